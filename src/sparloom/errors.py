@@ -1,6 +1,6 @@
-"""The exceptions to which a caller can react; everything else is a plain ValueError or TypeError.
+"""Exceptions to which a caller can react; other errors are plain ValueErrors or TypeErrors.
 
-`explain_type_errors` makes the TypeErrors of public functions name the argument that has another type.
+`explain_type_errors` makes TypeErrors of public functions name the argument of the wrong type.
 """
 
 import functools
@@ -11,15 +11,14 @@ from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_typ
 
 __all__ = [
     "CompileError", "IllegalSchedule", "MissingArtifact", "NotDecided", "SchemaError", "SparloomError", "Unfusable",
-    "Unsupported",
-    "explain_type_errors",
+    "Unsupported", "explain_type_errors",
 ]
 
 P, R = ParamSpec("P"), TypeVar("R")
 
 
 class SparloomError(Exception):
-    """Base of the types below: a message for the user, without a stack trace."""
+    """Base class: the command line shows the message without a stack trace."""
 
 
 class Unsupported(SparloomError):
@@ -27,23 +26,23 @@ class Unsupported(SparloomError):
 
 
 class Unfusable(Unsupported):
-    """Tile fusion cannot take a function; the message names file, line and what stands there."""
+    """Tile fusion cannot compile a function; the message names file, line and construct."""
 
 
 class IllegalSchedule(SparloomError):
-    """A configuration breaks a dependence or a limit of its space; the message says which."""
+    """A configuration violates a dependence or a limit of its space; the message says which."""
 
 
 class NotDecided(SparloomError):
-    """A decision was to be replayed, and none is kept for these operands on this machine."""
+    """A decision should be replayed, but none is cached for these operands on this machine."""
 
 
 class CompileError(SparloomError):
-    """A compiler refused a source text.
+    """A compiler rejected a source text.
 
     Args:
-        source: the text that was compiled.
-        log: what the compiler printed.
+        source: the source text.
+        log: output of the compiler.
     """
 
     def __init__(self, message: str, *, source: str, log: str) -> None:
@@ -53,11 +52,11 @@ class CompileError(SparloomError):
 
 
 class SchemaError(SparloomError):
-    """A table or checkpoint does not have the form, space or version that its reader expects."""
+    """A table or checkpoint does not have the schema, space or version that its reader expects."""
 
 
 class MissingArtifact(SparloomError):
-    """Something a task needs has not been made yet.
+    """An artifact that a task needs has not been made yet.
 
     Args:
         experiment: name of the experiment that makes it.
@@ -71,7 +70,7 @@ class MissingArtifact(SparloomError):
 
 
 def explain_type_errors(function: Callable[P, R]) -> Callable[P, R]:
-    """Make a function name the argument of the wrong type when it fails; calls that succeed are not checked.
+    """Let a function that fails name the argument of the wrong type; calls that succeed are not checked.
 
     Raises:
         TypeError: an argument does not have the type of its annotation; names the argument and both types.
@@ -110,7 +109,7 @@ def _mistaken(function: Callable[..., Any], arguments: tuple[Any, ...], options:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Check whether a value may have a type, as far as its class shows."""
+    """Check whether a value may have a type, judging by its class."""
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
         return any(_fits(value, each) for each in get_args(hint))

@@ -1,8 +1,9 @@
-"""Files that are complete or absent, lines that are whole or gone; checksums; locks between processes."""
+"""Atomic files and folders, JSON, and checksums; the functions of `sparloom.locks` are public here too."""
 
 import _thread
 import ctypes
 import fcntl
+import functools
 import hashlib
 import json
 import os
@@ -11,44 +12,46 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from functools import cache, lru_cache
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
+
+from sparloom.locks import append_lines, hold_lock, locked, read_lines
+from sparloom.renamed import resolve
 
 __all__ = [
     "CHECKSUM", "SUMS", "append_lines", "atomic_folder", "atomic_path", "check_sum", "hold_lock", "json_text",
-    "locked", "read_checked", "read_json", "read_lines", "remove_leavings", "scratch_folder", "settle", "sha256",
-    "stamp", "stamp_zip", "write_checked_json", "write_json", "write_sums", "write_text",
+    "locked", "read_checked", "read_json", "read_lines", "remove_leftovers", "restore_folder", "scratch_folder",
+    "sha256", "stamp", "stamp_zip", "write_checked_json", "write_json", "write_sums", "write_text",
 ]
+__getattr__ = functools.partial(resolve, __name__)
 
 _BEFORE, _AFTER, _DIGITS = "sparloom-sha256-", "-sparloom-sha256", 64
 CHECKSUM = f"{_BEFORE}{'0' * _DIGITS}{_AFTER}"
-"""What stands in a file for its own checksum until `stamp` fills it in: Parquet metadata, JSON, comment of a zip file.
+"""Placeholder for the checksum of a file in the file itself (Parquet metadata, JSON, zip comment); see `stamp`.
 
-The names on both sides are 64 bytes apart, so 64 zeroed bytes leave one of them: the file is seen to have had one.
+The markers on both sides are 64 bytes apart, so that one survives 64 zeroed bytes: it shows that there was a checksum.
 """
 SUMS = "SHA256SUMS"
-_SUMMED = (".json", ".csv")  # tables in Parquet carry their own
-_LEAVING = re.compile(r"\.(.+)\.([0-9]{1,7})-[0-9]+\.(partial|replaced)")
-_ZIP_END = 22  # bytes of the last record of a zip file, without its comment
-_LISTED = 10_000  # entries of a folder that are looked at for leavings: the time is bounded
-_CLOCK_SECONDS = 60.0  # by which clocks of files and of processes may differ
-_EXCHANGE, _HERE = 2, -100  # RENAME_EXCHANGE and AT_FDCWD of renameat2(2)
+_SUMMED_SUFFIXES = (".json", ".csv")  # tables in Parquet carry their own
+_LEFTOVER = re.compile(r"\.(.+)\.([0-9]{1,7})-[0-9]+\.(partial|replaced)")
+_ZIP_END_BYTES = 22  # bytes of the last record of a zip file, without its comment
+_MAX_ENTRIES = 10_000  # of a folder that are searched for leftovers, to bound the time
+_CLOCK_TOLERANCE = 60.0  # seconds by which clocks of files and of processes may differ
+_EXCHANGE, _AT_CWD = 2, -100  # RENAME_EXCHANGE and AT_FDCWD of renameat2(2)
 
 
 @contextmanager
 def atomic_path(path: Path, *, wait: bool = True) -> Iterator[Path]:
-    """Yield a name beside `path` to write to; on success flush it to disk and rename it over `path`.
+    """Yield a temporary path beside `path` to write to; on success flush it to disk and rename it to `path`.
 
-    The name is of this thread alone. On an exception the partial file is removed, and an existing `path` stays as it
-    was. What killed processes left in the folder is removed when this process first writes to it.
+    Each thread has its own temporary path. On an exception the partial file is removed, and an existing `path` is
+    unchanged. Leftovers of killed processes are removed when this process first writes to the folder.
 
     Args:
-        wait: False: rename it at once and flush it in the background. Processes that are killed lose nothing by that; a
-            machine that loses power may, so who reads such a file must recognise one that is not whole.
+        wait: False: rename at once and flush in the background. A killed process loses nothing by that, but a power
+            failure may, so readers of such a file must recognise an incomplete one.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial, held = _beside(path, "partial"), None
@@ -63,8 +66,8 @@ def atomic_path(path: Path, *, wait: bool = True) -> Iterator[Path]:
         if wait:
             _sync(path.parent)
         else:
-            with suppress(RuntimeError):  # no more threads: the system writes it when it likes
-                _thread.start_new_thread(_sync_late, (path,))  # `Thread.start` would wait until it has a processor
+            with suppress(RuntimeError):  # no more threads: the system flushes it at some time
+                _thread.start_new_thread(_sync_late, (path,))  # `Thread.start` would wait until the thread runs
     finally:
         partial.unlink(missing_ok=True)
         if held is not None:
@@ -73,29 +76,29 @@ def atomic_path(path: Path, *, wait: bool = True) -> Iterator[Path]:
 
 @contextmanager
 def atomic_folder(folder: Path) -> Iterator[Path]:
-    """Yield a folder beside `folder` to fill; on success it takes the place of `folder` at once.
+    """Yield a temporary folder beside `folder` to fill; on success it replaces `folder` atomically.
 
     Where the file system cannot exchange two names, `folder` is renamed away before its successor gets its name;
-    `settle` brings it back if the process is killed between the two.
+    `restore_folder` renames it back if the process is killed in between.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     _remove_once(str(folder.parent.absolute()), os.getpid())
-    settle(folder)
-    made, replaced = _beside(folder, "partial"), _beside(folder, "replaced")
-    shutil.rmtree(made, ignore_errors=True)
-    made.mkdir()
-    held = _hold(made, os.O_RDONLY)
+    restore_folder(folder)
+    partial, replaced = _beside(folder, "partial"), _beside(folder, "replaced")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    held = _hold(partial, os.O_RDONLY)
     try:
-        yield made
-        _sync(made)
+        yield partial
+        _sync(partial)
         if not folder.exists():
-            made.rename(folder)
-        elif not _exchange(made, folder):
+            partial.rename(folder)
+        elif not _exchange(partial, folder):
             folder.rename(replaced)
-            made.rename(folder)
+            partial.rename(folder)
         _sync(folder.parent)
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(partial, ignore_errors=True)
         if folder.exists():
             shutil.rmtree(replaced, ignore_errors=True)
         os.close(held)
@@ -103,7 +106,7 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def scratch_folder(purpose: str) -> Iterator[Path]:
-    """Make a folder for temporary files and remove it in the end; those of killed processes are removed, too."""
+    """Make a folder for temporary files and remove it at the end; those of killed processes are removed too."""
     parent = Path(tempfile.gettempdir())
     _remove_once(str(parent), os.getpid())
     folder = parent / f".sparloom-{purpose}.{os.getpid()}-{threading.get_native_id()}{time.time_ns()}.partial"
@@ -116,29 +119,29 @@ def scratch_folder(purpose: str) -> Iterator[Path]:
         os.close(held)
 
 
-def settle(folder: Path) -> None:
-    """Bring back a folder that a killed process had renamed away and not yet replaced."""
+def restore_folder(folder: Path) -> None:
+    """Rename back a folder that a killed process had renamed away and not yet replaced."""
     if not folder.exists() and folder.parent.is_dir():
         for left in sorted(folder.parent.glob(f".{folder.name}.*.replaced")):
-            if _is_left(left):
-                with suppress(OSError):  # another process was faster
+            if _is_leftover(left):
+                with suppress(OSError):  # another process did it
                     left.rename(folder)
                 return
 
 
-def remove_leavings(folder: Path) -> None:
-    """Remove partial files and folders that killed processes left in `folder`; those of living ones stay.
+def remove_leftovers(folder: Path) -> None:
+    """Remove partial files and folders that killed processes left in `folder`, but not those of running processes.
 
-    Who writes holds a lock, which tells the living from the dead in other containers, too, whose numbers of processes
-    mean nothing here. At most 10,000 entries are looked at.
+    A writer holds a lock, by which it is also recognised in other containers, whose process IDs mean nothing here. At
+    most 10,000 entries are examined.
     """
     with suppress(OSError), os.scandir(folder) as entries:
-        for _, entry in zip(range(_LISTED), entries, strict=False):
-            found = _LEAVING.fullmatch(entry.name)
-            if found is None or not _is_left(Path(entry.path)):
+        for _, entry in zip(range(_MAX_ENTRIES), entries, strict=False):
+            found = _LEFTOVER.fullmatch(entry.name)
+            if found is None or not _is_leftover(Path(entry.path)):
                 continue
             if found[3] == "replaced" and not Path(folder, found[1]).exists():
-                continue  # `settle` needs it
+                continue  # `restore_folder` needs it
             if entry.is_dir(follow_symlinks=False):
                 shutil.rmtree(entry.path, ignore_errors=True)
             else:
@@ -147,7 +150,7 @@ def remove_leavings(folder: Path) -> None:
 
 
 def write_text(path: Path, text: str, *, wait: bool = True) -> None:
-    """Write `text` as UTF-8, atomically; `wait` as of `atomic_path`."""
+    """Write `text` as UTF-8, atomically; `wait` as in `atomic_path`."""
     with atomic_path(path, wait=wait) as partial:
         partial.write_text(text, encoding="utf-8")
 
@@ -158,7 +161,7 @@ def write_json(path: Path, value: Mapping[str, Any] | list[Any]) -> None:
 
 
 def json_text(value: Mapping[str, Any] | list[Any]) -> str:
-    """Write `value` as indented JSON; NaN and infinity are refused."""
+    """Format `value` as indented JSON; NaN and infinity are refused."""
     return json.dumps(value, indent=2, allow_nan=False) + "\n"
 
 
@@ -170,62 +173,39 @@ def write_checked_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object, compared with its checksum where it carries one.
+    """Read a JSON object and verify its checksum if it has one.
 
     Raises:
-        ValueError: damaged, or no JSON object.
+        ValueError: damaged, or not a JSON object.
         OSError: the file cannot be read.
     """
     content, _ = read_checked(path)
     value = json.loads(content)
     if not isinstance(value, dict):
-        raise ValueError(f"it holds a {type(value).__name__}, no object")
+        raise ValueError(f"it holds a {type(value).__name__}, not an object")
     value.pop("checksum", None)
     return value
 
 
-def append_lines(path: Path, lines: Iterable[str]) -> None:
-    """Append lines and wait until they are on disk; any number of processes may append to one file.
-
-    A line that a process was writing when it died is cut off first, so that none is ever joined to another. Lines of a
-    signal handler or finaliser that interrupts a call for the same file are written by that call, after its own.
-    """
-    text = "".join(f"{line}\n" for line in lines).encode()
-    if not text:
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+b", buffering=0) as file:
-        waiting = _held_here().appends.get(_identity(file))
-        if waiting is None:
-            _append(file, [text])
-        else:
-            waiting.append(text)
-
-
-def read_lines(path: Path) -> list[bytes]:
-    """Read the whole lines of a file to which others may be appending; a last one without its end is left out."""
-    return path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-
-
 def sha256(path: Path) -> str:
-    """Hash the content of a file; returns 64 hexadecimal digits."""
+    """Hash the content of a file to 64 hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_sums(folder: Path, texts: Mapping[str, str]) -> None:
-    """List the SHA-256 of the JSON and CSV files in `folder` in its file SHA256SUMS, as `sha256sum -c` reads it.
+    """Write the SHA-256 of the JSON and CSV files in `folder` to its file SHA256SUMS, as `sha256sum -c` reads it.
 
     Args:
-        texts: content of files that are written next.
+        texts: content of files that will be written next.
     """
-    found = {path.name: sha256(path) for path in folder.iterdir() if path.suffix in _SUMMED and path.is_file()}
+    found = {path.name: sha256(path) for path in folder.iterdir() if path.suffix in _SUMMED_SUFFIXES and path.is_file()}
     found |= {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
     write_text(folder / SUMS, "".join(f"{found[name]}  {name}\n" for name in sorted(found)))
 
 
 def check_sum(path: Path, content: bytes) -> None:
-    """Compare the content of a file with SHA256SUMS beside it or in the folder above, where that lists it.
+    """Compare the content of a file with SHA256SUMS in its folder and the folder above, if the file is listed there.
 
     Raises:
         ValueError: it differs.
@@ -238,50 +218,48 @@ def check_sum(path: Path, content: bytes) -> None:
         listed = {pair[1]: pair[0] for pair in pairs if len(pair) == 2}
         wanted = listed.get(path.absolute().relative_to(folder).as_posix())
         if wanted is not None and hashlib.sha256(content).hexdigest() != wanted:
-            raise ValueError(f"it is not what {sums} says")
+            raise ValueError(f"its checksum differs from that in {sums}")
 
 
 def stamp(path: Path) -> None:
-    """Fill in the checksum of a file that holds `CHECKSUM` where it belongs.
-
-    It is the SHA-256 of the file as it stands, with zeros in place of the checksum.
+    """Replace the placeholder `CHECKSUM` in a file by the SHA-256 of the file with the placeholder.
 
     Raises:
-        ValueError: the file does not hold `CHECKSUM`.
+        ValueError: the file does not contain `CHECKSUM`.
     """
     content = path.read_bytes()
-    place = content.rfind(CHECKSUM.encode())
-    if place < 0:
-        raise ValueError(f"{path} has no place for a checksum: write sparloom.files.CHECKSUM into it first")
+    offset = content.rfind(CHECKSUM.encode())
+    if offset < 0:
+        raise ValueError(f"{path} has no placeholder for a checksum: write sparloom.files.CHECKSUM into it first")
     with path.open("r+b") as file:
-        file.seek(place + len(_BEFORE))
+        file.seek(offset + len(_BEFORE))
         file.write(hashlib.sha256(content).hexdigest().encode())
 
 
 def stamp_zip(path: Path) -> None:
-    """Give a zip file its checksum as a comment, which readers of such files pass over.
+    """Write the checksum of a zip file into its comment, which readers of such files ignore.
 
     Raises:
-        ValueError: no zip file, or one that has a comment already.
+        ValueError: not a zip file, or one that has a comment already.
     """
     with path.open("r+b") as file:
-        file.seek(-_ZIP_END, os.SEEK_END)
+        file.seek(-_ZIP_END_BYTES, os.SEEK_END)
         end = file.read()
         if not end.startswith(b"PK\x05\x06") or end[-2:] != b"\0\0":
-            raise ValueError(f"{path} is no zip file without a comment: it gets no checksum")
+            raise ValueError(f"{path} is not a zip file without a comment: it cannot hold a checksum")
         file.seek(-2, os.SEEK_END)
         file.write(len(CHECKSUM).to_bytes(2, "little") + CHECKSUM.encode())
     stamp(path)
 
 
 def read_checked(path: Path) -> tuple[bytes, bool]:
-    """Read a file and compare it with the checksum it carries.
+    """Read a file and verify the checksum in it.
 
     Returns:
-        The content, and whether it carries one: files of older versions do not.
+        The content, and whether it has a checksum; files of older versions have none.
 
     Raises:
-        ValueError: the content is not what the checksum says.
+        ValueError: the checksum does not match the content, or is damaged.
         OSError: the file cannot be read.
     """
     content = path.read_bytes()
@@ -296,136 +274,31 @@ def read_checked(path: Path) -> tuple[bytes, bool]:
     whole.update(b"0" * _DIGITS)
     whole.update(memoryview(content)[end:])
     if whole.hexdigest().encode() != content[start:end]:
-        raise ValueError("its content is not what its checksum says")
+        raise ValueError("its checksum does not match its content")
     return content, True
 
 
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on `path` (created if absent) among all threads and processes of this machine.
-
-    A signal handler or finaliser that asks for a lock which the call it interrupts holds has it, too: that call cannot
-    go on, and give it back, before the handler returns.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file, hold_lock(file, _wait):
-        yield
-
-
-@contextmanager
-def hold_lock(file: IO[Any], take: Callable[[IO[Any]], bool]) -> Iterator[bool]:
-    """Hold a lock on an open file; a call that interrupts one of the same thread shares its lock.
-
-    Args:
-        take: locks a file, which may be that of the interrupted call; False: it gave up, and the body runs without.
-
-    Yields:
-        Whether this call has taken the lock: False, too, where it shares one.
-    """
-    locks, key, process = _held_here().locks, _identity(file), os.getpid()
-    shared = locks.get(key)
-    if shared is not None:
-        if not shared.decided:  # it may have the lock already, or still wait for another process: its file tells
-            take(shared.file)
-        yield False
-        return
-    mine = locks[key] = _Lock(file)  # before the lock is taken: an interruption right after that must find it
-    try:
-        taken = take(file)
-        mine.decided = True
-        yield taken
-    finally:
-        del locks[key]
-        if os.getpid() == process:  # a child that was forked in the body shares the lock of its parent
-            fcntl.flock(file, fcntl.LOCK_UN)  # closing is not enough where a forked child has the file open, too
-
-
-@dataclass(eq=False)
-class _Lock:
-    """A lock that a call of this thread has, or waits for.
-
-    Args:
-        decided: it has it, or gave up.
-    """
-
-    file: IO[Any]
-    decided: bool = False
-
-
-class _Held(threading.local):
-    """What calls of a thread are in the middle of, by the device and number of the file.
-
-    Args:
-        locks: that they have or wait for.
-        appends: what signal handlers wish to be appended, too.
-    """
-
-    def __init__(self) -> None:
-        self.locks: dict[tuple[int, int], _Lock] = {}
-        self.appends: dict[tuple[int, int], list[bytes]] = {}
-
-
-@cache
-def _held_here() -> _Held:
-    return _Held()
-
-
-def _identity(file: IO[Any]) -> tuple[int, int]:
-    status = os.fstat(file.fileno())
-    return status.st_dev, status.st_ino
-
-
-def _wait(file: IO[Any]) -> bool:
-    fcntl.flock(file, fcntl.LOCK_EX)
-    return True
-
-
-def _append(file: IO[bytes], texts: list[bytes]) -> None:
-    """Append texts, and those that interrupting calls add meanwhile."""
-    appends, key = _held_here().appends, _identity(file)
-    waiting = appends[key] = []
-    try:
-        with hold_lock(file, _wait):
-            _cut_torn_line(file)
-            for text in texts:
-                _write(file, text)
-            while waiting:
-                _write(file, waiting[0])
-                del waiting[0]
-            os.fsync(file.fileno())
-    finally:
-        del appends[key]
-        if waiting:  # added just before, or an exception came in between
-            _append(file, waiting)
-
-
-def _write(file: IO[bytes], text: bytes) -> None:
-    rest = memoryview(text)
-    while rest:
-        rest = rest[os.write(file.fileno(), rest):]
-
-
 def _beside(path: Path, ending: str) -> Path:
-    """Name a hidden file beside `path`, of this thread alone."""
+    """Return the path of a hidden file beside `path` that only this thread uses."""
     return path.with_name(f".{path.name}.{os.getpid()}-{threading.get_native_id()}.{ending}")
 
 
-@lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=256)
 def _remove_once(folder: str, process: int) -> None:
-    remove_leavings(Path(folder))
+    remove_leftovers(Path(folder))
 
 
 def _hold(path: Path, flags: int) -> int:
-    """Open and lock what is being written, so that nobody takes it for a leaving."""
+    """Open and lock a path that is being written, so that no process takes it for a leftover."""
     held = os.open(path, flags | os.O_CLOEXEC, 0o666)
     with suppress(OSError):  # a file system without locks
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return held
 
 
-def _is_left(path: Path) -> bool:
-    """Tell whether who wrote a partial file is dead: it holds no lock, and its number is gone or another's."""
-    found = _LEAVING.fullmatch(path.name)
+def _is_leftover(path: Path) -> bool:
+    """Check that the writer of a partial file is dead: it holds no lock, and its process ID is free or reused."""
+    found = _LEFTOVER.fullmatch(path.name)
     if found is None:
         return False
     try:
@@ -434,16 +307,16 @@ def _is_left(path: Path) -> bool:
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        began = _began(int(found[2]))
-        return began is None or os.fstat(descriptor).st_mtime < began - _CLOCK_SECONDS
+        started = _start_time(int(found[2]))
+        return started is None or os.fstat(descriptor).st_mtime < started - _CLOCK_TOLERANCE
     except OSError:
         return False
     finally:
         os.close(descriptor)
 
 
-def _began(process: int) -> float | None:
-    """When a process began, in seconds since the epoch; None: there is none, infinitely long ago: nobody knows."""
+def _start_time(process: int) -> float | None:
+    """Return when a process started, in seconds since the epoch; None if there is none, -inf if it is unknown."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -459,9 +332,9 @@ def _began(process: int) -> float | None:
 
 
 def _exchange(first: Path, second: Path) -> bool:
-    """Exchange the names of two files or folders at once; False where the system cannot."""
+    """Exchange the names of two files or folders atomically; False where the system cannot."""
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    return rename is not None and rename(_HERE, os.fsencode(first), _HERE, os.fsencode(second), _EXCHANGE) == 0
+    return rename is not None and rename(_AT_CWD, os.fsencode(first), _AT_CWD, os.fsencode(second), _EXCHANGE) == 0
 
 
 def _sync_late(path: Path) -> None:
@@ -476,19 +349,3 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _cut_torn_line(file: IO[bytes]) -> None:
-    size = file.seek(0, os.SEEK_END)
-    block = 1 << 16
-    end = size
-    while end > 0:
-        start = max(0, end - block)
-        file.seek(start)
-        newline = file.read(end - start).rfind(b"\n")
-        if newline >= 0:
-            end = start + newline + 1
-            break
-        end = start
-    if end != size:
-        file.truncate(end)

@@ -9,7 +9,7 @@ from hydra.utils import instantiate
 
 from sparloom.data import ensure_data, matrix_samples
 from sparloom.experiments.harness import best_in, labels_with_noise
-from sparloom.experiments.trees import chosen, gemm_subject
+from sparloom.experiments.trees import best_configs, gemm_subject
 from sparloom.models import CognateModel, swapped_accuracy
 from sparloom.models.performance import load_performance
 from sparloom.report import efficiencies
@@ -43,6 +43,6 @@ def test_small_model_of_gemm_chooses_fast_kernels(tmp_path: Path) -> None:
     folder = best_in(task.models.find(task.gemm_platform, task.gemm, task.samples))
     assert folder.name == "small"
     model = load_performance(folder, spec=subject.spec, space=task.gemm_platform.space(task.gemm).digest())
-    choices = chosen(subject, model.over(subject.measured.configs).score(subject.measured.problems))
+    choices = best_configs(subject, model.over(subject.measured.configs).score(subject.measured.problems))
     reached = efficiencies(subject.scene.seconds)[np.arange(len(subject)), choices]
     assert reached.mean() > 0.94  # it has learned these shapes; one configuration for all reaches 0.91

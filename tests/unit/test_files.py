@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sparloom import files
+from sparloom import files, locks
 from sparloom.files import (
     append_lines,
     atomic_folder,
@@ -22,9 +22,9 @@ from sparloom.files import (
     locked,
     read_json,
     read_lines,
-    remove_leavings,
+    remove_leftovers,
+    restore_folder,
     scratch_folder,
-    settle,
     write_checked_json,
     write_sums,
     write_text,
@@ -119,8 +119,8 @@ def test_leavings_of_killed_processes_go_and_files_of_living_ones_stay(tmp_path,
     files._remove_once.cache_clear()
     with atomic_path(tmp_path / "other") as partial, scratch_folder("test") as scratch:
         assert {path for path in tmp_path.rglob(".*.partial")} == {partial, scratch}
-        remove_leavings(tmp_path)
-        remove_leavings(tmp_path / "tmp")
+        remove_leftovers(tmp_path)
+        remove_leftovers(tmp_path / "tmp")
         assert partial.exists()
         assert scratch.exists()
         partial.write_text("whole")
@@ -131,14 +131,14 @@ def test_leavings_of_killed_processes_go_and_files_of_living_ones_stay(tmp_path,
 def test_a_number_that_another_process_has_now_protects_no_leaving_and_a_lock_does(tmp_path):
     left = tmp_path / f".file.{os.getpid()}-1.partial"
     left.write_text("of this process, as far as anyone can tell")
-    remove_leavings(tmp_path)
+    remove_leftovers(tmp_path)
     assert left.exists()
     os.utime(left, (time.time() - 1e6,) * 2)
     held = files._hold(left, os.O_RDWR)
-    remove_leavings(tmp_path)
+    remove_leftovers(tmp_path)
     assert left.exists()
     os.close(held)
-    remove_leavings(tmp_path)
+    remove_leftovers(tmp_path)
     assert not left.exists()
 
 
@@ -163,7 +163,7 @@ def test_a_folder_is_there_whenever_a_process_is_killed(tmp_path, monkeypatch, e
             rename(path, path.with_name(path.name.replace(f".{os.getpid()}-", ".3999999-")))
         with monkeypatch.context() as patch:
             patch.setattr(Path, "rename", rename)
-            settle(copy / "model")
+            restore_folder(copy / "model")
         seen.append((copy / "model" / "a").read_text())
 
     def renamed(self, target):
@@ -190,7 +190,7 @@ def test_json_with_a_checksum_is_read_without_it_and_not_if_it_was_changed(tmp_p
     write_checked_json(path, {"b": 1, "a": [0.5]})
     assert read_json(path) == {"b": 1, "a": [0.5]}
     path.write_text(path.read_text().replace("0.5", "0.7"))
-    with pytest.raises(ValueError, match="not what its checksum says"):
+    with pytest.raises(ValueError, match="its checksum does not match its content"):
         read_json(path)
     path.write_text('{"old": 1}')
     assert read_json(path) == {"old": 1}
@@ -203,11 +203,11 @@ def test_sums_tell_a_changed_file_and_are_those_of_sha256sum(tmp_path):
     check_sum(tmp_path / "run" / "a.json", b"{}")
     check_sum(tmp_path / "run" / "unlisted.json", b"{}")
     for name in ("a.json", "metrics.json"):
-        with pytest.raises(ValueError, match="SHA256SUMS says"):
+        with pytest.raises(ValueError, match=r"its checksum differs from that in .*SHA256SUMS"):
             check_sum(tmp_path / "run" / name, b"{2}")
     (tmp_path / "run" / "SHA256SUMS").rename(tmp_path / "SHA256SUMS")
     (tmp_path / "SHA256SUMS").write_text((tmp_path / "SHA256SUMS").read_text().replace("  ", "  run/"))
-    with pytest.raises(ValueError, match="SHA256SUMS says"):
+    with pytest.raises(ValueError, match=r"its checksum differs from that in .*SHA256SUMS"):
         check_sum(tmp_path / "run" / "a.json", b"{2}")
 
 
@@ -283,7 +283,7 @@ def test_lines_of_a_call_that_interrupts_another_are_neither_lost_nor_joined(tmp
         flock(file, operation)
 
     monkeypatch.setattr(fcntl, "flock", lock)
-    interrupting(files, "_cut_torn_line", "truncate")
+    interrupting(locks, "_cut_torn_line", "truncate")
     interrupting(os, "write", "write")
     interrupting(os, "fsync", "fsync")
     try:

@@ -1,4 +1,4 @@
-"""Bind the libraries that our programs are compared with: the calls of their users, on arrays that exist already.
+"""Bind the libraries that our programs are compared with: their users' calls, on preallocated arrays.
 
 mkl; sparse (SpMM, SDDMM, attention and pairs of products by torch, MKL, Numba and SciPy); cuda (cuBLAS, cuSPARSE);
 encoder (inputs, and encoder layers that pad) and packed_encoder (encoder layers that do not pad: nested tensors,
@@ -7,52 +7,22 @@ FlexAttention, FBGEMM, oneDNN). Names are imported on demand, so that this packa
 
 from sparloom.ondemand import on_demand
 
-_HOMES = {
-    "COMPARED": "packed_encoder",
-    "DEVICE_PEERS": "packed_encoder",
-    "GATHERING": "sparse",
-    "PADDED_PEERS": "packed_encoder",
-    "PRESET": "cuda",
-    "PackedInputs": "encoder",
-    "Peer": "encoder",
-    "RAGGED_PEERS": "packed_encoder",
-    "RISING": "packed_encoder",
-    "SPARSE_PEERS": "sparse",
-    "SPMM_PEERS": "sparse",
-    "attention_module": "encoder",
-    "compiled": "encoder",
-    "document_mask": "packed_encoder",
-    "csr_tensor": "sparse",
-    "encoder_layer": "encoder",
-    "encoder_peers": "packed_encoder",
-    "fast_path": "encoder",
-    "fbgemm": "packed_encoder",
-    "flex": "packed_encoder",
-    "frozen": "encoder",
-    "frozen_flex": "packed_encoder",
-    "gathered_attention": "sparse",
-    "gathered_bytes": "sparse",
-    "micro_batch_peers": "packed_encoder",
-    "micro_batch_sizes": "encoder",
-    "mkl_pair": "sparse",
-    "mkl_spmm": "mkl",
-    "module_peer_versions": "packed_encoder",
-    "nested": "packed_encoder",
-    "padded": "encoder",
-    "peer_versions": "sparse",
-    "reference": "encoder",
-    "sampled_attention": "sparse",
-    "scipy_pair": "sparse",
-    "sdpa": "packed_encoder",
-    "sparse_vendors": "cuda",
-    "cublas_strmm": "cuda",
-    "torch_csr": "sparse",
-    "torch_gemm": "sparse",
-    "torch_pair": "sparse",
-    "varlen": "packed_encoder",
-    "vendor_rivals": "cuda",
+_NAMES = {
+    "mkl": ("mkl_spmm",),
+    "sparse": (
+        "GATHERING", "SPARSE_BASELINES", "SPMM_BASELINES", "csr_tensor", "gathered_attention", "gathered_bytes",
+        "mkl_pair", "package_versions", "sampled_attention", "scipy_pair", "torch_csr", "torch_gemm", "torch_pair"),
+    "cuda": ("VENDOR", "cublas_strmm", "vendor_gemms", "vendor_sparse"),
+    "encoder": (
+        "BoundModule", "PackedInputs", "attention_module", "compiled", "encoder_layer", "fast_path", "frozen",
+        "micro_batch_sizes", "padded", "reference"),
+    "packed_encoder": (
+        "COMPARED", "DEVICE_BASELINES", "PADDED_BASELINES", "RAGGED_BASELINES", "RISING", "document_mask",
+        "encoder_baselines", "encoder_versions", "fbgemm", "flex", "frozen_flex", "micro_batch_baselines", "nested",
+        "sdpa", "varlen"),
 }
 
-__all__ = sorted(_HOMES)
+__all__ = sorted(name for names in _NAMES.values() for name in names)
 
-__getattr__, __dir__ = on_demand(__name__, {name: f"{__name__}.{home}" for name, home in _HOMES.items()})
+__getattr__, __dir__ = on_demand(
+    __name__, {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names})

@@ -22,7 +22,7 @@ from sparloom.space import Config
 if TYPE_CHECKING:
     from sparloom.platforms import CpuKernels, Platform
 
-__all__ = ["PRESET", "cublas_strmm", "sparse_vendors", "vendor_rivals"]
+__all__ = ["VENDOR", "cublas_strmm", "vendor_gemms", "vendor_sparse"]
 
 VERSIONS = ("libcublas.so.13", "libcublas.so.12", "libcublas.so.11")
 RIGHT, UPPER, PLAIN, NON_UNIT = 1, 1, 0, 0  # cublasSideMode_t, cublasFillMode_t, cublasOperation_t, cublasDiagType_t
@@ -31,14 +31,13 @@ RIGHT, UPPER, PLAIN, NON_UNIT = 1, 1, 0, 0  # cublasSideMode_t, cublasFillMode_t
 def cublas_strmm(size: int, lower: int, dense: int, result: int) -> Callable[[], None]:
     """Bind result = lower dense for row-major (size, size) float32 matrices of the current device.
 
-    cuBLAS takes columns, in which a row-major matrix is its transpose: resultT = denseT lowerT, lowerT being upper
-    triangular.
+    cuBLAS is column-major, so it computes the transpose: resultT = denseT lowerT, where lowerT is upper triangular.
 
     Args:
-        lower, dense, result: addresses on the device; above the diagonal `lower` is not read.
+        lower, dense, result: addresses on the device; `lower` is not read above the diagonal.
 
     Raises:
-        Unsupported: there is no cuBLAS, or it refuses.
+        Unsupported: cuBLAS is not installed, or returns an error.
     """
     library, handle = _library(), _handle()
     one = ctypes.c_float(1.0)
@@ -53,7 +52,7 @@ def cublas_strmm(size: int, lower: int, dense: int, result: int) -> Callable[[],
 
 @cache
 def _library() -> ctypes.CDLL:
-    """Take the one that PyTorch or CuPy has loaded, if one has."""
+    """Load cuBLAS; a library that PyTorch or CuPy has loaded is shared."""
     for name in (*VERSIONS, find_library("cublas")):
         try:
             return ctypes.CDLL(name) if name else _missing()
@@ -63,13 +62,13 @@ def _library() -> ctypes.CDLL:
 
 
 def _missing() -> ctypes.CDLL:
-    raise Unsupported(f"cuBLAS is not to be found as {', '.join(VERSIONS)}: install the CUDA toolkit, or put the "
+    raise Unsupported(f"cuBLAS is not installed ({', '.join(VERSIONS)}): install the CUDA toolkit, or put the "
                       "folder of its wheel into LD_LIBRARY_PATH")
 
 
 @cache
 def _handle() -> ctypes.c_void_p:
-    """Make a handle that works on the stream where kernels of others do that name none."""
+    """Create a handle on the default stream, which kernels without a stream use."""
     handle = ctypes.c_void_p()
     _checked(_library().cublasCreate_v2(ctypes.byref(handle)), "cublasCreate_v2")
     return handle
@@ -77,17 +76,17 @@ def _handle() -> ctypes.c_void_p:
 
 def _checked(status: int, name: str) -> None:
     if status:
-        raise Unsupported(f"{name} gives status {status}")
+        raise Unsupported(f"{name} returned status {status}")
 
 
-PRESET = "vendor"
+VENDOR = "vendor"  # preset of the rows of vendor libraries
 
 
-def vendor_rivals(platform: "CpuKernels | CudaPlatform") -> Mapping[Config, Callable[[Any, Any], Callable[[], None]]]:
-    """Name the vendors of a platform.
+def vendor_gemms(platform: "CpuKernels | CudaPlatform") -> Mapping[Config, Callable[[Any, Any], Callable[[], None]]]:
+    """Return the vendor GEMMs of a platform by configuration.
 
-    "vendor=mkl" is torch.mm, which calls MKL, or the library torch was built with if not MKL; seconds include what
-    torch does around the library, about a microsecond. "vendor=cublas" is CuPy's product, in float32 without TF32.
+    "vendor=mkl" is torch.mm, which calls MKL ("vendor=torch" if torch was built with another library); seconds include
+    about a microsecond in torch. "vendor=cublas" is CuPy's product, in float32 without TF32.
     """
     if platform.kind == "device":
         return {_named("cublas"): _cupy_matmul}
@@ -96,7 +95,7 @@ def vendor_rivals(platform: "CpuKernels | CudaPlatform") -> Mapping[Config, Call
 
 
 def _named(vendor: str) -> Config:
-    return Config(PRESET, (("vendor", vendor),))
+    return Config(VENDOR, (("vendor", vendor),))
 
 
 def _cupy_matmul(placed: Any, result: Any) -> Callable[[], None]:
@@ -114,16 +113,16 @@ def _torch_mm(operands: DenseOperands, result: np.ndarray) -> Callable[[], None]
     return run
 
 
-def sparse_vendors(platform: "Platform", op: Op) -> Mapping[Config, "Callable[[Any, Any], Callable[[], None]]"]:
-    """Name cuSPARSE's algorithms for an operation; none where it has none, on other platforms, without CuPy or GPU.
+def vendor_sparse(platform: "Platform", op: Op) -> Mapping[Config, "Callable[[Any, Any], Callable[[], None]]"]:
+    """Return the algorithms of cuSPARSE for an operation by configuration; empty without CuPy or a GPU.
 
-    "vendor=cusparse" and, of SpMM, "vendor=cusparse_alg2"; SDDMM is torch's sampled_addmm, times A's values.
+    "vendor=cusparse" and, for SpMM, "vendor=cusparse_alg2"; SDDMM is torch's sampled_addmm times the values of A.
     """
     try:
         gpu = platform.gpu if op.name in VENDORS and isinstance(platform, CudaPlatform) else None
     except Unsupported:
         return {}
-    return {Config(PRESET, (("vendor", name),)): partial(bind, gpu)
+    return {Config(VENDOR, (("vendor", name),)): partial(bind, gpu)
             for name, bind in VENDORS[op.name].items()} if isinstance(gpu, CupyGpu) else {}
 
 
@@ -153,4 +152,4 @@ def _matrix(gpu: "Any", placed: "Any") -> DeviceMatrix:
 VENDORS = MappingProxyType({
     "spmm": {"cusparse": partial(_spmm, algorithm="default"), "cusparse_alg2": partial(_spmm, algorithm="alg2")},
     "sddmm": {"cusparse": _sddmm}})
-"""Operation -> name -> what binds it to a device, operands there and a result."""
+"""Operation -> name -> function that binds it to a device, operands there and a result."""

@@ -1,8 +1,6 @@
-"""Tokens of sequences of several lengths, one after the other, and the PyTorch module that they go through.
+"""Compute encoder layers on packed tokens with PyTorch by padding: whole batches, micro-batches, or one by one.
 
-One way to compute a module on packed tokens, ready to be called and checked.
-
-Peers that pad: the whole batch, micro-batches of like lengths, or nothing but one sequence at a time.
+`PackedInputs` are the inputs that all baselines share, `BoundModule` is one baseline ready to be called and checked.
 """
 
 import copy
@@ -23,29 +21,29 @@ from torch._inductor import config as inductor
 from sparloom.errors import Unsupported
 
 __all__ = [
-    "Module", "PackedInputs", "Peer", "attention_module", "compilation", "compiled", "encoder_layer", "fast_loop",
-    "fast_micro_batches", "fast_nested", "fast_padded", "fast_path", "frozen", "loop", "micro_batch_sizes",
-    "micro_batches", "padded", "prepared", "reference",
+    "BoundModule", "Module", "PackedInputs", "attention_module", "bind_module", "compilation", "compiled",
+    "encoder_layer", "fast_loop", "fast_micro_batches", "fast_nested", "fast_padded", "fast_path", "frozen", "loop",
+    "micro_batch_sizes", "micro_batches", "padded", "reference",
 ]
 
 Module = nn.TransformerEncoderLayer | nn.MultiheadAttention
-MANY_SHAPES = 10_000  # PyTorch gives up after 8
+MAX_SHAPES = 10_000  # recompilations; the default of PyTorch is 8
 Wrap = Callable[[Callable[..., torch.Tensor]], Callable[..., torch.Tensor]]
 Made = TypeVar("Made", nn.TransformerEncoderLayer, nn.MultiheadAttention)
 
 
 @dataclass(frozen=True, eq=False)
 class PackedInputs:
-    """What every way to compute the module gets.
+    """Inputs of every baseline: a module and packed tokens.
 
     Args:
-        module: in evaluation mode; an encoder layer normalises after its blocks (norm_first=False) and has ReLU.
+        module: module in evaluation mode; an encoder layer must have norm_first=False and ReLU.
         tokens: (tokens, width), of the type of the module's parameters.
-        lengths: of the sequences, at least one token each.
-        causal: a token attends to itself and those before it.
+        lengths: numbers of tokens of the sequences, at least one each.
+        causal: tokens attend to themselves and to earlier tokens only.
 
     Raises:
-        ValueError: lengths do not fit the tokens, or the module is one that not all ways can compute.
+        ValueError: lengths do not match the tokens, or some baselines do not support the module.
     """
 
     module: Module
@@ -80,16 +78,16 @@ class PackedInputs:
         return cls(module, torch.randn(sum(counts), width, generator=generator), counts, causal)
 
     def double(self) -> "PackedInputs":
-        """The same in float64, with a copy of the module."""
+        """Return the inputs in float64, with a copy of the module."""
         return replace(self, module=copy.deepcopy(self.module).double(), tokens=self.tokens.double())
 
     def to(self, device: torch.device) -> "PackedInputs":
-        """The same on a device, with a copy of the module."""
+        """Return the inputs on a device, with a copy of the module."""
         return replace(self, module=copy.deepcopy(self.module).to(device), tokens=self.tokens.to(device))
 
     @property
     def device(self) -> torch.device:
-        """Where tokens and parameters are."""
+        """Device of tokens and parameters."""
         return self.tokens.device
 
     @property
@@ -109,7 +107,7 @@ class PackedInputs:
 
     @property
     def offsets(self) -> torch.Tensor:
-        """Where sequences begin, and the number of tokens: (sequences + 1,) int64, where the tokens are."""
+        """Starts of the sequences, and the number of tokens: (sequences + 1,) int64, on the device of the tokens."""
         return torch.from_numpy(np.concatenate(([0], np.cumsum(self.lengths, dtype=np.int64)))).to(self.device)
 
     def sequences(self) -> tuple[torch.Tensor, ...]:
@@ -120,18 +118,18 @@ class PackedInputs:
 def encoder_layer(
     width: int = 512, heads: int = 8, feedforward: int = 2048, *, seed: int,
 ) -> nn.TransformerEncoderLayer:
-    """Make an encoder layer as in the paper; biases and norms are drawn, too, so that none can be forgotten."""
+    """Make an encoder layer as in the paper; biases and norms are random too, so that ignoring one is an error."""
     return _drawn(lambda: nn.TransformerEncoderLayer(
         width, heads, feedforward, dropout=0.0, activation="relu", norm_first=False, batch_first=True), seed)
 
 
 def attention_module(width: int = 512, heads: int = 8, *, seed: int) -> nn.MultiheadAttention:
-    """Make a multi-head attention module; biases are drawn, too."""
+    """Make a multi-head attention module with random biases."""
     return _drawn(lambda: nn.MultiheadAttention(width, heads, batch_first=True), seed)
 
 
 def reference(inputs: PackedInputs) -> torch.Tensor:
-    """Compute sequence after sequence by the module itself, on PyTorch's ordinary path.
+    """Compute one sequence after the other by the module itself, without PyTorch's fast path.
 
     Returns:
         (tokens, width), of the type of the inputs.
@@ -152,19 +150,19 @@ def reference(inputs: PackedInputs) -> torch.Tensor:
 
 @contextmanager
 def compilation(*, freeze: bool) -> Iterator[Wrap]:
-    """Give what makes a function into a compiled one; first calls, which compile, belong into the block.
+    """Yield torch.compile with suitable settings; first calls, which compile, must be made in the block.
 
     Args:
-        freeze: weights are constants, and laid out for MKL beforehand. It is named to torch.compile, too, which would
-            else take what it compiled of the same function without it.
+        freeze: treat weights as constants and lay them out for MKL beforehand. Also passed to torch.compile, which
+            would otherwise reuse code that it compiled for the same function without it.
     """
-    with dynamo.patch(recompile_limit=MANY_SHAPES), inductor.patch(freezing=freeze):
+    with dynamo.patch(recompile_limit=MAX_SHAPES), inductor.patch(freezing=freeze):
         yield partial(torch.compile, dynamic=False, fullgraph=True, options={"freezing": freeze})
 
 
 @contextmanager
 def fast_path(enabled: bool) -> Iterator[None]:
-    """Switch PyTorch's fused kernels for inference on or off, and back afterwards."""
+    """Switch PyTorch's fused inference kernels on or off in the block."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(enabled)
     try:
@@ -191,13 +189,13 @@ TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
-class Peer:
-    """A call that has all its inputs in the layout that it likes best.
+class BoundModule:
+    """A module bound to inputs in its preferred layout.
 
     Args:
-        run: what is timed; its result may be in any layout, padded or packed.
-        unpack: takes the valid tokens out of such a result: (tokens, width), in the order of the inputs.
-        tolerance: absolute, of values around 1: other orders of addition, or fewer bits.
+        run: the timed call; its result may be padded or packed.
+        unpack: extracts the valid tokens of a result: (tokens, width), in the order of the inputs.
+        tolerance: absolute, of values around 1.
     """
 
     run: Callable[[], Any]
@@ -205,32 +203,32 @@ class Peer:
     tolerance: float = TOLERANCE
 
     def packed(self) -> torch.Tensor:
-        """Run once; for checks."""
+        """Run once and return packed tokens, for checks."""
         return self.unpack(self.run())
 
 
-def prepared(
+def bind_module(
     run: Callable[[], Any], unpack: Callable[[Any], torch.Tensor] = lambda result: result, *,
     tolerance: float = TOLERANCE,
-) -> Peer:
-    """Run once, so that what can be compiled is and what cannot run is known.
+) -> BoundModule:
+    """Bind a call after a first run, which compiles it and shows whether it runs at all.
 
     Args:
-        unpack: needed if results are not packed tokens already.
-        tolerance: of a `Peer`.
+        unpack: needed if results are not packed tokens.
+        tolerance: see `BoundModule`.
 
     Raises:
-        Unsupported: PyTorch refuses.
+        Unsupported: PyTorch cannot run it.
     """
-    peer = Peer(torch.no_grad()(run), unpack, tolerance)
+    module = BoundModule(torch.no_grad()(run), unpack, tolerance)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of prototypes, said once per process
+        warnings.simplefilter("ignore")  # about prototypes
         try:
-            peer.run()
+            module.run()
         except (RuntimeError, AssertionError, ImportError) as error:
             first = next(iter(str(error).strip().splitlines()), type(error).__name__)
             raise Unsupported(f"PyTorch {torch.__version__} does not run it here: {first}") from error
-    return peer
+    return module
 
 
 Forward = Callable[..., torch.Tensor]
@@ -238,14 +236,14 @@ Forward = Callable[..., torch.Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Some sequences, padded to the longest of them.
+    """Sequences padded to the longest of them.
 
     Args:
-        members: their numbers.
+        members: indices of the sequences.
         tokens: (sequences, longest, width), 0 in padding.
-        padding: (sequences, longest) bool, true in padding; None where none is, or none matters: in causal attention
-            what stands behind a sequence meets none of its tokens.
-        mask: (longest, longest) bool, true where a token does not attend; None where all attend to all.
+        padding: (sequences, longest) bool, true in padding; None without padding, and for causal attention, in which
+            no token attends to the padding behind it.
+        mask: (longest, longest) bool, true where a token does not attend; None without a mask.
     """
 
     members: np.ndarray
@@ -254,18 +252,18 @@ class Group:
     mask: torch.Tensor | None
 
 
-def padded(inputs: PackedInputs) -> Peer:
-    """Pad all to the longest; PyTorch's ordinary path."""
+def padded(inputs: PackedInputs) -> BoundModule:
+    """Pad to the longest sequence; without the fast path."""
     return micro_batches(inputs, len(inputs.lengths))
 
 
-def fast_padded(inputs: PackedInputs) -> Peer:
-    """Pad all to the longest; PyTorch's fused kernels for inference."""
+def fast_padded(inputs: PackedInputs) -> BoundModule:
+    """Pad to the longest sequence; with PyTorch's fused inference kernels."""
     return fast_micro_batches(inputs, len(inputs.lengths))
 
 
-def compiled(inputs: PackedInputs) -> Peer:
-    """Pad all to the longest; torch.compile for this shape.
+def compiled(inputs: PackedInputs) -> BoundModule:
+    """Pad to the longest sequence; torch.compile for this shape.
 
     Raises:
         Unsupported: there is no C++ compiler.
@@ -273,8 +271,8 @@ def compiled(inputs: PackedInputs) -> Peer:
     return _compiled(inputs, freeze=False)
 
 
-def frozen(inputs: PackedInputs) -> Peer:
-    """Like `compiled`, with weights as constants, which are laid out beforehand.
+def frozen(inputs: PackedInputs) -> BoundModule:
+    """As `compiled`, with constant weights that are laid out beforehand.
 
     Raises:
         Unsupported: there is no C++ compiler.
@@ -282,8 +280,8 @@ def frozen(inputs: PackedInputs) -> Peer:
     return _compiled(inputs, freeze=True)
 
 
-def fast_nested(inputs: PackedInputs) -> Peer:
-    """PyTorch's fused kernels for inference on a strided nested tensor: packed but for the attention.
+def fast_nested(inputs: PackedInputs) -> BoundModule:
+    """Use PyTorch's fused inference kernels on a strided nested tensor, which pads only the attention.
 
     Raises:
         Unsupported: attention is causal.
@@ -291,53 +289,53 @@ def fast_nested(inputs: PackedInputs) -> Peer:
     if inputs.causal:
         raise Unsupported("PyTorch's fused kernels take no mask with nested tensors")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it is a prototype
+        warnings.simplefilter("ignore")  # about prototypes
         nested = torch.nested.nested_tensor(list(inputs.sequences()))
 
     def run() -> torch.Tensor:
         with fast_path(True):
             return _forward(inputs.module, nested)
 
-    return prepared(run, lambda result: torch.cat(result.unbind()))
+    return bind_module(run, lambda result: torch.cat(result.unbind()))
 
 
 def micro_batch_sizes(batch: int) -> list[int]:
-    """List the powers of two from 2 to below the batch: the sizes that the paper searches; the batch is `padded`."""
+    """List the powers of two from 2 up to below the batch size, which the paper searches."""
     return [1 << power for power in range(1, max(batch - 1, 0).bit_length())]
 
 
-def micro_batches(inputs: PackedInputs, size: int) -> Peer:
-    """Sort sequences by length, cut the batch, pad each part to its own longest; PyTorch's ordinary path.
+def micro_batches(inputs: PackedInputs, size: int) -> BoundModule:
+    """Sort sequences by length, split the batch, and pad each part to its longest; without the fast path.
 
     Source: CoRa §D.8, PT-UB.
     """
     return _grouped(inputs, _groups(inputs, size), _forward, fast=False)
 
 
-def fast_micro_batches(inputs: PackedInputs, size: int) -> Peer:
-    """Micro-batches by PyTorch's fused kernels for inference."""
+def fast_micro_batches(inputs: PackedInputs, size: int) -> BoundModule:
+    """Micro-batches with PyTorch's fused inference kernels."""
     return _grouped(inputs, _groups(inputs, size), _forward, fast=True)
 
 
-def loop(inputs: PackedInputs) -> Peer:
-    """One sequence after the other, without padding; PyTorch's ordinary path."""
+def loop(inputs: PackedInputs) -> BoundModule:
+    """One sequence after the other, without padding and without the fast path."""
     return micro_batches(inputs, 1)
 
 
-def fast_loop(inputs: PackedInputs) -> Peer:
-    """One sequence after the other, by PyTorch's fused kernels for inference."""
+def fast_loop(inputs: PackedInputs) -> BoundModule:
+    """One sequence after the other, with PyTorch's fused inference kernels."""
     return fast_micro_batches(inputs, 1)
 
 
-def _grouped(inputs: PackedInputs, groups: Sequence[Group], forward: Forward, *, fast: bool) -> Peer:
+def _grouped(inputs: PackedInputs, groups: Sequence[Group], forward: Forward, *, fast: bool) -> BoundModule:
     def run() -> list[torch.Tensor]:
         with fast_path(fast):
             return [forward(inputs.module, group.tokens, group.padding, group.mask) for group in groups]
 
-    return prepared(run, partial(_ungrouped, inputs, groups))
+    return bind_module(run, partial(_ungrouped, inputs, groups))
 
 
-def _compiled(inputs: PackedInputs, *, freeze: bool) -> Peer:
+def _compiled(inputs: PackedInputs, *, freeze: bool) -> BoundModule:
     with compilation(freeze=freeze) as compile_later:
         return _grouped(inputs, _groups(inputs, len(inputs.lengths)), compile_later(_forward), fast=False)
 
@@ -368,6 +366,6 @@ def _groups(inputs: PackedInputs, size: int) -> list[Group]:
 
 
 def _ungrouped(inputs: PackedInputs, groups: Sequence[Group], results: Sequence[torch.Tensor]) -> torch.Tensor:
-    taken = {int(member): result[place, : inputs.lengths[member]]
-             for group, result in zip(groups, results, strict=True) for place, member in enumerate(group.members)}
+    taken = {int(member): result[index, : inputs.lengths[member]]
+             for group, result in zip(groups, results, strict=True) for index, member in enumerate(group.members)}
     return torch.cat([taken[member] for member in range(len(inputs.lengths))])

@@ -1,4 +1,4 @@
-"""Products as MKL has them: its inspector-executor for sparse operands and its GEMM, without anything between."""
+"""Bind MKL's GEMM and its inspector-executor for sparse matrices through ctypes, with nothing in between."""
 
 import ctypes
 import os
@@ -22,7 +22,7 @@ Call = Callable[[], None]
 
 
 def mkl_gemm(left: np.ndarray, right: np.ndarray, result: np.ndarray, *, threads: int) -> Call:
-    """Bind result = left right, float32 and C-contiguous, or `right` the transpose of such an array.
+    """Bind result = left right for C-contiguous float32 arrays; `right` may be the transpose of such an array.
 
     Raises:
         Unsupported: MKL is not installed.
@@ -45,10 +45,10 @@ def mkl_gemm(left: np.ndarray, right: np.ndarray, result: np.ndarray, *, threads
 def mkl_spmm(
     matrix: SparseMatrix, dense: np.ndarray, result: np.ndarray, *, threads: int, add: bool = False,
 ) -> Call:
-    """Bind result = matrix dense, all of one type; MKL has inspected the matrix for many such calls.
+    """Bind result = matrix dense, all of one type, after MKL has inspected the matrix for many calls.
 
     Args:
-        add: to what is in the result.
+        add: add to the result instead of overwriting it.
 
     Raises:
         Unsupported: MKL is not installed, or refuses the matrix.
@@ -82,7 +82,7 @@ class _Description(ctypes.Structure):
 
 
 class _Handle:
-    """Gives MKL's copy of a matrix back when nobody needs it."""
+    """Owner of MKL's copy of a matrix."""
 
     def __init__(self, library: ctypes.CDLL, handle: ctypes.c_void_p) -> None:
         self.library, self.handle = library, handle
@@ -99,7 +99,7 @@ def _mkl(threads: int) -> ctypes.CDLL:
 
 @cache
 def _library() -> ctypes.CDLL:
-    """Load the one dynamic library of MKL, on the OpenMP library that our kernels and torch use."""
+    """Load MKL's single dynamic library, on the OpenMP runtime that our kernels and torch use."""
     os.environ.setdefault("MKL_THREADING_LAYER", "GNU")
     found = sorted(Path(sys.prefix).glob("lib/libmkl_rt.so*"))
     try:

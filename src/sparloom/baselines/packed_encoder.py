@@ -1,14 +1,6 @@
-"""torch.compile for one shape after the other, each a program of its own.
+"""Compute encoder layers on packed tokens with PyTorch and pad at most the attention, as an expert would write it.
 
-The block mask of sequences that stand one after the other, made in the time of its size.
-
-`create_block_mask` of PyTorch looks at every pair of tokens: 2 billion at a batch of 128 long sequences.
-
-Peers that keep tokens packed in all but the attention, as an expert writes it with PyTorch.
-
-The peer that PyTorch recommends for packed sequences: FlexAttention with a mask of documents.
-
-Ways in which users of PyTorch compute an encoder layer, or its attention, on sequences of several lengths.
+Attention by loops, nested tensors, FBGEMM, padded SDPA, varlen kernels and FlexAttention; linear layers also by oneDNN.
 """
 
 import importlib
@@ -25,9 +17,10 @@ from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import linear, scaled_dot_product_attention
 
 from sparloom.baselines.encoder import (
+    BoundModule,
     Module,
     PackedInputs,
-    Peer,
+    bind_module,
     compilation,
     compiled,
     fast_loop,
@@ -39,24 +32,25 @@ from sparloom.baselines.encoder import (
     micro_batch_sizes,
     micro_batches,
     padded,
-    prepared,
 )
-from sparloom.baselines.sparse import peer_versions
+from sparloom.baselines.sparse import package_versions
 from sparloom.errors import Unsupported
 
 __all__ = [
-    "COMPARED", "DEVICE_PEERS", "PADDED_PEERS", "RAGGED_PEERS", "RISING", "device_flex", "document_mask",
-    "encoder_peers", "fbgemm", "flex", "frozen_flex", "micro_batch_peers", "module_peer_versions", "nested",
-    "onednn_flex", "onednn_linear", "onednn_loop", "packed_forward", "packed_loop", "projected", "sdpa", "varlen",
+    "COMPARED", "DEVICE_BASELINES", "PADDED_BASELINES", "RAGGED_BASELINES", "RISING", "device_flex",
+    "document_mask", "encoder_baselines", "encoder_versions", "fbgemm", "flex", "frozen_flex",
+    "micro_batch_baselines", "nested", "onednn_flex", "onednn_linear", "onednn_loop", "packed_forward",
+    "packed_loop", "projected", "sdpa", "varlen",
 ]
+
 
 def document_mask(
     lengths: Sequence[int], *, block: int, causal: bool, device: torch.device | str = "cpu",
 ) -> BlockMask:
-    """Let tokens attend to their own sequence, and if `causal` not to what comes after them.
+    """Build a block mask: tokens attend to their own sequence, and if `causal` not to later tokens.
 
     Args:
-        block: rows and columns of a block; those without a pair that attends are left out, full ones not masked.
+        block: rows and columns of a block; empty blocks are skipped, full ones are not masked.
     """
     counts = np.array(lengths, dtype=np.int64)
     ends, total = np.cumsum(counts), int(counts.sum())
@@ -86,23 +80,23 @@ def document_mask(
 
 
 def _listed(chosen: np.ndarray, device: torch.device | str) -> tuple[torch.Tensor, torch.Tensor]:
-    """How many blocks of each row are chosen, and all of them, chosen ones first."""
+    """Return the number of chosen blocks of each row, and all blocks, chosen ones first."""
     counts, order = chosen.sum(axis=1), np.argsort(~chosen, axis=1, kind="stable")
     found, listed = (torch.from_numpy(each.astype(np.int32)).to(device)[None, None] for each in (counts, order))
     return found, listed
 
 
-HALF_TOLERANCE = 2e-2  # of bfloat16, as attention weighs values of about 1
+HALF_TOLERANCE = 2e-2  # of bfloat16, for weighted means of values around 1
 
 Attend = Callable[[torch.Tensor], torch.Tensor]
-"""From tokens (tokens, width) to what the heads found, of the same shape: all of the attention but its last product."""
+"""Attention without its output projection: tokens (tokens, width) -> concatenated heads of the same shape."""
 
 Linear = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """As torch.nn.functional.linear: tokens (tokens, in), weight (out, in) and bias (out,) give (tokens, out)."""
 
 
 def packed_forward(module: Module, tokens: torch.Tensor, attend: Attend, linear: Linear = linear) -> torch.Tensor:
-    """Compute a module on packed tokens; only `attend` knows of sequences."""
+    """Compute a module on packed tokens; only `attend` depends on the sequences."""
     attention = module if isinstance(module, nn.MultiheadAttention) else module.self_attn
 
     def layer(given: torch.Tensor, of: nn.Linear) -> torch.Tensor:
@@ -116,19 +110,19 @@ def packed_forward(module: Module, tokens: torch.Tensor, attend: Attend, linear:
 
 
 def projected(attention: nn.MultiheadAttention, tokens: torch.Tensor, linear: Linear = linear) -> torch.Tensor:
-    """Give queries, keys and values side by side: (tokens, 3, heads, width of a head)."""
+    """Return queries, keys and values: (tokens, 3, heads, width of a head)."""
     result = linear(tokens, attention.in_proj_weight, attention.in_proj_bias)
     return result.view(-1, 3, attention.num_heads, attention.head_dim)
 
 
 def onednn_linear(inputs: PackedInputs) -> Linear:
-    """Multiply by oneDNN, its weights laid out beforehand.
+    """Multiply by oneDNN with prepacked weights.
 
-    PyTorch leaves float32 to MKL, which may be slower on processors of other makers than Intel. Users reach oneDNN by
-    `torch.utils.mkldnn.to_mkldnn`, which converts tokens in every layer, or as here by what PyTorch's compiler calls.
+    PyTorch uses MKL for float32, which may be slower on processors that are not from Intel. Users reach oneDNN by
+    `torch.utils.mkldnn.to_mkldnn`, which converts tokens in every layer, or as here by the calls of PyTorch's compiler.
 
     Raises:
-        Unsupported: this PyTorch was built without it.
+        Unsupported: PyTorch was built without oneDNN.
     """
     if not torch.backends.mkldnn.is_available():
         raise Unsupported("PyTorch was built without oneDNN")
@@ -141,32 +135,32 @@ def onednn_linear(inputs: PackedInputs) -> Linear:
     return product
 
 
-def onednn_loop(inputs: PackedInputs) -> Peer:
-    """Attend as `packed_loop`; linear layers by oneDNN.
+def onednn_loop(inputs: PackedInputs) -> BoundModule:
+    """Attend as `packed_loop`, with linear layers by oneDNN.
 
     Raises:
-        Unsupported: as `onednn_linear`.
+        Unsupported: see `onednn_linear`.
     """
     return packed_loop(inputs, linear=onednn_linear(inputs))
 
 
-def packed_loop(inputs: PackedInputs, *, linear: Linear = linear) -> Peer:
-    """Attend in one sequence after the other."""
+def packed_loop(inputs: PackedInputs, *, linear: Linear = linear) -> BoundModule:
+    """Compute the attention of one sequence after the other."""
     attention, found = inputs.attention, torch.empty_like(inputs.tokens)
-    places = found.view(-1, attention.num_heads, attention.head_dim).split(inputs.lengths)
+    slices = found.view(-1, attention.num_heads, attention.head_dim).split(inputs.lengths)
 
     def attend(tokens: torch.Tensor) -> torch.Tensor:
-        for sequence, place in zip(projected(attention, tokens, linear).split(inputs.lengths), places, strict=True):
+        for sequence, part in zip(projected(attention, tokens, linear).split(inputs.lengths), slices, strict=True):
             queries, keys, values = sequence.permute(1, 2, 0, 3)[:, None]
             result = scaled_dot_product_attention(queries, keys, values, is_causal=inputs.causal)
-            place.copy_(result[0].transpose(0, 1))
+            part.copy_(result[0].transpose(0, 1))
         return found
 
-    return prepared(lambda: packed_forward(inputs.module, inputs.tokens, attend, linear))
+    return bind_module(lambda: packed_forward(inputs.module, inputs.tokens, attend, linear))
 
 
-def nested(inputs: PackedInputs) -> Peer:
-    """Attend in nested tensors of jagged layout, which have to be contiguous: three projections make them.
+def nested(inputs: PackedInputs) -> BoundModule:
+    """Compute the attention of jagged nested tensors; these must be contiguous, so there are three projections.
 
     Raises:
         Unsupported: attention is causal.
@@ -187,14 +181,14 @@ def nested(inputs: PackedInputs) -> Peer:
         result = scaled_dot_product_attention(queries, keys, values)
         return result.transpose(1, 2).values().flatten(1)
 
-    return prepared(lambda: packed_forward(inputs.module, inputs.tokens, attend))
+    return bind_module(lambda: packed_forward(inputs.module, inputs.tokens, attend))
 
 
-def fbgemm(inputs: PackedInputs) -> Peer:
-    """Pad for the attention alone, by the jagged operators of FBGEMM.
+def fbgemm(inputs: PackedInputs) -> BoundModule:
+    """Pad only the attention, by the jagged operators of FBGEMM.
 
     Raises:
-        Unsupported: fbgemm_gpu is not installed, or made for another PyTorch.
+        Unsupported: fbgemm_gpu is not installed, or was built for another PyTorch.
 
     Source: what FasterTransformer does with packed linear operators (CoRa §7.2, FT-Eff).
     """
@@ -202,8 +196,8 @@ def fbgemm(inputs: PackedInputs) -> Peer:
     offsets, longest, total = [inputs.offsets], max(inputs.lengths), len(inputs.tokens)
     mask = None
     if not inputs.causal and min(inputs.lengths) < longest:
-        places = torch.arange(longest, device=inputs.device)
-        mask = (places < torch.tensor(inputs.lengths, device=inputs.device)[:, None])[:, None, None]
+        position = torch.arange(longest, device=inputs.device)
+        mask = (position < torch.tensor(inputs.lengths, device=inputs.device)[:, None])[:, None, None]
 
     def attend(tokens: torch.Tensor) -> torch.Tensor:
         padded = operators.jagged_to_padded_dense(projected(attention, tokens).flatten(1), offsets, [longest], 0.0)
@@ -212,33 +206,33 @@ def fbgemm(inputs: PackedInputs) -> Peer:
         result = scaled_dot_product_attention(queries, keys, values, attn_mask=mask, is_causal=inputs.causal)
         return operators.dense_to_jagged(result.transpose(1, 2).flatten(2), offsets, total)[0]
 
-    return prepared(lambda: packed_forward(inputs.module, inputs.tokens, attend))
+    return bind_module(lambda: packed_forward(inputs.module, inputs.tokens, attend))
 
 
-def sdpa(inputs: PackedInputs) -> Peer:
-    """Pad for the attention alone, by copies to and from places that are known beforehand."""
+def sdpa(inputs: PackedInputs) -> BoundModule:
+    """Pad only the attention, by copies with precomputed indices."""
     attention, lengths = inputs.attention, torch.tensor(inputs.lengths, device=inputs.device)
     longest, sequences = max(inputs.lengths), len(inputs.lengths)
     valid = torch.arange(longest, device=inputs.device) < lengths[:, None]
-    places = valid.flatten().nonzero().flatten()
+    indices = valid.flatten().nonzero().flatten()
     mask = None if inputs.causal or min(inputs.lengths) == longest else valid[:, None, None]
-    room = torch.zeros(sequences * longest, 3 * inputs.width, device=inputs.device, dtype=inputs.tokens.dtype)
+    workspace = torch.zeros(sequences * longest, 3 * inputs.width, device=inputs.device, dtype=inputs.tokens.dtype)
 
     def attend(tokens: torch.Tensor) -> torch.Tensor:
-        room[places] = projected(attention, tokens).flatten(1)
-        heads = room.view(sequences, longest, 3, attention.num_heads, attention.head_dim)
+        workspace[indices] = projected(attention, tokens).flatten(1)
+        heads = workspace.view(sequences, longest, 3, attention.num_heads, attention.head_dim)
         queries, keys, values = heads.permute(2, 0, 3, 1, 4)
         result = scaled_dot_product_attention(queries, keys, values, attn_mask=mask, is_causal=inputs.causal)
-        return result.transpose(1, 2).reshape(sequences * longest, -1)[places]
+        return result.transpose(1, 2).reshape(sequences * longest, -1)[indices]
 
-    return prepared(lambda: packed_forward(inputs.module, inputs.tokens, attend))
+    return bind_module(lambda: packed_forward(inputs.module, inputs.tokens, attend))
 
 
-def varlen(inputs: PackedInputs) -> Peer:
-    """Attend by PyTorch's kernels for packed sequences, which compute in bfloat16; all else stays in float32.
+def varlen(inputs: PackedInputs) -> BoundModule:
+    """Compute the attention by PyTorch's varlen kernels in bfloat16; everything else stays in float32.
 
     Raises:
-        Unsupported: tokens are not on a GPU that has these kernels.
+        Unsupported: the tokens are not on a GPU with these kernels.
     """
     if inputs.device.type != "cuda":
         raise Unsupported(f"PyTorch has no varlen attention for {inputs.device.type}")
@@ -250,7 +244,7 @@ def varlen(inputs: PackedInputs) -> Peer:
         result = varlen_attn(queries, keys, values, offsets, offsets, longest, longest, window_size=window)
         return result.to(tokens.dtype).flatten(1)
 
-    return prepared(lambda: packed_forward(inputs.module, inputs.tokens, attend), tolerance=HALF_TOLERANCE)
+    return bind_module(lambda: packed_forward(inputs.module, inputs.tokens, attend), tolerance=HALF_TOLERANCE)
 
 
 def _fbgemm() -> Any:
@@ -266,11 +260,12 @@ def _fbgemm() -> Any:
 BLOCK, DEVICE_BLOCK = 32, 128
 
 
-def flex(inputs: PackedInputs, *, block: int = BLOCK) -> Peer:
-    """Compile the module on packed tokens as a whole, for this number of tokens.
+def flex(inputs: PackedInputs, *, block: int = BLOCK) -> BoundModule:
+    """Compile the whole module with FlexAttention on packed tokens, for this number of tokens.
 
     Args:
-        block: of the mask, which is made beforehand; PyTorch's own is 128, smaller ones fit short sequences better.
+        block: block size of the mask, which is built beforehand; PyTorch's default is 128, smaller blocks suit short
+            sequences.
 
     Raises:
         Unsupported: there is no C++ compiler.
@@ -278,18 +273,18 @@ def flex(inputs: PackedInputs, *, block: int = BLOCK) -> Peer:
     return _compiled(inputs, block, freeze=False)
 
 
-def device_flex(inputs: PackedInputs) -> Peer:
-    """Like `flex`, with blocks as large as PyTorch's kernels for a GPU want them."""
+def device_flex(inputs: PackedInputs) -> BoundModule:
+    """As `flex`, with the block size that PyTorch's GPU kernels need."""
     return flex(inputs, block=DEVICE_BLOCK)
 
 
-def frozen_flex(inputs: PackedInputs, *, block: int = BLOCK) -> Peer:
-    """Like `flex`, with weights as constants, which are laid out beforehand."""
+def frozen_flex(inputs: PackedInputs, *, block: int = BLOCK) -> BoundModule:
+    """As `flex`, with constant weights that are laid out beforehand."""
     return _compiled(inputs, block, freeze=True)
 
 
-def onednn_flex(inputs: PackedInputs, *, block: int = BLOCK) -> Peer:
-    """Compile the attention alone; linear layers by oneDNN.
+def onednn_flex(inputs: PackedInputs, *, block: int = BLOCK) -> BoundModule:
+    """Compile only the attention, with linear layers by oneDNN.
 
     Raises:
         Unsupported: there is no C++ compiler, or PyTorch was built without oneDNN.
@@ -302,14 +297,14 @@ def onednn_flex(inputs: PackedInputs, *, block: int = BLOCK) -> Peer:
         def attend(tokens: torch.Tensor) -> torch.Tensor:
             return call(projected(attention, tokens, linear), mask)
 
-        return prepared(lambda: packed_forward(inputs.module, inputs.tokens, attend, linear))
+        return bind_module(lambda: packed_forward(inputs.module, inputs.tokens, attend, linear))
 
 
-def _compiled(inputs: PackedInputs, block: int, *, freeze: bool) -> Peer:
+def _compiled(inputs: PackedInputs, block: int, *, freeze: bool) -> BoundModule:
     mask = document_mask(inputs.lengths, block=block, causal=inputs.causal, device=inputs.device)
     with compilation(freeze=freeze) as compile_later:
         call = compile_later(_forward)
-        return prepared(lambda: call(inputs.module, inputs.tokens, mask))
+        return bind_module(lambda: call(inputs.module, inputs.tokens, mask))
 
 
 def _forward(module: Module, tokens: torch.Tensor, mask: BlockMask) -> torch.Tensor:
@@ -323,39 +318,39 @@ def _attended(qkv: torch.Tensor, mask: BlockMask) -> torch.Tensor:
     return flex_attention(queries, keys, values, block_mask=mask)[0].transpose(0, 1).flatten(1)
 
 
-COMPARED = ("padded", "micro_batches")  # groups with which there is a ratio for every case
-RISING = ("micro_batches",)  # groups whose forms are of rising size
+COMPARED = ("padded", "micro_batches")  # groups that every case is compared with
+RISING = ("micro_batches",)  # groups whose forms have rising sizes
 
-Prepare = Callable[[PackedInputs], Peer]
+Prepare = Callable[[PackedInputs], BoundModule]
 PACKAGES = ("torch", "fbgemm_gpu-cpu", "fbgemm_gpu", "mkl", "numpy")
 
-PADDED_PEERS: Mapping[str, Prepare] = MappingProxyType(
+PADDED_BASELINES: Mapping[str, Prepare] = MappingProxyType(
     {"padded": padded, "padded_fast": fast_padded, "compiled": compiled, "compiled_frozen": frozen})
 """The whole batch padded to its longest sequence."""
 
-RAGGED_PEERS: Mapping[str, Prepare] = MappingProxyType({
+RAGGED_BASELINES: Mapping[str, Prepare] = MappingProxyType({
     "loop": loop, "loop_fast": fast_loop, "packed_loop": packed_loop, "nested": nested, "nested_fast": fast_nested,
     "fbgemm": fbgemm, "flex": flex, "flex_frozen": frozen_flex, "onednn_loop": onednn_loop, "onednn_flex": onednn_flex})
-"""Without padding, or with padding in the attention alone."""
+"""No padding, or padding of the attention only."""
 
-DEVICE_PEERS: Mapping[str, Prepare] = MappingProxyType({
+DEVICE_BASELINES: Mapping[str, Prepare] = MappingProxyType({
     "packed_loop": packed_loop, "nested": nested, "nested_fast": fast_nested, "sdpa": sdpa, "flex": device_flex,
     "varlen": varlen})
-"""The same on a GPU."""
+"""As `RAGGED_BASELINES`, on a GPU."""
 
 
-def micro_batch_peers(batch: int) -> dict[str, Prepare]:
-    """Micro-batches of every size, by both of PyTorch's paths: "micro_batches_<size>", "micro_batches_fast_<size>"."""
+def micro_batch_baselines(batch: int) -> dict[str, Prepare]:
+    """Return micro-batches of every size by both paths: "micro_batches_<size>" and "micro_batches_fast_<size>"."""
     paths = {"micro_batches": micro_batches, "micro_batches_fast": fast_micro_batches}
     return {f"{name}_{size}": partial(prepare, size=size)
             for size in micro_batch_sizes(batch) for name, prepare in paths.items()}
 
 
-def encoder_peers(inputs: PackedInputs) -> dict[str, Prepare]:
-    """All of them, by name; what cannot run here raises Unsupported when it is prepared."""
-    return {**PADDED_PEERS, **micro_batch_peers(len(inputs.lengths)), **RAGGED_PEERS}
+def encoder_baselines(inputs: PackedInputs) -> dict[str, Prepare]:
+    """Return all baselines by name; those that cannot run raise Unsupported when they are prepared."""
+    return {**PADDED_BASELINES, **micro_batch_baselines(len(inputs.lengths)), **RAGGED_BASELINES}
 
 
-def module_peer_versions() -> dict[str, str]:
-    """Name the versions of the packages that are installed."""
-    return peer_versions(PACKAGES)
+def encoder_versions() -> dict[str, str]:
+    """Return the versions of installed packages."""
+    return package_versions(PACKAGES)

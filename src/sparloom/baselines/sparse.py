@@ -23,8 +23,8 @@ from sparloom.ops import Operands
 from sparloom.sparse import SparseMatrix
 
 __all__ = [
-    "GATHERING", "SPARSE_PEERS", "SPMM_PEERS", "csr_tensor", "gathered_attention", "gathered_bytes", "mkl_pair",
-    "peer_versions", "sampled_attention", "scipy_pair", "torch_csr", "torch_gemm", "torch_pair",
+    "GATHERING", "SPARSE_BASELINES", "SPMM_BASELINES", "csr_tensor", "gathered_attention", "gathered_bytes",
+    "mkl_pair", "package_versions", "sampled_attention", "scipy_pair", "torch_csr", "torch_gemm", "torch_pair",
 ]
 
 Run = Callable[[], None]
@@ -32,8 +32,8 @@ MAX_INT32 = 2**31 - 1
 PACKAGES = ("torch", "mkl", "numba", "scipy", "numpy")
 
 
-def peer_versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
-    """Name the versions of the packages that are installed."""
+def package_versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
+    """Return the versions of installed packages."""
     found = {}
     for name in packages:
         try:
@@ -75,7 +75,7 @@ def torch_spmm(matrix: SparseMatrix, dense: np.ndarray, result: np.ndarray, *, t
 
 
 def numba_spmm(matrix: SparseMatrix, dense: np.ndarray, result: np.ndarray, *, threads: int) -> Run:
-    """Multiply by the loops that a user of Numba writes: rows in parallel, additions in any order."""
+    """Multiply by plain Numba loops: rows in parallel, additions in any order."""
     import numba
 
     multiply, indptr = _numba_spmm_loops(), matrix.pattern.indptr.astype(np.int32)
@@ -88,12 +88,12 @@ def numba_spmm(matrix: SparseMatrix, dense: np.ndarray, result: np.ndarray, *, t
 
 
 def scipy_spmm(matrix: SparseMatrix, dense: np.ndarray, result: np.ndarray, *, threads: int) -> Run:
-    """Multiply by SciPy, on one thread and into a new array; the copy into `result` is in the time."""
+    """Multiply by SciPy, on one thread and into a new array; the copy into `result` is timed too."""
     csr = matrix.to_scipy()
     return lambda: np.copyto(result, csr @ dense)
 
 
-SPMM_PEERS: Mapping[str, Callable[..., Run]] = MappingProxyType(
+SPMM_BASELINES: Mapping[str, Callable[..., Run]] = MappingProxyType(
     {"torch": torch_spmm, "mkl": mkl_spmm, "numba": numba_spmm, "scipy": scipy_spmm})
 
 
@@ -118,28 +118,32 @@ AttentionCall = Callable[[], torch.Tensor]
 
 
 def sampled_attention(matrix: torch.Tensor, rows: torch.Tensor, dense: Mapping[str, torch.Tensor]) -> AttentionCall:
-    """Per head: sampled_addmm, a softmax over the rows, torch.mm with a CSR tensor.
+    """Bind attention head by head: sampled_addmm, a softmax over the rows, torch.mm with a CSR tensor.
+
+    The call returns (rows, heads, columns of a head of V) for Q (rows, heads, d), K (cols, heads, d) and V in `dense`.
 
     Args:
-        matrix: CSR tensor (rows, cols), its values are not read.
-        rows: (nnz,) int64, of every nonzero.
+        matrix: CSR tensor (rows, cols); its values are not read.
+        rows: (nnz,) int64, row of every nonzero.
     """
     queries, keys, values = (dense[name].unbind(1) for name in ("Q", "K", "V"))
-    places, scale = (matrix.crow_indices(), matrix.col_indices()), queries[0].shape[1] ** -0.5
+    pattern, scale = (matrix.crow_indices(), matrix.col_indices()), queries[0].shape[1] ** -0.5
 
     def head(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         scores = torch.sparse.sampled_addmm(matrix, query, key.T, beta=0, alpha=scale).values()
         weights = _row_softmax(scores, rows, matrix.shape[0])
-        return torch.sparse_csr_tensor(*places, weights, size=matrix.shape) @ value
+        return torch.sparse_csr_tensor(*pattern, weights, size=matrix.shape) @ value
 
     return lambda: torch.stack([head(*each) for each in zip(queries, keys, values, strict=True)], 1)
 
 
 def gathered_attention(rows: torch.Tensor, columns: torch.Tensor, dense: Mapping[str, torch.Tensor]) -> AttentionCall:
-    """All heads at once: rows of every nonzero gathered, a softmax over the rows, additions by index.
+    """Bind attention of all heads at once: gathered rows, a softmax over the rows, additions by index.
+
+    Operands and results are those of `sampled_attention`.
 
     Args:
-        rows, columns: (nnz,) int64, of every nonzero.
+        rows, columns: (nnz,) int64, indices of every nonzero.
     """
     queries, keys, values = (dense[name] for name in ("Q", "K", "V"))
     count = queries.shape[0]
@@ -154,7 +158,7 @@ def gathered_attention(rows: torch.Tensor, columns: torch.Tensor, dense: Mapping
 
 
 def _row_softmax(scores: torch.Tensor, rows: torch.Tensor, count: int) -> torch.Tensor:
-    """Softmax of the scores of each row, as PyTorch Geometric has it."""
+    """Compute the softmax of the scores of each row, as PyTorch Geometric does."""
     index = rows if scores.dim() == 1 else rows[:, None].expand_as(scores)
     peaks = scores.new_full((count, *scores.shape[1:]), -torch.inf).scatter_reduce_(0, index, scores, "amax")
     weights = (scores - peaks.index_select(0, rows)).exp_()
@@ -167,12 +171,12 @@ Bind = Callable[[Operands, int], Call]
 
 
 def gathered_bytes(operands: Operands) -> int:
-    """Bytes of the arrays (nnz, width) that peers which gather rows of dense operands hold: two, and their product."""
+    """Return the bytes of two gathered arrays (nnz, width) and their product, which gathering baselines allocate."""
     return 12 * operands.matrix.pattern.nnz * operands.width
 
 
 def _into_array(bind: Callable[..., Callable[[], None]], operands: Operands, threads: int) -> Call:
-    """Bind a peer that writes to an array."""
+    """Bind a baseline that writes to an array."""
     dense = operands.dense["B"]
     result = aligned((operands.matrix.pattern.rows, dense.shape[1]), np.float32)
     run = bind(operands.matrix, dense, result, threads=threads)
@@ -185,20 +189,20 @@ def _into_array(bind: Callable[..., Callable[[], None]], operands: Operands, thr
 
 
 def _scipy(operands: Operands, threads: int) -> Call:
-    """SciPy's product, on one thread."""
+    """Bind SciPy's product, on one thread."""
     csr, dense = operands.matrix.to_scipy(), operands.dense["B"]
     return lambda: csr @ dense
 
 
 def _torch_reduce(operands: Operands, threads: int) -> Call:
-    """torch.sparse.mm with a reduction: kernels of its own, not those of MKL."""
+    """Bind torch.sparse.mm with a reduction, which does not call MKL."""
     torch.set_num_threads(threads)
     matrix, dense = torch_csr(operands.matrix), torch.from_numpy(operands.dense["B"])
     return lambda: torch.sparse.mm(matrix, dense, "sum")
 
 
 def _sampled_addmm(operands: Operands, threads: int) -> Call:
-    """torch.sparse.sampled_addmm into a tensor; A's values must be 1, it does not multiply by them."""
+    """Bind torch.sparse.sampled_addmm into a tensor; the values of A must be 1."""
     torch.set_num_threads(threads)
     matrix, (left, right) = torch_csr(operands.matrix), (torch.from_numpy(operands.dense[name]) for name in ("B", "C"))
     result = aligned((operands.matrix.pattern.nnz,), np.float32)
@@ -207,7 +211,7 @@ def _sampled_addmm(operands: Operands, threads: int) -> Call:
 
 
 def _gather_dot(operands: Operands, threads: int) -> Call:
-    """AutoSAGE's baseline: both rows of every nonzero, gathered and multiplied."""
+    """Bind AutoSAGE's baseline: both rows of every nonzero, gathered and multiplied."""
     torch.set_num_threads(threads)
     pattern, (left, right) = operands.matrix.pattern, (torch.from_numpy(operands.dense[name]) for name in ("B", "C"))
     rows, columns = torch.from_numpy(pattern.row_ids()), torch.from_numpy(pattern.indices)
@@ -215,7 +219,7 @@ def _gather_dot(operands: Operands, threads: int) -> Call:
 
 
 def _numba_sddmm(operands: Operands, threads: int) -> Call:
-    """The loops that a user of Numba writes: rows in parallel, additions in any order."""
+    """Bind plain Numba loops: rows in parallel, additions in any order."""
     import numba
 
     multiply, pattern = _numba_sddmm_loops(), operands.matrix.pattern
@@ -248,14 +252,14 @@ def _numba_sddmm_loops() -> Callable[..., None]:
 
 
 def _composed_sampled(operands: Operands, threads: int) -> Call:
-    """Attention head after head."""
+    """Bind attention, one head after the other."""
     torch.set_num_threads(threads)
     rows = torch.from_numpy(operands.matrix.pattern.row_ids()).long()
     return sampled_attention(torch_csr(operands.matrix), rows, _tensors(operands))
 
 
 def _composed_gathered(operands: Operands, threads: int) -> Call:
-    """Attention of all heads at once."""
+    """Bind attention of all heads at once."""
     torch.set_num_threads(threads)
     pattern = operands.matrix.pattern
     rows, columns = (torch.from_numpy(array).long() for array in (pattern.row_ids(), pattern.indices))
@@ -266,23 +270,23 @@ def _tensors(operands: Operands) -> dict[str, torch.Tensor]:
     return {name: torch.from_numpy(array) for name, array in operands.dense.items()}
 
 
-SPARSE_PEERS: Mapping[str, Mapping[str, Bind]] = MappingProxyType({
-    "spmm": {**{name: partial(_into_array, bind) for name, bind in SPMM_PEERS.items()},
+SPARSE_BASELINES: Mapping[str, Mapping[str, Bind]] = MappingProxyType({
+    "spmm": {**{name: partial(_into_array, bind) for name, bind in SPMM_BASELINES.items()},
              "torch_reduce": _torch_reduce, "scipy": _scipy},
     "sddmm": {"sampled_addmm": _sampled_addmm, "numba": _numba_sddmm, "gather_dot": _gather_dot},
     "attention": {"composed": _composed_sampled, "gathered": _composed_gathered},
 })
-"""Operation -> name -> how it is bound to operands, for so many threads."""
+"""Operation -> name -> function that binds it to operands and a number of threads."""
 
 GATHERING = ("gather_dot", "gathered")
-"""Peers that need `gathered_bytes`."""
+"""Baselines that need `gathered_bytes`."""
 
 
 PairCall = Callable[[], None]
 
 
 def torch_pair(op: Pair, operands: Operands, result: np.ndarray, *, threads: int) -> PairCall:
-    """Multiply by torch.mm, sparse operands in its CSR format."""
+    """Multiply by torch.mm, with sparse operands as CSR tensors."""
     torch.set_num_threads(threads)
     first = torch.from_numpy(_between(op, operands))
     dense = {name: torch.from_numpy(array) for name, array in operands.dense.items()}
@@ -315,7 +319,7 @@ def mkl_pair(op: Pair, operands: Operands, result: np.ndarray, *, threads: int) 
 
 
 def scipy_pair(op: Pair, operands: Operands, result: np.ndarray) -> PairCall:
-    """Multiply by SciPy's CSR and NumPy's BLAS on one thread; the copy into `result` is in the time."""
+    """Multiply by SciPy's CSR and NumPy's BLAS on one thread; the copy into `result` is timed too."""
     first, c = _between(op, operands), operands.dense["C"]
     if op.name == "gemm_spmm" and op.c_transposed:
         c = c.T
@@ -329,7 +333,7 @@ def scipy_pair(op: Pair, operands: Operands, result: np.ndarray) -> PairCall:
 
 
 def _between(op: Pair, operands: Operands) -> np.ndarray:
-    """Allocate what the first product gives; its pages are there."""
+    """Allocate the result of the first product and touch its pages."""
     pattern = operands.matrix.pattern
     shape = ((pattern.rows, operands.dense["B"].shape[1]) if op.name == "spmm_gemm"
              else (pattern.cols, op.width(operands)))

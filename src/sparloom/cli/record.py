@@ -26,7 +26,7 @@ from sparloom.files import (
     check_sum,
     json_text,
     locked,
-    remove_leavings,
+    remove_leftovers,
     sha256,
     write_json,
     write_sums,
@@ -110,7 +110,7 @@ def begin(
     with ledger.open("a"):
         pass  # fails now rather than at the end of the run
     for folder in (out, *out.parent.glob("*/")):  # of this run, and of killed runs of its experiment
-        remove_leavings(folder)
+        remove_leftovers(folder)
     write_text(out / "command.txt", shlex.join(["python", Path(command[0]).name, *command[1:]]) + "\n")
     described = environment(root, seed)
     write_json(out / "environment.json", described)

@@ -1,6 +1,9 @@
-"""Sample tables, splits, featurizer inputs and the data store: everything between platforms and models.
+"""Sample tables, splits, featurizer inputs and the data store: what platforms write and models read.
 
-`sparloom.data.lightning` holds the batches; it alone imports torch.
+A `sample` is measured, goes into a `journal` and then into a `table` (`csv_file` imports those of other simulators);
+`files` reads and writes Parquet and fetches the stored data. `inputs` are what featurizers read of a matrix, `sources`
+give tables and inputs of a corpus, `split` selects matrices and configurations, and `batches` joins labels and inputs.
+`sparloom.data.lightning` batches them for training and is the only part that imports torch.
 """
 
 from functools import partial

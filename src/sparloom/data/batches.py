@@ -1,7 +1,4 @@
-"""Labelled configurations of one matrix as a model reads them.
-
-Seconds of every configuration on every problem in every sweep, as one array.
-"""
+"""Labels in the form that models and evaluations read: per matrix with encoded configurations, or as one array."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,12 +20,12 @@ class MatrixSamples:
     """One matrix with n labelled configurations.
 
     Args:
-        input: what the featurizer reads.
+        input: input of the featurizer.
         keys: configuration keys.
         shared: float32 (n, 53), encoded shared schedules.
         heterogeneous: float32 (n, h), hardware-specific parameters.
         seconds: float64 (n,).
-        spread: float64 (n,), relative differences below which a pair has no order.
+        spread: float64 (n,), relative differences below which a pair is a tie.
     """
 
     input: MatrixInput
@@ -45,10 +42,10 @@ class MatrixSamples:
 def matrix_samples(labels: pd.DataFrame, inputs: MatrixInputs, space: ConfigSpace) -> list[MatrixSamples]:
     """Join labels with featurizer inputs and encode the configurations: one item per matrix, in label order.
 
-    Values outside the space, as imported tables may hold, are encoded all the same if its maps can read them.
+    Values outside the space, which imported tables may have, are encoded if the encoding allows them.
 
     Raises:
-        SchemaError: a key has other parameters than the space, or a value that its codes do not know.
+        SchemaError: a key has other parameters than the space, or a value without a code.
     """
     items = []
     for name, rows in labels.groupby("matrix", sort=False, observed=True):
@@ -73,18 +70,17 @@ def _parsed(keys: Sequence[str], space: ConfigSpace) -> list[Config]:
 
 
 Problem = tuple[str, int]
-"""Matrix and width: what a configuration is chosen for."""
+"""Matrix and width, for which a configuration is chosen."""
 
 
 @dataclass(frozen=True)
 class Sweeps:
-    """An exhaustive sample table, without its conditions.
+    """Seconds of every configuration on every problem in every sweep, from an exhaustive sample table.
 
     Args:
-        problems: sorted.
-        configs: keys, in the order of the space.
-        seconds: least repetition; NaN where it failed or is missing. A sweep is a round: an independent measurement of
-            everything.
+        problems: sorted problems.
+        configs: keys in the order of the space.
+        seconds: fastest repetition; NaN if it failed or is missing. A sweep is one round over all configurations.
     """
 
     problems: tuple[Problem, ...]
@@ -93,19 +89,19 @@ class Sweeps:
 
     @classmethod
     def of(cls, table: SampleTable, configs: Sequence[str]) -> "Sweeps":
-        """Arrange a table; rows of other configurations are left out.
+        """Arrange a table as an array; rows of other configurations are dropped.
 
         Raises:
-            SchemaError: as `SampleTable.sweeps`, or the table holds none of the configurations.
+            SchemaError: as `SampleTable.sweeps`, or the table has none of the configurations.
         """
         frame = table.sweeps()
         frame = frame[frame["config"].isin(configs)]
         if not len(frame):
-            raise SchemaError(f"no row is of one of the {len(configs)} configurations, such as {configs[0]}: the space "
-                              "has changed since, collect again")
+            raise SchemaError(f"no row has one of the {len(configs)} configurations, such as {configs[0]}: the space "
+                              "has changed, collect again")
         pairs = sorted(set(zip(frame["matrix"].astype(str), frame["width"].tolist(), strict=True)))
-        rows = {pair: place for place, pair in enumerate(pairs)}
-        columns = {key: place for place, key in enumerate(configs)}
+        rows = {pair: index for index, pair in enumerate(pairs)}
+        columns = {key: index for index, key in enumerate(configs)}
         row = [rows[pair] for pair in zip(frame["matrix"].astype(str), frame["width"].tolist(), strict=True)]
         column = frame["config"].astype(str).map(columns).to_numpy()
         sweep = frame["round"].to_numpy()
@@ -118,11 +114,11 @@ class Sweeps:
 
     @property
     def complete(self) -> Bool[np.ndarray, " problems"]:
-        """Whether every configuration that ran in one sweep ran in all of them, and at least one did."""
+        """Return for each problem whether some configuration ran, and every one that ran did so in all sweeps."""
         ran = np.isfinite(self.seconds)
         return (ran.all(axis=2) == ran.any(axis=2)).all(axis=1) & ran.any(axis=(1, 2))
 
     def take(self, kept: np.ndarray) -> "Sweeps":
-        """Keep some problems, given by a mask or by places."""
-        places = np.arange(len(self))[kept]
-        return replace(self, problems=tuple(self.problems[place] for place in places), seconds=self.seconds[places])
+        """Select problems by a mask or by indices."""
+        indices = np.arange(len(self))[kept]
+        return replace(self, problems=tuple(self.problems[index] for index in indices), seconds=self.seconds[indices])

@@ -1,4 +1,4 @@
-"""SPADE samples as the CSV of COGNATE appendix E: reading what another simulator wrote, and writing our own."""
+"""SPADE samples as CSV files in the format of COGNATE appendix E: import those of another simulator, export ours."""
 
 import csv
 import json
@@ -20,9 +20,9 @@ __all__ = ["COLUMNS", "UNITS", "CsvRules", "read_csv", "sidecar_path", "write_cs
 
 COLUMNS = ("name", "row_panels", "column_panels", "split", "barrier", "bypass", "reorder", "time")
 UNITS: Mapping[str, float] = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "arbitrary": 1.0}
-"""Seconds per unit; times in an arbitrary unit keep their order and their ratios."""
+"""Seconds per unit; arbitrary units keep order and ratios."""
 
-AGREEMENT = 0.01  # duplicates may differ by this share
+DUPLICATE_TOLERANCE = 0.01  # relative difference allowed between duplicates
 MISSING = frozenset(("", "nan", "na", "none", "timeout", "inf"))
 ALL_COLUMNS = "NUM_COLS"
 
@@ -31,12 +31,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class CsvRules:
-    """How to read a file of a simulator.
+    """How to interpret the values of a simulator's file.
 
     Args:
-        cols: columns of the matrix with a given id, or None if the manifest does not list the id.
-        name: full name of the matrix with a given id.
-        splits: dense columns per pass that a code in the column split stands for; other numbers stand for themselves.
+        cols: id of a matrix -> number of its columns, None if the manifest does not list it.
+        name: id of a matrix -> full name.
+        splits: code in the column split -> dense columns per pass; other numbers are taken literally.
     """
 
     cols: Callable[[str], int | None]
@@ -47,9 +47,9 @@ class CsvRules:
 def read_csv(path: Path, op: str, rules: CsvRules) -> SampleTable:
     """Read one file of one operation; the sidecar beside it gives unit, width and origin.
 
-    A missing time becomes a failed sample. Rows that describe the same program must agree within 1 %; the first is
-    kept. Values outside the searched ones are accepted with a warning and listed in the provenance: encoders that were
-    trained on the usual ranges have to be trained again.
+    A missing time becomes a failed sample. Rows of the same configuration must agree within 1 %; the first is kept.
+    Values outside the space are accepted with a warning and listed in the provenance: latent encoders must be trained
+    again.
 
     Raises:
         SchemaError: names file and line of the first bad value.
@@ -65,7 +65,7 @@ def read_csv(path: Path, op: str, rules: CsvRules) -> SampleTable:
         seconds = _seconds(row["time"], where)
         key = (row["name"], config.key)
         if key in first:
-            _check_agreement(first[key], (line, seconds), path, config)
+            _check_duplicate(first[key], (line, seconds), path, config)
             continue
         first[key] = (line, seconds)
         for name, value in _outside(config):
@@ -79,7 +79,7 @@ def read_csv(path: Path, op: str, rules: CsvRules) -> SampleTable:
         ))
     if unknown:
         listed = "; ".join(f"{name} {', '.join(map(str, sorted(values)))}" for name, values in sorted(unknown.items()))
-        log.warning("%s has values outside the searched ones (%s): train the latent encoder again", path, listed)
+        log.warning("%s has values outside the space (%s): train the latent encoder again", path, listed)
     flagged = {name: sorted(values) for name, values in unknown.items()}
     return SampleTable.of(samples, [{"file": path.name, "sha256": sha256(path), "unknown": flagged, **sidecar}])
 
@@ -88,8 +88,8 @@ def write_csv(path: Path, table: SampleTable, *, unit: str, sidecar: Mapping[str
     """Write the samples of one operation and preset, and the sidecar; failed samples have the time NaN.
 
     Args:
-        unit: of the column time, one of UNITS.
-        sidecar: source, version, pes, reorder and whatever else describes the origin.
+        unit: unit of the column time, one of UNITS.
+        sidecar: source, version, pes, reorder and further entries that describe the origin.
 
     Raises:
         SchemaError: the samples mix operations or presets, or are not of SPADE; or the unit is unknown.
@@ -118,7 +118,7 @@ def write_csv(path: Path, table: SampleTable, *, unit: str, sidecar: Mapping[str
 
 
 def sidecar_path(path: Path) -> Path:
-    """Path of the JSON file that describes a CSV."""
+    """Return the path of the JSON file that describes a CSV file."""
     return path.with_suffix(".json")
 
 
@@ -177,11 +177,12 @@ def _seconds(text: str, where: str) -> float | None:
     return value
 
 
-def _check_agreement(
+def _check_duplicate(
     earlier: tuple[int, float | None], later: tuple[int, float | None], path: Path, config: Config
 ) -> None:
     (line, seconds), (other_line, other) = earlier, later
-    same = seconds == other if seconds is None or other is None else abs(seconds - other) <= AGREEMENT * seconds
+    same = seconds == other if seconds is None or other is None else (
+        abs(seconds - other) <= DUPLICATE_TOLERANCE * seconds)
     if not same:
         shown = ["no time" if value is None else f"{value:g}" for value in (seconds, other)]
         raise SchemaError(f"{path}, lines {line} and {other_line}: two times for {config}: {shown[0]} and {shown[1]}")

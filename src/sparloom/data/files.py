@@ -1,6 +1,6 @@
-"""Parquet files that carry a checksum of all their bytes, and are compared with it whenever they are read.
+"""Parquet files with checksums that are verified on reading, and the data store of a clone.
 
-The data of a clone: data/ is fetched from the DVC store inside the repository, offline, at first use.
+data/ is fetched from the DVC store inside the repository, offline, at first use.
 """
 
 import hashlib
@@ -25,15 +25,18 @@ from sparloom.files import CHECKSUM, atomic_path, locked, read_checked, sha256, 
 __all__ = ["ensure_data", "read_frame", "read_rows", "verify_stored", "write_frame", "write_rows"]
 
 KEY = "sparloom.checksum"
-DAMAGES = (pa.ArrowException, OSError, ValueError, TypeError, LookupError, ArithmeticError, MemoryError, AttributeError)
-"""What readers of Parquet raise where a file without checksum is damaged."""
+READ_ERRORS = (pa.ArrowException, OSError, ValueError, TypeError, LookupError, ArithmeticError, MemoryError,
+               AttributeError)
+"""Errors of readers when a file without checksum is damaged."""
+
+log = logging.getLogger(__name__)
 
 
 def write_rows(path: Path, rows: pa.Table, **options: Any) -> None:
-    """Write a table as one Parquet file with its checksum, atomically; equal tables give equal files.
+    """Write a table as one Parquet file with a checksum, atomically; equal tables give equal files.
 
     Args:
-        options: of `pyarrow.parquet.ParquetWriter`.
+        options: options of `pyarrow.parquet.ParquetWriter`.
     """
     with atomic_path(path) as partial:
         with pq.ParquetWriter(partial, rows.schema, **{"compression": "zstd", **options}) as writer:
@@ -43,7 +46,7 @@ def write_rows(path: Path, rows: pa.Table, **options: Any) -> None:
 
 
 def write_frame(path: Path, frame: pd.DataFrame) -> None:
-    """Write a frame as `DataFrame.to_parquet` does, with its checksum, atomically."""
+    """Write a frame like `DataFrame.to_parquet`, but with a checksum and atomically."""
     write_rows(path, pa.Table.from_pandas(frame))
 
 
@@ -51,14 +54,14 @@ def read_rows(path: Path, remedy: str, **options: Any) -> tuple[pa.Table, bool]:
     """Read a Parquet file.
 
     Args:
-        remedy: what to do if it is damaged, the end of a sentence.
-        options: of `pyarrow.parquet.read_table`.
+        remedy: what to do if the file is damaged, the end of a message.
+        options: options of `pyarrow.parquet.read_table`.
 
     Returns:
-        The table, and whether it was compared with a checksum: files of older versions have none.
+        The table, and whether its checksum was verified: files of older versions have none.
 
     Raises:
-        SchemaError: damaged, or no Parquet file.
+        SchemaError: damaged, or not a Parquet file.
         OSError: it cannot be read.
     """
     try:
@@ -67,7 +70,7 @@ def read_rows(path: Path, remedy: str, **options: Any) -> tuple[pa.Table, bool]:
         raise SchemaError(f"{path} is damaged ({error}): {remedy}") from None
     try:
         return pq.read_table(pa.BufferReader(content), **options), checked
-    except DAMAGES as error:
+    except READ_ERRORS as error:
         raise SchemaError(f"{path} is not a Parquet file, or damaged ({_first_line(error)}): {remedy}") from None
 
 
@@ -80,7 +83,7 @@ def read_frame(path: Path, remedy: str) -> pd.DataFrame:
     rows, _ = read_rows(path, remedy)
     try:
         return rows.to_pandas()
-    except DAMAGES as error:
+    except READ_ERRORS as error:
         raise SchemaError(f"{path} is damaged ({_first_line(error)}): {remedy}") from None
 
 
@@ -88,17 +91,14 @@ def _first_line(error: BaseException) -> str:
     return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
-log = logging.getLogger(__name__)
-
-
 def ensure_data(folder: Path) -> None:
-    """Bring `folder` to the state that `folder`.dvc beside it points to; without such a pointer do nothing.
+    """Fetch the version of `folder` that the pointer `folder`.dvc names; without a pointer, do nothing.
 
-    The state is remembered, so that later calls cost one checksum of the pointer. Files that were changed here are not
-    overwritten: a warning says so.
+    The fetched version is recorded, so that later calls cost one checksum of the pointer. Local changes are not
+    overwritten; a warning reports them.
 
     Raises:
-        MissingArtifact: nothing could be fetched and there is no data.
+        MissingArtifact: fetching failed and there is no data.
     """
     folder = Path(folder).absolute()
     pointer = folder.with_name(f"{folder.name}.dvc")
@@ -114,7 +114,7 @@ def ensure_data(folder: Path) -> None:
         if fault is None:
             write_text(stamp, version)
         elif folder.exists():
-            log.warning("%s/ is not what %s says and was left as it is: %s", folder.name, pointer.name, fault)
+            log.warning("%s/ differs from the version of %s and was not changed: %s", folder.name, pointer.name, fault)
         else:
             raise MissingArtifact(
                 f"{folder.name}/ could not be fetched from the data store ({fault}); run `dvc pull` in {folder.parent}",
@@ -123,12 +123,12 @@ def ensure_data(folder: Path) -> None:
 
 
 def verify_stored(folder: Path, path: Path) -> None:
-    """Compare a file under `folder` with the one of the data store, which may carry no checksum of its own.
+    """Compare a file under `folder` with its copy in the data store, for files without their own checksum.
 
-    A file of another size was made anew here and is left to its reader: damage that keeps the size is found.
+    A file of another size is taken as made locally and left to its reader.
 
     Raises:
-        SchemaError: as many bytes as the stored file has, but others.
+        SchemaError: the size is equal and the bytes differ.
     """
     pointer = Path(folder).absolute().with_name(f"{Path(folder).name}.dvc")
     if pointer.exists() and path.is_file():
@@ -136,13 +136,13 @@ def verify_stored(folder: Path, path: Path) -> None:
                                                             ("", -1))
         found = path.stat()
         if found.st_size == size and _md5(path, found.st_mtime_ns) != digest:
-            raise SchemaError(f"{path} is damaged (it is not the file of the data store): "
-                              f"bring it back by `dvc pull --force`")
+            raise SchemaError(f"{path} is damaged (it differs from the file in the data store): "
+                              "restore it with `dvc pull --force`")
 
 
 @lru_cache(maxsize=8)
 def _listed(pointer: Path, version: str) -> Mapping[str, tuple[str, int]]:
-    """MD5 and size of the files that a pointer of `version` stands for; empty where their list is not at hand."""
+    """Return MD5 and size by name of the files that a pointer lists; empty if the list is not available locally."""
     found = re.search(r"md5:\s*([0-9a-f]{32})\.dir", pointer.read_text(encoding="utf-8"))
     stores = (pointer.parent / ".dvc" / "cache" / "files" / "md5", pointer.parent / "dvc-store" / "files" / "md5")
     for store in stores if found else ():
@@ -164,7 +164,7 @@ def _md5(path: Path, changed: int) -> str:
 
 
 def _pull(pointer: Path) -> str | None:
-    """Run `dvc pull`; returns its last line when it fails."""
+    """Run `dvc pull`; return its error message if it fails."""
     private = pointer.parent / ".dvc" / "tmp"
     environment = {
         **os.environ,

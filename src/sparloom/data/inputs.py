@@ -1,7 +1,4 @@
-"""What the featurizer reads of each matrix: sites on a grid coarse enough to be affordable, all in one file.
-
-The manifest of a corpus: which matrices there are, how large, and a digest of each pattern; not their files.
-"""
+"""Inputs of featurizers, the nonzeros of each matrix on a coarse enough grid, and the manifest of a corpus."""
 
 import csv
 import io
@@ -25,13 +22,16 @@ __all__ = ["Manifest", "ManifestEntry", "MatrixInput", "MatrixInputs", "coarsen"
 FORMAT = 1
 MEMBERS = ("conditions", "names", "digests", "shapes", "nnz", "quantum", "lengths", "row_steps", "cols", "counts")
 REMEDY = "run experiment=prepare_inputs"
-DAMAGES = (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error, LookupError, TypeError, MemoryError,
+READ_ERRORS = (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error, LookupError, TypeError, MemoryError,
            NotImplementedError, RuntimeError, SyntaxError)
-"""What readers of archives raise where a file without checksum is damaged."""
+"""Errors of readers when a file without checksum is damaged."""
 
-SITES = 4096
-FLOPS = 8e9
-"""Limits of one forward and backward pass, which keep pre-training on two cores within minutes."""
+MAX_SITES = 4096
+MAX_FLOPS = 8e9
+"""Limits of one forward and backward pass, so that pre-training on two cores takes minutes."""
+
+SIZES = ("rows", "cols", "nnz")
+DIGEST = "pattern"
 
 
 @dataclass(frozen=True)
@@ -62,15 +62,15 @@ def coarsen(
     *,
     name: str,
     cost: Callable[[np.ndarray], float],
-    sites: int = SITES,
-    flops: float = FLOPS,
+    sites: int = MAX_SITES,
+    flops: float = MAX_FLOPS,
 ) -> MatrixInput:
-    """Coarsen the grid, by the smallest power of two, until the featurizer's pass is affordable.
+    """Coarsen a pattern by the smallest power of two for which a pass of the featurizer is within the limits.
 
     Args:
         cost: coords (n, 2) -> floating-point operations of one forward and backward pass.
-        sites: most occupied cells.
-        flops: most operations.
+        sites: largest number of occupied cells.
+        flops: largest number of operations.
     """
     rows, cols = pattern.row_ids().astype(np.int64), pattern.indices.astype(np.int64)
     power = 0
@@ -87,10 +87,10 @@ def coarsen(
 
 
 class MatrixInputs:
-    """Inputs of many matrices, by name; a file is opened at the first access.
+    """Inputs of many matrices by name; a file is opened at first access.
 
     Args:
-        load: gives the arrays of `pack`; called once.
+        load: returns the arrays of a file; called once.
     """
 
     def __init__(self, load: Callable[[], Mapping[str, np.ndarray]]) -> None:
@@ -98,21 +98,21 @@ class MatrixInputs:
 
     @classmethod
     def of(cls, inputs: Sequence[MatrixInput], conditions: Mapping[str, Any] | None = None) -> "MatrixInputs":
-        """Gather inputs; `conditions` say how they were made."""
+        """Collect inputs; `conditions` describe how they were made."""
         arrays = _pack(sorted(inputs, key=lambda item: item.name), conditions or {})
         return cls(lambda: arrays)
 
     @classmethod
     def read(cls, path: Path) -> "MatrixInputs":
-        """Read a file that `write` wrote; nothing is opened before the first access.
+        """Read a file that `write` wrote, at first access.
 
         Raises:
-            SchemaError: at the first access, when it is not such a file.
+            SchemaError: at first access, if it is another file or damaged.
         """
         return cls(lambda: _open(path))
 
     def write(self, path: Path) -> None:
-        """Write one compressed .npz file, atomically."""
+        """Write one compressed .npz file atomically."""
         with atomic_path(path) as partial:
             with partial.open("wb") as file:
                 np.savez_compressed(file, **self._arrays)
@@ -120,39 +120,39 @@ class MatrixInputs:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(self._places)
+        return tuple(self._indices)
 
     @property
     def conditions(self) -> dict[str, Any]:
-        """How the inputs were made: limits and version."""
+        """Limits and version with which the inputs were made."""
         return json.loads(str(self._arrays["conditions"]))
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._indices)
 
     def __iter__(self) -> Iterator[MatrixInput]:
-        return (self[name] for name in self._places)
+        return (self[name] for name in self._indices)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._places
+        return name in self._indices
 
     def __getitem__(self, name: str) -> MatrixInput:
-        if name not in self._places:
+        if name not in self._indices:
             raise MissingArtifact(
                 f"no featurizer input of {name} among {len(self)}: run experiment=prepare_inputs",
                 experiment="prepare_inputs",
             )
-        place, arrays = self._places[name], self._arrays
-        begin, end = self._offsets[place], self._offsets[place + 1]
+        index, arrays = self._indices[name], self._arrays
+        begin, end = self._offsets[index], self._offsets[index + 1]
         rows = np.cumsum(arrays["row_steps"][begin:end], dtype=np.int64)
         return MatrixInput(
             name=name,
             coords=np.stack([rows, arrays["cols"][begin:end]], axis=1).astype(np.int32),
             counts=arrays["counts"][begin:end].astype(np.int32),
-            shape=(int(arrays["shapes"][place, 0]), int(arrays["shapes"][place, 1])),
-            nnz=int(arrays["nnz"][place]),
-            quantum=int(arrays["quantum"][place]),
-            digest=str(arrays["digests"][place]),
+            shape=(int(arrays["shapes"][index, 0]), int(arrays["shapes"][index, 1])),
+            nnz=int(arrays["nnz"][index]),
+            quantum=int(arrays["quantum"][index]),
+            digest=str(arrays["digests"][index]),
         )
 
     @cached_property
@@ -160,8 +160,8 @@ class MatrixInputs:
         return self._load()
 
     @cached_property
-    def _places(self) -> dict[str, int]:
-        return {str(name): place for place, name in enumerate(self._arrays["names"])}
+    def _indices(self) -> dict[str, int]:
+        return {str(name): index for index, name in enumerate(self._arrays["names"])}
 
     @cached_property
     def _offsets(self) -> np.ndarray:
@@ -169,7 +169,7 @@ class MatrixInputs:
 
 
 def _pack(inputs: Sequence[MatrixInput], conditions: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Concatenate; rows as steps from the previous site, which compress to almost nothing."""
+    """Concatenate inputs, with rows as differences to the previous site, which compress well."""
     steps = [np.diff(item.coords[:, 0], prepend=0) for item in inputs]
     return {
         "format": np.array(FORMAT),
@@ -187,7 +187,7 @@ def _pack(inputs: Sequence[MatrixInput], conditions: Mapping[str, Any]) -> dict[
 
 
 def _join(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Concatenate nonnegative integers in the narrowest type that holds them."""
+    """Concatenate nonnegative integers in the narrowest sufficient type."""
     joined = np.concatenate([np.zeros(0, np.int64), *parts])
     return joined.astype(np.min_scalar_type(int(joined.max(initial=0))))
 
@@ -197,8 +197,8 @@ def _open(path: Path) -> dict[str, np.ndarray]:
         content, checked = read_checked(path)
         with np.load(io.BytesIO(content), allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored.files}
-    except DAMAGES as error:
-        raise SchemaError(f"{path} does not hold featurizer inputs ({error}): {REMEDY}") from None
+    except READ_ERRORS as error:
+        raise SchemaError(f"{path} does not contain featurizer inputs ({error}): {REMEDY}") from None
     if arrays.get("format") != FORMAT:
         raise SchemaError(f"{path} has format {arrays.get('format')}, this version reads {FORMAT}: {REMEDY}")
     fault = None if checked else _fault(arrays)
@@ -208,7 +208,7 @@ def _open(path: Path) -> dict[str, np.ndarray]:
 
 
 def _fault(arrays: Mapping[str, np.ndarray]) -> str | None:
-    """Say what is impossible in the arrays of a file without checksum; None: nothing."""
+    """Return what is inconsistent in the arrays of a file without checksum, or None."""
     missing = [name for name in MEMBERS if name not in arrays]
     if missing:
         return f"{missing[0]} is missing"
@@ -222,32 +222,28 @@ def _fault(arrays: Mapping[str, np.ndarray]) -> str | None:
     return None
 
 
-SIZES = ("rows", "cols", "nnz")
-DIGEST = "pattern"
-
-
 @dataclass(frozen=True)
 class ManifestEntry:
-    """What a manifest says of one matrix; without a digest only its size is known."""
+    """Size of a matrix, and a digest of its pattern if known."""
 
     rows: int
     cols: int
     nnz: int
     digest: str | None
 
-    def fault(self, item: MatrixInput) -> str | None:
-        """Say in what a matrix differs; None: in nothing."""
-        found = (*item.shape, item.nnz)
-        if found != (self.rows, self.cols, self.nnz):
-            return f"is {found[0]} x {found[1]} with {found[2]} nonzeros, not {self.rows} x {self.cols} with {self.nnz}"
+    def mismatch(self, item: MatrixInput) -> str | None:
+        """Say how a matrix differs from the entry, or return None."""
+        rows, cols, nnz = *item.shape, item.nnz
+        if (rows, cols, nnz) != (self.rows, self.cols, self.nnz):
+            return f"{rows} x {cols} with {nnz} nonzeros, not {self.rows} x {self.cols} with {self.nnz}"
         if self.digest not in (None, item.digest):
-            return "has another pattern"
+            return "another pattern"
         return None
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """Facts by name of matrix."""
+    """Sizes and digests of the matrices of a corpus, by name; without their files."""
 
     matrices: Mapping[str, ManifestEntry]
 
@@ -258,10 +254,10 @@ class Manifest:
 
     @classmethod
     def read(cls, path: Path) -> "Manifest":
-        """Read a CSV file with the columns name, rows, cols, nnz and, if there are digests, pattern.
+        """Read a CSV file with the columns name, rows, cols, nnz and optionally pattern, the digest.
 
         Raises:
-            SchemaError: a column is missing, a size is no count, or a matrix is listed twice.
+            SchemaError: a column is missing, a size is not a count, or a matrix is listed twice.
         """
         matrices: dict[str, ManifestEntry] = {}
         with path.open(encoding="utf-8", newline="") as file:
@@ -269,32 +265,32 @@ class Manifest:
             if not {"name", *SIZES} <= set(rows.fieldnames or ()):
                 raise SchemaError(f"{path}: a manifest has the columns name, {', '.join(SIZES)}, not {rows.fieldnames}")
             for row in rows:
-                place = f"{path}, line {rows.line_num}"
+                where = f"{path}, line {rows.line_num}"
                 if row["name"] in matrices:
-                    raise SchemaError(f"{place}: {row['name']} is listed twice")
+                    raise SchemaError(f"{where}: {row['name']} is listed twice")
                 if not all((row[size] or "").isdigit() for size in SIZES):
-                    raise SchemaError(f"{place}: rows, cols and nnz are counts, not {[row[size] for size in SIZES]}")
+                    raise SchemaError(f"{where}: rows, cols and nnz are counts, not {[row[size] for size in SIZES]}")
                 matrices[row["name"]] = ManifestEntry(*(int(row[size]) for size in SIZES), row.get(DIGEST) or None)
         return cls(matrices)
 
     def write(self, path: Path) -> None:
-        """Write what `read` reads."""
+        """Write a file for `read`."""
         lines = [f"{name},{facts.rows},{facts.cols},{facts.nnz},{facts.digest or ''}"
                  for name, facts in sorted(self.matrices.items())]
         write_text(path, "\n".join([",".join(("name", *SIZES, DIGEST)), *lines]) + "\n")
 
     def check(self, inputs: MatrixInputs) -> None:
-        """Refuse inputs that were not made of these matrices; further inputs do not matter.
+        """Check that inputs were made from these matrices; there may be inputs of further matrices.
 
         Raises:
-            SchemaError: names the first matrix that is missing or another.
+            SchemaError: names the first matrix that is missing or differs.
         """
         absent = [name for name in self.matrices if name not in inputs]
         if absent:
             raise SchemaError(f"{len(absent)} of {len(self.matrices)} matrices of the manifest have no featurizer "
                               f"inputs ({', '.join(absent[:3])}): run experiment=prepare_inputs, or list fewer")
-        for name, facts in self.matrices.items():
-            fault = facts.fault(inputs[name])
-            if fault:
-                raise SchemaError(f"{name} {fault}, as the manifest says: collect the samples of this matrix again, or "
-                                  "correct the manifest")
+        for name, entry in self.matrices.items():
+            mismatch = entry.mismatch(inputs[name])
+            if mismatch:
+                raise SchemaError(f"{name} differs from the manifest ({mismatch}): collect the samples of this matrix "
+                                  "again, or correct the manifest")

@@ -1,4 +1,4 @@
-"""A collection in progress: rows on disk as soon as they exist, whatever kills the process."""
+"""Journals of a collection in progress: samples are on disk as soon as they exist, even if the process is killed."""
 
 import json
 import re
@@ -21,13 +21,13 @@ _CONDITIONS = re.compile(rb'"conditions": "([0-9a-f:]+)"')
 
 
 class Journal:
-    """Append-only rows of one (platform, preset, op, matrix), one JSON object per line.
+    """Append-only file of the samples of one (platform, preset, op, matrix), one JSON object per line.
 
-    A line that was being written when the process died is dropped when reading and cut off before the next append, so
-    at most the samples in flight are lost. Several processes may append to one journal.
+    A line that was incomplete when the process died is ignored by readers and cut off by the next append, so at most
+    the samples in flight are lost. Several processes may append to one journal.
 
     Args:
-        folder: holds the journals of one collection.
+        folder: folder of the journals of one collection.
         key: platform, preset, op, matrix.
     """
 
@@ -37,15 +37,15 @@ class Journal:
 
     @classmethod
     def at(cls, path: Path) -> "Journal":
-        """Open a journal by the name of its file."""
+        """Open a journal by its path."""
         return cls(path.parent, [unquote(part) for part in path.name.removesuffix(".jsonl").split(",")])
 
     def done(self, width: int | None = None) -> set[tuple[str, int]]:
-        """(configuration key, round) of every row, failed ones included; of one width, or of all."""
+        """Return (configuration key, round) of every row including failures, of one width or of all."""
         return {(sample.config, sample.round) for sample in self.samples() if width in (None, sample.width)}
 
     def samples(self) -> list[Sample]:
-        """All complete rows.
+        """Return all complete rows.
 
         Raises:
             SchemaError: a line before the last is damaged; the message names file and line.
@@ -53,7 +53,7 @@ class Journal:
         return list(_complete(self.path))
 
     def conditions(self) -> dict[str, int]:
-        """Count the rows by the conditions that they name; rows of older versions name "".
+        """Count the rows by conditions; rows of older versions have "".
 
         Raises:
             SchemaError: as `samples`.
@@ -61,17 +61,17 @@ class Journal:
         lines = read_lines(self.path)
         first = _CONDITIONS.search(lines[0]) if lines else None
         if first is not None and all(first[0] in line for line in lines):
-            return {first[1].decode(): len(lines)}  # the usual case, without a look at the rest of the rows
+            return {first[1].decode(): len(lines)}  # common case: do not parse the rows
         return dict(Counter(sample.conditions for sample in self.samples()))
 
     def keep(self, conditions: str) -> None:
-        """Remove the rows that name other conditions."""
+        """Remove the rows with other conditions."""
         with locked(self.path):
             kept = [sample for sample in self.samples() if sample.conditions == conditions]
             write_text(self.path, "".join(f"{_line(sample.record())}\n" for sample in kept))
 
     def append(self, rows: Iterable[Sample]) -> None:
-        """Write rows and wait until they are on disk."""
+        """Append rows and wait until they are on disk."""
         append_lines(self.path, (_line(row.record()) for row in rows))
 
 
@@ -79,7 +79,7 @@ def compact(folder: Path, provenance: Sequence[Mapping[str, Any]]) -> SampleTabl
     """Join all journals of a folder into one validated table.
 
     Raises:
-        SchemaError: a journal is damaged, or rows of one preset were made under different conditions.
+        SchemaError: a journal is damaged, or rows of one preset have different conditions.
     """
     samples: list[Sample] = []
     for path in sorted(Path(folder).glob("*.jsonl")):
@@ -100,23 +100,23 @@ def compact(folder: Path, provenance: Sequence[Mapping[str, Any]]) -> SampleTabl
 
 
 def _line(record: Mapping[str, Any]) -> str:
-    """Write a record as a line of JSON whose last entry is a checksum of the rest of the line."""
+    """Render a record as a line of JSON whose last entry is a checksum of the rest of the line."""
     text = json.dumps(record, allow_nan=False)[:-1]
     return f'{text}, "crc": "{zlib.crc32(text.encode()):08x}"}}'
 
 
 def _record(line: bytes) -> dict[str, Any]:
-    """Read a line of `line_of`, or one without checksum as older versions wrote them.
+    """Parse a line that `_line` rendered, or one of older versions without checksum.
 
     Raises:
         ValueError: the line is damaged.
     """
     record = json.loads(line)
     if not isinstance(record, dict):
-        raise ValueError("it is no object")
+        raise ValueError("it is not an object")
     noted = record.pop("crc", None)
     if noted is not None and noted != f"{zlib.crc32(line[:-_CRC_BYTES]):08x}":
-        raise ValueError("it is not what its checksum says")
+        raise ValueError("its checksum does not match")
     return record
 
 

@@ -1,4 +1,4 @@
-"""Batches for Lightning: whole matrices with some or all of their labelled configurations."""
+"""Lightning data module: batches of whole matrices with some or all of their labelled configurations."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,13 +16,13 @@ __all__ = ["RankingBatch", "RankingData"]
 
 @dataclass
 class RankingBatch:
-    """Configurations of several matrices, matrix after matrix.
+    """Configurations of several matrices, concatenated by matrix.
 
     Args:
         inputs: one per matrix.
-        owner: int64 (n,), which of `inputs` a row belongs to.
-        shared, heterogeneous, seconds, spread: as in `MatrixSamples`, float32, rows of all matrices joined.
-        repeated: another process has this batch, too; it is here so that all take equally many.
+        owner: int64 (n,), index into `inputs` of every row.
+        shared, heterogeneous, seconds, spread: as in `MatrixSamples`, float32, concatenated.
+        repeated: another process has this batch too; it only makes the numbers of batches equal.
     """
 
     inputs: tuple[MatrixInput, ...]
@@ -34,7 +34,7 @@ class RankingBatch:
     repeated: bool = False
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> "RankingBatch":
-        """Copy the tensors to a device; inputs stay where they are."""
+        """Copy the tensors to a device; inputs are not copied."""
         tensors = (self.owner, self.shared, self.heterogeneous, self.seconds, self.spread)
         moved = (tensor.to(device, non_blocking=non_blocking) for tensor in tensors)
         return RankingBatch(self.inputs, *moved, repeated=self.repeated)
@@ -44,11 +44,11 @@ class RankingData(lightning.LightningDataModule):
     """Training and validation matrices in batches.
 
     Args:
-        train: matrices to learn from, shuffled anew each epoch.
-        validation: matrices to watch, in this order, always with all configurations.
-        configs_per_step: labelled configurations of a matrix per step, drawn anew each epoch; None: all (WACO: 32).
-        matrices_per_step: matrices per optimiser step of each process.
-        seed: of the shuffling.
+        train: training matrices, shuffled in each epoch.
+        validation: validation matrices, in this order and with all configurations.
+        configs_per_step: labelled configurations of a matrix per step, drawn in each epoch; None: all (WACO: 32).
+        matrices_per_step: matrices per optimizer step of each process.
+        seed: seed of shuffling and draws.
     """
 
     def __init__(
@@ -71,20 +71,20 @@ class RankingData(lightning.LightningDataModule):
         self.seed = seed
 
     def train_dataloader(self) -> DataLoader:
-        """Shuffled matrices; of several processes each gets its share."""
+        """Load shuffled matrices, distributed over processes."""
         return DataLoader(
             _Epochs(self.train, self.matrices_per_step, self.configs_per_step, self.seed), batch_size=None)
 
     def val_dataloader(self) -> DataLoader:
-        """One validation matrix per batch; of several processes each gets its share."""
-        return DataLoader(_Watched([collate((item,)) for item in self.validation]), batch_size=None)
+        """Load one validation matrix per batch, distributed over processes."""
+        return DataLoader(_Validation([collate((item,)) for item in self.validation]), batch_size=None)
 
 
 class _Epochs(IterableDataset):
-    """Each pass is one epoch with its own order and draw of configurations.
+    """Batches of one epoch per pass, each with its own order and draw of configurations.
 
-    Processes that train together deal one order out among themselves. All take equally many steps, since each waits
-    for the others at every step: where the matrices do not come out even, the first of the order are dealt twice.
+    Processes share one order. All must take equally many steps, since they synchronise at every step, so the first
+    matrices of the order are used twice if the number of matrices is not a multiple of the number of processes.
     """
 
     def __init__(self, items: Sequence[MatrixSamples], group: int, configs: int | None, seed: int) -> None:
@@ -93,36 +93,36 @@ class _Epochs(IterableDataset):
         self._epoch = 0
 
     def __len__(self) -> int:
-        _, processes = _process()
+        _, processes = _rank_and_size()
         return -(-len(self._items) // (processes * self._group))
 
     def __iter__(self) -> Iterator[RankingBatch]:
         rng = np.random.default_rng([self._seed, self._epoch])
         self._epoch += 1
         order = rng.permutation(len(self._items))
-        number, processes = _process()
-        dealt = np.resize(order, -(-len(order) // processes) * processes)[number::processes]
-        draws = rng if processes == 1 else rng.spawn(processes)[number]
-        for begin in range(0, len(dealt), self._group):
-            items = [self._items[place] for place in dealt[begin: begin + self._group]]
+        rank, processes = _rank_and_size()
+        own = np.resize(order, -(-len(order) // processes) * processes)[rank::processes]
+        draws = rng if processes == 1 else rng.spawn(processes)[rank]
+        for start in range(0, len(own), self._group):
+            items = [self._items[index] for index in own[start: start + self._group]]
             yield collate([_subset(item, self._configs, draws) for item in items])
 
 
-class _Watched(IterableDataset):
-    """Batches in order, shared out among processes, equally many for each: what is given twice is marked."""
+class _Validation(IterableDataset):
+    """Batches in order, equally many for each process; batches that are used twice are marked."""
 
     def __init__(self, batches: Sequence[RankingBatch]) -> None:
         super().__init__()
         self._batches = tuple(batches)
 
     def __len__(self) -> int:
-        return -(-len(self._batches) // _process()[1])
+        return -(-len(self._batches) // _rank_and_size()[1])
 
     def __iter__(self) -> Iterator[RankingBatch]:
-        number, processes = _process()
-        for place in range(number, len(self) * processes, processes):
-            batch = self._batches[place % len(self._batches)]
-            yield batch if place < len(self._batches) else replace(batch, repeated=True)
+        rank, processes = _rank_and_size()
+        for index in range(rank, len(self) * processes, processes):
+            batch = self._batches[index % len(self._batches)]
+            yield batch if index < len(self._batches) else replace(batch, repeated=True)
 
 
 def collate(items: Sequence[MatrixSamples]) -> RankingBatch:
@@ -142,8 +142,8 @@ def collate(items: Sequence[MatrixSamples]) -> RankingBatch:
     )
 
 
-def _process() -> tuple[int, int]:
-    """Number of this process among those that train together, and how many they are."""
+def _rank_and_size() -> tuple[int, int]:
+    """Return the rank of this process and the number of processes."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
     return 0, 1
@@ -154,6 +154,6 @@ def _subset(item: MatrixSamples, count: int | None, rng: np.random.Generator) ->
         return item
     kept = np.sort(rng.choice(len(item), count, replace=False))
     return MatrixSamples(
-        input=item.input, keys=tuple(item.keys[place] for place in kept), shared=item.shared[kept],
+        input=item.input, keys=tuple(item.keys[index] for index in kept), shared=item.shared[kept],
         heterogeneous=item.heterogeneous[kept], seconds=item.seconds[kept], spread=item.spread[kept],
     )

@@ -1,7 +1,4 @@
-"""One measured, simulated or failed configuration: a row of a sample table.
-
-What measured or simulated seconds depend on, and a digest of it that tells whether two rows may share a table.
-"""
+"""Samples, the rows of a sample table, and the conditions under which their seconds may be compared."""
 
 import hashlib
 import json
@@ -26,24 +23,24 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Sample:
-    """What one configuration did in one round, and under which conditions.
+    """Result of measuring or simulating one configuration in one round.
 
     Args:
-        op, platform, preset: what ran where; the preset names a set of machine parameters ("" where there is only one).
+        op, platform, preset: what ran where; the preset names a set of machine parameters ("" if there is only one).
         matrix: "group/name".
         width: columns of the dense operand.
         config: key of the configuration in the platform's space.
         round: independent repetition of the whole measurement, from 0.
-        seconds: one per repetition; empty when it failed.
+        seconds: one per repetition; empty on failure.
         cpu_seconds: processor time of the same repetitions, or empty.
-        kind: which clock: wall, device or simulated.
-        failure: why there are no seconds, or None.
-        stolen: the machine was taken away during every attempt.
-        machine: one line that describes it.
-        commit: of the code that measured.
-        started: UTC, ISO 8601, seconds.
-        conditions: digest of everything else that the seconds depend on, see `Conditions`, then ":" and a digest of
-            the matrix; "" in rows of older versions. Journals keep it in every row, tables once for all of a preset.
+        kind: clock: wall, device or simulated.
+        failure: reason why there are no seconds, or None.
+        stolen: other processes took the machine during every attempt.
+        machine: one-line description.
+        commit: commit of the measuring code.
+        started: UTC, ISO 8601, in seconds.
+        conditions: digest of everything else that the seconds depend on (see `Conditions`), ":", and a digest of the
+            matrix; "" in rows of older versions. Journals store it in every row, tables once per preset.
     """
 
     op: str
@@ -65,10 +62,10 @@ class Sample:
 
     @classmethod
     def of(cls, measurement: Measurement, config: Config, *, round: int, **conditions: Any) -> "Sample":
-        """Make the row of one measurement.
+        """Make a sample from a measurement.
 
         Args:
-            conditions: op, platform, preset, matrix, width, machine, commit, conditions, and started if it is not now.
+            conditions: op, platform, preset, matrix, width, machine, commit, conditions, and started (default: now).
         """
         conditions.setdefault("started", datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
         return cls(
@@ -83,12 +80,12 @@ class Sample:
         )
 
     def record(self) -> dict[str, Any]:
-        """Plain values under the column names."""
+        """Return values by column name."""
         return dict(vars(self))
 
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> "Sample":
-        """Read plain values back.
+        """Make a sample from what `record` returned.
 
         Raises:
             SchemaError: a field is missing or unknown.
@@ -105,20 +102,20 @@ def _floats(values: Sequence[float]) -> tuple[float, ...]:
 
 
 Group = tuple[str, str, str]
-"""Operation, platform and preset: all rows of a table that agree in these were made under the same conditions."""
+"""Operation, platform and preset: all rows of a group in a table have the same conditions."""
 
 GROUP = ("op", "platform", "preset")
 
 DIGITS = 16
-SHOWN = 5  # differences that a message lists
+MAX_LISTED = 5  # differences in a message
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """Settings on which seconds depend; equal settings have equal digests, in whatever order they are given.
+    """Settings on which seconds depend; equal settings have equal digests in any order.
 
     Args:
-        settings: nested mappings of plain values, see `plain`; names are part of the digest and must not change.
+        settings: nested mappings that `to_json_values` accepts; names are part of the digest and must not change.
     """
 
     settings: Mapping[str, Any]
@@ -130,22 +127,22 @@ class Conditions:
         return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
 
     def differences(self, other: "Conditions") -> str:
-        """Say in what `other` differs from these, one setting after the other: "machine.dram_gb_per_s 58.6 -> 5"."""
+        """List the settings that differ in `other`, such as "machine.dram_gb_per_s 58.6 -> 5"."""
         own, theirs = dict(_flat(to_json_values(self.settings))), dict(_flat(to_json_values(other.settings)))
-        found = [f"{name} {own.get(name, 'absent')} -> {theirs.get(name, 'absent')}"
-                 for name in sorted({*own, *theirs}) if own.get(name) != theirs.get(name)]
-        more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-        return ", ".join(found[:SHOWN]) + more
+        changes = [f"{name} {own.get(name, 'absent')} -> {theirs.get(name, 'absent')}"
+                   for name in sorted({*own, *theirs}) if own.get(name) != theirs.get(name)]
+        more = f" and {len(changes) - MAX_LISTED} more" if len(changes) > MAX_LISTED else ""
+        return ", ".join(changes[:MAX_LISTED]) + more
 
     def write(self, folder: Path) -> None:
-        """Write the settings to conditions_<digest>.json in `folder`, where journals lie that name the digest."""
+        """Write the settings to conditions_<digest>.json in `folder`, beside the journals that refer to the digest."""
         path = _path(folder, self.digest)
         if not path.exists():
             write_checked_json(path, {"settings": to_json_values(self.settings)})
 
     @classmethod
     def read(cls, folder: Path, digest: str) -> "Conditions | None":
-        """Read the settings behind a digest; None where they are not known any more."""
+        """Read the settings with this digest, or None if they are missing or damaged."""
         try:
             found = cls(read_json(_path(folder, digest))["settings"])
         except (OSError, ValueError, KeyError, AttributeError):
@@ -154,12 +151,12 @@ class Conditions:
 
 
 def to_json_values(value: Any) -> Any:
-    """Reduce settings to what JSON holds: numbers that are equal become equal, keys become texts.
+    """Convert settings to JSON values, equal numbers to equal ones and keys to texts.
 
-    Dataclasses become mappings of their fields, so that a class may be renamed.
+    Dataclasses become mappings of their fields, so that classes may be renamed.
 
     Raises:
-        TypeError: something that is neither a number, a text, a path, None, a dataclass nor a collection of these.
+        TypeError: a value that is neither number, text, path, None, dataclass nor a collection of these.
     """
     if value is None or isinstance(value, bool | str):
         return value
@@ -178,25 +175,25 @@ def to_json_values(value: Any) -> Any:
         return sorted((to_json_values(item) for item in value), key=lambda item: json.dumps(item, sort_keys=True))
     if isinstance(value, list | tuple):
         return [to_json_values(item) for item in value]
-    raise TypeError(f"a {type(value).__name__} among the settings on which seconds depend: give numbers or texts")
+    raise TypeError(f"settings that seconds depend on contain a {type(value).__name__}: use numbers or texts")
 
 
 def conditions_entry(group: Group, digest: str, conditions: Conditions | None) -> dict[str, Any]:
-    """Make the entry of the provenance that says under which conditions the rows of a group were made."""
+    """Make the provenance entry with the conditions of a group."""
     entry: dict[str, Any] = dict(zip(GROUP, group, strict=True)) | {"digest": digest}
     return {"conditions": entry | ({} if conditions is None else {"settings": to_json_values(conditions.settings)})}
 
 
 def group_of(entry: Mapping[str, Any]) -> Group | None:
-    """Name the group whose conditions an entry of the provenance states; None: it states none."""
+    """Return the group whose conditions a provenance entry states, or None."""
     stated = entry.get("conditions")
     return tuple(stated[name] for name in GROUP) if isinstance(stated, Mapping) and "digest" in stated else None
 
 
 def mixture_message(group: Group, first: str, second: str) -> str:
-    """Say that rows of two digests cannot share a table."""
-    return (f"samples of {' '.join(group)} were made under different conditions ({first or 'not noted'}, "
-            f"{second or 'not noted'}): their seconds do not compare, keep them in different folders")
+    """Say that rows with different digests cannot share a table."""
+    return (f"samples of {' '.join(group)} were made under different conditions ({first or 'unknown'}, "
+            f"{second or 'unknown'}): their seconds are not comparable, keep them in different folders")
 
 
 def _flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:

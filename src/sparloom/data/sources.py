@@ -1,9 +1,4 @@
-"""Where training and evaluation find their samples: a folder of stored tables, inputs and statistics.
-
-A user's own simulator as a target: CSV files, a manifest of the matrices, everything else from another source.
-
-Samples without file or measurement: small patterns and a formula in place of a machine, to try things out.
-"""
+"""Sources of samples: stored tables, CSV files of another simulator, and generated samples for trying things out."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -41,13 +36,15 @@ __all__ = [
 ]
 
 COLLECTED_BY: Mapping[str, str] = {"gemm": "collect_gemm"}
-"""Operations whose problems are no sparse matrices have an experiment of their own."""
+"""Operation -> experiment that collects it, where that is not collect_<platform>."""
 
-REMEDY = "bring it back by `dvc pull --force`, or make it again (experiment=prepare_inputs)"
+REMEDY = "restore it with `dvc pull --force`, or make it again (experiment=prepare_inputs)"
+SPACES: Mapping[str, Callable[[str], ConfigSpace]] = {"cpu": CpuSpace, "cuda": CudaSpace, "spade": SpadeSpace}
+WIDTH = 256  # of tiny samples
 
 
 class SampleSource(Protocol):
-    """Samples of several platforms and operations on the same matrices; conf/samples has one file per kind."""
+    """Samples of several platforms and operations on the same matrices; conf/samples has one file per source."""
 
     def table(self, platform: str, preset: str, op: str) -> SampleTable: ...
     def split(self) -> Mapping[str, Role]: ...
@@ -59,15 +56,15 @@ class SampleSource(Protocol):
 
 @dataclass(frozen=True)
 class StoredSamples:
-    """Samples of one corpus under a data folder, which is fetched from the data store when it is absent.
+    """Samples of one corpus in a data folder, which is fetched from the data store if it is missing.
 
     Layout: samples/<platform>_<op>.parquet with all presets, inputs/inputs.npz, statistics/statistics.parquet,
     statistics/walks.parquet and split.csv.
 
     Args:
-        data: the folder that data.dvc points to.
-        folder: of this corpus inside it: "" for the real matrices.
-        corpus: option that collects these samples, named when a file is missing.
+        data: folder that data.dvc points to.
+        folder: folder of the corpus inside it; "" for the real matrices.
+        corpus: option that collects these samples, named if a file is missing.
     """
 
     data: str
@@ -113,7 +110,7 @@ class StoredSamples:
         return MatrixInputs.read(self._path("inputs/inputs.npz", experiment="prepare_inputs"))
 
     def origins(self, platform: str, op: str) -> list[Path]:
-        """List the files that learning on a platform reads."""
+        """List the existing files that training on a platform reads."""
         names = (f"samples/{platform}_{op}.parquet", "split.csv", "inputs/inputs.npz", "statistics/statistics.parquet",
                  "statistics/walks.parquet")
         return [path for name in names if (path := Path(self.data) / self.folder / name).exists()]
@@ -154,17 +151,17 @@ def read_walks(path: Path) -> dict[str, WalkStatistics]:
     """Read what `write_walks` wrote.
 
     Raises:
-        SchemaError: written for other statistics.
+        SchemaError: the file has other statistics than this version.
     """
     frame = read_frame(path, REMEDY)
     if list(frame.columns) != ["matrix", *WALK, *WALK_STATISTICS]:
         raise SchemaError(f"{path} has other statistics of walks than this version: run experiment=prepare_inputs")
     keys = list(zip(*(frame[name].tolist() for name in WALK), strict=True))
     numbers = frame[list(WALK_STATISTICS)].to_numpy(np.float32)
-    found: dict[str, dict] = {}
+    walks: dict[str, dict] = {}
     for name, key, row in zip(frame["matrix"], keys, numbers, strict=True):
-        found.setdefault(str(name), {})[key] = row
-    return found
+        walks.setdefault(str(name), {})[key] = row
+    return walks
 
 
 def write_walks(path: Path, walks: Mapping[str, WalkStatistics]) -> None:
@@ -184,14 +181,14 @@ class CsvSamples:
     """SPADE samples from CSV files; samples of other platforms come from `base`.
 
     The manifest is JSON: {"matrices": {id: {"path": file beside the manifest, "role": ..., "family": ...}},
-    "split": {"1": 32, "0": 256}}. Role and family may be left out (test; the id itself), and so may split when the
-    files give it in columns. An id without a group gets the group csv.
+    "split": {"1": 32, "0": 256}}. Role defaults to test and family to the id; split may be omitted if the files give it
+    in columns. An id without a group gets the group csv.
 
     Args:
         files: CSV file by operation, or None.
         manifest: path of the manifest.
-        cost: operations of the featurizer on given coordinates, as `cap` wants them.
-        base: source of everything that the files do not hold.
+        cost: number of the featurizer's operations on coordinates, see `coarsen`.
+        base: source of everything that the files do not contain.
     """
 
     files: Mapping[str, str | None]
@@ -200,7 +197,7 @@ class CsvSamples:
     base: SampleSource
 
     def table(self, platform: str, preset: str, op: str) -> SampleTable:
-        """Read the samples; for SPADE those of the files, whose preset is what their sidecar says."""
+        """Read the samples: for SPADE those of the files, whose sidecar names the preset."""
         if platform != "spade":
             return self.base.table(platform, preset, op)
         file = self.files.get(op)
@@ -209,26 +206,26 @@ class CsvSamples:
         return read_csv(_existing(Path(file)), op, self._rules)
 
     def split(self) -> Mapping[str, Role]:
-        """Role by matrix, those of `base` included."""
+        """Role by matrix, including those of `base`."""
         return self._split.roles
 
     def families(self) -> Mapping[str, str]:
-        """Family by matrix, those of `base` included."""
+        """Family by matrix, including those of `base`."""
         return self._split.families
 
     def statistics(self) -> pd.DataFrame:
-        """Pattern statistics, those of `base` included."""
+        """Pattern statistics, including those of `base`."""
         rows = {_name(key): statistics(pattern) for key, pattern in self._patterns.items()}
         own = pd.DataFrame.from_dict(rows, orient="index").rename_axis("matrix")
         return pd.concat([self.base.statistics(), own])
 
     def walks(self) -> Mapping[str, WalkStatistics]:
-        """Statistics of tiled walks, those of `base` included."""
+        """Statistics of tiled walks, including those of `base`."""
         own = {_name(key): walk_statistics(pattern) for key, pattern in self._patterns.items()}
         return {**self.base.walks(), **own}
 
     def inputs(self) -> MatrixInputs:
-        """Featurizer inputs, those of `base` included."""
+        """Featurizer inputs, including those of `base`."""
         own = [coarsen(pattern, name=_name(key), cost=self.cost) for key, pattern in self._patterns.items()]
         return MatrixInputs.of([*self.base.inputs(), *own])
 
@@ -237,7 +234,7 @@ class CsvSamples:
         path = _existing(Path(self.manifest))
         content = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(content.get("matrices"), dict):
-            raise SchemaError(f"{path}: a manifest has the entry \"matrices\", id -> {{\"path\": file}}")
+            raise SchemaError(f"{path}: a manifest needs the entry \"matrices\", id -> {{\"path\": file}}")
         return content
 
     @cached_property
@@ -270,21 +267,17 @@ def _existing(path: Path) -> Path:
     return path
 
 
-SPACES: Mapping[str, Callable[[str], ConfigSpace]] = {"cpu": CpuSpace, "cuda": CudaSpace, "spade": SpadeSpace}
-WIDTH = 256
-
-
 @dataclass(frozen=True)
 class TinySamples:
-    """Made-up samples of small matrices.
+    """Generated samples of small matrices.
 
-    The seconds are a formula: they grow with the distance of the tile from one that suits the matrix, so that rankings
-    differ between matrices, can be learned and carry over between platforms. They say nothing about any machine.
+    Seconds follow a formula: they grow with the distance of the tile from one that suits the matrix, so that rankings
+    differ between matrices, can be learned and transfer between platforms. They do not describe any machine.
 
     Args:
-        matrices: how many, of four families of patterns.
-        configs: how many per matrix; a smaller space is listed whole.
-        seed: of the patterns and the choice of configurations.
+        matrices: number of matrices, from four families of patterns.
+        configs: number of configurations per matrix; smaller spaces are listed completely.
+        seed: seed of the patterns and the choice of configurations.
     """
 
     matrices: int
@@ -292,14 +285,15 @@ class TinySamples:
     seed: int
 
     def table(self, platform: str, preset: str, op: str) -> SampleTable:
-        """Make up the samples of any platform with a space; the preset is only written down."""
+        """Generate the samples of a platform; the preset is only recorded."""
         if platform not in SPACES:
-            raise ValueError(f"tiny samples know the platforms {', '.join(SPACES)}, not {platform}; use samples=real")
+            raise ValueError(f"tiny samples support the platforms {', '.join(SPACES)}, not {platform}: "
+                             "use samples=real")
         space = SPACES[platform](op)
         samples = []
-        for place, (name, pattern) in enumerate(self._patterns.items()):
+        for index, (name, pattern) in enumerate(self._patterns.items()):
             bound = space.bind(pattern.shape)
-            configs = list(bound) if len(bound) <= self.configs else bound.sample(self.configs, self._rng(place))
+            configs = list(bound) if len(bound) <= self.configs else bound.sample(self.configs, self._rng(index))
             for config, seconds in zip(configs, _seconds(bound.vectors(configs), pattern), strict=True):
                 samples.append(Sample(
                     op=op, platform=platform, preset=preset, matrix=name, width=WIDTH, config=config.key, round=0,
@@ -309,14 +303,14 @@ class TinySamples:
         return SampleTable.of(samples, [{"origin": "formula of sparloom.data.TinySamples"}])
 
     def split(self) -> Mapping[str, Role]:
-        """Role by matrix; every matrix is its own family."""
+        """Role by matrix."""
         names = list(self._patterns)
         shares: Mapping[Role, float] = {"train": 0.5, "validation": 0.2, "test": 0.3}
         strata = {name: row_bin(pattern.rows) for name, pattern in self._patterns.items()}
         return split_by_family(self.families(), strata=strata, shares=shares, seed=self.seed).roles if names else {}
 
     def families(self) -> Mapping[str, str]:
-        """Family by matrix."""
+        """Family by matrix: every matrix is its own family."""
         return {name: name for name in self._patterns}
 
     def statistics(self) -> pd.DataFrame:
@@ -337,16 +331,16 @@ class TinySamples:
     def _patterns(self) -> dict[str, Pattern]:
         kinds = (_banded, _scattered, _blocked, _hubs)
         return {
-            f"tiny/{kinds[place % 4].__name__.strip('_')}{place // 4}": kinds[place % 4](self._rng(place))
-            for place in range(self.matrices)
+            f"tiny/{kinds[index % 4].__name__.strip('_')}{index // 4}": kinds[index % 4](self._rng(index))
+            for index in range(self.matrices)
         }
 
-    def _rng(self, place: int) -> np.random.Generator:
-        return np.random.default_rng([self.seed, place])
+    def _rng(self, index: int) -> np.random.Generator:
+        return np.random.default_rng([self.seed, index])
 
 
 def _seconds(vectors: tuple[np.ndarray, np.ndarray], pattern: Pattern) -> np.ndarray:
-    """Least work time, times one plus penalties for extents and flags that do not suit the pattern."""
+    """Time of the work, multiplied by penalties for extents and flags that do not suit the pattern."""
     shared, heterogeneous = vectors
     reach = np.abs(pattern.row_ids() - pattern.indices).mean() / max(1, pattern.cols)
     crowd = pattern.row_lengths().max() / max(1.0, pattern.row_lengths().mean())

@@ -1,6 +1,6 @@
-"""Which matrices train, validate and test: by family, so that no input is known in two versions.
+"""Splits of matrices into train, validation and test by family, and selections of training samples on the target.
 
-Which few matrices and configurations a method may look at on the target: the same for every method.
+Every method trains on the same selected matrices and configurations.
 """
 
 import csv
@@ -25,6 +25,11 @@ __all__ = [
 ]
 
 ROLES: tuple[Role, ...] = get_args(Role)
+CANDIDATE_SHARE = 0.75  # of the candidates that `Coverage` considers
+REPEAT_COST = 4.0  # of a configuration that was tried before, relative to a value that occurs once too often
+TIE_NOISE = 0.3  # breaks ties at random
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -33,10 +38,10 @@ class Split:
 
     Args:
         roles: role by name.
-        families: family by name; a matrix that is not listed is a family of its own.
+        families: family by name; an unlisted matrix is its own family.
 
     Raises:
-        ValueError: an unknown role, or a family with matrices in two roles.
+        ValueError: an unknown role, or a family with two roles.
     """
 
     roles: Mapping[str, Role]
@@ -54,11 +59,11 @@ class Split:
                 raise ValueError(f"family {family} leaks: {sides}; give a family one role")
 
     def names(self, role: Role) -> tuple[str, ...]:
-        """Names with this role, sorted."""
-        return tuple(sorted(name for name, given in self.roles.items() if given == role))
+        """Return the names with this role, sorted."""
+        return tuple(sorted(name for name, other in self.roles.items() if other == role))
 
     def write(self, path: Path) -> None:
-        """Write name, family and role: as CSV, or as JSON with one list of names per role."""
+        """Write name, family and role as CSV, or as JSON with one list of names per role."""
         if path.suffix == ".json":
             families = {name: family for name, family in sorted(self.families.items()) if name in self.roles}
             write_json(path, {**{role: list(self.names(role)) for role in ROLES}, "families": families})
@@ -68,7 +73,7 @@ class Split:
 
     @classmethod
     def read(cls, path: Path) -> "Split":
-        """Read what `write` writes; a CSV may also have the columns group, name, family, role.
+        """Read a file of `write`, or a CSV file with the columns group, name, family, role.
 
         Raises:
             SchemaError: other columns, or a matrix listed twice.
@@ -78,7 +83,7 @@ class Split:
                 stored = read_json(path)
                 return cls({name: role for role in ROLES for name in stored[role]}, stored["families"])
             except (ValueError, KeyError, TypeError) as error:
-                raise SchemaError(f"{path} is damaged, or no split ({error}): make it again") from None
+                raise SchemaError(f"{path} is damaged, or not a split ({error}): make it again") from None
         with path.open(encoding="utf-8", newline="") as file:
             rows = csv.DictReader(file)
             if not {"name", "family", "role"} <= set(rows.fieldnames or ()):
@@ -96,14 +101,14 @@ class Split:
 def split_by_family(
     families: Mapping[str, str], *, strata: Mapping[str, str], shares: Mapping[Role, float], seed: int
 ) -> Split:
-    """Give whole families their roles so that each stratum has about the wanted shares.
+    """Assign roles to whole families so that each stratum has about the requested shares.
+
+    Families are taken in the order of a hash, each for the role with the largest deficit in its stratum.
 
     Args:
         families: family by name.
-        strata: stratum by name, such as the row bin; a family counts where its first member does.
-        shares: share of the matrices by role; they add up to 1.
-
-    Source: families go in the order of a hash, each to the role that is furthest behind in its stratum.
+        strata: stratum by name, such as the row bin; a family belongs to the stratum of its first member.
+        shares: share of the matrices by role, with sum 1.
     """
     if abs(sum(shares.values()) - 1) > 1e-9:
         raise ValueError(f"shares {dict(shares)} add up to {sum(shares.values())}, not to 1")
@@ -114,32 +119,25 @@ def split_by_family(
     roles: dict[str, Role] = {}
     for family in sorted(members, key=lambda family: _hash(family, seed)):
         names = members[family]
-        given = counts[strata[names[0]]]
-        role = _furthest_behind(given, shares, coming=len(names))
-        given[role] += len(names)
+        stratum = counts[strata[names[0]]]
+        role = _largest_deficit(stratum, shares, incoming=len(names))
+        stratum[role] += len(names)
         roles.update(dict.fromkeys(names, role))
     return Split(roles, dict(families))
 
 
-def _furthest_behind(given: Mapping[Role, int], shares: Mapping[Role, float], coming: int) -> Role:
-    total = sum(given.values()) + coming
+def _largest_deficit(counts: Mapping[Role, int], shares: Mapping[Role, float], incoming: int) -> Role:
+    total = sum(counts.values()) + incoming
     candidates: Sequence[Role] = [role for role in shares if shares[role] > 0]
-    return max(candidates, key=lambda role: shares[role] * total - given[role])
+    return max(candidates, key=lambda role: shares[role] * total - counts[role])
 
 
 def _hash(family: str, seed: int) -> str:
     return hashlib.sha256(f"{seed}:{family}".encode()).hexdigest()
 
 
-SEEN = 0.75
-AGAIN = 4.0  # weight of a configuration tried before, against values that occur once too often
-CHANCE = 0.3  # breaks ties at random
-
-logger = logging.getLogger(__name__)
-
-
 class Selection(Protocol):
-    """How matrices are chosen from their statistics, and configurations of each, before any time is known."""
+    """Selects matrices by their statistics, and configurations of each, without knowing run times."""
 
     matrices: int
     configs_per_matrix: int
@@ -149,15 +147,15 @@ class Selection(Protocol):
 
 
 class RandomConfigs:
-    """Draws configurations uniformly for every matrix."""
+    """Base of selections that draw configurations uniformly for every matrix."""
 
     configs_per_matrix: int
 
     def configs(self, keys: Sequence[str], taken: Mapping[str, int], rng: np.random.Generator) -> list[int]:
-        """Choose places of `keys`, which are sorted.
+        """Choose indices of `keys`, which are sorted.
 
         Args:
-            taken: how often a configuration was chosen before, on other matrices.
+            taken: number of other matrices for which each configuration was chosen.
         """
         count = min(self.configs_per_matrix, len(keys))
         return np.sort(rng.choice(len(keys), count, replace=False)).tolist()
@@ -165,7 +163,7 @@ class RandomConfigs:
 
 @dataclass(frozen=True)
 class Random(RandomConfigs):
-    """Uniformly drawn matrices."""
+    """Matrices drawn uniformly."""
 
     matrices: int
     configs_per_matrix: int
@@ -178,11 +176,11 @@ class Random(RandomConfigs):
 
 @dataclass(frozen=True)
 class Stratified(RandomConfigs):
-    """As many matrices from each row bin as possible, of all densities.
+    """Equally many matrices from each row bin, spread over all densities.
 
     Source: COGNATE §4.1: five bins by rows, random matrices from each, spanning a diverse range of sparsity. Departure:
-    the paper does not say how the range is ensured; each bin is cut into as many equal parts by density as there are
-    places to fill over all bins, and the parts are dealt to the places in random order.
+    the paper does not say how the range is ensured. Here density is divided into as many levels as there are matrices
+    to choose, and the levels are assigned to bins in random order.
     """
 
     matrices: int
@@ -196,7 +194,7 @@ class Stratified(RandomConfigs):
         bins = known["rows"].map(lambda rows: row_bin(int(rows)))
         pools = [known.index[(bins == name).to_numpy()].tolist() for name in ROW_BINS]
         quotas = _quotas([len(pool) for pool in pools], count, rng)
-        levels = rng.permutation(count) / count  # where between sparse and dense each place wants its matrix
+        levels = rng.permutation(count) / count  # quantile of the density of each matrix to choose
         chosen: list[str] = []
         for pool, quota in zip(pools, quotas, strict=True):
             wanted = levels[len(chosen): len(chosen) + quota]
@@ -206,11 +204,11 @@ class Stratified(RandomConfigs):
 
 @dataclass(frozen=True)
 class Coverage(RandomConfigs):
-    """Medoids: matrices such that every candidate has a similar one among them.
+    """Medoids: matrices such that every candidate is similar to one of them.
 
-    Statistics are compared as signed logarithms scaled to unit variance; k-medoids starts from a random spread and
-    swaps until no swap lowers the summed distance. It sees a random three quarters of the candidates: on all of them
-    most seeds end at the same medoids, and repetitions over seeds would show no variance.
+    Distances are between signed logarithms of statistics, scaled to unit variance. k-medoids starts from a k-means++
+    draw and swaps until no swap lowers the summed distance. It uses a random three quarters of the candidates: with all
+    of them most seeds give the same medoids, and repetitions over seeds would show no variance.
     """
 
     matrices: int
@@ -220,30 +218,30 @@ class Coverage(RandomConfigs):
         """Find `count` medoids."""
         rng = np.random.default_rng(seed)
         known = _known(statistics, candidates, count)
-        names = rng.choice(known, max(count, round(SEEN * len(known))), replace=False).tolist()
+        names = rng.choice(known, max(count, round(CANDIDATE_SHARE * len(known))), replace=False).tolist()
         values = signed_logarithm(statistics.loc[names].to_numpy(np.float64))
         scale = values.std(axis=0)
         values = (values - values.mean(axis=0)) / np.where(scale > 0, scale, 1)
         distance = np.sqrt(np.maximum(0, ((values[:, None] - values[None]) ** 2).sum(axis=2)))
-        return sorted(names[place] for place in _medoids(distance, count, rng))
+        return sorted(names[index] for index in _medoids(distance, count, rng))
 
 
 @dataclass(frozen=True)
 class Spread(Coverage):
-    """Medoids as in `Coverage`; on each matrix every value of every parameter about equally often.
+    """Medoids as in `Coverage`, and configurations that use every value of every parameter about equally often.
 
-    Configurations that other matrices have tried least come first, so that few per matrix see the whole space together.
+    Configurations that were chosen for few other matrices come first, so that all matrices together cover the space.
     """
 
     def configs(self, keys: Sequence[str], taken: Mapping[str, int], rng: np.random.Generator) -> list[int]:
-        """Choose one after the other: least taken before, then made of the values that occur least so far."""
-        values = _value_places(keys)
+        """Choose greedily: rarely chosen configurations first, then those with the rarest values."""
+        values = _value_indices(keys)
         before = np.array([taken.get(key, 0) for key in keys], np.float64)
         used = [np.zeros(column.max() + 1) for column in values.T]
         chosen: list[int] = []
         for step in range(min(self.configs_per_matrix, len(keys))):
             often = [use[column] * len(use) / (step + 1) for use, column in zip(used, values.T, strict=True)]
-            cost = AGAIN * before + np.sum(often, axis=0) + rng.random(len(keys)) * CHANCE
+            cost = REPEAT_COST * before + np.sum(often, axis=0) + rng.random(len(keys)) * TIE_NOISE
             cost[chosen] = np.inf
             chosen.append(int(cost.argmin()))
             for use, value in zip(used, values[chosen[-1]], strict=True):
@@ -253,15 +251,15 @@ class Spread(Coverage):
 
 @dataclass(frozen=True)
 class Uncertainty(Spread):
-    """Some labels as `Spread`, the others in rounds: where a model that has learned from those so far is in doubt.
+    """Active learning: some labels as in `Spread`, the others in rounds where a model is most uncertain.
 
-    Each round takes new matrices, and on each the configurations among the most promising about which the members of
-    the model disagree most.
+    Each round adds new matrices, and on each those of its best-scored configurations on which the members of the model
+    disagree most.
 
     Args:
-        first: share of the matrices that is chosen before anything is known.
-        rounds: in which the others are chosen.
-        promising: how many configurations of a matrix are looked at, best first.
+        first: share of the matrices that is chosen without a model.
+        rounds: number of rounds for the others.
+        promising: number of best-scored configurations of a matrix to consider.
     """
 
     first: float
@@ -274,32 +272,32 @@ class Uncertainty(Spread):
                              f"{self.promising} at least configs_per_matrix={self.configs_per_matrix}")
 
     def initial(self) -> Spread:
-        """The choice that needs no model."""
+        """Return the selection that needs no model."""
         return Spread(matrices=max(1, round(self.first * self.matrices)), configs_per_matrix=self.configs_per_matrix)
 
     def quotas(self) -> list[int]:
-        """New matrices of every round."""
+        """Return the number of new matrices in every round."""
         left = self.matrices - self.initial().matrices
         return [len(part) for part in np.array_split(np.arange(left), self.rounds) if len(part)]
 
-    def most_uncertain(self, opinions: Mapping[str, np.ndarray], count: int) -> dict[str, list[int]]:
-        """Choose matrices and places of their configurations.
+    def most_uncertain(self, scores_by_matrix: Mapping[str, np.ndarray], count: int) -> dict[str, list[int]]:
+        """Choose matrices, and indices of their configurations.
 
         Args:
-            opinions: matrix -> scores of every member of the model, comparable between members, (members, configs).
+            scores_by_matrix: comparable scores of every member of the model by matrix, (members, configs) each.
         """
         wanted = {}
-        for name, scores in opinions.items():
+        for name, scores in scores_by_matrix.items():
             best = np.argsort(scores.mean(axis=0), kind="stable")[:self.promising]
-            doubt = scores[:, best].std(axis=0)
-            order = np.argsort(-doubt, kind="stable")[:self.configs_per_matrix]
-            wanted[name] = (float(doubt[order].mean()), sorted(best[order].tolist()))
+            deviation = scores[:, best].std(axis=0)
+            order = np.argsort(-deviation, kind="stable")[:self.configs_per_matrix]
+            wanted[name] = (float(deviation[order].mean()), sorted(best[order].tolist()))
         chosen = sorted(wanted, key=lambda name: (-wanted[name][0], name))[:count]
         return {name: wanted[name][1] for name in chosen}
 
 
 def select_labels(labels: pd.DataFrame, chosen: Mapping[str, Sequence[str]]) -> pd.DataFrame:
-    """Rows of `labels` of the chosen configurations of each matrix, as far as they are labelled."""
+    """Return the rows of the chosen configurations of each matrix, as far as they are labelled."""
     parts = [labels[(labels["matrix"] == name) & labels["config"].isin(keys)] for name, keys in chosen.items()]
     return pd.concat(parts, ignore_index=True)
 
@@ -307,18 +305,18 @@ def select_labels(labels: pd.DataFrame, chosen: Mapping[str, Sequence[str]]) -> 
 def draw_labels(
     selection: Selection, labels: pd.DataFrame, *, statistics: pd.DataFrame, candidates: Sequence[str], seed: int
 ) -> pd.DataFrame:
-    """Choose matrices and, for each, labelled configurations: the rows that every method may learn from.
+    """Select matrices and labelled configurations of each: the training data of every method.
 
     Args:
-        labels: as `SampleTable.labels` gives them.
-        candidates: names to choose from; those without labels are left out.
+        labels: result of `SampleTable.labels`.
+        candidates: names to choose from; those without labels are ignored.
 
     Returns:
-        Rows of `labels`: `selection.matrices` matrices, `selection.configs_per_matrix` configurations each, or all
-        there are. Equal seeds and labels give equal rows.
+        Rows of `labels`: `selection.matrices` matrices with `selection.configs_per_matrix` configurations each, or as
+        many as exist. Equal seeds and labels give equal rows.
 
     Raises:
-        ValueError: there are fewer labelled matrices than are to be chosen, or the budget is no count.
+        ValueError: there are too few labelled matrices, or the budget is not a positive integer.
     """
     budget = selection.configs_per_matrix
     if isinstance(budget, bool) or not isinstance(budget, int) or budget < 1:
@@ -339,7 +337,7 @@ def draw_labels(
     return pd.concat(parts, ignore_index=True)
 
 
-def _value_places(keys: Sequence[str]) -> np.ndarray:
+def _value_indices(keys: Sequence[str]) -> np.ndarray:
     """Number the values of every parameter in keys "name=value,...": (keys, parameters)."""
     table = np.array([[part.partition("=")[2] for part in key.split(",")] for key in keys])
     return np.stack([np.unique(column, return_inverse=True)[1] for column in table.T], axis=1)
@@ -356,24 +354,24 @@ def _known(statistics: pd.DataFrame, candidates: Sequence[str], count: int) -> l
 
 
 def _quotas(sizes: Sequence[int], count: int, rng: np.random.Generator) -> list[int]:
-    """Share `count` places evenly among the bins, none above its size; who gets a remainder is random."""
+    """Distribute `count` matrices evenly over bins of limited size, the remainder at random."""
     quotas = [0] * len(sizes)
     while count:
-        open_bins = [place for place, size in enumerate(sizes) if quotas[place] < size]
-        for place in rng.permutation(open_bins)[:count].tolist():
-            quotas[place] += 1
+        open_bins = [index for index, size in enumerate(sizes) if quotas[index] < size]
+        for index in rng.permutation(open_bins)[:count].tolist():
+            quotas[index] += 1
             count -= 1
     return quotas
 
 
 def _near_levels(pool: Sequence[str], wanted: np.ndarray, width: float, rng: np.random.Generator) -> list[str]:
-    """For each wanted level draw from that part of the ordered pool, or take the free matrix nearest to it."""
+    """Draw a matrix near each level of the ordered pool, or take the nearest unused one."""
     free = dict(enumerate(pool))
     chosen = []
     for level in wanted:
         target = (level + width * rng.random()) * len(pool) - 0.5
-        place = min(free, key=lambda place: abs(place - target))
-        chosen.append(free.pop(place))
+        nearest = min(free, key=lambda index: abs(index - target))
+        chosen.append(free.pop(nearest))
     return chosen
 
 
@@ -388,12 +386,12 @@ def _medoids(distance: np.ndarray, count: int, rng: np.random.Generator) -> list
     improved = True
     while improved:
         improved = False
-        for place in range(count):
-            others = [medoid for index, medoid in enumerate(chosen) if index != place]
+        for slot in range(count):
+            others = [medoid for index, medoid in enumerate(chosen) if index != slot]
             rest = distance[others].min(axis=0) if others else np.full(len(distance), np.inf)
             costs = np.minimum(rest[None], distance).sum(axis=1)
             costs[others] = np.inf
             best = int(costs.argmin())
             if costs[best] < cost - 1e-12:
-                chosen[place], cost, improved = best, float(costs[best]), True
+                chosen[slot], cost, improved = best, float(costs[best]), True
     return chosen

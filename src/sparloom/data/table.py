@@ -1,4 +1,4 @@
-"""The sample table: what platforms write and models read, as Parquet with its provenance."""
+"""The sample table, which platforms write and models read: samples with their provenance, stored as Parquet."""
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -23,26 +23,26 @@ SCHEMA = pa.schema([
     ("kind", _TEXT), ("failure", _TEXT), ("stolen", pa.bool_()), ("machine", _TEXT), ("commit", _TEXT),
     ("started", pa.timestamp("ms", "UTC")),
 ])
-"""Seconds are float32: 24 bits are finer than any clock here, and simulated times of equal programs stay equal."""
+"""Seconds are float32: 24 bits resolve more than any clock here, and equal simulated times stay equal."""
 
 FORMAT = 1
 KEY = ("op", "platform", "preset", "matrix", "width", "config", "round")
 ORDER = ("op", "platform", "preset", "matrix", "width", "round", "config")
-PROBLEM = ("op", "platform", "preset", "matrix", "width")  # what is collected together
+PROBLEM = ("op", "platform", "preset", "matrix", "width")  # collected together
 DEFAULT_TIES: Mapping[str, float] = {"wall": 0.05, "device": 0.05, "simulated": 0.01}
-"""Relative differences that carry no order, at least: measured pairs within 5 %, simulated pairs within 1 %."""
+"""Relative differences that are treated as ties, by kind of clock."""
 
-REMEDY = "bring it back by `dvc pull --force`, or remove it and collect it again (experiment=collect_<platform>)"
+REMEDY = "restore it with `dvc pull --force`, or remove it and collect it again (experiment=collect_<platform>)"
 _METADATA = b"sparloom"
 _TEXTS = tuple(field.name for field in SCHEMA if pa.types.is_dictionary(field.type))
 
 
 class SampleTable:
-    """Rows of samples with the conditions they were made under.
+    """Samples and the conditions under which they were made.
 
     Args:
-        rows: a table of exactly the columns of SCHEMA.
-        provenance: conditions beyond those of single rows: machine, versions, protocol, seed; one entry per origin.
+        rows: table with exactly the columns of SCHEMA.
+        provenance: machine, versions, protocol, seed and conditions; one entry per origin.
     """
 
     def __init__(self, rows: pa.Table, provenance: Sequence[Mapping[str, Any]] = ()) -> None:
@@ -51,7 +51,7 @@ class SampleTable:
 
     @classmethod
     def of(cls, samples: Iterable[Sample], provenance: Sequence[Mapping[str, Any]] = ()) -> "SampleTable":
-        """Gather samples into a table."""
+        """Make a table from samples."""
         records = [sample.record() for sample in samples]
         columns = []
         for field in SCHEMA:
@@ -75,29 +75,20 @@ class SampleTable:
         return cls.concat([_read(Path(path)) for path in listed])
 
     def write(self, path: Path) -> None:
-        """Write one compressed Parquet file, atomically; equal rows give an equal file, in whatever order they came."""
+        """Write one compressed Parquet file atomically; equal rows give equal files, whatever their order."""
         metadata = json.dumps({"format": FORMAT, "provenance": list(self.provenance)}, allow_nan=False, sort_keys=True)
         rows = self._sorted().replace_schema_metadata({_METADATA: metadata.encode()})
-        write_rows(
-            path,
-            rows,
-            compression_level=19,
-            use_dictionary=list(_TEXTS),
-            column_encoding={
-                "seconds.list.element": "BYTE_STREAM_SPLIT",
-                "cpu_seconds.list.element": "BYTE_STREAM_SPLIT",
-                "started": "DELTA_BINARY_PACKED",
-            },
-            store_schema=True,
-        )
+        encoding = {"seconds.list.element": "BYTE_STREAM_SPLIT", "cpu_seconds.list.element": "BYTE_STREAM_SPLIT",
+                    "started": "DELTA_BINARY_PACKED"}
+        write_rows(path, rows, compression_level=19, use_dictionary=list(_TEXTS), column_encoding=encoding,
+                   store_schema=True)
 
     @classmethod
     def concat(cls, tables: "Sequence[SampleTable]") -> "SampleTable":
-        """Join tables; a row that occurs twice is kept once.
+        """Join tables and drop repeated rows.
 
         Raises:
-            SchemaError: the same configuration and round with different seconds, or rows of one preset that were made
-                under different conditions.
+            SchemaError: two results for the same configuration and round, or different conditions within a preset.
         """
         rows = pa.concat_tables([table._rows for table in tables]) if tables else SCHEMA.empty_table()
         unknown = _unknown_groups(tables)
@@ -121,18 +112,18 @@ class SampleTable:
         return tuple(sorted(self._unique("width")))
 
     def conditions(self) -> dict[Group, str]:
-        """Digest of the conditions of every operation, platform and preset that has rows; "": nobody noted it."""
+        """Return the digest of the conditions of every group with rows; "" if unknown."""
         known = {group_of(entry): str(entry["conditions"]["digest"]) for entry in self.provenance
                  if group_of(entry) is not None}
         return {group: known.get(group, "") for group in self._groups()}
 
     def settings(self, group: Group) -> Mapping[str, Any] | None:
-        """Give the settings behind the digest of a group; None where they are not known."""
-        found = [entry["conditions"].get("settings") for entry in self.provenance if group_of(entry) == group]
-        return found[-1] if found else None
+        """Return the settings behind the digest of a group, or None if unknown."""
+        settings = [entry["conditions"].get("settings") for entry in self.provenance if group_of(entry) == group]
+        return settings[-1] if settings else None
 
     def without(self, group: Group) -> "SampleTable":
-        """Drop all rows of one operation, platform and preset."""
+        """Return a table without the rows of a group."""
         mask = np.ones(len(self), bool)
         for name, value in zip(GROUP, group, strict=True):
             mask &= self._is_in(name, (value,))
@@ -140,19 +131,14 @@ class SampleTable:
         return SampleTable(self._rows.filter(pa.array(~mask)), kept)
 
     def frame(self) -> pd.DataFrame:
-        """All rows as a pandas frame; text columns are categories."""
+        """Return all rows as a pandas frame with categorical text columns."""
         return self._rows.to_pandas()
 
     def filter(
-        self,
-        *,
-        op: str | None = None,
-        platform: str | None = None,
-        preset: str | None = None,
-        matrices: Collection[str] | None = None,
-        width: int | None = None,
+        self, *, op: str | None = None, platform: str | None = None, preset: str | None = None,
+        matrices: Collection[str] | None = None, width: int | None = None,
     ) -> "SampleTable":
-        """Keep the rows that match everything given."""
+        """Select the rows that match all arguments."""
         mask = np.ones(len(self), bool)
         for name, wanted in (("op", op), ("platform", platform), ("preset", preset)):
             if wanted is not None:
@@ -164,42 +150,42 @@ class SampleTable:
         return SampleTable(self._rows.filter(pa.array(mask)), self.provenance)
 
     def updated(self, fresh: "SampleTable") -> "SampleTable":
-        """Take all rows of a newer table; of this one keep the operations, presets, matrices and widths it lacks.
+        """Replace the problems that a newer table has; problems have the same group, matrix and width.
 
         Raises:
-            SchemaError: rows of one preset would be of different conditions, or of conditions that nobody noted.
+            SchemaError: rows of one preset would have different or unknown conditions.
         """
-        taken = fresh._problems().unique()
-        kept = SampleTable(self._rows.filter(pa.array(~self._problems().isin(taken))), self.provenance)
-        left, made = kept.conditions(), fresh.conditions()
-        for group in sorted(left.keys() & made.keys()):
-            if left[group] != made[group]:
-                raise SchemaError(mixture_message(group, left[group], made[group]))
-        present = {*left, *made, None}
-        kept.provenance = tuple(entry for entry in kept.provenance if group_of(entry) in present - made.keys())
+        replaced = self._problems().isin(fresh._problems().unique())
+        kept = SampleTable(self._rows.filter(pa.array(~replaced)), self.provenance)
+        old, new = kept.conditions(), fresh.conditions()
+        for group in sorted(old.keys() & new.keys()):
+            if old[group] != new[group]:
+                raise SchemaError(mixture_message(group, old[group], new[group]))
+        present = {*old, *new, None}
+        kept.provenance = tuple(entry for entry in kept.provenance if group_of(entry) in present - new.keys())
         return SampleTable.concat([kept, fresh])
 
     def labels(
         self, *, ties: Mapping[str, float] = DEFAULT_TIES, noise: Mapping[str, float] | None = None
     ) -> pd.DataFrame:
-        """Reduce repetitions and rounds to one number per matrix and configuration; failures are dropped.
+        """Reduce repetitions and rounds to one value per matrix and configuration; drop failures.
 
         Args:
-            ties: relative difference below which a pair has no order, by kind of clock.
-            noise: A/A noise by matrix, where it was measured; it raises the spread of that matrix.
+            ties: relative difference below which a pair is a tie, by kind of clock.
+            noise: measured A/A noise by matrix, which raises the spread of that matrix.
 
         Returns:
-            Columns matrix, config, seconds (median over rounds of the least repetition) and spread: a pair is ordered
-            when its times differ by more than the larger of the two spreads, relative to the faster. The spread is the
-            largest of `ties`, `noise` and the relative difference between the rounds of that row.
+            Columns matrix, config, seconds (median over rounds of the fastest repetition) and spread. A pair is ordered
+            if its times differ by more than the larger spread, relative to the faster time. The spread is the largest
+            of `ties`, `noise` and the relative difference between the rounds of a row.
 
         Raises:
-            SchemaError: the rows mix operations, platforms, presets, widths or clocks, whose times do not compare.
+            SchemaError: the rows mix operations, platforms, presets, widths or clocks, whose times are not comparable.
         """
-        self._compare("op", "platform", "preset", "width", "kind")
-        least = self._least()
-        keys = pd.DataFrame({"matrix": self._text("matrix"), "config": self._text("config"), "seconds": least})
-        groups = keys[np.isfinite(least)].groupby(["matrix", "config"], sort=False, observed=True)["seconds"]
+        self._check_uniform("op", "platform", "preset", "width", "kind")
+        seconds = self._min_seconds()
+        keys = pd.DataFrame({"matrix": self._text("matrix"), "config": self._text("config"), "seconds": seconds})
+        groups = keys[np.isfinite(seconds)].groupby(["matrix", "config"], sort=False, observed=True)["seconds"]
         labels = groups.agg(seconds="median", low="min", high="max").reset_index()
         spread = (labels["high"] - labels["low"]) / labels["seconds"]
         kinds = self._unique("kind")
@@ -210,24 +196,24 @@ class SampleTable:
         return labels[["matrix", "config", "seconds", "spread"]]
 
     def sweeps(self) -> pd.DataFrame:
-        """Reduce repetitions, not rounds; failures are dropped.
+        """Reduce repetitions but not rounds; drop failures.
 
         Returns:
-            Columns matrix, width, config, round and seconds (least repetition), one row per row of the table.
+            Columns matrix, width, config, round and seconds (fastest repetition), one row per sample.
 
         Raises:
-            SchemaError: the rows mix operations, platforms, presets or clocks, whose times do not compare.
+            SchemaError: the rows mix operations, platforms, presets or clocks, whose times are not comparable.
         """
-        self._compare("op", "platform", "preset", "kind")
-        least = self._least()
+        self._check_uniform("op", "platform", "preset", "kind")
+        seconds = self._min_seconds()
         frame = pd.DataFrame({
             "matrix": self._text("matrix"), "width": self._rows["width"].to_numpy(), "config": self._text("config"),
-            "round": self._rows["round"].to_numpy(), "seconds": least,
+            "round": self._rows["round"].to_numpy(), "seconds": seconds,
         })
-        return frame[np.isfinite(least)]
+        return frame[np.isfinite(seconds)]
 
     def failures(self) -> pd.DataFrame:
-        """Rows without seconds: matrix, config, round and the reason."""
+        """Return rows without seconds: matrix, config, round and failure."""
         failed = self._rows.filter(pc.is_valid(self._rows["failure"])).select(["matrix", "config", "round", "failure"])
         return failed.to_pandas().astype({"matrix": str, "config": str, "failure": str})
 
@@ -236,15 +222,15 @@ class SampleTable:
 
         Raises:
             SchemaError: an empty field, seconds that are not positive and finite, both or neither of seconds and
-                failure, an unknown kind, or contradicting duplicates.
+                failure, an unknown kind, or duplicates with different results.
         """
         self._check_values()
         failed = pc.is_valid(self._rows["failure"]).to_numpy()
-        self._refuse(np.isfinite(self._least()) == failed, "needs seconds or a failure, not both or neither")
+        self._refuse(np.isfinite(self._min_seconds()) == failed, "needs seconds or a failure, not both or neither")
         _without_duplicates(self._rows)
 
     def _check_values(self) -> None:
-        """Check what takes no time: nothing is empty, seconds are positive and finite, clocks are known."""
+        """Make the cheap checks: no empty fields, positive finite seconds, known kinds of clock."""
         for field in SCHEMA:
             missing = self._rows[field.name].null_count
             if missing and field.name != "failure":
@@ -256,38 +242,38 @@ class SampleTable:
         if kinds:
             raise SchemaError(f"unknown kind {', '.join(sorted(kinds))}; kinds are {', '.join(DEFAULT_TIES)}")
 
-    def _compare(self, *names: str) -> None:
+    def _check_uniform(self, *names: str) -> None:
         for name in names:
-            found = self._unique(name)
-            if len(found) > 1:
-                listed = ", ".join(sorted(map(str, found)))
-                raise SchemaError(f"times of different {name} do not compare ({listed}): filter the table first")
+            values = self._unique(name)
+            if len(values) > 1:
+                listed = ", ".join(sorted(map(str, values)))
+                raise SchemaError(f"times of different {name} are not comparable ({listed}): filter the table first")
 
     def _refuse(self, wrong: np.ndarray, reason: str) -> None:
         if wrong.any():
-            place = int(np.flatnonzero(wrong)[0])
-            row = {name: self._rows[name][place].as_py() for name in KEY}
-            raise SchemaError(f"row {place} ({', '.join(f'{name} {value}' for name, value in row.items())}) {reason}")
+            index = int(np.flatnonzero(wrong)[0])
+            row = {name: self._rows[name][index].as_py() for name in KEY}
+            raise SchemaError(f"row {index} ({', '.join(f'{name} {value}' for name, value in row.items())}) {reason}")
 
-    def _least(self) -> np.ndarray:
-        """Least repetition of each row as float64, infinity where there is none."""
+    def _min_seconds(self) -> np.ndarray:
+        """Return the fastest repetition of each row as float64, infinity if there is none."""
         column = self._rows["seconds"].combine_chunks()
         offsets = column.offsets.to_numpy()
         values = column.values.to_numpy().astype(np.float64)
-        least = np.full(len(self), np.inf)
-        some = offsets[1:] > offsets[:-1]
-        if some.any():
-            end = offsets[1:][some][-1]
-            least[some] = np.minimum.reduceat(values[:end], offsets[:-1][some])
-        return least
+        seconds = np.full(len(self), np.inf)
+        measured = offsets[1:] > offsets[:-1]
+        if measured.any():
+            end = offsets[1:][measured][-1]
+            seconds[measured] = np.minimum.reduceat(values[:end], offsets[:-1][measured])
+        return seconds
 
     def _groups(self) -> list[Group]:
         texts = [self._text(name) for name in GROUP]
         codes = np.stack([text.codes for text in texts], axis=1).astype(np.int64)
         sizes = [len(text.categories) for text in texts]
         found = np.unique(np.ravel_multi_index(tuple(codes.T), sizes)) if len(self) else ()
-        return [tuple(str(text.categories[place]) for text, place in zip(texts, places, strict=True))
-                for places in zip(*np.unravel_index(found, sizes), strict=True)] if len(self) else []
+        return [tuple(str(text.categories[code]) for text, code in zip(texts, indices, strict=True))
+                for indices in zip(*np.unravel_index(found, sizes), strict=True)] if len(self) else []
 
     def _problems(self) -> pd.MultiIndex:
         columns = {name: self._text(name).astype(str) if name in _TEXTS else self._rows[name] for name in PROBLEM}
@@ -306,18 +292,18 @@ class SampleTable:
         return pc.unique(self._rows[name].combine_chunks()).to_pylist()
 
     def _sorted(self) -> pa.Table:
-        plain = self._rows
-        for place, field in enumerate(SCHEMA):
+        rows = self._rows
+        for index, field in enumerate(SCHEMA):
             if field.name in _TEXTS:
-                plain = plain.set_column(place, field.name, plain[field.name].cast(pa.string()))
-        return _conform(plain.sort_by([(name, "ascending") for name in ORDER]).combine_chunks(), "sample table")
+                rows = rows.set_column(index, field.name, rows[field.name].cast(pa.string()))
+        return _conform(rows.sort_by([(name, "ascending") for name in ORDER]).combine_chunks(), "sample table")
 
 
 def _unknown_groups(tables: Sequence[SampleTable]) -> set[Group]:
-    """Groups of which some rows do not say their conditions.
+    """Return the groups with unknown conditions in some table.
 
     Raises:
-        SchemaError: two tables have rows of one group that were made under different conditions.
+        SchemaError: rows of one group have different conditions.
     """
     if len(tables) < 2 or not any(group_of(entry) for table in tables for entry in table.provenance):
         return set()
@@ -335,7 +321,7 @@ def _read(path: Path) -> SampleTable:
     rows, checked = read_rows(path, REMEDY, read_dictionary=list(_TEXTS))
     stored = (rows.schema.metadata or {}).get(_METADATA)
     if stored is None:
-        raise SchemaError(f"{path} is no sample table: its metadata is missing; write it with SampleTable.write")
+        raise SchemaError(f"{path} is not a sample table: its metadata is missing; write it with SampleTable.write")
     try:
         metadata = json.loads(stored)
         found, provenance = metadata["format"], [dict(entry) for entry in metadata["provenance"]]
@@ -345,7 +331,7 @@ def _read(path: Path) -> SampleTable:
         raise SchemaError(f"{path} has format {found}, this version reads {FORMAT}: collect it again")
     if checked:
         return SampleTable(_conform(rows, str(path)), provenance)
-    try:  # nothing vouches for the bytes, so the values must at least be possible
+    try:  # there is no checksum, so at least check that the values are possible
         rows.validate(full=True)
         table = SampleTable(_conform(rows, str(path)), provenance)
         table._check_values()
@@ -377,15 +363,15 @@ def _without_duplicates(rows: pa.Table) -> pa.Table:
     if not keys.duplicated().any():
         return rows
     first = keys.groupby(list(KEY), sort=False).ngroup().to_numpy()
-    places = pd.Series(np.arange(len(keys))).groupby(first).transform("first").to_numpy()
-    repeated = np.flatnonzero(places != np.arange(len(keys)))
+    originals = pd.Series(np.arange(len(keys))).groupby(first).transform("first").to_numpy()
+    repeated = np.flatnonzero(originals != np.arange(len(keys)))
     seconds, failures = rows["seconds"], rows["failure"]
-    for place in repeated:
-        original = int(places[place])
-        if seconds[place] != seconds[original] or failures[place].as_py() != failures[original].as_py():
-            key = ", ".join(f"{name} {rows[name][int(place)].as_py()}" for name in KEY)
-            raise SchemaError(f"two different results for one sample ({key}): {seconds[original]} and {seconds[place]}")
-    return rows.filter(pa.array(places == np.arange(len(keys))))
+    for index in repeated:
+        original = int(originals[index])
+        if seconds[index] != seconds[original] or failures[index].as_py() != failures[original].as_py():
+            key = ", ".join(f"{name} {rows[name][int(index)].as_py()}" for name in KEY)
+            raise SchemaError(f"two different results for one sample ({key}): {seconds[original]} and {seconds[index]}")
+    return rows.filter(pa.array(originals == np.arange(len(keys))))
 
 
 def _codes(column: pa.ChunkedArray) -> np.ndarray:

@@ -8,8 +8,8 @@ from sparloom.ondemand import on_demand
 _NAMES = {
     "cognate": (
         "Arm", "AuditLabels", "Autoencode", "BenchFeaturizer", "BenchRecommend", "Collect", "Compare", "ExportCsv",
-        "FineTuned", "Finetune", "Fit", "Fitted", "Gather", "LearnerConfig", "PrepareInputs", "Pretrain", "Recipe",
-        "Recommend", "RecommendShape", "SummariseSamples", "Tabulate"),
+        "FineTunedRecommender", "Finetune", "Fit", "FittedRecommender", "Gather", "LearnerConfig", "PrepareInputs",
+        "Pretrain", "Recipe", "Recommend", "RecommendShape", "SummariseSamples", "Tabulate"),
     "autosage": (
         "BenchDecisionsBusy", "BenchDispatch", "BenchDispatchCuda", "BenchGcn", "BusyCase", "CheckGcn", "CheckProbe",
         "ChooseKernels", "GraphChoice", "Plans", "PolicyVariant"),

@@ -1,12 +1,8 @@
-"""What models read of a matrix: capped sites, size, statistics; each computed when a model asks for it.
+"""Interfaces of cost models, the features of a matrix that they read, and simple models.
 
-Cost models: what search asks which configuration looks fastest; the one that looks at no pattern.
-
-How near a matrix lies to those a model has learned from.
-
-What was made of a pattern, kept while the next question is about the same one.
-
-Several cost models that learn from the same labels and vote.
+A `CostModel` scores configurations of a matrix, given as `MatrixFeatures`; a `Learner` is one that is fitted to labels.
+`Static` ignores the matrix, `Ensemble` averages several models, and `Familiarity` tells how close a matrix is to the
+training matrices.
 """
 
 from __future__ import annotations
@@ -32,14 +28,19 @@ __all__ = [
 ]
 
 
+Value = TypeVar("Value")
+RIDGE = 1.0  # of the additive model that fills in untried configurations, in units of one observation
+LISTED = 4096  # spaces up to this size are listed completely
+
+
 class MatrixFeatures:
-    """One matrix as models see it.
+    """Features of one matrix, each computed at first access.
 
     Args:
         shape, nnz: of the matrix itself.
-        load_input: makes the featurizer's input; called at most once.
-        load_statistics: makes the pattern statistics; called at most once.
-        load_walks: makes what `walk_statistics` gives; called at most once.
+        load_input: returns the featurizer's input; called at most once.
+        load_statistics: returns the pattern statistics; called at most once.
+        load_walks: returns the result of `walk_statistics`; called at most once.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class MatrixFeatures:
 
     @classmethod
     def from_pattern(cls, pattern: Pattern, name: str = "") -> MatrixFeatures:
-        """Look at a pattern that is in memory."""
+        """Compute the features from a pattern."""
         return cls(
             shape=pattern.shape, nnz=pattern.nnz,
             load_input=lambda: coarsen(pattern, name=name, cost=conv_flops),
@@ -67,24 +68,24 @@ class MatrixFeatures:
     @classmethod
     def from_stored(
         cls,
-        given: MatrixInput,
-        numbers: Mapping[str, float] | None = None,
+        stored: MatrixInput,
+        statistics: Mapping[str, float] | None = None,
         walks: Callable[[], WalkStatistics] | None = None,
     ) -> MatrixFeatures:
-        """Look at a matrix whose input (and statistics, also of walks) were stored, without its nonzeros."""
+        """Use stored features; the nonzeros are not needed."""
         def absent(name: str) -> Callable[[], Any]:
             def fail() -> None:
-                raise ValueError(f"the {name} of {given.name} were not given: pass them to MatrixFeatures.from_stored")
+                raise ValueError(f"the {name} of {stored.name} are missing: pass them to MatrixFeatures.from_stored")
 
             return fail
 
-        return cls(shape=given.shape, nnz=given.nnz, load_input=lambda: given,
-                   load_statistics=absent("statistics") if numbers is None else lambda: numbers,
+        return cls(shape=stored.shape, nnz=stored.nnz, load_input=lambda: stored,
+                   load_statistics=absent("statistics") if statistics is None else lambda: statistics,
                    load_walks=walks or absent("statistics of walks"))
 
     @cached_property
     def input(self) -> MatrixInput:
-        """Sites for the featurizer, capped in number and cost."""
+        """Sites for the featurizer, limited in number and cost."""
         return self._load_input()
 
     @cached_property
@@ -94,45 +95,42 @@ class MatrixFeatures:
 
     @cached_property
     def walks(self) -> WalkStatistics:
-        """Statistics of tiled walks."""
+        """Statistics of tiled walks by walk."""
         return self._load_walks()
 
 
-RIDGE = 1.0  # of the additive model that stands in for untried configurations, in units of one observation
-
-
 class CostModel(Protocol):
-    """Orders configurations for a matrix it may never have seen."""
+    """Ranks configurations for a matrix that may not be in the training data."""
 
     def score(self, matrix: Pattern | MatrixFeatures, configs: Sequence[Config]) -> Float[np.ndarray, " configs"]:
-        """Score configurations: low = fast; scores of different matrices do not compare."""
+        """Score configurations: low = fast; scores of different matrices are not comparable."""
 
 
 def as_features(matrix: Pattern | MatrixFeatures) -> MatrixFeatures:
-    """Look at a matrix, unless that was done before."""
+    """Wrap a pattern; features are returned unchanged."""
     return MatrixFeatures.from_pattern(matrix) if isinstance(matrix, Pattern) else matrix
 
 
 class Static:
-    """Rank configurations by their geometric mean on the training matrices, whichever matrix is asked about.
+    """Rank configurations by the geometric mean of their seconds over the training matrices, for every matrix alike.
 
-    Few configurations are tried on all of them. A missing time is filled in by a ridge regression of log seconds on the
-    values of parameters and of pairs of parameters; where all were tried, nothing is estimated.
+    Missing seconds are estimated by ridge regression of log seconds on the values of parameters and of pairs of
+    parameters.
     """
 
     def __init__(self) -> None:
         self._scores: Mapping[str, float] = {}
 
     def fit(self, labels: pd.DataFrame, *, space: ConfigSpace) -> Static:
-        """Learn from columns matrix, config, seconds; returns a new model."""
+        """Fit a new model to labels with the columns matrix, config and seconds."""
         times = labels.pivot_table(index="matrix", columns="config", values="seconds", aggfunc="median")
         known = np.log(times.to_numpy(np.float64))
-        configs = [config for config in _grid(space, times.columns)]
-        columns = {key: place for place, key in enumerate(times.columns)}
+        configs = list(space) if len(space) <= LISTED else [Config.parse(space.name, key) for key in times.columns]
+        columns = {key: index for index, key in enumerate(times.columns)}
         table = np.full((len(times), len(configs)), np.nan)
-        for place, config in enumerate(configs):
+        for index, config in enumerate(configs):
             if config.key in columns:
-                table[:, place] = known[:, columns[config.key]]
+                table[:, index] = known[:, columns[config.key]]
         fitted = Static()
         fitted._scores = dict(zip((config.key for config in configs), _complete(table, configs), strict=True))
         return fitted
@@ -141,22 +139,15 @@ class Static:
         return self.score_configs(configs)
 
     def score_configs(self, configs: Sequence[Config]) -> Float[np.ndarray, " configs"]:
-        """Score configurations, whatever they run on: low = fast."""
+        """Score configurations without a matrix: low = fast."""
         missing = [config.key for config in configs if config.key not in self._scores]
         if missing:
             raise ValueError(f"configuration {missing[0]} was not in the space at fit: fit Static on this space first")
         return np.array([self._scores[config.key] for config in configs])
 
 
-def _grid(space: ConfigSpace, tried: Sequence[str]) -> list[Config]:
-    """All configurations of a small space, the tried ones of a large one."""
-    if len(space) <= 4096:
-        return list(space)
-    return [Config.parse(space.name, key) for key in tried]
-
-
 def _complete(table: np.ndarray, configs: Sequence[Config]) -> np.ndarray:
-    """Fill gaps of (matrices, configs) log seconds, then average over matrices."""
+    """Fill gaps in log seconds (matrices, configs), then average over matrices."""
     known = np.isfinite(table)
     design = _indicators(configs)
     rows, cols = np.nonzero(known)
@@ -168,26 +159,26 @@ def _complete(table: np.ndarray, configs: Sequence[Config]) -> np.ndarray:
 
 
 def _indicators(configs: Sequence[Config]) -> np.ndarray:
-    """One column per value of a parameter and per pair of values of two parameters that occurs."""
-    places: dict[tuple, int] = {}
+    """Build a design matrix: one column per value of a parameter and per pair of values that occurs."""
+    columns: dict[tuple, int] = {}
     entries = []
     for config in configs:
         values = config.values
         terms = [*values, *((a, b) for at, a in enumerate(values) for b in values[at + 1:])]
-        entries.append([places.setdefault(term, len(places)) for term in terms])
-    design = np.zeros((len(configs), len(places)))
-    for row, columns in enumerate(entries):
-        design[row, columns] = 1
+        entries.append([columns.setdefault(term, len(columns)) for term in terms])
+    design = np.zeros((len(configs), len(columns)))
+    for row, present in enumerate(entries):
+        design[row, present] = 1
     return design
 
 
 @dataclass(frozen=True)
 class Familiarity:
-    """How near a matrix lies to those a model has learned from.
+    """How close a matrix is to the training matrices.
 
     Args:
-        nearest: the nearest training matrix.
-        percentile: share of the training matrices that have a nearer one of their own, in percent.
+        nearest: nearest training matrix.
+        percentile: share of the training matrices whose own nearest neighbour is closer, in percent.
     """
 
     nearest: str
@@ -197,13 +188,13 @@ class Familiarity:
 def familiarity_of(
     point: Float[np.ndarray, " width"], anchors: Mapping[str, Float[np.ndarray, " width"]]
 ) -> Familiarity:
-    """Compare the place of a matrix with those of the training matrices, by Euclidean distance.
+    """Compare the embedding of a matrix with those of the training matrices by Euclidean distance.
 
     Raises:
         ValueError: there are fewer than two anchors.
     """
     if len(anchors) < 2:
-        raise ValueError(f"{len(anchors)} anchors: familiarity needs the places of two training matrices")
+        raise ValueError(f"{len(anchors)} anchors: familiarity needs the embeddings of two training matrices")
     names, points = list(anchors), np.stack(list(anchors.values()))
     between = np.linalg.norm(points[:, None] - points[None], axis=2)
     np.fill_diagonal(between, np.inf)
@@ -212,81 +203,78 @@ def familiarity_of(
     return Familiarity(names[int(distances.argmin())], float(percentile))
 
 
-Made = TypeVar("Made")
+class OneEntryCache(Generic[Value]):
+    """Cache what is computed from the most recent pattern: operations and widths ask about one matrix in turn.
 
-
-class OneEntryCache(Generic[Made]):
-    """Makes something of a pattern, and gives it again until another pattern is asked about.
-
-    Several operations and widths ask about one matrix in turn. The pattern itself is not kept alive.
+    The cache holds no strong reference to the pattern.
 
     Args:
-        make: what is made.
+        compute: function whose result is cached.
     """
 
-    def __init__(self, make: Callable[[Pattern], Made]) -> None:
-        self._make = make
-        self._seen: tuple[weakref.ref[Pattern], Made] | None = None
+    def __init__(self, compute: Callable[[Pattern], Value]) -> None:
+        self._compute = compute
+        self._entry: tuple[weakref.ref[Pattern], Value] | None = None
 
-    def get(self, pattern: Pattern) -> Made:
-        """Make it, or take what was made."""
-        seen = self._seen
-        if seen is None or seen[0]() is not pattern:
-            seen = self._seen = weakref.ref(pattern), self._make(pattern)
-        return seen[1]
+    def get(self, pattern: Pattern) -> Value:
+        """Return the cached result of this pattern, or compute it."""
+        entry = self._entry
+        if entry is None or entry[0]() is not pattern:
+            entry = self._entry = weakref.ref(pattern), self._compute(pattern)
+        return entry[1]
 
 
 class Learner(Protocol):
-    """A cost model that learns from labels; both methods return a copy and leave it as it is."""
+    """A cost model that is fitted to labels; both methods return a copy and do not change the model."""
 
     def with_seed(self, seed: int) -> Learner: ...
     def fit(self, labels: pd.DataFrame, *, space: ConfigSpace, matrices: Mapping[str, MatrixFeatures]) -> CostModel: ...
 
 
 class Ensemble:
-    """Average the members' scores of a matrix, each scaled to unit variance over the configurations that are asked for.
+    """Average the scores of several models, each scaled to unit variance over the requested configurations.
 
-    A member that scores all of them equally says nothing and counts nothing.
+    A model that gives all configurations the same score does not count.
 
     Args:
-        members: learn from the same labels; each has one vote.
-        guest: has learned elsewhere; has `votes`, which may be a fraction.
+        members: models fitted to the same labels, with one vote each.
+        guest: model trained on other data, with `votes` votes, which may be a fraction.
     """
 
     def __init__(self, *, members: Sequence[Learner], guest: CostModel | None = None, votes: float = 0.0) -> None:
         self.members, self.guest, self.votes = tuple(members), guest, votes
 
     def with_guest(self, guest: CostModel, votes: float) -> Ensemble:
-        """Let a model vote that has learned elsewhere."""
+        """Add the votes of a model that was trained on other data."""
         return Ensemble(members=self.members, guest=guest, votes=votes)
 
     def with_seed(self, seed: int) -> Ensemble:
-        """Fix what is random in learning."""
+        """Seed all members."""
         return self._with([member.with_seed(seed) for member in self.members])
 
     def fit(self, labels: pd.DataFrame, *, space: ConfigSpace, matrices: Mapping[str, MatrixFeatures]) -> Ensemble:
-        """Let every member learn; returns a new model."""
+        """Fit every member; returns a new model."""
         return self._with([member.fit(labels, space=space, matrices=matrices) for member in self.members])
 
     def _with(self, members: Sequence[Learner]) -> Ensemble:
         return Ensemble(members=members, guest=self.guest, votes=self.votes)
 
     def score(self, matrix: Pattern | MatrixFeatures, configs: Sequence[Config]) -> Float[np.ndarray, " configs"]:
-        """Score configurations: low = fast, no unit; relative to the others that are asked for."""
-        opinions = self.member_scores(matrix, configs)
+        """Score configurations relative to each other: low = fast, no unit."""
+        scores = self.member_scores(matrix, configs)
         if self.guest is None:
-            return opinions.mean(axis=0)
-        foreign = _scaled(self.guest.score(matrix, configs))
-        return (opinions.sum(axis=0) + self.votes * foreign) / (len(opinions) + self.votes)
+            return scores.mean(axis=0)
+        foreign = _scale(self.guest.score(matrix, configs))
+        return (scores.sum(axis=0) + self.votes * foreign) / (len(scores) + self.votes)
 
     def member_scores(
         self, matrix: Pattern | MatrixFeatures, configs: Sequence[Config]
     ) -> Float[np.ndarray, "members configs"]:
-        """Scores of every member, scaled; the guest is not asked."""
-        view = as_features(matrix)
-        return np.stack([_scaled(member.score(view, configs)) for member in self.members])
+        """Return the scaled scores of every member, without the guest."""
+        features = as_features(matrix)
+        return np.stack([_scale(member.score(features, configs)) for member in self.members])
 
 
-def _scaled(scores: np.ndarray) -> np.ndarray:
+def _scale(scores: np.ndarray) -> np.ndarray:
     spread = scores.std()
     return (scores - scores.mean()) / spread if spread > 0 else np.zeros(len(scores))

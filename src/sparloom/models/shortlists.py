@@ -1,7 +1,4 @@
-"""COGNATE networks fine-tuned on sparse kernels of a CPU, behind the question that dispatch asks for its shortlists.
-
-Performance models of sparse kernels on a CPU, behind the question that dispatch asks for its shortlists.
-"""
+"""Models that rank sparse CPU kernels for the shortlists of online tuning: fine-tuned networks and boosted trees."""
 
 from __future__ import annotations
 
@@ -24,13 +21,14 @@ from sparloom.sparse import STATISTICS, statistics
 __all__ = ["NetworkShortlists", "TreeShortlists", "load_networks", "load_trees"]
 
 SPACES: Mapping[str, Callable[[int], GridSpace]] = {"spmm": SpmmSpace, "sddmm": SddmmSpace}
+SPECS: Mapping[str, FeatureSpec] = {spec.op: spec for spec in (SPMM_FEATURES, SDDMM_FEATURES)}
 PLATFORM = "cpu_kernels"
 
 
 class NetworkShortlists:
-    """Orders configurations by the network of their operation that was fine-tuned at the nearest width.
+    """Ranks configurations with the network of the operation that was fine-tuned at the nearest width.
 
-    A network does not read the width but by the extents of the loops, so one is fine-tuned at each of a few.
+    Networks read the width only through the extents of loops, so one is fine-tuned for each of a few widths.
 
     Args:
         models: (operation, width) -> model.
@@ -44,15 +42,15 @@ class NetworkShortlists:
         """Score configurations: low = fast.
 
         Raises:
-            Unsupported: no network of this operation, a matrix without nonzeros, or a configuration that the network
-                has not seen.
+            Unsupported: no network for this operation, a matrix without nonzeros, or a configuration outside the
+                network's space.
         """
         widths = [width for known, width in self._models if known == op]
         if not widths:
-            raise Unsupported(f"the networks are of {', '.join(sorted({known for known, _ in self._models}))}")
+            raise Unsupported(f"there are networks only for {', '.join(sorted({known for known, _ in self._models}))}")
         pattern = operands.matrix.pattern
         if not pattern.nnz:
-            raise Unsupported("a network reads the places of nonzeros, and there are none")
+            raise Unsupported("the matrix has no nonzeros for a network to read")
         width = min(widths, key=lambda known: (abs(math.log(known / operands.width)), known))
         model = self._models[op, width]
         try:
@@ -64,14 +62,14 @@ class NetworkShortlists:
 
 
 def load_networks(files: Sequence[Path], *, threads: int) -> NetworkShortlists:
-    """Read networks, as experiment=finetune_cpu_kernels saves them.
+    """Load networks that experiment=finetune_cpu_kernels saved.
 
     Args:
-        files: one for each operation and width.
-        threads: of the kernels; networks do not read it.
+        files: one checkpoint per operation and width.
+        threads: number of kernel threads; networks ignore it.
 
     Raises:
-        SchemaError: a file holds no such network, or one for an earlier version of the space.
+        SchemaError: a file does not hold such a network, or one for another version of the space.
     """
     models = {}
     for path in files:
@@ -82,21 +80,18 @@ def load_networks(files: Sequence[Path], *, threads: int) -> NetworkShortlists:
                               f"{' or '.join(SPACES)} from experiment=finetune_cpu_kernels")
         space = SPACES[stored.op](width)
         if stored.space != space.digest():
-            raise SchemaError(f"{path} was made for another space of {stored.op}: the space has changed since, run "
+            raise SchemaError(f"{path} was made for another space of {stored.op}: the space has changed, run "
                               f"experiment=finetune_cpu_kernels op={stored.op} target.width={width}")
         models[stored.op, width] = CognateModel(restore_cognate(stored, path), space)
     return NetworkShortlists(models)
 
 
-SPECS: Mapping[str, FeatureSpec] = {spec.op: spec for spec in (SPMM_FEATURES, SDDMM_FEATURES)}
-
-
 class TreeShortlists:
-    """Orders configurations by the performance model of their operation, for any width.
+    """Ranks configurations with the performance model of the operation, for any width.
 
     Args:
         models: operation -> model.
-        threads: of the kernels; whatever number the models were trained with.
+        threads: number of kernel threads, which may differ from that in training.
     """
 
     def __init__(self, models: Mapping[str, PerformanceModel], *, threads: int) -> None:
@@ -107,43 +102,40 @@ class TreeShortlists:
         """Score configurations: low = fast.
 
         Raises:
-            Unsupported: no model of this operation, a problem that none is asked about, or configurations of another
+            Unsupported: no model for this operation, a problem outside the models, or configurations of another
                 space.
         """
         if op not in self._models:
-            raise Unsupported(f"the trees are of {', '.join(sorted(self._models))}")
-        model, found = self._models[op], self._statistics.get(operands.matrix.pattern)
-        problem = {name: np.array([found[name]], np.float64) for name in STATISTICS} | {
+            raise Unsupported(f"there are trees only for {', '.join(sorted(self._models))}")
+        model, numbers = self._models[op], self._statistics.get(operands.matrix.pattern)
+        problem = {name: np.array([numbers[name]], np.float64) for name in STATISTICS} | {
             "width": np.array([operands.width], np.float64), "threads": np.array([self._threads], np.float64)}
         foreign = [config.space for config in configs if config.space != model.origin.platform]
         if foreign:
-            raise Unsupported(f"the trees of {op} know configurations of {model.origin.platform}, not {foreign[0]}")
-        if model.falls_back(_constants(model) | problem).any():
-            raise Unsupported(f"no trees are asked where {model.spec.fallback}")
+            raise Unsupported(f"the trees of {op} score configurations of {model.origin.platform}, not of {foreign[0]}")
+        constants = {name: np.array([value]) for name, value in model.origin.machine.items()}
+        if model.falls_back(constants | problem).any():
+            raise Unsupported(f"trees do not apply where {model.spec.fallback}")
         try:
             return model.over(configs).score(problem)[0]
         except KeyError as error:
-            raise Unsupported(f"the trees of {op} read {error}, which its configurations do not have") from None
+            raise Unsupported(f"the trees of {op} read {error}, which the configurations do not have") from None
 
 
 def load_trees(folders: Sequence[Path], *, threads: int) -> TreeShortlists:
-    """Read performance models, as experiment=fit_trees saves them; of one operation twice, the last counts.
+    """Load performance models that experiment=fit_trees saved; a later model of an operation replaces an earlier one.
 
     Args:
-        folders: each with a model.json.
+        folders: one folder with a model.json per model.
 
     Raises:
-        SchemaError: a folder holds none, or one that is not of sparse kernels on a CPU as they are now.
+        SchemaError: a folder does not hold a model of sparse CPU kernels, or one of other features.
     """
     models = {}
     for folder in folders:
         model = load_performance(folder, platform=PLATFORM)
         if model.spec.op not in SPECS:
-            raise SchemaError(f"{folder} holds trees of {model.spec.op}: give those of {' or '.join(SPECS)}")
+            raise SchemaError(f"{folder} holds trees of {model.spec.op}: give trees of {' or '.join(SPECS)}")
         SPECS[model.spec.op].check(model.spec, origin=str(folder))
         models[model.spec.op] = model
     return TreeShortlists(models, threads=threads)
-
-
-def _constants(model: PerformanceModel) -> Mapping[str, np.ndarray]:
-    return {name: np.array([value]) for name, value in model.origin.machine.items()}

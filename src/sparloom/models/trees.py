@@ -1,8 +1,6 @@
-"""What a model reads of a configuration on a pattern: its walk, in logarithms, beside sizes and statistics.
+"""Cost models without deep learning: gradient-boosted trees, and a Gaussian process for very few labels.
 
-Gradient-boosted trees on numbers that describe a configuration on a matrix: a cost model without deep learning.
-
-A Gaussian process on what configurations meet on matrices: a cost model for very few labels.
+`walk_features` and `pattern_features` describe a configuration on a matrix for them.
 """
 
 import copy
@@ -26,97 +24,99 @@ from sparloom.sparse import STATISTICS, WALK_STATISTICS, WALKS, Pattern, signed_
 
 __all__ = ["GENERAL", "SPECIFIC", "GaussianProcess", "Trees", "walk_features"]
 
-ELEMENT = 4  # bytes of a dense element
-LEAST = 1e-3  # of a ratio, before its logarithm is taken
+ELEMENT_BYTES = 4  # of a dense element
+MIN_RATIO = 1e-3  # added to ratios before the logarithm
+GRADES = 32  # relevance levels of the ranking objective
+LISTED = 4096  # spaces up to this size are listed completely to scale features
+EPSILON = 1e-6
 RATIOS = tuple(name for name in WALK_STATISTICS if name.startswith(("private_", "shared_")))
 GENERAL = ("rows", "cols", "nnz", "row_mean", "row_cv", "col_cv", "bandwidth_mean", "runs")
-"""Of the matrix, whatever the configuration."""
+"""Features of the matrix, equal for all configurations."""
 SPECIFIC = (
     "row_panel", "column_panel", "slice", "phased", "reordered", "row_panels", "column_panels", "panel_nonzeros",
     "panels_per_lane", "tile_cv", "tile_columns", "tile_rows", "tile_nonzeros", "wave_columns", "imbalance",
     "phase_imbalance", "set", "phase_set", "tile_set", "column_set", "waits", *RATIOS, "own",
 )  # fmt: skip
-"""Of the configuration on the matrix; "own" stands for the platform's own parameters, however many."""
+"""Features of a configuration on a matrix; "own" stands for all hardware-specific parameters."""
 
 
 def walk_features(
-    view: MatrixFeatures, configs: Sequence[Config], space: ConfigSpace
+    matrix: MatrixFeatures, configs: Sequence[Config], space: ConfigSpace
 ) -> Float[np.ndarray, "configs features"]:
-    """Describe configurations on a matrix.
+    """Describe how configurations walk over a matrix.
 
-    Nothing is said of the target but how many lanes it has: sets are in bytes, not in shares of a cache.
+    The only property of the target is its number of lanes: working sets are in bytes, not in shares of a cache.
 
     Returns:
-        Columns named by SPECIFIC (logarithms to base 2, but for flags and the platform's own codes): tile sizes;
-        how many row and column panels the matrix has, nonzeros of a row panel, row panels per lane; statistics of tiles
-        (see `tile_statistics`): variation of nonzeros, distinct columns and rows per nonzero, nonzeros; imbalance of
-        lanes, with waiting if the walk is phased, and what waiting would add; bytes of dense rows that are in use at a
-        time, in a phase, in a tile, in all; how often lanes wait, per nonzero; miss ratios. Then columns named by
-        GENERAL, equal in all rows: statistics of the matrix, signed logarithms.
+        Columns named by SPECIFIC, logarithms to base 2 except for flags and hardware-specific codes: tile sizes;
+        numbers of row and column panels, nonzeros of a row panel, row panels per lane; statistics of tiles (see
+        `tile_statistics`): variation of nonzeros, distinct columns and rows per nonzero, nonzeros; imbalance of lanes
+        (with waiting if the walk is phased) and the part due to waiting; bytes of dense rows in use at a time, in a
+        phase, in a tile, in total; waits per nonzero; miss ratios. Then columns named by GENERAL, equal in all rows:
+        statistics of the matrix as signed logarithms.
 
     Raises:
-        Unsupported: the space describes no walks, or a walk that is not among WALKS.
+        Unsupported: the space has no walks, or a walk outside WALKS.
     """
-    bound = space.bind(view.shape)
+    bound = space.bind(matrix.shape)
     walks = [bound.walk(config) for config in configs]
-    missing = [walk for walk in walks if walk not in view.walks]
+    missing = [walk for walk in walks if walk not in matrix.walks]
     if missing:
-        raise Unsupported(f"{missing[0]} of space {space.name} is not among the walks that are described of a pattern: "
-                          f"{WALKS}; choose model=cognate or model=trees")
-    table = np.array([view.walks[walk] for walk in walks], np.float64).reshape(len(walks), len(WALK_STATISTICS))
-    met = dict(zip(WALK_STATISTICS, table.T, strict=True))
+        raise Unsupported(f"{missing[0]} of space {space.name} is not among the walks with statistics: {WALKS}; "
+                          "choose model=cognate or model=trees")
+    table = np.array([matrix.walks[walk] for walk in walks], np.float64).reshape(len(walks), len(WALK_STATISTICS))
+    stats = dict(zip(WALK_STATISTICS, table.T, strict=True))
     reordered, row_panel, column_panel, phased, dense = np.array(walks, np.float64).reshape(-1, 5).T
     own = np.array([bound.heterogeneous(config) for config in configs], np.float64)
-    numbers = np.array([view.statistics[name] for name in GENERAL])
-    columns = _specific(view, met, row_panel, column_panel, phased, dense, op=space.op)
+    numbers = np.array([matrix.statistics[name] for name in GENERAL])
+    columns = _specific(matrix, stats, row_panel, column_panel, phased, dense, op=space.op)
     columns |= {"reordered": reordered, "own": own}
     general = np.broadcast_to(signed_logarithm(numbers), (len(configs), numbers.size))
     return np.column_stack([*(columns[name] for name in SPECIFIC), general])
 
 
 def _specific(
-    view: MatrixFeatures, met: Mapping[str, np.ndarray], row_panel: np.ndarray, column_panel: np.ndarray,
+    matrix: MatrixFeatures, stats: Mapping[str, np.ndarray], row_panel: np.ndarray, column_panel: np.ndarray,
     phased: np.ndarray, dense: np.ndarray, *, op: str,
 ) -> dict[str, np.ndarray]:
-    rows, cols, nnz = max(1, view.shape[0]), max(1, view.shape[1]), max(1, view.nnz)
+    rows, cols, nnz = max(1, matrix.shape[0]), max(1, matrix.shape[1]), max(1, matrix.nnz)
     whole = (column_panel == 0) | (column_panel >= cols)
     height, breadth = np.minimum(row_panel, rows), np.where(whole, cols, column_panel)
     waits = (phased == 1) & ~whole
     dealt = "tile" if op == "sddmm" else "panel"
-    free, stepped = met[f"{dealt}_imbalance"], met[f"{dealt}_phase_imbalance"]
-    size = dense * ELEMENT
+    free, stepped = stats[f"{dealt}_imbalance"], stats[f"{dealt}_phase_imbalance"]
+    size = dense * ELEMENT_BYTES
     found = {
         "row_panel": height, "column_panel": breadth, "slice": dense, "row_panels": rows / height,
         "column_panels": cols / breadth, "panel_nonzeros": nnz * height / rows,
-        "panels_per_lane": np.maximum(rows / height / WALKS.lanes, 1 / WALKS.lanes), "tile_cv": 1 + met["tile_cv"],
-        "tile_columns": np.maximum(met["tile_columns"], 1 / nnz), "tile_rows": np.maximum(met["tile_rows"], 1 / nnz),
-        "tile_nonzeros": nnz / np.maximum(1, met["tiles"]), "wave_columns": np.maximum(met["wave_columns"], 1 / nnz),
+        "panels_per_lane": np.maximum(rows / height / WALKS.lanes, 1 / WALKS.lanes), "tile_cv": 1 + stats["tile_cv"],
+        "tile_columns": np.maximum(stats["tile_columns"], 1 / nnz),
+        "tile_rows": np.maximum(stats["tile_rows"], 1 / nnz),
+        "tile_nonzeros": nnz / np.maximum(1, stats["tiles"]),
+        "wave_columns": np.maximum(stats["wave_columns"], 1 / nnz),
         "imbalance": np.where(waits, stepped, free), "phase_imbalance": stepped / free,
-        "set": 1 + np.where(waits, met["wave_tile_set"], met["wave_set"]) * size,
-        "phase_set": 1 + np.where(waits, met["phase_set"], cols) * size, "tile_set": 1 + met["tile_set"] * size,
-        "column_set": cols * size, "waits": 1 + np.where(waits, met["phases"], 0) / nnz * 1e4,
-        **{name: met[name] + LEAST for name in RATIOS},
+        "set": 1 + np.where(waits, stats["wave_tile_set"], stats["wave_set"]) * size,
+        "phase_set": 1 + np.where(waits, stats["phase_set"], cols) * size, "tile_set": 1 + stats["tile_set"] * size,
+        "column_set": cols * size, "waits": 1 + np.where(waits, stats["phases"], 0) / nnz * 1e4,
+        **{name: stats[name] + MIN_RATIO for name in RATIOS},
     }
     return {name: np.log2(values) for name, values in found.items()} | {"phased": waits.astype(float)}
 
 
-GRADES = 32  # relevance levels of the ranking objective
-
-
 class Trees:
-    """Average several LightGBM models, each grown on another sample of the same rows.
+    """Average several LightGBM models, each trained on another sample of the same rows.
 
     Args:
-        features: values and extents of the configuration beside statistics of the pattern ("pattern"), or what the
-            configuration meets on it ("walk", see `walk_features`).
-        objective: regress log seconds relative to the matrix's mean ("log"), or per nonzero ("level"), or rank within
-            each matrix ("rank").
-        bags: models that are averaged.
-        rounds: trees per model.
-        learning_rate, leaves, rows_per_leaf, ridge: of each model.
-        row_share, column_share: drawn for every tree.
-        threads: of LightGBM.
-        seed: of all draws.
+        features: "pattern" reads values and extents of the configuration and statistics of the pattern, "walk" reads
+            `walk_features`.
+        objective: regression of log seconds relative to the matrix's mean ("log") or per nonzero ("level"), or ranking
+            within each matrix ("rank").
+        bags: number of models.
+        rounds: number of trees per model.
+        learning_rate, leaves, rows_per_leaf, ridge: settings of each model.
+        row_share, column_share: share of rows and columns drawn for every tree.
+        threads: number of LightGBM's threads.
+        seed: seed of all draws.
     """
 
     def __init__(
@@ -135,9 +135,9 @@ class Trees:
         threads: int,
         seed: int,
     ) -> None:
-        for name, given, known in (("features", features, FEATURES), ("objective", objective, OBJECTIVES)):
-            if given not in known:
-                raise ValueError(f"{name}={given!r} is not one of {', '.join(known)}")
+        for name, value, known in (("features", features, FEATURES), ("objective", objective, OBJECTIVES)):
+            if value not in known:
+                raise ValueError(f"{name}={value!r} is not one of {', '.join(known)}")
         self.features = features
         self.objective, self.bags, self.rounds, self.seed = objective, bags, rounds, seed
         self.parameters: dict[str, Any] = {
@@ -150,19 +150,19 @@ class Trees:
         self._models: list[lightgbm.Booster] = []
 
     def with_seed(self, seed: int) -> "Trees":
-        """Fix what is random in growing."""
-        made = copy.copy(self)
-        made.seed = seed
-        return made
+        """Return a copy with another seed."""
+        model = copy.copy(self)
+        model.seed = seed
+        return model
 
     def with_prior(self, prior: CostModel) -> "Trees":
-        """Let the score of a model that has learned elsewhere be one more number of every configuration."""
-        made = copy.copy(self)
-        made._prior = prior
-        return made
+        """Return a copy that reads the score of a model trained on other data as an additional feature."""
+        model = copy.copy(self)
+        model._prior = prior
+        return model
 
     def fit(self, labels: pd.DataFrame, *, space: ConfigSpace, matrices: Mapping[str, MatrixFeatures]) -> "Trees":
-        """Learn from columns matrix, config, seconds and the matrices' statistics; returns a new model."""
+        """Fit a new model to labels with the columns matrix, config and seconds."""
         features, targets, groups = [], [], []
         for name, rows in labels.groupby("matrix", sort=True, observed=True):
             configs = [Config.parse(space.name, key) for key in rows["config"]]
@@ -172,25 +172,25 @@ class Trees:
             groups.append(len(rows))
         fitted = copy.copy(self)
         fitted._space = space
-        fitted._models = [self._grow(np.concatenate(features), np.concatenate(targets), groups, bag)
+        fitted._models = [self._train(np.concatenate(features), np.concatenate(targets), groups, bag)
                           for bag in range(self.bags)]
         return fitted
 
     def score(self, matrix: Pattern | MatrixFeatures, configs: Sequence[Config]) -> Float[np.ndarray, " configs"]:
         if self._space is None:
-            raise ValueError("these trees were not grown yet: call fit")
+            raise ValueError("these trees are not fitted: call fit")
         features = self._describe(as_features(matrix), configs, self._space)
         scores = np.mean([model.predict(features, num_threads=self.parameters["num_threads"])
                           for model in self._models], axis=0)
         return -scores if self.objective == "rank" else scores
 
-    def _describe(self, view: MatrixFeatures, configs: Sequence[Config], space: ConfigSpace) -> np.ndarray:
-        features = FEATURES[self.features](view, configs, space)
+    def _describe(self, matrix: MatrixFeatures, configs: Sequence[Config], space: ConfigSpace) -> np.ndarray:
+        features = FEATURES[self.features](matrix, configs, space)
         if self._prior is None:
             return features
-        return np.column_stack([features, _prior_scores(self._prior, view, configs, space)])
+        return np.column_stack([features, _prior_scores(self._prior, matrix, configs, space)])
 
-    def _grow(self, features: np.ndarray, targets: np.ndarray, groups: list[int], bag: int) -> lightgbm.Booster:
+    def _train(self, features: np.ndarray, targets: np.ndarray, groups: list[int], bag: int) -> lightgbm.Booster:
         ranking = self.objective == "rank"
         data = lightgbm.Dataset(features, targets, group=groups if ranking else None, free_raw_data=True)
         objective = {"objective": "lambdarank", "label_gain": list(range(GRADES))} if ranking else {"objective": "l2"}
@@ -198,42 +198,42 @@ class Trees:
 
 
 def pattern_features(
-    view: MatrixFeatures, configs: Sequence[Config], space: ConfigSpace
+    matrix: MatrixFeatures, configs: Sequence[Config], space: ConfigSpace
 ) -> Float[np.ndarray, "configs features"]:
-    """Describe each configuration on a matrix: values, extents, tiles, flags, then the matrix's statistics."""
-    bound = space.bind(view.shape)
+    """Describe configurations on a matrix: values, extents, tiles, flags, then statistics of the matrix."""
+    bound = space.bind(matrix.shape)
     shared, codes = bound.vectors(configs)
-    places = [{value: place for place, value in enumerate(parameter.values)} for parameter in space.parameters]
-    values = np.array([[place[value] for place, (_, value) in zip(places, config.values, strict=True)]
-                       for config in configs], np.float64).reshape(len(configs), len(places))
+    indices = [{value: index for index, value in enumerate(parameter.values)} for parameter in space.parameters]
+    values = np.array([[index[value] for index, (_, value) in zip(indices, config.values, strict=True)]
+                       for config in configs], np.float64).reshape(len(configs), len(indices))
     extents = shared[:, 49:] * 16
-    sizes = np.log2(np.maximum(1, [*view.shape, view.nnz]))
+    sizes = np.log2(np.maximum(1, [*matrix.shape, matrix.nnz]))
     tiles = np.maximum(0, sizes[:2] - extents[:, :2])
     derived = np.column_stack([extents, tiles, sizes[2] - tiles[:, 0], sizes[2] - tiles.sum(axis=1)])
-    numbers = signed_logarithm(np.array([view.statistics[name] for name in STATISTICS]))
+    numbers = signed_logarithm(np.array([matrix.statistics[name] for name in STATISTICS]))
     return np.concatenate([values, derived, codes, np.broadcast_to(numbers, (len(configs), numbers.size))], axis=1)
 
 
 def _prior_scores(
-    prior: CostModel, view: MatrixFeatures, configs: Sequence[Config], space: ConfigSpace
+    prior: CostModel, matrix: MatrixFeatures, configs: Sequence[Config], space: ConfigSpace
 ) -> Float[np.ndarray, " configs"]:
-    """Scores in standard deviations from their mean over the whole space, which compares across matrices."""
+    """Scores as standard deviations from the mean over the whole space, comparable across matrices."""
     whole = list(space)
-    scores = prior.score(view, whole)
+    scores = prior.score(matrix, whole)
     scaled = dict(zip(whole, (scores - scores.mean()) / max(scores.std(), np.finfo(np.float32).tiny), strict=True))
     return np.array([scaled[config] for config in configs])
 
 
-def _level(logs: np.ndarray, view: MatrixFeatures) -> np.ndarray:
-    return logs - np.log(max(1, view.nnz))
+def _level(logs: np.ndarray, matrix: MatrixFeatures) -> np.ndarray:
+    return logs - np.log(max(1, matrix.nnz))
 
 
-def _relative(logs: np.ndarray, view: MatrixFeatures) -> np.ndarray:
+def _relative(logs: np.ndarray, matrix: MatrixFeatures) -> np.ndarray:
     return logs - logs.mean()
 
 
-def _grades(logs: np.ndarray, view: MatrixFeatures) -> np.ndarray:
-    """Relevance by rank: the fastest GRADES - 1, the slowest 0."""
+def _grades(logs: np.ndarray, matrix: MatrixFeatures) -> np.ndarray:
+    """Relevance by rank: GRADES - 1 for the fastest, 0 for the slowest."""
     order = np.argsort(np.argsort(-logs, kind="stable"), kind="stable")
     return order * GRADES // len(logs)
 
@@ -242,17 +242,13 @@ FEATURES = {"pattern": pattern_features, "walk": walk_features}
 OBJECTIVES = {"log": _relative, "level": _level, "rank": _grades}
 
 
-LISTED = 4096  # configurations of a space that is listed whole to scale features
-TINY = 1e-6
-
-
 class GaussianProcess:
-    """Log seconds per nonzero: a linear part, a smooth part, noise; their sizes are fitted by likelihood.
+    """Model log seconds per nonzero as a linear part, a smooth part and noise, weighted by maximum likelihood.
 
-    Features are `walk_features`, centred and scaled over all configurations on the labelled matrices.
+    Reads `walk_features`, standardised over all configurations on the labelled matrices.
 
     Args:
-        smoothness: of the Matern kernel; 2.5 means twice differentiable.
+        smoothness: nu of the Matern kernel; 2.5 means twice differentiable.
     """
 
     def __init__(self, *, smoothness: float) -> None:
@@ -260,37 +256,37 @@ class GaussianProcess:
         self._space: ConfigSpace | None = None
 
     def with_seed(self, seed: int) -> "GaussianProcess":
-        """Nothing is random."""
+        """Return the model: nothing is random."""
         return self
 
     def fit(
         self, labels: pd.DataFrame, *, space: ConfigSpace, matrices: Mapping[str, MatrixFeatures]
     ) -> "GaussianProcess":
-        """Learn from columns matrix, config, seconds and the matrices' views; returns a new model."""
+        """Fit a new model to labels with the columns matrix, config and seconds."""
         features, targets, everything = [], [], []
         for name, rows in labels.groupby("matrix", sort=True, observed=True):
-            view = matrices[str(name)]
+            matrix = matrices[str(name)]
             configs = [Config.parse(space.name, key) for key in rows["config"]]
-            features.append(walk_features(view, configs, space))
-            targets.append(np.log(rows["seconds"].to_numpy(np.float64)) - np.log(max(1, view.nnz)))
-            everything.append(walk_features(view, list(space) if len(space) <= LISTED else configs, space))
+            features.append(walk_features(matrix, configs, space))
+            targets.append(np.log(rows["seconds"].to_numpy(np.float64)) - np.log(max(1, matrix.nnz)))
+            everything.append(walk_features(matrix, list(space) if len(space) <= LISTED else configs, space))
         fitted = GaussianProcess(smoothness=self.smoothness)
-        seen, target = np.concatenate(everything), np.concatenate(targets)
-        fitted._space, fitted._mean, fitted._scale = space, seen.mean(axis=0), seen.std(axis=0) + TINY
-        fitted._regression = GaussianProcessRegressor(self._kernel(seen.shape[1]), alpha=TINY)
+        scaled_over, target = np.concatenate(everything), np.concatenate(targets)
+        fitted._space, fitted._mean, fitted._scale = space, scaled_over.mean(axis=0), scaled_over.std(axis=0) + EPSILON
+        fitted._regression = GaussianProcessRegressor(self._kernel(scaled_over.shape[1]), alpha=EPSILON)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # a size at its bound is an answer, too
+            warnings.simplefilter("ignore", ConvergenceWarning)  # a weight at its bound is fine
             fitted._regression.fit((np.concatenate(features) - fitted._mean) / fitted._scale, target - target.mean())
         return fitted
 
     def score(self, matrix: Pattern | MatrixFeatures, configs: Sequence[Config]) -> Float[np.ndarray, " configs"]:
         if self._space is None:
-            raise ValueError("this Gaussian process was not fitted yet: call fit")
+            raise ValueError("this Gaussian process is not fitted: call fit")
         features = walk_features(as_features(matrix), configs, self._space)
         return self._regression.predict((features - self._mean) / self._scale)
 
     def _kernel(self, features: int) -> Kernel:
-        reach = np.sqrt(features)  # typical distance of two points that are scaled to unit variance
+        reach = np.sqrt(features)  # typical distance of two standardised points
         smooth = Matern(length_scale=reach, length_scale_bounds=(0.2 * reach, 20 * reach), nu=self.smoothness)
         linear = DotProduct(sigma_0=1.0, sigma_0_bounds="fixed")
         return (ConstantKernel(1.0, (1e-2, 1e2)) * smooth + ConstantKernel(0.3, (1e-3, 1e2)) * linear

@@ -181,5 +181,5 @@ def test_source_without_a_file_says_how_to_give_one(source: CsvSamples, tmp_path
 
 def test_manifest_without_matrices_is_refused(source: CsvSamples, tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text("{}")
-    with pytest.raises(SchemaError, match='a manifest has the entry "matrices"'):
+    with pytest.raises(SchemaError, match='a manifest needs the entry "matrices"'):
         source.split()

@@ -72,7 +72,7 @@ def test_a_damaged_file_is_told_by_what_the_store_lists(clone: Path) -> None:
     verify_stored(clone / "data", path)
     path.chmod(0o644)
     path.write_text("firsd")
-    with pytest.raises(SchemaError, match=r"a\.txt is damaged .*: bring it back by `dvc pull --force`"):
+    with pytest.raises(SchemaError, match=r"a\.txt is damaged .*: restore it with `dvc pull --force`"):
         verify_stored(clone / "data", path)
     path.write_text("made anew here")
     verify_stored(clone / "data", path)
@@ -90,7 +90,7 @@ def test_changed_files_are_kept_with_a_warning(clone: Path, caplog: pytest.LogCa
     with caplog.at_level(logging.WARNING, logger="sparloom.data"):
         ensure_data(clone / "data")
     assert (clone / "data" / "samples" / "a.txt").read_text() == "mine"
-    assert "data/ is not what data.dvc says and was left as it is" in caplog.text
+    assert "data/ differs from the version of data.dvc and was not changed" in caplog.text
 
 
 def test_newer_pointer_brings_newer_data(origin: Path, clone: Path) -> None:

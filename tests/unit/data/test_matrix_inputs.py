@@ -92,7 +92,7 @@ def test_file_reads_back(tmp_path: Path) -> None:
 
 def test_nothing_is_opened_before_the_first_access(tmp_path: Path) -> None:
     inputs = MatrixInputs.read(tmp_path / "absent.npz")
-    with pytest.raises(SchemaError, match="does not hold featurizer inputs"):
+    with pytest.raises(SchemaError, match="does not contain featurizer inputs"):
         inputs["g/a"]
 
 
@@ -105,7 +105,7 @@ def test_absent_matrix_names_the_experiment() -> None:
 
 def test_objects_are_not_unpickled(tmp_path: Path) -> None:
     np.savez(tmp_path / "i.npz", format=np.array(1), names=np.array([{"a": 1}], dtype=object))
-    with pytest.raises(SchemaError, match=r"does not hold featurizer inputs \(Object arrays cannot be loaded"):
+    with pytest.raises(SchemaError, match=r"does not contain featurizer inputs \(Object arrays cannot be loaded"):
         len(MatrixInputs.read(tmp_path / "i.npz"))
 
 

@@ -127,7 +127,7 @@ def test_tiny_parts_fit_together() -> None:
 
 
 def test_unknown_platform_of_tiny_samples_is_refused() -> None:
-    with pytest.raises(ValueError, match="tiny samples know the platforms cpu, cuda, spade, not abacus"):
+    with pytest.raises(ValueError, match="tiny samples support the platforms cpu, cuda, spade, not abacus"):
         TINY.table("abacus", "", "spmm")
 
 

@@ -116,7 +116,7 @@ def test_measured_noise_raises_the_spread_of_its_matrix(sample: Make) -> None:
     {"op": "sddmm"}, {"platform": "spade"}, {"preset": "fast"}, {"width": 128}, {"kind": "simulated"}])
 def test_labels_of_mixed_rows_are_refused(sample: Make, change: dict) -> None:
     name = next(iter(change))
-    with pytest.raises(SchemaError, match=f"times of different {name} do not compare .*: filter the table"):
+    with pytest.raises(SchemaError, match=f"times of different {name} are not comparable .*: filter the table"):
         SampleTable.of([sample(), sample(**change)]).labels()
 
 
@@ -149,7 +149,7 @@ def test_validate_names_the_row(sample: Make) -> None:
 
 def test_other_columns_are_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"op": ["spmm"], "time": [1.0]}), tmp_path / "t.parquet")
-    with pytest.raises(SchemaError, match="is no sample table: its metadata is missing"):
+    with pytest.raises(SchemaError, match="is not a sample table: its metadata is missing"):
         SampleTable.read(tmp_path / "t.parquet")
     with pytest.raises(SchemaError, match=r"missing columns \['platform'.*unknown columns \['time'\]"):
         SampleTable(pa.table({"op": ["spmm"], "time": [1.0]}))

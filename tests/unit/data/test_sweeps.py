@@ -38,10 +38,10 @@ def test_a_problem_is_complete_when_what_ran_once_ran_always():
 
 def test_presets_are_not_mixed():
     table = SampleTable.concat([TABLE, SampleTable.of([sample("a", "tile=1", 0, 1.0, preset="t2")])])
-    with pytest.raises(SchemaError, match=r"times of different preset do not compare \(t1, t2\): filter the"):
+    with pytest.raises(SchemaError, match=r"times of different preset are not comparable \(t1, t2\): filter the"):
         Sweeps.of(table, ["tile=1"])
 
 
 def test_a_table_of_another_space_is_refused():
-    with pytest.raises(SchemaError, match="no row is of one of the 1 configurations, such as tile=7: the space has"):
+    with pytest.raises(SchemaError, match="no row has one of the 1 configurations, such as tile=7: the space has"):
         Sweeps.of(TABLE, ["tile=7"])

@@ -13,7 +13,7 @@ import pytest
 import torch
 from kept_files import kept_files, text_of
 
-from sparloom.baselines import SPARSE_PEERS, gathered_bytes
+from sparloom.baselines import SPARSE_BASELINES, gathered_bytes
 from sparloom.errors import Unsupported
 from sparloom.experiments import BenchDispatch, PolicyVariant
 from sparloom.experiments.autosage import BoundMethod, DispatchCase, ReferenceRows, bench_dispatch, check_own
@@ -47,22 +47,22 @@ def ones(rows=70, cols=50):
     return SparseMatrix(pattern, np.ones(pattern.nnz, np.float32))
 
 
-@pytest.mark.parametrize(("op", "name"), [(op, name) for op, peers in SPARSE_PEERS.items() for name in peers])
+@pytest.mark.parametrize(("op", "name"), [(op, name) for op, peers in SPARSE_BASELINES.items() for name in peers])
 def test_peers_compute_what_we_do(op, name):
     operands = OPS[op].operands(ones(), 24, seed=0)
     try:
-        call = SPARSE_PEERS[op][name](operands, 1)
+        call = SPARSE_BASELINES[op][name](operands, 1)
     except Unsupported as error:
         pytest.skip(str(error))
     expected = CpuKernels(1, 24).run(OPS[op], operands, CpuKernels(1, 24).baseline(OPS[op], None))
     assert_rows_close(np.asarray(call()), expected, OPS[op], operands)
 
 
-@pytest.mark.parametrize(("op", "name"), [(op, name) for op, peers in SPARSE_PEERS.items() for name in peers])
+@pytest.mark.parametrize(("op", "name"), [(op, name) for op, peers in SPARSE_BASELINES.items() for name in peers])
 def test_peers_that_are_said_to_make_their_results_do_and_others_write_to_one_array(op, name):
     operands = OPS[op].operands(ones(), 24, seed=0)
     try:
-        call = SPARSE_PEERS[op][name](operands, 1)
+        call = SPARSE_BASELINES[op][name](operands, 1)
     except Unsupported as error:
         pytest.skip(str(error))
     first, second = np.asarray(call()), np.asarray(call())
@@ -139,7 +139,7 @@ def test_every_step_is_written_and_reduced(tmp_path, caplog):
     scored, decided, candidates = (pd.read_parquet(out / f"{name}.parquet")
                                    for name in ("per_case", "decisions", "candidates"))
     assert scored.groupby("op")["matrix"].nunique().to_dict() == {"spmm": 2, "sddmm": 2, "attention": 2}
-    for op, peers in SPARSE_PEERS.items():
+    for op, peers in SPARSE_BASELINES.items():
         methods = set(scored.loc[(scored["op"] == op) & scored["median"].notna(), "method"])
         assert methods >= {"sparloom", "sparloom_new", "sparloom_plain", *peers} - {"mkl"}
     assert (decided["calls"] == 1).all()
@@ -233,7 +233,7 @@ def test_a_peer_that_fails_is_noted_and_the_others_are_timed(tmp_path, monkeypat
     def broken(operands, threads):
         raise error("no memory")
 
-    monkeypatch.setattr(dispatch_score, "SPARSE_PEERS", {"spmm": {**SPARSE_PEERS["spmm"], "torch": broken}})
+    monkeypatch.setattr(dispatch_score, "SPARSE_BASELINES", {"spmm": {**SPARSE_BASELINES["spmm"], "torch": broken}})
     case, bench_of = DispatchCase("spmm", "a", 8), scoring(tmp_path)
     bench_of.decide(case, ones())
     rows = {row["method"]: row for row in bench_of.score(case, ones())}
@@ -243,7 +243,7 @@ def test_a_peer_that_fails_is_noted_and_the_others_are_timed(tmp_path, monkeypat
 
 def test_what_gathering_holds_at_once_is_counted():
     operands = OPS["sddmm"].operands(ones(), 1 << 15, seed=0)
-    held = peak_bytes(SPARSE_PEERS["sddmm"]["gather_dot"](operands, 1))
+    held = peak_bytes(SPARSE_BASELINES["sddmm"]["gather_dot"](operands, 1))
     assert held == pytest.approx(gathered_bytes(operands), rel=0.2)
 
 

@@ -11,7 +11,7 @@ from emulated_gpu import SharedMemory, WallClock
 
 from sparloom.errors import Unsupported
 from sparloom.experiments import BenchDispatchCuda
-from sparloom.experiments.autosage import SPARSE_DEVICE_PEERS, DeviceDispatchBench
+from sparloom.experiments.autosage import CUDA_BASELINES, CudaDispatchBench
 from sparloom.experiments.autosage import bench_dispatch as bench_dispatch_cuda
 from sparloom.experiments.autosage import cuda_cases as dispatch_device
 from sparloom.measure import TimingProtocol
@@ -55,8 +55,8 @@ def _without_cupy(tmp_path_factory):
         patch.setattr(dispatch_device, "CALLS", 2)
         for module in (bench_dispatch_cuda, tensor_backends):
             patch.setattr(module, "CUDA_SPARSE_LIBRARIES", there)
-        patch.setattr(dispatch_device, "SPARSE_DEVICE_PEERS", {
-            op: {name: SPARSE_DEVICE_PEERS[op][name] for name in names} for op, names in THERE.items()})
+        patch.setattr(dispatch_device, "CUDA_BASELINES", {
+            op: {name: CUDA_BASELINES[op][name] for name in names} for op, names in THERE.items()})
         yield
 
 
@@ -101,7 +101,7 @@ def test_metrics_are_of_all_graph_by_graph_and_of_every_width(done):
 
 def test_a_killed_run_goes_on_where_it_was(gpu, tmp_path, monkeypatch):
     asked = []
-    rows = DeviceDispatchBench.rows
+    rows = CudaDispatchBench.rows
 
     def once(self, case, matrix):
         asked.append(case.key)
@@ -109,7 +109,7 @@ def test_a_killed_run_goes_on_where_it_was(gpu, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return rows(self, case, matrix)
 
-    monkeypatch.setattr(DeviceDispatchBench, "rows", once)
+    monkeypatch.setattr(CudaDispatchBench, "rows", once)
     given = bench(tmp_path, gpu, ops={"spmm": [8], "sddmm": [8]})
     with pytest.raises(KeyboardInterrupt):
         given.run(tmp_path)
@@ -122,8 +122,8 @@ def test_peers_that_are_too_large_or_wrong_are_told(gpu, tmp_path, monkeypatch):
     corpus = AutosageCorpus(2e-4, ["erdos_renyi"])
     (entry,) = corpus.entries()
     needed = 8 * 8 * 2 * entry.rows + 24 * entry.nnz  # by the case, less than two arrays (nnz, width)
-    gather = SPARSE_DEVICE_PEERS["sddmm"]["torch_gather"]
-    monkeypatch.setattr(dispatch_device, "SPARSE_DEVICE_PEERS", {"sddmm": {
+    gather = CUDA_BASELINES["sddmm"]["torch_gather"]
+    monkeypatch.setattr(dispatch_device, "CUDA_BASELINES", {"sddmm": {
         "torch_gather": gather, "wrong": lambda operands: lambda: gather(operands)() + 1,
         "short": lambda operands: lambda: operands.dense["B"][:, 0]}})
     bench(tmp_path, gpu, corpus=corpus, ops={"sddmm": [8]}, memory_bytes=needed).run(tmp_path)

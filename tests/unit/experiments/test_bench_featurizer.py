@@ -8,7 +8,7 @@ import pytest
 import torch
 from small import SMALL
 
-from sparloom.experiments.cognate import patterns, shares
+from sparloom.experiments.cognate import draw_patterns, peak_shares
 
 GENERATED = ("banded", "scattered", "power")
 
@@ -44,7 +44,7 @@ def test_shares_are_medians_over_inputs_of_medians_over_rounds():
     rows = [{"inputs": kind, "name": name, "sites": sites, "gflop": gflop, "seconds": seconds,
              "processor_seconds": seconds / 2 if kind == "sgemm" else seconds}
             for (kind, name, sites, gflop), taken in rounds.items() for seconds in taken]
-    assert shares(pd.DataFrame(rows)) == {
+    assert peak_shares(pd.DataFrame(rows)) == {
         "sgemm_gflops": 8.0,
         "real/matrices": 2.0, "real/sites": 15.0, "real/gflop_per_pass": 1.5, "real/gflops": 1.5,
         "real/share_of_peak": 1.5 / 8, "real/share_of_peak_least": 1 / 8, "real/share_of_peak_processor": 1.5 / 16,
@@ -54,7 +54,7 @@ def test_shares_are_medians_over_inputs_of_medians_over_rounds():
 
 
 def test_patterns_have_distinct_sites_in_row_major_order():
-    for name, coords in patterns(200, seed=0).items():
+    for name, coords in draw_patterns(200, seed=0).items():
         assert 0 < len(coords) <= 200, name
         np.testing.assert_array_equal(np.unique(coords, axis=0), coords, err_msg=name)
         assert coords.min() >= 0, name

@@ -50,5 +50,5 @@ def test_a_result_that_is_wrong_or_not_written_stops_the_bench(op, spoil, build,
         own()
         spoil(problem.result)
 
-    with pytest.raises(AssertionError, match=r"^own computes something else than the oracle"):
+    with pytest.raises(AssertionError, match=r"^the result of own differs from the oracle"):
         task._timed(replace(problem, calls={"own": wrong}))

@@ -9,10 +9,17 @@ import pytest
 import torch
 from kernel_cache import beside_kernels
 
-from sparloom.baselines import RAGGED_PEERS, PackedInputs, Peer, attention_module, micro_batch_peers, padded
+from sparloom.baselines import (
+    RAGGED_BASELINES,
+    BoundModule,
+    PackedInputs,
+    attention_module,
+    micro_batch_baselines,
+    padded,
+)
 from sparloom.errors import Unsupported
 from sparloom.experiments import BenchRagged
-from sparloom.experiments.cora import ProductSizes, bench_ragged, prepare_peers, triangular_methods
+from sparloom.experiments.cora import ProductSizes, bench_ragged, prepare_baselines, triangular_methods
 from sparloom.measure import TimingProtocol
 from sparloom.ragged import LengthCorpus
 from sparloom.report import ragged_metrics
@@ -34,8 +41,8 @@ def _own_cache(tmp_path_factory):
 @pytest.fixture
 def few_peers(monkeypatch):
     """Those that nothing is compiled for."""
-    monkeypatch.setattr(bench_ragged, "PADDED_PEERS", {"padded": padded})
-    monkeypatch.setattr(bench_ragged, "RAGGED_PEERS", {"packed_loop": RAGGED_PEERS["packed_loop"]})
+    monkeypatch.setattr(bench_ragged, "PADDED_BASELINES", {"padded": padded})
+    monkeypatch.setattr(bench_ragged, "RAGGED_BASELINES", {"packed_loop": RAGGED_BASELINES["packed_loop"]})
 
 
 def bench(tmp_path, **changes) -> BenchRagged:
@@ -96,18 +103,18 @@ def test_peers_that_do_not_run_or_compute_something_else():
     def refuses(_):
         raise Unsupported("not here")
 
-    found = prepare_peers(inputs, {"padded": {"padded": padded}, "none": {"none": refuses}}, always=("padded",))
+    found = prepare_baselines(inputs, {"padded": {"padded": padded}, "none": {"none": refuses}}, always=("padded",))
     assert list(found.chosen) == ["padded"]
     right = padded(inputs)
-    wrong = Peer(right.run, lambda result: right.unpack(result) + 1)
-    with pytest.raises(AssertionError, match=r"wrong computes something else: 1\.0e"):
+    wrong = BoundModule(right.run, lambda result: right.unpack(result) + 1)
+    with pytest.raises(AssertionError, match=r"the result of wrong is wrong by 1\.0e"):
         found.check("wrong", wrong)
 
 
 def test_of_a_group_the_fastest_form_takes_part():
     inputs = PackedInputs.drawn(attention_module(16, 2, seed=0), [5, 2, 3, 9, 1, 4, 4, 2], seed=0)
-    forms = micro_batch_peers(8)
-    found = prepare_peers(inputs, {"micro_batches": forms}, always=("micro_batches",), rising=("micro_batches",))
+    forms = micro_batch_baselines(8)
+    found = prepare_baselines(inputs, {"micro_batches": forms}, always=("micro_batches",), rising=("micro_batches",))
     ((name, _),) = found.chosen.values()
     assert name in forms
     (call,) = found.calls()
@@ -121,11 +128,11 @@ def test_nobody_is_far_behind_a_group_apart(monkeypatch):
     monkeypatch.setattr("sparloom.experiments.cora.modules.time", clock)
     groups = {name: {name: partial(delayed, right, clock, seconds)}
               for name, seconds in {"kept": 0.001, "public": 0.03, "slow": 0.3}.items()}
-    assert list(prepare_peers(inputs, groups, always=()).chosen) == ["kept"]
-    found = prepare_peers(inputs, groups, always=(), apart=("kept",))
+    assert list(prepare_baselines(inputs, groups, always=()).chosen) == ["kept"]
+    found = prepare_baselines(inputs, groups, always=(), apart=("kept",))
     assert list(found.chosen) == ["kept", "public"]
     assert list(found.left_out) == ["slow"]
-    assert list(prepare_peers(inputs, groups, always=(), apart=("slow",)).chosen) == ["kept"]
+    assert list(prepare_baselines(inputs, groups, always=(), apart=("slow",)).chosen) == ["kept"]
 
 
 class Clock:
@@ -137,17 +144,17 @@ class Clock:
         return self.now
 
 
-def delayed(peer: Peer, clock: Clock, seconds: float, _) -> Peer:
+def delayed(peer: BoundModule, clock: Clock, seconds: float, _) -> BoundModule:
     def run():
         clock.now += seconds
         return peer.run()
 
-    return Peer(run, peer.unpack)
+    return BoundModule(run, peer.unpack)
 
 
 def test_a_wrong_product_is_told(monkeypatch):
     monkeypatch.setattr("sparloom.experiments.cora.products.TOLERANCE", 0.0)
-    with pytest.raises(AssertionError, match="sparloom computes something else"):
+    with pytest.raises(AssertionError, match="the result of sparloom is wrong"):
         triangular_methods(20, threads=1, seed=0)
 
 

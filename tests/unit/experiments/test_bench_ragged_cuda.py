@@ -8,7 +8,7 @@ import torch
 from emulated_gpu import EmulatedGpu, WallClock
 
 from sparloom.baselines import (
-    DEVICE_PEERS,
+    DEVICE_BASELINES,
     PackedInputs,
     attention_module,
     encoder_layer,
@@ -38,8 +38,9 @@ def few(monkeypatch):
     """A small module, and peers that nothing is compiled for."""
     monkeypatch.setattr(bench_ragged_cuda, "attention_module", lambda *, seed: attention_module(16, 2, seed=seed))
     monkeypatch.setattr(bench_ragged_cuda, "device_module", lambda part, inputs, gpu, device: sdpa(inputs))  # see below
-    monkeypatch.setattr(bench_ragged_cuda, "PADDED_PEERS", {"padded": padded})
-    monkeypatch.setattr(bench_ragged_cuda, "DEVICE_PEERS", {name: DEVICE_PEERS[name] for name in ("sdpa", "varlen")})
+    monkeypatch.setattr(bench_ragged_cuda, "PADDED_BASELINES", {"padded": padded})
+    monkeypatch.setattr(bench_ragged_cuda, "DEVICE_BASELINES",
+                        {name: DEVICE_BASELINES[name] for name in ("sdpa", "varlen")})
 
 
 def test_every_part_is_checked_timed_and_reduced(tmp_path, few, monkeypatch):

@@ -100,7 +100,7 @@ def test_no_matrix_at_all_is_refused(build, trained, files_of_tiny, tmp_path):
 def test_another_version_of_a_matrix_is_refused(build, trained, tmp_path):
     other = Pattern.from_coo(np.arange(9), np.arange(9), (9, 9))
     write_mirror(tmp_path, {**SAMPLES._patterns, TEST[0]: other})
-    with pytest.raises(ValueError, match=f"{TEST[0]}.tar.gz has another pattern than {TEST[0]} had when it was samp"):
+    with pytest.raises(ValueError, match=f"{TEST[0]}.tar.gz differs from that of {TEST[0]} when it was sampled"):
         bench(build, trained, tmp_path, f"task.matrices=[{TEST[0]}]").run(tmp_path)
 
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from sparloom.experiments import ChooseKernels
-from sparloom.experiments.autosage import OPS
+from sparloom.experiments.autosage import OPERATIONS
 from sparloom.measure import TimingProtocol
 from sparloom.platforms import CpuKernels
 from sparloom.report import portfolio_metrics
@@ -29,7 +29,7 @@ def test_every_kernel_is_timed_and_some_are_chosen(tmp_path):
     assert set(chosen) == {"any", "stored"}
     assert all(name.startswith("order=natural,") for names in chosen["stored"].values() for name in names)
     for op, rows in frame.groupby("op"):
-        expected = {config.key for config in CpuKernels(1, 8).space(OPS[op](2))}
+        expected = {config.key for config in CpuKernels(1, 8).space(OPERATIONS[op](2))}
         assert (rows.groupby("matrix")["config"].agg(set) == expected).all()
         assert (rows.groupby("matrix")["safe"].sum() == 1).all()
         for lists in chosen.values():

@@ -13,7 +13,7 @@ import pytest
 
 from sparloom.data import Journal, SampleTable
 from sparloom.experiments import CollectGemm
-from sparloom.experiments.harness import own_processor
+from sparloom.experiments.harness import claim_processor
 from sparloom.measure import TimingProtocol
 from sparloom.ops import GemmShape, GemmShapes
 from sparloom.platforms import CpuKernels, GemmKernels
@@ -144,16 +144,16 @@ def test_two_processes_claim_two_processors():
     before = os.sched_getaffinity(0)
     if len(before) < 2:
         pytest.skip("one processor")
-    with own_processor() as first:
+    with claim_processor() as first:
         assert os.sched_getaffinity(0) == {first}
         os.sched_setaffinity(0, before)
-        with own_processor() as second:
+        with claim_processor() as second:
             assert first != second
     assert os.sched_getaffinity(0) == before
 
 
 def test_too_many_processes_are_refused():
-    with own_processor(), pytest.raises(RuntimeError, match="all 1 processors are claimed"), own_processor():
+    with claim_processor(), pytest.raises(RuntimeError, match="all 1 processors are claimed"), claim_processor():
         pass
 
 

@@ -9,22 +9,22 @@ import pytest
 import torch
 
 from sparloom.baselines import (
-    PADDED_PEERS,
-    RAGGED_PEERS,
+    PADDED_BASELINES,
+    RAGGED_BASELINES,
     PackedInputs,
     attention_module,
     compiled,
     document_mask,
+    encoder_baselines,
     encoder_layer,
-    encoder_peers,
+    encoder_versions,
     fast_path,
     fbgemm,
     flex,
     frozen,
     frozen_flex,
-    micro_batch_peers,
+    micro_batch_baselines,
     micro_batch_sizes,
-    module_peer_versions,
     nested,
     reference,
 )
@@ -59,7 +59,7 @@ def one_thread():
 @pytest.mark.parametrize("lengths", [RAGGED, (12,) * 4, (33,), (1,), (1, 1)], ids=str)
 def test_peers_agree_with_one_sequence_after_the_other(module, causal, lengths):
     given = inputs(module, lengths, causal=causal)
-    for name, prepare in encoder_peers(given).items():
+    for name, prepare in encoder_baselines(given).items():
         if name not in COMPILED and not (causal and name in NEVER_CAUSAL):
             try:
                 assert_agrees(prepare, given)
@@ -77,7 +77,7 @@ def test_peers_agree_with_one_sequence_after_the_other(module, causal, lengths):
 def test_compiled_peers_agree_with_one_sequence_after_the_other(module, causal):
     given = inputs(module, causal=causal)
     for name in COMPILED:
-        assert_agrees(encoder_peers(given)[name], given)
+        assert_agrees(encoder_baselines(given)[name], given)
 
 
 @pytest.mark.cc
@@ -136,17 +136,17 @@ def _dense(counts: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize(("batch", "sizes"), [(1, []), (2, []), (3, [2]), (32, [2, 4, 8, 16]), (33, [2, 4, 8, 16, 32])])
 def test_micro_batches_are_powers_of_two_below_the_batch(batch, sizes):
     assert micro_batch_sizes(batch) == sizes
-    assert list(micro_batch_peers(batch)) == [
+    assert list(micro_batch_baselines(batch)) == [
         f"{name}_{size}" for size in sizes for name in ("micro_batches", "micro_batches_fast")]
 
 
-@pytest.mark.parametrize("name", [name for name in (*PADDED_PEERS, *RAGGED_PEERS) if name not in COMPILED])
+@pytest.mark.parametrize("name", [name for name in (*PADDED_BASELINES, *RAGGED_BASELINES) if name not in COMPILED])
 def test_peers_leave_the_fast_path_as_it_was(name):
     given = inputs("encoder")
     for enabled in (False, True):
         with fast_path(enabled):
             try:
-                encoder_peers(given)[name](given).run()
+                encoder_baselines(given)[name](given).run()
             except Unsupported:
                 assert name == "fbgemm"
             assert torch.backends.mha.get_fastpath_enabled() == enabled
@@ -154,7 +154,7 @@ def test_peers_leave_the_fast_path_as_it_was(name):
 
 def test_calls_keep_no_gradient():
     given = inputs("encoder")
-    for name, prepare in encoder_peers(given).items():
+    for name, prepare in encoder_baselines(given).items():
         if name not in (*COMPILED, "fbgemm"):
             assert not prepare(given).packed().requires_grad, name
 
@@ -163,7 +163,7 @@ def test_calls_keep_no_gradient():
 def test_nested_tensors_are_not_causal(name):
     given = inputs("encoder", causal=True)
     with pytest.raises(Unsupported, match=r"no causal attention in nested|no mask with nested"):
-        encoder_peers(given)[name](given)
+        encoder_baselines(given)[name](given)
 
 
 def test_without_fbgemm_its_peer_names_the_remedy(monkeypatch):
@@ -252,4 +252,4 @@ def test_seeds_draw_the_same_module_and_leave_the_global_generator_alone():
 
 
 def test_versions_name_torch():
-    assert module_peer_versions()["torch"] == torch.__version__
+    assert encoder_versions()["torch"] == torch.__version__

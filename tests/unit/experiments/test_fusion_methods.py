@@ -6,9 +6,9 @@ import pytest
 from sparloom.errors import Unsupported
 from sparloom.experiments.fusion import (
     METHODS,
-    Bench,
     Block,
     Case,
+    FusionBench,
     Methods,
     PairCheck,
     cases,
@@ -125,7 +125,7 @@ def test_many_alike_neighbours_of_a_hub_are_not_taken_for_a_fault():
 
 @pytest.mark.cc
 def test_decisions_are_found_again_and_scored(matrix, tmp_path):
-    bench = Bench(OPS, QUICK, PlanCache(tmp_path), gemv_flops=1.0, seed=0)
+    bench = FusionBench(OPS, QUICK, PlanCache(tmp_path), gemv_flops=1.0, seed=0)
     case = Case("anchors", "rmat17", "gemm_spmm", 16, 1, ("unfused", "auto", "fused", "coarse", "scipy", "gemv"))
     decided = {row["method"]: row for row in decide(bench, case, matrix)}
     rows = {row["method"]: row for row in score(bench, case, matrix)}

@@ -5,7 +5,7 @@ import pytest
 from emulated_gpu import SharedMemory
 
 from sparloom.baselines import cuda as sparse_vendor
-from sparloom.baselines import sparse_vendors
+from sparloom.baselines import vendor_sparse
 from sparloom.ops import SDDMM, CsrAttention, SpMM, assert_close
 from sparloom.platforms import CudaPlatform
 from sparloom.platforms.cuda import DeviceOperands
@@ -25,21 +25,21 @@ def platform(tmp_path, monkeypatch) -> CudaPlatform:
 def test_algorithms_are_named_by_operation(platform):
     for op, names in ((SpMM(), ["vendor=cusparse", "vendor=cusparse_alg2"]), (SDDMM(), ["vendor=cusparse"]),
                       (CsrAttention(2), [])):
-        found = sparse_vendors(platform, op)
+        found = vendor_sparse(platform, op)
         assert [config.key for config in found] == names
         assert {config.space for config in found} <= {"vendor"}
 
 
 def test_without_cupy_there_are_none(platform, monkeypatch):
     monkeypatch.undo()
-    assert not sparse_vendors(platform, SpMM())
+    assert not vendor_sparse(platform, SpMM())
 
 
 def test_sampled_products_are_written_where_kernels_write(platform):
     there = np.random.default_rng(0).random((7, 9)) < 0.4
     pattern = Pattern.from_coo(*np.nonzero(there), there.shape)
     operands = SDDMM().operands(SparseMatrix(pattern, np.linspace(-1, 1, pattern.nnz, dtype=np.float32)), 16, seed=0)
-    (bind,) = sparse_vendors(platform, SDDMM()).values()
+    (bind,) = vendor_sparse(platform, SDDMM()).values()
     result = np.full(pattern.nnz, np.nan, np.float32)
     bind(DeviceOperands.on(platform.gpu, operands), result)()
     assert_close(result, SDDMM().oracle(operands), terms=SDDMM().terms(pattern, 16), scale=SDDMM().scale(operands))

@@ -106,7 +106,7 @@ def test_trees_are_reproducible() -> None:
 def test_trees_refuse_wrong_use() -> None:
     with pytest.raises(ValueError, match="objective='l1' is not one of log, level, rank"):
         Trees(objective="l1", **SETTINGS)
-    with pytest.raises(ValueError, match="these trees were not grown yet: call fit"):
+    with pytest.raises(ValueError, match="these trees are not fitted: call fit"):
         Trees(objective="log", **SETTINGS).score(next(iter(views().values())), list(spade()))
 
 
@@ -121,7 +121,7 @@ def test_view_of_a_pattern_equals_the_stored_one() -> None:
 
 def test_missing_statistics_are_named() -> None:
     pattern = Pattern.from_coo([0], [0], (1, 1))
-    with pytest.raises(ValueError, match="the statistics of a/b were not given: pass them to MatrixFeatures"):
+    with pytest.raises(ValueError, match="the statistics of a/b are missing: pass them to MatrixFeatures"):
         _ = MatrixFeatures.from_stored(MatrixFeatures.from_pattern(pattern, "a/b").input).statistics
 
 

@@ -46,7 +46,7 @@ def test_checkpoint_comes_back(tmp_path: Path, precision: str) -> None:
     ({"op": "sddmm"}, "was made for op 'spmm', not 'sddmm': choose the checkpoint of that op, or train one"),
     ({"platform": "cuda"}, "was made for platform 'spade', not 'cuda'"),
     ({"kind": "encoder"}, "was made for kind 'cognate', not 'encoder'"),
-    ({"space": "def"}, "was made for space 'abc', not 'def': the configuration space has changed since"),
+    ({"space": "def"}, "was made for space 'abc', not 'def': the configuration space has changed, train it again"),
 ])
 def test_checkpoint_of_something_else_is_refused(tmp_path: Path, expected: dict[str, str], text: str) -> None:
     save_checkpoint(tmp_path / "c.pt", plain())
@@ -63,7 +63,7 @@ def test_other_format_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 torn", pickle.dumps({"header": 1}), b"hello"])
 def test_other_files_are_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "c.pt").write_bytes(content)
-    with pytest.raises(SchemaError, match=r"c\.pt is no checkpoint of sparloom .*: train it again"):
+    with pytest.raises(SchemaError, match=r"c\.pt is not a checkpoint of sparloom .*: train it again"):
         load_checkpoint(tmp_path / "c.pt")
 
 
@@ -77,7 +77,7 @@ class Harmful:
 def test_loading_runs_no_code(tmp_path: Path) -> None:
     Harmful.marker = str(tmp_path / "touched")
     torch.save({"header": "{}", "weights": {"w": Harmful()}}, tmp_path / "c.pt")
-    with pytest.raises(SchemaError, match="is no checkpoint of sparloom"):
+    with pytest.raises(SchemaError, match="is not a checkpoint of sparloom"):
         load_checkpoint(tmp_path / "c.pt")
     assert not (tmp_path / "touched").exists()
 
@@ -149,7 +149,7 @@ def test_model_refuses_another_network_space_or_op(tmp_path: Path) -> None:
         CognateModel.load(path, net=small_net(pooling="multiscale"), space=spade())
     with pytest.raises(SchemaError, match="not 'sddmm'"):
         CognateModel.load(path, net=small_net(), space=SpadeSpace("sddmm"))
-    with pytest.raises(SchemaError, match="the configuration space has changed since, train it again"):
+    with pytest.raises(SchemaError, match="the configuration space has changed, train it again"):
         CognateModel.load(path, net=small_net(), space=SpadeSpace("spmm", width=128))
     with pytest.raises(SchemaError, match="not 'cpu'"):
         CognateModel.load(path, net=small_net(), space=CpuSpace("spmm"))
@@ -168,5 +168,5 @@ def test_familiarity_counts_training_matrices_with_a_nearer_one(place: float, ne
 def test_familiarity_needs_two_anchors(count: int) -> None:
     embedding = np.zeros(12, np.float32)
     model = CognateModel(ready_net(spade()), spade(), anchors={str(place): embedding for place in range(count)})
-    with pytest.raises(ValueError, match=f"{count} anchors: familiarity needs the places of two training matrices"):
+    with pytest.raises(ValueError, match=f"{count} anchors: familiarity needs the embeddings of two training matrices"):
         model.familiarity(embedding)

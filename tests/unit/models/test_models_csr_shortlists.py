@@ -159,7 +159,7 @@ def test_what_is_kept_is_found_through_its_own_model_only(saved_trees, tmp_path,
 
 @pytest.mark.cc
 def test_what_a_model_has_not_learned_is_left_to_the_formula_and_said_once(saved_trees, tmp_path, caplog):
-    search._say.cache_clear()
+    search._warn_once.cache_clear()
     matrix = uneven(51)
     dense = {"B": np.ones((400, 16), np.float32), "C": np.ones((400, 16), np.float32)}
     with caplog.at_level(logging.WARNING):
@@ -168,7 +168,7 @@ def test_what_a_model_has_not_learned_is_left_to_the_formula_and_said_once(saved
                                      shortlist="trees", model=saved_trees["rows"])
             assert ready.plan("sddmm", **dense).decision.origin == "measured"
     assert [record.getMessage() for record in caplog.records] == [
-        "shortlists of sddmm are made by the formula: the trees are of spmm"]
+        "shortlists of sddmm are made by the formula: there are trees only for spmm"]
 
 
 def test_trees_read_statistics_width_and_threads(saved_trees):
@@ -181,7 +181,7 @@ def test_trees_read_statistics_width_and_threads(saved_trees):
     assert np.array_equal(costs.score("spmm", operands, configs), expected)
     seen = []
     model_of_two = TreeShortlists({"spmm": model}, threads=2)
-    model_of_two._statistics._make = lambda pattern: seen.append(pattern) or statistics(pattern)
+    model_of_two._statistics._compute = lambda pattern: seen.append(pattern) or statistics(pattern)
     for _ in range(2):
         model_of_two.score("spmm", operands, configs)
     assert seen == [matrix.pattern]  # one matrix is looked at once
@@ -190,15 +190,15 @@ def test_trees_read_statistics_width_and_threads(saved_trees):
 def test_trees_refuse_what_they_do_not_know(saved_trees, tmp_path):
     costs = load_trees([saved_trees["rows"] / "full"], threads=2)
     matrix = uneven(53)
-    with pytest.raises(Unsupported, match="the trees are of spmm"):
+    with pytest.raises(Unsupported, match="there are trees only for spmm"):
         costs.score("attention", CsrAttention().operands(matrix, 8, seed=0), list(SpmmSpace(8)))
     operands = SpMM().operands(matrix, 8, seed=0)
-    with pytest.raises(Unsupported, match="know configurations of cpu_kernels, not cuda_kernels"):
+    with pytest.raises(Unsupported, match="score configurations of cpu_kernels, not of cuda_kernels"):
         costs.score("spmm", operands, [Config("cuda_kernels", (("lanes", 8),))])
-    with pytest.raises(Unsupported, match=r"the trees of spmm read .*, which its configurations do not have"):
+    with pytest.raises(Unsupported, match=r"the trees of spmm read .*, which the configurations do not have"):
         costs.score("spmm", operands, list(SddmmSpace(8)))
     empty = SparseMatrix(Pattern.from_coo([], [], (5, 5)), np.zeros(0, np.float32))
-    with pytest.raises(Unsupported, match="no trees are asked where nnz == 0"):
+    with pytest.raises(Unsupported, match="trees do not apply where nnz == 0"):
         costs.score("spmm", SpMM().operands(empty, 8, seed=0), list(SpmmSpace(8)))
     with pytest.raises(SchemaError, match=r"holds no performance model .* run experiment=fit_trees"):
         load_trees([tmp_path], threads=2)
@@ -231,15 +231,15 @@ def test_a_network_refuses_what_it_does_not_know(tmp_path):
     model, matrix = network(32, "rows"), uneven(56)
     model.save(tmp_path / "good.pt", notes={"width": 32}, precision="float32")
     costs = load_networks([tmp_path / "good.pt"], threads=2)
-    with pytest.raises(Unsupported, match="the networks are of spmm"):
+    with pytest.raises(Unsupported, match="there are networks only for spmm"):
         costs.score("sddmm", SpMM().operands(matrix, 8, seed=0), list(SddmmSpace(8)))
     with pytest.raises(Unsupported, match=r"network of spmm with 32 columns: .*strip=64"):
         costs.score("spmm", SpMM().operands(matrix, 128, seed=0), list(SpmmSpace(128)))
     empty = SparseMatrix(Pattern.from_coo([], [], (5, 5)), np.zeros(0, np.float32))
-    with pytest.raises(Unsupported, match="there are none"):
+    with pytest.raises(Unsupported, match="the matrix has no nonzeros"):
         costs.score("spmm", SpMM().operands(empty, 8, seed=0), list(SpmmSpace(8)))
     model.save(tmp_path / "other.pt", notes={"width": 64}, precision="float32")
-    with pytest.raises(SchemaError, match=r"the space has changed since, run .* op=spmm target\.width=64"):
+    with pytest.raises(SchemaError, match=r"the space has changed, run .* op=spmm target\.width=64"):
         load_networks([tmp_path / "other.pt"], threads=2)
     model.save(tmp_path / "unsaid.pt", notes={}, precision="float32")
     with pytest.raises(SchemaError, match="is a network of spmm for width None"):

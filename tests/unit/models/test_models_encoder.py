@@ -78,7 +78,7 @@ def test_augmentation_keeps_platforms_apart() -> None:
     assert latent[:, [0, 1, 2, 3, 7]].eq(0).all()
     with pytest.raises(ValueError, match="no slot for platform cuda: slots are cpu, spade"):
         augmentation.fit(CODES, platform="cuda", seed=0)
-    with pytest.raises(ValueError, match="3 codes of spade from place 6 exceed the width 8"):
+    with pytest.raises(ValueError, match="3 codes of spade from entry 6 on exceed the width 8"):
         FeatureAugmentation(width=8, slots={"spade": 6}).fit(CODES, platform="spade", seed=0)
 
 
@@ -115,7 +115,7 @@ def test_mapping_forgets_the_codes_of_a_platform() -> None:
     encoder = mapping.fit(CODES, platform="spade", seed=0)
     assert encode(encoder, CODES).eq(0).all()
     assert (encoder.width, encoder.slot) == (5, 1)
-    with pytest.raises(ValueError, match="no place for platform cuda: platforms are cpu, spade"):
+    with pytest.raises(ValueError, match="platform cuda has no slot: platforms are cpu, spade"):
         mapping.fit(CODES, platform="cuda", seed=0)
 
 

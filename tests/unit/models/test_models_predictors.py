@@ -119,7 +119,7 @@ def test_wrong_settings_are_refused() -> None:
         made("rnn")
     with pytest.raises(ValueError, match="width 8 of the tokens is not a multiple of heads 3"):
         TransformerPredictor(width=8, heads=3, hidden=16, layers=2, **WIDTHS)
-    with pytest.raises(ValueError, match="all vectors of the predictor have width 0: leave at least one in"):
+    with pytest.raises(ValueError, match="all vectors of the predictor have width 0: give at least one a width"):
         VectorSequence((0, 0, 0), 8)
-    with pytest.raises(ValueError, match="all vectors of the predictor have width 0: leave at least one in"):
+    with pytest.raises(ValueError, match="all vectors of the predictor have width 0: give at least one a width"):
         Predictor(matrix_width=0, config_width=0, latent_width=0, hidden=(4,), fusion="concat")

@@ -116,7 +116,7 @@ def test_unknown_readings_are_refused() -> None:
 
 
 def test_strategy_that_repeats_the_whole_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="strategy=auto would do the whole run once for each of 2 devices: choose"):
+    with pytest.raises(ValueError, match="strategy=auto would repeat the whole run for each of 2 devices: choose"):
         make_trainer(accelerator="cpu", devices=2, strategy="auto", precision="32-true", epochs=1, validate_every=1,
                      out=tmp_path)
 

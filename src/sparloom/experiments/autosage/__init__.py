@@ -6,31 +6,19 @@ graph_training, bench_gcn, cached_plans.
 
 from sparloom.ondemand import on_demand
 
-_HOMES = {
-    "BenchDecisionsBusy": "bench_decisions_busy",
-    "BenchDispatch": "bench_dispatch",
-    "BenchDispatchCuda": "bench_dispatch",
-    "BenchGcn": "bench_gcn",
-    "BoundMethod": "cases",
-    "BusyCase": "bench_decisions_busy",
-    "CheckGcn": "bench_gcn",
-    "CheckProbe": "kernel_choice",
-    "ChooseKernels": "kernel_choice",
-    "Classification": "graph_training",
-    "DeviceDispatchBench": "cuda_cases",
-    "DispatchCase": "cases",
-    "GraphChoice": "bench_gcn",
-    "OPS": "cases",
-    "Plans": "cached_plans",
-    "PolicyVariant": "cpu_cases",
-    "ReferenceRows": "cases",
-    "SPARSE_DEVICE_PEERS": "cuda_cases",
-    "SUBGRAPH_ROWS": "kernel_choice",
-    "Trainee": "graph_training",
-    "check_own": "cases",
-    "ready_variants": "cpu_cases",
+_NAMES = {
+    "cases": ("OPERATIONS", "BoundMethod", "DispatchCase", "ReferenceRows", "check_own"),
+    "cpu_cases": ("PolicyVariant", "ready_variants"),
+    "cuda_cases": ("CUDA_BASELINES", "CudaDispatchBench"),
+    "bench_dispatch": ("BenchDispatch", "BenchDispatchCuda"),
+    "kernel_choice": ("SUBGRAPH_ROWS", "CheckProbe", "ChooseKernels"),
+    "bench_decisions_busy": ("BenchDecisionsBusy", "BusyCase"),
+    "graph_training": ("Classification", "Trainee"),
+    "bench_gcn": ("BenchGcn", "CheckGcn", "GraphChoice"),
+    "cached_plans": ("Plans",),
 }
 
-__all__ = sorted(_HOMES)
+__all__ = sorted(name for names in _NAMES.values() for name in names)
 
-__getattr__, __dir__ = on_demand(__name__, {name: f"{__name__}.{home}" for name, home in _HOMES.items()})
+__getattr__, __dir__ = on_demand(
+    __name__, {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names})

@@ -1,4 +1,4 @@
-"""What decisions are worth that were made while other programs used the processors."""
+"""Measure the quality of decisions that are made while other programs use the processors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rich.table import Table
 
 from sparloom import log
 from sparloom.errors import NotDecided
-from sparloom.experiments.harness import CaseJournal, alone, commit, journal_folder
+from sparloom.experiments.harness import CaseJournal, commit, exclusive_timing, journal_folder
 from sparloom.files import atomic_path
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning import LoadWatch, PlanCache
@@ -33,18 +33,18 @@ Row = dict[str, Any]
 
 logger = logging.getLogger(__name__)
 
-CONTEXT = get_context("spawn")  # a forked child has no threads
-FAST, SLOW = 1.2, 1.5  # times the best of our kernels
-STARTING_SECONDS = 2.0  # until busy processes are at work
+CONTEXT = get_context("spawn")  # forked children lose the threads of OpenMP
+FAST, SLOW = 1.2, 1.5  # relative to the best of our kernels
+STARTING_SECONDS = 2.0  # until busy processes compute
 
 
 @dataclass(frozen=True)
 class BusyCase:
-    """What else runs while decisions are made.
+    """Processes that run while decisions are made.
 
     Args:
-        deciding: processes that decide about the same matrices at the same time, into one cache.
-        busy: processes that compute something else meanwhile.
+        deciding: processes that decide for the same matrices at the same time, with one cache.
+        busy: processes that compute something else.
     """
 
     deciding: int
@@ -53,20 +53,20 @@ class BusyCase:
 
 @dataclass(frozen=True)
 class BenchDecisionsBusy:
-    """Decide about generated matrices beside other processes, then use the decisions alone.
+    """Decide for generated matrices while other processes run, then time the decisions on the idle machine.
 
-    For each case new processes decide into an empty cache. When all others have ended, another process finds what was
-    kept, and times it in turn with what is decided then among our own kernels. What was not kept is no decision: later
-    programs make it. Cases that are done are in a journal, so a run that is killed goes on where it was.
+    For each case new processes decide with an empty cache. When they have ended, another process looks the decisions up
+    and times them in turn with decisions among our kernels that are made then. Decisions that were not cached are left
+    to later programs. Finished cases are journaled, so an interrupted run continues.
 
     Args:
-        cases: by name.
-        rows, degrees: of the matrices, with as many columns as rows; every degree with every number of rows.
-        widths: of dense operands.
-        threads: of every call.
-        pairs: of runs that are compared.
-        journals: folder of what is under way; emptied when it is complete.
-        seed: of matrices and operands.
+        cases: name -> processes.
+        rows, degrees: sizes and nonzeros per row of the square matrices, in all combinations.
+        widths: widths of dense operands.
+        threads: threads of every call.
+        pairs: number of compared pairs of runs.
+        journals: folder of unfinished runs.
+        seed: seed of matrices and operands.
     """
 
     cases: Mapping[str, BusyCase]
@@ -79,9 +79,9 @@ class BenchDecisionsBusy:
     seed: int
 
     def run(self, out: Path) -> Mapping[str, float]:
-        """Write per_case.parquet; returns how many decisions were kept, and how much slower they are than the best."""
+        """Write per_case.parquet; return how many decisions were cached, and their slowdown against the best."""
         journal, done = CaseJournal(self._folder / "cases.jsonl"), {}
-        with alone():
+        with exclusive_timing():
             for name, case in self.cases.items():
                 done = journal.rows()
                 if name not in done:
@@ -102,7 +102,7 @@ class BenchDecisionsBusy:
         return metrics
 
     def score(self, name: str, case: BusyCase) -> list[Row]:
-        """Decide in a case, and then use what was kept."""
+        """Decide in a case, then use the cached decisions."""
         folder, found = self._folder / name, self._folder / f"{name}.rows"
         shutil.rmtree(folder, ignore_errors=True)
         with _busy(case.busy):
@@ -119,7 +119,7 @@ class BenchDecisionsBusy:
             self._prepared(matrix, PlanCache(folder)).plan("spmm", B=dense)
 
     def _use(self, folder: Path, found: Path) -> None:
-        """Time what was kept, in turn with the best of ours; writes rows."""
+        """Time the cached decisions in turn with the best of our kernels; write rows."""
         rows = []
         for matrix, dense, about in self._problems():
             best = self._prepared(matrix, PlanCache(None, keep_busy=True), libraries={})
@@ -136,7 +136,7 @@ class BenchDecisionsBusy:
         CaseJournal(found).append(folder.name, rows)
 
     def _timed(self, best: Prepared, kept: Prepared, dense: np.ndarray) -> tuple[float, float]:
-        """Median seconds of both, run in turn."""
+        """Return the median seconds of both, run in turn."""
         taken: tuple[list[float], list[float]] = ([], [])
         for _ in range(self.pairs):
             for ready, seconds in zip((best, kept), taken, strict=True):
@@ -160,23 +160,23 @@ class BenchDecisionsBusy:
 
     @property
     def _folder(self) -> Path:
-        """Where this run is under way: another commit or other settings begin anew."""
+        """Folder of the unfinished run; another commit or other settings have another one."""
         return journal_folder(self.journals, commit(), self.cases, self.rows, self.degrees, self.widths, self.threads,
                               self.pairs, self.seed)
 
 
 def busy_metrics(frame: pd.DataFrame, cases: Mapping[str, BusyCase]) -> dict[str, float]:
-    """Reduce ratios of all decisions that were made beside other processes.
+    """Reduce ratios of all decisions that were made while other processes ran.
 
     Args:
-        frame: per_case.parquet of `bench_decisions_busy`.
-        cases: those in which something else ran.
+        frame: per_case.parquet of `BenchDecisionsBusy`.
+        cases: cases with other processes.
 
     Returns:
-        `decisions`; `kept`, how many of them; `slower_share`, of all decisions those that were kept and take more than
-        1.2 times as long as the best of our kernels; `much_slower`, how many take more than 1.5 times as long;
-        `worst`, the largest ratio; the same by case, behind its name; `scored_busy_share`, of decisions that were used
-        while the machine was busy, whose ratios say little.
+        `decisions`; `kept`, the number of cached ones; `slower_share`, the share of cached decisions that take more
+        than 1.2 times as long as the best of our kernels; `much_slower`, how many take more than 1.5 times as long;
+        `worst`, the largest ratio; the same by case, `<case>/...`; `scored_busy_share`, the share that was timed while
+        the machine was busy, whose ratios are unreliable.
     """
     metrics = _reduced(frame[frame["case"].isin(cases)], "")
     for name, rows in frame.groupby("case", sort=False):
@@ -202,7 +202,7 @@ def _table(frame: pd.DataFrame) -> Table:
 
 
 def _plan(kept: Prepared, dense: np.ndarray) -> CsrPlan | None:
-    """Find what was kept; None if nothing was."""
+    """Look up a decision; None if it was not cached."""
     try:
         return kept.plan("spmm", B=dense)
     except NotDecided:
@@ -211,7 +211,7 @@ def _plan(kept: Prepared, dense: np.ndarray) -> CsrPlan | None:
 
 @contextmanager
 def _busy(count: int) -> Iterator[None]:
-    """Let so many processes compute meanwhile."""
+    """Run processes that compute until the block ends."""
     processes = [CONTEXT.Process(target=_compute, args=(os.getpid(),), daemon=True) for _ in range(count)]
     try:
         for process in processes:
@@ -225,17 +225,17 @@ def _busy(count: int) -> Iterator[None]:
 
 
 def _compute(parent: int) -> None:
-    """Compute until the parent ends, if it does not end this process before."""
+    """Compute until the parent ends."""
     numbers = np.ones(1 << 16)
     while os.getppid() == parent:
         numbers = np.sqrt(numbers + 1.0)
 
 
 def _run(calls: Sequence[tuple[Any, ...]]) -> None:
-    """Run calls in processes of their own, at the same time.
+    """Run calls in concurrent processes.
 
     Raises:
-        RuntimeError: one of them fails.
+        RuntimeError: one of them failed.
     """
     processes = [CONTEXT.Process(target=call, args=given) for call, *given in calls]
     for process in processes:

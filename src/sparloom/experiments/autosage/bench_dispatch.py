@@ -1,8 +1,6 @@
-"""How fast operations are whose kernel is decided by measurement, beside other libraries and the best they could do.
+"""Time operations whose kernel is chosen by measurement, beside other libraries and the best possible choice.
 
-How fast operations are on a GPU whose kernel is decided by measurement, beside cuSPARSE and PyTorch.
-
-Nothing of this has run on a GPU; see docs/gpu_status.md.
+Nothing of the GPU benchmark has run on a GPU; see docs/gpu_status.md.
 """
 
 import logging
@@ -18,7 +16,7 @@ import pandas as pd
 import torch
 
 from sparloom import log
-from sparloom.baselines import peer_versions
+from sparloom.baselines import package_versions
 from sparloom.data import write_frame
 from sparloom.errors import SparloomError, Unsupported
 from sparloom.experiments.autosage.cases import (
@@ -31,8 +29,8 @@ from sparloom.experiments.autosage.cases import (
     frame_of,
 )
 from sparloom.experiments.autosage.cpu_cases import DispatchBench, PolicyVariant, ready_variants
-from sparloom.experiments.autosage.cuda_cases import DeviceDispatchBench
-from sparloom.experiments.harness import CaseJournal, alone, journal_folder, run_in_subprocess, spread_out, timed_cases
+from sparloom.experiments.autosage.cuda_cases import CudaDispatchBench
+from sparloom.experiments.harness import CaseJournal, evenly_by_size, journal_folder, run_steps, timed_cases
 from sparloom.files import write_json
 from sparloom.measure import TimingProtocol
 from sparloom.nn import CUDA_SPARSE_LIBRARIES, SPARSE_LIBRARIES
@@ -44,7 +42,7 @@ from sparloom.tuning.sparse import CsrPolicy, CudaBackend
 
 __all__ = ["BenchDispatch", "BenchDispatchCuda"]
 
-CPU_FIXED = 1_000_000  # nonzeros that take about as long as what a case takes however small its matrix is
+CPU_FIXED = 1_000_000  # nonzeros that take about as long as the fixed cost of a case
 logger = logging.getLogger(__name__)
 
 
@@ -52,28 +50,27 @@ logger = logging.getLogger(__name__)
 class BenchDispatch:
     """Time SpMM, SDDMM and attention on a sparse pattern, as users call them, beside other libraries.
 
-    First a process makes the first calls of every case, which decide; another one finds the decisions in the cache,
-    checks every method against float64 and times all of them side by side. A third one explores some cases: it times
-    every candidate, so that it is known what a decision could have won, and decides anew several times and in other
-    ways. A run that is killed goes on where it was, as long as commit and settings are the same; other ways explore
-    anew and keep what is timed.
+    One process makes the first calls of every case, which decide; another finds the decisions in the cache, checks
+    every method against float64 and times all of them in turn. A third one explores some cases: it times every
+    candidate, which shows what the best decision would gain, and repeats the decision under other policies. An
+    interrupted run continues if commit and settings are unchanged; after a change of `ways` only exploration restarts.
 
     Args:
-        corpus: of matrices.
-        count: of matrices that are timed, evenly over their nonzeros; None: all.
-        ops: "spmm", "sddmm", "attention"; on the square patterns "sage_training", the means over neighbours in a step
-            of training GraphSAGE with their gradients, and "sage_steps", whole steps. Each with the widths of dense
-            operands, all heads together.
-        heads: of attention.
-        explored: matrices that are explored, likewise.
-        explored_widths: for these.
-        repeats: of a cold decision on them.
-        ways: other ways to decide, by name; `ready_ways` leaves out what cannot be compared.
-        policy: of decisions.
-        timing: of methods side by side.
-        memory_bytes: cases that need more are left out, and peers that do.
-        journals: folder of what is under way; emptied when it is complete.
-        seed: of operands and of the bootstrap.
+        corpus: source of the matrices.
+        count: number of timed matrices, evenly over their nonzeros; None: all.
+        ops: operation -> widths of dense operands, all heads together: "spmm", "sddmm", "attention"; on square patterns
+            "sage_training" (neighbour means of a GraphSAGE training step, with gradients) and "sage_steps" (whole
+            steps).
+        heads: attention heads.
+        explored: number of explored matrices, evenly over their nonzeros.
+        explored_widths: widths of the explored cases.
+        repeats: repetitions of a cold decision in explored cases.
+        ways: name -> other policy or source of shortlists; `ready_variants` leaves out what cannot be compared.
+        policy: policy of decisions.
+        timing: protocol for methods in turn.
+        memory_bytes: cases and baselines that need more memory are left out.
+        journals: folder of unfinished runs.
+        seed: seed of operands and of the bootstrap.
     """
 
     corpus: Corpus
@@ -92,10 +89,10 @@ class BenchDispatch:
     seed: int
 
     def run(self, out: Path) -> Mapping[str, float]:
-        """Write per_case.parquet, decisions.parquet, candidates.parquet, peers.json and figures; returns ratios.
+        """Write per_case.parquet, decisions.parquet, candidates.parquet, peers.json and figures; return ratios.
 
         Raises:
-            ValueError: variables AUTOSAGE_* are set, which change what is decided, or where it is kept.
+            ValueError: variables AUTOSAGE_* are set, which change decisions or their cache.
         """
         given = sorted(name for name, value in os.environ.items() if name.startswith("AUTOSAGE_") and value)
         if given:
@@ -106,15 +103,10 @@ class BenchDispatch:
         keep_threads_awake()
         planned = {step: self._planned(step) for step in ("decide", "score", "explore")}
         entries = {entry.name: entry for entry in self.corpus.entries()}
-        with alone():
-            for step, cases in planned.items():
-                waiting = {name: name for name in cases if self._missing(step, cases[name])}
-                logger.info("%s: %d of %d matrices", step, len(waiting), len(cases))
-                weights = {name: float((entries[name].nnz + CPU_FIXED) * len(cases[name])) for name in waiting}
-                for name, reason in run_in_subprocess(
-                        partial(self.step, step), waiting, weights=weights, description=step):
-                    if reason:
-                        logger.warning("%s is left out: %s", name, reason)
+        run_steps(
+            list(planned), self.step,
+            lambda step: {name: name for name, cases in planned[step].items() if self._missing(step, cases)},
+            weight=lambda name: float((entries[name].nnz + CPU_FIXED) * len(planned["score"].get(name, ()))))
         scored, decided, explored = (
             list(self._rows(step, planned[step], entries)) for step in ("score", "decide", "explore"))
         frames = {
@@ -124,7 +116,7 @@ class BenchDispatch:
             "candidates": frame_of((row for row in explored if "way" not in row), CANDIDATES)}
         for name, frame in frames.items():
             write_frame(out / f"{name}.parquet", frame)
-        write_json(out / "peers.json", peer_versions())
+        write_json(out / "peers.json", package_versions())
         metrics = dispatch_metrics(**frames, seed=self.seed)
         for table in dispatch_tables(metrics):
             log.console.print(table)
@@ -133,7 +125,7 @@ class BenchDispatch:
         return metrics
 
     def step(self, step: str, name: str) -> str:
-        """Do what a matrix lacks; returns why nothing could be done, or nothing."""
+        """Run the missing cases of a matrix; return the reason why that is impossible, or ""."""
         try:
             matrix = self.corpus.load(name)
         except (OSError, ValueError, SparloomError) as error:
@@ -146,13 +138,13 @@ class BenchDispatch:
         return ""
 
     def _planned(self, step: str) -> dict[str, list[DispatchCase]]:
-        """Cases by matrix."""
-        entries: Sequence[MatrixEntry] = spread_out(self.corpus.entries(), self.count)
+        """List cases by matrix."""
+        entries: Sequence[MatrixEntry] = evenly_by_size(self.corpus.entries(), self.count)
         ops = self.ops
         if step != "score":
             ops = {op: widths for op, widths in ops.items() if op not in TRAINING}
         if step == "explore":
-            entries, ops = spread_out(entries, self.explored), dict.fromkeys(ops, self.explored_widths)
+            entries, ops = evenly_by_size(entries, self.explored), dict.fromkeys(ops, self.explored_widths)
         return dispatch_cases(entries, ops, memory_bytes=self.memory_bytes)
 
     def _missing(self, step: str, cases: Sequence[DispatchCase]) -> list[DispatchCase]:
@@ -162,7 +154,7 @@ class BenchDispatch:
     def _rows(
         self, step: str, planned: Mapping[str, Sequence[DispatchCase]], entries: Mapping[str, MatrixEntry],
     ) -> Iterator[dict[str, object]]:
-        """One row per case and method, with what is known of the matrix."""
+        """Yield one row per case and method, with facts of the matrix."""
         done = self._journal(step).rows()
         for name, cases in planned.items():
             for case in cases:
@@ -176,13 +168,13 @@ class BenchDispatch:
 
     @cached_property
     def _folder(self) -> Path:
-        """Where this run is under way: another commit or other settings begin anew."""
+        """Folder of the unfinished run; another commit or other settings have another one."""
         return journal_folder(self.journals, self.timing, self.policy, self.heads, self.threads, self.seed,
                               corpora=[self.corpus])
 
 
 REFUSALS = (Unsupported, AssertionError, MemoryError, torch.OutOfMemoryError)
-CUDA_FIXED = 2_000_000  # nonzeros that take about as long as what a case takes however small its matrix is
+CUDA_FIXED = 2_000_000  # nonzeros that take about as long as the fixed cost of a case
 PACKAGES = ("torch", "torch-geometric", "cupy-cuda12x", "cupy-cuda13x", "numpy")
 ABOUT = ("op", "matrix", "width", "rows", "nnz", "kind")
 DECISION = ("way", "own", "choice", "origin", "reason", "decision_seconds", "decision_executions")
@@ -192,24 +184,15 @@ DECISION = ("way", "own", "choice", "origin", "reason", "decision_seconds", "dec
 class BenchDispatchCuda:
     """Time SpMM, SDDMM and attention on a sparse pattern on a GPU, as users call them, by events of the device.
 
-    Of every case the kernel is decided twice, looked up again and run beside cuSPARSE's algorithms, gather-dot and
-    attention composed of torch's operations, all of which are checked; and beside itself with loads of one value and
-    of four. A run that is killed goes on at the case where it was.
+    The kernel of every case is decided twice, looked up again and timed beside cuSPARSE's algorithms, gather-dot and
+    attention composed of torch operations, and beside itself with loads of one and of four values. All results are
+    checked. An interrupted run continues with the next case.
 
     Args:
-        corpus: of matrices.
-        count: of matrices that are timed, evenly over their nonzeros; None: all.
-        ops: "spmm", "sddmm", "attention"; on the square patterns "sage_training", the means over neighbours in a step
-            of training GraphSAGE with their gradients, and "sage_steps", whole steps. Each with the widths of dense
-            operands, all heads together.
-        heads: of attention.
-        policy: of decisions; None: that of GPUs.
-        timing: of methods side by side.
-        memory_bytes: cases that need more are left out, and peers that do.
-        device: of PyTorch's tensors.
-        journals: folder of what is under way; emptied when it is complete.
-        seed: of operands and of the bootstrap.
-        gpu: where all runs; None: the current device of CuPy.
+        corpus, count, ops, heads, timing, memory_bytes, journals, seed: see `BenchDispatch`.
+        policy: policy of decisions; None: the default of GPUs.
+        device: device of PyTorch's tensors.
+        gpu: device of our kernels; None: the current device of CuPy.
     """
 
     corpus: Corpus
@@ -225,20 +208,20 @@ class BenchDispatchCuda:
     gpu: Gpu | None = None
 
     def run(self, out: Path) -> Mapping[str, float]:
-        """Write per_case.parquet, decisions.parquet, peers.json, device.json and figures; returns ratios of seconds.
+        """Write per_case.parquet, decisions.parquet, peers.json, device.json and figures; return ratios of seconds.
 
         Raises:
-            Unsupported: there is no GPU, or CuPy is missing; names the remedy. Or no case could be timed.
+            Unsupported: there is no GPU or no CuPy, or no case could be timed.
         """
         where = CudaBackend(self.gpu or CupyGpu.current(), CUDA_SPARSE_LIBRARIES)
         signature = dict(where.gpu.signature())
-        entries = {entry.name: entry for entry in spread_out(self.corpus.entries(), self.count)}
+        entries = {entry.name: entry for entry in evenly_by_size(self.corpus.entries(), self.count)}
         planned = dispatch_cases(list(entries.values()), self.ops, memory_bytes=self.memory_bytes)
         cases = {case.key: case for each in planned.values() for case in each}
         folder = journal_folder(self.journals, [(entry.name, entry.nnz) for entry in entries.values()], self.timing,
                                 self.policy, self.heads, self.memory_bytes, signature, self.seed,
                                 corpora=[self.corpus])
-        bench = DeviceDispatchBench(where, torch.device(self.device), self.timing, self.heads, self.policy,
+        bench = CudaDispatchBench(where, torch.device(self.device), self.timing, self.heads, self.policy,
                                     self.memory_bytes, PlanCache(folder / "plans", keep_busy=True), self.seed)
         frame = timed_cases(
             partial(_case, bench, lru_cache(1)(self.corpus.load), entries), cases, folder / "cases.jsonl", threads=1,
@@ -249,7 +232,7 @@ class BenchDispatchCuda:
         tables = _tables(frame)
         for name, table in tables.items():
             write_frame(out / f"{name}.parquet", table)
-        write_json(out / "peers.json", peer_versions(PACKAGES))
+        write_json(out / "peers.json", package_versions(PACKAGES))
         write_json(out / "device.json", signature)
         metrics = device_dispatch_metrics(**tables, seed=self.seed)
         for table in dispatch_tables(metrics):
@@ -260,10 +243,10 @@ class BenchDispatchCuda:
 
 
 def _case(
-    bench: DeviceDispatchBench, load: Callable[[str], SparseMatrix], entries: Mapping[str, MatrixEntry],
+    bench: CudaDispatchBench, load: Callable[[str], SparseMatrix], entries: Mapping[str, MatrixEntry],
     case: DispatchCase,
 ) -> list[dict[str, Any]]:
-    """Do one case: a row for each decision and each method; one that says why where it is left out."""
+    """Run one case: a row for each decision and each method, or one row with the reason why it is left out."""
     entry = entries[case.matrix]
     about = dict(zip(ABOUT, (case.op, case.matrix, case.width, entry.rows, entry.nnz, entry.kind), strict=True))
     try:
@@ -275,7 +258,7 @@ def _case(
     except REFUSALS as error:
         return [about | _left_out(case, f"{type(error).__name__}: {error}")]
     finally:
-        torch.cuda.empty_cache()  # CuPy cannot have what torch keeps
+        torch.cuda.empty_cache()  # CuPy cannot use memory that torch caches
 
 
 def _left_out(case: DispatchCase, reason: str) -> dict[str, str]:
@@ -284,7 +267,7 @@ def _left_out(case: DispatchCase, reason: str) -> dict[str, str]:
 
 
 def _tables(frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Part the rows of methods from those of decisions."""
+    """Separate the rows of methods from those of decisions."""
     decided = frame["method"].isna()
     return {"per_case": frame[~decided].drop(columns=list(DECISION), errors="ignore").dropna(axis=1, how="all"),
             "decisions": frame[decided].reindex(columns=[*ABOUT, *DECISION])}

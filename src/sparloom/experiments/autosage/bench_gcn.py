@@ -1,9 +1,4 @@
-"""Which matrices of a corpus are graphs to train on.
-
-How long a graph convolutional network trains, with own layers and with those of PyTorch Geometric.
-
-How much of a final loss is rounding: trainings in float32 beside the same training in float64.
-"""
+"""Train graph convolutional networks with our layers and with PyTorch Geometric: wall time, and rounding of losses."""
 
 import shutil
 import statistics
@@ -37,11 +32,11 @@ __all__ = ["BenchGcn", "CheckGcn", "GraphChoice"]
 
 @dataclass(frozen=True)
 class GraphChoice:
-    """Square matrices by kind and size.
+    """Select square matrices by kind and size.
 
     Args:
-        kinds: words, one of which occurs in the kind of a matrix.
-        least_nonzeros, most_nonzeros, most_rows: bounds, themselves included.
+        kinds: words, one of which must occur in the kind of a matrix.
+        least_nonzeros, most_nonzeros, most_rows: inclusive bounds.
     """
 
     kinds: Sequence[str]
@@ -50,10 +45,10 @@ class GraphChoice:
     most_rows: int
 
     def of(self, corpus: Corpus) -> list[MatrixEntry]:
-        """List them, smallest first.
+        """List the selected matrices, smallest first.
 
         Raises:
-            ValueError: there is none.
+            ValueError: no matrix is selected.
         """
         found = [entry for entry in corpus.entries() if entry.rows == entry.cols and entry.rows <= self.most_rows and
                  self.least_nonzeros <= entry.nnz <= self.most_nonzeros and
@@ -66,22 +61,20 @@ class GraphChoice:
 
 @dataclass(frozen=True)
 class BenchGcn:
-    """Train the same network by each method, in turn, a block of steps at a time.
+    """Train the same network by each method in turn, a block of steps at a time.
 
-    Every method begins with the same weights, features and labels. The first step, timed by itself, contains all that a
-    method makes of the graph: normalisation, schedules, decisions (nothing is decided beforehand). Before, another
-    instance of each method takes a few steps, so that code is compiled, threads run and memory is there. PyTorch
-    Geometric is taken in the form of the graph that is fastest in these first steps.
-
-    A run that is killed goes on at the case where it was, as long as commit and settings are the same.
+    Every method starts with the same weights, features and labels. The first step is timed separately and contains all
+    preparation of the graph: normalisation, schedules, decisions. Before, another instance of each method takes a few
+    steps, so that code is compiled and memory is allocated; PyTorch Geometric uses the graph format that is fastest in
+    these steps. An interrupted run continues with the next case if commit and settings are unchanged.
 
     Args:
-        corpus, graphs: what is trained on.
+        corpus, graphs: source and selection of the graphs.
         widths: features, hidden channels and classes.
-        blocks, block_steps: after the first step; the training takes 1 + blocks * block_steps.
-        probe_steps: of each form of the graph; the first of them is not timed.
-        journals: folder of what is under way; emptied when it is complete.
-        seed: of weights, features and labels, and of the bootstrap.
+        blocks, block_steps: blocks after the first step; a training takes 1 + blocks * block_steps steps.
+        probe_steps: steps with each graph format; the first of them is not timed.
+        journals: folder of unfinished runs.
+        seed: seed of weights, features and labels, and of the bootstrap.
     """
 
     corpus: Corpus
@@ -95,7 +88,7 @@ class BenchGcn:
     seed: int
 
     def run(self, out: Path) -> Mapping[str, float]:
-        """Write per_matrix.parquet, table and figure; returns speedups with bounds."""
+        """Write per_matrix.parquet, table and figure; return speedups with bounds."""
         torch.set_num_threads(self.threads)
         entries = {entry.name: entry for entry in self.graphs.of(self.corpus)}
         planned = {f"{name} {width}": (entries[name], width) for width in self.widths for name in entries}
@@ -109,7 +102,7 @@ class BenchGcn:
         return metrics
 
     def _case(self, case: tuple[MatrixEntry, int]) -> list[dict[str, object]]:
-        """Train on one graph with one width: a row for each method."""
+        """Train on one graph with one width; return a row for each method."""
         entry, width = case
         task = Classification.drawn(self.corpus.load(entry.name).pattern, width, seed=self.seed)
         about = {"matrix": entry.name, "kind": entry.kind, "rows": entry.rows, "edges": task.edges.shape[1],
@@ -128,13 +121,13 @@ class BenchGcn:
                 for row in rows]
 
     def _probed(self, method: Method) -> float:
-        """Seconds of a step of an instance that is thrown away."""
+        """Return the seconds of a step of a temporary instance."""
         trainee = method()
         trainee.train(1)
         return trainee.train(self.probe_steps - 1) / (self.probe_steps - 1)
 
     def _trained(self, methods: Mapping[str, Method]) -> Iterator[dict[str, object]]:
-        """Train all methods in turn; a row for each."""
+        """Train all methods in turn; yield a row for each."""
         trainees: dict[str, Trainee] = {name: method() for name, method in methods.items()}
         first = {name: trainee.train(1) for name, trainee in trainees.items()}
         blocks: dict[str, list[float]] = {name: [] for name in trainees}
@@ -151,25 +144,23 @@ class BenchGcn:
 
     @cached_property
     def _folder(self) -> Path:
-        """Where this run is under way: another commit or other settings begin anew."""
+        """Folder of the unfinished run; another commit or other settings have another one."""
         return journal_folder(self.journals, self.graphs, self.widths, self.blocks, self.block_steps, self.probe_steps,
                               self.threads, self.seed, corpora=[self.corpus])
 
 
-REFERENCE = "csr"  # form of the graph that PyTorch Geometric gets in float64
+REFERENCE = "csr"  # graph format of the float64 training
 
 
 @dataclass(frozen=True)
 class CheckGcn:
-    """Train by every form of PyTorch Geometric and every own method; nothing is timed.
-
-    The reference is PyTorch Geometric's layer in float64, with the same weights, features and labels.
+    """Compare final losses of all methods in float32 with PyTorch Geometric in float64; nothing is timed.
 
     Args:
-        corpus, graphs: what is trained on.
+        corpus, graphs: source and selection of the graphs.
         widths: features, hidden channels and classes.
-        steps: of a training.
-        seed: of weights, features and labels.
+        steps: steps of a training.
+        seed: seed of weights, features and labels.
     """
 
     corpus: Corpus
@@ -180,7 +171,7 @@ class CheckGcn:
     seed: int
 
     def run(self, out: Path) -> Mapping[str, float]:
-        """Write per_matrix.parquet, a row for each graph, width and method; print how far losses are off."""
+        """Write per_matrix.parquet, a row for each graph, width and method; print the errors of the losses."""
         torch.set_num_threads(self.threads)
         cases = [(entry, width) for entry in self.graphs.of(self.corpus) for width in self.widths]
         rows = []

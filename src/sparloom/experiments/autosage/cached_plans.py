@@ -1,4 +1,4 @@
-"""What this user's programs have decided and kept, as a table; and what is of no use any more, deleted."""
+"""List the decisions that this user's programs have cached, and delete stale ones."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Plans:
     """List a cache of decisions, and prune it.
 
     Args:
-        folder: of the cache; that of this user, or of AUTOSAGE_CACHE_DIR, unless given.
-        prune, older_days: as `sparloom.tuning.Pruning` has them.
+        folder: folder of the cache; None: AUTOSAGE_CACHE_DIR, or the cache of this user.
+        prune, older_days: see `sparloom.tuning.Pruning`.
     """
 
     folder: str | None
@@ -37,10 +37,10 @@ class Plans:
     older_days: float | None
 
     def run(self, out: Path) -> Mapping[str, float]:
-        """Print the table, delete what is asked for, write plans.json; returns counts and bytes.
+        """Print the table, prune the cache, write plans.json; return counts and bytes.
 
         Raises:
-            ValueError: `prune` or `older_days` is none that there is, or `folder` is a file; nothing is deleted.
+            ValueError: `prune` or `older_days` is invalid, or `folder` is a file; nothing is deleted.
         """
         pruning = Pruning(self.prune, self.older_days)
         folder = _default_folder() if self.folder is None else Path(self.folder).expanduser()
@@ -87,6 +87,6 @@ def _table(plans: Sequence[CacheEntry], gone: Collection[Path]) -> Table:
 
 
 def _age(seconds: float) -> str:
-    """The largest unit of which there is at least one."""
+    """Format seconds in the largest unit that is not below 1."""
     unit, length = next((each for each in UNITS if seconds >= each[1]), UNITS[-1])
     return f"{seconds / length:.0f} {unit}"

@@ -1,13 +1,4 @@
-"""What is timed of operations on one sparse matrix: matrices x operations x widths.
-
-Which operations a bench of input-aware operations has, and what it tells of a decision.
-
-Tables of a bench of input-aware operations: the same columns, of the same types, however few rows there are.
-
-Some rows of a result in float64: what is timed is checked against them, own methods like others.
-
-Operations on a prepared matrix as users call them, bound to arrays, and the kernel that they run.
-"""
+"""Define the cases of the dispatch benchmarks, the columns of their tables, and the check against float64."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from sparloom.experiments.harness import spread_out
+from sparloom.experiments.harness import evenly_by_size
 from sparloom.jit import aligned
 from sparloom.ops import SDDMM, CsrAttention, Op, Operands, SpMM, assert_few_close, few_rows
 from sparloom.platforms import CpuKernels
@@ -26,11 +17,11 @@ from sparloom.sparse import MatrixEntry
 from sparloom.tuning.sparse import Backend, CsrPlan, Prepared
 
 __all__ = [
-    "CANDIDATES", "DECISIONS", "OPS", "PER_CASE", "TRAINING", "BoundMethod", "DispatchCase", "ReferenceRows",
-    "bind_methods", "check_own", "dispatch_cases", "frame_of", "large_cases", "told", "user_call",
+    "CANDIDATES", "DECISIONS", "OPERATIONS", "PER_CASE", "TRAINING", "BoundMethod", "DispatchCase", "ReferenceRows",
+    "bind_methods", "check_own", "decision_columns", "dispatch_cases", "frame_of", "large_cases", "user_call",
 ]
 
-TRAINING = ("sage_training", "sage_steps")  # with gradients, on square patterns
+TRAINING = ("sage_training", "sage_steps")  # operations with gradients, on square patterns
 
 
 @dataclass(frozen=True)
@@ -38,7 +29,7 @@ class DispatchCase:
     """One operation on one matrix.
 
     Args:
-        width: of the dense operands, all heads together.
+        width: width of the dense operands, all heads together.
     """
 
     op: str
@@ -47,17 +38,17 @@ class DispatchCase:
 
     @property
     def key(self) -> str:
-        """Names the case in journals."""
+        """Name of the case in journals."""
         return f"{self.op} {self.matrix} {self.width}"
 
 
 def dispatch_cases(
     entries: Sequence[MatrixEntry], ops: Mapping[str, Sequence[int]], *, memory_bytes: float,
 ) -> dict[str, list[DispatchCase]]:
-    """List cases by matrix; those whose dense operands and result do not fit the memory are left out.
+    """List cases by matrix; cases whose dense operands and result exceed the memory are left out.
 
     Args:
-        ops: with their widths.
+        ops: operation -> widths.
     """
     found = {}
     for entry in entries:
@@ -73,25 +64,25 @@ def large_cases(
     entries: Sequence[MatrixEntry], ops: Mapping[str, Sequence[int]], *, least_nonzeros: int, count: int,
     memory_bytes: float,
 ) -> tuple[dict[str, DispatchCase], dict[str, float]]:
-    """List cases of matrices with more than so many nonzeros, by key, and what each may cost, in any unit.
+    """List cases of matrices with more than `least_nonzeros` nonzeros by key, and expected costs in any unit.
 
     Args:
-        count: of matrices, evenly over their nonzeros.
-        ops, memory_bytes: as of `dispatch_cases`.
+        count: number of matrices, evenly over their nonzeros.
+        ops, memory_bytes: see `dispatch_cases`.
     """
-    chosen = spread_out([entry for entry in entries if entry.nnz > least_nonzeros], count)
+    chosen = evenly_by_size([entry for entry in entries if entry.nnz > least_nonzeros], count)
     cases = dispatch_cases(chosen, ops, memory_bytes=memory_bytes)
     weights = {case.key: float(entry.nnz * case.width) for entry in chosen for case in cases.get(entry.name, ())}
     return {case.key: case for each in cases.values() for case in each}, weights
 
 
-OPS: Mapping[str, Callable[[int], Op]] = {
+OPERATIONS: Mapping[str, Callable[[int], Op]] = {
     "spmm": lambda heads: SpMM(), "sddmm": lambda heads: SDDMM(), "attention": lambda heads: CsrAttention(heads)}
-"""Operation -> how it is made, for so many heads."""
+"""Operation -> constructor with the number of heads."""
 
 
-def told(plan: CsrPlan) -> dict[str, Any]:
-    """Columns of a decision."""
+def decision_columns(plan: CsrPlan) -> dict[str, Any]:
+    """Return the columns of a decision."""
     decision = plan.decision
     return {"choice": plan.choice.config or plan.choice.library, "origin": decision.origin, "reason": decision.reason,
             "decision_seconds": decision.seconds, "decision_executions": decision.executions}
@@ -108,7 +99,7 @@ CANDIDATES = {**CASE, **TIMED}
 
 
 def frame_of(rows: Iterable[Mapping[str, object]], columns: Mapping[str, str]) -> pd.DataFrame:
-    """Make a table; what a row does not have is missing.
+    """Make a table with fixed columns, whatever rows there are; missing values stay missing.
 
     Args:
         columns: name -> type.
@@ -117,18 +108,18 @@ def frame_of(rows: Iterable[Mapping[str, object]], columns: Mapping[str, str]) -
 
 
 class ReferenceRows:
-    """Rows spread over all, with few nonzeros together, by the oracle of an operation with one sparse operand.
+    """Check results in a few rows, spread over the matrix, against the float64 oracle.
 
     Args:
-        where: operands and results lie.
+        where: backend of operands and results.
     """
 
     def __init__(self, op: Op, operands: Operands, where: Backend) -> None:
         pattern = operands.matrix.pattern
         rows = few_rows(pattern)
         self._op, self._where, self._few = op, where, where.arrays.gather_operands(operands, rows, op.name)
-        self._places, count = (pattern.nonzeros_of(rows), pattern.nnz) if op.name == "sddmm" else (rows, pattern.rows)
-        with np.errstate(over="ignore"):  # what float32 cannot hold is infinite in the results, too
+        self._indices, count = (pattern.nonzeros_of(rows), pattern.nnz) if op.name == "sddmm" else (rows, pattern.rows)
+        with np.errstate(over="ignore"):  # values above float32 are infinite in the results, too
             self._expected = op.oracle(self._few).astype(np.float32)
         self._shape = count, *self._expected.shape[1:]
 
@@ -136,36 +127,36 @@ class ReferenceRows:
         """Compare a float32 result in these rows.
 
         Raises:
-            AssertionError: names the worst element; also where only one of them is infinite or NaN.
+            AssertionError: the result is wrong; names the worst element. Also if only one side is infinite or NaN.
         """
         found = self._where.arrays.array(result, "the result")
         if found.shape != self._shape:
             raise AssertionError(f"shape {found.shape}: it must be {self._shape}")
-        assert_few_close(self._where.arrays.gather_rows(found, self._places), self._expected, self._op, self._few)
+        assert_few_close(self._where.arrays.gather_rows(found, self._indices), self._expected, self._op, self._few)
 
 
-AFTER_PAGE = 4  # float32 from the start of a page: where large arrays begin that glibc has mapped
+AFTER_PAGE = 4  # float32 elements from the start of a page at which large arrays of glibc begin
 
 
 class BoundMethod(NamedTuple):
-    """A call, and the array that it writes to; None: it gives a new one."""
+    """A call, and the array that it writes to; None: it returns a new array."""
 
     run: Callable[[], Any]
     out: np.ndarray | None = None
 
 
 def user_call(ready: Prepared, op: str, dense: Mapping[str, Any]) -> Callable[..., Any]:
-    """Bind an operation to its dense operands; `out` is left open."""
+    """Bind an operation to its dense operands, without `out`."""
     method = {"spmm": ready.spmm, "sddmm": ready.sddmm, "attention": ready.attention}[op]
     return partial(method, *dense.values())
 
 
 def bind_methods(ready: Prepared, plan: CsrPlan, op: Op, operands: Operands) -> dict[str, BoundMethod]:
-    """Bind every way to call an operation that was decided.
+    """Bind every way to call a decided operation.
 
     Returns:
-        "sparloom", with a place for the result, at the start of a page; "sparloom_plain", with one that begins where
-        those of `numpy.empty` do; "sparloom_new", without; "kernel", where one was chosen, alone.
+        "sparloom", into an array at the start of a page; "sparloom_plain", into an array that begins where those of
+        `numpy.empty` do; "sparloom_new", into a new array; "kernel", the chosen kernel by itself, if there is one.
     """
     family = CpuKernels(ready.threads, operands.width).family(op)
     result, call = family.result(operands), user_call(ready, op.name, operands.dense)
@@ -178,10 +169,10 @@ def bind_methods(ready: Prepared, plan: CsrPlan, op: Op, operands: Operands) -> 
 
 
 def check_own(calls: Mapping[str, BoundMethod], known: ReferenceRows) -> None:
-    """Run each once, into NaN where it writes to an array, and compare.
+    """Run each method once, with output arrays full of NaN, and check the result.
 
     Raises:
-        AssertionError: names the call and the worst element.
+        AssertionError: a result is wrong; names the call and the worst element.
     """
     for name, (run, out) in calls.items():
         if out is not None:

@@ -1,6 +1,6 @@
-"""Other ways to decide, which a bench compares with the usual one: other policies, other sources of shortlists.
+"""Decide, time and explore one case of the CPU dispatch benchmark, each step in a process of its own.
 
-Decide, time and explore one case of a bench of input-aware operations: steps for processes of their own.
+`PolicyVariant` names another policy or another source of shortlists that the benchmark compares with the default.
 """
 
 import logging
@@ -17,20 +17,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from sparloom.baselines import GATHERING, SPARSE_PEERS, gathered_bytes
+from sparloom.baselines import GATHERING, SPARSE_BASELINES, gathered_bytes
 from sparloom.errors import MissingArtifact, Unsupported
 from sparloom.experiments.autosage.cases import (
-    OPS,
+    OPERATIONS,
     TRAINING,
     DispatchCase,
     ReferenceRows,
     bind_methods,
     check_own,
-    told,
+    decision_columns,
     user_call,
 )
 from sparloom.experiments.autosage.graph_training import sage_aggregations, sage_steps
-from sparloom.experiments.harness import give_back, noted, peak_bytes, seconds_of, side_by_side, statistics_of
+from sparloom.experiments.harness import note_failure, peak_bytes, seconds_of, side_by_side, statistics_of, trim_memory
 from sparloom.files import scratch_folder
 from sparloom.fusion import pinned
 from sparloom.jit import RESULT_POOL
@@ -45,18 +45,18 @@ from sparloom.tuning.sparse import CandidateSource, CpuBackend, CsrPolicy, Libra
 
 __all__ = ["DispatchBench", "PolicyVariant", "ready_variants"]
 
-UNSEEN = "task.roles=[train,validation]"  # of fit_trees, whose models learn from all roles otherwise
+UNSEEN = "task.roles=[train,validation]"  # override of fit_trees, whose models learn from all roles by default
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class PolicyVariant:
-    """Another way to decide.
+    """Another policy or source of shortlists.
 
     Args:
-        policy: of the decision.
-        shortlist, model: what shortlists are made by, as in `sparloom.tuning.sparse.Prepared`.
+        policy: policy of decisions.
+        shortlist, model: source of shortlists, see `sparloom.tuning.sparse.Prepared`.
     """
 
     policy: CsrPolicy
@@ -64,11 +64,11 @@ class PolicyVariant:
     model: Sequence[str] | None = None
 
     def learned_from(self) -> frozenset[str]:
-        """Name the matrices, or their families, that the model has learned from.
+        """Return the matrices, or their families, that the model has learned from.
 
         Raises:
-            MissingArtifact: a file is not there; names the command that makes it.
-            SchemaError: a file holds something else.
+            MissingArtifact: a file is missing; names the command that makes it.
+            SchemaError: a file is not a model.
         """
         source = CandidateSource.of(self.shortlist, self.model)
         if source.kind == "trees":
@@ -78,10 +78,10 @@ class PolicyVariant:
 
 
 def ready_variants(ways: Mapping[str, PolicyVariant], entries: Sequence[MatrixEntry]) -> dict[str, PolicyVariant]:
-    """Leave out ways whose model is not there, or has learned from what it is judged on; a warning says what to run.
+    """Drop variants whose model is missing or has learned from a judged matrix; a warning names the remedy.
 
     Args:
-        entries: matrices that the ways are judged on.
+        entries: judged matrices.
     """
     ready = {}
     for name, way in ways.items():
@@ -104,8 +104,8 @@ def ready_variants(ways: Mapping[str, PolicyVariant], entries: Sequence[MatrixEn
 
 SERIAL = ("scipy",)
 FOLDER = "AUTOSAGE_CACHE_DIR"
-AFTERWARDS = 9  # calls after a decision, which say what one takes from then on
-PROGRAMS = 3  # that find a decision
+AFTERWARDS = 9  # timed calls after a decision
+PROGRAMS = 3  # timed programs that find a decision
 
 Row = dict[str, Any]
 _loaded: set[str] = set()
@@ -113,19 +113,19 @@ _loaded: set[str] = set()
 
 @dataclass(frozen=True)
 class DispatchBench:
-    """What all cases have in common.
+    """Settings that all cases share.
 
     Args:
-        timing: of the methods side by side.
-        threads: of all of them.
-        heads: of attention.
-        policy: of decisions.
-        libraries: baselines that decisions know.
-        memory_bytes: peers that gather more are left out.
-        ways: other ways to decide, by name.
-        repeats: of a cold decision.
-        plans: folder of decisions; another process finds them there.
-        seed: of operands.
+        timing: protocol for methods in turn.
+        threads: threads of all methods.
+        heads: attention heads.
+        policy: policy of decisions.
+        libraries: baselines of decisions.
+        memory_bytes: baselines that gather more are left out.
+        ways: name -> other policy or source of shortlists.
+        repeats: repetitions of a cold decision.
+        plans: folder of decisions, in which another process finds them.
+        seed: seed of operands.
     """
 
     timing: TimingProtocol
@@ -140,10 +140,10 @@ class DispatchBench:
     seed: int
 
     def decide(self, case: DispatchCase, matrix: SparseMatrix) -> list[Row]:
-        """Make the first calls of a program, until it is decided; one row says what was, and what it took.
+        """Make the first calls of a program until the kernel is decided; return one row with choice and cost.
 
-        Kernels and libraries have been compiled and loaded before, on a small matrix, and the rates of the machine are
-        known. What an attempt before that was killed has kept is gone.
+        Kernels and libraries are compiled and loaded before, on a small matrix, and the rates of the machine are known.
+        Decisions of an interrupted attempt are deleted.
         """
         torch.set_num_threads(self.threads)
         self._load(case.op)
@@ -152,22 +152,22 @@ class DispatchBench:
         return [self._until_decided(case.op, self._operands(case, matrix), kept, PolicyVariant(self.policy))]
 
     def score(self, case: DispatchCase, matrix: SparseMatrix) -> list[Row]:
-        """Check every method and time all side by side; a row for each. What was decided is looked up.
+        """Check every method and time all in turn; return a row for each. Decisions are looked up.
 
-        Memory that is freed meanwhile is kept for what is allocated next, for all methods. Peers that are slow, see
-        `side_by_side`, are timed twice, alone, and the faster run counts.
+        Freed memory stays available to the process for all methods. Slow baselines, see `side_by_side`, are timed twice
+        by themselves, and the faster run counts.
 
         Raises:
-            NotDecided: no other process has decided the case before.
-            AssertionError: one of our own methods computes something else than the oracle.
+            NotDecided: the case was not decided before.
+            AssertionError: one of our methods is wrong.
         """
         torch.set_num_threads(self.threads)
         retain_memory()
         with suppress(Unsupported):
-            give_back()
+            trim_memory()
         if case.op in TRAINING:
             return self._trained(case, matrix)
-        op, operands = OPS[case.op](self.heads), reallocated(self._operands(case, matrix))
+        op, operands = OPERATIONS[case.op](self.heads), reallocated(self._operands(case, matrix))
         ready = self._prepared(operands.matrix, cache=self._kept(case), policy=self.policy, replay_only=True)
         bound = bind_methods(ready, ready.plan(case.op, **operands.dense), op, operands)
         known = ReferenceRows(op, operands, CpuBackend(self.threads))
@@ -183,10 +183,10 @@ class DispatchBench:
     def _peers(
         self, op: str, operands: Operands, known: ReferenceRows, failed: dict[str, str],
     ) -> dict[str, Callable[[], Any]]:
-        """Bind those that are here, compute what is wanted, and do not need too much memory."""
+        """Bind the baselines that are installed, correct, and fit the memory."""
         peers = {}
-        for name, bind in SPARSE_PEERS[op].items():
-            with noted(name, failed):
+        for name, bind in SPARSE_BASELINES[op].items():
+            with note_failure(name, failed):
                 if name in GATHERING and gathered_bytes(operands) > self.memory_bytes:
                     raise Unsupported(f"it makes {gathered_bytes(operands) / 2**30:.1f} GiB")
                 call = bind(operands, self.threads)
@@ -195,10 +195,10 @@ class DispatchBench:
         return peers
 
     def _trained(self, case: DispatchCase, matrix: SparseMatrix) -> list[Row]:
-        """Time what is trained, in which kernels are decided and kept as in any program, but among those of this run.
+        """Time training; kernels are decided and cached as in any program, but in the folder of this run.
 
         Raises:
-            AssertionError: ours computes something else.
+            AssertionError: our method is wrong.
         """
         bind = sage_aggregations if case.op == "sage_training" else sage_steps
         with _layers_keep_in(self.plans):
@@ -211,13 +211,13 @@ class DispatchBench:
         return [{"method": name, **statistics_of(each)} for name, each in taken.items()] + _failures(steps.refused)
 
     def explore(self, case: DispatchCase, matrix: SparseMatrix) -> list[Row]:
-        """Time every candidate and every baseline of a decision, and decide anew in every way, several times.
+        """Time every candidate and every baseline of a decision, and repeat the decision by every policy variant.
 
-        The rows of candidates have `seconds` for each repetition, those of decisions a way and a repeat.
+        Rows of candidates have `seconds` of each repetition, rows of decisions have a way and a repeat.
         """
         torch.set_num_threads(self.threads)
         self._load(case.op)
-        op, operands = OPS[case.op](self.heads), reallocated(self._operands(case, matrix))
+        op, operands = OPERATIONS[case.op](self.heads), reallocated(self._operands(case, matrix))
         kernels = CpuKernels(self.threads, case.width)
         family = kernels.family(op)
         result = family.result(operands)
@@ -236,33 +236,32 @@ class DispatchBench:
         return rows
 
     def _load(self, op: str) -> None:
-        """Decide on a small matrix, once in a process, which calls all there is; nothing of it is kept."""
+        """Load all kernels and libraries by a decision on a small matrix, once in a process, without caching it."""
         if op in _loaded:
             return
         _loaded.add(op)
         pattern = Pattern((40, 40), 8 * np.arange(41), np.tile(np.arange(0, 40, 5), 40))
-        operands = OPS[op](self.heads).operands(
+        operands = OPERATIONS[op](self.heads).operands(
             SparseMatrix(pattern, np.ones(pattern.nnz, np.float32)), 8 * self.heads, self.seed)
         policy = replace(self.policy, calibrate="full", effort=replace(self.policy.effort, seconds=0.05))
         self._until_decided(op, operands, PlanCache(None, keep_busy=True), PolicyVariant(policy))
 
     def _cold(self, case: DispatchCase, operands: Operands, way: PolicyVariant) -> Row:
-        """Make the first calls with nothing known but the rates of the machine."""
+        """Make the first calls with an empty cache, except for the rates of the machine."""
         with scratch_folder("plans") as folder:
             return self._until_decided(case.op, operands, PlanCache(folder, keep_busy=True), way)
 
     def _until_decided(self, op: str, operands: Operands, cache: PlanCache, way: PolicyVariant) -> Row:
-        """Make a matrix ready and call an operation until it is decided how it runs, then some times more.
+        """Prepare a matrix and call an operation until its kernel is decided, then a few times more.
 
-        All is timed from reading the arrays of A on: the hash of the pattern, calls of candidates, what is measured
-        beside them, keeping and logging the decision, binding what was chosen. Then programs that find the decision
-        make as many calls.
+        The time starts with reading the arrays of A: hashing the pattern, calls of candidates and further measurements,
+        caching and logging the decision, binding the choice. Then programs that find the decision make as many calls.
         """
         if cache.folder is not None:
             rates = machine_rates(PlanCache(self.plans, keep_busy=True), threads=self.threads)
             put_rates(cache, rates, threads=self.threads)
         given, out = operands.matrix.to_scipy(), CpuKernels(self.threads, operands.width).family(
-            OPS[op](self.heads)).result(operands)
+            OPERATIONS[op](self.heads)).result(operands)
         out.fill(0)
 
         def program(calls: int | None = None) -> tuple[float, int, Prepared]:
@@ -280,24 +279,24 @@ class DispatchBench:
         usual = median(seconds_of(lambda: call(out=out)) for _ in range(AFTERWARDS))
         if cache.folder is not None:
             known = median(program(calls)[0] for _ in range(PROGRAMS))
-        return {**told(ready.plan(op, **operands.dense)), "calls": calls, "call_seconds": usual,
+        return {**decision_columns(ready.plan(op, **operands.dense)), "calls": calls, "call_seconds": usual,
                 "beyond_seconds": seconds - known, "start_seconds": seconds - calls * usual}
 
     def _kept(self, case: DispatchCase) -> PlanCache:
-        """Where the decision of a case is kept, with nothing else."""
+        """Return the cache that holds only the decision of a case."""
         return PlanCache(self.plans / case.key, keep_busy=True)
 
     def _prepared(self, matrix: SparseMatrix, **options: Any) -> Prepared:
         return Prepared(matrix, threads=self.threads, libraries=self.libraries, **options)
 
     def _operands(self, case: DispatchCase, matrix: SparseMatrix) -> Operands:
-        """Draw operands; SDDMM has ones in A, which peers do not multiply by."""
+        """Draw operands; A has ones for SDDMM, since baselines do not multiply by its values."""
         if case.op == "sddmm":
             matrix = SparseMatrix(matrix.pattern, np.ones(matrix.pattern.nnz, np.float32))
-        return OPS[case.op](self.heads).operands(matrix, case.width, self.seed)
+        return OPERATIONS[case.op](self.heads).operands(matrix, case.width, self.seed)
 
     def _peak(self, case: DispatchCase, call: Callable[[], Any]) -> Row:
-        """Memory that attention takes, its result included where the call makes it."""
+        """Return the peak memory of attention, including a result that the call allocates."""
         if case.op != "attention":
             return {}
         try:
@@ -308,7 +307,7 @@ class DispatchBench:
 
 @contextmanager
 def _layers_keep_in(folder: Path) -> Iterator[None]:
-    """Let layers, which ask the environment, keep their decisions in a folder."""
+    """Make layers, which read the environment, cache their decisions in a folder."""
     os.environ[FOLDER] = str(folder)
     try:
         yield

@@ -1,8 +1,4 @@
-"""SpMM, SDDMM and attention on a sparse pattern as users of a GPU have them without us, bound to operands there.
-
-Nothing of this has run on a GPU; see docs/gpu_status.md.
-
-Decide and time one case of a bench of input-aware operations on a GPU.
+"""Decide and time one case of the GPU dispatch benchmark, beside cuSPARSE and PyTorch.
 
 Nothing of this has run on a GPU; see docs/gpu_status.md.
 """
@@ -19,7 +15,14 @@ import torch
 
 from sparloom.baselines import gathered_attention, gathered_bytes, sampled_attention
 from sparloom.errors import IllegalSchedule, Unsupported
-from sparloom.experiments.autosage.cases import OPS, TRAINING, DispatchCase, ReferenceRows, told, user_call
+from sparloom.experiments.autosage.cases import (
+    OPERATIONS,
+    TRAINING,
+    DispatchCase,
+    ReferenceRows,
+    decision_columns,
+    user_call,
+)
 from sparloom.experiments.autosage.graph_training import sage_aggregations, sage_steps
 from sparloom.experiments.harness import statistics_of
 from sparloom.measure import TimingProtocol
@@ -30,31 +33,31 @@ from sparloom.sparse import SparseMatrix
 from sparloom.tuning import PlanCache
 from sparloom.tuning.sparse import CsrPlan, CsrPolicy, CudaBackend, Library, Prepared
 
-__all__ = ["GATHERING_THERE", "SPARSE_DEVICE_PEERS", "DeviceDispatchBench"]
+__all__ = ["CUDA_BASELINES", "CUDA_GATHERING", "CudaDispatchBench"]
 
 Bind = Callable[[Operands], Callable[[], Any]]
 
 
 def _library(operands: Operands, *, library: Library) -> Callable[[], Any]:
-    """Take what decisions compare with."""
+    """Bind a library that decisions compare with."""
     product = library(operands.matrix, 0)
     return lambda: product(operands)
 
 
 def _sampled_addmm(operands: Operands) -> Callable[[], torch.Tensor]:
-    """torch.sparse.sampled_addmm, which calls cuSPARSE, times A's values."""
+    """Bind torch.sparse.sampled_addmm, which calls cuSPARSE, times the values of A."""
     matrix, (left, right) = device_csr(operands.matrix), _tensors(operands).values()
     values = matrix.values()
     return lambda: torch.sparse.sampled_addmm(matrix, left, right.T, beta=0.0).values().mul_(values)
 
 
 def _composed_sampled(operands: Operands) -> Callable[[], torch.Tensor]:
-    """Attention head after head."""
+    """Bind attention, one head after the other."""
     return sampled_attention(device_csr(operands.matrix), _rows(operands), _tensors(operands))
 
 
 def _composed_gathered(operands: Operands) -> Callable[[], torch.Tensor]:
-    """Attention of all heads at once."""
+    """Bind attention of all heads at once."""
     columns = torch.from_dlpack(operands.matrix.placed.indices).long()
     return gathered_attention(_rows(operands), columns, _tensors(operands))
 
@@ -68,40 +71,40 @@ def _tensors(operands: Operands) -> dict[str, torch.Tensor]:
     return {name: torch.from_dlpack(array) for name, array in operands.dense.items()}
 
 
-SPARSE_DEVICE_PEERS: Mapping[str, Mapping[str, Bind]] = MappingProxyType({
+CUDA_BASELINES: Mapping[str, Mapping[str, Bind]] = MappingProxyType({
     "spmm": {name: partial(_library, library=library) for name, library in CUDA_SPARSE_LIBRARIES["spmm"].items()},
     "sddmm": {"torch_sampled_addmm": _sampled_addmm, **{
         name: partial(_library, library=library) for name, library in CUDA_SPARSE_LIBRARIES["sddmm"].items()}},
     "attention": {"composed": _composed_sampled, "gathered": _composed_gathered},
 })
-"""Operation -> name -> how it is bound to operands on a device."""
+"""Operation -> name -> function that binds it to operands on a device."""
 
-GATHERING_THERE = ("torch_gather", "gathered")
-"""Peers that make two arrays (nnz, width)."""
+CUDA_GATHERING = ("torch_gather", "gathered")
+"""Baselines that allocate two arrays (nnz, width)."""
 
 
-VECTORS = (1, 4)  # values per load, of the same kernel otherwise
-SERIES, CALLS = 5, 20  # in which calls are asked for
-SHORT = 1e-3  # seconds of a run, up to which they are: they are under way together
-REFUSALS = (Unsupported, AssertionError, MemoryError, RuntimeError)  # of other libraries
+VECTORS = (1, 4)  # values per load of the chosen kernel
+SERIES, CALLS = 5, 20  # series of launches, and launches of a series
+SHORT = 1e-3  # seconds; launch times are measured for shorter runs
+REFUSALS = (Unsupported, AssertionError, MemoryError, RuntimeError)  # raised by other libraries
 
 Row = dict[str, Any]
 Call = Callable[[], Any]
 
 
 @dataclass(frozen=True)
-class DeviceDispatchBench:
-    """What all cases have in common.
+class CudaDispatchBench:
+    """Settings that all cases share.
 
     Args:
-        where: they run.
-        device: of torch's tensors there.
-        timing: of the methods side by side.
-        heads: of attention.
-        policy: of decisions; None: that of the place.
-        memory_bytes: peers that gather more are left out.
-        cache: of decisions.
-        seed: of operands.
+        where: backend of all cases.
+        device: device of torch's tensors.
+        timing: protocol for methods in turn.
+        heads: attention heads.
+        policy: policy of decisions; None: the default of the backend.
+        memory_bytes: baselines that gather more are left out.
+        cache: cache of decisions.
+        seed: seed of operands.
     """
 
     where: CudaBackend
@@ -114,19 +117,20 @@ class DeviceDispatchBench:
     seed: int
 
     def rows(self, case: DispatchCase, matrix: SparseMatrix) -> list[Row]:
-        """Decide twice, then check every method and time all side by side: a row for each.
+        """Decide twice, then check every method and time all in turn; return a row for each.
 
-        Rows of decisions have a `way`: "first", whose plan runs, compiles kernels; "", the second, finds them compiled.
+        Rows of decisions have a `way`: "first", whose plan runs, compiles kernels; the second, "", finds them compiled.
         """
         if case.op in TRAINING:
             return self._trained(case, matrix)
-        op = OPS[case.op](self.heads)
+        op = OPERATIONS[case.op](self.heads)
         drawn = op.operands(matrix, case.width, self.seed)
         operands = Operands(self.where.matrix(matrix), {
             name: self.where.arrays.to_device(array) for name, array in drawn.dense.items()})
         plans = {way: self._prepared(operands, cache).plan(case.op, **operands.dense)
                  for way, cache in (("first", self.cache), ("", PlanCache(None, keep_busy=True)))}
-        decided = [{"way": way, "own": not plan.choice.library, **told(plan)} for way, plan in plans.items()]
+        decided = [{"way": way, "own": not plan.choice.library, **decision_columns(plan)}
+                   for way, plan in plans.items()]
         return decided + self._timed(case, op, operands)
 
     def _timed(self, case: DispatchCase, op: Op, operands: Operands) -> list[Row]:
@@ -142,9 +146,9 @@ class DeviceDispatchBench:
             known.check(result)
             calls[name] = call
         failed = []
-        for name, bind in SPARSE_DEVICE_PEERS[case.op].items():
+        for name, bind in CUDA_BASELINES[case.op].items():
             try:
-                if name in GATHERING_THERE and gathered_bytes(operands) > self.memory_bytes:
+                if name in CUDA_GATHERING and gathered_bytes(operands) > self.memory_bytes:
                     raise Unsupported(f"it makes {gathered_bytes(operands) / 2**30:.1f} GiB")
                 call = bind(operands)
                 with torch.inference_mode():
@@ -163,9 +167,9 @@ class DeviceDispatchBench:
         return rows + failed
 
     def _trained(self, case: DispatchCase, matrix: SparseMatrix) -> list[Row]:
-        """Time means over neighbours or whole steps, in which kernels are decided and kept as in any program."""
+        """Time neighbour means or whole training steps; kernels are decided and cached as in any program."""
         if 8 * matrix.pattern.nnz * case.width > self.memory_bytes:
-            return [_refused("pyg", Unsupported("PyTorch Geometric gathers more than the memory has"))]
+            return [_refused("pyg", Unsupported("PyTorch Geometric gathers more than the memory holds"))]
         try:
             bind = sage_aggregations if case.op == "sage_training" else sage_steps
             steps = bind(matrix.pattern, case.width, seed=self.seed, device=self.device)
@@ -178,7 +182,7 @@ class DeviceDispatchBench:
     def _vectors(
         self, plan: CsrPlan, op: Op, operands: Operands, family: DeviceKernels,
     ) -> Iterator[tuple[str, Call, Any]]:
-        """Bind the kernel that was chosen with loads of one value and of four, and a result: "vec1", "vec4"."""
+        """Bind the chosen kernel with loads of one and of four values, and their results: "vec1", "vec4"."""
         if plan.choice.library:
             return
         result = family.result(operands)
@@ -191,7 +195,7 @@ class DeviceDispatchBench:
                 continue
 
     def _launch_seconds(self, call: Call) -> float:
-        """Wall seconds in which a run is asked for: mean of the quickest of some series, each on an idle device."""
+        """Return the wall seconds of a launch: mean of the fastest series, each on an idle device."""
         wait, means = self.where.gpu.repeat(call), []
         for _ in range(SERIES):
             wait(0.0)
@@ -208,7 +212,7 @@ class DeviceDispatchBench:
 def _own_calls(
     op: str, ready: Prepared, plan: CsrPlan, operands: Operands, family: DeviceKernels,
 ) -> dict[str, Call]:
-    """Bind the operation as users call it, with a place for the result and without, and the kernel that it runs."""
+    """Bind the operation as users call it, with and without an output array, and the kernel that it runs."""
     call, result = user_call(ready, op, operands.dense), family.result(operands)
     calls = {"sparloom": partial(call, out=result), "sparloom_new": call}
     if plan.choice.config:

@@ -1,11 +1,4 @@
-"""Training a graph convolutional network of two layers, by whichever layers compute it.
-
-Ways to compute the layers of a graph convolutional network: own ones, and PyTorch Geometric's on the CPU.
-
-GraphSAGE: means over neighbours with their gradients, and whole steps of training.
-
-Both with own layers and with those of PyTorch Geometric.
-"""
+"""Train GCN and GraphSAGE by our layers and by those of PyTorch Geometric, from equal weights."""
 
 import importlib
 import math
@@ -20,7 +13,7 @@ import numpy as np
 import torch
 
 from sparloom.errors import Unsupported
-from sparloom.experiments.harness import noted
+from sparloom.experiments.harness import note_failure
 from sparloom.nn import GCNConv, Graph, SAGEConv, spmm
 from sparloom.sparse import Pattern
 from sparloom.tuning import PlanCache
@@ -33,12 +26,12 @@ __all__ = [
 LEARNING_RATE = 0.01
 
 Layer = Callable[[int, int], torch.nn.Module]
-"""Makes a layer from its input and output channels; it is called with features and the prepared graph."""
+"""Builds a layer from its input and output channels; the layer takes features and the prepared graph."""
 
 
 @dataclass(frozen=True)
 class Classification:
-    """Nodes to be classified by random features and labels, as many classes as features.
+    """A node classification task with random features and labels, and as many classes as features.
 
     Args:
         edges: (2, edges) int64, senders above receivers, without self-loops.
@@ -52,7 +45,7 @@ class Classification:
 
     @classmethod
     def drawn(cls, pattern: Pattern, width: int, *, seed: int) -> "Classification":
-        """Take a square pattern as a graph, its rows as receivers."""
+        """Draw a task on the graph of a square pattern, whose rows are the receivers."""
         rows, cols = pattern.row_ids().astype(np.int64), pattern.indices.astype(np.int64)
         edges = torch.from_numpy(np.stack([cols, rows])[:, rows != cols])
         generator = torch.Generator().manual_seed(seed)
@@ -60,11 +53,11 @@ class Classification:
                    torch.randint(width, (pattern.rows,), generator=generator))
 
     def double(self) -> "Classification":
-        """The same with features in float64, in which it is then trained."""
+        """Return the task with features in float64, the type of its training."""
         return replace(self, features=self.features.double())
 
     def to(self, device: torch.device) -> "Classification":
-        """The same on a device."""
+        """Return the task on a device."""
         return Classification(*(tensor.to(device) for tensor in (self.edges, self.features, self.labels)))
 
     @property
@@ -79,13 +72,11 @@ class Classification:
 
 
 class Trainee:
-    """Two layers with ReLU between them, trained where the features are and in their type.
-
-    Adam lowers the cross entropy of all nodes.
+    """Two layers with ReLU in between, trained by Adam on the device and in the type of the features.
 
     Args:
-        prepare: makes what the layers take as the graph; called by the first step.
-        seed: of the weights; layers that draw alike begin alike.
+        prepare: builds the graph argument of the layers; called in the first step.
+        seed: seed of the weights; layers with the same initialisation start equal.
     """
 
     def __init__(self, layer: Layer, prepare: Callable[[], Any], task: Classification, *, seed: int) -> None:
@@ -97,7 +88,7 @@ class Trainee:
         self._graph: Any = None
 
     def train(self, steps: int) -> float:
-        """Take steps; returns wall seconds."""
+        """Take steps; return wall seconds."""
         start = time.perf_counter()
         if self._graph is None:
             self._graph = self._prepare()
@@ -112,7 +103,7 @@ class Trainee:
 
 
 def rest_seconds(task: Classification, *, steps: int) -> float:
-    """Time what is not in the layers: ReLU, loss, both backward, and Adam; wall seconds of a step."""
+    """Time the work outside of the layers (ReLU, loss, both backward, Adam): wall seconds of a step."""
     shape = (task.nodes, task.width)
     hidden, scores = (torch.rand(shape, requires_grad=True) for _ in range(2))
     weights = [torch.zeros(extents, requires_grad=True) for extents in 2 * [(task.width, task.width), (task.width,)]]
@@ -136,10 +127,10 @@ OWN = ("sparloom", "transform_first", "unfused")
 
 
 def own_methods(task: Classification, cache: PlanCache, *, seed: int) -> dict[str, Method]:
-    """The layer as it is, with the paper's order of products, and with every product by itself.
+    """Bind our layer as it is, with the paper's order of products, and without fusion.
 
     Args:
-        cache: of decisions.
+        cache: cache of decisions.
     """
     def method(fuse: str, first: str) -> Trainee:
         layer = partial(GCNConv, cached=True, first=first)
@@ -150,20 +141,20 @@ def own_methods(task: Classification, cache: PlanCache, *, seed: int) -> dict[st
 
 
 def peer_methods(task: Classification, *, seed: int) -> dict[str, Method]:
-    """PyTorch Geometric's own layer with cached=True, by the form in which it gets the graph.
+    """Bind PyTorch Geometric's layer with cached=True, for every graph format.
 
-    All forms but edge_index are made beforehand, so they cost it nothing.
+    All formats but edge_index are converted beforehand, outside of the timed steps.
 
     Raises:
         Unsupported: torch_geometric is not installed.
     """
     layer = partial(geometric().nn.GCNConv, cached=True)
-    return {name: partial(Trainee, layer, partial(_same, graph), task, seed=seed)
+    return {name: partial(Trainee, layer, lambda graph=graph: graph, task, seed=seed)
             for name, graph in graph_forms(task).items()}
 
 
 def graph_forms(task: Classification) -> Mapping[str, Any]:
-    """Make the same graph in every form that layers of PyTorch Geometric take, where its tensors are.
+    """Convert a graph to every format that layers of PyTorch Geometric take, on the device of its tensors.
 
     Raises:
         Unsupported: torch_geometric is not installed.
@@ -196,22 +187,18 @@ def geometric() -> Any:
         raise Unsupported("torch_geometric is not installed: install sparloom[peers]") from error
 
 
-def _same(graph: Any) -> Any:
-    return graph
-
-
 OWN_SAGE = "sparloom"
-REFERENCE = "pyg_edge_index"  # gathers and scatters: the plainest way
-NEAR = 1e-3  # relative difference of losses after two steps
+REFERENCE = "pyg_edge_index"  # gathers and scatters
+LOSS_TOLERANCE = 1e-3  # relative difference of losses after two steps
 CPU = torch.device("cpu")
-DECIDING = {"cpu": 60, "cuda": 1}  # device -> steps of ours after which all kernels are decided
-CLOSE = 1e-4  # of means and gradients, relative to the largest
+WARM_UP_STEPS = {"cpu": 60, "cuda": 1}  # steps of our method after which all kernels are decided
+MEAN_TOLERANCE = 1e-4  # of means and gradients, relative to the largest
 
 Step = Callable[[], object]
 
 
 class Steps(NamedTuple):
-    """Methods that can be timed, all of which have run; and why others were left out."""
+    """Warmed-up methods, and reasons why others were left out."""
 
     own: Mapping[str, Step]
     peers: Mapping[str, Step]
@@ -219,18 +206,18 @@ class Steps(NamedTuple):
 
 
 def sage_aggregations(pattern: Pattern, width: int, *, seed: int, device: torch.device = CPU) -> Steps:
-    """Bind what a step of training does with the graph: the mean over neighbours, forward and backward.
+    """Bind the graph operation of a training step: the mean over neighbours, forward and backward.
 
-    Methods are "sparloom", and "pyg_<form>" by the form in which PyTorch Geometric's layer gets the graph; those whose
-    means or gradients differ from those of the form edge_index are refused (seen of gradients of csr_int32,
-    PyTorch 2.13 and PyTorch Geometric 2.8), as are those that fail.
+    Methods are "sparloom" and "pyg_<format>" for every graph format of PyTorch Geometric. Methods whose means or
+    gradients differ from those of edge_index are refused (seen with gradients of csr_int32, PyTorch 2.13 and PyTorch
+    Geometric 2.8), as are those that fail.
 
     Args:
-        device: where they are computed.
+        device: device of the computation.
 
     Raises:
         Unsupported: torch_geometric is not installed.
-        AssertionError: ours differ from those of the form edge_index, or of the first one that runs.
+        AssertionError: our results differ from those of edge_index, or of the first format that runs.
     """
     task = Classification.drawn(pattern, width, seed=seed).to(device)
     slopes = torch.rand(task.nodes, width, generator=torch.Generator().manual_seed(seed)).to(device)
@@ -239,28 +226,28 @@ def sage_aggregations(pattern: Pattern, width: int, *, seed: int, device: torch.
     apart: dict[str, float] = {}
     expected = None
     for name, graph in _forms(task).items():
-        with noted(name, refused):
+        with note_failure(name, refused):
             step = _Aggregation(partial(_propagated, layer, graph), task.features, slopes)
             found = step()
             expected = expected or found
             apart[name], peers[name] = max(map(_apart, found, expected)), step
     own = _Aggregation(partial(spmm, means), task.features, slopes)
-    for _ in range(DECIDING[device.type]):
+    for _ in range(WARM_UP_STEPS[device.type]):
         found = own()
     apart[OWN_SAGE] = max(map(_apart, found, expected or found))
-    return _sorted_out(Steps({OWN_SAGE: own}, peers, refused), apart, limit=CLOSE, what="means or gradients")
+    return _sorted_out(Steps({OWN_SAGE: own}, peers, refused), apart, limit=MEAN_TOLERANCE, what="means or gradients")
 
 
 def sage_steps(pattern: Pattern, width: int, *, seed: int, device: torch.device = CPU) -> Steps:
-    """Bind a step of each method, as `sage_aggregations`; refused are those whose loss differs after two steps.
+    """Bind a training step of each method, see `sage_aggregations`; refuse methods whose loss differs.
 
-    Two layers of `width` channels that average over neighbours, ReLU between them, cross entropy, both backward, Adam.
-    Graphs are prepared in the first step, and kernels decided in the first ones, which are behind all.
+    Two layers of `width` channels that average over neighbours, ReLU in between, cross entropy, both backward, Adam.
+    Graphs are prepared and kernels are decided in warm-up steps.
     """
     task = Classification.drawn(pattern, width, seed=seed).to(device)
     layer, peers, refused = geometric().nn.SAGEConv, {}, {}
     for name, graph in _forms(task).items():
-        with noted(name, refused):
+        with note_failure(name, refused):
             trainee = Trainee(layer, lambda graph=graph: graph, task, seed=seed)
             trainee.train(2)
             peers[name] = trainee
@@ -269,19 +256,20 @@ def sage_steps(pattern: Pattern, width: int, *, seed: int, device: torch.device 
     trained = {**peers, OWN_SAGE: own}
     expected = next(iter(trained.values())).loss
     apart = {name: abs(trainee.loss / expected - 1) for name, trainee in trained.items()}
-    own.train(DECIDING[device.type])
+    own.train(WARM_UP_STEPS[device.type])
     steps = {name: partial(trainee.train, 1) for name, trainee in trained.items()}
-    return _sorted_out(Steps({OWN_SAGE: steps.pop(OWN_SAGE)}, steps, refused), apart, limit=NEAR, what="losses")
+    own_steps = {OWN_SAGE: steps.pop(OWN_SAGE)}
+    return _sorted_out(Steps(own_steps, steps, refused), apart, limit=LOSS_TOLERANCE, what="losses")
 
 
 def _forms(task: Classification) -> dict[str, Any]:
-    """Make the graph in every form, that of the reference first."""
+    """Convert the graph to every format, the reference first."""
     forms = {f"pyg_{name}": graph for name, graph in graph_forms(task).items()}
     return {REFERENCE: forms.pop(REFERENCE), **forms}
 
 
 def _sorted_out(steps: Steps, apart: Mapping[str, float], *, limit: float, what: str) -> Steps:
-    """Refuse peers that are apart from the first method."""
+    """Refuse baselines that differ from the first method."""
     far = {name: f"{what} are {size:.1e} apart" for name, size in apart.items() if not size < limit}
     if OWN_SAGE in far:
         raise AssertionError(f"{OWN_SAGE} is wrong: {far[OWN_SAGE]} from those of {next(iter(apart))}")
@@ -299,7 +287,7 @@ def _propagated(layer: torch.nn.Module, graph: Any, features: torch.Tensor) -> t
 
 
 class _Aggregation:
-    """Features to their means over neighbours, and the gradient back to the features."""
+    """Means of features over neighbours, and the gradient of the features."""
 
     def __init__(self, aggregate: Callable[[torch.Tensor], torch.Tensor], features: torch.Tensor,
                  slopes: torch.Tensor) -> None:

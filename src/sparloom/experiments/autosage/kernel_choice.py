@@ -1,7 +1,4 @@
-"""Whether kernels that are timed on a sample of the rows rank as on all rows.
-
-Which few kernels of sparse operations are worth a measurement: those of which one is near the best everywhere.
-"""
+"""Check whether kernels rank on a sample of the rows as on all rows, and choose small portfolios of kernels."""
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +12,7 @@ import pandas as pd
 
 from sparloom import log
 from sparloom.data import write_frame
-from sparloom.experiments.autosage.cases import OPS, DispatchCase, large_cases
+from sparloom.experiments.autosage.cases import OPERATIONS, DispatchCase, large_cases
 from sparloom.experiments.harness import journal_folder, statistics_of, timed_cases
 from sparloom.files import write_json
 from sparloom.measure import Measurement, TimingProtocol
@@ -37,33 +34,33 @@ from sparloom.tuning.sparse import CandidateSet, CpuBackend, CsrPolicy, sample_r
 
 __all__ = ["CheckProbe", "ChooseKernels"]
 
-SUBGRAPH_ROWS = 256  # at least
+SUBGRAPH_ROWS = 256  # fewest rows of a subgraph
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class CheckProbe:
-    """Time some kernels on all rows of a matrix and on samples of it, side by side.
+    """Check whether kernels rank on a sample of the rows as on all rows.
 
-    Samples are what decisions measure on, "rows": blocks of neighbouring rows with all their columns, and what
-    AutoSAGE does, "subgraph": random rows, and of their columns those with the same numbers. A run that is killed goes
-    on where it was, as long as commit and settings are the same.
+    Samples are those of our decisions, "rows": blocks of neighbouring rows with all their columns, and those of
+    AutoSAGE, "subgraph": random rows, and the columns with the same numbers. An interrupted run continues if commit and
+    settings are unchanged.
 
     Args:
-        corpus: of matrices.
-        count: of matrices that are timed, evenly over their nonzeros.
-        least_nonzeros: a matrix has more, so that samples are parts of it.
-        ops: "spmm", "sddmm", "attention", with the widths of dense operands, all heads together.
-        heads: of attention.
-        kernels: that are timed: the safe one, and others drawn from those that a decision may measure on a sample.
-        shares: of the nonzeros, or of the rows of a subgraph.
-        draws: of samples of each share.
-        policy: of decisions, which says how small a sample may be and how many parts it has.
-        timing: of the kernels side by side.
-        memory_bytes: cases that need more are left out.
-        journals: folder of what is under way; emptied when it is complete.
-        seed: of operands, samples, kernels and of the bootstrap.
+        corpus: source of the matrices.
+        count: number of timed matrices, evenly over their nonzeros.
+        least_nonzeros: lower bound of the nonzeros, so that samples are parts of a matrix.
+        ops: "spmm", "sddmm", "attention" -> widths of dense operands, all heads together.
+        heads: attention heads.
+        kernels: number of timed kernels: the default, and others drawn from those that may be measured on a sample.
+        shares: shares of the nonzeros, or of the rows of a subgraph.
+        draws: number of samples of each share.
+        policy: policy of decisions, with the least size and the number of parts of a sample.
+        timing: protocol for kernels in turn.
+        memory_bytes: cases that need more memory are left out.
+        journals: folder of unfinished runs.
+        seed: seed of operands, samples, kernels and of the bootstrap.
     """
 
     corpus: Corpus
@@ -82,7 +79,7 @@ class CheckProbe:
     seed: int
 
     def run(self, out: Path) -> Mapping[str, float]:
-        """Write per_case.parquet, a row for each kernel and sample, and a figure; returns errors and regrets."""
+        """Write per_case.parquet, a row for each kernel and sample, and a figure; return errors and regrets."""
         keep_threads_awake()
         planned, weights = large_cases(self.corpus.entries(), self.ops, least_nonzeros=self.least_nonzeros,
                                        count=self.count, memory_bytes=self.memory_bytes)
@@ -100,7 +97,7 @@ class CheckProbe:
 
     def _rows(self, load: Callable[[str], SparseMatrix], case: DispatchCase) -> list[Row]:
         """Time kernels on all rows, then on each sample."""
-        op, place = OPS[case.op](self.heads), CpuBackend(self.threads)
+        op, place = OPERATIONS[case.op](self.heads), CpuBackend(self.threads)
         operands = op.operands(load(case.matrix), case.width, self.seed)
         configs = self._configs(place, op, operands)
         known = {"op": case.op, "matrix": case.matrix, "width": case.width, "nnz": operands.matrix.pattern.nnz}
@@ -122,7 +119,7 @@ class CheckProbe:
     def _samples(
         self, op: Op, operands: Operands, width: int,
     ) -> Iterator[tuple[str, float, int, Sequence[Operands]]]:
-        """Give what is timed: its name, share and draw, and operands of its parts; all rows first."""
+        """Yield samples, all rows first: name, share, draw, and operands of the parts."""
         yield "all", 1.0, 0, [operands]
         pattern = operands.matrix.pattern
         for share in self.shares:
@@ -141,7 +138,7 @@ class CheckProbe:
 
 
 def _subgraph(pattern: Pattern, share: float, rng: np.random.Generator) -> Pattern | None:
-    """Thin a square pattern to some rows and the same columns; None if it is not square."""
+    """Return random rows of a square pattern and the same columns; None if it is not square."""
     if pattern.rows != pattern.cols:
         return None
     count = min(pattern.rows, max(SUBGRAPH_ROWS, int(share * pattern.rows)))
@@ -151,21 +148,21 @@ def _subgraph(pattern: Pattern, share: float, rng: np.random.Generator) -> Patte
 
 @dataclass(frozen=True)
 class ChooseKernels:
-    """Time all kernels side by side, and choose a portfolio of each operation.
+    """Time all kernels in turn, and choose a portfolio for each operation: one of it is near the best everywhere.
 
-    A run that is killed goes on where it was, as long as commit and settings are the same.
+    An interrupted run continues if commit and settings are unchanged.
 
     Args:
-        corpus: of matrices, none of which a decision is judged on.
-        count: of matrices that are timed, evenly over their nonzeros.
-        least_nonzeros: a matrix has more.
-        ops: "spmm", "sddmm", "attention", with the widths of dense operands, all heads together.
-        heads: of attention.
-        most: kernels of a portfolio.
-        timing: of the kernels side by side.
-        memory_bytes: cases that need more are left out.
-        journals: folder of what is under way; emptied when it is complete.
-        seed: of operands and of the bootstrap.
+        corpus: source of the matrices, which judge no decisions.
+        count: number of timed matrices, evenly over their nonzeros.
+        least_nonzeros: lower bound of the nonzeros of a matrix.
+        ops: "spmm", "sddmm", "attention" -> widths of dense operands, all heads together.
+        heads: attention heads.
+        most: number of kernels of a portfolio.
+        timing: protocol for kernels in turn.
+        memory_bytes: cases that need more memory are left out.
+        journals: folder of unfinished runs.
+        seed: seed of operands and of the bootstrap.
     """
 
     corpus: Corpus
@@ -181,9 +178,9 @@ class ChooseKernels:
     seed: int
 
     def run(self, out: Path) -> Mapping[str, float]:
-        """Write per_case.parquet, a row for each kernel, and portfolios.json; returns what portfolios lose.
+        """Write per_case.parquet, a row for each kernel, and portfolios.json; return the losses of portfolios.
 
-        There are two for each operation, of all kernels and of those that take rows as they are stored.
+        Each operation has two portfolios: of all kernels, and of those that take rows in stored order.
         """
         keep_threads_awake()
         planned, weights = large_cases(self.corpus.entries(), self.ops, least_nonzeros=self.least_nonzeros,
@@ -201,12 +198,12 @@ class ChooseKernels:
         return metrics
 
     def _chosen(self, rows: pd.DataFrame) -> list[str]:
-        """Name the kernels of a portfolio."""
+        """Choose the kernels of a portfolio."""
         seconds = portfolio_seconds(rows)
-        return [seconds.columns[place] for place in portfolio(seconds.to_numpy(), self.most)]
+        return [seconds.columns[index] for index in portfolio(seconds.to_numpy(), self.most)]
 
     def _rows(self, load: Callable[[str], SparseMatrix], case: DispatchCase) -> list[Row]:
-        op, place = OPS[case.op](self.heads), CpuBackend(self.threads)
+        op, place = OPERATIONS[case.op](self.heads), CpuBackend(self.threads)
         operands: Operands = reallocated(op.operands(load(case.matrix), case.width, self.seed))
         family, safe = CpuKernels(self.threads, case.width).family(op), place.default_config(op, operands).key
         result = family.result(operands)

@@ -6,42 +6,23 @@ compare, recommender, recommend, bench_recommend, bench_featurizer.
 
 from sparloom.ondemand import on_demand
 
-_HOMES = {
-    "Arm": "compare",
-    "ArmResult": "compare",
-    "AuditLabels": "sample_statistics",
-    "Autoencode": "pretrain",
-    "BenchFeaturizer": "bench_featurizer",
-    "BenchRecommend": "bench_recommend",
-    "Collect": "collect",
-    "Compare": "compare",
-    "EvaluationData": "evaluation_data",
-    "ExportCsv": "samples",
-    "FLUSH_SECONDS": "collect",
-    "FineTuned": "recommender",
-    "Finetune": "finetune",
-    "Fit": "finetune",
-    "Fitted": "recommender",
-    "Gather": "samples",
-    "LearnerConfig": "transfer",
-    "PrepareInputs": "samples",
-    "Pretrain": "pretrain",
-    "Recipe": "training",
-    "Recommend": "recommend",
-    "RecommendShape": "recommend",
-    "SummariseSamples": "sample_statistics",
-    "Tabulate": "compare",
-    "audit": "sample_statistics",
-    "describe_optimum": "sample_statistics",
-    "knob_effects": "sample_statistics",
-    "patterns": "bench_featurizer",
-    "quality": "bench_recommend",
-    "read_shape": "recommend",
-    "refuse_unequal": "compare",
-    "shares": "bench_featurizer",
-    "timings": "bench_recommend",
+_NAMES = {
+    "collect": ("FLUSH_SECONDS", "Collect"),
+    "samples": ("ExportCsv", "Gather", "PrepareInputs"),
+    "compare": ("Arm", "ArmResult", "Compare", "Tabulate", "refuse_unequal"),
+    "recommend": ("Recommend", "RecommendShape", "read_shape"),
+    "sample_statistics": ("AuditLabels", "SummariseSamples", "audit", "describe_optimum", "knob_effects"),
+    "evaluation_data": ("EvaluationData",),
+    "pretrain": ("Autoencode", "Pretrain"),
+    "training": ("Recipe",),
+    "transfer": ("LearnerConfig",),
+    "finetune": ("Finetune", "Fit"),
+    "recommender": ("FineTunedRecommender", "FittedRecommender"),
+    "bench_recommend": ("BenchRecommend", "quality", "timings"),
+    "bench_featurizer": ("BenchFeaturizer", "draw_patterns", "peak_shares"),
 }
 
-__all__ = sorted(_HOMES)
+__all__ = sorted(name for names in _NAMES.values() for name in names)
 
-__getattr__, __dir__ = on_demand(__name__, {name: f"{__name__}.{home}" for name, home in _HOMES.items()})
+__getattr__, __dir__ = on_demand(
+    __name__, {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names})

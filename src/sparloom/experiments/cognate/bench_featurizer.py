@@ -1,4 +1,4 @@
-"""How fast the featurizer learns, against the peak of a dense matrix product in the same process."""
+"""Measure how fast the featurizer trains, relative to the peak of a dense matrix product in the same process."""
 
 import copy
 import os
@@ -19,7 +19,7 @@ from sparloom.models import Network, conv_flops, initialise, retain_memory
 __all__ = ["BenchFeaturizer"]
 
 REAL, PRODUCT = "real", "sgemm"
-RETAKES = 20
+MAX_RETAKES = 20
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,10 @@ class BenchFeaturizer:
     """Time forward and backward passes of the convolutions, without the head, on stored inputs and generated ones.
 
     Args:
-        net: with an `InputFeaturizer`; its convolutions are drawn anew.
-        matrices: how many stored inputs, those with the most sites.
-        sites: about how many each generated input has.
-        product: rows, inner and columns of the dense product.
+        net: has an `InputFeaturizer`; its convolutions are initialised anew.
+        matrices: number of stored inputs, those with the most sites.
+        sites: approximate number of sites of each generated input.
+        product: rows, inner extent and columns of the dense product.
         rounds: interleaved passes over the product and all inputs; their median counts.
         steal_ratio: a pass whose wall seconds exceed this many times its processor seconds per thread is retaken.
     """
@@ -45,32 +45,32 @@ class BenchFeaturizer:
     seed: int
 
     def run(self, out: Path) -> Mapping[str, float]:
-        """Time; writes passes.parquet, one row per pass; returns what `shares` makes of it."""
+        """Write passes.parquet, one row per pass; return the metrics of `peak_shares`."""
         retain_memory()
         net = copy.deepcopy(self.net)
         initialise(net, self.seed)
         works = [_product(self.product), *(_pass(net.featurizer, kind, item) for kind, item in self._inputs())]
         for work in works:
-            work.step()  # builds the map
+            work.step()  # builds the kernel map
         frame = pd.DataFrame([self._timed(work, turn) for turn in range(self.rounds) for work in works])
         write_frame(out / "passes.parquet", frame)
-        metrics = shares(frame)
+        metrics = peak_shares(frame)
         _show(metrics, [kind for kind in frame["inputs"].unique() if kind != PRODUCT])
         return metrics | {"threads": torch.get_num_threads()}
 
     def _inputs(self) -> Iterator[tuple[str, MatrixInput]]:
-        """Inputs and their kind: the stored ones, then one of each generated pattern."""
+        """Yield stored inputs, then one input of each generated pattern, each with its kind."""
         stored = sorted(self.samples.inputs(), key=lambda item: -len(item.counts))
         yield from ((REAL, item) for item in stored[:self.matrices])
-        for kind, coords in patterns(self.sites, seed=self.seed).items():
+        for kind, coords in draw_patterns(self.sites, seed=self.seed).items():
             shape = tuple(int(extent) + 1 for extent in coords.max(axis=0))
             ones = np.ones(len(coords), np.int32)
             yield kind, MatrixInput(kind, coords.astype(np.int32), ones, shape, len(coords), quantum=1, digest=kind)
 
     def _timed(self, work: "_Work", turn: int) -> dict[str, object]:
-        """One row of passes.parquet; the pass is retaken while the machine was taken from us."""
+        """Time one pass: a row of passes.parquet; passes that other processes disturbed are repeated."""
         threads = min(torch.get_num_threads(), len(os.sched_getaffinity(0)))
-        for _ in range(RETAKES):
+        for _ in range(MAX_RETAKES):
             wall, processor = time.perf_counter(), time.process_time()
             work.step()
             wall, processor = time.perf_counter() - wall, time.process_time() - processor
@@ -80,11 +80,11 @@ class BenchFeaturizer:
                 "seconds": wall, "processor_seconds": processor}
 
 
-def patterns(sites: int, *, seed: int) -> dict[str, np.ndarray]:
-    """Draw coords of about `sites` sites: a full band, a scattered band, and power-law rows and columns."""
+def draw_patterns(sites: int, *, seed: int) -> dict[str, np.ndarray]:
+    """Draw coordinates of about `sites` sites: a full band, a scattered band, power-law rows and columns."""
     rng = np.random.default_rng(seed)
-    places = np.arange(sites)
-    banded = np.column_stack([places // 11, places // 11 + places % 11])
+    index = np.arange(sites)
+    banded = np.column_stack([index // 11, index // 11 + index % 11])
     rows = rng.integers(0, max(1, sites // 8), sites)
     offsets = np.rint(rng.normal(0, 16, sites)).astype(np.int64)
     scattered = np.column_stack([rows, np.abs(rows + offsets)])
@@ -94,8 +94,8 @@ def patterns(sites: int, *, seed: int) -> dict[str, np.ndarray]:
     return {"banded": banded, "scattered": np.unique(scattered, axis=0), "power": np.unique(power, axis=0)[:sites]}
 
 
-def shares(frame: pd.DataFrame) -> dict[str, float]:
-    """Reduce passes to rates of each kind of inputs and their share of the dense product's.
+def peak_shares(frame: pd.DataFrame) -> dict[str, float]:
+    """Reduce passes to rates by kind of inputs, and to shares of the rate of the dense product.
 
     Args:
         frame: columns inputs, name, sites, gflop, seconds and processor_seconds (of all threads); a row per pass.
@@ -120,7 +120,7 @@ def shares(frame: pd.DataFrame) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class _Work:
-    """Something to time: the kind of its inputs, a name, sites, and 10^9 operations of one step."""
+    """Timed work: the kind of its inputs, a name, the number of sites, and 10^9 operations of one step."""
 
     inputs: str
     name: str

@@ -1,4 +1,4 @@
-"""How good and how quick a recommendation is, on matrix files that no training has seen."""
+"""Measure the quality and the speed of recommendations on matrix files that no training has seen."""
 
 import logging
 import time
@@ -13,7 +13,7 @@ import pandas as pd
 from sparloom import log
 from sparloom.data import SampleSource, write_frame
 from sparloom.experiments.cognate.evaluation_data import EvaluationData
-from sparloom.experiments.cognate.recommender import TOP_K, Adviser, Ranking, Recommender
+from sparloom.experiments.cognate.recommender import TOP_K, ConfigRanker, Ranking, Recommender
 from sparloom.files import scratch_folder
 from sparloom.measure import bootstrap_interval, geomean
 from sparloom.ops import Op
@@ -31,24 +31,24 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class BenchRecommend:
-    """Recommend for matrices from their files as `Recommend` does, and judge the choices by stored seconds.
+    """Recommend for matrix files as `Recommend` does, and judge the choices by stored seconds.
 
-    Imports and making the adviser ready are in no time; what only the first recommendation does is in its time,
-    which is also told by itself. The files lie in the page cache, because their checksums are compared before.
+    Times exclude imports and the preparation of the recommender. The first recommendation includes one-time work and is
+    also reported separately. Files are in the page cache, because their checksums are compared before.
 
     Args:
-        adviser: ranks configurations of this platform and operation.
-        samples: hold the seconds of all configurations.
+        adviser: recommender for this platform and operation.
+        samples: seconds of all configurations.
         corpus: has the matrix files.
-        role: of the matrices; "test" only when nothing is chosen by the result.
-        matrices: only these, by name; empty: all of the role.
-        limit: most matrices, taken evenly over their numbers of nonzeros; None: all.
-        seed: of the bootstrap.
+        role: role of the matrices; "test" only when nothing is chosen by the result.
+        matrices: names; empty: all of the role.
+        limit: largest number of matrices, taken evenly over their numbers of nonzeros; None: all.
+        seed: seed of the bootstrap.
     """
 
     op: Op
     platform: "Platform"
-    adviser: Adviser
+    adviser: Recommender
     samples: SampleSource
     corpus: SuiteSparseCorpus
     role: Role
@@ -57,10 +57,10 @@ class BenchRecommend:
     seed: int
 
     def run(self, out: Path) -> Mapping[str, float]:
-        """Write per_matrix.parquet and the figure; returns regrets with their 95 % bounds, and seconds."""
+        """Write per_matrix.parquet and the figure; return regrets with 95 % bounds, and seconds."""
         title = f"{op_title(self.op.name)} on {self.platform.name} {self.platform.preset}"
         study = EvaluationData(self.platform, self.op, self.samples, self.role)
-        recommender = Recommender(self.op, self.platform, self.adviser)
+        recommender = ConfigRanker(self.op, self.platform, self.adviser)
         began = time.perf_counter()
         self.adviser.prepare()
         loading = time.perf_counter() - began
@@ -79,7 +79,7 @@ class BenchRecommend:
         return metrics
 
     def _names(self, study: EvaluationData) -> list[str]:
-        """Matrices of the role, sorted by name; those that the adviser knows are refused."""
+        """List matrices of the role by name; matrices that the recommender has learned from are refused."""
         judged = study.truth.matrices
         unknown = sorted(set(self.matrices) - set(judged))
         if unknown:
@@ -90,7 +90,7 @@ class BenchRecommend:
         if known:
             raise ValueError(f"{self.adviser.origin} was trained on {len(known)} of the {len(names)} matrices "
                              f"({', '.join(known[:3])}{', ...' if len(known) > 3 else ''}), so its choices for them "
-                             "say nothing: task.role=test, or an adviser that has not seen them")
+                             "say nothing: task.role=test, or a recommender that has not seen them")
         if self.limit is None or self.limit >= len(names):
             return names
         if self.limit < 1:
@@ -104,16 +104,16 @@ class BenchRecommend:
         return self.corpus.fetch(names)
 
     def _measured(
-        self, name: str, path: Path, study: EvaluationData, *, recommender: Recommender, stem: Path
+        self, name: str, path: Path, study: EvaluationData, *, recommender: ConfigRanker, stem: Path
     ) -> dict[str, object]:
-        """Recommend for one file as a user does; look up what the choice costs."""
+        """Recommend for one file as a user would, and look up the seconds of the choice."""
         ranking = recommender.rank(path)
         began = time.perf_counter()
         recommender.draw(ranking, stem)
         drawing = time.perf_counter() - began
         if ranking.view.input.digest != study.inputs[name].digest:
-            raise ValueError(f"{path} has another pattern than {name} had when it was sampled: choose the mirror that "
-                             "the samples were collected from (paths.mirror)")
+            raise ValueError(f"the pattern of {path} differs from that of {name} when it was sampled: choose the "
+                             "mirror that the samples were collected from (paths.mirror)")
         return {"matrix": name, **_judged(name, ranking, study),
                 "familiarity_percentile": ranking.familiarity.percentile, "read_seconds": ranking.read_seconds,
                 "rank_seconds": ranking.rank_seconds, "draw_seconds": drawing}
@@ -187,7 +187,7 @@ def _put(found: dict[str, float], key: str, value: float, bounds: tuple[float, f
 
 
 def _show(metrics: Mapping[str, float], title: str, role: str) -> None:
-    """Print what a reader asks first."""
+    """Print the headline numbers."""
     def bounded(key: str) -> str:
         return f"{metrics[key]:.3f} ({metrics[f'{key}_low']:.3f}–{metrics[f'{key}_high']:.3f})"
 

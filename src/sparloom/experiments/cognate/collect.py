@@ -1,4 +1,4 @@
-"""Collect samples: matrices of a corpus x configurations x platforms, resumable at any point."""
+"""Collect samples: matrices of a corpus x configurations x platforms; an interrupted collection continues."""
 
 import hashlib
 import logging
@@ -17,15 +17,15 @@ from sparloom.data import Journal, Sample, compact
 from sparloom.errors import SparloomError
 from sparloom.experiments.harness import (
     Resumed,
-    alone,
     commit,
     conditions_of,
     corpus_name,
     data_folder,
+    exclusive_timing,
     identities_of,
     measure_presets,
+    print_failures,
     run_jobs,
-    tell_failures,
 )
 from sparloom.measure import TimingProtocol, describe_machine
 from sparloom.ops import Op, Operands
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Collect", "Outcome"]
 
-FLUSH_SECONDS = 0.2  # simulated rows that come faster than this are written together: they come out of one trace
+FLUSH_SECONDS = 0.2  # simulated rows that arrive faster than this are written together: one trace makes many
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What collecting one matrix added; `reason` says why nothing could be collected."""
+    """Rows and failures that one matrix added, or the reason why nothing could be collected."""
 
     rows: int
     failures: int
@@ -54,22 +54,22 @@ class Outcome:
 class Collect:
     """Measure or simulate configurations of one operation on the matrices of a corpus.
 
-    Rows go to one journal per (platform, preset, op, matrix), each flushed to disk, so a run that is killed goes on
-    where it was and loses at most the sample in flight. When every matrix is complete, all journals are put together
-    into one table. Journals and table say under which conditions their rows were made: other ones are refused. On a GPU
-    cuSPARSE is timed between the kernels; its rows have the preset "vendor".
+    Rows go to one journal per (platform, preset, op, matrix) and are flushed to disk, so an interrupted run continues
+    and loses at most the sample in flight. When all matrices are complete, the journals are joined into one table.
+    Journals and table record the conditions of their rows; rows of other conditions are refused. On a GPU cuSPARSE is
+    timed between the kernels; its rows have the preset "vendor".
 
     Args:
-        platforms: one, or several presets of one platform, which may share their work.
-        configs: how many per matrix, drawn with a seed of the matrix; "all": the whole space.
-        roles: roles of the corpus' split to collect, the first first.
-        matrices: only these, by name; empty: all of the roles.
+        platforms: one platform, or several presets of it, which may share their work.
+        configs: number of configurations per matrix, drawn with a seed of the matrix; "all": the whole space.
+        roles: roles of the split, in the order in which they are collected.
+        matrices: names; empty: all matrices of the roles.
         shard: "i/n": every n-th matrix from the i-th on; "0/1" is everything.
         jobs: processes; 1 for anything that is timed.
         journals: folder of the journals, one folder in it per corpus.
-        data: folder of the tables; see `data_folder`. Matrices that have no journal keep the rows they have there.
+        data: folder of the tables, see `data_folder`. Matrices without a journal keep their rows in the table.
         partial: write the table even if matrices are missing.
-        overwrite: drop samples of these presets that were made under other conditions; else they are an error.
+        overwrite: drop samples of these presets that were made under other conditions instead of raising an error.
     """
 
     op: Op
@@ -89,12 +89,12 @@ class Collect:
     overwrite: bool = False
 
     def run(self, out: Path) -> Mapping[str, float]:
-        """Collect what is missing; returns counts of matrices, rows and failures."""
+        """Collect missing samples; return counts of matrices, rows and failures."""
         began = time.monotonic()
-        place, step = _shard(self.shard)
+        first, step = _shard(self.shard)
         self._check()
         planned = self._planned()
-        mine = planned[place::step]
+        mine = planned[first::step]
         self._resumed.begin()
         costs = {entry.name: float(entry.nnz + 20_000) for entry in self.corpus.entries()}
         title = f"{self.platforms[0].name} {self.op.name}"
@@ -118,7 +118,7 @@ class Collect:
         }
 
     def collect(self, name: str) -> Outcome:
-        """Collect what one matrix lacks; a matrix that cannot be read is told, not raised."""
+        """Collect the missing samples of one matrix; an unreadable matrix is reported, not raised."""
         missing = [self._missing(name, platform) for platform in self.platforms]
         if not any(any(lacks) for lacks in missing):
             return Outcome(0, 0)
@@ -134,7 +134,7 @@ class Collect:
         return Outcome(rows, failures)
 
     def _check(self) -> None:
-        """Refuse a count that is none, and platforms whose configurations are for another width than the operands."""
+        """Refuse an invalid number of configurations, and platforms for another width than that of the operands."""
         size = len(self.platforms[0].space(self.op))
         whole = isinstance(self.configs, int) and not isinstance(self.configs, bool)
         if self.configs != "all" and not (whole and 1 <= self.configs <= size):
@@ -146,22 +146,22 @@ class Collect:
                                  f"operands have {self.width}: give width={width} alone")
 
     def _alone(self) -> AbstractContextManager[None]:
-        """Let nothing else of ours be timed on this machine meanwhile; simulations need no such care."""
+        """Lock the machine for timing; simulations need no lock."""
         if self.platforms[0].kind == "simulated":
             return nullcontext()
         if self.jobs > 1:
             raise ValueError(f"{self.jobs} jobs would disturb each other's times on platform {self.platforms[0].name}: "
                              "task.jobs=1, or one machine per shard")
-        return alone()
+        return exclusive_timing()
 
     def _operands(self, matrix: SparseMatrix) -> Operands:
-        """Draw dense operands, except for simulators, which need none."""
+        """Draw dense operands; simulators need none."""
         if self.platforms[0].kind != "simulated":
             return self.op.operands(matrix, self.width, self.timing.seed)
         return Operands.unfilled(matrix, self.width)
 
     def _planned(self) -> list[str]:
-        """Names by role, within a role in the order of a hash, so that any prefix is a fair sample."""
+        """List names by role, within a role in the order of a hash, so that any prefix is a fair sample."""
         split = self.corpus.split()
         unknown = sorted(set(self.matrices) - set(split))
         if unknown:
@@ -169,7 +169,7 @@ class Collect:
         wanted = set(self.matrices) or {name for name, role in split.items() if role in self.roles}
         if not wanted:
             raise ValueError(f"no matrix has a role of {', '.join(self.roles)}: roles are train, validation, test")
-        rank = {role: place for place, role in enumerate(self.roles)}
+        rank = {role: index for index, role in enumerate(self.roles)}
         return sorted(wanted, key=lambda name: (rank.get(split[name], len(rank)), _digest(name)))
 
     def _drawn(self, name: str) -> list[Config]:
@@ -181,7 +181,7 @@ class Collect:
 
     @cached_property
     def _resumed(self) -> Resumed:
-        """What is there to go on with; computed before other processes get a copy."""
+        """Existing journals and table; computed before other processes get a copy of the task."""
         drawn = {} if self.configs == "all" else {"seed": self.seed}
         conditions = {platform.preset: conditions_of(platform, self.op, self.timing, **drawn)
                       for platform in self.platforms}
@@ -205,15 +205,15 @@ class Collect:
         return Journal(self._folder, (platform.name, preset or platform.preset, self.op.name, name))
 
     def _rivals(self, platform: "Platform") -> Mapping[Config, Any]:
-        """Name what others have on a GPU; the preset of its rows is the space of its configurations."""
+        """Name the vendor kernels on a GPU; the space of their configurations is the preset of their rows."""
         if platform.kind != "device":
             return {}
-        from sparloom.baselines import sparse_vendors
+        from sparloom.baselines import vendor_sparse
 
-        return sparse_vendors(platform, self.op)
+        return vendor_sparse(platform, self.op)
 
     def _missing(self, name: str, platform: "Platform") -> list[list[Config]]:
-        """Configurations without a row, per round."""
+        """List the configurations without a row, by round."""
         rivals = self._rivals(platform)
         done, wanted = self._journal(name, platform).done(self.width), [*self._drawn(name), *rivals]
         for preset in {config.space for config in rivals}:
@@ -226,7 +226,7 @@ class Collect:
     def _samples(
         self, name: str, operands: Operands, missing: Sequence[Sequence[Sequence[Config]]]
     ) -> Iterator[list[Sample]]:
-        """Measure and write rows as they come, those of one instant together."""
+        """Measure and write rows as they arrive, those of one instant together."""
         conditions = {"op": self.op.name, "platform": self.platforms[0].name, "matrix": name, "width": self.width,
                       "machine": str(describe_machine()["name"]), "commit": commit()}
         journals, rivals = {platform.preset: self._journal(name, platform) for platform in self.platforms}, {}
@@ -250,7 +250,7 @@ class Collect:
         yield _append(journals, fresh)
 
     def _put_together(self, planned: Sequence[str], absent: set[str]) -> None:
-        """Write the table when nothing is missing but what cannot be read."""
+        """Write the table if only unreadable matrices are missing."""
         waiting = [name for name in planned if name not in absent and not self._complete(name)]
         if waiting and not self.partial:
             logger.info("%d of %d matrices are incomplete, so no table is written", len(waiting), len(planned))
@@ -263,7 +263,7 @@ class Collect:
         table = fresh if kept is None else kept.updated(fresh)
         table.write(self._table)
         logger.info("%s: %d rows of %d matrices", self._table, len(table), len(table.matrices))
-        tell_failures(table)
+        print_failures(table)
 
 
 def _append(journals: Mapping[str, Journal], samples: Sequence[Sample]) -> list[Sample]:

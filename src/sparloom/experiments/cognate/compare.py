@@ -1,9 +1,4 @@
-"""One arm of a comparison: what is run, what is read of its run, and whether two can stand side by side.
-
-Compare runs of other experiments: one table and one figure per group of rows.
-
-Write the tables of a finished comparison as Markdown and LaTeX.
-"""
+"""Compare runs of other experiments (arms): one table and one figure per group of rows, also as Markdown and LaTeX."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,7 +30,7 @@ __all__ = ["COSTS", "Arm", "ArmResult", "Compare", "Tabulate", "read_arm", "refu
 
 COSTS = ("target_labels", "target_matrices", "source_labels", "source_matrices", "source_epochs", "epochs", "steps",
          "dce")
-"""What a run says of each method: `<role>/<method>_<cost>`."""
+"""Costs in the metrics of a run: `<role>/<method>_<cost>`."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +38,10 @@ class Arm:
     """One run of a comparison.
 
     Args:
-        group: rows of one group have the same matrices, a table and a figure.
-        experiment: what is run, with `overrides`.
-        rows: method of the run -> row it becomes.
-        note: what a reader of its rows has to know.
+        group: rows of one group share their matrices, a table and a figure.
+        experiment: name of the experiment that is run with `overrides`.
+        rows: method of the run -> row of the comparison.
+        note: remark that is printed below its rows.
     """
 
     group: str
@@ -79,14 +74,14 @@ class ArmResult:
 
     @property
     def record(self) -> dict[str, Any]:
-        """Where the numbers come from."""
+        """Provenance of the numbers, for arms.json."""
         environment = self.run.environment
         kept = {key: environment.get(key) for key in ("started", "commit", "dirty", "data", "machine")}
         return {"command": self.run.command, "run": self.run.folder.name, **kept,
                 "seconds": self.run.metrics.get("seconds")}
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """What the run says of each row: what it read, how long it was trained, where its curves end."""
+        """Yield costs, training lengths and last values of the curves for each row."""
         role = next(key.partition("/")[0] for key in self.run.metrics if key.endswith("/matrices"))
         for method, row in self.arm.rows.items():
             costs = {cost: float(self.run.metrics.get(f"{role}/{method}_{cost}", "nan")) for cost in COSTS}
@@ -99,7 +94,7 @@ def read_arm(name: str, arm: Arm, folder: Path) -> ArmResult:
     """Read the run of an arm.
 
     Raises:
-        ValueError: the run lacks a method that a row is made of.
+        ValueError: the run lacks the method of a row.
     """
     run = read_run(folder)
     frame = run.per_matrix
@@ -116,14 +111,14 @@ def read_arm(name: str, arm: Arm, folder: Path) -> ArmResult:
 
 
 def refuse_unequal(results: Sequence[ArmResult], *, same_labels: bool) -> None:
-    """Refuse arms of one group that do not compare.
+    """Refuse arms of one group that are not comparable.
 
     Raises:
-        ValueError: two arms have the same row, are judged by other matrices or other seconds, or, with `same_labels`,
-            learned from other labels although they draw as many; names both.
+        ValueError: two arms have the same row, are judged by different matrices or seconds, or, with `same_labels`,
+            drew equally many but different labels; names both.
     """
-    for place, later in enumerate(results):
-        for first in (result for result in results[:place] if result.arm.group == later.arm.group):
+    for index, later in enumerate(results):
+        for first in (result for result in results[:index] if result.arm.group == later.arm.group):
             reason = _difference(first, later) or (_other_labels(first, later) if same_labels else None)
             if reason:
                 raise ValueError(f"arms {first.name} and {later.name} {reason}: compare their runs, {first.run.folder} "
@@ -169,20 +164,18 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Compare:
-    """Put rows of finished runs side by side; run.py runs the arms before.
-
-    Rows of one group are judged by the same matrices.
+    """Compare rows of finished runs; run.py runs the arms beforehand.
 
     Args:
-        arms: by name.
+        arms: name -> `Arm`, or a mapping of its fields.
         common: overrides of every arm.
-        reference: row that the others are divided by.
+        reference: row that the other rows are divided by.
         paper: group -> row -> statistic -> the paper's number.
-        labels: row or group -> how it is called in tables and figures.
-        same_labels: arms that draw equally many labels must have drawn the same ones; false where their choice is what
+        labels: row or group -> its name in tables and figures.
+        same_labels: require that arms which draw equally many labels drew the same ones; false if the choice of labels
             is compared.
-        columns: statistics that the tables show besides speedups and shares of the optimum.
-        runs, failures: arm -> folder of its run, or why it has none; run.py fills in those of arms that it runs.
+        columns: statistics in the tables besides speedups and shares of the optimum.
+        runs, failures: arm -> folder of its run, or reason why it has none; run.py adds those of arms that it runs.
     """
 
     arms: Mapping[str, Arm | Mapping[str, Any]]
@@ -235,7 +228,7 @@ class Compare:
         return [read_arm(name, self.arms[name], Path(folder)) for name, folder in self.runs.items()]
 
     def _rows(self, frame: pd.DataFrame, results: Sequence[ArmResult]) -> pd.DataFrame:
-        """Statistics, what was read, the paper's numbers and notes, in the order of the arms, the optimum last."""
+        """Return statistics, costs, the paper's numbers and notes, in the order of the arms, the optimum last."""
         rows = row_statistics(frame, reference=self.reference, seed=0)
         known = pd.DataFrame([values for result in results for values in result.rows()])
         rows = rows.merge(known, on=["group", "row"], how="left")
@@ -247,13 +240,13 @@ class Compare:
         rows["label"] = [self.labels.get(row, row_label(row)) for row in rows["row"]]
         rows["note"] = [self._note(row, rows) for row in rows.to_dict(orient="records")]
         rows["failure"] = rows["failure"].fillna("") if "failure" in rows else ""
-        places = {(arm.group, row): place for place, (arm, row) in enumerate(
+        ranks = {(arm.group, row): rank for rank, (arm, row) in enumerate(
             (arm, row) for arm in self.arms.values() for row in arm.rows.values())}
-        order = [places.get((group, row), len(places)) for group, row in zip(rows["group"], rows["row"], strict=True)]
+        order = [ranks.get((group, row), len(ranks)) for group, row in zip(rows["group"], rows["row"], strict=True)]
         return rows.assign(order=order).sort_values("order", kind="stable").drop(columns="order").reset_index(drop=True)
 
     def _note(self, row: Mapping[str, object], rows: pd.DataFrame) -> str:
-        """Note of the arm, with how long it was trained where that differs from the longest of its group."""
+        """Return the note of an arm, and its training length where it differs from the longest of its group."""
         arm = self.arms.get(str(row["arm"]))
         parts = [arm.note] if arm and arm.note else []
         if row.get("source_epochs", 0) > 0:
@@ -263,7 +256,7 @@ class Compare:
         return "; ".join(parts)
 
     def _show(self, compared: Compared, group: str, rows: pd.DataFrame, out: Path) -> None:
-        """Print the table of a group and what has to be said of its rows; draw its figure."""
+        """Print the table of a group and the remarks on its rows; draw its figure."""
         finished = rows[rows["failure"] == ""]
         counted = f"{finished['matrices'].max():.0f} matrices" if len(finished) else "no arm has finished"
         title = f"{self.labels.get(group, op_title(group))}, {counted}"
@@ -288,11 +281,11 @@ def _arm(name: str, settings: Mapping[str, Any]) -> Arm:
 
 @dataclass(frozen=True)
 class Tabulate:
-    """One table per group of rows, with everything that was said of the rows below it.
+    """Write one table per group of rows of a comparison, with the remarks on its rows below.
 
     Args:
         comparison: folder of a finished run of Compare.
-        columns: statistics that the tables show besides speedups and shares of the optimum.
+        columns: statistics in the tables besides speedups and shares of the optimum.
         bold: row to set in bold.
     """
 
@@ -301,7 +294,7 @@ class Tabulate:
     bold: str
 
     def run(self, out: Path) -> Mapping[str, float]:
-        """Write <group>.md and <group>.tex; returns counts.
+        """Write <group>.md and <group>.tex; return counts.
 
         Raises:
             FileNotFoundError: there is no finished comparison.
@@ -327,6 +320,6 @@ class Tabulate:
 
 
 def _remarks(rows: pd.DataFrame) -> list[str]:
-    """Notes and failures, each with the rows it is said of."""
+    """List notes and failures, each with the rows that it concerns."""
     return [f"{', '.join(told['label'])}: {text}" for kind in ("note", "failure")
             for text, told in rows[rows[kind] != ""].groupby(kind, sort=False)]

@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 __all__ = ["EvaluationData"]
 
-VENDOR = "vendor"  # preset of rows of somebody else's kernels
+VENDOR = "vendor"  # preset of the rows of vendor libraries
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class EvaluationData:
-    """Samples of one platform and operation, opened once for all methods and seeds.
+    """Samples of one platform and operation, loaded once for all methods and seeds.
 
     Args:
-        role: whose matrices judge the methods; "test" only when nothing is chosen by the result.
+        role: role of the matrices that judge the methods; "test" only when nothing is chosen by the result.
     """
 
     platform: "Platform"
@@ -77,7 +77,7 @@ class EvaluationData:
 
     @cached_property
     def views(self) -> Mapping[str, MatrixFeatures]:
-        """What models see of each matrix; shared by all methods, so nothing is built twice."""
+        """Model inputs of each matrix, shared by all methods."""
         rows = self.statistics.to_dict(orient="index")
         return {name: MatrixFeatures.from_stored(self.inputs[name], rows[name], partial(self._walks, name))
                 for name in self.roles if name in rows}
@@ -99,7 +99,7 @@ class EvaluationData:
 
     @cached_property
     def vendor(self) -> np.ndarray | None:
-        """Least seconds of the vendor's algorithms on each matrix of the truth; None where one has none."""
+        """Seconds of the fastest vendor algorithm on each judged matrix; None if they are incomplete."""
         if self.platform.kind != "device":
             return None
         try:
@@ -117,12 +117,12 @@ class EvaluationData:
         return least.to_numpy(np.float64)
 
     def refuse_other_widths(self) -> None:
-        """Fail now if there are labels, but of other widths, rather than after training what an evaluation needs.
+        """Fail before any training if the samples have other widths only.
 
         Raises:
-            ValueError: names the widths that there are.
+            ValueError: names the existing widths.
         """
-        with suppress(MissingArtifact):  # which is told when its turn comes
+        with suppress(MissingArtifact):  # reported where the samples are needed
             _ = self.labels
 
     def draw(self, selection: Selection, seed: int) -> pd.DataFrame:

@@ -1,8 +1,6 @@
-"""Gather what methods chose and write it: per matrix, as metrics, as a printed table, as figures.
+"""Learn from few labels of the target platform and judge every method on the same matrices (COGNATE §4).
 
-Fine-tune on a few matrices of the target and compare with everything that learned from the same labels.
-
-Let a cost model without a network learn from few labels of the target, and judge it as fine-tuning is judged.
+`Finetune` trains networks, `Fit` models without a network; `Comparison` collects their choices and writes the results.
 """
 
 import logging
@@ -18,7 +16,7 @@ from sparloom import log
 from sparloom.data import SampleSource, Selection, write_frame
 from sparloom.experiments.cognate.evaluation_data import EvaluationData
 from sparloom.experiments.cognate.training import Recipe, Reports, Trained, train, with_anchors, write_curves
-from sparloom.experiments.cognate.transfer import LearnerConfig, TransferInit, begin
+from sparloom.experiments.cognate.transfer import LearnerConfig, TransferInit, load_transfer
 from sparloom.experiments.harness import Checkpoints, samples_name
 from sparloom.files import read_json, sha256, write_json
 from sparloom.measure import DCE_COST, dce
@@ -50,12 +48,12 @@ WITHOUT_SOURCE = ("random", "vendor", "static", "trees", "no_transfer")
 
 @dataclass
 class Comparison:
-    """Choices and curves of all methods and seeds.
+    """Collect choices and curves of all methods and seeds, and write the results.
 
     Args:
-        source: notes of the pre-trained network; empty where none was read.
-        drawn: the target labels that were read, by seed.
-        lengths: epochs and steps of the training of a method.
+        source: notes of the pre-trained network; empty if none was loaded.
+        drawn: seed -> target labels that were read.
+        lengths: method -> epochs and steps of its training.
     """
 
     study: EvaluationData
@@ -66,7 +64,7 @@ class Comparison:
     lengths: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def add(self, choices: Choices, trained: Trained | None = None) -> None:
-        """Note what one method chose with one seed."""
+        """Add the choices of one method with one seed, and its training curves."""
         self.choices.append(choices)
         if trained is not None:
             self.curves.append(trained.curves.assign(method=choices.method, seed=choices.seed))
@@ -97,7 +95,7 @@ class Comparison:
                 f"{'/'.join(map(str, sorted(labels)))} target labels, {len(self.drawn)} seeds")
 
     def _write_inputs(self, out: Path) -> None:
-        """Write which matrices did what, the labels that were read, and hashes of the files they were read from."""
+        """Write the roles of the matrices, the labels that were read, and hashes of their files."""
         write_json(out / "split.json", {
             "fine_tuning": {str(seed): sorted(set(rows["matrix"])) for seed, rows in self.drawn.items()},
             "judged": list(self.study.truth.matrices),
@@ -105,14 +103,14 @@ class Comparison:
         })
         write_frame(out / "labels.parquet", pd.concat([rows.assign(seed=seed) for seed, rows in self.drawn.items()]))
         origins = getattr(self.study.samples, "origins", None)
-        if origins is not None:  # a finished run is not taken for one with other samples
+        if origins is not None:  # so that a finished run is not reused for other samples
             path = out / "made_from.json"
             known = read_json(path) if path.exists() else {}
             read = origins(self.study.platform.name, self.study.op.name)
             write_json(path, known | {str(file): sha256(file) for file in read})
 
     def _costs(self) -> dict[str, float]:
-        """Labels and matrices that each method read per seed, the cost of its data, how long it was trained."""
+        """Return labels and matrices that each method read per seed, the cost of its data, and training lengths."""
         labels = max(len(rows) for rows in self.drawn.values())
         matrices = max(rows["matrix"].nunique() for rows in self.drawn.values())
         source = {"labels": int(self.source.get("labels", 0)), "matrices": len(self.source.get("matrices", ())),
@@ -130,13 +128,13 @@ class Comparison:
         return {f"{self.study.role}/{key}": value for key, value in found.items()}
 
     def _dce(self, target: int, source: int) -> dict[str, float]:
-        """Cost of so many labels of the target and of the source; empty where a label of the target has no price."""
+        """Return the data collection cost of the labels; empty if labels of the target have no price."""
         name = self.study.platform.name
         return {"dce": dce({"cpu": source, name: target})} if name in DCE_COST else {}
 
 
 METHODS = ("static", "trees", "trees_source", "zero_shot", "no_transfer", "cognate")
-SOURCED = METHODS[2:]  # need the source's network or the target's encoder
+NEED_SOURCE = METHODS[2:]  # need the network of the source or the encoder of the target
 logger = logging.getLogger(__name__)
 
 
@@ -145,18 +143,18 @@ class Finetune:
     """COGNATE's main experiment: few target labels, judged on matrices that no method has seen.
 
     For every seed a few training matrices and configurations are drawn; all methods learn from exactly these labels.
-    On a GPU cuSPARSE is judged beside them, as the method vendor, where the samples have it.
-    Networks keep their last epoch: to choose one by validation on the target would cost further labels.
+    On a GPU cuSPARSE is judged too, as method vendor, if the samples have it. Networks keep their last epoch, because
+    choosing an epoch by validation on the target would need more labels.
 
     Args:
         trees: the baseline without deep learning.
-        seeds: of the drawn labels and of everything random in training.
-        methods: which to run, of static, trees, trees_source (with the source network's score as a feature),
-            zero_shot, no_transfer, cognate.
+        seeds: seeds of the drawn labels and of training.
+        methods: any of static, trees, trees_source (trees with the source score as a feature), zero_shot, no_transfer,
+            cognate.
         eval_role: role of the matrices that judge; "validation" while anything is being chosen by the result.
-        watched: how many validation matrices are drawn in the training curves; nothing is chosen by them.
-        pretrained: path of the pre-trained network, made from whatever samples; None: the one of these samples.
-        recommends: whether the first fine-tuned network becomes the one that recommendations are made with.
+        watched: number of validation matrices in the training curves; nothing is chosen by them.
+        pretrained: path of a pre-trained network of any samples; None: the network of these samples.
+        recommends: save the first fine-tuned network for recommendations.
     """
 
     op: Op
@@ -177,7 +175,7 @@ class Finetune:
     def run(self, out: Path) -> Mapping[str, float]:
         """Train all methods, print and draw the comparison, save the fine-tuned networks.
 
-        Without the method cognate no metric is without the name of a method, and no method is compared with it.
+        Without the method cognate there are no headline metrics without the name of a method.
         """
         began = time.monotonic()
         unknown = sorted(set(self.methods) - set(METHODS))
@@ -188,9 +186,9 @@ class Finetune:
         study = EvaluationData(self.target, self.op, self.samples, self.eval_role)
         study.refuse_other_widths()
         beginning = None
-        if set(self.methods) & set(SOURCED):
-            beginning = begin(study, source=self.source, net=self.recipe.module.net, checkpoints=self.checkpoints,
-                              pretrained=self.pretrained)
+        if set(self.methods) & set(NEED_SOURCE):
+            beginning = load_transfer(study, source=self.source, net=self.recipe.module.net,
+                                      checkpoints=self.checkpoints, pretrained=self.pretrained)
         logger.info("%s on %s %s: %d %s matrices, seeds %s", self.op.name, self.target.name, self.target.preset,
                     len(study.truth.matrices), self.eval_role, ", ".join(map(str, self.seeds)))
         if beginning is not None:
@@ -218,7 +216,7 @@ class Finetune:
     def _simple(
         self, study: EvaluationData, labels: pd.DataFrame, seed: int, beginning: TransferInit | None
     ) -> Iterator[tuple[str, CostModel]]:
-        """Methods that train no network."""
+        """Yield the models of methods that train no network."""
         if "static" in self.methods:
             yield "static", Static().fit(labels, space=study.space)
         if "trees" in self.methods:
@@ -232,7 +230,7 @@ class Finetune:
         self, method: str, study: EvaluationData, labels: pd.DataFrame, *, seed: int, beginning: TransferInit,
         reports: Reports,
     ) -> tuple[CognateModel, Trained]:
-        """Train a network from the source's weights or from none, and save it."""
+        """Train a network from the weights of the source or from scratch, and save it."""
         items = study.items(labels)
         watched = study.items(study.labels[study.labels["matrix"].isin(study.names("validation")[:self.watched])])
         transfer = method == "cognate"
@@ -260,12 +258,12 @@ def _judged(method: str, seed: int, study: EvaluationData, model: CostModel) -> 
 
 @dataclass(frozen=True)
 class Fit:
-    """Draw labels and learn from them, once per seed.
+    """Fit a cost model without a network to few labels of the target, once per seed.
 
     Args:
-        name: of the row in tables.
-        model, source, net, source_votes: see `Learning`.
-        seeds: of the drawn labels and of everything random in learning.
+        name: name of the method in tables and metrics.
+        model, source, net, source_votes: see `LearnerConfig`.
+        seeds: seeds of the drawn labels and of fitting.
         eval_role: role of the matrices that judge; "validation" while anything is being chosen by the result.
     """
 
@@ -283,7 +281,7 @@ class Fit:
     eval_role: Role
 
     def run(self, out: Path) -> Mapping[str, float]:
-        """Learn, print and draw how well the choices are."""
+        """Fit, then print and draw the quality of the choices."""
         began = time.monotonic()
         study = EvaluationData(self.target, self.op, self.samples, self.eval_role)
         study.refuse_other_widths()

@@ -1,7 +1,4 @@
-"""Fit the latent encoder of one platform and operation (COGNATE §3.3, table 4).
-
-Pre-train the cost model on the source platform, where samples are cheap (COGNATE §4.1).
-"""
+"""Fit the latent encoder of a platform (COGNATE §3.3) and pre-train the cost model on the source platform (§4.1)."""
 
 import logging
 import time
@@ -29,11 +26,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Autoencode:
-    """Learn latent vectors of the hardware-specific parameters: all their values, no measurement.
+    """Learn latent vectors of the hardware-specific parameters from all their values; nothing is measured.
 
     Args:
-        platform: whose space is encoded.
-        samples: kind of samples the checkpoint is filed under.
+        platform: platform whose space is encoded.
+        samples: sample source whose checkpoint folder is used.
     """
 
     op: Op
@@ -42,7 +39,7 @@ class Autoencode:
     checkpoints: Checkpoints
 
     def run(self, out: Path) -> Mapping[str, float]:
-        """Fit, save, and return how far apart the nearest two latent vectors are."""
+        """Fit and save the encoder; return the least distance of two latent vectors."""
         began = time.monotonic()
         space = self.platform.space(self.op)
         codes = space.heterogeneous_codes()
@@ -59,12 +56,12 @@ class Autoencode:
 
 @dataclass(frozen=True)
 class Pretrain:
-    """Train on matrices of the source; the epoch with the least loss on validation matrices is kept.
+    """Train on matrices of the source; keep the epoch with the least loss on validation matrices.
 
     Args:
         platform: the source.
-        checkpoints: also say which training matrices are taken; fewer where fewer are labelled.
-        validation_matrices: how many validation matrices are watched, at most.
+        checkpoints: also select the training matrices, at most those that are labelled.
+        validation_matrices: largest number of validation matrices.
     """
 
     op: Op
@@ -75,7 +72,7 @@ class Pretrain:
     validation_matrices: int
 
     def run(self, out: Path) -> Mapping[str, float]:
-        """Train, save checkpoint and curves; returns last and best losses, and how much the matrix counts."""
+        """Train, save checkpoint and curves; return last and best losses, and accuracies with swapped matrices."""
         space = self.platform.space(self.op)
         named = f"{self.platform.name}_{self.op.name}"
         EvaluationData(self.platform, self.op, self.samples, "validation").refuse_other_widths()

@@ -1,7 +1,4 @@
-"""Recommend GEMM kernels for a shape, by the performance model that experiment=fit_trees saved.
-
-Recommend configurations for a user's own matrix, or for a shape of GEMM.
-"""
+"""Recommend configurations for a matrix file, or kernels for a GEMM shape."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -14,7 +11,7 @@ from rich.table import Table
 
 from sparloom import log
 from sparloom.data import SampleSource
-from sparloom.experiments.cognate.recommender import TOP_K, Adviser, Recommender
+from sparloom.experiments.cognate.recommender import TOP_K, ConfigRanker, Recommender
 from sparloom.experiments.harness import INTERVAL, TreeModels, best_in, measure_missing
 from sparloom.files import write_json
 from sparloom.measure import TimingProtocol
@@ -35,15 +32,15 @@ LARGEST_EXTENT = 2**31 - 1  # kernels count in int32
 
 @dataclass(frozen=True)
 class RecommendShape:
-    """Rank all kernels for one shape; nothing is trained.
+    """Rank all kernels for one shape by a saved model.
 
-    The model is the full one where experiment=fit_trees ran here, else the distilled one of the data store, which comes
-    without intervals.
+    The model is the full one if experiment=fit_trees ran here, else the distilled one of the data store, which has no
+    prediction intervals.
 
     Args:
-        evolution: for a space that is too large to be scored whole.
+        evolution: search for spaces that are too large to score every configuration.
         verify: measure nothing, the first five and the default ("top"), or all kernels ("all").
-        threads: of the prediction.
+        threads: threads of the prediction.
     """
 
     op: GEMM
@@ -56,7 +53,7 @@ class RecommendShape:
     threads: int
 
     def run(self, shape: Sequence[int], out: Path) -> Mapping[str, float]:
-        """Print the first five with the rates that are predicted and the interval in which they are expected."""
+        """Print the first five kernels with predicted rates and prediction intervals."""
         asked, space = read_shape(shape), self.platform.space(self.op)
         folder = self.models.find(self.platform, self.op, self.samples)
         model = load_performance(best_in(folder), spec=GEMM_FEATURES, space=space.digest(), threads=self.threads)
@@ -80,13 +77,13 @@ class RecommendShape:
         write_json(out / "recommendation.json", {
             "shape": list(shape), "platform": self.platform.name, "preset": self.platform.preset,
             "configurations": [{"config": config.key, "seconds": times.get(config)}
-                               | {name: float(values[place]) for name, values in predicted.items()}
-                               for place, config in enumerate(chosen)]})
+                               | {name: float(values[rank]) for name, values in predicted.items()}
+                               for rank, config in enumerate(chosen)]})
         told = {"fallback": 0, "gflops": float(predicted["gflops"][0]), "seconds": seconds}
         return told | _shape_regrets(chosen, times, asked)
 
     def _verified(self, shape: GemmShape, chosen: Sequence[Config], space: GridSpace) -> dict[Config, float]:
-        """Least seconds of what is to be verified; the default is always among it."""
+        """Measure the chosen kernels and the default: least seconds of each."""
         if self.verify not in ("none", "top", "all"):
             raise ValueError(f"verify={self.verify!r} is not one of none, top, all")
         if self.verify == "none":
@@ -124,14 +121,14 @@ def _shape_table(
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("rank", *chosen[0].names, *columns):
         table.add_column(heading, justify="right", no_wrap=True)
-    for place, config in enumerate(chosen):
+    for index, config in enumerate(chosen):
         values = (str(value) for _, value in config.values)
-        table.add_row(str(place + 1), *values, *(column[place] for column in columns.values()))
+        table.add_row(str(index + 1), *values, *(column[index] for column in columns.values()))
     return table
 
 
 def _shape_regrets(chosen: Sequence[Config], times: Mapping[Config, float], shape: GemmShape) -> dict[str, float]:
-    """Rate of the first choice, and its time over the least of what was verified."""
+    """Return the rate of the first choice, and its time over the least verified time."""
     if chosen[0] not in times:
         return {}
     first = times[chosen[0]]
@@ -144,9 +141,9 @@ class Recommend:
 
     Args:
         matrix: path of a matrix file.
-        shape: m, n and k of a GEMM, in place of a matrix.
-        dense: answers for a shape.
-        adviser: ranks configurations of this platform and operation.
+        shape: m, n and k of a GEMM, instead of a matrix.
+        dense: recommends for a shape.
+        adviser: recommender for this platform and operation.
         verify: measure or simulate nothing, the first five and the default ("top"), or the whole space ("all").
     """
 
@@ -155,7 +152,7 @@ class Recommend:
     dense: RecommendShape
     op: Op
     platform: "Platform"
-    adviser: Adviser
+    adviser: Recommender
     verify: Literal["none", "top", "all"]
     timing: TimingProtocol
     width: int
@@ -168,7 +165,7 @@ class Recommend:
             raise ValueError(f"matrix={self.matrix} and shape={self.shape}: give one of them")
         if self.shape is not None:
             return self.dense.run(self.shape, out)
-        recommender = Recommender(self.op, self.platform, self.adviser)
+        recommender = ConfigRanker(self.op, self.platform, self.adviser)
         ranking = recommender.rank(self.matrix)
         began = time.perf_counter()
         recommender.draw(ranking, out / "spy")
@@ -194,7 +191,7 @@ class Recommend:
     def _verified(
         self, matrix: SparseMatrix, chosen: Sequence[Config], configs: Sequence[Config]
     ) -> dict[Config, float]:
-        """Seconds of what is to be verified; the default is always among it."""
+        """Measure the chosen configurations and the default: median seconds of each."""
         if self.verify == "none":
             return {}
         default = self.platform.baseline(self.op, matrix.pattern)
@@ -237,7 +234,7 @@ def _timed(config: Config, times: Mapping[Config, float], default: Config) -> tu
 def _regrets(
     chosen: Sequence[Config], times: Mapping[Config, float], default: Config, *, whole: bool
 ) -> dict[str, float]:
-    """Time of the first choice over the best of what was verified, printed and returned."""
+    """Print and return the time of the first choice over the least verified time."""
     if chosen[0] not in times:
         return {}
     first = times[chosen[0]]

@@ -1,11 +1,4 @@
-"""What recommendations come from: a model that ranks the configurations of a platform for any matrix.
-
-Rank all configurations of a platform for a matrix file.
-
-Advice of a network that was fine-tuned before.
-
-Advice of a model that learns from stored labels of the platform when it is first asked.
-"""
+"""Rank the configurations of a platform for a matrix file, by a model fine-tuned before or fitted on first use."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -47,35 +40,38 @@ from sparloom.sparse import (
 if TYPE_CHECKING:
     from sparloom.platforms import Platform
 
-__all__ = ["TOP_K", "Adviser", "FineTuned", "Fitted", "Ranking", "Recommendation", "Recommender"]
+__all__ = [
+    "TOP_K", "ConfigRanker", "FineTunedRecommender", "FittedRecommender", "Ranking", "Recommendation",
+    "Recommender",
+]
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """What an adviser says of one matrix.
+    """Scores of a recommender for one matrix.
 
     Args:
         scores: (configs,), low = fast, no unit.
-        familiarity: how near the matrix lies to those the adviser has learned from.
+        familiarity: distance of the matrix to those that the recommender has learned from.
     """
 
     scores: np.ndarray
     familiarity: Familiarity
 
 
-class Adviser(Protocol):
-    """A model on its platform, made ready when it is first asked."""
+class Recommender(Protocol):
+    """A model that scores configurations of its platform; loaded or fitted on first use."""
 
     @property
     def origin(self) -> str:
-        """Name what the model is, for records of its advice."""
+        """Name of the model, for records of its recommendations."""
 
     @property
     def learned_from(self) -> frozenset[str]:
-        """Names of the matrices that it has learned from."""
+        """Names of the matrices that the model has learned from."""
 
     def prepare(self) -> None:
-        """Make the model ready now.
+        """Load or fit the model now.
 
         Raises:
             MissingArtifact: names the experiment that makes what it needs.
@@ -85,20 +81,20 @@ class Adviser(Protocol):
 
 
 TOP_K = 5
-LARGEST_SPACE = 4096  # configurations that are scored one by one
+MAX_SPACE = 4096  # configurations that are scored one by one
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """The programs of a platform for one matrix, best first.
+    """Programs of a platform for one matrix, best first.
 
     Args:
-        matrix: as it was read.
-        view: what the adviser saw of it; its name is that of the file.
-        programs: one configuration of each program that is different on this matrix.
+        matrix: the matrix of the file.
+        view: model inputs of the matrix, named by the file.
+        programs: one configuration of each program that differs on this matrix.
         behind: (programs,) distance of each score from the first, in standard deviations of the scores of all
             configurations.
-        familiarity: how near the matrix lies to those the adviser has learned from.
+        familiarity: distance of the matrix to those that the recommender has learned from.
         read_seconds, rank_seconds: wall time of reading the file, and of everything after it.
     """
 
@@ -112,37 +108,37 @@ class Ranking:
 
 
 @dataclass(frozen=True)
-class Recommender:
-    """Rankings of a platform's configurations; the adviser is made ready when the first matrix has been read.
+class ConfigRanker:
+    """Rank the configurations of a platform for matrix files; the recommender is loaded after the first read.
 
     Args:
-        adviser: of this platform and operation.
+        adviser: recommender for this platform and operation.
     """
 
     op: Op
     platform: "Platform"
-    adviser: Adviser
+    adviser: Recommender
 
     @cached_property
     def space(self) -> ConfigSpace:
         """All configurations.
 
         Raises:
-            Unsupported: there are too many to score each.
+            Unsupported: there are too many to score every one.
         """
         space = self.platform.space(self.op)
-        if len(space) > LARGEST_SPACE:
+        if len(space) > MAX_SPACE:
             raise Unsupported(f"platform {self.platform.name} has {len(space)} configurations and no fine-tuned model: "
                               "choose a target such as platform@target=spade")
         return space
 
     def rank(self, file: Path | str | None) -> Ranking:
-        """Read a matrix, look at it, score all configurations, drop equal programs.
+        """Read a matrix, score all configurations, and drop equal programs.
 
         Raises:
             Unsupported: the space is too large.
-            ValueError: no file is given, it holds no matrix or no nonzeros, or the adviser knows but one matrix.
-            MissingArtifact: the adviser lacks what it is made of.
+            ValueError: no file is given, it holds no matrix or no nonzeros, or the recommender knows one matrix only.
+            MissingArtifact: the model of the recommender is missing.
         """
         space = self.space
         began = time.perf_counter()
@@ -155,13 +151,13 @@ class Recommender:
         configs = list(bound)
         advice = self.adviser.advise(view, configs)
         programs = [bound.canonical(config) for config in configs]
-        places = _distinct(np.argsort(advice.scores, kind="stable"), programs)
-        behind = (advice.scores[places] - advice.scores[places[0]]) / (advice.scores.std() or 1.0)
-        return Ranking(matrix, view, tuple(programs[place] for place in places), behind, advice.familiarity,
+        order = _distinct(np.argsort(advice.scores, kind="stable"), programs)
+        behind = (advice.scores[order] - advice.scores[order[0]]) / (advice.scores.std() or 1.0)
+        return Ranking(matrix, view, tuple(programs[index] for index in order), behind, advice.familiarity,
                        read_seconds, time.perf_counter() - began)
 
     def draw(self, ranking: Ranking, stem: Path) -> None:
-        """Draw the tiles of the first choice, in the order of rows and columns that it asks for."""
+        """Draw the tiles of the first choice, with rows and columns in its order."""
         pattern, config = ranking.matrix.pattern, ranking.programs[0]
         shared = self.space.bind(pattern.shape).shared(config)
         if "reorder" in config.names and config["reorder"]:
@@ -179,20 +175,20 @@ def _read(file: Path | str | None) -> SparseMatrix:
 
 
 def _distinct(order: np.ndarray, programs: Sequence[Config]) -> list[int]:
-    """Drop places whose configuration is the same program on this matrix as an earlier one."""
+    """Drop configurations that are the same program on this matrix as an earlier one; returns their indices."""
     seen: dict[Config, int] = {}
-    for place in order.tolist():
-        seen.setdefault(programs[place], place)
+    for index in order.tolist():
+        seen.setdefault(programs[index], index)
     return list(seen.values())
 
 
 @dataclass(frozen=True)
-class FineTuned:
-    """A network that was fine-tuned on the platform, from its checkpoint.
+class FineTunedRecommender:
+    """Recommend by the checkpoint of a network that was fine-tuned on the platform.
 
     Args:
-        net: as it was fine-tuned.
-        samples: kind of samples the checkpoint is filed under.
+        net: network with the settings of the fine-tuned one.
+        samples: sample source whose checkpoint folder is used.
     """
 
     op: Op
@@ -207,7 +203,7 @@ class FineTuned:
 
     @cached_property
     def learned_from(self) -> frozenset[str]:
-        """Matrices of the target, and before those of the source."""
+        """Matrices of the target and of the source."""
         notes = load_checkpoint(self._checkpoint, kind="cognate").notes
         return frozenset((*notes["matrices"], *notes["anchors"]))
 
@@ -231,13 +227,13 @@ class FineTuned:
 
 
 @dataclass(frozen=True)
-class Fitted:
-    """A model without a network, which learns in seconds and so is kept nowhere.
+class FittedRecommender:
+    """Recommend by a model without a network, which is fitted in seconds on first use and not stored.
 
     Args:
-        samples: hold the labels.
-        name: of the model, in records.
-        seed: of the drawn labels and of everything random in learning.
+        samples: source of the labels.
+        name: name of the model in records.
+        seed: seed of the drawn labels and of fitting.
     """
 
     op: Op
@@ -254,7 +250,7 @@ class Fitted:
 
     @cached_property
     def learned_from(self) -> frozenset[str]:
-        """Matrices of the target, and those of the source's network where it votes."""
+        """Matrices of the target, and those of the source network if it votes."""
         known = self._beginning.notes.get("matrices", ()) if self._beginning else ()
         return frozenset((*self._learned[0]["matrix"], *known))
 
@@ -262,9 +258,10 @@ class Fitted:
         _ = self._learned
 
     def advise(self, view: MatrixFeatures, configs: Sequence[Config]) -> Recommendation:
-        """Score configurations; familiarity compares statistics, as signed logarithms scaled to unit variance."""
+        """Score configurations; familiarity compares statistics as signed logarithms of unit variance."""
         _, model = self._learned
-        return Recommendation(model.score(view, configs), familiarity_of(self._place(view.statistics), self._anchors))
+        familiarity = familiarity_of(self._coordinates(view.statistics), self._anchors)
+        return Recommendation(model.score(view, configs), familiarity)
 
     @cached_property
     def _study(self) -> EvaluationData:
@@ -290,8 +287,8 @@ class Fitted:
     @cached_property
     def _anchors(self) -> Mapping[str, np.ndarray]:
         rows = self._study.statistics.to_dict(orient="index")
-        return {name: self._place(rows[name]) for name in sorted(set(self._learned[0]["matrix"]))}
+        return {name: self._coordinates(rows[name]) for name in sorted(set(self._learned[0]["matrix"]))}
 
-    def _place(self, statistics: Mapping[str, float]) -> np.ndarray:
+    def _coordinates(self, statistics: Mapping[str, float]) -> np.ndarray:
         mean, spread = self._scale
         return (signed_logarithm(np.array([statistics[name] for name in STATISTICS])) - mean) / spread

@@ -1,7 +1,4 @@
-"""How much timed labels can be trusted: two independent passes against each other, and what there is to gain.
-
-What an exhaustive sample table says of a platform: what there is to gain, which programs win, what knobs do.
-"""
+"""Describe sample tables: how far timed labels agree between passes, and what the best configurations gain."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +11,7 @@ from rich.table import Table
 
 from sparloom import log
 from sparloom.data import SampleSource, SampleTable, write_frame
-from sparloom.experiments.harness import samples_of, tell_failures
+from sparloom.experiments.harness import print_failures, samples_of
 from sparloom.measure import bootstrap_interval, geomean, kendall_tau, noise_floor
 from sparloom.ops import Op
 from sparloom.report import Truth
@@ -25,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AuditLabels", "SummariseSamples"]
 
-FASTEST = 0.25  # share of the configurations within which a choice is made
+FASTEST = 0.25  # share of the configurations that compete for the choice
 
 
 @dataclass(frozen=True)
@@ -33,7 +30,7 @@ class AuditLabels:
     """Compare the first two rounds of a timed sample table, matrix by matrix.
 
     Args:
-        platform: whose samples.
+        platform: platform of the samples.
     """
 
     op: Op
@@ -41,14 +38,14 @@ class AuditLabels:
     samples: SampleSource
 
     def run(self, out: Path) -> Mapping[str, float]:
-        """Write per_matrix.parquet and print the distributions; returns their medians and quantiles."""
+        """Write per_matrix.parquet and print the distributions; return medians and quantiles."""
         table = samples_of(self.samples, self.platform, self.op)
         default = self.platform.space(self.op).default().key
         frame = audit(table, default)
         write_frame(out / "per_matrix.parquet", frame)
         rows = table.frame()
         log.console.print(_distributions(frame), soft_wrap=False)
-        tell_failures(table)
+        print_failures(table)
         return {
             "matrices": len(frame),
             "tau": float(frame["tau"].median()), "tau_p10": float(frame["tau"].quantile(0.1)),
@@ -63,11 +60,11 @@ class AuditLabels:
 
 
 def audit(table: SampleTable, default: str) -> pd.DataFrame:
-    """One row per matrix that has two rounds.
+    """Compare the first two rounds of each matrix: one row per matrix.
 
     Returns:
-        tau between the two rounds; tau_fastest within the quarter that the mean of both calls fastest; agreement: share
-        of the pairs that differ by more than 5 % in the first round and have the same order in the second; noise of the
+        tau between the two rounds; tau_fastest within the quarter with the least mean seconds; agreement: share of the
+        pairs that differ by more than 5 % in the first round and have the same order in the second; noise of the
         repeated default (A/A); gain: default seconds over best seconds, each the median of the rounds.
     """
     frame = table.frame()
@@ -122,7 +119,7 @@ class SummariseSamples:
     """Describe the optimum and the effect of every knob, for each operation and preset.
 
     Args:
-        roles: of the matrices that are described.
+        roles: roles of the described matrices.
     """
 
     ops: Sequence[Op]
@@ -131,7 +128,7 @@ class SummariseSamples:
     roles: Sequence[str]
 
     def run(self, out: Path) -> Mapping[str, float]:
-        """Write optimum.parquet and knobs.parquet, print both tables; returns the optimum's figures."""
+        """Write optimum.parquet and knobs.parquet, print both tables; return the statistics of the optimum."""
         metrics: dict[str, float] = {}
         optima, knobs = [], []
         for platform in self.platforms:
@@ -158,9 +155,9 @@ class SummariseSamples:
 
 
 def describe_optimum(truth: Truth) -> dict[str, float]:
-    """Speedups of the best configuration over the default, and how varied the winners are."""
+    """Return speedups of the best configuration over the default, and the variety of the winners."""
     gains = truth.default / truth.best
-    winners = pd.Series([truth.programs[row, place] for row, place in enumerate(truth.seconds.argmin(axis=1))])
+    winners = pd.Series([truth.programs[row, column] for row, column in enumerate(truth.seconds.argmin(axis=1))])
     low, high = bootstrap_interval(gains, seed=0)
     return {
         "matrices": len(gains), "optimum": geomean(gains), "optimum_low": low, "optimum_high": high,
@@ -172,7 +169,7 @@ def describe_optimum(truth: Truth) -> dict[str, float]:
 
 
 def knob_effects(truth: Truth, space: ConfigSpace) -> pd.DataFrame:
-    """Change of time from each value of a knob to each later one, all else at the best for that value.
+    """Compare the best times of each value of a knob with those of each later value.
 
     Returns:
         Columns knob, before, after; faster, slower: share of the matrices whose best time changes by more than 5 %;
@@ -180,11 +177,11 @@ def knob_effects(truth: Truth, space: ConfigSpace) -> pd.DataFrame:
     """
     rows = []
     for parameter in space.parameters:
-        best = {value: np.log(truth.seconds[:, _places(truth.configs, parameter.name, value)].min(axis=1))
+        best = {value: np.log(truth.seconds[:, _columns(truth.configs, parameter.name, value)].min(axis=1))
                 for value in parameter.values}
         values = list(parameter.values)
-        for place, before in enumerate(values):
-            for after in values[place + 1:]:
+        for index, before in enumerate(values):
+            for after in values[index + 1:]:
                 change = best[after] - best[before]
                 rows.append({"knob": parameter.name, "before": str(before), "after": str(after),
                              "faster": float((change < -EFFECT).mean()), "slower": float((change > EFFECT).mean()),
@@ -192,8 +189,8 @@ def knob_effects(truth: Truth, space: ConfigSpace) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _places(configs: Sequence[Config], name: str, value: object) -> list[int]:
-    return [place for place, config in enumerate(configs) if config[name] == value]
+def _columns(configs: Sequence[Config], name: str, value: object) -> list[int]:
+    return [column for column, config in enumerate(configs) if config[name] == value]
 
 
 def _optimum_table(optima: Sequence[Mapping[str, float]]) -> Table:

@@ -1,9 +1,4 @@
-"""Gather finished samples of one operation: checked, restricted to a manifest, in one folder for what follows.
-
-Write stored SPADE samples as the CSV of COGNATE's appendix E, for other people's programs.
-
-Prepare what models read of every matrix of a corpus: capped sites, pattern statistics, roles.
-"""
+"""Prepare model inputs of a corpus, gather finished samples, and export them as CSV (COGNATE appendix E)."""
 
 import logging
 import time
@@ -42,13 +37,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Gather:
-    """Write what later runs read of some samples, in the layout of `StoredSamples`: paths.data=<folder> reads it.
+    """Copy finished samples to one folder in the layout of `StoredSamples`: paths.data=<folder> reads it.
 
-    Nothing is measured or simulated here: that takes hours and a quiet machine, and is done by Collect.
+    Nothing is measured or simulated here; `Collect` does that.
 
     Args:
-        platforms: whose samples are taken, each with its preset.
-        manifest: path of the list of the matrices that take part, as `Manifest` reads it; None: all.
+        platforms: platforms of the samples, each with its preset.
+        manifest: path of a `Manifest` of the matrices to take; None: all.
     """
 
     op: Op
@@ -57,11 +52,11 @@ class Gather:
     manifest: str | None
 
     def run(self, out: Path) -> Mapping[str, float]:
-        """Check all, then write samples/, inputs/, statistics/, split.csv and manifest.csv; returns counts.
+        """Check all samples, then write samples/, inputs/, statistics/, split.csv and manifest.csv; return counts.
 
         Raises:
-            SchemaError: the samples are not of the matrices of the manifest.
-            ValueError: a matrix has no role or no statistics, or a platform has samples of none.
+            SchemaError: the samples are of other matrices than the manifest.
+            ValueError: a matrix has no role or no statistics, or a platform has no samples.
         """
         inputs = self.samples.inputs()
         manifest = Manifest.of(inputs) if self.manifest is None else Manifest.read(Path(self.manifest))
@@ -86,7 +81,7 @@ class Gather:
         return {"matrices": len(names), **counts}
 
     def _tables(self, names: Collection[str]) -> dict[str, SampleTable]:
-        """Validated samples by file; presets of one platform share one."""
+        """Return validated samples by file; presets of one platform share a file."""
         tables: dict[str, SampleTable] = {}
         for platform in self.platforms:
             whole = self.samples.table(platform.name, platform.preset, self.op.name)
@@ -112,11 +107,11 @@ REORDER = "reverse Cuthill-McKee on A + A^T; clustering by degree for rectangula
 
 @dataclass(frozen=True)
 class ExportCsv:
-    """Write the samples of one operation and preset as `samples=csv` reads them, with their sidecar.
+    """Write the samples of one operation and preset as CSV with a sidecar, as `samples=csv` reads them.
 
     Args:
-        platform: SPADE; other platforms have other parameters than the columns of the CSV.
-        unit: of the column time: s, ms, us or ns.
+        platform: SPADE, whose parameters are the columns of the CSV.
+        unit: unit of the column time: s, ms, us or ns.
     """
 
     op: Op
@@ -125,7 +120,7 @@ class ExportCsv:
     unit: str
 
     def run(self, out: Path) -> Mapping[str, float]:
-        """Write <platform>_<preset>_<op>.csv and .json; returns counts."""
+        """Write <platform>_<preset>_<op>.csv and .json; return counts."""
         table = samples_of(self.samples, self.platform, self.op)
         frame = table.frame()
         path = out / f"{self.platform.name}_{self.platform.preset}_{self.op.name}.csv"
@@ -148,8 +143,8 @@ class PrepareInputs:
 
     Args:
         sites, flops: limits of one pass of the featurizer.
-        jobs: processes.
-        data: folder of the data; see `data_folder`.
+        jobs: number of processes.
+        data: folder of the data, see `data_folder`.
     """
 
     corpus: Corpus
@@ -159,7 +154,7 @@ class PrepareInputs:
     data: str
 
     def run(self, out: Path) -> Mapping[str, float]:
-        """Read every matrix once; returns counts."""
+        """Read every matrix once; return counts."""
         began = time.monotonic()
         entries = {entry.name: entry for entry in self.corpus.entries()}
         weights = {name: float(entry.nnz + 20_000) for name, entry in entries.items()}
@@ -190,7 +185,7 @@ class PrepareInputs:
         }
 
     def prepare(self, name: str) -> tuple[MatrixInput | None, dict[str, float], WalkStatistics, str]:
-        """Input, statistics, those of walks, and fault of one matrix."""
+        """Return model input, statistics, walk statistics and the error message of one matrix."""
         try:
             pattern = self.corpus.load(name).pattern
         except (OSError, ValueError, SparloomError) as error:

@@ -1,6 +1,6 @@
-"""Values that a run passes on while it trains, so that a sweep can end a hopeless run.
+"""Train a ranking network once, from scratch or from a checkpoint, and keep its last or its best epoch.
 
-Train a ranking network once: from scratch or from a checkpoint, with curves, keeping the last or the best epoch.
+`Reports` passes validation metrics on while a network trains, so that a sweep can stop a hopeless run.
 """
 
 import copy
@@ -35,19 +35,19 @@ from sparloom.space import ConfigSpace
 
 __all__ = ["Recipe", "Reports", "Trained", "ends", "train", "with_anchors", "write_curves"]
 
-STRIDE = 100_000  # between the steps of two trainings: no training has so many epochs
+STRIDE = 100_000  # between the steps of two trainings, more than the epochs of any
 logger = logging.getLogger(__name__)
 
 
 class Reports:
-    """Passes on one metric at every validation; its steps count through all trainings of a run.
+    """Report one metric to the sweep at every validation.
 
     Trials of a sweep are compared at equal steps, so every training of a run has steps of its own: the epoch, plus
-    STRIDE for each training before.
+    STRIDE for each earlier training.
 
     Args:
         out: folder of the run.
-        metric: name under which it is logged; None: nothing is passed on.
+        metric: name of the logged metric; None: report nothing.
     """
 
     def __init__(self, out: Path, metric: str | None) -> None:
@@ -56,11 +56,11 @@ class Reports:
         self._trainings = 0
 
     def begin(self) -> None:
-        """Begin another training."""
+        """Start counting the steps of another training."""
         self._trainings += 1
 
     def add(self, epoch: int, logged: Mapping[str, float]) -> bool:
-        """Pass on the metric of an epoch and say whether the run shall end here."""
+        """Report the metric of an epoch; returns whether the run should stop."""
         if self.metric is None:
             return False
         if self.metric not in logged:
@@ -73,16 +73,16 @@ class Reports:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How networks are trained in one task; every training starts from a copy of `module`.
+    """Settings of the trainings of one task; every training starts from a copy of `module`.
 
     Args:
         module: network, optimiser and loss.
         trainer: keyword arguments out and logger -> Lightning trainer.
-        logger: keyword argument save_dir -> Lightning logger; None for none.
+        logger: keyword argument save_dir -> Lightning logger; None: no logger.
         configs_per_step: labelled configurations of a matrix per step; None: all.
         matrices_per_step: matrices per step.
-        reported: metric by which a sweep may end a run, such as validation/opa; it is good where the objective of the
-            sweep is. None: none.
+        reported: metric by which a sweep may stop a run, such as validation/opa; it must improve in the direction of
+            the objective. None: no metric.
     """
 
     module: RankingModule
@@ -95,7 +95,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained module with its curves, one row per epoch that was logged, and how many steps it took."""
+    """A trained module, its curves (one row per logged epoch), its wall seconds and number of steps."""
 
     module: RankingModule
     curves: pd.DataFrame
@@ -115,13 +115,13 @@ def train(
     out: Path,
     reports: Reports,
 ) -> Trained:
-    """Fit a network to the orders of times in `train`.
+    """Fit a network to the order of the times in `train`.
 
     Args:
         start: checkpoint to start from; None: weights drawn from the seed, scales taken from `train`.
-        validation: watched only; with keep="best" the epoch with the least validation loss is kept.
-        out: folder for the logger.
-        reports: gets the metrics of every validation.
+        validation: for curves; with keep="best" the epoch with the least validation loss is kept.
+        out: folder of the logger.
+        reports: receives the metrics of every validation.
 
     Raises:
         Stopped: a sweep asked the run to end.
@@ -160,7 +160,7 @@ def with_anchors(net: Network, space: ConfigSpace, inputs: Sequence[MatrixInput]
 
 
 def write_curves(out: Path, curves: Sequence[pd.DataFrame]) -> None:
-    """Write `curves.csv` with columns method, seed, epoch and what was logged, and draw it."""
+    """Write `curves.csv` with columns method, seed, epoch and every logged metric, and draw it."""
     frame = pd.concat(curves, ignore_index=True)
     with atomic_path(out / "curves.csv") as partial:
         frame.to_csv(partial, index=False)
@@ -168,7 +168,7 @@ def write_curves(out: Path, curves: Sequence[pd.DataFrame]) -> None:
 
 
 def ends(curves: pd.DataFrame) -> dict[str, float]:
-    """Last value of everything that was logged, and the least validation loss."""
+    """Return the last value of every logged metric, and the least validation loss."""
     last = {name: float(values.dropna().iloc[-1]) for name, values in curves.items()
             if name != "epoch" and values.notna().any()}
     if "validation/prl" in curves and curves["validation/prl"].notna().any():
@@ -178,10 +178,10 @@ def ends(curves: pd.DataFrame) -> dict[str, float]:
 
 
 class _Curves(Callback):
-    """Keep what is logged per epoch, and the weights with the least validation loss; pass on what was validated.
+    """Keep logged metrics by epoch and the weights with the least validation loss; report validations.
 
     Args:
-        handed: file with what was kept, for the process that began the training: with `trainer=ddp` others train.
+        handed: file for the results, read by the process that started the training: with `trainer=ddp` others train.
     """
 
     def __init__(self, reports: Reports, *, keep_best: bool, handed: Path) -> None:
@@ -192,7 +192,7 @@ class _Curves(Callback):
         self._keep_best, self._least = keep_best, float("inf")
 
     def on_train_epoch_start(self, trainer: Trainer, module: LightningModule) -> None:
-        """Note the epoch before: its sums are logged after every callback's end of epoch."""
+        """Record the previous epoch: its sums are logged after the end-of-epoch hooks of callbacks."""
         if trainer.current_epoch:
             self._note(trainer)
 

@@ -1,6 +1,6 @@
-"""What learning on a target begins with: the latent encoder of the target and a network pre-trained on the source.
+"""Load what learning on a target starts from: its latent encoder and a network pre-trained on the source.
 
-How a model without a network learns on a target: who votes, which labels are drawn.
+`LearnerConfig` configures models without a network: which labels are drawn, and whether the source network votes.
 """
 
 import copy
@@ -32,12 +32,12 @@ from sparloom.space import ConfigSpace
 if TYPE_CHECKING:
     from sparloom.platforms import Platform
 
-__all__ = ["LearnerConfig", "TransferInit", "begin"]
+__all__ = ["LearnerConfig", "TransferInit", "load_transfer"]
 
 
 @dataclass(frozen=True)
 class TransferInit:
-    """The target's encoder, and the pre-trained network with its notes; their files."""
+    """Encoder of the target and checkpoint of the pre-trained network, with its notes and their files."""
 
     encoder: FrozenEncoder
     latent: Path
@@ -45,18 +45,18 @@ class TransferInit:
     notes: Mapping[str, Any]
 
     def write(self, out: Path, checkpoints: Checkpoints, samples: SampleSource) -> None:
-        """Write hashes of both files to made_from.json; null for one that would have come first, had it been there."""
+        """Write hashes of both files to made_from.json, and null for files that would have taken precedence."""
         paths = (self.latent, self.source)
         first = [checkpoints.path(path.stem, samples) for path in paths]
         absent = {str(path): None for path in first if not path.exists()}
         write_json(out / "made_from.json", absent | {str(path): sha256(path) for path in paths})
 
     def zero_shot(self, net: Network, space: ConfigSpace) -> CognateModel:
-        """The pre-trained network with the target's encoder, as it is.
+        """Return the pre-trained network with the encoder of the target, without further training.
 
         Args:
-            net: made as the pre-trained one was; a copy is filled.
-            space: of the target.
+            net: network with the settings of the pre-trained one; a copy is filled.
+            space: space of the target.
         """
         net = copy.deepcopy(net)
         load_weights(net, load_checkpoint(self.source, kind="cognate"), self.source)
@@ -64,18 +64,18 @@ class TransferInit:
         return CognateModel(net, space)
 
 
-def begin(
+def load_transfer(
     study: EvaluationData, *, source: "Platform", net: Network, checkpoints: Checkpoints, pretrained: str | None
 ) -> TransferInit:
-    """Find the encoder and the pre-trained network for the platform of a study.
+    """Find the encoder and the pre-trained network for the platform of an evaluation.
 
     Args:
-        net: made as the pre-trained one was.
-        pretrained: path of the pre-trained network, made from whatever samples; None: the one of the study's samples.
+        net: network with the settings of the pre-trained one.
+        pretrained: path of a pre-trained network of any samples; None: the network of the evaluation's samples.
 
     Raises:
-        MissingArtifact: names the experiment that makes what is missing.
-        ValueError: the network has learned from a matrix that judges.
+        MissingArtifact: a file is missing; names the experiment that makes it.
+        ValueError: the network has learned from a judged matrix.
     """
     given = None if pretrained is None else _existing(Path(pretrained), source, checkpoints)
     latent = checkpoints.find(checkpoints.latent(study.platform, study.op), study.samples,
@@ -100,15 +100,15 @@ def _existing(path: Path, source: "Platform", checkpoints: Checkpoints) -> Path:
 
 
 def _refuse_seen(source: Path, stored: Checkpoint, study: EvaluationData) -> None:
-    """Refuse a pre-trained network that has learned from a matrix that judges, or from another version of one.
+    """Refuse a pre-trained network that has learned from a judged matrix, or from another version of one.
 
     Raises:
-        ValueError: names the first of them.
+        ValueError: names the first of these matrices.
     """
     families = study.samples.families()
 
     def marks(name: str) -> set[str]:
-        """What versions of one input share: the family, or the pattern under another name."""
+        """Return what versions of one input share: the family, or the pattern under another name."""
         patterns = {study.inputs[name].digest} if name in study.inputs else set()
         return {families.get(name, name)} | patterns
 
@@ -120,19 +120,19 @@ def _refuse_seen(source: Path, stored: Checkpoint, study: EvaluationData) -> Non
                          f"(experiment=pretrain_{stored.platform}), or choose another task.eval_role")
 
 
-REFERENCE = 25  # labels for which source_votes is meant
+REFERENCE_LABELS = 25  # number of labels at which the source has source_votes votes
 
 
 @dataclass(frozen=True)
 class LearnerConfig:
-    """What learns, from which labels, and who else votes.
+    """Configure a model without a network: its labels, and the votes of the source network.
 
     Args:
-        model: what learns.
-        source: platform of the network that votes with the model, as it was pre-trained there.
-        net: made as that network was.
-        source_votes: votes of that network, times 25 / labels: it counts while there is little else to go by; 0: it is
-            not asked.
+        model: model that is fitted.
+        source: platform on which the voting network was pre-trained.
+        net: network with the settings of the pre-trained one.
+        source_votes: votes of the source network, times 25 / labels, so that it counts most when labels are few; 0: no
+            source network.
     """
 
     selection: Selection
@@ -143,10 +143,10 @@ class LearnerConfig:
     source_votes: float
 
     def begin(self, study: EvaluationData) -> TransferInit | None:
-        """Find the network that votes.
+        """Find the source network; None if it has no votes.
 
         Raises:
-            MissingArtifact: names the experiment that trains it.
+            MissingArtifact: it is missing; names the experiment that trains it.
             ValueError: the model has no members to vote with.
         """
         if not self.source_votes:
@@ -154,17 +154,18 @@ class LearnerConfig:
         if not isinstance(self.model, Ensemble):
             raise ValueError("task.source_votes lets the source vote with the members of a model, and this model "
                              "has none: take model=ensemble, or task.source_votes=0")
-        return begin(study, source=self.source, net=self.net, checkpoints=self.checkpoints, pretrained=None)
+        return load_transfer(study, source=self.source, net=self.net, checkpoints=self.checkpoints, pretrained=None)
 
     def learner(self, study: EvaluationData, beginning: TransferInit | None) -> Learner:
-        """The model, joined by the network that votes."""
+        """Return the model, with the source network as a member if it votes."""
         if beginning is None:
             return self.model
         budget = self.selection.matrices * self.selection.configs_per_matrix
-        return self.model.with_guest(beginning.zero_shot(self.net, study.space), self.source_votes * REFERENCE / budget)
+        votes = self.source_votes * REFERENCE_LABELS / budget
+        return self.model.with_guest(beginning.zero_shot(self.net, study.space), votes)
 
     def learn(self, study: EvaluationData, learner: Learner, seed: int) -> tuple[pd.DataFrame, CostModel]:
-        """Draw labels, in rounds if the selection asks the model, and learn from all of them."""
+        """Draw labels, in rounds if the selection queries the model, and fit the model to all of them."""
         learner = learner.with_seed(seed)
         if not isinstance(self.selection, Uncertainty):
             labels = study.draw(self.selection, seed)
@@ -179,7 +180,7 @@ class LearnerConfig:
             fresh = sorted(set(study.names("train")) - set(labels["matrix"]))
             opinions = {name: model.member_scores(study.views[name], configs) for name in fresh}
             chosen = self.selection.most_uncertain(opinions, count)
-            keys = {name: [configs[place].key for place in places] for name, places in chosen.items()}
+            keys = {name: [configs[index].key for index in indices] for name, indices in chosen.items()}
             labels = pd.concat([labels, select_labels(study.labels, keys)], ignore_index=True)
             model = learner.fit(labels, space=study.space, matrices=study.views)
         return labels, model

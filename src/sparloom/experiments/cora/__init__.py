@@ -5,25 +5,17 @@ modules and products (what is timed), bench_ragged, schedules, eval_ragged, oper
 
 from sparloom.ondemand import on_demand
 
-_HOMES = {
-    "BenchRagged": "bench_ragged",
-    "BenchRaggedCuda": "bench_ragged",
-    "BenchRaggedSchedules": "schedules",
-    "EvalRagged": "eval_ragged",
-    "ProductSizes": "products",
-    "activation_rows": "eval_ragged",
-    "computation_rows": "eval_ragged",
-    "device_module": "products",
-    "hoisting_arms": "operator_variants",
-    "prelude_arms": "layer_variants",
-    "prelude_bytes": "layer_variants",
-    "prepare_peers": "modules",
-    "splitting_arms": "operator_variants",
-    "storage_arms": "operator_variants",
-    "storage_bytes": "operator_variants",
-    "triangular_methods": "products",
+_NAMES = {
+    "modules": ("prepare_baselines",),
+    "products": ("ProductSizes", "device_module", "triangular_methods"),
+    "bench_ragged": ("BenchRagged", "BenchRaggedCuda"),
+    "schedules": ("BenchRaggedSchedules",),
+    "eval_ragged": ("EvalRagged", "activation_rows", "computation_rows"),
+    "operator_variants": ("hoisting_arms", "splitting_arms", "storage_arms", "storage_bytes"),
+    "layer_variants": ("prelude_arms", "prelude_bytes"),
 }
 
-__all__ = sorted(_HOMES)
+__all__ = sorted(name for names in _NAMES.values() for name in names)
 
-__getattr__, __dir__ = on_demand(__name__, {name: f"{__name__}.{home}" for name, home in _HOMES.items()})
+__getattr__, __dir__ = on_demand(
+    __name__, {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names})

@@ -1,11 +1,4 @@
-"""What is timed of ragged programs, one after the other.
-
-How fast ragged programs are beside the ways in which others handle sequences and matrices of several sizes.
-
-How fast ragged programs are on a GPU, beside PyTorch's ways to handle sequences of several lengths and cuBLAS.
-
-Nothing of this has run on a GPU; see docs/gpu_status.md.
-"""
+"""Time ragged programs beside the ways in which others handle sequences and matrices of several sizes."""
 
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,15 +14,15 @@ import torch
 from sparloom import log
 from sparloom.baselines import (
     COMPARED,
-    DEVICE_PEERS,
-    PADDED_PEERS,
-    RAGGED_PEERS,
+    DEVICE_BASELINES,
+    PADDED_BASELINES,
+    RAGGED_BASELINES,
     RISING,
     PackedInputs,
     attention_module,
     encoder_layer,
-    micro_batch_peers,
-    module_peer_versions,
+    encoder_versions,
+    micro_batch_baselines,
 )
 from sparloom.data import write_frame
 from sparloom.experiments.cora.modules import (
@@ -37,7 +30,7 @@ from sparloom.experiments.cora.modules import (
     attention_kernels,
     compile_seconds,
     prelude_seconds,
-    prepare_peers,
+    prepare_baselines,
 )
 from sparloom.experiments.cora.products import (
     ProductSizes,
@@ -56,11 +49,11 @@ from sparloom.report import INTERNAL_PEERS, draw_ragged, ragged_metrics, ragged_
 
 __all__ = ["BenchRagged", "BenchRaggedCuda", "RaggedCase", "method_rows", "planned_cases", "ragged_frame"]
 
-PREPARING = 6_000.0  # tokens that are timed in as long as it takes to prepare and compile the peers of a batch
+PREPARING = 6_000.0  # tokens that take as long as preparing and compiling the baselines of a batch
 
 
 class PricedCase(Protocol):
-    """What has a name in journals and an expected cost, in any unit."""
+    """A case with a name in journals and an expected cost in any unit."""
 
     @property
     def key(self) -> str: ...
@@ -79,8 +72,8 @@ class RaggedCase:
     Args:
         part: "encoder", "mha", "causal", "vgemm", "trmm" or "compile".
         data: data set of the sequence lengths, or "".
-        size: sequences, products, or rows of a matrix.
-        number: which batch.
+        size: number of sequences or products, or rows of a matrix.
+        number: number of the batch.
     """
 
     part: str
@@ -90,25 +83,25 @@ class RaggedCase:
 
     @property
     def key(self) -> str:
-        """Names the case in journals."""
+        """Name of the case in journals."""
         return f"{self.part} {self.data} {self.size} {self.number}"
 
     @property
     def cost(self) -> float:
-        """Expected cost in tokens; products of matrices have neither tokens nor much to prepare."""
+        """Expected cost in tokens; matrix products have no tokens and little to prepare."""
         return PREPARING + self.size * DATASETS[self.data].statistics.mean if self.data else PREPARING / 10
 
 
 def planned_cases(
     parts: Sequence[str], known: Mapping[str, tuple[Sequence[str], Sequence[int], int]],
 ) -> Iterator[RaggedCase]:
-    """List cases, part after part.
+    """List cases by part.
 
     Args:
-        known: part -> names of data sets, sizes, and how many batches of each.
+        known: part -> names of data sets, sizes, and number of batches of each.
 
     Raises:
-        ValueError: there is no such part.
+        ValueError: a part is unknown.
     """
     for part in parts:
         if part not in known:
@@ -121,11 +114,11 @@ def ragged_frame(
     rows_of: Callable[[Case], Sequence[Mapping[str, Any]]], planned: Iterable[Case], folder: Path, out: Path, *,
     threads: int,
 ) -> pd.DataFrame:
-    """Do cases as `timed_cases` and write their rows to per_case.parquet.
+    """Run cases by `timed_cases` and write their rows to per_case.parquet.
 
     Args:
-        folder: of what is under way; the caller removes it when its run is complete.
-        out: of the results.
+        folder: folder of the unfinished run; the caller removes it at the end.
+        out: folder of the results.
     """
     cases = {case.key: case for case in planned}
     frame = timed_cases(rows_of, cases, folder / "cases.jsonl", threads=threads,
@@ -139,35 +132,51 @@ def method_rows(about: Mapping[str, Any], measured: Mapping[str, Measurement]) -
     return [{**about, "method": method, **statistics_of(taken)} for method, taken in measured.items()]
 
 
-BLAS_SPINS = 0.15  # seconds that idle threads of SciPy's OpenBLAS keep a processor busy, and a little more
+BLAS_SPINS = 0.15  # seconds; idle threads of SciPy's OpenBLAS spin a little less
 Row = dict[str, Any]
+
+
+def _batch(lengths: LengthCorpus, case: RaggedCase) -> tuple[np.ndarray, dict[str, Any]]:
+    """Return the sequence lengths of a case, and their columns in the results."""
+    data = lengths.load(case.data)
+    batch = data.batches(case.size, count=case.number + 1)[case.number]
+    return batch, {"real": data.real, "tokens": int(batch.sum()), "longest": int(batch.max())}
+
+
+def _report(frame: pd.DataFrame, out: Path, *, layers: int, seed: int) -> dict[str, float]:
+    """Write peers.json and figures, print the tables, and return the metrics."""
+    write_json(out / "peers.json", encoder_versions())
+    metrics = ragged_metrics(frame, layers=layers, seed=seed)
+    for table in ragged_tables(frame, metrics):
+        log.console.print(table)
+    draw_ragged(frame, out)
+    return metrics
 
 
 @dataclass(frozen=True)
 class BenchRagged:
-    """Time an encoder layer, its attention, masked attention, vgemm and trmm, each beside its peers, and the compiler.
+    """Time an encoder layer, its attention, masked attention, vgemm and trmm beside baselines, and the compiler.
 
-    Every method has its inputs in the layout that it likes best, made before; results are compared with PyTorch's,
-    sequence after sequence. Peers of which there are many forms (the padded batch; sizes of micro-batches) take part
-    with the one that is fastest in a run or two; of the others those that are not far behind. All of these run in turn.
-    Nobody is left out for being far behind a peer that calls what PyTorch does not document (`INTERNAL_PEERS`).
+    Every method gets its inputs in its preferred layout, prepared beforehand; results are compared with PyTorch's,
+    sequence after sequence. Of baselines with several forms (padded batches, sizes of micro-batches) the fastest form
+    in one or two runs is timed; other baselines are timed if they are not far behind. Undocumented calls of PyTorch
+    (`INTERNAL_PEERS`) exclude no other baseline. All methods run in turn.
 
-    A run that is killed goes on at the case where it was, as long as commit and settings are the same; parts may be
-    timed one after the other.
+    An interrupted run continues with the next case if commit and settings are unchanged; parts can be timed separately.
 
     Args:
-        lengths: of sequences.
-        parts: that are compared.
-        batches: sequences in one.
+        lengths: source of sequence lengths.
+        parts: parts to run.
+        batches: numbers of sequences of a batch.
         count: batches of a data set; the paper takes 10.
         products: batch sizes of vgemm.
         triangles: rows of the matrices of trmm.
-        causal: data sets for masked attention.
-        layers: of a model that shares one prelude.
-        product_timing: of vgemm and trmm, whose calls are short.
-        schedule: of own modules: None for the default, "auto" for one that is searched before.
-        journals: folder of what is under way; emptied when it is complete.
-        seed: of weights, tokens and matrices, and of the bootstrap.
+        causal: data sets of masked attention.
+        layers: layers of a model that share one prelude.
+        product_timing: protocol for vgemm and trmm, whose calls are short.
+        schedule: schedule of our modules: None for the default, "auto" for a searched one.
+        journals: folder of unfinished runs.
+        seed: seed of weights, tokens and matrices, and of the bootstrap.
     """
 
     lengths: LengthCorpus
@@ -186,13 +195,9 @@ class BenchRagged:
     seed: int
 
     def run(self, out: Path) -> Mapping[str, float]:
-        """Write per_case.parquet, peers.json and figures; returns ratios of seconds with bounds."""
+        """Write per_case.parquet, peers.json and figures; return ratios of seconds with bounds."""
         frame = ragged_frame(self._case, self._planned(), self._folder, out, threads=self.threads)
-        write_json(out / "peers.json", module_peer_versions())
-        metrics = ragged_metrics(frame, layers=self.layers, seed=self.seed)
-        for table in ragged_tables(frame, metrics):
-            log.console.print(table)
-        draw_ragged(frame, out)
+        metrics = _report(frame, out, layers=self.layers, seed=self.seed)
         shutil.rmtree(self._folder)
         return metrics
 
@@ -203,7 +208,7 @@ class BenchRagged:
             "trmm": ([""], self.triangles, 1), "compile": ([""], [0], 1)})
 
     def _case(self, case: RaggedCase) -> list[Row]:
-        """Time one case: a row for each method."""
+        """Time one case; return a row for each method."""
         torch.set_num_threads(self.threads)
         about: Row = {"part": case.part, "data": case.data, "size": case.size, "number": case.number}
         if case.part == "vgemm":
@@ -216,9 +221,8 @@ class BenchRagged:
         if case.part == "compile":
             return [about | {"method": name, "median": float(np.median(seconds)), "seconds": seconds}
                     for name, seconds in compile_seconds(self.timing.repetitions).items()]
-        lengths = self.lengths.load(case.data)
-        batch = lengths.batches(case.size, count=case.number + 1)[case.number]
-        about |= {"real": lengths.real, "tokens": int(batch.sum()), "longest": int(batch.max())}
+        batch, facts = _batch(self.lengths, case)
+        about |= facts
         if case.part == "causal":
             return method_rows(about, self._timed(attention_kernels(batch, threads=self.threads, seed=self.seed)))
         return self._modules(case.part, batch, about)
@@ -226,7 +230,8 @@ class BenchRagged:
     def _modules(self, part: str, batch: np.ndarray, about: Row) -> list[Row]:
         module = encoder_layer(seed=self.seed) if part == "encoder" else attention_module(seed=self.seed)
         inputs = PackedInputs.drawn(module, batch.tolist(), seed=self.seed)
-        found = prepare_peers(inputs, self._groups(len(batch)), always=COMPARED, rising=RISING, apart=INTERNAL_PEERS)
+        found = prepare_baselines(inputs, self._groups(len(batch)), always=COMPARED, rising=RISING,
+                                  apart=INTERNAL_PEERS)
         own = OWN_MODULES[part](inputs, self.schedule)
         found.check("sparloom", own)
         calls: dict[str, Callable[[], object]] = {"sparloom": own.run, **found.calls()}
@@ -239,9 +244,9 @@ class BenchRagged:
         return rows
 
     def _groups(self, sequences: int) -> Mapping[str, Mapping[str, Callable[[PackedInputs], Any]]]:
-        """Peers by what they are called in the end: the fastest of each group takes part."""
-        return {"padded": PADDED_PEERS, "micro_batches": micro_batch_peers(sequences),
-                **{name: {name: prepare} for name, prepare in RAGGED_PEERS.items()}}
+        """Group baselines by their name in the results; the fastest form of each group is timed."""
+        return {"padded": PADDED_BASELINES, "micro_batches": micro_batch_baselines(sequences),
+                **{name: {name: prepare} for name, prepare in RAGGED_BASELINES.items()}}
 
     def _timed(self, calls: Mapping[str, Callable[[], object]]) -> dict[str, Measurement]:
         with torch.inference_mode():
@@ -252,29 +257,23 @@ class BenchRagged:
 
     @cached_property
     def _folder(self) -> Path:
-        """Where this run is under way: another commit or other settings begin anew."""
+        """Folder of the unfinished run; another commit or other settings have another one."""
         return journal_folder(self.journals, self.schedule, self.layers, self.timing, self.product_timing, self.threads,
                               self.seed, lengths=self.lengths)
 
 
 @dataclass(frozen=True)
 class BenchRaggedCuda:
-    """Time an encoder layer, its attention, vgemm and trmm on a GPU, each beside its peers, by events of the device.
+    """Time an encoder layer, its attention, vgemm and trmm on a GPU beside baselines, by events of the device.
 
-    Peers are chosen and checked as by `BenchRagged`. All compute in float32 without TF32, but varlen attention, which
-    PyTorch has in bfloat16 only. A run that is killed goes on at the case where it was.
+    Baselines are chosen and checked as by `BenchRagged`. All compute in float32 without TF32, except varlen attention,
+    which PyTorch has in bfloat16 only. An interrupted run continues with the next case.
 
     Args:
-        lengths: of sequences.
+        lengths, batches, count, products, triangles, journals, seed: see `BenchRagged`.
         parts: "encoder", "mha", "vgemm", "trmm".
-        batches: sequences in one.
-        count: batches of a data set.
-        products: batch sizes of vgemm.
-        triangles: rows of the matrices of trmm.
-        device: of PyTorch's tensors.
-        journals: folder of what is under way; emptied when it is complete.
-        seed: of weights, tokens and matrices, and of the bootstrap.
-        gpu: where our kernels run; None: the current device of CuPy.
+        device: device of PyTorch's tensors.
+        gpu: device of our kernels; None: the current device of CuPy.
     """
 
     lengths: LengthCorpus
@@ -290,10 +289,10 @@ class BenchRaggedCuda:
     gpu: Gpu | None = None
 
     def run(self, out: Path) -> Mapping[str, float]:
-        """Write per_case.parquet, peers.json, device.json and figures; returns ratios of seconds with bounds.
+        """Write per_case.parquet, peers.json, device.json and figures; return ratios of seconds with bounds.
 
         Raises:
-            Unsupported: there is no GPU, or CuPy is missing; names the remedy.
+            Unsupported: there is no GPU, or CuPy is not installed; names the remedy.
         """
         gpu = self.gpu or CupyGpu.current()
         planned = planned_cases(self.parts, {
@@ -302,17 +301,13 @@ class BenchRaggedCuda:
         folder = journal_folder(self.journals, self.timing, self.device, dict(gpu.signature()), self.seed,
                                 lengths=self.lengths)
         frame = ragged_frame(partial(self._case, gpu), planned, folder, out, threads=1)
-        write_json(out / "peers.json", module_peer_versions())
         write_json(out / "device.json", dict(gpu.signature()))
-        metrics = ragged_metrics(frame, layers=1, seed=self.seed)
-        for table in ragged_tables(frame, metrics):
-            log.console.print(table)
-        draw_ragged(frame, out)
+        metrics = _report(frame, out, layers=1, seed=self.seed)
         shutil.rmtree(folder)
         return metrics
 
     def _case(self, gpu: Gpu, case: RaggedCase) -> list[dict[str, Any]]:
-        """Time one case: a row for each method."""
+        """Time one case; return a row for each method."""
         about: dict[str, Any] = {"part": case.part, "data": case.data, "size": case.size, "number": case.number}
         device = torch.device(self.device)
         if case.part == "vgemm":
@@ -322,19 +317,18 @@ class BenchRaggedCuda:
         if case.part == "trmm":
             return self._timed(gpu, about | {"flops": case.size**3},
                                triangular_on_device(case.size, gpu, device, seed=self.seed))
-        lengths = self.lengths.load(case.data)
-        batch = lengths.batches(case.size, count=case.number + 1)[case.number]
-        about |= {"real": lengths.real, "tokens": int(batch.sum()), "longest": int(batch.max())}
+        batch, facts = _batch(self.lengths, case)
+        about |= facts
         return self._modules(gpu, case.part, batch, about)
 
     def _modules(self, gpu: Gpu, part: str, batch: np.ndarray, about: dict[str, Any]) -> list[dict[str, Any]]:
         device = torch.device(self.device)
         module = encoder_layer(seed=self.seed) if part == "encoder" else attention_module(seed=self.seed)
         inputs = PackedInputs.drawn(module, batch.tolist(), seed=self.seed)
-        groups = {"padded": PADDED_PEERS, "micro_batches": micro_batch_peers(len(batch)),
-                  **{name: {name: prepare} for name, prepare in DEVICE_PEERS.items()}}
-        found = prepare_peers(inputs.to(device), groups, always=COMPARED, rising=RISING,
-                              wait=torch.cuda.synchronize if device.type == "cuda" else lambda: None)
+        groups = {"padded": PADDED_BASELINES, "micro_batches": micro_batch_baselines(len(batch)),
+                  **{name: {name: prepare} for name, prepare in DEVICE_BASELINES.items()}}
+        found = prepare_baselines(inputs.to(device), groups, always=COMPARED, rising=RISING,
+                                  wait=torch.cuda.synchronize if device.type == "cuda" else lambda: None)
         own = device_module(part, inputs, gpu, device)
         found.check("sparloom", own)
         rows = self._timed(gpu, about, {"sparloom": own.run, **found.calls()})

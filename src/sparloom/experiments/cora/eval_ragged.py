@@ -1,7 +1,4 @@
-"""What an encoder layer computes and keeps on batches of sequences, counted: padded, with a little padding, ragged.
-
-What ragged programs save and what raggedness costs: computation, memory, preludes, schedules, every kernel.
-"""
+"""Evaluate what ragged programs save and what raggedness costs: computation, memory, preludes, schedules, kernels."""
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -50,24 +47,24 @@ from sparloom.report import RAGGED_PARTS
 __all__ = ["EvalRagged", "activation_rows", "computation_rows"]
 
 Row = dict[str, Any]
-BULK = 64  # tokens, of the paper's padding sequence
+BULK = 64  # tokens of the paper's padding sequence
 ELEMENT_BYTES = 4
-KERNEL_NESTS: Mapping[str, tuple[str, ...]] = MappingProxyType({  # of our program, by the kernel of the paper
+KERNEL_NESTS: Mapping[str, tuple[str, ...]] = MappingProxyType({  # kernel of the paper -> loop nests of our program
     "qkv": ("qkv",), "scores": ("scores",), "softmax": ("peak", "weights", "total"), "values": ("mixed",),
     "projection": ("attended",), "norm1": ("mean_1", "spread_1", "norm_1"), "ff1": ("active",), "ff2": ("fed",),
     "norm2": ("mean_2", "spread_2", "norm_2")})
-STORED: Mapping[str, str] = MappingProxyType({  # tensors of our program, by the paper's
+STORED: Mapping[str, str] = MappingProxyType({  # tensor of our program -> tensor of the paper
     "qkv": "qkv", "mixed": "attention", "attended": "projection", "norm_1": "norm1", "active": "ff1", "fed": "ff2",
     "norm_2": "norm2", **dict.fromkeys(KEPT, "statistics")})
 
 
 def computation_rows(batches: Sequence[np.ndarray]) -> list[Row]:
-    """Count the operations of all batches together.
+    """Count the operations of all batches.
 
     Returns:
-        A row for each kernel ("operator") and method: "dense", all sequences of a batch as long as its longest;
-        "partial", the paper's padding; "ideal"; "own", iterations of our schedule. For masked attention, kernel
-        "causal", methods "dense" (nothing is left out), "own" and "ideal", the scores of all heads.
+        A row for each kernel ("operator") and method: "dense" (padded to the longest sequence of a batch), "partial"
+        (the paper's padding), "ideal", "own" (iterations of our schedule). For masked attention, kernel "causal", the
+        scores of all heads by methods "dense" (no masking), "own" and "ideal".
     """
     sizes = EncoderSizes()
     defined, scheduled = encoder_layer(EncoderShape()), scheduled_encoder_layer(EncoderShape(), EncoderSchedule())
@@ -93,12 +90,12 @@ def computation_rows(batches: Sequence[np.ndarray]) -> list[Row]:
 
 
 def activation_rows(batches: Sequence[np.ndarray]) -> list[Row]:
-    """Count the bytes that the forward pass keeps, of all batches together.
+    """Count the bytes of activations that the forward pass keeps, for all batches.
 
     Returns:
-        A row for each tensor ("operator") and method: "dense", "partial" with the paper's padding of storage, "ragged"
-        without any, all with scores and probabilities; "own", what our layer stores for its gradients, with the
-        "statistics" of rows of scores and of tokens.
+        A row for each tensor ("operator") and method: "dense", "partial" (the paper's padding of storage), "ragged" (no
+        padding), all with scores and probabilities; "own" (what our layer stores for its gradients, with the
+        "statistics" of rows of scores and of tokens).
     """
     sizes, program = EncoderSizes(), scheduled_encoder_layer(EncoderShape(), EncoderSchedule(), kept=KEPT)
     total: dict[tuple[str, str], int] = {}
@@ -128,13 +125,13 @@ COUNTED = ("computation", "activations")
 
 @dataclass(frozen=True)
 class Case:
-    """What is counted or timed at once.
+    """One count or one comparison.
 
     Args:
         part: a key of `RAGGED_PARTS`, or "activations".
         data: data set of the sequence lengths, or "".
         size: sequences in a batch.
-        operator: of the attention, or "".
+        operator: operator of the attention, or "".
     """
 
     part: str
@@ -148,32 +145,29 @@ class Case:
 
     @property
     def cost(self) -> float:
-        """Expected cost in timed cases; to count takes next to nothing."""
+        """Expected cost in timed cases; counting is almost free."""
         return 0.02 if self.part in COUNTED else 1.0
 
 
 @dataclass(frozen=True)
 class EvalRagged:
-    """Count what ragged programs compute and keep, and time the parts that make them up, each beside its alternatives.
+    """Count what ragged programs compute and keep, and time their parts beside alternatives.
 
-    Results of all that is timed are compared with plain ones first. What belongs to one comparison runs in turn.
-
-    A run that is killed goes on at the case where it was, as long as commit and settings are the same; parts may be
-    done one after the other.
+    Results of all timed programs are checked first. Methods of one comparison run in turn. An interrupted run continues
+    with the next case if commit and settings are unchanged; parts can be run separately.
 
     Args:
-        lengths: of sequences.
-        parts: "computation" (Figures 2, 22, and memory), "prelude", "hoisting" (Figure 23), "storage" (elements
-            found as in sparse storage), "splitting" (Figure 14), "pad_fusion" (Figure 12), "breakdown" (Figures 13,
-            24).
+        lengths: source of sequence lengths.
+        parts: "computation" (Figures 2, 22, and memory), "prelude", "hoisting" (Figure 23), "storage" (access as in
+            sparse storage), "splitting" (Figure 14), "pad_fusion" (Figure 12), "breakdown" (Figures 13, 24).
         sizes: sequences in a batch, for computation.
         kept: sequences in a batch, for memory.
         count: batches of a data set that are counted, for computation, memory and bytes of preludes; one is timed.
         prelude, storage, splitting, pad_fusion, breakdown: pairs of a data set and the sequences in a batch.
         equal: sequences in a batch of hoisting.
-        tokens: of each of those.
-        journals: folder of what is under way; emptied when it is complete.
-        seed: of weights and tokens.
+        tokens: tokens of each of these sequences.
+        journals: folder of unfinished runs.
+        seed: seed of weights and tokens.
     """
 
     lengths: LengthCorpus
@@ -194,7 +188,7 @@ class EvalRagged:
     seed: int
 
     def run(self, out: Path) -> Mapping[str, float]:
-        """Write per_case.parquet and figures; returns numbers of every part, see its `..._metrics` in `report`."""
+        """Write per_case.parquet and figures; return the metrics of every part, see its `..._metrics` in `report`."""
         frame = ragged_frame(self._case, self._planned(), self._folder, out, threads=self.threads)
         metrics: dict[str, float] = {}
         for part in self.parts:
@@ -223,7 +217,7 @@ class EvalRagged:
                             for operator in operators)
 
     def _case(self, case: Case) -> list[Row]:
-        """Count or time one case: a row for each operator and method."""
+        """Count or time one case; return a row for each operator and method."""
         torch.set_num_threads(self.threads)
         about: Row = {"part": case.part, "data": case.data, "size": case.size, "operator": case.operator}
         if case.part == "hoisting":
@@ -257,6 +251,6 @@ class EvalRagged:
 
     @cached_property
     def _folder(self) -> Path:
-        """Where this run is under way: another commit or other settings begin anew."""
+        """Folder of the unfinished run; another commit or other settings have another one."""
         return journal_folder(self.journals, self.count, self.tokens, self.equal, self.timing, self.threads, self.seed,
                               lengths=self.lengths)

@@ -1,9 +1,4 @@
-"""What it takes to build auxiliary tables for a batch: shared by kernels, for each kernel, by sparse storage.
-
-Multi-head attention with changes of padding as operators of their own, and within others.
-
-Every kernel of the encoder layer, beside the operators of PyTorch that do the same on packed tokens.
-"""
+"""Time variants of an encoder layer: preludes, padding changes fused or separate, and every kernel by itself."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -13,9 +8,9 @@ import numpy as np
 import torch
 from torch.nn.functional import layer_norm, linear, scaled_dot_product_attention
 
-from sparloom.baselines import PackedInputs, Peer, attention_module, encoder_layer
+from sparloom.baselines import BoundModule, PackedInputs, attention_module, encoder_layer
 from sparloom.baselines import reference as computed_by_torch
-from sparloom.experiments.cora.modules import Contenders, stored_tensors
+from sparloom.experiments.cora.modules import CandidateModules, stored_tensors
 from sparloom.ragged import (
     LENGTHS,
     PADDED_ATTENTION,
@@ -40,24 +35,24 @@ __all__ = ["breakdown_arms", "pad_fusion_arms", "prelude_arms", "prelude_bytes"]
 
 Call = Callable[[], object]
 
-BULK = 64  # tokens, of the paper's padding sequence
+BULK = 64  # tokens of the paper's padding sequence
 FUSION = ("fused_outer", "fused_inner")
-FORMULAS: Mapping[str, str] = MappingProxyType({  # arms with the paper's tables, by what PRELUDES calls them
+FORMULAS: Mapping[str, str] = MappingProxyType({  # variant with the paper's tables -> key of PRELUDES
     "redundant": "redundant", "by_tensor": "by_tensor", "by_layout": "shared", "sparse_redundant": "sparse_redundant",
     "sparse_by_tensor": "sparse_by_tensor"})
 
 
 def prelude_arms(lengths: np.ndarray) -> dict[str, Call]:
-    """Give what builds all tables of a layer anew; all layers of a model share them.
+    """Bind calls that rebuild all tables of a layer, which the layers of a model share.
 
     Returns:
-        "shared", our structure, and "unshared", one for each kernel: compiled code. The paper's tables, by vectorised
-        NumPy: "redundant", each kernel its own; "by_tensor", each tensor once (the paper's optimised prelude);
-        "by_layout", equal ones once; and by sparse storage "sparse_redundant" and "sparse_by_tensor", which have none
-        for loops.
+        Compiled code: "shared" (our structure) and "unshared" (one structure for each kernel). The paper's tables in
+        vectorised NumPy: "redundant" (for each kernel), "by_tensor" (for each tensor, the paper's optimised prelude),
+        "by_layout" (equal tables once), and with sparse storage "sparse_redundant" and "sparse_by_tensor", which have
+        no tables for loops.
 
     Raises:
-        AssertionError: an arm builds other tables than it should.
+        AssertionError: a variant builds wrong tables.
     """
     arms: dict[str, Call] = {}
     for arm, preludes in _preludes().items():
@@ -67,12 +62,12 @@ def prelude_arms(lengths: np.ndarray) -> dict[str, Call]:
         arms[arm] = partial(_built, tables)
         for table, arrays in zip(tables, _built(tables), strict=True):
             if sum(array.size for array in arrays) != table.entries:
-                raise AssertionError(f"{arm}: the tables of {table.subject} have not {table.entries} entries")
+                raise AssertionError(f"{arm}: the tables of {table.subject} do not have {table.entries} entries")
     return arms
 
 
 def prelude_bytes(batches: Sequence[np.ndarray]) -> dict[str, dict[str, float]]:
-    """Count what tables take: "storage" and "fusion" by arm, means over batches."""
+    """Count the bytes of tables by variant, "storage" and "fusion": means over batches."""
     found: dict[str, dict[str, float]] = {}
 
     def add(arm: str, purpose: str, count: int) -> None:
@@ -93,7 +88,7 @@ def prelude_bytes(batches: Sequence[np.ndarray]) -> dict[str, dict[str, float]]:
 
 
 def _preludes() -> dict[str, list[Prelude]]:
-    """Those of structures that an arm makes."""
+    """Return the preludes of each variant of our structures."""
     program = scheduled_encoder_layer(EncoderShape(), EncoderSchedule())
     return {"shared": [Executable(program).prelude], "unshared": list(kernel_preludes(program).values())}
 
@@ -116,30 +111,30 @@ def _built(tables: Sequence[AuxiliaryTables]) -> list[tuple[np.ndarray, ...]]:
 
 
 def _check(structures: Sequence[Structure], preludes: Sequence[Prelude], lengths: np.ndarray) -> None:
-    """Offsets that end with the number of tokens are where sequences begin."""
+    """Check that offsets which end with the number of tokens are the starts of the sequences."""
     starts = np.concatenate(([0], np.cumsum(lengths)))
     for structure, prelude in zip(structures, preludes, strict=True):
         for made in prelude.kernels:
             entries = np.asarray(structure.table(made.table))
             if made.table.label == "offsets" and entries[-1] == starts[-1] and not np.array_equal(entries, starts):
-                raise AssertionError("offsets of tokens are not the sums of the lengths before")
+                raise AssertionError("offsets of tokens are not the cumulative lengths")
 
 
 def pad_fusion_arms(lengths: Sequence[int] | np.ndarray, *, threads: int, seed: int) -> dict[str, Call]:
-    """Bind multi-head attention on one batch.
+    """Bind multi-head attention on one batch with different changes of padding.
 
     Returns:
-        "separate_products", "inlined_products", "separate_loops" and "inlined_loops", as in `PADDED_ATTENTION`;
-        "changes", the changes of padding of "separate_products" alone; "sparloom", which pads nothing.
+        "separate_products", "inlined_products", "separate_loops" and "inlined_loops", see `PADDED_ATTENTION`;
+        "changes" (only the changes of padding of "separate_products"); "sparloom" (no padding).
 
     Raises:
-        AssertionError: an arm computes something else than PyTorch, sequence after sequence.
+        AssertionError: a result differs from that of PyTorch, sequence after sequence.
 
     Source: CoRa §7.2, Figure 12.
     """
     torch.set_num_threads(threads)
     inputs = PackedInputs.drawn(attention_module(seed=seed), [int(length) for length in lengths], seed=seed)
-    agreed, structure = Contenders(computed_by_torch(inputs)), Structure({LENGTHS: lengths})
+    agreed, structure = CandidateModules(computed_by_torch(inputs)), Structure({LENGTHS: lengths})
     programs = {"sparloom": scheduled_attention(EncoderShape(), EncoderSchedule()),
                 **{arm: define(EncoderShape()) for arm, define in PADDED_ATTENTION.items()}}
     arms: dict[str, Call] = {}
@@ -147,7 +142,7 @@ def pad_fusion_arms(lengths: Sequence[int] | np.ndarray, *, threads: int, seed: 
         kernels, bound = Executable(program, threads=threads).kernels(
             structure, **stored_tensors(program, structure, inputs))
         arms[arm] = _one_after_the_other(list(kernels.values()))
-        agreed.check(arm, Peer(arms[arm], _packed(bound["attended"], inputs.width)))
+        agreed.check(arm, BoundModule(arms[arm], _packed(bound["attended"], inputs.width)))
         if arm == "separate_products":
             arms["changes"] = _one_after_the_other([kernels[name] for name in PADDING_CHANGES])
     return arms
@@ -165,21 +160,21 @@ def _packed(found: np.ndarray, width: int) -> Callable[[object], torch.Tensor]:
     return lambda _: torch.from_numpy(found.reshape(-1, width))
 
 
-TOLERANCE = 1e-4  # absolute, of values around 1; other orders of addition
-KERNELS: Mapping[str, str] = MappingProxyType({  # launches, by operator
+TOLERANCE = 1e-4  # absolute, of values around 1; orders of addition differ
+KERNELS: Mapping[str, str] = MappingProxyType({  # operator -> kernel
     "qkv": "qkv", "attention": "mixed", "projection": "attended", "norm1": "norm_1", "ff1": "active", "ff2": "fed",
     "norm2": "norm_2"})
 
 
 def breakdown_arms(lengths: Sequence[int] | np.ndarray, *, threads: int, seed: int) -> dict[str, dict[str, Call]]:
-    """Bind the operators of a layer on one batch; each reads what our kernel before it has left.
+    """Bind the operators of a layer on one batch; each reads the result of our previous kernel.
 
     Returns:
-        By operator, in order: qkv, attention (scores, softmax and mix), projection (with the residual), norm1, ff1
-        (with ReLU), ff2 (with the residual), norm2; "sparloom" and "torch" of each.
+        "sparloom" and "torch" by operator, in order: qkv, attention (scores, softmax and mix), projection (with the
+        residual), norm1, ff1 (with ReLU), ff2 (with the residual), norm2.
 
     Raises:
-        AssertionError: a kernel computes something else than PyTorch.
+        AssertionError: a result differs from that of PyTorch.
 
     Source: CoRa §7.2, Figures 13 and 24, Table 10.
     """
@@ -196,21 +191,21 @@ def breakdown_arms(lengths: Sequence[int] | np.ndarray, *, threads: int, seed: i
         with torch.inference_mode():
             apart = float((operators[operator]() - made[name]).abs().max())
         if not apart < TOLERANCE:
-            raise AssertionError(f"{operator}: our kernel computes something else than PyTorch: {apart:.1e} apart")
+            raise AssertionError(f"{operator}: our result differs from that of PyTorch by {apart:.1e}")
     return {operator: {"sparloom": kernels[name], "torch": operators[operator]} for operator, name in KERNELS.items()}
 
 
 def _operators(inputs: PackedInputs, made: Mapping[str, torch.Tensor]) -> dict[str, Callable[[], torch.Tensor]]:
-    """PyTorch's, on the same storage."""
+    """Bind the operators of PyTorch to the same storage."""
     layer, attention, tokens = inputs.module, inputs.attention, inputs.tokens
     found = torch.empty_like(tokens)
-    places = found.view(-1, inputs.heads, attention.head_dim).split(inputs.lengths)
+    slices = found.view(-1, inputs.heads, attention.head_dim).split(inputs.lengths)
     sequences = made["qkv"].view(-1, 3, inputs.heads, attention.head_dim).split(inputs.lengths)
 
     def attended() -> torch.Tensor:
-        for sequence, place in zip(sequences, places, strict=True):
+        for sequence, part in zip(sequences, slices, strict=True):
             queries, keys, values = sequence.permute(1, 2, 0, 3)[:, None]
-            place.copy_(scaled_dot_product_attention(queries, keys, values)[0].transpose(0, 1))
+            part.copy_(scaled_dot_product_attention(queries, keys, values)[0].transpose(0, 1))
         return found
 
     def normalised(norm: torch.nn.LayerNorm, given: torch.Tensor) -> Callable[[], torch.Tensor]:

@@ -1,11 +1,4 @@
-"""Parameters of PyTorch's modules as tensors of our programs.
-
-Own modules on packed tokens, as their peers are bound; and parts of them by themselves.
-
-Peers that are checked and probed before they take part in a comparison.
-
-What the compiler takes for the kernels of an encoder layer, in fresh processes: with an empty cache, and again.
-"""
+"""Bind our encoder modules, and check and probe the baselines before they are timed beside them."""
 
 import json
 import logging
@@ -23,7 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from sparloom.baselines import PackedInputs, Peer, reference
+from sparloom.baselines import BoundModule, PackedInputs, reference
 from sparloom.errors import Unsupported
 from sparloom.files import scratch_folder
 from sparloom.nn import MultiheadAttention, TransformerEncoderLayer
@@ -40,13 +33,13 @@ from sparloom.ragged import (
 )
 
 __all__ = [
-    "OWN_MODULES", "Contenders", "attention_kernels", "compile_seconds", "module_tensors", "prelude_seconds",
-    "prepare_peers", "stored_tensors",
+    "OWN_MODULES", "CandidateModules", "attention_kernels", "compile_seconds", "module_tensors", "prelude_seconds",
+    "prepare_baselines", "stored_tensors",
 ]
 
 
 def module_tensors(inputs: PackedInputs) -> dict[str, np.ndarray]:
-    """Give tokens and parameters, by the names that `attention` and `encoder_layer` have for them, packed."""
+    """Return tokens and parameters, packed, by their names in `attention` and `encoder_layer`."""
     attention, layer = inputs.attention, inputs.module
     found = {"x": inputs.tokens, "w_qkv": attention.in_proj_weight.T, "b_qkv": attention.in_proj_bias,
              "w_out": attention.out_proj.weight.T, "b_out": attention.out_proj.bias}
@@ -60,7 +53,7 @@ def module_tensors(inputs: PackedInputs) -> dict[str, np.ndarray]:
 
 
 def stored_tensors(program: Program, structure: Structure, inputs: PackedInputs) -> dict[str, np.ndarray]:
-    """Give the same, stored as a schedule wants it."""
+    """Return tokens and parameters in the storage of a scheduled program."""
     tensors = program.tensors()
     return {name: RaggedTensor.from_packed(tensors[name], structure, value).data
             for name, value in module_tensors(inputs).items()}
@@ -69,35 +62,33 @@ def stored_tensors(program: Program, structure: Structure, inputs: PackedInputs)
 Schedule = EncoderSchedule | Literal["auto"] | None
 
 
-def own_encoder(inputs: PackedInputs, schedule: Schedule) -> Peer:
-    """Bind `sparloom.nn.TransformerEncoderLayer`; what "auto" searches is found when the peer is checked."""
+def own_encoder(inputs: PackedInputs, schedule: Schedule) -> BoundModule:
+    """Bind `sparloom.nn.TransformerEncoderLayer`; schedule="auto" searches in the first call."""
     attention = inputs.attention
     layer = TransformerEncoderLayer(attention.embed_dim, attention.num_heads, inputs.module.linear1.out_features,
                                     dropout=0.0, schedule=schedule).eval()
     layer.load_state_dict(inputs.module.state_dict())
     structure = Structure({LENGTHS: inputs.lengths})
-    return Peer(lambda: layer(inputs.tokens, structure), lambda result: result)
+    return BoundModule(lambda: layer(inputs.tokens, structure), lambda result: result)
 
 
-def own_attention(inputs: PackedInputs, schedule: Schedule) -> Peer:
-    """Bind `sparloom.nn.MultiheadAttention`, as `own_encoder`."""
+def own_attention(inputs: PackedInputs, schedule: Schedule) -> BoundModule:
+    """Bind `sparloom.nn.MultiheadAttention`, see `own_encoder`."""
     attention = inputs.attention
     layer = MultiheadAttention(attention.embed_dim, attention.num_heads, schedule=schedule).eval()
     layer.load_state_dict(attention.state_dict())
     structure = Structure({LENGTHS: inputs.lengths})
-    return Peer(lambda: layer(inputs.tokens, structure), lambda result: result)
+    return BoundModule(lambda: layer(inputs.tokens, structure), lambda result: result)
 
 
-OWN_MODULES: Mapping[str, Callable[..., Peer]] = MappingProxyType({"encoder": own_encoder, "mha": own_attention})
+OWN_MODULES: Mapping[str, Callable[..., BoundModule]] = MappingProxyType({"encoder": own_encoder, "mha": own_attention})
 
 
 def attention_kernels(lengths: Sequence[int] | np.ndarray, *, threads: int, seed: int) -> dict[str, Callable[[], None]]:
-    """Bind masked attention without its projections: on triangles of tiles, and computed whole, then masked.
-
-    "sparloom" and "whole" give the same; "unmasked" is all of it without a mask.
+    """Bind masked attention without its projections.
 
     Returns:
-        "sparloom", "whole" and "unmasked".
+        "sparloom" (on triangles of tiles), "whole" (computed whole, then masked), and "unmasked".
     """
     plain = EncoderShape()
     shapes = {"sparloom": replace(plain, causal=True), "unmasked": plain,
@@ -113,12 +104,12 @@ def attention_kernels(lengths: Sequence[int] | np.ndarray, *, threads: int, seed
         calls[name]()
         results[name] = bound["mixed"]
     if not np.allclose(results["sparloom"], results["whole"], atol=1e-5):
-        raise AssertionError("masked attention on triangles of tiles computes something else than masking all of it")
+        raise AssertionError("masked attention on triangles of tiles differs from masking all scores")
     return calls
 
 
 def prelude_seconds(lengths: Sequence[int] | np.ndarray, *, repetitions: int) -> list[float]:
-    """Time what a batch pattern costs before the first layer: a structure with every table of the encoder layer."""
+    """Time building a structure with all tables of the encoder layer, the cost of a batch before its first layer."""
     executable = Executable(scheduled_encoder_layer(EncoderShape(), EncoderSchedule()))
     taken = []
     for _ in range(repetitions + 1):
@@ -130,42 +121,38 @@ def prelude_seconds(lengths: Sequence[int] | np.ndarray, *, repetitions: int) ->
 
 log = logging.getLogger(__name__)
 
-AGAIN = 1.2  # times the fastest form: who is as near in a first run is run again
-HOPELESS = 1.5  # times the fastest peer: who is slower does not take part
+RETRY_RATIO = 1.2  # forms within this ratio of the fastest in the first run are run again
+MAX_RATIO = 1.5  # baselines that are slower than the fastest by more are left out
 
-Prepare = Callable[[PackedInputs], Peer]
+Prepare = Callable[[PackedInputs], BoundModule]
 Wait = Callable[[], object]
 
 
-def _nothing() -> None:
-    """Wait for a processor, which is done when a call returns."""
-
-
 @dataclass(frozen=True, eq=False)
-class Contenders:
-    """Those that take part.
+class CandidateModules:
+    """Checked modules that are timed.
 
     Args:
-        expected: (tokens, width), what all must compute.
-        wait: until a device has done what was asked of it.
-        chosen: by the name of their group, with the form that was fastest.
-        left_out: seconds of what was slower: other forms, by "group form", and peers that are far behind.
+        expected: (tokens, width), the result of all modules.
+        wait: synchronises the device.
+        chosen: group -> fastest form and its module.
+        left_out: seconds of slower forms ("group form") and of baselines that are far behind.
     """
 
     expected: torch.Tensor
-    wait: Wait = _nothing
-    chosen: dict[str, tuple[str, Peer]] = field(default_factory=dict)
+    wait: Wait = lambda: None  # the CPU is done when a call returns
+    chosen: dict[str, tuple[str, BoundModule]] = field(default_factory=dict)
     left_out: dict[str, float] = field(default_factory=dict)
 
     def calls(self) -> dict[str, Callable[[], Any]]:
-        """What is timed, by group, or by "group form" where there are several."""
+        """Return the timed calls by group, or by "group form" if a group has several forms."""
         return {_name(group, form): peer.run for group, (form, peer) in self.chosen.items()}
 
-    def check(self, name: str, peer: Peer) -> float:
-        """Compare a result with the reference; gives the seconds of the run.
+    def check(self, name: str, peer: BoundModule) -> float:
+        """Check a result against the reference; return the seconds of the run.
 
         Raises:
-            AssertionError: it is something else.
+            AssertionError: the result is wrong.
         """
         with torch.inference_mode():
             start = time.perf_counter()
@@ -174,28 +161,28 @@ class Contenders:
             seconds = time.perf_counter() - start
             apart = float((peer.unpack(result) - self.expected).abs().max())
         if not apart < peer.tolerance:
-            raise AssertionError(f"{name} computes something else: {apart:.1e} apart")
+            raise AssertionError(f"the result of {name} is wrong by {apart:.1e}")
         return seconds
 
 
-def prepare_peers(
+def prepare_baselines(
     inputs: PackedInputs, groups: Mapping[str, Mapping[str, Prepare]], *, always: Collection[str],
-    rising: Collection[str] = (), apart: Collection[str] = (), wait: Wait = _nothing,
-) -> Contenders:
-    """Prepare, check and probe peers; those that do not run here are left out with the reason.
+    rising: Collection[str] = (), apart: Collection[str] = (), wait: Wait = lambda: None,
+) -> CandidateModules:
+    """Prepare, check and probe baselines; log and leave out those that do not run here.
 
     Args:
-        groups: by name, forms of which only the fastest takes part.
-        always: groups that take part however slow they are.
-        rising: groups whose forms are of rising size: two far behind end the group.
-        apart: groups beside which no other is far behind.
-        wait: as for `Contenders`.
+        groups: group -> forms, of which only the fastest is timed.
+        always: groups that are timed however slow they are.
+        rising: groups whose forms have rising sizes: two slow forms in a row end the group.
+        apart: groups that are ignored when other groups are judged too slow.
+        wait: see `CandidateModules`.
     """
     probes: dict[str, float] = {}
-    found = Contenders(reference(inputs), wait)
+    found = CandidateModules(reference(inputs), wait)
     for group, forms in groups.items():
         seconds: dict[str, float] = {}
-        peers: dict[str, Peer] = {}
+        peers: dict[str, BoundModule] = {}
         behind = 0
         for form, prepare in forms.items():
             try:
@@ -204,10 +191,10 @@ def prepare_peers(
                 log.warning("%s is left out: %s", form, error)
                 continue
             seconds[form] = found.check(form, peer)
-            if seconds[form] < AGAIN * min(seconds.values()):
+            if seconds[form] < RETRY_RATIO * min(seconds.values()):
                 seconds[form] = min(seconds[form], _seconds(peer.run, wait))
             peers[form] = peer
-            behind = behind + 1 if seconds[form] > AGAIN * min(seconds.values()) else 0
+            behind = behind + 1 if seconds[form] > RETRY_RATIO * min(seconds.values()) else 0
             if group in rising and behind == 2:
                 break
         if peers:
@@ -216,8 +203,8 @@ def prepare_peers(
             probes[group] = seconds[name]
             found.left_out.update({_name(group, form): taken for form, taken in seconds.items() if form != name})
     for group, (form, _) in list(found.chosen.items()):
-        rivals = [seconds for other, seconds in probes.items() if group in apart or other not in apart]
-        if group not in always and probes[group] > HOPELESS * min(rivals):
+        others = [seconds for other, seconds in probes.items() if group in apart or other not in apart]
+        if group not in always and probes[group] > MAX_RATIO * min(others):
             found.left_out[_name(group, form)] = probes[group]
             del found.chosen[group]
     return found
@@ -247,11 +234,11 @@ print(json.dumps({"schedule": scheduled - start, "compile": time.perf_counter() 
 
 
 def compile_seconds(repetitions: int) -> dict[str, list[float]]:
-    """Time each repetition with a cache of its own.
+    """Time the compiler in fresh processes, each repetition with a cache of its own.
 
     Returns:
         "cold": lowering and compiling all kernels; "cached": lowering and loading them in the next process;
-        "schedule": defining and scheduling the program, which comes before either.
+        "schedule": defining and scheduling the program, in both.
     """
     taken: dict[str, list[float]] = {"cold": [], "cached": [], "schedule": []}
     for _ in range(repetitions):

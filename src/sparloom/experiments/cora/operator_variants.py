@@ -1,11 +1,4 @@
-"""Ragged operands, and what NumPy makes of them, sequence after sequence.
-
-What variable loops, ragged storage and reading tables cost: one operator, the same work in four forms.
-
-Products of attention on whole tiles, made whole by padding or by splitting, and on tiles of any extent.
-
-What it takes to find elements of scores by the dimension graph, and by the pointers of sparse storage.
-"""
+"""Time variants of one ragged operator: hoisted loads, split loops, and element access as in sparse storage."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -42,12 +35,12 @@ __all__ = [
 
 
 def drawn(tensor: Tensor, structure: Structure, rng: np.random.Generator) -> RaggedTensor:
-    """Draw normal values for all of its storage."""
+    """Draw normally distributed values for the storage of a tensor."""
     return RaggedTensor(tensor, structure, rng.standard_normal(structure.size(tensor), dtype=np.float32))
 
 
 def by_sequence(oracle: Callable[..., np.ndarray], values: Mapping[str, RaggedTensor]) -> np.ndarray:
-    """Compute every sequence in float64; returns the elements in order."""
+    """Compute every sequence in float64; return the elements in order."""
     first = next(iter(values.values()))
     sequences = range(np.size(first.structure.table(LENGTHS)))
     slices = ({name: value.slice(number).astype(np.float64) for name, value in values.items()} for number in sequences)
@@ -55,23 +48,23 @@ def by_sequence(oracle: Callable[..., np.ndarray], values: Mapping[str, RaggedTe
 
 
 def scale(values: Mapping[str, RaggedTensor]) -> float:
-    """Multiply the largest magnitudes of all operands."""
+    """Return the product of the largest magnitudes of the operands."""
     return float(np.prod([np.abs(value.data).max() for value in values.values()], dtype=np.float64))
 
 
-VariantCall = Callable[[], None]
+Call = Callable[[], object]
 Oracle = Callable[..., np.ndarray]
 
 
-def hoisting_arms(operator: str, *, batch: int, tokens: int, threads: int, seed: int) -> dict[str, VariantCall]:
+def hoisting_arms(operator: str, *, batch: int, tokens: int, threads: int, seed: int) -> dict[str, Call]:
     """Bind an operator of multi-head attention on sequences of one length.
 
     Returns:
-        "dense": loops and tensors of constant extents; "vloops": loops ask for lengths, tensors are stored as if
-        padded; "vdims": tensors are ragged, too; "hoisted": what is read of tables is read outside of the loops.
+        "dense": loops and tensors of constant extents; "vloops": variable loops, tensors stored as if padded; "vdims":
+        ragged tensors, too; "hoisted": reads of tables hoisted out of the loops.
 
     Raises:
-        AssertionError: an arm computes something else than NumPy.
+        AssertionError: a result differs from that of NumPy.
 
     Source: CoRa §7.4, Figure 23.
     """
@@ -86,7 +79,7 @@ def hoisting_arms(operator: str, *, batch: int, tokens: int, threads: int, seed:
     values = {name: _drawn(tensor, structure, rng) for name, tensor in ragged.tensors().items()
               if name in ragged.inputs()}
     expected = ORACLES[operator](**{name: value.astype(np.float64) for name, value in values.items()})
-    arms: dict[str, VariantCall] = {}
+    arms: dict[str, Call] = {}
     for arm, executable in executables.items():
         stored, (output,) = executable.program.tensors(), executable.program.outputs
         arms[arm], bound = executable.bind(structure, **{
@@ -114,8 +107,8 @@ def _scores(qkv: np.ndarray) -> np.ndarray:
 
 
 def _softmax(scores: np.ndarray) -> np.ndarray:
-    powers = np.exp((scores - scores.max(axis=3, keepdims=True)) * EncoderShape().head_width**-0.5)
-    return powers / powers.sum(axis=3, keepdims=True)
+    powers = np.exp((scores - scores.max(axis=-1, keepdims=True)) * EncoderShape().head_width**-0.5)
+    return powers / powers.sum(axis=-1, keepdims=True)
 
 
 def _mixed_values(weights: np.ndarray, qkv: np.ndarray) -> np.ndarray:
@@ -130,18 +123,14 @@ ORACLES: Mapping[str, Oracle] = MappingProxyType({
     "proj1": _first_projection, "qkt": _scores, "qkt_fused": _scores, "softmax": _softmax, "attnv": _mixed_values,
     "proj2": _second_projection})
 
-
-SplittingCall = Callable[[], None]
-
-
-def splitting_arms(operator: str, lengths: np.ndarray, *, threads: int, seed: int) -> dict[str, SplittingCall]:
+def splitting_arms(operator: str, lengths: np.ndarray, *, threads: int, seed: int) -> dict[str, Call]:
     """Bind QKT ("qkt") or AttnV ("attnv") on one batch.
 
     Returns:
-        "padded", "split", "hfused" and "exact", as in `SPLIT_ARMS`.
+        "padded", "split", "hfused" and "exact", see `SPLIT_ARMS`.
 
     Raises:
-        AssertionError: an arm computes something else than NumPy, sequence after sequence.
+        AssertionError: a result differs from that of NumPy, sequence after sequence.
 
     Source: CoRa §7.3, Figure 14 (NoSplit, Split, Split-HFused).
     """
@@ -149,7 +138,7 @@ def splitting_arms(operator: str, lengths: np.ndarray, *, threads: int, seed: in
     structure, rng = Structure({LENGTHS: lengths}), np.random.default_rng(seed)
     values = {name: drawn(defined.tensors()[name], structure, rng) for name in defined.inputs()}
     expected = by_sequence(SPLITTING_ORACLES[operator], values)
-    arms: dict[str, SplittingCall] = {}
+    arms: dict[str, Call] = {}
     for arm, schedule in SPLIT_ARMS.items():
         executable = Executable(schedule(defined), threads=threads)
         tensors, (output,) = executable.program.tensors(), executable.program.outputs
@@ -173,21 +162,19 @@ SPLITTING_ORACLES: Mapping[str, Callable[..., np.ndarray]] = MappingProxyType(
     {"qkt": _whole_tile_scores, "attnv": _whole_tile_values})
 
 
-StorageCall = Callable[[], object]
-
 ACCESSES: Mapping[str, Access] = MappingProxyType({"graph": offset_steps, "sparse": pointer_steps})
 
 
-def storage_arms(operator: str, lengths: np.ndarray, *, threads: int, seed: int) -> dict[str, StorageCall]:
+def storage_arms(operator: str, lengths: np.ndarray, *, threads: int, seed: int) -> dict[str, Call]:
     """Bind QKT ("qkt"), "softmax" or AttnV ("attnv") on one batch, as loops.
 
     Returns:
-        "graph", with offsets by the dimension graph, and "sparse", by pointers: the same program and storage, compiled.
-        "graph_unhoisted" and "sparse_unhoisted": tables are read where they are asked for. "graph_prelude" and
-        "sparse_prelude" build the tables that the kernel reads anew, by compiled code.
+        The same program and storage, compiled: "graph" with offsets by the dimension graph, "sparse" with pointers.
+        "graph_unhoisted" and "sparse_unhoisted" read tables in the innermost loops. "graph_prelude" and
+        "sparse_prelude" rebuild the tables of the kernel.
 
     Raises:
-        AssertionError: an arm computes something else than NumPy, sequence after sequence.
+        AssertionError: a result differs from that of NumPy, sequence after sequence.
 
     Source: CoRa §5.3, §7.4.
     """
@@ -208,7 +195,7 @@ def storage_arms(operator: str, lengths: np.ndarray, *, threads: int, seed: int)
 
 
 def storage_bytes(operator: str, lengths: np.ndarray) -> dict[str, int]:
-    """Count what the tables that a kernel reads take, by "graph" and "sparse"."""
+    """Count the bytes of the tables of a kernel, "graph" and "sparse"."""
     return {scheme: _built(lengths, _prelude(operator, scheme)).table_bytes() for scheme in ACCESSES}
 
 
@@ -223,10 +210,5 @@ def _built(lengths: np.ndarray, prelude: Prelude) -> Structure:
     return structure
 
 
-def _stored_softmax(scores: np.ndarray) -> np.ndarray:
-    powers = np.exp((scores - scores.max(axis=2, keepdims=True)) * EncoderShape().head_width**-0.5)
-    return powers / powers.sum(axis=2, keepdims=True)
-
-
 STORAGE_ORACLES: Mapping[str, Callable[..., np.ndarray]] = MappingProxyType(
-    {**SPLITTING_ORACLES, "softmax": _stored_softmax})
+    {**SPLITTING_ORACLES, "softmax": _softmax})

@@ -1,9 +1,4 @@
-"""Variable-sized batched GEMM and triangular products, own and those of PyTorch and BLAS, on the same operands.
-
-Ragged programs on a GPU and, for products, PyTorch's and cuBLAS's on the same operands.
-
-Nothing of this has run on a GPU; see docs/gpu_status.md.
-"""
+"""Bind variable-sized batched GEMM and triangular products, ours and those of PyTorch and BLAS, on CPU and GPU."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -14,7 +9,7 @@ import numpy as np
 import torch
 from scipy.linalg import blas
 
-from sparloom.baselines import PackedInputs, Peer, cublas_strmm
+from sparloom.baselines import BoundModule, PackedInputs, cublas_strmm
 from sparloom.errors import Unsupported
 from sparloom.experiments.cora.modules import stored_tensors
 from sparloom.platforms import Gpu, RaggedOnDevice
@@ -45,7 +40,7 @@ __all__ = [
 ]
 
 Call = Callable[[], object]
-TOLERANCE = 1e-4  # of the largest element; sums of up to 4096 products in float32
+TOLERANCE = 1e-4  # relative to the largest element, for sums of up to 4096 products in float32
 TRIANGULAR: Mapping[str, Callable[[], Program]] = {
     "sparloom": tiled_trmm, "balanced": balanced_trmm, "split": split_trmm, "unsplit": unsplit_trmm,
 }
@@ -55,7 +50,7 @@ TRIANGULAR: Mapping[str, Callable[[], Program]] = {
 class ProductSizes:
     """Rows, columns and inner extents of a batch of products, (products,) each.
 
-    Source: CoRa §7.1; all are drawn uniformly from multiples of 128 from 512 to 1408.
+    Source: CoRa §7.1; drawn uniformly from multiples of 128 from 512 to 1408.
     """
 
     rows: np.ndarray
@@ -64,12 +59,12 @@ class ProductSizes:
 
     @classmethod
     def drawn(cls, count: int, *, seed: int) -> "ProductSizes":
-        """Draw as the paper does."""
+        """Draw sizes as in the paper."""
         rng = np.random.default_rng(seed)
         return cls(*(128 * rng.integers(4, 12, size=count) for _ in range(3)))
 
     def operands(self, seed: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """Draw matrices, normally distributed: left and right ones."""
+        """Draw normally distributed left and right matrices."""
         rng = np.random.default_rng(seed)
         lefts, rights = ([rng.standard_normal(shape, dtype=np.float32) for shape in zip(first, second, strict=True)]
                          for first, second in ((self.rows, self.inners), (self.inners, self.cols)))
@@ -77,19 +72,18 @@ class ProductSizes:
 
     @property
     def flops(self) -> int:
-        """Multiplications and additions."""
+        """Number of multiplications and additions."""
         return int(2 * (self.rows * self.cols * self.inners).sum())
 
 
 def variable_methods(sizes: ProductSizes, *, threads: int, seed: int) -> dict[str, Call]:
-    """Bind all ways to multiply a batch of products, each checked against the others.
+    """Bind all methods for a batch of products, checked against each other.
 
     Returns:
-        "sparloom", "loop" of torch.mm into arrays that are there, and "padded": torch.bmm, all products as large as the
-        largest extents.
+        "sparloom", "loop" (torch.mm into preallocated arrays), and "padded" (torch.bmm with the largest extents).
 
     Raises:
-        AssertionError: a way computes something else.
+        AssertionError: a result is wrong.
     """
     torch.set_num_threads(threads)
     lefts, rights = sizes.operands(seed)
@@ -114,21 +108,21 @@ def variable_methods(sizes: ProductSizes, *, threads: int, seed: int) -> dict[st
     methods: dict[str, Call] = {"sparloom": own, "loop": loop, "padded": padded}
     for call in methods.values():
         call()
-    cut = [wide[place, : len(result), : result.shape[1]].numpy() for place, result in enumerate(results)]
+    cut = [wide[index, : len(result), : result.shape[1]].numpy() for index, result in enumerate(results)]
     check_product("sparloom", bound["c"], flat(results))
     check_product("padded", flat(cut), flat(results))
     return methods
 
 
 def triangular_methods(size: int, *, threads: int, seed: int) -> dict[str, Call]:
-    """Bind all ways to multiply a lower triangular matrix by a square one, each checked.
+    """Bind all methods that multiply a lower triangular matrix by a square one, each checked.
 
     Returns:
-        "sparloom", and as in the paper "unsplit", "split" and "balanced"; "blas", STRMM of SciPy's BLAS, and "dense",
-        torch.mm with zeros above the diagonal.
+        "sparloom", and as in the paper "unsplit", "split" and "balanced"; "blas" (STRMM of SciPy's BLAS), and "dense"
+        (torch.mm with zeros above the diagonal).
 
     Raises:
-        AssertionError: a way computes something else.
+        AssertionError: a result is wrong.
     """
     torch.set_num_threads(threads)
     rng = np.random.default_rng(seed)
@@ -152,11 +146,11 @@ def triangular_methods(size: int, *, threads: int, seed: int) -> dict[str, Call]
 
 
 def stacked(matrices: list[np.ndarray]) -> torch.Tensor:
-    """Stack matrices, zeros beyond their ends."""
+    """Stack matrices, padded with zeros."""
     rows, cols = (max(matrix.shape[axis] for matrix in matrices) for axis in (0, 1))
     stacked = torch.zeros(len(matrices), rows, cols)
-    for place, matrix in enumerate(matrices):
-        stacked[place, : matrix.shape[0], : matrix.shape[1]] = torch.from_numpy(matrix)
+    for index, matrix in enumerate(matrices):
+        stacked[index, : matrix.shape[0], : matrix.shape[1]] = torch.from_numpy(matrix)
     return stacked
 
 
@@ -169,10 +163,10 @@ def _packed(tensor: Tensor, structure: Structure, data: np.ndarray) -> np.ndarra
 
 
 def check_product(name: str, found: np.ndarray, expected: np.ndarray) -> None:
-    """Raises AssertionError where two results differ."""
+    """Raise AssertionError if two results differ."""
     apart = float(np.abs(found.reshape(-1) - expected.reshape(-1)).max() / np.abs(expected).max())
     if not apart < TOLERANCE:
-        raise AssertionError(f"{name} computes something else: {apart:.1e} of the largest element apart")
+        raise AssertionError(f"the result of {name} is wrong by {apart:.1e} of the largest element")
 
 
 log = logging.getLogger(__name__)
@@ -181,13 +175,13 @@ PROGRAMS: Mapping[str, Callable[[EncoderShape], Program]] = MappingProxyType(
     {"encoder": device_encoder_layer, "mha": device_attention})
 
 
-def device_module(part: str, inputs: PackedInputs, gpu: Gpu, device: torch.device) -> Peer:
-    """Bind the program of a module to tokens and parameters.
+def device_module(part: str, inputs: PackedInputs, gpu: Gpu, device: torch.device) -> BoundModule:
+    """Bind the GPU program of a module to tokens and parameters.
 
     Args:
         part: "encoder" or "mha".
-        inputs: in the memory of the processor.
-        device: where results are compared.
+        inputs: inputs in host memory.
+        device: device on which results are compared.
     """
     hidden = inputs.module.linear1.out_features if part == "encoder" else EncoderShape().hidden
     program = PROGRAMS[part](EncoderShape(inputs.width, inputs.heads, hidden))
@@ -199,17 +193,17 @@ def device_module(part: str, inputs: PackedInputs, gpu: Gpu, device: torch.devic
         found = RaggedTensor(tensor, structure, gpu.download(there[output])).to_packed()[0]
         return torch.from_numpy(np.ascontiguousarray(found)).reshape(-1, inputs.width).to(device)
 
-    return Peer(run, packed)
+    return BoundModule(run, packed)
 
 
 def variable_on_device(sizes: ProductSizes, gpu: Gpu, device: torch.device, *, seed: int) -> dict[str, Call]:
-    """Bind all ways to multiply a batch of products, each checked.
+    """Bind all methods for a batch of products on a GPU, each checked.
 
     Returns:
-        "sparloom", "loop" of torch.mm into arrays that are there, and "padded", torch.bmm: both are cuBLAS's.
+        "sparloom", "loop" (torch.mm into preallocated arrays), and "padded" (torch.bmm); the latter two call cuBLAS.
 
     Raises:
-        AssertionError: a way computes something else.
+        AssertionError: a result is wrong.
     """
     lefts, rights = sizes.operands(seed)
     triples = [(torch.from_numpy(left).to(device), torch.from_numpy(right).to(device),
@@ -231,20 +225,20 @@ def variable_on_device(sizes: ProductSizes, gpu: Gpu, device: torch.device, *, s
     for call in methods.values():
         call()
     expected = np.concatenate([result.cpu().numpy().ravel() for _, _, result in triples])
-    cut = [wide[place, : result.shape[0], : result.shape[1]] for place, (_, _, result) in enumerate(triples)]
+    cut = [wide[index, : result.shape[0], : result.shape[1]] for index, (_, _, result) in enumerate(triples)]
     check_product("sparloom", gpu.download(there["c"]), expected)
     check_product("padded", np.concatenate([each.cpu().numpy().ravel() for each in cut]), expected)
     return methods
 
 
 def triangular_on_device(size: int, gpu: Gpu, device: torch.device, *, seed: int) -> dict[str, Call]:
-    """Bind all ways to multiply a lower triangular matrix by a square one, each checked.
+    """Bind all methods that multiply a lower triangular matrix by a square one on a GPU, each checked.
 
     Returns:
-        "sparloom", "dense", torch.mm with zeros above the diagonal, and "blas", cuBLAS's STRMM, unless it is not there.
+        "sparloom", "dense" (torch.mm with zeros above the diagonal), and "blas" (STRMM of cuBLAS) if it is installed.
 
     Raises:
-        AssertionError: a way computes something else.
+        AssertionError: a result is wrong.
     """
     rng = np.random.default_rng(seed)
     lower = np.tril(rng.standard_normal((size, size), dtype=np.float32))

@@ -1,7 +1,4 @@
-"""Ragged operators by their default schedule and by the one that is chosen for a batch, on the same operands.
-
-What searching the schedule of a ragged operator gains over the default one.
-"""
+"""Measure what a searched schedule of a ragged operator gains over the default schedule."""
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +14,7 @@ from torch import nn
 from sparloom import log
 from sparloom.baselines import PackedInputs, attention_module, encoder_layer, reference
 from sparloom.experiments.cora.bench_ragged import RaggedCase, method_rows, ragged_frame
-from sparloom.experiments.cora.modules import OWN_MODULES, Contenders
+from sparloom.experiments.cora.modules import OWN_MODULES, CandidateModules
 from sparloom.experiments.cora.products import ProductSizes, check_product
 from sparloom.experiments.harness import journal_folder
 from sparloom.measure import Measurement, TimingProtocol
@@ -51,13 +48,13 @@ Call = Callable[[], object]
 Choose = Callable[[RaggedOperator, Structure], RaggedChoice]
 
 MODULES: Mapping[str, str] = {"encoder": "encoder", "attention": "mha"}
-"""Operators on sequences, by what `OWN_MODULES` calls their modules."""
+"""Operator on sequences -> its module in `OWN_MODULES`."""
 
 PRODUCTS = ("vgemm", "trmm")
 TOKENS = ("softmax", "norm")
 """Operators on packed tokens of any width."""
 
-WIDTH = 512  # of a token, that of the modules
+WIDTH = 512  # of a token, as in the modules
 
 
 def module_arms(operator: str, lengths: np.ndarray, choose: Choose, *, seed: int) -> tuple[
@@ -65,17 +62,17 @@ def module_arms(operator: str, lengths: np.ndarray, choose: Choose, *, seed: int
     """Bind the encoder layer, or its attention, on one batch.
 
     Returns:
-        "default", and "chosen" unless it is the same; and the choice.
+        "default", and "chosen" unless it is equal; and the choice.
 
     Raises:
-        AssertionError: one computes something else than PyTorch.
+        AssertionError: a result differs from that of PyTorch.
     """
     module = encoder_layer(seed=seed) if operator == "encoder" else attention_module(seed=seed)
     inputs = PackedInputs.drawn(module, [int(length) for length in lengths], seed=seed)
     shape = EncoderShape(inputs.width, inputs.heads)
     if isinstance(module, nn.TransformerEncoderLayer):
         shape = replace(shape, hidden=module.linear1.out_features)
-    agreed = Contenders(reference(inputs))
+    agreed = CandidateModules(reference(inputs))
     found = encoder_operators(shape)[operator]
     choice = choose(found, Structure({LENGTHS: lengths}))
     arms: dict[str, Call] = {}
@@ -89,10 +86,10 @@ def module_arms(operator: str, lengths: np.ndarray, choose: Choose, *, seed: int
 
 def product_arms(operator: str, size: int, choose: Choose, *, threads: int, seed: int) -> tuple[
         dict[str, Call], RaggedChoice]:
-    """Bind vgemm on a batch of so many products, or trmm of so many rows; results as of `module_arms`.
+    """Bind vgemm with `size` products, or trmm with `size` rows; see `module_arms`.
 
     Raises:
-        AssertionError: the schedules compute different things.
+        AssertionError: the results of the schedules differ.
     """
     if operator == "vgemm":
         sizes = ProductSizes.drawn(size, seed=seed)
@@ -104,7 +101,7 @@ def product_arms(operator: str, size: int, choose: Choose, *, threads: int, seed
 
 def token_arms(operator: str, lengths: np.ndarray, choose: Choose, *, threads: int, seed: int) -> tuple[
         dict[str, Call], RaggedChoice]:
-    """Bind softmax along the tokens of each sequence, or layer norm, on one batch; results as of `product_arms`."""
+    """Bind softmax along the tokens of each sequence, or layer norm, on one batch; see `product_arms`."""
     return _program_arms(token_operators(WIDTH)[operator], Structure({LENGTHS: lengths}), choose, threads=threads,
                          seed=seed)
 
@@ -136,20 +133,20 @@ def _configs(operator: RaggedOperator, choice: RaggedChoice) -> dict[str, Config
 class BenchRaggedSchedules:
     """Choose a schedule for each batch as `schedule="auto"` does, and time it and the default in turn.
 
-    Where the default is chosen it is timed alone. Choices begin anew with every run, and batches that are alike share
-    one. A run that is killed goes on at the case where it was, as long as commit and settings are the same.
+    If the default is chosen, it is timed alone. Every run starts without choices; similar batches share one. An
+    interrupted run continues with the next case if commit and settings are unchanged.
 
     Args:
-        lengths: of sequences.
+        lengths: source of sequence lengths.
         operators: "encoder", "attention", "softmax", "norm" on batches of sequences; "vgemm", "trmm".
-        batches: sequences in one; the first of each data set is taken.
+        batches: numbers of sequences of a batch; the first batch of each data set is taken.
         products: batch sizes of vgemm.
         triangles: rows of the matrices of trmm.
-        effort: of a choice.
-        timing: of modules.
-        product_timing: of the others, whose calls are short.
-        journals: folder of what is under way; emptied when it is complete.
-        seed: of weights, tokens and matrices, and of the bootstrap.
+        effort: budget of a choice.
+        timing: protocol for modules.
+        product_timing: protocol for other operators, whose calls are short.
+        journals: folder of unfinished runs.
+        seed: seed of weights, tokens and matrices, and of the bootstrap.
     """
 
     lengths: LengthCorpus
@@ -165,7 +162,7 @@ class BenchRaggedSchedules:
     seed: int
 
     def run(self, out: Path) -> Mapping[str, float]:
-        """Write per_case.parquet; returns ratios of seconds with bounds, see `schedule_metrics`."""
+        """Write per_case.parquet; return ratios of seconds with bounds, see `schedule_metrics`."""
         frame = ragged_frame(self._case, self._planned(), self._folder, out, threads=self.threads)
         metrics = schedule_metrics(frame, seed=self.seed)
         for table in schedule_tables(frame):
@@ -182,7 +179,7 @@ class BenchRaggedSchedules:
             yield from (RaggedCase(operator, name, size) for name in names for size in sizes[operator])
 
     def _case(self, case: RaggedCase) -> list[dict[str, Any]]:
-        """Choose and time one case: a row for each schedule, and one for the search."""
+        """Choose and time one case; return a row for each schedule, and one for the search."""
         torch.set_num_threads(self.threads)
         about: dict[str, Any] = {"part": case.part, "data": case.data, "size": case.size, "number": case.number}
         if case.part in PRODUCTS:
@@ -211,6 +208,6 @@ class BenchRaggedSchedules:
 
     @cached_property
     def _folder(self) -> Path:
-        """Where this run is under way: another commit or other settings begin anew."""
+        """Folder of the unfinished run; another commit or other settings have another one."""
         return journal_folder(self.journals, self.effort, self.timing, self.product_timing, self.threads, self.seed,
                               lengths=self.lengths)

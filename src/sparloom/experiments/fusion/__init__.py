@@ -5,27 +5,15 @@ pairs (cases, timing and checks of pairs of products), methods (the contestants)
 
 from sparloom.ondemand import on_demand
 
-_HOMES = {
-    "Bench": "pairs",
-    "BenchFusion": "bench",
-    "BenchJacobi": "bench",
-    "BenchKernels": "bench_kernels",
-    "Block": "pairs",
-    "Case": "pairs",
-    "METHODS": "pairs",
-    "Methods": "methods",
-    "PairCheck": "pairs",
-    "cases": "pairs",
-    "decide": "pairs",
-    "dominant": "jacobi",
-    "fusion_set": "pairs",
-    "jacobi_set": "jacobi",
-    "kernel_metrics": "bench_kernels",
-    "reuse": "methods",
-    "score": "pairs",
-    "system": "jacobi",
+_NAMES = {
+    "pairs": ("METHODS", "Block", "Case", "FusionBench", "PairCheck", "cases", "decide", "fusion_set", "score"),
+    "methods": ("Methods", "reuse"),
+    "jacobi": ("dominant", "jacobi_set", "system"),
+    "bench": ("BenchFusion", "BenchJacobi"),
+    "bench_kernels": ("BenchKernels", "kernel_metrics"),
 }
 
-__all__ = sorted(_HOMES)
+__all__ = sorted(name for names in _NAMES.values() for name in names)
 
-__getattr__, __dir__ = on_demand(__name__, {name: f"{__name__}.{home}" for name, home in _HOMES.items()})
+__getattr__, __dir__ = on_demand(
+    __name__, {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names})

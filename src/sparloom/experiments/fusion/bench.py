@@ -1,7 +1,4 @@
-"""How fast fused products of three matrices are beside everything else that computes them.
-
-How fast Jacobi's method for many right-hand sides is, two steps fused, beside one step after the other.
-"""
+"""Time fused products of three matrices, and two fused steps of Jacobi's method, beside all baselines."""
 
 import logging
 import shutil
@@ -16,8 +13,8 @@ from sparloom import log
 from sparloom.data import write_frame
 from sparloom.errors import SparloomError
 from sparloom.experiments.fusion.jacobi import JacobiBench, decide_jacobi, jacobi_set, score_jacobi, system
-from sparloom.experiments.fusion.pairs import Bench, Block, Case, cases, decide, fusion_set, score
-from sparloom.experiments.harness import CaseJournal, alone, journal_folder, run_in_subprocess
+from sparloom.experiments.fusion.pairs import Block, Case, FusionBench, cases, decide, fusion_set, score
+from sparloom.experiments.harness import CaseJournal, journal_folder, run_steps
 from sparloom.fusion import Pair
 from sparloom.measure import TimingProtocol, cache_levels
 from sparloom.platforms import keep_threads_awake
@@ -27,28 +24,31 @@ from sparloom.tuning import PlanCache
 
 __all__ = ["BenchFusion", "BenchJacobi"]
 
-ARRAYS = 8  # of a dense operand's size beside those that each method keeps
-logger = logging.getLogger(__name__)
+STEPS = ("decide", "score")
+ARRAYS = 8  # arrays of the size of a dense operand, in addition to those of each method
+
+Target = tuple[str, str]
+"""Part and matrix."""
 
 
 @dataclass(frozen=True)
 class BenchFusion:
     """Time GeMM-SpMM, SpMM-SpMM and SpMM-GeMM, fused and not, beside other libraries and other ways to fuse.
 
-    First a process decides, for every product, the best unfused program and the best of all; then another one finds
-    these decisions in the cache, checks every method and times all of them side by side. Both write what they have
-    done to journals, so a run that is killed goes on where it was, as long as commit and settings are the same.
+    One process decides for every product the best unfused program and the best of all; another finds these decisions
+    in the cache, checks every method and times all of them in turn. Finished cases are journaled, so an interrupted run
+    continues if commit and settings are unchanged.
 
     Args:
         ops: the operations.
-        anchors, corpus: "anchors" and "real" of the blocks; the latter restricted by `fusion_set`.
-        blocks: what is timed where, by any name.
+        anchors, corpus: matrices of the parts "anchors" and "real"; the latter restricted by `fusion_set`.
+        blocks: name -> methods to time on some operations, widths and matrices.
         parts: "anchors" or "real", or both.
-        least_nonzeros: a real matrix has more.
-        memory_bytes: a case that needs more is left out.
-        gemv_flops: a fused GeMV that takes more is left out.
-        journals: folder of what is under way; emptied when it is complete.
-        seed: of operands and of the bootstrap.
+        least_nonzeros: lower bound of the nonzeros of real matrices.
+        memory_bytes: cases that need more memory are left out.
+        gemv_flops: fused GeMV with more flops is left out.
+        journals: folder of unfinished runs.
+        seed: seed of operands and of the bootstrap.
     """
 
     ops: Sequence[Pair]
@@ -64,19 +64,14 @@ class BenchFusion:
     seed: int
 
     def run(self, out: Path) -> Mapping[str, float]:
-        """Write per_matrix.parquet and figures; returns geometric means of ratios, with bounds."""
+        """Write per_matrix.parquet and figures; return geometric means of ratios, with bounds."""
         keep_threads_awake()
         entries = {(part, entry.name): entry for part in self.parts for entry in self._entries(part)}
         planned = {name: chosen for part in self.parts for name, chosen in self._planned(part).items()}
-        with alone():
-            for step in ("decide", "score"):
-                waiting = {" ".join(place): place for place in planned if self._missing(step, planned[place])}
-                logger.info("%s: %d of %d matrices", step, len(waiting), len(planned))
-                weights = {key: float(entries[place].nnz * len(planned[place]) + 1) for key, place in waiting.items()}
-                for name, reason in run_in_subprocess(
-                        partial(self.step, step), waiting, weights=weights, description=step):
-                    if reason:
-                        logger.warning("%s is left out: %s", name, reason)
+        run_steps(
+            STEPS, self.step,
+            lambda step: {" ".join(target): target for target, cases in planned.items() if self._missing(step, cases)},
+            weight=lambda target: float(entries[target].nnz * len(planned[target]) + 1))
         frame = pd.DataFrame(self._rows(planned, entries))
         write_frame(out / "per_matrix.parquet", frame)
         metrics = fusion_metrics(frame, seed=self.seed)
@@ -86,17 +81,17 @@ class BenchFusion:
         shutil.rmtree(self._folder)
         return metrics
 
-    def step(self, step: str, place: tuple[str, str]) -> str:
-        """Do what a matrix lacks; returns why nothing could be done, or nothing."""
-        part, name = place
+    def step(self, step: str, target: Target) -> str:
+        """Run the missing cases of a matrix; return the reason why that is impossible, or ""."""
+        part, name = target
         corpus = self.anchors if part == "anchors" else self.corpus
-        missing = self._missing(step, self._planned(part)[place])
+        missing = self._missing(step, self._planned(part)[target])
         try:
             matrix = corpus.load(name)
         except (OSError, ValueError, SparloomError) as error:
             return f"cannot be read: {error}"
-        bench = Bench({op.name: op for op in self.ops}, self.timing, PlanCache(self._folder / "plans", keep_busy=True),
-                      self.gemv_flops, self.seed)
+        bench = FusionBench({op.name: op for op in self.ops}, self.timing,
+                            PlanCache(self._folder / "plans", keep_busy=True), self.gemv_flops, self.seed)
         for case in missing:
             rows = (decide if step == "decide" else score)(bench, case, matrix)
             self._journal(step).append(_key(step, case), rows)
@@ -107,8 +102,8 @@ class BenchFusion:
             return self.anchors.entries()
         return fusion_set(self.corpus, least_nonzeros=self.least_nonzeros)
 
-    def _planned(self, part: str) -> dict[tuple[str, str], list[Case]]:
-        """Cases by matrix; those that do not fit the memory are left out."""
+    def _planned(self, part: str) -> dict[Target, list[Case]]:
+        """List cases by matrix; cases that do not fit the memory are left out."""
         entries = {entry.name: entry for entry in self._entries(part)}
         found = {}
         for name, listed in cases(self.blocks.values(), part, list(entries.values())).items():
@@ -120,12 +115,12 @@ class BenchFusion:
         return [case for case in listed if _key(step, case) not in done]
 
     def _rows(
-        self, planned: Mapping[tuple[str, str], Sequence[Case]], entries: Mapping[tuple[str, str], MatrixEntry],
+        self, planned: Mapping[Target, Sequence[Case]], entries: Mapping[Target, MatrixEntry],
     ) -> Iterator[dict[str, object]]:
-        """One row per case and method, with what is known of the matrix and of the decision."""
+        """Yield one row per case and method, with facts of the matrix and of the decision."""
         scored, decided = self._journal("score").rows(), self._journal("decide").rows()
-        for place, listed in planned.items():
-            entry = entries[place]
+        for target, listed in planned.items():
+            entry = entries[target]
             for case in listed:
                 choices = {row["method"]: row for row in decided.get(case.problem, ())}
                 for row in scored.get(case.key, ()):
@@ -139,7 +134,7 @@ class BenchFusion:
 
     @cached_property
     def _folder(self) -> Path:
-        """Where this run is under way: another commit or other settings begin anew."""
+        """Folder of the unfinished run; another commit or other settings have another one."""
         return journal_folder(self.journals, self.timing, self.gemv_flops, self.seed, self.ops, self.blocks,
                               corpora=[self.anchors if part == "anchors" else self.corpus for part in self.parts])
 
@@ -154,33 +149,28 @@ def _bytes(case: Case, entry: MatrixEntry) -> int:
 
 
 def _last_cache_bytes(threads: int) -> int:
-    """The shares of so many cores; 0 where the system does not say."""
+    """Return the last-level cache of so many cores; 0 if unknown."""
     levels = cache_levels()
     return threads * levels[max(levels)] if levels else 0
-
-
-Place = tuple[str, str]
-"""Part and matrix."""
-
 
 
 @dataclass(frozen=True)
 class BenchJacobi:
     """Time two steps of Jacobi's method on real and generated systems, and solve them, fused and not.
 
-    First a process decides, for every system, the best unfused, fused and best program; another finds these decisions
-    in the cache, checks that all methods make the same iterates and times them side by side. Both write what they have
-    done to journals, so a run that is killed goes on where it was, as long as commit and settings are the same.
+    One process decides for every system the best unfused, fused and overall program; another finds these decisions in
+    the cache, checks that all methods compute the same iterates and times them in turn. Finished systems are journaled,
+    so an interrupted run continues if commit and settings are unchanged.
 
     Args:
-        corpus: has the parts "definite" and "pattern", see `jacobi_set`.
-        anchors: the part of this name.
-        parts: which are run.
-        columns: right-hand sides.
-        least_nonzeros: a matrix has more.
-        tolerance, most_steps: of the solutions; those that need more steps are not finished.
-        journals: folder of what is under way; emptied when it is complete.
-        seed: of right-hand sides and of the bootstrap.
+        corpus: matrices of the parts "definite" and "pattern", see `jacobi_set`.
+        anchors: matrices of the part "anchors".
+        parts: parts to run.
+        columns: number of right-hand sides.
+        least_nonzeros: lower bound of the nonzeros of a matrix.
+        tolerance, most_steps: limits of the solutions; solutions that need more steps are not finished.
+        journals: folder of unfinished runs.
+        seed: seed of right-hand sides and of the bootstrap.
     """
 
     corpus: Corpus
@@ -196,19 +186,11 @@ class BenchJacobi:
     seed: int
 
     def run(self, out: Path) -> Mapping[str, float]:
-        """Write per_matrix.parquet and the figure; returns geometric means of ratios, with bounds."""
+        """Write per_matrix.parquet and the figure; return geometric means of ratios, with bounds."""
         keep_threads_awake()
         entries = {(part, entry.name): entry for part in self.parts for entry in self._entries(part)}
-        with alone():
-            for step in ("decide", "score"):
-                done = self._journal(step).rows()
-                waiting = {" ".join(place): place for place in entries if " ".join(place) not in done}
-                logger.info("%s: %d of %d systems", step, len(waiting), len(entries))
-                weights = {key: float(entries[place].nnz) for key, place in waiting.items()}
-                for name, reason in run_in_subprocess(
-                        partial(self.step, step), waiting, weights=weights, description=step):
-                    if reason:
-                        logger.info("%s is left out: %s", name, reason)
+        run_steps(STEPS, self.step, partial(self._waiting, entries), weight=lambda name: float(entries[name].nnz),
+                  level=logging.INFO)
         frame = pd.DataFrame(self._rows(entries))
         write_frame(out / "per_matrix.parquet", frame)
         metrics = jacobi_metrics(frame, seed=self.seed)
@@ -220,35 +202,39 @@ class BenchJacobi:
         shutil.rmtree(self._folder)
         return metrics
 
-    def step(self, step: str, place: Place) -> str:
-        """Decide or score one system; returns why it cannot be done, or nothing."""
-        part, name = place
+    def step(self, step: str, target: Target) -> str:
+        """Decide or score one system; return the reason why that is impossible, or ""."""
+        part, name = target
         try:
             matrix = system((self.anchors if part == "anchors" else self.corpus).load(name), part)
         except (OSError, ValueError, SparloomError) as error:
-            self._journal(step).append(" ".join(place), [])
+            self._journal(step).append(" ".join(target), [])
             return str(error)
         bench = JacobiBench(self.columns, self.threads, self.timing, self.tolerance, self.most_steps,
                             PlanCache(self._folder / "plans", keep_busy=True), self.seed)
         if step == "decide":
             rows = decide_jacobi(bench, matrix, definite=part == "definite")
         else:
-            rows = score_jacobi(bench, matrix, self._journal("decide").rows()[" ".join(place)])
-        self._journal(step).append(" ".join(place), rows)
+            rows = score_jacobi(bench, matrix, self._journal("decide").rows()[" ".join(target)])
+        self._journal(step).append(" ".join(target), rows)
         return ""
+
+    def _waiting(self, entries: Mapping[Target, MatrixEntry], step: str) -> dict[str, Target]:
+        done = self._journal(step).rows()
+        return {" ".join(target): target for target in entries if " ".join(target) not in done}
 
     def _entries(self, part: str) -> Sequence[MatrixEntry]:
         return jacobi_set(self.anchors if part == "anchors" else self.corpus, part, least_nonzeros=self.least_nonzeros)
 
-    def _rows(self, entries: Mapping[Place, MatrixEntry]) -> list[dict[str, object]]:
-        """One row per system and method, with what is known of the matrix and of the decision."""
+    def _rows(self, entries: Mapping[Target, MatrixEntry]) -> list[dict[str, object]]:
+        """Return one row per system and method, with facts of the matrix and of the decision."""
         scored, decided = self._journal("score").rows(), self._journal("decide").rows()
         found = []
-        for place, entry in entries.items():
-            chosen = {row["method"]: row for row in decided[" ".join(place)]}
-            for row in scored[" ".join(place)]:
+        for target, entry in entries.items():
+            chosen = {row["method"]: row for row in decided[" ".join(target)]}
+            for row in scored[" ".join(target)]:
                 found.append({
-                    "part": place[0], "matrix": entry.name, "rows": entry.rows, "nnz": entry.nnz, "kind": entry.kind,
+                    "part": target[0], "matrix": entry.name, "rows": entry.rows, "nnz": entry.nnz, "kind": entry.kind,
                     "columns": self.columns, "threads": self.threads,
                     "relaxation": chosen["auto"]["relaxation"], **row, **chosen.get(row["method"], {})})
         return found
@@ -258,7 +244,7 @@ class BenchJacobi:
 
     @cached_property
     def _folder(self) -> Path:
-        """Where this run is under way: another commit or other settings begin anew."""
+        """Folder of the unfinished run; another commit or other settings have another one."""
         corpora = [self.anchors if part == "anchors" else self.corpus for part in self.parts]
         return journal_folder(self.journals, self.timing, self.columns, self.threads, self.tolerance, self.most_steps,
                               self.seed, corpora=corpora)

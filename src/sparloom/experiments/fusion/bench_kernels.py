@@ -1,4 +1,4 @@
-"""How fast the CPU kernels are beside those of other libraries: the tall GEMM, SpMM, and GeMM-SpMM without fusion."""
+"""Time the CPU kernels beside those of other libraries: tall GEMM, SpMM, and GeMM-SpMM without fusion."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from sparloom import log
-from sparloom.baselines import SPMM_PEERS, mkl_pair, peer_versions, torch_gemm, torch_pair
+from sparloom.baselines import SPMM_BASELINES, mkl_pair, package_versions, torch_gemm, torch_pair
 from sparloom.data import write_frame
 from sparloom.errors import Unsupported
 from sparloom.experiments.fusion.pairs import PairCheck
@@ -35,10 +35,10 @@ Call = Callable[[], None]
 
 @dataclass(frozen=True)
 class TimedProblem:
-    """Calls that compute the same, and the array they write.
+    """Calls that compute the same result, and the array that they write.
 
     Args:
-        check: of the result of a call, which held NaN before.
+        check: checks the result of a call; the array is filled with NaN before the call.
     """
 
     calls: Mapping[str, Call]
@@ -48,18 +48,17 @@ class TimedProblem:
 
 @dataclass(frozen=True)
 class BenchKernels:
-    """Time kernels side by side on the same arrays; every result is compared with float64 in some rows first.
+    """Time kernels in turn on the same arrays; some rows of every result are compared with float64 first.
 
-    Results are allocated before, also those of the peers, except SciPy's. Peers that are not installed are left out.
-    Our kernels run with one setting for all problems, which was chosen on these generated matrices: a ratio compares a
-    kernel tuned here with one that its library tuned elsewhere.
+    Results are allocated beforehand, except SciPy's. Baselines that are not installed are left out. Our kernels use one
+    setting for all problems, which was tuned on these generated matrices, while libraries were tuned elsewhere.
 
     Args:
-        corpus: whose matrices are multiplied, all square.
-        gemm_rows: of the tall matrix.
-        widths: of all dense matrices; the small matrix of the GEMM is as wide as deep.
-        prefetch_kib: of a gathered dense operand that our kernels request early; they write past the caches.
-        seed: of operands, of the rows that are checked, and of the bootstrap.
+        corpus: square matrices.
+        gemm_rows: rows of the tall matrix.
+        widths: widths of all dense matrices; the small matrix of the GEMM is square.
+        prefetch_kib: prefetch distance in a gathered dense operand; results are written past the caches.
+        seed: seed of operands, of the checked rows, and of the bootstrap.
     """
 
     corpus: Corpus
@@ -71,7 +70,7 @@ class BenchKernels:
     seed: int
 
     def run(self, out: Path) -> Mapping[str, float]:
-        """Write per_matrix.parquet, a row per method and problem, and peers.json; returns ratios of seconds."""
+        """Write per_matrix.parquet, a row per method and problem, and peers.json; return ratios of seconds."""
         rows = []
         with pinned(self.threads):
             for problem, measured in log.track(self._measured(), "problems", total=self._problems()):
@@ -79,7 +78,7 @@ class BenchKernels:
                          for method, taken in measured.items()]
         frame = pd.DataFrame(rows)
         write_frame(out / "per_matrix.parquet", frame)
-        write_json(out / "peers.json", peer_versions())
+        write_json(out / "peers.json", package_versions())
         metrics = kernel_metrics(frame, seed=self.seed)
         _show(metrics, self.widths)
         return metrics
@@ -112,7 +111,7 @@ class BenchKernels:
         result = kernels.result(operands)
         config = kernels.space().default().replace(prefetch=self.prefetch_kib, stream=1)
         peers = {name: partial(bind, matrix, operands.dense["B"], result, threads=self.threads)
-                 for name, bind in SPMM_PEERS.items()}
+                 for name, bind in SPMM_BASELINES.items()}
         calls = {OWN: kernels.bind(operands, config, result)} | _installed(peers)
         return TimedProblem(calls, result, kernels.check(op, operands, seed=self.seed))
 
@@ -137,23 +136,23 @@ class BenchKernels:
             try:
                 problem.check(problem.result)
             except AssertionError as error:
-                raise AssertionError(f"{name} computes something else than the oracle: {error}") from error
+                raise AssertionError(f"the result of {name} differs from the oracle: {error}") from error
         return interleaved(problem.calls, self.timing, threads=self.threads, serial=SERIAL)
 
 
 def kernel_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
-    """Reduce seconds to how many times as fast as others the own kernels are.
+    """Compute speedups of our kernels over the baselines.
 
     Args:
-        frame: per_matrix.parquet of `bench_kernels`.
-        seed: of the bootstrap.
+        frame: per_matrix.parquet of `BenchKernels`.
+        seed: seed of the bootstrap.
 
     Returns:
-        `gemm/<width>/over_torch`, the median over repetitions, which were interleaved, with `_p10` and `_p90`.
-        `spmm/over_<peer>` and `spmm/over_best_peer`, the fastest one of each problem: geometric means over problems
-        (matrix and width) of ratios of median seconds, with 95 % bootstrap bounds `_low` and `_high` and the extremes
-        `_min` and `_max`; the latter also by width, `spmm/<width>/over_best_peer`. Likewise `gemm_spmm/over_mkl` and
-        `gemm_spmm/over_torch`.
+        `gemm/<width>/over_torch`: median over interleaved repetitions, with `_p10` and `_p90`.
+        `spmm/over_<baseline>` and `spmm/over_best_peer` (the fastest baseline of each problem): geometric means over
+        problems (matrix and width) of ratios of median seconds, with 95 % bootstrap bounds `_low` and `_high` and the
+        extremes `_min` and `_max`; the latter also by width, `spmm/<width>/over_best_peer`. Likewise
+        `gemm_spmm/over_mkl` and `gemm_spmm/over_torch`.
     """
     found: dict[str, float] = {}
     dense = frame[frame["op"] == "gemm"]
@@ -177,7 +176,7 @@ def kernel_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
 
 
 def _installed(peers: Mapping[str, Callable[[], Call]]) -> dict[str, Call]:
-    """Bind the peers that are here."""
+    """Bind the installed baselines."""
     calls = {}
     for name, bind in peers.items():
         try:
@@ -188,7 +187,7 @@ def _installed(peers: Mapping[str, Callable[[], Call]]) -> dict[str, Call]:
 
 
 def _show(metrics: Mapping[str, float], widths: Sequence[int]) -> None:
-    """Print what a reader asks first."""
+    """Print the headline numbers."""
     for width in widths:
         low, high = (metrics[f"gemm/{width}/over_torch_{bound}"] for bound in ("p10", "p90"))
         log.console.print(f"tall GEMM, {width} columns: {metrics[f'gemm/{width}/over_torch']:.2f} times as fast as "

@@ -1,9 +1,4 @@
-"""The linear systems on which Jacobi's method is timed.
-
-Two steps of Jacobi's method by us and by other libraries, ready to be timed.
-
-Decide and time one linear system of a bench of Jacobi's method: two steps, for two processes.
-"""
+"""Decide and time two steps of Jacobi's method on one linear system, ours and those of other libraries."""
 
 import json
 import time
@@ -23,17 +18,17 @@ from sparloom.sparse import Corpus, MatrixEntry, Pattern, SparseMatrix
 from sparloom.tuning import PlanCache
 
 __all__ = [
-    "PEERS", "SERIAL", "JacobiBench", "TwoSteps", "decide_jacobi", "dominant", "jacobi_set", "ours", "peer",
-    "same_tiles", "score_jacobi", "system",
+    "BASELINES", "SERIAL", "JacobiBench", "TwoSteps", "baseline_steps", "decide_jacobi", "dominant", "jacobi_set",
+    "own_steps", "same_tiles", "score_jacobi", "system",
 ]
 
 
 def jacobi_set(corpus: Corpus, part: str, *, least_nonzeros: int) -> Sequence[MatrixEntry]:
-    """Choose matrices with more than so many nonzeros.
+    """Choose square matrices with more than `least_nonzeros` nonzeros.
 
     Args:
-        part: "definite", those that the catalogue knows to be symmetric positive definite; "pattern", other symmetric
-            ones that are no graphs: systems whose values the collection has lost; "anchors", all.
+        part: "definite": symmetric positive definite ones; "pattern": other symmetric ones that are not graphs, which
+            are systems whose values the collection lacks; "anchors": all.
     """
     large = [entry for entry in corpus.entries() if entry.rows == entry.cols and entry.nnz > least_nonzeros]
     if part == "definite":
@@ -44,13 +39,13 @@ def jacobi_set(corpus: Corpus, part: str, *, least_nonzeros: int) -> Sequence[Ma
 
 
 def system(matrix: SparseMatrix, part: str) -> SparseMatrix:
-    """Make the matrix that is solved with.
+    """Make the matrix of the linear system.
 
     Returns:
-        As it is stored if the part is "definite", else `dominant`.
+        The stored matrix for the part "definite", else `dominant`.
 
     Raises:
-        Unsupported: part "pattern", and the matrix has values, or zeros on its diagonal: it is no such system.
+        Unsupported: part "pattern", and the matrix has values, or zeros on its diagonal.
     """
     pattern = matrix.pattern
     if part == "definite":
@@ -59,7 +54,7 @@ def system(matrix: SparseMatrix, part: str) -> SparseMatrix:
         if matrix.values.min(initial=1) != matrix.values.max(initial=1):
             raise Unsupported("it has values, but is not known to be positive definite")
         if (pattern.row_ids() == pattern.indices).sum() < pattern.rows:
-            raise Unsupported("its diagonal is not stored: it is no matrix of a linear system")
+            raise Unsupported("its diagonal is not stored: it is not the matrix of a linear system")
     return dominant(pattern)
 
 
@@ -70,46 +65,46 @@ def dominant(pattern: Pattern) -> SparseMatrix:
     """
     rows, columns = pattern.row_ids(), pattern.indices
     other = rows != columns
-    place = np.arange(pattern.rows, dtype=np.int32)
-    whole = Pattern.from_coo(np.concatenate([rows[other], place]), np.concatenate([columns[other], place]),
+    diagonal = np.arange(pattern.rows, dtype=np.int32)
+    whole = Pattern.from_coo(np.concatenate([rows[other], diagonal]), np.concatenate([columns[other], diagonal]),
                              pattern.shape)
     values = np.full(whole.nnz, -1.0)
     values[whole.row_ids() == whole.indices] = whole.row_lengths()
     return SparseMatrix(whole, values, np.float64)
 
 
-PEERS = ("mkl", "torch", "scipy")
+BASELINES = ("mkl", "torch", "scipy")
 SERIAL = ("scipy",)
 
 
 @dataclass(frozen=True)
 class TwoSteps:
-    """Goes on by two steps at every call.
+    """A call that makes two steps.
 
     Args:
-        reached: gives the iterate (n, columns) to which the calls have come.
+        reached: returns the iterate (n, columns) after the calls so far.
     """
 
     call: Callable[[], object]
     reached: Callable[[], np.ndarray]
 
 
-def ours(solver: JacobiSolver, sweeps: Sweeps) -> TwoSteps:
-    """Our own, the change from one iterate to the next included."""
+def own_steps(solver: JacobiSolver, sweeps: Sweeps) -> TwoSteps:
+    """Bind our solver, including the change between iterates."""
     return TwoSteps(sweeps.advance, lambda: solver.numbering.unpermute(sweeps.latest))
 
 
 def same_tiles(solver: JacobiSolver, constant: np.ndarray) -> TwoSteps:
-    """The numbering and the tiles of a fused solver with nothing fused."""
+    """Bind the numbering and the tiles of a fused solver without fusion."""
     executor, matrix = solver.plan.executor, solver.numbering.matrix
     if executor.order is not None:
         raise Unsupported("tiles in another order than that in memory: separating them needs the pattern in that order")
     unfused = replace(executor, schedule=separated(executor.schedule, matrix.pattern))
-    return ours(solver, Sweeps(unfused, matrix, solver.numbering.permute(constant)))
+    return own_steps(solver, Sweeps(unfused, matrix, solver.numbering.permute(constant)))
 
 
-def peer(name: str, matrix: SparseMatrix, constant: np.ndarray, *, threads: int) -> TwoSteps:
-    """Another library's x -> M x + g, twice; it checks no convergence, which is in its favour.
+def baseline_steps(name: str, matrix: SparseMatrix, constant: np.ndarray, *, threads: int) -> TwoSteps:
+    """Bind x -> M x + g of another library, twice; unlike ours it does not check convergence.
 
     Args:
         matrix: M (n, n).
@@ -122,7 +117,7 @@ def peer(name: str, matrix: SparseMatrix, constant: np.ndarray, *, threads: int)
 
 
 def _scipy(matrix: SparseMatrix, constant: np.ndarray, threads: int) -> TwoSteps:
-    """SciPy allocates every product; one thread."""
+    """Bind SciPy, which allocates every product and runs on one thread."""
     m, state = matrix.to_scipy(), [np.zeros_like(constant)]
 
     def call() -> None:
@@ -135,7 +130,7 @@ def _scipy(matrix: SparseMatrix, constant: np.ndarray, threads: int) -> TwoSteps
 
 
 def _torch(matrix: SparseMatrix, constant: np.ndarray, threads: int) -> TwoSteps:
-    """The product with addition, into arrays that are there."""
+    """Bind torch.addmm into preallocated arrays."""
     import torch
 
     from sparloom.baselines import torch_csr
@@ -153,7 +148,7 @@ def _torch(matrix: SparseMatrix, constant: np.ndarray, threads: int) -> TwoSteps
 
 
 def _mkl(matrix: SparseMatrix, constant: np.ndarray, threads: int) -> TwoSteps:
-    """The inspector-executor routines; g is copied first, which is how they add."""
+    """Bind MKL's inspector-executor routines; they add to the result, so g is copied first."""
     from sparloom.baselines import mkl_spmm
 
     x, y = np.zeros_like(constant), np.zeros_like(constant)
@@ -169,24 +164,24 @@ def _mkl(matrix: SparseMatrix, constant: np.ndarray, threads: int) -> TwoSteps:
     return TwoSteps(call, lambda: x)
 
 
-OWN = {  # method -> how it is planned
+OWN = {  # method -> settings of its plan
     "unfused": {"fuse": "never"}, "auto": {"fuse": "auto"}, "fused": {"fuse": "always"},
     "fused_natural": {"fuse": "always", "numbering": "natural"},
     "unfused_renumbered": {"fuse": "never", "numbering": "bandwidth"},
 }
-CHECKED = 3  # calls after which all methods must have come to the same iterate
+CHECKED = 3  # calls after which all methods must have the same iterate
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class JacobiBench:
-    """What all systems have in common.
+    """Settings that all systems share.
 
     Args:
-        columns: right-hand sides.
-        tolerance, most_steps: of the solutions.
-        cache: of decisions; another process finds them there.
+        columns: number of right-hand sides.
+        tolerance, most_steps: limits of the solutions.
+        cache: cache of decisions, in which another process finds them.
     """
 
     columns: int
@@ -199,7 +194,7 @@ class JacobiBench:
 
 
 def decide_jacobi(bench: JacobiBench, matrix: SparseMatrix, *, definite: bool) -> list[Row]:
-    """Choose the best of all programs and the best of each kind; a row for each says what it took."""
+    """Decide the best program and the best of each kind; return a row with the cost of each decision."""
     rows = []
     relaxation = converging_relaxation(matrix) if definite else 1.0
     with pinned(bench.threads):
@@ -212,11 +207,11 @@ def decide_jacobi(bench: JacobiBench, matrix: SparseMatrix, *, definite: bool) -
 
 
 def score_jacobi(bench: JacobiBench, matrix: SparseMatrix, decided: list[Row]) -> list[Row]:
-    """Check that all methods make the same iterates, time two steps of each side by side, and solve the system.
+    """Check that all methods compute the same iterates, time two steps of each in turn, and solve the system.
 
     Raises:
-        RuntimeError: another choice comes out of the cache than was decided.
-        AssertionError: a method's iterate is another one.
+        RuntimeError: the cache has another choice than was decided.
+        AssertionError: the iterate of a method differs.
     """
     relaxation = decided[0]["relaxation"]
     with pinned(bench.threads), ThreadpoolController().limit(limits=1, user_api="blas"):
@@ -224,7 +219,7 @@ def score_jacobi(bench: JacobiBench, matrix: SparseMatrix, decided: list[Row]) -
         solvers = {method: _solver(bench, matrix, method, relaxation, replay_only=True) for method in OWN}
         for row in decided:
             if row["choice"] != _describe(solvers[row["method"]]):
-                raise RuntimeError(f"{row['method']}: decided was {row['choice']}, the cache has another choice")
+                raise RuntimeError(f"{row['method']}: the decision was {row['choice']}, the cache has another choice")
         same = _describe(solvers["auto"]) == _describe(solvers["unfused"])
         methods, rows = _methods(bench, solvers, b)
         _check(methods)
@@ -252,20 +247,20 @@ def _solver(
 
 
 def _describe(solver: JacobiSolver) -> str:
-    """The choice as text."""
+    """Return the choice as JSON."""
     return json.dumps({"numbering": solver.numbering.name, **solver.plan.choice.to_json()})
 
 
 def _methods(
     bench: JacobiBench, solvers: dict[str, JacobiSolver], b: np.ndarray,
 ) -> tuple[dict[str, TwoSteps], list[Row]]:
-    """Bind what can be; a row for each method that cannot says why."""
+    """Bind all methods that can run; return rows with reasons for the others."""
     iteration = solvers["auto"].iteration
     constant = iteration.constant(b)
-    made, rows = {name: ours(solver, solver.sweeps(b)) for name, solver in solvers.items()}, []
+    made, rows = {name: own_steps(solver, solver.sweeps(b)) for name, solver in solvers.items()}, []
     makers = {"separated": lambda: same_tiles(solvers["fused"], constant)}
-    for name in PEERS:
-        makers[name] = lambda name=name: peer(name, iteration.matrix, constant, threads=bench.threads)
+    for name in BASELINES:
+        makers[name] = lambda name=name: baseline_steps(name, iteration.matrix, constant, threads=bench.threads)
     for name, make in makers.items():
         try:
             made[name] = make()
@@ -290,7 +285,7 @@ def _check(methods: dict[str, TwoSteps]) -> None:
 def _solved(
     bench: JacobiBench, solvers: dict[str, JacobiSolver], b: np.ndarray, *, same: bool,
 ) -> dict[str, Row]:
-    """Solve fused or not and by the unfused program; steps must agree, rounding at the tolerance aside."""
+    """Solve by the chosen and by the unfused program; steps must agree up to rounding at the tolerance."""
     found: dict[str, Row] = {}
     steps: np.ndarray | None = None
     for name in ("unfused", "auto"):

@@ -1,4 +1,4 @@
-"""The methods by which a product of three matrices is computed: ours, other ways to fuse, and other libraries."""
+"""Bind every method that computes a product of three matrices: ours, other ways to fuse, and other libraries."""
 
 import time
 from collections.abc import Callable
@@ -32,9 +32,9 @@ from sparloom.tuning import PairPlan, Problem
 __all__ = ["SERIAL", "Method", "Methods", "reuse"]
 
 SERIAL = ("sequential", "scipy")  # on one thread, or partly
-CT_SIZE, LARGE_CT_SIZE = 2048, 8192  # the paper's; what suits a core with 16 MiB of last-level cache
-BUILDS = 3  # of which the median counts
-UNLIMITED = 1 << 60  # bytes: step two splits nothing
+CT_SIZE, LARGE_CT_SIZE = 2048, 8192  # of the paper; for a core with 16 MiB of last-level cache
+BUILDS = 3  # the median counts
+UNLIMITED = 1 << 60  # bytes of cache with which step two splits nothing
 ROWS_PER_TILE = 2048  # of atomic and overlapped tiling, if that is faster than one tile per thread
 GEMV = ("gemv", "blas_gemv", "listing")
 
@@ -43,14 +43,14 @@ Call = Callable[[], None]
 
 @dataclass(frozen=True)
 class Method:
-    """A way to compute the product, ready to run.
+    """A bound method of a case.
 
     Args:
-        call: overwrites the result that all methods of a case share.
-        executor: of ours: its schedule says what was fused.
-        operands: of the executor.
-        order: (rows,) int32, rows of the result are old rows in this order; None: as they were.
-        facts: columns of its row in the results.
+        call: overwrites the result, which all methods of a case share.
+        executor: executor of our methods, whose schedule says what was fused.
+        operands: operands of the executor.
+        order: (rows,) int32: rows of the result are rows of the matrix in this order; None: unchanged order.
+        facts: further columns of its row in the results.
     """
 
     call: Call
@@ -60,7 +60,7 @@ class Method:
     facts: dict[str, Any] = field(default_factory=dict)
 
     def in_place(self, result: np.ndarray) -> np.ndarray:
-        """Put the rows of the result where they belong."""
+        """Return the result with its rows in the order of the matrix."""
         if self.order is None:
             return result
         placed = np.empty_like(result)
@@ -69,11 +69,11 @@ class Method:
 
 
 class Methods:
-    """Makes the methods of one problem; schedules that several share are made once.
+    """Bind the methods of one problem; shared schedules are built once.
 
     Args:
-        plans: of "auto" and "unfused", by name, as they were decided before.
-        gemv_flops: a fused GeMV that takes more is left out: it would take most of the time of all.
+        plans: decided plans of "auto" and "unfused".
+        gemv_flops: fused GeMV with more flops is left out, because it would dominate the run time.
     """
 
     def __init__(
@@ -86,10 +86,10 @@ class Methods:
         self._workspace = Workspace()
 
     def make(self, name: str) -> Method:
-        """Make a method by its name.
+        """Bind a method by its name.
 
         Raises:
-            Unsupported: it does not exist for this problem, or its library is not installed.
+            Unsupported: the method does not support this problem, or its library is not installed.
         """
         if name in ("auto", "unfused"):
             return self._planned(name)
@@ -101,28 +101,28 @@ class Methods:
         return self._bound(self.plans[name].executor, self.operands, None)
 
     def _fused(self) -> Method:
-        """Algorithm 1 with the paper's tile size and all caches of a core; row kernels as the best unfused ones."""
+        """Bind algorithm 1 with the paper's tile size and all caches of a core, and the best unfused row kernels."""
         again = [self._schedule(cache_bytes_per_core(), CT_SIZE).build_seconds for _ in range(BUILDS)]
         method = self._ours(self._paper, self._kernels)
         return replace(method, facts=method.facts | {"build_seconds": float(np.median(again))})
 
     def _local(self) -> Method:
-        """D1 stays with its thread, D is streamed; larger tiles."""
+        """Bind larger tiles with thread-local D1 and streamed D."""
         schedule = self._schedule(cache_bytes_per_core(), LARGE_CT_SIZE)
         return self._ours(schedule, replace(self._kernels, local=True, stream=True))
 
     def _separated(self) -> Method:
-        """The tiles of `fused`, but loop two waits for all of loop one."""
+        """Bind the tiles of `fused`, with a barrier between the loops."""
         return self._ours(separated(self._paper, self._problem.graph), self._kernels)
 
     def _coarse(self) -> Method:
-        """Step one of the scheduler alone; what its tiles could reuse is in the facts."""
+        """Bind step one of the scheduler alone; the facts say how much data its tiles could reuse."""
         schedule = self._schedule(UNLIMITED, CT_SIZE)
         method = self._ours(schedule, self._kernels)
         return replace(method, facts=method.facts | reuse(schedule, self._problem))
 
     def _sequential(self) -> Method:
-        """The unfused loops on one thread."""
+        """Bind the unfused loops on one thread."""
         unfused = self.plans["unfused"].executor
         return self._bound(Executor(self.op, unfused.schedule, 1, unfused.variant), self.operands, None)
 
@@ -154,7 +154,7 @@ class Methods:
         return Method(fused_gemv(self.op, self.operands, self.result, threads=self.threads, kind=name))
 
     def _best_of_tilings(self, tiling: Callable[..., Call]) -> Method:
-        """Tile in two sizes and keep what runs faster."""
+        """Bind the faster of two tile sizes."""
         rows = self.operands.matrix.pattern.rows
         counts = sorted({self.threads, max(self.threads, rows // ROWS_PER_TILE)})
         best, least = None, np.inf
@@ -167,7 +167,7 @@ class Methods:
 
     @property
     def _kernels(self) -> Variant:
-        """Those of the best unfused program, but D1 stays in the caches."""
+        """Kernels of the best unfused program, with D1 in the caches."""
         return replace(self.plans["unfused"].executor.variant, stream_first=False)
 
     def _ours(self, schedule: TileSchedule, variant: Variant) -> Method:
@@ -175,7 +175,7 @@ class Methods:
         return self._bound(Executor(self.op, schedule, self.threads, variant), operands, order)
 
     def _bound(self, planned: Executor, operands: Operands, order: np.ndarray | None) -> Method:
-        executor = replace(planned, workspace=self._workspace)  # all of ours find D1 at one place
+        executor = replace(planned, workspace=self._workspace)  # all of ours share the memory of D1
         schedule = executor.schedule
         facts = {"fused_ratio": schedule.fused_ratio, "fused_rows": schedule.fused_rows, "tiles_0": schedule.tiles[0],
                  "tiles_1": schedule.tiles[1], "build_seconds": schedule.build_seconds,
@@ -184,7 +184,7 @@ class Methods:
 
     @cached_property
     def _reordered(self) -> tuple[np.ndarray | None, Operands]:
-        """As the paper: rows and columns by Cuthill-McKee where next to nothing fuses; the data move, untimed."""
+        """As in the paper, reorder by Cuthill-McKee if almost nothing fuses; moving the data is not timed."""
         operands, pattern = self.operands, self.operands.matrix.pattern
         order = None if self.op.name == "spmm_gemm" else rescue_order(self._natural, pattern)
         return order, operands if order is None else _moved(operands, order)
@@ -199,7 +199,7 @@ class Methods:
 
     @cached_property
     def _problem(self) -> Problem:
-        """In the order of the iterations."""
+        """The problem in the order of the iterations."""
         return Problem.of(self.op, self._reordered[1])
 
     def _schedule(self, cache_bytes: int, ct_size: int) -> TileSchedule:
@@ -210,7 +210,7 @@ class Methods:
 
 
 def _moved(operands: Operands, order: np.ndarray) -> Operands:
-    """Bring rows and columns of A, and of B = A, into another order, and the rows of what they meet."""
+    """Permute rows and columns of A, and of B = A, and the rows of the dense operand."""
     reordered = Reordered.of(operands.matrix.pattern, order)
     matrix = SparseMatrix(reordered.pattern, reordered.values(operands.matrix.values), operands.matrix.dtype)
     name = "C" if operands.right is not None else "B"
@@ -220,10 +220,10 @@ def _moved(operands: Operands, order: np.ndarray) -> Operands:
 
 
 def reuse(schedule: TileSchedule, problem: Problem) -> dict[str, float]:
-    """Say how much of two loops shares its data in a tile.
+    """Return how much of two loops shares data in a tile.
 
     Args:
-        problem: in the order of the iterations.
+        problem: the problem in the order of the iterations.
 
     Returns:
         reused_flops, the share of all computation that is done by fused iterations of loop two and those of loop one
@@ -244,7 +244,7 @@ def reuse(schedule: TileSchedule, problem: Problem) -> dict[str, float]:
 
 
 def _quickest(call: Call) -> float:
-    """Seconds of the better of two runs, after one that is not timed."""
+    """Return the seconds of the faster of two runs, after a warm-up."""
     call()
     least = np.inf
     for _ in range(2):

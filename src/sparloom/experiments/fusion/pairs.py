@@ -1,9 +1,4 @@
-"""What is timed of tile fusion: matrices x operations x widths x threads, and by which methods.
-
-Whether a product of three matrices is right: the oracle in some rows, the first result that passed in all.
-
-Decide and time one case of a bench of tile fusion: two steps, for two processes.
-"""
+"""Define the cases of the tile-fusion benchmark; decide, check and time one of them."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,7 +11,7 @@ from threadpoolctl import ThreadpoolController
 
 from sparloom.errors import Unsupported
 from sparloom.experiments.fusion.methods import SERIAL, Method, Methods
-from sparloom.experiments.harness import spread_out
+from sparloom.experiments.harness import evenly_by_size
 from sparloom.fusion import Pair, Reordered, access_cycles, machine_levels, mean_cycles, pinned, potential_gain
 from sparloom.measure import Measurement, TimingProtocol
 from sparloom.ops import Operands, assert_close
@@ -24,13 +19,13 @@ from sparloom.platforms import count_reads, interleaved, reads_by_level, realloc
 from sparloom.sparse import Corpus, MatrixEntry, Pattern, SparseMatrix
 from sparloom.tuning import PairPlan, PlanCache, plan_pair
 
-__all__ = ["METHODS", "Bench", "Block", "Case", "PairCheck", "cases", "decide", "fusion_set", "score"]
+__all__ = ["METHODS", "Block", "Case", "FusionBench", "PairCheck", "cases", "decide", "fusion_set", "score"]
 
 METHODS = (
     "unfused", "auto", "fused", "local", "separated", "coarse", "sequential", "mkl", "torch", "scipy", "overlapped",
     "atomic", "gemv", "blas_gemv", "listing",
 )
-"""In the order in which they are run and listed: a fast one first."""
+"""Methods in the order of their runs and tables; the first one is fast."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +35,9 @@ class Block:
     Args:
         part: "anchors" or "real".
         ops: names of operations.
-        threads: of every method that is not serial by nature.
-        count: at most so many matrices, evenly over their nonzeros; None: all.
-        methods: from `METHODS`.
+        threads: threads of every parallel method.
+        count: largest number of matrices, evenly over their nonzeros; None: all.
+        methods: names from `METHODS`.
     """
 
     part: str
@@ -55,7 +50,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Case:
-    """One product, computed by several methods side by side."""
+    """One product, timed by several methods in turn."""
 
     part: str
     matrix: str
@@ -66,27 +61,26 @@ class Case:
 
     @property
     def problem(self) -> str:
-        """Names what is decided."""
+        """Name of the decided problem."""
         return " ".join(map(str, (self.part, self.matrix, self.op, self.width, self.threads)))
 
     @property
     def key(self) -> str:
-        """Names what is timed."""
+        """Name of the case in journals."""
         return f"{self.problem} {','.join(self.methods)}"
 
 
 def fusion_set(corpus: Corpus, *, least_nonzeros: int) -> list[MatrixEntry]:
-    """Choose the square matrices that are positive definite or graphs and have more than so many nonzeros.
+    """Choose square matrices that are positive definite or graphs and have more than `least_nonzeros` nonzeros.
 
-    Source: Loop Fusion in Matrix Multiplications with Sparse Dependence, §5.1.2; like there, a graph is what the
-    collection calls one. Positive definite is what the catalogue knows to be.
+    Source: Loop Fusion in Matrix Multiplications with Sparse Dependence, §5.1.2. Kinds are those of the collection.
     """
     return [entry for entry in corpus.entries()
             if entry.rows == entry.cols and entry.nnz > least_nonzeros and (entry.spd or "graph" in entry.kind)]
 
 
 def cases(blocks: Iterable[Block], part: str, entries: Sequence[MatrixEntry]) -> dict[str, list[Case]]:
-    """List the cases of one part, by matrix; blocks that meet in a case join their methods.
+    """List the cases of one part by matrix; methods of blocks with the same case are joined.
 
     Raises:
         ValueError: a block names an unknown method.
@@ -98,7 +92,7 @@ def cases(blocks: Iterable[Block], part: str, entries: Sequence[MatrixEntry]) ->
             raise ValueError(f"no method {', '.join(unknown)}: choose from {', '.join(METHODS)}")
         if block.part != part:
             continue
-        for entry in spread_out(entries, block.count):
+        for entry in evenly_by_size(entries, block.count):
             for op in block.ops:
                 for width in block.widths:
                     found[entry.name].setdefault((op, width, block.threads), set()).update(block.methods)
@@ -107,14 +101,14 @@ def cases(blocks: Iterable[Block], part: str, entries: Sequence[MatrixEntry]) ->
             for name, wanted in found.items() if wanted}
 
 
-ROWS = 32  # drawn; the longest besides
+ROWS = 32  # random rows, in addition to the longest
 
 
 class PairCheck:
-    """Checks results of one problem; the first is compared with the float64 oracle, the others with the first too.
+    """Check results of one problem: some rows against the float64 oracle, and all against the first result.
 
     Args:
-        op, operands: the problem; B = A where it is sparse.
+        op, operands: the problem; a sparse B equals A.
     """
 
     def __init__(self, op: Pair, operands: Operands, *, seed: int) -> None:
@@ -124,7 +118,7 @@ class PairCheck:
         self._oracle = op.oracle(_some_rows(operands, self._rows))
         self._terms = op.terms(pattern, op.width(operands))
         self._scale = op.scale(operands)
-        if operands.right is not None:  # alike rows of D1 add up with equal signs, so their errors do too
+        if operands.right is not None:  # errors of similar rows of D1 have equal signs and add up
             self._scale = self._scale * (1 + pattern.row_lengths() / 8)[:, None]
         limits = np.finfo(operands.matrix.dtype)
         self._tolerance = (8 * limits.eps * self._scale * (self._terms + 1) + limits.tiny).astype(limits.dtype)
@@ -152,7 +146,7 @@ class PairCheck:
 
 
 def _some_rows(operands: Operands, rows: np.ndarray) -> Operands:
-    """Take rows of A, and of B what they reach."""
+    """Take rows of A, and the rows of B that they read."""
     part = _rows(operands.matrix, rows)
     reached, columns = np.unique(part.pattern.indices, return_inverse=True)
     left = SparseMatrix(Pattern((rows.size, reached.size), part.pattern.indptr, columns), part.values, part.dtype)
@@ -170,18 +164,18 @@ def _rows(matrix: SparseMatrix, rows: np.ndarray) -> SparseMatrix:
 
 DECIDED = {"unfused": "never", "auto": "auto"}  # method -> argument of `plan_pair`
 GAIN_RUNS = 7
-WATCHED = ("unfused", "fused", "auto")  # thread by thread; in simulated caches too where the steps are timed
+WATCHED = ("unfused", "fused", "auto")  # timed by thread; with "coarse", also by memory access time
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Bench:
-    """What all cases have in common.
+class FusionBench:
+    """Settings that all cases share.
 
     Args:
-        ops: by name.
-        cache: of decisions; another process finds them there.
+        ops: operations by name.
+        cache: cache of decisions, in which another process finds them.
         gemv_flops: see `Methods`.
     """
 
@@ -192,8 +186,8 @@ class Bench:
     seed: int
 
 
-def decide(bench: Bench, case: Case, matrix: SparseMatrix) -> list[Row]:
-    """Choose the best unfused program and the best of all; a row for each choice says what it took."""
+def decide(bench: FusionBench, case: Case, matrix: SparseMatrix) -> list[Row]:
+    """Decide the best unfused program and the best of all; return a row with the cost of each decision."""
     rows = []
     op = bench.ops[case.op]
     with pinned(case.threads):
@@ -206,13 +200,11 @@ def decide(bench: Bench, case: Case, matrix: SparseMatrix) -> list[Row]:
     return rows
 
 
-def score(bench: Bench, case: Case, matrix: SparseMatrix) -> list[Row]:
-    """Check every method and time all of them side by side; a row for each.
-
-    What was decided is looked up, not decided again.
+def score(bench: FusionBench, case: Case, matrix: SparseMatrix) -> list[Row]:
+    """Check every method and time all of them in turn; return a row for each. Decisions are looked up.
 
     Raises:
-        NotDecided: no other process has decided the case before.
+        NotDecided: the case was not decided before.
     """
     op = bench.ops[case.op]
     with pinned(case.threads), _one_blas_thread():
@@ -236,9 +228,9 @@ def score(bench: Bench, case: Case, matrix: SparseMatrix) -> list[Row]:
 
 
 def _methods(
-    bench: Bench, case: Case, operands: Operands, plans: Mapping[str, PairPlan],
+    bench: FusionBench, case: Case, operands: Operands, plans: Mapping[str, PairPlan],
 ) -> tuple[dict[str, Method], list[Row]]:
-    """Make and check the methods; those that cannot be made, or are wrong, become rows with a failure."""
+    """Bind and check the methods; those that are unsupported or wrong become rows with a failure."""
     op = bench.ops[case.op]
     result = plans["unfused"].executor.result(operands)
     maker = Methods(op, operands, result, threads=case.threads, plans=dict(plans), gemv_flops=bench.gemv_flops)
@@ -265,7 +257,7 @@ def _statistics(measured: Measurement) -> Row:
 
 
 def _gain(method: Method) -> float:
-    """Median of what even shares of the threads' work would have saved in a few runs."""
+    """Return the time that perfect load balance would have saved, median of a few runs."""
     executor = replace(method.executor, timed=True)
     call = executor.bind(method.operands, executor.result(method.operands))
     gains = []
@@ -276,7 +268,7 @@ def _gain(method: Method) -> float:
 
 
 def _access(method: Method) -> Row:
-    """Average time of a memory access: counted by the processor, else simulated."""
+    """Return the average memory access time: counted by the processor, else simulated."""
     executor, operands, pattern = method.executor, method.operands, method.operands.matrix.pattern
     levels = machine_levels(executor.threads)
     try:
@@ -293,9 +285,9 @@ def _access(method: Method) -> Row:
 
 @contextmanager
 def _one_blas_thread() -> Iterator[None]:
-    """Keep the BLAS of SciPy, which our kernels call from many threads, and that of NumPy on one thread.
+    """Limit the BLAS of SciPy, which our kernels call from many threads, and that of NumPy to one thread.
 
-    Their threads are not those of OpenMP: both kinds would compete for the processors.
+    Their threads are not OpenMP threads, so both kinds would compete for the processors.
     """
     with ThreadpoolController().select(internal_api="openblas").limit(limits=1):
         yield

@@ -1,51 +1,26 @@
 """Run, resume and record experiments; everything that the other packages of experiments share.
 
-process_pool (independent jobs over processes), journal (finished cases on disk, the conditions they were made under),
-measuring (measure what is missing), timing (candidates timed in turn), checkpoints (names of stored models), loggers.
+process_pool (independent jobs over processes), conditions (under which samples were made), journal (finished cases on
+disk), measuring (missing configurations), timing (candidates in turn), checkpoints (names of stored models), loggers.
 """
 
 from sparloom.ondemand import on_demand
 
-_HOMES = {
-    "conditions_of": "conditions",
-    "identities_of": "conditions",
-    "check_samples": "conditions",
-    "Resumed": "conditions",
-    "samples_of": "conditions",
-    "check_width": "conditions",
-    "labels_with_noise": "conditions",
-    "CaseJournal": "journal",
-    "Checkpoints": "checkpoints",
-    "FULL": "checkpoints",
-    "INTERVAL": "checkpoints",
-    "SMALL": "checkpoints",
-    "TensorBoard": "loggers",
-    "TreeModels": "checkpoints",
-    "Wandb": "loggers",
-    "alone": "process_pool",
-    "best_in": "checkpoints",
-    "commit": "journal",
-    "corpus_name": "measuring",
-    "data_folder": "measuring",
-    "failure_reasons": "measuring",
-    "give_back": "timing",
-    "journal_folder": "journal",
-    "measure_missing": "measuring",
-    "measure_presets": "measuring",
-    "noted": "timing",
-    "own_processor": "process_pool",
-    "peak_bytes": "timing",
-    "run_in_subprocess": "process_pool",
-    "run_jobs": "process_pool",
-    "samples_name": "checkpoints",
-    "seconds_of": "timing",
-    "side_by_side": "timing",
-    "spread_out": "timing",
-    "statistics_of": "timing",
-    "tell_failures": "measuring",
-    "timed_cases": "timing",
+_NAMES = {
+    "process_pool": ("claim_processor", "exclusive_timing", "run_in_subprocess", "run_jobs", "run_steps"),
+    "journal": ("CaseJournal", "commit", "journal_folder"),
+    "conditions": (
+        "Resumed", "check_samples", "check_width", "conditions_of", "identities_of", "labels_with_noise", "samples_of"),
+    "measuring": (
+        "corpus_name", "data_folder", "failure_reasons", "measure_missing", "measure_presets", "print_failures"),
+    "timing": (
+        "evenly_by_size", "note_failure", "peak_bytes", "seconds_of", "side_by_side", "statistics_of", "timed_cases",
+        "trim_memory"),
+    "checkpoints": ("FULL", "INTERVAL", "SMALL", "Checkpoints", "TreeModels", "best_in", "samples_name"),
+    "loggers": ("TensorBoard", "Wandb"),
 }
 
-__all__ = sorted(_HOMES)
+__all__ = sorted(name for names in _NAMES.values() for name in names)
 
-__getattr__, __dir__ = on_demand(__name__, {name: f"{__name__}.{home}" for name, home in _HOMES.items()})
+__getattr__, __dir__ = on_demand(
+    __name__, {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names})

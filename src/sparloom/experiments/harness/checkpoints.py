@@ -1,7 +1,4 @@
-"""Where checkpoints lie and what they are called: those trained here before those of the data store.
-
-Where performance models lie and what they are called: those trained here before those of the data store.
-"""
+"""Name stored models and find them: models trained here come before those of the data store."""
 
 import hashlib
 import json
@@ -13,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparloom.data import ROLES, SampleSource, Selection, ensure_data, verify_stored
 from sparloom.errors import MissingArtifact
-from sparloom.files import settle
+from sparloom.files import restore_folder
 from sparloom.models import LatentEncoder, Network
 from sparloom.ops import Op
 from sparloom.renamed import stored_class_name
@@ -30,23 +27,23 @@ DEFAULT_WIDTH = 256  # columns of the dense operands in WACO and COGNATE
 
 
 def samples_name(samples: SampleSource) -> str:
-    """Name a kind of samples as conf/samples does: real, synthetic, tiny, csv."""
+    """Return the option of conf/samples that a sample source is made by: real, synthetic, tiny, csv."""
     name = stored_class_name(samples).removesuffix("Samples").lower()
     return getattr(samples, "folder", "") or "real" if name == "stored" else name
 
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """Checkpoints of networks and encoders; each kind of samples has a folder of its own.
+    """Name checkpoints of networks and encoders; each kind of samples has a folder of its own.
 
-    A name ends in a digest of what a run that looks for the checkpoint knows of it: how the network and the latent
-    encoder are made, which matrices and which seed the network was pre-trained with. So one network is never taken for
-    another. Spaces depend on the columns of the dense operands: a number other than 256 is in the name. How long and at
-    which rate it was trained is not: train again what is to replace it.
+    A name ends in a digest of everything that tells two checkpoints apart for a run that looks for one: the settings of
+    the network and of the latent encoder, and the matrices and the seed of pre-training. A width of the dense operands
+    other than 256 is part of the name, because spaces depend on it. Epochs and learning rate are not part of the name:
+    training again replaces the checkpoint.
 
     Args:
-        artifacts: folder for those trained here.
-        data: folder of the data store; it holds those of the real samples.
+        artifacts: folder of checkpoints that were trained here.
+        data: folder of the data store, which has checkpoints of the real samples.
         encoder: latent encoder of every platform.
         pretraining: which samples of the source networks are pre-trained on.
         seed: of encoders and of pre-training.
@@ -71,7 +68,7 @@ class Checkpoints:
         return f"finetuned_{platform.name}_{platform.preset}_{op.name}{_width(platform)}_{self._network_tag(net)}"
 
     def overrides(self, platform: "Platform", op: Op, role: str) -> tuple[str, ...]:
-        """Say to an experiment what it shall make a checkpoint for.
+        """List the overrides by which an experiment makes a checkpoint for this platform and operation.
 
         Args:
             role: of the platform, "source" or "target".
@@ -80,27 +77,27 @@ class Checkpoints:
         return (f"op={op.name}", *((f"{role}.width={width}",) if width != DEFAULT_WIDTH else ()))
 
     def path(self, name: str, samples: SampleSource) -> Path:
-        """Where a newly trained one goes."""
+        """Return the path of a newly trained checkpoint."""
         return Path(self.artifacts) / "checkpoints" / samples_name(samples) / f"{name}.pt"
 
     def find(self, name: str, samples: SampleSource, *, experiment: str, overrides: Sequence[str]) -> Path:
-        """Find one that exists.
+        """Find an existing checkpoint.
 
         Raises:
-            MissingArtifact: names the experiment that trains it.
+            MissingArtifact: there is none; names the experiment that trains it.
         """
-        places = [self.path(name, samples)]
+        paths = [self.path(name, samples)]
         if samples_name(samples) == "real":
             ensure_data(Path(self.data))
-            places.append(Path(self.data) / "checkpoints" / f"{name}.pt")
-        for place in places:
-            if place.exists():
-                if place is not places[0]:
-                    verify_stored(Path(self.data), place)
-                logger.info("checkpoint %s", place)
-                return place
+            paths.append(Path(self.data) / "checkpoints" / f"{name}.pt")
+        for path in paths:
+            if path.exists():
+                if path is not paths[0]:
+                    verify_stored(Path(self.data), path)
+                logger.info("checkpoint %s", path)
+                return path
         raise MissingArtifact(f"no checkpoint {name} of {samples_name(samples)} samples in "
-                              f"{' or '.join(str(place.parent) for place in places)}",
+                              f"{' or '.join(str(path.parent) for path in paths)}",
                               experiment=experiment, overrides=tuple(overrides))
 
     def _encoder_tag(self) -> str:
@@ -122,7 +119,7 @@ def _columns(platform: "Platform") -> int:
 
 
 def _made(encoder: LatentEncoder) -> dict[str, Any]:
-    """How an encoder was made: its class and the arguments, which it keeps."""
+    """Return the class of an encoder and its constructor arguments, which it keeps as attributes."""
     return {"class": stored_class_name(encoder), **vars(encoder)}
 
 
@@ -135,50 +132,50 @@ FULL, SMALL, INTERVAL = "full", "small", "interval"
 
 @dataclass(frozen=True)
 class TreeModels:
-    """Folders of performance models; each kind of samples has its own.
+    """Name folders of performance models; each kind of samples has its own.
 
-    A folder has `full`, the model that was scored, and maybe `small`, its distilled one, `interval` and a C header. The
-    data store, which every clone copies, has the distilled one alone. Models that may not know the matrices of some
-    roles lie beside those that know all, which alone are found unasked.
+    A folder has `full`, the model that was scored, and optionally `small`, its distilled form, `interval` and a C
+    header. The data store, which every clone copies, has the distilled form only. Models that were trained without the
+    matrices of some roles have folders of their own, which `find` does not search.
 
     Args:
-        artifacts: folder for those trained here.
-        data: folder of the data store; it holds those of the real samples.
+        artifacts: folder of models that were trained here.
+        data: folder of the data store, which has models of the real samples.
     """
 
     artifacts: str
     data: str
 
     def name(self, platform: "Platform", op: Op) -> str:
-        """Name of the models of a platform with its preset."""
+        """Return the folder name of the models of a platform with its preset."""
         return f"performance_{platform.name}_{platform.preset}_{op.name}"
 
     def folder(self, platform: "Platform", op: Op, samples: SampleSource, roles: Collection[Role] = ROLES) -> Path:
-        """Where newly trained ones go, which may know the matrices of these roles."""
+        """Return the folder of newly trained models that have learned from matrices of these roles."""
         name = "_without_".join([self.name(platform, op), *(role for role in ROLES if role not in roles)])
         return Path(self.artifacts) / "checkpoints" / samples_name(samples) / name
 
     def find(self, platform: "Platform", op: Op, samples: SampleSource) -> Path:
-        """Find the folder of trained ones; `best_in` names the best model in it.
+        """Find a folder of trained models; `best_in` names the best model in it.
 
         Raises:
-            MissingArtifact: names the experiment that trains them.
+            MissingArtifact: there is none; names the experiment that trains them.
         """
-        places = [self.folder(platform, op, samples)]
+        folders = [self.folder(platform, op, samples)]
         if samples_name(samples) == "real":
             ensure_data(Path(self.data))
-            places.append(Path(self.data) / "checkpoints" / self.name(platform, op))
-        for place in places:
+            folders.append(Path(self.data) / "checkpoints" / self.name(platform, op))
+        for folder in folders:
             for name in (FULL, SMALL):
-                settle(place / name)
-            if best_in(place).exists():
-                for path in sorted(place.rglob("*")) if place is not places[0] else ():
+                restore_folder(folder / name)
+            if best_in(folder).exists():
+                for path in sorted(folder.rglob("*")) if folder is not folders[0] else ():
                     verify_stored(Path(self.data), path)
-                return place
+                return folder
         raise MissingArtifact(f"no performance model of {op.name} on {platform.name} {platform.preset} in "
-                              f"{' or '.join(str(place.parent) for place in places)}", experiment="fit_trees")
+                              f"{' or '.join(str(folder.parent) for folder in folders)}", experiment="fit_trees")
 
 
 def best_in(folder: Path) -> Path:
-    """Name the model that was scored, or the distilled one where that is missing."""
+    """Return the model that was scored, or its distilled form where that is missing."""
     return folder / FULL if (folder / FULL).exists() else folder / SMALL

@@ -25,14 +25,14 @@ __all__ = [
 ]
 
 IRRELEVANT = ("width", "readings", "name", "preset", "kind")
-"""Attributes of a platform that its seconds do not depend on, or that every row has in a column of its own."""
+"""Attributes of a platform that do not influence its seconds, or that every row has in a column of its own."""
 
 
 def conditions_of(platform: "Platform", op: Op, timing: TimingProtocol, **further: Any) -> Conditions:
-    """Gather what the seconds of one platform depend on.
+    """Collect everything that the seconds of one platform depend on.
 
-    Rounds are left out: a further one is measured like those before it. Simulated seconds do not depend on the machine
-    that simulates.
+    The number of rounds is left out: another round is measured like the first. Simulated seconds do not depend on the
+    machine that runs the simulation.
 
     Args:
         further: settings of the task.
@@ -46,7 +46,7 @@ def conditions_of(platform: "Platform", op: Op, timing: TimingProtocol, **furthe
 
 
 def identities_of(corpus: Corpus) -> dict[str, str]:
-    """Digest every matrix by name, 16 digits: of what the corpus calls its identity, or of its size."""
+    """Map every matrix to a digest (16 digits) of its identity in the corpus, or of its size."""
     named = getattr(corpus, "identity", None)
     return {entry.name: Conditions({"identity": named(entry.name)} if named is not None else
                                    {"rows": entry.rows, "cols": entry.cols, "nnz": entry.nnz}).digest
@@ -54,12 +54,12 @@ def identities_of(corpus: Corpus) -> dict[str, str]:
 
 
 def check_samples(table: SampleTable, platform: "Platform", op: Op) -> None:
-    """Compare the machine that samples were simulated for with the one that a run is about.
+    """Check that samples were simulated for the machine of this run.
 
-    Samples of older versions do not say it; measured ones are taken wherever they were measured.
+    Samples of older versions do not record it; measured samples are accepted from any machine.
 
     Raises:
-        SchemaError: they are of a machine with other parameters; the message names them.
+        SchemaError: the samples are of a machine with other parameters; names the differences.
     """
     stored = table.settings((op.name, platform.name, platform.preset))
     if stored is None or platform.kind != "simulated" or not hasattr(platform, "conditions"):
@@ -75,14 +75,14 @@ def check_samples(table: SampleTable, platform: "Platform", op: Op) -> None:
 
 @dataclass(frozen=True)
 class Resumed:
-    """The journals and the table that a collection may find and add to.
+    """Existing journals and table of a collection, checked against the conditions of this run.
 
     Args:
         journals: folder of the journals.
         table: path of the table.
         conditions: of this collection, by preset.
-        identities: digest by name of matrix, where one name may stand for several matrices.
-        overwrite: samples that were made under other conditions are dropped; else they are an error.
+        identities: matrix -> digest, where one name may stand for several matrices.
+        overwrite: drop samples that were made under other conditions instead of raising an error.
     """
 
     op: str
@@ -94,11 +94,10 @@ class Resumed:
     overwrite: bool
 
     def begin(self) -> None:
-        """Compare everything that is there with the conditions of this collection.
+        """Check existing journals and table, then record the conditions of this collection.
 
         Raises:
-            SchemaError: something was made under other conditions, or does not say under which; the message names the
-                difference and the remedies.
+            SchemaError: samples were made under other or unknown conditions; names the difference and the remedies.
         """
         for path in self._paths():
             self._check(path)
@@ -113,11 +112,11 @@ class Resumed:
             conditions.write(self.journals)
 
     def name(self, preset: str, matrix: str = "") -> str:
-        """Say in a row what it was made under, as `Sample.conditions`."""
+        """Return the value of `Sample.conditions` for rows of this collection."""
         return f"{self.conditions[preset].digest}:{self.identities.get(matrix, '')}"
 
     def kept(self) -> SampleTable | None:
-        """Read the table there is, without what is to be overwritten; None: there is none."""
+        """Read the existing table without the rows to be overwritten; None if there is no table."""
         if not self.table.exists():
             return None
         table = SampleTable.read(self.table)
@@ -128,7 +127,7 @@ class Resumed:
         return table
 
     def _paths(self) -> list[Path]:
-        """Journals of this platform and operation; those of other presets may hold rows of the same rival."""
+        """List journals of this platform and operation; other presets may hold rows of the same vendor library."""
         return sorted(self.journals.glob(f"{quote(self.platform, safe='')},*,{quote(self.op, safe='')},*.jsonl"))
 
     def _check(self, path: Path) -> None:
@@ -172,7 +171,7 @@ class Resumed:
 
 
 def _attributes(owner: Any) -> dict[str, Any]:
-    """Public attributes that are plain values; what is computed on demand is none."""
+    """Return public attributes with plain values; cached properties are left out."""
     found = {}
     for name, value in getattr(owner, "__dict__", {}).items():
         if name.startswith("_") or name in IRRELEVANT or isinstance(getattr(type(owner), name, None), cached_property):

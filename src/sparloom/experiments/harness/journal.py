@@ -22,25 +22,25 @@ if TYPE_CHECKING:
 __all__ = ["CaseJournal", "code", "commit", "journal_folder", "versions"]
 
 PACKAGES = ("numpy", "scipy", "torch", "torch-geometric", "mkl", "pymetis", "cupy-cuda13x", "triton")
-"""What benchmarks run or compare with."""
+"""Packages that benchmarks run or compare with."""
 
 
 @cache
 def commit() -> str:
-    """Commit of the checkout this package is in, "+" appended when tracked files differ; "unknown" outside of one."""
+    """Return the commit of this checkout, with "+" if tracked files differ; "unknown" outside of a checkout."""
     found = code_revision(Path(__file__).parent)
     return "unknown" if found is None else found.commit[:12] + ("+" if found.dirty else "")
 
 
 @cache
 def code() -> str:
-    """Commit, and a digest of what differs from it in the package and in kernels/, "" where nothing does."""
+    """Return the commit and a digest of uncommitted changes in src/ and kernels/ ("" if there are none)."""
     return commit().rstrip("+") + code_changes(Path(__file__).parent, "src", "kernels")
 
 
 @cache
 def versions() -> Mapping[str, str]:
-    """Versions of the packages that benchmarks run, as far as they are installed."""
+    """Return the versions of the installed packages among `PACKAGES`."""
     found = {}
     for name in PACKAGES:
         try:
@@ -53,10 +53,10 @@ def versions() -> Mapping[str, str]:
 def journal_folder(
     journals: str, *settings: object, corpora: Sequence[Corpus] = (), lengths: LengthCorpus | None = None,
 ) -> Path:
-    """Name the folder of a run that is under way; whatever its rows depend on begins anew in another one.
+    """Return the folder of an unfinished run: its name hashes everything that the rows depend on.
 
-    Beside the settings that is the code, the machine, what the compiler and other packages are, and the content of the
-    matrices and lengths; not where they lie.
+    That is the settings, the code, the machine, the versions of compiler and packages, and the content of the matrices
+    and lengths (not their paths). A run under other conditions starts in a folder of its own.
     """
     matrices = [identities_of(corpus) for corpus in corpora]
     drawn = {} if lengths is None else {name: lengths.load(name).values.tolist() for name in lengths.names}
@@ -73,17 +73,17 @@ def _plain(value: object) -> Any:
 
 
 class CaseJournal:
-    """One line per case: its key and its rows.
+    """Store finished cases, one line each: its key and its rows.
 
     Args:
-        path: of the file; made by the first line.
+        path: of the file; created with the first case.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def rows(self) -> dict[str, list[dict[str, Any]]]:
-        """Rows by case, in the order in which they were written.
+        """Read the rows of every case, in the order in which they were written.
 
         Raises:
             SchemaError: a line is damaged; the message names file and line.
@@ -99,5 +99,5 @@ class CaseJournal:
         return found
 
     def append(self, case: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write the rows of a case and wait until they are on disk."""
+        """Append the rows of a case and wait until they are on disk."""
         append_lines(self.path, [json.dumps({"case": case, "rows": list(rows)}, allow_nan=False)])

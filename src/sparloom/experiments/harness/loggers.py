@@ -1,4 +1,4 @@
-"""Loggers that belong to other programs: TensorBoard, Weights & Biases; what they lack is told before anything runs."""
+"""Connect runs to TensorBoard and Weights & Biases; missing packages and keys are reported before anything runs."""
 
 import os
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ __all__ = ["TensorBoard", "Wandb"]
 
 @dataclass(frozen=True)
 class TensorBoard:
-    """Event files in the folder of each training, the metrics of the run in its own.
+    """Write event files to the folder of each training, and the metrics of the run to its own folder.
 
     Raises:
         ImportError: TensorBoard is not installed.
@@ -30,17 +30,17 @@ class TensorBoard:
 
 @dataclass(frozen=True)
 class Wandb:
-    """One run of Weights & Biases per training and one with the metrics, grouped by the folder of the run.
+    """Log one run of Weights & Biases per training and one with the metrics, grouped by the folder of the run.
 
-    Server, key and the like are read by wandb itself, from its environment variables or from what `wandb login` noted.
+    wandb itself reads server and key, from its environment variables or from `wandb login`.
 
     Args:
         project, entity: where the runs go; entity None: the default of the account.
-        offline: nothing leaves the machine; `wandb sync` can send the folders `wandb` beside the results later.
+        offline: write to folders named wandb beside the results; `wandb sync` can upload them later.
 
     Raises:
         ImportError: wandb is not installed.
-        ValueError: it would be online, and there is no key.
+        ValueError: offline is false and no key is configured.
     """
 
     project: str
@@ -64,10 +64,10 @@ class Wandb:
 
 
 class _Ended(WandbLogger):
-    """A run that ends with its training: Lightning leaves it open, and the next training would go on with it."""
+    """Logger whose run ends with its training; Lightning would leave it open for the next training."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave opening to the process that trains."""
+        """Let the training process open the run."""
         return self.__dict__.copy()
 
     @rank_zero_only
@@ -83,7 +83,7 @@ def _require(package: str) -> None:
 
 
 def _log_in() -> None:
-    """Look for a key without asking for one."""
+    """Look for a key without prompting for it."""
     import wandb
 
     try:

@@ -1,9 +1,4 @@
-"""Ask a platform for exactly the measurements that are missing; what it raises becomes a failed measurement.
-
-Why samples have no seconds.
-
-Where the data of a corpus lie under the data folder.
-"""
+"""Measure missing configurations, record exceptions as failures, and report them; locate the data of a corpus."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +20,7 @@ from sparloom.sparse import Corpus
 if TYPE_CHECKING:
     from sparloom.platforms import Platform
 
-__all__ = ["corpus_name", "data_folder", "failure_reasons", "measure_missing", "measure_presets", "tell_failures"]
+__all__ = ["corpus_name", "data_folder", "failure_reasons", "measure_missing", "measure_presets", "print_failures"]
 
 FAILURES = (SparloomError, ValueError, ArithmeticError, MemoryError, RuntimeError, AssertionError, OSError)
 logger = logging.getLogger(__name__)
@@ -35,9 +30,9 @@ def measure_presets(
     platforms: Sequence["Platform"], op: Op, operands: Operands, *, missing: Sequence[Sequence[Sequence[Config]]],
     timing: TimingProtocol, rivals: Mapping[Config, Any] | None = None,
 ) -> Iterator[tuple[str, Config, int, Measurement]]:
-    """Measure what each of several presets of one platform lacks: (preset, configuration, round, measurement).
+    """Measure the missing configurations of several presets: yields (preset, configuration, round, measurement).
 
-    Presets that lack the same are measured together where the platform can share their work (`measure_together`).
+    Presets that lack the same configurations are measured together if the platform supports it (`measure_together`).
 
     Args:
         missing: for every preset, configurations per round.
@@ -62,14 +57,14 @@ def measure_missing(
     platform: "Platform", op: Op, operands: Operands, *, missing: Sequence[Sequence[Config]], timing: TimingProtocol,
     rivals: Mapping[Config, Any] | None = None,
 ) -> Iterator[tuple[Config, int, Measurement]]:
-    """Measure the configurations that each round lacks.
+    """Measure the missing configurations of each round.
 
-    A platform may add repetitions of its baseline as rounds from `timing.rounds` on (A/A). When the platform raises,
-    what it has not reported is asked for one by one, so that only the culprit fails.
+    A platform may add repetitions of its baseline as rounds from `timing.rounds` on (A/A). If the platform raises, the
+    configurations that it has not reported are measured one by one, so that only the faulty one is recorded as failed.
 
     Args:
         missing: configurations per round.
-        rivals: what others have, under the configurations that name it among the missing; the platform binds it.
+        rivals: vendor kernels by the configuration that stands for them in `missing`; the platform binds them.
     """
     if all(configs == missing[0] for configs in missing):
         yield from _guarded(platform, op, operands, missing[0], timing, rivals or {})
@@ -100,36 +95,36 @@ def _guarded(
             for config in dict.fromkeys(config for config in configs if any(config == left for left, _ in waiting)):
                 yield from _guarded(platform, op, operands, [config], timing, rivals)
             return
-        for config, turn in sorted(waiting, key=lambda place: place[1]):
+        for config, turn in sorted(waiting, key=lambda pair: pair[1]):
             yield config, turn, Measurement.failed(f"{type(error).__name__}: {error}", platform.kind)
 
 
-TOLD = 5  # reasons
+TOP_K = 5  # reasons that are printed
 
 
 def failure_reasons(table: SampleTable) -> pd.Series:
-    """Count failed samples by reason, the most frequent first; reasons that differ in numbers only are one."""
+    """Count failed samples by reason, most frequent first; reasons that differ only in numbers are merged."""
     return table.failures()["failure"].str.replace(r"\d+(\.\d+)?", "#", regex=True).value_counts()
 
 
-def tell_failures(table: SampleTable) -> None:
-    """Print how many samples failed and the most frequent reasons; nothing when none did."""
+def print_failures(table: SampleTable) -> None:
+    """Print how many samples failed and the most frequent reasons; print nothing if none failed."""
     reasons = failure_reasons(table)
     if reasons.empty:
         return
     log.console.print(f"{reasons.sum():,} of {len(table):,} samples failed ({reasons.sum() / len(table):.1%}):")
-    for reason, count in reasons.head(TOLD).items():
+    for reason, count in reasons.head(TOP_K).items():
         log.console.print(f"{count:>9,}  {reason}", markup=False)
-    if len(reasons) > TOLD:
-        log.console.print(f"{reasons[TOLD:].sum():>9,}  for {len(reasons) - TOLD} other reasons")
+    if len(reasons) > TOP_K:
+        log.console.print(f"{reasons[TOP_K:].sum():>9,}  for {len(reasons) - TOP_K} other reasons")
 
 
 def corpus_name(corpus: Corpus) -> str:
-    """Name a kind of corpus as conf/corpus does: SuiteSparseCorpus is "suitesparse"."""
+    """Return the option of conf/corpus that makes a corpus: SuiteSparseCorpus is "suitesparse"."""
     return stored_class_name(corpus).removesuffix("Corpus").lower()
 
 
 def data_folder(data: str, corpus: Corpus) -> Path:
-    """Folder of samples, inputs and statistics: `data` for the real matrices, in it one for every other corpus."""
+    """Return the folder of samples, inputs and statistics: `data` for SuiteSparse, a subfolder for other corpora."""
     name = corpus_name(corpus)
     return Path(data) if name == "suitesparse" else Path(data) / name

@@ -1,6 +1,6 @@
-"""Many independent jobs over processes, under one progress bar; a killed parent leaves no orphans.
+"""Run independent jobs in processes under one progress bar, and reserve processors for timing.
 
-Who may use the processors while something is timed.
+Workers end with their parent, so that a killed run leaves no orphans.
 """
 
 import ctypes
@@ -11,20 +11,21 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from sparloom import log
 from sparloom.files import locked
 
-__all__ = ["alone", "own_processor", "run_in_subprocess", "run_jobs"]
+__all__ = ["claim_processor", "exclusive_timing", "run_in_subprocess", "run_jobs", "run_steps"]
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
-REPORT_SECONDS = 60.0  # between lines of progress where the output is no terminal
+REPORT_SECONDS = 60.0  # between lines of progress if the output is not a terminal
 logger = logging.getLogger(__name__)
 
 
@@ -40,11 +41,11 @@ def run_jobs(
 
     Args:
         jobs: name -> argument, in the order in which they start.
-        weights: expected cost of each job in any unit; the remaining time is foretold from it.
+        weights: expected cost of each job in any unit, for the estimate of the remaining time.
         processes: 1 runs everything in this process, in order.
 
     Raises:
-        Exception: what a job raises, after the jobs under way have ended.
+        Exception: raised by a job; running jobs finish first.
     """
     if processes < 1:
         raise ValueError(f"{processes} processes: at least 1 is needed")
@@ -55,8 +56,30 @@ def run_jobs(
 def run_in_subprocess(
     function: Callable[[Job], Result], jobs: Mapping[str, Job], *, weights: Mapping[str, float], description: str,
 ) -> Iterator[tuple[str, Result]]:
-    """Do as `run_jobs` in one process, in order, but in a fresh one: what it loads and measures is gone with it."""
+    """Run jobs in order, as `run_jobs` does, in one fresh process: nothing that it loads stays in this one."""
     yield from _metered(_parallel(function, jobs, 1), weights, description, count=len(jobs))
+
+
+def run_steps(
+    steps: Sequence[str], function: Callable[[str, Job], str], waiting: Callable[[str], Mapping[str, Job]], *,
+    weight: Callable[[Job], float], level: int = logging.WARNING,
+) -> None:
+    """Run the steps of a benchmark, each in a fresh process, while this machine is locked for timing.
+
+    Args:
+        function: runs a step of a job and returns the reason why that was impossible, or "".
+        waiting: step -> jobs by name that the step has not done.
+        weight: expected cost of a job in any unit.
+        level: log level of these reasons.
+    """
+    with exclusive_timing():
+        for step in steps:
+            jobs = waiting(step)
+            logger.info("%s: %d to do", step, len(jobs))
+            weights = {name: weight(job) for name, job in jobs.items()}
+            for name, reason in run_in_subprocess(partial(function, step), jobs, weights=weights, description=step):
+                if reason:
+                    logger.log(level, "%s is left out: %s", name, reason)
 
 
 def _metered(
@@ -72,7 +95,7 @@ def _metered(
 
 
 class _Meter:
-    """Lines of progress with the remaining time, for output that is no terminal."""
+    """Log lines of progress with the remaining time, for output that is not a terminal."""
 
     def __init__(self, description: str, weights: Mapping[str, float]) -> None:
         self._description, self._weights = description, weights
@@ -112,14 +135,14 @@ def _parallel(
                     yield running.pop(future), future.result()
         except KeyboardInterrupt:
             for worker in multiprocessing.active_children():
-                worker.kill()  # what it was doing is done again next time
+                worker.kill()  # unfinished jobs are repeated by the next run
             raise
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _end_with_parent(parent: int) -> None:
-    """Ask Linux to end this process when its parent dies; a no-op elsewhere. Interrupts are the parent's business."""
+    """Ask Linux to end this process when its parent dies (a no-op elsewhere); the parent handles interrupts."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
@@ -129,14 +152,17 @@ def _end_with_parent(parent: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def alone() -> AbstractContextManager[None]:
-    """Wait until no other run of ours times anything on this machine, and keep the others waiting."""
+def exclusive_timing() -> AbstractContextManager[None]:
+    """Lock this machine for timing: wait for other runs of this user, and make later ones wait."""
     return locked(Path(tempfile.gettempdir()) / f"sparloom-timing-{os.getuid()}.lock")
 
 
 @contextmanager
-def own_processor() -> Iterator[int | None]:
-    """Stay on one processor that no other process of ours has claimed; its number, or None where that cannot be asked.
+def claim_processor() -> Iterator[int | None]:
+    """Pin this process to a processor that no other process of this user has claimed.
+
+    Yields:
+        Number of the processor; None where the system has no affinities.
 
     Raises:
         RuntimeError: every processor is claimed.

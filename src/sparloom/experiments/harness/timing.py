@@ -1,9 +1,4 @@
-"""Cases that are timed one after the other, each on disk as soon as it is done.
-
-Own calls and those of peers timed in turn; peers that fail, or are far from the fastest one, are noted.
-
-How much memory a call needs beside what is there before it.
-"""
+"""Time cases one after the other, each stored as soon as it is done, and candidates in turn; measure peak memory."""
 
 import ctypes
 import gc
@@ -22,7 +17,7 @@ import pandas as pd
 
 from sparloom.errors import Unsupported
 from sparloom.experiments.harness.journal import CaseJournal
-from sparloom.experiments.harness.process_pool import alone, run_jobs
+from sparloom.experiments.harness.process_pool import exclusive_timing, run_jobs
 from sparloom.fusion import pinned
 from sparloom.measure import Measurement, TimingProtocol
 from sparloom.models import retain_memory
@@ -30,7 +25,8 @@ from sparloom.platforms import interleaved
 from sparloom.sparse import MatrixEntry
 
 __all__ = [
-    "give_back", "noted", "peak_bytes", "seconds_of", "side_by_side", "spread_out", "statistics_of", "timed_cases",
+    "evenly_by_size", "note_failure", "peak_bytes", "seconds_of", "side_by_side", "statistics_of", "timed_cases",
+    "trim_memory",
 ]
 
 logger = logging.getLogger(__name__)
@@ -39,7 +35,7 @@ Case = TypeVar("Case")
 
 
 def statistics_of(taken: Measurement) -> dict[str, Any]:
-    """Columns of a timed method: seconds of each repetition, their median and bounds, and whether time was stolen."""
+    """Return the columns of a timed method: seconds of all repetitions, median, P10, P90, and the stolen flag."""
     low, middle, high = np.quantile(taken.seconds, (0.1, 0.5, 0.9))
     return {"median": float(middle), "p10": float(low), "p90": float(high), "stolen": taken.stolen,
             "seconds": list(taken.seconds)}
@@ -49,18 +45,18 @@ def timed_cases(
     rows_of: Callable[[Case], Sequence[Mapping[str, Any]]], planned: Mapping[str, Case], journal: Path, *,
     weights: Mapping[str, float], threads: int,
 ) -> pd.DataFrame:
-    """Do the cases that the journal has not, alone on this machine, and give the rows of all in the order planned.
+    """Run the cases that are missing from the journal and return the rows of all cases in the planned order.
 
     Args:
-        journal: file of what is under way; the caller removes it when its run is complete.
+        journal: file of finished cases; the caller removes it when its run is complete.
         weights: expected cost of each case in any unit.
-        threads: that are pinned.
+        threads: number of threads to pin.
     """
     retain_memory()
     done = CaseJournal(journal)
     waiting = {key: case for key, case in planned.items() if key not in done.rows()}
     logger.info("%d of %d cases to do", len(waiting), len(planned))
-    with alone(), pinned(threads):
+    with exclusive_timing(), pinned(threads):
         for key, rows in run_jobs(rows_of, waiting, weights={key: weights[key] for key in waiting}, processes=1,
                                   description="cases"):
             done.append(key, rows)
@@ -73,11 +69,11 @@ FAILURES = (Unsupported, AssertionError, MemoryError, RuntimeError, ValueError)
 
 
 @contextmanager
-def noted(name: str, failed: dict[str, str]) -> Iterator[None]:
-    """Note that a peer fails: that it is not here, is wrong, has no memory, or whatever else its library says.
+def note_failure(name: str, failed: dict[str, str]) -> Iterator[None]:
+    """Record the exception of a baseline: it is not installed, wrong, out of memory, or its library refuses.
 
     Args:
-        failed: peer -> why.
+        failed: baseline -> reason.
     """
     try:
         yield
@@ -89,22 +85,22 @@ def side_by_side(
     own: Mapping[str, Call], peers: Mapping[str, Call], failed: dict[str, str], timing: TimingProtocol, *,
     threads: int, serial: Collection[str] = (),
 ) -> dict[str, Measurement]:
-    """Time calls that have run before in turn.
+    """Time warmed-up calls in turn.
 
-    A peer that takes over `timing.slow_factor` times as long as the fastest one, twice, is not among them: the less of
-    these two runs is its measurement. So no peer that could be the best of a case is timed otherwise than we are.
+    A baseline that twice takes more than `timing.slow_factor` times as long as the fastest baseline is left out; the
+    faster of these two runs is its measurement. Baselines that could be the best are timed exactly as our calls are.
 
     Args:
-        failed: peer -> why, to which those are added that fail now.
-        threads, serial: as of `interleaved`.
+        failed: baseline -> reason; failures of this function are added.
+        threads, serial: see `interleaved`.
     """
     looks: dict[str, float] = {}
     for name, call in peers.items():
-        with noted(name, failed):
+        with note_failure(name, failed):
             looks[name] = seconds_of(call)
     limit, once = timing.slow_factor * min(looks.values(), default=math.inf), {}
     for name in [name for name, seconds in looks.items() if seconds > limit]:
-        with noted(name, failed):
+        with note_failure(name, failed):
             looks[name] = min(looks[name], seconds_of(peers[name]))
             if looks[name] > limit:
                 once[name] = Measurement((looks[name],), "wall")
@@ -114,7 +110,7 @@ def side_by_side(
 
 
 def seconds_of(call: Call) -> float:
-    """Time one run."""
+    """Return the wall seconds of one run."""
     start = time.perf_counter()
     call()
     return time.perf_counter() - start
@@ -122,21 +118,21 @@ def seconds_of(call: Call) -> float:
 
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 FORGET_PEAK = "5"  # see man 5 proc
-RUNS = 3  # other threads, and the system when it is short of memory, give pages back meanwhile
+RUNS = 3  # other threads, and a system short of memory, may release pages meanwhile
 
 
 def peak_bytes(call: Callable[[], Any], forget: Callable[[], None] = lambda: None) -> int:
-    """Run a call three times; bytes of memory at its peak less before, the median.
+    """Measure the peak memory of a call above the memory in use before it: bytes, median of three runs.
 
     Args:
-        forget: gives back memory that the call would otherwise have at hand.
+        forget: releases memory that the call would otherwise reuse.
 
     Raises:
-        Unsupported: the system does not count.
+        Unsupported: the system does not report peaks.
     """
     gc.collect()
     frozen = gc.get_freeze_count()
-    gc.freeze()  # what lives already is not looked through again, a quarter of a second each time
+    gc.freeze()  # collections skip existing objects, which take a quarter of a second each time
     try:
         return int(statistics.median(_one_peak(call, forget) for _ in range(RUNS)))
     finally:
@@ -144,11 +140,11 @@ def peak_bytes(call: Callable[[], Any], forget: Callable[[], None] = lambda: Non
             gc.unfreeze()
 
 
-def give_back() -> None:
-    """Give the system what was freed, so that it serves nobody here any more.
+def trim_memory() -> None:
+    """Return freed memory to the system.
 
     Raises:
-        Unsupported: the C library has no such call.
+        Unsupported: the C library has no malloc_trim.
     """
     gc.collect()
     try:
@@ -159,7 +155,7 @@ def give_back() -> None:
 
 def _one_peak(call: Callable[[], Any], forget: Callable[[], None]) -> int:
     forget()
-    give_back()
+    trim_memory()
     try:
         CLEAR.write_text(FORGET_PEAK, encoding="ascii")
     except OSError as error:
@@ -176,9 +172,9 @@ def _kibibytes(name: str) -> int:
     raise Unsupported(f"{STATUS} has no {name}")
 
 
-def spread_out(entries: Sequence[MatrixEntry], count: int | None) -> Sequence[MatrixEntry]:
-    """Choose at most so many, evenly over their nonzeros; all for None."""
+def evenly_by_size(entries: Sequence[MatrixEntry], count: int | None) -> Sequence[MatrixEntry]:
+    """Choose at most `count` matrices, evenly over their numbers of nonzeros; None: all."""
     if count is None or count >= len(entries):
         return entries
     ordered = sorted(entries, key=lambda entry: (entry.nnz, entry.name))
-    return [ordered[place] for place in np.linspace(0, len(ordered) - 1, count).round().astype(int)]
+    return [ordered[index] for index in np.linspace(0, len(ordered) - 1, count).round().astype(int)]

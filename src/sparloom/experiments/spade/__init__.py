@@ -5,17 +5,13 @@ simulator (its speed, its two levels, the sensitivity to constants that no paper
 
 from sparloom.ondemand import on_demand
 
-_HOMES = {
-    "BenchSimulator": "simulator",
-    "CheckSpadeSigns": "simulator",
-    "DesignSeconds": "explore_designs",
-    "ExploreDesigns": "explore_designs",
-    "SpadeSensitivity": "simulator",
-    "ValidateSimulator": "simulator",
-    "judged": "simulator",
-    "sensitivity": "simulator",
+_NAMES = {
+    "simulator": (
+        "BenchSimulator", "CheckSpadeSigns", "SpadeSensitivity", "ValidateSimulator", "judge_signs", "sensitivity"),
+    "explore_designs": ("DesignSeconds", "ExploreDesigns"),
 }
 
-__all__ = sorted(_HOMES)
+__all__ = sorted(name for names in _NAMES.values() for name in names)
 
-__getattr__, __dir__ = on_demand(__name__, {name: f"{__name__}.{home}" for name, home in _HOMES.items()})
+__getattr__, __dir__ = on_demand(
+    __name__, {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names})

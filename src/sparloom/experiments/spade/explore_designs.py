@@ -1,6 +1,6 @@
-"""Simulated seconds by matrix and machine, kept on disk: a killed run goes on where it was.
+"""Explore designs of the SPADE accelerator: the value of each with default and with chosen configurations.
 
-Explore designs of the SPADE accelerator: what each is worth with default programs, and with chosen ones.
+`DesignSeconds` stores simulated seconds by matrix and machine, so that an interrupted run continues.
 """
 
 import logging
@@ -37,13 +37,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class DesignSeconds:
-    """Asks the simulator, level T1, for what no file has; one file per matrix and machine.
+    """Cache simulated seconds (level T1), one file per matrix and machine.
 
-    A file is found by the operation, the width, all parameters of the machine, the version of the simulator, and the
-    content of the pattern.
+    The path of a file depends on the operation, the width, all parameters of the machine, the version of the simulator
+    and the content of the pattern.
 
     Args:
-        folder: of the files.
+        folder: folder of the files.
         op: name of the operation.
         width: columns of the dense operands.
     """
@@ -53,20 +53,20 @@ class DesignSeconds:
     width: int
 
     def of(self, pattern: Pattern, configs: Sequence[Config], machines: Sequence["Machine"]) -> np.ndarray:
-        """Seconds of each configuration on each machine, (machines, configs)."""
+        """Return seconds of each configuration on each machine, (machines, configs); simulate what is missing."""
         from sparloom.platforms.spade import simulate_many
 
         paths = [self._path(pattern, machine) for machine in machines]
         known = [_read(path) for path in paths]
         lacking = [tuple(config for config in configs if config.key not in found) for found in known]
         for missing in dict.fromkeys(lack for lack in lacking if lack):
-            places = [place for place, lack in enumerate(lacking) if lack == missing]
+            indices = [index for index, lack in enumerate(lacking) if lack == missing]
             times = simulate_many(pattern, self.op, width=self.width, configs=missing,
-                                  machines=[machines[place] for place in places])
-            for place, row in zip(places, times, strict=True):
+                                  machines=[machines[index] for index in indices])
+            for index, row in zip(indices, times, strict=True):
                 fresh = {config.key: float(value) for config, value in zip(missing, row, strict=True)}
-                known[place] = {**known[place], **fresh}
-                write_json(paths[place], known[place])
+                known[index] = {**known[index], **fresh}
+                write_json(paths[index], known[index])
         return np.array([[found[config.key] for config in configs] for found in known])
 
     def _path(self, pattern: Pattern, machine: "Machine") -> Path:
@@ -89,27 +89,27 @@ def _read(path: Path) -> Mapping[str, float]:
 
 @dataclass(frozen=True)
 class ExploreDesigns:
-    """Simulate all configurations of a few matrices on every machine of a grid, and choose each one's program.
+    """Simulate all configurations of a few matrices on every machine of a grid, and choose programs for each.
 
-    Four choices: the default; by a model that learned on the target alone, from stored samples ("transferred"); by one
-    that learned on the machine itself, from a few labels simulated there ("learned"); the best of all ("optimum").
-    Limit: what models read of a walk counts the lanes of 32 elements (`WALKS`), also where the machine has others.
+    Four choices: the default; that of a model fitted to stored samples of the target ("transferred"); that of a model
+    fitted to a few labels simulated on the machine itself ("learned"); the best of all ("optimum").
+    Limit: walk features count the lanes of 32 elements (`WALKS`), also for machines with other numbers.
 
     Args:
-        target: the baseline; every other machine differs from it in the parameters of the grid only. Level T1.
-        samples: of the target.
-        selection: of the labels that the transferred model learns from.
-        model: what learns, both times.
+        target: the baseline, at level T1; other machines differ from it in the parameters of the grid only.
+        samples: samples of the target.
+        selection: labels of the transferred model.
+        model: model of both choices.
         grid: parameter of the machine -> values, low before high.
         prices: arguments of `Prices`, the proxy of cost.
-        role: of the matrices that judge; "test" is for results only.
-        matrices: how many of them, chosen evenly over row bins and density.
+        role: role of the judged matrices; "test" is for results only.
+        matrices: number of judged matrices, chosen evenly over row bins and density.
         nonzeros: larger matrices are left out.
-        own_matrices, own_configs: train matrices and labels of each, on every machine, of the learned models.
-        seeds: of drawn labels and of learning.
+        own_matrices, own_configs: training matrices of the learned models, and labels of each on every machine.
+        seeds: seeds of drawn labels and of fitting.
         jobs: processes that simulate, one matrix each.
-        kept: folder of simulated seconds, which are not simulated twice.
-        seed: of the choice of the matrices that judge.
+        kept: folder in which simulated seconds are cached.
+        seed: seed of the choice of the judged matrices.
     """
 
     op: Op
@@ -132,7 +132,7 @@ class ExploreDesigns:
     seed: int
 
     def run(self, out: Path) -> Mapping[str, float]:
-        """Write per_matrix.parquet, designs.parquet and split.json, print and draw the designs; returns numbers."""
+        """Write per_matrix.parquet, designs.parquet and split.json; print and draw the designs; return metrics."""
         began = time.monotonic()
         if self.role == "train":
             raise ValueError("task.role=train: models learn from train matrices, so validation or test ones must judge")
@@ -172,14 +172,14 @@ class ExploreDesigns:
         return list(self.target.space(self.op))
 
     def costs(self) -> dict[str, float]:
-        """Cost of every design, relative to the baseline."""
+        """Return the cost of every design, relative to the baseline."""
         from sparloom.platforms.spade import Prices
 
         prices = Prices(**self.prices)
         return {name: prices.of(machine) / prices.of(self.target.machine) for name, machine in self.machines.items()}
 
     def simulate(self, job: tuple[str, Sequence[Config]]) -> np.ndarray:
-        """Seconds of one matrix, (machines, configs)."""
+        """Return the seconds of one matrix, (machines, configs)."""
         name, configs = job
         kept = DesignSeconds(Path(self.kept), self.op.name, self.width)
         return kept.of(self.corpus.load(name).pattern, configs, list(self.machines.values()))
@@ -190,11 +190,11 @@ class ExploreDesigns:
         return list(stratified_choice(entries, count, seed=seed))
 
     def _draw(self, seed: int) -> dict[str, list[Config]]:
-        """Configurations of every train matrix that are labelled on all machines, spread as by selection=spread."""
+        """Draw the configurations that are labelled on all machines, for every training matrix, as selection=spread."""
         spread, taken = Spread(matrices=self.own_matrices, configs_per_matrix=self.own_configs), Counter[str]()
         keys, drawn = [config.key for config in self.configs], {}
-        for place, name in enumerate(self._chosen("train", self.own_matrices, seed)):
-            chosen = spread.configs(keys, taken, np.random.default_rng([seed, place]))
+        for number, name in enumerate(self._chosen("train", self.own_matrices, seed)):
+            chosen = spread.configs(keys, taken, np.random.default_rng([seed, number]))
             drawn[name] = [self.configs[index] for index in chosen]
             taken.update(config.key for config in drawn[name])
         return drawn
@@ -202,7 +202,7 @@ class ExploreDesigns:
     def _simulated(
         self, judged: Mapping[str, list[Config]], drawn: Mapping[int, Mapping[str, list[Config]]]
     ) -> dict[str, pd.DataFrame]:
-        """Simulate what is asked for: matrix -> seconds, one row per design, one column per configuration."""
+        """Simulate: matrix -> seconds, one row per design, one column per configuration."""
         asked: dict[str, dict[Config, None]] = {name: dict.fromkeys(configs) for name, configs in judged.items()}
         for draws in drawn.values():
             for name, configs in draws.items():
@@ -215,7 +215,7 @@ class ExploreDesigns:
                 for name, times in found}
 
     def _fixed(self, judged: Sequence[str], seconds: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-        """Rows of the default and of the optimum."""
+        """Return rows of the default and of the optimum."""
         default, rows = self.target.space(self.op).default().key, []
         for name in judged:
             for design, times in seconds[name].iterrows():
@@ -228,7 +228,7 @@ class ExploreDesigns:
         self, judged: Sequence[str], drawn: Mapping[int, Mapping[str, list[Config]]],
         seconds: Mapping[str, pd.DataFrame],
     ) -> list[pd.DataFrame]:
-        """Rows of the two models, one frame per seed."""
+        """Return rows of the two models, one frame per seed."""
         study = EvaluationData(self.target, self.op, self.samples, self.role)
         names = dict.fromkeys([*judged, *(name for draws in drawn.values() for name in draws)])
         views = {name: MatrixFeatures.from_pattern(self.corpus.load(name).pattern, name) for name in names}
@@ -253,13 +253,13 @@ class ExploreDesigns:
         return {name: self.configs[int(model.score(views[name], self.configs).argmin())].key for name in names}
 
     def _parameters(self) -> pd.DataFrame:
-        """Values of the grid by design."""
+        """Return values of the grid by design."""
         values = {name: [getattr(machine, name) for machine in self.machines.values()] for name in self.grid}
         return pd.DataFrame({"design": list(self.machines), **values})
 
 
 def _labels(drawn: Mapping[str, list[Config]], seconds: Mapping[str, pd.DataFrame], design: str) -> pd.DataFrame:
-    """As `SampleTable.labels`; simulated seconds have no spread."""
+    """Return labels as `SampleTable.labels`; simulated seconds have no spread."""
     rows = [{"matrix": name, "config": config.key, "seconds": seconds[name].at[design, config.key], "spread": 0.0}
             for name, configs in drawn.items() for config in configs]
     return pd.DataFrame(rows)

@@ -1,11 +1,4 @@
-"""How fast the simulator makes labels, on one core, and whether it repeats itself bit by bit.
-
-The fast level of the simulator against the slow one that follows every line.
-
-What the constants of the simulator that no paper states decide: each by itself, at a low and a high value.
-
-What the options of SPADE do on generated stand-ins, against the tables of its paper.
-"""
+"""Check the SPADE simulator: its speed, its fast level against the exact one, its sensitivity and published effects."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -30,17 +23,17 @@ if TYPE_CHECKING:
     from sparloom.platforms.spade import Machine
 
 __all__ = [
-    "BASELINE", "BenchSimulator", "CheckSpadeSigns", "SpadeSensitivity", "ValidateSimulator", "judged",
+    "BASELINE", "BenchSimulator", "CheckSpadeSigns", "SpadeSensitivity", "ValidateSimulator", "judge_signs",
     "sensitivity",
 ]
 
 
 @dataclass(frozen=True)
 class BenchSimulator:
-    """Simulate all configurations of all operations twice on the largest matrices of a corpus.
+    """Time the simulator on one core: all configurations of all operations, twice, on the largest matrices.
 
     Args:
-        matrices: how many, the largest by nonzeros.
+        matrices: number of matrices, the largest by nonzeros.
     """
 
     ops: Sequence[Op]
@@ -51,7 +44,7 @@ class BenchSimulator:
     width: int
 
     def run(self, out: Path) -> Mapping[str, float]:
-        """Time in processor seconds, since others may use the machine; returns seconds per million nonzeros."""
+        """Return processor seconds per million nonzeros, and whether both runs agree bit by bit."""
         largest = sorted(self.corpus.entries(), key=lambda entry: -entry.nnz)[:self.matrices]
         costs, equal, points = [], True, 0
         for entry in largest:
@@ -81,13 +74,13 @@ SAMPLES = ("fast", "reference", "fast_lines", "reference_lines")
 
 @dataclass(frozen=True)
 class ValidateSimulator:
-    """Simulate the same configurations on both levels and compare times, orders and DRAM traffic.
+    """Compare the fast level of the simulator with the exact one that follows every line: times, orders, traffic.
 
     Args:
-        target: the machine; its own level does not matter.
-        configs: how many of the 64 stratified configurations per matrix, evenly spread.
-        matrices: how many, evenly spread over the corpus; those above `nonzeros` are left out.
-        jobs: processes.
+        target: the machine; its level is ignored.
+        configs: number of the 64 stratified configurations per matrix, evenly spread.
+        matrices: number of matrices, evenly spread over the corpus; those above `nonzeros` are left out.
+        jobs: number of processes.
     """
 
     ops: Sequence[Op]
@@ -100,9 +93,9 @@ class ValidateSimulator:
     jobs: int
 
     def run(self, out: Path) -> Mapping[str, float]:
-        """Write samples.parquet and per_matrix.parquet; returns errors, rank correlations, differences in traffic."""
+        """Write samples.parquet and per_matrix.parquet; return errors, rank correlations and traffic differences."""
         entries = [entry for entry in self.corpus.entries() if entry.nnz <= self.nonzeros]
-        chosen = [entries[place] for place in _spread(len(entries), self.matrices)]
+        chosen = [entries[index] for index in _spread(len(entries), self.matrices)]
         weights = {entry.name: float(entry.nnz) for entry in chosen}
         found = dict(run_jobs(self.simulate, {name: name for name in weights}, weights=weights, processes=self.jobs,
                               description="both levels"))
@@ -128,14 +121,14 @@ class ValidateSimulator:
         return metrics
 
     def simulate(self, name: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """One matrix: a row per operation and configuration as `Pair`, and a row per operation as `Agreement`."""
+        """Simulate one matrix: a row per operation and configuration, and a row per operation as `Agreement`."""
         from sparloom.platforms.spade import Agreement, both_levels, stratified
 
         pattern = self.corpus.load(name).pattern
         samples, table = [], []
         for op in self.ops:
             space = stratified(self.target.space(op))
-            drawn = [space[place] for place in _spread(len(space), self.configs)]
+            drawn = [space[index] for index in _spread(len(space), self.configs)]
             pairs = both_levels(pattern, op.name, width=self.width, configs=drawn, machine=self.target.machine)
             head = {"op": op.name, "matrix": name}
             samples += [head | {"config": pair.config.key} | {key: getattr(pair, key) for key in SAMPLES}
@@ -145,25 +138,25 @@ class ValidateSimulator:
 
 
 def _spread(available: int, wanted: int) -> np.ndarray:
-    """Places of `wanted` things, or of all there are, from the first to the last."""
+    """Return `wanted` indices below `available`, or all of them, from the first to the last."""
     return np.unique(np.linspace(0, max(0, available - 1), min(available, wanted)).round().astype(int))
 
 
-BASELINE = "baseline"  # the machine as it is
+BASELINE = "baseline"  # the unchanged machine
 
 
 @dataclass(frozen=True)
 class SpadeSensitivity:
-    """Simulate all configurations on machines that differ from the target in one constant each.
+    """Measure how much results depend on constants that no paper states: vary one at a time.
 
     Args:
-        target: the machine as it is; simulated at level T1.
-        varied: constant -> other values of it, low before high.
-        role: of the matrices; "test" is for results only.
-        matrices: how many, chosen evenly over row bins and sparsity.
+        target: the unchanged machine; simulated at level T1.
+        varied: constant -> other values, low before high.
+        role: role of the matrices; "test" is for results only.
+        matrices: number of matrices, chosen evenly over row bins and sparsity.
         nonzeros: larger matrices are left out.
         jobs: processes, one matrix each.
-        seed: of the choice of matrices.
+        seed: seed of the choice of matrices.
     """
 
     ops: Sequence[Op]
@@ -178,7 +171,7 @@ class SpadeSensitivity:
     seed: int
 
     def run(self, out: Path) -> Mapping[str, float]:
-        """Write per_matrix.parquet and sensitivity.parquet, print and draw the latter; returns its numbers."""
+        """Write per_matrix.parquet and sensitivity.parquet; print and draw the latter; return its numbers."""
         self.machines()
         roles = self.corpus.split()
         entries = {entry.name: entry for entry in self.corpus.entries()
@@ -197,10 +190,10 @@ class SpadeSensitivity:
         return {"matrices": len(chosen)} | _metrics(table)
 
     def machines(self) -> dict[tuple[str, str], "Machine"]:
-        """The machine as it is, and one for every other value: (constant, value) -> machine.
+        """Build the unchanged machine and one for every other value: (constant, value) -> machine.
 
         Raises:
-            ValueError: there is no such constant, or the machine would be impossible.
+            ValueError: a constant does not exist, or a machine would be impossible.
         """
         base = self.target.machine
         unknown = sorted(set(self.varied) - {field.name for field in fields(base)})
@@ -216,11 +209,11 @@ class SpadeSensitivity:
         return made
 
     def simulate(self, name: str) -> pd.DataFrame:
-        """One matrix: a row per operation and machine.
+        """Simulate one matrix: a row per operation and machine.
 
         Returns:
             Columns op, matrix, nnz, constant, value; optimum: default over best seconds on this machine; kept: best
-            seconds over those of the configuration that is best on the machine as it is; tau: Kendall tau between the
+            seconds over those of the configuration that is best on the unchanged machine; tau: Kendall tau between the
             seconds of all configurations on both.
         """
         from sparloom.platforms.spade import simulate_ops
@@ -240,7 +233,7 @@ class SpadeSensitivity:
 
 
 def sensitivity(frame: pd.DataFrame) -> pd.DataFrame:
-    """Reduce rows of matrices to one per operation and machine.
+    """Reduce rows of matrices to one row per operation and machine.
 
     Returns:
         Columns op, constant, value; optimum and kept, geometric means; tau, the median; kept_least and tau_least.
@@ -253,7 +246,7 @@ def sensitivity(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _metrics(table: pd.DataFrame) -> dict[str, float]:
-    """Flat: `<op>/<constant>=<value>/<number>`, and of the machine as it is `<op>/optimum`."""
+    """Name metrics `<op>/<constant>=<value>/<number>`, and `<op>/optimum` for the unchanged machine."""
     metrics: dict[str, float] = {}
     for row in table.to_dict(orient="records"):
         if row["constant"] == BASELINE:
@@ -274,16 +267,17 @@ def _shown(table: pd.DataFrame, title: str) -> Table:
     return shown
 
 
-BAND = 5.0            # percent; a smaller effect has no sign, as in summarise_samples
+BAND = 5.0            # percent; smaller effects have no sign, as in SummariseSamples
 BASE = "256 x all"    # the tile that effects of other tiles are relative to
 
 
 @dataclass(frozen=True)
 class CheckSpadeSigns:
-    """Simulate the options of ISCA'23 table 3 on stand-ins at 1/factor of the size and compare with the paper.
+    """Simulate the options of ISCA'23 table 3 on generated stand-ins and compare signs with the paper.
 
     Args:
         target: the machine of the paper; it is scaled down with the matrices.
+        factor: divisor of the size of the matrices.
         matrices: names of ISCA'23 table 4.
         jobs: processes, one matrix each.
     """
@@ -295,11 +289,11 @@ class CheckSpadeSigns:
     jobs: int
 
     def run(self, out: Path) -> Mapping[str, float]:
-        """Write signs.parquet; returns for each table how many signs agree, differ by a tie, and are opposite."""
+        """Write signs.parquet; return for each table how many signs agree, are a tie on one side, are opposite."""
         jobs = {name: name for name in self.matrices}
         found = dict(run_jobs(self.simulate, jobs, weights=dict.fromkeys(jobs, 1.0), processes=self.jobs,
                               description="stand-ins"))
-        frame = judged(pd.concat([found[name] for name in self.matrices], ignore_index=True))
+        frame = judge_signs(pd.concat([found[name] for name in self.matrices], ignore_index=True))
         write_frame(out / "signs.parquet", frame)
         metrics: dict[str, float] = {"factor": self.factor}
         for table, rows in frame[frame["verdict"] != "base"].groupby("table", sort=False):
@@ -311,19 +305,19 @@ class CheckSpadeSigns:
         return metrics
 
     def simulate(self, name: str) -> pd.DataFrame:
-        """Published numbers and ours for one matrix: columns as the fields of `PublishedEffect`."""
+        """Simulate one matrix: published numbers and ours, columns as the fields of `PublishedEffect`."""
         from sparloom.platforms.spade import effect_records
 
         return pd.DataFrame(effect_records(
             self.target.machine, factor=self.factor, matrices=[name], widths=self.widths))
 
 
-def judged(frame: pd.DataFrame) -> pd.DataFrame:
+def judge_signs(frame: pd.DataFrame) -> pd.DataFrame:
     """Add effects in percent of time (of speedup for "gain") and a verdict on their signs.
 
     Returns:
-        The frame with paper_effect, our_effect and verdict: "agree", both effects have one sign or are both within
-        5 %; "tie", one is within 5 % and the other is not; "opposite"; "base", the tile that the others refer to.
+        The frame with paper_effect, our_effect and verdict: "agree" (both have the same sign or are within 5 %), "tie"
+        (only one is within 5 %), "opposite", or "base" (the reference tile).
     """
     made = frame.copy()
     keys = ["table", "matrix", "op", "width"]

@@ -5,16 +5,14 @@ collect_gemm, evaluation (what models learn from and are judged by), fit_trees, 
 
 from sparloom.ondemand import on_demand
 
-_HOMES = {
-    "CheckLearnings": "check_learnings",
-    "CollectGemm": "collect_gemm",
-    "Distillation": "fit_trees",
-    "FitTrees": "fit_trees",
-    "chosen": "evaluation",
-    "gemm_subject": "evaluation",
-    "sparse_subject": "evaluation",
+_NAMES = {
+    "collect_gemm": ("CollectGemm",),
+    "evaluation": ("best_configs", "gemm_subject", "sparse_subject"),
+    "fit_trees": ("Distillation", "FitTrees"),
+    "check_learnings": ("CheckLearnings",),
 }
 
-__all__ = sorted(_HOMES)
+__all__ = sorted(name for names in _NAMES.values() for name in names)
 
-__getattr__, __dir__ = on_demand(__name__, {name: f"{__name__}.{home}" for name, home in _HOMES.items()})
+__getattr__, __dir__ = on_demand(
+    __name__, {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names})

@@ -1,9 +1,4 @@
-"""Variants of training a performance model, whose choices are compared to test a learning.
-
-Do the kernels compute products of matrix and vector, and of vectors? N = 1 and K = 1, every configuration.
-
-What the CK Tile authors learned about trees, put to the test on our GEMM samples.
-"""
+"""Test what the CK Tile authors learned about trees on our GEMM samples."""
 
 import logging
 import time
@@ -20,7 +15,7 @@ from jaxtyping import Float
 
 from sparloom import log
 from sparloom.data import SampleSource, write_frame
-from sparloom.experiments.trees.evaluation import TreeSubject, chosen, gemm_subject
+from sparloom.experiments.trees.evaluation import TreeSubject, best_configs, gemm_subject
 from sparloom.models.performance import (
     BoostingConfig,
     Grid,
@@ -42,19 +37,19 @@ if TYPE_CHECKING:
 __all__ = ["CheckLearnings", "TrainingVariants", "degenerate_results"]
 
 TrainingVariant = tuple[str, Float[np.ndarray, "problems configs"]]
-"""Name and scores out of fold, low = fast."""
+"""Name and out-of-fold scores, low = fast."""
 
 
 @dataclass(frozen=True)
 class TrainingVariants:
-    """All variants on the same folds.
+    """Train all variants of the performance model on the same folds.
 
     Args:
-        growth: of everything but the two sizes.
-        small, big: growths of the source's two models; all their trees are grown.
-        mining: of hard examples.
-        share: of the training problems, where there are fewer.
-        more_trees: that a model on fewer problems gets when it sees all.
+        growth: settings of all variants but the two sizes.
+        small, big: settings of the two models of the source, without early stopping.
+        mining: settings of hard-example mining.
+        share: share of the training problems in variants with fewer problems.
+        more_trees: trees that a model on fewer problems adds when it sees all problems.
     """
 
     subject: TreeSubject
@@ -76,17 +71,17 @@ class TrainingVariants:
 
     @cached_property
     def members(self) -> list[lightgbm.Booster]:
-        """Of the model on log1p throughput, one per fold."""
+        """Boosters of the model on log1p throughput, one per fold."""
         return cross_fit(self.grid, self.growth, self._fold)
 
     @cached_property
     def fixed(self) -> BoostingConfig:
-        """As many trees as the model has, for variants that are not stopped early."""
+        """Settings with as many trees as the model has, for variants without early stopping."""
         return self.growth.with_trees(int(np.median([member.num_trees() for member in self.members])))
 
     @cached_property
     def grid(self) -> Grid:
-        """What the members read and learn."""
+        """Features and targets of the members."""
         return self._scaled("log1p")
 
     @cached_property
@@ -107,7 +102,7 @@ class TrainingVariants:
             yield scale, self._scores(grid, cross_fit(grid, self.growth, self._fold), self._fold)
 
     def _random_rows(self) -> Iterator[TrainingVariant]:
-        """Folds of single rows: a model knows other configurations of the problem that it is scored on."""
+        """Yield the variant with folds of single rows, which has seen other configurations of the scored problem."""
         folds = np.random.default_rng(self.growth.seed).integers(self.folds, size=self.grid.targets.shape)
         yield "random_rows", self._scores(self.grid, cross_fit(self.grid, self.growth, folds), folds)
 
@@ -116,11 +111,11 @@ class TrainingVariants:
             yield name, self._scores(self.grid, train_per_fold(self.grid, growth, self._fold), self._fold)
 
     def _mined(self) -> Iterator[TrainingVariant]:
-        """The first round, in which all problems weigh the same, is the model with a fixed number of trees."""
+        """Yield the rounds of mining; the first round, with equal weights, is the model of fixed size."""
         reached = efficiencies(self.subject.measured.seconds)
 
         def judge(learned: np.ndarray) -> np.ndarray:
-            return reached[np.arange(len(reached)), chosen(self.subject, -learned)]
+            return reached[np.arange(len(reached)), best_configs(self.subject, -learned)]
 
         rounds = mine_hard_examples(self.grid, self.fixed, self._fold, mining=self.mining, judge=judge)
         for turn, learned in enumerate(rounds):
@@ -152,7 +147,7 @@ SHAPES = tuple(GemmShape(*sizes) for sizes in (
 
 
 def degenerate_results(platform: "CpuKernels", op: GEMM) -> tuple[int, int]:
-    """Run every configuration on small degenerate shapes; returns how many results are right, and of how many."""
+    """Run every configuration on small degenerate shapes; return how many results are right, and how many ran."""
     right = asked = 0
     for shape in SHAPES:
         operands = op.operands(shape, seed=0)
@@ -179,10 +174,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class CheckLearnings:
-    """Train every variant that a learning speaks of, on the same folds, and compare their choices.
+    """Train every variant that a learning mentions on the same folds, and compare their choices.
 
     Args:
-        growth, small, big, folds, mining, share, more_trees: see `TreeArms`.
+        growth, small, big, folds, mining, share, more_trees: see `TrainingVariants`.
     """
 
     gemm: GEMM
@@ -203,15 +198,15 @@ class CheckLearnings:
         began = time.monotonic()
         whole = gemm_subject(self.samples, self.gemm_platform, self.gemm, judging=self.judging_sweep)
         subject = whole.take(~whole.unasked)
-        arms = TrainingVariants(subject, growth=self.growth, small=self.small, big=self.big, folds=self.folds,
+        variants = TrainingVariants(subject, growth=self.growth, small=self.small, big=self.big, folds=self.folds,
                         mining=self.mining, share=self.share, more_trees=self.more_trees)
         frames = []
-        for method, scores in arms:
-            frames.append(subject.scene.judged(method, chosen(subject, scores)))
+        for method, scores in variants:
+            frames.append(subject.scene.judged(method, best_configs(subject, scores)))
             logger.info("%s: mean efficiency %.4f; %.0f s", method, frames[-1]["efficiency"].mean(),
                         time.monotonic() - began)
         rows = pd.concat(frames, ignore_index=True)
-        learnings = [*self._compared(rows), self._degenerate(), self._splits(arms)]
+        learnings = [*self._compared(rows), self._degenerate(), self._splits(variants)]
         learnings.sort(key=lambda test: test.number)
         table = pd.DataFrame([asdict(test) | {"verdict": test.verdict} for test in learnings])
         for name, frame in (("per_problem", rows), ("learnings", table)):
@@ -221,7 +216,7 @@ class CheckLearnings:
         return _metrics(rows, learnings) | {"problems": len(subject), "seconds": time.monotonic() - began}
 
     def _compared(self, rows: pd.DataFrame) -> list[Learning]:
-        """Learnings that compare choices."""
+        """Test the learnings that compare choices."""
         last = f"mined_{self.mining.rounds}"
         one_row = rows[rows["slice"] == "m1"]
 
@@ -253,7 +248,7 @@ class CheckLearnings:
         ]
 
     def _degenerate(self) -> Learning:
-        """Share of results that are wrong less the share that are right; bounds by the rule of succession."""
+        """Share of wrong results minus share of right results; bounds by the rule of succession."""
         right, asked = degenerate_results(self.gemm_platform, self.gemm)
         draws = np.random.default_rng(self.seed).beta(asked - right + 1, right + 1, 20_000)
         low, high = np.quantile(2 * draws - 1, [0.025, 0.975])
@@ -261,12 +256,12 @@ class CheckLearnings:
         return Learning(6, "wrong_over_right", CLAIMS[6], f"wrong less right of {asked} results",
                         value, min(value, float(low)), max(value, float(high)))
 
-    def _splits(self, arms: TrainingVariants) -> Learning:
-        """How far above the other features M, N and K stand in the order of splits, as a share of all places."""
-        names = arms.grid.names
+    def _splits(self, variants: TrainingVariants) -> Learning:
+        """Lead of M, N and K over the other features in the ranking by splits, as a share of all ranks."""
+        names = variants.grid.names
         own = np.array([name in DIMENSIONS for name in names])
         leads = []
-        for member in arms.members:
+        for member in variants.members:
             rank = np.argsort(np.argsort(member.feature_importance("split"))) / (len(names) - 1)
             leads.append(rank[own].mean() - rank[~own].mean())
         measure = f"place of M, N, K by splits, range over {len(leads)} models"

@@ -1,4 +1,4 @@
-"""Collect samples of dense GEMM: shapes x configurations, in sweeps that lie apart in time."""
+"""Collect samples of dense GEMM: shapes x configurations, in sweeps at different times."""
 
 import hashlib
 import logging
@@ -10,9 +10,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sparloom.baselines import PRESET, vendor_rivals
+from sparloom.baselines import VENDOR, vendor_gemms
 from sparloom.data import Journal, Sample, compact
-from sparloom.experiments.harness import Resumed, alone, commit, conditions_of, own_processor, run_jobs, tell_failures
+from sparloom.experiments.harness import (
+    Resumed,
+    claim_processor,
+    commit,
+    conditions_of,
+    exclusive_timing,
+    print_failures,
+    run_jobs,
+)
 from sparloom.measure import TimingProtocol, describe_machine
 from sparloom.ops import GEMM, GemmShape, GemmShapes
 
@@ -22,14 +30,14 @@ if TYPE_CHECKING:
 __all__ = ["CollectGemm"]
 
 OP = GEMM()
-WRONG = "wrong result"  # as failures begin that are no refusals
-SMALL_FLOPS = 10_000_000  # below it the rate of collection is reported on its own
+WRONG = "wrong result"  # prefix of failures that are not refusals
+SMALL_FLOPS = 10_000_000  # smaller shapes have a collection rate of their own
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Shapes that are measured by equally many processes at a time."""
+    """Shapes that are measured by the same number of processes."""
 
     name: str
     shapes: tuple[GemmShape, ...]
@@ -38,7 +46,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Rows that one sweep over one shape added, how many of them failed, and how many of those were wrong results."""
+    """New rows of one shape in one sweep, and how many of them are failures and wrong results."""
 
     rows: int
     failures: int
@@ -49,18 +57,18 @@ class Outcome:
 class CollectGemm:
     """Measure every configuration on every shape, `timing.rounds` times, and the vendor's GEMM between them.
 
-    A round is a sweep over all shapes; only then the next one begins, with operands allocated anew. Every result is
-    compared with float64. What a sweep found on a shape is written at once, so a run that is killed goes on where it
-    was and loses at most the shape in flight. At the end all journals become one table.
+    A round is a sweep over all shapes, with newly allocated operands. Every result is compared with float64. Rows of a
+    shape are written at once, so an interrupted run continues and loses at most the shape in flight. At the end all
+    journals become one table.
 
     Args:
-        count: measure only so many shapes, a fair sample of all; None: all.
+        count: number of shapes to measure, a fair sample of all; None: all.
         jobs: processes, each on a processor of its own; kernels with several threads or on a GPU need 1.
         alone_bytes: shapes with larger operands are measured by one process, as they share the last cache and memory.
         journals: folder of the journals.
-        data: folder of the tables; shapes that have no journal keep the rows they have there.
-        overwrite: drop samples of this preset and of the vendor that were made under other conditions; else they are
-            an error.
+        data: folder of the tables; shapes without a journal keep their rows.
+        overwrite: drop samples of this preset and of the vendor that were made under other conditions instead of
+            raising an error.
     """
 
     platform: "CpuKernels | CudaPlatform"
@@ -74,7 +82,7 @@ class CollectGemm:
     overwrite: bool = False
 
     def run(self, out: Path) -> Mapping[str, float]:
-        """Collect what is missing; returns counts and rates, rows per second of the wall clock."""
+        """Collect missing samples; return counts, and rates in rows per wall second."""
         if self.jobs > 1 and not self._on_one_processor:
             raise ValueError(f"{self.jobs} jobs of preset {self.platform.preset} would disturb each other's times: "
                              "task.jobs=1")
@@ -82,7 +90,7 @@ class CollectGemm:
         self._resumed.begin()
         began, rows, failures, wrong = time.monotonic(), 0, 0, 0
         metrics: dict[str, float] = {}
-        with alone():
+        with exclusive_timing():
             for turn in range(self.timing.rounds):
                 for stage in stages:
                     started = time.monotonic()
@@ -101,21 +109,21 @@ class CollectGemm:
                 "rows_per_second": rows / seconds, **metrics}
 
     def sweep(self, task: tuple[GemmShape, int]) -> Outcome:
-        """Measure what one shape lacks in one round, and write it."""
+        """Measure and write the missing rows of one shape in one round."""
         shape, turn = task
         done = self._done(shape, turn)
         configs = [config for config in self.platform.space(OP) if (self.platform.preset, config.key) not in done]
-        rivals = {config: rival for config, rival in vendor_rivals(self.platform).items()
-                  if (PRESET, config.key) not in done}
+        rivals = {config: rival for config, rival in vendor_gemms(self.platform).items()
+                  if (VENDOR, config.key) not in done}
         once = replace(self.timing, rounds=1, seed=self.timing.seed + turn)
-        with own_processor() if self._on_one_processor else nullcontext():
+        with claim_processor() if self._on_one_processor else nullcontext():
             operands = OP.operands(shape, seed=self.timing.seed)
             found = list(self.platform.measure_many(OP, operands, configs, once, rivals))
         conditions = {"op": OP.name, "platform": self.platform.name, "matrix": shape.matrix, "width": shape.width,
                       "machine": str(describe_machine()["name"]), "commit": commit(),
                       "conditions": self._resumed.name(self.platform.preset)}
         samples = [Sample.of(measurement, config, round=turn, **conditions,
-                             preset=PRESET if config in rivals else self.platform.preset)
+                             preset=VENDOR if config in rivals else self.platform.preset)
                    for config, _, measurement in found]
         self._journal(shape).append(samples)
         failures = [sample.failure for sample in samples if sample.failure is not None]
@@ -126,7 +134,7 @@ class CollectGemm:
         return self.platform.kind == "wall" and self.platform.threads == 1
 
     def _stages(self) -> list[Stage]:
-        """Shapes in the order of a hash, so that any prefix is a fair sample; small, large and memory-bound ones."""
+        """Group shapes into small, large and memory-bound ones, in the order of a hash: any prefix is a fair sample."""
         shapes = sorted((problem.shape for problem in self.shapes.problems()), key=_digest)
         count = len(shapes) if self.count is None else self.count
         if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= len(shapes):
@@ -151,10 +159,10 @@ class CollectGemm:
 
     def _complete(self, shape: GemmShape, turn: int, configs: Sequence[str]) -> bool:
         done = self._done(shape, turn)
-        return all((self.platform.preset, key) in done for key in configs) and any(name == PRESET for name, _ in done)
+        return all((self.platform.preset, key) in done for key in configs) and any(name == VENDOR for name, _ in done)
 
     def _done(self, shape: GemmShape, turn: int) -> set[tuple[str, str]]:
-        """(preset, configuration key) of the rows of one shape and round."""
+        """Return (preset, configuration key) of the rows of one shape and round."""
         return {(sample.preset, sample.config) for sample in self._journal(shape).samples()
                 if sample.round == turn}
 
@@ -163,10 +171,10 @@ class CollectGemm:
 
     @cached_property
     def _resumed(self) -> Resumed:
-        """What is there to go on with; computed before other processes get a copy."""
+        """Existing journals and table; computed before other processes get a copy of the task."""
         made = conditions_of(self.platform, OP, self.timing, alone_bytes=self.alone_bytes)
         return Resumed(op=OP.name, platform=self.platform.name, journals=self._folder, table=self._table,
-                       conditions={self.platform.preset: made, PRESET: made}, identities={}, overwrite=self.overwrite)
+                       conditions={self.platform.preset: made, VENDOR: made}, identities={}, overwrite=self.overwrite)
 
     @property
     def _table(self) -> Path:
@@ -185,7 +193,7 @@ class CollectGemm:
         table = fresh if kept is None else kept.updated(fresh)
         table.write(self._table)
         logger.info("%s: %d rows", self._table, len(table))
-        tell_failures(table)
+        print_failures(table)
 
 
 def _digest(shape: GemmShape) -> bytes:

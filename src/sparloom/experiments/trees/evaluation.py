@@ -1,7 +1,4 @@
-"""What performance models learn from and are judged by: the sweeps of one operation, and what its problems are.
-
-How configurations are chosen: by a model out of fold, by one configuration for all, by the sweep before.
-"""
+"""Load the sweeps that performance models learn from, and judge choices of configurations by them."""
 
 import logging
 from collections.abc import Collection, Mapping
@@ -40,11 +37,11 @@ from sparloom.sparse import Role
 if TYPE_CHECKING:
     from sparloom.platforms import CpuKernels
 
-__all__ = ["Judgement", "TreeSubject", "chosen", "gemm_subject", "model_scores", "sparse_subject"]
+__all__ = ["Judgement", "TreeSubject", "best_configs", "gemm_subject", "model_scores", "sparse_subject"]
 
-VENDOR = "vendor"  # preset of rows of somebody else's kernels
+VENDOR = "vendor"  # preset of the rows of vendor libraries
 SPARSE_FEATURES: Mapping[str, FeatureSpec] = {"spmm": SPMM_FEATURES, "sddmm": SDDMM_FEATURES}
-LARGE = 64e6  # flops from which a GEMM is called large
+LARGE = 64e6  # flops of the smallest large GEMM
 logger = logging.getLogger(__name__)
 
 
@@ -53,12 +50,12 @@ class TreeSubject:
     """One operation on one platform.
 
     Args:
-        measured: mean seconds of all sweeps, which models learn from; none is scored on a problem that it has learned
-            from, in whichever sweep.
+        measured: mean seconds of all sweeps, which models learn from; no model is scored on a problem that it has
+            learned from, in any sweep.
         other: seconds of the sweeps that do not judge, (problems, configs).
-        scene: seconds of the sweep that judges.
-        vendor: seconds of the fastest rival in the sweep that judges, (problems,); NaN where there is none.
-        fallback: configuration for problems that no model is asked about.
+        scene: seconds of the judging sweep.
+        vendor: seconds of the fastest vendor kernel in the judging sweep, (problems,); NaN where there is none.
+        fallback: configuration for problems outside the domain of the models.
     """
 
     spec: FeatureSpec
@@ -74,32 +71,32 @@ class TreeSubject:
 
     @cached_property
     def offered(self) -> np.ndarray:
-        """Which configurations ran on which problem, bool (problems, configs)."""
+        """Whether a configuration ran on a problem, bool (problems, configs)."""
         return np.isfinite(self.measured.seconds)
 
     def with_seconds(self, seconds: Float[np.ndarray, "problems configs"]) -> Measured:
-        """The problems with the seconds of some of the sweeps."""
+        """Return the problems with other seconds, such as those of some sweeps."""
         return replace(self.measured, seconds=seconds)
 
     @cached_property
     def unasked(self) -> np.ndarray:
-        """Problems that no model is asked about, bool (problems,)."""
+        """Problems outside the domain of the models, bool (problems,)."""
         return self.spec.falls_back(self.measured.problems)
 
     def take(self, kept: np.ndarray) -> "TreeSubject":
-        """Keep some problems, given by a mask or by places."""
-        places = np.arange(len(self))[kept]
-        scene = replace(self.scene, about=self.scene.about.iloc[places].reset_index(drop=True),
-                        seconds=self.scene.seconds[places])
-        return replace(self, measured=self.measured.take(places), other=self.other[places], scene=scene,
-                       vendor=self.vendor[places])
+        """Keep some problems, given by a mask or by indices."""
+        indices = np.arange(len(self))[kept]
+        scene = replace(self.scene, about=self.scene.about.iloc[indices].reset_index(drop=True),
+                        seconds=self.scene.seconds[indices])
+        return replace(self, measured=self.measured.take(indices), other=self.other[indices], scene=scene,
+                       vendor=self.vendor[indices])
 
 
 def gemm_subject(samples: SampleSource, platform: "CpuKernels", op: Op, *, judging: int) -> TreeSubject:
-    """Open GEMM: a problem is a shape and a group of its own.
+    """Load GEMM samples: a problem is a shape and a group of its own.
 
     Args:
-        judging: the sweep that judges.
+        judging: number of the judging sweep.
     """
     table, space = samples.table(platform.name, platform.preset, op.name), platform.space(op)
     measured = set(table.sweeps()["config"])
@@ -117,20 +114,20 @@ def gemm_subject(samples: SampleSource, platform: "CpuKernels", op: Op, *, judgi
         measured=Measured(problems, tuple(about["group"]), configs, _mean(sweeps.seconds)),
         other=_mean(np.delete(sweeps.seconds, judging, axis=2)),
         scene=Scene(about, sweeps.configs, sweeps.seconds[:, :, judging]),
-        vendor=_fastest_rival(samples, platform, op, sweeps, judging))
+        vendor=_fastest_vendor(samples, platform, op, sweeps, judging))
 
 
 def sparse_subject(
     samples: SampleSource, platform: "CpuKernels", op: Op, *, judging: int, roles: Collection[Role]
 ) -> TreeSubject:
-    """Open a sparse operation: a problem is a matrix and a width, a group is a family of matrices.
+    """Load a sparse operation: a problem is a matrix and a width, a group is a family of matrices.
 
-    Configurations are those of the table: which of them there are depends on the width. Problems are of all widths, and
-    that of the platform, which the configuration for other problems is of, is among them.
+    Configurations are those of the table, because the space depends on the width. Problems have all widths of the
+    samples, which must include that of the platform: the fallback configuration is of that width.
 
     Args:
-        judging: the sweep that judges.
-        roles: of the matrices.
+        judging: number of the judging sweep.
+        roles: roles of the matrices.
 
     Raises:
         ValueError: there are samples, but none of the platform's width.
@@ -154,14 +151,14 @@ def sparse_subject(
         measured=Measured(problems, tuple(about["group"]), configs, _mean(sweeps.seconds)),
         other=_mean(np.delete(sweeps.seconds, judging, axis=2)),
         scene=Scene(about, sweeps.configs, sweeps.seconds[:, :, judging]),
-        vendor=_fastest_rival(samples, platform, op, sweeps, judging))
+        vendor=_fastest_vendor(samples, platform, op, sweeps, judging))
 
 
 def _opened(table: SampleTable, configs: list[str], judging: int) -> Sweeps:
-    """Arrange a table; problems that lack rows in one of the sweeps are left out.
+    """Arrange a table by sweeps; problems that lack rows in one of the sweeps are left out.
 
     Raises:
-        SchemaError: there is no such sweep to judge by, or no other.
+        SchemaError: the judging sweep is missing, or there is no other sweep.
     """
     sweeps = Sweeps.of(table, configs)
     count = sweeps.seconds.shape[2]
@@ -188,43 +185,43 @@ def _slice(shape: GemmShape) -> str:
 
 
 def _constants(table: SampleTable, platform: "CpuKernels") -> dict[str, float]:
-    """Constants of the machine that the table was made on, as far as its provenance tells."""
+    """Return constants of the machine that made the table, as far as its provenance records them."""
     machines = [entry["machine"] for entry in table.provenance if isinstance(entry.get("machine"), dict)]
     return machine_constants(machines[-1] if machines else {}, threads=platform.threads)
 
 
-def _fastest_rival(
+def _fastest_vendor(
     samples: SampleSource, platform: "CpuKernels", op: Op, sweeps: Sweeps, sweep: int
 ) -> np.ndarray:
-    """Least seconds of somebody else's kernels on each problem; NaN where none was timed."""
+    """Return the least seconds of vendor kernels on each problem; NaN where none was timed."""
     try:
         rows = samples.table(platform.name, VENDOR, op.name).sweeps()
     except MissingArtifact:
-        logger.warning("no rows of preset %s: choices are not compared with somebody else's kernels", VENDOR)
+        logger.warning("no rows of preset %s: choices are not compared with vendor kernels", VENDOR)
         return np.full(len(sweeps), np.nan)
     least = rows[rows["round"] == sweep].groupby(["matrix", "width"], observed=True)["seconds"].min()
     return np.array([least.get(problem, np.nan) for problem in sweeps.problems])
 
 
-NAMES: Mapping[str, Mapping[str, str]] = {
+METRIC_NAMES: Mapping[str, Mapping[str, str]] = {
     "model": {"mean": "mean_efficiency", "p10": "p10_efficiency", "min": "min_efficiency"},
     "static": {"mean": "static_efficiency", "p10": "static_p10_efficiency", "min": "static_min_efficiency"},
     "noise_ceiling": {"mean": "noise_ceiling", "p10": "noise_ceiling_p10", "min": "noise_ceiling_min"},
     "random": {"mean": "random_efficiency"},
     "vendor": {"mean": "vendor_efficiency", "p10": "vendor_p10_efficiency"},
 }
-"""Method -> names of its numbers; those of other methods begin with the method."""
+"""Method -> names of its metrics; metrics of other methods have the method as a prefix."""
 
 
 def model_scores(subject: TreeSubject, model: PerformanceModel) -> Float[np.ndarray, "problems configs"]:
-    """Score every problem by the member that has not seen it; low = fast."""
+    """Score every problem by the ensemble member that has not seen it; low = fast."""
     grid = Grid.of(subject.spec, subject.measured, target=model.target).only(model.names)
     return model.target.sign * out_of_fold(grid, model.members, problem_folds(subject.measured, model.folds),
                                            threads=model.threads)
 
 
-def chosen(subject: TreeSubject, scores: Float[np.ndarray, "problems configs"]) -> Int[np.ndarray, " problems"]:
-    """Column of the lowest score among the configurations that are offered for the problem; ties to the first."""
+def best_configs(subject: TreeSubject, scores: Float[np.ndarray, "problems configs"]) -> Int[np.ndarray, " problems"]:
+    """Return the column of the lowest score among the configurations that ran on each problem (first of ties)."""
     return np.where(subject.offered, scores, np.inf).argmin(axis=1)
 
 
@@ -233,9 +230,9 @@ class Judgement:
     """Choices of several methods on the problems of one operation.
 
     Args:
-        prefix: of the metrics.
+        prefix: prefix of the metrics.
         rows: one per method and problem, see `report.Scene.judged`.
-        seed: of the bounds.
+        seed: seed of the bootstrap.
     """
 
     prefix: str
@@ -247,16 +244,16 @@ class Judgement:
         cls, subject: TreeSubject, scores: Mapping[str, Float[np.ndarray, "problems configs"]],
         folds: Mapping[str, int], *, prefix: str, seed: int,
     ) -> "Judgement":
-        """Judge methods by their scores, beside what needs no model.
+        """Judge methods by their scores, and choices that need no model.
 
         Args:
-            scores: by method, out of fold; "model" is the one that the others are compared with.
-            folds: by group; the static choice is made on the other folds, too.
+            scores: method -> out-of-fold scores; the other methods are compared with "model".
+            folds: group -> fold; the static choice is made on the other folds.
         """
         scene = subject.scene
-        frames = [scene.judged(method, chosen(subject, given)) for method, given in scores.items()]
+        frames = [scene.judged(method, best_configs(subject, given)) for method, given in scores.items()]
         frames.append(scene.judged("static", _static(subject, folds)))
-        frames.append(scene.judged("noise_ceiling", chosen(subject, subject.other)))
+        frames.append(scene.judged("noise_ceiling", best_configs(subject, subject.other)))
         frames.append(_random(subject))
         if np.isfinite(subject.vendor).any():
             frames.append(scene.rival("vendor", subject.vendor).dropna(subset="seconds"))
@@ -271,11 +268,11 @@ class Judgement:
         """Efficiencies of all methods and slices, and the model against each other method."""
         found: dict[str, float] = {"problems": len(self.of_method("model"))}
         for method in self.rows["method"].unique():
-            names = NAMES.get(method) or {key: f"{method}_{name}" for key, name in NAMES["model"].items()}
+            names = METRIC_NAMES.get(method) or {key: f"{method}_{name}" for key, name in METRIC_NAMES["model"].items()}
             found |= efficiency_metrics(self.of_method(method), names, seed=self.seed)
         for name, rows in self.of_method("model").groupby("slice"):
             label = str(name).replace(" ", "_")
-            names = {key: f"{label}_{called}" for key, called in NAMES["model"].items()}
+            names = {key: f"{label}_{called}" for key, called in METRIC_NAMES["model"].items()}
             found |= efficiency_metrics(rows, names, seed=self.seed) | {f"{label}_problems": len(rows)}
         return {f"{self.prefix}{key}": value for key, value in (found | self._comparisons()).items()}
 
@@ -307,7 +304,7 @@ def _speedup(own: np.ndarray, others: np.ndarray) -> float:
 
 
 def _static(subject: TreeSubject, folds: Mapping[str, int]) -> np.ndarray:
-    """For each fold the configuration with the highest mean efficiency on all others; the best that is offered."""
+    """Choose for each fold the available configuration with the highest mean efficiency on the other folds."""
     fold = problem_folds(subject.measured, folds).ravel()
     reached = efficiencies(subject.measured.seconds)
     columns = np.zeros(len(subject), int)
@@ -318,7 +315,7 @@ def _static(subject: TreeSubject, folds: Mapping[str, int]) -> np.ndarray:
 
 
 def _random(subject: TreeSubject) -> pd.DataFrame:
-    """The mean over uniformly random choices."""
+    """Return rows of the expected efficiency of a uniformly random choice."""
     scene = subject.scene
     mean = np.nanmean(np.where(subject.offered, scene.best[:, None] / scene.seconds, np.nan), axis=1)
     return scene.rival("random", scene.best / mean)

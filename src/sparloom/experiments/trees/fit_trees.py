@@ -1,7 +1,4 @@
-"""A small model of a large one: distilled, judged beside it, written as a C header, timed in Python and in C.
-
-Train performance models, score them on problems they have not seen, and save what was scored.
-"""
+"""Train performance models, score them on problems they have not seen, distil the GEMM model and export it to C."""
 
 import logging
 import time
@@ -47,8 +44,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Distillation", "FitTrees", "prediction_seconds", "write_header"]
 
-REPEATS = 30  # predictions, the fastest of which is reported: other processes only slow them down
-TIMED = 200  # of the C header
+REPEATS = 30  # timed predictions; the fastest counts, since other processes only slow them down
+C_REPEATS = 200
 TIMER = """
 #include <time.h>
 
@@ -73,13 +70,13 @@ void sparloom_time(double m, double n, double k, long repeats, double *seconds, 
 
 @dataclass(frozen=True)
 class Distillation:
-    """How the small model of GEMM learns from the large one.
+    """Settings for distilling the GEMM model to a small one.
 
     Args:
-        growth: of the small model.
-        shapes: on which it asks the large one; drawn near the measured ones.
-        focus: how much more the fast configurations of a shape weigh, see `distil`.
-        share: of the configurations that are asked about.
+        growth: settings of the small model.
+        shapes: number of shapes that the large model labels, drawn near the measured ones.
+        focus: extra weight of the fast configurations of a shape, see `distil`.
+        share: share of the configurations that are labelled.
     """
 
     growth: BoostingConfig
@@ -88,7 +85,7 @@ class Distillation:
     share: float
 
     def small(self, subject: TreeSubject, model: PerformanceModel) -> PerformanceModel:
-        """Distil a model of GEMM."""
+        """Distil a GEMM model."""
         columns = subject.measured.problems
         measured = [GemmShape(int(m), int(n), int(k)) for m, n, k in zip(columns["m"], columns["n"], columns["k"],
                                                                          strict=True)]
@@ -96,7 +93,7 @@ class Distillation:
         return distil(model, problems, subject.measured.configs, growth=self.growth, focus=self.focus, share=self.share)
 
     def scores(self, subject: TreeSubject, model: PerformanceModel) -> Float[np.ndarray, "problems configs"]:
-        """Score every fold by the small model of the member that has not seen it."""
+        """Score every fold by the distilled form of the member that has not seen it."""
         fold = problem_folds(subject.measured, model.folds).ravel()
         found = np.zeros(subject.measured.seconds.shape)
         for number in range(len(model.members)):
@@ -108,7 +105,7 @@ class Distillation:
 
 
 def prediction_seconds(model: PerformanceModel, subject: TreeSubject, *, threads: int) -> float:
-    """Least time of predicting all configurations on one problem, features included."""
+    """Return the least time of predicting all configurations on one problem, including features."""
     candidates = replace(model, threads=threads).over(subject.measured.configs)
     problem = {name: column[:1] for name, column in subject.measured.problems.items()}
     candidates.predict(problem)
@@ -121,7 +118,7 @@ def prediction_seconds(model: PerformanceModel, subject: TreeSubject, *, threads
 
 
 def write_header(path: Path, model: PerformanceModel, subject: TreeSubject) -> Mapping[str, float]:
-    """Write the C header, compile it, compare it with Python and take its time.
+    """Write the C header, compile it, compare its predictions with Python and time it.
 
     Returns:
         `c_milliseconds` of choosing for one problem, and `c_error`, the largest relative difference of a prediction.
@@ -136,12 +133,12 @@ def write_header(path: Path, model: PerformanceModel, subject: TreeSubject) -> M
     problems = {name: subject.measured.problems[name] for name in ("m", "n", "k")}
     expected = model.over(configs).predict(problems)
     taken, worst = [], 0.0
-    for place in range(len(subject)):
+    for index in range(len(subject)):
         seconds, rates = np.zeros(1), np.zeros(len(configs))
-        sizes = (float(problems[name][place]) for name in ("m", "n", "k"))
-        function(*sizes, TIMED if place == 0 else 1, seconds, rates)
+        sizes = (float(problems[name][index]) for name in ("m", "n", "k"))
+        function(*sizes, C_REPEATS if index == 0 else 1, seconds, rates)
         taken.append(seconds[0])
-        worst = max(worst, float(np.abs(rates / expected[place] - 1).max()))
+        worst = max(worst, float(np.abs(rates / expected[index] - 1).max()))
     return {"c_milliseconds": taken[0] * 1e3, "c_error": worst}
 
 
@@ -154,31 +151,31 @@ OTHERS: Mapping[str, Target] = {
     "log": Target("throughput", "log"), "raw": Target("throughput", "raw"), "bandwidth": Target("bandwidth", "log1p"),
     "latency": Target("latency", "raw"),
 }
-"""Targets beside that of the saved model: the source's three, and the scales it decided against."""
+"""Targets that are compared with that of the saved model: those of the source, and the scales it rejected."""
 HEADER = "sparloom_gemm.h"
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class FitTrees:
-    """A model of GEMM, and one of each sparse operation.
+    """Train a model of GEMM and one of each sparse operation.
 
-    What is saved is what was scored: a model has one member per fold, each problem is scored by the member that has not
-    seen it, and a new problem is answered by the mean of all members.
+    The saved model is the scored one: it has one member per fold, each problem is scored by the member that has not
+    seen it, and predictions for new problems are means over all members.
 
     Args:
-        gemm, gemm_platform: the operation of dense shapes, and where.
-        sparse, sparse_platform: those on patterns.
-        judging_sweep: the one whose seconds judge.
-        target: of the models that are saved.
-        others: names of further targets that are compared with it: log, raw, bandwidth, latency.
-        folds: of groups.
-        coverage: of the interval of predictions.
-        roles: of the matrices of sparse operations; without "test" while anything is being chosen by the result. Models
-            of fewer roles are kept apart.
-        base: folder of an earlier model of GEMM that is grown further, or None.
-        more_trees: that each of its members gets.
-        threads: of the predictions that are timed.
+        gemm, gemm_platform: the dense operation and its platform.
+        sparse, sparse_platform: the sparse operations and their platform.
+        judging_sweep: number of the sweep whose seconds judge.
+        target: target of the saved models.
+        others: further targets that are compared with it: log, raw, bandwidth, latency.
+        folds: number of folds of groups.
+        coverage: coverage of the prediction intervals.
+        roles: roles of the matrices of sparse operations; without "test" while anything is chosen by the result. Models
+            of fewer roles have folders of their own.
+        base: folder of an earlier GEMM model that is trained further, or None.
+        more_trees: trees that each of its members adds.
+        threads: threads of the timed predictions.
     """
 
     gemm: Op
@@ -201,7 +198,7 @@ class FitTrees:
     seed: int
 
     def run(self, out: Path) -> Mapping[str, float]:
-        """Write models, per_problem.parquet and the C header; print efficiencies with their bounds."""
+        """Write models, per_problem.parquet and the C header; print efficiencies with bounds."""
         began = time.monotonic()
         subjects = [sparse_subject(self.samples, self.sparse_platform, op, judging=self.judging_sweep,
                                    roles=self.roles) for op in self.sparse]  # before anything is trained
@@ -235,7 +232,7 @@ class FitTrees:
         return self._judged(asked, model, scores, prefix=f"{op.name}/oof_")
 
     def _others(self, subject: TreeSubject) -> dict[str, np.ndarray]:
-        """Scores of models of other targets, which are not kept."""
+        """Return scores of models of other targets, which are not saved."""
         return {name: model_scores(subject, self._trained(subject, None, OTHERS[name])) for name in self.others}
 
     def _trained(self, subject: TreeSubject, base: str | None, target: Target | None = None) -> PerformanceModel:
@@ -263,7 +260,7 @@ class FitTrees:
         return metrics | judgement.metrics(), judgement.rows.assign(op=subject.spec.op)
 
     def _interval(self, subject: TreeSubject, model: PerformanceModel, folder: Path) -> dict[str, float]:
-        """Quantile models of the other sweeps, and how often measurements of the one that judges lie within."""
+        """Fit quantile models to the other sweeps; return how often the judging sweep lies within the interval."""
         grid = Grid.of(subject.spec, subject.with_seconds(subject.other), target=self.target)
         folds = problem_folds(subject.measured, model.folds)
         bounds = bounds_out_of_fold(grid, self.growth, folds, coverage=self.coverage)
@@ -275,7 +272,7 @@ class FitTrees:
                 "interval/median_ratio": float(np.median(widened[grid.ran]))}
 
     def _small(self, subject: TreeSubject, model: PerformanceModel, folder: Path) -> dict[str, float]:
-        """The distilled model of all members, in Python and as a C header."""
+        """Save the distilled model of all members, in Python and as a C header; return its prediction times."""
         small = self.distillation.small(subject, model)
         save_performance(folder / SMALL, small)
         timed = {name: prediction_seconds(given, subject, threads=self.threads) * 1e3

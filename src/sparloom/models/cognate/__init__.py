@@ -1,5 +1,5 @@
-"""COGNATE's network and its parts, and WACO's.
+"""The networks of COGNATE and WACO, and their parts.
 
-A configuration is coded by `encoder`, a matrix by `featurizer`; `network` joins both with a `predictor` (`waconet` is
-the network of WACO). `training` fits a network, `checkpoint` stores it, `model` makes a cost model of it.
+`featurizer` embeds a matrix and `encoder` a configuration; `network` joins both in a `predictor` (`waconet` is WACO's
+network). `training` fits a network, `checkpoint` stores it, and `model` wraps it as a cost model.
 """

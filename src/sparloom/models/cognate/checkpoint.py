@@ -1,4 +1,4 @@
-"""Checkpoints: plain tensors and JSON in one file that is loaded without running code and refuses a wrong use."""
+"""Checkpoints: tensors and JSON in one file, loaded without running code and checked against what they are used for."""
 
 import io
 import json
@@ -19,25 +19,25 @@ from sparloom.files import atomic_path, read_checked, stamp_zip
 __all__ = ["Checkpoint", "load_checkpoint", "save_checkpoint"]
 
 FORMAT = 1
-REMEDY = "train it again, or bring it back by `dvc pull --force`"
-DAMAGES = (RuntimeError, UnpicklingError, LookupError, TypeError, ValueError, AttributeError, OSError, EOFError,
+REMEDY = "train it again, or restore it with `dvc pull --force`"
+READ_ERRORS = (RuntimeError, UnpicklingError, LookupError, TypeError, ValueError, AttributeError, OSError, EOFError,
            MemoryError, zipfile.BadZipFile, zlib.error, NotImplementedError)
-"""What readers of checkpoints raise where a file without checksum is damaged."""
+"""Errors of readers when a file without checksum is damaged."""
 
 TEXTS = ("kind", "op", "platform", "space")
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Weights with everything needed to know what they are for.
+    """Weights and what they are for.
 
     Args:
-        kind: what was saved: "cognate" or "encoder".
-        op, platform: what it was trained for.
+        kind: "cognate" or "encoder".
+        op, platform: operation and platform it was trained for.
         space: digest of the configuration space.
-        settings: how the network was made, JSON values; a network made otherwise is refused.
+        settings: settings of the network as JSON values; a network with other settings does not load it.
         weights: tensors by name.
-        notes: whatever a reader should know, JSON values: training matrices, seed, versions, metrics.
+        notes: JSON values for the reader: training matrices, seed, versions, metrics.
     """
 
     kind: str
@@ -52,10 +52,10 @@ class Checkpoint:
 def save_checkpoint(
     path: Path, checkpoint: Checkpoint, *, precision: Literal["float32", "float16"] = "float32"
 ) -> None:
-    """Write a checkpoint, atomically; equal checkpoints give equal files.
+    """Write a checkpoint atomically; equal checkpoints give equal files.
 
     Args:
-        precision: of floating-point tensors in the file; float16 halves it.
+        precision: type of floating-point tensors in the file; float16 halves its size.
 
     Raises:
         ValueError: a weight is not finite in this precision.
@@ -80,10 +80,10 @@ def load_checkpoint(path: Path, **expected: str) -> Checkpoint:
     """Read a checkpoint; floating-point weights come back as float32.
 
     Args:
-        expected: kind, op, platform or space that it must be of.
+        expected: kind, op, platform or space that it must have been made for.
 
     Raises:
-        SchemaError: no checkpoint, another format, or made for something else than expected; the message says which.
+        SchemaError: not a checkpoint, another format, or made for something other than expected.
     """
     try:
         content, checked = read_checked(path)
@@ -96,9 +96,9 @@ def load_checkpoint(path: Path, **expected: str) -> Checkpoint:
         header, weights = json.loads(stored["header"]), dict(stored["weights"])
     except FileNotFoundError:
         raise
-    except DAMAGES as error:
+    except READ_ERRORS as error:
         reason = next(iter(str(error).splitlines()), "") or type(error).__name__
-        raise SchemaError(f"{path} is no checkpoint of sparloom ({reason}): {REMEDY}") from None
+        raise SchemaError(f"{path} is not a checkpoint of sparloom ({reason}): {REMEDY}") from None
     if header.get("format") != FORMAT:
         raise SchemaError(f"{path} has checkpoint format {header.get('format')}, this version reads {FORMAT}: "
                           "train it again")
@@ -114,12 +114,12 @@ def load_checkpoint(path: Path, **expected: str) -> Checkpoint:
 
 
 def _damaged_member(content: bytes) -> str | None:
-    """Name a member of a zip file without checksum whose bytes differ from their CRC-32; None: there is none."""
+    """Return the first member of a zip file whose bytes do not match their CRC-32, or None."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         return archive.testzip()
 
 
 def _remedy(name: str) -> str:
     if name == "space":
-        return "the configuration space has changed since, train it again"
+        return "the configuration space has changed, train it again"
     return f"choose the checkpoint of that {name}, or train one"

@@ -1,17 +1,11 @@
-"""Latent encoders: hardware-specific parts of configurations to vectors of one width (COGNATE §3.3).
+"""Latent encoders: map the hardware-specific parameters of a configuration to a vector of fixed width (COGNATE §3.3).
 
-Latent encoders on disk: the same format as networks, kind "encoder".
-
-The paper's latent encoder: half of an autoencoder (COGNATE §3.3, table 4).
-
-A variational latent encoder: the mean of an approximate posterior (COGNATE figure 9).
-
-A linear latent encoder: principal components of the codes (COGNATE figure 9).
-
-The two encoders that learn nothing: feature augmentation and feature mapping (COGNATE §1, §3.3, figures 2 and 9).
+`Autoencoder` is the paper's (table 4). Figure 9 compares it with `VariationalAutoencoder`, `PrincipalComponents` and
+the two that learn nothing, `FeatureAugmentation` and `FeatureMapping`. Each fits a `FrozenEncoder`, which is stored
+like a network, with kind "encoder".
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
@@ -26,18 +20,18 @@ from sparloom.space import ConfigSpace
 
 __all__ = [
     "Autoencoder", "FeatureAugmentation", "FeatureMapping", "FrozenEncoder", "LatentEncoder", "PrincipalComponents",
-    "VariationalAutoencoder", "affine_layers", "load_encoder", "mlp", "save_encoder", "standard",
+    "VariationalAutoencoder", "load_encoder", "save_encoder",
 ]
 
 
 class FrozenEncoder(nn.Module):
-    """A fitted encoder: standardise, then affine layers with ReLU between them; all tensors are buffers, none trained.
+    """A fitted encoder: standardise codes, then apply affine layers with ReLU in between; it is not trained further.
 
     Args:
-        mean, deviation: (h,) of the codes.
+        mean, deviation: (h,), of the codes.
         layers: (weight (out, in), bias (out,)) in order.
-        slot: which platform this is, for networks that give each platform places of its own (see `WacoNet`); None for
-            encoders that give all platforms the same vector.
+        slot: index of the platform, for networks with separate parameters per platform (see `WacoNet`); None for
+            encoders whose vector means the same on all platforms.
     """
 
     def __init__(
@@ -46,9 +40,9 @@ class FrozenEncoder(nn.Module):
         super().__init__()
         self.register_buffer("mean", mean)
         self.register_buffer("deviation", deviation)
-        for place, (weight, bias) in enumerate(layers):
-            self.register_buffer(f"weight{place}", weight)
-            self.register_buffer(f"bias{place}", bias)
+        for index, (weight, bias) in enumerate(layers):
+            self.register_buffer(f"weight{index}", weight)
+            self.register_buffer(f"bias{index}", bias)
         self.depth, self.slot = len(layers), slot
         if slot is not None:
             self.register_buffer("platform", torch.tensor(slot))
@@ -58,61 +52,43 @@ class FrozenEncoder(nn.Module):
         return len(getattr(self, f"bias{self.depth - 1}"))
 
     def check(self, codes: Float[Tensor, "n h"]) -> None:
-        """Refuse codes of another platform.
+        """Check that codes have the width of the platform that the encoder was fitted on.
 
         Raises:
-            ValueError: the codes have another width than those it was fitted on.
+            ValueError: they have another width.
         """
         if codes.ndim != 2 or codes.shape[1] != len(self.mean):
             raise ValueError(f"codes of shape {tuple(codes.shape)} do not fit an encoder of {len(self.mean)} numbers: "
                              "fit the encoder on this platform's codes")
 
     def forward(self, codes: Float[Tensor, "n h"]) -> Float[Tensor, "n width"]:
-        """Map codes to latent vectors; see `check` for what is refused."""
+        """Map codes to latent vectors; raises as `check` does."""
         self.check(codes)
         x = (codes - self.mean) / self.deviation
-        for place in range(self.depth):
-            x = torch.relu(x) if place else x
-            x = torch.addmm(getattr(self, f"bias{place}"), x, getattr(self, f"weight{place}").t())
+        for index in range(self.depth):
+            x = torch.relu(x) if index else x
+            x = torch.addmm(getattr(self, f"bias{index}"), x, getattr(self, f"weight{index}").t())
         return x
 
     @classmethod
     def restore(cls, state: Mapping[str, Tensor]) -> "FrozenEncoder":
-        """Rebuild from `state_dict()`."""
+        """Rebuild an encoder from its `state_dict()`."""
         depth = sum(name.startswith("weight") for name in state)
-        layers = [(state[f"weight{place}"], state[f"bias{place}"]) for place in range(depth)]
+        layers = [(state[f"weight{index}"], state[f"bias{index}"]) for index in range(depth)]
         slot = int(state["platform"]) if "platform" in state else None
         return cls(state["mean"], state["deviation"], layers, slot=slot)
 
 
 class LatentEncoder(Protocol):
-    """A way to fit an encoder to all distinct codes of one platform and operation."""
+    """Fits an encoder to all distinct codes of one platform and operation."""
 
     width: int
 
     def fit(self, codes: Float[np.ndarray, "n h"], *, platform: str, seed: int) -> FrozenEncoder: ...
 
 
-def standard(codes: Float[np.ndarray, "n h"]) -> tuple[Tensor, Tensor]:
-    """Mean and deviation (h,) of codes; the deviation of a constant number is 1.
-
-    Raises:
-        ValueError: there is no row of codes.
-    """
-    codes = torch.as_tensor(np.asarray(codes), dtype=torch.float32)
-    if codes.ndim != 2 or not len(codes):
-        raise ValueError(f"codes of shape {tuple(codes.shape)}: an encoder needs at least one row of codes")
-    deviation = codes.std(0, unbiased=False)
-    return codes.mean(0), torch.where(deviation > 1e-6, deviation, 1.0)
-
-
-def affine_layers(net: nn.Sequential) -> list[tuple[Tensor, Tensor]]:
-    """Weights and biases of the linear layers of a network."""
-    return [(part.weight.detach(), part.bias.detach()) for part in net if isinstance(part, nn.Linear)]
-
-
 def save_encoder(path: Path, encoder: FrozenEncoder, space: ConfigSpace, *, notes: Mapping[str, Any]) -> None:
-    """Write the encoder of one platform and operation."""
+    """Write the encoder of one platform and operation as a checkpoint."""
     save_checkpoint(path, Checkpoint(
         kind="encoder", op=space.op, platform=space.name, space=space.digest(),
         settings={"codes": len(encoder.mean), "width": encoder.width}, weights=encoder.state_dict(), notes=notes,
@@ -120,22 +96,22 @@ def save_encoder(path: Path, encoder: FrozenEncoder, space: ConfigSpace, *, note
 
 
 def load_encoder(path: Path, space: ConfigSpace) -> FrozenEncoder:
-    """Read it back.
+    """Read an encoder that `save_encoder` wrote.
 
     Raises:
-        SchemaError: made for another op, platform or version of the space.
+        SchemaError: it was made for another op, platform or version of the space.
     """
     stored = load_checkpoint(path, kind="encoder", op=space.op, platform=space.name, space=space.digest())
     return FrozenEncoder.restore(stored.weights)
 
 
 class Autoencoder:
-    """Reconstruct the codes through a vector of `width`; over-complete where the codes are short.
+    """Half of an autoencoder (§3.3); over-complete where a platform has fewer codes than `width`.
 
     Args:
-        width: of the latent vector, 64 in table 6.
-        hidden: one hidden layer on either side; the paper gives no depth.
-        epochs, batch_size, learning_rate: table 4; mean squared error, Adam.
+        width: width of the latent vector, 64 in table 6.
+        hidden: width of the one hidden layer on either side; the paper gives no depth.
+        epochs, batch_size, learning_rate: table 4; the loss is the mean squared error, the optimizer Adam.
     """
 
     def __init__(self, *, width: int, hidden: int, epochs: int, batch_size: int, learning_rate: float) -> None:
@@ -144,49 +120,25 @@ class Autoencoder:
 
     def fit(self, codes: Float[np.ndarray, "n h"], *, platform: str, seed: int) -> FrozenEncoder:
         """Train on every distinct code of the platform."""
-        mean, deviation = standard(codes)
+        mean, deviation = _moments(codes)
         x = (torch.as_tensor(codes, dtype=torch.float32) - mean) / deviation
         generator = torch.Generator().manual_seed(seed)
-        encoder, decoder = self._halves(x.shape[1], generator)
-        parameters = [*encoder.parameters(), *decoder.parameters()]
-        optimizer = torch.optim.Adam(parameters, lr=self.learning_rate)
-        for _ in range(self.epochs):
-            for rows in torch.randperm(len(x), generator=generator).split(self.batch_size):
-                optimizer.zero_grad(set_to_none=True)
-                batch = x[rows]
-                nn.functional.mse_loss(decoder(encoder(batch)), batch).backward()
-                optimizer.step()
-        return FrozenEncoder(mean, deviation, affine_layers(encoder))
-
-    def _halves(self, inputs: int, generator: torch.Generator) -> tuple[nn.Sequential, nn.Sequential]:
-        encoder = mlp((inputs, self.hidden, self.width), generator)
-        return encoder, mlp((self.width, self.hidden, inputs), generator)
-
-
-def mlp(widths: Sequence[int], generator: torch.Generator) -> nn.Sequential:
-    """Linear layers with ReLU between them, drawn by PyTorch's rule from a generator."""
-    layers: list[nn.Module] = []
-    for inputs, outputs in pairwise(widths):
-        linear = nn.Linear(inputs, outputs)
-        bound = 1 / inputs**0.5
-        with torch.no_grad():
-            linear.weight.uniform_(-bound, bound, generator=generator)
-            linear.bias.uniform_(-bound, bound, generator=generator)
-        layers += [linear, nn.ReLU()]
-    return nn.Sequential(*layers[:-1])
+        encoder = _mlp((x.shape[1], self.hidden, self.width), generator)
+        decoder = _mlp((self.width, self.hidden, x.shape[1]), generator)
+        _train(self, encoder, decoder, x, generator,
+               loss=lambda batch: nn.functional.mse_loss(decoder(encoder(batch)), batch))
+        return FrozenEncoder(mean, deviation, _affine_layers(encoder))
 
 
 class VariationalAutoencoder:
-    """Reconstruct the codes through a noisy vector that is held near a standard normal one.
+    """Mean of the approximate posterior of a variational autoencoder (figure 9).
 
-    Loss per code: half the squared error plus `noise` times the divergence from the prior, that is a Gaussian decoder
-    with this variance. The encoder that is kept gives the mean.
+    The loss per code is half the squared error plus `noise` times the divergence from the standard normal prior, which
+    corresponds to a Gaussian decoder with this variance.
 
     Args:
-        width, hidden, epochs, batch_size, learning_rate: as in `Autoencoder`; the paper says of this one only that it
-            was tried.
-        noise: variance of a decoded number, where standardised codes have 1; at 1 no code is worth its divergence and
-            all fall together.
+        width, hidden, epochs, batch_size, learning_rate: as in `Autoencoder`; the paper gives no details.
+        noise: variance of a decoded number, relative to standardised codes; at 1 the posterior collapses.
     """
 
     def __init__(
@@ -197,18 +149,14 @@ class VariationalAutoencoder:
 
     def fit(self, codes: Float[np.ndarray, "n h"], *, platform: str, seed: int) -> FrozenEncoder:
         """Train on every distinct code of the platform."""
-        mean, deviation = standard(codes)
+        mean, deviation = _moments(codes)
         x = (torch.as_tensor(codes, dtype=torch.float32) - mean) / deviation
         generator = torch.Generator().manual_seed(seed)
-        encoder = mlp((x.shape[1], self.hidden, 2 * self.width), generator)
-        decoder = mlp((self.width, self.hidden, x.shape[1]), generator)
-        optimizer = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()], lr=self.learning_rate)
-        for _ in range(self.epochs):
-            for rows in torch.randperm(len(x), generator=generator).split(self.batch_size):
-                optimizer.zero_grad(set_to_none=True)
-                self._loss(encoder, decoder, x[rows], generator).backward()
-                optimizer.step()
-        *hidden, (weight, bias) = affine_layers(encoder)
+        encoder = _mlp((x.shape[1], self.hidden, 2 * self.width), generator)
+        decoder = _mlp((self.width, self.hidden, x.shape[1]), generator)
+        _train(self, encoder, decoder, x, generator,
+               loss=lambda batch: self._loss(encoder, decoder, batch, generator))
+        *hidden, (weight, bias) = _affine_layers(encoder)
         return FrozenEncoder(mean, deviation, [*hidden, (weight[:self.width].clone(), bias[:self.width].clone())])
 
     def _loss(
@@ -222,21 +170,21 @@ class VariationalAutoencoder:
 
 
 class PrincipalComponents:
-    """Turn standardised codes onto their principal axes, largest variance first; zeros fill the rest of the vector.
+    """Project standardised codes onto their principal axes, largest variance first, and pad the vector with zeros.
 
-    A platform has fewer codes than a latent vector has places, so nothing is lost and this is a rotation. Each axis
-    points to where its largest entry is positive. Axes of equal variance are any basis of their plane.
+    Platforms have fewer codes than a latent vector has entries, so this is a rotation without loss. The sign of an axis
+    makes its largest entry positive. Axes of equal variance are an arbitrary basis of their plane.
 
     Args:
-        width: of the latent vector; axes beyond it are dropped.
+        width: width of the latent vector; further axes are dropped.
     """
 
     def __init__(self, *, width: int) -> None:
         self.width = width
 
     def fit(self, codes: Float[np.ndarray, "n h"], *, platform: str, seed: int) -> FrozenEncoder:
-        """Decompose every distinct code of the platform; nothing depends on the seed."""
-        mean, deviation = standard(codes)
+        """Compute the axes from every distinct code of the platform; the seed is not used."""
+        mean, deviation = _moments(codes)
         x = (np.asarray(codes, np.float64) - mean.numpy()) / deviation.numpy()
         _, _, axes = np.linalg.svd(x, full_matrices=False)
         axes = axes[:self.width]
@@ -247,10 +195,10 @@ class PrincipalComponents:
 
 
 class FeatureAugmentation:
-    """Put the codes of each platform in places of their own and zeros elsewhere (the paper's baseline FA).
+    """Give each platform its own entries of the vector, zeros elsewhere (the paper's baseline FA).
 
     Args:
-        slots: platform -> first place of its codes.
+        slots: platform -> index of its first entry.
     """
 
     mapped = False
@@ -260,16 +208,16 @@ class FeatureAugmentation:
 
     @property
     def platforms(self) -> tuple[str, ...]:
-        """Platforms with a slot, in the order of their places."""
+        """Platforms with a slot, in the order of their entries."""
         return tuple(sorted(self.slots, key=self.slots.__getitem__))
 
     def fit(self, codes: Float[np.ndarray, "n h"], *, platform: str, seed: int) -> FrozenEncoder:
-        """Reserve the places; nothing is learned."""
+        """Copy the codes to the platform's entries; nothing is learned."""
         if platform not in self.slots:
             raise ValueError(f"no slot for platform {platform}: slots are {', '.join(sorted(self.slots))}")
         start, count = self.slots[platform], codes.shape[1]
         if start + count > self.width:
-            raise ValueError(f"{count} codes of {platform} from place {start} exceed the width {self.width}")
+            raise ValueError(f"{count} codes of {platform} from entry {start} on exceed the width {self.width}")
         weight = torch.zeros(self.width, count)
         weight[start:start + count] = torch.eye(count)
         return FrozenEncoder(torch.zeros(count), torch.ones(count), ((weight, torch.zeros(self.width)),),
@@ -277,13 +225,13 @@ class FeatureAugmentation:
 
 
 class FeatureMapping:
-    """Keep what maps onto the loops that all platforms share, and nothing else: the latent vector is 0 (baseline FM).
+    """Drop the hardware-specific codes: the latent vector is 0, and only shared loops are read (baseline FM).
 
-    The paper says no more than the name. WACO's program embedder, which has no latent vector to lose, still reads the
-    codes of each platform in a place of their own: see `ProgramEmbedder`.
+    The paper gives only the name. WACO's program embedder has no latent vector and still reads the codes of each
+    platform through tables of their own: see `ProgramEmbedder`.
 
     Args:
-        platforms: every platform that a network may see, in a fixed order.
+        platforms: every platform that a network may read, in a fixed order.
     """
 
     mapped = True
@@ -292,9 +240,52 @@ class FeatureMapping:
         self.width, self.platforms = width, tuple(platforms)
 
     def fit(self, codes: Float[np.ndarray, "n h"], *, platform: str, seed: int) -> FrozenEncoder:
-        """Forget the codes; nothing is learned."""
+        """Drop the codes; nothing is learned."""
         if platform not in self.platforms:
-            raise ValueError(f"no place for platform {platform}: platforms are {', '.join(self.platforms)}")
+            raise ValueError(f"platform {platform} has no slot: platforms are {', '.join(self.platforms)}")
         count = codes.shape[1]
         nothing = (torch.zeros(self.width, count), torch.zeros(self.width))
         return FrozenEncoder(torch.zeros(count), torch.ones(count), (nothing,), slot=self.platforms.index(platform))
+
+
+def _moments(codes: Float[np.ndarray, "n h"]) -> tuple[Tensor, Tensor]:
+    """Compute mean and standard deviation (h,) of codes; the deviation of a constant column is 1.
+
+    Raises:
+        ValueError: there is no row of codes.
+    """
+    codes = torch.as_tensor(np.asarray(codes), dtype=torch.float32)
+    if codes.ndim != 2 or not len(codes):
+        raise ValueError(f"codes of shape {tuple(codes.shape)}: an encoder needs at least one row of codes")
+    deviation = codes.std(0, unbiased=False)
+    return codes.mean(0), torch.where(deviation > 1e-6, deviation, 1.0)
+
+
+def _mlp(widths: Sequence[int], generator: torch.Generator) -> nn.Sequential:
+    """Build linear layers with ReLU in between, drawn from the generator by PyTorch's rule."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise(widths):
+        linear = nn.Linear(inputs, outputs)
+        bound = 1 / inputs**0.5
+        with torch.no_grad():
+            linear.weight.uniform_(-bound, bound, generator=generator)
+            linear.bias.uniform_(-bound, bound, generator=generator)
+        layers += [linear, nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def _train(
+    settings: Autoencoder | VariationalAutoencoder, encoder: nn.Sequential, decoder: nn.Sequential, codes: Tensor,
+    generator: torch.Generator, *, loss: Callable[[Tensor], Tensor],
+) -> None:
+    """Minimise the loss of shuffled batches of codes with Adam."""
+    optimizer = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()], lr=settings.learning_rate)
+    for _ in range(settings.epochs):
+        for rows in torch.randperm(len(codes), generator=generator).split(settings.batch_size):
+            optimizer.zero_grad(set_to_none=True)
+            loss(codes[rows]).backward()
+            optimizer.step()
+
+
+def _affine_layers(net: nn.Sequential) -> list[tuple[Tensor, Tensor]]:
+    return [(part.weight.detach(), part.bias.detach()) for part in net if isinstance(part, nn.Linear)]

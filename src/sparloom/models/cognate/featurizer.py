@@ -1,12 +1,7 @@
-"""Centring and scaling over matrices: what tells matrices apart, without what they share.
+"""Featurizers: sparse convolutions over the pattern of a matrix give one vector per matrix.
 
-The size of a matrix, which global averages of convolutions lose (WACO's side vector).
-
-What both featurizers have in common: convolutions over sites, global averages, a head.
-
-The input featurizer: sparse convolutions over the pattern, then one vector per matrix (COGNATE table 5).
-
-WACO's input featurizer: strided sparse convolutions whose averages at every depth are put side by side.
+`InputFeaturizer` is COGNATE's (table 5), `WacoFeaturizer` is WACO's. Both read the size of the matrix, which global
+averages lose, as a side vector (`SideFeatures`) and may standardise their averages (`Standardise`).
 """
 
 import math
@@ -20,42 +15,47 @@ from jaxtyping import Float
 from torch import Tensor, distributed, nn
 
 from sparloom.data import MatrixInput
-from sparloom.models.sparseconv import MapCache, SparseBackend, level_channels
+from sparloom.models.sparseconv import LEVEL_DEPTH, MapCache, SparseBackend, level_channels
 
 __all__ = [
     "Featurizer", "InputFeaturizer", "NoNorm", "Norm", "SideFeatures", "Standardise", "WacoFeaturizer", "make_norm",
 ]
 
 Norm = Literal["none", "standard"]
-REACH = 5.0  # standard deviations beyond which a feature counts no further
-TINY = 1e-6
+MAX_DEVIATIONS = 5.0  # standardised features are clipped to this
+EPSILON = 1e-6
+SIZES = 3  # rows, columns, nonzeros
+MILLION = 1e6
+OPTIONS = {"pooling": ("last", "multiscale"), "cells": ("ones", "counts")}
+MAX_MAPS = 512  # a map has at most 4096 sites, up to 1 MiB
+MAX_STRIDED_MAPS = 256  # a map has at most 4096 sites on each level, up to 2 MiB in all
 
 
 class NoNorm(nn.Module):
     """Leave features as they are."""
 
     def fit(self, features: Iterable[Tensor]) -> None:
-        """Look at none of them."""
+        """Do nothing: there is nothing to fit."""
 
     def forward(self, features: Tensor) -> Tensor:
         return features
 
 
 class Standardise(nn.Module):
-    """Centre and scale nonnegative features over the matrices of training, in logarithms.
+    """Centre and scale the logarithms of nonnegative features over the training matrices.
 
-    `fit` takes mean and variance from matrices. From then on they follow the features in training, as convolutions
-    change them, until `tracking` is unset; a network that is loaded from a file was not fitted, so its moments stay.
-    Neither passes a gradient. Processes that train together follow the features of all, one after the other, as one
-    process would to which their batches are given in turn.
+    `fit` sets mean and variance. From then on both track the features during training, as the convolutions change,
+    until `tracking` is unset; a network loaded from a file is not fitted, so its moments stay. No gradient passes
+    through the moments. Processes that train together track the features of all processes in the same order, as one
+    process would that is given their batches in turn.
 
-    Reasoning: global averages of rectified channels are nonnegative, so they may have much in common on all matrices.
-    Read raw, that could outweigh what tells matrices apart, and the sizes beside it; `swapped_accuracy` says whether it
+    Rationale: global averages of rectified channels are nonnegative, so all matrices may share a large offset. Read
+    raw, it could outweigh the differences between matrices and the size features; `swapped_accuracy` tells whether it
     does.
 
     Args:
-        width: of the features.
-        gain: of the result; below 1, channels, which are many, weigh less against the few features beside them.
+        width: number of features.
+        gain: factor on the result; below 1, the many channels weigh less against the few size features.
         momentum: weight of the newest matrices in mean and variance while tracking.
     """
 
@@ -68,7 +68,7 @@ class Standardise(nn.Module):
 
     @torch.no_grad()
     def fit(self, features: Iterable[Float[Tensor, "matrices width"]]) -> None:
-        """Take mean and variance of all these matrices; in training they follow the features from now on."""
+        """Set mean and variance from these matrices and start tracking."""
         logs = torch.cat(list(features)).log1p()
         self.mean.copy_(logs.mean(0))
         self.variance.copy_(logs.var(0, unbiased=False))
@@ -77,20 +77,21 @@ class Standardise(nn.Module):
     def forward(self, features: Float[Tensor, "matrices width"]) -> Float[Tensor, "matrices width"]:
         logs = features.log1p()
         if not (self.training and self.tracking):
-            return self._scaled(logs)
-        own, every = _gathered(logs.detach())
-        for seen in every[:own + 1]:
-            self._track(seen)
-        scaled = self._scaled(logs)
-        for seen in every[own + 1:]:
-            self._track(seen)
+            return self._scale(logs)
+        rank, batches = _all_gather(logs.detach())
+        for batch in batches[:rank + 1]:
+            self._track(batch)
+        scaled = self._scale(logs)
+        for batch in batches[rank + 1:]:
+            self._track(batch)
         return scaled
 
-    def _scaled(self, logs: Tensor) -> Tensor:
-        return ((logs - self.mean) / (self.variance.sqrt() + TINY)).clamp(-REACH, REACH) * self.gain
+    def _scale(self, logs: Tensor) -> Tensor:
+        deviations = (logs - self.mean) / (self.variance.sqrt() + EPSILON)
+        return deviations.clamp(-MAX_DEVIATIONS, MAX_DEVIATIONS) * self.gain
 
     def _track(self, logs: Tensor) -> None:
-        """Move the running moments towards the newest matrices."""
+        """Move the running moments towards those of the newest matrices."""
         step = logs.mean(0) - self.mean
         scatter = (logs - self.mean).square().mean(0)
         self.mean.add_(step, alpha=self.momentum)
@@ -98,37 +99,33 @@ class Standardise(nn.Module):
 
 
 def make_norm(name: Norm, width: int, *, gain: float) -> NoNorm | Standardise:
-    """Make the normalisation of pooled features that an option names.
+    """Make the normalisation of pooled features with this name.
 
     Raises:
-        ValueError: there is none of this name.
+        ValueError: the name is unknown.
     """
     if name not in ("none", "standard"):
         raise ValueError(f"norm={name!r} is not one of none, standard")
     return Standardise(width, gain=gain) if name == "standard" else NoNorm()
 
 
-def _gathered(logs: Tensor) -> tuple[int, list[Tensor]]:
-    """Number of this process among those that train together, and the features of all, which have one shape."""
+def _all_gather(logs: Tensor) -> tuple[int, list[Tensor]]:
+    """Return the rank of this process and the features of all processes, which have equal shapes."""
     if not (distributed.is_available() and distributed.is_initialized()):
         return 0, [logs]
-    every = [torch.empty_like(logs) for _ in range(distributed.get_world_size())]
-    distributed.all_gather(every, logs.contiguous())
-    return distributed.get_rank(), every
-
-
-COUNT = 3
-MILLION = 1e6
+    batches = [torch.empty_like(logs) for _ in range(distributed.get_world_size())]
+    distributed.all_gather(batches, logs.contiguous())
+    return distributed.get_rank(), batches
 
 
 class SideFeatures(nn.Module):
-    """Rows, columns and nonzeros, standardised over the training matrices of the source, through a small network.
+    """Embed rows, columns and nonzeros, standardised over the source's training matrices, with a small network.
 
-    Source: WACO; COGNATE's table 6 is silent. Departure: logarithms, as sizes span six decades.
+    Source: WACO; COGNATE's table 6 does not describe it. Departure: logarithms, since sizes span six decades.
 
     Args:
-        scale: sizes enter as log(1 + x), or linearly as in WACO, in millions: mean and deviation in ones would exceed
-            65504, the largest number of a checkpoint in float16.
+        scale: "log1p" reads log(1 + x); "linear" reads millions, as in WACO (mean and deviation of plain counts would
+            exceed 65504, the largest value of a float16 checkpoint).
         hidden, width: sizes of the two layers, 64 and 32 in WACO; width 0 leaves the side vector out.
     """
 
@@ -138,47 +135,47 @@ class SideFeatures(nn.Module):
             raise ValueError(f"scale={scale!r} is not one of log1p, linear")
         self.scale, self.width = scale, width
         self.settings: dict[str, Any] = {"scale": scale, "hidden": hidden, "width": width}
-        self.register_buffer("mean", torch.zeros(COUNT))
-        self.register_buffer("deviation", torch.ones(COUNT))
-        self.layers = nn.Sequential(nn.Linear(COUNT, hidden), nn.ReLU(), nn.Linear(hidden, width)) if width else None
+        self.register_buffer("mean", torch.zeros(SIZES))
+        self.register_buffer("deviation", torch.ones(SIZES))
+        self.layers = nn.Sequential(nn.Linear(SIZES, hidden), nn.ReLU(), nn.Linear(hidden, width)) if width else None
 
     def standardise(self, inputs: Sequence[MatrixInput]) -> None:
-        """Take mean and deviation from the given matrices; training leaves them as they are."""
+        """Set mean and deviation from these matrices; training does not change them."""
         raw = torch.from_numpy(self._read(inputs))
         deviation = raw.std(0, unbiased=False)
         self.mean.copy_(raw.mean(0))
-        self.deviation.copy_(torch.where(deviation > 1e-6, deviation, 1))
+        self.deviation.copy_(torch.where(deviation > EPSILON, deviation, 1))
 
     def forward(self, inputs: Sequence[MatrixInput]) -> Float[Tensor, "matrices width"]:
         if self.layers is None:
             return self.mean.new_zeros(len(inputs), 0)
         raw = torch.from_numpy(self._read(inputs)).to(self.mean.device)
-        return self.layers(((raw - self.mean) / self.deviation).clamp(-REACH, REACH))
+        return self.layers(((raw - self.mean) / self.deviation).clamp(-MAX_DEVIATIONS, MAX_DEVIATIONS))
 
     def _read(self, inputs: Sequence[MatrixInput]) -> Float[np.ndarray, "matrices 3"]:
-        numbers = np.array([(*item.shape, item.nnz) for item in inputs], np.float64).reshape(-1, COUNT)
+        numbers = np.array([(*item.shape, item.nnz) for item in inputs], np.float64).reshape(-1, SIZES)
         return (np.log1p(numbers) if self.scale == "log1p" else numbers / MILLION).astype(np.float32)
 
 
 class Featurizer(nn.Module, ABC):
-    """Convolve patterns, average over sites, normalise, and read the averages beside the side vector with a head.
+    """Convolve patterns, average over sites, normalise, and feed averages and side vector to a two-layer head.
 
     Args:
-        readings: settings of the subclass.
+        options: settings of the subclass.
         shapes: (taps, inputs, outputs) of every convolution.
-        bias: whether convolutions add one.
-        pooled: width of the averages.
-        hidden, width: sizes of the head.
-        side_width: of the vector that joins the averages, 0 for none.
-        norm, gain: of the averages, see `Standardise`; "none": as WACO, gain is not read.
-        backend: the convolution library.
-        maps: how many maps are kept.
+        bias: add a bias to every convolution.
+        pooled: number of averages.
+        hidden, width: sizes of the head's layers.
+        side_width: width of the side vector, 0 for none.
+        norm, gain: normalisation of the averages, see `Standardise`; "none", as in WACO, ignores the gain.
+        backend: convolution library.
+        maps: number of convolution maps that are cached.
     """
 
     def __init__(
         self,
         *,
-        readings: Mapping[str, Any],
+        options: Mapping[str, Any],
         shapes: Sequence[tuple[int, int, int]],
         bias: bool,
         pooled: int,
@@ -194,7 +191,7 @@ class Featurizer(nn.Module, ABC):
         self.width, self.backend = width, backend
         self._maps = MapCache(maps)
         self.settings: dict[str, Any] = {
-            **readings, "hidden": hidden, "width": width, "side_width": side_width, "norm": norm, "gain": gain,
+            **options, "hidden": hidden, "width": width, "side_width": side_width, "norm": norm, "gain": gain,
         }
         self.weights = nn.ParameterList(torch.empty(shape) for shape in shapes)
         self.biases = nn.ParameterList(torch.empty(outputs) for *_, outputs in shapes) if bias else None
@@ -202,7 +199,7 @@ class Featurizer(nn.Module, ABC):
         self.head = nn.Sequential(nn.Linear(pooled + side_width, hidden), nn.ReLU(), nn.Linear(hidden, width))
 
     def reset(self, generator: torch.Generator) -> None:
-        """Draw the convolutions as WACO does: normal, variance 2 / (taps * outputs); biases are 0."""
+        """Draw the convolutions as WACO does: normal, variance 2 / (taps * outputs); set biases to 0."""
         with torch.no_grad():
             for weight in self.weights:
                 weight.normal_(0, math.sqrt(2 / (weight.shape[0] * weight.shape[2])), generator=generator)
@@ -210,19 +207,19 @@ class Featurizer(nn.Module, ABC):
                 bias.zero_()
 
     def convolutions(self) -> list[nn.Parameter]:
-        """List the parameters below the head."""
+        """List the parameters of the convolutions."""
         return [*self.weights, *(self.biases or ())]
 
     def pool(self, inputs: Sequence[MatrixInput]) -> Float[Tensor, "matrices pooled"]:
         """Run the convolutions over all matrices at once."""
-        return self.pool_map(self._sites(inputs))
+        return self.pool_map(self._map(inputs))
 
     @abstractmethod
     def pool_map(self, sites: Any) -> Float[Tensor, "matrices pooled"]:
         """Run the convolutions over a map of the backend."""
 
     def standardise(self, inputs: Sequence[MatrixInput]) -> None:
-        """Take mean and variance of the averages from the given matrices, if they are normalised; see `Standardise`."""
+        """Fit the normalisation of the averages to these matrices; see `Standardise`."""
         with torch.no_grad():
             self.norm.fit(self.pool([item]) for item in inputs)
 
@@ -234,30 +231,25 @@ class Featurizer(nn.Module, ABC):
     def _build(self, inputs: Sequence[MatrixInput]) -> Any:
         """Build the map of a batch."""
 
-    def _sites(self, inputs: Sequence[MatrixInput]) -> Any:
-        """Build the map of a batch, or find it where it was built before."""
+    def _map(self, inputs: Sequence[MatrixInput]) -> Any:
+        """Return the map of a batch from the cache, or build it."""
         device = self.weights[0].device
         key = (device, *((item.digest, item.quantum) for item in inputs))
         return self._maps.get(key, lambda: self._build(inputs).to(device))
 
 
-BLOCK = 3
-MAPS = 512  # a map has at most 4096 sites, up to 1 MiB
-READINGS = {"pooling": ("last", "multiscale"), "cells": ("ones", "counts")}
-
-
 class InputFeaturizer(Featurizer):
-    """Twelve convolutions in blocks of three with a 2x2 max-pool between blocks, global averages, and a head.
+    """Twelve convolutions in blocks of three with 2x2 max-pooling between blocks, global averages, and a head.
 
-    The first kernel is 5x5, the others 3x3; ReLU after each, no normalisation between them.
+    The first kernel is 5x5, the others are 3x3. A ReLU follows each convolution; there is no normalisation in between.
 
     Args:
-        channels: outputs of every layer, a multiple of three layers.
+        channels: outputs of every layer; the number of layers is a multiple of three.
         pooling: the head reads the global average of the last block ("last", table 5) or of every block
             ("multiscale", the text of §3.1).
-        cells: input of a site: 1 (the paper), or 1 and log2(1 + nonzeros in the cell) ("counts").
-        bias: whether convolutions add one; WACO's do not.
-        hidden, width: sizes of the head, WACO's matrix embedding 256 -> 128 (table 6 lists its output).
+        cells: input of a site: 1 ("ones", the paper), or 1 and log2(1 + nonzeros in the cell) ("counts").
+        bias: add a bias to every convolution; WACO has none.
+        hidden, width: sizes of the head, 256 and 128 as in WACO's matrix embedding (table 6 lists its output).
         side_width, norm, gain, backend: see `Featurizer`.
     """
 
@@ -275,58 +267,57 @@ class InputFeaturizer(Featurizer):
         gain: float,
         backend: SparseBackend,
     ) -> None:
-        for name, given in (("pooling", pooling), ("cells", cells)):
-            if given not in READINGS[name]:
-                raise ValueError(f"{name}={given!r} is not one of {', '.join(READINGS[name])}")
-        if len(channels) % BLOCK or not channels:
-            raise ValueError(f"{len(channels)} layers do not make blocks of {BLOCK}: give a multiple of {BLOCK}")
+        for name, value in (("pooling", pooling), ("cells", cells)):
+            if value not in OPTIONS[name]:
+                raise ValueError(f"{name}={value!r} is not one of {', '.join(OPTIONS[name])}")
+        if len(channels) % LEVEL_DEPTH or not channels:
+            raise ValueError(f"{len(channels)} layers do not make blocks of {LEVEL_DEPTH}: "
+                             f"give a multiple of {LEVEL_DEPTH}")
         inputs = (1 if cells == "ones" else 2, *channels[:-1])
         taps = (25, *(9,) * (len(channels) - 1))
         super().__init__(
-            readings={"channels": list(channels), "pooling": pooling, "cells": cells, "bias": bias},
+            options={"channels": list(channels), "pooling": pooling, "cells": cells, "bias": bias},
             shapes=list(zip(taps, inputs, channels, strict=True)), bias=bias,
-            pooled=channels[-1] if pooling == "last" else sum(channels[BLOCK - 1 :: BLOCK]), hidden=hidden, width=width,
-            side_width=side_width, norm=norm, gain=gain, backend=backend, maps=MAPS)
+            pooled=channels[-1] if pooling == "last" else sum(channels[LEVEL_DEPTH - 1 :: LEVEL_DEPTH]),
+            hidden=hidden, width=width, side_width=side_width, norm=norm, gain=gain, backend=backend, maps=MAX_MAPS)
         self.channels, self.pooling, self.cells = tuple(channels), pooling, cells
 
     @property
     def level_channels(self) -> tuple[int, ...]:
-        """Widest layer of every level."""
+        """Number of channels of the widest layer of every level."""
         return level_channels(self.channels)
 
     def pool_map(self, sites: Any) -> Float[Tensor, "matrices pooled"]:
         """Run the convolutions over a map of the backend."""
         means, x, last = [], None, len(self.weights) - 1
         for layer, weight in enumerate(self.weights):
-            level, bias = layer // BLOCK, None if self.biases is None else self.biases[layer]
+            level, bias = layer // LEVEL_DEPTH, None if self.biases is None else self.biases[layer]
             if layer == 0:
                 x = self.backend.input_conv(weight, bias, sites)
             else:
                 x = self.backend.conv(x, weight, bias, sites, level)
-            if layer == last or (layer % BLOCK == BLOCK - 1 and self.pooling == "multiscale"):
+            if layer == last or (layer % LEVEL_DEPTH == LEVEL_DEPTH - 1 and self.pooling == "multiscale"):
                 means.append(self.backend.global_mean(x, sites, level))
-            if layer % BLOCK == BLOCK - 1 and layer != last:
+            if layer % LEVEL_DEPTH == LEVEL_DEPTH - 1 and layer != last:
                 x = self.backend.max_pool(x, sites, level)
         return torch.cat(means, dim=1)
 
     def _build(self, inputs: Sequence[MatrixInput]) -> Any:
-        features = None if self.cells == "ones" else [_counted(item) for item in inputs]
+        features = None if self.cells == "ones" else [_cell_counts(item) for item in inputs]
         return self.backend.build_map([item.coords for item in inputs], features, channels=self.level_channels)
 
 
-def _counted(item: MatrixInput) -> Float[np.ndarray, "sites 2"]:
+def _cell_counts(item: MatrixInput) -> Float[np.ndarray, "sites 2"]:
     counts = item.counts.astype(np.float32)
     return np.stack([np.ones_like(counts), np.log2(1 + counts)], axis=1)
 
 
-STRIDED_MAPS = 256  # a map has at most 4096 sites on each level, up to 2 MiB in all
-
-
 class WacoFeaturizer(Featurizer):
-    """A 5x5 convolution with stride 1, then 3x3 convolutions with stride 2; every output is averaged, then a head.
+    """A 5x5 convolution with stride 1, 3x3 convolutions with stride 2, global averages of all of them, and a head.
 
-    ReLU after each, no bias, no normalisation between them. The head reads layers * channels numbers, 448 in WACO, and
-    the side vector. Takes the place of `InputFeaturizer` in COGNATE (its ablation in figure 7).
+    A ReLU follows each convolution; there are no biases and no normalisation in between. The head reads the
+    layers * channels averages (448 in WACO) and the side vector. Replaces `InputFeaturizer` in an ablation of COGNATE
+    (figure 7).
 
     Source: WACO, model.py of its repository.
 
@@ -343,13 +334,13 @@ class WacoFeaturizer(Featurizer):
         if layers < 1:
             raise ValueError(f"layers={layers} of the featurizer is below 1")
         super().__init__(
-            readings={"layers": layers, "channels": channels},
+            options={"layers": layers, "channels": channels},
             shapes=[(25, 1, channels), *[(9, channels, channels)] * (layers - 1)], bias=False,
             pooled=layers * channels, hidden=hidden, width=width, side_width=side_width, norm=norm, gain=gain,
-            backend=backend, maps=STRIDED_MAPS)
+            backend=backend, maps=MAX_STRIDED_MAPS)
 
     def pool_map(self, sites: Any) -> Float[Tensor, "matrices pooled"]:
-        """Run the convolutions over a map of the backend; averages of all layers, the first layer first."""
+        """Run the convolutions over a map of the backend and return the averages of all layers, first layer first."""
         first, *others = self.weights
         x = self.backend.input_conv(first, None, sites)
         means = [self.backend.global_mean(x, sites, 0)]

@@ -1,6 +1,6 @@
-"""A trained network as a cost model: pattern in, scores and familiarity out.
+"""Trained networks as cost models, which score configurations of a pattern and tell how familiar it is.
 
-COGNATE networks from their checkpoints alone: what they are made of is written in them.
+`restore_cognate` rebuilds a COGNATE network from its checkpoint alone.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ ANCHORS = "anchors"
 
 
 class CognateModel:
-    """Score configurations of one space with a network that is trained.
+    """Score configurations of one space with a trained network.
 
     Args:
-        net: with the encoder of the space's platform; used in evaluation mode.
-        space: not bound to a matrix.
+        net: network with the encoder of the space's platform; runs in evaluation mode.
+        space: configuration space, not bound to a matrix.
         anchors: embeddings of training matrices by name, for `familiarity`.
     """
 
@@ -52,11 +52,11 @@ class CognateModel:
         """Score configurations: low = fast, no unit.
 
         Args:
-            embedding: of this matrix, where it was made before.
+            embedding: embedding of this matrix, if it is known.
         """
-        view = as_features(matrix)
-        shared, codes = self.space.bind(view.shape).vectors(configs)
-        embedding = self.embedding(view) if embedding is None else embedding
+        features = as_features(matrix)
+        shared, codes = self.space.bind(features.shape).vectors(configs)
+        embedding = self.embedding(features) if embedding is None else embedding
         device = next(self.net.parameters()).device
         with _evaluating(self.net):
             rows, *others = (torch.from_numpy(array).to(device) for array in (embedding, shared, codes))
@@ -77,7 +77,7 @@ class CognateModel:
         return familiarity_of(embedding, self.anchors)
 
     def save(self, path: Path, *, notes: Mapping[str, Any], precision: Literal["float32", "float16"]) -> None:
-        """Write everything that `load` needs, and notes for the reader."""
+        """Write a checkpoint for `load`, with notes for the reader."""
         weights = dict(self.net.state_dict())
         if self.anchors:
             weights[ANCHORS] = torch.from_numpy(np.stack(list(self.anchors.values())))
@@ -89,10 +89,10 @@ class CognateModel:
 
     @classmethod
     def load(cls, path: Path, *, net: Network, space: ConfigSpace) -> CognateModel:
-        """Fill a network made with the same settings.
+        """Load a checkpoint into a network with the same settings.
 
         Raises:
-            SchemaError: another op, platform, version of the space, or settings of the network.
+            SchemaError: another operation, platform or version of the space, or other settings of the network.
         """
         stored = load_checkpoint(path, kind="cognate", op=space.op, platform=space.name, space=space.digest())
         load_weights(net, stored, path)
@@ -102,10 +102,10 @@ class CognateModel:
 
 
 def load_weights(net: Network, stored: Checkpoint, path: Path) -> None:
-    """Copy the weights of a checkpoint into a network, its encoder included.
+    """Copy the weights of a checkpoint, encoder included, into a network.
 
     Raises:
-        SchemaError: the network was made with other settings.
+        SchemaError: the network has other settings.
     """
     differing = _differences(stored.settings, net.settings)
     if differing:
@@ -116,17 +116,13 @@ def load_weights(net: Network, stored: Checkpoint, path: Path) -> None:
 
 
 def _differences(stored: Mapping[str, Any], made: Mapping[str, Any]) -> list[str]:
-    found = []
-    for part in sorted({*stored, *made}):
-        theirs, ours = stored.get(part, {}), made.get(part, {})
-        for name in sorted({*theirs, *ours}):
-            if theirs.get(name) != ours.get(name):
-                found.append(f"{part}.{name}={theirs.get(name)} instead of {ours.get(name)}")
-    return found
+    return [f"{part}.{name}={stored.get(part, {}).get(name)} instead of {made.get(part, {}).get(name)}"
+            for part in sorted({*stored, *made}) for name in sorted({*stored.get(part, {}), *made.get(part, {})})
+            if stored.get(part, {}).get(name) != made.get(part, {}).get(name)]
 
 
 class _evaluating:  # noqa: N801 (reads as a statement)
-    """Evaluation mode without gradients; the mode comes back afterwards."""
+    """Evaluation mode without gradients; restores the mode afterwards."""
 
     def __init__(self, net: torch.nn.Module) -> None:
         self._net, self._guard = net, torch.no_grad()
@@ -148,17 +144,17 @@ PARTS: Mapping[str, Mapping[str, Callable[..., nn.Module]]] = {
     "predictor": {"Predictor": Predictor, "RecurrentPredictor": RecurrentPredictor,
                   "TransformerPredictor": TransformerPredictor},
 }
-"""Part of `Cognate` -> name of a class -> what makes one from its settings."""
+"""Part of `Cognate` -> stored class name -> constructor from the stored settings. The names must not change."""
 
 
 def restore_cognate(stored: Checkpoint, path: Path) -> Cognate:
-    """Make the network that a checkpoint was saved from, with its weights and its encoder.
+    """Rebuild the network that a checkpoint was saved from, with weights and encoder.
 
     Args:
-        path: of the checkpoint, for errors.
+        path: path of the checkpoint, for messages.
 
     Raises:
-        SchemaError: a network of other parts than model=cognate has.
+        SchemaError: the network has other parts than model=cognate.
     """
     if set(stored.settings) != set(PARTS):
         raise SchemaError(f"{path} has the parts {', '.join(stored.settings)}, not {', '.join(PARTS)}: give a network "
@@ -169,9 +165,8 @@ def restore_cognate(stored: Checkpoint, path: Path) -> Cognate:
 
 
 def _part(name: str, settings: Mapping[str, Any], path: Path) -> nn.Module:
-    given = dict(settings)
-    make = PARTS[name].get(given.pop("class", ""))
+    make = PARTS[name].get(settings.get("class", ""))
     if make is None:
-        raise SchemaError(f"{path} has a {settings.get('class')} as {name}: it is made from its checkpoint alone only "
-                          f"where that is {' or '.join(PARTS[name])}")
-    return make(**given)
+        raise SchemaError(f"{path} has a {settings.get('class')} as {name}: a network is restored from its checkpoint "
+                          f"alone only if that is {' or '.join(PARTS[name])}")
+    return make(**{setting: value for setting, value in settings.items() if setting != "class"})

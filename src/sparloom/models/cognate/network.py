@@ -1,10 +1,7 @@
-"""What all networks have in common: parts that can each be replaced, and a matrix that is embedded once.
+"""The network of COGNATE: a predictor reads a matrix embedding, a mapped configuration and a latent vector (§3.1).
 
-The configuration mapper: shared loops as 53 numbers to a vector (COGNATE §3.2, table 6).
-
-COGNATE: a matrix embedding, a mapped configuration and a latent code meet in a predictor (COGNATE §3.1).
-
-COGNATE without one of its components, or with WACO's featurizer (figure 7).
+`Network` is the interface of all networks, with replaceable parts. `cognate_without` and `cognate_with_featurizer`
+build the ablations of figure 7.
 """
 
 from abc import ABC, abstractmethod
@@ -30,17 +27,17 @@ __all__ = [
 
 
 class Network(nn.Module, ABC):
-    """Embed matrices and score configurations of the platform whose encoder was given.
+    """Embed matrices and score configurations of the platform whose encoder is in use.
 
-    All parts but the encoder are shared between platforms: fine-tuning means `use_encoder` with that of the target,
-    then training on its samples. Every part says in `settings` how it was made, as plain values, and draws parameters
-    of its own in `reset(generator)`; weights are drawn and stored in the order of the parts.
+    All parts but the encoder are shared between platforms: to fine-tune, call `use_encoder` with the encoder of the
+    target and train on its samples. Every part has `settings`, the JSON values that it was made from, and may have
+    `reset(generator)`, which draws its parameters; weights are drawn and stored in the order of the parts.
 
     Args:
-        featurizer: (inputs, side vectors) -> (matrices, width), with `standardise(inputs)`; lists its `convolutions()`,
-            which training may freeze.
+        featurizer: (inputs, side vectors) -> (matrices, width), with `standardise(inputs)` and `convolutions()`, the
+            parameters that training may freeze.
         side: inputs -> (matrices, side width), with `standardise(inputs)`.
-        others: the parts that `score` of the subclass reads.
+        others: further parts that the subclass reads in `score`.
     """
 
     def __init__(self, *, featurizer: nn.Module, side: nn.Module, **others: nn.Module) -> None:
@@ -53,35 +50,35 @@ class Network(nn.Module, ABC):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """How every part was made, as plain values: a checkpoint of other settings is refused."""
+        """Settings of every part as JSON values; a checkpoint with other settings does not load."""
         parts = {name: getattr(self, name) for name in self._parts}
         return {name: {"class": stored_class_name(part), **part.settings} for name, part in parts.items()}
 
     def use_encoder(self, encoder: FrozenEncoder) -> None:
-        """Read the configurations of one platform from now on; the encoder is not trained."""
+        """Score configurations of the platform of this encoder from now on; the encoder is not trained."""
         self.encoder = encoder
 
     def standardise(self, inputs: Sequence[MatrixInput]) -> None:
-        """Take the scales of sizes and pooled features from the given matrices, before weights are first trained.
+        """Fit the scales of sizes and pooled features to these matrices, before the first training.
 
-        Those of sizes stay; those of pooled features follow the convolutions in this training (see `Standardise`).
-        A network filled from a checkpoint keeps the scales that it was stored with.
+        The scales of sizes stay fixed; those of pooled features track the convolutions during training (see
+        `Standardise`). A network loaded from a checkpoint keeps its stored scales.
         """
         self.side.standardise(inputs)
         self.featurizer.standardise(inputs)
 
     def embed(self, inputs: Sequence[MatrixInput]) -> Float[Tensor, "matrices width"]:
-        """Embed matrices in one pass of the convolutions."""
+        """Embed all matrices in one pass of the convolutions."""
         return self.featurizer(inputs, self.side(inputs))
 
     @abstractmethod
     def score(
         self, embedding: Float[Tensor, "n width"], shared: Float[Tensor, "n 53"], codes: Float[Tensor, "n h"]
     ) -> Float[Tensor, " n"]:
-        """Score configurations, one row of each: low = fast.
+        """Score one configuration per row: low = fast.
 
         Raises:
-            ValueError: no encoder was given yet.
+            ValueError: no encoder is in use.
         """
 
     def forward(self, batch: "RankingBatch") -> Float[Tensor, " n"]:
@@ -91,10 +88,10 @@ class Network(nn.Module, ABC):
 
 
 def initialise(net: nn.Module, seed: int) -> None:
-    """Draw all weights anew from a seed, in the order of the modules; buffers stay.
+    """Draw all weights from a seed, in the order of the modules; buffers are left unchanged.
 
-    Linear layers are drawn uniformly within 1 / sqrt(inputs), PyTorch's rule; a part with `reset(generator)` draws its
-    own parameters.
+    Linear layers are drawn uniformly within 1 / sqrt(inputs), PyTorch's rule; a module with `reset(generator)` draws
+    its own parameters.
     """
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -109,10 +106,10 @@ def initialise(net: nn.Module, seed: int) -> None:
 
 
 class ConfigurationMapper(nn.Module):
-    """Map encoded shared schedules to (configs, width).
+    """Map the shared loops of a configuration, encoded as 53 numbers, to a vector (COGNATE §3.2, table 6).
 
     Args:
-        depth: two layers 53 -> 64 -> 64 as WACO's embedder has, or the single one that table 6 prints.
+        depth: 2 layers, 53 -> 64 -> 64, as in WACO's embedder, or the single layer printed in table 6.
     """
 
     def __init__(self, *, width: int, depth: Literal[1, 2]) -> None:
@@ -129,7 +126,7 @@ class ConfigurationMapper(nn.Module):
 
 
 class Cognate(Network):
-    """The cost model's network.
+    """Score a configuration from matrix embedding, mapped shared loops and latent vector (COGNATE §3.1).
 
     Args:
         featurizer, side: see `Network`.
@@ -144,15 +141,15 @@ class Cognate(Network):
         self, embedding: Float[Tensor, "n width"], shared: Float[Tensor, "n 53"], codes: Float[Tensor, "n h"]
     ) -> Float[Tensor, " n"]:
         if self.encoder is None:
-            raise ValueError("the network has no latent encoder: call use_encoder with that of the platform")
+            raise ValueError("the network has no latent encoder: call use_encoder with the encoder of the platform")
         return self.predictor(embedding, self.mapper(shared), self.encoder(codes))
 
 
-VECTORS = {"featurizer": "matrix_width", "mapper": "config_width", "encoder": "latent_width"}
+WIDTH_SETTINGS = {"featurizer": "matrix_width", "mapper": "config_width", "encoder": "latent_width"}
 
 
 class NoFeaturizer(nn.Module):
-    """Embed every matrix as nothing."""
+    """Embed every matrix as a vector of width 0."""
 
     width = 0
 
@@ -161,18 +158,18 @@ class NoFeaturizer(nn.Module):
         self.settings: dict[str, Any] = {}
 
     def convolutions(self) -> list[nn.Parameter]:
-        """List the parameters below the head: none."""
+        """Return no parameters."""
         return []
 
     def standardise(self, inputs: Sequence[MatrixInput]) -> None:
-        """Nothing has a scale."""
+        """Do nothing: there are no scales."""
 
     def forward(self, inputs: Sequence[MatrixInput], side: Float[Tensor, "matrices s"]) -> Float[Tensor, "matrices 0"]:
         return side.new_zeros(len(inputs), 0)
 
 
 class NoMapper(nn.Module):
-    """Map every configuration to nothing."""
+    """Map every configuration to a vector of width 0."""
 
     width = 0
 
@@ -185,21 +182,21 @@ class NoMapper(nn.Module):
 
 
 def cognate_without(part: Literal["featurizer", "mapper", "encoder"], **parts: nn.Module) -> Cognate:
-    """Build COGNATE without one of its components: the predictor gets narrower by the vector of it.
+    """Build COGNATE without one component; the predictor reads one vector less.
 
-    Reading: components are left out one at a time, each from the whole network. Without the featurizer the side vector
-    is gone too, since it reaches the predictor through the featurizer's head; what is left of the matrix is its size
-    where a mapped extent is cut off by it. Without the latent encoder the platform's own parameters are not seen.
+    Components are removed one at a time from the full network. Removing the featurizer also removes the side vector,
+    which reaches the predictor through the featurizer's head: the size of the matrix then only shows where it limits a
+    mapped extent. Without the latent encoder, hardware-specific parameters are not read.
 
     Args:
-        part: what is left out.
-        parts: of the whole network, as `Cognate` takes them.
+        part: component to remove.
+        parts: parts of the full network, as in `Cognate`.
     """
-    if part not in VECTORS:
-        raise ValueError(f"part={part!r} is not one of {', '.join(VECTORS)}")
-    parts["predictor"] = _remade(parts["predictor"], **{VECTORS[part]: 0})
+    if part not in WIDTH_SETTINGS:
+        raise ValueError(f"part={part!r} is not one of {', '.join(WIDTH_SETTINGS)}")
+    parts["predictor"] = _remake(parts["predictor"], **{WIDTH_SETTINGS[part]: 0})
     if part == "featurizer":
-        parts |= {"featurizer": NoFeaturizer(), "side": _remade(parts["side"], width=0)}
+        parts |= {"featurizer": NoFeaturizer(), "side": _remake(parts["side"], width=0)}
     if part == "mapper":
         parts["mapper"] = NoMapper()
     return Cognate(**parts)
@@ -209,12 +206,12 @@ def cognate_with_featurizer(instead: nn.Module, **parts: nn.Module) -> Cognate:
     """Build COGNATE with another featurizer.
 
     Args:
-        instead: gives vectors as wide as those of the one it replaces.
-        parts: of the whole network, as `Cognate` takes them.
+        instead: new featurizer, whose vectors are as wide as those of the old one.
+        parts: parts of the full network, as in `Cognate`.
     """
     return Cognate(**(parts | {"featurizer": instead}))
 
 
-def _remade(part: nn.Module, **changes: Any) -> nn.Module:
-    """A new part with other settings; weights are drawn when the network is initialised."""
+def _remake(part: nn.Module, **changes: Any) -> nn.Module:
+    """Make a part anew with changed settings; weights are drawn when the network is initialised."""
     return type(part)(**(part.settings | changes))

@@ -1,10 +1,7 @@
-"""The predictor: matrix, configuration and latent vectors to one score (COGNATE table 6).
+"""Predictors: combine matrix, configuration and latent vector into one score.
 
-Vectors of different widths as a short sequence of equal ones.
-
-Recurrent predictors: the three vectors as a sequence (COGNATE figure 8).
-
-A predictor by attention: the three vectors look at each other (COGNATE figure 8).
+`Predictor` is the network of COGNATE's table 6. Figure 8 compares it with recurrent networks (`RecurrentPredictor`) and
+attention (`TransformerPredictor`), which read the three vectors as a sequence (`VectorSequence`).
 """
 
 from collections.abc import Sequence
@@ -18,13 +15,13 @@ __all__ = ["Predictor", "RecurrentPredictor", "TransformerPredictor", "VectorSeq
 
 
 class Predictor(nn.Module):
-    """Score configurations with a small network; low = fast, no unit.
+    """Score configurations with a multilayer perceptron: low = fast, no unit.
 
     Args:
-        matrix_width, config_width, latent_width: of the vectors; one of width 0 is left out, whatever is given for it.
+        matrix_width, config_width, latent_width: widths of the vectors; a vector of width 0 is ignored.
         hidden: widths of the hidden layers, 128 and 64 in table 6.
-        fusion: all three vectors side by side, 128 + 64 + 64 = 256 ("concat", the equation of §3.1), or the sum of the
-            configuration and latent vectors beside the matrix, 192 ("sum", the width that table 6 prints).
+        fusion: "concat" concatenates the three vectors, 128 + 64 + 64 = 256 (the equation of §3.1); "sum" adds the
+            configuration and latent vectors first, 192 (the width printed in table 6).
     """
 
     def __init__(
@@ -42,8 +39,8 @@ class Predictor(nn.Module):
             "hidden": list(hidden), "fusion": fusion,
         }
         if not (matrix_width or config_width or latent_width):
-            raise ValueError("all vectors of the predictor have width 0: leave at least one in")
-        self.kept = tuple(bool(width) for width in (matrix_width, config_width, latent_width))
+            raise ValueError("all vectors of the predictor have width 0: give at least one a width")
+        self.used = tuple(bool(width) for width in (matrix_width, config_width, latent_width))
         program = config_width + latent_width if fusion == "concat" else max(config_width, latent_width)
         total = matrix_width + program
         widths = (total, *hidden)
@@ -51,49 +48,49 @@ class Predictor(nn.Module):
         self.layers = nn.Sequential(*layers, nn.Linear(widths[-1], 1))
 
     def forward(self, matrix: Tensor, config: Tensor, latent: Tensor) -> Tensor:
-        """Score rows of equally many (n, width) vectors: (n,)."""
-        if self.fusion == "sum" and all(self.kept[1:]):
-            vectors, kept = (matrix, config + latent), self.kept[:2]
+        """Score n configurations from vectors (n, width): (n,)."""
+        if self.fusion == "sum" and all(self.used[1:]):
+            vectors, used = (matrix, config + latent), self.used[:2]
         else:
-            vectors, kept = (matrix, config, latent), self.kept
-        read = [vector for vector, read in zip(vectors, kept, strict=True) if read]
-        return self.layers(torch.cat(read, dim=1)).squeeze(1)
+            vectors, used = (matrix, config, latent), self.used
+        inputs = [vector for vector, reads in zip(vectors, used, strict=True) if reads]
+        return self.layers(torch.cat(inputs, dim=1)).squeeze(1)
 
 
 class VectorSequence(nn.Module):
-    """Bring each vector to one width by a linear layer of its own; its bias tells the places apart.
+    """Project each vector to a common width with its own linear layer, whose bias encodes the position.
 
     Args:
-        inputs: widths of the vectors in order; one of width 0 is left out.
-        width: of every step.
+        inputs: widths of the vectors in order; a vector of width 0 is ignored.
+        width: width of every step of the sequence.
     """
 
     def __init__(self, inputs: Sequence[int], width: int) -> None:
         super().__init__()
         if not any(inputs):
-            raise ValueError("all vectors of the predictor have width 0: leave at least one in")
-        self.places = tuple(place for place, given in enumerate(inputs) if given)
-        self.layers = nn.ModuleList(nn.Linear(inputs[place], width) for place in self.places)
+            raise ValueError("all vectors of the predictor have width 0: give at least one a width")
+        self.indices = tuple(index for index, size in enumerate(inputs) if size)
+        self.layers = nn.ModuleList(nn.Linear(inputs[index], width) for index in self.indices)
 
     def forward(self, vectors: Sequence[Tensor]) -> Float[Tensor, "n steps width"]:
-        """Stack the vectors that are not left out, rows of equally many of each."""
-        return torch.stack([layer(vectors[place]) for place, layer in zip(self.places, self.layers, strict=True)], 1)
+        """Stack the projections of all used vectors."""
+        return torch.stack([layer(vectors[index]) for index, layer in zip(self.indices, self.layers, strict=True)], 1)
 
 
 CELLS = {"lstm": nn.LSTM, "gru": nn.GRU}
 
 
 class RecurrentPredictor(nn.Module):
-    """Read the matrix, the configuration and the latent vector one after the other; the last state is scored.
+    """Feed matrix, configuration and latent vector to a recurrent network and score its last state.
 
-    Reading: the paper names LSTM and GRU and says no more. The vectors have different widths, so each goes through a
-    linear layer of its own first; the matrix comes first, so that the programs are read in its light.
+    The paper only names LSTM and GRU. Here each vector goes through its own linear layer first, since widths differ,
+    and the matrix comes first, so that the state knows it when the configuration is read.
 
     Args:
-        matrix_width, config_width, latent_width: of the vectors; one of width 0 is left out.
-        cell: the recurrent unit.
-        width: of steps and states.
-        layers: recurrent layers.
+        matrix_width, config_width, latent_width: widths of the vectors; a vector of width 0 is ignored.
+        cell: type of the recurrent unit.
+        width: width of steps and states.
+        layers: number of recurrent layers.
     """
 
     def __init__(
@@ -119,23 +116,23 @@ class RecurrentPredictor(nn.Module):
                 parameter.uniform_(-bound, bound, generator=generator)
 
     def forward(self, matrix: Tensor, config: Tensor, latent: Tensor) -> Tensor:
-        """Score rows of equally many (n, width) vectors: (n,)."""
+        """Score n configurations from vectors (n, width): (n,)."""
         states, _ = self.recurrent(self.steps((matrix, config, latent)))
         return self.last(states[:, -1]).squeeze(1)
 
 
 class TransformerPredictor(nn.Module):
-    """Let the matrix, the configuration and the latent vector attend to each other; their mean is scored.
+    """Let matrix, configuration and latent vector attend to each other and score the mean of the results.
 
-    Reading: the paper names "Transformer (TF)" and says no more. Every vector is one token, brought to one width by a
-    linear layer of its own, so that no further position is needed; layers normalise first and drop nothing out.
+    The paper only names "Transformer (TF)". Here every vector is one token, projected by its own linear layer, so no
+    positional encoding is needed; layers are pre-norm and have no dropout.
 
     Args:
-        matrix_width, config_width, latent_width: of the vectors; one of width 0 is left out.
-        width: of tokens, a multiple of `heads`.
-        heads: of every attention.
-        hidden: of the network behind every attention.
-        layers: attentions one after the other.
+        matrix_width, config_width, latent_width: widths of the vectors; a vector of width 0 is ignored.
+        width: width of tokens, a multiple of `heads`.
+        heads: number of attention heads.
+        hidden: width of the feed-forward network after each attention.
+        layers: number of layers.
     """
 
     def __init__(
@@ -154,13 +151,13 @@ class TransformerPredictor(nn.Module):
         self.norm, self.last = nn.LayerNorm(width), nn.Linear(width, 1)
 
     def reset(self, generator: torch.Generator) -> None:
-        """Set the normalisations back; everything else is linear layers, which are drawn one by one."""
+        """Reset the normalisations; linear layers are drawn by `initialise`."""
         for part in self.modules():
             if isinstance(part, nn.LayerNorm):
                 part.reset_parameters()
 
     def forward(self, matrix: Tensor, config: Tensor, latent: Tensor) -> Tensor:
-        """Score rows of equally many (n, width) vectors: (n,)."""
+        """Score n configurations from vectors (n, width): (n,)."""
         x = self.steps((matrix, config, latent))
         for layer in self.layers:
             x = layer(x)
@@ -168,7 +165,7 @@ class TransformerPredictor(nn.Module):
 
 
 class _Layer(nn.Module):
-    """Attention between the tokens of a row, then a small network on each; both add to what they read."""
+    """Pre-norm attention between the tokens of a row, then a feed-forward network on each, both with residuals."""
 
     def __init__(self, width: int, heads: int, hidden: int) -> None:
         super().__init__()

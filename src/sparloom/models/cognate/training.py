@@ -1,10 +1,7 @@
-"""The pairwise ranking loss over all pairs of one matrix at once, and how well scores order times (COGNATE A.4).
+"""Training of ranking networks with a loss over all pairs of configurations of a matrix (COGNATE A.4, table 3).
 
-Training of a ranking network: a step takes all pairs of configurations of a matrix (COGNATE A.4, table 3).
-
-Lightning without what costs more than a step here: bars in logs, a checkpoint per epoch, sanity checks, advice.
-
-Does a network look at the matrix? Its accuracy with the embedding of each matrix, and with that of another.
+`RankingModule` is the Lightning module; `make_trainer` and `fit` run it without checkpoints per epoch, sanity checks
+and advice, which here would cost more than the steps. `swapped_accuracy` tests whether a network reads the matrix.
 """
 
 import logging
@@ -31,7 +28,7 @@ __all__ = ["RankingModule", "fit", "make_trainer", "order_signs", "ranking_loss"
 
 
 def order_signs(seconds: Float[Tensor, " n"], spread: Float[Tensor, " n"]) -> Float[Tensor, "n n"]:
-    """Sign of t_i - t_j; 0 where they differ by no more than the larger spread, relative to the faster."""
+    """Return the sign of t_i - t_j, 0 where they differ by at most the larger spread, relative to the faster."""
     gap = seconds[:, None] - seconds[None, :]
     limit = torch.maximum(spread[:, None], spread[None, :]) * torch.minimum(seconds[:, None], seconds[None, :])
     return torch.where(gap.abs() > limit, gap.sign(), 0.0)
@@ -40,7 +37,7 @@ def order_signs(seconds: Float[Tensor, " n"], spread: Float[Tensor, " n"]) -> Fl
 def ranking_loss(scores: Float[Tensor, " n"], signs: Float[Tensor, "n n"], *, margin: float) -> Tensor:
     """Average max(0, margin - sign(t_i - t_j) (r_i - r_j)) over ordered pairs; 0 where no pair is ordered.
 
-    Both halves of the square are summed: they are equal, so the mean is that over i < j.
+    Sums over all (i, j); the matrix is symmetric, so the mean equals the mean over i < j.
     """
     gap = (scores[:, None] - scores[None, :]) * signs
     weight = signs.abs()
@@ -50,7 +47,7 @@ def ranking_loss(scores: Float[Tensor, " n"], signs: Float[Tensor, "n n"], *, ma
 def ranking_quality(
     scores: Float[Tensor, " n"], seconds: Float[Tensor, " n"], signs: Float[Tensor, "n n"]
 ) -> dict[str, float]:
-    """Ordered pair accuracy over the pairs in `signs`, and Kendall's tau-b over all pairs; NaN where undefined."""
+    """Compute ordered pair accuracy over the pairs in `signs` and Kendall's tau-b over all pairs; NaN if undefined."""
     predicted = (scores[:, None] - scores[None, :]).sign()
     pairs = signs.abs().sum()
     accuracy = (1 + (predicted * signs).sum() / pairs) / 2
@@ -63,20 +60,20 @@ LOGGED = ("prl", "opa", "kendall_tau")
 
 
 class RankingModule(LightningModule):
-    """Fit a network to orders of times; the same class pre-trains, fine-tunes and trains without transfer.
+    """Train a network to order run times: pre-training, fine-tuning, and training without transfer.
 
-    Logged per epoch for train and validation: `prl` (the loss), `opa`, `kendall_tau`, means over the matrices of all
-    processes that train together. A training matrix that two processes were given counts twice.
+    Logs `prl` (the loss), `opa` and `kendall_tau` per epoch, for train and validation, as means over the matrices of
+    all processes. A training matrix that two processes were given counts twice.
 
     Args:
-        net: what is trained.
+        net: network to train.
         optimizer: parameters -> optimizer.
-        margin: of the loss.
-        convolution_rate: learning rate of the convolutions, as a share of the optimizer's.
-        freeze: parameters that stay as they are: none, the convolutions, or the whole matrix side.
-        warmup_steps: over which the learning rate rises linearly.
-        decay: learning rate after that: constant (the paper), or down to 0 along half a cosine.
-        clip: largest norm of the gradient; None for no limit.
+        margin: margin of the loss.
+        convolution_rate: learning rate of the convolutions, relative to the optimizer's.
+        freeze: parameters that are not trained: none, the convolutions, or featurizer and side vector.
+        warmup_steps: number of steps over which the learning rate rises linearly.
+        decay: learning rate after warm-up: constant (the paper), or down to 0 along half a cosine.
+        clip: largest gradient norm; None for no limit.
     """
 
     def __init__(
@@ -99,10 +96,10 @@ class RankingModule(LightningModule):
         self.net, self.optimizer, self.margin, self.freeze = net, optimizer, margin, freeze
         self.convolution_rate = convolution_rate
         self.warmup_steps, self.decay, self.clip = warmup_steps, decay, clip
-        self._values = {"train": _nothing(), "validation": _nothing()}
+        self._values = {"train": _empty_values(), "validation": _empty_values()}
 
     def setup(self, stage: str) -> None:
-        """Freeze before processes join: each waits for the gradients of all parameters that are free by then."""
+        """Freeze parameters before processes join: each then waits for the gradients of all that are not frozen."""
         frozen = {"none": list, "convolutions": self._convolutions, "featurizer": self._matrix_side}[self.freeze]()
         for parameter in self.net.parameters():
             parameter.requires_grad_(True)
@@ -154,14 +151,14 @@ class RankingModule(LightningModule):
                 self._values[stage][name].append(value)
 
     def _log(self, stage: str) -> None:
-        """Log means over the matrices of all processes, in one order: a process may know no finite value of a name."""
+        """Log means over the matrices of all processes, in a fixed order: a process may lack values of a name."""
         values = self._values[stage]
         sums = torch.tensor([[sum(values[name]), len(values[name])] for name in LOGGED], dtype=torch.float64)
         totals = self.trainer.strategy.reduce(sums.to(self.device), reduce_op="sum")
         for name, (total, count) in zip(LOGGED, totals.tolist(), strict=True):
             if count:
                 self.log(f"{stage}/{name}", total / count, sync_dist=True)
-        self._values[stage] = _nothing()
+        self._values[stage] = _empty_values()
 
     def _rate(self, step: int, total: int) -> float:
         if step < self.warmup_steps:
@@ -171,7 +168,7 @@ class RankingModule(LightningModule):
         return (1 + math.cos(math.pi * (step - self.warmup_steps) / max(1, total - self.warmup_steps))) / 2
 
     def _groups(self) -> list[dict[str, Any]]:
-        """What is trained, by share of the learning rate."""
+        """Group the trained parameters by their share of the learning rate."""
         slow = set(self._convolutions()) if self.convolution_rate != 1 else set()
         trained = [parameter for parameter in self.net.parameters() if parameter.requires_grad]
         groups = [{"params": [parameter for parameter in trained if (parameter in slow) == inside], "rate": rate}
@@ -185,11 +182,11 @@ class RankingModule(LightningModule):
         return [*self.net.featurizer.parameters(), *self.net.side.parameters()]
 
 
-def _nothing() -> dict[str, list[float]]:
+def _empty_values() -> dict[str, list[float]]:
     return {name: [] for name in LOGGED}
 
 
-ADVICE = (
+HIDDEN_WARNINGS = (
     ".*does not have many workers.*",          # batches are in memory; a worker would copy them
     ".*`IterableDataset` has `__len__` defined.*",
     ".*GPU available but not used.*",
@@ -212,13 +209,13 @@ def make_trainer(
     """Build a trainer for one fit.
 
     Args:
-        epochs: passes over the training matrices.
-        validate_every: epochs between two validations.
-        out: folder for whatever the logger or callbacks write.
+        epochs: number of passes over the training matrices.
+        validate_every: number of epochs between validations.
+        out: folder for files of the logger and of callbacks.
         more: further arguments of lightning.Trainer.
 
     Raises:
-        ValueError: the strategy would start the program once more for each device, to do all of it again.
+        ValueError: the strategy would restart the whole program for each device.
     """
     with _quiet():
         trainer = Trainer(
@@ -228,24 +225,24 @@ def make_trainer(
             log_every_n_steps=1, **more,
         )
     if trainer.world_size > 1 and not strategy.startswith("ddp_spawn"):
-        raise ValueError(f"trainer.strategy={strategy} would do the whole run once for each of {trainer.world_size} "
-                         "devices: choose trainer=ddp, which shares out the training alone, or trainer.devices=1")
+        raise ValueError(f"trainer.strategy={strategy} would repeat the whole run for each of {trainer.world_size} "
+                         "devices: choose trainer=ddp, which only distributes the training, or trainer.devices=1")
     return trainer
 
 
 def fit(trainer: Trainer, module: LightningModule, data: LightningDataModule) -> None:
-    """Run `trainer.fit` without Lightning's advice on workers and devices."""
+    """Run `trainer.fit` without Lightning's advice about workers and devices."""
     retain_memory()
     with _quiet():
         trainer.fit(module, datamodule=data)
 
 
 class _quiet(warnings.catch_warnings):  # noqa: N801 (reads as a statement)
-    """Hide advice and device banners until the block ends."""
+    """Hide warnings and device banners until the block ends."""
 
     def __enter__(self) -> None:
         super().__enter__()
-        for text in ADVICE:
+        for text in HIDDEN_WARNINGS:
             warnings.filterwarnings("ignore", message=text)
         self._loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
         self._levels = [logger.level for logger in self._loggers]
@@ -260,9 +257,9 @@ class _quiet(warnings.catch_warnings):  # noqa: N801 (reads as a statement)
 
 @torch.no_grad()
 def swapped_accuracy(net: Network, items: Sequence[MatrixSamples]) -> dict[str, float]:
-    """Order the configurations of each matrix twice: as themselves, and as if they were those of another matrix.
+    """Compare the accuracy with each matrix's own embedding to that with the embedding of another matrix.
 
-    The other one is half the list away. A network that learned one order for all matrices has the same accuracy twice.
+    The other matrix is half the list away. Both are equal if the network learned one order for all matrices.
 
     Returns:
         `opa` and `opa_swapped`, means over matrices with ordered pairs.
@@ -271,17 +268,17 @@ def swapped_accuracy(net: Network, items: Sequence[MatrixSamples]) -> dict[str, 
     net.eval()
     try:
         embeddings = [net.embed([item.input]) for item in items]
-        shifted = [embeddings[(place + len(items) // 2) % len(items)] for place in range(len(items))]
+        shifted = [embeddings[(index + len(items) // 2) % len(items)] for index in range(len(items))]
         return {"opa": _accuracy(net, items, embeddings), "opa_swapped": _accuracy(net, items, shifted)}
     finally:
         net.train(training)
 
 
 def _accuracy(net: Network, items: Sequence[MatrixSamples], embeddings: Sequence[Tensor]) -> float:
-    found = []
+    accuracies = []
     for item, embedding in zip(items, embeddings, strict=True):
         batch = collate((item,))
         scores = net.score(embedding.expand(len(item), -1), batch.shared, batch.heterogeneous)
         signs = order_signs(batch.seconds, batch.spread)
-        found.append(ranking_quality(scores, batch.seconds, signs)["opa"])
-    return float(np.nanmean(found))
+        accuracies.append(ranking_quality(scores, batch.seconds, signs)["opa"])
+    return float(np.nanmean(accuracies))

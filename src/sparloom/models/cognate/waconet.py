@@ -1,6 +1,6 @@
-"""WACO's program embedder: a lookup table per parameter, for the parameters of several platforms at once.
+"""WacoNet, WACO's network extended to configurations of several platforms (COGNATE §4.1, figure 3a).
 
-WacoNet, the network of WACO, made to read the configurations of several platforms (COGNATE §4.1, figure 3a).
+Its program embedder has a lookup table per parameter.
 """
 
 from collections.abc import Mapping
@@ -16,18 +16,18 @@ from sparloom.space import ENCODED_WIDTH, LOOPS
 
 __all__ = ["LookupTable", "ProgramEmbedder", "WacoNet"]
 
-ORDER = len(LOOPS) ** 2           # numbers of the flattened permutation, before the extents
+ORDER = len(LOOPS) ** 2           # entries of the flattened permutation, which precede the extents
 EXTENTS = ENCODED_WIDTH - ORDER
-EXTENT_SCALE = 16                 # an extent x comes as log2(x) / 16
-LARGEST = 4.0                     # encoded 2**64: whatever is larger was not encoded as a logarithm
+EXTENT_SCALE = 16                 # an extent x is encoded as log2(x) / 16
+MAX_EXTENT = 4.0                  # encoded 2**64: larger values were not encoded as logarithms
 
 
 class LookupTable(nn.Module):
-    """A vector for every place 0, 1, ... of a parameter; a value between two places is interpolated between theirs.
+    """Look up a vector for each value 0, 1, ... of a parameter, with linear interpolation in between.
 
     Args:
-        rows: places; values beyond the last read the last.
-        width: of the vectors.
+        rows: number of vectors; larger values read the last one.
+        width: width of the vectors.
     """
 
     def __init__(self, *, rows: int, width: int) -> None:
@@ -40,33 +40,33 @@ class LookupTable(nn.Module):
         with torch.no_grad():
             self.weight.normal_(generator=generator)
 
-    def forward(self, places: Float[Tensor, " n"]) -> Float[Tensor, "n width"]:
-        places = places.clamp(0, len(self.weight) - 1)
-        low = places.floor()
-        share = (places - low)[:, None]
-        below, above = low.long(), places.ceil().long()
+    def forward(self, values: Float[Tensor, " n"]) -> Float[Tensor, "n width"]:
+        values = values.clamp(0, len(self.weight) - 1)
+        low = values.floor()
+        share = (values - low)[:, None]
+        below, above = low.long(), values.ceil().long()
         return (1 - share) * nn.functional.embedding(below, self.weight) + share * nn.functional.embedding(
             above, self.weight)
 
 
 class ProgramEmbedder(nn.Module):
-    """Embed configurations of several platforms; what a platform lacks is zero.
+    """Embed configurations of several platforms; parameters that a platform lacks are read as zero.
 
-    Every parameter has a table of its own, the order of the loops a linear layer over its flattened permutation. The
-    loops of all platforms share their tables where they are mapped onto each other (`encoder=mapping`, WACO+FM); each
-    platform has its own where they are not (`encoder=augmentation`, WACO+FA). The platform's own parameters have tables
-    of their own in either case.
+    Every parameter has its own lookup table; the order of the loops goes through a linear layer over the flattened
+    permutation. With `encoder=mapping` (WACO+FM) the shared loops of all platforms read the same tables, with
+    `encoder=augmentation` (WACO+FA) each platform has its own. Hardware-specific parameters have their own tables in
+    both cases.
 
     Source: WACO, model.py of its repository; COGNATE §4.3 says that it was "modified to support feature augmentation
-    and feature mapping". Departures: WACO's tables have a row per power of two, and an extent cut off by the size of a
-    matrix lies between two; WACO's permutation is that of six loops.
+    and feature mapping". Departures: WACO's tables have a row per power of two, whereas an extent limited by the size
+    of a matrix is interpolated here; WACO's permutation is that of six loops.
 
     Args:
-        padding: how platforms lie side by side.
-        codes: platform -> how many numbers its own parameters have at most; each is 0, 1 or between.
+        padding: FeatureAugmentation or FeatureMapping.
+        codes: platform -> largest number of hardware-specific codes, each in [0, 1].
         extents: rows of the tables of loop extents, for 2**0, 2**1, ...
-        table_width: of every lookup, 32 in WACO.
-        hidden, width: of the two layers on top, 128 and 128 in WACO.
+        table_width: width of every lookup, 32 in WACO.
+        hidden, width: widths of the two layers on top, 128 and 128 in WACO.
     """
 
     def __init__(
@@ -75,14 +75,14 @@ class ProgramEmbedder(nn.Module):
     ) -> None:
         super().__init__()
         if not isinstance(padding, FeatureAugmentation | FeatureMapping):
-            raise ValueError(f"a program embedder puts parameters side by side and has no use for {_named(padding)}: "
+            raise ValueError(f"a program embedder cannot read latent vectors of {_class_name(padding)}: "
                              "choose encoder=augmentation (WACO+FA) or encoder=mapping (WACO+FM)")
         missing = [platform for platform in padding.platforms if platform not in codes]
         if missing:
-            raise ValueError(f"no number of codes for platform {missing[0]}: codes has {', '.join(codes)}")
+            raise ValueError(f"codes has no entry for platform {missing[0]}, only {', '.join(codes)}")
         self.width, self.platforms = width, padding.platforms
         self.settings: dict[str, Any] = {
-            "padding": _named(padding), "codes": {name: codes[name] for name in padding.platforms},
+            "padding": _class_name(padding), "codes": {name: codes[name] for name in padding.platforms},
             "extents": extents, "table_width": table_width, "hidden": hidden, "width": width,
         }
         banks = 1 if padding.mapped else len(padding.platforms)
@@ -100,30 +100,30 @@ class ProgramEmbedder(nn.Module):
         """Embed configurations of one platform.
 
         Args:
-            slot: which of the platforms.
+            slot: index of the platform.
 
         Raises:
-            ValueError: the platform has more codes than tables, or its extents are no logarithms.
+            ValueError: the platform has more codes than tables, or its extents are not encoded as logarithms.
         """
         if codes.shape[1] > len(self.own[slot]):
             raise ValueError(f"{codes.shape[1]} codes of {self.platforms[slot]} exceed its {len(self.own[slot])} "
                              f"tables: raise codes.{self.platforms[slot]} of the program embedder")
-        if len(shared) and float(shared[:, ORDER:].max()) > LARGEST:
-            raise ValueError("extents that are no logarithms have no place in a lookup table: read them as "
+        if len(shared) and float(shared[:, ORDER:].max()) > MAX_EXTENT:
+            raise ValueError("the lookup tables need extents that are encoded as logarithms: set "
                              "readings.numbers=log2")
         parts = []
-        for place, bank in enumerate(self.loops):
-            present = len(self.loops) == 1 or place == slot
+        for platform, bank in enumerate(self.loops):
+            present = len(self.loops) == 1 or platform == slot
             parts.append(bank(shared) if present else shared.new_zeros(len(shared), bank.width))
-        for place, tables in enumerate(self.own):
+        for platform, tables in enumerate(self.own):
             for number, table in enumerate(tables):
-                present = place == slot and number < codes.shape[1]
+                present = platform == slot and number < codes.shape[1]
                 parts.append(table(codes[:, number]) if present else shared.new_zeros(len(shared), table.width))
         return self.layers(torch.cat(parts, dim=1))
 
 
 class _LoopTables(nn.Module):
-    """Lookups of the four extents and the order of the loops, side by side."""
+    """Embed the four extents and the order of the loops and concatenate the vectors."""
 
     def __init__(self, extents: int, table_width: int) -> None:
         super().__init__()
@@ -132,20 +132,19 @@ class _LoopTables(nn.Module):
         self.order = nn.Linear(ORDER, table_width)
 
     def forward(self, shared: Float[Tensor, "n 53"]) -> Float[Tensor, "n width"]:
-        places = shared[:, ORDER:] * EXTENT_SCALE
-        found = [table(places[:, number]) for number, table in enumerate(self.extents)]
-        return torch.cat([*found, self.order(shared[:, :ORDER])], dim=1)
+        exponents = shared[:, ORDER:] * EXTENT_SCALE
+        vectors = [table(exponents[:, number]) for number, table in enumerate(self.extents)]
+        return torch.cat([*vectors, self.order(shared[:, :ORDER])], dim=1)
 
 
-def _named(padding: LatentEncoder) -> str:
+def _class_name(padding: LatentEncoder) -> str:
     return type(padding).__name__
 
 
 class WacoNet(Network):
-    """A matrix embedding and a program embedding meet in a predictor.
+    """Score a configuration from matrix embedding and program embedding.
 
-    The encoder of a platform only says which platform it is and how many codes that has: the program embedder reads the
-    codes themselves.
+    The program embedder reads the codes themselves; the latent encoder only tells the platform and its number of codes.
 
     Args:
         featurizer, side: see `Network`.
@@ -159,21 +158,21 @@ class WacoNet(Network):
         super().__init__(featurizer=featurizer, side=side, embedder=embedder, predictor=predictor)
 
     def use_encoder(self, encoder: FrozenEncoder) -> None:
-        """Read the configurations of one platform from now on.
+        """Score configurations of the platform of this encoder from now on.
 
         Raises:
-            ValueError: it was made by an encoder that has no slots.
+            ValueError: the encoder has no slot.
         """
         if encoder.slot is None:
-            raise ValueError("WacoNet puts the parameters of platforms side by side, and this latent encoder was made "
-                             "otherwise: make it with encoder=augmentation (WACO+FA) or encoder=mapping (WACO+FM)")
+            raise ValueError("WacoNet needs a latent encoder with a slot for the platform: make it with "
+                             "encoder=augmentation (WACO+FA) or encoder=mapping (WACO+FM)")
         super().use_encoder(encoder)
 
     def score(
         self, embedding: Float[Tensor, "n width"], shared: Float[Tensor, "n 53"], codes: Float[Tensor, "n h"]
     ) -> Float[Tensor, " n"]:
         if self.encoder is None:
-            raise ValueError("the network does not know the platform: call use_encoder with the encoder of it")
+            raise ValueError("the network has no latent encoder: call use_encoder with the encoder of the platform")
         self.encoder.check(codes)
         program = self.embedder(shared, codes, slot=self.encoder.slot)
         return self.predictor(embedding, program, program.new_zeros(len(program), 0))

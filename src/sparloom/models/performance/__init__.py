@@ -1,4 +1,9 @@
-"""Performance models: trees on declared features of problems and configurations that predict how fast a kernel is."""
+"""Performance models: boosted trees that predict how fast a kernel runs, from declared features.
+
+`features` defines the features of a problem and a configuration, `problems` those of GEMM, SpMM and SDDMM. `growth`
+trains trees by folds of problems, `model` predicts, `training` fits, extends and distils models, `store` saves them and
+`header` writes them as C.
+"""
 
 from functools import partial
 

@@ -1,8 +1,6 @@
-"""Formulas of features: one text that NumPy evaluates over columns and that C computes for one problem.
+"""Features of performance models as data: formulas that NumPy evaluates over columns and C for one problem.
 
-Constants of a machine that features may read, from its description.
-
-The declarative specification of features: what a performance model reads, as data that is saved with it.
+A `FeatureSpec` lists the features of an operation and is saved with every model that reads them.
 """
 
 import ast
@@ -27,15 +25,15 @@ Columns = Mapping[str, np.ndarray]
 
 
 def _number(column: np.ndarray, otherwise: np.ndarray) -> np.ndarray:
-    """Read numbers; a text that is none, such as "all", becomes the other value."""
+    """Convert texts to numbers; texts that are not numbers, such as "all", become `otherwise`."""
     texts = column.astype(str)
     digits = np.char.isdigit(texts)
     return np.where(digits, np.where(digits, texts, "0").astype(np.float64), otherwise)
 
 
-def _part(place: int) -> Callable[[np.ndarray], np.ndarray]:
-    """Read one number of a text such as "8x32"."""
-    return lambda column: np.array([float(text.split("x")[place]) for text in column.ravel()]).reshape(column.shape)
+def _part(index: int) -> Callable[[np.ndarray], np.ndarray]:
+    """Make a function that reads one number of texts such as "8x32"."""
+    return lambda column: np.array([float(text.split("x")[index]) for text in column.ravel()]).reshape(column.shape)
 
 
 UNARY = {ast.USub: (np.negative, "(-{})")}
@@ -57,14 +55,11 @@ FUNCTIONS = {
 class Formula:
     """An expression over columns.
 
-    Grammar, a part of Python's: numbers; names; texts in quotes; + - * / and comparisons, which give 0 or 1; min, max,
-    floor, ceil; and of columns of texts first, second ("8x32" -> 8, 32) and number ("all" -> the second argument).
-
-    Args:
-        text: the expression.
+    Grammar, a subset of Python's: numbers; names; quoted texts; + - * / and comparisons, which give 0 or 1; min, max,
+    floor, ceil; and for columns of texts first, second ("8x32" -> 8, 32) and number ("all" -> the second argument).
 
     Raises:
-        ValueError: the text is no such expression.
+        ValueError: the text is not in the grammar.
     """
 
     text: str
@@ -72,7 +67,7 @@ class Formula:
     def __post_init__(self) -> None:
         for node in ast.walk(self._tree):
             if not _known(node):
-                raise ValueError(f"formula {self.text!r}: {ast.unparse(node)!r} is not of its language: numbers, "
+                raise ValueError(f"formula {self.text!r}: {ast.unparse(node)!r} is not allowed: use numbers, "
                                  f"names, + - * /, comparisons, {', '.join(FUNCTIONS)}")
 
     @cached_property
@@ -84,12 +79,12 @@ class Formula:
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """Columns that are read."""
+        """Columns that the formula reads."""
         found = {node.id for node in ast.walk(self._tree) if isinstance(node, ast.Name)}
         return frozenset(found - set(FUNCTIONS))
 
     def evaluate(self, columns: Columns) -> np.ndarray:
-        """Compute it over columns that broadcast against each other; comparisons give 0.0 and 1.0.
+        """Evaluate over columns that broadcast against each other; comparisons give 0.0 and 1.0.
 
         Raises:
             KeyError: a column is missing.
@@ -97,16 +92,16 @@ class Formula:
         return np.asarray(_evaluate(self._tree, columns), np.float64)
 
     def c(self) -> str:
-        """Write it as a C expression of doubles; names stay as they are.
+        """Render as a C expression over doubles with the same names.
 
         Raises:
-            ValueError: it reads texts.
+            ValueError: the formula reads texts.
         """
         return _c(self._tree, self.text)
 
 
 def _known(node: ast.AST) -> bool:
-    """Whether a node of the syntax tree belongs to the language."""
+    """Whether a node of the syntax tree is in the grammar."""
     match node:
         case ast.Call(func=ast.Name(id=name), keywords=[]):
             return name in FUNCTIONS
@@ -152,18 +147,18 @@ def _c(node: ast.expr, text: str) -> str:
             return COMPARISONS[type(op)][1].format(_c(left, text), _c(right, text))
         case ast.Call(func=ast.Name(id=name), args=arguments) if FUNCTIONS[name][1] is not None:
             return FUNCTIONS[name][1].format(*(_c(argument, text) for argument in arguments))
-    raise ValueError(f"formula {text!r} reads texts: C has only numbers, put that part into a feature of the kernel")
+    raise ValueError(f"formula {text!r} reads texts, which C cannot: move that part into a feature of group kernel")
 
 
 UNITS: Mapping[str, int] = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 CACHES: Mapping[str, tuple[str, float]] = {
     "l1_bytes": ("cache_l1d", 2.0**15), "l2_bytes": ("cache_l2", 2.0**20), "l3_bytes": ("cache_l3", 2.0**25),
 }
-"""Name of the constant -> name in `measure.describe_machine`, and what stands for it where that is unknown."""
+"""Constant -> its key in `measure.describe_machine`, and the value to use if that is unknown."""
 
 
 def machine_constants(machine: Mapping[str, str | int], *, threads: int) -> dict[str, float]:
-    """Read what `describe_machine` wrote into the provenance of a table: bytes of the caches, threads of a kernel."""
+    """Read the constants that features use, cache sizes and threads, from the description of a machine."""
     caches = {name: _bytes(str(machine.get(key, "")), otherwise) for name, (key, otherwise) in CACHES.items()}
     return caches | {"threads": float(threads)}
 
@@ -182,11 +177,11 @@ class Feature:
     """One number that a model reads.
 
     Args:
-        name: lower case; a formula that is the name itself means that it is given.
-        group: problem and pattern are the same for all configurations, kernel for all problems, hardware for both;
+        name: lower-case name; if the formula equals it, the feature is an input.
+        group: problem and pattern are equal for all configurations, kernel for all problems, hardware for both;
             interaction depends on problem and configuration.
-        formula: over given names, parameters of the configuration (group kernel) and earlier features.
-        unit: of the number; "1" for ratios and flags.
+        formula: over inputs, parameters of the configuration (group kernel) and earlier features.
+        unit: unit of the number; "1" for ratios and flags.
     """
 
     name: str
@@ -199,17 +194,17 @@ class Feature:
 class FeatureSpec:
     """Features in the order in which a model reads them.
 
-    Two of them are work: `flops` and `bytes` of a problem, by which seconds become rates.
+    They include `flops` and `bytes` of a problem, which turn seconds into rates.
 
     Args:
         op: operation.
-        version: of the meaning of what is given; raise it when that changes and the formulas do not.
-        features: all of them; those of the group hardware are read by the model only when they vary.
-        fallback: formula over given numbers; where it is not 0, no model is asked.
+        version: version of the meaning of the inputs; raise it when that changes and the formulas do not.
+        features: all features; a model reads those of group hardware only if they vary.
+        fallback: formula over inputs; the model does not apply where it is not 0.
 
     Raises:
-        ValueError: a name that occurs twice, an unknown group, a formula that reads what is not there before it or
-            what does not belong to its group, or no flops and bytes.
+        ValueError: a repeated name, an unknown group, a formula that reads a later feature or one that its group may
+            not read, or no flops and bytes.
     """
 
     op: str
@@ -229,7 +224,7 @@ class FeatureSpec:
             reads = self._formulas[feature.name].names - {feature.name}
             missing = sorted(reads - set(groups)) if feature.group != "kernel" else []
             if missing:
-                raise ValueError(f"feature {feature.name} reads {', '.join(missing)}, not defined before it")
+                raise ValueError(f"feature {feature.name} reads {', '.join(missing)}, which is not defined before it")
             foreign = {groups[name] for name in reads if name in groups} - _READABLE[feature.group]
             if foreign:
                 raise ValueError(f"feature {feature.name} of group {feature.group} reads one of group {foreign.pop()}")
@@ -247,30 +242,30 @@ class FeatureSpec:
         return {feature.name: feature.group for feature in self.features}
 
     def formula(self, name: str) -> Formula:
-        """The formula of a feature."""
+        """Return the formula of a feature."""
         return self._formulas[name]
 
     def group(self, name: str) -> Group:
-        """The group of a feature."""
+        """Return the group of a feature."""
         return self._groups[name]
 
     @property
     def fallback_formula(self) -> Formula:
-        """The formula that says which problems are left aside."""
+        """Formula that is not 0 for problems to which models do not apply."""
         return Formula(self.fallback)
 
     @property
-    def given(self) -> tuple[str, ...]:
-        """Names that a problem has to bring: sizes, statistics, constants of the machine."""
+    def inputs(self) -> tuple[str, ...]:
+        """Names that a problem must provide: sizes, statistics, constants of the machine."""
         return tuple(feature.name for feature in self.features
                      if feature.group != "kernel" and feature.formula == feature.name)
 
     def names(self, *, hardware: bool) -> tuple[str, ...]:
-        """Columns that a model reads, in order; those of the hardware where they vary."""
+        """Columns that a model reads, in order; with those of group hardware if they vary."""
         return tuple(feature.name for feature in self.features if hardware or feature.group != "hardware")
 
     def needed(self, names: Sequence[str]) -> tuple[str, ...]:
-        """These features and those that they are computed from, in order."""
+        """Return these features and all that they are computed from, in order."""
         wanted = set(names)
         for feature in reversed(self.features):
             if feature.name in wanted and feature.group != "kernel":
@@ -278,7 +273,7 @@ class FeatureSpec:
         return tuple(feature.name for feature in self.features if feature.name in wanted)
 
     def kernel(self, configs: Sequence[Config]) -> dict[str, np.ndarray]:
-        """Evaluate what depends on the configuration alone: arrays (configs,)."""
+        """Evaluate the features of group kernel: arrays (configs,)."""
         columns = config_columns(configs)
         found: dict[str, np.ndarray] = {}
         for feature in self.features:
@@ -287,69 +282,69 @@ class FeatureSpec:
         return found
 
     def evaluate(self, problems: Columns, kernel: Columns) -> dict[str, np.ndarray]:
-        """Evaluate everything over columns that broadcast: (problems, 1) against (configs,), or row by row.
+        """Evaluate all features over columns that broadcast: (problems, 1) against (configs,), or row by row.
 
         Args:
-            problems: what is `given`.
-            kernel: as `kernel` makes it.
+            problems: columns named by `inputs`.
+            kernel: result of `kernel`.
 
         Raises:
             ValueError: a value is missing or not finite.
         """
-        missing = [name for name in self.given if name not in problems]
+        missing = [name for name in self.inputs if name not in problems]
         if missing:
-            raise ValueError(f"a problem of {self.op} has to bring {', '.join(missing)}")
+            raise ValueError(f"a problem of {self.op} must provide {', '.join(missing)}")
         found: dict[str, np.ndarray] = dict(kernel)
         for feature in self.features:
             if feature.group != "kernel":
-                known = found if feature.formula != feature.name else {feature.name: problems[feature.name]}
-                found[feature.name] = self._value(feature, known)
+                columns = found if feature.formula != feature.name else {feature.name: problems[feature.name]}
+                found[feature.name] = self._value(feature, columns)
         return found
 
     def matrix(
         self, problems: Columns, kernel: Columns, *, names: Sequence[str]
     ) -> Float[np.ndarray, "*shape features"]:
-        """Stack the columns that a model reads behind the broadcast shape of all others."""
+        """Stack the columns that a model reads along a last axis, behind the broadcast shape."""
         found = self.evaluate(problems, kernel)
         shape = np.broadcast_shapes(*(found[name].shape for name in names))
         stacked = np.empty((*shape, len(names)))
-        for place, name in enumerate(names):
-            stacked[..., place] = found[name]
+        for index, name in enumerate(names):
+            stacked[..., index] = found[name]
         return stacked
 
     def work(self, problems: Columns) -> tuple[np.ndarray, np.ndarray]:
-        """Flops and bytes of each problem."""
+        """Return flops and bytes of each problem."""
         found: dict[str, np.ndarray] = {}
         wanted = self.needed(REQUIRED)
         for feature in (feature for feature in self.features if feature.name in wanted):
-            known = found if feature.formula != feature.name else {feature.name: problems[feature.name]}
-            found[feature.name] = self._value(feature, known)
+            columns = found if feature.formula != feature.name else {feature.name: problems[feature.name]}
+            found[feature.name] = self._value(feature, columns)
         return found["flops"], found["bytes"]
 
     def falls_back(self, problems: Columns) -> np.ndarray:
-        """Whether each problem is one that the kernels are not made for: bool."""
+        """Return for each problem whether the model does not apply: bool."""
         return self.fallback_formula.evaluate(problems) != 0
 
     def record(self) -> dict[str, Any]:
-        """Plain values, as they are saved."""
+        """Return the JSON values that are saved."""
         return {"op": self.op, "version": self.version, "fallback": self.fallback,
                 "features": [asdict(feature) for feature in self.features]}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> "FeatureSpec":
-        """Read plain values back."""
+        """Read what `record` returned."""
         features = tuple(Feature(**entry) for entry in record["features"])
         return cls(op=record["op"], version=record["version"], features=features, fallback=record["fallback"])
 
     def check(self, other: "FeatureSpec", *, origin: str) -> None:
-        """Refuse a model that was trained on other features.
+        """Check that a model was trained on these features.
 
         Args:
-            other: what it was trained on.
-            origin: of the model, for the message.
+            other: features that it was trained on.
+            origin: where the model comes from, for the message.
 
         Raises:
-            SchemaError: any name, group, formula, unit, the order, the version or the operation differs.
+            SchemaError: operation, version, order, or any name, group, formula or unit differs.
         """
         if other == self:
             return
@@ -367,7 +362,7 @@ class FeatureSpec:
 
 
 def config_columns(configs: Sequence[Config]) -> dict[str, np.ndarray]:
-    """Values of every parameter: float64 (configs,), or texts where not all are numbers."""
+    """Return the values of every parameter: float64 (configs,), or texts if not all are numbers."""
     if not configs:
         return {}
     columns = {}

@@ -1,12 +1,7 @@
-"""What trees predict of a measurement, and on which scale.
+"""Training of boosted trees by folds of problems: each model is scored on the fold that it was not trained on.
 
-Folds by group, which stay what they are when problems are added.
-
-How one LightGBM model is grown, from nothing or on top of another.
-
-Features and targets of every configuration on every problem, from which rows for training are taken.
-
-One model per fold: each is scored on the fold that it has not seen, and all of them together are the model.
+A `Measured` table becomes a `Grid` of features and targets (`Target`); `BoostingConfig` trains one LightGBM model on
+some of its rows, `cross_fit` one per fold.
 """
 
 import hashlib
@@ -39,11 +34,11 @@ GIGA, MICRO = 1e9, 1e-6
 
 @dataclass(frozen=True)
 class Target:
-    """A quantity in its unit (GFLOP/s, GB/s of compulsory traffic, microseconds) on a scale.
+    """Quantity that trees predict, in GFLOP/s, GB/s of compulsory traffic or microseconds, and its scale.
 
     Args:
         quantity: throughput, bandwidth or latency.
-        scale: raw, log or log1p; log1p depends on the unit, log does not.
+        scale: raw, log or log1p; only log does not depend on the unit.
 
     Raises:
         ValueError: an unknown quantity or scale.
@@ -53,9 +48,9 @@ class Target:
     scale: Scale
 
     def __post_init__(self) -> None:
-        for name, given, known in (("quantity", self.quantity, UNITS), ("scale", self.scale, FORWARD)):
-            if given not in known:
-                raise ValueError(f"{name} {given!r} of a target is not one of {', '.join(known)}")
+        for name, value, known in (("quantity", self.quantity, UNITS), ("scale", self.scale, FORWARD)):
+            if value not in known:
+                raise ValueError(f"{name} {value!r} of a target is not one of {', '.join(known)}")
 
     @property
     def unit(self) -> str:
@@ -64,44 +59,44 @@ class Target:
 
     @property
     def sign(self) -> int:
-        """-1 where more is faster: sign times a prediction is low for fast."""
+        """-1 if larger is faster, else 1: sign times prediction is low for fast."""
         return 1 if self.quantity == "latency" else -1
 
     def of(self, seconds: np.ndarray, flops: np.ndarray, traffic: np.ndarray) -> np.ndarray:
-        """What trees learn, from measured seconds; NaN stays NaN."""
+        """Convert measured seconds to targets; NaN stays NaN."""
         return FORWARD[self.scale](self.quantity_of(seconds, flops, traffic))
 
     def quantity_of(self, seconds: np.ndarray, flops: np.ndarray, traffic: np.ndarray) -> np.ndarray:
-        """The quantity in its unit."""
+        """Convert measured seconds to the quantity in its unit."""
         if self.quantity == "latency":
             return seconds / MICRO
         return (flops if self.quantity == "throughput" else traffic) / seconds / GIGA
 
     def restore(self, learned: np.ndarray) -> np.ndarray:
-        """Bring a prediction back into the unit."""
+        """Convert a prediction from the scale back to the unit."""
         return INVERSE[self.scale](learned)
 
 
 def assign_folds(
     groups: Sequence[str], count: int, *, seed: int, known: Mapping[str, int] | None = None
 ) -> dict[str, int]:
-    """Give every group one fold, so that folds hold about equally many problems.
+    """Assign every group to one fold, so that folds hold about equally many problems.
 
     Args:
-        groups: group of each problem; a group with more problems counts more.
-        count: folds.
-        known: fold by group, from an earlier assignment; it is kept, so that what a model of a fold has never seen it
-            does not see when it is grown further either.
+        groups: group of each problem.
+        count: number of folds.
+        known: fold by group of an earlier assignment, which is kept, so that a model that is trained further still does
+            not see its fold.
 
     Returns:
-        Fold by group; groups go in the order of a hash, each to the fold with the fewest problems.
+        Fold by group; groups are taken in the order of a hash, each to the fold with the fewest problems.
 
     Raises:
         ValueError: fewer groups than folds.
     """
     sizes = Counter(groups)
     if count < 2 or len(sizes) < count:
-        raise ValueError(f"{count} folds of {len(sizes)} groups: there must be at least 2 folds, and a group for each")
+        raise ValueError(f"{count} folds of {len(sizes)} groups: there must be at least 2 folds and a group for each")
     folds = {group: fold for group, fold in (known or {}).items() if group in sizes}
     loads = Counter({fold: 0 for fold in range(count)})
     for group, fold in folds.items():
@@ -115,11 +110,11 @@ def assign_folds(
 
 @dataclass(frozen=True)
 class Rows:
-    """What is learned from.
+    """Training rows.
 
     Args:
         features, targets: one row per configuration of a problem.
-        weights: of the rows; None: all equal.
+        weights: weights of the rows; None: all equal.
     """
 
     features: Float[np.ndarray, "rows features"]
@@ -130,7 +125,7 @@ class Rows:
         return len(self.targets)
 
     def dataset(self, names: tuple[str, ...], reference: lightgbm.Dataset | None = None) -> lightgbm.Dataset:
-        """Hand them to LightGBM."""
+        """Make a data set of LightGBM."""
         return lightgbm.Dataset(self.features, self.targets, weight=self.weights, feature_name=list(names),
                                 reference=reference)
 
@@ -140,14 +135,14 @@ class BoostingConfig:
     """Settings of gradient boosting.
 
     Args:
-        trees: at most so many.
-        patience: stop when so many trees did not help on validation rows.
-        leaves, depth, rows_per_leaf: of every tree; depth -1: any.
-        learning_rate, lasso, ridge: shrink what a tree says.
-        row_share, column_share: drawn for every tree.
-        bins: of a feature's values.
-        threads: of LightGBM.
-        seed: of all draws.
+        trees: largest number of trees.
+        patience: number of trees without improvement on validation rows after which training stops.
+        leaves, depth, rows_per_leaf: limits of every tree; depth -1: none.
+        learning_rate, lasso, ridge: shrinkage.
+        row_share, column_share: share of rows and columns drawn for every tree.
+        bins: number of bins of a feature's values.
+        threads: number of LightGBM's threads.
+        seed: seed of all draws.
     """
 
     trees: int
@@ -168,25 +163,25 @@ class BoostingConfig:
         checked_threads(self.threads)
 
     def with_trees(self, trees: int) -> "BoostingConfig":
-        """The same with another number of trees."""
+        """Return the settings with another number of trees."""
         return replace(self, trees=trees)
 
     def train(
         self, rows: Rows, names: tuple[str, ...], *, base: lightgbm.Booster | None = None, quantile: float | None = None
     ) -> lightgbm.Booster:
-        """Grow all trees.
+        """Train a model with all trees.
 
         Args:
-            names: of the features.
-            base: its trees come first.
-            quantile: of the target, that is predicted in place of its mean.
+            names: names of the features.
+            base: model whose trees come first.
+            quantile: quantile of the target to predict instead of the mean.
         """
         return lightgbm.train(self._parameters(quantile), rows.dataset(names), self.trees, init_model=base)
 
     def best_tree_count(
         self, rows: Rows, held: Rows, names: tuple[str, ...], *, quantile: float | None = None
     ) -> int:
-        """Number of trees with the least error on rows that are not learned from."""
+        """Return the number of trees with the smallest error on held-out rows."""
         data = rows.dataset(names)
         stop = lightgbm.early_stopping(self.patience, verbose=False)
         model = lightgbm.train(self._parameters(quantile), data, self.trees, valid_sets=[held.dataset(names, data)],
@@ -207,11 +202,11 @@ class BoostingConfig:
 
 @dataclass(frozen=True)
 class Measured:
-    """Seconds of configurations on problems, with what is known of the problems.
+    """Measured seconds of configurations on problems.
 
     Args:
-        problems: what a specification wants to be given, (problems,) each.
-        groups: of each problem; a model is never scored on a group that it has learned from.
+        problems: inputs of a specification, (problems,) each.
+        groups: group of each problem; a model is never scored on a group that it was trained on.
         configs: candidates.
         seconds: NaN where a configuration did not run.
     """
@@ -225,21 +220,20 @@ class Measured:
         return len(self.groups)
 
     def take(self, kept: np.ndarray) -> "Measured":
-        """Keep some problems, given by a mask or by places."""
-        places = np.arange(len(self))[kept]
-        columns = {name: column[places] for name, column in self.problems.items()}
-        return replace(self, problems=columns, groups=tuple(self.groups[place] for place in places),
-                       seconds=self.seconds[places])
+        """Select problems by a mask or by indices."""
+        indices = np.arange(len(self))[kept]
+        columns = {name: column[indices] for name, column in self.problems.items()}
+        return replace(self, problems=columns, groups=tuple(self.groups[index] for index in indices),
+                       seconds=self.seconds[indices])
 
 
 @dataclass(frozen=True)
 class Grid:
-    """What trees learn from, problem by problem.
+    """Features and targets of every configuration on every problem.
 
     Args:
-        names: of the features.
-        features: what they read.
-        targets: what they learn; NaN where a configuration did not run.
+        names: names of the features.
+        targets: NaN where a configuration did not run.
     """
 
     names: tuple[str, ...]
@@ -251,33 +245,33 @@ class Grid:
         """Evaluate the features and turn seconds into targets.
 
         Args:
-            hardware: whether the features of the hardware are read: they vary.
+            hardware: include features of group hardware, which is useful only if they vary.
         """
-        given = {name: np.asarray(column, np.float64)[:, None] for name, column in measured.problems.items()}
+        inputs = {name: np.asarray(column, np.float64)[:, None] for name, column in measured.problems.items()}
         names = spec.names(hardware=hardware)
-        features = spec.matrix(given, spec.kernel(measured.configs), names=names)
-        flops, traffic = spec.work(given)
+        features = spec.matrix(inputs, spec.kernel(measured.configs), names=names)
+        flops, traffic = spec.work(inputs)
         return cls(names, np.broadcast_to(features, (*measured.seconds.shape, len(names))),
                    target.of(measured.seconds, flops, traffic))
 
     @property
     def ran(self) -> Bool[np.ndarray, "problems configs"]:
-        """Where there is something to learn."""
+        """Where a configuration ran."""
         return np.isfinite(self.targets)
 
     def rows(self, kept: np.ndarray, weights: np.ndarray | None = None) -> Rows:
-        """Take the rows that ran, where `kept`; both arguments broadcast to (problems, configs)."""
+        """Select the rows that ran, where `kept`; both arguments broadcast to (problems, configs)."""
         chosen = np.broadcast_to(kept, self.targets.shape) & self.ran
-        given = None if weights is None else np.broadcast_to(weights, self.targets.shape)[chosen]
-        return Rows(self.features[chosen], self.targets[chosen], given)
+        weights = None if weights is None else np.broadcast_to(weights, self.targets.shape)[chosen]
+        return Rows(self.features[chosen], self.targets[chosen], weights)
 
     def only(self, names: Sequence[str]) -> "Grid":
-        """Read some features only."""
-        places = [self.names.index(name) for name in names]
-        return replace(self, names=tuple(names), features=self.features[..., places])
+        """Select features."""
+        columns = [self.names.index(name) for name in names]
+        return replace(self, names=tuple(names), features=self.features[..., columns])
 
     def take(self, kept: np.ndarray) -> "Grid":
-        """Keep some problems, given by a mask or by places."""
+        """Select problems by a mask or by indices."""
         return replace(self, features=self.features[kept], targets=self.targets[kept])
 
 
@@ -285,23 +279,23 @@ def cross_fit(
     grid: Grid, growth: BoostingConfig, folds: np.ndarray, *, weights: np.ndarray | None = None,
     quantile: float | None = None,
 ) -> list[lightgbm.Booster]:
-    """Grow one model per fold, on all other folds.
+    """Train one model per fold on all other folds.
 
-    How many trees it has is found without the fold it is scored on: a first model learns from all folds but that one
-    and the next one, and stops by its error on the next one; then the model grows so many trees on both.
+    The number of trees is chosen without the fold that is scored: a first model trains on all folds but that one and
+    the next one and stops early by its error on the next one; then the model trains that many trees on both.
 
     Args:
         folds: integers from 0 that broadcast to (problems, configs).
-        weights: of rows, that broadcast as well.
-        quantile: to predict in place of the mean.
+        weights: weights of rows, which broadcast likewise.
+        quantile: quantile to predict instead of the mean.
 
     Raises:
-        ValueError: fewer than three folds: one is scored, one stops the growth, the others are learned from.
+        ValueError: fewer than three folds: one is scored, one stops training, the others are trained on.
     """
     count = int(np.max(folds)) + 1
     if count < 3:
-        raise ValueError(f"{count} folds leave nothing to learn from, as one is scored and one ends the growth: "
-                         "take at least 3")
+        raise ValueError(f"{count} folds leave no training data, since one is scored and one stops the training: "
+                         "use at least 3")
     members = []
     for fold in range(count):
         following = (fold + 1) % count
@@ -316,7 +310,7 @@ def train_per_fold(
     grid: Grid, growth: BoostingConfig, folds: np.ndarray, *, weights: np.ndarray | None = None,
     kept: np.ndarray | bool = True,
 ) -> list[lightgbm.Booster]:
-    """Grow all trees of one model per fold, on all other folds, as far as rows are `kept`.
+    """Train one model per fold with all trees, on the rows of all other folds that are `kept`.
 
     Args:
         folds, weights, kept: broadcast to (problems, configs).
@@ -328,14 +322,14 @@ def train_per_fold(
 def out_of_fold(
     grid: Grid, members: Sequence[lightgbm.Booster], folds: np.ndarray, *, threads: int
 ) -> Float[np.ndarray, "problems configs"]:
-    """Predict every fold by the model that has not seen it, on the scale of the target; NaN nowhere."""
+    """Predict every fold with the model that was not trained on it, on the scale of the target."""
     folds = np.broadcast_to(folds, grid.targets.shape)
-    found = np.full(grid.targets.shape, np.nan)
+    predicted = np.full(grid.targets.shape, np.nan)
     for fold, member in enumerate(members):
-        asked = folds == fold
-        if asked.any():
-            found[asked] = member.predict(grid.features[asked], num_threads=threads)
-    return found
+        inside = folds == fold
+        if inside.any():
+            predicted[inside] = member.predict(grid.features[inside], num_threads=threads)
+    return predicted
 
 
 def predict(

@@ -1,4 +1,4 @@
-"""A performance model as one C header: features, trees and configurations, without any library but the C standard's."""
+"""Write a performance model as a C header with features, trees and configurations; it needs only the C library."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -104,12 +104,12 @@ static inline int sparloom_{op}_best({parameters})
 
 
 def c_header(model: PerformanceModel, configs: Sequence[Config], *, fallback: Config) -> str:
-    """Write a model of a single member as C99.
+    """Write a model with a single member as C99.
 
-    Constants of the machine are written as numbers; features that no tree reads, directly or not, are left out.
+    Constants of the machine become numbers; features that no tree needs are left out.
 
     Raises:
-        Unsupported: the model has several members: distil it first.
+        Unsupported: the model has several members.
         ValueError: the fallback is not among the configurations.
     """
     if len(model.members) != 1:
@@ -121,22 +121,22 @@ def c_header(model: PerformanceModel, configs: Sequence[Config], *, fallback: Co
     kernel = [name for name in used if spec.group(name) == "kernel"]
     columns = spec.kernel(configs)
     numbers = np.stack([columns[name] for name in kernel] or [np.zeros(len(configs))], axis=1)
-    given = [name for name in spec.given if name not in model.origin.machine]
-    place = {name: position for position, name in enumerate(forest.features)}
+    inputs = [name for name in spec.inputs if name not in model.origin.machine]
+    column = {name: index for index, name in enumerate(forest.features)}
     return TEMPLATE.format(
         op=spec.op, OP=spec.op.upper(), platform=model.origin.platform, preset=model.origin.preset,
         trees=len(forest.roots), configs=len(configs), place=list(configs).index(fallback),
-        unit=model.target.unit, quantity=model.target.quantity, call=", ".join(given),
-        parameters=", ".join(f"double {name}" for name in given), fallback=spec.fallback_formula.c(),
+        unit=model.target.unit, quantity=model.target.quantity, call=", ".join(inputs),
+        parameters=", ".join(f"double {name}" for name in inputs), fallback=spec.fallback_formula.c(),
         fields="\n".join(_fields(configs)), rows="\n".join(_rows(configs)),
         kernel=", ".join(kernel), columns=numbers.shape[1], numbers=_braced(numbers),
-        nodes=_listed(f"{{{threshold!r}, {place[name]}, {left}, {right}}}"
+        nodes=_listed(f"{{{threshold!r}, {column[name]}, {left}, {right}}}"
                       for name, threshold, left, right in forest.nodes),
         leaves=_listed(map(repr, forest.leaves)), roots=_listed(map(str, forest.roots)),
         features="\n".join(f"    const double {name} = {_value(model, name, kernel)};" for name in used
-                           if name not in given),
+                           if name not in inputs),
         read=", ".join(forest.features), sign="" if model.target.sign < 0 else "-",
-        restored=RESTORE[model.target.scale].format(f"sparloom_{spec.op}_learned({', '.join(given)}, place)"),
+        restored=RESTORE[model.target.scale].format(f"sparloom_{spec.op}_learned({', '.join(inputs)}, place)"),
     )
 
 
@@ -145,8 +145,9 @@ class _Forest:
     """All trees in one list of nodes.
 
     Args:
-        features: those that are read, in the order of first use.
-        nodes: feature, threshold, left, right; children below 0 are leaves.
+        features: features that are read, in the order of first use.
+        nodes: feature, threshold, left, right; negative children are leaves.
+        leaves: values of all leaves.
         roots: first node of each tree, or a leaf.
     """
 
@@ -168,13 +169,13 @@ class _Forest:
             self.leaves.append(float(node["leaf_value"]))
             return -len(self.leaves)
         assert node["decision_type"] == "<=", node["decision_type"]
-        name, place = names[node["split_feature"]], len(self.nodes)
+        name, index = names[node["split_feature"]], len(self.nodes)
         if name not in self.features:
             self.features.append(name)
         self.nodes.append(("", 0.0, 0, 0))
         children = [self._add(node[side], names) for side in ("left_child", "right_child")]
-        self.nodes[place] = (name, float(node["threshold"]), *children)
-        return place
+        self.nodes[index] = (name, float(node["threshold"]), *children)
+        return index
 
 
 def _value(model: PerformanceModel, name: str, kernel: Sequence[str]) -> str:
@@ -186,7 +187,7 @@ def _value(model: PerformanceModel, name: str, kernel: Sequence[str]) -> str:
 
 
 def _numeric(configs: Sequence[Config]) -> dict[str, bool]:
-    """Whether all values of a parameter are numbers."""
+    """Return for each parameter whether all its values are numbers."""
     return {name: all(isinstance(config[name], int) for config in configs) for name in configs[0].names}
 
 

@@ -1,7 +1,4 @@
-"""The performance model: how fast a configuration runs on a problem, by gradient-boosted trees on a specification.
-
-An interval in which a measurement falls with a given probability: two quantile models, widened where they err.
-"""
+"""Performance models: boosted trees that predict how fast a configuration runs on a problem, with intervals."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,7 +21,7 @@ Columns = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Origin:
-    """What a model was trained for.
+    """Where the training data of a model comes from.
 
     Args:
         platform, preset: where it was measured.
@@ -43,11 +40,11 @@ class PerformanceModel:
     """Predicts a target as the mean of its members, on the target's scale.
 
     Args:
-        members: one per fold, or a single one.
+        members: one model per fold, or a single one.
         names: features that the members read, in order.
-        folds: group -> the member that has not seen it; empty when there is a single one.
-        lineage: how it came about, the oldest entry first, JSON values.
-        threads: of a prediction.
+        folds: group -> index of the member that was not trained on it; empty for a single member.
+        lineage: history of the training as JSON values, oldest entry first.
+        threads: number of threads of a prediction.
     """
 
     spec: FeatureSpec
@@ -67,26 +64,26 @@ class PerformanceModel:
         return self.over(configs).predict(problems)
 
     def over(self, configs: Sequence[Config]) -> "CandidateScorer":
-        """Evaluate once what depends on configurations alone."""
+        """Fix the configurations; features that depend on them alone are evaluated once."""
         return CandidateScorer(self, tuple(configs))
 
     def falls_back(self, problems: Columns) -> Bool[np.ndarray, " problems"]:
-        """Whether each problem is one that no model is asked about."""
+        """Return for each problem whether the model does not apply."""
         return self.spec.falls_back(problems)
 
     @property
     def trees(self) -> int:
-        """Trees of all members."""
+        """Number of trees of all members."""
         return sum(member.num_trees() for member in self.members)
 
     def member(self, fold: int) -> "PerformanceModel":
-        """One member by itself."""
+        """Return a model with one member only."""
         return replace(self, members=(self.members[fold],), folds={})
 
 
 @dataclass(frozen=True)
 class CandidateScorer:
-    """A performance model over fixed configurations."""
+    """A performance model with fixed configurations."""
 
     model: PerformanceModel
     configs: tuple[Config, ...]
@@ -95,27 +92,27 @@ class CandidateScorer:
         """Predict the quantity in its unit for every configuration on every problem.
 
         Args:
-            problems: what the specification wants to be given, (problems,) each; constants of the machine are those of
-                the training unless they are given.
+            problems: inputs of the specification, (problems,) each; constants of the machine default to those of the
+                training data.
         """
         return self.model.target.restore(self.learned(problems))
 
     def score(self, problems: Columns) -> Float[np.ndarray, "problems configs"]:
-        """Score configurations: low = fast; scores of different problems do not compare."""
+        """Score configurations: low = fast; scores of different problems are not comparable."""
         return self.model.target.sign * self.learned(problems)
 
     def best(self, problems: Columns, *, fallback: Config) -> list[Config]:
-        """Choose a configuration for each problem; where the kernels are not made for it, the fallback."""
-        scores, unasked = self.score(problems), self.model.falls_back(problems)
-        return [fallback if aside else self.configs[place]
-                for aside, place in zip(unasked, scores.argmin(axis=1), strict=True)]
+        """Choose a configuration for each problem, the fallback where the model does not apply."""
+        scores, outside = self.score(problems), self.model.falls_back(problems)
+        return [fallback if falls_back else self.configs[index]
+                for falls_back, index in zip(outside, scores.argmin(axis=1), strict=True)]
 
     def learned(self, problems: Columns) -> Float[np.ndarray, "problems configs"]:
         """Predict on the scale of the target."""
         return predict(self.model.members, self.features(problems), threads=self.model.threads)
 
     def features(self, problems: Columns) -> Float[np.ndarray, "problems configs features"]:
-        """Evaluate what the members read."""
+        """Evaluate the features that the members read."""
         columns = {name: np.asarray(column, np.float64)[:, None] for name, column in problems.items()}
         constants = {name: np.float64(value) for name, value in self.model.origin.machine.items()}
         features = self.model.spec.matrix(constants | columns, self._kernel, names=self.model.names)
@@ -129,12 +126,12 @@ class CandidateScorer:
 
 @dataclass(frozen=True)
 class PredictionInterval:
-    """Two models of quantiles, and how far beyond them the interval reaches.
+    """Interval that contains a measurement with a given probability: two quantile models and a margin.
 
     Args:
         low, high: models of the lower and the upper quantile.
-        margin: on the scale of the target.
-        coverage: probability that is meant.
+        margin: distance by which the interval is widened, on the scale of the target.
+        coverage: nominal probability.
     """
 
     low: PerformanceModel
@@ -145,7 +142,7 @@ class PredictionInterval:
     def predict(
         self, problems: Mapping[str, np.ndarray], configs: Sequence[Config]
     ) -> tuple[Float[np.ndarray, "problems configs"], Float[np.ndarray, "problems configs"]]:
-        """Bounds of the quantity in its unit."""
+        """Predict lower and upper bounds of the quantity in its unit."""
         low, high = (model.over(configs).learned(problems) for model in (self.low, self.high))
         restore = self.low.target.restore
         return restore(low - self.margin), restore(np.maximum(low, high) + self.margin)
@@ -156,11 +153,11 @@ class Bounds:
     """Quantiles predicted out of fold, on the scale of the target.
 
     Args:
-        low, high: quantiles as they are predicted.
-        margins: by which each problem is widened, found on all folds but its own, (problems, 1).
-        margin: found on all folds, for problems that nobody has seen.
-        members: one model per fold, of either quantile.
-        coverage: probability that is meant.
+        low, high: predicted quantiles.
+        margins: margin of each problem, computed from all folds but its own, (problems, 1).
+        margin: margin for new problems, computed from all folds.
+        members: one model per fold for each quantile.
+        coverage: nominal probability.
     """
 
     low: Float[np.ndarray, "problems configs"]
@@ -171,29 +168,29 @@ class Bounds:
     coverage: float
 
     def cover(self, targets: Float[np.ndarray, "problems configs"]) -> Bool[np.ndarray, "problems configs"]:
-        """Whether measurements lie within; NaN does not."""
+        """Return whether measurements lie within the widened interval; False for NaN."""
         return (targets >= self.low - self.margins) & (targets <= self.high + self.margins)
 
     def cover_plain(self, targets: Float[np.ndarray, "problems configs"]) -> Bool[np.ndarray, "problems configs"]:
-        """The same without the margins."""
+        """Return whether measurements lie between the quantiles, without margins."""
         return (targets >= self.low) & (targets <= self.high)
 
     def interval(self, model: PerformanceModel) -> PredictionInterval:
-        """The interval that goes with a model of the same features and folds."""
+        """Make the prediction interval of a model with the same features and folds."""
         low, high = (replace(model, members=members) for members in self.members)
         return PredictionInterval(low, high, self.margin, self.coverage)
 
 
 def bounds_out_of_fold(grid: Grid, growth: BoostingConfig, folds: np.ndarray, *, coverage: float) -> Bounds:
-    """Fit quantile models per fold and widen them by what the others missed.
+    """Fit quantile models per fold and compute the margins that give the nominal coverage.
 
     Args:
         folds: (problems, 1).
-        coverage: probability that a measurement shall lie within.
+        coverage: nominal probability that a measurement lies within the interval.
 
     Source: conformalized quantile regression (Romano et al., NeurIPS 2019), with folds in place of a calibration set:
-    a margin is the quantile of how far the measurements of the other folds lie outside of their intervals. It may be
-    negative.
+    a margin is the quantile of the distance by which measurements of the other folds lie outside of their intervals. It
+    may be negative.
     """
     tails = ((1 - coverage) / 2, (1 + coverage) / 2)
     low_members, high_members = (tuple(cross_fit(grid, growth, folds, quantile=tail)) for tail in tails)

@@ -1,7 +1,4 @@
-"""Features of a tiled GEMM on a CPU: C(m,n) = A(m,k) B(k,n), row-major float32.
-
-Features of SpMM and SDDMM kernels on a CPU: statistics of the pattern, and what a kernel meets of them.
-"""
+"""Features of a tiled GEMM C(m,n) = A(m,k) B(k,n), row-major float32, and of SpMM and SDDMM kernels on a CPU."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,7 +11,10 @@ from sparloom.sparse import STATISTICS
 
 __all__ = ["GEMM_FEATURES", "SDDMM_FEATURES", "SPMM_FEATURES", "gemm_problems", "nearby_shapes", "sparse_problems"]
 
-NEAR = 0.5  # standard deviation of the logarithm of a changed extent
+NEARBY_DEVIATION = 0.5  # standard deviation of the logarithm of a changed extent
+COUNTS = frozenset({"rows", "cols", "nnz"})
+MOVED = "8 * (rows + 1) + 4 * width * (rows + cols)"  # bytes of row pointers and dense operands
+MAX_STRIP = 256  # columns of the widest strip, with 32 registers of 16 columns
 
 PROBLEM = (
     Feature("m", "problem", "m", "rows"),
@@ -30,11 +30,7 @@ PROBLEM = (
     Feature("elements_b", "problem", "k * n", "elements"),
     Feature("elements_c", "problem", "m * n", "elements"),
 )
-GEMM_HARDWARE = (
-    Feature("l1_bytes", "hardware", "l1_bytes", "B"),
-    Feature("l2_bytes", "hardware", "l2_bytes", "B"),
-    Feature("l3_bytes", "hardware", "l3_bytes", "B"),
-)
+GEMM_HARDWARE = tuple(Feature(name, "hardware", name, "B") for name in ("l1_bytes", "l2_bytes", "l3_bytes"))
 GEMM_KERNEL = (
     Feature("tile_m", "kernel", "tile_m", "rows"),
     Feature("tile_n", "kernel", "tile_n", "columns"),
@@ -51,7 +47,7 @@ GEMM_KERNEL = (
 
 
 def _cycles(rows: str, vectors: str) -> str:
-    """Cycles of one term of a register tile: two multiplications, two loads a cycle; a chain of sums takes four."""
+    """Cycles per term of a register tile: two multiplications and two loads a cycle, additions with latency four."""
     return f"max(max({rows} * {vectors} / 2, ({rows} + {vectors}) / 2), 4)"
 
 
@@ -115,43 +111,35 @@ GEMM_FEATURES = FeatureSpec(
     op="gemm", version=1, features=(*PROBLEM, *GEMM_HARDWARE, *GEMM_KERNEL, *INTERACTION),
     fallback="(n == 1) + (k == 1)",
 )
-"""N = 1 and K = 1 are products of matrix and vector, and of vectors: not what tiles are for."""
+"""The model does not apply to n = 1 (matrix-vector product) and k = 1 (outer product)."""
 
 
 def gemm_problems(shapes: Sequence[GemmShape]) -> dict[str, np.ndarray]:
-    """What `GEMM_FEATURES` is given of shapes, (shapes,) each; the machine's constants come from elsewhere."""
+    """Return the inputs of `GEMM_FEATURES` for shapes, (shapes,) each, without constants of the machine."""
     return {name: np.array([getattr(shape, name) for shape in shapes], np.float64) for name in ("m", "n", "k")}
 
 
 def nearby_shapes(shapes: Sequence[GemmShape], count: int, *, seed: int) -> list[GemmShape]:
-    """Draw shapes like those given, of at most as many flops: each is one of them with changed extents; 1 stays 1."""
+    """Draw shapes by changing extents of those given, up to the largest number of flops; extents of 1 are kept."""
     rng = np.random.default_rng(seed)
-    most = max(shape.flops for shape in shapes)
+    max_flops = max(shape.flops for shape in shapes)
     found: list[GemmShape] = []
     while len(found) < count:
         shape = shapes[rng.integers(len(shapes))]
         sizes = np.array([shape.m, shape.n, shape.k])
-        changed = np.where(sizes == 1, 1, np.maximum(2, np.rint(sizes * np.exp(NEAR * rng.standard_normal(3)))))
+        factors = np.exp(NEARBY_DEVIATION * rng.standard_normal(3))
+        changed = np.where(sizes == 1, 1, np.maximum(2, np.rint(sizes * factors)))
         near = GemmShape(*(int(size) for size in changed))
-        if near.flops <= most:
+        if near.flops <= max_flops:
             found.append(near)
     return found
 
-
-COUNTS = frozenset({"rows", "cols", "nnz"})
-MOVED = "8 * (rows + 1) + 4 * width * (rows + cols)"  # bytes of row pointers and dense operands
-REGISTERS = 256  # columns of a strip that is as wide as it can be, with 32 registers of 16
 
 PATTERN = (
     *(Feature(name, "pattern", name, name if name in COUNTS else "1") for name in STATISTICS),
     Feature("width", "problem", "width", "columns"),
 )
-SPARSE_HARDWARE = (
-    Feature("l1_bytes", "hardware", "l1_bytes", "B"),
-    Feature("l2_bytes", "hardware", "l2_bytes", "B"),
-    Feature("l3_bytes", "hardware", "l3_bytes", "B"),
-    Feature("threads", "hardware", "threads", "threads"),
-)
+SPARSE_HARDWARE = (*GEMM_HARDWARE, Feature("threads", "hardware", "threads", "threads"))
 SIZES = (
     Feature("intensity", "pattern", "flops / bytes", "flop/B"),
     Feature("sparse_bytes", "pattern", "8 * nnz + 8 * rows", "B"),
@@ -183,10 +171,10 @@ STRIP = (
     Feature("last_fill", "interaction", "width / (16 * ceil(width / 16))", "1"),
     Feature("gathered", "interaction", "4 * nnz * width / max(1, reuse) / bytes", "1"),
 )
-"""Of a strip of `columns`, which each operation says first."""
+"""Features of a strip of `columns`, which each operation defines first."""
 
 SPMM = (
-    Feature("strip_columns", "kernel", f"number(strip, {REGISTERS})", "columns"),
+    Feature("strip_columns", "kernel", f"number(strip, {MAX_STRIP})", "columns"),
     Feature("together", "kernel", "together", "rows"),
     Feature("stream", "kernel", "stream", "1"),
     Feature("columns", "interaction", "min(width, strip_columns)", "columns"),
@@ -199,7 +187,7 @@ SPMM = (
     Feature("joined_fill", "interaction", "(together > 1) * fill_4", "1"),
 )
 SDDMM = (
-    Feature("columns", "interaction", f"min(width, {REGISTERS})", "columns"),
+    Feature("columns", "interaction", f"min(width, {MAX_STRIP})", "columns"),
     *STRIP,
     Feature("group", "kernel", "group", "nonzeros"),
     Feature("group_rest", "interaction", "ceil(row_mean / group) * group - row_mean", "nonzeros"),
@@ -225,7 +213,7 @@ SDDMM_FEATURES = FeatureSpec(
 
 
 def sparse_problems(problems: Sequence[tuple[str, int]], statistics: pd.DataFrame) -> Mapping[str, np.ndarray]:
-    """What both specifications are given of (matrix, width), (problems,) each; not the machine's constants.
+    """Return the inputs of both specifications for pairs (matrix, width), without constants of the machine.
 
     Args:
         statistics: pattern statistics, one row per matrix.

@@ -1,4 +1,4 @@
-"""Performance models on disk: JSON and LightGBM's text in one folder, read without running code."""
+"""Save and load performance models: JSON and LightGBM's text in one folder, read without running code."""
 
 import hashlib
 import json
@@ -10,7 +10,7 @@ from typing import Any
 import lightgbm
 
 from sparloom.errors import SchemaError
-from sparloom.files import atomic_folder, read_json, settle, write_checked_json, write_text
+from sparloom.files import atomic_folder, read_json, restore_folder, write_checked_json, write_text
 from sparloom.models.performance.features import FeatureSpec
 from sparloom.models.performance.growth import Target
 from sparloom.models.performance.model import Origin, PerformanceModel, PredictionInterval
@@ -21,11 +21,11 @@ FORMAT = 1
 HEADER = "model.json"
 INTERVAL = "interval.json"
 END = "end of trees"
-REMEDY = "run experiment=fit_trees, or bring it back by `dvc pull --force`"
+REMEDY = "run experiment=fit_trees, or restore it with `dvc pull --force`"
 
 
 def save_performance(folder: Path, model: PerformanceModel) -> None:
-    """Write a model as `folder`/model.json and `folder`/trees_<i>.txt; it takes the place of an earlier one at once."""
+    """Write a model as `folder`/model.json and `folder`/trees_<i>.txt, replacing an earlier one atomically."""
     with atomic_folder(folder) as made:
         _write(made, model)
 
@@ -36,14 +36,14 @@ def load_performance(
     """Read a model.
 
     Args:
-        spec: features that it must have been trained on, to the letter.
-        threads: of a prediction.
-        expected: platform, preset or space that it must be of.
+        spec: features that it must have been trained on exactly.
+        threads: number of threads of a prediction.
+        expected: platform, preset or space that it must have been trained for.
 
     Raises:
-        SchemaError: no such model, another format, damaged, or trained for something else than expected.
+        SchemaError: no model, another format, damaged, or trained for something other than expected.
     """
-    settle(folder)
+    restore_folder(folder)
     try:
         header = read_json(folder / HEADER)
     except (OSError, ValueError) as error:
@@ -58,7 +58,7 @@ def load_performance(
 
 
 def save_interval(folder: Path, interval: PredictionInterval) -> None:
-    """Write the models of both quantiles as folders in `folder`, beside interval.json."""
+    """Write interval.json and the models of both quantiles, as folders, into `folder`."""
     with atomic_folder(folder) as made:
         for name in ("low", "high"):
             (made / name).mkdir()
@@ -72,7 +72,7 @@ def load_interval(folder: Path, *, spec: FeatureSpec | None = None, threads: int
     Raises:
         SchemaError: as `load_performance`.
     """
-    settle(folder)
+    restore_folder(folder)
     low, high = (load_performance(folder / name, spec=spec, threads=threads) for name in ("low", "high"))
     try:
         return PredictionInterval(low, high, **read_json(folder / INTERVAL))
@@ -81,7 +81,7 @@ def load_interval(folder: Path, *, spec: FeatureSpec | None = None, threads: int
 
 
 def digest(model: PerformanceModel) -> str:
-    """Identify a model by what it predicts: 16 hexadecimal digits."""
+    """Hash everything that predictions depend on to 16 hexadecimal digits."""
     header = _header(model)
     content = json.dumps([header[name] for name in ("spec", "target", "origin", "names", "trees")], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
@@ -96,8 +96,8 @@ def _header(model: PerformanceModel) -> Mapping[str, Any]:
 
 
 def _write(folder: Path, model: PerformanceModel) -> None:
-    for place, member in enumerate(model.members):
-        write_text(folder / _trees(place), _text(member))
+    for index, member in enumerate(model.members):
+        write_text(folder / _trees(index), _text(member))
     write_checked_json(folder / HEADER, _header(model))
 
 
@@ -111,8 +111,8 @@ def _model(
         if header["origin"][name] != wanted:
             raise SchemaError(f"{folder} was trained for {name} {header['origin'][name]!r}, not {wanted!r}: "
                               "train it again, experiment=fit_trees")
-    members = tuple(_member(folder / _trees(place), header["names"], checksum)
-                    for place, checksum in enumerate(header["trees"]))
+    members = tuple(_member(folder / _trees(index), header["names"], checksum)
+                    for index, checksum in enumerate(header["trees"]))
     return PerformanceModel(
         spec=stored, target=Target(**header["target"]), origin=Origin(**header["origin"]),
         names=tuple(header["names"]), members=members, folds=header["folds"], lineage=tuple(header["lineage"]),
@@ -132,7 +132,7 @@ def _member(path: Path, names: list[str], checksum: str) -> lightgbm.Booster:
 
 
 def _text(member: lightgbm.Booster) -> str:
-    """The trees and what they read; without the settings behind them, which do not survive loading."""
+    """Return the text of the trees without the settings after them, which loading does not preserve."""
     text = member.model_to_string(num_iteration=-1)
     return text[:text.index(END) + len(END)] + "\n"
 
@@ -141,5 +141,5 @@ def _checksum(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _trees(place: int) -> str:
-    return f"trees_{place}.txt"
+def _trees(index: int) -> str:
+    return f"trees_{index}.txt"

@@ -1,9 +1,4 @@
-"""Iterative mining of hard examples: problems whose configurations are chosen badly weigh more in the next round.
-
-Train a performance model from nothing or on top of an earlier one; its lineage says how it came about.
-
-A small model that predicts what a large one predicts.
-"""
+"""Training of performance models: from scratch, on top of an earlier model, with hard examples, and by distillation."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,19 +26,20 @@ from sparloom.space import Config
 
 __all__ = ["Mining", "continue_training", "distil", "mine_hard_examples", "problem_folds", "train_performance"]
 
+CHUNK = 256  # problems whose features are in memory at a time
 Judge = Callable[[Float[np.ndarray, "problems configs"]], Float[np.ndarray, " problems"]]
-"""Predictions on the scale of the target -> efficiency of the choice on each problem."""
+"""Maps predictions on the scale of the target to the efficiency of the choice on each problem."""
 
 
 @dataclass(frozen=True)
 class Mining:
-    """How weights grow.
+    """Settings of hard-example mining.
 
     Args:
-        rounds: after the first, in which all weigh the same.
-        share: of the problems, those with the least efficiency, that are hard.
-        factor: by which the weight of a hard problem grows in each round.
-        most: limit of a weight.
+        rounds: number of rounds after the first, in which all weights are equal.
+        share: share of the problems, those with the lowest efficiency, that count as hard.
+        factor: factor on the weight of a hard problem in each round.
+        most: largest weight.
     """
 
     rounds: int
@@ -55,41 +51,44 @@ class Mining:
 def mine_hard_examples(
     grid: Grid, growth: BoostingConfig, folds: np.ndarray, *, mining: Mining, judge: Judge
 ) -> Iterator[Float[np.ndarray, "problems configs"]]:
-    """Yield the predictions out of fold of every round, the first without weights.
+    """Yield the out-of-fold predictions of every round, with larger weights for problems whose choice was bad.
 
-    What is hard is judged within the training part of each fold: one of its other folds at a time is held out. So the
-    fold that is scored has no part in the weights either.
+    Hard problems are determined within the training part of each fold, with one of its other folds held out at a time,
+    so that the scored fold does not affect the weights.
 
     Args:
         folds: (problems, 1).
-        growth: all its trees are grown, in every round.
+        growth: settings; every round trains all trees.
 
     Source: CK Tile learnings §3: weights of 2 to 5 on hard shapes, over three iterations.
     """
     count = int(folds.max()) + 1
     weights = np.ones((count, len(grid.targets)))
-    for turn in range(mining.rounds + 1):
-        members = [growth.train(grid.rows(folds != fold, weights[fold][:, None]), grid.names) for fold in range(count)]
+    for round_index in range(mining.rounds + 1):
+        members = [growth.train(grid.rows(folds != fold, weights[fold][:, None]), grid.names)
+                   for fold in range(count)]
         yield out_of_fold(grid, members, folds, threads=growth.threads)
-        if turn < mining.rounds:
+        if round_index < mining.rounds:
             for fold in range(count):
-                found = judge(_within(grid, growth, folds, fold, weights[fold]))
+                efficiency = judge(_predict_within(grid, growth, folds, fold, weights[fold]))
                 inside = (folds != fold).ravel()
-                hard = inside & (found <= np.quantile(found[inside], mining.share))
+                hard = inside & (efficiency <= np.quantile(efficiency[inside], mining.share))
                 weights[fold, hard] = np.minimum(mining.most, weights[fold, hard] * mining.factor)
 
 
-def _within(grid: Grid, growth: BoostingConfig, folds: np.ndarray, fold: int, weights: np.ndarray) -> np.ndarray:
-    """Predict the training part of a fold, each other fold by a model without it; the fold itself stays 0."""
-    found = np.zeros(grid.targets.shape)
+def _predict_within(
+    grid: Grid, growth: BoostingConfig, folds: np.ndarray, fold: int, weights: np.ndarray
+) -> np.ndarray:
+    """Predict the training part of a fold, every other fold out of fold; the fold itself is 0."""
+    predicted = np.zeros(grid.targets.shape)
     for other in range(int(folds.max()) + 1):
         if other == fold:
             continue
         member = growth.train(grid.rows((folds != fold) & (folds != other), weights[:, None]), grid.names)
-        asked = (folds == other).ravel()
-        found[asked] = member.predict(grid.features[asked].reshape(-1, grid.features.shape[-1]),
-                                      num_threads=growth.threads).reshape(asked.sum(), -1)
-    return found
+        held = (folds == other).ravel()
+        predicted[held] = member.predict(grid.features[held].reshape(-1, grid.features.shape[-1]),
+                                         num_threads=growth.threads).reshape(held.sum(), -1)
+    return predicted
 
 
 def train_performance(
@@ -99,8 +98,8 @@ def train_performance(
     """Train one member per fold of the groups.
 
     Args:
-        folds: how many.
-        hardware: whether the features of the hardware are read: they vary.
+        folds: number of folds.
+        hardware: include features of group hardware, which is useful only if they vary.
     """
     grid = Grid.of(spec, measured, target=target, hardware=hardware)
     assigned = assign_folds(measured.groups, folds, seed=growth.seed)
@@ -114,27 +113,27 @@ def train_performance(
 def continue_training(
     base: PerformanceModel, measured: Measured, *, spec: FeatureSpec, growth: BoostingConfig
 ) -> PerformanceModel:
-    """Add trees to every member of a model, learned from other or more problems.
+    """Add trees to every member of a model, trained on other or more problems.
 
-    Problems that the model knows stay in their folds, so members still have not seen what they are scored on. As many
-    trees are added as `growth` says: a fold that could end the growth was seen by the trees that are there.
+    Known problems stay in their folds, so members are still scored on problems they were not trained on. All trees of
+    `growth` are added: there is no early stopping, since the existing trees were trained on every other fold.
 
     Args:
         spec: features of this version.
 
     Raises:
-        SchemaError: the model was trained on other features, or has no folds.
+        SchemaError: the model was trained on other features or has no folds.
     """
     spec.check(base.spec, origin="the model to start from")
     if not base.folds:
-        raise SchemaError("the model to start from is a single one without folds, such as a distilled one: start from "
-                          "the one that experiment=fit_trees saves")
+        raise SchemaError("the model to start from has a single member and no folds, like a distilled model: start "
+                          "from the full model that experiment=fit_trees saves")
     hardware = any(feature.group == "hardware" for feature in spec.features if feature.name in base.names)
     grid = Grid.of(spec, measured, target=base.target, hardware=hardware)
     known = assign_folds(measured.groups, len(base.members), seed=growth.seed, known=base.folds)
     fold = problem_folds(measured, known)
-    members = [growth.train(grid.rows(fold != place), grid.names, base=member)
-               for place, member in enumerate(base.members)]
+    members = [growth.train(grid.rows(fold != index), grid.names, base=member)
+               for index, member in enumerate(base.members)]
     trees = sum(member.num_trees() for member in members)
     return PerformanceModel(
         spec=spec, target=base.target, origin=base.origin, names=base.names, members=tuple(members),
@@ -143,7 +142,7 @@ def continue_training(
 
 
 def problem_folds(measured: Measured, folds: Mapping[str, int]) -> np.ndarray:
-    """Fold of each problem, (problems, 1)."""
+    """Return the fold of each problem, (problems, 1)."""
     return np.array([[folds[group]] for group in measured.groups])
 
 
@@ -152,20 +151,17 @@ def _entry(grid: Grid, *, base: str | None, new: int, trees: int) -> dict[str, A
             "problems": int(grid.ran.any(axis=1).sum()), "date": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")}
 
 
-CHUNK = 256  # problems whose features are held at a time
-
-
 def distil(
     model: PerformanceModel, problems: Mapping[str, np.ndarray], configs: Sequence[Config], *, growth: BoostingConfig,
     focus: float, share: float,
 ) -> PerformanceModel:
-    """Let a single model learn the predictions of a large one, which need no measurement and have no noise.
+    """Train a small single model on the predictions of a large one, which need no measurements and have no noise.
 
     Args:
-        problems: as many as the small model needs, none of them measured, (problems,) each.
-        growth: of the small model; it grows all its trees.
-        focus: weight of a row is (predicted rate over that of the best configuration of its problem) to this power.
-        share: of the rows of each problem, drawn; the best tenth is always among them.
+        problems: inputs of problems, which need not be measured, (problems,) each.
+        growth: settings of the small model, which has all trees.
+        focus: exponent; the weight of a row is (predicted rate / rate of the problem's best configuration)^focus.
+        share: share of the rows of each problem to draw; the best tenth is always included.
     """
     candidates = model.over(configs)
     rng = np.random.default_rng(growth.seed)
@@ -187,7 +183,7 @@ def distil(
 
 
 def _behind(model: PerformanceModel, learned: np.ndarray) -> np.ndarray:
-    """Logarithm of the best predicted rate of each problem over that of a configuration."""
+    """Return the logarithm of each problem's best predicted rate over that of every configuration."""
     restored = np.maximum(model.target.restore(learned), np.finfo(np.float64).tiny)
     rates = -model.target.sign * np.log(restored)
     return rates.max(axis=1, keepdims=True) - rates

@@ -1,15 +1,12 @@
-"""Where the sites of a pattern are at every level and which of them touch: built once, used in every pass.
+"""Convolution maps: the sites of a pattern at every level and their neighbours, built once per matrix and cached.
 
-A site is a cell of the (capped) pattern that holds a nonzero. Convolutions are submanifold: the output sites are the
-input sites. Pooling merges the sites of each aligned 2x2 cell, so level l + 1 has the distinct values of coords // 2.
+A site is a cell of the coarsened pattern that holds a nonzero. Convolutions are submanifold: output sites equal input
+sites. Pooling merges the sites of each aligned 2x2 cell, so level l + 1 has the distinct values of coords // 2.
 
     out[u] = sum over offsets o of x[u + o] @ weight[o]        u + o must be a site
 
-Offsets run in row-major order: (-1,-1), (-1,0), ... (1,1) for a 3x3 kernel, as the taps of torch's conv2d.
-
-Maps that were built before: a matrix is convolved hundreds of times, its map is built once.
-
-Floating-point operations of the featurizer, counted from the sites before anything is trained.
+Offsets are in row-major order, (-1,-1), (-1,0), ... (1,1) for a 3x3 kernel, as the taps of torch's conv2d. `conv_flops`
+counts the operations of COGNATE's featurizer on a pattern.
 """
 
 from collections import OrderedDict
@@ -23,26 +20,28 @@ from jaxtyping import Float, Float32, Int
 from torch import Tensor
 
 __all__ = [
-    "CHANNELS", "Block", "Level", "MapCache", "Pool", "SparseMap", "build_map", "cell_keys", "conv_flops",
-    "input_patches", "level_channels", "map_flops", "stack_matrices", "to_int32",
+    "CHANNELS", "LEVEL_DEPTH", "Block", "Level", "MapCache", "Pool", "SparseMap", "build_map", "cell_keys",
+    "conv_flops", "input_patches", "level_channels", "map_flops", "stack_matrices", "to_int32",
 ]
 
-BLOCK_FLOATS = 2**20  # of one gathered buffer (4 MiB): two of them stay in the last cache level
+CHANNELS = (32, 32, 64, 64, 64, 128, 128, 128, 256, 256, 256, 256)  # COGNATE table 5
+LEVEL_DEPTH = 3  # convolutions per level, between two poolings
+BLOCK_FLOATS = 2**20  # of one gathered buffer (4 MiB): two of them fit into the last-level cache
 CENTRE = 4            # tap of a 3x3 kernel that needs no neighbour
 
 
 @dataclass(frozen=True)
 class Block:
-    """The neighbours of consecutive sites, at most BLOCK_FLOATS / channels of them, grouped by offset.
+    """Pairs (site, neighbour) of consecutive sites, at most BLOCK_FLOATS / channels, grouped by offset.
 
     Args:
-        rows: first and last + 1 site.
-        taps: offset of each group (the centre is in none), empty groups left out.
-        counts: pairs per group, in the order of `taps`.
-        source: (pairs,) int32, the neighbour u + o.
-        target: (pairs,) int32, the site u.
-        order: (pairs,) int32, positions in this block sorted by site.
-        bags: (sites + 1,) int32, where each site's run starts in `order`.
+        rows: first site and last site + 1.
+        taps: offset of each nonempty group; the centre has no group.
+        counts: number of pairs per group, in the order of `taps`.
+        source: (pairs,) int32, neighbour u + o.
+        target: (pairs,) int32, site u.
+        order: (pairs,) int32, indices of the pairs sorted by site.
+        bags: (sites + 1,) int32, offset of each site's run in `order`.
     """
 
     rows: tuple[int, int]
@@ -56,7 +55,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Level:
-    """The sites between two poolings: `segments` counts them per matrix of the batch."""
+    """Sites and pairs between two poolings; `segments` has the number of sites per matrix of the batch."""
 
     sites: int
     pairs: int
@@ -66,9 +65,11 @@ class Level:
 
 @dataclass(frozen=True)
 class Pool:
-    """Children of every site of the next level: `first` (sites,), then those of second, third and fourth children.
+    """Children of every site of the next level.
 
-    `extra` holds (parents, children) int64 for each later child, so that a parent appears at most once in each.
+    Args:
+        first: (sites,) first child of every site.
+        extra: (parents, children) int64 of all second, all third and all fourth children.
     """
 
     first: Tensor
@@ -77,13 +78,13 @@ class Pool:
 
 @dataclass(frozen=True)
 class SparseMap:
-    """Everything a featurizer needs to know about the patterns of one batch; never changed after it is built.
+    """Sites and neighbours of a batch of patterns; immutable.
 
     Args:
         coords: (sites, 2) int64 of the first level, sorted by matrix, row and column.
         features: (sites, channels) input of the first layer.
         patches: (sites, 25 * channels) inputs under the 5x5 kernel, 0 where there is no site.
-        patch_pairs: existing (site, neighbour) pairs of the 5x5 kernel, the centre included.
+        patch_pairs: number of (site, neighbour) pairs of the 5x5 kernel, including the centre.
     """
 
     coords: Tensor
@@ -95,11 +96,11 @@ class SparseMap:
 
     @property
     def matrices(self) -> int:
-        """Count the matrices of the batch."""
+        """Number of matrices of the batch."""
         return len(self.levels[0].segments)
 
     def to(self, device: torch.device | str) -> "SparseMap":
-        """Copy to a device; the same object if it is there already."""
+        """Copy to a device; returns self if it is there already."""
         device = torch.device(device)
         if self.patches.device == device:
             return self
@@ -118,13 +119,13 @@ def build_map(
     channels: Sequence[int],
     dtype: torch.dtype = torch.float32,
 ) -> SparseMap:
-    """Build the map of one or several matrices, one after the other with gaps wider than any kernel.
+    """Build the map of one or several matrices, stacked with gaps wider than any kernel.
 
     Args:
-        coords: per matrix its distinct sites, any order, 0 <= row, col < 2**28.
-        features: per matrix the input of the first layer; 1 everywhere if not given.
-        channels: widest layer of every level; as many levels are built.
-        dtype: of features and patches.
+        coords: distinct sites of each matrix in any order, 0 <= row, col < 2**28.
+        features: input of the first layer for each matrix (default: 1).
+        channels: number of channels of the widest layer of every level; determines the number of levels.
+        dtype: type of features and patches.
 
     Raises:
         ValueError: a site occurs twice or is negative.
@@ -154,9 +155,9 @@ def build_map(
 def stack_matrices(
     coords: Sequence[np.ndarray], features: Sequence[np.ndarray] | None, *, steps: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Put the matrices below each other; gaps of 2 rows at the coarsest level, aligned to its cells."""
+    """Stack the matrices vertically, with gaps of 2 rows at the coarsest level, aligned to its cells."""
     if not coords:
-        raise ValueError("no matrices: a map needs at least one (it may have no sites)")
+        raise ValueError("no matrices: a map needs at least one, which may have no sites")
     rows, cols, owners, start = [], [], [], 0
     for index, sites in enumerate(coords):
         sites = np.asarray(sites, dtype=np.int64).reshape(-1, 2)
@@ -181,14 +182,14 @@ def cell_keys(rows: np.ndarray, cols: np.ndarray, stride: int) -> np.ndarray:
 
 def _touching(keys: np.ndarray, shift: int) -> tuple[np.ndarray, np.ndarray]:
     """Find all (site, neighbour) with key[neighbour] = key[site] + shift, by ascending site."""
-    place = np.searchsorted(keys, keys + shift)
-    place[place == keys.size] = 0
-    found = np.flatnonzero(keys[place] == keys + shift) if keys.size else np.zeros(0, dtype=np.int64)
-    return found, place[found]
+    index = np.searchsorted(keys, keys + shift)
+    index[index == keys.size] = 0
+    found = np.flatnonzero(keys[index] == keys + shift) if keys.size else np.zeros(0, dtype=np.int64)
+    return found, index[found]
 
 
 def input_patches(keys: np.ndarray, stride: int, values: np.ndarray) -> tuple[Float32[np.ndarray, "n p"], int]:
-    """Lay the inputs under the 5x5 kernel beside each other; offsets before the centre mirror those after it."""
+    """Gather the inputs under the 5x5 kernel of every site; offsets before the centre mirror those after it."""
     sites, channels = values.shape
     patches = np.zeros((sites, 25, channels), dtype=np.float32)
     patches[:, 12] = values
@@ -215,7 +216,7 @@ def _level(keys: np.ndarray, stride: int, owner: np.ndarray, matrices: int, chan
 
 
 def _mirrored(pair: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Swap site and neighbour; both ascend, since all keys move by the same shift."""
+    """Swap site and neighbour; both are ascending, since all keys have the same shift."""
     return pair[1], pair[0]
 
 
@@ -247,7 +248,7 @@ def _block(groups: dict[int, tuple[np.ndarray, np.ndarray]], rows: tuple[int, in
 
 
 def _halve(rows: np.ndarray, cols: np.ndarray, owner: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, Pool]:
-    """Merge the sites of every aligned 2x2 cell; returns the coarser sites and who their children are."""
+    """Merge the sites of every aligned 2x2 cell; returns the coarser sites and their children."""
     rows, cols = rows // 2, cols // 2
     keys = cell_keys(rows, cols, int(cols.max(initial=0)) + 5)
     order = np.argsort(keys, kind="stable")          # children of one parent in row-major order
@@ -264,7 +265,7 @@ def _halve(rows: np.ndarray, cols: np.ndarray, owner: np.ndarray) -> tuple[np.nd
 
 
 def to_int32(values: np.ndarray) -> Tensor:
-    """Keep integers as indices of PyTorch."""
+    """Convert to an int32 tensor."""
     return torch.from_numpy(values.astype(np.int32))
 
 
@@ -274,10 +275,10 @@ def _moved(block: Block, device: torch.device) -> Block:
 
 
 class MapCache:
-    """Keep the most recently used maps in memory; copies of a network share it, since maps never change.
+    """Least-recently-used cache of maps; copies of a network share it, since maps are immutable.
 
     Args:
-        limit: how many are kept.
+        limit: largest number of maps.
     """
 
     def __init__(self, limit: int) -> None:
@@ -285,7 +286,7 @@ class MapCache:
         self._maps: OrderedDict[Hashable, Any] = OrderedDict()
 
     def get(self, key: Hashable, build: Callable[[], Any]) -> Any:
-        """Look a map up, or build it and drop the one unused for longest."""
+        """Return a cached map, or build it and drop the least recently used one."""
         if key not in self._maps:
             self._maps[key] = build()
             if len(self._maps) > self._limit:
@@ -297,28 +298,24 @@ class MapCache:
         return self
 
 
-CHANNELS = (32, 32, 64, 64, 64, 128, 128, 128, 256, 256, 256, 256)  # COGNATE table 5
-BLOCK = 3  # convolutions between two poolings
-
-
 def level_channels(channels: Sequence[int]) -> tuple[int, ...]:
-    """Widest layer of every level, blocks of three layers each; what a map cuts its blocks by."""
-    return tuple(max(channels[start:start + BLOCK]) for start in range(0, len(channels), BLOCK))
+    """Return the channels of the widest layer of every level, with LEVEL_DEPTH layers per level."""
+    return tuple(max(channels[start:start + LEVEL_DEPTH]) for start in range(0, len(channels), LEVEL_DEPTH))
 
 
 def map_flops(sites: SparseMap, channels: Sequence[int] = CHANNELS) -> float:
-    """Count one forward and backward pass over existing (site, neighbour) pairs, 2 operations per multiply-add.
+    """Count operations of one forward and backward pass, 2 per multiply-add.
 
-    Every layer has three products: outputs, input gradients, weight gradients. The first layer has two, as its input
-    needs no gradient. Pooling, activations and the head are left out.
+    Every layer has three products: outputs, input gradients, weight gradients; the first layer needs no input
+    gradients. Pooling, activations and the head are not counted.
     """
     total = 4.0 * sites.patch_pairs * sites.features.shape[1] * channels[0]
     for layer in range(1, len(channels)):
-        level = sites.levels[layer // BLOCK]
+        level = sites.levels[layer // LEVEL_DEPTH]
         total += 6.0 * (level.sites + level.pairs) * channels[layer - 1] * channels[layer]
     return total
 
 
 def conv_flops(coords: np.ndarray, channels: Sequence[int] = CHANNELS) -> float:
-    """Count the operations of one forward and backward pass over a pattern with these sites (n, 2)."""
+    """Count operations of one forward and backward pass over a pattern with these sites (n, 2)."""
     return map_flops(build_map([coords], channels=level_channels(channels)), channels)

@@ -1,4 +1,4 @@
-"""Sparse convolution by MinkowskiEngine 0.5.4, the library of the paper; an optional extra without wheels."""
+"""Sparse convolution with MinkowskiEngine 0.5.4, the library of the paper; an optional extra without wheels."""
 
 import collections
 import collections.abc
@@ -18,12 +18,12 @@ __all__ = ["MinkowskiBackend", "MinkowskiMap"]
 
 @dataclass(frozen=True)
 class MinkowskiMap:
-    """Coordinates as MinkowskiEngine keeps them; rows of a level come in its own order.
+    """Coordinates in a coordinate manager of MinkowskiEngine, which chooses the order of sites.
 
     Args:
         features: (sites, channels) in the order of the first level.
-        keys: coordinate map of every level.
-        owners: per level (sites,) matrix of each site.
+        keys: coordinate map key of every level.
+        owners: index of the matrix of each site, (sites,) per level.
         kernels: kernel generators by size and stride.
     """
 
@@ -35,32 +35,32 @@ class MinkowskiMap:
     kernels: dict[tuple[int, int], Any]
 
     def to(self, device: torch.device | str) -> "MinkowskiMap":
-        """Stay on the CPU; anything else is refused."""
+        """Return self on the CPU; raise ValueError on other devices."""
         if torch.device(device).type != "cpu":
-            raise ValueError(f"MinkowskiBackend is used on the CPU only, not on {device}: take TorchBackend there")
+            raise ValueError(f"MinkowskiBackend runs only on the CPU, not on {device}: use TorchBackend there")
         return self
 
 
 class MinkowskiBackend:
-    """Convolve with MinkowskiEngine; imported when the first map is built.
+    """Convolve with MinkowskiEngine, which is imported when the first map is built.
 
-    Its kernels number the row offset fastest, so weights are permuted on the way in.
+    In its kernels the row offset varies fastest, so weights are permuted.
     """
 
     def build_map(
         self, coords: Sequence[np.ndarray], features: Sequence[np.ndarray] | None = None, *, channels: Sequence[int]
     ) -> MinkowskiMap:
-        """Hand coordinates to a new manager and halve them level by level.
+        """Pass coordinates to a new coordinate manager and halve them level by level.
 
         Raises:
-            ValueError: a matrix has no sites, which MinkowskiEngine cannot hold.
+            ValueError: a matrix has no sites, which MinkowskiEngine does not support.
             ImportError: MinkowskiEngine is not installed.
         """
-        return _mapped(coords, features, halvings=len(channels) - 1)
+        return _build(coords, features, halvings=len(channels) - 1)
 
     def build_strided_map(self, coords: Sequence[np.ndarray], *, steps: int) -> MinkowskiMap:
-        """Do the same for `steps` halvings: the engine's strided convolutions stand on these sites too."""
-        return _mapped(coords, None, halvings=steps)
+        """Build the same map for strided convolutions, with `steps` halvings."""
+        return _build(coords, None, halvings=steps)
 
     def input_conv(self, weight: Tensor, bias: Tensor | None, sites: MinkowskiMap) -> Tensor:
         """Convolve the input of the map with a 5x5 kernel, then ReLU."""
@@ -88,7 +88,7 @@ class MinkowskiBackend:
 
 
 def import_minkowski() -> ModuleType:
-    """Import MinkowskiEngine; version 0.5.4 still looks for `collections.Sequence`, which Python 3.10 removed.
+    """Import MinkowskiEngine; version 0.5.4 needs `collections.Sequence`, which Python 3.10 removed.
 
     Raises:
         ImportError: it is not installed; the message says how to build it.
@@ -103,17 +103,17 @@ def import_minkowski() -> ModuleType:
         raise ImportError(
             f"{error}: MinkowskiEngine has no wheels; with libopenblas-dev and a C++ compiler run `pip install "
             "--no-build-isolation --no-deps -C--global-option=--blas=openblas MinkowskiEngine==0.5.4`, "
-            "or take TorchBackend"
+            "or use TorchBackend"
         ) from None
 
 
-def _mapped(
+def _build(
     coords: Sequence[np.ndarray], features: Sequence[np.ndarray] | None, *, halvings: int
 ) -> MinkowskiMap:
-    """Hand coordinates to a new manager and halve them."""
+    """Pass coordinates to a new coordinate manager and halve them."""
     engine = import_minkowski()
     if not all(len(sites) for sites in coords):
-        raise ValueError("a matrix without sites: MinkowskiEngine cannot hold it, take TorchBackend")
+        raise ValueError("a matrix has no sites, which MinkowskiEngine does not support: use TorchBackend")
     owner = np.repeat(np.arange(len(coords)), [len(sites) for sites in coords])
     stacked = np.column_stack([owner, np.concatenate(coords)]).astype(np.int32)
     values = np.ones((len(owner), 1)) if features is None else np.concatenate(features)

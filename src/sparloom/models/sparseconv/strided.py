@@ -1,13 +1,11 @@
-"""Where the sites are after each convolution with stride 2, and which finer sites lie under each kernel.
+"""Convolutions with stride 2: maps from finer to coarser sites, and the convolution in PyTorch.
 
     out[v] = sum over offsets o of x[2 v + o] @ weight[o]        2 v + o must be a site
 
-v runs over the distinct u // 2 of the finer sites u: the occupied cells of the grid that is twice as coarse. A kernel
-is centred on the first of the four fine cells of v: it covers these four and reaches back by one row and one column,
-but never into the next cell. These are MinkowskiEngine's rules; a dense convolution with stride 2 and padding 1 does
-the same on a full grid. Offsets run in row-major order, as in `maps`.
-
-Convolution with stride 2 in PyTorch alone: gather, one GEMM per offset, sum per site.
+v runs over the distinct u // 2 of the finer sites u, the occupied cells of the grid that is twice as coarse. A kernel
+is centred on the first of the four fine cells of v: it covers these four and the row above and the column to the left,
+but not the next cell. These are MinkowskiEngine's rules; on a full grid, they equal a dense convolution with stride 2
+and padding 1. Offsets are in row-major order, as in `maps`.
 """
 
 from collections.abc import Sequence
@@ -25,14 +23,14 @@ __all__ = ["Stride", "StridedMap", "build_strided_map", "strided_conv_relu"]
 
 @dataclass(frozen=True)
 class Stride:
-    """The pairs (fine site, coarse site) under a 3x3 kernel with stride 2, grouped by offset.
+    """Pairs (fine site, coarse site) under a 3x3 kernel with stride 2, grouped by offset.
 
     Args:
-        taps: offset of each group, empty groups left out.
-        counts: pairs per group, in the order of `taps`.
+        taps: offset of each nonempty group.
+        counts: number of pairs per group, in the order of `taps`.
         source, target: (pairs,) int32, fine and coarse site.
-        by_target, by_source: (pairs,) int32, positions of the pairs sorted by one or the other.
-        target_bags, source_bags: (sites + 1,) int32, where the run of each site starts in them.
+        by_target, by_source: (pairs,) int32, indices of the pairs sorted by target or source.
+        target_bags, source_bags: (sites + 1,) int32, offset of each site's run in them.
     """
 
     taps: tuple[int, ...]
@@ -52,12 +50,12 @@ class Stride:
 
 @dataclass(frozen=True)
 class StridedMap:
-    """Everything a network of strided convolutions needs to know about the patterns of one batch.
+    """Sites of a batch of patterns after each strided convolution, and the pairs in between.
 
     Args:
-        patches: (sites, 25) ones under the 5x5 kernel of the first layer, 0 where there is no site.
-        levels: sites after each step, the finest first; `pairs` counts those of the step that leads there.
-        steps: from each level to the next.
+        patches: (sites, 25) 1 for each site under the 5x5 kernel of the first layer, else 0.
+        levels: sites after each step, finest first; `pairs` counts the pairs of the step before.
+        steps: pairs from each level to the next.
     """
 
     patches: Tensor
@@ -65,7 +63,7 @@ class StridedMap:
     steps: tuple[Stride, ...]
 
     def to(self, device: torch.device | str) -> "StridedMap":
-        """Copy to a device; the same object if it is there already."""
+        """Copy to a device; returns self if it is there already."""
         device = torch.device(device)
         if self.patches.device == device:
             return self
@@ -78,9 +76,9 @@ def build_strided_map(
     """Build the map of one or several matrices.
 
     Args:
-        coords: per matrix its distinct sites, any order, 0 <= row, col < 2**28.
-        steps: convolutions with stride 2 after the first layer.
-        dtype: of patches.
+        coords: distinct sites of each matrix in any order, 0 <= row, col < 2**28.
+        steps: number of convolutions with stride 2 after the first layer.
+        dtype: type of patches.
 
     Raises:
         ValueError: a site occurs twice or is negative.
@@ -112,25 +110,25 @@ def _level(owner: np.ndarray, matrices: int, pairs: int) -> Level:
 
 
 def _coarsened(rows: np.ndarray, cols: np.ndarray, owner: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Occupied cells of the grid that is twice as coarse, row by row."""
+    """Return the occupied cells of the grid that is twice as coarse, row by row."""
     rows, cols = rows // 2, cols // 2
     _, first = np.unique(cell_keys(rows, cols, _stride(cols)), return_index=True)
     return rows[first], cols[first], owner[first]
 
 
 def _step(rows: np.ndarray, cols: np.ndarray, coarse: tuple[np.ndarray, np.ndarray]) -> Stride:
-    """Look up the nine fine cells under the kernel of every coarse site."""
+    """Find the sites among the nine fine cells under the kernel of every coarse site."""
     stride = _stride(cols)
     keys, centres = cell_keys(rows, cols, stride), cell_keys(2 * coarse[0], 2 * coarse[1], stride)
     taps, sources, targets = [], [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for tap in range(9 if keys.size else 0):
         wanted = centres + (tap // 3 - 1) * stride + tap % 3 - 1
-        place = np.minimum(np.searchsorted(keys, wanted), keys.size - 1)
-        found = np.flatnonzero(keys[place] == wanted)
+        index = np.minimum(np.searchsorted(keys, wanted), keys.size - 1)
+        found = np.flatnonzero(keys[index] == wanted)
         if found.size:
             taps.append(tap)
             targets.append(found)
-            sources.append(place[found])
+            sources.append(index[found])
     source, target = np.concatenate(sources), np.concatenate(targets)
     by_target, target_bags = _runs(target, len(centres))
     by_source, source_bags = _runs(source, len(keys))
@@ -141,7 +139,7 @@ def _step(rows: np.ndarray, cols: np.ndarray, coarse: tuple[np.ndarray, np.ndarr
 
 
 def _runs(site: np.ndarray, sites: int) -> tuple[Tensor, Tensor]:
-    """Sort pairs by a site of theirs, offsets in ascending order within each; and where the runs start."""
+    """Sort pairs by source or target, offsets ascending within each; returns the order and the starts of runs."""
     bags = np.concatenate([[0], np.cumsum(np.bincount(site, minlength=sites))])
     return to_int32(np.argsort(site, kind="stable")), to_int32(bags)
 
@@ -152,14 +150,14 @@ def strided_conv_relu(x: Tensor, weight: Tensor, bias: Tensor | None, step: Stri
 
 
 class _StridedConvRelu(torch.autograd.Function):
-    """relu(bias + sum over o of x[2 v + o] @ weight[o]); keeps only its input and its output."""
+    """relu(bias + sum over o of x[2 v + o] @ weight[o]); saves only input and output for backward."""
 
     @staticmethod
     def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor | None, step: Stride) -> Tensor:
         taps, gathered = weight.unbind(), x.index_select(0, step.source)
         products = x.new_empty(len(gathered), weight.shape[2])
-        for tap, given, made in zip(step.taps, *_groups(step, gathered, products), strict=True):
-            torch.mm(given, taps[tap], out=made)
+        for tap, inputs, product in zip(step.taps, *_split(step, gathered, products), strict=True):
+            torch.mm(inputs, taps[tap], out=product)
         out = _sum_per_site(products, step.by_target, step.target_bags)
         if bias is not None:
             out += bias
@@ -176,20 +174,20 @@ class _StridedConvRelu(torch.autograd.Function):
         products = x.new_empty(len(above), weight.shape[1])
         weight_grad = torch.zeros_like(weight)
         taps, tap_grads = [tap.t() for tap in weight.unbind()], weight_grad.unbind()
-        for tap, g, inputs, made in zip(step.taps, *_groups(step, above, below, products), strict=True):
+        for tap, g, inputs, product in zip(step.taps, *_split(step, above, below, products), strict=True):
             torch.mm(inputs.t(), g, out=tap_grads[tap])
-            torch.mm(g, taps[tap], out=made)
+            torch.mm(g, taps[tap], out=product)
         x_grad = _sum_per_site(products, step.by_source, step.source_bags)
         return x_grad, weight_grad, grad.sum(0) if ctx.needs_input_grad[2] else None, None
 
 
-def _groups(step: Stride, *buffers: Tensor) -> list[tuple[Tensor, ...]]:
-    """Cut buffers with one row per pair into their offsets."""
+def _split(step: Stride, *buffers: Tensor) -> list[tuple[Tensor, ...]]:
+    """Split buffers with one row per pair by offset."""
     return [buffer.split_with_sizes(step.counts) if step.counts else () for buffer in buffers]
 
 
 def _sum_per_site(products: Tensor, order: Tensor, bags: Tensor) -> Tensor:
-    """Add up the pairs of every site, offsets in ascending order: the same sum in every run."""
+    """Sum the pairs of every site, offsets ascending, so that every run gives the same sum."""
     if not len(order):
         return products.new_zeros(len(bags) - 1, products.shape[1])
     return torch.embedding_bag(products, order, bags, False, 0, False, None, True)[0]

@@ -1,9 +1,4 @@
-"""What a featurizer asks of a sparse convolution library.
-
-Sparse convolution in PyTorch alone: gather, one GEMM per offset, sum per site; the default backend.
-
-Advice to the C allocator: keep freed memory, as every pass asks for the same buffers again.
-"""
+"""The interface of sparse convolution libraries, and the default: gather, GEMM per offset, sum per site in PyTorch."""
 
 import ctypes
 import logging
@@ -20,22 +15,28 @@ from sparloom.models.sparseconv.strided import StridedMap, build_strided_map, st
 __all__ = ["SparseBackend", "TorchBackend", "retain_memory"]
 
 
+TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD = -1, -2, -3  # options of glibc's mallopt, from malloc.h
+RETAINED_BYTES = 2**30
+PAD_BYTES = 2**26
+
+log = logging.getLogger(__name__)
+
+
 class SparseBackend(Protocol):
     """Submanifold convolution, 2x2 max-pooling and strided convolution over the sites of a batch of patterns.
 
-    A map serves either pooling, where every level has 2x2 cells of the one before, or strided convolutions.
-
-    Weights have the shape (k * k, inputs, outputs), offsets in row-major order as the taps of conv2d; backends that
-    number them otherwise permute, so one set of weights serves all. The map is the backend's own object.
+    A map, an object of the backend, serves either pooling, where every level has the 2x2 cells of the one before, or
+    strided convolutions. Weights have the shape (k * k, inputs, outputs) with offsets in row-major order, as the taps
+    of conv2d; backends with another order permute them, so weights can be shared between backends.
     """
 
     def build_map(
         self, coords: Sequence[np.ndarray], features: Sequence[np.ndarray] | None = None, *, channels: Sequence[int]
     ) -> Any:
-        """Prepare one or several matrices (see `build_map`); `channels` is the widest layer of every level."""
+        """Build the map of one or several matrices, see `maps.build_map`."""
 
     def build_strided_map(self, coords: Sequence[np.ndarray], *, steps: int) -> Any:
-        """Prepare one or several matrices for `steps` strided convolutions (see `build_strided_map`)."""
+        """Build the map of one or several matrices for strided convolutions, see `strided.build_strided_map`."""
 
     def input_conv(self, weight: Tensor, bias: Tensor | None, sites: Any) -> Tensor:
         """Convolve the input features with a 5x5 kernel, then ReLU: (sites, outputs)."""
@@ -47,27 +48,27 @@ class SparseBackend(Protocol):
         """Convolve from a level to the next with a 3x3 kernel of stride 2, then ReLU: (sites of the next, outputs)."""
 
     def max_pool(self, x: Tensor, sites: Any, level: int) -> Tensor:
-        """Take the maximum over the aligned 2x2 cells of a level; one winner gets the gradient."""
+        """Take the maximum over the aligned 2x2 cells of a level; only one winner gets the gradient."""
 
     def global_mean(self, x: Tensor, sites: Any, level: int) -> Tensor:
         """Average over the sites of every matrix: (matrices, channels)."""
 
 
 class TorchBackend:
-    """Convolve on the sites with pair lists; CPU and GPU, float32 and float64."""
+    """Convolve over lists of pairs on CPU or GPU, in float32 or float64."""
 
     def build_map(
         self, coords: Sequence[np.ndarray], features: Sequence[np.ndarray] | None = None, *, channels: Sequence[int]
     ) -> SparseMap:
-        """See `build_map` of the maps."""
+        """See `maps.build_map`."""
         return build_map(coords, features, channels=channels)
 
     def build_strided_map(self, coords: Sequence[np.ndarray], *, steps: int) -> StridedMap:
-        """See `build_strided_map` of the strided maps."""
+        """See `strided.build_strided_map`."""
         return build_strided_map(coords, steps=steps)
 
     def input_conv(self, weight: Tensor, bias: Tensor | None, sites: SparseMap | StridedMap) -> Tensor:
-        """Convolve the input of the map with a 5x5 kernel, then ReLU; the input itself gets no gradient."""
+        """Convolve the input of the map with a 5x5 kernel, then ReLU; the input gets no gradient."""
         taps, inputs, outputs = weight.shape
         flat = weight.reshape(taps * inputs, outputs)
         product = sites.patches @ flat if bias is None else torch.addmm(bias, sites.patches, flat)
@@ -82,7 +83,7 @@ class TorchBackend:
         return strided_conv_relu(x, weight, bias, sites.steps[level])
 
     def max_pool(self, x: Tensor, sites: SparseMap, level: int) -> Tensor:
-        """Take the maximum over each 2x2 cell of `level`; of equal children the first in row-major order wins."""
+        """Take the maximum over each 2x2 cell of a level; among equal children, the first in row-major order wins."""
         return _MaxPool.apply(x, sites.pools[level])
 
     def global_mean(self, x: Tensor, sites: SparseMap | StridedMap, level: int) -> Tensor:
@@ -92,9 +93,9 @@ class TorchBackend:
 
 
 class _ConvRelu(torch.autograd.Function):
-    """relu(bias + sum over o of x[u + o] @ weight[o]); keeps only its input and its output.
+    """relu(bias + sum over o of x[u + o] @ weight[o]); saves only input and output for backward.
 
-    Backward needs no list of its own: the neighbours of u at offset o are the sites that have u at offset -o.
+    Backward reuses the pairs: v is the neighbour of u at offset o where u is the neighbour of v at offset -o.
     """
 
     @staticmethod
@@ -104,8 +105,8 @@ class _ConvRelu(torch.autograd.Function):
         for block in level.blocks:
             gathered = x.index_select(0, block.source)
             products = x.new_empty(len(gathered), weight.shape[2])
-            for tap, given, made in zip(block.taps, *_groups(block, gathered, products), strict=True):
-                torch.mm(given, taps[tap], out=made)
+            for tap, inputs, product in zip(block.taps, *_split(block, gathered, products), strict=True):
+                torch.mm(inputs, taps[tap], out=product)
             out[slice(*block.rows)] += _sum_per_site(products, block)
         out.relu_()
         ctx.level = level
@@ -123,15 +124,15 @@ class _ConvRelu(torch.autograd.Function):
         for block in ctx.level.blocks:
             above, below = grad.index_select(0, block.source), x.index_select(0, block.target)
             products = x.new_empty(len(below), weight.shape[1])
-            for tap, g, inputs, made in zip(block.taps, *_groups(block, above, below, products), strict=True):
+            for tap, g, inputs, product in zip(block.taps, *_split(block, above, below, products), strict=True):
                 tap_grads[8 - tap].addmm_(inputs.t(), g)
-                torch.mm(g, taps[8 - tap], out=made)
+                torch.mm(g, taps[8 - tap], out=product)
             x_grad[slice(*block.rows)] += _sum_per_site(products, block)
         return x_grad, weight_grad, grad.sum(0) if ctx.needs_input_grad[2] else None, None
 
 
 class _MaxPool(torch.autograd.Function):
-    """Maximum over children: the first child is copied, later ones replace it only where they are larger."""
+    """Maximum over children: the first child is copied, later ones replace it where they are larger."""
 
     @staticmethod
     def forward(ctx, x: Tensor, pool: Pool) -> Tensor:
@@ -158,34 +159,28 @@ class _MaxPool(torch.autograd.Function):
         return x_grad, None
 
 
-def _groups(block: Block, *buffers: Tensor) -> list[tuple[Tensor, ...]]:
-    """Cut buffers with one row per pair into their offsets."""
+def _split(block: Block, *buffers: Tensor) -> list[tuple[Tensor, ...]]:
+    """Split buffers with one row per pair by offset."""
     return [buffer.split_with_sizes(block.counts) for buffer in buffers]
 
 
 def _sum_per_site(products: Tensor, block: Block) -> Tensor:
-    """Add up the pairs of every site, offsets in ascending order: the same sum in every run."""
+    """Sum the pairs of every site, offsets ascending, so that every run gives the same sum."""
     return torch.embedding_bag(products, block.order, block.bags, False, 0, False, None, True)[0]
 
 
-log = logging.getLogger(__name__)
-
-TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD = -1, -2, -3  # of glibc's malloc.h
-LARGE = 2**30
-PAD = 2**26
-
-
 def retain_memory() -> bool:
-    """Let glibc serve buffers up to 1 GiB from memory it has instead of mapping (and zeroing) fresh pages each time.
+    """Let glibc reuse freed memory for buffers up to 1 GiB instead of mapping and zeroing fresh pages in every pass.
 
-    Halves the time of a pass over 100,000 scattered sites. Holds for the whole process and cannot be undone.
+    Halves the time of a pass over 100,000 scattered sites. Affects the whole process and cannot be undone.
 
     Returns:
-        Whether the C library took the advice; others than glibc do not.
+        Whether the C library accepted the settings; only glibc does.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):
         log.debug("the C library has no mallopt: passes may spend time on page faults")
         return False
-    return all([mallopt(MMAP_THRESHOLD, LARGE), mallopt(TRIM_THRESHOLD, LARGE), mallopt(TOP_PAD, PAD)])
+    return all([mallopt(MMAP_THRESHOLD, RETAINED_BYTES), mallopt(TRIM_THRESHOLD, RETAINED_BYTES),
+                mallopt(TOP_PAD, PAD_BYTES)])

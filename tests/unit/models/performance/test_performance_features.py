@@ -29,7 +29,7 @@ def test_every_feature_is_a_finite_number():
 
 def test_hardware_is_read_only_where_it_varies():
     assert set(GEMM_FEATURES.names(hardware=True)) - set(GEMM_FEATURES.names(hardware=False)) == set(MACHINE)
-    assert set(GEMM_FEATURES.given) == {"m", "n", "k", *MACHINE}
+    assert set(GEMM_FEATURES.inputs) == {"m", "n", "k", *MACHINE}
 
 
 def test_features_say_what_they_say():
@@ -57,10 +57,10 @@ def test_degenerate_shapes_fall_back():
 
 
 @pytest.mark.parametrize(("feature", "message"), [
-    (Feature("rate", "interaction", "m / late", "1"), "feature rate reads late, not defined before it"),
+    (Feature("rate", "interaction", "m / late", "1"), "feature rate reads late, which is not defined before it"),
     (Feature("m", "interaction", "2 * flops", "1"), "feature m is defined twice"),
     (Feature("rate", "other", "m", "1"), "group 'other' of feature rate is not one of problem, pattern, kernel"),
-    (Feature("cube", "problem", "m ** 3", "1"), "is not of its language"),
+    (Feature("cube", "problem", "m ** 3", "1"), "is not allowed"),
 ])
 def test_wrong_features_are_refused(feature, message):
     with pytest.raises(ValueError, match=message):
@@ -78,7 +78,7 @@ def test_work_has_to_be_defined():
 
 
 def test_missing_and_infinite_inputs_are_told():
-    with pytest.raises(ValueError, match="a problem of gemm has to bring m"):
+    with pytest.raises(ValueError, match="a problem of gemm must provide m"):
         spec().evaluate({}, {})
     with pytest.raises(ValueError, match="feature inverse = 1 / m is not finite for some of its inputs"):
         spec(Feature("inverse", "problem", "1 / m", "1")).evaluate({"m": np.array([0.0])}, {})

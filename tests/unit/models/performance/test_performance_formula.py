@@ -39,7 +39,7 @@ def test_names_are_those_of_columns():
     "True", "m and tile", "open('f')",
 ])
 def test_what_is_not_of_the_language_is_refused(text):
-    with pytest.raises(ValueError, match="is not of its language: numbers, names"):
+    with pytest.raises(ValueError, match="is not allowed: use numbers, names"):
         Formula(text)
 
 
@@ -49,7 +49,7 @@ def test_what_cannot_be_read_is_refused():
 
 
 def test_texts_have_no_place_in_c():
-    with pytest.raises(ValueError, match="reads texts: C has only numbers"):
+    with pytest.raises(ValueError, match="reads texts, which C cannot"):
         Formula("first(micro)").c()
 
 

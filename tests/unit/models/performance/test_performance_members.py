@@ -81,7 +81,7 @@ def test_cross_fit_sizes_and_grows_without_the_scored_fold(grid, grown):
 
 
 def test_cross_fit_of_two_folds_is_refused(grid):
-    with pytest.raises(ValueError, match=r"2 folds leave nothing to learn from, .*: take at least 3$"):
+    with pytest.raises(ValueError, match=r"2 folds leave no training data, .*: use at least 3$"):
         cross_fit(grid, SMALL, FOLDS % 2)
 
 

@@ -188,8 +188,8 @@ def test_growing_further_refuses_other_features_and_single_models(data, model):
     with pytest.raises(SchemaError, match="the model to start from was trained on other features"):
         continue_training(model, data, spec=more, growth=GROWTH)
     with pytest.raises(SchemaError, match=(
-            r"^the model to start from is a single one without folds, such as a distilled one: start from the one that "
-            "experiment=fit_trees saves$")):
+            r"^the model to start from has a single member and no folds, like a distilled model: start from the full "
+            "model that experiment=fit_trees saves$")):
         continue_training(model.member(0), data, spec=GEMM_FEATURES, growth=GROWTH)
 
 
@@ -222,5 +222,5 @@ def test_unknown_targets_are_refused(given):
 
 
 def test_two_folds_are_too_few(data):
-    with pytest.raises(ValueError, match="2 folds leave nothing to learn from, as one is scored and one ends"):
+    with pytest.raises(ValueError, match="2 folds leave no training data, since one is scored and one stops"):
         train_performance(data, spec=GEMM_FEATURES, target=LOG1P, origin=origin(), growth=GROWTH, folds=2)

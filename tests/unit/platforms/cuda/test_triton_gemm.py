@@ -150,10 +150,10 @@ def test_configurations_are_right_on_a_gpu(shape):
 @triton
 @on_a_gpu
 def test_cublas_is_timed_between_them():
-    from sparloom.baselines import vendor_rivals
+    from sparloom.baselines import vendor_gemms
 
     platform, operands = CudaPlatform("triton", "here", 256), OP.operands(GemmShape(256, 256, 256), seed=0)
-    rivals = vendor_rivals(platform)
+    rivals = vendor_gemms(platform)
     found = {config: taken for config, _, taken in platform.measure_many(
         OP, operands, [platform.baseline(OP, None)], TIMING, rivals)}
     assert len(found) == 2
