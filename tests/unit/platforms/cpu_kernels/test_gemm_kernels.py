@@ -88,7 +88,7 @@ def test_illegal_configurations_are_not_run():
 
 
 @pytest.mark.parametrize(("spoil", "reason"), [
-    (lambda b: b.astype(np.float64), "float64"), (lambda b: b[:, ::2], "is no contiguous array"),
+    (lambda b: b.astype(np.float64), "float64"), (lambda b: b[:, ::2], "is not a contiguous array"),
 ])
 def test_arrays_that_a_kernel_would_misread_are_refused(spoil, reason):
     operands, _ = right(GemmShape(4, 6, 8))
