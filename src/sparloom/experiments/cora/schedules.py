@@ -78,9 +78,9 @@ def module_arms(operator: str, lengths: np.ndarray, choose: Choose, *, seed: int
     arms: dict[str, Call] = {}
     for name, config in _configs(found, choice).items():
         schedule = EncoderSchedule(**{parameter: int(value) for parameter, value in config.values})
-        peer = OWN_MODULES[MODULES[operator]](inputs, schedule)
-        agreed.check(name, peer)
-        arms[name] = peer.run
+        bound = OWN_MODULES[MODULES[operator]](inputs, schedule)
+        agreed.check(name, bound)
+        arms[name] = bound.run
     return arms, choice
 
 
