@@ -55,7 +55,6 @@ class PolicyVariant:
     """Another policy or source of shortlists.
 
     Args:
-        policy: policy of decisions.
         shortlist, model: source of shortlists, see `sparloom.tuning.sparse.Prepared`.
     """
 
@@ -118,14 +117,11 @@ class DispatchBench:
     Args:
         timing: protocol for methods in turn.
         threads: threads of all methods.
-        heads: attention heads.
-        policy: policy of decisions.
         libraries: baselines of decisions.
         memory_bytes: baselines that gather more are left out.
         ways: name -> other policy or source of shortlists.
         repeats: repetitions of a cold decision.
         plans: folder of decisions, in which another process finds them.
-        seed: seed of operands.
     """
 
     timing: TimingProtocol

@@ -100,11 +100,9 @@ class CudaDispatchBench:
         where: backend of all cases.
         device: device of torch's tensors.
         timing: protocol for methods in turn.
-        heads: attention heads.
         policy: policy of decisions; None: the default of the backend.
         memory_bytes: baselines that gather more are left out.
         cache: cache of decisions.
-        seed: seed of operands.
     """
 
     where: CudaBackend

@@ -48,11 +48,9 @@ class CheckProbe:
     settings are unchanged.
 
     Args:
-        corpus: source of the matrices.
         count: number of timed matrices, evenly over their nonzeros.
         least_nonzeros: lower bound of the nonzeros, so that samples are parts of a matrix.
         ops: "spmm", "sddmm", "attention" -> widths of dense operands, all heads together.
-        heads: attention heads.
         kernels: number of timed kernels: the default, and others drawn from those that may be measured on a sample.
         shares: shares of the nonzeros, or of the rows of a subgraph.
         draws: number of samples of each share.
@@ -157,7 +155,6 @@ class ChooseKernels:
         count: number of timed matrices, evenly over their nonzeros.
         least_nonzeros: lower bound of the nonzeros of a matrix.
         ops: "spmm", "sddmm", "attention" -> widths of dense operands, all heads together.
-        heads: attention heads.
         most: number of kernels of a portfolio.
         timing: protocol for kernels in turn.
         memory_bytes: cases that need more memory are left out.

@@ -137,7 +137,6 @@ class BenchRaggedSchedules:
     interrupted run continues with the next case if commit and settings are unchanged.
 
     Args:
-        lengths: source of sequence lengths.
         operators: "encoder", "attention", "softmax", "norm" on batches of sequences; "vgemm", "trmm".
         batches: numbers of sequences of a batch; the first batch of each data set is taken.
         products: batch sizes of vgemm.
