@@ -45,7 +45,7 @@ def writer(path, name, lines):
 
 
 @pytest.mark.parametrize("wait", [True, False])
-def test_a_file_is_whole_when_it_has_its_name_and_comes_to_the_disk(tmp_path, monkeypatch, wait):
+def test_a_file_is_complete_and_flushed_when_it_gets_its_name(tmp_path, monkeypatch, wait):
     synced, done, sync = [], threading.Event(), os.fsync
 
     def noted(descriptor):
@@ -80,7 +80,7 @@ def test_torn_line_is_not_read_and_not_joined(tmp_path, torn):
     assert read_lines(path) == [b"a", b"b"]
 
 
-def test_writers_at_once_keep_their_lines_apart(tmp_path):
+def test_lines_of_concurrent_writers_are_not_mixed(tmp_path):
     path, count = tmp_path / "lines", 25
     killed = writer(path, "killed", 10**6)
     writers = [writer(path, name, count) for name in "abc"]
@@ -110,7 +110,7 @@ with atomic_path(Path(sys.argv[1]) / "file") as partial, atomic_folder(Path(sys.
 """
 
 
-def test_leavings_of_killed_processes_go_and_files_of_living_ones_stay(tmp_path, monkeypatch):
+def test_only_leftovers_of_dead_processes_are_removed(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     monkeypatch.setattr(tempfile, "tempdir", None)
     (tmp_path / "tmp").mkdir()
@@ -128,7 +128,7 @@ def test_leavings_of_killed_processes_go_and_files_of_living_ones_stay(tmp_path,
     assert not list((tmp_path / "tmp").iterdir())
 
 
-def test_a_number_that_another_process_has_now_protects_no_leaving_and_a_lock_does(tmp_path):
+def test_a_lock_but_not_a_reused_process_id_protects_a_file(tmp_path):
     left = tmp_path / f".file.{os.getpid()}-1.partial"
     left.write_text("of this process, as far as anyone can tell")
     remove_leftovers(tmp_path)
@@ -142,7 +142,7 @@ def test_a_number_that_another_process_has_now_protects_no_leaving_and_a_lock_do
     assert not left.exists()
 
 
-def test_an_unfinished_folder_leaves_the_old_one(tmp_path):
+def test_an_unfinished_folder_keeps_the_old_one(tmp_path):
     with atomic_folder(tmp_path / "model") as made:
         (made / "a").write_text("1")
     with pytest.raises(IsADirectoryError), atomic_folder(tmp_path / "model") as made:
@@ -152,7 +152,7 @@ def test_an_unfinished_folder_leaves_the_old_one(tmp_path):
 
 
 @pytest.mark.parametrize("exchanged", [True, False])
-def test_a_folder_is_there_whenever_a_process_is_killed(tmp_path, monkeypatch, exchanged):
+def test_a_folder_exists_whenever_a_process_is_killed(tmp_path, monkeypatch, exchanged):
     """A copy of what a kill before each change of a name would leave holds the old or the new folder."""
     seen, rename, exchange = [], Path.rename, files._exchange
 
@@ -185,7 +185,7 @@ def test_a_folder_is_there_whenever_a_process_is_killed(tmp_path, monkeypatch, e
     assert [path.name for path in (tmp_path / "models").iterdir()] == ["model"]
 
 
-def test_json_with_a_checksum_is_read_without_it_and_not_if_it_was_changed(tmp_path):
+def test_changed_json_with_a_checksum_is_refused(tmp_path):
     path = tmp_path / "a.json"
     write_checked_json(path, {"b": 1, "a": [0.5]})
     assert read_json(path) == {"b": 1, "a": [0.5]}
@@ -196,7 +196,7 @@ def test_json_with_a_checksum_is_read_without_it_and_not_if_it_was_changed(tmp_p
     assert read_json(path) == {"old": 1}
 
 
-def test_sums_tell_a_changed_file_and_are_those_of_sha256sum(tmp_path):
+def test_sums_detect_a_changed_file_and_suit_sha256sum(tmp_path):
     (tmp_path / "run").mkdir()
     write_text(tmp_path / "run" / "a.json", "{}")
     write_sums(tmp_path / "run", {"metrics.json": "{1}"})
@@ -211,7 +211,7 @@ def test_sums_tell_a_changed_file_and_are_those_of_sha256sum(tmp_path):
         check_sum(tmp_path / "run" / "a.json", b"{2}")
 
 
-def test_a_lock_that_this_thread_holds_is_had_again(tmp_path):
+def test_a_lock_of_this_thread_is_shared(tmp_path):
     """A signal handler that asks for it would wait for the call that it interrupts."""
     lock, had = tmp_path / "lock", []
 
@@ -231,7 +231,7 @@ def test_a_lock_that_this_thread_holds_is_had_again(tmp_path):
     assert had
 
 
-def test_a_call_that_interrupts_the_taking_of_a_lock_has_it_too(tmp_path, monkeypatch):
+def test_a_call_that_interrupts_the_acquisition_of_a_lock_shares_it(tmp_path, monkeypatch):
     """The lock is taken, but this is not noted yet: another descriptor would wait for ever."""
     lock, had, take = tmp_path / "lock", [], fcntl.flock
 
@@ -299,7 +299,7 @@ def test_lines_of_a_call_that_interrupts_another_are_neither_lost_nor_joined(tmp
     assert raises or len(found) == 4
 
 
-def test_a_child_that_was_forked_meanwhile_does_not_keep_a_file_locked(tmp_path, monkeypatch):
+def test_a_forked_child_does_not_keep_a_file_locked(tmp_path, monkeypatch):
     journal, children, write = tmp_path / "journal", [], os.write
     waits, ends = os.pipe()
 
@@ -321,7 +321,7 @@ def test_a_child_that_was_forked_meanwhile_does_not_keep_a_file_locked(tmp_path,
     os.close(waits)
 
 
-def test_a_child_that_leaves_the_body_does_not_give_back_the_lock_of_its_parent(tmp_path):
+def test_a_forked_child_does_not_release_the_lock_of_its_parent(tmp_path):
     lock = tmp_path / "lock"
     with lock.open("a") as other:
         with locked(lock):

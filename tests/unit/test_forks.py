@@ -146,7 +146,7 @@ def test_all_parallel_calls_work_in_children_and_grandchildren(tmp_path):
 
 @pytest.mark.cc
 @pytest.mark.parametrize("before", ["", "import sparloom"], ids=["imported in the child", "imported in the parent"])
-def test_a_child_of_a_parent_that_has_called_torch_alone_works(tmp_path, before):
+def test_a_child_works_if_its_parent_used_only_torch(tmp_path, before):
     assert "status 0" in _run(f"{before}\n{LATE}", tmp_path)
 
 

@@ -107,18 +107,18 @@ print("alive")
 """
 
 
-def test_no_memory_is_an_exception_that_says_for_what():
+def test_out_of_memory_errors_name_their_purpose():
     told = dict(line.split(" | ") for line in run(NO_MEMORY, "alive").splitlines() if " | " in line)
     assert set(told) == {"tiles", "tiles in threads", "pack", "spade", "order"}
     assert all(text.startswith("no memory to ") and "MiB: free some" in text for text in told.values())
     assert "sort SparseMatrix(2 x 2147483647, 1 nonzeros) by columns, which takes about 8192.0 MiB" in told["pack"]
 
 
-def test_no_memory_for_threads_means_fewer_threads():
+def test_without_memory_for_threads_fewer_are_used():
     run(NO_THREADS, "alive")
 
 
-def test_the_message_says_how_much_for_what():
+def test_the_message_names_size_and_purpose():
     check_memory(0, "work", 1)
     with pytest.raises(MemoryError, match=r"no memory to cut it, which takes about 3\.0 MiB: free some, or"):
         check_memory(1, "cut it", 3 << 20)

@@ -11,7 +11,7 @@ from sparloom.ondemand import on_demand
 
 @pytest.mark.parametrize(
     "package", ["sparloom.tuning", "sparloom.ragged", "sparloom.platforms", "sparloom.models", "sparloom.experiments"])
-def test_every_name_is_there(package):
+def test_every_public_name_exists(package):
     module = importlib.import_module(package)
     assert all(getattr(module, name) is not None for name in module.__all__)
     assert set(module.__all__) <= set(dir(module))
@@ -19,14 +19,14 @@ def test_every_name_is_there(package):
         module.Nothing  # noqa: B018
 
 
-def test_nothing_is_imported_before_it_is_asked_for():
+def test_modules_are_imported_on_first_use():
     code = ("import sys, sparloom.tuning, sparloom.models, sparloom.platforms, sparloom.experiments; "
             "assert not {'numpy', 'torch', 'sparloom.tuning.fusion'} & set(sys.modules); "
             "sparloom.tuning.Guardrail; assert 'sparloom.tuning.fusion' not in sys.modules")
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_a_module_that_fails_to_import_says_so():
+def test_a_failing_import_is_reported():
     find, _ = on_demand("sparloom", {"There": "sparloom.nowhere"})
     with pytest.raises(ModuleNotFoundError, match=r"sparloom\.nowhere"):
         find("There")

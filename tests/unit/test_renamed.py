@@ -32,7 +32,7 @@ OLD_NAMES = {  # what each package of old offered before it was moved
 
 
 @pytest.mark.parametrize("package", sorted(OLD_NAMES))
-def test_old_packages_have_their_names(package):
+def test_old_packages_keep_their_names(package):
     module = importlib.import_module(package)
     assert [name for name in OLD_NAMES[package] if getattr(module, name, None) is None] == []
     assert set(OLD_NAMES) == set(PACKAGES)

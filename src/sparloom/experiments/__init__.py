@@ -7,9 +7,9 @@ from sparloom.ondemand import on_demand
 
 _NAMES = {
     "cognate": (
-        "Arm", "AuditLabels", "Autoencode", "BenchFeaturizer", "BenchRecommend", "Collect", "Compare", "ExportCsv",
-        "FineTunedRecommender", "Finetune", "Fit", "FittedRecommender", "Gather", "LearnerConfig", "PrepareInputs",
-        "Pretrain", "Recipe", "Recommend", "RecommendShape", "SummariseSamples", "Tabulate"),
+        "Arm", "AuditLabels", "Autoencode", "BenchFeaturizer", "BenchRecommend", "Collect", "Compare", "Comparison",
+        "ExportCsv", "FineTunedRecommender", "Finetune", "Fit", "FittedRecommender", "Gather", "LearnerConfig",
+        "PrepareInputs", "Pretrain", "Recipe", "Recommend", "RecommendShape", "SummariseSamples", "Tabulate"),
     "autosage": (
         "BenchDecisionsBusy", "BenchDispatch", "BenchDispatchCuda", "BenchGcn", "BusyCase", "CheckGcn", "CheckProbe",
         "ChooseKernels", "GraphChoice", "Plans", "PolicyVariant"),

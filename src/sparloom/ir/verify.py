@@ -301,8 +301,7 @@ def _stmt(stmt: Stmt, context: _Context) -> None:
         case Multiply():
             _multiply(stmt, context)
         case Prefetch(buffer, index):
-            if buffer not in scope or scope[buffer].role != "buffer":
-                raise _illegal(f"no buffer {buffer} in scope: make it a Param, or Alloc it", context)
+            _buffer(buffer, context)
             _typed(context, check_index, buffer, index, scope)
         case _:
             raise TypeError(f"{stmt!r} is not a statement of the IR")
@@ -377,15 +376,20 @@ def _assign(stmt: Assign, context: _Context) -> None:
 
 
 def _store(buffer: str, index: Expr, value: Expr, context: _Context) -> None:
-    binding = context.scope.get(buffer)
-    if binding is None or binding.role != "buffer":
-        raise _illegal(f"no buffer {buffer} in scope: make it a Param, or Alloc it", context)
-    if not binding.writable:
-        raise _illegal(f"{buffer} is const: make its Param const=False", context)
+    binding = _buffer(buffer, context, written=True)
     _typed(context, check_index, buffer, index, context.scope)
     given = _type(value, context)
     if given.scalar != binding.type.scalar or (given.scalar == "bool" and given.lanes > 1):
         raise _illegal(f"value is {given}, {buffer} holds {binding.type}: use Cast", context)
+
+
+def _buffer(name: str, context: _Context, *, written: bool = False) -> Binding:
+    binding = context.scope.get(name)
+    if binding is None or binding.role != "buffer":
+        raise _illegal(f"no buffer {name} in scope: make it a Param, or Alloc it", context)
+    if written and not binding.writable:
+        raise _illegal(f"{name} is const: make its Param const=False", context)
+    return binding
 
 
 def _multiply(stmt: Multiply, context: _Context) -> None:
@@ -395,13 +399,10 @@ def _multiply(stmt: Multiply, context: _Context) -> None:
     for view in (stmt.c, stmt.a, stmt.b):
         if not isinstance(view, View) or view.buffer not in context.scope:
             raise _illegal(f"{view!r} is no view of a buffer in scope: make one by View", context)
-        if context.scope[view.buffer].role != "buffer":
-            raise _illegal(f"no buffer {view.buffer} in scope: make it a Param, or Alloc it", context)
-        types.append(context.scope[view.buffer].type)
+        types.append(_buffer(view.buffer, context).type)
     if len(set(types)) > 1 or types[0].scalar not in ("f32", "f64"):
         raise _illegal(f"a product of {', '.join(map(str, types))}: all three are f32, or all f64", context)
-    if not context.scope[stmt.c.buffer].writable:
-        raise _illegal(f"{stmt.c.buffer} is const: make its Param const=False", context)
+    _buffer(stmt.c.buffer, context, written=True)
     if stmt.c.buffer in (stmt.a.buffer, stmt.b.buffer):
         raise _illegal(f"{stmt.c.buffer} is read and written by one product: write to another buffer", context)
     for view in (stmt.c, stmt.b):

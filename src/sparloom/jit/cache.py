@@ -1,7 +1,4 @@
-"""One process compiles, others wait for it: a while, and not without a word.
-
-Compiled libraries on disk: named by their content, found by the key of what they were made from.
-"""
+"""Cache of compiled libraries on disk, safe among processes: named by content, found by the key of their inputs."""
 
 import ctypes
 import fcntl
@@ -27,9 +24,9 @@ from sparloom.files import atomic_path, hold_lock, sha256
 
 __all__ = ["FORMAT", "Cache", "build_folder", "cache_folder", "digest", "load", "take_turn"]
 
-REPORT_AFTER_SECONDS = 3.0  # waited before it is said for whom
-TIMEOUT_SECONDS = 120.0  # waited for a process that runs
-STOPPED_TIMEOUT_SECONDS = 6.0  # waited for one that is stopped (Ctrl-Z, a debugger)
+REPORT_AFTER_SECONDS = 3.0  # of waiting, before the holder is logged
+TIMEOUT_SECONDS = 120.0  # of waiting for a running process
+STOPPED_TIMEOUT_SECONDS = 6.0  # of waiting for a stopped process (Ctrl-Z, a debugger)
 POLL_SECONDS = 0.05
 
 log = logging.getLogger(__name__)
@@ -37,17 +34,17 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def take_turn(path: Path, work: str) -> Iterator[None]:
-    """Hold a lock, or go on without it after a while: whatever is done in turn may be done twice.
+    """Hold a lock, or proceed without it after a timeout, in which case the work may be done twice.
 
-    The lock of a process that ended is free at once. Who is waited for, since when, is said after 3 seconds. A signal
-    handler or finaliser does not wait for the call that it interrupts.
+    The lock of a process that ended is free at once. After 3 seconds of waiting the holder is logged. A signal handler
+    or finaliser does not wait for the call that it interrupts.
 
     Args:
-        path: of the lock, created if absent; it names the process that holds it.
+        path: of the lock file, created if absent; it names the process that holds the lock.
         work: what is done, for messages: "compile cpu/spmm.cpp".
 
     Raises:
-        OSError: the file cannot be made, or files there cannot be locked.
+        OSError: the file cannot be created, or its file system has no locks.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+", encoding="utf-8") as file, hold_lock(
@@ -63,20 +60,20 @@ def take_turn(path: Path, work: str) -> Iterator[None]:
 
 
 def _wait(file: IO[str], path: Path, work: str) -> bool:
-    """Wait for a lock; False: no longer."""
-    begun, told = time.monotonic(), False
+    """Wait for a lock; return False after the timeout."""
+    start, reported = time.monotonic(), False
     while not _lock(file):
-        waited, (holder, since) = time.monotonic() - begun, _holder(file)
+        waited, (holder, since) = time.monotonic() - start, _holder(file)
         stopped = holder is not None and _is_stopped(holder)
         who = f"process {holder}{', which is stopped,' if stopped else ''}" if holder else "another process"
-        patience = STOPPED_TIMEOUT_SECONDS if stopped else TIMEOUT_SECONDS
-        if waited >= patience:
-            log.warning("%s still holds %s after %.0f s: this process goes on by itself to %s", who, path, waited, work)
+        timeout = STOPPED_TIMEOUT_SECONDS if stopped else TIMEOUT_SECONDS
+        if waited >= timeout:
+            log.warning("%s still holds %s after %.0f s: proceeding without the lock to %s", who, path, waited, work)
             return False
-        if waited >= REPORT_AFTER_SECONDS and not told:
-            told = True
-            log.warning("waiting for %s to let go of %s, held since %s, to %s; after %.0f s this process goes on by "
-                        "itself", who, path, since or "an unknown time", work, patience)
+        if waited >= REPORT_AFTER_SECONDS and not reported:
+            reported = True
+            log.warning("waiting for %s to release %s, held since %s, to %s; proceeding without the lock after %.0f s",
+                        who, path, since or "an unknown time", work, timeout)
         time.sleep(POLL_SECONDS)
     return True
 
@@ -90,7 +87,7 @@ def _lock(file: IO[str]) -> bool:
 
 
 def _write_holder(file: IO[str]) -> None:
-    with suppress(OSError):  # a full disk: nobody can read who it is
+    with suppress(OSError):  # a full disk: the holder stays unknown
         file.truncate(0)
         file.write(f"{os.getpid()} {datetime.now().astimezone().isoformat(timespec='seconds')}\n")
         file.flush()
@@ -113,61 +110,61 @@ def _is_stopped(process: int) -> bool:
 
 
 VARIABLE = "SPARLOOM_CACHE"
-FORMAT = "2"  # of what stands under a key
-BUILD_PREFIX = "sparloom-build-"  # how names of folders begin in which something is compiled
-LOCK_NAME = "held"  # a file in each of them that is locked as long as it is needed
-MIN_AGE_SECONDS = 60.0  # a folder without that file is being made
+FORMAT = "2"  # version of the entries
+BUILD_PREFIX = "sparloom-build-"  # of the names of folders to compile in
+LOCK_NAME = "held"  # a file in each of them, locked while the folder is in use
+MIN_AGE_SECONDS = 60.0  # a younger folder without that file is being created
 
 
 
 def cache_folder() -> Path:
-    """Name the folder of everything that can be made again: SPARLOOM_CACHE, else ~/.cache/sparloom.
+    """Return the folder of everything that can be made again: SPARLOOM_CACHE, else ~/.cache/sparloom.
 
-    For a user without a home it is one among the temporary folders, to which nobody else has access.
+    A user without a home directory gets a private folder among the temporary files.
     """
-    if given := os.environ.get(VARIABLE):
+    if folder := os.environ.get(VARIABLE):
         with suppress(RuntimeError):  # ~ without a home
-            return Path(given).expanduser()
+            return Path(folder).expanduser()
     try:
         home = Path.home()
-    except (RuntimeError, KeyError):  # no HOME, and no entry in the list of users
+    except (RuntimeError, KeyError):  # no HOME, and no entry in the user database
         home = Path()
     if home.is_absolute():
         return home / ".cache" / "sparloom"
-    _warn_once(f"this user has no home: what is compiled and decided goes to {_private_path()}; set {VARIABLE} to a "
-              f"folder that is kept")
-    with suppress(OSError):  # who writes there finds out
+    _warn_once(f"this user has no home directory: compiled kernels and decisions go to {_private_path()}; set "
+               f"{VARIABLE} to a permanent folder")
+    with suppress(OSError):  # a later write reports the problem
         _make_private_folder()
     return _private_path()
 
 
 def digest(*parts: str) -> str:
     """Hash texts; ("ab", "c") and ("a", "bc") differ."""
-    whole = hashlib.sha256()
+    hashed = hashlib.sha256()
     for part in parts:
         data = part.encode()
-        whole.update(len(data).to_bytes(8, "little"))
-        whole.update(data)
-    return whole.hexdigest()
+        hashed.update(len(data).to_bytes(8, "little"))
+        hashed.update(data)
+    return hashed.hexdigest()
 
 
 class Cache:
     """Shared libraries under `folder`, safe among processes.
 
-    `objects/<sha256 of content>.so` are the libraries: a damaged one is recognised by its name. `keys/<key>` holds the
-    name of the library that has the kernel of that key, so a kernel is found whatever batch it was compiled in, and
-    `any/<key>` the same by a key that leaves the compiler out, for machines without one.
+    `objects/<sha256 of content>.so` are the libraries; a damaged one no longer matches its name. `keys/<key>` holds the
+    name of the library that contains the kernel of that key, whatever batch it was compiled in. `any/<key>` does the
+    same for a key without the compiler, for machines that have none.
 
-    What is in `folder` is used even if nothing can be written there. What cannot be kept there is kept in a private
-    temporary folder. Files that other users may have put there are not used.
+    A read-only `folder` is used for reading; new libraries then go to a private temporary folder. Files that other
+    users may have written are not used.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._whole: dict[Path, bool] = {}
+        self._intact: dict[Path, bool] = {}
 
-    def find(self, key: str, *, kind: str = "keys") -> Path | None:
-        """Return the path of the library for `key`; None when absent or damaged.
+    def path(self, key: str, *, kind: str = "keys") -> Path | None:
+        """Return the path of the library for `key`; None if it is absent or damaged.
 
         Args:
             kind: "keys", or "any" for a key without the compiler.
@@ -178,47 +175,47 @@ class Cache:
                 return library
         return None
 
-    def loaded(self, key: str, *, kind: str = "keys") -> ctypes.CDLL | None:
-        """Load the library for `key`; None when it is absent, damaged, or does not load on this machine."""
-        library = self.find(key, kind=kind)
+    def get(self, key: str, *, kind: str = "keys") -> ctypes.CDLL | None:
+        """Load the library for `key`; None if it is absent, damaged, or cannot be loaded on this machine."""
+        library = self.path(key, kind=kind)
         if library is None:
             return None
         try:
             return load(library)
         except OSError as error:
-            log.warning("%s does not load (%s): it is compiled anew", library, error)
+            log.warning("%s does not load (%s): compiling it again", library, error)
             return None
 
-    def keep(self, built: Path, keys: Mapping[str, str]) -> ctypes.CDLL:
-        """Load the library `built`, which is kept for `keys`, see `put`, where that is possible."""
-        kept = self.put(built, keys)
-        if kept is not None:
+    def put(self, built: Path, keys: Mapping[str, str]) -> ctypes.CDLL:
+        """Store the library `built` for `keys` if possible, see `store`, and load it."""
+        stored = self.store(built, keys)
+        if stored is not None:
             with suppress(OSError):
-                return load(kept)
+                return load(stored)
         return load(built)
 
-    def put(self, built: Path, keys: Mapping[str, str]) -> Path | None:
-        """Copy the library `built` in and let keys point to it; returns where it is, or None if nothing can be written.
+    def store(self, built: Path, keys: Mapping[str, str]) -> Path | None:
+        """Copy the library `built` into the cache; return its path, or None if nothing can be written.
 
         Args:
-            keys: key -> the key without the compiler.
+            keys: key -> key without the compiler.
         """
         try:
             return _store(self.folder, built, keys)
         except OSError as error:
-            problem = f"compiled kernels cannot be kept in {self.folder} ({error.strerror or error})"
-        remedy = f"set {VARIABLE} to a folder that can be written to"
+            problem = f"compiled kernels cannot be stored in {self.folder} ({error.strerror or error})"
+        remedy = f"set {VARIABLE} to a writable folder"
         try:
-            kept = _store(_make_private_folder(), built, keys)
+            path = _store(_make_private_folder(), built, keys)
         except OSError:
-            _warn_once(f"{problem} nor among the temporary files: every process compiles its own; {remedy}")
+            _warn_once(f"{problem}, nor among the temporary files: every process compiles its own; {remedy}")
             return None
-        _warn_once(f"{problem}: they go to {_private_path()}; {remedy}")
-        return kept
+        _warn_once(f"{problem}: storing them in {_private_path()}; {remedy}")
+        return path
 
     @contextmanager
     def turn(self, key: str, work: str) -> Iterator[None]:
-        """Let one process after the other build what `key` stands for, where there can be locks; see `turns.turn`."""
+        """Let one process at a time build what `key` stands for, if the file system has locks; see `take_turn`."""
         with ExitStack() as stack:
             for folder in (self.folder, _private_folder()):
                 with suppress(OSError):
@@ -232,36 +229,36 @@ class Cache:
         try:
             name, _, check = link.read_text(encoding="utf-8").strip().partition(" ")
             library = folder / "objects" / f"{name}.so"
-            if check != _check(relative.name, name) or not self._is_whole(library):
+            if check != _check(relative.name, name) or not self._is_intact(library):
                 return None
             if any(map(_is_foreign, (link, library))):
-                _warn_once(f"{folder} can be written by others, and {library} or {link} is not of this user: it is not "
-                          f"used; set {VARIABLE} to a folder of your own")
+                _warn_once(f"{folder} is writable by others, and {library} or {link} belongs to another user: it is "
+                           f"not used; set {VARIABLE} to a folder of your own")
                 return None
         except (OSError, ValueError):
             return None
         return library
 
-    def _is_whole(self, library: Path) -> bool:
-        if library not in self._whole:
-            self._whole[library] = library.is_file() and sha256(library) == library.stem
-        return self._whole[library]
+    def _is_intact(self, library: Path) -> bool:
+        if library not in self._intact:
+            self._intact[library] = library.is_file() and sha256(library) == library.stem
+        return self._intact[library]
 
 
 def load(library: Path) -> ctypes.CDLL:
-    """Load a shared library, also from a folder from which nothing may run.
+    """Load a shared library, also from a folder mounted noexec.
 
     Raises:
-        MemoryError: there is no memory for it.
-        OSError: it is none for this machine.
+        MemoryError: there is not enough memory.
+        OSError: it was built for another machine.
     """
     try:
         return ctypes.CDLL(str(library))
     except OSError as error:
         size = library.stat().st_size
         if not _has_memory(4 * size):
-            raise MemoryError(f"{size} bytes of compiled kernels, {library}, do not fit into the memory that is left: "
-                              f"free some, or raise the limit of this process") from error
+            raise MemoryError(f"{size} bytes of compiled kernels, {library}, do not fit into the available memory: "
+                              "free some, or raise the limit of this process") from error
         with suppress(OSError, AttributeError):
             return _load_copy(library)
         raise
@@ -269,22 +266,22 @@ def load(library: Path) -> ctypes.CDLL:
 
 @contextmanager
 def build_folder(cache_folder: Path) -> Iterator[Path]:
-    """Make a temporary folder to compile in; those that killed processes left are removed.
+    """Create a temporary folder to compile in; remove those that killed processes left behind.
 
     Args:
-        cache_folder: where it is made if there is no other place.
+        cache_folder: where it is created if there is no temporary folder.
 
     Raises:
-        CompileError: there is no folder that can be written to.
+        CompileError: no folder is writable.
     """
     try:
         folder = _new_folder(cache_folder)
     except OSError as error:
-        raise CompileError(f"no folder to compile in can be made ({error}): set TMPDIR, or {VARIABLE}, to a folder "
-                           f"that can be written to", source="", log=str(error)) from error
+        raise CompileError(f"cannot create a folder to compile in ({error}): set TMPDIR or {VARIABLE} to a writable "
+                           "folder", source="", log=str(error)) from error
     try:
         with (folder / LOCK_NAME).open("w") as held:
-            with suppress(OSError):  # a file system without locks
+            with suppress(OSError):  # the file system has no locks
                 fcntl.flock(held, fcntl.LOCK_EX)
             _remove_stale_folders(folder.parent)
             yield folder
@@ -301,7 +298,7 @@ def _new_folder(cache_folder: Path) -> Path:
 
 
 def _remove_stale_folders(parent: Path) -> None:
-    """Remove folders of this user in which nobody compiles any more."""
+    """Remove folders of this user in which no process compiles any more."""
     for folder in parent.glob(f"{BUILD_PREFIX}*"):
         with suppress(OSError):
             status = folder.lstat()
@@ -328,7 +325,7 @@ def _store(folder: Path, built: Path, keys: Mapping[str, str]) -> Path:
 
 
 def _write_key(folder: Path, relative: Path, name: str) -> None:
-    """Write which library a key stands for, without waiting for the disk: one that is not whole is recognised."""
+    """Write which library a key stands for, without fsync: an incomplete entry is recognised by its checksum."""
     link = folder / relative
     link.parent.mkdir(parents=True, exist_ok=True)
     partial = folder / "objects" / f".{link.name}.{os.getpid()}-{threading.get_native_id()}.partial"
@@ -340,20 +337,20 @@ def _write_key(folder: Path, relative: Path, name: str) -> None:
 
 
 def _check(key: str, name: str) -> str:
-    """Give what stands behind the name of a library, so that what was written for another key is not used."""
+    """Return the checksum of an entry, by which an entry written for another key is recognised."""
     return digest(key, name)[:16]
 
 
 def _private_path() -> Path:
     try:
         folder = Path(tempfile.gettempdir())
-    except OSError:  # none can be written to
+    except OSError:  # none is writable
         folder = Path("/tmp")
     return folder / f"sparloom-{os.geteuid()}"
 
 
 def _private_folder() -> Path | None:
-    """Give the temporary folder of this user, if there is one, and nobody else can have written to it."""
+    """Return the temporary folder of this user if it exists and no one else can write to it."""
     folder = _private_path()
     try:
         status = folder.lstat()
@@ -368,20 +365,22 @@ def _make_private_folder() -> Path:
         _private_path().mkdir(mode=0o700)
     folder = _private_folder()
     if folder is None:
-        raise PermissionError(f"{_private_path()} is not a folder of this user alone")
+        raise PermissionError(f"{_private_path()} is not a private folder of this user")
     return folder
 
 
 def _is_foreign(path: Path) -> bool:
-    """Whether somebody else may have put a file there: it is not of this user, nor is a folder that all may write to
-    without an entry of another user on the way to it.
+    """Return whether another user may have put a file there.
+
+    A file is trusted if it is owned by this user or root, or if no folder above it that others can write to contains an
+    entry of another user on the path to it.
     """
     trusted = (0, os.geteuid())
     if path.stat().st_uid in trusted:
         return False
-    way = (path.resolve(), *path.resolve().parents)
+    chain = (path.resolve(), *path.resolve().parents)
     return any(parent.stat().st_mode & stat.S_IWOTH and child.stat().st_uid not in trusted
-               for child, parent in pairwise(way))
+               for child, parent in pairwise(chain))
 
 
 def _has_memory(size: int) -> bool:
@@ -393,7 +392,7 @@ def _has_memory(size: int) -> bool:
 
 
 def _load_copy(library: Path) -> ctypes.CDLL:
-    """Load a library from memory that has a name; the descriptor stays open, for the loader goes by that name."""
+    """Load a library from a memory file; its descriptor stays open, because the loader identifies it by this name."""
     descriptor = os.memfd_create(library.name, os.MFD_CLOEXEC)
     try:
         with open(descriptor, "wb", closefd=False) as file:

@@ -1,11 +1,4 @@
-"""Hand-written C++ under kernels/ as a shared library.
-
-What rendered C calls for a product of tiles: kernels/cpu/multiply.cpp.
-
-Compiled functions that check their arguments.
-
-Many kernels, few compiler runs: C text to functions.
-"""
+"""Compile C and C++ text to functions and libraries."""
 
 import ctypes
 import logging
@@ -30,17 +23,17 @@ __all__ = ["Function", "Library", "compile_c", "compile_cpp", "link_tile_multipl
 
 
 def compile_cpp(relative_paths: Sequence[str], flags: Sequence[str] | None = None) -> ctypes.CDLL:
-    """Compile sources under kernels/ to one library, or take it from the cache.
+    """Compile hand-written C++ under kernels/ to a shared library, or take it from the cache, and load it.
 
-    Any header under kernels/ that changes makes it compile anew. Without a compiler, what any compiler made of the same
-    sources for this processor is taken.
+    The key is the text of the sources and all headers, the compiler's version, the flags and the processor. If no
+    compiler is installed, a library that any compiler made of the same sources for this processor is used.
 
     Args:
         relative_paths: such as ["cpu/pack.cpp"]; headers are found relative to the source and to kernels/.
-        flags: in place of the default flags.
+        flags: replace the default flags.
 
     Raises:
-        CompileError: the compiler refused, or there is none.
+        CompileError: compilation failed, or there is no compiler.
         FileNotFoundError: there is no such source.
         MemoryError: there is no memory for the library.
     """
@@ -52,21 +45,21 @@ def compile_cpp(relative_paths: Sequence[str], flags: Sequence[str] | None = Non
     try:
         toolchain = find_toolchain("c++")
     except CompileError:
-        library = cache.loaded(without_compiler, kind="any")
+        library = cache.get(without_compiler, kind="any")
         if library is None:
             raise
         return library
-    chosen = (*(default_flags(toolchain) if flags is None else flags), f"-I{kernel_folder()}")
-    key = digest("c++", FORMAT, toolchain.version, toolchain.processor, *chosen[:-1], *texts)
-    library = cache.loaded(key)
+    command_flags = (*(default_flags(toolchain) if flags is None else flags), f"-I{kernel_folder()}")
+    key = digest("c++", FORMAT, toolchain.version, toolchain.processor, *command_flags[:-1], *texts)
+    library = cache.get(key)
     if library is None:
         with cache.turn(key, f"compile {relative_paths[0]}"):
-            library = cache.loaded(key)
+            library = cache.get(key)
             if library is None:
                 with build_folder(cache.folder) as folder:
                     built = folder / "library.so"
-                    toolchain.compile(sources[0], built, chosen, *sources[1:])
-                    library = cache.keep(built, {key: without_compiler})
+                    toolchain.compile(sources[0], built, command_flags, *sources[1:])
+                    library = cache.put(built, {key: without_compiler})
     return library
 
 
@@ -74,7 +67,7 @@ SCALARS = ("f32", "f64")
 
 
 def link_tile_multiply(handle: ctypes.CDLL) -> None:
-    """Let a library that has products of tiles know the function that computes them."""
+    """Pass the function of kernels/cpu/multiply.cpp to a library whose rendered C multiplies tiles."""
     for scalar in SCALARS:
         setter = f"sparloom_set_multiply_{scalar}"
         if hasattr(handle, setter):
@@ -96,8 +89,8 @@ _RANGES = {"i32": range(-(2**31), 2**31), "i64": range(-(2**63), 2**63)}
 class Function:
     """A compiled kernel; calling it releases the GIL.
 
-    Buffers are C-contiguous arrays of any number of dimensions with exactly the dtype of their parameter. Buffers that
-    are written overlap no other buffer.
+    Buffers are C-contiguous arrays of any number of dimensions with exactly the dtype of their parameter. Written
+    buffers must not overlap other buffers.
     """
 
     def __init__(self, name: str, params: Sequence[Param], entry: Any) -> None:
@@ -112,12 +105,12 @@ class Function:
 
         Raises:
             TypeError: wrong number of arguments, or one of the wrong type.
-            ValueError: a buffer is not contiguous, read-only though written, or overlaps another.
+            ValueError: a buffer is not contiguous, read-only although it is written, or overlaps another.
         """
         self.bind(*arguments)()
 
     def bind(self, *arguments: Any) -> Callable[[], None]:
-        """Check `arguments` once and return a call without arguments, for loops that take times."""
+        """Check `arguments` once and return a call without arguments, for timing loops."""
         if len(arguments) != len(self.params):
             names = ", ".join(param.name for param in self.params)
             raise TypeError(f"kernel {self.name} takes {len(self.params)} arguments ({names}), got {len(arguments)}")
@@ -132,7 +125,7 @@ class Function:
         return run
 
     def at(self, *values: int | float) -> None:
-        """Run with the addresses of buffers in place of buffers, unchecked: for callers that made the buffers."""
+        """Run with addresses instead of buffers, unchecked: for callers that allocated the buffers."""
         self._entry(*values)
 
     def _buffer(self, param: Param, array: Any) -> int:
@@ -193,10 +186,10 @@ class Library:
         return tuple(self._functions)
 
     def function(self, name: str) -> Function:
-        """Look up the function of a kernel.
+        """Return the function of a kernel.
 
         Raises:
-            KeyError: no kernel has that name; the message lists those there are.
+            KeyError: no kernel has that name; the message lists the existing ones.
         """
         if name not in self._functions:
             raise KeyError(f"no kernel {name!r} in the library; there are: {', '.join(self._functions)}")
@@ -204,21 +197,21 @@ class Library:
 
     @property
     def threads(self) -> int:
-        """Threads of parallel loops that the calling thread starts, unless `set_threads` says otherwise."""
+        """Number of threads of parallel loops that the calling thread starts, unless `set_threads` changes it."""
         counts = (handle.omp_get_max_threads() for handle in self._handles if hasattr(handle, "omp_get_max_threads"))
         return max(counts, default=1)
 
     def set_threads(self, count: int) -> None:
-        """Let parallel loops that the calling thread starts from now on use `count` threads (all libraries).
+        """Set the number of threads of parallel loops that the calling thread starts from now on (all libraries).
 
-        They are fewer where the system does not let this process have so many.
+        It is lower if the system does not allow this process so many threads.
 
         Raises:
-            TypeError, ValueError: too many, or no number; see `checked_threads`.
+            TypeError, ValueError: too many, or not an int; see `checked_threads`.
         """
         count = checked_threads(count)
         for handle in self._handles:
-            if hasattr(handle, "omp_set_num_threads"):  # absent where nothing in the library is parallel
+            if hasattr(handle, "omp_set_num_threads"):  # absent if nothing in the library is parallel
                 handle.omp_set_num_threads(ctypes.c_int(_thread_limit()(count)))
 
 
@@ -230,23 +223,23 @@ class _Item:
 
     @property
     def symbol(self) -> str:
-        """Unique name, so kernels of one name but different content may share a unit; a Source keeps its own."""
+        """Unique name, so that kernels of one name but different content can share a unit; a Source keeps its own."""
         return self.kernel.name if isinstance(self.kernel, Source) else f"{self.kernel.name}_{self.key[:16]}"
 
 
 def compile_c(kernels: Sequence[Kernel | Source], flags: Sequence[str] | None = None, *, jobs: int = 1) -> Library:
     """Compile kernels, or take them from the cache, and load them.
 
-    Kernels not yet in the cache are compiled in units of at most 64, a Source in a unit of its own. The key of a
-    kernel is its C text, the compiler's version, the flags and the processor. Without a compiler, what any compiler
-    made of the same text for this processor is taken.
+    Kernels that are not in the cache are compiled in units of at most 64, a Source in a unit of its own. The key of a
+    kernel is its C text, the compiler's version, the flags and the processor. If no compiler is installed, a library
+    that any compiler made of the same text for this processor is used.
 
     Args:
-        flags: in place of the default flags.
+        flags: replace the default flags.
         jobs: compiler processes at once.
 
     Raises:
-        CompileError: the compiler refused, or there is none.
+        CompileError: compilation failed, or there is no compiler.
         ValueError: two different kernels have the same name.
         IllegalSchedule: a kernel does not verify.
         MemoryError: there is no memory for a library.
@@ -256,21 +249,21 @@ def compile_c(kernels: Sequence[Kernel | Source], flags: Sequence[str] | None = 
         toolchain = find_toolchain("c")
     except CompileError:
         items = _items(kernels, None, None if flags is None else tuple(flags))
-        found = {item.key: cache.loaded(item.without_compiler, kind="any") for item in items}
+        found = {item.key: cache.get(item.without_compiler, kind="any") for item in items}
         if None in found.values():
             raise
         return _library(items, found)
-    chosen = default_flags(toolchain) if flags is None else tuple(flags)
-    items = _items(kernels, toolchain, None if flags is None else chosen)
-    found = {item.key: cache.loaded(item.key) for item in items}
+    unit_flags = default_flags(toolchain) if flags is None else tuple(flags)
+    items = _items(kernels, toolchain, None if flags is None else unit_flags)
+    found = {item.key: cache.get(item.key) for item in items}
     units = _units([item for item in items if found[item.key] is None])
     if units:
         started = time.perf_counter()
         if min(jobs, len(units)) == 1:
-            built = [_build(unit, toolchain, chosen, cache) for unit in units]
+            built = [_build(unit, toolchain, unit_flags, cache) for unit in units]
         else:
             with ThreadPoolExecutor(jobs) as pool:
-                built = list(pool.map(lambda unit: _build(unit, toolchain, chosen, cache), units))
+                built = list(pool.map(lambda unit: _build(unit, toolchain, unit_flags, cache), units))
         for libraries in built:
             found |= libraries
         log.debug("compiled %d kernels in %.2f s", sum(map(len, units)), time.perf_counter() - started)
@@ -279,7 +272,7 @@ def compile_c(kernels: Sequence[Kernel | Source], flags: Sequence[str] | None = 
 
 @cache
 def _thread_limit() -> Callable[[int], int]:
-    """Give the function of kernels/cpu/team.hpp; without a compiler it may be missing, and is not needed to compute."""
+    """Return the function of kernels/cpu/team.hpp, or the identity if it cannot be compiled; results do not need it."""
     try:
         return compile_cpp(["cpu/team.cpp"]).sparloom_team
     except CompileError:
@@ -304,7 +297,7 @@ def _function(item: _Item, handle: ctypes.CDLL) -> Function:
 def _items(
     kernels: Sequence[Kernel | Source], toolchain: Toolchain | None, flags: tuple[str, ...] | None,
 ) -> list[_Item]:
-    """Name kernels by what they are made from; without a compiler by the rest.
+    """Compute the keys of kernels, with and without the compiler.
 
     Args:
         flags: None: the default flags of the compiler.
@@ -331,17 +324,17 @@ def _units(missing: Sequence[_Item]) -> list[list[_Item]]:
 def _build(
     unit: Sequence[_Item], toolchain: Toolchain, flags: tuple[str, ...], cache: Cache,
 ) -> dict[str, ctypes.CDLL]:
-    """Compile a unit; returns the library of each key."""
+    """Compile a unit; return the library of each key."""
     names = unit[0].kernel.name + (f" and {len(unit) - 1} more kernels" if len(unit) > 1 else "")
     with cache.turn(digest(*(item.key for item in unit)), f"compile {names}"):
-        found = {item.key: cache.loaded(item.key) for item in unit}
-        if None not in found.values():  # another process was faster
+        found = {item.key: cache.get(item.key) for item in unit}
+        if None not in found.values():  # another process compiled it first
             return found
         with build_folder(cache.folder) as folder:
             source, built = folder / "kernels.c", folder / "kernels.so"
             write_text(source, _text(unit))
             toolchain.compile(source, built, flags)
-            library = cache.keep(built, {item.key: item.without_compiler for item in unit})
+            library = cache.put(built, {item.key: item.without_compiler for item in unit})
             return {item.key: library for item in unit}
 
 

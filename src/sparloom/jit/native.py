@@ -1,9 +1,4 @@
-"""Compiled functions that take one struct of arguments, and the arrays whose addresses stand in it.
-
-Results that take the memory of results that are no more.
-
-Arrays that must not be changed in place, watched at a cost that does not show.
-"""
+"""Native calls: functions with a struct of arguments, the arrays that they read and write, and a pool of results."""
 
 from __future__ import annotations
 
@@ -22,21 +17,21 @@ from sparloom.measure import usable_memory
 
 __all__ = ["RESULT_POOL", "ChangeDetector", "NativeCall", "ResultPool", "address", "aligned", "check_memory"]
 
-HEADER = object.__basicsize__  # bytes of what every Python object begins with
-ALIGNMENT = 4096  # bytes: arrays start at a page, so that every allocation starts alike and vectors straddle no line
+HEADER = object.__basicsize__  # bytes of the header of every Python object
+ALIGNMENT = 4096  # a page, so that timings do not depend on the allocation and vectors straddle no cache line
 
 
 class NativeCall:
     """A C function `void run(const void* arguments)` with one struct of arguments.
 
     Args:
-        run: the function, as ctypes gives it.
-        arguments: its struct, filled.
-        kept: arrays whose addresses the struct holds, for good.
+        run: the function, as ctypes returns it.
+        arguments: its struct, filled in.
+        kept: arrays whose addresses the struct holds; they live as long as the call.
     """
 
     lent: tuple[Any, ...] = ()
-    """Arrays that others may take the place of, while they are needed."""
+    """Arrays that the caller may replace; kept alive while they are needed."""
 
     def __init__(self, run: Any, arguments: ctypes.Structure, *, kept: Sequence[Any]) -> None:
         run.restype, run.argtypes = None, [ctypes.c_void_p]
@@ -50,12 +45,12 @@ class NativeCall:
 
 
 def check_memory(status: int, work: str, wanted: int) -> None:
-    """Tell what a compiled function got no memory for, if its status says so.
+    """Raise a MemoryError if a compiled function reports that it got no memory.
 
     Args:
-        status: 0 where it got what it needed.
+        status: 0 for success.
         work: what it does: "cut the loops into tiles".
-        wanted: bytes that it takes, about.
+        wanted: bytes that it needs, approximately.
 
     Raises:
         MemoryError: `status` is not 0.
@@ -66,15 +61,15 @@ def check_memory(status: int, work: str, wanted: int) -> None:
 
 
 def address(array: np.ndarray, dtype: type[np.generic] = np.float32, *, written: bool = False) -> int:
-    """Give the address of an array for a struct of arguments.
+    """Return the address of an array for a struct of arguments.
 
     Raises:
-        ValueError: another dtype, not contiguous, or read-only though it is written.
+        ValueError: another dtype, not contiguous, or read-only although it is written.
     """
     flags, own = array.flags, array.dtype
-    same = (own.type is dtype and own.isnative) or own == dtype  # the first is what it mostly is, and quick to ask
-    if not same or not flags.c_contiguous or not flags.aligned:
-        raise ValueError(f"an array of {array.dtype} with strides {array.strides} is no contiguous array of "
+    matches = (own.type is dtype and own.isnative) or own == dtype  # the first check is quick and usually sufficient
+    if not matches or not flags.c_contiguous or not flags.aligned:
+        raise ValueError(f"an array of {array.dtype} with strides {array.strides} is not a contiguous array of "
                          f"{np.dtype(dtype)}: pass np.ascontiguousarray(array, np.{np.dtype(dtype)})")
     if written and not flags.writeable:
         raise ValueError("the result is read-only: pass a copy")
@@ -82,11 +77,11 @@ def address(array: np.ndarray, dtype: type[np.generic] = np.float32, *, written:
 
 
 def aligned(shape: tuple[int, ...], dtype: type[np.generic], *, zero: bool = False) -> np.ndarray:
-    """Allocate an array that starts at a page; NumPy asks for huge pages where they are to be had and it is large."""
+    """Allocate a page-aligned array; NumPy requests huge pages for large ones."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
-    room = (np.zeros if zero else np.empty)(size + ALIGNMENT, dtype=np.uint8)
-    start = -_address_of(room) % ALIGNMENT
-    return room[start : start + size].view(dtype).reshape(shape)
+    buffer = (np.zeros if zero else np.empty)(size + ALIGNMENT, dtype=np.uint8)
+    start = -_address_of(buffer) % ALIGNMENT
+    return buffer[start : start + size].view(dtype).reshape(shape)
 
 
 def _interface_address(array: np.ndarray) -> int:
@@ -94,15 +89,15 @@ def _interface_address(array: np.ndarray) -> int:
 
 
 def _header_address(array: np.ndarray) -> int:
-    """Read the first field behind the header of the object, which is the address by NumPy's binary interface.
+    """Read the first field after the object header, which is the data pointer in NumPy's binary interface.
 
-    `__array_interface__` makes a dictionary of all there is, which takes longer than some kernels.
+    `__array_interface__` builds a dictionary, which takes longer than some kernels.
     """
     return ctypes.c_size_t.from_address(id(array) + HEADER).value
 
 
 def _header_is_readable() -> bool:
-    """Whether objects lie in this interpreter as the one above takes for granted."""
+    """Return whether objects of this interpreter have the layout that `_header_address` assumes."""
     arrays = [np.empty(1), np.empty((3, 5), np.float32)[1:]]
     return sys.implementation.name == "cpython" and all(
         _header_address(array) == _interface_address(array) for array in arrays)
@@ -111,94 +106,93 @@ def _header_is_readable() -> bool:
 _address_of = _header_address if _header_is_readable() else _interface_address
 
 
-MIN_BYTES = 1 << 18  # what is smaller the allocator has at hand
-MAX_RESULTS = 32  # results that are known at a time: every call looks through them
+MIN_BYTES = 1 << 18  # smaller buffers are quick to allocate
+MAX_RESULTS = 32  # buffers in a pool; every call scans them
 
 
 class ResultPool:
-    """Allocates arrays; their memory is used again when the last array, and tensor, on it is gone.
+    """Pool that reuses dead result buffers: memory is recycled when the last array or tensor on it is gone.
 
-    Fresh memory costs a page fault every 4096 bytes, and to be cleared; this may take longer than to compute what goes
-    there. Threads may share a pool, and a signal handler or finaliser may call it while it is in use: no lock is held,
-    and memory is taken out of the pool by one operation that the interpreter does not interrupt.
+    Fresh memory costs a page fault and zeroing every 4096 bytes, which can take longer than computing the result.
+    Threads may share a pool, and a signal handler or finaliser may call it at any time: there is no lock, and buffers
+    leave the pool in one operation that the interpreter does not interrupt.
 
     Args:
-        share: of the memory of the machine or container, which may be known here; of more, or of more than 32 results,
-            what was given first is forgotten: it goes back to the system with the last array on it.
+        share: of the memory of the machine or container that the pool may refer to. Beyond that, or beyond 32 buffers,
+            the oldest are dropped; their memory is freed with the last array on it.
     """
 
     def __init__(self, share: float) -> None:
         self._share, self._kept_bytes = share, share * usable_memory()
-        self._rooms: dict[int, np.ndarray] = {}  # by id: all memory of one array each, in the order of use
+        self._buffers: dict[int, np.ndarray] = {}  # by id, in the order of use
 
     def __reduce__(self) -> tuple[type[ResultPool], tuple[float]]:
-        """Copy and pickle the share alone: results stay where they are."""
+        """Copy and pickle the share only: buffers stay in this process."""
         return ResultPool, (self._share,)
 
     def empty(self, shape: tuple[int, ...], dtype: type[np.generic]) -> np.ndarray:
-        """Give a contiguous array at the start of a page, with any content, that nothing else refers to."""
+        """Return a contiguous, page-aligned, uninitialised array that nothing else refers to."""
         size = math.prod(shape) * np.dtype(dtype).itemsize
         if not MIN_BYTES <= size <= self._kept_bytes:
             return aligned(shape, dtype)
-        return self._room(size).view(dtype).reshape(shape)
+        return self._buffer(size).view(dtype).reshape(shape)
 
     def clear(self) -> None:
-        """Forget all memory."""
-        self._rooms.clear()
+        """Drop all buffers."""
+        self._buffers.clear()
 
-    def _room(self, size: int) -> np.ndarray:
-        """Give bytes that no array but those here refers to."""
-        for place, known in list(self._rooms.items()):  # a copy: what interrupts the loop may change them
-            if known.size == size and _references(known) == UNSHARED:
-                room = self._rooms.pop(place, None)
-                if room is None:  # whoever interrupted this since has taken it
+    def _buffer(self, size: int) -> np.ndarray:
+        """Return bytes that nothing outside the pool refers to."""
+        for key, candidate in list(self._buffers.items()):  # a copy, because an interrupting call may change them
+            if candidate.size == size and _references(candidate) == UNSHARED:
+                buffer = self._buffers.pop(key, None)
+                if buffer is None:  # an interrupting call took it
                     continue
-                if room.size == size and _references(room) == UNSHARED:
+                if buffer.size == size and _references(buffer) == UNSHARED:
                     break
-                self._rooms[place] = room  # likewise, and gave it to its caller
+                self._buffers[key] = buffer  # an interrupting call took it and returned it to its caller
         else:
-            room = aligned((size,), np.uint8)
-        given = room.view()  # refers to the memory before the pool knows it again
-        self._rooms[id(room)] = room
-        self._forget()
-        return given
+            buffer = aligned((size,), np.uint8)
+        result = buffer.view()  # shares the memory before the buffer is in the pool again
+        self._buffers[id(buffer)] = buffer
+        self._evict()
+        return result
 
-    def _forget(self) -> None:
-        """Drop what was given first, as far as there is too much."""
-        rooms = list(self._rooms.items())
-        count, total = len(rooms), sum(room.size for _, room in rooms)
-        for place, room in rooms:
+    def _evict(self) -> None:
+        """Drop the oldest buffers beyond the limits."""
+        buffers = list(self._buffers.items())
+        count, total = len(buffers), sum(buffer.size for _, buffer in buffers)
+        for key, buffer in buffers:
             if count <= MAX_RESULTS and total <= self._kept_bytes:
                 break
-            self._rooms.pop(place, None)
-            count, total = count - 1, total - room.size
+            self._buffers.pop(key, None)
+            count, total = count - 1, total - buffer.size
 
 
-def _references(room: np.ndarray) -> int:
-    """Count what refers to the memory of an array: NumPy makes all arrays on it refer to the one that owns it."""
-    return sys.getrefcount(room.base)
+def _references(buffer: np.ndarray) -> int:
+    """Count the references to a buffer: in NumPy every view refers to the array that owns the memory."""
+    return sys.getrefcount(buffer.base)
 
 
 UNSHARED = _references(aligned((1,), np.uint8))
 
 RESULT_POOL = ResultPool(1 / 32)
-"""That of the sparse operations of this process."""
+"""Pool of the sparse operations of this process."""
 
 
-WINDOW = 1024  # words of 4 bytes with one sum, as in kernels/cpu/watch.cpp
+WINDOW = 1024  # words of 4 bytes per checksum, as in kernels/cpu/watch.cpp
 INDEX_DTYPES = (np.dtype(np.int32), np.dtype(np.int64))
 
 
 class ChangeDetector:
-    """Notices changes of index arrays; it takes sums of them now, and compares some of them at each call.
+    """Detects in-place changes of index arrays, by comparing checksums of a few parts at each call.
 
-    A change of a large part is noticed at once, one of a single element within 32 calls; in the first calls, and in
-    arrays of up to 1024 elements, each one. The arrays are not kept alive: those that are gone are watched no more.
-    Copies of this watch nothing.
+    A change of a large part is detected at the next call, one of a single element within 32 calls; in the first calls,
+    and in arrays of up to 1024 elements, at the next call. Arrays are not kept alive; those that are gone are ignored.
+    Copies of a detector detect nothing.
 
     Args:
-        arrays: by the names that they have in messages; those that are not contiguous or of other types than int32 and
-            int64 are left out.
+        arrays: by their names for messages; those that are not contiguous int32 or int64 arrays are ignored.
     """
 
     def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
@@ -211,11 +205,11 @@ class ChangeDetector:
             _CWatched(address(array, array.dtype.type), count, address(sums, np.uint64))
             for array, count, sums in zip(watched.values(), words, self._sums, strict=True)))
         self._watch = watch = _CWatch(ctypes.addressof(self._arrays), len(watched), 0, 0)
-        # NumPy sets the count to 0 before it frees an array, moves none that is referred to, and C looks under the GIL
+        # the weak reference sets the count to 0 before the array is freed, and C reads it while holding the GIL
         self._references = tuple(weakref.ref(array, partial(_forget, each))
                                  for array, each in zip(watched.values(), self._arrays, strict=True))
         self.changed: Callable[[], int] = partial(_library().sparloom_changed, ctypes.byref(watch))
-        """Give the number of an array that is not as it was, from 1; 0 where none was found. A function of C: quick."""
+        """Return the number of a changed array, counted from 1, or 0. A C function, because every call runs it."""
         if watched:
             _library().sparloom_watch(ctypes.byref(watch))
 
@@ -223,12 +217,12 @@ class ChangeDetector:
         return ChangeDetector, ({},)
 
     def name(self, number: int) -> str:
-        """Name the array of a number that `changed` gave."""
+        """Return the name of the array of a number that `changed` returned."""
         return self._names[number - 1]
 
 
 class _CWatched(ctypes.Structure):
-    """The struct of the same name in kernels/cpu/watch.cpp."""
+    """The struct Watched of kernels/cpu/watch.cpp."""
 
     _fields_ = (("words", ctypes.c_void_p), ("count", ctypes.c_int64), ("sums", ctypes.c_void_p))
 

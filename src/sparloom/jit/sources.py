@@ -1,9 +1,4 @@
-"""Hand-written C as a kernel, and where the sources under kernels/ are.
-
-The text of a hand-written CUDA source with its macros: complete, so that any compiler takes it without a folder.
-
-Compile-check CUDA text where a compiler for it is installed; no GPU needed.
-"""
+"""Hand-written sources under kernels/: finding them, C text as a kernel, CUDA text and its compile check."""
 
 import ctypes
 import hashlib
@@ -36,7 +31,7 @@ class Source:
 
 
 def kernel_folder() -> Path:
-    """Find the folder kernels/ of the checkout.
+    """Return the folder kernels/ of the checkout.
 
     Raises:
         FileNotFoundError: the package was copied out of its checkout.
@@ -48,34 +43,36 @@ def kernel_folder() -> Path:
 
 
 def kernel_source(relative: str) -> Path:
-    """Find a source under kernels/, such as "spade/trace.cpp".
+    """Return the path of a source under kernels/, such as "spade/trace.cpp".
 
     Raises:
-        FileNotFoundError: there is no such file; the message lists those of the folder.
+        FileNotFoundError: there is no such file; the message lists the existing ones.
     """
     folder = kernel_folder()
     path = folder / relative
     if not path.is_file():
-        near = sorted(str(other.relative_to(folder)) for other in folder.rglob("*") if other.is_file())
-        raise FileNotFoundError(f"no kernel source {relative!r} in {folder}; there are: {', '.join(near) or 'none'}")
+        existing = sorted(str(other.relative_to(folder)) for other in folder.rglob("*") if other.is_file())
+        raise FileNotFoundError(f"no kernel source {relative!r} in {folder}; there are: "
+                                f"{', '.join(existing) or 'none'}")
     return path
 
 
 def sources_digest(relative_paths: Sequence[str]) -> str:
-    """Hash sources under kernels/ with all that they include, 16 hexadecimal digits; names do not count.
+    """Hash sources under kernels/ and everything they include, 16 hexadecimal digits; file names are ignored.
 
     Raises:
         FileNotFoundError: there is no such source.
     """
-    waiting, found = [kernel_source(relative) for relative in relative_paths], set()
-    while waiting:
-        path = waiting.pop()
-        if path in found:
+    pending, visited = [kernel_source(relative) for relative in relative_paths], set()
+    while pending:
+        path = pending.pop()
+        if path in visited:
             continue
-        found.add(path)
+        visited.add(path)
         for name in _INCLUDE.findall(path.read_text(encoding="utf-8")):
-            waiting += [place for place in (path.parent / name, kernel_folder() / name) if place.is_file()][:1]
-    texts = sorted(hashlib.sha256(path.read_bytes()).digest() for path in found)
+            candidates = (path.parent / name, kernel_folder() / name)
+            pending += [candidate for candidate in candidates if candidate.is_file()][:1]
+    texts = sorted(hashlib.sha256(path.read_bytes()).digest() for path in visited)
     return hashlib.sha256(b"".join(texts)).hexdigest()[:16]
 
 
@@ -83,39 +80,36 @@ _CUDA_INCLUDE = re.compile(r'^#include "([^"]+)"$', re.MULTILINE)
 
 
 def cuda_text(relative: str, macros: Mapping[str, int | str]) -> str:
-    """Put macros before a source under kernels/ and its own headers into it.
+    """Return the text of a source under kernels/ with macros defined and headers inlined, so that NVRTC can compile it.
 
     Args:
         relative: such as "cuda/spmm.cu"; headers are found beside it.
 
     Raises:
-        FileNotFoundError: there is no such source, or a header of it is missing.
+        FileNotFoundError: there is no such source, or one of its headers is missing.
     """
     defined = "".join(f"#define {name} {value}\n" for name, value in macros.items())
-    return defined + _included(relative)
+    return defined + _inlined(relative)
 
 
-def _included(relative: str) -> str:
+def _inlined(relative: str) -> str:
     folder, text = relative.rpartition("/")[0], kernel_source(relative).read_text(encoding="utf-8")
-    return _CUDA_INCLUDE.sub(lambda found: _included(f"{folder}/{found[1]}"), text)
+    return _CUDA_INCLUDE.sub(lambda found: _inlined(f"{folder}/{found[1]}"), text)
 
 
 def check_cuda(
     source: str, architectures: Sequence[str] = ("sm_80", "sm_90"), options: Sequence[str] = (),
 ) -> str:
-    """Compile `source` to device code for each architecture and throw the code away.
+    """Compile `source` to device code for each architecture and discard the code; no GPU is needed.
 
-    NVRTC is what compiles kernels where they run; nvcc stands in for it.
-
-    Args:
-        options: for NVRTC alone, such as `--Ofast-compile=max` where the code need not be fast.
+    NVRTC is the compiler that is used at run time; nvcc replaces it if it is not installed.
 
     Returns:
-        The compiler used: the path of the NVRTC library of a Python wheel, or of nvcc where there is none.
+        The compiler: the path of the NVRTC library of a Python wheel, or of nvcc.
 
     Raises:
-        CompileError: the compiler refused.
-        Unsupported: there is neither NVRTC nor nvcc.
+        CompileError: compilation failed.
+        Unsupported: neither NVRTC nor nvcc is installed.
     """
     nvrtc = _find_nvrtc()
     nvcc = _find_nvcc() if nvrtc is None else None
@@ -136,7 +130,7 @@ def _find_nvcc() -> str | None:
 
 
 def _find_nvrtc() -> Path | None:
-    """Library of the wheels nvidia-cuda-nvrtc (any version); they share the namespace package `nvidia`."""
+    """Return the library of a wheel nvidia-cuda-nvrtc (any version); they share the namespace package `nvidia`."""
     spec = importlib.util.find_spec("nvidia")
     folders = [Path(folder) for folder in (spec.submodule_search_locations or ())] if spec is not None else []
     found = [library for folder in folders for library in sorted(folder.glob("*/lib/libnvrtc.so.*"))]
@@ -163,8 +157,8 @@ def _check_nvrtc(library: Path, source: str, architecture: str, options: Sequenc
     if created != 0:
         raise Unsupported(f"{library} does not work (status {created}): reinstall nvidia-cuda-nvrtc")
     try:
-        given = [option.encode() for option in (f"--gpu-architecture={architecture}", "--std=c++17", *options)]
-        if nvrtc.nvrtcCompileProgram(program, len(given), (ctypes.c_char_p * len(given))(*given)) != 0:
+        options = [option.encode() for option in (f"--gpu-architecture={architecture}", "--std=c++17", *options)]
+        if nvrtc.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options)) != 0:
             size = ctypes.c_size_t()
             nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
             text = ctypes.create_string_buffer(size.value)

@@ -1,4 +1,4 @@
-"""Which compiler, with which flags, for which processor."""
+"""The C or C++ compiler, its flags, and the processor that it compiles for."""
 
 import errno
 import functools
@@ -23,7 +23,7 @@ Language = Literal["c", "c++"]
 _VARIABLE: dict[Language, str] = {"c": "CC", "c++": "CXX"}
 _CANDIDATES: dict[Language, tuple[str, ...]] = {"c": ("gcc", "clang", "cc"), "c++": ("g++", "clang++", "c++")}
 _STANDARD: dict[Language, str] = {"c": "gnu11", "c++": "gnu++17"}
-_REPORT_AFTER_SECONDS = 2.0  # that a compiler runs before it is said what it does
+_REPORT_AFTER_SECONDS = 2.0  # of compiling, before it is logged
 _SIGNATURE_FIELDS = ("model name", "flags", "Features", "CPU implementer", "CPU part")
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class Toolchain:
 
     Args:
         command: the program and leading arguments, such as ("ccache", "gcc").
-        version: everything `--version` prints.
+        version: the output of `--version`.
         processor: what -march=native stands for on this machine.
     """
 
@@ -64,7 +64,7 @@ class Toolchain:
             raise CompileError(f"{self.command[0]} refused {source.name}: {first.strip()}", source=text, log=printed)
 
     def _run(self, arguments: Sequence[str], source: Path, folder: Path) -> tuple[int, str]:
-        """Run the compiler; says so once where it takes long."""
+        """Run the compiler; log once if it takes long."""
         environment = os.environ | {"TMPDIR": str(folder), "LC_ALL": "C"}
         try:
             process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -88,23 +88,23 @@ class Toolchain:
 
 
 def find_toolchain(language: Language) -> Toolchain:
-    """Take the compiler of the environment variable CC or CXX, else gcc, else clang.
+    """Return the compiler of the environment variable CC or CXX, else gcc, else clang.
 
     Raises:
-        CompileError: there is none, or the named one does not start.
+        CompileError: there is none, or the one of the variable does not start.
     """
     variable = _VARIABLE[language]
     try:
-        given = shlex.split(os.environ.get(variable, ""))
+        command = shlex.split(os.environ.get(variable, ""))
     except ValueError as error:
-        raise CompileError(f"{variable}={os.environ[variable]!r} is no command ({error}): set {variable} to a compiler "
-                           "or unset it", source="", log="") from error
-    if given:
-        path = shutil.which(given[-1] if Path(given[0]).name == "ccache" else given[0])
+        raise CompileError(f"{variable}={os.environ[variable]!r} is not a valid command ({error}): set {variable} to a "
+                           "compiler or unset it", source="", log="") from error
+    if command:
+        path = shutil.which(command[-1] if Path(command[0]).name == "ccache" else command[0])
         if path is None:
-            offender = f"{variable}={' '.join(given)!r} is not a program on PATH"
+            offender = f"{variable}={' '.join(command)!r} is not a program on PATH"
             raise CompileError(f"{offender}: set {variable} to a compiler or unset it", source="", log="")
-        return Toolchain(tuple(given), language, _version(tuple(given), _stamp(path)), processor_signature())
+        return Toolchain(tuple(command), language, _version(tuple(command), _stamp(path)), processor_signature())
     for name in _CANDIDATES[language]:
         path = shutil.which(name)
         if path is not None:
@@ -116,10 +116,11 @@ def find_toolchain(language: Language) -> Toolchain:
 
 
 def default_flags(toolchain: Toolchain) -> tuple[str, ...]:
-    """Optimise for this machine, with OpenMP where the compiler brings it.
+    """Return flags that optimise for this machine, with OpenMP if the compiler supports it.
 
     Floating-point exceptions and errno are given up; the order of additions and NaN are kept. Loop interchange is off:
-    with it gcc 12 turns an accumulator array inside out (SpMM of width 256: 9 instead of 34 GFLOP/s on one core).
+    with it gcc 12 interchanges the loops around an accumulator array (SpMM of width 256: 9 instead of 34 GFLOP/s on one
+    core).
     """
     arm = platform.machine().lower() in ("arm64", "aarch64")
     native = "-mcpu=native" if arm else "-march=native"
@@ -132,7 +133,7 @@ def default_flags(toolchain: Toolchain) -> tuple[str, ...]:
 
 
 def compiler_version(language: Language) -> str:
-    """Give the first line of what the compiler says of itself; "none" where there is none."""
+    """Return the first line of the compiler's `--version`; "none" if there is no compiler."""
     try:
         return find_toolchain(language).version.partition("\n")[0]
     except CompileError:
@@ -140,7 +141,7 @@ def compiler_version(language: Language) -> str:
 
 
 def _stamp(path: str) -> tuple[str, int]:
-    """A replaced compiler has another stamp, so a remembered version cannot be stale."""
+    """Return path and modification time, so that the cached version of a replaced compiler is not used."""
     resolved = Path(path).resolve()
     return str(resolved), resolved.stat().st_mtime_ns
 
@@ -157,12 +158,12 @@ def _version(command: tuple[str, ...], stamp: tuple[str, int]) -> str:
 
 @functools.cache
 def _report_compiling() -> None:
-    log.info("compiling kernels takes some seconds the first time; they are kept, so that later runs start at once")
+    log.info("compiling kernels takes some seconds the first time; they are cached for later runs")
 
 
 @functools.cache
 def processor_signature() -> str:
-    """Describe the processor finely enough that code for one is never run on another."""
+    """Describe the processor in enough detail that code compiled for one is never run on another."""
     info = Path("/proc/cpuinfo")
     if not info.is_file():
         return f"{platform.machine()} {platform.processor()} {platform.platform()}"

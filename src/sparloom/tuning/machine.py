@@ -214,18 +214,16 @@ class NoLoad:
     """A machine that counts as idle, whatever runs there."""
 
     def waits(self) -> Mapping[int, float]:
-        """Count nothing."""
         return {}
 
     def taken(self) -> float:
-        """Count nothing."""
         return 0.0
 
     def refresh(self) -> None:
-        """Do nothing."""
+        pass
 
     def close(self) -> None:
-        """Do nothing."""
+        pass
 
 
 class LoadWatch:

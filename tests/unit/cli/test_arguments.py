@@ -49,7 +49,7 @@ def test_help_alone_lists_too(conf, capsys):
     (["op=spmm"], "no experiment chosen: give experiment=<name>, one of collect_cpu, finetune_spade"),
     (["-m", "experiment=collect_cpu", "op=spmm,sdmm"], "op 'sdmm' does not exist: did you mean sddmm"),
 ])
-def test_wrong_names_are_answered_with_the_nearest(conf, arguments, message):
+def test_wrong_names_suggest_the_nearest(conf, arguments, message):
     with pytest.raises(cli.UsageError) as refusal:
         cli.prepare(["run.py", *arguments], conf)
     assert message in str(refusal.value)
@@ -66,7 +66,7 @@ def test_right_arguments_pass_unchanged(conf, arguments):
 
 
 @pytest.mark.parametrize("flag", [["--config-dir", "{}"], ["-cd", "{}"], ["--config-dir={}"]])
-def test_further_folder_of_options_counts(conf, tmp_path_factory, flag):
+def test_option_files_of_config_dir_are_known(conf, tmp_path_factory, flag):
     more = tmp_path_factory.mktemp("more")
     (more / "experiment").mkdir()
     (more / "experiment" / "best.yaml").write_text("x: 1\n")
@@ -91,13 +91,13 @@ def read_back(argument: str) -> object:
     "/d/[x]{y}.npz", "/d/back\\slash.mtx", "/d/ends\\", "/d/both\\'.mtx", "relative/größe.mtx", "/d/a:b.mtx",
     "/d/#1.mtx", "/d/100%.mtx", "/d/backup.mtx~", "/d/a@b+c$d.mtx",
 ])
-def test_paths_with_special_characters_arrive_as_they_are(conf, path):
+def test_paths_with_special_characters_are_unchanged(conf, path):
     argument = cli.prepare(["run.py", "experiment=collect_cpu", f"matrix={path}"], conf)[2]
     assert read_back(argument) == path
 
 
 @given(st.text(st.characters(exclude_categories=("Cc", "Cs", "Zl", "Zp")), min_size=1, max_size=20))
-def test_any_file_name_arrives_as_it_is(name):
+def test_any_file_name_is_unchanged(name):
     from sparloom.cli.arguments import _quoted
 
     path = f"/data/{name}.mtx"
@@ -130,7 +130,7 @@ def swept(conf, *words: str) -> list[list[object]]:
     return [getattr(value, "text", value) for value in values]
 
 
-def test_a_sweep_over_files_is_a_run_of_each(conf, tmp_path):
+def test_a_sweep_over_files_runs_each(conf, tmp_path):
     names = [tmp_path / name for name in ("one.mtx", "a,b.mtx", "a b.mtx", "c=(1).mtx", "it's, so.mtx")]
     for path in names:
         path.write_text("")
@@ -143,7 +143,7 @@ def test_a_sweep_over_files_is_a_run_of_each(conf, tmp_path):
     assert swept(conf, "samples.files.spmm=a.csv,b c.csv") == ["a.csv", "b c.csv"]
 
 
-def test_files_of_a_sweep_without_its_flag_are_told(conf, tmp_path):
+def test_several_files_without_the_sweep_flag_are_refused(conf, tmp_path):
     for name in ("one.mtx", "two.mtx"):
         (tmp_path / name).write_text("")
     files = f"matrix={tmp_path}/one.mtx,{tmp_path}/two.mtx"
@@ -155,7 +155,7 @@ def test_files_of_a_sweep_without_its_flag_are_told(conf, tmp_path):
     assert prepared[-1] == files
 
 
-def test_a_sweep_has_one_folder(conf):
+def test_a_sweep_has_one_output_folder(conf):
     with pytest.raises(cli.UsageError, match="a sweep has one folder for all its runs"):
         cli.prepare(["run.py", "-m", "experiment=collect_cpu", "paths.outputs=a,b"], conf)
 
@@ -168,7 +168,7 @@ def test_an_empty_folder_is_refused(conf, key, value):
 
 
 @pytest.mark.parametrize("name", ["1e5", "007", "true", "False", "nan", "1_000"])
-def test_folders_named_like_numbers_stay_as_they_are_written(conf, name):
+def test_folders_named_like_numbers_are_unchanged(conf, name):
     for key in ("paths.outputs", "matrix"):
         argument = cli.prepare(["run.py", "experiment=collect_cpu", f"{key}={name}"], conf)[2]
         assert read_back(argument) == name
@@ -184,16 +184,16 @@ def test_a_name_that_reads_as_a_reference_is_refused(conf, tmp_path, name):
 
 @pytest.mark.parametrize("value", ["${paths.root}/a.mtx", "${oc.env:HOME}", "${oc.env:A,${oc.env:B,/x}}/y",
                                    "'${paths.root}/a b.mtx'"])
-def test_references_stay(conf, value):
+def test_references_are_unchanged(conf, value):
     assert cli.prepare(["run.py", "experiment=collect_cpu", f"matrix={value}"], conf)[2] == f"matrix={value}"
 
 
-def test_bytes_that_are_no_text_are_refused(conf):
+def test_bytes_that_are_not_utf8_are_refused(conf):
     with pytest.raises(cli.UsageError, match=r"holds bytes that are not UTF-8: rename the file or folder"):
         cli.prepare(["run.py", "experiment=collect_cpu", "matrix=/a/\udcff.mtx"], conf)
 
 
-def test_places_that_the_configuration_cannot_hold_are_refused():
+def test_paths_that_the_configuration_cannot_represent_are_refused():
     cli.check_paths({"SPARLOOM_OUTPUTS": "/a b/(1)=,'x'"})
     for place, text in (("/a/${c}", r"SPARLOOM_OUTPUTS is /a/\$\{c\}: in a path"), ("/\udcff", "not UTF-8")):
         with pytest.raises(cli.UsageError, match=text):

@@ -43,7 +43,7 @@ def runner(tmp_path):
     return Runner(tmp_path)
 
 
-def test_an_arm_sets_more_than_all_arms_and_they_more_than_the_command_line():
+def test_overrides_of_an_arm_win_over_common_ones_and_the_command_line():
     found = cli.arm_overrides(
         LSTM, common=["op=spmm", "task.seeds=[0]"],
         given=["experiment=eval_figure08", "op=sddmm", "+trainer.epochs=9", "samples=tiny", "task.columns=[opa]",
@@ -72,11 +72,11 @@ def test_equal_arms_share_a_run_and_a_second_comparison_runs_nothing(runner):
                      "arms": ["eval/again", "eval/mlp"]}
 
 
-def test_other_data_is_another_run(runner):
+def test_other_data_needs_another_run(runner):
     assert runner.run(mlp=MLP, data="a").runs != runner.run(mlp=MLP, data="b").runs
 
 
-def test_an_arm_that_fails_does_not_end_the_others_and_is_tried_again(runner, caplog):
+def test_a_failing_arm_does_not_stop_the_others_and_is_retried(runner, caplog):
     arms = {"failing": {**MLP, "overrides": ["predictor=failing"]},
             "broken": {**MLP, "overrides": ["predictor=broken"]}, "mlp": MLP}
     found = runner.run(**arms)
@@ -86,7 +86,7 @@ def test_an_arm_that_fails_does_not_end_the_others_and_is_tried_again(runner, ca
     assert len(runner.ran) == 3
 
 
-def test_a_run_made_from_files_that_changed_is_made_again(runner, tmp_path):
+def test_a_run_is_repeated_if_its_input_files_changed(runner, tmp_path):
     source = tmp_path / "source.pt"
     source.write_bytes(b"old")
     kept = Path(runner.run(mlp=MLP).runs["mlp"])
@@ -100,7 +100,7 @@ def test_a_run_made_from_files_that_changed_is_made_again(runner, tmp_path):
     assert not (kept / "made_from.json").exists()
 
 
-def test_a_run_is_made_again_when_a_file_appears_that_comes_first(runner, tmp_path):
+def test_a_run_is_repeated_if_a_preferred_file_appears(runner, tmp_path):
     kept = Path(runner.run(mlp=MLP).runs["mlp"])
     (kept / "made_from.json").write_text(json.dumps({str(tmp_path / "better.pt"): None}))
     assert cli.stale(kept) is None
@@ -108,7 +108,7 @@ def test_a_run_is_made_again_when_a_file_appears_that_comes_first(runner, tmp_pa
     assert cli.stale(kept) == f"older than {tmp_path / 'better.pt'}"
 
 
-def test_a_run_that_was_killed_begins_again_in_an_empty_folder(runner):
+def test_a_killed_run_restarts_in_an_empty_folder(runner):
     kept = Path(runner.run(mlp=MLP).runs["mlp"])
     (kept / "metrics.json").unlink()
     (kept / "half.csv").touch()
@@ -117,14 +117,14 @@ def test_a_run_that_was_killed_begins_again_in_an_empty_folder(runner):
     assert sorted(path.name for path in kept.iterdir()) == ["metrics.json"]
 
 
-def test_the_log_of_the_comparison_tells_what_was_done(runner):
+def test_the_log_of_the_comparison_lists_its_runs(runner):
     runner.run(mlp=MLP)
     runner.run(mlp=MLP)
     text = (runner.folder / "eval" / "now" / "run.log").read_text()
     assert "is finished and is reused" in text
 
 
-def test_an_override_that_no_arm_heeds_is_refused(runner):
+def test_an_override_that_changes_no_arm_is_refused(runner):
     with pytest.raises(cli.UsageError, match=r"predictor=gru would change nothing: all 1 arms .* set predictor"):
         runner.run(given=("predictor=gru",), lstm=LSTM)
     runner.run(given=("predictor=gru",), lstm=LSTM, mlp=MLP)
@@ -133,7 +133,7 @@ def test_an_override_that_no_arm_heeds_is_refused(runner):
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff\x00", b"[" * 100_000, b"3"])
 @pytest.mark.parametrize("name", ["metrics.json", "made_from.json"])
-def test_a_run_with_damaged_files_is_made_again(runner, name, content):
+def test_a_run_with_damaged_files_is_repeated(runner, name, content):
     kept = Path(runner.run(mlp=MLP).runs["mlp"])
     (kept / name).write_bytes(content)
     assert cli.stale(kept) == f"damaged ({name})"
@@ -142,7 +142,7 @@ def test_a_run_with_damaged_files_is_made_again(runner, name, content):
     assert cli.stale(kept) is None
 
 
-def test_a_run_whose_metrics_are_not_those_of_its_checksums_is_made_again(runner):
+def test_a_run_whose_metrics_differ_from_its_checksums_is_repeated(runner):
     kept = Path(runner.run(mlp=MLP).runs["mlp"])
     write_sums(kept, {})
     assert cli.stale(kept) is None
@@ -151,7 +151,7 @@ def test_a_run_whose_metrics_are_not_those_of_its_checksums_is_made_again(runner
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"a": 3}', b"\xff"])
-def test_a_damaged_index_of_runs_is_begun_anew(runner, content):
+def test_a_damaged_index_of_runs_is_rebuilt(runner, content):
     kept = Path(runner.run(mlp=MLP).runs["mlp"])
     index = kept.parent / "index.json"
     index.write_bytes(content)

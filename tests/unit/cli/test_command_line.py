@@ -20,7 +20,7 @@ def run(*arguments: str, folder: Path, command: list[str]) -> subprocess.Complet
                           env={**os.environ, "OMP_NUM_THREADS": "1", **settings})
 
 
-def test_without_arguments_it_lists_what_can_be_run(tmp_path):
+def test_without_arguments_it_lists_the_experiments(tmp_path):
     shown = run(folder=tmp_path, command=COLD)
     assert shown.returncode == 0
     assert "finetune_spade" in shown.stdout
@@ -63,7 +63,7 @@ def test_trace_of_a_user_error_is_in_the_log(refused):
     assert "Traceback" in log.read_text()
 
 
-def test_failure_of_a_run_is_a_line_of_the_ledger(refused):
+def test_a_failed_run_is_listed_in_the_ledger(refused):
     line = json.loads((refused / "runs.jsonl").read_text())
     assert (line["experiment"], line["overrides"]) == ("collect_spade", ["experiment=collect_spade", "task.shard=9/4"])
     assert (line["status"], line["metrics"]) == ("failed", None)
@@ -71,7 +71,7 @@ def test_failure_of_a_run_is_a_line_of_the_ledger(refused):
     assert (refused / line["folder"] / "run.log").exists()
 
 
-def test_debug_shows_it(tmp_path, run_command):
+def test_debug_shows_the_trace(tmp_path, run_command):
     shown = run("experiment=collect_spade", "task.shard=9/4", "debug=true", folder=tmp_path, command=run_command)
     assert "Traceback" in shown.stderr
 

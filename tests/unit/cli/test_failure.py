@@ -16,7 +16,7 @@ def keys():
     return ["selection.matrices", "seed"]
 
 
-def test_error_of_the_user_is_one_line_and_the_trace_is_kept(tmp_path, capsys):
+def test_a_user_error_is_one_line_and_its_trace_is_logged(tmp_path, capsys):
     log.start(tmp_path)
     with pytest.raises(cli.Reported):
         cli.fail(SchemaError("table is of version 1: collect again"), tmp_path, debug=False)
@@ -32,7 +32,7 @@ def test_debug_shows_the_trace(tmp_path, capsys):
     assert "ValueError: no" in capsys.readouterr().err
 
 
-def test_other_errors_say_that_they_may_be_ours(tmp_path, capsys):
+def test_other_errors_say_that_they_may_be_bugs(tmp_path, capsys):
     log.start(tmp_path)
     with pytest.raises(cli.Reported):
         cli.fail(KeyError("bug"), tmp_path, debug=False)
@@ -63,7 +63,7 @@ def test_missing_file_is_named(tmp_path, capsys):
     assert "gone.mtx: no such file: check the path" in capsys.readouterr().err
 
 
-def test_unknown_key_is_answered_with_the_nearest():
+def test_an_unknown_key_suggests_the_nearest():
     error = ConfigCompositionException("Could not override 'selektion.matrices'.\nKey 'selektion' is not in struct")
     assert cli.explain(error, keys) == "unknown key 'selektion.matrices': did you mean selection.matrices?"
 
@@ -114,7 +114,7 @@ def test_a_full_disk_names_the_folder(tmp_path, capsys):
                                        "another disk with paths.outputs=<folder> paths.artifacts=<folder>\n")
 
 
-def test_names_that_are_no_text_take_one_line(capsys):
+def test_names_that_are_not_utf8_take_one_line(capsys):
     def main():
         "\udcff.mtx".encode()
 
@@ -122,7 +122,7 @@ def test_names_that_are_no_text_take_one_line(capsys):
     assert capsys.readouterr().err.startswith("error: '\\udcff.mtx' cannot be written as utf-8: rename the file")
 
 
-def test_faults_of_ours_keep_their_trace():
+def test_bugs_keep_their_trace():
     def main():
         raise KeyError("bug")
 

@@ -14,9 +14,9 @@ def test_last_part_is_enough():
     assert "trainer.epochs" in cli.close_names("epoch", KEYS)
 
 
-def test_nothing_near_lists_what_there_is():
+def test_without_a_close_name_all_are_listed():
     assert cli.suggestion("zzzzzz", ["b", "a"]) == "known are a, b"
 
 
-def test_flat_lists_inner_nodes_too():
+def test_dotted_keys_include_inner_nodes():
     assert list(cli.dotted_keys({"a": {"b": 1, "c": {"d": 2}}})) == ["a", "a.b", "a.c", "a.c.d"]

@@ -15,7 +15,7 @@ def given(*overrides, source=CPU, target=SPADE, **options):
     return cli.RunOptions(overrides, chosen, {"source": source, "target": target, "seed": 0})
 
 
-def test_data_and_network_are_inherited_but_not_the_training():
+def test_data_and_network_are_inherited_but_not_training_options():
     run = given("experiment=finetune_spade", "paths.data=/d", "model.net.side.width=0", "trainer.epochs=3",
                 "selection.matrices=7", "seed=4", "width=32",
                 op="sddmm", samples="tiny", task="finetune", experiment="finetune_spade")
@@ -23,12 +23,12 @@ def test_data_and_network_are_inherited_but_not_the_training():
         "op=sddmm", "samples=tiny", "paths.data=/d", "model.net.side.width=0", "seed=4", "width=32"]
 
 
-def test_the_prerequisite_knows_better_than_the_run():
+def test_overrides_of_the_prerequisite_win():
     assert cli.merge_overrides(["op=spmm", "corpus=suitesparse"], ["experiment=x", "corpus=synthetic"]) == [
         "experiment=x", "corpus=synthetic", "op=spmm"]
 
 
-def test_usual_platforms_need_no_override():
+def test_equal_platforms_need_no_override():
     assert given().platforms({"source": CPU, "target": SPADE, "seed": 0}) == []
     assert given().platforms({"source": CPU, "target": CPU}) == []
 
@@ -38,7 +38,7 @@ def test_a_prerequisite_gets_the_preset_of_the_run():
     assert run.platforms({"source": CPU, "target": SPADE}) == ["platform@target=spade_205"]
 
 
-def test_a_preset_that_a_prerequisite_makes_anyway_stays_where_it_is():
+def test_a_prerequisite_with_the_same_platform_keeps_it():
     both = {"source": CPU, "target": SPADE, "faster": FASTER}
     assert given(target=FASTER, **{"platform@target": "spade_205"}).platforms(both) == []
     run = given(target=SMALL, **{"platform@target": "spade_hottiles4"})
@@ -46,12 +46,12 @@ def test_a_preset_that_a_prerequisite_makes_anyway_stays_where_it_is():
 
 
 @pytest.mark.parametrize("text", ["target.pes=64", "++target.pes=64", "target.readings={barrier: order}"])
-def test_values_of_the_command_line_go_with_the_platform(text):
+def test_settings_of_the_command_line_follow_the_platform(text):
     run = given("trainer.epochs=3", text, target={**SPADE, "pes": 64})
     assert run.platforms({"source": CPU, "target": SPADE}) == ["platform@target=spade", text]
 
 
-def test_the_source_of_a_run_is_the_target_of_what_encodes_it():
+def test_the_source_of_a_run_is_the_target_of_its_autoencoder():
     run = given("source.orders=waco", source={**CPU, "orders": "waco"})
     assert run.platforms({"source": CPU, "target": CPU}) == [
         "platform@source=cpu", "source.orders=waco", "platform@target=cpu", "target.orders=waco"]
@@ -59,5 +59,5 @@ def test_the_source_of_a_run_is_the_target_of_what_encodes_it():
         "platform@target=cpu", "target.orders=waco"]
 
 
-def test_a_platform_that_the_run_does_not_have_stays():
+def test_a_platform_that_the_run_lacks_is_unchanged():
     assert given("target.pes=64", target={**SPADE, "pes": 64}).platforms({"source": CPU, "target": CPU}) == []

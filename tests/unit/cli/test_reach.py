@@ -18,33 +18,33 @@ def resolved(**widths):
     return TREE | {name: TREE[name] | {"width": widths.get(name, 64)} for name in ("source", "target")} | {"width": 64}
 
 
-def test_what_nothing_reads_is_listed():
+def test_unused_overrides_are_listed():
     overrides = ["experiment=x", "op=sddmm", "timing=quick", "corpus.names=[b]", "width=64", "target.width=64",
                  "platform@target=spade", "+adviser.votes=3", "task.steps=4", "paths.outputs=/o",
                  "hydra/launcher=local", "seed=1", "~timing.rounds"]
     assert cli.unused_overrides(TREE, overrides) == ["timing=quick", "corpus.names=[b]", "~timing.rounds"]
 
 
-def test_a_width_that_reaches_all_platforms_is_taken():
+def test_a_width_that_all_platforms_read_is_accepted():
     cli.refuse_unseen_width(TREE, resolved(), ["experiment=x", "width=64"])
     cli.refuse_unseen_width(TREE, resolved(target=128), ["experiment=x", "target.width=128"])
     cli.refuse_unseen_width(TREE, resolved(target=128), ["width=64", "target.width=128"])
 
 
 @pytest.mark.parametrize("given", ["width=64", "+width=64", "++width=64"])
-def test_a_width_that_a_platform_does_not_see_is_refused(given):
+def test_a_width_that_a_platform_ignores_is_refused(given):
     with pytest.raises(cli.UsageError, match="width=64 does not reach the target platform, which has a width of its "
                                              r"own, 128: give target.width=64"):
         cli.refuse_unseen_width(TREE, resolved(target=128), [given])
 
 
-def test_a_width_that_nothing_reads_is_refused():
+def test_an_unused_width_is_refused():
     other = TREE | {"task": {"widths": [32, 64], "op": "${op}"}}
     with pytest.raises(cli.UsageError, match="width=64 would change nothing: this experiment does not read width"):
         cli.refuse_unseen_width(other, resolved(), ["width=64"])
 
 
-def test_settings_of_a_machine_need_a_preset_of_their_own():
+def test_changed_settings_of_a_machine_need_another_preset():
     with pytest.raises(cli.UsageError, match="dram_gb_per_s=5 makes another machine, but samples of preset cognate32"):
         cli.refuse_other_machines(TREE, ["target.dram_gb_per_s=5"])
     for allowed in (["target.dram_gb_per_s=5", "target.preset=slow"], ["target.width=64"], ["target.orders=waco"],
@@ -56,7 +56,7 @@ def test_settings_of_a_machine_need_a_preset_of_their_own():
 
 @pytest.mark.parametrize("given", ["op=sddmm", "platform@target=cpu", "target.preset=x", "adviser=sparloom",
                                    "width=64"])
-def test_what_answers_for_matrices_is_refused_beside_a_shape(given):
+def test_options_for_matrices_are_refused_beside_a_shape(given):
     tree = TREE | {"matrix": None, "shape": [512, 64, 512]}
     with pytest.raises(cli.UsageError, match=f"{given} would change nothing beside shape=.*matrix=<path>"):
         cli.refuse_beside_shape(tree, ["experiment=recommend", "shape=[512,64,512]", given])

@@ -51,7 +51,7 @@ def test_metrics_are_listed_with_their_checksum(tmp_path):
     check_sum(folder / "metrics.json", (folder / "metrics.json").read_bytes())
 
 
-def test_a_run_removes_what_killed_runs_of_its_experiment_left(tmp_path):
+def test_a_run_removes_leftovers_of_killed_runs_of_its_experiment(tmp_path):
     for folder in (tmp_path / "x" / "run", tmp_path / "x" / "before"):
         folder.mkdir(parents=True)
         (folder / ".per_matrix.parquet.3999999-1.partial").write_text("half")
@@ -64,7 +64,7 @@ def test_metrics_are_plain_numbers(tmp_path):
     assert json.loads((tmp_path / "x" / "run" / "metrics.json").read_text()) == {"a": 1, "b": 0.5, "c": None, "d": 1}
 
 
-def test_every_end_is_one_line(tmp_path):
+def test_every_end_of_a_run_is_one_line_of_the_ledger(tmp_path):
     begun(tmp_path, "experiment=try", "lr=1").finish({"loss": 0.5})
     begun(tmp_path, "task=fit").fail("no data: collect some")
     first, second = (json.loads(line) for line in (tmp_path / "runs.jsonl").read_text().splitlines())
@@ -78,7 +78,7 @@ def test_every_end_is_one_line(tmp_path):
     assert not (tmp_path / "metrics.json").exists()
 
 
-def test_run_elsewhere_is_named_by_its_whole_path(tmp_path):
+def test_a_run_outside_the_outputs_is_named_by_its_absolute_path(tmp_path):
     record = cli.begin(tmp_path / "run", root=tmp_path, ledger=tmp_path / "outputs" / "runs.jsonl", seed=0,
                        command=["run.py"], overrides=[])
     record.finish({})
@@ -86,7 +86,7 @@ def test_run_elsewhere_is_named_by_its_whole_path(tmp_path):
 
 
 @pytest.mark.parametrize("blocked", ["x", "x/run", "runs.jsonl"])
-def test_what_cannot_be_written_is_known_before_the_run(tmp_path, blocked):
+def test_unwritable_files_are_reported_before_the_run(tmp_path, blocked):
     """A file lies where a folder is needed, or a folder where the ledger is."""
     place = tmp_path / blocked
     place.parent.mkdir(exist_ok=True)
@@ -101,7 +101,7 @@ def test_what_cannot_be_written_is_known_before_the_run(tmp_path, blocked):
 @pytest.mark.parametrize(("given", "threads"), [
     ("3", 3), ("4,2", 4), (" 5 ", 5), ("0", None), ("-1", None), ("abc", None), ("1.5", None), ("", None), (",", None),
     ("9" * 30, None), ("\u0663", None)])
-def test_threads_are_those_that_openmp_takes(monkeypatch, tmp_path, given, threads):
+def test_recorded_threads_are_those_of_openmp(monkeypatch, tmp_path, given, threads):
     monkeypatch.setenv("OMP_NUM_THREADS", given)
     monkeypatch.setattr(record, "code_revision", lambda root: None)
     assert record.environment(tmp_path, 0)["threads"] == (threads or len(os.sched_getaffinity(0)))

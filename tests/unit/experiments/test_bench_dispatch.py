@@ -294,7 +294,7 @@ def test_training_that_differs_raises_where_it_is_ours_and_is_noted_where_it_is_
     steps = sage_training.sage_aggregations(pattern, 8, seed=0)
     assert steps.refused["pyg_edge_index"] == "MemoryError: of edges"
     assert list(steps.own) == ["sparloom"]
-    assert "pyg_csr" in steps.peers
+    assert "pyg_csr" in steps.baselines
     monkeypatch.undo()
     monkeypatch.setattr(sage_training, "spmm", lambda means, features: 2 * features)
     with pytest.raises(AssertionError, match=r"sparloom is wrong: means or gradients .* pyg_edge_index"):

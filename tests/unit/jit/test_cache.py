@@ -17,7 +17,6 @@ import pytest
 from sparloom.errors import CompileError
 from sparloom.jit import Source, cache_folder, compile_c
 from sparloom.jit import cache as module
-from sparloom.jit import cache as turns
 from sparloom.jit import toolchain as tools
 from sparloom.jit.cache import Cache, build_folder, load
 from sparloom.jit.toolchain import Toolchain
@@ -86,7 +85,7 @@ def test_a_cache_that_cannot_be_made_is_replaced_by_a_private_one(monkeypatch, t
     assert private.stat().st_mode & 0o777 == 0o700
     (told,) = caplog.messages
     assert "Not a directory" in told
-    assert "set SPARLOOM_CACHE to a folder that can be written to" in told
+    assert "set SPARLOOM_CACHE to a writable folder" in told
 
 
 def test_without_any_place_kernels_are_compiled_and_not_kept(monkeypatch, tmp_path, places, runs, caplog):
@@ -233,12 +232,12 @@ def test_a_folder_from_which_nothing_may_run(cache, runs, monkeypatch):
     assert len(runs) == 2
 
 
-def test_a_whole_library_that_does_not_load_is_compiled_anew(cache, runs, tmp_path, caplog):
+def test_an_intact_library_that_does_not_load_is_compiled_again(cache, runs, tmp_path, caplog):
     compile_c([source(1)])
     (key,) = files(cache, "keys/*/*")
     other = tmp_path / "other.so"
     other.write_bytes(b"made for another machine")
-    Cache(cache / "jit").put(other, {key.name: key.name})
+    Cache(cache / "jit").store(other, {key.name: key.name})
     assert value(compile_c([source(1)])) == 1
     assert len(runs) == 2
     assert "does not load" in caplog.text
@@ -269,17 +268,17 @@ def test_the_cache_has_room_to_compile_in_if_nothing_else_has(cache, monkeypatch
     monkeypatch.setattr(tempfile, "tempdir", "/dev/null")
     assert value(compile_c([source(1)])) == 1
     monkeypatch.setenv("SPARLOOM_CACHE", "/dev/null/cache")
-    with pytest.raises(CompileError, match="set TMPDIR, or SPARLOOM_CACHE, to a folder that can be written to"):
+    with pytest.raises(CompileError, match="set TMPDIR or SPARLOOM_CACHE to a writable folder"):
         compile_c([source(2)])
 
 
-def test_a_slow_compiler_is_spoken_of_once(monkeypatch, caplog):
-    monkeypatch.setattr(tools, "_SILENT_SECONDS", 0.0)
+def test_a_slow_compiler_is_logged_once(monkeypatch, caplog):
+    monkeypatch.setattr(tools, "_REPORT_AFTER_SECONDS", 0.0)
     with caplog.at_level("INFO"):
         compile_c([source(1)])
         compile_c([source(2)])
     assert [record.message for record in caplog.records if "takes some seconds" in record.message] == [
-        "compiling kernels takes some seconds the first time; they are kept, so that later runs start at once"]
+        "compiling kernels takes some seconds the first time; they are cached for later runs"]
 
 
 def test_a_compiler_that_cannot_be_started(monkeypatch, tmp_path):
@@ -290,28 +289,28 @@ def test_a_compiler_that_cannot_be_started(monkeypatch, tmp_path):
 
 @pytest.fixture
 def hasty(monkeypatch):
-    monkeypatch.setattr(turns, "SILENT_SECONDS", 0.05)
-    monkeypatch.setattr(turns, "PATIENT_SECONDS", 0.3)
-    monkeypatch.setattr(turns, "STOPPED_SECONDS", 0.1)
-    monkeypatch.setattr(turns, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(module, "REPORT_AFTER_SECONDS", 0.05)
+    monkeypatch.setattr(module, "TIMEOUT_SECONDS", 0.3)
+    monkeypatch.setattr(module, "STOPPED_TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr(module, "POLL_SECONDS", 0.01)
 
 
-def test_who_holds_a_turn_is_named_and_not_waited_for_for_ever(tmp_path, hasty, caplog):
+def test_the_holder_of_a_turn_is_named_and_waiting_ends(tmp_path, hasty, caplog):
     def take():
-        with turns.take_turn(tmp_path / "lock", "compile b"):
+        with module.take_turn(tmp_path / "lock", "compile b"):
             pass
 
-    with turns.take_turn(tmp_path / "lock", "compile a"):
-        with turns.take_turn(tmp_path / "lock", "compile by a signal handler"):
+    with module.take_turn(tmp_path / "lock", "compile a"):
+        with module.take_turn(tmp_path / "lock", "compile by a signal handler"):
             assert not caplog.messages
         other = threading.Thread(target=take)
         other.start()
         other.join()
     waiting, apart = caplog.messages
-    assert f"waiting for process {os.getpid()} to let go of {tmp_path / 'lock'}, held since 2" in waiting
+    assert f"waiting for process {os.getpid()} to release {tmp_path / 'lock'}, held since 2" in waiting
     assert "to compile b; after" in waiting
-    assert "this process goes on by itself to compile b" in apart
-    with turns.take_turn(tmp_path / "lock", "compile c"):
+    assert "proceeding without the lock to compile b" in apart
+    with module.take_turn(tmp_path / "lock", "compile c"):
         pass
     assert len(caplog.messages) == 2
 
@@ -320,7 +319,7 @@ def test_a_stopped_process_is_told_from_one_that_runs(tmp_path, hasty, caplog):
     ready, begun = os.pipe()
     child = os.fork()
     if child == 0:
-        with contextlib.suppress(BaseException), turns.take_turn(tmp_path / "lock", "compile a"):
+        with contextlib.suppress(BaseException), module.take_turn(tmp_path / "lock", "compile a"):
             os.write(begun, b"1")
             time.sleep(60)
         os._exit(0)
@@ -328,14 +327,14 @@ def test_a_stopped_process_is_told_from_one_that_runs(tmp_path, hasty, caplog):
         os.read(ready, 1)
         os.kill(child, signal.SIGSTOP)
         os.waitpid(child, os.WUNTRACED)
-        with turns.take_turn(tmp_path / "lock", "compile b"):
+        with module.take_turn(tmp_path / "lock", "compile b"):
             pass
         assert f"process {child}, which is stopped, still holds" in caplog.messages[-1]
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
     caplog.clear()
-    with turns.take_turn(tmp_path / "lock", "compile c"):
+    with module.take_turn(tmp_path / "lock", "compile c"):
         pass
     assert not caplog.messages, "that of a dead process is free at once"
 
@@ -349,4 +348,4 @@ def test_a_whole_compilation_goes_on_beside_a_stopped_one(cache, hasty, runs, ca
         fcntl.flock(held, fcntl.LOCK_EX)
         assert value(compile_c([source(1)])) == 1
     assert len(runs) == 2
-    assert "goes on by itself to compile answer" in caplog.text
+    assert "proceeding without the lock to compile answer" in caplog.text

@@ -18,7 +18,7 @@ def test_version_and_processor_are_known():
 @pytest.mark.parametrize(("variable", "language"), [("CC", "c"), ("CXX", "c++")])
 def test_a_command_with_an_open_quotation_is_refused(monkeypatch, variable, language):
     monkeypatch.setenv(variable, "'gcc")
-    with pytest.raises(CompileError, match=rf"{variable}=\"'gcc\" is no command .*: set {variable} to a compiler"):
+    with pytest.raises(CompileError, match=rf"{variable}=\"'gcc\" is not a valid command .*: set {variable} to a"):
         find_toolchain(language)
 
 

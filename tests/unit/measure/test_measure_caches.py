@@ -25,7 +25,7 @@ def test_a_cache_is_divided_among_the_cores_that_share_it(tmp_path, siblings, sh
     assert cache_bytes_per_core(_describe(tmp_path, *caches, siblings=siblings)) == (32 << 10) + (1 << 20) + (8 << 20)
 
 
-def test_a_system_that_does_not_say_has_a_cautious_size(tmp_path):
+def test_unknown_caches_have_a_default_size(tmp_path):
     assert cache_bytes_per_core(tmp_path) == 2 << 20
 
 

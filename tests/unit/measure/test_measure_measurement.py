@@ -20,7 +20,7 @@ def test_failed_measurement_keeps_its_reason():
 
 
 @pytest.mark.parametrize(("seconds", "failure"), [((), None), ((1.0,), "broken")])
-def test_seconds_exclude_a_failure(seconds, failure):
+def test_a_measurement_has_seconds_or_a_failure(seconds, failure):
     with pytest.raises(ValueError, match="seconds or a failure, not both or neither"):
         Measurement(seconds, "wall", failure)
 
@@ -44,12 +44,12 @@ def test_processor_seconds_come_one_per_repetition():
     ({"slow_factor": 1.0}, "slow_factor 1.0"),
     ({"steal_ratio": 1.0}, "steal_ratio 1.0"),
 ])
-def test_protocol_refuses_senseless_numbers(change, message):
+def test_protocol_refuses_invalid_numbers(change, message):
     with pytest.raises(ValueError, match=message):
         TimingProtocol(**PROTOCOL | change)
 
 
-def test_machine_is_described_by_what_matters_for_speed():
+def test_description_of_the_machine_has_speed_relevant_fields():
     machine = describe_machine()
     assert machine["threads"] >= 1
     assert machine["memory_mib"] > 0

@@ -24,7 +24,7 @@ def test_geomean_of_reciprocals_is_one():
 
 
 @pytest.mark.parametrize("values", [[], [1.0, 0.0], [1.0, -2.0], [float("nan")]])
-def test_geomean_refuses_what_has_no_logarithm(values):
+def test_geomean_refuses_nonpositive_values(values):
     with pytest.raises(ValueError, match="at least one number, all above 0"):
         geomean(np.array(values))
 
@@ -38,7 +38,7 @@ def test_bootstrap_covers_the_statistic_and_repeats_by_seed():
     assert bootstrap_interval(values, seed=2) != (low, high)
 
 
-def test_bootstrap_covers_the_truth_as_often_as_it_says():
+def test_bootstrap_has_its_nominal_coverage():
     rng = np.random.default_rng(3)
     hits = 0
     for trial in range(100):

@@ -54,7 +54,7 @@ def twice(A, X):
 @pytest.mark.cc
 @pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize("door", DOORS)
-def test_numbers_of_threads_that_cannot_run_are_refused(door):
+def test_invalid_numbers_of_threads_are_refused(door):
     for threads in (40_000, 10**6, 2**31, 2**70):
         with pytest.raises(ValueError, match=rf"{threads} threads: give at most \d+ on this machine"):
             DOORS[door](threads)
@@ -66,7 +66,7 @@ def test_numbers_of_threads_that_cannot_run_are_refused(door):
             DOORS[door](threads)
 
 
-def test_numbers_of_any_integer_type_are_taken():
+def test_any_integer_type_is_accepted_for_threads():
     assert [checked_threads(threads) for threads in (1, np.int64(2), np.uint8(3), 64)] == [1, 2, 3, 64]
     assert checked_threads(None) >= 1
 
@@ -76,7 +76,7 @@ def test_numbers_of_any_integer_type_are_taken():
     lambda: nn.GCNConv(8, 2)(torch.ones(8, 8), torch.tensor([[0, 1], [1, 0]])),
     lambda: nn.spmm((torch.arange(9), torch.arange(8), torch.ones(8), (8, 8)), torch.ones(8, 2)),
 ], ids=["layer", "convolution", "operation"])
-def test_as_many_threads_as_torch_has_are_refused_where_they_cannot_run(monkeypatch, call):
+def test_too_many_torch_threads_are_refused(monkeypatch, call):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 40_000)
     with pytest.raises(ValueError, match=r"torch.get_num_threads\(\): 40000 threads: give at most"):
         call()

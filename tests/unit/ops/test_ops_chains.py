@@ -84,7 +84,7 @@ def test_widths_are_positive(op):
         op.operands(matrix(), 0, seed=0)
 
 
-def test_operands_that_cannot_be_are_refused():
+def test_impossible_operands_are_refused():
     with pytest.raises(ValueError, match="inner 0 must be at least 1"):
         GemmSpmm(inner=0).operands(matrix(), 4, seed=0)
     with pytest.raises(ValueError, match="2 x 3 matrix for both A and B"):

@@ -55,7 +55,7 @@ def test_another_seed_draws_other_shapes():
         problem.shape for problem in shapes().problems() if problem.kind == "large")
 
 
-def test_what_cannot_be_drawn_is_refused():
+def test_shapes_that_cannot_be_drawn_are_refused():
     with pytest.raises(ValueError, match="shapes of kind 'huge' cannot be drawn: kinds are tiny, one_row"):
         shapes(counts={"huge": 1}).problems()
     with pytest.raises(ValueError, match="leave too few tiny shapes: draw fewer than 30000 or raise"):

@@ -1,4 +1,4 @@
-"""Methods timed side by side, on clocks that tests move."""
+"""Methods timed side by side, on simulated clocks."""
 
 from dataclasses import replace
 
@@ -43,7 +43,7 @@ def test_short_methods_run_in_series():
     assert len(machine.order) >= 2 + 3 * (1 + 4)
 
 
-def test_threads_of_the_method_before_have_come_to_rest():
+def test_threads_of_the_previous_method_are_idle():
     machine = Machine(a=0.001, b=0.001)
     machine.measure(replace(TIMING, repetitions=1, most_repetitions=1))
     runs = "".join(machine.order)
@@ -56,7 +56,7 @@ def test_slow_methods_are_repeated_less():
     assert [len(found.seconds) for found in measured.values()] == [3, 1, 1]
 
 
-def test_methods_on_one_thread_are_not_taken_for_stolen():
+def test_methods_on_one_thread_are_not_marked_as_stolen():
     measured = Machine(two=1.0, one=1.0).measure(serial=("one",))
     assert not any(found.stolen for found in measured.values())
     assert measured["one"].cpu_seconds == pytest.approx((1.0, 1.0, 1.0))

@@ -1,4 +1,4 @@
-"""The timing protocol on clocks that tests move."""
+"""The timing protocol on simulated clocks."""
 
 import math
 import threading
@@ -63,7 +63,7 @@ def test_after_all_retakes_the_stolen_are_kept_and_marked():
     assert machine.count == 1 + TIMING.retakes + TIMING.repetitions
 
 
-def test_slight_idleness_is_not_theft():
+def test_slight_idleness_is_not_steal():
     assert not measure(Machine((1.0, 0.92))).stolen
     assert measure(Machine((1.0, 0.90))).stolen
 
@@ -99,7 +99,7 @@ def test_a_stolen_slow_warm_up_is_retaken():
     assert not measured.stolen
 
 
-def test_later_rounds_obey_the_first():
+def test_later_rounds_use_the_visits_of_the_first():
     machine = Machine((20.0, 1.0))
     assert machine.watch().warm_up(1.0, visits=3) == 3
     assert machine.watch().warm_up(1.0, visits=0) == 0
@@ -126,7 +126,7 @@ def test_runs_repeated_without_a_pause_fill_a_visit_at_once():
     assert watch.measurement().seconds == (0.001,) * 3
 
 
-def test_a_series_is_as_long_as_it_must_be():
+def test_a_series_lasts_as_long_as_requested():
     machine = Machine((1e-4, 1.0))
     repeat = in_series(machine.run, processor=lambda: machine.processor, wall=lambda: machine.wall)
     assert repeat(0.0) == pytest.approx((1e-4, 2e-4, 1))

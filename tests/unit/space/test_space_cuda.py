@@ -23,7 +23,7 @@ def test_narrow_operands_leave_fewer_points(op: str, count: int) -> None:
     ("spmm", 256, 270), ("sddmm", 256, 405), ("attention", 256, 324), ("attention", 64, 288), ("attention", 7, 36),
     ("attention", 300, 216), ("attention", 1024, 108),
 ])
-def test_number_of_points_of_kernels_by_hand(op: str, width: int, count: int) -> None:
+def test_number_of_points_of_hand_written_kernels(op: str, width: int, count: int) -> None:
     space = CudaKernelSpace(op, width=width)
     assert len(set(space)) == len(space) == count
     space.validate(space.default())

@@ -33,6 +33,6 @@ def test_illegal_points_are_refused_with_the_reason(changes, reason):
         SPACE.config(**changes)
 
 
-def test_it_is_no_schedule_of_shared_loops():
+def test_it_has_no_map_onto_shared_loops():
     with pytest.raises(Unsupported):
         SPACE.vectors([SPACE.default()])

@@ -1,4 +1,4 @@
-"""A space of one's own, from values alone."""
+"""A custom space, from values alone."""
 
 import pickle
 from dataclasses import replace
@@ -94,14 +94,14 @@ def test_flag_is_zero_or_one() -> None:
     assert dict(flag("prefetch", (1, 4)).table) == {1: (0.0,), 4: (1.0,)}
 
 
-def test_text_among_numbers_gets_a_number_of_its_own() -> None:
+def test_text_among_numbers_gets_its_own_number() -> None:
     code = logarithm("panel", (4, "all"), 2)
     assert code.names == ("panel", "panel_text")
     assert dict(code.table) == {4: (1.0, 0.0), "all": (0.0, 1.0)}
 
 
 @pytest.mark.parametrize("space", [SpadeSpace("spmm"), CpuSpace("sddmm"), CudaSpace("spmm"), TOY])
-def test_spaces_travel_to_other_processes(space: GridSpace) -> None:
+def test_spaces_can_be_pickled(space: GridSpace) -> None:
     copy = pickle.loads(pickle.dumps(space.bind((7, 8))))
     assert copy.digest() == space.digest()
     assert copy.shape == (7, 8)

@@ -26,7 +26,7 @@ def test_extents_are_logarithms_over_sixteen() -> None:
     assert encode(SharedSchedule(4, 1024, 32, 1, ORDER))[49:].tolist() == [2 / 16, 10 / 16, 5 / 16, 0]
 
 
-def test_raw_extents_are_as_they_are() -> None:
+def test_raw_extents_are_unchanged() -> None:
     assert encode(SharedSchedule(4, 1024, 32, 8, ORDER), "raw")[49:].tolist() == [4, 1024, 32, 8]
 
 

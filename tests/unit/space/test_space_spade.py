@@ -43,7 +43,7 @@ def test_extents_are_clipped_to_the_matrix() -> None:
 
 
 @pytest.mark.parametrize(("shape", "extents"), [((0, 0), (1, 1)), ((0, 7), (1, 7)), ((1, 3), (1, 3))])
-def test_smallest_matrices_have_extents_of_one_at_least(shape: tuple[int, int], extents: tuple[int, int]) -> None:
+def test_smallest_matrices_have_extents_of_at_least_one(shape: tuple[int, int], extents: tuple[int, int]) -> None:
     shared = SPACE.bind(shape).shared(SPACE.default())
     assert extents == (shared.I, shared.J)
 
@@ -78,7 +78,7 @@ def test_panels_beyond_the_rows_are_one_program() -> None:
     assert bound.canonical(SPACE.config(row_panel=32))["row_panel"] == 32
 
 
-def test_equal_programs_have_equal_vectors_but_for_the_barrier() -> None:
+def test_equal_programs_have_equal_vectors_except_for_the_barrier() -> None:
     bound = SPACE.bind((200, 20_000))
     for config in SPACE:
         ours, theirs = bound.shared(config), bound.shared(bound.canonical(config))
@@ -167,7 +167,7 @@ def test_panels_of_exactly_the_matrix_are_those_of_all() -> None:
     assert SpadeSpace("spmm", width=32).bind((32, 1024)).canonical(SPACE.config(split=256))["split"] == 32
 
 
-def test_walks_say_what_the_parameters_say() -> None:
+def test_walks_follow_the_parameters() -> None:
     space = SpadeSpace("spmm", width=128)
     assert space.walk(SPACE.config(row_panel=4, column_panel=1024, split=32, reorder=1)) == (1, 4, 1024, 0, 32)
     assert space.walk(SPACE.config(row_panel=32, split=256, barrier=1)) == (0, 32, 0, 1, 128)

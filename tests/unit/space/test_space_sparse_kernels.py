@@ -1,4 +1,4 @@
-"""The spaces of sparse kernels by hand: how many points they have, and where they begin."""
+"""The spaces of hand-written sparse kernels: numbers of points, defaults."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ def test_points_are_counted(make, width, points):
 
 
 @pytest.mark.parametrize("make", [SpmmSpace, SddmmSpace, SpmmMaxSpace, AttentionSpace])
-def test_defaults_take_rows_as_they_are_and_fetch_nothing_ahead(make):
+def test_defaults_take_rows_as_stored_without_prefetching(make):
     space, default = make(64), make(64).default()
     space.validate(default)
     assert (default["order"], default["balance"], default["prefetch"]) == ("natural", "dynamic", 0)
@@ -34,5 +34,5 @@ def test_models_read_strips_as_extents_and_the_rest_as_codes():
         SddmmSpace(128).shared(SddmmSpace(128).default())
 
 
-def test_widths_have_spaces_of_their_own():
+def test_every_width_has_its_own_space():
     assert SpmmMaxSpace(64).digest() != SpmmMaxSpace(65).digest()

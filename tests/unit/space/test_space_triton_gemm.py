@@ -1,4 +1,4 @@
-"""Triton's GEMM as data: what is left out before anything is compiled, by numbers worked by hand."""
+"""The space of Triton's GEMM: points that are left out before compilation, against numbers computed by hand."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def test_sums_are_shared_by_the_threads():
     (H200, {"block_m": 128, "block_n": 128, "block_k": 64, "warps": 4},
      "a thread would have 8192 unrolled products, above 4096: lower block_k"),
 ])
-def test_what_cannot_run_is_refused(shared, changes, reason):
+def test_configurations_that_cannot_run_are_refused(shared, changes, reason):
     with pytest.raises(IllegalSchedule, match=reason):
         TritonGemmSpace(shared).config(**changes)
 

@@ -8,12 +8,12 @@ from sparloom.sparse import ANCHORS, AnchorCorpus, reorder
 SMALL = AnchorCorpus(scale=1 / 64, reordered=True)
 
 
-def test_the_six_come_first_and_are_for_training():
+def test_six_anchors_come_first_and_are_for_training():
     assert [entry.name for entry in SMALL.entries()][:6] == list(ANCHORS)
     assert set(SMALL.split().values()) == {"train"}
 
 
-def test_a_matrix_is_the_same_every_time_and_as_its_entry_says():
+def test_a_matrix_is_reproducible_and_matches_its_entry():
     for entry in SMALL.entries():
         matrix = SMALL.load(entry.name)
         assert matrix == SMALL.load(entry.name)
@@ -42,6 +42,6 @@ def test_communities_are_blocks_with_a_few_links_outside():
     assert 0 < outside.sum() < 0.2 * pattern.rows
 
 
-def test_a_scale_that_is_no_share_is_refused():
+def test_a_scale_outside_zero_to_one_is_refused():
     with pytest.raises(ValueError, match=r"scale 2 of the anchors is not in \(0, 1\]"):
         AnchorCorpus(scale=2, reordered=False)

@@ -31,19 +31,19 @@ def archive(path, *members):
     return path
 
 
-def test_member_of_the_archives_name_is_taken_among_several(tmp_path):
+def test_the_member_named_like_the_archive_is_preferred(tmp_path):
     names = {"m/m_b.mtx": OTHER, "m/m.mtx": SMALL, "m/z.mtx": OTHER}
     path = archive(tmp_path / "m.tar.gz", *(member(name, content) for name, content in names.items()))
     assert read_matrix(path).to_scipy().toarray().tolist() == [[0, 3], [0, 0]]
 
 
-def test_single_matrix_of_another_name_is_taken(tmp_path):
+def test_a_single_matrix_of_another_name_is_read(tmp_path):
     folder = member("old/", type=tarfile.DIRTYPE)
     path = archive(tmp_path / "renamed.tgz", folder, member("old/README", b"text"), member("old/old.mtx", SMALL))
     assert read_matrix(path).pattern.nnz == 1
 
 
-def test_several_matrices_without_a_main_one_are_refused(tmp_path):
+def test_several_matrices_without_the_expected_name_are_refused(tmp_path):
     path = archive(tmp_path / "m.tar.gz", member("a.mtx", SMALL), member("b.mtx", SMALL))
     with pytest.raises(ValueError, match=r"the archive has 2 matrices \(a\.mtx, b\.mtx\): it must hold m/m\.mtx"):
         read_matrix(path)
@@ -89,7 +89,7 @@ def test_a_decompression_bomb_stops_at_the_limit(tmp_path, ending):
     assert read_matrix(path).pattern.nnz == 1
 
 
-def test_a_member_that_claims_too_much_is_refused(tmp_path):
+def test_a_member_that_claims_too_many_bytes_is_refused(tmp_path):
     info, _ = member("m/m.mtx")
     info.size = 1 << 40
     path = tmp_path / "m.tar.gz"
@@ -99,7 +99,7 @@ def test_a_member_that_claims_too_much_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("ending", [".mtx.gz", ".tar.gz"])
-def test_every_kind_of_cut_is_noticed(tmp_path, ending):
+def test_truncation_is_detected(tmp_path, ending):
     path = tmp_path / f"m{ending}"
     (tmp_path / "whole.mtx").write_bytes(SMALL)
     write_matrix(path, read_matrix(tmp_path / "whole.mtx"))
@@ -111,7 +111,7 @@ def test_every_kind_of_cut_is_noticed(tmp_path, ending):
 
 
 @pytest.mark.parametrize("ending", [".mtx.gz", ".tar.gz"])
-def test_a_flipped_byte_is_noticed(tmp_path, ending):
+def test_a_flipped_byte_is_detected(tmp_path, ending):
     path = tmp_path / f"m{ending}"
     (tmp_path / "whole.mtx").write_bytes(SMALL)
     write_matrix(path, read_matrix(tmp_path / "whole.mtx"))
@@ -122,13 +122,13 @@ def test_a_flipped_byte_is_noticed(tmp_path, ending):
         read_matrix(path)
 
 
-def test_a_broken_matrix_is_reported_with_its_member(tmp_path):
+def test_an_invalid_matrix_is_reported_with_its_member(tmp_path):
     path = archive(tmp_path / "m.tar.gz", member("m/m.mtx", SMALL.replace(b"1 2 3", b"1 5 3")))
     with pytest.raises(ValueError, match=r"m\.tar\.gz: member m/m\.mtx: line 3: column 5 is outside 1 to 2"):
         read_matrix(path)
 
 
-def test_a_plain_tar_is_not_taken_for_a_compressed_one(tmp_path):
+def test_a_plain_tar_is_read_under_a_compressed_name(tmp_path):
     path = tmp_path / "m.tar.gz"
     path.write_bytes(b"no gzip at all")
     with pytest.raises(ValueError, match="damaged or truncated archive"):
@@ -166,7 +166,7 @@ def test_archives_of_every_format_are_read(tmp_path, form, folder):
     assert read_matrix(tmp_path / "m.tar.gz").values.tolist() == [3]
 
 
-def test_members_that_give_their_size_otherwise_are_read(tmp_path):
+def test_other_encodings_of_member_sizes_are_read(tmp_path):
     info, _ = member("m.mtx", SMALL)
     large = bytearray(info.tobuf())
     large[124:136] = b"\x80" + len(SMALL).to_bytes(11, "big")
@@ -179,7 +179,7 @@ def test_members_that_give_their_size_otherwise_are_read(tmp_path):
 
 @pytest.mark.parametrize("names", [("._m.mtx", "m.mtx"), ("m.mtx", "._m.mtx"), ("m/._m.mtx", "m/m.mtx"),
                                    ("__MACOSX/m/m.mtx", "m/m.mtx"), ("./._m.mtx", "./m.mtx")])
-def test_attributes_of_a_mac_are_no_matrix(tmp_path, names):
+def test_macos_attribute_files_are_ignored(tmp_path, names):
     contents = {name: SMALL if name.endswith("m.mtx") and "._" not in name else b"\0\5\x16\7" for name in names}
     contents = {name: b"\0\5\x16\7" if "__MACOSX" in name else content for name, content in contents.items()}
     path = archive(tmp_path / "m.tar.gz", *(member(name, content) for name, content in contents.items()))
@@ -187,7 +187,7 @@ def test_attributes_of_a_mac_are_no_matrix(tmp_path, names):
 
 
 @pytest.mark.parametrize("ending", [".mtx.gz", ".tar.gz", ".tgz", ".mtx", ".npz"])
-def test_a_file_is_what_its_bytes_say(tmp_path, ending):
+def test_the_kind_of_a_file_is_recognised_by_its_bytes(tmp_path, ending):
     plain = tmp_path / "plain.tar"
     with tarfile.open(plain, "w") as tar:
         tar.addfile(*member("m/m.mtx", SMALL))
@@ -219,7 +219,7 @@ def test_a_file_is_what_its_bytes_say(tmp_path, ending):
     ("m.mtx", b"", "line 1: no MatrixMarket header"),
     ("m.mtx.gz", gzip.compress(SMALL, mtime=0) + b"rest", "damaged or truncated gzip file"),
 ])
-def test_what_is_no_matrix_is_named(tmp_path, name, content, message):
+def test_other_kinds_of_files_are_named(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=message) as caught:
         read_matrix(tmp_path / name)
@@ -227,7 +227,7 @@ def test_what_is_no_matrix_is_named(tmp_path, name, content, message):
     assert ("fetch it again" in str(caught.value)) == ("damaged" in message)  # where that may help
 
 
-def test_a_folder_is_no_file(tmp_path):
+def test_a_folder_is_refused(tmp_path):
     (tmp_path / "m.mtx").mkdir()
     with pytest.raises(IsADirectoryError, match=r"m\.mtx: a folder, not a file"):
         read_matrix(tmp_path / "m.mtx")
@@ -235,7 +235,7 @@ def test_a_folder_is_no_file(tmp_path):
 
 @pytest.mark.parametrize("name", ["a\nb", "a\x1b[2J", "a" * 3000])
 @pytest.mark.parametrize("content", [b"", b"%%MatrixMarket matrix array real general\n1 1\nx\n"])
-def test_messages_are_one_short_line_whatever_members_are_called(tmp_path, name, content):
+def test_messages_are_one_short_line_for_any_member_name(tmp_path, name, content):
     fields = record("path", f"{name}.mtx")
     path = packed(tmp_path / "m.tar.gz", header("x", len(fields), b"x"), fields, header("y", len(content)), content)
     with pytest.raises(ValueError, match=r"m\.tar\.gz: member ") as caught:
@@ -276,14 +276,14 @@ def test_gzip_files_may_have_several_members_and_padding(tmp_path):
     ((header("m.mtx", len(SMALL)), SMALL, b"rubbish" * 100), "a header is invalid"),
     ((header("m.mtx"), header("m.mtx")[:300]), "a header is invalid"),
 ], ids=itertools.count())
-def test_headers_are_limited_before_they_are_believed(tmp_path, blocks, message):
+def test_sizes_in_headers_are_limited(tmp_path, blocks, message):
     content = b"".join(block + bytes(-len(block) % 512) for block in blocks[:-1]) + blocks[-1]
     (tmp_path / "m.tar.gz").write_bytes(gzip.compress(content))
     with pytest.raises(ValueError, match=rf"m\.tar\.gz: damaged or truncated archive \({message}"):
         read_matrix(tmp_path / "m.tar.gz")
 
 
-def test_a_header_of_digits_takes_no_quadratic_time(tmp_path, monkeypatch):
+def test_a_header_of_digits_is_parsed_in_linear_time(tmp_path, monkeypatch):
     monkeypatch.setattr(tarfile, "open", None)  # which looks for a number in all of them, from each on
     fields = record("comment", "9" * 900_000)
     blocks = (header("x", len(fields), b"x"), fields, header("README")) * 20
@@ -302,7 +302,7 @@ def test_sparse_members_are_refused(tmp_path, kind):
 
 @pytest.mark.parametrize("ending", [".mtx.gz", ".tar.gz"])
 @pytest.mark.parametrize("fits", [True, False])
-def test_large_contents_are_kept_only_when_they_are_within_the_limit(tmp_path, monkeypatch, ending, fits):
+def test_large_contents_are_kept_only_within_the_limit(tmp_path, monkeypatch, ending, fits):
     monkeypatch.setattr(archive_module, "KEPT_BYTES", 1 << 20)
     largest, write = [0], io.BytesIO
 

@@ -8,7 +8,7 @@ from sparloom.sparse import AUTOSAGE_GRAPHS, AutosageCorpus
 SMALL = AutosageCorpus(scale=1 / 500)
 
 
-def test_a_graph_is_the_same_every_time_and_as_its_entry_says():
+def test_a_graph_is_reproducible_and_matches_its_entry():
     again = AutosageCorpus(scale=1 / 500)
     assert [entry.name for entry in SMALL.entries()] == list(AUTOSAGE_GRAPHS)
     for entry in SMALL.entries():
@@ -28,7 +28,7 @@ def test_stress_tests_have_the_nonzeros_of_the_paper():
     assert (hubs.row_lengths() >= 30_000).sum() == 4
 
 
-def test_hub_rows_are_apart_from_the_others():
+def test_hub_rows_have_their_degree():
     lengths = AutosageCorpus(scale=1.0, graphs=["hub_split"]).load("hub_split").pattern.row_lengths()
     assert (lengths > 4_000).sum() == 200
     assert np.median(lengths) == 64

@@ -32,13 +32,13 @@ def test_bins_are_filled_evenly():
     assert max(bins_of(stratified_choice(ENTRIES, 7, seed=0)).values()) == 2
 
 
-def test_a_bin_that_is_used_up_passes_its_share_on():
+def test_an_exhausted_bin_passes_its_share_on():
     few = [found for found in ENTRIES if found.row_bin != "<8192"] + [entry(500, 700, 1)]
     assert bins_of(stratified_choice(few, 25, seed=0))["<8192"] == 1
     assert len(stratified_choice(few, len(few), seed=0)) == len(set(found.name for found in few))
 
 
-def test_each_third_of_density_gives_one():
+def test_each_stratum_of_density_gives_one():
     only = [found for found in ENTRIES if found.rows == 1000]
     for seed in range(10):
         degrees = [int(name.partition("_")[2]) for name in stratified_choice(only, 3, seed=seed)]
@@ -51,17 +51,17 @@ def test_choice_depends_on_the_seed_and_not_on_the_order():
 
 
 @pytest.mark.parametrize("count", [-1, 46])
-def test_more_than_there_are_is_refused(count):
+def test_choosing_more_than_all_is_refused(count):
     with pytest.raises(ValueError, match=f"{count} matrices asked for, the corpus has 45: ask for at most that many"):
         stratified_choice(ENTRIES, count, seed=0)
 
 
-def test_nothing_may_be_asked_for():
+def test_choosing_none_is_allowed():
     assert stratified_choice(ENTRIES, 0, seed=0) == ()
     assert stratified_choice([], 0, seed=0) == ()
 
 
-def test_roles_by_hash_keep_their_shares_and_their_values():
+def test_roles_by_hash_are_frozen_and_have_their_shares():
     roles = Counter(family_role(f"family{number}") for number in range(2000))
     assert roles["train"] == pytest.approx(1000, abs=80)
     assert roles["validation"] == pytest.approx(200, abs=50)

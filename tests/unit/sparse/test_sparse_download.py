@@ -38,7 +38,7 @@ def get(server, tmp_path, digest=DIGEST, patience=QUICK):
     return steps
 
 
-def test_a_healthy_server_is_asked_once_and_progress_is_told(server, tmp_path):
+def test_a_healthy_server_gets_one_request_and_progress_is_reported(server, tmp_path):
     steps = get(server, tmp_path)
     assert server.asked("/m.tar.gz") == [None]
     assert steps[-1] == (300_000, 300_000)
@@ -46,7 +46,7 @@ def test_a_healthy_server_is_asked_once_and_progress_is_told(server, tmp_path):
 
 
 @pytest.mark.parametrize("fault", ["cut", "reset"])
-def test_a_broken_connection_is_continued_where_it_broke(server, tmp_path, fault):
+def test_a_broken_download_is_resumed(server, tmp_path, fault):
     server.faults["/m.tar.gz"] = [(fault, 100_000), (fault, 50_000)]
     get(server, tmp_path)
     assert server.asked("/m.tar.gz") == [None, "bytes=100000-", "bytes=150000-"]
@@ -63,7 +63,7 @@ def test_a_server_that_ignores_ranges_sends_everything_again(server, tmp_path):
     get(server, tmp_path)
 
 
-def test_a_server_that_always_breaks_at_one_place_is_given_up(server, tmp_path):
+def test_a_server_that_always_breaks_at_the_same_byte_is_given_up(server, tmp_path):
     server.always["/m.tar.gz"] = ("cut", 0)
     server.faults["/m.tar.gz"] = [("cut", 1000)]
     with pytest.raises(ConnectionError, match=r"m\.tar\.gz: gave up after 3 attempts without progress \(the connection "
@@ -75,13 +75,13 @@ def test_a_server_that_always_breaks_at_one_place_is_given_up(server, tmp_path):
     assert server.asked("/m.tar.gz")[-1] == "bytes=1000-"
 
 
-def test_a_part_that_starts_elsewhere_is_not_appended(server, tmp_path):
+def test_a_response_for_another_range_is_not_appended(server, tmp_path):
     server.faults["/m.tar.gz"] = [("cut", 100_000), "from_zero"]
     get(server, tmp_path)
     assert server.asked("/m.tar.gz") == [None, "bytes=100000-", None]
 
 
-def test_an_answer_without_length_is_judged_by_its_checksum(server, tmp_path):
+def test_a_response_without_length_is_verified_by_checksum(server, tmp_path):
     server.faults["/m.tar.gz"] = ["no_length"]
     assert get(server, tmp_path)[-1] == (300_000, None)
 
@@ -94,40 +94,40 @@ def test_a_wrong_checksum_is_refused_and_the_file_removed(server, tmp_path, faul
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == []
 
 
-def test_what_an_earlier_run_left_is_continued(server, tmp_path):
+def test_a_partial_file_of_an_earlier_run_is_resumed(server, tmp_path):
     (tmp_path / "m.tar.gz.partial").write_bytes(CONTENT[:123_456])
     get(server, tmp_path)
     assert server.asked("/m.tar.gz") == ["bytes=123456-"]
 
 
-def test_a_complete_part_is_only_checked(server, tmp_path):
+def test_a_complete_partial_file_is_only_verified(server, tmp_path):
     (tmp_path / "m.tar.gz.partial").write_bytes(CONTENT)
     get(server, tmp_path)
     assert server.asked("/m.tar.gz") == ["bytes=300000-"]
 
 
 @pytest.mark.parametrize("left", [b"\0" * 1000, b"\0" * 300_000, b"\0" * 400_000])
-def test_what_an_earlier_run_left_is_dropped_when_it_does_not_fit(server, tmp_path, left):
+def test_a_partial_file_that_does_not_fit_is_dropped(server, tmp_path, left):
     (tmp_path / "m.tar.gz.partial").write_bytes(left)
     get(server, tmp_path)
     assert server.asked("/m.tar.gz")[-1] is None
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 429])
-def test_a_passing_failure_of_the_server_is_waited_for(server, tmp_path, status):
+def test_a_temporary_server_error_is_retried(server, tmp_path, status):
     server.faults["/m.tar.gz"] = [status, status]
     get(server, tmp_path)
     assert len(server.asked("/m.tar.gz")) == 3
 
 
-def test_a_lasting_failure_of_the_server_is_reported(server, tmp_path):
+def test_a_lasting_server_error_is_reported(server, tmp_path):
     server.always["/m.tar.gz"] = 500
     with pytest.raises(ConnectionError, match=r"gave up after 3 attempts without progress \(the server answers 500"):
         get(server, tmp_path)
 
 
 @pytest.mark.parametrize("status", [404, 403, 410])
-def test_what_the_server_does_not_give_is_asked_for_once(server, tmp_path, status):
+def test_a_refused_file_is_requested_once(server, tmp_path, status):
     server.always["/m.tar.gz"] = status
     with pytest.raises(FileNotFoundError, match=rf"/m\.tar\.gz: the server answers {status} "):
         get(server, tmp_path)
@@ -141,7 +141,7 @@ def test_silence_counts_as_a_broken_connection(server, tmp_path):
 
 
 @pytest.mark.parametrize("fault", ["trickle", "trickle_headers"])
-def test_a_server_that_is_slower_than_the_least_speed_is_given_up(server, tmp_path, fault):
+def test_a_server_below_the_minimum_speed_is_given_up(server, tmp_path, fault):
     server.always["/m.tar.gz"] = (fault, 0.002)
     slow = RetryPolicy(attempts=2, timeout_seconds=0.3, pause_seconds=0.001, least_bytes_per_second=1e7)
     with pytest.raises(ConnectionError, match=r"gave up after 2 attempts without progress \(\d+ bytes in 0\.3 s, the "
@@ -150,7 +150,7 @@ def test_a_server_that_is_slower_than_the_least_speed_is_given_up(server, tmp_pa
     assert len(server.asked("/m.tar.gz")) == 2
 
 
-def test_an_answer_without_length_is_not_taken_for_whole_when_it_was_broken_off(server, tmp_path, monkeypatch):
+def test_a_broken_response_without_length_is_not_complete(server, tmp_path, monkeypatch):
     server.always["/m.tar.gz"] = ("trickle", 0.002)
     monkeypatch.setattr(download, "_content_length", lambda headers: None)
     slow = RetryPolicy(attempts=1, timeout_seconds=0.3, pause_seconds=0.001, least_bytes_per_second=1e7)
@@ -166,20 +166,20 @@ def test_a_server_that_breaks_off_after_every_byte_is_given_up(server, tmp_path)
         get(server, tmp_path, patience=slow)
 
 
-def test_no_server_at_all(tmp_path):
+def test_an_unreachable_server_is_reported(tmp_path):
     mirror = BrokenMirror()
     mirror.server_close()
     with pytest.raises(ConnectionError, match=r"gave up after 3 attempts .*refused.*the 0 bytes"):
         get(mirror, tmp_path)
 
 
-def test_a_file_without_end_stops_at_the_limit(server, tmp_path):
+def test_an_endless_file_stops_at_the_limit(server, tmp_path):
     with pytest.raises(ValueError, match="longer than 70000 bytes: raise limit_bytes if the mirror is trusted"):
         get(server, tmp_path, patience=RetryPolicy(limit_bytes=70_000))
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == []
 
 
-def test_a_file_that_is_there_and_right_is_not_asked_for(server, tmp_path):
+def test_an_intact_file_is_not_requested(server, tmp_path):
     (tmp_path / "m.tar.gz").write_bytes(CONTENT)
     get(server, tmp_path)
     assert server.requests == []
@@ -189,7 +189,7 @@ def _fetch_into(address, path):
     fetch(f"{address}/m.tar.gz", path, digest=DIGEST, patience=QUICK, advance=lambda reached, total: None)
 
 
-def test_processes_that_want_the_same_file_fetch_it_once(server, tmp_path):
+def test_concurrent_processes_download_a_file_once(server, tmp_path):
     server.faults["/m.tar.gz"] = [("cut", 100_000)]
     context = multiprocessing.get_context("spawn")
     workers = [context.Process(target=_fetch_into, args=(server.address, tmp_path / "m.tar.gz")) for _ in range(3)]
@@ -202,7 +202,7 @@ def test_processes_that_want_the_same_file_fetch_it_once(server, tmp_path):
     assert server.asked("/m.tar.gz") == [None, "bytes=100000-"]
 
 
-def test_a_killed_download_goes_on_where_it_was(server, tmp_path):
+def test_a_killed_download_is_resumed(server, tmp_path):
     server.faults["/m.tar.gz"] = [("stall", 30)]
     context = multiprocessing.get_context("spawn")
     worker = context.Process(target=_fetch_into, args=(server.address, tmp_path / "m.tar.gz"))

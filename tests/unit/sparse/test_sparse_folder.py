@@ -21,7 +21,7 @@ def folder(tmp_path):
     return home
 
 
-def test_files_below_the_folder_are_listed(folder):
+def test_files_in_sub_folders_are_listed(folder):
     entries = FolderCorpus(str(folder)).entries()
     assert [entry.name for entry in entries] == ["mine/a", "mine/b", "wing/coarse", "wing/fine"]
     assert [(entry.rows, entry.cols, entry.nnz) for entry in entries] == [(n, n + 1, n) for n in (2, 3, 4, 5)]
@@ -49,7 +49,7 @@ def test_a_missing_folder_is_named(tmp_path):
         FolderCorpus(tmp_path / "gone").entries()
 
 
-def test_two_files_of_one_name_are_refused(folder):
+def test_two_files_with_the_same_name_are_refused(folder):
     write_matrix(folder / "a.npz", matrix(2))
     with pytest.raises(ValueError, match=r"a\.npz and .*a\.mtx are both named mine/a: rename one"):
         FolderCorpus(folder).entries()
@@ -61,13 +61,13 @@ def test_a_damaged_file_is_named(folder):
         FolderCorpus(folder).entries()
 
 
-def test_attributes_of_a_mac_are_no_matrices(folder):
+def test_macos_attribute_files_are_ignored(folder):
     (folder / "._a.mtx").write_bytes(b"\0\5\x16\7")
     (folder / "wing" / "._fine.mtx.gz").write_bytes(b"\0\5\x16\7")
     assert len(FolderCorpus(str(folder)).entries()) == 4
 
 
-def test_values_are_float32_beside_the_exact_ones(folder):
+def test_values_are_float32_and_exact_ones_are_kept(folder):
     text = "%%MatrixMarket matrix coordinate real general\n1 2 2\n1 1 1e-50\n1 2 0.1\n"
     (folder / "a.mtx").write_text(text)
     loaded = FolderCorpus(str(folder)).load("mine/a")

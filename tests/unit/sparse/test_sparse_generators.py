@@ -34,7 +34,7 @@ def test_every_size_gives_a_pattern(family, rows):
 
 
 @pytest.mark.parametrize("family", GENERATORS)
-def test_rows_come_close_to_what_was_asked_for(family):
+def test_rows_are_close_to_the_requested_number(family):
     for seed in range(2):
         pattern = make(family, 9000, seed)
         assert pattern.rows == pytest.approx(9000, rel=0.06)
@@ -65,7 +65,7 @@ def test_block_meshes_are_made_of_full_blocks_of_three():
     assert set(dense.sum(axis=1)) == {0, 9}
 
 
-def test_bands_stay_near_the_diagonal_and_scrambling_is_undone_by_an_order():
+def test_bands_stay_near_the_diagonal_and_scrambling_can_be_undone():
     banded, scrambled = make("banded"), make("scrambled_band")
     width = np.abs(banded.row_ids() - banded.indices).max()
     assert 2 <= width <= 32

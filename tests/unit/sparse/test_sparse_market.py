@@ -33,7 +33,7 @@ def test_line_endings_and_empty_lines_do_not_matter(tmp_path, ending):
     assert dense(tmp_path, ending.join(lines) + ending) == [[0, 3], [4, 0]]
 
 
-def test_last_line_needs_no_end(tmp_path):
+def test_the_last_line_needs_no_line_end(tmp_path):
     assert dense(tmp_path, f"{GENERAL}\n1 1 1\n1 1 7") == [[7]]
 
 
@@ -46,7 +46,7 @@ def test_integer_values(tmp_path):
     assert dense(tmp_path, text) == [[-3, 16777216]]
 
 
-def test_double_is_another_word_for_real(tmp_path):
+def test_double_is_a_synonym_of_real(tmp_path):
     assert dense(tmp_path, f"{GENERAL.replace('real', 'double')}\n1 1 1\n1 1 0.5\n") == [[0.5]]
 
 
@@ -178,12 +178,12 @@ def test_diagonal_of_a_skew_symmetric_file_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("size", ["1000 1000 999999999999", "200000000 200000000 40000000000000000"])
-def test_a_promise_that_the_file_cannot_hold_allocates_nothing(tmp_path, size):
+def test_a_header_that_promises_too_many_entries_allocates_nothing(tmp_path, size):
     with pytest.raises(ValueError, match=r"the file ends after 1 of the \d+ entries that line 2 promises: truncated"):
         read(tmp_path, f"{GENERAL}\n{size}\n1 1 1\n")
 
 
-def test_rows_beyond_what_the_file_limit_pays_for_are_refused(tmp_path):
+def test_row_pointers_beyond_the_limit_are_refused(tmp_path):
     path = tmp_path / "m.mtx"
     path.write_text(f"{GENERAL}\n2000000000 1 1\n1 1 1\n")
     with pytest.raises(ValueError, match="2000000000 rows need 16000000008 bytes, more than 4294967296"):
@@ -205,14 +205,14 @@ def test_array_value_beyond_float32_is_refused(tmp_path):
         read(tmp_path, "%%MatrixMarket matrix array real general\n2 1\n1\n1e39\n")
 
 
-def test_binary_rubbish_is_refused(tmp_path):
+def test_binary_garbage_is_refused(tmp_path):
     with pytest.raises(ValueError, match="no MatrixMarket header"):
         read(tmp_path, bytes(range(256)) * 8)
     with pytest.raises(ValueError, match="line 3: "):
         read(tmp_path, GENERAL.encode() + b"\n2 2 2\n" + bytes(range(128, 160)))
 
 
-def test_every_cut_of_a_file_is_noticed(tmp_path):
+def test_truncation_at_any_byte_is_detected(tmp_path):
     whole = f"{GENERAL}\n% c\n3 3 3\n1 1 10\n2 2 20\n3 3 30\n"
     for length in range(len(whole) - 2):  # the last digit and the last line end are part of no promise
         with pytest.raises(ValueError, match=r"m\.mtx: "):
@@ -247,7 +247,7 @@ def test_case_and_blanks_of_the_banner_do_not_matter(tmp_path, banner):
     (f"{GENERAL.replace('real', 'pattern')}\n2 2 1\n1 1 1\n", "3 numbers where a pattern coordinate file has 2$"),
 ], ids=["negative", "65 bits", "64 bits", "vertical tab", "form feed", "zero byte", "end of DOS", "long index",
         "long value", "values in a pattern"])
-def test_a_fault_is_named_with_its_line(tmp_path, text, message):
+def test_an_error_is_reported_with_its_line(tmp_path, text, message):
     with pytest.raises(ValueError, match=message) as caught:
         read(tmp_path, text)
     assert f"{tmp_path / 'm.mtx'}: line 3: " in str(caught.value)
@@ -268,13 +268,13 @@ def test_other_fields_are_refused(tmp_path, field):
     (f"{GENERAL}\n" + "%\n" * 2_200_000 + "1 1 1\n1 1 1\n", "4194304 bytes of comments, and no size line"),
     ("%%MatrixMarket" * 1000, "line 1: no MatrixMarket header"),
 ], ids=["long rows", "many digits", "entries", "array", "comments", "banner"])
-def test_what_a_header_claims_is_limited(tmp_path, text, message):
+def test_claims_of_a_header_are_limited(tmp_path, text, message):
     with pytest.raises(ValueError, match=message) as caught:
         read(tmp_path, text)
     assert str(tmp_path / "m.mtx") in str(caught.value)
 
 
-def test_zeros_in_front_do_not_count(tmp_path):
+def test_leading_zeros_are_ignored(tmp_path):
     zeros = "0" * 5000
     assert dense(tmp_path, f"{GENERAL}\n2 2 1\n{zeros}2 1 {zeros}.5\n") == [[0, 0], [0.5, 0]]
 
@@ -294,7 +294,7 @@ def test_every_digit_of_the_file_is_kept(tmp_path):
     assert read_matrix(tmp_path / "copy.mtx").astype(np.float64) == matrix.astype(np.float64)
 
 
-def test_what_float32_holds_is_kept_once(tmp_path):
+def test_values_that_float32_represents_are_stored_once(tmp_path):
     assert read(tmp_path, f"{GENERAL}\n1 2 2\n1 1 0.5\n1 2 -3e5\n").exact is None
 
 
@@ -308,7 +308,7 @@ def test_a_number_that_float32_would_make_0_makes_the_matrix_float64(tmp_path, b
         read_matrix(tmp_path / "m.mtx", dtype=np.float32)
 
 
-def test_the_type_may_be_chosen(tmp_path):
+def test_the_value_type_can_be_chosen(tmp_path):
     text = f"{GENERAL}\n1 2 2\n1 1 0.1\n1 2 1e39\n"
     with pytest.raises(ValueError, match=r"not finite in float32: .*, or read it with dtype=numpy\.float64"):
         read(tmp_path, text)
@@ -331,7 +331,7 @@ def test_a_number_that_float64_would_make_0_is_refused(tmp_path, word):
 
 
 @pytest.mark.parametrize(("symmetry", "line"), [("general", 7), ("symmetric", 6), ("skew-symmetric", 4)])
-def test_a_fault_in_an_array_is_named_with_its_line(tmp_path, symmetry, line):
+def test_an_error_in_an_array_is_reported_with_its_line(tmp_path, symmetry, line):
     count = {"general": 9, "symmetric": 6, "skew-symmetric": 3}[symmetry]
     values = ["1"] * count
     values[line - 3] = "1e39"

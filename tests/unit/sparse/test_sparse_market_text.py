@@ -79,7 +79,7 @@ def test_exactly_the_integers_of_python_are_integers_and_indices(place):
     "1_0", "nan", "inf", "-Infinity", "0x10", "1d5", "1D5", "1f", "\x0b1", "1\x0c", "\x1c1", "\x85", "\xa01", "\u00b2",
     "\x001", "1\x00", "1,5", "(1)", "%", "1/2",
 ])
-def test_what_other_programs_take_for_numbers_is_refused(word):
+def test_number_formats_of_other_programs_are_refused(word):
     with pytest.raises(ValueError, match=r"m\.mtx: line 3: '.*' is not a finite number"):
         read(f"{HEADER}1 1 1\n1 1 {word}\n")
 
@@ -109,13 +109,13 @@ def test_the_last_line_may_end_in_anything_or_nothing(end, banner, size, lines, 
 
 
 @pytest.mark.parametrize("last", ["2.5e-", "2.5e", "2.5E+", ".", "-", "+."])
-def test_a_number_that_was_cut_is_refused(last):
+def test_a_truncated_number_is_refused(last):
     with pytest.raises(ValueError, match=r"m\.mtx: line 4: '.*' is not a finite number"):
         read(f"{HEADER}2 2 2\n1 1 2.5e-07\n2 2 {last}")
 
 
 @pytest.mark.parametrize("piece", [1, 2, 5, 64])
-def test_texts_are_read_as_the_grammar_says_wherever_pieces_end(piece, monkeypatch):
+def test_texts_are_read_by_the_grammar_for_any_piece_size(piece, monkeypatch):
     monkeypatch.setattr(market, "PIECE", piece)
     rng, accepted = random.Random(piece), 0
     for _ in range(1500):

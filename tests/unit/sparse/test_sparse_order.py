@@ -14,14 +14,14 @@ def synthetic(family, rows):
     return SyntheticCorpus([rows], 1, 0, [family]).load(f"{family}/n{rows}_v0_s0").pattern
 
 
-def test_reorder_places_old_rows_and_columns():
+def test_reorder_permutes_rows_and_columns():
     rows_perm, cols_perm = np.array([2, 0, 1]), np.array([3, 1, 0, 2])
     expected = EXAMPLE.to_scipy().toarray()[rows_perm][:, cols_perm]
     assert reorder(EXAMPLE, rows_perm, cols_perm).to_scipy().toarray().tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize("perm", [[0, 1], [0, 1, 1], [1, 2, 3], [[0, 1, 2]]])
-def test_reorder_refuses_what_is_no_permutation(perm):
+def test_reorder_refuses_arguments_that_are_not_permutations(perm):
     with pytest.raises(ValueError, match=r"rows_perm of shape .* is not a permutation of 0 to 2"):
         reorder(EXAMPLE, np.array(perm), np.arange(4))
     with pytest.raises(ValueError, match="cols_perm of shape"):
@@ -48,7 +48,7 @@ def test_square_order_moves_rows_and_columns_alike():
     assert rows_perm is not cols_perm
 
 
-def test_square_order_sees_the_pattern_of_a_plus_its_transpose():
+def test_square_order_uses_the_pattern_of_a_plus_its_transpose():
     chain = np.arange(49)
     label = np.random.default_rng(0).permutation(50)
     upper = Pattern.from_coo(label[chain], label[chain + 1], (50, 50))
@@ -69,7 +69,7 @@ def test_rectangular_order_sorts_rows_of_one_bucket_by_first_column():
     assert rows_perm.tolist() == [1, 2, 0]
 
 
-def test_a_hub_row_does_not_cost_its_square():
+def test_the_order_of_a_hub_row_takes_linear_time():
     extent = 200_000
     degrees = np.random.default_rng(0).integers(0, 8, extent)
     spokes = np.repeat(np.arange(extent), degrees)

@@ -14,14 +14,14 @@ from sparloom.sparse import Pattern, SparseMatrix
 EXAMPLE = Pattern((3, 4), np.array([0, 2, 2, 4]), np.array([0, 3, 1, 2]))
 
 
-def test_arrays_are_stored_in_the_agreed_types():
+def test_arrays_are_stored_in_fixed_types():
     pattern = Pattern((1, 4), np.array([0, 2], dtype=np.uint8), np.array([1, 3], dtype=np.int16))
     assert pattern.indptr.dtype == np.int64
     assert pattern.indices.dtype == np.int32
     assert (pattern.rows, pattern.cols, pattern.nnz) == (1, 4, 2)
 
 
-def test_arrays_are_stored_where_the_processor_reads_them_at_once():
+def test_arrays_are_stored_contiguous_and_aligned():
     room = np.zeros(33, np.uint8)
     indptr, indices = np.ndarray(2, np.int64, room, offset=1), np.ndarray(2, np.int32, room, offset=17)
     values = np.ndarray(2, np.float32, room, offset=25)
@@ -61,13 +61,13 @@ def test_a_broken_invariant_is_named(shape, indptr, indices, message):
         Pattern(shape, np.array(indptr), np.array(indices))
 
 
-def test_falling_columns_across_rows_are_legal():
+def test_columns_may_decrease_from_row_to_row():
     pattern = Pattern((4, 3), np.array([0, 0, 2, 2, 3]), np.array([1, 2, 0]))
     assert pattern.nnz == 3
 
 
 @pytest.mark.parametrize("shape", [(0, 0), (0, 5), (5, 0), (1, 1)])
-def test_no_nonzeros_work_everywhere(shape):
+def test_patterns_without_nonzeros_work(shape):
     pattern = Pattern(shape, np.zeros(shape[0] + 1, np.int64), np.zeros(0, np.int32))
     assert pattern.nnz == 0
     assert pattern.transpose().shape == shape[::-1]
@@ -86,7 +86,7 @@ def test_from_coo_keeps_a_position_repeated_300_times():
     assert Pattern.from_coo(many, many, (1, 1)).nnz == 1
 
 
-def test_from_coo_names_the_entry_outside():
+def test_from_coo_names_an_entry_out_of_bounds():
     with pytest.raises(ValueError, match="column 4 of entry 1 is outside 0 to 3"):
         Pattern.from_coo(np.array([0, 1]), np.array([0, 4]), (3, 4))
     with pytest.raises(ValueError, match="row -1 of entry 0 is outside 0 to 2"):
@@ -94,7 +94,7 @@ def test_from_coo_names_the_entry_outside():
 
 
 @pytest.mark.parametrize("layout", ["csr", "csc", "coo", "lil", "bsr"])
-def test_from_scipy_takes_every_layout(layout):
+def test_from_scipy_accepts_every_layout(layout):
     assert Pattern.from_scipy(EXAMPLE.to_scipy().asformat(layout)) == EXAMPLE
 
 
@@ -146,7 +146,7 @@ def test_values_are_float32_or_float64_on_request():
         SparseMatrix(EXAMPLE, np.zeros(4), np.float16)
 
 
-def test_numbers_that_float32_rounds_come_back():
+def test_rounded_numbers_are_restored():
     fine = SparseMatrix(EXAMPLE, np.array([0.1, 1e-50, 3.0, 16777217.0]), np.float64)
     narrow = fine.astype(np.float32)
     assert narrow.values.dtype == np.float32
@@ -158,14 +158,14 @@ def test_numbers_that_float32_rounds_come_back():
     assert narrow.with_values(np.ones(4)).exact is None
 
 
-def test_what_float32_cannot_hold_is_refused():
+def test_values_beyond_float32_are_refused():
     with pytest.raises(ValueError, match=r"value 1e\+39 of nonzero 2 is beyond float32: give dtype=numpy\.float64"):
         SparseMatrix(EXAMPLE, np.array([1, 2, 1e39, 4]))
     assert np.isinf(SparseMatrix(EXAMPLE, np.array([1, 2, np.inf, 4])).values).sum() == 1
 
 
 @pytest.mark.parametrize("values", [["1", "2", "3", "4"], [1, 2, 3, None], [b"1"] * 4, [{}] * 4])
-def test_values_that_are_no_numbers_are_refused(values):
+def test_values_that_are_not_numbers_are_refused(values):
     with pytest.raises(ValueError, match=r"values of type .*: give real numbers"):
         SparseMatrix(EXAMPLE, np.array(values))
 
@@ -176,14 +176,14 @@ def test_exact_numbers_belong_to_float32_values():
             SparseMatrix(EXAMPLE, np.zeros(4), dtype, exact=exact)
 
 
-def test_matrix_goes_to_scipy_with_its_values():
+def test_to_scipy_keeps_values():
     matrix = SparseMatrix(EXAMPLE, np.array([1, 2, 3, 4]))
     assert matrix.to_scipy().toarray().tolist() == [[1, 0, 0, 2], [0, 0, 0, 0], [0, 3, 4, 0]]
     assert matrix == SparseMatrix(EXAMPLE, np.array([1, 2, 3, 4]))
     assert matrix != SparseMatrix(EXAMPLE, np.array([1, 2, 3, 5]))
 
 
-def test_import_brings_no_learning_library():
+def test_import_loads_no_learning_library():
     code = "import sys, sparloom.sparse; print(sorted({'torch', 'pandas', 'matplotlib', 'sklearn'} & set(sys.modules)))"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "[]"

@@ -68,7 +68,7 @@ def test_tiles_agree_with_dense_counts():
     assert result["tile_cv"] == pytest.approx(np.std(filled) / np.mean(filled))
 
 
-def test_tiles_of_a_huge_sparse_shape_take_no_table():
+def test_tiles_of_a_huge_shape_are_counted_without_a_table():
     corners = Pattern.from_coo(np.array([0, 999_999]), np.array([0, 1_999_999]), (1_000_000, 2_000_000))
     assert statistics(corners)["tiles"] == pytest.approx(2 / (3907 * 1954))
 
@@ -88,7 +88,7 @@ def test_diagonal_and_symmetry_of_rectangles():
     assert result["symmetry"] == 0
 
 
-def test_ordered_statistics_see_what_reordering_brings():
+def test_ordered_statistics_describe_the_reordered_pattern():
     scrambled = SyntheticCorpus([1000], 1, 0, ["scrambled_band"]).load("scrambled_band/n1000_v0_s0").pattern
     result = statistics(scrambled)
     assert result["ordered_reuse_32"] > 2 * result["reuse_32"]

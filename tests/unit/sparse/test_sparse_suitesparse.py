@@ -81,7 +81,7 @@ def test_entries_are_sorted_and_complete(folder):
     assert (first.symmetric, first.kind, first.row_bin) == (True, "toy", "<8192")
 
 
-def test_a_folder_is_read_where_it_is(folder, tmp_path):
+def test_a_folder_is_read_in_place(folder, tmp_path):
     corpus = whole(str(folder), str(tmp_path / "cache"))
     assert corpus.load("HB/two") == matrix(5)
     assert not (tmp_path / "cache").exists()
@@ -97,17 +97,17 @@ def test_a_missing_mirror_names_the_remedy(mirror):
         whole(mirror, "cache").entries()
 
 
-def test_a_strange_address_is_refused():
+def test_an_unsupported_address_is_refused():
     with pytest.raises(ValueError, match="mirror 'ftp://host/x': give a folder or an address with https://"):
         whole("ftp://host/x", "cache").entries()
 
 
-def test_a_folder_without_catalogue_is_no_mirror(tmp_path):
+def test_a_folder_without_catalogue_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"index\.csv: no such file: a mirror holds index\.csv beside"):
         whole(str(tmp_path), "cache").entries()
 
 
-def test_an_unknown_name_brings_the_nearest(folder):
+def test_an_unknown_name_suggests_the_nearest(folder):
     with pytest.raises(KeyError, match="no matrix 'HB/tow' in the corpus of 4; nearest: HB/two"):
         whole(str(folder), "cache").load("HB/tow")
 
@@ -130,7 +130,7 @@ def test_a_bad_catalogue_is_refused_with_its_line(folder, old, new, message):
         whole(str(folder), "cache").entries()
 
 
-def test_a_cut_catalogue_is_noticed(folder):
+def test_a_truncated_catalogue_is_detected(folder):
     text = (folder / "index.csv").read_text()
     (folder / "index.csv").write_text(text[:-80])
     with pytest.raises(ValueError, match="line 5: fewer fields than line 1 names: truncated; remove the file"):
@@ -148,7 +148,7 @@ def test_damage_in_a_folder_is_refused_and_nothing_removed(folder):
         whole(str(folder), "cache").load("HB/two")
 
 
-def test_files_come_over_http_once(server, tmp_path):
+def test_files_are_downloaded_once(server, tmp_path):
     address, cache = f"{server.address}/", str(tmp_path / "cache")
     assert whole(address, cache, QUICK).load("HB/two") == matrix(5)
     corpus = whole(address, cache, QUICK)
@@ -167,7 +167,7 @@ def aged(server, tmp_path):
     return path
 
 
-def test_an_old_catalogue_is_fetched_again_once(server, tmp_path, aged):
+def test_an_old_catalogue_is_downloaded_again_once(server, tmp_path, aged):
     lines = server.files["/index.csv"].splitlines(keepends=True)
     server.files["/index.csv"] = b"".join(line for line in lines if not line.startswith(b"HB,two"))
     for _ in range(2):
@@ -177,7 +177,7 @@ def test_an_old_catalogue_is_fetched_again_once(server, tmp_path, aged):
 
 
 @pytest.mark.parametrize("fault", [404, 503, "rubbish", ("short", 300), ("short", 0)])
-def test_an_old_catalogue_serves_while_there_is_no_better_one(server, tmp_path, aged, caplog, fault):
+def test_an_old_catalogue_is_used_if_the_new_one_is_invalid(server, tmp_path, aged, caplog, fault):
     server.always["/index.csv"] = fault
     before = aged.read_bytes()
     with caplog.at_level(logging.WARNING):
@@ -188,7 +188,7 @@ def test_an_old_catalogue_serves_while_there_is_no_better_one(server, tmp_path, 
     assert len(server.asked("/index.csv")) == 1
 
 
-def test_an_old_catalogue_serves_without_network(tmp_path, aged, server, caplog):
+def test_an_old_catalogue_is_used_without_network(tmp_path, aged, server, caplog):
     server.shutdown()
     server.server_close()
     corpus = whole(server.address, str(tmp_path / "cache"), QUICK)
@@ -197,13 +197,13 @@ def test_an_old_catalogue_serves_without_network(tmp_path, aged, server, caplog)
     assert " is used" in caplog.text
 
 
-def test_what_was_left_of_another_catalogue_is_not_continued(server, tmp_path, aged):
+def test_a_partial_file_of_another_catalogue_is_not_resumed(server, tmp_path, aged):
     aged.with_name("index.csv.new.partial").write_bytes(b"group,name")
     assert len(whole(server.address, str(tmp_path / "cache"), QUICK).entries()) == 4
     assert server.asked("/index.csv") == [None]
 
 
-def test_fetch_brings_many_files(server, tmp_path):
+def test_fetch_downloads_many_files(server, tmp_path):
     corpus = whole(server.address, str(tmp_path / "cache"), QUICK)
     server.faults["/HB/one.tar.gz"] = [("cut", 10), 500]
     paths = corpus.fetch(SIZES)
@@ -228,7 +228,7 @@ def test_a_wrong_checksum_over_http_is_refused(server, tmp_path):
     assert not [path for path in (tmp_path / "cache").rglob("two.tar.gz*") if ".locks" not in path.parts]
 
 
-def test_damage_in_the_cache_is_fetched_again(server, tmp_path, caplog):
+def test_a_damaged_file_in_the_cache_is_downloaded_again(server, tmp_path, caplog):
     corpus = whole(server.address, str(tmp_path / "cache"), QUICK)
     path = corpus.fetch(["HB/two"])[0]
     path.write_bytes(b"damaged")
@@ -237,13 +237,13 @@ def test_damage_in_the_cache_is_fetched_again(server, tmp_path, caplog):
     assert "damaged in the cache; downloading it again" in caplog.text
 
 
-def test_a_server_without_catalogue(server, tmp_path):
+def test_a_server_without_catalogue_is_reported(server, tmp_path):
     del server.files["/index.csv"]
     with pytest.raises(FileNotFoundError, match=r"/index\.csv: the server answers 404"):
         whole(server.address, str(tmp_path / "cache"), QUICK).entries()
 
 
-def test_a_catalogue_is_continued_too(server, tmp_path):
+def test_a_partial_catalogue_is_resumed(server, tmp_path):
     server.faults["/index.csv"] = [("cut", 100)]
     assert len(whole(server.address, str(tmp_path / "cache"), QUICK).entries()) == 4
     assert server.asked("/index.csv") == [None, "bytes=100-"]
@@ -272,7 +272,7 @@ def test_no_family_of_the_real_corpus_has_two_roles(mirror, tmp_path):
     assert len(roles) == len({family for family, _ in roles})
 
 
-def test_real_matrices_are_what_the_catalogue_says(mirror, tmp_path):
+def test_real_matrices_match_the_catalogue(mirror, tmp_path):
     corpus = whole(mirror, str(tmp_path))
     small = [entry for entry in corpus.entries() if entry.nnz < 20_000][::8]
     assert len(small) > 5
@@ -283,7 +283,7 @@ def test_real_matrices_are_what_the_catalogue_says(mirror, tmp_path):
         assert not entry.symmetric or statistics(pattern)["symmetry"] == 1
 
 
-def test_choice_keeps_the_catalogue_and_refuses_the_rest(folder):
+def test_a_choice_lists_only_its_matrices(folder):
     corpus = SuiteSparseCorpus(str(folder), "cache", count=2, role=None, seed=0)
     names = [entry.name for entry in corpus.entries()]
     assert len(names) == 2
@@ -310,7 +310,7 @@ def test_choice_of_real_matrices_covers_the_row_bins(mirror, tmp_path):
     assert corpus.entries() != other.entries()
 
 
-def test_choice_is_an_option(folder):
+def test_the_choice_is_configurable(folder):
     GlobalHydra.instance().clear()
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         given = ("corpus=suitesparse", f"paths.mirror={folder}", "corpus.count=3", "corpus.seed=1")
@@ -318,7 +318,7 @@ def test_choice_is_an_option(folder):
     assert len(corpus.entries()) == 3
 
 
-def test_the_catalogue_may_say_what_is_positive_definite(folder, tmp_path):
+def test_the_catalogue_may_mark_positive_definite_matrices(folder, tmp_path):
     assert not any(entry.spd for entry in whole(str(folder), tmp_path).entries())
     first, *others = (folder / "index.csv").read_text().splitlines()
     lines = [f"{first},spd_likely", *(f"{line},{int('two' in line)}" for line in others)]

@@ -52,13 +52,13 @@ def test_tiny_corpus_is_tiny_and_has_every_role():
     assert Counter(made.split().values()) == {"train": 5, "validation": 2, "test": 3}
 
 
-def test_listing_the_default_corpora_makes_nothing(monkeypatch):
+def test_listing_the_default_corpora_generates_nothing(monkeypatch):
     monkeypatch.setattr(synthetic, "_make", None)
     assert corpus("synthetic").entries()
     assert corpus("tiny").entries()
 
 
-def test_bytes_of_the_tiny_corpus_are_the_accepted_ones():
+def test_bytes_of_the_tiny_corpus_are_golden():
     lines = synthetic.catalogue_text(corpus("tiny")).splitlines()
     accepted = CATALOGUE.read_text().splitlines()
     assert lines[0] == accepted[0]
@@ -67,7 +67,7 @@ def test_bytes_of_the_tiny_corpus_are_the_accepted_ones():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", GENERATORS)
-def test_bytes_of_every_family_are_the_accepted_ones(family):
+def test_bytes_of_every_family_are_golden(family):
     lines = synthetic.catalogue_text(SyntheticCorpus([1000, 4000, 28000], 1, 0, [family])).splitlines()
     assert set(lines) <= set(CATALOGUE.read_text().splitlines())
 

@@ -58,7 +58,7 @@ def plain(pattern: Pattern, row_panel: int, column_panel: int, lanes: int) -> di
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_tiles_agree_with_a_plain_walk(seed):
+def test_tile_statistics_agree_with_a_plain_traversal(seed):
     pattern = scattered(seed)
     orders = {0: pattern, 1: reorder(pattern, *locality_order(pattern))}
     for (reordered, row_panel, column_panel, _, _), numbers in walk_statistics(pattern, GRID).items():
@@ -108,7 +108,7 @@ def test_larger_caches_miss_less_and_phases_keep_working_sets_small():
     assert found[0, 8, 256, 1, 256][place] < found[0, 8, 256, 0, 256][place]
 
 
-def test_nothing_to_walk_gives_finite_numbers():
+def test_patterns_without_nonzeros_give_finite_numbers():
     empty = Pattern((5, 7), np.zeros(6, int), np.zeros(0, int))
     numbers = np.array(list(walk_statistics(empty).values()))
     assert numbers.shape == (128, len(WALK_STATISTICS))
@@ -121,7 +121,7 @@ def test_equal_patterns_give_equal_numbers():
     assert all((first[walk] == second[walk]).all() for walk in first)
 
 
-def test_reuse_times_of_nothing_miss_nothing():
+def test_no_accesses_give_no_misses():
     assert ReuseTimes(np.zeros(0), 0).miss_ratios([10.0]) == [0.0]
 
 
@@ -130,7 +130,7 @@ def test_sizes_below_one_are_refused():
         WalkGrid(row_panels=(4,), column_panels=(0,), slices=(32,), lanes=0)
 
 
-def test_walks_of_the_space_of_spade_are_those_that_are_stored():
+def test_stored_walks_are_those_of_the_spade_space():
     from sparloom.space import SpadeSpace
 
     space = SpadeSpace("spmm")

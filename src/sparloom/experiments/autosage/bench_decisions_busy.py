@@ -66,7 +66,6 @@ class BenchDecisionsBusy:
         threads: threads of every call.
         pairs: number of compared pairs of runs.
         journals: folder of unfinished runs.
-        seed: seed of matrices and operands.
     """
 
     cases: Mapping[str, BusyCase]

@@ -56,17 +56,14 @@ class BenchDispatch:
     interrupted run continues if commit and settings are unchanged; after a change of `ways` only exploration restarts.
 
     Args:
-        corpus: source of the matrices.
         count: number of timed matrices, evenly over their nonzeros; None: all.
         ops: operation -> widths of dense operands, all heads together: "spmm", "sddmm", "attention"; on square patterns
             "sage_training" (neighbour means of a GraphSAGE training step, with gradients) and "sage_steps" (whole
             steps).
-        heads: attention heads.
         explored: number of explored matrices, evenly over their nonzeros.
         explored_widths: widths of the explored cases.
         repeats: repetitions of a cold decision in explored cases.
         ways: name -> other policy or source of shortlists; `ready_variants` leaves out what cannot be compared.
-        policy: policy of decisions.
         timing: protocol for methods in turn.
         memory_bytes: cases and baselines that need more memory are left out.
         journals: folder of unfinished runs.

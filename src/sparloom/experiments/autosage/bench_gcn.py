@@ -16,8 +16,8 @@ from sparloom.experiments.autosage.graph_training import (
     Classification,
     Method,
     Trainee,
+    baseline_methods,
     own_methods,
-    peer_methods,
     rest_seconds,
 )
 from sparloom.experiments.harness import journal_folder, timed_cases
@@ -107,13 +107,14 @@ class BenchGcn:
         task = Classification.drawn(self.corpus.load(entry.name).pattern, width, seed=self.seed)
         about = {"matrix": entry.name, "kind": entry.kind, "rows": entry.rows, "edges": task.edges.shape[1],
                  "width": width, "role": self.corpus.split()[entry.name]}
-        peers = peer_methods(task, seed=self.seed)
-        probes = {name: self._probed(method) for name, method in peers.items()}
+        baselines = baseline_methods(task, seed=self.seed)
+        probes = {name: self._probed(method) for name, method in baselines.items()}
         form = min(probes, key=probes.__getitem__)
         with scratch_folder("cache") as warm, scratch_folder("cache") as fresh:
             for method in own_methods(task, PlanCache(Path(warm), keep_busy=True), seed=self.seed).values():
                 self._probed(method)
-            methods = {"pyg": peers[form], **own_methods(task, PlanCache(Path(fresh), keep_busy=True), seed=self.seed)}
+            own = own_methods(task, PlanCache(Path(fresh), keep_busy=True), seed=self.seed)
+            methods = {"pyg": baselines[form], **own}
             rows = list(self._trained(methods))
         rest = rest_seconds(task, steps=self.block_steps)
         forms = {f"probe_{name}": seconds for name, seconds in probes.items()}
@@ -189,9 +190,9 @@ class CheckGcn:
     def _losses(self, task: Classification) -> dict[str, float]:
         with scratch_folder("cache") as folder:
             own = own_methods(task, PlanCache(Path(folder), keep_busy=True), seed=self.seed)
-            peers = {f"pyg_{form}": method for form, method in peer_methods(task, seed=self.seed).items()}
-            found = {name: self._loss(method) for name, method in (peers | own).items()}
-        return found | {"float64": self._loss(peer_methods(task.double(), seed=self.seed)[REFERENCE])}
+            baselines = {f"pyg_{form}": method for form, method in baseline_methods(task, seed=self.seed).items()}
+            found = {name: self._loss(method) for name, method in (baselines | own).items()}
+        return found | {"float64": self._loss(baseline_methods(task.double(), seed=self.seed)[REFERENCE])}
 
     def _loss(self, method: Method) -> float:
         trainee = method()

@@ -55,7 +55,6 @@ class PolicyVariant:
     """Another policy or source of shortlists.
 
     Args:
-        policy: policy of decisions.
         shortlist, model: source of shortlists, see `sparloom.tuning.sparse.Prepared`.
     """
 
@@ -118,14 +117,11 @@ class DispatchBench:
     Args:
         timing: protocol for methods in turn.
         threads: threads of all methods.
-        heads: attention heads.
-        policy: policy of decisions.
         libraries: baselines of decisions.
         memory_bytes: baselines that gather more are left out.
         ways: name -> other policy or source of shortlists.
         repeats: repetitions of a cold decision.
         plans: folder of decisions, in which another process finds them.
-        seed: seed of operands.
     """
 
     timing: TimingProtocol
@@ -173,26 +169,26 @@ class DispatchBench:
         known = ReferenceRows(op, operands, CpuBackend(self.threads))
         check_own(bound, known)
         own, failed = {name: call.run for name, call in bound.items()}, {}
-        peers = self._peers(case.op, operands, known, failed)
+        baselines = self._baselines(case.op, operands, known, failed)
         with pinned(self.threads), torch.inference_mode():
-            taken = side_by_side(own, peers, failed, self.timing, threads=self.threads, serial=SERIAL)
-        work, calls = op.work(operands.matrix.pattern, case.width), {**own, **peers}
+            taken = side_by_side(own, baselines, failed, self.timing, threads=self.threads, serial=SERIAL)
+        work, calls = op.work(operands.matrix.pattern, case.width), {**own, **baselines}
         return [{"method": name, **statistics_of(each), "flops": work.flops, "bytes": work.bytes,
                  **self._peak(case, calls[name])} for name, each in taken.items()] + _failures(failed)
 
-    def _peers(
+    def _baselines(
         self, op: str, operands: Operands, known: ReferenceRows, failed: dict[str, str],
     ) -> dict[str, Callable[[], Any]]:
         """Bind the baselines that are installed, correct, and fit the memory."""
-        peers = {}
+        baselines = {}
         for name, bind in SPARSE_BASELINES[op].items():
             with note_failure(name, failed):
                 if name in GATHERING and gathered_bytes(operands) > self.memory_bytes:
                     raise Unsupported(f"it makes {gathered_bytes(operands) / 2**30:.1f} GiB")
                 call = bind(operands, self.threads)
                 known.check(np.asarray(call()))
-                peers[name] = call
-        return peers
+                baselines[name] = call
+        return baselines
 
     def _trained(self, case: DispatchCase, matrix: SparseMatrix) -> list[Row]:
         """Time training; kernels are decided and cached as in any program, but in the folder of this run.
@@ -207,7 +203,7 @@ class DispatchBench:
             except Unsupported as error:
                 return _failures({"pyg": f"{type(error).__name__}: {error}"})
             with pinned(self.threads):
-                taken = side_by_side(steps.own, steps.peers, steps.refused, self.timing, threads=self.threads)
+                taken = side_by_side(steps.own, steps.baselines, steps.refused, self.timing, threads=self.threads)
         return [{"method": name, **statistics_of(each)} for name, each in taken.items()] + _failures(steps.refused)
 
     def explore(self, case: DispatchCase, matrix: SparseMatrix) -> list[Row]:

@@ -100,11 +100,9 @@ class CudaDispatchBench:
         where: backend of all cases.
         device: device of torch's tensors.
         timing: protocol for methods in turn.
-        heads: attention heads.
         policy: policy of decisions; None: the default of the backend.
         memory_bytes: baselines that gather more are left out.
         cache: cache of decisions.
-        seed: seed of operands.
     """
 
     where: CudaBackend
@@ -175,7 +173,7 @@ class CudaDispatchBench:
             steps = bind(matrix.pattern, case.width, seed=self.seed, device=self.device)
         except REFUSALS as error:
             return [_refused("pyg", error)]
-        taken = interleaved_on_device({**steps.own, **steps.peers}, self.timing, self.where.gpu.repeat)
+        taken = interleaved_on_device({**steps.own, **steps.baselines}, self.timing, self.where.gpu.repeat)
         return [{"method": name, **statistics_of(each)} for name, each in taken.items()] + [
             {"method": name, "failure": reason} for name, reason in steps.refused.items()]
 

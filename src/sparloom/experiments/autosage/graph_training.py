@@ -19,8 +19,17 @@ from sparloom.sparse import Pattern
 from sparloom.tuning import PlanCache
 
 __all__ = [
-    "OWN", "Classification", "Steps", "Trainee", "geometric", "graph_forms", "own_methods", "peer_methods",
-    "rest_seconds", "sage_aggregations", "sage_steps",
+    "OWN",
+    "Classification",
+    "Steps",
+    "Trainee",
+    "baseline_methods",
+    "geometric",
+    "graph_forms",
+    "own_methods",
+    "rest_seconds",
+    "sage_aggregations",
+    "sage_steps",
 ]
 
 LEARNING_RATE = 0.01
@@ -140,7 +149,7 @@ def own_methods(task: Classification, cache: PlanCache, *, seed: int) -> dict[st
     return {name: partial(method, *ways[name]) for name in OWN}
 
 
-def peer_methods(task: Classification, *, seed: int) -> dict[str, Method]:
+def baseline_methods(task: Classification, *, seed: int) -> dict[str, Method]:
     """Bind PyTorch Geometric's layer with cached=True, for every graph format.
 
     All formats but edge_index are converted beforehand, outside of the timed steps.
@@ -201,7 +210,7 @@ class Steps(NamedTuple):
     """Warmed-up methods, and reasons why others were left out."""
 
     own: Mapping[str, Step]
-    peers: Mapping[str, Step]
+    baselines: Mapping[str, Step]
     refused: dict[str, str]
 
 
@@ -222,7 +231,7 @@ def sage_aggregations(pattern: Pattern, width: int, *, seed: int, device: torch.
     task = Classification.drawn(pattern, width, seed=seed).to(device)
     slopes = torch.rand(task.nodes, width, generator=torch.Generator().manual_seed(seed)).to(device)
     means = Graph(task.edges, task.nodes).connections().means
-    layer, peers, refused = geometric().nn.SAGEConv(width, width), {}, {}
+    layer, baselines, refused = geometric().nn.SAGEConv(width, width), {}, {}
     apart: dict[str, float] = {}
     expected = None
     for name, graph in _forms(task).items():
@@ -230,12 +239,13 @@ def sage_aggregations(pattern: Pattern, width: int, *, seed: int, device: torch.
             step = _Aggregation(partial(_propagated, layer, graph), task.features, slopes)
             found = step()
             expected = expected or found
-            apart[name], peers[name] = max(map(_apart, found, expected)), step
+            apart[name], baselines[name] = max(map(_apart, found, expected)), step
     own = _Aggregation(partial(spmm, means), task.features, slopes)
     for _ in range(WARM_UP_STEPS[device.type]):
         found = own()
     apart[OWN_SAGE] = max(map(_apart, found, expected or found))
-    return _sorted_out(Steps({OWN_SAGE: own}, peers, refused), apart, limit=MEAN_TOLERANCE, what="means or gradients")
+    steps = Steps({OWN_SAGE: own}, baselines, refused)
+    return _sorted_out(steps, apart, limit=MEAN_TOLERANCE, what="means or gradients")
 
 
 def sage_steps(pattern: Pattern, width: int, *, seed: int, device: torch.device = CPU) -> Steps:
@@ -245,15 +255,15 @@ def sage_steps(pattern: Pattern, width: int, *, seed: int, device: torch.device 
     Graphs are prepared and kernels are decided in warm-up steps.
     """
     task = Classification.drawn(pattern, width, seed=seed).to(device)
-    layer, peers, refused = geometric().nn.SAGEConv, {}, {}
+    layer, baselines, refused = geometric().nn.SAGEConv, {}, {}
     for name, graph in _forms(task).items():
         with note_failure(name, refused):
             trainee = Trainee(layer, lambda graph=graph: graph, task, seed=seed)
             trainee.train(2)
-            peers[name] = trainee
+            baselines[name] = trainee
     own = Trainee(SAGEConv, partial(Graph, task.edges, task.nodes), task, seed=seed)
     own.train(2)
-    trained = {**peers, OWN_SAGE: own}
+    trained = {**baselines, OWN_SAGE: own}
     expected = next(iter(trained.values())).loss
     apart = {name: abs(trainee.loss / expected - 1) for name, trainee in trained.items()}
     own.train(WARM_UP_STEPS[device.type])
@@ -273,8 +283,8 @@ def _sorted_out(steps: Steps, apart: Mapping[str, float], *, limit: float, what:
     far = {name: f"{what} are {size:.1e} apart" for name, size in apart.items() if not size < limit}
     if OWN_SAGE in far:
         raise AssertionError(f"{OWN_SAGE} is wrong: {far[OWN_SAGE]} from those of {next(iter(apart))}")
-    peers = {name: step for name, step in steps.peers.items() if name not in far}
-    return Steps(steps.own, peers, steps.refused | far)
+    baselines = {name: step for name, step in steps.baselines.items() if name not in far}
+    return Steps(steps.own, baselines, steps.refused | far)
 
 
 def _apart(found: torch.Tensor, wanted: torch.Tensor) -> float:

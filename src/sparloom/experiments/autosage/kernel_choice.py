@@ -48,11 +48,9 @@ class CheckProbe:
     settings are unchanged.
 
     Args:
-        corpus: source of the matrices.
         count: number of timed matrices, evenly over their nonzeros.
         least_nonzeros: lower bound of the nonzeros, so that samples are parts of a matrix.
         ops: "spmm", "sddmm", "attention" -> widths of dense operands, all heads together.
-        heads: attention heads.
         kernels: number of timed kernels: the default, and others drawn from those that may be measured on a sample.
         shares: shares of the nonzeros, or of the rows of a subgraph.
         draws: number of samples of each share.
@@ -97,22 +95,22 @@ class CheckProbe:
 
     def _rows(self, load: Callable[[str], SparseMatrix], case: DispatchCase) -> list[Row]:
         """Time kernels on all rows, then on each sample."""
-        op, place = OPERATIONS[case.op](self.heads), CpuBackend(self.threads)
+        op, backend = OPERATIONS[case.op](self.heads), CpuBackend(self.threads)
         operands = op.operands(load(case.matrix), case.width, self.seed)
-        configs = self._configs(place, op, operands)
+        configs = self._configs(backend, op, operands)
         known = {"op": case.op, "matrix": case.matrix, "width": case.width, "nnz": operands.matrix.pattern.nnz}
         found = []
         for sample, share, draw, parts in self._samples(op, operands, case.width):
             nonzeros = sum(part.matrix.pattern.nnz for part in parts)
-            taken = self._timed(CandidateSet(op, place, configs, {}, parts))
+            taken = self._timed(CandidateSet(op, backend, configs, {}, parts))
             found += [{**known, "sample": sample, "share": share, "draw": draw, "sampled": nonzeros, "config": name,
                        **statistics_of(each)} for name, each in taken.items()]
         return found
 
-    def _configs(self, place: CpuBackend, op: Op, operands: Operands) -> list[Config]:
+    def _configs(self, backend: CpuBackend, op: Op, operands: Operands) -> list[Config]:
         """Take the safe configuration, then others at random."""
-        safe = place.default_config(op, operands)
-        others = [config for config in place.configs(op, operands, sampled=True) if config != safe]
+        safe = backend.default_config(op, operands)
+        others = [config for config in backend.configs(op, operands, sampled=True) if config != safe]
         drawn = np.random.default_rng(self.seed).permutation(len(others))[:self.kernels - 1]
         return [safe, *(others[number] for number in drawn)]
 
@@ -132,8 +130,8 @@ class CheckProbe:
                     ones = SparseMatrix(thinned, np.ones(thinned.nnz, np.float32))
                     yield "subgraph", share, draw, [op.operands(ones, width, self.seed)]
 
-    def _timed(self, contest: CandidateSet) -> Mapping[str, Measurement]:
-        calls = {name: contest.call(number) for number, name in enumerate(contest.names)}
+    def _timed(self, candidates: CandidateSet) -> Mapping[str, Measurement]:
+        calls = {name: candidates.call(number) for number, name in enumerate(candidates.names)}
         return interleaved(calls, self.timing, threads=self.threads, settle=0.0)
 
 
@@ -157,7 +155,6 @@ class ChooseKernels:
         count: number of timed matrices, evenly over their nonzeros.
         least_nonzeros: lower bound of the nonzeros of a matrix.
         ops: "spmm", "sddmm", "attention" -> widths of dense operands, all heads together.
-        heads: attention heads.
         most: number of kernels of a portfolio.
         timing: protocol for kernels in turn.
         memory_bytes: cases that need more memory are left out.
@@ -203,9 +200,9 @@ class ChooseKernels:
         return [seconds.columns[index] for index in portfolio(seconds.to_numpy(), self.most)]
 
     def _rows(self, load: Callable[[str], SparseMatrix], case: DispatchCase) -> list[Row]:
-        op, place = OPERATIONS[case.op](self.heads), CpuBackend(self.threads)
+        op, backend = OPERATIONS[case.op](self.heads), CpuBackend(self.threads)
         operands: Operands = reallocated(op.operands(load(case.matrix), case.width, self.seed))
-        family, safe = CpuKernels(self.threads, case.width).family(op), place.default_config(op, operands).key
+        family, safe = CpuKernels(self.threads, case.width).family(op), backend.default_config(op, operands).key
         result = family.result(operands)
         calls = {config.key: family.bind(operands, config, result) for config in family.space()}
         taken = interleaved(calls, self.timing, threads=self.threads)

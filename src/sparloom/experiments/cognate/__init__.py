@@ -16,7 +16,7 @@ _NAMES = {
     "pretrain": ("Autoencode", "Pretrain"),
     "training": ("Recipe",),
     "transfer": ("LearnerConfig",),
-    "finetune": ("Finetune", "Fit"),
+    "finetune": ("Comparison", "Finetune", "Fit"),
     "recommender": ("FineTunedRecommender", "FittedRecommender"),
     "bench_recommend": ("BenchRecommend", "quality", "timings"),
     "bench_featurizer": ("BenchFeaturizer", "draw_patterns", "peak_shares"),

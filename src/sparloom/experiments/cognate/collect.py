@@ -186,8 +186,8 @@ class Collect:
         conditions = {platform.preset: conditions_of(platform, self.op, self.timing, **drawn)
                       for platform in self.platforms}
         for platform in self.platforms:
-            rivals = {config.space for config in self._rivals(platform)}
-            conditions |= dict.fromkeys(rivals, conditions[platform.preset])
+            vendors = {config.space for config in self._vendors(platform)}
+            conditions |= dict.fromkeys(vendors, conditions[platform.preset])
         return Resumed(
             op=self.op.name, platform=self.platforms[0].name, journals=self._folder, table=self._table,
             conditions=conditions, identities=identities_of(self.corpus), overwrite=self.overwrite)
@@ -204,7 +204,7 @@ class Collect:
     def _journal(self, name: str, platform: "Platform", preset: str | None = None) -> Journal:
         return Journal(self._folder, (platform.name, preset or platform.preset, self.op.name, name))
 
-    def _rivals(self, platform: "Platform") -> Mapping[Config, Any]:
+    def _vendors(self, platform: "Platform") -> Mapping[Config, Any]:
         """Name the vendor kernels on a GPU; the space of their configurations is the preset of their rows."""
         if platform.kind != "device":
             return {}
@@ -214,9 +214,9 @@ class Collect:
 
     def _missing(self, name: str, platform: "Platform") -> list[list[Config]]:
         """List the configurations without a row, by round."""
-        rivals = self._rivals(platform)
-        done, wanted = self._journal(name, platform).done(self.width), [*self._drawn(name), *rivals]
-        for preset in {config.space for config in rivals}:
+        vendors = self._vendors(platform)
+        done, wanted = self._journal(name, platform).done(self.width), [*self._drawn(name), *vendors]
+        for preset in {config.space for config in vendors}:
             done |= self._journal(name, platform, preset).done(self.width)
         return [[config for config in wanted if (config.key, turn) not in done] for turn in range(self.timing.rounds)]
 
@@ -229,16 +229,16 @@ class Collect:
         """Measure and write rows as they arrive, those of one instant together."""
         conditions = {"op": self.op.name, "platform": self.platforms[0].name, "matrix": name, "width": self.width,
                       "machine": str(describe_machine()["name"]), "commit": commit()}
-        journals, rivals = {platform.preset: self._journal(name, platform) for platform in self.platforms}, {}
+        journals, vendors = {platform.preset: self._journal(name, platform) for platform in self.platforms}, {}
         for platform in self.platforms:
-            rivals |= self._rivals(platform)
-            journals |= {config.space: self._journal(name, platform, config.space) for config in rivals}
+            vendors |= self._vendors(platform)
+            journals |= {config.space: self._journal(name, platform, config.space) for config in vendors}
         done = {preset: journal.done(self.width) for preset, journal in journals.items()}
         fresh: list[Sample] = []
         written = time.monotonic()
         for preset, config, turn, measurement in measure_presets(self.platforms, self.op, operands, missing=missing,
-                                                                 timing=self.timing, rivals=rivals):
-            preset = config.space if config in rivals else preset
+                                                                 timing=self.timing, vendors=vendors):
+            preset = config.space if config in vendors else preset
             if (config.key, turn) in done[preset]:
                 continue
             done[preset].add((config.key, turn))

@@ -262,9 +262,8 @@ class Compare:
         title = f"{self.labels.get(group, op_title(group))}, {counted}"
         log.console.print(f"{title}: speedup over the default")
         log.console.print(rows_table(rows, columns=self.columns, bold=self.reference), soft_wrap=False)
-        for kind in ("note", "failure"):
-            for text, told in rows[rows[kind] != ""].groupby(kind, sort=False):
-                log.console.print(f"{', '.join(told['label'])}: {text}", markup=False)
+        for remark in _remarks(rows):
+            log.console.print(remark, markup=False)
         if len(finished):
             self.figure.draw(compared, group, out / f"figure_{group}", title=title)
 

@@ -143,7 +143,6 @@ class PrepareInputs:
 
     Args:
         sites, flops: limits of one pass of the featurizer.
-        jobs: number of processes.
         data: folder of the data, see `data_folder`.
     """
 

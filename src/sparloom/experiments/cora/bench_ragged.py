@@ -165,8 +165,6 @@ class BenchRagged:
     An interrupted run continues with the next case if commit and settings are unchanged; parts can be timed separately.
 
     Args:
-        lengths: source of sequence lengths.
-        parts: parts to run.
         batches: numbers of sequences of a batch.
         count: batches of a data set; the paper takes 10.
         products: batch sizes of vgemm.

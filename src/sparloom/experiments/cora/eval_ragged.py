@@ -157,7 +157,6 @@ class EvalRagged:
     with the next case if commit and settings are unchanged; parts can be run separately.
 
     Args:
-        lengths: source of sequence lengths.
         parts: "computation" (Figures 2, 22, and memory), "prelude", "hoisting" (Figure 23), "storage" (access as in
             sparse storage), "splitting" (Figure 14), "pad_fusion" (Figure 12), "breakdown" (Figures 13, 24).
         sizes: sequences in a batch, for computation.

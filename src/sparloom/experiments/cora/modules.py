@@ -146,9 +146,9 @@ class CandidateModules:
 
     def calls(self) -> dict[str, Callable[[], Any]]:
         """Return the timed calls by group, or by "group form" if a group has several forms."""
-        return {_name(group, form): peer.run for group, (form, peer) in self.chosen.items()}
+        return {_name(group, form): module.run for group, (form, module) in self.chosen.items()}
 
-    def check(self, name: str, peer: BoundModule) -> float:
+    def check(self, name: str, module: BoundModule) -> float:
         """Check a result against the reference; return the seconds of the run.
 
         Raises:
@@ -156,11 +156,11 @@ class CandidateModules:
         """
         with torch.inference_mode():
             start = time.perf_counter()
-            result = peer.run()
+            result = module.run()
             self.wait()
             seconds = time.perf_counter() - start
-            apart = float((peer.unpack(result) - self.expected).abs().max())
-        if not apart < peer.tolerance:
+            apart = float((module.unpack(result) - self.expected).abs().max())
+        if not apart < module.tolerance:
             raise AssertionError(f"the result of {name} is wrong by {apart:.1e}")
         return seconds
 
@@ -182,24 +182,24 @@ def prepare_baselines(
     found = CandidateModules(reference(inputs), wait)
     for group, forms in groups.items():
         seconds: dict[str, float] = {}
-        peers: dict[str, BoundModule] = {}
+        modules: dict[str, BoundModule] = {}
         behind = 0
         for form, prepare in forms.items():
             try:
-                peer = prepare(inputs)
+                module = prepare(inputs)
             except Unsupported as error:
                 log.warning("%s is left out: %s", form, error)
                 continue
-            seconds[form] = found.check(form, peer)
+            seconds[form] = found.check(form, module)
             if seconds[form] < RETRY_RATIO * min(seconds.values()):
-                seconds[form] = min(seconds[form], _seconds(peer.run, wait))
-            peers[form] = peer
+                seconds[form] = min(seconds[form], _seconds(module.run, wait))
+            modules[form] = module
             behind = behind + 1 if seconds[form] > RETRY_RATIO * min(seconds.values()) else 0
             if group in rising and behind == 2:
                 break
-        if peers:
+        if modules:
             name = min(seconds, key=seconds.__getitem__)
-            found.chosen[group] = (name, peers[name])
+            found.chosen[group] = (name, modules[name])
             probes[group] = seconds[name]
             found.left_out.update({_name(group, form): taken for form, taken in seconds.items() if form != name})
     for group, (form, _) in list(found.chosen.items()):

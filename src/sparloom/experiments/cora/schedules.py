@@ -78,9 +78,9 @@ def module_arms(operator: str, lengths: np.ndarray, choose: Choose, *, seed: int
     arms: dict[str, Call] = {}
     for name, config in _configs(found, choice).items():
         schedule = EncoderSchedule(**{parameter: int(value) for parameter, value in config.values})
-        peer = OWN_MODULES[MODULES[operator]](inputs, schedule)
-        agreed.check(name, peer)
-        arms[name] = peer.run
+        bound = OWN_MODULES[MODULES[operator]](inputs, schedule)
+        agreed.check(name, bound)
+        arms[name] = bound.run
     return arms, choice
 
 
@@ -137,7 +137,6 @@ class BenchRaggedSchedules:
     interrupted run continues with the next case if commit and settings are unchanged.
 
     Args:
-        lengths: source of sequence lengths.
         operators: "encoder", "attention", "softmax", "norm" on batches of sequences; "vgemm", "trmm".
         batches: numbers of sequences of a batch; the first batch of each data set is taken.
         products: batch sizes of vgemm.

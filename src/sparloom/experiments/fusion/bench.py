@@ -40,7 +40,6 @@ class BenchFusion:
     continues if commit and settings are unchanged.
 
     Args:
-        ops: the operations.
         anchors, corpus: matrices of the parts "anchors" and "real"; the latter restricted by `fusion_set`.
         blocks: name -> methods to time on some operations, widths and matrices.
         parts: "anchors" or "real", or both.
@@ -165,7 +164,6 @@ class BenchJacobi:
     Args:
         corpus: matrices of the parts "definite" and "pattern", see `jacobi_set`.
         anchors: matrices of the part "anchors".
-        parts: parts to run.
         columns: number of right-hand sides.
         least_nonzeros: lower bound of the nonzeros of a matrix.
         tolerance, most_steps: limits of the solutions; solutions that need more steps are not finished.

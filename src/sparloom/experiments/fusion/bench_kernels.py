@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 OWN = "own"
 SERIAL = ("scipy",)
-PEERS = ("torch", "mkl", "numba", "scipy")
+BASELINES = ("torch", "mkl", "numba", "scipy")
 Call = Callable[[], None]
 
 
@@ -110,9 +110,9 @@ class BenchKernels:
         kernels = SpmmKernels(self.threads, width)
         result = kernels.result(operands)
         config = kernels.space().default().replace(prefetch=self.prefetch_kib, stream=1)
-        peers = {name: partial(bind, matrix, operands.dense["B"], result, threads=self.threads)
+        baselines = {name: partial(bind, matrix, operands.dense["B"], result, threads=self.threads)
                  for name, bind in SPMM_BASELINES.items()}
-        calls = {OWN: kernels.bind(operands, config, result)} | _installed(peers)
+        calls = {OWN: kernels.bind(operands, config, result)} | _installed(baselines)
         return TimedProblem(calls, result, kernels.check(op, operands, seed=self.seed))
 
     def _gemm_spmm(self, matrix: SparseMatrix, width: int) -> TimedProblem:
@@ -120,9 +120,9 @@ class BenchKernels:
         operands = reallocated(op.operands(matrix, width, self.seed))
         executor = Executor(op, unfused_schedule(matrix.pattern, threads=self.threads), self.threads, self._variant)
         result = executor.result(operands)
-        peers = {name: partial(bind, op, operands, result, threads=self.threads)
+        baselines = {name: partial(bind, op, operands, result, threads=self.threads)
                  for name, bind in (("mkl", mkl_pair), ("torch", torch_pair))}
-        calls = {OWN: executor.bind(operands, result)} | _installed(peers)
+        calls = {OWN: executor.bind(operands, result)} | _installed(baselines)
         return TimedProblem(calls, result, PairCheck(op, operands, seed=self.seed).check)
 
     @property
@@ -164,21 +164,21 @@ def kernel_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
             found[f"gemm/{width}/over_torch{name}"] = float(np.quantile(ratio, share))
     for op in ("spmm", "gemm_spmm"):
         seconds = frame[frame["op"] == op].pivot(index=["matrix", "width"], columns="method", values="median")
-        peers = [name for name in PEERS if name in seconds]
-        for name in peers:
+        baselines = [name for name in BASELINES if name in seconds]
+        for name in baselines:
             found |= ratio_bounds(f"{op}/over_{name}", seconds[name] / seconds[OWN], seed=seed)
-        if op == "spmm" and peers:
-            best = seconds[peers].min(axis=1) / seconds[OWN]
+        if op == "spmm" and baselines:
+            best = seconds[baselines].min(axis=1) / seconds[OWN]
             found |= ratio_bounds("spmm/over_best_peer", best, seed=seed)
             for width, ratio in best.groupby("width"):
                 found |= ratio_bounds(f"spmm/{width}/over_best_peer", ratio, seed=seed)
     return found
 
 
-def _installed(peers: Mapping[str, Callable[[], Call]]) -> dict[str, Call]:
+def _installed(baselines: Mapping[str, Callable[[], Call]]) -> dict[str, Call]:
     """Bind the installed baselines."""
     calls = {}
-    for name, bind in peers.items():
+    for name, bind in baselines.items():
         try:
             calls[name] = bind()
         except Unsupported as error:

@@ -174,7 +174,6 @@ class FusionBench:
     """Settings that all cases share.
 
     Args:
-        ops: operations by name.
         cache: cache of decisions, in which another process finds them.
         gemv_flops: see `Methods`.
     """

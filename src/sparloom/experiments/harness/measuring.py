@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 def measure_presets(
     platforms: Sequence["Platform"], op: Op, operands: Operands, *, missing: Sequence[Sequence[Sequence[Config]]],
-    timing: TimingProtocol, rivals: Mapping[Config, Any] | None = None,
+    timing: TimingProtocol, vendors: Mapping[Config, Any] | None = None,
 ) -> Iterator[tuple[str, Config, int, Measurement]]:
     """Measure the missing configurations of several presets: yields (preset, configuration, round, measurement).
 
@@ -36,7 +36,7 @@ def measure_presets(
 
     Args:
         missing: for every preset, configurations per round.
-        rivals: see `measure_missing`.
+        vendors: see `measure_missing`.
     """
     first = platforms[0]
     if len(platforms) > 1 and hasattr(first, "measure_together") and all(lacks == missing[0] for lacks in missing):
@@ -49,13 +49,13 @@ def measure_presets(
             logger.warning("%s on presets of %s together: %s; one by one", op.name, first.name, error)
     for platform, lacks in zip(platforms, missing, strict=True):
         for config, turn, measurement in measure_missing(platform, op, operands, missing=lacks, timing=timing,
-                                                         rivals=rivals):
+                                                         vendors=vendors):
             yield platform.preset, config, turn, measurement
 
 
 def measure_missing(
     platform: "Platform", op: Op, operands: Operands, *, missing: Sequence[Sequence[Config]], timing: TimingProtocol,
-    rivals: Mapping[Config, Any] | None = None,
+    vendors: Mapping[Config, Any] | None = None,
 ) -> Iterator[tuple[Config, int, Measurement]]:
     """Measure the missing configurations of each round.
 
@@ -64,26 +64,26 @@ def measure_missing(
 
     Args:
         missing: configurations per round.
-        rivals: vendor kernels by the configuration that stands for them in `missing`; the platform binds them.
+        vendors: vendor kernels by the configuration that stands for them in `missing`; the platform binds them.
     """
     if all(configs == missing[0] for configs in missing):
-        yield from _guarded(platform, op, operands, missing[0], timing, rivals or {})
+        yield from _guarded(platform, op, operands, missing[0], timing, vendors or {})
         return
     for turn, configs in enumerate(missing):
         once = replace(timing, rounds=1, seed=timing.seed + turn)
-        for config, number, measurement in _guarded(platform, op, operands, configs, once, rivals or {}):
+        for config, number, measurement in _guarded(platform, op, operands, configs, once, vendors or {}):
             yield config, turn if number == 0 else timing.rounds + REPEATS * turn + number - 1, measurement
 
 
 def _guarded(
     platform: "Platform", op: Op, operands: Operands, configs: Sequence[Config], timing: TimingProtocol,
-    rivals: Mapping[Config, Any],
+    vendors: Mapping[Config, Any],
 ) -> Iterator[tuple[Config, int, Measurement]]:
     if not configs:
         return
     waiting = {(config, turn) for config in configs for turn in range(timing.rounds)}
-    own = [config for config in configs if config not in rivals]
-    theirs = {config: rivals[config] for config in configs if config in rivals}
+    own = [config for config in configs if config not in vendors]
+    theirs = {config: vendors[config] for config in configs if config in vendors}
     extra = (theirs,) if theirs else ()  # see `Platform.measure_many`
     try:
         for config, turn, measurement in platform.measure_many(op, operands, own, timing, *extra):
@@ -93,7 +93,7 @@ def _guarded(
         logger.warning("%s on %s: %s: %s", op.name, platform.name, type(error).__name__, error)
         if len(configs) > 1:
             for config in dict.fromkeys(config for config in configs if any(config == left for left, _ in waiting)):
-                yield from _guarded(platform, op, operands, [config], timing, rivals)
+                yield from _guarded(platform, op, operands, [config], timing, vendors)
             return
         for config, turn in sorted(waiting, key=lambda pair: pair[1]):
             yield config, turn, Measurement.failed(f"{type(error).__name__}: {error}", platform.kind)

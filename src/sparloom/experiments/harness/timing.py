@@ -82,7 +82,7 @@ def note_failure(name: str, failed: dict[str, str]) -> Iterator[None]:
 
 
 def side_by_side(
-    own: Mapping[str, Call], peers: Mapping[str, Call], failed: dict[str, str], timing: TimingProtocol, *,
+    own: Mapping[str, Call], baselines: Mapping[str, Call], failed: dict[str, str], timing: TimingProtocol, *,
     threads: int, serial: Collection[str] = (),
 ) -> dict[str, Measurement]:
     """Time warmed-up calls in turn.
@@ -95,16 +95,16 @@ def side_by_side(
         threads, serial: see `interleaved`.
     """
     looks: dict[str, float] = {}
-    for name, call in peers.items():
+    for name, call in baselines.items():
         with note_failure(name, failed):
             looks[name] = seconds_of(call)
     limit, once = timing.slow_factor * min(looks.values(), default=math.inf), {}
     for name in [name for name, seconds in looks.items() if seconds > limit]:
         with note_failure(name, failed):
-            looks[name] = min(looks[name], seconds_of(peers[name]))
+            looks[name] = min(looks[name], seconds_of(baselines[name]))
             if looks[name] > limit:
                 once[name] = Measurement((looks[name],), "wall")
-    timed = {name: call for name, call in peers.items() if name not in once and name not in failed}
+    timed = {name: call for name, call in baselines.items() if name not in once and name not in failed}
     taken = interleaved({**own, **timed}, replace(timing, slow_factor=math.inf), threads=threads, serial=serial)
     return {**taken, **once}
 

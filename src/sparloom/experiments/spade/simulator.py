@@ -80,7 +80,6 @@ class ValidateSimulator:
         target: the machine; its level is ignored.
         configs: number of the 64 stratified configurations per matrix, evenly spread.
         matrices: number of matrices, evenly spread over the corpus; those above `nonzeros` are left out.
-        jobs: number of processes.
     """
 
     ops: Sequence[Op]

@@ -113,17 +113,17 @@ class CollectGemm:
         shape, turn = task
         done = self._done(shape, turn)
         configs = [config for config in self.platform.space(OP) if (self.platform.preset, config.key) not in done]
-        rivals = {config: rival for config, rival in vendor_gemms(self.platform).items()
+        vendors = {config: vendor for config, vendor in vendor_gemms(self.platform).items()
                   if (VENDOR, config.key) not in done}
         once = replace(self.timing, rounds=1, seed=self.timing.seed + turn)
         with claim_processor() if self._on_one_processor else nullcontext():
             operands = OP.operands(shape, seed=self.timing.seed)
-            found = list(self.platform.measure_many(OP, operands, configs, once, rivals))
+            found = list(self.platform.measure_many(OP, operands, configs, once, vendors))
         conditions = {"op": OP.name, "platform": self.platform.name, "matrix": shape.matrix, "width": shape.width,
                       "machine": str(describe_machine()["name"]), "commit": commit(),
                       "conditions": self._resumed.name(self.platform.preset)}
         samples = [Sample.of(measurement, config, round=turn, **conditions,
-                             preset=VENDOR if config in rivals else self.platform.preset)
+                             preset=VENDOR if config in vendors else self.platform.preset)
                    for config, _, measurement in found]
         self._journal(shape).append(samples)
         failures = [sample.failure for sample in samples if sample.failure is not None]

@@ -349,14 +349,12 @@ class NativeReplay:
         self._call = None
 
     def __call__(self, operands: Operands, out: Any | None = None) -> Any:
-        """Compute."""
         result = self._pointed(operands, out)
         self._call()
         self._call.lent = ()
         return result
 
     def timed(self, operands: Operands, out: Any | None, timer: Timer) -> tuple[Any, float]:
-        """Compute, and time the kernel."""
         result = self._pointed(operands, out)
         seconds = timer(self._call, 1)
         self._call.lent = ()
@@ -403,7 +401,6 @@ class ProvisionalReplay:
         self._replay, self._until, self._renew, self._clock = replay, until, renew, clock
 
     def __call__(self, operands: Operands, out: Any | None = None) -> Any:
-        """Compute."""
         replay = self._replay if self._clock() < self._until else self._renew(operands)
         return replay(operands, out)
 
@@ -433,7 +430,6 @@ class LibraryReplay:
         self._product, self._arrays = product, arrays
 
     def __call__(self, operands: Operands, out: Any | None = None) -> Any:
-        """Compute."""
         result = self._product(operands)
         if out is None:
             return result
@@ -441,7 +437,6 @@ class LibraryReplay:
         return out
 
     def timed(self, operands: Operands, out: Any | None, timer: Timer) -> tuple[Any, float]:
-        """Compute, and time all of it."""
         results: list[Any] = []
         seconds = timer(lambda: results.append(self(operands, out)), 1)
         return results[-1], seconds

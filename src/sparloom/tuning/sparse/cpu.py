@@ -67,7 +67,6 @@ class CpuBackend:
     arrays = CpuArrays()
 
     def kernels(self, op: Op, width: int) -> Family:
-        """Make kernels of an operation."""
         return CpuKernels(self.threads, width, RESULT_POOL.empty).family(op)
 
     def with_threads(self, threads: int) -> CpuBackend:
@@ -75,7 +74,6 @@ class CpuBackend:
         return CpuBackend(threads, self.libraries)
 
     def space(self, op: Op, width: int) -> ConfigSpace:
-        """Configurations of these kernels."""
         return CpuKernels(self.threads, width).space(op)
 
     def configs(self, op: Op, operands: Operands, *, sampled: bool) -> Sequence[Config]:
@@ -106,7 +104,6 @@ class CpuBackend:
         return self.space(op, width).default().replace(**changed)
 
     def launchable(self, op: Op, operands: Operands, configs: Sequence[Config]) -> list[Config]:
-        """Keep all."""
         return list(configs)
 
     def portfolios(self, op: Op, operands: Operands) -> Sequence[Sequence[Config]]:
@@ -134,15 +131,12 @@ class CpuBackend:
         return CsrEstimate(machine_rates(cache, threads=self.threads), self.threads, favoured)
 
     def policy(self) -> CsrPolicy:
-        """Tune online."""
         return CsrPolicy.online()
 
     def timer(self, clock: Clock) -> Timer:
-        """Time by the clock."""
         return by_clock(clock)
 
     def signature(self) -> Mapping[str, Any]:
-        """Name threads, machine and kernels."""
         return {"threads": self.threads, "machine": machine_digest(), "kernels": kernels_digest(SOURCES)}
 
 

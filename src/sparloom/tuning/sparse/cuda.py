@@ -138,11 +138,9 @@ class CudaBackend:
         return _backend(CupyGpu.current(), bits)
 
     def kernels(self, op: Op, width: int) -> DeviceKernels:
-        """Make kernels of an operation."""
         return DeviceKernels(self.gpu, self._platform(op, width).family(op))
 
     def space(self, op: Op, width: int) -> ConfigSpace:
-        """Configurations of these kernels."""
         return self._platform(op, width).space(op)
 
     def configs(self, op: Op, operands: Operands, *, sampled: bool) -> Sequence[Config]:
@@ -181,7 +179,6 @@ class CudaBackend:
         return "hubs" if balance in HUBS else balance
 
     def model(self, cache: PlanCache) -> CudaEstimate:
-        """Make an estimate by rates of this device."""
         return CudaEstimate(cuda_rates(self.gpu, cache, self.signature()))
 
     def policy(self) -> CsrPolicy:
@@ -189,7 +186,6 @@ class CudaBackend:
         return CsrPolicy(least_nonzeros=MIN_SAMPLE_NONZEROS, runs=math.inf, least_seconds=0.0)
 
     def timer(self, clock: Clock) -> Timer:
-        """Time by events of the device, each run with a cold L2."""
         def timed(call: Call, runs: int) -> float:
             repeat = self.gpu.repeat(call)
             return sum(repeat(0.0).wall for _ in range(runs)) / runs
@@ -197,7 +193,6 @@ class CudaBackend:
         return timed
 
     def signature(self) -> Mapping[str, Any]:
-        """Name the device with its software, and the kernels."""
         device = dict(self.gpu.signature())
         return {"threads": self.threads, "device": device, "machine": device_digest(device),
                 "kernels": kernels_digest(CUDA_SOURCES)}
@@ -256,7 +251,6 @@ class CudaArrays:
         return cuda_dense(self.gpu, given, name, rows=rows, axes=axes, bits=self.bits)
 
     def array(self, given: Any, name: str) -> Any:
-        """Use an array of any type and shape in place."""
         return self.gpu.adopt(given, name)
 
     def dtype(self, op: str, operands: Operands) -> str:
@@ -270,17 +264,14 @@ class CudaArrays:
         return found[0]
 
     def to_device(self, array: np.ndarray) -> Any:
-        """Copy an array to the device."""
         return self.gpu.upload(array)
 
     def multiply(self, one: Any, other: Any) -> Any:
-        """Multiply on the device."""
         return one * other
 
     def check_out(
         self, out: Any, shape: tuple[int, ...], operands: Operands, inputs: Sequence[tuple[str, Any]], origin: Origin,
     ) -> Any:
-        """Accept an array for the result."""
         ours = self.gpu.adopt(out, "out", copies=False)
         dtype = next(iter(operands.dense.values())).dtype
         if ours.shape != shape or ours.dtype != dtype:
@@ -293,7 +284,6 @@ class CudaArrays:
         return ours
 
     def copy(self, result: Any, out: Any) -> None:
-        """Copy a result of a library on the device."""
         out[...] = result
 
     def _named(self, dtype: np.dtype) -> str:

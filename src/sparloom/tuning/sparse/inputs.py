@@ -396,19 +396,15 @@ class CpuArrays:
         return "float32"
 
     def take_rows(self, operands: Operands, rows: np.ndarray, op: str) -> Operands:
-        """Keep some rows of A with all their columns."""
         return operands.take_rows(rows, op)
 
     def gather_operands(self, operands: Operands, rows: np.ndarray, op: str) -> Operands:
-        """Keep some rows, and the columns they use."""
         return operands.take_rows(rows, op).used_columns(op)
 
     def gather_rows(self, result: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Take some rows of a result."""
         return result[rows]
 
     def to_device(self, array: np.ndarray) -> np.ndarray:
-        """Return it as it is."""
         return array
 
     def multiply(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
@@ -419,7 +415,6 @@ class CpuArrays:
         self, out: np.ndarray, shape: tuple[int, ...], operands: Operands, inputs: Sequence[tuple[str, Any]],
         origin: Origin,
     ) -> np.ndarray:
-        """Accept an array for the result."""
         if not isinstance(out, np.ndarray) or out.shape != shape:
             given = out.shape if isinstance(out, np.ndarray) else type(out).__name__
             raise ValueError(f"out is {given}: it must be an array of shape {shape}")
@@ -439,6 +434,5 @@ class CpuArrays:
         return out
 
     def copy(self, result: np.ndarray, out: np.ndarray) -> None:
-        """Copy a result of a library."""
         address(out, written=True)
         np.copyto(out, result)

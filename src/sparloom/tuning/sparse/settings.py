@@ -331,7 +331,7 @@ def _paths(name: str) -> _Variable:
 
 
 def _path(text: str) -> Path | None:
-    """Read a path, ~ being a home; None: that of nobody."""
+    """Expand ~ in a path; None if there is no such home."""
     try:
         return Path(text).expanduser()
     except RuntimeError:

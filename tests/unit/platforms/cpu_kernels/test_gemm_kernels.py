@@ -1,4 +1,4 @@
-"""GEMM by hand: every configuration against the oracle, at borders of every kind, on any number of threads."""
+"""Hand-written GEMM: every configuration against the oracle, at borders of every kind, on any number of threads."""
 
 import ctypes
 import functools
@@ -71,7 +71,7 @@ def test_nothing_beyond_the_result_is_written():
         assert (room[[0, 11]] == 7).all()
 
 
-def test_special_values_travel_as_in_ieee_arithmetic():
+def test_special_values_follow_ieee_arithmetic():
     a, b = np.ones((5, 20), np.float32), np.ones((20, 33), np.float32)
     a[2, 3], b[4, 30] = np.inf, np.nan
     for config in CONFIGS[::13]:
@@ -88,7 +88,7 @@ def test_illegal_configurations_are_not_run():
 
 
 @pytest.mark.parametrize(("spoil", "reason"), [
-    (lambda b: b.astype(np.float64), "float64"), (lambda b: b[:, ::2], "is no contiguous array"),
+    (lambda b: b.astype(np.float64), "float64"), (lambda b: b[:, ::2], "is not a contiguous array"),
 ])
 def test_arrays_that_a_kernel_would_misread_are_refused(spoil, reason):
     operands, _ = right(GemmShape(4, 6, 8))

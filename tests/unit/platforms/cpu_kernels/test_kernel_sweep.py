@@ -1,4 +1,4 @@
-"""Kernels by hand as a platform: interleaved sweeps, checks, rivals, refusals."""
+"""Hand-written kernels as a platform: interleaved sweeps, checks, baselines, refusals."""
 
 from dataclasses import dataclass, replace
 
@@ -43,7 +43,7 @@ def test_one_configuration_has_the_repetitions_of_all_rounds(platform):
     assert len(platform.measure(OP, OPERANDS, CONFIGS[0], TIMING).seconds) == 6
 
 
-def test_rivals_are_timed_and_checked_like_configurations(platform):
+def test_baselines_are_timed_and_checked_like_configurations(platform):
     def wrong_rival(operands, result):
         return lambda: result.fill(0)
 
@@ -56,7 +56,7 @@ def test_rivals_are_timed_and_checked_like_configurations(platform):
     assert found[wrong].failure.startswith("wrong result: element (")
 
 
-def test_a_wrong_result_is_a_failure_and_told(platform, monkeypatch, caplog):
+def test_a_wrong_result_is_a_logged_failure(platform, monkeypatch, caplog):
     bind = GemmKernels.bind
 
     def spoiled(family, operands, config, result):
@@ -70,7 +70,7 @@ def test_a_wrong_result_is_a_failure_and_told(platform, monkeypatch, caplog):
     assert f"{CONFIGS[2]} computes something else than the oracle: element (7, 8) is 0.0" in caplog.text
 
 
-def test_every_round_has_operands_of_its_own(platform, monkeypatch):
+def test_every_round_has_its_own_operands(platform, monkeypatch):
     bind, places = GemmKernels.bind, []
     monkeypatch.setattr(GemmKernels, "bind", lambda family, operands, config, result: (
         places.append((operands.dense["A"], result)), bind(family, operands, config, result))[1])

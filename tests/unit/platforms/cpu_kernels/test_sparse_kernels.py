@@ -1,4 +1,4 @@
-"""Sparse kernels by hand: all configurations against the oracle, patterns of every kind, any number of threads."""
+"""Hand-written sparse kernels: all configurations against the oracle, patterns of every kind, any number of threads."""
 
 import functools
 import platform as this
@@ -114,7 +114,7 @@ def test_nothing_beyond_the_result_is_written(op):
 
 
 @ops
-def test_wrong_and_unwritten_results_are_told(op):
+def test_wrong_and_unwritten_results_are_reported(op):
     operands = op.operands(SparseMatrix(varied(), np.ones(varied().nnz)), 16, seed=0)
     family = platform(1, 16).family(op)
     compare, right = family.check(op, operands, seed=0), op.oracle(operands).astype(np.float32)
@@ -131,7 +131,7 @@ def test_wrong_and_unwritten_results_are_told(op):
 
 @pytest.mark.parametrize(("heads", "width"), [(1, 300), (2, 34), (3, 48), (8, 512)])
 @pytest.mark.parametrize("threads", [1, 3])
-def test_heads_attend_alone(heads, width, threads):
+def test_heads_attend_independently(heads, width, threads):
     for pattern in (varied(), hub()):
         check(CsrAttention(heads), pattern, width=width, threads=threads)
 
@@ -156,7 +156,7 @@ def test_large_scores_overflow_nothing(factor):
 
 
 @pytest.mark.parametrize("masked", [slice(0, 300), slice(128, 900), slice(0, 899)])
-def test_scores_of_least_infinity_weigh_nothing(masked):
+def test_scores_of_minus_infinity_have_weight_zero(masked):
     op, pattern = CsrAttention(), hub()
     operands = op.operands(SparseMatrix(pattern, np.ones(pattern.nnz)), 4, seed=0)
     operands.dense["Q"][:] = 1

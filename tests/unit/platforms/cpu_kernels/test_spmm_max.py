@@ -1,4 +1,4 @@
-"""The maximum of products by hand: places beside it, ties, NaN, rows that are cut, whatever threads and order."""
+"""The hand-written maximum of products with its argmax: ties, NaN, rows that are cut, any threads and order."""
 
 import functools
 
@@ -23,36 +23,36 @@ def family(threads):
 
 
 def run(operands, config, threads):
-    """Largest products and their places; the same products must come out where no places are wanted."""
+    """Compute the largest products and their argmax; without an argmax the products must be the same."""
     kernels = family(threads)
-    result, places, alone = kernels.result(operands), kernels.argmax(operands), kernels.result(operands)
-    kernels.bind(operands, config, result, places)()
+    result, argmax, alone = kernels.result(operands), kernels.argmax(operands), kernels.result(operands)
+    kernels.bind(operands, config, result, argmax)()
     kernels.bind(operands, config, alone)()
     np.testing.assert_array_equal(alone, result)
-    return result, places
+    return result, argmax
 
 
 def expected(operands):
     """Row by row in float32: a maximum of rounded products has one right value, of which the first place counts."""
     pattern, dense = operands.matrix.pattern, operands.dense["B"]
     result = np.zeros((pattern.rows, operands.width), np.float32)
-    places = np.full((pattern.rows, operands.width), -1)
+    argmax = np.full((pattern.rows, operands.width), -1)
     with np.errstate(invalid="ignore"):
         for row in np.flatnonzero(pattern.row_lengths()):
             begin, end = pattern.indptr[row : row + 2]
             products = operands.matrix.values[begin:end, None] * dense[pattern.indices[begin:end]]
-            result[row], places[row] = products.max(axis=0), begin + products.argmax(axis=0)
-    return result, places
+            result[row], argmax[row] = products.max(axis=0), begin + products.argmax(axis=0)
+    return result, argmax
 
 
 def check(operands, *, threads=(1, 3), configs=None):
-    result, places = expected(operands)
+    result, argmax = expected(operands)
     for count in threads:
         for config in configs or family(count).space():
             found, at = run(operands, config, count)
             message = f"width {operands.width}, {count} threads, {config}"
             np.testing.assert_array_equal(found, result, message)
-            np.testing.assert_array_equal(at, places, message)
+            np.testing.assert_array_equal(at, argmax, message)
 
 
 def operands_of(pattern, width, *, values=None, dense=None, seed=0):
@@ -104,12 +104,12 @@ def test_maxima_may_be_negative():
     check(operands)
 
 
-def test_rows_without_nonzeros_have_no_place():
+def test_rows_without_nonzeros_have_no_argmax():
     pattern = Pattern.from_coo(np.empty(0, int), np.empty(0, int), (5, 3))
     for config in family(2).space():
-        result, places = run(operands_of(pattern, 9), config, 2)
+        result, argmax = run(operands_of(pattern, 9), config, 2)
         assert (result == 0).all()
-        assert (places == -1).all()
+        assert (argmax == -1).all()
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 7])
@@ -117,19 +117,19 @@ def test_the_first_of_equal_products_is_taken(threads):
     pattern = hubs()
     operands = operands_of(pattern, 20, values=np.ones(pattern.nnz), dense=np.full((pattern.cols, 20), -2.5))
     for config in family(threads).space():
-        result, places = run(operands, config, threads)
+        result, argmax = run(operands, config, threads)
         filled = pattern.row_lengths() > 0
         assert (result[filled] == -2.5).all()
-        assert (places[filled] == pattern.indptr[:-1][filled, None]).all()
+        assert (argmax[filled] == pattern.indptr[:-1][filled, None]).all()
 
 
 def test_zeros_of_both_signs_are_equal():
     pattern = Pattern((2, 2), np.array([0, 2, 4]), np.array([0, 1, 0, 1]))
     operands = operands_of(pattern, 3, values=np.array([-1.0, 1.0, 1.0, -1.0]), dense=np.zeros((2, 3)))
     for config in family(1).space():
-        result, places = run(operands, config, 1)
+        result, argmax = run(operands, config, 1)
         assert np.signbit(result).tolist() == [[True] * 3, [False] * 3]
-        assert places.tolist() == [[0] * 3, [2] * 3]
+        assert argmax.tolist() == [[0] * 3, [2] * 3]
 
 
 @pytest.mark.parametrize("width", [1, 8, 37, 64])
@@ -140,9 +140,9 @@ def test_one_nan_makes_its_element_nan_wherever_it_stands(width, where):
     dense[where, width // 2] = np.nan
     operands = operands_of(pattern, width, dense=dense)
     check(operands)
-    result, places = run(operands, family(3).space().config(balance="nonzeros"), 3)
+    result, argmax = run(operands, family(3).space().config(balance="nonzeros"), 3)
     assert np.argwhere(np.isnan(result[2])).ravel().tolist() == [width // 2]
-    assert pattern.indices[places[2, width // 2]] == where
+    assert pattern.indices[argmax[2, width // 2]] == where
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -154,29 +154,29 @@ def test_any_mixture_of_nan_and_infinities_is_right(seed):
                       dense=rng.choice(special, (pattern.cols, 21), p=weights)))
 
 
-def test_least_infinity_has_a_place():
+def test_minus_infinity_has_an_argmax():
     pattern = Pattern((1, 2), np.array([0, 2]), np.array([0, 1]))
     check(operands_of(pattern, 5, values=np.ones(2), dense=np.full((2, 5), -np.inf)))
 
 
 @pytest.mark.parametrize("width", [5, 40])
-def test_nothing_beyond_the_places_is_written(width):
+def test_nothing_beyond_the_argmax_is_written(width):
     operands, kernels = operands_of(hubs(), width), family(3)
-    _, places = expected(operands)
+    _, argmax = expected(operands)
     for config in kernels.space():
-        room = np.full((places.shape[0] + 2, width), 7, np.int32)
+        room = np.full((argmax.shape[0] + 2, width), 7, np.int32)
         kernels.bind(operands, config, kernels.result(operands), room[1:-1])()
         assert (room[[0, -1]] == 7).all()
-        np.testing.assert_array_equal(room[1:-1], places)
+        np.testing.assert_array_equal(room[1:-1], argmax)
 
 
-def test_places_of_another_type_are_refused():
+def test_an_argmax_of_another_type_is_refused():
     operands, kernels = operands_of(varied(), 4), family(1)
     with pytest.raises(ValueError, match="no contiguous array of int32"):
         kernels.bind(operands, kernels.space().default(), kernels.result(operands), np.empty((40, 4), np.int64))
 
 
-def test_more_nonzeros_than_places_can_count_are_refused(monkeypatch):
+def test_more_nonzeros_than_the_argmax_can_index_are_refused(monkeypatch):
     operands, kernels = operands_of(varied(), 4), family(1)
     default, result = kernels.space().default(), kernels.result(operands)
     monkeypatch.setattr("sparloom.platforms.cpu_kernels.kernels.MAX_ARGMAX", 100)

@@ -1,4 +1,4 @@
-"""What the CUDA kernels of attention compute, thread by thread on the host, against the oracle."""
+"""Results of the CUDA kernels of attention, emulated thread by thread on the host, against the oracle."""
 
 import numpy as np
 import pytest
@@ -183,7 +183,7 @@ def broken_ones(tmp_path_factory) -> Emulator:
 
 
 @pytest.mark.parametrize("right", BROKEN)
-def test_a_broken_kernel_is_told(broken_ones, monkeypatch, right):
+def test_a_broken_kernel_is_reported(broken_ones, monkeypatch, right):
     wrong, factor = BROKEN[right]
     text = AttentionProgram.of(BREAKABLE, VALUE_WIDTH).text
     assert right in text
@@ -200,7 +200,7 @@ def test_blocks_hold_what_hub_rows_need():
         assert program.shared_bytes <= 48 * 1024
 
 
-def test_what_does_not_fit_a_head_is_refused(emulated):
+def test_loads_that_do_not_fit_a_head_are_refused(emulated):
     operands = operands_of(hubs(), 12, 6)
     config = CudaKernelSpace("attention", width=12).config(lanes=8, vector=1)
     with pytest.raises(IllegalSchedule, match="is 32, above the dense width 12"):
@@ -221,7 +221,7 @@ def test_configurations_are_measured_on_the_clock_of_the_device(emulated):
     assert {(taken.kind, taken.failure, len(taken.seconds)) for _, _, taken in found} == {("device", None, 3)}
 
 
-def test_numbers_of_heads_have_spaces_of_their_own():
+def test_every_number_of_heads_has_its_own_space():
     platform = CudaPlatform("cuda_kernels", "h200", 64)
     one, eight = platform.space(CsrAttention(1)), platform.space(CsrAttention(8))
     assert (one.default()["lanes"], eight.default()["lanes"]) == (32, 8)

@@ -1,4 +1,4 @@
-"""The CUDA kernels of SpMM, SDDMM and attention compile for the GPUs they are meant for."""
+"""The CUDA kernels of SpMM, SDDMM and attention compile for their target GPUs."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -55,11 +55,11 @@ def test_elements_of_16_bits_compile(program, element):
 
 
 @pytest.mark.parametrize("element", ["float", "Half"])
-def test_what_looks_for_places_compiles(element):
+def test_the_argmax_kernel_compiles(element):
     compile_or_skip(cuda_text("cuda/spmm_places.cu", {"THREADS": 256, **element_macro(element)}))
 
 
-def test_what_measures_rates_compiles():
+def test_the_rate_kernels_compile():
     compile_or_skip(cuda_text("cuda/rates.cu", {"THREADS": 256, "CHAINS": 8}))
 
 

@@ -1,4 +1,4 @@
-"""What a thread of the CUDA kernels works on: functions of numbers alone, tried exhaustively on the host."""
+"""Index functions of the CUDA kernels, tested exhaustively on the host."""
 
 import re
 import subprocess
@@ -58,14 +58,14 @@ def header() -> str:
 
 
 @pytest.mark.cc
-def test_all_small_cases_and_the_ends_of_numbers_are_right(tmp_path):
+def test_all_small_cases_and_the_largest_numbers_are_right(tmp_path):
     done = tried(header(), tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @pytest.mark.cc
 @pytest.mark.parametrize("right", BROKEN)
-def test_a_wrong_function_is_told(tmp_path, right):
+def test_a_wrong_function_is_reported(tmp_path, right):
     wrong, said = BROKEN[right]
     assert header().count(right) == 1
     done = tried(header().replace(right, wrong), tmp_path)
@@ -82,7 +82,7 @@ def test_kernels_leave_the_arithmetic_to_the_header():
     assert [name for name, text in texts.items() if computed.search(text)] == []
 
 
-def test_matrices_so_wide_that_columns_have_no_number_are_refused():
+def test_matrices_with_more_columns_than_int32_are_refused():
     assert columns_argument(MAX_COLUMNS) == np.int32(2**31 - 1024)
     with pytest.raises(Unsupported, match=f"{MAX_COLUMNS + 1} columns, above {MAX_COLUMNS}"):
         columns_argument(MAX_COLUMNS + 1)

@@ -1,4 +1,4 @@
-"""What the CUDA kernels compute, thread by thread on the host, against the oracle."""
+"""Results of the CUDA kernels, emulated thread by thread on the host, against the oracle."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.cc
 
 CASES = [*((space, op) for space in ("cuda", "cuda_kernels") for op in (SpMM(), SDDMM())),
          ("cuda_kernels", SpmmMean()), ("cuda_kernels", SpmmMax())]
-PLACES = cuda_text("cuda/spmm_places.cu", {"THREADS": ARGMAX_THREADS})
+ARGMAX = cuda_text("cuda/spmm_places.cu", {"THREADS": ARGMAX_THREADS})
 cases = pytest.mark.parametrize(("space", "op"), CASES, ids=lambda value: getattr(value, "name", value))
 WIDEST = 256  # at which no configuration is refused
 
@@ -40,7 +40,7 @@ def text_of(op: Op, config: Config) -> str:
 
 
 def emulator(choose, folder) -> Emulator:
-    return Emulator(sorted({PLACES, *(text_of(op, config) for space, op in CASES for config in choose(space, op))}),
+    return Emulator(sorted({ARGMAX, *(text_of(op, config) for space, op in CASES for config in choose(space, op))}),
                     folder)
 
 
@@ -128,19 +128,19 @@ def test_nothing_beyond_the_result_is_written(emulated, space, op):
 def largest(device: Emulator, operands: Operands, config: Config) -> tuple[np.ndarray, np.ndarray]:
     """The maxima of products, and where they are."""
     family = CudaPlatform("cuda_kernels", "h200", operands.width).family(SpmmMax())
-    result, places = family.result(device, operands), family.argmax(device, operands)
-    family.bind(device, DeviceOperands.on(device, operands), config, result, places)()
-    return result, places
+    result, argmax = family.result(device, operands), family.argmax(device, operands)
+    family.bind(device, DeviceOperands.on(device, operands), config, result, argmax)()
+    return result, argmax
 
 
-def places_of(operands: Operands) -> np.ndarray:
+def argmax_of(operands: Operands) -> np.ndarray:
     """The first of the largest products of each row, NaN being larger than all numbers; -1 without any."""
     pattern, values, dense = operands.matrix.pattern, operands.matrix.values, operands.dense["B"]
-    places = np.full((pattern.rows, operands.width), -1)
+    argmax = np.full((pattern.rows, operands.width), -1)
     for row in np.flatnonzero(pattern.row_lengths()):
         begin, end = pattern.indptr[row : row + 2]
-        places[row] = begin + (values[begin:end, None] * dense[pattern.indices[begin:end]]).argmax(axis=0)
-    return places
+        argmax[row] = begin + (values[begin:end, None] * dense[pattern.indices[begin:end]]).argmax(axis=0)
+    return argmax
 
 
 def test_largest_products_may_be_negative(emulated):
@@ -167,23 +167,23 @@ def test_nan_and_infinities_are_products_like_others(emulated):
         np.testing.assert_array_equal(largest(emulated, operands, config)[0], expected)
 
 
-def test_places_are_those_of_the_first_of_the_largest(emulated):
+def test_the_argmax_is_the_first_of_the_largest(emulated):
     operands, rng = operands_of(SpmmMax(), hubs(), 70), np.random.default_rng(2)
     values = rng.integers(-1, 2, hubs().nnz).astype(np.float32)
     dense = rng.integers(-2, 3, (40, 70)).astype(np.float32)
     dense[5, 10:20], dense[6, 15:25], dense[:, 30] = np.nan, np.nan, -np.inf
     tied = Operands(operands.matrix.with_values(np.where(values == 0, np.float32(2), values)), {"B": dense})
-    expected = places_of(tied)
+    expected = argmax_of(tied)
     for config in few("cuda_kernels", SpmmMax()):
         if CudaPlatform("cuda_kernels", "h200", 70).space(SpmmMax()).refuse(config) is None:
-            found, places = largest(emulated, tied, config)
-            np.testing.assert_array_equal(places, expected)
-            taken = np.where(places < 0, 0, tied.matrix.values[places] * np.take_along_axis(
-                dense, hubs().indices[places], axis=0))
+            found, argmax = largest(emulated, tied, config)
+            np.testing.assert_array_equal(argmax, expected)
+            taken = np.where(argmax < 0, 0, tied.matrix.values[argmax] * np.take_along_axis(
+                dense, hubs().indices[argmax], axis=0))
             np.testing.assert_array_equal(found, taken)
 
 
-def test_more_nonzeros_than_places_can_count_are_refused(emulated, monkeypatch):
+def test_more_nonzeros_than_the_argmax_can_index_are_refused(emulated, monkeypatch):
     monkeypatch.setattr("sparloom.platforms.cuda.sparse_kernels.MAX_ARGMAX", 10)
     operands = operands_of(SpmmMax(), hubs(), WIDEST)
     with pytest.raises(ValueError, match=r"A has \d+ nonzeros, above the 10 that the argmax can index"):
@@ -194,7 +194,7 @@ def test_more_nonzeros_than_places_can_count_are_refused(emulated, monkeypatch):
     ("__syncthreads();", ";", "oracle"),
     ("for (; n < nonzeros.end; ++n)", "for (; n < nonzeros.end - 1; ++n)", "oracle"),
 ])
-def test_a_broken_kernel_is_told(tmp_path, monkeypatch, broken, changed, fault):
+def test_a_broken_kernel_is_reported(tmp_path, monkeypatch, broken, changed, fault):
     space = CudaPlatform("cuda_kernels", "h200", 64).space(SpMM())
     config = space.config(balance="q90", lanes=8)
     text = SpmmProgram.of(config).text
@@ -205,7 +205,7 @@ def test_a_broken_kernel_is_told(tmp_path, monkeypatch, broken, changed, fault):
               operands_of(SpMM(), hubs(), 64), [config])
 
 
-def test_a_shuffle_that_not_all_lanes_reach_is_told(tmp_path, monkeypatch):
+def test_a_shuffle_that_not_all_lanes_reach_is_reported(tmp_path, monkeypatch):
     space = CudaPlatform("cuda", "h200", 64).space(SDDMM())
     text = SddmmProgram.of(space.default()).text.replace("const Sum sum = Dot::Lanes::total(sums[0]);", """
         if (Dot::Lanes::lane() == 3) return;

@@ -121,17 +121,17 @@ def test_wrong_results_are_failures(emulated, monkeypatch):
 
 
 @pytest.mark.cc
-def test_what_a_device_cannot_start_is_a_failure_and_rivals_still_run(emulated, monkeypatch):
+def test_a_configuration_that_cannot_start_fails_and_baselines_still_run(emulated, monkeypatch):
     monkeypatch.setattr(emulated.gpu, "device", replace(H200, registers_per_block=32 * 127))
     operands, vendor = SpMM().operands(matrix(), 16, seed=0), Config("vendor", (("vendor", "dense"),))
     dense = np.zeros(operands.matrix.pattern.shape, np.float32)
     dense[operands.matrix.pattern.row_ids(), operands.matrix.pattern.indices] = operands.matrix.values
 
-    def rival(placed, result):
+    def baseline(placed, result):
         return lambda: np.matmul(dense, placed.dense["B"], out=result)
 
     rows = emulated.measure_many(SpMM(), operands, [emulated.baseline(SpMM(), None)], replace(TIMING, rounds=1),
-                                 {vendor: rival})
+                                 {vendor: baseline})
     found = {config.space: taken for config, _, taken in rows}
     assert found["cuda_kernels"].failure == "a launch needs 4096 registers per block, above the 4064 of h200"
     assert len(found["vendor"].seconds) == 3
@@ -153,7 +153,7 @@ def test_refusals_name_the_operation_the_configuration_or_the_type(emulated):
         emulated.run(SpMM(), double, config)
 
 
-def test_no_gpu_is_said():
+def test_a_missing_gpu_is_named():
     if has_gpu():
         pytest.skip("there is a GPU")
     platform = CudaPlatform("cuda", "here", 32)
@@ -161,7 +161,7 @@ def test_no_gpu_is_said():
         platform.run(SpMM(), SpMM().operands(matrix(), 32, seed=0), platform.baseline(SpMM(), None))
 
 
-def test_platforms_travel_as_settings():
+def test_platforms_pickle_as_settings():
     platform = pickle.loads(pickle.dumps(CudaPlatform("cuda", "a100", 64)))
     assert (platform.name, platform.kind, platform.preset, platform.width) == ("cuda", "device", "a100", 64)
     with pytest.raises(ValueError, match="space 'rocm': there are cuda, cuda_kernels, triton"):

@@ -1,4 +1,4 @@
-"""Elements of 16 bits: conversions, and what the CUDA kernels compute with them, on the host."""
+"""16-bit elements: conversions, and results of the CUDA kernels with them, on the host."""
 
 from dataclasses import dataclass
 
@@ -127,7 +127,7 @@ def test_conversions_are_exact_or_the_nearest(emulated, element):
 
 
 @formats
-def test_numbers_that_are_none_or_too_large(emulated, element):
+def test_numbers_that_are_nan_or_too_large(emulated, element):
     numbers = np.array([np.nan, -np.nan, np.inf, -np.inf, 3.4e38, -3.4e38], np.float32)
     numbers[:2].view(np.uint32)[:] |= 1  # no digit of it is left when the lower half is cut off
     wide, narrow = np.empty(6, np.float32), np.empty(6, np.uint16)

@@ -1,4 +1,4 @@
-"""Triton's GEMM: results by its interpreter, machine code made ahead of time, all of it on a GPU where there is one."""
+"""Triton's GEMM: results by its interpreter, ahead-of-time compilation, and all of it on a GPU if there is one."""
 
 import importlib.util
 import pickle
@@ -96,7 +96,7 @@ def test_programs_are_tiles_times_parts(interpreted):
 
 
 @triton
-def test_shared_memory_that_only_compiling_tells_is_a_failure(interpreted, monkeypatch):
+def test_shared_memory_that_is_known_after_compiling_is_a_failure(interpreted, monkeypatch):
     monkeypatch.setattr("sparloom.platforms.cuda.triton_gemm.compile_gemm",
                         lambda tiling, _: CompiledGemm(pickle.dumps(tiling), 232_449, scratch=2))
     operands, config = OP.operands(GemmShape(20, 20, 20), seed=0), interpreted.baseline(OP, None)
@@ -107,7 +107,7 @@ def test_shared_memory_that_only_compiling_tells_is_a_failure(interpreted, monke
 @triton
 @pytest.mark.parametrize("architecture", [80, 90])
 @pytest.mark.parametrize("changes", [{}, {"split": 4, "aligned_n": True, "aligned_k": True}, {"precision": "tf32x3"}])
-def test_machine_code_is_made_without_a_device(tmp_path, monkeypatch, architecture, changes):
+def test_machine_code_needs_no_device(tmp_path, monkeypatch, architecture, changes):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     made = compile_gemm.__wrapped__(replace(SMALL, **changes), architecture)
     assert made.binary.startswith(b"\x7fELF")
@@ -116,7 +116,7 @@ def test_machine_code_is_made_without_a_device(tmp_path, monkeypatch, architectu
 
 
 @triton
-def test_what_triton_refuses_is_unsupported(tmp_path, monkeypatch):
+def test_a_tiling_that_triton_refuses_is_unsupported(tmp_path, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     with pytest.raises(Unsupported, match="Triton refuses Tiling"):
         compile_gemm(replace(SMALL, block_m=17), 90)
@@ -130,7 +130,7 @@ def test_float16_is_refused():
         platform.run(OP, short, platform.space(OP).default())
 
 
-def test_missing_triton_is_said(monkeypatch):
+def test_missing_triton_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "triton", None)
     with pytest.raises(Unsupported, match=r"no Triton .*pip install"):
         gemm_kernel()
@@ -149,12 +149,12 @@ def test_configurations_are_right_on_a_gpu(shape):
 @pytest.mark.gpu
 @triton
 @on_a_gpu
-def test_cublas_is_timed_between_them():
+def test_cublas_is_timed_among_them():
     from sparloom.baselines import vendor_gemms
 
     platform, operands = CudaPlatform("triton", "here", 256), OP.operands(GemmShape(256, 256, 256), seed=0)
-    rivals = vendor_gemms(platform)
+    baselines = vendor_gemms(platform)
     found = {config: taken for config, _, taken in platform.measure_many(
-        OP, operands, [platform.baseline(OP, None)], TIMING, rivals)}
+        OP, operands, [platform.baseline(OP, None)], TIMING, baselines)}
     assert len(found) == 2
     assert all(taken.failure is None and taken.kind == "device" for taken in found.values())

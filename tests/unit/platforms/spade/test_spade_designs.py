@@ -1,4 +1,4 @@
-"""Machines of a grid, and the proxy of what they cost."""
+"""Machines of a grid, and the proxy for their cost."""
 
 from dataclasses import replace
 

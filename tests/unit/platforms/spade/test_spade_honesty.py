@@ -127,7 +127,7 @@ def test_no_parameter_belongs_to_one_operation():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("quantum", [4, 16, 64])
-def test_the_sign_of_a_barrier_does_not_hang_on_the_interleaving(quantum):
+def test_the_sign_of_a_barrier_does_not_depend_on_the_interleaving(quantum):
     machine = machine_of("spade", llc_kib=384, quantum=quantum)
     pattern, free = social(60_000, 60, inside=0.1, group=200, seed=0), config_of(256, 16384, 32)
     assert time_of(pattern, free.replace(barrier=1), machine) < 0.95 * time_of(pattern, free, machine)

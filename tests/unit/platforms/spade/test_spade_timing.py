@@ -1,4 +1,4 @@
-"""Seconds from counts, against the formulas written once more in plain Python."""
+"""Seconds from counts, against the same formulas in plain Python."""
 
 from dataclasses import replace
 

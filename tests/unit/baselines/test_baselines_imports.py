@@ -1,0 +1,16 @@
+"""The package of baselines costs no import of a library before a name is used."""
+
+import subprocess
+import sys
+
+import sparloom.baselines
+
+
+def test_importing_the_package_imports_no_library():
+    code = ("import sys, sparloom.baselines; "
+            "assert not {'torch', 'numba', 'scipy', 'cupy'} & set(sys.modules), sorted(sys.modules)")
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_every_name_is_there():
+    assert [name for name in sparloom.baselines.__all__ if getattr(sparloom.baselines, name, None) is None] == []
