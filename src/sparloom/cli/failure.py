@@ -59,7 +59,7 @@ def guard(main: Callable[[], object], keys: Callable[[], Iterable[str]]) -> int:
     except Reported:
         return 1
     except KeyboardInterrupt:
-        log.errors.print("interrupted: finished parts are kept, the same command goes on from there", markup=False)
+        log.errors.print("interrupted: finished parts are kept; run the same command again to continue", markup=False)
         return 130
     except Exception as error:
         users = isinstance(error, UsageError | OSError | UnicodeEncodeError) or _is_hydra(error)

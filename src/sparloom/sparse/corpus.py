@@ -49,6 +49,11 @@ class MatrixEntry:
         """Fraction of the positions that are stored."""
         return self.nnz / max(1, self.rows * self.cols)
 
+    @classmethod
+    def of(cls, name: str, family: str, pattern: Pattern, kind: str) -> "MatrixEntry":
+        """Describe a matrix of which only the pattern is known."""
+        return cls(name, family, pattern.rows, pattern.cols, pattern.nnz, False, kind, row_bin(pattern.rows))
+
 
 class Corpus(Protocol):
     """Named matrices with a split by family; conf/corpus has one file per kind of corpus."""
@@ -137,8 +142,8 @@ class FolderCorpus:
                     raise ValueError(f"{path} and {paths[name]} are both named {name}: rename one of them")
                 paths[name] = path
             self._found = {
-                name: (_entry(name, read_matrix(paths[name]).pattern, _family(name, paths[name], folder)), paths[name])
-                for name in track(sorted(paths), "matrix files")
+                name: (MatrixEntry.of(name, _family(name, path, folder), read_matrix(path).pattern, "unknown"), path)
+                for name, path in track(sorted(paths.items()), "matrix files")
             }
         return self._found
 
@@ -157,11 +162,6 @@ def _family(name: str, path: Path, folder: Path) -> str:
     return matrix_stem(path) if path.parent == folder else name.rpartition("/")[0]
 
 
-def _entry(name: str, pattern: Pattern, family: str) -> MatrixEntry:
-    return MatrixEntry(
-        name, family, pattern.rows, pattern.cols, pattern.nnz, False, "unknown", row_bin(pattern.rows))
-
-
 def stratified_choice(entries: Iterable[MatrixEntry], count: int, *, seed: int) -> tuple[str, ...]:
     """Choose `count` names, spread evenly over the row bins as far as their sizes allow, and over density in each bin.
 
@@ -175,7 +175,7 @@ def stratified_choice(entries: Iterable[MatrixEntry], count: int, *, seed: int) 
     """
     ordered = sorted(entries, key=lambda entry: (entry.density, entry.name))
     if not 0 <= count <= len(ordered):
-        raise ValueError(f"{count} matrices asked for, the corpus has {len(ordered)}: ask for at most that many")
+        raise ValueError(f"{count} matrices requested, the corpus has {len(ordered)}: request at most that many")
     rng = np.random.default_rng(seed)
     bins = [[entry for entry in ordered if entry.row_bin == name] for name in ROW_BINS]
     chosen: list[str] = []

@@ -162,7 +162,7 @@ def _append(
             begin, total = _content_range(answer.headers)
             if begin != start:
                 partial.unlink(missing_ok=True)
-                raise OSError(f"asked for bytes from {start}, got them from {begin}")
+                raise OSError(f"requested bytes from {start}, received them from {begin}")
         else:  # the server ignores ranges and sends everything
             start, total = 0, _content_length(answer.headers)
         reached = start

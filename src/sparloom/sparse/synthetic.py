@@ -69,8 +69,7 @@ class SyntheticCorpus:
             known, names = _catalogue(), self._names()
             fresh = [name for name in names if name not in known]
             made = {name: _facts(_make(name)) for name in track(fresh, "synthetic matrices")} if fresh else {}
-            facts = {name: known.get(name) or made[name] for name in names}
-            self._entries = tuple(_entry(name, name.partition("/")[0], facts[name][:3]) for name in names)
+            self._entries = tuple(_entry(name, known.get(name) or made[name]) for name in names)
         return self._entries
 
     def load(self, name: str) -> SparseMatrix:
@@ -122,20 +121,16 @@ def _rng_of(name: str) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(seed))
 
 
-def _entry(name: str, family: str, size: tuple[int, int, int]) -> MatrixEntry:
-    """Describe a matrix of a size in rows, columns and nonzeros."""
-    return MatrixEntry(name, family, *size, False, "synthetic", row_bin(size[0]))
-
-
-def _size(pattern: Pattern) -> tuple[int, int, int]:
-    return pattern.rows, pattern.cols, pattern.nnz
+def _entry(name: str, facts: tuple[int, int, int, str]) -> MatrixEntry:
+    return MatrixEntry(name, name.partition("/")[0], *facts[:3], False, "synthetic", row_bin(facts[0]))
 
 
 def _facts(matrix: SparseMatrix) -> tuple[int, int, int, str]:
     """Return rows, columns, nonzeros, and a checksum of pattern and values."""
-    content = hashlib.sha256(matrix.pattern.digest().encode())
+    pattern = matrix.pattern
+    content = hashlib.sha256(pattern.digest().encode())
     content.update(matrix.values.astype("<f4", copy=False).tobytes())
-    return *_size(matrix.pattern), content.hexdigest()
+    return pattern.rows, pattern.cols, pattern.nnz, content.hexdigest()
 
 
 @cache
@@ -174,7 +169,7 @@ class AnchorCorpus:
         """List the matrices; the first call makes them all, which takes seconds."""
         if self._entries is None:
             names = (*ANCHORS, *(REORDERED_ANCHORS if self.reordered else ()))
-            self._entries = tuple(_entry(name, name.partition("_")[0], _size(self._make(name).pattern))
+            self._entries = tuple(MatrixEntry.of(name, name.partition("_")[0], self._make(name).pattern, "synthetic")
                                   for name in names)
         return self._entries
 
@@ -278,7 +273,8 @@ class AutosageCorpus:
 
     def entries(self) -> tuple[MatrixEntry, ...]:
         """List the graphs; the first call makes them all, which takes minutes at full scale, and keeps them."""
-        return tuple(_entry(name, name, _size(self._matrix(name).pattern)) for name in self.graphs or AUTOSAGE_GRAPHS)
+        return tuple(MatrixEntry.of(name, name, self._matrix(name).pattern, "synthetic")
+                     for name in self.graphs or AUTOSAGE_GRAPHS)
 
     def load(self, name: str) -> SparseMatrix:
         """Return one graph, its values drawn from [-1, 1).

@@ -121,7 +121,7 @@ def test_interrupted_training_says_so(tmp_path):
     finally:
         process.kill()
     assert process.returncode == 130
-    assert errors.splitlines()[-1] == "interrupted: finished parts are kept, the same command goes on from there"
+    assert errors.splitlines()[-1] == "interrupted: finished parts are kept; run the same command again to continue"
     ended = read_runs(tmp_path / "outputs")
     assert list(ended["status"]) == ["finished", "failed"]
     assert list(ended["reason"])[1] == "interrupted"

@@ -44,7 +44,7 @@ def test_impossible_machine_is_refused(task, tmp_path):
 
 
 def test_too_few_matrices_are_refused(task, tmp_path):
-    with pytest.raises(ValueError, match="9 matrices asked for, the corpus has"):
+    with pytest.raises(ValueError, match="9 matrices requested, the corpus has"):
         replace(task, matrices=9).run(tmp_path)
 
 

@@ -52,7 +52,7 @@ def test_choice_depends_on_the_seed_and_not_on_the_order():
 
 @pytest.mark.parametrize("count", [-1, 46])
 def test_choosing_more_than_all_is_refused(count):
-    with pytest.raises(ValueError, match=f"{count} matrices asked for, the corpus has 45: ask for at most that many"):
+    with pytest.raises(ValueError, match=f"{count} matrices requested, the corpus has 45: request at most that many"):
         stratified_choice(ENTRIES, count, seed=0)
 
 

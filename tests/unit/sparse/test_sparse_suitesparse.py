@@ -295,7 +295,7 @@ def test_a_choice_lists_only_its_matrices(folder):
 
 
 @pytest.mark.parametrize(("given", "message"), [
-    ({"count": 5, "role": None}, "5 matrices asked for, the corpus has 4: ask for at most that many"),
+    ({"count": 5, "role": None}, "5 matrices requested, the corpus has 4: request at most that many"),
     ({"count": None, "role": "trian"}, "role 'trian' is not one of train, validation, test: corpus.role=null for all"),
 ])
 def test_impossible_choices_are_refused(folder, given, message):
