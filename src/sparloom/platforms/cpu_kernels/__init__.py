@@ -6,17 +6,12 @@ and the platform that measures them.
 
 from sparloom.ondemand import on_demand
 
-__all__ = [
-    "CpuKernels", "GemmKernels", "SparseCall", "SpmmKernels", "SpmmMaxKernels", "Traversal",
-]
-
-_MODULES = {
-    "CpuKernels": "sparloom.platforms.cpu_kernels.kernels",
-    "GemmKernels": "sparloom.platforms.cpu_kernels.kernels",
-    "SparseCall": "sparloom.platforms.cpu_kernels.kernels",
-    "SpmmKernels": "sparloom.platforms.cpu_kernels.kernels",
-    "SpmmMaxKernels": "sparloom.platforms.cpu_kernels.kernels",
-    "Traversal": "sparloom.platforms.cpu_kernels.rows",
+_MODULES = {  # module -> its public names
+    "kernels": ("CpuKernels", "GemmKernels", "SparseCall", "SpmmKernels", "SpmmMaxKernels"),
+    "rows": ("Traversal",),
 }
 
-__getattr__, __dir__ = on_demand(__name__, _MODULES)
+__all__ = sorted(name for names in _MODULES.values() for name in names)
+
+__getattr__, __dir__ = on_demand(
+    __name__, {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names})

@@ -6,24 +6,14 @@ checked and bound; platform: measures them.
 
 from sparloom.ondemand import on_demand
 
-__all__ = [
-    "FILL_LIMIT", "LEVELS", "PADDING", "CpuPlatform", "Kernels", "Layout", "Packer", "Program", "arguments",
-    "fresh_result", "lower", "unpack_result",
-]
-
-_MODULES = {
-    "CpuPlatform": "sparloom.platforms.cpu_schedules.platform",
-    "FILL_LIMIT": "sparloom.platforms.cpu_schedules.storage",
-    "Kernels": "sparloom.platforms.cpu_schedules.kernels",
-    "LEVELS": "sparloom.platforms.cpu_schedules.storage",
-    "Layout": "sparloom.platforms.cpu_schedules.storage",
-    "PADDING": "sparloom.platforms.cpu_schedules.storage",
-    "Packer": "sparloom.platforms.cpu_schedules.storage",
-    "Program": "sparloom.platforms.cpu_schedules.lowering",
-    "arguments": "sparloom.platforms.cpu_schedules.kernels",
-    "fresh_result": "sparloom.platforms.cpu_schedules.kernels",
-    "lower": "sparloom.platforms.cpu_schedules.lowering",
-    "unpack_result": "sparloom.platforms.cpu_schedules.kernels",
+_MODULES = {  # module -> its public names
+    "kernels": ("Kernels", "arguments", "fresh_result", "unpack_result"),
+    "lowering": ("Program", "lower"),
+    "platform": ("CpuPlatform",),
+    "storage": ("FILL_LIMIT", "LEVELS", "PADDING", "Layout", "Packer"),
 }
 
-__getattr__, __dir__ = on_demand(__name__, _MODULES)
+__all__ = sorted(name for names in _MODULES.values() for name in names)
+
+__getattr__, __dir__ = on_demand(
+    __name__, {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names})

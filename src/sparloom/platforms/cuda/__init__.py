@@ -7,38 +7,17 @@ programs.
 
 from sparloom.ondemand import on_demand
 
-__all__ = [
-    "ARGMAX_THREADS", "BITS", "COMBINE", "ELEMENTS", "MAX_COLUMNS", "AttentionProgram", "CompiledGemm",
-    "CudaDevice", "CudaPlatform", "DeviceMatrix", "DeviceOperands", "DevicePattern", "HubThresholds", "LaunchShape",
-    "PatternCache", "SddmmProgram", "SpmmKernels", "SpmmProgram", "Tiling", "as_float32", "columns_argument",
-    "compile_gemm", "element_macro", "gemm_kernel",
-]
-
-_MODULES = {
-    "ARGMAX_THREADS": "sparloom.platforms.cuda.sparse_kernels",
-    "AttentionProgram": "sparloom.platforms.cuda.sparse_kernels",
-    "BITS": "sparloom.platforms.cuda.operands",
-    "COMBINE": "sparloom.platforms.cuda.sparse_kernels",
-    "CompiledGemm": "sparloom.platforms.cuda.triton_gemm",
-    "CudaDevice": "sparloom.platforms.cuda.device",
-    "CudaPlatform": "sparloom.platforms.cuda.platform",
-    "DeviceMatrix": "sparloom.platforms.cuda.operands",
-    "DeviceOperands": "sparloom.platforms.cuda.operands",
-    "DevicePattern": "sparloom.platforms.cuda.operands",
-    "ELEMENTS": "sparloom.platforms.cuda.operands",
-    "HubThresholds": "sparloom.platforms.cuda.operands",
-    "LaunchShape": "sparloom.platforms.cuda.device",
-    "MAX_COLUMNS": "sparloom.platforms.cuda.operands",
-    "PatternCache": "sparloom.platforms.cuda.operands",
-    "SddmmProgram": "sparloom.platforms.cuda.sparse_kernels",
-    "SpmmKernels": "sparloom.platforms.cuda.sparse_kernels",
-    "SpmmProgram": "sparloom.platforms.cuda.sparse_kernels",
-    "Tiling": "sparloom.platforms.cuda.triton_gemm",
-    "as_float32": "sparloom.platforms.cuda.operands",
-    "columns_argument": "sparloom.platforms.cuda.operands",
-    "compile_gemm": "sparloom.platforms.cuda.triton_gemm",
-    "element_macro": "sparloom.platforms.cuda.operands",
-    "gemm_kernel": "sparloom.platforms.cuda.triton_gemm",
+_MODULES = {  # module -> its public names
+    "device": ("CudaDevice", "LaunchShape"),
+    "operands": (
+        "BITS", "ELEMENTS", "MAX_COLUMNS", "DeviceMatrix", "DeviceOperands", "DevicePattern", "HubThresholds",
+        "PatternCache", "as_float32", "columns_argument", "element_macro"),
+    "platform": ("CudaPlatform",),
+    "sparse_kernels": ("ARGMAX_THREADS", "COMBINE", "AttentionProgram", "SddmmProgram", "SpmmKernels", "SpmmProgram"),
+    "triton_gemm": ("CompiledGemm", "Tiling", "compile_gemm", "gemm_kernel"),
 }
 
-__getattr__, __dir__ = on_demand(__name__, _MODULES)
+__all__ = sorted(name for names in _MODULES.values() for name in names)
+
+__getattr__, __dir__ = on_demand(
+    __name__, {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names})
