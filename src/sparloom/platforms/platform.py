@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -15,7 +15,7 @@ from sparloom.platforms.timing import Call, Check
 from sparloom.space import Config, ConfigSpace, CpuSpace
 from sparloom.sparse import Pattern
 
-__all__ = ["BaselineBinder", "Family", "Inputs", "KernelPlatform", "NullPlatform", "Platform"]
+__all__ = ["BaselineBinder", "Family", "Inputs", "KernelPlatform", "NullPlatform", "Platform", "unknown_operation"]
 
 FLOPS_PER_SECOND = 1e10
 BEST_ROWS = 256  # rows of the tile that the formula favours
@@ -104,8 +104,6 @@ class Family(Protocol):
 class KernelPlatform(ABC):
     """A platform of hand-written kernels, one family per operation."""
 
-    name: str
-
     @abstractmethod
     def family(self, op: Op) -> Any:
         """Return the kernels of `op`.
@@ -145,9 +143,10 @@ class KernelPlatform(ABC):
                 checked and timed like configurations.
         """
 
-    def _check_known(self, op: Op, known: Sequence[str]) -> None:
-        if op.name not in known:
-            raise Unsupported(f"operation {op.name} on platform {self.name}: there are kernels for {', '.join(known)}")
+
+def unknown_operation(op: Op, platform: str, known: Iterable[str]) -> Unsupported:
+    """Make the error of a platform that has no kernels for an operation."""
+    return Unsupported(f"operation {op.name} on platform {platform}: there are kernels for {', '.join(known)}")
 
 
 class NullPlatform:

@@ -13,7 +13,7 @@ from sparloom.measure import Measurement, TimingProtocol, checked_threads
 from sparloom.ops import GEMM, DenseOperands, Op, Operands
 from sparloom.platforms.clock import Stopwatch, keep_threads_awake
 from sparloom.platforms.cpu_kernels.rows import BoundRows, Rows, SparseRows
-from sparloom.platforms.platform import BaselineBinder, Family, Inputs, KernelPlatform
+from sparloom.platforms.platform import BaselineBinder, Family, Inputs, KernelPlatform, unknown_operation
 from sparloom.platforms.timing import Call, Check, SpotCheck, measure_rounds, reallocated, repeat_of
 from sparloom.space import (
     AttentionSpace,
@@ -105,7 +105,8 @@ class CpuKernels(KernelPlatform):
 
     def family(self, op: Op) -> Family:
         """Return the kernels of `op`."""
-        self._check_known(op, tuple(self._families))
+        if op.name not in self._families:
+            raise unknown_operation(op, self.name, self._families)
         return self._families[op.name]
 
     @cached_property

@@ -18,7 +18,7 @@ from sparloom.platforms.cuda.device import CudaDevice, CupyGpu, Gpu
 from sparloom.platforms.cuda.launch import BaselineBinder, Family
 from sparloom.platforms.cuda.sparse_kernels import AttentionKernels, SddmmKernels, SpmmKernels
 from sparloom.platforms.cuda.triton_gemm import TritonGemm
-from sparloom.platforms.platform import Inputs, KernelPlatform
+from sparloom.platforms.platform import Inputs, KernelPlatform, unknown_operation
 from sparloom.platforms.timing import Call, measure_rounds
 from sparloom.space import Config, CudaKernelSpace, CudaSpace
 
@@ -127,7 +127,8 @@ class CudaPlatform(KernelPlatform):
 
     def family(self, op: Op) -> Family:
         """Return the kernels of `op`."""
-        self._check_known(op, SPACES[self.name])
+        if op.name not in SPACES[self.name]:
+            raise unknown_operation(op, self.name, SPACES[self.name])
         key = op.name, self.width // op.heads if isinstance(op, CsrAttention) else self.width
         if key not in self._families:
             self._families[key] = self._family(*key)

@@ -1,6 +1,6 @@
-"""Parameters of a SPADE machine (ISCA'23 table 1, HotTiles, COGNATE §4.1); their values are in conf/platform/.
+"""Parameters of a SPADE machine (ISCA'23 table 1, HotTiles, COGNATE §4.1), and designs around it with their prices.
 
-Machines of a design space, and what each would cost.
+Values of the parameters are in conf/platform/.
 """
 
 from collections.abc import Mapping, Sequence

@@ -74,7 +74,7 @@ class CpuBackend:
         return CpuBackend(threads, self.libraries)
 
     def space(self, op: Op, width: int) -> ConfigSpace:
-        return CpuKernels(self.threads, width).space(op)
+        return CpuKernels(self.threads, width).family(op).space()
 
     def configs(self, op: Op, operands: Operands, *, sampled: bool) -> Sequence[Config]:
         """List configurations; for a sample, which fits in caches, those that treat memory as the default does."""
@@ -147,7 +147,7 @@ def _parsed(keys: tuple[str, ...]) -> list[Config]:
 
 @lru_cache(64)
 def _configs(op: Op, width: int) -> list[Config]:
-    return list(CpuKernels(1, width).space(op))
+    return list(CpuKernels(1, width).family(op).space())
 
 
 @dataclass(frozen=True)
