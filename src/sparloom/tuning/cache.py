@@ -51,7 +51,6 @@ Read = TypeVar("Read")
 
 VERSION = 2  # of the content of an entry
 ENTRIES, MEGABYTES = "SPARLOOM_PLANS_ENTRIES", "SPARLOOM_PLANS_MB"
-DEFAULT_ENTRIES, DEFAULT_MEGABYTES = 10_240, 128
 MAX_BLOBS = 64  # entries of bytes, such as orders of rows: each has 4 bytes for every row of a matrix
 MAX_REMEMBERED = 256  # entries in the memory of one process
 MAX_REMEMBERED_SECONDS = 600.0
@@ -110,11 +109,11 @@ class PlanCache:
             key: JSON values.
             parse: reads the object; raises ValueError, KeyError, TypeError or SchemaError if it is damaged.
         """
-        return self._read(0, kind, key, lambda entry: parse(entry["value"]))
+        return self._read(0, kind, key, parse)
 
     def get_bytes(self, kind: str, key: Mapping[str, Any], parse: Callable[[bytes], Read] = bytes) -> Read | None:
         """Look up bytes, as `get` does an object."""
-        return self._read(1, kind, key, lambda entry: parse(entry["value"]))
+        return self._read(1, kind, key, parse)
 
     def put(
         self, kind: str, key: Mapping[str, Any], value: Mapping[str, Any], *, summary: Summary | None = None,
@@ -130,15 +129,11 @@ class PlanCache:
         self._write(0, kind, key, {"summary": asdict(summary or Summary()), "value": dict(value)}, b"",
                     remember_seconds)
 
-    def put_bytes(
-        self, kind: str, key: Mapping[str, Any], value: bytes, *, summary: Summary | None = None,
-    ) -> None:
+    def put_bytes(self, kind: str, key: Mapping[str, Any], value: bytes, *, summary: Summary | None = None) -> None:
         """Store bytes, as `put` does an object; at most 64 such entries are kept."""
         self._write(1, kind, key, {"summary": asdict(summary or Summary()), "bytes": len(value)}, value, 0.0)
 
-    def _read(
-        self, store: int, kind: str, key: Mapping[str, Any], parse: Callable[[dict[str, Any]], Read],
-    ) -> Read | None:
+    def _read(self, store: int, kind: str, key: Mapping[str, Any], parse: Callable[[Any], Read]) -> Read | None:
         if not self.stores:
             return None
         disk, name = self.stores[store], entry_key(kind, key)
@@ -150,15 +145,14 @@ class PlanCache:
         except DAMAGE as error:
             log.warning("%s: it is decided anew", error)
             return None
-        if content is None:
-            content = _REMEMBERED.get(str(disk.path(name)))
+        content = _REMEMBERED.get(str(disk.path(name))) if content is None else content
         if content is None:
             return None
         try:
             entry = parsed_entry(content)
             if entry.get("key") != dict(key):
                 raise SchemaError("written for something else")
-            return parse(entry)
+            return parse(entry["value"])
         except DAMAGE as error:
             log.warning("%s: %s: it is decided anew", disk.path(name), error)
             return None
@@ -231,7 +225,7 @@ def parsed_entry(content: bytes) -> dict[str, Any]:
 
 def _open_stores(folder: Path) -> tuple[DiskCache, DiskCache]:
     """Open the store of JSON objects and that of bytes, which are fewer and larger."""
-    entries, size_bytes = _limit(ENTRIES, DEFAULT_ENTRIES), _limit(MEGABYTES, DEFAULT_MEGABYTES) * 1_000_000 // 2
+    entries, size_bytes = _limit(ENTRIES, 10_240), _limit(MEGABYTES, 128) * 1_000_000 // 2
     return (DiskCache(folder / "decisions", entries=entries, size_bytes=size_bytes),
             DiskCache(folder / "orders", entries=MAX_BLOBS, size_bytes=size_bytes, buckets=1))
 
