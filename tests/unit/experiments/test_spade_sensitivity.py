@@ -5,7 +5,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from sparloom.experiments.spade import simulator as sensitivity
+from sparloom.experiments.spade import sensitivity
 
 VARIED = {"instruction_ns": [10, 2000], "llc_ways": [1, 16], "dealing": ["first_free"]}
 
