@@ -276,7 +276,7 @@ def _thread_limit() -> Callable[[int], int]:
     try:
         return compile_cpp(["cpu/team.cpp"]).sparloom_team
     except CompileError:
-        return lambda wanted: wanted
+        return lambda count: count
 
 
 def _library(items: Sequence[_Item], found: Mapping[str, ctypes.CDLL]) -> Library:

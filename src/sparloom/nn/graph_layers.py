@@ -301,9 +301,10 @@ class TransformerConv(CompiledModule):
         super().__init__()
         check_channels(in_channels, out_channels)
         check_positive_ints(heads=heads)
-        for name, given, only in (("beta", beta, False), ("dropout", dropout, 0), ("edge_dim", edge_dim, None)):
-            if given != only:
-                raise ValueError(f"{name}={given}: gates, dropout and edge features are not supported: pass {only}")
+        for name, value, supported in (("beta", beta, False), ("dropout", dropout, 0), ("edge_dim", edge_dim, None)):
+            if value != supported:
+                raise ValueError(f"{name}={value}: gates, dropout and edge features are not supported: pass "
+                                 f"{supported}")
         self.in_channels, self.out_channels, self.heads = in_channels, out_channels, heads
         self.concat, self.root_weight = concat, root_weight
         width = heads * out_channels

@@ -8,8 +8,7 @@ import torch
 
 from sparloom import nn
 from sparloom.jit import NativeCall
-from sparloom.nn import convolution as propagation
-from sparloom.nn import pattern_cache as known_patterns
+from sparloom.nn import convolution, pattern_cache
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
 
@@ -45,7 +44,7 @@ def test_a_convolution_in_the_middle_of_another_one(monkeypatch, fuse, owner):
     reference = nn.GCNConv(16, 8)
     reference.load_state_dict(layer.state_dict())
     expected = [reference(x, nn.Graph(EDGES, NODES, fuse=fuse)).detach() for x in (one, two)]
-    place = {"run": (NativeCall, "__call__"), "plan": (propagation, "plan_pair")}[owner]
+    place = {"run": (NativeCall, "__call__"), "plan": (convolution, "plan_pair")}[owner]
 
     def call() -> None:
         torch.testing.assert_close(layer(two, graph).detach(), expected[1])
@@ -66,7 +65,7 @@ def test_an_operation_in_the_middle_of_another_one(monkeypatch, owner):
     whole = torch.zeros(NODES, NODES)
     whole[torch.arange(NODES).repeat_interleave(4), COL] = values
     wanted = [whole @ x for x in (one, two)]
-    place = {"pattern": (known_patterns, "_pattern"), "run": (NativeCall, "__call__")}[owner]
+    place = {"pattern": (pattern_cache, "_pattern"), "run": (NativeCall, "__call__")}[owner]
     runs = interrupt(monkeypatch, *place, lambda: torch.testing.assert_close(
         nn.spmm((crow, col, values, (NODES, NODES)), two), wanted[1]))
     for _ in range(20):

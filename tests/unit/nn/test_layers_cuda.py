@@ -120,7 +120,7 @@ def test_matrices_of_a_graph_are_made_on_its_device(edges) -> None:
 def test_layers_compute_where_their_tensors_are(edges, kind) -> None:
     """Tensors without numbers, which know their device: operations of torch on tensors of two are errors."""
     layer, graph = LAYERS[kind](), Graph(edges, NODES)
-    known, looped = graph.aggregation(), graph.adjacency(NORMALISED, torch.float32)
+    matrices, looped = graph.aggregation(), graph.adjacency(NORMALISED, torch.float32)
     indices = map(torch.from_numpy, (looped.matrix.pattern.indptr, looped.matrix.pattern.indices))
     graph.edges = replace(graph.edges, device=THERE)
     with FakeTensorMode(), torch.no_grad():
@@ -132,7 +132,7 @@ def test_layers_compute_where_their_tensors_are(edges, kind) -> None:
                 delattr(module, name)
                 setattr(module, name, there(parameter)[0])
         graph._aggregation = AggregationMatrices(
-            *(there(*each[:3]) for each in (known.sum, known.mean, known.max)), None)
+            *(there(*each[:3]) for each in (matrices.sum, matrices.mean, matrices.max)), None)
         graph._adjacencies[NORMALISED, torch.float32] = None, DeviceAdjacency(
             there(*indices, looped.values))
         result = layer(there(dense(NODES, CHANNELS))[0], graph)

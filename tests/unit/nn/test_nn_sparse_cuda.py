@@ -20,10 +20,8 @@ from sparse_tensors import (
 )
 
 from sparloom.errors import Unsupported
-from sparloom.nn import baselines as cuda_rivals
-from sparloom.nn import csr_attention, sddmm, spmm
+from sparloom.nn import baselines, csr_attention, sddmm, spmm, torch_integration
 from sparloom.nn import tensor_backend as tensor_backends
-from sparloom.nn import torch_integration as autocast
 from sparloom.nn.content_hash import bfloat16_as_uint16, tensor_from_dlpack
 from sparloom.nn.tensor_backend import CudaTensorBackend, tensor_backend
 from sparloom.ops import SDDMM, Operands, SpMM, assert_close
@@ -34,7 +32,7 @@ from sparloom.tuning.sparse import CandidateSet, CsrPolicy, CudaBackend, CudaRat
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("sparse_cache"), pytest.mark.filterwarnings("ignore:Sparse")]
 
 WIDTH = 8
-LIBRARIES = {"spmm": {"torch_mm": cuda_rivals.device_mm}, "sddmm": {"torch_gather": cuda_rivals.device_gather}}
+LIBRARIES = {"spmm": {"torch_mm": baselines.device_mm}, "sddmm": {"torch_gather": baselines.device_gather}}
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +138,7 @@ def test_a_pattern_without_nonzeros_has_maxima_of_zero(on_gpu) -> None:
 @pytest.fixture
 def short_numbers(on_gpu, monkeypatch) -> CudaBackend:
     """Let tensors of the CPU, which stand for a GPU's, have the types of a GPU."""
-    monkeypatch.setitem(autocast.SUPPORTED_DTYPES, "cpu", autocast.SUPPORTED_DTYPES["cuda"])
+    monkeypatch.setitem(torch_integration.SUPPORTED_DTYPES, "cpu", torch_integration.SUPPORTED_DTYPES["cuda"])
     return on_gpu
 
 

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from sparloom.nn import LayerNorm, TransformerEncoderLayer, ragged_softmax
-from sparloom.nn import ragged_programs as schedules
+from sparloom.nn import LayerNorm, TransformerEncoderLayer, ragged_programs, ragged_softmax
 from sparloom.ragged import NormSchedule
 from sparloom.tuning import MeasurementBudget, PlanCache, RaggedBudget, choose_schedule
 
@@ -21,8 +20,8 @@ def asked(tmp_path, monkeypatch):
         names.append(operator.name)
         return choose_schedule(operator, structure, threads=threads, effort=quick, plans=PlanCache(tmp_path))
 
-    monkeypatch.setattr(schedules, "choose_schedule", choose)
-    monkeypatch.setattr(schedules, "_chosen", {})
+    monkeypatch.setattr(ragged_programs, "choose_schedule", choose)
+    monkeypatch.setattr(ragged_programs, "_chosen", {})
     return names
 
 

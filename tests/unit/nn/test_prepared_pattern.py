@@ -15,7 +15,7 @@ SHAPE = (3, 4)
 
 
 @pytest.fixture
-def directions(tmp_path, monkeypatch):
+def prepared(tmp_path, monkeypatch):
     monkeypatch.setenv("SPARLOOM_CACHE", str(beside_kernels(tmp_path)))
     return PreparedPattern(Pattern.from_coo(ROWS, COLS, SHAPE), threads=1)
 
@@ -25,25 +25,25 @@ def dense(values: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.fixture
-def turns(monkeypatch):
+def permutations(monkeypatch):
     counted = []
     select = torch.Tensor.index_select
     monkeypatch.setattr(torch.Tensor, "index_select", lambda *given: counted.append(given) or select(*given))
     return counted
 
 
-def test_values_that_stay_are_turned_once(directions, turns):
+def test_values_that_stay_are_permuted_once(prepared, permutations):
     values, y = torch.arange(1.0, 6.0), torch.rand(3, 2)
     for _ in range(3):
-        torch.testing.assert_close(directions.spmm_transposed(values, y), dense(values).T @ y)
-    assert len(turns) == 1
+        torch.testing.assert_close(prepared.spmm_transposed(values, y), dense(values).T @ y)
+    assert len(permutations) == 1
 
 
-def test_values_written_in_place_or_replaced_are_turned_again(directions, turns):
+def test_values_written_in_place_or_replaced_are_permuted_again(prepared, permutations):
     values, y = torch.arange(1.0, 6.0), torch.rand(3, 2)
-    directions.spmm_transposed(values, y)
+    prepared.spmm_transposed(values, y)
     values.mul_(2)
-    torch.testing.assert_close(directions.spmm_transposed(values, y), dense(values).T @ y)
+    torch.testing.assert_close(prepared.spmm_transposed(values, y), dense(values).T @ y)
     other = values + 1
-    torch.testing.assert_close(directions.spmm_transposed(other, y), dense(other).T @ y)
-    assert len(turns) == 3
+    torch.testing.assert_close(prepared.spmm_transposed(other, y), dense(other).T @ y)
+    assert len(permutations) == 3

@@ -1,4 +1,4 @@
-"""Products of torch that decisions compare with: they compute what the operation does, and are measured."""
+"""torch's products as baselines of decisions: they compute what the operation does, and are measured."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("sparse_cache")]
 PATIENT = CsrPolicy(least_nonzeros=1000, least_seconds=0, runs=1e6, effort=MeasurementBudget(
     candidates=2, repetitions=1, pairs=(2, 2), executions=40, seconds=60.0, short_seconds=0.0))
 OPS = {"spmm": SpMM(), "sddmm": SDDMM()}
-RIVALS = [(op, name) for op in OPS for name in SPARSE_LIBRARIES[op]]
+BASELINES = [(op, name) for op in OPS for name in SPARSE_LIBRARIES[op]]
 
 
 def matrix(rows: int = 300, cols: int = 200) -> SparseMatrix:
@@ -37,7 +37,7 @@ def test_those_that_are_always_there_are_among_them() -> None:
     assert SPARSE_LIBRARIES["sddmm"].keys() >= {"torch_sampled_addmm", "torch_gather"}
 
 
-@pytest.mark.parametrize(("op", "name"), RIVALS)
+@pytest.mark.parametrize(("op", "name"), BASELINES)
 @pytest.mark.parametrize("width", [1, 32])
 def test_results_are_right(op, name, width) -> None:
     operands = OPS[op].operands(matrix(), width, seed=0)
@@ -47,7 +47,7 @@ def test_results_are_right(op, name, width) -> None:
         close(op, operands, product(operands))
 
 
-@pytest.mark.parametrize(("op", "name"), RIVALS)
+@pytest.mark.parametrize(("op", "name"), BASELINES)
 def test_a_pattern_is_prepared_once_for_all_values(op, name, tmp_path, monkeypatch) -> None:
     prepared_for = []
 

@@ -13,47 +13,47 @@ from sparloom.nn.pattern_cache import PatternCache, pattern_cache
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("sparse_cache"), pytest.mark.filterwarnings("ignore:Sparse")]
 
 
-def found(known: PatternCache, a: torch.Tensor):
-    return known.get(a.crow_indices(), a.col_indices(), a.shape[1])
+def found(patterns: PatternCache, a: torch.Tensor):
+    return patterns.get(a.crow_indices(), a.col_indices(), a.shape[1])
 
 
 def test_a_matrix_is_prepared_once() -> None:
-    known, a = PatternCache(), sparse_tensor()
-    first = found(known, a)
-    assert found(known, a) is first
+    patterns, a = PatternCache(), sparse_tensor()
+    first = found(patterns, a)
+    assert found(patterns, a) is first
     assert first.backward is not first.forward
     other = torch.sparse_csr_tensor(a.crow_indices(), a.col_indices(), 2 * a.values(), size=a.shape)
-    assert found(known, other) is first
-    assert found(known, sparse_tensor()) is not first
-    assert known.get(a.crow_indices(), a.col_indices(), COLS + 1) is not first
+    assert found(patterns, other) is first
+    assert found(patterns, sparse_tensor()) is not first
+    assert patterns.get(a.crow_indices(), a.col_indices(), COLS + 1) is not first
 
 
 def test_symmetric_patterns_are_decided_once() -> None:
     both = sparse_tensor(30, 30).to_dense()
-    directions = found(PatternCache(), (both + both.T).to_sparse_csr())
-    assert directions.backward is directions.forward
+    prepared = found(PatternCache(), (both + both.T).to_sparse_csr())
+    assert prepared.backward is prepared.forward
 
 
 def test_each_number_of_threads_is_prepared_for() -> None:
-    known, a, threads = PatternCache(), sparse_tensor(), torch.get_num_threads()
-    first = found(known, a)
+    patterns, a, threads = PatternCache(), sparse_tensor(), torch.get_num_threads()
+    first = found(patterns, a)
     try:
         torch.set_num_threads(threads + 1)
-        assert found(known, a).threads == threads + 1
+        assert found(patterns, a).threads == threads + 1
     finally:
         torch.set_num_threads(threads)
-    assert found(known, a) is first
+    assert found(patterns, a) is first
 
 
 def test_what_is_prepared_goes_with_the_tensors() -> None:
-    known, a = PatternCache(), sparse_tensor()
-    directions = weakref.ref(found(known, a))
+    patterns, a = PatternCache(), sparse_tensor()
+    prepared = weakref.ref(found(patterns, a))
     gc.collect()
-    assert directions() is not None
+    assert prepared() is not None
     del a
     gc.collect()
-    assert directions() is None
-    assert len(known) == 0
+    assert prepared() is None
+    assert len(patterns) == 0
 
 
 def test_operators_keep_nothing_of_tensors_that_are_gone() -> None:
@@ -67,15 +67,15 @@ def test_operators_keep_nothing_of_tensors_that_are_gone() -> None:
 
 
 def test_writes_are_seen() -> None:
-    known, a = PatternCache(), sparse_tensor()
-    first = found(known, a)
+    patterns, a = PatternCache(), sparse_tensor()
+    first = found(patterns, a)
     a.values().mul_(2)
-    assert found(known, a) is first  # they share a count of writes, and the indices are as they were
+    assert found(patterns, a) is first  # they share a count of writes, and the indices are as they were
     a.col_indices()[-1] = COLS - 1 if a.col_indices()[-1] != COLS - 1 else COLS - 2
-    second = found(known, a)
+    second = found(patterns, a)
     assert second is not first
     assert second.pattern.indices[-1] == a.col_indices()[-1]
-    assert len(known) == 1
+    assert len(patterns) == 1
 
 
 def test_results_follow_writes() -> None:
@@ -87,13 +87,13 @@ def test_results_follow_writes() -> None:
 
 
 def test_indices_made_in_inference_mode_are_compared_each_time() -> None:
-    known = PatternCache()
+    patterns = PatternCache()
     with torch.inference_mode():
         a = sparse_tensor()
-        first = found(known, a)
-        assert found(known, a) is first
+        first = found(patterns, a)
+        assert found(patterns, a) is first
         a.col_indices()[-1] = COLS - 1 if a.col_indices()[-1] != COLS - 1 else COLS - 2
-        assert found(known, a) is not first
+        assert found(patterns, a) is not first
 
 
 @pytest.mark.parametrize("form", ["edge_index", "csr", "coo"])
