@@ -16,9 +16,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from sparloom.models.sparseconv.maps import Level, cell_keys, input_patches, stack_matrices, to_int32
+from sparloom.models.sparseconv.maps import Block, Level, cell_keys, input_patches, stack_matrices, to_int32
 
-__all__ = ["Stride", "StridedMap", "build_strided_map", "strided_conv_relu"]
+__all__ = ["Stride", "StridedMap", "build_strided_map", "split_by_offset", "strided_conv_relu", "sum_per_site"]
 
 
 @dataclass(frozen=True)
@@ -156,9 +156,9 @@ class _StridedConvRelu(torch.autograd.Function):
     def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor | None, step: Stride) -> Tensor:
         taps, gathered = weight.unbind(), x.index_select(0, step.source)
         products = x.new_empty(len(gathered), weight.shape[2])
-        for tap, inputs, product in zip(step.taps, *_split(step, gathered, products), strict=True):
+        for tap, inputs, product in zip(step.taps, *split_by_offset(step, gathered, products), strict=True):
             torch.mm(inputs, taps[tap], out=product)
-        out = _sum_per_site(products, step.by_target, step.target_bags)
+        out = sum_per_site(products, step.by_target, step.target_bags)
         if bias is not None:
             out += bias
         out.relu_()
@@ -174,19 +174,19 @@ class _StridedConvRelu(torch.autograd.Function):
         products = x.new_empty(len(above), weight.shape[1])
         weight_grad = torch.zeros_like(weight)
         taps, tap_grads = [tap.t() for tap in weight.unbind()], weight_grad.unbind()
-        for tap, g, inputs, product in zip(step.taps, *_split(step, above, below, products), strict=True):
+        for tap, g, inputs, product in zip(step.taps, *split_by_offset(step, above, below, products), strict=True):
             torch.mm(inputs.t(), g, out=tap_grads[tap])
             torch.mm(g, taps[tap], out=product)
-        x_grad = _sum_per_site(products, step.by_source, step.source_bags)
+        x_grad = sum_per_site(products, step.by_source, step.source_bags)
         return x_grad, weight_grad, grad.sum(0) if ctx.needs_input_grad[2] else None, None
 
 
-def _split(step: Stride, *buffers: Tensor) -> list[tuple[Tensor, ...]]:
+def split_by_offset(pairs: Block | Stride, *buffers: Tensor) -> list[tuple[Tensor, ...]]:
     """Split buffers with one row per pair by offset."""
-    return [buffer.split_with_sizes(step.counts) if step.counts else () for buffer in buffers]
+    return [buffer.split_with_sizes(pairs.counts) if pairs.counts else () for buffer in buffers]
 
 
-def _sum_per_site(products: Tensor, order: Tensor, bags: Tensor) -> Tensor:
+def sum_per_site(products: Tensor, order: Tensor, bags: Tensor) -> Tensor:
     """Sum the pairs of every site, offsets ascending, so that every run gives the same sum."""
     if not len(order):
         return products.new_zeros(len(bags) - 1, products.shape[1])

@@ -9,8 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparloom.models.sparseconv.maps import CENTRE, Block, Level, Pool, SparseMap, build_map
-from sparloom.models.sparseconv.strided import StridedMap, build_strided_map, strided_conv_relu
+from sparloom.models.sparseconv.maps import CENTRE, Level, Pool, SparseMap, build_map
+from sparloom.models.sparseconv.strided import (
+    StridedMap,
+    build_strided_map,
+    split_by_offset,
+    strided_conv_relu,
+    sum_per_site,
+)
 
 __all__ = ["SparseBackend", "TorchBackend", "retain_memory"]
 
@@ -105,9 +111,9 @@ class _ConvRelu(torch.autograd.Function):
         for block in level.blocks:
             gathered = x.index_select(0, block.source)
             products = x.new_empty(len(gathered), weight.shape[2])
-            for tap, inputs, product in zip(block.taps, *_split(block, gathered, products), strict=True):
+            for tap, inputs, product in zip(block.taps, *split_by_offset(block, gathered, products), strict=True):
                 torch.mm(inputs, taps[tap], out=product)
-            out[slice(*block.rows)] += _sum_per_site(products, block)
+            out[slice(*block.rows)] += sum_per_site(products, block.order, block.bags)
         out.relu_()
         ctx.level = level
         ctx.save_for_backward(x, weight, out)
@@ -124,10 +130,11 @@ class _ConvRelu(torch.autograd.Function):
         for block in ctx.level.blocks:
             above, below = grad.index_select(0, block.source), x.index_select(0, block.target)
             products = x.new_empty(len(below), weight.shape[1])
-            for tap, g, inputs, product in zip(block.taps, *_split(block, above, below, products), strict=True):
+            groups = zip(block.taps, *split_by_offset(block, above, below, products), strict=True)
+            for tap, g, inputs, product in groups:
                 tap_grads[8 - tap].addmm_(inputs.t(), g)
                 torch.mm(g, taps[8 - tap], out=product)
-            x_grad[slice(*block.rows)] += _sum_per_site(products, block)
+            x_grad[slice(*block.rows)] += sum_per_site(products, block.order, block.bags)
         return x_grad, weight_grad, grad.sum(0) if ctx.needs_input_grad[2] else None, None
 
 
@@ -157,16 +164,6 @@ class _MaxPool(torch.autograd.Function):
             left.index_copy_(0, parents, share.masked_fill_(won, 0))
         x_grad.index_copy_(0, pool.first, left)
         return x_grad, None
-
-
-def _split(block: Block, *buffers: Tensor) -> list[tuple[Tensor, ...]]:
-    """Split buffers with one row per pair by offset."""
-    return [buffer.split_with_sizes(block.counts) for buffer in buffers]
-
-
-def _sum_per_site(products: Tensor, block: Block) -> Tensor:
-    """Sum the pairs of every site, offsets ascending, so that every run gives the same sum."""
-    return torch.embedding_bag(products, block.order, block.bags, False, 0, False, None, True)[0]
 
 
 def retain_memory() -> bool:
