@@ -72,11 +72,11 @@ def test_threads_sources_compiler_machine_and_heads_of_real_kernels_count(monkey
     assert digest(CpuKernels(2, 128)) == made
     assert len({made, digest(CpuKernels(1, 64)), digest(CpuKernels(2, 64), CsrAttention(2)),
                 digest(CpuKernels(2, 64), CsrAttention(4))}) == 4
-    for place, other in (("platforms.cpu_kernels.kernels.sources_digest", "0"),
+    for name, other in (("platforms.cpu_kernels.kernels.sources_digest", "0"),
                          ("platforms.cpu_kernels.kernels.compiler_version", "cc 1"),
-                         ("tasks.resumed.describe_machine", {"name": "another machine"})):
+                         ("experiments.harness.conditions.describe_machine", {"name": "another machine"})):
         with monkeypatch.context() as patch:
-            patch.setattr(f"sparloom.{place}", lambda *given, other=other: other)
+            patch.setattr(f"sparloom.{name}", lambda *given, other=other: other)
             assert digest(CpuKernels(2, 64)) != made
     assert digest(NullPlatform(16, "formula")) == digest(NullPlatform(32, "formula"))
 
