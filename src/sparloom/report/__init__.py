@@ -1,167 +1,54 @@
-"""Finished runs to tables and figures; what a run prints and draws at its end."""
+"""Reduce finished runs to metrics, tables and figures.
 
-from sparloom.report.arms import (
-    Bars,
-    Compared,
-    Curves,
-    GroupFigure,
-    Lines,
-    Matrices,
-    Shares,
-    read_compared,
-    row_label,
-    row_metrics,
-    row_statistics,
-    rows_cells,
-    rows_table,
-)
-from sparloom.report.designs import (
-    DESIGN_METHODS,
-    design_gains,
-    design_metrics,
-    designs_table,
-    draw_designs,
-    draw_sensitivity,
-    draw_signs,
-    pareto,
-    per_design,
-)
-from sparloom.report.dispatch import (
-    MAKING,
-    decision_regret,
-    device_dispatch_metrics,
-    dispatch_metrics,
-    dispatch_ratios,
-    dispatch_seconds,
-    dispatch_tables,
-    draw_dispatch,
-)
-from sparloom.report.evaluation import Choices, Truth, judge, optimum, per_matrix, random_choice, rival_choice, summary
-from sparloom.report.figures import draw_curves, draw_levels, draw_matrices, draw_methods, draw_spy, op_title
-from sparloom.report.fusion import (
-    draw_amortisation,
-    draw_fused_methods,
-    draw_fusion,
-    draw_gain,
-    draw_memory_time,
-    draw_rates,
-    draw_reuse,
-    draw_scaling,
-    draw_steps,
-    fusion_metrics,
-    fusion_tables,
-    ratio_means,
-    ratios,
-)
-from sparloom.report.kernels import (
-    draw_kernels,
-    draw_probe,
-    in_stored_order,
-    portfolio_metrics,
-    portfolio_seconds,
-    portfolio_table,
-    probe_frame,
-    probe_metrics,
-    probe_tables,
-)
-from sparloom.report.ragged import (
-    INTERNAL_PEERS,
-    PAPER_RACE,
-    breakdown_frame,
-    breakdown_metrics,
-    breakdown_tables,
-    case_seconds,
-    data_title,
-    draw_breakdown,
-    draw_ragged,
-    ragged_metrics,
-    ragged_tables,
-    schedule_metrics,
-    schedule_tables,
-)
-from sparloom.report.ragged_padding import (
-    computation_metrics,
-    computation_tables,
-    draw_computation,
-    draw_memory,
-    draw_pad_fusion,
-    draw_padding,
-    draw_splitting,
-    over_ideal,
-    over_ragged,
-    pad_fusion_frame,
-    pad_fusion_metrics,
-    pad_fusion_tables,
-    splitting_frame,
-    splitting_metrics,
-    splitting_tables,
-)
-from sparloom.report.ragged_storage import (
-    RAGGED_PARTS,
-    RaggedPart,
-    draw_hoisting,
-    draw_prelude,
-    draw_storage,
-    hoisting_frame,
-    hoisting_metrics,
-    hoisting_tables,
-    prelude_frame,
-    prelude_metrics,
-    prelude_tables,
-    storage_frame,
-    storage_metrics,
-    storage_tables,
-)
-from sparloom.report.runs import Run, latex_table, markdown_table, ratio_bounds, read_run, read_runs, results_table
-from sparloom.report.solvers import (
-    draw_gcn,
-    draw_jacobi,
-    gcn_metrics,
-    gcn_table,
-    jacobi_metrics,
-    jacobi_ratios,
-    jacobi_table,
-    loss_error_metrics,
-    loss_error_table,
-)
-from sparloom.report.trees import (
-    Learning,
-    Scene,
-    bounded,
-    contrast,
-    draw_efficiencies,
-    draw_learnings,
-    draw_recommendations,
-    efficiencies,
-    efficiency_metrics,
-    efficiency_table,
-    learnings_table,
-    paired_metrics,
-    slice_lead,
-    verdict,
-)
+`runs` opens finished runs and formats tables; `figures` holds the style and COGNATE's figures. The others belong to one
+kind of experiment each: `evaluation` and `arms` (COGNATE), `designs` (SPADE), `trees` (performance models), `dispatch`
+and `kernels` (sparse kernels), `fusion` and `solvers` (tile fusion), `ragged`, `ragged_padding` and `ragged_storage`
+(CoRa). Names are imported on demand.
+"""
 
-__all__ = [
-    "DESIGN_METHODS", "INTERNAL_PEERS", "MAKING", "PAPER_RACE", "RAGGED_PARTS", "Bars", "Choices", "Compared",
-    "Curves", "GroupFigure", "Learning", "Lines", "Matrices", "RaggedPart", "Run", "Scene", "Shares", "Truth",
-    "bounded", "breakdown_frame", "breakdown_metrics", "breakdown_tables", "case_seconds", "computation_metrics",
-    "computation_tables", "contrast", "data_title", "decision_regret", "design_gains", "design_metrics",
-    "designs_table", "device_dispatch_metrics", "dispatch_metrics", "dispatch_ratios", "dispatch_seconds",
-    "dispatch_tables", "draw_amortisation", "draw_breakdown", "draw_computation", "draw_curves", "draw_designs",
-    "draw_dispatch", "draw_efficiencies", "draw_fused_methods", "draw_fusion", "draw_gain", "draw_gcn",
-    "draw_hoisting", "draw_jacobi", "draw_kernels", "draw_learnings", "draw_levels", "draw_matrices", "draw_memory",
-    "draw_memory_time", "draw_methods", "draw_pad_fusion", "draw_padding", "draw_prelude", "draw_probe",
-    "draw_ragged", "draw_rates", "draw_recommendations", "draw_reuse", "draw_scaling", "draw_sensitivity",
-    "draw_signs", "draw_splitting", "draw_spy", "draw_steps", "draw_storage", "efficiencies", "efficiency_metrics",
-    "efficiency_table", "fusion_metrics", "fusion_tables", "gcn_metrics", "gcn_table", "hoisting_frame",
-    "hoisting_metrics", "hoisting_tables", "in_stored_order", "jacobi_metrics", "jacobi_ratios", "jacobi_table",
-    "judge", "latex_table", "learnings_table", "loss_error_metrics", "loss_error_table", "markdown_table",
-    "op_title", "optimum", "over_ideal", "over_ragged", "pad_fusion_frame", "pad_fusion_metrics",
-    "pad_fusion_tables", "paired_metrics", "pareto", "per_design", "per_matrix", "portfolio_metrics",
-    "portfolio_seconds", "portfolio_table", "prelude_frame", "prelude_metrics", "prelude_tables", "probe_frame",
-    "probe_metrics", "probe_tables", "ragged_metrics", "ragged_tables", "random_choice", "ratio_bounds",
-    "ratio_means", "ratios", "read_compared", "read_run", "read_runs", "results_table", "rival_choice", "row_label",
-    "row_metrics", "row_statistics", "rows_cells", "rows_table", "schedule_metrics", "schedule_tables",
-    "slice_lead", "splitting_frame", "splitting_metrics", "splitting_tables", "storage_frame", "storage_metrics",
-    "storage_tables", "summary", "verdict",
-]
+from sparloom.ondemand import on_demand
+
+_HOMES = {
+    "arms": (
+        "Bars Compared Curves GroupFigure Lines Matrices Shares read_compared row_label row_metrics row_statistics "
+        "rows_cells rows_table"),
+    "designs": (
+        "DESIGN_METHODS design_gains design_metrics designs_table draw_designs draw_sensitivity draw_signs pareto "
+        "per_design"),
+    "dispatch": (
+        "MAKING decision_regret device_dispatch_metrics dispatch_metrics dispatch_ratios dispatch_seconds "
+        "dispatch_tables draw_dispatch"),
+    "evaluation": (
+        "Choices Truth judge optimum per_matrix random_choice rival_choice summary"),
+    "figures": (
+        "draw_curves draw_levels draw_matrices draw_methods draw_spy op_title"),
+    "fusion": (
+        "draw_amortisation draw_fused_methods draw_fusion draw_gain draw_memory_time draw_rates draw_reuse "
+        "draw_scaling draw_steps fusion_metrics fusion_tables ratio_means ratios"),
+    "kernels": (
+        "draw_kernels draw_probe in_stored_order portfolio_metrics portfolio_seconds portfolio_table probe_frame "
+        "probe_metrics probe_tables"),
+    "ragged": (
+        "INTERNAL_PEERS PAPER_RACE breakdown_frame breakdown_metrics breakdown_tables case_seconds data_title "
+        "draw_breakdown draw_ragged ragged_metrics ragged_tables schedule_metrics schedule_tables"),
+    "ragged_padding": (
+        "computation_metrics computation_tables draw_computation draw_memory draw_pad_fusion draw_padding "
+        "draw_splitting over_ideal over_ragged pad_fusion_frame pad_fusion_metrics pad_fusion_tables "
+        "splitting_frame splitting_metrics splitting_tables"),
+    "ragged_storage": (
+        "RAGGED_PARTS RaggedPart draw_hoisting draw_prelude draw_storage hoisting_frame hoisting_metrics "
+        "hoisting_tables prelude_frame prelude_metrics prelude_tables storage_frame storage_metrics storage_tables"),
+    "runs": (
+        "Run latex_table markdown_table ratio_bounds read_run read_runs results_table"),
+    "solvers": (
+        "draw_gcn draw_jacobi gcn_metrics gcn_table jacobi_metrics jacobi_ratios jacobi_table loss_error_metrics "
+        "loss_error_table"),
+    "trees": (
+        "Learning Scene bounded contrast draw_efficiencies draw_learnings draw_recommendations efficiencies "
+        "efficiency_metrics efficiency_table learnings_table paired_metrics slice_lead verdict"),
+}
+_PLACES = {name: f"{__name__}.{module}" for module, names in _HOMES.items() for name in names.split()}
+
+__all__ = sorted(_PLACES)
+
+__getattr__, __dir__ = on_demand(__name__, _PLACES)

@@ -1,7 +1,4 @@
-"""Rows from several runs side by side: their statistics, the table that is printed, what notebooks read again.
-
-Figures of a comparison: bars, lines, shares, every matrix, curves; each as PNG and SVG, readable in grey.
-"""
+"""Compare runs row by row: statistics, the printed table, figures of a group of rows (PNG and SVG, readable in grey)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -58,7 +55,7 @@ class Compared:
                 self.curves.to_csv(partial, index=False)
 
     def leads(self, group: str, pairs: Mapping[str, str]) -> pd.DataFrame:
-        """Ratios of the first choices' speeds of two rows each, on the same resamples of matrices.
+        """Divide the top-1 speedups of pairs of rows, on the same resamples of matrices.
 
         Args:
             pairs: row -> row that it is divided by.
@@ -110,7 +107,7 @@ def row_statistics(frame: pd.DataFrame, *, reference: str | None, seed: int) -> 
 
 
 def row_label(row: str) -> str:
-    """How a row is called unless a comparison says otherwise."""
+    """Name a row, unless the comparison names it."""
     return NAMES.get(row, row.replace("_", " "))
 
 
@@ -181,7 +178,7 @@ def _with_paper(row: Mapping[str, float], column: str) -> str:
 
 
 def _paper(row: Mapping[str, float]) -> str:
-    """The paper's speedups, top-1 and top-5, as far as it states them."""
+    """Format the paper's speedups, top-1 and top-5, as far as it states them."""
     texts = [_number(row.get(f"paper_{top}_speedup"), 1, 2) for top in ("top1", "top5")]
     return " / ".join(text or "–" for text in texts) if texts[1] else texts[0]
 
@@ -198,14 +195,14 @@ SIZES: Mapping[str, str] = {
 
 
 class GroupFigure(Protocol):
-    """Draws one group of a comparison to `stem`.png and `stem`.svg."""
+    """Interface: draw one group of a comparison to `stem`.png and `stem`.svg."""
 
     def draw(self, compared: Compared, group: str, stem: Path, *, title: str) -> None: ...
 
 
 @dataclass(frozen=True)
 class Bars:
-    """Speedups of all rows, top-1 dark beside top-5 light, with 95 % bounds; diamonds are the paper's numbers."""
+    """Bar chart of all rows: top-1 dark beside top-5 light, with 95 % bounds; diamonds are the paper's numbers."""
 
     @styled
     def draw(self, compared: Compared, group: str, stem: Path, *, title: str) -> None:
@@ -229,7 +226,7 @@ class Bars:
 
 @dataclass(frozen=True)
 class Lines:
-    """Top-1 speedup over a size; rows of no line are level lines.
+    """Line chart of top-1 speedup over a size; rows without a line are horizontal lines.
 
     Args:
         x: column of the rows, such as target_matrices or source_matrices.
@@ -270,7 +267,7 @@ class Lines:
 
 @dataclass(frozen=True)
 class Shares:
-    """Shares of the optimum, one line per row, the best on top: top-1 filled with 95 % bounds, top-5 hollow."""
+    """Dot chart of shares of the optimum, best row on top: top-1 filled with 95 % bounds, top-5 hollow."""
 
     @styled
     def draw(self, compared: Compared, group: str, stem: Path, *, title: str) -> None:
@@ -292,7 +289,7 @@ class Shares:
 
 @dataclass(frozen=True)
 class Matrices:
-    """The speedup on every matrix, top-1 and top-5 of one row below the optimum."""
+    """Speedups of one row on every matrix, top-1 and top-5, below the optimum."""
 
     row: str
 
@@ -304,7 +301,7 @@ class Matrices:
 
 @dataclass(frozen=True)
 class Curves:
-    """Loss, ordered pair accuracy and Kendall tau over epochs, of training and validation."""
+    """Training curves: loss, ordered pair accuracy and Kendall tau over epochs, of training and validation."""
 
     def draw(self, compared: Compared, group: str, stem: Path, *, title: str) -> None:
         frame = compared.curves

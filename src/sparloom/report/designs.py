@@ -1,11 +1,4 @@
-"""Designs of an accelerator: which are worth their cost, and what tuned programs make of them.
-
-Cost of designs against their speedup, with default and with chosen programs.
-
-What a changed constant of the simulator changes.
-
-Published effects and ours, cell beside cell, coloured by whether their signs agree.
-"""
+"""Compare designs of an accelerator: metrics, Pareto front, sensitivity to constants, signs beside the paper's."""
 
 from collections.abc import Mapping
 from itertools import pairwise
@@ -66,7 +59,7 @@ def per_design(frame: pd.DataFrame, costs: Mapping[str, float]) -> pd.DataFrame:
 
 
 def design_gains(table: pd.DataFrame) -> pd.DataFrame:
-    """What the next higher value of a parameter brings, geometric mean over the values of all others.
+    """Average the gain of the next higher value of a parameter: geometric mean over all other parameters.
 
     Args:
         table: as `per_design` makes it, with a column per parameter of the grid.
@@ -85,7 +78,7 @@ def design_gains(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def design_metrics(table: pd.DataFrame, *, baseline: str) -> dict[str, float]:
-    """Numbers of an exploration, flat; a cost that no design reaches is NaN.
+    """Flatten an exploration to metrics; a cost that no design reaches is NaN.
 
     Args:
         table: as `per_design` makes it, with a column per parameter of the grid.

@@ -1,9 +1,4 @@
-"""A bench of input-aware operations: ratios of seconds, what deciding costs and loses, tables.
-
-A bench of input-aware operations on a GPU: what `sparloom.report.dispatch` reduces, of all cases and by graph.
-
-Figures of a bench of input-aware operations.
-"""
+"""Reduce benchmarks of input-aware operations on CPU and GPU: speedups, cost of deciding, regret, tables, figures."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -49,7 +44,7 @@ there, as `sparloom` does, or train, where there is one own method."""
 
 
 def dispatch_seconds(per_case: pd.DataFrame) -> pd.DataFrame:
-    """Median seconds: a row for each case (op, matrix, width), a column for each method, and `best`, of the peers.
+    """Tabulate median seconds: a row per case (op, matrix, width), a column per method, and `best` over the peers.
 
     Args:
         per_case: per_case.parquet of `bench_dispatch`.
@@ -59,7 +54,7 @@ def dispatch_seconds(per_case: pd.DataFrame) -> pd.DataFrame:
 
 
 def dispatch_ratios(seconds: pd.DataFrame, own: str = OWN) -> pd.DataFrame:
-    """Divide the seconds of each peer by those of our call: of that which makes its result where the peer does, too.
+    """Divide each peer's seconds by ours; peers that allocate their result are compared with our call that does.
 
     Args:
         seconds: as `dispatch_seconds` gives them.
@@ -70,7 +65,7 @@ def dispatch_ratios(seconds: pd.DataFrame, own: str = OWN) -> pd.DataFrame:
 
 
 def decision_regret(candidates: pd.DataFrame, decisions: pd.DataFrame) -> pd.DataFrame:
-    """Add to every decision on an explored case how many times as long its choice takes as the best candidate.
+    """Add the regret to every decision on an explored case: seconds of the choice over those of the best candidate.
 
     The best is chosen by the even repetitions of each case, and both are compared by the odd ones: the least of many
     noisy numbers is too low.
@@ -181,7 +176,7 @@ def _memory(per_case: pd.DataFrame) -> dict[str, float]:
 
 
 def _costs(decided: pd.DataFrame, counted: pd.DataFrame) -> dict[str, float]:
-    """What deciding took, in the cases that count."""
+    """Reduce the cost of deciding over large cases."""
     if decided.empty or counted.empty:
         return {}
     known = decided.merge(counted.reset_index()[[*CASE, OWN]], on=CASE)
@@ -200,7 +195,7 @@ def _costs(decided: pd.DataFrame, counted: pd.DataFrame) -> dict[str, float]:
 
 
 def _repeated_costs(decided: pd.DataFrame, counted: pd.DataFrame) -> dict[str, float]:
-    """What deciding takes in the cases that count and were decided anew several times."""
+    """Reduce the cost of deciding over large cases that were decided several times."""
     known = decided.merge(counted.reset_index()[CASE], on=CASE)
     if known.empty or "beyond_seconds" not in known:
         return {}
@@ -336,7 +331,7 @@ def draw_dispatch(
 
 
 def _draw_speedups(large: pd.DataFrame, stem: Path) -> None:
-    """A row of groups of bars for each operation."""
+    """Draw a row of grouped bars per operation."""
     ops = list(dict.fromkeys(large.index.get_level_values("op")))
     known = large.groupby("op").count().gt(0)
     shown = {op: [peer for peer in PEERS if peer in known and known.loc[op, peer]] for op in ops}
@@ -354,7 +349,7 @@ def _draw_speedups(large: pd.DataFrame, stem: Path) -> None:
 
 
 def _draw_best(per_case: pd.DataFrame, large: pd.DataFrame, stem: Path) -> None:
-    """Every case by the nonzeros of its matrix."""
+    """Draw every case over the nonzeros of its matrix."""
     nonzeros = per_case.drop_duplicates("matrix").set_index("matrix")["nnz"]
     ops = list(dict.fromkeys(large.index.get_level_values("op")))
     colours = {width: f"C{place}" for place, width in enumerate(sorted(set(large.index.get_level_values("width"))))}
@@ -374,7 +369,7 @@ def _draw_best(per_case: pd.DataFrame, large: pd.DataFrame, stem: Path) -> None:
 
 
 def _draw_regret(judged: pd.DataFrame, stem: Path) -> None:
-    """A dot for every case, a bar for the geometric mean."""
+    """Draw a dot per case and a bar for the geometric mean."""
     first = judged[judged["repeat"] == 0]
     ways = list(dict.fromkeys(first["way"]))
     drawn, (panel,) = figure(1.4 + 0.8 * len(ways), 3.2)

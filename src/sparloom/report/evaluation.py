@@ -1,7 +1,4 @@
-"""What methods choose, against seconds of every configuration.
-
-Choices as a table and as metrics: speedups, shares of the optimum, ranking quality, with bootstrap intervals.
-"""
+"""Evaluate what methods choose against the seconds of every configuration: rows per matrix, metrics, intervals."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -59,18 +56,18 @@ class Truth:
 
     @property
     def best(self) -> np.ndarray:
-        """Least seconds of each matrix, (matrices,)."""
+        """Return the least seconds of each matrix, (matrices,)."""
         return self.seconds.min(axis=1)
 
     @property
     def default(self) -> np.ndarray:
-        """Seconds of the baseline, (matrices,)."""
+        """Return the seconds of the baseline, (matrices,)."""
         return self.seconds[:, self.baseline]
 
 
 @dataclass(frozen=True)
 class Choices:
-    """What one method, trained with one seed, chose for every matrix.
+    """Choices of one method, trained with one seed, for every matrix.
 
     Args:
         first: column of the first choice, (matrices,); -1 where there is none (an average over choices).
@@ -122,7 +119,7 @@ def random_choice(truth: Truth) -> Choices:
 
 
 def rival_choice(method: str, seconds: np.ndarray) -> Choices:
-    """Take what somebody else's kernels need, (matrices,), for a choice."""
+    """Treat the seconds of another library's kernels, (matrices,), as a choice."""
     nothing, nowhere = np.full(len(seconds), np.nan), np.full(len(seconds), -1)
     return Choices(method, 0, nowhere, seconds, seconds, nothing, nothing)
 
@@ -134,13 +131,13 @@ def _programs(space: ConfigSpace, configs: Sequence[Config]) -> np.ndarray:
 
 
 def _first(order: np.ndarray, programs: np.ndarray, count: int) -> list[int]:
-    """The first `count` places of `order` that are different programs."""
+    """Take the first `count` entries of `order` that are different programs."""
     _, earliest = np.unique(programs[order], return_index=True)
     return order[np.sort(earliest)[:count]].tolist()
 
 
 def _least_of(picked: int, count: int) -> np.ndarray:
-    """Probability that the i-th smallest of `count` is the least of `picked` drawn without replacement, (count,)."""
+    """Compute the probability that the i-th smallest of `count` is the least of `picked` drawn without replacement."""
     beyond = np.ones(count + 1)
     for step in range(picked):
         beyond *= np.maximum(0, count - np.arange(count + 1) - step) / (count - step)
@@ -213,7 +210,7 @@ def draws(matrices: int, seed: int) -> np.ndarray:
 
 
 def speedups(rows: pd.DataFrame, optimum: pd.DataFrame, draw: np.ndarray) -> dict[str, Bounded]:
-    """Speedup over the baseline and share of the optimum's, of the first choice and of the best of five.
+    """Compute speedups over the baseline and shares of the optimum, of top-1 and top-5.
 
     Args:
         rows: of `per_matrix`, of one method.
@@ -229,17 +226,17 @@ def speedups(rows: pd.DataFrame, optimum: pd.DataFrame, draw: np.ndarray) -> dic
 
 
 def largest(rows: pd.DataFrame, top: str) -> float:
-    """Largest speedup on any matrix, with any seed."""
+    """Return the largest speedup on any matrix with any seed."""
     return float(np.exp(_log_speedups(rows, top)).max())
 
 
 def lead(rows: pd.DataFrame, others: pd.DataFrame, draw: np.ndarray) -> Bounded:
-    """Ratio of the speedups of two methods' first choices."""
+    """Divide the top-1 speedups of two methods."""
     return interval(_log_speedups(rows, "top1"), draw, over=_log_speedups(others, "top1"))
 
 
 def quality(rows: pd.DataFrame, draw: np.ndarray) -> dict[str, Bounded]:
-    """Errors of one method's first choice and quality of its ranking, means over seeds, with bounds over matrices.
+    """Compute errors of the top-1 choice and quality of the ranking: means over seeds, bounds over matrices.
 
     Without scores there is no ranking, and neither opa nor kendall_tau.
     """

@@ -1,9 +1,4 @@
-"""Figures of an evaluation, after COGNATE's figures 4, 5 and 6; each as PNG and SVG.
-
-The two levels of the simulator, matrix by matrix.
-
-A spy plot with a tiling drawn into it.
-"""
+"""Draw COGNATE's figures 4 to 6, simulator levels and spy plots, in one style; each as PNG and SVG."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -54,7 +49,7 @@ TITLES: Mapping[str, str] = {
 
 
 def op_title(op: str) -> str:
-    """How tables and figures call an operation."""
+    """Return the title of an operation in tables and figures."""
     return TITLES.get(op, op)
 
 
@@ -191,7 +186,7 @@ def draw_curves(frame: pd.DataFrame, stem: Path) -> None:
 
 
 def _bars() -> list[tuple[str, str, str]]:
-    """Method, label and metric of every bar."""
+    """List method, label and metric of every bar."""
     single = [(method, NAMES[method], method) for method in ("random", "vendor", "static")]
     others = ("zero_shot", "no_transfer", "trees")
     learned = [(method, f"{NAMES[method]}\ntop-1", f"{method}_top1") for method in others]
@@ -239,7 +234,7 @@ LINES = 64    # more boundaries than this are not drawn one by one
 
 @styled
 def draw_spy(pattern: "Pattern", stem: Path, *, rows_step: int, cols_step: int, title: str) -> None:
-    """Draw where the nonzeros are, as counts per cell, and the boundaries of tiles of rows_step x cols_step."""
+    """Draw a spy plot, counts of nonzeros per cell, with the boundaries of tiles of rows_step x cols_step."""
     height, width = pattern.shape
     cells = max(1, -(-max(height, width) // CELLS))
     counts = np.zeros((-(-height // cells), -(-width // cells)))

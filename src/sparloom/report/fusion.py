@@ -1,9 +1,4 @@
-"""Rows of a bench of tile fusion to geometric means of ratios.
-
-Tables of a bench of tile fusion.
-
-Figures of a bench of tile fusion, after Figures 2 and 4 to 10 of the paper; each as PNG and SVG.
-"""
+"""Reduce benchmarks of tile fusion: metrics, tables, and the paper's Figures 2 and 4 to 10 as PNG and SVG."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -68,13 +63,13 @@ def fusion_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
 
 
 def group_prefix(part: str, op: str, width: int, threads: int, *, most: int) -> str:
-    """Name a group of metrics: `<op>/<width>`, `anchors/<op>/<width>` for the anchors, `/t1` behind on one thread."""
+    """Name a group of metrics: `<op>/<width>`, `anchors/<op>/<width>` for anchors, followed by `/t1` on one thread."""
     name = f"{op}/{width}" if part == "real" else f"{part}/{op}/{width}"
     return name if threads == most else f"{name}/t{threads}"
 
 
 def ratios(frame: pd.DataFrame, fast: str, slow: str) -> pd.Series:
-    """How many times as fast as `slow` the method `fast` is, by case; where both were timed."""
+    """Divide the seconds of `slow` by those of `fast`, by case, where both were timed."""
     timed = frame[frame["seconds"].notna()]
     seconds = timed.pivot(index=CASE, columns="method", values="seconds")
     if fast not in seconds or slow not in seconds:
@@ -83,7 +78,7 @@ def ratios(frame: pd.DataFrame, fast: str, slow: str) -> pd.Series:
 
 
 def ratio_means(frame: pd.DataFrame, fast: str = "auto") -> pd.DataFrame:
-    """Average how many times as fast as every other method one is: part, op, width and threads x method.
+    """Average the speedups of one method over every other: (part, op, width, threads) x method.
 
     Geometric means over the matrices that have both; NaN where there is none.
     """
@@ -120,7 +115,7 @@ def _bounded(key: str, values: pd.Series, seed: int) -> dict[str, float]:
 
 
 def _costs(rows: pd.DataFrame) -> dict[str, float]:
-    """What the inspector and the decision take, in executions, and after how many runs they have paid."""
+    """Reduce the cost of inspector and decision, in executions, and the number of runs that amortises it."""
     timed = rows[rows["seconds"].notna()].set_index("method")
     unfused = timed.loc[["unfused"]].set_index("matrix")["seconds"]
     found: dict[str, float] = {}
@@ -142,7 +137,7 @@ def _costs(rows: pd.DataFrame) -> dict[str, float]:
 
 
 def _locality(rows: pd.DataFrame, seed: int) -> dict[str, float]:
-    """What tiles of step one could reuse, and the access time in simulated caches of unfused over fused code."""
+    """Reduce the reuse of coarse tiles, and access times in simulated caches, unfused over fused."""
     found: dict[str, float] = {}
     if "reused_flops" in rows and rows["reused_flops"].notna().any():
         found["reused_flops_mean"] = float(rows["reused_flops"].mean())
@@ -153,7 +148,7 @@ def _locality(rows: pd.DataFrame, seed: int) -> dict[str, float]:
 
 
 def _fuses_well(rows: pd.DataFrame) -> np.ndarray:
-    """Matrices of which most rows fuse, by whichever schedule, while D1 is too large for the last cache."""
+    """Select matrices of which most rows fuse while D1 exceeds the last cache."""
     most = rows.groupby("matrix")["fused_rows"].max()
     first = rows.groupby("matrix")[["d1_bytes", "last_cache_bytes"]].first()
     return most.index[(most >= FUSES_WELL) & (first["d1_bytes"] > first["last_cache_bytes"])].to_numpy()
@@ -185,7 +180,7 @@ LABELS: Mapping[str, str] = {
 
 
 def fusion_tables(metrics: Mapping[str, float]) -> Iterator[Table]:
-    """Lay out how many times as fast as each method fuse="auto" is, an operation and a part at a time."""
+    """Lay out speedups of fuse="auto" over each method, a table per operation and part."""
     for part, name in PARTS.items():
         for op in OPS:
             prefixes = {width: group_prefix(part, op, width, 2, most=2) for width in WIDTHS}
@@ -203,7 +198,7 @@ def fusion_tables(metrics: Mapping[str, float]) -> Iterator[Table]:
 
 
 def speedup_cells(metrics: Mapping[str, float], prefixes: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Give a row for each method that was timed: its label, and a cell for each group of metrics."""
+    """Yield the label and the cells, one per group of metrics, of each method that was timed."""
     for peer in PEERS:
         cells = [bounded_cell(metrics, f"{prefix}/auto_over_{peer}") for prefix in prefixes]
         if any(cells):
@@ -287,7 +282,7 @@ def draw_fused_methods(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
 
 @styled
 def draw_gain(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
-    """Draw which share of the time even threads would save, matrix by matrix, a panel for each width (Figure 7)."""
+    """Draw the share of time that balanced threads would save, by matrix, a panel per width (Figure 7)."""
     widths, drawn, axes = _panels(frame["width"])
     for axis, width in zip(axes, widths, strict=False):
         rows = frame[(frame["width"] == width) & frame["gain_seconds"].notna()]
@@ -303,7 +298,7 @@ def draw_gain(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
 
 @styled
 def draw_steps(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
-    """Draw what step one of the scheduler brings over one thread, and step two on top of it (Figure 8)."""
+    """Draw the speedup of the scheduler's step one over one thread, and of step two over step one (Figure 8)."""
     first, both = ratios(frame, "coarse", "sequential"), ratios(frame, "fused", "sequential")
     order = both.sort_values().index
     drawn, (axes,) = figure(WHOLE_WIDTH, 3.2)
@@ -349,7 +344,7 @@ def draw_memory_time(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
 
 @styled
 def draw_amortisation(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
-    """Draw after how many runs the inspector and the decision have paid, where the fused code is faster (§5.2.5)."""
+    """Draw how many runs amortise inspector and decision, where the fused code is faster (§5.2.5)."""
     seconds = frame.pivot_table(index=["matrix", "width"], columns="method", values="seconds")
     drawn, (axes,) = figure(WHOLE_WIDTH, 3.2)
     for method, column, label in (("fused", "build_seconds", "inspector, fused as in the paper"),
@@ -391,7 +386,7 @@ def draw_scaling(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
 
 
 def _panels(values: pd.Series | pd.Index) -> tuple[list, Figure, Sequence[Axes]]:
-    """Make a panel for each distinct value; one that stays empty if there is none."""
+    """Make a panel per distinct value, and one empty panel if there is none."""
     found = sorted(values.unique())
     return (found, *figure(3.6 * max(1, len(found)), 3.4, columns=max(1, len(found))))
 
@@ -402,7 +397,7 @@ def _part(rows: pd.DataFrame) -> str:
 
 
 def _rates(frame: pd.DataFrame) -> pd.DataFrame:
-    """GFLOP/s, matrices x methods."""
+    """Compute GFLOP/s, matrices x methods."""
     return frame.assign(rate=frame["flops"] / frame["seconds"] / 1e9).pivot(
         index="matrix", columns="method", values="rate")
 

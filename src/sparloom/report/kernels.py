@@ -1,9 +1,4 @@
-"""Figure of a bench of CPU kernels: how many times as fast as those of other libraries ours are.
-
-What is lost where only the kernels of a portfolio are measured.
-
-How well seconds on a sample of the rows foretell those on all rows.
-"""
+"""Reduce benchmarks of sparse kernels: speedups over libraries, regret of portfolios, accuracy of probes."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -31,7 +26,7 @@ PEERS: Mapping[str, tuple[str, str]] = {
 
 @styled
 def draw_kernels(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
-    """Draw geometric means over matrices of how many times as fast as each peer we are, a bar for each width.
+    """Draw geometric mean speedups over each peer, a bar per width.
 
     Args:
         frame: per_matrix.parquet of `bench_kernels`.
@@ -137,7 +132,7 @@ SAMPLES: Mapping[str, tuple[str, str]] = {
 
 
 def probe_frame(per_case: pd.DataFrame) -> pd.DataFrame:
-    """Give every kernel's seconds over those of the safe one, on a sample and on all rows.
+    """Divide every kernel's seconds by those of the default kernel, on a sample and on all rows.
 
     All rows are judged by the odd repetitions; the even ones are the sample "again", with share 1, which shows how much
     of a difference is noise.
@@ -225,7 +220,7 @@ def probe_tables(metrics: Mapping[str, float]) -> Iterator[Table]:
 
 @styled
 def draw_probe(per_case: pd.DataFrame, stem: Path) -> None:
-    """Draw what each kernel takes over the safe one on all rows, by what a sample of the middle share foretells."""
+    """Draw seconds over the default kernel's: on all rows against a sample of the middle share."""
     frame = probe_frame(per_case)
     shares = sorted(set(frame.loc[frame["sample"] != AGAIN, "share"]))
     middle = frame[frame["share"].isin([shares[len(shares) // 2], 1.0])]

@@ -1,13 +1,4 @@
-"""What tables and figures call data sets of sequence lengths.
-
-Ratios of methods that ran in turn, turn by turn.
-
-Ragged programs beside their peers: ratios of seconds, tables, and figures after CoRa's Figures 9 to 11.
-
-What searching the schedules of ragged operators gains over the default ones.
-
-The encoder layer kernel by kernel, beside PyTorch's operators: CoRa's Figures 13 and 24.
-"""
+"""Reduce benchmarks of ragged programs: ratios, tables, CoRa's Figures 9 to 11, 13 and 24, gains of schedule search."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -28,14 +19,14 @@ __all__ = [
 
 
 def data_title(data: str) -> str:
-    """How the paper calls a data set."""
+    """Return the paper's name of a data set."""
     from sparloom.ragged import DATASETS  # loads a compiler, which no other report needs
 
     return DATASETS[data].title if data in DATASETS else data
 
 
 def compared_cases(frame: pd.DataFrame, part: str) -> Iterator[tuple[str, int, str, pd.DataFrame]]:
-    """Go through what was timed in turn: data set, sequences in a batch, operator, and a row for each method.
+    """Iterate over cases timed in turn: data set, batch size, operator, and a row per method.
 
     Args:
         frame: per_case.parquet of `eval_ragged`.
@@ -46,7 +37,7 @@ def compared_cases(frame: pd.DataFrame, part: str) -> Iterator[tuple[str, int, s
 
 
 def turn_ratios(case: pd.DataFrame, fast: str, slow: str) -> np.ndarray:
-    """How many times as fast as `slow` the method `fast` was, by turn.
+    """Divide the seconds of `slow` by those of `fast`, turn by turn.
 
     Args:
         case: with column seconds, by method, of one comparison.
@@ -57,7 +48,7 @@ def turn_ratios(case: pd.DataFrame, fast: str, slow: str) -> np.ndarray:
 
 
 def turn_metrics(key: str, ratios: np.ndarray) -> dict[str, float]:
-    """Median over turns, with `_p10` and `_p90`."""
+    """Reduce to the median over turns, with `_p10` and `_p90`."""
     shares = {"": 0.5, "_p10": 0.1, "_p90": 0.9}
     return {f"{key}{name}": float(np.quantile(ratios, share)) for name, share in shares.items()}
 
@@ -81,7 +72,7 @@ COLOURS: Mapping[str, str] = {
 
 
 def case_seconds(frame: pd.DataFrame, part: str) -> pd.DataFrame:
-    """Median seconds: a row for each case (data, size, number), a column for each method or group of methods.
+    """Tabulate median seconds: a row per case (data, size, number), a column per method or group of methods.
 
     Args:
         frame: per_case.parquet of `bench_ragged`.
@@ -92,7 +83,7 @@ def case_seconds(frame: pd.DataFrame, part: str) -> pd.DataFrame:
 
 
 def ragged_metrics(frame: pd.DataFrame, *, layers: int, seed: int) -> dict[str, float]:
-    """Reduce seconds to how many times as fast as others the ragged programs are.
+    """Reduce seconds to speedups of the ragged programs over the others.
 
     Args:
         frame: per_case.parquet of `bench_ragged`.
@@ -184,7 +175,7 @@ def draw_ragged(frame: pd.DataFrame, folder: Path) -> None:
 
 
 def _draw_module(seconds: pd.DataFrame, title: str, stem: Path) -> None:
-    """How many times as fast as padding each method is, by case."""
+    """Draw speedups over padding, by case."""
     peers = [name for name in PEERS if name in seconds and name != "padded"]
     times = {"peer": seconds[peers].min(axis=1), OWN: seconds[OWN]}
     if "micro_batches" in seconds:  # a batch of two has none
@@ -205,7 +196,7 @@ def _draw_module(seconds: pd.DataFrame, title: str, stem: Path) -> None:
 
 
 def _draw_products(rows: pd.DataFrame, title: str, label: str, stem: Path) -> None:
-    """Useful operations per second by size."""
+    """Draw useful operations per second by size."""
     drawn, (panel,) = figure(5.2, 3.2)
     for name, given in rows.groupby("method", sort=False):
         panel.plot(given["size"], given["flops"] / given["median"] / 1e9, "o-", color=COLOURS[name], markersize=4,
@@ -238,7 +229,7 @@ OPERATORS: Mapping[str, str] = {
 
 
 def schedule_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
-    """Reduce seconds to how many times as fast chosen schedules are.
+    """Reduce seconds to speedups of chosen schedules over default ones.
 
     Args:
         frame: per_case.parquet of `bench_ragged_schedules`.
@@ -281,7 +272,7 @@ def schedule_tables(frame: pd.DataFrame) -> Iterator[Table]:
 
 
 def _gains(seconds: pd.DataFrame) -> pd.Series:
-    """How many times as fast what was chosen is, by case; NaN where that is the default."""
+    """Compute speedups of chosen schedules, by case; NaN where the default was chosen."""
     return seconds["default"] / seconds.reindex(columns=["chosen"])["chosen"]
 
 
@@ -298,7 +289,7 @@ PAPER_RACE: Mapping[str, Mapping[str, float]] = {  # ms on a V100, RACE, 128 seq
 
 
 def breakdown_frame(frame: pd.DataFrame) -> pd.DataFrame:
-    """Milliseconds, medians: a row for each data set, size of batch and operator, a column for each method.
+    """Tabulate median milliseconds: a row per data set, batch size and operator, a column per method.
 
     Args:
         frame: per_case.parquet of `eval_ragged`.

@@ -1,9 +1,5 @@
-"""What padding computes and keeps in vain: CoRa's Figures 2 and 22, and the memory of activations.
-
-Changes of padding as operators, and within others: CoRa's Figure 12.
-
-Whole tiles by padding, by splitting, and tiles of any extent: CoRa's Figure 14.
-"""
+"""Measure the cost of padding: computation and memory (CoRa's Figures 2 and 22), fused padding changes (Figure 12),
+split loops (Figure 14)."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -36,7 +32,7 @@ LINES = ("#b5443c", "#d9a441", "#7aa974", "#5f7fa8", "#8fa9c9", "#9a9a9a", "#6d4
 
 
 def over_ideal(frame: pd.DataFrame, *, causal: bool = False) -> pd.DataFrame:
-    """Computation relative to none in vain, by data set and sequences in a batch: a column for each way to pad.
+    """Tabulate computation relative to unpadded, by data set and batch size: a column per kind of padding.
 
     Args:
         frame: per_case.parquet of `eval_ragged`.
@@ -48,7 +44,7 @@ def over_ideal(frame: pd.DataFrame, *, causal: bool = False) -> pd.DataFrame:
 
 
 def over_ragged(frame: pd.DataFrame) -> pd.DataFrame:
-    """Bytes of activations relative to ragged ones, by data set: a column for each way to store them."""
+    """Tabulate bytes of activations relative to ragged storage, by data set: a column per kind of storage."""
     rows = frame[frame["part"] == "activations"]
     total = rows.pivot_table(index="data", columns="method", values="bytes", aggfunc="sum", sort=False)
     return total.div(total["ragged"], axis=0)
@@ -99,7 +95,7 @@ def computation_tables(frame: pd.DataFrame) -> Iterator[Table]:
 
 @styled
 def draw_computation(frame: pd.DataFrame, stem: Path) -> None:
-    """Draw what padding to the longest computes over what has to be computed, by sequences in a batch (Figure 2)."""
+    """Draw computation with full padding over useful computation, by batch size (Figure 2)."""
     ratio = over_ideal(frame)["dense"]
     drawn, (axes,) = figure(6.4, 3.4)
     for (data, rows), colour in zip(ratio.groupby("data", sort=False), LINES, strict=False):
@@ -119,7 +115,7 @@ def draw_computation(frame: pd.DataFrame, stem: Path) -> None:
 
 @styled
 def draw_padding(frame: pd.DataFrame, stem: Path) -> None:
-    """Draw computation with each way to pad, by data set, for batches of 32 and 128 (Figure 22)."""
+    """Draw computation with each kind of padding, by data set, for batches of 32 and 128 (Figure 22)."""
     ratio = over_ideal(frame)
     there = set(ratio.index.get_level_values("size"))
     sizes = [size for size in SHOWN if size in there] or [max(there)]
@@ -134,7 +130,7 @@ def draw_padding(frame: pd.DataFrame, stem: Path) -> None:
 
 @styled
 def draw_memory(frame: pd.DataFrame, stem: Path) -> None:
-    """Draw memory of activations with each way to store them, by data set."""
+    """Draw memory of activations with each kind of storage, by data set."""
     drawn, (axes,) = figure(6.4, 3.7)
     _bars(axes, over_ragged(frame), MEMORIES)
     axes.set_ylabel("bytes over ragged ones")
@@ -160,7 +156,7 @@ CHANGES = "changes"
 
 
 def pad_fusion_frame(frame: pd.DataFrame) -> pd.DataFrame:
-    """Milliseconds, medians: a row for each data set and size of batch, a column for each arm.
+    """Tabulate median milliseconds: a row per data set and batch size, a column per arm.
 
     Args:
         frame: per_case.parquet of `eval_ragged`.
@@ -224,7 +220,7 @@ OPERATORS: Mapping[str, str] = {"qkt": "QKT", "attnv": "AttnV"}
 
 
 def splitting_frame(frame: pd.DataFrame) -> pd.DataFrame:
-    """Seconds over those with padding, medians over turns: a row for each operator, data set and size of batch.
+    """Tabulate seconds over padded seconds, medians over turns: a row per operator, data set and batch size.
 
     Args:
         frame: per_case.parquet of `eval_ragged`.
@@ -265,7 +261,7 @@ def splitting_tables(frame: pd.DataFrame) -> Iterator[Table]:
 
 @styled
 def draw_splitting(frame: pd.DataFrame, stem: Path) -> None:
-    """Draw seconds over those with padding, a panel for each operator (Figure 14)."""
+    """Draw seconds over padded seconds, a panel per operator (Figure 14)."""
     found = splitting_frame(frame)
     operators = list(dict.fromkeys(found.index.get_level_values("operator")))
     drawn, panels = figure(1.4 + 3.6 * len(operators), 3.4, columns=len(operators))

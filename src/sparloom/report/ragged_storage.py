@@ -1,10 +1,6 @@
-"""What building auxiliary tables takes: seconds and kilobytes, beside the paper's.
+"""Measure the cost of raggedness: auxiliary tables, access schemes, hoisted loads (CoRa's Figure 23).
 
-Elements of scores found by the dimension graph and by the pointers of sparse storage: seconds, and tables.
-
-What raggedness costs an operator where nothing is ragged: CoRa's Figure 23.
-
-What `eval_ragged` reports of each of its parts.
+`RAGGED_PARTS` lists how each part of `eval_ragged` is reported.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -61,7 +57,7 @@ KB = 1024
 
 
 def prelude_frame(frame: pd.DataFrame) -> pd.DataFrame:
-    """Microseconds (of one batch) and kilobytes (mean over batches) by data set, sequences in a batch and arm.
+    """Tabulate microseconds (one batch) and kilobytes (mean over batches) by data set, batch size and arm.
 
     Args:
         frame: per_case.parquet of `eval_ragged`.
@@ -77,7 +73,7 @@ def prelude_frame(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def prelude_metrics(frame: pd.DataFrame) -> dict[str, float]:
-    """Reduce to one number each.
+    """Reduce every case to one number.
 
     Returns:
         By `prelude/<data>_<size>/`: `<arm>_seconds`, `<arm>_storage_kb` and `<arm>_fusion_kb`; how many times as fast
@@ -139,7 +135,7 @@ MILLISECONDS = 1e3
 
 
 def storage_frame(frame: pd.DataFrame) -> pd.DataFrame:
-    """Milliseconds, medians, and kilobytes of tables: a row for each operator, data set and size of batch.
+    """Tabulate median milliseconds and kilobytes of tables: a row per operator, data set and batch size.
 
     Args:
         frame: per_case.parquet of `eval_ragged`.
@@ -155,7 +151,7 @@ def storage_frame(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def storage_metrics(frame: pd.DataFrame) -> dict[str, float]:
-    """Reduce to one number each.
+    """Reduce every case to one number.
 
     Returns:
         By `storage/<operator>/<data>_<size>/`: how many times as fast as sparse storage the dimension graph is,
@@ -189,7 +185,7 @@ def storage_tables(frame: pd.DataFrame) -> Iterator[Table]:
 
 @styled
 def draw_storage(frame: pd.DataFrame, stem: Path) -> None:
-    """Draw milliseconds of operators and of their preludes, by both schemes."""
+    """Draw milliseconds of operators and their preludes, by access scheme."""
     found = storage_frame(frame)
     drawn, panels = figure(12.0, 3.6, columns=2)
     places, width = np.arange(len(found)), 0.4
@@ -215,7 +211,7 @@ HOISTING_OPERATORS: Mapping[str, str] = {
 
 
 def hoisting_frame(frame: pd.DataFrame) -> pd.DataFrame:
-    """Seconds over those of the dense operator, medians over turns: a row for each operator, a column for each form.
+    """Tabulate seconds over dense seconds, medians over turns: a row per operator, a column per variant.
 
     Args:
         frame: per_case.parquet of `eval_ragged`.
@@ -257,7 +253,7 @@ def hoisting_tables(frame: pd.DataFrame) -> Iterator[Table]:
 
 @styled
 def draw_hoisting(frame: pd.DataFrame, stem: Path) -> None:
-    """Draw seconds over those of the dense operator (Figure 23)."""
+    """Draw seconds over dense seconds (Figure 23)."""
     found = hoisting_frame(frame)
     drawn, (axes,) = figure(7.6, 3.4)
     places, width = np.arange(len(found)), 0.84 / len(HOISTING_ARMS)
@@ -280,7 +276,7 @@ def draw_hoisting(frame: pd.DataFrame, stem: Path) -> None:
 
 @dataclass(frozen=True)
 class RaggedPart:
-    """Functions of per_case.parquet.
+    """Functions that report one part of per_case.parquet.
 
     Args:
         figures: by the name of the file.

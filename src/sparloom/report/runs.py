@@ -1,11 +1,4 @@
-"""Finished runs: where they are and what they found.
-
-The table a run prints.
-
-Tables as text for pages and papers: Markdown, LaTeX.
-
-Ratios of seconds over cases to a geometric mean with its bounds.
-"""
+"""Open finished runs; format tables for the console, Markdown and LaTeX; bound ratios by the bootstrap."""
 
 import io
 import json
@@ -31,14 +24,14 @@ REMEDY = ("run it again, or bring a committed result back by `git checkout`; aft
 
 @dataclass(frozen=True)
 class Run:
-    """One finished run; files are read when asked for."""
+    """Finished run, whose files are read on demand."""
 
     folder: Path
     metrics: dict[str, float | None]
 
     @cached_property
     def environment(self) -> dict[str, Any]:
-        """Commit, versions, machine, seed, data; empty where only the results of the run were kept."""
+        """Read commit, versions, machine, seed and data; empty if only the results of the run were kept."""
         path = self.folder / "environment.json"
         return _object(path) if path.exists() else {}
 
@@ -48,12 +41,12 @@ class Run:
 
     @cached_property
     def per_matrix(self) -> pd.DataFrame:
-        """One row per matrix, method and seed."""
+        """Read one row per matrix, method and seed."""
         return _frame(self.folder / "per_matrix.parquet")
 
     @cached_property
     def curves(self) -> pd.DataFrame:
-        """One row per method, seed and epoch."""
+        """Read one row per method, seed and epoch."""
         path = self.folder / "curves.csv"
         return pd.read_csv(io.BytesIO(_content(path)))
 
@@ -195,7 +188,7 @@ def bounded_cell(metrics: Mapping[str, float], key: str) -> str:
 
 
 def ratio_bounds(key: str, ratio: pd.Series, *, seed: int) -> dict[str, float]:
-    """Reduce ratios, without those that are NaN.
+    """Reduce ratios to a geometric mean with bootstrap bounds, leaving out NaN.
 
     Args:
         seed: of the bootstrap over cases.

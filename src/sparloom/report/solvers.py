@@ -1,9 +1,4 @@
-"""Training times of graph convolutional networks: speedups, a table, and a figure after the paper's Figure 12.
-
-How far final losses of trainings in float32 are from that in float64.
-
-How fast Jacobi's method is with two steps fused: metrics, table and figure.
-"""
+"""Reduce benchmarks of GCN training (the paper's Figure 12) and of Jacobi's method (Figure 13)."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -107,7 +102,7 @@ def gcn_table(metrics: Mapping[str, float]) -> Table:
 
 @styled
 def draw_gcn(frame: pd.DataFrame, stem: Path) -> None:
-    """Draw seconds of the whole training by graph, a panel for each width; on the right how many times as fast."""
+    """Draw seconds of the whole training by graph, a panel per width, and speedups on the right."""
     widths = sorted(frame["width"].unique())
     order = frame.drop_duplicates("matrix").sort_values("edges")["matrix"].tolist()
     drawn, panels = figure(4.6 * len(widths), 0.24 * len(order) + 1.6, columns=len(widths))
@@ -139,7 +134,7 @@ TOLERANCE = 1e-3
 
 
 def loss_error_metrics(frame: pd.DataFrame) -> dict[str, float]:
-    """Reduce final losses to their distances from float64.
+    """Reduce final losses to their errors against float64.
 
     Args:
         frame: per_matrix.parquet of `check_gcn`: a row for each matrix, width and method, "float64" among these.
@@ -179,7 +174,7 @@ PEERS = ("unfused", "unfused_renumbered", "separated", "mkl", "torch", "scipy")
 
 
 def jacobi_ratios(frame: pd.DataFrame, fast: str, slow: str, column: str = "seconds") -> pd.Series:
-    """How many times as fast as `slow` the method `fast` is, by part and matrix, where both were timed.
+    """Divide the seconds of `slow` by those of `fast`, by part and matrix, where both were timed.
 
     Args:
         frame: per_matrix.parquet of `bench_jacobi`.
@@ -229,7 +224,7 @@ def jacobi_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
 
 
 def jacobi_table(frame: pd.DataFrame) -> Table:
-    """Lay out, matrix by matrix, how many times as fast as the others two steps are with fuse="auto"."""
+    """Lay out speedups of two fused steps with fuse="auto" over the others, by matrix."""
     table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left",
                   title="two steps of Jacobi's method, fuse=\"auto\": times as fast as")
     table.add_column("matrix", no_wrap=True)
@@ -252,7 +247,7 @@ def jacobi_table(frame: pd.DataFrame) -> Table:
 
 @styled
 def draw_jacobi(frame: pd.DataFrame, stem: Path) -> None:
-    """Draw speedups over the own unfused solver, sorted, a panel for each part (the paper's figure 13)."""
+    """Draw sorted speedups over our unfused solver, a panel per part (the paper's Figure 13)."""
     parts = [part for part in PARTS if part in set(frame["part"])]
     drawn, panels = figure(1.6 + 2.6 * len(parts), 3.2, columns=len(parts))
     auto, always = (jacobi_ratios(frame, method, "unfused") for method in ("auto", "fused"))

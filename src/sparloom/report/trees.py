@@ -1,9 +1,4 @@
-"""Efficiency of choices: how much of the best measured rate of a problem a chosen configuration reaches.
-
-What a source learned about trees, put to the test: a statistic, its bounds, and what follows.
-
-What recommendations lose and how long they take, matrix by matrix.
-"""
+"""Judge choices of performance models by their efficiency: share of the best measured rate of a problem."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +27,7 @@ REDUCTIONS: Mapping[str, Callable[[np.ndarray], float]] = {
 
 @dataclass(frozen=True)
 class Scene:
-    """Problems by which choices are judged.
+    """Problems and measured seconds by which choices are judged.
 
     Args:
         about: one row per problem: matrix, width, group and slice; intervals are over groups.
@@ -46,11 +41,11 @@ class Scene:
 
     @property
     def best(self) -> Float[np.ndarray, " problems"]:
-        """Least seconds of each problem."""
+        """Return the least seconds of each problem."""
         return np.nanmin(self.seconds, axis=1)
 
     def judged(self, method: str, columns: Int[np.ndarray, " problems"]) -> pd.DataFrame:
-        """One row per problem for what a method chose; a configuration that did not run has efficiency 0.
+        """Make one row per problem for the choices of a method; a configuration that did not run has efficiency 0.
 
         Returns:
             The columns of `about`, then method, config, seconds, best_seconds and efficiency = best / chosen seconds.
@@ -59,13 +54,13 @@ class Scene:
         return self.rival(method, taken).assign(config=[self.configs[column] for column in columns])
 
     def rival(self, method: str, seconds: Float[np.ndarray, " problems"]) -> pd.DataFrame:
-        """The same for seconds of somebody else's kernel, whose efficiency may exceed 1; its config is empty."""
+        """Do the same for another library's kernel, whose efficiency may exceed 1; its config is empty."""
         return self.about.assign(method=method, config="", seconds=seconds, best_seconds=self.best,
                                  efficiency=np.nan_to_num(self.best / seconds))
 
 
 def efficiencies(seconds: Float[np.ndarray, "problems configs"]) -> Float[np.ndarray, "problems configs"]:
-    """Best over own seconds of every configuration; 0 where it did not run."""
+    """Divide the best seconds by those of every configuration; 0 where it did not run."""
     return np.nan_to_num(np.nanmin(seconds, axis=1, keepdims=True) / seconds)
 
 
@@ -99,7 +94,7 @@ def paired_metrics(
 
 
 def bounded(key: str, value: float, spread: Sequence[float]) -> dict[str, float]:
-    """A number with the central 95 % of its resampled values as `_low` and `_high`."""
+    """Store a number with the central 95 % of its resampled values as `_low` and `_high`."""
     low, high = np.quantile(spread, [0.025, 0.975])
     return {key: float(value), f"{key}_low": float(low), f"{key}_high": float(high)}
 
@@ -175,7 +170,7 @@ VERDICT_COLOURS = {"holds": "#7aa974", "does not hold": "#b5443c", "cannot say":
 
 @dataclass(frozen=True)
 class Learning:
-    """One test of a learning.
+    """Test of one claim of the paper about trees.
 
     Args:
         number: of the learning in the source.
@@ -195,7 +190,7 @@ class Learning:
 
     @property
     def verdict(self) -> str:
-        """What the bounds allow to say."""
+        """State what the bounds allow: holds, does not hold, or undecided."""
         return verdict(self.low, self.high)
 
 
@@ -209,7 +204,7 @@ def verdict(low: float, high: float) -> str:
 def contrast(
     rows: pd.DataFrame, weights: Mapping[str, float], *, statistic: str = "mean", seed: int
 ) -> tuple[float, float, float]:
-    """Weighted sum of a statistic of the efficiencies of methods on the same problems, with 95 % bounds.
+    """Weigh and add a statistic of the efficiencies of methods on the same problems, with 95 % bounds.
 
     Args:
         weights: by method, such as {"better": 1, "worse": -1}.
@@ -228,7 +223,7 @@ def contrast(
 
 
 def slice_lead(rows: pd.DataFrame, method: str, hard: str, *, seed: int) -> tuple[float, float, float]:
-    """Mean efficiency of a method on all other slices less that on one, with 95 % bounds; each side is resampled."""
+    """Subtract a method's mean efficiency on one slice from that on all others, with 95 % bounds."""
     own = rows[rows["method"] == method]
     sides = [own[own["slice"] != hard], own[own["slice"] == hard]]
     means = [side["efficiency"].mean() for side in sides]
