@@ -13,6 +13,10 @@ PACKAGES = {  # old package -> package that has its names now
     "sparloom.tasks": "sparloom.experiments",
 }
 RENAMED: dict[str, str] = {  # old full name, with its package of today -> new full name
+    "sparloom.report.Learning": "sparloom.report.PaperClaim",
+    "sparloom.report.Scene": "sparloom.report.JudgedProblems",
+    "sparloom.report.Truth": "sparloom.report.RuntimeTable",
+    "sparloom.report.rival_choice": "sparloom.report.baseline_choice",
     "sparloom.ragged.arranged": "sparloom.ragged.pack_values",
     "sparloom.cli.Given": "sparloom.cli.RunOptions",
     "sparloom.cli.check_places": "sparloom.cli.check_paths",

@@ -19,7 +19,7 @@ _HOMES = {
         "MAKING decision_regret device_dispatch_metrics dispatch_metrics dispatch_ratios dispatch_seconds "
         "dispatch_tables draw_dispatch"),
     "evaluation": (
-        "Choices Truth judge optimum per_matrix random_choice rival_choice summary"),
+        "Choices RuntimeTable judge optimum per_matrix random_choice baseline_choice summary"),
     "figures": (
         "draw_curves draw_levels draw_matrices draw_methods draw_spy op_title"),
     "fusion": (
@@ -44,7 +44,7 @@ _HOMES = {
         "draw_gcn draw_jacobi gcn_metrics gcn_table jacobi_metrics jacobi_ratios jacobi_table loss_error_metrics "
         "loss_error_table"),
     "trees": (
-        "Learning Scene bounded contrast draw_efficiencies draw_learnings draw_recommendations efficiencies "
+        "JudgedProblems PaperClaim bounded contrast draw_efficiencies draw_learnings draw_recommendations efficiencies "
         "efficiency_metrics efficiency_table learnings_table paired_metrics slice_lead verdict"),
 }
 _PLACES = {name: f"{__name__}.{module}" for module, names in _HOMES.items() for name in names.split()}

@@ -1,4 +1,4 @@
-"""Compare runs row by row: statistics, the printed table, figures of a group of rows (PNG and SVG, readable in grey)."""
+"""Compare runs row by row: statistics, the printed table, figures of a group (PNG and SVG, readable in grey)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -10,13 +10,13 @@ from sparloom.measure import ape_speedup, ape_time, kendall_tau, ordered_pair_ac
 from sparloom.space import Config, ConfigSpace
 
 __all__ = [
-    "Bounded", "Choices", "Truth", "draws", "interval", "judge", "largest", "lead", "optimum", "per_matrix",
-    "quality", "random_choice", "rival_choice", "speedups", "summary",
+    "Bounded", "Choices", "RuntimeTable", "baseline_choice", "draws", "interval", "judge", "largest", "lead",
+    "optimum", "per_matrix", "quality", "random_choice", "speedups", "summary",
 ]
 
 
 @dataclass(frozen=True)
-class Truth:
+class RuntimeTable:
     """Seconds of every configuration of a space on every matrix of an evaluation.
 
     Args:
@@ -34,7 +34,7 @@ class Truth:
     @classmethod
     def of(
         cls, labels: pd.DataFrame, space: ConfigSpace, shapes: Mapping[str, tuple[int, int]]
-    ) -> "Truth":
+    ) -> "RuntimeTable":
         """Arrange labels of a sample table.
 
         Args:
@@ -84,7 +84,7 @@ class Choices:
     tau: np.ndarray
 
 
-def judge(method: str, seed: int, truth: Truth, scores: np.ndarray, *, tolerance: float = 0.0) -> Choices:
+def judge(method: str, seed: int, truth: RuntimeTable, scores: np.ndarray, *, tolerance: float = 0.0) -> Choices:
     """Let scores (matrices, configs), low = fast, choose; ties go to the earlier configuration.
 
     The first five are five different programs: to run one program twice would try nothing new.
@@ -101,13 +101,13 @@ def judge(method: str, seed: int, truth: Truth, scores: np.ndarray, *, tolerance
     )
 
 
-def optimum(truth: Truth) -> Choices:
+def optimum(truth: RuntimeTable) -> Choices:
     """Choose the best configuration of each matrix, found by trying all."""
     nothing = np.full(len(truth.matrices), np.nan)
     return Choices("optimum", 0, truth.seconds.argmin(axis=1), truth.best, truth.best, nothing, nothing)
 
 
-def random_choice(truth: Truth) -> Choices:
+def random_choice(truth: RuntimeTable) -> Choices:
     """Average over uniformly random choices: the geometric mean over all, exactly; of five, by their order."""
     nothing = np.full(len(truth.matrices), np.nan)
     ascending = np.sort(truth.seconds, axis=1)
@@ -118,7 +118,7 @@ def random_choice(truth: Truth) -> Choices:
     return Choices("random", 0, nowhere, first, np.exp(np.log(ascending) @ weights), nothing, nothing)
 
 
-def rival_choice(method: str, seconds: np.ndarray) -> Choices:
+def baseline_choice(method: str, seconds: np.ndarray) -> Choices:
     """Treat the seconds of another library's kernels, (matrices,), as a choice."""
     nothing, nowhere = np.full(len(seconds), np.nan), np.full(len(seconds), -1)
     return Choices(method, 0, nowhere, seconds, seconds, nothing, nothing)
@@ -149,7 +149,7 @@ Bounded = tuple[float, float, float]
 """A statistic with its lower and upper 95 % bootstrap bound."""
 
 
-def per_matrix(truth: Truth, choices: Sequence[Choices], about: pd.DataFrame | None = None) -> pd.DataFrame:
+def per_matrix(truth: RuntimeTable, choices: Sequence[Choices], about: pd.DataFrame | None = None) -> pd.DataFrame:
     """Make one row per matrix, method and seed.
 
     Args:

@@ -14,9 +14,9 @@ from sparloom.measure import geomean
 from sparloom.report.figures import COLOURS, TICKS, figure, save, styled
 
 __all__ = [
-    "Learning", "Scene", "bounded", "contrast", "draw_efficiencies", "draw_learnings", "draw_recommendations",
-    "draws_of", "efficiencies", "efficiency_metrics", "efficiency_table", "learnings_table", "paired_metrics",
-    "slice_lead", "verdict",
+    "JudgedProblems", "PaperClaim", "bounded", "contrast", "draw_efficiencies", "draw_learnings",
+    "draw_recommendations", "draws_of", "efficiencies", "efficiency_metrics", "efficiency_table", "learnings_table",
+    "paired_metrics", "slice_lead", "verdict",
 ]
 
 RESAMPLES = 2000
@@ -26,7 +26,7 @@ REDUCTIONS: Mapping[str, Callable[[np.ndarray], float]] = {
 
 
 @dataclass(frozen=True)
-class Scene:
+class JudgedProblems:
     """Problems and measured seconds by which choices are judged.
 
     Args:
@@ -44,16 +44,16 @@ class Scene:
         """Return the least seconds of each problem."""
         return np.nanmin(self.seconds, axis=1)
 
-    def judged(self, method: str, columns: Int[np.ndarray, " problems"]) -> pd.DataFrame:
+    def choices(self, method: str, columns: Int[np.ndarray, " problems"]) -> pd.DataFrame:
         """Make one row per problem for the choices of a method; a configuration that did not run has efficiency 0.
 
         Returns:
             The columns of `about`, then method, config, seconds, best_seconds and efficiency = best / chosen seconds.
         """
         taken = self.seconds[np.arange(len(self.about)), columns]
-        return self.rival(method, taken).assign(config=[self.configs[column] for column in columns])
+        return self.baseline(method, taken).assign(config=[self.configs[column] for column in columns])
 
-    def rival(self, method: str, seconds: Float[np.ndarray, " problems"]) -> pd.DataFrame:
+    def baseline(self, method: str, seconds: Float[np.ndarray, " problems"]) -> pd.DataFrame:
         """Do the same for another library's kernel, whose efficiency may exceed 1; its config is empty."""
         return self.about.assign(method=method, config="", seconds=seconds, best_seconds=self.best,
                                  efficiency=np.nan_to_num(self.best / seconds))
@@ -169,7 +169,7 @@ VERDICT_COLOURS = {"holds": "#7aa974", "does not hold": "#b5443c", "cannot say":
 
 
 @dataclass(frozen=True)
-class Learning:
+class PaperClaim:
     """Test of one claim of the paper about trees.
 
     Args:
@@ -232,7 +232,7 @@ def slice_lead(rows: pd.DataFrame, method: str, hard: str, *, seed: int) -> tupl
     return tuple(bounded("value", means[0] - means[1], np.subtract(*spreads)).values())
 
 
-def learnings_table(learnings: Sequence[Learning]) -> Table:
+def learnings_table(learnings: Sequence[PaperClaim]) -> Table:
     """Lay out all tests."""
     table = Table(box=None, pad_edge=False, header_style="bold", title="what the source learned, on our data",
                   title_justify="left")

@@ -210,7 +210,7 @@ def test_matrices_of_other_roles_are_left_alone(build, sparse_fitted, tmp_path):
     task = build("fit_trees", *SMALL, "task.roles=[train]", folder=folder)
     subject = sparse_subject(task.samples, task.sparse_platform, SpMM(), judging=1, roles=task.roles)
     split = task.samples.split()
-    assert {split[name] for name in subject.scene.about["matrix"]} == {"train"}
+    assert {split[name] for name in subject.judged.about["matrix"]} == {"train"}
     assert subject.unasked.sum() == 2 * (split["made/empty"] == "train")
 
 

@@ -65,13 +65,13 @@ def test_summary_of_samples_describes_both_operations_and_presets(build, tmp_pat
 
 
 def test_knob_effects_by_hand():
-    from sparloom.report import Truth
+    from sparloom.report import RuntimeTable
     from sparloom.space import SpadeSpace
 
     space = SpadeSpace("spmm")
     seconds = [2.0 if config["bypass"] else 1.0 for config in space]
     labels = pd.DataFrame({"matrix": "a/b", "config": [config.key for config in space], "seconds": seconds})
-    truth = Truth.of(labels, space, {"a/b": (100_000, 100_000)})
+    truth = RuntimeTable.of(labels, space, {"a/b": (100_000, 100_000)})
     effects = knob_effects(truth, space).set_index("knob")
     assert effects.loc["bypass", "slower"] == 1
     assert effects.loc["bypass", "change"] == pytest.approx(2)

@@ -4,19 +4,19 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sparloom.report import Truth, judge, optimum, per_matrix, random_choice
+from sparloom.report import RuntimeTable, judge, optimum, per_matrix, random_choice
 from sparloom.space import SpadeSpace
 
 SHAPES = {"a/small": (500, 500), "b/large": (90_000, 90_000)}
 
 
 @pytest.fixture
-def truth() -> Truth:
+def truth() -> RuntimeTable:
     space = SpadeSpace("spmm")
     rng = np.random.default_rng(0)
     rows = [{"matrix": name, "config": config.key, "seconds": float(value)}
             for name in SHAPES for config, value in zip(space, rng.uniform(1, 4, len(space)), strict=True)]
-    return Truth.of(pd.DataFrame(rows), space, SHAPES)
+    return RuntimeTable.of(pd.DataFrame(rows), space, SHAPES)
 
 
 @pytest.fixture

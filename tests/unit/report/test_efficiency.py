@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from sparloom.report import (
-    Scene,
+    JudgedProblems,
     draw_efficiencies,
     efficiencies,
     efficiency_metrics,
@@ -16,32 +16,32 @@ from sparloom.report import (
 NAMES = {"mean": "mean", "p10": "p10", "min": "min"}
 
 
-def scene() -> Scene:
+def judged() -> JudgedProblems:
     about = pd.DataFrame({"matrix": ["a", "a", "b"], "width": [8, 16, 8], "group": ["a", "a", "b"], "slice": "all"})
-    return Scene(about, ("x", "y"), np.array([[1.0, 2.0], [4.0, 1.0], [np.nan, 3.0]]))
+    return JudgedProblems(about, ("x", "y"), np.array([[1.0, 2.0], [4.0, 1.0], [np.nan, 3.0]]))
 
 
 def test_efficiency_is_best_over_chosen_seconds():
-    rows = scene().judged("mine", np.array([1, 0, 1]))
+    rows = judged().choices("mine", np.array([1, 0, 1]))
     assert rows["efficiency"].tolist() == [0.5, 0.25, 1.0]
     assert rows["config"].tolist() == ["y", "x", "y"]
     assert rows["best_seconds"].tolist() == [1, 1, 3]
 
 
 def test_a_configuration_that_did_not_run_has_no_efficiency():
-    assert scene().judged("mine", np.array([0, 1, 0]))["efficiency"].tolist() == [1, 1, 0]
-    np.testing.assert_array_equal(efficiencies(scene().seconds), [[1, 0.5], [0.25, 1], [0, 1]])
+    assert judged().choices("mine", np.array([0, 1, 0]))["efficiency"].tolist() == [1, 1, 0]
+    np.testing.assert_array_equal(efficiencies(judged().seconds), [[1, 0.5], [0.25, 1], [0, 1]])
 
 
 def test_a_rival_may_be_faster_than_the_best():
-    rows = scene().rival("vendor", np.array([0.5, 1.0, 6.0]))
+    rows = judged().baseline("vendor", np.array([0.5, 1.0, 6.0]))
     assert rows["efficiency"].tolist() == [2.0, 1.0, 0.5]
     assert set(rows["config"]) == {""}
 
 
 def test_bounds_are_over_groups():
     """Rows of one group that differ widely have no bounds: the group is drawn whole."""
-    rows = scene().judged("mine", np.array([1, 0, 1]))
+    rows = judged().choices("mine", np.array([1, 0, 1]))
     found = efficiency_metrics(rows[rows["group"] == "a"], NAMES, seed=0)
     assert found["mean"] == found["mean_low"] == found["mean_high"] == 0.375
     assert found["min"] == 0.25
@@ -52,21 +52,21 @@ def test_bounds_are_over_groups():
 
 
 def test_methods_are_compared_on_the_same_draws():
-    rows, others = scene().judged("mine", np.array([0, 1, 1])), scene().judged("other", np.array([1, 0, 1]))
+    rows, others = judged().choices("mine", np.array([0, 1, 1])), judged().choices("other", np.array([1, 0, 1]))
     found = paired_metrics(rows, others.iloc[::-1], "lead", lambda own, other: float((own - other).mean()),
                            column="efficiency", seed=0)
     assert found == {"lead": pytest.approx(1.25 / 3), "lead_low": 0.0, "lead_high": pytest.approx(0.625)}
 
 
 def test_table_lists_methods_in_the_given_order():
-    rows = pd.concat([scene().judged("mine", np.array([1, 0, 1])), scene().judged("best", np.array([0, 1, 1]))])
+    rows = pd.concat([judged().choices("mine", np.array([1, 0, 1])), judged().choices("best", np.array([0, 1, 1]))])
     table = efficiency_table(rows, {"best": "best", "absent": "absent", "mine": "mine"}, title="t", seed=0)
     assert list(table.columns[0].cells) == ["best", "mine"]
     assert list(table.columns[2].cells) == ["1.000", "0.583"]
 
 
 def test_efficiencies_are_drawn_and_the_same_again(tmp_path):
-    rows = pd.concat([scene().judged("mine", np.array([1, 0, 1])), scene().judged("best", np.array([0, 1, 1]))])
+    rows = pd.concat([judged().choices("mine", np.array([1, 0, 1])), judged().choices("best", np.array([0, 1, 1]))])
     labels = {"best": "best", "absent": "absent", "mine": "mine"}
     for name in ("once", "again"):
         draw_efficiencies(rows, labels, tmp_path / name, title="t", seed=0)

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sparloom.report import Truth, judge, random_choice, summary
+from sparloom.report import RuntimeTable, judge, random_choice, summary
 from sparloom.report.evaluation import interval
 from sparloom.space import SpadeSpace
 
@@ -51,14 +51,14 @@ def test_missing_configuration_is_refused():
     space = SpadeSpace("spmm")
     labels = pd.DataFrame([{"matrix": "a/b", "config": config.key, "seconds": 1.0} for config in list(space)[1:]])
     with pytest.raises(ValueError, match="1 of 1 matrices lack seconds, a/b for 1 of 256 configurations"):
-        Truth.of(labels, space, {"a/b": (9, 9)})
+        RuntimeTable.of(labels, space, {"a/b": (9, 9)})
 
 
 def test_random_choice_is_the_average_over_all_choices():
     space = SpadeSpace("spmm")
     seconds = np.arange(1.0, 257.0)
     labels = pd.DataFrame({"matrix": "a/b", "config": [config.key for config in space], "seconds": seconds})
-    choice = random_choice(Truth.of(labels, space, {"a/b": (9, 9)}))
+    choice = random_choice(RuntimeTable.of(labels, space, {"a/b": (9, 9)}))
     np.testing.assert_allclose(np.log(choice.top1), [np.log(seconds).mean()])
 
 

@@ -15,7 +15,7 @@ from sparloom.errors import MissingArtifact
 from sparloom.experiments.harness import samples_of
 from sparloom.models import CostModel, MatrixFeatures
 from sparloom.ops import Op
-from sparloom.report import Truth
+from sparloom.report import RuntimeTable
 from sparloom.space import ConfigSpace
 from sparloom.sparse import Role, WalkStatistics
 
@@ -83,7 +83,7 @@ class EvaluationData:
                 for name in self.roles if name in rows}
 
     @cached_property
-    def truth(self) -> Truth:
+    def truth(self) -> RuntimeTable:
         """Seconds of all configurations on the matrices of the role that have them all."""
         keys = {config.key for config in self.space}
         rows = self.labels[self.labels["matrix"].isin(self.names(self.role)) & self.labels["config"].isin(keys)]
@@ -95,7 +95,7 @@ class EvaluationData:
         if len(whole) < len(counts):
             logger.warning("%d of %d %s matrices lack configurations and are left out", len(counts) - len(whole),
                            len(counts), self.role)
-        return Truth.of(rows, self.space, {name: self.inputs[name].shape for name in whole})
+        return RuntimeTable.of(rows, self.space, {name: self.inputs[name].shape for name in whole})
 
     @cached_property
     def vendor(self) -> np.ndarray | None:

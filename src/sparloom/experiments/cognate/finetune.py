@@ -24,6 +24,7 @@ from sparloom.models import CognateModel, CostModel, Learner, Network, Static, T
 from sparloom.ops import Op
 from sparloom.report import (
     Choices,
+    baseline_choice,
     draw_matrices,
     draw_methods,
     judge,
@@ -32,7 +33,6 @@ from sparloom.report import (
     per_matrix,
     random_choice,
     results_table,
-    rival_choice,
     summary,
 )
 from sparloom.sparse import Role
@@ -197,7 +197,7 @@ class Finetune:
         reports = Reports(out, self.recipe.reported)
         comparison.add(random_choice(study.truth))
         if study.vendor is not None:
-            comparison.add(rival_choice("vendor", study.vendor))
+            comparison.add(baseline_choice("vendor", study.vendor))
         if "zero_shot" in self.methods:
             comparison.add(_judged("zero_shot", 0, study, beginning.zero_shot(self.recipe.module.net, study.space)))
         for seed in self.seeds:

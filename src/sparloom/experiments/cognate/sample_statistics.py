@@ -14,7 +14,7 @@ from sparloom.data import SampleSource, SampleTable, write_frame
 from sparloom.experiments.harness import print_failures, samples_of
 from sparloom.measure import bootstrap_interval, geomean, kendall_tau, noise_floor
 from sparloom.ops import Op
-from sparloom.report import Truth
+from sparloom.report import RuntimeTable
 from sparloom.space import Config, ConfigSpace
 
 if TYPE_CHECKING:
@@ -145,16 +145,16 @@ class SummariseSamples:
         log.console.print(_knob_table(effects), soft_wrap=False)
         return metrics
 
-    def _truth(self, platform: "Platform", op: Op) -> Truth:
+    def _truth(self, platform: "Platform", op: Op) -> RuntimeTable:
         space = platform.space(op)
         roles, inputs = self.samples.split(), self.samples.inputs()
         labels = samples_of(self.samples, platform, op).labels()
         counts = labels.groupby("matrix").size()
         names = sorted(name for name in counts.index[counts == len(space)] if roles[name] in self.roles)
-        return Truth.of(labels, space, {name: inputs[name].shape for name in names})
+        return RuntimeTable.of(labels, space, {name: inputs[name].shape for name in names})
 
 
-def describe_optimum(truth: Truth) -> dict[str, float]:
+def describe_optimum(truth: RuntimeTable) -> dict[str, float]:
     """Return speedups of the best configuration over the default, and the variety of the winners."""
     gains = truth.default / truth.best
     winners = pd.Series([truth.programs[row, column] for row, column in enumerate(truth.seconds.argmin(axis=1))])
@@ -168,7 +168,7 @@ def describe_optimum(truth: Truth) -> dict[str, float]:
     }
 
 
-def knob_effects(truth: Truth, space: ConfigSpace) -> pd.DataFrame:
+def knob_effects(truth: RuntimeTable, space: ConfigSpace) -> pd.DataFrame:
     """Compare the best times of each value of a knob with those of each later value.
 
     Returns:

@@ -29,7 +29,7 @@ from sparloom.models.performance import (
     train_per_fold,
 )
 from sparloom.ops import GEMM, GemmShape, assert_close
-from sparloom.report import Learning, contrast, draw_learnings, efficiencies, learnings_table, slice_lead
+from sparloom.report import PaperClaim, contrast, draw_learnings, efficiencies, learnings_table, slice_lead
 
 if TYPE_CHECKING:
     from sparloom.platforms import CpuKernels
@@ -137,7 +137,7 @@ class TrainingVariants:
         grown = [more.train(self.grid.rows(self._fold != fold), self.grid.names, base=member)
                  for fold, member in enumerate(base)]
         yield "grown_further", self._scores(self.grid, grown, self._fold)
-        tall = (self.subject.scene.about["slice"] != "m1").to_numpy()[:, None]
+        tall = (self.subject.judged.about["slice"] != "m1").to_numpy()[:, None]
         others = train_per_fold(self.grid, self.fixed, self._fold, kept=tall)
         yield "without_m1", self._scores(self.grid, others, self._fold)
 
@@ -202,7 +202,7 @@ class CheckLearnings:
                         mining=self.mining, share=self.share, more_trees=self.more_trees)
         frames = []
         for method, scores in variants:
-            frames.append(subject.scene.judged(method, best_configs(subject, scores)))
+            frames.append(subject.judged.choices(method, best_configs(subject, scores)))
             logger.info("%s: mean efficiency %.4f; %.0f s", method, frames[-1]["efficiency"].mean(),
                         time.monotonic() - began)
         rows = pd.concat(frames, ignore_index=True)
@@ -215,22 +215,22 @@ class CheckLearnings:
         draw_learnings(table, out / "learnings", title=f"GEMM, {len(subject)} shapes, {self.folds} folds")
         return _metrics(rows, learnings) | {"problems": len(subject), "seconds": time.monotonic() - began}
 
-    def _compared(self, rows: pd.DataFrame) -> list[Learning]:
+    def _compared(self, rows: pd.DataFrame) -> list[PaperClaim]:
         """Test the learnings that compare choices."""
         last = f"mined_{self.mining.rounds}"
         one_row = rows[rows["slice"] == "m1"]
 
         def test(number: int, key: str, measure: str, weights: Mapping[str, float], *, statistic: str = "mean",
-                 among: pd.DataFrame = rows) -> Learning:
+                 among: pd.DataFrame = rows) -> PaperClaim:
             found = contrast(among, weights, statistic=statistic, seed=self.seed)
-            return Learning(number, key, CLAIMS[number], f"{measure}, {statistic}", *found)
+            return PaperClaim(number, key, CLAIMS[number], f"{measure}, {statistic}", *found)
 
         scales, mined, sizes = {"log1p": 1, "raw": -1}, {"fixed": 1, last: -1}, {"big": 1, "small": -1}
         return [
             test(1, "log1p_over_raw", "log1p over raw", scales),
             test(1, "log1p_over_raw_p10", "log1p over raw", scales, statistic="p10"),
             test(1, "log1p_over_log", "log1p over log", {"log1p": 1, "log": -1}),
-            Learning(2, "others_over_m1", CLAIMS[2], "other shapes over M = 1, mean",
+            PaperClaim(2, "others_over_m1", CLAIMS[2], "other shapes over M = 1, mean",
                      *slice_lead(rows, "log1p", "m1", seed=self.seed)),
             test(3, "plain_over_mined", "all alike over hard ones heavier", mined),
             test(3, "plain_over_mined_p10", "all alike over hard ones heavier", mined, statistic="p10"),
@@ -247,16 +247,16 @@ class CheckLearnings:
                  among=one_row),
         ]
 
-    def _degenerate(self) -> Learning:
+    def _degenerate(self) -> PaperClaim:
         """Share of wrong results minus share of right results; bounds by the rule of succession."""
         right, asked = degenerate_results(self.gemm_platform, self.gemm)
         draws = np.random.default_rng(self.seed).beta(asked - right + 1, right + 1, 20_000)
         low, high = np.quantile(2 * draws - 1, [0.025, 0.975])
         value = 1 - 2 * right / asked
-        return Learning(6, "wrong_over_right", CLAIMS[6], f"wrong less right of {asked} results",
+        return PaperClaim(6, "wrong_over_right", CLAIMS[6], f"wrong less right of {asked} results",
                         value, min(value, float(low)), max(value, float(high)))
 
-    def _splits(self, variants: TrainingVariants) -> Learning:
+    def _splits(self, variants: TrainingVariants) -> PaperClaim:
         """Lead of M, N and K over the other features in the ranking by splits, as a share of all ranks."""
         names = variants.grid.names
         own = np.array([name in DIMENSIONS for name in names])
@@ -265,11 +265,11 @@ class CheckLearnings:
             rank = np.argsort(np.argsort(member.feature_importance("split"))) / (len(names) - 1)
             leads.append(rank[own].mean() - rank[~own].mean())
         measure = f"place of M, N, K by splits, range over {len(leads)} models"
-        return Learning(7, "dimensions_by_splits", CLAIMS[7], measure, float(np.mean(leads)), float(min(leads)),
+        return PaperClaim(7, "dimensions_by_splits", CLAIMS[7], measure, float(np.mean(leads)), float(min(leads)),
                         float(max(leads)))
 
 
-def _metrics(rows: pd.DataFrame, learnings: list[Learning]) -> dict[str, float]:
+def _metrics(rows: pd.DataFrame, learnings: list[PaperClaim]) -> dict[str, float]:
     """`<method>/mean_efficiency` and `/p10_efficiency`; `<number>/<key>` of each test with its bounds."""
     found: dict[str, float] = {}
     for method, own in rows.groupby("method", sort=False):

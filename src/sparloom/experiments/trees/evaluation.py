@@ -30,7 +30,7 @@ from sparloom.models.performance import (
     sparse_problems,
 )
 from sparloom.ops import GemmShape, Op
-from sparloom.report import Scene, efficiencies, efficiency_metrics, paired_metrics
+from sparloom.report import JudgedProblems, efficiencies, efficiency_metrics, paired_metrics
 from sparloom.space import Config
 from sparloom.sparse import Role
 
@@ -53,7 +53,7 @@ class TreeSubject:
         measured: mean seconds of all sweeps, which models learn from; no model is scored on a problem that it has
             learned from, in any sweep.
         other: seconds of the sweeps that do not judge, (problems, configs).
-        scene: seconds of the judging sweep.
+        judged: seconds of the judging sweep.
         vendor: seconds of the fastest vendor kernel in the judging sweep, (problems,); NaN where there is none.
         fallback: configuration for problems outside the domain of the models.
     """
@@ -62,7 +62,7 @@ class TreeSubject:
     origin: Origin
     measured: Measured
     other: Float[np.ndarray, "problems configs"]
-    scene: Scene
+    judged: JudgedProblems
     vendor: np.ndarray
     fallback: Config
 
@@ -86,9 +86,9 @@ class TreeSubject:
     def take(self, kept: np.ndarray) -> "TreeSubject":
         """Keep some problems, given by a mask or by indices."""
         indices = np.arange(len(self))[kept]
-        scene = replace(self.scene, about=self.scene.about.iloc[indices].reset_index(drop=True),
-                        seconds=self.scene.seconds[indices])
-        return replace(self, measured=self.measured.take(indices), other=self.other[indices], scene=scene,
+        judged = replace(self.judged, about=self.judged.about.iloc[indices].reset_index(drop=True),
+                        seconds=self.judged.seconds[indices])
+        return replace(self, measured=self.measured.take(indices), other=self.other[indices], judged=judged,
                        vendor=self.vendor[indices])
 
 
@@ -113,7 +113,7 @@ def gemm_subject(samples: SampleSource, platform: "CpuKernels", op: Op, *, judgi
         spec=GEMM_FEATURES, origin=origin, fallback=space.default(),
         measured=Measured(problems, tuple(about["group"]), configs, _mean(sweeps.seconds)),
         other=_mean(np.delete(sweeps.seconds, judging, axis=2)),
-        scene=Scene(about, sweeps.configs, sweeps.seconds[:, :, judging]),
+        judged=JudgedProblems(about, sweeps.configs, sweeps.seconds[:, :, judging]),
         vendor=_fastest_vendor(samples, platform, op, sweeps, judging))
 
 
@@ -150,7 +150,7 @@ def sparse_subject(
         spec=SPARSE_FEATURES[op.name], origin=origin, fallback=space.default(),
         measured=Measured(problems, tuple(about["group"]), configs, _mean(sweeps.seconds)),
         other=_mean(np.delete(sweeps.seconds, judging, axis=2)),
-        scene=Scene(about, sweeps.configs, sweeps.seconds[:, :, judging]),
+        judged=JudgedProblems(about, sweeps.configs, sweeps.seconds[:, :, judging]),
         vendor=_fastest_vendor(samples, platform, op, sweeps, judging))
 
 
@@ -231,7 +231,7 @@ class Judgement:
 
     Args:
         prefix: prefix of the metrics.
-        rows: one per method and problem, see `report.Scene.judged`.
+        rows: one per method and problem, see `report.JudgedProblems.choices`.
         seed: seed of the bootstrap.
     """
 
@@ -250,13 +250,13 @@ class Judgement:
             scores: method -> out-of-fold scores; the other methods are compared with "model".
             folds: group -> fold; the static choice is made on the other folds.
         """
-        scene = subject.scene
-        frames = [scene.judged(method, best_configs(subject, given)) for method, given in scores.items()]
-        frames.append(scene.judged("static", _static(subject, folds)))
-        frames.append(scene.judged("noise_ceiling", best_configs(subject, subject.other)))
+        judged = subject.judged
+        frames = [judged.choices(method, best_configs(subject, given)) for method, given in scores.items()]
+        frames.append(judged.choices("static", _static(subject, folds)))
+        frames.append(judged.choices("noise_ceiling", best_configs(subject, subject.other)))
         frames.append(_random(subject))
         if np.isfinite(subject.vendor).any():
-            frames.append(scene.rival("vendor", subject.vendor).dropna(subset="seconds"))
+            frames.append(judged.baseline("vendor", subject.vendor).dropna(subset="seconds"))
         rows = pd.concat(frames, ignore_index=True)
         return cls(prefix, rows.assign(fold=rows["group"].map(folds)), seed)
 
@@ -316,6 +316,6 @@ def _static(subject: TreeSubject, folds: Mapping[str, int]) -> np.ndarray:
 
 def _random(subject: TreeSubject) -> pd.DataFrame:
     """Return rows of the expected efficiency of a uniformly random choice."""
-    scene = subject.scene
-    mean = np.nanmean(np.where(subject.offered, scene.best[:, None] / scene.seconds, np.nan), axis=1)
-    return scene.rival("random", scene.best / mean)
+    judged = subject.judged
+    mean = np.nanmean(np.where(subject.offered, judged.best[:, None] / judged.seconds, np.nan), axis=1)
+    return judged.baseline("random", judged.best / mean)

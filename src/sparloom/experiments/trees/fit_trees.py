@@ -265,7 +265,7 @@ class FitTrees:
         folds = problem_folds(subject.measured, model.folds)
         bounds = bounds_out_of_fold(grid, self.growth, folds, coverage=self.coverage)
         save_interval(folder / INTERVAL, bounds.interval(model))
-        judging = Grid.of(subject.spec, subject.with_seconds(subject.scene.seconds), target=self.target).targets
+        judging = Grid.of(subject.spec, subject.with_seconds(subject.judged.seconds), target=self.target).targets
         widened = self.target.restore(bounds.high + bounds.margins) / self.target.restore(bounds.low - bounds.margins)
         return {"interval/meant": self.coverage, "interval/coverage": float(bounds.cover(judging)[grid.ran].mean()),
                 "interval/coverage_unwidened": float(bounds.cover_plain(judging)[grid.ran].mean()),
