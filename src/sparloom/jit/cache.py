@@ -29,6 +29,12 @@ TIMEOUT_SECONDS = 120.0  # of waiting for a running process
 STOPPED_TIMEOUT_SECONDS = 6.0  # of waiting for a stopped process (Ctrl-Z, a debugger)
 POLL_SECONDS = 0.05
 
+VARIABLE = "SPARLOOM_CACHE"
+FORMAT = "2"  # version of the entries
+BUILD_PREFIX = "sparloom-build-"  # of the names of folders to compile in
+LOCK_NAME = "held"  # a file in each of them, locked while the folder is in use
+MIN_AGE_SECONDS = 60.0  # a younger folder without that file is being created
+
 log = logging.getLogger(__name__)
 
 
@@ -107,14 +113,6 @@ def _is_stopped(process: int) -> bool:
         status = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
         return status.rpartition(")")[2].split()[0] in ("T", "t")
     return False
-
-
-VARIABLE = "SPARLOOM_CACHE"
-FORMAT = "2"  # version of the entries
-BUILD_PREFIX = "sparloom-build-"  # of the names of folders to compile in
-LOCK_NAME = "held"  # a file in each of them, locked while the folder is in use
-MIN_AGE_SECONDS = 60.0  # a younger folder without that file is being created
-
 
 
 def cache_folder() -> Path:

@@ -21,6 +21,15 @@ from sparloom.measure import checked_threads
 
 __all__ = ["Function", "Library", "compile_c", "compile_cpp", "link_tile_multiply"]
 
+SCALARS = ("f32", "f64")
+_C_TYPES = {
+    "i32": ctypes.c_int32, "i64": ctypes.c_int64, "f32": ctypes.c_float, "f64": ctypes.c_double, "bool": ctypes.c_bool,
+}
+_RANGES = {"i32": range(-(2**31), 2**31), "i64": range(-(2**63), 2**63)}
+UNIT_SIZE = 64  # kernels per translation unit
+
+log = logging.getLogger(__name__)
+
 
 def compile_cpp(relative_paths: Sequence[str], flags: Sequence[str] | None = None) -> ctypes.CDLL:
     """Compile hand-written C++ under kernels/ to a shared library, or take it from the cache, and load it.
@@ -63,9 +72,6 @@ def compile_cpp(relative_paths: Sequence[str], flags: Sequence[str] | None = Non
     return library
 
 
-SCALARS = ("f32", "f64")
-
-
 def link_tile_multiply(handle: ctypes.CDLL) -> None:
     """Pass the function of kernels/cpu/multiply.cpp to a library whose rendered C multiplies tiles."""
     for scalar in SCALARS:
@@ -78,12 +84,6 @@ def link_tile_multiply(handle: ctypes.CDLL) -> None:
 @cache
 def _multiply_library() -> ctypes.CDLL:
     return compile_cpp(["cpu/multiply.cpp"])
-
-
-_C_TYPES = {
-    "i32": ctypes.c_int32, "i64": ctypes.c_int64, "f32": ctypes.c_float, "f64": ctypes.c_double, "bool": ctypes.c_bool,
-}
-_RANGES = {"i32": range(-(2**31), 2**31), "i64": range(-(2**63), 2**63)}
 
 
 class Function:
@@ -167,11 +167,6 @@ class Function:
                 if other is not written and np.may_share_memory(array, against):
                     names = f"{written.name} and {other.name}"
                     raise ValueError(f"arguments {names} of kernel {self.name} overlap: pass a copy of one")
-
-
-UNIT_SIZE = 64  # kernels per translation unit
-
-log = logging.getLogger(__name__)
 
 
 class Library:

@@ -20,6 +20,11 @@ __all__ = ["RESULT_POOL", "ChangeDetector", "NativeCall", "ResultPool", "address
 HEADER = object.__basicsize__  # bytes of the header of every Python object
 ALIGNMENT = 4096  # a page, so that timings do not depend on the allocation and vectors straddle no cache line
 
+MIN_BYTES = 1 << 18  # smaller buffers are quick to allocate
+MAX_RESULTS = 32  # buffers in a pool; every call scans them
+WINDOW = 1024  # words of 4 bytes per checksum, as in kernels/cpu/watch.cpp
+INDEX_DTYPES = (np.dtype(np.int32), np.dtype(np.int64))
+
 
 class NativeCall:
     """A C function `void run(const void* arguments)` with one struct of arguments.
@@ -106,10 +111,6 @@ def _header_is_readable() -> bool:
 _address_of = _header_address if _header_is_readable() else _interface_address
 
 
-MIN_BYTES = 1 << 18  # smaller buffers are quick to allocate
-MAX_RESULTS = 32  # buffers in a pool; every call scans them
-
-
 class ResultPool:
     """Pool that reuses dead result buffers: memory is recycled when the last array or tensor on it is gone.
 
@@ -178,10 +179,6 @@ UNSHARED = _references(aligned((1,), np.uint8))
 
 RESULT_POOL = ResultPool(1 / 32)
 """Pool of the sparse operations of this process."""
-
-
-WINDOW = 1024  # words of 4 bytes per checksum, as in kernels/cpu/watch.cpp
-INDEX_DTYPES = (np.dtype(np.int32), np.dtype(np.int64))
 
 
 class ChangeDetector:

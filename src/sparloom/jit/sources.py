@@ -20,6 +20,8 @@ __all__ = ["Source", "check_cuda", "cuda_text", "kernel_folder", "kernel_source"
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 
+_CUDA_INCLUDE = re.compile(r'^#include "([^"]+)"$', re.MULTILINE)
+
 
 @dataclass(frozen=True)
 class Source:
@@ -74,9 +76,6 @@ def sources_digest(relative_paths: Sequence[str]) -> str:
             pending += [candidate for candidate in candidates if candidate.is_file()][:1]
     texts = sorted(hashlib.sha256(path.read_bytes()).digest() for path in visited)
     return hashlib.sha256(b"".join(texts)).hexdigest()[:16]
-
-
-_CUDA_INCLUDE = re.compile(r'^#include "([^"]+)"$', re.MULTILINE)
 
 
 def cuda_text(relative: str, macros: Mapping[str, int | str]) -> str:

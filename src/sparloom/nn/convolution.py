@@ -31,6 +31,8 @@ __all__ = ["Adjacency", "DeviceAdjacency", "PlanOptions", "Propagation"]
 
 NUMPY_DTYPES = {torch.float32: np.float32, torch.float64: np.float64}
 
+BLOCK = 1 << 16  # nonzeros per block, which bounds the memory of the gradient of A
+
 
 @dataclass(frozen=True)
 class PlanOptions:
@@ -157,9 +159,6 @@ def _set_addresses(call: NativeCall, matrix: SparseMatrix | None, inputs: Mappin
     for name, tensor in inputs.items():
         if getattr(arguments, name):
             setattr(arguments, name, tensor.data_ptr())
-
-
-BLOCK = 1 << 16  # nonzeros per block, which bounds the memory of the gradient of A
 
 
 @dataclass(frozen=True, eq=False)

@@ -37,6 +37,12 @@ __all__ = [
 FUSED_DEVICES = ("cpu",)  # on which the products of a convolution are fused
 POOL_SHARE = 1 / 8  # of the machine's memory, for reusable results of one graph
 
+MESSAGE_PASSING_DEFAULTS = {
+    "flow": "source_to_target", "node_dim": -2, "aggr_module": None, "message": None, "aggregate": None, "update": None,
+    "propagate": None, "message_and_aggregate": None, "edge_update": None,
+}
+"""Attributes that control message passing in PyTorch Geometric, and the only values that our layers support."""
+
 
 class Graph:
     """A graph, for layers of any width; schedules are made at first use and shared by all layers.
@@ -193,13 +199,6 @@ def _graphs() -> WeakIdKeyDictionary:
 @cache
 def _lock() -> AbstractContextManager[bool]:
     return forkable(RLock())  # reentrant: a finaliser may interrupt a call in the same thread
-
-
-MESSAGE_PASSING_DEFAULTS = {
-    "flow": "source_to_target", "node_dim": -2, "aggr_module": None, "message": None, "aggregate": None, "update": None,
-    "propagate": None, "message_and_aggregate": None, "edge_update": None,
-}
-"""Attributes that control message passing in PyTorch Geometric, and the only values that our layers support."""
 
 
 def check_channels(in_channels: int, out_channels: int) -> None:

@@ -31,6 +31,8 @@ __all__ = ["GCNConv", "SAGEConv", "TransformerConv"]
 First = Literal["auto", "transform", "aggregate"]
 GCN_DTYPES = {"cpu": (torch.float32, torch.float64), "cuda": (torch.float32,)}  # by device type
 
+AGGREGATIONS = ("mean", "sum", "add", "max")
+
 
 class GCNConv(CompiledModule):
     """D^-1/2 (A + I) D^-1/2 X W^T + b, a drop-in replacement for torch_geometric.nn.GCNConv.
@@ -163,9 +165,6 @@ def _check_features(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | 
                         f"must match: use layer.to({x.dtype})")
     if bias is not None and bias.shape != weight.shape[:1]:
         raise ValueError(f"the bias has shape {tuple(bias.shape)}: expected ({weight.shape[0]},)")
-
-
-AGGREGATIONS = ("mean", "sum", "add", "max")
 
 
 class SAGEConv(CompiledModule):

@@ -39,6 +39,9 @@ from sparloom.tuning import encoder_operators, token_operators
 
 __all__ = ["LayerNorm", "MultiheadAttention", "TransformerEncoderLayer", "ragged_softmax"]
 
+RELU = (torch.relu, torch.nn.functional.relu)
+DROPOUTS = ("dropout", "dropout1", "dropout2")  # submodules of torch's layer
+
 
 @unscriptable
 @eager
@@ -261,10 +264,6 @@ class MultiheadAttention(CompiledModule):
     def extra_repr(self) -> str:
         """Return the sizes."""
         return f"{self.embed_dim}, {self.num_heads}"
-
-
-RELU = (torch.relu, torch.nn.functional.relu)
-DROPOUTS = ("dropout", "dropout1", "dropout2")  # submodules of torch's layer
 
 
 class TransformerEncoderLayer(CompiledModule):

@@ -36,6 +36,11 @@ Schedule = S | Literal["auto"] | None
 
 _chosen: dict[tuple[object, ...], Any] = {}
 
+LINE_FLOATS = 16  # weights start at a cache line
+FORWARD_ARGUMENTS = 4  # of _RaggedFunction before x and the parameters
+PUBLIC_NAMES = {"encoder": "TransformerEncoderLayer", "attention": "MultiheadAttention", "layer_norm": "LayerNorm",
+                "softmax": "ragged_softmax"}
+
 
 def validate_schedule(schedule: Schedule[S], kind: type[S]) -> S | Literal["auto"]:
     """Replace None by the default schedule.
@@ -72,9 +77,6 @@ def resolve_schedule(
 
 Parameters = Mapping[str, torch.Tensor | None]
 Weights = Mapping[str, Weight]
-
-LINE_FLOATS = 16  # weights start at a cache line
-
 
 @dataclass(frozen=True, eq=False)
 class PackedProgramWeights:
@@ -193,10 +195,6 @@ def _array(name: str, parameter: torch.Tensor | None) -> np.ndarray | None:
     array = parameter.numpy(force=True)
     return array if array.flags.c_contiguous and array.flags.aligned else np.require(array, requirements=["C", "A"])
 
-
-FORWARD_ARGUMENTS = 4  # of _RaggedFunction before x and the parameters
-PUBLIC_NAMES = {"encoder": "TransformerEncoderLayer", "attention": "MultiheadAttention", "layer_norm": "LayerNorm",
-          "softmax": "ragged_softmax"}
 
 Tensors = tuple[torch.Tensor, ...]
 
