@@ -1,6 +1,8 @@
-"""Cost models: networks, trees and simple ones, how they are trained and stored.
+"""Cost models: networks, boosted trees and simple ones, with training and storage.
 
-Names are imported when they are asked for: `sparloom.models.performance` needs no torch.
+`cost_model` has the interfaces and the features of a matrix. `sparseconv` convolves patterns for the networks in
+`cognate`; `trees` has models on described features; `performance` predicts times from declared features, and
+`shortlists` ranks kernels for online tuning. Names are imported on demand: `performance` needs no torch.
 """
 
 from sparloom.ondemand import on_demand

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sparloom.data import CsvSamples, Sample, SampleTable, TinySamples, read_csv, write_csv
-from sparloom.data.csv_file import CsvRules
+from sparloom.data import CsvRules, CsvSamples, Sample, SampleTable, TinySamples, read_csv, write_csv
 from sparloom.errors import SchemaError
 from sparloom.space import SpadeSpace
 from sparloom.sparse import Pattern, SparseMatrix, write_matrix
@@ -74,7 +73,7 @@ def test_duplicates_that_disagree_are_refused(table_of: Callable[..., SampleTabl
         table_of("144,4,1024,1,0,0,0,100.0", f"144,4,1024,1,0,0,0,{time}")
 
 
-def test_unknown_values_are_kept_and_flagged(
+def test_unknown_values_are_accepted_and_flagged(
     table_of: Callable[..., SampleTable], caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, logger="sparloom.data"):

@@ -66,7 +66,7 @@ def test_clone_gets_its_data_once(clone: Path, monkeypatch: pytest.MonkeyPatch) 
     ensure_data(clone / "data")
 
 
-def test_a_damaged_file_is_told_by_what_the_store_lists(clone: Path) -> None:
+def test_damage_is_detected_by_the_list_of_the_store(clone: Path) -> None:
     path = clone / "data" / "samples" / "a.txt"
     ensure_data(clone / "data")
     verify_stored(clone / "data", path)

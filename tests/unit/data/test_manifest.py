@@ -64,7 +64,7 @@ def test_a_listed_matrix_without_inputs_is_named(inputs):
     (f"{HEADER}\na/b,1,1\n", "line 2: rows, cols and nnz are counts"),
     (f"{HEADER}\na/b,1,1,1\na/b,1,1,1\n", "line 3: a/b is listed twice"),
 ])
-def test_faults_of_a_file_are_told_with_their_place(tmp_path, text, message):
+def test_errors_name_the_line_of_a_file(tmp_path, text, message):
     (tmp_path / "manifest.csv").write_text(text)
     with pytest.raises(SchemaError, match=message):
         Manifest.read(tmp_path / "manifest.csv")

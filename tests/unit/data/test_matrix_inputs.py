@@ -23,7 +23,7 @@ def scattered(seed: int, rows: int = 5000, cols: int = 9000, nnz: int = 20_000) 
     return Pattern.from_coo(rng.integers(0, rows, nnz), rng.integers(0, cols, nnz), (rows, cols))
 
 
-def test_small_pattern_is_kept_as_it_is() -> None:
+def test_small_pattern_is_not_coarsened() -> None:
     pattern = scattered(0, nnz=1000)
     item = coarsen(pattern, name="g/a", cost=free)
     assert item.quantum == 1
@@ -90,7 +90,7 @@ def test_file_reads_back(tmp_path: Path) -> None:
         assert (item.shape, item.nnz, item.quantum, item.digest) == (same.shape, same.nnz, same.quantum, same.digest)
 
 
-def test_nothing_is_opened_before_the_first_access(tmp_path: Path) -> None:
+def test_files_are_opened_at_first_access(tmp_path: Path) -> None:
     inputs = MatrixInputs.read(tmp_path / "absent.npz")
     with pytest.raises(SchemaError, match="does not contain featurizer inputs"):
         inputs["g/a"]

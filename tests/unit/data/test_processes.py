@@ -66,21 +66,21 @@ def names(epoch: list) -> list[str]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_both_take_equally_many_steps_over_equally_many_matrices(seen, case):
+def test_processes_take_equally_many_steps(seen, case):
     for first, second in zip(*seen[case], strict=True):
         assert [len(step) for step in first] == [len(step) for step in second]
 
 
 @pytest.mark.parametrize(("case", "twice"), [(CASES[0], 0), (CASES[1], 1), (CASES[2], 1), (CASES[3], 1), (CASES[4], 0)],
                          ids=str)
-def test_together_they_see_every_matrix_and_only_the_odd_one_twice(seen, case, twice):
+def test_processes_cover_all_matrices_and_repeat_at_most_one(seen, case, twice):
     for first, second in zip(*seen[case], strict=True):
         together = names(first) + names(second)
         assert len(set(together)) == case[0]
         assert len(together) == case[0] + twice
 
 
-def test_every_epoch_deals_anew(seen):
+def test_every_epoch_shuffles_again(seen):
     first, _ = seen[CASES[0]]
     assert names(first[0]) != names(first[1])
 

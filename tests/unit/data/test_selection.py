@@ -131,7 +131,7 @@ def test_fewer_labels_than_wanted_are_all_taken() -> None:
     assert drawn.groupby("matrix").size().tolist() == [12, 12]
 
 
-def test_a_budget_above_the_samples_is_told_and_one_within_is_not(caplog) -> None:
+def test_only_a_budget_above_the_samples_warns(caplog) -> None:
     draw_labels(Random(2, 61), labels(), statistics=STATISTICS, candidates=NAMES, seed=0)
     most = labels().groupby("matrix").size().min()
     assert f"a matrix has samples of only {most} configurations" in caplog.text

@@ -52,7 +52,7 @@ def scores(net: Cognate, *, inputs: slice = slice(0, 1), **changes: float) -> to
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_what_is_left_out_is_not_seen(part: str) -> None:
+def test_omitted_parts_do_not_affect_scores(part: str) -> None:
     net = ablated(part)
     others = {
         "featurizer": scores(net, inputs=slice(1, 2)), "mapper": scores(net, shared=1.0),

@@ -69,7 +69,7 @@ def test_static_asked_before_fit_says_so() -> None:
 
 
 @pytest.mark.parametrize("objective", ["log", "rank"])
-def test_trees_beat_random_on_matrices_they_have_not_seen(objective: str) -> None:
+def test_trees_beat_random_on_unseen_matrices(objective: str) -> None:
     names = sorted(SOURCE.split())
     train = labels(0.4)[lambda frame: frame["matrix"].isin(names[:8])]
     trees = Trees(objective=objective, **SETTINGS).fit(train, space=spade(), matrices=views())

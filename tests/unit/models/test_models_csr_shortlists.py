@@ -146,7 +146,7 @@ def test_the_environment_chooses_a_model(saved_trees, tmp_path, monkeypatch):
 
 
 @pytest.mark.cc
-def test_what_is_kept_is_found_through_its_own_model_only(saved_trees, tmp_path, monkeypatch):
+def test_cached_decisions_belong_to_one_model(saved_trees, tmp_path, monkeypatch):
     cache, sources = PlanCache(tmp_path), [
         {}, {"shortlist": "all"}, *({"shortlist": "trees", "model": folder} for folder in saved_trees.values())]
     first = [measured_by(cache, **source) for source in sources]
@@ -158,7 +158,7 @@ def test_what_is_kept_is_found_through_its_own_model_only(saved_trees, tmp_path,
 
 
 @pytest.mark.cc
-def test_what_a_model_has_not_learned_is_left_to_the_formula_and_said_once(saved_trees, tmp_path, caplog):
+def test_unsupported_operations_use_the_formula_with_one_warning(saved_trees, tmp_path, caplog):
     search._warn_once.cache_clear()
     matrix = uneven(51)
     dense = {"B": np.ones((400, 16), np.float32), "C": np.ones((400, 16), np.float32)}
@@ -246,7 +246,7 @@ def test_a_network_refuses_what_it_does_not_know(tmp_path):
         load_networks([tmp_path / "unsaid.pt"], threads=2)
 
 
-def test_a_model_is_not_judged_on_what_it_has_learned(saved_trees, saved_network, tmp_path, caplog):
+def test_a_model_is_not_evaluated_on_its_training_data(saved_trees, saved_network, tmp_path, caplog):
     ways = {"trees": PolicyVariant(PATIENT, "trees", [str(saved_trees["rows"])]), "all": PolicyVariant(PATIENT, "all"),
             "model": PolicyVariant(PATIENT, "model", [str(saved_network)])}
     known = MatrixEntry("made/0", "0", 9, 9, 9, symmetric=False, kind="made", row_bin="tiny")

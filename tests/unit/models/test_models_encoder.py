@@ -119,7 +119,7 @@ def test_mapping_forgets_the_codes_of_a_platform() -> None:
         mapping.fit(CODES, platform="cuda", seed=0)
 
 
-def test_slots_follow_the_places_of_the_platforms() -> None:
+def test_slots_follow_the_order_of_the_platforms() -> None:
     assert FeatureAugmentation(width=64, slots={"spade": 16, "cuda": 32, "cpu": 0}).platforms == (
         "cpu", "spade", "cuda")
 

@@ -61,7 +61,7 @@ def test_equal_rows_get_equal_scores(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("place", "name"), list(enumerate(WIDTHS)))
-def test_vector_of_width_0_is_left_out(kind: str, place: int, name: str) -> None:
+def test_vector_of_width_0_is_ignored(kind: str, place: int, name: str) -> None:
     predictor, given = made(kind, **{name: 0}), vectors()
     initialise(predictor, 0)
     changed = [vector + 1 if at == place else vector for at, vector in enumerate(given)]

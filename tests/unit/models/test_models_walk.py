@@ -66,7 +66,7 @@ def share(learner: Learner, per_matrix: int) -> float:
 
 
 @pytest.mark.parametrize("name", LEARNERS)
-def test_learner_chooses_well_on_matrices_it_has_not_seen(name):
+def test_learner_chooses_well_on_unseen_matrices(name):
     views, whole = world()
     table = whole.pivot(index="matrix", columns="config", values="seconds").loc[sorted(views)[8:]]
     random = float(np.exp(np.log(table.min(axis=1)).mean() - np.log(table).to_numpy().mean()))
@@ -127,7 +127,7 @@ def test_space_without_walks_is_refused():
         walk_features(view, [space.default()], space)
 
 
-def test_guest_votes_as_much_as_it_is_given():
+def test_guest_has_its_number_of_votes():
     class Rising:
         def score(self, matrix, configs):
             return np.arange(len(configs), dtype=float)

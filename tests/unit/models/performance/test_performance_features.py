@@ -77,7 +77,7 @@ def test_work_has_to_be_defined():
         FeatureSpec(op="gemm", version=1, features=WORK[:1], fallback="m == 1")
 
 
-def test_missing_and_infinite_inputs_are_told():
+def test_missing_and_infinite_inputs_are_refused():
     with pytest.raises(ValueError, match="a problem of gemm must provide m"):
         spec().evaluate({}, {})
     with pytest.raises(ValueError, match="feature inverse = 1 / m is not finite for some of its inputs"):
@@ -97,7 +97,7 @@ def test_plain_values_come_back():
     (lambda spec: replace(spec, features=(*spec.features[:2], replace(spec.features[2], formula="8 * m"))),
      ["-bytes = 8 * m  (problem, B)", "+bytes = 4 * m  (problem, B)"]),
 ])
-def test_a_difference_is_told_line_by_line(changed, shown):
+def test_differences_are_listed_line_by_line(changed, shown):
     with pytest.raises(SchemaError) as error:
         spec().check(changed(spec()), origin="models/old")
     first, *lines, last = str(error.value).splitlines()

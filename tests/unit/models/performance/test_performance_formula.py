@@ -48,7 +48,7 @@ def test_what_cannot_be_read_is_refused():
         Formula("m +")
 
 
-def test_texts_have_no_place_in_c():
+def test_texts_cannot_be_rendered_as_c():
     with pytest.raises(ValueError, match="reads texts, which C cannot"):
         Formula("first(micro)").c()
 

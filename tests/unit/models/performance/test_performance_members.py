@@ -85,7 +85,7 @@ def test_cross_fit_of_two_folds_is_refused(grid):
         cross_fit(grid, SMALL, FOLDS % 2)
 
 
-def test_grow_each_leaves_out_its_fold_and_what_is_not_kept(grid, grown):
+def test_train_per_fold_omits_its_fold_and_other_rows(grid, grown):
     assert len(train_per_fold(grid, SMALL, FOLDS)) == 3
     assert [folds_of(rows) for _, rows, _, _ in grown] == [{1, 2}, {0, 2}, {0, 1}]
     assert [len(rows) for _, rows, _, _ in grown] == [8 * CONFIGS] * 3

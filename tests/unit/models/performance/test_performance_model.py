@@ -56,7 +56,7 @@ def test_choices_out_of_fold_are_better_than_the_best_single_kernel(data, model)
 @pytest.mark.parametrize("target", [
     Target("latency", "log"), Target("bandwidth", "log1p"), Target("throughput", "raw"),
 ], ids=str)
-def test_every_target_can_be_learned(data, target):
+def test_every_target_can_be_predicted(data, target):
     growth = GROWTH.with_trees(30)
     made = train_performance(data, spec=GEMM_FEATURES, target=target, origin=origin(), growth=growth, folds=FOLDS)
     truth = Grid.of(GEMM_FEATURES, data, target=target).targets
@@ -96,7 +96,7 @@ def test_degenerate_problems_get_the_fallback(data, model):
     assert second == data.configs[model.over(data.configs).score(shapes)[1].argmin()]
 
 
-def test_configurations_that_did_not_run_are_not_learned(data):
+def test_failed_configurations_are_not_trained_on(data):
     gaps = replace(data, seconds=np.where(np.arange(48) % 2, np.nan, data.seconds))
     made = train_performance(gaps, spec=GEMM_FEATURES, target=LOG1P, origin=origin(), growth=GROWTH, folds=FOLDS)
     assert made.lineage[0]["rows"] == 45 * 24
@@ -159,7 +159,7 @@ def test_headers_without_checksum_are_read_and_damage_is_one_line(model, tmp_pat
         load_performance(tmp_path / "gemm")
 
 
-def test_growing_further_keeps_what_was_learned_and_writes_it_down(data, model):
+def test_continued_training_keeps_trees_and_records_lineage(data, model):
     half = train_performance(data.take(np.arange(45) < 25), spec=GEMM_FEATURES, target=LOG1P, origin=origin(),
                              growth=GROWTH, folds=FOLDS)
     grown = continue_training(half, data, spec=GEMM_FEATURES, growth=GROWTH.with_trees(30))
@@ -183,7 +183,7 @@ def test_growing_further_never_learns_the_fold_a_member_is_scored_on(data, model
     assert same == [False, True, False]
 
 
-def test_growing_further_refuses_other_features_and_single_models(data, model):
+def test_continued_training_refuses_other_features_and_single_models(data, model):
     more = replace(GEMM_FEATURES, version=2)
     with pytest.raises(SchemaError, match="the model to start from was trained on other features"):
         continue_training(model, data, spec=more, growth=GROWTH)

@@ -32,7 +32,7 @@ def test_unknown_caches_have_a_usual_size():
     assert machine_constants({"cache_l1d": ""}, threads=1)["l1_bytes"] == 2.0**15
 
 
-def test_nearby_shapes_are_like_the_given_ones():
+def test_nearby_shapes_resemble_the_given_ones():
     given = shapes(30)
     near = nearby_shapes(given, 400, seed=1)
     assert near == nearby_shapes(given, 400, seed=1)

@@ -3,5 +3,5 @@
 from sparloom.models import retain_memory
 
 
-def test_advice_to_the_allocator_can_be_given_twice() -> None:
+def test_allocator_settings_can_be_set_twice() -> None:
     assert retain_memory() == retain_memory()
