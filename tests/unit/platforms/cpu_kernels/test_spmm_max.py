@@ -172,7 +172,7 @@ def test_nothing_beyond_the_argmax_is_written(width):
 
 def test_an_argmax_of_another_type_is_refused():
     operands, kernels = operands_of(varied(), 4), family(1)
-    with pytest.raises(ValueError, match="no contiguous array of int32"):
+    with pytest.raises(ValueError, match="not a contiguous array of int32"):
         kernels.bind(operands, kernels.space().default(), kernels.result(operands), np.empty((40, 4), np.int64))
 
 
