@@ -10,7 +10,7 @@ __version__ = "0.1.0"
 _FUNCTIONS = ("csr_attention", "prepare", "sddmm", "spmm")
 _PACKAGES = ("data", "experiments", "files", "fusion", "ir", "jit", "log", "measure", "models", "nn", "ops",
              "platforms", "ragged", "report", "solvers", "space", "sparse", "tuning")
-_OLD_PACKAGES = ("dispatch", "search", "tasks")  # their names are listed in `sparloom.renamed`
+_OLD_PACKAGES = ("dispatch", "search", "tasks")  # their names are listed in `sparloom.lazy`
 
 
 def __getattr__(name: str) -> Any:

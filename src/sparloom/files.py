@@ -17,8 +17,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from sparloom.lazy import resolve
 from sparloom.locks import append_lines, hold_lock, locked, read_lines
-from sparloom.renamed import resolve
 
 __all__ = [
     "CHECKSUM", "SUMS", "append_lines", "atomic_folder", "atomic_path", "check_sum", "hold_lock", "json_text",

@@ -4,7 +4,7 @@ import importlib
 
 import pytest
 
-from sparloom.renamed import PACKAGES, RENAMED, first_name, stored_class_name
+from sparloom.lazy import PACKAGES, RENAMED, first_name, stored_class_name
 
 OLD_NAMES = {  # what each package of old offered before it was moved
     "sparloom.dispatch": [

@@ -5,7 +5,7 @@ encoder (inputs, and encoder layers that pad) and packed_encoder (encoder layers
 FlexAttention, FBGEMM, oneDNN). Names are imported on demand, so that this package costs no import of torch.
 """
 
-from sparloom.ondemand import on_demand
+from sparloom.lazy import on_demand
 
 _NAMES = {
     "mkl": ("mkl_spmm",),

@@ -31,7 +31,7 @@ from sparloom.cli.overrides import (
     unused_overrides,
 )
 from sparloom.cli.record import ArmRun, Arms, Record, arm_overrides, begin, data_hash, digest, run_arms, stale
-from sparloom.renamed import resolve
+from sparloom.lazy import resolve
 
 __all__ = [
     "ArmRun", "Arms", "Entry", "Record", "Reported", "RunOptions", "UsageError", "arm_overrides", "begin",

@@ -32,8 +32,8 @@ from sparloom.files import (
     write_sums,
     write_text,
 )
+from sparloom.lazy import first_name
 from sparloom.measure import code_revision, describe_machine
-from sparloom.renamed import first_name
 
 __all__ = ["ArmRun", "Arms", "Record", "arm_overrides", "begin", "data_hash", "digest", "run_arms", "stale"]
 

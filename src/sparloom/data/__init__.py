@@ -38,7 +38,7 @@ from sparloom.data.split import (
     split_by_family,
 )
 from sparloom.data.table import SampleTable
-from sparloom.renamed import resolve
+from sparloom.lazy import resolve
 
 __all__ = [
     "ROLES", "Conditions", "Coverage", "CsvRules", "CsvSamples", "Journal", "Manifest", "ManifestEntry", "MatrixInput",

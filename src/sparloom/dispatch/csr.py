@@ -1,5 +1,5 @@
-"""Old name of a package, see `sparloom.renamed`."""
+"""Old name of a package; `sparloom.lazy` resolves its names."""
 
-from sparloom.renamed import old_package
+from sparloom.lazy import old_package
 
 __getattr__ = old_package(__name__)

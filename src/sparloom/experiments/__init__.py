@@ -3,7 +3,7 @@
 harness (what all share), then one package for each line of work: cognate, spade, autosage, trees, fusion, cora.
 """
 
-from sparloom.ondemand import on_demand
+from sparloom.lazy import on_demand
 
 _NAMES = {
     "cognate": (

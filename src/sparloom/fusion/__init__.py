@@ -62,7 +62,7 @@ from sparloom.fusion.schedule import (
     spmm_spmm_loops,
     unfused_schedule,
 )
-from sparloom.renamed import resolve
+from sparloom.lazy import resolve
 
 __all__ = [
     "MIN_FUSED_RATIO", "Budget", "CacheLevel", "Csr", "Executor", "FusedFunction", "FusedLoops", "IdentityCache",

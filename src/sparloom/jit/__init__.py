@@ -16,7 +16,7 @@ from sparloom.jit.compile import Function, Library, compile_c, compile_cpp
 from sparloom.jit.native import RESULT_POOL, ChangeDetector, NativeCall, ResultPool, address, aligned, check_memory
 from sparloom.jit.sources import Source, check_cuda, cuda_text, kernel_folder, kernel_source, sources_digest
 from sparloom.jit.toolchain import compiler_version
-from sparloom.renamed import resolve
+from sparloom.lazy import resolve
 
 __all__ = [
     "RESULT_POOL", "ChangeDetector", "Function", "Library", "NativeCall", "ResultPool", "Source", "address", "aligned",

@@ -4,7 +4,7 @@ A measurement is made under a timing protocol (measurement.py) on a machine and 
 become metrics of rankings and choices, with their noise (metrics.py).
 """
 
-from sparloom.ondemand import on_demand
+from sparloom.lazy import on_demand
 
 _HOMES = {
     "measurement": ("REPEATS", "Kind", "Measurement", "TimingProtocol"),

@@ -5,7 +5,7 @@
 `shortlists` ranks kernels for online tuning. Names are imported on demand: `performance` needs no torch.
 """
 
-from sparloom.ondemand import on_demand
+from sparloom.lazy import on_demand
 
 _HOMES = {
     "Autoencoder": "cognate.encoder",

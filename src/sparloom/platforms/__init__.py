@@ -4,7 +4,7 @@ platform: that interface; clock and timing: how seconds are measured; cpu_schedu
 nest; cpu_kernels and cuda: hand-written kernels; spade: the simulated accelerator.
 """
 
-from sparloom.ondemand import on_demand
+from sparloom.lazy import on_demand
 
 _MODULES = {  # module -> its public names
     "clock": (

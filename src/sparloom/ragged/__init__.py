@@ -20,7 +20,7 @@ from inspect import isfunction
 from typing import Any
 
 from sparloom.errors import explain_type_errors
-from sparloom.ondemand import on_demand
+from sparloom.lazy import on_demand
 
 _NAMES = {  # module -> its public names
     "dimensions": ("Dim", "dims"),

@@ -6,7 +6,7 @@ and `kernels` (sparse kernels), `fusion` and `solvers` (tile fusion), `ragged`, 
 (CoRa). Names are imported on demand.
 """
 
-from sparloom.ondemand import on_demand
+from sparloom.lazy import on_demand
 
 _HOMES = {
     "arms": (

@@ -8,7 +8,7 @@ collection (suitesparse.py, download.py), or generated ones (synthetic.py, gener
 
 from functools import partial
 
-from sparloom.renamed import resolve
+from sparloom.lazy import resolve
 from sparloom.sparse.corpus import (
     ROW_BINS,
     Corpus,

@@ -15,7 +15,7 @@ Files in the order in which a decision passes through them:
 Names are imported on first use: `sparloom.tuning.sparse` needs no torch.
 """
 
-from sparloom.ondemand import on_demand
+from sparloom.lazy import on_demand
 
 _MODULES = {
     "cache": (

@@ -4,7 +4,7 @@ cases (what is timed, reference results), cpu_cases, cuda_cases, bench_dispatch,
 graph_training, bench_gcn, cached_plans.
 """
 
-from sparloom.ondemand import on_demand
+from sparloom.lazy import on_demand
 
 _NAMES = {
     "cases": ("OPERATIONS", "BoundMethod", "DispatchCase", "ReferenceRows", "check_own"),

@@ -4,7 +4,7 @@ collect, samples (gather, export, prepare), sample_statistics, evaluation_data, 
 compare, recommender, recommend, bench_recommend, bench_featurizer.
 """
 
-from sparloom.ondemand import on_demand
+from sparloom.lazy import on_demand
 
 _NAMES = {
     "collect": ("FLUSH_SECONDS", "Collect"),

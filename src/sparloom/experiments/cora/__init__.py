@@ -3,7 +3,7 @@
 modules and products (what is timed), bench_ragged, schedules, eval_ragged, operator_variants, layer_variants.
 """
 
-from sparloom.ondemand import on_demand
+from sparloom.lazy import on_demand
 
 _NAMES = {
     "modules": ("prepare_baselines",),

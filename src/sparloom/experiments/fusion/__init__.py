@@ -3,7 +3,7 @@
 pairs (cases, timing and checks of pairs of products), methods (the contestants), jacobi, bench, bench_kernels.
 """
 
-from sparloom.ondemand import on_demand
+from sparloom.lazy import on_demand
 
 _NAMES = {
     "pairs": ("METHODS", "Block", "Case", "FusionBench", "PairCheck", "cases", "decide", "fusion_set", "score"),

@@ -4,7 +4,7 @@ process_pool (independent jobs over processes), conditions (under which samples 
 disk), measuring (missing configurations), timing (candidates in turn), checkpoints (names of stored models), loggers.
 """
 
-from sparloom.ondemand import on_demand
+from sparloom.lazy import on_demand
 
 _NAMES = {
     "process_pool": ("claim_processor", "exclusive_timing", "run_in_subprocess", "run_jobs", "run_steps"),

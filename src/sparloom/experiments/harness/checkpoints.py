@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from sparloom.data import ROLES, SampleSource, Selection, ensure_data, verify_stored
 from sparloom.errors import MissingArtifact
 from sparloom.files import restore_folder
+from sparloom.lazy import stored_class_name
 from sparloom.models import LatentEncoder, Network
 from sparloom.ops import Op
-from sparloom.renamed import stored_class_name
 from sparloom.sparse import Role
 
 if TYPE_CHECKING:

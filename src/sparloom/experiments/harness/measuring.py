@@ -11,9 +11,9 @@ import pandas as pd
 from sparloom import log
 from sparloom.data import SampleTable
 from sparloom.errors import SparloomError
+from sparloom.lazy import stored_class_name
 from sparloom.measure import REPEATS, Measurement, TimingProtocol
 from sparloom.ops import Op, Operands
-from sparloom.renamed import stored_class_name
 from sparloom.space import Config
 from sparloom.sparse import Corpus
 

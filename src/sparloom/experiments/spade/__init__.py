@@ -3,7 +3,7 @@
 simulator (its speed, its two levels, the sensitivity to constants that no paper states), explore_designs.
 """
 
-from sparloom.ondemand import on_demand
+from sparloom.lazy import on_demand
 
 _NAMES = {
     "simulator": (

@@ -3,7 +3,7 @@
 collect_gemm, evaluation (what models learn from and are judged by), fit_trees, check_learnings.
 """
 
-from sparloom.ondemand import on_demand
+from sparloom.lazy import on_demand
 
 _NAMES = {
     "collect_gemm": ("CollectGemm",),

@@ -13,8 +13,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from sparloom.data import MatrixInput
+from sparloom.lazy import stored_class_name
 from sparloom.models.cognate.encoder import FrozenEncoder
-from sparloom.renamed import stored_class_name
 from sparloom.space import ENCODED_WIDTH
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ trains trees by folds of problems, `model` predicts, `training` fits, extends an
 
 from functools import partial
 
+from sparloom.lazy import resolve
 from sparloom.models.performance.features import Feature, FeatureSpec, Formula, machine_constants
 from sparloom.models.performance.growth import (
     BoostingConfig,
@@ -51,7 +52,6 @@ from sparloom.models.performance.training import (
     problem_folds,
     train_performance,
 )
-from sparloom.renamed import resolve
 
 __all__ = [
     "GEMM_FEATURES", "SDDMM_FEATURES", "SPMM_FEATURES", "BoostingConfig", "Bounds", "CandidateScorer", "Feature",

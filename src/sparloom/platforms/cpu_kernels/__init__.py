@@ -4,7 +4,7 @@ rows: how the rows of the sparse operand are ordered and shared among threads; k
 and the platform that measures them.
 """
 
-from sparloom.ondemand import on_demand
+from sparloom.lazy import on_demand
 
 _MODULES = {  # module -> its public names
     "kernels": ("CpuKernels", "GemmKernels", "SparseCall", "SpmmKernels", "SpmmMaxKernels"),

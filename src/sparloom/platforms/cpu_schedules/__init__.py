@@ -4,7 +4,7 @@ storage: the sparse operand in four levels; lowering: a configuration becomes a 
 checked and bound; platform: measures them.
 """
 
-from sparloom.ondemand import on_demand
+from sparloom.lazy import on_demand
 
 _MODULES = {  # module -> its public names
     "kernels": ("Kernels", "arguments", "fresh_result", "unpack_result"),

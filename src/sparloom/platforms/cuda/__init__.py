@@ -5,7 +5,7 @@ launch: kernels with arguments; sparse_kernels and triton_gemm: the families; pl
 programs.
 """
 
-from sparloom.ondemand import on_demand
+from sparloom.lazy import on_demand
 
 _MODULES = {  # module -> its public names
     "device": ("CudaDevice", "LaunchShape"),

@@ -4,7 +4,7 @@ machine: its parameters, and designs around it; simulate: the fast level T1; lin
 platform: both as a platform; published_effects: tables of the SPADE paper beside ours.
 """
 
-from sparloom.ondemand import on_demand
+from sparloom.lazy import on_demand
 
 _MODULES = {  # module -> its public names
     "line_accurate": ("Agreement", "Pair", "both_levels", "simulate_lines", "stratified"),

@@ -13,7 +13,7 @@ Files in the order in which a call passes through them:
 
 from typing import Any
 
-from sparloom.renamed import resolve
+from sparloom.lazy import resolve
 from sparloom.tuning.records import ProbeLog
 from sparloom.tuning.search import SHORTLISTS, CandidateSource, CsrCostModel, Sample, sample_rows
 from sparloom.tuning.sparse.api import csr_attention, prepare, sddmm, spmm

@@ -1,23 +1,21 @@
-"""Old public names: packages and names that were moved or renamed still resolve, listed here and nowhere else."""
+"""Lazy imports: packages that import their names on first use, and old public names that still resolve.
 
-from collections.abc import Callable
+All packages and names that were moved or renamed are listed here.
+"""
+
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
-__all__ = ["PACKAGES", "RENAMED", "first_name", "old_package", "resolve", "stored_class_name"]
+__all__ = ["PACKAGES", "RENAMED", "first_name", "old_package", "on_demand", "resolve", "stored_class_name"]
 
-PACKAGES = {  # old package -> package that has its names now
+PACKAGES = {  # old package -> package that has its names
     "sparloom.dispatch": "sparloom.tuning",
     "sparloom.dispatch.csr": "sparloom.tuning.sparse",
     "sparloom.search": "sparloom.tuning",
     "sparloom.tasks": "sparloom.experiments",
 }
-RENAMED: dict[str, str] = {  # old full name, with its package of today -> new full name
-    "sparloom.report.Learning": "sparloom.report.PaperClaim",
-    "sparloom.report.Scene": "sparloom.report.JudgedProblems",
-    "sparloom.report.Truth": "sparloom.report.RuntimeTable",
-    "sparloom.report.rival_choice": "sparloom.report.baseline_choice",
-    "sparloom.ragged.arranged": "sparloom.ragged.pack_values",
+RENAMED: dict[str, str] = {  # old name in the package that has it now -> new full name
     "sparloom.cli.Given": "sparloom.cli.RunOptions",
     "sparloom.cli.check_places": "sparloom.cli.check_paths",
     "sparloom.cli.choices": "sparloom.cli.group_choices",
@@ -28,20 +26,41 @@ RENAMED: dict[str, str] = {  # old full name, with its package of today -> new f
     "sparloom.cli.nearest": "sparloom.cli.close_names",
     "sparloom.cli.reason": "sparloom.cli.failure_reason",
     "sparloom.cli.show": "sparloom.cli.print_experiments",
-    "sparloom.files.remove_leavings": "sparloom.files.remove_leftovers",
-    "sparloom.files.settle": "sparloom.files.restore_folder",
-    "sparloom.sparse.Patience": "sparloom.sparse.RetryPolicy",
+    "sparloom.data.Facts": "sparloom.data.ManifestEntry",
+    "sparloom.data.cap": "sparloom.data.coarsen",
+    "sparloom.data.check_stored": "sparloom.data.verify_stored",
+    "sparloom.data.draw_more": "sparloom.data.select_labels",
+    "sparloom.data.plain": "sparloom.data.to_json_values",
     "sparloom.experiments.DecisionWay": "sparloom.experiments.PolicyVariant",
-    "sparloom.jit.RESULTS": "sparloom.jit.RESULT_POOL",
-    "sparloom.jit.Watch": "sparloom.jit.ChangeDetector",
-    "sparloom.platforms.cublas_strmm": "sparloom.baselines.cublas_strmm",
-    "sparloom.platforms.Rival": "sparloom.platforms.BaselineBinder",
-    "sparloom.platforms.spade.Sign": "sparloom.platforms.spade.PublishedEffect",
-    "sparloom.platforms.spade.sign_records": "sparloom.platforms.spade.effect_records",
     "sparloom.experiments.FineTuned": "sparloom.experiments.FineTunedRecommender",
     "sparloom.experiments.Fitted": "sparloom.experiments.FittedRecommender",
     "sparloom.experiments.Learning": "sparloom.experiments.LearnerConfig",
+    "sparloom.files.remove_leavings": "sparloom.files.remove_leftovers",
+    "sparloom.files.settle": "sparloom.files.restore_folder",
     "sparloom.fusion.LEAST_FUSED_RATIO": "sparloom.fusion.MIN_FUSED_RATIO",
+    "sparloom.jit.RESULTS": "sparloom.jit.RESULT_POOL",
+    "sparloom.jit.Watch": "sparloom.jit.ChangeDetector",
+    "sparloom.models.MatrixView": "sparloom.models.MatrixFeatures",
+    "sparloom.models.fill": "sparloom.models.load_weights",
+    "sparloom.models.how_familiar": "sparloom.models.familiarity_of",
+    "sparloom.models.norm_of": "sparloom.models.make_norm",
+    "sparloom.models.open_networks": "sparloom.models.load_networks",
+    "sparloom.models.open_trees": "sparloom.models.load_trees",
+    "sparloom.models.performance.Candidates": "sparloom.models.performance.CandidateScorer",
+    "sparloom.models.performance.Growth": "sparloom.models.performance.BoostingConfig",
+    "sparloom.models.performance.fold_of": "sparloom.models.performance.problem_folds",
+    "sparloom.models.performance.grow_each": "sparloom.models.performance.train_per_fold",
+    "sparloom.models.performance.grow_further": "sparloom.models.performance.continue_training",
+    "sparloom.platforms.Rival": "sparloom.platforms.BaselineBinder",
+    "sparloom.platforms.cublas_strmm": "sparloom.baselines.cublas_strmm",
+    "sparloom.platforms.spade.Sign": "sparloom.platforms.spade.PublishedEffect",
+    "sparloom.platforms.spade.sign_records": "sparloom.platforms.spade.effect_records",
+    "sparloom.ragged.arranged": "sparloom.ragged.pack_values",
+    "sparloom.report.Learning": "sparloom.report.PaperClaim",
+    "sparloom.report.Scene": "sparloom.report.JudgedProblems",
+    "sparloom.report.Truth": "sparloom.report.RuntimeTable",
+    "sparloom.report.rival_choice": "sparloom.report.baseline_choice",
+    "sparloom.sparse.Patience": "sparloom.sparse.RetryPolicy",
     "sparloom.tuning.Effort": "sparloom.tuning.MeasurementBudget",
     "sparloom.tuning.KeptPlan": "sparloom.tuning.CacheEntry",
     "sparloom.tuning.PairChoice": "sparloom.tuning.FusionConfig",
@@ -54,32 +73,42 @@ RENAMED: dict[str, str] = {  # old full name, with its package of today -> new f
     "sparloom.tuning.sparse.Place": "sparloom.tuning.sparse.Backend",
     "sparloom.tuning.sparse.Proposals": "sparloom.tuning.sparse.CandidateSource",
     "sparloom.tuning.sparse.Switches": "sparloom.tuning.sparse.Settings",
-    "sparloom.data.Facts": "sparloom.data.ManifestEntry",
-    "sparloom.data.cap": "sparloom.data.coarsen",
-    "sparloom.data.check_stored": "sparloom.data.verify_stored",
-    "sparloom.data.draw_more": "sparloom.data.select_labels",
-    "sparloom.data.plain": "sparloom.data.to_json_values",
-    "sparloom.models.MatrixView": "sparloom.models.MatrixFeatures",
-    "sparloom.models.how_familiar": "sparloom.models.familiarity_of",
-    "sparloom.models.fill": "sparloom.models.load_weights",
-    "sparloom.models.open_networks": "sparloom.models.load_networks",
-    "sparloom.models.open_trees": "sparloom.models.load_trees",
-    "sparloom.models.norm_of": "sparloom.models.make_norm",
-    "sparloom.models.performance.Candidates": "sparloom.models.performance.CandidateScorer",
-    "sparloom.models.performance.Growth": "sparloom.models.performance.BoostingConfig",
-    "sparloom.models.performance.fold_of": "sparloom.models.performance.problem_folds",
-    "sparloom.models.performance.grow_each": "sparloom.models.performance.train_per_fold",
-    "sparloom.models.performance.grow_further": "sparloom.models.performance.continue_training",
 }
 SEARCH = ("Evolution", "Ranked", "best", "portfolio", "top_k")
 """Names of sparloom.tuning that came from sparloom.search; all others came from sparloom.dispatch."""
 
 
-def first_name(target: str) -> str:
-    """Return the full name that a target of a configuration had before anything was renamed.
+def on_demand(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Make the functions __getattr__ and __dir__ of a package that imports its names on first use.
 
-    Digests of configurations hash this name, so that what is stored under a digest is found again after a renaming.
-    Names that were never renamed are returned unchanged.
+    Args:
+        package: full name.
+        homes: public name -> full name of its module.
+
+    Raises:
+        ValueError: a public name is also the name of a module of the package, which would replace it when imported.
+    """
+    hidden = sorted(name for name in homes if f"{package}.{name}" in homes.values())
+    if hidden:
+        raise ValueError(f"{', '.join(hidden)} of {package} would be hidden by modules of the same name: rename one")
+
+    def find(name: str) -> Any:
+        if name not in homes:
+            if f"{package}.{name}" in RENAMED:
+                return resolve(package, name)
+            raise AttributeError(f"module {package!r} has no attribute {name!r}; it has {', '.join(sorted(homes))}")
+        return getattr(import_module(homes[name]), name)
+
+    def names() -> list[str]:
+        return sorted({*vars(import_module(package)), *homes})
+
+    return find, names
+
+
+def first_name(target: str) -> str:
+    """Return the original full name of the target of a configuration.
+
+    Digests of configurations hash this name, so that renaming a class does not hide what is stored under a digest.
     """
     before = {new: old for old, new in reversed(RENAMED.items())}
     parts = target.split(".")
@@ -99,7 +128,7 @@ def first_name(target: str) -> str:
 
 
 def stored_class_name(owner: object) -> str:
-    """Return the class name of an object as file names and digests hold it: the name before any renaming."""
+    """Return the original class name of an object, which file names and digests contain."""
     kind = type(owner)
     parts = kind.__module__.split(".")
     for count in range(len(parts), 1, -1):  # public names are listed with their package, not with its inner module
@@ -111,10 +140,10 @@ def stored_class_name(owner: object) -> str:
 
 
 def resolve(package: str, name: str) -> Any:
-    """Find what an old name of a package means today.
+    """Import what an old name of a package refers to.
 
     Args:
-        package: full name of the package of today, such as "sparloom.tuning".
+        package: full name of the package that has it now, such as "sparloom.tuning".
 
     Raises:
         AttributeError: the package never had such a name.
@@ -127,7 +156,8 @@ def resolve(package: str, name: str) -> Any:
 
 
 def old_package(package: str) -> Callable[[str], Any]:
-    """Make the function __getattr__ of a package that only old code and stored configurations name."""
+    """Make the function __getattr__ of an old package."""
+
     def find(name: str) -> Any:
         if name.startswith("__") and name != "__all__":
             raise AttributeError(f"module {package!r} has no attribute {name!r}")

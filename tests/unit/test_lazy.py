@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from sparloom.ondemand import on_demand
+from sparloom.lazy import on_demand
 
 
 @pytest.mark.parametrize(
