@@ -151,9 +151,9 @@ def test_mismatched_arrays_are_rejected() -> None:
     run = RowPass(steps.matrix.pattern, threads=1)
     with pytest.raises(ValueError, match=r"y has shape \(299, 8\), not \(300, 8\)"):
         run(replace(steps, y=steps.y[1:]))
-    with pytest.raises(ValueError, match="no contiguous array of"):
+    with pytest.raises(ValueError, match="not a contiguous array of"):
         run(replace(steps, y=np.asfortranarray(steps.y)))
-    with pytest.raises(ValueError, match="no contiguous array of"):
+    with pytest.raises(ValueError, match="not a contiguous array of"):
         run(replace(steps, right=steps.right.astype(np.float64)))
     with pytest.raises(ValueError, match="c and d: give both or neither"):
         run(replace(steps, d=None))
