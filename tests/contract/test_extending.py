@@ -19,7 +19,7 @@ COMMAND, SOURCE = FINETUNE.search(PAGE).groups()
 SHORT = ("trainer=smoke", "logger=none", "encoder.epochs=20")
 TRAINED = ("data/checkpoints/source_cpu_spmm_cognate-d920f156.pt",
            "artifacts/checkpoints/real/source_cpu_spmm_cognate-d920f156.pt")
-IGNORED = shutil.ignore_patterns("__pycache__", "*.egg-info", "test_extending.py")
+IGNORED = shutil.ignore_patterns("__pycache__", "*.egg-info", "test_extending.py", "test_documented_commands.py")
 
 pytestmark = pytest.mark.slow
 
