@@ -68,7 +68,8 @@ def test_presets_of_one_platform_share_a_file(build, tmp_path):
 def test_samples_of_other_matrices_are_refused(build, tmp_path):
     Manifest.of(TinySamples(matrices=8, configs=20, seed=1).inputs()).write(tmp_path / "other.csv")
     task = build("gather_samples", *SMALL, f"task.manifest={tmp_path / 'other.csv'}", folder=tmp_path)
-    with pytest.raises(SchemaError, match=r"tiny/banded0 differs from the manifest .*: collect the samples of this matrix again"):
+    match = r"tiny/banded0 differs from the manifest .*: collect the samples of this matrix again"
+    with pytest.raises(SchemaError, match=match):
         task.run(tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
