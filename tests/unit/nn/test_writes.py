@@ -188,7 +188,7 @@ def test_memory_is_written_again_when_nobody_reads_it():
     ours.linear1.weight.data.add_(1)
     second = packed.inference(layer, ours.weights())
     assert second.memory.ctypes.data != address
-    assert np.array_equal(first.memory, held)
+    assert first.memory.tobytes() == held.tobytes()  # not by value: padding may hold NaN
     del first
     ours.linear1.weight.data.add_(1)
     assert packed.inference(layer, ours.weights()).memory.ctypes.data == address

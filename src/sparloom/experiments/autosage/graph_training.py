@@ -230,7 +230,7 @@ def sage_aggregations(pattern: Pattern, width: int, *, seed: int, device: torch.
     """
     task = Classification.drawn(pattern, width, seed=seed).to(device)
     slopes = torch.rand(task.nodes, width, generator=torch.Generator().manual_seed(seed)).to(device)
-    means = Graph(task.edges, task.nodes).connections().means
+    means = Graph(task.edges, task.nodes).aggregation().mean
     layer, baselines, refused = geometric().nn.SAGEConv(width, width), {}, {}
     apart: dict[str, float] = {}
     expected = None
