@@ -23,7 +23,7 @@ The way of a product of three matrices, which needs no compilation:
 
 from functools import partial
 
-from sparloom.fusion.arguments import Csr, IdentityCache
+from sparloom.fusion.arguments import Csr
 from sparloom.fusion.comparison import (
     CacheLevel,
     access_cycles,
@@ -62,6 +62,7 @@ from sparloom.fusion.schedule import (
     spmm_spmm_loops,
     unfused_schedule,
 )
+from sparloom.jit import IdentityCache
 from sparloom.lazy import resolve
 
 __all__ = [

@@ -1,18 +1,16 @@
-"""Arguments of fused functions: sparse operands with `A.p`, `A.i`, `A.x`, and a cache keyed by their identity."""
+"""Arguments of fused functions: sparse operands with `A.p`, `A.i`, `A.x`, and the key under which calls are cached."""
 
 from __future__ import annotations
 
-import weakref
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
 
 from sparloom.sparse import Pattern, SparseMatrix
 
-__all__ = ["Csr", "IdentityCache", "check_csr", "csr"]
+__all__ = ["Csr", "check_csr", "csr", "identity_key"]
 
 
 class Csr(NamedTuple):
@@ -63,52 +61,9 @@ def check_csr(matrix: Csr, name: str) -> None:
         raise ValueError(f"columns of {name} run from {i.min()} to {i.max()}: they must lie in 0 to {cols - 1}")
 
 
-CAPACITY = 64
-
-Value = TypeVar("Value")
-
-
-class IdentityCache(Generic[Value]):
-    """Cache of values computed from index arrays, keyed by the identity of these arrays, which it references weakly.
-
-    The cost of a lookup does not depend on the size of the arrays. In return, an index array must not be changed in
-    place between calls.
-
-    Args:
-        capacity: maximum number of entries; the oldest is evicted.
-    """
-
-    def __init__(self, capacity: int = CAPACITY) -> None:
-        self._capacity = capacity
-        self._entries: OrderedDict[tuple[Any, ...], tuple[tuple[weakref.ref, ...], Value]] = OrderedDict()
-
-    def get(
-        self, arguments: Mapping[str, Any], make: Callable[[], Value], arrays: Sequence[Any] | None = None,
-    ) -> Value:
-        """Return the value for arguments with these index arrays, shapes and scalars; make it if it is missing.
-
-        Args:
-            arrays: the index arrays, where they are not NumPy arrays among the arguments.
-        """
-        arrays = _index_arrays(arguments) if arrays is None else arrays
-        key = self._key(arrays, arguments)
-        references, value = self._entries.get(key, (None, None))
-        if references is None or any(ref() is not array for ref, array in zip(references, arrays, strict=True)):
-            value = make()
-            self._entries[key] = (tuple(map(weakref.ref, arrays)), value)
-            if len(self._entries) > self._capacity:
-                self._entries.popitem(last=False)
-        return value
-
-    def invalidate(self, arrays: Sequence[Any], is_valid: Callable[[Value], bool]) -> None:
-        """Drop the entries for these index arrays, whatever the other arguments, that are no longer valid."""
-        prefix = tuple(map(id, arrays))
-        for key, (_, value) in list(self._entries.items()):
-            if key[:len(prefix)] == prefix and not is_valid(value):
-                self._entries.pop(key, None)
-
-    def _key(self, arrays: Sequence[Any], arguments: Mapping[str, Any]) -> tuple[Any, ...]:
-        return (*map(id, arrays), *(_description(value) for value in arguments.values()))
+def identity_key(arguments: Mapping[str, Any]) -> tuple[list[np.ndarray], tuple[Any, ...]]:
+    """Return the key of a call for an `IdentityCache`: its index arrays; shapes, types and scalars of all arguments."""
+    return _index_arrays(arguments), tuple(_description(value) for value in arguments.values())
 
 
 def _index_arrays(arguments: Mapping[str, Any]) -> list[np.ndarray]:

@@ -14,11 +14,12 @@ import numpy as np
 import scipy.sparse
 
 from sparloom.forks import forkable
-from sparloom.fusion.arguments import Csr, IdentityCache, check_csr, csr
+from sparloom.fusion.arguments import Csr, check_csr, csr, identity_key
 from sparloom.fusion.frontend import read_program
 from sparloom.fusion.inspector import schedule_tiles
 from sparloom.fusion.recognition import Bodies
 from sparloom.fusion.schedule import TileSchedule
+from sparloom.jit import IdentityCache
 from sparloom.measure import cache_bytes_per_core
 from sparloom.sparse import Pattern, SparseMatrix
 
@@ -127,7 +128,7 @@ class FusedFunction:
         arguments = {name: _operand(value) for name, value in bound.arguments.items()}
         for name, value in arguments.items():
             if isinstance(value, Csr):
-                self._checked.get({name: value}, partial(check_csr, value, name))
+                self._checked.get(*identity_key({name: value}), partial(check_csr, value, name))
         return arguments
 
     def _program(self, arguments: dict[str, Any]) -> CompiledProgram:
@@ -147,7 +148,7 @@ class FusedFunction:
         return program.run(arguments, schedule, threads=self.budget.threads, bodies=self.bodies)
 
     def _schedule(self, program: CompiledProgram, arguments: dict[str, Any]) -> TileSchedule:
-        return self._schedules.get(arguments, lambda: self._inspect(program, arguments))
+        return self._schedules.get(*identity_key(arguments), lambda: self._inspect(program, arguments))
 
     def _inspect(self, program: CompiledProgram, arguments: dict[str, Any]) -> TileSchedule:
         return schedule_tiles(

@@ -18,11 +18,12 @@ from typing import Any, Literal
 import numpy as np
 
 from sparloom.forks import forkable
-from sparloom.fusion.arguments import Csr, IdentityCache
+from sparloom.fusion.arguments import Csr, identity_key
 from sparloom.fusion.executor import Executor, Pair, Workspace
 from sparloom.fusion.program import Access, Array, FusedProgram, Iterator, MarkedLoop
 from sparloom.fusion.schedule import TileSchedule, unfused_schedule
 from sparloom.ir import F32, F64, I64, Accumulate, Binary, Cast, Const, Expr, For, Let, Load, Ref
+from sparloom.jit import IdentityCache
 from sparloom.ops import GemmSpmm, Operands, SpmmGemm, SpmmSpmm
 from sparloom.sparse import Pattern, SparseMatrix
 
@@ -199,7 +200,7 @@ class ProductRunner:
             The result; None, with nothing run, if the kernels do not apply: the loops do not cover whole matrices, the
             columns of a sparse row do not increase, or an operand is empty.
         """
-        matrices = self._matrices.get(arguments, lambda: self._find(arguments))
+        matrices = self._matrices.get(*identity_key(arguments), lambda: self._find(arguments))
         if matrices is None:
             return None
         operands = self._operands(arguments, matrices.patterns)

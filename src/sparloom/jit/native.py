@@ -1,4 +1,4 @@
-"""Native calls: functions with a struct of arguments, the arrays that they read and write, and a pool of results."""
+"""Native calls: functions with a struct of arguments, caches keyed by the arrays that they read, a pool of results."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import ctypes
 import math
 import sys
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from sparloom.jit.compile import compile_cpp
 from sparloom.measure import usable_memory
 
-__all__ = ["RESULT_POOL", "ChangeDetector", "NativeCall", "ResultPool", "address", "aligned", "check_memory"]
+__all__ = [
+    "RESULT_POOL", "ChangeDetector", "IdentityCache", "NativeCall", "ResultPool", "address", "aligned", "check_memory",
+]
 
 HEADER = object.__basicsize__  # bytes of the header of every Python object
 ALIGNMENT = 4096  # a page, so that timings do not depend on the allocation and vectors straddle no cache line
@@ -24,6 +27,50 @@ MIN_BYTES = 1 << 18  # smaller buffers are quick to allocate
 MAX_RESULTS = 32  # buffers in a pool; every call scans them
 WINDOW = 1024  # words of 4 bytes per checksum, as in kernels/cpu/watch.cpp
 INDEX_DTYPES = (np.dtype(np.int32), np.dtype(np.int64))
+
+
+Value = TypeVar("Value")
+
+
+class IdentityCache(Generic[Value]):
+    """Cache of values computed from index arrays, keyed by the identity of these arrays, which it references weakly.
+
+    The cost of a lookup does not depend on the size of the arrays. In return, an index array must not be changed in
+    place between calls.
+
+    Args:
+        capacity: maximum number of entries; the oldest is evicted.
+    """
+
+    def __init__(self, capacity: int = 64) -> None:
+        self._capacity = capacity
+        self._entries: OrderedDict[tuple[Any, ...], tuple[tuple[weakref.ref, ...], Value]] = OrderedDict()
+
+    def get(self, arrays: Sequence[Any], details: tuple[Any, ...], make: Callable[[], Value]) -> Value:
+        """Return the value for these very arrays; make it if it is missing.
+
+        Args:
+            details: all else that the value depends on, hashable.
+        """
+        key = (*map(id, arrays), *details)
+        references, value = self._entries.get(key, (None, None))
+        if references is None or any(map(_is_other, references, arrays)):
+            value = make()
+            self._entries[key] = (tuple(map(weakref.ref, arrays)), value)
+            if len(self._entries) > self._capacity:
+                self._entries.popitem(last=False)
+        return value
+
+    def invalidate(self, arrays: Sequence[Any], is_valid: Callable[[Value], bool]) -> None:
+        """Drop the entries for these arrays, whatever the details, that are no longer valid."""
+        prefix = tuple(map(id, arrays))
+        for key, (_, value) in list(self._entries.items()):
+            if key[:len(prefix)] == prefix and not is_valid(value):
+                self._entries.pop(key, None)
+
+
+def _is_other(reference: weakref.ref, array: Any) -> bool:
+    return reference() is not array
 
 
 class NativeCall:

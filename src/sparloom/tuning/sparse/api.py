@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from sparloom.fusion import IdentityCache
+from sparloom.jit import IdentityCache
 from sparloom.measure import checked_threads
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning.sparse.cuda import CudaBackend
@@ -173,7 +173,7 @@ def _prepared(
         pattern = matrix_of(matrix, columns=columns).pattern
         in_order = np.array_equal(pattern.indices, indices)
         _PREPARED.invalidate((indptr, indices), lambda entry: entry.fits(pattern, in_order=in_order))
-    entry = _PREPARED.get({"indptr": indptr, "indices": indices, "shape": shape, "threads": threads}, make)
+    entry = _PREPARED.get((indptr, indices), (shape, threads), make)
     if not entry.in_order or values.dtype != np.float32:
         check_apart(out, matrix)  # these values may differ from those that were prepared
         values = matrix_of(matrix, columns=columns).values
@@ -187,8 +187,7 @@ def _prepared_on_gpu(parts: Parts, changed: bool) -> Prepared:
     if changed:
         pattern = cuda_matrix(backend.gpu, parts).pattern
         _PREPARED.invalidate(arrays, lambda entry: entry.fits(pattern, in_order=True))
-    return _PREPARED.get({"shape": tuple(parts[3]), "where": backend}, lambda: _Entry(_prepare_on_gpu(parts), True),
-                       arrays).prepared
+    return _PREPARED.get(arrays, (tuple(parts[3]), backend), lambda: _Entry(_prepare_on_gpu(parts), True)).prepared
 
 
 def _prepare_on_gpu(parts: Parts, **options: Any) -> Prepared:
