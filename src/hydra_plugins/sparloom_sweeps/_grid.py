@@ -22,7 +22,7 @@ Trial = Union["Point", "FrozenTrial"]
 
 
 class State(Enum):
-    """Where a point stands, by the names that Optuna has."""
+    """State of a point, by Optuna's names."""
 
     WAITING = 0
     COMPLETE = 1

@@ -48,7 +48,7 @@ class Job:
     objective: str | None
 
     def kept(self) -> float | str | None:
-        """What came of a run that ended before the sweep that had started it could note it; None: there is no such."""
+        """Read the outcome of a run that ended before its killed sweep could record it; None if there is none."""
         noted = self.trial.user_attrs.get("folder")
         if noted is None or not (Path(noted) / METRICS).exists():
             return None
@@ -101,7 +101,7 @@ class Job:
         return _reason(done._return_value) if done.status != JobStatus.COMPLETED else None  # the property would raise
 
     def seconds(self) -> float | None:
-        """How long the run took, from the files it wrote first and last."""
+        """Return the seconds of a run, from the files that it wrote first and last."""
         try:
             folder = Path(self.trial.user_attrs.get("folder", self.folder))
             began, ended = folder / ".hydra" / "overrides.yaml", folder / METRICS

@@ -207,7 +207,7 @@ def conclude(
 
 
 def _header(trials: Sequence[Trial], leader: Trial, objective: str, experiment: str | None) -> list[str]:
-    """What the experiment is, where it comes from, how long it takes."""
+    """Write the header of an experiment: what it is, where it comes from, how long it takes."""
     ended = sum(trial.state.is_finished() for trial in trials)
     command = shlex.join(["python", Path(sys.argv[0]).name, *sys.argv[1:]])
     seconds = leader.user_attrs.get("seconds")

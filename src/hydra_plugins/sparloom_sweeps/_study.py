@@ -65,17 +65,17 @@ class Study:
 
     @property
     def finished(self) -> int:
-        """How many trials have ended: with a value, pruned, or failed."""
+        """Count the trials that have ended: with a value, pruned, or failed."""
         return sum(trial.state.is_finished() for trial in self.trials())
 
     @property
     def left(self) -> int:
-        """How many trials an interrupted sweep has left behind that were not taken up yet."""
+        """Count the trials of an interrupted sweep that have not been resumed yet."""
         return len(self._left)
 
     @property
     def maximizes(self) -> bool:
-        """Whether large values are good."""
+        """Tell whether large values are good."""
         return self._study.direction.name == "MAXIMIZE"
 
     def best(self) -> "FrozenTrial | None":

@@ -118,7 +118,7 @@ def folder_name(changes: str) -> str:
 
 
 def _finished(folder: Path, config: DictConfig) -> bool:
-    """Whether a run with this configuration has ended well in the folder."""
+    """Tell whether a run with this configuration has ended well in the folder."""
     saved = folder / ".hydra" / "config.yaml"
     return bool(metrics(folder)) and saved.exists() and flat(OmegaConf.load(saved)) == flat(config)
 

@@ -99,7 +99,7 @@ class OptunaSweeper(Sweeper):
                      make_sampler=lambda seed: instantiate(self.sampler, seed=seed))
 
     def _origin(self, space: Space) -> dict[str, Any]:
-        """What all trials share."""
+        """Return the overrides that all trials share."""
         config = {key: value for key, value in flat(plain(self.config)).items() if not key.startswith(INDIFFERENT)}
         searched = {f"hydra.sweeper.params.{key}": str(parameter) for key, parameter in space.items()}
         return config | searched | {"hydra.sweeper.direction": self.direction}

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class CsvRules:
-    """How to interpret the values of a simulator's file.
+    """Rules for interpreting the values of a simulator's file.
 
     Args:
         cols: id of a matrix -> number of its columns, None if the manifest does not list it.

@@ -45,7 +45,7 @@ class Solution:
 
     @property
     def varies(self) -> bool:
-        """Whether the value depends on the iteration of the outermost known loop."""
+        """Tell whether the value depends on the iteration of the outermost known loop."""
         needed = _needed(self.loops, (self.value, *self.conditions))
         inner = [bound for loop in needed[1:] for bound in (loop.lo, loop.hi)]
         names = set().union(*(expr.free_symbols for expr in (self.value, *self.conditions, *inner)))

@@ -142,7 +142,7 @@ def _innermost(nest: MarkedLoop) -> Accumulate | None:
 
 
 def _rows(program: FusedProgram, owner: str, loop: Iterator, row: Ref) -> bool:
-    """Whether a loop runs over the nonzeros of a row."""
+    """Tell whether a loop runs over the nonzeros of a row."""
     pointers = _attribute(program, owner, "p")
     return pointers is not None and (loop.lo, loop.hi) == (_index(pointers, row), _index(pointers, row + 1))
 

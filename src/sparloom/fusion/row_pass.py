@@ -141,7 +141,7 @@ class RowPass:
         return NativeCall(getattr(_library(), f"sparloom_row_pass_{SUFFIX[dtype.name]}"), arguments, kept=kept)
 
     def _streams(self, result: np.ndarray | None) -> bool:
-        """Whether a result is too large to stay in cache until it is read, so that it is stored past the caches."""
+        """Tell whether a result is too large to stay in cache until it is read; it is stored past the caches."""
         return result is not None and result.nbytes > STREAM_SHARE * self.threads * cache_bytes_per_core()
 
     def _slice_bounds(self, steps: RowSteps, dense: int, partial_bytes: int) -> np.ndarray:

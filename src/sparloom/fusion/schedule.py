@@ -206,7 +206,7 @@ class TileSchedule:
 
     @cached_property
     def natural(self) -> bool:
-        """Whether loop two runs in natural order."""
+        """Tell whether loop two runs in natural order."""
         return np.array_equal(self.second, np.arange(self.second.size))
 
     @property

@@ -230,7 +230,7 @@ def _relations(condition: Expr, *, holds: bool) -> Iterates[Binary]:
 
 
 def _integral(program: FusedProgram, expr: Expr) -> bool:
-    """Whether an expression consists of integers that the loops do not change."""
+    """Tell whether an expression consists of integers that the loops do not change."""
     others = {scalar.name for scalar in program.scalars if scalar.type != I64}
     nodes = list(walk(expr))
     written = any(isinstance(node, Load) and node.buffer in program.written() for node in nodes)

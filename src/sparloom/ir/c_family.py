@@ -312,7 +312,7 @@ class _Expressions:
 
 
 def _is_constant(expr: Expr) -> bool:
-    """Whether all operands are literals, which C computes as int."""
+    """Tell whether all operands are literals, which C computes as int."""
     match expr:
         case Const():
             return True

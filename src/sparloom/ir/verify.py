@@ -73,7 +73,7 @@ _HELPER_NAME = re.compile(
 
 @dataclass(frozen=True)
 class Binding:
-    """What a name refers to; a `writable` buffer or array may be stored to."""
+    """Meaning of a name; a `writable` buffer or array may be stored to."""
 
     role: Literal["let", "mutable", "loop", "buffer"]
     type: Type

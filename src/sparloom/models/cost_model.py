@@ -174,7 +174,7 @@ def _indicators(configs: Sequence[Config]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Familiarity:
-    """How close a matrix is to the training matrices.
+    """Distance of a matrix from the training matrices.
 
     Args:
         nearest: nearest training matrix.

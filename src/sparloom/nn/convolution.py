@@ -36,7 +36,7 @@ BLOCK = 1 << 16  # nonzeros per block, which bounds the memory of the gradient o
 
 @dataclass(frozen=True)
 class PlanOptions:
-    """How plans are made.
+    """Settings by which plans are made.
 
     Args:
         fuse: "never" computes every product separately, with the same kernels.

@@ -250,7 +250,7 @@ def _duplicate_edge(edges: Edges, pattern: AdjacencyPattern) -> tuple[int, int] 
 
 @dataclass(frozen=True)
 class Normalisation:
-    """How a convolution normalises the adjacency matrix.
+    """Normalisation of the adjacency matrix.
 
     Args:
         self_loop: weight of the self-loops to add; 0: none.

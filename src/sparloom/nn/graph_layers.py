@@ -137,7 +137,7 @@ class GCNConv(CompiledModule):
 
     @property
     def normalisation(self) -> Normalisation:
-        """How this layer normalises the adjacency matrix."""
+        """Return how this layer normalises the adjacency matrix."""
         self._check_self_loops()
         return Normalisation((2.0 if self.improved else 1.0) if self.add_self_loops else 0.0, self.normalize)
 

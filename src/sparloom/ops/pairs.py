@@ -16,7 +16,7 @@ BLOCK = 8192  # nonzeros at once: bounds the memory of the oracles
 
 @dataclass(frozen=True)
 class _SparseAndTwoDense(ABC):
-    """What the pairs with one sparse matrix share: A (rows, cols) sparse, B (cols, inner), C (inner, width).
+    """Base of the pairs with one sparse matrix: A (rows, cols) sparse, B (cols, inner), C (inner, width).
 
     Args:
         inner: columns of B; default: as many as D has, as in the paper's experiments.

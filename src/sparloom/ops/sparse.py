@@ -15,7 +15,7 @@ BLOCK = 8192  # nonzeros at once: bounds the memory of the oracle
 
 
 class _SparseTimesDense(ABC):
-    """What SpMM and its other reductions share: A (rows, cols) sparse, B (cols, width), D (rows, width)."""
+    """Base of SpMM and its other reductions: A (rows, cols) sparse, B (cols, width), D (rows, width)."""
 
     def operands(self, matrix: SparseMatrix, width: int, seed: int) -> Operands:
         """Draw B from [-1, 1)."""

@@ -1,4 +1,4 @@
-"""Where operations run: processors, GPUs and a simulated accelerator behind one interface.
+"""Platforms that run operations: processors, GPUs and a simulated accelerator behind one interface.
 
 platform: that interface; clock and timing: how seconds are measured; cpu_schedules: generated C for schedules of a loop
 nest; cpu_kernels and cuda: hand-written kernels; spade: the simulated accelerator.

@@ -1,4 +1,4 @@
-"""What a cost model sees of a configuration, in terms that all platforms share.
+"""Parameters of a configuration that all platforms share, as cost models see them.
 
 `SharedSchedule` holds strip-mined loops and their order (COGNATE §3.2, appendix E), `Code` turns hardware-specific
 parameters into numbers, `Walk` says how a configuration walks a matrix; `Readings` settles where COGNATE is ambiguous.
@@ -136,7 +136,7 @@ class Walk(NamedTuple):
 
 @dataclass(frozen=True)
 class Readings:
-    """How ambiguous passages of COGNATE are read; changes what a model sees of a configuration, never what runs.
+    """Readings of ambiguous passages of COGNATE; they change what a model sees of a configuration, never what runs.
 
     Args:
         barrier: the SPADE barrier sets the loop order and stays among the hardware-specific flags ("both",

@@ -31,7 +31,7 @@ FINAL_STATUSES = (400, 401, 403, 404, 405, 410, 451)  # a retry does not help
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How long a download is retried.
+    """Limits within which a download is retried.
 
     Args:
         attempts: give up after so many attempts in a row without progress, or below the minimum speed.

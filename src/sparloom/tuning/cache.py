@@ -345,7 +345,7 @@ class DiskCache:
 
 
 def is_entry(name: str) -> bool:
-    """Whether a file has the name of an entry, or of one that is being written."""
+    """Tell whether a file has the name of an entry, or of one that is being written."""
     return bool(NAME.fullmatch(name) or PARTIAL.fullmatch(name))
 
 
@@ -356,7 +356,7 @@ def writer_of(name: str) -> int | None:
 
 
 def has_ended(writer: int, age_seconds: float) -> bool:
-    """Whether the process that was writing a file of this age has ended.
+    """Tell whether the process that was writing a file of this age has ended.
 
     A process that is not found may run on another machine that shares the folder, so it is given a minute.
     """

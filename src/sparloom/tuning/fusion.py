@@ -213,7 +213,7 @@ class ExecutorFactory:
 
 @dataclass(frozen=True)
 class Policy:
-    """How decisions are made, and the rule that needs no measurement.
+    """Policy of decisions, and the rule that needs no measurement.
 
     Args:
         least_fused_rows: if a smaller share of loop two can be fused in any order tried, nothing fused is measured.
@@ -359,7 +359,7 @@ class Decider:
 
 @dataclass(frozen=True)
 class PairPlan:
-    """How a product of three matrices is computed from now on.
+    """Plan by which a product of three matrices is computed from now on.
 
     Args:
         executor: for operands with the planned patterns: `executor.bind(operands, result)` makes the call.

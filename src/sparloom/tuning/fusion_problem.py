@@ -73,12 +73,12 @@ def make_order(name: str, pattern: Pattern) -> np.ndarray | None:
 
 
 def metis_is_installed() -> bool:
-    """Whether the order "metis" can be made."""
+    """Tell whether the order "metis" can be made."""
     return importlib.util.find_spec("pymetis") is not None
 
 
 def is_partitionable(pattern: Pattern) -> bool:
-    """Whether a graph can probably be partitioned: a breadth-first walk of few steps does not reach half of its rows.
+    """Tell whether a graph can probably be partitioned: few steps of a breadth-first walk do not reach half of it.
 
     In a mesh of any size the walk stays near; in a random or social graph it reaches everything, and a partition is
     expensive and fuses nothing. Starts at a longest row; O(nonzeros reached).
@@ -282,7 +282,7 @@ class Problem:
 
     @property
     def fusible(self) -> bool:
-        """Whether both loops have the same number of iterations, as the inspector requires."""
+        """Tell whether both loops have the same number of iterations, as the inspector requires."""
         return self.graph.rows == self.graph.cols
 
     def order(self, name: str) -> np.ndarray | None:

@@ -1,4 +1,4 @@
-"""What decisions depend on besides the problem: caches, rates and load of this machine, and digests of its kernels.
+"""Facts about this machine on which decisions depend: caches, rates, load, and digests of kernels.
 
 Load: on a busy machine the wrong candidate wins. A kernel of several threads is as slow as the thread that waits
 longest for a processor, so a kernel of one thread may win that is several times slower on an idle machine. Linux counts
@@ -135,15 +135,15 @@ class Caches:
         return cls(near, threads * levels.get(3, near), threads)
 
     def overflow(self, pattern: Pattern, width: int) -> bool:
-        """Whether dense rows, one per row and column of A, are so large that results better bypass the caches."""
+        """Tell whether dense rows, one per row and column of A, are so large that results better bypass the caches."""
         return _dense_bytes(pattern, width) > OVERFLOW_FACTOR * self.near_bytes * self.threads
 
     def distant(self, pattern: Pattern, width: int) -> bool:
-        """Whether they are so large that most rows come from memory and are better prefetched."""
+        """Tell whether they are so large that most rows come from memory and are better prefetched."""
         return _dense_bytes(pattern, width) > SHARED_FRACTION * self.far_bytes
 
     def beyond(self, pattern: Pattern, width: int) -> bool:
-        """Whether they exceed the shared cache."""
+        """Tell whether they exceed the shared cache."""
         return _dense_bytes(pattern, width) > self.far_bytes
 
 
@@ -265,7 +265,7 @@ class LoadWatch:
 
     @property
     def held_up(self) -> bool:
-        """Whether threads waited for more than a small part of the time."""
+        """Tell whether threads waited for more than a small part of the time."""
         return self._waited > MAX_WAITED * self._measured
 
     def reason(self) -> str:

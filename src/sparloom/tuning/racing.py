@@ -167,7 +167,7 @@ class Guardrail:
 
 @dataclass(frozen=True)
 class MeasurementBudget:
-    """How much a decision may measure.
+    """Limits on what a decision may measure.
 
     Args:
         candidates: of one kind, at most.
@@ -195,7 +195,7 @@ class MeasurementBudget:
 
 @dataclass(frozen=True)
 class Race:
-    """What was measured.
+    """Measurements of all candidates of a race.
 
     Args:
         seconds: of each candidate, one per repetition; none if it was not started, the first run if that was hopeless.
@@ -215,7 +215,7 @@ class Race:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a race and a duel came to.
+    """Outcome of a race and a duel.
 
     Args:
         chosen: index of the winner if the guardrail accepted it, else of the baseline.
@@ -378,7 +378,7 @@ class OnlineRace:
 
     @property
     def settled(self) -> bool:
-        """Whether the winner is known."""
+        """Tell whether the winner is known."""
         return bool(self.reason)
 
     @property

@@ -142,7 +142,7 @@ def _sizes(structure: Structure) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class RaggedBudget:
-    """How much a choice may measure.
+    """Limits on what a choice may measure.
 
     Args:
         sample: configurations from which the cost model learns, including the default.

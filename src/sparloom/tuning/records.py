@@ -120,7 +120,7 @@ class CacheEntry:
 
 @dataclass(frozen=True)
 class Pruning:
-    """Which entries to delete.
+    """Rules for deleting entries.
 
     Args:
         which: "foreign": those of other machines, kernels or versions, damaged ones, and what killed processes left;
@@ -146,7 +146,7 @@ class Pruning:
             raise ValueError(f"prune=all asks for no age and older_days={given} for one: leave out one of them")
 
     def takes(self, entry: CacheEntry) -> bool:
-        """Whether to delete an entry; one that is being written is never deleted."""
+        """Tell whether to delete an entry; one that is being written is never deleted."""
         if entry.state == "writing":
             return False
         old = self.older_days is not None and entry.age_seconds > DAY_SECONDS * self.older_days
@@ -238,7 +238,7 @@ def _old_among(found: Iterator[os.DirEntry]) -> Iterator[Path]:
 
 
 def _is_old(path: Path) -> bool:
-    """Whether the content is that of an earlier version: other programs may use such names, too."""
+    """Tell whether the content is that of an earlier version: other programs may use such names, too."""
     if path.suffix != ".json":
         return True
     with path.open("rb") as file:
@@ -301,7 +301,7 @@ class ProbeLog:
                 os.close(descriptor)
 
     def _is_current(self, descriptor: int) -> bool:
-        """Whether an open file still has this name; another process may have renamed it."""
+        """Tell whether an open file still has this name; another process may have renamed it."""
         try:
             return os.path.samestat(os.fstat(descriptor), self.path.stat())
         except FileNotFoundError:

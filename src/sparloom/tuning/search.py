@@ -1,4 +1,4 @@
-"""What to measure: configurations found by search or named by a cost model, and sample rows to measure them on.
+"""Select what to measure: configurations found by search or proposed by a cost model, and sample rows for them.
 
 `best` searches a space: every configuration of a small one, by evolution in a large one. `shortlist` keeps the few
 configurations that a cost model ranks first. `CandidateSource` says which model that is:
@@ -245,7 +245,7 @@ def shortlist(
 
 @dataclass(frozen=True)
 class CandidateSource:
-    """Where shortlists come from.
+    """Source of shortlists.
 
     Args:
         kind: one of `SHORTLISTS`, or "given" for a model object.
@@ -289,7 +289,7 @@ class CandidateSource:
 
     @property
     def learned(self) -> bool:
-        """Whether it is a model that may take longer than a race."""
+        """Tell whether it is a model that may take longer than a race."""
         return self.kind in LOADERS or self.kind == OBJECT
 
     @property
@@ -338,7 +338,7 @@ class _OrFormula:
 
 
 def is_object(model: Given) -> bool:
-    """Whether a model is an object rather than paths of files, or None."""
+    """Tell whether a model is an object rather than paths of files, or None."""
     return model is not None and not isinstance(model, str | Path | Sequence)
 
 

@@ -71,7 +71,7 @@ class TreeSubject:
 
     @cached_property
     def offered(self) -> np.ndarray:
-        """Whether a configuration ran on a problem, bool (problems, configs)."""
+        """Tell whether a configuration ran on a problem, bool (problems, configs)."""
         return np.isfinite(self.measured.seconds)
 
     def with_seconds(self, seconds: Float[np.ndarray, "problems configs"]) -> Measured:

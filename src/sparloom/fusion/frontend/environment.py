@@ -141,7 +141,7 @@ class Environment:
         return self._ssa.types[variable.name]
 
     def is_marked(self, variable: Any) -> bool:
-        """Whether a variable holds fprange."""
+        """Tell whether a variable holds fprange."""
         return variable.name in self._ssa.marks
 
     def leader(self, variable: Any) -> str | None:

@@ -204,11 +204,11 @@ class ControlFlow:
         self._post = graph.post_dominators()
 
     def is_header(self, label: int) -> bool:
-        """Whether a block is a loop header."""
+        """Tell whether a block is a loop header."""
         return label in self._loops
 
     def is_inside(self, label: int | None, header: int) -> bool:
-        """Whether a block belongs to the loop with this header, as the header itself does."""
+        """Tell whether a block belongs to the loop with this header, as the header itself does."""
         return label in self._loops[header].body
 
     def join(self, label: int) -> int | None:

@@ -260,7 +260,7 @@ class StatementReader:
 
 
 def _is_atom(expr: Expr) -> bool:
-    """Whether an expression needs no name of its own."""
+    """Tell whether an expression needs no name of its own."""
     return isinstance(expr, (Ref, Const))
 
 

@@ -101,7 +101,7 @@ class Formula:
 
 
 def _known(node: ast.AST) -> bool:
-    """Whether a node of the syntax tree is in the grammar."""
+    """Tell whether a node of the syntax tree is in the grammar."""
     match node:
         case ast.Call(func=ast.Name(id=name), keywords=[]):
             return name in FUNCTIONS

@@ -256,7 +256,7 @@ class Grid:
 
     @property
     def ran(self) -> Bool[np.ndarray, "problems configs"]:
-        """Where a configuration ran."""
+        """Mask of the problems on which a configuration ran."""
         return np.isfinite(self.targets)
 
     def rows(self, kept: np.ndarray, weights: np.ndarray | None = None) -> Rows:

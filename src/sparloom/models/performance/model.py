@@ -21,7 +21,7 @@ Columns = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Origin:
-    """Where the training data of a model comes from.
+    """Origin of the training data of a model.
 
     Args:
         platform, preset: where it was measured.

@@ -114,7 +114,7 @@ class Program:
 
     @property
     def overwrites(self) -> bool:
-        """Whether every element of the result is stored before it is read, so that it need not be zeroed.
+        """Tell whether every element of the result is stored before it is read, so that it need not be zeroed.
 
         SpMM: the innermost sparse loop runs over all columns of a row, and no row is left out.
         SDDMM: the dense loops are inside all sparse ones.

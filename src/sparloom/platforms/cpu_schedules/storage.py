@@ -25,7 +25,7 @@ WORK = ("work_keys0", "work_sources0", "work_keys1", "work_sources1")
 
 @dataclass(frozen=True)
 class Layout:
-    """How a matrix of one shape is stored.
+    """Storage format of a matrix of one shape.
 
     i = io * 2**row_shift + ii, j = jo * 2**col_shift + ji. A dense level of extent e stores the position
     parent * e + coordinate; a compressed level stores `pos` (children of each parent) and `crd` (their coordinates).

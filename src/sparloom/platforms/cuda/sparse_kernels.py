@@ -47,7 +47,7 @@ CUSPARSE_ALGORITHMS = {"default": 0, "alg2": 6}  # CUSPARSE_SPMM_ALG_DEFAULT, _C
 
 
 class SparseFamily:
-    """What families on a sparse pattern share: the space, the pattern on the device, and the check of some rows.
+    """Base of families on a sparse pattern: the space, the pattern on the device, and the check of some rows.
 
     Args:
         space: its configurations.

@@ -75,7 +75,7 @@ def call(name: str, arguments: Sequence[np.ndarray | int | None]) -> int:
 
 @dataclass(frozen=True)
 class Plan:
-    """What of a configuration decides a simulation: equal plans are equal programs except for the barrier cost.
+    """Part of a configuration that decides a simulation: equal plans are equal programs except for the barrier cost.
 
     Args:
         column_panel: columns of a tile; at most the columns of the matrix, so that all larger values are equal.
@@ -324,7 +324,7 @@ def dealt(
 
 @dataclass(frozen=True)
 class _Job:
-    """What decides a trace within a tiling: the operation for which tiles are dealt, phases, slice width."""
+    """Key of a trace within a tiling: the operation for which tiles are dealt, phases, slice width."""
 
     op: str
     phased: bool

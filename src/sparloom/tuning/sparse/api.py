@@ -140,7 +140,7 @@ class _Entry:
     in_order: bool
 
     def fits(self, pattern: Pattern, *, in_order: bool) -> bool:
-        """Whether it was made for index arrays with this content; reads all of them."""
+        """Tell whether it was made for index arrays with this content; reads all of them."""
         fits = self.in_order == in_order and self.prepared.fits(pattern)
         return fits and (in_order or not self.prepared.origin.changed())
 

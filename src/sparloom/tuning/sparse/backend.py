@@ -1,4 +1,4 @@
-"""What a device offers to a sparse operation; candidates bound to it, and what runs a choice again and again.
+"""Backends of sparse operations: the interface of a device, candidates bound to a matrix, and replays of a choice.
 
 `Backend` computes, `Arrays` handles operands and results; `sparloom.tuning.sparse.cpu` and `cuda` implement both. A
 `CandidateSet` binds candidates for a race; a `Replay` runs what was chosen.
@@ -165,12 +165,12 @@ class Backend(Protocol):
         """Make a timer by the given clock, or by the device's own."""
 
     def signature(self) -> Mapping[str, Any]:
-        """What times depend on: threads, machine and kernels; part of the key of a decision."""
+        """Conditions that times depend on: threads, machine and kernels; part of the cache key of a decision."""
 
 
 @dataclass(frozen=True)
 class CsrChoice:
-    """What runs: a library, or a configuration of our kernels.
+    """Choice of a decision: a library, or a configuration of our kernels.
 
     Args:
         library: its name; "" for our own kernels.
@@ -194,7 +194,7 @@ class CsrChoice:
 
 @dataclass(frozen=True)
 class CsrPlan:
-    """How one operation on one matrix runs from now on.
+    """Plan by which one operation on one matrix runs from now on.
 
     Args:
         space: name of the space of our kernels.
@@ -389,7 +389,7 @@ class ArgmaxReplay(NativeReplay):
 
 
 class ProvisionalReplay:
-    """What runs until it is time to decide again.
+    """Replay that runs until it is time to decide again.
 
     Args:
         replay: computes until then.

@@ -408,7 +408,7 @@ class CudaEstimate:
 
 @dataclass(frozen=True)
 class _Mapping:
-    """What a configuration does with one nonzero.
+    """Work of a configuration for one nonzero.
 
     Args:
         instructions: of warps, for all columns; a group of fewer lanes counts as a part of a warp.

@@ -235,7 +235,7 @@ class Origin:
         arrays = dict(_arrays(given))
         self._spans = {name: _span(array) for name, array in arrays.items() if isinstance(array, np.ndarray)}
         self.all_numpy = len(self._spans) == len(arrays)
-        """Whether all of them are NumPy arrays."""
+        """Tell whether all of them are NumPy arrays."""
         self._references = {name: self._reference(name, array) for name, array in arrays.items()}
         indices = {name: array for name, array in arrays.items() if name in ("indptr", "indices")
                    and isinstance(array, np.ndarray)}

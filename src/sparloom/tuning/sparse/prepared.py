@@ -60,7 +60,7 @@ HALF_BYTES = 2  # of numbers that cannot represent 1 / nonzeros of a long row: k
 
 
 class _Case(NamedTuple):
-    """What one decision is about: an operation with the shapes of its dense operands and the type of all operands."""
+    """Subject of one decision: an operation with the shapes of its dense operands and the type of all operands."""
 
     op: str
     shapes: Shapes
@@ -253,11 +253,11 @@ class Prepared:
             return own._plans[case]
 
     def decided(self, op: str, **dense: Any) -> bool:
-        """Whether it is decided how calls with such dense operands run; runs nothing."""
+        """Tell whether it is decided how calls with such dense operands run; runs nothing."""
         return self._case(op, Operands(self.matrix, dense)) in self._plans
 
     def fits(self, pattern: Pattern) -> bool:
-        """Whether this was made for a pattern with this content; reads all of it."""
+        """Tell whether this was made for a pattern with this content; reads all of it."""
         return pattern.digest() == self._pattern
 
     @cached_property
@@ -385,7 +385,7 @@ class Prepared:
 
     @property
     def _keep_busy(self) -> bool:
-        """Whether the load of the processors does not matter, as on a GPU."""
+        """Tell whether the load of the processors does not matter, as on a GPU."""
         return self._cache.keep_busy or not self.threads
 
     def _family(self, op: str, threads: int = 0) -> Family:

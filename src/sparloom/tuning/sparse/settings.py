@@ -59,7 +59,7 @@ MAX_CONFIGS = 1000  # above the size of any space of sparse kernels on a CPU
 
 @dataclass(frozen=True)
 class CsrPolicy:
-    """How decisions are made.
+    """Policy of decisions.
 
     Args:
         share: of the nonzeros in the sample, ...
@@ -117,7 +117,7 @@ class CsrPolicy:
         return allowed if allowed >= self.least_seconds else 0.0
 
     def enough(self, seconds: float, runs: float, sample_seconds: float) -> bool:
-        """Whether so many seconds suffice for some runs on the sample of `sample_seconds` each."""
+        """Tell whether so many seconds suffice for some runs on the sample of `sample_seconds` each."""
         return self.calibrate == "full" or seconds >= runs * max(sample_seconds, self.effort.short_seconds)
 
 
@@ -142,7 +142,7 @@ class CudaSettings:
     native_path: Path | None = None
 
     def allows(self, config: Config) -> bool:
-        """Whether a kernel may be measured."""
+        """Tell whether a kernel may be measured."""
         if config.space != CUDA_KERNELS:
             return True
         tile = int(config["lanes"]) * int(config["vector"]) * int(config["loads"]) if "loads" in config.names else None

@@ -1,4 +1,4 @@
-"""How one sparse operation is decided: a shortlist by a cost model, a race, a guardrail.
+"""Decide how one sparse operation runs: a shortlist by a cost model, a race, a guardrail.
 
 With calibrate="sample" or "full", before the call, on sampled rows or on all:
 
