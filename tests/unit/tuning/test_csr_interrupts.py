@@ -165,7 +165,7 @@ def interrupting(monkeypatch, owner: type, name: str, call: Callable[[], None]) 
 
 
 PLACES = {
-    "allocation": (ResultPool, "empty"), "rooms": (ResultPool, "_room"), "pointing": (SpmmKernels, "rebind"),
+    "allocation": (ResultPool, "empty"), "buffers": (ResultPool, "_buffer"), "pointing": (SpmmKernels, "rebind"),
     "run": (NativeCall, "__call__"), "counting": (OnlineRace, "record"), "decision": (Prepared, "_store"),
     "lines": (ProbeLog, "_append"), "binding": (SpmmKernels, "bind"), "choosing": (CsrDecider, "candidates"),
 }
