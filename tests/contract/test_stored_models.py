@@ -44,5 +44,5 @@ def test_small_model_of_gemm_chooses_fast_kernels(tmp_path: Path) -> None:
     assert folder.name == "small"
     model = load_performance(folder, spec=subject.spec, space=task.gemm_platform.space(task.gemm).digest())
     choices = best_configs(subject, model.over(subject.measured.configs).score(subject.measured.problems))
-    reached = efficiencies(subject.scene.seconds)[np.arange(len(subject)), choices]
+    reached = efficiencies(subject.judged.seconds)[np.arange(len(subject)), choices]
     assert reached.mean() > 0.94  # it has learned these shapes; one configuration for all reaches 0.91
