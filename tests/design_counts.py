@@ -4,7 +4,8 @@
     python tests/design_counts.py --recommend # also traces `python run.py experiment=recommend` (needs stored models)
 
 A call is traced in a process of its own with empty caches. A file counts if one of its functions is called; code
-that runs while a module is imported does not count.
+that runs while a module is imported does not count. The counts of a deciding call vary with what it finds: the first
+one on a machine also measures the machine's rates, and on a busy machine no decision is cached.
 """
 
 import argparse

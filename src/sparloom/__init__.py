@@ -8,8 +8,8 @@ from sparloom.forks import protect_forks
 __version__ = "0.1.0"
 
 _FUNCTIONS = ("csr_attention", "prepare", "sddmm", "spmm")
-_PACKAGES = ("data", "experiments", "files", "fusion", "ir", "jit", "log", "measure", "models", "nn", "ops",
-             "platforms", "ragged", "report", "solvers", "space", "sparse", "tuning")
+_PACKAGES = ("baselines", "data", "experiments", "files", "fusion", "ir", "jit", "log", "measure", "models", "nn",
+             "ops", "platforms", "ragged", "report", "solvers", "space", "sparse", "tuning")
 _OLD_PACKAGES = ("dispatch", "search", "tasks")  # their names are listed in `sparloom.lazy`
 
 

@@ -3,9 +3,11 @@
 import importlib
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import sparloom
 from sparloom.lazy import on_demand
 
 
@@ -35,3 +37,9 @@ def test_a_failing_import_is_reported():
 def test_a_name_that_its_module_would_hide_is_refused():
     with pytest.raises(ValueError, match=r"race of sparloom\.tuning would be hidden by modules of the same name"):
         on_demand("sparloom.tuning", {"race": "sparloom.tuning.race", "duel": "sparloom.tuning.race"})
+
+
+def test_every_package_is_an_attribute_of_sparloom():
+    folders = {path.parent.name for path in Path(sparloom.__file__).parent.glob("*/__init__.py")} - {"cli"}
+    for name in folders:  # by the function: a package that was imported before is an attribute anyway
+        assert sparloom.__getattr__(name).__name__ == f"sparloom.{name}"

@@ -1,8 +1,7 @@
-"""One trial as a job of Hydra: its overrides and folder, and what came of it.
+"""Run trials as jobs of Hydra: their overrides, folders and outcomes.
 
-A trial runs once, though workers of a launcher may outlive the sweep that was killed.
-
-Pruning: reads the intermediate values that running jobs write into their folders, and asks the hopeless to stop.
+`Once` keeps a trial from running twice when workers of a launcher outlive a killed sweep. `Watch` reads the
+intermediate values that running jobs write, and stops those that the pruner gives up.
 """
 
 import json

@@ -1,10 +1,6 @@
-"""Configurations of a sweep: of one trial, without what Hydra adds, flat for comparison.
+"""Report a sweep: its trials as a table and CSV, figures, and the best trial as an experiment for conf/experiment.
 
-Trials of a sweep as a table on the console and as CSV.
-
-The best trial as an experiment: the difference from the experiment that was swept, ready for conf/experiment.
-
-The end of a sweep: table, figures, and the best configuration as an experiment.
+`Composer` composes the configuration of a trial, without what Hydra adds, so that two can be compared key by key.
 """
 
 import csv
