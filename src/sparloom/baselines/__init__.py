@@ -12,7 +12,7 @@ _NAMES = {
     "sparse": (
         "GATHERING", "SPARSE_BASELINES", "SPMM_BASELINES", "csr_tensor", "gathered_attention", "gathered_bytes",
         "mkl_pair", "package_versions", "sampled_attention", "scipy_pair", "torch_csr", "torch_gemm", "torch_pair"),
-    "cuda": ("VENDOR", "cublas_strmm", "vendor_gemms", "vendor_sparse"),
+    "cuda": ("VENDOR", "cublas_strmm", "cusparse_spmm", "vendor_gemms", "vendor_sparse"),
     "encoder": (
         "BoundModule", "PackedInputs", "attention_module", "compiled", "encoder_layer", "fast_path", "frozen",
         "micro_batch_sizes", "padded", "reference"),

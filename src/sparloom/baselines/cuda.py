@@ -1,6 +1,7 @@
 """Bind the libraries of NVIDIA to arrays on a device, and vendor GEMMs of both platforms: cuBLAS, cuSPARSE, MKL.
 
-Nothing of this has run on a GPU; see docs/gpu_status.md.
+torch is imported on use, since tuning, which works without torch, takes cuSPARSE from here. Nothing of this has run on
+a GPU; see docs/gpu_status.md.
 """
 
 import ctypes
@@ -11,21 +12,24 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
-from sparloom.baselines.sparse import csr_tensor
 from sparloom.errors import Unsupported
 from sparloom.ops import DenseOperands, Op, Operands
-from sparloom.platforms import CudaPlatform, CupyGpu, DeviceMatrix, DevicePattern, cusparse_spmm
+from sparloom.platforms import CudaPlatform, CupyGpu, DeviceMatrix, DevicePattern
+from sparloom.platforms.cuda import ELEMENTS
 from sparloom.space import Config
 
 if TYPE_CHECKING:
     from sparloom.platforms import CpuKernels, Platform
 
-__all__ = ["VENDOR", "cublas_strmm", "vendor_gemms", "vendor_sparse"]
+__all__ = ["VENDOR", "cublas_strmm", "cusparse_spmm", "vendor_gemms", "vendor_sparse"]
 
 VERSIONS = ("libcublas.so.13", "libcublas.so.12", "libcublas.so.11")
 RIGHT, UPPER, PLAIN, NON_UNIT = 1, 1, 0, 0  # cublasSideMode_t, cublasFillMode_t, cublasOperation_t, cublasDiagType_t
+CUSPARSE_ORDER_ROW = 2
+CUSPARSE_FLOAT = 0  # CUDA_R_32F, of sums
+CUSPARSE_TYPES = {"float": CUSPARSE_FLOAT, "Half": 2, "Bfloat": 14}  # CUDA_R_32F, CUDA_R_16F, CUDA_R_16BF
+CUSPARSE_ALGORITHMS = {"default": 0, "alg2": 6}  # CUSPARSE_SPMM_ALG_DEFAULT, _CSR_ALG2: which is faster varies
 
 
 def cublas_strmm(size: int, lower: int, dense: int, result: int) -> Callable[[], None]:
@@ -79,6 +83,66 @@ def _checked(status: int, name: str) -> None:
         raise Unsupported(f"{name} returned status {status}")
 
 
+def cusparse_spmm(matrix: DeviceMatrix, algorithm: str) -> Callable[..., Any]:
+    """Prepare cuSPARSE's SpMM for a pattern: the library that our kernels must beat.
+
+    The function that is returned takes operands with A's values and "B" (cols, width) of one type, and an array
+    (rows, width) to overwrite or None. Sums are float32. It uses CuPy's low-level interface, because CuPy's own product
+    needs column-major operands, copies others in every call, and supports no 16-bit numbers.
+
+    Args:
+        algorithm: "default" or "alg2".
+    """
+    import cupy
+    import cupyx.cusparse
+    from cupy_backends.cuda.libs import cusparse
+
+    pattern, algorithm_number = matrix.pattern, CUSPARSE_ALGORITHMS[algorithm]
+    index_type, index = (np.int32, cusparse.CUSPARSE_INDEX_32I) if pattern.nnz < 2**31 else (
+        np.int64, cusparse.CUSPARSE_INDEX_64I)
+    arrays = [  # descriptors hold their addresses
+        matrix.placed.indptr.astype(index_type), matrix.placed.indices.astype(index_type), matrix.values]
+    descriptors: dict[np.dtype, Any] = {}
+    alpha, beta = (np.array(number, np.float32).ctypes for number in (1, 0))
+    workspaces: dict[tuple[int, np.dtype], Any] = {}
+
+    def sparse(values: Any) -> Any:
+        if values.dtype not in descriptors:
+            descriptors[values.dtype] = cupyx.cusparse.SpMatDescriptor(cusparse.createCsr(
+                pattern.rows, pattern.cols, pattern.nnz, *(array.data.ptr for array in (*arrays[:2], values)), index,
+                index, cusparse.CUSPARSE_INDEX_BASE_ZERO, CUSPARSE_TYPES[ELEMENTS[values.dtype]]), None,
+                cusparse.destroySpMat)
+        descriptor = descriptors[values.dtype].desc
+        cusparse.spMatSetValues(descriptor, values.data.ptr)
+        return descriptor
+
+    def product(operands: Operands, out: Any | None = None) -> Any:
+        arrays[2], x = operands.matrix.values, operands.dense["B"]
+        result = cupy.empty((pattern.rows, x.shape[1]), x.dtype) if out is None else out
+        right, written = _descriptor(cusparse, x), _descriptor(cusparse, result)
+        arguments = (
+            cupy.cuda.device.get_cusparse_handle(), cusparse.CUSPARSE_OPERATION_NON_TRANSPOSE,
+            cusparse.CUSPARSE_OPERATION_NON_TRANSPOSE, alpha.data, sparse(arrays[2]), right, beta.data, written,
+            CUSPARSE_FLOAT, algorithm_number)
+        try:
+            case = x.shape[1], x.dtype
+            if case not in workspaces:
+                workspaces[case] = cupy.empty(max(1, cusparse.spMM_bufferSize(*arguments)), np.int8)
+            cusparse.spMM(*arguments, workspaces[case].data.ptr)
+        finally:
+            cusparse.destroyDnMat(right)
+            cusparse.destroyDnMat(written)
+        return result
+
+    return product
+
+
+def _descriptor(cusparse: Any, array: Any) -> Any:
+    rows, cols = array.shape
+    return cusparse.createDnMat(rows, cols, cols, array.data.ptr, CUSPARSE_TYPES[ELEMENTS[array.dtype]],
+                                CUSPARSE_ORDER_ROW)
+
+
 VENDOR = "vendor"  # preset of the rows of vendor libraries
 
 
@@ -90,6 +154,8 @@ def vendor_gemms(platform: "CpuKernels | CudaPlatform") -> Mapping[Config, Calla
     """
     if platform.kind == "device":
         return {_named("cublas"): _cupy_matmul}
+    import torch
+
     torch.set_num_threads(platform.threads)
     return {_named("mkl" if torch.backends.mkl.is_available() else "torch"): _torch_mm}
 
@@ -105,6 +171,8 @@ def _cupy_matmul(placed: Any, result: Any) -> Callable[[], None]:
 
 
 def _torch_mm(operands: DenseOperands, result: np.ndarray) -> Callable[[], None]:
+    import torch
+
     left, right, out = (torch.from_numpy(array) for array in (operands.dense["A"], operands.dense["B"], result))
 
     def run() -> None:
@@ -113,7 +181,7 @@ def _torch_mm(operands: DenseOperands, result: np.ndarray) -> Callable[[], None]
     return run
 
 
-def vendor_sparse(platform: "Platform", op: Op) -> Mapping[Config, "Callable[[Any, Any], Callable[[], None]]"]:
+def vendor_sparse(platform: "Platform", op: Op) -> Mapping[Config, Callable[[Any, Any], Callable[[], None]]]:
     """Return the algorithms of cuSPARSE for an operation by configuration; empty without CuPy or a GPU.
 
     "vendor=cusparse" and, for SpMM, "vendor=cusparse_alg2"; SDDMM is torch's sampled_addmm times the values of A.
@@ -126,13 +194,17 @@ def vendor_sparse(platform: "Platform", op: Op) -> Mapping[Config, "Callable[[An
             for name, bind in VENDORS[op.name].items()} if isinstance(gpu, CupyGpu) else {}
 
 
-def _spmm(gpu: "Any", placed: "Any", result: "Any", *, algorithm: str) -> "Callable[[], None]":
+def _spmm(gpu: Any, placed: Any, result: Any, *, algorithm: str) -> Callable[[], None]:
     matrix = _matrix(gpu, placed)
     product, operands = cusparse_spmm(matrix, algorithm), Operands(matrix, placed.dense)
     return lambda: product(operands, result)
 
 
-def _sddmm(gpu: "Any", placed: "Any", result: "Any") -> "Callable[[], None]":
+def _sddmm(gpu: Any, placed: Any, result: Any) -> Callable[[], None]:
+    import torch
+
+    from sparloom.baselines.sparse import csr_tensor
+
     stored = _matrix(gpu, placed)
     arrays = stored.placed.indptr, stored.placed.indices, stored.values
     matrix = csr_tensor(*map(torch.from_dlpack, arrays), stored.pattern.shape)
@@ -144,7 +216,7 @@ def _sddmm(gpu: "Any", placed: "Any", result: "Any") -> "Callable[[], None]":
     return run
 
 
-def _matrix(gpu: "Any", placed: "Any") -> DeviceMatrix:
+def _matrix(gpu: Any, placed: Any) -> DeviceMatrix:
     pattern = placed.pattern or DevicePattern.on(gpu, placed.host.matrix.pattern)
     return DeviceMatrix(gpu, pattern, placed.values)
 

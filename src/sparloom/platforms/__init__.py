@@ -17,7 +17,6 @@ _MODULES = {  # module -> its public names
     "cuda.operands": ("DeviceMatrix", "DevicePattern"),
     "cuda.platform": ("CudaPlatform",),
     "cuda.ragged": ("RaggedOnDevice",),
-    "cuda.sparse_kernels": ("cusparse_spmm",),
     "platform": ("BaselineBinder", "Family", "NullPlatform", "Platform"),
     "spade.platform": ("SpadePlatform",),
     "timing": ("Contender", "SpotCheck", "interleaved", "interleaved_on_device", "reallocated", "sweep"),

@@ -25,9 +25,9 @@ _MODULES = {
         "CacheEntry", "ProbeLog", "Pruning", "list_plans", "prune_plans",
     ),
     "machine": (
-        "FUSED_SOURCES", "RAGGED_SOURCES", "Caches", "Load", "LoadWatch", "NoLoad", "ProcessLoad", "Rates",
-        "get_rates", "kernels_digest", "machine_digest", "machine_digests", "machine_rates", "measure_rates",
-        "put_rates", "watch_load",
+        "FUSED_SOURCES", "RAGGED_SOURCES", "Caches", "LoadWatch", "NoLoad", "ProcessLoad", "Rates",
+        "SystemLoad", "get_rates", "kernels_digest", "machine_digest", "machine_digests", "machine_rates",
+        "measure_rates", "put_rates", "watch_load",
     ),
     "racing": (
         "Decision", "Guardrail", "MeasurementBudget", "OnlineRace", "Race", "Trial", "Verdict", "duel", "race",
@@ -51,12 +51,12 @@ _MODULES = {
 __all__ = [
     "FUSED_SOURCES", "ORDERS", "RAGGED_SOURCES", "CacheEntry", "Caches", "CandidateSource", "CsrCostModel",
     "Decision", "DiskCache", "Estimate", "Evolution", "ExecutorFactory", "Fuse", "FusionConfig", "Guardrail",
-    "LearnedPairCosts", "Load", "LoadWatch", "MeasurementBudget", "NoLoad", "OnlineRace", "PairCostModel",
+    "LearnedPairCosts", "LoadWatch", "MeasurementBudget", "NoLoad", "OnlineRace", "PairCostModel",
     "PairPlan", "PlanCache", "PlanKey", "Policy", "ProbeLog", "Problem", "ProcessLoad", "Pruning", "Race",
-    "RaggedBudget", "RaggedChoice", "RaggedOperator", "Ranked", "Rates", "Sketch", "Summary", "Trial", "Verdict",
-    "best", "choose_schedule", "duel", "encoder_operators", "get_order", "get_pair", "get_rates", "kernels_digest",
-    "list_plans", "machine_digest", "machine_digests", "machine_rates", "measure_rates", "pair_numbers",
-    "plan_pair", "portfolio", "product_operators", "prune_plans", "put_order", "put_pair", "put_rates",
+    "RaggedBudget", "RaggedChoice", "RaggedOperator", "Ranked", "Rates", "Sketch", "Summary", "SystemLoad", "Trial",
+    "Verdict", "best", "choose_schedule", "duel", "encoder_operators", "get_order", "get_pair", "get_rates",
+    "kernels_digest", "list_plans", "machine_digest", "machine_digests", "machine_rates", "measure_rates",
+    "pair_numbers", "plan_pair", "portfolio", "product_operators", "prune_plans", "put_order", "put_pair", "put_rates",
     "put_schedule", "race", "token_operators", "top_k", "watch_load",
 ]
 

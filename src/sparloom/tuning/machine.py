@@ -35,8 +35,8 @@ from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning.cache import PlanCache, Summary
 
 __all__ = [
-    "FUSED_SOURCES", "RAGGED_SOURCES", "VALUE_BYTES", "Caches", "Load", "LoadWatch", "NoLoad", "ProcessLoad", "Rates",
-    "busy_seconds", "check_rates", "device_digest", "get_rates", "kernels_digest", "machine_digest",
+    "FUSED_SOURCES", "RAGGED_SOURCES", "VALUE_BYTES", "Caches", "LoadWatch", "NoLoad", "ProcessLoad", "Rates",
+    "SystemLoad", "busy_seconds", "check_rates", "device_digest", "get_rates", "kernels_digest", "machine_digest",
     "machine_digests", "machine_rates", "measure_rates", "put_rates", "read_rates", "tell_busy", "watch_load",
     "watched",
 ]
@@ -156,7 +156,7 @@ def _dense_bytes(pattern: Pattern, width: int) -> int:
     return VALUE_BYTES * width * (pattern.rows + pattern.cols)
 
 
-class Load(Protocol):
+class SystemLoad(Protocol):
     """Counts how long this process had no processors; tests provide their own numbers."""
 
     def waits(self) -> Mapping[int, float]:
@@ -234,7 +234,7 @@ class LoadWatch:
         clock: wall seconds.
     """
 
-    def __init__(self, load: Load | None = None, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, load: SystemLoad | None = None, clock: Callable[[], float] = time.perf_counter) -> None:
         self._load, self._clock = load or ProcessLoad(), clock
         self._start, self._taken = clock(), self._load.taken()
         self._before: Mapping[int, float] = {}

@@ -8,7 +8,8 @@ import sparloom.baselines
 
 def test_importing_the_package_imports_no_library():
     code = ("import sys, sparloom.baselines; "
-            "assert not {'torch', 'numba', 'scipy', 'cupy'} & set(sys.modules), sorted(sys.modules)")
+            "assert not {'torch', 'numba', 'scipy', 'cupy'} & set(sys.modules), sorted(sys.modules); "
+            "sparloom.baselines.cusparse_spmm; assert not {'torch', 'cupy'} & set(sys.modules), 'by cuSPARSE'")
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

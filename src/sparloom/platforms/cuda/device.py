@@ -13,7 +13,7 @@ from sparloom.errors import CompileError, Unsupported
 from sparloom.files import scratch_folder
 from sparloom.platforms.clock import Repeat, Repetition
 
-__all__ = ["CudaDevice", "CupyGpu", "Gpu", "Kernel", "LaunchShape", "on_cuda"]
+__all__ = ["CompiledKernel", "CudaDevice", "CupyGpu", "Gpu", "LaunchShape", "on_cuda"]
 
 GRID_X, GRID_Y = 2**31 - 1, 2**16 - 1  # most blocks
 FLUSH_BYTES = 256 * 2**20  # several times any L2; takes 0.1 ms, during which the host queues the kernels
@@ -128,7 +128,7 @@ def on_cuda(array: Any) -> bool:
     return hasattr(array, "__cuda_array_interface__")
 
 
-class Kernel(Protocol):
+class CompiledKernel(Protocol):
     """A compiled kernel.
 
     Args:
@@ -177,9 +177,9 @@ class Gpu(Protocol):
     def following(self, stream: int) -> AbstractContextManager[None]:
         """Make a context in which work goes to the stream of the device at this address."""
 
-    def kernel(self, text: str, name: str) -> Kernel: ...
+    def kernel(self, text: str, name: str) -> CompiledKernel: ...
 
-    def binary(self, content: bytes, name: str) -> Kernel: ...
+    def binary(self, content: bytes, name: str) -> CompiledKernel: ...
 
     def repeat(self, call: Callable[[], None]) -> Repeat: ...
 
@@ -251,11 +251,11 @@ class CupyGpu:
 
         return cupy.cuda.ExternalStream(stream)
 
-    def kernel(self, text: str, name: str) -> Kernel:
+    def kernel(self, text: str, name: str) -> CompiledKernel:
         """Compile a source by NVRTC; the text is complete, see `cuda_text`."""
         return _CupyKernel(_module(text).get_function(name))
 
-    def binary(self, content: bytes, name: str) -> Kernel:
+    def binary(self, content: bytes, name: str) -> CompiledKernel:
         """Load a kernel that was compiled ahead of time for this architecture."""
         import cupy
 

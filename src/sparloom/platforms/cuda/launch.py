@@ -10,7 +10,7 @@ import numpy as np
 
 from sparloom.errors import Unsupported
 from sparloom.ops import Op, Operands
-from sparloom.platforms.cuda.device import Gpu, Kernel, LaunchShape
+from sparloom.platforms.cuda.device import CompiledKernel, Gpu, LaunchShape
 from sparloom.platforms.cuda.operands import ELEMENTS, DeviceOperands, dense_type
 from sparloom.platforms.platform import Inputs
 from sparloom.platforms.timing import Call
@@ -45,7 +45,7 @@ class Family(Protocol):
 class Launch:
     """A kernel with its launch shape and arguments."""
 
-    kernel: Kernel
+    kernel: CompiledKernel
     shape: LaunchShape
     arguments: tuple[Any, ...]
 

@@ -1,4 +1,4 @@
-"""Hand-written kernels on a sparse pattern: SpMM, its mean and maximum, SDDMM, attention; and cuSPARSE's SpMM.
+"""Hand-written kernels on a sparse pattern: SpMM, its mean and maximum, SDDMM, attention.
 
 Each operation has a program, which translates a configuration to macros and launch shapes, and a family, which binds
 kernels/cuda/{spmm,sddmm,attention}.cu to arrays of a device.
@@ -18,8 +18,6 @@ from sparloom.platforms.cuda.device import CudaDevice, Gpu, LaunchShape
 from sparloom.platforms.cuda.launch import HostCheck, Launch, Launches
 from sparloom.platforms.cuda.operands import (
     ALL_ROWS,
-    ELEMENTS,
-    DeviceMatrix,
     DeviceOperands,
     DevicePattern,
     PatternCache,
@@ -32,18 +30,13 @@ from sparloom.space import ATTENTION_COLUMNS, Config, GridSpace
 
 __all__ = [
     "AttentionKernels", "AttentionProgram", "SddmmKernels", "SddmmProgram", "SparseFamily", "SpmmKernels",
-    "SpmmProgram", "cusparse_spmm",
+    "SpmmProgram",
 ]
 
 COMBINE = {"spmm": "kAdd", "spmm_mean": "kMean", "spmm_max": "kLargest"}  # operation -> its name in spmm.cuh
 ARGMAX_THREADS = 256  # of a block that finds the argmax
 MAX_ARGMAX = 2**31 - 1  # the argmax is int32
 MIN_SHARE = 64  # nonzeros and row ends per group: a share must be worth the search for its beginning
-
-CUSPARSE_ORDER_ROW = 2
-CUSPARSE_FLOAT = 0  # CUDA_R_32F, of sums
-CUSPARSE_TYPES = {"float": CUSPARSE_FLOAT, "Half": 2, "Bfloat": 14}  # CUDA_R_32F, CUDA_R_16F, CUDA_R_16BF
-CUSPARSE_ALGORITHMS = {"default": 0, "alg2": 6}  # CUSPARSE_SPMM_ALG_DEFAULT, _CSR_ALG2: which is faster varies
 
 
 class SparseFamily:
@@ -323,60 +316,6 @@ class AttentionKernels(SparseFamily):
             hub_shape=lambda hubs: LaunchShape((hubs * heads, tiles), program.threads, program.shared_bytes)), gpu)
 
 
-def cusparse_spmm(matrix: DeviceMatrix, algorithm: str) -> Callable[..., Any]:
-    """Prepare cuSPARSE's SpMM for a pattern: the library that our kernels must beat.
-
-    The function that is returned takes operands with A's values and "B" (cols, width) of one type, and an array
-    (rows, width) to overwrite or None. Sums are float32. It uses CuPy's low-level interface, because CuPy's own product
-    needs column-major operands, copies others in every call, and supports no 16-bit numbers.
-
-    Args:
-        algorithm: "default" or "alg2".
-    """
-    import cupy
-    import cupyx.cusparse
-    from cupy_backends.cuda.libs import cusparse
-
-    pattern, algorithm_number = matrix.pattern, CUSPARSE_ALGORITHMS[algorithm]
-    index_type, index = (np.int32, cusparse.CUSPARSE_INDEX_32I) if pattern.nnz < 2**31 else (
-        np.int64, cusparse.CUSPARSE_INDEX_64I)
-    arrays = [  # descriptors hold their addresses
-        matrix.placed.indptr.astype(index_type), matrix.placed.indices.astype(index_type), matrix.values]
-    descriptors: dict[np.dtype, Any] = {}
-    alpha, beta = (np.array(number, np.float32).ctypes for number in (1, 0))
-    workspaces: dict[tuple[int, np.dtype], Any] = {}
-
-    def sparse(values: Any) -> Any:
-        if values.dtype not in descriptors:
-            descriptors[values.dtype] = cupyx.cusparse.SpMatDescriptor(cusparse.createCsr(
-                pattern.rows, pattern.cols, pattern.nnz, *(array.data.ptr for array in (*arrays[:2], values)), index,
-                index, cusparse.CUSPARSE_INDEX_BASE_ZERO, CUSPARSE_TYPES[ELEMENTS[values.dtype]]), None,
-                cusparse.destroySpMat)
-        descriptor = descriptors[values.dtype].desc
-        cusparse.spMatSetValues(descriptor, values.data.ptr)
-        return descriptor
-
-    def product(operands: Operands, out: Any | None = None) -> Any:
-        arrays[2], x = operands.matrix.values, operands.dense["B"]
-        result = cupy.empty((pattern.rows, x.shape[1]), x.dtype) if out is None else out
-        right, written = _descriptor(cusparse, x), _descriptor(cusparse, result)
-        arguments = (
-            cupy.cuda.device.get_cusparse_handle(), cusparse.CUSPARSE_OPERATION_NON_TRANSPOSE,
-            cusparse.CUSPARSE_OPERATION_NON_TRANSPOSE, alpha.data, sparse(arrays[2]), right, beta.data, written,
-            CUSPARSE_FLOAT, algorithm_number)
-        try:
-            case = x.shape[1], x.dtype
-            if case not in workspaces:
-                workspaces[case] = cupy.empty(max(1, cusparse.spMM_bufferSize(*arguments)), np.int8)
-            cusparse.spMM(*arguments, workspaces[case].data.ptr)
-        finally:
-            cusparse.destroyDnMat(right)
-            cusparse.destroyDnMat(written)
-        return result
-
-    return product
-
-
 def _spmm_shares(
     gpu: Gpu, program: SpmmProgram, pattern: DevicePattern, *, csr: tuple[Any, ...], dense: tuple[Any, np.int32],
     result: Any,
@@ -429,9 +368,3 @@ def _rows_and_hubs(
         launches.append(Launch(gpu.kernel(text, f"{operation}_hubs"), hub_shape(hubs.count),
                                (*before, hubs.rows, *after)))
     return launches
-
-
-def _descriptor(cusparse: Any, array: Any) -> Any:
-    rows, cols = array.shape
-    return cusparse.createDnMat(rows, cols, cols, array.data.ptr, CUSPARSE_TYPES[ELEMENTS[array.dtype]],
-                                CUSPARSE_ORDER_ROW)

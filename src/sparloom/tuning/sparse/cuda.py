@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from sparloom.baselines import cusparse_spmm
 from sparloom.errors import Unsupported
 from sparloom.jit import cuda_text
 from sparloom.ops import Op, Operands
@@ -31,7 +32,6 @@ from sparloom.platforms import (
     DeviceMatrix,
     DevicePattern,
     Gpu,
-    cusparse_spmm,
 )
 from sparloom.platforms.cuda import BITS, LaunchShape, as_float32
 from sparloom.space import CUDA_KERNELS, HUBS, Config, ConfigSpace
