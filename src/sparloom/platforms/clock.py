@@ -18,11 +18,6 @@ from typing import NamedTuple
 from sparloom.errors import Unsupported
 from sparloom.measure import Kind, Measurement, TimingProtocol
 
-__all__ = [
-    "EVENTS", "Clock", "Repeat", "Repetition", "Stopwatch", "count_reads", "in_series", "keep_threads_awake",
-    "one_by_one", "processor_clock", "reads_by_level", "thread_clocks",
-]
-
 SPIN = "10000000"  # iterations that an idle thread spins before it sleeps, about 0.1 s
 
 Clock = Callable[[], float]

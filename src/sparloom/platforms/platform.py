@@ -15,8 +15,6 @@ from sparloom.platforms.timing import Call, Check
 from sparloom.space import Config, ConfigSpace, CpuSpace
 from sparloom.sparse import Pattern
 
-__all__ = ["BaselineBinder", "Family", "Inputs", "KernelPlatform", "NullPlatform", "Platform", "unknown_operation"]
-
 FLOPS_PER_SECOND = 1e10
 BEST_ROWS = 256  # rows of the tile that the formula favours
 STEP = 0.05  # cost of each factor of two away from it

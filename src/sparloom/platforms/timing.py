@@ -23,11 +23,6 @@ from sparloom.ops import DenseOperands, Op, Operands, assert_close
 from sparloom.platforms.clock import Clock, Repeat, Repetition, Stopwatch, in_series, processor_clock, thread_clocks
 from sparloom.space import Config
 
-__all__ = [
-    "Call", "Check", "Contender", "SpotCheck", "interleaved", "interleaved_on_device", "measure_rounds", "reallocated",
-    "repeat_of", "repeated", "sweep",
-]
-
 log = logging.getLogger(__name__)
 
 SPOT_ROWS = 16

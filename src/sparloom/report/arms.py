@@ -16,11 +16,6 @@ from sparloom.files import atomic_path
 from sparloom.report.evaluation import draws, largest, lead, quality, speedups
 from sparloom.report.figures import NAMES, draw_curves, draw_matrices, figure, save, styled
 
-__all__ = [
-    "Bars", "Compared", "Curves", "GroupFigure", "Lines", "Matrices", "Shares", "read_compared", "row_label",
-    "row_metrics", "row_statistics", "rows_cells", "rows_table",
-]
-
 REMEDY = "compare the arms again, the finished ones are taken as they are"
 TEXTS = ("group", "row", "label", "arm", "note", "failure")
 HEADINGS: Mapping[str, tuple[str, float, int]] = {

@@ -14,11 +14,6 @@ from rich.table import Table
 from sparloom.measure import bootstrap_interval, geomean
 from sparloom.report.figures import figure, save, styled
 
-__all__ = [
-    "DESIGN_METHODS", "design_gains", "design_metrics", "designs_table", "draw_designs", "draw_sensitivity",
-    "draw_signs", "pareto", "per_design",
-]
-
 DESIGN_METHODS: Mapping[str, str] = {
     "default": "default program", "transferred": "model of the baseline", "learned": "model of the design",
     "optimum": "best program",

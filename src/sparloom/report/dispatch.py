@@ -12,11 +12,6 @@ from sparloom.measure import geomean
 from sparloom.report.figures import figure, logarithmic, op_title, save, styled, width_bars
 from sparloom.report.runs import ratio_bounds
 
-__all__ = [
-    "MAKING", "decision_regret", "device_dispatch_metrics", "dispatch_metrics", "dispatch_ratios",
-    "dispatch_seconds", "dispatch_tables", "draw_dispatch",
-]
-
 CASE = ["op", "matrix", "width"]
 OWN, NEW, PLAIN, KERNEL = "sparloom", "sparloom_new", "sparloom_plain", "kernel"
 WIDEST = 256  # columns, up to which a case counts

@@ -9,11 +9,6 @@ import pandas as pd
 from sparloom.measure import ape_speedup, ape_time, kendall_tau, ordered_pair_accuracy
 from sparloom.space import Config, ConfigSpace
 
-__all__ = [
-    "Bounded", "Choices", "RuntimeTable", "baseline_choice", "draws", "interval", "judge", "largest", "lead",
-    "optimum", "per_matrix", "quality", "random_choice", "speedups", "summary",
-]
-
 
 @dataclass(frozen=True)
 class RuntimeTable:

@@ -18,11 +18,6 @@ from sparloom.measure import geomean
 if TYPE_CHECKING:
     from sparloom.sparse import Pattern
 
-__all__ = [
-    "COLOURS", "NAMES", "draw_curves", "draw_levels", "draw_matrices", "draw_methods", "draw_spy", "figure",
-    "logarithmic", "op_title", "save", "styled", "width_bars",
-]
-
 COLOURS: Mapping[str, str] = {
     "random": "#c8c8c8", "vendor": "#76a05f", "static": "#9a9a9a",
     "trees": "#5f7fa8", "trees_source": "#8fa9c9", "zero_shot": "#d9a441",

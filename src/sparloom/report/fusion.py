@@ -13,12 +13,6 @@ from sparloom.measure import geomean
 from sparloom.report.figures import figure, logarithmic, op_title, save, styled, width_bars
 from sparloom.report.runs import bounded_cell, ratio_bounds
 
-__all__ = [
-    "ANCHORS", "PEERS", "draw_amortisation", "draw_fused_methods", "draw_fusion", "draw_gain", "draw_memory_time",
-    "draw_rates", "draw_reuse", "draw_scaling", "draw_steps", "fusion_metrics", "fusion_tables", "group_prefix",
-    "ratio_means", "ratios", "speedup_cells",
-]
-
 ANCHORS = ("lap2d", "lap3d", "band", "rmat17", "er", "comm")
 """Anchors of the geometric means; those in block order stand by themselves."""
 

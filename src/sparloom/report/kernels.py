@@ -11,11 +11,6 @@ from sparloom.measure import kendall_tau
 from sparloom.report.figures import figure, logarithmic, op_title, save, styled, width_bars
 from sparloom.report.runs import ratio_bounds
 
-__all__ = [
-    "draw_kernels", "draw_probe", "in_stored_order", "portfolio_metrics", "portfolio_seconds", "portfolio_table",
-    "probe_frame", "probe_metrics", "probe_tables",
-]
-
 OWN = "own"
 OPS: Mapping[str, str] = {"gemm": "tall GEMM", "spmm": "SpMM", "gemm_spmm": "GeMM-SpMM,\nunfused"}
 PEERS: Mapping[str, tuple[str, str]] = {

@@ -11,12 +11,6 @@ from rich.table import Table
 from sparloom.report.figures import figure, save, styled
 from sparloom.report.runs import ratio_bounds
 
-__all__ = [
-    "INTERNAL_PEERS", "PAPER_RACE", "breakdown_frame", "breakdown_metrics", "breakdown_tables", "case_seconds",
-    "compared_cases", "data_title", "draw_breakdown", "draw_ragged", "ragged_metrics", "ragged_tables",
-    "schedule_metrics", "schedule_tables", "turn_metrics", "turn_ratios",
-]
-
 
 def data_title(data: str) -> str:
     """Return the paper's name of a data set."""

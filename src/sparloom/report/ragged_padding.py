@@ -14,12 +14,6 @@ from sparloom.measure import geomean
 from sparloom.report.figures import figure, save, styled
 from sparloom.report.ragged import compared_cases, data_title, turn_metrics, turn_ratios
 
-__all__ = [
-    "computation_metrics", "computation_tables", "draw_computation", "draw_memory", "draw_pad_fusion",
-    "draw_padding", "draw_splitting", "over_ideal", "over_ragged", "pad_fusion_frame", "pad_fusion_metrics",
-    "pad_fusion_tables", "splitting_frame", "splitting_metrics", "splitting_tables",
-]
-
 CAUSAL = "causal"
 SHOWN = (32, 128)  # sequences, of the paper's Figure 22
 PADDINGS: Mapping[str, tuple[str, str]] = {

@@ -36,12 +36,6 @@ from sparloom.report.ragged_padding import (
     splitting_tables,
 )
 
-__all__ = [
-    "RAGGED_PARTS", "RaggedPart", "draw_hoisting", "draw_prelude", "draw_storage", "hoisting_frame",
-    "hoisting_metrics", "hoisting_tables", "prelude_frame", "prelude_metrics", "prelude_tables", "storage_frame",
-    "storage_metrics", "storage_tables",
-]
-
 PRELUDE_ARMS: Mapping[str, tuple[str, str]] = {
     "shared": ("sparloom, one structure", "#b5443c"), "unshared": ("sparloom, one per kernel", "#d9a441"),
     "redundant": ("paper's tables, per kernel", "#5f7fa8"), "by_tensor": ("paper's tables, per tensor", "#8fa9c9"),

@@ -16,8 +16,6 @@ from sparloom.errors import SchemaError
 from sparloom.files import check_sum, read_lines
 from sparloom.measure import bootstrap_interval, geomean
 
-__all__ = ["Run", "latex_table", "markdown_table", "ratio_bounds", "read_run", "read_runs", "results_table"]
-
 REMEDY = ("run it again, or bring a committed result back by `git checkout`; after results/ was changed on purpose: "
           "(cd results && sha256sum */* > SHA256SUMS)")
 

@@ -12,11 +12,6 @@ from sparloom.measure import geomean
 from sparloom.report.figures import COLOURS, TICKS, figure, save, styled
 from sparloom.report.runs import bounded_cell, ratio_bounds
 
-__all__ = [
-    "draw_gcn", "draw_jacobi", "gcn_metrics", "gcn_table", "jacobi_metrics", "jacobi_ratios", "jacobi_table",
-    "loss_error_metrics", "loss_error_table",
-]
-
 PAPER: Mapping[int, float] = {32: 3.84, 64: 2.33, 128: 1.34}
 """Tile fusion over PyTorch Geometric by width, Loop Fusion in Matrix Multiplications with Sparse Dependence, §6.1."""
 

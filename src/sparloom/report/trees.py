@@ -13,12 +13,6 @@ from rich.table import Table
 from sparloom.measure import geomean
 from sparloom.report.figures import COLOURS, TICKS, figure, save, styled
 
-__all__ = [
-    "JudgedProblems", "PaperClaim", "bounded", "contrast", "draw_efficiencies", "draw_learnings",
-    "draw_recommendations", "draws_of", "efficiencies", "efficiency_metrics", "efficiency_table", "learnings_table",
-    "paired_metrics", "slice_lead", "verdict",
-]
-
 RESAMPLES = 2000
 REDUCTIONS: Mapping[str, Callable[[np.ndarray], float]] = {
     "mean": lambda values: float(np.mean(values)), "p10": lambda values: float(np.quantile(values, 0.1)),

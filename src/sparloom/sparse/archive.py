@@ -13,8 +13,6 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
-__all__ = ["LIMIT_BYTES", "check_extents", "check_size", "memory_for", "read_text"]
-
 LIMIT_BYTES = 4 << 30
 POINTER_BYTES = 8  # int64
 GZIP = b"\x1f\x8b"

@@ -14,8 +14,6 @@ from sparloom.log import track
 from sparloom.sparse.matrix_files import MATRIX_ENDINGS, matrix_stem, read_matrix
 from sparloom.sparse.pattern import Pattern, SparseMatrix
 
-__all__ = ["ROW_BINS", "Corpus", "FolderCorpus", "MatrixEntry", "Role", "family_role", "row_bin", "stratified_choice"]
-
 ROW_BINS = ("<8192", "<32768", "<65536", "<131072", ">=131072")  # COGNATE appendix A
 Role = Literal["train", "validation", "test"]
 

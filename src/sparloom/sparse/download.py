@@ -21,8 +21,6 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from sparloom.files import locked, sha256
 from sparloom.log import console
 
-__all__ = ["RetryPolicy", "download_bars", "fetch"]
-
 log = logging.getLogger(__name__)
 
 CHUNK = 1 << 16

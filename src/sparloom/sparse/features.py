@@ -7,8 +7,6 @@ from scipy.sparse.csgraph import breadth_first_order, connected_components
 
 from sparloom.sparse.pattern import Pattern
 
-__all__ = ["STATISTICS", "locality_order", "reorder", "signed_logarithm", "statistics"]
-
 
 def reorder(pattern: Pattern, rows_perm: np.ndarray, cols_perm: np.ndarray) -> Pattern:
     """Permute a pattern: old row rows_perm[r] becomes row r, old column cols_perm[c] becomes column c.

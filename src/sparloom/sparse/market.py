@@ -19,8 +19,6 @@ from numpy.typing import DTypeLike
 from sparloom.sparse.archive import check_extents, memory_for
 from sparloom.sparse.pattern import INDEX_LIMIT, Pattern, SparseMatrix, unfit_value
 
-__all__ = ["market_text", "parse_market"]
-
 FIELDS = ("real", "double", "integer", "unsigned-integer", "pattern")
 SYMMETRIES = ("general", "symmetric", "skew-symmetric", "hermitian")
 MAX_BANNER, MAX_SIZE_LINE, MAX_PREAMBLE = 1024, 1024, 4 << 20  # bytes; the preamble is all comments

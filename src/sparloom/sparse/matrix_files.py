@@ -25,10 +25,6 @@ from sparloom.sparse.archive import LIMIT_BYTES, check_extents, check_size, memo
 from sparloom.sparse.market import market_text, parse_market
 from sparloom.sparse.pattern import Pattern, SparseMatrix, unfit_value
 
-__all__ = [
-    "MATRIX_ENDINGS", "matrix_stem", "read_arrays", "read_matrix", "read_members", "write_arrays", "write_matrix",
-]
-
 MATRIX_ENDINGS = (".tar.gz", ".tgz", ".mtx.gz", ".mtx", ".npz")
 BANNER, GZIP, ZIP = b"%%matrixmarket", b"\x1f\x8b", b"PK\x03\x04"  # first bytes of files
 SNIFFED_BYTES = 64  # that identify the kind of a file

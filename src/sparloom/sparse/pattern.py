@@ -8,8 +8,6 @@ import scipy.sparse
 from jaxtyping import Float64, Int32, Int64, Integer
 from numpy.typing import DTypeLike
 
-__all__ = ["Pattern", "SparseMatrix", "unfit_value"]
-
 INDEX_LIMIT = 2**31 - 1  # rows and columns are int32
 VALUE_TYPES = (np.dtype(np.float32), np.dtype(np.float64))
 

@@ -20,8 +20,6 @@ from sparloom.sparse.download import RetryPolicy, download_bars, fetch
 from sparloom.sparse.matrix_files import read_matrix
 from sparloom.sparse.pattern import SparseMatrix
 
-__all__ = ["SuiteSparseCorpus"]
-
 log = logging.getLogger(__name__)
 
 COLUMNS = ("group", "name", "family", "rows", "cols", "nnz", "symmetric", "kind", "sha256")

@@ -23,11 +23,6 @@ from sparloom.sparse.generators.graphs import below, permutation, recursive_link
 from sparloom.sparse.generators.structured import stencil
 from sparloom.sparse.pattern import Pattern, SparseMatrix
 
-__all__ = [
-    "ANCHORS", "AUTOSAGE_GRAPHS", "REORDERED_ANCHORS", "SYNTHETIC_ROLES", "AnchorCorpus", "AutosageCorpus",
-    "SyntheticCorpus", "catalogue_text",
-]
-
 log = logging.getLogger(__name__)
 
 COLUMNS = ("name", "rows", "cols", "nnz", "sha256")

@@ -14,12 +14,6 @@ from jaxtyping import Float, Float32, Integer
 from sparloom.sparse.features import locality_order, reorder
 from sparloom.sparse.pattern import Pattern
 
-__all__ = [
-    "PRIVATE_BYTES", "SHARED_BYTES", "TILE_STATISTICS", "WALK", "WALKS", "WALK_STATISTICS", "ColumnSample",
-    "Panels", "ReuseTimes", "Tiles", "WalkGrid", "WalkStatistics", "reuse_times", "tile_statistics",
-    "walk_statistics",
-]
-
 
 @dataclass(frozen=True)
 class Tiles:

@@ -12,8 +12,6 @@ from sparloom.platforms.cpu_schedules.lowering import Program, lower
 from sparloom.platforms.cpu_schedules.storage import Layout, Packed, Packer
 from sparloom.sparse import Pattern, SparseMatrix
 
-__all__ = ["Example", "Kernels", "arguments", "fresh_result", "register_columns", "unpack_result"]
-
 OPS: Mapping[str, Op] = {"spmm": SpMM(), "sddmm": SDDMM()}
 ROWS_TILE, COLS_TILE = 8, 16  # neither divides the matrix
 

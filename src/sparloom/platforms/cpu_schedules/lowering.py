@@ -36,8 +36,6 @@ from sparloom.ir import (
 from sparloom.platforms.cpu_schedules.storage import LEVELS, PADDING, Layout
 from sparloom.space import Config
 
-__all__ = ["LANES", "Leaf", "Program", "Vector", "blocks", "dense_tiles", "lower", "sddmm_leaf", "spmm_leaf", "vectors"]
-
 LANES = 16
 Vector = tuple[int, int]  # first column, lanes
 

@@ -25,8 +25,6 @@ from sparloom.platforms.timing import SpotCheck, reallocated
 from sparloom.space import Config, ConfigSpace, CpuSpace, Readings
 from sparloom.sparse import Pattern
 
-__all__ = ["CpuPlatform", "Job", "Planner", "Round"]
-
 POSITION_BYTES = 12  # most bytes of a stored position: pos, crd, or value and result
 
 BATCH_BYTES = 2**30  # of packed matrices at once

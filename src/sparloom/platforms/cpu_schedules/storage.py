@@ -11,8 +11,6 @@ from sparloom.errors import IllegalSchedule, Unsupported
 from sparloom.jit import aligned, check_memory, compile_cpp
 from sparloom.sparse import SparseMatrix
 
-__all__ = ["FILL_LIMIT", "LEVELS", "Layout", "Packed", "Packer"]
-
 LEVELS = ("io", "ii", "jo", "ji")
 FILL_LIMIT = 20  # stored values per nonzero, as in WACO
 PADDING = 8  # coordinates beyond the last one that kernels may read, to prefetch

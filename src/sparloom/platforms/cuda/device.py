@@ -13,8 +13,6 @@ from sparloom.errors import CompileError, Unsupported
 from sparloom.files import scratch_folder
 from sparloom.platforms.clock import Repeat, Repetition
 
-__all__ = ["CompiledKernel", "CudaDevice", "CupyGpu", "Gpu", "LaunchShape", "on_cuda"]
-
 GRID_X, GRID_Y = 2**31 - 1, 2**16 - 1  # most blocks
 FLUSH_BYTES = 256 * 2**20  # several times any L2; takes 0.1 ms, during which the host queues the kernels
 TICK = 5e-7  # resolution of events in seconds

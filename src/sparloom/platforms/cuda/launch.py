@@ -16,8 +16,6 @@ from sparloom.platforms.platform import Inputs
 from sparloom.platforms.timing import Call
 from sparloom.space import Config, ConfigSpace
 
-__all__ = ["BaselineBinder", "BoundCall", "DeviceKernels", "Family", "HostCheck", "Launch", "Launches"]
-
 HostCheck = Callable[[np.ndarray], None]
 """Compares a result on the host with the oracle; raises AssertionError."""
 

@@ -15,11 +15,6 @@ from sparloom.platforms.cuda.device import Gpu
 from sparloom.platforms.platform import Inputs
 from sparloom.sparse import Pattern
 
-__all__ = [
-    "ALL_ROWS", "BITS", "ELEMENTS", "MAX_COLUMNS", "DeviceMatrix", "DeviceOperands", "DevicePattern", "HubThresholds",
-    "Hubs", "PatternCache", "as_float32", "columns_argument", "dense_type", "element_macro",
-]
-
 BITS = np.dtype(np.uint16)
 """Type of arrays that hold the bits of bfloat16 numbers, a type that NumPy and CuPy lack."""
 

@@ -22,8 +22,6 @@ from sparloom.platforms.platform import Inputs, KernelPlatform, unknown_operatio
 from sparloom.platforms.timing import Call, measure_rounds
 from sparloom.space import Config, CudaKernelSpace, CudaSpace
 
-__all__ = ["CudaPlatform"]
-
 SPACES = {"cuda": ("spmm", "sddmm"), "cuda_kernels": ("spmm", "spmm_mean", "spmm_max", "sddmm", "attention"),
           "triton": ("gemm",)}
 KERNELS = {"spmm": SpmmKernels, "spmm_mean": SpmmKernels, "spmm_max": SpmmKernels, "sddmm": SddmmKernels,

@@ -11,8 +11,6 @@ import numpy as np
 from sparloom.platforms.cuda.device import Gpu, LaunchShape
 from sparloom.ragged import DeviceProgram, Program, Structure
 
-__all__ = ["RaggedOnDevice"]
-
 THREADS = 128  # of a block
 BLOCKS = 16  # per multiprocessor; each takes more than one iteration where there are more
 

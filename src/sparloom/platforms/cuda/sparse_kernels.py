@@ -28,11 +28,6 @@ from sparloom.platforms.cuda.operands import (
 from sparloom.platforms.timing import Call, SpotCheck
 from sparloom.space import ATTENTION_COLUMNS, Config, GridSpace
 
-__all__ = [
-    "AttentionKernels", "AttentionProgram", "SddmmKernels", "SddmmProgram", "SparseFamily", "SpmmKernels",
-    "SpmmProgram",
-]
-
 COMBINE = {"spmm": "kAdd", "spmm_mean": "kMean", "spmm_max": "kLargest"}  # operation -> its name in spmm.cuh
 ARGMAX_THREADS = 256  # of a block that finds the argmax
 MAX_ARGMAX = 2**31 - 1  # the argmax is int32

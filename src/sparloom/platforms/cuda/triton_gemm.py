@@ -16,8 +16,6 @@ from sparloom.platforms.cuda.launch import HostCheck, Launch, Launches
 from sparloom.platforms.timing import Call
 from sparloom.space import Config, GridSpace, TritonGemmSpace
 
-__all__ = ["CompiledGemm", "Tiling", "TritonGemm", "compile_gemm", "gemm_kernel"]
-
 NAME = "gemm"
 ARGUMENTS = 7  # a, b, c, m, n, k, group_m; what Triton adds are pointers to scratch memory
 ALIGNMENT = 16  # elements; rows that are multiples of it are loaded in pieces of 16 bytes

@@ -12,11 +12,6 @@ from sparloom.platforms.spade.simulate import Plan, call, dealt, plan, simulate_
 from sparloom.space import Config, ConfigSpace
 from sparloom.sparse import Pattern
 
-__all__ = [
-    "LINES", "MAX_NONZEROS", "Agreement", "LineRun", "Pair", "both_levels", "simulate_each", "simulate_lines",
-    "stratified",
-]
-
 MAX_NONZEROS = 200_000
 """More would take minutes."""
 

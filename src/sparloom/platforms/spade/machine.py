@@ -8,8 +8,6 @@ from dataclasses import dataclass, fields, replace
 from itertools import product
 from typing import Literal
 
-__all__ = ["LINE_BYTES", "Geometry", "Machine", "Prices", "designs"]
-
 LINE_BYTES = 64
 VALUE_BYTES = 4
 CHANNEL_GB_PER_S = 25.6  # one channel of DDR4-3200

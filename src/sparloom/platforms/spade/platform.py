@@ -15,8 +15,6 @@ from sparloom.platforms.spade.simulate import Plan, call, deal, plan, simulate_m
 from sparloom.space import Config, ConfigSpace, Readings, SpadeSpace
 from sparloom.sparse import Pattern, locality_order, reorder
 
-__all__ = ["SpadePlatform", "execute"]
-
 
 def execute(op: str, operands: Operands, plan: Plan, *, pes: int) -> np.ndarray:
     """Compute SpMM, (rows, width), or SDDMM, (nnz,) in CSR order, in float32 and in the order of the tiles.

@@ -16,24 +16,6 @@ from sparloom.platforms.spade.simulate import simulate_ops
 from sparloom.space import Config
 from sparloom.sparse import Pattern
 
-__all__ = [
-    "BARRIER",
-    "BYPASS",
-    "GAIN",
-    "STANDINS",
-    "TILES",
-    "PublishedEffect",
-    "delaunay",
-    "effect_records",
-    "grid_3d",
-    "kronecker",
-    "mycielskian",
-    "road",
-    "scaled",
-    "social",
-    "symmetric",
-]
-
 MATRICES = ("ASI", "DEL", "PAC", "ROA", "LIV", "PAP", "SER", "ORK", "KRO", "MYC")
 ROW_PANELS = (1024, 256, 64)
 

@@ -18,11 +18,6 @@ from sparloom.platforms.spade.machine import LINE_BYTES, Geometry, Machine
 from sparloom.space import Config
 from sparloom.sparse import Pattern, locality_order, reorder
 
-__all__ = [
-    "CYCLIC", "SERVED", "WORK", "Counts", "Plan", "Schedule", "Tiling", "call", "deal", "dealt", "library", "plan",
-    "seconds", "simulate_counts", "simulate_many", "simulate_ops", "simulator_digest", "tile", "trace",
-]
-
 SOURCES = ("spade/tiling.cpp", "spade/trace.cpp", "spade/timing.cpp", "spade/execute.cpp", "spade/event.cpp")
 
 CYCLIC = (0, 0)

@@ -10,11 +10,6 @@ import scipy.spatial
 
 from sparloom.sparse.pattern import Pattern
 
-__all__ = [
-    "NNZ_LIMIT", "below", "between", "blocks", "communities", "heavy_tail", "hub_rows", "kronecker", "mycielskian",
-    "nearest", "permutation", "pick", "pruned", "recursive_links", "relabel", "small_world", "symmetric", "uniform",
-]
-
 NNZ_LIMIT = 1_000_000  # approximate maximum of the nonzeros of a synthetic matrix
 QUADRANTS = (0.57, 0.76, 0.95)  # cumulative Graph500 probabilities 0.57, 0.19, 0.19, 0.05
 

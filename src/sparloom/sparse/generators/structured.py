@@ -9,11 +9,6 @@ import scipy.spatial
 from sparloom.sparse.generators.graphs import NNZ_LIMIT, below, between, pick, relabel, symmetric
 from sparloom.sparse.pattern import Pattern
 
-__all__ = [
-    "arrow", "banded", "block_mesh", "box_2d", "box_3d", "netlist", "roads", "scrambled_band", "shuffled_mesh",
-    "staircase", "star_2d", "star_3d", "stencil", "tetrahedra", "triangles",
-]
-
 UNKNOWNS = 3  # per vertex of a block mesh: displacements
 STREET_SHARE = 0.75  # of the pairs of adjacent crossings that a street joins
 MAX_STREET = 4  # exclusive bound of the points on a street
