@@ -8,13 +8,13 @@ from typing import Any, Protocol
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator, NullLocator
 from rich.table import Table
 
 from sparloom.data import read_frame, write_frame
 from sparloom.files import atomic_path
 from sparloom.report.evaluation import draws, largest, lead, quality, speedups
-from sparloom.report.figures import NAMES, draw_curves, draw_matrices, figure, save, styled
+from sparloom.report.figures import NAMES, draw_curves, draw_matrices, figure, save, set_ticks, styled
+from sparloom.report.runs import report_table
 
 REMEDY = "compare the arms again, the finished ones are taken as they are"
 TEXTS = ("group", "row", "label", "arm", "note", "failure")
@@ -123,9 +123,7 @@ def rows_table(rows: pd.DataFrame, *, columns: Sequence[str], bold: str | None) 
         bold: row to set in bold.
     """
     headings, cells = rows_cells(rows, columns=columns)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for place, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if place else "left", no_wrap=True)
+    table = report_table(headings)
     for name, failure, texts in zip(rows["row"], rows["failure"], cells, strict=True):
         table.add_row(*texts, style="red" if failure else "bold" if name == bold else "")
     return table
@@ -168,8 +166,8 @@ def _number(value: float | None, divisor: float, digits: int) -> str:
 
 
 def _with_paper(row: Mapping[str, float], column: str) -> str:
-    ours, told = (_number(row.get(key), *HEADINGS[column][1:]) for key in (column, f"paper_{column}"))
-    return f"{ours} ({told})" if told else ours
+    ours, papers = (_number(row.get(key), *HEADINGS[column][1:]) for key in (column, f"paper_{column}"))
+    return f"{ours} ({papers})" if papers else ours
 
 
 def _paper(row: Mapping[str, float]) -> str:
@@ -180,7 +178,7 @@ def _paper(row: Mapping[str, float]) -> str:
 
 DARK, LIGHT, WHOLE, EDGE, GREY = "#3d5a80", "#c3d0e0", "#8a8a8a", "#2b2b2b", "#404040"
 PAPER = {"marker": "D", "markersize": 5, "color": EDGE, "markerfacecolor": "white", "linestyle": ""}
-STYLES = (("-", "o"), ("--", "s"), (":", "^"), ("-.", "D"))  # of lines: told apart without colour
+STYLES = (("-", "o"), ("--", "s"), (":", "^"), ("-.", "D"))  # of lines: distinct without colour
 ASIDE = 1.02  # factor by which lines stand aside, so that bounds do not cover each other
 SHADES = ("#b5443c", "#3d5a80", "#7aa974", "#9a9a9a")
 SIZES: Mapping[str, str] = {
@@ -204,19 +202,18 @@ class Bars:
         rows = _finished(compared, group)
         drawn, (axes,) = figure(1.4 + 0.8 * len(rows), 3.6)
         tops = (("top1", -0.2, DARK, "top-1"), ("top5", 0.2, LIGHT, "top-5"))
-        for place, row in enumerate(rows):
+        for number, row in enumerate(rows):
             whole = row["row"] == "optimum"
             for top, shift, shade, label in tops[:1] if whole else tops:
-                _bar(axes, place + (0 if whole else shift), row, top, WHOLE if whole else shade,
-                     label=label if place == 0 else None)
+                _bar(axes, number + (0 if whole else shift), row, top, WHOLE if whole else shade,
+                     label=label if number == 0 else None)
         if any(not pd.isna(row.get(f"paper_{top}_speedup")) for row in rows for top, *_ in tops):
             axes.plot([], [], label="the paper's", **PAPER)
-        _default(axes)
+        axes.axhline(1, color=GREY, linewidth=0.8, linestyle=(0, (4, 3)))  # the default configuration
         axes.set_ylim(0, 1.14 * max(row[f"{top}_speedup_high"] for row in rows for top in ("top1", "top5")))
         axes.set_xticks(range(len(rows)), [row["label"].replace(" ", "\n") for row in rows])
-        _finish(axes, title)
-        drawn.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
-        save(drawn, stem)
+        axes.set(ylabel="speedup over the default", title=title)
+        save(drawn, stem, legend=axes)
 
 
 @dataclass(frozen=True)
@@ -243,21 +240,20 @@ class Lines:
             sizes = [shift * row[self.x] for row in points]
             axes.errorbar(sizes, [row["top1_speedup"] for row in points], yerr=_bounds(points, "top1_speedup"),
                           linestyle=style, marker=marker, color=shade, capsize=3, linewidth=1.3, label=label)
-            told = [(size, row["paper_top1_speedup"]) for size, row in zip(sizes, points, strict=True)
-                    if not pd.isna(row.get("paper_top1_speedup"))]
-            if told:
-                axes.plot(*zip(*told, strict=True), linestyle="", marker=marker, markerfacecolor="white", color=shade,
-                          label=f"{label}, paper")
+            published = [(size, row["paper_top1_speedup"]) for size, row in zip(sizes, points, strict=True)
+                         if not pd.isna(row.get("paper_top1_speedup"))]
+            if published:
+                axes.plot(*zip(*published, strict=True), linestyle="", marker=marker, markerfacecolor="white",
+                          color=shade, label=f"{label}, paper")
         for (name, row), (style, _) in zip(rows.items(), STYLES * len(rows), strict=False):
             if name not in joined:
                 axes.axhline(row["top1_speedup"], color=GREY, linewidth=0.9, linestyle=style)
                 axes.annotate(row["label"], (1, row["top1_speedup"]), xycoords=("axes fraction", "data"), fontsize=8,
                               xytext=(3, 0), textcoords="offset points", va="center")
-        _sizes(axes, sorted({int(rows[name][self.x]) for name in joined if name in rows}))
-        axes.set_xlabel(SIZES.get(self.x, self.x))
-        _finish(axes, title)
-        drawn.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
-        save(drawn, stem)
+        axes.set_xscale("log")
+        set_ticks(axes.xaxis, sorted({int(rows[name][self.x]) for name in joined if name in rows}))
+        axes.set(xlabel=SIZES.get(self.x, self.x), ylabel="speedup over the default", title=title)
+        save(drawn, stem, legend=axes, columns=4)
 
 
 @dataclass(frozen=True)
@@ -276,10 +272,8 @@ class Shares:
                   color=DARK, markerfacecolor="white", label="top-5")
         axes.set_yticks(range(len(rows)), [row["label"] for row in rows], fontsize=8.5)
         axes.grid(visible=True, axis="x")
-        axes.set_xlabel("share of the optimum")
-        axes.set_title(title)
-        drawn.legend(*axes.get_legend_handles_labels(), loc="outside lower right", ncols=2, fontsize=8)
-        save(drawn, stem)
+        axes.set(xlabel="share of the optimum", title=title)
+        save(drawn, stem, legend=axes, loc="outside lower right", columns=2)
 
 
 @dataclass(frozen=True)
@@ -310,33 +304,16 @@ def _finished(compared: Compared, group: str) -> list[dict[str, Any]]:
     return rows[(rows["group"] == group) & (rows["failure"] == "")].to_dict(orient="records")
 
 
-def _bar(axes: Axes, place: float, row: Mapping[str, Any], top: str, shade: str, *, label: str | None) -> None:
+def _bar(axes: Axes, centre: float, row: Mapping[str, Any], top: str, shade: str, *, label: str | None) -> None:
     key = f"{top}_speedup"
-    axes.bar(place, row[key], width=0.38, color=shade, edgecolor=EDGE, linewidth=0.6, label=label)
-    axes.errorbar(place, row[key], yerr=_bounds([row], key), color=GREY, linewidth=1, capsize=2)
-    axes.annotate(f"{row[key]:.2f}", (place, row[f"{key}_high"]), xytext=(0, 3), textcoords="offset points",
+    axes.bar(centre, row[key], width=0.38, color=shade, edgecolor=EDGE, linewidth=0.6, label=label)
+    axes.errorbar(centre, row[key], yerr=_bounds([row], key), color=GREY, linewidth=1, capsize=2)
+    axes.annotate(f"{row[key]:.2f}", (centre, row[f"{key}_high"]), xytext=(0, 3), textcoords="offset points",
                   ha="center", fontsize=7.5)
-    told = row.get(f"paper_{key}")
-    if not pd.isna(told):
-        axes.plot(place, told, zorder=4, **PAPER)
+    published = row.get(f"paper_{key}")
+    if not pd.isna(published):
+        axes.plot(centre, published, zorder=4, **PAPER)
 
 
 def _bounds(rows: Sequence[Mapping[str, Any]], key: str) -> list[list[float]]:
     return [[row[key] - row[f"{key}_low"] for row in rows], [row[f"{key}_high"] - row[key] for row in rows]]
-
-
-def _default(axes: Axes) -> None:
-    """Mark where the default configuration is."""
-    axes.axhline(1, color=GREY, linewidth=0.8, linestyle=(0, (4, 3)))
-
-
-def _sizes(axes: Axes, ticks: Sequence[int]) -> None:
-    axes.set_xscale("log")
-    axes.xaxis.set_major_locator(FixedLocator(ticks))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter("{x:g}")
-
-
-def _finish(axes: Axes, title: str) -> None:
-    axes.set_ylabel("speedup over the default")
-    axes.set_title(title)

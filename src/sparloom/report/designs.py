@@ -8,11 +8,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
-from matplotlib.ticker import FixedLocator, NullLocator
 from rich.table import Table
 
 from sparloom.measure import bootstrap_interval, geomean
-from sparloom.report.figures import figure, save, styled
+from sparloom.report.figures import figure, save, set_ticks, styled
+from sparloom.report.runs import report_table
 
 DESIGN_METHODS: Mapping[str, str] = {
     "default": "default program", "transferred": "model of the baseline", "learned": "model of the design",
@@ -111,10 +111,7 @@ def design_metrics(table: pd.DataFrame, *, baseline: str) -> dict[str, float]:
 
 def designs_table(table: pd.DataFrame) -> Table:
     """Lay out the designs that are on the front of any method, cheapest first; an asterisk marks the front."""
-    shown = Table(box=None, pad_edge=False, header_style="bold")
-    shown.add_column("design", no_wrap=True)
-    for heading in ("cost", *DESIGN_METHODS.values()):
-        shown.add_column(heading, justify="right", no_wrap=True)
+    shown = report_table(("design", "cost", *DESIGN_METHODS.values()))
     rows = table[table["design"].isin(table.loc[table["front"], "design"])].sort_values(["cost", "design"])
     for (cost, design), group in rows.groupby(["cost", "design"]):
         cells = group.set_index("method")
@@ -151,17 +148,11 @@ UNITS: Mapping[str, str] = {"pes": "PEs", "l2_kib": "L2, KiB", "llc_kib": "LLC, 
 
 @styled
 def draw_designs(table: pd.DataFrame, stem: Path, *, title: str) -> None:
-    """Draw the Pareto front of every method with what software buys back, and what more of each resource brings.
-
-    Args:
-        table: designs.parquet of a run of `explore_designs`.
-    """
+    """Draw Pareto fronts, what software buys back, and gains by resource, from designs.parquet of `explore_designs`."""
     drawn, (fronts, gains) = figure(11, 4.6, columns=2)
     _draw_fronts(fronts, table)
     _draw_gains(gains, table)
-    drawn.suptitle(title, x=0.01, ha="left", fontsize=11)
-    drawn.legend(*fronts.get_legend_handles_labels(), loc="outside lower left", ncols=3, fontsize=9)
-    save(drawn, stem)
+    save(drawn, stem, title=title, legend=fronts, loc="outside lower left", fontsize=9)
 
 
 def _draw_fronts(axes: Axes, table: pd.DataFrame) -> None:
@@ -179,12 +170,9 @@ def _draw_fronts(axes: Axes, table: pd.DataFrame) -> None:
     axes.plot(1, 1, "*", markersize=13, color="#2b2b2b", markeredgecolor="white", label="baseline, default program",
               linestyle="none", zorder=4)
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(FixedLocator(TICKS))
-        axis.set_minor_locator(NullLocator())
-        axis.set_major_formatter("{x:g}")
+        set_ticks(axis, TICKS)
     axes.grid(visible=True, axis="both")
-    axes.set_xlabel("cost over the baseline (proxy)")
-    axes.set_ylabel("speedup over the baseline")
+    axes.set(xlabel="cost over the baseline (proxy)", ylabel="speedup over the baseline")
     axes.set_title("fronts", fontsize=9.5)
 
 
@@ -219,20 +207,16 @@ MARKERS: Mapping[str, str] = {"low value": "<", "high value": ">", "the other ch
 
 @styled
 def draw_sensitivity(table: pd.DataFrame, stem: Path, *, title: str) -> None:
-    """Draw each number at the low and the high value of every constant, the most telling constant on top.
-
-    Args:
-        table: sensitivity.parquet of a run of `spade_sensitivity`.
-    """
+    """Draw sensitivity.parquet: numbers at the low and high value of every constant, the most sensitive on top."""
     changed = table[table["constant"] != "baseline"]
     order = changed.groupby("constant")["tau"].min().sort_values(ascending=False).index
-    places = pd.Series(np.arange(len(order)), index=order)
+    heights = pd.Series(np.arange(len(order)), index=order)
     drawn, axes = figure(9.6, 1.4 + 0.3 * len(order), columns=len(PANELS))
     for axis, (key, label) in zip(axes, PANELS, strict=True):
         for op, (name, colour, shift) in OPS.items():
             rows = changed[changed["op"] == op]
             for constant, values in rows.groupby("constant", sort=False)[key]:
-                height = np.full(len(values), places[constant] + shift)
+                height = np.full(len(values), heights[constant] + shift)
                 axis.plot(values, height, color=colour, linewidth=1)
                 ends = list(MARKERS.values())[:2] if len(values) == 2 else ["o"] * len(values)
                 for end, value in zip(ends, values, strict=True):
@@ -242,13 +226,11 @@ def draw_sensitivity(table: pd.DataFrame, stem: Path, *, title: str) -> None:
             if key == "optimum":
                 axis.axvline(float(base.iloc[0]), color=colour, linewidth=0.8, linestyle=(0, (4, 3)))
         axis.set_title(label, fontsize=9.5)
-        axis.set_yticks(places, order if axis is axes[0] else [], fontsize=8)
+        axis.set_yticks(heights, order if axis is axes[0] else [], fontsize=8)
         axis.grid(visible=True, axis="both")
     for label, end in MARKERS.items():
         axes[0].plot([], [], end, color="#606060", label=label)
-    drawn.suptitle(title, x=0.01, ha="left", fontsize=11)
-    drawn.legend(*axes[0].get_legend_handles_labels(), loc="outside lower left", ncols=5, fontsize=9)
-    save(drawn, stem)
+    save(drawn, stem, title=title, legend=axes[0], loc="outside lower left", columns=5, fontsize=9)
 
 
 VERDICTS: Mapping[str, tuple[str, str]] = {
@@ -284,9 +266,9 @@ def draw_signs(frame: pd.DataFrame, stem: Path, *, table: str, title: str) -> No
                   fontweight="bold")
     axes.set_xlim(0, len(columns))
     axes.set_ylim(len(lines), 0)
-    axes.set_xticks([place + 0.5 for place in range(len(columns))],
+    axes.set_xticks([column + 0.5 for column in range(len(columns))],
                     [column.replace(" x ", " x\n") for column in columns], fontsize=9)
-    axes.set_yticks([place + 0.5 for place in range(len(lines))], lines, fontsize=9)
+    axes.set_yticks([line + 0.5 for line in range(len(lines))], lines, fontsize=9)
     axes.grid(visible=False)
     axes.spines[:].set_visible(False)
     axes.set_title(title)

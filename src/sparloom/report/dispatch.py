@@ -1,4 +1,8 @@
-"""Reduce benchmarks of input-aware operations on CPU and GPU: speedups, cost of deciding, regret, tables, figures."""
+"""Reduce benchmarks of input-aware operations on CPU and GPU: speedups, cost of deciding, regret, tables, figures.
+
+`per_case`, `decisions` and `candidates` are tables of `bench_dispatch` or `bench_dispatch_cuda`; `seed` is that of the
+bootstrap over cases.
+"""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +14,7 @@ from rich.table import Table
 
 from sparloom.measure import geomean
 from sparloom.report.figures import figure, logarithmic, op_title, save, styled, width_bars
-from sparloom.report.runs import ratio_bounds
+from sparloom.report.runs import bounds_table, ratio_bounds
 
 CASE = ["op", "matrix", "width"]
 OWN, NEW, PLAIN, KERNEL = "sparloom", "sparloom_new", "sparloom_plain", "kernel"
@@ -39,20 +43,15 @@ there, as `sparloom` does, or train, where there is one own method."""
 
 
 def dispatch_seconds(per_case: pd.DataFrame) -> pd.DataFrame:
-    """Tabulate median seconds: a row per case (op, matrix, width), a column per method, and `best` over the peers.
-
-    Args:
-        per_case: per_case.parquet of `bench_dispatch`.
-    """
+    """Tabulate median seconds: a row per case (op, matrix, width), a column per method, and `best` over the peers."""
     seconds = per_case[per_case["median"].notna()].pivot(index=CASE, columns="method", values="median")
     return seconds.assign(best=seconds[[name for name in PEERS if name in seconds]].min(axis=1))
 
 
 def dispatch_ratios(seconds: pd.DataFrame, own: str = OWN) -> pd.DataFrame:
-    """Divide each peer's seconds by ours; peers that allocate their result are compared with our call that does.
+    """Divide the seconds of each peer by ours; peers that allocate their result are compared with our call that does.
 
     Args:
-        seconds: as `dispatch_seconds` gives them.
         own: our call for the peers that write to an array.
     """
     return pd.DataFrame({name: seconds[name] / seconds[NEW if name in MAKING else own]
@@ -64,9 +63,6 @@ def decision_regret(candidates: pd.DataFrame, decisions: pd.DataFrame) -> pd.Dat
 
     The best is chosen by the even repetitions of each case, and both are compared by the odd ones: the least of many
     noisy numbers is too low.
-
-    Args:
-        candidates, decisions: candidates.parquet and decisions.parquet of `bench_dispatch`.
     """
     halves = {name: candidates["seconds"].map(lambda taken, first=first: _median_of_half(taken, first))
               for first, name in enumerate(("chosen_by", "judged_by"))}
@@ -88,8 +84,6 @@ def dispatch_metrics(
     """Reduce a bench of input-aware operations.
 
     Args:
-        per_case, decisions, candidates: tables of `bench_dispatch`.
-        seed: of the bootstrap over cases.
         least_seconds: of the best baseline, from which on a case counts.
         most_width: columns, up to which it does.
 
@@ -125,8 +119,7 @@ def dispatch_metrics(
         found |= _speedups(str(op), rows, seed, least_seconds=least_seconds, most_width=most_width)
     small = seconds[seconds["best"] < least_seconds]
     if KERNEL in seconds and len(small):
-        over = 1e6 * (small[OWN] - small[KERNEL]).dropna()
-        found |= {"replay_overhead_us": float(over.median()), "replay_overhead_us_p90": float(over.quantile(0.9))}
+        found |= _replay_overhead(small)
     found |= _memory(per_case)
     found |= _costs(decisions[decisions["way"] == ""], seconds[seconds["best"] >= least_seconds])
     found |= _repeated_costs(decisions[decisions["way"] == "default"], seconds[seconds["best"] >= least_seconds])
@@ -157,6 +150,11 @@ def _speedups(
         found |= {key.replace("over_best", alias): value for key, value in found.items()
                   if key.startswith(f"{op}/over_best")}
     return found
+
+
+def _replay_overhead(seconds: pd.DataFrame) -> dict[str, float]:
+    over = 1e6 * (seconds[OWN] - seconds[KERNEL]).dropna()
+    return {"replay_overhead_us": float(over.median()), "replay_overhead_us_p90": float(over.quantile(0.9))}
 
 
 def _memory(per_case: pd.DataFrame) -> dict[str, float]:
@@ -224,14 +222,8 @@ def _is_stable(decisions: pd.DataFrame) -> bool:
 
 def dispatch_tables(metrics: Mapping[str, float]) -> Iterator[Table]:
     """Lay out ratios with bounds, then single numbers."""
-    table = Table(box=None, pad_edge=False, header_style="bold", title="times as fast", title_justify="left")
-    for column in ("", "geometric mean", "95 %", "least", "most"):
-        table.add_column(column, justify="left" if not column else "right", no_wrap=True)
+    yield bounds_table(metrics, title="times as fast", extremes={"least": "min", "most": "max"})
     bounded = [key for key in metrics if f"{key}_low" in metrics]
-    for key in bounded:
-        table.add_row(key, f"{metrics[key]:.2f}", f"{metrics[f'{key}_low']:.2f}-{metrics[f'{key}_high']:.2f}",
-                      f"{metrics[f'{key}_min']:.2f}", f"{metrics[f'{key}_max']:.2f}")
-    yield table
     single = Table(box=None, pad_edge=False, show_header=False)
     for key, value in metrics.items():
         if not any(key.startswith(name) and key.removeprefix(name) in ("", "_low", "_high", "_min", "_max")
@@ -246,10 +238,6 @@ VECTORS = ("vec1", "vec4")
 
 def device_dispatch_metrics(per_case: pd.DataFrame, decisions: pd.DataFrame, *, seed: int) -> dict[str, float]:
     """Reduce a bench of input-aware operations on a GPU.
-
-    Args:
-        per_case, decisions: tables of `bench_dispatch_cuda`.
-        seed: of the bootstrap over cases.
 
     Returns:
         What `dispatch_metrics` gives, here of all widths and however short a case is. With at most 12 graphs also
@@ -292,8 +280,7 @@ def _launches(per_case: pd.DataFrame) -> Mapping[str, float]:
     launched = per_case[per_case["launch_seconds"].notna()].pivot(index=CASE, columns="method", values="launch_seconds")
     if not {OWN, KERNEL} <= set(launched.columns):
         return {}
-    over = 1e6 * (launched[OWN] - launched[KERNEL]).dropna()
-    return {"replay_overhead_us": float(over.median()), "replay_overhead_us_p90": float(over.quantile(0.9))}
+    return _replay_overhead(launched)
 
 
 def _shares(decisions: pd.DataFrame) -> Mapping[str, float]:
@@ -338,8 +325,7 @@ def _draw_speedups(large: pd.DataFrame, stem: Path) -> None:
         width_bars(panel, found, {peer: PEERS[peer][1] for peer in peers})
         logarithmic(panel)
         panel.set_xticks(range(len(peers)), [PEERS[peer][0] for peer in peers], fontsize=8)
-        panel.set_ylabel("times as fast")
-        panel.set_title(f"{op_title(op)}, over each baseline, by width")
+        panel.set(ylabel="times as fast", title=f"{op_title(op)}, over each baseline, by width")
     save(drawn, stem)
 
 
@@ -347,17 +333,15 @@ def _draw_best(per_case: pd.DataFrame, large: pd.DataFrame, stem: Path) -> None:
     """Draw every case over the nonzeros of its matrix."""
     nonzeros = per_case.drop_duplicates("matrix").set_index("matrix")["nnz"]
     ops = list(dict.fromkeys(large.index.get_level_values("op")))
-    colours = {width: f"C{place}" for place, width in enumerate(sorted(set(large.index.get_level_values("width"))))}
+    colours = {width: f"C{number}" for number, width in enumerate(sorted(set(large.index.get_level_values("width"))))}
     drawn, panels = figure(3.4 * len(ops), 3.2, columns=len(ops))
     for panel, op in zip(panels, ops, strict=True):
         for width, least in dispatch_ratios(large.xs(op, level="op")).min(axis=1).groupby("width"):
             at = nonzeros.loc[least.index.get_level_values("matrix")]
-            panel.plot(at, least, "o", color=colours[width], markersize=2.5, alpha=0.6,
-                       label=f"{width}")
+            panel.plot(at, least, "o", color=colours[width], markersize=2.5, alpha=0.6, label=f"{width}")
         panel.set_xscale("log")
         logarithmic(panel)
-        panel.set_xlabel("nonzeros")
-        panel.set_title(op_title(op))
+        panel.set(xlabel="nonzeros", title=op_title(op))
     panels[0].set_ylabel("times as fast as the best baseline")
     panels[-1].legend(title="width", fontsize=7, title_fontsize=8)
     save(drawn, stem)
@@ -368,11 +352,10 @@ def _draw_regret(judged: pd.DataFrame, stem: Path) -> None:
     first = judged[judged["repeat"] == 0]
     ways = list(dict.fromkeys(first["way"]))
     drawn, (panel,) = figure(1.4 + 0.8 * len(ways), 3.2)
-    for place, way in enumerate(ways):
+    for number, way in enumerate(ways):
         values = first.loc[first["way"] == way, "regret"].to_numpy()
-        panel.bar(place, geomean(values) - 1, width=0.6, bottom=1, color="#b5443c" if way == "default" else "#c8c8c8")
-        panel.scatter(np.full(values.size, place), values, s=5, color="#2b2b2b", alpha=0.5, linewidth=0)
+        panel.bar(number, geomean(values) - 1, width=0.6, bottom=1, color="#b5443c" if way == "default" else "#c8c8c8")
+        panel.scatter(np.full(values.size, number), values, s=5, color="#2b2b2b", alpha=0.5, linewidth=0)
     panel.set_xticks(range(len(ways)), [way.replace("_", "\n") for way in ways], fontsize=8)
-    panel.set_ylabel("times as slow as the best candidate")
-    panel.set_title("regret of decisions")
+    panel.set(ylabel="times as slow as the best candidate", title="regret of decisions")
     save(drawn, stem)

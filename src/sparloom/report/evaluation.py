@@ -88,7 +88,7 @@ def judge(method: str, seed: int, truth: RuntimeTable, scores: np.ndarray, *, to
         raise ValueError(f"scores of {method} have shape {scores.shape}, the truth {truth.seconds.shape}")
     order = np.argsort(scores, axis=1, kind="stable")
     rows = range(len(truth.matrices))
-    best = [min(truth.seconds[row, place] for place in _first(order[row], truth.programs[row], 5)) for row in rows]
+    best = [min(truth.seconds[row, config] for config in _first(order[row], truth.programs[row], 5)) for row in rows]
     return Choices(
         method, seed, order[:, 0], truth.seconds[rows, order[:, 0]], np.array(best),
         np.array([ordered_pair_accuracy(scores[row], truth.seconds[row], tolerance=tolerance) for row in rows]),

@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import matplotlib
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
@@ -66,9 +67,32 @@ def logarithmic(axes: Axes, *, both: bool = False) -> None:
     if both:
         axes.set_xscale("log")
     for axis in (axes.xaxis, axes.yaxis) if both else (axes.yaxis,):
-        axis.set_major_locator(FixedLocator(TICKS))
-        axis.set_minor_locator(NullLocator())
-        axis.set_major_formatter("{x:g}")
+        set_ticks(axis, TICKS)
+
+
+def set_ticks(axis: Axis, ticks: Sequence[float]) -> None:
+    """Mark these values of a logarithmic axis and no others, as plain numbers."""
+    axis.set_major_locator(FixedLocator(ticks))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter("{x:g}")
+
+
+def grouped_bars(
+    axes: Axes, values: pd.DataFrame, looks: Mapping[str, tuple[str, str]], names: Sequence[str], *,
+    width: float = 0.84, **text: Any,
+) -> None:
+    """Draw a group of bars for each row of a table, named below the group, with a bar for each column.
+
+    Args:
+        looks: column -> label and colour, in the order of the bars.
+        width: of a group.
+        text: style of the names.
+    """
+    centres, step = np.arange(len(values)), width / len(looks)
+    for number, (column, (label, colour)) in enumerate(looks.items()):
+        axes.bar(centres + (number - (len(looks) - 1) / 2) * step, values[column], 0.92 * step, color=colour,
+                 label=label)
+    axes.set_xticks(centres, names, **text)
 
 
 def width_bars(axes: Axes, found: Mapping[tuple[str, int], np.ndarray], colours: Mapping[str, str]) -> None:
@@ -81,17 +105,31 @@ def width_bars(axes: Axes, found: Mapping[tuple[str, int], np.ndarray], colours:
     step, fade = (min(most, each / max(1, len(widths))) for most, each in ((0.27, 0.9), (0.25, 0.8)))
     for (name, width), values in found.items():
         if values.size:
-            place = widths.index(width)
-            at = names.index(name) + step * (place - (len(widths) - 1) / 2)
-            axes.bar(at, geomean(values), width=step - 0.02, color=colours[name], alpha=1 - fade * place)
+            number = widths.index(width)
+            at = names.index(name) + step * (number - (len(widths) - 1) / 2)
+            axes.bar(at, geomean(values), width=step - 0.02, color=colours[name], alpha=1 - fade * number)
             axes.scatter(np.full(values.size, at), values, s=3, color="#2b2b2b", alpha=0.4, linewidth=0)
             axes.annotate(f"{width}", (at, 0), xycoords=("data", "axes fraction"), xytext=(0, -9),
                           textcoords="offset points", ha="center", fontsize=7)
     axes.tick_params(axis="x", pad=12)
 
 
-def save(drawn: Figure, stem: Path) -> None:
-    """Write `stem`.png and `stem`.svg, atomically; equal figures give equal files."""
+def save(
+    drawn: Figure, stem: Path, *, title: str = "", legend: Axes | None = None, loc: str = "outside lower center",
+    columns: int = 3, fontsize: int = 8,
+) -> None:
+    """Write `stem`.png and `stem`.svg, atomically; equal figures give equal files.
+
+    Args:
+        title: of the whole figure.
+        legend: the panel whose legend is put below all panels, if it has entries.
+        loc, columns, fontsize: of the legend.
+    """
+    if title:
+        drawn.suptitle(title, x=0.01, ha="left", fontsize=11)
+    handles, labels = ([], []) if legend is None else legend.get_legend_handles_labels()
+    if handles:
+        drawn.legend(handles, labels, loc=loc, ncols=columns, fontsize=fontsize)
     formats = {"png": {"dpi": 200, "metadata": {"Software": None}}, "svg": {"metadata": {"Date": None}}}
     for ending, options in formats.items():
         with atomic_path(stem.with_suffix(f".{ending}")) as partial:
@@ -105,18 +143,17 @@ def draw_methods(metrics: Mapping[str, float], stem: Path, *, prefix: str, title
     bars = [(method, label, f"{prefix}/{key}_speedup") for method, label, key in _bars()]
     bars = [bar for bar in bars if bar[2] in metrics]
     drawn, (axes,) = figure(1.6 + 0.75 * len(bars), 3.4)
-    for place, (method, _, key) in enumerate(bars):
+    for number, (method, _, key) in enumerate(bars):
         value = metrics[key]
-        axes.bar(place, value, width=0.68, color=COLOURS[method])
-        axes.errorbar(place, value, yerr=[[value - metrics[f"{key}_low"]], [metrics[f"{key}_high"] - value]],
+        axes.bar(number, value, width=0.68, color=COLOURS[method])
+        axes.errorbar(number, value, yerr=[[value - metrics[f"{key}_low"]], [metrics[f"{key}_high"] - value]],
                       color="#404040", linewidth=1, capsize=3)
-        axes.annotate(f"{value:.2f}", (place, metrics[f"{key}_high"]), xytext=(0, 3), textcoords="offset points",
+        axes.annotate(f"{value:.2f}", (number, metrics[f"{key}_high"]), xytext=(0, 3), textcoords="offset points",
                       ha="center", fontsize=9)
     axes.axhline(1, color="#404040", linewidth=0.8, linestyle=(0, (4, 3)))
     axes.set_ylim(0, 1.12 * max(metrics[f"{key}_high"] for _, _, key in bars))
     axes.set_xticks(range(len(bars)), [label for _, label, _ in bars])
-    axes.set_ylabel("speedup over the default")
-    axes.set_title(title)
+    axes.set(ylabel="speedup over the default", title=title)
     save(drawn, stem)
 
 
@@ -134,23 +171,19 @@ def draw_matrices(frame: pd.DataFrame, stem: Path, *, title: str, method: str = 
     ).groupby(["method", "matrix"])[["top1", "top5"]].mean()
     order = speedups.loc["optimum", "top1"].sort_values().index
     drawn, (axes,) = figure(7.2, 3.4)
-    places = np.arange(1, len(order) + 1)
+    ranks = np.arange(1, len(order) + 1)
 
     def points(chooser: str, top: str) -> np.ndarray:
         return np.exp(speedups.loc[chooser, top].reindex(order).to_numpy())
 
-    axes.plot(places, points("optimum", "top1"), color=COLOURS["optimum"], linewidth=1.2, label="optimum")
+    axes.plot(ranks, points("optimum", "top1"), color=COLOURS["optimum"], linewidth=1.2, label="optimum")
     colour, name = COLOURS.get(method, COLOURS["cognate"]), NAMES.get(method, method)
-    axes.plot(places, points(method, "top5"), color=colour, linewidth=0.9, alpha=0.55, label=f"{name} top-5")
-    axes.scatter(places, points(method, "top1"), color=colour, s=9, label=f"{name} top-1", zorder=3)
+    axes.plot(ranks, points(method, "top5"), color=colour, linewidth=0.9, alpha=0.55, label=f"{name} top-5")
+    axes.scatter(ranks, points(method, "top1"), color=colour, s=9, label=f"{name} top-1", zorder=3)
     axes.axhline(1, color="#404040", linewidth=0.8, linestyle=(0, (4, 3)))
     axes.set_yscale("log")
-    axes.yaxis.set_major_locator(FixedLocator(TICKS))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.set_xlabel("matrices, by optimum")
-    axes.set_ylabel("speedup over the default")
-    axes.set_title(title)
+    set_ticks(axes.yaxis, TICKS)
+    axes.set(xlabel="matrices, by optimum", ylabel="speedup over the default", title=title)
     axes.legend(loc="upper left")
     save(drawn, stem)
 
@@ -174,10 +207,8 @@ def draw_curves(frame: pd.DataFrame, stem: Path) -> None:
                 axis.plot(mean.index, mean, style, color=colour, linewidth=1.2,
                           label=f"{NAMES.get(str(method), method)}, {stage}")
                 axis.fill_between(mean.index, by_epoch.min(), by_epoch.max(), color=colour, alpha=0.12, linewidth=0)
-        axis.set_xlabel("epoch")
-        axis.set_title(label)
-    drawn.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
-    save(drawn, stem)
+        axis.set(xlabel="epoch", title=label)
+    save(drawn, stem, legend=axes[0], columns=4)
 
 
 def _bars() -> list[tuple[str, str, str]]:
@@ -198,29 +229,23 @@ PANELS = (
 
 @styled
 def draw_levels(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
-    """Draw errors in time, rank correlations and differences in traffic, with the bars that were set for them.
-
-    Args:
-        frame: per_matrix.parquet of `validate_simulator`.
-    """
+    """Draw errors, rank correlations and traffic with their limits: per_matrix.parquet of `validate_simulator`."""
     order = frame.groupby("matrix")["error"].max().sort_values().index
-    places = pd.Series(np.arange(len(order)), index=order)
+    heights = pd.Series(np.arange(len(order)), index=order)
     drawn, axes = figure(9.6, 1.3 + 0.21 * len(order), columns=len(PANELS))
     for axis, (key, label, bar) in zip(axes, PANELS, strict=True):
         for op, (name, colour, marker) in OPS.items():
             rows = frame[frame["op"] == op]
-            axis.scatter(rows[key], places[rows["matrix"]], s=20, color=colour, marker=marker, label=name, alpha=0.85)
+            axis.scatter(rows[key], heights[rows["matrix"]], s=20, color=colour, marker=marker, label=name, alpha=0.85)
         axis.axvline(bar, color="#404040", linewidth=0.8, linestyle=(0, (4, 3)))
         axis.set_title(label, fontsize=9.5)
-        axis.set_yticks(places, order if axis is axes[0] else [], fontsize=8)
+        axis.set_yticks(heights, order if axis is axes[0] else [], fontsize=8)
         axis.grid(visible=True, axis="both")
         if key == "spearman":
             axis.set_xlim(right=1.005)
         else:
             axis.set_xlim(left=0)
-    drawn.suptitle(title, x=0.01, ha="left", fontsize=11)
-    drawn.legend(*axes[0].get_legend_handles_labels(), loc="outside lower left", ncols=2, fontsize=9)
-    save(drawn, stem)
+    save(drawn, stem, title=title, legend=axes[0], loc="outside lower left", columns=2, fontsize=9)
 
 
 CELLS = 256   # of the longer side
@@ -239,8 +264,7 @@ def draw_spy(pattern: "Pattern", stem: Path, *, rows_step: int, cols_step: int, 
     shown = np.ma.masked_equal(counts, 0)
     axes.imshow(shown, extent=(0, width, height, 0), aspect="auto", interpolation="nearest", cmap="Blues",
                 norm=LogNorm(vmin=0.3, vmax=max(1.0, float(counts.max()))))
-    drawn_rows = _boundaries(height, rows_step)
-    drawn_cols = _boundaries(width, cols_step)
+    drawn_rows, drawn_cols = _boundaries(height, rows_step), _boundaries(width, cols_step)
     axes.hlines(drawn_rows, 0, width, color="#b5443c", linewidth=0.5, alpha=0.8)
     axes.vlines(drawn_cols, 0, height, color="#b5443c", linewidth=0.5, alpha=0.8)
     axes.grid(visible=False)
@@ -253,5 +277,5 @@ def draw_spy(pattern: "Pattern", stem: Path, *, rows_step: int, cols_step: int, 
 
 
 def _boundaries(extent: int, step: int) -> np.ndarray:
-    places = np.arange(step, extent, step)
-    return places if len(places) <= LINES else places[:0]
+    found = np.arange(step, extent, step)
+    return found if len(found) <= LINES else found[:0]

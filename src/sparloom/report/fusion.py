@@ -11,7 +11,7 @@ from rich.table import Table
 
 from sparloom.measure import geomean
 from sparloom.report.figures import figure, logarithmic, op_title, save, styled, width_bars
-from sparloom.report.runs import bounded_cell, ratio_bounds
+from sparloom.report.runs import bounded_cell, method_ratios, ratio_bounds, report_table
 
 ANCHORS = ("lap2d", "lap3d", "band", "rmat17", "er", "comm")
 """Anchors of the geometric means; those in block order stand by themselves."""
@@ -64,11 +64,7 @@ def group_prefix(part: str, op: str, width: int, threads: int, *, most: int) -> 
 
 def ratios(frame: pd.DataFrame, fast: str, slow: str) -> pd.Series:
     """Divide the seconds of `slow` by those of `fast`, by case, where both were timed."""
-    timed = frame[frame["seconds"].notna()]
-    seconds = timed.pivot(index=CASE, columns="method", values="seconds")
-    if fast not in seconds or slow not in seconds:
-        return pd.Series(dtype=float)
-    return (seconds[slow] / seconds[fast]).dropna()
+    return method_ratios(frame, fast, slow, case=CASE)
 
 
 def ratio_means(frame: pd.DataFrame, fast: str = "auto") -> pd.DataFrame:
@@ -181,11 +177,8 @@ def fusion_tables(metrics: Mapping[str, float]) -> Iterator[Table]:
             counts = [int(metrics.get(f"{prefix}/matrices", 0)) for prefix in prefixes.values()]
             if not any(counts):
                 continue
-            table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left",
-                          title=f"{op_title(op)}, {max(counts)} {name}: times as fast as")
-            table.add_column("", no_wrap=True)
-            for width in WIDTHS:
-                table.add_column(f"width {width}", justify="right", no_wrap=True)
+            table = report_table(("", *(f"width {width}" for width in WIDTHS)),
+                                 title=f"{op_title(op)}, {max(counts)} {name}: times as fast as")
             for label, cells in speedup_cells(metrics, list(prefixes.values())):
                 table.add_row(label, *cells)
             yield table
@@ -213,18 +206,14 @@ WHOLE_WIDTH = 7.2  # inches
 
 
 def draw_fusion(frame: pd.DataFrame, folder: Path) -> None:
-    """Draw every figure that the run has rows for.
-
-    Args:
-        frame: per_matrix.parquet of `bench_fusion`.
-    """
+    """Draw every figure for which per_matrix.parquet of `bench_fusion` has rows."""
     threads = int(frame["threads"].max())
     whole = frame[(frame["threads"] == threads) & frame["seconds"].notna()]
     for (part, op), rows in whole.groupby(["part", "op"], sort=False):
-        stem = folder / f"{part}_{op}"
-        draw_rates(rows, stem.with_name(f"{stem.name}_rates"), title=f"{op_title(op)}, {_part(rows)}")
-        draw_fused_methods(rows, stem.with_name(f"{stem.name}_fused_methods"), title=f"{op_title(op)}, {_part(rows)}")
-        draw_amortisation(rows, stem.with_name(f"{stem.name}_amortisation"), title=f"{op_title(op)}, {_part(rows)}")
+        title = f"{op_title(op)}, {_part(rows)}"
+        draw_rates(rows, folder / f"{part}_{op}_rates", title=title)
+        draw_fused_methods(rows, folder / f"{part}_{op}_fused_methods", title=title)
+        draw_amortisation(rows, folder / f"{part}_{op}_amortisation", title=title)
     for part, rows in whole[whole["op"] == "gemm_spmm"].groupby("part", sort=False):
         title = f"{op_title('gemm_spmm')}, {_part(rows)}"
         draw_gain(rows, folder / f"{part}_gain", title=title)
@@ -253,7 +242,7 @@ def draw_rates(frame: pd.DataFrame, stem: Path, *, title: str, methods: Sequence
             axis.set_xticks(range(1, len(order) + 1), order, rotation=60, ha="right", fontsize=8)
             axis.set_xlabel("")
     axes[0].set_ylabel("GFLOP/s")
-    _finish(drawn, axes[0], stem, title)
+    save(drawn, stem, title=title, legend=axes[0])
 
 
 @styled
@@ -269,8 +258,7 @@ def draw_fused_methods(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
     labels = [NAMES[method].replace(", ", ",\n").replace(" as ", "\nas ").replace(" compiler", "\ncompiler")
               for method in shown]
     axes.set_xticks(range(len(shown)), labels, fontsize=8)
-    axes.set_ylabel("times as fast is fuse=auto")
-    axes.set_title(title)
+    axes.set(ylabel="times as fast is fuse=auto", title=title)
     save(drawn, stem)
 
 
@@ -284,10 +272,9 @@ def draw_gain(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
         order = share["unfused"].sort_values().index
         for method in (method for method in ("unfused", "fused", "auto") if method in share):
             _curve(axis, 100 * share[method].reindex(order), method)
-        axis.set_title(f"{width} columns")
-        axis.set_xlabel("matrices, by gain of unfused")
+        axis.set(title=f"{width} columns", xlabel="matrices, by gain of unfused")
     axes[0].set_ylabel("potential gain, % of the time")
-    _finish(drawn, axes[0], stem, title)
+    save(drawn, stem, title=title, legend=axes[0])
 
 
 @styled
@@ -299,9 +286,8 @@ def draw_steps(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
     _curve(axes, first.reindex(order), "coarse")
     _curve(axes, both.reindex(order), "fused")
     axes.axhline(1, color="#404040", linewidth=0.8, linestyle=(0, (4, 3)))
-    axes.set_xlabel("matrices and widths, by speedup of both steps")
-    axes.set_ylabel("times as fast as one thread")
-    _finish(drawn, axes, stem, title)
+    axes.set(xlabel="matrices and widths, by speedup of both steps", ylabel="times as fast as one thread")
+    save(drawn, stem, title=title, legend=axes)
 
 
 @styled
@@ -309,16 +295,14 @@ def draw_reuse(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
     """Draw the shares of computation and of rows of D1 that stay in a coarse tile (Figure 2)."""
     rows = frame[frame["reused_flops"].notna()].drop_duplicates("matrix").sort_values("reused_flops")
     drawn, (axes,) = figure(WHOLE_WIDTH, 3.2)
-    places = np.arange(1, len(rows) + 1)
+    ranks = np.arange(1, len(rows) + 1)
     for column, label, colour in (("reused_flops", "computation of both loops", "#b5443c"),
                                   ("kept_rows", "rows of D1 that no other tile reads", "#5f7fa8")):
         values = 100 * rows[column].to_numpy()
         mean = f"{values.mean():.0f} %" if values.size else "unknown"
-        axes.plot(places, values, ".-", color=colour, linewidth=0.8, markersize=4, label=f"{label}, mean {mean}")
-    axes.set_ylim(0, 100)
-    axes.set_xlabel("matrices, by computation")
-    axes.set_ylabel("in one tile of 2048 iterations, %")
-    _finish(drawn, axes, stem, title)
+        axes.plot(ranks, values, ".-", color=colour, linewidth=0.8, markersize=4, label=f"{label}, mean {mean}")
+    axes.set(ylim=(0, 100), xlabel="matrices, by computation", ylabel="in one tile of 2048 iterations, %")
+    save(drawn, stem, title=title, legend=axes)
 
 
 @styled
@@ -330,10 +314,9 @@ def draw_memory_time(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
     drawn, (axes,) = figure(WHOLE_WIDTH, 3.2)
     for method in (method for method in ("unfused", "fused", "auto") if method in cycles):
         _curve(axes, cycles[method].reindex(order), method)
-    axes.set_xlabel("matrices, by access time of unfused")
     source = ", ".join(sorted(frame["access_source"].dropna().unique()))
-    axes.set_ylabel(f"cycles per access, {source}")
-    _finish(drawn, axes, stem, title)
+    axes.set(xlabel="matrices, by access time of unfused", ylabel=f"cycles per access, {source}")
+    save(drawn, stem, title=title, legend=axes)
 
 
 @styled
@@ -352,10 +335,8 @@ def draw_amortisation(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
             axes.plot(runs, np.arange(1, runs.size + 1) / len(cost), color=COLOURS[method], linewidth=1.3,
                       label=f"{label}: median {np.median(runs):.0f}")
     axes.set_xscale("log")
-    axes.set_ylim(0, 1)
-    axes.set_xlabel("runs until it has paid")
-    axes.set_ylabel("share of matrices and widths")
-    _finish(drawn, axes, stem, title)
+    axes.set(ylim=(0, 1), xlabel="runs until it has paid", ylabel="share of matrices and widths")
+    save(drawn, stem, title=title, legend=axes)
 
 
 @styled
@@ -373,10 +354,9 @@ def draw_scaling(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
                       linewidth=1.2, markersize=4, label=NAMES[method])
         axis.set_xticks(counts)
         axis.set_ylim(bottom=0)
-        axis.set_title(op_title(op))
-        axis.set_xlabel("threads")
+        axis.set(title=op_title(op), xlabel="threads")
     axes[0].set_ylabel("GFLOP/s, geometric mean")
-    _finish(drawn, axes[0], stem, title)
+    save(drawn, stem, title=title, legend=axes[0])
 
 
 def _panels(values: pd.Series | pd.Index) -> tuple[list, Figure, Sequence[Axes]]:
@@ -399,11 +379,3 @@ def _rates(frame: pd.DataFrame) -> pd.DataFrame:
 def _curve(axis: Axes, values: pd.Series, method: str) -> None:
     axis.plot(np.arange(1, len(values) + 1), values.to_numpy(), ".-", color=COLOURS[method], linewidth=0.8,
               markersize=4, label=NAMES[method])
-
-
-def _finish(drawn: Figure, axes: Axes, stem: Path, title: str) -> None:
-    drawn.suptitle(title, x=0.01, ha="left", fontsize=11)
-    handles, labels = axes.get_legend_handles_labels()
-    if handles:
-        drawn.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8)
-    save(drawn, stem)

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from sparloom.measure import kendall_tau
 from sparloom.report.figures import figure, logarithmic, op_title, save, styled, width_bars
-from sparloom.report.runs import ratio_bounds
+from sparloom.report.runs import bounds_table, ratio_bounds, report_table
 
 OWN = "own"
 OPS: Mapping[str, str] = {"gemm": "tall GEMM", "spmm": "SpMM", "gemm_spmm": "GeMM-SpMM,\nunfused"}
@@ -21,11 +21,7 @@ PEERS: Mapping[str, tuple[str, str]] = {
 
 @styled
 def draw_kernels(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
-    """Draw geometric mean speedups over each peer, a bar per width.
-
-    Args:
-        frame: per_matrix.parquet of `bench_kernels`.
-    """
+    """Draw geometric mean speedups over each peer, a bar per width, from per_matrix.parquet of `bench_kernels`."""
     found = {}
     for op in OPS:
         seconds = frame[frame["op"] == op].pivot(index=["matrix", "width"], columns="method", values="median")
@@ -37,8 +33,7 @@ def draw_kernels(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
     width_bars(axes, found, {f"{op} {peer}": PEERS[peer][1] for op, peer in groups})
     logarithmic(axes)
     axes.set_xticks(range(len(groups)), [f"{PEERS[peer][0]}\n{OPS[op]}" for op, peer in groups], fontsize=8)
-    axes.set_ylabel("times as fast is our kernel")
-    axes.set_title(title)
+    axes.set(ylabel="times as fast is our kernel", title=title)
     save(drawn, stem)
 
 
@@ -102,20 +97,13 @@ def portfolio_metrics(per_case: pd.DataFrame, choose: Choose, *, seed: int) -> d
 
 def portfolio_table(metrics: Mapping[str, float]) -> Table:
     """Lay out the ratios with bounds."""
-    table = Table(box=None, pad_edge=False, header_style="bold", title="times as long as the fastest kernel",
-                  title_justify="left")
-    for column in ("", "geometric mean", "95 %", "most"):
-        table.add_column(column, justify="left" if not column else "right", no_wrap=True)
-    for key in (key for key in metrics if f"{key}_low" in metrics):
-        table.add_row(key, f"{metrics[key]:.3f}", f"{metrics[f'{key}_low']:.3f}-{metrics[f'{key}_high']:.3f}",
-                      f"{metrics[f'{key}_max']:.2f}")
-    return table
+    return bounds_table(metrics, title="times as long as the fastest kernel", digits=3, extremes={"most": "max"})
 
 
 def _at(seconds: pd.DataFrame, names: pd.Series) -> pd.Series:
     """Take the seconds of one kernel in each case."""
-    places = seconds.columns.get_indexer(names)
-    return pd.Series(seconds.to_numpy()[np.arange(len(seconds)), places], index=seconds.index)
+    columns = seconds.columns.get_indexer(names)
+    return pd.Series(seconds.to_numpy()[np.arange(len(seconds)), columns], index=seconds.index)
 
 
 DRAW = [*CASE, "sample", "share", "draw"]
@@ -197,9 +185,8 @@ def _reduced(key: str, rows: pd.DataFrame, seed: int) -> dict[str, float]:
 
 def probe_tables(metrics: Mapping[str, float]) -> Iterator[Table]:
     """Lay out a row for each kind and share of samples."""
-    table = Table(box=None, pad_edge=False, header_style="bold", title="samples against all rows", title_justify="left")
-    for column in ("sample", "share", "op", "error", "spread", "regret", "95 %", "tau"):
-        table.add_column(column, justify="left" if column in ("sample", "op") else "right", no_wrap=True)
+    table = report_table(("sample", "share", "op", "error", "spread", "regret", "95 %", "tau"),
+                         title="samples against all rows", text=("sample", "op"))
     for key in metrics:
         if key.endswith("/regret"):
             name = key.removesuffix("/regret")
@@ -228,8 +215,7 @@ def draw_probe(per_case: pd.DataFrame, stem: Path) -> None:
                        label=SAMPLES[sample][0])
         logarithmic(panel, both=True)
         panel.axline((1, 1), (2, 2), color="#2b2b2b", linewidth=0.8)
-        panel.set_xlabel(f"foretold by {100 * shares[len(shares) // 2]:g} %")
-        panel.set_title(op_title(op))
+        panel.set(xlabel=f"foretold by {100 * shares[len(shares) // 2]:g} %", title=op_title(op))
     panels[0].set_ylabel("seconds over those of the safe kernel")
     panels[-1].legend(fontsize=7)
     save(drawn, stem)

@@ -1,15 +1,17 @@
-"""Reduce benchmarks of ragged programs: ratios, tables, CoRa's Figures 9 to 11, 13 and 24, gains of schedule search."""
+"""Reduce benchmarks of ragged programs: ratios, tables, CoRa's Figures 9 to 11, 13 and 24, gains of schedule search.
+
+A `frame` is the per_case.parquet of `bench_ragged`, `bench_ragged_schedules` or, for `breakdown_...`, `eval_ragged`.
+"""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from matplotlib.ticker import FixedLocator, NullLocator
 from rich.table import Table
 
-from sparloom.report.figures import figure, save, styled
-from sparloom.report.runs import ratio_bounds
+from sparloom.report.figures import figure, grouped_bars, save, set_ticks, styled
+from sparloom.report.runs import bounds_table, ratio_bounds, report_table
 
 
 def data_title(data: str) -> str:
@@ -66,11 +68,7 @@ COLOURS: Mapping[str, str] = {
 
 
 def case_seconds(frame: pd.DataFrame, part: str) -> pd.DataFrame:
-    """Tabulate median seconds: a row per case (data, size, number), a column per method or group of methods.
-
-    Args:
-        frame: per_case.parquet of `bench_ragged`.
-    """
+    """Tabulate median seconds: a row per case (data, size, number), a column per method or group of methods."""
     rows = frame[(frame["part"] == part) & frame["median"].notna()]
     groups = rows["method"].str.split(" ").str[0]
     return rows.assign(group=groups).pivot(index=["data", "size", "number"], columns="group", values="median")
@@ -80,7 +78,6 @@ def ragged_metrics(frame: pd.DataFrame, *, layers: int, seed: int) -> dict[str, 
     """Reduce seconds to speedups of the ragged programs over the others.
 
     Args:
-        frame: per_case.parquet of `bench_ragged`.
         layers: that share a prelude.
         seed: of the bootstrap over cases.
 
@@ -144,14 +141,7 @@ def ragged_tables(frame: pd.DataFrame, metrics: Mapping[str, float]) -> Iterator
         seconds = case_seconds(frame, part)
         if not seconds.empty:
             yield _milliseconds(title, seconds, [name for name in methods if name in seconds])
-    table = Table(box=None, pad_edge=False, header_style="bold", title="times as fast", title_justify="left")
-    for column in ("", "geometric mean", "95 %", "least"):
-        table.add_column(column, justify="left" if not column else "right", no_wrap=True)
-    for key in metrics:
-        if f"{key}_low" in metrics:
-            table.add_row(key, f"{metrics[key]:.2f}", f"{metrics[f'{key}_low']:.2f}-{metrics[f'{key}_high']:.2f}",
-                          f"{metrics[f'{key}_min']:.2f}")
-    yield table
+    yield bounds_table(metrics, title="times as fast", extremes={"least": "min"})
 
 
 @styled
@@ -177,13 +167,12 @@ def _draw_module(seconds: pd.DataFrame, title: str, stem: Path) -> None:
     shown = pd.DataFrame({name: seconds["padded"] / taken for name, taken in times.items()})
     labels = {"micro_batches": "length-sorted micro-batches", "peer": "best of all peers", OWN: "sparloom"}
     drawn, (panel,) = figure(max(5.0, 0.46 * len(shown) + 1.6), 3.4)
-    places = np.arange(len(shown))
+    centres = np.arange(len(shown))
     for number, name in enumerate(shown):
-        panel.bar(places + (number - 1) * 0.27, shown[name], 0.25, color=COLOURS[name], label=labels[name])
+        panel.bar(centres + (number - 1) * 0.27, shown[name], 0.25, color=COLOURS[name], label=labels[name])
     panel.axhline(1, color="#2b2b2b", linewidth=0.8)
-    panel.set_xticks(places, [f"{data}\n{size}" for data, size, _ in shown.index], fontsize=7)
-    panel.set_ylabel("times as fast as padded")
-    panel.set_title(title)
+    panel.set_xticks(centres, [f"{data}\n{size}" for data, size, _ in shown.index], fontsize=7)
+    panel.set(ylabel="times as fast as padded", title=title)
     panel.legend(ncols=3, loc="upper left", fontsize=8)
     panel.set_ylim(0, float(shown.max().max()) * 1.2)
     save(drawn, stem)
@@ -192,25 +181,20 @@ def _draw_module(seconds: pd.DataFrame, title: str, stem: Path) -> None:
 def _draw_products(rows: pd.DataFrame, title: str, label: str, stem: Path) -> None:
     """Draw useful operations per second by size."""
     drawn, (panel,) = figure(5.2, 3.2)
-    for name, given in rows.groupby("method", sort=False):
-        panel.plot(given["size"], given["flops"] / given["median"] / 1e9, "o-", color=COLOURS[name], markersize=4,
+    for name, own in rows.groupby("method", sort=False):
+        panel.plot(own["size"], own["flops"] / own["median"] / 1e9, "o-", color=COLOURS[name], markersize=4,
                    label=name)
     panel.set_xscale("log", base=2)
-    panel.xaxis.set_major_locator(FixedLocator(sorted(rows["size"].unique())))
-    panel.xaxis.set_major_formatter("{x:g}")
-    panel.xaxis.set_minor_locator(NullLocator())
+    set_ticks(panel.xaxis, sorted(rows["size"].unique()))
     panel.set_ylim(bottom=0)
-    panel.set_xlabel(label)
-    panel.set_ylabel("useful GFLOP/s")
-    panel.set_title(title)
+    panel.set(xlabel=label, ylabel="useful GFLOP/s", title=title)
     panel.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
     save(drawn, stem)
 
 
 def _milliseconds(title: str, seconds: pd.DataFrame, methods: list[str]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", title=f"{title}: milliseconds", title_justify="left")
-    for column in ("", "", *({**PEERS, **ARMS}.get(name, name) for name in methods)):
-        table.add_column(column, justify="right" if column else "left")
+    table = report_table(("", "", *({**PEERS, **ARMS}.get(name, name) for name in methods)),
+                         title=f"{title}: milliseconds", wrap=True)
     for (data, size, _), row in seconds.iterrows():
         table.add_row(str(data), str(size), *("" if np.isnan(row[name]) else f"{1e3 * row[name]:.1f}"
                                               for name in methods))
@@ -226,7 +210,6 @@ def schedule_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
     """Reduce seconds to speedups of chosen schedules over default ones.
 
     Args:
-        frame: per_case.parquet of `bench_ragged_schedules`.
         seed: of the bootstrap over cases.
 
     Returns:
@@ -251,9 +234,8 @@ def schedule_tables(frame: pd.DataFrame) -> Iterator[Table]:
         rows = frame[(frame["part"] == operator) & (frame["method"] == "search")]
         if rows.empty:
             continue
-        table = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
-        for column in ("", " ", "default, ms", "chosen, ms", "times as fast", "search, s", "schedule"):
-            table.add_column(column, justify="right" if column.strip() and column != "schedule" else "left")
+        table = report_table(("", " ", "default, ms", "chosen, ms", "times as fast", "search, s", "schedule"),
+                             title=title, text=("", " ", "schedule"), wrap=True)
         seconds = case_seconds(frame, operator)
         gains = _gains(seconds)
         for _, row in rows.iterrows():
@@ -283,11 +265,7 @@ PAPER_RACE: Mapping[str, Mapping[str, float]] = {  # ms on a V100, RACE, 128 seq
 
 
 def breakdown_frame(frame: pd.DataFrame) -> pd.DataFrame:
-    """Tabulate median milliseconds: a row per data set, batch size and operator, a column per method.
-
-    Args:
-        frame: per_case.parquet of `eval_ragged`.
-    """
+    """Tabulate median milliseconds: a row per data set, batch size and operator, a column per method."""
     rows = frame[frame["part"] == "breakdown"]
     seconds = rows.pivot_table(index=["data", "size", "operator"], columns="method", values="median", sort=False)
     return 1e3 * seconds[list(METHODS)]
@@ -314,10 +292,8 @@ def breakdown_metrics(frame: pd.DataFrame) -> dict[str, float]:
 
 def breakdown_tables(frame: pd.DataFrame) -> Iterator[Table]:
     """Lay out milliseconds and ratios."""
-    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left",
-                  title="an encoder layer, kernel by kernel: milliseconds")
-    for column in ("data", "size", "", *(label for label, _ in METHODS.values()), "times as fast"):
-        table.add_column(column, justify="left" if column in ("data", "") else "right")
+    table = report_table(("data", "size", "", *(label for label, _ in METHODS.values()), "times as fast"),
+                         title="an encoder layer, kernel by kernel: milliseconds", text=("data", ""), wrap=True)
     for (data, size, operator), row in breakdown_frame(frame).iterrows():
         seconds = [f"{row[name]:.2f}" for name in METHODS]
         table.add_row(data_title(data), str(size), BREAKDOWN_OPERATORS[operator].replace("\n", " "), *seconds,
@@ -329,16 +305,11 @@ def breakdown_tables(frame: pd.DataFrame) -> Iterator[Table]:
 def draw_breakdown(frame: pd.DataFrame, stem: Path) -> None:
     """Draw milliseconds of each kernel, a panel for each batch (Figures 13 and 24)."""
     found = breakdown_frame(frame)
-    cases = list(dict.fromkeys(place[:2] for place in found.index))
+    cases = list(dict.fromkeys(key[:2] for key in found.index))
     drawn, panels = figure(1.4 + 5.0 * len(cases), 3.6, columns=len(cases))
     for axes, case in zip(panels, cases, strict=True):
         shown = found.loc[case]
-        places, width = np.arange(len(shown)), 0.84 / len(METHODS)
-        for number, (method, (label, colour)) in enumerate(METHODS.items()):
-            at = places + (number - (len(METHODS) - 1) / 2) * width
-            axes.bar(at, shown[method], 0.92 * width, color=colour, label=label)
-        axes.set_xticks(places, [BREAKDOWN_OPERATORS[operator] for operator in shown.index], fontsize=8)
+        grouped_bars(axes, shown, METHODS, [BREAKDOWN_OPERATORS[operator] for operator in shown.index], fontsize=8)
         axes.set_title(f"{data_title(case[0])}, {case[1]} sequences")
     panels[0].set_ylabel("milliseconds")
-    drawn.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=8)
-    save(drawn, stem)
+    save(drawn, stem, legend=panels[0], columns=2)

@@ -1,18 +1,18 @@
 """Measure the cost of padding: computation and memory (CoRa's Figures 2 and 22), fused padding changes (Figure 12),
-split loops (Figure 14)."""
+split loops (Figure 14). A `frame` is the per_case.parquet of `eval_ragged`.
+"""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator, NullLocator
 from rich.table import Table
 
 from sparloom.measure import geomean
-from sparloom.report.figures import figure, save, styled
+from sparloom.report.figures import figure, grouped_bars, save, set_ticks, styled
 from sparloom.report.ragged import compared_cases, data_title, turn_metrics, turn_ratios
+from sparloom.report.runs import report_table
 
 CAUSAL = "causal"
 SHOWN = (32, 128)  # sequences, of the paper's Figure 22
@@ -29,7 +29,6 @@ def over_ideal(frame: pd.DataFrame, *, causal: bool = False) -> pd.DataFrame:
     """Tabulate computation relative to unpadded, by data set and batch size: a column per kind of padding.
 
     Args:
-        frame: per_case.parquet of `eval_ragged`.
         causal: scores of masked attention, instead of the encoder layer.
     """
     rows = frame[(frame["part"] == "computation") & ((frame["operator"] == CAUSAL) == causal)]
@@ -46,9 +45,6 @@ def over_ragged(frame: pd.DataFrame) -> pd.DataFrame:
 
 def computation_metrics(frame: pd.DataFrame) -> dict[str, float]:
     """Reduce counts to shares.
-
-    Args:
-        frame: per_case.parquet of `eval_ragged`.
 
     Returns:
         `padding/batch_<size>`: what the paper's partial padding computes in vain, relative to what has to be computed,
@@ -78,11 +74,9 @@ def computation_tables(frame: pd.DataFrame) -> Iterator[Table]:
     for title, values, labels in (("computation of an encoder layer, over that without padding", over_ideal(frame),
                                    PADDINGS),
                                   ("memory of its activations, over ragged ones", over_ragged(frame), MEMORIES)):
-        table = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
-        for column in (*values.index.names, *(label for label, _ in labels.values())):
-            table.add_column(column, justify="left" if column == "data" else "right")
-        for place, row in values.iterrows():
-            data, *size = place if isinstance(place, tuple) else (place,)
+        table = report_table((*values.index.names, *(label for label, _ in labels.values())), title=title, wrap=True)
+        for key, row in values.iterrows():
+            data, *size = key if isinstance(key, tuple) else (key,)
             table.add_row(data_title(data), *map(str, size), *(f"{row[method]:.3f}" for method in labels))
         yield table
 
@@ -96,13 +90,10 @@ def draw_computation(frame: pd.DataFrame, stem: Path) -> None:
         sizes = rows.index.get_level_values("size")
         axes.plot(sizes, rows.to_numpy(), "o-", color=colour, markersize=4, linewidth=1.2, label=data_title(str(data)))
     axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_locator(FixedLocator(sorted(set(ratio.index.get_level_values("size")))))
-    axes.xaxis.set_major_formatter("{x:g}")
-    axes.xaxis.set_minor_locator(NullLocator())
+    set_ticks(axes.xaxis, sorted(set(ratio.index.get_level_values("size"))))
     axes.axhline(1, color="#404040", linewidth=0.8, linestyle=(0, (4, 3)))
-    axes.set_xlabel("sequences in a batch")
-    axes.set_ylabel("computation, padded / none")
-    axes.set_title("An encoder layer with all sequences padded to the longest")
+    axes.set(xlabel="sequences in a batch", ylabel="computation, padded / none",
+             title="An encoder layer with all sequences padded to the longest")
     axes.legend(fontsize=8, ncols=2)
     save(drawn, stem)
 
@@ -115,30 +106,21 @@ def draw_padding(frame: pd.DataFrame, stem: Path) -> None:
     sizes = [size for size in SHOWN if size in there] or [max(there)]
     drawn, panels = figure(1.8 + 4.4 * len(sizes), 3.4, columns=len(sizes))
     for axes, size in zip(panels, sizes, strict=True):
-        _bars(axes, ratio.xs(size, level="size"), PADDINGS)
+        shown = ratio.xs(size, level="size")
+        grouped_bars(axes, shown, PADDINGS, list(map(data_title, shown.index)), fontsize=8, rotation=30)
         axes.set_title(f"{size} sequences in a batch")
     panels[0].set_ylabel("computation over none in vain")
-    drawn.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
-    save(drawn, stem)
+    save(drawn, stem, legend=panels[0], columns=4)
 
 
 @styled
 def draw_memory(frame: pd.DataFrame, stem: Path) -> None:
     """Draw memory of activations with each kind of storage, by data set."""
+    shown = over_ragged(frame)
     drawn, (axes,) = figure(6.4, 3.7)
-    _bars(axes, over_ragged(frame), MEMORIES)
-    axes.set_ylabel("bytes over ragged ones")
-    axes.set_title("Activations of an encoder layer")
-    drawn.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=8)
-    save(drawn, stem)
-
-
-def _bars(axes: Axes, values: pd.DataFrame, labels: Mapping[str, tuple[str, str]]) -> None:
-    places, width = np.arange(len(values)), 0.84 / len(labels)
-    for number, (method, (label, colour)) in enumerate(labels.items()):
-        axes.bar(places + (number - (len(labels) - 1) / 2) * width, values[method], 0.92 * width, color=colour,
-                 label=label)
-    axes.set_xticks(places, [data_title(str(data)) for data in values.index], fontsize=8, rotation=30)
+    grouped_bars(axes, shown, MEMORIES, list(map(data_title, shown.index)), fontsize=8, rotation=30)
+    axes.set(ylabel="bytes over ragged ones", title="Activations of an encoder layer")
+    save(drawn, stem, legend=axes, columns=2)
 
 
 PAD_FUSION_ARMS: Mapping[str, tuple[str, str]] = {
@@ -150,11 +132,7 @@ CHANGES = "changes"
 
 
 def pad_fusion_frame(frame: pd.DataFrame) -> pd.DataFrame:
-    """Tabulate median milliseconds: a row per data set and batch size, a column per arm.
-
-    Args:
-        frame: per_case.parquet of `eval_ragged`.
-    """
+    """Tabulate median milliseconds: a row per data set and batch size, a column per arm."""
     rows = frame[frame["part"] == "pad_fusion"]
     seconds = rows.pivot(index=["data", "size"], columns="method", values="median")
     return 1e3 * seconds[[*PAD_FUSION_ARMS, CHANGES]]
@@ -182,10 +160,8 @@ def pad_fusion_metrics(frame: pd.DataFrame) -> dict[str, float]:
 
 def pad_fusion_tables(frame: pd.DataFrame) -> Iterator[Table]:
     """Lay out milliseconds."""
-    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left",
-                  title="multi-head attention padded to tiles of 64: milliseconds")
-    for column in ("data", "size", *(label for label, _ in PAD_FUSION_ARMS.values()), "changes alone"):
-        table.add_column(column, justify="left" if column == "data" else "right")
+    table = report_table(("data", "size", *(label for label, _ in PAD_FUSION_ARMS.values()), "changes alone"),
+                         title="multi-head attention padded to tiles of 64: milliseconds", wrap=True)
     for (data, size), row in pad_fusion_frame(frame).iterrows():
         table.add_row(data_title(data), str(size), *(f"{row[arm]:.1f}" for arm in (*PAD_FUSION_ARMS, CHANGES)))
     yield table
@@ -196,15 +172,9 @@ def draw_pad_fusion(frame: pd.DataFrame, stem: Path) -> None:
     """Draw milliseconds of the attention (Figure 12)."""
     found = pad_fusion_frame(frame)
     drawn, (axes,) = figure(7.2, 3.4)
-    places, width = np.arange(len(found)), 0.84 / len(PAD_FUSION_ARMS)
-    for number, (arm, (label, colour)) in enumerate(PAD_FUSION_ARMS.items()):
-        at = places + (number - (len(PAD_FUSION_ARMS) - 1) / 2) * width
-        axes.bar(at, found[arm], 0.92 * width, color=colour, label=label)
-    axes.set_xticks(places, [f"{data_title(data)}, {size}" for data, size in found.index])
-    axes.set_ylabel("milliseconds")
-    axes.set_title("Multi-head attention")
-    drawn.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
-    save(drawn, stem)
+    grouped_bars(axes, found, PAD_FUSION_ARMS, [f"{data_title(data)}, {size}" for data, size in found.index])
+    axes.set(ylabel="milliseconds", title="Multi-head attention")
+    save(drawn, stem, legend=axes)
 
 
 SPLITTING_ARMS: Mapping[str, tuple[str, str]] = {
@@ -214,11 +184,7 @@ OPERATORS: Mapping[str, str] = {"qkt": "QKT", "attnv": "AttnV"}
 
 
 def splitting_frame(frame: pd.DataFrame) -> pd.DataFrame:
-    """Tabulate seconds over padded seconds, medians over turns: a row per operator, data set and batch size.
-
-    Args:
-        frame: per_case.parquet of `eval_ragged`.
-    """
+    """Tabulate seconds over padded seconds, medians over turns: a row per operator, data set and batch size."""
     rows = {(operator, data, size): {arm: float(np.median(turn_ratios(case, "padded", arm))) for arm in SPLITTING_ARMS}
             for data, size, operator, case in compared_cases(frame, "splitting")}
     found = pd.DataFrame.from_dict(rows, orient="index")
@@ -244,10 +210,8 @@ def splitting_metrics(frame: pd.DataFrame) -> dict[str, float]:
 
 def splitting_tables(frame: pd.DataFrame) -> Iterator[Table]:
     """Lay out ratios."""
-    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left",
-                  title="products of attention: seconds over those with padding to whole tiles")
-    for column in ("", "data", "size", *(label for label, _ in SPLITTING_ARMS.values())):
-        table.add_column(column, justify="left" if column in ("", "data") else "right")
+    table = report_table(("", "data", "size", *(label for label, _ in SPLITTING_ARMS.values())), text=("", "data"),
+                         title="products of attention: seconds over those with padding to whole tiles", wrap=True)
     for (operator, data, size), row in splitting_frame(frame).iterrows():
         table.add_row(OPERATORS[operator], data_title(data), str(size), *(f"{row[arm]:.2f}" for arm in SPLITTING_ARMS))
     yield table
@@ -261,13 +225,9 @@ def draw_splitting(frame: pd.DataFrame, stem: Path) -> None:
     drawn, panels = figure(1.4 + 3.6 * len(operators), 3.4, columns=len(operators))
     for axes, operator in zip(panels, operators, strict=True):
         shown = found.xs(operator, level="operator")
-        places, width = np.arange(len(shown)), 0.84 / len(SPLITTING_ARMS)
-        for number, (arm, (label, colour)) in enumerate(SPLITTING_ARMS.items()):
-            at = places + (number - (len(SPLITTING_ARMS) - 1) / 2) * width
-            axes.bar(at, shown[arm], 0.92 * width, color=colour, label=label)
+        names = [f"{data_title(data)}\n{size}" for data, size in shown.index]
+        grouped_bars(axes, shown, SPLITTING_ARMS, names, fontsize=8)
         axes.axhline(1, color="#404040", linewidth=0.8, linestyle=(0, (4, 3)))
-        axes.set_xticks(places, [f"{data_title(data)}\n{size}" for data, size in shown.index], fontsize=8)
         axes.set_title(OPERATORS[operator])
     panels[0].set_ylabel("time over padded")
-    drawn.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
-    save(drawn, stem)
+    save(drawn, stem, legend=panels[0], columns=4)

@@ -1,6 +1,6 @@
 """Measure the cost of raggedness: auxiliary tables, access schemes, hoisted loads (CoRa's Figure 23).
 
-`RAGGED_PARTS` lists how each part of `eval_ragged` is reported.
+`RAGGED_PARTS` lists how each part of `eval_ragged` is reported. A `frame` is its per_case.parquet.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from rich.table import Table
 
-from sparloom.report.figures import figure, save, styled
+from sparloom.report.figures import figure, grouped_bars, save, styled
 from sparloom.report.ragged import (
     breakdown_metrics,
     breakdown_tables,
@@ -35,6 +35,7 @@ from sparloom.report.ragged_padding import (
     splitting_metrics,
     splitting_tables,
 )
+from sparloom.report.runs import report_table
 
 PRELUDE_ARMS: Mapping[str, tuple[str, str]] = {
     "shared": ("sparloom, one structure", "#b5443c"), "unshared": ("sparloom, one per kernel", "#d9a441"),
@@ -51,18 +52,14 @@ KB = 1024
 
 
 def prelude_frame(frame: pd.DataFrame) -> pd.DataFrame:
-    """Tabulate microseconds (one batch) and kilobytes (mean over batches) by data set, batch size and arm.
-
-    Args:
-        frame: per_case.parquet of `eval_ragged`.
-    """
+    """Tabulate microseconds (one batch) and kilobytes (mean over batches) by data set, batch size and arm."""
     rows = []
     for data, size, _, case in compared_cases(frame, "prelude"):
         for arm, row in case.iterrows():
-            told = PAPER_KB.get((data, size, str(arm)), (np.nan, np.nan))
+            storage, fusion = PAPER_KB.get((data, size, str(arm)), (np.nan, np.nan))
             rows.append({"data": data, "size": size, "arm": arm, "microseconds": 1e6 * row["median"],
-                         "storage kB": row["storage_bytes"] / KB, "paper's storage kB": told[0],
-                         "fusion kB": row["fusion_bytes"] / KB, "paper's fusion kB": told[1]})
+                         "storage kB": row["storage_bytes"] / KB, "paper's storage kB": storage,
+                         "fusion kB": row["fusion_bytes"] / KB, "paper's fusion kB": fusion})
     return pd.DataFrame(rows).set_index(["data", "size", "arm"])
 
 
@@ -90,10 +87,8 @@ def prelude_metrics(frame: pd.DataFrame) -> dict[str, float]:
 def prelude_tables(frame: pd.DataFrame) -> Iterator[Table]:
     """Lay out microseconds and kilobytes."""
     found = prelude_frame(frame)
-    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left",
-                  title="auxiliary tables of an encoder layer; kB are means over batches")
-    for column in (*found.index.names, *found.columns):
-        table.add_column(str(column), justify="left" if column in ("data", "arm") else "right")
+    table = report_table((*found.index.names, *found.columns), text=("data", "arm"), wrap=True,
+                         title="auxiliary tables of an encoder layer; kB are means over batches")
     for (data, size, arm), row in found.iterrows():
         numbers = ["" if np.isnan(value) else f"{value:.2f}" for value in row]
         table.add_row(data_title(data), str(size), PRELUDE_ARMS[arm][0], *numbers)
@@ -108,16 +103,12 @@ def draw_prelude(frame: pd.DataFrame, stem: Path) -> None:
     drawn, panels = figure(11.0, 3.6, columns=2)
     for axes, values, label in ((panels[0], total, "kB"), (panels[1], found["microseconds"], "microseconds")):
         shown = values.unstack("arm")
-        places, width = np.arange(len(shown)), 0.84 / len(PRELUDE_ARMS)
-        for number, (arm, (title, colour)) in enumerate(PRELUDE_ARMS.items()):
-            axes.bar(places + (number - (len(PRELUDE_ARMS) - 1) / 2) * width, shown[arm], 0.92 * width, color=colour,
-                     label=title)
+        names = [f"{data_title(data)}\n{size}" for data, size in shown.index]
+        grouped_bars(axes, shown, PRELUDE_ARMS, names, fontsize=8)
         axes.set_yscale("log")
-        axes.set_xticks(places, [f"{data_title(data)}\n{size}" for data, size in shown.index], fontsize=8)
         axes.set_ylabel(label)
     panels[0].set_title("Auxiliary tables of an encoder layer")
-    drawn.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
-    save(drawn, stem)
+    save(drawn, stem, legend=panels[0], columns=4)
 
 
 SCHEMES: Mapping[str, tuple[str, str]] = {"graph": ("offsets by dimension graph", "#b5443c"),
@@ -129,11 +120,7 @@ MILLISECONDS = 1e3
 
 
 def storage_frame(frame: pd.DataFrame) -> pd.DataFrame:
-    """Tabulate median milliseconds and kilobytes of tables: a row per operator, data set and batch size.
-
-    Args:
-        frame: per_case.parquet of `eval_ragged`.
-    """
+    """Tabulate median milliseconds and kilobytes of tables: a row per operator, data set and batch size."""
     rows = {}
     for data, size, operator, case in compared_cases(frame, "storage"):
         rows[operator, data, size] = {
@@ -168,10 +155,9 @@ def storage_metrics(frame: pd.DataFrame) -> dict[str, float]:
 def storage_tables(frame: pd.DataFrame) -> Iterator[Table]:
     """Lay out milliseconds and kilobytes."""
     found = storage_frame(frame)
-    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left",
-                  title="operators of attention by loops, found by either scheme: milliseconds, kB of tables")
-    for column in ("", "data", "size", *found.columns):
-        table.add_column(column.replace("_", " "), justify="left" if column in ("", "data") else "right")
+    columns = ("", "data", "size", *(column.replace("_", " ") for column in found.columns))
+    table = report_table(columns, text=("", "data"), wrap=True,
+                         title="operators of attention by loops, found by either scheme: milliseconds, kB of tables")
     for (operator, data, size), row in found.iterrows():
         table.add_row(STORAGE_OPERATORS[operator], data_title(data), str(size), *(f"{value:.3f}" for value in row))
     yield table
@@ -182,18 +168,13 @@ def draw_storage(frame: pd.DataFrame, stem: Path) -> None:
     """Draw milliseconds of operators and their preludes, by access scheme."""
     found = storage_frame(frame)
     drawn, panels = figure(12.0, 3.6, columns=2)
-    places, width = np.arange(len(found)), 0.4
     names = [f"{STORAGE_OPERATORS[operator]}\n{data_title(data)}\n{size}" for operator, data, size in found.index]
     for axes, ending, title in ((panels[0], "", "Operators"), (panels[1], "_prelude", "Their preludes")):
-        for number, (scheme, (label, colour)) in enumerate(SCHEMES.items()):
-            at = places + (number - 0.5) * width
-            axes.bar(at, found[f"{scheme}{ending}"], 0.92 * width, color=colour, label=label)
+        looks = {f"{scheme}{ending}": look for scheme, look in SCHEMES.items()}
+        grouped_bars(axes, found, looks, names, width=0.8, fontsize=7)
         axes.set_yscale("log")
-        axes.set_xticks(places, names, fontsize=7)
-        axes.set_ylabel("milliseconds")
-        axes.set_title(title)
-    drawn.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=8)
-    save(drawn, stem)
+        axes.set(ylabel="milliseconds", title=title)
+    save(drawn, stem, legend=panels[0], columns=2)
 
 
 HOISTING_ARMS: Mapping[str, tuple[str, str]] = {
@@ -205,11 +186,7 @@ HOISTING_OPERATORS: Mapping[str, str] = {
 
 
 def hoisting_frame(frame: pd.DataFrame) -> pd.DataFrame:
-    """Tabulate seconds over dense seconds, medians over turns: a row per operator, a column per variant.
-
-    Args:
-        frame: per_case.parquet of `eval_ragged`.
-    """
+    """Tabulate seconds over dense seconds, medians over turns: a row per operator, a column per variant."""
     return pd.DataFrame({
         operator: {arm: float(np.median(turn_ratios(case, "dense", arm))) for arm in HOISTING_ARMS}
         for _, _, operator, case in compared_cases(frame, "hoisting")}).T
@@ -235,10 +212,8 @@ def hoisting_metrics(frame: pd.DataFrame) -> dict[str, float]:
 
 def hoisting_tables(frame: pd.DataFrame) -> Iterator[Table]:
     """Lay out ratios."""
-    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left",
-                  title="sequences of one length: seconds over those of the dense operator")
-    for column in ("", *(label for label, _ in HOISTING_ARMS.values())):
-        table.add_column(column, justify="right" if column else "left")
+    table = report_table(("", *(label for label, _ in HOISTING_ARMS.values())), wrap=True,
+                         title="sequences of one length: seconds over those of the dense operator")
     for operator, row in hoisting_frame(frame).iterrows():
         name = HOISTING_OPERATORS[str(operator)].replace("\n", " ")
         table.add_row(name, *(f"{row[arm]:.2f}" for arm in HOISTING_ARMS))
@@ -250,22 +225,17 @@ def draw_hoisting(frame: pd.DataFrame, stem: Path) -> None:
     """Draw seconds over dense seconds (Figure 23)."""
     found = hoisting_frame(frame)
     drawn, (axes,) = figure(7.6, 3.4)
-    places, width = np.arange(len(found)), 0.84 / len(HOISTING_ARMS)
-    for number, (arm, (label, colour)) in enumerate(HOISTING_ARMS.items()):
-        at = places + (number - (len(HOISTING_ARMS) - 1) / 2) * width
-        axes.bar(at, found[arm], 0.92 * width, color=colour, label=label)
+    grouped_bars(axes, found, HOISTING_ARMS, [HOISTING_OPERATORS[operator] for operator in found.index])
     axes.axhline(1, color="#404040", linewidth=0.8, linestyle=(0, (4, 3)))
     top = min(2.2, 1.15 * float(found.max().max()))
-    for place, arm in ((place, arm) for place, row in zip(places, found.to_dict("records"), strict=True)
-                       for arm in HOISTING_ARMS if row[arm] > top):
-        at = place + (list(HOISTING_ARMS).index(arm) - (len(HOISTING_ARMS) - 1) / 2) * width
-        axes.annotate(f"{found[arm].iloc[place]:.1f}", (at, top), ha="center", va="bottom", fontsize=8)
+    for group in zip(*axes.containers, strict=True):
+        for bar in (bar for bar in group if bar.get_height() > top):
+            axes.annotate(f"{bar.get_height():.1f}", (bar.get_x() + bar.get_width() / 2, top), ha="center",
+                          va="bottom", fontsize=8)
     axes.set_ylim(0, top)
-    axes.set_xticks(places, [HOISTING_OPERATORS[operator] for operator in found.index])
     axes.set_ylabel("time over dense")
     axes.set_title("All sequences of one length", pad=14)
-    drawn.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
-    save(drawn, stem)
+    save(drawn, stem, legend=axes, columns=4)
 
 
 @dataclass(frozen=True)

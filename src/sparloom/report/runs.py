@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -124,10 +124,7 @@ ROWS = (
 
 def results_table(metrics: Mapping[str, float], *, prefix: str) -> Table:
     """Lay out speedups and shares of the optimum with their 95 % bounds, one row per method."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("method", no_wrap=True)
-    for heading in ("geomean speedup", "95 %", "max", "of optimum", "95 %"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = report_table(("method", "geomean speedup", "95 %", "max", "of optimum", "95 %"))
     for label, key, style in ROWS:
         speedup = f"{prefix}/{key}_speedup"
         if speedup not in metrics:
@@ -154,7 +151,7 @@ def markdown_table(headings: Sequence[str], cells: Sequence[Sequence[str]], *, b
 
     Args:
         cells: by row, as many as headings.
-        bold: place of the row to set in bold.
+        bold: index of the row to set in bold.
     """
     lines = [[text.replace("|", r"\|") for text in row] for row in (headings, *cells)]
     if bold is not None:
@@ -183,6 +180,52 @@ def bounded_cell(metrics: Mapping[str, float], key: str) -> str:
     if key not in metrics:
         return ""
     return f"{metrics[key]:.2f} ({metrics[f'{key}_low']:.2f}–{metrics[f'{key}_high']:.2f})"
+
+
+def report_table(
+    columns: Sequence[str], *, title: str | None = None, text: Collection[str] | None = None, wrap: bool = False,
+) -> Table:
+    """Make an empty table in the style of all reports.
+
+    Args:
+        text: columns that hold text, aligned to the left; default: the first one. The others hold numbers.
+        wrap: cells may wrap.
+    """
+    table = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
+    for column in columns:
+        table.add_column(column, justify="left" if column in (columns[:1] if text is None else text) else "right",
+                         no_wrap=not wrap)
+    return table
+
+
+def bounds_table(
+    metrics: Mapping[str, float], *, title: str, digits: int = 2, extremes: Mapping[str, str],
+) -> Table:
+    """Lay out what `ratio_bounds` found, a row per key.
+
+    Args:
+        extremes: heading -> "min" or "max".
+    """
+    table = report_table(("", "geometric mean", "95 %", *extremes), title=title)
+    for key in (key for key in metrics if f"{key}_low" in metrics):
+        table.add_row(key, f"{metrics[key]:.{digits}f}",
+                      f"{metrics[f'{key}_low']:.{digits}f}-{metrics[f'{key}_high']:.{digits}f}",
+                      *(f"{metrics[f'{key}_{extreme}']:.2f}" for extreme in extremes.values()))
+    return table
+
+
+def method_ratios(
+    frame: pd.DataFrame, fast: str, slow: str, *, case: Sequence[str], column: str = "seconds",
+) -> pd.Series:
+    """Divide the seconds of `slow` by those of `fast`, by case, where both were timed.
+
+    Args:
+        case: columns that name a case.
+    """
+    seconds = frame[frame[column].notna()].pivot(index=list(case), columns="method", values=column)
+    if fast not in seconds or slow not in seconds:
+        return pd.Series(dtype=float)
+    return (seconds[slow] / seconds[fast]).dropna()
 
 
 def ratio_bounds(key: str, ratio: pd.Series, *, seed: int) -> dict[str, float]:

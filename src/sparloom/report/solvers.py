@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
+from matplotlib.ticker import LogLocator, NullLocator
 from rich.table import Table
 
 from sparloom.measure import geomean
-from sparloom.report.figures import COLOURS, TICKS, figure, save, styled
-from sparloom.report.runs import bounded_cell, ratio_bounds
+from sparloom.report.figures import COLOURS, TICKS, figure, save, set_ticks, styled
+from sparloom.report.runs import bounded_cell, method_ratios, ratio_bounds, report_table
 
 PAPER: Mapping[int, float] = {32: 3.84, 64: 2.33, 128: 1.34}
 """Tile fusion over PyTorch Geometric by width, Loop Fusion in Matrix Multiplications with Sparse Dependence, §6.1."""
@@ -79,11 +79,8 @@ def gcn_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
 def gcn_table(metrics: Mapping[str, float]) -> Table:
     """Lay out speedups by width beside the paper's."""
     widths = sorted(int(key.partition("/")[0]) for key in metrics if key.endswith("/graphs"))
-    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left",
-                  title=f"GCN training, {int(metrics[f'{widths[0]}/graphs'])} graphs: times as fast")
-    table.add_column("", no_wrap=True)
-    for width in widths:
-        table.add_column(f"width {width}", justify="right", no_wrap=True)
+    table = report_table(("", *(f"width {width}" for width in widths)),
+                         title=f"GCN training, {int(metrics[f'{widths[0]}/graphs'])} graphs: times as fast")
     for key, label in LABELS.items():
         table.add_row(label, *(bounded_cell(metrics, f"{width}/{key}") for width in widths))
     table.add_row("least of all graphs", *(f"{metrics[f'{width}/speedup_over_pyg_min']:.2f}" for width in widths))
@@ -101,14 +98,14 @@ def draw_gcn(frame: pd.DataFrame, stem: Path) -> None:
     widths = sorted(frame["width"].unique())
     order = frame.drop_duplicates("matrix").sort_values("edges")["matrix"].tolist()
     drawn, panels = figure(4.6 * len(widths), 0.24 * len(order) + 1.6, columns=len(widths))
-    places = np.arange(len(order))
+    heights = np.arange(len(order))
     for width, panel in zip(widths, panels, strict=True):
         seconds = frame[frame["width"] == width].pivot(index="matrix", columns="method", values="seconds").loc[order]
-        panel.hlines(places, seconds["sparloom"], seconds["pyg"], color="#d0d0d0", linewidth=2)
+        panel.hlines(heights, seconds["sparloom"], seconds["pyg"], color="#d0d0d0", linewidth=2)
         for name, label in METHODS.items():
-            panel.plot(seconds[name], places, "o", color=GCN_COLOURS[name], markersize=5, label=label)
-        for place, ratio in zip(places, seconds["pyg"] / seconds["sparloom"], strict=True):
-            panel.annotate(f"{ratio:.1f}×", (seconds["pyg"].iloc[place], place), xytext=(6, 0), fontsize=7,
+            panel.plot(seconds[name], heights, "o", color=GCN_COLOURS[name], markersize=5, label=label)
+        for height, ratio in zip(heights, seconds["pyg"] / seconds["sparloom"], strict=True):
+            panel.annotate(f"{ratio:.1f}×", (seconds["pyg"].iloc[height], height), xytext=(6, 0), fontsize=7,
                            textcoords="offset points", va="center")
         panel.set_xscale("log")
         panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -116,12 +113,10 @@ def draw_gcn(frame: pd.DataFrame, stem: Path) -> None:
         panel.xaxis.set_minor_locator(NullLocator())
         panel.grid(axis="y", visible=False)
         panel.grid(axis="x", visible=True)
-        panel.set_yticks(places, [name.partition("/")[2] for name in order] if panel is panels[0] else [], fontsize=7)
-        panel.set_xlabel("seconds of the training")
-        panel.set_title(f"{width} features, hidden channels, classes")
+        panel.set_yticks(heights, [name.partition("/")[2] for name in order] if panel is panels[0] else [], fontsize=7)
+        panel.set(xlabel="seconds of the training", title=f"{width} features, hidden channels, classes")
         panel.margins(x=0.12)
-    drawn.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
-    save(drawn, stem)
+    save(drawn, stem, legend=panels[0], columns=2, fontsize=10)
 
 
 REFERENCE = "float64"
@@ -150,11 +145,8 @@ def loss_error_metrics(frame: pd.DataFrame) -> dict[str, float]:
 
 def loss_error_table(metrics: Mapping[str, float]) -> Table:
     """Lay out one row per method."""
-    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left",
-                  title=f"final losses of {metrics['cases']} trainings in float32, distance from float64")
-    table.add_column("", no_wrap=True)
-    for heading in ("median", "largest", f"within {TOLERANCE:g}"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = report_table(("", "median", "largest", f"within {TOLERANCE:g}"),
+                         title=f"final losses of {metrics['cases']} trainings in float32, distance from float64")
     for key in (key for key in metrics if key.endswith("/within")):
         method = key.removesuffix("/within")
         table.add_row(method, f"{metrics[f'{method}/loss_error_median']:.1e}",
@@ -175,10 +167,7 @@ def jacobi_ratios(frame: pd.DataFrame, fast: str, slow: str, column: str = "seco
         frame: per_matrix.parquet of `bench_jacobi`.
         column: "seconds" of two steps or "solve_seconds".
     """
-    seconds = frame.dropna(subset=column).pivot(index=["part", "matrix"], columns="method", values=column)
-    if fast not in seconds or slow not in seconds:
-        return pd.Series(dtype=float)
-    return (seconds[slow] / seconds[fast]).dropna()
+    return method_ratios(frame, fast, slow, case=("part", "matrix"), column=column)
 
 
 def jacobi_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
@@ -220,12 +209,9 @@ def jacobi_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
 
 def jacobi_table(frame: pd.DataFrame) -> Table:
     """Lay out speedups of two fused steps with fuse="auto" over the others, by matrix."""
-    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left",
-                  title="two steps of Jacobi's method, fuse=\"auto\": times as fast as")
-    table.add_column("matrix", no_wrap=True)
-    for heading in ("nonzeros", "fused rows", "own unfused", "renumbered", "same tiles", "MKL", "torch", "SciPy",
-                    "steps"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = report_table(
+        ("matrix", "nonzeros", "fused rows", "own unfused", "renumbered", "same tiles", "MKL", "torch", "SciPy",
+         "steps"), title="two steps of Jacobi's method, fuse=\"auto\": times as fast as")
     over = {peer: jacobi_ratios(frame, "auto", peer) for peer in PEERS}
     auto = frame[frame["method"] == "auto"]
     for part, label in PARTS.items():
@@ -234,7 +220,8 @@ def jacobi_table(frame: pd.DataFrame) -> Table:
             continue
         table.add_row(label, style="bold")
         for row in rows.itertuples():
-            cells = [_cell(over[peer], (part, row.matrix)) for peer in PEERS]
+            ratios = (over[peer].get((part, row.matrix)) for peer in PEERS)
+            cells = ["" if ratio is None else f"{ratio:.2f}" for ratio in ratios]
             share = "none" if row.same else f"{row.fused_rows:.0%}"
             table.add_row(row.matrix, f"{row.nnz:,}", share, *cells, f"{row.steps_most:.0f}")
     return table
@@ -248,23 +235,16 @@ def draw_jacobi(frame: pd.DataFrame, stem: Path) -> None:
     auto, always = (jacobi_ratios(frame, method, "unfused") for method in ("auto", "fused"))
     for axes, part in zip(panels, parts, strict=True):
         order = auto[part].sort_values().index
-        places = np.arange(1, len(order) + 1)
-        axes.plot(places, always[part][order], "x", color=COLOURS["trees"], markersize=4, label="always fused")
-        axes.plot(places, auto[part][order], "o", color=COLOURS["cognate"], markersize=4, label="fused or not (auto)")
+        ranks = np.arange(1, len(order) + 1)
+        axes.plot(ranks, always[part][order], "x", color=COLOURS["trees"], markersize=4, label="always fused")
+        axes.plot(ranks, auto[part][order], "o", color=COLOURS["cognate"], markersize=4, label="fused or not (auto)")
         axes.axhline(1, color="#404040", linewidth=0.8, linestyle=(0, (4, 3)))
         mean = geomean(auto[part].to_numpy())
         axes.axhline(mean, color=COLOURS["cognate"], linewidth=0.8)
         axes.annotate(f"{mean:.2f}", (1, mean), xytext=(0, 3), textcoords="offset points", fontsize=8)
         axes.set_yscale("log")
-        axes.yaxis.set_major_locator(FixedLocator([0.8, 0.9, 1.1, 1.2, 1.3, 1.4, *TICKS]))
-        axes.yaxis.set_minor_locator(NullLocator())
-        axes.yaxis.set_major_formatter("{x:g}")
+        set_ticks(axes.yaxis, [0.8, 0.9, 1.1, 1.2, 1.3, 1.4, *TICKS])
         axes.set_title(PARTS[part], fontsize=9)
         axes.set_xlabel(f"{len(order)} matrices, by speedup")
     panels[0].set_ylabel("speedup over own unfused")
-    drawn.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=8)
-    save(drawn, stem)
-
-
-def _cell(ratios: pd.Series, place: tuple[str, str]) -> str:
-    return f"{ratios[place]:.2f}" if place in ratios.index else ""
+    save(drawn, stem, legend=panels[0], columns=2)

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
-from matplotlib.ticker import FixedLocator, NullLocator
 from rich.table import Table
 
 from sparloom.measure import geomean
-from sparloom.report.figures import COLOURS, TICKS, figure, save, styled
+from sparloom.report.figures import COLOURS, TICKS, figure, save, set_ticks, styled
+from sparloom.report.runs import report_table
 
 RESAMPLES = 2000
 REDUCTIONS: Mapping[str, Callable[[np.ndarray], float]] = {
@@ -81,7 +81,7 @@ def paired_metrics(
     column: str, seed: int,
 ) -> dict[str, float]:
     """Compare a column of two methods on the same problems; the bounds resample the groups of both alike."""
-    rows, others = (given.sort_values(["matrix", "width"], ignore_index=True) for given in (rows, others))
+    rows, others = (frame.sort_values(["matrix", "width"], ignore_index=True) for frame in (rows, others))
     own, other = rows[column].to_numpy(), others[column].to_numpy()
     spread = [compare(own[draw], other[draw]) for draw in draws_of(rows["group"], seed=seed)]
     return bounded(key, compare(own, other), spread)
@@ -100,10 +100,7 @@ def efficiency_table(rows: pd.DataFrame, labels: Mapping[str, str], *, title: st
         rows: of all methods.
         labels: method -> how it is called.
     """
-    table = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
-    table.add_column("choice", no_wrap=True)
-    for heading in ("problems", "mean", "95 %", "P10", "95 %", "least", "times the best"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = report_table(("choice", "problems", "mean", "95 %", "P10", "95 %", "least", "times the best"), title=title)
     for method, label in labels.items():
         own = rows[rows["method"] == method]
         if len(own):
@@ -126,15 +123,15 @@ def draw_efficiencies(
     """
     shown = [method for method in labels if (rows["method"] == method).any()]
     drawn, (axes,) = figure(7.2, 1.5 + 0.4 * len(shown))
-    for place, method in enumerate(shown):
+    for number, method in enumerate(shown):
         found = efficiency_metrics(rows[rows["method"] == method], {key: key for key in (*REDUCTIONS, "min")},
                                    seed=seed)
         for key, colour, height in (("mean", "#b5443c", 0.12), ("p10", "#5f7fa8", -0.12)):
-            axes.plot([found[f"{key}_low"], found[f"{key}_high"]], [height - place] * 2, color=colour, linewidth=2)
-            axes.plot(found[key], height - place, "o", color=colour, markersize=5)
-            axes.annotate(f"{found[key]:.3f}", (found[f"{key}_high"], height - place), xytext=(4, 0), color=colour,
+            axes.plot([found[f"{key}_low"], found[f"{key}_high"]], [height - number] * 2, color=colour, linewidth=2)
+            axes.plot(found[key], height - number, "o", color=colour, markersize=5)
+            axes.annotate(f"{found[key]:.3f}", (found[f"{key}_high"], height - number), xytext=(4, 0), color=colour,
                           textcoords="offset points", va="center", fontsize=7)
-        axes.plot(found["min"], -place, "x", color="#9a9a9a", markersize=5)
+        axes.plot(found["min"], -number, "x", color="#9a9a9a", markersize=5)
     for label, style in (("mean, 95 %", {"color": "#b5443c", "marker": "o"}),
                          ("10th percentile, 95 %", {"color": "#5f7fa8", "marker": "o"}),
                          ("least", {"color": "#9a9a9a", "marker": "x", "linestyle": ""})):
@@ -143,20 +140,18 @@ def draw_efficiencies(
     axes.set_ylim(0.6 - len(shown), 0.6)
     axes.set_yticks(-np.arange(len(shown)), [labels[method] for method in shown], fontsize=9)
     axes.grid(visible=True, axis="x")
-    axes.set_xlabel("efficiency of the choice, 1 = fastest measured")
-    axes.set_title(title)
-    drawn.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=9)
-    save(drawn, stem)
+    axes.set(xlabel="efficiency of the choice, 1 = fastest measured", title=title)
+    save(drawn, stem, legend=axes, fontsize=9)
 
 
 def draws_of(groups: Sequence[str], *, seed: int) -> list[np.ndarray]:
-    """Draw groups with replacement and give the places of all their rows; equal groups give equal draws."""
+    """Draw groups with replacement and give the indices of all their rows; equal groups give equal draws."""
     _, group, sizes = np.unique(np.asarray(groups), return_inverse=True, return_counts=True)
     drawn = np.random.default_rng(seed).integers(sizes.size, size=(RESAMPLES, sizes.size))
-    taken, begins = sizes[drawn], (np.cumsum(sizes) - sizes)[drawn].ravel()  # places of a group, side by side
+    taken, begins = sizes[drawn], (np.cumsum(sizes) - sizes)[drawn].ravel()  # indices of a group, side by side
     shift = begins - (np.cumsum(taken) - taken.ravel())
-    places = np.argsort(group, kind="stable")[np.arange(taken.sum()) + np.repeat(shift, taken.ravel())]
-    return np.split(places, np.cumsum(taken.sum(axis=1))[:-1])
+    indices = np.argsort(group, kind="stable")[np.arange(taken.sum()) + np.repeat(shift, taken.ravel())]
+    return np.split(indices, np.cumsum(taken.sum(axis=1))[:-1])
 
 
 VERDICT_COLOURS = {"holds": "#7aa974", "does not hold": "#b5443c", "cannot say": "#9a9a9a"}
@@ -221,17 +216,15 @@ def slice_lead(rows: pd.DataFrame, method: str, hard: str, *, seed: int) -> tupl
     own = rows[rows["method"] == method]
     sides = [own[own["slice"] != hard], own[own["slice"] == hard]]
     means = [side["efficiency"].mean() for side in sides]
-    spreads = [[side["efficiency"].to_numpy()[draw].mean() for draw in draws_of(side["group"], seed=seed + place)]
-               for place, side in enumerate(sides)]
+    spreads = [[side["efficiency"].to_numpy()[draw].mean() for draw in draws_of(side["group"], seed=seed + number)]
+               for number, side in enumerate(sides)]
     return tuple(bounded("value", means[0] - means[1], np.subtract(*spreads)).values())
 
 
 def learnings_table(learnings: Sequence[PaperClaim]) -> Table:
     """Lay out all tests."""
-    table = Table(box=None, pad_edge=False, header_style="bold", title="what the source learned, on our data",
-                  title_justify="left")
-    for heading in ("", "claim", "measured", "value", "95 %", "verdict"):
-        table.add_column(heading, justify="right" if heading in ("value", "95 %") else "left")
+    table = report_table(("", "claim", "measured", "value", "95 %", "verdict"), wrap=True,
+                         title="what the source learned, on our data", text=("", "claim", "measured", "verdict"))
     for entry in learnings:
         table.add_row(str(entry.number), entry.claim, entry.measure, f"{entry.value:+.4f}",
                       f"{entry.low:+.4f} to {entry.high:+.4f}", entry.verdict)
@@ -240,56 +233,41 @@ def learnings_table(learnings: Sequence[PaperClaim]) -> Table:
 
 @styled
 def draw_learnings(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
-    """Draw every value with its bounds; right of 0 speaks for the claim.
-
-    Args:
-        frame: learnings.parquet of a run of `check_learnings`.
-    """
+    """Draw values and bounds of learnings.parquet of `check_learnings`; right of 0 speaks for the claim."""
     drawn, (axes,) = figure(9.6, 1.4 + 0.36 * len(frame))
-    for place, row in enumerate(frame.itertuples()):
+    for number, row in enumerate(frame.itertuples()):
         colour = VERDICT_COLOURS[verdict(row.low, row.high)]
-        axes.plot([row.low, row.high], [-place, -place], color=colour, linewidth=2)
-        axes.plot(row.value, -place, "o", color=colour, markersize=5)
+        axes.plot([row.low, row.high], [-number, -number], color=colour, linewidth=2)
+        axes.plot(row.value, -number, "o", color=colour, markersize=5)
     for label, colour in VERDICT_COLOURS.items():
         axes.plot([], [], color=colour, linewidth=2, label=label)
     axes.axvline(0, color="#404040", linewidth=0.8, linestyle=(0, (4, 3)))
     axes.set_yticks(-np.arange(len(frame)), [f"{row.number}  {row.measure}" for row in frame.itertuples()], fontsize=8)
     axes.set_ylim(0.6 - len(frame), 0.6)
     axes.grid(visible=True, axis="x")
-    axes.set_xlabel("right of 0 speaks for the claim")
-    axes.set_title(title)
-    drawn.legend(*axes.get_legend_handles_labels(), loc="outside lower left", ncols=3, fontsize=9)
-    save(drawn, stem)
+    axes.set(xlabel="right of 0 speaks for the claim", title=title)
+    save(drawn, stem, legend=axes, loc="outside lower left", fontsize=9)
 
 
 @styled
 def draw_recommendations(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
-    """Draw regrets, sorted, and seconds against nonzeros.
-
-    Args:
-        frame: per_matrix.parquet of a run of `bench_recommend`.
-    """
+    """Draw regrets, sorted, and seconds against nonzeros, from per_matrix.parquet of `bench_recommend`."""
     drawn, (left, right) = figure(7.2, 3.2, columns=2)
-    places = np.arange(1, len(frame) + 1)
+    ranks = np.arange(1, len(frame) + 1)
     for top, label, style in (("top1", "first choice", "o"), ("top5", "best of five", "-")):
         regret = np.sort((frame[f"{top}_seconds"] / frame["best_seconds"]).to_numpy())
-        left.plot(places, regret, style, color=COLOURS["cognate" if top == "top1" else "optimum"], markersize=3,
+        left.plot(ranks, regret, style, color=COLOURS["cognate" if top == "top1" else "optimum"], markersize=3,
                   linewidth=1.2, label=label)
     left.set_yscale("log")
-    left.yaxis.set_major_locator(FixedLocator([1, 1.1, 1.2, 1.3, *TICKS[4:]]))
-    left.yaxis.set_minor_locator(NullLocator())
-    left.yaxis.set_major_formatter("{x:g}")
-    left.set_xlabel("matrices, by regret")
-    left.set_ylabel("seconds over the best of all")
-    left.set_title(title)
+    set_ticks(left.yaxis, [1, 1.1, 1.2, 1.3, *TICKS[4:]])
+    left.set(xlabel="matrices, by regret", ylabel="seconds over the best of all", title=title)
     after = frame["rank_seconds"] + frame["draw_seconds"]
     for seconds, label, colour in ((after, "after reading", COLOURS["cognate"]),
                                    (frame["read_seconds"], "reading", COLOURS["trees"])):
         right.scatter(frame["nnz"], seconds, s=9, color=colour, label=label)
     right.set_xscale("log")
     right.set_yscale("log")
-    right.set_xlabel("nonzeros")
-    right.set_ylabel("seconds")
+    right.set(xlabel="nonzeros", ylabel="seconds")
     handles, labels = (first + second for first, second in zip(
         left.get_legend_handles_labels(), right.get_legend_handles_labels(), strict=True))
     drawn.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8)
