@@ -8,8 +8,6 @@ from sparloom.ir.c_family import Dialect, Printer, element_type
 from sparloom.ir.nodes import Assign, Const, For, Kernel, Type, walk
 from sparloom.ir.verify import FLOAT_CALLS, reduction_op, verify
 
-__all__ = ["render_c"]
-
 _MAX_UNROLL = 64
 
 

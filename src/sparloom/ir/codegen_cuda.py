@@ -10,8 +10,6 @@ from sparloom.ir.nodes import For, Kernel, Let, Type
 from sparloom.ir.transform import lower_products
 from sparloom.ir.verify import FLOAT_CALLS, verify
 
-__all__ = ["render_cuda"]
-
 
 def render_cuda(kernel: Kernel) -> str:
     """Print a kernel as `extern "C" __global__ void name(params)`, for nvcc and NVRTC.

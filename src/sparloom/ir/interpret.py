@@ -10,45 +10,12 @@ from typing import Any
 import numpy as np
 
 from sparloom.errors import IllegalSchedule
-from sparloom.ir.nodes import (
-    BOOL,
-    DTYPES,
-    F32,
-    F64,
-    I32,
-    I64,
-    Accumulate,
-    Alloc,
-    Assign,
-    Binary,
-    Broadcast,
-    Call,
-    Cast,
-    Const,
-    Declare,
-    Expr,
-    For,
-    If,
-    Kernel,
-    Let,
-    Load,
-    Multiply,
-    Prefetch,
-    Ref,
-    Select,
-    Stmt,
-    Store,
-    Sum,
-    Type,
-    Unary,
-)
+from sparloom.ir import nodes as ir
 from sparloom.ir.transform import lower_product
 from sparloom.ir.verify import verify
 
-__all__ = ["InterpretedLibrary", "interpret"]
 
-
-def interpret(kernel: Kernel, **arguments: Any) -> None:
+def interpret(kernel: ir.Kernel, **arguments: Any) -> None:
     """Run a kernel on NumPy arrays, in place; slow.
 
     Iterations of all loops run sequentially, including those of parallel, shared and simd loops.
@@ -71,7 +38,7 @@ def interpret(kernel: Kernel, **arguments: Any) -> None:
         raise TypeError(f"kernel {kernel.name}: missing arguments {missing}, unknown arguments {extra}")
     memory, values = _Memory(), {}
     for param in kernel.params:
-        dtype = DTYPES[param.type.scalar]
+        dtype = ir.DTYPES[param.type.scalar]
         if param.buffer:
             memory.bind(param.name, arguments[param.name], dtype)
         else:
@@ -86,7 +53,7 @@ class InterpretedLibrary:
     Example: `sparloom.ragged.Structure(given, InterpretedLibrary)` builds its tables without a compiler.
     """
 
-    def __init__(self, kernels: Sequence[Kernel]) -> None:
+    def __init__(self, kernels: Sequence[ir.Kernel]) -> None:
         self._kernels = {kernel.name: kernel for kernel in kernels}
 
     def function(self, name: str) -> Callable[..., None]:
@@ -108,40 +75,40 @@ class _Machine:
     def __init__(self, memory: _Memory) -> None:
         self.memory = memory
 
-    def block(self, body: tuple[Stmt, ...], values: dict[str, Any]) -> None:
+    def block(self, body: tuple[ir.Stmt, ...], values: dict[str, Any]) -> None:
         """Run a block; names that it declares go out of scope at its end."""
         declared = []
         for stmt in body:
             self._stmt(stmt, values)
-            if isinstance(stmt, (Let, Declare)):
+            if isinstance(stmt, (ir.Let, ir.Declare)):
                 declared.append(stmt.name)
         for name in declared:
             del values[name]
 
-    def _stmt(self, stmt: Stmt, values: dict[str, Any]) -> None:
+    def _stmt(self, stmt: ir.Stmt, values: dict[str, Any]) -> None:
         match stmt:
-            case For():
+            case ir.For():
                 self._for(stmt, values)
-            case If(cond, body, orelse):
+            case ir.If(cond, body, orelse):
                 self.block(body if self.value(cond, values) else orelse, values)
-            case Let(name, _, value) | Declare(name, _, value) | Assign(name, value):
+            case ir.Let(name, _, value) | ir.Declare(name, _, value) | ir.Assign(name, value):
                 values[name] = self.value(value, values)
-            case Store(buffer, index, value):
+            case ir.Store(buffer, index, value):
                 self.memory.store(buffer, int(self.value(index, values)), self.value(value, values))
-            case Accumulate(buffer, index, value):
+            case ir.Accumulate(buffer, index, value):
                 start, added = int(self.value(index, values)), self.value(value, values)
                 old = self.memory.load(buffer, start, np.size(added))
                 self.memory.store(buffer, start, old + added)
-            case Alloc(name, scalar, size):
+            case ir.Alloc(name, scalar, size):
                 count = size if isinstance(size, int) else int(self.value(size, values))
-                self.memory.alloc(name, count, DTYPES[scalar])
-            case Multiply():
+                self.memory.alloc(name, count, ir.DTYPES[scalar])
+            case ir.Multiply():
                 type = self.memory.type(stmt.c.buffer)
                 self._stmt(lower_product(stmt, type, {*values, *self.memory.names()}), values)
-            case Prefetch():
+            case ir.Prefetch():
                 pass
 
-    def _for(self, loop: For, values: dict[str, Any]) -> None:
+    def _for(self, loop: ir.For, values: dict[str, Any]) -> None:
         lo, hi = int(self.value(loop.lo, values)), int(self.value(loop.hi, values))
         if loop.kind == "parallel":
             self.memory.fork(loop.var)
@@ -154,34 +121,34 @@ class _Machine:
         if loop.kind == "parallel":
             self.memory.join()
 
-    def value(self, expr: Expr, values: Mapping[str, Any]) -> Any:
+    def value(self, expr: ir.Expr, values: Mapping[str, Any]) -> Any:
         """Evaluate an expression to a NumPy scalar, or to an array of lanes."""
         match expr:
-            case Const(value, type):
-                return DTYPES[type.scalar](value)
-            case Ref(name):
+            case ir.Const(value, type):
+                return ir.DTYPES[type.scalar](value)
+            case ir.Ref(name):
                 return values[name]
-            case Load(buffer, index, lanes):
+            case ir.Load(buffer, index, lanes):
                 return self.memory.load(buffer, int(self.value(index, values)), lanes)
-            case Binary("and" | "or" as op, a, b) if np.ndim(left := self.value(a, values)) == 0:
+            case ir.Binary("and" | "or" as op, a, b) if np.ndim(left := self.value(a, values)) == 0:
                 return left if bool(left) == (op == "or") else self.value(b, values)
-            case Binary(op, a, b):
+            case ir.Binary(op, a, b):
                 return _BINARY[op](self.value(a, values), self.value(b, values))
-            case Unary(op, a):
+            case ir.Unary(op, a):
                 operand = self.value(a, values)
                 return np.negative(operand) if op == "-" else np.logical_not(operand)
-            case Broadcast(a, lanes):
+            case ir.Broadcast(a, lanes):
                 return np.full(lanes, self.value(a, values)) if lanes > 1 else self.value(a, values)
-            case Sum(a):
+            case ir.Sum(a):
                 return _sum(self.value(a, values))
-            case Cast(type, a):
-                return self.value(a, values).astype(DTYPES[type.scalar])
-            case Select(cond, a, b):
+            case ir.Cast(type, a):
+                return self.value(a, values).astype(ir.DTYPES[type.scalar])
+            case ir.Select(cond, a, b):
                 chosen = self.value(cond, values)
                 if np.ndim(chosen) == 0:
                     return self.value(a if chosen else b, values)
                 return np.where(chosen, self.value(a, values), self.value(b, values))
-            case Call(name, (a,)):
+            case ir.Call(name, (a,)):
                 operand = self.value(a, values)
                 return _CALLS[name](operand).astype(operand.dtype)
         raise IllegalSchedule(f"{expr!r} is not an expression of the IR")
@@ -273,9 +240,9 @@ class _Memory:
         """Return the names of all arrays."""
         return set(self._arrays)
 
-    def type(self, name: str) -> Type:
+    def type(self, name: str) -> ir.Type:
         """Return the element type of an array."""
-        return next(each for each in (F32, F64, I32, I64, BOOL) if self._arrays[name].dtype == DTYPES[each.scalar])
+        return next(ir.Type(scalar) for scalar, dtype in ir.DTYPES.items() if self._arrays[name].dtype == dtype)
 
     def alloc(self, name: str, size: int, dtype: type[np.generic]) -> None:
         """Allocate a local array; replaces an array of the same name."""

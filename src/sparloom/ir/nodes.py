@@ -56,13 +56,6 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-__all__ = [
-    "BOOL", "DTYPES", "F32", "F64", "I32", "I64", "Accumulate", "Alloc", "Assign", "Binary", "Body", "Broadcast",
-    "Call", "Cast", "Const", "Declare", "Expr", "For", "If", "Kernel", "Let", "Load", "Multiply", "Param",
-    "Prefetch", "Ref", "Scalar", "Select", "Stmt", "Store", "Sum", "Type", "Unary", "View", "field_names", "pretty",
-    "pretty_expr", "walk",
-]
-
 Scalar = Literal["i32", "i64", "f32", "f64", "bool"]
 Kind = Literal["serial", "parallel", "shared", "simd", "unrolled"]
 

@@ -8,72 +8,40 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from sparloom.ir.nodes import (
-    BOOL,
-    I64,
-    Accumulate,
-    Alloc,
-    Assign,
-    Binary,
-    Body,
-    Cast,
-    Const,
-    Declare,
-    Expr,
-    For,
-    If,
-    Kernel,
-    Let,
-    Load,
-    Multiply,
-    Ref,
-    Select,
-    Stmt,
-    Store,
-    Type,
-    Unary,
-    View,
-    field_names,
-    walk,
-)
+from sparloom.ir import nodes as ir
 from sparloom.ir.verify import is_literal, verify
 
-__all__ = [
-    "declarations", "declared", "fresh", "lower_product", "lower_products", "rebuild", "rename", "replace_refs",
-    "simplify", "simplify_expr",
-]
-
-Node = TypeVar("Node", Expr, Stmt)
+Node = TypeVar("Node", ir.Expr, ir.Stmt)
 
 
-def rebuild(node: Node, *, expr: Callable[[Expr], Expr], body: Callable[[Body], Body]) -> Node:
+def rebuild(node: Node, *, expr: Callable[[ir.Expr], ir.Expr], body: Callable[[ir.Body], ir.Body]) -> Node:
     """Copy `node` with `expr` applied to its direct expressions and `body` to its direct bodies."""
     changed = {}
-    for name in field_names(type(node)):
+    for name in ir.field_names(type(node)):
         value = getattr(node, name)
-        if isinstance(value, Expr):
+        if isinstance(value, ir.Expr):
             changed[name] = expr(value)
-        elif isinstance(value, tuple) and value and isinstance(value[0], Expr):
+        elif isinstance(value, tuple) and value and isinstance(value[0], ir.Expr):
             changed[name] = tuple(expr(each) for each in value)
-        elif isinstance(value, tuple) and value and isinstance(value[0], Stmt):
+        elif isinstance(value, tuple) and value and isinstance(value[0], ir.Stmt):
             changed[name] = body(value)
     return replace(node, **changed) if changed else node
 
 
-def declarations(kernel: Kernel) -> Counter[str]:
+def declarations(kernel: ir.Kernel) -> Counter[str]:
     """Count how often each name is declared, as a parameter, loop variable, value or array."""
     found = Counter(param.name for param in kernel.params)
-    for node in walk(kernel):
-        if isinstance(node, For):
+    for node in ir.walk(kernel):
+        if isinstance(node, ir.For):
             found[node.var] += 1
-        elif isinstance(node, (Let, Declare, Alloc)):
+        elif isinstance(node, (ir.Let, ir.Declare, ir.Alloc)):
             found[node.name] += 1
     return found
 
 
-def declared(body: Body) -> tuple[str, ...]:
+def declared(body: ir.Body) -> tuple[str, ...]:
     """List the names that the statements of `body` declare at its own level."""
-    return tuple(stmt.name for stmt in body if isinstance(stmt, (Let, Declare, Alloc)))
+    return tuple(stmt.name for stmt in body if isinstance(stmt, (ir.Let, ir.Declare, ir.Alloc)))
 
 
 def fresh(name: str, taken: set[str]) -> str:
@@ -86,21 +54,21 @@ def fresh(name: str, taken: set[str]) -> str:
     return chosen
 
 
-def replace_refs(body: Body, values: dict[str, Expr]) -> Body:
+def replace_refs(body: ir.Body, values: dict[str, ir.Expr]) -> ir.Body:
     """Replace names by expressions; the caller ensures that `body` declares none of the names in them."""
 
-    def in_expr(expr: Expr) -> Expr:
-        if isinstance(expr, Ref):
+    def in_expr(expr: ir.Expr) -> ir.Expr:
+        if isinstance(expr, ir.Ref):
             return values.get(expr.name, expr)
         return rebuild(expr, expr=in_expr, body=in_body)
 
-    def in_body(inner: Body) -> Body:
+    def in_body(inner: ir.Body) -> ir.Body:
         return tuple(rebuild(stmt, expr=in_expr, body=in_body) for stmt in inner)
 
     return in_body(body)
 
 
-def rename(body: Body, new: dict[str, str]) -> Body:
+def rename(body: ir.Body, new: dict[str, str]) -> ir.Body:
     """Rename values, buffers and arrays where they are declared and used."""
 
     def in_fields(node: Node) -> Node:
@@ -110,17 +78,17 @@ def rename(body: Body, new: dict[str, str]) -> Body:
             for field in ("name", "buffer", "var")
             if getattr(node, field, None) in new and type(node).__name__ != "Call"
         }
-        if isinstance(node, For) and set(node.reduces) & set(new):
+        if isinstance(node, ir.For) and set(node.reduces) & set(new):
             changed["reduces"] = tuple(new.get(name, name) for name in node.reduces)
         return replace(node, **changed)
 
-    def in_body(inner: Body) -> Body:
+    def in_body(inner: ir.Body) -> ir.Body:
         return tuple(in_fields(stmt) for stmt in inner)
 
     return in_body(body)
 
 
-def simplify(kernel: Kernel) -> Kernel:
+def simplify(kernel: ir.Kernel) -> ir.Kernel:
     """Fold and propagate constants, remove dead branches and empty loops, and inline loops of one iteration.
 
     `2 * 3  ->  6`, `x + 0  ->  x`, `x * 1  ->  x`, `x * 0  ->  0` (integers), `(x + 2) + 3  ->  x + 5`;
@@ -133,12 +101,12 @@ def simplify(kernel: Kernel) -> Kernel:
     counts = declarations(kernel)
     taken = set(counts)
 
-    def in_body(body: Body) -> Body:
-        kept: list[Stmt] = []
+    def in_body(body: ir.Body) -> ir.Body:
+        kept: list[ir.Stmt] = []
         waiting = list(body)
         while waiting:
             stmt = rebuild(waiting.pop(0), expr=simplify_expr, body=lambda inner: inner)
-            if isinstance(stmt, Let) and isinstance(stmt.value, Const):
+            if isinstance(stmt, ir.Let) and isinstance(stmt.value, ir.Const):
                 waiting = list(replace_refs(tuple(waiting), {stmt.name: stmt.value}))
                 continue
             inlined = _inlined(stmt)
@@ -155,74 +123,74 @@ def simplify(kernel: Kernel) -> Kernel:
     return result
 
 
-def simplify_expr(expr: Expr) -> Expr:
+def simplify_expr(expr: ir.Expr) -> ir.Expr:
     """Fold an expression bottom-up."""
     return _fold(rebuild(expr, expr=simplify_expr, body=lambda inner: inner))
 
 
-def _inlined(stmt: Stmt) -> Body | None:
+def _inlined(stmt: ir.Stmt) -> ir.Body | None:
     """Return the statements that replace a branch or loop whose control is known; None otherwise."""
     match stmt:
-        case If(Const(value, type), body, orelse) if type == BOOL:
+        case ir.If(ir.Const(value, type), body, orelse) if type == ir.BOOL:
             return body if value else orelse
-        case For(var, Const(lo), Const(hi), body, step=step):
+        case ir.For(var, ir.Const(lo), ir.Const(hi), body, step=step):
             if lo >= hi:
                 return ()
             if lo + step >= hi and stmt.kind != "shared":
-                return replace_refs(body, {var: Const(lo, I64)})
+                return replace_refs(body, {var: ir.Const(lo, ir.I64)})
     return None
 
 
-def _is_empty(stmt: Stmt) -> bool:
-    return isinstance(stmt, (For, If)) and not stmt.body and not getattr(stmt, "orelse", ())
+def _is_empty(stmt: ir.Stmt) -> bool:
+    return isinstance(stmt, (ir.For, ir.If)) and not stmt.body and not getattr(stmt, "orelse", ())
 
 
-def _fold(expr: Expr) -> Expr:
+def _fold(expr: ir.Expr) -> ir.Expr:
     """Fold one expression whose operands have been folded; return `expr` itself if there is nothing to do."""
     match expr:
-        case Binary(op, Const(a, type), Const(b)) if type.scalar in ("i32", "i64") and op in _INTEGER:
+        case ir.Binary(op, ir.Const(a, type), ir.Const(b)) if type.scalar in ("i32", "i64") and op in _INTEGER:
             if op in ("//", "%") and b == 0:
                 return expr
             return _fit(_INTEGER[op](a, b), type, expr)
-        case Binary(op, Const(a, type), Const(b)) if type.scalar in ("i32", "i64") and op in _COMPARE:
-            return Const(_COMPARE[op](a, b), BOOL)
-        case Binary("+" | "*" as op, Const(_, type) as a, b) if type.scalar in ("i32", "i64"):
-            return _fold(Binary(op, b, a))  # constants to the right
-        case Binary("and" | "or" as op, Const(value), b):
-            return b if value == (op == "and") else Const(value, BOOL)
-        case Binary(op, a, Const(b, type) as right):
+        case ir.Binary(op, ir.Const(a, type), ir.Const(b)) if type.scalar in ("i32", "i64") and op in _COMPARE:
+            return ir.Const(_COMPARE[op](a, b), ir.BOOL)
+        case ir.Binary("+" | "*" as op, ir.Const(_, type) as a, b) if type.scalar in ("i32", "i64"):
+            return _fold(ir.Binary(op, b, a))  # constants to the right
+        case ir.Binary("and" | "or" as op, ir.Const(value), b):
+            return b if value == (op == "and") else ir.Const(value, ir.BOOL)
+        case ir.Binary(op, a, ir.Const(b, type) as right):
             return _right(op, a, right) if type.scalar in ("i32", "i64") else _float(expr, op, a, b)
-        case Unary("-", Const(a, type)) if type.scalar in ("i32", "i64"):
+        case ir.Unary("-", ir.Const(a, type)) if type.scalar in ("i32", "i64"):
             return _fit(-a, type, expr)
-        case Unary("not", Const(a)):
-            return Const(not a, BOOL)
-        case Cast(type, Const(a, given)) if type == I64 and given.scalar in ("i32", "i64"):
-            return Const(a, I64)
-        case Select(Const(value), a, b):
+        case ir.Unary("not", ir.Const(a)):
+            return ir.Const(not a, ir.BOOL)
+        case ir.Cast(type, ir.Const(a, given)) if type == ir.I64 and given.scalar in ("i32", "i64"):
+            return ir.Const(a, ir.I64)
+        case ir.Select(ir.Const(value), a, b):
             return a if value else b
     return expr
 
 
-def _right(op: str, a: Expr, right: Const) -> Expr:
+def _right(op: str, a: ir.Expr, right: ir.Const) -> ir.Expr:
     """Fold an integer operation with a constant on the right."""
-    b, whole = right.value, Binary(op, a, right)
+    b, whole = right.value, ir.Binary(op, a, right)
     if (op in ("+", "-") and b == 0) or (op in ("*", "//") and b == 1):
         return a
     if (op == "*" and b == 0) or (op == "%" and b == 1):
-        return Const(0, right.type)
+        return ir.Const(0, right.type)
     match a:
-        case Binary("+" | "-" as inner, x, Const(c)) if op in ("+", "-"):
+        case ir.Binary("+" | "-" as inner, x, ir.Const(c)) if op in ("+", "-"):
             total = (c if inner == "+" else -c) + (b if op == "+" else -b)
             if total == 0:
                 return x
-            merged = Binary("+" if total > 0 else "-", x, Const(abs(total), right.type))
+            merged = ir.Binary("+" if total > 0 else "-", x, ir.Const(abs(total), right.type))
             return merged if is_literal(total, right.type.scalar) else whole
-        case Binary("*", x, Const(c)) if op == "*" and is_literal(c * b, right.type.scalar):
-            return Binary("*", x, Const(c * b, right.type))
+        case ir.Binary("*", x, ir.Const(c)) if op == "*" and is_literal(c * b, right.type.scalar):
+            return ir.Binary("*", x, ir.Const(c * b, right.type))
     return whole
 
 
-def _float(expr: Expr, op: str, a: Expr, b: float | bool) -> Expr:
+def _float(expr: ir.Expr, op: str, a: ir.Expr, b: float | bool) -> ir.Expr:
     """Fold a float operation with a constant on the right: x - 0.0 is x even for x = -0.0, but x + 0.0 is not."""
     plain_zero = b == 0 and not str(b).startswith("-")
     if (op in ("*", "/") and b == 1 and not isinstance(b, bool)) or (op == "-" and plain_zero):
@@ -230,8 +198,8 @@ def _float(expr: Expr, op: str, a: Expr, b: float | bool) -> Expr:
     return expr
 
 
-def _fit(value: int, type: Type, otherwise: Expr) -> Expr:
-    return Const(value, type) if is_literal(value, type.scalar) else otherwise
+def _fit(value: int, type: ir.Type, otherwise: ir.Expr) -> ir.Expr:
+    return ir.Const(value, type) if is_literal(value, type.scalar) else otherwise
 
 
 def _quotient(a: int, b: int) -> int:
@@ -259,26 +227,26 @@ _COMPARE: dict[str, Callable[[int, int], bool]] = {
 }
 
 
-def lower_products(kernel: Kernel) -> Kernel:
+def lower_products(kernel: ir.Kernel) -> ir.Kernel:
     """Replace the tile products of a kernel by loops."""
     taken = set(declarations(kernel))
     types = {param.name: param.type for param in kernel.params if param.buffer}
 
-    def in_body(body: Body) -> Body:
-        lines: list[Stmt] = []
+    def in_body(body: ir.Body) -> ir.Body:
+        lines: list[ir.Stmt] = []
         for stmt in body:
-            if isinstance(stmt, Multiply):
+            if isinstance(stmt, ir.Multiply):
                 lines.append(lower_product(stmt, types[stmt.c.buffer], taken))
             else:
-                if isinstance(stmt, Alloc):
-                    types[stmt.name] = Type(stmt.scalar)
+                if isinstance(stmt, ir.Alloc):
+                    types[stmt.name] = ir.Type(stmt.scalar)
                 lines.append(rebuild(stmt, expr=lambda expr: expr, body=in_body))
         return tuple(lines)
 
     return replace(kernel, body=in_body(kernel.body))
 
 
-def lower_product(stmt: Multiply, type: Type, taken: set[str]) -> For:
+def lower_product(stmt: ir.Multiply, type: ir.Type, taken: set[str]) -> ir.For:
     """Lower C = A B to `for r: for q: total = 0; for k: total += a[r, k] * b[k, q];  c[r, q] = total`, or += total.
 
     Args:
@@ -287,20 +255,20 @@ def lower_product(stmt: Multiply, type: Type, taken: set[str]) -> For:
     """
     row, col, inner, total = (fresh(name, taken) for name in ("row", "col", "inner", "total"))
     a, b, c = (_element(stmt.a, row, inner), _element(stmt.b, inner, col), _offset(stmt.c, row, col))
-    added = Assign(total, Ref(total) + a * b)
-    store, accumulate = Store(stmt.c.buffer, c, Ref(total)), Accumulate(stmt.c.buffer, c, Ref(total))
+    added = ir.Assign(total, ir.Ref(total) + a * b)
+    store, accumulate = ir.Store(stmt.c.buffer, c, ir.Ref(total)), ir.Accumulate(stmt.c.buffer, c, ir.Ref(total))
     match stmt.add:
-        case Const(value, given) if given == BOOL:
-            last: Stmt = accumulate if value else store
+        case ir.Const(value, given) if given == ir.BOOL:
+            last: ir.Stmt = accumulate if value else store
         case _:
-            last = If(stmt.add, (accumulate,), (store,))
-    body = (Declare(total, type, Const(0.0, type)), For(inner, 0, stmt.depth, (added,)), last)
-    return For(row, 0, stmt.rows, (For(col, 0, stmt.cols, body),))
+            last = ir.If(stmt.add, (accumulate,), (store,))
+    body = (ir.Declare(total, type, ir.Const(0.0, type)), ir.For(inner, 0, stmt.depth, (added,)), last)
+    return ir.For(row, 0, stmt.rows, (ir.For(col, 0, stmt.cols, body),))
 
 
-def _element(view: View, row: str, col: str) -> Expr:
-    return Load(view.buffer, _offset(view, row, col))
+def _element(view: ir.View, row: str, col: str) -> ir.Expr:
+    return ir.Load(view.buffer, _offset(view, row, col))
 
 
-def _offset(view: View, row: str, col: str) -> Expr:
-    return view.at + Ref(row) * view.row + Ref(col) * view.col
+def _offset(view: ir.View, row: str, col: str) -> ir.Expr:
+    return view.at + ir.Ref(row) * view.row + ir.Ref(col) * view.col

@@ -8,43 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from sparloom.errors import IllegalSchedule
-from sparloom.ir.nodes import (
-    BOOL,
-    I64,
-    Accumulate,
-    Alloc,
-    Assign,
-    Binary,
-    Body,
-    Broadcast,
-    Call,
-    Cast,
-    Const,
-    Declare,
-    Expr,
-    For,
-    If,
-    Kernel,
-    Let,
-    Load,
-    Multiply,
-    Param,
-    Prefetch,
-    Ref,
-    Select,
-    Stmt,
-    Store,
-    Sum,
-    Type,
-    Unary,
-    View,
-    walk,
-)
-
-__all__ = [
-    "ARITHMETIC", "CALLS", "COMPARISONS", "FLOAT_CALLS", "LOGIC", "Binding", "Scope", "bind_params", "check_index",
-    "check_type", "is_literal", "is_name", "reduction_op", "type_of", "verify",
-]
+from sparloom.ir import nodes as ir
 
 ARITHMETIC = ("+", "-", "*", "/", "//", "%", "min", "max")
 COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
@@ -76,64 +40,64 @@ class Binding:
     """Meaning of a name; a `writable` buffer or array may be stored to."""
 
     role: Literal["let", "mutable", "loop", "buffer"]
-    type: Type
+    type: ir.Type
     writable: bool = False
 
 
 Scope = Mapping[str, Binding]
 
 
-def bind_params(params: tuple[Param, ...]) -> dict[str, Binding]:
+def bind_params(params: tuple[ir.Param, ...]) -> dict[str, Binding]:
     """Return the outermost scope of a kernel."""
     return {p.name: Binding("buffer" if p.buffer else "let", p.type, p.buffer and not p.const) for p in params}
 
 
-def reduction_op(stmt: Assign) -> str | None:
+def reduction_op(stmt: ir.Assign) -> str | None:
     """Return the reduction operator of `name = name op value`, which is +, min or max; None if it is no reduction."""
     match stmt.value:
-        case Binary("+" | "min" | "max" as op, Ref(name), _) if name == stmt.name:
+        case ir.Binary("+" | "min" | "max" as op, ir.Ref(name), _) if name == stmt.name:
             return op
     return None
 
 
-def type_of(expr: Expr, scope: Scope) -> Type:
+def type_of(expr: ir.Expr, scope: Scope) -> ir.Type:
     """Return the type of an expression, after checking all its parts.
 
     Raises:
         IllegalSchedule: a name is unknown, operands differ in type, or an operator does not accept their type.
     """
     match expr:
-        case Const(value, type):
+        case ir.Const(value, type):
             return _const(value, type)
-        case Ref(name):
+        case ir.Ref(name):
             binding = _lookup(name, scope)
             if binding.role == "buffer":
                 raise IllegalSchedule(f"{name} is a buffer, not a value: use Load({name!r}, index)")
             return binding.type
-        case Load(buffer, index, lanes):
+        case ir.Load(buffer, index, lanes):
             return _load(buffer, index, lanes, scope)
-        case Binary():
+        case ir.Binary():
             return _binary(expr, scope)
-        case Unary(op, a):
+        case ir.Unary(op, a):
             return _unary(op, type_of(a, scope))
-        case Broadcast(a, lanes):
+        case ir.Broadcast(a, lanes):
             scalar = type_of(a, scope)
             if scalar.lanes != 1:
                 raise IllegalSchedule(f"broadcast of {scalar}: only one value can be copied into all lanes")
-            return check_type(Type(scalar.scalar, lanes))
-        case Sum(a):
+            return check_type(ir.Type(scalar.scalar, lanes))
+        case ir.Sum(a):
             vector = type_of(a, scope)
             if vector.lanes == 1 or vector.scalar == "bool":
                 raise IllegalSchedule(f"sum of {vector}: only vectors of numbers have lanes to add")
-            return Type(vector.scalar)
-        case Cast(type, a):
+            return ir.Type(vector.scalar)
+        case ir.Cast(type, a):
             given = type_of(a, scope)
             if given.lanes != type.lanes or "bool" in (type.scalar, given.scalar):
                 raise IllegalSchedule(f"cast of {given} to {type}: lanes stay, and bool is made by comparing")
             return check_type(type)
-        case Select(cond, a, b):
+        case ir.Select(cond, a, b):
             return _select(type_of(cond, scope), type_of(a, scope), type_of(b, scope))
-        case Call(name, args):
+        case ir.Call(name, args):
             return _call(name, [type_of(arg, scope) for arg in args])
     raise TypeError(f"{expr!r} is not an expression of the IR")
 
@@ -143,7 +107,7 @@ def is_literal(value: int, scalar: str) -> bool:
     return abs(value) < 2 ** (31 if scalar == "i32" else 63)
 
 
-def check_type(type: Type) -> Type:
+def check_type(type: ir.Type) -> ir.Type:
     """Return `type`; raise IllegalSchedule unless its lanes are a power of two up to 64."""
     if not 1 <= type.lanes <= _MAX_LANES or type.lanes & (type.lanes - 1):
         raise IllegalSchedule(f"type {type}: lanes must be a power of two from 1 to {_MAX_LANES}")
@@ -156,7 +120,7 @@ def _lookup(name: str, scope: Scope) -> Binding:
     return scope[name]
 
 
-def _const(value: float | int | bool, type: Type) -> Type:
+def _const(value: float | int | bool, type: ir.Type) -> ir.Type:
     if type.lanes != 1:
         raise IllegalSchedule(f"constant {value} of type {type}: use Broadcast(Const(...), {type.lanes})")
     integral = isinstance(value, int) and not isinstance(value, bool)
@@ -171,24 +135,24 @@ def _const(value: float | int | bool, type: Type) -> Type:
     return type
 
 
-def _load(buffer: str, index: Expr, lanes: int, scope: Scope) -> Type:
+def _load(buffer: str, index: ir.Expr, lanes: int, scope: Scope) -> ir.Type:
     binding = _lookup(buffer, scope)
     if binding.role != "buffer":
         raise IllegalSchedule(f"{buffer} is a value, not a buffer: use Ref({buffer!r})")
     check_index(buffer, index, scope)
     if lanes != 1 and binding.type.scalar == "bool":
         raise IllegalSchedule(f"vector load from {buffer}: vectors of bool are made by comparing, not loaded")
-    return check_type(Type(binding.type.scalar, lanes))
+    return check_type(ir.Type(binding.type.scalar, lanes))
 
 
-def check_index(buffer: str, index: Expr, scope: Scope) -> None:
+def check_index(buffer: str, index: ir.Expr, scope: Scope) -> None:
     """Raise IllegalSchedule unless `index` is an i64."""
     given = type_of(index, scope)
-    if given != I64:
+    if given != ir.I64:
         raise IllegalSchedule(f"index of {buffer} is {given}, not i64: use Cast(I64, index)")
 
 
-def _binary(expr: Binary, scope: Scope) -> Type:
+def _binary(expr: ir.Binary, scope: Scope) -> ir.Type:
     a, b, op = type_of(expr.a, scope), type_of(expr.b, scope), expr.op
     if a != b:
         raise IllegalSchedule(f"operands of {op} are {a} and {b}: use Cast or Broadcast to make them equal")
@@ -204,10 +168,10 @@ def _binary(expr: Binary, scope: Scope) -> Type:
         raise IllegalSchedule(f"no binary operator {op!r}; there are: {' '.join(ARITHMETIC + COMPARISONS + LOGIC)}")
     if a.scalar not in taken:
         raise IllegalSchedule(f"operator {op} does not take {a}; it takes {', '.join(taken)}")
-    return Type("bool", a.lanes) if op in COMPARISONS else a
+    return ir.Type("bool", a.lanes) if op in COMPARISONS else a
 
 
-def _unary(op: str, a: Type) -> Type:
+def _unary(op: str, a: ir.Type) -> ir.Type:
     if op not in ("-", "not"):
         raise IllegalSchedule(f"no unary operator {op!r}; there are: - not")
     if (a.scalar == "bool") != (op == "not"):
@@ -215,14 +179,14 @@ def _unary(op: str, a: Type) -> Type:
     return a
 
 
-def _select(cond: Type, a: Type, b: Type) -> Type:
+def _select(cond: ir.Type, a: ir.Type, b: ir.Type) -> ir.Type:
     if cond.scalar != "bool" or a != b or a.lanes != cond.lanes:
         rule = "the branches have one type and the condition is bool of as many lanes"
         raise IllegalSchedule(f"select of {a} and {b} by {cond}: {rule}")
     return a
 
 
-def _call(name: str, args: list[Type]) -> Type:
+def _call(name: str, args: list[ir.Type]) -> ir.Type:
     if name not in CALLS:
         raise IllegalSchedule(f"no function {name!r}; there are: {', '.join(CALLS)}")
     if len(args) != 1 or (args[0].scalar not in _FLOATS and name != "abs") or args[0].scalar == "bool":
@@ -244,7 +208,7 @@ class _Context:
     array_bytes: list[int] = field(default_factory=lambda: [0])
 
 
-def verify(kernel: Kernel) -> None:
+def verify(kernel: ir.Kernel) -> None:
     """Check names, scopes, types, lanes and the rules of the loop kinds.
 
     A name begins with a letter, contains no "__", is no keyword of C or CUDA, and does not shadow another. A parallel
@@ -271,47 +235,47 @@ def is_name(name: str) -> bool:
     return legal and name not in _RESERVED and not _HELPER_NAME.fullmatch(name)
 
 
-def _block(body: Body, context: _Context) -> None:
+def _block(body: ir.Body, context: _Context) -> None:
     for stmt in body:
         _stmt(stmt, replace(context, path=(*context.path, _title(stmt))))
 
 
-def _stmt(stmt: Stmt, context: _Context) -> None:
+def _stmt(stmt: ir.Stmt, context: _Context) -> None:
     scope = context.scope
     match stmt:
-        case For():
+        case ir.For():
             _for(stmt, context)
-        case If(cond, body, orelse):
-            if _type(cond, context) != BOOL:
+        case ir.If(cond, body, orelse):
+            if _type(cond, context) != ir.BOOL:
                 raise _illegal(f"condition is {_type(cond, context)}, not bool: use a comparison of scalars", context)
             _block(body, replace(context, scope=dict(scope), sharing=False))
             _block(orelse, replace(context, scope=dict(scope), sharing=False))
-        case Let(name, type, value) | Declare(name, type, value):
+        case ir.Let(name, type, value) | ir.Declare(name, type, value):
             _check_name(name, scope, context)
             _check_value(type, value, context)
-            scope[name] = Binding("let" if isinstance(stmt, Let) else "mutable", _typed(context, check_type, type))
-        case Assign():
+            scope[name] = Binding("let" if isinstance(stmt, ir.Let) else "mutable", _typed(context, check_type, type))
+        case ir.Assign():
             _assign(stmt, context)
-        case Store(buffer, index, value) | Accumulate(buffer, index, value):
+        case ir.Store(buffer, index, value) | ir.Accumulate(buffer, index, value):
             _store(buffer, index, value, context)
-            if isinstance(stmt, Accumulate) and scope[buffer].type == BOOL:
+            if isinstance(stmt, ir.Accumulate) and scope[buffer].type == ir.BOOL:
                 raise _illegal("bool cannot be added up: use Store", context)
-        case Alloc():
+        case ir.Alloc():
             _alloc(stmt, context)
-        case Multiply():
+        case ir.Multiply():
             _multiply(stmt, context)
-        case Prefetch(buffer, index):
+        case ir.Prefetch(buffer, index):
             _buffer(buffer, context)
             _typed(context, check_index, buffer, index, scope)
         case _:
             raise TypeError(f"{stmt!r} is not a statement of the IR")
 
 
-def _for(loop: For, context: _Context) -> None:
+def _for(loop: ir.For, context: _Context) -> None:
     _check_name(loop.var, context.scope, context)
     for bound in (loop.lo, loop.hi):
         given = _type(bound, context)
-        if given != I64:
+        if given != ir.I64:
             raise _illegal(f"bound is {given}, not i64: use Cast(I64, bound)", context)
     if loop.kind not in _KINDS:
         raise _illegal(f"no kind of loop {loop.kind!r}; there are: {', '.join(_KINDS)}", context)
@@ -326,7 +290,7 @@ def _for(loop: For, context: _Context) -> None:
         raise _illegal(f"a {loop.kind} loop reduces {', '.join(loop.reduces)}: only simd loops reduce", context)
     if loop.kind == "shared" and not context.sharing:
         raise _illegal("a shared loop that is not directly in a parallel loop: make it serial", context)
-    inner = replace(context, scope={**context.scope, loop.var: Binding("loop", I64)}, sharing=False)
+    inner = replace(context, scope={**context.scope, loop.var: Binding("loop", ir.I64)}, sharing=False)
     if loop.kind == "parallel":
         if context.parallel is not None:
             raise _illegal("a parallel loop contains a parallel loop: make one serial", context)
@@ -338,29 +302,29 @@ def _for(loop: For, context: _Context) -> None:
     _block(loop.body, inner)
 
 
-def _check_sharing(loop: For, context: _Context) -> None:
+def _check_sharing(loop: ir.For, context: _Context) -> None:
     """Check the statements next to shared loops, because every thread of a block runs them."""
-    shared = [isinstance(stmt, For) and stmt.kind == "shared" for stmt in loop.body]
-    if any(shared) and not all(isinstance(stmt, Let) or each for stmt, each in zip(loop.body, shared, strict=True)):
+    shared = [isinstance(stmt, ir.For) and stmt.kind == "shared" for stmt in loop.body]
+    if any(shared) and not all(isinstance(stmt, ir.Let) or each for stmt, each in zip(loop.body, shared, strict=True)):
         raise _illegal("beside shared loops only Let may stand in a parallel loop: move the rest into one", context)
 
 
-def _check_reduces(loop: For, context: _Context) -> None:
+def _check_reduces(loop: ir.For, context: _Context) -> None:
     for name in loop.reduces:
         binding = context.scope.get(name)
-        if binding is None or binding.role != "mutable" or binding.type.lanes != 1 or binding.type == BOOL:
+        if binding is None or binding.role != "mutable" or binding.type.lanes != 1 or binding.type == ir.BOOL:
             raise _illegal(f"reduces {name}: declare it outside the loop as a mutable scalar number", context)
         if context.parallel is not None and name in context.parallel:
             raise _illegal(f"reduces {name}: declare it inside the parallel loop around", context)
-        uses = sum(isinstance(node, Ref) and node.name == name for node in walk(loop.body))
-        given = [reduction_op(node) for node in walk(loop.body) if isinstance(node, Assign) and node.name == name]
+        uses = sum(isinstance(node, ir.Ref) and node.name == name for node in ir.walk(loop.body))
+        given = [reduction_op(node) for node in ir.walk(loop.body) if isinstance(node, ir.Assign) and node.name == name]
         ops = [op for op in given if op is not None]
         if uses != len(ops) or len(set(ops)) > 1:
             raise _illegal(f"reduces {name}, but reads it other than in {name} = {name} + value, or min, or max",
                            context)
 
 
-def _assign(stmt: Assign, context: _Context) -> None:
+def _assign(stmt: ir.Assign, context: _Context) -> None:
     binding = context.scope.get(stmt.name)
     if binding is None or binding.role != "mutable":
         why = "is not in scope" if binding is None else "is immutable"
@@ -375,7 +339,7 @@ def _assign(stmt: Assign, context: _Context) -> None:
     _check_value(binding.type, stmt.value, context)
 
 
-def _store(buffer: str, index: Expr, value: Expr, context: _Context) -> None:
+def _store(buffer: str, index: ir.Expr, value: ir.Expr, context: _Context) -> None:
     binding = _buffer(buffer, context, written=True)
     _typed(context, check_index, buffer, index, context.scope)
     given = _type(value, context)
@@ -392,12 +356,12 @@ def _buffer(name: str, context: _Context, *, written: bool = False) -> Binding:
     return binding
 
 
-def _multiply(stmt: Multiply, context: _Context) -> None:
+def _multiply(stmt: ir.Multiply, context: _Context) -> None:
     if context.simd is not None:
         raise _illegal("a product of tiles in a simd loop: make the loop serial", context)
     types = []
     for view in (stmt.c, stmt.a, stmt.b):
-        if not isinstance(view, View) or view.buffer not in context.scope:
+        if not isinstance(view, ir.View) or view.buffer not in context.scope:
             raise _illegal(f"{view!r} is no view of a buffer in scope: make one by View", context)
         types.append(_buffer(view.buffer, context).type)
     if len(set(types)) > 1 or types[0].scalar not in ("f32", "f64"):
@@ -406,25 +370,25 @@ def _multiply(stmt: Multiply, context: _Context) -> None:
     if stmt.c.buffer in (stmt.a.buffer, stmt.b.buffer):
         raise _illegal(f"{stmt.c.buffer} is read and written by one product: write to another buffer", context)
     for view in (stmt.c, stmt.b):
-        if view.col != Const(1):
+        if view.col != ir.Const(1):
             raise _illegal(f"columns of {view.buffer} do not lie side by side: only A may have another stride", context)
     numbers = [each for view in (stmt.c, stmt.a, stmt.b) for each in (view.at, view.row, view.col)]
     for number in (*numbers, stmt.rows, stmt.cols, stmt.depth):
-        if _type(number, context) != I64:
+        if _type(number, context) != ir.I64:
             raise _illegal(f"offset or extent of a product is {_type(number, context)}, not i64: use Cast", context)
-    if _type(stmt.add, context) != BOOL:
+    if _type(stmt.add, context) != ir.BOOL:
         raise _illegal(f"add is {_type(stmt.add, context)}, not bool: use a comparison", context)
 
 
-def _alloc(stmt: Alloc, context: _Context) -> None:
+def _alloc(stmt: ir.Alloc, context: _Context) -> None:
     _check_name(stmt.name, context.scope, context)
     if context.simd is not None:
         raise _illegal(f"array {stmt.name} in a simd loop: allocate it outside", context)
-    if isinstance(stmt.size, Expr):
-        if stmt.scalar not in _BYTES or _type(stmt.size, context) != I64:
+    if isinstance(stmt.size, ir.Expr):
+        if stmt.scalar not in _BYTES or _type(stmt.size, context) != ir.I64:
             raise _illegal(f"array {stmt.name} of {_type(stmt.size, context)} {stmt.scalar}: the size is an i64",
                            context)
-        context.scope[stmt.name] = Binding("buffer", Type(stmt.scalar), writable=True)
+        context.scope[stmt.name] = Binding("buffer", ir.Type(stmt.scalar), writable=True)
         return
     if stmt.scalar not in _BYTES or not isinstance(stmt.size, int) or stmt.size < 1:
         raise _illegal(f"array {stmt.name} of {stmt.size} {stmt.scalar}: the size is a positive int", context)
@@ -432,20 +396,20 @@ def _alloc(stmt: Alloc, context: _Context) -> None:
     if context.array_bytes[0] > MAX_ARRAY_BYTES:
         offender = f"local arrays take {context.array_bytes[0]} bytes, over {MAX_ARRAY_BYTES}"
         raise _illegal(f"{offender}: pass {stmt.name} as a buffer", context)
-    context.scope[stmt.name] = Binding("buffer", Type(stmt.scalar), writable=True)
+    context.scope[stmt.name] = Binding("buffer", ir.Type(stmt.scalar), writable=True)
 
 
-def _check_value(type: Type, value: Expr, context: _Context) -> None:
+def _check_value(type: ir.Type, value: ir.Expr, context: _Context) -> None:
     given = _type(value, context)
     if given != type:
         raise _illegal(f"value is {given}, not {type}: use Cast or Broadcast", context)
 
 
-def _type(expr: Expr, context: _Context) -> Type:
+def _type(expr: ir.Expr, context: _Context) -> ir.Type:
     type = _typed(context, type_of, expr, context.scope)
     if context.simd is not None:
-        for node in walk(expr):
-            if isinstance(node, Expr) and type_of(node, context.scope).lanes > 1:
+        for node in ir.walk(expr):
+            if isinstance(node, ir.Expr) and type_of(node, context.scope).lanes > 1:
                 raise _illegal("a vector in a simd loop: use lanes=1 there, or a serial loop", context)
     return type
 
@@ -466,7 +430,7 @@ def _check_name(name: str, scope: dict[str, Binding], context: _Context) -> None
         raise _illegal(f"name {name} is already in scope: names do not shadow, choose another", context)
 
 
-def _check_param(param: Param, context: _Context) -> None:
+def _check_param(param: ir.Param, context: _Context) -> None:
     if param.type.lanes != 1 or param.type.scalar not in _BYTES:
         offender = f"parameter {param.name} is {param.type}"
         raise _illegal(f"{offender}: parameters are scalars and buffers of scalars", context)
@@ -474,15 +438,15 @@ def _check_param(param: Param, context: _Context) -> None:
         raise _illegal(f"scalar parameter {param.name} is not const: copy it by Declare, or make it a buffer", context)
 
 
-def _title(stmt: Stmt) -> str:
+def _title(stmt: ir.Stmt) -> str:
     match stmt:
-        case For(var=var):
+        case ir.For(var=var):
             return f"for {var}"
-        case Let(name=name) | Declare(name=name) | Alloc(name=name):
+        case ir.Let(name=name) | ir.Declare(name=name) | ir.Alloc(name=name):
             return f"{type(stmt).__name__.lower()} {name}"
-        case Assign(name=name):
+        case ir.Assign(name=name):
             return f"assign {name}"
-        case Store(buffer=buffer) | Accumulate(buffer=buffer) | Prefetch(buffer=buffer):
+        case ir.Store(buffer=buffer) | ir.Accumulate(buffer=buffer) | ir.Prefetch(buffer=buffer):
             return f"{type(stmt).__name__.lower()} {buffer}"
     return type(stmt).__name__.lower()
 

@@ -21,9 +21,6 @@ from sparloom.platforms import DeviceMatrix
 from sparloom.sparse import SparseMatrix
 from sparloom.tuning.sparse import CUDA_LIBRARIES, LIBRARIES, Library, Product, gathered_pieces
 
-__all__ = ["CUDA_SPARSE_LIBRARIES", "SPARSE_LIBRARIES", "csr_tensor", "device_csr", "torch_csr", "with_values"]
-
-
 torch_csr = unscriptable(baselines.torch_csr)
 
 

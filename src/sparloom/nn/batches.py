@@ -12,8 +12,6 @@ from sparloom.nn.custom_ops import without_functorch
 from sparloom.nn.torch_integration import autocast_operands, dtype_remedy, unscriptable
 from sparloom.ragged import Length, RaggedTensor, Structure, Tensor, jagged_length, structure_of, tokens_of
 
-__all__ = ["Lengths", "TokenBatch", "from_nested", "parse_tokens", "to_nested"]
-
 Lengths = Structure | torch.Tensor | np.ndarray | Sequence[int]
 
 

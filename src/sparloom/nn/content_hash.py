@@ -15,10 +15,6 @@ import torch
 
 from sparloom.jit import address, compile_cpp
 
-__all__ = [
-    "bfloat16_as_uint16", "content_hash", "fingerprint", "fingerprint_tensors", "index_hash", "tensor_from_dlpack",
-]
-
 KEY_WORDS = 1044  # kKeyWords of kernels/cpu/fingerprint.cpp
 PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 RESULT = ctypes.c_uint64 * 2

@@ -27,8 +27,6 @@ from sparloom.ops import GemmSpmm, Operands
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning import Fuse, PairPlan, PlanCache, plan_pair
 
-__all__ = ["Adjacency", "DeviceAdjacency", "PlanOptions", "Propagation"]
-
 NUMPY_DTYPES = {torch.float32: np.float32, torch.float64: np.float64}
 
 BLOCK = 1 << 16  # nonzeros per block, which bounds the memory of the gradient of A

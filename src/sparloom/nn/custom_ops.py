@@ -11,11 +11,6 @@ from torch.autograd import forward_ad
 
 from sparloom.nn.torch_integration import SUPPORTED_DEVICES, dynamo_is_active
 
-__all__ = [
-    "Gradients", "define_operator", "forward_tangent", "in_functorch", "is_differentiated", "needs_derivatives",
-    "refuse_legacy_vmap", "vmap_by_loop", "without_functorch",
-]
-
 Gradients = tuple[torch.Tensor | None, ...]
 PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 TENSOR_PLACEHOLDER = object()  # stands for a tensor that is saved separately

@@ -12,11 +12,6 @@ import torch
 from sparloom.nn.torch_integration import SUPPORTED_DEVICES, eager
 from sparloom.sparse import Pattern
 
-__all__ = [
-    "AdjacencyPattern", "AggregationMatrices", "CsrTuple", "Edges", "Normalisation", "adjacency_pattern",
-    "aggregation_matrices", "check_weights", "normalise", "parse_edges", "transpose_pattern",
-]
-
 MAX_NODES = 2**31 - 1  # nodes, which schedules and kernels number by 32 bits
 
 

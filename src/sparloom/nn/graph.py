@@ -30,10 +30,6 @@ from sparloom.nn.edges import (
 from sparloom.nn.torch_integration import SUPPORTED_DEVICES, autocast_operands, dtype_remedy, eager
 from sparloom.tuning import Fuse, PlanCache
 
-__all__ = [
-    "MESSAGE_PASSING_DEFAULTS", "Graph", "aggregation_inputs", "cached_graph", "check_channels", "check_features",
-]
-
 FUSED_DEVICES = ("cpu",)  # on which the products of a convolution are fused
 POOL_SHARE = 1 / 8  # of the machine's memory, for reusable results of one graph
 

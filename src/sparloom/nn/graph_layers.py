@@ -26,8 +26,6 @@ from sparloom.nn.torch_integration import (
     has_default_forward,
 )
 
-__all__ = ["GCNConv", "SAGEConv", "TransformerConv"]
-
 First = Literal["auto", "transform", "aggregate"]
 GCN_DTYPES = {"cpu": (torch.float32, torch.float64), "cuda": (torch.float32,)}  # by device type
 

@@ -23,8 +23,6 @@ import torch
 from sparloom.nn.custom_ops import Gradients, define_operator
 from sparloom.nn.pattern_cache import PreparedPattern, pattern_cache
 
-__all__ = ["csr_attention", "sddmm", "spmm", "spmm_max"]
-
 Three = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 

@@ -19,8 +19,6 @@ from sparloom.nn.torch_integration import torch_threads
 from sparloom.sparse import Pattern
 from sparloom.tuning.sparse import Prepared
 
-__all__ = ["PatternCache", "PreparedPattern", "pattern_cache"]
-
 
 class PatternCache:
     """Caches what was prepared from index tensors until their storages die.

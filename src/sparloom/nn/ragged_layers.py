@@ -37,8 +37,6 @@ from sparloom.ragged import (
 )
 from sparloom.tuning import encoder_operators, token_operators
 
-__all__ = ["LayerNorm", "MultiheadAttention", "TransformerEncoderLayer", "ragged_softmax"]
-
 RELU = (torch.relu, torch.nn.functional.relu)
 DROPOUTS = ("dropout", "dropout1", "dropout2")  # submodules of torch's layer
 

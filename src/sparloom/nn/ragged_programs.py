@@ -26,11 +26,6 @@ from sparloom.nn.torch_integration import autocast_operands
 from sparloom.ragged import Layer, Structure, Weight
 from sparloom.tuning import RaggedOperator, choose_schedule
 
-__all__ = [
-    "PackedProgramWeights", "PackedWeights", "Parameters", "Schedule", "call_layer", "packed_views",
-    "resolve_schedule", "validate_schedule",
-]
-
 S = TypeVar("S")
 Schedule = S | Literal["auto"] | None
 

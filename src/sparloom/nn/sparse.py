@@ -19,8 +19,6 @@ from sparloom.nn.torch_integration import (
     unscriptable,
 )
 
-__all__ = ["csr_attention", "sddmm", "spmm"]
-
 SparseInput = torch.Tensor | tuple[torch.Tensor | tuple[int, int] | torch.Size, ...]
 Reduce = Literal["sum", "mean", "max"]
 

@@ -28,8 +28,6 @@ from sparloom.nn.content_hash import bfloat16_as_uint16, tensor_from_dlpack
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning.sparse import CudaBackend, Prepared
 
-__all__ = ["ArgmaxProducts", "CpuTensorBackend", "CudaTensorBackend", "TensorBackend", "tensor_backend"]
-
 
 class TensorBackend(Protocol):
     """A device of torch.

@@ -14,12 +14,6 @@ from torch.nn.utils.weight_norm import WeightNorm
 
 from sparloom.measure import checked_threads
 
-__all__ = [
-    "SUPPORTED_DEVICES", "SUPPORTED_DTYPES", "CompiledModule", "autocast_operands", "check_bool",
-    "check_positive_ints", "check_real", "dtype_remedy", "dynamo_is_active", "eager", "has_default_forward",
-    "refuse_tracing", "run_weight_hooks", "support_sparse_parts_in_dynamo", "torch_threads", "unscriptable",
-]
-
 SUPPORTED_DTYPES: Mapping[str, tuple[torch.dtype, ...]] = {
     "cpu": (torch.float32,), "cuda": (torch.float32, torch.float16, torch.bfloat16)}
 """Device type -> dtypes that sparse operations support there."""

@@ -17,54 +17,30 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from sparloom import ir
 from sparloom.errors import IllegalSchedule
-from sparloom.ir import (
-    BOOL,
-    I64,
-    Alloc,
-    Assign,
-    Binary,
-    Const,
-    Declare,
-    Expr,
-    For,
-    If,
-    Kernel,
-    Let,
-    Load,
-    Multiply,
-    Param,
-    Ref,
-    Select,
-    Stmt,
-    Store,
-    View,
-    pretty,
-    simplify,
-    simplify_expr,
-)
 from sparloom.ragged.definition import check_accesses
 from sparloom.ragged.dimensions import Polynomial, constant_bound, expand, free_names
 from sparloom.ragged.layout import Access, offset_steps, storage_size
 from sparloom.ragged.nests import NEUTRAL, Launch, Loop, Nest, Program, Reduce, rewrite
-from sparloom.ragged.table_code import Lookups, hoist, prune
+from sparloom.ragged.table_code import Lookups, Meanings, hoist, prune
 from sparloom.ragged.tensor import Read, Table, Tensor
 
 log = logging.getLogger(__name__)
 
 LOCAL_ELEMENTS = 4096  # largest array on the stack; threads have small stacks
-ZERO, ONE = Const(0), Const(1)
+ZERO, ONE = ir.Const(0), ir.Const(1)
 _COMBINE = {"sum": "+", "max": "max", "min": "min"}
 
-Inside = Callable[[frozenset[str]], list[Stmt]]  # statements, given the names that are defined around them
-Strides = dict[str, Expr]
+Inside = Callable[[frozenset[str]], list[ir.Stmt]]  # statements, given the names that are defined around them
+Strides = dict[str, ir.Expr]
 
 
 @dataclass(frozen=True)
 class Lowered:
     """Kernel, and the tensor or table behind each of its parameters."""
 
-    kernel: Kernel
+    kernel: ir.Kernel
     meaning: Mapping[str, Tensor | Table]
 
 
@@ -84,7 +60,7 @@ def lower(program: Program, *, hoisted: bool = True, access: Access = offset_ste
     lowered = tuple(lower_launch(program, launch, hoisted=hoisted, access=access) for launch in program.launches)
     if log.isEnabledFor(logging.DEBUG):
         for each in lowered:
-            log.debug("%s", pretty(each.kernel))
+            log.debug("%s", ir.pretty(each.kernel))
     return lowered
 
 
@@ -99,40 +75,40 @@ def lower_launch(program: Program, launch: Launch, *, hoisted: bool = True, acce
     lookups = Lookups(taken, access)
     bodies = [NestCode(nest, lookups).body() for nest in launch.nests]
     body = bodies[0] if len(bodies) == 1 else _fuse_horizontally(bodies, lookups)
-    buffers = [Param(each.name, each.type, True, each.name not in written) for each in tensors.values()
+    buffers = [ir.Param(each.name, each.type, True, each.name not in written) for each in tensors.values()
                if each.local is None]
     tables = lookups.params()
-    kernel = prune(Kernel(name, (*buffers, *tables), tuple(body)), {param.name for param in tables})
+    kernel = prune(ir.Kernel(name, (*buffers, *tables), tuple(body)), {param.name for param in tables})
     if hoisted:
         kernel = hoist(kernel, {param.name for param in tables if param.buffer})
     meaning = {**tensors, **{given: table for table, given in lookups.names.items()}}
-    return Lowered(simplify(kernel), {param.name: meaning[param.name] for param in kernel.params})
+    return Lowered(ir.simplify(kernel), {param.name: meaning[param.name] for param in kernel.params})
 
 
-def _fuse_horizontally(bodies: list[list[Stmt]], lookups: Lookups) -> list[Stmt]:
+def _fuse_horizontally(bodies: list[list[ir.Stmt]], lookups: Lookups) -> list[ir.Stmt]:
     """parallel for i in 0 .. n: S; parallel for j in 0 .. m: T  ->  parallel for k in 0 .. n + m: S if k < n, else T"""
     chosen = lookups.fresh("at_once")
     loops = [body[0] for body in bodies]
-    lines: list[Stmt] = []
+    lines: list[ir.Stmt] = []
     ends: list[str] = []
     for loop in loops:
         ends.append(lookups.fresh(f"{loop.var}_end"))
-        lines.append(Let(ends[-1], I64, loop.hi if len(ends) == 1 else Ref(ends[-2]) + loop.hi))
-    branch: tuple[Stmt, ...] = ()
+        lines.append(ir.Let(ends[-1], ir.I64, loop.hi if len(ends) == 1 else ir.Ref(ends[-2]) + loop.hi))
+    branch: tuple[ir.Stmt, ...] = ()
     for number in reversed(range(len(loops))):
-        index = Ref(chosen) if number == 0 else Ref(chosen) - Ref(ends[number - 1])
-        own = (Let(loops[number].var, I64, index), *loops[number].body)
-        branch = own if not branch else (If(Binary("<", Ref(chosen), Ref(ends[number])), own, branch),)
-    return [*lines, replace(loops[0], var=chosen, hi=Ref(ends[-1]), body=branch)]
+        index = ir.Ref(chosen) if number == 0 else ir.Ref(chosen) - ir.Ref(ends[number - 1])
+        own = (ir.Let(loops[number].var, ir.I64, index), *loops[number].body)
+        branch = own if not branch else (ir.If(ir.Binary("<", ir.Ref(chosen), ir.Ref(ends[number])), own, branch),)
+    return [*lines, replace(loops[0], var=chosen, hi=ir.Ref(ends[-1]), body=branch)]
 
 
 @dataclass(frozen=True)
 class _Accumulator:
     """Storage of a reduction: how it is read and written."""
 
-    read: Expr
-    write: Callable[[Expr], Stmt]
-    made: tuple[Stmt, ...] = ()
+    read: ir.Expr
+    write: Callable[[ir.Expr], ir.Stmt]
+    made: tuple[ir.Stmt, ...] = ()
     reduces: tuple[str, ...] = ()
     separate: bool = True  # from the result
 
@@ -146,7 +122,7 @@ class NestCode:
     """
 
     def __init__(self, nest: Nest, lookups: Lookups, outside: frozenset[str] = frozenset(),
-                 meanings: Mapping[str, Expr] | None = None) -> None:
+                 meanings: Meanings | None = None) -> None:
         self._nest = nest
         self._lookups = lookups
         self._outside = outside
@@ -156,7 +132,7 @@ class NestCode:
         limits = {loop.name: constant_bound(loop.extent) for loop in nest.loops}
         lookups.limits.update({name: limit for name, limit in limits.items() if limit is not None})
 
-    def body(self) -> list[Stmt]:
+    def body(self) -> list[ir.Stmt]:
         """Generate all statements."""
         loops = self._nest.loops
         first = next((number for number, loop in enumerate(loops) if loop.reduces or loop.kind == "dense"), len(loops))
@@ -165,13 +141,13 @@ class NestCode:
         return self._around(loops[:first], self._outside, lambda known: self._reduction(loops[first:], known))
 
     def _around(self, loops: tuple[Loop, ...], known: frozenset[str], inside: Inside, *,
-                reduces: tuple[str, ...] = ()) -> list[Stmt]:
+                reduces: tuple[str, ...] = ()) -> list[ir.Stmt]:
         """Wrap loops around statements; insert definitions and attached nests where they belong."""
         lines, known = self._definitions(known)
         if not loops:
             return [*lines, *inside(known)]
         loop, inner = loops[0], known | {loops[0].name}
-        attached: list[Stmt] = []
+        attached: list[ir.Stmt] = []
         producers = [nest for at, nest in self._nest.attached if at == loop.name]
         if producers:
             defined, inner = self._definitions(inner)
@@ -182,43 +158,43 @@ class NestCode:
         body = [*attached, *self._around(loops[1:], inner, inside, reduces=reduces)]
         kept = reduces if loop.kind == "simd" and loop.reduces else ()
         chunk = loop.chunk if loop.kind == "parallel" else None
-        return [*lines, For(loop.name, 0, self._expr(loop.extent), body, loop.kind, chunk=chunk, reduces=kept)]
+        return [*lines, ir.For(loop.name, 0, self._expr(loop.extent), body, loop.kind, chunk=chunk, reduces=kept)]
 
-    def _definitions(self, known: frozenset[str]) -> tuple[list[Stmt], frozenset[str]]:
+    def _definitions(self, known: frozenset[str]) -> tuple[list[ir.Stmt], frozenset[str]]:
         """Define the names that have become computable."""
-        lines: list[Stmt] = []
+        lines: list[ir.Stmt] = []
         while True:
             ready = [(name, expr) for name, expr in self._nest.defined
                      if name not in known and free_names(expr) <= known]
             if not ready:
                 return lines, known
             for name, expr in ready:
-                lines.append(Let(name, I64, self._expr(expr)))
+                lines.append(ir.Let(name, ir.I64, self._expr(expr)))
                 known |= {name}
 
-    def _reduction(self, loops: tuple[Loop, ...], known: frozenset[str]) -> list[Stmt]:
+    def _reduction(self, loops: tuple[Loop, ...], known: frozenset[str]) -> list[ir.Stmt]:
         nest, reduction = self._nest, self._nest.operation.reduction
         assert reduction is not None
         if loops[-1].kind == "dense":
             return self._product(loops, known)
         inner = tuple(loop for loop in loops if not loop.reduces)
-        neutral = Const(NEUTRAL[reduction.op], nest.operation.output.type)
+        neutral = ir.Const(NEUTRAL[reduction.op], nest.operation.output.type)
         start = neutral if nest.begins else self._stored()
         acc = self._accumulator(inner, start)
-        begin: list[Stmt] = []
+        begin: list[ir.Stmt] = []
         if inner and (nest.begins or acc.separate):
             begin = self._around(inner, known, lambda _: [acc.write(start)])
         added = self._expr(self._masked(reduction, neutral))
-        update = acc.write(Binary(_COMBINE[reduction.op], acc.read, added))
+        update = acc.write(ir.Binary(_COMBINE[reduction.op], acc.read, added))
         middle = self._around(loops, known, lambda _: [update], reduces=acc.reduces)
         whole = rewrite(nest.operation.value, lambda node: acc.read if node == reduction else None)
         final = whole if nest.ends else acc.read
-        end: list[Stmt] = []
+        end: list[ir.Stmt] = []
         if acc.separate or final != acc.read:
             end = self._around(inner, known, lambda _: [self._store(final)])
         return [*acc.made, *begin, *middle, *end]
 
-    def _product(self, loops: tuple[Loop, ...], known: frozenset[str]) -> list[Stmt]:
+    def _product(self, loops: tuple[Loop, ...], known: frozenset[str]) -> list[ir.Stmt]:
         """Replace the three innermost loops by a product of tiles; the rest of the value is computed afterwards."""
         nest, reduction = self._nest, self._nest.operation.reduction
         assert reduction is not None
@@ -231,18 +207,18 @@ class NestCode:
         small = height is not None and width is not None and 0 < height * width <= LOCAL_ELEMENTS
         if nest.begins and follows and not again and small:
             return self._tile(loops, known, height * width, width)
-        lines: list[Stmt] = []
-        add: Expr = Const(not nest.begins, BOOL)
+        lines: list[ir.Stmt] = []
+        add: ir.Expr = ir.Const(not nest.begins, ir.BOOL)
         if again and nest.begins:
-            start = self._around(inner, known, lambda _: [self._store(Const(0.0, nest.operation.output.type))])
+            start = self._around(inner, known, lambda _: [self._store(ir.Const(0.0, nest.operation.output.type))])
             if all(map(_is_nonempty, again[1:])):
-                turn = sum((Ref(loop.name) for loop in again[1:]), start=Ref(again[0].name))
-                add = Binary("!=", turn, Const(0))
+                turn = sum((ir.Ref(loop.name) for loop in again[1:]), start=ir.Ref(again[0].name))
+                add = ir.Binary("!=", turn, ir.Const(0))
                 if not _is_nonempty(again[0]):
-                    lines.append(If(Binary("<", self._expr(again[0].extent), Const(1)), tuple(start)))
+                    lines.append(ir.If(ir.Binary("<", self._expr(again[0].extent), ir.Const(1)), tuple(start)))
             else:
                 lines += start
-                add = Const(True, BOOL)
+                add = ir.Const(True, ir.BOOL)
         lines += self._around(around, known, lambda _: [tile_product(
             nest, self._lookups, self._meanings, written=nest.operation.written, loops=loops[-3:], add=add)])
         if follows:
@@ -250,76 +226,76 @@ class NestCode:
             lines += self._around(inner, known, lambda _: [self._store(whole)])
         return lines
 
-    def _tile(self, loops: tuple[Loop, ...], known: frozenset[str], elements: int, width: int) -> list[Stmt]:
+    def _tile(self, loops: tuple[Loop, ...], known: frozenset[str], elements: int, width: int) -> list[ir.Stmt]:
         """Multiply into a small array, then compute the values from it: rows of the result may lie far apart."""
         nest, reduction = self._nest, self._nest.operation.reduction
         rows, cols, _ = loops
         name = self._lookups.fresh(f"{nest.name}_tile")
         made = tile_product(nest, self._lookups, self._meanings, written=nest.operation.written, loops=loops,
-                            add=Const(False, BOOL))
-        made = replace(made, c=View(name, Const(0), Const(width), Const(1)))
-        found = Load(name, Ref(rows.name) * width + Ref(cols.name))
+                            add=ir.Const(False, ir.BOOL))
+        made = replace(made, c=ir.View(name, ir.Const(0), ir.Const(width), ir.Const(1)))
+        found = ir.Load(name, ir.Ref(rows.name) * width + ir.Ref(cols.name))
         whole = rewrite(nest.operation.value, lambda node: found if node == reduction else None)
         tile = (replace(rows, kind="serial"), replace(cols, kind="simd"))
-        return [Alloc(name, nest.operation.output.type.scalar, elements), made,
+        return [ir.Alloc(name, nest.operation.output.type.scalar, elements), made,
                 *self._around(tile, known, lambda _: [self._store(whole)])]
 
-    def _array(self, tensor: Tensor) -> list[Stmt]:
+    def _array(self, tensor: Tensor) -> list[ir.Stmt]:
         """Allocate a tensor that is local to one iteration."""
         if tensor.local is None or tensor.name in self._lookups.arrays:
             return []
         self._lookups.arrays.add(tensor.name)
         elements = self._expr(storage_size(tensor))
-        small = isinstance(elements, Const) and 0 < elements.value <= LOCAL_ELEMENTS
-        return [Alloc(tensor.name, tensor.type.scalar, int(elements.value) if small else elements)]
+        small = isinstance(elements, ir.Const) and 0 < elements.value <= LOCAL_ELEMENTS
+        return [ir.Alloc(tensor.name, tensor.type.scalar, int(elements.value) if small else elements)]
 
-    def _accumulator(self, inner: tuple[Loop, ...], start: Expr) -> _Accumulator:
+    def _accumulator(self, inner: tuple[Loop, ...], start: ir.Expr) -> _Accumulator:
         output = self._nest.operation.output
         name = self._lookups.fresh(f"{self._nest.name}_acc")
         if not inner:
-            made = Declare(name, output.type, start)
-            return _Accumulator(Ref(name), lambda value: Assign(name, value), (made,), (name,))
+            made = ir.Declare(name, output.type, start)
+            return _Accumulator(ir.Ref(name), lambda value: ir.Assign(name, value), (made,), (name,))
         limits = [constant_bound(loop.extent) for loop in inner]
         if None not in limits and 0 < math.prod(limits) <= LOCAL_ELEMENTS:
-            index: Expr = Const(0)
+            index: ir.Expr = ir.Const(0)
             for loop, limit in zip(inner, limits, strict=True):
-                index = index * limit + Ref(loop.name)
-            made = Alloc(name, output.type.scalar, math.prod(limits))
-            return _Accumulator(Load(name, index), lambda value: Store(name, index, value), (made,))
+                index = index * limit + ir.Ref(loop.name)
+            made = ir.Alloc(name, output.type.scalar, math.prod(limits))
+            return _Accumulator(ir.Load(name, index), lambda value: ir.Store(name, index, value), (made,))
         return _Accumulator(self._stored(), self._store, separate=False)
 
-    def _masked(self, reduction: Reduce, neutral: Expr) -> Expr:
+    def _masked(self, reduction: Reduce, neutral: ir.Expr) -> ir.Expr:
         """Make padded iterations add the neutral element."""
         padded = dict(self._nest.padded)
         value = self._nest.added
         assert value is not None
         for dim, extent in reversed(reduction.axes):
             if dim.name in padded:
-                value = Select(Binary("<", dim, extent), value, neutral)
+                value = ir.Select(ir.Binary("<", dim, extent), value, neutral)
         return value
 
-    def _stored(self) -> Load:
+    def _stored(self) -> ir.Load:
         output = self._nest.operation.output
-        return Load(output.name, self._written_index())
+        return ir.Load(output.name, self._written_index())
 
-    def _store(self, value: Expr) -> Stmt:
-        return Store(self._nest.operation.output.name, self._written_index(), self._expr(value))
+    def _store(self, value: ir.Expr) -> ir.Stmt:
+        return ir.Store(self._nest.operation.output.name, self._written_index(), self._expr(value))
 
-    def _written_index(self) -> Expr:
+    def _written_index(self) -> ir.Expr:
         written = self._nest.operation.written
         return self._lookups.offset(written.tensor, written.indices, self._meanings)
 
-    def _expr(self, expr: Expr) -> Expr:
+    def _expr(self, expr: ir.Expr) -> ir.Expr:
         return self._lookups.expr(expr, self._meanings)
 
 
 def _is_nonempty(loop: Loop) -> bool:
     """Check whether a loop provably has iterations."""
-    return isinstance(loop.extent, Const) and loop.extent.value > 0
+    return isinstance(loop.extent, ir.Const) and loop.extent.value > 0
 
 
-def tile_product(nest: Nest, lookups: Lookups, meanings: Mapping[str, Expr], *, written: Read, loops: tuple[Loop, ...],
-                 add: Expr) -> Multiply:
+def tile_product(nest: Nest, lookups: Lookups, meanings: Meanings, *, written: Read, loops: tuple[Loop, ...],
+                 add: ir.Expr) -> ir.Multiply:
     """Write the loops over rows, columns and the reduction as one statement.
 
     Args:
@@ -332,7 +308,7 @@ def tile_product(nest: Nest, lookups: Lookups, meanings: Mapping[str, Expr], *, 
     rows, cols, depth = (loop.name for loop in loops)
     inside = {name: expr for name, expr in meanings.items() if free_names(expand(expr, meanings)) & {rows, cols, depth}}
     match nest.added:
-        case Binary("*", Read() as a, Read() as b):
+        case ir.Binary("*", Read() as a, Read() as b):
             pass
         case _:
             raise _cannot_offload(nest, "the reduction does not sum products of two tensors: move the rest out of it")
@@ -340,14 +316,14 @@ def tile_product(nest: Nest, lookups: Lookups, meanings: Mapping[str, Expr], *, 
     if padded:
         raise _cannot_offload(nest, f"loop {padded[0]} of the reduction is padded: products need no padding")
 
-    def strides(read: Read) -> tuple[Expr, Strides]:
+    def strides(read: Read) -> tuple[ir.Expr, Strides]:
         offset = expand(lookups.offset(read.tensor, read.indices, meanings), inside)
         found = Polynomial.of(offset).cancel_divisions().strides((rows, cols, depth))
         if found is None:
             raise _cannot_offload(nest, f"elements of {read.tensor.name} are not evenly spaced along {rows}, {cols} "
                                         f"and {depth}: store the dimensions of these loops in the order of the loops")
         base, steps = found
-        return simplify_expr(lookups.expr(base, meanings)), steps
+        return ir.simplify_expr(lookups.expr(base, meanings)), steps
 
     (a_at, left), (b_at, right), (c_at, result) = strides(a), strides(b), strides(written)
     if left[rows] == ZERO:
@@ -360,10 +336,10 @@ def tile_product(nest: Nest, lookups: Lookups, meanings: Mapping[str, Expr], *, 
         if steps[cols] != ONE:
             raise _cannot_offload(nest, f"elements of {read.tensor.name} are not contiguous along loop {cols}: reorder "
                                         "its dimensions")
-    extents = [simplify_expr(lookups.expr(loop.extent, meanings)) for loop in loops]
-    return Multiply(View(written.tensor.name, c_at, result[rows], ONE),
-                    View(a.tensor.name, a_at, left[rows], left[depth]),
-                    View(b.tensor.name, b_at, right[depth], ONE), extents[0], extents[1], extents[2], add)
+    extents = [ir.simplify_expr(lookups.expr(loop.extent, meanings)) for loop in loops]
+    return ir.Multiply(ir.View(written.tensor.name, c_at, result[rows], ONE),
+                    ir.View(a.tensor.name, a_at, left[rows], left[depth]),
+                    ir.View(b.tensor.name, b_at, right[depth], ONE), extents[0], extents[1], extents[2], add)
 
 
 def _cannot_offload(nest: Nest, why: str) -> IllegalSchedule:

@@ -18,32 +18,7 @@ import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from sparloom.ir import (
-    I32,
-    I64,
-    Alloc,
-    Assign,
-    Binary,
-    Cast,
-    Const,
-    Declare,
-    Expr,
-    For,
-    If,
-    Kernel,
-    Let,
-    Load,
-    Param,
-    Ref,
-    Select,
-    Stmt,
-    Store,
-    Type,
-    fresh,
-    rebuild,
-    simplify_expr,
-    walk,
-)
+from sparloom import ir
 from sparloom.ragged.dimensions import Axis, Dim, difference, expand, quotient, round_up, substitute
 from sparloom.ragged.layout import Access, Step, offset_steps, stored_dims, table_steps, volume
 from sparloom.ragged.tensor import (
@@ -60,7 +35,8 @@ from sparloom.ragged.tensor import (
     Tensor,
 )
 
-Body = tuple[Stmt, ...]
+Body = tuple[ir.Stmt, ...]
+Meanings = Mapping[str, ir.Expr]  # definitions of names
 OUT = "entries"  # parameter of a table kernel: the table it builds
 
 
@@ -79,7 +55,7 @@ class Lookups:
         self.arrays: set[str] = set()  # local tensors that are allocated
         self.names: dict[Table, str] = {}
 
-    def expr(self, expr: Expr, defined: Mapping[str, Expr] | None = None) -> Expr:
+    def expr(self, expr: ir.Expr, defined: Meanings | None = None) -> ir.Expr:
         """Lower an expression: table entries and tensor elements become loads.
 
         Args:
@@ -88,13 +64,13 @@ class Lookups:
         defined = defined or {}
         match expr:
             case Read(tensor, indices):
-                return Load(tensor.name, self.offset(tensor, indices, defined))
+                return ir.Load(tensor.name, self.offset(tensor, indices, defined))
             case At():
                 known = simplify_map(expr)
                 return self._entry(expr.table, expr.args, defined) if known == expr else self.expr(known, defined)
-        return simplify_expr(rebuild(expr, expr=lambda inner: self.expr(inner, defined), body=lambda body: body))
+        return ir.simplify_expr(ir.rebuild(expr, expr=lambda inner: self.expr(inner, defined), body=lambda body: body))
 
-    def offset(self, tensor: Tensor, indices: Sequence[Expr], defined: Mapping[str, Expr] | None = None) -> Expr:
+    def offset(self, tensor: Tensor, indices: Sequence[ir.Expr], defined: Meanings | None = None) -> ir.Expr:
         """Return the flat index of an element in the storage of its tensor."""
         kept, defined = stored_dims(tensor), defined or {}
         values = {dim.name: index for (dim, _), index in zip(tensor.axes, indices, strict=True)}
@@ -103,64 +79,64 @@ class Lookups:
                        for (dim, _), each in zip(kept.axes, kept.coordinates, strict=True)]
         return self._index(self._access(tensor), [dim for dim, _ in kept.axes], coordinates, defined=defined)
 
-    def _coordinate(self, coordinate: Expr, values: Mapping[str, Expr], defined: Mapping[str, Expr]) -> Expr:
+    def _coordinate(self, coordinate: ir.Expr, values: Meanings, defined: Meanings) -> ir.Expr:
         """Substitute indices in a stored coordinate; blocks along which loops run need no division."""
         match coordinate:
-            case Binary("//" | "%" as op, whole, Const(factor)):
+            case ir.Binary("//" | "%" as op, whole, ir.Const(factor)):
                 inner = expand(self._coordinate(whole, values, defined), defined)
                 parts = quotient(inner, int(factor), self.limits)
                 if parts is not None:
                     return parts[0] if op == "//" else parts[1]
-                return Binary(op, inner, Const(factor))
-            case Binary("-", dim, first):
+                return ir.Binary(op, inner, ir.Const(factor))
+            case ir.Binary("-", dim, first):
                 return difference(expand(substitute(dim, values), defined), expand(first, defined))
-            case Binary("+", a, b):
+            case ir.Binary("+", a, b):
                 return sum_of_positions([self._coordinate(part, values, defined) for part in (a, b)], defined)
         return substitute(coordinate, values)
 
     def fresh(self, name: str) -> str:
         """Make a name that is unused in the kernel."""
-        return fresh(name, self._taken)
+        return ir.fresh(name, self._taken)
 
-    def params(self) -> tuple[Param, ...]:
+    def params(self) -> tuple[ir.Param, ...]:
         """Declare the tables read so far, in order of first use."""
-        return tuple(Param(name, table.type if table.axes else I64, bool(table.axes))
+        return tuple(ir.Param(name, table.type if table.axes else ir.I64, bool(table.axes))
                      for table, name in self.names.items())
 
-    def _entry(self, table: Table, args: Sequence[Expr], defined: Mapping[str, Expr]) -> Expr:
+    def _entry(self, table: Table, args: Sequence[ir.Expr], defined: Meanings) -> ir.Expr:
         name = self._name(table)
         if not table.axes:
-            return Ref(name)
-        load = Load(name, self.table_index(table, args, defined))
-        return load if table.type == I64 else Cast(I64, load)
+            return ir.Ref(name)
+        load = ir.Load(name, self.table_index(table, args, defined))
+        return load if table.type == ir.I64 else ir.Cast(ir.I64, load)
 
-    def table_index(self, table: Table, args: Sequence[Expr], defined: Mapping[str, Expr] | None = None) -> Expr:
+    def table_index(self, table: Table, args: Sequence[ir.Expr], defined: Meanings | None = None) -> ir.Expr:
         """Return the flat index of a table entry."""
         dims = [dim for dim, _ in table.axes]
         return self._index(table_steps(table.axes), dims, args, defined=defined or {})
 
     def _name(self, table: Table) -> str:
         if table not in self.names:
-            self.names[table] = fresh(table.label, self._taken)
+            self.names[table] = ir.fresh(table.label, self._taken)
         return self.names[table]
 
-    def _index(self, steps: Sequence[Step], dims: Sequence[Dim], indices: Sequence[Expr], *,
-               defined: Mapping[str, Expr]) -> Expr:
+    def _index(self, steps: Sequence[Step], dims: Sequence[Dim], indices: Sequence[ir.Expr], *,
+               defined: Meanings) -> ir.Expr:
         values = {dim.name: index for dim, index in zip(dims, indices, strict=True)}
-        groups: dict[tuple[Expr, ...], list[Expr]] = {}
+        groups: dict[tuple[ir.Expr, ...], list[ir.Expr]] = {}
         for step in steps:
             rest = tuple(substitute(factor, values) for factor in step.rest)
             groups.setdefault(rest, []).append(substitute(step.position, values))
-        total: Expr = Const(0)
+        total: ir.Expr = ir.Const(0)
         for rest, positions in groups.items():
             term = self.expr(sum_of_positions(positions, defined), defined)
             for factor in reversed(rest):
                 term = term * self.expr(factor, defined)
-            total = term if total == Const(0) else total + term
-        return simplify_expr(total)
+            total = term if total == ir.Const(0) else total + term
+        return ir.simplify_expr(total)
 
 
-def sum_of_positions(positions: Sequence[Expr], defined: Mapping[str, Expr]) -> Expr:
+def sum_of_positions(positions: Sequence[ir.Expr], defined: Meanings) -> ir.Expr:
     """Add up positions, using the first identity; `defined` tells which names are entries of maps."""
     left = list(positions)
     for start in positions:
@@ -169,22 +145,22 @@ def sum_of_positions(positions: Sequence[Expr], defined: Mapping[str, Expr]) -> 
             if fused is not None and start in left and inner in left:
                 left.remove(start)
                 left[left.index(inner)] = fused
-    total: Expr = Const(0)
+    total: ir.Expr = ir.Const(0)
     for position in left:
-        total = position if total == Const(0) else total + position
+        total = position if total == ir.Const(0) else total + position
     return total
 
 
-def simplify_map(expr: Expr) -> Expr:
+def simplify_map(expr: ir.Expr) -> ir.Expr:
     """Apply the second and third identity to a table entry."""
     match expr:
-        case At(FusedOuter() | FusedInner() as table, (Binary("+", At(Offsets() as starts, (o,)), i),)) if (
+        case At(FusedOuter() | FusedInner() as table, (ir.Binary("+", At(Offsets() as starts, (o,)), i),)) if (
                 starts == table.starts):
             return o if isinstance(table, FusedOuter) else i
     return expr
 
 
-def _fused_variable(start: Expr, inner: Expr, defined: Mapping[str, Expr]) -> Expr | None:
+def _fused_variable(start: ir.Expr, inner: ir.Expr, defined: Meanings) -> ir.Expr | None:
     """Return f for starts(outer(f)) and inner(f)."""
     if not isinstance(start, At) or not isinstance(start.table, Offsets) or len(start.args) != 1:
         return None
@@ -195,13 +171,13 @@ def _fused_variable(start: Expr, inner: Expr, defined: Mapping[str, Expr]) -> Ex
     return None
 
 
-def _definition(expr: Expr, defined: Mapping[str, Expr]) -> Expr:
-    while isinstance(expr, Ref) and expr.name in defined:
+def _definition(expr: ir.Expr, defined: Meanings) -> ir.Expr:
+    while isinstance(expr, ir.Ref) and expr.name in defined:
         expr = defined[expr.name]
     return expr
 
 
-def hoist(kernel: Kernel, tables: Collection[str]) -> Kernel:
+def hoist(kernel: ir.Kernel, tables: Collection[str]) -> ir.Kernel:
     """Move loads from tables out of loops that do not change their index.
 
     `for i: S[table[x]]  ->  let entry = table[x]; for i: S[entry]`, from the outermost loop inwards. Always legal:
@@ -214,16 +190,16 @@ def hoist(kernel: Kernel, tables: Collection[str]) -> Kernel:
     Source: CoRa §7.4 (load hoisting).
     """
     types = {param.name: param.type for param in kernel.params}
-    taken = {param.name for param in kernel.params} | {name for node in walk(kernel) for name in _declared_names(node)}
+    taken = {*types, *(name for node in ir.walk(kernel) for name in _declared_names(node))}
 
     def in_body(body: Body) -> Body:
-        lines: list[Stmt] = []
+        lines: list[ir.Stmt] = []
         for stmt in body:
-            if isinstance(stmt, For):
+            if isinstance(stmt, ir.For):
                 lets, stmt = _hoist_loads(stmt, tables, types=types, taken=taken)
                 lines += lets
                 lines.append(replace(stmt, body=in_body(stmt.body)))
-            elif isinstance(stmt, If):
+            elif isinstance(stmt, ir.If):
                 lines.append(replace(stmt, body=in_body(stmt.body), orelse=in_body(stmt.orelse)))
             else:
                 lines.append(stmt)
@@ -232,57 +208,57 @@ def hoist(kernel: Kernel, tables: Collection[str]) -> Kernel:
     return replace(kernel, body=in_body(kernel.body))
 
 
-def _hoist_loads(loop: For, tables: Collection[str], *, types: dict[str, Type], taken: set[str]
-                 ) -> tuple[list[Let], For]:
+def _hoist_loads(loop: ir.For, tables: Collection[str], *, types: dict[str, ir.Type], taken: set[str]
+                 ) -> tuple[list[ir.Let], ir.For]:
     """Return the lets that precede a loop, and the loop that uses them."""
-    inside = {loop.var} | {name for node in walk(loop.body) for name in _declared_names(node)}
-    found: dict[Expr, str] = {}
-    lets: list[Let] = []
+    inside = {loop.var} | {name for node in ir.walk(loop.body) for name in _declared_names(node)}
+    found: dict[ir.Expr, str] = {}
+    lets: list[ir.Let] = []
     guarded: list[set[str]] = []  # names bounded by surrounding conditions
 
-    def in_expr(expr: Expr) -> Expr:
-        if isinstance(expr, Select):
+    def in_expr(expr: ir.Expr) -> ir.Expr:
+        if isinstance(expr, ir.Select):
             guarded.append(_guarded_names(expr.cond))
             selected = replace(expr, a=in_expr(expr.a))
             guarded.pop()
             return replace(selected, cond=in_expr(expr.cond), b=in_expr(expr.b))
-        expr = rebuild(expr, expr=in_expr, body=lambda body: body)
-        if not isinstance(expr, Load) or expr.buffer not in tables or _names(expr.index) & inside.union(*guarded):
+        expr = ir.rebuild(expr, expr=in_expr, body=lambda body: body)
+        if not isinstance(expr, ir.Load) or expr.buffer not in tables or _names(expr.index) & inside.union(*guarded):
             return expr
         if expr not in found:
-            found[expr] = fresh(f"{expr.buffer}_entry", taken)
-            lets.append(Let(found[expr], types[expr.buffer], expr))
-        return Ref(found[expr])
+            found[expr] = ir.fresh(f"{expr.buffer}_entry", taken)
+            lets.append(ir.Let(found[expr], types[expr.buffer], expr))
+        return ir.Ref(found[expr])
 
     def in_body(body: Body) -> Body:
-        return tuple(rebuild(stmt, expr=in_expr, body=in_body) for stmt in body)
+        return tuple(ir.rebuild(stmt, expr=in_expr, body=in_body) for stmt in body)
 
     body = in_body(loop.body)
     return lets, replace(loop, lo=in_expr(loop.lo), hi=in_expr(loop.hi), body=body)
 
 
-def _guarded_names(cond: Expr) -> set[str]:
+def _guarded_names(cond: ir.Expr) -> set[str]:
     """Return the names that a condition bounds."""
     match cond:
-        case Binary("<", Ref(name), _):
+        case ir.Binary("<", ir.Ref(name), _):
             return {name}
-        case Binary("and", a, b):
+        case ir.Binary("and", a, b):
             return _guarded_names(a) | _guarded_names(b)
     return _names(cond)
 
 
-def _names(expr: Expr) -> set[str]:
-    return {node.name for node in walk(expr) if isinstance(node, Ref)} | {
-        node.buffer for node in walk(expr) if isinstance(node, Load)}
+def _names(expr: ir.Expr) -> set[str]:
+    return {node.name for node in ir.walk(expr) if isinstance(node, ir.Ref)} | {
+        node.buffer for node in ir.walk(expr) if isinstance(node, ir.Load)}
 
 
-def _declared_names(node: Stmt | Expr) -> tuple[str, ...]:
-    if isinstance(node, For):
+def _declared_names(node: ir.Stmt | ir.Expr) -> tuple[str, ...]:
+    if isinstance(node, ir.For):
         return (node.var,)
-    return (node.name,) if isinstance(node, (Let, Declare, Alloc)) else ()
+    return (node.name,) if isinstance(node, (ir.Let, ir.Declare, ir.Alloc)) else ()
 
 
-def prune(kernel: Kernel, tables: Collection[str]) -> Kernel:
+def prune(kernel: ir.Kernel, tables: Collection[str]) -> ir.Kernel:
     """Drop values and tables that are never read.
 
     `let a = S; T  ->  T` if T does not read a. Always legal: expressions have no side effects. The prelude therefore
@@ -292,24 +268,24 @@ def prune(kernel: Kernel, tables: Collection[str]) -> Kernel:
         tables: names of the parameters that are tables.
     """
     while True:
-        used = {node.name for node in walk(kernel) if isinstance(node, Ref)}
+        used = {node.name for node in ir.walk(kernel) if isinstance(node, ir.Ref)}
         body = _kept(kernel.body, used)
         if body == kernel.body:
             break
         kernel = replace(kernel, body=body)
-    read = used | {node.buffer for node in walk(kernel) if hasattr(node, "buffer")}
+    read = used | {node.buffer for node in ir.walk(kernel) if hasattr(node, "buffer")}
     params = tuple(param for param in kernel.params if param.name in read or param.name not in tables)
     return replace(kernel, params=params)
 
 
-def _kept(body: tuple[Stmt, ...], used: set[str]) -> tuple[Stmt, ...]:
-    kept: list[Stmt] = []
+def _kept(body: tuple[ir.Stmt, ...], used: set[str]) -> tuple[ir.Stmt, ...]:
+    kept: list[ir.Stmt] = []
     for stmt in body:
-        if isinstance(stmt, Let) and stmt.name not in used:
+        if isinstance(stmt, ir.Let) and stmt.name not in used:
             continue
-        if isinstance(stmt, For):
+        if isinstance(stmt, ir.For):
             stmt = replace(stmt, body=_kept(stmt.body, used))
-        elif isinstance(stmt, If):
+        elif isinstance(stmt, ir.If):
             stmt = replace(stmt, body=_kept(stmt.body, used), orelse=_kept(stmt.orelse, used))
         kept.append(stmt)
     return tuple(kept)
@@ -320,7 +296,7 @@ class TableKernel:
     """Kernel that builds one table from others: `reads` are its parameters, `entries` is the last one."""
 
     table: Table
-    kernel: Kernel
+    kernel: ir.Kernel
     reads: tuple[Table, ...]
 
 
@@ -332,7 +308,7 @@ def prelude_kernels(tables: Iterable[Table]) -> tuple[TableKernel, ...]:
         if table in found or isinstance(table, Length):
             return
         made = table_kernel(table)
-        sizes = [node.table for node in walk(volume(table.axes)) if isinstance(node, At)]
+        sizes = [node.table for node in ir.walk(volume(table.axes)) if isinstance(node, At)]
         for each in (*made.reads, *sizes):
             add(each)
         found[table] = made
@@ -352,64 +328,64 @@ def table_kernel(table: Table) -> TableKernel:
         case Pointers():
             body = _pointers(table, lookups)
         case Largest(extents, value):
-            most = Assign("most", Binary("max", Ref("most"), lookups.expr(value)))
-            loops = _loops([(Ref(f"x{number}"), extent) for number, extent in enumerate(extents)], [most], lookups)
-            body = [Declare("most", I64, Const(0)), *loops, Store(OUT, 0, Ref("most"))]
+            most = ir.Assign("most", ir.Binary("max", ir.Ref("most"), lookups.expr(value)))
+            loops = _loops([(ir.Ref(f"x{number}"), extent) for number, extent in enumerate(extents)], [most], lookups)
+            body = [ir.Declare("most", ir.I64, ir.Const(0)), *loops, ir.Store(OUT, 0, ir.Ref("most"))]
         case FusedOuter() | FusedInner():
             body = _fused_maps(table, lookups)
         case Order(extent, work):
-            body = _loops([(Ref("x0"), extent)], [Store(OUT, Ref("x0"), lookups.expr(work))], lookups)
+            body = _loops([(ir.Ref("x0"), extent)], [ir.Store(OUT, ir.Ref("x0"), lookups.expr(work))], lookups)
         case _:
             raise TypeError(f"{table!r} is not built by a kernel")
-    entries = Param(OUT, I64 if isinstance(table, Order) else table.type, buffer=True, const=False)
+    entries = ir.Param(OUT, ir.I64 if isinstance(table, Order) else table.type, buffer=True, const=False)
     name = f"{table.label}_{hashlib.sha256(repr(table).encode()).hexdigest()[:12]}"
-    return TableKernel(table, Kernel(name, (*lookups.params(), entries), tuple(body)), tuple(lookups.names))
+    return TableKernel(table, ir.Kernel(name, (*lookups.params(), entries), tuple(body)), tuple(lookups.names))
 
 
-def _offsets(table: Offsets, lookups: Lookups) -> list[Stmt]:
+def _offsets(table: Offsets, lookups: Lookups) -> list[ir.Stmt]:
     """for x..: sum = 0; for last: entries[x.., last] = sum; sum += summand; entries[x.., end] = sum"""
     *before, (last, _) = table.axes
     end, outer = table.extents[-1], [dim for dim, _ in before]
-    running = Ref("sum_so_far")
+    running = ir.Ref("sum_so_far")
     inside = [
-        Store(OUT, lookups.table_index(table, [*outer, last]), running),
-        Assign("sum_so_far", running + lookups.expr(table.summand)),
+        ir.Store(OUT, lookups.table_index(table, [*outer, last]), running),
+        ir.Assign("sum_so_far", running + lookups.expr(table.summand)),
     ]
     body = [
-        Declare("sum_so_far", I64, Const(0)),
+        ir.Declare("sum_so_far", ir.I64, ir.Const(0)),
         *_loops([(last, end)], inside, lookups),
-        Store(OUT, lookups.table_index(table, [*outer, end]), running),
+        ir.Store(OUT, lookups.table_index(table, [*outer, end]), running),
     ]
     return _loops(before, body, lookups)
 
 
-def _pointers(table: Pointers, lookups: Lookups) -> list[Stmt]:
+def _pointers(table: Pointers, lookups: Lookups) -> list[ir.Stmt]:
     """sum = 0; place = 0; for x..: entries[place] = sum; sum += summand; place += 1;  then entries[place] = sum"""
-    place, running = Ref("place"), Ref("sum_so_far")
-    store = Store(OUT, place, running)
-    inside = [store, Assign("sum_so_far", running + lookups.expr(table.summand)), Assign("place", place + 1)]
+    place, running = ir.Ref("place"), ir.Ref("sum_so_far")
+    store = ir.Store(OUT, place, running)
+    inside = [store, ir.Assign("sum_so_far", running + lookups.expr(table.summand)), ir.Assign("place", place + 1)]
     loops = _loops(table.around, inside, lookups)
-    return [Declare("sum_so_far", I64, Const(0)), Declare("place", I64, Const(0)), *loops, store]
+    return [ir.Declare("sum_so_far", ir.I64, ir.Const(0)), ir.Declare("place", ir.I64, ir.Const(0)), *loops, store]
 
 
-def _fused_maps(table: FusedOuter | FusedInner, lookups: Lookups) -> list[Stmt]:
+def _fused_maps(table: FusedOuter | FusedInner, lookups: Lookups) -> list[ir.Stmt]:
     """for x0: for x1 < inner(x0): entries[start + x1] = x0 or x1; after the total: extent, or the number of entries
     since the total"""
     is_outer = isinstance(table, FusedOuter)
-    x0, x1, f = Ref("x0"), Ref("x1"), Ref("f")
-    start = Let("start", I64, lookups.expr(At(table.starts, (x0,))))
-    store = Store(OUT, Ref("start") + x1, Cast(I32, x0 if is_outer else x1))
+    x0, x1, f = ir.Ref("x0"), ir.Ref("x1"), ir.Ref("f")
+    start = ir.Let("start", ir.I64, lookups.expr(At(table.starts, (x0,))))
+    store = ir.Store(OUT, ir.Ref("start") + x1, ir.Cast(ir.I32, x0 if is_outer else x1))
     lines = _loops([(x0, table.extent)], [start, *_loops([(x1, table.inner)], [store], lookups)], lookups)
     if table.multiple > 1:
         total = lookups.expr(table.total)
         beyond = lookups.expr(table.extent) if is_outer else f - total
         end = lookups.expr(round_up(table.total, table.multiple))
-        lines.append(For("f", total, end, [Store(OUT, f, Cast(I32, beyond))]))
+        lines.append(ir.For("f", total, end, [ir.Store(OUT, f, ir.Cast(ir.I32, beyond))]))
     return lines
 
 
-def _loops(axes: Sequence[Axis], inside: Sequence[Stmt], lookups: Lookups) -> list[Stmt]:
+def _loops(axes: Sequence[Axis], inside: Sequence[ir.Stmt], lookups: Lookups) -> list[ir.Stmt]:
     body = list(inside)
     for dim, extent in reversed(axes):
-        body = [For(dim.name, 0, lookups.expr(extent), body)]
+        body = [ir.For(dim.name, 0, lookups.expr(extent), body)]
     return body
