@@ -73,7 +73,7 @@ def fingerprint_tensors(tensors: Iterable[torch.Tensor], *, sample: int = 0) -> 
             if start or not size:
                 spans += start, size
                 continue
-        arrays.append(_contiguous_array(tensor))
+        arrays.append(contiguous_array(tensor))
         spans += address(arrays[-1], arrays[-1].dtype.type), arrays[-1].nbytes
     return _fingerprint(spans, sample)
 
@@ -96,7 +96,8 @@ def _fingerprint(spans: list[int], sample: int) -> tuple[int, int]:
     return tuple(result)
 
 
-def _contiguous_array(tensor: torch.Tensor) -> np.ndarray:
+def contiguous_array(tensor: torch.Tensor) -> np.ndarray:
+    """View a tensor as a C-contiguous, aligned array; copies if it is not one."""
     array = bfloat16_as_uint16(tensor.detach()).numpy(force=True)
     return array if array.flags.c_contiguous and array.flags.aligned else np.require(array, requirements=["C", "A"])
 

@@ -19,7 +19,7 @@ from torch.autograd import forward_ad
 from sparloom.forks import forkable
 from sparloom.fusion import RowPass, RowSteps
 from sparloom.jit import NativeCall, ResultPool
-from sparloom.nn.custom_ops import forward_tangent, in_functorch, refuse_legacy_vmap, vmap_by_loop
+from sparloom.nn.custom_ops import forward_tangent, in_functorch, product_rule, refuse_legacy_vmap, vmap_by_loop
 from sparloom.nn.edges import CsrTuple
 from sparloom.nn.sparse import spmm
 from sparloom.nn.torch_integration import torch_threads
@@ -233,9 +233,8 @@ class Adjacency:
             result = self.matmul(sent, self.values)
             result = result @ weight.T if aggregate_first else result
             return result if bias is None else result + bias
-        function = _AggregateFirst if aggregate_first else _TransformFirst
-        bias = None if bias is None else bias.resolve_neg().contiguous()
-        return function.apply(x.resolve_neg().contiguous(), weight.resolve_neg().contiguous(), bias, self.values, self)
+        x, weight, bias = (None if each is None else each.resolve_neg().contiguous() for each in (x, weight, bias))
+        return _Convolution.apply(x, weight, bias, self.values, self, aggregate_first)
 
     def matmul(self, y: torch.Tensor, values: torch.Tensor, *, transposed: bool = False) -> torch.Tensor:
         """Compute A Y or A^T Y, (nodes, width), with gradients of Y and the values of A in both modes."""
@@ -285,92 +284,57 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, y_tangent: torch.Tensor | None, values_tangent: torch.Tensor | None, *_: None) -> torch.Tensor:
-        y, values = ctx.saved_tensors
-        parts = [ctx.adjacency.matmul(*pair, transposed=ctx.is_transposed)
-                 for pair in ((y_tangent, values), (y, values_tangent)) if pair[0] is not None and pair[1] is not None]
-        return sum(parts[1:], parts[0])
+        return product_rule(lambda *factors: ctx.adjacency.matmul(*factors, transposed=ctx.is_transposed),
+                            ctx.saved_tensors, (y_tangent, values_tangent))
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[torch.Tensor, int]:
         return vmap_by_loop(_Product, info, in_dims, inputs)
 
 
-class _TransformFirst(torch.autograd.Function):
-    """D = A (X W^T) + b. With G = A^T dD: dX = G W, dW = G^T X, db = column sums of dD; rows of G stay in the cache."""
+class _Convolution(torch.autograd.Function):
+    """D = A (X W^T) + b, where rows of G = A^T dD stay in the cache: dX = G W, dW = G^T X, db = column sums of dD.
 
-    @staticmethod
-    def forward(
-        ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, values: torch.Tensor,
-        adjacency: Adjacency,
-    ) -> torch.Tensor:
-        ctx.save_for_backward(x, weight, values)
-        ctx.adjacency = adjacency
-        result = adjacency.forward.transform_first(adjacency.matrix, x, weight, c_transposed=True)
-        return result if bias is None else result.add_(bias)
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        x, weight, values = ctx.saved_tensors
-        adjacency = ctx.adjacency
-        refuse_legacy_vmap(grad, "GCNConv")
-        if torch.is_grad_enabled() or in_functorch():
-            return adjacency.gradients(grad, x, weight, values, needed=ctx.needs_input_grad)
-        grad = grad.resolve_neg().contiguous()
-        needs_x, needs_weight, needs_bias, needs_values, _ = ctx.needs_input_grad
-        dx, dw, db = _allocate_gradients(x, weight, grad, adjacency, ctx.needs_input_grad)
-        if needs_x or needs_weight:
-            adjacency.backward.run(
-                adjacency.transposed, y=grad, c=weight if needs_x else None, d=dx, right=x if needs_weight else None,
-                s=dw, summed=grad if needs_bias else None, sums=db)
-        elif needs_bias:
-            adjacency.backward.run(summed=grad, sums=db)
-        return dx, dw, db, _values_gradient(grad, x, weight, adjacency) if needs_values else None, None
-
-
-class _AggregateFirst(torch.autograd.Function):
-    """D = P W^T + b with P = A X, saved: dW = dD^T P, dX = (A^T dD) W, db = column sums of dD.
-
-    dW needs no sparse product.
+    Or, aggregated first, D = P W^T + b with P = A X, saved: dW = dD^T P needs no sparse product.
     """
 
     @staticmethod
     def forward(
         ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, values: torch.Tensor,
-        adjacency: Adjacency,
+        adjacency: Adjacency, aggregate_first: bool,
     ) -> torch.Tensor:
-        nodes = adjacency.forward
-        propagated = nodes.empty(x.shape[1], x.dtype) if ctx.needs_input_grad[1] else None
-        result = nodes.empty(weight.shape[0], x.dtype)
-        nodes.run(adjacency.matrix, y=x, g=propagated, c=weight, c_transposed=True, bias=bias, d=result)
+        nodes, propagated = adjacency.forward, None
+        if aggregate_first:
+            propagated = nodes.empty(x.shape[1], x.dtype) if ctx.needs_input_grad[1] else None
+            result = nodes.empty(weight.shape[0], x.dtype)
+            nodes.run(adjacency.matrix, y=x, g=propagated, c=weight, c_transposed=True, bias=bias, d=result)
+        else:
+            result = nodes.transform_first(adjacency.matrix, x, weight, c_transposed=True)
+            result = result if bias is None else result.add_(bias)
         ctx.save_for_backward(x, weight, values, propagated)
-        ctx.adjacency = adjacency
+        ctx.adjacency, ctx.aggregate_first = adjacency, aggregate_first
         return result
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x, weight, values, propagated = ctx.saved_tensors
-        adjacency = ctx.adjacency
+        adjacency, aggregated = ctx.adjacency, ctx.aggregate_first
         refuse_legacy_vmap(grad, "GCNConv")
         if torch.is_grad_enabled() or in_functorch():
-            return adjacency.gradients(grad, x, weight, values, needed=ctx.needs_input_grad)
+            return (*adjacency.gradients(grad, x, weight, values, needed=ctx.needs_input_grad), None)
         grad = grad.resolve_neg().contiguous()
-        needs_x, needs_weight, needs_bias, needs_values, _ = ctx.needs_input_grad
-        dx, dw, db = _allocate_gradients(x, weight, grad, adjacency, ctx.needs_input_grad)
+        needs_x, needs_weight, needs_bias, needs_values, *_ = ctx.needs_input_grad
+        dx = adjacency.backward.empty(x.shape[1], x.dtype) if needs_x else None
+        dw = torch.empty_like(weight) if needs_weight else None
+        db = grad.new_empty(grad.shape[1]) if needs_bias else None
         if needs_x or needs_weight or needs_bias:
+            sparse = needs_x or (needs_weight and not aggregated)
             adjacency.backward.run(
-                adjacency.transposed if needs_x else None, y=grad if needs_x else None, c=weight if needs_x else None,
-                d=dx, left=grad if needs_weight else None, right=propagated, s=dw, summed=grad if needs_bias else None,
-                sums=db)
-        return dx, dw, db, _values_gradient(grad, x, weight, adjacency) if needs_values else None, None
-
-
-def _allocate_gradients(
-    x: torch.Tensor, weight: torch.Tensor, grad: torch.Tensor, adjacency: Adjacency, needed: tuple[bool, ...],
-) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
-    """Allocate the needed gradients of X, W and b."""
-    return (adjacency.backward.empty(x.shape[1], x.dtype) if needed[0] else None,
-            torch.empty_like(weight) if needed[1] else None,
-            grad.new_empty(grad.shape[1]) if needed[2] else None)
+                adjacency.transposed if sparse else None, y=grad if sparse else None, c=weight if needs_x else None,
+                d=dx, left=grad if needs_weight and aggregated else None,
+                right=propagated if aggregated else x if needs_weight else None, s=dw,
+                summed=grad if needs_bias else None, sums=db)
+        return dx, dw, db, _values_gradient(grad, x, weight, adjacency) if needs_values else None, None, None
 
 
 def _values_gradient(

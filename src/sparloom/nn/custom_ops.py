@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -166,6 +166,15 @@ def vmap_by_loop(
     if isinstance(results[0], torch.Tensor):
         return torch.stack(results)[:info.batch_size], 0  # an empty batch keeps the shape of an element
     return tuple(torch.stack(parts)[:info.batch_size] for parts in zip(*results, strict=True)), (0,) * len(results[0])
+
+
+def product_rule(
+    multiply: Callable[..., torch.Tensor], factors: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None],
+) -> torch.Tensor:
+    """Differentiate a product of two factors in forward mode; at least one has a tangent."""
+    pairs = (tangents[0], factors[1]), (factors[0], tangents[1])
+    parts = [multiply(*pair) for pair in pairs if pair[0] is not None and pair[1] is not None]
+    return sum(parts[1:], parts[0])
 
 
 def _save_for_jvp(ctx: Any, inputs: tuple[Any, ...]) -> None:

@@ -20,10 +20,15 @@ from typing import Any, NoReturn
 
 import torch
 
-from sparloom.nn.custom_ops import Gradients, define_operator
+from sparloom.nn.custom_ops import Gradients, define_operator, product_rule
 from sparloom.nn.pattern_cache import PreparedPattern, pattern_cache
+from sparloom.nn.tensor_backend import ArgmaxProducts
 
 Three = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def _at_argmax(crow: torch.Tensor, col: torch.Tensor, cols: int) -> ArgmaxProducts:
+    return pattern_cache().get(crow, col, cols).argmax_products
 
 
 def _save_inputs(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
@@ -45,12 +50,17 @@ def _argmax_gradients(
             spmm_transposed_at(crow, col, values, grad, argmax, cols) if needed[3] else None)
 
 
-def _save_product(ctx: Any, inputs: tuple[Any, ...], argmax: torch.Tensor) -> None:
-    """Save the argmax, and each factor if the gradient of the other one is needed."""
+def _save_factors(ctx: Any, inputs: tuple[Any, ...], *others: torch.Tensor, both: bool = False) -> None:
+    """Save the pattern, each factor if the gradient of the other one is needed, and other tensors.
+
+    Args:
+        inputs: crow, col, values, dense, and more.
+        both: save both factors.
+    """
     crow, col, values, dense = inputs[:4]
     ctx.cols = dense.shape[0]
-    ctx.save_for_backward(crow, col, values if ctx.needs_input_grad[3] else None,
-                          dense if ctx.needs_input_grad[2] else None, argmax)
+    ctx.save_for_backward(crow, col, values if both or ctx.needs_input_grad[3] else None,
+                          dense if both or ctx.needs_input_grad[2] else None, *others)
 
 
 def _product_backward(ctx: Any, grad: torch.Tensor) -> Gradients:
@@ -61,9 +71,7 @@ def _spmm_max_jvp(inputs: Sequence[torch.Tensor], tangents: Sequence[torch.Tenso
     """Differentiate the largest products of (crow, col, values, X) in forward mode, at their argmax."""
     crow, col, values, dense = inputs
     _, argmax = spmm_max(crow, col, values, dense)
-    parts = [spmm_at(crow, col, *pair, argmax) for pair in ((tangents[2], dense), (values, tangents[3]))
-             if pair[0] is not None and pair[1] is not None]
-    return sum(parts[1:], parts[0]), None
+    return product_rule(lambda *factors: spmm_at(crow, col, *factors, argmax), (values, dense), tangents[2:]), None
 
 
 spmm_max = define_operator(
@@ -72,22 +80,16 @@ spmm_max = define_operator(
     fake=lambda crow, col, values, dense: (
         dense.new_empty(crow.shape[0] - 1, dense.shape[1]),
         dense.new_empty(crow.shape[0] - 1, dense.shape[1], dtype=torch.int32)),
-    setup_context=lambda ctx, inputs, output: _save_product(ctx, inputs, output[1]),
+    setup_context=lambda ctx, inputs, output: _save_factors(ctx, inputs, output[1]),
     backward=lambda ctx, grad, _: _product_backward(ctx, grad), jvp=_spmm_max_jvp)
 
 spmm_at = define_operator(
     "spmm_at", "(Tensor crow, Tensor col, Tensor values, Tensor dense, Tensor argmax) -> Tensor",
-    run=lambda crow, col, values, dense, argmax: pattern_cache().get(crow, col, dense.shape[0]).spmm_at(
+    run=lambda crow, col, values, dense, argmax: _at_argmax(crow, col, dense.shape[0]).spmm_at(
         argmax, values, dense),
     fake=lambda crow, col, values, dense, argmax: dense.new_empty(argmax.shape),
-    setup_context=lambda ctx, inputs, output: _save_product(ctx, inputs, inputs[4]),
+    setup_context=lambda ctx, inputs, output: _save_factors(ctx, inputs, inputs[4]),
     backward=lambda ctx, grad: (*_product_backward(ctx, grad), None))
-
-
-def _save_spmm_transposed_at(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-    crow, col, values, dense, argmax, _ = inputs
-    ctx.save_for_backward(crow, col, values if ctx.needs_input_grad[3] else None,
-                          dense if ctx.needs_input_grad[2] else None, argmax)
 
 
 def _spmm_transposed_at_backward(ctx: Any, grad: torch.Tensor) -> Gradients:
@@ -99,10 +101,11 @@ def _spmm_transposed_at_backward(ctx: Any, grad: torch.Tensor) -> Gradients:
 spmm_transposed_at = define_operator(
     "spmm_transposed_at",
     "(Tensor crow, Tensor col, Tensor values, Tensor dense, Tensor argmax, SymInt cols) -> Tensor",
-    run=lambda crow, col, values, dense, argmax, cols: pattern_cache().get(crow, col, cols).spmm_transposed_at(
+    run=lambda crow, col, values, dense, argmax, cols: _at_argmax(crow, col, cols).spmm_transposed_at(
         argmax, values, dense),
     fake=lambda crow, col, values, dense, argmax, cols: dense.new_empty(cols, dense.shape[1]),
-    setup_context=_save_spmm_transposed_at, backward=_spmm_transposed_at_backward)
+    setup_context=lambda ctx, inputs, output: _save_factors(ctx, inputs, inputs[4]),
+    backward=_spmm_transposed_at_backward)
 
 
 def _sddmm_at_backward(ctx: Any, grad: torch.Tensor) -> Gradients:
@@ -114,17 +117,15 @@ def _sddmm_at_backward(ctx: Any, grad: torch.Tensor) -> Gradients:
 
 sddmm_at = define_operator(
     "sddmm_at", "(Tensor crow, Tensor col, Tensor left, Tensor right, Tensor argmax) -> Tensor",
-    run=lambda crow, col, left, right, argmax: pattern_cache().get(crow, col, right.shape[0]).sddmm_at(
+    run=lambda crow, col, left, right, argmax: _at_argmax(crow, col, right.shape[0]).sddmm_at(
         argmax, left, right),
     fake=lambda crow, col, left, right, argmax: left.new_empty(col.shape[0]),
     setup_context=_save_inputs, backward=_sddmm_at_backward)
 
 
 def _save_spmm(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-    crow, col, values, dense, ctx.reduce = inputs
-    ctx.cols, is_max = dense.shape[0], ctx.reduce == "max"
-    ctx.save_for_backward(crow, col, values if is_max or ctx.needs_input_grad[3] else None,
-                          dense if is_max or ctx.needs_input_grad[2] else None)
+    ctx.reduce = inputs[4]
+    _save_factors(ctx, inputs, both=ctx.reduce == "max")
 
 
 def _spmm_backward(ctx: Any, grad: torch.Tensor) -> Gradients:
@@ -145,9 +146,7 @@ def _spmm_jvp(inputs: tuple[Any, ...], tangents: tuple[torch.Tensor | None, ...]
     crow, col, values, dense, reduce = inputs
     if reduce == "max":
         return _spmm_max_jvp(inputs[:4], tangents[:4])[0]
-    parts = [spmm(crow, col, *pair, reduce) for pair in ((tangents[2], dense), (values, tangents[3]))
-             if pair[0] is not None and pair[1] is not None]
-    return sum(parts[1:], parts[0])
+    return product_rule(lambda *factors: spmm(crow, col, *factors, reduce), (values, dense), tangents[2:4])
 
 
 spmm = define_operator(
@@ -156,12 +155,6 @@ spmm = define_operator(
         values, dense, reduce),
     fake=lambda crow, col, values, dense, reduce: dense.new_empty(crow.shape[0] - 1, dense.shape[1]),
     setup_context=_save_spmm, backward=_spmm_backward, jvp=_spmm_jvp)
-
-
-def _save_spmm_transposed(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-    crow, col, values, dense, _ = inputs
-    ctx.save_for_backward(crow, col, values if ctx.needs_input_grad[3] else None,
-                          dense if ctx.needs_input_grad[2] else None)
 
 
 def _spmm_transposed_backward(ctx: Any, grad: torch.Tensor) -> Gradients:
@@ -174,7 +167,8 @@ spmm_transposed = define_operator(
     "spmm_transposed", "(Tensor crow, Tensor col, Tensor values, Tensor dense, SymInt cols) -> Tensor",
     run=lambda crow, col, values, dense, cols: pattern_cache().get(crow, col, cols).spmm_transposed(values, dense),
     fake=lambda crow, col, values, dense, cols: dense.new_empty(cols, dense.shape[1]),
-    setup_context=_save_spmm_transposed, backward=_spmm_transposed_backward)
+    setup_context=lambda ctx, inputs, output: _save_factors(ctx, inputs),
+    backward=_spmm_transposed_backward)
 
 
 def _sddmm_backward(ctx: Any, grad: torch.Tensor) -> Gradients:

@@ -114,19 +114,7 @@ class PreparedPattern:
     def spmm_max(self, values: torch.Tensor, dense: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute the largest products and their argmax, both (rows, width), see `Prepared.spmm_max`."""
         array = self._backend.array
-        return self._backend.run_both(lambda: self.forward.spmm_max(array(dense), values=array(values)))
-
-    def spmm_at(self, argmax: torch.Tensor, values: torch.Tensor, dense: torch.Tensor) -> torch.Tensor:
-        """Compute A X, (rows, width), with one nonzero per element, see `sparloom.nn.tensor_backend`."""
-        return self._argmax_products.spmm_at(argmax, values, dense)
-
-    def spmm_transposed_at(self, argmax: torch.Tensor, values: torch.Tensor, dense: torch.Tensor) -> torch.Tensor:
-        """Compute AT Y, (cols, width), likewise, for Y (rows, width)."""
-        return self._argmax_products.spmm_transposed_at(argmax, values, dense)
-
-    def sddmm_at(self, argmax: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-        """Compute Y XT on the pattern of A, (nnz,), likewise."""
-        return self._argmax_products.sddmm_at(argmax, left, right)
+        return self._backend.run(lambda: self.forward.spmm_max(array(dense), values=array(values)))
 
     def sddmm(self, values: torch.Tensor | None, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         """Compute values * (Q KT), (nnz,), for Q (rows, width) and K (cols, width); values default to 1."""
@@ -146,7 +134,8 @@ class PreparedPattern:
         return self._backend.run(lambda: self.forward.attention(*arrays))
 
     @cached_property
-    def _argmax_products(self) -> ArgmaxProducts:
+    def argmax_products(self) -> ArgmaxProducts:
+        """Products that use one nonzero per element, see `sparloom.nn.tensor_backend`."""
         return self._backend.argmax_products(self.pattern, self.threads)
 
     @cached_property

@@ -7,27 +7,20 @@ from typing import Any, ClassVar
 
 import torch
 
-from sparloom.nn.batches import Lengths, parse_tokens
-from sparloom.nn.ragged_programs import (
-    PackedWeights,
-    Parameters,
-    Schedule,
-    call_layer,
-    resolve_schedule,
-    validate_schedule,
-)
+from sparloom.nn.batches import Lengths, TokenBatch, parse_tokens
+from sparloom.nn.ragged_programs import PackedWeights, Parameters, Schedule, run_layer, validate_schedule
 from sparloom.nn.torch_integration import (
     CompiledModule,
     check_positive_ints,
     check_real,
     eager,
     run_weight_hooks,
-    torch_threads,
     unscriptable,
 )
 from sparloom.ragged import (
     EncoderSchedule,
     EncoderShape,
+    Layer,
     NormSchedule,
     SoftmaxSchedule,
     compiled_attention,
@@ -35,7 +28,7 @@ from sparloom.ragged import (
     compiled_layer_norm,
     compiled_softmax,
 )
-from sparloom.tuning import encoder_operators, token_operators
+from sparloom.tuning import RaggedOperator, encoder_operators, token_operators
 
 RELU = (torch.relu, torch.nn.functional.relu)
 DROPOUTS = ("dropout", "dropout1", "dropout2")  # submodules of torch's layer
@@ -73,13 +66,38 @@ def ragged_softmax(tokens: torch.Tensor, lengths: Lengths | None = None, *, sche
     batch = parse_tokens(tokens, lengths, width)
     if not width:
         return batch.like(batch.x.clone())
-    threads = torch_threads()
-    resolved = resolve_schedule(chosen, SoftmaxSchedule, lambda: token_operators(width)["softmax"], batch.structure,
-                                threads)
-    return batch.like(call_layer(compiled_softmax(width, resolved, threads), batch, {}, PackedWeights()))
+    return run_layer(batch, chosen, lambda *options: compiled_softmax(width, *options),
+                     lambda: token_operators(width)["softmax"])
 
 
-class LayerNorm(CompiledModule):
+class ScheduledModule(CompiledModule):
+    """Base class of layers that run a program on packed tokens.
+
+    Args:
+        schedule: of the programs, of `schedule_kind`, "auto" or None.
+    """
+
+    schedule_kind: ClassVar[type]
+
+    def __init__(self, schedule: Schedule[Any]) -> None:
+        super().__init__()
+        self.schedule = schedule
+        self._packed = PackedWeights()
+
+    def validated(self, name: str, value: Any) -> Any:
+        """Check the schedule."""
+        return validate_schedule(value, self.schedule_kind) if name == "schedule" else value
+
+    def weights(self) -> Parameters:
+        """Return the parameters by the names of the program."""
+        raise NotImplementedError
+
+    def _run(self, batch: TokenBatch, compiled: Callable[..., Layer], operator: Callable[[], RaggedOperator]
+             ) -> torch.Tensor:
+        return run_layer(batch, self.schedule, compiled, operator, parameters=self.weights(), packed=self._packed)
+
+
+class LayerNorm(ScheduledModule):
     """Layer norm of every token, a drop-in replacement for torch.nn.LayerNorm on the CPU.
 
     Names, shapes and initial values of parameters are those of torch.nn.LayerNorm, so state dicts are interchangeable;
@@ -98,6 +116,7 @@ class LayerNorm(CompiledModule):
     Source: CoRa §7.2.
     """
 
+    schedule_kind = NormSchedule
     fixed_attributes = frozenset({"normalized_shape"})
 
     def __init__(
@@ -105,24 +124,22 @@ class LayerNorm(CompiledModule):
         bias: bool = True, device: torch.device | str | None = None, dtype: torch.dtype | None = None, *,
         schedule: Schedule[NormSchedule] = None,
     ) -> None:
-        super().__init__()
+        super().__init__(schedule)
         shape = tuple(normalized_shape) if isinstance(normalized_shape, Sequence) else (normalized_shape,)
         if len(shape) != 1 or shape[0] == 0:
             raise ValueError(f"normalized_shape={normalized_shape}: expected the width of a token, at least 1")
         check_positive_ints(normalized_shape=shape[0])
         self.normalized_shape, self.eps, self.elementwise_affine = shape, eps, elementwise_affine
-        self.schedule = schedule
         factory_kwargs = {"device": device, "dtype": dtype}
         for name, exists in (("weight", elementwise_affine), ("bias", elementwise_affine and bias)):
             self.register_parameter(name, torch.nn.Parameter(torch.empty(shape, **factory_kwargs)) if exists else None)
         self.reset_parameters()
-        self._packed = PackedWeights()
 
     def validated(self, name: str, value: Any) -> Any:
         """Check eps and the schedule."""
         if name == "eps":
             check_real(name, value)
-        return validate_schedule(value, NormSchedule) if name == "schedule" else value
+        return super().validated(name, value)
 
     def reset_parameters(self) -> None:
         """Set the weight to 1 and the bias to 0."""
@@ -134,32 +151,15 @@ class LayerNorm(CompiledModule):
     def forward(self, tokens: torch.Tensor, lengths: Lengths | None = None) -> torch.Tensor:
         """Normalise tokens.
 
-        Args:
-            tokens: (tokens, width), the sequences concatenated, float32; or a nested tensor of layout torch.jagged,
-                (batch, length, width).
-            lengths: of the sequences, possibly 0: a tensor, any sequence, or a Structure, which layers can share; None
-                with a nested tensor.
-
-        Returns:
-            As tokens.
-
-        Raises:
-            TypeError, ValueError: tokens, lengths and layer do not match; the message says how.
+        Arguments, results and errors are those of `ragged_softmax`, with tokens of two dimensions or nested.
         """
         width, = self.normalized_shape
-        batch = parse_tokens(tokens, lengths, width)
-        threads = torch_threads()
-        schedule = resolve_schedule(self.schedule, NormSchedule, lambda: token_operators(width, self.eps)["norm"],
-                                    batch.structure, threads)
-        layer = compiled_layer_norm(width, self.eps, schedule, threads)
-        return batch.like(call_layer(layer, batch, self.weights(), self._packed))
+        return self._run(parse_tokens(tokens, lengths, width),
+                         lambda *options: compiled_layer_norm(width, self.eps, *options),
+                         lambda: token_operators(width, self.eps)["norm"])
 
     def weights(self) -> Parameters:
-        """Return the parameters by the names of the program."""
-        weight = self.weight
-        if weight is None:
-            weight = torch.ones(self.normalized_shape, dtype=torch.float32, device="cpu")
-        return {"gain_1": weight, "shift_1": self.bias}
+        return {"gain_1": _gain(self), "shift_1": self.bias}
 
     def extra_repr(self) -> str:
         """Return the arguments as PyTorch does."""
@@ -167,7 +167,7 @@ class LayerNorm(CompiledModule):
                 f"bias={self.bias is not None}")
 
 
-class MultiheadAttention(CompiledModule):
+class MultiheadAttention(ScheduledModule):
     """Multi-head self-attention with projections, a drop-in replacement for torch.nn.MultiheadAttention on the CPU.
 
     Queries, keys and values are projections of the same tokens. Names, shapes and initial values of parameters are
@@ -188,6 +188,7 @@ class MultiheadAttention(CompiledModule):
     Source: CoRa §7.2 (multi-head attention on ragged tensors).
     """
 
+    schedule_kind = EncoderSchedule
     fixed_attributes = frozenset({"embed_dim"})
     required_attributes: ClassVar[Mapping[str, Any]] = {
         "dropout": 0, "batch_first": True, "add_zero_attn": False, "bias_k": None, "bias_v": None}
@@ -197,21 +198,19 @@ class MultiheadAttention(CompiledModule):
         device: torch.device | str | None = None, dtype: torch.dtype | None = None, *,
         schedule: Schedule[EncoderSchedule] = None,
     ) -> None:
-        super().__init__()
+        super().__init__(schedule)
         if dropout != 0:
             raise ValueError(f"dropout={dropout}: dropout is not supported: pass 0 and apply dropout outside the layer")
         if not batch_first:
             raise ValueError("batch_first=False: sequences are concatenated, so only True is supported")
         check_positive_ints(embed_dim=embed_dim)
         self.embed_dim, self.num_heads = embed_dim, num_heads
-        self.schedule = schedule
         factory_kwargs = {"device": device, "dtype": dtype}
         self.in_proj_weight = torch.nn.Parameter(torch.empty(3 * embed_dim, embed_dim, **factory_kwargs))
         self.register_parameter(
             "in_proj_bias", torch.nn.Parameter(torch.empty(3 * embed_dim, **factory_kwargs)) if bias else None)
         self.out_proj = torch.nn.Linear(embed_dim, embed_dim, bias=bias, **factory_kwargs)
         self.reset_parameters()
-        self._packed = PackedWeights()
 
     def validated(self, name: str, value: Any) -> Any:
         """Check the number of heads and the schedule."""
@@ -219,7 +218,7 @@ class MultiheadAttention(CompiledModule):
             check_positive_ints(num_heads=value)
             if self.embed_dim % value:
                 raise ValueError(f"embed_dim={self.embed_dim} must be divisible by num_heads={value}")
-        return validate_schedule(value, EncoderSchedule) if name == "schedule" else value
+        return super().validated(name, value)
 
     def reset_parameters(self) -> None:
         """Reset the weight of the input projection (Glorot) and the biases (0)."""
@@ -232,30 +231,19 @@ class MultiheadAttention(CompiledModule):
     def forward(self, tokens: torch.Tensor, lengths: Lengths | None = None, *, is_causal: bool = False) -> torch.Tensor:
         """Let the tokens of every sequence attend to each other.
 
+        Tokens, lengths, results and errors are those of `LayerNorm`. Departure: attention weights are not returned,
+        because they are never stored.
+
         Args:
-            tokens: (tokens, embed_dim), the sequences concatenated, float32; or a nested tensor of layout torch.jagged,
-                (batch, length, embed_dim).
-            lengths: of the sequences, possibly 0: a tensor, any sequence, or a Structure, which layers can share; None
-                with a nested tensor.
             is_causal: tokens attend to themselves and earlier tokens only.
-
-        Returns:
-            As tokens. Departure: attention weights are not returned, because they are never stored.
-
-        Raises:
-            TypeError, ValueError: tokens, lengths and layer do not match; the message says how.
         """
         batch = parse_tokens(tokens, lengths, self.embed_dim)
         run_weight_hooks(torch.nn.Linear, out_proj=self.out_proj)
         shape = EncoderShape(self.embed_dim, self.num_heads, causal=is_causal)
-        threads = torch_threads()
-        schedule = resolve_schedule(self.schedule, EncoderSchedule, lambda: encoder_operators(shape)["attention"],
-                                    batch.structure, threads)
-        layer = compiled_attention(shape, schedule, threads)
-        return batch.like(call_layer(layer, batch, self.weights(), self._packed))
+        return self._run(batch, lambda *options: compiled_attention(shape, *options),
+                         lambda: encoder_operators(shape)["attention"])
 
     def weights(self) -> Parameters:
-        """Return the parameters by the names of the program."""
         return {"w_qkv": self.in_proj_weight, "b_qkv": self.in_proj_bias, "w_out": self.out_proj.weight,
                 "b_out": self.out_proj.bias}
 
@@ -264,7 +252,7 @@ class MultiheadAttention(CompiledModule):
         return f"{self.embed_dim}, {self.num_heads}"
 
 
-class TransformerEncoderLayer(CompiledModule):
+class TransformerEncoderLayer(ScheduledModule):
     """Encoder layer of the transformer, a drop-in replacement for torch.nn.TransformerEncoderLayer on the CPU.
 
     Names, shapes and initial values of parameters are those of torch's layer, so state dicts are interchangeable;
@@ -290,6 +278,7 @@ class TransformerEncoderLayer(CompiledModule):
     Source: CoRa §7.2.
     """
 
+    schedule_kind = EncoderSchedule
     required_attributes: ClassVar[Mapping[str, Any]] = {"norm_first": False, "activation_relu_or_gelu": 1}
 
     def __init__(
@@ -299,7 +288,7 @@ class TransformerEncoderLayer(CompiledModule):
         device: torch.device | str | None = None, dtype: torch.dtype | None = None, *,
         schedule: Schedule[EncoderSchedule] = None,
     ) -> None:
-        super().__init__()
+        super().__init__(schedule)
         self.validated("activation", activation)
         if norm_first:
             raise ValueError("norm_first=True is not supported: norms follow the residual sums")
@@ -311,8 +300,6 @@ class TransformerEncoderLayer(CompiledModule):
         self.linear2 = torch.nn.Linear(dim_feedforward, d_model, bias=bias, **factory_kwargs)
         self.norm1 = torch.nn.LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **factory_kwargs)
         self.norm2 = torch.nn.LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **factory_kwargs)
-        self.schedule = schedule
-        self._packed = PackedWeights()
 
     def validated(self, name: str, value: Any) -> Any:
         """Refuse activations other than relu, dropout, and invalid schedules."""
@@ -321,25 +308,14 @@ class TransformerEncoderLayer(CompiledModule):
         if name in DROPOUTS and getattr(value, "p", value) != 0:
             raise ValueError(f"{name}={value!r}: dropout is not supported: use torch.nn.Dropout(0) and apply dropout "
                              "outside")
-        return validate_schedule(value, EncoderSchedule) if name == "schedule" else value
+        return super().validated(name, value)
 
     @eager
     def forward(self, tokens: torch.Tensor, lengths: Lengths | None = None, *, is_causal: bool = False) -> torch.Tensor:
-        """Apply the layer.
-
-        Args:
-            tokens: (tokens, d_model), the sequences concatenated, float32; or a nested tensor of layout torch.jagged,
-                (batch, length, d_model).
-            lengths: of the sequences, possibly 0: a tensor, any sequence, or a Structure, which layers can share; None
-                with a nested tensor.
-            is_causal: tokens attend to themselves and earlier tokens only.
-
-        Returns:
-            As tokens.
+        """Apply the layer; arguments, results and errors are those of `MultiheadAttention`.
 
         Raises:
-            TypeError, ValueError: tokens, lengths and layer do not match, or its norms have different eps; the message
-                says how.
+            ValueError: also if the norms have different eps.
         """
         attention = self.self_attn
         run_weight_hooks(torch.nn.Linear, linear1=self.linear1, linear2=self.linear2, out_proj=attention.out_proj)
@@ -351,20 +327,16 @@ class TransformerEncoderLayer(CompiledModule):
         batch = parse_tokens(tokens, lengths, self.linear1.in_features)
         shape = EncoderShape(self.linear1.in_features, self.self_attn.num_heads, self.linear1.out_features,
                              self.norm1.eps, is_causal)
-        threads = torch_threads()
-        schedule = resolve_schedule(self.schedule, EncoderSchedule, lambda: encoder_operators(shape)["encoder"],
-                                    batch.structure, threads)
-        layer = compiled_encoder_layer(shape, schedule, threads)
-        return batch.like(call_layer(layer, batch, self.weights(), self._packed))
+        return self._run(batch, lambda *options: compiled_encoder_layer(shape, *options),
+                         lambda: encoder_operators(shape)["encoder"])
 
     def weights(self) -> Parameters:
-        """Return the parameters by the names of the program."""
         return {**self.self_attn.weights(), "w_in": self.linear1.weight, "b_in": self.linear1.bias,
                 "w_back": self.linear2.weight, "b_back": self.linear2.bias,
                 "gain_1": _gain(self.norm1), "shift_1": self.norm1.bias,
                 "gain_2": _gain(self.norm2), "shift_2": self.norm2.bias}
 
 
-def _gain(norm: torch.nn.LayerNorm) -> torch.Tensor:
+def _gain(norm: torch.nn.LayerNorm | LayerNorm) -> torch.Tensor:
     """Return the weight of a norm; ones for a norm without weight."""
     return torch.ones(norm.normalized_shape, dtype=torch.float32, device="cpu") if norm.weight is None else norm.weight

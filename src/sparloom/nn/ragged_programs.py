@@ -13,6 +13,7 @@ import operator
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal, NoReturn, TypeVar
 
 import numpy as np
@@ -20,9 +21,9 @@ import torch
 
 from sparloom.jit import aligned
 from sparloom.nn.batches import TokenBatch
-from sparloom.nn.content_hash import fingerprint
+from sparloom.nn.content_hash import contiguous_array, fingerprint
 from sparloom.nn.custom_ops import in_functorch, needs_derivatives, refuse_legacy_vmap, vmap_by_loop
-from sparloom.nn.torch_integration import autocast_operands
+from sparloom.nn.torch_integration import autocast_operands, torch_threads
 from sparloom.ragged import Layer, Structure, Weight
 from sparloom.tuning import RaggedOperator, choose_schedule
 
@@ -51,22 +52,16 @@ def validate_schedule(schedule: Schedule[S], kind: type[S]) -> S | Literal["auto
     raise ValueError(f"schedule={schedule!r}: expected {article} {kind.__name__}, 'auto', or None for the default")
 
 
-def resolve_schedule(
-    schedule: S | Literal["auto"], kind: type[S], operator: Callable[[], RaggedOperator], structure: Structure,
-    threads: int,
+def _resolved(
+    schedule: S | Literal["auto"], operator: Callable[[], RaggedOperator], structure: Structure, threads: int,
 ) -> S:
-    """Return the schedule of a batch; "auto" searches for it the first time that a machine sees batches like this one.
-
-    Args:
-        operator: returns the operator to search schedules for.
-    """
-    if isinstance(schedule, kind):
+    """Return the schedule; "auto" searches for it the first time that a machine sees batches like this one."""
+    if schedule != "auto":
         return schedule
     searched = operator()
     key = (searched.name, tuple(searched.alike(structure).items()), threads)
     if key not in _chosen:
-        config = choose_schedule(searched, structure, threads=threads).config
-        _chosen[key] = kind(**dict(config.values))
+        _chosen[key] = searched.schedule(choose_schedule(searched, structure, threads=threads).config)
     return _chosen[key]
 
 
@@ -187,11 +182,27 @@ def _array(name: str, parameter: torch.Tensor | None) -> np.ndarray | None:
     if parameter.dtype != torch.float32:
         raise TypeError(f"parameter {name} is {parameter.dtype}, but this layer computes in torch.float32: use "
                         "layer.float()")
-    array = parameter.numpy(force=True)
-    return array if array.flags.c_contiguous and array.flags.aligned else np.require(array, requirements=["C", "A"])
+    return contiguous_array(parameter)
 
 
 Tensors = tuple[torch.Tensor, ...]
+
+
+def run_layer(
+    batch: TokenBatch, schedule: S | Literal["auto"], compiled: Callable[[S, int], Layer],
+    operator: Callable[[], RaggedOperator], *, parameters: Parameters = MappingProxyType({}),
+    packed: PackedWeights | None = None,
+) -> torch.Tensor:
+    """Run a layer on a batch, whose form the result has.
+
+    Args:
+        compiled: returns the layer of a schedule and a number of threads.
+        operator: returns the operator to search schedules for.
+        parameters, packed: see `call_layer`.
+    """
+    threads = torch_threads()
+    layer = compiled(_resolved(schedule, operator, batch.structure, threads), threads)
+    return batch.like(call_layer(layer, batch, parameters, packed or PackedWeights()))
 
 
 def call_layer(layer: Layer, batch: TokenBatch, parameters: Parameters, packed: PackedWeights) -> torch.Tensor:
@@ -216,74 +227,6 @@ def call_layer(layer: Layer, batch: TokenBatch, parameters: Parameters, packed: 
     out = torch.empty_like(batch.x)
     layer.infer(batch.structure, batch.x.detach().numpy(), weights.weights if weights else {}, out.numpy())
     return out
-
-
-class _RaggedFunction(torch.autograd.Function):
-    """Runs the program that saves what gradients need, and the program of the gradients."""
-
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> torch.Tensor:
-        output = _run_training(*inputs)
-        _save_context(ctx, inputs, output)
-        return output[0]
-
-    @staticmethod
-    def backward(ctx: Any, upstream: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        return _backward(ctx, upstream)
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> NoReturn:
-        _refuse_second_derivative(ctx)
-
-
-class _FunctorchRaggedFunction(torch.autograd.Function):
-    """The same for torch.func, which passes no context to `forward`: what is saved is an output."""
-
-    @staticmethod
-    def forward(*inputs: Any) -> Tensors:
-        return _run_training(*inputs)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
-        ctx.mark_non_differentiable(*output[1:])
-        ctx.set_materialize_grads(False)
-        _save_context(ctx, inputs, output)
-
-    @staticmethod
-    def backward(ctx: Any, upstream: torch.Tensor | None, *_: Any) -> tuple[torch.Tensor | None, ...]:
-        return (None,) * len(ctx.needs_input_grad) if upstream is None else _backward(ctx, upstream)
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> NoReturn:
-        _refuse_second_derivative(ctx)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Tensors, tuple[int | None, ...]]:
-        return vmap_by_loop(_FunctorchRaggedFunction, info, in_dims, inputs)
-
-
-class _RaggedGradients(torch.autograd.Function):
-    """The program of the gradients as a node of the autograd graph."""
-
-    @staticmethod
-    def forward(*inputs: Any) -> Tensors:
-        return _run_gradients(*inputs)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
-        ctx.layer = inputs[0]
-
-    @staticmethod
-    def backward(ctx: Any, *upstream: Any) -> NoReturn:
-        _refuse_second_derivative(ctx)
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> NoReturn:
-        _refuse_second_derivative(ctx)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Tensors, tuple[int | None, ...]]:
-        return vmap_by_loop(_RaggedGradients, info, in_dims, inputs)
 
 
 def _run_training(layer: Layer, structure: Any, packed: PackedWeights, names: tuple[str, ...], x: torch.Tensor,
@@ -339,6 +282,55 @@ def _name(layer: Layer) -> str:
     return PUBLIC_NAMES.get(name, name)
 
 
-def _refuse_second_derivative(ctx: Any) -> NoReturn:
+def _refuse_second_derivative(ctx: Any, *_: Any) -> NoReturn:
     raise RuntimeError(f"{_name(ctx.layer)} is once_differentiable, it has neither second derivatives nor forward "
                        "mode: use backward() without create_graph=True, or torch's layer")
+
+
+class _RaggedFunction(torch.autograd.Function):
+    """Runs the program that saves what gradients need, and the program of the gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> torch.Tensor:
+        output = _run_training(*inputs)
+        _save_context(ctx, inputs, output)
+        return output[0]
+
+    backward = staticmethod(_backward)
+    jvp = staticmethod(_refuse_second_derivative)
+
+
+class _FunctorchRaggedFunction(torch.autograd.Function):
+    """The same for torch.func, which passes no context to `forward`: what is saved is an output."""
+
+    forward = staticmethod(_run_training)
+    jvp = staticmethod(_refuse_second_derivative)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.set_materialize_grads(False)
+        _save_context(ctx, inputs, output)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: torch.Tensor | None, *_: Any) -> tuple[torch.Tensor | None, ...]:
+        return (None,) * len(ctx.needs_input_grad) if upstream is None else _backward(ctx, upstream)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Tensors, tuple[int | None, ...]]:
+        return vmap_by_loop(_FunctorchRaggedFunction, info, in_dims, inputs)
+
+
+class _RaggedGradients(torch.autograd.Function):
+    """The program of the gradients as a node of the autograd graph."""
+
+    forward = staticmethod(_run_gradients)
+    backward = jvp = staticmethod(_refuse_second_derivative)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
+        ctx.layer = inputs[0]
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Tensors, tuple[int | None, ...]]:
+        return vmap_by_loop(_RaggedGradients, info, in_dims, inputs)

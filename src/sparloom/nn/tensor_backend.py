@@ -1,7 +1,8 @@
 """Backends for tensors: how tensors of a device reach the kernels there, and results come back.
 
-The products at given maxima, from which gradients of the maximum of products are made, differ by backend. For A
-(rows, cols), and argmax (rows, width) that holds for each element the position p of a nonzero of A, in column j:
+The products at the argmax, from which gradients of the maximum of products are made, differ by backend. For A
+(rows, cols) with values (nnz,), X (cols, width), Y (rows, width), and argmax (rows, width) int32, which holds for each
+element the position p of a nonzero of A, in column j, or -1 in rows without nonzeros:
 
     spmm_at              D(i, f)  = values(p) X(j, f)
     spmm_transposed_at   D(j, f) += values(p) Y(i, f)
@@ -17,41 +18,16 @@ import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 
 from sparloom.jit import NativeCall, address, aligned, compile_cpp
 from sparloom.nn.baselines import CUDA_SPARSE_LIBRARIES, SPARSE_LIBRARIES
-from sparloom.nn.content_hash import bfloat16_as_uint16, tensor_from_dlpack
+from sparloom.nn.content_hash import bfloat16_as_uint16, contiguous_array, tensor_from_dlpack
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning.sparse import CudaBackend, Prepared
-
-
-class TensorBackend(Protocol):
-    """A device of torch.
-
-    Args:
-        device: of tensors and results.
-    """
-
-    device: torch.device
-
-    def prepared(self, pattern: Pattern, threads: int) -> Prepared:
-        """Prepare a pattern with values of one; keeps no reference to the tensors that it was made from."""
-
-    def array(self, tensor: torch.Tensor) -> Any:
-        """View a tensor as prepared matrices take it; copies only lazily negated tensors."""
-
-    def run(self, product: Callable[[], Any]) -> torch.Tensor:
-        """Compute in the order of torch's own work on the device, and view the result as a tensor."""
-
-    def run_both(self, product: Callable[[], tuple[Any, Any]]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute as `run`, with two results."""
-
-    def argmax_products(self, pattern: Pattern, threads: int) -> ArgmaxProducts:
-        """Return the products at given maxima."""
 
 
 class CpuTensorBackend:
@@ -60,25 +36,20 @@ class CpuTensorBackend:
     device = torch.device("cpu")
 
     def prepared(self, pattern: Pattern, threads: int) -> Prepared:
-        """Prepare a pattern."""
+        """Prepare a pattern with values of one; keeps no reference to the tensors that it was made from."""
         ones = SparseMatrix(pattern, np.ones(pattern.nnz, np.float32))
         return Prepared(ones, threads=threads, libraries=SPARSE_LIBRARIES)
 
     def array(self, tensor: torch.Tensor) -> np.ndarray:
-        """View a tensor as an array."""
+        """View a tensor as prepared matrices take it; copies only lazily negated tensors."""
         return tensor.numpy(force=True)
 
-    def run(self, product: Callable[[], np.ndarray]) -> torch.Tensor:
-        """Compute."""
-        return torch.from_numpy(product())
-
-    def run_both(self, product: Callable[[], tuple[np.ndarray, np.ndarray]]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute."""
-        first, second = product()
-        return torch.from_numpy(first), torch.from_numpy(second)
+    def run(self, product: Callable[[], Any]) -> Any:
+        """Compute one or several results, and view them as tensors."""
+        return _tensors(torch.from_numpy, product())
 
     def argmax_products(self, pattern: Pattern, threads: int) -> CpuArgmaxProducts:
-        """Use compiled kernels."""
+        """Return the products at argmax, by compiled kernels."""
         return CpuArgmaxProducts(pattern.indices, pattern.cols, threads)
 
 
@@ -101,20 +72,21 @@ class CudaTensorBackend:
         """Detach a tensor, which supports DLPack."""
         return bfloat16_as_uint16(tensor.detach().resolve_neg())
 
-    def run(self, product: Callable[[], Any]) -> torch.Tensor:
-        """Compute on torch's stream; the tensor keeps CuPy's array alive."""
+    def run(self, product: Callable[[], Any]) -> Any:
+        """Compute on torch's stream; the tensors keep CuPy's arrays alive."""
         with self._where.gpu.following(self._stream()):
-            return tensor_from_dlpack(product())
-
-    def run_both(self, product: Callable[[], tuple[Any, Any]]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute as `run`."""
-        with self._where.gpu.following(self._stream()):
-            first, second = product()
-            return tensor_from_dlpack(first), tensor_from_dlpack(second)
+            return _tensors(tensor_from_dlpack, product())
 
     def argmax_products(self, pattern: Pattern, threads: int) -> DeviceArgmaxProducts:
-        """Use torch operations, with the columns copied to the device; `threads` is ignored."""
+        """Return the products at argmax, by torch operations; `threads` is ignored."""
         return DeviceArgmaxProducts(torch.from_numpy(pattern.indices).to(self.device, torch.int64), pattern.cols)
+
+
+TensorBackend = CpuTensorBackend | CudaTensorBackend
+
+
+def _tensors(view: Callable[[Any], torch.Tensor], results: Any) -> Any:
+    return tuple(map(view, results)) if isinstance(results, tuple) else view(results)
 
 
 def tensor_backend(device: torch.device) -> TensorBackend:
@@ -127,22 +99,6 @@ def tensor_backend(device: torch.device) -> TensorBackend:
         return CpuTensorBackend()
     return CudaTensorBackend(
         device, CudaBackend.here(bits=True), lambda: torch.cuda.current_stream(device).cuda_stream)
-
-
-class ArgmaxProducts(Protocol):
-    """Products in which each element uses one nonzero of its row of A (rows, cols).
-
-    argmax is (rows, width) int32 and -1 in rows without nonzeros; values are (nnz,), X (cols, width), Y (rows, width).
-    """
-
-    def spmm_at(self, argmax: torch.Tensor, values: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-        """Gather: D (rows, width), 0 in rows without nonzeros, for X."""
-
-    def spmm_transposed_at(self, argmax: torch.Tensor, values: torch.Tensor, left: torch.Tensor) -> torch.Tensor:
-        """Scatter: D (cols, width), for Y."""
-
-    def sddmm_at(self, argmax: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-        """Sum over the elements that use each nonzero: D (nnz,), for Y and X."""
 
 
 @dataclass(frozen=True)
@@ -161,25 +117,25 @@ class CpuArgmaxProducts:
     threads: int
 
     def spmm_at(self, argmax: torch.Tensor, values: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-        """Gather."""
+        """Gather: D (rows, width), 0 in rows without nonzeros."""
         result = aligned(tuple(argmax.shape), np.float32)
         return self._run("spmm_at", argmax, result, values=values, right=right)
 
     def spmm_transposed_at(self, argmax: torch.Tensor, values: torch.Tensor, left: torch.Tensor) -> torch.Tensor:
-        """Scatter."""
+        """Scatter: D (cols, width)."""
         result = aligned((self.cols, argmax.shape[1]), np.float32, zero=True)
         return self._run("spmm_transposed_at", argmax, result, values=values, left=left)
 
     def sddmm_at(self, argmax: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-        """Sum over the elements that use each nonzero."""
+        """Sum over the elements that use each nonzero: D (nnz,)."""
         result = aligned(self.indices.shape, np.float32, zero=True)
         return self._run("sddmm_at", argmax, result, left=left, right=right)
 
     def _run(self, name: str, argmax: torch.Tensor, result: np.ndarray, **operands: torch.Tensor) -> torch.Tensor:
         rows, width = argmax.shape
         if width:
-            positions = _contiguous_array(argmax)
-            arrays = {operand: _contiguous_array(tensor) for operand, tensor in operands.items()}
+            positions = contiguous_array(argmax)
+            arrays = {operand: contiguous_array(tensor) for operand, tensor in operands.items()}
             arguments = _Arguments(
                 argmax=address(positions, np.int32), indices=address(self.indices, np.int32),
                 result=address(result, written=True), rows=rows, cols=self.cols, width=width, threads=self.threads,
@@ -230,6 +186,9 @@ class DeviceArgmaxProducts:
         return argmax.long().clamp(min=0), argmax >= 0
 
 
+ArgmaxProducts = CpuArgmaxProducts | DeviceArgmaxProducts
+
+
 class _Arguments(ctypes.Structure):
     """The struct ArgmaxProducts of kernels/cpu/argmax_products.cpp."""
 
@@ -238,11 +197,6 @@ class _Arguments(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("rows", "cols", "width")),
         ("threads", ctypes.c_int32),
     )
-
-
-def _contiguous_array(tensor: torch.Tensor) -> np.ndarray:
-    """View a tensor as a contiguous array; copies if it is not contiguous."""
-    return np.require(tensor.numpy(force=True), requirements=["C", "A"])
 
 
 @cache

@@ -78,7 +78,7 @@ class Structure:
         for length, value in self._lengths.items():
             self._check(length, value)
 
-    def given(self) -> dict[Length, np.ndarray | int]:
+    def lengths(self) -> dict[Length, np.ndarray | int]:
         """Return the lengths by function, including inferred ones."""
         return dict(self._lengths)
 

@@ -63,16 +63,26 @@ class RaggedOperator:
 
     Args:
         name: including all sizes that are the same for every batch.
-        program: of a configuration of the space.
+        kind: makes a schedule from the values of a configuration.
+        scheduled: makes the program of a schedule.
         alike: numbers of a batch; batches with equal numbers share a schedule.
         part: part of a batch that suffices for measurements.
     """
 
     name: str
     space: GridSpace
-    program: Callable[[Config], Program]
+    kind: Callable[..., Any]
+    scheduled: Callable[[Any], Program]
     alike: Callable[[Structure], Mapping[str, int]]
     part: Callable[[Structure], Structure]
+
+    def schedule(self, config: Config) -> Any:
+        """Return the schedule of a configuration of the space."""
+        return self.kind(**{name: value if isinstance(value, str) else int(value) for name, value in config.values})
+
+    def program(self, config: Config) -> Program:
+        """Return the program of a configuration."""
+        return self.scheduled(self.schedule(config))
 
 
 @cache
@@ -82,8 +92,8 @@ def encoder_operators(shape: EncoderShape) -> Mapping[str, RaggedOperator]:
     makers = {"encoder": scheduled_encoder_layer, "attention": scheduled_attention, "mixing": scheduled_mixing}
 
     def operator(name: str, made: Callable[[EncoderShape, EncoderSchedule], Program]) -> RaggedOperator:
-        return RaggedOperator(f"{name} {sizes}", EncoderSpace(name, panel=PANEL), lambda config: made(
-            shape, EncoderSchedule(**{name: int(value) for name, value in config.values})), _sequences, _some_sequences)
+        return RaggedOperator(f"{name} {sizes}", EncoderSpace(name, panel=PANEL), EncoderSchedule,
+                              lambda schedule: made(shape, schedule), _sequences, _some_sequences)
 
     return {name: operator(name, made) for name, made in makers.items()}
 
@@ -91,24 +101,19 @@ def encoder_operators(shape: EncoderShape) -> Mapping[str, RaggedOperator]:
 @cache
 def token_operators(width: int, epsilon: float = 1e-5) -> Mapping[str, RaggedOperator]:
     """Make softmax over the tokens of each sequence, and layer norm of tokens: softmax, norm."""
-    def softmax(config: Config) -> Program:
-        return scheduled_softmax(width, SoftmaxSchedule(**dict(config.values)))
-
-    def norm(config: Config) -> Program:
-        return scheduled_layer_norm(width, NormSchedule(**dict(config.values)), epsilon=epsilon)
-
     return {
-        "softmax": RaggedOperator(f"softmax width={width}", SoftmaxSpace("softmax"), softmax, _sequences,
-                                  _some_sequences),
-        "norm": RaggedOperator(f"norm width={width},epsilon={epsilon}", NormSpace("norm"), norm, _sequences,
+        "softmax": RaggedOperator(f"softmax width={width}", SoftmaxSpace("softmax"), SoftmaxSchedule,
+                                  lambda schedule: scheduled_softmax(width, schedule), _sequences, _some_sequences),
+        "norm": RaggedOperator(f"norm width={width},epsilon={epsilon}", NormSpace("norm"), NormSchedule,
+                               lambda schedule: scheduled_layer_norm(width, schedule, epsilon=epsilon), _sequences,
                                _some_sequences)}
 
 
 def product_operators() -> dict[str, RaggedOperator]:
     """Make vgemm and trmm."""
     def operator(name: str, made: Callable[..., Program]) -> RaggedOperator:
-        return RaggedOperator(name, RaggedProductSpace(name, panel=PANEL), lambda config: made(
-            **{name: int(value) for name, value in config.values}), _sizes, lambda structure: structure)
+        return RaggedOperator(name, RaggedProductSpace(name, panel=PANEL), dict, lambda sizes: made(**sizes), _sizes,
+                              lambda structure: structure)
 
     return {"vgemm": operator("vgemm", tiled_vgemm), "trmm": operator("trmm", tiled_trmm)}
 
@@ -133,8 +138,8 @@ def _some_sequences(structure: Structure) -> Structure:
 def _sizes(structure: Structure) -> dict[str, int]:
     """Logarithms of the number and of the mean of every length function, rounded."""
     found: dict[str, int] = {}
-    for length, given in structure.given().items():
-        entries = np.asarray(given).reshape(-1)
+    for length, value in structure.lengths().items():
+        entries = np.asarray(value).reshape(-1)
         found[length.name] = round(np.log2(max(1.0, float(entries.mean())))) if entries.size else 0
         found[f"{length.name} count"] = round(np.log2(max(1, entries.size)))
     return found
@@ -195,9 +200,9 @@ def choose_schedule(
     plans = plans or PlanCache.of_this_user()
     threads = checked_threads(threads)
     key = _key(operator, structure, threads)
-    kept = _kept(plans, key, operator)
-    if kept is not None:
-        return kept
+    cached = _cached(plans, key, operator)
+    if cached is not None:
+        return cached
     if not search:
         return RaggedChoice(operator.space.default(), 1.0, 0, 0.0)
     part, effort = operator.part(structure), effort or RaggedBudget()
@@ -208,7 +213,7 @@ def choose_schedule(
     return choice
 
 
-def _kept(plans: PlanCache, key: Mapping[str, Any], operator: RaggedOperator) -> RaggedChoice | None:
+def _cached(plans: PlanCache, key: Mapping[str, Any], operator: RaggedOperator) -> RaggedChoice | None:
     found = plans.get("ragged", key)
     if found is None:
         return None

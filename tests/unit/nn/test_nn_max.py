@@ -105,9 +105,9 @@ def test_nan_passes_through() -> None:
 
 
 PRODUCTS = [
-    lambda edges, at, values, x, y: edges.spmm_at(at, values, x),
-    lambda edges, at, values, x, y: edges.spmm_transposed_at(at, values, y),
-    lambda edges, at, values, x, y: edges.sddmm_at(at, y, x),
+    lambda edges, at, values, x, y: edges.argmax_products.spmm_at(at, values, x),
+    lambda edges, at, values, x, y: edges.argmax_products.spmm_transposed_at(at, values, y),
+    lambda edges, at, values, x, y: edges.argmax_products.sddmm_at(at, y, x),
 ]
 
 
