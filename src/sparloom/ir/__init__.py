@@ -47,13 +47,13 @@ from sparloom.ir.nodes import (
     pretty_expr,
     walk,
 )
-from sparloom.ir.transform import fresh, rebuild, replace_refs, simplify, simplify_expr
+from sparloom.ir.transform import declared_names, fresh, rebuild, replace_refs, simplify, simplify_expr
 from sparloom.ir.verify import is_name, verify
 
 __all__ = [
     "BOOL", "DTYPES", "F32", "F64", "I32", "I64", "Accumulate", "Alloc", "Assign", "Binary", "Broadcast", "Call",
     "Cast", "Const", "Declare", "Expr", "For", "If", "InterpretedLibrary", "Kernel", "Let", "Load", "Multiply",
-    "Param", "Prefetch", "Ref", "Select", "Stmt", "Store", "Sum", "Type", "Unary", "View", "fresh", "interpret",
-    "is_name", "pretty", "pretty_expr", "rebuild", "render_c", "render_cuda", "replace_refs", "simplify",
-    "simplify_expr", "verify", "walk",
+    "Param", "Prefetch", "Ref", "Select", "Stmt", "Store", "Sum", "Type", "Unary", "View", "declared_names",
+    "fresh", "interpret", "is_name", "pretty", "pretty_expr", "rebuild", "render_c", "render_cuda", "replace_refs",
+    "simplify", "simplify_expr", "verify", "walk",
 ]

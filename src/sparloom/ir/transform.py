@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sparloom.ir import nodes as ir
 from sparloom.ir.verify import is_literal, verify
@@ -14,7 +14,13 @@ from sparloom.ir.verify import is_literal, verify
 Node = TypeVar("Node", ir.Expr, ir.Stmt)
 
 
-def rebuild(node: Node, *, expr: Callable[[ir.Expr], ir.Expr], body: Callable[[ir.Body], ir.Body]) -> Node:
+def _same(part: Any) -> Any:
+    return part
+
+
+def rebuild(
+    node: Node, *, expr: Callable[[ir.Expr], ir.Expr] = _same, body: Callable[[ir.Body], ir.Body] = _same,
+) -> Node:
     """Copy `node` with `expr` applied to its direct expressions and `body` to its direct bodies."""
     changed = {}
     for name in ir.field_names(type(node)):
@@ -30,13 +36,16 @@ def rebuild(node: Node, *, expr: Callable[[ir.Expr], ir.Expr], body: Callable[[i
 
 def declarations(kernel: ir.Kernel) -> Counter[str]:
     """Count how often each name is declared, as a parameter, loop variable, value or array."""
-    found = Counter(param.name for param in kernel.params)
-    for node in ir.walk(kernel):
+    return Counter([*(param.name for param in kernel.params), *declared_names(kernel)])
+
+
+def declared_names(root: ir.Kernel | ir.Body) -> Iterator[str]:
+    """Yield the loop variables, values and arrays that statements under `root` declare."""
+    for node in ir.walk(root):
         if isinstance(node, ir.For):
-            found[node.var] += 1
+            yield node.var
         elif isinstance(node, (ir.Let, ir.Declare, ir.Alloc)):
-            found[node.name] += 1
-    return found
+            yield node.name
 
 
 def declared(body: ir.Body) -> tuple[str, ...]:
@@ -105,7 +114,7 @@ def simplify(kernel: ir.Kernel) -> ir.Kernel:
         kept: list[ir.Stmt] = []
         waiting = list(body)
         while waiting:
-            stmt = rebuild(waiting.pop(0), expr=simplify_expr, body=lambda inner: inner)
+            stmt = rebuild(waiting.pop(0), expr=simplify_expr)
             if isinstance(stmt, ir.Let) and isinstance(stmt.value, ir.Const):
                 waiting = list(replace_refs(tuple(waiting), {stmt.name: stmt.value}))
                 continue
@@ -125,7 +134,7 @@ def simplify(kernel: ir.Kernel) -> ir.Kernel:
 
 def simplify_expr(expr: ir.Expr) -> ir.Expr:
     """Fold an expression bottom-up."""
-    return _fold(rebuild(expr, expr=simplify_expr, body=lambda inner: inner))
+    return _fold(rebuild(expr, expr=simplify_expr))
 
 
 def _inlined(stmt: ir.Stmt) -> ir.Body | None:
@@ -240,7 +249,7 @@ def lower_products(kernel: ir.Kernel) -> ir.Kernel:
             else:
                 if isinstance(stmt, ir.Alloc):
                     types[stmt.name] = ir.Type(stmt.scalar)
-                lines.append(rebuild(stmt, expr=lambda expr: expr, body=in_body))
+                lines.append(rebuild(stmt, body=in_body))
         return tuple(lines)
 
     return replace(kernel, body=in_body(kernel.body))

@@ -16,9 +16,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sparloom.errors import IllegalSchedule
-from sparloom.ir import Binary, Const, Expr, Ref, Select, is_name, pretty_expr, rebuild, simplify_expr, walk
+from sparloom.ir import Binary, Const, Expr, Ref, Select, is_name, rebuild, simplify_expr, walk
 from sparloom.ragged.dimensions import NAME_RULE, Dim, as_index, free_names, substitute
-from sparloom.ragged.nests import Launch, Loop, Nest, Operation, Program, printable
+from sparloom.ragged.nests import Launch, Loop, Nest, Operation, Program, text
 from sparloom.ragged.tensor import At, Length, Read, Tensor, length_indexed_by
 
 
@@ -58,11 +58,6 @@ def part(name: str, tensor: Tensor, at: Mapping[Dim, int], value: Expr) -> Part:
     return Part(name, Operation(tensor, value, tuple((dim, as_index(number)) for dim, number in at.items())))
 
 
-def as_part(operation: Operation) -> Part:
-    """Treat a whole tensor as its only part."""
-    return Part(operation.name, operation)
-
-
 def check_parts(program: str, parts: Sequence[Part]) -> None:
     """Check that every tensor is defined exactly once, completely.
 
@@ -99,7 +94,7 @@ def guarded_reads(value: Expr, guards: Mapping[str, Expr] | None = None) -> Iter
             yield from guarded_reads(b, guards)
         case _:
             parts: list[Expr] = []
-            rebuild(value, expr=lambda part: parts.append(part) or part, body=lambda body: body)
+            rebuild(value, expr=lambda part: parts.append(part) or part)
             for part in parts:
                 yield from guarded_reads(part, guards)
 
@@ -139,7 +134,7 @@ def check_accesses(nest: Nest) -> None:
             _check_bulk(nest, read, (outer, inner), multiple)
     for node in walk(nest.operation.value):
         if isinstance(node, At) and free_names(node) & {name for *pair, _ in nest.bulk for name in pair}:
-            raise IllegalSchedule(f"{nest.name} reads {_text(node)}, which is not defined in bulk padding: fuse "
+            raise IllegalSchedule(f"{nest.name} reads {text(node)}, which is not defined in bulk padding: fuse "
                                   "without padding")
 
 
@@ -175,7 +170,7 @@ def _check_bulk(nest: Nest, read: Read, pair: tuple[str, str], multiple: int) ->
         same = names == pair and substitute(dict(tensor.axes)[dim], values) == extents[pair[1]]
         if not (plain and same and dict(tensor.bulk).get(dim, 1) % multiple == 0):
             raise IllegalSchedule(
-                f"{nest.name} accesses {tensor.name} at {_text(indices[position])} in a fused loop padded to multiples "
+                f"{nest.name} accesses {tensor.name} at {text(indices[position])} in a fused loop padded to multiples "
                 f"of {multiple}: {tensor.name} must store {pair[0]} and {pair[1]} next to each other, unpadded but for "
                 f"bulk padding of {dim.name} to a multiple of {multiple}: pad_storage(bulk=...) first")
         position += 2
@@ -188,7 +183,7 @@ def _check(nest: Nest, read: Read, dim: Dim, *, index: Expr, extent: Expr, guard
         return
     tensor = read.tensor
     stored = dict(tensor.padding).get(dim, 1)
-    access = f"{nest.name} accesses {tensor.name}, dimension {dim.name}, at {_text(index)}"
+    access = f"{nest.name} accesses {tensor.name}, dimension {dim.name}, at {text(index)}"
     if not _is_nonnegative(index):
         raise IllegalSchedule(f"{access}, which cannot be shown to be at least 0: read it by a separate dimension, "
                               "or guard another index by where()")
@@ -205,7 +200,7 @@ def _check(nest: Nest, read: Read, dim: Dim, *, index: Expr, extent: Expr, guard
     if wrong:
         raise IllegalSchedule(f"{access}, whose loops are padded to multiples of {wrong[-1]}, but its storage is "
                               f"padded to multiples of {stored}: pad the storage to a multiple of {wrong[-1]} first")
-    raise IllegalSchedule(f"{access}, which cannot be shown to stay below {_text(extent)}: read it by a dimension of "
+    raise IllegalSchedule(f"{access}, which cannot be shown to stay below {text(extent)}: read it by a dimension of "
                           f"that extent, or give the length function a limit")
 
 
@@ -300,10 +295,6 @@ def _extents(nest: Nest) -> list[tuple[str, Expr]]:
     return [(dim.name, extent) for dim, extent in nest.axes]
 
 
-def _text(expr: Expr) -> str:
-    return pretty_expr(printable(expr))
-
-
 def program(name: str, operations: Sequence[Operation | Part],
             outputs: Sequence[str | Operation] | None = None) -> Program:
     """Make an unscheduled program that runs operations one after the other.
@@ -319,7 +310,7 @@ def program(name: str, operations: Sequence[Operation | Part],
     """
     if not is_name(name):
         raise IllegalSchedule(f"program {name!r} has an invalid name: {NAME_RULE}")
-    parts = [each if isinstance(each, Part) else as_part(each) for each in operations]
+    parts = [each if isinstance(each, Part) else Part(each.name, each) for each in operations]
     check_parts(name, parts)
     operations = [each.operation for each in parts]
     names = [operation.name for operation in operations]

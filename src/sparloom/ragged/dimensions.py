@@ -73,7 +73,7 @@ def substitute(expr: Expr, values: Mapping[str, Expr]) -> Expr:
     """Replace names by expressions, all at once."""
     if isinstance(expr, Ref):
         return values.get(expr.name, expr)
-    return rebuild(expr, expr=lambda inner: substitute(inner, values), body=lambda inner: inner)
+    return rebuild(expr, expr=lambda inner: substitute(inner, values))
 
 
 def expand(expr: Expr, defined: Mapping[str, Expr]) -> Expr:
@@ -240,7 +240,7 @@ def without_inner(expr: Expr, inner: str, factor: int) -> Expr:
     Args:
         inner: name of a variable in 0 .. factor.
     """
-    expr = simplify_expr(rebuild(expr, expr=lambda part: without_inner(part, inner, factor), body=lambda body: body))
+    expr = simplify_expr(rebuild(expr, expr=lambda part: without_inner(part, inner, factor)))
     match expr:
         case Binary("//", total, Const(multiple)):
             return _quotient(total, int(multiple), inner=inner, factor=factor) or expr

@@ -23,7 +23,7 @@ Source: CoRa §4, Listing 1.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -176,7 +176,7 @@ def rewrite(expr: Expr, change: Callable[[Expr], Expr | None]) -> Expr:
     found = change(expr)
     if found is not None:
         return found
-    return rebuild(expr, expr=lambda inner: rewrite(inner, change), body=lambda inner: inner)
+    return rebuild(expr, expr=lambda inner: rewrite(inner, change))
 
 
 def _reduce(op: Combine, axes: Mapping[Dim, Expr | int], value: Expr) -> Reduce:
@@ -361,7 +361,7 @@ def format_program(program: Program) -> str:
 
 def printable(expr: Expr) -> Expr:
     """Replace nodes that only ragged programs have by names that the IR printer accepts."""
-    inner = rebuild(expr, expr=printable, body=lambda body: body)
+    inner = rebuild(expr, expr=printable)
     match inner:
         case At(table, args):
             return Ref(_entry(table, ", ".join(map(pretty_expr, args))))
@@ -374,20 +374,21 @@ def printable(expr: Expr) -> Expr:
     return inner
 
 
-def _text(expr: Expr) -> str:
+def text(expr: Expr) -> str:
+    """Print an expression of a ragged program."""
     return pretty_expr(printable(expr))
 
 
 def _entry(table: object, args: str) -> str:
     match table:
         case Offsets(_, summand):
-            return f"offsets<{_text(summand)}>({args})"
+            return f"offsets<{text(summand)}>({args})"
         case Largest(_, value):
-            return f"largest<{_text(value)}>"
+            return f"largest<{text(value)}>"
         case FusedOuter(extent, inner) | FusedInner(extent, inner):
-            return f"{table.label}<{_text(extent)}, {_text(inner)}>({args})"
+            return f"{table.label}<{text(extent)}, {text(inner)}>({args})"
         case Order(_, work):
-            return f"order<{_text(work)}>({args})"
+            return f"order<{text(work)}>({args})"
     return f"{table.label}({args})"
 
 
@@ -395,21 +396,17 @@ def _tensor(tensor: Tensor) -> str:
     notes = [f"{dim.name} to {multiple}" for dim, multiple in tensor.padding]
     notes += [f"{dim.name} full" for dim in tensor.full]
     notes += [f"sum of {dim.name} to {multiple}" for dim, multiple in tensor.bulk]
-    if tensor.local is not None:
-        return _local(tensor, notes)
-    axes = ", ".join(f"{dim.name}: {_text(extent)}" for dim, extent in tensor.axes)
-    text = f"{tensor.name}: {tensor.type}[{axes}]" + (f" padded {', '.join(notes)}" if notes else "")
-    return text + (f" stored as [{_stored(tensor)}]" if tensor.changes else "")
+    if tensor.local is None:
+        kind, axes = "", _axes(tensor.axes)
+    else:
+        kind = "local "
+        axes = ", ".join(f"{dim.name} in {text(first)} ..: {text(extent)}" for dim, first, extent in tensor.local)
+    line = f"{tensor.name}: {kind}{tensor.type}[{axes}]" + (f" padded {', '.join(notes)}" if notes else "")
+    return line + (f" stored as [{_axes(stored_dims(tensor).axes)}]" if tensor.changes else "")
 
 
-def _local(tensor: Tensor, notes: list[str]) -> str:
-    axes = ", ".join(f"{dim.name} in {_text(first)} ..: {_text(extent)}" for dim, first, extent in tensor.local or ())
-    text = f"{tensor.name}: local {tensor.type}[{axes}]" + (f" padded {', '.join(notes)}" if notes else "")
-    return text + (f" stored as [{_stored(tensor)}]" if tensor.changes else "")
-
-
-def _stored(tensor: Tensor) -> str:
-    return ", ".join(f"{dim.name}: {_text(extent)}" for dim, extent in stored_dims(tensor).axes)
+def _axes(axes: Sequence[Axis]) -> str:
+    return ", ".join(f"{dim.name}: {text(extent)}" for dim, extent in axes)
 
 
 def _nest(nest: Nest, outside: set[str]) -> Iterator[str]:
@@ -420,7 +417,7 @@ def _nest(nest: Nest, outside: set[str]) -> Iterator[str]:
             if free_names(expr) <= known:
                 waiting.remove((name, expr))
                 known.add(name)
-                yield f"{indent}{name} = {_text(expr)}"
+                yield f"{indent}{name} = {text(expr)}"
                 yield from definitions()
                 return
 
@@ -443,19 +440,19 @@ def _nest(nest: Nest, outside: set[str]) -> Iterator[str]:
 def _head(loop: Loop) -> str:
     kind = "" if loop.kind == "serial" else f"{loop.kind} "
     note = " (reduction)" if loop.reduces else f" chunk {loop.chunk}" if loop.chunk > 1 else ""
-    return f"{kind}for {loop.name} in 0 .. {_text(loop.extent)}{note}:"
+    return f"{kind}for {loop.name} in 0 .. {text(loop.extent)}{note}:"
 
 
 def _statements(nest: Nest) -> list[str]:
     """Return the innermost statement, and the one after the reduction."""
     operation: Operation = nest.operation
-    target = _text(operation.written)
+    target = text(operation.written)
     reduction = operation.reduction
     if reduction is None:
-        return [f"{target} = {_text(operation.value)}"]
+        return [f"{target} = {text(operation.value)}"]
     notes = ("" if nest.begins else " (on top of what is stored)") + ("" if nest.ends else " (not finished)")
-    lines = [f"{target} {_UPDATE[reduction.op]} {_text(nest.added)}{notes}"]
+    lines = [f"{target} {_UPDATE[reduction.op]} {text(nest.added)}{notes}"]
     if nest.ends and reduction != operation.value:
         whole = rewrite(operation.value, lambda node: Ref(target) if node == reduction else None)
-        lines.append(f"{target} = {_text(whole)}")
+        lines.append(f"{target} = {text(whole)}")
     return lines

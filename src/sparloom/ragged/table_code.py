@@ -68,7 +68,7 @@ class Lookups:
             case At():
                 known = simplify_map(expr)
                 return self._entry(expr.table, expr.args, defined) if known == expr else self.expr(known, defined)
-        return ir.simplify_expr(ir.rebuild(expr, expr=lambda inner: self.expr(inner, defined), body=lambda body: body))
+        return ir.simplify_expr(ir.rebuild(expr, expr=lambda inner: self.expr(inner, defined)))
 
     def offset(self, tensor: Tensor, indices: Sequence[ir.Expr], defined: Meanings | None = None) -> ir.Expr:
         """Return the flat index of an element in the storage of its tensor."""
@@ -190,7 +190,7 @@ def hoist(kernel: ir.Kernel, tables: Collection[str]) -> ir.Kernel:
     Source: CoRa §7.4 (load hoisting).
     """
     types = {param.name: param.type for param in kernel.params}
-    taken = {*types, *(name for node in ir.walk(kernel) for name in _declared_names(node))}
+    taken = {*types, *ir.declared_names(kernel)}
 
     def in_body(body: Body) -> Body:
         lines: list[ir.Stmt] = []
@@ -198,11 +198,7 @@ def hoist(kernel: ir.Kernel, tables: Collection[str]) -> ir.Kernel:
             if isinstance(stmt, ir.For):
                 lets, stmt = _hoist_loads(stmt, tables, types=types, taken=taken)
                 lines += lets
-                lines.append(replace(stmt, body=in_body(stmt.body)))
-            elif isinstance(stmt, ir.If):
-                lines.append(replace(stmt, body=in_body(stmt.body), orelse=in_body(stmt.orelse)))
-            else:
-                lines.append(stmt)
+            lines.append(ir.rebuild(stmt, body=in_body))
         return tuple(lines)
 
     return replace(kernel, body=in_body(kernel.body))
@@ -211,7 +207,7 @@ def hoist(kernel: ir.Kernel, tables: Collection[str]) -> ir.Kernel:
 def _hoist_loads(loop: ir.For, tables: Collection[str], *, types: dict[str, ir.Type], taken: set[str]
                  ) -> tuple[list[ir.Let], ir.For]:
     """Return the lets that precede a loop, and the loop that uses them."""
-    inside = {loop.var} | {name for node in ir.walk(loop.body) for name in _declared_names(node)}
+    inside = {loop.var, *ir.declared_names(loop.body)}
     found: dict[ir.Expr, str] = {}
     lets: list[ir.Let] = []
     guarded: list[set[str]] = []  # names bounded by surrounding conditions
@@ -222,7 +218,7 @@ def _hoist_loads(loop: ir.For, tables: Collection[str], *, types: dict[str, ir.T
             selected = replace(expr, a=in_expr(expr.a))
             guarded.pop()
             return replace(selected, cond=in_expr(expr.cond), b=in_expr(expr.b))
-        expr = ir.rebuild(expr, expr=in_expr, body=lambda body: body)
+        expr = ir.rebuild(expr, expr=in_expr)
         if not isinstance(expr, ir.Load) or expr.buffer not in tables or _names(expr.index) & inside.union(*guarded):
             return expr
         if expr not in found:
@@ -252,12 +248,6 @@ def _names(expr: ir.Expr) -> set[str]:
         node.buffer for node in ir.walk(expr) if isinstance(node, ir.Load)}
 
 
-def _declared_names(node: ir.Stmt | ir.Expr) -> tuple[str, ...]:
-    if isinstance(node, ir.For):
-        return (node.var,)
-    return (node.name,) if isinstance(node, (ir.Let, ir.Declare, ir.Alloc)) else ()
-
-
 def prune(kernel: ir.Kernel, tables: Collection[str]) -> ir.Kernel:
     """Drop values and tables that are never read.
 
@@ -269,7 +259,7 @@ def prune(kernel: ir.Kernel, tables: Collection[str]) -> ir.Kernel:
     """
     while True:
         used = {node.name for node in ir.walk(kernel) if isinstance(node, ir.Ref)}
-        body = _kept(kernel.body, used)
+        body = _without_unused(kernel.body, used)
         if body == kernel.body:
             break
         kernel = replace(kernel, body=body)
@@ -278,17 +268,9 @@ def prune(kernel: ir.Kernel, tables: Collection[str]) -> ir.Kernel:
     return replace(kernel, params=params)
 
 
-def _kept(body: tuple[ir.Stmt, ...], used: set[str]) -> tuple[ir.Stmt, ...]:
-    kept: list[ir.Stmt] = []
-    for stmt in body:
-        if isinstance(stmt, ir.Let) and stmt.name not in used:
-            continue
-        if isinstance(stmt, ir.For):
-            stmt = replace(stmt, body=_kept(stmt.body, used))
-        elif isinstance(stmt, ir.If):
-            stmt = replace(stmt, body=_kept(stmt.body, used), orelse=_kept(stmt.orelse, used))
-        kept.append(stmt)
-    return tuple(kept)
+def _without_unused(body: Body, used: set[str]) -> Body:
+    return tuple(ir.rebuild(stmt, body=lambda inner: _without_unused(inner, used)) for stmt in body
+                 if not isinstance(stmt, ir.Let) or stmt.name in used)
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,7 @@ import pytest
 import torch
 
 from sparloom.nn import MultiheadAttention, TransformerEncoderLayer
-from sparloom.ragged import (
-    LENGTHS,
-    EncoderSchedule,
-    EncoderShape,
-    Structure,
-    compiled_encoder_layer,
-    structure_of,
-)
+from sparloom.ragged import LENGTHS, EncoderSchedule, EncoderShape, Structure, compiled_encoder_layer, structure_of
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
 

@@ -7,19 +7,7 @@ from ragged_cases import SIZE, batch, batches, col, inner, lengths, row
 
 from sparloom.errors import IllegalSchedule
 from sparloom.ir import Binary, Const
-from sparloom.ragged import (
-    Length,
-    Tensor,
-    compute,
-    fuse,
-    less,
-    pad_loop,
-    pad_storage,
-    program,
-    real,
-    sum_over,
-    where,
-)
+from sparloom.ragged import Length, Tensor, compute, fuse, less, pad_loop, pad_storage, program, real, sum_over, where
 
 OUTER = {batch: batches(), row: lengths(batch)}
 LONGEST = lengths(batch)

@@ -10,23 +10,8 @@ import numpy as np
 
 from sparloom.ir import DTYPES, Const
 from sparloom.ragged.dimensions import Dim
-from sparloom.ragged.layers.encoder import (
-    KEPT,
-    scheduled_attention,
-    scheduled_attention_backward,
-    scheduled_encoder_backward,
-    scheduled_encoder_layer,
-)
-from sparloom.ragged.layers.tokens import (
-    EncoderSchedule,
-    EncoderShape,
-    NormSchedule,
-    SoftmaxSchedule,
-    scheduled_layer_norm,
-    scheduled_layer_norm_backward,
-    scheduled_softmax,
-    scheduled_softmax_backward,
-)
+from sparloom.ragged.layers import encoder, tokens
+from sparloom.ragged.layers.tokens import EncoderSchedule, EncoderShape, NormSchedule, SoftmaxSchedule
 from sparloom.ragged.layout import evaluate, storage_size, stored_dims
 from sparloom.ragged.nests import Program
 from sparloom.ragged.runtime import Runner
@@ -120,9 +105,7 @@ class Weight:
         return int(evaluate(storage_size(self.tensor), {}, _no_table))
 
     def packed(self, values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-        """Copy a parameter, of any shape with the right number of elements, to the program's storage; see
-        `pack_values`.
-        """
+        """Pack a parameter of any shape with the right number of elements, see `pack_values`."""
         return pack_values(self.tensor, values.reshape(self.shape).transpose(self.order), out)
 
 
@@ -150,7 +133,7 @@ class Layer:
     @cached_property
     def training(self) -> Runner:
         """Runner that computes the result and stores what the gradients need."""
-        return Runner(self._forward(KEPT), threads=self._threads)
+        return Runner(self._forward(encoder.KEPT), threads=self._threads)
 
     @cached_property
     def gradients(self) -> Runner:
@@ -231,30 +214,30 @@ def compiled_encoder_layer(shape: EncoderShape, schedule: EncoderSchedule, threa
         ValueError: the shape is invalid.
     """
     _check(shape)
-    return Layer(lambda kept: scheduled_encoder_layer(shape, schedule, kept=kept),
-                 lambda: scheduled_encoder_backward(shape, schedule), threads=threads)
+    return Layer(lambda kept: encoder.scheduled_encoder_layer(shape, schedule, kept=kept),
+                 lambda: encoder.scheduled_encoder_backward(shape, schedule), threads=threads)
 
 
 @cache
 def compiled_attention(shape: EncoderShape, schedule: EncoderSchedule, threads: int | None = None) -> Layer:
     """Return multi-head attention of a shape, like `compiled_encoder_layer`; `hidden` and `epsilon` are ignored."""
     _check(shape)
-    return Layer(lambda kept: scheduled_attention(shape, schedule, kept=kept),
-                 lambda: scheduled_attention_backward(shape, schedule), threads=threads)
+    return Layer(lambda kept: encoder.scheduled_attention(shape, schedule, kept=kept),
+                 lambda: encoder.scheduled_attention_backward(shape, schedule), threads=threads)
 
 
 @cache
 def compiled_softmax(width: int, schedule: SoftmaxSchedule, threads: int | None = None) -> Layer:
     """Return the softmax of a number of columns, at least 1, like `compiled_encoder_layer`; it has no weights."""
-    return Layer(lambda kept: scheduled_softmax(width, schedule, kept=kept),
-                 lambda: scheduled_softmax_backward(width, schedule), threads=threads)
+    return Layer(lambda kept: tokens.scheduled_softmax(width, schedule, kept=kept),
+                 lambda: tokens.scheduled_softmax_backward(width, schedule), threads=threads)
 
 
 @cache
 def compiled_layer_norm(width: int, epsilon: float, schedule: NormSchedule, threads: int | None = None) -> Layer:
     """Return the layer norm of a width, at least 1, like `compiled_encoder_layer`; it has weights gain_1, shift_1."""
-    return Layer(lambda kept: scheduled_layer_norm(width, schedule, epsilon=epsilon, kept=kept),
-                 lambda: scheduled_layer_norm_backward(width, schedule), threads=threads)
+    return Layer(lambda kept: tokens.scheduled_layer_norm(width, schedule, epsilon=epsilon, kept=kept),
+                 lambda: tokens.scheduled_layer_norm_backward(width, schedule), threads=threads)
 
 
 def _check(shape: EncoderShape) -> None:

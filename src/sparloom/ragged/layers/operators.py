@@ -44,29 +44,10 @@ from sparloom.ir import Const, Expr
 from sparloom.ragged.definition import program
 from sparloom.ragged.dimensions import Dim
 from sparloom.ragged.layers.encoder import define_output_projection, define_qkv
-from sparloom.ragged.layers.tokens import (
-    BATCHES,
-    LENGTHS,
-    TOKENS,
-    EncoderShape,
-    batch,
-    col,
-    dim,
-    head,
-    part,
-    pos,
-)
+from sparloom.ragged.layers.tokens import BATCHES, LENGTHS, TOKENS, EncoderShape, batch, col, dim, head, part, pos
 from sparloom.ragged.nests import Operation, Program, compute, exp, less, max_over, real, sum_over, where
 from sparloom.ragged.schedule.compute import compute_at
-from sparloom.ragged.schedule.loops import (
-    fuse,
-    parallel,
-    reorder,
-    split,
-    unroll,
-    vectorise,
-    vectorise_innermost,
-)
+from sparloom.ragged.schedule.loops import fuse, parallel, reorder, split, unroll, vectorise, vectorise_innermost
 from sparloom.ragged.schedule.operations import hfuse, inline, offload, offload_innermost, split_operation
 from sparloom.ragged.schedule.storage import pad_all, pad_loop, pad_storage, reorder_dimensions, split_dimension
 from sparloom.ragged.tensor import Tensor

@@ -18,9 +18,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from sparloom.errors import IllegalSchedule
-from sparloom.ir import Binary, Const, Expr, Ref, Select, fresh, pretty_expr, rebuild, simplify_expr
+from sparloom.ir import Binary, Const, Expr, Ref, Select, fresh, rebuild, simplify_expr
 from sparloom.ragged.dimensions import Dim, constant_bound, free_names, min_of_sums, substitute, without_inner
-from sparloom.ragged.nests import Launch, Loop, Nest, Program, Read, printable
+from sparloom.ragged.nests import Launch, Loop, Nest, Program, Read, text
 from sparloom.ragged.schedule.loops import check_order, taken_names
 from sparloom.ragged.tensor import At, FusedInner, FusedOuter, Tensor
 
@@ -166,7 +166,7 @@ def _ranges(source: Nest, site: _ReadSite, around: list[str]) -> dict[str, Range
         values = index_range(expanded, extents, own)
         if values is None or free_names(values.first) & set(extents) or free_names(values.last) & set(extents):
             raise IllegalSchedule(f"{source.name} cannot be computed at loop {around[-1]}: the range of its dimension "
-                                  f"{dim.name}, read at {pretty_expr(printable(expanded))}, is not understood: use a "
+                                  f"{dim.name}, read at {text(expanded)}, is not understood: use a "
                                   f"loop further outside or inside")
         if isinstance(expanded, At) and isinstance(expanded.table, FusedOuter):
             own[expanded.table] = dim
@@ -196,7 +196,7 @@ def _fold_names(expr: Expr, known: Mapping[Expr, Expr]) -> Expr:
     """Replace definitions by the names they define."""
     if expr in known:
         return known[expr]
-    return rebuild(expr, expr=lambda part: _fold_names(part, known), body=lambda body: body)
+    return rebuild(expr, expr=lambda part: _fold_names(part, known))
 
 
 def _local(attached: Nest) -> Tensor:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sparloom.errors import IllegalSchedule
-from sparloom.ir import Binary, Const, Expr, Ref, Select, fresh, pretty_expr, simplify_expr
+from sparloom.ir import Binary, Const, Expr, Ref, Select, fresh, simplify_expr
 from sparloom.ragged.definition import check_accesses
 from sparloom.ragged.dimensions import Dim, as_index, constant_bound, free_names, min_of_sums, substitute, without_inner
 from sparloom.ragged.lowering import lower_launch
-from sparloom.ragged.nests import NEUTRAL, Launch, Loop, Nest, Program, Read, printable, rewrite
+from sparloom.ragged.nests import NEUTRAL, Launch, Loop, Nest, Program, Read, rewrite, text
 from sparloom.ragged.schedule.loops import check_order, replace_loops, taken_names
 
 
@@ -67,7 +67,7 @@ def _split_point(nest: Nest, extent: Expr, *, loop: Dim, multiple: int | None, p
     cut = simplify_expr(as_index(point))
     outside = {each.name for each in nest.loops[: nest.position(loop.name)]} | {name for name, _ in nest.defined}
     if free_names(cut) - outside or (isinstance(cut, Const) and cut.value < 0):
-        raise IllegalSchedule(f"{nest.name}: loop {loop.name} cannot be split at {pretty_expr(printable(cut))}: use "
+        raise IllegalSchedule(f"{nest.name}: loop {loop.name} cannot be split at {text(cut)}: use "
                               f"a point of at least 0 over loops outside of it")
     return cut if _is_floor_of(cut, extent) else simplify_expr(Binary("min", cut, extent))
 
@@ -192,7 +192,7 @@ def narrow(program: Program, nest: str, loop: Dim) -> Program:
     extent = min_of_sums(simplify_expr(Binary("min", old.extent, _end(found, end, loop.name))))
     late = sorted(free_names(extent) & {each.name for each in found.loops[found.position(loop.name):]})
     if late:
-        raise IllegalSchedule(f"{nest}: loop {loop.name} cannot end at {pretty_expr(printable(end))}, which varies "
+        raise IllegalSchedule(f"{nest}: loop {loop.name} cannot end at {text(end)}, which varies "
                               f"with loop {late[0]} inside of it: move {late[0]} outside")
     loops = tuple(replace(each, extent=extent) if each is old else each for each in found.loops)
     changed = replace(found, loops=loops, narrowed=(*found.narrowed, loop.name))
