@@ -338,5 +338,6 @@ class TransformerEncoderLayer(ScheduledModule):
 
 
 def _gain(norm: torch.nn.LayerNorm | LayerNorm) -> torch.Tensor:
-    """Return the weight of a norm; ones for a norm without weight."""
-    return torch.ones(norm.normalized_shape, dtype=torch.float32, device="cpu") if norm.weight is None else norm.weight
+    """Return the weight of a norm, which is read once because it may be computed; ones for a norm without weight."""
+    weight = norm.weight
+    return torch.ones(norm.normalized_shape, dtype=torch.float32, device="cpu") if weight is None else weight
