@@ -53,9 +53,6 @@ class Graph:
         fuse: "auto", "never" or "always", see `sparloom.tuning.plan_pair`; "never" computes all products separately, as
             on a GPU.
         cache: of decisions about fusion (default: the cache of this user).
-
-    Raises:
-        TypeError, ValueError: `edges` is not a graph; the message says why.
     """
 
     def __init__(
@@ -236,9 +233,6 @@ def aggregation_inputs(
         x: (nodes, channels) float32.
         edge_index: a Graph, or edges to make one from, on the device of x.
         linear: a submodule whose weight multiplies x.
-
-    Raises:
-        TypeError, ValueError: they do not match; the message says how.
     """
     check_features(x, channels)
     x, = autocast_operands(x)

@@ -51,9 +51,6 @@ class GCNConv(CompiledModule):
             where A X is saved and spares a sparse product in the backward pass; "auto": "aggregate" unless the result
             has fewer columns than X.
 
-    Raises:
-        ValueError: an unsupported argument; the message says which.
-
     Source: Kipf and Welling, Semi-Supervised Classification with Graph Convolutional Networks.
     """
 
@@ -106,9 +103,6 @@ class GCNConv(CompiledModule):
 
         Returns:
             (nodes, out_channels) of the dtype of x; float32 under torch.autocast.
-
-        Raises:
-            TypeError, ValueError: x, graph and layer do not match; the message says how.
         """
         check_features(x, self.in_channels)
         x, weight, bias = autocast_operands(x.resolve_neg(), self.lin.weight.resolve_neg(), self.bias)
@@ -180,9 +174,6 @@ class SAGEConv(CompiledModule):
         project: replace x_j by relu(W3 x_j + b).
         bias: whether W2 has a bias.
 
-    Raises:
-        TypeError, ValueError: an unsupported argument; the message says which.
-
     Source: Hamilton, Ying and Leskovec, Inductive Representation Learning on Large Graphs. If the result has fewer
     columns than X, W2 is applied before the mean or sum, which then costs less. Departure: the gradient of a maximum
     goes to the first of several equal senders; PyTorch Geometric divides it among them if the graph is an edge_index.
@@ -230,9 +221,6 @@ class SAGEConv(CompiledModule):
 
         Returns:
             (nodes, out_channels); under torch.autocast of its dtype, as in PyTorch Geometric.
-
-        Raises:
-            TypeError, ValueError: x, graph and layer do not match; the message says how.
         """
         matrices = aggregation_inputs(x, edge_index, self.in_channels, self.lin_l)
         sent = self.lin(x).relu() if self.project else x
@@ -279,9 +267,6 @@ class TransformerConv(CompiledModule):
         edge_dim: None only: edge features are not supported.
         bias: whether the projections have a bias.
         root_weight: whether to add W1 x_i.
-
-    Raises:
-        TypeError, ValueError: an unsupported argument; the message says which.
 
     Source: Shi et al., Masked Label Prediction: Unified Message Passing Model for Semi-Supervised Classification.
     """
@@ -334,9 +319,6 @@ class TransformerConv(CompiledModule):
         Returns:
             (nodes, heads * out_channels), or (nodes, out_channels) without `concat`; under torch.autocast of its dtype,
             as in PyTorch Geometric.
-
-        Raises:
-            TypeError, ValueError: x, graph and layer do not match; the message says how.
         """
         if edge_attr is not None:
             raise ValueError("edge_attr: edge features are not supported: omit it, or use PyTorch Geometric's layer")

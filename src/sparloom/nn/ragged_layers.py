@@ -54,9 +54,6 @@ def ragged_softmax(tokens: torch.Tensor, lengths: Lengths | None = None, *, sche
     Returns:
         As tokens.
 
-    Raises:
-        TypeError, ValueError: tokens and lengths do not match, or schedule is invalid; the message says how.
-
     Source: CoRa §7.2; the operation is jagged_softmax of FBGEMM.
     """
     chosen = validate_schedule(schedule, SoftmaxSchedule)
@@ -109,9 +106,6 @@ class LayerNorm(ScheduledModule):
         elementwise_affine: whether there are a weight and a bias.
         bias: whether there is a bias beside the weight.
         schedule: of the programs (default: `NormSchedule()`), or "auto", as in `TransformerEncoderLayer`.
-
-    Raises:
-        ValueError: an unsupported argument; the message says which.
 
     Source: CoRa §7.2.
     """
@@ -181,9 +175,6 @@ class MultiheadAttention(ScheduledModule):
         bias: whether the projections have a bias.
         batch_first: True only: the sequences of a batch are concatenated.
         schedule: of the programs, as in `TransformerEncoderLayer`.
-
-    Raises:
-        ValueError: an unsupported argument; the message says which.
 
     Source: CoRa §7.2 (multi-head attention on ragged tensors).
     """
@@ -271,9 +262,6 @@ class TransformerEncoderLayer(ScheduledModule):
         bias: whether projections and norms have a bias.
         schedule: of the programs (default: `EncoderSchedule()`); "auto": searched by `sparloom.tuning.choose_schedule`
             the first time that a machine sees batches like this one.
-
-    Raises:
-        ValueError: an unsupported argument; the message says which.
 
     Source: CoRa §7.2.
     """

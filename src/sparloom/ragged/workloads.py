@@ -328,8 +328,7 @@ def ragged_activations(lengths: np.ndarray, sizes: EncoderSizes, padding: Storag
 
     Returns:
         Elements by tensor: qkv (queries, keys and values), scores, probabilities (after the softmax), attention
-            (result of
-        the heads), projection (with the residual), norm1, ff1 (after ReLU), ff2 (with the residual), norm2.
+        (result of the heads), projection (with the residual), norm1, ff1 (after ReLU), ff2 (with the residual), norm2.
     """
     tokens = int(rounded_up(lengths.sum(), padding.tokens)) * sizes.width
     padded = int(rounded_up(lengths, padding.sequence).sum()) * sizes.width
@@ -415,47 +414,33 @@ def fused_tile_maps(counts: np.ndarray) -> Arrays:
     return outer, inner, _running(counts)
 
 
-def redundant_tables(lengths: np.ndarray, sizes: EncoderSizes, tiles: TileSizes) -> list[AuxiliaryTables]:
-    """Return tables that every kernel builds for each of its tensors."""
-    storage = [_stored(tensor, lengths, tiles) for tensors in TENSORS.values() for tensor in tensors]
-    return storage + [_fused(kernel, lengths, tiles) for kernel in TENSORS]
+def _prelude(tensors: Iterable[str], kernels: Iterable[str], *, sparse: bool = False
+             ) -> Callable[[np.ndarray, EncoderSizes, TileSizes], list[AuxiliaryTables]]:
+    """Return a function that lists tables for the storage of tensors and the fused loops of kernels."""
+    def tables(lengths: np.ndarray, sizes: EncoderSizes, tiles: TileSizes) -> list[AuxiliaryTables]:
+        stored = [_sparse(tensor, lengths, sizes, tiles) if sparse else _stored(tensor, lengths, tiles)
+                  for tensor in tensors]
+        return stored + [_fused(kernel, lengths, tiles) for kernel in kernels]
+
+    return tables
 
 
-def tensor_tables(lengths: np.ndarray, sizes: EncoderSizes, tiles: TileSizes) -> list[AuxiliaryTables]:
-    """Return tables built once for every tensor and every way to fuse loops: the paper's CoRa-Optimized."""
-    return ([_stored(tensor, lengths, tiles) for tensor in _tensors()]
-            + [_fused(kernel, lengths, tiles) for kernel in ("qkv", "scores", "values")])
-
-
-def shared_tables(lengths: np.ndarray, sizes: EncoderSizes, tiles: TileSizes) -> list[AuxiliaryTables]:
-    """Return tables built once for all tensors of one layout, as a `Structure` shares them."""
-    return ([_stored(tensor, lengths, tiles) for tensor in ("input", "qkv", "scores")]
-            + [_fused(kernel, lengths, tiles) for kernel in ("qkv", "scores", "values")])
-
-
-def sparse_redundant_tables(lengths: np.ndarray, sizes: EncoderSizes, tiles: TileSizes) -> list[AuxiliaryTables]:
-    """Return sparse storage for each tensor of each kernel; loops are not fused."""
-    return [_sparse(tensor, lengths, sizes, tiles) for tensors in TENSORS.values() for tensor in tensors]
-
-
-def sparse_tensor_tables(lengths: np.ndarray, sizes: EncoderSizes, tiles: TileSizes) -> list[AuxiliaryTables]:
-    """Return sparse storage built once for every tensor; loops are not fused."""
-    return [_sparse(tensor, lengths, sizes, tiles) for tensor in _tensors()]
-
+_ACCESSED = tuple(tensor for tensors in TENSORS.values() for tensor in tensors)
+_TENSORS = tuple(dict.fromkeys(_ACCESSED))
+_FUSED = ("qkv", "scores", "values")
 
 PRELUDES: Mapping[str, Callable[[np.ndarray, EncoderSizes, TileSizes], list[AuxiliaryTables]]] = MappingProxyType({
-    "redundant": redundant_tables, "by_tensor": tensor_tables, "shared": shared_tables,
-    "sparse_redundant": sparse_redundant_tables, "sparse_by_tensor": sparse_tensor_tables})
+    "redundant": _prelude(_ACCESSED, TENSORS),  # every kernel builds tables for each of its tensors
+    "by_tensor": _prelude(_TENSORS, _FUSED),  # once for a tensor and a way to fuse loops: the paper's CoRa-Optimized
+    "shared": _prelude(("input", "qkv", "scores"), _FUSED),  # once for a layout, as a `Structure` shares them
+    "sparse_redundant": _prelude(_ACCESSED, (), sparse=True),
+    "sparse_by_tensor": _prelude(_TENSORS, (), sparse=True)})
 """All tables of a prelude, from lengths with the paper's bulk padding `with_bulk_sequence(lengths, 64)`."""
 
 
 def auxiliary_bytes(tables: Iterable[AuxiliaryTables], purpose: Literal["storage", "fusion"]) -> int:
     """Add up the bytes of the tables for one purpose."""
     return ENTRY_BYTES * sum(table.entries for table in tables if table.purpose == purpose)
-
-
-def _tensors() -> tuple[str, ...]:
-    return tuple(dict.fromkeys(tensor for tensors in TENSORS.values() for tensor in tensors))
 
 
 def _stored(tensor: str, lengths: np.ndarray, tiles: TileSizes) -> AuxiliaryTables:

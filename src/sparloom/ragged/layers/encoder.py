@@ -8,26 +8,14 @@ Tokens of all sequences are stored one after the other, x[batch, pos, model]; no
                                  scores, their softmax and the mix of a tile of queries are local arrays
     norms                        a token at a time
 
-The forward pass keeps the tensors in `KEPT` for training. The gradient of a tensor t is d_t; that of the result,
+The forward pass stores the tensors in `KEPT` for training. The gradient of a tensor t is d_t; that of the result,
 d_norm_2 or d_attended, is an input. Gradients of weights have the dimensions of PyTorch's parameters, in which the
 backward pass also reads the weights:
 
     w_qkv[part, head, dim, model]    w_out[channel, head, dim]    w_in[hidden, channel]    w_back[model, hidden]
 
-    norm_2      d_fed, d_gain_2, d_shift_2                          see `define_norm_gradients`
-    fed         d_w_back, d_b_back, d_active = d_fed w_back where active is above 0
-    active      d_w_in, d_b_in, d_norm_1 = d_active w_in + d_fed
-    norm_1      d_attended, d_gain_1, d_shift_1
-    attended    d_w_out, d_b_out, d_mixed = d_attended w_out
-    mixed       d_qkv                                               see `define_mixing_gradients`
-    qkv         d_w_qkv, d_b_qkv, d_x = d_qkv w_qkv + d_attended
-
-On a GPU a block of threads computes a token or row, its threads the columns, and all results are stored:
-
-    projections, feed-forward    a block per token, a thread per column
-    scores, weights              a block per sequence, head and query, a thread per key
-    peak, total, means, spreads  a thread per row that is reduced
-    mix, norms                   a block per token, a thread per channel
+On a GPU a block of threads computes a token, or the row of a query in attention; its threads compute the columns, or
+one thread the value to which a row is reduced. All results are stored.
 
 Source: CoRa §7.2, Figure 3 (the nine kernels; hidden sizes of the base model); FlashAttention-2 (Dao 2023) §3.1,
 algorithm 2. Departures: bulk and partial padding are not needed, since tile products may have any extent; the three

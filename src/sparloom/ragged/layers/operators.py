@@ -5,15 +5,8 @@
     qkt_fused  the same, tiles of all sequences in one loop        proj2     attended[batch, pos, channel] of mixed
 
 `ATTENTION_OPERATORS` store their results, so that one operator can be measured alone; `scheduled_attention` is faster
-than all of them together, since its scores never leave the caches. The others differ in how they treat the ends of
-sequences or find elements:
-
-`SPLIT_ARMS` of qkt and attnv, with tiles of 64:
-
-    padded   rows (of scores: columns, too) are padded to a multiple of 64
-    split    whole tiles, and the remainder, are separate operations, one launch after the other
-    hfused   these parts run concurrently, in one launch
-    exact    the last tile has the size of the remainder: tile products may have any extent
+than all of them together, since its scores never leave the caches. `SPLIT_ARMS` of qkt and attnv differ in how they
+treat the ends of sequences.
 
 `ATTENTION_LOOPS` use plain loops instead of tile products, since rows found by pointers are not known to be evenly
 spaced: a row of keys or values at a time, in parallel over sequences and heads, innermost loops in vector lanes.
