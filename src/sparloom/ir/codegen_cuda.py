@@ -143,10 +143,10 @@ def _helper(name: str, type: Type) -> str:
             f"static __device__ {element} sum_{type}({type} a)\n{{\n    for (int h = {lanes // 2}; h > 0; h /= 2)\n"
             f"        for (int l = 0; l < h; ++l) a[l] += a[l + h];\n    return a[0];\n}}"
         )
-    given, copied = ("bool", "-(int32_t)a") if type.scalar == "bool" else (element, "a")
+    scalar, copied = ("bool", "-(int32_t)a") if type.scalar == "bool" else (element, "a")
     suffix = "f" if type.scalar == "f32" else ""
     params, value = {
-        "broadcast": (f"{given} a", copied),
+        "broadcast": (f"{scalar} a", copied),
         "select": (f"{Type('bool', lanes)} c, {own} a, {own} b", f"c[l] ? {a} : {b}"),
         "min": (f"{own} a, {own} b", f"{a} < {b} ? {a} : {b}"),
         "max": (f"{own} a, {own} b", f"{a} > {b} ? {a} : {b}"),

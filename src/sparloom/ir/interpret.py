@@ -32,9 +32,9 @@ def interpret(kernel: ir.Kernel, **arguments: Any) -> None:
         ZeroDivisionError: an integer is divided by zero.
     """
     verify(kernel)
-    given, wanted = set(arguments), {param.name for param in kernel.params}
-    if given != wanted:
-        missing, extra = sorted(wanted - given), sorted(given - wanted)
+    passed, wanted = set(arguments), {param.name for param in kernel.params}
+    if passed != wanted:
+        missing, extra = sorted(wanted - passed), sorted(passed - wanted)
         raise TypeError(f"kernel {kernel.name}: missing arguments {missing}, unknown arguments {extra}")
     memory, values = _Memory(), {}
     for param in kernel.params:
@@ -50,7 +50,7 @@ def interpret(kernel: ir.Kernel, **arguments: Any) -> None:
 class InterpretedLibrary:
     """Replaces `sparloom.jit.compile_c` and the library that it returns: kernels are interpreted, which is slow.
 
-    Example: `sparloom.ragged.Structure(given, InterpretedLibrary)` builds its tables without a compiler.
+    Example: `sparloom.ragged.Structure(lengths, InterpretedLibrary)` builds its tables without a compiler.
     """
 
     def __init__(self, kernels: Sequence[ir.Kernel]) -> None:

@@ -111,7 +111,7 @@ def simplify(kernel: ir.Kernel) -> ir.Kernel:
     taken = set(counts)
 
     def in_body(body: ir.Body) -> ir.Body:
-        kept: list[ir.Stmt] = []
+        lines: list[ir.Stmt] = []
         waiting = list(body)
         while waiting:
             stmt = rebuild(waiting.pop(0), expr=simplify_expr)
@@ -121,11 +121,11 @@ def simplify(kernel: ir.Kernel) -> ir.Kernel:
             inlined = _inlined(stmt)
             if inlined is None:
                 stmt = rebuild(stmt, expr=simplify_expr, body=in_body)
-                kept += [] if _is_empty(stmt) else [stmt]
+                lines += [] if _is_empty(stmt) else [stmt]
             else:
                 own = {name: fresh(name, taken) for name in declared(inlined) if counts[name] > 1}
                 waiting = [*rename(inlined, own), *waiting]
-        return tuple(kept)
+        return tuple(lines)
 
     result = replace(kernel, body=in_body(kernel.body))
     verify(result)
@@ -173,7 +173,7 @@ def _fold(expr: ir.Expr) -> ir.Expr:
             return _fit(-a, type, expr)
         case ir.Unary("not", ir.Const(a)):
             return ir.Const(not a, ir.BOOL)
-        case ir.Cast(type, ir.Const(a, given)) if type == ir.I64 and given.scalar in ("i32", "i64"):
+        case ir.Cast(type, ir.Const(a, of)) if type == ir.I64 and of.scalar in ("i32", "i64"):
             return ir.Const(a, ir.I64)
         case ir.Select(ir.Const(value), a, b):
             return a if value else b
@@ -267,7 +267,7 @@ def lower_product(stmt: ir.Multiply, type: ir.Type, taken: set[str]) -> ir.For:
     added = ir.Assign(total, ir.Ref(total) + a * b)
     store, accumulate = ir.Store(stmt.c.buffer, c, ir.Ref(total)), ir.Accumulate(stmt.c.buffer, c, ir.Ref(total))
     match stmt.add:
-        case ir.Const(value, given) if given == ir.BOOL:
+        case ir.Const(value, of) if of == ir.BOOL:
             last: ir.Stmt = accumulate if value else store
         case _:
             last = ir.If(stmt.add, (accumulate,), (store,))

@@ -91,9 +91,9 @@ def type_of(expr: ir.Expr, scope: Scope) -> ir.Type:
                 raise IllegalSchedule(f"sum of {vector}: only vectors of numbers have lanes to add")
             return ir.Type(vector.scalar)
         case ir.Cast(type, a):
-            given = type_of(a, scope)
-            if given.lanes != type.lanes or "bool" in (type.scalar, given.scalar):
-                raise IllegalSchedule(f"cast of {given} to {type}: lanes stay, and bool is made by comparing")
+            found = type_of(a, scope)
+            if found.lanes != type.lanes or "bool" in (type.scalar, found.scalar):
+                raise IllegalSchedule(f"cast of {found} to {type}: lanes stay, and bool is made by comparing")
             return check_type(type)
         case ir.Select(cond, a, b):
             return _select(type_of(cond, scope), type_of(a, scope), type_of(b, scope))
@@ -147,9 +147,9 @@ def _load(buffer: str, index: ir.Expr, lanes: int, scope: Scope) -> ir.Type:
 
 def check_index(buffer: str, index: ir.Expr, scope: Scope) -> None:
     """Raise IllegalSchedule unless `index` is an i64."""
-    given = type_of(index, scope)
-    if given != ir.I64:
-        raise IllegalSchedule(f"index of {buffer} is {given}, not i64: use Cast(I64, index)")
+    found = type_of(index, scope)
+    if found != ir.I64:
+        raise IllegalSchedule(f"index of {buffer} is {found}, not i64: use Cast(I64, index)")
 
 
 def _binary(expr: ir.Binary, scope: Scope) -> ir.Type:
@@ -274,9 +274,9 @@ def _stmt(stmt: ir.Stmt, context: _Context) -> None:
 def _for(loop: ir.For, context: _Context) -> None:
     _check_name(loop.var, context.scope, context)
     for bound in (loop.lo, loop.hi):
-        given = _type(bound, context)
-        if given != ir.I64:
-            raise _illegal(f"bound is {given}, not i64: use Cast(I64, bound)", context)
+        found = _type(bound, context)
+        if found != ir.I64:
+            raise _illegal(f"bound is {found}, not i64: use Cast(I64, bound)", context)
     if loop.kind not in _KINDS:
         raise _illegal(f"no kind of loop {loop.kind!r}; there are: {', '.join(_KINDS)}", context)
     if not isinstance(loop.step, int) or loop.step < 1:
@@ -317,8 +317,8 @@ def _check_reduces(loop: ir.For, context: _Context) -> None:
         if context.parallel is not None and name in context.parallel:
             raise _illegal(f"reduces {name}: declare it inside the parallel loop around", context)
         uses = sum(isinstance(node, ir.Ref) and node.name == name for node in ir.walk(loop.body))
-        given = [reduction_op(node) for node in ir.walk(loop.body) if isinstance(node, ir.Assign) and node.name == name]
-        ops = [op for op in given if op is not None]
+        updates = (node for node in ir.walk(loop.body) if isinstance(node, ir.Assign) and node.name == name)
+        ops = [op for op in map(reduction_op, updates) if op is not None]
         if uses != len(ops) or len(set(ops)) > 1:
             raise _illegal(f"reduces {name}, but reads it other than in {name} = {name} + value, or min, or max",
                            context)
@@ -342,9 +342,9 @@ def _assign(stmt: ir.Assign, context: _Context) -> None:
 def _store(buffer: str, index: ir.Expr, value: ir.Expr, context: _Context) -> None:
     binding = _buffer(buffer, context, written=True)
     _typed(context, check_index, buffer, index, context.scope)
-    given = _type(value, context)
-    if given.scalar != binding.type.scalar or (given.scalar == "bool" and given.lanes > 1):
-        raise _illegal(f"value is {given}, {buffer} holds {binding.type}: use Cast", context)
+    found = _type(value, context)
+    if found.scalar != binding.type.scalar or (found.scalar == "bool" and found.lanes > 1):
+        raise _illegal(f"value is {found}, {buffer} holds {binding.type}: use Cast", context)
 
 
 def _buffer(name: str, context: _Context, *, written: bool = False) -> Binding:
@@ -400,9 +400,9 @@ def _alloc(stmt: ir.Alloc, context: _Context) -> None:
 
 
 def _check_value(type: ir.Type, value: ir.Expr, context: _Context) -> None:
-    given = _type(value, context)
-    if given != type:
-        raise _illegal(f"value is {given}, not {type}: use Cast or Broadcast", context)
+    found = _type(value, context)
+    if found != type:
+        raise _illegal(f"value is {found}, not {type}: use Cast or Broadcast", context)
 
 
 def _type(expr: ir.Expr, context: _Context) -> ir.Type:

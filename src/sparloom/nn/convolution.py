@@ -46,7 +46,7 @@ class PlanOptions:
 
 
 class Propagation:
-    """Products by the matrices of one pattern A (nodes, nodes); plans are made at first use and kept.
+    """Products by the matrices of one pattern A (nodes, nodes); plans are made at first use and cached.
 
     Threads may share it; their calls run one after the other. A call from a signal handler or a finaliser that
     interrupts another call in the same thread uses plans and workspaces of its own.

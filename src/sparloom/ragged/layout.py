@@ -1,7 +1,7 @@
 """Offsets of elements in ragged storage, in O(1), by the dimension graph or by pointers.
 
 With dimensions 0 .. n-1 of extents e, the volume of a slice at dimension k is the sum over x < e_k of the volume at
-k + 1. Volumes are kept as products; factors that do not depend on x are moved out of the sum:
+k + 1. Volumes are stored as products; factors that do not depend on x are moved out of the sum:
 
     V_n = 1;   V_k = rest * e_k                  if no factor of V_{k+1} depends on x_k
                V_k = rest * A[.., e_k]           otherwise; A[.., x] = sum over y < x of the factors that do

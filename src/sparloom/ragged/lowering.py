@@ -81,7 +81,7 @@ def lower_launch(program: Program, launch: Launch, *, hoisted: bool = True, acce
     kernel = prune(ir.Kernel(name, (*buffers, *tables), tuple(body)), {param.name for param in tables})
     if hoisted:
         kernel = hoist(kernel, {param.name for param in tables if param.buffer})
-    meaning = {**tensors, **{given: table for table, given in lookups.names.items()}}
+    meaning = {**tensors, **{param: table for table, param in lookups.names.items()}}
     return Lowered(ir.simplify(kernel), {param.name: meaning[param.name] for param in kernel.params})
 
 
@@ -156,9 +156,9 @@ class NestCode:
                 attached += self._array(nest.operation.output)
                 attached += NestCode(nest, self._lookups, inner, self._meanings).body()
         body = [*attached, *self._around(loops[1:], inner, inside, reduces=reduces)]
-        kept = reduces if loop.kind == "simd" and loop.reduces else ()
+        names = reduces if loop.kind == "simd" and loop.reduces else ()
         chunk = loop.chunk if loop.kind == "parallel" else None
-        return [*lines, ir.For(loop.name, 0, self._expr(loop.extent), body, loop.kind, chunk=chunk, reduces=kept)]
+        return [*lines, ir.For(loop.name, 0, self._expr(loop.extent), body, loop.kind, chunk=chunk, reduces=names)]
 
     def _definitions(self, known: frozenset[str]) -> tuple[list[ir.Stmt], frozenset[str]]:
         """Define the names that have become computable."""

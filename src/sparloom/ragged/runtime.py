@@ -198,7 +198,7 @@ class _Prepared:
         elements: number of elements of every tensor that is not local.
         arguments: for every kernel, the name of a tensor, the number of a table without axes, or the address of the
             entries of a table, which the structure keeps alive.
-        plans: by wanted and given tensors.
+        plans: by wanted tensors and those that were passed.
     """
 
     elements: Mapping[str, int]
@@ -288,16 +288,16 @@ class Runner:
             if written and stop > end_written:
                 end_written, last_written = stop, name
 
-    def _plan(self, prepared: _Prepared, wanted: Names, given: Names) -> _Plan:
-        found = prepared.plans.get((wanted, given))
+    def _plan(self, prepared: _Prepared, wanted: Names, passed: Names) -> _Plan:
+        found = prepared.plans.get((wanted, passed))
         if found is None:
             launches, spans = self._alive(wanted)
-            inner = {name: span for name, span in spans.items() if name not in given}
-            missing = sorted((self._inputs & inner.keys()) | (wanted - given))
+            inner = {name: span for name, span in spans.items() if name not in passed}
+            missing = sorted((self._inputs & inner.keys()) | (wanted - passed))
             if missing:
                 raise TypeError(f"program {self.program.name}: missing tensors {', '.join(missing)}")
             sizes = {name: prepared.elements[name] * self._types[name].itemsize for name in inner}
-            found = prepared.plans[wanted, given] = _Plan(launches, *assign_offsets(inner, sizes))
+            found = prepared.plans[wanted, passed] = _Plan(launches, *assign_offsets(inner, sizes))
         return found
 
     def _alive(self, wanted: Names) -> tuple[tuple[int, ...], Mapping[str, Span]]:
@@ -367,7 +367,7 @@ def kernel_arguments(each: Lowered, structure: Structure, bound: Mapping[str, np
 
 
 def bind_arrays(program: Program, structure: Structure, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the storage of every tensor: the given arrays after checks, and new ones for the others.
+    """Return the storage of every tensor: the arrays that were passed, after checks, and new ones for the others.
 
     Raises:
         TypeError, ValueError: as in `Executable.bind`.

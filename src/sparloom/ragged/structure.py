@@ -388,11 +388,11 @@ def checked_cu_seqlens(tensor: Tensor, cu_seqlens: np.ndarray | Sequence[int]) -
     Raises:
         ValueError: names the wrong entry.
     """
-    given = np.asarray(cu_seqlens)
-    if given.ndim != 1 or not given.size or given.dtype.kind not in "iu":
-        raise ValueError(f"tensor {tensor.name} from cu_seqlens of {given.dtype} and shape {given.shape}: give a "
+    entries = np.asarray(cu_seqlens)
+    if entries.ndim != 1 or not entries.size or entries.dtype.kind not in "iu":
+        raise ValueError(f"tensor {tensor.name} from cu_seqlens of {entries.dtype} and shape {entries.shape}: give a "
                          "vector of integers, one more than there are slices")
-    starts = given.astype(np.int64)
+    starts = entries.astype(np.int64)
     if starts[0] != 0:
         raise ValueError(f"tensor {tensor.name} from cu_seqlens that start with {starts[0]}: they start with 0")
     falls = np.flatnonzero(starts[1:] < starts[:-1])
@@ -420,9 +420,9 @@ def element_offsets(tensor: Tensor, structure: Structure) -> tuple[dict[str, np.
     """Return coordinates and flat indices of all elements."""
     found = coordinates(tensor.axes, structure)
     count = next(iter(found.values())).size if found else 1
-    kept = stored_dims(tensor)
+    stored = stored_dims(tensor)
     at = {dim.name: evaluate(expr, found, structure.table)
-          for (dim, _), expr in zip(kept.axes, kept.coordinates, strict=True)}
+          for (dim, _), expr in zip(stored.axes, stored.coordinates, strict=True)}
     flat = evaluate_offset(offset_steps(tensor), at, structure.table)
     return found, np.broadcast_to(np.asarray(flat, dtype=np.int64), (count,))
 

@@ -72,12 +72,12 @@ class Lookups:
 
     def offset(self, tensor: Tensor, indices: Sequence[ir.Expr], defined: Meanings | None = None) -> ir.Expr:
         """Return the flat index of an element in the storage of its tensor."""
-        kept, defined = stored_dims(tensor), defined or {}
+        stored, defined = stored_dims(tensor), defined or {}
         values = {dim.name: index for (dim, _), index in zip(tensor.axes, indices, strict=True)}
         plain = tensor.local is None and not tensor.changes
         coordinates = [values[dim.name] if plain else self._coordinate(each, values, defined)
-                       for (dim, _), each in zip(kept.axes, kept.coordinates, strict=True)]
-        return self._index(self._access(tensor), [dim for dim, _ in kept.axes], coordinates, defined=defined)
+                       for (dim, _), each in zip(stored.axes, stored.coordinates, strict=True)]
+        return self._index(self._access(tensor), [dim for dim, _ in stored.axes], coordinates, defined=defined)
 
     def _coordinate(self, coordinate: ir.Expr, values: Meanings, defined: Meanings) -> ir.Expr:
         """Substitute indices in a stored coordinate; blocks along which loops run need no division."""

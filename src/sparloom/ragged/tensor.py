@@ -296,7 +296,7 @@ class SplitDim:
                 padding.
         """
         at = stored.index(owner, self.name)
-        extent, place, factor = stored.axes[at][1], stored.coordinates[at], Const(self.factor)
+        extent, position, factor = stored.axes[at][1], stored.coordinates[at], Const(self.factor)
         tables = [node.table.label for _, each in stored.axes for node in walk(each)
                  if isinstance(node, At) and self.name in free_names(node)]
         if tables and self.factor > 1:
@@ -306,7 +306,7 @@ class SplitDim:
         blocks = simplify_expr(Binary("//", round_up(extent, self.factor), factor))
         axes = ((outer, blocks), (inner, factor))
         return stored.substitute({self.name: outer * self.factor + inner}).with_dims(
-            at, 1, axes, (Binary("//", place, factor), Binary("%", place, factor)))
+            at, 1, axes, (Binary("//", position, factor), Binary("%", position, factor)))
 
 
 @dataclass(frozen=True)

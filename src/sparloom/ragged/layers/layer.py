@@ -37,8 +37,8 @@ def pack_values(tensor: Tensor, values: np.ndarray, out: np.ndarray | None = Non
     Raises:
         ValueError: an extent varies, or values have another shape.
     """
-    kept = stored_dims(tensor)
-    if tensor.bulk or not all(isinstance(extent, Const) for _, extent in (*tensor.axes, *kept.axes)):
+    stored = stored_dims(tensor)
+    if tensor.bulk or not all(isinstance(extent, Const) for _, extent in (*tensor.axes, *stored.axes)):
         raise ValueError(f"tensor {tensor.name} has extents that vary: use RaggedTensor.from_padded")
     shape = tuple(int(extent.value) for _, extent in tensor.axes)
     if values.shape != shape:

@@ -368,17 +368,17 @@ def unroll(program: Program, nest: str, loop: str) -> Program:
     return _with_kind(program, nest, loop, "unrolled")
 
 
-def one_block_per_row(given: Program, nest: str, count: int) -> Program:
+def one_block_per_row(program: Program, nest: str, count: int) -> Program:
     """Fuse the first loops into one parallel loop, and the other loops of the result into one shared by a block's
     threads.
     """
-    inside = sum(not loop.reduces for loop in given.nest(nest).loops) - count
-    given, row = fuse_neighbours(given, nest, 0, count)
-    given = parallel(given, nest, row)
+    inside = sum(not loop.reduces for loop in program.nest(nest).loops) - count
+    program, row = fuse_neighbours(program, nest, 0, count)
+    program = parallel(program, nest, row)
     if not inside:
-        return given
-    given, column = fuse_neighbours(given, nest, 1, inside)
-    return bind_threads(given, nest, column)
+        return program
+    program, column = fuse_neighbours(program, nest, 1, inside)
+    return bind_threads(program, nest, column)
 
 
 def _with_kind(program: Program, nest: str, loop: str, kind: Kind, *, chunk: int = 1) -> Program:
