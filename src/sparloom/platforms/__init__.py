@@ -10,7 +10,8 @@ _MODULES = {  # module -> its public names
     "clock": (
         "EVENTS", "Repeat", "Repetition", "Stopwatch", "count_reads", "in_series", "keep_threads_awake",
         "one_by_one", "processor_clock", "reads_by_level"),
-    "cpu_kernels.kernels": ("CpuKernels", "GemmKernels", "SpmmKernels", "SpmmMaxKernels"),
+    "cpu_kernels.kernels": ("CpuKernels", "GemmKernels"),
+    "cpu_kernels.sparse_kernels": ("SPARSE_FAMILIES", "SpmmKernels", "SpmmMaxKernels"),
     "cpu_schedules.platform": ("CpuPlatform",),
     "cuda.device": ("CudaDevice", "CupyGpu", "Gpu", "on_cuda"),
     "cuda.launch": ("DeviceKernels",),

@@ -282,7 +282,7 @@ def test_compiled_functions_are_one_graph(index) -> None:
 
 
 def test_more_nonzeros_than_places_can_count_are_refused(monkeypatch) -> None:
-    monkeypatch.setattr("sparloom.platforms.cpu_kernels.kernels.MAX_ARGMAX", 10)
+    monkeypatch.setattr("sparloom.platforms.cpu_kernels.sparse_kernels.MAX_ARGMAX", 10)
     a, x = sparse_tensor(seed=5), dense(COLS, 7)
     largest(a, a.values(), x)
     with pytest.raises(ValueError, match=r"A has \d+ nonzeros, above the 10 that the argmax can index"):

@@ -1,14 +1,14 @@
 """Hand-written kernels of the CPU this runs on, chosen by parameters: GEMM, SpMM, its maximum, SDDMM and attention.
 
-rows: how the rows of the sparse operand are ordered and shared among threads; kernels: the kernels bound to arrays,
-and the platform that measures them.
+sparse_kernels: the rows of a sparse operand, shared among threads, and the kernels that read them; kernels: GEMM, and
+the platform that measures all of them.
 """
 
 from sparloom.lazy import on_demand
 
 _MODULES = {  # module -> its public names
-    "kernels": ("CpuKernels", "GemmKernels", "SparseCall", "SpmmKernels", "SpmmMaxKernels"),
-    "rows": ("Traversal",),
+    "kernels": ("CpuKernels", "GemmKernels"),
+    "sparse_kernels": ("SPARSE_FAMILIES", "SparseCall", "SpmmKernels", "SpmmMaxKernels", "Traversal"),
 }
 
 __all__ = sorted(name for names in _MODULES.values() for name in names)

@@ -15,6 +15,7 @@ from sparloom.errors import IllegalSchedule
 from sparloom.jit import compile_cpp
 from sparloom.ops import SDDMM, CsrAttention, Op, SpMM, SpmmMax, assert_close
 from sparloom.platforms import CpuKernels
+from sparloom.platforms.cpu_kernels import sparse_kernels
 from sparloom.sparse import Pattern, SparseMatrix
 
 pytestmark = pytest.mark.cc
@@ -71,7 +72,8 @@ def test_narrower_vectors_give_the_same(monkeypatch, op, machine):
         pytest.skip(f"this machine does not run code for {machine}")
     flags = ["-O2", f"-march={machine}", "-fno-loop-interchange", "-Wno-psabi", "-fopenmp"]
     library = compile_cpp([f"cpu/{op.name}.cpp"], flags)
-    monkeypatch.setattr("sparloom.platforms.cpu_kernels.kernels._library", lambda _: library)
+    monkeypatch.setattr(sparse_kernels, "kernel_library",
+                        lambda name, others=sparse_kernels.kernel_library: library if name == op.name else others(name))
     for width in (1, 7, 8, 33, 64, 128, 136, 300):
         check(op, varied(), width=width, threads=2)
 

@@ -179,7 +179,7 @@ def test_an_argmax_of_another_type_is_refused():
 def test_more_nonzeros_than_the_argmax_can_index_are_refused(monkeypatch):
     operands, kernels = operands_of(varied(), 4), family(1)
     default, result = kernels.space().default(), kernels.result(operands)
-    monkeypatch.setattr("sparloom.platforms.cpu_kernels.kernels.MAX_ARGMAX", 100)
+    monkeypatch.setattr("sparloom.platforms.cpu_kernels.sparse_kernels.MAX_ARGMAX", 100)
     with pytest.raises(ValueError, match=r"A has \d+ nonzeros, above the 100 that the argmax can index"):
         kernels.bind(operands, default, result, kernels.argmax(operands))
     kernels.bind(operands, default, result)()
