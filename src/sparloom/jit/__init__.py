@@ -23,14 +23,22 @@ from sparloom.jit.native import (
     aligned,
     check_memory,
 )
-from sparloom.jit.sources import Source, check_cuda, cuda_text, kernel_folder, kernel_source, sources_digest
+from sparloom.jit.sources import (
+    Source,
+    check_cuda,
+    cuda_text,
+    kernel_folder,
+    kernel_source,
+    kernels_digest,
+    sources_digest,
+)
 from sparloom.jit.toolchain import compiler_version
 from sparloom.lazy import resolve
 
 __all__ = [
     "RESULT_POOL", "ChangeDetector", "Function", "IdentityCache", "Library", "NativeCall", "ResultPool", "Source",
     "address", "aligned", "cache_folder", "check_cuda", "check_memory", "compile_c", "compile_cpp", "compiler_version",
-    "cuda_text", "kernel_folder", "kernel_source", "sources_digest",
+    "cuda_text", "kernel_folder", "kernel_source", "kernels_digest", "sources_digest",
 ]
 
 

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import sparloom
@@ -16,7 +17,8 @@ from sparloom.errors import CompileError, Unsupported
 from sparloom.files import scratch_folder
 from sparloom.ir import Param
 
-__all__ = ["Source", "check_cuda", "cuda_text", "kernel_folder", "kernel_source", "sources_digest"]
+__all__ = ["Source", "check_cuda", "cuda_text", "kernel_folder", "kernel_source", "kernels_digest",
+           "sources_digest"]
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 
@@ -76,6 +78,17 @@ def sources_digest(relative_paths: Sequence[str]) -> str:
             pending += [candidate for candidate in candidates if candidate.is_file()][:1]
     texts = sorted(hashlib.sha256(path.read_bytes()).digest() for path in visited)
     return hashlib.sha256(b"".join(texts)).hexdigest()[:16]
+
+
+@cache
+def kernels_digest(sources: tuple[str, ...]) -> str:
+    """Hash kernel sources and all that they include.
+
+    Args:
+        sources: relative to kernels/, of the form "cpu/spmm.cpp" or "cpu/*.hpp".
+    """
+    folder = kernel_folder()
+    return sources_digest([str(path.relative_to(folder)) for name in sources for path in sorted(folder.glob(name))])
 
 
 def cuda_text(relative: str, macros: Mapping[str, int | str]) -> str:

@@ -1,15 +1,16 @@
 """Measurements and their conditions.
 
-A measurement is made under a timing protocol (measurement.py) on a machine and a commit (machine.py); its seconds
-become metrics of rankings and choices, with their noise (metrics.py).
+A measurement is made under a timing protocol and of a commit (measurement.py), on a machine that may be busy
+(machine.py); its seconds become metrics of rankings and choices, with their noise (metrics.py).
 """
 
 from sparloom.lazy import on_demand
 
 _HOMES = {
-    "measurement": ("REPEATS", "Kind", "Measurement", "TimingProtocol"),
-    "machine": ("Revision", "cache_bytes_per_core", "cache_levels", "checked_threads", "code_changes",
-                "code_revision", "describe_machine", "usable_memory", "vector_lanes"),
+    "measurement": ("REPEATS", "Kind", "Measurement", "Revision", "TimingProtocol", "code_changes", "code_revision"),
+    "machine": ("KEEP_BUSY", "VALUE_BYTES", "Caches", "LoadWatch", "NoLoad", "ProcessLoad", "SystemLoad",
+                "cache_bytes_per_core", "cache_levels", "checked_threads", "describe_machine", "machine_digest",
+                "processor_digests", "usable_memory", "vector_lanes", "watch_load", "watched"),
     "metrics": ("DCE_COST", "ape_speedup", "ape_time", "bootstrap_interval", "dce", "geomean", "kendall_tau",
                 "noise_floor", "ordered_pair_accuracy"),
 }

@@ -1,11 +1,14 @@
-"""Measurements of configurations, and the protocol by which they are timed."""
+"""Measurements of configurations, the protocol by which they are timed, and the commit of the code that is measured."""
 
+import hashlib
 import math
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
-__all__ = ["REPEATS", "Kind", "Measurement", "TimingProtocol"]
+__all__ = ["REPEATS", "Kind", "Measurement", "Revision", "TimingProtocol", "code_changes", "code_revision"]
 
 REPEATS = 2
 """Further measurements of the baseline in a round, beside the first: they show the drift (A/A)."""
@@ -109,3 +112,35 @@ class TimingProtocol:
                              f"short_seconds {self.short_seconds} below 0")
         if self.slow_factor <= 1 or self.steal_ratio <= 1:
             raise ValueError(f"slow_factor {self.slow_factor} and steal_ratio {self.steal_ratio} must be above 1")
+
+
+@dataclass(frozen=True)
+class Revision:
+    """State of a checkout: a commit, 40 hexadecimal digits; `dirty`: tracked files differ from it."""
+
+    commit: str
+    dirty: bool
+
+
+def code_revision(folder: Path) -> Revision | None:
+    """Ask git for the state of the checkout that contains `folder`; None outside of one."""
+    try:
+        return Revision(_git(folder, "rev-parse", "HEAD"),
+                        bool(_git(folder, "status", "--porcelain", "--untracked-files=no")))
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def code_changes(folder: Path, *paths: str) -> str:
+    """Hash the changes since the commit to some paths of a checkout: "+" and 12 digits; "" without changes."""
+    try:
+        root = _git(folder, "rev-parse", "--show-toplevel")
+        text = _git(Path(root), "diff", "HEAD", "--no-ext-diff", "--binary", "--", *paths)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return f"+{hashlib.sha256(text.encode()).hexdigest()[:12]}" if text else ""
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(folder), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()

@@ -4,7 +4,7 @@ Files in the order in which a decision passes through them:
 
     cache            decisions on disk: key in, JSON or bytes out
     records          the list of a cache, its pruning, and the log of decisions
-    machine          caches, rates, digests and load of this machine
+    machine          rates of this machine, and digests by which decisions of others are told apart
     racing           races of candidates, the guardrail, and the decision that results
     search           candidates: search of a space, shortlists, cost models
     sparse/          SpMM, SDDMM and attention of one sparse matrix
@@ -25,9 +25,8 @@ _MODULES = {
         "CacheEntry", "ProbeLog", "Pruning", "list_plans", "prune_plans",
     ),
     "machine": (
-        "FUSED_SOURCES", "RAGGED_SOURCES", "Caches", "LoadWatch", "NoLoad", "ProcessLoad", "Rates",
-        "SystemLoad", "get_rates", "kernels_digest", "machine_digest", "machine_digests", "machine_rates",
-        "measure_rates", "put_rates", "watch_load",
+        "FUSED_SOURCES", "RAGGED_SOURCES", "Rates", "get_rates", "machine_digests", "machine_rates", "measure_rates",
+        "measure_sparse_rates", "put_rates",
     ),
     "racing": (
         "Decision", "Guardrail", "MeasurementBudget", "OnlineRace", "Race", "Trial", "Verdict", "duel", "race",
@@ -48,6 +47,11 @@ _MODULES = {
     ),
 }
 
+_BELOW = {  # of the packages below, offered here too
+    "jit": ("kernels_digest",),
+    "measure": ("Caches", "LoadWatch", "NoLoad", "ProcessLoad", "SystemLoad", "machine_digest", "watch_load"),
+}
+
 __all__ = [
     "FUSED_SOURCES", "ORDERS", "RAGGED_SOURCES", "CacheEntry", "Caches", "CandidateSource", "CsrCostModel",
     "Decision", "DiskCache", "Estimate", "Evolution", "ExecutorFactory", "Fuse", "FusionConfig", "Guardrail",
@@ -56,9 +60,11 @@ __all__ = [
     "RaggedBudget", "RaggedChoice", "RaggedOperator", "Ranked", "Rates", "Sketch", "Summary", "SystemLoad", "Trial",
     "Verdict", "best", "choose_schedule", "duel", "encoder_operators", "get_order", "get_pair", "get_rates",
     "kernels_digest", "list_plans", "machine_digest", "machine_digests", "machine_rates", "measure_rates",
-    "pair_numbers", "plan_pair", "portfolio", "product_operators", "prune_plans", "put_order", "put_pair", "put_rates",
+    "measure_sparse_rates", "pair_numbers", "plan_pair", "portfolio", "product_operators", "prune_plans", "put_order",
+    "put_pair", "put_rates",
     "put_schedule", "race", "token_operators", "top_k", "watch_load",
 ]
 
 __getattr__, __dir__ = on_demand(__name__, {
-    name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names})
+    **{name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names},
+    **{name: f"sparloom.{package}" for package, names in _BELOW.items() for name in names}})

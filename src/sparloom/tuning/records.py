@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from sparloom.errors import SchemaError
+from sparloom.jit import kernels_digest
 from sparloom.tuning.cache import (
     DiskCache,
     OtherVersion,
@@ -37,7 +38,7 @@ from sparloom.tuning.cache import (
     parsed_entry,
     writer_of,
 )
-from sparloom.tuning.machine import kernels_digest, machine_digests
+from sparloom.tuning.machine import machine_digests
 
 __all__ = ["CacheEntry", "ProbeLog", "Prune", "Pruning", "State", "list_plans", "prune_plans"]
 

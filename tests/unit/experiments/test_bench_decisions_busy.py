@@ -45,7 +45,7 @@ def test_what_is_decided_on_a_busy_machine_is_no_decision(build, here, monkeypat
     task = build("bench_decisions_busy", *SMALL, folder=tmp_path)
     case = BusyCase(deciding=2, busy=3)
     for machine, kept in ((NoLoad, True), (Waiting, False)):
-        monkeypatch.setattr("sparloom.tuning.machine.ProcessLoad", machine)
+        monkeypatch.setattr("sparloom.measure.machine.ProcessLoad", machine)
         rows = task.score("beside", case)
         assert [(row["rows"], row["degree"], row["width"]) for row in rows] == [(2000, 10, 8), (2000, 10, 16)]
         assert [bool(row["kept"]) for row in rows] == [kept, kept]

@@ -4,9 +4,12 @@ import numpy as np
 import pytest
 
 from sparloom.ops import SDDMM, SpMM
+from sparloom.platforms import SPARSE_FAMILIES
+from sparloom.space import Config
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning import Caches
 from sparloom.tuning.sparse import CpuBackend
+from sparloom.tuning.sparse.cpu import DEFAULTS
 
 SMALL = Caches(near_bytes=1 << 12, far_bytes=1 << 17, threads=2)
 
@@ -33,6 +36,12 @@ def operands(op, found, width):
 @pytest.fixture
 def small(monkeypatch):
     monkeypatch.setattr(Caches, "here", classmethod(lambda cls, threads: SMALL))
+
+
+@pytest.mark.parametrize("op", ["spmm", "spmm_max", "sddmm", "attention"])
+def test_the_default_is_that_of_the_space_in_equal_shares(op):
+    space = SPARSE_FAMILIES[op].make_space(64)
+    assert Config.parse(space.name, DEFAULTS[op]) == space.config(balance="nonzeros")
 
 
 def test_the_safe_kernel_follows_the_caches(small):

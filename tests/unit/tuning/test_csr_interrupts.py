@@ -27,8 +27,9 @@ A, X = matrix(), dense(200, 16)
 EFFORT = replace(CsrPolicy.online().effort, candidates=3, repetitions=2, pairs=(2, 3))
 POLICY = CsrPolicy.online(effort=EFFORT, runs=1e6)
 MOST = 40  # calls until a decision
-FILES = frozenset(str(Path(sparloom.__file__).parent / "tuning" / name) for name in (
-    "racing.py", "machine.py", "cache.py", "records.py", "sparse/prepared.py", "sparse/tuner.py", "sparse/backend.py"))
+FILES = frozenset(str(Path(sparloom.__file__).parent / name) for name in (
+    "measure/machine.py", "tuning/racing.py", "tuning/cache.py", "tuning/records.py", "tuning/sparse/prepared.py",
+    "tuning/sparse/tuner.py", "tuning/sparse/backend.py"))
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def paced(monkeypatch):
 @pytest.fixture(scope="module")
 def rates(tmp_path_factory) -> Rates:
     """Rates of this machine, measured once."""
-    return machine_rates(PlanCache(tmp_path_factory.mktemp("rates")), threads=2)
+    return machine_rates(PlanCache(tmp_path_factory.mktemp("rates")), threads=2, kernels="sparse")
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ def cache(tmp_path, rates) -> PlanCache:
 
 def with_rates(folder: Path, rates: Rates) -> PlanCache:
     made = PlanCache(folder)
-    put_rates(made, rates, threads=2)
+    put_rates(made, rates, threads=2, kernels="sparse")
     return made
 
 

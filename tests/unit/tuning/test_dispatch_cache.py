@@ -1,6 +1,7 @@
 """Decisions on disk: what comes back, in this process and another, and what damaged files are answered with."""
 
 import functools
+import itertools
 import logging
 import os
 import subprocess
@@ -31,6 +32,8 @@ from sparloom.tuning import (
     get_rates,
     machine,
     machine_rates,
+    measure_rates,
+    measure_sparse_rates,
     plan_pair,
     put_order,
     put_pair,
@@ -273,3 +276,24 @@ def test_a_decision_after_a_damaged_file_is_made_anew(tmp_path):
         path.write_text("{")
     assert not plan_pair(op, operands, threads=2, cache=cache).decision.from_cache
     assert plan_pair(op, operands, threads=2, cache=cache).decision.from_cache
+
+
+def test_rates_of_sparse_and_of_fused_kernels_do_not_mix(tmp_path):
+    cache = PlanCache(tmp_path)
+    put_rates(cache, RATES, threads=2)
+    assert get_rates(cache, threads=2, kernels="sparse") is None
+    others = replace(RATES, flops=2 * RATES.flops)
+    put_rates(cache, others, threads=2, kernels="sparse")
+    assert get_rates(cache, threads=2) == RATES
+    assert get_rates(cache, threads=2, kernels="sparse") == machine_rates(cache, threads=2, kernels="sparse") == others
+
+
+@pytest.mark.cc
+@pytest.mark.parametrize("measure", [measure_rates, measure_sparse_rates])
+def test_rates_are_work_over_seconds(measure):
+    ticks = itertools.count()
+    rates = measure(threads=1, clock=lambda: float(next(ticks)))  # every run takes a second
+    assert rates.flops == 2 * 1024 * 128 * 128
+    sizes = {measure_rates: (2, 6), measure_sparse_rates: (1, 3)}[measure]
+    assert (rates.near, rates.far) == (sizes[0] * 2**13 * 32 * 256, sizes[0] * 2**15 * 32 * 256)
+    assert rates.memory == sizes[1] * 2**18 * 256

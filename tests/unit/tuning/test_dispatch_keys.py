@@ -13,6 +13,7 @@ import pytest
 from sparloom.fusion import Variant
 from sparloom.jit import kernel_folder, sources_digest
 from sparloom.measure import describe_machine
+from sparloom.measure import machine as measured_machine
 from sparloom.ops import GemmSpmm, SpmmSpmm
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning import (
@@ -96,12 +97,12 @@ def test_a_key_names_the_machine_and_the_kernels(name, monkeypatch):
     assert differs(before, key()) == {name}
 
 
-@pytest.mark.parametrize("name", machine.MACHINE)
+@pytest.mark.parametrize("name", measured_machine.MACHINE)
 def test_the_machine_is_all_that_describes_it(name, monkeypatch):
     here = machine_digest.__wrapped__()
     assert here == machine_digest.__wrapped__()
     described = describe_machine()
-    monkeypatch.setattr(machine, "describe_machine", lambda: described | {name: changed(described[name])})
+    monkeypatch.setattr(measured_machine, "describe_machine", lambda: described | {name: changed(described[name])})
     assert machine_digest.__wrapped__() != here
 
 
@@ -112,7 +113,6 @@ CPU_SOURCES = [name for name in (*machine.FUSED_SOURCES, *machine.RAGGED_SOURCES
 def test_kernels_are_all_sources(source, tmp_path, monkeypatch):
     """A change of any source changes the digest; headers belong to all."""
     shutil.copytree(kernel_folder() / "cpu", tmp_path / "cpu")
-    monkeypatch.setattr(machine, "kernel_folder", lambda: tmp_path)
     monkeypatch.setattr(sys.modules[sources_digest.__module__], "kernel_folder", lambda: tmp_path)
 
     def digests() -> list[str]:

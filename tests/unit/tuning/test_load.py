@@ -17,6 +17,8 @@ from test_dispatch_cache import RATES, band
 
 import sparloom
 from sparloom.fusion import Variant
+from sparloom.measure import machine as load
+from sparloom.measure.machine import MAX_THREADS
 from sparloom.ops import GemmSpmm, Operands, SpMM
 from sparloom.ragged import LENGTHS, EncoderShape, Structure
 from sparloom.sparse import Pattern, SparseMatrix
@@ -40,8 +42,8 @@ from sparloom.tuning import (
     put_pair,
     watch_load,
 )
-from sparloom.tuning import machine as load
-from sparloom.tuning.machine import AGAIN, LATEST, MAX_THREADS
+from sparloom.tuning import machine as rates
+from sparloom.tuning.machine import AGAIN, LATEST
 from sparloom.tuning.sparse import CpuBackend, CsrDecider, CsrPolicy, OnlineReplay, ProvisionalReplay, prepared, tuner
 
 EASY = CsrPolicy.online(guardrail=Guardrail(alpha=1e6, errors=0), runs=1e6)  # nearly any kernel wins
@@ -78,8 +80,8 @@ def machine(monkeypatch):
     for module in (prepared, cache):
         monkeypatch.setattr(module, "clock", lambda: machine.now)
     monkeypatch.setattr(cache, "_REMEMBERED", cache._ProcessMemory())
-    load.tell_busy.cache_clear()
-    monkeypatch.setattr(load, "_rates_in_process", functools.cache(load._rates_in_process.__wrapped__))
+    rates.tell_busy.cache_clear()
+    monkeypatch.setattr(rates, "_rates_in_process", functools.cache(rates._rates_in_process.__wrapped__))
     return machine
 
 
@@ -384,7 +386,7 @@ def test_schedules_of_ragged_operators_are_not_kept(tmp_path, machine):
 
 def test_rates_are_measured_once_in_a_process_and_kept_where_it_was_quiet(tmp_path, machine, monkeypatch):
     measured = []
-    monkeypatch.setattr(load, "measure_rates", lambda threads: measured.append(threads) or RATES)
+    monkeypatch.setattr(rates, "measure_rates", lambda threads: measured.append(threads) or RATES)
     for threads, wait, kept in ((1001, 1e6, 0), (1002, 0.0, 1)):
         machine.wait = wait
         assert [machine_rates(PlanCache(tmp_path), threads=threads) for _ in range(3)] == [RATES] * 3

@@ -32,9 +32,9 @@ def ran(*arguments: object) -> str:
 def stormed(tmp_path_factory):
     """A folder on which processes decided and were killed, and the keys that they reported as kept."""
     folder, reports = tmp_path_factory.mktemp("plans"), tmp_path_factory.mktemp("reports")
-    put_rates(PlanCache(folder), RATES, threads=THREADS)
+    put_rates(PlanCache(folder), RATES, threads=THREADS, kernels="sparse")
     warm = PlanCache(tmp_path_factory.mktemp("warm"))  # compiles the kernels
-    put_rates(warm, RATES, threads=THREADS)
+    put_rates(warm, RATES, threads=THREADS, kernels="sparse")
     decide_all(warm, random.Random(0))
     ran("storm", folder, reports)
     told = [line for path in reports.glob("*.jsonl") for line in read_lines(path)]
@@ -50,7 +50,7 @@ def test_no_decision_that_was_kept_is_lost_or_torn(stormed, caplog):
     assert len(keys) >= PROCESSES * len(distinct)  # who is not killed makes them all
     kept = [PlanCache(folder).get("csr", json.loads(key)) for key in distinct]
     assert sum(plan["decision"]["origin"] == "measured" for plan in kept) > len(kept) / 2
-    assert get_rates(PlanCache(folder), threads=THREADS) == RATES
+    assert get_rates(PlanCache(folder), threads=THREADS, kernels="sparse") == RATES
     assert caplog.text == ""
     plans = [plan for plan in list_plans(folder, now=time.time()) if plan.kind != "temporary"]
     assert {plan.state for plan in plans} == {"own"}

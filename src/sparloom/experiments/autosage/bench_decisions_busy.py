@@ -22,9 +22,9 @@ from sparloom import log
 from sparloom.errors import NotDecided
 from sparloom.experiments.harness import CaseJournal, commit, exclusive_timing, journal_folder
 from sparloom.files import atomic_path
+from sparloom.measure import KEEP_BUSY
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning import LoadWatch, PlanCache
-from sparloom.tuning.machine import KEEP_BUSY
 from sparloom.tuning.sparse import CsrPlan, Prepared
 
 __all__ = ["BenchDecisionsBusy", "BusyCase"]

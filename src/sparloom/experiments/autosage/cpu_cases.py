@@ -254,8 +254,8 @@ class DispatchBench:
         caching and logging the decision, binding the choice. Then programs that find the decision make as many calls.
         """
         if cache.folder is not None:
-            rates = machine_rates(PlanCache(self.plans, keep_busy=True), threads=self.threads)
-            put_rates(cache, rates, threads=self.threads)
+            rates = machine_rates(PlanCache(self.plans, keep_busy=True), threads=self.threads, kernels="sparse")
+            put_rates(cache, rates, threads=self.threads, kernels="sparse")
         given, out = operands.matrix.to_scipy(), CpuKernels(self.threads, operands.width).family(
             OPERATIONS[op](self.heads)).result(operands)
         out.fill(0)

@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from sparloom.jit import RESULT_POOL
-from sparloom.measure import checked_threads
+from sparloom.jit import RESULT_POOL, kernels_digest
+from sparloom.measure import VALUE_BYTES, Caches, checked_threads, machine_digest
 from sparloom.ops import Op, Operands
-from sparloom.platforms import CpuKernels, Family
+from sparloom.platforms import SPARSE_FAMILIES, CpuKernels, Family
 from sparloom.space import Config, ConfigSpace
 from sparloom.sparse import Pattern
 from sparloom.tuning.cache import PlanCache
-from sparloom.tuning.machine import VALUE_BYTES, Caches, Rates, kernels_digest, machine_digest, machine_rates
+from sparloom.tuning.machine import Rates, machine_rates
 from sparloom.tuning.racing import Clock, Timer, by_clock
 from sparloom.tuning.sparse.backend import LIBRARIES, Library
 from sparloom.tuning.sparse.inputs import CpuArrays
@@ -44,6 +44,15 @@ SOURCES = ("cpu/*.hpp", "cpu/spmm.cpp", "cpu/spmm_max.cpp", "cpu/sddmm.cpp", "cp
 PREFETCH = 8  # rows ahead, if dense rows do not fit in caches
 LONG_ROWS = 12  # mean nonzeros of a row, from which on SDDMM is faster with groups of one row ...
 MAX_GROUP_WIDTH = 128  # ... unless dense rows have more columns
+
+DEFAULTS: Mapping[str, str] = {
+    "spmm": "order=natural,balance=nonzeros,prefetch=0,strip=all,together=1,stream=0",
+    "spmm_max": "order=natural,balance=nonzeros,prefetch=0",
+    "sddmm": "order=natural,balance=nonzeros,prefetch=0,group=16",
+    "attention": "order=natural,balance=nonzeros,prefetch=0",
+}
+"""Keys of the configurations that `CpuBackend.default_config` adapts: the defaults of the spaces, in equal shares."""
+
 SORT_SECONDS, COMPARE_SECONDS = (8e-9, 1e-9, 0.6e-9), (3e-9, 0.0, 0.3e-9)
 """Seconds per row, column and nonzero, measured on training matrices of 20,000 to 600,000 nonzeros on an AMD EPYC."""
 
@@ -59,22 +68,22 @@ class CpuBackend:
     """
 
     sources = SOURCES
+    arrays = CpuArrays()
+
     def __init__(
         self, threads: int | None, libraries: Mapping[str, Mapping[str, Library]] = LIBRARIES,
     ) -> None:
         self.threads, self.libraries = checked_threads(threads), libraries
 
-    arrays = CpuArrays()
-
     def kernels(self, op: Op, width: int) -> Family:
-        return CpuKernels(self.threads, width, RESULT_POOL.empty).family(op)
+        return SPARSE_FAMILIES[op.name](self.threads, width, RESULT_POOL.empty)
 
     def with_threads(self, threads: int) -> CpuBackend:
         """Make the same backend with so many threads."""
         return CpuBackend(threads, self.libraries)
 
     def space(self, op: Op, width: int) -> ConfigSpace:
-        return CpuKernels(self.threads, width).family(op).space()
+        return SPARSE_FAMILIES[op.name].make_space(width)
 
     def configs(self, op: Op, operands: Operands, *, sampled: bool) -> Sequence[Config]:
         """List configurations; for a sample, which fits in caches, those that treat memory as the default does."""
@@ -88,20 +97,20 @@ class CpuBackend:
         return [config for config in listed if all(bool(config[name]) == bool(default[name]) for name in beyond)]
 
     def default_config(self, op: Op, operands: Operands) -> Config:
-        """Adapt the default of the space by what the training matrices of results/choose_kernels show, in O(1).
+        """Choose by what the training matrices of results/choose_kernels show, in O(1).
 
         Threads have equal shares, so each finds its own rows in its caches from call to call. Dense rows that do not
         fit in caches are prefetched, and large results of SpMM bypass the caches.
         """
         pattern, width, caches = operands.matrix.pattern, operands.width, Caches.here(self.threads)
-        changed: dict[str, str | int] = {"balance": "nonzeros"}
+        changed: dict[str, str | int] = {}
         if caches.distant(pattern, width):
             changed["prefetch"] = PREFETCH
         if op.name == "spmm":
             changed["stream"] = int(caches.overflow(pattern, width))
         if op.name == "sddmm":
             changed["group"] = 4 if width <= MAX_GROUP_WIDTH and pattern.nnz >= LONG_ROWS * pattern.rows else 1
-        return self.space(op, width).default().replace(**changed)
+        return _parsed((DEFAULTS[op.name],))[0].replace(**changed)
 
     def launchable(self, op: Op, operands: Operands, configs: Sequence[Config]) -> list[Config]:
         return list(configs)
@@ -128,7 +137,7 @@ class CpuBackend:
         def favoured(op: str, operands: Operands) -> Collection[str]:
             return next(iter(portfolios(op, operands, Caches.here(self.threads))), ())
 
-        return CsrEstimate(machine_rates(cache, threads=self.threads), self.threads, favoured)
+        return CsrEstimate(machine_rates(cache, threads=self.threads, kernels="sparse"), self.threads, favoured)
 
     def policy(self) -> CsrPolicy:
         return CsrPolicy.online()
@@ -147,7 +156,7 @@ def _parsed(keys: tuple[str, ...]) -> list[Config]:
 
 @lru_cache(64)
 def _configs(op: Op, width: int) -> list[Config]:
-    return list(CpuKernels(1, width).family(op).space())
+    return list(SPARSE_FAMILIES[op.name].make_space(width))
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ import numpy as np
 
 from sparloom.baselines import cusparse_spmm
 from sparloom.errors import Unsupported
-from sparloom.jit import cuda_text
+from sparloom.jit import cuda_text, kernels_digest
 from sparloom.ops import Op, Operands
 from sparloom.platforms import (
     CudaDevice,
@@ -37,7 +37,7 @@ from sparloom.platforms.cuda import BITS, LaunchShape, as_float32
 from sparloom.space import CUDA_KERNELS, HUBS, Config, ConfigSpace
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning.cache import PlanCache
-from sparloom.tuning.machine import check_rates, device_digest, kernels_digest, rates_summary, read_rates
+from sparloom.tuning.machine import check_rates, device_digest, rates_summary, read_rates
 from sparloom.tuning.racing import Call, Clock, Timer
 from sparloom.tuning.sparse.backend import Library, Product, gathered_pieces
 from sparloom.tuning.sparse.inputs import Origin, cuda_dense

@@ -14,12 +14,13 @@ import numpy as np
 
 from sparloom.errors import IllegalSchedule, NotDecided, SchemaError
 from sparloom.forks import forkable
+from sparloom.measure import watch_load, watched
 from sparloom.ops import SDDMM, CsrAttention, Op, Operands, SpMM, SpmmMax, SpmmMean
 from sparloom.platforms import Family
 from sparloom.space import Config
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning.cache import PlanCache, Summary
-from sparloom.tuning.machine import AGAIN, LATEST, tell_busy, watch_load, watched
+from sparloom.tuning.machine import AGAIN, LATEST, tell_busy
 from sparloom.tuning.racing import Decision
 from sparloom.tuning.search import Given
 from sparloom.tuning.sparse.backend import (

@@ -27,9 +27,9 @@ from typing import Any
 
 import numpy as np
 
+from sparloom.measure import LoadWatch
 from sparloom.ops import Op, Operands
 from sparloom.space import Config
-from sparloom.tuning.machine import LoadWatch
 from sparloom.tuning.racing import (
     Call,
     Clock,
