@@ -2,17 +2,18 @@
 
 Files in the order in which a kernel passes through them:
 
-    sources    hand-written sources under kernels/, C text as a kernel, CUDA text and its check
-    toolchain  the C or C++ compiler, its flags and version
+    toolchain  hand-written sources under kernels/, the compiler with its flags, and the libraries that it builds
     cache      compiled libraries on disk, safe among processes
-    compile    C and C++ text to libraries and checked functions
     native     calls with a struct of arguments, pooled results, caches by identity, detection of changed arrays
+    compile    C text to checked functions
+    cuda       CUDA text of hand-written sources, and its check
 """
 
 from typing import Any
 
 from sparloom.jit.cache import cache_folder
-from sparloom.jit.compile import Function, Library, compile_c, compile_cpp
+from sparloom.jit.compile import Function, Library, Source, compile_c
+from sparloom.jit.cuda import check_cuda, cuda_text
 from sparloom.jit.native import (
     RESULT_POOL,
     ChangeDetector,
@@ -23,16 +24,14 @@ from sparloom.jit.native import (
     aligned,
     check_memory,
 )
-from sparloom.jit.sources import (
-    Source,
-    check_cuda,
-    cuda_text,
+from sparloom.jit.toolchain import (
+    compile_cpp,
+    compiler_version,
     kernel_folder,
     kernel_source,
     kernels_digest,
     sources_digest,
 )
-from sparloom.jit.toolchain import compiler_version
 from sparloom.lazy import resolve
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Compile C and C++ text to functions and libraries."""
+"""Compile C text, rendered from the IR or hand-written, to checked functions."""
 
 import ctypes
 import logging
@@ -15,11 +15,10 @@ from sparloom.errors import CompileError
 from sparloom.files import write_text
 from sparloom.ir import DTYPES, Kernel, Param, render_c
 from sparloom.jit.cache import FORMAT, Cache, build_folder, cache_folder, digest
-from sparloom.jit.sources import Source, kernel_folder, kernel_source
-from sparloom.jit.toolchain import Toolchain, default_flags, find_toolchain, processor_signature
+from sparloom.jit.toolchain import Toolchain, compile_cpp, default_flags, find_toolchain, processor_signature
 from sparloom.measure import checked_threads
 
-__all__ = ["Function", "Library", "compile_c", "compile_cpp", "link_tile_multiply"]
+__all__ = ["Function", "Library", "Source", "compile_c", "link_tile_multiply"]
 
 SCALARS = ("f32", "f64")
 _C_TYPES = {
@@ -31,45 +30,13 @@ UNIT_SIZE = 64  # kernels per translation unit
 log = logging.getLogger(__name__)
 
 
-def compile_cpp(relative_paths: Sequence[str], flags: Sequence[str] | None = None) -> ctypes.CDLL:
-    """Compile hand-written C++ under kernels/ to a shared library, or take it from the cache, and load it.
+@dataclass(frozen=True)
+class Source:
+    """C text that defines `void name(params)`: pointers for buffers, values for scalars, in order."""
 
-    The key is the text of the sources and all headers, the compiler's version, the flags and the processor. If no
-    compiler is installed, a library that any compiler made of the same sources for this processor is used.
-
-    Args:
-        relative_paths: such as ["cpu/pack.cpp"]; headers are found relative to the source and to kernels/.
-        flags: replace the default flags.
-
-    Raises:
-        CompileError: compilation failed, or there is no compiler.
-        FileNotFoundError: there is no such source.
-        MemoryError: there is no memory for the library.
-    """
-    sources = [kernel_source(relative) for relative in relative_paths]
-    headers = sorted(path for path in kernel_folder().rglob("*.h*") if path.suffix in (".h", ".hpp"))
-    texts = [f"{path.name}\n{path.read_text(encoding='utf-8')}" for path in (*sources, *headers)]
-    cache = Cache(cache_folder() / "jit")
-    without_compiler = digest("c++", FORMAT, processor_signature(), *(("default",) if flags is None else flags), *texts)
-    try:
-        toolchain = find_toolchain("c++")
-    except CompileError:
-        library = cache.get(without_compiler, kind="any")
-        if library is None:
-            raise
-        return library
-    command_flags = (*(default_flags(toolchain) if flags is None else flags), f"-I{kernel_folder()}")
-    key = digest("c++", FORMAT, toolchain.version, toolchain.processor, *command_flags[:-1], *texts)
-    library = cache.get(key)
-    if library is None:
-        with cache.turn(key, f"compile {relative_paths[0]}"):
-            library = cache.get(key)
-            if library is None:
-                with build_folder(cache.folder) as folder:
-                    built = folder / "library.so"
-                    toolchain.compile(sources[0], built, command_flags, *sources[1:])
-                    library = cache.put(built, {key: without_compiler})
-    return library
+    name: str
+    params: tuple[Param, ...]
+    text: str
 
 
 def link_tile_multiply(handle: ctypes.CDLL) -> None:

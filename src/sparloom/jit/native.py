@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from sparloom.jit.compile import compile_cpp
+from sparloom.jit.toolchain import compile_cpp
 from sparloom.measure import usable_memory
 
 __all__ = [

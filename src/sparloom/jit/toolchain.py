@@ -1,10 +1,13 @@
-"""The C or C++ compiler, its flags, and the processor that it compiles for."""
+"""Hand-written sources under kernels/, the compiler with its flags and processor, and the libraries that it builds."""
 
+import ctypes
 import errno
 import functools
+import hashlib
 import logging
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -14,9 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import sparloom
 from sparloom.errors import CompileError
+from sparloom.jit.cache import FORMAT, Cache, build_folder, cache_folder, digest
 
-__all__ = ["Toolchain", "compiler_version", "default_flags", "find_toolchain", "processor_signature"]
+__all__ = [
+    "Toolchain", "compile_cpp", "compiler_version", "default_flags", "find_toolchain", "kernel_folder",
+    "kernel_source", "kernels_digest", "processor_signature", "sources_digest",
+]
 
 Language = Literal["c", "c++"]
 
@@ -24,9 +32,108 @@ _VARIABLE: dict[Language, str] = {"c": "CC", "c++": "CXX"}
 _CANDIDATES: dict[Language, tuple[str, ...]] = {"c": ("gcc", "clang", "cc"), "c++": ("g++", "clang++", "c++")}
 _STANDARD: dict[Language, str] = {"c": "gnu11", "c++": "gnu++17"}
 _REPORT_AFTER_SECONDS = 2.0  # of compiling, before it is logged
+_INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 _SIGNATURE_FIELDS = ("model name", "flags", "Features", "CPU implementer", "CPU part")
 
 log = logging.getLogger(__name__)
+
+
+def compile_cpp(relative_paths: Sequence[str], flags: Sequence[str] | None = None) -> ctypes.CDLL:
+    """Compile hand-written C++ under kernels/ to a shared library, or take it from the cache, and load it.
+
+    The key is the text of the sources and all headers, the compiler's version, the flags and the processor. If no
+    compiler is installed, a library that any compiler made of the same sources for this processor is used.
+
+    Args:
+        relative_paths: such as ["cpu/pack.cpp"]; headers are found relative to the source and to kernels/.
+        flags: replace the default flags.
+
+    Raises:
+        CompileError: compilation failed, or there is no compiler.
+        FileNotFoundError: there is no such source.
+        MemoryError: there is no memory for the library.
+    """
+    sources = [kernel_source(relative) for relative in relative_paths]
+    headers = sorted(path for path in kernel_folder().rglob("*.h*") if path.suffix in (".h", ".hpp"))
+    texts = [f"{path.name}\n{path.read_text(encoding='utf-8')}" for path in (*sources, *headers)]
+    cache = Cache(cache_folder() / "jit")
+    without_compiler = digest("c++", FORMAT, processor_signature(), *(("default",) if flags is None else flags), *texts)
+    try:
+        toolchain = find_toolchain("c++")
+    except CompileError:
+        library = cache.get(without_compiler, kind="any")
+        if library is None:
+            raise
+        return library
+    command_flags = (*(default_flags(toolchain) if flags is None else flags), f"-I{kernel_folder()}")
+    key = digest("c++", FORMAT, toolchain.version, toolchain.processor, *command_flags[:-1], *texts)
+    library = cache.get(key)
+    if library is None:
+        with cache.turn(key, f"compile {relative_paths[0]}"):
+            library = cache.get(key)
+            if library is None:
+                with build_folder(cache.folder) as folder:
+                    built = folder / "library.so"
+                    toolchain.compile(sources[0], built, command_flags, *sources[1:])
+                    library = cache.put(built, {key: without_compiler})
+    return library
+
+
+def kernel_folder() -> Path:
+    """Return the folder kernels/ of the checkout.
+
+    Raises:
+        FileNotFoundError: the package was copied out of its checkout.
+    """
+    folder = Path(sparloom.__file__).resolve().parents[2] / "kernels"
+    if not folder.is_dir():
+        raise FileNotFoundError(f"no folder {folder}: sparloom runs from its checkout, pip install -e . in it")
+    return folder
+
+
+def kernel_source(relative: str) -> Path:
+    """Return the path of a source under kernels/, such as "spade/trace.cpp".
+
+    Raises:
+        FileNotFoundError: there is no such file; the message lists the existing ones.
+    """
+    folder = kernel_folder()
+    path = folder / relative
+    if not path.is_file():
+        existing = sorted(str(other.relative_to(folder)) for other in folder.rglob("*") if other.is_file())
+        raise FileNotFoundError(f"no kernel source {relative!r} in {folder}; there are: "
+                                f"{', '.join(existing) or 'none'}")
+    return path
+
+
+def sources_digest(relative_paths: Sequence[str]) -> str:
+    """Hash sources under kernels/ and everything they include, 16 hexadecimal digits; file names are ignored.
+
+    Raises:
+        FileNotFoundError: there is no such source.
+    """
+    pending, visited = [kernel_source(relative) for relative in relative_paths], set()
+    while pending:
+        path = pending.pop()
+        if path in visited:
+            continue
+        visited.add(path)
+        for name in _INCLUDE.findall(path.read_text(encoding="utf-8")):
+            candidates = (path.parent / name, kernel_folder() / name)
+            pending += [candidate for candidate in candidates if candidate.is_file()][:1]
+    texts = sorted(hashlib.sha256(path.read_bytes()).digest() for path in visited)
+    return hashlib.sha256(b"".join(texts)).hexdigest()[:16]
+
+
+@functools.cache
+def kernels_digest(sources: tuple[str, ...]) -> str:
+    """Hash kernel sources and all that they include.
+
+    Args:
+        sources: relative to kernels/, of the form "cpu/spmm.cpp" or "cpu/*.hpp".
+    """
+    folder = kernel_folder()
+    return sources_digest([str(path.relative_to(folder)) for name in sources for path in sorted(folder.glob(name))])
 
 
 @dataclass(frozen=True)

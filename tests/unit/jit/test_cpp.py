@@ -3,8 +3,8 @@
 import pytest
 
 from sparloom.errors import CompileError
-from sparloom.jit import compile as module
-from sparloom.jit import compile_cpp, kernel_source, sources
+from sparloom.jit import compile_cpp, kernel_source
+from sparloom.jit import toolchain as module
 
 
 @pytest.fixture
@@ -17,7 +17,6 @@ def kernels(monkeypatch, tmp_path):
         '#include "demo/answer.hpp"\nint other();\nextern "C" int answer() { return ANSWER + other(); }\n'
     )
     (folder / "demo" / "other.cpp").write_text("int other() { return 1; }\n")
-    monkeypatch.setattr(sources, "kernel_folder", lambda: folder)
     monkeypatch.setattr(module, "kernel_folder", lambda: folder)
     return folder
 

@@ -12,7 +12,7 @@ from ir_cases import CASES
 from sparloom.errors import CompileError, Unsupported
 from sparloom.ir import F32, I64, Accumulate, Const, For, Kernel, Param, Ref, Store, render_cuda
 from sparloom.jit import check_cuda
-from sparloom.jit import sources as module
+from sparloom.jit import cuda as module
 
 GOOD = 'extern "C" __global__ void k(float *y) { y[threadIdx.x] = 1.0f; }\n'
 

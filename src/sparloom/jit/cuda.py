@@ -1,94 +1,21 @@
-"""Hand-written sources under kernels/: finding them, C text as a kernel, CUDA text and its compile check."""
+"""CUDA text of the hand-written sources under kernels/, and a check that it compiles."""
 
 import ctypes
-import hashlib
 import importlib.util
 import os
 import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
-import sparloom
 from sparloom.errors import CompileError, Unsupported
 from sparloom.files import scratch_folder
-from sparloom.ir import Param
+from sparloom.jit.toolchain import kernel_source
 
-__all__ = ["Source", "check_cuda", "cuda_text", "kernel_folder", "kernel_source", "kernels_digest",
-           "sources_digest"]
-
-_INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
+__all__ = ["check_cuda", "cuda_text"]
 
 _CUDA_INCLUDE = re.compile(r'^#include "([^"]+)"$', re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class Source:
-    """C text that defines `void name(params)`: pointers for buffers, values for scalars, in order."""
-
-    name: str
-    params: tuple[Param, ...]
-    text: str
-
-
-def kernel_folder() -> Path:
-    """Return the folder kernels/ of the checkout.
-
-    Raises:
-        FileNotFoundError: the package was copied out of its checkout.
-    """
-    folder = Path(sparloom.__file__).resolve().parents[2] / "kernels"
-    if not folder.is_dir():
-        raise FileNotFoundError(f"no folder {folder}: sparloom runs from its checkout, pip install -e . in it")
-    return folder
-
-
-def kernel_source(relative: str) -> Path:
-    """Return the path of a source under kernels/, such as "spade/trace.cpp".
-
-    Raises:
-        FileNotFoundError: there is no such file; the message lists the existing ones.
-    """
-    folder = kernel_folder()
-    path = folder / relative
-    if not path.is_file():
-        existing = sorted(str(other.relative_to(folder)) for other in folder.rglob("*") if other.is_file())
-        raise FileNotFoundError(f"no kernel source {relative!r} in {folder}; there are: "
-                                f"{', '.join(existing) or 'none'}")
-    return path
-
-
-def sources_digest(relative_paths: Sequence[str]) -> str:
-    """Hash sources under kernels/ and everything they include, 16 hexadecimal digits; file names are ignored.
-
-    Raises:
-        FileNotFoundError: there is no such source.
-    """
-    pending, visited = [kernel_source(relative) for relative in relative_paths], set()
-    while pending:
-        path = pending.pop()
-        if path in visited:
-            continue
-        visited.add(path)
-        for name in _INCLUDE.findall(path.read_text(encoding="utf-8")):
-            candidates = (path.parent / name, kernel_folder() / name)
-            pending += [candidate for candidate in candidates if candidate.is_file()][:1]
-    texts = sorted(hashlib.sha256(path.read_bytes()).digest() for path in visited)
-    return hashlib.sha256(b"".join(texts)).hexdigest()[:16]
-
-
-@cache
-def kernels_digest(sources: tuple[str, ...]) -> str:
-    """Hash kernel sources and all that they include.
-
-    Args:
-        sources: relative to kernels/, of the form "cpu/spmm.cpp" or "cpu/*.hpp".
-    """
-    folder = kernel_folder()
-    return sources_digest([str(path.relative_to(folder)) for name in sources for path in sorted(folder.glob(name))])
 
 
 def cuda_text(relative: str, macros: Mapping[str, int | str]) -> str:
