@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sparloom import files, locks
+from sparloom import files
 from sparloom.files import (
     append_lines,
     atomic_folder,
@@ -283,7 +283,7 @@ def test_lines_of_a_call_that_interrupts_another_are_neither_lost_nor_joined(tmp
         flock(file, operation)
 
     monkeypatch.setattr(fcntl, "flock", lock)
-    interrupting(locks, "_cut_torn_line", "truncate")
+    interrupting(files, "_cut_torn_line", "truncate")
     interrupting(os, "write", "write")
     interrupting(os, "fsync", "fsync")
     try:
