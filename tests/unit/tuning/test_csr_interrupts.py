@@ -29,7 +29,7 @@ POLICY = CsrPolicy.online(effort=EFFORT, runs=1e6)
 MOST = 40  # calls until a decision
 FILES = frozenset(str(Path(sparloom.__file__).parent / name) for name in (
     "measure/machine.py", "tuning/racing.py", "tuning/cache.py", "tuning/records.py", "tuning/sparse/prepared.py",
-    "tuning/sparse/tuner.py", "tuning/sparse/backend.py"))
+    "tuning/sparse/replay.py", "tuning/sparse/tuner.py", "tuning/sparse/backend.py"))
 
 
 @pytest.fixture

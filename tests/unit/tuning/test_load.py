@@ -44,7 +44,7 @@ from sparloom.tuning import (
 )
 from sparloom.tuning import machine as rates
 from sparloom.tuning.machine import AGAIN, LATEST
-from sparloom.tuning.sparse import CpuBackend, CsrDecider, CsrPolicy, OnlineReplay, ProvisionalReplay, prepared, tuner
+from sparloom.tuning.sparse import CpuBackend, CsrDecider, CsrPolicy, OnlineReplay, ProvisionalReplay, prepared, replay
 
 EASY = CsrPolicy.online(guardrail=Guardrail(alpha=1e6, errors=0), runs=1e6)  # nearly any kernel wins
 
@@ -76,7 +76,7 @@ def machine(monkeypatch):
     machine = Machine()
     monkeypatch.delenv("SPARLOOM_KEEP_BUSY")
     monkeypatch.setattr(load, "ProcessLoad", lambda: machine)
-    monkeypatch.setattr(tuner, "SHORT_SECONDS", 0.0)  # a run that is too short for a race is so on every machine
+    monkeypatch.setattr(replay, "SHORT_SECONDS", 0.0)  # a run that is too short for a race is so on every machine
     for module in (prepared, cache):
         monkeypatch.setattr(module, "clock", lambda: machine.now)
     monkeypatch.setattr(cache, "_REMEMBERED", cache._ProcessMemory())

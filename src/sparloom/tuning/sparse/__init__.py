@@ -6,6 +6,7 @@ Files in the order in which a call passes through them:
     inputs     matrices and arrays as users pass them
     settings   environment variables and policy
     prepared   `Prepared`: a matrix and the decisions about it
+    replay     what runs the calls: a kernel, a library, or candidates in turn until it is decided
     tuner      how a decision is made
     backend    what a device offers: kernels, libraries, arrays
     cpu, cuda  both devices
@@ -25,9 +26,7 @@ from sparloom.tuning.sparse.backend import (
     CsrChoice,
     CsrPlan,
     Library,
-    NativeReplay,
     Product,
-    ProvisionalReplay,
     RowCheck,
     gathered_pieces,
 )
@@ -42,8 +41,9 @@ from sparloom.tuning.sparse.cuda import (
 )
 from sparloom.tuning.sparse.inputs import array_of, dense_of, matrix_of
 from sparloom.tuning.sparse.prepared import Prepared
+from sparloom.tuning.sparse.replay import NativeReplay, OnlineReplay, ProvisionalReplay
 from sparloom.tuning.sparse.settings import CsrPolicy, CudaSettings, Settings
-from sparloom.tuning.sparse.tuner import CsrDecider, OnlineReplay
+from sparloom.tuning.sparse.tuner import CsrDecider
 
 __all__ = [
     "CUDA_LIBRARIES", "LIBRARIES", "SHORTLISTS", "Arrays", "Backend", "CandidateSet", "CandidateSource",

@@ -1,7 +1,7 @@
-"""Backends of sparse operations: the interface of a device, candidates bound to a matrix, and replays of a choice.
+"""Backends of sparse operations: the interface of a device, and candidates bound to a matrix.
 
 `Backend` computes, `Arrays` handles operands and results; `sparloom.tuning.sparse.cpu` and `cuda` implement both. A
-`CandidateSet` binds candidates for a race; a `Replay` runs what was chosen.
+`CandidateSet` binds candidates for a race.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from sparloom.ops import Op, Operands, assert_few_close, few_rows
-from sparloom.platforms import DeviceKernels, Family, SpmmMaxKernels
+from sparloom.platforms import Family
 from sparloom.space import Config, ConfigSpace
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning.cache import PlanCache
@@ -25,8 +25,7 @@ from sparloom.tuning.sparse.inputs import Origin
 from sparloom.tuning.sparse.settings import CsrPolicy
 
 __all__ = [
-    "LIBRARIES", "ArgmaxReplay", "Arrays", "Backend", "CandidateSet", "CsrChoice", "CsrPlan", "EmptyReplay",
-    "Library", "LibraryReplay", "NativeReplay", "Product", "ProvisionalReplay", "Replay", "RowCheck", "TimedReplay",
+    "LIBRARIES", "Arrays", "Backend", "CandidateSet", "CsrChoice", "CsrPlan", "Library", "Product", "RowCheck",
     "gathered_pieces",
 ]
 
@@ -321,125 +320,6 @@ def _computed(
     result = family.result(operands)
     family.bind(operands, Config.parse(family.space().name, choice.config), result)()
     return result
-
-
-class Replay(Protocol):
-    """Computes again and again for operands of one pattern and of the same shapes."""
-
-    def __call__(self, operands: Operands, out: Any | None = None) -> Any:
-        """Compute, into `out` if it is given; one thread at a time.
-
-        Raises:
-            ValueError: `out` is read-only, of another type or not contiguous.
-        """
-
-
-class TimedReplay(Replay, Protocol):
-    """A replay that can time itself."""
-
-    def timed(self, operands: Operands, out: Any | None, timer: Timer) -> tuple[Any, float]:
-        """Compute; also returns the seconds, without those of what is done only once."""
-
-
-class NativeReplay:
-    """One of our kernels: bound by the first call, pointed to other arrays by later ones."""
-
-    def __init__(self, family: Family, config: Config) -> None:
-        self._family, self._config = family, config
-        self._call = None
-
-    def __call__(self, operands: Operands, out: Any | None = None) -> Any:
-        result = self._pointed(operands, out)
-        self._call()
-        self._call.lent = ()
-        return result
-
-    def timed(self, operands: Operands, out: Any | None, timer: Timer) -> tuple[Any, float]:
-        result = self._pointed(operands, out)
-        seconds = timer(self._call, 1)
-        self._call.lent = ()
-        return result, seconds
-
-    def _pointed(self, operands: Operands, out: Any | None) -> Any:
-        result = self._family.result(operands) if out is None else out
-        if self._call is None:
-            self._call = self._family.bind(operands, self._config, result)
-        else:
-            self._family.rebind(self._call, operands, result)
-        return result
-
-
-class ArgmaxReplay(NativeReplay):
-    """The maximum of products by one of our kernels, with the argmax: which nonzero each maximum comes from.
-
-    Raises:
-        ValueError: there are too many nonzeros to count them in int32.
-    """
-
-    def __init__(self, family: SpmmMaxKernels | DeviceKernels, config: Config) -> None:
-        super().__init__(family, config)
-
-    def _pointed(self, operands: Operands, out: None) -> tuple[Any, Any]:
-        both = self._family.result(operands), self._family.argmax(operands)
-        if self._call is None:
-            self._call = self._family.bind(operands, self._config, *both)
-        else:
-            self._family.rebind(self._call, operands, *both)
-        return both
-
-
-class ProvisionalReplay:
-    """Replay that runs until it is time to decide again.
-
-    Args:
-        replay: computes until then.
-        until: by the clock.
-        renew: makes what computes from then on.
-    """
-
-    def __init__(self, replay: Replay, until: float, renew: Callable[[Operands], Replay], *, clock: Clock) -> None:
-        self._replay, self._until, self._renew, self._clock = replay, until, renew, clock
-
-    def __call__(self, operands: Operands, out: Any | None = None) -> Any:
-        replay = self._replay if self._clock() < self._until else self._renew(operands)
-        return replay(operands, out)
-
-
-class EmptyReplay:
-    """The result for dense operands without columns or heads: it has no elements, or all of them are empty sums."""
-
-    def __init__(self, family: Family, arrays: Arrays, *, argmax: bool) -> None:
-        self._family, self._arrays, self._argmax = family, arrays, argmax
-
-    def __call__(self, operands: Operands, out: Any | None = None) -> Any:
-        """Return zeros, for a maximum with its argmax if that is asked for."""
-        result = self._family.result(operands)
-        result.fill(0)
-        if self._argmax:
-            return result, self._family.argmax(operands)
-        if out is None:
-            return result
-        self._arrays.copy(result, out)
-        return out
-
-
-class LibraryReplay:
-    """The product of a library, prepared for the pattern."""
-
-    def __init__(self, product: Product, arrays: Arrays) -> None:
-        self._product, self._arrays = product, arrays
-
-    def __call__(self, operands: Operands, out: Any | None = None) -> Any:
-        result = self._product(operands)
-        if out is None:
-            return result
-        self._arrays.copy(result, out)
-        return out
-
-    def timed(self, operands: Operands, out: Any | None, timer: Timer) -> tuple[Any, float]:
-        results: list[Any] = []
-        seconds = timer(lambda: results.append(self(operands, out)), 1)
-        return results[-1], seconds
 
 
 def gathered_pieces(nnz: int, width: int) -> Iterator[slice]:

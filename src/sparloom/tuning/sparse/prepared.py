@@ -22,25 +22,22 @@ from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning.cache import PlanCache, Summary
 from sparloom.tuning.machine import AGAIN, LATEST, tell_busy
 from sparloom.tuning.racing import Decision
-from sparloom.tuning.search import Given
-from sparloom.tuning.sparse.backend import (
-    LIBRARIES,
+from sparloom.tuning.search import CsrCostModel, Given
+from sparloom.tuning.sparse.backend import LIBRARIES, Backend, CsrChoice, CsrPlan, Library
+from sparloom.tuning.sparse.cpu import CpuBackend
+from sparloom.tuning.sparse.inputs import Origin
+from sparloom.tuning.sparse.replay import (
     ArgmaxReplay,
-    Backend,
-    CsrChoice,
-    CsrPlan,
     EmptyReplay,
-    Library,
     LibraryReplay,
     NativeReplay,
+    OnlineReplay,
     ProvisionalReplay,
     Replay,
     TimedReplay,
 )
-from sparloom.tuning.sparse.cpu import CpuBackend
-from sparloom.tuning.sparse.inputs import Origin
 from sparloom.tuning.sparse.settings import CsrPolicy, Settings
-from sparloom.tuning.sparse.tuner import CsrDecider, OnlineReplay
+from sparloom.tuning.sparse.tuner import CsrDecider
 
 if TYPE_CHECKING:
     from sparloom.platforms import DeviceMatrix
@@ -104,9 +101,10 @@ class Prepared:
         self._settings = Settings.from_environment()
         self._settings.show_decisions()
         self._cache = self._settings.plans() if cache is None else cache
-        self._source = self._settings.candidate_source(shortlist, model)
+        formula = shortlist is None and model is None and self._settings.shortlist is None
+        self._source = None if formula else self._settings.candidate_source(shortlist, model)
         policy = self._settings.policy(self.backend.policy(), matrix.pattern) if policy is None else policy
-        self._policy = policy.measuring_all() if self._source.kind == "all" else policy
+        self._policy = policy if self._source is None or self._source.kind != "all" else policy.measuring_all()
         self._libraries = self.backend.libraries if libraries is None else libraries
         self._replay_only = replay_only
         self._plans: dict[_Case, CsrPlan] = {}
@@ -131,9 +129,10 @@ class Prepared:
             libraries = {op: dict(named) for op, named in self._libraries.items()}
         return _prepared_again, (self.matrix, {
             "threads": self.threads, "cache": self._cache, "policy": self._policy,
-            "shortlist": None if source.given is not None else source.kind,
-            "model": source.given or list(source.files), "libraries": libraries,
-            "replay_only": self._replay_only})
+            "libraries": libraries, "replay_only": self._replay_only,
+            **({"shortlist": "estimate"} if source is None else {
+                "shortlist": None if source.given is not None else source.kind,
+                "model": source.given or list(source.files)})})
 
     def spmm(
         self, dense: Any, *, reduce: Reduce = "sum", values: Any | None = None, out: Any | None = None,
@@ -434,11 +433,15 @@ class Prepared:
         return plan
 
     def _decider(self, case: _Case, libraries: Mapping[str, Library]) -> CsrDecider:
-        backend = self.backend
-        return CsrDecider(
-            _op_for(case), backend, libraries, self._policy,
-            lambda: self._source.scorer(lambda: backend.model(self._cache), threads=self.threads),
-            allows=self._settings.cuda.allows, slow_model=self._source.learned)
+        backend, source = self.backend, self._source
+
+        def formula() -> CsrCostModel:
+            return backend.model(self._cache)
+
+        model = formula if source is None else lambda: source.scorer(formula, threads=self.threads)
+        allows = {} if self.threads else {"allows": self._settings.cuda.allows}
+        return CsrDecider(_op_for(case), backend, libraries, self._policy, model, **allows,
+                          slow_model=source is not None and source.learned)
 
     def _store(self, case: _Case, plan: CsrPlan, busy: str = "") -> None:
         """Record a decision and log it; store it for later processes unless the machine was busy."""
@@ -458,7 +461,7 @@ class Prepared:
                  plan.decision.seconds)
 
     def _summary(self, case: _Case, plan: CsrPlan) -> Summary:
-        speedup, source = plan.decision.speedup(plan.choice.name), str(self._source.key.get("shortlist", "")).split()
+        speedup, source = plan.decision.speedup(plan.choice.name), str(self._source_key.get("shortlist", "")).split()
         if speedup is None and plan.decision.origin == "measured":
             speedup = 1.0  # nothing was faster than the best baseline, which runs
         shapes = ", ".join("x".join(map(str, shape)) for shape in case.shapes)
@@ -470,7 +473,11 @@ class Prepared:
             "op": case.op, "pattern": self._pattern, "shapes": [list(shape) for shape in case.shapes],
             "dtype": case.dtype, **self.backend.signature(),
             "libraries": sorted(self._libraries.get(case.op, {})), "calibrate": self._policy.calibrate,
-            **self._source.key}
+            **self._source_key}
+
+    @property
+    def _source_key(self) -> Mapping[str, str]:
+        return {} if self._source is None else self._source.key
 
 
 _parsed = lru_cache(256)(Config.parse)

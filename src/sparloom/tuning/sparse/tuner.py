@@ -5,7 +5,7 @@ With calibrate="sample" or "full", before the call, on sampled rows or on all:
     default configuration -> shortlist -> race -> duel of the winner with the best baseline, on parts of the sample in
     turn -> the winner, if it passes the guardrail
 
-With calibrate="online" the calls of the program are the race (`OnlineReplay`):
+With calibrate="online" the calls of the program are the race (`OnlineReplay` of replay.py):
 
     default configuration, as the first calls -> shortlist, with the libraries that are not far behind it on a sample
 
@@ -22,12 +22,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from statistics import median
-from typing import Any
 
 import numpy as np
 
-from sparloom.measure import LoadWatch
 from sparloom.ops import Op, Operands
 from sparloom.space import Config
 from sparloom.tuning.racing import (
@@ -35,7 +32,6 @@ from sparloom.tuning.racing import (
     Clock,
     Decision,
     MeasurementBudget,
-    OnlineRace,
     Outcome,
     Trial,
     challenge,
@@ -43,10 +39,10 @@ from sparloom.tuning.racing import (
     trials_of,
 )
 from sparloom.tuning.search import CsrCostModel, sample_rows, shortlist
-from sparloom.tuning.sparse.backend import Backend, CandidateSet, CsrChoice, Library, Replay, RowCheck, TimedReplay
+from sparloom.tuning.sparse.backend import Backend, CandidateSet, CsrChoice, Library
 from sparloom.tuning.sparse.settings import CsrPolicy
 
-__all__ = ["CsrDecider", "OnlineReplay"]
+__all__ = ["CsrDecider"]
 
 log = logging.getLogger(__name__)
 
@@ -59,11 +55,6 @@ LIBRARY_RUNS = 2  # of each on the sample to find out
 MAX_BINDING_RUNS = 1.0  # runs that binding a candidate may take which computes calls of a program
 STARTING_SECONDS = 0.5e-3  # of all threads but one in a run, up to which starting them may take longer than they save
 MODEL_SECONDS = 1e-3  # of a run, from which on a model is asked, which takes about as long
-ALONE = 2  # calls before an online race
-SHORT_SECONDS = 10e-6  # of a run, most of which are not the kernel's
-
-Settle = Callable[[CsrChoice, Decision, Replay, str], None]
-"""Takes the choice, its evidence, its replay, and why the machine was busy meanwhile ("" if it was not)."""
 
 
 @dataclass(frozen=True)
@@ -279,134 +270,3 @@ class _Stopwatch:
         begin = self._clock()
         yield
         self._excluded += self._clock() - begin
-
-
-class OnlineReplay:
-    """Online tuning: each call is computed by the candidate whose turn it is, until one is chosen.
-
-    The first two calls run the default configuration, as many programs make no more; they also tell how long a call
-    is. Then the race begins. The winner's result is compared with the baseline's before it is chosen, and a candidate
-    that fails is dropped. On a busy machine no library is chosen: a single thread is held up less than a kernel with
-    all threads. If an exception such as Ctrl-C comes while a call is recorded, the next call restarts the race.
-
-    Args:
-        make: makes the replay of a choice.
-        settle: called once.
-        watch: makes a watch of the load of the machine.
-    """
-
-    def __init__(
-        self, decider: CsrDecider, make: Callable[[CsrChoice], TimedReplay], settle: Settle,
-        watch: Callable[[], LoadWatch],
-    ) -> None:
-        self._decider, self._make, self._settle, self._watching = decider, make, settle, watch
-        self._timer = decider.backend.timer(decider.clock)
-        self._restart()
-
-    def _restart(self) -> None:
-        """Forget all calls."""
-        self._alone: list[float] = []  # seconds of calls before the race
-        self._choices: list[CsrChoice] = []
-        self._arms: dict[int, TimedReplay] = {}
-        self._race: OnlineRace | None = None
-        self._watch: LoadWatch | None = None  # from the second call on, when all threads have started
-        self._overhead = 0.0  # seconds that were not those of calls
-        self._recording = False  # whether some of the above has changed and some has not yet
-
-    def __call__(self, operands: Operands, out: Any | None = None) -> Any:
-        """Compute."""
-        if self._recording:  # the previous call was abandoned by an exception
-            self._restart()
-        start = self._decider.clock()
-        if len(self._alone) < ALONE:
-            return self._first_calls(operands, out)
-        online = self._race or self._start_race(operands)
-        turn = online.turn
-        self._watch.begin()
-        try:
-            result, seconds = self._arm(turn).timed(operands, out, self._timer)
-        except Exception as error:
-            if turn == 0:
-                raise
-            result = self._arm(0)(operands, out)  # which raises if the operands are wrong
-            log.warning("%s by %s fails: %r", self._decider.op.name, self._choices[turn], error)
-            self._recording = True
-            online.fail()
-            self._recording = False
-            return result
-        self._watch.end(seconds)
-        self._recording = True
-        online.record(seconds)
-        wrong = self._wrong(operands, result) if online.settled and turn == online.winner else ""
-        self._overhead += self._decider.clock() - start - seconds
-        if online.settled and turn == online.winner:
-            self._end(wrong)
-        self._recording = False
-        return self._arm(online.baseline)(operands, out) if wrong else result
-
-    def _first_calls(self, operands: Operands, out: Any | None) -> Any:
-        """Run the default configuration; if that is short, settle for it."""
-        if not self._choices:
-            default = self._decider.backend.default_config(self._decider.op, operands)
-            self._choices = [CsrChoice(config=default.key)]
-        arm = self._arm(0)
-        if self._watch is not None:
-            self._watch.begin()
-        result, seconds = arm.timed(operands, out, self._timer)
-        if self._watch is not None:
-            self._watch.end(seconds)
-        self._recording = True
-        self._alone.append(seconds)
-        if seconds < SHORT_SECONDS:
-            reason = f"a run of {1e6 * seconds:.1f} us is too short for a race"
-            self._settle(self._choices[0], Decision("rule", reason, executions=len(self._alone)), arm, "")
-        elif self._watch is None:
-            self._watch = self._watching()
-        self._recording = False
-        return result
-
-    def _start_race(self, operands: Operands) -> OnlineRace:
-        policy = self._decider.policy
-        choices, baselines = self._decider.candidates(operands, min(self._alone), self._watch.held_up)
-        self._recording = True
-        self._choices = choices
-        self._race = OnlineRace(len(choices), baselines=baselines, effort=policy.effort, guardrail=policy.guardrail,
-                                runs=policy.runs)
-        self._recording = False
-        return self._race
-
-    def _arm(self, index: int) -> TimedReplay:
-        if index not in self._arms:
-            self._arms[index] = self._make(self._choices[index])
-        return self._arms[index]
-
-    def _wrong(self, operands: Operands, result: Any) -> str:
-        """Describe where the winner's result differs from the best baseline's; "" if it does not."""
-        online, decider = self._race, self._decider
-        if online.winner == online.baseline:
-            return ""
-        values = result[0] if isinstance(result, tuple) else result  # maxima without their argmax
-        check = RowCheck(decider.op, decider.backend, operands)
-        expected = check.computed(self._choices[online.baseline], decider.libraries)
-        return check.difference(check.of(values), expected)
-
-    def _end(self, wrong: str) -> None:
-        online, reason = self._race, self._race.reason
-        winner = online.baseline if wrong else online.winner
-        if wrong:
-            log.error("%s by %s is refused: %s", self._decider.op.name, self._choices[online.winner], wrong)
-            reason = f"refused: {wrong}"
-        busy = self._watch.close()
-        if busy and self._choices[winner].library:
-            winner, reason = 0, f"{self._choices[winner].library} was the fastest on a busy machine"
-        usual = median(online.seconds[winner])
-        longer = sum(seconds - usual for taken in online.seconds for seconds in taken)
-        names = [choice.name for choice in self._choices]
-        trials = trials_of(names, online.seconds)
-        if online.winner != online.baseline:
-            duel = online.winner, online.baseline
-            trials += trials_of([names[arm] for arm in duel], [online.paired(arm) for arm in duel])
-        executions = ALONE + sum(map(len, online.seconds))
-        decision = Decision("measured", f"{reason}; in {executions} calls", trials, executions,
-                            max(0.0, self._overhead + longer))
-        self._settle(self._choices[winner], decision, self._arm(winner), busy)
