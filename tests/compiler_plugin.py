@@ -1,4 +1,4 @@
-"""Tests marked `cc` are skipped where no compiler is found, and say so."""
+"""Skip tests marked `cc` with a reason if no compiler is found."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _missing() -> str | None:
-    """Why nothing can be compiled, with the remedy; None where something can."""
+    """Return the reason why no code can be compiled, with the remedy, or None."""
     from sparloom.jit.toolchain import find_toolchain
 
     try:

@@ -27,14 +27,14 @@ pytest_plugins = ["compiler_plugin", "file_order", "golden_plugin", "kernel_cach
 
 
 def pytest_collection_finish() -> None:
-    """Let collections of garbage pass over the modules that are loaded by now: most of what there is, and it stays."""
+    """Exclude the modules loaded so far from garbage collection: most objects belong to them, and they stay alive."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(scope="session")
 def python_of_runs() -> Iterator[list[str]]:
-    """The command in place of `python` that run.py is started with where it is not signalled: modules are loaded."""
+    """Return a command that replaces `python` for run.py and has its modules loaded; it does not forward signals."""
     modules = ("hydra._internal.hydra", "hydra.core.override_parser.overrides_parser", "sparloom.cli",
                "sparloom.report", "sparloom.experiments.cognate.finetune",
                "sparloom.experiments.cognate.pretrain", "pyarrow.parquet")
@@ -49,7 +49,7 @@ def run_command(python_of_runs: list[str]) -> list[str]:
 
 @pytest.fixture(scope="session")
 def mirror() -> str:
-    """Address of a SuiteSparse-layout mirror with real matrices, or a skip that says how to give one."""
+    """Return the address of a mirror of real matrices; skip, naming the option, if there is none."""
     given = os.environ.get("SPARLOOM_MIRROR")
     if given:
         return given
@@ -61,7 +61,7 @@ def mirror() -> str:
 
 @pytest.fixture(scope="session")
 def seqlens() -> Path:
-    """Folder with the real sequence lengths of eight data sets, or a skip that says how to give one."""
+    """Return the folder of the real sequence lengths of eight data sets; skip, naming the option, if there is none."""
     given = os.environ.get("SPARLOOM_SEQLENS")
     folder = Path(given) if given else Path(__file__).resolve().parents[2] / "shared" / "data" / "seqlens"
     if folder.is_dir():

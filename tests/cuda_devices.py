@@ -1,4 +1,4 @@
-"""Where CUDA text runs: on a GPU through CuPy, or on the host by the emulator."""
+"""Run CUDA text on a GPU through CuPy, or on the host by the emulator."""
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
@@ -49,11 +49,11 @@ class Host:
         return np.array(host, order="C")
 
     def address(self, array: np.ndarray) -> int:
-        """Where it is."""
+        """Return the address."""
         return array.ctypes.data
 
     def to_host(self, array: np.ndarray) -> np.ndarray:
-        """It is there already."""
+        """Return the array unchanged."""
         return array
 
     def launch(self, name: str, grid: int, block: int, arguments: Sequence[Any], shared: int = 0) -> None:
@@ -108,5 +108,5 @@ def gpu(text: str) -> Device:
 
 
 def _is_array(argument: Any) -> bool:
-    """Whether it goes as a pointer; structs, of one element, go by value."""
+    """Return whether an argument is passed as a pointer; structs, of one element, are passed by value."""
     return isinstance(argument, np.ndarray) and argument.dtype.names is None

@@ -1,4 +1,4 @@
-"""A GPU to test with: compiles CUDA sources for the host and runs every thread of a block as a fibre."""
+"""Emulated GPU for tests: compiles CUDA sources for the host and runs every thread of a block as a fibre."""
 
 import ctypes
 import re
@@ -19,7 +19,7 @@ _FLAGS = ("-O0", "-ffp-contract=off", "-Wno-unknown-pragmas", "-Wno-attributes")
 
 
 class Emulator:
-    """Takes the place of a device: its arrays are NumPy's.
+    """Replace a device; its arrays are NumPy's.
 
     Args:
         texts: sources of all kernels that will be asked for, compiled at once.
@@ -50,7 +50,7 @@ class Emulator:
 
 
 def skip_kernels(patch: pytest.MonkeyPatch, suffix: str) -> None:
-    """Let kernels of such a name compute nothing, so that what they alone write stays unwritten."""
+    """Disable kernels of this name, so that elements which only they write stay unwritten."""
     kernel = Emulator.kernel
 
     class Idle(_Kernel):
@@ -87,7 +87,7 @@ def _argument(value: np.ndarray | np.generic) -> object:
 
 
 def _body(text: str) -> str:
-    """Leave out what is of no meaning here, so that configurations share code."""
+    """Remove macros without effect on the host, so that configurations share code."""
     return re.sub(r"^#define THREADS .*\n", "", text, flags=re.MULTILINE)
 
 

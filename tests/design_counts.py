@@ -1,4 +1,4 @@
-"""Count what the design rules limit: files, lines, cycles, and the files that one call runs through.
+"""Count the files, lines, cycles, and files per call that the design rules limit.
 
     python tests/design_counts.py             # prints the table
     python tests/design_counts.py --recommend # also traces `python run.py experiment=recommend` (needs stored models)

@@ -1,4 +1,4 @@
-"""A GPU with memory of its own, emulated: kernels are compiled when they are asked for."""
+"""Emulated GPU with separate memory; kernels are compiled on first use."""
 
 import time
 from collections.abc import Callable
@@ -16,7 +16,7 @@ __all__ = ["EmulatedGpu", "Foreign", "OnDevice", "SharedMemory", "WallClock"]
 
 
 class OnDevice(np.ndarray):
-    """An array that says it is on a GPU."""
+    """Array that claims to be on a GPU."""
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return 2, 0

@@ -1,4 +1,4 @@
-"""Which files go first where tests are dealt out: workers take whole files, and one that ends last lets others wait."""
+"""Order of files for parallel test runs: workers take whole files, so the longest files go first."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""Fixture `golden`: compare a text with the accepted one; `--update-golden` accepts what there is."""
+"""Fixture `golden`: compare a text with the accepted one; `--update-golden` accepts the present text."""
 
 from collections.abc import Callable
 from pathlib import Path

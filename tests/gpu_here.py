@@ -1,4 +1,4 @@
-"""Tests that run kernels through CuPy: skipped where there is no GPU."""
+"""Marker of tests that run kernels through CuPy; they are skipped without a GPU."""
 
 import pytest
 

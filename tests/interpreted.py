@@ -1,4 +1,4 @@
-"""Programs run by the interpreter of the loop IR, which detects races and accesses out of bounds."""
+"""Run programs by the interpreter of the loop IR, which detects races and accesses out of bounds."""
 
 from sparloom.ir import InterpretedLibrary
 

@@ -46,7 +46,7 @@ class Case:
     expected: dict[str, np.ndarray]
 
     def check(self, run: Callable[[dict[str, object]], None]) -> None:
-        """Compare what `run` leaves in fresh arguments with what is expected."""
+        """Run a kernel on fresh arguments and compare their contents with the expected ones."""
         arguments = self.arguments()
         run(arguments)
         for name, array in self.expected.items():

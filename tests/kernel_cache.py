@@ -1,4 +1,4 @@
-"""Caches with plans and rates of their own, and with the compiled kernels of everybody: none is compiled twice."""
+"""Caches with separate plans and rates but shared compiled kernels, so that no kernel is compiled twice."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 
 def beside_kernels(folder: Path) -> Path:
-    """Link everybody's compiled kernels into a folder, which has everything else of a cache to itself."""
+    """Link the shared compiled kernels into a folder; everything else in this cache is separate."""
     from sparloom.jit import cache_folder
 
     kernels = cache_folder() / "jit"
@@ -18,7 +18,7 @@ def beside_kernels(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A cache with plans and rates of a module's own."""
+    """Make a cache with separate plans and rates for a module."""
     with pytest.MonkeyPatch.context() as patch:
         folder = beside_kernels(tmp_path_factory.mktemp("cache"))
         patch.setenv("SPARLOOM_CACHE", str(folder))

@@ -1,4 +1,4 @@
-"""Ragged programs with what NumPy computes for each sequence; every case runs on lengths of any batch."""
+"""Ragged programs with NumPy oracles for one sequence; every case runs on the lengths of any batch."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ def _tokens(name: str, *features: int, dim=row) -> Tensor:
 
 @dataclass(frozen=True)
 class Case:
-    """A program, and by output what it computes of one sequence.
+    """Program with an oracle of its outputs for one sequence.
 
     Args:
         oracle: from the inputs of one sequence, dense arrays by name (those without batch whole), and its number.
@@ -165,7 +165,7 @@ def structure(given: Sequence[int], *, seed: int = 0, compiler: Callable = Inter
 
 
 def ragged_operand(tensor: Tensor, of: Structure, rng: np.random.Generator) -> RaggedTensor:
-    """Random elements; what is in padding is not a number."""
+    """Draw random elements; padding is NaN."""
     plain = Tensor(tensor.name, tensor.axes)
     packed = rng.standard_normal(of.size(plain), dtype=np.float32)
     stored = RaggedTensor.from_packed(tensor, of, packed)
@@ -174,14 +174,14 @@ def ragged_operand(tensor: Tensor, of: Structure, rng: np.random.Generator) -> R
 
 
 def operands(scheduled: Program, of: Structure, *, seed: int) -> dict[str, RaggedTensor]:
-    """Inputs of a program, the same elements however they are stored."""
+    """Draw inputs of a program; the elements do not depend on the storage."""
     tensors = scheduled.tensors()
     return {name: ragged_operand(tensors[name], of, np.random.default_rng((seed, number)))
             for number, name in enumerate(sorted(scheduled.inputs()))}
 
 
 def expected(case: Case, of: Structure, given: Mapping[str, RaggedTensor]) -> dict[str, np.ndarray]:
-    """What NumPy computes, sequence by sequence, packed."""
+    """Compute the packed results with NumPy, sequence by sequence."""
     found: dict[str, list[np.ndarray]] = {}
     for number in range(of.number(batches())):
         one = case.oracle(**{name: _one(value, number) for name, value in given.items()})
@@ -192,7 +192,7 @@ def expected(case: Case, of: Structure, given: Mapping[str, RaggedTensor]) -> di
 
 
 def _one(value: RaggedTensor, number: int):
-    """The part of one sequence in float64: an array, or a list by row where rows differ."""
+    """Return the part of one sequence in float64: an array, or a list of rows if their lengths differ."""
     tensor, of = value.tensor, value.structure
     if tensor.axes[0][0] != batch:
         return value.slice().astype(np.float64)

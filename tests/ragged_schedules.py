@@ -1,4 +1,4 @@
-"""Random legal schedules: steps that are refused are left out."""
+"""Random legal schedules: refused steps are skipped."""
 
 import itertools
 from collections.abc import Callable

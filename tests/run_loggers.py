@@ -1,4 +1,4 @@
-"""What runs that begin in a test leave behind."""
+"""Clean up after runs that start in a test."""
 
 import logging
 
@@ -6,7 +6,7 @@ __all__ = ["forget_loggers"]
 
 
 def forget_loggers() -> None:
-    """Take back what `sparloom.log.start` has set."""
+    """Undo the settings of `sparloom.log.start`."""
     root = logging.getLogger("sparloom")
     for handler in list(root.handlers):
         root.removeHandler(handler)

@@ -1,4 +1,4 @@
-"""Sparse tensors for tests of sparloom.nn, and what dense torch makes of them in float64."""
+"""Sparse tensors for tests of sparloom.nn, and float64 results of dense torch."""
 
 import numpy as np
 import torch
@@ -8,7 +8,7 @@ ROWS, COLS = 40, 30
 
 
 def sparse_tensor(rows: int = ROWS, cols: int = COLS, *, index=torch.int64, seed: int = 0) -> torch.Tensor:
-    """A CSR tensor with empty rows, a full row, empty columns and values in [-1, 1); its tensors are its own."""
+    """Make a CSR tensor with empty rows, a full row, empty columns and values in [-1, 1); it shares no memory."""
     rng = np.random.default_rng(seed)
     there = rng.random((rows, cols)) < 0.15
     there[3 % rows] = True
@@ -25,7 +25,7 @@ def dense(*shape: int, seed: int = 1) -> torch.Tensor:
 
 
 def places(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Row and column of every nonzero."""
+    """Return row and column of every nonzero."""
     lengths = matrix.crow_indices().diff()
     return torch.repeat_interleave(torch.arange(matrix.shape[0]), lengths), matrix.col_indices().long()
 
@@ -60,7 +60,7 @@ def dense_attention(matrix: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: t
 
 
 def with_gradients(function, given: list[torch.Tensor], seen: torch.Tensor) -> list[torch.Tensor]:
-    """The result of a function, and the gradients of what it was given where that of the result is `seen`."""
+    """Return the result of a function and the gradients of its arguments; `seen` is the gradient of the result."""
     given = [tensor.detach().clone().requires_grad_() for tensor in given]
     result = function(*given)
     return [result.detach(), *torch.autograd.grad(result, given, seen)]

@@ -1,4 +1,4 @@
-"""A Python that has loaded its modules before: a server loads them once and forks a process for each program.
+"""Python with preloaded modules: a server loads them once and forks a process for each program.
 
     python warm_python.py serve NAME MODULE ...
     python warm_python.py run NAME SCRIPT ARGUMENT ...
@@ -27,7 +27,7 @@ __all__ = ["warm_python"]
 
 @contextmanager
 def warm_python(modules: Sequence[str]) -> Iterator[list[str]]:
-    """Keep a server with loaded modules; gives the command to start a program with.
+    """Start a server with loaded modules; return the command that starts a program.
 
     Threads that a module starts while it is loaded would be missing in programs: OpenMP is limited to one.
     """
@@ -61,7 +61,7 @@ def _serve(name: str, modules: Sequence[str]) -> list[str]:
 
 
 def _ended() -> bool:
-    """Let go of a child that has ended, if there is one."""
+    """Reap a child that has ended, if there is one."""
     try:
         return os.waitpid(-1, os.WNOHANG)[0] != 0
     except ChildProcessError:

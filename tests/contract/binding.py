@@ -9,7 +9,7 @@ import torch  # noqa: F401  (conf names torch.optim)
 
 
 def locate(target: str) -> Any:
-    """Import what a _target_ names."""
+    """Import the object that a _target_ names."""
     module, _, name = target.rpartition(".")
     try:
         return getattr(import_module(module), name)
@@ -19,7 +19,7 @@ def locate(target: str) -> Any:
 
 
 def faults(tree: Any, place: str = "") -> Iterator[str]:
-    """List everything in a tree that its _target_ would not accept, parts first named by their place."""
+    """List all arguments in a tree that its _target_ would reject, with their paths, parts first."""
     if isinstance(tree, list):
         for index, item in enumerate(tree):
             yield from faults(item, f"{place}[{index}]")

@@ -1,4 +1,4 @@
-"""Every file of conf/: it composes, and every _target_ in it accepts what the file gives; all faults at once."""
+"""Every file of conf/ composes, and every _target_ accepts the arguments in it; all faults are reported together."""
 
 from pathlib import Path
 

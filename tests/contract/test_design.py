@@ -1,4 +1,4 @@
-"""The limits of the design: how many files, how long, how connected, and how many of them one call runs through."""
+"""Limits of the design: number, length and cycles of files, and the files that one call runs through."""
 
 import pytest
 from design_counts import LIMITS, SMALLEST, count_files, cycles, import_graph, sizes

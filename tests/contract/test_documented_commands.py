@@ -1,4 +1,4 @@
-"""Commands of docs/gpu_status.md and targets of stored configurations: what is written down can still be run."""
+"""Commands of docs/gpu_status.md and targets of stored configurations can still be run."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Every comparison of conf/: each arm composes and binds, rows are named as what runs, equal arms are one run."""
+"""Every comparison of conf/: arms compose and bind, rows are named after their runs, equal arms share a run."""
 
 import re
 from functools import cache
@@ -66,7 +66,7 @@ def composed(overrides: tuple[str, ...]) -> dict:
 
 
 def arms(name: str) -> dict[str, tuple[dict, dict]]:
-    """Arm -> how it is described, the configuration of its run."""
+    """Map each arm to its description and the configuration of its run."""
     task = composed((f"experiment={name}",))["task"]
     return {arm: (described, composed(tuple(cli.arm_overrides(described, common=task["common"], given=()))))
             for arm, described in task["arms"].items()}

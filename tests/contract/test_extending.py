@@ -31,7 +31,7 @@ class Checkout:
     folder: Path
 
     def python(self, *arguments: str) -> str:
-        """Run Python in the copy; returns what it printed."""
+        """Run Python in the copy and return its output."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("SPARLOOM_")}
         environment = {**kept, "PYTHONPATH": str(self.folder / "src"), "SPARLOOM_ROOT": str(self.folder)}
         done = subprocess.run([sys.executable, *arguments], cwd=self.folder, env=environment, capture_output=True,
@@ -56,7 +56,7 @@ def checkout(tmp_path_factory) -> Checkout:
 
 @pytest.fixture(scope="module")
 def source(checkout) -> Path:
-    """The source model at the place that the page names: the one trained on real samples, else one made here."""
+    """Return the source model at the path that the page names: the one trained on real samples, or one made here."""
     path = checkout.folder / SOURCE
     trained = next((ROOT / name for name in TRAINED if (ROOT / name).is_file()), None)
     if trained is None:

@@ -1,4 +1,4 @@
-"""The floors of the package hold: imports go downwards, learning libraries and Hydra stay where they belong."""
+"""Layers of the package: imports go downwards, learning libraries and Hydra stay in their packages."""
 
 import re
 import subprocess

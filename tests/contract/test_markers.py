@@ -1,4 +1,4 @@
-"""What tests do without the hardware or the programs that their markers name, and in which order they are dealt."""
+"""Tests are skipped without the hardware or programs that their markers name, and distributed in a fixed order."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Every network that conf/ can put together: built, drawn from a seed, shown a matrix, described for its file."""
+"""Every network that conf/ can compose is built, initialised from a seed, applied to a matrix and described."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Every notebook: runs on the committed results as committed, says what it reads, defines nothing, trains nothing."""
+"""Every notebook runs on the committed results, names the runs that it reads, and neither defines nor trains."""
 
 import ast
 import json
@@ -58,7 +58,7 @@ def read_runs(notebook: nbformat.NotebookNode) -> list[str]:
 
 
 def tables(notebook: nbformat.NotebookNode) -> list[dict[str, str]]:
-    """Rows of the first cell's tables, by heading, that show a metric; code marks are left out."""
+    """Return rows of the first cell's tables that show a metric, by heading, without code marks."""
     found, headings = [], None
     for line in notebook.cells[0].source.splitlines():
         cells = [cell.strip().strip("`") for cell in line.strip("|").split("|")]
@@ -72,7 +72,7 @@ def tables(notebook: nbformat.NotebookNode) -> list[dict[str, str]]:
 
 
 def papers(rows: pd.DataFrame) -> dict[str, float]:
-    """What a paper says about `<group>/<row>/<statistic>`, as far as it says anything."""
+    """Return the paper's numbers as `<group>/<row>/<statistic>` -> value."""
     told = rows.set_index(["group", "row"]).filter(regex="^paper_").stack().dropna()
     return {f"{group}/{row}/{key.removeprefix('paper_')}": value for (group, row, key), value in told.items()}
 
@@ -83,7 +83,7 @@ def shown(value: float, like: str) -> str:
 
 
 def texts(notebook: nbformat.NotebookNode) -> list[str]:
-    """What the code cells print and show, without pictures; a slow machine may print it in several pieces."""
+    """Return the text outputs of the code cells; a slow machine may split them into several pieces."""
     found = []
     for cell in notebook.cells:
         outputs = cell.get("outputs", [])
@@ -199,13 +199,13 @@ def runs_named(path: Path) -> list[Path]:
 
 
 def has_matrices(run: Path) -> bool:
-    """Whether a run can be cut down to a few of its matrices."""
+    """Return whether a run can be reduced to a few of its matrices."""
     rows = run / "per_matrix.parquet"
     return rows.exists() and "matrix" in pq.read_schema(rows).names
 
 
 def reduced(run: Path, folder: Path) -> None:
-    """Copy a committed run with a handful of its matrices, as if nothing else had been judged."""
+    """Copy a committed run with a few of its matrices, as if no others had been evaluated."""
     shutil.copytree(run, folder)
     kept = folder / "per_matrix.parquet"
     if not has_matrices(run):
@@ -224,7 +224,7 @@ def reduced(run: Path, folder: Path) -> None:
 
 
 def reference(rows: pd.DataFrame) -> str | None:
-    """The row that a comparison divided the others by."""
+    """Return the reference row of a comparison."""
     found = [column.removeprefix("top1_over_") for column in rows if column.startswith("top1_over_")]
     return min(found, key=len, default=None)
 

@@ -1,4 +1,4 @@
-"""dvc.yaml on made-up samples: what runs when, and what a pulled clone says; the real one is up to date."""
+"""dvc.yaml on generated samples: which stages run after which change, and clones; the real pipeline is up to date."""
 
 import os
 import re
@@ -39,7 +39,7 @@ class Checkout:
     programs: Path
 
     def call(self, *command: str) -> str:
-        """Run a command; returns what it printed."""
+        """Run a command and return its output."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("SPARLOOM_")}
         named = {f"GIT_{who}_{what}": "nobody" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
         done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, check=False, env={
@@ -54,7 +54,7 @@ class Checkout:
         return self.call(sys.executable, "-m", "dvc", *arguments)
 
     def repro(self) -> list[str]:
-        """Bring the pipeline up to date; returns the stages that ran."""
+        """Bring the pipeline up to date and return the stages that ran."""
         return re.findall(r"^Running stage '(\w+)'", self.dvc("repro"), re.MULTILINE)
 
     def replace(self, name: str, old: str, new: str) -> None:
@@ -69,7 +69,7 @@ class Checkout:
         self.call("git", "commit", "-qm", "state")
 
     def clone(self, folder: Path) -> "Checkout":
-        """Clone to a place from which this checkout cannot be reached, and fetch what DVC keeps."""
+        """Clone to a folder from which this checkout cannot be reached, and fetch the data of DVC."""
         self.call("git", "clone", "-q", str(self.folder), str(folder))
         made = Checkout(folder, self.home, self.programs)
         made.call("git", "remote", "remove", "origin")
@@ -110,7 +110,7 @@ def finished(tmp_path_factory, programs) -> Checkout:
 
 @pytest.fixture(scope="module")
 def pulled(finished, tmp_path_factory) -> Checkout:
-    """A clone with everything that DVC keeps, which stays as it is."""
+    """Make a clone with all data of DVC; tests must not change it."""
     return finished.clone(tmp_path_factory.mktemp("far") / "clone")
 
 

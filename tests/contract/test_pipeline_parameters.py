@@ -1,4 +1,4 @@
-"""dvc.yaml names, for every stage, just the files of conf/ whose values reach its tasks; stages hang together."""
+"""dvc.yaml lists for every stage exactly the files of conf/ whose values reach its tasks; stages are connected."""
 
 import shlex
 from collections.abc import Iterator
@@ -40,12 +40,12 @@ def parameters(stage: str) -> dict[str, list[str] | None]:
 
 
 def _filled(name: str) -> str:
-    """Resolve the choices in a key, which OmegaConf leaves as it is."""
+    """Resolve the choices in a key, which OmegaConf does not."""
     return OmegaConf.to_container(OmegaConf.merge(CHOICES, {"name": name}), resolve=True)["name"]
 
 
 def needed(overrides: list[str]) -> Iterator[str]:
-    """Files with a value that reaches the task: of a chosen option, or of one it inherits from."""
+    """List the files with a value that reaches the task: chosen options and those that they inherit from."""
     whole = hydra.compose("config", [text for text in overrides if not text.startswith("hydra.")],
                           return_hydra_config=True)
     cfg = OmegaConf.masked_copy(whole, [key for key in whole if key != "hydra"])
@@ -58,7 +58,7 @@ def needed(overrides: list[str]) -> Iterator[str]:
 
 
 def reaches(cfg: DictConfig, key: str) -> bool:
-    """Whether the task would be another without this node of the configuration."""
+    """Return whether the task changes without this node of the configuration."""
     other = OmegaConf.create(OmegaConf.to_container(cfg))
     other[key] = "another"
     try:

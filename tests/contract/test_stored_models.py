@@ -1,4 +1,4 @@
-"""Models in the data store: source models look at the matrix, the small model of GEMM chooses fast kernels."""
+"""Models in the data store: source models depend on the matrix, the small model of GEMM chooses fast kernels."""
 
 from pathlib import Path
 

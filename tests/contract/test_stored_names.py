@@ -1,4 +1,4 @@
-"""Stored runs and checkpoints are found by the names that they were stored under, whatever is renamed since."""
+"""Stored runs and checkpoints are found by their stored names, even after classes were renamed."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The output of fused functions' printers; tests/unit/fusion runs the same functions."""
+"""Printed code and dependences of fused functions; tests/unit/fusion runs the same functions."""
 
 import numpy as np
 import pytest

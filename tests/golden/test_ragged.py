@@ -1,4 +1,4 @@
-"""What ragged programs print at every stage; tests/unit/ragged runs the same programs."""
+"""Printed stages of ragged programs; tests/unit/ragged runs the same programs."""
 
 import pytest
 from ragged_cases import CASES, batch, batches, col, inner, lengths, row

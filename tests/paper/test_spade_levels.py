@@ -1,4 +1,4 @@
-"""The fast level T1 stands for the line-accurate T0: the committed run of both, and smaller ones made here."""
+"""The fast level T1 agrees with the line-accurate T0, in the committed run of both and in smaller runs."""
 
 import json
 from pathlib import Path

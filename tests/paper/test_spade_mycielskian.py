@@ -1,4 +1,4 @@
-"""The Mycielskian graph of the SPADE paper, which is known exactly: what its degrees explain, and what dealing does."""
+"""The Mycielskian graph of the SPADE paper, which is known exactly: effects of its degrees and of dealing."""
 
 from dataclasses import replace
 

@@ -15,7 +15,7 @@ RELATIVES = {
 
 
 def distinct(pattern: Pattern, row_panel: int) -> float:
-    """Columns met by a panel of rows per nonzero in it: what a cache that holds a panel has to fetch."""
+    """Return the distinct columns of a panel of rows per nonzero: the rows that a cache holding the panel fetches."""
     panel = pattern.row_ids().astype(np.int64) // row_panel
     return len(np.unique(panel * pattern.cols + pattern.indices)) / pattern.nnz
 

@@ -38,7 +38,7 @@ GOOD_THREADS = {"None": None, "1": 1, "2": 2, "3": 3, "int64": np.int64(2), "uin
 
 
 class Wrong(AssertionError):
-    """A call gave something else than it should."""
+    """Raised if a call returns a wrong result."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Case:
     refusals: tuple[type[Exception], ...] = (TypeError, ValueError)
 
     def check(self) -> str | None:
-        """Say what is wrong with what the call does; None if nothing is."""
+        """Return the fault of a call, or None."""
         try:
             self.call()
         except Wrong as error:

@@ -1,4 +1,4 @@
-"""Public calls drawn by seeds, with what must come of each: numbers as in float64, or an error that names the offender.
+"""Draw public calls by seed and check each: numbers as in float64, or an error that names the offender.
 
     python call_fuzz.py FIRST COUNT PROGRESS [FAMILY ...]
 

@@ -205,7 +205,7 @@ def _stores(draw: st.DrawFn, context: Context, *, accumulate: bool) -> Stmt:
 
 @st.composite
 def _places(draw: st.DrawFn, context: Context) -> Expr:
-    """An index to store to: iterations of a simd loop never store to the same element."""
+    """Draw an index to store to; iterations of a simd loop never store to the same element."""
     return Ref(context.simd) if context.simd is not None else draw(_indices(context))
 
 
@@ -214,7 +214,7 @@ def _output(type: Type) -> str:
 
 
 def _own(context: Context, index: Expr) -> Expr:
-    """Elements that no other parallel iteration touches."""
+    """Draw elements that no other parallel iteration accesses."""
     row = Ref(context.parallel) * ROW if context.parallel is not None else Const(0)
     return row + index
 

@@ -44,7 +44,7 @@ def _copied(rng: np.random.Generator, layer: torch.nn.Module) -> torch.nn.Module
 
 
 def _write(rng: np.random.Generator, layer: torch.nn.Module) -> str:
-    """Change the weights of a layer, some ways of which torch does not count."""
+    """Change the weights of a layer, partly by writes that torch does not count."""
     way = pick(rng, ("SGD", "Adam", "AdamW", "Adagrad", "plain", "data", "NumPy", "load", "none", "gaps", "parameter"))
     parameters = [each for each in layer.parameters() if each.grad is not None]
     if way in ("SGD", "Adam", "AdamW", "Adagrad", "plain"):
@@ -108,7 +108,7 @@ def _token_layer(kind: str) -> tuple[torch.nn.Module, torch.nn.Module]:
 
 
 def _sequence(kind: str, theirs: torch.nn.Module, x: torch.Tensor, causal: bool) -> torch.Tensor:
-    """One sequence by torch."""
+    """Compute one sequence with torch."""
     mask = torch.nn.Transformer.generate_square_subsequent_mask(x.shape[0], dtype=x.dtype) if causal else None
     if "attention" in kind:
         return theirs(x[None], x[None], x[None], need_weights=False, attn_mask=mask)[0][0]
@@ -174,7 +174,7 @@ WRONG_LENGTHS: Mapping[str, Any] = {
 
 
 def draw_wrong_tokens(rng: np.random.Generator) -> Case:
-    """Draw tokens or lengths that a layer does not take."""
+    """Draw tokens or lengths that a layer refuses."""
     kind = pick(rng, (*WIDTHS, "softmax"))
     width = WIDTHS.get(kind, 8)
     tokens, lengths = drawn(rng, 5, width), [2, 3]
@@ -224,7 +224,7 @@ def _edges(rng: np.random.Generator, count: int) -> torch.Tensor:
 
 
 def draw_wrong_graph_layer(rng: np.random.Generator) -> Case:
-    """Draw features or a graph that a layer does not take."""
+    """Draw features or a graph that a layer refuses."""
     kind, edges = pick(rng, GRAPH_LAYERS), _edges(rng, 20)
     layer, _ = _graph_layer(kind, (3, 5))
     x = drawn(rng, NODES, 3)

@@ -103,7 +103,7 @@ def _changed_diagonal(a: SparseMatrix, value: float) -> SparseMatrix:
 
 
 def _check_solution(found: JacobiResult, a: np.ndarray, b: np.ndarray, scale: float, tolerance: float) -> None:
-    """Check that columns are what they are said to be: `scale` is that of x."""
+    """Check the reported status of all columns; `scale` is that of x."""
     x, diagonal = found.solution.astype(np.float64) / scale, np.diag(a)[:, None]
     with np.errstate(all="ignore"):
         lengths = np.linalg.norm(b / diagonal, axis=0)
@@ -117,7 +117,7 @@ def _check_solution(found: JacobiResult, a: np.ndarray, b: np.ndarray, scale: fl
 
 
 def draw_jacobi(rng: np.random.Generator) -> Case:
-    """Draw a system, in any units, or what is none."""
+    """Draw a system in any units, or an invalid one."""
     size, columns = pick(rng, SQUARE), pick(rng, (1, 3))
     matrix, b = _system(rng, size, dominant=rng.random() < 0.8), _drawn(rng, size, columns)
     wide = rng.random() < 0.6
@@ -185,7 +185,7 @@ WRONG_RESULTS: dict[str, Callable[[np.ndarray], Any]] = {
 
 
 def draw_pair(rng: np.random.Generator) -> Case:
-    """Draw operands for a plan: those it takes, or others."""
+    """Draw valid or invalid operands of a plan."""
     name, dtype = pick(rng, OPS), pick(rng, ("float32", "float64"))
     size, width, kind = pick(rng, SQUARE[1:]), pick(rng, (3, 8)), pick(rng, ("auto", "always", "never"))
     op = OPS[name](dtype=dtype)
@@ -232,7 +232,7 @@ def _fused(name: str, bodies: str) -> FusedFunction:
 
 
 def draw_fused(rng: np.random.Generator) -> Case:
-    """Draw arguments of a decorated function; what it would read beyond the end of an array is refused."""
+    """Draw arguments of a decorated function; reads beyond the end of an array must be refused."""
     name, bodies, dtype = pick(rng, ("gemm_spmm", "spmm_spmm")), pick(rng, ("recognised", "generated")), "float64"
     size, inner, width = pick(rng, SQUARE[1:]), 4, 3
     a, b = (SparseMatrix(_square(size), _drawn(rng, _square(size).nnz), dtype) for _ in range(2))

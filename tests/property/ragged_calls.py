@@ -62,7 +62,7 @@ WRONG_LENGTHS = {"negative": [3, -1], "fractions": [1.5, 2.0], "text": ["3"], "N
 
 
 def draw_ragged(rng: np.random.Generator) -> Case:
-    """Draw storage for a ragged product, by `Runner` or `Executable`, or lengths that are none."""
+    """Draw storage for a ragged product, by `Runner` or `Executable`, or invalid lengths."""
     if rng.random() < 0.15:
         form = pick(rng, WRONG_LENGTHS)
         return Case(f"lengths {form}", lambda: Structure({LENGTHS: WRONG_LENGTHS[form]}), r"\blengths\b")

@@ -1,4 +1,4 @@
-"""Calls of sparse operations drawn by seeds, with what must come of each: numbers in float64, or an error with a name.
+"""Draw calls of sparse operations by seed and check each: numbers as in float64, or an error that names the offender.
 
     python sparse_fuzz.py FIRST COUNT PROGRESS
 
@@ -62,7 +62,7 @@ class Case:
     error: np.ndarray | None
 
     def check(self) -> str | None:
-        """Say what is wrong with what the call does; None if nothing is."""
+        """Return the fault of a call, or None."""
         try:
             found = self.call()
         except (TypeError, ValueError) as error:
@@ -91,7 +91,7 @@ class Case:
 
 @dataclass(frozen=True)
 class _Shuffled:
-    """Puts any two kernels on the shortlist."""
+    """Put two random kernels on the shortlist."""
 
     rng: np.random.Generator
 
@@ -154,13 +154,13 @@ class Fuzz:
 
 @dataclass(frozen=True)
 class _Late:
-    """A matrix that is prepared when it is called with."""
+    """Matrix that is prepared at its first call."""
 
     matrix: Any
 
 
 def _asked(rows: int, cols: int) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
-    """Give operations with operands of all shapes that are drawn."""
+    """Return operations with operands of all drawn shapes."""
     for width in WIDTHS:
         left, right = np.ones((rows, width), np.float32), np.ones((cols, width), np.float32)
         yield from (("spmm", {"B": right}), ("spmm_max", {"B": right}), ("sddmm", {"B": left, "C": right}))

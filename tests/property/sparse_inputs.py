@@ -1,4 +1,4 @@
-"""Sparse matrices and dense arrays as users may pass them: the same meaning in many forms, and forms without meaning.
+"""Sparse matrices and dense arrays as users may pass them: many valid forms of one matrix, and invalid forms.
 
 Forms are functions of a generator and a canonical CSR matrix, or a dense array. What is wrong with a form without
 meaning is named by its error: MATRIX_FAULT for matrices, the name of the operand for arrays.
@@ -17,7 +17,7 @@ MATRIX_FAULT = r"\b(A|indptr|indices|values)\b"
 
 
 def _patterns():
-    """Nothing in several shapes, one element, random ones with empty rows, a hub row, a band, whole blocks."""
+    """Draw empty matrices, one element, random rows with empty ones, a hub row, a band, whole blocks."""
     rng = np.random.default_rng(0)
     band = np.abs(np.subtract.outer(np.arange(16), np.arange(16))) < 3
     hub = rng.random((12, 300)) < 0.02
@@ -35,7 +35,7 @@ BLOCKS = len(PATTERNS) - 1
 
 
 def unaligned(array):
-    """Copy to an address that is no multiple of the element's size."""
+    """Copy to an address that is not a multiple of the element's size."""
     room = np.empty(array.nbytes + 1, np.uint8)
     copy = np.ndarray(array.shape, array.dtype, buffer=room, offset=1)
     copy[...] = array
@@ -54,7 +54,7 @@ def read_only(array):
 
 
 class Foreign:
-    """An array of another library: it speaks DLPack and nothing else."""
+    """Array of another library that supports only DLPack."""
 
     def __init__(self, array, *, error=None, device=None):
         self.ndim, self.shape = array.ndim, array.shape
@@ -75,13 +75,13 @@ class Rubbish(Foreign):
 
 
 def _shuffled(rng, a):
-    """Rows with their columns in another order."""
+    """Shuffle the columns of every row."""
     order = np.lexsort((rng.random(a.nnz), np.repeat(np.arange(a.shape[0]), np.diff(a.indptr))))
     return a.indptr, a.indices[order], a.data[order]
 
 
 def _doubled(rng, a):
-    """Every position twice, half of the value at each."""
+    """Store every position twice, with half of the value."""
     return 2 * a.indptr, np.repeat(a.indices, 2), np.repeat(a.data / 2, 2)
 
 
@@ -91,7 +91,7 @@ def _csr(parts, a):
 
 
 def _with(a, **arrays):
-    """Set arrays of a SciPy matrix, which it takes as they are."""
+    """Set arrays of a SciPy matrix, which does not check them."""
     copy = a.copy()
     for name, array in arrays.items():
         setattr(copy, name, array)
@@ -159,7 +159,7 @@ def _place(rng, array):
 
 
 def _pointers(change):
-    """A form whose pointers were changed."""
+    """Make a form with changed pointers."""
     def form(rng, a):
         parts = (change(rng, a.indptr), a.indices, a.data)
         return (*parts, a.shape) if rng.random() < 0.5 else _with(a, indptr=parts[0])
@@ -167,7 +167,7 @@ def _pointers(change):
 
 
 def _columns(change):
-    """A form whose indices were changed; some after SciPy looked at them."""
+    """Make a form with changed indices, sometimes after SciPy has checked them."""
     def form(rng, a):
         if rng.random() < 0.5:
             return a.indptr, change(rng, a.indices, a.shape[1]), a.data, a.shape
@@ -179,7 +179,7 @@ def _columns(change):
 
 
 def _by_hand(convert, **changes):
-    """A SciPy matrix of another format, some of whose arrays were changed."""
+    """Make a SciPy matrix of another format with some changed arrays."""
     def form(rng, a):
         made = convert(a)
         for name, change in changes.items():
@@ -295,7 +295,7 @@ WRONG_MATRICES = {
 
 
 def _spread(axis):
-    """Every second of twice as many."""
+    """Take every second element of an array twice as long."""
     def form(rng, x):
         picked = (slice(None),) * axis + (slice(None, None, 2),)
         return np.repeat(x, 2, axis=axis)[picked]

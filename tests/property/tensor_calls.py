@@ -97,7 +97,7 @@ def near(found: torch.Tensor, expected: torch.Tensor, name: str, tolerance: floa
 # Operations.
 
 def _pattern(number: int) -> tuple[torch.Tensor, torch.Tensor, tuple[int, int], torch.Tensor]:
-    """Give crow, col, shape and the row of every nonzero."""
+    """Return crow, col, shape and the row of every nonzero."""
     shape, indptr, indices = PATTERNS[number]
     crow, col = torch.from_numpy(indptr.astype(np.int64)), torch.from_numpy(indices.astype(np.int64))
     return crow, col, shape, torch.repeat_interleave(torch.arange(shape[0]), crow.diff())
@@ -127,7 +127,7 @@ MATRIX_FORMS = ("tuple", "tuple", "tensor", "tensor of int32", "int32", "mixed",
 
 def _product(operation: str, shape: tuple[int, int], rows: torch.Tensor, col: torch.Tensor
              ) -> Callable[..., torch.Tensor]:
-    """Give the reference of an operation."""
+    """Return the reference of an operation."""
     def multiply(values: torch.Tensor, X: torch.Tensor) -> torch.Tensor:
         products = values[:, None] * X[col]
         if operation == "max":
@@ -169,7 +169,7 @@ def _operate(operation: str, a: Any, *dense: Any) -> torch.Tensor:
 
 
 def draw_operation(rng: np.random.Generator) -> Case:
-    """Draw a right operation: forms, values that learn, operands in one memory, empty ones."""
+    """Draw a valid operation: all forms, values with gradients, operands in shared memory, empty operands."""
     number, operation = pick(rng, range(len(PATTERNS))), pick(rng, (*REDUCTIONS, "sddmm", "attention"))
     crow, col, shape, rows = (_kept if rng.random() < 0.6 else _pattern)(number)
     leaves = {"values": drawn(rng, col.numel()), **_leaves(rng, operation, shape)}
@@ -239,7 +239,7 @@ WRONG_MATRICES: Mapping[str, Callable[[Any, Any, Any, Any], Any]] = {
 
 
 def draw_wrong_operation(rng: np.random.Generator) -> Case:
-    """Draw an operation with an operand that it does not take."""
+    """Draw an operation with an invalid operand."""
     number, operation = pick(rng, LARGE), pick(rng, (*REDUCTIONS, "sddmm", "attention"))
     crow, col, shape, _ = (_kept if rng.random() < 0.5 else _pattern)(number)
     values, dense = drawn(rng, col.numel()), _leaves(rng, operation, shape)
@@ -323,7 +323,7 @@ class _Steps:
             near(leaf.grad, wide.grad, "gradient of X")
 
     def forked(self) -> None:
-        """Call in a child without gradients, which torch does not compute there."""
+        """Call in a forked child without gradients, because torch does not compute them in a child."""
         x = drawn(self.rng, self.shape[1], 3)
         expected = _product("sum", self.shape, self.rows, self.col.long())(self.values.double(), x.double())
         in_child(lambda: near(spmm(self.a, x), expected, "result"))

@@ -1,4 +1,4 @@
-"""Any choice of the space computes what the oracle says, orders included; estimates are finite."""
+"""Every configuration of the space agrees with the oracle, orders included; estimates are finite."""
 
 import numpy as np
 import pytest

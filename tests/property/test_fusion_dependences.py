@@ -1,4 +1,4 @@
-"""Dependences are those that enumerating all accesses finds (Listing 5 of the paper), and schedules keep them."""
+"""Dependences equal those found by enumerating all accesses (Listing 5 of the paper), and schedules respect them."""
 
 import copy
 import itertools
@@ -96,7 +96,7 @@ def _compile(text):
 
 
 def _check(fused, function, arguments, *, exact):
-    """Loops that say nothing about the iteration are taken to be not empty: `exact` where that is so."""
+    """Check the graph; loops that do not depend on the iteration are assumed to run: `exact` if they do."""
     graph = fused.graph(*copy.deepcopy(arguments))
     built = set(zip(graph.row_ids().tolist(), graph.indices.tolist(), strict=True))
     found = _enumerate(fused, arguments)

@@ -1,4 +1,4 @@
-"""Ragged values there and back: padded with a mask, packed with cu_seqlens, whatever the lengths."""
+"""Round trips of ragged values of any lengths: padded with a mask, packed with cu_seqlens."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Accesses by pointers, as in sparse storage: programs compute the same, from and to the same places."""
+"""Accesses by pointers, as in sparse storage: programs compute the same and access the same elements."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def check(case, program, of, inputs, found):
 
 
 def possible(program):
-    """Rows that pointers lead to are no tiles for products."""
+    """Keep schedules without tile products, since rows found by pointers cannot be tiles."""
     try:
         lower(program, access=pointer_steps)
     except IllegalSchedule as refused:

@@ -1,4 +1,4 @@
-"""What holds for every space, operation, shape and seed."""
+"""Properties of every space, operation, shape and seed."""
 
 import numpy as np
 import pytest

@@ -25,12 +25,12 @@ LARGE = range(5, len(PATTERNS))
 
 @pytest.fixture
 def environment(tmp_path):
-    """Decisions of their own, kernels of everybody; threads that wait leave the processor to other tests."""
+    """Set a separate decision cache with shared kernels; waiting threads yield the processor to other tests."""
     return {**os.environ, "SPARLOOM_CACHE": str(beside_kernels(tmp_path)), "OMP_WAIT_POLICY": "passive"}
 
 
 def told(arguments, environment, progress):
-    """Run a program that writes seeds to a file; what it says, with the seed if it died, or nothing if all is well."""
+    """Run a program that writes seeds to a file; return its output, with the seed after a crash; nothing on success."""
     done = subprocess.run([sys.executable, "-X", "faulthandler", *map(str, arguments), str(progress)], env=environment,
                           capture_output=True, text=True, check=False, timeout=900)
     if done.returncode == 0:

@@ -92,7 +92,7 @@ def test_the_schedule_is_that_of_the_reference(case):
 
 
 def _shuffled(pattern: Pattern) -> Reads:
-    """Read the rows from right to left, and their last column twice."""
+    """Make rows with decreasing columns and a repeated last column."""
     rows = [pattern.indices[begin:end][::-1].tolist() for begin, end in zip(pattern.indptr, pattern.indptr[1:],
                                                                             strict=False)]
     rows = [[*row, *row[:1]] for row in rows]

@@ -1,4 +1,4 @@
-"""A readable Algorithm 1 of tile fusion: the compiled inspector must give the same arrays."""
+"""Readable version of Algorithm 1 of tile fusion; the compiled inspector must return the same arrays."""
 
 import math
 from collections.abc import Callable, Iterable

@@ -1,4 +1,4 @@
-"""Files and lines that are whole or not there, whoever writes at the same time and whatever is killed."""
+"""Files and lines are complete or absent, despite concurrent writers and killed processes."""
 
 import fcntl
 import os
@@ -212,7 +212,7 @@ def test_sums_detect_a_changed_file_and_suit_sha256sum(tmp_path):
 
 
 def test_a_lock_of_this_thread_is_shared(tmp_path):
-    """A signal handler that asks for it would wait for the call that it interrupts."""
+    """Otherwise a signal handler that acquires the lock would wait for the call that it interrupts."""
     lock, had = tmp_path / "lock", []
 
     def other():

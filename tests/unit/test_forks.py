@@ -1,4 +1,4 @@
-"""Every kind of parallel call works in forked children, and locks that others hold do not stop them."""
+"""Every kind of parallel call works in forked children, even if other threads held locks at the fork."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Compiled functions that get no memory, or no threads: an exception, or fewer threads, not the end of the process."""
+"""Compiled functions without memory raise an exception, and use fewer threads if none can be created."""
 
 import os
 import subprocess

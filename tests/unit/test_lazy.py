@@ -1,4 +1,4 @@
-"""Names that are imported when they are asked for, in every package that has them."""
+"""Lazily imported names, in every package that has them."""
 
 import importlib
 import subprocess

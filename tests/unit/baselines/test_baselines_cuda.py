@@ -1,4 +1,4 @@
-"""What others have on a GPU: named only where it is, bound to memory of the device."""
+"""GPU baselines: listed only if they are installed, bound to memory of the device."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Ways of others to compute an encoder layer on sequences of several lengths: all compute the same."""
+"""Other libraries' encoder layers on sequences of several lengths: all compute the same."""
 
 import json
 import os
@@ -186,7 +186,7 @@ COMPILED = ("compiled", "flex")
 
 @pytest.fixture(scope="module")
 def told_without_compiler(tmp_path_factory):
-    """What a process in which no compiler is found says of each peer, by name."""
+    """Return the message about each peer from a process without a compiler, by name."""
     program = f"""if True:
         import json
         from sparloom import baselines

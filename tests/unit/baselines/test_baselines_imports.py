@@ -1,4 +1,4 @@
-"""The package of baselines costs no import of a library before a name is used."""
+"""Importing the package of baselines imports no other library until a name is used."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The command line before Hydra: names are checked, paths are quoted so that Hydra reads back what was written."""
+"""The command line before Hydra: names are checked, paths are quoted so that Hydra reads them unchanged."""
 
 import itertools
 
@@ -123,7 +123,7 @@ def test_home_is_expanded(conf, monkeypatch):
 
 
 def swept(conf, *words: str) -> list[list[object]]:
-    """Values that Hydra reads for the last word of a sweep."""
+    """Return the values that Hydra reads for the last argument of a sweep."""
     argument = cli.prepare(["run.py", "-m", "experiment=collect_cpu", *words], conf)[-1]
     override = OverridesParser.create().parse_override(argument)
     values = list(override.sweep_iterator()) if override.is_sweep_override() else [override.value()]

@@ -1,4 +1,4 @@
-"""Arms of a comparison: what each is made of, when runs are shared, kept, or made again."""
+"""Arms of a comparison: their overrides, and when runs are shared, reused or repeated."""
 
 import hashlib
 import json
@@ -14,7 +14,7 @@ LSTM = {"experiment": "finetune_spade", "overrides": ["predictor=lstm", "trainer
 
 
 class Runner:
-    """Composes trees of the overrides alone and runs them by writing metrics.json; notes what it ran."""
+    """Fake runner: composes trees from the overrides alone, writes metrics.json and records each run."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.ran = folder, []

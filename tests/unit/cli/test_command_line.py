@@ -1,4 +1,4 @@
-"""run.py as a user meets it: real processes, their output and exit status."""
+"""run.py from the user's view: real processes, their output and exit status."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Errors of the user are one line; errors of ours are not hidden."""
+"""User errors are one line; bugs of ours are not hidden."""
 
 
 import errno

@@ -1,4 +1,4 @@
-"""What a prerequisite takes over from the run that needs it."""
+"""Options that a prerequisite inherits from the run that needs it."""
 
 import pytest
 

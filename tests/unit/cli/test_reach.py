@@ -1,4 +1,4 @@
-"""Options that the task of a run would not see are refused or named."""
+"""Options that the task of a run does not read are refused or listed."""
 
 import pytest
 

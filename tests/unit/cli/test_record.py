@@ -1,4 +1,4 @@
-"""What a run leaves behind."""
+"""Files that a run writes."""
 
 import json
 import os
@@ -87,7 +87,7 @@ def test_a_run_outside_the_outputs_is_named_by_its_absolute_path(tmp_path):
 
 @pytest.mark.parametrize("blocked", ["x", "x/run", "runs.jsonl"])
 def test_unwritable_files_are_reported_before_the_run(tmp_path, blocked):
-    """A file lies where a folder is needed, or a folder where the ledger is."""
+    """A file blocks a needed folder, or a folder blocks the ledger."""
     place = tmp_path / blocked
     place.parent.mkdir(exist_ok=True)
     if blocked == "runs.jsonl":

@@ -1,4 +1,4 @@
-"""Digests of what seconds depend on: equal for equal settings, and nothing else."""
+"""Digests of the conditions of a measurement are equal exactly for equal settings."""
 
 from dataclasses import dataclass
 from pathlib import Path

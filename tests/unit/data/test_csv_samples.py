@@ -21,7 +21,7 @@ Make = Callable[..., Sample]
 
 @pytest.fixture
 def table_of(tmp_path: Path) -> Callable[..., SampleTable]:
-    """Reads given lines as a file with an optional sidecar."""
+    """Read these lines as a file with an optional sidecar."""
 
     def read(*lines: str, header: str = HEADER, sidecar: dict | None = None, rules: CsvRules = RULES) -> SampleTable:
         (tmp_path / "mine.csv").write_text("\n".join([header, *lines]) + "\n")

@@ -1,4 +1,4 @@
-"""A file that is damaged at one place is refused in one line, never read as other data."""
+"""A damaged file is refused in one line and never read as other data."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""The data store inside the repository: a clone elsewhere gets its data, offline."""
+"""The data store inside the repository: a clone in another folder gets its data offline."""
 
 import logging
 import os
@@ -48,7 +48,7 @@ def origin(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def clone(origin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A clone in another place, for a user with an empty home and without a way to the original."""
+    """Make a clone in another folder, for a user with an empty home and without access to the original."""
     folder = tmp_path / "far" / "clone"
     run("git", "clone", "-q", str(origin), str(folder), cwd=tmp_path)
     run("git", "remote", "remove", "origin", cwd=folder)

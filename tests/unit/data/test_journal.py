@@ -1,4 +1,4 @@
-"""Journals: what is appended stays, whatever kills the process."""
+"""Journals: appended rows survive, however the process is killed."""
 
 import os
 import random

@@ -1,4 +1,4 @@
-"""The manifest of a corpus: files, and what it refuses."""
+"""The manifest of a corpus: files and refusals."""
 
 import csv
 from dataclasses import replace
@@ -19,7 +19,7 @@ def inputs() -> MatrixInputs:
 
 
 def changed(inputs: MatrixInputs, **values: object) -> Manifest:
-    """The manifest of these inputs with other facts of the first matrix."""
+    """Make the manifest of these inputs with changed facts of the first matrix."""
     matrices = dict(Manifest.of(inputs).matrices)
     first = inputs.names[0]
     return Manifest({**matrices, first: replace(matrices[first], **values)})

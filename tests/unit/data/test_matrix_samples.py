@@ -1,4 +1,4 @@
-"""Labels joined with inputs, and the batches made of them."""
+"""Labels joined with inputs, and their batches."""
 
 import numpy as np
 import pandas as pd

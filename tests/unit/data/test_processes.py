@@ -1,4 +1,4 @@
-"""Two processes that train together: they share every epoch and never wait for a step that the other does not take."""
+"""Two processes that train together share every epoch and take equally many steps."""
 
 import json
 import multiprocessing
@@ -48,7 +48,7 @@ CASES = [(6, 1, None), (7, 1, None), (7, 2, None), (1, 1, None), (8, 2, 5)]
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory) -> dict[tuple, list]:
-    """What both processes saw: case -> [first, second]."""
+    """Collect the matrices of both processes: case -> [first, second]."""
     folder = tmp_path_factory.mktemp("processes")
     context = multiprocessing.get_context("spawn")
     workers = [context.Process(target=_work, args=(folder, number, CASES)) for number in range(2)]
@@ -86,7 +86,7 @@ def test_every_epoch_shuffles_again(seen):
 
 
 class _Counting(LightningModule):
-    """One weight, and how many steps were taken."""
+    """Module of one weight that counts its steps."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Stored and made-up samples behind one interface."""
+"""Stored and generated samples behind one interface."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Choice of the few matrices and configurations that may be looked at."""
+"""Selection of matrices and configurations for training."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""Sweeps: a table as one array, without what failed."""
+"""Sweeps: a table as one array, without failures."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Tasks built from conf/ as run.py builds them, on made-up samples with a small network."""
+"""Build tasks from conf/ as run.py does, on generated samples with a small network."""
 
 import json
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def build() -> Callable[..., Any]:
 
 @pytest.fixture(scope="session")
 def trained(build, tmp_path_factory) -> Path:
-    """Folder with encoders, a source network and a fine-tuned one for SpMM, and what fine-tuning wrote and returned."""
+    """Train encoders, a source network and a fine-tuned one for SpMM; return folder, outputs and metrics."""
     folder = tmp_path_factory.mktemp("trained")
     for experiment in ("autoencode_cpu", "autoencode_spade", "pretrain_cpu", "finetune_tiny"):
         out = folder / experiment

@@ -1,4 +1,4 @@
-"""Print the scalars in the event files under a folder: {subfolder: {name: values}}; apart, for it brings warnings."""
+"""Print the scalars in the event files under a folder: {subfolder: {name: values}} (a script: it causes warnings)."""
 
 import json
 import sys

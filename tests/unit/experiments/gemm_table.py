@@ -1,4 +1,4 @@
-"""A made-up sample table of GEMM: all kernels of the real space on a few shapes, seconds from a formula with noise."""
+"""Generated sample table of GEMM: all kernels of the real space on a few shapes, seconds from a formula with noise."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ VENDOR = "vendor=mkl"
 
 
 def drawn_shapes(count: int, seed: int = 0) -> list[GemmShape]:
-    """Log-uniform; every fifth has one row; the last two are degenerate."""
+    """Draw log-uniform shapes; every fifth has one row, the last two are degenerate."""
     rng = np.random.default_rng(seed)
     sizes = np.exp2(rng.uniform(1, 9, (count, 3))).astype(int)
     sizes[::5, 0] = 1
@@ -23,7 +23,7 @@ def drawn_shapes(count: int, seed: int = 0) -> list[GemmShape]:
 
 
 def formula(shape: GemmShape, config: Config) -> float:
-    """Padded work at a rate that the register tile allows, traffic of blocks, packing, calls."""
+    """Return seconds: padded work at the rate of the register tile, traffic of blocks, packing, calls."""
     rows, columns = register_tile(config)
     padded = 2 * -(-shape.m // rows) * rows * -(-shape.n // columns) * columns * shape.k
     calls = -(-shape.m // rows) * -(-shape.n // columns) * -(-shape.k // int(config["tile_k"]))

@@ -1,4 +1,4 @@
-"""Overrides that make a run a matter of seconds."""
+"""Overrides that make a run take seconds."""
 
 SMALL = (
     "samples=tiny", "samples.configs=256", "trainer=smoke", "logger=none", "encoder.epochs=20",

@@ -1,4 +1,4 @@
-"""A made-up sample table of SpMM: kernels of the real spaces on small patterns, seconds from a formula with noise."""
+"""Generated sample table of SpMM: kernels of the real spaces on small patterns, seconds from a formula with noise."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from sparloom.sparse import Pattern, statistics
 
 
 def patterns(count: int) -> dict[str, Pattern]:
-    """Bands, whose rows are even, and rows of geometric lengths; the last one is empty."""
+    """Make bands with even rows, rows of geometric lengths, and one empty pattern."""
     found = {}
     for place in range(count):
         rng = np.random.default_rng(place)
@@ -26,7 +26,7 @@ def patterns(count: int) -> dict[str, Pattern]:
 
 
 def formula(pattern: Pattern, width: int, config: Config) -> float:
-    """Work, made longer by shares of rows where rows are uneven, by strips, and by what fetches too far."""
+    """Return seconds: work, increased by shares of uneven rows, by strips and by too distant prefetching."""
     lengths = pattern.row_lengths()
     uneven = lengths.std() / max(1.0, lengths.mean())
     factor = 1 + (0.5 * uneven if config["balance"] == "rows" else 0.2 / (1 + uneven))

@@ -1,4 +1,4 @@
-"""What decisions of a busy machine are worth: cases, metrics, and that a killed run goes on."""
+"""Decisions on a busy machine: cases, metrics, and resuming a killed run."""
 
 import json
 from contextlib import nullcontext
@@ -15,7 +15,7 @@ SMALL = ("task.rows=[2000]", "task.degrees=[10]", "task.widths=[8,16]", "task.th
 
 
 class Waiting(NoLoad):
-    """A machine on which threads wait all the time."""
+    """Machine on which threads always wait."""
 
     seconds = 0.0
 
@@ -26,7 +26,7 @@ class Waiting(NoLoad):
 
 @pytest.fixture
 def here(monkeypatch):
-    """Lets all processes of a case run one after the other in this one; gives their names and what else was busy."""
+    """Run all processes of a case one after the other in this one; return their names and the busy processes."""
     ran = []
 
     def run(calls):

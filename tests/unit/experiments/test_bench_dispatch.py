@@ -1,4 +1,4 @@
-"""Input-aware operations beside their peers, on tiny cases: what is written, and that a killed run goes on."""
+"""Input-aware operations beside their peers, on tiny cases: outputs, and resuming a killed run."""
 
 import gc
 import os

@@ -1,4 +1,4 @@
-"""The choice of sparse kernels on a GPU beside its peers: on an emulated one, with PyTorch on the processor."""
+"""The choice of sparse kernels on an emulated GPU beside its peers, with PyTorch on the CPU."""
 
 import json
 import sys
@@ -42,7 +42,7 @@ def gpu(tmp_path_factory) -> TimedGpu:
 
 @pytest.fixture(scope="module", autouse=True)
 def _without_cupy(tmp_path_factory):
-    """What CuPy brings is not here; the second candidate wins, as the emulator is slower than any library."""
+    """Run without CuPy's libraries; the second candidate wins, because the emulator is slower than any library."""
     there = {op: {name: library for name, library in libraries.items() if not name.startswith("cusparse")}
              for op, libraries in CUDA_SPARSE_LIBRARIES.items()}
     with pytest.MonkeyPatch.context() as patch:
@@ -70,7 +70,7 @@ def bench(folder: Path, gpu: TimedGpu | None, **changes) -> BenchDispatchCuda:
 
 @pytest.fixture(scope="module")
 def done(gpu, tmp_path_factory) -> tuple[Path, dict[str, float]]:
-    """A folder with what a run wrote, and its metrics."""
+    """Run the task; return its folder and its metrics."""
     out = tmp_path_factory.mktemp("out")
     return out, bench(out, gpu).run(out)
 

@@ -1,4 +1,4 @@
-"""The benchmark of the featurizer: what it reports, and how fast the featurizer is beside a matrix product."""
+"""The benchmark of the featurizer: its report, and its speed relative to a matrix product."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Training side by side on tiny graphs: what is written, and that a killed run goes on."""
+"""Training side by side on tiny graphs: outputs, and resuming a killed run."""
 
 import json
 import warnings

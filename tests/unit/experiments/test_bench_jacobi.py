@@ -1,4 +1,4 @@
-"""The bench of Jacobi's method on small systems of every part: one decided and timed run, then one that goes on."""
+"""The benchmark of Jacobi's method on small systems of every part: one run, then a resumed one."""
 
 import csv
 import json
@@ -20,7 +20,7 @@ SIDE = 20
 
 
 def plane(values: str) -> SparseMatrix:
-    """A five-point stencil without values, or with values of which nothing is known."""
+    """Make a five-point stencil without values, or with arbitrary values."""
     place = np.arange(SIDE * SIDE).reshape(SIDE, SIDE)
     dense = np.eye(SIDE * SIDE)
     for one, other in ((place[1:], place[:-1]), (place[:, 1:], place[:, :-1])):

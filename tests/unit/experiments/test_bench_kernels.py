@@ -1,4 +1,4 @@
-"""The bench of CPU kernels: what it reports, and that a wrong kernel is found."""
+"""The benchmark of CPU kernels: its report, and detection of a wrong kernel."""
 
 import json
 from dataclasses import replace

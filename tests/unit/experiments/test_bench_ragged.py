@@ -1,4 +1,4 @@
-"""Ragged programs beside their peers, on tiny cases: what is written, and that a killed run goes on."""
+"""Ragged programs beside their peers, on tiny cases: outputs, and resuming a killed run."""
 
 import json
 from functools import partial
@@ -40,7 +40,7 @@ def _own_cache(tmp_path_factory):
 
 @pytest.fixture
 def few_peers(monkeypatch):
-    """Those that nothing is compiled for."""
+    """Keep peers that need no compilation."""
     monkeypatch.setattr(bench_ragged, "PADDED_BASELINES", {"padded": padded})
     monkeypatch.setattr(bench_ragged, "RAGGED_BASELINES", {"packed_loop": RAGGED_BASELINES["packed_loop"]})
 
@@ -136,7 +136,7 @@ def test_nobody_is_far_behind_a_group_apart(monkeypatch):
 
 
 class Clock:
-    """A clock that stands still unless a peer runs."""
+    """Clock that advances only while a peer runs."""
 
     now = 0.0
 

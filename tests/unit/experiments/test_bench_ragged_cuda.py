@@ -35,7 +35,7 @@ class TimedGpu(WallClock, EmulatedGpu):
 
 @pytest.fixture
 def few(monkeypatch):
-    """A small module, and peers that nothing is compiled for."""
+    """Set up a small module and peers that need no compilation."""
     monkeypatch.setattr(bench_ragged_cuda, "attention_module", lambda *, seed: attention_module(16, 2, seed=seed))
     monkeypatch.setattr(bench_ragged_cuda, "device_module", lambda part, inputs, gpu, device: sdpa(inputs))  # see below
     monkeypatch.setattr(bench_ragged_cuda, "PADDED_BASELINES", {"padded": padded})

@@ -1,4 +1,4 @@
-"""Chosen schedules of ragged operators beside the default ones, on tiny cases; ratios from made-up rows."""
+"""Chosen schedules of ragged operators beside the default ones, on tiny cases; ratios from generated rows."""
 
 import numpy as np
 import pandas as pd

@@ -1,4 +1,4 @@
-"""The benchmark of recommendations on made-up samples whose matrices lie as files in a mirror."""
+"""The benchmark of recommendations on generated samples, with their matrices as files in a mirror."""
 
 import csv
 

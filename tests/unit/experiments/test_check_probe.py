@@ -1,4 +1,4 @@
-"""Samples against all rows, on tiny matrices: what is timed, and what is written."""
+"""Samples against all rows, on tiny matrices: timed cases and outputs."""
 
 import numpy as np
 import pandas as pd

@@ -1,11 +1,11 @@
-"""Checkpoints of differently made networks have different names, however the difference came about."""
+"""Checkpoints of networks with different options have different names."""
 
 import pytest
 
 
 @pytest.fixture(scope="module")
 def named(build, tmp_path_factory):
-    """Name of the source network that a run with the given overrides looks for."""
+    """Return the name of the source network that a run with these overrides loads."""
     def name(*overrides: str) -> str:
         task = build("finetune_tiny", *overrides, folder=tmp_path_factory.mktemp("names"))
         return task.checkpoints.source(task.source, task.op, task.recipe.module.net)

@@ -1,4 +1,4 @@
-"""Portfolios of kernels, on tiny matrices: what is timed, chosen and written."""
+"""Portfolios of kernels, on tiny matrices: timing, choice and outputs."""
 
 import json
 

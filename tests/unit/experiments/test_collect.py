@@ -243,7 +243,7 @@ def _rows(folder: Path) -> int:
 
 
 def _wait_for_orphans(session: int) -> None:
-    """Processes of a killed collector must end by themselves."""
+    """Wait until the processes of a killed collector have ended."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         alive = [pid for pid in os.listdir("/proc") if pid.isdigit() and _session(pid) == session]

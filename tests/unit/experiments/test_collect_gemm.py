@@ -1,4 +1,4 @@
-"""Collection of GEMM: sweeps, vendor rows, resumable after kill -9, wrong results told."""
+"""Collection of GEMM: sweeps, vendor rows, resuming after kill -9, reports of wrong results."""
 
 import os
 import signal
@@ -28,7 +28,7 @@ TABLE = Path("data", "samples", "cpu_kernels_gemm.parquet")
 
 @pytest.fixture(scope="module", autouse=True)
 def _own_locks(tmp_path_factory):
-    """Neither wait for a real collection on this machine nor keep it waiting."""
+    """Use separate locks, so that tests and a real collection on this machine do not wait for each other."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("locks")))
         patch.setattr(tempfile, "tempdir", None)

@@ -1,4 +1,4 @@
-"""A comparison from its command line to its figures, on made-up samples: arms run, are shared, fail alone."""
+"""A comparison from its command line to its figures, on generated samples: arms run, are shared and fail alone."""
 
 import importlib.util
 import json

@@ -1,4 +1,4 @@
-"""The evaluation of ragged programs on a few short sequences, all parts; then a run that goes on."""
+"""The evaluation of ragged programs on a few short sequences: all parts, then a resumed run."""
 
 import json
 
@@ -64,7 +64,7 @@ def test_metrics_can_be_made_again_from_the_rows(finished):
 
 @pytest.mark.cc
 def test_a_killed_run_goes_on(build, tmp_path):
-    """A case in the journal is not done again, also when another part is asked for."""
+    """A case in the journal is not repeated, even if another part is requested."""
     task = build("eval_ragged", *SMALL, "task.parts=[prelude]", folder=tmp_path)
     case, = task._planned()
     rows = [row | {"median": 123.0} for row in task._case(case)]

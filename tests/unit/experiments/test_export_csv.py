@@ -1,4 +1,4 @@
-"""Samples as CSV: what is written is what `samples=csv` reads."""
+"""Samples as CSV: `samples=csv` reads the written files."""
 
 import json
 

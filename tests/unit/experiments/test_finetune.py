@@ -1,4 +1,4 @@
-"""The main experiment on made-up samples: what it writes, what it reads, what it refuses."""
+"""The main experiment on generated samples: outputs, inputs and refusals."""
 
 import json
 

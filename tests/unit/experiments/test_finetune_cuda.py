@@ -1,4 +1,4 @@
-"""Fine-tuning on GPU kernels: what it lacks without a GPU, every method on made-up samples, samples of a device."""
+"""Fine-tuning on GPU kernels: missing inputs without a GPU, every method on generated samples, samples of a device."""
 
 import numpy as np
 import pandas as pd

@@ -1,4 +1,4 @@
-"""Fine-tuning on sparse kernels of the CPU: one width of the samples, and files where the bench looks for them."""
+"""Fine-tuning on sparse kernels of the CPU: one width of the samples, and files where the benchmark reads them."""
 
 import pytest
 from sparse_table import write_spmm_table

@@ -1,4 +1,4 @@
-"""Performance models as a task: trained, scored on what they have not seen, saved, exported."""
+"""Performance models as a task: trained, scored on unseen problems, saved, exported."""
 
 import ctypes
 import json

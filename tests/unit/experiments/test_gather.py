@@ -1,4 +1,4 @@
-"""Gathered samples: the same as their source's, restricted to a manifest, refused when they are of other matrices."""
+"""Gathered samples equal those of their source, are restricted to a manifest, and must be of the same matrices."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A collection fanned out through Hydra's launchers, a pruned sweep, and the whole path from an empty folder."""
+"""A collection distributed by Hydra's launchers, a pruned sweep, and the whole path from an empty folder."""
 
 import csv
 import json
@@ -37,7 +37,7 @@ def start(*arguments: str, folder: Path) -> subprocess.Popen:
 
 
 def heed_interrupts() -> None:
-    """Undo what a child of a shell's background job inherits: deafness to SIGINT."""
+    """Restore SIGINT, which children of a shell's background job inherit as ignored."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

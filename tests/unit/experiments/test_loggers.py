@@ -1,4 +1,4 @@
-"""What loggers of other programs get of a run: the curves of every training, the metrics at the end."""
+"""Loggers of other programs receive the curves of every training and the metrics of the run."""
 
 import json
 import os
@@ -38,14 +38,14 @@ def needs(package: str) -> None:
 
 
 def read(script: str, folder: Path) -> Any:
-    """Read what a logger wrote."""
+    """Read the rows of a logger."""
     shown = subprocess.run([sys.executable, str(Path(__file__).with_name(script)), str(folder)], capture_output=True,
                            text=True, check=True)
     return json.loads(shown.stdout)
 
 
 def expected(folder: Path) -> tuple[dict[str, list[float]], dict[str, float]]:
-    """Curves and metrics that the run wrote itself."""
+    """Read the curves and metrics that the run wrote."""
     curves = pd.read_csv(folder / "run" / "curves.csv")
     assert set(curves.columns) >= CURVES
     metrics = json.loads((folder / "run" / "metrics.json").read_text())
@@ -54,7 +54,7 @@ def expected(folder: Path) -> tuple[dict[str, list[float]], dict[str, float]]:
 
 
 def same(rows: list[dict[str, float]], curves: dict[str, list[float]]) -> None:
-    """Whether rows of a logger hold all curves."""
+    """Return whether rows of a logger contain all curves."""
     for name, values in curves.items():
         assert [row[name] for row in rows if name in row] == pytest.approx(values), name
 

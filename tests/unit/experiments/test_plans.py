@@ -1,4 +1,4 @@
-"""experiment=plans: the table, its counts, and what it deletes."""
+"""experiment=plans: the table, its counts, and its deletions."""
 
 import json
 import os
@@ -28,7 +28,7 @@ DECISION = Decision("measured", "fastest of [2]")
 
 @pytest.fixture
 def kept(tmp_path):
-    """A cache with a decision of today, an old one, a foreign one, a damaged one, and a file of somebody else."""
+    """Make a cache with a new, an old, a foreign and a damaged decision, and an unrelated file."""
     folder = tmp_path / "plans"
     names = {}
     for name, key in (("new", KEY), ("old", replace(KEY, width=32)), ("foreign", replace(KEY, machine="b" * 64)),

@@ -126,7 +126,7 @@ def test_model_that_learns_at_the_call_advises_alike_twice(build, trained, file,
 
 
 def test_training_matrices_are_familiar_to_a_fitted_model(build, trained):
-    """The statistics of the four matrices that it has learned from are at distance 0 from themselves."""
+    """The statistics of the four training matrices are at distance 0 from themselves."""
     adviser = build("recommend", *SMALL, *FITTED, folder=trained).adviser
     inputs, statistics, walks = adviser.samples.inputs(), adviser.samples.statistics(), adviser.samples.walks()
     nearest = {}

@@ -1,4 +1,4 @@
-"""Collections go on only with samples that were made under the same conditions; benchmarks begin anew."""
+"""Collections resume only with samples of the same conditions; benchmarks start again otherwise."""
 
 from dataclasses import fields, replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Labels are those of the platform's own width, for every task that reads any."""
+"""Every task reads only labels of the platform's width."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A task whose network is trained by two processes finds what it finds with one that gathers two batches per step."""
+"""Training by two processes gives the same result as one process that accumulates two batches per step."""
 
 import pandas as pd
 import pytest
@@ -15,7 +15,7 @@ TRAINERS = {
 
 
 def test_pretraining_by_two_processes_equals_two_accumulated_batches(build, tmp_path):
-    """Metrics, curves, what is reported to a sweep, and the network of the best epoch."""
+    """Metrics, curves, values reported to a sweep, and the network of the best epoch are equal."""
     metrics, curves, reported, networks = {}, {}, {}, {}
     for name, trainer in TRAINERS.items():
         folder = tmp_path / name

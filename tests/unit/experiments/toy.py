@@ -1,4 +1,4 @@
-"""A platform whose times are a formula, and a corpus of a few small matrices, for tests of tasks."""
+"""Platform with times by a formula, and corpus of a few small matrices, for tests of tasks."""
 
 import os
 import time
@@ -20,7 +20,7 @@ ROLES = ("train", "train", "validation", "test")
 
 @dataclass(frozen=True)
 class ToyPlatform:
-    """Times grow with the place of a configuration in its space.
+    """Platform whose times grow with the index of a configuration in its space.
 
     Args:
         calls: file that gets a line for every measured sample, or "". Where there is a file of this name and `.most`,

@@ -1,4 +1,4 @@
-"""Print the history of an offline run of Weights & Biases: one row per line; apart, for it brings warnings.
+"""Print the history of an offline run of Weights & Biases, one row per line; a script, since it causes warnings.
 
 Its file is a log of LevelDB behind a header of 7 bytes: blocks of 32 KiB with records of checksum, length, type (1: all
 of it, 2: the first part, 3: a middle one, 4: the last) and bytes.

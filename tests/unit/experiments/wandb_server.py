@@ -1,4 +1,4 @@
-"""A server on this machine that plays the part of Weights & Biases which runs need, and keeps what they send."""
+"""Local server that emulates the requests of Weights & Biases that runs make, and records them."""
 
 import base64
 import gzip

@@ -17,7 +17,7 @@ def _interpreted(monkeypatch):
 
 
 def _pair(*lines):
-    """Make a function whose second loop is `lines`; D1 and D have n rows, B has 3 columns, A is sparse."""
+    """Make a function with `lines` as its second loop; D1 and D have n rows, B has 3 columns, A is sparse."""
     body = "\n".join(f"        {line}" for line in lines)
     text = f"""
 def written(A, B, n, flag, offset):

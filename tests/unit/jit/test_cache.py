@@ -1,4 +1,4 @@
-"""Caches that cannot be written, are damaged, or belong to others; machines without a compiler or a home."""
+"""Caches that are read-only, damaged or owned by others; machines without a compiler or a home."""
 
 import contextlib
 import ctypes
@@ -39,7 +39,7 @@ def value(library):
 
 @pytest.fixture(autouse=True)
 def places(monkeypatch, tmp_path):
-    """Temporary files of their own, and nothing said yet."""
+    """Set separate temporary folders and reset the warnings."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -50,7 +50,7 @@ def places(monkeypatch, tmp_path):
 
 @pytest.fixture
 def runs(monkeypatch):
-    """The libraries that were compiled."""
+    """Record the compiled libraries."""
     done, compile_ = [], Toolchain.compile
 
     def count(self, source, library, *rest):
@@ -66,7 +66,7 @@ def files(folder, pattern):
 
 
 def occupy(path):
-    """Put a folder where a file belongs, or a file where a folder belongs."""
+    """Put a folder in the path of a file, or a file in the path of a folder."""
     if path.is_dir():
         shutil.rmtree(path)
         path.write_text("")

@@ -9,7 +9,7 @@ from sparloom.jit import toolchain as module
 
 @pytest.fixture
 def kernels(monkeypatch, tmp_path):
-    """A folder in place of kernels/."""
+    """Replace kernels/ by a temporary folder."""
     folder = tmp_path / "kernels"
     (folder / "demo").mkdir(parents=True)
     (folder / "demo" / "answer.hpp").write_text("#pragma once\nconstexpr int ANSWER = 42;\n")

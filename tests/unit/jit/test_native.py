@@ -1,4 +1,4 @@
-"""Addresses of arrays, and what no kernel may be given."""
+"""Addresses of arrays, and arrays that kernels must not receive."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Rendered C where it could differ from the meaning: constants, masks, bounds, functions, every scalar type."""
+"""Rendered C in critical cases: constants, masks, bounds, functions, every scalar type."""
 
 import math
 from dataclasses import replace
@@ -156,7 +156,7 @@ def library(compile_once):
 
 @pytest.fixture
 def both(library):
-    """Arguments after a compiled and after an interpreted run."""
+    """Return the arguments after a compiled and after an interpreted run."""
 
     def run(kernel: Kernel, **arguments) -> tuple[dict, dict]:
         compiled, interpreted = (

@@ -1,4 +1,4 @@
-"""Memory of results is used again when nothing refers to it any more, and not before."""
+"""Memory of results is reused once nothing refers to it, and not before."""
 
 import gc
 import sys

@@ -1,4 +1,4 @@
-"""Which compiler is taken."""
+"""Choice of the compiler."""
 
 import shutil
 

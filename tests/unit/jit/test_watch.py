@@ -1,4 +1,4 @@
-"""Changes of arrays are noticed, and arrays that are gone are not read."""
+"""Changes of arrays are detected, and freed arrays are not read."""
 
 import gc
 

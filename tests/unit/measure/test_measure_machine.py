@@ -1,4 +1,4 @@
-"""What is said of the machine."""
+"""Description of the machine."""
 
 import platform
 import subprocess

@@ -1,4 +1,4 @@
-"""Measurements and the timing protocol refuse what has no meaning."""
+"""Measurements and the timing protocol refuse invalid values."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Numbers of threads that the system may refuse, or that are none, are refused before any thread is started."""
+"""Invalid or excessive numbers of threads are refused before any thread is started."""
 
 import numpy as np
 import pytest

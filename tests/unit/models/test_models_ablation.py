@@ -1,4 +1,4 @@
-"""COGNATE without a component: what it no longer sees, what it still does."""
+"""COGNATE without a component: ignored inputs and remaining behaviour."""
 
 from pathlib import Path
 
@@ -89,7 +89,7 @@ def test_scores_are_the_same_after_the_file(tmp_path: Path, part: str) -> None:
 
 @pytest.mark.parametrize("part", [*PARTS, "waco"])
 def test_network_learns_what_it_is_shown(part: str) -> None:
-    """What it does not see limits how far: without the encoder the loss stays above three quarters."""
+    """Missing inputs limit the loss: without the encoder it stays above three quarters."""
     found = losses(ablated(part), tiny_samples(matrices=4, configs=30)[:2], steps=30, lr=1e-2)
     assert found[-1] < 0.9 * found[0]
 

@@ -18,7 +18,7 @@ SETTINGS = {"features": "pattern", "bags": 2, "rounds": 60, "learning_rate": 0.1
 
 
 class RandomScores:
-    """Scores that know nothing, other ones for every matrix."""
+    """Random scores, different for every matrix."""
 
     def score(self, matrix: MatrixFeatures, configs: Sequence[Config]) -> np.ndarray:
         return np.random.default_rng([0, *matrix.shape, matrix.nnz]).random(len(configs))

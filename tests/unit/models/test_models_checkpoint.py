@@ -1,4 +1,4 @@
-"""Checkpoints: round trips before and after training, refusals with their texts."""
+"""Checkpoints: round trips before and after training, refusals and their messages."""
 
 import json
 import pickle

@@ -1,4 +1,4 @@
-"""The network's other parts and how they are put together."""
+"""The network's other parts and their composition."""
 
 import pytest
 import torch

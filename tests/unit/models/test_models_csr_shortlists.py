@@ -1,4 +1,4 @@
-"""Models trained here supply the shortlists of sparse operations: what they propose is measured, the rest is not."""
+"""Trained models supply the shortlists of sparse operations: only their candidates are measured."""
 
 import logging
 from functools import partial
@@ -57,7 +57,7 @@ def uneven(seed: int, rows: int = 400) -> SparseMatrix:
 
 
 def seconds(config: Config, favourite: str) -> float:
-    """A machine that likes one way of sharing rows, and rows fetched far ahead."""
+    """Return seconds of a machine that favours one way of sharing rows, and far prefetching."""
     return 1e-5 * (1 + 1.0 * (config["balance"] != favourite) + 0.1 * (config["prefetch"] != 8))
 
 
@@ -113,7 +113,7 @@ def saved_network(tmp_path_factory) -> Path:
 
 
 def measured_by(cache: PlanCache, **source: object) -> list[Config]:
-    """Configurations that a decision about SpMM measured, without the safe one."""
+    """Return the configurations that a decision about SpMM measured, without the default one."""
     matrix = uneven(50)
     ready = sparloom.prepare(matrix, threads=2, cache=cache, policy=PATIENT, **source)
     plan = ready.plan("spmm", B=np.ones((matrix.pattern.cols, 32), np.float32))

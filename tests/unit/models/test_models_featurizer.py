@@ -1,4 +1,4 @@
-"""The input featurizer, the side vector and what they read of a matrix."""
+"""The input featurizer, the side vector, and the inputs that they read."""
 
 import numpy as np
 import pytest

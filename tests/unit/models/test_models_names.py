@@ -1,4 +1,4 @@
-"""Names of the package: all of them lead somewhere, and trees load no torch."""
+"""All names of the package resolve, and trees load no torch."""
 
 import subprocess
 import sys

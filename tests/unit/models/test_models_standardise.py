@@ -1,4 +1,4 @@
-"""Pooled features are told apart by what differs between matrices, and networks then look at the matrix."""
+"""Pooled features are standardised over matrices, so that networks depend on the matrix."""
 
 from pathlib import Path
 

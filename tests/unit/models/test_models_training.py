@@ -1,4 +1,4 @@
-"""Training: it learns, it freezes what it should, it logs what it says."""
+"""Training: learning, frozen parameters and logs."""
 
 from dataclasses import replace
 from functools import partial

@@ -1,4 +1,4 @@
-"""Models that read what configurations meet on a matrix, on times of the SPADE simulator."""
+"""Models on statistics of tiled walks, with times of the SPADE simulator."""
 
 from functools import cache
 from pathlib import Path

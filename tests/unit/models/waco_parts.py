@@ -1,4 +1,4 @@
-"""A small WacoNet, and what the tests of all networks ask of one."""
+"""A small WacoNet, and checks that apply to all networks."""
 
 import copy
 from pathlib import Path

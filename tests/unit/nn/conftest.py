@@ -9,13 +9,13 @@ from kernel_cache import beside_kernels
 
 @pytest.fixture(scope="session")
 def sparse_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where rates and plans of these tests lie, beside everybody's compiled kernels."""
+    """Make a folder for rates and plans of these tests, with the shared compiled kernels."""
     return beside_kernels(tmp_path_factory.mktemp("sparse"))
 
 
 @pytest.fixture(scope="module")
 def sparse_cache(sparse_folder: Path) -> Iterator[Path]:
-    """A cache apart from the user's, for a module that asks for it."""
+    """Set a cache separate from the user's, for modules that request it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARLOOM_CACHE", str(sparse_folder))
         yield sparse_folder

@@ -1,4 +1,4 @@
-"""SAGEConv and TransformerConv: beside PyTorch Geometric's with the same weights, dense torch, what is refused."""
+"""SAGEConv and TransformerConv against PyTorch Geometric's with the same weights, dense torch, and refusals."""
 
 import copy
 import warnings
@@ -40,7 +40,7 @@ def assert_near(actual: torch.Tensor, expected: torch.Tensor) -> None:
 
 
 def results(layer: torch.nn.Module, x: torch.Tensor, graph: torch.Tensor | Graph) -> list[torch.Tensor]:
-    """The result and the gradients of features and of the parameters that take part."""
+    """Return the result and the gradients of features and used parameters."""
     x = x.clone().requires_grad_()
     result = layer(x, graph)
     gradients = torch.autograd.grad(result.tanh().sum(), [x, *layer.parameters()], allow_unused=True)

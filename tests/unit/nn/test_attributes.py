@@ -1,4 +1,4 @@
-"""Attributes of layers that are set after construction: they change the result, or are refused."""
+"""Attributes of layers that are set after construction change the result or are refused."""
 
 import pytest
 import torch
@@ -49,7 +49,7 @@ def computed(layer: torch.nn.Module) -> torch.Tensor:
 
 
 def alike(kind: str, name: str, value: object, **before: object) -> None:
-    """Compare a layer whose attribute is set with one that is constructed so."""
+    """Compare a layer with a changed attribute with one that is constructed with this value."""
     layer, wanted = LAYERS[kind](**before), LAYERS[kind](**before | {name: value})
     first = computed(layer)
     wanted.load_state_dict(layer.state_dict(), strict=False)

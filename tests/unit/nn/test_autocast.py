@@ -40,7 +40,7 @@ def parts(matrix: torch.Tensor, dtype: torch.dtype) -> tuple:
 
 
 def gradients(function, x: torch.Tensor, *, inside: torch.autocast | None = None) -> list[torch.Tensor]:
-    """The result, and the gradient of x by the sum of its squares, computed inside of autocast or behind it."""
+    """Return the result and the gradient of x of its sum of squares, computed inside of autocast or after it."""
     x = x.detach().clone().requires_grad_()
     if inside is None:
         result = function(x)

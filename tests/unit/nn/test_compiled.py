@@ -31,7 +31,7 @@ def parts(a: torch.Tensor) -> tuple:
 
 
 def positive(*, seed: int = 0) -> torch.Tensor:
-    """A matrix whose rows have no negative sum, of which normalisation takes the root."""
+    """Make a matrix with nonnegative row sums, because normalisation takes their root."""
     a = sparse_tensor(NODES, NODES, seed=seed)
     a.values().abs_()
     return a

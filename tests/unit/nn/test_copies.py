@@ -1,4 +1,4 @@
-"""Copies of layers and of what modules hold: they compute what their originals do, and share no state that changes."""
+"""Copies of layers and of attributes of modules compute the same as the originals and share no mutable state."""
 
 import copy
 import io

@@ -1,4 +1,4 @@
-"""Derivatives of derivatives, in both modes and by torch.func: right, or refused; never a part of them."""
+"""Second derivatives, in both modes and by torch.func, are complete or refused."""
 
 import contextlib
 
@@ -114,12 +114,12 @@ REFUSING = {
 
 
 def curved(function):
-    """A number whose second derivatives are of both, the function and what follows it."""
+    """Return a scalar whose second derivatives involve the function and the operations after it."""
     return lambda *given: function(*given).sin().square().sum()
 
 
 def linear(function):
-    """A number whose gradient by the result of the function needs no gradient itself."""
+    """Return a scalar whose gradient by the function's result is constant."""
     def read(*given):
         result = function(*given)
         return (result * torch.linspace(-1, 2, result.numel(), dtype=result.dtype).view(result.shape)).sum()
@@ -131,7 +131,7 @@ def leaves(given):
 
 
 def penalised(function, given, place, *, backward=False):
-    """Gradients of a number and the square of its slope by one of the arguments."""
+    """Return gradients of a scalar and of the square of its slope by one of the arguments."""
     given = leaves(given)
     value = linear(function)(*given)
     slope, = torch.autograd.grad(value, given[place], create_graph=True)

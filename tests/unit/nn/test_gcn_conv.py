@@ -26,7 +26,7 @@ def edges(generator: torch.Generator) -> torch.Tensor:
 def dense_convolution(
     layer: GCNConv, x: torch.Tensor, edges: torch.Tensor, weight: torch.Tensor | None,
 ) -> torch.Tensor:
-    """What the layer says that it computes, in dense matrices."""
+    """Compute the layer's definition with dense matrices."""
     nodes = x.shape[0]
     weight = torch.ones(edges.shape[1], dtype=x.dtype) if weight is None else weight
     matrix = torch.zeros(nodes, nodes, dtype=x.dtype)

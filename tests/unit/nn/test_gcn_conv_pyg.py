@@ -1,4 +1,4 @@
-"""The layer beside PyTorch Geometric's: the same weights, results and gradients, to 1e-5."""
+"""The layer against PyTorch Geometric's: the same weights, results and gradients, to 1e-5."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Layers of graphs on a GPU: on an emulated one right, and nothing left on the CPU of what they read."""
+"""Graph layers on an emulated GPU: right results, and all their tensors on the device."""
 
 import contextlib
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ def where(tmp_path_factory) -> CudaBackend:
 
 @pytest.fixture
 def emulated(where, monkeypatch) -> contextlib.AbstractContextManager[CudaBackend]:
-    """A context in which the CPU is taken for the emulated GPU, on which nothing is measured."""
+    """Return a context in which the CPU counts as the emulated GPU, without measurements."""
     @contextlib.contextmanager
     def taken() -> Iterator[CudaBackend]:
         with monkeypatch.context() as patch:
@@ -61,7 +61,7 @@ def edges() -> torch.Tensor:
 
 
 def trained(layer: torch.nn.Module, x: torch.Tensor, graph: Graph) -> list[torch.Tensor]:
-    """The result, and the gradients of features and parameters."""
+    """Return the result and the gradients of features and parameters."""
     x = x.clone().requires_grad_()
     result = layer(x, graph)
     gradients = torch.autograd.grad(result.tanh().sum(), [x, *layer.parameters()])

@@ -1,4 +1,4 @@
-"""Ragged tensors from and to torch.nested."""
+"""Conversion of ragged tensors from and to torch.nested."""
 
 import numpy as np
 import pytest

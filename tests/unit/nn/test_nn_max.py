@@ -18,7 +18,7 @@ INDICES = [torch.int32, torch.int64]
 
 
 def largest(matrix: torch.Tensor, values: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """The operation, for values that may need a gradient."""
+    """Compute the maximum with values that may need a gradient."""
     return spmm((matrix.crow_indices(), matrix.col_indices(), values, matrix.shape), x, reduce="max")
 
 
@@ -117,7 +117,7 @@ def pattern_of(matrix: torch.Tensor) -> Pattern:
 
 @pytest.fixture
 def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    """So many threads of torch for one test."""
+    """Set the number of torch threads for one test."""
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)
     yield request.param
@@ -157,7 +157,7 @@ def test_operands_that_no_near_cache_holds(count) -> None:
 
 
 def kept_like(result: torch.Tensor) -> list[torch.Tensor]:
-    """What is kept for gradients and has the shape of a result."""
+    """Count the tensors stored for gradients that have the shape of a result."""
     return [kept for kept in result.grad_fn.saved_tensors if kept is not None and kept.shape == result.shape]
 
 

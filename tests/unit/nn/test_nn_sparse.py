@@ -188,7 +188,7 @@ def test_attention_refuses_second_derivatives() -> None:
 
 
 class Seen(TorchDispatchMode):
-    """What torch's dispatcher is asked for."""
+    """Record the operators that torch's dispatcher receives."""
 
     def __init__(self) -> None:
         super().__init__()

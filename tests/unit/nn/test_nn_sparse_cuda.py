@@ -1,4 +1,4 @@
-"""Sparse operations on tensors of a GPU: registered for one, and with CPU tensors on an emulated one right."""
+"""Sparse operations on GPU tensors: registered for CUDA, and right with CPU tensors on an emulated GPU."""
 
 import sys
 
@@ -42,7 +42,7 @@ def where(tmp_path_factory) -> CudaBackend:
 
 @pytest.fixture
 def on_gpu(where, monkeypatch) -> CudaBackend:
-    """Take the CPU for the emulated GPU, on which nothing is measured: see test_csr_cuda.py for that."""
+    """Use the CPU as the emulated GPU, without measurements: see test_csr_cuda.py for these."""
     monkeypatch.setattr(CudaBackend, "policy", lambda self: CsrPolicy(least_seconds=1e9))
     monkeypatch.setattr("sparloom.tuning.sparse.cuda.measure_cuda_rates",
                         lambda gpu: CudaRates.of_data_sheet(gpu.device))
@@ -202,7 +202,7 @@ def test_attention_of_short_numbers_and_its_gradients(short_numbers, dtype) -> N
 @short_types
 @pytest.mark.parametrize(("op", "name"), [(SpMM(), "torch_mm"), (SDDMM(), "torch_gather")], ids=["spmm", "sddmm"])
 def test_products_of_torch_take_short_numbers(where, monkeypatch, op, name, dtype) -> None:
-    """torch on a CPU multiplies no sparse matrix of them: what it would be asked is answered in float32."""
+    """torch on a CPU does not multiply sparse matrices of these types, so its products are computed in float32."""
     monkeypatch.setattr(torch, "mm", lambda left, right: (left.to_dense().float() @ right.float()).to(dtype))
     there = np.random.default_rng(0).random((ROWS, COLS)) < 0.1
     pattern = Pattern.from_coo(*np.nonzero(there), there.shape)

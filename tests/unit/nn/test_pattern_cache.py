@@ -1,4 +1,4 @@
-"""What operations prepare: shared by calls and layers, compared after writes, gone with the tensors it was made of."""
+"""Prepared matrices are shared by calls and layers, compared after writes, and dropped with their tensors."""
 
 import gc
 import weakref

@@ -1,4 +1,4 @@
-"""Products by a transposed pattern: values are brought into its order when they change, and only then."""
+"""Products by a transposed pattern: values are permuted only when they change."""
 
 import numpy as np
 import pytest

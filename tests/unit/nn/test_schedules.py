@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
 
 @pytest.fixture
 def asked(tmp_path, monkeypatch):
-    """Names of operators whose schedules are searched, with little effort."""
+    """Record the operators whose schedules are searched, with a small budget."""
     quick = RaggedBudget(sample=2, proposed=1, race=MeasurementBudget(repetitions=1, seconds=0.1, pairs=(2, 2)))
     names = []
 

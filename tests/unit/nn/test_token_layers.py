@@ -26,7 +26,7 @@ def by_sequence(x, lengths):
 
 
 def norms(**options):
-    """PyTorch's, with parameters that are not trivial, and ours with its state dict."""
+    """Make PyTorch's layer with random parameters, and ours with its state dict."""
     theirs = torch.nn.LayerNorm(WIDTH, **options)
     for parameter in theirs.parameters():
         torch.nn.init.normal_(parameter, parameter.mean().item(), 0.3)

@@ -31,7 +31,7 @@ def _one_thread():
 
 
 def layers(**options):
-    """PyTorch's, with norms and biases that are not trivial, and ours with its state dict."""
+    """Make PyTorch's layer with random norms and biases, and ours with its state dict."""
     theirs = torch.nn.TransformerEncoderLayer(WIDTH, HEADS, HIDDEN, 0.0, batch_first=True, **options)
     for parameter in theirs.parameters():
         if parameter.dim() == 1:
@@ -56,7 +56,7 @@ def mask(length):
 
 
 def by_sequence(theirs, x, lengths, *, causal=False):
-    """What PyTorch computes of every sequence by itself."""
+    """Compute every sequence separately with PyTorch."""
     results = []
     for one in x.split(list(lengths)):
         if not len(one):

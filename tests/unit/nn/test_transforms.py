@@ -1,4 +1,4 @@
-"""torch.jit, torch.func, forward mode, hooks and replaced modules: right, or refused in plain words."""
+"""torch.jit, torch.func, forward mode, hooks and replaced modules: right results or clear errors."""
 
 from functools import cache
 
@@ -20,7 +20,7 @@ NODES, WIDTH, LENGTHS = 20, 8, [5, 0, 12, 3]
 
 @cache
 def square() -> tuple:
-    """The parts of a matrix, taken before a transform begins: torch takes none inside."""
+    """Return the parts of a matrix before a transform, because torch cannot take them inside."""
     a = sparse_tensor(NODES, NODES)
     return a.crow_indices(), a.col_indices(), a.values(), (NODES, NODES)
 
@@ -42,7 +42,7 @@ def edges() -> torch.Tensor:
 
 
 def layer_of(kind: str) -> tuple[torch.nn.Module, object]:
-    """A layer, and what it is given beside x."""
+    """Return a layer and its arguments except x."""
     tokens = {"MultiheadAttention": lambda: nn.MultiheadAttention(WIDTH, 2), "LayerNorm": lambda: nn.LayerNorm(WIDTH),
               "TransformerEncoderLayer": lambda: nn.TransformerEncoderLayer(WIDTH, 2, 16)}
     return (tokens[kind](), LENGTHS) if kind in tokens else (getattr(nn, kind)(WIDTH, 4), edges())
@@ -210,7 +210,7 @@ def test_tangents_are_not_lost(name, grad) -> None:
 
 
 def theirs_like(layer: nn.SAGEConv, x: torch.Tensor) -> torch.Tensor:
-    """The mean of senders, then the linear layers, which are called."""
+    """Compute the mean of senders, then call the linear layers."""
     full = torch.zeros(NODES, NODES).index_put(tuple(edges().flip(0)), torch.tensor(1.0))
     return layer.lin_l(full / full.sum(1, keepdim=True).clamp(min=1) @ x) + layer.lin_r(x)
 
@@ -243,7 +243,7 @@ def test_hooks_of_linear_layers_are_seen(kind, wrap, width) -> None:
 
 
 class Adapter(torch.nn.Linear):
-    """A linear layer with something beside its weight."""
+    """Linear layer with an additional term."""
 
     def forward(self, x):
         return super().forward(x) + 1

@@ -1,4 +1,4 @@
-"""Writes into parameters, weights of edges and indices are seen, whether torch counts them or not."""
+"""Writes into parameters, edge weights and indices are detected, whether torch counts them or not."""
 
 import numpy as np
 import pytest
@@ -86,7 +86,7 @@ def swapped(ours):
 
 
 def reused(ours):
-    """Let another tensor of other content lie at the address of the one before."""
+    """Put a tensor with other content at the address of the previous one."""
     for parameter in ours.parameters():
         before = parameter.data_ptr()
         shape, parameter.data = parameter.shape, torch.empty(0)
@@ -154,7 +154,7 @@ def test_one_bit_of_one_parameter_is_seen(make):
 
 @pytest.mark.parametrize("make", MODULES)
 def test_gradients_are_those_of_the_weights_of_their_call(make):
-    """A write that torch does not count, between the call and its backward, changes nothing of either."""
+    """A write that torch does not count, between a call and its backward pass, does not affect either."""
     ours = make()[0]
     x = torch.randn(8, WIDTH, requires_grad=True)
     wanted = [x, *ours.parameters()]

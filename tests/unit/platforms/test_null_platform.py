@@ -1,4 +1,4 @@
-"""The platform without hardware behaves like one."""
+"""The platform without hardware behaves like a real one."""
 
 import numpy as np
 import pytest

@@ -15,7 +15,7 @@ SHORT = replace(TIMING, short_seconds=0.3, most_repetitions=12, retakes=0)
 
 
 class Machine:
-    """Runs that take given wall seconds, of which a share is really computed, on two threads."""
+    """Runs of given wall seconds on two threads, of which a share is processor time."""
 
     def __init__(self, *runs: tuple[float, float]) -> None:
         self.runs = list(runs)

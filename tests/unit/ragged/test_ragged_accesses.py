@@ -1,4 +1,4 @@
-"""Which accesses can be shown to stay inside of their tensors, and what is said of the others."""
+"""Proofs that accesses stay in bounds, and errors about the others."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Operators of attention in several forms, for comparisons: all compute what NumPy does, sequence after sequence."""
+"""Operators of attention in several forms: all compute the same as NumPy, sequence by sequence."""
 
 import numpy as np
 import pytest

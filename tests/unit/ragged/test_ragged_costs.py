@@ -1,4 +1,4 @@
-"""Counted by formula: computation, activations and auxiliary arrays of an encoder layer."""
+"""Formulas for the computation, activations and auxiliary arrays of an encoder layer."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The encoder layer: what every schedule computes is what NumPy computes, sequence after sequence."""
+"""The encoder layer: every schedule computes the same as NumPy, sequence by sequence."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Gradients of the encoder layer: what schedules compute is what the definitions say; PyTorch's are in tests of nn."""
+"""Gradients of the encoder layer: schedules agree with the definitions; tests of nn compare with PyTorch."""
 
 import numpy as np
 import pytest

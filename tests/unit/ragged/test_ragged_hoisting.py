@@ -1,4 +1,4 @@
-"""Which entries of tables are read outside of loops, in kernels written by hand."""
+"""Hoisting of table entries out of loops, in handwritten kernels."""
 
 from textwrap import dedent
 

@@ -1,4 +1,4 @@
-"""Where elements lie, and which tables that takes."""
+"""Storage of elements, and its tables."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What kernels look like inside."""
+"""Contents of generated kernels."""
 
 import numpy as np
 import pytest

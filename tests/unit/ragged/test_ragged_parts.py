@@ -1,4 +1,4 @@
-"""Tensors of which several operations define a part each."""
+"""Tensors whose parts are defined by several operations."""
 
 import numpy as np
 import pytest

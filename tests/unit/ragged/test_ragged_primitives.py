@@ -1,4 +1,4 @@
-"""What each primitive makes of the loops, and when it refuses."""
+"""Effects of each primitive on the loops, and refusals."""
 
 import pytest
 from ragged_cases import CASES, batch, col, inner, lengths, row

@@ -1,4 +1,4 @@
-"""Programs that run often: what runs, where intermediate results lie, and what is checked."""
+"""Programs that run often: launches, memory of intermediate results, and checks."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""What values can be made of."""
+"""Expressions of values."""
 
 import math
 
@@ -87,7 +87,7 @@ def test_double_precision(tmp_path, monkeypatch):
 
 
 def test_minima_and_maxima_ignore_padding_whatever_the_accumulator():
-    """Padding is NaN, which no comparison lets through by luck in both directions."""
+    """Padding is NaN, so a maximum and a minimum cannot both ignore it by chance."""
     for reduce, of in ((max_over, np.max), (min_over, np.min)):
         top = program("p", [compute("y", {batch: batches(), inner: 3}, reduce(
             {row: lengths(batch)}, x[batch, row, inner]))])

@@ -1,4 +1,4 @@
-"""Rows from several runs: the same statistics as one run has, tables, figures."""
+"""Rows of several runs: statistics as for one run, tables, figures."""
 
 import numpy as np
 import pandas as pd

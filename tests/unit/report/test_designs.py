@@ -1,4 +1,4 @@
-"""Pareto fronts of designs, and what chosen programs make of them."""
+"""Pareto fronts of designs, and the effect of chosen programs."""
 
 import numpy as np
 import pandas as pd
@@ -21,7 +21,7 @@ def table():
 
 
 def beaten(place: int, costs: np.ndarray, speedups: np.ndarray) -> bool:
-    """One by one, as the definition says it."""
+    """Compare the designs one by one, by the definition."""
     for cost, speedup in zip(costs, speedups, strict=True):
         if cost <= costs[place] and speedup >= speedups[place] and (cost < costs[place] or speedup > speedups[place]):
             return True

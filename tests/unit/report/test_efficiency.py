@@ -1,4 +1,4 @@
-"""Efficiency of choices: what is divided by what, bounds over groups, what is missing."""
+"""Efficiency of choices: ratios, bounds over groups, missing values."""
 
 import numpy as np
 import pandas as pd

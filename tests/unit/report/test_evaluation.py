@@ -1,4 +1,4 @@
-"""Judging choices: by hand on small cases, and by what must hold for all."""
+"""Evaluation of choices: small cases computed by hand, and general properties."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Figures: both files exist, equal input gives equal files, nothing global is touched."""
+"""Figures: both files exist, equal input gives equal files, global settings are unchanged."""
 
 import matplotlib
 import numpy as np

@@ -1,4 +1,4 @@
-"""Verdicts on learnings: contrasts over equal problems, slices, what the bounds allow to say."""
+"""Verdicts on learnings: contrasts over equal problems, slices, and bounds."""
 
 import numpy as np
 import pandas as pd

@@ -1,4 +1,4 @@
-"""Numbers, tables and figures of the evaluation of ragged programs, from made-up rows."""
+"""Numbers, tables and figures of the evaluation of ragged programs, from generated rows."""
 
 import numpy as np
 import pandas as pd

@@ -1,4 +1,4 @@
-"""What samples foretell, on made-up seconds."""
+"""Predictions by samples, on generated seconds."""
 
 import pandas as pd
 import pytest

@@ -1,4 +1,4 @@
-"""The space of GEMM: which points are legal, and why the others are not."""
+"""The space of GEMM: legal points, and reasons for illegal ones."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The space of tile fusion: which points are legal, and why the others are not."""
+"""The space of tile fusion: legal points, and reasons for illegal ones."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A mirror over HTTP that misbehaves to order."""
+"""HTTP mirror with prescribed faults."""
 
 import socket
 import struct
@@ -44,7 +44,7 @@ class BrokenMirror(ThreadingHTTPServer):
         return [header for found, header in self.requests if found == path]
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Stay silent: clients of these tests hang up."""
+        """Ignore the error: clients of these tests close connections."""
 
 
 class _Handler(BaseHTTPRequestHandler):

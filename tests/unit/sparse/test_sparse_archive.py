@@ -1,4 +1,4 @@
-"""Archives: what is read, and what is refused, without anything being extracted."""
+"""Archives: accepted and refused members; nothing is extracted."""
 
 import bz2
 import gzip

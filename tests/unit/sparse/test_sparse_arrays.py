@@ -1,4 +1,4 @@
-"""Matrices in .npz files: both layouts, and files that lie."""
+"""Matrices in .npz files: both layouts, and inconsistent files."""
 
 import io
 import random

@@ -1,4 +1,4 @@
-"""Downloads from a server that breaks off, forgets, lies and fails."""
+"""Downloads from servers that break off, ignore ranges, send wrong data and fail."""
 
 import hashlib
 import multiprocessing

@@ -1,4 +1,4 @@
-"""The numbers of MatrixMarket files: all that are, nothing that is not, wherever a text is cut."""
+"""Numbers of MatrixMarket files: all valid ones are read and no others, for any piece size."""
 
 import itertools
 import random

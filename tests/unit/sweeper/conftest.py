@@ -21,7 +21,7 @@ MODULES = (
 
 
 class Sweeps:
-    """Runs the program in one folder and reads what it left there.
+    """Run the program in one folder and read its files.
 
     Args:
         python: what programs are started with that are not signalled.
@@ -55,7 +55,7 @@ class Sweeps:
             return list(csv.DictReader(file))
 
     def unfinished(self, trials: int) -> list[str]:
-        """Names of those of so many trials that have left no metrics."""
+        """Return the trials, of the given number, that have written no metrics."""
         names = [f"trial_{number:04d}" for number in range(trials)]
         return [name for name in names if not (self.folder / "sweep" / name / "metrics.json").exists()]
 

@@ -1,4 +1,4 @@
-"""Slices show the whole range that was searched, whatever was drawn of it."""
+"""Slices show the whole searched range, not only the drawn points."""
 
 import pytest
 from matplotlib.figure import Figure

@@ -1,4 +1,4 @@
-"""Grids: all combinations, what of them is compared, what a second start leaves out."""
+"""Grids: all combinations, comparison of their results, and resuming."""
 
 import os
 

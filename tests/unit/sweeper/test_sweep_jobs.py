@@ -1,4 +1,4 @@
-"""What is made of a job that ended, failed, was stopped, or whose launcher broke."""
+"""Outcomes of jobs that ended, failed or were stopped, and of broken launchers."""
 
 import json
 
@@ -12,7 +12,7 @@ from sparloom.log import STOPPED
 
 
 class Trial:
-    """What a job needs of a trial."""
+    """Trial with the methods that a job calls."""
 
     def __init__(self, **noted):
         self.user_attrs = noted

@@ -1,4 +1,4 @@
-"""Sweeps as a user meets them: real processes, a real study in SQLite."""
+"""Sweeps from the user's view: real processes and a real study in SQLite."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""The search space: what files and the command line may say, and the one line that answers what they may not."""
+"""The search space: valid files and command lines, and one-line errors about invalid ones."""
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser

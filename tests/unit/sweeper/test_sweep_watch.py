@@ -1,4 +1,4 @@
-"""Intermediate values go from the folder of a job to its trial, and the answer back."""
+"""Intermediate values of a job reach its trial, and the decision to prune reaches the job."""
 
 import time
 
@@ -7,7 +7,7 @@ from sparloom.log import REPORTED, STOP, STOPPED, report_value
 
 
 class Trial:
-    """Notes what is reported and answers as told."""
+    """Record the reported values and return prescribed answers."""
 
     def __init__(self, prune):
         self.prune, self.values = prune, []

@@ -1,4 +1,4 @@
-"""An emulated GPU to decide on, and decisions whose outcome is known."""
+"""An emulated GPU, and decisions with a known outcome."""
 
 import pytest
 from device_operands import LIBRARIES, POLICY
@@ -10,7 +10,7 @@ from sparloom.tuning.sparse import CudaBackend, CudaRates, tuner
 
 @pytest.fixture
 def second_wins(monkeypatch):
-    """Seconds of races in which the second candidate is fastest, and of duels that it wins."""
+    """Fake seconds with which the second candidate wins races and duels."""
     monkeypatch.setattr(tuner, "race", lambda calls, **_: Race(
         tuple((1.0 if place == 1 else 2.0,) for place in range(len(calls))), 1))
     monkeypatch.setattr("sparloom.tuning.racing.duel", lambda rivals, **_: Race(((1.0,) * 6, (2.0,) * 6), 12))
@@ -35,7 +35,7 @@ def where(gpu) -> CudaBackend:
 
 @pytest.fixture
 def here(where, monkeypatch, tmp_path) -> CudaBackend:
-    """The device that calls find, with a cache of its own."""
+    """Set the device that calls use, with a separate cache."""
     monkeypatch.setattr(CudaBackend, "here", lambda: where)
     monkeypatch.setattr(CudaBackend, "policy", lambda self: POLICY)
     monkeypatch.setenv("SPARLOOM_CACHE", str(tmp_path))

@@ -1,4 +1,4 @@
-"""Operands of spmm, sddmm and csr_attention in the memory of the processor, and what is right for them."""
+"""Operands of spmm, sddmm and csr_attention on the CPU, and their expected results."""
 
 import numpy as np
 import scipy.sparse
@@ -19,7 +19,7 @@ def dense(*shape: int, seed: int = 1) -> np.ndarray:
 
 
 def close(op: Op, a: scipy.sparse.csr_array, dense: dict[str, np.ndarray], found: np.ndarray) -> None:
-    """Compare with the definition, as far apart as sums of so many terms may be."""
+    """Compare with the definition, within the rounding errors of the sums."""
     operands = Operands(SparseMatrix(Pattern(a.shape, a.indptr, a.indices), a.data), dense)
     assert_close(found, op.oracle(operands), terms=op.terms(operands.matrix.pattern, operands.width),
                  scale=op.scale(operands))

@@ -1,4 +1,4 @@
-"""Operands of spmm, sddmm and attention as a user has them on an emulated GPU, and what is right for them."""
+"""Operands of spmm, sddmm and attention on an emulated GPU, and their expected results."""
 
 from pathlib import Path
 from typing import Any
@@ -45,13 +45,13 @@ def host(seed: int = 0) -> SparseMatrix:
 
 
 def parts(matrix: SparseMatrix, *, wide: bool = False) -> tuple:
-    """As a user has it on a GPU."""
+    """Convert the matrix to arrays on the GPU."""
     indices = matrix.pattern.indices.astype(np.int64) if wide else matrix.pattern.indices
     return *(Foreign(array.copy()) for array in (matrix.pattern.indptr, indices, matrix.values)), matrix.pattern.shape
 
 
 def close(op: Op, matrix: SparseMatrix, given: dict[str, np.ndarray], found: np.ndarray) -> None:
-    """Compare with the definition, as far apart as sums of so many terms may be."""
+    """Compare with the definition, within the rounding errors of the sums."""
     operands = Operands(matrix, given)
     assert isinstance(found, OnDevice)
     assert_close(np.asarray(found), op.oracle(operands), terms=op.terms(matrix.pattern, operands.width),
@@ -59,5 +59,5 @@ def close(op: Op, matrix: SparseMatrix, given: dict[str, np.ndarray], found: np.
 
 
 def prepared(where: CudaBackend, tmp_path: Path, **options: Any) -> Prepared:
-    """That matrix on the device, about which few measurements decide."""
+    """Prepare the matrix on the device, with a small measurement budget."""
     return Prepared(where.matrix(host()), where=where, cache=PlanCache(tmp_path), **{"policy": POLICY, **options})

@@ -1,4 +1,4 @@
-"""Processes that decide on one folder at once and are killed meanwhile: plan_storm.py storm|replay FOLDER [REPORTS]."""
+"""Processes decide concurrently in one folder and are killed: plan_storm.py storm|replay FOLDER [REPORTS]."""
 
 import hashlib
 import json
@@ -44,7 +44,7 @@ class Reporting(PlanCache):
 
 
 def problems() -> Iterator[tuple[str, scipy.sparse.csr_array, int]]:
-    """Give operation, matrix and width; always the same."""
+    """Return operation, matrix and width, always the same ones."""
     for seed in range(4):
         matrix = scipy.sparse.random_array((150 + seed, 120), density=0.05, format="csr", dtype=np.float32,
                                            rng=np.random.default_rng(seed))

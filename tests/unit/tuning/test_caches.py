@@ -1,4 +1,4 @@
-"""Whether caches hold dense rows, and what follows for kernels."""
+"""Dense rows that fit in caches, and the choice of kernels."""
 
 import numpy as np
 import pytest

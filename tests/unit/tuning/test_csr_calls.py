@@ -1,4 +1,4 @@
-"""spmm, sddmm and csr_attention as users call them: results, operands of every kind, what is refused."""
+"""Public calls of spmm, sddmm and csr_attention: results, operands of every kind, refusals."""
 
 import subprocess
 import sys
@@ -44,7 +44,7 @@ def test_mean_divides_by_what_a_row_has():
 
 @pytest.mark.parametrize("rows", [0, 300])
 def test_no_columns_give_empty_results(rows):
-    """As SciPy does; nothing is decided about them."""
+    """As in SciPy; no decision is made for them."""
     a = matrix()[:rows]
     ready, x, q = sparloom.prepare(a), np.zeros((200, 0), np.float32), np.zeros((rows, 0), np.float32)
     for _ in range(2):
@@ -72,7 +72,7 @@ def test_the_maximum_is_taken_of_what_a_row_has():
 @pytest.mark.parametrize("libraries", [{}, {"spmm_max": {"other": lambda matrix, threads: None}}],
                          ids=["own", "library"])
 def test_the_places_of_maxima(tmp_path, monkeypatch, libraries):
-    """Those of our own kernel, whoever else was chosen for the maxima alone."""
+    """The argmax comes from our kernel, even if another candidate was chosen for the maxima alone."""
     if libraries:
         monkeypatch.setattr(CsrDecider, "decide", lambda *_: (CsrChoice(library="other"), Decision("rule", "chosen")))
     a = matrix()
@@ -125,7 +125,7 @@ def test_operands_of_every_kind():
 
 
 def memoryless(array):
-    """An object that speaks DLPack and nothing else."""
+    """Object that supports only DLPack."""
     class Foreign:
         ndim, shape = array.ndim, array.shape
 
@@ -229,7 +229,7 @@ def test_rows_out_of_order_are_right_each_time():
 
 @pytest.mark.parametrize("rows", [300, 20_000])
 def test_threads_may_share_what_is_prepared(rows):
-    """Results of many rows take memory of others that are gone, never of those that are held."""
+    """Results of many rows reuse memory of dead results, never of live ones."""
     ready, xs = sparloom.prepare(matrix(rows), libraries={}), [dense(200, 8, seed=seed) for seed in range(16)]
     expected = [ready.spmm(x) for x in xs]
     copies = [each.copy() for each in expected]

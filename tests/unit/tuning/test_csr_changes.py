@@ -1,4 +1,4 @@
-"""Changes of A in place: calls see those of values, and of indices on request; what is the same is known again."""
+"""In-place changes of A: calls detect changed values, and changed indices on request; unchanged parts stay prepared."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""spmm, sddmm and attention for arrays on a GPU, an emulated one: results, decisions, what is kept and refused."""
+"""spmm, sddmm and attention for arrays on an emulated GPU: results, decisions, caching and refusals."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""spmm, sddmm and attention for arrays of float16 on a GPU, an emulated one: results, decisions, what is refused."""
+"""spmm, sddmm and attention for float16 arrays on an emulated GPU: results, decisions, refusals."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ UNMEASURED = CsrPolicy(least_seconds=1e9)
 
 
 def short(matrix: SparseMatrix) -> tuple:
-    """As a user has it on a GPU in float16; its values are multiples of 1/8."""
+    """Convert the matrix to float16 arrays on the GPU; its values are multiples of 1/8."""
     return *parts(matrix)[:2], Foreign(matrix.values.astype(np.float16)), matrix.pattern.shape
 
 

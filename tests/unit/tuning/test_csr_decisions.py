@@ -1,4 +1,4 @@
-"""What calls of spmm decide: on which rows, within which time, what is kept of it and taken again."""
+"""Decisions of spmm calls: sampled rows, time limits, caching and replay."""
 
 import json
 import logging

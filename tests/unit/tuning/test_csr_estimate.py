@@ -21,7 +21,7 @@ def operands(lengths):
 
 
 def estimate(given, *, gathering, computing, balance="nonzeros", threads=2):
-    """Estimate a kernel whose dense rows, all in the near cache, take so many seconds, and whose flops so many."""
+    """Estimate a kernel with these seconds for dense rows, all in the near cache, and for flops."""
     rates = Rates(flops=2 * PRODUCTS * WIDTH / computing, near=4 * PRODUCTS * WIDTH / gathering, far=1e9, memory=1e9,
                   near_bytes=1e6, far_bytes=1e7)
     config = CpuKernels(threads, WIDTH).space(SpMM()).config(balance=balance, prefetch=0, strip="all", stream=0)

@@ -1,4 +1,4 @@
-"""What is said of matrices and arrays that are none, and what is done with those that only look odd."""
+"""Errors about invalid matrices and arrays, and handling of unusual valid ones."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Calls that are interrupted: by an exception at any point, by another call of the same thread, by other threads."""
+"""Calls interrupted by an exception at any point, by another call of the same thread, or by other threads."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -34,7 +34,7 @@ FILES = frozenset(str(Path(sparloom.__file__).parent / name) for name in (
 
 @pytest.fixture
 def paced(monkeypatch):
-    """Runs that take a millisecond, the more the earlier their candidate is listed: decisions are always the same."""
+    """Fake runs of about a millisecond, longer for earlier candidates, so that decisions are deterministic."""
     def timed(call, runs):
         call()
         return 1e-3
@@ -50,7 +50,7 @@ def rates(tmp_path_factory) -> Rates:
 
 @pytest.fixture
 def cache(tmp_path, rates) -> PlanCache:
-    """A folder in which nothing is decided, and nothing has to be measured but candidates."""
+    """Make a cache without decisions in which only candidates have to be measured."""
     return with_rates(tmp_path, rates)
 
 
@@ -90,7 +90,7 @@ class Points:
 
 
 def run(calls: int, call: Callable[[], Any], at: int, exception: type[BaseException]) -> Points:
-    """Call so often, or until the exception comes."""
+    """Call this many times, or until the exception is raised."""
     points = Points(at, exception)
     try:
         with points.watched():

@@ -1,4 +1,4 @@
-"""Calls of a program that are the race: what they compute, when they end, what is kept of them."""
+"""Online races: results of the calls, the end of the race, and caching."""
 
 import gc
 import json
@@ -22,7 +22,7 @@ LENIENT = CsrPolicy.online(guardrail=Guardrail(alpha=1e6, errors=0), runs=1e6)  
 
 
 def calls(ready, rows, cols, width):
-    """Each operation, with its operands and what calls it."""
+    """List each operation with its operands and its call."""
     x, q = dense(cols, width), dense(rows, width)
     heads = {"Q": q.reshape(rows, 2, -1), "K": x.reshape(cols, 2, -1), "V": dense(cols, 2, 3)}
     return [("spmm", SpMM(), {"B": x}, lambda: ready.spmm(x)),
@@ -77,7 +77,7 @@ def test_calls_with_places_of_maxima_are_decided_on_their_own(tmp_path):
 
 @pytest.fixture
 def second_wins(monkeypatch):
-    """The first candidate seems to be the fastest by far."""
+    """Make the first candidate seem the fastest by far."""
     record = OnlineRace.record
     monkeypatch.setattr(OnlineRace, "record", lambda race, seconds: record(race, 1e-3 / (1 + (race.turn == 1))))
 

@@ -1,4 +1,4 @@
-"""Results are not written to what a call reads, and index arrays that changed in place are noticed."""
+"""Results never overwrite operands, and in-place changes of index arrays are detected."""
 
 import copy
 import gc
@@ -19,7 +19,7 @@ SIDE = 16
 
 
 def full() -> scipy.sparse.csr_array:
-    """A matrix without zeros: each of its arrays is as large as a result."""
+    """Make a matrix without zeros, each of whose arrays is as large as a result."""
     made = scipy.sparse.csr_array(np.arange(1, SIDE * SIDE + 1, dtype=np.float32).reshape(SIDE, SIDE))
     made.indices, made.indptr = made.indices.astype(np.int32), made.indptr.astype(np.int32)
     return made

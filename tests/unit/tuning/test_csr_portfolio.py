@@ -1,4 +1,4 @@
-"""The kernels that are measured first: those of the committed run, legal, and before all others."""
+"""Portfolios: kernels of the committed run, legal, and measured before all others."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Where shortlists come from: what users may say, what is measured, what decisions are kept by."""
+"""Sources of shortlists: options, measured candidates and cache keys."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ PATIENT = CsrPolicy(least_seconds=0, runs=1e9, effort=MeasurementBudget(candidat
 
 
 class Favourite:
-    """A model that likes one configuration."""
+    """Model that prefers one configuration."""
 
     def __init__(self, digest=""):
         self.digest = digest
@@ -28,7 +28,7 @@ class Favourite:
 
 
 class Known:
-    """A model that knows all scores."""
+    """Model with given scores."""
 
     def __init__(self, scores):
         self.scores = scores

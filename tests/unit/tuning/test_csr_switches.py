@@ -1,4 +1,4 @@
-"""AUTOSAGE_*: what is read, what is refused, what it changes."""
+"""AUTOSAGE_* variables: values, refusals and effects."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""Rates of a GPU, an emulated one: what is timed, how often, what is kept, and what estimates make of them."""
+"""Rates of an emulated GPU: timing, caching, and their use in estimates."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""A bounded cache on disk: values, limits, and what is left by disks that are full and by writers that are killed."""
+"""A bounded cache on disk: values, limits, full disks and killed writers."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Decisions on disk: what comes back, in this process and another, and what damaged files are answered with."""
+"""Decisions on disk: lookups in this process and in another one, and damaged files."""
 
 import functools
 import itertools
@@ -171,7 +171,7 @@ def test_a_writer_clears_away_what_killed_ones_left(tmp_path):
 
 
 def ended_process() -> int:
-    """Number of a process that is no more."""
+    """Return the id of a process that has ended."""
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     return process.pid

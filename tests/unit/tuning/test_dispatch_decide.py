@@ -1,4 +1,4 @@
-"""Decisions on a clock of our own: the rule, the shortlist, the guardrail, and what it all is said to have taken."""
+"""Decisions on a simulated clock: rule, shortlist, guardrail, and reported cost."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ N = 4000
 
 
 def problem(reach: int, op=None, width: int = 64) -> Problem:
-    """Every row reads 5 columns within reach, around its own."""
+    """Make a problem in which every row reads 5 nearby columns."""
     columns = np.clip(np.arange(N)[:, None] + np.array([-reach, -1, 0, 1, reach]), 0, N - 1)
     pattern = Pattern.from_coo(np.repeat(np.arange(N), 5), columns.ravel(), (N, N))
     op = GemmSpmm() if op is None else op
@@ -20,7 +20,7 @@ def problem(reach: int, op=None, width: int = 64) -> Problem:
 
 
 class Machine:
-    """Takes so many seconds for fused and for unfused loops, a little more for variants that do not stream D."""
+    """Machine with given seconds for fused and unfused loops, slightly more for variants that do not stream D."""
 
     def __init__(self, fused: float, unfused: float) -> None:
         self.seconds = {True: fused, False: unfused}
@@ -38,7 +38,7 @@ class Machine:
 
 
 class Model:
-    """Likes large tiles, and variants that stream D."""
+    """Model that prefers large tiles, and variants that stream D."""
 
     def score(self, problem, configs):
         return np.array([-config["ct_size"] - config["cache"] - config["stream"] for config in configs], np.float64)

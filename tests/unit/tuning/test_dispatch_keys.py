@@ -1,4 +1,4 @@
-"""A decision made for something else, on another machine or with other kernels is not found."""
+"""Decisions of another problem, machine or kernel are not found."""
 
 import re
 import shutil

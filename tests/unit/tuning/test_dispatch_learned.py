@@ -45,7 +45,7 @@ def problem(reach: int, width: int = 64) -> Problem:
 
 
 def seconds(numbers, config) -> float:
-    """A machine on which fusion pays by what is fused, and local rows of D1 besides."""
+    """Return seconds of a machine on which fusion gains by the fused rows, and local rows of D1 gain, too."""
     fused = numbers["fused_8192" if config["ct_size"] > 1024 else "fused_1024"] if config["ct_size"] else 0.0
     return 1e-9 * numbers["nnz"] * numbers["width"] * (
         1 + 0.1 * bool(config["ct_size"]) - (0.6 + 0.1 * config["local"]) * fused)

@@ -1,4 +1,4 @@
-"""Plans compute what the oracle says, whatever is asked for."""
+"""Plans agree with the oracle for every option."""
 
 import numpy as np
 import pytest

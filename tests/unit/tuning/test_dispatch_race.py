@@ -1,4 +1,4 @@
-"""Measurements of a decision on a clock of our own: who drops out, when it ends, what is counted."""
+"""Races on a simulated clock: elimination, limits and counts."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from sparloom.tuning.sparse import CsrPolicy
 
 
 class Clock:
-    """Seconds that pass only while a call runs."""
+    """Clock that advances only while a call runs."""
 
     def __init__(self) -> None:
         self.now = 128.0  # a clock begins anywhere
@@ -17,7 +17,7 @@ class Clock:
         return self.now
 
     def call(self, *seconds: float):
-        """A call that takes these seconds in turn, the last ones for ever."""
+        """Make a call that takes these seconds in turn, then the last one repeatedly."""
         left = list(seconds)
 
         def run() -> None:
@@ -189,7 +189,7 @@ def test_the_winner_is_among_those_measured_most_often():
 @pytest.mark.parametrize("policy", [CsrPolicy(), CsrPolicy.online()], ids=["sample", "online"])
 @pytest.mark.parametrize(("share", "accepted"), [(0.94, True), (0.96, False), (1.0, False), (1.04, False)])
 def test_a_sparse_kernel_must_be_a_twentieth_faster_than_the_baseline(policy, share, accepted):
-    """Without noise the margin alone decides."""
+    """Without noise only the margin decides."""
     assert policy.guardrail.judge([share] * 8, [1.0] * 8).accepted is accepted
 
 

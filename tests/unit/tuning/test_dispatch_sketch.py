@@ -1,4 +1,4 @@
-"""What estimates know of a pattern agrees with what the inspector makes of it."""
+"""Estimated tiles of a pattern agree with those of the inspector."""
 
 import numpy as np
 import pytest

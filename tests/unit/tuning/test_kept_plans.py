@@ -1,4 +1,4 @@
-"""What is listed of a cache of decisions, and what of it may be deleted."""
+"""Listing and deletion of cached decisions."""
 
 import json
 import os
@@ -169,7 +169,7 @@ def test_an_order_of_another_inspector_is_foreign(tmp_path):
 
 
 def strangers(folder: Path) -> dict[Path, bytes]:
-    """What other programs may keep in a folder, names like ours among it."""
+    """Write files of other programs, some with names like ours."""
     contents = {
         "notes.txt": b"mine", "plan.json": b"{}", "A" * 64 + ".json": b"{", "a" * 63 + ".json": b"{",
         "a" * 64 + ".json": b"{}", "b" * 64 + ".json": b'{"sha": 3}', "c" * 64 + ".json": b"\x00\x01binary",

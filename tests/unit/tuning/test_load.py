@@ -1,4 +1,4 @@
-"""Busy machines: how they are told, and that what is decided on them is neither kept nor final."""
+"""Busy machines are detected, and their decisions are neither cached nor final."""
 
 import functools
 import json
@@ -50,7 +50,7 @@ EASY = CsrPolicy.online(guardrail=Guardrail(alpha=1e6, errors=0), runs=1e6)  # n
 
 
 class Machine:
-    """A machine on which every thread waits for so many seconds between two looks at it; and a clock."""
+    """Machine on which every thread waits for given seconds between two readings, with a clock."""
 
     def __init__(self) -> None:
         self.wait = self.taken_away = self.now = 0.0
@@ -86,7 +86,7 @@ def machine(monkeypatch):
 
 
 class Given(NoLoad):
-    """Figures that are given one after the other."""
+    """Return given figures one after the other."""
 
     def __init__(self, *waits: Mapping[int, float], taken: tuple[float, ...] = ()) -> None:
         self._waits, self._taken = list(waits), list(taken)
@@ -256,7 +256,7 @@ def test_a_cache_and_the_environment_may_ask_for_decisions_of_a_busy_machine(tmp
 
 @pytest.fixture
 def races(monkeypatch):
-    """Counts the races that are begun."""
+    """Count the started races."""
     begun, begin = [], OnlineReplay.__init__
     monkeypatch.setattr(OnlineReplay, "__init__", lambda self, *given: begun.append(self) or begin(self, *given))
     return begun

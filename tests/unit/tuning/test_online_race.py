@@ -1,4 +1,4 @@
-"""The race whose runs are the calls of a program: who wins, what it costs, when it ends."""
+"""Online race: winner, cost and end."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ EFFORT = MeasurementBudget(candidates=6, repetitions=3, pairs=(5, 12), execution
 
 
 def raced(usual, *, unit=1e-3, noise=0.0, cold=1.0, seed=0, **changes):
-    """Run a race of arms that take so many milliseconds each, a first time `cold` times as long."""
+    """Run a race of candidates with these milliseconds; the first call takes `cold` times as long."""
     rng, settings = np.random.default_rng(seed), {
         "baselines": (0,), "effort": EFFORT, "guardrail": Guardrail(alpha=0.95), "runs": 7.0} | changes
     race = OnlineRace(len(usual), **settings)
@@ -24,7 +24,7 @@ def raced(usual, *, unit=1e-3, noise=0.0, cold=1.0, seed=0, **changes):
 
 
 def longer(race):
-    """What all calls took beyond as many of the baseline, in runs of it."""
+    """Return the extra time of all calls over the baseline, in runs of the baseline."""
     usual = np.median(race.seconds[0])
     return sum(max(0.0, each - usual) for taken in race.seconds for each in taken) / usual
 

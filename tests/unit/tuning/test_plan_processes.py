@@ -1,4 +1,4 @@
-"""One cache, many processes: nothing is lost, torn or left behind, whoever is killed; all replay the same."""
+"""One cache, many processes: no entry is lost or damaged when processes are killed; all replay the same."""
 
 import json
 import os
@@ -21,7 +21,7 @@ FAR = 1e3  # seconds: later than any writer that is alive takes
 
 
 def ran(*arguments: object) -> str:
-    """Run the script; what it logs as a warning is an error."""
+    """Run the script; logged warnings are errors."""
     done = subprocess.run([sys.executable, str(SCRIPT), *map(str, arguments)], capture_output=True, text=True,
                           check=False)
     assert (done.returncode, done.stderr) == (0, "")
@@ -30,7 +30,7 @@ def ran(*arguments: object) -> str:
 
 @pytest.fixture(scope="module")
 def stormed(tmp_path_factory):
-    """A folder on which processes decided and were killed, and the keys that they reported as kept."""
+    """Run processes that decide and are killed; return their folder and the keys that they reported as stored."""
     folder, reports = tmp_path_factory.mktemp("plans"), tmp_path_factory.mktemp("reports")
     put_rates(PlanCache(folder), RATES, threads=THREADS, kernels="sparse")
     warm = PlanCache(tmp_path_factory.mktemp("warm"))  # compiles the kernels

@@ -1,4 +1,4 @@
-"""A few configurations of which one is near the best everywhere."""
+"""Portfolios: a few configurations, one of which is near the best for every problem."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""How schedules of ragged operators are chosen, kept and found again."""
+"""Choice and caching of schedules of ragged operators."""
 
 from dataclasses import replace
 

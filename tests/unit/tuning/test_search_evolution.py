@@ -1,4 +1,4 @@
-"""Evolutionary search: it finds what no first sample holds, respects the space, and can be repeated."""
+"""Evolutionary search finds points outside of the first sample, respects the space, and is repeatable."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def space(parameters: int = 8, values: int = 12) -> GridSpace:
 
 
 class Distance:
-    """Counts what it scores; the best point is at 7, 7, 3, 3, ..."""
+    """Model that counts its scores; the best point is at 7, 7, 3, 3, ..."""
 
     def __init__(self) -> None:
         self.seen: list[Config] = []

@@ -14,7 +14,7 @@ PATTERN = Pattern.from_coo([0, 1], [1, 0], (2, 2))
 
 
 class Given:
-    """Gives the scores it was made with."""
+    """Model that returns given scores."""
 
     def __init__(self, scores: np.ndarray) -> None:
         self.scores = scores

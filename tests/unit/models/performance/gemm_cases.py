@@ -1,4 +1,4 @@
-"""A made-up GEMM machine: a space of a few kernels, and seconds from a formula with noise. They say nothing of any."""
+"""Artificial GEMM machine: a space of a few kernels, and seconds from a formula with noise."""
 
 import numpy as np
 
@@ -31,7 +31,7 @@ def origin() -> Origin:
 
 
 def shapes(count: int, seed: int = 0) -> list[GemmShape]:
-    """Log-uniform; every sixth has one row."""
+    """Draw log-uniform shapes; every sixth has one row."""
     rng = np.random.default_rng(seed)
     drawn = np.exp2(rng.uniform(1, 9, (count, 3))).astype(int)
     drawn[::6, 0] = 1
@@ -51,7 +51,7 @@ def seconds_of(shape: GemmShape, config: Config) -> float:
 
 
 def measured(count: int = 40, *, noise: float = 0.02, seed: int = 0) -> Measured:
-    """Every kernel on every shape, with lognormal noise."""
+    """Measure every kernel on every shape, with lognormal noise."""
     drawn, configs = shapes(count, seed), tuple(space())
     seconds = np.array([[seconds_of(shape, config) for config in configs] for shape in drawn])
     seconds *= np.exp(noise * np.random.default_rng(seed + 1).standard_normal(seconds.shape))

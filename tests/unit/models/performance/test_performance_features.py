@@ -1,4 +1,4 @@
-"""Feature specifications: what they refuse, that they are data, and how a difference reads."""
+"""Feature specifications: refusals, data, and messages about differences."""
 
 from dataclasses import replace
 

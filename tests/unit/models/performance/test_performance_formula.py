@@ -1,4 +1,4 @@
-"""Formulas: what they compute, what they refuse, and that C computes the same."""
+"""Formulas: results, refusals, and equal results in C."""
 
 import ctypes
 import subprocess

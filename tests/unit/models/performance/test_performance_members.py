@@ -1,4 +1,4 @@
-"""What every member of a model learns from: which rows, how they weigh, and what it is asked for."""
+"""Training data of every member of a model: rows, weights and predictions."""
 
 import time
 from dataclasses import replace
@@ -40,7 +40,7 @@ def grid() -> Grid:
 
 @pytest.fixture
 def grown(monkeypatch):
-    """Record what models are grown from; they are grown nevertheless."""
+    """Record the training data of models and train them."""
     found = []
     train, best_tree_count = BoostingConfig.train, BoostingConfig.best_tree_count
 

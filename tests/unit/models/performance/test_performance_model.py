@@ -1,4 +1,4 @@
-"""Performance models: they choose well on problems they have not seen, are saved and loaded, and grow further."""
+"""Performance models choose well on unseen problems, are saved and loaded, and can be extended."""
 
 import json
 from dataclasses import replace
@@ -67,7 +67,7 @@ def test_every_target_can_be_predicted(data, target):
 
 
 def test_a_member_never_saw_its_fold(data, model):
-    """Seconds of a fold that are changed change every member but the one that is scored there."""
+    """Changed seconds of a fold change every member except the one that is scored on this fold."""
     fold = problem_folds(data, model.folds).ravel()
     changed = replace(data, seconds=np.where((fold == 1)[:, None], data.seconds[:, ::-1], data.seconds))
     again = train_performance(changed, spec=GEMM_FEATURES, target=LOG1P, origin=origin(), growth=GROWTH, folds=FOLDS)
@@ -174,7 +174,7 @@ def test_continued_training_keeps_trees_and_records_lineage(data, model):
 
 
 def test_growing_further_never_learns_the_fold_a_member_is_scored_on(data, model):
-    """Seconds of a fold that are changed change the new trees of every member but the one that is scored there."""
+    """Changed seconds of a fold change the new trees of every member except the one that is scored on this fold."""
     fold, growth = problem_folds(data, model.folds).ravel(), GROWTH.with_trees(10)
     changed = replace(data, seconds=np.where((fold == 1)[:, None], data.seconds[:, ::-1], data.seconds))
     grown, again = (continue_training(model, given, spec=GEMM_FEATURES, growth=growth) for given in (data, changed))

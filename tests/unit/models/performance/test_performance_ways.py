@@ -1,4 +1,4 @@
-"""Hard examples and intervals: what they weigh, what they cover."""
+"""Weights of hard examples, and coverage of intervals."""
 
 from pathlib import Path
 

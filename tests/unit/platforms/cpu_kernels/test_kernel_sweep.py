@@ -81,7 +81,7 @@ def test_every_round_has_its_own_operands(platform, monkeypatch):
 
 
 class Tape:
-    """Calls of stated lengths on a clock of their own, and their names in the order in which they ran."""
+    """Calls of given lengths on a simulated clock; records their names in order."""
 
     def __init__(self):
         self.now = 0.0

@@ -33,7 +33,7 @@ def run(operands, config, threads):
 
 
 def expected(operands):
-    """Row by row in float32: a maximum of rounded products has one right value, of which the first place counts."""
+    """Compute row by row in float32: a maximum of rounded products has one right value; its first index counts."""
     pattern, dense = operands.matrix.pattern, operands.dense["B"]
     result = np.zeros((pattern.rows, operands.width), np.float32)
     argmax = np.full((pattern.rows, operands.width), -1)
@@ -70,7 +70,7 @@ def varied():
 
 
 def hubs():
-    """Two rows that any fair share cuts, the first one into several parts, between rows of one nonzero."""
+    """Make two long rows that equal shares split, the first one into several parts, between rows of one nonzero."""
     rows = np.concatenate([[0], np.full(900, 2), np.full(300, 3), np.arange(5, 20)])
     cols = np.concatenate([[4], np.arange(900), 3 * np.arange(300), np.arange(5, 20)])
     return Pattern.from_coo(rows, cols, (20, 900))

@@ -1,4 +1,4 @@
-"""Orders and pieces of the rows: nothing lost, nothing twice, equal work."""
+"""Orders and pieces of the rows: every row once, equal work."""
 
 import numpy as np
 import pytest

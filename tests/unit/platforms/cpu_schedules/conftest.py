@@ -1,4 +1,4 @@
-"""Small matrices with everything that goes wrong: empty rows, a hub row, one column, nothing at all."""
+"""Small matrices with critical patterns: empty rows, a hub row, one column, no nonzeros."""
 
 import numpy as np
 import pytest

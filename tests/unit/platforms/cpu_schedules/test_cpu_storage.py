@@ -1,4 +1,4 @@
-"""Packing keeps every nonzero once, in every order and format, and refuses what would store too many zeros."""
+"""Packing stores every nonzero once, in every order and format, and refuses formats with too many zeros."""
 
 import itertools
 

@@ -30,7 +30,7 @@ def listed(width: int = WIDTH, value_width: int = VALUE_WIDTH) -> list[Config]:
 
 
 def few(width: int = WIDTH, value_width: int = VALUE_WIDTH) -> list[Config]:
-    """A block per hub row for some, a group per row for others."""
+    """Select configurations with a block per hub row and with a group per row."""
     configs = [config for config in listed(width, value_width) if config["balance"] in ("rows", "q90")]
     return [configs[place] for place in np.random.default_rng(4).choice(len(configs), FEW, replace=False)]
 
@@ -82,7 +82,7 @@ def check(device: Emulator, operands: Operands, configs: list[Config]) -> None:
 
 
 def test_a_row_that_just_reaches_the_threshold_is_computed_once(emulated, monkeypatch):
-    """Without the kernel of the hub rows, those rows stay unwritten: no other kernel computes them, too."""
+    """Without the kernel of the hub rows these rows stay unwritten, so no other kernel computes them."""
     lengths = np.array([2, 9, 3, 0, 3, 8, 3])
     cols = np.concatenate([np.arange(length) for length in lengths])
     operands = operands_of(Pattern.from_coo(np.repeat(np.arange(7), lengths), cols, (7, 20)))

@@ -28,7 +28,7 @@ def listed(space: str, op: Op) -> list[Config]:
 
 
 def few(space: str, op: Op) -> list[Config]:
-    """Every value of every parameter at least once, the ways of sharing rows several times."""
+    """Select configurations with every parameter value at least once and every way of sharing rows several times."""
     configs = listed(space, op)
     return [configs[place] for place in np.random.default_rng(5).choice(len(configs), 14, replace=False)]
 
@@ -71,7 +71,7 @@ def operands_of(op: Op, pattern: Pattern, width: int) -> Operands:
 
 
 def check(device: Emulator, space: str, op: Op, operands: Operands, configs: list[Config]) -> int:
-    """Compare all legal ones; returns how many."""
+    """Compare all legal configurations and return their number."""
     platform, pattern = CudaPlatform(space, "h200", operands.width), operands.matrix.pattern
     platform.gpu = device
     bounds = {"terms": op.terms(pattern, operands.width), "scale": op.scale(operands)}
@@ -126,7 +126,7 @@ def test_nothing_beyond_the_result_is_written(emulated, space, op):
 
 
 def largest(device: Emulator, operands: Operands, config: Config) -> tuple[np.ndarray, np.ndarray]:
-    """The maxima of products, and where they are."""
+    """Compute the maxima of products and their argmax."""
     family = CudaPlatform("cuda_kernels", "h200", operands.width).family(SpmmMax())
     result, argmax = family.result(device, operands), family.argmax(device, operands)
     family.bind(device, DeviceOperands.on(device, operands), config, result, argmax)()
@@ -225,7 +225,7 @@ def test_hub_rows_are_those_beyond_the_quantile(emulated):
 
 @cases
 def test_a_row_that_just_reaches_the_threshold_is_computed_once(emulated, monkeypatch, space, op):
-    """Without the kernel of the hub rows, those rows stay unwritten: no other kernel computes them, too."""
+    """Without the kernel of the hub rows these rows stay unwritten, so no other kernel computes them."""
     lengths = np.array([2, 9, 3, 0, 3, 8, 3])
     cols = np.concatenate([np.arange(length) for length in lengths])
     operands = operands_of(op, Pattern.from_coo(np.repeat(np.arange(7), lengths), cols, (7, 40)), WIDEST)

@@ -198,7 +198,7 @@ def test_float16_is_right_on_a_gpu(space, op):
 @on_a_gpu
 @cases
 def test_bfloat16_is_right_on_a_gpu(space, op):
-    """NumPy has no such type: the kernels are given bits."""
+    """NumPy has no bfloat16, so the kernels receive its bits."""
     platform, operands = CudaPlatform(space, "here", 64), cut(op.operands(skewed(), 64, seed=0))
     family, gpu, oracle = platform.family(op), platform.gpu, op.oracle(operands)
     dense = {name: gpu.upload(upper_half(array)) for name, array in operands.dense.items()}
@@ -216,7 +216,7 @@ def upper_half(numbers: np.ndarray) -> np.ndarray:
 
 
 def cut(operands: Operands) -> Operands:
-    """Leave what bfloat16 has of each number."""
+    """Truncate numbers to bfloat16."""
     def kept(numbers: np.ndarray) -> np.ndarray:
         return (numbers.view(np.uint32) >> 16 << 16).view(np.float32)
 

@@ -90,7 +90,7 @@ def _small(monkeypatch):
 
 
 def operands_of(op: Op, element: str) -> Operands:
-    """Numbers that the type has, on a hub row, short rows and an empty one."""
+    """Draw numbers of the type for a hub row, short rows and an empty one."""
     lengths, rng = np.array([3, 17, 0, 1, 5]), np.random.default_rng(0)
     cols = np.concatenate([rng.choice(20, length, replace=False) for length in lengths])
     pattern = Pattern.from_coo(np.repeat(np.arange(5), lengths), cols, (5, 20))
@@ -165,7 +165,7 @@ def test_means_of_long_rows_neither_overflow_nor_vanish(emulated):
 
 @pytest.mark.parametrize("name", OPS)
 def test_bfloat16_gives_bfloat16(emulated, name):
-    """NumPy has no such type: the kernels are given bits."""
+    """NumPy has no bfloat16, so the kernels receive its bits."""
     op, operands, kind = OPS[name], operands_of(OPS[name], "Bfloat"), FORMATS["Bfloat"]
     family = CudaPlatform("cuda_kernels", "h200", operands.width).family(op)
     bits = {key: kind.narrow(array.astype(np.float64)) for key, array in operands.dense.items()}

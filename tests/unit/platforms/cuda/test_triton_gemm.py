@@ -24,7 +24,7 @@ triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="
 
 
 class Interpreted:
-    """A device on which Triton's interpreter runs what would have been compiled."""
+    """Device that runs programs by Triton's interpreter instead of compiling them."""
 
     device = CudaDevice.named("h200")
 

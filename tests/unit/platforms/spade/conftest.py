@@ -1,4 +1,4 @@
-"""Machines from conf/platform, and patterns with everything that goes wrong."""
+"""Machines from conf/platform, and critical patterns."""
 
 import numpy as np
 import pytest

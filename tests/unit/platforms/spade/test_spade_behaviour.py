@@ -1,4 +1,4 @@
-"""What must follow from the machine exactly or nearly so."""
+"""Consequences of the machine's parameters, exact or approximate."""
 
 from dataclasses import replace
 

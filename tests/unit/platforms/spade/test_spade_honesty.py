@@ -1,4 +1,4 @@
-"""Times come from the machine and the nonzeros: what a formula over matrix statistics could not do."""
+"""Times depend on the machine and the nonzeros, not only on matrix statistics."""
 
 import re
 from dataclasses import fields, replace
