@@ -15,9 +15,6 @@ def render_c(kernel: Kernel, *more: Kernel) -> str:
     """Print kernels as one C file, each as `void name(params)` with `restrict` pointers for buffers.
 
     Loop bounds are evaluated once, before the loop. Vector loads and stores are unaligned.
-
-    Raises:
-        IllegalSchedule: a kernel does not verify.
     """
     printers = []
     for each in (kernel, *more):

@@ -61,11 +61,7 @@ def reduction_op(stmt: ir.Assign) -> str | None:
 
 
 def type_of(expr: ir.Expr, scope: Scope) -> ir.Type:
-    """Return the type of an expression, after checking all its parts.
-
-    Raises:
-        IllegalSchedule: a name is unknown, operands differ in type, or an operator does not accept their type.
-    """
+    """Return the type of an expression, after checking all its parts."""
     match expr:
         case ir.Const(value, type):
             return _const(value, type)

@@ -5,7 +5,7 @@ Products run on torch's number of threads, which the operators of this package u
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -37,20 +37,17 @@ def with_values(matrix: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     return torch.sparse_csr_tensor(matrix.crow_indices(), matrix.col_indices(), values, size=matrix.shape)
 
 
-def torch_mm(matrix: SparseMatrix, threads: int) -> Product:
-    """Compute torch.mm of a CSR tensor."""
-    left = _csr_tensor(matrix)
-    return lambda operands: torch.mm(_operand_values(left, operands), torch.from_numpy(operands.dense["B"])).numpy()
+def _torch_product(multiply: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Library:
+    """Return a baseline that multiplies a CSR tensor by a dense one."""
+    def baseline(matrix: SparseMatrix, threads: int) -> Product:
+        left = _csr_tensor(matrix)
+        return lambda operands: multiply(_operand_values(left, operands), torch.from_numpy(operands.dense["B"])).numpy()
+
+    return baseline
 
 
-def torch_sparse_mm(matrix: SparseMatrix, threads: int) -> Product:
-    """Compute torch.sparse.mm with a reduction."""
-    left = _csr_tensor(matrix)
-
-    def product(operands: Operands) -> np.ndarray:
-        return torch.sparse.mm(_operand_values(left, operands), torch.from_numpy(operands.dense["B"]), "sum").numpy()
-
-    return product
+torch_mm = _torch_product(torch.mm)
+torch_sparse_mm = _torch_product(lambda matrix, dense: torch.sparse.mm(matrix, dense, "sum"))
 
 
 def torch_sampled_addmm(matrix: SparseMatrix, threads: int) -> Product:

@@ -134,11 +134,7 @@ def from_nested(tensor: Tensor, nested: torch.Tensor, structure: Structure | Non
 
 @unscriptable
 def to_nested(value: RaggedTensor) -> torch.Tensor:
-    """Copy to a jagged nested tensor.
-
-    Raises:
-        ValueError: the tensor is not of the form [batch, row(batch), constant extents..].
-    """
+    """Copy to a jagged nested tensor."""
     _length(value.tensor)
     packed, starts = value.to_packed()
     return torch.nested.nested_tensor_from_jagged(torch.from_numpy(packed), torch.from_numpy(starts.astype(np.int64)))

@@ -103,9 +103,6 @@ class Propagation:
         Args:
             matrix, c_transposed: see `RowSteps`.
             tensors: by the names of `RowSteps`, contiguous; None: omitted.
-
-        Raises:
-            ValueError: one is not contiguous, or their dtypes differ.
         """
         inputs = {name: tensor for name, tensor in tensors.items() if tensor is not None}
         threads, dtype = torch_threads(), next(iter(inputs.values())).dtype

@@ -118,11 +118,7 @@ def without_functorch() -> AbstractContextManager[None]:
 
 
 def refuse_legacy_vmap(tensor: torch.Tensor, name: str) -> None:
-    """Refuse tensors of the legacy vmap that torch.autograd uses, which autograd functions cannot recognise.
-
-    Raises:
-        RuntimeError: the tensor is one; names the remedy.
-    """
+    """Refuse tensors of the legacy vmap that torch.autograd uses, which autograd functions cannot recognise."""
     if not torch.compiler.is_compiling() and torch._C._functorch.is_legacy_batchedtensor(tensor):
         raise RuntimeError(f"{name} does not support gradients batched by is_grads_batched=True or vectorize=True, of "
                            "first or second order: use torch.func.jacrev, or neither of these options")

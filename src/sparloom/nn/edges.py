@@ -114,11 +114,7 @@ def _parse_matrix(graph: torch.Tensor, nodes: int | None) -> Edges:
 
 
 def check_weights(weights: torch.Tensor, name: str) -> None:
-    """Check the weights of edges.
-
-    Raises:
-        TypeError: they are complex, or not a tensor.
-    """
+    """Check that the weights of edges are a tensor of real numbers."""
     if not isinstance(weights, torch.Tensor):
         raise TypeError(f"{name} is a {type(weights).__name__}: expected a tensor")
     if weights.is_complex():

@@ -195,12 +195,7 @@ def _lock() -> AbstractContextManager[bool]:
 
 
 def check_channels(in_channels: int, out_channels: int) -> None:
-    """Check the numbers of channels.
-
-    Raises:
-        TypeError: one is not an int, for example a tuple, as bipartite graphs have.
-        ValueError: one is below 1.
-    """
+    """Check that the numbers of channels are positive; bipartite graphs, which have tuples, are not supported."""
     if isinstance(in_channels, bool) or not isinstance(in_channels, Integral):
         raise TypeError(f"in_channels={in_channels!r}: bipartite graphs are not supported: expected an int")
     if isinstance(out_channels, bool) or not isinstance(out_channels, Integral):
@@ -210,17 +205,22 @@ def check_channels(in_channels: int, out_channels: int) -> None:
 
 
 def check_features(x: torch.Tensor, channels: int) -> None:
-    """Check that features are one dense tensor.
-
-    Raises:
-        TypeError: x is something else, for example a tuple, as bipartite graphs have.
-    """
+    """Check that features are one dense tensor; those of bipartite graphs, a tuple, are not supported."""
     if isinstance(x, tuple):
         raise TypeError(f"x is a tuple of {len(x)}: bipartite graphs are not supported: expected a dense tensor "
                         f"(nodes, {channels})")
     if not isinstance(x, torch.Tensor) or x.layout != torch.strided:
         kind = f"a tensor of layout {x.layout}" if isinstance(x, torch.Tensor) else type(x).__name__
         raise TypeError(f"x is {kind}: expected a dense tensor (nodes, {channels})")
+
+
+def check_nodes(x: torch.Tensor, graph: Graph | Adjacency | DeviceAdjacency) -> None:
+    """Check that features have a row for each node, on the device of the graph."""
+    if x.shape[0] != graph.nodes:
+        raise ValueError(f"x has {x.shape[0]} rows, but the graph has {graph.nodes} nodes: expected one row per node")
+    if x.device != graph.device:
+        raise ValueError(f"x is on {x.device} and the graph on {graph.device}: make the graph from "
+                         "edge_index.to(x.device)")
 
 
 @eager
@@ -247,9 +247,5 @@ def aggregation_inputs(
     if x.dim() != 2 or x.shape[1] != channels:
         raise ValueError(f"x has shape {tuple(x.shape)}: expected (nodes, {channels})")
     graph = edge_index if isinstance(edge_index, Graph) else cached_graph(edge_index, x.shape[0])
-    if x.shape[0] != graph.nodes:
-        raise ValueError(f"x has {x.shape[0]} rows, but the graph has {graph.nodes} nodes: expected one row per node")
-    if x.device != graph.device:
-        raise ValueError(f"x is on {x.device} and the graph on {graph.device}: make the graph from "
-                         "edge_index.to(x.device)")
+    check_nodes(x, graph)
     return graph.aggregation()

@@ -15,6 +15,7 @@ from sparloom.nn.graph import (
     cached_graph,
     check_channels,
     check_features,
+    check_nodes,
 )
 from sparloom.nn.sparse import csr_attention, spmm
 from sparloom.nn.torch_integration import (
@@ -113,12 +114,7 @@ class GCNConv(CompiledModule):
             adjacency = graph.adjacency(self.normalisation, x.dtype, edge_weight)
             if self.cached and self.normalize:
                 self._cached = adjacency
-        if x.shape[0] != adjacency.nodes:
-            raise ValueError(f"x has {x.shape[0]} rows, but the graph has {adjacency.nodes} nodes: expected one row "
-                             "per node")
-        if x.device != adjacency.device:
-            raise ValueError(f"x is on {x.device} and the graph on {adjacency.device}: make the graph from "
-                             "edge_index.to(x.device)")
+        check_nodes(x, adjacency)
         if adjacency.dtype != x.dtype:
             adjacency = self._cached = adjacency.to(x.dtype)
         aggregate_first = self.aggregate_first
@@ -159,7 +155,16 @@ def _check_features(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | 
         raise ValueError(f"the bias has shape {tuple(bias.shape)}: expected ({weight.shape[0]},)")
 
 
-class SAGEConv(CompiledModule):
+class _AggregatingLayer(CompiledModule):
+    """Base class of layers whose parameters are those of their linear layers."""
+
+    def reset_parameters(self) -> None:
+        """Reset the parameters, uniformly within 1 / sqrt(in_channels)."""
+        for layer in self.children():
+            layer.reset_parameters()
+
+
+class SAGEConv(_AggregatingLayer):
     """W1 x_i + W2 mean of x_j over the senders j of i, a drop-in replacement for torch_geometric.nn.SAGEConv.
 
     Arguments, initialisation, names and shapes of parameters are those of PyTorch Geometric; results and gradients
@@ -206,11 +211,6 @@ class SAGEConv(CompiledModule):
             check_bool(name, value, has_parameters=part in self._modules)
         return value
 
-    def reset_parameters(self) -> None:
-        """Reset the parameters, uniformly within 1 / sqrt(in_channels)."""
-        for layer in self.children():
-            layer.reset_parameters()
-
     def forward(self, x: torch.Tensor, edge_index: torch.Tensor | Graph) -> torch.Tensor:
         """Aggregate features over a graph.
 
@@ -251,7 +251,7 @@ class SAGEConv(CompiledModule):
         return f"{self.in_channels}, {self.out_channels}, aggr={self.aggr}"
 
 
-class TransformerConv(CompiledModule):
+class TransformerConv(_AggregatingLayer):
     """W1 x_i + attention from node i to its senders, a drop-in replacement for torch_geometric.nn.TransformerConv.
 
     Arguments, initialisation, names and shapes of parameters are those of PyTorch Geometric; results and gradients
@@ -301,11 +301,6 @@ class TransformerConv(CompiledModule):
         if name == "root_weight" and name in self.__dict__:
             check_bool(name, value)
         return value
-
-    def reset_parameters(self) -> None:
-        """Reset the parameters, uniformly within 1 / sqrt(in_channels)."""
-        for layer in self.children():
-            layer.reset_parameters()
 
     def forward(self, x: torch.Tensor, edge_index: torch.Tensor | Graph, edge_attr: None = None) -> torch.Tensor:
         """Attend from each node to its senders.

@@ -39,11 +39,7 @@ PUBLIC_NAMES = {"encoder": "TransformerEncoderLayer", "attention": "MultiheadAtt
 
 
 def validate_schedule(schedule: Schedule[S], kind: type[S]) -> S | Literal["auto"]:
-    """Replace None by the default schedule.
-
-    Raises:
-        ValueError: it is not a schedule of this kind.
-    """
+    """Replace None by the default schedule; refuse schedules of another kind."""
     if schedule is None:
         return kind()
     if schedule == "auto" or isinstance(schedule, kind):

@@ -138,10 +138,6 @@ def _parse_sparse(matrix: SparseInput) -> CsrOperand:
 
     Args:
         matrix: CSR tensor, or (crow_indices, col_indices, values[, shape]).
-
-    Raises:
-        TypeError: it is neither, or a part has an unsupported dtype.
-        ValueError: the device is unsupported, parts are on different devices, or their sizes do not match.
     """
     if torch.compiler.is_compiling():
         support_sparse_parts_in_dynamo()
@@ -175,10 +171,6 @@ def _check_dense(
         dimensions: required.
         device: of A.
         dtype: of the other operands; None: any that is supported on this device.
-
-    Raises:
-        TypeError: it is not a dense tensor, or has an unsupported dtype.
-        ValueError: it is on another device than A, or has another shape.
     """
     if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided or tensor.is_nested:
         kind = f"a tensor of layout {tensor.layout}" if isinstance(tensor, torch.Tensor) else type(tensor).__name__

@@ -56,21 +56,12 @@ class CompiledModule(torch.nn.Module):
         return value
 
     def __prepare_scriptable__(self) -> NoReturn:
-        """Refuse torch.jit.script, which calls this on every submodule.
-
-        Raises:
-            RuntimeError: always.
-        """
+        """Refuse torch.jit.script, which calls this on every submodule."""
         raise RuntimeError(_unscriptable(type(self).__name__, "modules"))
 
 
 def check_positive_ints(**arguments: Any) -> None:
-    """Check arguments of a module, by name.
-
-    Raises:
-        TypeError: one is not an integer.
-        ValueError: one is below 1.
-    """
+    """Check that arguments of a module, by name, are positive integers."""
     for name, count in arguments.items():
         if isinstance(count, bool) or not isinstance(count, Integral):
             raise TypeError(f"{name}={count!r}: expected a positive int")
@@ -83,10 +74,6 @@ def check_bool(name: str, value: Any, *, has_parameters: bool = True) -> None:
 
     Args:
         has_parameters: whether the module has the parameters that True needs.
-
-    Raises:
-        TypeError: it is not a bool.
-        ValueError: it is True, and the parameters are missing.
     """
     if not isinstance(value, bool):
         raise TypeError(f"{name}={value!r}: expected a bool")
@@ -96,21 +83,13 @@ def check_bool(name: str, value: Any, *, has_parameters: bool = True) -> None:
 
 
 def check_real(name: str, value: Any) -> None:
-    """Check a real number.
-
-    Raises:
-        TypeError: it is something else.
-    """
+    """Check that an argument is a real number, not a bool."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name}={value!r}: expected a float")
 
 
 def torch_threads() -> int:
-    """Return torch's number of threads, which operations on the CPU use.
-
-    Raises:
-        ValueError: it is larger than the number of threads that can run, see `checked_threads`.
-    """
+    """Return torch's number of threads, which operations on the CPU use."""
     return checked_threads(torch.get_num_threads(), "torch.get_num_threads()")
 
 
@@ -148,11 +127,7 @@ def unscriptable(function: F) -> F:
 
 
 def refuse_tracing() -> None:
-    """Refuse torch.jit.trace, which would record the result of a compiled program as a constant.
-
-    Raises:
-        RuntimeError: it is tracing.
-    """
+    """Refuse torch.jit.trace, which would record the result of a compiled program as a constant."""
     if torch._C._is_tracing():
         raise RuntimeError("torch.jit.trace would record the result of a module of sparloom.nn as a constant: use "
                            "torch.compile, or trace the modules around this one")
@@ -232,9 +207,6 @@ def run_weight_hooks(kind: type[torch.nn.Module], **modules: torch.nn.Module) ->
     Args:
         kind: class whose forward the program implements.
         modules: by their names in the layer.
-
-    Raises:
-        RuntimeError: a module has other hooks or is of another class, which the program would ignore.
     """
     for name, module in modules.items():
         if has_default_forward(module, kind):

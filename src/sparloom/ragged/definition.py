@@ -44,9 +44,6 @@ def part(name: str, tensor: Tensor, at: Mapping[Dim, int], value: Expr) -> Part:
 
     `part("d_key", d_qkv, {which: 1}, ..)` is a nest named d_key without a loop over `which`. All parts of a tensor fix
     the same dimensions, and together define the whole tensor.
-
-    Raises:
-        IllegalSchedule: a dimension is unknown, has no constant extent, or does not have the coordinate.
     """
     extents = dict(tensor.axes)
     for dim, coordinate in at.items():
@@ -59,11 +56,7 @@ def part(name: str, tensor: Tensor, at: Mapping[Dim, int], value: Expr) -> Part:
 
 
 def check_parts(program: str, parts: Sequence[Part]) -> None:
-    """Check that every tensor is defined exactly once, completely.
-
-    Raises:
-        IllegalSchedule: names the tensor, and what is missing or defined twice.
-    """
+    """Check that every tensor is defined exactly once, completely."""
     names = [each.name for each in parts]
     outputs = {each.operation.name for each in parts if each.at}
     if not names or len(set(names)) < len(names) or outputs & set(names):
@@ -118,11 +111,7 @@ class _UpperBound:
 
 
 def check_accesses(nest: Nest) -> None:
-    """Check all accesses of a nest, without those of attached nests.
-
-    Raises:
-        IllegalSchedule: names tensor, dimension, what cannot be proved, and the remedy.
-    """
+    """Check all accesses of a nest, without those of attached nests."""
     reads = [(nest.operation.written, {}), *guarded_reads(nest.operation.value)]
     for name, _ in nest.padded:
         _check_lengths(nest, [read for read, guards in reads if name not in guards], name)

@@ -27,11 +27,7 @@ NAME_RULE = "use letters, digits and single underscores after a letter, and no C
 
 
 def dims(names: str) -> tuple[Dim, ...]:
-    """Make named dimensions from space-separated names.
-
-    Raises:
-        ValueError: a name is not a valid identifier.
-    """
+    """Make named dimensions from space-separated names."""
     for name in names.split():
         if not is_name(name):
             raise ValueError(f"dimension {name!r} is not a valid name: {NAME_RULE}")

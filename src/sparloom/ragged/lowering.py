@@ -301,9 +301,6 @@ def tile_product(nest: Nest, lookups: Lookups, meanings: Meanings, *, written: R
     Args:
         written: element that the nest computes.
         add: whether to add to what is stored.
-
-    Raises:
-        IllegalSchedule: the loops are not a product of tiles; names the reason.
     """
     rows, cols, depth = (loop.name for loop in loops)
     inside = {name: expr for name, expr in meanings.items() if free_names(expand(expr, meanings)) & {rows, cols, depth}}

@@ -225,11 +225,7 @@ class Nest:
     narrowed: tuple[str, ...] = ()
 
     def loop(self, name: str) -> Loop:
-        """Look up a loop.
-
-        Raises:
-            IllegalSchedule: no loop has this name.
-        """
+        """Look up a loop; raise IllegalSchedule if none has this name."""
         for loop in self.loops:
             if loop.name == name:
                 return loop
@@ -295,11 +291,7 @@ class Program:
         return tuple(each for launch in self.launches for nest in launch.nests for each in nest.tree())
 
     def nest(self, name: str) -> Nest:
-        """Look up a nest.
-
-        Raises:
-            IllegalSchedule: no nest has this name.
-        """
+        """Look up a nest; raise IllegalSchedule if none has this name."""
         for nest in self.nests():
             if nest.name == name:
                 return nest

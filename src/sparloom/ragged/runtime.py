@@ -123,11 +123,7 @@ class Executable:
         return render_c(*(each.kernel for each in self.lowered))
 
     def cuda(self) -> tuple[str, ...]:
-        """Return the CUDA code of every kernel.
-
-        Raises:
-            Unsupported: an outermost loop is not parallel.
-        """
+        """Return the CUDA code of every kernel."""
         return tuple(render_cuda(each.kernel) for each in self.lowered)
 
 
@@ -136,9 +132,6 @@ class DeviceProgram:
 
     Args:
         program: program with a parallel outermost loop in every launch, as made by `device_encoder_layer`.
-
-    Raises:
-        Unsupported: a launch has no CUDA form.
     """
 
     def __init__(self, program: Program) -> None:
@@ -159,9 +152,6 @@ class DeviceProgram:
 
         Returns:
             Kernel -> its arguments, device arrays and NumPy scalars; tensor -> its storage on the device.
-
-        Raises:
-            TypeError, ValueError: as in `Executable.bind`.
         """
         here = bind_arrays(self.program, structure, arrays)
         there = {name: upload(array) for name, array in here.items()}
@@ -214,9 +204,6 @@ class Runner:
 
     Args:
         threads: threads of parallel loops, by default OpenMP's.
-
-    Raises:
-        CompileError: the compiler failed, or is not installed.
     """
 
     def __init__(self, program: Program, *, threads: int | None = None) -> None:
@@ -367,11 +354,7 @@ def kernel_arguments(each: Lowered, structure: Structure, bound: Mapping[str, np
 
 
 def bind_arrays(program: Program, structure: Structure, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the storage of every tensor: the arrays that were passed, after checks, and new ones for the others.
-
-    Raises:
-        TypeError, ValueError: as in `Executable.bind`.
-    """
+    """Return the storage of every tensor: the arrays that were passed, after checks, and new ones for the others."""
     tensors, inputs = program.tensors(), program.inputs()
     missing, unknown = sorted(set(inputs) - set(arrays)), sorted(set(arrays) - set(tensors))
     if missing or unknown:

@@ -83,11 +83,7 @@ class Structure:
         return dict(self._lengths)
 
     def table(self, table: Table) -> np.ndarray | int:
-        """Return the entries of a table as a flat array, or a number if it has no axes; build it if necessary.
-
-        Raises:
-            ValueError: it needs a length function that was not given.
-        """
+        """Return the entries of a table as a flat array, or a number if it has no axes; build it if necessary."""
         if isinstance(table, Length):
             if table not in self._lengths:
                 there = ", ".join(length.name for length in self._lengths) or "none"
@@ -137,12 +133,7 @@ class Structure:
 
 
 def length_vector(lengths: Any) -> np.ndarray:
-    """Convert lengths of sequences to an array.
-
-    Raises:
-        TypeError: they are not numbers, or rows of different lengths.
-        ValueError: they do not have one dimension, or are not integers.
-    """
+    """Convert lengths of sequences to an array."""
     try:
         array = np.asarray(lengths)
     except (TypeError, ValueError) as error:
@@ -179,9 +170,6 @@ class RaggedTensor:
 
     Args:
         data: (structure.size(tensor),) of the tensor's type; values in padding are undefined.
-
-    Raises:
-        ValueError: data has another size or type.
     """
 
     tensor: Tensor
@@ -289,11 +277,7 @@ class RaggedTensor:
         return packed, self._starts()
 
     def slice(self, *coordinate: int) -> np.ndarray:
-        """Copy the elements at coordinates of the first dimensions, as a dense array over the others.
-
-        Raises:
-            ValueError: slices inside vary among themselves, or the coordinate does not exist.
-        """
+        """Copy the elements at coordinates of the first dimensions, as a dense array over the others."""
         fixed = {dim.name: value for (dim, _), value in zip(self.tensor.axes, coordinate, strict=False)}
         shape = []
         for number, (dim, extent) in enumerate(self.tensor.axes):
@@ -347,9 +331,6 @@ def infer_length(tensor: Tensor, *, source: str, available: bool) -> Length:
     Args:
         source: "a mask" or "cu_seqlens".
         available: whether it was given.
-
-    Raises:
-        ValueError: it was not given, or the tensor is not of the form [batch, row(batch), constant extents..].
     """
     length = jagged_length(tensor)
     if length is None:
@@ -366,9 +347,6 @@ def checked_mask(tensor: Tensor, mask: np.ndarray, shape: tuple[int, ...]) -> np
     Args:
         mask: true where there is an element.
         shape: expected shape.
-
-    Raises:
-        ValueError: the mask is not bool, has another shape, or has a hole; names the slice.
     """
     if mask.dtype != bool or mask.shape != shape:
         raise ValueError(f"tensor {tensor.name} from a mask of {mask.dtype} and shape {mask.shape}: give bool of "
@@ -383,11 +361,7 @@ def checked_mask(tensor: Tensor, mask: np.ndarray, shape: tuple[int, ...]) -> np
 
 
 def checked_cu_seqlens(tensor: Tensor, cu_seqlens: np.ndarray | Sequence[int]) -> np.ndarray:
-    """Check that slices begin at 0, each at the end of the one before; convert to int64.
-
-    Raises:
-        ValueError: names the wrong entry.
-    """
+    """Check that slices begin at 0, each at the end of the one before; convert to int64."""
     entries = np.asarray(cu_seqlens)
     if entries.ndim != 1 or not entries.size or entries.dtype.kind not in "iu":
         raise ValueError(f"tensor {tensor.name} from cu_seqlens of {entries.dtype} and shape {entries.shape}: give a "

@@ -260,11 +260,7 @@ class StoredDims:
     coordinates: tuple[Expr, ...]
 
     def index(self, owner: str, name: str) -> int:
-        """Look up the position of a dimension.
-
-        Raises:
-            IllegalSchedule: no dimension has this name.
-        """
+        """Look up the position of a dimension; raise IllegalSchedule if none has this name."""
         names = [dim.name for dim, _ in self.axes]
         if name not in names:
             raise IllegalSchedule(f"tensor {owner} stores no dimension {name}; there are: {', '.join(names)}")
@@ -289,12 +285,7 @@ class SplitDim:
     factor: int
 
     def applied(self, owner: str, stored: StoredDims) -> StoredDims:
-        """Return the dimensions after the change.
-
-        Raises:
-            IllegalSchedule: a table, such as a length function, is indexed by the dimension: it has no entry for
-                padding.
-        """
+        """Return the dimensions after the change."""
         at = stored.index(owner, self.name)
         extent, position, factor = stored.axes[at][1], stored.coordinates[at], Const(self.factor)
         tables = [node.table.label for _, each in stored.axes for node in walk(each)
@@ -317,11 +308,7 @@ class FusedDims:
     inner: str
 
     def applied(self, owner: str, stored: StoredDims) -> StoredDims:
-        """Return the dimensions after the change.
-
-        Raises:
-            IllegalSchedule: they are not neighbours, or an extent depends on more than the outer one.
-        """
+        """Return the dimensions after the change."""
         at = stored.index(owner, self.outer)
         if stored.index(owner, self.inner) != at + 1:
             raise IllegalSchedule(f"tensor {owner}: {self.inner} is not stored directly inside {self.outer}: reorder "
@@ -353,11 +340,7 @@ class OrderedDims:
     names: tuple[str, ...]
 
     def applied(self, owner: str, stored: StoredDims) -> StoredDims:
-        """Return the dimensions after the change.
-
-        Raises:
-            IllegalSchedule: a dimension would stand outside one that its extent depends on.
-        """
+        """Return the dimensions after the change."""
         here = [stored.index(owner, name) for name in self.names]
         if len(set(here)) < len(here):
             raise IllegalSchedule(f"tensor {owner}: order {', '.join(self.names)} names a dimension twice")

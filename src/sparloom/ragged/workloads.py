@@ -91,9 +91,6 @@ class SequenceLengths:
 
         Batch k holds entries k * size to (k + 1) * size, so smaller batches cover less of the data set.
 
-        Raises:
-            ValueError: there are too few entries.
-
         Source: CoRa §7.2; `run_utils.py` of its benchmarks cuts and sorts in the same way.
         """
         if size < 1 or count < 1 or size * count > self.values.size:
@@ -117,12 +114,7 @@ class LengthCorpus:
     seed: int
 
     def load(self, name: str) -> SequenceLengths:
-        """Read or generate the lengths of one data set.
-
-        Raises:
-            ValueError: it is not one of `names`, or as in `read_lengths`.
-            FileNotFoundError: as in `read_lengths`.
-        """
+        """Read or generate the lengths of one data set."""
         if name not in self.names:
             raise ValueError(f"data set {name!r} is not in this choice of lengths: {', '.join(self.names)}")
         if not self.folder:
@@ -154,9 +146,6 @@ def read_lengths(name: str, folder: Path) -> SequenceLengths:
 
 def generated_lengths(name: str, *, seed: int) -> SequenceLengths:
     """Draw 1,280 lengths with the least, truncated mean and greatest length of the real data set.
-
-    Raises:
-        ValueError: the data set is unknown.
 
     Departure: beta-distributed, with the same spread for all data sets; the real ones have modes at their limits.
     """
@@ -283,11 +272,7 @@ def rounded_up(values: np.ndarray, multiple: int) -> np.ndarray:
 
 
 def all_padded(lengths: np.ndarray, padded: int | None) -> np.ndarray:
-    """Give every sequence the same length, by default the longest one.
-
-    Raises:
-        ValueError: a sequence is longer.
-    """
+    """Give every sequence the same length, by default the longest one."""
     longest = int(lengths.max())
     if padded is not None and padded < longest:
         raise ValueError(f"sequences padded to {padded}: the longest has {longest} tokens, use at least as many")

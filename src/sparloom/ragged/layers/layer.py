@@ -33,9 +33,6 @@ def pack_values(tensor: Tensor, values: np.ndarray, out: np.ndarray | None = Non
 
     Returns:
         Flat array of the tensor's type; padding is 0.
-
-    Raises:
-        ValueError: an extent varies, or values have another shape.
     """
     stored = stored_dims(tensor)
     if tensor.bulk or not all(isinstance(extent, Const) for _, extent in (*tensor.axes, *stored.axes)):
@@ -208,11 +205,7 @@ class Layer:
 
 @cache
 def compiled_encoder_layer(shape: EncoderShape, schedule: EncoderSchedule, threads: int | None = None) -> Layer:
-    """Return the encoder layer of a shape, one object per process, compiled when it first runs.
-
-    Raises:
-        ValueError: the shape is invalid.
-    """
+    """Return the encoder layer of a shape, one object per process, compiled when it first runs."""
     _check(shape)
     return Layer(lambda kept: encoder.scheduled_encoder_layer(shape, schedule, kept=kept),
                  lambda: encoder.scheduled_encoder_backward(shape, schedule), threads=threads)

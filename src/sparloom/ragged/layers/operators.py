@@ -37,8 +37,20 @@ from sparloom.ir import Const, Expr
 from sparloom.ragged.definition import program
 from sparloom.ragged.dimensions import Dim
 from sparloom.ragged.layers.encoder import define_output_projection, define_qkv
-from sparloom.ragged.layers.tokens import BATCHES, LENGTHS, TOKENS, EncoderShape, batch, col, dim, head, part, pos
-from sparloom.ragged.nests import Operation, Program, compute, exp, less, max_over, real, sum_over, where
+from sparloom.ragged.layers.tokens import (
+    BATCHES,
+    LENGTHS,
+    TOKENS,
+    EncoderShape,
+    batch,
+    col,
+    define_softmax,
+    dim,
+    head,
+    part,
+    pos,
+)
+from sparloom.ragged.nests import Program, compute, less, real, sum_over, where
 from sparloom.ragged.schedule.compute import compute_at
 from sparloom.ragged.schedule.loops import fuse, parallel, reorder, split, unroll, vectorise, vectorise_innermost
 from sparloom.ragged.schedule.operations import hfuse, inline, offload, offload_innermost, split_operation
@@ -123,8 +135,9 @@ def fused_scores(shape: EncoderShape, extents: TokenExtents) -> Program:
 
 def row_softmax(shape: EncoderShape, extents: TokenExtents) -> Program:
     """Schedule the softmax of scaled scores, a row at a time."""
-    rows, last = _rows(shape, extents), {col: extents.tokens(batch)}
-    return _schedule_softmax(program("softmax", _define_softmax(shape, Tensor("scores", {**rows, **last}), rows, last)))
+    axes = {**_rows(shape, extents), col: extents.tokens(batch)}
+    return _schedule_softmax(program("softmax", define_softmax(
+        Tensor("scores", axes), axes, col, scale=shape.head_width**-0.5)))
 
 
 def tiled_mixing(shape: EncoderShape, extents: TokenExtents) -> Program:
@@ -269,16 +282,6 @@ def _rows(shape: EncoderShape, extents: TokenExtents) -> dict[Dim, Expr | int]:
     return {batch: extents.batches, head: shape.heads, pos: extents.tokens(batch)}
 
 
-def _define_softmax(shape: EncoderShape, inputs: Operation | Tensor, rows: Mapping[Dim, Expr | int],
-                    last: Mapping[Dim, Expr | int]) -> list[Operation]:
-    peak = compute("peak", rows, max_over(last, inputs[batch, head, pos, col]))
-    power = compute("power", {**rows, **last}, exp(
-        (inputs[batch, head, pos, col] - peak[batch, head, pos]) * real(shape.head_width**-0.5)))
-    total = compute("total", rows, real(1.0) / sum_over(last, power[batch, head, pos, col]))
-    weights = compute("weights", {**rows, **last}, power[batch, head, pos, col] * total[batch, head, pos])
-    return [peak, power, total, weights]
-
-
 def _schedule_softmax(prog: Program) -> Program:
     """Compute a row at a time."""
     prog = fuse(prog, "weights", "batch", "head")
@@ -366,7 +369,7 @@ def _define_padded_attention(shape: EncoderShape, padded: Callable[[Dim, Expr], 
     scores = compute("scores", {**rows, **last}, sum_over(
         {dim: shape.head_width}, wide[batch, pos, 0, head, dim] * keys[batch, head, dim, col]))
     narrow = compute("narrow", {**rows, **last}, scores[batch, head, pos, col])
-    *softmax, weights = _define_softmax(shape, narrow, rows, last)
+    *softmax, weights = define_softmax(narrow, {**rows, **last}, col, scale=shape.head_width**-0.5)
     spread = compute("spread", {**rows, **last}, padded(pos, padded(col, weights[batch, head, pos, col])))
     mixed = compute("mixed", {**TOKENS, **heads}, sum_over(
         last, spread[batch, head, pos, col] * wide[batch, col, 2, head, dim]))

@@ -119,12 +119,7 @@ def structure_of(lengths: np.ndarray | Sequence[int]) -> Structure:
 
 
 def tokens_of(structure: Structure) -> int:
-    """Count the tokens of a batch.
-
-    Raises:
-        TypeError: not a structure.
-        ValueError: the structure has no LENGTHS.
-    """
+    """Count the tokens of a batch."""
     if not isinstance(structure, Structure):
         raise TypeError(f"structure of type {type(structure).__name__}: give structure_of(lengths)")
     return int(np.sum(structure.table(LENGTHS)))
@@ -320,12 +315,19 @@ class SoftmaxSchedule:
 
 def softmax(width: int) -> Program:
     """Define weights[batch, pos, model] of x[batch, pos, model], unscheduled."""
-    x, columns, all_of = Tensor("x", {**TOKENS, model: width}), _columns(width), {**TOKENS, model: width}
-    peak = compute("peak", columns, max_over(OVER, x[batch, pos, model]))
-    power = compute("power", all_of, exp(x[batch, pos, model] - peak[batch, model]))
-    total = compute("total", columns, real(1.0) / sum_over(OVER, power[batch, pos, model]))
-    weights = compute("weights", all_of, power[batch, pos, model] * total[batch, model])
-    return program("softmax", [peak, power, total, weights])
+    x = Tensor("x", {**TOKENS, model: width})
+    return program("softmax", define_softmax(x, dict(x.axes), pos))
+
+
+def define_softmax(inputs: Operation | Tensor, axes: Mapping[Dim, Expr | int], over: Dim, *, scale: float | None = None
+                   ) -> list[Operation]:
+    """Define peak, power, total and weights: softmax of scaled inputs over one of their dimensions."""
+    rows, along = {each: extent for each, extent in axes.items() if each != over}, {over: axes[over]}
+    peak = compute("peak", rows, max_over(along, inputs[tuple(axes)]))
+    below = inputs[tuple(axes)] - peak[tuple(rows)]
+    power = compute("power", axes, exp(below if scale is None else below * real(scale)))
+    total = compute("total", rows, real(1.0) / sum_over(along, power[tuple(axes)]))
+    return [peak, power, total, compute("weights", axes, power[tuple(axes)] * total[tuple(rows)])]
 
 
 def softmax_backward(width: int) -> Program:
@@ -344,9 +346,6 @@ def scheduled_softmax(width: int, schedule: SoftmaxSchedule, *, kept: Collection
 
     Args:
         kept: intermediate results to store whole, for gradients.
-
-    Raises:
-        ValueError: unknown lanes or powers.
     """
     return _schedule_softmax(softmax(width), "weights", ("total", "power", "peak"), schedule, width=width, kept=kept)
 

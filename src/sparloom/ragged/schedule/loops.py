@@ -49,11 +49,7 @@ def reorder(program: Program, nest: str, order: Sequence[str]) -> Program:
 
 
 def check_order(nest: Nest) -> None:
-    """Check the order of loops.
-
-    Raises:
-        IllegalSchedule: it violates a dependence of extents, or a rule for the kind of a loop.
-    """
+    """Check the order of loops."""
     names = _names(nest)
     dense = [loop for loop in nest.loops if loop.kind == "dense"]
     if dense and (dense != list(nest.loops[-3:]) or [loop.reduces for loop in dense] != [False, False, True]):
@@ -127,9 +123,6 @@ def split(program: Program, nest: str, loop: str, factor: int) -> Program:
     Always legal, since the order stays; only a parallel loop around a shared one cannot be split. The outer loop
     inherits the kinds parallel and shared, the inner one simd and unrolled. Operations computed at the loop are
     computed at the inner one.
-
-    Raises:
-        IllegalSchedule: there is no such loop, factor is below 1, or a shared loop would lose its parallel loop.
 
     Source: CoRa §4.1.
     """
@@ -299,9 +292,6 @@ def parallel(program: Program, nest: str, loop: str, *, chunk: int = 1) -> Progr
 
     Args:
         chunk: iterations that a CPU thread takes at a time.
-
-    Raises:
-        IllegalSchedule: names the conflicting loop, or chunk is below 1.
     """
     if chunk < 1:
         raise IllegalSchedule(f"{nest}: parallel loop {loop} in chunks of {chunk}: use at least 1")

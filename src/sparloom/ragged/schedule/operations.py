@@ -30,9 +30,6 @@ def split_operation(program: Program, nest: str, loop: Dim, *, multiple: int | N
     Args:
         point: p itself, at least 0, over dimensions outside the loop; it is limited to n.
 
-    Raises:
-        IllegalSchedule: it is not legal, or not exactly one of multiple and point is given.
-
     Source: CoRa §4.1, Figure 5. Departure: the prototype does not split reductions.
     """
     found = program.nest(nest)

@@ -58,9 +58,6 @@ def pad_storage(program: Program, tensor: str, padding: Mapping[Dim, int] | None
     Args:
         tensor: an input or a result; values in its padding are undefined.
 
-    Raises:
-        IllegalSchedule: there is no such tensor or dimension, or the padding does not cover that of a loop.
-
     Source: CoRa §4.1.
     """
     return _with_tensor(program, tensor, lambda each: each.stored(padding=padding, full=full, bulk=bulk))
@@ -79,9 +76,6 @@ def split_dimension(program: Program, tensor: str, dim: str, factor: int) -> Pro
     """Store a dimension in blocks: `t[.., i]  ->  t[.., i // factor, i % factor]`, named dim_block and dim_within.
 
     Always legal; slices are padded to whole blocks. If loops are split by the same factor, accesses need no division.
-
-    Raises:
-        IllegalSchedule: no such tensor or dimension, or factor is below 1.
 
     Source: CoRa §4.1.
     """
