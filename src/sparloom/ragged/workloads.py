@@ -355,57 +355,12 @@ class AuxiliaryTables:
     build: Callable[[], Arrays]
 
 
-def token_offsets(lengths: np.ndarray, multiple: int) -> Arrays:
-    """Return the starts of sequences in [batch, token(batch), ..]: sequences + 1 entries."""
-    return (_running(rounded_up(lengths, multiple)),)
-
-
-def score_offsets(lengths: np.ndarray, multiple: int) -> Arrays:
-    """Return the starts of sequences in [batch, row(batch), head, col(batch)], in units of heads: sequences + 1
-    entries.
-    """
-    return (_running(rounded_up(lengths, multiple) ** 2),)
-
-
-def sparse_qkv_offsets(lengths: np.ndarray, multiple: int) -> Arrays:
-    """Return sparse storage of [part, batch, token(batch), ..] with three parts: 3 * sequences + 1 entries."""
-    return (_running(np.tile(rounded_up(lengths, multiple), 3)),)
-
-
-def sparse_score_offsets(lengths: np.ndarray, multiple: int, heads: int) -> Arrays:
-    """Return sparse storage of scores: starts of the rows of sequences, and of the columns of rows of heads.
-
-    Returns:
-        sequences + 1 and heads * (sum of lengths) + 1 entries.
-    """
-    padded = rounded_up(lengths, multiple)
-    return _running(padded), _running(np.repeat(padded, heads * padded))
-
-
-def fused_maps(counts: np.ndarray) -> Arrays:
-    """Return the maps of the fused loop of `for x0: for x1 in 0 .. counts[x0]`: x0, x1, and the start of each x0.
-
-    Returns:
-        F, F and len(counts) entries, where F is the sum of counts.
-    """
-    starts = _running(counts)[:-1]
-    outer = np.repeat(np.arange(counts.size, dtype=np.int32), counts)
-    return outer, np.arange(outer.size, dtype=np.int32) - starts[outer], starts
-
-
-def fused_tile_maps(counts: np.ndarray) -> Arrays:
-    """Return `fused_maps` for tiles of sequences, with the end appended to the starts, as in the paper's programs."""
-    outer, inner, _ = fused_maps(counts)
-    return outer, inner, _running(counts)
-
-
 def _prelude(tensors: Iterable[str], kernels: Iterable[str], *, sparse: bool = False
              ) -> Callable[[np.ndarray, EncoderSizes, TileSizes], list[AuxiliaryTables]]:
     """Return a function that lists tables for the storage of tensors and the fused loops of kernels."""
     def tables(lengths: np.ndarray, sizes: EncoderSizes, tiles: TileSizes) -> list[AuxiliaryTables]:
-        stored = [_sparse(tensor, lengths, sizes, tiles) if sparse else _stored(tensor, lengths, tiles)
-                  for tensor in tensors]
-        return stored + [_fused(kernel, lengths, tiles) for kernel in kernels]
+        return ([_stored(tensor, lengths, sizes, tiles, sparse=sparse) for tensor in tensors]
+                + [_fused(kernel, lengths, tiles) for kernel in kernels])
 
     return tables
 
@@ -428,32 +383,47 @@ def auxiliary_bytes(tables: Iterable[AuxiliaryTables], purpose: Literal["storage
     return ENTRY_BYTES * sum(table.entries for table in tables if table.purpose == purpose)
 
 
-def _stored(tensor: str, lengths: np.ndarray, tiles: TileSizes) -> AuxiliaryTables:
-    multiple = tiles.storage if tensor in ("qkv", "attention") else 1
-    if tensor in ("scores", "probabilities"):
-        return AuxiliaryTables(tensor, "storage", lengths.size + 1, lambda: score_offsets(lengths, tiles.storage))
-    return AuxiliaryTables(tensor, "storage", lengths.size + 1, lambda: token_offsets(lengths, multiple))
+def _stored(tensor: str, lengths: np.ndarray, sizes: EncoderSizes, tiles: TileSizes, *, sparse: bool
+            ) -> AuxiliaryTables:
+    """Describe the starts of sequences in a tensor: [batch, token(batch), ..] or, in units of heads, [batch,
+    row(batch), head, col(batch)].
 
+    Args:
+        sparse: in sparse storage, qkv is [part, batch, token(batch), ..], and the rows of scores of every head have
+            starts of their own.
+    """
+    of_scores = tensor in ("scores", "probabilities")
+    multiple = tiles.storage if of_scores or tensor in ("qkv", "attention") else 1
+    parts = 3 if sparse and tensor == "qkv" else 1
+    entries = parts * lengths.size + 1
+    if sparse and of_scores:
+        entries += sizes.heads * int(rounded_up(lengths, multiple).sum()) + 1
 
-def _sparse(tensor: str, lengths: np.ndarray, sizes: EncoderSizes, tiles: TileSizes) -> AuxiliaryTables:
-    if tensor == "qkv":
-        return AuxiliaryTables(tensor, "storage", 3 * lengths.size + 1,
-                               lambda: sparse_qkv_offsets(lengths, tiles.storage))
-    if tensor in ("scores", "probabilities"):
-        rows = int(rounded_up(lengths, tiles.storage).sum())
-        return AuxiliaryTables(tensor, "storage", lengths.size + 1 + sizes.heads * rows + 1,
-                               lambda: sparse_score_offsets(lengths, tiles.storage, sizes.heads))
-    return _stored(tensor, lengths, tiles)
+    def build() -> Arrays:
+        padded = rounded_up(lengths, multiple)
+        if sparse and of_scores:
+            return _running(padded), _running(np.repeat(padded, sizes.heads * padded))
+        return (_running(padded**2 if of_scores else np.tile(padded, parts)),)
+
+    return AuxiliaryTables(tensor, "storage", entries, build)
 
 
 def _fused(kernel: str, lengths: np.ndarray, tiles: TileSizes) -> AuxiliaryTables:
-    """Fuse all tokens, or the tiles of scores or of the result of attention, into one loop."""
-    if kernel not in ("scores", "values"):
-        return AuxiliaryTables(kernel, "fusion", 2 * int(lengths.sum()) + lengths.size, lambda: fused_maps(lengths))
-    tile = tiles.scores if kernel == "scores" else tiles.values
-    along = rounded_up(lengths, tile) // tile
-    counts = along**2 if kernel == "scores" else along
-    return AuxiliaryTables(kernel, "fusion", 2 * int(counts.sum()) + lengths.size + 1, lambda: fused_tile_maps(counts))
+    """Describe the maps of the fused loop f of `for x0: for x1 in 0 .. counts[x0]`: x0 and x1 of f, starts of x0.
+
+    It runs over all tokens, or over the tiles of scores or of the result of attention: then the starts have an end, as
+    in the paper's programs.
+    """
+    tile = {"scores": tiles.scores, "values": tiles.values}.get(kernel)
+    counts = lengths if tile is None else (rounded_up(lengths, tile) // tile) ** (2 if kernel == "scores" else 1)
+
+    def build() -> Arrays:
+        starts = _running(counts)
+        outer = np.repeat(np.arange(counts.size, dtype=np.int32), counts)
+        inner = np.arange(outer.size, dtype=np.int32) - starts[outer]
+        return outer, inner, starts[:-1] if tile is None else starts
+
+    return AuxiliaryTables(kernel, "fusion", 2 * int(counts.sum()) + lengths.size + (tile is not None), build)
 
 
 def _running(counts: np.ndarray) -> np.ndarray:

@@ -20,14 +20,6 @@ from sparloom.ragged import (
     read_lengths,
     with_bulk_sequence,
 )
-from sparloom.ragged.workloads import (
-    fused_maps,
-    fused_tile_maps,
-    score_offsets,
-    sparse_qkv_offsets,
-    sparse_score_offsets,
-    token_offsets,
-)
 
 SMALL = EncoderSizes(heads=2, head=3, feedforward=5)  # width 6
 LENGTHS = np.array([3, 1])
@@ -71,14 +63,23 @@ def test_activations():
         "norm1": 6 * 6, "ff1": 6 * 5, "ff2": 6 * 6, "norm2": 6 * 6}
 
 
+def build(name, subject, *, lengths=LENGTHS, purpose="storage", **tiles):
+    return next(table for table in PRELUDES[name](lengths, SMALL, TileSizes(**tiles))
+                if (table.subject, table.purpose) == (subject, purpose)).build()
+
+
 @pytest.mark.parametrize(("built", "expected"), [
-    (token_offsets(LENGTHS, 1), [[0, 3, 4]]),
-    (token_offsets(LENGTHS, 2), [[0, 4, 6]]),
-    (score_offsets(LENGTHS, 2), [[0, 16, 20]]),
-    (sparse_qkv_offsets(LENGTHS, 2), [[0, 4, 6, 10, 12, 16, 18]]),
-    (sparse_score_offsets(LENGTHS, 2, 2), [[0, 4, 6], [0, 4, 8, 12, 16, 20, 24, 28, 32, 34, 36, 38, 40]]),
-    (fused_maps(LENGTHS), [[0, 0, 0, 1], [0, 1, 2, 0], [0, 3]]),
-    (fused_tile_maps(np.array([2, 0, 1])), [[0, 0, 2], [0, 1, 0], [0, 2, 2, 3]]),
+    (build("by_tensor", "input"), [[0, 3, 4]]),
+    (build("by_tensor", "qkv", storage=2), [[0, 4, 6]]),
+    (build("by_tensor", "scores", storage=2), [[0, 16, 20]]),
+    (build("sparse_by_tensor", "qkv", storage=2), [[0, 4, 6, 10, 12, 16, 18]]),
+    (build("sparse_by_tensor", "scores", storage=2),
+     [[0, 4, 6], [0, 4, 8, 12, 16, 20, 24, 28, 32, 34, 36, 38, 40]]),
+    (build("shared", "qkv", purpose="fusion"), [[0, 0, 0, 1], [0, 1, 2, 0], [0, 3]]),
+    (build("shared", "values", lengths=np.array([2, 0, 1]), purpose="fusion", values=1),
+     [[0, 0, 2], [0, 1, 0], [0, 2, 2, 3]]),
+    (build("shared", "scores", lengths=np.array([3, 0]), purpose="fusion", scores=2),
+     [[0, 0, 0, 0], [0, 1, 2, 3], [0, 4, 4]]),
 ])
 def test_tables(built, expected):
     for array, wanted in zip(built, expected, strict=True):
@@ -108,7 +109,7 @@ def test_entries_of_ragged_and_sparse_storage():
 
 def test_offsets_beyond_32_bits_are_refused():
     with pytest.raises(ValueError, match=r"offsets up to 2147483648: 32-bit tables end at 2\^31 - 1"):
-        score_offsets(np.full(2, 2**15), 1)
+        build("shared", "scores", lengths=np.full(2, 2**15), storage=1)
 
 
 @pytest.mark.paper

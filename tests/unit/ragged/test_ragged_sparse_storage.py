@@ -9,12 +9,15 @@ from sparloom.errors import IllegalSchedule
 from sparloom.ragged import (
     ATTENTION_LOOPS,
     LENGTHS,
+    PRELUDES,
     EncoderShape,
+    EncoderSizes,
     Pointers,
     Prelude,
     RaggedTensor,
     Structure,
     Tensor,
+    TileSizes,
     compute,
     interpreted,
     lower,
@@ -26,7 +29,6 @@ from sparloom.ragged import (
     program,
     reorder,
 )
-from sparloom.ragged.workloads import sparse_score_offsets
 
 SCORES = CASES["scores"].program
 
@@ -39,7 +41,8 @@ def tables(given, access):
 def test_pointers_are_those_of_the_papers_scheme():
     of = structure([3, 0, 2])
     (pointers,) = (table for table in tables(SCORES, pointer_steps) if isinstance(table, Pointers))
-    rows, columns = sparse_score_offsets(np.array([3, 0, 2]), 1, 2)
+    scheme = PRELUDES["sparse_by_tensor"](np.array([3, 0, 2]), EncoderSizes(heads=2), TileSizes(storage=1))
+    rows, columns = next(table for table in scheme if table.subject == "scores").build()
     np.testing.assert_array_equal(of.table(pointers), columns)
     (offsets,) = (table for table in tables(SCORES, pointer_steps) if table.label == "offsets")
     np.testing.assert_array_equal(of.table(offsets), rows)
