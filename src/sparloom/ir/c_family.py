@@ -101,18 +101,15 @@ class Printer:
                     self._emit(depth, "} else {")
                     self._block(orelse, scope, depth + 1)
                 self._emit(depth, "}")
-            case ir.Let(name, type, value):
-                self._emit(depth, f"const {self._type(type)} {name} = {self._expr(value, scope)};")
-                scope[name] = Binding("let", type)
-            case ir.Declare(name, type, value):
-                self._emit(depth, f"{self._type(type)} {name} = {self._expr(value, scope)};")
-                scope[name] = Binding("mutable", type)
+            case ir.Let(name, type, value) | ir.Declare(name, type, value):
+                const, role = ("const ", "let") if isinstance(stmt, ir.Let) else ("", "mutable")
+                self._emit(depth, f"{const}{self._type(type)} {name} = {self._expr(value, scope)};")
+                scope[name] = Binding(role, type)
             case ir.Assign(name, value):
                 self._emit(depth, f"{name} = {self._expr(value, scope)};")
-            case ir.Store(buffer, index, value):
-                self._emit(depth, f"{self._element(buffer, index, value, scope)} = {self._expr(value, scope)};")
-            case ir.Accumulate(buffer, index, value):
-                self._emit(depth, f"{self._element(buffer, index, value, scope)} += {self._expr(value, scope)};")
+            case ir.Store(buffer, index, value) | ir.Accumulate(buffer, index, value):
+                sign = "=" if isinstance(stmt, ir.Store) else "+="
+                self._emit(depth, f"{self._element(buffer, index, value, scope)} {sign} {self._expr(value, scope)};")
             case ir.Alloc(name, scalar, size):
                 if isinstance(size, int):
                     self._emit(depth, f"{C_TYPES[scalar]} {name}[{size}]{self.dialect.array};")

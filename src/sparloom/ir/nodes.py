@@ -10,10 +10,9 @@ stmt    := For(var, lo, hi, stmt*, kind, step, chunk, name*)
          | Let(name, type, expr)                    immutable from here to the end of the block
          | Declare(name, type, expr)                mutable from here to the end of the block
          | Assign(name, expr)                       to a declared name
-         | Store(buffer, expr, expr)                buffer[index] = value; writes as many elements as the value has
-         lanes | Accumulate(buffer, expr, expr)           buffer[index] += value | Alloc(name, scalar, size)
-         array local to the block, uninitialised; the size is an int or an
-                                                    i64 expression
+         | Store(buffer, expr, expr)                buffer[index] = value, with an element for each lane of the value
+         | Accumulate(buffer, expr, expr)           buffer[index] += value
+         | Alloc(name, scalar, size)                array local to the block, uninitialised; size: int or i64 expression
          | Multiply(view, view, view, rows, cols, depth, add)    C = A B, or C += A B: a dense product of tiles
          | Prefetch(buffer, expr)                   only affects speed; the index may be out of bounds
 
@@ -351,16 +350,12 @@ def _stmt(stmt: Stmt, depth: int) -> list[str]:
         case If(cond, body, orelse):
             lines = [f"{indent}if {_text(cond)}:", *_block(body, depth + 1)]
             return lines + ([f"{indent}else:", *_block(orelse, depth + 1)] if orelse else [])
-        case Let(name, type, value):
-            return [f"{indent}let {name}: {type} = {_text(value)}"]
-        case Declare(name, type, value):
-            return [f"{indent}var {name}: {type} = {_text(value)}"]
+        case Let(name, type, value) | Declare(name, type, value):
+            return [f"{indent}{'let' if isinstance(stmt, Let) else 'var'} {name}: {type} = {_text(value)}"]
         case Assign(name, value):
             return [f"{indent}{name} = {_text(value)}"]
-        case Store(buffer, index, value):
-            return [f"{indent}{buffer}[{_text(index)}] = {_text(value)}"]
-        case Accumulate(buffer, index, value):
-            return [f"{indent}{buffer}[{_text(index)}] += {_text(value)}"]
+        case Store(buffer, index, value) | Accumulate(buffer, index, value):
+            return [f"{indent}{buffer}[{_text(index)}] {'=' if isinstance(stmt, Store) else '+='} {_text(value)}"]
         case Alloc(name, scalar, size):
             length = size if isinstance(size, int) else _text(size)
             return [f"{indent}array {name}: {scalar}[{length}]"]

@@ -41,13 +41,9 @@ class GCNConv(CompiledModule):
 
     Args:
         in_channels: columns of X; -1 is not supported.
-        out_channels: columns of the result.
         improved: A + 2 I. Departure: also for an edge_index without weights, where PyTorch Geometric 2.8 uses A + I.
         cached: keep the first normalised matrix for all later calls, whatever graph they pass. Without it a matrix is
             still normalised once per tensor, until the tensor is written to.
-        add_self_loops: default: the value of `normalize`.
-        normalize: False uses the matrix unchanged.
-        bias: whether to add b.
         first: "transform": A (X W^T), on the CPU planned by `sparloom.tuning.plan_pair`; "aggregate": (A X) W^T,
             where A X is saved and spares a sparse product in the backward pass; "auto": "aggregate" unless the result
             has fewer columns than X.
@@ -172,12 +168,8 @@ class SAGEConv(_AggregatingLayer):
 
     Args:
         in_channels: columns of X. Departure: -1 and tuples (bipartite graphs) are not supported.
-        out_channels: columns of the result.
         aggr: "mean", "sum" or its alias "add", or "max", of each column; 0 for nodes without senders.
-        normalize: divide rows of the result by their Euclidean norm.
-        root_weight: whether to add W1 x_i.
         project: replace x_j by relu(W3 x_j + b).
-        bias: whether W2 has a bias.
 
     Source: Hamilton, Ying and Leskovec, Inductive Representation Learning on Large Graphs. If the result has fewer
     columns than X, W2 is applied before the mean or sum, which then costs less. Departure: the gradient of a maximum
@@ -259,14 +251,7 @@ class TransformerConv(_AggregatingLayer):
 
     Args:
         in_channels: columns of X. Departure: -1 and tuples (bipartite graphs) are not supported.
-        out_channels: columns of each head.
-        heads: at least 1.
-        concat: concatenate the heads; False: average them.
-        beta: False only: the gate between W1 x_i and attention is not supported.
-        dropout: 0 only.
-        edge_dim: None only: edge features are not supported.
-        bias: whether the projections have a bias.
-        root_weight: whether to add W1 x_i.
+        beta, dropout, edge_dim: False, 0 and None only: gates, dropout and edge features are not supported.
 
     Source: Shi et al., Masked Label Prediction: Unified Message Passing Model for Semi-Supervised Classification.
     """

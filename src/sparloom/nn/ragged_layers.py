@@ -97,14 +97,11 @@ class ScheduledModule(CompiledModule):
 class LayerNorm(ScheduledModule):
     """Layer norm of every token, a drop-in replacement for torch.nn.LayerNorm on the CPU.
 
-    Names, shapes and initial values of parameters are those of torch.nn.LayerNorm, so state dicts are interchangeable;
-    results and gradients agree up to rounding.
+    Arguments, and names, shapes and initial values of parameters, are those of torch.nn.LayerNorm, so state dicts are
+    interchangeable; results and gradients agree up to rounding.
 
     Args:
         normalized_shape: width of a token, or a sequence with this one number.
-        eps: added to the variance.
-        elementwise_affine: whether there are a weight and a bias.
-        bias: whether there is a bias beside the weight.
         schedule: of the programs (default: `NormSchedule()`), or "auto", as in `TransformerEncoderLayer`.
 
     Source: CoRa §7.2.
@@ -164,15 +161,12 @@ class LayerNorm(ScheduledModule):
 class MultiheadAttention(ScheduledModule):
     """Multi-head self-attention with projections, a drop-in replacement for torch.nn.MultiheadAttention on the CPU.
 
-    Queries, keys and values are projections of the same tokens. Names, shapes and initial values of parameters are
-    those of torch.nn.MultiheadAttention, so state dicts are interchangeable; results and gradients agree up to
-    rounding. Nothing is padded.
+    Queries, keys and values are projections of the same tokens. Arguments, and names, shapes and initial values of
+    parameters, are those of torch.nn.MultiheadAttention, so state dicts are interchangeable; results and gradients
+    agree up to rounding. Nothing is padded.
 
     Args:
-        embed_dim: width of a token.
-        num_heads: must divide the width.
         dropout: 0 only.
-        bias: whether the projections have a bias.
         batch_first: True only: the sequences of a batch are concatenated.
         schedule: of the programs, as in `TransformerEncoderLayer`.
 
@@ -246,20 +240,14 @@ class MultiheadAttention(ScheduledModule):
 class TransformerEncoderLayer(ScheduledModule):
     """Encoder layer of the transformer, a drop-in replacement for torch.nn.TransformerEncoderLayer on the CPU.
 
-    Names, shapes and initial values of parameters are those of torch's layer, so state dicts are interchangeable;
-    results and gradients agree up to rounding. Sequences are not padded: the time depends on the actual number of
-    tokens.
+    Arguments, and names, shapes and initial values of parameters, are those of torch's layer, so state dicts are
+    interchangeable; results and gradients agree up to rounding. Sequences are not padded: the time depends on the
+    actual number of tokens.
 
     Args:
-        d_model: width of a token.
-        nhead: number of heads, must divide the width.
-        dim_feedforward: hidden columns of the feed-forward network.
-        dropout: 0 only.
+        dropout, batch_first: as in `MultiheadAttention`.
         activation: relu only.
-        layer_norm_eps: added to variances.
-        batch_first: True only: the sequences of a batch are concatenated.
         norm_first: False only: norms follow the residual sums.
-        bias: whether projections and norms have a bias.
         schedule: of the programs (default: `EncoderSchedule()`); "auto": searched by `sparloom.tuning.choose_schedule`
             the first time that a machine sees batches like this one.
 

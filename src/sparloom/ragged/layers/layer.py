@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 
 import numpy as np
 
@@ -113,24 +113,24 @@ class Layer:
     their own panels: `forward_weights` and `backward_weights` pack them.
 
     Args:
-        forward: makes the program, given the names of the results kept for the gradients.
+        forward: makes the program; `kept` names the results to store for the gradients.
         backward: makes the program of the gradients.
         threads: threads of parallel loops, by default OpenMP's.
     """
 
-    def __init__(self, forward: Callable[[Collection[str]], Program], backward: Callable[[], Program], *,
+    def __init__(self, forward: Callable[..., Program], backward: Callable[[], Program], *,
                  threads: int | None = None) -> None:
         self._forward, self._backward, self._threads = forward, backward, threads
 
     @cached_property
     def inference(self) -> Runner:
         """Runner that computes the result alone."""
-        return Runner(self._forward(()), threads=self._threads)
+        return Runner(self._forward(), threads=self._threads)
 
     @cached_property
     def training(self) -> Runner:
         """Runner that computes the result and stores what the gradients need."""
-        return Runner(self._forward(encoder.KEPT), threads=self._threads)
+        return Runner(self._forward(kept=encoder.KEPT), threads=self._threads)
 
     @cached_property
     def gradients(self) -> Runner:
@@ -207,30 +207,30 @@ class Layer:
 def compiled_encoder_layer(shape: EncoderShape, schedule: EncoderSchedule, threads: int | None = None) -> Layer:
     """Return the encoder layer of a shape, one object per process, compiled when it first runs."""
     _check(shape)
-    return Layer(lambda kept: encoder.scheduled_encoder_layer(shape, schedule, kept=kept),
-                 lambda: encoder.scheduled_encoder_backward(shape, schedule), threads=threads)
+    return Layer(partial(encoder.scheduled_encoder_layer, shape, schedule),
+                 partial(encoder.scheduled_encoder_backward, shape, schedule), threads=threads)
 
 
 @cache
 def compiled_attention(shape: EncoderShape, schedule: EncoderSchedule, threads: int | None = None) -> Layer:
     """Return multi-head attention of a shape, like `compiled_encoder_layer`; `hidden` and `epsilon` are ignored."""
     _check(shape)
-    return Layer(lambda kept: encoder.scheduled_attention(shape, schedule, kept=kept),
-                 lambda: encoder.scheduled_attention_backward(shape, schedule), threads=threads)
+    return Layer(partial(encoder.scheduled_attention, shape, schedule),
+                 partial(encoder.scheduled_attention_backward, shape, schedule), threads=threads)
 
 
 @cache
 def compiled_softmax(width: int, schedule: SoftmaxSchedule, threads: int | None = None) -> Layer:
     """Return the softmax of a number of columns, at least 1, like `compiled_encoder_layer`; it has no weights."""
-    return Layer(lambda kept: tokens.scheduled_softmax(width, schedule, kept=kept),
-                 lambda: tokens.scheduled_softmax_backward(width, schedule), threads=threads)
+    return Layer(partial(tokens.scheduled_softmax, width, schedule),
+                 partial(tokens.scheduled_softmax_backward, width, schedule), threads=threads)
 
 
 @cache
 def compiled_layer_norm(width: int, epsilon: float, schedule: NormSchedule, threads: int | None = None) -> Layer:
     """Return the layer norm of a width, at least 1, like `compiled_encoder_layer`; it has weights gain_1, shift_1."""
-    return Layer(lambda kept: tokens.scheduled_layer_norm(width, schedule, epsilon=epsilon, kept=kept),
-                 lambda: tokens.scheduled_layer_norm_backward(width, schedule), threads=threads)
+    return Layer(partial(tokens.scheduled_layer_norm, width, schedule, epsilon=epsilon),
+                 partial(tokens.scheduled_layer_norm_backward, width, schedule), threads=threads)
 
 
 def _check(shape: EncoderShape) -> None:
