@@ -103,7 +103,7 @@ def test_former_names_of_options_compose_to_the_same():
     assert composed("experiment=fit_spade", "model=sparloom") == composed("experiment=fit_spade", "model=ensemble")
 
 
-def test_wrong_keys_are_found_wherever_they_are():
+def test_wrong_keys_are_found_at_any_depth():
     tree = {"_target_": "sparloom.ops.SpMM", "nam": 1,
             "part": [{"_target_": "sparloom.nothing.There"}, {"_target_": "sparloom.data.Random", "matrices": 5}]}
     found = list(faults(tree))

@@ -96,7 +96,7 @@ def test_arms_compose_and_bind_and_replace_no_network(name):
 
 
 @each
-def test_rows_are_told_apart_and_every_name_is_a_row(name):
+def test_rows_have_different_names_and_every_name_is_a_row(name):
     task = composed((f"experiment={name}",))["task"]
     rows = [(arm["group"], row) for arm in task["arms"].values() for row in arm["rows"].values()]
     assert len(set(rows)) == len(rows)
@@ -122,7 +122,7 @@ def test_rows_are_named_by_the_sizes_that_run(name):
 
 
 @each
-def test_groups_are_operations_or_are_called_something(name):
+def test_groups_are_operations_or_have_a_label(name):
     called = composed((f"experiment={name}",))["task"]["labels"]
     for described, tree in arms(name).values():
         op = tree["op"]["_target_"].rpartition(".")[2].lower()
@@ -130,7 +130,7 @@ def test_groups_are_operations_or_are_called_something(name):
 
 
 @each
-def test_rows_of_one_split_say_which(name):
+def test_rows_of_one_split_name_it(name):
     for described, tree in arms(name).values():
         for row in described["rows"].values():
             split = re.search(r"_(\d+)x(\d+)$", row)

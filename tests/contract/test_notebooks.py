@@ -185,7 +185,7 @@ def test_it_is_committed_as_run(path):
 
 @pytest.mark.slow
 @each
-def test_it_runs_within_a_minute_and_says_the_same(path, tmp_path):
+def test_it_runs_within_a_minute_and_prints_the_same(path, tmp_path):
     notebook, seconds = executed(path, tmp_path / path.name)
     assert 0 < seconds < SECONDS
     assert texts(notebook) == texts(opened(path))

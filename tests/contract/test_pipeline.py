@@ -121,7 +121,7 @@ def clone(pulled, tmp_path) -> Checkout:
     return Checkout(tmp_path / "clone", pulled.home, pulled.programs)
 
 
-def test_every_stage_leaves_something_and_nothing_says_when_or_where(finished):
+def test_every_stage_has_outputs_without_times_or_paths(finished):
     kept = finished.folder / "artifacts"
     table = (kept / "tables" / "spmm.md").read_text(encoding="utf-8")
     assert table.startswith("SpMM: speedup over the default on ")
@@ -135,7 +135,7 @@ def test_every_stage_leaves_something_and_nothing_says_when_or_where(finished):
     assert not [text for text in texts if re.search(rb"20[2-9]\d-\d\d-\d\d[T ]\d\d:\d\d", text)]
 
 
-def test_a_second_time_and_on_a_pulled_clone_all_is_up_to_date(finished, pulled):
+def test_a_repeated_run_and_a_pulled_clone_are_up_to_date(finished, pulled):
     assert "Data and pipelines are up to date." in finished.dvc("repro")
     assert "Data and pipelines are up to date." in pulled.dvc("status")
     assert "Data and pipelines are up to date." in pulled.dvc("repro")

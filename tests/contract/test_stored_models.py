@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("op", ["spmm", "sddmm"])
-def test_source_model_looks_at_the_matrix(op: str) -> None:
+def test_source_model_depends_on_the_matrix(op: str) -> None:
     ensure_data(ROOT / "data")
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         config = compose("config", overrides=["experiment=pretrain_cpu", f"op={op}", f"paths.root={ROOT}"])

@@ -28,7 +28,7 @@ def orders(op) -> tuple[str, ...]:
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
-def test_every_choice_computes_what_the_oracle_says(op, data):
+def test_every_configuration_agrees_with_the_oracle(op, data):
     pattern = data.draw(patterns(max_rows=30, square=True))
     width, threads = data.draw(st.sampled_from([1, 7, 16, 33])), data.draw(st.integers(1, 3))
     values = np.random.default_rng(0).uniform(-1, 1, pattern.nnz)

@@ -29,7 +29,7 @@ def _interpreted(monkeypatch):
 @pytest.mark.parametrize("name", CASES)
 @settings(SETTINGS, max_examples=12)
 @given(data=st.data())
-def test_the_graph_of_a_case_is_what_enumeration_finds(name, data):
+def test_the_graph_of_a_case_equals_enumeration(name, data):
     function, names = CASES[name]
     made = {"A": _csr(data.draw(patterns(6, square=True)))}
     n = made["A"].shape[0]
@@ -43,7 +43,7 @@ def test_the_graph_of_a_case_is_what_enumeration_finds(name, data):
 
 @settings(SETTINGS, max_examples=20)
 @given(data=st.data())
-def test_the_graph_of_random_subscripts_is_what_enumeration_finds(data):
+def test_the_graph_of_random_subscripts_equals_enumeration(data):
     pattern = data.draw(patterns(6, square=True))
     n, numbers = pattern.rows, st.integers(0, 3)
     values = {name: data.draw(numbers) for name in "bdkl"} | {name: data.draw(st.integers(1, 3)) for name in "acs"}

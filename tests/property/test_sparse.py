@@ -45,7 +45,7 @@ def test_row_ids_and_lengths_agree_with_the_pointers(pattern):
 
 @settings(deadline=None)
 @given(matrices(), st.sampled_from(MATRIX_ENDINGS))
-def test_files_bring_every_bit_back(matrix, ending):
+def test_files_keep_every_bit(matrix, ending):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"m{ending}"
         write_matrix(path, matrix)
@@ -55,7 +55,7 @@ def test_files_bring_every_bit_back(matrix, ending):
 
 @settings(deadline=None)
 @given(st.binary(max_size=300), st.sampled_from(MATRIX_ENDINGS))
-def test_rubbish_is_refused_with_the_name_of_the_file(content, ending):
+def test_arbitrary_bytes_are_refused_with_the_name_of_the_file(content, ending):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"m{ending}"
         path.write_bytes(content)

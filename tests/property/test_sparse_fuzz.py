@@ -48,7 +48,7 @@ def test_layers_solvers_and_programs_are_right_or_refuse(environment, tmp_path):
     assert not told([CALLS, 0, 228], environment, tmp_path / "progress")
 
 
-def test_a_crash_is_told_with_its_seed(environment, tmp_path):
+def test_a_crash_is_reported_with_its_seed(environment, tmp_path):
     code = ("import ctypes, sys; sys.path.insert(0, sys.argv[1]); import sparse_fuzz as fuzz; "
             "fuzz.Fuzz.__init__ = lambda self: None; fuzz.Fuzz.draw = lambda self, seed: ctypes.string_at(0); "
             "fuzz.main(17, 2, sys.argv[2])")
@@ -75,7 +75,7 @@ def test_forms_of_a_matrix_have_one_meaning(form):
 
 
 @pytest.mark.parametrize("form", WRONG_MATRICES)
-def test_what_is_no_matrix_is_refused_by_name(form):
+def test_invalid_matrices_are_refused_by_name(form):
     for number in LARGE:
         for seed in range(4):
             with pytest.raises((TypeError, ValueError), match=MATRIX_FAULT):
@@ -94,7 +94,7 @@ def test_forms_of_an_array_have_one_meaning(form, shape):
 
 @pytest.mark.parametrize("form", WRONG_ARRAYS)
 @pytest.mark.parametrize("shape", [(6, 3), (6, 2, 3)])
-def test_what_is_no_dense_operand_is_refused_by_name(form, shape):
+def test_invalid_dense_operands_are_refused_by_name(form, shape):
     array = np.random.default_rng(0).uniform(-1, 1, shape).astype(np.float32)
     with pytest.raises((TypeError, ValueError), match=r"\bX\b"):
         dense_of(WRONG_ARRAYS[form](np.random.default_rng(0), array), "X", rows=6, axes=len(shape))

@@ -133,7 +133,7 @@ def test_a_tile_is_halved_once_it_exceeds_the_cache_by_a_byte(loops):
     assert exceeds == reference_schedule(loops, threads=1, cache_bytes=moved - 1, ct_size=n)
 
 
-def test_columns_are_counted_anew_for_every_tile():
+def test_columns_are_counted_separately_for_every_tile():
     """One row of twenty reads the first and the last column: both halves of the loop exceed the cache by a byte."""
     rows = np.arange(0, 400, 20)
     pattern = Pattern.from_coo(np.repeat(rows, 2), np.tile([0, 399], rows.size), (400, 400))

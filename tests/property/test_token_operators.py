@@ -136,7 +136,7 @@ def test_compiled(operator, data, tmp_path_factory):
             check(run, forward, backward, lengths, width)
 
 
-def test_schedules_are_told_apart():
+def test_schedule_options_change_the_program():
     stored, twice = (str(scheduled_softmax(100, SoftmaxSchedule(powers=powers))) for powers in ("stored", "twice"))
     assert "made power: local f32[" in stored
     assert "power" not in twice

@@ -30,7 +30,7 @@ def test_algorithms_are_named_by_operation(platform):
         assert {config.space for config in found} <= {"vendor"}
 
 
-def test_without_cupy_there_are_none(platform, monkeypatch):
+def test_without_cupy_no_baselines_are_listed(platform, monkeypatch):
     monkeypatch.undo()
     assert not vendor_sparse(platform, SpMM())
 

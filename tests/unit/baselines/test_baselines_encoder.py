@@ -172,7 +172,7 @@ def test_without_fbgemm_its_peer_names_the_remedy(monkeypatch):
         fbgemm(inputs("encoder"))
 
 
-def test_what_pytorch_refuses_is_unsupported(monkeypatch):
+def test_modules_that_pytorch_refuses_are_unsupported(monkeypatch):
     def refuse(*_args, **_kwargs):
         raise RuntimeError("No viable backend\nand more")
 

@@ -13,5 +13,5 @@ def test_importing_the_package_imports_no_library():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_every_name_is_there():
+def test_every_name_exists():
     assert [name for name in sparloom.baselines.__all__ if getattr(sparloom.baselines, name, None) is None] == []

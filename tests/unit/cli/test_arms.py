@@ -52,7 +52,7 @@ def test_overrides_of_an_arm_win_over_common_ones_and_the_command_line():
                      "samples=tiny", "paths.data=/d"]
 
 
-def test_folders_differ_by_what_changes_a_result():
+def test_folders_differ_if_an_option_changes_the_result():
     tree = {"seed": 0, "paths": {"data": "/a"}, "prepare": True, "debug": False, "objective": None}
     same = {"seed": 0, "paths": {"data": "/b"}, "prepare": False, "debug": True, "objective": "x"}
     assert cli.digest(tree, "md5") == cli.digest(same, "md5")

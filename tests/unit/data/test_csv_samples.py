@@ -126,7 +126,7 @@ def spade_rows(make: Make) -> list[Sample]:
 
 
 @pytest.mark.parametrize("unit", ["ms", "us"])
-def test_what_is_written_reads_back(tmp_path: Path, sample: Make, unit: str) -> None:
+def test_written_files_read_back(tmp_path: Path, sample: Make, unit: str) -> None:
     table = SampleTable.of(spade_rows(sample))
     write_csv(tmp_path / "ours.csv", table, unit=unit, sidecar={"source": "sparloom", "version": "1", "pes": 32})
     rules = CsvRules(cols={"csv/144": 20_000}.get, name=str, splits={})

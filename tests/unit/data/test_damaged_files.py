@@ -25,7 +25,7 @@ def test_files_of_older_versions_are_read_and_damage_raises_no_error_of_a_librar
     assert [each for each in trials(kept, 60, rng) if each[1] == "raw error"] == []
 
 
-def test_the_checksum_itself_may_be_what_is_damaged(tmp_path):
+def test_the_checksum_itself_may_be_damaged(tmp_path):
     table = tables(tmp_path, np.random.default_rng(0))[0]
     whole = table.files[0].read_bytes()
     start = whole.rfind(b"sparloom-sha256-") - 70

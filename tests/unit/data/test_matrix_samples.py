@@ -79,7 +79,7 @@ def test_steps_may_hold_several_matrices(items: list[MatrixSamples]) -> None:
     assert len(data(items, matrices_per_step=4).train_dataloader()) == 2
 
 
-def test_configurations_per_step_are_drawn_anew(items: list[MatrixSamples]) -> None:
+def test_configurations_of_each_step_are_drawn_again(items: list[MatrixSamples]) -> None:
     loader = data(items[:1], configs_per_step=5).train_dataloader()
     drawn = [next(iter(loader)).seconds.tolist() for _ in range(4)]
     assert all(len(set(seconds)) <= 5 for seconds in drawn)

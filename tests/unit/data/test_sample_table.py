@@ -171,7 +171,7 @@ def test_other_format_is_refused(tmp_path: Path, sample: Make) -> None:
         SampleTable.read(path)
 
 
-def test_what_is_no_parquet_is_refused(tmp_path: Path) -> None:
+def test_files_that_are_not_parquet_are_refused(tmp_path: Path) -> None:
     (tmp_path / "t.parquet").write_text("op,platform\n")
     with pytest.raises(SchemaError, match=r"t\.parquet is not a Parquet file"):
         SampleTable.read(tmp_path / "t.parquet")

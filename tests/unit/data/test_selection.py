@@ -95,7 +95,7 @@ def test_coverage_takes_one_matrix_of_each_cluster() -> None:
         assert {name.split("/")[0] for name in chosen} == {f"c{cluster}" for cluster in range(5)}
 
 
-def test_coverage_bears_constant_statistics() -> None:
+def test_coverage_accepts_constant_statistics() -> None:
     statistics = pd.DataFrame({"rows": [5.0] * 6, "density": [0.1] * 6}, index=list("abcdef"))
     assert len(ALL[2].choose(statistics, list("abcdef"), 3, 0)) == 3
 
@@ -161,7 +161,7 @@ def test_spread_shows_every_value_on_every_matrix() -> None:
         assert Counter(part["flag"] for part in parts) == {"0": 2, "1": 2}
 
 
-def test_doubt_prefers_disagreement_among_the_promising() -> None:
+def test_uncertainty_prefers_disagreement_among_good_configurations() -> None:
     selection = Uncertainty(matrices=4, configs_per_matrix=1, first=0.5, rounds=2, promising=2)
     agree = np.array([[0.0, 1.0, 5.0], [0.0, 1.0, 5.0]])
     differ = np.array([[0.0, 3.0, 5.0], [1.0, 0.0, 9.0]])
@@ -170,7 +170,7 @@ def test_doubt_prefers_disagreement_among_the_promising() -> None:
     assert selection.quotas() == [1, 1]
 
 
-def test_doubt_among_fewer_than_are_labelled_is_refused() -> None:
+def test_fewer_candidates_than_labels_are_refused() -> None:
     with pytest.raises(ValueError, match="promising=5 at least configs_per_matrix=10"):
         Uncertainty(matrices=4, configs_per_matrix=10, first=0.5, rounds=2, promising=5)
 

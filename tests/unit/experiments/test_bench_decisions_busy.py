@@ -41,7 +41,7 @@ def here(monkeypatch):
 
 
 @pytest.mark.cc
-def test_what_is_decided_on_a_busy_machine_is_no_decision(build, here, monkeypatch, tmp_path):
+def test_decisions_of_a_busy_machine_are_not_cached(build, here, monkeypatch, tmp_path):
     task = build("bench_decisions_busy", *SMALL, folder=tmp_path)
     case = BusyCase(deciding=2, busy=3)
     for machine, kept in ((NoLoad, True), (Waiting, False)):
@@ -54,7 +54,7 @@ def test_what_is_decided_on_a_busy_machine_is_no_decision(build, here, monkeypat
 
 
 @pytest.mark.cc
-def test_a_killed_run_goes_on_and_leaves_nothing(build, here, monkeypatch, tmp_path):
+def test_a_killed_run_resumes_and_leaves_no_files(build, here, monkeypatch, tmp_path):
     task, scored = build("bench_decisions_busy", *SMALL, folder=tmp_path), []
     row = {"rows": 1, "degree": 1, "width": 1, "best": "a", "kept": "", "ratio": None, "seconds": None, "busy": ""}
 
@@ -76,7 +76,7 @@ def test_a_killed_run_goes_on_and_leaves_nothing(build, here, monkeypatch, tmp_p
     json.dumps(metrics, allow_nan=False)
 
 
-def test_metrics_count_what_was_kept_and_is_slow():
+def test_metrics_count_cached_and_slow_decisions():
     cases = {"alone": BusyCase(1, 0), "beside": BusyCase(1, 1), "both": BusyCase(2, 0)}
     frame = pd.DataFrame([
         {"case": "alone", "ratio": 9.0, "busy": ""}, {"case": "beside", "ratio": 1.3, "busy": ""},
@@ -92,7 +92,7 @@ def test_metrics_count_what_was_kept_and_is_slow():
     assert (nothing["decisions"], nothing["worst"]) == (0, 0.0)
 
 
-def test_busy_processes_end_with_the_case_and_failures_are_told(monkeypatch):
+def test_busy_processes_end_with_the_case_and_failures_are_reported(monkeypatch):
     monkeypatch.setattr(bench, "STARTING_SECONDS", 0.0)
     with bench._busy(1):
         (process,) = active_children()

@@ -59,7 +59,7 @@ def test_peers_compute_what_we_do(op, name):
 
 
 @pytest.mark.parametrize(("op", "name"), [(op, name) for op, peers in SPARSE_BASELINES.items() for name in peers])
-def test_peers_that_are_said_to_make_their_results_do_and_others_write_to_one_array(op, name):
+def test_peers_allocate_their_results_exactly_if_they_are_listed_so(op, name):
     operands = OPS[op].operands(ones(), 24, seed=0)
     try:
         call = SPARSE_BASELINES[op][name](operands, 1)
@@ -70,7 +70,7 @@ def test_peers_that_are_said_to_make_their_results_do_and_others_write_to_one_ar
     assert name in MAKING or first.ctypes.data % 4096 == 0
 
 
-def test_results_that_differ_are_told_apart():
+def test_different_results_are_detected():
     operands = OPS["spmm"].operands(ones(), 8, seed=0)
     kernels = CpuKernels(1, 8)
     right = kernels.run(OPS["spmm"], operands, kernels.baseline(OPS["spmm"], None))
@@ -84,7 +84,7 @@ def test_results_that_differ_are_told_apart():
     assert_rows_close(wrong, wrong.copy(), OPS["spmm"], operands)
 
 
-def test_a_peak_is_what_a_call_takes():
+def test_a_peak_is_the_memory_of_a_call():
     assert 30e6 < peak_bytes(lambda: np.ones(40 << 20, np.uint8)) < 60e6
 
 
@@ -187,7 +187,7 @@ def scoring(tmp_path, **changes) -> dispatch_score.DispatchBench:
     return dispatch_score.DispatchBench(**settings | changes)
 
 
-def test_the_first_call_takes_longer_than_its_decision_and_is_timed_anew_after_a_kill(tmp_path):
+def test_the_first_call_includes_its_decision_and_is_timed_again_after_a_kill(tmp_path):
     matrix = SyntheticCorpus([3000], 1, 0, ["uniform"])
     matrix, case = matrix.load(matrix.entries()[0].name), DispatchCase("spmm", "a/b", 8)
     (first,), (again,) = (scoring(tmp_path).decide(case, matrix) for _ in range(2))
@@ -197,7 +197,7 @@ def test_the_first_call_takes_longer_than_its_decision_and_is_timed_anew_after_a
     assert again["decision_seconds"] != first["decision_seconds"]  # what is kept would say the same
 
 
-def test_calls_are_made_until_it_is_decided_and_the_cost_is_what_programs_that_know_do_not_have(tmp_path, monkeypatch):
+def test_calls_are_made_until_the_decision_and_its_cost_excludes_replayed_calls(tmp_path, monkeypatch):
     corpus = SyntheticCorpus([3000], 1, 0, ["uniform"])
     matrix, case = corpus.load(corpus.entries()[0].name), DispatchCase("spmm", "a/b", 32)
     races, entrants = [], CsrDecider.candidates
@@ -241,7 +241,7 @@ def test_a_peer_that_fails_is_noted_and_the_others_are_timed(tmp_path, monkeypat
     assert all("median" in rows[name] for name in ("sparloom", "sparloom_plain", "sparloom_new", "kernel", "scipy"))
 
 
-def test_what_gathering_holds_at_once_is_counted():
+def test_the_memory_of_gathering_is_counted():
     operands = OPS["sddmm"].operands(ones(), 1 << 15, seed=0)
     held = peak_bytes(SPARSE_BASELINES["sddmm"]["gather_dot"](operands, 1))
     assert held == pytest.approx(gathered_bytes(operands), rel=0.2)
@@ -269,7 +269,7 @@ def test_only_peers_far_slower_than_the_fastest_peer_are_not_timed_in_turn(monke
     assert failed == {"late": "RuntimeError: out of memory"}
 
 
-def test_training_keeps_its_decisions_with_those_of_the_run(tmp_path, monkeypatch):
+def test_training_stores_its_decisions_with_those_of_the_run(tmp_path, monkeypatch):
     pytest.importorskip("torch_geometric")
     monkeypatch.setenv("SPARLOOM_CACHE", str(tmp_path / "user"))
     corpus = SyntheticCorpus([200], 1, 0, ["uniform"])
@@ -301,7 +301,7 @@ def test_training_that_differs_raises_where_it_is_ours_and_is_noted_where_it_is_
         sage_training.sage_aggregations(pattern, 8, seed=0)
 
 
-def test_a_killed_run_goes_on(tmp_path, monkeypatch):
+def test_a_killed_run_resumes(tmp_path, monkeypatch):
     out = tmp_path / "out"
     out.mkdir()
     given = bench(tmp_path, ops={"spmm": [8]})
@@ -326,7 +326,7 @@ def decided(choices):
                          for way, repeat, choice in choices])
 
 
-def test_metrics_say_what_they_are_called():
+def test_metrics_equal_values_computed_by_hand():
     scored = rows([("a", "sparloom", 1e-3), ("a", "sparloom_new", 2e-3), ("a", "kernel", 1e-3), ("a", "mkl", 2e-3),
                    ("a", "torch", 3e-3), ("b", "sparloom", 1e-4), ("b", "sparloom_new", 1e-4), ("b", "kernel", 0.9e-4),
                    ("b", "mkl", 0.5e-4), ("b", "torch", 4e-4)])

@@ -75,7 +75,7 @@ def done(gpu, tmp_path_factory) -> tuple[Path, dict[str, float]]:
     return out, bench(out, gpu).run(out)
 
 
-def test_every_method_is_timed_and_every_decision_told(done):
+def test_every_method_is_timed_and_every_decision_reported(done):
     out, _ = done
     scored, decided = (pd.read_parquet(out / f"{name}.parquet") for name in ("per_case", "decisions"))
     for op, peers in THERE.items():
@@ -99,7 +99,7 @@ def test_metrics_are_of_all_graph_by_graph_and_of_every_width(done):
     assert (out / "speedups.png").stat().st_size > 0
 
 
-def test_a_killed_run_goes_on_where_it_was(gpu, tmp_path, monkeypatch):
+def test_a_killed_run_resumes_where_it_stopped(gpu, tmp_path, monkeypatch):
     asked = []
     rows = CudaDispatchBench.rows
 
@@ -118,7 +118,7 @@ def test_a_killed_run_goes_on_where_it_was(gpu, tmp_path, monkeypatch):
     assert set(pd.read_parquet(tmp_path / "per_case.parquet")["op"]) == {"spmm", "sddmm"}
 
 
-def test_peers_that_are_too_large_or_wrong_are_told(gpu, tmp_path, monkeypatch):
+def test_peers_that_are_too_large_or_wrong_are_reported(gpu, tmp_path, monkeypatch):
     corpus = AutosageCorpus(2e-4, ["erdos_renyi"])
     (entry,) = corpus.entries()
     needed = 8 * 8 * 2 * entry.rows + 24 * entry.nnz  # by the case, less than two arrays (nnz, width)

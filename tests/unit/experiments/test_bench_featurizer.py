@@ -21,7 +21,7 @@ def one_thread():
     torch.set_num_threads(threads)
 
 
-def test_stored_and_generated_inputs_are_reported_alike(build, tmp_path, capsys):
+def test_stored_and_generated_inputs_have_the_same_report(build, tmp_path, capsys):
     task = build("bench_featurizer", *SMALL, "task.matrices=2", "task.sites=64", "task.rounds=2",
                  "task.steal_ratio=100", folder=tmp_path)
     metrics = task.run(tmp_path)

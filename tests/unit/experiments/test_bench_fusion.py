@@ -36,7 +36,7 @@ def lines(folder: Path) -> int:
 
 @pytest.mark.cc
 @pytest.mark.slow
-def test_killed_again_and_again_it_goes_on(tmp_path):
+def test_a_run_killed_repeatedly_resumes(tmp_path):
     for number in range(KILLS):
         before, process = lines(tmp_path), started(tmp_path)
         while process.poll() is None and lines(tmp_path) < before + 2:

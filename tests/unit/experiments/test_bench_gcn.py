@@ -83,7 +83,7 @@ def test_losses_in_float32_are_compared_with_float64(tmp_path, capsys) -> None:
     assert "float64" in capsys.readouterr().out
 
 
-def test_a_killed_run_goes_on(tmp_path, monkeypatch) -> None:
+def test_a_killed_run_resumes(tmp_path, monkeypatch) -> None:
     task = bench(tmp_path, widths=[8])
     case, trained = BenchGcn._case, []
 

@@ -96,7 +96,7 @@ def test_metrics_can_be_made_again_from_the_rows(finished):
     assert metrics["speedup_over_unfused_low"] <= metrics["speedup_over_unfused"]
 
 
-def test_a_killed_run_goes_on(build, mirror, tmp_path):
+def test_a_killed_run_resumes(build, mirror, tmp_path):
     """A decision of this run is found; a case in the journal is not timed again."""
     task = build("bench_jacobi", f"paths.mirror={mirror}", "timing=quick", "task.least_nonzeros=1500",
                  "task.parts=[pattern]", "task.columns=8", "task.threads=1", folder=tmp_path)

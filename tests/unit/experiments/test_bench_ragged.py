@@ -79,7 +79,7 @@ def test_every_part_is_timed_and_reduced(tmp_path, few_peers):
     assert not list((tmp_path / "journals").glob("*"))
 
 
-def test_a_killed_run_goes_on(tmp_path, monkeypatch):
+def test_a_killed_run_resumes(tmp_path, monkeypatch):
     out = tmp_path / "out"
     out.mkdir()
     given = bench(tmp_path, parts=["causal", "trmm"])
@@ -122,7 +122,7 @@ def test_of_a_group_the_fastest_form_takes_part():
     assert set(found.left_out) < {f"micro_batches {form}" for form in forms}
 
 
-def test_nobody_is_far_behind_a_group_apart(monkeypatch):
+def test_a_separate_group_excludes_no_peer(monkeypatch):
     inputs = PackedInputs.drawn(attention_module(16, 2, seed=0), [5, 2, 3], seed=0)
     right, clock = padded(inputs), Clock()
     monkeypatch.setattr("sparloom.experiments.cora.modules.time", clock)
@@ -152,7 +152,7 @@ def delayed(peer: BoundModule, clock: Clock, seconds: float, _) -> BoundModule:
     return BoundModule(run, peer.unpack)
 
 
-def test_a_wrong_product_is_told(monkeypatch):
+def test_a_wrong_product_is_reported(monkeypatch):
     monkeypatch.setattr("sparloom.experiments.cora.products.TOLERANCE", 0.0)
     with pytest.raises(AssertionError, match="the result of sparloom is wrong"):
         triangular_methods(20, threads=1, seed=0)

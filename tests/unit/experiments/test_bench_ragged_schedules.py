@@ -68,7 +68,7 @@ def chosen(operator, structure):
 
 @pytest.mark.cc
 @pytest.mark.parametrize(("operator", "size"), [("vgemm", 1), ("trmm", 100)])
-def test_what_is_chosen_stands_beside_the_default(operator, size):
+def test_chosen_schedules_are_compared_with_the_default(operator, size):
     arms, choice = chosen_schedules.product_arms(operator, size, chosen, threads=1, seed=0)
     assert list(arms) == ["default", "chosen"]
     assert choice.config["rows"] == 96
@@ -76,7 +76,7 @@ def test_what_is_chosen_stands_beside_the_default(operator, size):
 
 @pytest.mark.cc
 @pytest.mark.parametrize(("operator", "changed"), [("softmax", {"lanes": "tokens"}), ("norm", {"rows": 4})])
-def test_chosen_operators_on_tokens_stand_beside_the_default(operator, changed, monkeypatch):
+def test_chosen_operators_on_tokens_are_compared_with_the_default(operator, changed, monkeypatch):
     monkeypatch.setattr(chosen_schedules, "WIDTH", 16)
     arms, choice = chosen_schedules.token_arms(
         operator, np.array([5, 2]), lambda found, structure: RaggedChoice(
@@ -94,7 +94,7 @@ def test_a_chosen_module_computes_the_same(monkeypatch):
 
 
 @pytest.mark.cc
-def test_schedules_that_compute_different_things_are_told(monkeypatch):
+def test_schedules_with_different_results_are_reported(monkeypatch):
     monkeypatch.setattr("sparloom.experiments.cora.products.TOLERANCE", 0.0)
     with pytest.raises(AssertionError, match="the result of chosen is wrong"):
         chosen_schedules.product_arms("trmm", 20, chosen, threads=1, seed=0)

@@ -17,7 +17,7 @@ def named(build, tmp_path_factory):
     "encoder=pca", "encoder.width=32", "predictor=lstm", "model=cognate_without_mapper", "pretraining.matrices=20",
     "selection@pretraining=random", "seed=1", "model.net.featurizer.norm=none", "op=sddmm",
 ])
-def test_what_differs_is_in_the_name(named, override):
+def test_options_that_change_the_network_are_in_the_name(named, override):
     more = ["predictor.latent_width=32"] if override == "encoder.width=32" else []
     assert named(override, *more) != named()
 
@@ -25,11 +25,11 @@ def test_what_differs_is_in_the_name(named, override):
 @pytest.mark.parametrize("override", [
     "model.optimizer.lr=0.5", "selection.matrices=4", "task.seeds=[7]", "trees.bags=3",
 ])
-def test_what_concerns_only_fine_tuning_is_not(named, override):
+def test_options_of_fine_tuning_are_not_in_the_name(named, override):
     assert named(override) == named()
 
 
-def test_encoders_are_told_apart(build, tmp_path):
+def test_names_of_different_encoders_differ(build, tmp_path):
     tasks = [build("autoencode_spade", f"encoder={name}", folder=tmp_path) for name in ("autoencoder", "variational")]
     first, second = (task.checkpoints.latent(task.platform, task.op) for task in tasks)
     assert first.startswith("latent_spade_spmm_autoencoder-")

@@ -56,7 +56,7 @@ def test_draws_the_same_configurations_again(tmp_path):
 
 
 @pytest.mark.parametrize("configs", [0, -1, 257, 2.5, True, "many", "10", None])
-def test_a_count_that_is_none_is_refused_before_any_work(tmp_path, configs):
+def test_an_invalid_count_is_refused_before_any_work(tmp_path, configs):
     with pytest.raises(ValueError, match=r"configs=.* per matrix: give all, or an integer from 1 to 256"):
         collect(tmp_path, configs=configs).run(tmp_path)
     assert not list(tmp_path.iterdir())
@@ -107,7 +107,7 @@ def test_failed_sample_is_a_row_with_its_reason(tmp_path):
     assert set(failures["failure"]) == {"does not fit"}
 
 
-def test_failures_are_told_by_reason(tmp_path, capsys):
+def test_failures_are_reported_by_reason(tmp_path, capsys):
     class Spilling(ToyPlatform):
         def measure_many(self, op, operands, configs, timing):
             for place, config in enumerate(configs):
@@ -120,7 +120,7 @@ def test_failures_are_told_by_reason(tmp_path, capsys):
     assert "512 of 1,024 samples failed (50.0%):\n      512  # values exceed # bytes\n" in told
 
 
-def test_only_what_raises_fails(tmp_path):
+def test_only_raising_configurations_fail(tmp_path):
     class Broken(ToyPlatform):
         def measure_many(self, op, operands, configs, timing):
             for config, turn, measurement in super().measure_many(op, operands, configs, timing):
@@ -201,7 +201,7 @@ if __name__ == "__main__":
     (1, "device", 0.01),
     (2, "simulated", FLUSH_SECONDS + 0.01),  # so slow that no two are written together
 ])
-def test_killed_again_and_again_it_loses_at_most_the_sample_in_flight(tmp_path, jobs, kind, seconds):
+def test_a_collector_killed_repeatedly_loses_at_most_the_sample_in_flight(tmp_path, jobs, kind, seconds):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(here=HERE, kind=kind, seconds=seconds))
     kills = 0

@@ -91,7 +91,7 @@ def test_second_run_measures_nothing(collected):
     assert collect(collected).run(collected)["new_rows"] == 0
 
 
-def test_what_a_torn_journal_lacks_is_measured_again(collected):
+def test_samples_missing_from_a_torn_journal_are_measured_again(collected):
     path = next((collected / "journals").rglob("*1x130x100.jsonl"))
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:100]) + lines[100][:50])
@@ -108,7 +108,7 @@ def test_shapes_without_journal_keep_their_rows(collected, tmp_path):
 
 
 @pytest.mark.parametrize("count", [0, -1, 3, 1.5, True, "all"])
-def test_a_count_that_is_none_is_refused_before_any_work(tmp_path, count):
+def test_an_invalid_count_is_refused_before_any_work(tmp_path, count):
     with pytest.raises(ValueError, match=r"count=.* shapes: give an integer from 1 to 2, or null for all"):
         collect(tmp_path, count=count).run(tmp_path)
     assert not list(tmp_path.iterdir())
@@ -124,7 +124,7 @@ def test_threads_of_several_jobs_would_disturb_each_other(tmp_path):
         collect(tmp_path, platform=CpuKernels(2, 32), jobs=2).run(tmp_path)
 
 
-def test_wrong_results_are_failed_rows_and_told(tmp_path, monkeypatch, caplog, capsys):
+def test_wrong_results_are_failed_rows_and_reported(tmp_path, monkeypatch, caplog, capsys):
     bind = GemmKernels.bind
 
     def spoiled(family, operands, config, result):
@@ -179,7 +179,7 @@ if __name__ == "__main__":
 
 @pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_killed_again_and_again_it_goes_on(tmp_path, jobs):
+def test_a_run_killed_repeatedly_resumes(tmp_path, jobs):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(here=str(Path(__file__).parent)))
     kills = 0

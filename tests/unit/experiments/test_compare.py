@@ -64,7 +64,7 @@ def kept(out: Path) -> list[Path]:
     return sorted(path for path in (out.parents[1] / "artifacts" / "runs").iterdir() if path.is_dir())
 
 
-def test_finished_arms_are_compared_and_the_failed_one_is_told(predictors):
+def test_finished_arms_are_compared_and_the_failed_one_is_reported(predictors):
     assert (predictors / "reported").read_text() == "1 arms failed"
     rows = read_compared(predictors).rows.set_index("row")
     assert rows.index.tolist() == ["cognate", "lstm", "magic", "trees", "optimum"]
@@ -139,7 +139,7 @@ def test_other_comparisons_take_the_runs_of_equal_arms(predictors, evaluate):
     assert (metrics["spmm/no_transfer/target_labels"], metrics["spmm/no_transfer/source_labels"]) == (200, 0)
 
 
-def test_a_finished_run_stands_for_its_arm(predictors, evaluate):
+def test_a_finished_run_replaces_the_run_of_its_arm(predictors, evaluate):
     arms = json.loads((predictors / "arms.json").read_text())
     run = predictors.parents[1] / "artifacts" / "runs" / arms["mlp"]["run"]
     before = kept(predictors)

@@ -63,7 +63,7 @@ def test_metrics_can_be_made_again_from_the_rows(finished):
 
 
 @pytest.mark.cc
-def test_a_killed_run_goes_on(build, tmp_path):
+def test_a_killed_run_resumes(build, tmp_path):
     """A case in the journal is not repeated, even if another part is requested."""
     task = build("eval_ragged", *SMALL, "task.parts=[prelude]", folder=tmp_path)
     case, = task._planned()
@@ -80,7 +80,7 @@ def test_unknown_parts_are_refused(build, tmp_path):
         task.run(tmp_path)
 
 
-def test_own_schedules_compute_nothing_in_vain_but_in_triangles_of_tiles():
+def test_own_schedules_waste_computation_in_triangles_of_tiles_only():
     lengths = [np.array([70, 3]), np.array([5, 1])]
     found = pd.DataFrame(computation_rows(lengths)).pivot(index="operator", columns="method", values="flops")
     masked = found.loc["causal"]
@@ -124,7 +124,7 @@ def test_pointers_have_an_entry_for_every_row_of_every_head():
 
 
 @pytest.mark.cc
-def test_what_computes_something_else_is_not_timed(monkeypatch):
+def test_arms_with_wrong_results_are_not_timed(monkeypatch):
     from sparloom.experiments.cora import operator_variants
 
     lengths = LengthCorpus(None, ["cola"], 0).load("cola").batches(2)[0]

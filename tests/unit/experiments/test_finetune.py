@@ -127,7 +127,7 @@ def test_a_run_that_a_sweep_asks_to_stop_ends_and_keeps_no_checkpoint(build, tra
     assert not (tmp_path / "checkpoints").exists()
 
 
-def test_a_metric_that_is_not_logged_is_told(build, trained, tmp_path, caplog):
+def test_a_metric_that_is_not_logged_is_reported(build, trained, tmp_path, caplog):
     build("pretrain_cpu", *SMALL, "task.recipe.reported=validation/ope", folder=trained).run(tmp_path)
     assert "task.recipe.reported=validation/ope is not logged, so no sweep can end this run" in caplog.text
     assert not (tmp_path / "intermediate.csv").exists()
@@ -145,7 +145,7 @@ def test_missing_prerequisites_name_their_experiment(build, tmp_path):
     assert "op=sddmm" in missing.value.overrides
 
 
-def test_missing_source_is_told_before_anything_is_made_for_it(build, tmp_path):
+def test_missing_source_is_reported_before_any_prerequisite_is_made(build, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"lost\.pt does not exist: task\.pretrained is .*=pretrain_cpu; null"):
         build("finetune_tiny", *SMALL, f"task.pretrained={tmp_path / 'lost.pt'}", folder=tmp_path).run(tmp_path)
 

@@ -21,7 +21,7 @@ WIDTH = 16
 AGAIN = 2  # of the baseline, by which drift is told
 
 
-def test_what_is_missing_is_made_by_the_experiments_of_the_platform(build, tmp_path):
+def test_missing_prerequisites_are_made_by_the_experiments_of_the_platform(build, tmp_path):
     for methods, experiment, overrides in (
             ("cognate", "autoencode_cuda", ("op=sddmm",)),
             ("static", "collect_cuda", ("op=sddmm", "corpus=suitesparse"))):

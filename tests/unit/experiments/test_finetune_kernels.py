@@ -34,7 +34,7 @@ def test_the_bench_looks_where_models_are_written(build, tmp_path):
     assert ways["all"].shortlist == "all"
 
 
-def test_what_is_missing_is_made_for_the_same_width(build, tmp_path):
+def test_missing_prerequisites_are_made_for_the_same_width(build, tmp_path):
     task = build("finetune_cpu_kernels", folder=tmp_path)
     assert task.checkpoints.overrides(task.target, task.op, "target") == ("op=spmm", "target.width=128")
     assert task.checkpoints.overrides(task.source, task.op, "source") == ("op=spmm",)

@@ -215,7 +215,7 @@ def test_matrices_of_other_roles_are_left_alone(build, sparse_fitted, tmp_path):
 
 
 @pytest.mark.cc
-def test_models_of_fewer_roles_lie_beside_those_of_all(build, sparse_fitted, tmp_path):
+def test_models_of_fewer_roles_have_their_own_folder(build, sparse_fitted, tmp_path):
     folder, _ = sparse_fitted
     kept = folder / "artifacts" / "checkpoints" / "real"
     usual = kept / "performance_cpu_kernels_t2_spmm" / "full"

@@ -66,7 +66,7 @@ def test_every_method_computes_the_product(op, name, matrix, tmp_path):
 
 @pytest.mark.cc
 @pytest.mark.parametrize("op", [OPS["gemm_spmm"], OPS["spmm_spmm"]], ids=lambda op: op.name)
-def test_what_hardly_fuses_is_reordered_with_its_data(op, tmp_path):
+def test_matrices_that_hardly_fuse_are_reordered_with_their_data(op, tmp_path):
     rows = 4096
     row = np.repeat(np.arange(rows), 2)
     far = np.where(np.tile([True, False], rows), row, (row + rows // 2) % rows)  # pairs that lie far apart
@@ -89,7 +89,7 @@ def test_a_fused_gemv_that_would_take_too_long_is_refused(matrix, tmp_path):
 
 
 @pytest.mark.parametrize("op", OPS.values(), ids=OPS)
-def test_a_wrong_element_is_noticed_wherever_it_is(op, matrix):
+def test_a_wrong_element_is_detected_at_any_position(op, matrix):
     operands = op.operands(matrix, 8, 0)
     check = PairCheck(op, operands, seed=0)
     right = op.oracle(operands).astype(np.float32)
@@ -112,7 +112,7 @@ def test_the_first_result_must_be_finite(matrix):
         check.check(result)
 
 
-def test_many_alike_neighbours_of_a_hub_are_not_taken_for_a_fault():
+def test_many_equal_neighbours_of_a_hub_are_no_fault():
     rows = 40_000
     leaves = np.arange(1, rows)
     star = Pattern.from_coo(np.concatenate([np.zeros(rows - 1, int), leaves]),
@@ -124,7 +124,7 @@ def test_many_alike_neighbours_of_a_hub_are_not_taken_for_a_fault():
 
 
 @pytest.mark.cc
-def test_decisions_are_found_again_and_scored(matrix, tmp_path):
+def test_cached_decisions_are_found_and_scored(matrix, tmp_path):
     bench = FusionBench(OPS, QUICK, PlanCache(tmp_path), gemv_flops=1.0, seed=0)
     case = Case("anchors", "rmat17", "gemm_spmm", 16, 1, ("unfused", "auto", "fused", "coarse", "scipy", "gemv"))
     decided = {row["method"]: row for row in decide(bench, case, matrix)}

@@ -42,7 +42,7 @@ def test_files_that_learning_reads_are_listed(gathered):
         "spade_spmm.parquet", "split.csv", "inputs.npz", "statistics.parquet", "walks.parquet"]
 
 
-def test_gathering_what_was_gathered_changes_no_byte(gathered, build, tmp_path):
+def test_gathering_twice_gives_equal_bytes(gathered, build, tmp_path):
     again = tmp_path / "again"
     build("gather_samples", f"samples.data={gathered}", folder=tmp_path).run(again)
     assert files(again) == files(gathered)

@@ -119,7 +119,7 @@ def test_wandb_online_without_a_good_key_ends_before_anything_runs(run_command, 
 
 
 @pytest.mark.parametrize(("logger", "package"), [("wandb", "wandb"), ("tensorboard", "tensorboard")])
-def test_missing_package_is_told_before_anything_runs(tmp_path, logger, package):
+def test_missing_package_is_reported_before_anything_runs(tmp_path, logger, package):
     hidden = tmp_path / "hidden"
     hidden.mkdir()
     (hidden / "sitecustomize.py").write_text(

@@ -49,7 +49,7 @@ def run(build, kept, out, *overrides):
     return metrics, {name for name, path in kept.items() if path.exists()}
 
 
-def test_all_that_is_kept_is_shown(build, kept, tmp_path, capsys):
+def test_all_cached_decisions_are_listed(build, kept, tmp_path, capsys):
     metrics, left = run(build, kept, tmp_path)
     assert left == set(kept)
     assert {name: metrics[name] for name in ("files", "own", "foreign", "damaged", "orphaned", "pruned")} == {
@@ -71,7 +71,7 @@ def test_all_that_is_kept_is_shown(build, kept, tmp_path, capsys):
     (("task.prune=foreign",), {"new", "old", "other"}),
     (("task.older_days=30",), {"new", "foreign", "damaged", "other"}),
     (("task.prune=foreign", "task.older_days=30"), {"new", "other"}), (("task.prune=all",), {"other"})])
-def test_what_is_asked_for_is_deleted(build, kept, tmp_path, overrides, left):
+def test_selected_entries_are_deleted(build, kept, tmp_path, overrides, left):
     metrics, found = run(build, kept, tmp_path, *overrides)
     assert found == left
     assert metrics["pruned"] == len(kept) - len(left)
@@ -86,7 +86,7 @@ def test_what_is_asked_for_is_deleted(build, kept, tmp_path, overrides, left):
     (("task.prune=all", "task.older_days=30"), "prune=all asks for no age"),
     (("task.prune=all", "task.folder=pyproject.toml"), r"task\.folder=pyproject\.toml is a file"),
 ])
-def test_what_cannot_be_meant_deletes_nothing(build, kept, tmp_path, overrides, message):
+def test_invalid_arguments_delete_nothing(build, kept, tmp_path, overrides, message):
     with pytest.raises(ValueError, match=message):
         run(build, kept, tmp_path, *overrides)
     assert all(path.exists() for path in kept.values())
@@ -98,7 +98,7 @@ def test_without_a_folder_it_is_that_of_this_user(build, kept, tmp_path, monkeyp
     assert build("plans", folder=tmp_path).run(tmp_path)["files"] == 4
 
 
-def test_a_folder_that_is_not_there_is_empty(build, tmp_path, capsys):
+def test_a_missing_folder_counts_as_empty(build, tmp_path, capsys):
     metrics = build("plans", f"task.folder={tmp_path / 'none'}", "task.prune=all", folder=tmp_path).run(tmp_path)
     assert set(metrics.values()) == {0}
     assert "nothing; 0 KiB; 0 deleted" in capsys.readouterr().out

@@ -113,7 +113,7 @@ def test_other_network_is_not_taken(build, trained, file, tmp_path):
         recommend(build, trained, file, "model.net.featurizer.pooling=multiscale").run(tmp_path)
 
 
-def test_model_that_learns_at_the_call_advises_alike_twice(build, trained, file, tmp_path, capsys):
+def test_model_fitted_in_each_call_gives_equal_recommendations(build, trained, file, tmp_path, capsys):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         metrics = recommend(build, trained, file, *FITTED).run(tmp_path / name)

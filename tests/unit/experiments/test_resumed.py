@@ -177,7 +177,7 @@ def sample_row():
                   started="2025-01-02T03:04:05Z")
 
 
-def test_benchmarks_begin_anew_where_anything_differs_that_their_rows_depend_on(monkeypatch):
+def test_benchmarks_start_again_if_a_condition_of_their_rows_differs(monkeypatch):
     def name(*settings, scale=0.01):
         corpus = AnchorCorpus(scale, reordered=False)
         return journal_folder("journals", *(settings or ({"a": 1, "b": [2]},)), corpora=[corpus]).name
@@ -192,7 +192,7 @@ def test_benchmarks_begin_anew_where_anything_differs_that_their_rows_depend_on(
             assert name() != first
 
 
-def test_lengths_count_by_their_content_and_not_by_their_place(tmp_path, monkeypatch):
+def test_lengths_count_by_their_content_and_not_by_their_path(tmp_path, monkeypatch):
     import gzip
 
     values = generated_lengths("cola", seed=0).values

@@ -64,7 +64,7 @@ def test_summary_of_samples_describes_both_operations_and_presets(build, tmp_pat
     assert "best configuration over the default" in capsys.readouterr().out
 
 
-def test_knob_effects_by_hand():
+def test_parameter_effects_by_hand():
     from sparloom.report import RuntimeTable
     from sparloom.space import SpadeSpace
 

@@ -19,6 +19,6 @@ def test_every_group_has_its_tables_with_the_numbers_of_the_comparison(build, tm
     assert r"\textbf{COGNATE} & \textbf{500+6801}" in (tmp_path / "spmm.tex").read_text(encoding="utf-8")
 
 
-def test_without_a_comparison_it_says_what_to_run(build, tmp_path):
+def test_without_a_comparison_the_error_names_the_command(build, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"holds no finished comparison: run an experiment eval_\.\.\. first"):
         build("tabulate_comparison", f"task.comparison={tmp_path}", folder=tmp_path).run(tmp_path)

@@ -88,7 +88,7 @@ def test_a_cache_that_cannot_be_made_is_replaced_by_a_private_one(monkeypatch, t
     assert "set SPARLOOM_CACHE to a writable folder" in told
 
 
-def test_without_any_place_kernels_are_compiled_and_not_kept(monkeypatch, tmp_path, places, runs, caplog):
+def test_without_a_writable_folder_kernels_are_compiled_but_not_cached(monkeypatch, tmp_path, places, runs, caplog):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("SPARLOOM_CACHE", str(tmp_path / "file"))
     module._private_path().write_text("")
@@ -100,7 +100,7 @@ def test_without_any_place_kernels_are_compiled_and_not_kept(monkeypatch, tmp_pa
 
 
 @pytest.mark.parametrize("where", ["locks", "objects", "keys", "locks/*", "objects/*", "keys/*/*", "any"])
-def test_something_else_in_the_place_of_a_file_or_folder(cache, runs, where):
+def test_a_folder_in_the_path_of_a_file_and_vice_versa(cache, runs, where):
     compile_c([source(1)])
     for path in list((cache / "jit").glob(where)):
         occupy(path)
@@ -125,7 +125,7 @@ def test_a_filled_cache_is_used_without_a_compiler(cache, runs, monkeypatch, tmp
     assert len(runs) == 2
 
 
-def test_a_key_with_what_belongs_to_another_is_not_used(cache, runs):
+def test_a_key_with_the_library_of_another_key_is_not_used(cache, runs):
     compile_c([source(1)])
     (first,) = files(cache, "keys/*/*")
     compile_c([source(2)])
@@ -151,7 +151,7 @@ def test_a_user_without_a_home(monkeypatch, places, runs, caplog):
     assert "set SPARLOOM_CACHE" in caplog.text
 
 
-def test_a_home_that_is_no_place_is_none(monkeypatch, places):
+def test_an_unusable_home_is_ignored(monkeypatch, places):
     monkeypatch.delenv("SPARLOOM_CACHE")
     monkeypatch.setenv("HOME", "relative")
     assert cache_folder().parent == places
@@ -207,7 +207,7 @@ def test_another_user_uses_a_cache_that_only_its_owner_can_write(monkeypatch, ru
         shutil.rmtree(Path(EVERYBODYS) / f"sparloom-{OTHER}", ignore_errors=True)
 
 
-def test_files_are_written_by_their_owner_alone_whatever_the_mask(cache):
+def test_files_are_writable_by_their_owner_only_under_any_umask(cache):
     mask = os.umask(0)
     try:
         compile_c([source(1)])
@@ -243,7 +243,7 @@ def test_an_intact_library_that_does_not_load_is_compiled_again(cache, runs, tmp
     assert "does not load" in caplog.text
 
 
-def test_no_memory_for_a_library_is_said(tmp_path, monkeypatch):
+def test_missing_memory_for_a_library_is_reported(tmp_path, monkeypatch):
     library = tmp_path / "library.so"
     library.write_bytes(b"0" * 1000)
     monkeypatch.setattr(module, "_has_memory", lambda size: False)
@@ -315,7 +315,7 @@ def test_the_holder_of_a_turn_is_named_and_waiting_ends(tmp_path, hasty, caplog)
     assert len(caplog.messages) == 2
 
 
-def test_a_stopped_process_is_told_from_one_that_runs(tmp_path, hasty, caplog):
+def test_stopped_and_running_processes_are_distinguished(tmp_path, hasty, caplog):
     ready, begun = os.pipe()
     child = os.fork()
     if child == 0:
@@ -339,7 +339,7 @@ def test_a_stopped_process_is_told_from_one_that_runs(tmp_path, hasty, caplog):
     assert not caplog.messages, "that of a dead process is free at once"
 
 
-def test_a_whole_compilation_goes_on_beside_a_stopped_one(cache, hasty, runs, caplog):
+def test_a_compilation_continues_beside_a_stopped_one(cache, hasty, runs, caplog):
     compile_c([source(1)])
     (lock,) = files(cache, "locks/*")
     (key,) = files(cache, "keys/*/*")

@@ -48,7 +48,7 @@ def test_kernels_are_compiled_once_in_units(runs):
     assert library.names == tuple(kernel.name for kernel in kernels)
 
 
-def test_kernels_are_found_again_in_any_batch(runs):
+def test_cached_kernels_are_found_in_any_batch(runs):
     compile_c([store(1), store(2), store(3)])
     library = compile_c([store(3), store(4), store(1)])
     assert len(runs) == 2  # the second for 4 alone

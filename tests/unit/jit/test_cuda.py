@@ -36,14 +36,14 @@ def test_bad_text_is_refused_with_text_and_log():
     assert "threadIndex" in caught.value.log
 
 
-def test_nothing_installed_is_said(monkeypatch):
+def test_without_compilers_the_error_says_so(monkeypatch):
     monkeypatch.setattr(module, "_find_nvcc", lambda: None)
     monkeypatch.setattr(module, "_find_nvrtc", lambda: None)
     with pytest.raises(Unsupported, match="no CUDA compiler: put nvcc on PATH, set CUDA_HOME, or pip install"):
         check_cuda(GOOD)
 
 
-def test_what_the_extra_dev_brings_is_found_and_preferred(monkeypatch):
+def test_the_nvrtc_of_the_extra_dev_is_found_and_preferred(monkeypatch):
     try:
         metadata.distribution("nvidia-cuda-nvrtc")
     except metadata.PackageNotFoundError:

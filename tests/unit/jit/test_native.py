@@ -24,7 +24,7 @@ def test_arrays_that_begin_at_pages():
 @pytest.mark.parametrize(("array", "message"), [
     (np.empty((4, 4), np.float32)[:, 1:], "not a contiguous array of float32: pass np.ascontiguousarray"),
     (np.empty(4), "an array of float64"), (np.empty(5, np.uint8)[1:].view(np.float32), "not a contiguous array")])
-def test_what_a_kernel_cannot_read_is_refused(array, message):
+def test_arrays_that_a_kernel_cannot_read_are_refused(array, message):
     with pytest.raises(ValueError, match=message):
         address(array)
 

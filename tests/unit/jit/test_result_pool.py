@@ -46,7 +46,7 @@ def test_memory_in_use_is_left_alone(hold):
     assert place in {address(each, np.float64) for each in (pool.empty(SHAPE, np.float64) for _ in range(3))}
 
 
-def test_two_results_in_turn_as_in_a_loop_take_two_places():
+def test_results_of_a_loop_alternate_between_two_buffers():
     pool, places, result = ResultPool(1), [], None
     for _ in range(6):
         result = pool.empty(SHAPE, np.float32)
@@ -55,7 +55,7 @@ def test_two_results_in_turn_as_in_a_loop_take_two_places():
     assert places[::2] == [places[0]] * 3
 
 
-def test_no_more_than_its_share_is_kept(monkeypatch):
+def test_the_pool_keeps_at_most_its_share(monkeypatch):
     monkeypatch.setattr("os.sysconf", {"SC_PHYS_PAGES": 1000, "SC_PAGE_SIZE": 4096}.__getitem__)
     pool = ResultPool(0.5)  # two results
     held = [pool.empty(SHAPE, np.float64) for _ in range(4)]
@@ -66,14 +66,14 @@ def test_no_more_than_its_share_is_kept(monkeypatch):
     assert [count - holders[0] for count in holders] == [0, 0, 1, 1]
 
 
-def test_of_many_results_the_first_are_forgotten():
+def test_the_oldest_of_many_results_are_dropped():
     pool = ResultPool(1)
     held = [pool.empty(SHAPE, np.float32) for _ in range(40)]
     holders = [sys.getrefcount(array.base) for array in held]
     assert [count - holders[0] for count in holders] == [0] * 8 + [1] * 32
 
 
-def test_what_is_cleared_is_forgotten():
+def test_cleared_results_are_dropped():
     pool = ResultPool(1)
     owner = pool.empty(SHAPE, np.float64).base
     before = sys.getrefcount(owner)

@@ -13,7 +13,7 @@ SOON = 32  # calls in which every element is looked at
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 @pytest.mark.parametrize("size", [1, 31, 1024, 1025, 40_000, 200_000])
-def test_a_change_of_any_element_is_noticed_soon_and_goes_with_it(size, dtype):
+def test_a_change_of_any_element_is_detected_soon(size, dtype):
     array = np.arange(size, dtype=dtype)
     watch = ChangeDetector({"other": np.arange(3), "array": array})
     for calls in (0, 10):
@@ -27,7 +27,7 @@ def test_a_change_of_any_element_is_noticed_soon_and_goes_with_it(size, dtype):
             assert watch.changed() == 0
 
 
-def test_exchanged_elements_are_noticed_at_once_by_the_first_calls():
+def test_exchanged_elements_are_detected_by_the_first_calls():
     for first in range(64):
         array = np.arange(64, dtype=np.int32)
         watch = ChangeDetector({"array": array})

@@ -88,7 +88,7 @@ def test_scores_are_the_same_after_the_file(tmp_path: Path, part: str) -> None:
 
 
 @pytest.mark.parametrize("part", [*PARTS, "waco"])
-def test_network_learns_what_it_is_shown(part: str) -> None:
+def test_network_fits_its_training_data(part: str) -> None:
     """Missing inputs limit the loss: without the encoder it stays above three quarters."""
     found = losses(ablated(part), tiny_samples(matrices=4, configs=30)[:2], steps=30, lr=1e-2)
     assert found[-1] < 0.9 * found[0]

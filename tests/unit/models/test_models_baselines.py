@@ -53,7 +53,7 @@ def test_static_is_the_geometric_mean_where_all_was_tried() -> None:
     np.testing.assert_allclose(scores, [logs[config.key] for config in space], rtol=1e-9)
 
 
-def test_static_completes_what_was_not_tried() -> None:
+def test_static_estimates_untried_configurations() -> None:
     """A third of all pairs at random says nearly as well as all of them which configuration is best."""
     space = spade()
     whole, part = Static().fit(labels(), space=space), Static().fit(labels(0.33), space=space)
@@ -63,7 +63,7 @@ def test_static_completes_what_was_not_tried() -> None:
     assert scores[guess.argmin()] < np.quantile(scores, 0.05)
 
 
-def test_static_asked_before_fit_says_so() -> None:
+def test_static_before_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="was not in the space at fit: fit Static on this space first"):
         Static().score(next(iter(views().values())), list(spade()))
 
@@ -76,7 +76,7 @@ def test_trees_beat_random_on_unseen_matrices(objective: str) -> None:
     assert chosen_over_best(trees, names[8:]) < 0.5 * (1 + chosen_over_best(RandomScores(), names[8:]))
 
 
-def test_trees_hear_a_prior_whatever_its_unit() -> None:
+def test_trees_use_a_prior_in_any_unit() -> None:
     """With the true seconds as the prior's score, few labels choose better than without, and equally in ms."""
     class Told:
         def __init__(self, unit: float) -> None:

@@ -95,7 +95,7 @@ def test_diverged_weights_are_not_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("trained", [False, True])
-def test_model_scores_alike_after_its_file(tmp_path: Path, trained: bool) -> None:
+def test_a_loaded_model_gives_the_same_scores(tmp_path: Path, trained: bool) -> None:
     space, samples = spade(), tiny_samples(matrices=6, configs=12)
     net = ready_net(space)
     if trained:

@@ -122,7 +122,7 @@ def measured_by(cache: PlanCache, **source: object) -> list[Config]:
 
 
 @pytest.mark.cc
-def test_trees_say_what_is_measured(saved_trees, tmp_path):
+def test_trees_select_the_measured_candidates(saved_trees, tmp_path):
     by_formula = measured_by(PlanCache(tmp_path))
     assert "rows" not in {config["balance"] for config in by_formula}
     for favourite, folder in saved_trees.items():
@@ -132,7 +132,7 @@ def test_trees_say_what_is_measured(saved_trees, tmp_path):
 
 
 @pytest.mark.cc
-def test_a_network_says_what_is_measured(saved_network, tmp_path):
+def test_a_network_selects_the_measured_candidates(saved_network, tmp_path):
     proposed = measured_by(PlanCache(tmp_path), shortlist="model", model=[saved_network])
     assert sum(config["balance"] == "rows" for config in proposed) >= len(proposed) - 1
 
@@ -187,7 +187,7 @@ def test_trees_read_statistics_width_and_threads(saved_trees):
     assert seen == [matrix.pattern]  # one matrix is looked at once
 
 
-def test_trees_refuse_what_they_do_not_know(saved_trees, tmp_path):
+def test_trees_refuse_unknown_problems(saved_trees, tmp_path):
     costs = load_trees([saved_trees["rows"] / "full"], threads=2)
     matrix = uneven(53)
     with pytest.raises(Unsupported, match="there are trees only for spmm"):
@@ -214,7 +214,7 @@ def test_a_network_is_restored_from_its_file_alone(tmp_path):
         np.testing.assert_array_equal(costs.score("spmm", SpMM().operands(matrix, width, seed=0), configs), expected)
 
 
-def test_the_network_of_the_nearest_width_is_asked(tmp_path):
+def test_the_network_of_the_nearest_width_is_used(tmp_path):
     matrix, scores = uneven(55), {}
     for width, favourite in ((32, "rows"), (128, "dynamic")):
         model = network(width, favourite, steps=2)
@@ -227,7 +227,7 @@ def test_the_network_of_the_nearest_width_is_asked(tmp_path):
         np.testing.assert_array_equal(found, scores[nearest](configs))
 
 
-def test_a_network_refuses_what_it_does_not_know(tmp_path):
+def test_a_network_refuses_unknown_problems(tmp_path):
     model, matrix = network(32, "rows"), uneven(56)
     model.save(tmp_path / "good.pt", notes={"width": 32}, precision="float32")
     costs = load_networks([tmp_path / "good.pt"], threads=2)

@@ -8,7 +8,7 @@ import pytest
 from sparloom import models
 
 
-def test_every_name_leads_somewhere():
+def test_every_name_resolves():
     assert all(getattr(models, name) is not None for name in models.__all__)
     assert set(models.__all__) <= set(dir(models))
 

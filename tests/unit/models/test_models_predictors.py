@@ -91,7 +91,7 @@ def test_scores_are_the_same_after_the_file(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS[1:])
-def test_network_learns_what_it_is_shown(kind: str) -> None:
+def test_network_fits_its_training_data(kind: str) -> None:
     net = net_with(kind)
     net.use_encoder(small_encoder(spade()))
     found = losses(net, tiny_samples(matrices=4, configs=30)[:2], steps=30, lr=1e-2)

@@ -40,7 +40,7 @@ def test_moments_follow_in_training_only() -> None:
     assert torch.equal(norm.mean, followed)
 
 
-def test_features_as_they_are_are_not_asked_for() -> None:
+def test_without_a_norm_no_features_are_read() -> None:
     def unasked():
         raise AssertionError
         yield
@@ -55,7 +55,7 @@ def test_unknown_norm_is_refused() -> None:
         make_norm("batch", 6, gain=1.0)
 
 
-def test_network_looks_at_the_matrix(tmp_path: Path) -> None:
+def test_network_depends_on_the_matrix(tmp_path: Path) -> None:
     samples = tiny_samples(matrices=14, configs=40)  # half the list away: another kind
     net = ready_net(spade(), norm="standard", gain=0.3)
     net.standardise([item.input for item in samples])

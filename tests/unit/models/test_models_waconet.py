@@ -155,7 +155,7 @@ def test_file_of_another_padding_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("padding", PADDINGS)
-def test_network_learns_what_it_is_shown(padding: str) -> None:
+def test_network_fits_its_training_data(padding: str) -> None:
     found = losses(ready(padding, spade()), tiny_samples(matrices=4, configs=30)[:2], steps=30, lr=3e-3)
     assert found[-1] < 0.5 * found[0]
 

@@ -127,7 +127,7 @@ def test_space_without_walks_is_refused():
         walk_features(view, [space.default()], space)
 
 
-def test_guest_has_its_number_of_votes():
+def test_the_source_model_has_its_number_of_votes():
     class Rising:
         def score(self, matrix, configs):
             return np.arange(len(configs), dtype=float)

@@ -174,7 +174,7 @@ def test_layers_can_be_compiled(edges) -> None:
     ({"edge_index": Graph(torch.tensor([[0], [1]]))}, ValueError, "x has 50 rows, but the graph has 2 nodes"),
 ], ids=[str(number) for number in range(7)])
 @pytest.mark.parametrize("layer", [SAGEConv(CHANNELS, 4), TransformerConv(CHANNELS, 4)], ids=["sage", "transformer"])
-def test_what_does_not_fit_is_refused(edges, layer, given, error, message) -> None:
+def test_mismatched_arguments_are_refused(edges, layer, given, error, message) -> None:
     with pytest.raises(error, match=message):
         layer(**{"x": torch.zeros(NODES, CHANNELS), "edge_index": edges, **given})
 

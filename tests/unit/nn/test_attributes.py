@@ -100,7 +100,7 @@ def test_a_value_that_came_past_the_assignment_is_refused_when_it_is_computed() 
         computed(layer)
 
 
-def test_what_is_as_before_may_be_set() -> None:
+def test_unchanged_values_may_be_set() -> None:
     encoder = LAYERS["TransformerEncoderLayer"]()
     before = computed(encoder)
     encoder.norm_first, encoder.activation, encoder.dropout = False, torch.nn.ReLU(), torch.nn.Dropout(0)

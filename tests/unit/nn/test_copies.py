@@ -175,7 +175,7 @@ HELD = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", HELD)
-def test_what_modules_hold_is_copied_with_them(kind, way) -> None:
+def test_attributes_of_modules_are_copied_with_them(kind, way) -> None:
     make, compute = HELD[kind]
     early = WAYS[way](Holder(make()))
     model = Holder(make())
@@ -205,7 +205,7 @@ def _operands(prepared, x):
     return sparloom.ops.Operands(prepared.matrix, {"B": x})
 
 
-def test_copies_of_a_graph_forget_what_was_made() -> None:
+def test_copies_of_a_graph_drop_prepared_matrices() -> None:
     original = graph()
     SAGE(dense(NODES, WIDTH), original)
     copied = copy.deepcopy(original)

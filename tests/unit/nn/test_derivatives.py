@@ -223,7 +223,7 @@ def test_gradients_of_gradients_of_a_convolution_by_differences(first):
 
 @pytest.mark.parametrize("how", SECOND)
 @pytest.mark.parametrize("name", REFUSING)
-def test_second_derivatives_are_refused_where_there_are_none(name, how):
+def test_unsupported_second_derivatives_are_refused(name, how):
     function, given = REFUSING[name]()
     slopes = tuple(map(torch.randn_like, given))
     with pytest.raises(RuntimeError, match=REFUSED):

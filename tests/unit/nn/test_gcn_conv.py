@@ -119,7 +119,7 @@ def test_graph_without_edges(nodes, channels) -> None:
     assert_near(alone(x, empty), torch.zeros(nodes, channels[1]))
 
 
-def test_results_are_kept_apart(edges, generator) -> None:
+def test_results_do_not_share_memory(edges, generator) -> None:
     layer = GCNConv(8, 8)
     graph = Graph(edges, NODES)
     inputs = [torch.randn(NODES, 8, generator=generator) for _ in range(4)]
@@ -163,7 +163,7 @@ def test_training_gives_the_same_bits_again(edges, generator) -> None:
         assert torch.equal(first, again)
 
 
-def test_what_changes_is_seen(edges, generator) -> None:
+def test_changes_are_detected(edges, generator) -> None:
     layer, x = GCNConv(8, 4), torch.randn(NODES, 8, generator=generator)
     weight = torch.rand(EDGES, generator=generator)
     for _ in range(2):
@@ -244,7 +244,7 @@ def test_threads_follow_torch(edges, generator) -> None:
     ({"edge_weight": torch.ones(3)}, ValueError, "for 240 edges: expected one weight per edge"),
     ({"edge_index": Graph(torch.tensor([[0], [1]]))}, ValueError, "x has 60 rows, but the graph has 2 nodes"),
 ], ids=[str(number) for number in range(12)])
-def test_what_does_not_fit_is_refused(edges, given, error, message) -> None:
+def test_mismatched_arguments_are_refused(edges, given, error, message) -> None:
     layer = GCNConv(8, 4)
     given = {name: value() if callable(value) else value for name, value in given.items()}
     with pytest.raises(error, match=message):
@@ -331,7 +331,7 @@ def test_gradients_come_in_any_layout(edges, generator, channels) -> None:
             assert_near(own, theirs)
 
 
-def test_what_is_no_graph_is_said_when_it_is_made(edges) -> None:
+def test_invalid_graphs_are_refused_when_they_are_made(edges) -> None:
     for wrong in (1.5, "60", True):
         with pytest.raises(TypeError, match=r"nodes=.*: expected an int"):
             Graph(edges, wrong)

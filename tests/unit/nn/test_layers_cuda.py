@@ -141,7 +141,7 @@ def test_layers_compute_where_their_tensors_are(edges, kind) -> None:
 
 
 @pytest.mark.parametrize("kind", ["mean", "transform", "attention"])
-def test_features_and_graph_in_two_places_are_refused(edges, kind) -> None:
+def test_features_and_graph_on_two_devices_are_refused(edges, kind) -> None:
     layer, graph = LAYERS[kind](), Graph(edges, NODES)
     graph.edges = replace(graph.edges, device=THERE)
     if kind == "transform":
@@ -150,12 +150,12 @@ def test_features_and_graph_in_two_places_are_refused(edges, kind) -> None:
         layer(dense(NODES, CHANNELS), graph)
 
 
-def test_edges_and_their_weights_in_two_places_are_refused(edges) -> None:
+def test_edges_and_their_weights_on_two_devices_are_refused(edges) -> None:
     with pytest.raises(ValueError, match="edge_weight is on meta and the graph on cpu: move one of them"):
         GCNConv(CHANNELS, 4)(dense(NODES, CHANNELS), edges, torch.ones(edges.shape[1], device="meta"))
 
 
-def test_a_graph_elsewhere_is_refused(edges) -> None:
+def test_a_graph_on_another_device_is_refused(edges) -> None:
     with pytest.raises(ValueError, match=r"the graph is on meta: .* pass graph.cpu\(\) or graph.cuda\(\)"):
         Graph(edges.to("meta"), NODES)
 

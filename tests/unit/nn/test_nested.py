@@ -24,7 +24,7 @@ def structure(*given):
 
 
 @pytest.mark.parametrize("tensor", [tokens, tokens.stored(padding={row: 4}), tokens.stored(bulk={row: 8})])
-def test_there_and_back(tensor):
+def test_round_trips_keep_all_values(tensor):
     given = nested(3, 1, 2)
     made = from_nested(tensor, given, structure(3, 1, 2))
     back = to_nested(made)

@@ -161,7 +161,7 @@ def kept_like(result: torch.Tensor) -> list[torch.Tensor]:
     return [kept for kept in result.grad_fn.saved_tensors if kept is not None and kept.shape == result.shape]
 
 
-def test_places_are_kept_for_gradients_only(monkeypatch) -> None:
+def test_the_argmax_is_stored_for_gradients_only(monkeypatch) -> None:
     a, x = sparse_tensor(), dense(COLS, 6)
     edges = pattern_cache().get(a.crow_indices(), a.col_indices(), COLS)
     expected = largest(a, a.values(), x)
@@ -211,7 +211,7 @@ def test_operands_with_gaps_and_in_other_orders() -> None:
             assert torch.equal(actual, right)
 
 
-def test_the_operator_without_places_has_the_same_gradients() -> None:
+def test_the_operator_without_argmax_has_the_same_gradients() -> None:
     a, seen = sparse_tensor(), dense(ROWS, 5, seed=2)
     crow, col = a.crow_indices(), a.col_indices()
     given = [a.values(), dense(COLS, 5)]
@@ -281,7 +281,7 @@ def test_compiled_functions_are_one_graph(index) -> None:
         torch.testing.assert_close(compiled(*given), network(*given))
 
 
-def test_more_nonzeros_than_places_can_count_are_refused(monkeypatch) -> None:
+def test_more_nonzeros_than_the_argmax_can_index_are_refused(monkeypatch) -> None:
     monkeypatch.setattr("sparloom.platforms.cpu_kernels.sparse_kernels.MAX_ARGMAX", 10)
     a, x = sparse_tensor(seed=5), dense(COLS, 7)
     largest(a, a.values(), x)

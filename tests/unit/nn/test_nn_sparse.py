@@ -129,7 +129,7 @@ def test_the_gradient_of_a_sparse_tensor_is_sparse() -> None:
     assert_within(gradient.values(), exact[rows, cols], magnitude, roundings=4 + 3)
 
 
-def test_only_what_is_needed_is_computed_and_kept() -> None:
+def test_only_needed_results_are_computed_and_stored() -> None:
     a, x = sparse_tensor(), dense(COLS, 4).requires_grad_()
     result = spmm(a, x)
     kept = [tensor for tensor in result.grad_fn.saved_tensors if tensor is not None]
@@ -199,7 +199,7 @@ class Seen(TorchDispatchMode):
         return function(*given, **(options or {}))
 
 
-def test_who_watches_sees_operators_and_gets_the_same():
+def test_dispatch_modes_see_the_operators_and_get_the_same_results():
     a, x, seen = sparse_tensor(), dense(COLS, 3), dense(ROWS, 3)
     values = a.values().clone()
     short = with_gradients(lambda values, x: spmm(parts(a, values), x), [values, x], seen)

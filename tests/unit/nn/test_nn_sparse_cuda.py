@@ -291,7 +291,7 @@ def test_without_cupy_the_remedy_is_named(monkeypatch) -> None:
         tensor_backend(torch.device("cuda"))
 
 
-def test_tensors_in_two_places_are_refused() -> None:
+def test_tensors_on_two_devices_are_refused() -> None:
     a, x = sparse_tensor(), dense(COLS, WIDTH)
     with pytest.raises(ValueError, match=r"X is on meta and A on cpu: pass X.to\('cpu'\)"):
         spmm(a, x.to("meta"))

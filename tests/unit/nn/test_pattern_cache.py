@@ -45,7 +45,7 @@ def test_each_number_of_threads_is_prepared_for() -> None:
     assert found(patterns, a) is first
 
 
-def test_what_is_prepared_goes_with_the_tensors() -> None:
+def test_prepared_matrices_are_dropped_with_their_tensors() -> None:
     patterns, a = PatternCache(), sparse_tensor()
     prepared = weakref.ref(found(patterns, a))
     gc.collect()
@@ -66,7 +66,7 @@ def test_operators_keep_nothing_of_tensors_that_are_gone() -> None:
     assert len(pattern_cache()) == before
 
 
-def test_writes_are_seen() -> None:
+def test_writes_are_detected() -> None:
     patterns, a = PatternCache(), sparse_tensor()
     first = found(patterns, a)
     a.values().mul_(2)
@@ -97,7 +97,7 @@ def test_indices_made_in_inference_mode_are_compared_each_time() -> None:
 
 
 @pytest.mark.parametrize("form", ["edge_index", "csr", "coo"])
-def test_layers_on_one_graph_share_what_is_prepared_until_it_dies(form) -> None:
+def test_layers_on_one_graph_share_prepared_matrices_until_it_dies(form) -> None:
     square = sparse_tensor(ROWS, ROWS, seed=len(form))
     rows, cols = square.to_sparse_coo().indices()
     graph = {"edge_index": torch.stack([cols, rows]), "csr": square, "coo": square.to_sparse_coo()}[form]

@@ -25,7 +25,7 @@ def asked(tmp_path, monkeypatch):
     return names
 
 
-def test_a_schedule_is_searched_once_for_batches_alike(asked):
+def test_a_schedule_is_searched_once_for_similar_batches(asked):
     theirs = torch.nn.TransformerEncoderLayer(32, 2, 48, dropout=0.0, batch_first=True).eval()
     ours = TransformerEncoderLayer(32, 2, 48, schedule="auto").eval()
     ours.load_state_dict(theirs.state_dict())

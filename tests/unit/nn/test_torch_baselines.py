@@ -32,7 +32,7 @@ def close(op: str, operands: Operands, found: np.ndarray) -> None:
                  terms=OPS[op].terms(operands.matrix.pattern, operands.width))
 
 
-def test_those_that_are_always_there_are_among_them() -> None:
+def test_products_of_every_torch_version_are_among_the_baselines() -> None:
     assert SPARSE_LIBRARIES["spmm"].keys() == ALWAYS["spmm"].keys() | {"torch_mm", "torch_sparse_mm"}
     assert SPARSE_LIBRARIES["sddmm"].keys() >= {"torch_sampled_addmm", "torch_gather"}
 
@@ -70,7 +70,7 @@ def test_a_pattern_is_prepared_once_for_all_values(op, name, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("op", list(OPS))
-def test_they_are_tried(op, tmp_path) -> None:
+def test_torch_baselines_are_measured(op, tmp_path) -> None:
     large = matrix(2000, 2000)
     prepared = Prepared(large, threads=1, cache=PlanCache(tmp_path), libraries=SPARSE_LIBRARIES, policy=PATIENT)
     operands = OPS[op].operands(large, 32, seed=0)

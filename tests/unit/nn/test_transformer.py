@@ -175,7 +175,7 @@ def test_training_gives_the_same_losses(optimiser):
     assert losses[0][-1] < losses[0][0]
 
 
-def test_what_needs_no_gradient_gets_none():
+def test_tensors_that_need_no_gradient_get_none():
     theirs, ours = layers()
     x, lengths = torch.randn(8, WIDTH), [5, 3]
     for module in (ours, theirs):

@@ -249,7 +249,7 @@ class Adapter(torch.nn.Linear):
         return super().forward(x) + 1
 
 
-def test_adapters_in_the_place_of_linear_layers_are_called() -> None:
+def test_adapters_that_replace_linear_layers_are_called() -> None:
     for kind, name, exact in (("SAGEConv", "lin_l", theirs_like), ("GCNConv", "lin", normalised_product)):
         layer, x = getattr(nn, kind)(WIDTH, 4), dense(NODES, WIDTH)
         setattr(layer, name, Adapter(WIDTH, 4, bias=False))
@@ -282,7 +282,7 @@ def test_weights_made_by_hooks_reach_programs() -> None:
     (lambda layer: setattr(layer, "linear1", Adapter(WIDTH, 16)), "linear1"),
     (lambda layer: setattr(layer.linear2, "forward", torch.relu), "linear2"),
 ])
-def test_what_a_program_would_pass_by_is_refused(change, name) -> None:
+def test_hooks_that_a_program_would_skip_are_refused(change, name) -> None:
     layer = nn.TransformerEncoderLayer(WIDTH, 2, 16)
     change(layer)
     with pytest.raises(RuntimeError, match=rf"{name} is not called in this layer.*register hooks on the layer itself"):

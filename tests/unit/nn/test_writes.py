@@ -65,7 +65,7 @@ OPTIMISERS = {
 @pytest.mark.parametrize("name", OPTIMISERS)
 @pytest.mark.parametrize("how", ["fused", "foreach"])
 @pytest.mark.parametrize("make", MODULES)
-def test_steps_of_optimisers_are_seen(make, how, name):
+def test_steps_of_optimisers_are_detected(make, how, name):
     ours, theirs, reference = make()
     optimiser = OPTIMISERS[name](list(ours.parameters()), **{how: True})
     for _ in range(2):
@@ -131,7 +131,7 @@ WRITERS = {
 
 @pytest.mark.parametrize("writer", WRITERS)
 @pytest.mark.parametrize("make", MODULES)
-def test_writes_of_any_kind_are_seen(make, writer):
+def test_writes_of_any_kind_are_detected(make, writer):
     ours, theirs, reference = make()
     for _ in range(2):
         assert_same(ours, theirs, reference, inference=torch.inference_mode)
@@ -140,7 +140,7 @@ def test_writes_of_any_kind_are_seen(make, writer):
 
 
 @pytest.mark.parametrize("make", MODULES)
-def test_one_bit_of_one_parameter_is_seen(make):
+def test_a_change_of_one_bit_of_one_parameter_is_detected(make):
     ours = make()[0]
     x = torch.randn(8, WIDTH)
     for parameter in ours.parameters():
@@ -179,7 +179,7 @@ def test_counted_writes_between_a_call_and_its_backward_are_errors(make):
         loss.backward()
 
 
-def test_memory_is_written_again_when_nobody_reads_it():
+def test_memory_is_reused_once_it_has_no_readers():
     layer, packed = compiled_encoder_layer(EncoderShape(WIDTH, HEADS, HIDDEN), EncoderSchedule(), 1), PackedWeights()
     ours = encoder()[0]
     first = packed.inference(layer, ours.weights())
@@ -231,7 +231,7 @@ def edges():
     return torch.randint(0, NODES, (2, 40)).unique(dim=1).contiguous()
 
 
-def test_weights_of_edges_that_fused_optimisers_write_are_seen():
+def test_edge_weights_written_by_fused_optimisers_are_detected():
     graph, x, layer = edges(), torch.randn(NODES, 8), GCNConv(8, 4)
     weight = torch.nn.Parameter(torch.rand(graph.shape[1]) + 0.5)
     alias, optimiser = weight.detach(), torch.optim.SGD([weight], 0.5, fused=True)
@@ -252,7 +252,7 @@ def test_weights_that_learn_keep_their_gradient_beside_equal_ones():
 @pytest.mark.filterwarnings("ignore:Sparse")
 @pytest.mark.parametrize("layout", ["csr", "coo"])
 @pytest.mark.parametrize("layer", [lambda: GCNConv(8, 4), lambda: SAGEConv(8, 4)])
-def test_values_of_sparse_tensors_written_without_a_count_are_seen(layer, layout):
+def test_values_of_sparse_tensors_written_without_a_count_are_detected(layer, layout):
     rows, cols = edges()
     made = torch.sparse_coo_tensor(torch.stack([rows, cols]), torch.rand(rows.numel()), (NODES, NODES)).coalesce()
     made = made.to_sparse_csr() if layout == "csr" else made
@@ -262,7 +262,7 @@ def test_values_of_sparse_tensors_written_without_a_count_are_seen(layer, layout
         made.values().numpy()[...] = np.random.default_rng(1).random(rows.numel(), np.float32)
 
 
-def test_edges_written_without_a_count_are_seen():
+def test_edges_written_without_a_count_are_detected():
     graph, x, layer = edges(), torch.randn(NODES, 8), GCNConv(8, 4)
     for _ in range(3):
         torch.testing.assert_close(layer(x, graph), layer(x, graph.clone()))
@@ -280,7 +280,7 @@ def test_gradients_follow_values_written_without_a_count():
 
 
 @pytest.mark.filterwarnings("ignore:Sparse")
-def test_indices_written_without_a_count_are_seen():
+def test_indices_written_without_a_count_are_detected():
     matrix = (torch.rand(9, 7) - 0.5).relu().to_sparse_csr()
     x = torch.randn(7, 5)
     spmm(matrix, x)
@@ -309,7 +309,7 @@ def test_fingerprints_differ_by_any_bit_and_by_where_arrays_end():
     assert KEY_WORDS == 65 * 16 + 4
 
 
-def test_fingerprints_of_tensors_are_those_of_what_they_show():
+def test_fingerprints_of_views_cover_their_elements():
     plain = torch.randn(6, 4)
     for tensor in (plain, plain.T, plain[:, ::2], plain[1:], plain[:0], plain[:1].expand(6, 4), plain.bfloat16(),
                    torch.complex(plain, plain).conj().imag, torch.nn.Parameter(plain)):
@@ -327,7 +327,7 @@ def test_contents_differ_by_type_and_shape():
     assert content_hash(tensor.bfloat16()) == content_hash(tensor.bfloat16())
 
 
-def test_long_index_tensors_are_read_in_part():
+def test_long_index_tensors_are_compared_in_samples():
     long = torch.zeros(1 << 16, dtype=torch.int64)
     before = index_hash(long)
     long.numpy()[:] = 1

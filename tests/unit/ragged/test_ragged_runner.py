@@ -180,7 +180,7 @@ def test_a_bound_program_interrupted_by_itself_runs_again():
 
 
 @pytest.mark.cc
-def test_lengths_may_change_once_they_are_given(runner):
+def test_lengths_may_change_after_they_are_passed(runner):
     given = np.array([3], np.int32)
     of, values = Structure({lengths: given}), np.ones(9, np.float32)
     given[:] = 2**30

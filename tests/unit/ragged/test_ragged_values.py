@@ -86,7 +86,7 @@ def test_double_precision(tmp_path, monkeypatch):
     np.testing.assert_allclose(run(Structure({lengths: [2, 3]}), x=data), (data**2).sum(axis=1), rtol=1e-14)
 
 
-def test_minima_and_maxima_ignore_padding_whatever_the_accumulator():
+def test_minima_and_maxima_ignore_padding_with_every_accumulator():
     """Padding is NaN, so a maximum and a minimum cannot both ignore it by chance."""
     for reduce, of in ((max_over, np.max), (min_over, np.min)):
         top = program("p", [compute("y", {batch: batches(), inner: 3}, reduce(

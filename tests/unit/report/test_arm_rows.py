@@ -63,7 +63,7 @@ def test_metrics_are_flat_and_leave_out_what_is_not_known(compared):
     assert all(np.isfinite(value) for value in metrics.values())
 
 
-def test_what_was_written_is_read_again(compared, tmp_path):
+def test_written_rows_are_read_again(compared, tmp_path):
     compared.write(tmp_path)
     again = read_compared(tmp_path)
     pd.testing.assert_frame_equal(again.rows, compared.rows, check_dtype=False)

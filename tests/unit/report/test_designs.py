@@ -29,7 +29,7 @@ def beaten(place: int, costs: np.ndarray, speedups: np.ndarray) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_front_is_what_nothing_beats(seed):
+def test_front_has_the_designs_that_no_other_dominates(seed):
     rng = np.random.default_rng(seed)
     costs, speedups = rng.integers(1, 8, (2, int(rng.integers(1, 25)))).astype(float)  # with ties
     expected = [not beaten(place, costs, speedups) for place in range(len(costs))]
@@ -51,7 +51,7 @@ def test_rows_are_reduced_by_design_and_method():
     assert row["front"]
 
 
-def test_chosen_programs_buy_hardware_back(table):
+def test_chosen_programs_replace_hardware(table):
     metrics = design_metrics(table, baseline="pes=2")
     assert metrics["bought_back/default/cost"] == 1
     assert metrics["bought_back/transferred/cost"] == 0.5

@@ -71,12 +71,12 @@ def test_means_over_anchors_leave_out_those_in_block_order(metrics):
     assert metrics["anchors/gemm_spmm/32/lap2d_blk64/auto_over_unfused"] == pytest.approx(2)
 
 
-def test_one_thread_has_metrics_of_its_own_and_scaling_compares(metrics):
+def test_one_thread_has_separate_metrics_and_scaling_compares_them(metrics):
     assert metrics["gemm_spmm/64/t1/auto_over_torch"] == pytest.approx(8 / 1.5 ** (1 / 7))
     assert metrics["gemm_spmm/64/scaling_mkl"] == pytest.approx(2)
 
 
-def test_costs_are_told_in_executions_and_runs(metrics):
+def test_costs_are_reported_in_executions_and_runs(metrics):
     assert metrics["gemm_spmm/64/inspector_executions_median"] == pytest.approx(0.5)
     assert metrics["gemm_spmm/64/inspector_executions_max"] == pytest.approx(0.5)
     assert metrics["gemm_spmm/64/inspector_amortised_median"] == pytest.approx(0.625 / 0.75)
@@ -86,7 +86,7 @@ def test_costs_are_told_in_executions_and_runs(metrics):
     assert metrics["gemm_spmm/64/fused_share"] == 1
 
 
-def test_locality_is_told_where_it_was_simulated(metrics):
+def test_locality_is_reported_if_it_was_simulated(metrics):
     assert metrics["gemm_spmm/64/reused_flops_mean"] == pytest.approx(0.4)
     expected = np.mean([np.log((30 + 2.0 * n) / (30 + 1.25 * n)) for n in range(1, 8)])
     assert metrics["gemm_spmm/64/access_unfused_over_fused"] == pytest.approx(np.exp(expected))
@@ -94,7 +94,7 @@ def test_locality_is_told_where_it_was_simulated(metrics):
     assert "gemm_spmm/32/access_unfused_over_fused" not in metrics
 
 
-def test_what_fuses_well_and_exceeds_the_cache_stands_apart(metrics):
+def test_matrices_that_fuse_well_and_exceed_the_cache_are_listed_separately(metrics):
     assert metrics["gemm_spmm/64/qualifying/matrices"] == 7
     assert metrics["gemm_spmm/32/qualifying/matrices"] == 0
     assert "gemm_spmm/32/qualifying/auto_over_unfused" not in metrics

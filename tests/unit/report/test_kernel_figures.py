@@ -25,6 +25,6 @@ def test_kernels_are_drawn_and_the_same_again(frame, tmp_path):
 
 
 @pytest.mark.parametrize("kept", [slice(0), slice(4)])
-def test_what_was_not_timed_is_left_out(frame, kept, tmp_path):
+def test_methods_without_timings_are_left_out(frame, kept, tmp_path):
     draw_kernels(frame.iloc[kept], tmp_path / "few", title="t")
     assert (tmp_path / "few.png").exists()

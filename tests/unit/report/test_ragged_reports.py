@@ -64,7 +64,7 @@ def metrics(frame, part):
     return RAGGED_PARTS[part].metrics(frame)
 
 
-def test_what_padding_computes_in_vain(frame):
+def test_computation_wasted_by_padding(frame):
     found = metrics(frame, "computation")
     assert found["padding/batch_32"] == pytest.approx(0.1)
     assert found["padding/batch_128_max"] == pytest.approx(0.21)
@@ -74,7 +74,7 @@ def test_what_padding_computes_in_vain(frame):
     assert over_ideal(frame).loc[("cola", 32), "dense"] == pytest.approx(8.0)
 
 
-def test_what_padding_keeps_in_vain(frame):
+def test_memory_wasted_by_padding(frame):
     found = metrics(frame, "computation")
     assert found["memory/dense_over_ragged"] == pytest.approx(4.0)
     assert found["memory/dense_over_own_max"] == pytest.approx(16.0)
@@ -90,7 +90,7 @@ def test_preludes(frame):
     assert np.isnan(rows.loc[("race", 128, "shared"), "paper's fusion kB"])
 
 
-def test_ratios_of_what_ran_in_turn(frame):
+def test_ratios_of_interleaved_runs(frame):
     hoisting, splitting = metrics(frame, "hoisting"), metrics(frame, "splitting")
     assert hoisting["hoisting/qkt/vdims_slowdown"] == pytest.approx(4.0)
     assert hoisting["hoisting/qkt/hoisted_over_vdims"] == pytest.approx(3.2)

@@ -27,7 +27,7 @@ def test_a_sample_that_behaves_as_all_rows_misses_nothing():
     assert table.row_count == 6  # the safe kernel, all rows again, and the sample, each also by operation
 
 
-def test_a_sample_that_misleads_says_by_how_much():
+def test_the_error_of_a_misleading_sample_is_reported():
     thinned = {"safe": 4.0, "good": 4.0, "bad": 2.0}
     found = probe_metrics(pd.DataFrame(rows("all", 1.0, 0, SECONDS) + rows("subgraph", 0.1, 0, thinned)), seed=0)
     assert found["subgraph/0.1/error"] == pytest.approx(8**0.5)  # good: 2 times, bad: 4 times

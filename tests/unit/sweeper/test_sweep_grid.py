@@ -73,7 +73,7 @@ def test_grid_ends_with_table_figures_and_best_experiment(sweep):
 
 
 @SLOW
-def test_second_start_runs_what_is_missing_or_made_otherwise(sweep):
+def test_second_start_runs_missing_and_changed_points(sweep):
     assert sweep(*GRID, "x=0,1", "shape=cliff").returncode == 1
     assert sweep.notes("begin") == ["0", "1"]
     done = sweep(*GRID, "x=0,1", "shape=cliff", "hydra.sweeper.direction=minimize")
@@ -107,7 +107,7 @@ def test_errors_of_the_user_are_one_line(sweep, arguments, message):
     assert message in error
 
 
-def test_folders_are_named_by_what_changes():
+def test_folders_are_named_after_changed_options():
     for changes in ("lr=0.1,seed=3", "matrix=/data/one.mtx,op=spmm", "matrix=../one.mtx,op=spmm"):
         assert folder_name(changes) == changes
 

@@ -57,7 +57,7 @@ def test_missing_metric_names_the_nearest(job):
         job.outcome(returned(None))
 
 
-def test_what_ended_before_the_launcher_broke_is_kept(job):
+def test_jobs_that_ended_before_the_launcher_broke_keep_their_results(job):
     assert job.outcome(RuntimeError("a worker died")) == "RuntimeError: a worker died"
     metrics(job.folder, loss=2.0)
     assert job.outcome(RuntimeError("a worker died")) == 2.0
@@ -80,7 +80,7 @@ def test_clearing_forgets_another_sweep(job):
     assert job.kept() is None
 
 
-def test_clearing_keeps_what_a_worker_left_behind_may_just_have_written(job):
+def test_clearing_keeps_recent_files_of_a_surviving_worker(job):
     job.clear()
     metrics(job.folder, loss=2.0)
     (job.folder / STOPPED).touch()

@@ -50,7 +50,7 @@ def test_sweep_finds_and_keeps_the_best(sweep):
 
 
 @SLOW
-def test_killed_sweep_goes_on_without_losing_or_repeating_a_trial(sweep, tmp_path_factory):
+def test_killed_sweep_resumes_without_losing_or_repeating_a_trial(sweep, tmp_path_factory):
     arguments = ("-m", *SPACE, "hydra.sweeper.trials=20", "pause=0.2")
     all_killed(sweep.start(*arguments), lambda: len(sweep.notes("end")) >= 7)
     before = [trial for trial in sweep.trials() if trial.state.name == "COMPLETE"]
@@ -74,7 +74,7 @@ def test_killed_sweep_goes_on_without_losing_or_repeating_a_trial(sweep, tmp_pat
 
 
 @SLOW
-def test_killed_batches_go_on_without_losing_or_repeating_a_trial(sweep):
+def test_killed_batches_resume_without_losing_or_repeating_a_trial(sweep):
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher", reason="the launcher is in the extra scale")
     arguments = ("-m", *SPACE, "hydra.sweeper.trials=20", "hydra.sweeper.batch=4", "hydra/launcher=local", "pause=0.2")
     all_killed(sweep.start(*arguments), lambda: len(sweep.notes("end")) >= 9)
@@ -93,7 +93,7 @@ def test_killed_batches_go_on_without_losing_or_repeating_a_trial(sweep):
 
 
 @SLOW
-def test_what_a_kill_left_running_is_taken_up(sweep):
+def test_jobs_that_survive_a_kill_are_adopted(sweep):
     arguments = ("-m", *SPACE, "hydra.sweeper.trials=4")
     assert sweep(*arguments).returncode == 0
     whole = sweep.trials()
@@ -121,7 +121,7 @@ def test_more_trials_continue_a_finished_sweep(sweep):
 
 
 @SLOW
-def test_failed_trials_are_reported_and_the_sweep_goes_on(sweep):
+def test_failed_trials_are_reported_and_the_sweep_continues(sweep):
     done = sweep("-m", "x=interval(0,2)", "shape=cliff", "hydra.sweeper.trials=8")
     assert done.returncode == 0, done.stderr
     failed = [trial for trial in sweep.trials() if trial.state.name == "FAIL"]
@@ -156,7 +156,7 @@ def test_same_point_is_not_run_twice(sweep):
 
 
 @SLOW
-def test_hopeless_trials_are_stopped(sweep):
+def test_bad_trials_are_pruned(sweep):
     done = sweep("-m", "x=interval(-20,20)", "steps=30", "pause=0.03", "hydra.sweeper.trials=8",
                  "hydra.sweeper.pruner.n_startup_trials=1")
     assert done.returncode == 0, done.stderr

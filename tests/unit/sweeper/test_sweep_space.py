@@ -77,7 +77,7 @@ def test_any_text_of_a_choice_arrives_as_it_is(value):
     ("tag(log,choice(1,2))", "tag log on ChoiceSweep"),
     ("interval(2,1)", "low 2.0 is not below high 1.0"),
 ])
-def test_what_is_no_space_is_answered_in_one_line(given, message):
+def test_an_invalid_space_is_refused_in_one_line(given, message):
     with pytest.raises(UsageError) as refusal:
         read({"key": given})
     assert message in str(refusal.value)

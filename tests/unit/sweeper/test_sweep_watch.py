@@ -34,7 +34,7 @@ def test_report_says_stop_when_asked(tmp_path):
     assert (tmp_path / REPORTED).read_text() == "0,1.0\n1,0.1\n"
 
 
-def test_hopeless_trial_is_asked_to_stop_and_the_other_is_not(tmp_path):
+def test_only_the_bad_trial_is_pruned(tmp_path):
     folders = {tmp_path / "good": Trial(False), tmp_path / "bad": Trial(True)}
     for folder in folders:
         folder.mkdir()

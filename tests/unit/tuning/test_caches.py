@@ -63,7 +63,7 @@ def test_sddmm_takes_groups_of_one_row_where_rows_are_long_and_narrow(small):
     assert [safe(rows, 16)["prefetch"] for rows in (60, 900)] == [0, 8]  # 2 * rows * 16 * 4 bytes: 7.5 and 112.5 KiB
 
 
-def test_what_reads_all_nonzeros_takes_longer_to_bind(small):
+def test_candidates_that_read_all_nonzeros_take_longer_to_bind(small):
     place, given = CpuBackend(2), operands(SpMM(), banded(900), 16)
     safe, pattern = place.default_config(SpMM(), given), given.matrix.pattern
     assert place.binding_seconds(safe, pattern) == 0
@@ -71,7 +71,7 @@ def test_what_reads_all_nonzeros_takes_longer_to_bind(small):
     assert 1e-6 < place.binding_seconds(safe.replace(order="column"), pattern) < 1e-4
 
 
-def test_a_sample_does_not_choose_what_it_cannot_show(small):
+def test_a_sample_does_not_choose_streaming_or_prefetching(small):
     place, given = CpuBackend(2), operands(SpMM(), banded(900), 16)
     assert {config["stream"] for config in place.configs(SpMM(), given, sampled=True)} == {1}
     assert {config["prefetch"] for config in place.configs(SpMM(), given, sampled=True)} == {4, 8}

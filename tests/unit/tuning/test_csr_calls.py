@@ -36,7 +36,7 @@ def test_results_are_right(width):
     assert np.array_equal(flat, found[:, 0])
 
 
-def test_mean_divides_by_what_a_row_has():
+def test_mean_divides_by_the_nonzeros_of_a_row():
     a, x = matrix(), dense(200, 16)
     lengths = np.maximum(np.diff(a.indptr), 1)[:, None]
     np.testing.assert_allclose(sparloom.spmm(a, x, reduce="mean"), sparloom.spmm(a, x) / lengths, atol=1e-6)
@@ -64,14 +64,14 @@ def test_no_columns_give_empty_results(rows):
         ready.plan("spmm", B=x)
 
 
-def test_the_maximum_is_taken_of_what_a_row_has():
+def test_the_maximum_is_over_the_nonzeros_of_a_row():
     a, x = matrix(), dense(200, 16)
     close(SpmmMax(), a, {"B": x}, sparloom.spmm(a, x, reduce="max"))
 
 
 @pytest.mark.parametrize("libraries", [{}, {"spmm_max": {"other": lambda matrix, threads: None}}],
                          ids=["own", "library"])
-def test_the_places_of_maxima(tmp_path, monkeypatch, libraries):
+def test_the_argmax_of_maxima(tmp_path, monkeypatch, libraries):
     """The argmax comes from our kernel, even if another candidate was chosen for the maxima alone."""
     if libraries:
         monkeypatch.setattr(CsrDecider, "decide", lambda *_: (CsrChoice(library="other"), Decision("rule", "chosen")))
@@ -90,7 +90,7 @@ def test_the_places_of_maxima(tmp_path, monkeypatch, libraries):
     assert ready.plan("spmm_max", B=x).choice.library == ("other" if libraries else "")
 
 
-def test_places_are_not_found_without_a_decision(tmp_path):
+def test_the_argmax_needs_a_decision(tmp_path):
     ready = sparloom.prepare(matrix(), cache=PlanCache(tmp_path), replay_only=True)
     with pytest.raises(NotDecided, match="no plan for spmm_max"):
         ready.spmm_max(dense(200, 8))
@@ -149,7 +149,7 @@ def memoryless(array):
     (lambda a: (a.indptr, a.indices, a.data[1:]), ValueError, "values for .* indices"),
     (lambda a: (a.indptr[None], a.indices, a.data), ValueError, "indptr of A has shape"),
 ])
-def test_matrices_that_are_none_are_refused(given, error, message):
+def test_invalid_matrices_are_refused(given, error, message):
     with pytest.raises(error, match=message):
         sparloom.spmm(given(matrix()), dense(200, 8))
 
@@ -228,7 +228,7 @@ def test_rows_out_of_order_are_right_each_time():
 
 
 @pytest.mark.parametrize("rows", [300, 20_000])
-def test_threads_may_share_what_is_prepared(rows):
+def test_threads_may_share_a_prepared_matrix(rows):
     """Results of many rows reuse memory of dead results, never of live ones."""
     ready, xs = sparloom.prepare(matrix(rows), libraries={}), [dense(200, 8, seed=seed) for seed in range(16)]
     expected = [ready.spmm(x) for x in xs]

@@ -31,7 +31,7 @@ def test_values_may_change_in_place(bind, reduce):
         assert np.array_equal(call(x, reduce=reduce), factor * before)
 
 
-def test_a_change_in_place_is_seen_on_request():
+def test_a_change_in_place_is_detected_on_request():
     a, x = matrix(), dense(200, 8)
     sparloom.spmm(a, x)
     changed_columns(a)
@@ -49,7 +49,7 @@ def changed_columns(a):
 @pytest.mark.parametrize("known", [(1, 2), (2, 1)])
 @pytest.mark.parametrize("asked", [1, 3])
 @pytest.mark.parametrize("there", [np.int32, np.int64])
-def test_a_change_is_seen_whatever_the_number_of_threads(known, asked, there):
+def test_a_change_is_detected_with_any_number_of_threads(known, asked, there):
     a, x = matrix(), dense(200, 8)
     a.indices, a.indptr = a.indices.astype(there), a.indptr.astype(there)
     for threads in known:
@@ -61,7 +61,7 @@ def test_a_change_is_seen_whatever_the_number_of_threads(known, asked, there):
 
 
 @pytest.mark.parametrize("there", [np.int32, np.int64])
-def test_rows_put_out_of_order_in_place_are_seen_on_request(there):
+def test_rows_unsorted_in_place_are_detected_on_request(there):
     a, x = matrix(seed=3), dense(200, 8)
     row = int(np.argmax(np.diff(a.indptr)))
     parts, part = (a.indptr.astype(there), a.indices.astype(there), a.data.copy()), slice(*a.indptr[row:row + 2])
@@ -73,14 +73,14 @@ def test_rows_put_out_of_order_in_place_are_seen_on_request(there):
             assert_close(sparloom.spmm(parts, x, changed=changed), expected, terms=40)
 
 
-def test_what_did_not_change_stays_prepared(monkeypatch):
+def test_unchanged_parts_stay_prepared(monkeypatch):
     a, x = matrix(seed=9), dense(200, 8)
     expected = sparloom.spmm(a, x)
     monkeypatch.setattr(Prepared, "__init__", None)
     assert np.array_equal(sparloom.spmm(a, x, changed=True), expected)
 
 
-def test_tuples_are_known_again(monkeypatch):
+def test_equal_tuples_are_recognised(monkeypatch):
     a, x = matrix(seed=9), dense(200, 8)
     parts = (a.indptr, a.indices, a.data)
     sparloom.spmm(parts, x)

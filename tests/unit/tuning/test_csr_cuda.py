@@ -41,7 +41,7 @@ def test_attention_is_right_for_any_heads(here, second_wins):
             close(CsrAttention(heads), a, given, sparloom.csr_attention(parts(a), *map(Foreign, given.values())))
 
 
-def test_maxima_are_right_and_their_places_are_found(where, tmp_path, second_wins):
+def test_maxima_and_their_argmax_are_right(where, tmp_path, second_wins):
     a, ready = host(), prepared(where, tmp_path)
     for seed in (1, 2):
         x = dense(COLS, WIDTH, seed=seed) - np.float32(0.5)
@@ -53,7 +53,7 @@ def test_maxima_are_right_and_their_places_are_found(where, tmp_path, second_win
         assert ((places < 0) == (a.pattern.row_lengths() == 0)[:, None]).all()
 
 
-def test_what_was_decided_is_replayed_without_a_measurement(where, tmp_path, second_wins, monkeypatch):
+def test_cached_decisions_are_replayed_without_a_measurement(where, tmp_path, second_wins, monkeypatch):
     x = dense(COLS, WIDTH)
     plan = prepared(where, tmp_path).plan("spmm", B=where.gpu.upload(x))
     assert plan.choice.config == plan.decision.trials[1].candidate
@@ -177,7 +177,7 @@ def test_gathering_takes_some_nonzeros_at_a_time(where, monkeypatch):
     assert max(places.size for places in gathered if isinstance(places, np.ndarray)) == 50
 
 
-def test_changes_in_place_are_seen_on_request(here):
+def test_changes_in_place_are_detected_on_request(here):
     a, x = host(), dense(COLS, WIDTH)
     given = parts(a)
     sparloom.spmm(given, Foreign(x))
@@ -188,7 +188,7 @@ def test_changes_in_place_are_seen_on_request(here):
     close(SpMM(), changed, {"B": x}, sparloom.spmm(given, Foreign(x), changed=True))
 
 
-def test_operands_in_two_places_are_refused(here):
+def test_operands_on_two_devices_are_refused(here):
     a, x = host(), dense(COLS, WIDTH)
     with pytest.raises(TypeError, match=r"X is ndarray, not on the GPU: pass cupy.asarray\(X\)"):
         sparloom.spmm(parts(a), x)
@@ -198,7 +198,7 @@ def test_operands_in_two_places_are_refused(here):
         sparloom.spmm(a, Foreign(x))
 
 
-def test_matrices_that_are_none_are_refused(here):
+def test_invalid_matrices_are_refused(here):
     indptr, indices, values, shape = parts(host())
     with pytest.raises(ValueError, match="no CSR matrix with columns that rise in every row"):
         sparloom.spmm((indptr, Foreign(indices.array[::-1].copy()), values, shape), Foreign(dense(COLS, WIDTH)))
@@ -223,7 +223,7 @@ def test_without_cupy_the_remedy_is_named(monkeypatch):
         sparloom.spmm(parts(host()), Foreign(dense(COLS, WIDTH)))
 
 
-def test_kept_plans_are_told_apart(where, tmp_path, monkeypatch):
+def test_plans_of_another_device_are_listed_as_foreign(where, tmp_path, monkeypatch):
     prepared(where, tmp_path).spmm(Foreign(dense(COLS, WIDTH)))
     plan, rates = sorted(list_plans(tmp_path, now=0.0), key=lambda kept: kept.kind)
     assert (plan.kind, plan.op, plan.state, plan.fault) == ("csr", "spmm", "foreign", "of another machine")

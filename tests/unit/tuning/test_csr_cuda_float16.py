@@ -80,7 +80,7 @@ def test_both_types_in_turn_are_decided_apart(where, tmp_path):
     assert len(list_plans(tmp_path, now=0.0)) == 3  # two decisions, and rates
 
 
-def test_a_decision_about_one_type_is_none_about_another(where, tmp_path):
+def test_a_decision_about_one_type_does_not_apply_to_another(where, tmp_path):
     a = eighths()
     prepared(where, tmp_path).spmm(Foreign(dense(COLS, WIDTH)))
     again = prepared(where, tmp_path, replay_only=True)

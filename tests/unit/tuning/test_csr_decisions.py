@@ -33,7 +33,7 @@ def test_replay_measures_nothing(tmp_path):
     assert again.plan("spmm", B=x).decision.from_cache
 
 
-def test_what_is_damaged_is_decided_anew(tmp_path, caplog):
+def test_damaged_decisions_are_made_again(tmp_path, caplog):
     cache, x = PlanCache(tmp_path), dense(200, 8)
     sparloom.prepare(matrix(), cache=cache, policy=CsrPolicy()).spmm(x)
     (kept,) = kept_files(tmp_path, "csr")
@@ -48,7 +48,7 @@ def test_what_is_damaged_is_decided_anew(tmp_path, caplog):
 
 @pytest.mark.parametrize("choice", [
     {"config": 5}, {"config": None}, {"config": ["natural"]}, {"library": 5}, {"library": {}}, {}, [], 5, "natural"])
-def test_what_was_chosen_has_another_type_and_is_decided_anew(tmp_path, caplog, choice):
+def test_a_cached_choice_of_another_type_is_decided_again(tmp_path, caplog, choice):
     cache, x = PlanCache(tmp_path), dense(200, 8)
     sparloom.prepare(matrix(), cache=cache, policy=CsrPolicy()).spmm(x)
     (path,) = kept_files(tmp_path, "csr")
@@ -60,7 +60,7 @@ def test_what_was_chosen_has_another_type_and_is_decided_anew(tmp_path, caplog, 
     assert json.loads(text_of(path))["value"]["choice"] == kept["value"]["choice"]
 
 
-def test_the_evidence_is_kept(tmp_path):
+def test_the_measurements_of_a_decision_are_stored(tmp_path):
     effort = replace(CsrPolicy().effort, seconds=60.0)
     policy = CsrPolicy(least_nonzeros=1000, least_seconds=0, runs=1e6, effort=effort)
     ready = sparloom.prepare(matrix(2000, 2000), cache=PlanCache(tmp_path), policy=policy)
@@ -71,7 +71,7 @@ def test_the_evidence_is_kept(tmp_path):
     assert all(trial.seconds for trial in decision.trials[:2])
 
 
-def test_where_a_probe_would_cost_too_much_nothing_is_measured(tmp_path):
+def test_nothing_is_measured_if_a_probe_would_cost_too_much(tmp_path):
     ready = sparloom.prepare(matrix(), cache=PlanCache(tmp_path), policy=CsrPolicy(least_seconds=10.0))
     decision = ready.plan("spmm", B=dense(200, 8)).decision
     assert decision.origin == "rule"
@@ -80,7 +80,7 @@ def test_where_a_probe_would_cost_too_much_nothing_is_measured(tmp_path):
     assert decision.executions == 0  # what is short by its flops and bytes is not even run
 
 
-def test_no_rates_are_measured_where_nothing_is(tmp_path, monkeypatch):
+def test_no_rates_are_measured_without_a_race(tmp_path, monkeypatch):
     monkeypatch.setattr("sparloom.tuning.sparse.cpu.machine_rates", None)
     monkeypatch.setattr(tuner, "MODEL_SECONDS", math.inf)  # a run may be held up, however short it is
     small = scipy.sparse.eye_array(5, format="csr", dtype=np.float32)
@@ -98,7 +98,7 @@ def test_where_too_few_runs_on_the_sample_would_fit_nothing_is_measured(tmp_path
     assert 1 <= decision.executions <= 3
 
 
-def test_a_duel_for_which_there_is_no_time_is_not_begun(tmp_path, second_wins):
+def test_a_duel_without_time_left_is_not_started(tmp_path, second_wins):
     effort = replace(CsrPolicy().effort, pairs=(10**6, 10**6))
     policy = CsrPolicy(least_nonzeros=1000, least_seconds=0, runs=1e6, effort=effort)
     ready = sparloom.prepare(matrix(), cache=PlanCache(tmp_path), policy=policy)

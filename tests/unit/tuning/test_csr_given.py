@@ -44,7 +44,7 @@ def parts(**arrays):
     (scipy.sparse.coo_array(np.ones(3, np.float32)), ValueError, r"A has shape \(3,\): it must have two axes"),
     (SparseMatrix(Pattern.from_scipy(matrix()), np.ones(4), np.float64), TypeError, "values of A are float64"),
 ])
-def test_what_is_wrong_is_named(given, error, message):
+def test_errors_name_the_fault(given, error, message):
     with pytest.raises(error, match=message):
         matrix_of(given)
 
@@ -58,12 +58,12 @@ def test_what_is_wrong_is_named(given, error, message):
     (changed(matrix().todia(), offsets=np.array([0], np.int32)), r"offsets of shape \(1,\) for data of shape \(4, 3\)"),
     (changed(matrix().tolil(), data=np.array([[1.0], [], [3.0, 4.0]], object)), "columns and values of different nu"),
 ])
-def test_what_was_damaged_by_hand_is_told_before_scipy_follows_it(given, reason):
+def test_damaged_scipy_matrices_are_refused_before_scipy_reads_them(given, reason):
     with pytest.raises(ValueError, match=f"A, a SciPy matrix in format {given.format}, is damaged: .*{reason}"):
         matrix_of(given)
 
 
-def test_a_flag_that_is_wrong_is_told():
+def test_a_wrong_flag_is_reported():
     a = matrix()
     a.has_canonical_format = True
     a.indices[:2] = [2, 0]
@@ -97,7 +97,7 @@ def test_a_matrix_of_numpy_is_an_array():
 
 
 @pytest.mark.parametrize("error", [BufferError("far"), RuntimeError("no export"), TypeError("no"), AttributeError("x")])
-def test_arrays_that_cannot_be_read_are_told_by_name(error):
+def test_unreadable_arrays_are_refused_by_name(error):
     class Elsewhere:
         def __dlpack__(self, **options):
             raise error
@@ -125,7 +125,7 @@ def test_complex_dense_operands_are_not_sent_to_a_real_type():
         dense_of(np.ones((3, 2), np.complex64), "X", rows=3, axes=2)
 
 
-def test_tensors_that_numpy_cannot_have_are_told_why():
+def test_tensors_that_numpy_cannot_represent_are_refused_with_the_reason():
     torch = pytest.importorskip("torch")
     with pytest.raises(TypeError, match=r"X requires a gradient, which this call does not compute: pass X\.detach\(\)"):
         array_of(torch.ones(3, 2, requires_grad=True), "X")

@@ -196,7 +196,7 @@ def test_a_call_that_interrupts_another_one_is_right_and_so_is_the_other(cache, 
 
 
 @pytest.mark.parametrize("place", ["pointing", "run", "counting"])
-def test_a_plan_that_is_asked_for_in_the_middle_of_a_call_is_made(cache, monkeypatch, place):
+def test_a_plan_requested_during_a_call_is_made(cache, monkeypatch, place):
     ready = sparloom.prepare(matrix(5000, 200), cache=cache, threads=2, libraries={}, policy=POLICY)
     x = dense(200, 16)
     plans = []

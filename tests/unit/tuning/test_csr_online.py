@@ -55,7 +55,7 @@ def test_every_call_is_right_until_and_after_it_is_decided(tmp_path, policy, pla
     assert json.loads(text_of(kept))["key"]["calibrate"] == "online"
 
 
-def test_a_program_that_calls_once_measures_nothing_and_keeps_nothing(tmp_path, monkeypatch):
+def test_a_program_that_calls_once_measures_and_caches_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr("sparloom.tuning.sparse.cpu.machine_rates", None)
     ready = sparloom.prepare(matrix(), cache=PlanCache(tmp_path))
     ready.spmm(dense(200, 8))
@@ -63,7 +63,7 @@ def test_a_program_that_calls_once_measures_nothing_and_keeps_nothing(tmp_path, 
     assert not kept_files(tmp_path)
 
 
-def test_calls_with_places_of_maxima_are_decided_on_their_own(tmp_path):
+def test_calls_with_argmax_have_separate_decisions(tmp_path):
     a, x = matrix(2000, 1500), dense(1500, 16)
     ready = sparloom.prepare(a, cache=PlanCache(tmp_path), policy=LENIENT)
     filled = np.diff(a.indptr) > 0
@@ -125,7 +125,7 @@ def test_a_candidate_that_fails_is_out_and_its_call_is_right(tmp_path, caplog):
 
 
 @pytest.mark.parametrize("policy", [None, LENIENT], ids=["default", "lenient"])
-def test_operands_that_are_wrong_put_nobody_out(tmp_path, caplog, policy):
+def test_wrong_operands_eliminate_no_candidate(tmp_path, caplog, policy):
     a, x = matrix(2000, 1500), dense(1500, 16)
     ready = sparloom.prepare(a, cache=PlanCache(tmp_path), policy=policy)
     frozen = np.empty((2000, 16), np.float32)
@@ -138,7 +138,7 @@ def test_operands_that_are_wrong_put_nobody_out(tmp_path, caplog, policy):
     assert policy is None or all(trial.seconds for trial in ready.plan("spmm", B=x).decision.trials)
 
 
-def test_nothing_of_the_first_operands_is_kept(tmp_path):
+def test_no_reference_to_the_first_operands_is_kept(tmp_path):
     ready, x = sparloom.prepare(matrix(2000, 1500), cache=PlanCache(tmp_path)), dense(1500, 16)
     seen = weakref.ref(x)
     ready.spmm(x)
@@ -147,7 +147,7 @@ def test_nothing_of_the_first_operands_is_kept(tmp_path):
     assert seen() is None
 
 
-def test_calls_with_and_without_places_come_to_one_decision(tmp_path):
+def test_calls_with_and_without_argmax_reach_one_decision(tmp_path):
     ready, x = sparloom.prepare(matrix(2000, 1500), cache=PlanCache(tmp_path), policy=LENIENT), dense(1500, 16)
     decided = set()
     for _ in range(2 * MOST):
@@ -165,7 +165,7 @@ def test_matrices_of_which_nothing_is_known_the_next_time_are_decided_at_once():
     assert kept.state == "own"
 
 
-def test_wrong_results_are_told(tmp_path):
+def test_wrong_results_are_reported(tmp_path):
     a, x = matrix(2000, 1500), dense(1500, 16)
     operands = SpMM().operands(SparseMatrix(Pattern.from_scipy(a), a.data), 16, seed=0)
     ready = Prepared(operands.matrix, cache=PlanCache(tmp_path))

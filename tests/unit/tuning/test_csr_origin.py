@@ -58,7 +58,7 @@ def arrays_of(a) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("door", [sparloom.spmm, lambda a, x, out: sparloom.prepare(a).spmm(x, out=out)],
                          ids=["spmm", "prepare"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_result_goes_into_the_arrays_of_a(kind, door):
+def test_no_result_overwrites_the_arrays_of_a(kind, door):
     for name in arrays_of(KINDS[kind]()):
         a = KINDS[kind]()
         array = arrays_of(a)[name]
@@ -71,7 +71,7 @@ def test_no_result_goes_into_the_arrays_of_a(kind, door):
                 np.testing.assert_array_equal(kept, before[each])
 
 
-def test_no_result_goes_into_what_a_prepared_matrix_reads():
+def test_no_result_overwrites_arrays_that_a_prepared_matrix_reads():
     ready = sparloom.prepare(full())
     room = np.ones((3 * SIDE, 2 * SIDE), np.float32)
     gaps = room[:SIDE, ::2]  # read from a copy
@@ -88,7 +88,7 @@ def test_no_result_goes_into_what_a_prepared_matrix_reads():
             call(place(array, *shape))
 
 
-def test_memory_of_arrays_that_are_gone_may_be_used():
+def test_memory_of_freed_arrays_may_be_used():
     room = np.zeros(4 * SIDE * SIDE, np.float32)
     a = full()
     indices = room[: SIDE * SIDE].view(np.int32)
@@ -101,7 +101,7 @@ def test_memory_of_arrays_that_are_gone_may_be_used():
     np.testing.assert_allclose(ready.spmm(x, out=out), a @ x, rtol=1e-5)
 
 
-def test_what_out_must_be_is_said_before_anything_is_computed():
+def test_an_invalid_out_is_refused_before_anything_is_computed():
     ready, x = sparloom.prepare(full(), libraries={}), dense(SIDE, 8)
     ready.backend.kernels = None  # nothing can run
     for out in (np.zeros((SIDE, 8)), np.zeros((8, SIDE), np.float32).T, np.zeros((SIDE, 16), np.float32)[:, ::2]):
@@ -127,7 +127,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("calls", [1, 60])
 @pytest.mark.parametrize("change", CHANGES)
-def test_index_arrays_that_changed_in_place_are_an_error_until_it_is_said(change, calls):
+def test_index_arrays_changed_in_place_are_an_error_until_reported(change, calls):
     a, x = matrix(800, 600), dense(600, 4)
     a.indptr, a.indices = a.indptr.astype(np.int32), a.indices.astype(np.int32)
     ready = sparloom.prepare(a, cache=PlanCache(None))
@@ -143,7 +143,7 @@ def test_index_arrays_that_changed_in_place_are_an_error_until_it_is_said(change
             call()  # and again, whatever part of it is looked at now
 
 
-def test_what_was_changed_and_said_so_is_right():
+def test_reported_changes_give_right_results():
     a, x = full(), dense(SIDE, 4)
     for _ in range(3):
         sparloom.spmm(a, x)
@@ -159,7 +159,7 @@ def test_what_was_changed_and_said_so_is_right():
         np.testing.assert_allclose(sparloom.spmm(shuffled, x, changed=True), expected, rtol=1e-4)
 
 
-def test_what_is_changed_back_is_right_again():
+def test_reverted_changes_give_right_results():
     a, x = matrix(), dense(200, 4)
     expected = sparloom.spmm(a, x)
     kept = a.indices.copy()
@@ -171,7 +171,7 @@ def test_what_is_changed_back_is_right_again():
 
 
 @pytest.mark.parametrize("again", [copy.deepcopy, lambda origin: pickle.loads(pickle.dumps(origin))])
-def test_a_copy_of_what_is_known_of_arrays_knows_none(again):
+def test_a_copied_origin_detects_no_changes(again):
     a = matrix()
     origin = again(sparloom.prepare(a).origin)
     a.indices[:] = 0

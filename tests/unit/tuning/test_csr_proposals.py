@@ -46,7 +46,7 @@ def plan(cache, **source):
 
 
 @pytest.mark.cc
-def test_everything_is_measured_where_that_is_asked_for(tmp_path):
+def test_shortlist_all_measures_every_candidate(tmp_path):
     trials = plan(PlanCache(tmp_path), shortlist="all").decision.trials
     everything = {config.key for config in SpmmSpace(16)}
     assert {trial.candidate for trial in trials if trial.seconds} == everything | {"scipy"}
@@ -82,12 +82,12 @@ def test_the_best_are_listed_with_as_many_kinds_as_there_is_room_for(count):
         assert {config["balance"] for config in listed} >= set([*dict.fromkeys(kinds)][:count])
 
 
-def test_decisions_by_the_formula_are_kept_as_before():
+def test_decisions_by_the_formula_keep_their_cache_key():
     assert CandidateSource.of(None).key == CandidateSource.of("estimate").key == {}
     assert CandidateSource.of("all").key == {"shortlist": "all"}
 
 
-def test_a_file_is_known_by_what_stands_in_it(tmp_path):
+def test_model_files_are_identified_by_their_content(tmp_path):
     path = tmp_path / "net.pt"
     path.write_bytes(b"first")
     first = CandidateSource.of("model", path).key["shortlist"]
@@ -116,12 +116,12 @@ def test_the_limits_of_time_stay_where_everything_is_measured():
      "nowhere does not exist.* experiment=fit_trees makes"),
     ({"shortlist": "model", "model": "nowhere"}, MissingArtifact, "-m experiment=finetune_cpu_kernels op=spmm,sddmm"),
 ])
-def test_what_cannot_be_meant_is_refused(given, error, message):
+def test_invalid_arguments_are_refused(given, error, message):
     with pytest.raises(error, match=message):
         sparloom.prepare(Pattern.identity(3), **given)
 
 
-def test_arguments_come_before_what_is_set(tmp_path):
+def test_arguments_override_environment_variables(tmp_path):
     file, model = tmp_path / "net.pt", Favourite()
     file.touch()
     found = Settings(shortlist="model", shortlist_model=(file,))

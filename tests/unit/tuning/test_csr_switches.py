@@ -99,11 +99,11 @@ def test_the_policy_is_changed_where_it_has_a_counterpart():
     (Settings(min_probe_rows=11), "10 rows, AUTOSAGE_MIN_PROBE_ROWS=11"), (Settings(min_probe_rows=10), ""),
     (Settings(min_probe_nnz=31), "30 nonzeros, AUTOSAGE_MIN_PROBE_NNZ=31"), (Settings(min_probe_nnz=30), ""),
 ])
-def test_what_is_not_measured_says_why(found, reason):
+def test_decisions_without_a_measurement_give_the_reason(found, reason):
     assert found.unmeasured(PATTERN) == reason
 
 
-def test_the_cache_and_its_log_are_where_they_are_asked_for(tmp_path, monkeypatch):
+def test_the_cache_and_its_log_are_in_the_configured_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("SPARLOOM_CACHE", str(tmp_path))
     assert Settings().plans().folder == tmp_path / "plans"
     plans = Settings(cache_dir=tmp_path / "mine").plans()
@@ -116,7 +116,7 @@ def test_the_cache_and_its_log_are_where_they_are_asked_for(tmp_path, monkeypatc
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_has_no_effect_is_said_once(caplog):
+def test_variables_without_effect_are_reported_once(caplog):
     for _ in range(2):
         found = Settings.from_environment({"AUTOSAGE_WPB": "4", "AUTOSAGE_FTILE": "64", "AUTOSAGE_PROBE_FRACTION": "1"})
     assert (found.cuda.wpb, found.cuda.ftile, found.probe_frac) == (4, 64, None)
@@ -125,7 +125,7 @@ def test_what_has_no_effect_is_said_once(caplog):
         "AUTOSAGE_FTILE, AUTOSAGE_WPB: no effect on a CPU"]
 
 
-def test_what_has_no_effect_anywhere_is_said_apart(caplog):
+def test_variables_without_effect_anywhere_are_reported_separately(caplog):
     found = Settings.from_environment({
         "AUTOSAGE_HUB_T": "31", "AUTOSAGE_NATIVE_PATH": "nowhere.so", "AUTOSAGE_VEC4": "0"})
     assert (found.cuda.hub_t, found.cuda.vec4) == (31, False)
@@ -163,7 +163,7 @@ decisions.info("chosen")
 
 @pytest.mark.parametrize(("setting_up", "line"), [
     (False, "sparloom.tuning.sparse.prepared: chosen\n"), (True, "own chosen\n")])
-def test_decisions_are_shown_once_where_they_are_asked_for(setting_up, line):
+def test_verbose_decisions_are_logged_once(setting_up, line):
     done = subprocess.run([sys.executable, "-c", SHOWN.format(setting_up=setting_up)], capture_output=True, text=True,
                           check=True)
     assert done.stderr == line

@@ -51,7 +51,7 @@ def _small(monkeypatch):
     monkeypatch.setattr(cuda, "STEPS", 3)
 
 
-def test_what_is_timed_copies_and_multiplies(gpu):
+def test_timed_kernels_copy_and_multiply(gpu):
     text = cuda_text("cuda/rates.cu", {"THREADS": cuda.THREADS, "CHAINS": cuda.CHAINS})
     shape, count = LaunchShape((3, 1), cuda.THREADS), 4 * 3 * cuda.THREADS + 400
     source = gpu.upload(np.random.default_rng(0).random(count + 4, np.float32))
@@ -93,7 +93,7 @@ def test_without_a_folder_they_are_measured_once_in_a_process(tmp_path):
 
 @pytest.mark.parametrize("spoil", [lambda text: "", lambda text: text.replace("memory", "speed"),
                                    lambda text: text.replace("\"memory\": ", "\"memory\": -")])
-def test_what_is_damaged_is_measured_anew(gpu, tmp_path, spoil, caplog):
+def test_damaged_rates_are_measured_again(gpu, tmp_path, spoil, caplog):
     place, cache = CudaBackend(gpu), PlanCache(tmp_path)
     right = place.model(cache)
     (path,) = kept_files(tmp_path)
@@ -121,7 +121,7 @@ def test_data_sheets_say_what_gpus_of_this_size_do():
 
 
 @pytest.mark.parametrize("value", [{"memory": 1.0}, {"memory": 1.0, "flops": 0.0}, {"memory": 1.0, "flops": "fast"}, 3])
-def test_what_is_no_pair_of_rates_is_refused(value):
+def test_invalid_rates_are_refused(value):
     with pytest.raises(SchemaError, match="rates of a GPU"):
         CudaRates.from_json(value)
 

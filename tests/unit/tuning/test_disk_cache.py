@@ -43,7 +43,7 @@ def test_entries_and_bytes_are_bounded_and_the_newest_are_kept(tmp_path):
     assert sum(path.stat().st_size for path in little.entries()) < 256 * 1100
 
 
-def test_what_was_used_last_stays(tmp_path):
+def test_recently_used_entries_stay(tmp_path):
     cache, now = DiskCache(tmp_path, entries=3, size_bytes=1 << 20, buckets=1), time.time()
     for place, key in enumerate("abc"):
         cache.put(key, b"x")
@@ -62,7 +62,7 @@ def test_an_entry_that_is_new_but_dated_long_ago_is_kept(tmp_path):
     assert (cache.get("a"), cache.get("b")) == (None, b"x")
 
 
-def test_a_value_that_is_larger_than_all_that_is_kept_is_not(tmp_path):
+def test_a_value_larger_than_the_cache_is_not_stored(tmp_path):
     cache = small(tmp_path, size_bytes=256 * 100)
     cache.put("one", bytes(101))
     assert cache.get("one") is None
@@ -89,7 +89,7 @@ def failing(code: int):
 
 @pytest.mark.parametrize("name", ["write", "replace", "open"])
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT])
-def test_what_cannot_be_written_leaves_what_there_was(tmp_path, monkeypatch, name, code):
+def test_a_failed_write_keeps_the_old_entry(tmp_path, monkeypatch, name, code):
     cache = small(tmp_path)
     cache.put("one", b"1")
     with monkeypatch.context() as patched:
@@ -125,7 +125,7 @@ def test_a_disk_that_takes_little_at_a_time_gets_all(tmp_path, monkeypatch):
     assert cache.get("one") == bytes(range(100))
 
 
-def test_what_is_no_file_is_not_waited_for(tmp_path):
+def test_special_files_do_not_block(tmp_path):
     cache = small(tmp_path)
     for key in ("pipe", "folder"):
         cache.path(key).parent.mkdir(parents=True, exist_ok=True)
@@ -153,7 +153,7 @@ def test_threads_that_put_and_get_at_once_see_whole_values(tmp_path):
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
-def test_a_folder_that_cannot_be_written_is_read_and_said_once(tmp_path, monkeypatch, caplog, code):
+def test_a_read_only_folder_is_read_with_one_warning(tmp_path, monkeypatch, caplog, code):
     PlanCache(tmp_path).put("csr", SCHEDULE, {"made": "before"})
     monkeypatch.setattr(os, "write", failing(code))
     for number in range(5):
@@ -164,7 +164,7 @@ def test_a_folder_that_cannot_be_written_is_read_and_said_once(tmp_path, monkeyp
     assert "set SPARLOOM_CACHE, or AUTOSAGE_CACHE_DIR" in record.getMessage()
 
 
-def test_a_folder_that_cannot_be_read_is_said_once(tmp_path, monkeypatch, caplog):
+def test_an_unreadable_folder_gives_one_warning(tmp_path, monkeypatch, caplog):
     PlanCache(tmp_path).put("csr", SCHEDULE, {})
     monkeypatch.setattr(os, "open", failing(errno.EACCES))
     assert [PlanCache(tmp_path).get("csr", {**SCHEDULE, "number": number}) for number in range(3)] == [None] * 3

@@ -132,7 +132,7 @@ def test_damaged_and_foreign_schedules_are_left_aside_with_a_warning(damage, rea
     assert cache.get("csr", SCHEDULE) == {"config": "a=2"}
 
 
-def test_without_a_folder_nothing_is_kept(monkeypatch):
+def test_without_a_folder_nothing_is_cached(monkeypatch):
     calls = []
     monkeypatch.setattr(machine, "measure_rates", lambda threads: calls.append(threads) or RATES)
     monkeypatch.setattr(machine, "_rates_in_process", functools.cache(machine._rates_in_process.__wrapped__))
@@ -156,7 +156,7 @@ def test_a_folder_that_cannot_be_written_is_no_error(tmp_path, caplog):
     assert get_pair(cache, KEY) is None
 
 
-def test_a_writer_clears_away_what_killed_ones_left(tmp_path):
+def test_a_writer_removes_files_of_killed_writers(tmp_path):
     cache = PlanCache(tmp_path)
     gone, running = ended_process(), os.getppid()
     cache.put("csr", SCHEDULE, {})
@@ -204,7 +204,7 @@ def test_damaged_rates_are_left_aside(numbers, tmp_path, caplog):
     assert "rates of a machine" in caplog.text
 
 
-def test_keys_tell_problems_apart():
+def test_keys_of_different_problems_differ():
     op, matrix = GemmSpmm(), band()
     problem = Problem.of(op, op.operands(matrix, 8, seed=0))
     keys = {PlanKey.of(problem, threads=2, fuse="auto")}
@@ -258,7 +258,7 @@ sys.stdout.write(f"{{plan.choice.key}} {{plan.decision.from_cache}} {{plan.decis
 
 
 @pytest.mark.cc
-def test_another_process_finds_what_this_one_decided(tmp_path):
+def test_another_process_finds_the_decision_of_this_one(tmp_path):
     op = GemmSpmm()
     plan = plan_pair(op, op.operands(band(), 8, seed=0), threads=2, cache=PlanCache(tmp_path))
     assert not plan.decision.from_cache
@@ -268,7 +268,7 @@ def test_another_process_finds_what_this_one_decided(tmp_path):
 
 
 @pytest.mark.cc
-def test_a_decision_after_a_damaged_file_is_made_anew(tmp_path):
+def test_a_decision_is_made_again_after_a_damaged_file(tmp_path):
     op = GemmSpmm()
     operands, cache = op.operands(band(), 8, seed=0), PlanCache(tmp_path)
     plan_pair(op, operands, threads=2, cache=cache)

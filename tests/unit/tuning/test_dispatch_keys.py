@@ -127,7 +127,7 @@ def test_kernels_are_all_sources(source, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["machine", "kernels"])
-def test_sparse_kernels_are_decided_anew_elsewhere(name, monkeypatch):
+def test_sparse_kernels_are_decided_again_on_another_machine(name, monkeypatch):
     before = CpuBackend(2).signature()
     assert before != CpuBackend(1).signature()
     monkeypatch.setattr(cpu, f"{name}_digest", lambda *_: "another")
@@ -136,14 +136,14 @@ def test_sparse_kernels_are_decided_anew_elsewhere(name, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["machine_digest", "kernels_digest"])
-def test_rates_are_measured_anew_elsewhere(name, tmp_path, monkeypatch):
+def test_rates_are_measured_again_on_another_machine(name, tmp_path, monkeypatch):
     cache = PlanCache(tmp_path)
     put_rates(cache, Rates(1e11, 2e11, 1e11, 5e10, 1 << 20, 1 << 25), threads=2)
     monkeypatch.setattr(machine, name, lambda *_: "another")
     assert get_rates(cache, threads=2) is None
 
 
-def test_orders_are_made_anew_with_other_kernels(tmp_path, monkeypatch):
+def test_orders_are_made_again_with_other_kernels(tmp_path, monkeypatch):
     cache = PlanCache(tmp_path)
     put_order(cache, "d" * 64, "metis", np.array([2, 0, 1], np.int32))
     assert get_order(cache, "e" * 64, "metis", rows=3) is None
@@ -153,7 +153,7 @@ def test_orders_are_made_anew_with_other_kernels(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("change", ["name", "space", "alike", "threads", "machine_digest", "kernels_digest"])
-def test_ragged_schedules_are_chosen_anew_elsewhere(change, monkeypatch):
+def test_ragged_schedules_are_chosen_again_on_another_machine(change, monkeypatch):
     facts = {"name": "encoder", "space": "s", "alike": {"rows": 3}, "threads": 2}
 
     def made() -> dict:

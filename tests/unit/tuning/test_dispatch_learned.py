@@ -71,7 +71,7 @@ def test_it_is_a_cost_model(model: PairCostModel):
     assert np.isfinite(scores).all()
 
 
-def test_it_likes_what_was_fast(model):
+def test_it_prefers_fast_configurations(model):
     near = problem(60)
     scores = dict(zip(SPACE, model.score(near, list(SPACE)), strict=True))
     large, small = (SPACE.config(ct_size=size, cache=4096, local=1) for size in (8192, 1024))

@@ -22,7 +22,7 @@ def band(rows: int, cols: int | None = None) -> SparseMatrix:
 
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 @pytest.mark.parametrize("fuse", ["auto", "never", "always"])
-def test_a_plan_computes_what_the_oracle_says(op, fuse, tmp_path):
+def test_a_plan_agrees_with_the_oracle(op, fuse, tmp_path):
     operands = op.operands(band(60), 9, seed=0)
     plan = plan_pair(op, operands, fuse=fuse, threads=2, cache=PlanCache(tmp_path))
     result = plan.executor.result(operands)
@@ -38,7 +38,7 @@ def test_loops_of_different_length_are_not_fused(tmp_path):
         plan_pair(op, operands, fuse="always", cache=cache)
 
 
-def test_an_unknown_wish_is_refused(tmp_path):
+def test_an_unknown_fuse_option_is_refused(tmp_path):
     op = GemmSpmm()
     with pytest.raises(ValueError, match="fuse='sometimes': give \"auto\""):
         plan_pair(op, op.operands(band(9), 4, seed=0), fuse="sometimes", cache=PlanCache(tmp_path))

@@ -39,7 +39,7 @@ def test_the_fastest_wins_and_the_slow_drop_out(clock):
     assert run.executions == clock.runs == 3 + 1 + 5 + 5
 
 
-def test_the_hopeless_run_once_but_for_the_first_which_bears_what_all_need(clock):
+def test_far_slower_candidates_run_once_except_the_first(clock):
     run = race([clock.call(0.09, 0.0099), clock.call(0.01), clock.call(0.08)], effort=MeasurementBudget(), clock=clock)
     assert run.winner == 0
     assert [len(taken) for taken in run.seconds] == [5, 5, 1]
@@ -47,7 +47,7 @@ def test_the_hopeless_run_once_but_for_the_first_which_bears_what_all_need(clock
     assert run.seconds[2] == pytest.approx((0.08,))
 
 
-def test_the_limits_of_hopeless_and_of_behind_are_still_within(clock):
+def test_the_elimination_limits_are_inclusive(clock):
     effort = MeasurementBudget(repetitions=3, seconds=1000.0, tolerance=0.25)
     run = race([clock.call(1.0), clock.call(5.0)], effort=effort, clock=clock)  # 5 times as slow, and run once more
     assert [len(taken) for taken in run.seconds] == [3, 1]
@@ -57,7 +57,7 @@ def test_the_limits_of_hopeless_and_of_behind_are_still_within(clock):
 
 
 @pytest.mark.parametrize(("slower", "repetitions"), [(1.3, 1), (1.15, 2), (1.08, 3), (1.03, 5)])
-def test_who_is_behind_by_an_nth_of_the_tolerance_drops_out_after_n_repetitions(clock, slower, repetitions):
+def test_a_candidate_behind_by_an_nth_of_the_tolerance_is_eliminated_after_n_repetitions(clock, slower, repetitions):
     run = race([clock.call(1.0), clock.call(slower)], effort=MeasurementBudget(seconds=1000.0), clock=clock)
     assert [len(taken) for taken in run.seconds] == [5, repetitions]
 
@@ -123,7 +123,7 @@ def test_a_duel_ends_at_its_limits_and_the_two_begin_in_turn(clock, limits, pair
     assert [len(taken[0]) for taken in seen] == [*range(1, pairs)]
 
 
-def test_who_is_interrupted_once_stays(clock):
+def test_a_candidate_interrupted_once_stays_in_the_race(clock):
     run = race([clock.call(0.011), clock.call(0.010, 0.1, 0.010)], effort=MeasurementBudget(), clock=clock)
     assert run.winner == 1
 
@@ -158,7 +158,7 @@ def test_a_duel_ends_when_it_is_decided(clock):
     assert len(duel([calls], decided=lambda _: False, effort=effort, clock=clock).seconds[0]) == 9
 
 
-def test_no_effort_is_refused():
+def test_an_empty_measurement_budget_is_refused():
     for limits in ({"executions": 0}, {"candidates": 0}, {"repetitions": 0}, {"pairs": (0, 4)}, {"seconds": 0.0}):
         with pytest.raises(ValueError, match="must be above 0"):
             MeasurementBudget(**limits)
@@ -209,7 +209,7 @@ def test_the_guardrail_compares_pairs_up_to_its_limit_itself():
         Guardrail().judge([0.9] * 4, [1.0] * 5)
 
 
-def test_more_pairs_would_hardly_change_what_is_two_standard_errors_from_the_limit():
+def test_a_duel_ends_two_standard_errors_from_the_limit():
     scattered = [0.85, 0.95, 1.05] * 9
     noise = Guardrail().judge(scattered, [1.0] * 27).noise
     for errors, sure in ((1.5, False), (2.5, True)):

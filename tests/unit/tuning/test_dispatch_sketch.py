@@ -52,7 +52,7 @@ def test_smaller_caches_make_smaller_tiles():
     assert tilings[2].bytes <= 1 << 13
 
 
-def test_near_reads_are_told_from_far_ones():
+def test_near_reads_and_far_reads_are_distinguished():
     assert problem(GemmSpmm(), grid(40)).sketch().near(100) == 1.0
     assert problem(GemmSpmm(), scattered(1600)).sketch().near(100) < 0.2
 

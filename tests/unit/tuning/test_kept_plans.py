@@ -67,7 +67,7 @@ def test_a_pair_says_what_was_decided_and_why(tmp_path):
     (UNFUSED, Decision("measured", "fastest of 2", DUEL[:2]), None),
     (UNFUSED, Decision("rule", "too small"), None),
 ])
-def test_a_speedup_is_told_where_it_was_measured(choice, decision, speedup, tmp_path):
+def test_a_speedup_is_listed_if_it_was_measured(choice, decision, speedup, tmp_path):
     put_pair(PlanCache(tmp_path), OWN, choice, decision)
     assert only(tmp_path).speedup == speedup
 
@@ -87,7 +87,7 @@ def test_ragged_operators_rates_and_orders_are_listed(tmp_path):
 
 
 @pytest.mark.cc
-def test_what_a_sparse_operation_keeps_is_its_own(tmp_path):
+def test_entries_of_sparse_operations_are_listed_as_such(tmp_path):
     cache = PlanCache(tmp_path / "plans")
     put_rates(cache, RATES, threads=2)
     matrix = scipy.sparse.random_array((300, 200), density=0.05, format="csr", dtype=np.float32,
@@ -118,7 +118,7 @@ def change(path: Path, **values) -> None:
     (lambda path: change(path, summary=[]), "damaged", "TypeError"),
     (lambda path: change(path, summary={"pears": 1}), "damaged", "unexpected keyword argument 'pears'"),
 ])
-def test_what_is_wrong_with_a_file_is_said(spoil, state, fault, tmp_path):
+def test_the_fault_of_a_file_is_reported(spoil, state, fault, tmp_path):
     put_pair(PlanCache(tmp_path), OWN, CHOICE, DECISION)
     (path,) = kept_files(tmp_path)
     spoil(path)
@@ -131,7 +131,7 @@ def test_what_is_wrong_with_a_file_is_said(spoil, state, fault, tmp_path):
 
 @pytest.mark.parametrize(("key", "fault"), [
     (replace(OWN, machine="e" * 64), "of another machine"), (replace(OWN, kernels="e" * 64), "of other kernels")])
-def test_what_others_decided_is_foreign(key, fault, tmp_path):
+def test_decisions_of_other_conditions_are_foreign(key, fault, tmp_path):
     put_pair(PlanCache(tmp_path), key, CHOICE, DECISION)
     plan = only(tmp_path)
     assert (plan.state, plan.fault, plan.op) == ("foreign", fault, "gemm_spmm fuse=auto")
@@ -147,7 +147,7 @@ def test_a_process_with_fewer_processors_is_on_this_machine():
 @pytest.mark.parametrize("damage", [
     lambda value: value[:0], lambda value: value[:9], lambda value: value[:-1], lambda value: value[:-4],
     lambda value: value + bytes(4)])
-def test_damaged_orders_are_told(damage, tmp_path):
+def test_damaged_orders_are_reported(damage, tmp_path):
     put_order(PlanCache(tmp_path), "d" * 64, "metis", np.arange(4, dtype=np.int32))
     (path,) = kept_files(tmp_path)
     value = path.read_bytes()[HEAD_BYTES:]
@@ -225,7 +225,7 @@ def aged(folder: Path, key, days: float) -> Path:
     (Pruning("none", older_days=30), "fresh foreign"), (Pruning("foreign", older_days=30), "fresh"),
     (Pruning("none", older_days=0.5), "foreign"),
 ])
-def test_what_is_asked_for_is_deleted(pruning, left, tmp_path):
+def test_selected_entries_are_deleted(pruning, left, tmp_path):
     paths = {"fresh": aged(tmp_path, OWN, 1), "old": aged(tmp_path, replace(OWN, width=1), 31),
              "foreign": aged(tmp_path, KEY, 0)}
     gone = prune_plans(list_plans(tmp_path, now=time.time()), pruning)
@@ -248,7 +248,7 @@ def test_a_decision_that_was_replaced_meanwhile_stays(tmp_path):
 
 @pytest.mark.parametrize(("lives", "age", "state"), [
     (False, 100, "orphaned"), (False, 10, "writing"), (True, 100, "writing"), (True, 2 * DAY, "orphaned")])
-def test_only_what_nobody_writes_any_more_is_an_orphan(lives, age, state, tmp_path):
+def test_only_files_of_ended_writers_are_orphans(lives, age, state, tmp_path):
     bucket = tmp_path / "decisions" / "00"
     bucket.mkdir(parents=True)
     path = bucket / f".{'a' * 64}.{os.getpid() if lives else ended_process()}-12345678.partial"
@@ -266,11 +266,11 @@ def test_only_what_nobody_writes_any_more_is_an_orphan(lives, age, state, tmp_pa
     ("none", float("nan"), "older_days=nan"), ("foreign", "30", "older_days='30'"),
     ("all", 30, "prune=all asks for no age and older_days=30 for one"),
 ])
-def test_what_cannot_be_meant_is_refused(which, days, message):
+def test_invalid_arguments_are_refused(which, days, message):
     with pytest.raises(ValueError, match=message):
         Pruning(which, days)
 
 
-def test_a_folder_that_is_not_there_holds_nothing(tmp_path):
+def test_a_missing_folder_has_no_entries(tmp_path):
     assert list_plans(tmp_path / "none", now=0.0) == []
     assert list(tmp_path.iterdir()) == []

@@ -110,7 +110,7 @@ class Given(NoLoad):
     ({1: 5.0, 2: 1.0}, {1: 5.0}, 1.0, ""),  # it has ended
     ({}, {}, 1.0, ""),
 ])
-def test_a_thread_that_waits_tells_a_busy_machine(before, after, seconds, reason):
+def test_waiting_threads_indicate_a_busy_machine(before, after, seconds, reason):
     watch = LoadWatch(Given(before, after))
     watch.begin()
     watch.end(seconds)
@@ -140,12 +140,12 @@ def test_where_one_measurement_follows_another_its_counts_are_not_read_twice():
 
 @pytest.mark.parametrize(("taken", "reason"), [
     ((3.0, 3.09), ""), ((3.0, 3.3), "processors were taken away for 300 ms of 2000")])
-def test_processors_that_are_taken_away_tell_it_too(taken, reason):
+def test_stolen_processors_indicate_a_busy_machine(taken, reason):
     now = iter((10.0, 12.0))
     assert LoadWatch(Given(taken=taken), lambda: next(now)).reason() == reason
 
 
-def test_the_system_is_asked_for_threads_and_files_are_closed():
+def test_counters_are_read_from_the_system_and_files_are_closed():
     found = ProcessLoad()
     before = found.waits()
     assert 1 <= len(before) <= MAX_THREADS
@@ -157,7 +157,7 @@ def test_the_system_is_asked_for_threads_and_files_are_closed():
     assert found.waits().keys() == {0}
 
 
-def test_of_many_threads_the_first_and_the_newest_are_looked_at(monkeypatch):
+def test_of_many_threads_the_first_and_the_newest_are_counted(monkeypatch):
     opened, files = [], {}
     monkeypatch.setattr(os, "listdir", lambda path: [str(thread) for thread in range(100, 20, -1)])
     monkeypatch.setattr(os, "open", lambda path, flags: opened.append(int(path.split("/")[4])) or len(opened))
@@ -183,7 +183,7 @@ def test_without_figures_of_threads_involuntary_switches_count(monkeypatch, miss
     found.close()
 
 
-def test_files_that_are_not_there_or_say_something_else_count_as_quiet(monkeypatch, tmp_path):
+def test_missing_and_unreadable_counters_count_as_idle(monkeypatch, tmp_path):
     group = tmp_path / "cpu.stat"
     monkeypatch.setattr(load, "GROUPS", (tmp_path / "none", group))
     assert load._throttled() == 0.0
@@ -200,7 +200,7 @@ def test_files_that_are_not_there_or_say_something_else_count_as_quiet(monkeypat
 
 
 @pytest.mark.parametrize("text", ["2", "yes", "true"])
-def test_what_cannot_be_meant_is_refused(monkeypatch, text):
+def test_invalid_arguments_are_refused(monkeypatch, text):
     monkeypatch.setenv("SPARLOOM_KEEP_BUSY", text)
     with pytest.raises(ValueError, match=f"SPARLOOM_KEEP_BUSY='{text}': give 0 or 1, or unset it"):
         watch_load()
@@ -219,7 +219,7 @@ def run_until_decided(ready, x) -> int:
 @pytest.mark.parametrize("policy", [
     CsrPolicy.online(least_seconds=0, runs=1e6),
     CsrPolicy(calibrate="full", effort=MeasurementBudget(candidates=1, seconds=60.0))], ids=["online", "full"])
-def test_on_a_busy_machine_nothing_is_kept_and_no_library_chosen(tmp_path, machine, policy, caplog):
+def test_on_a_busy_machine_nothing_is_cached_and_no_library_chosen(tmp_path, machine, policy, caplog):
     a, x = matrix(20000, 1500), dense(1500, 16)
 
     def instant(matrix, threads):
@@ -264,7 +264,7 @@ def races(monkeypatch):
 
 @pytest.mark.cc
 @pytest.mark.parametrize("places", [False, True])
-def test_it_is_decided_anew_each_time_twice_as_late_until_the_machine_is_quiet(tmp_path, machine, races, places):
+def test_decisions_are_repeated_at_doubling_intervals_until_the_machine_is_idle(tmp_path, machine, races, places):
     a, x = matrix(), dense(200, 8)
     ready = sparloom.prepare(a, cache=PlanCache(tmp_path), policy=EASY, libraries={})
     op, call = ("spmm_max", lambda: ready.spmm_max(x)) if places else ("spmm", lambda: ready.spmm(x))
@@ -294,7 +294,7 @@ def test_it_is_decided_anew_each_time_twice_as_late_until_the_machine_is_quiet(t
 
 
 @pytest.mark.cc
-def test_there_is_a_longest_time_and_no_race_before_it(tmp_path, machine, races):
+def test_the_interval_between_races_has_a_maximum(tmp_path, machine, races):
     machine.wait, x = 10.0, dense(200, 8)
     ready = sparloom.prepare(matrix(), cache=PlanCache(tmp_path), policy=EASY, libraries={})
     for _ in range(12):
@@ -308,7 +308,7 @@ def test_there_is_a_longest_time_and_no_race_before_it(tmp_path, machine, races)
 
 
 @pytest.mark.cc
-def test_what_another_process_has_kept_meanwhile_is_taken(tmp_path, machine, races):
+def test_a_decision_stored_meanwhile_by_another_process_is_used(tmp_path, machine, races):
     a, x = matrix(), dense(200, 8)
     machine.wait = 10.0
     ready = sparloom.prepare(a, cache=PlanCache(tmp_path), policy=EASY)
@@ -324,7 +324,7 @@ def test_what_another_process_has_kept_meanwhile_is_taken(tmp_path, machine, rac
 
 
 @pytest.mark.cc
-def test_a_plan_that_is_asked_for_ends_and_a_measurement_on_a_sample_is_repeated(tmp_path, machine):
+def test_requested_plans_end_and_measurements_on_a_sample_are_repeated(tmp_path, machine):
     machine.wait, x = 10.0, dense(200, 8)
     online = sparloom.prepare(matrix(), cache=PlanCache(tmp_path), policy=EASY)
     assert online.plan("spmm", B=x) is online.plan("spmm", B=x)
@@ -368,7 +368,7 @@ def test_they_are_remembered_twice_as_long_each_time_and_not_too_many(tmp_path, 
 
 
 @pytest.mark.cc
-def test_schedules_of_ragged_operators_are_not_kept(tmp_path, machine):
+def test_ragged_schedules_of_a_busy_machine_are_not_cached(tmp_path, machine):
     operator, structure = encoder_operators(EncoderShape(width=32, heads=2, hidden=32))["mixing"], Structure(
         {LENGTHS: [5, 3]})
     effort = RaggedBudget(sample=2, proposed=1, race=MeasurementBudget(repetitions=1, seconds=0.1, pairs=(1, 1)))
@@ -384,7 +384,7 @@ def test_schedules_of_ragged_operators_are_not_kept(tmp_path, machine):
     assert len(kept_files(tmp_path, "ragged")) == 1
 
 
-def test_rates_are_measured_once_in_a_process_and_kept_where_it_was_quiet(tmp_path, machine, monkeypatch):
+def test_rates_are_measured_once_per_process_and_stored_on_idle_machines(tmp_path, machine, monkeypatch):
     measured = []
     monkeypatch.setattr(rates, "measure_rates", lambda threads: measured.append(threads) or RATES)
     for threads, wait, kept in ((1001, 1e6, 0), (1002, 0.0, 1)):
@@ -397,7 +397,7 @@ def test_rates_are_measured_once_in_a_process_and_kept_where_it_was_quiet(tmp_pa
 @pytest.mark.parametrize(("threads", "run", "busy", "there"), [
     (2, 50e-6, False, True), (2, 0.6e-3, False, False), (2, 1.0, True, True), (16, 20e-6, False, True),
     (16, 50e-6, False, False), (1, 20e-6, False, False), (1, 20e-6, True, False)])
-def test_one_thread_is_tried_where_many_may_not_pay(monkeypatch, threads, run, busy, there):
+def test_one_thread_is_a_candidate_if_more_may_not_pay_off(monkeypatch, threads, run, busy, there):
     operands, library = Operands(ones(), {"B": dense(200, 8)}), {"other": None}
     monkeypatch.setattr(CsrDecider, "_quick_configs", lambda self, operands, safe, run: [
         safe, *(config for config in self.backend.configs(self.op, operands, sampled=False) if config != safe)][:6])
@@ -415,7 +415,7 @@ def ones() -> SparseMatrix:
 
 
 @pytest.mark.cc
-def test_one_thread_that_was_chosen_is_found_again_and_computes_the_same(tmp_path, caplog):
+def test_a_cached_choice_of_one_thread_is_replayed_and_computes_the_same(tmp_path, caplog):
     a, x, cache = matrix(), dense(200, 8), PlanCache(tmp_path)
     run_until_decided(sparloom.prepare(a, threads=2, cache=cache, libraries={}), x)
     (path,) = kept_files(tmp_path, "csr")

@@ -39,13 +39,13 @@ def test_the_fastest_wins(fastest, noise):
     assert ("accepted" in race.reason) is (fastest > 0)
 
 
-def test_who_is_not_faster_beyond_the_margin_does_not_win():
+def test_a_candidate_within_the_margin_does_not_win():
     assert raced([1.0, 0.97, 1.2]).winner == 0
     assert raced([1.0, 0.97, 1.2], guardrail=Guardrail(alpha=0.98)).winner == 1
 
 
 @pytest.mark.parametrize("settings", [{}, {"effort": USUAL.effort, "runs": USUAL.runs}], ids=["thorough", "usual"])
-def test_who_is_faster_once_by_chance_does_not_win(settings):
+def test_a_candidate_that_is_faster_once_by_chance_does_not_win(settings):
     wins = sum(raced([1.0] * 4, noise=0.1, seed=seed, **settings).winner > 0 for seed in range(200))
     assert wins <= 10
 
@@ -86,7 +86,7 @@ def test_interruptions_neither_end_the_race_nor_put_out_the_fastest(interrupted)
 
 
 @pytest.mark.parametrize("others", [[3.0] * 5, [30.0, 0.8], [1.15] * 20, [2.0, 1.5, 1.2, 1.1, 1.05] * 3])
-def test_what_candidates_take_longer_has_a_limit(others):
+def test_the_extra_time_of_candidates_is_limited(others):
     race = raced([1.0, *others])
     assert longer(race) < 7 + max(others)
 
@@ -127,7 +127,7 @@ def test_only_runs_that_were_taken_in_turn_are_compared():
     assert ratios.min() < 1 < ratios.max()  # in both orders
 
 
-def test_what_a_call_leaves_in_the_caches_for_those_of_others_does_not_count():
+def test_the_first_call_after_another_kernel_does_not_count():
     usual, race, last = [1.0, 0.8, 1.2], OnlineRace(
         3, effort=EFFORT, guardrail=Guardrail(alpha=0.95), runs=7.0), 0
     while not race.settled:
@@ -140,7 +140,7 @@ def test_what_a_call_leaves_in_the_caches_for_those_of_others_does_not_count():
 
 @pytest.mark.parametrize("place", [1, 2, 3])
 @pytest.mark.parametrize("run", [0, 1, 2, 5])
-def test_who_fails_is_out(place, run):
+def test_a_failing_candidate_is_eliminated(place, run):
     usual = [1.0, 0.65, 0.6, 0.65]
     race = OnlineRace(4, baselines=(0, 1), effort=EFFORT, guardrail=Guardrail(alpha=0.95), runs=7.0)
     runs = 0
@@ -156,7 +156,7 @@ def test_who_fails_is_out(place, run):
     assert race.seconds[race.winner]
 
 
-def test_runs_have_a_limit_whatever_they_take():
+def test_the_number_of_runs_is_limited():
     race = raced([1.0] * 40, effort=MeasurementBudget(
         candidates=40, repetitions=30, pairs=(5, 12), executions=40, seconds=0.2))
     assert sum(map(len, race.seconds)) <= 40

@@ -43,7 +43,7 @@ def stormed(tmp_path_factory):
 
 @pytest.mark.cc
 @pytest.mark.slow
-def test_no_decision_that_was_kept_is_lost_or_torn(stormed, caplog):
+def test_no_stored_decision_is_lost_or_damaged(stormed, caplog):
     folder, keys = stormed
     distinct = {json.dumps(key, sort_keys=True) for key in keys}
     assert len(distinct) == len(list(problems()))
@@ -59,7 +59,7 @@ def test_no_decision_that_was_kept_is_lost_or_torn(stormed, caplog):
 
 @pytest.mark.cc
 @pytest.mark.slow
-def test_what_killed_writers_leave_is_bounded_and_goes(stormed):
+def test_files_of_killed_writers_are_bounded_and_removed(stormed):
     folder, keys = stormed
     left = {plan.path for plan in list_plans(folder, now=time.time()) if plan.kind == "temporary"}
     assert len(left) <= KILLS
@@ -102,7 +102,7 @@ cache.put("csr", {"op": "spmm"}, {"made": "later", "long": "x" * 100_000})
 
 
 @pytest.mark.parametrize("place", ["write", "replace"])
-def test_who_is_killed_while_writing_leaves_what_there_was(tmp_path, place):
+def test_a_process_killed_while_writing_leaves_the_old_entry(tmp_path, place):
     key, cache = {"op": "spmm"}, PlanCache(tmp_path)
     cache.put("csr", key, {"made": "before"})
     for _ in range(2):

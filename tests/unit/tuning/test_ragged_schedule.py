@@ -52,7 +52,7 @@ def test_without_search_it_is_the_default(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_what_is_not_faster_beyond_doubt_is_not_taken(tmp_path):
+def test_a_schedule_that_is_not_significantly_faster_is_not_chosen(tmp_path):
     effort = replace(QUICK, guardrail=Guardrail(alpha=0.01))
     choice = choose_schedule(encoder_operators(SHAPE)["mixing"], Structure({LENGTHS: [7, 2]}), threads=1, effort=effort,
                              plans=PlanCache(tmp_path))
@@ -63,7 +63,7 @@ def test_what_is_not_faster_beyond_doubt_is_not_taken(tmp_path):
 @pytest.mark.parametrize("damage", [
     lambda text: "{", lambda text: text.replace('"ratio"', '"share"'), lambda text: text.replace("=", "≠"),
     lambda text: text.replace('"config": "', '"config": "sideways=1,')])
-def test_a_damaged_choice_is_made_anew(damage, tmp_path, caplog):
+def test_a_damaged_choice_is_made_again(damage, tmp_path, caplog):
     operator, structure = encoder_operators(SHAPE)["mixing"], Structure({LENGTHS: [3]})
     choose_schedule(operator, structure, threads=1, effort=QUICK, plans=PlanCache(tmp_path))
     (path,) = kept_files(tmp_path)

@@ -32,7 +32,7 @@ def test_hardware_is_read_only_where_it_varies():
     assert set(GEMM_FEATURES.inputs) == {"m", "n", "k", *MACHINE}
 
 
-def test_features_say_what_they_say():
+def test_features_equal_values_computed_by_hand():
     """Hand-computed for 100 x 70 x 300 with tiles of 16 x 64 x 256."""
     config = space().config(tile_m=16, tile_n=64, tile_k=256, micro="8x32", pack="b")
     problem = gemm_problems([GemmShape(100, 70, 300)]) | MACHINE

@@ -38,12 +38,12 @@ def test_names_are_those_of_columns():
     "__import__('os')", "m ** 2", "m.real", "m if tile else 0", "[m]", "lambda: m", "1 < m < 3", "min(m, key=m)",
     "True", "m and tile", "open('f')",
 ])
-def test_what_is_not_of_the_language_is_refused(text):
+def test_unsupported_syntax_is_refused(text):
     with pytest.raises(ValueError, match="is not allowed: use numbers, names"):
         Formula(text)
 
 
-def test_what_cannot_be_read_is_refused():
+def test_incomplete_formulas_are_refused():
     with pytest.raises(ValueError, match=r"formula 'm \+' cannot be read"):
         Formula("m +")
 

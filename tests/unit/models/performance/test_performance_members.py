@@ -124,7 +124,7 @@ def test_hard_examples_are_found_without_the_scored_fold_and_weigh_more(grid, gr
         assert (judged[fold][(fold != FOLDS).ravel()] > 0).all()
 
 
-def test_what_is_held_out_within_a_fold_is_predicted_by_the_member_without_it(grid):
+def test_held_out_problems_are_predicted_by_the_member_without_them(grid):
     judged = []
 
     def judge(learned):
@@ -164,7 +164,7 @@ def test_a_model_says_how_it_was_trained():
     assert before <= made <= before + timedelta(minutes=10)
 
 
-def test_growing_further_keeps_all_but_trees_and_folds():
+def test_extending_a_model_keeps_all_but_trees_and_folds():
     """The base reads features of hardware, so what is grown on top of it reads them too."""
     data = measured(30)
     varied = np.where(np.arange(30) % 2, 1.0, 2.0) * MACHINE["l2_bytes"]

@@ -173,7 +173,7 @@ def test_continued_training_keeps_trees_and_records_lineage(data, model):
     assert grown.members[0].model_to_string().startswith("tree")
 
 
-def test_growing_further_never_learns_the_fold_a_member_is_scored_on(data, model):
+def test_extending_a_model_never_trains_on_the_scored_fold(data, model):
     """Changed seconds of a fold change the new trees of every member except the one that is scored on this fold."""
     fold, growth = problem_folds(data, model.folds).ravel(), GROWTH.with_trees(10)
     changed = replace(data, seconds=np.where((fold == 1)[:, None], data.seconds[:, ::-1], data.seconds))

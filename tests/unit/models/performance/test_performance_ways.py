@@ -26,7 +26,7 @@ def cases(noise: float = 0.02):
     return data, grid, problem_folds(data, assign_folds(data.groups, 3, seed=0))
 
 
-def test_hard_problems_weigh_more_and_the_scored_fold_has_no_say():
+def test_hard_problems_weigh_more_and_the_scored_fold_is_not_used():
     data, grid, folds = cases()
     mining = Mining(rounds=2, share=0.2, factor=2.0, most=3.0)
     asked = []
@@ -44,7 +44,7 @@ def test_hard_problems_weigh_more_and_the_scored_fold_has_no_say():
         assert (learned[(folds == place % 3).ravel()] == 0).all()
 
 
-def test_intervals_cover_what_they_promise():
+def test_intervals_have_their_nominal_coverage():
     data, grid, folds = cases(noise=0.1)
     bounds = bounds_out_of_fold(grid, GROWTH, folds, coverage=0.8)
     assert bounds.cover(grid.targets).mean() == pytest.approx(0.8, abs=0.07)

@@ -134,7 +134,7 @@ def test_zeros_of_both_signs_are_equal():
 
 @pytest.mark.parametrize("width", [1, 8, 37, 64])
 @pytest.mark.parametrize("where", [0, 1, 450, 899])
-def test_one_nan_makes_its_element_nan_wherever_it_stands(width, where):
+def test_one_nan_makes_its_element_nan_at_any_position(width, where):
     pattern = hubs()
     dense = np.random.default_rng(2).uniform(-1, 1, (pattern.cols, width))
     dense[where, width // 2] = np.nan

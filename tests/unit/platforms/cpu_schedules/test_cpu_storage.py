@@ -41,7 +41,7 @@ def stored(packed, layout):
 
 
 @pytest.mark.parametrize("order", ORDERS, ids=".".join)
-def test_every_nonzero_is_stored_once_where_the_levels_say(matrix, order):
+def test_every_nonzero_is_stored_once_at_the_position_of_its_levels(matrix, order):
     packer, pattern = Packer(matrix), matrix.pattern
     packings = 0
     for formats, rows_tile, cols_tile in itertools.product(FORMATS, (4, 32), (4, "all")):

@@ -167,7 +167,7 @@ def test_nan_and_infinities_are_products_like_others(emulated):
         np.testing.assert_array_equal(largest(emulated, operands, config)[0], expected)
 
 
-def test_the_argmax_is_the_first_of_the_largest(emulated):
+def test_the_argmax_is_the_first_maximum(emulated):
     operands, rng = operands_of(SpmmMax(), hubs(), 70), np.random.default_rng(2)
     values = rng.integers(-1, 2, hubs().nnz).astype(np.float32)
     dense = rng.integers(-2, 3, (40, 70)).astype(np.float32)
