@@ -16,7 +16,7 @@ from sparse_inputs import read_only
 import sparloom
 from sparloom.errors import Unfusable
 from sparloom.fusion import FusedFunction, fuse
-from sparloom.fusion.arguments import csr
+from sparloom.fusion.decorator import csr
 from sparloom.ops import GemmSpmm, Operands, SpmmGemm, SpmmSpmm
 from sparloom.ragged import Executable, Runner
 from sparloom.solvers import JacobiResult, JacobiSolver, jacobi

@@ -24,7 +24,7 @@ def lift():
 
 NO_MEMORY = BEGIN + """
 import ctypes
-from sparloom.fusion import FusedLoops, Loop, Reads, inspector, schedule_tiles
+from sparloom.fusion import FusedLoops, Loop, Reads, orders, schedule_tiles
 from sparloom.jit import check_memory
 from sparloom.platforms.cpu_schedules import Layout, Packer
 from sparloom.platforms.spade import simulate as native
@@ -60,9 +60,9 @@ def simulate(extent):
 def number(extent):
     count = 4 if extent == 1 else 2_000_000  # takes 140 MiB
     indptr, found = np.arange(count + 1), np.empty(count, np.int32)
-    problem = inspector._PartitionProblem(indptr.ctypes.data, found.ctypes.data, count, 2, found.ctypes.data)
+    problem = orders._PartitionProblem(indptr.ctypes.data, found.ctypes.data, count, 2, found.ctypes.data)
     found[:] = np.arange(count)
-    check_memory(inspector._bisect()(ctypes.byref(problem)), "number vertices", 72 * count)
+    check_memory(orders._bisect()(ctypes.byref(problem)), "number vertices", 72 * count)
 
 attempt("tiles", schedule(1))
 attempt("tiles in threads", schedule(2))

@@ -3,9 +3,8 @@
 The way of a function that is decorated with `fuse`:
 
     decorator     `fuse`: compiles a function for each set of argument types, and caches schedules
-    arguments     sparse arguments, and the cache that is keyed by their index arrays
     frontend/     Python function -> program
-    program       what the front end produces: scalars, arrays, accesses, two loops
+    program       what the front end produces: scalars, arrays, accesses, two loops; sparse arguments
     symbolic      integer expressions in SymPy, their ranges, and checks of subscripts
     dependence    dependences between the two loops
     codegen       program -> kernels of the loop IR
@@ -14,8 +13,8 @@ The way of a function that is decorated with `fuse`:
 
 The way of a product of three matrices, which needs no compilation:
 
-    schedule      the two loops, tile schedules, their legality
-    inspector     Algorithm 1, which groups iterations into tiles, and orders of the iterations
+    schedule      the two loops, tile schedules, their legality, and the inspector (Algorithm 1)
+    orders        orders of the iterations that fuse more of them
     executor      runs a schedule with the kernels of kernels/cpu
     row_pass      SpMM-GeMM with sums on the side, in one pass over the rows
     comparison    the baselines of the paper, a cache simulator, load balance, thread pinning
@@ -23,7 +22,6 @@ The way of a product of three matrices, which needs no compilation:
 
 from functools import partial
 
-from sparloom.fusion.arguments import Csr
 from sparloom.fusion.comparison import (
     CacheLevel,
     access_cycles,
@@ -39,16 +37,15 @@ from sparloom.fusion.comparison import (
 from sparloom.fusion.decorator import Budget, FusedFunction, fuse
 from sparloom.fusion.executor import Executor, Pair, Variant, Workspace
 from sparloom.fusion.frontend import fprange
-from sparloom.fusion.inspector import (
+from sparloom.fusion.orders import (
     MIN_FUSED_RATIO,
     Reordered,
     bandwidth_order,
-    coarse_tiles,
     metis_order,
     partition_order,
     rescue_order,
-    schedule_tiles,
 )
+from sparloom.fusion.program import Csr
 from sparloom.fusion.row_pass import RowPass, RowSteps
 from sparloom.fusion.schedule import (
     FusedLoops,
@@ -56,7 +53,9 @@ from sparloom.fusion.schedule import (
     Reads,
     TileSchedule,
     check_schedule,
+    coarse_tiles,
     gemm_spmm_loops,
+    schedule_tiles,
     separated,
     spmm_gemm_loops,
     spmm_spmm_loops,

@@ -26,23 +26,7 @@ from dataclasses import dataclass
 import sympy
 
 from sparloom.fusion.dependence import Dependence
-from sparloom.fusion.program import (
-    AT_FIRST,
-    AT_SECOND,
-    EDGES,
-    FIRST,
-    GRAPH_INDICES,
-    GRAPH_INDPTR,
-    SECOND,
-    SECOND_PTR,
-    SIZES,
-    TILE,
-    TILES_0,
-    TILES_1,
-    FusedProgram,
-    Iterator,
-    MarkedLoop,
-)
+from sparloom.fusion.program import FusedProgram, Iterator, MarkedLoop, Names
 from sparloom.fusion.symbolic import BoundCheck, SymbolicLoop, Symbols, symbol
 from sparloom.ir import (
     I32,
@@ -70,9 +54,8 @@ __all__ = [
     "lower_wavefronts", "params_used", "shared_pattern",
 ]
 
-SCHEDULE = (Param(FIRST, I64, True), Param(SECOND, I32, True), Param(SECOND_PTR, I64, True), Param(TILES_0, I64),
-            Param(TILES_1, I64))
-
+SCHEDULE = (Param(Names.FIRST, I64, True), Param(Names.SECOND, I32, True), Param(Names.SECOND_PTR, I64, True),
+            Param(Names.TILES_0, I64), Param(Names.TILES_1, I64))
 
 
 def lower_fused(program: FusedProgram) -> Kernel:
@@ -99,29 +82,26 @@ def lower_unfused(program: FusedProgram) -> Kernel:
 
 
 def _wavefronts(program: FusedProgram) -> tuple[For, For]:
-    tile = Ref(TILE)
-    ones = _iterations(program.first, Load(FIRST, tile), Load(FIRST, tile + 1))
+    tile = Ref(Names.TILE)
+    ones = _iterations(program.first, Load(Names.FIRST, tile), Load(Names.FIRST, tile + 1))
     twos = _listed(program.second)
-    early = For(TILE, 0, Ref(TILES_0), (ones, twos), "parallel", chunk=1)
-    return early, For(TILE, Ref(TILES_0), Ref(TILES_0) + Ref(TILES_1), (twos,), "parallel", chunk=1)
+    border, end = Ref(Names.TILES_0), Ref(Names.TILES_0) + Ref(Names.TILES_1)
+    return (For(Names.TILE, 0, border, (ones, twos), "parallel", chunk=1),
+            For(Names.TILE, border, end, (twos,), "parallel", chunk=1))
 
 
 def lower_sizes(
     program: FusedProgram, checks: Iterable[BoundCheck], equal: Iterable[tuple[Expr, Expr]] = (),
 ) -> Kernel:
-    """Compute the sizes of a call.
-
-    The kernel stores the iterations of both loops, the extents of allocated arrays, the values of all checks, and the
-    difference of each pair that should be equal.
-    """
+    """Store the iterations of both loops, extents of allocated arrays, values of checks, differences of equal pairs."""
     trips = [_trips(nest.iterator) for nest in (program.first, program.second)]
     extents = [extent for array in program.arrays if array.origin != "argument" for extent in array.extents]
     checked = [expr for check in checks for expr in check.numbers]
     differences = [a - b for a, b in equal]
     numbers = enumerate([*trips, *extents, *checked, *differences])
-    stores = [Store(SIZES, position, value) for position, value in numbers]
+    stores = [Store(Names.SIZES, position, value) for position, value in numbers]
     body = (*program.prelude, *stores)
-    return Kernel(f"{program.name}_sizes", (*params_used(program, body), Param(SIZES, I64, True, False)), body)
+    return Kernel(f"{program.name}_sizes", (*params_used(program, body), Param(Names.SIZES, I64, True, False)), body)
 
 
 def params_used(program: FusedProgram, body: Iterable[Stmt]) -> tuple[Param, ...]:
@@ -144,9 +124,10 @@ def _trips(iterator: Iterator) -> Expr:
 
 def _listed(nest: MarkedLoop) -> For:
     """Loop over the iterations of the second loop that the schedule lists for the tile."""
-    number = Cast(I64, Load(SECOND, Ref(AT_SECOND)))
+    number = Cast(I64, Load(Names.SECOND, Ref(Names.AT_SECOND)))
     body = (Let(nest.iterator.name, I64, _iteration(nest.iterator, number)), *nest.body)
-    return For(AT_SECOND, Load(SECOND_PTR, Ref(TILE)), Load(SECOND_PTR, Ref(TILE) + 1), body, "shared")
+    lo, hi = Load(Names.SECOND_PTR, Ref(Names.TILE)), Load(Names.SECOND_PTR, Ref(Names.TILE) + 1)
+    return For(Names.AT_SECOND, lo, hi, body, "shared")
 
 
 def _iterations(nest: MarkedLoop, lo: Expr, hi: Expr) -> For:
@@ -154,8 +135,8 @@ def _iterations(nest: MarkedLoop, lo: Expr, hi: Expr) -> For:
     iterator = nest.iterator
     if iterator.step == 1 and iterator.lo == Const(0):
         return For(iterator.name, lo, hi, nest.body, "shared")
-    body = (Let(iterator.name, I64, _iteration(iterator, Ref(AT_FIRST))), *nest.body)
-    return For(AT_FIRST, lo, hi, body, "shared")
+    body = (Let(iterator.name, I64, _iteration(iterator, Ref(Names.AT_FIRST))), *nest.body)
+    return For(Names.AT_FIRST, lo, hi, body, "shared")
 
 
 def _iteration(iterator: Iterator, number: Expr) -> Expr:
@@ -168,8 +149,7 @@ def _iteration(iterator: Iterator, number: Expr) -> Expr:
 class GraphBuilder:
     """Two kernels for one dependence: `count` fills indptr, which gives the size of indices for `fill`.
 
-    Args:
-        transposed: rows are iterations of the first loop and list those of the second.
+    If `transposed`, rows are iterations of the first loop and list those of the second.
     """
 
     count: Kernel
@@ -182,9 +162,10 @@ def graph_builder(program: FusedProgram, dependence: Dependence, name: str) -> G
     first, second = dependence.iterations
     row, column = (second, first) if dependence.solved == "i" else (first, second)
     solution, symbols = dependence.solution, Symbols(program)
-    step = Assign(EDGES, Ref(EDGES) + 1)
-    edge = Store(GRAPH_INDICES, Ref(EDGES), Cast(I32, _iteration_number(symbols.ir(solution.value), column, symbols)))
-    end = Store(GRAPH_INDPTR, _iteration_number(Ref(str(row.variable)), row, symbols) + 1, Ref(EDGES))
+    step = Assign(Names.EDGES, Ref(Names.EDGES) + 1)
+    number = _iteration_number(symbols.ir(solution.value), column, symbols)
+    edge = Store(Names.GRAPH_INDICES, Ref(Names.EDGES), Cast(I32, number))
+    end = Store(Names.GRAPH_INDPTR, _iteration_number(Ref(str(row.variable)), row, symbols) + 1, Ref(Names.EDGES))
 
     def nest(inner: tuple[Stmt, ...], last: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         conditions = (*solution.guards, *solution.conditions)
@@ -193,12 +174,12 @@ def graph_builder(program: FusedProgram, dependence: Dependence, name: str) -> G
         outermost, *others = solution.loops
         for loop in reversed(others):
             inner = (_for(loop, inner, symbols),)
-        return (*program.prelude, Declare(EDGES, I64, Const(0)), _for(outermost, (*inner, *last), symbols))
+        return (*program.prelude, Declare(Names.EDGES, I64, Const(0)), _for(outermost, (*inner, *last), symbols))
 
     count, fill = nest((step,), (end,)), nest((edge, step), ())
     return GraphBuilder(
-        Kernel(f"{name}_count", (*params_used(program, count), Param(GRAPH_INDPTR, I64, True, False)), count),
-        Kernel(f"{name}_fill", (*params_used(program, fill), Param(GRAPH_INDICES, I32, True, False)), fill),
+        Kernel(f"{name}_count", (*params_used(program, count), Param(Names.GRAPH_INDPTR, I64, True, False)), count),
+        Kernel(f"{name}_fill", (*params_used(program, fill), Param(Names.GRAPH_INDICES, I32, True, False)), fill),
         transposed=dependence.solved == "j")
 
 

@@ -54,7 +54,6 @@ def atomic_tiling(
 
     Raises:
         Unsupported: the operation has addends.
-        ValueError: operands and result do not match.
     """
     if op.name == "spmm_spmm" and op.addends:
         raise Unsupported("atomic tiling of a product with addends: several tiles would add them, use Executor")
@@ -80,8 +79,7 @@ def atomic_tiling(
     shared = np.flatnonzero(parts > 1).astype(np.int32)
     arguments = _AtomicArguments(pair=pair, crossing=address(crossing, np.uint8), shared=address(shared, np.int32),
                                  shared_rows=shared.size)
-    kernel = getattr(fused_library(operands.matrix.dtype), f"sparloom_{op.name}_atomic")
-    return NativeCall(kernel, arguments, kept=(*kept, crossing, shared))
+    return _call(f"{op.name}_atomic", operands, arguments, (*kept, crossing, shared))
 
 
 def overlapped_tiling(
@@ -92,8 +90,6 @@ def overlapped_tiling(
     This communication-avoiding scheme needs no barrier and no atomics, but computes shared rows several times. The
     inspector runs here, so the call does not include its time.
 
-    Raises:
-        ValueError: operands and result do not match.
     """
     _check(op, operands, result)
     pattern = operands.matrix.pattern
@@ -110,8 +106,7 @@ def overlapped_tiling(
     a = CsrRows.of(operands.matrix, None, columns)
     loops = BoundLoops(schedule, threads, Variant(local=True), a, read=np.concatenate([np.empty(0, np.int32), *read]))
     arguments, kept = fill_arguments(op, operands, result, loops, Workspace())
-    kernel = getattr(fused_library(operands.matrix.dtype), f"sparloom_{op.name}")
-    return NativeCall(kernel, arguments, kept=kept)
+    return _call(op.name, operands, arguments, kept)
 
 
 def fused_gemv(
@@ -126,7 +121,6 @@ def fused_gemv(
 
     Raises:
         Unsupported: C is transposed, or the operation is not gemm_spmm.
-        ValueError: operands and result do not match.
     """
     if op.name != "gemm_spmm" or op.c_transposed:
         raise Unsupported(f"fused GeMV of {op}: it is for gemm_spmm with C as it is")
@@ -138,8 +132,7 @@ def fused_gemv(
     assert arguments.rows == operands.matrix.pattern.rows
     if kind == "blas_gemv":
         arguments.blas = blas_routine("gemv", operands.matrix.dtype)
-    kernel = getattr(fused_library(operands.matrix.dtype), f"sparloom_gemm_spmm_{kind}")
-    return NativeCall(kernel, arguments, kept=kept)
+    return _call(f"gemm_spmm_{kind}", operands, arguments, kept)
 
 
 def tall_gemm(
@@ -153,9 +146,6 @@ def tall_gemm(
         left: (rows, inner).
         right: (inner, width), of the same type.
         variant: only `stream_first` and `blas` have an effect.
-
-    Raises:
-        ValueError: the shapes do not match.
     """
     (rows, inner), (depth, width) = left.shape, right.shape
     if inner != depth:
@@ -181,6 +171,10 @@ class _AtomicArguments(ctypes.Structure):
     )
 
 
+def _call(kernel: str, operands: Operands, arguments: ctypes.Structure, kept: Sequence[np.ndarray]) -> NativeCall:
+    return NativeCall(getattr(fused_library(operands.matrix.dtype), f"sparloom_{kernel}"), arguments, kept=kept)
+
+
 def _check(op: Pair, operands: Operands, result: np.ndarray) -> None:
     if op.name == "spmm_gemm":
         raise Unsupported("spmm_gemm: its loops fuse without overlap and without atomics, use Executor")
@@ -200,8 +194,7 @@ def _with_empty_rows(
     ends = np.append(begins[1:], pattern.nnz) if begins.size else begins
     zeros = np.zeros(empty.size, dtype=np.int64)
     joined = ((zeros, owner), (empty, entry), (zeros, begins), (zeros, ends))
-    owner, entry, begins, ends = (np.concatenate(pair).astype(np.int64) for pair in joined)
-    return owner, entry, begins, ends
+    return tuple(np.concatenate(pair).astype(np.int64) for pair in joined)
 
 
 @dataclass(frozen=True)
@@ -216,8 +209,7 @@ class CacheLevel:
 def machine_levels(threads: int) -> tuple[CacheLevel, ...]:
     """Return three levels with the sizes of this machine's caches, and ways and cycles of a recent processor.
 
-    Args:
-        threads: number of threads whose shares add up to the last level.
+    The shares of all threads add up to the last level.
     """
     sizes = {1: 48 << 10, 2: 1 << 20, 3: 2 << 20} | cache_levels()
     return (CacheLevel(sizes[1], 12, 4), CacheLevel(sizes[2], 16, 14), CacheLevel(threads * sizes[3], 16, 50))
@@ -227,7 +219,7 @@ def access_cycles(
     op: Pair, pattern: Pattern, schedule: TileSchedule, *, inner: int, width: int, threads: int, variant: Variant,
     levels: Sequence[CacheLevel], memory_cycles: float = MEMORY_CYCLES,
 ) -> float:
-    """Simulate the average cycles of the cache-line reads of a schedule, for float32.
+    """Simulate the average cycles of the cache-line reads of a schedule, for float32; NaN where nothing is read.
 
     kernels/cpu/cache_walk.cpp defines the sequence of reads. Prefetching and out-of-order execution are not modelled,
     so only ratios between schedules are meaningful.
@@ -237,12 +229,6 @@ def access_cycles(
         inner: columns of B where B is dense.
         width: columns of D.
         levels: two private levels and one shared by all threads; see `machine_levels`.
-
-    Returns:
-        NaN where nothing is read.
-
-    Raises:
-        Unsupported: the operation is spmm_gemm.
 
     Departure: the paper counts accesses with hardware counters, which virtual machines often lack.
     """
@@ -302,10 +288,7 @@ def _cache_walk() -> Any:
 def potential_gain(seconds: np.ndarray) -> float:
     """Return the mean difference between the slowest thread and each thread, summed over wavefronts (§5.2.2).
 
-    A call would save this time if the work of each wavefront were shared evenly.
-
-    Args:
-        seconds: (wavefronts, threads), see `Executor.seconds`.
+    A call would save this time if the work of each wavefront were shared evenly; see `Executor.seconds`.
     """
     return float((seconds.max(axis=1, keepdims=True) - seconds).mean(axis=1).sum())
 
@@ -315,9 +298,6 @@ def pinned(threads: int) -> Iterator[None]:
     """Pin the OpenMP threads of compiled code, including the calling one, each to a processor, close to each other.
 
     Threads that other libraries start inside inherit the processor of their parent. No effect outside of Linux.
-
-    Raises:
-        ValueError: more threads than processors available to this process.
     """
     if not sys.platform.startswith("linux"):
         yield

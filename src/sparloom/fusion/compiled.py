@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from sparloom.fusion.arguments import Csr
 from sparloom.fusion.codegen import (
     GraphBuilder,
     graph_builder,
@@ -22,7 +21,7 @@ from sparloom.fusion.codegen import (
     shared_pattern,
 )
 from sparloom.fusion.dependence import Dependence, check_independent, check_trip_counts, dependences
-from sparloom.fusion.program import Access, Array, FusedProgram, MarkedLoop
+from sparloom.fusion.program import Access, Array, Csr, FusedProgram, MarkedLoop
 from sparloom.fusion.recognition import Bodies, ProductRunner, recognise
 from sparloom.fusion.schedule import FusedLoops, Loop, Reads, TileSchedule
 from sparloom.fusion.symbolic import bound_checks
@@ -39,8 +38,7 @@ Arguments = Mapping[str, Any]
 class Sizes:
     """Iterations of both loops, and shapes of the arrays that the function allocates, for one call.
 
-    Args:
-        whole: the program is a matrix product whose loops cover whole, non-empty matrices.
+    `whole` tells that the program is a matrix product whose loops cover whole, non-empty matrices.
     """
 
     iterations: tuple[int, int]
@@ -99,11 +97,7 @@ class CompiledProgram:
         return first, second
 
     def sizes(self, arguments: Arguments) -> Sizes:
-        """Compute the sizes of a call, and check its subscripts.
-
-        Raises:
-            ValueError: a subscript may be out of bounds.
-        """
+        """Compute the sizes of a call; refuse subscripts that may be out of bounds."""
         made = self._made()
         extents = sum(len(array.extents) for array in made)
         checked = sum(len(check.numbers) for check in self._checks)
@@ -249,9 +243,7 @@ def _traffic(
 
     A row is all that follows the first subscript.
 
-    Args:
-        shapes: shapes of all arrays of the program.
-        written: arrays whose rows the first loop wrote, so that the second does not load them again.
+    Rows of `written`, which the first loop wrote, are not loaded again by the second.
     """
     moved: dict[tuple[str, str], int] = {}
     for access in nest.accesses:

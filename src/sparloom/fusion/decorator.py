@@ -14,11 +14,10 @@ import numpy as np
 import scipy.sparse
 
 from sparloom.forks import forkable
-from sparloom.fusion.arguments import Csr, check_csr, csr, identity_key
 from sparloom.fusion.frontend import read_program
-from sparloom.fusion.inspector import schedule_tiles
+from sparloom.fusion.program import Csr, identity_key
 from sparloom.fusion.recognition import Bodies
-from sparloom.fusion.schedule import TileSchedule
+from sparloom.fusion.schedule import TileSchedule, schedule_tiles
 from sparloom.jit import IdentityCache
 from sparloom.measure import cache_bytes_per_core
 from sparloom.sparse import Pattern, SparseMatrix
@@ -31,12 +30,7 @@ __all__ = ["Budget", "FusedFunction", "fuse"]
 
 @dataclass(frozen=True)
 class Budget:
-    """Parameters of the inspector.
-
-    Args:
-        cache_bytes: fast memory per thread.
-        ct_size: maximum number of iterations of a coarse tile.
-    """
+    """Parameters of the inspector, see `schedule_tiles`."""
 
     threads: int
     cache_bytes: int
@@ -66,9 +60,6 @@ def fuse(
     Returns:
         A FusedFunction. Its first call raises Unfusable if the loops cannot be fused; the message names file, line and
         access.
-
-    Raises:
-        ValueError: `bodies` has another value.
     """
     if bodies not in get_args(Bodies):
         raise ValueError(f"bodies {bodies!r}: give one of {', '.join(get_args(Bodies))}")
@@ -171,12 +162,33 @@ def _operand(value: Any) -> Any:
     return value
 
 
-def _type(name: str, value: Any) -> Any:
-    """Return the Numba type of an argument.
+def csr(matrix: Any) -> Csr:
+    """View a sparse matrix as Csr, without a copy if it is in CSR already; values of a Pattern are float32 ones."""
+    match matrix:
+        case Csr():
+            return matrix
+        case SparseMatrix():
+            pattern = matrix.pattern
+            return Csr(pattern.indptr, pattern.indices, matrix.values, pattern.shape)
+        case Pattern():
+            return Csr(matrix.indptr, matrix.indices, np.ones(matrix.nnz, np.float32), matrix.shape)
+    rows = matrix if getattr(matrix, "format", None) == "csr" else scipy.sparse.csr_array(matrix)
+    return Csr(rows.indptr, rows.indices, rows.data, rows.shape)
 
-    Raises:
-        TypeError: it is not a number, array or sparse matrix.
-    """
+
+def check_csr(matrix: Csr, name: str) -> None:
+    """Check what compiled code relies on, row pointers and columns, in time proportional to the nonzeros."""
+    rows, cols = matrix.shape
+    p, i = matrix.p, matrix.i
+    if p.shape != (rows + 1,) or p[0] != 0 or p[-1] != i.size or (p[1:] < p[:-1]).any() or i.shape != matrix.x.shape:
+        raise ValueError(f"row pointers of {name}, {rows} rows and {i.size} nonzeros, must be {rows + 1} numbers that "
+                         f"rise from 0 to {i.size}, with one value per nonzero")
+    if i.size and not 0 <= i.min() <= i.max() < cols:
+        raise ValueError(f"columns of {name} run from {i.min()} to {i.max()}: they must lie in 0 to {cols - 1}")
+
+
+def _type(name: str, value: Any) -> Any:
+    """Return the Numba type of an argument."""
     from numba.core import types
     from numba.np.numpy_support import from_dtype
 

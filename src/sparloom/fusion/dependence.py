@@ -58,9 +58,8 @@ class Dependence:
 
     Args:
         source, sink: text of the accesses in the first and the second loop.
-        relation: the relation before simplification, in the form of Equation 2.
+        relation: before simplification, in the form of Equation 2.
         solved: "i" if `solution` maps iterations of the second loop to those of the first, "j" for the reverse.
-        iterations: the two marked loops.
     """
 
     kind: Literal["flow", "anti", "output"]
@@ -96,10 +95,7 @@ class Dependence:
 
 
 def dependences(program: FusedProgram) -> tuple[Dependence, ...]:
-    """Derive all dependences between the loops.
-
-    Raises:
-        Unfusable: two accesses may touch the same element in any pair of iterations; the message names them.
+    """Derive all dependences between the loops; refuse accesses that may touch one element in all pairs of iterations.
 
     Source: tile fusion §3.2.
     """
@@ -113,11 +109,7 @@ def dependences(program: FusedProgram) -> tuple[Dependence, ...]:
 
 
 def check_trip_counts(program: FusedProgram) -> None:
-    """Check that both loops have the same number of iterations.
-
-    Raises:
-        Unfusable: their numbers differ, or are not known to be equal at compile time.
-    """
+    """Refuse loops whose numbers of iterations differ, or are not known to be equal at compile time."""
     symbols = Symbols(program)
     loops = [symbols.loop(nest.iterator) for nest in (program.first, program.second)]
     if None not in loops:
@@ -132,9 +124,6 @@ def check_trip_counts(program: FusedProgram) -> None:
 
 def check_independent(program: FusedProgram, nest: MarkedLoop) -> None:
     """Check that no iteration of a marked loop touches an element that another iteration writes.
-
-    Raises:
-        Unfusable: two iterations may conflict; the message names both accesses.
 
     Departure: the paper resolves such conflicts with atomic operations.
     """
@@ -268,15 +257,12 @@ def _solve(
     equations: Sequence[tuple[sympy.Expr, sympy.Expr]], unknown: Sequence[SymbolicLoop],
     known: Sequence[SymbolicLoop], *, extents: Sequence[sympy.Expr], facts: Sequence[sympy.Expr] = (),
 ) -> Solution | None:
-    """Solve for the outermost unknown iterator.
+    """Solve for the outermost unknown iterator; None if the equations do not determine it.
 
     Args:
         equations: (known side, unknown side) of each dimension.
-        extents: extents of the array; the known subscripts are in bounds wherever the known access happens.
-        facts: expressions that are at least 0 wherever the known access happens.
-
-    Returns:
-        None if the equations do not determine the iterator.
+        extents: of the array; the known subscripts are in bounds wherever the known access happens.
+        facts: expressions that are at least 0 there.
     """
     inside = () if facts else zip(equations, extents, strict=True)
     ranges = {right: extent for (_, right), extent in inside}

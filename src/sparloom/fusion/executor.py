@@ -2,7 +2,7 @@
 
 import ctypes
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from threading import RLock
@@ -19,7 +19,7 @@ from sparloom.sparse import Pattern, SparseMatrix
 
 __all__ = [
     "BoundLoops", "CsrArguments", "CsrRows", "Executor", "FusedArguments", "Pair", "Variant", "Workspace",
-    "blas_routine", "check_operands", "fill_arguments", "fused_library",
+    "blas_routine", "check_operands", "check_overlap", "fill_arguments", "fused_library",
 ]
 
 SOURCES = {"float32": "cpu/fused_f32.cpp", "float64": "cpu/fused_f64.cpp"}
@@ -54,11 +54,7 @@ DEFAULT_VARIANT = Variant()  # Algorithm 1 as in the paper
 
 
 class Workspace:
-    """D1 and the thread-local buffers, reused by successive calls.
-
-    Attributes:
-        lock: held by the call that uses the buffers.
-    """
+    """D1 and the thread-local buffers, reused by successive calls, each of which holds the lock."""
 
     def __init__(self) -> None:
         self.lock = forkable(RLock())
@@ -124,8 +120,7 @@ class Executor:
                 of each tile, by column. Its sum over tiles does not depend on which thread ran a tile.
 
         Raises:
-            ValueError: operands, result and schedule do not match; an array is not contiguous or differs in type from
-                the values of A.
+            ValueError: operands, result and schedule do not match in shape or type; an array is not contiguous.
         """
         self._check_schedule(operands.matrix.pattern)
         check_operands(self.op, operands, result)
@@ -145,9 +140,6 @@ class Executor:
         """Point a call made by `bind` to other arrays of the same shapes, which is much cheaper than binding again.
 
         The caller keeps the arrays alive while the call runs. SpMM-SpMM is not supported.
-
-        Raises:
-            ValueError: as `bind`.
         """
         check_operands(self.op, operands, result)
         dtype, arguments = operands.matrix.dtype.type, call.arguments
@@ -169,9 +161,7 @@ class Executor:
         shape = (self.schedule.tiles[0], self.op.width(operands))
         if changes.shape != shape:
             raise ValueError(f"changes have shape {changes.shape}, not {shape}: a row for each tile of wavefront 0")
-        for name, array in _arrays_read(operands):
-            if np.may_share_memory(array, changes):
-                raise ValueError(f"changes overlap {name}: give an array of their own")
+        check_overlap("changes overlap", changes, _arrays_read(operands))
         changes.fill(0)  # tiles without rows write nothing
 
     def _renumbered_columns(self, matrix: SparseMatrix) -> np.ndarray | None:
@@ -186,11 +176,7 @@ class Executor:
 
 
 def check_operands(op: Pair, operands: Operands, result: np.ndarray) -> None:
-    """Check that shapes match and that the result overlaps no operand.
-
-    Raises:
-        ValueError: names the first array at fault.
-    """
+    """Check that shapes match and that the result overlaps no operand."""
     pattern, dtype, width = operands.matrix.pattern, operands.matrix.dtype, op.width(operands)
     for name, shape in _dense_shapes(op, operands).items():
         if operands.dense[name].shape != shape:
@@ -198,9 +184,14 @@ def check_operands(op: Pair, operands: Operands, result: np.ndarray) -> None:
     if result.shape != (pattern.rows, width) or result.dtype != dtype:
         raise ValueError(f"the result is {result.dtype} of shape {result.shape}, not {dtype} of "
                          f"{(pattern.rows, width)}")
-    for name, array in _arrays_read(operands):
-        if np.may_share_memory(array, result):
-            raise ValueError(f"the result overlaps {name}: give an array of its own")
+    check_overlap("the result overlaps", result, _arrays_read(operands))
+
+
+def check_overlap(what: str, written: np.ndarray, others: Iterable[tuple[str, np.ndarray]]) -> None:
+    """Refuse an array to be written that shares memory with another; `what` begins the message."""
+    for name, array in others:
+        if np.may_share_memory(array, written):
+            raise ValueError(f"{what} {name}: give an array of its own")
 
 
 def _arrays_read(operands: Operands) -> Iterator[tuple[str, np.ndarray]]:
@@ -273,12 +264,7 @@ class CsrRows:
     def of(
         cls, matrix: SparseMatrix, rows: np.ndarray | None = None, indices: np.ndarray | None = None,
     ) -> "CsrRows":
-        """Select rows of a matrix.
-
-        Args:
-            rows: rows in their new order (default: all as stored).
-            indices: (nnz,) int32, replacement for the columns.
-        """
+        """Select `rows` of a matrix in this order (default: all); `indices` (nnz,) int32 replace the columns."""
         pattern = matrix.pattern
         begin, end = pattern.indptr[:-1], pattern.indptr[1:]
         if rows is not None:

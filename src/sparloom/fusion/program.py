@@ -1,22 +1,25 @@
 """A function with two loops to fuse: the data that the front end produces and the compiler works on.
 
 The statements of a program are those of `sparloom.ir`, with arrays flattened in row-major order. Its accesses describe
-the same reads and writes by subscripts, one per dimension, for dependence analysis.
+the same reads and writes by subscripts, one per dimension, for dependence analysis. Its arguments are numbers, arrays
+and `Csr`.
 """
 
 from __future__ import annotations
 
 import linecache
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
 
 from sparloom.errors import Unfusable
 from sparloom.ir import Expr, Let, Stmt, Type
 
 __all__ = [
-    "AT_FIRST", "AT_SECOND", "EDGES", "FIRST", "GENERATED", "GRAPH_INDICES", "GRAPH_INDPTR", "SECOND", "SECOND_PTR",
-    "SIZES", "TILE", "TILES_0", "TILES_1", "Access", "Array", "FusedProgram", "Iterator", "MarkedLoop", "Scalar",
-    "SourceLocation", "location_at", "refuse",
+    "GENERATED", "Access", "Array", "Csr", "FusedProgram", "Iterator", "MarkedLoop", "Names", "Scalar",
+    "SourceLocation", "identity_key", "location_at", "refuse",
 ]
 
 
@@ -34,11 +37,7 @@ class SourceLocation:
 
 @dataclass(frozen=True)
 class Scalar:
-    """A scalar parameter of the compiled function.
-
-    Args:
-        source: path to its value: ("n",) is an argument, ("B", "shape", 1) an extent of one.
-    """
+    """A scalar parameter; `source` is the path to its value: ("n",) an argument, ("B", "shape", 1) an extent of one."""
 
     name: str
     type: Type
@@ -47,10 +46,9 @@ class Scalar:
 
 @dataclass(frozen=True)
 class Array:
-    """An array.
+    """An array: `name` in the compiled function.
 
     Args:
-        name: name in the compiled function.
         label: name in the user's function, such as "A.i".
         extents: one i64 expression of scalars per dimension.
         origin: an argument, or allocated before the loops by np.zeros or np.empty.
@@ -69,8 +67,7 @@ class Array:
 class Iterator:
     """The iterator of a loop over lo, lo + step, ... below hi, with a positive `step`.
 
-    Args:
-        lo, hi: i64 expressions; in accesses, None if they depend on a mutable variable.
+    The bounds are i64 expressions; in accesses, None if they depend on a mutable variable.
     """
 
     name: str
@@ -111,10 +108,9 @@ class MarkedLoop:
 
 @dataclass(frozen=True)
 class FusedProgram:
-    """Two loops, one after the other.
+    """Two loops, one after the other, behind a prelude that computes scalars.
 
     Args:
-        prelude: scalars computed before the loops.
         results: names of the arrays that the function returns.
         single: it returns one array rather than a tuple.
     """
@@ -143,15 +139,17 @@ class FusedProgram:
         return frozenset(access.array for access in accesses if access.writes)
 
 
-# names that code generation adds; the front end renames variables of the user that clash
-TILE, AT_FIRST, AT_SECOND = "tile", "at_1", "at_2"
-FIRST, SECOND, SECOND_PTR = "schedule_first", "schedule_second", "schedule_second_ptr"
-TILES_0, TILES_1 = "schedule_tiles_0", "schedule_tiles_1"
-EDGES, GRAPH_INDPTR, GRAPH_INDICES = "edges", "graph_indptr", "graph_indices"
-SIZES = "sizes"
+class Names:
+    """Names that code generation adds; the front end renames variables of the user that clash."""
 
-GENERATED = frozenset((
-    TILE, AT_FIRST, AT_SECOND, FIRST, SECOND, SECOND_PTR, TILES_0, TILES_1, EDGES, GRAPH_INDPTR, GRAPH_INDICES, SIZES))
+    TILE, AT_FIRST, AT_SECOND = "tile", "at_1", "at_2"
+    FIRST, SECOND, SECOND_PTR = "schedule_first", "schedule_second", "schedule_second_ptr"
+    TILES_0, TILES_1 = "schedule_tiles_0", "schedule_tiles_1"
+    EDGES, GRAPH_INDPTR, GRAPH_INDICES = "edges", "graph_indptr", "graph_indices"
+    SIZES = "sizes"
+
+
+GENERATED = frozenset(value for name, value in vars(Names).items() if name.isupper())
 
 
 def location_at(file: str, line: int) -> SourceLocation:
@@ -160,9 +158,31 @@ def location_at(file: str, line: int) -> SourceLocation:
 
 
 def refuse(location: SourceLocation, reason: str) -> Unfusable:
-    """Make the error that tells why a function cannot be fused.
-
-    Args:
-        reason: what is at fault, and after a colon the remedy.
-    """
+    """Make the error that tells why a function cannot be fused: what is at fault, and after a colon the remedy."""
     return Unfusable(f"{location.file}:{location.line}: {reason}\n    {location.text}")
+
+
+class Csr(NamedTuple):
+    """A sparse matrix with the attributes of Listing 1: row r holds the nonzeros p[r] to p[r + 1] of i (columns) and x.
+
+    The index arrays p and i are int32 or int64, the values x float32 or float64.
+    """
+
+    p: np.ndarray
+    i: np.ndarray
+    x: np.ndarray
+    shape: tuple[int, int]
+
+
+def identity_key(arguments: Mapping[str, Any]) -> tuple[list[np.ndarray], tuple[Any, ...]]:
+    """Return the key of a call for an `IdentityCache`: its index arrays; shapes, types and scalars of all arguments."""
+    parts = [part for value in arguments.values() for part in (value[:2] if isinstance(value, Csr) else (value,))]
+    arrays = [part for part in parts if isinstance(part, np.ndarray) and part.dtype.kind in "iu"]
+    return arrays, tuple(_description(value) for value in arguments.values())
+
+
+def _description(value: Any) -> Any:
+    """Return the part of the key for one argument: its shape and type, or its value if it is a scalar."""
+    if isinstance(value, Csr):
+        return value.shape, str(value.x.dtype)
+    return (value.shape, str(value.dtype)) if isinstance(value, np.ndarray) else value

@@ -18,9 +18,8 @@ from typing import Any, Literal
 import numpy as np
 
 from sparloom.forks import forkable
-from sparloom.fusion.arguments import Csr, identity_key
 from sparloom.fusion.executor import Executor, Pair, Workspace
-from sparloom.fusion.program import Access, Array, FusedProgram, Iterator, MarkedLoop
+from sparloom.fusion.program import Access, Array, Csr, FusedProgram, Iterator, MarkedLoop, identity_key
 from sparloom.fusion.schedule import TileSchedule, unfused_schedule
 from sparloom.ir import F32, F64, I64, Accumulate, Binary, Cast, Const, Expr, For, Let, Load, Ref
 from sparloom.jit import IdentityCache
@@ -35,7 +34,7 @@ class RecognisedProduct:
     """D = A (B C) or D = (A B) C.
 
     Args:
-        operands: "A", "B", "C" -> name of the argument, which is sparse or an array.
+        operands: "A", "B", "C" -> name of the argument.
         transposed: C has shape (width, inner).
         whole: pairs of expressions that are equal in a call if the loops cover whole matrices.
     """
@@ -182,8 +181,7 @@ class _Matrices:
 class ProductRunner:
     """Runs one recognised product. Calls share D1 and the buffers, so they run one at a time.
 
-    Args:
-        whole: tells whether the loops of a call cover whole matrices.
+    `whole` tells whether the loops of a call cover whole matrices.
     """
 
     def __init__(self, product: RecognisedProduct, whole: Callable[[Arguments], bool]) -> None:
@@ -194,11 +192,9 @@ class ProductRunner:
         self._lock = forkable(RLock())
 
     def run(self, arguments: Arguments, schedule: TileSchedule | None, *, threads: int) -> np.ndarray | None:
-        """Run a call by a schedule, or unfused without one.
+        """Run a call by a schedule, or unfused without one; return None, with nothing run, if the kernels do not apply.
 
-        Returns:
-            The result; None, with nothing run, if the kernels do not apply: the loops do not cover whole matrices, the
-            columns of a sparse row do not increase, or an operand is empty.
+        They need loops over whole matrices, sparse rows with increasing columns, and operands that are not empty.
         """
         matrices = self._matrices.get(*identity_key(arguments), lambda: self._find(arguments))
         if matrices is None:

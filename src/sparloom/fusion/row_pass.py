@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sparloom.fusion.executor import CsrArguments, CsrRows
+from sparloom.fusion.executor import CsrArguments, CsrRows, check_overlap
 from sparloom.jit import NativeCall, address, aligned, compile_cpp
 from sparloom.measure import cache_bytes_per_core, checked_threads
 from sparloom.sparse import Pattern, SparseMatrix
@@ -90,8 +90,7 @@ class RowPass:
     number of threads.
 
     Args:
-        pattern: pattern of A.
-        threads: number of threads of each call.
+        pattern: of A.
         prefetch_bytes: how much of a row of Y to prefetch.
 
     Source: Loop Fusion in Matrix Multiplications with Sparse Dependence, §5.2.4: the dependence of SpMM-GeMM is known
@@ -103,11 +102,7 @@ class RowPass:
         self._together = _repeats(pattern) >= TOGETHER_SHARE
 
     def __call__(self, steps: RowSteps) -> None:
-        """Run the steps; results are overwritten.
-
-        Raises:
-            ValueError: an array does not match the others in shape or type, or is not contiguous.
-        """
+        """Run the steps; results are overwritten."""
         self.bind(steps)()
 
     def bind(self, steps: RowSteps) -> NativeCall:
@@ -117,7 +112,7 @@ class RowPass:
         of the same shapes and type, which the caller keeps alive.
 
         Raises:
-            ValueError: as for a call.
+            ValueError: an array does not match the others in shape or type, or is not contiguous.
         """
         dtype, width = _checked(steps, self.pattern), steps.width
         out = 0 if steps.d is None else steps.d.shape[1]
@@ -191,17 +186,12 @@ def _check_overlap(steps: RowSteps, arrays: dict[str, np.ndarray]) -> None:
         pattern = steps.matrix.pattern
         read |= {"values of A": steps.matrix.values, "indptr of A": pattern.indptr, "indices of A": pattern.indices}
     for number, name in enumerate(written):
-        for other, array in (*read.items(), *((each, arrays[each]) for each in written[:number])):
-            if np.may_share_memory(arrays[name], array):
-                raise ValueError(f"{name} overlaps {other}: give an array of its own")
+        others = (*read.items(), *((each, arrays[each]) for each in written[:number]))
+        check_overlap(f"{name} overlaps", arrays[name], others)
 
 
 def _shapes(steps: RowSteps, arrays: dict[str, np.ndarray], pattern: Pattern) -> dict[str, tuple[int, ...]]:
-    """Return the required shape of each array that is present.
-
-    Raises:
-        ValueError: an array is present without another that it needs.
-    """
+    """Return the required shape of each array that is present; refuse one without another that it needs."""
     for together in (("c", "d"), ("right", "s"), ("summed", "sums")):
         if len(arrays.keys() & set(together)) == 1:
             raise ValueError(f"{' and '.join(together)}: give both or neither")
@@ -229,7 +219,6 @@ def _library() -> ctypes.CDLL:
 
 
 def _function(name: str, dtype: np.dtype) -> Any:
-    """Return one of the functions that compute the size of a buffer."""
     function = getattr(_library(), f"sparloom_row_pass_{name}_{SUFFIX[dtype.name]}")
     function.restype = ctypes.c_int64
     return function

@@ -1,18 +1,23 @@
-"""The two loops that are fused, tile schedules of them, and the check that a schedule is legal."""
+"""The two loops that are fused, their tile schedules, the inspector that makes them, and the check of legality."""
 
+import ctypes
 import hashlib
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
+from typing import Any
 
 import numpy as np
 
 from sparloom.errors import IllegalSchedule
+from sparloom.jit import check_memory, compile_cpp
+from sparloom.measure import checked_threads
 from sparloom.sparse import Pattern
 
 __all__ = [
-    "FusedLoops", "Loop", "Reads", "TileSchedule", "check_schedule", "gemm_spmm_loops", "separated",
-    "spmm_gemm_loops", "spmm_spmm_loops", "unfused_schedule",
+    "FusedLoops", "Loop", "Reads", "TileSchedule", "check_schedule", "coarse_tiles", "gemm_spmm_loops",
+    "schedule_tiles", "separated", "spmm_gemm_loops", "spmm_spmm_loops", "unfused_schedule",
 ]
 
 INDEX_BYTES, POINTER_BYTES = 4, 8
@@ -26,11 +31,7 @@ class Reads:
         indptr: (iterations + 1,) int64, increasing from 0 to the number of reads.
         indices: (reads,) int32; within an iteration in any order, with or without repeats.
         extent: number of rows of the dense array.
-        rising: the indices of each iteration increase and lie in 0 .. extent - 1, so the inspector need not look at
-            all.
-
-    Raises:
-        ValueError: type, size or `indptr` is not as above.
+        rising: the indices of each iteration increase and lie in 0 .. extent - 1, so they need no check.
     """
 
     indptr: np.ndarray
@@ -60,7 +61,6 @@ class Loop:
     """A parallel loop with the terms of the cost model (Equation 4).
 
     Args:
-        iterations: number of iterations.
         reads: rows that it reads through indices, or None.
         iteration_bytes: moved per iteration: its rows of dense arrays, its pointers of sparse ones.
         nonzero_bytes: moved per index read: the index and its value.
@@ -82,8 +82,7 @@ class Loop:
 class FusedLoops:
     """Two loops to fuse. Iteration j of loop two depends on the iterations of loop one that it reads.
 
-    Args:
-        two: without `reads`, iteration j depends only on iteration j.
+    Without `reads`, iteration j depends only on iteration j.
 
     Raises:
         ValueError: the loops differ in length, or loop two reads rows that loop one does not write.
@@ -101,42 +100,22 @@ class FusedLoops:
 
 
 def gemm_spmm_loops(matrix: Reads, *, inner: int, width: int, element_bytes: int) -> FusedLoops:
-    """Describe D1 = B C (loop one), D = A D1 (loop two).
-
-    Args:
-        matrix: A.
-        inner: columns of B.
-        width: columns of C.
-    """
+    """Describe D1 = B C (loop one), D = A D1 (loop two), with `inner` columns of B and `width` columns of C."""
     row = width * element_bytes
     one = Loop(matrix.iterations, None, inner * element_bytes + row)
-    return FusedLoops(one, _sparse_loop(matrix, read_bytes=row, written_bytes=row, element_bytes=element_bytes))
+    return FusedLoops(one, _sparse_loop(matrix, row_bytes=row, element_bytes=element_bytes))
 
 
 def spmm_spmm_loops(matrix: Reads, inner: Reads, *, width: int, element_bytes: int) -> FusedLoops:
-    """Describe D1 = B C (loop one), D = A D1 (loop two) with B sparse.
-
-    Args:
-        matrix: A.
-        inner: B.
-        width: columns of C.
-    """
-    row = width * element_bytes
-    return FusedLoops(*(
-        _sparse_loop(reads, read_bytes=row, written_bytes=row, element_bytes=element_bytes)
-        for reads in (inner, matrix)))
+    """Describe D1 = B C (loop one), D = A D1 (loop two), with B sparse (`inner`) and `width` columns of C."""
+    one, two = (_sparse_loop(reads, row_bytes=width * element_bytes, element_bytes=element_bytes)
+                for reads in (inner, matrix))
+    return FusedLoops(one, two)
 
 
 def spmm_gemm_loops(matrix: Reads, *, inner: int, width: int, element_bytes: int) -> FusedLoops:
-    """Describe D1 = A B (loop one), D = D1 C (loop two): one to one.
-
-    Args:
-        matrix: A.
-        inner: columns of B.
-        width: columns of C.
-    """
-    row = inner * element_bytes
-    one = _sparse_loop(matrix, read_bytes=row, written_bytes=row, element_bytes=element_bytes)
+    """Describe D1 = A B (loop one), D = D1 C (loop two): one to one, with `inner` columns of B, `width` of C."""
+    one = _sparse_loop(matrix, row_bytes=inner * element_bytes, element_bytes=element_bytes)
     return FusedLoops(one, Loop(matrix.iterations, None, width * element_bytes))
 
 
@@ -148,10 +127,9 @@ def _check_arrays(owner: object, dtypes: Mapping[str, type[np.generic]]) -> None
                              f"{np.dtype(dtype)}")
 
 
-def _sparse_loop(reads: Reads, *, read_bytes: int, written_bytes: int, element_bytes: int) -> Loop:
-    return Loop(
-        reads.iterations, reads, iteration_bytes=written_bytes + POINTER_BYTES,
-        nonzero_bytes=element_bytes + INDEX_BYTES, column_bytes=read_bytes)
+def _sparse_loop(reads: Reads, *, row_bytes: int, element_bytes: int) -> Loop:
+    return Loop(reads.iterations, reads, iteration_bytes=row_bytes + POINTER_BYTES,
+                nonzero_bytes=element_bytes + INDEX_BYTES, column_bytes=row_bytes)
 
 
 ARRAYS = {"first": np.int64, "second": np.int32, "second_ptr": np.int64, "needed": np.uint8}
@@ -179,8 +157,7 @@ class TileSchedule:
             in their own tile.
         build_seconds: time of the inspector; ignored by comparisons.
 
-    Raises:
-        ValueError: the type or size of an array is not as above. Only `check_schedule` checks the contents.
+    Types and sizes are checked here, contents only by `check_schedule`.
 
     Source: Loop Fusion in Matrix Multiplications with Sparse Dependence, Listing 3 and §4.
     """
@@ -250,16 +227,103 @@ class TileSchedule:
         return f"TileSchedule({ones} + {twos} iterations, {self.tiles} tiles, {self.fused_rows:.1%} of loop two fused)"
 
 
+UNLIMITED = 2**62  # bytes
 TILES_PER_THREAD = 16
 ROW_WORK = 4  # cost of starting a row, in nonzeros
 
 
-def unfused_schedule(pattern: Pattern, *, threads: int) -> TileSchedule:
-    """Schedule one loop after the other, both in natural order, in tiles of about equal work.
+def schedule_tiles(loops: FusedLoops, *, threads: int, cache_bytes: int, ct_size: int = 2048) -> TileSchedule:
+    """Group the iterations of two loops into tiles that fit the cache, in at most two wavefronts.
+
+    A tile of wavefront 0 is a range of iterations of loop one, with those iterations of loop two in the same range that
+    depend on nothing outside of it. Coarse tiles are halved until they move no more bytes than the cache holds
+    (Equation 4) or have a single iteration; iterations of loop two that fit in neither half move to wavefront 1. Tiles
+    of wavefront 1 have about equal numbers of nonzeros and are halved likewise. A wavefront with at least `threads`
+    iterations has at least as many tiles. The result is deterministic.
 
     Args:
-        pattern: pattern of A; iteration j of loop two reads the columns of row j.
+        threads: number of threads of the executor, and of the inspector.
+        cache_bytes: fast memory per thread.
+        ct_size: maximum number of iterations of a coarse tile.
+
+    Raises:
+        ValueError: an argument is below 1, or an iteration reads a row that is out of range.
+
+    Source: Algorithm 1. Readings and departures: docs/readings.md.
     """
+    for name, value in (("threads", threads), ("cache_bytes", cache_bytes), ("ct_size", ct_size)):
+        if isinstance(value, int) and value < 1:
+            raise ValueError(f"{name} is {value}: it must be at least 1")
+    threads = checked_threads(threads)
+    start = time.perf_counter()
+    n = loops.one.iterations
+    first, second_ptr = np.empty(n + 1, np.int64), np.empty(2 * n + 1, np.int64)
+    second, needed = np.empty(n, np.int32), np.empty(n, np.uint8)
+    result = _TileResult(*(array.ctypes.data for array in (first, second, second_ptr, needed)))
+    problem = _TileProblem(
+        _Loop.of(loops.one), _Loop.of(loops.two), min(cache_bytes, UNLIMITED), min(ct_size, max(1, n)), threads)
+    wanted = 8 * n + threads * (problem.one.columns + problem.two.columns)
+    check_memory(_inspect()(ctypes.byref(problem), ctypes.byref(result)),
+                 f"cut loops of {n} iterations into tiles", wanted)
+    if result.fault_loop:
+        reads = (loops.one if result.fault_loop == 1 else loops.two).reads
+        raise ValueError(f"iteration {result.fault_iteration} of loop {('one', 'two')[result.fault_loop - 1]} reads a "
+                         f"row that is outside 0 to {reads.extent - 1}")
+    tiles = (result.tiles[0], result.tiles[1])
+    first, second_ptr = first[: tiles[0] + 1].copy(), second_ptr[: sum(tiles) + 1].copy()
+    return TileSchedule(tiles, first, second, second_ptr, needed, build_seconds=time.perf_counter() - start)
+
+
+def coarse_tiles(iterations: int, *, threads: int, ct_size: int) -> int:
+    """Count the coarse tiles: equally many for each thread, of at most `ct_size` iterations."""
+    return min(iterations, threads * -(-iterations // (threads * ct_size)))
+
+
+class _Loop(ctypes.Structure):
+    """The struct Loop of kernels/cpu/tile_cost.hpp."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("indptr", "indices")),
+        *((name, ctypes.c_int64) for name in (
+            "iterations", "columns", "rising", "iteration_bytes", "nonzero_bytes", "column_bytes")),
+    )
+
+    @classmethod
+    def of(cls, loop: Loop) -> "_Loop":
+        reads = loop.reads
+        pointers = (None, None) if reads is None else (reads.indptr.ctypes.data, reads.indices.ctypes.data)
+        return cls(*pointers, loop.iterations, 0 if reads is None else reads.extent, reads is None or reads.rising,
+                   loop.iteration_bytes, loop.nonzero_bytes, loop.column_bytes)
+
+
+class _TileProblem(ctypes.Structure):
+    """The struct TileProblem of kernels/cpu/tile_schedule.cpp."""
+
+    _fields_ = (
+        *((name, _Loop) for name in ("one", "two")),
+        *((name, ctypes.c_int64) for name in ("cache_bytes", "ct_size", "threads")),
+    )
+
+
+class _TileResult(ctypes.Structure):
+    """The struct TileResult of kernels/cpu/tile_schedule.cpp."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("first", "second", "second_ptr", "needed")),
+        ("tiles", ctypes.c_int64 * 2),
+        *((name, ctypes.c_int64) for name in ("fault_loop", "fault_iteration")),
+    )
+
+
+@cache
+def _inspect() -> Any:
+    function = compile_cpp(["cpu/tile_schedule.cpp"]).sparloom_tile_schedule
+    function.restype, function.argtypes = ctypes.c_int32, [ctypes.c_void_p, ctypes.c_void_p]
+    return function
+
+
+def unfused_schedule(pattern: Pattern, *, threads: int) -> TileSchedule:
+    """Schedule one loop after the other, in tiles of about equal work; `pattern` is that of A."""
     rows = np.linspace(0, pattern.cols, min(TILES_PER_THREAD * threads, pattern.cols) + 1).astype(np.int64)
     work = pattern.indptr + ROW_WORK * np.arange(pattern.rows + 1)
     shares = np.linspace(0, work[-1], min(TILES_PER_THREAD * threads, pattern.rows) + 1)
@@ -273,7 +337,7 @@ def unfused_schedule(pattern: Pattern, *, threads: int) -> TileSchedule:
 def separated(schedule: TileSchedule, pattern: Pattern) -> TileSchedule:
     """Keep the tiles of a schedule but fuse nothing: loop one, barrier, loop two. Shows the effect of tiling alone."""
     fused, late = schedule.tiles
-    second_ptr = np.concatenate([np.zeros(fused, dtype=np.int64), schedule.second_ptr])
+    second_ptr = np.concatenate([np.zeros(fused, np.int64), schedule.second_ptr])
     return replace(schedule, tiles=(fused, fused + late), second_ptr=second_ptr, needed=_mark_columns(pattern))
 
 
@@ -290,8 +354,7 @@ def check_schedule(schedule: TileSchedule, dependences: Reads | Pattern) -> None
         dependences: row j lists the iterations of loop one that iteration j of loop two reads.
 
     Raises:
-        IllegalSchedule: an iteration is missing or duplicated, the loops have other lengths, a fused iteration reads
-            from another tile, or `needed` does not mark what wavefront 1 reads.
+        IllegalSchedule: names the first iteration at fault.
     """
     _check_iterations(schedule)
     reads = Reads.of(dependences) if isinstance(dependences, Pattern) else dependences

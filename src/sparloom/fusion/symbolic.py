@@ -138,20 +138,17 @@ def value_range(
 ) -> tuple[sympy.Expr | None, sympy.Expr | None]:
     """Find the minimum and maximum of an affine expression over loops that have at least one iteration.
 
-    Args:
-        loops: outermost first; bounds of inner loops may contain iterators of outer ones.
-
-    Returns:
-        Two expressions, each None if unknown.
+    Loops are given outermost first; bounds of inner ones may contain iterators of outer ones. Unknown ends are None.
     """
-    ends = []
-    for least in (True, False):
-        end = _of_elements(expr, elements or {}, least=least)
+
+    def end(*, least: bool) -> sympy.Expr | None:
+        found = _of_elements(expr, elements or {}, least=least)
         for loop in reversed(loops):
-            end = _replace(end, loop.variable, (loop.lo, loop.hi - 1), least=least)
-            end = _of_elements(end, elements or {}, least=least)
-        ends.append(end)
-    return ends[0], ends[1]
+            found = _replace(found, loop.variable, (loop.lo, loop.hi - 1), least=least)
+            found = _of_elements(found, elements or {}, least=least)
+        return found
+
+    return end(least=True), end(least=False)
 
 
 def is_at_least(a: sympy.Expr | None, b: sympy.Expr | None) -> bool:
@@ -189,10 +186,8 @@ _NEGATED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
 def facts(program: FusedProgram, access: Access, loops: Sequence[SymbolicLoop]) -> tuple[sympy.Expr, ...]:
     """Derive expressions that are at least 0 wherever an access happens, outer conditions first.
 
-    Comparisons of integers count, under `not`, true `and` and false `or`; other conditions are ignored.
-
-    Args:
-        loops: enclosing loops with known bounds; no other iterator occurs in the result.
+    Comparisons of integers count, under `not`, true `and` and false `or`; other conditions are ignored. The result has
+    iterators of `loops` only, the enclosing loops with known bounds.
     """
     symbols, elements, found = Symbols(program), _index_elements(program), []
     unknown = {symbol(iterator.name) for iterator in access.loops} - {loop.variable for loop in loops}
@@ -283,14 +278,7 @@ class BoundCheck:
         return limits if self.possible is None else (*limits, self.possible)
 
     def check(self, iterations: int, least: int, greatest: int, extent: int, possible: int = 0) -> None:
-        """Check one call.
-
-        Args:
-            iterations: number of iterations of the marked loop.
-
-        Raises:
-            ValueError: the subscript may be out of bounds.
-        """
+        """Refuse a call of so many iterations of the marked loop in which the subscript may be out of bounds."""
         if not iterations or possible < 0 or least > greatest or 0 <= least <= greatest < extent:
             return
         remedy = ": let the `if` around it compare it with its limits" if self.guarded else ""

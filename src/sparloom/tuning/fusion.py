@@ -67,7 +67,7 @@ class FusionConfig:
         fused: False: loop two begins after loop one; tiles and order are those of `unfused_schedule`.
         ct_size: maximum iterations of a coarse tile; 0 if not fused.
         cache_bytes: of one thread, for the inspector; 0 if not fused.
-        order: of the iterations: natural, bandwidth, partition or metis, see `sparloom.fusion.inspector`.
+        order: of the iterations: natural, bandwidth, partition or metis, see `sparloom.fusion.orders`.
 
     Raises:
         ValueError: the order is unknown, there is no thread, or the sizes contradict `fused`.

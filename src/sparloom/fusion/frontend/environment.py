@@ -89,11 +89,7 @@ def widest(*types: Type) -> Type:
 
 
 def scalar_type(numba_type: Any, location: SourceLocation) -> Type:
-    """Translate the Numba type of a scalar or of the elements of an array.
-
-    Raises:
-        Unfusable: the loop IR has no such type.
-    """
+    """Translate the Numba type of a scalar or of the elements of an array; refuse what the loop IR does not have."""
     from numba.core import types
 
     if isinstance(numba_type, types.Literal):
@@ -106,11 +102,7 @@ def scalar_type(numba_type: Any, location: SourceLocation) -> Type:
 
 
 class Environment:
-    """State while one function is read.
-
-    Args:
-        groups: see `phi_groups`.
-    """
+    """State while one function is read; `groups` are those of `phi_groups`."""
 
     def __init__(self, ssa: TypedSsa, groups: Mapping[str, str], file: str) -> None:
         self.values: dict[str, Value] = {}
@@ -169,11 +161,7 @@ class Environment:
         self._definitions[name] = value
 
     def argument(self, name: str, variable: Any) -> Value:
-        """Return the value of a parameter of the function.
-
-        Raises:
-            Unfusable: its type is not supported.
-        """
+        """Return the value of a parameter of the function."""
         from numba.core import types
 
         numba_type = self.numba_type(variable)
@@ -206,11 +194,7 @@ class Environment:
         return self._add(Array(self.fresh(label), label, element, extents, "argument", source))
 
     def new_array(self, wish: str, shape: Value, *, allocation: Allocation, location: SourceLocation) -> ArrayName:
-        """Add an array that the function allocates.
-
-        Raises:
-            Unfusable: the shape is not a tuple of integers.
-        """
+        """Add an array that the function allocates."""
         items = shape.values if isinstance(shape, Items) else (shape,)
         if not all(isinstance(item, Number) for item in items):
             raise refuse(location, "the shape is not a tuple of integers: write np.zeros((rows, columns))")
@@ -229,11 +213,7 @@ class Environment:
         return named
 
     def subscripts(self, index: Value, array: str, location: SourceLocation) -> tuple[Expr, ...]:
-        """Return the subscripts of an access, one i64 per dimension.
-
-        Raises:
-            Unfusable: a slice, a negative constant, or too few subscripts.
-        """
+        """Return the subscripts of an access, one i64 per dimension; slices and negative constants are refused."""
         items = index.values if isinstance(index, Items) else (index,)
         known = self.arrays[array]
         if len(items) != len(known.extents) or not all(isinstance(item, Number) for item in items):

@@ -1,4 +1,7 @@
-"""Expressions: translates Numba's IR, and Python's operators and functions of scalars, to the loop IR."""
+"""Expressions: translates Numba's IR, and Python's operators and functions of scalars, to the loop IR.
+
+What the loop IR cannot express raises Unfusable, which names the line and the remedy.
+"""
 
 from __future__ import annotations
 
@@ -40,11 +43,7 @@ _CALLS = {
 
 
 def apply_binary(function: Any, a: Number, b: Number, *, result: Type, location: SourceLocation) -> Number:
-    """Apply a binary operator; `result` is the type that Numba infers.
-
-    Raises:
-        Unfusable: the loop IR has no such operator.
-    """
+    """Apply a binary operator; `result` is the type that Numba infers."""
     if function in _COMPARE:
         both = widest(a.type, b.type)
         return Number(Binary(_COMPARE[function], convert(a, both), convert(b, both)), BOOL)
@@ -63,11 +62,7 @@ def apply_binary(function: Any, a: Number, b: Number, *, result: Type, location:
 
 
 def apply_unary(function: Any, a: Number, *, result: Type, location: SourceLocation) -> Number:
-    """Apply a unary operator.
-
-    Raises:
-        Unfusable: the loop IR has no such operator.
-    """
+    """Apply a unary operator."""
     if function is operator.neg:
         return Number(Unary("-", convert(a, result)), result)
     if function is operator.pos:
@@ -78,11 +73,7 @@ def apply_unary(function: Any, a: Number, *, result: Type, location: SourceLocat
 
 
 def apply_function(function: Any, args: Sequence[Number], *, result: Type, location: SourceLocation) -> Number:
-    """Call a function of scalars.
-
-    Raises:
-        Unfusable: the loop IR has no such function.
-    """
+    """Call a function of scalars."""
     plain = _hashable(function)
     if function is bool and len(args) == 1:
         return Number(truth(args[0]), BOOL)
@@ -130,11 +121,7 @@ _DTYPES = {F32: np.float32, F64: np.float64, I32: np.int32, I64: np.int64}
 
 
 def evaluate(node: Any, target: Any, env: Environment) -> Value:
-    """Evaluate the right-hand side of an assignment to `target`.
-
-    Raises:
-        Unfusable: the loop IR cannot express it; the message names the line.
-    """
+    """Evaluate the right-hand side of an assignment to `target`."""
     from numba.core import ir
 
     location = env.location(node if hasattr(node, "loc") else target)
@@ -143,9 +130,7 @@ def evaluate(node: Any, target: Any, env: Environment) -> Value:
             return lookup(node, env)
         case ir.Arg():
             return _argument(node.name, target, env, location)
-        case ir.Const():
-            return _constant(node.value, location)
-        case ir.Global() | ir.FreeVar():
+        case ir.Const() | ir.Global() | ir.FreeVar():
             return _constant(node.value, location)
         case ir.Expr():
             return _expression(node, target, env, location)
@@ -153,11 +138,7 @@ def evaluate(node: Any, target: Any, env: Environment) -> Value:
 
 
 def lookup(variable: Any, env: Environment) -> Value:
-    """Return the value of a variable.
-
-    Raises:
-        Unfusable: a version of a mutable variable that has been overwritten.
-    """
+    """Return the value of a variable; refuse a version of a mutable variable that has been overwritten."""
     leader = env.leader(variable)
     if leader is None or leader not in env.storage:
         return env.values[variable.name]
@@ -208,7 +189,7 @@ def _expression(node: Any, target: Any, env: Environment, location: SourceLocati
         case "unary":
             function = getattr(operator, node.fn.__name__, node.fn)
             return apply_unary(function, number(node.value, env), result=env.type(target), location=location)
-        case "cast" | "exhaust_iter":
+        case "cast" | "exhaust_iter" | "getiter":
             return lookup(node.value, env)
         case "build_tuple":
             return Items(tuple(lookup(item, env) for item in node.items))
@@ -220,8 +201,6 @@ def _expression(node: Any, target: Any, env: Environment, location: SourceLocati
             return _element(lookup(node.value, env), lookup(node.index, env), env, location)
         case "call":
             return _call(node, target, env, location)
-        case "getiter":
-            return lookup(node.value, env)
     raise refuse(location, f"{node.op} is not supported: keep to loops, branches, arithmetic and subscripts")
 
 

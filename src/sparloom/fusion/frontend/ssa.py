@@ -32,12 +32,7 @@ _COLOUR = re.compile(r"\x1b\[\d*m")
 
 @dataclass(frozen=True)
 class Allocation:
-    """A call of np.zeros or np.empty.
-
-    Args:
-        shape: Numba variable that holds the shape; it has one definition.
-        type: Numba type of the array.
-    """
+    """A call of np.zeros or np.empty, with Numba's variable of the shape and Numba's type of the array."""
 
     origin: Literal["zeros", "empty"]
     shape: Any
@@ -46,11 +41,9 @@ class Allocation:
 
 @dataclass(frozen=True)
 class TypedSsa:
-    """A function in SSA form.
+    """A function in SSA form: Numba's FunctionIR with the type of each variable.
 
     Args:
-        ir: a `numba.core.ir.FunctionIR`.
-        types: Numba type of each variable.
         marks: variables that hold fprange, which Numba sees as range.
         allocations: arrays that the function allocates, which Numba sees as arguments with these names.
     """
@@ -62,14 +55,11 @@ class TypedSsa:
 
 
 def typed_ssa(function: Callable[..., Any], types: Mapping[str, Any], real: type[np.generic]) -> TypedSsa:
-    """Convert a function to typed SSA form.
+    """Convert a function to typed SSA form; refuse what Numba does not support.
 
     Args:
         types: Numba type of each parameter.
         real: element type of arrays that are allocated without dtype; NumPy would use float64.
-
-    Raises:
-        Unfusable: Numba does not support the function.
     """
     from numba.core import compiler, errors, registry, ssa, typed_passes
 

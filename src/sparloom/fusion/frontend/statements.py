@@ -51,8 +51,7 @@ __all__ = ["StatementReader", "read_program"]
 class StatementReader:
     """Reads the blocks of a function into `body`, the innermost open block.
 
-    Args:
-        outermost: reads an outermost loop, given its header; returns the block after it.
+    `outermost` reads an outermost loop, given its header, and returns the block after it.
     """
 
     def __init__(self, blocks: dict[int, Any], env: Environment, outermost: Callable[[int], int]) -> None:
@@ -88,11 +87,7 @@ class StatementReader:
         return after
 
     def bounds(self, header: int) -> RangeValue:
-        """Return the range of a loop.
-
-        Raises:
-            Unfusable: a while loop, or a loop over something that is not a range.
-        """
+        """Return the range of a loop; refuse loops over something else."""
         block = self._blocks[header]
         steps = list(block.find_exprs(op="iternext"))
         value = self.env.values.get(steps[0].value.name) if steps else None
@@ -269,11 +264,7 @@ def _zero(type: Type) -> float | int | bool:
 
 
 def read_program(function: Callable[..., Any], types: Mapping[str, Any], real: type[np.generic]) -> FusedProgram:
-    """Read a function with two marked loops.
-
-    Args:
-        types: Numba type of each parameter.
-        real: element type of arrays that are allocated without dtype.
+    """Read a function with two marked loops; see `typed_ssa` for the arguments.
 
     Raises:
         Unfusable: the function does not have this form; the message names file and line.
