@@ -1,34 +1,38 @@
 """Command line before and after Hydra, in the order in which a run passes through.
 
-arguments.py checks and quotes what the user typed; overrides.py refuses options that would be ignored and passes the
-others on to prerequisites; record.py records a run, and runs the arms of comparisons; failure.py turns errors into one
-line.
+messages.py turns errors into one line and lists the experiments; arguments.py checks and quotes what the user typed,
+refuses options that would be ignored, and passes the others on to prerequisites; record.py records a run, and runs the
+arms of comparisons.
 """
 
 from functools import partial
 
 from sparloom.cli.arguments import (
-    Entry,
-    UsageError,
+    RunOptions,
     check_paths,
     check_threads,
-    close_names,
     config_folders,
-    dotted_keys,
-    experiments,
     group_choices,
-    prepare,
-    print_experiments,
-    suggestion,
-)
-from sparloom.cli.failure import Reported, explain, fail, failure_reason, guard
-from sparloom.cli.overrides import (
-    RunOptions,
     merge_overrides,
+    prepare,
     refuse_beside_shape,
     refuse_other_machines,
     refuse_unseen_width,
     unused_overrides,
+)
+from sparloom.cli.messages import (
+    Entry,
+    Reported,
+    UsageError,
+    close_names,
+    dotted_keys,
+    experiments,
+    explain,
+    fail,
+    failure_reason,
+    guard,
+    print_experiments,
+    suggestion,
 )
 from sparloom.cli.record import ArmRun, Arms, Record, arm_overrides, begin, data_hash, digest, run_arms, stale
 from sparloom.lazy import resolve

@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from sparloom import log
-from sparloom.cli.arguments import UsageError
-from sparloom.cli.failure import Reported
-from sparloom.cli.overrides import key_of, merge_overrides
+from sparloom.cli.arguments import key_of, merge_overrides
+from sparloom.cli.messages import Reported, UsageError
 from sparloom.files import (
     append_lines,
     check_sum,

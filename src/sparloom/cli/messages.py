@@ -1,24 +1,37 @@
-"""Report errors in one line with the remedy; the traceback goes to the log of the run."""
+"""What the user reads: errors in one line with the remedy, names close to a wrong one, the list of experiments.
 
+The traceback of an error goes to the log of the run.
+"""
+
+import difflib
 import errno
 import logging
 import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
+from rich.table import Table
+
 from sparloom import log
-from sparloom.cli.arguments import UsageError, suggestion
 from sparloom.errors import MissingArtifact, SparloomError
 
-__all__ = ["Reported", "explain", "fail", "failure_reason", "guard"]
+__all__ = [
+    "Entry", "Reported", "UsageError", "close_names", "dotted_keys", "experiments", "explain", "fail",
+    "failure_reason", "guard", "print_experiments", "suggestion",
+]
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EISDIR)
 USER_ERRORS = (SparloomError, ValueError, OSError, ImportError, MemoryError)
 logger = logging.getLogger(__name__)
+
+
+class UsageError(ValueError):
+    """An error of the command line; the message says what to type instead."""
 
 
 class Reported(Exception):
@@ -94,6 +107,66 @@ def failure_reason(error: BaseException) -> str:
     return _one_line(_cause(error))
 
 
+def close_names(name: str, known: Iterable[str], *, count: int = 3) -> list[str]:
+    """Find up to `count` known names that resemble `name`, best first.
+
+    The last part of a dotted name is compared too: `lr` is close to `model.optimizer.lr`.
+    """
+    names = list(dict.fromkeys(known))
+    whole = difflib.get_close_matches(name, names, n=count, cutoff=0.6)
+    leaf = name.rpartition(".")[2]
+    ends = {key: key.rpartition(".")[2] for key in names}
+    close = difflib.get_close_matches(leaf, set(ends.values()), n=count, cutoff=0.75)
+    by_leaf = [key for end in close for key in names if ends[key] == end]
+    return list(dict.fromkeys([*whole, *by_leaf]))[:count]
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Phrase the closest names as a remedy, or list all of them if none is close."""
+    names = sorted(dict.fromkeys(known))
+    close = close_names(name, names)
+    if close:
+        return f"did you mean {' or '.join(close)}?"
+    return f"known are {', '.join(names[:20])}{', ...' if len(names) > 20 else ''}"
+
+
+def dotted_keys(tree: object, prefix: str = "") -> Iterator[str]:
+    """Yield the dotted keys of nested mappings, inner nodes included."""
+    if isinstance(tree, Mapping):
+        for name, value in tree.items():
+            key = f"{prefix}{name}"
+            yield key
+            yield from dotted_keys(value, f"{key}.")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """File of conf/experiment: name, first line of its header, and how long it takes ("" if it does not say)."""
+
+    name: str
+    title: str
+    time: str
+
+
+def experiments(conf: Path) -> list[Entry]:
+    """Read the headers of all experiments under `conf`, by name."""
+    return [_entry(path) for path in sorted((conf / "experiment").glob("*.yaml"))]
+
+
+def print_experiments(conf: Path) -> None:
+    """Print the experiments and how to run one."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading, options in (("experiment", {"no_wrap": True}), ("what", {}), ("time", {"no_wrap": True})):
+        table.add_column(heading, **options)
+    for entry in experiments(conf):
+        table.add_row(entry.name, entry.title, entry.time)
+    log.console.print(table, soft_wrap=False)
+    log.console.print(
+        "\nRun one:        python run.py experiment=finetune_spade"
+        "\nChange options: python run.py experiment=finetune_spade op=sddmm selection.matrices=7"
+        "\nSee them:       python run.py experiment=finetune_spade --cfg job", soft_wrap=True)
+
+
 def _cause(error: BaseException) -> BaseException:
     """Unwrap exceptions of the configuration library."""
     while _is_hydra(error) and error.__cause__ is not None:
@@ -140,3 +213,15 @@ def _remedy(error: OSError) -> str:
         return ("an input must be readable; outputs go to another folder with paths.outputs=<folder>, models and "
                 "journals with paths.artifacts=<folder>")
     return "check the path and its disk"
+
+
+def _entry(path: Path) -> Entry:
+    lines = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            break
+        text = line.lstrip("#").strip()
+        if text and not text.startswith("@package"):
+            lines.append(text)
+    taken = re.search(r"\bTakes\s+(.+?)\.?(?=$|\.\s)", " ".join(lines))
+    return Entry(path.stem, lines[0].rstrip(".") if lines else "", taken.group(1) if taken else "")
