@@ -36,7 +36,6 @@ from sparloom.fusion.comparison import (
 )
 from sparloom.fusion.decorator import Budget, FusedFunction, fuse
 from sparloom.fusion.executor import Executor, Pair, Variant, Workspace
-from sparloom.fusion.frontend import fprange
 from sparloom.fusion.orders import (
     MIN_FUSED_RATIO,
     Reordered,
@@ -45,7 +44,7 @@ from sparloom.fusion.orders import (
     partition_order,
     rescue_order,
 )
-from sparloom.fusion.program import Csr
+from sparloom.fusion.program import Csr, fprange
 from sparloom.fusion.row_pass import RowPass, RowSteps
 from sparloom.fusion.schedule import (
     FusedLoops,

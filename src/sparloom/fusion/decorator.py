@@ -14,7 +14,6 @@ import numpy as np
 import scipy.sparse
 
 from sparloom.forks import forkable
-from sparloom.fusion.frontend import read_program
 from sparloom.fusion.program import Csr, identity_key
 from sparloom.fusion.recognition import Bodies
 from sparloom.fusion.schedule import TileSchedule, schedule_tiles
@@ -82,45 +81,43 @@ class FusedFunction:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Compile and schedule the call unless that is cached, and run it."""
-        arguments = self._arguments(args, kwargs)
-        program = self._program(arguments)
+        program, arguments = self._compile(args, kwargs)
         return self._run(program, arguments, self._schedule(program, arguments))
 
     def unfused(self, *args: Any, **kwargs: Any) -> Any:
         """Run the loops one after the other, with the same bodies."""
-        arguments = self._arguments(args, kwargs)
-        return self._run(self._program(arguments), arguments, None)
+        return self._run(*self._compile(args, kwargs), None)
 
     def source(self, *args: Any, **kwargs: Any) -> str:
         """Print the generated C for arguments like these."""
-        return self._program(self._arguments(args, kwargs)).source()
+        return self._compile(args, kwargs)[0].source()
 
     def cuda(self, *args: Any, **kwargs: Any) -> tuple[str, str]:
         """Print CUDA for arguments like these: a kernel per wavefront, in which each thread block runs a tile."""
-        return self._program(self._arguments(args, kwargs)).cuda()
+        return self._compile(args, kwargs)[0].cuda()
 
     def dependences(self, *args: Any, **kwargs: Any) -> str:
         """Print the dependence relations for arguments like these, before and after simplification."""
-        return "\n".join(map(str, self._program(self._arguments(args, kwargs)).dependences))
+        return "\n".join(map(str, self._compile(args, kwargs)[0].dependences))
 
     def graph(self, *args: Any, **kwargs: Any) -> Pattern:
         """Build the dependence graph of a call: row j lists the iterations of the first loop that j depends on."""
-        arguments = self._arguments(args, kwargs)
-        return self._program(arguments).graph(arguments)
+        program, arguments = self._compile(args, kwargs)
+        return program.graph(arguments)
 
     def schedule(self, *args: Any, **kwargs: Any) -> TileSchedule:
         """Return the schedule of a call, from the cache or by the inspector."""
-        arguments = self._arguments(args, kwargs)
-        return self._schedule(self._program(arguments), arguments)
+        return self._schedule(*self._compile(args, kwargs))
 
-    def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[CompiledProgram, dict[str, Any]]:
+        """Convert and check the arguments of a call; compile for them unless that is cached."""
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
         arguments = {name: _operand(value) for name, value in bound.arguments.items()}
         for name, value in arguments.items():
             if isinstance(value, Csr):
                 self._checked.get(*identity_key({name: value}), partial(check_csr, value, name))
-        return arguments
+        return self._program(arguments), arguments
 
     def _program(self, arguments: dict[str, Any]) -> CompiledProgram:
         types = {name: _type(name, value) for name, value in arguments.items()}
@@ -129,6 +126,7 @@ class FusedFunction:
         if compiled is not None:
             return compiled
         from sparloom.fusion.compiled import CompiledProgram  # imports SymPy, which is slow
+        from sparloom.fusion.frontend import read_program  # imports Numba
 
         with _compiler_lock():
             if key not in self._compiled:

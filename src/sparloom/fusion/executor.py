@@ -370,14 +370,10 @@ def _allocate_buffers(
         kept.append(array)
 
 
+@cache
 def fused_library(dtype: np.dtype) -> ctypes.CDLL:
     """Compile the kernels of one element type, or load them from the cache."""
-    return _library(dtype.name)
-
-
-@cache
-def _library(name: str) -> ctypes.CDLL:
-    library = compile_cpp([SOURCES[name]])
+    library = compile_cpp([SOURCES[dtype.name]])
     library.sparloom_fused_buffer.restype = library.sparloom_fused_packed.restype = ctypes.c_int64
     return library
 

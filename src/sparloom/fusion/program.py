@@ -19,7 +19,7 @@ from sparloom.ir import Expr, Let, Stmt, Type
 
 __all__ = [
     "GENERATED", "Access", "Array", "Csr", "FusedProgram", "Iterator", "MarkedLoop", "Names", "Scalar",
-    "SourceLocation", "identity_key", "location_at", "refuse",
+    "SourceLocation", "fprange", "identity_key", "location_at", "refuse",
 ]
 
 
@@ -137,6 +137,14 @@ class FusedProgram:
         """Return the names of the arrays that either loop writes."""
         accesses = (*self.first.accesses, *self.second.accesses)
         return frozenset(access.array for access in accesses if access.writes)
+
+
+def fprange(*bounds: int) -> range:
+    """Mark an outermost loop with independent iterations for fusion; in plain Python it is `range`.
+
+    Source: tile fusion §3.1, Listing 1.
+    """
+    return range(*bounds)
 
 
 class Names:

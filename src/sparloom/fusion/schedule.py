@@ -363,7 +363,8 @@ def check_schedule(schedule: TileSchedule, dependences: Reads | Pattern) -> None
         raise IllegalSchedule(f"a schedule of {ones} and {twos} iterations for dependences of {reads.extent} and "
                               f"{reads.iterations}: inspect the operand that is executed")
     readers = np.repeat(np.arange(twos), np.diff(reads.indptr))
-    tile, late = _tile_of(schedule), _late(schedule)
+    tile = _tile_of(schedule)
+    late = tile >= schedule.tiles[0]
     owner = np.searchsorted(schedule.first, reads.indices, side="right") - 1
     outside = (tile[readers] != owner) & ~late[readers]
     if outside.any():
@@ -403,10 +404,3 @@ def _tile_of(schedule: TileSchedule) -> np.ndarray:
     tile = np.empty(schedule.second.size, dtype=np.int64)
     tile[schedule.second] = np.repeat(np.arange(sum(schedule.tiles)), np.diff(schedule.second_ptr))
     return tile
-
-
-def _late(schedule: TileSchedule) -> np.ndarray:
-    """Mark the iterations of loop two that run in wavefront 1."""
-    late = np.zeros(schedule.second.size, dtype=bool)
-    late[schedule.second[schedule.fused :]] = True
-    return late

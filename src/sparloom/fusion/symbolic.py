@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Iterator as Iterates
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from sparloom.ir import I32, I64, Binary, Cast, Const, Expr, Load, Ref, Unary, w
 
 __all__ = ["BoundCheck", "SymbolicLoop", "Symbols", "bound_checks", "facts", "is_at_least", "symbol", "value_range"]
 
+_ARITHMETIC = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 _OPAQUE = {"//": "quotient", "%": "remainder", "min": "least", "max": "greatest"}
 _OPS = {name: op for op, name in _OPAQUE.items()}
 _RELATIONS = {sympy.Eq: "==", sympy.Ge: ">=", sympy.Lt: "<"}
@@ -119,13 +121,8 @@ class Symbols:
     def _binary(self, op: str, a: sympy.Expr | None, b: sympy.Expr | None) -> sympy.Expr | None:
         if a is None or b is None:
             return None
-        match op:
-            case "+":
-                return a + b
-            case "-":
-                return a - b
-            case "*":
-                return a * b
+        if op in _ARITHMETIC:
+            return _ARITHMETIC[op](a, b)
         return sympy.Function(_OPAQUE[op])(a, b) if op in _OPAQUE else None
 
 

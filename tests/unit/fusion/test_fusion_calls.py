@@ -13,7 +13,7 @@ from fused_cases import CASES, operands
 from interpreted import InterpretedLibrary
 from numba.core.compiler_lock import global_compiler_lock
 
-from sparloom.fusion import Budget, Csr, decorator, fprange, fuse
+from sparloom.fusion import Budget, Csr, fprange, frontend, fuse
 from sparloom.fusion.frontend import read_program
 from sparloom.sparse import Pattern, SparseMatrix
 
@@ -147,7 +147,7 @@ def _compiled_by_numba(factor):
 def test_functions_are_compiled_from_several_threads_beside_those_of_numba(monkeypatch):
     """All threads start at once and switch after every few instructions, and each function is read only once."""
     interval, together, read = sys.getswitchinterval(), threading.Barrier(4), []
-    monkeypatch.setattr(decorator, "read_program", lambda *given: read.append(given[0]) or read_program(*given))
+    monkeypatch.setattr(frontend, "read_program", lambda *given: read.append(given[0]) or read_program(*given))
     shared, arguments = fuse(CASES["gemm_spmm"][0], budget=BUDGET, bodies="generated"), _arguments()
     expected = CASES["gemm_spmm"][0](*arguments)
 
@@ -171,7 +171,7 @@ def test_functions_are_compiled_from_several_threads_beside_those_of_numba(monke
 
 def test_a_function_is_read_under_the_lock_of_numba(monkeypatch):
     held = []
-    monkeypatch.setattr(decorator, "read_program", lambda *given: held.append(global_compiler_lock.is_locked())
+    monkeypatch.setattr(frontend, "read_program", lambda *given: held.append(global_compiler_lock.is_locked())
                         or read_program(*given))
     fuse(CASES["gemm_spmm"][0], budget=BUDGET).source(*_arguments())
     assert held == [True]

@@ -4,7 +4,7 @@ In the order of the data: `ssa` (Numba's typed SSA form), `statements` (loops, b
 program), `expressions` (right-hand sides), `environment` (what is known about names).
 """
 
-from sparloom.fusion.frontend.ssa import fprange
 from sparloom.fusion.frontend.statements import read_program
+from sparloom.fusion.program import fprange
 
 __all__ = ["fprange", "read_program"]

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from numba.core import types
+
 from sparloom.fusion.frontend.ssa import Allocation, TypedSsa
 from sparloom.fusion.program import GENERATED, Access, Array, Iterator, Scalar, SourceLocation, location_at, refuse
 from sparloom.ir import BOOL, F32, F64, I32, I64, Const, Expr, Load, Ref, Select, Type, is_name, rebuild, walk
@@ -90,8 +92,6 @@ def widest(*types: Type) -> Type:
 
 def scalar_type(numba_type: Any, location: SourceLocation) -> Type:
     """Translate the Numba type of a scalar or of the elements of an array; refuse what the loop IR does not have."""
-    from numba.core import types
-
     if isinstance(numba_type, types.Literal):
         numba_type = numba_type.literal_type
     known = {types.boolean: BOOL, types.int32: I32, types.int64: I64, types.uint64: I64, types.float32: F32,
@@ -113,12 +113,11 @@ class Environment:
         self.conditions: list[Expr | None] = []  # of the enclosing branches
         self.storage: dict[str, Number] = {}  # leader of a group -> the declared variable
         self.current: dict[str, str] = {}  # leader of a group -> its current version
-        self.allocations = ssa.allocations
-        self._ssa = ssa
+        self.definitions: dict[str, Expr] = {}  # immutable names -> their values
+        self.allocations, self.marks, self.numba_types = ssa.allocations, ssa.marks, ssa.types
         self._groups = groups
         self._file = file
         self._taken = set(GENERATED)
-        self._definitions: dict[str, Expr] = {}  # immutable names -> their values
 
     def location(self, node: Any) -> SourceLocation:
         """Return the source line of a Numba node."""
@@ -126,15 +125,7 @@ class Environment:
 
     def type(self, variable: Any) -> Type:
         """Return the type of a scalar Numba variable."""
-        return scalar_type(self._ssa.types[variable.name], self.location(variable))
-
-    def numba_type(self, variable: Any) -> Any:
-        """Return the Numba type of a variable."""
-        return self._ssa.types[variable.name]
-
-    def is_marked(self, variable: Any) -> bool:
-        """Tell whether a variable holds fprange."""
-        return variable.name in self._ssa.marks
+        return scalar_type(self.numba_types[variable.name], self.location(variable))
 
     def leader(self, variable: Any) -> str | None:
         """Return the leader of the group of a mutable variable; None for an immutable one."""
@@ -143,7 +134,7 @@ class Environment:
     def group_type(self, leader: str, location: SourceLocation) -> Type:
         """Return the common type of the versions in a group."""
         versions = [name for name, other in self._groups.items() if other == leader]
-        return widest(*(scalar_type(self._ssa.types[name], location) for name in versions))
+        return widest(*(scalar_type(self.numba_types[name], location) for name in versions))
 
     def fresh(self, wish: str) -> str:
         """Make a new name that is valid in the loop IR and close to `wish`."""
@@ -156,15 +147,9 @@ class Environment:
         self._taken.add(name)
         return name
 
-    def define(self, name: str, value: Expr) -> None:
-        """Record the value of an immutable name."""
-        self._definitions[name] = value
-
     def argument(self, name: str, variable: Any) -> Value:
         """Return the value of a parameter of the function."""
-        from numba.core import types
-
-        numba_type = self.numba_type(variable)
+        numba_type = self.numba_types[variable.name]
         if isinstance(numba_type, types.Array):
             return self.array_argument((name,), numba_type, variable)
         if isinstance(numba_type, types.BaseNamedTuple):
@@ -228,8 +213,8 @@ class Environment:
         changing = {number.expr for number in self.storage.values()}
 
         def expand(inner: Expr) -> Expr:
-            if isinstance(inner, Ref) and inner.name in self._definitions:
-                return expand(self._definitions[inner.name])
+            if isinstance(inner, Ref) and inner.name in self.definitions:
+                return expand(self.definitions[inner.name])
             return rebuild(inner, expr=expand, body=lambda body: body)
 
         expanded = expand(expr)

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+from numba.core import ir
 
 from sparloom.fusion.frontend.environment import (
     ArrayName,
@@ -122,8 +123,6 @@ _DTYPES = {F32: np.float32, F64: np.float64, I32: np.int32, I64: np.int64}
 
 def evaluate(node: Any, target: Any, env: Environment) -> Value:
     """Evaluate the right-hand side of an assignment to `target`."""
-    from numba.core import ir
-
     location = env.location(node if hasattr(node, "loc") else target)
     match node:
         case ir.Var():
@@ -211,7 +210,7 @@ def _attribute(owner: Value, node: Any, target: Any, env: Environment, location:
         case Matrix(name) if node.attr == "shape":
             return Items(tuple(Number(env.scalar((name, "shape", axis), I64), I64) for axis in range(2)))
         case Matrix(name):
-            return env.array_argument((name, node.attr), env.numba_type(target), target)
+            return env.array_argument((name, node.attr), env.numba_types[target.name], target)
         case ArrayName(name) if node.attr == "shape":
             return Items(tuple(Number(extent, I64) for extent in env.arrays[name].extents))
         case ArrayName(name) if node.attr == "dtype":
@@ -235,7 +234,7 @@ def _call(node: Any, target: Any, env: Environment, location: SourceLocation) ->
         raise refuse(location, "a call of something that is not a function")
     function = callee.value
     if function is range:
-        return _bounds([number(arg, env) for arg in node.args], env.is_marked(node.func), location)
+        return _bounds([number(arg, env) for arg in node.args], node.func.name in env.marks, location)
     if node.kws:
         raise refuse(location, f"keywords in the call of {function.__name__}: pass arguments by position")
     args = [number(arg, env) for arg in node.args]

@@ -12,18 +12,17 @@ from types import ModuleType
 from typing import Any, Literal
 
 import numpy as np
+from numba.core import compiler, errors, registry, typed_passes
+from numba.core import ir as nodes
+from numba.core import ssa as numba_ssa
+from numba.core import types as numba_types
+from numba.core.analysis import compute_cfg_from_blocks
+from numba.core.ir_utils import get_definition, guard
+from numba.np.numpy_support import from_dtype
 
-from sparloom.fusion.program import location_at, refuse
+from sparloom.fusion.program import fprange, location_at, refuse
 
-__all__ = ["Allocation", "ControlFlow", "TypedSsa", "fprange", "phi_groups", "typed_ssa"]
-
-
-def fprange(*bounds: int) -> range:
-    """Mark an outermost loop with independent iterations for fusion; in plain Python it is `range`.
-
-    Source: tile fusion §3.1, Listing 1.
-    """
-    return range(*bounds)
+__all__ = ["Allocation", "ControlFlow", "TypedSsa", "phi_groups", "typed_ssa"]
 
 
 _ALLOCATORS = ((np.zeros, "zeros"), (np.empty, "empty"))
@@ -61,14 +60,12 @@ def typed_ssa(function: Callable[..., Any], types: Mapping[str, Any], real: type
         types: Numba type of each parameter.
         real: element type of arrays that are allocated without dtype; NumPy would use float64.
     """
-    from numba.core import compiler, errors, registry, ssa, typed_passes
-
     code = function.__code__
     try:
         ir = compiler.run_frontend(function)
         marks = _mark(ir)
         allocations = _replace_allocations(ir, types, real)
-        single = ssa.reconstruct_ssa(ir)
+        single = numba_ssa.reconstruct_ssa(ir)
         target = registry.cpu_target
         target.typing_context.refresh()
         arguments = tuple(allocations[name].type if name in allocations else types[name] for name in single.arg_names)
@@ -89,8 +86,6 @@ def _mark(ir: Any) -> frozenset[str]:
 
 def _replace_allocations(ir: Any, types: Mapping[str, Any], real: type[np.generic]) -> dict[str, Allocation]:
     """`D = np.zeros(shape)  ->  D = argument`: Numba would compile np.zeros to infer its type."""
-    from numba.core import ir as nodes
-
     allocations: dict[str, Allocation] = {}
     allocators: set[str] = set()
     for assignment in _assignments(ir):
@@ -110,22 +105,15 @@ def _replace_allocations(ir: Any, types: Mapping[str, Any], real: type[np.generi
 
 
 def _assignments(ir: Any) -> list[Any]:
-    from numba.core import ir as nodes
-
     return [each for block in ir.blocks.values() for each in block.find_insts(nodes.Assign)]
 
 
 def _range(assignment: Any) -> Any:
     """Return a value that Numba can type, for a function that is no longer called."""
-    from numba.core import ir as nodes
-
     return nodes.Global("range", range, assignment.loc)
 
 
 def _allocation(ir: Any, call: Any, origin: str, *, types: Mapping[str, Any], real: type[np.generic]) -> Allocation:
-    from numba.core import types as numba_types
-    from numba.np.numpy_support import from_dtype
-
     given = dict(zip(("shape", "dtype"), call.args, strict=False)) | dict(call.kws)
     location = location_at(call.loc.filename, call.loc.line)
     if not {"shape"} <= set(given) <= {"shape", "dtype"}:
@@ -144,9 +132,6 @@ def _allocation(ir: Any, call: Any, origin: str, *, types: Mapping[str, Any], re
 
 def _element_type(ir: Any, variable: Any, types: Mapping[str, Any]) -> Any:
     """Find the Numba type of a dtype: np.float32, or B.dtype of an argument B."""
-    from numba.core import ir as nodes
-    from numba.np.numpy_support import from_dtype
-
     definition, known = _definition(ir, variable), _object(ir, variable)
     if isinstance(known, type) and issubclass(known, (np.generic, float, int)):
         return from_dtype(np.dtype(known))
@@ -157,15 +142,11 @@ def _element_type(ir: Any, variable: Any, types: Mapping[str, Any]) -> Any:
 
 def _definition(ir: Any, variable: Any) -> Any:
     """Find the only definition of a variable; None if there are several."""
-    from numba.core.ir_utils import get_definition, guard
-
     return guard(get_definition, ir, variable)
 
 
 def _object(ir: Any, variable: Any) -> Any:
     """Find the Python object that a variable refers to; None if it is computed."""
-    from numba.core import ir as nodes
-
     definition = _definition(ir, variable)
     if isinstance(definition, (nodes.Global, nodes.FreeVar)):
         return definition.value
@@ -186,8 +167,6 @@ class ControlFlow:
     """The control flow graph of a function; labels of blocks are integers."""
 
     def __init__(self, blocks: dict[int, Any]) -> None:
-        from numba.core.analysis import compute_cfg_from_blocks
-
         graph = compute_cfg_from_blocks(blocks)
         self.entry: int = graph.entry_point()
         self._loops = graph.loops()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+from numba.core import ir
 
 from sparloom.fusion.frontend.environment import (
     ArrayName,
@@ -98,8 +99,6 @@ class StatementReader:
 
     def enter(self, header: int) -> tuple[Iterator, int, int, list[Stmt]]:
         """Read the header of a loop; return the iterator, first block inside, block after, and an empty body."""
-        from numba.core import ir
-
         env, bounds, block = self.env, self.bounds(header), self._blocks[header]
         branch = block.terminator
         inside, after = branch.truebr, branch.falsebr
@@ -130,8 +129,6 @@ class StatementReader:
 
     def _block(self, label: int) -> int | None:
         """Read one block; return the next one."""
-        from numba.core import ir
-
         block = self._blocks[label]
         for position, statement in enumerate(block.body[:-1]):
             self._statement(statement, block.body[position + 1 :])
@@ -162,8 +159,6 @@ class StatementReader:
         return join
 
     def _statement(self, statement: Any, rest: list[Any]) -> None:
-        from numba.core import ir
-
         match statement:
             case ir.Del():
                 pass
@@ -192,7 +187,7 @@ class StatementReader:
             self._assign_mutable(target, value, rest)
         elif isinstance(value, Number) and not target.is_temp and not _is_atom(value.expr):
             name = env.fresh(target.name)
-            env.define(name, value.expr)
+            env.definitions[name] = value.expr
             self._emit(Let(name, value.type, value.expr), statement)
             env.values[target.name] = Number(Ref(name), value.type)
         else:
@@ -236,7 +231,7 @@ class StatementReader:
             if isinstance(value, Number) and affected(value.expr):
                 kept = self.env.fresh(name)
                 self._emit(Let(kept, value.type, value.expr), rest[0])
-                self.env.define(kept, value.expr)
+                self.env.definitions[kept] = value.expr
                 self.env.values[name] = Number(Ref(kept), value.type)
 
     def _emit(self, statement: Stmt, node: Any) -> None:
