@@ -112,8 +112,8 @@ def _check(fused, function, arguments, *, exact):
 
 def _enumerate(fused, arguments):
     """Listing 5: compare every access of one loop with every access of the other."""
-    named = fused._arguments(tuple(arguments), {})
-    program = fused._program(named).program
+    compiled, named = fused._compile(tuple(arguments), {})
+    program = compiled.program
     scope = {each.name: _look_up(named, each.source) for each in program.scalars}
     arrays = {each.name: _look_up(named, each.source).reshape(-1) for each in program.arrays if each.source}
     for let in program.prelude:

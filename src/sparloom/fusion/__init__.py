@@ -20,55 +20,25 @@ The way of a product of three matrices, which needs no compilation:
     comparison    the baselines of the paper, a cache simulator, load balance, thread pinning
 """
 
-from functools import partial
+from sparloom.lazy import on_demand
 
-from sparloom.fusion.comparison import (
-    CacheLevel,
-    access_cycles,
-    atomic_tiling,
-    fused_gemv,
-    machine_levels,
-    mean_cycles,
-    overlapped_tiling,
-    pinned,
-    potential_gain,
-    tall_gemm,
-)
-from sparloom.fusion.decorator import Budget, FusedFunction, fuse
-from sparloom.fusion.executor import Executor, Pair, Variant, Workspace
-from sparloom.fusion.orders import (
-    MIN_FUSED_RATIO,
-    Reordered,
-    bandwidth_order,
-    metis_order,
-    partition_order,
-    rescue_order,
-)
-from sparloom.fusion.program import Csr, fprange
-from sparloom.fusion.row_pass import RowPass, RowSteps
-from sparloom.fusion.schedule import (
-    FusedLoops,
-    Loop,
-    Reads,
-    TileSchedule,
-    check_schedule,
-    coarse_tiles,
-    gemm_spmm_loops,
-    schedule_tiles,
-    separated,
-    spmm_gemm_loops,
-    spmm_spmm_loops,
-    unfused_schedule,
-)
-from sparloom.jit import IdentityCache
-from sparloom.lazy import resolve
+_MODULES = {  # module -> its public names
+    "fusion.comparison": (
+        "CacheLevel", "access_cycles", "atomic_tiling", "fused_gemv", "machine_levels", "mean_cycles",
+        "overlapped_tiling", "pinned", "potential_gain", "tall_gemm"),
+    "fusion.decorator": ("Budget", "FusedFunction", "fuse"),
+    "fusion.executor": ("Executor", "Pair", "Variant", "Workspace"),
+    "fusion.orders": (
+        "MIN_FUSED_RATIO", "Reordered", "bandwidth_order", "metis_order", "partition_order", "rescue_order"),
+    "fusion.program": ("Csr", "fprange"),
+    "fusion.row_pass": ("RowPass", "RowSteps"),
+    "fusion.schedule": (
+        "FusedLoops", "Loop", "Reads", "TileSchedule", "check_schedule", "coarse_tiles", "gemm_spmm_loops",
+        "schedule_tiles", "separated", "spmm_gemm_loops", "spmm_spmm_loops", "unfused_schedule"),
+    "jit": ("IdentityCache",),
+}
 
-__all__ = [
-    "MIN_FUSED_RATIO", "Budget", "CacheLevel", "Csr", "Executor", "FusedFunction", "FusedLoops", "IdentityCache",
-    "Loop", "Pair", "Reads", "Reordered", "RowPass", "RowSteps", "TileSchedule", "Variant", "Workspace",
-    "access_cycles", "atomic_tiling", "bandwidth_order", "check_schedule", "coarse_tiles", "fprange", "fuse",
-    "fused_gemv", "gemm_spmm_loops", "machine_levels", "mean_cycles", "metis_order", "overlapped_tiling",
-    "partition_order", "pinned", "potential_gain", "rescue_order", "schedule_tiles", "separated", "spmm_gemm_loops",
-    "spmm_spmm_loops", "tall_gemm", "unfused_schedule",
-]
-__getattr__ = partial(resolve, __name__)
+__all__ = sorted(name for names in _MODULES.values() for name in names)
+
+__getattr__, __dir__ = on_demand(
+    __name__, {name: f"sparloom.{module}" for module, names in _MODULES.items() for name in names})

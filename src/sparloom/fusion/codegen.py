@@ -27,7 +27,7 @@ import sympy
 
 from sparloom.fusion.dependence import Dependence
 from sparloom.fusion.program import FusedProgram, Iterator, MarkedLoop, Names
-from sparloom.fusion.symbolic import BoundCheck, SymbolicLoop, Symbols, symbol
+from sparloom.fusion.symbolic import BoundCheck, SymbolicLoop, Symbols, fold, symbol
 from sparloom.ir import (
     I32,
     I64,
@@ -48,11 +48,6 @@ from sparloom.ir import (
     Store,
     walk,
 )
-
-__all__ = [
-    "SCHEDULE", "GraphBuilder", "graph_builder", "listed_rows", "lower_fused", "lower_sizes", "lower_unfused",
-    "lower_wavefronts", "params_used", "shared_pattern",
-]
 
 SCHEDULE = (Param(Names.FIRST, I64, True), Param(Names.SECOND, I32, True), Param(Names.SECOND_PTR, I64, True),
             Param(Names.TILES_0, I64), Param(Names.TILES_1, I64))
@@ -170,7 +165,7 @@ def graph_builder(program: FusedProgram, dependence: Dependence, name: str) -> G
     def nest(inner: tuple[Stmt, ...], last: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         conditions = (*solution.guards, *solution.conditions)
         if conditions:
-            inner = (If(_all(conditions, symbols), inner),)
+            inner = (If(fold("and", map(symbols.ir, conditions)), inner),)
         outermost, *others = solution.loops
         for loop in reversed(others):
             inner = (_for(loop, inner, symbols),)
@@ -229,10 +224,3 @@ def _iteration_number(value: Expr, loop: SymbolicLoop, symbols: Symbols) -> Expr
     """Number the iterations of a loop from 0."""
     shifted = value if loop.lo == 0 else value - symbols.ir(loop.lo)
     return shifted if loop.step == 1 else Binary("//", shifted, Const(loop.step))
-
-
-def _all(conditions: tuple[sympy.Basic, ...], symbols: Symbols) -> Expr:
-    whole, *others = (symbols.ir(condition) for condition in conditions)
-    for other in others:
-        whole = Binary("and", whole, other)
-    return whole

@@ -35,11 +35,6 @@ from sparloom.measure import cache_levels
 from sparloom.ops import GemmSpmm, Operands, SpmmSpmm
 from sparloom.sparse import Pattern, SparseMatrix
 
-__all__ = [
-    "CacheLevel", "access_cycles", "atomic_tiling", "fused_gemv", "machine_levels", "mean_cycles",
-    "overlapped_tiling", "pinned", "potential_gain", "tall_gemm",
-]
-
 LINE_BYTES = 64
 MEMORY_CYCLES = 300.0
 
@@ -89,7 +84,6 @@ def overlapped_tiling(
 
     This communication-avoiding scheme needs no barrier and no atomics, but computes shared rows several times. The
     inspector runs here, so the call does not include its time.
-
     """
     _check(op, operands, result)
     pattern = operands.matrix.pattern
@@ -226,8 +220,7 @@ def access_cycles(
 
     Args:
         pattern: pattern of A, and of B where B is sparse, in the order of the iterations.
-        inner: columns of B where B is dense.
-        width: columns of D.
+        inner, width: columns of B where B is dense, and of D.
         levels: two private levels and one shared by all threads; see `machine_levels`.
 
     Departure: the paper counts accesses with hardware counters, which virtual machines often lack.
@@ -298,6 +291,9 @@ def pinned(threads: int) -> Iterator[None]:
     """Pin the OpenMP threads of compiled code, including the calling one, each to a processor, close to each other.
 
     Threads that other libraries start inside inherit the processor of their parent. No effect outside of Linux.
+
+    Raises:
+        ValueError: more threads than processors available to this process.
     """
     if not sys.platform.startswith("linux"):
         yield

@@ -22,16 +22,12 @@ from sparloom.fusion.codegen import (
 )
 from sparloom.fusion.dependence import Dependence, check_independent, check_trip_counts, dependences
 from sparloom.fusion.program import Access, Array, Csr, FusedProgram, MarkedLoop
-from sparloom.fusion.recognition import Bodies, ProductRunner, recognise
+from sparloom.fusion.recognition import Arguments, Bodies, ProductRunner, recognise
 from sparloom.fusion.schedule import FusedLoops, Loop, Reads, TileSchedule
 from sparloom.fusion.symbolic import bound_checks
 from sparloom.ir import DTYPES, Expr, Kernel, Load, Param, Ref, render_c, render_cuda, walk
 from sparloom.jit import Library, compile_c
 from sparloom.sparse import Pattern
-
-__all__ = ["CompiledProgram", "Sizes"]
-
-Arguments = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -49,10 +45,8 @@ class Sizes:
 class CompiledProgram:
     """A program with its dependences and its kernels: fused loops, unfused loops, builders of the dependence graph.
 
-    Arguments of its methods are those of the user's function by name, sparse ones as Csr.
-
-    Raises:
-        Unfusable: the loops cannot be fused.
+    Arguments of its methods are those of the user's function by name, sparse ones as Csr. Programs whose loops cannot
+    be fused raise Unfusable.
     """
 
     def __init__(self, program: FusedProgram) -> None:
@@ -64,7 +58,8 @@ class CompiledProgram:
         self.fused = lower_fused(program)
         self.unfused = lower_unfused(program)
         self.product = recognise(program)
-        self._products = None if self.product is None else ProductRunner(self.product, self._whole)
+        self._products = None if self.product is None else ProductRunner(
+            self.product, lambda arguments: self.sizes(arguments).whole)
         self._checks = bound_checks(program)
         self._equal = () if self.product is None else self.product.whole
         self._sizes = lower_sizes(program, self._checks, self._equal)
@@ -93,8 +88,8 @@ class CompiledProgram:
 
     def cuda(self) -> tuple[str, str]:
         """Print the wavefronts as CUDA, one launch each, with a tile per thread block."""
-        first, second = (render_cuda(kernel) for kernel in lower_wavefronts(self.program))
-        return first, second
+        first, second = lower_wavefronts(self.program)
+        return render_cuda(first), render_cuda(second)
 
     def sizes(self, arguments: Arguments) -> Sizes:
         """Compute the sizes of a call; refuse subscripts that may be out of bounds."""
@@ -133,9 +128,6 @@ class CompiledProgram:
         moved = (_traffic(self.program, first, shapes, frozenset()), _traffic(self.program, second, shapes, written))
         return FusedLoops(*(Loop(iterations, read, **counts)
                             for iterations, read, counts in zip(sizes.iterations, reads, moved, strict=True)))
-
-    def _whole(self, arguments: Arguments) -> bool:
-        return self.sizes(arguments).whole
 
     def _reads(self, arguments: Arguments, iterations: tuple[int, int]) -> Reads | None:
         """Return the graph for the inspector; None if it is one-to-one or empty at compile time."""

@@ -24,8 +24,6 @@ from sparloom.sparse import Pattern, SparseMatrix
 if TYPE_CHECKING:
     from sparloom.fusion.compiled import CompiledProgram
 
-__all__ = ["Budget", "FusedFunction", "fuse"]
-
 
 @dataclass(frozen=True)
 class Budget:
@@ -57,8 +55,7 @@ def fuse(
             which sums in the order of the function.
 
     Returns:
-        A FusedFunction. Its first call raises Unfusable if the loops cannot be fused; the message names file, line and
-        access.
+        A FusedFunction; its first call raises Unfusable, with file, line and access, if the loops cannot be fused.
     """
     if bodies not in get_args(Bodies):
         raise ValueError(f"bodies {bodies!r}: give one of {', '.join(get_args(Bodies))}")

@@ -23,8 +23,6 @@ import sympy
 from sparloom.fusion.program import Access, FusedProgram, MarkedLoop, refuse
 from sparloom.fusion.symbolic import SymbolicLoop, Symbols, facts, is_at_least, symbol, value_range
 
-__all__ = ["Dependence", "Solution", "check_independent", "check_trip_counts", "dependences"]
-
 
 @dataclass(frozen=True)
 class Solution:
@@ -162,15 +160,11 @@ def _dependence(program: FusedProgram, source: Access, sink: Access) -> Dependen
     if best.never:
         return None
     kind = "flow" if not sink.writes else "output" if source.writes else "anti"
-    relation = _relation(first, second, equal=f"{_flat(left, extents)} = {_flat(right, extents)}")
+    limits = [*map(str, first), *map(str, second), f"{_flat(left, extents)} = {_flat(right, extents)}"]
+    relation = f"{{[{second[0].variable}] -> [{first[0].variable}] : {' and '.join(limits)}}}"
     return Dependence(
         kind, program.array(source.array).label, _text(source, program), _text(sink, program), relation,
         "i" if best is forward else "j", best, (first[0], second[0]))
-
-
-def _relation(first: Sequence[SymbolicLoop], second: Sequence[SymbolicLoop], *, equal: str) -> str:
-    limits = [*map(str, first), *map(str, second), equal]
-    return f"{{[{second[0].variable}] -> [{first[0].variable}] : {' and '.join(limits)}}}"
 
 
 def _flat(subscripts: Sequence[sympy.Expr], extents: Sequence[sympy.Expr]) -> sympy.Expr:

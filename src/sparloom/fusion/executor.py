@@ -17,11 +17,6 @@ from sparloom.measure import checked_threads
 from sparloom.ops import GemmSpmm, Operands, SpmmGemm, SpmmSpmm
 from sparloom.sparse import Pattern, SparseMatrix
 
-__all__ = [
-    "BoundLoops", "CsrArguments", "CsrRows", "Executor", "FusedArguments", "Pair", "Variant", "Workspace",
-    "blas_routine", "check_operands", "check_overlap", "fill_arguments", "fused_library",
-]
-
 SOURCES = {"float32": "cpu/fused_f32.cpp", "float64": "cpu/fused_f64.cpp"}
 BLAS_PREFIXES = {"float32": "s", "float64": "d"}
 
@@ -82,11 +77,10 @@ class Executor:
 
     Args:
         schedule: legal for the pattern of A, see `check_schedule`; with an `order`, for the reordered pattern.
-        threads: number of threads of each call.
         order: (n,) int32, iteration -> row of the matrices, which are not moved. SpMM-GeMM takes no order, since its
             iterations depend only on their own row.
         timed: fill `seconds` in each call.
-        workspace: D1 and the buffers; executors may share one.
+        workspace: executors may share one.
     """
 
     op: Pair

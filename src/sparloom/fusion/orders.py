@@ -17,8 +17,6 @@ from sparloom.fusion.schedule import TileSchedule
 from sparloom.jit import check_memory, compile_cpp
 from sparloom.sparse import Pattern, locality_order
 
-__all__ = ["MIN_FUSED_RATIO", "Reordered", "bandwidth_order", "metis_order", "partition_order", "rescue_order"]
-
 MIN_FUSED_RATIO = 1e-4  # matrices below are reordered (§5.1.2)
 
 
@@ -77,6 +75,9 @@ def partition_order(pattern: Pattern, *, parts: int) -> np.ndarray:
 
     Args:
         parts: number of tiles of wavefront 0, see `coarse_tiles`.
+
+    Raises:
+        ValueError: the pattern is not square, or `parts` is below 1.
 
     Source: Harel and Koren, Graph Drawing by High-Dimensional Embedding (2002), for the embedding.
     """

@@ -17,11 +17,6 @@ import numpy as np
 from sparloom.errors import Unfusable
 from sparloom.ir import Expr, Let, Stmt, Type
 
-__all__ = [
-    "GENERATED", "Access", "Array", "Csr", "FusedProgram", "Iterator", "MarkedLoop", "Names", "Scalar",
-    "SourceLocation", "fprange", "identity_key", "location_at", "refuse",
-]
-
 
 @dataclass(frozen=True)
 class SourceLocation:

@@ -26,8 +26,6 @@ from sparloom.jit import IdentityCache
 from sparloom.ops import GemmSpmm, Operands, SpmmGemm, SpmmSpmm
 from sparloom.sparse import Pattern, SparseMatrix
 
-__all__ = ["Bodies", "ProductRunner", "RecognisedProduct", "recognise"]
-
 
 @dataclass(frozen=True)
 class RecognisedProduct:
@@ -179,10 +177,7 @@ class _Matrices:
 
 
 class ProductRunner:
-    """Runs one recognised product. Calls share D1 and the buffers, so they run one at a time.
-
-    `whole` tells whether the loops of a call cover whole matrices.
-    """
+    """Runs one recognised product if the loops of a call cover whole matrices; calls run one at a time."""
 
     def __init__(self, product: RecognisedProduct, whole: Callable[[Arguments], bool]) -> None:
         self._product = product

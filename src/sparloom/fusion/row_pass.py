@@ -12,8 +12,6 @@ from sparloom.jit import NativeCall, address, aligned, compile_cpp
 from sparloom.measure import cache_bytes_per_core, checked_threads
 from sparloom.sparse import Pattern, SparseMatrix
 
-__all__ = ["RowPass", "RowSteps"]
-
 DENSE = ("y", "g", "c", "bias", "d", "left", "right", "s", "summed", "sums")
 WRITTEN = ("d", "s", "sums")
 SUFFIX = {"float32": "f32", "float64": "f64"}
@@ -35,15 +33,13 @@ class RowSteps:
         S = L^T R               (left columns, right columns)
         sums = sum of rows      (columns)
 
+    The results d, s and sums are overwritten.
+
     Args:
-        matrix: A; without it, `g` is an input.
-        y: Y (cols, width).
+        matrix, y: A and Y (cols, width); without them, `g` is an input.
         g: G, read without A, else overwritten; without it, G is not stored.
         c: (width, out), or (out, width) with `c_transposed`.
-        d: overwritten.
         left: L (default: G).
-        right: R; without it, S is not computed.
-        s: overwritten.
         summed: array whose rows are summed into `sums`.
     """
 

@@ -15,11 +15,6 @@ from sparloom.jit import check_memory, compile_cpp
 from sparloom.measure import checked_threads
 from sparloom.sparse import Pattern
 
-__all__ = [
-    "FusedLoops", "Loop", "Reads", "TileSchedule", "check_schedule", "coarse_tiles", "gemm_spmm_loops",
-    "schedule_tiles", "separated", "spmm_gemm_loops", "spmm_spmm_loops", "unfused_schedule",
-]
-
 INDEX_BYTES, POINTER_BYTES = 4, 8
 
 
@@ -248,6 +243,7 @@ def schedule_tiles(loops: FusedLoops, *, threads: int, cache_bytes: int, ct_size
 
     Raises:
         ValueError: an argument is below 1, or an iteration reads a row that is out of range.
+        MemoryError: there is not enough memory for the inspection.
 
     Source: Algorithm 1. Readings and departures: docs/readings.md.
     """
@@ -354,7 +350,8 @@ def check_schedule(schedule: TileSchedule, dependences: Reads | Pattern) -> None
         dependences: row j lists the iterations of loop one that iteration j of loop two reads.
 
     Raises:
-        IllegalSchedule: names the first iteration at fault.
+        IllegalSchedule: an iteration is missing or duplicated, the loops have other lengths, a fused iteration reads
+            from another tile, or `needed` does not mark what wavefront 1 reads.
     """
     _check_iterations(schedule)
     reads = Reads.of(dependences) if isinstance(dependences, Pattern) else dependences

@@ -14,8 +14,6 @@ import sympy
 from sparloom.fusion.program import Access, FusedProgram, Iterator, SourceLocation
 from sparloom.ir import I32, I64, Binary, Cast, Const, Expr, Load, Ref, Unary, walk
 
-__all__ = ["BoundCheck", "SymbolicLoop", "Symbols", "bound_checks", "facts", "is_at_least", "symbol", "value_range"]
-
 _ARITHMETIC = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 _OPAQUE = {"//": "quotient", "%": "remainder", "min": "least", "max": "greatest"}
 _OPS = {name: op for op, name in _OPAQUE.items()}
@@ -306,7 +304,7 @@ def _checks(program: FusedProgram, access: Access, elements: Elements, number: i
         return []
     array, checks, known = program.array(access.array), [], facts(program, access, loops)
     greatest_facts = _without_elements(value_range(fact, loops, elements)[1] for fact in known)
-    possible = _fold("min", map(symbols.ir, greatest_facts)) if greatest_facts else None
+    possible = fold("min", map(symbols.ir, greatest_facts)) if greatest_facts else None
     for axis, (subscript, extent) in enumerate(zip(access.subscripts, array.extents, strict=True)):
         value = symbols.expr(subscript)
         least, greatest = ([], []) if value is None else _subscript_bounds(value, known, loops, elements)
@@ -316,7 +314,7 @@ def _checks(program: FusedProgram, access: Access, elements: Elements, number: i
         least, greatest = _without_elements(least), _without_elements(greatest)
         if (above and below) or not least or not greatest:
             continue
-        ends = (_fold("max", map(symbols.ir, least)), _fold("min", map(symbols.ir, greatest)))
+        ends = (fold("max", map(symbols.ir, least)), fold("min", map(symbols.ir, greatest)))
         checks.append(BoundCheck(
             array.label, axis, number, *ends, extent, possible, bool(access.conditions), access.location))
     return checks
@@ -343,5 +341,6 @@ def _without_elements(ends: Iterable[sympy.Expr | None]) -> list[sympy.Expr]:
     return [end for end in dict.fromkeys(ends) if end is not None and not end.atoms(sympy.Indexed)]
 
 
-def _fold(op: str, exprs: Iterable[Expr]) -> Expr:
+def fold(op: str, exprs: Iterable[Expr]) -> Expr:
+    """Combine expressions by a binary operator, from the left."""
     return reduce(lambda a, b: Binary(op, a, b), exprs)

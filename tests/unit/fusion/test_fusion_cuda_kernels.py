@@ -160,8 +160,8 @@ def _check_generated(name: str, real: type[np.generic], make_device) -> None:
     function, names = CASES[name]
     arguments = case_operands(names, n=40, real=real, seed=0)
     fused = fuse(function, budget=Budget(threads=2, cache_bytes=1 << 11, ct_size=8))
-    schedule, operands = fused.schedule(*arguments), fused._arguments(tuple(arguments), {})
-    program = fused._program(operands)
+    schedule = fused.schedule(*arguments)
+    program, operands = fused._compile(tuple(arguments), {})
     kernels = lower_wavefronts(program.program)
     device = make_device("\n".join(fused.cuda(*arguments)), [kernel.name for kernel in kernels])
     shapes = program.sizes(operands).shapes

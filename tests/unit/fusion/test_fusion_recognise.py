@@ -17,7 +17,7 @@ PRODUCTS = {
 
 def _recognised(function, arguments):
     fused = fuse(function)
-    return recognise(fused._program(fused._arguments(tuple(arguments), {})).program)
+    return recognise(fused._compile(tuple(arguments), {})[0].program)
 
 
 @pytest.mark.parametrize("name", CASES)

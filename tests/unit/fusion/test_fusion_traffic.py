@@ -18,8 +18,8 @@ def _loops(name):
     function, names = CASES[name]
     arguments = dict(zip(names, operands(names, n=8, real=np.float32, seed=0), strict=True))
     fused = fuse(function)
-    given = fused._arguments(tuple(arguments.values()), {})
-    return fused._program(given).loops(given), arguments
+    program, given = fused._compile(tuple(arguments.values()), {})
+    return program.loops(given), arguments
 
 
 def _reads(matrix):

@@ -14,11 +14,6 @@ from sparloom.fusion.program import GENERATED, Access, Array, Iterator, Scalar, 
 from sparloom.ir import BOOL, F32, F64, I32, I64, Const, Expr, Load, Ref, Select, Type, is_name, rebuild, walk
 from sparloom.ir import Cast as IrCast
 
-__all__ = [
-    "ArrayName", "Environment", "Items", "Matrix", "Number", "PythonObject", "RangeValue", "Value", "convert",
-    "scalar_type", "widest",
-]
-
 _ORDER = (BOOL, I32, I64, F32, F64)
 
 

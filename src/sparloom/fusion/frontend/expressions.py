@@ -30,8 +30,6 @@ from sparloom.fusion.frontend.environment import (
 from sparloom.fusion.program import SourceLocation, refuse
 from sparloom.ir import BOOL, F32, F64, I32, I64, Binary, Call, Const, Expr, Select, Type, Unary
 
-__all__ = ["apply_binary", "apply_function", "apply_unary", "evaluate", "truth"]
-
 _SAME = {operator.add: "+", operator.sub: "-", operator.mul: "*", operator.truediv: "/"}
 _COMPARE = {operator.lt: "<", operator.le: "<=", operator.gt: ">", operator.ge: ">=", operator.eq: "==",
             operator.ne: "!="}

@@ -22,9 +22,6 @@ from numba.np.numpy_support import from_dtype
 
 from sparloom.fusion.program import fprange, location_at, refuse
 
-__all__ = ["Allocation", "ControlFlow", "TypedSsa", "phi_groups", "typed_ssa"]
-
-
 _ALLOCATORS = ((np.zeros, "zeros"), (np.empty, "empty"))
 _COLOUR = re.compile(r"\x1b\[\d*m")
 

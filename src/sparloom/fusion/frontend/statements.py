@@ -46,8 +46,6 @@ from sparloom.ir import (
     walk,
 )
 
-__all__ = ["StatementReader", "read_program"]
-
 
 class StatementReader:
     """Reads the blocks of a function into `body`, the innermost open block.
@@ -77,13 +75,10 @@ class StatementReader:
 
     def _loop(self, header: int) -> int:
         """Read a loop that is not marked; return the block after it."""
-        iterator, inside, after, body = self.enter(header)
         if self.bounds(header).marked:
             raise refuse(self.env.location(self._blocks[header].terminator), "a marked loop inside a loop: only the "
                          "two outermost loops are marked by fprange")
-        self.env.enter(iterator)
-        self.nested(body, inside, header)
-        self.env.loops.pop()
+        iterator, body, after = self.read_loop(header)
         self._emit(For(iterator.name, iterator.lo, iterator.hi, body, step=iterator.step), self._blocks[header])
         return after
 
@@ -97,12 +92,11 @@ class StatementReader:
                          "fprange")
         return value
 
-    def enter(self, header: int) -> tuple[Iterator, int, int, list[Stmt]]:
-        """Read the header of a loop; return the iterator, first block inside, block after, and an empty body."""
+    def read_loop(self, header: int) -> tuple[Iterator, list[Stmt], int]:
+        """Read a loop; return its iterator, its body, and the block after it."""
         env, bounds, block = self.env, self.bounds(header), self._blocks[header]
         branch = block.terminator
-        inside, after = branch.truebr, branch.falsebr
-        name = env.fresh(self._user_name(header, inside))
+        name = env.fresh(self._user_name(branch.truebr))
         for each in block.body[:-1]:
             match getattr(each, "value", None):
                 case ir.Expr(op="phi"):
@@ -111,15 +105,18 @@ class StatementReader:
                     env.values[each.target.name] = Number(Ref(name), I64)
                 case ir.Var() as copied if copied.name in env.values:
                     env.values[each.target.name] = env.values[copied.name]
-        return Iterator(name, bounds.lo, bounds.hi, bounds.step), inside, after, []
+        iterator, body = Iterator(name, bounds.lo, bounds.hi, bounds.step), []
+        env.enter(iterator)
+        self._open.append(header)
+        self._read_into(body, branch.truebr, header)
+        self._open.pop()
+        env.loops.pop()
+        return iterator, body, branch.falsebr
 
-    def nested(self, body: list[Stmt], label: int, stop: int) -> None:
-        """Read blocks into `body`."""
+    def _read_into(self, body: list[Stmt], label: int, stop: int | None) -> None:
         outer, current = self.body, dict(self.env.current)
         self.body = body
-        self._open.append(stop)
         self.walk(label, stop)
-        self._open.pop()
         self.body, self.env.current = outer, current
 
     def _check_exit(self, label: int) -> None:
@@ -145,15 +142,11 @@ class StatementReader:
     def _branch(self, label: int, branch: Any) -> int | None:
         join = self.flow.join(label)
         cond = truth(number(branch.cond, self.env))
-        ways: list[list[Stmt]] = []
-        for target, met in ((branch.truebr, cond), (branch.falsebr, Unary("not", cond))):
-            outer, current = self.body, dict(self.env.current)
-            self.body = []
+        ways: tuple[list[Stmt], list[Stmt]] = ([], [])
+        for way, target, met in zip(ways, (branch.truebr, branch.falsebr), (cond, Unary("not", cond)), strict=True):
             self.env.conditions.append(self.env.resolve(met))
-            self.walk(target, join)
+            self._read_into(way, target, join)
             self.env.conditions.pop()
-            ways.append(self.body)
-            self.body, self.env.current = outer, current
         if any(ways):
             self._emit(If(cond, *ways), branch)
         return join
@@ -240,7 +233,7 @@ class StatementReader:
         if not self._open:
             self.origins.append((statement, self.env.location(node)))
 
-    def _user_name(self, header: int, inside: int) -> str:
+    def _user_name(self, inside: int) -> str:
         """Name a loop after its variable in the source, which the body assigns first."""
         for statement in self._blocks[inside].body[:1]:
             target = getattr(statement, "target", None)
@@ -313,10 +306,7 @@ class _FunctionReader:
         if not self._nests:
             self._moved = len(reader.body)
         env.accesses, reader.declared = [], []
-        iterator, inside, after, body = reader.enter(header)
-        env.enter(iterator)
-        reader.nested(body, inside, header)
-        env.loops.pop()
+        iterator, body, after = reader.read_loop(header)
         self._nests.append(MarkedLoop(iterator, (*reader.declared, *body), tuple(env.accesses), location))
         env.accesses, reader.declared = [], []
         return after
