@@ -14,8 +14,6 @@ from omegaconf import DictConfig, open_dict
 
 from sparloom.cli import UsageError
 
-__all__ = ["RayLauncher"]
-
 CARRIED = ("SPARLOOM_", "HYDRA_", "WANDB_")  # variables that workers, which others may have started, need as well
 
 

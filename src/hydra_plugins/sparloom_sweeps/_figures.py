@@ -11,8 +11,6 @@ from hydra_plugins.sparloom_sweeps._grid import Point, Trial
 from hydra_plugins.sparloom_sweeps._results import names
 from sparloom.report.figures import figure, save, styled
 
-__all__ = ["draw_objective", "draw_slices"]
-
 POINT, PALE, BEST = "#5f7fa8", "#9a9a9a", "#b5443c"
 COLUMNS = 3  # of slices
 MARGIN = 0.04  # of a searched range, at both ends

@@ -16,8 +16,6 @@ from sparloom.cli import UsageError
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
-__all__ = ["Grid", "Point", "State", "Trial", "Values", "best", "read_grid"]
-
 Trial = Union["Point", "FrozenTrial"]
 
 

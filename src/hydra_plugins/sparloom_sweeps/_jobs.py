@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from hydra_plugins.sparloom_sweeps._grid import Point
 
-__all__ = ["Job", "Once", "Watch", "metrics"]
-
 METRICS = "metrics.json"  # a run writes it last and at once
 
 

@@ -20,8 +20,6 @@ from hydra_plugins.sparloom_sweeps._grid import Trial, best
 from sparloom import log
 from sparloom.files import atomic_path, write_text
 
-__all__ = ["Composed", "Composer", "conclude", "flat", "names", "plain", "shown", "write_csv", "write_experiment"]
-
 
 @dataclass(frozen=True)
 class Composed:

@@ -17,8 +17,6 @@ from sparloom.cli import UsageError, suggestion
 if TYPE_CHECKING:
     from optuna.trial import Trial
 
-__all__ = ["Choice", "Integers", "Interval", "Parameter", "Space", "read_space", "written"]
-
 Parse = Callable[[list[str]], list[Override]]
 _PLAIN = re.compile(r"[A-Za-z_][\w./-]*", re.ASCII)
 _WORDS = ("true", "false", "null", "nan", "inf")  # are no strings without quotes

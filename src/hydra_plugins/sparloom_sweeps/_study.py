@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
     from optuna.trial import FrozenTrial, Trial
 
-__all__ = ["Study"]
-
 LOCK_SECONDS = 60  # to wait for another process that reads the file, such as a dashboard
 
 

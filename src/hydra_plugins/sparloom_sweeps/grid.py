@@ -19,9 +19,6 @@ from hydra_plugins.sparloom_sweeps._space import written
 from sparloom import log
 from sparloom.cli import Reported, UsageError, suggestion
 
-__all__ = ["GridSweeper"]
-
-
 LONGEST, DEEPEST = 240, 1000  # bytes of a folder's name, and of all names below the sweep's folder
 KEPT = 80                      # bytes of a name that is too long
 

@@ -23,8 +23,6 @@ from sparloom.cli import UsageError
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
-__all__ = ["OptunaSweeper"]
-
 INDIFFERENT = ("debug", "prepare", "paths.", "logger.")  # may change while a sweep goes on
 
 

@@ -12,8 +12,6 @@ from sparloom.data.table import SampleTable
 from sparloom.errors import SchemaError
 from sparloom.space import Config, ConfigSpace
 
-__all__ = ["MatrixSamples", "Problem", "Sweeps", "matrix_samples"]
-
 
 @dataclass(frozen=True)
 class MatrixSamples:

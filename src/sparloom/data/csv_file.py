@@ -16,8 +16,6 @@ from sparloom.errors import SchemaError
 from sparloom.files import sha256, write_json, write_text
 from sparloom.space import Config, SpadeSpace
 
-__all__ = ["COLUMNS", "UNITS", "CsvRules", "read_csv", "sidecar_path", "write_csv"]
-
 COLUMNS = ("name", "row_panels", "column_panels", "split", "barrier", "bypass", "reorder", "time")
 UNITS: Mapping[str, float] = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "arbitrary": 1.0}
 """Seconds per unit; arbitrary units keep order and ratios."""

@@ -22,8 +22,6 @@ import pyarrow.parquet as pq
 from sparloom.errors import MissingArtifact, SchemaError
 from sparloom.files import CHECKSUM, atomic_path, locked, read_checked, sha256, stamp, write_text
 
-__all__ = ["ensure_data", "read_frame", "read_rows", "verify_stored", "write_frame", "write_rows"]
-
 KEY = "sparloom.checksum"
 READ_ERRORS = (pa.ArrowException, OSError, ValueError, TypeError, LookupError, ArithmeticError, MemoryError,
                AttributeError)

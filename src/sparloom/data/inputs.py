@@ -17,8 +17,6 @@ from sparloom.errors import MissingArtifact, SchemaError
 from sparloom.files import atomic_path, read_checked, stamp_zip, write_text
 from sparloom.sparse import Pattern
 
-__all__ = ["Manifest", "ManifestEntry", "MatrixInput", "MatrixInputs", "coarsen"]
-
 FORMAT = 1
 MEMBERS = ("conditions", "names", "digests", "shapes", "nnz", "quantum", "lengths", "row_steps", "cols", "counts")
 REMEDY = "run experiment=prepare_inputs"

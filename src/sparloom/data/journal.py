@@ -14,8 +14,6 @@ from sparloom.data.table import SampleTable
 from sparloom.errors import SchemaError
 from sparloom.files import append_lines, locked, read_lines, write_text
 
-__all__ = ["Journal", "compact"]
-
 _CRC_BYTES = len(', "crc": "00000000"}')
 _CONDITIONS = re.compile(rb'"conditions": "([0-9a-f:]+)"')
 

@@ -11,8 +11,6 @@ from torch.utils.data import DataLoader, IterableDataset
 from sparloom.data.batches import MatrixSamples
 from sparloom.data.inputs import MatrixInput
 
-__all__ = ["RankingBatch", "RankingData"]
-
 
 @dataclass
 class RankingBatch:

@@ -16,10 +16,6 @@ from sparloom.files import read_json, write_checked_json
 from sparloom.measure import Measurement
 from sparloom.space import Config
 
-__all__ = [
-    "GROUP", "Conditions", "Group", "Sample", "conditions_entry", "group_of", "mixture_message", "to_json_values",
-]
-
 
 @dataclass(frozen=True)
 class Sample:

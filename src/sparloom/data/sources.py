@@ -30,11 +30,6 @@ from sparloom.sparse import (
     walk_statistics,
 )
 
-__all__ = [
-    "CsvSamples", "SampleSource", "StoredSamples", "TinySamples", "read_statistics", "read_walks",
-    "write_statistics", "write_walks",
-]
-
 COLLECTED_BY: Mapping[str, str] = {"gemm": "collect_gemm"}
 """Operation -> experiment that collects it, where that is not collect_<platform>."""
 

@@ -19,11 +19,6 @@ from sparloom.errors import SchemaError
 from sparloom.files import read_json, write_json, write_text
 from sparloom.sparse import ROW_BINS, Role, row_bin, signed_logarithm
 
-__all__ = [
-    "Coverage", "Random", "Selection", "Split", "Spread", "Stratified", "Uncertainty", "draw_labels", "select_labels",
-    "split_by_family",
-]
-
 ROLES: tuple[Role, ...] = get_args(Role)
 CANDIDATE_SHARE = 0.75  # of the candidates that `Coverage` considers
 REPEAT_COST = 4.0  # of a configuration that was tried before, relative to a value that occurs once too often

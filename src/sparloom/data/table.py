@@ -14,8 +14,6 @@ from sparloom.data.files import read_rows, write_rows
 from sparloom.data.sample import GROUP, Group, Sample, group_of, mixture_message
 from sparloom.errors import SchemaError
 
-__all__ = ["SCHEMA", "SampleTable"]
-
 _TEXT = pa.dictionary(pa.int32(), pa.string())
 SCHEMA = pa.schema([
     ("op", _TEXT), ("platform", _TEXT), ("preset", _TEXT), ("matrix", _TEXT), ("width", pa.int32()), ("config", _TEXT),

@@ -22,12 +22,6 @@ from sparloom.models.sparseconv import conv_flops
 from sparloom.space import Config, ConfigSpace
 from sparloom.sparse import Pattern, WalkStatistics, statistics, walk_statistics
 
-__all__ = [
-    "CostModel", "Ensemble", "Familiarity", "Learner", "MatrixFeatures", "OneEntryCache", "Static", "as_features",
-    "familiarity_of",
-]
-
-
 Value = TypeVar("Value")
 RIDGE = 1.0  # of the additive model that fills in untried configurations, in units of one observation
 LISTED = 4096  # spaces up to this size are listed completely

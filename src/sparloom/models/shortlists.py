@@ -18,8 +18,6 @@ from sparloom.ops import Operands
 from sparloom.space import Config, GridSpace, SddmmSpace, SpmmSpace
 from sparloom.sparse import STATISTICS, statistics
 
-__all__ = ["NetworkShortlists", "TreeShortlists", "load_networks", "load_trees"]
-
 SPACES: Mapping[str, Callable[[int], GridSpace]] = {"spmm": SpmmSpace, "sddmm": SddmmSpace}
 SPECS: Mapping[str, FeatureSpec] = {spec.op: spec for spec in (SPMM_FEATURES, SDDMM_FEATURES)}
 PLATFORM = "cpu_kernels"

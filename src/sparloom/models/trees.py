@@ -22,8 +22,6 @@ from sparloom.models.cost_model import CostModel, MatrixFeatures, as_features
 from sparloom.space import Config, ConfigSpace
 from sparloom.sparse import STATISTICS, WALK_STATISTICS, WALKS, Pattern, signed_logarithm
 
-__all__ = ["GENERAL", "SPECIFIC", "GaussianProcess", "Trees", "walk_features"]
-
 ELEMENT_BYTES = 4  # of a dense element
 MIN_RATIO = 1e-3  # added to ratios before the logarithm
 GRADES = 32  # relevance levels of the ranking objective

@@ -27,8 +27,6 @@ from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning import LoadWatch, PlanCache
 from sparloom.tuning.sparse import CsrPlan, Prepared
 
-__all__ = ["BenchDecisionsBusy", "BusyCase"]
-
 Row = dict[str, Any]
 
 logger = logging.getLogger(__name__)

@@ -40,8 +40,6 @@ from sparloom.sparse import Corpus, MatrixEntry, SparseMatrix
 from sparloom.tuning import PlanCache
 from sparloom.tuning.sparse import CsrPolicy, CudaBackend
 
-__all__ = ["BenchDispatch", "BenchDispatchCuda"]
-
 CPU_FIXED = 1_000_000  # nonzeros that take about as long as the fixed cost of a case
 logger = logging.getLogger(__name__)
 

@@ -27,8 +27,6 @@ from sparloom.report import draw_gcn, gcn_metrics, gcn_table, loss_error_metrics
 from sparloom.sparse import Corpus, MatrixEntry
 from sparloom.tuning import PlanCache
 
-__all__ = ["BenchGcn", "CheckGcn", "GraphChoice"]
-
 
 @dataclass(frozen=True)
 class GraphChoice:

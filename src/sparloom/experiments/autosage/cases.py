@@ -16,11 +16,6 @@ from sparloom.platforms import CpuKernels
 from sparloom.sparse import MatrixEntry
 from sparloom.tuning.sparse import Backend, CsrPlan, Prepared
 
-__all__ = [
-    "CANDIDATES", "DECISIONS", "OPERATIONS", "PER_CASE", "TRAINING", "BoundMethod", "DispatchCase", "ReferenceRows",
-    "bind_methods", "check_own", "decision_columns", "dispatch_cases", "frame_of", "large_cases", "user_call",
-]
-
 TRAINING = ("sage_training", "sage_steps")  # operations with gradients, on square patterns
 
 

@@ -43,8 +43,6 @@ from sparloom.sparse import MatrixEntry, Pattern, SparseMatrix
 from sparloom.tuning import PlanCache, machine_rates, put_rates
 from sparloom.tuning.sparse import CandidateSource, CpuBackend, CsrPolicy, Library, Prepared, prepare
 
-__all__ = ["DispatchBench", "PolicyVariant", "ready_variants"]
-
 UNSEEN = "task.roles=[train,validation]"  # override of fit_trees, whose models learn from all roles by default
 
 logger = logging.getLogger(__name__)

@@ -33,8 +33,6 @@ from sparloom.sparse import SparseMatrix
 from sparloom.tuning import PlanCache
 from sparloom.tuning.sparse import CsrPlan, CsrPolicy, CudaBackend, Library, Prepared
 
-__all__ = ["CUDA_BASELINES", "CUDA_GATHERING", "CudaDispatchBench"]
-
 Bind = Callable[[Operands], Callable[[], Any]]
 
 

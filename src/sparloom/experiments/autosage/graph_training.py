@@ -18,20 +18,6 @@ from sparloom.nn import GCNConv, Graph, SAGEConv, spmm
 from sparloom.sparse import Pattern
 from sparloom.tuning import PlanCache
 
-__all__ = [
-    "OWN",
-    "Classification",
-    "Steps",
-    "Trainee",
-    "baseline_methods",
-    "geometric",
-    "graph_forms",
-    "own_methods",
-    "rest_seconds",
-    "sage_aggregations",
-    "sage_steps",
-]
-
 LEARNING_RATE = 0.01
 
 Layer = Callable[[int, int], torch.nn.Module]

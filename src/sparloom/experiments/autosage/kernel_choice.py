@@ -32,8 +32,6 @@ from sparloom.sparse import Corpus, Pattern, SparseMatrix
 from sparloom.tuning import portfolio
 from sparloom.tuning.sparse import CandidateSet, CpuBackend, CsrPolicy, sample_rows
 
-__all__ = ["CheckProbe", "ChooseKernels"]
-
 SUBGRAPH_ROWS = 256  # fewest rows of a subgraph
 
 Row = dict[str, Any]

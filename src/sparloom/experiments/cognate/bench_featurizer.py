@@ -16,8 +16,6 @@ from sparloom import log
 from sparloom.data import MatrixInput, SampleSource, write_frame
 from sparloom.models import Network, conv_flops, initialise, retain_memory
 
-__all__ = ["BenchFeaturizer"]
-
 REAL, PRODUCT = "real", "sgemm"
 MAX_RETAKES = 20
 

@@ -23,8 +23,6 @@ from sparloom.sparse import Role, SuiteSparseCorpus
 if TYPE_CHECKING:
     from sparloom.platforms import Platform
 
-__all__ = ["BenchRecommend", "quality", "timings"]
-
 LARGE = 1_000_000  # nonzeros
 logger = logging.getLogger(__name__)
 

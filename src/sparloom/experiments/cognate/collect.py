@@ -35,8 +35,6 @@ from sparloom.sparse import Corpus, SparseMatrix
 if TYPE_CHECKING:
     from sparloom.platforms import Platform
 
-__all__ = ["Collect", "Outcome"]
-
 FLUSH_SECONDS = 0.2  # simulated rows that arrive faster than this are written together: one trace makes many
 logger = logging.getLogger(__name__)
 

@@ -26,8 +26,6 @@ from sparloom.report import (
     rows_table,
 )
 
-__all__ = ["COSTS", "Arm", "ArmResult", "Compare", "Tabulate", "read_arm", "refuse_unequal"]
-
 COSTS = ("target_labels", "target_matrices", "source_labels", "source_matrices", "source_epochs", "epochs", "steps",
          "dce")
 """Costs in the metrics of a run: `<role>/<method>_<cost>`."""

@@ -22,8 +22,6 @@ from sparloom.sparse import Role, WalkStatistics
 if TYPE_CHECKING:
     from sparloom.platforms import Platform
 
-__all__ = ["EvaluationData"]
-
 VENDOR = "vendor"  # preset of the rows of vendor libraries
 logger = logging.getLogger(__name__)
 

@@ -40,8 +40,6 @@ from sparloom.sparse import Role
 if TYPE_CHECKING:
     from sparloom.platforms import Platform
 
-__all__ = ["Comparison", "Finetune", "Fit"]
-
 WITHOUT_TARGET = ("random", "vendor", "zero_shot")  # all others read the drawn labels
 WITHOUT_SOURCE = ("random", "vendor", "static", "trees", "no_transfer")
 

@@ -19,8 +19,6 @@ from sparloom.ops import Op
 if TYPE_CHECKING:
     from sparloom.platforms import Platform
 
-__all__ = ["Autoencode", "Pretrain"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -24,8 +24,6 @@ from sparloom.tuning import Evolution, best
 if TYPE_CHECKING:
     from sparloom.platforms import CpuKernels, Platform
 
-__all__ = ["Recommend", "RecommendShape"]
-
 GIGA = 1e9
 LARGEST_EXTENT = 2**31 - 1  # kernels count in int32
 

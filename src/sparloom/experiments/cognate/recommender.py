@@ -40,11 +40,6 @@ from sparloom.sparse import (
 if TYPE_CHECKING:
     from sparloom.platforms import Platform
 
-__all__ = [
-    "TOP_K", "ConfigRanker", "FineTunedRecommender", "FittedRecommender", "Ranking", "Recommendation",
-    "Recommender",
-]
-
 
 @dataclass(frozen=True)
 class Recommendation:

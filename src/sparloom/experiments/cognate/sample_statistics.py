@@ -20,8 +20,6 @@ from sparloom.space import Config, ConfigSpace
 if TYPE_CHECKING:
     from sparloom.platforms import Platform
 
-__all__ = ["AuditLabels", "SummariseSamples"]
-
 FASTEST = 0.25  # share of the configurations that compete for the choice
 
 

@@ -30,8 +30,6 @@ from sparloom.sparse import Corpus, WalkStatistics, statistics, walk_statistics
 if TYPE_CHECKING:
     from sparloom.platforms import Platform
 
-__all__ = ["ExportCsv", "Gather", "PrepareInputs"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -33,8 +33,6 @@ from sparloom.models import (
 from sparloom.report import draw_curves
 from sparloom.space import ConfigSpace
 
-__all__ = ["Recipe", "Reports", "Trained", "ends", "train", "with_anchors", "write_curves"]
-
 STRIDE = 100_000  # between the steps of two trainings, more than the epochs of any
 logger = logging.getLogger(__name__)
 

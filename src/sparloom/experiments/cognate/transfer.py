@@ -32,8 +32,6 @@ from sparloom.space import ConfigSpace
 if TYPE_CHECKING:
     from sparloom.platforms import Platform
 
-__all__ = ["LearnerConfig", "TransferInit", "load_transfer"]
-
 
 @dataclass(frozen=True)
 class TransferInit:

@@ -47,8 +47,6 @@ from sparloom.platforms import CupyGpu, Gpu, interleaved, interleaved_on_device
 from sparloom.ragged import DATASETS, LengthCorpus
 from sparloom.report import INTERNAL_PEERS, draw_ragged, ragged_metrics, ragged_tables
 
-__all__ = ["BenchRagged", "BenchRaggedCuda", "RaggedCase", "method_rows", "planned_cases", "ragged_frame"]
-
 PREPARING = 6_000.0  # tokens that take as long as preparing and compiling the baselines of a batch
 
 

@@ -44,8 +44,6 @@ from sparloom.ragged import (
 )
 from sparloom.report import RAGGED_PARTS
 
-__all__ = ["EvalRagged", "activation_rows", "computation_rows"]
-
 Row = dict[str, Any]
 BULK = 64  # tokens of the paper's padding sequence
 ELEMENT_BYTES = 4

@@ -31,8 +31,6 @@ from sparloom.ragged import (
     with_bulk_sequence,
 )
 
-__all__ = ["breakdown_arms", "pad_fusion_arms", "prelude_arms", "prelude_bytes"]
-
 Call = Callable[[], object]
 
 BULK = 64  # tokens of the paper's padding sequence

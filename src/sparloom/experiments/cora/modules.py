@@ -32,11 +32,6 @@ from sparloom.ragged import (
     scheduled_mixing,
 )
 
-__all__ = [
-    "OWN_MODULES", "CandidateModules", "attention_kernels", "compile_seconds", "module_tensors", "prelude_seconds",
-    "prepare_baselines", "stored_tensors",
-]
-
 
 def module_tensors(inputs: PackedInputs) -> dict[str, np.ndarray]:
     """Return tokens and parameters, packed, by their names in `attention` and `encoder_layer`."""

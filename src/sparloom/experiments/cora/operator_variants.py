@@ -28,11 +28,6 @@ from sparloom.ragged import (
     stored_densely,
 )
 
-__all__ = [
-    "SPLITTING_ORACLES", "by_sequence", "drawn", "hoisting_arms", "scale", "splitting_arms", "storage_arms",
-    "storage_bytes",
-]
-
 
 def drawn(tensor: Tensor, structure: Structure, rng: np.random.Generator) -> RaggedTensor:
     """Draw normally distributed values for the storage of a tensor."""

@@ -34,11 +34,6 @@ from sparloom.ragged import (
     vgemm_structure,
 )
 
-__all__ = [
-    "Call", "ProductSizes", "check_product", "device_module", "stacked", "triangular_methods",
-    "triangular_on_device", "variable_methods", "variable_on_device",
-]
-
 Call = Callable[[], object]
 TOLERANCE = 1e-4  # relative to the largest element, for sums of up to 4096 products in float32
 TRIANGULAR: Mapping[str, Callable[[], Program]] = {

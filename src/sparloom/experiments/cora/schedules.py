@@ -42,8 +42,6 @@ from sparloom.tuning import (
     token_operators,
 )
 
-__all__ = ["MODULES", "PRODUCTS", "TOKENS", "BenchRaggedSchedules", "module_arms", "product_arms", "token_arms"]
-
 Call = Callable[[], object]
 Choose = Callable[[RaggedOperator, Structure], RaggedChoice]
 

@@ -22,8 +22,6 @@ from sparloom.report import draw_fusion, draw_jacobi, fusion_metrics, fusion_tab
 from sparloom.sparse import Corpus, MatrixEntry
 from sparloom.tuning import PlanCache
 
-__all__ = ["BenchFusion", "BenchJacobi"]
-
 STEPS = ("decide", "score")
 ARRAYS = 8  # arrays of the size of a dense operand, in addition to those of each method
 

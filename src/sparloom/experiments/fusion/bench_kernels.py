@@ -23,8 +23,6 @@ from sparloom.platforms import SpmmKernels, interleaved, reallocated
 from sparloom.report import ratio_bounds
 from sparloom.sparse import Corpus, SparseMatrix
 
-__all__ = ["BenchKernels", "kernel_metrics"]
-
 logger = logging.getLogger(__name__)
 
 OWN = "own"

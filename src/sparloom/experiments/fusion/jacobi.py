@@ -17,11 +17,6 @@ from sparloom.solvers import JacobiSolver, Sweeps, converging_relaxation
 from sparloom.sparse import Corpus, MatrixEntry, Pattern, SparseMatrix
 from sparloom.tuning import PlanCache
 
-__all__ = [
-    "BASELINES", "SERIAL", "JacobiBench", "TwoSteps", "baseline_steps", "decide_jacobi", "dominant", "jacobi_set",
-    "own_steps", "same_tiles", "score_jacobi", "system",
-]
-
 
 def jacobi_set(corpus: Corpus, part: str, *, least_nonzeros: int) -> Sequence[MatrixEntry]:
     """Choose square matrices with more than `least_nonzeros` nonzeros.

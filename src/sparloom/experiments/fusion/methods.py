@@ -29,8 +29,6 @@ from sparloom.platforms import reallocated
 from sparloom.sparse import SparseMatrix
 from sparloom.tuning import PairPlan, Problem
 
-__all__ = ["SERIAL", "Method", "Methods", "reuse"]
-
 SERIAL = ("sequential", "scipy")  # on one thread, or partly
 CT_SIZE, LARGE_CT_SIZE = 2048, 8192  # of the paper; for a core with 16 MiB of last-level cache
 BUILDS = 3  # the median counts

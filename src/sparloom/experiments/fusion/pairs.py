@@ -19,8 +19,6 @@ from sparloom.platforms import count_reads, interleaved, reads_by_level, realloc
 from sparloom.sparse import Corpus, MatrixEntry, Pattern, SparseMatrix
 from sparloom.tuning import PairPlan, PlanCache, plan_pair
 
-__all__ = ["METHODS", "Block", "Case", "FusionBench", "PairCheck", "cases", "decide", "fusion_set", "score"]
-
 METHODS = (
     "unfused", "auto", "fused", "local", "separated", "coarse", "sequential", "mkl", "torch", "scipy", "overlapped",
     "atomic", "gemv", "blas_gemv", "listing",

@@ -19,8 +19,6 @@ from sparloom.sparse import Role
 if TYPE_CHECKING:
     from sparloom.platforms import Platform
 
-__all__ = ["Checkpoints", "TreeModels", "best_in", "samples_name"]
-
 logger = logging.getLogger(__name__)
 
 DEFAULT_WIDTH = 256  # columns of the dense operands in WACO and COGNATE

@@ -20,10 +20,6 @@ import pandas as pd
 
 from sparloom.measure import noise_floor
 
-__all__ = [
-    "Resumed", "check_samples", "check_width", "conditions_of", "identities_of", "labels_with_noise", "samples_of",
-]
-
 IRRELEVANT = ("width", "readings", "name", "preset", "kind")
 """Attributes of a platform that do not influence its seconds, or that every row has in a column of its own."""
 

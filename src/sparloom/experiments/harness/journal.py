@@ -19,8 +19,6 @@ from sparloom.sparse import Corpus
 if TYPE_CHECKING:
     pass
 
-__all__ = ["CaseJournal", "code", "commit", "journal_folder", "versions"]
-
 PACKAGES = ("numpy", "scipy", "torch", "torch-geometric", "mkl", "pymetis", "cupy-cuda13x", "triton")
 """Packages that benchmarks run or compare with."""
 

@@ -9,8 +9,6 @@ from typing import Any
 from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 
-__all__ = ["TensorBoard", "Wandb"]
-
 
 @dataclass(frozen=True)
 class TensorBoard:

@@ -20,8 +20,6 @@ from sparloom.sparse import Corpus
 if TYPE_CHECKING:
     from sparloom.platforms import Platform
 
-__all__ = ["corpus_name", "data_folder", "failure_reasons", "measure_missing", "measure_presets", "print_failures"]
-
 FAILURES = (SparloomError, ValueError, ArithmeticError, MemoryError, RuntimeError, AssertionError, OSError)
 logger = logging.getLogger(__name__)
 

@@ -21,8 +21,6 @@ from typing import TypeVar
 from sparloom import log
 from sparloom.files import locked
 
-__all__ = ["claim_processor", "exclusive_timing", "run_in_subprocess", "run_jobs", "run_steps"]
-
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 REPORT_SECONDS = 60.0  # between lines of progress if the output is not a terminal

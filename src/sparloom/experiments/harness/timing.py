@@ -24,11 +24,6 @@ from sparloom.models import retain_memory
 from sparloom.platforms import interleaved
 from sparloom.sparse import MatrixEntry
 
-__all__ = [
-    "evenly_by_size", "note_failure", "peak_bytes", "seconds_of", "side_by_side", "statistics_of", "timed_cases",
-    "trim_memory",
-]
-
 logger = logging.getLogger(__name__)
 
 Case = TypeVar("Case")

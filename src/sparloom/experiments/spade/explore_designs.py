@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from sparloom.platforms import SpadePlatform
     from sparloom.platforms.spade import Machine
 
-__all__ = ["DesignSeconds", "ExploreDesigns"]
-
 logger = logging.getLogger(__name__)
 
 

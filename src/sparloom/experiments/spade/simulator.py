@@ -22,11 +22,6 @@ if TYPE_CHECKING:
     from sparloom.platforms import Platform, SpadePlatform
     from sparloom.platforms.spade import Machine
 
-__all__ = [
-    "BASELINE", "BenchSimulator", "CheckSpadeSigns", "SpadeSensitivity", "ValidateSimulator", "judge_signs",
-    "sensitivity",
-]
-
 
 @dataclass(frozen=True)
 class BenchSimulator:

@@ -34,8 +34,6 @@ from sparloom.report import PaperClaim, contrast, draw_learnings, efficiencies, 
 if TYPE_CHECKING:
     from sparloom.platforms import CpuKernels
 
-__all__ = ["CheckLearnings", "TrainingVariants", "degenerate_results"]
-
 TrainingVariant = tuple[str, Float[np.ndarray, "problems configs"]]
 """Name and out-of-fold scores, low = fast."""
 

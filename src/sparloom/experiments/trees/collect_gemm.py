@@ -27,8 +27,6 @@ from sparloom.ops import GEMM, GemmShape, GemmShapes
 if TYPE_CHECKING:
     from sparloom.platforms import CpuKernels, CudaPlatform
 
-__all__ = ["CollectGemm"]
-
 OP = GEMM()
 WRONG = "wrong result"  # prefix of failures that are not refusals
 SMALL_FLOPS = 10_000_000  # smaller shapes have a collection rate of their own

@@ -37,8 +37,6 @@ from sparloom.sparse import Role
 if TYPE_CHECKING:
     from sparloom.platforms import CpuKernels
 
-__all__ = ["Judgement", "TreeSubject", "best_configs", "gemm_subject", "model_scores", "sparse_subject"]
-
 VENDOR = "vendor"  # preset of the rows of vendor libraries
 SPARSE_FEATURES: Mapping[str, FeatureSpec] = {"spmm": SPMM_FEATURES, "sddmm": SDDMM_FEATURES}
 LARGE = 64e6  # flops of the smallest large GEMM

@@ -42,8 +42,6 @@ from sparloom.sparse import Role
 if TYPE_CHECKING:
     from sparloom.platforms import CpuKernels
 
-__all__ = ["Distillation", "FitTrees", "prediction_seconds", "write_header"]
-
 REPEATS = 30  # timed predictions; the fastest counts, since other processes only slow them down
 C_REPEATS = 200
 TIMER = """

@@ -16,8 +16,6 @@ from torch import Tensor
 from sparloom.errors import SchemaError
 from sparloom.files import atomic_path, read_checked, stamp_zip
 
-__all__ = ["Checkpoint", "load_checkpoint", "save_checkpoint"]
-
 FORMAT = 1
 REMEDY = "train it again, or restore it with `dvc pull --force`"
 READ_ERRORS = (RuntimeError, UnpicklingError, LookupError, TypeError, ValueError, AttributeError, OSError, EOFError,

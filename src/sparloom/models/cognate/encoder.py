@@ -18,11 +18,6 @@ from torch import Tensor, nn
 from sparloom.models.cognate.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from sparloom.space import ConfigSpace
 
-__all__ = [
-    "Autoencoder", "FeatureAugmentation", "FeatureMapping", "FrozenEncoder", "LatentEncoder", "PrincipalComponents",
-    "VariationalAutoencoder", "load_encoder", "save_encoder",
-]
-
 
 class FrozenEncoder(nn.Module):
     """A fitted encoder: standardise codes, then apply affine layers with ReLU in between; it is not trained further.

@@ -17,10 +17,6 @@ from torch import Tensor, distributed, nn
 from sparloom.data import MatrixInput
 from sparloom.models.sparseconv import LEVEL_DEPTH, MapCache, SparseBackend, level_channels
 
-__all__ = [
-    "Featurizer", "InputFeaturizer", "NoNorm", "Norm", "SideFeatures", "Standardise", "WacoFeaturizer", "make_norm",
-]
-
 Norm = Literal["none", "standard"]
 MAX_DEVIATIONS = 5.0  # standardised features are clipped to this
 EPSILON = 1e-6

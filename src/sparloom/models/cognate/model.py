@@ -25,8 +25,6 @@ from sparloom.models.sparseconv import TorchBackend
 from sparloom.space import Config, ConfigSpace
 from sparloom.sparse import Pattern
 
-__all__ = ["CognateModel", "restore_cognate"]
-
 ENCODER = "encoder."
 ANCHORS = "anchors"
 

@@ -20,11 +20,6 @@ from sparloom.space import ENCODED_WIDTH
 if TYPE_CHECKING:
     from sparloom.data.lightning import RankingBatch
 
-__all__ = [
-    "Cognate", "ConfigurationMapper", "Network", "NoFeaturizer", "NoMapper", "cognate_with_featurizer",
-    "cognate_without", "initialise",
-]
-
 
 class Network(nn.Module, ABC):
     """Embed matrices and score configurations of the platform whose encoder is in use.

@@ -11,8 +11,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-__all__ = ["Predictor", "RecurrentPredictor", "TransformerPredictor", "VectorSequence"]
-
 
 class Predictor(nn.Module):
     """Score configurations with a multilayer perceptron: low = fast, no unit.

@@ -24,8 +24,6 @@ from sparloom.log import console
 from sparloom.models.cognate.network import Network
 from sparloom.models.sparseconv import retain_memory
 
-__all__ = ["RankingModule", "fit", "make_trainer", "order_signs", "ranking_loss", "ranking_quality", "swapped_accuracy"]
-
 
 def order_signs(seconds: Float[Tensor, " n"], spread: Float[Tensor, " n"]) -> Float[Tensor, "n n"]:
     """Return the sign of t_i - t_j, 0 where they differ by at most the larger spread, relative to the faster."""

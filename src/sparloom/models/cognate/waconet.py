@@ -14,8 +14,6 @@ from sparloom.models.cognate.encoder import FeatureAugmentation, FeatureMapping,
 from sparloom.models.cognate.network import Network
 from sparloom.space import ENCODED_WIDTH, LOOPS
 
-__all__ = ["LookupTable", "ProgramEmbedder", "WacoNet"]
-
 ORDER = len(LOOPS) ** 2           # entries of the flattened permutation, which precede the extents
 EXTENTS = ENCODED_WIDTH - ORDER
 EXTENT_SCALE = 16                 # an extent x is encoded as log2(x) / 16

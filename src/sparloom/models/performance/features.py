@@ -19,8 +19,6 @@ from jaxtyping import Float
 from sparloom.errors import SchemaError
 from sparloom.space import Config
 
-__all__ = ["Feature", "FeatureSpec", "Formula", "config_columns", "machine_constants"]
-
 Columns = Mapping[str, np.ndarray]
 
 

@@ -18,11 +18,6 @@ from sparloom.measure import checked_threads
 from sparloom.models.performance.features import FeatureSpec
 from sparloom.space import Config
 
-__all__ = [
-    "BoostingConfig", "Grid", "Measured", "Rows", "Target", "assign_folds", "cross_fit", "out_of_fold", "predict",
-    "train_per_fold",
-]
-
 Quantity = Literal["throughput", "bandwidth", "latency"]
 Scale = Literal["raw", "log", "log1p"]
 

@@ -11,8 +11,6 @@ from sparloom.errors import Unsupported
 from sparloom.models.performance.model import PerformanceModel
 from sparloom.space import Config
 
-__all__ = ["c_header"]
-
 RESTORE = {"raw": "{}", "log": "exp({})", "log1p": "expm1({})"}
 PER_LINE = 6
 

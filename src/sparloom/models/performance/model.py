@@ -14,8 +14,6 @@ from sparloom.models.performance.features import FeatureSpec
 from sparloom.models.performance.growth import BoostingConfig, Grid, Target, cross_fit, out_of_fold, predict
 from sparloom.space import Config
 
-__all__ = ["Bounds", "CandidateScorer", "Origin", "PerformanceModel", "PredictionInterval", "bounds_out_of_fold"]
-
 Columns = Mapping[str, np.ndarray]
 
 

@@ -9,8 +9,6 @@ from sparloom.models.performance.features import Feature, FeatureSpec
 from sparloom.ops import GemmShape
 from sparloom.sparse import STATISTICS
 
-__all__ = ["GEMM_FEATURES", "SDDMM_FEATURES", "SPMM_FEATURES", "gemm_problems", "nearby_shapes", "sparse_problems"]
-
 NEARBY_DEVIATION = 0.5  # standard deviation of the logarithm of a changed extent
 COUNTS = frozenset({"rows", "cols", "nnz"})
 MOVED = "8 * (rows + 1) + 4 * width * (rows + cols)"  # bytes of row pointers and dense operands

@@ -15,8 +15,6 @@ from sparloom.models.performance.features import FeatureSpec
 from sparloom.models.performance.growth import Target
 from sparloom.models.performance.model import Origin, PerformanceModel, PredictionInterval
 
-__all__ = ["digest", "load_interval", "load_performance", "save_interval", "save_performance"]
-
 FORMAT = 1
 HEADER = "model.json"
 INTERVAL = "interval.json"

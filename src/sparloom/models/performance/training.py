@@ -24,8 +24,6 @@ from sparloom.models.performance.model import Origin, PerformanceModel
 from sparloom.models.performance.store import digest
 from sparloom.space import Config
 
-__all__ = ["Mining", "continue_training", "distil", "mine_hard_examples", "problem_folds", "train_performance"]
-
 CHUNK = 256  # problems whose features are in memory at a time
 Judge = Callable[[Float[np.ndarray, "problems configs"]], Float[np.ndarray, " problems"]]
 """Maps predictions on the scale of the target to the efficiency of the choice on each problem."""

@@ -19,11 +19,6 @@ import torch
 from jaxtyping import Float, Float32, Int
 from torch import Tensor
 
-__all__ = [
-    "CHANNELS", "LEVEL_DEPTH", "Block", "Level", "MapCache", "Pool", "SparseMap", "build_map", "cell_keys",
-    "conv_flops", "input_patches", "level_channels", "map_flops", "stack_matrices", "to_int32",
-]
-
 CHANNELS = (32, 32, 64, 64, 64, 128, 128, 128, 256, 256, 256, 256)  # COGNATE table 5
 LEVEL_DEPTH = 3  # convolutions per level, between two poolings
 BLOCK_FLOATS = 2**20  # of one gathered buffer (4 MiB): two of them fit into the last-level cache

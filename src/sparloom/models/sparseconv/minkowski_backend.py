@@ -13,8 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["MinkowskiBackend", "MinkowskiMap"]
-
 
 @dataclass(frozen=True)
 class MinkowskiMap:

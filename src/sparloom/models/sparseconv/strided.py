@@ -18,8 +18,6 @@ from torch import Tensor
 
 from sparloom.models.sparseconv.maps import Block, Level, cell_keys, input_patches, stack_matrices, to_int32
 
-__all__ = ["Stride", "StridedMap", "build_strided_map", "split_by_offset", "strided_conv_relu", "sum_per_site"]
-
 
 @dataclass(frozen=True)
 class Stride:

@@ -18,9 +18,6 @@ from sparloom.models.sparseconv.strided import (
     sum_per_site,
 )
 
-__all__ = ["SparseBackend", "TorchBackend", "retain_memory"]
-
-
 TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD = -1, -2, -3  # options of glibc's mallopt, from malloc.h
 RETAINED_BYTES = 2**30
 PAD_BYTES = 2**26
