@@ -35,7 +35,6 @@ class Job:
     """A trial with everything a launcher needs.
 
     Args:
-        overrides: all overrides of the job.
         objective: metric of the configuration of this job; None: it only has to succeed.
     """
 

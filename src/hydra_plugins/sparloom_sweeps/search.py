@@ -35,9 +35,7 @@ class OptunaSweeper(Sweeper):
         trials: how many in all, those of earlier runs of this sweep included.
         batch: how many the launcher gets at once.
         study: path of the SQLite file; None: study.db in the folder of the sweep.
-        seed: of the sampler.
         sampler: _target_ and arguments, without seed.
-        pruner: _target_ and arguments.
         poll_seconds: between two looks for intermediate values.
     """
 
@@ -79,11 +77,7 @@ class OptunaSweeper(Sweeper):
             return found
 
     def _check(self, config: DictConfig) -> None:
-        """Refuse options that cannot be meant.
-
-        Args:
-            config: of any trial.
-        """
+        """Refuse options that cannot be meant."""
         if self.direction not in ("maximize", "minimize"):
             raise UsageError(f"hydra.sweeper.direction={self.direction} is not one of maximize, minimize")
         if self.trials < 1 or self.batch < 1:

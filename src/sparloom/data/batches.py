@@ -18,8 +18,6 @@ class MatrixSamples:
     """One matrix with n labelled configurations.
 
     Args:
-        input: input of the featurizer.
-        keys: configuration keys.
         shared: float32 (n, 53), encoded shared schedules.
         heterogeneous: float32 (n, h), hardware-specific parameters.
         seconds: float64 (n,).
@@ -76,7 +74,6 @@ class Sweeps:
     """Seconds of every configuration on every problem in every sweep, from an exhaustive sample table.
 
     Args:
-        problems: sorted problems.
         configs: keys in the order of the space.
         seconds: fastest repetition; NaN if it failed or is missing. A sweep is one round over all configurations.
     """

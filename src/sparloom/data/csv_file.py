@@ -86,7 +86,6 @@ def write_csv(path: Path, table: SampleTable, *, unit: str, sidecar: Mapping[str
     """Write the samples of one operation and preset, and the sidecar; failed samples have the time NaN.
 
     Args:
-        unit: unit of the column time, one of UNITS.
         sidecar: source, version, pes, reorder and further entries that describe the origin.
 
     Raises:

@@ -41,9 +41,7 @@ class MatrixInput:
         coords: int32 (n, 2), row and column of each occupied grid cell, in row-major order.
         counts: int32 (n,), nonzeros in each cell.
         shape: rows and columns of the matrix itself.
-        nnz: nonzeros of the matrix itself.
         quantum: rows and columns per grid cell, a power of two.
-        digest: of the pattern.
     """
 
     name: str
@@ -247,7 +245,6 @@ class Manifest:
 
     @classmethod
     def of(cls, inputs: MatrixInputs) -> "Manifest":
-        """List the matrices of featurizer inputs."""
         return cls({item.name: ManifestEntry(*item.shape, item.nnz, item.digest) for item in inputs})
 
     @classmethod

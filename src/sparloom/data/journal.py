@@ -25,7 +25,6 @@ class Journal:
     the samples in flight are lost. Several processes may append to one journal.
 
     Args:
-        folder: folder of the journals of one collection.
         key: platform, preset, op, matrix.
     """
 

@@ -17,7 +17,6 @@ class RankingBatch:
     """Configurations of several matrices, concatenated by matrix.
 
     Args:
-        inputs: one per matrix.
         owner: int64 (n,), index into `inputs` of every row.
         shared, heterogeneous, seconds, spread: as in `MatrixSamples`, float32, concatenated.
         repeated: another process has this batch too; it only makes the numbers of batches equal.
@@ -45,8 +44,6 @@ class RankingData(lightning.LightningDataModule):
         train: training matrices, shuffled in each epoch.
         validation: validation matrices, in this order and with all configurations.
         configs_per_step: labelled configurations of a matrix per step, drawn in each epoch; None: all (WACO: 32).
-        matrices_per_step: matrices per optimizer step of each process.
-        seed: seed of shuffling and draws.
     """
 
     def __init__(
@@ -124,7 +121,6 @@ class _Validation(IterableDataset):
 
 
 def collate(items: Sequence[MatrixSamples]) -> RankingBatch:
-    """Join matrices into one batch."""
     sizes = [len(item) for item in items]
 
     def joined(name: str) -> torch.Tensor:

@@ -32,8 +32,6 @@ class Sample:
         kind: clock: wall, device or simulated.
         failure: reason why there are no seconds, or None.
         stolen: other processes took the machine during every attempt.
-        machine: one-line description.
-        commit: commit of the measuring code.
         started: UTC, ISO 8601, in seconds.
         conditions: digest of everything else that the seconds depend on (see `Conditions`), ":", and a digest of the
             matrix; "" in rows of older versions. Journals store it in every row, tables once per preset.
@@ -175,7 +173,6 @@ def to_json_values(value: Any) -> Any:
 
 
 def conditions_entry(group: Group, digest: str, conditions: Conditions | None) -> dict[str, Any]:
-    """Make the provenance entry with the conditions of a group."""
     entry: dict[str, Any] = dict(zip(GROUP, group, strict=True)) | {"digest": digest}
     return {"conditions": entry | ({} if conditions is None else {"settings": to_json_values(conditions.settings)})}
 

@@ -85,11 +85,9 @@ class StoredSamples:
         return table
 
     def split(self) -> Mapping[str, Role]:
-        """Role by matrix."""
         return self._split().roles
 
     def families(self) -> Mapping[str, str]:
-        """Family by matrix."""
         return self._split().families
 
     def statistics(self) -> pd.DataFrame:
@@ -97,11 +95,9 @@ class StoredSamples:
         return read_statistics(self._path("statistics/statistics.parquet", experiment="prepare_inputs"))
 
     def walks(self) -> Mapping[str, WalkStatistics]:
-        """Statistics of tiled walks by matrix."""
         return read_walks(self._path("statistics/walks.parquet", experiment="prepare_inputs"))
 
     def inputs(self) -> MatrixInputs:
-        """Featurizer inputs by matrix."""
         return MatrixInputs.read(self._path("inputs/inputs.npz", experiment="prepare_inputs"))
 
     def origins(self, platform: str, op: str) -> list[Path]:
@@ -181,7 +177,6 @@ class CsvSamples:
 
     Args:
         files: CSV file by operation, or None.
-        manifest: path of the manifest.
         cost: number of the featurizer's operations on coordinates, see `coarsen`.
         base: source of everything that the files do not contain.
     """
@@ -272,7 +267,6 @@ class TinySamples:
     Args:
         matrices: number of matrices, from four families of patterns.
         configs: number of configurations per matrix; smaller spaces are listed completely.
-        seed: seed of the patterns and the choice of configurations.
     """
 
     matrices: int
@@ -298,7 +292,6 @@ class TinySamples:
         return SampleTable.of(samples, [{"origin": "formula of sparloom.data.TinySamples"}])
 
     def split(self) -> Mapping[str, Role]:
-        """Role by matrix."""
         names = list(self._patterns)
         shares: Mapping[Role, float] = {"train": 0.5, "validation": 0.2, "test": 0.3}
         strata = {name: row_bin(pattern.rows) for name, pattern in self._patterns.items()}
@@ -314,11 +307,9 @@ class TinySamples:
         return pd.DataFrame.from_dict(rows, orient="index").rename_axis("matrix")
 
     def walks(self) -> Mapping[str, WalkStatistics]:
-        """Statistics of tiled walks by matrix."""
         return {name: walk_statistics(pattern) for name, pattern in self._patterns.items()}
 
     def inputs(self) -> MatrixInputs:
-        """Featurizer inputs by matrix."""
         return MatrixInputs.of([coarsen(pattern, name=name, cost=lambda coords: 0.0, sites=256)
                                 for name, pattern in self._patterns.items()])
 

@@ -32,7 +32,6 @@ class Split:
     """Roles of matrices.
 
     Args:
-        roles: role by name.
         families: family by name; an unlisted matrix is its own family.
 
     Raises:
@@ -101,7 +100,6 @@ def split_by_family(
     Families are taken in the order of a hash, each for the role with the largest deficit in its stratum.
 
     Args:
-        families: family by name.
         strata: stratum by name, such as the row bin; a family belongs to the stratum of its first member.
         shares: share of the matrices by role, with sum 1.
     """
@@ -253,7 +251,6 @@ class Uncertainty(Spread):
 
     Args:
         first: share of the matrices that is chosen without a model.
-        rounds: number of rounds for the others.
         promising: number of best-scored configurations of a matrix to consider.
     """
 

@@ -49,7 +49,6 @@ class SampleTable:
 
     @classmethod
     def of(cls, samples: Iterable[Sample], provenance: Sequence[Mapping[str, Any]] = ()) -> "SampleTable":
-        """Make a table from samples."""
         records = [sample.record() for sample in samples]
         columns = []
         for field in SCHEMA:

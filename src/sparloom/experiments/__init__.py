@@ -1,6 +1,9 @@
 """Run experiments: each public class is one kind of run, built from conf/ with `run(out)` -> metrics.
 
 harness (what all share), then one package for each line of work: cognate, spade, autosage, trees, fusion, cora.
+
+Benchmarks check every method before it is timed: a wrong result raises AssertionError. Under `journals` they keep the
+finished cases of unfinished runs, in a folder named by code and settings (`journal_folder`).
 """
 
 from sparloom.lazy import on_demand

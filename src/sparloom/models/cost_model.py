@@ -31,7 +31,6 @@ class MatrixFeatures:
     """Features of one matrix, each computed at first access.
 
     Args:
-        shape, nnz: of the matrix itself.
         load_input: returns the featurizer's input; called at most once.
         load_statistics: returns the pattern statistics; called at most once.
         load_walks: returns the result of `walk_statistics`; called at most once.
@@ -84,12 +83,10 @@ class MatrixFeatures:
 
     @cached_property
     def statistics(self) -> Mapping[str, float]:
-        """Pattern statistics by name."""
         return self._load_statistics()
 
     @cached_property
     def walks(self) -> WalkStatistics:
-        """Statistics of tiled walks by walk."""
         return self._load_walks()
 
 
@@ -171,7 +168,6 @@ class Familiarity:
     """Distance of a matrix from the training matrices.
 
     Args:
-        nearest: nearest training matrix.
         percentile: share of the training matrices whose own nearest neighbour is closer, in percent.
     """
 
@@ -243,7 +239,6 @@ class Ensemble:
         return Ensemble(members=self.members, guest=guest, votes=votes)
 
     def with_seed(self, seed: int) -> Ensemble:
-        """Seed all members."""
         return self._with([member.with_seed(seed) for member in self.members])
 
     def fit(self, labels: pd.DataFrame, *, space: ConfigSpace, matrices: Mapping[str, MatrixFeatures]) -> Ensemble:

@@ -109,12 +109,9 @@ class Trees:
             `walk_features`.
         objective: regression of log seconds relative to the matrix's mean ("log") or per nonzero ("level"), or ranking
             within each matrix ("rank").
-        bags: number of models.
         rounds: number of trees per model.
-        learning_rate, leaves, rows_per_leaf, ridge: settings of each model.
         row_share, column_share: share of rows and columns drawn for every tree.
         threads: number of LightGBM's threads.
-        seed: seed of all draws.
     """
 
     def __init__(
@@ -148,7 +145,6 @@ class Trees:
         self._models: list[lightgbm.Booster] = []
 
     def with_seed(self, seed: int) -> "Trees":
-        """Return a copy with another seed."""
         model = copy.copy(self)
         model.seed = seed
         return model

@@ -60,10 +60,8 @@ class BenchDecisionsBusy:
     Args:
         cases: name -> processes.
         rows, degrees: sizes and nonzeros per row of the square matrices, in all combinations.
-        widths: widths of dense operands.
         threads: threads of every call.
         pairs: number of compared pairs of runs.
-        journals: folder of unfinished runs.
     """
 
     cases: Mapping[str, BusyCase]
@@ -157,7 +155,6 @@ class BenchDecisionsBusy:
 
     @property
     def _folder(self) -> Path:
-        """Folder of the unfinished run; another commit or other settings have another one."""
         return journal_folder(self.journals, commit(), self.cases, self.rows, self.degrees, self.widths, self.threads,
                               self.pairs, self.seed)
 
@@ -167,7 +164,6 @@ def busy_metrics(frame: pd.DataFrame, cases: Mapping[str, BusyCase]) -> dict[str
 
     Args:
         frame: per_case.parquet of `BenchDecisionsBusy`.
-        cases: cases with other processes.
 
     Returns:
         `decisions`; `kept`, the number of cached ones; `slower_share`, the share of cached decisions that take more
@@ -222,7 +218,6 @@ def _busy(count: int) -> Iterator[None]:
 
 
 def _compute(parent: int) -> None:
-    """Compute until the parent ends."""
     numbers = np.ones(1 << 16)
     while os.getppid() == parent:
         numbers = np.sqrt(numbers + 1.0)

@@ -59,13 +59,10 @@ class BenchDispatch:
             "sage_training" (neighbour means of a GraphSAGE training step, with gradients) and "sage_steps" (whole
             steps).
         explored: number of explored matrices, evenly over their nonzeros.
-        explored_widths: widths of the explored cases.
         repeats: repetitions of a cold decision in explored cases.
         ways: name -> other policy or source of shortlists; `ready_variants` leaves out what cannot be compared.
         timing: protocol for methods in turn.
         memory_bytes: cases and baselines that need more memory are left out.
-        journals: folder of unfinished runs.
-        seed: seed of operands and of the bootstrap.
     """
 
     corpus: Corpus
@@ -133,7 +130,6 @@ class BenchDispatch:
         return ""
 
     def _planned(self, step: str) -> dict[str, list[DispatchCase]]:
-        """List cases by matrix."""
         entries: Sequence[MatrixEntry] = evenly_by_size(self.corpus.entries(), self.count)
         ops = self.ops
         if step != "score":
@@ -163,7 +159,6 @@ class BenchDispatch:
 
     @cached_property
     def _folder(self) -> Path:
-        """Folder of the unfinished run; another commit or other settings have another one."""
         return journal_folder(self.journals, self.timing, self.policy, self.heads, self.threads, self.seed,
                               corpora=[self.corpus])
 

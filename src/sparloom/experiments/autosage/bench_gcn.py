@@ -67,12 +67,9 @@ class BenchGcn:
     these steps. An interrupted run continues with the next case if commit and settings are unchanged.
 
     Args:
-        corpus, graphs: source and selection of the graphs.
         widths: features, hidden channels and classes.
         blocks, block_steps: blocks after the first step; a training takes 1 + blocks * block_steps steps.
         probe_steps: steps with each graph format; the first of them is not timed.
-        journals: folder of unfinished runs.
-        seed: seed of weights, features and labels, and of the bootstrap.
     """
 
     corpus: Corpus
@@ -143,7 +140,6 @@ class BenchGcn:
 
     @cached_property
     def _folder(self) -> Path:
-        """Folder of the unfinished run; another commit or other settings have another one."""
         return journal_folder(self.journals, self.graphs, self.widths, self.blocks, self.block_steps, self.probe_steps,
                               self.threads, self.seed, corpora=[self.corpus])
 
@@ -156,10 +152,7 @@ class CheckGcn:
     """Compare final losses of all methods in float32 with PyTorch Geometric in float64; nothing is timed.
 
     Args:
-        corpus, graphs: source and selection of the graphs.
         widths: features, hidden channels and classes.
-        steps: steps of a training.
-        seed: seed of weights, features and labels.
     """
 
     corpus: Corpus

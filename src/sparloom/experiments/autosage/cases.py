@@ -33,7 +33,6 @@ class DispatchCase:
 
     @property
     def key(self) -> str:
-        """Name of the case in journals."""
         return f"{self.op} {self.matrix} {self.width}"
 
 
@@ -77,7 +76,6 @@ OPERATIONS: Mapping[str, Callable[[int], Op]] = {
 
 
 def decision_columns(plan: CsrPlan) -> dict[str, Any]:
-    """Return the columns of a decision."""
     decision = plan.decision
     return {"choice": plan.choice.config or plan.choice.library, "origin": decision.origin, "reason": decision.reason,
             "decision_seconds": decision.seconds, "decision_executions": decision.executions}
@@ -164,11 +162,7 @@ def bind_methods(ready: Prepared, plan: CsrPlan, op: Op, operands: Operands) -> 
 
 
 def check_own(calls: Mapping[str, BoundMethod], known: ReferenceRows) -> None:
-    """Run each method once, with output arrays full of NaN, and check the result.
-
-    Raises:
-        AssertionError: a result is wrong; names the call and the worst element.
-    """
+    """Run each method once, with output arrays full of NaN, and check the result."""
     for name, (run, out) in calls.items():
         if out is not None:
             out.fill(np.nan)

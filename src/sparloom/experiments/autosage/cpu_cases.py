@@ -75,11 +75,7 @@ class PolicyVariant:
 
 
 def ready_variants(ways: Mapping[str, PolicyVariant], entries: Sequence[MatrixEntry]) -> dict[str, PolicyVariant]:
-    """Drop variants whose model is missing or has learned from a judged matrix; a warning names the remedy.
-
-    Args:
-        entries: judged matrices.
-    """
+    """Drop variants whose model is missing or has learned from a judged matrix; a warning names the remedy."""
     ready = {}
     for name, way in ways.items():
         try:
@@ -114,8 +110,6 @@ class DispatchBench:
 
     Args:
         timing: protocol for methods in turn.
-        threads: threads of all methods.
-        libraries: baselines of decisions.
         memory_bytes: baselines that gather more are left out.
         ways: name -> other policy or source of shortlists.
         repeats: repetitions of a cold decision.
@@ -153,7 +147,6 @@ class DispatchBench:
 
         Raises:
             NotDecided: the case was not decided before.
-            AssertionError: one of our methods is wrong.
         """
         torch.set_num_threads(self.threads)
         retain_memory()
@@ -189,11 +182,7 @@ class DispatchBench:
         return baselines
 
     def _trained(self, case: DispatchCase, matrix: SparseMatrix) -> list[Row]:
-        """Time training; kernels are decided and cached as in any program, but in the folder of this run.
-
-        Raises:
-            AssertionError: our method is wrong.
-        """
+        """Time training; kernels are decided and cached as in any program, but in the folder of this run."""
         bind = sage_aggregations if case.op == "sage_training" else sage_steps
         with _layers_keep_in(self.plans):
             try:

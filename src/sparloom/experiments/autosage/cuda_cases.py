@@ -95,12 +95,10 @@ class CudaDispatchBench:
     """Settings that all cases share.
 
     Args:
-        where: backend of all cases.
         device: device of torch's tensors.
         timing: protocol for methods in turn.
         policy: policy of decisions; None: the default of the backend.
         memory_bytes: baselines that gather more are left out.
-        cache: cache of decisions.
     """
 
     where: CudaBackend

@@ -52,12 +52,10 @@ class Classification:
         return replace(self, features=self.features.double())
 
     def to(self, device: torch.device) -> "Classification":
-        """Return the task on a device."""
         return Classification(*(tensor.to(device) for tensor in (self.edges, self.features, self.labels)))
 
     @property
     def nodes(self) -> int:
-        """Number of nodes."""
         return self.features.shape[0]
 
     @property
@@ -122,11 +120,7 @@ OWN = ("sparloom", "transform_first", "unfused")
 
 
 def own_methods(task: Classification, cache: PlanCache, *, seed: int) -> dict[str, Method]:
-    """Bind our layer as it is, with the paper's order of products, and without fusion.
-
-    Args:
-        cache: cache of decisions.
-    """
+    """Bind our layer as it is, with the paper's order of products, and without fusion."""
     def method(fuse: str, first: str) -> Trainee:
         layer = partial(GCNConv, cached=True, first=first)
         return Trainee(layer, partial(Graph, task.edges, task.nodes, fuse=fuse, cache=cache), task, seed=seed)
@@ -207,12 +201,8 @@ def sage_aggregations(pattern: Pattern, width: int, *, seed: int, device: torch.
     gradients differ from those of edge_index are refused (seen with gradients of csr_int32, PyTorch 2.13 and PyTorch
     Geometric 2.8), as are those that fail.
 
-    Args:
-        device: device of the computation.
-
     Raises:
         Unsupported: torch_geometric is not installed.
-        AssertionError: our results differ from those of edge_index, or of the first format that runs.
     """
     task = Classification.drawn(pattern, width, seed=seed).to(device)
     slopes = torch.rand(task.nodes, width, generator=torch.Generator().manual_seed(seed)).to(device)

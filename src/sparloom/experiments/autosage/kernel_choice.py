@@ -54,9 +54,6 @@ class CheckProbe:
         draws: number of samples of each share.
         policy: policy of decisions, with the least size and the number of parts of a sample.
         timing: protocol for kernels in turn.
-        memory_bytes: cases that need more memory are left out.
-        journals: folder of unfinished runs.
-        seed: seed of operands, samples, kernels and of the bootstrap.
     """
 
     corpus: Corpus
@@ -153,11 +150,6 @@ class ChooseKernels:
         count: number of timed matrices, evenly over their nonzeros.
         least_nonzeros: lower bound of the nonzeros of a matrix.
         ops: "spmm", "sddmm", "attention" -> widths of dense operands, all heads together.
-        most: number of kernels of a portfolio.
-        timing: protocol for kernels in turn.
-        memory_bytes: cases that need more memory are left out.
-        journals: folder of unfinished runs.
-        seed: seed of operands and of the bootstrap.
     """
 
     corpus: Corpus

@@ -36,12 +36,9 @@ class BenchRecommend:
 
     Args:
         adviser: recommender for this platform and operation.
-        samples: seconds of all configurations.
-        corpus: has the matrix files.
         role: role of the matrices; "test" only when nothing is chosen by the result.
         matrices: names; empty: all of the role.
         limit: largest number of matrices, taken evenly over their numbers of nonzeros; None: all.
-        seed: seed of the bootstrap.
     """
 
     op: Op

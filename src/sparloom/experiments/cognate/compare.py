@@ -37,7 +37,6 @@ class Arm:
 
     Args:
         group: rows of one group share their matrices, a table and a figure.
-        experiment: name of the experiment that is run with `overrides`.
         rows: method of the run -> row of the comparison.
         note: remark that is printed below its rows.
     """
@@ -283,7 +282,6 @@ class Tabulate:
     Args:
         comparison: folder of a finished run of Compare.
         columns: statistics in the tables besides speedups and shares of the optimum.
-        bold: row to set in bold.
     """
 
     comparison: str

@@ -57,7 +57,6 @@ class Pretrain:
     """Train on matrices of the source; keep the epoch with the least loss on validation matrices.
 
     Args:
-        platform: the source.
         checkpoints: also select the training matrices, at most those that are labelled.
         validation_matrices: largest number of validation matrices.
     """

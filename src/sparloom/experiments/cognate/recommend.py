@@ -38,7 +38,6 @@ class RecommendShape:
     Args:
         evolution: search for spaces that are too large to score every configuration.
         verify: measure nothing, the first five and the default ("top"), or all kernels ("all").
-        threads: threads of the prediction.
     """
 
     op: GEMM
@@ -138,9 +137,7 @@ class Recommend:
     """Rank all configurations of a platform for one matrix.
 
     Args:
-        matrix: path of a matrix file.
         shape: m, n and k of a GEMM, instead of a matrix.
-        dense: recommends for a shape.
         adviser: recommender for this platform and operation.
         verify: measure or simulate nothing, the first five and the default ("top"), or the whole space ("all").
     """

@@ -84,7 +84,6 @@ class Ranking:
     """Programs of a platform for one matrix, best first.
 
     Args:
-        matrix: the matrix of the file.
         view: model inputs of the matrix, named by the file.
         programs: one configuration of each program that differs on this matrix.
         behind: (programs,) distance of each score from the first, in standard deviations of the scores of all
@@ -182,7 +181,6 @@ class FineTunedRecommender:
     """Recommend by the checkpoint of a network that was fine-tuned on the platform.
 
     Args:
-        net: network with the settings of the fine-tuned one.
         samples: sample source whose checkpoint folder is used.
     """
 
@@ -223,13 +221,7 @@ class FineTunedRecommender:
 
 @dataclass(frozen=True)
 class FittedRecommender:
-    """Recommend by a model without a network, which is fitted in seconds on first use and not stored.
-
-    Args:
-        samples: source of the labels.
-        name: name of the model in records.
-        seed: seed of the drawn labels and of fitting.
-    """
+    """Recommend by a model without a network, which is fitted in seconds on first use and not stored."""
 
     op: Op
     platform: "Platform"

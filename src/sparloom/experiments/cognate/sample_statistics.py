@@ -25,11 +25,7 @@ FASTEST = 0.25  # share of the configurations that compete for the choice
 
 @dataclass(frozen=True)
 class AuditLabels:
-    """Compare the first two rounds of a timed sample table, matrix by matrix.
-
-    Args:
-        platform: platform of the samples.
-    """
+    """Compare the first two rounds of a timed sample table, matrix by matrix."""
 
     op: Op
     platform: "Platform"
@@ -114,11 +110,7 @@ EFFECT = np.log(1.05)  # differences within 5 % are ties (SPADE figure 11 shows 
 
 @dataclass(frozen=True)
 class SummariseSamples:
-    """Describe the optimum and the effect of every knob, for each operation and preset.
-
-    Args:
-        roles: roles of the described matrices.
-    """
+    """Describe the optimum and the effect of every knob, for each operation and preset."""
 
     ops: Sequence[Op]
     platforms: Sequence["Platform"]

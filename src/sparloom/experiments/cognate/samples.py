@@ -40,7 +40,6 @@ class Gather:
     Nothing is measured or simulated here; `Collect` does that.
 
     Args:
-        platforms: platforms of the samples, each with its preset.
         manifest: path of a `Manifest` of the matrices to take; None: all.
     """
 

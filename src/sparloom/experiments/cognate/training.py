@@ -44,7 +44,6 @@ class Reports:
     STRIDE for each earlier training.
 
     Args:
-        out: folder of the run.
         metric: name of the logged metric; None: report nothing.
     """
 
@@ -78,7 +77,6 @@ class Recipe:
         trainer: keyword arguments out and logger -> Lightning trainer.
         logger: keyword argument save_dir -> Lightning logger; None: no logger.
         configs_per_step: labelled configurations of a matrix per step; None: all.
-        matrices_per_step: matrices per step.
         reported: metric by which a sweep may stop a run, such as validation/opa; it must improve in the direction of
             the objective. None: no metric.
     """
@@ -118,7 +116,6 @@ def train(
     Args:
         start: checkpoint to start from; None: weights drawn from the seed, scales taken from `train`.
         validation: for curves; with keep="best" the epoch with the least validation loss is kept.
-        out: folder of the logger.
         reports: receives the metrics of every validation.
 
     Raises:

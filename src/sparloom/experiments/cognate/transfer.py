@@ -54,7 +54,6 @@ class TransferInit:
 
         Args:
             net: network with the settings of the pre-trained one; a copy is filled.
-            space: space of the target.
         """
         net = copy.deepcopy(net)
         load_weights(net, load_checkpoint(self.source, kind="cognate"), self.source)
@@ -126,7 +125,6 @@ class LearnerConfig:
     """Configure a model without a network: its labels, and the votes of the source network.
 
     Args:
-        model: model that is fitted.
         source: platform on which the voting network was pre-trained.
         net: network with the settings of the pre-trained one.
         source_votes: votes of the source network, times 25 / labels, so that it counts most when labels are few; 0: no

@@ -71,7 +71,6 @@ class RaggedCase:
         part: "encoder", "mha", "causal", "vgemm", "trmm" or "compile".
         data: data set of the sequence lengths, or "".
         size: number of sequences or products, or rows of a matrix.
-        number: number of the batch.
     """
 
     part: str
@@ -81,7 +80,6 @@ class RaggedCase:
 
     @property
     def key(self) -> str:
-        """Name of the case in journals."""
         return f"{self.part} {self.data} {self.size} {self.number}"
 
     @property
@@ -116,7 +114,6 @@ def ragged_frame(
 
     Args:
         folder: folder of the unfinished run; the caller removes it at the end.
-        out: folder of the results.
     """
     cases = {case.key: case for case in planned}
     frame = timed_cases(rows_of, cases, folder / "cases.jsonl", threads=threads,
@@ -126,7 +123,6 @@ def ragged_frame(
 
 
 def method_rows(about: Mapping[str, Any], measured: Mapping[str, Measurement]) -> list[dict[str, Any]]:
-    """Make a row for each method of a case."""
     return [{**about, "method": method, **statistics_of(taken)} for method, taken in measured.items()]
 
 
@@ -171,8 +167,6 @@ class BenchRagged:
         layers: layers of a model that share one prelude.
         product_timing: protocol for vgemm and trmm, whose calls are short.
         schedule: schedule of our modules: None for the default, "auto" for a searched one.
-        journals: folder of unfinished runs.
-        seed: seed of weights, tokens and matrices, and of the bootstrap.
     """
 
     lengths: LengthCorpus
@@ -253,7 +247,6 @@ class BenchRagged:
 
     @cached_property
     def _folder(self) -> Path:
-        """Folder of the unfinished run; another commit or other settings have another one."""
         return journal_folder(self.journals, self.schedule, self.layers, self.timing, self.product_timing, self.threads,
                               self.seed, lengths=self.lengths)
 

@@ -128,7 +128,6 @@ class Case:
     Args:
         part: a key of `RAGGED_PARTS`, or "activations".
         data: data set of the sequence lengths, or "".
-        size: sequences in a batch.
         operator: operator of the attention, or "".
     """
 
@@ -162,9 +161,6 @@ class EvalRagged:
         count: batches of a data set that are counted, for computation, memory and bytes of preludes; one is timed.
         prelude, storage, splitting, pad_fusion, breakdown: pairs of a data set and the sequences in a batch.
         equal: sequences in a batch of hoisting.
-        tokens: tokens of each of these sequences.
-        journals: folder of unfinished runs.
-        seed: seed of weights and tokens.
     """
 
     lengths: LengthCorpus
@@ -248,6 +244,5 @@ class EvalRagged:
 
     @cached_property
     def _folder(self) -> Path:
-        """Folder of the unfinished run; another commit or other settings have another one."""
         return journal_folder(self.journals, self.count, self.tokens, self.equal, self.timing, self.threads, self.seed,
                               lengths=self.lengths)

@@ -48,9 +48,6 @@ def prelude_arms(lengths: np.ndarray) -> dict[str, Call]:
         vectorised NumPy: "redundant" (for each kernel), "by_tensor" (for each tensor, the paper's optimised prelude),
         "by_layout" (equal tables once), and with sparse storage "sparse_redundant" and "sparse_by_tensor", which have
         no tables for loops.
-
-    Raises:
-        AssertionError: a variant builds wrong tables.
     """
     arms: dict[str, Call] = {}
     for arm, preludes in _preludes().items():
@@ -125,9 +122,6 @@ def pad_fusion_arms(lengths: Sequence[int] | np.ndarray, *, threads: int, seed: 
         "separate_products", "inlined_products", "separate_loops" and "inlined_loops", see `PADDED_ATTENTION`;
         "changes" (only the changes of padding of "separate_products"); "sparloom" (no padding).
 
-    Raises:
-        AssertionError: a result differs from that of PyTorch, sequence after sequence.
-
     Source: CoRa §7.2, Figure 12.
     """
     torch.set_num_threads(threads)
@@ -170,9 +164,6 @@ def breakdown_arms(lengths: Sequence[int] | np.ndarray, *, threads: int, seed: i
     Returns:
         "sparloom" and "torch" by operator, in order: qkv, attention (scores, softmax and mix), projection (with the
         residual), norm1, ff1 (with ReLU), ff2 (with the residual), norm2.
-
-    Raises:
-        AssertionError: a result differs from that of PyTorch.
 
     Source: CoRa §7.2, Figures 13 and 24, Table 10.
     """

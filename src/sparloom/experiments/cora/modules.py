@@ -129,7 +129,6 @@ class CandidateModules:
 
     Args:
         expected: (tokens, width), the result of all modules.
-        wait: synchronises the device.
         chosen: group -> fastest form and its module.
         left_out: seconds of slower forms ("group form") and of baselines that are far behind.
     """
@@ -144,11 +143,7 @@ class CandidateModules:
         return {_name(group, form): module.run for group, (form, module) in self.chosen.items()}
 
     def check(self, name: str, module: BoundModule) -> float:
-        """Check a result against the reference; return the seconds of the run.
-
-        Raises:
-            AssertionError: the result is wrong.
-        """
+        """Check a result against the reference; return the seconds of the run."""
         with torch.inference_mode():
             start = time.perf_counter()
             result = module.run()

@@ -58,9 +58,6 @@ def hoisting_arms(operator: str, *, batch: int, tokens: int, threads: int, seed:
         "dense": loops and tensors of constant extents; "vloops": variable loops, tensors stored as if padded; "vdims":
         ragged tensors, too; "hoisted": reads of tables hoisted out of the loops.
 
-    Raises:
-        AssertionError: a result differs from that of NumPy.
-
     Source: CoRa §7.4, Figure 23.
     """
     shape, define = EncoderShape(), ATTENTION_OPERATORS[operator]
@@ -124,9 +121,6 @@ def splitting_arms(operator: str, lengths: np.ndarray, *, threads: int, seed: in
     Returns:
         "padded", "split", "hfused" and "exact", see `SPLIT_ARMS`.
 
-    Raises:
-        AssertionError: a result differs from that of NumPy, sequence after sequence.
-
     Source: CoRa §7.3, Figure 14 (NoSplit, Split, Split-HFused).
     """
     defined = SPLIT_OPERATORS[operator](EncoderShape())
@@ -167,9 +161,6 @@ def storage_arms(operator: str, lengths: np.ndarray, *, threads: int, seed: int)
         The same program and storage, compiled: "graph" with offsets by the dimension graph, "sparse" with pointers.
         "graph_unhoisted" and "sparse_unhoisted" read tables in the innermost loops. "graph_prelude" and
         "sparse_prelude" rebuild the tables of the kernel.
-
-    Raises:
-        AssertionError: a result differs from that of NumPy, sequence after sequence.
 
     Source: CoRa §5.3, §7.4.
     """

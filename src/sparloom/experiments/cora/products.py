@@ -54,7 +54,6 @@ class ProductSizes:
 
     @classmethod
     def drawn(cls, count: int, *, seed: int) -> "ProductSizes":
-        """Draw sizes as in the paper."""
         rng = np.random.default_rng(seed)
         return cls(*(128 * rng.integers(4, 12, size=count) for _ in range(3)))
 
@@ -76,9 +75,6 @@ def variable_methods(sizes: ProductSizes, *, threads: int, seed: int) -> dict[st
 
     Returns:
         "sparloom", "loop" (torch.mm into preallocated arrays), and "padded" (torch.bmm with the largest extents).
-
-    Raises:
-        AssertionError: a result is wrong.
     """
     torch.set_num_threads(threads)
     lefts, rights = sizes.operands(seed)
@@ -115,9 +111,6 @@ def triangular_methods(size: int, *, threads: int, seed: int) -> dict[str, Call]
     Returns:
         "sparloom", and as in the paper "unsplit", "split" and "balanced"; "blas" (STRMM of SciPy's BLAS), and "dense"
         (torch.mm with zeros above the diagonal).
-
-    Raises:
-        AssertionError: a result is wrong.
     """
     torch.set_num_threads(threads)
     rng = np.random.default_rng(seed)
@@ -175,8 +168,6 @@ def device_module(part: str, inputs: PackedInputs, gpu: Gpu, device: torch.devic
 
     Args:
         part: "encoder" or "mha".
-        inputs: inputs in host memory.
-        device: device on which results are compared.
     """
     hidden = inputs.module.linear1.out_features if part == "encoder" else EncoderShape().hidden
     program = PROGRAMS[part](EncoderShape(inputs.width, inputs.heads, hidden))
@@ -196,9 +187,6 @@ def variable_on_device(sizes: ProductSizes, gpu: Gpu, device: torch.device, *, s
 
     Returns:
         "sparloom", "loop" (torch.mm into preallocated arrays), and "padded" (torch.bmm); the latter two call cuBLAS.
-
-    Raises:
-        AssertionError: a result is wrong.
     """
     lefts, rights = sizes.operands(seed)
     triples = [(torch.from_numpy(left).to(device), torch.from_numpy(right).to(device),
@@ -231,9 +219,6 @@ def triangular_on_device(size: int, gpu: Gpu, device: torch.device, *, seed: int
 
     Returns:
         "sparloom", "dense" (torch.mm with zeros above the diagonal), and "blas" (STRMM of cuBLAS) if it is installed.
-
-    Raises:
-        AssertionError: a result is wrong.
     """
     rng = np.random.default_rng(seed)
     lower = np.tril(rng.standard_normal((size, size), dtype=np.float32))

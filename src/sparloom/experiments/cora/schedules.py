@@ -61,9 +61,6 @@ def module_arms(operator: str, lengths: np.ndarray, choose: Choose, *, seed: int
 
     Returns:
         "default", and "chosen" unless it is equal; and the choice.
-
-    Raises:
-        AssertionError: a result differs from that of PyTorch.
     """
     module = encoder_layer(seed=seed) if operator == "encoder" else attention_module(seed=seed)
     inputs = PackedInputs.drawn(module, [int(length) for length in lengths], seed=seed)
@@ -84,11 +81,7 @@ def module_arms(operator: str, lengths: np.ndarray, choose: Choose, *, seed: int
 
 def product_arms(operator: str, size: int, choose: Choose, *, threads: int, seed: int) -> tuple[
         dict[str, Call], RaggedChoice]:
-    """Bind vgemm with `size` products, or trmm with `size` rows; see `module_arms`.
-
-    Raises:
-        AssertionError: the results of the schedules differ.
-    """
+    """Bind vgemm with `size` products, or trmm with `size` rows; see `module_arms`."""
     if operator == "vgemm":
         sizes = ProductSizes.drawn(size, seed=seed)
         structure = vgemm_structure(sizes.rows, sizes.cols, sizes.inners)
@@ -139,11 +132,7 @@ class BenchRaggedSchedules:
         batches: numbers of sequences of a batch; the first batch of each data set is taken.
         products: batch sizes of vgemm.
         triangles: rows of the matrices of trmm.
-        effort: budget of a choice.
-        timing: protocol for modules.
         product_timing: protocol for other operators, whose calls are short.
-        journals: folder of unfinished runs.
-        seed: seed of weights, tokens and matrices, and of the bootstrap.
     """
 
     lengths: LengthCorpus
@@ -205,6 +194,5 @@ class BenchRaggedSchedules:
 
     @cached_property
     def _folder(self) -> Path:
-        """Folder of the unfinished run; another commit or other settings have another one."""
         return journal_folder(self.journals, self.effort, self.timing, self.product_timing, self.threads, self.seed,
                               lengths=self.lengths)

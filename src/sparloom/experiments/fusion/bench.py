@@ -42,10 +42,7 @@ class BenchFusion:
         blocks: name -> methods to time on some operations, widths and matrices.
         parts: "anchors" or "real", or both.
         least_nonzeros: lower bound of the nonzeros of real matrices.
-        memory_bytes: cases that need more memory are left out.
         gemv_flops: fused GeMV with more flops is left out.
-        journals: folder of unfinished runs.
-        seed: seed of operands and of the bootstrap.
     """
 
     ops: Sequence[Pair]
@@ -131,7 +128,6 @@ class BenchFusion:
 
     @cached_property
     def _folder(self) -> Path:
-        """Folder of the unfinished run; another commit or other settings have another one."""
         return journal_folder(self.journals, self.timing, self.gemv_flops, self.seed, self.ops, self.blocks,
                               corpora=[self.anchors if part == "anchors" else self.corpus for part in self.parts])
 
@@ -161,11 +157,9 @@ class BenchJacobi:
 
     Args:
         corpus: matrices of the parts "definite" and "pattern", see `jacobi_set`.
-        anchors: matrices of the part "anchors".
         columns: number of right-hand sides.
         least_nonzeros: lower bound of the nonzeros of a matrix.
         tolerance, most_steps: limits of the solutions; solutions that need more steps are not finished.
-        journals: folder of unfinished runs.
         seed: seed of right-hand sides and of the bootstrap.
     """
 
@@ -240,7 +234,6 @@ class BenchJacobi:
 
     @cached_property
     def _folder(self) -> Path:
-        """Folder of the unfinished run; another commit or other settings have another one."""
         corpora = [self.anchors if part == "anchors" else self.corpus for part in self.parts]
         return journal_folder(self.journals, self.timing, self.columns, self.threads, self.tolerance, self.most_steps,
                               self.seed, corpora=corpora)

@@ -53,10 +53,8 @@ class BenchKernels:
 
     Args:
         corpus: square matrices.
-        gemm_rows: rows of the tall matrix.
         widths: widths of all dense matrices; the small matrix of the GEMM is square.
         prefetch_kib: prefetch distance in a gathered dense operand; results are written past the caches.
-        seed: seed of operands, of the checked rows, and of the bootstrap.
     """
 
     corpus: Corpus
@@ -143,7 +141,6 @@ def kernel_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
 
     Args:
         frame: per_matrix.parquet of `BenchKernels`.
-        seed: seed of the bootstrap.
 
     Returns:
         `gemm/<width>/over_torch`: median over interleaved repetitions, with `_p10` and `_p90`.
@@ -174,7 +171,6 @@ def kernel_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
 
 
 def _installed(baselines: Mapping[str, Callable[[], Call]]) -> dict[str, Call]:
-    """Bind the installed baselines."""
     calls = {}
     for name, bind in baselines.items():
         try:

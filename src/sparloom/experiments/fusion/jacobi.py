@@ -175,7 +175,6 @@ class JacobiBench:
 
     Args:
         columns: number of right-hand sides.
-        tolerance, most_steps: limits of the solutions.
         cache: cache of decisions, in which another process finds them.
     """
 
@@ -206,7 +205,6 @@ def score_jacobi(bench: JacobiBench, matrix: SparseMatrix, decided: list[Row]) -
 
     Raises:
         RuntimeError: the cache has another choice than was decided.
-        AssertionError: the iterate of a method differs.
     """
     relaxation = decided[0]["relaxation"]
     with pinned(bench.threads), ThreadpoolController().limit(limits=1, user_api="blas"):
@@ -242,7 +240,6 @@ def _solver(
 
 
 def _describe(solver: JacobiSolver) -> str:
-    """Return the choice as JSON."""
     return json.dumps({"numbering": solver.numbering.name, **solver.plan.choice.to_json()})
 
 

@@ -46,7 +46,6 @@ class Method:
     Args:
         call: overwrites the result, which all methods of a case share.
         executor: executor of our methods, whose schedule says what was fused.
-        operands: operands of the executor.
         order: (rows,) int32: rows of the result are rows of the matrix in this order; None: unchanged order.
         facts: further columns of its row in the results.
     """
@@ -219,9 +218,6 @@ def _moved(operands: Operands, order: np.ndarray) -> Operands:
 
 def reuse(schedule: TileSchedule, problem: Problem) -> dict[str, float]:
     """Return how much of two loops shares data in a tile.
-
-    Args:
-        problem: the problem in the order of the iterations.
 
     Returns:
         reused_flops, the share of all computation that is done by fused iterations of loop two and those of loop one

@@ -32,10 +32,8 @@ class Block:
 
     Args:
         part: "anchors" or "real".
-        ops: names of operations.
         threads: threads of every parallel method.
         count: largest number of matrices, evenly over their nonzeros; None: all.
-        methods: names from `METHODS`.
     """
 
     part: str
@@ -59,12 +57,10 @@ class Case:
 
     @property
     def problem(self) -> str:
-        """Name of the decided problem."""
         return " ".join(map(str, (self.part, self.matrix, self.op, self.width, self.threads)))
 
     @property
     def key(self) -> str:
-        """Name of the case in journals."""
         return f"{self.problem} {','.join(self.methods)}"
 
 
@@ -123,11 +119,7 @@ class PairCheck:
         self._first: np.ndarray | None = None
 
     def check(self, result: np.ndarray) -> None:
-        """Compare a result.
-
-        Raises:
-            AssertionError: names the worst element.
-        """
+        """Compare a result."""
         rows = self._rows
         assert_close(result[rows], self._oracle, terms=self._terms[rows], scale=self._scale[rows])
         if self._first is None:

@@ -54,15 +54,12 @@ class Checkpoints:
     seed: int
 
     def latent(self, platform: "Platform", op: Op) -> str:
-        """Name of the latent encoder of a platform."""
         return f"latent_{platform.name}_{op.name}{_width(platform)}_{self._encoder_tag()}"
 
     def source(self, platform: "Platform", op: Op, net: Network) -> str:
-        """Name of a network pre-trained on a platform."""
         return f"source_{platform.name}_{op.name}{_width(platform)}_{self._network_tag(net)}"
 
     def finetuned(self, platform: "Platform", op: Op, net: Network) -> str:
-        """Name of the network that recommends on a platform with its preset."""
         return f"finetuned_{platform.name}_{platform.preset}_{op.name}{_width(platform)}_{self._network_tag(net)}"
 
     def overrides(self, platform: "Platform", op: Op, role: str) -> tuple[str, ...]:

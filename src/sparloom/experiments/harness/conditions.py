@@ -29,9 +29,6 @@ def conditions_of(platform: "Platform", op: Op, timing: TimingProtocol, **furthe
 
     The number of rounds is left out: another round is measured like the first. Simulated seconds do not depend on the
     machine that runs the simulation.
-
-    Args:
-        further: settings of the task.
     """
     protocol = asdict(timing)
     del protocol["rounds"]
@@ -74,9 +71,6 @@ class Resumed:
     """Existing journals and table of a collection, checked against the conditions of this run.
 
     Args:
-        journals: folder of the journals.
-        table: path of the table.
-        conditions: of this collection, by preset.
         identities: matrix -> digest, where one name may stand for several matrices.
         overwrite: drop samples that were made under other conditions instead of raising an error.
     """

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sparloom.data import Conditions, to_json_values
 from sparloom.errors import SchemaError
@@ -15,9 +15,6 @@ from sparloom.jit import compiler_version
 from sparloom.measure import code_changes, code_revision, describe_machine
 from sparloom.ragged import LengthCorpus
 from sparloom.sparse import Corpus
-
-if TYPE_CHECKING:
-    pass
 
 PACKAGES = ("numpy", "scipy", "torch", "torch-geometric", "mkl", "pymetis", "cupy-cuda13x", "triton")
 """Packages that benchmarks run or compare with."""

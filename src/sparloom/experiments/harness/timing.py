@@ -45,7 +45,6 @@ def timed_cases(
     Args:
         journal: file of finished cases; the caller removes it when its run is complete.
         weights: expected cost of each case in any unit.
-        threads: number of threads to pin.
     """
     retain_memory()
     done = CaseJournal(journal)
@@ -105,7 +104,6 @@ def side_by_side(
 
 
 def seconds_of(call: Call) -> float:
-    """Return the wall seconds of one run."""
     start = time.perf_counter()
     call()
     return time.perf_counter() - start

@@ -41,8 +41,6 @@ class DesignSeconds:
     and the content of the pattern.
 
     Args:
-        folder: folder of the files.
-        op: name of the operation.
         width: columns of the dense operands.
     """
 
@@ -95,9 +93,7 @@ class ExploreDesigns:
 
     Args:
         target: the baseline, at level T1; other machines differ from it in the parameters of the grid only.
-        samples: samples of the target.
         selection: labels of the transferred model.
-        model: model of both choices.
         grid: parameter of the machine -> values, low before high.
         prices: arguments of `Prices`, the proxy of cost.
         role: role of the judged matrices; "test" is for results only.
@@ -107,7 +103,6 @@ class ExploreDesigns:
         seeds: seeds of drawn labels and of fitting.
         jobs: processes that simulate, one matrix each.
         kept: folder in which simulated seconds are cached.
-        seed: seed of the choice of the judged matrices.
     """
 
     op: Op
@@ -160,7 +155,6 @@ class ExploreDesigns:
 
     @cached_property
     def machines(self) -> Mapping[str, "Machine"]:
-        """The designs by name."""
         from sparloom.platforms.spade import designs
 
         return designs(self.target.machine, self.grid, width=self.width)

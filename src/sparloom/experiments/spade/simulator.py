@@ -149,8 +149,6 @@ class SpadeSensitivity:
         role: role of the matrices; "test" is for results only.
         matrices: number of matrices, chosen evenly over row bins and sparsity.
         nonzeros: larger matrices are left out.
-        jobs: processes, one matrix each.
-        seed: seed of the choice of matrices.
     """
 
     ops: Sequence[Op]
@@ -273,7 +271,6 @@ class CheckSpadeSigns:
         target: the machine of the paper; it is scaled down with the matrices.
         factor: divisor of the size of the matrices.
         matrices: names of ISCA'23 table 4.
-        jobs: processes, one matrix each.
     """
 
     target: "SpadePlatform"

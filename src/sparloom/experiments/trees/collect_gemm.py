@@ -63,7 +63,6 @@ class CollectGemm:
         count: number of shapes to measure, a fair sample of all; None: all.
         jobs: processes, each on a processor of its own; kernels with several threads or on a GPU need 1.
         alone_bytes: shapes with larger operands are measured by one process, as they share the last cache and memory.
-        journals: folder of the journals.
         data: folder of the tables; shapes without a journal keep their rows.
         overwrite: drop samples of this preset and of the vendor that were made under other conditions instead of
             raising an error.

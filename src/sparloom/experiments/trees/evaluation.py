@@ -51,7 +51,6 @@ class TreeSubject:
         measured: mean seconds of all sweeps, which models learn from; no model is scored on a problem that it has
             learned from, in any sweep.
         other: seconds of the sweeps that do not judge, (problems, configs).
-        judged: seconds of the judging sweep.
         vendor: seconds of the fastest vendor kernel in the judging sweep, (problems,); NaN where there is none.
         fallback: configuration for problems outside the domain of the models.
     """
@@ -91,11 +90,7 @@ class TreeSubject:
 
 
 def gemm_subject(samples: SampleSource, platform: "CpuKernels", op: Op, *, judging: int) -> TreeSubject:
-    """Load GEMM samples: a problem is a shape and a group of its own.
-
-    Args:
-        judging: number of the judging sweep.
-    """
+    """Load GEMM samples: a problem is a shape and a group of its own."""
     table, space = samples.table(platform.name, platform.preset, op.name), platform.space(op)
     measured = set(table.sweeps()["config"])
     configs = tuple(config for config in space if config.key in measured)
@@ -122,10 +117,6 @@ def sparse_subject(
 
     Configurations are those of the table, because the space depends on the width. Problems have all widths of the
     samples, which must include that of the platform: the fallback configuration is of that width.
-
-    Args:
-        judging: number of the judging sweep.
-        roles: roles of the matrices.
 
     Raises:
         ValueError: there are samples, but none of the platform's width.
@@ -228,9 +219,7 @@ class Judgement:
     """Choices of several methods on the problems of one operation.
 
     Args:
-        prefix: prefix of the metrics.
         rows: one per method and problem, see `report.JudgedProblems.choices`.
-        seed: seed of the bootstrap.
     """
 
     prefix: str
@@ -259,7 +248,6 @@ class Judgement:
         return cls(prefix, rows.assign(fold=rows["group"].map(folds)), seed)
 
     def of_method(self, method: str) -> pd.DataFrame:
-        """Rows of one method."""
         return self.rows[self.rows["method"] == method].reset_index(drop=True)
 
     def metrics(self) -> dict[str, float]:

@@ -74,7 +74,6 @@ class Distillation:
         growth: settings of the small model.
         shapes: number of shapes that the large model labels, drawn near the measured ones.
         focus: extra weight of the fast configurations of a shape, see `distil`.
-        share: share of the configurations that are labelled.
     """
 
     growth: BoostingConfig
@@ -83,7 +82,6 @@ class Distillation:
     share: float
 
     def small(self, subject: TreeSubject, model: PerformanceModel) -> PerformanceModel:
-        """Distil a GEMM model."""
         columns = subject.measured.problems
         measured = [GemmShape(int(m), int(n), int(k)) for m, n, k in zip(columns["m"], columns["n"], columns["k"],
                                                                          strict=True)]
@@ -162,18 +160,11 @@ class FitTrees:
     seen it, and predictions for new problems are means over all members.
 
     Args:
-        gemm, gemm_platform: the dense operation and its platform.
-        sparse, sparse_platform: the sparse operations and their platform.
         judging_sweep: number of the sweep whose seconds judge.
-        target: target of the saved models.
         others: further targets that are compared with it: log, raw, bandwidth, latency.
-        folds: number of folds of groups.
-        coverage: coverage of the prediction intervals.
         roles: roles of the matrices of sparse operations; without "test" while anything is chosen by the result. Models
             of fewer roles have folders of their own.
         base: folder of an earlier GEMM model that is trained further, or None.
-        more_trees: trees that each of its members adds.
-        threads: threads of the timed predictions.
     """
 
     gemm: Op

@@ -34,7 +34,6 @@ class Checkpoint:
         op, platform: operation and platform it was trained for.
         space: digest of the configuration space.
         settings: settings of the network as JSON values; a network with other settings does not load it.
-        weights: tensors by name.
         notes: JSON values for the reader: training matrices, seed, versions, metrics.
     """
 

@@ -50,7 +50,6 @@ class Standardise(nn.Module):
     does.
 
     Args:
-        width: number of features.
         gain: factor on the result; below 1, the many channels weigh less against the few size features.
         momentum: weight of the newest matrices in mean and variance while tracking.
     """
@@ -157,14 +156,11 @@ class Featurizer(nn.Module, ABC):
     """Convolve patterns, average over sites, normalise, and feed averages and side vector to a two-layer head.
 
     Args:
-        options: settings of the subclass.
         shapes: (taps, inputs, outputs) of every convolution.
         bias: add a bias to every convolution.
-        pooled: number of averages.
         hidden, width: sizes of the head's layers.
         side_width: width of the side vector, 0 for none.
         norm, gain: normalisation of the averages, see `Standardise`; "none", as in WACO, ignores the gain.
-        backend: convolution library.
         maps: number of convolution maps that are cached.
     """
 
@@ -203,7 +199,6 @@ class Featurizer(nn.Module, ABC):
                 bias.zero_()
 
     def convolutions(self) -> list[nn.Parameter]:
-        """List the parameters of the convolutions."""
         return [*self.weights, *(self.biases or ())]
 
     def pool(self, inputs: Sequence[MatrixInput]) -> Float[Tensor, "matrices pooled"]:
@@ -220,7 +215,6 @@ class Featurizer(nn.Module, ABC):
             self.norm.fit(self.pool([item]) for item in inputs)
 
     def forward(self, inputs: Sequence[MatrixInput], side: Float[Tensor, "matrices s"]) -> Float[Tensor, "matrices w"]:
-        """Embed matrices."""
         return self.head(torch.cat([self.norm(self.pool(inputs)), side], dim=1))
 
     @abstractmethod

@@ -47,11 +47,7 @@ class CognateModel:
         self, matrix: Pattern | MatrixFeatures, configs: Sequence[Config], *,
         embedding: Float32[np.ndarray, " width"] | None = None,
     ) -> Float[np.ndarray, " configs"]:
-        """Score configurations: low = fast, no unit.
-
-        Args:
-            embedding: embedding of this matrix, if it is known.
-        """
+        """Score configurations: low = fast, no unit."""
         features = as_features(matrix)
         shared, codes = self.space.bind(features.shape).vectors(configs)
         embedding = self.embedding(features) if embedding is None else embedding
@@ -62,7 +58,6 @@ class CognateModel:
         return scores.cpu().numpy().astype(np.float64)
 
     def embedding(self, matrix: Pattern | MatrixFeatures) -> Float32[np.ndarray, " width"]:
-        """Embed a matrix."""
         with _evaluating(self.net):
             return self.net.embed([as_features(matrix).input])[0].cpu().numpy()
 
@@ -147,9 +142,6 @@ PARTS: Mapping[str, Mapping[str, Callable[..., nn.Module]]] = {
 
 def restore_cognate(stored: Checkpoint, path: Path) -> Cognate:
     """Rebuild the network that a checkpoint was saved from, with weights and encoder.
-
-    Args:
-        path: path of the checkpoint, for messages.
 
     Raises:
         SchemaError: the network has other parts than model=cognate.

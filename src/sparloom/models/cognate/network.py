@@ -63,7 +63,6 @@ class Network(nn.Module, ABC):
         self.featurizer.standardise(inputs)
 
     def embed(self, inputs: Sequence[MatrixInput]) -> Float[Tensor, "matrices width"]:
-        """Embed all matrices in one pass of the convolutions."""
         return self.featurizer(inputs, self.side(inputs))
 
     @abstractmethod
@@ -153,7 +152,6 @@ class NoFeaturizer(nn.Module):
         self.settings: dict[str, Any] = {}
 
     def convolutions(self) -> list[nn.Parameter]:
-        """Return no parameters."""
         return []
 
     def standardise(self, inputs: Sequence[MatrixInput]) -> None:
@@ -182,10 +180,6 @@ def cognate_without(part: Literal["featurizer", "mapper", "encoder"], **parts: n
     Components are removed one at a time from the full network. Removing the featurizer also removes the side vector,
     which reaches the predictor through the featurizer's head: the size of the matrix then only shows where it limits a
     mapped extent. Without the latent encoder, hardware-specific parameters are not read.
-
-    Args:
-        part: component to remove.
-        parts: parts of the full network, as in `Cognate`.
     """
     if part not in WIDTH_SETTINGS:
         raise ValueError(f"part={part!r} is not one of {', '.join(WIDTH_SETTINGS)}")
@@ -202,7 +196,6 @@ def cognate_with_featurizer(instead: nn.Module, **parts: nn.Module) -> Cognate:
 
     Args:
         instead: new featurizer, whose vectors are as wide as those of the old one.
-        parts: parts of the full network, as in `Cognate`.
     """
     return Cognate(**(parts | {"featurizer": instead}))
 

@@ -86,9 +86,6 @@ class RecurrentPredictor(nn.Module):
 
     Args:
         matrix_width, config_width, latent_width: widths of the vectors; a vector of width 0 is ignored.
-        cell: type of the recurrent unit.
-        width: width of steps and states.
-        layers: number of recurrent layers.
     """
 
     def __init__(
@@ -128,9 +125,7 @@ class TransformerPredictor(nn.Module):
     Args:
         matrix_width, config_width, latent_width: widths of the vectors; a vector of width 0 is ignored.
         width: width of tokens, a multiple of `heads`.
-        heads: number of attention heads.
         hidden: width of the feed-forward network after each attention.
-        layers: number of layers.
     """
 
     def __init__(

@@ -64,9 +64,7 @@ class RankingModule(LightningModule):
     all processes. A training matrix that two processes were given counts twice.
 
     Args:
-        net: network to train.
         optimizer: parameters -> optimizer.
-        margin: margin of the loss.
         convolution_rate: learning rate of the convolutions, relative to the optimizer's.
         freeze: parameters that are not trained: none, the convolutions, or featurizer and side vector.
         warmup_steps: number of steps over which the learning rate rises linearly.

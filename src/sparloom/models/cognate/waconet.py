@@ -25,7 +25,6 @@ class LookupTable(nn.Module):
 
     Args:
         rows: number of vectors; larger values read the last one.
-        width: width of the vectors.
     """
 
     def __init__(self, *, rows: int, width: int) -> None:
@@ -96,9 +95,6 @@ class ProgramEmbedder(nn.Module):
         self, shared: Float[Tensor, "n 53"], codes: Float[Tensor, "n h"], *, slot: int
     ) -> Float[Tensor, "n width"]:
         """Embed configurations of one platform.
-
-        Args:
-            slot: index of the platform.
 
         Raises:
             ValueError: the platform has more codes than tables, or its extents are not encoded as logarithms.

@@ -77,7 +77,6 @@ class Formula:
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """Columns that the formula reads."""
         found = {node.id for node in ast.walk(self._tree) if isinstance(node, ast.Name)}
         return frozenset(found - set(FUNCTIONS))
 
@@ -195,7 +194,6 @@ class FeatureSpec:
     They include `flops` and `bytes` of a problem, which turn seconds into rates.
 
     Args:
-        op: operation.
         version: version of the meaning of the inputs; raise it when that changes and the formulas do not.
         features: all features; a model reads those of group hardware only if they vary.
         fallback: formula over inputs; the model does not apply where it is not 0.
@@ -240,11 +238,9 @@ class FeatureSpec:
         return {feature.name: feature.group for feature in self.features}
 
     def formula(self, name: str) -> Formula:
-        """Return the formula of a feature."""
         return self._formulas[name]
 
     def group(self, name: str) -> Group:
-        """Return the group of a feature."""
         return self._groups[name]
 
     @property
@@ -282,10 +278,6 @@ class FeatureSpec:
     def evaluate(self, problems: Columns, kernel: Columns) -> dict[str, np.ndarray]:
         """Evaluate all features over columns that broadcast: (problems, 1) against (configs,), or row by row.
 
-        Args:
-            problems: columns named by `inputs`.
-            kernel: result of `kernel`.
-
         Raises:
             ValueError: a value is missing or not finite.
         """
@@ -311,7 +303,6 @@ class FeatureSpec:
         return stacked
 
     def work(self, problems: Columns) -> tuple[np.ndarray, np.ndarray]:
-        """Return flops and bytes of each problem."""
         found: dict[str, np.ndarray] = {}
         wanted = self.needed(REQUIRED)
         for feature in (feature for feature in self.features if feature.name in wanted):

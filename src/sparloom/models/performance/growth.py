@@ -49,7 +49,6 @@ class Target:
 
     @property
     def unit(self) -> str:
-        """Unit of the quantity."""
         return UNITS[self.quantity]
 
     @property
@@ -78,8 +77,6 @@ def assign_folds(
     """Assign every group to one fold, so that folds hold about equally many problems.
 
     Args:
-        groups: group of each problem.
-        count: number of folds.
         known: fold by group of an earlier assignment, which is kept, so that a model that is trained further still does
             not see its fold.
 
@@ -133,11 +130,9 @@ class BoostingConfig:
         trees: largest number of trees.
         patience: number of trees without improvement on validation rows after which training stops.
         leaves, depth, rows_per_leaf: limits of every tree; depth -1: none.
-        learning_rate, lasso, ridge: shrinkage.
         row_share, column_share: share of rows and columns drawn for every tree.
         bins: number of bins of a feature's values.
         threads: number of LightGBM's threads.
-        seed: seed of all draws.
     """
 
     trees: int
@@ -167,7 +162,6 @@ class BoostingConfig:
         """Train a model with all trees.
 
         Args:
-            names: names of the features.
             base: model whose trees come first.
             quantile: quantile of the target to predict instead of the mean.
         """
@@ -202,7 +196,6 @@ class Measured:
     Args:
         problems: inputs of a specification, (problems,) each.
         groups: group of each problem; a model is never scored on a group that it was trained on.
-        configs: candidates.
         seconds: NaN where a configuration did not run.
     """
 
@@ -227,7 +220,6 @@ class Grid:
     """Features and targets of every configuration on every problem.
 
     Args:
-        names: names of the features.
         targets: NaN where a configuration did not run.
     """
 
@@ -251,7 +243,6 @@ class Grid:
 
     @property
     def ran(self) -> Bool[np.ndarray, "problems configs"]:
-        """Mask of the problems on which a configuration ran."""
         return np.isfinite(self.targets)
 
     def rows(self, kept: np.ndarray, weights: np.ndarray | None = None) -> Rows:
@@ -261,7 +252,6 @@ class Grid:
         return Rows(self.features[chosen], self.targets[chosen], weights)
 
     def only(self, names: Sequence[str]) -> "Grid":
-        """Select features."""
         columns = [self.names.index(name) for name in names]
         return replace(self, names=tuple(names), features=self.features[..., columns])
 

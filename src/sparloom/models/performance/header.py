@@ -145,7 +145,6 @@ class _Forest:
     Args:
         features: features that are read, in the order of first use.
         nodes: feature, threshold, left, right; negative children are leaves.
-        leaves: values of all leaves.
         roots: first node of each tree, or a leaf.
     """
 

@@ -42,7 +42,6 @@ class PerformanceModel:
         names: features that the members read, in order.
         folds: group -> index of the member that was not trained on it; empty for a single member.
         lineage: history of the training as JSON values, oldest entry first.
-        threads: number of threads of a prediction.
     """
 
     spec: FeatureSpec
@@ -71,11 +70,9 @@ class PerformanceModel:
 
     @property
     def trees(self) -> int:
-        """Number of trees of all members."""
         return sum(member.num_trees() for member in self.members)
 
     def member(self, fold: int) -> "PerformanceModel":
-        """Return a model with one member only."""
         return replace(self, members=(self.members[fold],), folds={})
 
 
@@ -110,7 +107,6 @@ class CandidateScorer:
         return predict(self.model.members, self.features(problems), threads=self.model.threads)
 
     def features(self, problems: Columns) -> Float[np.ndarray, "problems configs features"]:
-        """Evaluate the features that the members read."""
         columns = {name: np.asarray(column, np.float64)[:, None] for name, column in problems.items()}
         constants = {name: np.float64(value) for name, value in self.model.origin.machine.items()}
         features = self.model.spec.matrix(constants | columns, self._kernel, names=self.model.names)
@@ -129,7 +125,6 @@ class PredictionInterval:
     Args:
         low, high: models of the lower and the upper quantile.
         margin: distance by which the interval is widened, on the scale of the target.
-        coverage: nominal probability.
     """
 
     low: PerformanceModel
@@ -151,11 +146,9 @@ class Bounds:
     """Quantiles predicted out of fold, on the scale of the target.
 
     Args:
-        low, high: predicted quantiles.
         margins: margin of each problem, computed from all folds but its own, (problems, 1).
         margin: margin for new problems, computed from all folds.
         members: one model per fold for each quantile.
-        coverage: nominal probability.
     """
 
     low: Float[np.ndarray, "problems configs"]

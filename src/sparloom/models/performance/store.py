@@ -35,7 +35,6 @@ def load_performance(
 
     Args:
         spec: features that it must have been trained on exactly.
-        threads: number of threads of a prediction.
         expected: platform, preset or space that it must have been trained for.
 
     Raises:

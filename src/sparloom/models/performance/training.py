@@ -96,7 +96,6 @@ def train_performance(
     """Train one member per fold of the groups.
 
     Args:
-        folds: number of folds.
         hardware: include features of group hardware, which is useful only if they vary.
     """
     grid = Grid.of(spec, measured, target=target, hardware=hardware)
@@ -115,9 +114,6 @@ def continue_training(
 
     Known problems stay in their folds, so members are still scored on problems they were not trained on. All trees of
     `growth` are added: there is no early stopping, since the existing trees were trained on every other fold.
-
-    Args:
-        spec: features of this version.
 
     Raises:
         SchemaError: the model was trained on other features or has no folds.

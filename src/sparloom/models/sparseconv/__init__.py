@@ -4,21 +4,17 @@
 with them.
 """
 
-from sparloom.models.sparseconv.maps import (
-    CHANNELS,
-    LEVEL_DEPTH,
-    MapCache,
-    SparseMap,
-    build_map,
-    conv_flops,
-    level_channels,
-    map_flops,
-)
-from sparloom.models.sparseconv.minkowski_backend import MinkowskiBackend
-from sparloom.models.sparseconv.strided import StridedMap, build_strided_map
-from sparloom.models.sparseconv.torch_backend import SparseBackend, TorchBackend, retain_memory
+from sparloom.lazy import on_demand
 
-__all__ = [
-    "CHANNELS", "LEVEL_DEPTH", "MapCache", "MinkowskiBackend", "SparseBackend", "SparseMap", "StridedMap",
-    "TorchBackend", "build_map", "build_strided_map", "conv_flops", "level_channels", "map_flops", "retain_memory",
-]
+_NAMES = {
+    "maps": (
+        "CHANNELS", "LEVEL_DEPTH", "MapCache", "SparseMap", "build_map", "conv_flops", "level_channels", "map_flops"),
+    "strided": ("StridedMap", "build_strided_map"),
+    "torch_backend": ("SparseBackend", "TorchBackend", "retain_memory"),
+    "minkowski_backend": ("MinkowskiBackend",),
+}
+
+__all__ = sorted(name for names in _NAMES.values() for name in names)
+
+__getattr__, __dir__ = on_demand(
+    __name__, {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names})

@@ -91,7 +91,6 @@ class SparseMap:
 
     @property
     def matrices(self) -> int:
-        """Number of matrices of the batch."""
         return len(self.levels[0].segments)
 
     def to(self, device: torch.device | str) -> "SparseMap":

@@ -41,7 +41,6 @@ class Stride:
     source_bags: Tensor
 
     def to(self, device: torch.device) -> "Stride":
-        """Copy to a device."""
         tensors = {field.name: getattr(self, field.name) for field in fields(self)}
         return replace(self, **{name: value.to(device) for name, value in tensors.items() if isinstance(value, Tensor)})
 
@@ -76,7 +75,6 @@ def build_strided_map(
     Args:
         coords: distinct sites of each matrix in any order, 0 <= row, col < 2**28.
         steps: number of convolutions with stride 2 after the first layer.
-        dtype: type of patches.
 
     Raises:
         ValueError: a site occurs twice or is negative.
