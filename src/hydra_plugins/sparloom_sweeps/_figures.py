@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from hydra_plugins.sparloom_sweeps._grid import Point, Trial
+from hydra_plugins.sparloom_sweeps._jobs import Point, Trial
 from hydra_plugins.sparloom_sweeps._results import names
 from sparloom.report.figures import figure, save, styled
 

@@ -16,7 +16,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from rich.table import Table
 
-from hydra_plugins.sparloom_sweeps._grid import Trial, best
+from hydra_plugins.sparloom_sweeps._jobs import Trial, best
 from sparloom import log
 from sparloom.files import atomic_path, write_text
 

@@ -12,10 +12,9 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from hydra_plugins.sparloom_sweeps._grid import Grid, State, read_grid
-from hydra_plugins.sparloom_sweeps._jobs import Job, Once, metrics
+from hydra_plugins.sparloom_sweeps._jobs import Grid, Job, Once, State, metrics, read_grid
 from hydra_plugins.sparloom_sweeps._results import Composer, conclude, flat, plain
-from hydra_plugins.sparloom_sweeps._space import written
+from hydra_plugins.sparloom_sweeps._study import written
 from sparloom import log
 from sparloom.cli import Reported, UsageError, suggestion
 

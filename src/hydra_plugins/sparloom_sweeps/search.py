@@ -15,8 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from hydra_plugins.sparloom_sweeps._jobs import Job, Once, Watch
 from hydra_plugins.sparloom_sweeps._results import Composer, conclude, flat, plain
-from hydra_plugins.sparloom_sweeps._space import Space, read_space
-from hydra_plugins.sparloom_sweeps._study import Study
+from hydra_plugins.sparloom_sweeps._study import Space, Study, read_space
 from sparloom import log
 from sparloom.cli import UsageError
 

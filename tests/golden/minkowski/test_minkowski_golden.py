@@ -16,7 +16,7 @@ TOLERANCE = 1e-5  # relative, of float32 sums in another order
 
 def backends() -> list:
     try:
-        from sparloom.models.sparseconv.minkowski_backend import import_minkowski
+        from sparloom.models.sparseconv.backends import import_minkowski
 
         import_minkowski()
         reason = None

@@ -5,7 +5,7 @@ import os
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from hydra_plugins.sparloom_sweeps._grid import Point, State, best, read_grid
+from hydra_plugins.sparloom_sweeps._jobs import Point, State, best, read_grid
 from hydra_plugins.sparloom_sweeps._results import shown
 from hydra_plugins.sparloom_sweeps.grid import folder_name
 from sparloom.cli import UsageError

@@ -3,7 +3,7 @@
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from hydra_plugins.sparloom_sweeps._space import Choice, Integers, Interval, read_space
+from hydra_plugins.sparloom_sweeps._study import Choice, Integers, Interval, read_space
 from sparloom.cli import UsageError
 
 

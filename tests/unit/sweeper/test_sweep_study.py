@@ -5,8 +5,7 @@ import sys
 
 import pytest
 
-from hydra_plugins.sparloom_sweeps._space import Choice, Integers, Interval
-from hydra_plugins.sparloom_sweeps._study import Study
+from hydra_plugins.sparloom_sweeps._study import Choice, Integers, Interval, Study
 from sparloom.cli import UsageError
 
 optuna = pytest.importorskip("optuna", reason="Optuna is in the extra scale")

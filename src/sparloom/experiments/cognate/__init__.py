@@ -1,6 +1,6 @@
 """COGNATE: collect samples, pre-train on one platform, fine-tune on another, compare, recommend.
 
-collect, samples (gather, export, prepare), sample_statistics, evaluation_data, pretrain, training, transfer, finetune,
+collect, samples (gather, export, prepare), sample_statistics, evaluation_data, training, transfer, finetune,
 compare, recommender, recommend, bench_recommend, bench_featurizer.
 """
 
@@ -13,8 +13,7 @@ _NAMES = {
     "recommend": ("Recommend", "RecommendShape", "read_shape"),
     "sample_statistics": ("AuditLabels", "SummariseSamples", "audit", "describe_optimum", "knob_effects"),
     "evaluation_data": ("EvaluationData",),
-    "pretrain": ("Autoencode", "Pretrain"),
-    "training": ("Recipe",),
+    "training": ("Autoencode", "Pretrain", "Recipe"),
     "transfer": ("LearnerConfig",),
     "finetune": ("Comparison", "Finetune", "Fit"),
     "recommender": ("FineTunedRecommender", "FittedRecommender"),

@@ -1,8 +1,8 @@
 """Performance models: boosted trees that predict how fast a kernel runs, from declared features.
 
 `features` defines the features of a problem and a configuration, `problems` those of GEMM, SpMM and SDDMM. `growth`
-trains trees by folds of problems, `model` predicts, `training` fits, extends and distils models, `store` saves them and
-`header` writes them as C.
+trains trees by folds of problems, `model` predicts, `training` fits, extends and distils models, and `store` saves
+them, also as C.
 """
 
 from sparloom.lazy import on_demand
@@ -16,8 +16,7 @@ _NAMES = {
         "train_per_fold"),
     "model": ("Bounds", "CandidateScorer", "Origin", "PerformanceModel", "PredictionInterval", "bounds_out_of_fold"),
     "training": ("Mining", "continue_training", "distil", "mine_hard_examples", "problem_folds", "train_performance"),
-    "store": ("digest", "load_interval", "load_performance", "save_interval", "save_performance"),
-    "header": ("c_header",),
+    "store": ("c_header", "digest", "load_interval", "load_performance", "save_interval", "save_performance"),
 }
 
 __all__ = sorted(name for names in _NAMES.values() for name in names)

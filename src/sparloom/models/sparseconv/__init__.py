@@ -1,7 +1,7 @@
 """Submanifold sparse convolution in two dimensions.
 
-`maps` (pooling) and `strided` build the neighbour lists of a pattern; `torch_backend` and `minkowski_backend` convolve
-with them.
+`maps` (pooling) and `strided` build the neighbour lists of a pattern; `backends` convolve with
+them.
 """
 
 from sparloom.lazy import on_demand
@@ -10,8 +10,7 @@ _NAMES = {
     "maps": (
         "CHANNELS", "LEVEL_DEPTH", "MapCache", "SparseMap", "build_map", "conv_flops", "level_channels", "map_flops"),
     "strided": ("StridedMap", "build_strided_map"),
-    "torch_backend": ("SparseBackend", "TorchBackend", "retain_memory"),
-    "minkowski_backend": ("MinkowskiBackend",),
+    "backends": ("MinkowskiBackend", "SparseBackend", "TorchBackend", "retain_memory"),
 }
 
 __all__ = sorted(name for names in _NAMES.values() for name in names)

@@ -1,8 +1,17 @@
-"""The interface of sparse convolution libraries, and the default: gather, GEMM per offset, sum per site in PyTorch."""
+"""The interface of sparse convolution libraries, with a backend in PyTorch and one on MinkowskiEngine.
 
+`TorchBackend`, the default, gathers, multiplies per offset and sums per site. MinkowskiEngine 0.5.4 is the library of
+the paper, an optional extra without wheels.
+"""
+
+import collections.abc
 import ctypes
+import importlib
 import logging
+import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, Protocol
 
 import numpy as np
@@ -63,34 +72,29 @@ class TorchBackend:
     def build_map(
         self, coords: Sequence[np.ndarray], features: Sequence[np.ndarray] | None = None, *, channels: Sequence[int]
     ) -> SparseMap:
-        """See `maps.build_map`."""
         return build_map(coords, features, channels=channels)
 
     def build_strided_map(self, coords: Sequence[np.ndarray], *, steps: int) -> StridedMap:
-        """See `strided.build_strided_map`."""
         return build_strided_map(coords, steps=steps)
 
     def input_conv(self, weight: Tensor, bias: Tensor | None, sites: SparseMap | StridedMap) -> Tensor:
-        """Convolve the input of the map with a 5x5 kernel, then ReLU; the input gets no gradient."""
         taps, inputs, outputs = weight.shape
         flat = weight.reshape(taps * inputs, outputs)
         product = sites.patches @ flat if bias is None else torch.addmm(bias, sites.patches, flat)
         return torch.relu_(product)
 
     def conv(self, x: Tensor, weight: Tensor, bias: Tensor | None, sites: SparseMap, level: int) -> Tensor:
-        """Convolve with a 3x3 kernel at a level, then ReLU."""
         return _ConvRelu.apply(x, weight, bias, sites.levels[level])
 
     def strided_conv(self, x: Tensor, weight: Tensor, bias: Tensor | None, sites: StridedMap, level: int) -> Tensor:
-        """Convolve from a level to the next with a 3x3 kernel of stride 2, then ReLU."""
         return strided_conv_relu(x, weight, bias, sites.steps[level])
 
     def max_pool(self, x: Tensor, sites: SparseMap, level: int) -> Tensor:
-        """Take the maximum over each 2x2 cell of a level; among equal children, the first in row-major order wins."""
+        """Among equal children of a cell, the first in row-major order wins."""
         return _MaxPool.apply(x, sites.pools[level])
 
     def global_mean(self, x: Tensor, sites: SparseMap | StridedMap, level: int) -> Tensor:
-        """Average over the sites of every matrix: (matrices, channels); 0 for a matrix without sites."""
+        """Return 0 for a matrix without sites."""
         parts = x.split(sites.levels[level].segments)
         return torch.stack([part.mean(0) if len(part) else part.sum(0) for part in parts])
 
@@ -178,3 +182,122 @@ def retain_memory() -> bool:
         return False
     return all([mallopt(MMAP_THRESHOLD, RETAINED_BYTES), mallopt(TRIM_THRESHOLD, RETAINED_BYTES),
                 mallopt(TOP_PAD, PAD_BYTES)])
+
+
+@dataclass(frozen=True)
+class MinkowskiMap:
+    """Coordinates in a coordinate manager of MinkowskiEngine, which chooses the order of sites.
+
+    Args:
+        features: (sites, channels) in the order of the first level.
+        keys: coordinate map key of every level.
+        owners: index of the matrix of each site, (sites,) per level.
+        kernels: kernel generators by size and stride.
+    """
+
+    manager: Any
+    features: Tensor
+    keys: tuple[Any, ...]
+    owners: tuple[Tensor, ...]
+    matrices: int
+    kernels: dict[tuple[int, int], Any]
+
+    def to(self, device: torch.device | str) -> "MinkowskiMap":
+        """Return self on the CPU; raise ValueError on other devices."""
+        if torch.device(device).type != "cpu":
+            raise ValueError(f"MinkowskiBackend runs only on the CPU, not on {device}: use TorchBackend there")
+        return self
+
+
+class MinkowskiBackend:
+    """Convolve with MinkowskiEngine, which is imported when the first map is built.
+
+    In its kernels the row offset varies fastest, so weights are permuted.
+    """
+
+    def build_map(
+        self, coords: Sequence[np.ndarray], features: Sequence[np.ndarray] | None = None, *, channels: Sequence[int]
+    ) -> MinkowskiMap:
+        """Pass coordinates to a new coordinate manager and halve them level by level.
+
+        Raises:
+            ValueError: a matrix has no sites, which MinkowskiEngine does not support.
+            ImportError: MinkowskiEngine is not installed.
+        """
+        return _build(coords, features, halvings=len(channels) - 1)
+
+    def build_strided_map(self, coords: Sequence[np.ndarray], *, steps: int) -> MinkowskiMap:
+        return _build(coords, None, halvings=steps)
+
+    def input_conv(self, weight: Tensor, bias: Tensor | None, sites: MinkowskiMap) -> Tensor:
+        return _convolve(sites.features, weight, bias, sites, 0)
+
+    def conv(self, x: Tensor, weight: Tensor, bias: Tensor | None, sites: MinkowskiMap, level: int) -> Tensor:
+        return _convolve(x, weight, bias, sites, level)
+
+    def strided_conv(self, x: Tensor, weight: Tensor, bias: Tensor | None, sites: MinkowskiMap, level: int) -> Tensor:
+        return _convolve(x, weight, bias, sites, level, stride=2)
+
+    def max_pool(self, x: Tensor, sites: MinkowskiMap, level: int) -> Tensor:
+        module = importlib.import_module("MinkowskiEngine.MinkowskiPooling")
+        pool, mode = module.MinkowskiLocalPoolingFunction.apply, module.PoolingMode.LOCAL_MAX_POOLING
+        return pool(x, mode, sites.kernels[2, 2], sites.keys[level], sites.keys[level + 1], sites.manager)
+
+    def global_mean(self, x: Tensor, sites: MinkowskiMap, level: int) -> Tensor:
+        owner = sites.owners[level]
+        counts = torch.bincount(owner, minlength=sites.matrices)
+        return x.new_zeros(sites.matrices, x.shape[1]).index_add(0, owner, x) / counts[:, None]
+
+
+def import_minkowski() -> ModuleType:
+    """Import MinkowskiEngine; version 0.5.4 needs `collections.Sequence`, which Python 3.10 removed.
+
+    Raises:
+        ImportError: it is not installed; the message says how to build it.
+    """
+    if not hasattr(collections, "Sequence"):
+        collections.Sequence = collections.abc.Sequence
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return importlib.import_module("MinkowskiEngine")
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"{error}: MinkowskiEngine has no wheels; with libopenblas-dev and a C++ compiler run `pip install "
+            "--no-build-isolation --no-deps -C--global-option=--blas=openblas MinkowskiEngine==0.5.4`, "
+            "or use TorchBackend"
+        ) from None
+
+
+def _build(
+    coords: Sequence[np.ndarray], features: Sequence[np.ndarray] | None, *, halvings: int
+) -> MinkowskiMap:
+    """Pass coordinates to a new coordinate manager and halve them."""
+    engine = import_minkowski()
+    if not all(len(sites) for sites in coords):
+        raise ValueError("a matrix has no sites, which MinkowskiEngine does not support: use TorchBackend")
+    owner = np.repeat(np.arange(len(coords)), [len(sites) for sites in coords])
+    stacked = np.column_stack([owner, np.concatenate(coords)]).astype(np.int32)
+    values = np.ones((len(owner), 1)) if features is None else np.concatenate(features)
+    tensor = engine.SparseTensor(torch.from_numpy(values.astype(np.float32)), torch.from_numpy(stacked))
+    manager, keys = tensor.coordinate_manager, [tensor.coordinate_map_key]
+    for _ in range(halvings):
+        keys.append(manager.stride(keys[-1], 2))
+    kernels = {(size, stride): engine.KernelGenerator(kernel_size=size, stride=stride, dimension=2)
+               for size, stride in ((5, 1), (3, 1), (3, 2), (2, 2))}
+    return MinkowskiMap(
+        manager=manager, features=tensor.F, keys=tuple(keys), matrices=len(coords), kernels=kernels,
+        owners=tuple(manager.get_coordinates(key)[:, 0].long() for key in keys),
+    )
+
+
+def _convolve(
+    x: Tensor, weight: Tensor, bias: Tensor | None, sites: MinkowskiMap, level: int, *, stride: int = 1
+) -> Tensor:
+    module = importlib.import_module("MinkowskiEngine.MinkowskiConvolution")
+    convolve, mode = module.MinkowskiConvolutionFunction.apply, module.ConvolutionMode.DEFAULT
+    size = round(len(weight) ** 0.5)
+    transposed = weight.unflatten(0, (size, size)).transpose(0, 1).flatten(0, 1).contiguous()
+    below, above = sites.keys[level], sites.keys[level + stride - 1]
+    out = convolve(x, transposed, sites.kernels[size, stride], mode, below, above, sites.manager)
+    return torch.relu(out if bias is None else out + bias)
