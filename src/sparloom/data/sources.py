@@ -42,7 +42,7 @@ class SampleSource(Protocol):
     """Samples of several platforms and operations on the same matrices; conf/samples has one file per source."""
 
     def table(self, platform: str, preset: str, op: str) -> SampleTable: ...
-    def split(self) -> Mapping[str, Role]: ...
+    def split(self) -> Mapping[str, Role]: ...  # by matrix, as all the following
     def families(self) -> Mapping[str, str]: ...
     def statistics(self) -> pd.DataFrame: ...
     def walks(self) -> Mapping[str, WalkStatistics]: ...
@@ -91,7 +91,6 @@ class StoredSamples:
         return self._split().families
 
     def statistics(self) -> pd.DataFrame:
-        """Pattern statistics, one row per matrix."""
         return read_statistics(self._path("statistics/statistics.parquet", experiment="prepare_inputs"))
 
     def walks(self) -> Mapping[str, WalkStatistics]:
@@ -169,7 +168,7 @@ def write_walks(path: Path, walks: Mapping[str, WalkStatistics]) -> None:
 
 @dataclass(frozen=True)
 class CsvSamples:
-    """SPADE samples from CSV files; samples of other platforms come from `base`.
+    """SPADE samples from CSV files; everything else, such as samples of other platforms, comes from `base`.
 
     The manifest is JSON: {"matrices": {id: {"path": file beside the manifest, "role": ..., "family": ...}},
     "split": {"1": 32, "0": 256}}. Role defaults to test and family to the id; split may be omitted if the files give it
@@ -196,26 +195,21 @@ class CsvSamples:
         return read_csv(_existing(Path(file)), op, self._rules)
 
     def split(self) -> Mapping[str, Role]:
-        """Role by matrix, including those of `base`."""
         return self._split.roles
 
     def families(self) -> Mapping[str, str]:
-        """Family by matrix, including those of `base`."""
         return self._split.families
 
     def statistics(self) -> pd.DataFrame:
-        """Pattern statistics, including those of `base`."""
         rows = {_name(key): statistics(pattern) for key, pattern in self._patterns.items()}
         own = pd.DataFrame.from_dict(rows, orient="index").rename_axis("matrix")
         return pd.concat([self.base.statistics(), own])
 
     def walks(self) -> Mapping[str, WalkStatistics]:
-        """Statistics of tiled walks, including those of `base`."""
         own = {_name(key): walk_statistics(pattern) for key, pattern in self._patterns.items()}
         return {**self.base.walks(), **own}
 
     def inputs(self) -> MatrixInputs:
-        """Featurizer inputs, including those of `base`."""
         own = [coarsen(pattern, name=_name(key), cost=self.cost) for key, pattern in self._patterns.items()]
         return MatrixInputs.of([*self.base.inputs(), *own])
 
@@ -302,7 +296,6 @@ class TinySamples:
         return {name: name for name in self._patterns}
 
     def statistics(self) -> pd.DataFrame:
-        """Pattern statistics, one row per matrix."""
         rows = {name: statistics(pattern) for name, pattern in self._patterns.items()}
         return pd.DataFrame.from_dict(rows, orient="index").rename_axis("matrix")
 

@@ -162,7 +162,6 @@ class Random(RandomConfigs):
     configs_per_matrix: int
 
     def choose(self, statistics: pd.DataFrame, candidates: Sequence[str], count: int, seed: int) -> list[str]:
-        """Draw `count` names."""
         names = _known(statistics, candidates, count)
         return sorted(np.random.default_rng(seed).choice(names, count, replace=False).tolist())
 
@@ -180,7 +179,6 @@ class Stratified(RandomConfigs):
     configs_per_matrix: int
 
     def choose(self, statistics: pd.DataFrame, candidates: Sequence[str], count: int, seed: int) -> list[str]:
-        """Draw `count` names."""
         names = _known(statistics, candidates, count)
         rng = np.random.default_rng(seed)
         known = statistics.loc[names].sort_values(["density", "rows"])
@@ -208,7 +206,6 @@ class Coverage(RandomConfigs):
     configs_per_matrix: int
 
     def choose(self, statistics: pd.DataFrame, candidates: Sequence[str], count: int, seed: int) -> list[str]:
-        """Find `count` medoids."""
         rng = np.random.default_rng(seed)
         known = _known(statistics, candidates, count)
         names = rng.choice(known, max(count, round(CANDIDATE_SHARE * len(known))), replace=False).tolist()

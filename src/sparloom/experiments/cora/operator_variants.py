@@ -127,9 +127,17 @@ def splitting_arms(operator: str, lengths: np.ndarray, *, threads: int, seed: in
     structure, rng = Structure({LENGTHS: lengths}), np.random.default_rng(seed)
     values = {name: drawn(defined.tensors()[name], structure, rng) for name in defined.inputs()}
     expected = by_sequence(SPLITTING_ORACLES[operator], values)
+    executables = {arm: Executable(schedule(defined), threads=threads) for arm, schedule in SPLIT_ARMS.items()}
+    return _checked_arms(executables, values, structure, expected, lengths)
+
+
+def _checked_arms(
+    executables: Mapping[str, Executable], values: Mapping[str, RaggedTensor], structure: Structure,
+    expected: np.ndarray, lengths: np.ndarray,
+) -> dict[str, Call]:
+    """Bind programs to values in the storage of each, run them, and compare the results with the elements in order."""
     arms: dict[str, Call] = {}
-    for arm, schedule in SPLIT_ARMS.items():
-        executable = Executable(schedule(defined), threads=threads)
+    for arm, executable in executables.items():
         tensors, (output,) = executable.program.tensors(), executable.program.outputs
         arms[arm], bound = executable.bind(structure, **{
             name: value.stored_as(tensors[name]).data for name, value in values.items()})
@@ -164,18 +172,14 @@ def storage_arms(operator: str, lengths: np.ndarray, *, threads: int, seed: int)
 
     Source: CoRa §5.3, §7.4.
     """
-    defined, shape = ATTENTION_LOOPS[operator](EncoderShape()), EncoderShape()
-    tensors, (output,) = defined.tensors(), defined.outputs
+    defined = ATTENTION_LOOPS[operator](EncoderShape())
     structure, rng = Structure({LENGTHS: lengths}), np.random.default_rng(seed)
-    values = {name: drawn(tensors[name], structure, rng) for name in defined.inputs()}
-    expected, arms = by_sequence(STORAGE_ORACLES[operator], values), {}
-    for scheme, access in ACCESSES.items():
-        for arm, hoisted in ((scheme, True), (f"{scheme}_unhoisted", False)):
-            executable = Executable(defined, hoisted=hoisted, access=access, threads=threads)
-            arms[arm], bound = executable.bind(structure, **{name: value.data for name, value in values.items()})
-            arms[arm]()
-            found = RaggedTensor(tensors[output], structure, bound[output]).to_packed()[0].reshape(-1)
-            assert_close(found, expected, terms=max(shape.head_width, int(lengths.max())), scale=scale(values))
+    values = {name: drawn(defined.tensors()[name], structure, rng) for name in defined.inputs()}
+    expected = by_sequence(STORAGE_ORACLES[operator], values)
+    executables = {arm: Executable(defined, hoisted=hoisted, access=access, threads=threads)
+                   for scheme, access in ACCESSES.items()
+                   for arm, hoisted in ((scheme, True), (f"{scheme}_unhoisted", False))}
+    arms = _checked_arms(executables, values, structure, expected, lengths)
     preludes = {f"{scheme}_prelude": partial(_built, lengths, _prelude(operator, scheme)) for scheme in ACCESSES}
     return arms | preludes
 

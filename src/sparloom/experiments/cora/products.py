@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import torch
@@ -77,31 +78,41 @@ def variable_methods(sizes: ProductSizes, *, threads: int, seed: int) -> dict[st
         "sparloom", "loop" (torch.mm into preallocated arrays), and "padded" (torch.bmm with the largest extents).
     """
     torch.set_num_threads(threads)
+    return _variable_methods(sizes, Executable(tiled_vgemm(), threads=threads).bind, np.asarray, torch.device("cpu"),
+                             seed=seed)
+
+
+def variable_on_device(sizes: ProductSizes, gpu: Gpu, device: torch.device, *, seed: int) -> dict[str, Call]:
+    """Bind the methods of `variable_methods` on a GPU; "loop" and "padded" call cuBLAS."""
+    return _variable_methods(sizes, RaggedOnDevice(gpu, device_vgemm()).bind, gpu.download, device, seed=seed)
+
+
+def _variable_methods(
+    sizes: ProductSizes, bind: Callable[..., tuple[Call, Mapping[str, Any]]], download: Callable[[Any], np.ndarray],
+    device: torch.device, *, seed: int,
+) -> dict[str, Call]:
     lefts, rights = sizes.operands(seed)
-    results = [np.zeros(shape, np.float32) for shape in zip(sizes.rows, sizes.cols, strict=True)]
-    triples = [tuple(map(torch.from_numpy, triple)) for triple in zip(lefts, rights, results, strict=True)]
+    triples = [(torch.from_numpy(left).to(device), torch.from_numpy(right).to(device),
+                torch.empty(len(left), right.shape[1], device=device))
+               for left, right in zip(lefts, rights, strict=True)]
 
     def loop() -> None:
         for left, right, result in triples:
             torch.mm(left, right, out=result)
 
-    def flat(arrays: list[np.ndarray]) -> np.ndarray:
-        return np.concatenate([each.reshape(-1) for each in arrays])
-
+    wide_left, wide_right = (stacked(each).to(device) for each in (lefts, rights))
+    wide = torch.empty(len(lefts), wide_left.shape[1], wide_right.shape[2], device=device)
     structure = vgemm_structure(sizes.rows, sizes.cols, sizes.inners)
-    own, bound = Executable(tiled_vgemm(), threads=threads).bind(structure, a=flat(lefts), b=flat(rights))
-    wide_left, wide_right = stacked(lefts), stacked(rights)
-    wide = torch.empty(len(lefts), int(sizes.rows.max()), int(sizes.cols.max()))
-
-    def padded() -> None:
-        torch.bmm(wide_left, wide_right, out=wide)
-
-    methods: dict[str, Call] = {"sparloom": own, "loop": loop, "padded": padded}
+    own, bound = bind(structure, **{name: np.concatenate([each.ravel() for each in arrays])
+                                    for name, arrays in (("a", lefts), ("b", rights))})
+    methods: dict[str, Call] = {
+        "sparloom": own, "loop": loop, "padded": lambda: torch.bmm(wide_left, wide_right, out=wide)}
     for call in methods.values():
         call()
-    cut = [wide[index, : len(result), : result.shape[1]].numpy() for index, result in enumerate(results)]
-    check_product("sparloom", bound["c"], flat(results))
-    check_product("padded", flat(cut), flat(results))
+    expected = np.concatenate([result.cpu().numpy().ravel() for _, _, result in triples])
+    cut = [wide[index, : result.shape[0], : result.shape[1]] for index, (_, _, result) in enumerate(triples)]
+    check_product("sparloom", download(bound["c"]), expected)
+    check_product("padded", np.concatenate([each.cpu().numpy().ravel() for each in cut]), expected)
     return methods
 
 
@@ -122,8 +133,7 @@ def triangular_methods(size: int, *, threads: int, seed: int) -> dict[str, Call]
     for name, program in TRIANGULAR.items():
         executable = Executable(program(), threads=threads)
         tensors = executable.program.tensors()
-        given = {each: _stored(tensors[each], structure, values) for each, values in (("lower", packed), ("b", dense))}
-        methods[name], bound = executable.bind(structure, **given)
+        methods[name], bound = executable.bind(structure, **_triangle_storage(tensors, structure, packed, dense))
         methods[name]()
         check_product(name, _packed(tensors["out"], structure, bound["out"]), expected)
     columns, factor = np.asfortranarray(dense), np.asfortranarray(lower)
@@ -142,8 +152,11 @@ def stacked(matrices: list[np.ndarray]) -> torch.Tensor:
     return stacked
 
 
-def _stored(tensor: Tensor, structure: Structure, values: np.ndarray) -> np.ndarray:
-    return RaggedTensor.from_packed(tensor, structure, values).data
+def _triangle_storage(
+    tensors: Mapping[str, Tensor], structure: Structure, packed: np.ndarray, dense: np.ndarray,
+) -> dict[str, np.ndarray]:
+    return {name: RaggedTensor.from_packed(tensors[name], structure, values).data
+            for name, values in (("lower", packed), ("b", dense))}
 
 
 def _packed(tensor: Tensor, structure: Structure, data: np.ndarray) -> np.ndarray:
@@ -182,38 +195,6 @@ def device_module(part: str, inputs: PackedInputs, gpu: Gpu, device: torch.devic
     return BoundModule(run, packed)
 
 
-def variable_on_device(sizes: ProductSizes, gpu: Gpu, device: torch.device, *, seed: int) -> dict[str, Call]:
-    """Bind all methods for a batch of products on a GPU, each checked.
-
-    Returns:
-        "sparloom", "loop" (torch.mm into preallocated arrays), and "padded" (torch.bmm); the latter two call cuBLAS.
-    """
-    lefts, rights = sizes.operands(seed)
-    triples = [(torch.from_numpy(left).to(device), torch.from_numpy(right).to(device),
-                torch.empty(len(left), right.shape[1], device=device))
-               for left, right in zip(lefts, rights, strict=True)]
-
-    def loop() -> None:
-        for left, right, result in triples:
-            torch.mm(left, right, out=result)
-
-    wide_left, wide_right = (stacked(each).to(device) for each in (lefts, rights))
-    wide = torch.empty(len(lefts), wide_left.shape[1], wide_right.shape[2], device=device)
-    structure = vgemm_structure(sizes.rows, sizes.cols, sizes.inners)
-    own, there = RaggedOnDevice(gpu, device_vgemm()).bind(
-        structure, **{name: np.concatenate([each.ravel() for each in arrays])
-                      for name, arrays in (("a", lefts), ("b", rights))})
-    methods: dict[str, Call] = {
-        "sparloom": own, "loop": loop, "padded": lambda: torch.bmm(wide_left, wide_right, out=wide)}
-    for call in methods.values():
-        call()
-    expected = np.concatenate([result.cpu().numpy().ravel() for _, _, result in triples])
-    cut = [wide[index, : result.shape[0], : result.shape[1]] for index, (_, _, result) in enumerate(triples)]
-    check_product("sparloom", gpu.download(there["c"]), expected)
-    check_product("padded", np.concatenate([each.cpu().numpy().ravel() for each in cut]), expected)
-    return methods
-
-
 def triangular_on_device(size: int, gpu: Gpu, device: torch.device, *, seed: int) -> dict[str, Call]:
     """Bind all methods that multiply a lower triangular matrix by a square one on a GPU, each checked.
 
@@ -227,9 +208,8 @@ def triangular_on_device(size: int, gpu: Gpu, device: torch.device, *, seed: int
     result, other = (torch.empty(size, size, device=device) for _ in range(2))
     program, structure = device_trmm(), trmm_structure(size)
     tensors = program.tensors()
-    own, there = RaggedOnDevice(gpu, program).bind(structure, **{
-        name: RaggedTensor.from_packed(tensors[name], structure, values).data
-        for name, values in (("lower", lower[np.tril_indices(size)]), ("b", dense))})
+    own, there = RaggedOnDevice(gpu, program).bind(
+        structure, **_triangle_storage(tensors, structure, lower[np.tril_indices(size)], dense))
     methods: dict[str, Call] = {"sparloom": own, "dense": lambda: torch.mm(left, right, out=result)}
     results = {"dense": result}
     if device.type == "cuda":
@@ -241,8 +221,7 @@ def triangular_on_device(size: int, gpu: Gpu, device: torch.device, *, seed: int
     for call in methods.values():
         call()
     expected = lower @ dense
-    found = RaggedTensor(tensors["out"], structure, gpu.download(there["out"])).to_packed()[0]
-    check_product("sparloom", found, expected)
+    check_product("sparloom", _packed(tensors["out"], structure, gpu.download(there["out"])), expected)
     for name, each in results.items():
         check_product(name, each.cpu().numpy(), expected)
     return methods

@@ -1,6 +1,6 @@
 """Tile fusion: benchmarks of products of three matrices and of Jacobi's method.
 
-pairs (cases, timing and checks of pairs of products), methods (the contestants), jacobi, bench, bench_kernels.
+pairs (cases, timing and checks of pairs of products), methods (what is timed), bench, jacobi, bench_kernels.
 """
 
 from sparloom.lazy import on_demand
@@ -8,8 +8,8 @@ from sparloom.lazy import on_demand
 _NAMES = {
     "pairs": ("METHODS", "Block", "Case", "FusionBench", "PairCheck", "cases", "decide", "fusion_set", "score"),
     "methods": ("Methods", "reuse"),
-    "jacobi": ("dominant", "jacobi_set", "system"),
-    "bench": ("BenchFusion", "BenchJacobi"),
+    "bench": ("BenchFusion",),
+    "jacobi": ("BenchJacobi", "dominant", "jacobi_set", "system"),
     "bench_kernels": ("BenchKernels", "kernel_metrics"),
 }
 

@@ -1,10 +1,9 @@
-"""Time fused products of three matrices, and two fused steps of Jacobi's method, beside all baselines."""
+"""Time fused products of three matrices beside all baselines."""
 
-import logging
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 
 import pandas as pd
@@ -12,13 +11,12 @@ import pandas as pd
 from sparloom import log
 from sparloom.data import write_frame
 from sparloom.errors import SparloomError
-from sparloom.experiments.fusion.jacobi import JacobiBench, decide_jacobi, jacobi_set, score_jacobi, system
 from sparloom.experiments.fusion.pairs import Block, Case, FusionBench, cases, decide, fusion_set, score
 from sparloom.experiments.harness import CaseJournal, journal_folder, run_steps
 from sparloom.fusion import Pair
 from sparloom.measure import TimingProtocol, cache_levels
 from sparloom.platforms import keep_threads_awake
-from sparloom.report import draw_fusion, draw_jacobi, fusion_metrics, fusion_tables, jacobi_metrics, jacobi_table
+from sparloom.report import draw_fusion, fusion_metrics, fusion_tables
 from sparloom.sparse import Corpus, MatrixEntry
 from sparloom.tuning import PlanCache
 
@@ -145,95 +143,3 @@ def _last_cache_bytes(threads: int) -> int:
     """Return the last-level cache of so many cores; 0 if unknown."""
     levels = cache_levels()
     return threads * levels[max(levels)] if levels else 0
-
-
-@dataclass(frozen=True)
-class BenchJacobi:
-    """Time two steps of Jacobi's method on real and generated systems, and solve them, fused and not.
-
-    One process decides for every system the best unfused, fused and overall program; another finds these decisions in
-    the cache, checks that all methods compute the same iterates and times them in turn. Finished systems are journaled,
-    so an interrupted run continues if commit and settings are unchanged.
-
-    Args:
-        corpus: matrices of the parts "definite" and "pattern", see `jacobi_set`.
-        columns: number of right-hand sides.
-        least_nonzeros: lower bound of the nonzeros of a matrix.
-        tolerance, most_steps: limits of the solutions; solutions that need more steps are not finished.
-        seed: seed of right-hand sides and of the bootstrap.
-    """
-
-    corpus: Corpus
-    anchors: Corpus
-    parts: Sequence[str]
-    columns: int
-    threads: int
-    timing: TimingProtocol
-    least_nonzeros: int
-    tolerance: float
-    most_steps: int
-    journals: str
-    seed: int
-
-    def run(self, out: Path) -> Mapping[str, float]:
-        """Write per_matrix.parquet and the figure; return geometric means of ratios, with bounds."""
-        keep_threads_awake()
-        entries = {(part, entry.name): entry for part in self.parts for entry in self._entries(part)}
-        run_steps(STEPS, self.step, partial(self._waiting, entries), weight=lambda name: float(entries[name].nnz),
-                  level=logging.INFO)
-        frame = pd.DataFrame(self._rows(entries))
-        write_frame(out / "per_matrix.parquet", frame)
-        metrics = jacobi_metrics(frame, seed=self.seed)
-        log.console.print(jacobi_table(frame))
-        for key, value in metrics.items():
-            if key.endswith(("speedup_over_unfused", "speedup_over_best_unfused", "speedup_over_unfused_min")):
-                log.console.print(f"{key} {value:.3f}")
-        draw_jacobi(frame, out / "jacobi")
-        shutil.rmtree(self._folder)
-        return metrics
-
-    def step(self, step: str, target: Target) -> str:
-        """Decide or score one system; return the reason why that is impossible, or ""."""
-        part, name = target
-        try:
-            matrix = system((self.anchors if part == "anchors" else self.corpus).load(name), part)
-        except (OSError, ValueError, SparloomError) as error:
-            self._journal(step).append(" ".join(target), [])
-            return str(error)
-        bench = JacobiBench(self.columns, self.threads, self.timing, self.tolerance, self.most_steps,
-                            PlanCache(self._folder / "plans", keep_busy=True), self.seed)
-        if step == "decide":
-            rows = decide_jacobi(bench, matrix, definite=part == "definite")
-        else:
-            rows = score_jacobi(bench, matrix, self._journal("decide").rows()[" ".join(target)])
-        self._journal(step).append(" ".join(target), rows)
-        return ""
-
-    def _waiting(self, entries: Mapping[Target, MatrixEntry], step: str) -> dict[str, Target]:
-        done = self._journal(step).rows()
-        return {" ".join(target): target for target in entries if " ".join(target) not in done}
-
-    def _entries(self, part: str) -> Sequence[MatrixEntry]:
-        return jacobi_set(self.anchors if part == "anchors" else self.corpus, part, least_nonzeros=self.least_nonzeros)
-
-    def _rows(self, entries: Mapping[Target, MatrixEntry]) -> list[dict[str, object]]:
-        """Return one row per system and method, with facts of the matrix and of the decision."""
-        scored, decided = self._journal("score").rows(), self._journal("decide").rows()
-        found = []
-        for target, entry in entries.items():
-            chosen = {row["method"]: row for row in decided[" ".join(target)]}
-            for row in scored[" ".join(target)]:
-                found.append({
-                    "part": target[0], "matrix": entry.name, "rows": entry.rows, "nnz": entry.nnz, "kind": entry.kind,
-                    "columns": self.columns, "threads": self.threads,
-                    "relaxation": chosen["auto"]["relaxation"], **row, **chosen.get(row["method"], {})})
-        return found
-
-    def _journal(self, step: str) -> CaseJournal:
-        return CaseJournal(self._folder / f"{step}.jsonl")
-
-    @cached_property
-    def _folder(self) -> Path:
-        corpora = [self.anchors if part == "anchors" else self.corpus for part in self.parts]
-        return journal_folder(self.journals, self.timing, self.columns, self.threads, self.tolerance, self.most_steps,
-                              self.seed, corpora=corpora)

@@ -1,18 +1,27 @@
-"""Decide and time two steps of Jacobi's method on one linear system, ours and those of other libraries."""
+"""Time two steps of Jacobi's method on linear systems, ours and those of other libraries."""
 
 import json
+import logging
+import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from threadpoolctl import ThreadpoolController
 
-from sparloom.errors import Unsupported
+from sparloom import log
+from sparloom.data import write_frame
+from sparloom.errors import SparloomError, Unsupported
+from sparloom.experiments.harness import CaseJournal, journal_folder, run_steps
 from sparloom.fusion import pinned, separated
 from sparloom.measure import Measurement, TimingProtocol
-from sparloom.platforms import interleaved
+from sparloom.platforms import interleaved, keep_threads_awake
+from sparloom.report import draw_jacobi, jacobi_metrics, jacobi_table
 from sparloom.solvers import JacobiSolver, Sweeps, converging_relaxation
 from sparloom.sparse import Corpus, MatrixEntry, Pattern, SparseMatrix
 from sparloom.tuning import PlanCache
@@ -164,30 +173,15 @@ OWN = {  # method -> settings of its plan
     "fused_natural": {"fuse": "always", "numbering": "natural"},
     "unfused_renumbered": {"fuse": "never", "numbering": "bandwidth"},
 }
+STEPS = ("decide", "score")
 CHECKED = 3  # calls after which all methods must have the same iterate
 
 Row = dict[str, Any]
+Target = tuple[str, str]
+"""Part and matrix."""
 
 
-@dataclass(frozen=True)
-class JacobiBench:
-    """Settings that all systems share.
-
-    Args:
-        columns: number of right-hand sides.
-        cache: cache of decisions, in which another process finds them.
-    """
-
-    columns: int
-    threads: int
-    timing: TimingProtocol
-    tolerance: float
-    most_steps: int
-    cache: PlanCache
-    seed: int
-
-
-def decide_jacobi(bench: JacobiBench, matrix: SparseMatrix, *, definite: bool) -> list[Row]:
+def decide_jacobi(bench: "BenchJacobi", matrix: SparseMatrix, *, definite: bool) -> list[Row]:
     """Decide the best program and the best of each kind; return a row with the cost of each decision."""
     rows = []
     relaxation = converging_relaxation(matrix) if definite else 1.0
@@ -200,7 +194,7 @@ def decide_jacobi(bench: JacobiBench, matrix: SparseMatrix, *, definite: bool) -
     return rows
 
 
-def score_jacobi(bench: JacobiBench, matrix: SparseMatrix, decided: list[Row]) -> list[Row]:
+def score_jacobi(bench: "BenchJacobi", matrix: SparseMatrix, decided: list[Row]) -> list[Row]:
     """Check that all methods compute the same iterates, time two steps of each in turn, and solve the system.
 
     Raises:
@@ -233,7 +227,7 @@ def score_jacobi(bench: JacobiBench, matrix: SparseMatrix, decided: list[Row]) -
 
 
 def _solver(
-    bench: JacobiBench, matrix: SparseMatrix, method: str, relaxation: float, *, replay_only: bool,
+    bench: "BenchJacobi", matrix: SparseMatrix, method: str, relaxation: float, *, replay_only: bool,
 ) -> JacobiSolver:
     return JacobiSolver(matrix, bench.columns, **OWN[method], relaxation=relaxation, threads=bench.threads,
                         cache=bench.cache, replay_only=replay_only)
@@ -244,7 +238,7 @@ def _describe(solver: JacobiSolver) -> str:
 
 
 def _methods(
-    bench: JacobiBench, solvers: dict[str, JacobiSolver], b: np.ndarray,
+    bench: "BenchJacobi", solvers: dict[str, JacobiSolver], b: np.ndarray,
 ) -> tuple[dict[str, TwoSteps], list[Row]]:
     """Bind all methods that can run; return rows with reasons for the others."""
     iteration = solvers["auto"].iteration
@@ -275,7 +269,7 @@ def _check(methods: dict[str, TwoSteps]) -> None:
 
 
 def _solved(
-    bench: JacobiBench, solvers: dict[str, JacobiSolver], b: np.ndarray, *, same: bool,
+    bench: "BenchJacobi", solvers: dict[str, JacobiSolver], b: np.ndarray, *, same: bool,
 ) -> dict[str, Row]:
     """Solve by the chosen and by the unfused program; steps must agree up to rounding at the tolerance."""
     found: dict[str, Row] = {}
@@ -301,3 +295,98 @@ def _seconds(measurement: Measurement) -> Row:
     low, middle, high = np.quantile(measurement.seconds, (0.25, 0.5, 0.75)).tolist()
     return {"seconds": middle, "seconds_low": low, "seconds_high": high, "repetitions": len(measurement.seconds),
             "stolen": measurement.stolen}
+
+
+@dataclass(frozen=True)
+class BenchJacobi:
+    """Time two steps of Jacobi's method on real and generated systems, and solve them, fused and not.
+
+    One process decides for every system the best unfused, fused and overall program; another finds these decisions in
+    the cache, checks that all methods compute the same iterates and times them in turn. Finished systems are journaled,
+    so an interrupted run continues if commit and settings are unchanged.
+
+    Args:
+        corpus: matrices of the parts "definite" and "pattern", see `jacobi_set`.
+        columns: number of right-hand sides.
+        least_nonzeros: lower bound of the nonzeros of a matrix.
+        tolerance, most_steps: limits of the solutions; solutions that need more steps are not finished.
+        seed: seed of right-hand sides and of the bootstrap.
+    """
+
+    corpus: Corpus
+    anchors: Corpus
+    parts: Sequence[str]
+    columns: int
+    threads: int
+    timing: TimingProtocol
+    least_nonzeros: int
+    tolerance: float
+    most_steps: int
+    journals: str
+    seed: int
+
+    def run(self, out: Path) -> Mapping[str, float]:
+        """Write per_matrix.parquet and the figure; return geometric means of ratios, with bounds."""
+        keep_threads_awake()
+        entries = {(part, entry.name): entry for part in self.parts for entry in self._entries(part)}
+        run_steps(STEPS, self.step, partial(self._waiting, entries), weight=lambda name: float(entries[name].nnz),
+                  level=logging.INFO)
+        frame = pd.DataFrame(self._rows(entries))
+        write_frame(out / "per_matrix.parquet", frame)
+        metrics = jacobi_metrics(frame, seed=self.seed)
+        log.console.print(jacobi_table(frame))
+        for key, value in metrics.items():
+            if key.endswith(("speedup_over_unfused", "speedup_over_best_unfused", "speedup_over_unfused_min")):
+                log.console.print(f"{key} {value:.3f}")
+        draw_jacobi(frame, out / "jacobi")
+        shutil.rmtree(self._folder)
+        return metrics
+
+    def step(self, step: str, target: Target) -> str:
+        """Decide or score one system; return the reason why that is impossible, or ""."""
+        part, name = target
+        try:
+            matrix = system((self.anchors if part == "anchors" else self.corpus).load(name), part)
+        except (OSError, ValueError, SparloomError) as error:
+            self._journal(step).append(" ".join(target), [])
+            return str(error)
+        if step == "decide":
+            rows = decide_jacobi(self, matrix, definite=part == "definite")
+        else:
+            rows = score_jacobi(self, matrix, self._journal("decide").rows()[" ".join(target)])
+        self._journal(step).append(" ".join(target), rows)
+        return ""
+
+    def _waiting(self, entries: Mapping[Target, MatrixEntry], step: str) -> dict[str, Target]:
+        done = self._journal(step).rows()
+        return {" ".join(target): target for target in entries if " ".join(target) not in done}
+
+    def _entries(self, part: str) -> Sequence[MatrixEntry]:
+        return jacobi_set(self.anchors if part == "anchors" else self.corpus, part, least_nonzeros=self.least_nonzeros)
+
+    def _rows(self, entries: Mapping[Target, MatrixEntry]) -> list[Row]:
+        """Return one row per system and method, with facts of the matrix and of the decision."""
+        scored, decided = self._journal("score").rows(), self._journal("decide").rows()
+        found = []
+        for target, entry in entries.items():
+            chosen = {row["method"]: row for row in decided[" ".join(target)]}
+            for row in scored[" ".join(target)]:
+                found.append({
+                    "part": target[0], "matrix": entry.name, "rows": entry.rows, "nnz": entry.nnz, "kind": entry.kind,
+                    "columns": self.columns, "threads": self.threads,
+                    "relaxation": chosen["auto"]["relaxation"], **row, **chosen.get(row["method"], {})})
+        return found
+
+    def _journal(self, step: str) -> CaseJournal:
+        return CaseJournal(self._folder / f"{step}.jsonl")
+
+    @cached_property
+    def _folder(self) -> Path:
+        corpora = [self.anchors if part == "anchors" else self.corpus for part in self.parts]
+        return journal_folder(self.journals, self.timing, self.columns, self.threads, self.tolerance, self.most_steps,
+                              self.seed, corpora=corpora)
+
+    @cached_property
+    def cache(self) -> PlanCache:
+        """Cache of decisions, in which another process finds them."""
+        return PlanCache(self._folder / "plans", keep_busy=True)

@@ -5,7 +5,7 @@ the two that learn nothing, `FeatureAugmentation` and `FeatureMapping`. Each fit
 like a network, with kind "encoder".
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
@@ -109,23 +109,35 @@ class Autoencoder:
         epochs, batch_size, learning_rate: table 4; the loss is the mean squared error, the optimizer Adam.
     """
 
+    outputs = 1  # of the encoder, per entry of the latent vector
+
     def __init__(self, *, width: int, hidden: int, epochs: int, batch_size: int, learning_rate: float) -> None:
         self.width, self.hidden = width, hidden
         self.epochs, self.batch_size, self.learning_rate = epochs, batch_size, learning_rate
 
     def fit(self, codes: Float[np.ndarray, "n h"], *, platform: str, seed: int) -> FrozenEncoder:
-        """Train on every distinct code of the platform."""
+        """Train on every distinct code of the platform, in shuffled batches."""
         mean, deviation = _moments(codes)
         x = (torch.as_tensor(codes, dtype=torch.float32) - mean) / deviation
         generator = torch.Generator().manual_seed(seed)
-        encoder = _mlp((x.shape[1], self.hidden, self.width), generator)
+        encoder = _mlp((x.shape[1], self.hidden, self.outputs * self.width), generator)
         decoder = _mlp((self.width, self.hidden, x.shape[1]), generator)
-        _train(self, encoder, decoder, x, generator,
-               loss=lambda batch: nn.functional.mse_loss(decoder(encoder(batch)), batch))
-        return FrozenEncoder(mean, deviation, _affine_layers(encoder))
+        optimizer = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()], lr=self.learning_rate)
+        for _ in range(self.epochs):
+            for rows in torch.randperm(len(x), generator=generator).split(self.batch_size):
+                optimizer.zero_grad(set_to_none=True)
+                self._loss(encoder, decoder, x[rows], generator).backward()
+                optimizer.step()
+        *hidden, (weight, bias) = _affine_layers(encoder)
+        return FrozenEncoder(mean, deviation, [*hidden, (weight[:self.width].clone(), bias[:self.width].clone())])
+
+    def _loss(
+        self, encoder: nn.Sequential, decoder: nn.Sequential, batch: Tensor, generator: torch.Generator
+    ) -> Tensor:
+        return nn.functional.mse_loss(decoder(encoder(batch)), batch)
 
 
-class VariationalAutoencoder:
+class VariationalAutoencoder(Autoencoder):
     """Mean of the approximate posterior of a variational autoencoder (figure 9).
 
     The loss per code is half the squared error plus `noise` times the divergence from the standard normal prior, which
@@ -136,23 +148,13 @@ class VariationalAutoencoder:
         noise: variance of a decoded number, relative to standardised codes; at 1 the posterior collapses.
     """
 
+    outputs = 2  # mean and logarithm of the variance
+
     def __init__(
         self, *, width: int, hidden: int, epochs: int, batch_size: int, learning_rate: float, noise: float
     ) -> None:
-        self.width, self.hidden, self.noise = width, hidden, noise
-        self.epochs, self.batch_size, self.learning_rate = epochs, batch_size, learning_rate
-
-    def fit(self, codes: Float[np.ndarray, "n h"], *, platform: str, seed: int) -> FrozenEncoder:
-        """Train on every distinct code of the platform."""
-        mean, deviation = _moments(codes)
-        x = (torch.as_tensor(codes, dtype=torch.float32) - mean) / deviation
-        generator = torch.Generator().manual_seed(seed)
-        encoder = _mlp((x.shape[1], self.hidden, 2 * self.width), generator)
-        decoder = _mlp((self.width, self.hidden, x.shape[1]), generator)
-        _train(self, encoder, decoder, x, generator,
-               loss=lambda batch: self._loss(encoder, decoder, batch, generator))
-        *hidden, (weight, bias) = _affine_layers(encoder)
-        return FrozenEncoder(mean, deviation, [*hidden, (weight[:self.width].clone(), bias[:self.width].clone())])
+        super().__init__(width=width, hidden=hidden, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate)
+        self.noise = noise
 
     def _loss(
         self, encoder: nn.Sequential, decoder: nn.Sequential, batch: Tensor, generator: torch.Generator
@@ -267,19 +269,6 @@ def _mlp(widths: Sequence[int], generator: torch.Generator) -> nn.Sequential:
             linear.bias.uniform_(-bound, bound, generator=generator)
         layers += [linear, nn.ReLU()]
     return nn.Sequential(*layers[:-1])
-
-
-def _train(
-    settings: Autoencoder | VariationalAutoencoder, encoder: nn.Sequential, decoder: nn.Sequential, codes: Tensor,
-    generator: torch.Generator, *, loss: Callable[[Tensor], Tensor],
-) -> None:
-    """Minimise the loss of shuffled batches of codes with Adam."""
-    optimizer = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()], lr=settings.learning_rate)
-    for _ in range(settings.epochs):
-        for rows in torch.randperm(len(codes), generator=generator).split(settings.batch_size):
-            optimizer.zero_grad(set_to_none=True)
-            loss(codes[rows]).backward()
-            optimizer.step()
 
 
 def _affine_layers(net: nn.Sequential) -> list[tuple[Tensor, Tensor]]:

@@ -284,12 +284,7 @@ class FeatureSpec:
         missing = [name for name in self.inputs if name not in problems]
         if missing:
             raise ValueError(f"a problem of {self.op} must provide {', '.join(missing)}")
-        found: dict[str, np.ndarray] = dict(kernel)
-        for feature in self.features:
-            if feature.group != "kernel":
-                columns = found if feature.formula != feature.name else {feature.name: problems[feature.name]}
-                found[feature.name] = self._value(feature, columns)
-        return found
+        return self._evaluated(self.features, problems, kernel)
 
     def matrix(
         self, problems: Columns, kernel: Columns, *, names: Sequence[str]
@@ -303,12 +298,17 @@ class FeatureSpec:
         return stacked
 
     def work(self, problems: Columns) -> tuple[np.ndarray, np.ndarray]:
-        found: dict[str, np.ndarray] = {}
         wanted = self.needed(REQUIRED)
-        for feature in (feature for feature in self.features if feature.name in wanted):
-            columns = found if feature.formula != feature.name else {feature.name: problems[feature.name]}
-            found[feature.name] = self._value(feature, columns)
+        found = self._evaluated([feature for feature in self.features if feature.name in wanted], problems, {})
         return found["flops"], found["bytes"]
+
+    def _evaluated(self, features: Sequence[Feature], problems: Columns, kernel: Columns) -> dict[str, np.ndarray]:
+        found = dict(kernel)
+        for feature in features:
+            if feature.group != "kernel":
+                columns = found if feature.formula != feature.name else {feature.name: problems[feature.name]}
+                found[feature.name] = self._value(feature, columns)
+        return found
 
     def falls_back(self, problems: Columns) -> np.ndarray:
         """Return for each problem whether the model does not apply: bool."""

@@ -125,20 +125,15 @@ def build_map(
         ValueError: a site occurs twice or is negative.
     """
     rows, cols, owner, values = stack_matrices(coords, features, steps=2 ** (len(channels) - 1))
-    stride = int(cols.max(initial=0)) + 5
+    stride = row_stride(cols)
     keys = cell_keys(rows, cols, stride)
-    order = np.argsort(keys, kind="stable")
-    keys, owner, values = keys[order], owner[order], values[order]
-    if (keys[1:] == keys[:-1]).any():
-        raise ValueError("a site occurs twice: merge equal coordinates before building a map")
     patches, patch_pairs = input_patches(keys, stride, values)
-    rows, cols = rows[order], cols[order]
     sites = np.stack([rows, cols], axis=1)
     levels, pools = [_level(keys, stride, owner, len(coords), channels[0])], []
     for width in channels[1:]:
         rows, cols, owner, pool = _halve(rows, cols, owner)
         pools.append(pool)
-        stride = int(cols.max(initial=0)) + 5
+        stride = row_stride(cols)
         levels.append(_level(cell_keys(rows, cols, stride), stride, owner, len(coords), width))
     return SparseMap(
         coords=torch.from_numpy(sites), features=torch.from_numpy(values).to(dtype),
@@ -149,7 +144,11 @@ def build_map(
 def stack_matrices(
     coords: Sequence[np.ndarray], features: Sequence[np.ndarray] | None, *, steps: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Stack the matrices vertically, with gaps of 2 rows at the coarsest level, aligned to its cells."""
+    """Stack the matrices vertically, with gaps of 2 rows at the coarsest level, aligned to its cells.
+
+    Returns:
+        Rows, columns, matrix and input of every site, row by row.
+    """
     if not coords:
         raise ValueError("no matrices: a map needs at least one, which may have no sites")
     rows, cols, owners, start = [], [], [], 0
@@ -166,7 +165,17 @@ def stack_matrices(
         values = np.ones((sum(map(len, rows)), 1), dtype=np.float32)
     else:
         values = np.concatenate([np.asarray(feature, dtype=np.float32) for feature in features])
-    return np.concatenate(rows), np.concatenate(cols), np.concatenate(owners), values
+    stacked_rows, stacked_cols = np.concatenate(rows), np.concatenate(cols)
+    keys = cell_keys(stacked_rows, stacked_cols, row_stride(stacked_cols))
+    order = np.argsort(keys, kind="stable")
+    if (np.diff(keys[order]) == 0).any():
+        raise ValueError("a site occurs twice: merge equal coordinates before building a map")
+    return stacked_rows[order], stacked_cols[order], np.concatenate(owners)[order], values[order]
+
+
+def row_stride(cols: np.ndarray) -> int:
+    """Return the distance of the keys of two cells of one column."""
+    return int(cols.max(initial=0)) + 5
 
 
 def cell_keys(rows: np.ndarray, cols: np.ndarray, stride: int) -> np.ndarray:
@@ -244,7 +253,7 @@ def _block(groups: dict[int, tuple[np.ndarray, np.ndarray]], rows: tuple[int, in
 def _halve(rows: np.ndarray, cols: np.ndarray, owner: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, Pool]:
     """Merge the sites of every aligned 2x2 cell; returns the coarser sites and their children."""
     rows, cols = rows // 2, cols // 2
-    keys = cell_keys(rows, cols, int(cols.max(initial=0)) + 5)
+    keys = cell_keys(rows, cols, row_stride(cols))
     order = np.argsort(keys, kind="stable")          # children of one parent in row-major order
     starts = np.flatnonzero(np.diff(keys[order], prepend=-1))
     parent = np.repeat(np.arange(starts.size), np.diff(starts, append=keys.size))

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from sparloom.models.sparseconv.maps import Block, Level, cell_keys, input_patches, stack_matrices, to_int32
+from sparloom.models.sparseconv.maps import Block, Level, cell_keys, input_patches, row_stride, stack_matrices, to_int32
 
 
 @dataclass(frozen=True)
@@ -80,13 +80,7 @@ def build_strided_map(
         ValueError: a site occurs twice or is negative.
     """
     rows, cols, owner, values = stack_matrices(coords, None, steps=2**steps)
-    stride = _stride(cols)
-    order = np.argsort(cell_keys(rows, cols, stride), kind="stable")
-    rows, cols, owner = rows[order], cols[order], owner[order]
-    keys = cell_keys(rows, cols, stride)
-    if (keys[1:] == keys[:-1]).any():
-        raise ValueError("a site occurs twice: merge equal coordinates before building a map")
-    patches, _ = input_patches(keys, stride, values)
+    patches, _ = input_patches(cell_keys(rows, cols, row_stride(cols)), row_stride(cols), values)
     levels, made = [_level(owner, len(coords), 0)], []
     for _ in range(steps):
         coarse = _coarsened(rows, cols, owner)
@@ -94,10 +88,6 @@ def build_strided_map(
         rows, cols, owner = coarse
         levels.append(_level(owner, len(coords), len(made[-1].source)))
     return StridedMap(torch.from_numpy(patches).to(dtype), tuple(levels), tuple(made))
-
-
-def _stride(cols: np.ndarray) -> int:
-    return int(cols.max(initial=0)) + 5
 
 
 def _level(owner: np.ndarray, matrices: int, pairs: int) -> Level:
@@ -108,13 +98,13 @@ def _level(owner: np.ndarray, matrices: int, pairs: int) -> Level:
 def _coarsened(rows: np.ndarray, cols: np.ndarray, owner: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the occupied cells of the grid that is twice as coarse, row by row."""
     rows, cols = rows // 2, cols // 2
-    _, first = np.unique(cell_keys(rows, cols, _stride(cols)), return_index=True)
+    _, first = np.unique(cell_keys(rows, cols, row_stride(cols)), return_index=True)
     return rows[first], cols[first], owner[first]
 
 
 def _step(rows: np.ndarray, cols: np.ndarray, coarse: tuple[np.ndarray, np.ndarray]) -> Stride:
     """Find the sites among the nine fine cells under the kernel of every coarse site."""
-    stride = _stride(cols)
+    stride = row_stride(cols)
     keys, centres = cell_keys(rows, cols, stride), cell_keys(2 * coarse[0], 2 * coarse[1], stride)
     taps, sources, targets = [], [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for tap in range(9 if keys.size else 0):
