@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 import pandas as pd
 
+from sparloom import sparse
 from sparloom.data.csv_file import CsvRules, read_csv
 from sparloom.data.files import ensure_data, read_frame, verify_stored, write_frame
 from sparloom.data.inputs import MatrixInputs, coarsen
@@ -18,17 +19,6 @@ from sparloom.data.split import Split, split_by_family
 from sparloom.data.table import SampleTable
 from sparloom.errors import MissingArtifact, SchemaError
 from sparloom.space import ConfigSpace, CpuSpace, CudaSpace, SpadeSpace
-from sparloom.sparse import (
-    WALK,
-    WALK_STATISTICS,
-    Pattern,
-    Role,
-    WalkStatistics,
-    read_matrix,
-    row_bin,
-    statistics,
-    walk_statistics,
-)
 
 COLLECTED_BY: Mapping[str, str] = {"gemm": "collect_gemm"}
 """Operation -> experiment that collects it, where that is not collect_<platform>."""
@@ -42,10 +32,10 @@ class SampleSource(Protocol):
     """Samples of several platforms and operations on the same matrices; conf/samples has one file per source."""
 
     def table(self, platform: str, preset: str, op: str) -> SampleTable: ...
-    def split(self) -> Mapping[str, Role]: ...  # by matrix, as all the following
+    def split(self) -> Mapping[str, sparse.Role]: ...  # by matrix, as all the following
     def families(self) -> Mapping[str, str]: ...
     def statistics(self) -> pd.DataFrame: ...
-    def walks(self) -> Mapping[str, WalkStatistics]: ...
+    def walks(self) -> Mapping[str, sparse.WalkStatistics]: ...
     def inputs(self) -> MatrixInputs: ...
 
 
@@ -84,7 +74,7 @@ class StoredSamples:
             )
         return table
 
-    def split(self) -> Mapping[str, Role]:
+    def split(self) -> Mapping[str, sparse.Role]:
         return self._split().roles
 
     def families(self) -> Mapping[str, str]:
@@ -93,7 +83,7 @@ class StoredSamples:
     def statistics(self) -> pd.DataFrame:
         return read_statistics(self._path("statistics/statistics.parquet", experiment="prepare_inputs"))
 
-    def walks(self) -> Mapping[str, WalkStatistics]:
+    def walks(self) -> Mapping[str, sparse.WalkStatistics]:
         return read_walks(self._path("statistics/walks.parquet", experiment="prepare_inputs"))
 
     def inputs(self) -> MatrixInputs:
@@ -137,31 +127,31 @@ def write_statistics(path: Path, frame: pd.DataFrame) -> None:
     write_frame(path, frame.sort_index())
 
 
-def read_walks(path: Path) -> dict[str, WalkStatistics]:
+def read_walks(path: Path) -> dict[str, sparse.WalkStatistics]:
     """Read what `write_walks` wrote.
 
     Raises:
         SchemaError: the file has other statistics than this version.
     """
     frame = read_frame(path, REMEDY)
-    if list(frame.columns) != ["matrix", *WALK, *WALK_STATISTICS]:
+    if list(frame.columns) != ["matrix", *sparse.WALK, *sparse.WALK_STATISTICS]:
         raise SchemaError(f"{path} has other statistics of walks than this version: run experiment=prepare_inputs")
-    keys = list(zip(*(frame[name].tolist() for name in WALK), strict=True))
-    numbers = frame[list(WALK_STATISTICS)].to_numpy(np.float32)
+    keys = list(zip(*(frame[name].tolist() for name in sparse.WALK), strict=True))
+    numbers = frame[list(sparse.WALK_STATISTICS)].to_numpy(np.float32)
     walks: dict[str, dict] = {}
     for name, key, row in zip(frame["matrix"], keys, numbers, strict=True):
         walks.setdefault(str(name), {})[key] = row
     return walks
 
 
-def write_walks(path: Path, walks: Mapping[str, WalkStatistics]) -> None:
+def write_walks(path: Path, walks: Mapping[str, sparse.WalkStatistics]) -> None:
     """Write statistics of walks, one row per matrix and walk, atomically."""
     names = [name for name in sorted(walks) for _ in walks[name]]
-    keys = np.array([key for name in sorted(walks) for key in walks[name]], np.int32).reshape(-1, len(WALK))
+    keys = np.array([key for name in sorted(walks) for key in walks[name]], np.int32).reshape(-1, len(sparse.WALK))
     numbers = np.array([row for name in sorted(walks) for row in walks[name].values()], np.float32)
     frame = pd.concat([
-        pd.DataFrame({"matrix": names}), pd.DataFrame(keys, columns=WALK),
-        pd.DataFrame(numbers.reshape(-1, len(WALK_STATISTICS)), columns=WALK_STATISTICS),
+        pd.DataFrame({"matrix": names}), pd.DataFrame(keys, columns=sparse.WALK),
+        pd.DataFrame(numbers.reshape(-1, len(sparse.WALK_STATISTICS)), columns=sparse.WALK_STATISTICS),
     ], axis=1)
     write_frame(path, frame)
 
@@ -194,19 +184,19 @@ class CsvSamples:
             raise ValueError(f"no CSV file for {op}: give samples.files.{op}=<path>")
         return read_csv(_existing(Path(file)), op, self._rules)
 
-    def split(self) -> Mapping[str, Role]:
+    def split(self) -> Mapping[str, sparse.Role]:
         return self._split.roles
 
     def families(self) -> Mapping[str, str]:
         return self._split.families
 
     def statistics(self) -> pd.DataFrame:
-        rows = {_name(key): statistics(pattern) for key, pattern in self._patterns.items()}
+        rows = {_name(key): sparse.statistics(pattern) for key, pattern in self._patterns.items()}
         own = pd.DataFrame.from_dict(rows, orient="index").rename_axis("matrix")
         return pd.concat([self.base.statistics(), own])
 
-    def walks(self) -> Mapping[str, WalkStatistics]:
-        own = {_name(key): walk_statistics(pattern) for key, pattern in self._patterns.items()}
+    def walks(self) -> Mapping[str, sparse.WalkStatistics]:
+        own = {_name(key): sparse.walk_statistics(pattern) for key, pattern in self._patterns.items()}
         return {**self.base.walks(), **own}
 
     def inputs(self) -> MatrixInputs:
@@ -222,9 +212,9 @@ class CsvSamples:
         return content
 
     @cached_property
-    def _patterns(self) -> dict[str, Pattern]:
-        folder = Path(self.manifest).parent
-        return {key: read_matrix(folder / entry["path"]).pattern for key, entry in self._content["matrices"].items()}
+    def _patterns(self) -> dict[str, sparse.Pattern]:
+        folder, listed = Path(self.manifest).parent, self._content["matrices"]
+        return {key: sparse.read_matrix(folder / entry["path"]).pattern for key, entry in listed.items()}
 
     @cached_property
     def _rules(self) -> CsvRules:
@@ -285,10 +275,10 @@ class TinySamples:
                 ))
         return SampleTable.of(samples, [{"origin": "formula of sparloom.data.TinySamples"}])
 
-    def split(self) -> Mapping[str, Role]:
+    def split(self) -> Mapping[str, sparse.Role]:
         names = list(self._patterns)
-        shares: Mapping[Role, float] = {"train": 0.5, "validation": 0.2, "test": 0.3}
-        strata = {name: row_bin(pattern.rows) for name, pattern in self._patterns.items()}
+        shares: Mapping[sparse.Role, float] = {"train": 0.5, "validation": 0.2, "test": 0.3}
+        strata = {name: sparse.row_bin(pattern.rows) for name, pattern in self._patterns.items()}
         return split_by_family(self.families(), strata=strata, shares=shares, seed=self.seed).roles if names else {}
 
     def families(self) -> Mapping[str, str]:
@@ -296,18 +286,18 @@ class TinySamples:
         return {name: name for name in self._patterns}
 
     def statistics(self) -> pd.DataFrame:
-        rows = {name: statistics(pattern) for name, pattern in self._patterns.items()}
+        rows = {name: sparse.statistics(pattern) for name, pattern in self._patterns.items()}
         return pd.DataFrame.from_dict(rows, orient="index").rename_axis("matrix")
 
-    def walks(self) -> Mapping[str, WalkStatistics]:
-        return {name: walk_statistics(pattern) for name, pattern in self._patterns.items()}
+    def walks(self) -> Mapping[str, sparse.WalkStatistics]:
+        return {name: sparse.walk_statistics(pattern) for name, pattern in self._patterns.items()}
 
     def inputs(self) -> MatrixInputs:
         return MatrixInputs.of([coarsen(pattern, name=name, cost=lambda coords: 0.0, sites=256)
                                 for name, pattern in self._patterns.items()])
 
     @cached_property
-    def _patterns(self) -> dict[str, Pattern]:
+    def _patterns(self) -> dict[str, sparse.Pattern]:
         kinds = (_banded, _scattered, _blocked, _hubs)
         return {
             f"tiny/{kinds[index % 4].__name__.strip('_')}{index // 4}": kinds[index % 4](self._rng(index))
@@ -318,7 +308,7 @@ class TinySamples:
         return np.random.default_rng([self.seed, index])
 
 
-def _seconds(vectors: tuple[np.ndarray, np.ndarray], pattern: Pattern) -> np.ndarray:
+def _seconds(vectors: tuple[np.ndarray, np.ndarray], pattern: sparse.Pattern) -> np.ndarray:
     """Time of the work, multiplied by penalties for extents and flags that do not suit the pattern."""
     shared, heterogeneous = vectors
     reach = np.abs(pattern.row_ids() - pattern.indices).mean() / max(1, pattern.cols)
@@ -330,27 +320,27 @@ def _seconds(vectors: tuple[np.ndarray, np.ndarray], pattern: Pattern) -> np.nda
     return pattern.nnz * WIDTH * 1e-9 * np.exp(tiles + order + flags)
 
 
-def _banded(rng: np.random.Generator) -> Pattern:
+def _banded(rng: np.random.Generator) -> sparse.Pattern:
     size = int(rng.integers(100, 400))
     near = np.arange(size)[:, None] + np.arange(-2, 3)
     rows = np.broadcast_to(np.arange(size)[:, None], near.shape)
     inside = (near >= 0) & (near < size)
-    return Pattern.from_coo(rows[inside], near[inside], (size, size))
+    return sparse.Pattern.from_coo(rows[inside], near[inside], (size, size))
 
 
-def _scattered(rng: np.random.Generator) -> Pattern:
+def _scattered(rng: np.random.Generator) -> sparse.Pattern:
     rows, cols = (int(size) for size in rng.integers(100, 400, 2))
-    return Pattern.from_coo(rng.integers(0, rows, 1500), rng.integers(0, cols, 1500), (rows, cols))
+    return sparse.Pattern.from_coo(rng.integers(0, rows, 1500), rng.integers(0, cols, 1500), (rows, cols))
 
 
-def _blocked(rng: np.random.Generator) -> Pattern:
+def _blocked(rng: np.random.Generator) -> sparse.Pattern:
     size, block = 8 * int(rng.integers(12, 50)), 8
     inside = np.arange(size) // block * block
     cols = inside[:, None] + np.arange(block)
-    return Pattern.from_coo(np.repeat(np.arange(size), block), cols.ravel(), (size, size))
+    return sparse.Pattern.from_coo(np.repeat(np.arange(size), block), cols.ravel(), (size, size))
 
 
-def _hubs(rng: np.random.Generator) -> Pattern:
+def _hubs(rng: np.random.Generator) -> sparse.Pattern:
     size = int(rng.integers(100, 400))
     rows = np.minimum(rng.geometric(0.05, 2000) - 1, size - 1)
-    return Pattern.from_coo(rows, rng.integers(0, size, 2000), (size, size))
+    return sparse.Pattern.from_coo(rows, rng.integers(0, size, 2000), (size, size))

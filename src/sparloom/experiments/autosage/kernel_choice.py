@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sparloom import log
+from sparloom import log, report
 from sparloom.data import write_frame
 from sparloom.experiments.autosage.cases import OPERATIONS, DispatchCase, large_cases
 from sparloom.experiments.harness import journal_folder, statistics_of, timed_cases
@@ -18,15 +18,6 @@ from sparloom.files import write_json
 from sparloom.measure import Measurement, TimingProtocol
 from sparloom.ops import Op, Operands
 from sparloom.platforms import CpuKernels, interleaved, keep_threads_awake, reallocated
-from sparloom.report import (
-    draw_probe,
-    in_stored_order,
-    portfolio_metrics,
-    portfolio_seconds,
-    portfolio_table,
-    probe_metrics,
-    probe_tables,
-)
 from sparloom.space import Config
 from sparloom.sparse import Corpus, Pattern, SparseMatrix
 from sparloom.tuning import portfolio
@@ -81,10 +72,10 @@ class CheckProbe:
         rows_of = partial(self._rows, lru_cache(1)(self.corpus.load))  # cases of a matrix follow each other
         frame = timed_cases(rows_of, planned, folder / "cases.jsonl", threads=self.threads, weights=weights)
         write_frame(out / "per_case.parquet", frame)
-        metrics = probe_metrics(frame, seed=self.seed)
-        for table in probe_tables(metrics):
+        metrics = report.probe_metrics(frame, seed=self.seed)
+        for table in report.probe_tables(metrics):
             log.console.print(table)
-        draw_probe(frame, out / "probe")
+        report.draw_probe(frame, out / "probe")
         shutil.rmtree(folder)
         return metrics
 
@@ -178,15 +169,15 @@ class ChooseKernels:
         write_frame(out / "per_case.parquet", frame)
         write_json(out / "portfolios.json", {
             order: {op: self._chosen(rows[rows["op"] == op]) for op in self.ops}
-            for order, rows in (("any", frame), ("stored", in_stored_order(frame)))})
-        metrics = portfolio_metrics(frame, self._chosen, seed=self.seed)
-        log.console.print(portfolio_table(metrics))
+            for order, rows in (("any", frame), ("stored", report.in_stored_order(frame)))})
+        metrics = report.portfolio_metrics(frame, self._chosen, seed=self.seed)
+        log.console.print(report.portfolio_table(metrics))
         shutil.rmtree(folder)
         return metrics
 
     def _chosen(self, rows: pd.DataFrame) -> list[str]:
         """Choose the kernels of a portfolio."""
-        seconds = portfolio_seconds(rows)
+        seconds = report.portfolio_seconds(rows)
         return [seconds.columns[index] for index in portfolio(seconds.to_numpy(), self.most)]
 
     def _rows(self, load: Callable[[str], SparseMatrix], case: DispatchCase) -> list[Row]:

@@ -15,18 +15,7 @@ import numpy as np
 
 from sparloom.data import Journal, Sample, compact
 from sparloom.errors import SparloomError
-from sparloom.experiments.harness import (
-    Resumed,
-    commit,
-    conditions_of,
-    corpus_name,
-    data_folder,
-    exclusive_timing,
-    identities_of,
-    measure_presets,
-    print_failures,
-    run_jobs,
-)
+from sparloom.experiments import harness
 from sparloom.measure import TimingProtocol, describe_machine
 from sparloom.ops import Op, Operands
 from sparloom.space import Config
@@ -100,8 +89,8 @@ class Collect:
                     self.configs, self.jobs)
         outcomes = {}
         with self._alone():
-            for name, outcome in run_jobs(self.collect, {name: name for name in mine}, processes=self.jobs,
-                                          weights={name: costs[name] for name in mine}, description=title):
+            for name, outcome in harness.run_jobs(self.collect, {name: name for name in mine}, processes=self.jobs,
+                                                  weights={name: costs[name] for name in mine}, description=title):
                 outcomes[name] = outcome
                 if outcome.reason:
                     logger.warning("%s is left out: %s", name, outcome.reason)
@@ -150,7 +139,7 @@ class Collect:
         if self.jobs > 1:
             raise ValueError(f"{self.jobs} jobs would disturb each other's times on platform {self.platforms[0].name}: "
                              "task.jobs=1, or one machine per shard")
-        return exclusive_timing()
+        return harness.exclusive_timing()
 
     def _operands(self, matrix: SparseMatrix) -> Operands:
         """Draw dense operands; simulators need none."""
@@ -178,26 +167,26 @@ class Collect:
         return space.sample(self.configs, np.random.default_rng([self.seed, _digest(name)]))
 
     @cached_property
-    def _resumed(self) -> Resumed:
+    def _resumed(self) -> harness.Resumed:
         """Existing journals and table; computed before other processes get a copy of the task."""
         drawn = {} if self.configs == "all" else {"seed": self.seed}
-        conditions = {platform.preset: conditions_of(platform, self.op, self.timing, **drawn)
+        conditions = {platform.preset: harness.conditions_of(platform, self.op, self.timing, **drawn)
                       for platform in self.platforms}
         for platform in self.platforms:
             vendors = {config.space for config in self._vendors(platform)}
             conditions |= dict.fromkeys(vendors, conditions[platform.preset])
-        return Resumed(
+        return harness.Resumed(
             op=self.op.name, platform=self.platforms[0].name, journals=self._folder, table=self._table,
-            conditions=conditions, identities=identities_of(self.corpus), overwrite=self.overwrite)
+            conditions=conditions, identities=harness.identities_of(self.corpus), overwrite=self.overwrite)
 
     @property
     def _table(self) -> Path:
         name = f"{self.platforms[0].name}_{self.op.name}.parquet"
-        return data_folder(self.data, self.corpus) / "samples" / name
+        return harness.data_folder(self.data, self.corpus) / "samples" / name
 
     @property
     def _folder(self) -> Path:
-        return Path(self.journals) / corpus_name(self.corpus)
+        return Path(self.journals) / harness.corpus_name(self.corpus)
 
     def _journal(self, name: str, platform: "Platform", preset: str | None = None) -> Journal:
         return Journal(self._folder, (platform.name, preset or platform.preset, self.op.name, name))
@@ -226,7 +215,7 @@ class Collect:
     ) -> Iterator[list[Sample]]:
         """Measure and write rows as they arrive, those of one instant together."""
         conditions = {"op": self.op.name, "platform": self.platforms[0].name, "matrix": name, "width": self.width,
-                      "machine": str(describe_machine()["name"]), "commit": commit()}
+                      "machine": str(describe_machine()["name"]), "commit": harness.commit()}
         journals, vendors = {platform.preset: self._journal(name, platform) for platform in self.platforms}, {}
         for platform in self.platforms:
             vendors |= self._vendors(platform)
@@ -234,8 +223,8 @@ class Collect:
         done = {preset: journal.done(self.width) for preset, journal in journals.items()}
         fresh: list[Sample] = []
         written = time.monotonic()
-        for preset, config, turn, measurement in measure_presets(self.platforms, self.op, operands, missing=missing,
-                                                                 timing=self.timing, vendors=vendors):
+        for preset, config, turn, measurement in harness.measure_presets(
+                self.platforms, self.op, operands, missing=missing, timing=self.timing, vendors=vendors):
             preset = config.space if config in vendors else preset
             if (config.key, turn) in done[preset]:
                 continue
@@ -254,14 +243,14 @@ class Collect:
             logger.info("%d of %d matrices are incomplete, so no table is written", len(waiting), len(planned))
             return
         timing = {key: str(value) for key, value in asdict(self.timing).items()}
-        provenance = {"machine": dict(describe_machine()), "commit": commit(), "seed": self.seed, "timing": timing,
-                      "platform": self.platforms[0].name, "op": self.op.name}
+        provenance = {"machine": dict(describe_machine()), "commit": harness.commit(), "seed": self.seed,
+                      "timing": timing, "platform": self.platforms[0].name, "op": self.op.name}
         fresh = compact(self._folder, [provenance]).filter(op=self.op.name, platform=self.platforms[0].name)
         kept = self._resumed.kept()
         table = fresh if kept is None else kept.updated(fresh)
         table.write(self._table)
         logger.info("%s: %d rows of %d matrices", self._table, len(table), len(table.matrices))
-        print_failures(table)
+        harness.print_failures(table)
 
 
 def _append(journals: Mapping[str, Journal], samples: Sequence[Sample]) -> list[Sample]:

@@ -8,23 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from sparloom import log
+from sparloom import log, report
 from sparloom.files import write_json, write_text
-from sparloom.report import (
-    Compared,
-    GroupFigure,
-    Run,
-    latex_table,
-    markdown_table,
-    op_title,
-    read_compared,
-    read_run,
-    row_label,
-    row_metrics,
-    row_statistics,
-    rows_cells,
-    rows_table,
-)
 
 COSTS = ("target_labels", "target_matrices", "source_labels", "source_matrices", "source_epochs", "epochs", "steps",
          "dce")
@@ -60,7 +45,7 @@ class ArmResult:
 
     name: str
     arm: Arm
-    run: Run
+    run: report.Run
     per_matrix: pd.DataFrame
     curves: pd.DataFrame
     labels: Mapping[int, frozenset[tuple[str, str]]]
@@ -93,7 +78,7 @@ def read_arm(name: str, arm: Arm, folder: Path) -> ArmResult:
     Raises:
         ValueError: the run lacks the method of a row.
     """
-    run = read_run(folder)
+    run = report.read_run(folder)
     frame = run.per_matrix
     absent = sorted(set(arm.rows) - set(frame["method"]))
     if absent:
@@ -182,7 +167,7 @@ class Compare:
     labels: Mapping[str, str]
     columns: Sequence[str]
     same_labels: bool
-    figure: GroupFigure
+    figure: report.GroupFigure
     runs: Mapping[str, str] = field(default_factory=dict)
     failures: Mapping[str, str] = field(default_factory=dict)
 
@@ -202,7 +187,7 @@ class Compare:
         frame = pd.concat([result.per_matrix for result in results], ignore_index=True)
         frame = frame.drop_duplicates(["group", "row", "seed", "matrix"])
         curves = [result.curves for result in results if len(result.curves)]
-        compared = Compared(self._rows(frame, results), frame, pd.concat(curves) if curves else pd.DataFrame())
+        compared = report.Compared(self._rows(frame, results), frame, pd.concat(curves) if curves else pd.DataFrame())
         compared.write(out)
         write_json(out / "arms.json", {result.name: result.record for result in results})
         for group, rows in compared.rows.groupby("group", sort=False):
@@ -210,7 +195,7 @@ class Compare:
         commits = {result.commit for result in results}
         if len(commits) > 1:
             logger.info("the runs were made at %d commits: arms.json says which", len(commits))
-        return row_metrics(compared.rows) | {"arms": len(self.arms), "failed_arms": len(self.failures)}
+        return report.row_metrics(compared.rows) | {"arms": len(self.arms), "failed_arms": len(self.failures)}
 
     def _results(self) -> list[ArmResult]:
         lost = [name for name in self.arms if name not in self.runs and name not in self.failures]
@@ -226,7 +211,7 @@ class Compare:
 
     def _rows(self, frame: pd.DataFrame, results: Sequence[ArmResult]) -> pd.DataFrame:
         """Return statistics, costs, the paper's numbers and notes, in the order of the arms, the optimum last."""
-        rows = row_statistics(frame, reference=self.reference, seed=0)
+        rows = report.row_statistics(frame, reference=self.reference, seed=0)
         known = pd.DataFrame([values for result in results for values in result.rows()])
         rows = rows.merge(known, on=["group", "row"], how="left")
         failed = [{"group": arm.group, "row": row, "arm": name, "failure": self.failures[name]}
@@ -234,7 +219,7 @@ class Compare:
         rows = pd.concat([rows, pd.DataFrame(failed)], ignore_index=True)
         told = [self.paper.get(group, {}).get(row, {}) for group, row in zip(rows["group"], rows["row"], strict=True)]
         rows = rows.join(pd.DataFrame(told, index=rows.index, dtype=float).add_prefix("paper_"))
-        rows["label"] = [self.labels.get(row, row_label(row)) for row in rows["row"]]
+        rows["label"] = [self.labels.get(row, report.row_label(row)) for row in rows["row"]]
         rows["note"] = [self._note(row, rows) for row in rows.to_dict(orient="records")]
         rows["failure"] = rows["failure"].fillna("") if "failure" in rows else ""
         ranks = {(arm.group, row): rank for rank, (arm, row) in enumerate(
@@ -252,13 +237,13 @@ class Compare:
             parts.append(f"capped at {row['epochs']:.0f} epochs, {row['steps']:.0f} steps")
         return "; ".join(parts)
 
-    def _show(self, compared: Compared, group: str, rows: pd.DataFrame, out: Path) -> None:
+    def _show(self, compared: report.Compared, group: str, rows: pd.DataFrame, out: Path) -> None:
         """Print the table of a group and the remarks on its rows; draw its figure."""
         finished = rows[rows["failure"] == ""]
         counted = f"{finished['matrices'].max():.0f} matrices" if len(finished) else "no arm has finished"
-        title = f"{self.labels.get(group, op_title(group))}, {counted}"
+        title = f"{self.labels.get(group, report.op_title(group))}, {counted}"
         log.console.print(f"{title}: speedup over the default")
-        log.console.print(rows_table(rows, columns=self.columns, bold=self.reference), soft_wrap=False)
+        log.console.print(report.rows_table(rows, columns=self.columns, bold=self.reference), soft_wrap=False)
         for remark in _remarks(rows):
             log.console.print(remark, markup=False)
         if len(finished):
@@ -298,18 +283,18 @@ class Tabulate:
         if not (folder / "rows.parquet").exists():
             raise FileNotFoundError(f"{folder} holds no finished comparison: run an experiment eval_... first, and "
                                     "give its folder as task.comparison")
-        compared = read_compared(folder)
+        compared = report.read_compared(folder)
         groups = {str(group): rows for group, rows in compared.rows.groupby("group", sort=False)}
         for group, rows in groups.items():
-            headings, cells = rows_cells(rows, columns=self.columns)
+            headings, cells = report.rows_cells(rows, columns=self.columns)
             named = rows["row"].tolist()
             bold = named.index(self.bold) if self.bold in named else None
-            about = [f"{op_title(group)}: speedup over the default on {rows['matrices'].max():.0f} matrices.",
+            about = [f"{report.op_title(group)}: speedup over the default on {rows['matrices'].max():.0f} matrices.",
                      *_remarks(rows)]
-            write_text(out / f"{group}.md", "\n\n".join([about[0], markdown_table(headings, cells, bold=bold).rstrip(),
-                                                         *about[1:]]) + "\n")
+            table = report.markdown_table(headings, cells, bold=bold).rstrip()
+            write_text(out / f"{group}.md", "\n\n".join([about[0], table, *about[1:]]) + "\n")
             comments = "".join(f"% {line}\n" for line in about)
-            write_text(out / f"{group}.tex", comments + latex_table(headings, cells, bold=bold))
+            write_text(out / f"{group}.tex", comments + report.latex_table(headings, cells, bold=bold))
             logger.info("%s", out / f"{group}.md")
         return {"tables": len(groups), "rows": len(compared.rows)}
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from sparloom import log
+from sparloom import log, report
 from sparloom.data import SampleSource, Selection, write_frame
 from sparloom.experiments.cognate.evaluation_data import EvaluationData
 from sparloom.experiments.cognate.training import Recipe, Reports, Trained, train, with_anchors, write_curves
@@ -22,19 +22,6 @@ from sparloom.files import read_json, sha256, write_json
 from sparloom.measure import DCE_COST, dce
 from sparloom.models import CognateModel, CostModel, Learner, Network, Static, Trees
 from sparloom.ops import Op
-from sparloom.report import (
-    Choices,
-    baseline_choice,
-    draw_matrices,
-    draw_methods,
-    judge,
-    op_title,
-    optimum,
-    per_matrix,
-    random_choice,
-    results_table,
-    summary,
-)
 from sparloom.sparse import Role
 
 if TYPE_CHECKING:
@@ -57,11 +44,11 @@ class Comparison:
     study: EvaluationData
     source: Mapping[str, Any]
     drawn: dict[int, pd.DataFrame] = field(default_factory=dict)
-    choices: list[Choices] = field(default_factory=list)
+    choices: list[report.Choices] = field(default_factory=list)
     curves: list[pd.DataFrame] = field(default_factory=list)
     lengths: dict[str, dict[str, int]] = field(default_factory=dict)
 
-    def add(self, choices: Choices, trained: Trained | None = None) -> None:
+    def add(self, choices: report.Choices, trained: Trained | None = None) -> None:
         """Add the choices of one method with one seed, and its training curves."""
         self.choices.append(choices)
         if trained is not None:
@@ -71,17 +58,17 @@ class Comparison:
     def write(self, out: Path) -> Mapping[str, float]:
         """Write per_matrix.parquet, split.json, labels.parquet, the figures; print the table; return the metrics."""
         study = self.study
-        frame = per_matrix(study.truth, self.choices, study.about(study.truth.matrices))
+        frame = report.per_matrix(study.truth, self.choices, study.about(study.truth.matrices))
         write_frame(out / "per_matrix.parquet", frame)
         self._write_inputs(out)
         methods = [choice.method for choice in self.choices if choice.method != "optimum"]
         headline = "cognate" if "cognate" in methods else None
-        metrics = summary(frame, headline=headline, prefix=study.role, seed=0) | self._costs()
-        title = f"{op_title(study.op.name)} on {study.platform.name} {study.platform.preset}"
+        metrics = report.summary(frame, headline=headline, prefix=study.role, seed=0) | self._costs()
+        title = f"{report.op_title(study.op.name)} on {study.platform.name} {study.platform.preset}"
         log.console.print(self._headline(title))
-        log.console.print(results_table(metrics, prefix=study.role), soft_wrap=False)
-        draw_methods(metrics, out / "speedups", prefix=study.role, title=f"{title}, geometric mean")
-        draw_matrices(frame, out / "matrices", title=f"{title}, each matrix", method=headline or methods[-1])
+        log.console.print(report.results_table(metrics, prefix=study.role), soft_wrap=False)
+        report.draw_methods(metrics, out / "speedups", prefix=study.role, title=f"{title}, geometric mean")
+        report.draw_matrices(frame, out / "matrices", title=f"{title}, each matrix", method=headline or methods[-1])
         if self.curves:
             write_curves(out, self.curves)
         return metrics
@@ -193,9 +180,9 @@ class Finetune:
             beginning.write(out, self.checkpoints, self.samples)
         comparison = Comparison(study, beginning.notes if beginning else {})
         reports = Reports(out, self.recipe.reported)
-        comparison.add(random_choice(study.truth))
+        comparison.add(report.random_choice(study.truth))
         if study.vendor is not None:
-            comparison.add(baseline_choice("vendor", study.vendor))
+            comparison.add(report.baseline_choice("vendor", study.vendor))
         if "zero_shot" in self.methods:
             comparison.add(_judged("zero_shot", 0, study, beginning.zero_shot(self.recipe.module.net, study.space)))
         for seed in self.seeds:
@@ -208,7 +195,7 @@ class Finetune:
                     model, trained = self._trained(method, study, labels, seed=seed, beginning=beginning,
                                                    reports=reports)
                     comparison.add(_judged(method, seed, study, model), trained)
-        comparison.add(optimum(study.truth))
+        comparison.add(report.optimum(study.truth))
         return comparison.write(out) | {"seconds": time.monotonic() - began}
 
     def _simple(
@@ -250,8 +237,8 @@ class Finetune:
         return model, trained
 
 
-def _judged(method: str, seed: int, study: EvaluationData, model: CostModel) -> Choices:
-    return judge(method, seed, study.truth, study.score(model))
+def _judged(method: str, seed: int, study: EvaluationData, model: CostModel) -> report.Choices:
+    return report.judge(method, seed, study.truth, study.score(model))
 
 
 @dataclass(frozen=True)
@@ -289,13 +276,13 @@ class Fit:
             beginning.write(out, self.checkpoints, self.samples)
         learner = learning.learner(study, beginning)
         comparison = Comparison(study, beginning.notes if beginning else {})
-        comparison.add(random_choice(study.truth))
+        comparison.add(report.random_choice(study.truth))
         for seed in self.seeds:
             start = time.monotonic()
             labels, model = learning.learn(study, learner, seed)
             comparison.drawn[seed] = labels
-            comparison.add(judge(self.name, seed, study.truth, study.score(model)))
+            comparison.add(report.judge(self.name, seed, study.truth, study.score(model)))
             logger.info("%s, seed %d: %.1f s on %d labels of %d matrices", self.name, seed, time.monotonic() - start,
                         len(labels), labels["matrix"].nunique())
-        comparison.add(optimum(study.truth))
+        comparison.add(report.optimum(study.truth))
         return comparison.write(out) | {"seconds": time.monotonic() - began}

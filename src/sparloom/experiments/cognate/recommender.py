@@ -10,20 +10,12 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import pandas as pd
 
+from sparloom import models
 from sparloom.data import SampleSource
 from sparloom.errors import Unsupported
 from sparloom.experiments.cognate.evaluation_data import EvaluationData
 from sparloom.experiments.cognate.transfer import LearnerConfig, TransferInit
 from sparloom.experiments.harness import Checkpoints
-from sparloom.models import (
-    CognateModel,
-    CostModel,
-    Familiarity,
-    MatrixFeatures,
-    Network,
-    familiarity_of,
-    load_checkpoint,
-)
 from sparloom.ops import Op
 from sparloom.report import draw_spy
 from sparloom.space import Config, ConfigSpace
@@ -51,7 +43,7 @@ class Recommendation:
     """
 
     scores: np.ndarray
-    familiarity: Familiarity
+    familiarity: models.Familiarity
 
 
 class Recommender(Protocol):
@@ -72,7 +64,7 @@ class Recommender(Protocol):
             MissingArtifact: names the experiment that makes what it needs.
         """
 
-    def advise(self, view: MatrixFeatures, configs: Sequence[Config]) -> Recommendation: ...
+    def advise(self, view: models.MatrixFeatures, configs: Sequence[Config]) -> Recommendation: ...
 
 
 TOP_K = 5
@@ -93,10 +85,10 @@ class Ranking:
     """
 
     matrix: SparseMatrix
-    view: MatrixFeatures
+    view: models.MatrixFeatures
     programs: tuple[Config, ...]
     behind: np.ndarray
-    familiarity: Familiarity
+    familiarity: models.Familiarity
     read_seconds: float
     rank_seconds: float
 
@@ -140,7 +132,7 @@ class ConfigRanker:
         read_seconds = time.perf_counter() - began
         self.adviser.prepare()
         began = time.perf_counter()
-        view = MatrixFeatures.from_pattern(matrix.pattern, Path(str(file)).name)
+        view = models.MatrixFeatures.from_pattern(matrix.pattern, Path(str(file)).name)
         bound = space.bind(view.shape)
         configs = list(bound)
         advice = self.adviser.advise(view, configs)
@@ -186,7 +178,7 @@ class FineTunedRecommender:
 
     op: Op
     platform: "Platform"
-    net: Network
+    net: models.Network
     samples: SampleSource
     checkpoints: Checkpoints
 
@@ -197,13 +189,13 @@ class FineTunedRecommender:
     @cached_property
     def learned_from(self) -> frozenset[str]:
         """Matrices of the target and of the source."""
-        notes = load_checkpoint(self._checkpoint, kind="cognate").notes
+        notes = models.load_checkpoint(self._checkpoint, kind="cognate").notes
         return frozenset((*notes["matrices"], *notes["anchors"]))
 
     def prepare(self) -> None:
         _ = self._model
 
-    def advise(self, view: MatrixFeatures, configs: Sequence[Config]) -> Recommendation:
+    def advise(self, view: models.MatrixFeatures, configs: Sequence[Config]) -> Recommendation:
         embedding = self._model.embedding(view)
         return Recommendation(self._model.score(view, configs, embedding=embedding), self._model.familiarity(embedding))
 
@@ -215,8 +207,8 @@ class FineTunedRecommender:
             overrides=self.checkpoints.overrides(self.platform, self.op, "target"))
 
     @cached_property
-    def _model(self) -> CognateModel:
-        return CognateModel.load(self._checkpoint, net=self.net, space=self.platform.space(self.op))
+    def _model(self) -> models.CognateModel:
+        return models.CognateModel.load(self._checkpoint, net=self.net, space=self.platform.space(self.op))
 
 
 @dataclass(frozen=True)
@@ -244,10 +236,10 @@ class FittedRecommender:
     def prepare(self) -> None:
         _ = self._learned
 
-    def advise(self, view: MatrixFeatures, configs: Sequence[Config]) -> Recommendation:
+    def advise(self, view: models.MatrixFeatures, configs: Sequence[Config]) -> Recommendation:
         """Score configurations; familiarity compares statistics as signed logarithms of unit variance."""
         _, model = self._learned
-        familiarity = familiarity_of(self._coordinates(view.statistics), self._anchors)
+        familiarity = models.familiarity_of(self._coordinates(view.statistics), self._anchors)
         return Recommendation(model.score(view, configs), familiarity)
 
     @cached_property
@@ -260,7 +252,7 @@ class FittedRecommender:
         return self.learning.begin(self._study)
 
     @cached_property
-    def _learned(self) -> tuple[pd.DataFrame, CostModel]:
+    def _learned(self) -> tuple[pd.DataFrame, models.CostModel]:
         learner = self.learning.learner(self._study, self._beginning)
         return self.learning.learn(self._study, learner, self.seed)
 

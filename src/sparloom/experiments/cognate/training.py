@@ -16,26 +16,13 @@ import pandas as pd
 import torch
 from lightning import Callback, LightningModule, Trainer
 
+from sparloom import models
 from sparloom.data import MatrixInput, MatrixSamples, SampleSource, Split, draw_labels, matrix_samples
 from sparloom.data.lightning import RankingData
 from sparloom.experiments.cognate.evaluation_data import EvaluationData
 from sparloom.experiments.harness import Checkpoints, labels_with_noise, samples_name, samples_of
 from sparloom.files import atomic_path
 from sparloom.log import Stopped, report_value
-from sparloom.models import (
-    CognateModel,
-    FrozenEncoder,
-    MatrixFeatures,
-    Network,
-    RankingModule,
-    fit,
-    initialise,
-    load_checkpoint,
-    load_encoder,
-    load_weights,
-    save_encoder,
-    swapped_accuracy,
-)
 from sparloom.ops import Op
 from sparloom.report import draw_curves
 from sparloom.space import ConfigSpace
@@ -91,7 +78,7 @@ class Recipe:
             the objective. None: no metric.
     """
 
-    module: RankingModule
+    module: models.RankingModule
     trainer: Callable[..., Trainer]
     logger: Callable[..., Any] | None
     configs_per_step: int | None
@@ -103,7 +90,7 @@ class Recipe:
 class Trained:
     """A trained module, its curves (one row per logged epoch), its wall seconds and number of steps."""
 
-    module: RankingModule
+    module: models.RankingModule
     curves: pd.DataFrame
     seconds: float
     steps: int
@@ -113,7 +100,7 @@ def train(
     recipe: Recipe,
     *,
     start: Path | None,
-    encoder: FrozenEncoder,
+    encoder: models.FrozenEncoder,
     train: Sequence[MatrixSamples],
     validation: Sequence[MatrixSamples],
     keep: Literal["last", "best"],
@@ -134,10 +121,10 @@ def train(
     began = time.monotonic()
     module = copy.deepcopy(recipe.module)
     if start is None:
-        initialise(module.net, seed)
+        models.initialise(module.net, seed)
         module.net.standardise([item.input for item in train])
     else:
-        load_weights(module.net, load_checkpoint(start, kind="cognate"), start)
+        models.load_weights(module.net, models.load_checkpoint(start, kind="cognate"), start)
     module.net.use_encoder(encoder)
     reports.begin()
     handed = out / "ended.pt"
@@ -147,7 +134,7 @@ def train(
     torch.manual_seed(seed)
     written = recipe.logger(save_dir=out) if recipe.logger else False
     trainer = recipe.trainer(out=out, logger=written, callbacks=[curves])
-    fit(trainer, module, data)
+    models.fit(trainer, module, data)
     ended = torch.load(handed, weights_only=True)
     handed.unlink()
     if ended["stopped"]:
@@ -157,11 +144,11 @@ def train(
     return Trained(module.to("cpu"), pd.DataFrame(ended["rows"]), time.monotonic() - began, ended["steps"])
 
 
-def with_anchors(net: Network, space: ConfigSpace, inputs: Sequence[MatrixInput]) -> CognateModel:
+def with_anchors(net: models.Network, space: ConfigSpace, inputs: Sequence[MatrixInput]) -> models.CognateModel:
     """Wrap a network with the embeddings of the matrices it was trained on."""
-    bare = CognateModel(net, space)
-    anchors = {item.name: bare.embedding(MatrixFeatures.from_stored(item)) for item in inputs}
-    return CognateModel(net, space, anchors=anchors)
+    bare = models.CognateModel(net, space)
+    anchors = {item.name: bare.embedding(models.MatrixFeatures.from_stored(item)) for item in inputs}
+    return models.CognateModel(net, space, anchors=anchors)
 
 
 def write_curves(out: Path, curves: Sequence[pd.DataFrame]) -> None:
@@ -248,7 +235,7 @@ class Autoencode:
         seed = self.checkpoints.seed
         encoder = self.checkpoints.encoder.fit(codes, platform=self.platform.name, seed=seed)
         path = self.checkpoints.path(self.checkpoints.latent(self.platform, self.op), self.samples)
-        save_encoder(path, encoder, space, notes={"seed": seed, "names": list(space.heterogeneous_names)})
+        models.save_encoder(path, encoder, space, notes={"seed": seed, "names": list(space.heterogeneous_names)})
         with torch.no_grad():
             points = encoder(torch.as_tensor(codes, dtype=torch.float32))
         apart = torch.pdist(points).min() if len(points) > 1 else torch.tensor(float("inf"))
@@ -280,7 +267,7 @@ class Pretrain:
         latent = self.checkpoints.find(self.checkpoints.latent(self.platform, self.op), self.samples,
                                        experiment=f"autoencode_{self.platform.name}",
                                        overrides=self.checkpoints.overrides(self.platform, self.op, "target"))
-        encoder = load_encoder(latent, space)
+        encoder = models.load_encoder(latent, space)
         table = samples_of(self.samples, self.platform, self.op)
         labels = labels_with_noise(table, space.default().key)
         split, inputs = self.samples.split(), self.samples.inputs()
@@ -307,6 +294,6 @@ class Pretrain:
             path, notes=notes, precision="float16")
         write_curves(out, [trained.curves.assign(method="pretrain", seed=seed)])
         logger.info("%s after %.0f s", path, trained.seconds)
-        probe = swapped_accuracy(trained.module.net, held) if held else {}
+        probe = models.swapped_accuracy(trained.module.net, held) if held else {}
         return {"matrices": len(items), "labels": len(chosen), "seconds": trained.seconds, **ends(trained.curves),
                 **{f"kept/validation_{name}": value for name, value in probe.items()}}

@@ -11,22 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from sparloom import models
 from sparloom.data import SampleSource, Selection, Uncertainty, ensure_data, select_labels
 from sparloom.experiments.cognate.evaluation_data import EvaluationData
 from sparloom.experiments.harness import Checkpoints
 from sparloom.files import sha256, write_json
-from sparloom.models import (
-    Checkpoint,
-    CognateModel,
-    CostModel,
-    Ensemble,
-    FrozenEncoder,
-    Learner,
-    Network,
-    load_checkpoint,
-    load_encoder,
-    load_weights,
-)
 from sparloom.space import ConfigSpace
 
 if TYPE_CHECKING:
@@ -37,7 +26,7 @@ if TYPE_CHECKING:
 class TransferInit:
     """Encoder of the target and checkpoint of the pre-trained network, with its notes and their files."""
 
-    encoder: FrozenEncoder
+    encoder: models.FrozenEncoder
     latent: Path
     source: Path
     notes: Mapping[str, Any]
@@ -49,20 +38,20 @@ class TransferInit:
         absent = {str(path): None for path in first if not path.exists()}
         write_json(out / "made_from.json", absent | {str(path): sha256(path) for path in paths})
 
-    def zero_shot(self, net: Network, space: ConfigSpace) -> CognateModel:
+    def zero_shot(self, net: models.Network, space: ConfigSpace) -> models.CognateModel:
         """Return the pre-trained network with the encoder of the target, without further training.
 
         Args:
             net: network with the settings of the pre-trained one; a copy is filled.
         """
         net = copy.deepcopy(net)
-        load_weights(net, load_checkpoint(self.source, kind="cognate"), self.source)
+        models.load_weights(net, models.load_checkpoint(self.source, kind="cognate"), self.source)
         net.use_encoder(self.encoder)
-        return CognateModel(net, space)
+        return models.CognateModel(net, space)
 
 
 def load_transfer(
-    study: EvaluationData, *, source: "Platform", net: Network, checkpoints: Checkpoints, pretrained: str | None
+    study: EvaluationData, *, source: "Platform", net: models.Network, checkpoints: Checkpoints, pretrained: str | None
 ) -> TransferInit:
     """Find the encoder and the pre-trained network for the platform of an evaluation.
 
@@ -82,9 +71,10 @@ def load_transfer(
                                         experiment=f"pretrain_{source.name}",
                                         overrides=checkpoints.overrides(source, study.op, "source"))
     space = source.space(study.op)
-    stored = load_checkpoint(trained, kind="cognate", op=study.op.name, platform=space.name, space=space.digest())
+    stored = models.load_checkpoint(trained, kind="cognate", op=study.op.name, platform=space.name,
+                                    space=space.digest())
     _refuse_seen(trained, stored, study)
-    return TransferInit(load_encoder(latent, study.space), latent, trained, stored.notes)
+    return TransferInit(models.load_encoder(latent, study.space), latent, trained, stored.notes)
 
 
 def _existing(path: Path, source: "Platform", checkpoints: Checkpoints) -> Path:
@@ -96,7 +86,7 @@ def _existing(path: Path, source: "Platform", checkpoints: Checkpoints) -> Path:
     return path
 
 
-def _refuse_seen(source: Path, stored: Checkpoint, study: EvaluationData) -> None:
+def _refuse_seen(source: Path, stored: models.Checkpoint, study: EvaluationData) -> None:
     """Refuse a pre-trained network that has learned from a judged matrix, or from another version of one.
 
     Raises:
@@ -132,9 +122,9 @@ class LearnerConfig:
     """
 
     selection: Selection
-    model: Learner
+    model: models.Learner
     source: "Platform"
-    net: Network
+    net: models.Network
     checkpoints: Checkpoints
     source_votes: float
 
@@ -147,12 +137,12 @@ class LearnerConfig:
         """
         if not self.source_votes:
             return None
-        if not isinstance(self.model, Ensemble):
+        if not isinstance(self.model, models.Ensemble):
             raise ValueError("task.source_votes lets the source vote with the members of a model, and this model "
                              "has none: take model=ensemble, or task.source_votes=0")
         return load_transfer(study, source=self.source, net=self.net, checkpoints=self.checkpoints, pretrained=None)
 
-    def learner(self, study: EvaluationData, beginning: TransferInit | None) -> Learner:
+    def learner(self, study: EvaluationData, beginning: TransferInit | None) -> models.Learner:
         """Return the model, with the source network as a member if it votes."""
         if beginning is None:
             return self.model
@@ -160,13 +150,13 @@ class LearnerConfig:
         votes = self.source_votes * REFERENCE_LABELS / budget
         return self.model.with_guest(beginning.zero_shot(self.net, study.space), votes)
 
-    def learn(self, study: EvaluationData, learner: Learner, seed: int) -> tuple[pd.DataFrame, CostModel]:
+    def learn(self, study: EvaluationData, learner: models.Learner, seed: int) -> tuple[pd.DataFrame, models.CostModel]:
         """Draw labels, in rounds if the selection queries the model, and fit the model to all of them."""
         learner = learner.with_seed(seed)
         if not isinstance(self.selection, Uncertainty):
             labels = study.draw(self.selection, seed)
             return labels, learner.fit(labels, space=study.space, matrices=study.views)
-        if not isinstance(learner, Ensemble):
+        if not isinstance(learner, models.Ensemble):
             raise ValueError("selection=uncertainty asks where members of a model disagree, and this model has none: "
                              "take model=ensemble, or selection=spread")
         configs = list(study.space)

@@ -11,37 +11,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from sparloom import log
+from sparloom import log, ragged
 from sparloom.experiments.cora.bench_ragged import method_rows, ragged_frame
 from sparloom.experiments.cora.layer_variants import breakdown_arms, pad_fusion_arms, prelude_arms, prelude_bytes
 from sparloom.experiments.cora.operator_variants import hoisting_arms, splitting_arms, storage_arms, storage_bytes
 from sparloom.experiments.harness import journal_folder
 from sparloom.measure import TimingProtocol
 from sparloom.platforms import interleaved
-from sparloom.ragged import (
-    ATTENTION_LOOPS,
-    ATTENTION_OPERATORS,
-    KEPT,
-    LENGTHS,
-    SPLIT_OPERATORS,
-    EncoderSchedule,
-    EncoderShape,
-    EncoderSizes,
-    LengthCorpus,
-    LoopPadding,
-    StoragePadding,
-    Structure,
-    dense_activations,
-    dense_flops,
-    encoder_layer,
-    iterations,
-    partial_flops,
-    ragged_activations,
-    ragged_flops,
-    scheduled_encoder_layer,
-    scheduled_mixing,
-    with_bulk_sequence,
-)
 from sparloom.report import RAGGED_PARTS
 
 Row = dict[str, Any]
@@ -53,7 +29,7 @@ KERNEL_NESTS: Mapping[str, tuple[str, ...]] = MappingProxyType({  # kernel of th
     "norm2": ("mean_2", "spread_2", "norm_2")})
 STORED: Mapping[str, str] = MappingProxyType({  # tensor of our program -> tensor of the paper
     "qkv": "qkv", "mixed": "attention", "attended": "projection", "norm_1": "norm1", "active": "ff1", "fed": "ff2",
-    "norm_2": "norm2", **dict.fromkeys(KEPT, "statistics")})
+    "norm_2": "norm2", **dict.fromkeys(ragged.KEPT, "statistics")})
 
 
 def computation_rows(batches: Sequence[np.ndarray]) -> list[Row]:
@@ -64,9 +40,9 @@ def computation_rows(batches: Sequence[np.ndarray]) -> list[Row]:
         (the paper's padding), "ideal", "own" (iterations of our schedule). For masked attention, kernel "causal", the
         scores of all heads by methods "dense" (no masking), "own" and "ideal".
     """
-    sizes = EncoderSizes()
-    defined, scheduled = encoder_layer(EncoderShape()), scheduled_encoder_layer(EncoderShape(), EncoderSchedule())
-    masked = scheduled_mixing(EncoderShape(causal=True), EncoderSchedule())
+    sizes, defined = ragged.EncoderSizes(), ragged.encoder_layer(ragged.EncoderShape())
+    scheduled = ragged.scheduled_encoder_layer(ragged.EncoderShape(), ragged.EncoderSchedule())
+    masked = ragged.scheduled_mixing(ragged.EncoderShape(causal=True), ragged.EncoderSchedule())
     total: dict[tuple[str, str], int] = {}
 
     def add(method: str, counted: Mapping[str, int]) -> None:
@@ -74,16 +50,16 @@ def computation_rows(batches: Sequence[np.ndarray]) -> list[Row]:
             total[kernel, method] = total.get((kernel, method), 0) + count
 
     for lengths in batches:
-        structure, ideal = Structure({LENGTHS: lengths}), ragged_flops(lengths, sizes)
-        add("dense", dense_flops(lengths, sizes))
-        add("partial", partial_flops(with_bulk_sequence(lengths, BULK), sizes, LoopPadding()))
+        structure, ideal = ragged.Structure({ragged.LENGTHS: lengths}), ragged.ragged_flops(lengths, sizes)
+        add("dense", ragged.dense_flops(lengths, sizes))
+        add("partial", ragged.partial_flops(ragged.with_bulk_sequence(lengths, BULK), sizes, ragged.LoopPadding()))
         add("ideal", ideal)
-        computed, wanted = iterations(scheduled, structure), iterations(defined, structure)
+        computed, wanted = ragged.iterations(scheduled, structure), ragged.iterations(defined, structure)
         add("own", {kernel: round(count * _over(computed, KERNEL_NESTS[kernel]) / _over(wanted, KERNEL_NESTS[kernel]))
                     for kernel, count in ideal.items()})
         add("dense", {"causal": sizes.heads * int((lengths**2).sum())})
         add("ideal", {"causal": sizes.heads * int((lengths * (lengths + 1) // 2).sum())})
-        add("own", {"causal": iterations(masked, structure)["weights"]})
+        add("own", {"causal": ragged.iterations(masked, structure)["weights"]})
     return [{"operator": kernel, "method": method, "flops": count} for (kernel, method), count in total.items()]
 
 
@@ -95,18 +71,20 @@ def activation_rows(batches: Sequence[np.ndarray]) -> list[Row]:
         padding), all with scores and probabilities; "own" (what our layer stores for its gradients, with the
         "statistics" of rows of scores and of tokens).
     """
-    sizes, program = EncoderSizes(), scheduled_encoder_layer(EncoderShape(), EncoderSchedule(), kept=KEPT)
+    sizes, shape = ragged.EncoderSizes(), ragged.EncoderShape()
+    program = ragged.scheduled_encoder_layer(shape, ragged.EncoderSchedule(), kept=ragged.KEPT)
     total: dict[tuple[str, str], int] = {}
     for lengths in batches:
-        structure, tensors = Structure({LENGTHS: lengths}), program.tensors()
+        structure, tensors = ragged.Structure({ragged.LENGTHS: lengths}), program.tensors()
         stored: dict[str, int] = {}
         for name, tensor in tensors.items():
             if name not in program.inputs() and tensor.local is None:
                 stored[STORED[name]] = stored.get(STORED[name], 0) + structure.size(tensor)
         for method, counted in {
-                "dense": dense_activations(lengths, sizes),
-                "partial": ragged_activations(lengths, sizes, StoragePadding()),
-                "ragged": ragged_activations(lengths, sizes, StoragePadding(1, 1, 1)), "own": stored}.items():
+                "dense": ragged.dense_activations(lengths, sizes),
+                "partial": ragged.ragged_activations(lengths, sizes, ragged.StoragePadding()),
+                "ragged": ragged.ragged_activations(lengths, sizes, ragged.StoragePadding(1, 1, 1)),
+                "own": stored}.items():
             for tensor, elements in counted.items():
                 total[tensor, method] = total.get((tensor, method), 0) + elements
     return [{"operator": tensor, "method": method, "bytes": ELEMENT_BYTES * count}
@@ -163,7 +141,7 @@ class EvalRagged:
         equal: sequences in a batch of hoisting.
     """
 
-    lengths: LengthCorpus
+    lengths: ragged.LengthCorpus
     parts: Sequence[str]
     sizes: Sequence[int]
     kept: int
@@ -203,9 +181,9 @@ class EvalRagged:
                     yield from (Case(part, name, size) for size in self.sizes)
                     yield Case("activations", name, self.kept)
             elif part == "hoisting":
-                yield from (Case(part, "", self.equal, operator) for operator in ATTENTION_OPERATORS)
+                yield from (Case(part, "", self.equal, operator) for operator in ragged.ATTENTION_OPERATORS)
             else:
-                operators = {"splitting": SPLIT_OPERATORS, "storage": ATTENTION_LOOPS}.get(part, ("",))
+                operators = {"splitting": ragged.SPLIT_OPERATORS, "storage": ragged.ATTENTION_LOOPS}.get(part, ("",))
                 yield from (Case(part, name, size, operator) for name, size in getattr(self, part)
                             for operator in operators)
 

@@ -8,28 +8,10 @@ import numpy as np
 import torch
 from torch.nn.functional import layer_norm, linear, scaled_dot_product_attention
 
+from sparloom import ragged
 from sparloom.baselines import BoundModule, PackedInputs, attention_module, encoder_layer
 from sparloom.baselines import reference as computed_by_torch
 from sparloom.experiments.cora.modules import CandidateModules, stored_tensors
-from sparloom.ragged import (
-    LENGTHS,
-    PADDED_ATTENTION,
-    PADDING_CHANGES,
-    PRELUDES,
-    AuxiliaryTables,
-    EncoderSchedule,
-    EncoderShape,
-    EncoderSizes,
-    Executable,
-    Prelude,
-    Structure,
-    TileSizes,
-    auxiliary_bytes,
-    kernel_preludes,
-    scheduled_attention,
-    scheduled_encoder_layer,
-    with_bulk_sequence,
-)
 
 Call = Callable[[], object]
 
@@ -77,35 +59,35 @@ def prelude_bytes(batches: Sequence[np.ndarray]) -> dict[str, dict[str, float]]:
                     purpose = "fusion" if made.table.label in FUSION else "storage"
                     add(arm, purpose, np.asarray(structure.table(made.table)).nbytes)
         for arm, tables in _tables(lengths).items():
-            add(arm, "storage", auxiliary_bytes(tables, "storage"))
-            add(arm, "fusion", auxiliary_bytes(tables, "fusion"))
+            add(arm, "storage", ragged.auxiliary_bytes(tables, "storage"))
+            add(arm, "fusion", ragged.auxiliary_bytes(tables, "fusion"))
     return found
 
 
-def _preludes() -> dict[str, list[Prelude]]:
+def _preludes() -> dict[str, list[ragged.Prelude]]:
     """Return the preludes of each variant of our structures."""
-    program = scheduled_encoder_layer(EncoderShape(), EncoderSchedule())
-    return {"shared": [Executable(program).prelude], "unshared": list(kernel_preludes(program).values())}
+    program = ragged.scheduled_encoder_layer(ragged.EncoderShape(), ragged.EncoderSchedule())
+    return {"shared": [ragged.Executable(program).prelude], "unshared": list(ragged.kernel_preludes(program).values())}
 
 
-def _structures(lengths: np.ndarray, preludes: Sequence[Prelude]) -> list[Structure]:
+def _structures(lengths: np.ndarray, preludes: Sequence[ragged.Prelude]) -> list[ragged.Structure]:
     found = []
     for prelude in preludes:
-        found.append(Structure({LENGTHS: lengths}))
+        found.append(ragged.Structure({ragged.LENGTHS: lengths}))
         found[-1].prepare(prelude)
     return found
 
 
-def _tables(lengths: np.ndarray) -> dict[str, list[AuxiliaryTables]]:
-    bulk = with_bulk_sequence(lengths, BULK)
-    return {arm: PRELUDES[name](bulk, EncoderSizes(), TileSizes()) for arm, name in FORMULAS.items()}
+def _tables(lengths: np.ndarray) -> dict[str, list[ragged.AuxiliaryTables]]:
+    arguments = ragged.with_bulk_sequence(lengths, BULK), ragged.EncoderSizes(), ragged.TileSizes()
+    return {arm: ragged.PRELUDES[name](*arguments) for arm, name in FORMULAS.items()}
 
 
-def _built(tables: Sequence[AuxiliaryTables]) -> list[tuple[np.ndarray, ...]]:
+def _built(tables: Sequence[ragged.AuxiliaryTables]) -> list[tuple[np.ndarray, ...]]:
     return [table.build() for table in tables]
 
 
-def _check(structures: Sequence[Structure], preludes: Sequence[Prelude], lengths: np.ndarray) -> None:
+def _check(structures: Sequence[ragged.Structure], preludes: Sequence[ragged.Prelude], lengths: np.ndarray) -> None:
     """Check that offsets which end with the number of tokens are the starts of the sequences."""
     starts = np.concatenate(([0], np.cumsum(lengths)))
     for structure, prelude in zip(structures, preludes, strict=True):
@@ -126,17 +108,17 @@ def pad_fusion_arms(lengths: Sequence[int] | np.ndarray, *, threads: int, seed: 
     """
     torch.set_num_threads(threads)
     inputs = PackedInputs.drawn(attention_module(seed=seed), [int(length) for length in lengths], seed=seed)
-    agreed, structure = CandidateModules(computed_by_torch(inputs)), Structure({LENGTHS: lengths})
-    programs = {"sparloom": scheduled_attention(EncoderShape(), EncoderSchedule()),
-                **{arm: define(EncoderShape()) for arm, define in PADDED_ATTENTION.items()}}
+    agreed, structure = CandidateModules(computed_by_torch(inputs)), ragged.Structure({ragged.LENGTHS: lengths})
+    programs = {"sparloom": ragged.scheduled_attention(ragged.EncoderShape(), ragged.EncoderSchedule()),
+                **{arm: define(ragged.EncoderShape()) for arm, define in ragged.PADDED_ATTENTION.items()}}
     arms: dict[str, Call] = {}
     for arm, program in programs.items():
-        kernels, bound = Executable(program, threads=threads).kernels(
+        kernels, bound = ragged.Executable(program, threads=threads).kernels(
             structure, **stored_tensors(program, structure, inputs))
         arms[arm] = _one_after_the_other(list(kernels.values()))
         agreed.check(arm, BoundModule(arms[arm], _packed(bound["attended"], inputs.width)))
         if arm == "separate_products":
-            arms["changes"] = _one_after_the_other([kernels[name] for name in PADDING_CHANGES])
+            arms["changes"] = _one_after_the_other([kernels[name] for name in ragged.PADDING_CHANGES])
     return arms
 
 
@@ -169,8 +151,9 @@ def breakdown_arms(lengths: Sequence[int] | np.ndarray, *, threads: int, seed: i
     """
     torch.set_num_threads(threads)
     inputs = PackedInputs.drawn(encoder_layer(seed=seed), [int(length) for length in lengths], seed=seed)
-    program, structure = scheduled_encoder_layer(EncoderShape(), EncoderSchedule()), Structure({LENGTHS: lengths})
-    kernels, bound = Executable(program, threads=threads).kernels(
+    program = ragged.scheduled_encoder_layer(ragged.EncoderShape(), ragged.EncoderSchedule())
+    structure = ragged.Structure({ragged.LENGTHS: lengths})
+    kernels, bound = ragged.Executable(program, threads=threads).kernels(
         structure, **stored_tensors(program, structure, inputs))
     for run in kernels.values():
         run()

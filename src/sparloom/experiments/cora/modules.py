@@ -16,21 +16,11 @@ import numpy as np
 import torch
 from torch import nn
 
+from sparloom import ragged
 from sparloom.baselines import BoundModule, PackedInputs, reference
 from sparloom.errors import Unsupported
 from sparloom.files import scratch_folder
 from sparloom.nn import MultiheadAttention, TransformerEncoderLayer
-from sparloom.ragged import (
-    LENGTHS,
-    EncoderSchedule,
-    EncoderShape,
-    Executable,
-    Program,
-    RaggedTensor,
-    Structure,
-    scheduled_encoder_layer,
-    scheduled_mixing,
-)
 
 
 def module_tensors(inputs: PackedInputs) -> dict[str, np.ndarray]:
@@ -47,14 +37,14 @@ def module_tensors(inputs: PackedInputs) -> dict[str, np.ndarray]:
         return {name: value.contiguous().numpy() for name, value in found.items()}
 
 
-def stored_tensors(program: Program, structure: Structure, inputs: PackedInputs) -> dict[str, np.ndarray]:
+def stored_tensors(program: ragged.Program, structure: ragged.Structure, inputs: PackedInputs) -> dict[str, np.ndarray]:
     """Return tokens and parameters in the storage of a scheduled program."""
     tensors = program.tensors()
-    return {name: RaggedTensor.from_packed(tensors[name], structure, value).data
+    return {name: ragged.RaggedTensor.from_packed(tensors[name], structure, value).data
             for name, value in module_tensors(inputs).items()}
 
 
-Schedule = EncoderSchedule | Literal["auto"] | None
+Schedule = ragged.EncoderSchedule | Literal["auto"] | None
 
 
 def own_encoder(inputs: PackedInputs, schedule: Schedule) -> BoundModule:
@@ -63,7 +53,7 @@ def own_encoder(inputs: PackedInputs, schedule: Schedule) -> BoundModule:
     layer = TransformerEncoderLayer(attention.embed_dim, attention.num_heads, inputs.module.linear1.out_features,
                                     dropout=0.0, schedule=schedule).eval()
     layer.load_state_dict(inputs.module.state_dict())
-    structure = Structure({LENGTHS: inputs.lengths})
+    structure = ragged.Structure({ragged.LENGTHS: inputs.lengths})
     return BoundModule(lambda: layer(inputs.tokens, structure), lambda result: result)
 
 
@@ -72,7 +62,7 @@ def own_attention(inputs: PackedInputs, schedule: Schedule) -> BoundModule:
     attention = inputs.attention
     layer = MultiheadAttention(attention.embed_dim, attention.num_heads, schedule=schedule).eval()
     layer.load_state_dict(attention.state_dict())
-    structure = Structure({LENGTHS: inputs.lengths})
+    structure = ragged.Structure({ragged.LENGTHS: inputs.lengths})
     return BoundModule(lambda: layer(inputs.tokens, structure), lambda result: result)
 
 
@@ -85,16 +75,16 @@ def attention_kernels(lengths: Sequence[int] | np.ndarray, *, threads: int, seed
     Returns:
         "sparloom" (on triangles of tiles), "whole" (computed whole, then masked), and "unmasked".
     """
-    plain = EncoderShape()
+    plain = ragged.EncoderShape()
     shapes = {"sparloom": replace(plain, causal=True), "unmasked": plain,
               "whole": replace(plain, causal=True, triangles=False)}
     rng = np.random.default_rng(seed)
-    structure = Structure({LENGTHS: lengths})
+    structure = ragged.Structure({ragged.LENGTHS: lengths})
     qkv = rng.standard_normal(int(np.sum(lengths)) * 3 * plain.width, dtype=np.float32)
     calls: dict[str, Callable[[], None]] = {}
     results: dict[str, np.ndarray] = {}
     for name, shape in shapes.items():
-        executable = Executable(scheduled_mixing(shape, EncoderSchedule()), threads=threads)
+        executable = ragged.Executable(ragged.scheduled_mixing(shape, ragged.EncoderSchedule()), threads=threads)
         calls[name], bound = executable.bind(structure, qkv=qkv)
         calls[name]()
         results[name] = bound["mixed"]
@@ -105,11 +95,11 @@ def attention_kernels(lengths: Sequence[int] | np.ndarray, *, threads: int, seed
 
 def prelude_seconds(lengths: Sequence[int] | np.ndarray, *, repetitions: int) -> list[float]:
     """Time building a structure with all tables of the encoder layer, the cost of a batch before its first layer."""
-    executable = Executable(scheduled_encoder_layer(EncoderShape(), EncoderSchedule()))
+    executable = ragged.Executable(ragged.scheduled_encoder_layer(ragged.EncoderShape(), ragged.EncoderSchedule()))
     taken = []
     for _ in range(repetitions + 1):
         start = time.perf_counter()
-        Structure({LENGTHS: lengths}).prepare(executable.prelude)
+        ragged.Structure({ragged.LENGTHS: lengths}).prepare(executable.prelude)
         taken.append(time.perf_counter() - start)
     return taken[1:]
 

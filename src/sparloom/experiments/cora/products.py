@@ -10,35 +10,17 @@ import numpy as np
 import torch
 from scipy.linalg import blas
 
+from sparloom import ragged
 from sparloom.baselines import BoundModule, PackedInputs, cublas_strmm
 from sparloom.errors import Unsupported
 from sparloom.experiments.cora.modules import stored_tensors
 from sparloom.platforms import Gpu, RaggedOnDevice
-from sparloom.ragged import (
-    LENGTHS,
-    EncoderShape,
-    Executable,
-    Program,
-    RaggedTensor,
-    Structure,
-    Tensor,
-    balanced_trmm,
-    device_attention,
-    device_encoder_layer,
-    device_trmm,
-    device_vgemm,
-    split_trmm,
-    tiled_trmm,
-    tiled_vgemm,
-    trmm_structure,
-    unsplit_trmm,
-    vgemm_structure,
-)
 
 Call = Callable[[], object]
 TOLERANCE = 1e-4  # relative to the largest element, for sums of up to 4096 products in float32
-TRIANGULAR: Mapping[str, Callable[[], Program]] = {
-    "sparloom": tiled_trmm, "balanced": balanced_trmm, "split": split_trmm, "unsplit": unsplit_trmm,
+TRIANGULAR: Mapping[str, Callable[[], ragged.Program]] = {
+    "sparloom": ragged.tiled_trmm, "balanced": ragged.balanced_trmm, "split": ragged.split_trmm,
+    "unsplit": ragged.unsplit_trmm,
 }
 
 
@@ -78,13 +60,13 @@ def variable_methods(sizes: ProductSizes, *, threads: int, seed: int) -> dict[st
         "sparloom", "loop" (torch.mm into preallocated arrays), and "padded" (torch.bmm with the largest extents).
     """
     torch.set_num_threads(threads)
-    return _variable_methods(sizes, Executable(tiled_vgemm(), threads=threads).bind, np.asarray, torch.device("cpu"),
-                             seed=seed)
+    executable = ragged.Executable(ragged.tiled_vgemm(), threads=threads)
+    return _variable_methods(sizes, executable.bind, np.asarray, torch.device("cpu"), seed=seed)
 
 
 def variable_on_device(sizes: ProductSizes, gpu: Gpu, device: torch.device, *, seed: int) -> dict[str, Call]:
     """Bind the methods of `variable_methods` on a GPU; "loop" and "padded" call cuBLAS."""
-    return _variable_methods(sizes, RaggedOnDevice(gpu, device_vgemm()).bind, gpu.download, device, seed=seed)
+    return _variable_methods(sizes, RaggedOnDevice(gpu, ragged.device_vgemm()).bind, gpu.download, device, seed=seed)
 
 
 def _variable_methods(
@@ -102,7 +84,7 @@ def _variable_methods(
 
     wide_left, wide_right = (stacked(each).to(device) for each in (lefts, rights))
     wide = torch.empty(len(lefts), wide_left.shape[1], wide_right.shape[2], device=device)
-    structure = vgemm_structure(sizes.rows, sizes.cols, sizes.inners)
+    structure = ragged.vgemm_structure(sizes.rows, sizes.cols, sizes.inners)
     own, bound = bind(structure, **{name: np.concatenate([each.ravel() for each in arrays])
                                     for name, arrays in (("a", lefts), ("b", rights))})
     methods: dict[str, Call] = {
@@ -128,10 +110,10 @@ def triangular_methods(size: int, *, threads: int, seed: int) -> dict[str, Call]
     lower = np.tril(rng.standard_normal((size, size), dtype=np.float32))
     dense = rng.standard_normal((size, size), dtype=np.float32)
     expected = lower @ dense
-    structure, packed = trmm_structure(size), lower[np.tril_indices(size)]
+    structure, packed = ragged.trmm_structure(size), lower[np.tril_indices(size)]
     methods: dict[str, Call] = {}
     for name, program in TRIANGULAR.items():
-        executable = Executable(program(), threads=threads)
+        executable = ragged.Executable(program(), threads=threads)
         tensors = executable.program.tensors()
         methods[name], bound = executable.bind(structure, **_triangle_storage(tensors, structure, packed, dense))
         methods[name]()
@@ -153,14 +135,14 @@ def stacked(matrices: list[np.ndarray]) -> torch.Tensor:
 
 
 def _triangle_storage(
-    tensors: Mapping[str, Tensor], structure: Structure, packed: np.ndarray, dense: np.ndarray,
+    tensors: Mapping[str, ragged.Tensor], structure: ragged.Structure, packed: np.ndarray, dense: np.ndarray,
 ) -> dict[str, np.ndarray]:
-    return {name: RaggedTensor.from_packed(tensors[name], structure, values).data
+    return {name: ragged.RaggedTensor.from_packed(tensors[name], structure, values).data
             for name, values in (("lower", packed), ("b", dense))}
 
 
-def _packed(tensor: Tensor, structure: Structure, data: np.ndarray) -> np.ndarray:
-    return RaggedTensor(tensor, structure, data).to_packed()[0]
+def _packed(tensor: ragged.Tensor, structure: ragged.Structure, data: np.ndarray) -> np.ndarray:
+    return ragged.RaggedTensor(tensor, structure, data).to_packed()[0]
 
 
 def check_product(name: str, found: np.ndarray, expected: np.ndarray) -> None:
@@ -172,8 +154,8 @@ def check_product(name: str, found: np.ndarray, expected: np.ndarray) -> None:
 
 log = logging.getLogger(__name__)
 
-PROGRAMS: Mapping[str, Callable[[EncoderShape], Program]] = MappingProxyType(
-    {"encoder": device_encoder_layer, "mha": device_attention})
+PROGRAMS: Mapping[str, Callable[[ragged.EncoderShape], ragged.Program]] = MappingProxyType(
+    {"encoder": ragged.device_encoder_layer, "mha": ragged.device_attention})
 
 
 def device_module(part: str, inputs: PackedInputs, gpu: Gpu, device: torch.device) -> BoundModule:
@@ -182,14 +164,14 @@ def device_module(part: str, inputs: PackedInputs, gpu: Gpu, device: torch.devic
     Args:
         part: "encoder" or "mha".
     """
-    hidden = inputs.module.linear1.out_features if part == "encoder" else EncoderShape().hidden
-    program = PROGRAMS[part](EncoderShape(inputs.width, inputs.heads, hidden))
-    structure, (output,) = Structure({LENGTHS: inputs.lengths}), program.outputs
+    hidden = inputs.module.linear1.out_features if part == "encoder" else ragged.EncoderShape().hidden
+    program = PROGRAMS[part](ragged.EncoderShape(inputs.width, inputs.heads, hidden))
+    structure, (output,) = ragged.Structure({ragged.LENGTHS: inputs.lengths}), program.outputs
     run, there = RaggedOnDevice(gpu, program).bind(structure, **stored_tensors(program, structure, inputs))
     tensor = program.tensors()[output]
 
     def packed(_: object) -> torch.Tensor:
-        found = RaggedTensor(tensor, structure, gpu.download(there[output])).to_packed()[0]
+        found = ragged.RaggedTensor(tensor, structure, gpu.download(there[output])).to_packed()[0]
         return torch.from_numpy(np.ascontiguousarray(found)).reshape(-1, inputs.width).to(device)
 
     return BoundModule(run, packed)
@@ -206,7 +188,7 @@ def triangular_on_device(size: int, gpu: Gpu, device: torch.device, *, seed: int
     dense = rng.standard_normal((size, size), dtype=np.float32)
     left, right = (torch.from_numpy(each).to(device) for each in (lower, dense))
     result, other = (torch.empty(size, size, device=device) for _ in range(2))
-    program, structure = device_trmm(), trmm_structure(size)
+    program, structure = ragged.device_trmm(), ragged.trmm_structure(size)
     tensors = program.tensors()
     own, there = RaggedOnDevice(gpu, program).bind(
         structure, **_triangle_storage(tensors, structure, lower[np.tril_indices(size)], dense))

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from sparloom import log
+from sparloom import log, ragged, tuning
 from sparloom.baselines import PackedInputs, attention_module, encoder_layer, reference
 from sparloom.experiments.cora.bench_ragged import RaggedCase, method_rows, ragged_frame
 from sparloom.experiments.cora.modules import OWN_MODULES, CandidateModules
@@ -19,31 +19,11 @@ from sparloom.experiments.cora.products import ProductSizes, check_product
 from sparloom.experiments.harness import journal_folder
 from sparloom.measure import Measurement, TimingProtocol
 from sparloom.platforms import interleaved
-from sparloom.ragged import (
-    LENGTHS,
-    EncoderSchedule,
-    EncoderShape,
-    Executable,
-    LengthCorpus,
-    Structure,
-    trmm_structure,
-    vgemm_structure,
-)
 from sparloom.report import schedule_metrics, schedule_tables
 from sparloom.space import Config
-from sparloom.tuning import (
-    PlanCache,
-    RaggedBudget,
-    RaggedChoice,
-    RaggedOperator,
-    choose_schedule,
-    encoder_operators,
-    product_operators,
-    token_operators,
-)
 
 Call = Callable[[], object]
-Choose = Callable[[RaggedOperator, Structure], RaggedChoice]
+Choose = Callable[[tuning.RaggedOperator, ragged.Structure], tuning.RaggedChoice]
 
 MODULES: Mapping[str, str] = {"encoder": "encoder", "attention": "mha"}
 """Operator on sequences -> its module in `OWN_MODULES`."""
@@ -56,7 +36,7 @@ WIDTH = 512  # of a token, as in the modules
 
 
 def module_arms(operator: str, lengths: np.ndarray, choose: Choose, *, seed: int) -> tuple[
-        dict[str, Call], RaggedChoice]:
+        dict[str, Call], tuning.RaggedChoice]:
     """Bind the encoder layer, or its attention, on one batch.
 
     Returns:
@@ -64,15 +44,15 @@ def module_arms(operator: str, lengths: np.ndarray, choose: Choose, *, seed: int
     """
     module = encoder_layer(seed=seed) if operator == "encoder" else attention_module(seed=seed)
     inputs = PackedInputs.drawn(module, [int(length) for length in lengths], seed=seed)
-    shape = EncoderShape(inputs.width, inputs.heads)
+    shape = ragged.EncoderShape(inputs.width, inputs.heads)
     if isinstance(module, nn.TransformerEncoderLayer):
         shape = replace(shape, hidden=module.linear1.out_features)
     agreed = CandidateModules(reference(inputs))
-    found = encoder_operators(shape)[operator]
-    choice = choose(found, Structure({LENGTHS: lengths}))
+    found = tuning.encoder_operators(shape)[operator]
+    choice = choose(found, ragged.Structure({ragged.LENGTHS: lengths}))
     arms: dict[str, Call] = {}
     for name, config in _configs(found, choice).items():
-        schedule = EncoderSchedule(**{parameter: int(value) for parameter, value in config.values})
+        schedule = ragged.EncoderSchedule(**{parameter: int(value) for parameter, value in config.values})
         bound = OWN_MODULES[MODULES[operator]](inputs, schedule)
         agreed.check(name, bound)
         arms[name] = bound.run
@@ -80,30 +60,31 @@ def module_arms(operator: str, lengths: np.ndarray, choose: Choose, *, seed: int
 
 
 def product_arms(operator: str, size: int, choose: Choose, *, threads: int, seed: int) -> tuple[
-        dict[str, Call], RaggedChoice]:
+        dict[str, Call], tuning.RaggedChoice]:
     """Bind vgemm with `size` products, or trmm with `size` rows; see `module_arms`."""
     if operator == "vgemm":
         sizes = ProductSizes.drawn(size, seed=seed)
-        structure = vgemm_structure(sizes.rows, sizes.cols, sizes.inners)
+        structure = ragged.vgemm_structure(sizes.rows, sizes.cols, sizes.inners)
     else:
-        structure = trmm_structure(size)
-    return _program_arms(product_operators()[operator], structure, choose, threads=threads, seed=seed)
+        structure = ragged.trmm_structure(size)
+    return _program_arms(tuning.product_operators()[operator], structure, choose, threads=threads, seed=seed)
 
 
 def token_arms(operator: str, lengths: np.ndarray, choose: Choose, *, threads: int, seed: int) -> tuple[
-        dict[str, Call], RaggedChoice]:
+        dict[str, Call], tuning.RaggedChoice]:
     """Bind softmax along the tokens of each sequence, or layer norm, on one batch; see `product_arms`."""
-    return _program_arms(token_operators(WIDTH)[operator], Structure({LENGTHS: lengths}), choose, threads=threads,
-                         seed=seed)
+    structure = ragged.Structure({ragged.LENGTHS: lengths})
+    return _program_arms(tuning.token_operators(WIDTH)[operator], structure, choose, threads=threads, seed=seed)
 
 
-def _program_arms(found: RaggedOperator, structure: Structure, choose: Choose, *, threads: int, seed: int) -> tuple[
-        dict[str, Call], RaggedChoice]:
+def _program_arms(
+    found: tuning.RaggedOperator, structure: ragged.Structure, choose: Choose, *, threads: int, seed: int,
+) -> tuple[dict[str, Call], tuning.RaggedChoice]:
     choice = choose(found, structure)
     arms: dict[str, Call] = {}
     results: dict[str, np.ndarray] = {}
     for name, config in _configs(found, choice).items():
-        run = Executable(found.program(config), threads=threads)
+        run = ragged.Executable(found.program(config), threads=threads)
         tensors, rng = run.program.tensors(), np.random.default_rng(seed)
         given = {each: rng.standard_normal(structure.size(tensors[each]), dtype=np.float32)
                  for each in run.program.inputs()}
@@ -115,7 +96,7 @@ def _program_arms(found: RaggedOperator, structure: Structure, choose: Choose, *
     return arms, choice
 
 
-def _configs(operator: RaggedOperator, choice: RaggedChoice) -> dict[str, Config]:
+def _configs(operator: tuning.RaggedOperator, choice: tuning.RaggedChoice) -> dict[str, Config]:
     default = operator.space.default()
     return {"default": default} | ({"chosen": choice.config} if choice.config != default else {})
 
@@ -135,12 +116,12 @@ class BenchRaggedSchedules:
         product_timing: protocol for other operators, whose calls are short.
     """
 
-    lengths: LengthCorpus
+    lengths: ragged.LengthCorpus
     operators: Sequence[str]
     batches: Sequence[int]
     products: Sequence[int]
     triangles: Sequence[int]
-    effort: RaggedBudget
+    effort: tuning.RaggedBudget
     timing: TimingProtocol
     product_timing: TimingProtocol
     threads: int
@@ -184,9 +165,9 @@ class BenchRaggedSchedules:
                   "schedule": choice.config.key, "measured": choice.measured, "promised": choice.ratio}
         return [*method_rows(about, timed), about | search]
 
-    def _chosen(self, operator: RaggedOperator, structure: Structure) -> RaggedChoice:
-        return choose_schedule(operator, structure, threads=self.threads, effort=self.effort,
-                               plans=PlanCache(self._folder / "plans", keep_busy=True))
+    def _chosen(self, operator: tuning.RaggedOperator, structure: ragged.Structure) -> tuning.RaggedChoice:
+        return tuning.choose_schedule(operator, structure, threads=self.threads, effort=self.effort,
+                                      plans=tuning.PlanCache(self._folder / "plans", keep_busy=True))
 
     def _timed(self, arms: Mapping[str, Callable[[], object]], timing: TimingProtocol) -> dict[str, Measurement]:
         with torch.inference_mode():

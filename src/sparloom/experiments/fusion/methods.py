@@ -8,21 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from sparloom import fusion
 from sparloom.errors import Unsupported
-from sparloom.fusion import (
-    Executor,
-    Pair,
-    Reordered,
-    TileSchedule,
-    Variant,
-    Workspace,
-    atomic_tiling,
-    fused_gemv,
-    overlapped_tiling,
-    rescue_order,
-    schedule_tiles,
-    separated,
-)
 from sparloom.measure import cache_bytes_per_core
 from sparloom.ops import Operands
 from sparloom.platforms import reallocated
@@ -51,7 +38,7 @@ class Method:
     """
 
     call: Call
-    executor: Executor | None = None
+    executor: fusion.Executor | None = None
     operands: Operands | None = None
     order: np.ndarray | None = None
     facts: dict[str, Any] = field(default_factory=dict)
@@ -74,13 +61,13 @@ class Methods:
     """
 
     def __init__(
-        self, op: Pair, operands: Operands, result: np.ndarray, *, threads: int, plans: dict[str, PairPlan],
+        self, op: fusion.Pair, operands: Operands, result: np.ndarray, *, threads: int, plans: dict[str, PairPlan],
         gemv_flops: float,
     ) -> None:
         self.op, self.operands, self.result, self.threads = op, operands, result, threads
         self.plans = plans
         self.gemv_flops = gemv_flops
-        self._workspace = Workspace()
+        self._workspace = fusion.Workspace()
 
     def make(self, name: str) -> Method:
         """Bind a method by its name.
@@ -110,7 +97,7 @@ class Methods:
 
     def _separated(self) -> Method:
         """Bind the tiles of `fused`, with a barrier between the loops."""
-        return self._ours(separated(self._paper, self._problem.graph), self._kernels)
+        return self._ours(fusion.separated(self._paper, self._problem.graph), self._kernels)
 
     def _coarse(self) -> Method:
         """Bind step one of the scheduler alone; the facts say how much data its tiles could reuse."""
@@ -121,7 +108,7 @@ class Methods:
     def _sequential(self) -> Method:
         """Bind the unfused loops on one thread."""
         unfused = self.plans["unfused"].executor
-        return self._bound(Executor(self.op, unfused.schedule, 1, unfused.variant), self.operands, None)
+        return self._bound(fusion.Executor(self.op, unfused.schedule, 1, unfused.variant), self.operands, None)
 
     def _torch(self) -> Method:
         from sparloom.baselines import torch_pair
@@ -139,16 +126,16 @@ class Methods:
         return Method(scipy_pair(self.op, self.operands, self.result))
 
     def _overlapped(self) -> Method:
-        return self._best_of_tilings(overlapped_tiling)
+        return self._best_of_tilings(fusion.overlapped_tiling)
 
     def _atomic(self) -> Method:
-        return self._best_of_tilings(atomic_tiling)
+        return self._best_of_tilings(fusion.atomic_tiling)
 
     def _gemv(self, name: str) -> Method:
         flops = 2 * self.operands.matrix.pattern.nnz * self.operands.dense["C"].size
         if flops > self.gemv_flops:
             raise Unsupported(f"{flops:.1e} flops: above {self.gemv_flops:.1e} a fused GeMV is not timed")
-        return Method(fused_gemv(self.op, self.operands, self.result, threads=self.threads, kind=name))
+        return Method(fusion.fused_gemv(self.op, self.operands, self.result, threads=self.threads, kind=name))
 
     def _best_of_tilings(self, tiling: Callable[..., Call]) -> Method:
         """Bind the faster of two tile sizes."""
@@ -163,15 +150,15 @@ class Methods:
         return best
 
     @property
-    def _kernels(self) -> Variant:
+    def _kernels(self) -> fusion.Variant:
         """Kernels of the best unfused program, with D1 in the caches."""
         return replace(self.plans["unfused"].executor.variant, stream_first=False)
 
-    def _ours(self, schedule: TileSchedule, variant: Variant) -> Method:
+    def _ours(self, schedule: fusion.TileSchedule, variant: fusion.Variant) -> Method:
         order, operands = self._reordered
-        return self._bound(Executor(self.op, schedule, self.threads, variant), operands, order)
+        return self._bound(fusion.Executor(self.op, schedule, self.threads, variant), operands, order)
 
-    def _bound(self, planned: Executor, operands: Operands, order: np.ndarray | None) -> Method:
+    def _bound(self, planned: fusion.Executor, operands: Operands, order: np.ndarray | None) -> Method:
         executor = replace(planned, workspace=self._workspace)  # all of ours share the memory of D1
         schedule = executor.schedule
         facts = {"fused_ratio": schedule.fused_ratio, "fused_rows": schedule.fused_rows, "tiles_0": schedule.tiles[0],
@@ -183,15 +170,15 @@ class Methods:
     def _reordered(self) -> tuple[np.ndarray | None, Operands]:
         """As in the paper, reorder by Cuthill-McKee if almost nothing fuses; moving the data is not timed."""
         operands, pattern = self.operands, self.operands.matrix.pattern
-        order = None if self.op.name == "spmm_gemm" else rescue_order(self._natural, pattern)
+        order = None if self.op.name == "spmm_gemm" else fusion.rescue_order(self._natural, pattern)
         return order, operands if order is None else _moved(operands, order)
 
     @cached_property
-    def _natural(self) -> TileSchedule:
+    def _natural(self) -> fusion.TileSchedule:
         return self._inspected(Problem.of(self.op, self.operands), cache_bytes_per_core(), CT_SIZE)
 
     @cached_property
-    def _paper(self) -> TileSchedule:
+    def _paper(self) -> fusion.TileSchedule:
         return self._natural if self._reordered[0] is None else self._schedule(cache_bytes_per_core(), CT_SIZE)
 
     @cached_property
@@ -199,16 +186,16 @@ class Methods:
         """The problem in the order of the iterations."""
         return Problem.of(self.op, self._reordered[1])
 
-    def _schedule(self, cache_bytes: int, ct_size: int) -> TileSchedule:
+    def _schedule(self, cache_bytes: int, ct_size: int) -> fusion.TileSchedule:
         return self._inspected(self._problem, cache_bytes, ct_size)
 
-    def _inspected(self, problem: Problem, cache_bytes: int, ct_size: int) -> TileSchedule:
-        return schedule_tiles(problem.loops(), threads=self.threads, cache_bytes=cache_bytes, ct_size=ct_size)
+    def _inspected(self, problem: Problem, cache_bytes: int, ct_size: int) -> fusion.TileSchedule:
+        return fusion.schedule_tiles(problem.loops(), threads=self.threads, cache_bytes=cache_bytes, ct_size=ct_size)
 
 
 def _moved(operands: Operands, order: np.ndarray) -> Operands:
     """Permute rows and columns of A, and of B = A, and the rows of the dense operand."""
-    reordered = Reordered.of(operands.matrix.pattern, order)
+    reordered = fusion.Reordered.of(operands.matrix.pattern, order)
     matrix = SparseMatrix(reordered.pattern, reordered.values(operands.matrix.values), operands.matrix.dtype)
     name = "C" if operands.right is not None else "B"
     moved = Operands(matrix, {**operands.dense, name: operands.dense[name][order]},
@@ -216,7 +203,7 @@ def _moved(operands: Operands, order: np.ndarray) -> Operands:
     return reallocated(moved)
 
 
-def reuse(schedule: TileSchedule, problem: Problem) -> dict[str, float]:
+def reuse(schedule: fusion.TileSchedule, problem: Problem) -> dict[str, float]:
     """Return how much of two loops shares data in a tile.
 
     Returns:

@@ -12,15 +12,7 @@ from typing import TYPE_CHECKING
 
 from sparloom.baselines import VENDOR, vendor_gemms
 from sparloom.data import Journal, Sample, compact
-from sparloom.experiments.harness import (
-    Resumed,
-    claim_processor,
-    commit,
-    conditions_of,
-    exclusive_timing,
-    print_failures,
-    run_jobs,
-)
+from sparloom.experiments import harness
 from sparloom.measure import TimingProtocol, describe_machine
 from sparloom.ops import GEMM, GemmShape, GemmShapes
 
@@ -87,7 +79,7 @@ class CollectGemm:
         self._resumed.begin()
         began, rows, failures, wrong = time.monotonic(), 0, 0, 0
         metrics: dict[str, float] = {}
-        with exclusive_timing():
+        with harness.exclusive_timing():
             for turn in range(self.timing.rounds):
                 for stage in stages:
                     started = time.monotonic()
@@ -113,11 +105,11 @@ class CollectGemm:
         vendors = {config: vendor for config, vendor in vendor_gemms(self.platform).items()
                   if (VENDOR, config.key) not in done}
         once = replace(self.timing, rounds=1, seed=self.timing.seed + turn)
-        with claim_processor() if self._on_one_processor else nullcontext():
+        with harness.claim_processor() if self._on_one_processor else nullcontext():
             operands = OP.operands(shape, seed=self.timing.seed)
             found = list(self.platform.measure_many(OP, operands, configs, once, vendors))
         conditions = {"op": OP.name, "platform": self.platform.name, "matrix": shape.matrix, "width": shape.width,
-                      "machine": str(describe_machine()["name"]), "commit": commit(),
+                      "machine": str(describe_machine()["name"]), "commit": harness.commit(),
                       "conditions": self._resumed.name(self.platform.preset)}
         samples = [Sample.of(measurement, config, round=turn, **conditions,
                              preset=VENDOR if config in vendors else self.platform.preset)
@@ -150,8 +142,8 @@ class CollectGemm:
                     len(waiting), len(stage.shapes), len(configs), stage.processes)
         jobs = {f"{shape.matrix} {shape.width}": (shape, turn) for shape in waiting}
         weights = {name: shape.flops + float(SMALL_FLOPS) for name, (shape, _) in jobs.items()}
-        for _, outcome in run_jobs(self.sweep, jobs, weights=weights, processes=stage.processes,
-                                   description=f"sweep {turn} {stage.name}"):
+        for _, outcome in harness.run_jobs(self.sweep, jobs, weights=weights, processes=stage.processes,
+                                           description=f"sweep {turn} {stage.name}"):
             yield outcome
 
     def _complete(self, shape: GemmShape, turn: int, configs: Sequence[str]) -> bool:
@@ -167,11 +159,12 @@ class CollectGemm:
         return Journal(self._folder, (self.platform.name, self.platform.preset, OP.name, f"{shape.matrix}x{shape.n}"))
 
     @cached_property
-    def _resumed(self) -> Resumed:
+    def _resumed(self) -> harness.Resumed:
         """Existing journals and table; computed before other processes get a copy of the task."""
-        made = conditions_of(self.platform, OP, self.timing, alone_bytes=self.alone_bytes)
-        return Resumed(op=OP.name, platform=self.platform.name, journals=self._folder, table=self._table,
-                       conditions={self.platform.preset: made, VENDOR: made}, identities={}, overwrite=self.overwrite)
+        made = harness.conditions_of(self.platform, OP, self.timing, alone_bytes=self.alone_bytes)
+        return harness.Resumed(
+            op=OP.name, platform=self.platform.name, journals=self._folder, table=self._table,
+            conditions={self.platform.preset: made, VENDOR: made}, identities={}, overwrite=self.overwrite)
 
     @property
     def _table(self) -> Path:
@@ -183,14 +176,14 @@ class CollectGemm:
 
     def _put_together(self) -> None:
         timing = {key: str(value) for key, value in asdict(self.timing).items()}
-        provenance = {"machine": dict(describe_machine()), "commit": commit(), "seed": self.timing.seed,
+        provenance = {"machine": dict(describe_machine()), "commit": harness.commit(), "seed": self.timing.seed,
                       "timing": timing, "platform": self.platform.name, "op": OP.name, "processes": self.jobs,
                       "processors": "one per process, claimed", "alone_bytes": self.alone_bytes}
         fresh, kept = compact(self._folder, [provenance]), self._resumed.kept()
         table = fresh if kept is None else kept.updated(fresh)
         table.write(self._table)
         logger.info("%s: %d rows", self._table, len(table))
-        print_failures(table)
+        harness.print_failures(table)
 
 
 def _digest(shape: GemmShape) -> bytes:
