@@ -18,8 +18,8 @@ from sparloom.errors import SchemaError, Unsupported
 from sparloom.fusion import Executor, Variant, unfused_schedule
 from sparloom.jit import kernels_digest
 from sparloom.measure import KEEP_BUSY, VALUE_BYTES, Caches, machine_digest, processor_digests, watched
-from sparloom.ops import GEMM, GemmShape, GemmSpmm, Operands, SpmmSpmm
-from sparloom.platforms import CpuKernels, CupyGpu, Family, SpmmKernels
+from sparloom.ops import GemmSpmm, Operands, SpmmSpmm
+from sparloom.platforms import CupyGpu, SpmmKernels
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning.cache import PlanCache, Summary
 
@@ -37,7 +37,7 @@ Kernels = Literal["fused", "sparse"]
 
 FUSED_SOURCES = ("cpu/*.hpp", "cpu/fused_f32.cpp", "cpu/fused_f64.cpp", "cpu/partition_order.cpp",
                  "cpu/tile_schedule.cpp")
-SPARSE_SOURCES = ("cpu/*.hpp", "cpu/spmm.cpp", "cpu/gemm.cpp")
+SPARSE_SOURCES = ("cpu/*.hpp", "cpu/spmm.cpp")
 SOURCES: Mapping[str, tuple[str, ...]] = {"fused": FUSED_SOURCES, "sparse": SPARSE_SOURCES}
 """Of the kernels by which rates are measured."""
 RAGGED_SOURCES = ("cpu/multiply.cpp", "cpu/tall_gemm.hpp", "cpu/gemm.hpp", "cpu/vector.hpp")
@@ -113,7 +113,7 @@ class Rates:
     """Rates of all threads together, and sizes of their caches.
 
     Args:
-        flops: per second, of a product of dense matrices in cache.
+        flops: per second, with dense operands in cache; of a dense product, or of SpMM whose rows have equal columns.
         near: bytes per second of rows gathered from the private cache of a core.
         far: of rows gathered from the shared cache.
         memory: of streams through memory.
@@ -173,29 +173,35 @@ def measure_rates(*, threads: int, clock: Callable[[], float] = time.perf_counte
     nothing = Pattern((DENSE_ROWS, DENSE_ROWS), np.zeros(DENSE_ROWS + 1, np.int64), np.empty(0, np.int32))
     dense = _pair_seconds(GemmSpmm(inner=128), nothing, 128, threads, clock)
     near, far, memory = (_pair_seconds(SpmmSpmm(), pattern, WIDTH, threads, clock) for pattern in _all_gathers())
-    return _rates(threads, dense, near / 2, far / 2, memory / 6)  # C, D1 thrice, D twice
+    return _rates(threads, 2 * DENSE_ROWS * 128 * 128 / dense, near / 2, far / 2, memory / 6)  # C, D1 thrice, D twice
 
 
 def measure_sparse_rates(*, threads: int, clock: Callable[[], float] = time.perf_counter) -> Rates:
-    """Measure with the kernels of products of two matrices, in some hundredths of a second.
+    """Measure with SpMM, in some hundredths of a second.
 
     Args:
         clock: wall seconds.
     """
-    shape, kernels = GemmShape(DENSE_ROWS, 128, 128), CpuKernels(threads, WIDTH)
-    dense = _kernel_seconds(kernels.family(GEMM()), GEMM().operands(shape, seed=0), clock)
-    rows = [Operands(SparseMatrix(pattern, np.ones(pattern.nnz)), {"B": np.ones((pattern.cols, WIDTH), np.float32)})
-            for pattern in _all_gathers()]
-    near, far, memory = (_kernel_seconds(SpmmKernels(threads, WIDTH), operands, clock) for operands in rows)
-    return _rates(threads, dense, near, far, memory / 3)  # B, the result twice
+    alike = Pattern((NEAR_ROWS, READS), READS * np.arange(NEAR_ROWS + 1), np.tile(np.arange(READS), NEAR_ROWS))
+    family = SpmmKernels(threads, WIDTH)
+
+    def seconds(pattern: Pattern, together: int = 1) -> float:
+        matrix = SparseMatrix(pattern, np.ones(pattern.nnz))
+        operands = Operands(matrix, {"B": np.ones((pattern.cols, WIDTH), np.float32)})
+        config = family.space().config(together=together)
+        return _least_seconds(family.bind(operands, config, family.result(operands)), clock)
+
+    flops = 2 * alike.nnz * WIDTH / seconds(alike, together=4)
+    near, far, memory = map(seconds, _all_gathers())
+    return _rates(threads, flops, near, far, memory / 3)  # B, the result twice
 
 
-def _rates(threads: int, dense: float, near: float, far: float, memory: float) -> Rates:
-    """Convert the seconds of a dense product, of gathering rows once, and of streaming rows once to rates."""
+def _rates(threads: int, flops: float, near: float, far: float, memory: float) -> Rates:
+    """Convert the seconds of gathering rows once, near and far, and of streaming rows once to rates."""
     row, caches = VALUE_BYTES * WIDTH, Caches.here(threads)
     return Rates(
-        flops=2 * DENSE_ROWS * 128 * 128 / dense, near=NEAR_ROWS * READS * row / near,
-        far=FAR_ROWS * READS * row / far, memory=STREAMED_ROWS * row / memory,
+        flops=flops, near=NEAR_ROWS * READS * row / near, far=FAR_ROWS * READS * row / far,
+        memory=STREAMED_ROWS * row / memory,
         near_bytes=caches.near_bytes, far_bytes=caches.far_bytes)
 
 
@@ -218,10 +224,6 @@ def _pair_seconds(
     operands = op.operands(SparseMatrix(pattern, np.ones(pattern.nnz)), width, seed=0)
     executor = Executor(op, unfused_schedule(pattern, threads=threads), threads=threads, variant=Variant())
     return _least_seconds(executor.bind(operands, executor.result(operands)), clock)
-
-
-def _kernel_seconds(family: Family, operands: Any, clock: Callable[[], float]) -> float:
-    return _least_seconds(family.bind(operands, family.space().default(), family.result(operands)), clock)
 
 
 def _least_seconds(call: Callable[[], None], clock: Callable[[], float]) -> float:

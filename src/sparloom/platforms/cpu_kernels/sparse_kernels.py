@@ -252,7 +252,7 @@ class SparseFamily(ABC):
 
     def result(self, operands: Operands) -> np.ndarray:
         """Allocate D (rows, width)."""
-        return self._allocate((operands.matrix.pattern.rows, operands.width), np.float32)
+        return self._allocate((operands.matrix.pattern.rows, operands.dense["B"].shape[1]), np.float32)
 
     @abstractmethod
     def bind(self, operands: Operands, config: Config, result: np.ndarray) -> NativeCall:
