@@ -2,12 +2,11 @@
 
 import ast
 import json
-import os
 import re
 import shutil
 import subprocess
-import sys
 from collections import ChainMap
+from collections.abc import Iterator
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -17,6 +16,7 @@ import nbformat
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from warm_python import warm_python
 
 from sparloom.report import row_statistics
 
@@ -31,18 +31,8 @@ OWN = {"dispatch_cpu", "dse_spade", "fig13_jacobi", "fusion_gemm_spmm", "fusion_
        "index", "kernels_cpu", "learnings", "levels_spade", "probe_cpu", "ragged_encoder", "ragged_overheads",
        "ragged_products", "ragged_schedules", "selection_spade", "sensitivity_spade", "signs_spade",
        "table2_costs", "training_gcn", "variants_spade"}
-EXECUTE = """
-import resource, sys, nbformat
-from jupyter_client import KernelManager
-from nbclient import NotebookClient
-notebook, manager = nbformat.read(sys.argv[1], as_version=4), KernelManager()
-manager.kernel_spec.argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-NotebookClient(notebook, km=manager, timeout=600).execute()
-nbformat.write(notebook, sys.argv[2])
-manager.shutdown_kernel(now=True)
-used = resource.getrusage(resource.RUSAGE_CHILDREN)
-print(used.ru_utime + used.ru_stime)
-"""  # the kernel of this Python, whichever is installed
+MODULES = ("ipykernel.zmqshell", "ipykernel.displayhook", "nbformat", "matplotlib.pyplot", "pyarrow.parquet",
+           "rich.console", "scipy.stats", "sparloom.report")  # of the process that runs notebooks
 EXPERIMENT = re.compile(r"experiment=(\w+)")
 
 each = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -93,15 +83,20 @@ def texts(notebook: nbformat.NotebookNode) -> list[str]:
     return found
 
 
-def executed(path: Path, out: Path) -> tuple[nbformat.NotebookNode, float]:
-    """Run a notebook in its own folder, by another process: the kernel's sockets and warnings stay there.
+@pytest.fixture(scope="module")
+def python_of_notebooks() -> Iterator[list[str]]:
+    with warm_python(MODULES) as command:
+        yield command
+
+
+def executed(python: list[str], path: Path, out: Path) -> tuple[nbformat.NotebookNode, float]:
+    """Run a notebook in its own folder, by another process: what it imports, draws and warns of stays there.
 
     Returns:
-        The notebook as run, and the processor seconds of its kernel.
+        The notebook as run, and the processor seconds of its cells.
     """
-    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-    done = subprocess.run([sys.executable, "-c", EXECUTE, str(path), str(out)], check=True, cwd=path.parent,
-                          env=environment, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run([*python, str(Path(__file__).with_name("run_notebook.py")), str(path), str(out)], check=True,
+                          cwd=path.parent, stdout=subprocess.PIPE, text=True)
     return opened(out), float(done.stdout.splitlines()[-1])
 
 
@@ -185,8 +180,8 @@ def test_it_is_committed_as_run(path):
 
 @pytest.mark.slow
 @each
-def test_it_runs_within_a_minute_and_prints_the_same(path, tmp_path):
-    notebook, seconds = executed(path, tmp_path / path.name)
+def test_it_runs_within_a_minute_and_prints_the_same(python_of_notebooks, path, tmp_path):
+    notebook, seconds = executed(python_of_notebooks, path, tmp_path / path.name)
     assert 0 < seconds < SECONDS
     assert texts(notebook) == texts(opened(path))
     assert any("image/png" in output.get("data", {}) for cell in notebook.cells for output in cell.get("outputs", []))

@@ -1,0 +1,69 @@
+"""Run the code cells of a notebook in this process, as a kernel does, and print their processor seconds.
+
+    python run_notebook.py NOTEBOOK OUT
+
+OUT is the notebook with new outputs. A kernel of its own would need seconds to start, a fork of a loaded one does not.
+"""
+
+import sys
+import time
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+from typing import Any
+
+import matplotlib
+import nbformat
+from ipykernel.displayhook import ZMQShellDisplayHook
+from ipykernel.zmqshell import ZMQDisplayPublisher, ZMQInteractiveShell
+from nbformat import NotebookNode
+from nbformat.v4 import new_output
+from traitlets.config import Config
+
+outputs: list[NotebookNode] = []
+
+
+class Results(ZMQShellDisplayHook):
+    """Keeps the result of a cell instead of sending it."""
+
+    def start_displayhook(self) -> None:
+        pass
+
+    def write_output_prompt(self) -> None:
+        pass
+
+    def write_format_data(self, format_dict: dict[str, Any], md_dict: dict[str, Any] | None = None) -> None:
+        outputs.append(new_output("execute_result", format_dict, execution_count=self.prompt_count))
+
+    def finish_displayhook(self) -> None:
+        pass
+
+
+class Displays(ZMQDisplayPublisher):
+    """Keeps what a cell displays instead of sending it."""
+
+    def publish(self, data: dict[str, Any], *_: Any, **__: Any) -> None:
+        outputs.append(new_output("display_data", data))
+
+
+def run(notebook: NotebookNode) -> None:
+    """Replace the outputs of all cells; raises what a cell raises."""
+    shell = ZMQInteractiveShell.instance(
+        displayhook_class=Results, display_pub_class=Displays, config=Config(HistoryManager={"enabled": False}))
+    matplotlib.use("module://matplotlib_inline.backend_inline")
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            with redirect_stdout(StringIO()) as printed, redirect_stderr(StringIO()) as errors:
+                done = shell.run_cell(cell.source, store_history=True)
+            done.raise_error()
+            streams = {"stdout": printed.getvalue(), "stderr": errors.getvalue()}
+            cell.execution_count = done.execution_count
+            cell.outputs = [*(new_output("stream", name=name, text=text) for name, text in streams.items() if text),
+                            *outputs]
+            outputs.clear()
+
+
+if __name__ == "__main__":
+    given = nbformat.read(sys.argv[1], as_version=4)
+    run(given)
+    nbformat.write(given, sys.argv[2])
+    sys.stdout.write(f"{time.process_time()}\n")
