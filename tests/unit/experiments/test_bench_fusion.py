@@ -3,14 +3,13 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from warm_python import WarmProgram
 
 ROOT = Path(__file__).parents[3]
 OVERRIDES = (
@@ -23,11 +22,11 @@ OVERRIDES = (
 KILLS = 2
 
 
-def started(folder: Path) -> subprocess.Popen:
+def started(python: list[str], folder: Path) -> WarmProgram:
     places = {"ARTIFACTS": "artifacts", "OUTPUTS": "outputs"}
     environment = os.environ | {f"SPARLOOM_{name}": str(folder / place) for name, place in places.items()}
-    command = [sys.executable, "run.py", *OVERRIDES, f"hydra.run.dir={folder / 'run'}"]
-    return subprocess.Popen(command, cwd=ROOT, env=environment | {"GOMP_SPINCOUNT": "0"}, start_new_session=True)
+    command = [str(ROOT / "run.py"), *OVERRIDES, f"hydra.run.dir={folder / 'run'}"]
+    return WarmProgram(python, command, folder=ROOT, environment=environment | {"GOMP_SPINCOUNT": "0"})
 
 
 def lines(folder: Path) -> int:
@@ -36,16 +35,16 @@ def lines(folder: Path) -> int:
 
 @pytest.mark.cc
 @pytest.mark.slow
-def test_a_run_killed_repeatedly_resumes(tmp_path):
+def test_a_run_killed_repeatedly_resumes(python_of_runs, tmp_path):
     for number in range(KILLS):
-        before, process = lines(tmp_path), started(tmp_path)
+        before, process = lines(tmp_path), started(python_of_runs, tmp_path)
         while process.poll() is None and lines(tmp_path) < before + 2:
             time.sleep(0.01)
         assert process.poll() is None, number
         process.send_signal(signal.SIGKILL)
         process.wait()
     assert lines(tmp_path) >= 2 * KILLS
-    assert started(tmp_path).wait() == 0
+    assert started(python_of_runs, tmp_path).wait() == 0
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     for op in ("gemm_spmm", "spmm_spmm"):
         assert metrics[f"anchors/{op}/16/matrices"] == 6

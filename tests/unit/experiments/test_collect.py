@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +9,7 @@ from pathlib import Path
 import pytest
 from cuda_emulator import Emulator
 from toy import SIMULATED, ToyCorpus, ToyPlatform
+from warm_python import WarmProgram
 
 from sparloom.data import SampleTable
 from sparloom.experiments import Collect
@@ -201,13 +200,13 @@ if __name__ == "__main__":
     (1, "device", 0.01),
     (2, "simulated", FLUSH_SECONDS + 0.01),  # so slow that no two are written together
 ])
-def test_a_collector_killed_repeatedly_loses_at_most_the_sample_in_flight(tmp_path, jobs, kind, seconds):
+def test_a_collector_killed_repeatedly_loses_at_most_the_sample_in_flight(python_of_runs, tmp_path, jobs, kind, seconds):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(here=HERE, kind=kind, seconds=seconds))
     kills = 0
     for _ in range(30):
         before = _rows(tmp_path)
-        process = subprocess.Popen([sys.executable, str(script), str(tmp_path), str(jobs)], start_new_session=True)
+        process = WarmProgram(python_of_runs, [str(script), str(tmp_path), str(jobs)], folder=tmp_path)
         while process.poll() is None and _rows(tmp_path) < before + 20:
             time.sleep(0.003)
         if process.poll() is not None:

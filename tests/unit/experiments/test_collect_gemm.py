@@ -2,14 +2,13 @@
 
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from warm_python import WarmProgram
 
 from sparloom.data import Journal, SampleTable
 from sparloom.experiments import CollectGemm
@@ -170,7 +169,7 @@ class _Gemm:
 SCRIPT = """
 import sys
 from pathlib import Path
-sys.path.insert(0, {here!r})
+sys.path[:0] = {here!r}
 from test_collect_gemm import collect
 if __name__ == "__main__":
     collect(Path(sys.argv[1]), jobs=int(sys.argv[2]), alone_bytes=1e9).run(Path(sys.argv[1]))
@@ -179,13 +178,13 @@ if __name__ == "__main__":
 
 @pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_a_run_killed_repeatedly_resumes(tmp_path, jobs):
+def test_a_run_killed_repeatedly_resumes(python_of_runs, tmp_path, jobs):
     script = tmp_path / "script.py"
-    script.write_text(SCRIPT.format(here=str(Path(__file__).parent)))
+    script.write_text(SCRIPT.format(here=[str(Path(__file__).parents[up]) for up in (0, 2)]))
     kills = 0
     for _ in range(30):
         before = _rows(tmp_path)
-        process = subprocess.Popen([sys.executable, str(script), str(tmp_path), str(jobs)], start_new_session=True)
+        process = WarmProgram(python_of_runs, [str(script), str(tmp_path), str(jobs)], folder=tmp_path)
         while process.poll() is None and _rows(tmp_path) == before:
             time.sleep(0.01)
         if process.poll() is not None:

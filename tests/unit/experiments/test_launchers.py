@@ -5,12 +5,12 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from warm_python import WarmProgram
 
 from sparloom.data import SampleTable
 from sparloom.report import read_runs
@@ -28,17 +28,6 @@ def run(run_command):
     """Start run.py in a folder and wait for its end."""
     return lambda *arguments, folder: subprocess.run([*run_command, *arguments], capture_output=True, text=True,
                                                      cwd=folder, env=environment(folder), timeout=600, check=False)
-
-
-def start(*arguments: str, folder: Path) -> subprocess.Popen:
-    return subprocess.Popen([sys.executable, str(ROOT / "run.py"), *arguments], stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE, text=True, cwd=folder, env=environment(folder),
-                            preexec_fn=heed_interrupts)
-
-
-def heed_interrupts() -> None:
-    """Restore SIGINT, which children of a shell's background job inherit as ignored."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.mark.cc
@@ -109,19 +98,23 @@ def test_sweep_ends_trainings_that_its_pruner_gives_up(run, tmp_path):
 
 
 @pytest.mark.slow
-def test_interrupted_training_says_so(tmp_path):
-    process = start("experiment=pretrain_cpu", "samples=tiny", "encoder.epochs=20", "trainer=cpu",
-                    "trainer.epochs=10000", "model.net.featurizer.channels=[4,4,8,8,8,8,8,8,8,8,8,8]",
-                    "hydra.run.dir=run", folder=tmp_path)
+def test_interrupted_training_says_so(python_of_runs, tmp_path):
+    command = (str(ROOT / "run.py"), "experiment=pretrain_cpu", "samples=tiny", "encoder.epochs=20", "trainer=cpu",
+               "trainer.epochs=10000", "model.net.featurizer.channels=[4,4,8,8,8,8,8,8,8,8,8,8]", "hydra.run.dir=run")
+    printed, told = (tmp_path / name for name in ("printed", "told"))
+    with printed.open("wb") as output, told.open("wb") as errors:
+        process = WarmProgram(python_of_runs, command, folder=tmp_path, environment=environment(tmp_path),
+                              outputs=[output, errors])
     try:
         while process.poll() is None and not (tmp_path / "run" / "intermediate.csv").exists():
             time.sleep(0.1)
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=120)
+        process.wait(timeout=120)
     finally:
         process.kill()
     assert process.returncode == 130
-    assert errors.splitlines()[-1] == "interrupted: finished parts are kept; run the same command again to continue"
+    assert told.read_text().splitlines()[-1] == (
+        "interrupted: finished parts are kept; run the same command again to continue")
     ended = read_runs(tmp_path / "outputs")
     assert list(ended["status"]) == ["finished", "failed"]
     assert list(ended["reason"])[1] == "interrupted"

@@ -3,12 +3,11 @@
 import csv
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from warm_python import warm_python
+from warm_python import WarmProgram, warm_python
 
 APP = Path(__file__).parent / "sweep_app" / "app.py"
 CONF = Path(__file__).parents[3] / "conf"
@@ -24,17 +23,18 @@ class Sweeps:
     """Run the program in one folder and read its files.
 
     Args:
-        python: what programs are started with that are not signalled.
+        python: what programs are started with.
     """
 
     def __init__(self, folder: Path, python: list[str]) -> None:
         self.folder, self._python = folder, python
         self.environment = {**os.environ, "OMP_NUM_THREADS": "1", "SPARLOOM_CONF": str(CONF)}
 
-    def start(self, *arguments: str) -> subprocess.Popen:
+    def start(self, *arguments: str) -> WarmProgram:
         """Begin in a process group of its own."""
-        return subprocess.Popen([sys.executable, str(APP), *arguments], cwd=self.folder, env=self.environment,
-                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+        with open(os.devnull, "wb") as null:
+            return WarmProgram(self._python, [str(APP), *arguments], folder=self.folder, environment=self.environment,
+                               outputs=[null, null])
 
     def __call__(self, *arguments: str) -> subprocess.CompletedProcess:
         return subprocess.run([*self._python, str(APP), *arguments], cwd=self.folder, env=self.environment,
