@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 import torch
 from kept_files import kept_files, text_of
+from warm_pool import warm_pool
 
 from sparloom.baselines import SPARSE_BASELINES, gathered_bytes
 from sparloom.errors import Unsupported
@@ -38,6 +39,13 @@ def _threads():
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _loaded():
+    with warm_pool(["sparloom.experiments.autosage.bench_dispatch", "sparloom.experiments.autosage.cpu_cases",
+                    "sparloom.baselines.sparse", "sparloom.report"]):
+        yield
 
 
 def ones(rows=70, cols=50):
