@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -78,11 +79,15 @@ def test_a_missing_macro_is_refused():
 @pytest.mark.parametrize("place", range(PARTS))
 def test_every_configuration_compiles(place):
     """Distinct sources of all configurations, but for the size of a block, each in a namespace of one text."""
-    texts = {}
-    for made in _programs():
-        texts[made.text.replace(f"#define THREADS {made.threads}\n", "")] = made.text
-    chosen = [texts[body] for body in sorted(texts)][place::PARTS]
+    chosen = _texts()[place::PARTS]
     compile_or_skip("".join(_apart(text, number) for number, text in enumerate(chosen)), "--Ofast-compile=max")
+
+
+@cache
+def _texts() -> list[str]:
+    """Sources of all configurations in a fixed order, one of those that differ in the size of a block only."""
+    texts = {made.text.replace(f"#define THREADS {made.threads}\n", ""): made.text for made in _programs()}
+    return [texts[body] for body in sorted(texts)]
 
 
 def _programs() -> Iterator[SpmmProgram | SddmmProgram | AttentionProgram]:
