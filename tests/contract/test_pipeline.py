@@ -6,11 +6,13 @@ import shlex
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from warm_python import warm_python
 
 from sparloom.data import TinySamples
 from sparloom.experiments import Gather
@@ -37,6 +39,7 @@ class Checkout:
     folder: Path
     home: Path
     programs: Path
+    python_of_dvc: list[str]
 
     def call(self, *command: str) -> str:
         """Run a command and return its output."""
@@ -51,7 +54,7 @@ class Checkout:
         return done.stdout
 
     def dvc(self, *arguments: str) -> str:
-        return self.call(sys.executable, "-m", "dvc", *arguments)
+        return self.call(*self.python_of_dvc, str(Path(__file__).with_name("dvc_program.py")), *arguments)
 
     def repro(self) -> list[str]:
         """Bring the pipeline up to date and return the stages that ran."""
@@ -71,10 +74,17 @@ class Checkout:
     def clone(self, folder: Path) -> "Checkout":
         """Clone to a folder from which this checkout cannot be reached, and fetch the data of DVC."""
         self.call("git", "clone", "-q", str(self.folder), str(folder))
-        made = Checkout(folder, self.home, self.programs)
+        made = replace(self, folder=folder)
         made.call("git", "remote", "remove", "origin")
         made.dvc("pull", "-q")
         return made
+
+
+@pytest.fixture(scope="module")
+def python_of_dvc() -> Iterator[list[str]]:
+    """The command in place of `python` that DVC is started with: its modules are loaded."""
+    with warm_python(("dvc.cli.parser", "dvc.repo", "dvc.parsing.context", "dvc.data_cloud", "dvc.lock")) as command:
+        yield command
 
 
 @pytest.fixture(scope="module")
@@ -87,9 +97,10 @@ def programs(python_of_runs, tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory, programs) -> Checkout:
+def finished(tmp_path_factory, programs, python_of_dvc) -> Checkout:
     """A project whose pipeline has run on a data store of made-up samples; all is pushed and committed."""
-    checkout = Checkout(tmp_path_factory.mktemp("pipeline") / "project", tmp_path_factory.mktemp("home"), programs)
+    checkout = Checkout(tmp_path_factory.mktemp("pipeline") / "project", tmp_path_factory.mktemp("home"), programs,
+                        python_of_dvc)
     shutil.copytree(ROOT / "conf", checkout.folder / "conf", ignore=shutil.ignore_patterns("local"))
     (checkout.folder / ".dvc").mkdir()
     for name in ("run.py", "dvc.yaml", ".gitignore", ".dvcignore", ".dvc/config", ".dvc/.gitignore"):
@@ -118,7 +129,7 @@ def pulled(finished, tmp_path_factory) -> Checkout:
 def clone(pulled, tmp_path) -> Checkout:
     """A copy of the pulled clone, to change."""
     shutil.copytree(pulled.folder, tmp_path / "clone", symlinks=True)
-    return Checkout(tmp_path / "clone", pulled.home, pulled.programs)
+    return replace(pulled, folder=tmp_path / "clone")
 
 
 def test_every_stage_has_outputs_without_times_or_paths(finished):
@@ -175,10 +186,10 @@ def test_the_manifest_decides_what_is_collected(clone):
     assert "finetune" in changed
 
 
-def test_a_pulled_clone_of_this_repository_is_up_to_date(tmp_path):
+def test_a_pulled_clone_of_this_repository_is_up_to_date(python_of_dvc, tmp_path):
     if not (ROOT / ".git").exists():
         pytest.skip("no repository: this is an unpacked archive")
-    made = Checkout(tmp_path / "clone", tmp_path, tmp_path)
+    made = Checkout(tmp_path / "clone", tmp_path, tmp_path, python_of_dvc)
     subprocess.run(["git", "clone", "-q", str(ROOT), str(made.folder)], check=True)
     made.dvc("pull", "-q")
     assert "Data and pipelines are up to date." in made.dvc("status")
