@@ -47,6 +47,15 @@ def run_command(python_of_runs: list[str]) -> list[str]:
     return [*python_of_runs, str(Path(__file__).parents[1] / "run.py")]
 
 
+@pytest.fixture(scope="module")
+def processes_loaded() -> Iterator[None]:
+    """Processes that a module's tests spawn have loaded their modules."""
+    from warm_pool import warm_processes
+
+    with warm_processes():
+        yield
+
+
 @pytest.fixture(scope="session")
 def mirror() -> str:
     """Return the address of a mirror of real matrices; skip, naming the option, if there is none."""

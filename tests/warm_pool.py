@@ -1,20 +1,26 @@
-"""Pools of processes that are forked from a server with loaded modules instead of loading them in each process."""
+"""Processes of pools and of trainings that are forked from a server with loaded modules, not started anew."""
 
 import multiprocessing
 import os
 import signal
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing.context import ForkServerContext, ForkServerProcess
-from types import SimpleNamespace
+from multiprocessing.context import BaseContext, ForkServerContext, ForkServerProcess
 from typing import Any
 
 import pytest
+import torch.multiprocessing
 
 from sparloom.experiments.harness import process_pool
 
-__all__ = ["warm_pool"]
+__all__ = ["warm_processes"]
+
+MODULES = [  # what processes of any test use: a server is never started again
+    "pytest", "torch", "lightning.pytorch", "pandas", "sparloom.models", "sparloom.data.lightning", "sparloom.report",
+    "sparloom.baselines.sparse", "sparloom.experiments.autosage.bench_dispatch",
+    "sparloom.experiments.autosage.cpu_cases", "sparloom.experiments.cognate.pretrain",
+]
 
 
 class _Process(ForkServerProcess):
@@ -41,11 +47,19 @@ def _ignore_interrupts(_: int) -> None:
 
 
 @contextmanager
-def warm_pool(modules: Sequence[str]) -> Iterator[None]:
-    """Let pools fork their processes; the first one in this process says which modules are loaded."""
-    multiprocessing.set_forkserver_preload([*modules])
-    made = SimpleNamespace(get_context=lambda _: _Context(), active_children=multiprocessing.active_children)
+def warm_processes() -> Iterator[None]:
+    """Let whoever asks for the start method "spawn" fork from the server."""
+    multiprocessing.set_forkserver_preload(MODULES)
+    usual = multiprocessing.get_context
+
+    def get_context(method: str | None = None) -> BaseContext:
+        return _Context() if method == "spawn" else usual(method)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(process_pool, "multiprocessing", made)
+        patch.setattr(multiprocessing, "get_context", get_context)
+        patch.setattr(torch.multiprocessing, "get_context", get_context)
         patch.setattr(process_pool, "_end_with_parent", _ignore_interrupts)
+        sharing = torch.multiprocessing.get_sharing_strategy()
+        torch.multiprocessing.set_sharing_strategy("file_system")  # a server takes 252 descriptors, one per tensor
         yield
+        torch.multiprocessing.set_sharing_strategy(sharing)

@@ -14,7 +14,7 @@ from sparloom.data.lightning import RankingBatch, RankingData
 from sparloom.models import fit, make_trainer
 from sparloom.space import SpadeSpace
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("processes_loaded")]
 
 EPOCHS = 2
 
@@ -47,7 +47,7 @@ CASES = [(6, 1, None), (7, 1, None), (7, 2, None), (1, 1, None), (8, 2, 5)]
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory) -> dict[tuple, list]:
+def seen(processes_loaded, tmp_path_factory) -> dict[tuple, list]:
     """Collect the matrices of both processes: case -> [first, second]."""
     folder = tmp_path_factory.mktemp("processes")
     context = multiprocessing.get_context("spawn")

@@ -12,7 +12,6 @@ import pandas as pd
 import pytest
 import torch
 from kept_files import kept_files, text_of
-from warm_pool import warm_pool
 
 from sparloom.baselines import SPARSE_BASELINES, gathered_bytes
 from sparloom.errors import Unsupported
@@ -28,7 +27,7 @@ from sparloom.report import MAKING, decision_regret, dispatch_metrics
 from sparloom.sparse import Pattern, SparseMatrix, SyntheticCorpus
 from sparloom.tuning.sparse import CpuBackend, CsrDecider, CsrPolicy
 
-pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
+pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache", "processes_loaded")]
 TIMING = TimingProtocol(rounds=1, repetitions=2, short_seconds=0, most_repetitions=2, slow_factor=1e9, steal_ratio=100,
                         retakes=0, seed=0)
 OPS = {"spmm": SpMM(), "sddmm": SDDMM(), "attention": CsrAttention(2)}
@@ -39,13 +38,6 @@ def _threads():
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _loaded():
-    with warm_pool(["sparloom.experiments.autosage.bench_dispatch", "sparloom.experiments.autosage.cpu_cases",
-                    "sparloom.baselines.sparse", "sparloom.report"]):
-        yield
 
 
 def ones(rows=70, cols=50):

@@ -200,7 +200,9 @@ if __name__ == "__main__":
     (1, "device", 0.01),
     (2, "simulated", FLUSH_SECONDS + 0.01),  # so slow that no two are written together
 ])
-def test_a_collector_killed_repeatedly_loses_at_most_the_sample_in_flight(python_of_runs, tmp_path, jobs, kind, seconds):
+def test_a_collector_killed_repeatedly_loses_at_most_the_sample_in_flight(
+    python_of_runs, tmp_path, jobs, kind, seconds
+):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(here=HERE, kind=kind, seconds=seconds))
     kills = 0

@@ -5,7 +5,7 @@ import pytest
 import torch
 from small import SMALL
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("processes_loaded")]
 
 SHORT = (*(text for text in SMALL if text != "trainer=smoke"), "trainer.epochs=3", "trainer.validate_every=1")
 TRAINERS = {

@@ -11,7 +11,7 @@ from torch import Tensor
 from sparloom.data.lightning import RankingData
 from sparloom.models import fit, make_trainer
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("processes_loaded")]
 
 RECIPES = {
     "scheduled": {"warmup_steps": 2, "decay": "cosine", "clip": 0.1, "convolution_rate": 0.1},

@@ -122,6 +122,7 @@ def test_strategy_that_repeats_the_whole_run_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("processes_loaded")
 def test_processes_log_means_over_the_matrices_of_all(tmp_path: Path) -> None:
     """Of two processes, the second validates a matrix whose times are all equal: it knows no accuracy and no tau."""
     samples = tiny_samples(matrices=8, configs=24)
