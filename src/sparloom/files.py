@@ -34,6 +34,7 @@ CHECKSUM = f"{_BEFORE}{'0' * _DIGITS}{_AFTER}"
 The markers on both sides are 64 bytes apart, so that one survives 64 zeroed bytes: it shows that there was a checksum.
 """
 SUMS = "SHA256SUMS"
+"""Name of the file that lists the SHA-256 of a run's JSON and CSV files."""
 _SUMMED_SUFFIXES = (".json", ".csv")  # tables in Parquet carry their own
 _LEFTOVER = re.compile(r"\.(.+)\.([0-9]{1,7})-[0-9]+\.(partial|replaced)")
 _ZIP_END_BYTES = 22  # bytes of the last record of a zip file, without its comment

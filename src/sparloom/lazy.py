@@ -9,13 +9,14 @@ from typing import Any
 
 __all__ = ["PACKAGES", "RENAMED", "first_name", "old_package", "on_demand", "resolve", "stored_class_name"]
 
-PACKAGES = {  # old package -> package that has its names
+PACKAGES = {
     "sparloom.dispatch": "sparloom.tuning",
     "sparloom.dispatch.csr": "sparloom.tuning.sparse",
     "sparloom.search": "sparloom.tuning",
     "sparloom.tasks": "sparloom.experiments",
 }
-RENAMED: dict[str, str] = {  # old name in the package that has it now -> new full name
+"""Old package -> package that has its names."""
+RENAMED: dict[str, str] = {
     "sparloom.cli.Given": "sparloom.cli.RunOptions",
     "sparloom.cli.check_places": "sparloom.cli.check_paths",
     "sparloom.cli.choices": "sparloom.cli.group_choices",
@@ -76,6 +77,7 @@ RENAMED: dict[str, str] = {  # old name in the package that has it now -> new fu
     "sparloom.tuning.sparse.Proposals": "sparloom.tuning.sparse.CandidateSource",
     "sparloom.tuning.sparse.Switches": "sparloom.tuning.sparse.Settings",
 }
+"""Old name in the package that has it now -> new full name."""
 SEARCH = ("Evolution", "Ranked", "best", "portfolio", "top_k")
 """Names of sparloom.tuning that came from sparloom.search; all others came from sparloom.dispatch."""
 
@@ -104,6 +106,7 @@ def on_demand(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], A
     def names() -> list[str]:
         return sorted({*vars(import_module(package)), *homes})
 
+    names.homes = homes  # for the reference pages of the documentation
     return find, names
 
 

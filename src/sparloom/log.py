@@ -15,10 +15,17 @@ __all__ = ["REPORTED", "STOP", "STOPPED", "Stopped", "console", "errors", "progr
 T = TypeVar("T")
 
 WIDTH = 160  # columns of tables in files and pipes
-REPORTED, STOP, STOPPED = "intermediate.csv", "stop", "stopped"  # files by which a run and its sweep communicate
+REPORTED = "intermediate.csv"
+"""File in which a run reports intermediate values to its sweep."""
+STOP = "stop"
+"""File by which a sweep stops a run."""
+STOPPED = "stopped"
+"""File by which a run tells that it has been stopped."""
 
 console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else WIDTH)
+"""Prints tables and result lines to stdout."""
 errors = Console(highlight=False, soft_wrap=True, stderr=True)
+"""Prints errors to stderr."""
 
 
 def start(out: Path) -> None:

@@ -143,7 +143,8 @@ def _descriptor(cusparse: Any, array: Any) -> Any:
                                 CUSPARSE_ORDER_ROW)
 
 
-VENDOR = "vendor"  # preset of the rows of vendor libraries
+VENDOR = "vendor"
+"""Preset of the rows of vendor libraries in sample tables."""
 
 
 def vendor_gemms(platform: "CpuKernels | CudaPlatform") -> Mapping[Config, Callable[[Any, Any], Callable[[], None]]]:

@@ -318,8 +318,10 @@ def _attended(qkv: torch.Tensor, mask: BlockMask) -> torch.Tensor:
     return flex_attention(queries, keys, values, block_mask=mask)[0].transpose(0, 1).flatten(1)
 
 
-COMPARED = ("padded", "micro_batches")  # groups that every case is compared with
-RISING = ("micro_batches",)  # groups whose forms have rising sizes
+COMPARED = ("padded", "micro_batches")
+"""Groups of baselines that every case is compared with."""
+RISING = ("micro_batches",)
+"""Groups of baselines whose forms have rising sizes."""
 
 Prepare = Callable[[PackedInputs], BoundModule]
 PACKAGES = ("torch", "fbgemm_gpu-cpu", "fbgemm_gpu", "mkl", "numpy")

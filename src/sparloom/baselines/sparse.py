@@ -95,6 +95,7 @@ def scipy_spmm(matrix: SparseMatrix, dense: np.ndarray, result: np.ndarray, *, t
 
 SPMM_BASELINES: Mapping[str, Callable[..., Run]] = MappingProxyType(
     {"torch": torch_spmm, "mkl": mkl_spmm, "numba": numba_spmm, "scipy": scipy_spmm})
+"""Libraries that compute SpMM on the CPU, by name."""
 
 
 @cache

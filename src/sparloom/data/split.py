@@ -20,6 +20,7 @@ from sparloom.files import read_json, write_json, write_text
 from sparloom.sparse import ROW_BINS, Role, row_bin, signed_logarithm
 
 ROLES: tuple[Role, ...] = get_args(Role)
+"""Roles of matrices: train, validation, test."""
 CANDIDATE_SHARE = 0.75  # of the candidates that `Coverage` considers
 REPEAT_COST = 4.0  # of a configuration that was tried before, relative to a value that occurs once too often
 TIE_NOISE = 0.3  # breaks ties at random

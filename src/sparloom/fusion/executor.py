@@ -21,6 +21,7 @@ SOURCES = {"float32": "cpu/fused_f32.cpp", "float64": "cpu/fused_f64.cpp"}
 BLAS_PREFIXES = {"float32": "s", "float64": "d"}
 
 Pair = GemmSpmm | SpmmSpmm | SpmmGemm
+"""Any of the products of three matrices that can be fused."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ from sparloom.fusion.schedule import TileSchedule
 from sparloom.jit import check_memory, compile_cpp
 from sparloom.sparse import Pattern, locality_order
 
-MIN_FUSED_RATIO = 1e-4  # matrices below are reordered (§5.1.2)
+MIN_FUSED_RATIO = 1e-4
+"""Matrices below this fused ratio are reordered (§5.1.2)."""
 
 
 @dataclass(frozen=True, eq=False)

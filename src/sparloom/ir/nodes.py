@@ -70,8 +70,18 @@ class Type:
         return self.scalar if self.lanes == 1 else f"{self.scalar}x{self.lanes}"
 
 
-I32, I64, F32, F64, BOOL = Type("i32"), Type("i64"), Type("f32"), Type("f64"), Type("bool")
+I32 = Type("i32")
+"""32-bit integers."""
+I64 = Type("i64")
+"""64-bit integers."""
+F32 = Type("f32")
+"""Single precision."""
+F64 = Type("f64")
+"""Double precision."""
+BOOL = Type("bool")
+"""Conditions."""
 DTYPES = {"i32": np.int32, "i64": np.int64, "f32": np.float32, "f64": np.float64, "bool": np.bool_}
+"""NumPy type of each scalar type."""
 
 _LEVELS = {
     "or": 1, "and": 2, "<": 4, "<=": 4, ">": 4, ">=": 4, "==": 4, "!=": 4, "+": 5, "-": 5, "*": 6, "/": 6, "//": 6,
@@ -128,17 +138,23 @@ class Stmt(_Node):
 
 @dataclass(frozen=True)
 class Const(Expr):
+    """Hold a constant."""
+
     value: float | int | bool
     type: Type = I64
 
 
 @dataclass(frozen=True)
 class Ref(Expr):
+    """Read a variable."""
+
     name: str
 
 
 @dataclass(frozen=True)
 class Load(Expr, integers=("index",)):
+    """Read an element of a buffer, or several neighbours as a vector."""
+
     buffer: str
     index: Expr
     lanes: int = 1
@@ -146,6 +162,8 @@ class Load(Expr, integers=("index",)):
 
 @dataclass(frozen=True)
 class Binary(Expr, integers=("a", "b")):
+    """Apply an operator to two values; `op` as in the grammar above."""
+
     op: str
     a: Expr
     b: Expr
@@ -153,29 +171,39 @@ class Binary(Expr, integers=("a", "b")):
 
 @dataclass(frozen=True)
 class Unary(Expr):
+    """Apply an operator to one value."""
+
     op: str
     a: Expr
 
 
 @dataclass(frozen=True)
 class Broadcast(Expr):
+    """Repeat a scalar in all lanes of a vector."""
+
     a: Expr
     lanes: int
 
 
 @dataclass(frozen=True)
 class Sum(Expr):
+    """Add the lanes of a vector."""
+
     a: Expr
 
 
 @dataclass(frozen=True)
 class Cast(Expr):
+    """Convert a value to another type."""
+
     type: Type
     a: Expr
 
 
 @dataclass(frozen=True)
 class Select(Expr, integers=("a", "b")):
+    """Choose one of two values; both are computed."""
+
     cond: Expr
     a: Expr
     b: Expr
@@ -191,6 +219,8 @@ class Call(Expr, tuples=("args",)):
 
 @dataclass(frozen=True)
 class For(Stmt, integers=("lo", "hi"), tuples=("body", "reduces")):
+    """Run the body for each value of `var` from `lo` to below `hi`."""
+
     var: str
     lo: Expr
     hi: Expr
@@ -203,6 +233,8 @@ class For(Stmt, integers=("lo", "hi"), tuples=("body", "reduces")):
 
 @dataclass(frozen=True)
 class If(Stmt, tuples=("body", "orelse")):
+    """Run one of two bodies."""
+
     cond: Expr
     body: tuple[Stmt, ...]
     orelse: tuple[Stmt, ...] = ()
@@ -210,6 +242,8 @@ class If(Stmt, tuples=("body", "orelse")):
 
 @dataclass(frozen=True)
 class Let(Stmt, integers=("value",)):
+    """Name a value that does not change."""
+
     name: str
     type: Type
     value: Expr
@@ -217,6 +251,8 @@ class Let(Stmt, integers=("value",)):
 
 @dataclass(frozen=True)
 class Declare(Stmt, integers=("value",)):
+    """Declare a variable that statements may set."""
+
     name: str
     type: Type
     value: Expr
@@ -224,12 +260,16 @@ class Declare(Stmt, integers=("value",)):
 
 @dataclass(frozen=True)
 class Assign(Stmt, integers=("value",)):
+    """Set a variable that `Declare` made."""
+
     name: str
     value: Expr
 
 
 @dataclass(frozen=True)
 class Store(Stmt, integers=("index", "value")):
+    """Write an element of a buffer."""
+
     buffer: str
     index: Expr
     value: Expr
@@ -237,6 +277,8 @@ class Store(Stmt, integers=("index", "value")):
 
 @dataclass(frozen=True)
 class Accumulate(Stmt, integers=("index", "value")):
+    """Add a value to an element of a buffer."""
+
     buffer: str
     index: Expr
     value: Expr
@@ -244,6 +286,8 @@ class Accumulate(Stmt, integers=("index", "value")):
 
 @dataclass(frozen=True)
 class Alloc(Stmt):
+    """Declare a local array."""
+
     name: str
     scalar: Scalar
     size: int | Expr
@@ -274,6 +318,8 @@ class Multiply(Stmt, integers=("rows", "cols", "depth")):
 
 @dataclass(frozen=True)
 class Prefetch(Stmt, integers=("index",)):
+    """Ask the cache for an element of a buffer."""
+
     buffer: str
     index: Expr
 
@@ -290,6 +336,8 @@ class Param:
 
 @dataclass(frozen=True)
 class Kernel(_Node, tuples=("params", "body")):
+    """Define a function of buffers and scalars."""
+
     name: str
     params: tuple[Param, ...]
     body: tuple[Stmt, ...]

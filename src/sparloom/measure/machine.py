@@ -43,10 +43,12 @@ THREADS_PER_PROCESSOR = 4
 MIN_THREAD_LIMIT = 64  # allowed on any machine
 MACHINE = ("name", "processor", "architecture", "cache_l1d", "cache_l2", "cache_l3")
 VALUE_BYTES = 4
+"""Bytes of a float32."""
 OVERFLOW_FACTOR = 3.0  # of the caches of the cores, above which results better bypass them
 SHARED_FRACTION = 0.25  # of the shared cache that is left to dense rows
 
 KEEP_BUSY = "SPARLOOM_KEEP_BUSY"
+"""Environment variable that stores decisions of busy machines, too."""
 
 MAX_WAITED, MAX_TAKEN = 0.05, 0.05  # shares of the measured seconds, above which a machine is busy
 WAKE_SECONDS = 50e-6  # that a thread may wait in one call: as long as it takes to wake it up

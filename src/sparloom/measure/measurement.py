@@ -14,6 +14,7 @@ REPEATS = 2
 """Further measurements of the baseline in a round, beside the first: they show the drift (A/A)."""
 
 Kind = Literal["wall", "device", "simulated"]
+"""How seconds were obtained: by a clock, by events of a device, or by a simulator."""
 
 
 @dataclass(frozen=True)

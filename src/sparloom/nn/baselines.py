@@ -22,6 +22,7 @@ from sparloom.sparse import SparseMatrix
 from sparloom.tuning.sparse import CUDA_LIBRARIES, LIBRARIES, Library, Product, gathered_pieces
 
 torch_csr = unscriptable(baselines.torch_csr)
+"""Make torch's sparse CSR tensor of a pattern and its values, without copies."""
 
 
 @unscriptable

@@ -28,6 +28,7 @@ USER_ONLY = 1 << 5 | 1 << 6  # exclude_kernel, exclude_hv
 L1_DATA, LAST, READ, MISS = 0, 2, 0 << 8, 1 << 16
 EVENTS = {"first": L1_DATA | READ, "first_missed": L1_DATA | READ | MISS, "last": LAST | READ,
           "last_missed": LAST | READ | MISS}
+"""Codes of the processor's cache events for Linux's perf, by what they count."""
 
 
 class Repetition(NamedTuple):

@@ -20,7 +20,8 @@ from collections.abc import Collection, Iterable, Mapping
 
 from sparloom.ir import I64, Binary, Const, Expr, Ref, is_name, rebuild, simplify_expr, walk
 
-Dim = Ref  # name of a loop, and of the tensor dimensions along which it runs
+Dim = Ref
+"""Name of a loop, and of the tensor dimensions along which it runs."""
 Axis = tuple[Dim, Expr]
 Factors = tuple[Expr, ...]  # sorted; none is a sum, a product or a constant
 NAME_RULE = "use letters, digits and single underscores after a letter, and no C keyword"

@@ -146,18 +146,22 @@ def real(value: Expr | float, type: Type = F32) -> Expr:
 
 
 def exp(value: Expr) -> Expr:
+    """Compute e to the power of a value."""
     return Call("exp", (value,))
 
 
 def sqrt(value: Expr) -> Expr:
+    """Compute the square root of a value."""
     return Call("sqrt", (value,))
 
 
 def maximum(a: Expr, b: Expr) -> Expr:
+    """Return the larger of two values."""
     return Binary("max", a, b)
 
 
 def minimum(a: Expr, b: Expr) -> Expr:
+    """Return the smaller of two values."""
     return Binary("min", a, b)
 
 

@@ -66,6 +66,7 @@ DATASETS: Mapping[str, Dataset] = MappingProxyType({
         ("race", "RACE", (80, 364, 512)), ("wiki512", "Wiki512", (12, 371, 512)), ("squadv2", "SQuAD", (39, 192, 384)),
         ("wiki128", "Wiki128", (14, 117, 128)), ("mnli", "MNLI", (9, 43, 128)), ("xnli", "XNLI", (9, 70, 128)),
         ("mrpc", "MRPC", (21, 59, 102)), ("cola", "CoLA", (6, 13, 37)))})
+"""Eight data sets with the least, mean and greatest length of their sequences."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -58,7 +58,8 @@ PEERS: Mapping[str, str] = {
     "onednn_loop": "oneDNN, loop of SDPA", "onednn_flex": "oneDNN, FlexAttention",
     "sdpa": "packed, padded SDPA", "varlen": "varlen attention, bfloat16",
 }
-INTERNAL_PEERS = ("onednn_loop", "onednn_flex")  # call operators that PyTorch keeps for its compiler
+INTERNAL_PEERS = ("onednn_loop", "onednn_flex")
+"""Peers that call operators which PyTorch keeps for its compiler."""
 MASKED: Mapping[str, str] = {"unmasked": "over_unmasked", "whole": "over_masked_after"}
 ARMS: Mapping[str, str] = {"unmasked": "without a mask", "whole": "computed whole, then masked"}
 COLOURS: Mapping[str, str] = {

@@ -52,13 +52,16 @@ SDDMM = (
 SPMM_ORDERS = {"outside": (I2, I1, K2, K3, J2, K1), "inside": (I2, I1, K2, K3, K1, J2)}
 SDDMM_ORDER = (I2, I1, J2, K2, K3, K1)
 
-CUDA_KERNELS = "cuda_kernels"  # name of the space
-ATTENTION_COLUMNS = 32  # of the result that a thread can keep in registers
+CUDA_KERNELS = "cuda_kernels"
+"""Name of the space."""
+ATTENTION_COLUMNS = 32
+"""Columns of the result of attention that a thread can keep in registers."""
 
 LANES = Parameter("lanes", (8, 16, 32))  # threads of a group; less than a warp for short rows
 VECTOR = Parameter("vector", (1, 2, 4))  # elements per load
 WARPS = Parameter("warps", (2, 4, 8))  # of a block
-HUBS = ("q90", "q95", "q99")  # rows longer than this quantile get a block each, others a group each
+HUBS = ("q90", "q95", "q99")
+"""Rows longer than this quantile get a block each, others a group each."""
 
 SPMM_KERNELS = (
     Parameter("balance", ("rows", *HUBS, "nonzeros")),  # nonzeros: equal shares of nonzeros and row ends

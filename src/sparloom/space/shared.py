@@ -17,13 +17,30 @@ __all__ = [
 ]
 
 Value = int | str
+"""Value of a parameter."""
 Shape = tuple[int, int]
+"""Rows and columns of a sparse matrix."""
 
-I1, I2, J1, J2, K1, K2, K3 = range(1, 8)
-"""Loop numbers of appendix E: 2 is the outer part of a split loop, 1 the inner part; k3 is a third level of k."""
+# Loop numbers of appendix E: 2 is the outer part of a split loop, 1 the inner part; k3 is a third level of k.
+I1 = 1
+"""Inner loop over rows."""
+I2 = 2
+"""Outer loop over rows."""
+J1 = 3
+"""Inner loop over sparse columns."""
+J2 = 4
+"""Outer loop over sparse columns."""
+K1 = 5
+"""Inner loop over dense columns."""
+K2 = 6
+"""Outer loop over dense columns."""
+K3 = 7
+"""Third loop over dense columns."""
 
 LOOPS = ("i1", "i2", "j1", "j2", "k1", "k2", "k3")
+"""Names of the shared loops, in the order of their numbers."""
 ENCODED_WIDTH = len(LOOPS) ** 2 + 4
+"""Entries of an encoded schedule: a one-hot place for each loop, and four extents."""
 
 
 @dataclass(frozen=True)

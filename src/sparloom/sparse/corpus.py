@@ -14,8 +14,10 @@ from sparloom.log import track
 from sparloom.sparse.matrix_files import MATRIX_ENDINGS, matrix_stem, read_matrix
 from sparloom.sparse.pattern import Pattern, SparseMatrix
 
-ROW_BINS = ("<8192", "<32768", "<65536", "<131072", ">=131072")  # COGNATE appendix A
+ROW_BINS = ("<8192", "<32768", "<65536", "<131072", ">=131072")
+"""Bins of matrices by rows (COGNATE appendix A)."""
 Role = Literal["train", "validation", "test"]
+"""Role of a matrix in an evaluation."""
 
 
 @dataclass(frozen=True)

@@ -98,6 +98,7 @@ STATISTICS = (
     *(f"imbalance_{panel}" for panel in PANELS),
     "tiles", "tile_cv", "diagonal", "symmetry", "ordered_bandwidth", "ordered_reuse_32", "ordered_reuse_256",
 )  # fmt: skip
+"""Names of the statistics of a pattern, in their order."""
 
 
 def signed_logarithm(values: np.ndarray) -> np.ndarray:

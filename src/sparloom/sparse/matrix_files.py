@@ -26,6 +26,7 @@ from sparloom.sparse.market import market_text, parse_market
 from sparloom.sparse.pattern import Pattern, SparseMatrix, unfit_value
 
 MATRIX_ENDINGS = (".tar.gz", ".tgz", ".mtx.gz", ".mtx", ".npz")
+"""Endings of the files that `read_matrix` accepts."""
 BANNER, GZIP, ZIP = b"%%matrixmarket", b"\x1f\x8b", b"PK\x03\x04"  # first bytes of files
 SNIFFED_BYTES = 64  # that identify the kind of a file
 OTHER_KINDS = (  # first bytes of files that hold no matrix, what they are, and what to do

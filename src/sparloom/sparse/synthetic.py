@@ -37,6 +37,7 @@ SYNTHETIC_ROLES: Mapping[str, Role] = MappingProxyType({
     **dict.fromkeys(("star_3d", "box_3d"), "test"),
     **dict.fromkeys(("heavy_tail", "nearest", "pruned", "mycielskian", "netlist"), "test"),
 })
+"""Role of each generator."""
 
 
 class SyntheticCorpus:
@@ -235,10 +236,12 @@ ANCHORS: Mapping[str, Maker] = MappingProxyType({
     "lap2d": partial(_grid, points=PLANE, axes=2), "lap3d": partial(_grid, points=SPACE, axes=3), "band": _band,
     "rmat17": _rmat, "er": _uniform, "comm": _communities,
 })
+"""Large generated matrices for benchmarks, by name."""
 REORDERED_ANCHORS: Mapping[str, Maker] = MappingProxyType({
     "lap2d_blk64": partial(_grid, points=PLANE, axes=2, block=PLANE_BLOCK),
     "lap3d_blk16": partial(_grid, points=SPACE, axes=3, block=SPACE_BLOCK),
 })
+"""Anchors with their points in blocks, by name."""
 
 
 REDDIT = {"nodes": 232_965, "minimum": 143.0, "maximum": 21_657}  # 491 draws per node, the edges of the real graph

@@ -252,10 +252,12 @@ def _restored(order: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 
 WALK = ("reordered", "row_panel", "column_panel", "phased", "slice")
+"""Parameters of a walk over a matrix."""
 WALK_STATISTICS = (
     *TILE_STATISTICS, *(f"private_{size >> 10}k" for size in PRIVATE_BYTES),
     *(f"shared_{size >> 10}k" for size in SHARED_BYTES),
 )
+"""Names of the statistics of a walk, in their order."""
 ELEMENT_BYTES = 4  # of the dense matrix
 
 

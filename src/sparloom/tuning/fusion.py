@@ -51,6 +51,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 Fuse = Literal["auto", "never", "always"]
+"""Whether to fuse: by measurement, never or always."""
 
 FORMS = ("c_transposed", "addends")
 MAX_FUSING = {"ct_size": 16384, "cache_bytes": 1 << 62}  # tiles that fuse the most

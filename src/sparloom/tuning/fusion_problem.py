@@ -49,6 +49,7 @@ __all__ = [
 ]
 
 ORDERS = ("natural", "bandwidth", "partition", "metis")
+"""Orders of the rows that a fused schedule may use."""
 
 ROWS_PER_PART = 4096  # larger tiles hold whole parts, smaller ones halves
 WALK_STEPS = 12  # breadth-first steps that reach half of a graph only if it cannot be partitioned

@@ -37,10 +37,12 @@ Kernels = Literal["fused", "sparse"]
 
 FUSED_SOURCES = ("cpu/*.hpp", "cpu/fused_f32.cpp", "cpu/fused_f64.cpp", "cpu/partition_order.cpp",
                  "cpu/tile_schedule.cpp")
+"""Sources of the fused kernels, under kernels/; their content is in the cache key."""
 SPARSE_SOURCES = ("cpu/*.hpp", "cpu/spmm.cpp")
 SOURCES: Mapping[str, tuple[str, ...]] = {"fused": FUSED_SOURCES, "sparse": SPARSE_SOURCES}
 """Of the kernels by which rates are measured."""
 RAGGED_SOURCES = ("cpu/multiply.cpp", "cpu/tall_gemm.hpp", "cpu/gemm.hpp", "cpu/vector.hpp")
+"""Sources of the ragged kernels, under kernels/; their content is in the cache key."""
 
 AGAIN, LATEST = 1.0, 600.0  # seconds until a decision of a busy machine is made again, first and at most
 REUSE_FACTOR = 20.0  # such a decision is used for so many times what it took

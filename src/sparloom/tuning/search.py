@@ -43,6 +43,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 SHORTLISTS = ("estimate", "all", "trees", "model")
+"""What may select the candidates of a decision."""
 OBJECT = "given"  # kind of a source that is a model object
 LOADERS: Mapping[str, str] = {"trees": "load_trees", "model": "load_networks"}
 EXPERIMENTS: Mapping[str, tuple[str, str]] = {

@@ -23,7 +23,8 @@ from sparloom.sparse import Corpus, Pattern, SparseMatrix
 from sparloom.tuning import portfolio
 from sparloom.tuning.sparse import CandidateSet, CpuBackend, CsrPolicy, sample_rows
 
-SUBGRAPH_ROWS = 256  # fewest rows of a subgraph
+SUBGRAPH_ROWS = 256
+"""Fewest rows of a subgraph."""
 
 Row = dict[str, Any]
 

@@ -24,7 +24,8 @@ from sparloom.sparse import Corpus, SparseMatrix
 if TYPE_CHECKING:
     from sparloom.platforms import Platform
 
-FLUSH_SECONDS = 0.2  # simulated rows that arrive faster than this are written together: one trace makes many
+FLUSH_SECONDS = 0.2
+"""Simulated rows that arrive faster than this are written together: one trace makes many."""
 logger = logging.getLogger(__name__)
 
 

@@ -95,6 +95,7 @@ class RecommendShape:
 
 
 def read_shape(shape: object) -> GemmShape:
+    """Check the option `shape`, [m, n, k], and return it as a shape of GEMM."""
     if isinstance(shape, str | Mapping) or not isinstance(shape, Sequence) or len(shape) != 3:
         raise ValueError(f"shape={shape} is not [m,n,k]: rows and columns of the result, length of the sums")
     for name, extent in zip("mnk", shape, strict=True):

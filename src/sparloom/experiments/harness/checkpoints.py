@@ -122,7 +122,12 @@ def _digest(made: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:8]
 
 
-FULL, SMALL, INTERVAL = "full", "small", "interval"
+FULL = "full"
+"""Name of a model that was fitted to all samples."""
+SMALL = "small"
+"""Name of a model that was distilled to fewer trees."""
+INTERVAL = "interval"
+"""Name of a model that bounds its predictions."""
 
 
 @dataclass(frozen=True)

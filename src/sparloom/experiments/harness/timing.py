@@ -104,6 +104,7 @@ def side_by_side(
 
 
 def seconds_of(call: Call) -> float:
+    """Measure how long a call takes, once."""
     start = time.perf_counter()
     call()
     return time.perf_counter() - start

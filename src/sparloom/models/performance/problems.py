@@ -203,11 +203,13 @@ SPMM_FEATURES = FeatureSpec(
     features=(*PATTERN, *SPARSE_HARDWARE, *_work("2 * nnz * width", f"8 * nnz + {MOVED}"), *SIZES, *SPARSE_KERNEL,
               *WALK, *SPMM),
 )
+"""What the trees read of an SpMM problem and a kernel."""
 SDDMM_FEATURES = FeatureSpec(
     op="sddmm", version=1, fallback="nnz == 0",
     features=(*PATTERN, *SPARSE_HARDWARE, *_work("(2 * width + 1) * nnz", f"12 * nnz + {MOVED}"), *SIZES,
               *SPARSE_KERNEL, *WALK, *SDDMM),
 )
+"""What the trees read of an SDDMM problem and a kernel."""
 
 
 def sparse_problems(problems: Sequence[tuple[str, int]], statistics: pd.DataFrame) -> Mapping[str, np.ndarray]:

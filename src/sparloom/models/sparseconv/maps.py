@@ -19,8 +19,10 @@ import torch
 from jaxtyping import Float, Float32, Int
 from torch import Tensor
 
-CHANNELS = (32, 32, 64, 64, 64, 128, 128, 128, 256, 256, 256, 256)  # COGNATE table 5
-LEVEL_DEPTH = 3  # convolutions per level, between two poolings
+CHANNELS = (32, 32, 64, 64, 64, 128, 128, 128, 256, 256, 256, 256)
+"""Channels of the featurizer's convolutions (COGNATE table 5)."""
+LEVEL_DEPTH = 3
+"""Convolutions per level, between two poolings."""
 BLOCK_FLOATS = 2**20  # of one gathered buffer (4 MiB): two of them fit into the last-level cache
 CENTRE = 4            # tap of a 3x3 kernel that needs no neighbour
 

@@ -396,6 +396,7 @@ class AttentionKernels(SparseFamily):
 
 SPARSE_FAMILIES: Mapping[str, type[SparseFamily]] = {
     "spmm": SpmmKernels, "spmm_max": SpmmMaxKernels, "sddmm": SddmmKernels, "attention": AttentionKernels}
+"""Families of kernels of sparse operations, by operation."""
 
 
 class _Spmm(ctypes.Structure):

@@ -12,8 +12,11 @@ from sparloom.jit import aligned, check_memory, compile_cpp
 from sparloom.sparse import SparseMatrix
 
 LEVELS = ("io", "ii", "jo", "ji")
-FILL_LIMIT = 20  # stored values per nonzero, as in WACO
-PADDING = 8  # coordinates beyond the last one that kernels may read, to prefetch
+"""Levels of a stored matrix, outer before inner."""
+FILL_LIMIT = 20
+"""Stored values per nonzero above which a format is refused, as in WACO."""
+PADDING = 8
+"""Coordinates beyond the last one that kernels may read, to prefetch."""
 POSITION_LIMIT = 2**31 - 1
 WHOLE = 31  # log2 of a tile that holds every column
 

@@ -24,7 +24,8 @@ ELEMENTS: Mapping[np.dtype, str] = MappingProxyType({
 
 ALL_ROWS = np.int64(2**62)  # more nonzeros than any row has: no row is a hub
 MIN_HUB = 128  # nonzeros: fewer do not fill a block
-MAX_COLUMNS = 2**31 - 1024  # kernels/cuda/index.cuh counts beyond the last column in int32
+MAX_COLUMNS = 2**31 - 1024
+"""Most columns: kernels/cuda/index.cuh counts beyond the last column in int32."""
 
 
 def as_float32(array: np.ndarray) -> np.ndarray:

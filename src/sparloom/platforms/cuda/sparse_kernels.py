@@ -28,8 +28,10 @@ from sparloom.platforms.cuda.operands import (
 from sparloom.platforms.timing import Call, SpotCheck
 from sparloom.space import ATTENTION_COLUMNS, Config, GridSpace
 
-COMBINE = {"spmm": "kAdd", "spmm_mean": "kMean", "spmm_max": "kLargest"}  # operation -> its name in spmm.cuh
-ARGMAX_THREADS = 256  # of a block that finds the argmax
+COMBINE = {"spmm": "kAdd", "spmm_mean": "kMean", "spmm_max": "kLargest"}
+"""Operation -> its name in spmm.cuh."""
+ARGMAX_THREADS = 256
+"""Threads of a block that finds the argmax."""
 MAX_ARGMAX = 2**31 - 1  # the argmax is int32
 MIN_SHARE = 64  # nonzeros and row ends per group: a share must be worth the search for its beginning
 

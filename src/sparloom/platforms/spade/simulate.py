@@ -21,12 +21,15 @@ from sparloom.sparse import Pattern, locality_order, reorder
 SOURCES = ("spade/tiling.cpp", "spade/trace.cpp", "spade/timing.cpp", "spade/execute.cpp", "spade/event.cpp")
 
 CYCLIC = (0, 0)
+"""Assignment of tiles to workers in turn."""
 
 WORK = ("nonzeros", "runs", "tiles", "chain", "sparse_lines", "output_lines")
+"""Counters of the workers that a simulation returns."""
 SERVED = (
     "l1", "l2", "llc", "dram", "victim", "writes", "windows_l2", "windows_llc", "windows_dram",
     "nonzeros_l2", "nonzeros_llc", "nonzeros_dram",
 )
+"""Counters of the memory system that a simulation returns."""
 
 VERSION = 1
 """Version of the Python part of the simulator: raise it with every change that alters simulated seconds."""

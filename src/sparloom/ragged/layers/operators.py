@@ -61,6 +61,7 @@ TILE = 64  # tokens
 COLUMNS = 16  # contiguous columns of weights
 REGISTERS = (8, 32)  # rows and columns that a compiler keeps in registers
 PADDING_CHANGES = ("wide", "narrow", "spread", "packed")
+"""Operators that change the padding of scores."""
 PADDING: Mapping[str, Mapping[Dim, int]] = MappingProxyType({
     "wide": {pos: TILE}, "keys": {col: TILE}, "scores": {pos: TILE, col: TILE}, "spread": {pos: TILE, col: TILE},
     "mixed": {pos: TILE}})

@@ -53,7 +53,9 @@ from sparloom.ragged.tensor import Length, Tensor
 batch, pos, col, model, part, head, dim, channel, hidden = dims("batch pos col model part head dim channel hidden")
 BATCHES = Length("batches")
 LENGTHS = Length("lengths", {batch: BATCHES()})
+"""Lengths of the sequences of a batch."""
 TOKENS: Mapping[Dim, Expr | int] = {batch: BATCHES(), pos: LENGTHS(batch)}
+"""Dimensions of packed tokens: sequence, and position in it."""
 OVER: Mapping[Dim, Expr | int] = {pos: LENGTHS(batch)}
 CACHED_STRUCTURES = 16  # the layers of a model request the same one in turn
 

@@ -41,6 +41,7 @@ from sparloom.sparse.pattern import Pattern
 __all__ = ["GENERATORS", "Generator"]
 
 Generator = Callable[[int, np.random.Generator], Pattern]
+"""A function that makes a pattern of about a number of rows."""
 
 GENERATORS: Mapping[str, Generator] = MappingProxyType({
     generator.__name__: generator
@@ -50,3 +51,4 @@ GENERATORS: Mapping[str, Generator] = MappingProxyType({
         pruned, mycielskian, netlist,
     )
 })
+"""Generators of patterns, by name."""

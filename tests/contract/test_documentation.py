@@ -1,0 +1,79 @@
+"""The documentation: it builds without a warning, describes every public name, and its links name files that exist."""
+
+import logging
+import re
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted([ROOT / "README.md", *DOCS.rglob("*.md")])
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def reference():
+    """The hook that writes the reference pages."""
+    sys.path.insert(0, str(DOCS))
+    try:
+        import reference_pages
+
+        yield reference_pages
+    finally:
+        sys.path.remove(str(DOCS))
+
+
+@pytest.fixture(scope="module")
+def described(reference):
+    return reference.described()
+
+
+def test_every_public_name_has_a_docstring(reference, described):
+    found = {path for names in described.values() for path in names.values()}
+    assert len(found) > 1000
+    assert sorted(path for path in found if not reference.docstring(path).strip()) == []
+
+
+def test_every_public_name_is_on_a_reference_page(reference, described):
+    owner = reference.owners(described)
+    pages = {package: reference.page(package, described, owner) for package in described}
+    lines = {package: set(text.splitlines()) for package, text in pages.items()}
+    missing = [f"{package}.{name}" for package, names in described.items() for name, path in names.items()
+               if f"::: {path}" not in lines[package] and f"- [`{name}`][{path}]" not in lines[package]]
+    assert missing == []
+    assert set(owner) == {line[4:] for each in lines.values() for line in each if line.startswith("::: ")}
+
+
+def test_pages_know_all_functions_of_the_package(reference):
+    import sparloom
+
+    names = reference.public_names()
+    assert {"csr_attention", "prepare", "sddmm", "spmm"} <= set(names["sparloom"])
+    assert {f"sparloom.{name}" for name in sparloom._PACKAGES} <= set(names)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_name_files_that_exist(page):
+    targets = (target.partition("#")[0] for target in LINK.findall(CODE.sub("", page.read_text(encoding="utf-8"))))
+    files = [target for target in targets if target and ":" not in target and not target.startswith("reference/")
+             and "/reference/" not in target]
+    assert [target for target in files if not (page.parent / target).exists()] == []
+
+
+@pytest.mark.slow
+def test_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path, caplog):
+    pytest.importorskip("mkdocs", reason='the generator is not installed: pip install -e ".[docs]"')
+    from mkdocs.commands.build import build
+    from mkdocs.config import load_config
+
+    with warnings.catch_warnings(), caplog.at_level(logging.WARNING):
+        warnings.simplefilter("ignore")  # of the generator's own code
+        build(load_config(str(ROOT / "mkdocs.yml"), strict=True, site_dir=str(tmp_path)))
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("mkdocs")] == []
+    text = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert re.findall(r'(?:src|rel="stylesheet" href)="(?:https?:)?//[^"]*"', text) == []
+    assert (tmp_path / "reference" / "sparloom.nn.html").exists()
