@@ -1,4 +1,4 @@
-// Dense products by a BLAS of the machine, one call per tile: an alternative to tall_gemm.hpp where it is faster.
+// Dense products by a BLAS of the machine, one call per tile: an alternative to tall_gemm.hpp if it is faster.
 
 #pragma once
 

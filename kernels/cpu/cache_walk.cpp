@@ -1,13 +1,13 @@
-// What the threads of a fused pair of loops read, in the order of their iterations, through simulated caches: two of
-// each thread, then one of all. Sets of lines of 64 bytes, the longest unused leaves.
+// Simulates the reads of the threads of a fused pair of loops, in the order of their iterations: two private caches per
+// thread and one shared cache. Caches are set-associative with lines of 64 bytes and LRU replacement.
 //
 //   loop one, iteration i   reads a row of a dense operand, or its own nonzeros and a dense row for each of them;
 //                           writes row i of D1
 //   loop two, iteration j   reads its own nonzeros and a row of D1 for each of them; writes row j of D
 //
-// Only reads are counted: writes wait in buffers, but what is written takes room, unless it is streamed. Tiles are dealt
-// in order, the next one to the thread that is free; threads take turns, an iteration each. With `local` a tile's rows
-// of D1 lie in a buffer of the thread, and loop two finds those of its own tile there.
+// Only reads are counted. Writes are buffered, but written lines occupy the caches unless they are streamed. Tiles are
+// assigned in order, the next one to a free thread; threads take turns, an iteration each. With `local`, the rows of D1
+// of a tile are in a buffer of the thread, and loop two reads those of its own tile there.
 //
 // Preconditions (checked in Python): fewer than 2^31 lines in all; tiles as in tiles.hpp.
 
@@ -46,7 +46,7 @@ namespace {
 
 constexpr int64_t PER_LINE = 8;  // nonzeros: an index and a float each
 
-// Where everything lies, in lines.
+// Addresses of all arrays, in lines.
 struct Layout {
     explicit Layout(const Walk& walk)
         : c(0), b(c + (walk.b.indptr ? walk.right_rows * walk.row_lines : 0)),
@@ -107,7 +107,7 @@ private:
         if (!walk_.stream) write(layout_.d + j * walk_.row_lines);
     }
 
-    // Index and value: a read for each line of them.
+    // Reads each line of indices and values once.
     void nonzero(int64_t base, int64_t e, int64_t begin) {
         if (e == begin || e % PER_LINE == 0) read(base + e / PER_LINE, 1);
     }
@@ -120,7 +120,7 @@ private:
         for (int64_t end = line + walk_.row_lines; line < end; ++line) level_of(line);
     }
 
-    // The first level that has a line; it and all before have it afterwards.
+    // Returns the first level that holds a line; afterwards this level and all before it hold the line.
     int level_of(int64_t line) {
         const uint32_t tag = spade::tag_of(line);
         uint32_t left;
@@ -166,7 +166,7 @@ void run(Walk& walk) {
 
 }  // namespace
 
-// Returns 1 if there was no memory for it, else 0.
+// Returns 1 if memory ran out, else 0.
 extern "C" int32_t sparloom_cache_walk(void* problem) {
     return sparloom::out_of_memory([&] { run(*static_cast<Walk*>(problem)); });
 }

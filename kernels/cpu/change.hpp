@@ -1,4 +1,4 @@
-// How far rows of a product lie from rows of another matrix, column by column, while they are in a cache.
+// Squared distance between rows of a product and rows of another matrix, by column, while they are in a cache.
 
 #pragma once
 

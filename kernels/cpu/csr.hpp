@@ -1,4 +1,4 @@
-// Sums chosen rows of a CSR operand times a dense one: loops that fuse read their rows through lists.
+// Multiplies selected rows of a CSR operand by a dense one: fused loops read their rows through lists.
 
 #pragma once
 
@@ -12,7 +12,7 @@
 extern "C" {
 
 struct Csr {
-    const int64_t *begin, *end;  // (rows) where the nonzeros of a row begin and end
+    const int64_t *begin, *end;  // (rows) begin and end of the nonzeros of a row
     const int32_t* indices;      // (nnz) columns, of a row in any order
     const void* values;          // (nnz)
     int64_t nnz;

@@ -1,9 +1,9 @@
-// Fingerprints memory: 122 bits that differ, but for a chance below 2^-50, after any change of the bytes that are read, as
-// long as the key is drawn at random and not known to whoever changes them.
+// Fingerprints memory: 122 bits that differ after any change of the bytes read, except with a probability below 2^-50, if
+// the key is random and unknown to the writer.
 //
 // Blocks of 4 KiB are hashed by NH (Black et al., UMAC: Fast and Secure Message Authentication, section 4), twice, with
-// shifted keys; the hashes of blocks are coefficients of two polynomials modulo 2^61 - 1, evaluated at random places.
-// One thread reads as fast as the memory gives; more would have to be woken up for it.
+// shifted keys; the hashes of blocks are coefficients of two polynomials modulo 2^61 - 1, evaluated at random points.
+// One thread already reads at the rate of memory, and more threads would have to be woken up.
 // Preconditions (checked in Python): key holds kKeyWords random words.
 
 #include <algorithm>
@@ -56,7 +56,7 @@ Pair block_hash(const char* block, const uint32_t* key) {
 }  // namespace
 
 // Writes the fingerprint to result (2). parts (2 * count) are the address and the bytes of each part, key (kKeyWords);
-// of a part with more than `sample` whole blocks about so many are read, evenly spaced; 0: all.
+// of a part with more than `sample` whole blocks about `sample` blocks are read, evenly spaced; 0: all.
 extern "C" void sparloom_fingerprint(const int64_t* parts, int64_t count, int64_t sample, const uint32_t* key,
                                      uint64_t* result) {
     uint64_t at[2];
@@ -77,7 +77,7 @@ extern "C" void sparloom_fingerprint(const int64_t* parts, int64_t count, int64_
             std::memcpy(padded, part + whole * kBlock, rest);
             add(block_hash(padded, key));
         }
-        const auto bytes = static_cast<uint64_t>(parts[2 * p + 1]);  // where one part ends and the next begins counts
+        const auto bytes = static_cast<uint64_t>(parts[2 * p + 1]);  // so that the boundaries of parts count
         add({bytes, bytes});
     }
     result[0] = hash.first;

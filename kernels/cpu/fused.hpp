@@ -6,10 +6,10 @@
 //   spmm_gemm   D1 = A B (rows, inner), B (cols, inner) dense;    D = D1 C (rows, width)
 //
 // Iteration i of loop one is row i of D1. With `read` it uses row read[i] of B; iteration j of loop two is row write[j]
-// of D, or row j. So operands may be stored in another order than that of the iterations.
+// of D, or row j. So operands may be stored in another order than the iterations.
 // Preconditions (checked in Python, legality by the scheduler): the schedule is legal for A; columns are in range; no
 // `read` with `blas`; D1, D and the buffers overlap nothing else; `packed` holds packed_size(inner, width) elements,
-// `buffers` what sparloom_fused_buffer asks for.
+// `buffers` has the size that sparloom_fused_buffer returns.
 
 #pragma once
 
@@ -44,7 +44,7 @@ using spmm::ChosenRows;
 
 constexpr int64_t kAtomicRows = 64;  // entries that fused_baselines.hpp sums before they are added
 
-// Elements in front of which the second buffer of a thread begins.
+// Offset of the second buffer of a thread, in elements.
 template <typename T>
 int64_t tile_size(const Fused& f, int64_t lead) {
     return f.tiles.local ? gemm::whole_vectors(f.largest_tile * lead, kLine<T>) : 0;
@@ -66,7 +66,7 @@ void run(const Fused& f, int64_t lead, const One& one, const Two& two) {
     tiles::run(f.tiles, static_cast<T*>(f.d1), lead, buffers, one, two);
 }
 
-// Whether rows of D1 may go past the caches: not if the next loop reads them there.
+// Whether rows of D1 may be streamed past the caches: not if the next loop reads them in a cache.
 inline bool streams_first(const Fused& f) { return f.stream_first && !f.tiles.local; }
 
 template <typename T>
@@ -90,7 +90,7 @@ auto product_b(const Fused& f) {
     };
 }
 
-// Rows begin .. end of a tile of D1, and how far they are from those of C.
+// Computes rows begin .. end of a tile of D1, and their distance from the rows of C.
 template <typename T>
 void sum_and_compare(const ChosenRows<T>& product, const Fused& f, int64_t begin, int64_t end, const T* c, T* d1) {
     constexpr int64_t block = 64;  // rows that are compared while they are in the first caches
@@ -141,7 +141,7 @@ void spmm_spmm(const Fused& f) {
     run<T>(f, f.width, sparse_product_b<T>(f), product_a<T>(f));
 }
 
-// Iteration j of loop two reads iteration j of loop one and nothing else: no list, and `read` and `write` are null.
+// Iteration j of loop two reads only iteration j of loop one: there is no list, and `read` and `write` are null.
 template <typename T>
 void spmm_gemm(const Fused& f) {
     const ChosenRows<T> first(f.a, nullptr, f.inner, f.ahead, f.together, streams_first(f));

@@ -1,11 +1,11 @@
 // Other ways to fuse the two products of gemm_spmm and spmm_spmm, with the row kernels of fused.hpp.
 //
-//   atomic tiling     tiles of loop one in parallel; each adds what its rows of D1 contribute to every row of D that
-//                     needs them, atomically where another tile adds to that row too (sparse tiling)
+//   atomic tiling     tiles of loop one in parallel; each adds the contributions of its rows of D1 to all rows of D that
+//                     read them, atomically if other tiles add to the same row (sparse tiling)
 //   fused GeMV        rows of D in parallel; D1 does not exist: every nonzero of A multiplies a row of B by C
 //                     (Listing 7 of the tile fusion paper, as tensor compilers generate it)
 //
-// Overlapped tiling needs no code of its own: rows of D1 are computed by all tiles that read them (`Fused::read`).
+// Overlapped tiling needs no separate code: rows of D1 are computed by all tiles that read them (`Fused::read`).
 
 #pragma once
 
@@ -19,7 +19,7 @@ extern "C" {
 // those that need nothing else first; Fused::write is the row of each entry; tiles have no second wavefront.
 struct Atomic {
     Fused pair;
-    const uint8_t* crossing;  // (entries) other tiles contribute to the row too
+    const uint8_t* crossing;  // (entries) whether other tiles contribute to the same row
     const int32_t* shared;    // (shared_rows) rows of D with crossing entries
     int64_t shared_rows;
 };
@@ -74,7 +74,7 @@ void spmm_spmm_atomic(const Atomic& a) {
     run<T>(a.pair, a.pair.width, sparse_product_b<T>(a.pair), contributions<T>(a));
 }
 
-// The loops as generated, but for the sum of a row, which begins at zero here.
+// The generated loops, except that the sum of a row starts at zero here.
 template <typename T>
 void gemm_spmm_listing(const Fused& f) {
     const T *values = static_cast<const T*>(f.a.values), *b = static_cast<const T*>(f.dense_b);
@@ -92,7 +92,7 @@ void gemm_spmm_listing(const Fused& f) {
     }
 }
 
-// The same with the GeMV of a BLAS in place of the two inner loops.
+// The same with the GeMV of a BLAS instead of the two inner loops.
 template <typename T>
 void gemm_spmm_blas_gemv(const Fused& f) {
     const T *values = static_cast<const T*>(f.a.values), *b = static_cast<const T*>(f.dense_b);
@@ -110,7 +110,7 @@ void gemm_spmm_blas_gemv(const Fused& f) {
     }
 }
 
-// The same with the row of D in registers: V vectors of it, in U sums so that additions need not wait for each other.
+// The same with the row of D in registers: V vectors of it, in U independent sums, to hide the latency of additions.
 template <typename T, int V>
 void gemv_row(const Fused& f, int64_t row, int64_t column, const Lanes<T>& last) {
     constexpr int U = V <= kRegisters / 8 ? 2 : 1;

@@ -1,12 +1,12 @@
-// Dense products of tiles, which rendered loop nests call: C (rows, cols) = or += A (rows, depth) B (depth, cols).
+// Dense products of tiles, called by rendered loop nests: C (rows, cols) = or += A (rows, depth) B (depth, cols).
 //
-// A is read at any strides; B and C have their columns side by side. Rows of A that are not contiguous, and panels of B
-// that many rows meet, are copied next to each other first, if there is memory for that.
+// A may have any strides; columns of B and C are contiguous. Rows of A that are not contiguous, and panels of B that
+// many rows use, are packed first if there is enough memory.
 //
 //   for blocks of k
-//     for chunks of rows                                            A packed, if its columns are not side by side
-//       for panels of columns                                       B packed, if it is far apart and met often
-//         register tiles, gemm.hpp                                  they request what follows the panel in memory
+//     for chunks of rows                                            A packed, if its columns are not contiguous
+//       for panels of columns                                       B packed, if its rows are distant and used often
+//         register tiles, gemm.hpp                                  they prefetch the memory after the panel
 
 #include <algorithm>
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace sparloom::gemm {
 
-constexpr int64_t kPackRows = 24;  // from so many rows on, a copy of a panel pays
+constexpr int64_t kPackRows = 24;  // with this many rows or more, packing a panel pays off
 
 template <typename T>
 class Product {
@@ -57,7 +57,7 @@ class Product {
     static constexpr std::array<Tile, kPanelVectors> kTiles = tiles(std::make_integer_sequence<int, kPanelVectors>{});
     static constexpr Borders<T, kPanelVectors> kBorders{};
 
-    // A buffer of this thread, one for each use; null if there is no memory.
+    // Returns a buffer of this thread, one for each use; null if memory ran out.
     template <int Use>
     static T* buffer(int64_t size) {
         static thread_local std::unique_ptr<T[]> kept;

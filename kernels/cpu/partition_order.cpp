@@ -1,6 +1,6 @@
 // Numbers the vertices of an undirected graph so that consecutive ranges of equal size have few neighbours outside.
 //
-//   embed    every vertex gets its distances to a few pivots of its component, each the farthest from those before
+//   embed    every vertex gets its distances to a few pivots of its component; each pivot is farthest from earlier ones
 //   halve    a range of parts is cut into two at the boundary between its middle parts, across the direction in which
 //            its vertices spread most (the first principal component); recursively, down to kLeaf vertices
 //
@@ -25,7 +25,7 @@ struct PartitionProblem {
     const int64_t* indptr;   // (n + 1)
     const int32_t* indices;  // neighbours
     int64_t n, parts;
-    int32_t* order;  // (n) result: the old number of each new vertex
+    int32_t* order;  // (n) result: the old index of each new vertex
 };
 
 }  // extern "C"
@@ -34,7 +34,7 @@ namespace sparloom {
 namespace {
 
 constexpr int kPivots = 10;
-constexpr int64_t kLeaf = 64;  // vertices whose order is left as it was
+constexpr int64_t kLeaf = 64;  // ranges of at most this many vertices keep their order
 
 using Point = std::array<float, kPivots>;
 
@@ -58,7 +58,7 @@ class Embedding {
         for (int64_t k = 0; k < size; ++k) components_[queue_[k]] = component;
         if (size == 1) return;
         std::vector<int32_t> nearest(size, INT32_MAX), members(queue_.begin(), queue_.begin() + size);
-        int32_t pivot = queue_[size - 1];  // the last vertex that a search meets is as far as any
+        int32_t pivot = queue_[size - 1];  // the last vertex of a search has the maximum distance
         for (int axis = 0; axis < kPivots; ++axis) {
             search(pivot);
             int64_t farthest = 0;
@@ -72,7 +72,7 @@ class Embedding {
         }
     }
 
-    // Breadth first; leaves the vertices in queue_ and their distances in distance_. Returns how many there are.
+    // Breadth-first search; writes vertices to queue_ and distances to distance_. Returns the number of vertices.
     int64_t search(int32_t from) {
         ++round_;
         if (seen_.empty()) seen_.resize(p_.n);
@@ -97,7 +97,7 @@ class Embedding {
     int32_t round_ = 0;
 };
 
-// The direction of the greatest spread, by power iteration on the covariances; all zero if there is no spread.
+// Direction of maximum variance, by power iteration on the covariances; all zero if there is no variance.
 Point principal(const Embedding& embedding, const int32_t* begin, const int32_t* end) {
     std::array<double, kPivots> mean{}, direction;
     for (const int32_t* v = begin; v < end; ++v) {
@@ -144,7 +144,7 @@ class Bisection {
    private:
     int64_t bound(int64_t part) const { return part * p_.n / p_.parts; }
 
-    // Parts first .. last, then their halves; a single part goes on in `halve_part`.
+    // Orders parts first .. last, then their halves; `halve_part` handles a single part.
     void halve(int64_t first, int64_t last) {
         if (last - first == 1) return halve_part(bound(first), bound(last));
         const int64_t middle = first + (last - first) / 2;

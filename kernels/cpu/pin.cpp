@@ -1,4 +1,4 @@
-// Binds the OpenMP threads of the caller to processors. They keep that in all parallel loops until they are bound anew.
+// Binds the OpenMP threads of the caller to processors. The binding holds for all parallel loops until the next one.
 
 #include <cstdint>
 
@@ -13,7 +13,7 @@
 
 extern "C" {
 
-// Thread t runs on cpus[t] only; with `anywhere`, on any of the `count` processors. Does nothing but on Linux.
+// Thread t runs on cpus[t] only; with `anywhere`, on any of the `count` processors. Has an effect on Linux only.
 void sparloom_pin(int32_t threads, const int32_t* cpus, int32_t count, int32_t anywhere) {
 #if defined(__linux__) && defined(_OPENMP)
 #pragma omp parallel num_threads(sparloom::team(threads))

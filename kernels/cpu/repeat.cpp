@@ -1,4 +1,4 @@
-// Runs a kernel again and again between two readings of the clocks, for kernels that take less than a reading.
+// Runs a kernel repeatedly between two readings of the clocks, for kernels that are faster than a reading.
 //
 // A kernel is `run(arguments)`. Clocks are numbers for clock_gettime, one per thread whose processor time counts; none
 // means the clock of the whole process.
@@ -31,7 +31,7 @@ struct Spent {
     int64_t runs;
 };
 
-// Runs once; while that takes less than `seconds`, runs a longer series, and reports the last one alone.
+// Runs once; while a series takes less than `seconds`, runs a longer one. Reports only the last series.
 void sparloom_repeat(void (*run)(const void*), const void* arguments, double seconds, const int32_t* clocks,
                      int32_t count, Spent* spent) {
     for (int64_t runs = 1;;) {

@@ -1,4 +1,4 @@
-// One pass over rows: a sparse product and what a graph convolution makes of its rows while they are in the cache. All
+// One pass over rows: a sparse product and the steps of a graph convolution on its rows while they are in cache. All
 // dense matrices are row-major without gaps.
 //
 //   for slices of rows                                            in parallel, on demand
@@ -8,8 +8,8 @@
 //       S += L^T R                                                (left, right), L (rows, left), R (rows, right); L may be G
 //       sums += rows of L2                                        (summed)
 //
-// Every step but one of the first two may be missing. Each slice adds up S of its own; they are added in the order of
-// the slices, so the result does not depend on which thread was faster.
+// Every step may be omitted, but not both of the first two. Each slice sums a separate S; these are added in the order of
+// the slices, so the result does not depend on the timing of threads.
 // Preconditions (checked in Python): columns are in range; results overlap nothing else.
 
 #pragma once
@@ -44,8 +44,8 @@ using gemm::TallGemm;
 using gemm::whole_vectors;
 using spmm::ChosenRows;
 
-// S (left, right) += L^T R: tiles of S stay in registers while the rows run. Eight columns of L at a time lie side by
-// side in `packed`, which holds rows * left_columns elements.
+// S (left, right) += L^T R: tiles of S stay in registers during the loop over rows. Eight columns of L at a time are
+// contiguous in `packed`, which has rows * left_columns elements.
 template <typename T>
 class TransposedProduct {
    public:
@@ -101,7 +101,7 @@ class TransposedProduct {
     }
 };
 
-// Rows side by side from one place to another, with a bias added or none, past the caches or not.
+// Copies contiguous rows, optionally adding a bias and optionally streaming past the caches.
 template <typename T>
 void copy_rows(const T* from, int64_t rows, int64_t columns, const T* bias, bool streams, T* to) {
     const bool past = streams && spmm::can_stream(to, columns);
@@ -126,7 +126,7 @@ void add_rows(const T* from, int64_t rows, int64_t columns, T* sums) {
     }
 }
 
-// Adds up (parts, size) over the parts, in their order.
+// Sums (parts, size) over the parts, in their order.
 template <typename T>
 void add_parts(const T* parts, int64_t count, int64_t size, T* result) {
     constexpr int64_t block = 1024;
@@ -168,7 +168,7 @@ class Pass {
     }
 
    private:
-    // Whether another step takes G.
+    // Whether another step reads G.
     static bool uses(const RowPass& p) { return p.out > 0 || (p.right_columns > 0 && p.left == nullptr); }
 
     int64_t size() const { return p_.left_columns * p_.right_columns; }
@@ -201,7 +201,7 @@ class Pass {
         }
     }
 
-    // Gives G of rows begin .. end: in the buffer if it is used here, else where it is kept.
+    // Returns G of rows begin .. end: in the buffer if only this pass uses it, else in its array.
     const T* product(int64_t begin, int64_t end, T* buffer) const {
         const bool here = p_.a.begin != nullptr && (uses(p_) || p_.g == nullptr);
         T* const rows = here ? buffer : static_cast<T*>(p_.g) + begin * p_.width;

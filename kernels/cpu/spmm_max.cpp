@@ -1,13 +1,13 @@
 // D(i, k) = max over j of A(i, j) B(j, k) in float32, j over the columns of row i of A (rows, cols); B (cols, width) and
-// D (rows, width) row-major without gaps. Rows without nonzeros give 0. Where wanted besides: places (rows, width), which
-// nonzero of A each element comes from, in A's order; -1 in rows without.
+// D (rows, width) row-major without gaps. Rows without nonzeros give 0. Optional: places (rows, width), the argmax, the
+// index of the nonzero of A that each element comes from; -1 in rows without nonzeros.
 //
 //   for pieces of the rows of A                                   in parallel, rows.hpp
 //     for blocks of 64 rows
 //       for strips of columns                                     as many as half of the registers hold
 //         for rows of the block                                   row kernel, spmm_max.hpp
 //
-// A cut piece leaves the maximum of its part of the shared row in `carries`; those are put in, in the order of the
+// A cut piece writes the maximum of its part of the shared row to `carries`; these are merged in the order of the
 // nonzeros, when all pieces are done.
 // Preconditions (checked in Python): columns are in range; `carries`, and `carried_places` if there are places, have
 // width elements per piece if one is cut; there are less than 2^31 nonzeros if there are places; D overlaps nothing
@@ -36,7 +36,7 @@ namespace {
 
 constexpr int64_t kBlock = 64;  // rows whose indices stay in the first cache from strip to strip
 
-// The first or last row of a piece, of which another piece has the rest.
+// The first or last row of a piece that another piece continues.
 template <int V, bool kPart, bool kPlaces>
 void cut_row(const Rows& rows, int64_t row, int64_t begin, int64_t end, const Strip<float>& strip, Out out) {
     part<V, kPart, kPlaces>(rows, row, begin, end, strip, out);
@@ -91,7 +91,7 @@ class Product {
     Out result(int64_t row) const { return Out{s_.result, s_.places} + s_.rows.place[row] * s_.width; }
     Out carry(int32_t p) const { return Out{s_.carries, s_.carried_places} + p * s_.width; }
 
-    // Where the part ends that a cut piece has of its first row; that may be where it begins.
+    // End of a cut piece's part of its first row; the part may be empty.
     int64_t end_of_part(int32_t p) const {
         const Rows& rows = s_.rows;
         return std::min(rows.indptr[rows.piece_rows[p] + 1], rows.piece_nonzeros[p + 1]);

@@ -1,5 +1,5 @@
 // Row kernels of the maximum of products: a strip of columns of the result stays in registers while the nonzeros of a
-// row go by, and where wanted beside it the place of the nonzero that each element comes from.
+// row go by, and optionally the argmax, the index of the nonzero that each element comes from.
 //
 // NaN counts as larger than all numbers, so an element is NaN if one of its products is. Of equal products the first
 // one is taken: neither results nor places depend on how a row is cut.
@@ -14,7 +14,7 @@ namespace sparloom::spmm_max {
 
 using spmm::Strip;
 
-// Of the widest strip: places take as many registers as the result.
+// Of the widest strip: the argmax takes as many registers as the result.
 template <bool kPlaces>
 constexpr int kVectors = kRegisters / (kPlaces ? 4 : 2);
 
@@ -29,7 +29,7 @@ struct Nonzeros {
     int64_t ahead;  // nonzeros between the one being multiplied and the one whose row is prefetched; 0: none is
 };
 
-// Where one row of the result goes, and its places; null if nobody wants them.
+// Destination of one row of the result and of its argmax; null if it is not requested.
 struct Out {
     float* result;
     int32_t* places;
@@ -39,7 +39,7 @@ struct Out {
     }
 };
 
-// Whether a product takes the place of the largest one so far.
+// Whether a product replaces the maximum so far.
 inline Ints exceeds(Vec<float> product, Vec<float> peak) { return ~(product <= peak) & (peak == peak); }
 inline bool exceeds(float product, float peak) { return !(product <= peak) && peak == peak; }
 
@@ -107,7 +107,7 @@ template <int V, bool kPart, bool kPlaces>
     put<V, kPart, kPlaces>(peaks, places, strip.last, out);
 }
 
-// Nonzeros begin .. end of one row, at least one, to any place.
+// Nonzeros begin .. end of one row, at least one, to any destination.
 template <int V, bool kPart, bool kPlaces>
 [[gnu::always_inline]] inline void part(const Rows& rows, int64_t row, int64_t begin, int64_t end,
                                         const Strip<float>& strip, Out out) {
@@ -135,7 +135,7 @@ void whole_rows(Rows rows, int64_t first, int64_t last, Strip<float> strip, Out 
     }
 }
 
-// Puts in what nonzeros that follow in the same row came to.
+// Merges the maximum of later nonzeros of the same row.
 inline void merge(Out out, Out from, int64_t width) {
     for (int64_t c = 0; c < width; ++c) {
         if (!exceeds(from.result[c], out.result[c])) continue;

@@ -5,7 +5,7 @@
 //       for panels of Y, kPanel columns wide
 //         for rows of the chunk                                   register tile, gemm.hpp
 //
-// A panel holds the vectors of its columns side by side for each k of its block; columns past the last are zeros.
+// A panel stores the vectors of its columns contiguously for each k of its block; columns past the last are zeros.
 
 #pragma once
 
@@ -17,10 +17,10 @@
 namespace sparloom::gemm {
 
 constexpr int64_t kDepth = 512;  // of a block of k: its panel and the rows that meet it fill half of a second cache
-constexpr int64_t kChunk = 48;   // rows that meet all panels before the next rows do
+constexpr int64_t kChunk = 48;   // rows that are multiplied by all panels before the next rows
 constexpr int kPanelVectors = kRegisters / 8;
 
-// Rows of the register tile with so many vectors: three quarters of the registers are sums.
+// Rows of the register tile with this many vectors: three quarters of the registers are sums.
 constexpr int tall_rows(int vectors) {
     const int rows = kRegisters * 3 / 4 / vectors;
     return rows < 12 ? rows : 12;
@@ -55,7 +55,7 @@ void pack(const T* y, int64_t depth, int64_t width, bool transposed, T* to) {
 template <typename T>
 class TallGemm {
    public:
-    // list: row i of X is x[list[i]], null: x[i]; streams: whether results go past the caches, where they can.
+    // list: row i of X is x[list[i]], null: x[i]; streams: whether results are streamed past the caches if possible.
     TallGemm(const T* x, const int32_t* list, int64_t depth, const T* packed, int64_t width, bool streams)
         : x_(x), list_(list), packed_(packed), depth_(depth), width_(width), streams_(streams) {}
 

@@ -1,9 +1,9 @@
-// What a fused tile moves (Equation 4 of tile fusion), in bytes, for two loops of which either may read sparse rows.
+// Bytes that a fused tile moves (Equation 4 of tile fusion), for two loops, each of which may read sparse rows.
 //
 //   cost = over both loops: iterations * iteration_bytes + nonzeros * nonzero_bytes + distinct columns * column_bytes
 //
-// The first two terms come from row pointers. Distinct columns are counted, O(nonzeros), only where the least and the
-// most that they can be do not already decide.
+// The first two terms come from row pointers. Distinct columns are counted, O(nonzeros), only if their lower and upper
+// bounds do not decide the comparison.
 
 #pragma once
 
@@ -46,7 +46,7 @@ void each_run(const Loop& loop, const Each& each, const Run& run) {
     run(loop.indices + begin, loop.indices + end);
 }
 
-// What a set of iterations is known to read without a look at every index: all lies in least .. most.
+// Bounds of the reads of a set of iterations without reading every index: all columns are in least .. most.
 struct Extent {
     int64_t iterations = 0, nonzeros = 0, least = INT32_MAX, most = -1;
     int64_t span() const { return std::max<int64_t>(0, most - least + 1); }
@@ -73,7 +73,7 @@ class Distinct {
    public:
     explicit Distinct(const Loop& loop) : loop_(loop) {}
 
-    // The count, or some number above `limit` if it is above.
+    // Returns the count, or any number above `limit` if the count is above it.
     template <typename Each>
     int64_t operator()(const Each& each, const Extent& all, int64_t limit) {
         if (all.nonzeros == 0) return 0;

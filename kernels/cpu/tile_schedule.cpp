@@ -6,11 +6,11 @@
 //
 //   step 1   coarse ranges of at most ct_size iterations, even, a multiple of `threads` of them       in parallel
 //   step 2   a range that moves more than the cache holds is halved, unless it is a single iteration   in parallel
-//   rest     what no range contains is wavefront 1: dealt by nonzeros to tiles of at most ct_size
+//   rest     iterations in no range form wavefront 1: balanced by nonzeros over tiles of at most ct_size
 //            iterations on average, a multiple of `threads` of them; halved as in step 2
 //
-// An iteration whose inputs come to lie on both sides of a halved range goes to wavefront 1. The result does not depend
-// on how many threads compute it. O(nonzeros + n log ct_size); of rows whose columns rise only the ends are looked at.
+// An iteration whose inputs are in both halves of a split range moves to wavefront 1. The result does not depend on the
+// number of threads. O(nonzeros + n log ct_size); of rows with ascending columns only the ends are read.
 //
 // Preconditions (checked in Python): both loops have n iterations; two.columns = n; ct_size, threads >= 1. Columns of
 // loops that are not `rising` are checked here.
@@ -81,7 +81,7 @@ auto listed(Range range, const int32_t* list) {
     };
 }
 
-// Appends `range` to the cut, or its halves as long as they exceed and have two iterations.
+// Appends `range`, or recursively its halves while they exceed the cache and have at least two iterations.
 template <typename Exceeds>
 void split(Range range, const Exceeds& exceeds, Cut& cut) {
     if (range.size() > 1 && exceeds(range)) {
@@ -130,7 +130,7 @@ class Inspector {
         return true;
     }
 
-    // Hands least and greatest column of every row to `keep`; false if one is out of range.
+    // Passes minimum and maximum column of every row to `keep`; returns false if one is out of range.
     template <typename Keep>
     bool check(const Loop& loop, int64_t number, const Keep& keep) {
         int64_t fault = n_;
@@ -175,7 +175,7 @@ class Inspector {
             int64_t end = begin + 1, taken = weight(begin);
             for (; end < n_ - (tiles - 1); ++end) {
                 const int64_t next = weight(end);
-                if (tiles > 1 && (2 * taken + next) * tiles > 2 * left) break;  // less than half of it has room
+                if (tiles > 1 && (2 * taken + next) * tiles > 2 * left) break;  // less than half of it fits
                 taken += next;
             }
             cut.push_back({begin, end});
@@ -204,8 +204,8 @@ class Inspector {
         return all;
     }
 
-    // Writes first, the part of second_ptr for these tiles, and all of second: the fused iterations tile by tile, then
-    // the others in their order. Returns how many are fused.
+    // Writes `first`, the part of `second_ptr` for these tiles, and all of `second`: fused iterations tile by tile, then
+    // the others in their order. Returns the number of fused iterations.
     int64_t write_wavefront_0(const Cut& tiles) {
         const int64_t count = tiles.size();
         r_.first[0] = r_.second_ptr[0] = 0;
@@ -249,7 +249,7 @@ class Inspector {
 }  // namespace
 }  // namespace sparloom
 
-// Returns 1 if there was no memory for it, else 0.
+// Returns 1 if memory ran out, else 0.
 extern "C" int32_t sparloom_tile_schedule(const TileProblem* problem, TileResult* result) {
     return sparloom::out_of_memory([&] { sparloom::Inspector(*problem, *result).run(); });
 }

@@ -2,13 +2,13 @@
 //
 //   for tiles v of wavefront 0                                    in parallel, on demand
 //     loop one: iterations first[v] .. first[v + 1]               rows of D1
-//     loop two: iterations second[second_ptr[v] .. ]              rows of D that need nothing but those
+//     loop two: iterations second[second_ptr[v] .. ]              rows of D that depend only on these
 //   barrier
 //   for tiles v of wavefront 1                                    in parallel, on demand
 //     loop two: the other iterations
 //
-// D1 is either in memory as a whole, or every thread keeps the rows of its tile and writes to memory only those that
-// wavefront 1 needs.
+// D1 is either completely in memory, or every thread buffers the rows of its tile and writes to memory only those that
+// wavefront 1 reads.
 
 #pragma once
 
@@ -47,7 +47,7 @@ inline int thread_number() {
 #endif
 }
 
-// The working time of one thread; reads no clock if nobody wants to know.
+// Working time of one thread; reads no clock unless the time is requested.
 class Timer {
    public:
     explicit Timer(const Tiles& tiles) : tiles_(tiles) { start(); }
@@ -68,7 +68,7 @@ class Timer {
     Clock::time_point started_;
 };
 
-// A matrix of `lead` columns of which only the rows from `row` on exist, at `rows`: where its row 0 would be.
+// Matrix of `lead` columns of which only the rows from `row` on exist; `rows` is the address that row 0 would have.
 template <typename T>
 T* without_rows_before(int64_t row, T* rows, int64_t lead) {
     return reinterpret_cast<T*>(reinterpret_cast<uintptr_t>(rows) - row * lead * sizeof(T));
@@ -81,7 +81,7 @@ void write_needed(const Tiles& tiles, int64_t begin, int64_t end, const T* from,
     }
 }
 
-// Buffers of one thread: for the rows of D1 in a tile, and what loop one and loop two ask for.
+// Buffers of one thread: for the rows of D1 in a tile, and for loop one and loop two.
 template <typename T>
 struct Buffers {
     T *tile, *loops;

@@ -1,4 +1,4 @@
-// Takes the rows of a pattern by their middle column, and finds rows that have the columns of the row before.
+// Sorts the rows of a pattern by their middle column, and finds rows with the same columns as the previous row.
 //
 // The pattern is read about once: a sort by counting, which takes a counter for each column; copies of whole rows;
 // comparisons of neighbours.
@@ -20,9 +20,9 @@ struct Pattern {
 struct Traversal {
     int64_t* indptr;   // (rows + 1)
     int32_t* indices;  // (nnz)
-    int64_t* source;   // (rows) where the nonzeros of each row were
-    int32_t* place;    // (rows) which row it was
-    int32_t* next;     // (cols + 2) zeros: becomes the place of the next row with each middle column
+    int64_t* source;   // (rows) old position of the nonzeros of each row
+    int32_t* place;    // (rows) old index of each row
+    int32_t* next;     // (cols + 2) zeros: becomes the index of the next row with each middle column
 };
 
 }  // extern "C"
@@ -49,7 +49,7 @@ extern "C" void sparloom_by_column(const Pattern* from, int64_t cols, const Trav
     to->indptr[from->rows] = begin;
 }
 
-// Counts the rows, from each one on and at most `most`, that have its columns; a row without nonzeros is alone.
+// Counts the rows, from each one on and at most `most`, with the same columns; an empty row counts alone.
 extern "C" void sparloom_equal_rows(const Pattern* pattern, int64_t most, uint8_t* count) {
     const int64_t* indptr = pattern->indptr;
     for (int64_t row = pattern->rows - 1; row >= 0; --row) {

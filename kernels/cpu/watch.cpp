@@ -1,8 +1,8 @@
-// Tells whether arrays that must not change have changed: their windows have sums that were taken before.
+// Detects changes of arrays that must not change, by comparing their windows with stored checksums.
 //
-// One array after the other is cut into windows of WINDOW words of 4 bytes, the last one shorter. A call looks at a part
-// of the windows, another part each time, and in turn at the first or the last one of every array; the first calls look
-// at more, and after a difference every call looks at all until there is none.
+// Each array is divided into windows of WINDOW words of 4 bytes; the last one may be shorter. A call checks a part of the
+// windows, a different part each time, and alternately the first or the last window of every array. The first calls
+// check more, and after a difference every call checks all windows until there is none.
 //
 // Macros: none.
 
@@ -18,7 +18,7 @@ constexpr int64_t WHOLE = 128;  // windows of an array that the first calls look
 constexpr int64_t FIRST = 4;    // calls, which look at a quarter of the windows of longer arrays each
 constexpr int64_t SHARE = 32;   // calls after these in which every window is seen
 
-// Depends on the place of every word: each lane has a sum, and a sum of the sums so far.
+// Depends on the position of every word: each lane has a sum, and a sum of its partial sums.
 uint64_t sum_of(const uint32_t* words, int64_t count) {
     uint32_t once[LANES] = {}, twice[LANES] = {};
     int64_t i = 0;
@@ -51,7 +51,7 @@ struct Watch {
     Watched* arrays;
     int64_t count;    // of arrays
     int64_t calls;    // so far
-    int32_t differs;  // whether the last look found a difference
+    int32_t differs;  // whether the last check found a difference
 };
 
 static int64_t windows_of(const Watched& array) { return (array.count + WINDOW - 1) / WINDOW; }
@@ -60,21 +60,21 @@ static uint64_t window_sum(const Watched& array, int64_t window) {
     return sum_of(array.words + window * WINDOW, std::min(WINDOW, array.count - window * WINDOW));
 }
 
-// Whether windows begin .. end are as they were.
+// Whether windows begin .. end are unchanged.
 static bool same(const Watched& array, int64_t begin, int64_t end) {
     for (int64_t w = begin; w < end; ++w)
         if (window_sum(array, w) != array.sums[w]) return false;
     return true;
 }
 
-// Takes the sums.
+// Computes the checksums.
 void sparloom_watch(const void* given) {
     const Watch& watch = *static_cast<const Watch*>(given);
     for (int64_t a = 0; a < watch.count; ++a)
         for (int64_t w = 0; w < windows_of(watch.arrays[a]); ++w) watch.arrays[a].sums[w] = window_sum(watch.arrays[a], w);
 }
 
-// Returns 0, or 1 + the number of an array that has changed.
+// Returns 0, or 1 + the index of a changed array.
 int32_t sparloom_changed(void* given) {
     Watch& watch = *static_cast<Watch*>(given);
     const int64_t call = __atomic_fetch_add(&watch.calls, 1, __ATOMIC_RELAXED);

@@ -4,7 +4,7 @@
 //   gemm_spmm   D1 = B C (cols, width), B (cols, inner) dense;    D = A D1 (rows, width)
 //   spmm_spmm   D1 = B C (cols, width), B sparse;                 D = A D1 (rows, width)
 //
-// Fused: one block per tile; <name>_wavefront0 runs loop one, then the rows of loop two that need nothing else;
+// Fused: one block per tile; <name>_wavefront0 runs loop one, then the rows of loop two that depend only on the tile;
 // wavefront1, launched after it, runs the other rows. Unfused: gemm_rows or spmm_rows, then spmm_rows; blocks take
 // `rows_per_block` rows each. Both kinds give a row to a warp and its columns to the lanes.
 //
@@ -39,7 +39,7 @@ __device__ inline int lane() { return lane_of(threadIdx.x, kWarp); }
 __device__ inline int warp() { return group_of(threadIdx.x, kWarp); }
 __device__ inline int warps() { return groups_of(blockDim.x, kWarp); }
 
-// A dense matrix of which the rows from `origin` on are at `rows`.
+// Dense matrix whose rows from `origin` on are at `rows`.
 struct Dense {
     const Element* rows;
     Offset origin;
@@ -68,7 +68,7 @@ __device__ inline void gemm_row(const Element* b, const Element* c, int inner, i
     }
 }
 
-// Rows of loop one, as functions of their number and place.
+// Rows of loop one, as functions of their index and destination.
 struct GemmRows {
     const Element *b, *c;
     int inner, width;

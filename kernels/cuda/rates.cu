@@ -1,7 +1,7 @@
-// What the rates of a GPU are measured by.
+// Kernels that measure the rates of a GPU.
 //
 //   rates_copy       to[n] = from[n] for n < count
-//   rates_multiply   every thread: CHAINS times `steps` steps x = a x + b that wait for each other; their sum goes to out
+//   rates_multiply   every thread: CHAINS times `steps` steps x = a x + b that depend on each other; their sum goes to out
 //
 // Launch shape: any number of blocks of THREADS. No shared memory.
 // Macros: THREADS, CHAINS.

@@ -1,4 +1,4 @@
-// Where the largest products of sparse times dense are on a GPU: places(i, k) = the first nonzero n of row i of A (rows, cols)
+// Argmax of the products of sparse times dense on a GPU: places(i, k) = the first nonzero n of row i of A (rows, cols)
 // in CSR for which values(n) B(indices(n), k) is the largest, or NaN; -1 in rows without nonzeros. B (cols, width) and places
 // (rows, width) row-major without gaps.
 //
