@@ -23,7 +23,7 @@ from sparloom.errors import explain_type_errors
 from sparloom.lazy import on_demand
 
 _NAMES = {  # module -> its public names
-    "dimensions": ("Dim", "dims"),
+    "dimensions": ("Dim", "Polynomial", "dims", "min_of_sums", "round_up", "substitute", "without_inner"),
     "tensor": ("At", "FusedInner", "FusedOuter", "Largest", "Length", "Offsets", "Order", "Pointers", "Tensor"),
     "layout": ("Access", "evaluate", "offset_steps", "pointer_steps", "stored_dims"),
     "nests": (
@@ -31,11 +31,11 @@ _NAMES = {  # module -> its public names
         "real", "sqrt", "sum_over", "where"),
     "definition": ("Part", "part", "program"),
     "schedule.loops": ("bind_threads", "fuse", "parallel", "remap", "reorder", "split", "unroll", "vectorise"),
-    "schedule.compute": ("compute_at", "compute_with"),
+    "schedule.compute": ("compute_at", "compute_with", "index_range"),
     "schedule.operations": ("decompose_reduction", "hfuse", "inline", "narrow", "offload", "split_operation"),
     "schedule.storage": (
         "PANEL", "fuse_dimensions", "pad_loop", "pad_storage", "reorder_dimensions", "split_dimension"),
-    "table_code": ("prelude_kernels",),
+    "table_code": ("hoist", "prelude_kernels", "simplify_map"),
     "lowering": ("Lowered", "lower"),
     "structure": ("Prelude", "RaggedTensor", "Structure", "element_offsets", "iterations", "jagged_length"),
     "runtime": (
@@ -43,7 +43,8 @@ _NAMES = {  # module -> its public names
     "layers.tokens": (
         "LENGTHS", "TOKENS", "EncoderSchedule", "EncoderShape", "NormSchedule", "SoftmaxSchedule", "layer_norm",
         "layer_norm_backward", "scheduled_layer_norm", "scheduled_layer_norm_backward", "scheduled_softmax",
-        "scheduled_softmax_backward", "softmax", "softmax_backward", "structure_of", "tokens_of"),
+        "scheduled_softmax_backward", "schedule_token_sum", "schedule_weight_gradient", "softmax", "softmax_backward",
+        "structure_of", "sum_over_tokens", "tokens_of"),
     "layers.encoder": (
         "KEPT", "attention", "attention_backward", "device_attention", "device_encoder_layer", "device_mixing",
         "encoder_backward", "encoder_layer", "mixing", "scheduled_attention", "scheduled_attention_backward",

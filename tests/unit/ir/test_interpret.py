@@ -5,43 +5,23 @@ import math
 import numpy as np
 import pytest
 
+from sparloom import ir
 from sparloom.errors import IllegalSchedule
-from sparloom.ir import (
-    DTYPES,
-    F32,
-    F64,
-    I32,
-    I64,
-    Accumulate,
-    Alloc,
-    Binary,
-    Call,
-    Const,
-    For,
-    If,
-    Kernel,
-    Load,
-    Param,
-    Ref,
-    Select,
-    Store,
-    Sum,
-    interpret,
-)
 
-ITERATION, ONE = Ref("i"), Const(1.0, F32)
-X, Y = Param("x", F32, True), Param("y", F32, True, False)
-TYPES = {np.dtype(np.int32): I32, np.dtype(np.int64): I64, np.dtype(np.float32): F32}
+ITERATION, ONE = ir.Ref("i"), ir.Const(1.0, ir.F32)
+X, Y = ir.Param("x", ir.F32, True), ir.Param("y", ir.F32, True, False)
+TYPES = {np.dtype(np.int32): ir.I32, np.dtype(np.int64): ir.I64, np.dtype(np.float32): ir.F32}
 
 
 def run(body, params=(X, Y), **arguments):
-    interpret(Kernel("k", params, body), **arguments)
+    ir.interpret(ir.Kernel("k", params, body), **arguments)
 
 
-def evaluate(expr, type=I64, **buffers):
-    result = np.zeros(1, DTYPES[type.scalar])
-    given = [Param(name, TYPES[array.dtype], True) for name, array in buffers.items()]
-    interpret(Kernel("k", (*given, Param("out", type, True, False)), [Store("out", 0, expr)]), out=result, **buffers)
+def evaluate(expr, type=ir.I64, **buffers):
+    result = np.zeros(1, ir.DTYPES[type.scalar])
+    given = [ir.Param(name, TYPES[array.dtype], True) for name, array in buffers.items()]
+    ir.interpret(ir.Kernel("k", (*given, ir.Param("out", type, True, False)), [ir.Store("out", 0, expr)]), out=result,
+                 **buffers)
     return result[0]
 
 
@@ -49,69 +29,71 @@ def evaluate(expr, type=I64, **buffers):
     ("a", "b", "quotient", "rest"), [(7, 2, 3, 1), (-7, 2, -3, -1), (7, -2, -3, 1), (-7, -2, 3, -1)]
 )
 def test_division_rounds_toward_zero(a, b, quotient, rest):
-    assert evaluate(Const(a) // Const(b)) == quotient
-    assert evaluate(Const(a) % Const(b)) == rest
+    assert evaluate(ir.Const(a) // ir.Const(b)) == quotient
+    assert evaluate(ir.Const(a) % ir.Const(b)) == rest
 
 
 def test_integer_division_by_zero_is_an_error():
     with pytest.raises(ZeroDivisionError, match="integer divided by zero"):
-        evaluate(Const(1) // Const(0))
+        evaluate(ir.Const(1) // ir.Const(0))
 
 
 def test_float_division_by_zero_is_infinite():
-    assert evaluate(ONE / Const(0.0, F32), F32) == np.inf
+    assert evaluate(ONE / ir.Const(0.0, ir.F32), ir.F32) == np.inf
 
 
 def test_sum_adds_halves_first():
     lanes = np.array([1e8, 1.0, -1e8, 1.0], np.float32)
-    assert evaluate(Sum(Load("x", Const(0), 4)), F32, x=lanes) == 2.0  # in order it would be 1
+    assert evaluate(ir.Sum(ir.Load("x", ir.Const(0), 4)), ir.F32, x=lanes) == 2.0  # in order it would be 1
 
 
 def test_min_takes_the_second_where_neither_is_less():
-    nan = Const(math.nan, F32)
-    assert evaluate(Binary("min", nan, ONE), F32) == 1.0
-    assert np.isnan(evaluate(Binary("min", ONE, nan), F32))
+    nan = ir.Const(math.nan, ir.F32)
+    assert evaluate(ir.Binary("min", nan, ONE), ir.F32) == 1.0
+    assert np.isnan(evaluate(ir.Binary("min", ONE, nan), ir.F32))
 
 
 def test_and_or_and_select_evaluate_only_what_they_need():
-    outside = Binary(">", Load("x", Const(9)), Const(0.0, F32))
-    guarded = Binary("and", Binary("<", Const(9), Const(1)), outside)
-    free = Binary("or", Binary(">", Const(9), Const(1)), outside)
+    outside = ir.Binary(">", ir.Load("x", ir.Const(9)), ir.Const(0.0, ir.F32))
+    guarded = ir.Binary("and", ir.Binary("<", ir.Const(9), ir.Const(1)), outside)
+    free = ir.Binary("or", ir.Binary(">", ir.Const(9), ir.Const(1)), outside)
     x = np.ones(1, np.float32)
-    assert evaluate(Select(guarded, Const(1), Const(2)), x=x) == 2
-    assert evaluate(Select(free, Const(1), Const(2)), x=x) == 1
-    assert evaluate(Select(Binary("<", Const(9), Const(1)), Load("x", Const(9)), Const(5.0, F32)), F32, x=x) == 5
+    assert evaluate(ir.Select(guarded, ir.Const(1), ir.Const(2)), x=x) == 2
+    assert evaluate(ir.Select(free, ir.Const(1), ir.Const(2)), x=x) == 1
+    assert evaluate(ir.Select(ir.Binary("<", ir.Const(9), ir.Const(1)), ir.Load("x", ir.Const(9)),
+                              ir.Const(5.0, ir.F32)), ir.F32, x=x) == 5
 
 
 @pytest.mark.parametrize("name", ["sqrt", "exp", "log", "tanh", "erf", "abs"])
 def test_functions(name):
     expected = abs(0.25) if name == "abs" else getattr(math, name)(0.25)
-    assert evaluate(Call(name, (Const(0.25, F64),)), F64) == pytest.approx(expected, rel=1e-15)
+    assert evaluate(ir.Call(name, (ir.Const(0.25, ir.F64),)), ir.F64) == pytest.approx(expected, rel=1e-15)
 
 
 @pytest.mark.parametrize(("index", "lanes"), [(-1, 1), (4, 1), (1, 4)])
 def test_access_out_of_bounds_is_an_error(index, lanes):
     with pytest.raises(IndexError, match=rf"access to x\[{index}; {lanes}\], which has 4 elements"):
-        run([Store("y", 0, Load("x", Const(index), lanes))], x=np.ones(4, np.float32), y=np.ones(8, np.float32))
+        run([ir.Store("y", 0, ir.Load("x", ir.Const(index), lanes))], x=np.ones(4, np.float32),
+            y=np.ones(8, np.float32))
 
 
 def test_reading_an_uninitialised_element_is_an_error():
-    body = [Alloc("t", "f32", 4), Store("t", 1, ONE), Store("y", 0, Load("t", Const(0), 2))]
+    body = [ir.Alloc("t", "f32", 4), ir.Store("t", 1, ONE), ir.Store("y", 0, ir.Load("t", ir.Const(0), 2))]
     with pytest.raises(ValueError, match=r"load of t\[0; 2\], which was never stored"):
         run(body, (Y,), y=np.ones(4, np.float32))
 
 
 def test_array_is_new_in_every_iteration():
-    fill = If(Binary("==", ITERATION, Const(0)), [Store("t", 0, ONE)])
-    loop = For("i", 0, 2, [Alloc("t", "f32", 1), fill, Store("y", ITERATION, Load("t", Const(0)))])
+    fill = ir.If(ir.Binary("==", ITERATION, ir.Const(0)), [ir.Store("t", 0, ONE)])
+    loop = ir.For("i", 0, 2, [ir.Alloc("t", "f32", 1), fill, ir.Store("y", ITERATION, ir.Load("t", ir.Const(0)))])
     with pytest.raises(ValueError, match="never stored"):
         run([loop], (Y,), y=np.ones(4, np.float32))
 
 
 def test_bounds_are_evaluated_once():
     n, y = np.array([3], np.int64), np.zeros(1, np.float32)
-    body = [For("i", 0, Load("n", Const(0)), [Store("n", 0, Const(9)), Accumulate("y", 0, ONE)])]
-    run(body, (Param("n", I64, True, False), Y), n=n, y=y)
+    body = [ir.For("i", 0, ir.Load("n", ir.Const(0)), [ir.Store("n", 0, ir.Const(9)), ir.Accumulate("y", 0, ONE)])]
+    run(body, (ir.Param("n", ir.I64, True, False), Y), n=n, y=y)
     assert y[0] == 3
 
 
@@ -119,28 +101,29 @@ def test_bounds_are_evaluated_once():
 @pytest.mark.parametrize("kind", ["serial", "parallel", "simd", "unrolled"])
 def test_empty_loops_do_nothing(lo, hi, kind):
     y = np.zeros(1, np.float32)
-    run([For("i", lo, hi, [Store("y", 0, ONE)], kind)], (Y,), y=y)
+    run([ir.For("i", lo, hi, [ir.Store("y", 0, ONE)], kind)], (Y,), y=y)
     assert y[0] == 0
 
 
 @pytest.mark.parametrize(
     ("stmt", "message"),
     [
-        (Store("y", 0, ONE), r"iteration 4 of parallel loop i writes y\[0\]"),
-        (Accumulate("y", ITERATION // 2, ONE), r"iteration 5 of parallel loop i reads y\[2\]"),
-        (Store("y", ITERATION, Load("y", ITERATION - 1)), r"iteration 4 of parallel loop i reads y\[3\]"),
-        (Store("y", ITERATION, Load("y", ITERATION + 1)), r"iteration 4 of parallel loop i writes y\[4\]"),
+        (ir.Store("y", 0, ONE), r"iteration 4 of parallel loop i writes y\[0\]"),
+        (ir.Accumulate("y", ITERATION // 2, ONE), r"iteration 5 of parallel loop i reads y\[2\]"),
+        (ir.Store("y", ITERATION, ir.Load("y", ITERATION - 1)), r"iteration 4 of parallel loop i reads y\[3\]"),
+        (ir.Store("y", ITERATION, ir.Load("y", ITERATION + 1)), r"iteration 4 of parallel loop i writes y\[4\]"),
     ],
 )
 def test_races_between_parallel_iterations_are_errors(stmt, message):
     with pytest.raises(IllegalSchedule, match=message + ", which another iteration"):
-        run([For("i", 3, 9, [stmt], "parallel")], (Y,), y=np.zeros(12, np.float32))
+        run([ir.For("i", 3, 9, [stmt], "parallel")], (Y,), y=np.zeros(12, np.float32))
 
 
 def test_shared_reads_and_private_arrays_are_no_races():
-    body = [Alloc("t", "f32", 1), Store("t", 0, Load("x", Const(0))), Store("y", ITERATION, Load("t", Const(0)))]
+    body = [ir.Alloc("t", "f32", 1), ir.Store("t", 0, ir.Load("x", ir.Const(0))),
+            ir.Store("y", ITERATION, ir.Load("t", ir.Const(0)))]
     y = np.zeros(4, np.float32)
-    run([For("i", 0, 4, body, "parallel"), For("i", 0, 4, [Accumulate("y", ITERATION, ONE)], "parallel")],
+    run([ir.For("i", 0, 4, body, "parallel"), ir.For("i", 0, 4, [ir.Accumulate("y", ITERATION, ONE)], "parallel")],
         x=np.full(1, 2, np.float32), y=y)
     np.testing.assert_array_equal(y, 3)
 

@@ -7,44 +7,18 @@ import pytest
 from interpreted import InterpretedLibrary
 from ragged_cases import CASES, SIZE, batch, batches, col, expected, inner, lengths, operands, query, row, which
 
+from sparloom import ragged
 from sparloom.errors import IllegalSchedule
 from sparloom.ir import pretty
 from sparloom.ops import assert_close
-from sparloom.ragged import (
-    RaggedTensor,
-    Structure,
-    Tensor,
-    compute,
-    compute_at,
-    compute_with,
-    decompose_reduction,
-    hfuse,
-    interpreted,
-    less,
-    lower,
-    max_over,
-    minimum,
-    narrow,
-    offload,
-    parallel,
-    part,
-    program,
-    real,
-    remap,
-    reorder,
-    split,
-    sum_over,
-    vectorise,
-    where,
-)
 
 CASE = CASES["gradients"]
 TILE = 4
 token = {batch: batches(), row: lengths(batch)}
-x = Tensor("x", {**token, inner: 3})
-twice = compute("twice", {**token, inner: 3}, x[batch, row, inner] * real(2.0))
-total = compute("total", token, sum_over({inner: 3}, x[batch, row, inner]))
-square = compute("square", {**token, inner: 3}, x[batch, row, inner] * x[batch, row, inner])
+x = ragged.Tensor("x", {**token, inner: 3})
+twice = ragged.compute("twice", {**token, inner: 3}, x[batch, row, inner] * ragged.real(2.0))
+total = ragged.compute("total", token, ragged.sum_over({inner: 3}, x[batch, row, inner]))
+square = ragged.compute("square", {**token, inner: 3}, x[batch, row, inner] * x[batch, row, inner])
 
 
 def refused(message, step, *arguments, **options):
@@ -53,43 +27,45 @@ def refused(message, step, *arguments, **options):
 
 
 def results(scheduled, given):
-    of = Structure({lengths: given}, InterpretedLibrary)
+    of = ragged.Structure({lengths: given}, InterpretedLibrary)
     inputs = operands(scheduled, of, seed=3)
-    found = interpreted(scheduled, of, **{name: value.data for name, value in inputs.items()})
+    found = ragged.interpreted(scheduled, of, **{name: value.data for name, value in inputs.items()})
     return of, inputs, found
 
 
 def computes_the_case(scheduled):
     for given in ([], [0], [5, 0, 2, 9]):
         of, inputs, found = results(scheduled, given)
-        packed = RaggedTensor(scheduled.tensors()["g"], of, found["g"]).to_packed()[0]
+        packed = ragged.RaggedTensor(scheduled.tensors()["g"], of, found["g"]).to_packed()[0]
         assert_close(packed.reshape(-1), expected(CASE, of, inputs)["g"], terms=16, scale=8.0)
 
 
 def triangles_of_tiles():
     """Both gradients of masked scores, which are computed up to the end of a tile of rows."""
     def seen(of):
-        return minimum(lengths(batch), (of // TILE + 1) * TILE)
+        return ragged.minimum(lengths(batch), (of // TILE + 1) * TILE)
 
-    q, k = Tensor("q", {**token, inner: SIZE}), Tensor("k", {**token, inner: SIZE})
+    q, k = ragged.Tensor("q", {**token, inner: SIZE}), ragged.Tensor("k", {**token, inner: SIZE})
     score = q[batch, row, 0] * k[batch, col, 0]
-    s = compute("s", {**token, col: seen(row)}, where(less(col, row + 1), score, real(0.0)))
-    g = Tensor("g", {batch: batches(), row: lengths(batch), which: 2, inner: SIZE})
-    return program("triangles", [
-        s, part("by_row", g, {which: 0}, sum_over({col: seen(row)}, s[batch, row, col] * k[batch, col, inner])),
-        part("by_col", g, {which: 1}, sum_over({query: lengths(batch)}, where(
-            less(row, seen(query)), s[batch, query, row] * q[batch, query, inner], real(0.0))))], ["g"])
+    s = ragged.compute("s", {**token, col: seen(row)}, ragged.where(ragged.less(col, row + 1), score, ragged.real(0.0)))
+    g = ragged.Tensor("g", {batch: batches(), row: lengths(batch), which: 2, inner: SIZE})
+    return ragged.program("triangles", [
+        s,
+        ragged.part("by_row", g, {which: 0},
+                    ragged.sum_over({col: seen(row)}, s[batch, row, col] * k[batch, col, inner])),
+        ragged.part("by_col", g, {which: 1}, ragged.sum_over({query: lengths(batch)}, ragged.where(
+            ragged.less(row, seen(query)), s[batch, query, row] * q[batch, query, inner], ragged.real(0.0))))], ["g"])
 
 
 def in_one_pass(given):
     """By tiles of rows that scores are computed for once, in an array of their own."""
-    given = split(given, "by_row", "row", TILE)
-    given = split(decompose_reduction(given, "by_col"), "by_col_rest", "query", TILE)
-    given = reorder(given, "by_col_rest", ("batch", "query_outer", "row", "inner", "query_inner"))
-    given = narrow(given, "by_col_rest", row)
-    given = compute_with(given, "by_col_start", "by_row", "batch")
-    given = compute_with(given, "by_col_rest", "by_row", "row_outer")
-    return parallel(compute_at(given, "s", "by_row", "row_outer", local=True), "by_row", "batch")
+    given = ragged.split(given, "by_row", "row", TILE)
+    given = ragged.split(ragged.decompose_reduction(given, "by_col"), "by_col_rest", "query", TILE)
+    given = ragged.reorder(given, "by_col_rest", ("batch", "query_outer", "row", "inner", "query_inner"))
+    given = ragged.narrow(given, "by_col_rest", row)
+    given = ragged.compute_with(given, "by_col_start", "by_row", "batch")
+    given = ragged.compute_with(given, "by_col_rest", "by_row", "row_outer")
+    return ragged.parallel(ragged.compute_at(given, "s", "by_row", "row_outer", local=True), "by_row", "batch")
 
 
 def test_two_gradients_in_one_pass(golden):
@@ -109,146 +85,156 @@ def test_two_gradients_in_one_pass(golden):
 def test_a_narrowed_sum_is_a_tile_product():
     given = in_one_pass(triangles_of_tiles())
     for nest in ("by_row", "by_col_rest"):
-        given = offload(given, nest, *(loop.name for loop in given.nest(nest).loops[-3:]))
-    text = pretty(lower(given)[0].kernel)
+        given = ragged.offload(given, nest, *(loop.name for loop in given.nest(nest).loops[-3:]))
+    text = pretty(ragged.lower(given)[0].kernel)
     assert text.count("g[") == 3  # the start, and two products
     assert "(min(i64(lengths_entry_1), row_outer * 4 + 4) x 3, depth min(4, " in text
 
 
 @pytest.mark.parametrize("factor", [1, 3, 4, 16])
 def test_gradients_of_the_case_share_tiles(factor):
-    given = reorder(decompose_reduction(CASE.program, "by_col"), "by_col_rest", ("batch", "query", "row"))
-    given = split(narrow(given, "by_col_rest", row), "by_col_rest", "query", factor)
-    given = compute_with(split(given, "by_row", "row", factor), "by_col_start", "by_row", "batch")
-    computes_the_case(compute_with(given, "by_col_rest", "by_row", "row_outer"))
+    given = ragged.reorder(ragged.decompose_reduction(CASE.program, "by_col"), "by_col_rest", ("batch", "query", "row"))
+    given = ragged.split(ragged.narrow(given, "by_col_rest", row), "by_col_rest", "query", factor)
+    given = ragged.compute_with(ragged.split(given, "by_row", "row", factor), "by_col_start", "by_row", "batch")
+    computes_the_case(ragged.compute_with(given, "by_col_rest", "by_row", "row_outer"))
 
 
 def test_independent_operations_share_loops():
-    both = compute_with(program("p", [twice, square], [twice, square]), "twice", "square", "row")
+    both = ragged.compute_with(ragged.program("p", [twice, square], [twice, square]), "twice", "square", "row")
     assert [launch.name for launch in both.launches] == ["square"]
     assert "for inner_at in 0 .. 3:" in str(both)
-    _, inputs, found = results(vectorise(both, "twice", "inner_at"), [3, 0, 2])
+    _, inputs, found = results(ragged.vectorise(both, "twice", "inner_at"), [3, 0, 2])
     assert_close(found["twice"], 2.0 * inputs["x"].data, terms=1)
     assert_close(found["square"], inputs["x"].data.astype(float) ** 2, terms=1)
 
 
 def test_compute_with_requires_independent_operations():
-    reader = compute("reader", {**token, inner: 3}, twice[batch, row, inner])
+    reader = ragged.compute("reader", {**token, inner: 3}, twice[batch, row, inner])
     for nests in (("twice", "reader"), ("reader", "twice")):
-        refused(f"{nests[0]} cannot be computed with {nests[1]}: reader reads twice: use compute_at", compute_with,
-                program("p", [twice, reader]), *nests, "row")
+        refused(f"{nests[0]} cannot be computed with {nests[1]}: reader reads twice: use compute_at",
+                ragged.compute_with,
+                ragged.program("p", [twice, reader]), *nests, "row")
 
 
 def test_shared_loops_have_equal_extents():
-    given = program("p", [twice, square], [twice, square])
+    given = ragged.program("p", [twice, square], [twice, square])
     refused("twice cannot be computed with square: its loop row is not the loop row_outer of square: split, fuse and "
             "reorder both in the same way",
-            compute_with, split(given, "square", "row", 2), "twice", "square", "row_outer")
-    refused("its loop row is not the loop inner of square", compute_with, reorder(
+            ragged.compute_with, ragged.split(given, "square", "row", 2), "twice", "square", "row_outer")
+    refused("its loop row is not the loop inner of square", ragged.compute_with, ragged.reorder(
         given, "square", ("batch", "inner", "row")), "twice", "square", "inner")
-    short = program("p", [compute("one", {batch: batches()}, real(1.0)), square], ["one", "square"])
-    refused("one cannot be computed with square: its loop (none) is not the loop row", compute_with, short, "one",
+    short = ragged.program("p", [ragged.compute("one", {batch: batches()}, ragged.real(1.0)), square],
+                           ["one", "square"])
+    refused("one cannot be computed with square: its loop (none) is not the loop row", ragged.compute_with, short,
+            "one",
             "square", "row")
 
 
 def test_shared_names_have_the_same_definition():
-    turned = compute("turned", {batch: batches(), col: lengths(batch), row: 3}, x[batch, col, row])
+    turned = ragged.compute("turned", {batch: batches(), col: lengths(batch), row: 3}, x[batch, col, row])
     refused("turned cannot be computed with square: row has another meaning there: give it another name",
-            compute_with, program("p", [square, turned], [square, turned]), "turned", "square", "row")
+            ragged.compute_with, ragged.program("p", [square, turned], [square, turned]), "turned", "square", "row")
 
 
 def test_launches_are_neighbours():
-    given = program("p", [twice, total, square], [twice, total, square])
+    given = ragged.program("p", [twice, total, square], [twice, total, square])
     refused("twice cannot be computed with square: they are not separate launches that follow each other in twice, "
-            "total, square", compute_with, given, "twice", "square", "row")
-    refused("which is vectorised or in a reduction: use a loop outside of it", compute_with, given, "twice", "total",
+            "total, square", ragged.compute_with, given, "twice", "square", "row")
+    refused("which is vectorised or in a reduction: use a loop outside of it", ragged.compute_with, given, "twice",
+            "total",
             "inner")
-    kept = program("p", [square, compute("y", token, sum_over({inner: 3}, square[batch, row, inner])), total],
+    kept = ragged.program("p",
+                          [square, ragged.compute("y", token, ragged.sum_over({inner: 3}, square[batch, row, inner])),
+                           total],
                    ["y", "total"])
-    refused("y cannot be computed with total, since something is computed in its loops", compute_with,
-            compute_at(kept, "square", "y", "row"), "y", "total", "row")
+    refused("y cannot be computed with total, since something is computed in its loops", ragged.compute_with,
+            ragged.compute_at(kept, "square", "y", "row"), "y", "total", "row")
 
 
 def tiles_of_queries(given, nest):
     """Let the rows of by_row and the queries of another run alike."""
-    given = split(split(given, "by_row", "row", 2), nest, "query", 2)
-    return reorder(given, nest, ("batch", "query_outer", "row", "head", "inner", "query_inner"))
+    given = ragged.split(ragged.split(given, "by_row", "row", 2), nest, "query", 2)
+    return ragged.reorder(given, nest, ("batch", "query_outer", "row", "head", "inner", "query_inner"))
 
 
 def test_a_reduction_inside_another_must_have_begun():
     refused("by_col cannot be computed with by_row at loop row_outer: its loop query_outer is of its reduction, which "
-            "begins in it, or is not all of its value: decompose_reduction first", compute_with,
+            "begins in it, or is not all of its value: decompose_reduction first", ragged.compute_with,
             tiles_of_queries(CASE.program, "by_col"), "by_col", "by_row", "row_outer")
 
 
 def test_loops_over_which_a_nest_accumulates_are_serial():
-    given = compute_with(decompose_reduction(CASE.program, "by_col"), "by_col_start", "by_row", "batch")
-    given = compute_with(tiles_of_queries(given, "by_col_rest"), "by_col_rest", "by_row", "row_outer")
+    given = ragged.compute_with(ragged.decompose_reduction(CASE.program, "by_col"), "by_col_start", "by_row", "batch")
+    given = ragged.compute_with(tiles_of_queries(given, "by_col_rest"), "by_col_rest", "by_row", "row_outer")
     refused("by_row: loop row_outer cannot be parallel, since by_col_rest, computed in it, accumulates over its "
-            "iterations: leave it serial", parallel, given, "by_row", "row_outer")
-    computes_the_case(parallel(given, "by_row", "batch"))
+            "iterations: leave it serial", ragged.parallel, given, "by_row", "row_outer")
+    computes_the_case(ragged.parallel(given, "by_row", "batch"))
 
 
 def test_a_reduction_continues_where_it_began():
-    given = decompose_reduction(CASE.program, "by_col")
-    started = compute_with(given, "by_col_start", "by_row", "row")
+    given = ragged.decompose_reduction(CASE.program, "by_col")
+    started = ragged.compute_with(given, "by_col_start", "by_row", "row")
     refused("by_col_rest cannot be computed with by_row: it continues the reduction of by_col_start: compute that "
             "with by_row first, at a loop outside of the reduction, which decides about the same elements in both",
-            compute_with, started, "by_col_rest", "by_row", "batch")
-    computes_the_case(compute_with(started, "by_col_rest", "by_row", "row"))
-    alike = split(split(given, "by_col_start", "row", 2), "by_row", "row", 2)
-    alike = compute_with(alike, "by_col_start", "by_row", "row_outer")
-    alike = reorder(split(alike, "by_col_rest", "query", 2), "by_col_rest", (
+            ragged.compute_with, started, "by_col_rest", "by_row", "batch")
+    computes_the_case(ragged.compute_with(started, "by_col_rest", "by_row", "row"))
+    alike = ragged.split(ragged.split(given, "by_col_start", "row", 2), "by_row", "row", 2)
+    alike = ragged.compute_with(alike, "by_col_start", "by_row", "row_outer")
+    alike = ragged.reorder(ragged.split(alike, "by_col_rest", "query", 2), "by_col_rest", (
         "batch", "query_outer", "row", "head", "inner", "query_inner"))
-    refused("it continues the reduction of by_col_start", compute_with, alike, "by_col_rest", "by_row", "row_outer")
+    refused("it continues the reduction of by_col_start", ragged.compute_with, alike, "by_col_rest", "by_row",
+            "row_outer")
 
 
 def test_parts_of_a_reduction_do_not_run_concurrently():
-    given = compute_with(decompose_reduction(CASE.program, "by_col"), "by_col_start", "by_row", "batch")
-    given = parallel(parallel(given, "by_row", "batch"), "by_col_rest", "batch")
-    refused("by_row and by_col_rest cannot run concurrently: by_col_rest is a part of the reduction of g", hfuse, given,
+    given = ragged.compute_with(ragged.decompose_reduction(CASE.program, "by_col"), "by_col_start", "by_row", "batch")
+    given = ragged.parallel(ragged.parallel(given, "by_row", "batch"), "by_col_rest", "batch")
+    refused("by_row and by_col_rest cannot run concurrently: by_col_rest is a part of the reduction of g",
+            ragged.hfuse, given,
             ["by_row", "by_col_rest"])
 
 
 def test_only_whole_reductions_are_decomposed():
-    half = compute("half", token, sum_over({inner: 3}, x[batch, row, inner]) * real(0.5))
+    half = ragged.compute("half", token, ragged.sum_over({inner: 3}, x[batch, row, inner]) * ragged.real(0.5))
     for given in (half, twice):
         refused(f"{given.name} cannot be decomposed, since its value is not a reduction alone: move the rest to a "
-                f"separate operation", decompose_reduction, program("p", [given]), given.name)
-    refused("total cannot be decomposed, since it is scheduled, or in parts: decompose first", decompose_reduction,
-            split(program("p", [total]), "total", "row", 2), "total")
+                f"separate operation", ragged.decompose_reduction, ragged.program("p", [given]), given.name)
+    refused("total cannot be decomposed, since it is scheduled, or in parts: decompose first",
+            ragged.decompose_reduction,
+            ragged.split(ragged.program("p", [total]), "total", "row", 2), "total")
 
 
 def test_a_decomposed_maximum_begins_with_minus_infinity():
-    top = compute("top", token, max_over({inner: 3}, x[batch, row, inner]))
-    given = decompose_reduction(program("p", [top]), "top")
+    top = ragged.compute("top", token, ragged.max_over({inner: 3}, x[batch, row, inner]))
+    given = ragged.decompose_reduction(ragged.program("p", [top]), "top")
     assert [launch.name for launch in given.launches] == ["top_start", "top_rest"]
     _, inputs, found = results(given, [2, 1])
     assert_close(found["top"], inputs["x"].data.reshape(3, 3).max(axis=1).astype(float), terms=1)
 
 
 def test_narrow_refuses():
-    plain, started = CASE.program, decompose_reduction(CASE.program, "by_col")
+    plain, started = CASE.program, ragged.decompose_reduction(CASE.program, "by_col")
     refused("by_row: loop row cannot be narrowed, since the reduced value is not where(less(row, end), value, 0)",
-            narrow, plain, "by_row", row)
+            ragged.narrow, plain, "by_row", row)
     refused("by_col: loop row cannot be narrowed, since the reduction begins or ends in it: decompose_reduction first",
-            narrow, plain, "by_col", row)
+            ragged.narrow, plain, "by_col", row)
     refused("by_col_rest: loop row cannot end at query + 1, which varies with loop query inside of it: move query "
-            "outside", narrow, started, "by_col_rest", row)
-    outside = reorder(started, "by_col_rest", ("batch", "query", "row"))
-    computes_the_case(narrow(outside, "by_col_rest", row))
-    refused("by_col_rest: loop row cannot be narrowed, since it is not a whole dimension of the result", narrow,
-            narrow(outside, "by_col_rest", row), "by_col_rest", row)
+            "outside", ragged.narrow, started, "by_col_rest", row)
+    outside = ragged.reorder(started, "by_col_rest", ("batch", "query", "row"))
+    computes_the_case(ragged.narrow(outside, "by_col_rest", row))
+    refused("by_col_rest: loop row cannot be narrowed, since it is not a whole dimension of the result", ragged.narrow,
+            ragged.narrow(outside, "by_col_rest", row), "by_col_rest", row)
 
 
 def test_loops_of_a_tile_product_are_not_remapped():
-    given = offload(CASES["projection"].program, "y", "row", "out", "inner")
+    given = ragged.offload(CASES["projection"].program, "y", "row", "out", "inner")
     refused("y: loop out cannot be remapped, since it belongs to a tile product, whose elements are evenly spaced: "
-            "remap a loop outside of it", remap, given, "y", "out")
+            "remap a loop outside of it", ragged.remap, given, "y", "out")
 
 
 def test_a_local_array_varies_with_loops_around_or_inside():
     s, t = (nest.operation for nest in CASES["causal"].program.nests())
     refused("s cannot be local: the extent of col varies with row inside of the array, and the array with batch: store "
-            "it whole, or use a loop further inside", compute_at, program("p", [s, t]), "s", "t", "batch", local=True)
-    compute_at(program("p", [s, t]), "s", "t", "row", local=True)
+            "it whole, or use a loop further inside", ragged.compute_at, ragged.program("p", [s, t]), "s", "t",
+            "batch", local=True)
+    ragged.compute_at(ragged.program("p", [s, t]), "s", "t", "row", local=True)

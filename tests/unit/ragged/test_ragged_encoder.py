@@ -4,41 +4,28 @@ import numpy as np
 import pytest
 from interpreted import InterpretedLibrary
 
+from sparloom import ragged
 from sparloom.errors import IllegalSchedule
 from sparloom.jit import compile_c
-from sparloom.ragged import (
-    LENGTHS,
-    EncoderSchedule,
-    EncoderShape,
-    Executable,
-    RaggedTensor,
-    Structure,
-    attention,
-    encoder_layer,
-    interpreted,
-    mixing,
-    scheduled_attention,
-    scheduled_encoder_layer,
-    scheduled_mixing,
-)
 
-SHAPE = EncoderShape(width=8, heads=2, hidden=12)
-CAUSAL = EncoderShape(width=8, heads=2, hidden=12, causal=True)
-MASKED = EncoderShape(width=8, heads=2, hidden=12, causal=True, triangles=False)
-SMALL = EncoderSchedule(rows=3, panel=4, depth=5, queries=4)
+SHAPE = ragged.EncoderShape(width=8, heads=2, hidden=12)
+CAUSAL = ragged.EncoderShape(width=8, heads=2, hidden=12, causal=True)
+MASKED = ragged.EncoderShape(width=8, heads=2, hidden=12, causal=True, triangles=False)
+SMALL = ragged.EncoderSchedule(rows=3, panel=4, depth=5, queries=4)
 LENGTHS_GIVEN = [5, 1, 0, 9]
 
 
 def parameters(program, seed=0):
     """Small weights; what is read of tokens is packed."""
     rng = np.random.default_rng(seed)
-    of = Structure({LENGTHS: LENGTHS_GIVEN}, InterpretedLibrary)
+    of = ragged.Structure({ragged.LENGTHS: LENGTHS_GIVEN}, InterpretedLibrary)
     return {name: 0.5 * rng.standard_normal(of.size(program.tensors()[name])).astype(np.float32)
             for name in program.inputs()}
 
 
 def stored(program, of, values):
-    return {name: RaggedTensor.from_packed(program.tensors()[name], of, value).data for name, value in values.items()}
+    return {name: ragged.RaggedTensor.from_packed(program.tensors()[name], of, value).data for name,
+            value in values.items()}
 
 
 def oracle(shape, values, *, layer):
@@ -72,49 +59,50 @@ def _norm(x, gain, shift, shape):
 @pytest.mark.parametrize("shape", [SHAPE, CAUSAL, MASKED])
 @pytest.mark.parametrize("scheduled", [False, True])
 def test_interpreted_attention(shape, scheduled):
-    program = scheduled_attention(shape, SMALL) if scheduled else attention(shape)
-    of = Structure({LENGTHS: LENGTHS_GIVEN}, InterpretedLibrary)
-    values = parameters(attention(shape))
-    found = interpreted(program, of, **stored(program, of, values))["attended"]
+    program = ragged.scheduled_attention(shape, SMALL) if scheduled else ragged.attention(shape)
+    of = ragged.Structure({ragged.LENGTHS: LENGTHS_GIVEN}, InterpretedLibrary)
+    values = parameters(ragged.attention(shape))
+    found = ragged.interpreted(program, of, **stored(program, of, values))["attended"]
     np.testing.assert_allclose(found.reshape(-1, 8), oracle(shape, values, layer=False), atol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [SHAPE, CAUSAL])
 def test_an_interpreted_layer(shape):
-    program = scheduled_encoder_layer(shape, SMALL)
-    of = Structure({LENGTHS: LENGTHS_GIVEN}, InterpretedLibrary)
-    values = parameters(encoder_layer(shape))
-    found = interpreted(program, of, **stored(program, of, values))["norm_2"]
+    program = ragged.scheduled_encoder_layer(shape, SMALL)
+    of = ragged.Structure({ragged.LENGTHS: LENGTHS_GIVEN}, InterpretedLibrary)
+    values = parameters(ragged.encoder_layer(shape))
+    found = ragged.interpreted(program, of, **stored(program, of, values))["norm_2"]
     np.testing.assert_allclose(found.reshape(-1, 8), oracle(shape, values, layer=True), atol=1e-5)
 
 
 @pytest.mark.cc
-@pytest.mark.parametrize("shape", [SHAPE, CAUSAL, EncoderShape(width=64, heads=2, hidden=80, causal=True)])
-@pytest.mark.parametrize("chosen", [EncoderSchedule(), EncoderSchedule(rows=5, panel=8, depth=32, queries=64)])
+@pytest.mark.parametrize("shape", [SHAPE, CAUSAL, ragged.EncoderShape(width=64, heads=2, hidden=80, causal=True)])
+@pytest.mark.parametrize("chosen",
+                         [ragged.EncoderSchedule(), ragged.EncoderSchedule(rows=5, panel=8, depth=32, queries=64)])
 def test_a_compiled_layer(shape, chosen, tmp_path, monkeypatch):
     monkeypatch.setenv("SPARLOOM_CACHE", str(tmp_path))
-    program = scheduled_encoder_layer(shape, chosen)
-    of = Structure({LENGTHS: LENGTHS_GIVEN}, compile_c)
-    values = parameters(encoder_layer(shape))
+    program = ragged.scheduled_encoder_layer(shape, chosen)
+    of = ragged.Structure({ragged.LENGTHS: LENGTHS_GIVEN}, compile_c)
+    values = parameters(ragged.encoder_layer(shape))
     for name in ("w_in", "w_back", "w_qkv"):
         values[name] *= shape.width**-0.5
-    found = Executable(program)(of, **stored(program, of, values))
+    found = ragged.Executable(program)(of, **stored(program, of, values))
     np.testing.assert_allclose(found.reshape(-1, shape.width), oracle(shape, values, layer=True), atol=2e-5)
 
 
 def test_causal_attention_computes_triangles_of_tiles():
-    text = str(scheduled_mixing(CAUSAL, SMALL))
+    text = str(ragged.scheduled_mixing(CAUSAL, SMALL))
     assert "dense for col in 0 .. min(lengths(batch), (pos_outer + 1) * 4) (reduction):" in text
     assert "made scores: local f32[" in text
-    assert str(mixing(CAUSAL)).count("launch") == 7
+    assert str(ragged.mixing(CAUSAL)).count("launch") == 7
 
 
 def test_the_step_of_causal_attention_is_whole_tiles():
     with pytest.raises(IllegalSchedule, match="in steps of 6 with 4 queries in a tile: use a multiple of 4"):
-        scheduled_mixing(EncoderShape(width=8, heads=2, causal=True, step=6), SMALL)
+        ragged.scheduled_mixing(ragged.EncoderShape(width=8, heads=2, causal=True, step=6), SMALL)
 
 
 def test_kernels_of_a_layer_read_one_table():
     """Everything is stored as the loops run, so neither the maps of fused loops nor orders are built."""
-    run = Executable(scheduled_encoder_layer(SHAPE, SMALL))
+    run = ragged.Executable(ragged.scheduled_encoder_layer(SHAPE, SMALL))
     assert [made.table.label for made in run.prelude.kernels] == ["offsets"]

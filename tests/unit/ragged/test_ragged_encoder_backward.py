@@ -4,39 +4,28 @@ import numpy as np
 import pytest
 from interpreted import InterpretedLibrary
 
-from sparloom.ragged import (
-    LENGTHS,
-    EncoderSchedule,
-    EncoderShape,
-    RaggedTensor,
-    Structure,
-    attention_backward,
-    encoder_backward,
-    interpreted,
-    scheduled_attention_backward,
-    scheduled_encoder_backward,
-)
+from sparloom import ragged
 
-SHAPE = EncoderShape(width=4, heads=2, hidden=6)
-CAUSAL = EncoderShape(width=4, heads=2, hidden=6, causal=True, step=4)
-MASKED = EncoderShape(width=4, heads=2, hidden=6, causal=True, step=4, triangles=False)
-SMALL = EncoderSchedule(rows=3, panel=4, depth=5, queries=4)
-ATTENTION = (attention_backward, scheduled_attention_backward)
-LAYER = (encoder_backward, scheduled_encoder_backward)
+SHAPE = ragged.EncoderShape(width=4, heads=2, hidden=6)
+CAUSAL = ragged.EncoderShape(width=4, heads=2, hidden=6, causal=True, step=4)
+MASKED = ragged.EncoderShape(width=4, heads=2, hidden=6, causal=True, step=4, triangles=False)
+SMALL = ragged.EncoderSchedule(rows=3, panel=4, depth=5, queries=4)
+ATTENTION = (ragged.attention_backward, ragged.scheduled_attention_backward)
+LAYER = (ragged.encoder_backward, ragged.scheduled_encoder_backward)
 
 
 @pytest.mark.parametrize(("pair", "shape"), [(LAYER, SHAPE), (ATTENTION, CAUSAL), (ATTENTION, MASKED)])
 def test_schedules_compute_the_definitions(pair, shape):
     plain, chosen = pair[0](shape), pair[1](shape, SMALL)
-    of = Structure({LENGTHS: [5, 1, 0, 6]}, InterpretedLibrary)
+    of = ragged.Structure({ragged.LENGTHS: [5, 1, 0, 6]}, InterpretedLibrary)
     rng = np.random.default_rng(0)
     packed = {name: 0.3 * rng.standard_normal(of.size(tensor), dtype=np.float32)
               for name, tensor in plain.tensors().items() if name in plain.inputs()}
     found = []
     for given in (plain, chosen):
-        inputs = {name: RaggedTensor.from_packed(given.tensors()[name], of, value).data
+        inputs = {name: ragged.RaggedTensor.from_packed(given.tensors()[name], of, value).data
                   for name, value in packed.items()}
-        found.append(interpreted(given, of, **inputs))
+        found.append(ragged.interpreted(given, of, **inputs))
     assert plain.outputs == chosen.outputs
     for name in plain.outputs:
         scale = np.abs(found[0][name]).max()
@@ -44,7 +33,7 @@ def test_schedules_compute_the_definitions(pair, shape):
 
 
 def test_scores_exist_for_one_tile_of_queries():
-    text = str(scheduled_encoder_backward(CAUSAL, SMALL))
+    text = str(ragged.scheduled_encoder_backward(CAUSAL, SMALL))
     for name in ("scores", "weights", "d_weights", "d_scores"):
         assert f"made {name}: local f32[pos in pos_outer * 4 ..:" in text
     assert text.count("launch") == 19
@@ -52,4 +41,4 @@ def test_scores_exist_for_one_tile_of_queries():
 
 def test_triangles_are_narrowed():
     assert "dense for pos_at_1 in 0 .. min(lengths(batch), pos_outer * 4 + 4):" in str(
-        scheduled_attention_backward(CAUSAL, SMALL))
+        ragged.scheduled_attention_backward(CAUSAL, SMALL))

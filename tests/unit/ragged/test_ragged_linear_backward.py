@@ -6,10 +6,22 @@ from interpreted import InterpretedLibrary
 
 from sparloom.ir import Const, Ref, pretty
 from sparloom.ops import assert_close
-from sparloom.ragged import LENGTHS, TOKENS, Structure, Tensor, dims, interpreted, lower, program
-from sparloom.ragged.dimensions import Polynomial
-from sparloom.ragged.layers.tokens import batch, pos, schedule_token_sum, schedule_weight_gradient, sum_over_tokens
+from sparloom.ragged import (
+    LENGTHS,
+    TOKENS,
+    Polynomial,
+    Structure,
+    Tensor,
+    dims,
+    interpreted,
+    lower,
+    program,
+    schedule_token_sum,
+    schedule_weight_gradient,
+    sum_over_tokens,
+)
 
+batch, pos = TOKENS
 part, head, dim, model, more = dims("part head dim model more")
 OUTS, INS = {part: 3, head: 2, dim: 5}, {model: 4, more: 2}
 d_out, into = Tensor("d_out", {**TOKENS, **OUTS}), Tensor("into", {**TOKENS, **INS})

@@ -8,8 +8,7 @@ from interpreted import InterpretedLibrary
 from ragged_cases import batches, lengths
 
 from sparloom.ir import Binary, Const, Expr, Ref, Select, pretty_expr, simplify_expr
-from sparloom.ragged import At, FusedInner, FusedOuter, Structure, evaluate, printable
-from sparloom.ragged.schedule.compute import index_range
+from sparloom.ragged import At, FusedInner, FusedOuter, Structure, evaluate, index_range, printable
 
 i, j, o = Ref("i"), Ref("j"), Ref("o")
 EXTENTS = {"i": Const(4), "j": simplify_expr(Binary("min", Const(3), o + 2))}

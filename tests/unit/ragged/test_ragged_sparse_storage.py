@@ -5,89 +5,69 @@ import pytest
 from interpreted import InterpretedLibrary
 from ragged_cases import CASES, batch, batches, head, lengths, row, structure
 
+from sparloom import ragged
 from sparloom.errors import IllegalSchedule
-from sparloom.ragged import (
-    ATTENTION_LOOPS,
-    LENGTHS,
-    PRELUDES,
-    EncoderShape,
-    EncoderSizes,
-    Pointers,
-    Prelude,
-    RaggedTensor,
-    Structure,
-    Tensor,
-    TileSizes,
-    compute,
-    interpreted,
-    lower,
-    offload,
-    offset_steps,
-    pad_storage,
-    pointer_steps,
-    prelude_kernels,
-    program,
-    reorder,
-)
 
 SCORES = CASES["scores"].program
 
 
 def tables(given, access):
-    return {table for each in lower(given, access=access) for table in each.meaning.values()
-            if not isinstance(table, Tensor)}
+    return {table for each in ragged.lower(given, access=access) for table in each.meaning.values()
+            if not isinstance(table, ragged.Tensor)}
 
 
 def test_pointers_are_those_of_the_papers_scheme():
     of = structure([3, 0, 2])
-    (pointers,) = (table for table in tables(SCORES, pointer_steps) if isinstance(table, Pointers))
-    scheme = PRELUDES["sparse_by_tensor"](np.array([3, 0, 2]), EncoderSizes(heads=2), TileSizes(storage=1))
+    (pointers,) = (table for table in tables(SCORES, ragged.pointer_steps) if isinstance(table, ragged.Pointers))
+    scheme = ragged.PRELUDES["sparse_by_tensor"](np.array([3, 0, 2]), ragged.EncoderSizes(heads=2),
+                                                 ragged.TileSizes(storage=1))
     rows, columns = next(table for table in scheme if table.subject == "scores").build()
     np.testing.assert_array_equal(of.table(pointers), columns)
-    (offsets,) = (table for table in tables(SCORES, pointer_steps) if table.label == "offsets")
+    (offsets,) = (table for table in tables(SCORES, ragged.pointer_steps) if table.label == "offsets")
     np.testing.assert_array_equal(of.table(offsets), rows)
 
 
 def test_a_level_inside_of_one_dimension_shares_the_table_of_the_dimension_graph():
     given = CASES["projection"].program
-    assert tables(given, pointer_steps) == tables(given, offset_steps)
+    assert tables(given, ragged.pointer_steps) == tables(given, ragged.offset_steps)
 
 
 def test_tables_are_built_after_those_that_their_sizes_are_made_of():
-    (pointers,) = (table for table in tables(SCORES, pointer_steps) if isinstance(table, Pointers))
-    kernels = prelude_kernels((pointers,))
-    of = Structure({lengths: [3, 0, 2]}, compiler=None)  # can build nothing but what is prepared
-    of.prepare(Prelude(kernels, InterpretedLibrary([each.kernel for each in kernels])))
+    (pointers,) = (table for table in tables(SCORES, ragged.pointer_steps) if isinstance(table, ragged.Pointers))
+    kernels = ragged.prelude_kernels((pointers,))
+    of = ragged.Structure({lengths: [3, 0, 2]}, compiler=None)  # can build nothing but what is prepared
+    of.prepare(ragged.Prelude(kernels, InterpretedLibrary([each.kernel for each in kernels])))
     assert of.table(pointers).size == 5 * 2 + 1
 
 
 def test_rows_found_by_pointers_are_not_offloaded():
-    given = reorder(CASES["values"].program, "o", ("batch", "head", "row", "inner", "col"))
-    given = offload(given, "o", "row", "inner", "col")
+    given = ragged.reorder(CASES["values"].program, "o", ("batch", "head", "row", "inner", "col"))
+    given = ragged.offload(given, "o", "row", "inner", "col")
     with pytest.raises(IllegalSchedule, match="elements of p are not evenly spaced along row, inner and col"):
-        lower(given, access=pointer_steps)
+        ragged.lower(given, access=ragged.pointer_steps)
 
 
 @pytest.mark.parametrize("axes", [(batch, row), (head, batch, row)])
 def test_bulk_padding_has_positions_after_the_last_sequence_only(axes):
     extents = {batch: batches(), row: lengths(batch), head: 2}
-    x = Tensor("x", {dim: extents[dim] for dim in axes})
-    y = compute("y", {batch: batches(), row: lengths(batch)}, x[tuple(0 if dim == head else dim for dim in axes)])
-    given = pad_storage(program("copied", [y]), "x", bulk={row: 4})
+    x = ragged.Tensor("x", {dim: extents[dim] for dim in axes})
+    y = ragged.compute("y", {batch: batches(), row: lengths(batch)},
+                       x[tuple(0 if dim == head else dim for dim in axes)])
+    given = ragged.pad_storage(ragged.program("copied", [y]), "x", bulk={row: 4})
     if axes[0] == batch:
-        of = Structure({lengths: [3, 0, 2]}, InterpretedLibrary)
-        values = RaggedTensor.from_packed(given.tensors()["x"], of, np.arange(5, dtype=np.float32)).data
-        np.testing.assert_array_equal(interpreted(given, of, pointer_steps, x=values)["y"], np.arange(5))
+        of = ragged.Structure({lengths: [3, 0, 2]}, InterpretedLibrary)
+        values = ragged.RaggedTensor.from_packed(given.tensors()["x"], of, np.arange(5, dtype=np.float32)).data
+        np.testing.assert_array_equal(ragged.interpreted(given, of, ragged.pointer_steps, x=values)["y"], np.arange(5))
     else:
         with pytest.raises(IllegalSchedule, match="tensor x: bulk padding of row inside several dimensions has no"):
-            lower(given, access=pointer_steps)
+            ragged.lower(given, access=ragged.pointer_steps)
 
 
-@pytest.mark.parametrize("operator", ATTENTION_LOOPS)
+@pytest.mark.parametrize("operator", ragged.ATTENTION_LOOPS)
 def test_looped_operators_access_the_same_elements(operator):
-    given = ATTENTION_LOOPS[operator](EncoderShape(width=16, heads=2))
-    of, rng = Structure({LENGTHS: [4, 0, 3]}, InterpretedLibrary), np.random.default_rng(0)
+    given = ragged.ATTENTION_LOOPS[operator](ragged.EncoderShape(width=16, heads=2))
+    of, rng = ragged.Structure({ragged.LENGTHS: [4, 0, 3]}, InterpretedLibrary), np.random.default_rng(0)
     arrays = {name: rng.standard_normal(of.size(given.tensors()[name]), dtype=np.float32) for name in given.inputs()}
-    found = interpreted(given, of, pointer_steps, **arrays)
-    np.testing.assert_array_equal(found[given.outputs[0]], interpreted(given, of, **arrays)[given.outputs[0]])
-    assert any(isinstance(table, Pointers) for table in tables(given, pointer_steps))
+    found = ragged.interpreted(given, of, ragged.pointer_steps, **arrays)
+    np.testing.assert_array_equal(found[given.outputs[0]], ragged.interpreted(given, of, **arrays)[given.outputs[0]])
+    assert any(isinstance(table, ragged.Pointers) for table in tables(given, ragged.pointer_steps))

@@ -5,29 +5,12 @@ import pytest
 from interpreted import InterpretedLibrary
 from ragged_cases import CASES, batch, batches, col, expected, head, inner, lengths, operands, row, structure
 
+from sparloom import ragged
 from sparloom.errors import IllegalSchedule
 from sparloom.ops import assert_close
-from sparloom.ragged import (
-    RaggedTensor,
-    Structure,
-    Tensor,
-    compute,
-    compute_at,
-    fuse_dimensions,
-    interpreted,
-    lower,
-    minimum,
-    parallel,
-    program,
-    real,
-    reorder_dimensions,
-    split,
-    split_dimension,
-    sum_over,
-)
 
 SOFTMAX, SCORES = CASES["softmax"].program, CASES["scores"].program
-OF = Structure({lengths: [3, 0, 2]}, InterpretedLibrary)
+OF = ragged.Structure({lengths: [3, 0, 2]}, InterpretedLibrary)
 
 
 def stored(changed, name):
@@ -37,48 +20,49 @@ def stored(changed, name):
 def computes(name, scheduled):
     of = structure([4, 0, 3])
     inputs = operands(scheduled, of, seed=1)
-    found = interpreted(scheduled, of, **{each: value.data for each, value in inputs.items()})
+    found = ragged.interpreted(scheduled, of, **{each: value.data for each, value in inputs.items()})
     for output, oracle in expected(CASES[name], of, inputs).items():
-        packed = RaggedTensor(scheduled.tensors()[output], of, found[output]).to_packed()[0].reshape(-1)
+        packed = ragged.RaggedTensor(scheduled.tensors()[output], of, found[output]).to_packed()[0].reshape(-1)
         assert_close(packed, oracle, terms=16, scale=8.0)
     return found
 
 
 def test_blocks_are_whole():
-    changed = split_dimension(SCORES, "s", "col", 2)
+    changed = ragged.split_dimension(SCORES, "s", "col", 2)
     assert OF.size(stored(changed, "s")) == 2 * (3 * 4 + 2 * 2)
     computes("scores", changed)
 
 
 def test_dimensions_in_another_order():
-    changed = reorder_dimensions(SCORES, "q", ("head", "batch", "row"))
+    changed = ragged.reorder_dimensions(SCORES, "q", ("head", "batch", "row"))
     tensor = stored(changed, "q")
     values = np.arange(5 * 2 * 3, dtype=np.float32).reshape(5, 2, 3)
-    data = RaggedTensor.from_packed(tensor, OF, values).data
+    data = ragged.RaggedTensor.from_packed(tensor, OF, values).data
     np.testing.assert_array_equal(data.reshape(2, 5, 3), values.transpose(1, 0, 2))
-    np.testing.assert_array_equal(RaggedTensor(tensor, OF, data).to_packed()[0], values)
+    np.testing.assert_array_equal(ragged.RaggedTensor(tensor, OF, data).to_packed()[0], values)
     computes("scores", changed)
 
 
 def test_fused_dimensions_are_one():
-    fused = fuse_dimensions(SCORES, "q", "batch", "row")
+    fused = ragged.fuse_dimensions(SCORES, "q", "batch", "row")
     assert "stored as [batch_row: offsets<lengths(x0)>(batches()), head: 2, inner: 3]" in str(fused)
-    blocks = reorder_dimensions(split_dimension(fused, "q", "batch_row", 4), "q", (
+    blocks = ragged.reorder_dimensions(ragged.split_dimension(fused, "q", "batch_row", 4), "q", (
         "batch_row_block", "head", "batch_row_within"))
     assert OF.size(stored(blocks, "q")) == 8 * 2 * 3
     computes("scores", blocks)
-    computes("scores", fuse_dimensions(SCORES, "k", "head", "inner"))
+    computes("scores", ragged.fuse_dimensions(SCORES, "k", "head", "inner"))
 
 
 @pytest.mark.parametrize(("step", "message"), [
-    (lambda: reorder_dimensions(SCORES, "s", ("col", "batch")), "dimension col cannot be stored outside batch"),
-    (lambda: reorder_dimensions(SCORES, "s", ("col", "col")), "names a dimension twice"),
-    (lambda: split_dimension(SCORES, "s", "col", 0), "cannot be split into blocks of 0: use a positive int"),
-    (lambda: split_dimension(SCORES, "s", "batch", 2), "lengths has no entry beyond its end"),
-    (lambda: split_dimension(SCORES, "s", "inner", 2), "tensor s stores no dimension inner; there are: batch, row"),
-    (lambda: split_dimension(SCORES, "t", "inner", 2), "has no tensor t; there are"),
-    (lambda: fuse_dimensions(SCORES, "s", "batch", "head"), "head is not stored directly inside batch"),
-    (lambda: fuse_dimensions(SCORES, "s", "head", "col"), "the extent of col depends on more than head"),
+    (lambda: ragged.reorder_dimensions(SCORES, "s", ("col", "batch")), "dimension col cannot be stored outside batch"),
+    (lambda: ragged.reorder_dimensions(SCORES, "s", ("col", "col")), "names a dimension twice"),
+    (lambda: ragged.split_dimension(SCORES, "s", "col", 0), "cannot be split into blocks of 0: use a positive int"),
+    (lambda: ragged.split_dimension(SCORES, "s", "batch", 2), "lengths has no entry beyond its end"),
+    (lambda: ragged.split_dimension(SCORES, "s", "inner", 2),
+     "tensor s stores no dimension inner; there are: batch, row"),
+    (lambda: ragged.split_dimension(SCORES, "t", "inner", 2), "has no tensor t; there are"),
+    (lambda: ragged.fuse_dimensions(SCORES, "s", "batch", "head"), "head is not stored directly inside batch"),
+    (lambda: ragged.fuse_dimensions(SCORES, "s", "head", "col"), "the extent of col depends on more than head"),
 ])
 def test_storage_that_is_refused(step, message):
     with pytest.raises(IllegalSchedule, match=message):
@@ -86,54 +70,55 @@ def test_storage_that_is_refused(step, message):
 
 
 def test_a_local_producer_has_an_array_in_each_iteration():
-    scheduled = compute_at(SOFTMAX, "z", "y", "head", local=True)
-    scheduled = compute_at(scheduled, "e", "y", "head", local=True)
+    scheduled = ragged.compute_at(SOFTMAX, "z", "y", "head", local=True)
+    scheduled = ragged.compute_at(scheduled, "e", "y", "head", local=True)
     assert "made e: local f32[col in 0 ..: lengths(batch)]" in str(scheduled)
-    found = computes("softmax", parallel(scheduled, "y", "batch"))
+    found = computes("softmax", ragged.parallel(scheduled, "y", "batch"))
     assert "e" not in found
     assert "z" not in found
 
 
 def test_a_local_tile_begins_where_the_tile_does():
-    scheduled = split(SOFTMAX, "y", "row", 2)
+    scheduled = ragged.split(SOFTMAX, "y", "row", 2)
     for producer in ("z", "e", "top"):
-        scheduled = compute_at(scheduled, producer, "y", "row_outer", local=True)
+        scheduled = ragged.compute_at(scheduled, producer, "y", "row_outer", local=True)
     assert "e: local f32[row in row_outer * 2 ..: min(lengths(batch) - row_outer * 2, 2), head in 0 ..: 2" in str(
         scheduled)
-    computes("softmax", split_dimension(scheduled, "e", "col", 2))
+    computes("softmax", ragged.split_dimension(scheduled, "e", "col", 2))
 
 
 def test_a_local_producer_may_be_recomputed():
-    x = Tensor("x", {batch: batches(), row: lengths(batch)})
-    twice = compute("twice", {batch: batches(), row: lengths(batch)}, x[batch, row] * real(2.0))
-    y = compute("y", {batch: batches(), head: 3, row: lengths(batch)}, twice[batch, row] + real(head))
-    given = program("again", [twice, y])
+    x = ragged.Tensor("x", {batch: batches(), row: lengths(batch)})
+    twice = ragged.compute("twice", {batch: batches(), row: lengths(batch)}, x[batch, row] * ragged.real(2.0))
+    y = ragged.compute("y", {batch: batches(), head: 3, row: lengths(batch)}, twice[batch, row] + ragged.real(head))
+    given = ragged.program("again", [twice, y])
     with pytest.raises(IllegalSchedule, match=r"so it would be computed again: .* or make it local"):
-        compute_at(given, "twice", "y", "head")
+        ragged.compute_at(given, "twice", "y", "head")
     values = np.arange(5, dtype=np.float32)
-    found = interpreted(parallel(compute_at(given, "twice", "y", "head", local=True), "y", "batch"), OF, x=values)["y"]
+    found = ragged.interpreted(ragged.parallel(ragged.compute_at(given, "twice", "y", "head", local=True), "y",
+                                               "batch"), OF, x=values)["y"]
     expected = [2 * part + np.arange(3)[:, None] for part in (values[:3], values[3:])]
     np.testing.assert_array_equal(found, np.concatenate([each.reshape(-1) for each in expected]))
 
 
 def test_rearranged_storage_is_not_made_local():
-    changed = split_dimension(SOFTMAX, "e", "col", 2)
+    changed = ragged.split_dimension(SOFTMAX, "e", "col", 2)
     with pytest.raises(IllegalSchedule, match="since its storage is rearranged: compute_at first"):
-        compute_at(changed, "e", "y", "head", local=True)
+        ragged.compute_at(changed, "e", "y", "head", local=True)
 
 
 def test_triangles_of_tiles():
     """A producer whose extent is the same throughout a tile of rows."""
     token = {batch: batches(), row: lengths(batch)}
-    x = Tensor("x", {**token, inner: 2})
-    end = minimum(lengths(batch), (row // 2 + 1) * 2)
-    near = compute("near", {**token, col: end}, x[batch, col, 0] * real(3.0))
-    total = compute("total", token, sum_over({col: end}, near[batch, row, col]))
-    given = split(program("triangle", [near, total]), "total", "row", 2)
-    placed = compute_at(given, "near", "total", "row_outer", local=True)
+    x = ragged.Tensor("x", {**token, inner: 2})
+    end = ragged.minimum(lengths(batch), (row // 2 + 1) * 2)
+    near = ragged.compute("near", {**token, col: end}, x[batch, col, 0] * ragged.real(3.0))
+    total = ragged.compute("total", token, ragged.sum_over({col: end}, near[batch, row, col]))
+    given = ragged.split(ragged.program("triangle", [near, total]), "total", "row", 2)
+    placed = ragged.compute_at(given, "near", "total", "row_outer", local=True)
     assert "col in 0 ..: min(lengths(batch), row_outer * 2 + 2)" in str(placed)
     values = np.arange(10, dtype=np.float32).reshape(5, 2)
-    found = interpreted(placed, OF, x=values)["total"]
+    found = ragged.interpreted(placed, OF, x=values)["total"]
     first, second = 3 * values[:3, 0], 3 * values[3:, 0]
     np.testing.assert_allclose(found, [first[:2].sum(), first[:2].sum(), first.sum(), second.sum(), second.sum()])
 
@@ -141,19 +126,19 @@ def test_triangles_of_tiles():
 def test_a_producer_loop_does_not_share_a_name_that_the_consumer_defines():
     """The consumer splits inner; the producer runs along inner itself, and is stored in blocks of it."""
     token = {batch: batches(), row: lengths(batch)}
-    x, w = Tensor("x", {**token, inner: 5}), Tensor("w", {inner: 5, col: 3})
-    near = compute("near", {inner: 5, col: 3}, w[inner, col])
-    y = compute("y", {**token, col: 3}, sum_over({inner: 5}, x[batch, row, inner] * near[inner, col]))
-    given = split(program("nearby", [near, y]), "y", "inner", 2)
-    given = compute_at(given, "near", "y", "batch", local=True)
-    given = reorder_dimensions(split_dimension(given, "near", "inner", 2), "near", (
+    x, w = ragged.Tensor("x", {**token, inner: 5}), ragged.Tensor("w", {inner: 5, col: 3})
+    near = ragged.compute("near", {inner: 5, col: 3}, w[inner, col])
+    y = ragged.compute("y", {**token, col: 3}, ragged.sum_over({inner: 5}, x[batch, row, inner] * near[inner, col]))
+    given = ragged.split(ragged.program("nearby", [near, y]), "y", "inner", 2)
+    given = ragged.compute_at(given, "near", "y", "batch", local=True)
+    given = ragged.reorder_dimensions(ragged.split_dimension(given, "near", "inner", 2), "near", (
         "inner_block", "col", "inner_within"))
     rng = np.random.default_rng(0)
     values, weights = rng.standard_normal((5, 5)).astype(np.float32), rng.standard_normal((5, 3)).astype(np.float32)
-    found = interpreted(given, OF, x=values, w=weights)["y"]
+    found = ragged.interpreted(given, OF, x=values, w=weights)["y"]
     np.testing.assert_allclose(found.reshape(5, 3), values @ weights, rtol=1e-5)
 
 
 def test_local_arrays_are_not_arguments():
-    scheduled = compute_at(SOFTMAX, "z", "y", "head", local=True)
-    assert "z" not in lower(scheduled)[-1].meaning
+    scheduled = ragged.compute_at(SOFTMAX, "z", "y", "head", local=True)
+    assert "z" not in ragged.lower(scheduled)[-1].meaning
