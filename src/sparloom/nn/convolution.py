@@ -156,8 +156,22 @@ def _set_addresses(call: NativeCall, matrix: SparseMatrix | None, inputs: Mappin
             setattr(arguments, name, tensor.data_ptr())
 
 
+class _Normalised:
+    """A normalised adjacency matrix, with `values`."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the values."""
+        return self.values.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the values."""
+        return self.values.device
+
+
 @dataclass(frozen=True, eq=False)
-class Adjacency:
+class Adjacency(_Normalised):
     """A normalised adjacency matrix and its products.
 
     Args:
@@ -185,16 +199,6 @@ class Adjacency:
     def nodes(self) -> int:
         """Rows and columns."""
         return self.forward.pattern.rows
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Type of the values."""
-        return self.values.dtype
-
-    @property
-    def device(self) -> torch.device:
-        """Device of the values."""
-        return self.values.device
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of copies and pickles, with values as a detached array.
@@ -353,7 +357,7 @@ def _sampled_product(left: torch.Tensor, right: torch.Tensor, adjacency: Adjacen
 
 
 @dataclass(frozen=True, eq=False)
-class DeviceAdjacency:
+class DeviceAdjacency(_Normalised):
     """A normalised adjacency matrix on a GPU; its products are decided as in `sparloom.nn.spmm`.
 
     Args:
@@ -368,14 +372,9 @@ class DeviceAdjacency:
         return self.matrix[3][0]
 
     @property
-    def dtype(self) -> torch.dtype:
-        """Type of the values."""
-        return self.matrix[2].dtype
-
-    @property
-    def device(self) -> torch.device:
-        """Device of the matrix."""
-        return self.matrix[0].device
+    def values(self) -> torch.Tensor:
+        """(nnz,)."""
+        return self.matrix[2]
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of copies and pickles, with detached values."""

@@ -39,12 +39,10 @@ def _argmax_gradients(
     crow: torch.Tensor, col: torch.Tensor, values: torch.Tensor | None, dense: torch.Tensor | None,
     argmax: torch.Tensor, grad: torch.Tensor, *, cols: int, needed: Sequence[bool],
 ) -> Gradients:
-    """Compute the gradients of values(p) X(col(p), f), one for each of crow, col, values and X.
+    """Compute the needed gradients of values(p) X(col(p), f), one for each of crow, col, values and X.
 
     Args:
         values, dense: None if the gradient of the other one is not needed.
-        grad: (rows, width).
-        needed: for each of crow, col, values and X.
     """
     return (None, None, sddmm_at(crow, col, grad, dense, argmax) if needed[2] else None,
             spmm_transposed_at(crow, col, values, grad, argmax, cols) if needed[3] else None)
@@ -233,10 +231,6 @@ def _attention_gradients(
     """Compute the gradients of Q (rows, heads, d), K (cols, heads, d) and V (cols, heads, e) in float32.
 
     Heads are processed one by one, so that the scores in memory are one value per nonzero.
-
-    Args:
-        result: O (rows, heads, e), the attention.
-        grad: dO (rows, heads, e).
     """
     inputs = (queries, keys, values)
     gradients = tuple(tensor.new_zeros(tensor.shape) for tensor in inputs)

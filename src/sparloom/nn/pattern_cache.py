@@ -125,11 +125,7 @@ class PreparedPattern:
             array(left), array(right), values=None if values is None else array(values)))
 
     def attention(self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-        """Compute softmax(Q KT / sqrt(d)) V, (rows, heads, e).
-
-        Args:
-            queries, keys, values: Q (rows, heads, d), K (cols, heads, d), V (cols, heads, e).
-        """
+        """Compute softmax(Q KT / sqrt(d)) V, (rows, heads, e), for Q and K of heads of width d, V of width e."""
         arrays = map(self._backend.array, (queries, keys, values))
         return self._backend.run(lambda: self.forward.attention(*arrays))
 

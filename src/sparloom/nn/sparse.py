@@ -134,11 +134,7 @@ class CsrOperand(NamedTuple):
 
 
 def _parse_sparse(matrix: SparseInput) -> CsrOperand:
-    """Check a sparse matrix and split it into its parts.
-
-    Args:
-        matrix: CSR tensor, or (crow_indices, col_indices, values[, shape]).
-    """
+    """Check a sparse matrix, a CSR tensor or a tuple, and split it into its parts."""
     if torch.compiler.is_compiling():
         support_sparse_parts_in_dynamo()
     if isinstance(matrix, torch.Tensor):
@@ -164,12 +160,10 @@ def _check_dense(
     tensor: torch.Tensor, name: str, *, rows: int | None, dimensions: int, device: torch.device,
     dtype: torch.dtype | None = None,
 ) -> None:
-    """Refuse a dense operand that sparse operations cannot read.
+    """Refuse a dense operand that sparse operations with A on `device` cannot read.
 
     Args:
-        rows: required; None: any number.
-        dimensions: required.
-        device: of A.
+        rows: None: any number.
         dtype: of the other operands; None: any that is supported on this device.
     """
     if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided or tensor.is_nested:

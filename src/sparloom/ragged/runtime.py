@@ -78,12 +78,7 @@ class Executable:
 
     def kernels(self, structure: Structure, **arrays: np.ndarray) -> tuple[
             dict[str, Callable[[], None]], dict[str, np.ndarray]]:
-        """Bind every kernel separately; arguments and errors as in `bind`.
-
-        Returns:
-            By name of the launch, in order, a function that runs its kernel on the current storage; and the storage of
-            every tensor.
-        """
+        """Bind every kernel separately, as `bind`: functions by the names of the launches, and all storage."""
         calls, bound = self._calls(structure, arrays)
         return {name: self._on_threads([call]) for name, call in calls.items()}, bound
 
@@ -330,13 +325,7 @@ def interpreted(program: Program, structure: Structure, access: Access = offset_
 
 
 def kernel_preludes(program: Program, *, access: Access = offset_steps) -> dict[str, Prelude]:
-    """Compile a separate prelude for every kernel, as a baseline for shared tables.
-
-    Args:
-        access: as in `lower`.
-
-    Returns:
-        By name of the launch, the prelude that builds the tables its kernel reads.
+    """Compile a separate prelude for the tables of every kernel, by launch, as a baseline for shared tables.
 
     Source: CoRa §7.4 (CoRa-Redundant).
     """

@@ -326,12 +326,7 @@ def jagged_length(tensor: Tensor) -> Length | None:
 
 
 def infer_length(tensor: Tensor, *, source: str, available: bool) -> Length:
-    """Find the length function whose entries a mask or cu_seqlens determine.
-
-    Args:
-        source: "a mask" or "cu_seqlens".
-        available: whether it was given.
-    """
+    """Find the length function whose entries the source, "a mask" or "cu_seqlens", determines if it is available."""
     length = jagged_length(tensor)
     if length is None:
         raise ValueError(f"tensor {tensor.name} without a structure: {source} determines the lengths of "
@@ -342,12 +337,7 @@ def infer_length(tensor: Tensor, *, source: str, available: bool) -> Length:
 
 
 def checked_mask(tensor: Tensor, mask: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Check that the elements of every slice of the last dimension are its first ones.
-
-    Args:
-        mask: true where there is an element.
-        shape: expected shape.
-    """
+    """Check that a mask has this shape, and that the elements of every slice of the last dimension are its first."""
     if mask.dtype != bool or mask.shape != shape:
         raise ValueError(f"tensor {tensor.name} from a mask of {mask.dtype} and shape {mask.shape}: give bool of "
                          f"shape {shape}, true where there is an element")

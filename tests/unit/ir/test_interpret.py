@@ -19,8 +19,8 @@ def run(body, params=(X, Y), **arguments):
 
 def evaluate(expr, type=ir.I64, **buffers):
     result = np.zeros(1, ir.DTYPES[type.scalar])
-    given = [ir.Param(name, TYPES[array.dtype], True) for name, array in buffers.items()]
-    ir.interpret(ir.Kernel("k", (*given, ir.Param("out", type, True, False)), [ir.Store("out", 0, expr)]), out=result,
+    inputs = [ir.Param(name, TYPES[array.dtype], True) for name, array in buffers.items()]
+    ir.interpret(ir.Kernel("k", (*inputs, ir.Param("out", type, True, False)), [ir.Store("out", 0, expr)]), out=result,
                  **buffers)
     return result[0]
 

@@ -36,24 +36,24 @@ def operands(rows, cols, depth, dtype=np.float32, *, transposed=False):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_compiled_products(shape, type, dtype, transposed):
     for add in (OVERWRITE, ADD):
-        a, b, c, given = operands(*shape, dtype, transposed=transposed)
-        compile_c([product(type, transposed=transposed, add=add)]).function("k")(*shape, *given)
+        a, b, c, inputs = operands(*shape, dtype, transposed=transposed)
+        compile_c([product(type, transposed=transposed, add=add)]).function("k")(*shape, *inputs)
         expected = a @ b + (c if add == ADD else 0)
-        np.testing.assert_allclose(given[2][:-1].reshape(c.shape), expected, atol=30 * np.finfo(dtype).eps * max(
+        np.testing.assert_allclose(inputs[2][:-1].reshape(c.shape), expected, atol=30 * np.finfo(dtype).eps * max(
             1, shape[2]) ** 0.5)
 
 
 @pytest.mark.parametrize("transposed", [False, True])
 def test_interpreted_products(transposed):
-    a, b, _, given = operands(3, 5, 4, transposed=transposed)
-    ir.interpret(product(transposed=transposed), rows=3, cols=5, depth=4, **dict(zip("abc", given, strict=True)))
-    np.testing.assert_allclose(given[2][:-1].reshape(3, 5), a @ b, rtol=1e-5)
+    a, b, _, inputs = operands(3, 5, 4, transposed=transposed)
+    ir.interpret(product(transposed=transposed), rows=3, cols=5, depth=4, **dict(zip("abc", inputs, strict=True)))
+    np.testing.assert_allclose(inputs[2][:-1].reshape(3, 5), a @ b, rtol=1e-5)
 
 
 def test_the_interpreter_detects_products_out_of_bounds():
-    given = operands(3, 5, 4)[3]
+    inputs = operands(3, 5, 4)[3]
     with pytest.raises(IndexError, match="access to b"):
-        ir.interpret(product(), rows=3, cols=5, depth=5, **dict(zip("abc", given, strict=True)))
+        ir.interpret(product(), rows=3, cols=5, depth=5, **dict(zip("abc", inputs, strict=True)))
 
 
 def test_a_product_prints():
@@ -69,10 +69,10 @@ def test_products_are_loops_in_cuda():
         ir.For("r", 0, ROWS,
                [ir.Multiply(ir.View("c", ir.Ref("r") * COLS, COLS, 1), ir.View("a", ir.Ref("r") * DEPTH, DEPTH, 1),
                                     ir.View("b", 0, COLS, 1), 1, COLS, DEPTH, OVERWRITE)], "parallel")])
-    a, b, _, given = operands(3, 5, 4)
+    a, b, _, inputs = operands(3, 5, 4)
     assert "multiply" not in ir.render_cuda(rows)
-    ir.interpret(rows, rows=3, cols=5, depth=4, **dict(zip("abc", given, strict=True)))
-    np.testing.assert_allclose(given[2][:-1].reshape(3, 5), a @ b, rtol=1e-5)
+    ir.interpret(rows, rows=3, cols=5, depth=4, **dict(zip("abc", inputs, strict=True)))
+    np.testing.assert_allclose(inputs[2][:-1].reshape(3, 5), a @ b, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("changed", "message"), [

@@ -11,12 +11,12 @@ pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("sparse_cache")]
 NODES, WIDTH, LENGTHS = 20, 8, [5, 0, 12, 3]
 EDGES = torch.unique(torch.randint(0, NODES, (2, 60), generator=torch.Generator().manual_seed(1)), dim=1)
 LAYERS = {
-    "SAGEConv": lambda **given: nn.SAGEConv(WIDTH, 4, **given),
-    "GCNConv": lambda **given: nn.GCNConv(WIDTH, 4, **given),
-    "TransformerConv": lambda **given: nn.TransformerConv(WIDTH, 4, **given),
-    "LayerNorm": lambda **given: nn.LayerNorm(WIDTH, **given),
-    "MultiheadAttention": lambda **given: nn.MultiheadAttention(WIDTH, **{"num_heads": 2} | given),
-    "TransformerEncoderLayer": lambda **given: nn.TransformerEncoderLayer(WIDTH, 2, 16, **given),
+    "SAGEConv": lambda **inputs: nn.SAGEConv(WIDTH, 4, **inputs),
+    "GCNConv": lambda **inputs: nn.GCNConv(WIDTH, 4, **inputs),
+    "TransformerConv": lambda **inputs: nn.TransformerConv(WIDTH, 4, **inputs),
+    "LayerNorm": lambda **inputs: nn.LayerNorm(WIDTH, **inputs),
+    "MultiheadAttention": lambda **inputs: nn.MultiheadAttention(WIDTH, **{"num_heads": 2} | inputs),
+    "TransformerEncoderLayer": lambda **inputs: nn.TransformerEncoderLayer(WIDTH, 2, 16, **inputs),
 }
 REFUSED = [
     *(("SAGEConv", "aggr", value) for value in ("median", "min", None, "", ["mean", "max"], torch.nn.ReLU())),

@@ -49,14 +49,14 @@ def assert_same(function, compiled, x: torch.Tensor) -> None:
 @pytest.mark.parametrize(("name", "backend"), [("sum", "eager"), *((name, "aot_eager") for name in OPERATIONS)])
 def test_operations_on_a_sparse_tensor_and_on_its_parts(name, backend) -> None:
     operation, a, x = OPERATIONS[name], sparse_tensor(NODES, NODES), dense(NODES, WIDTH)
-    given = parts(a)
+    inputs = parts(a)
     assert_same(lambda x: operation(a, x), torch.compile(lambda x: operation(a, x), backend=backend), x)
     for dynamic in (None, True):
         torch._dynamo.reset()
         compiled = torch.compile(operation, backend=backend, fullgraph=True, dynamic=dynamic)
-        assert_same(lambda x: operation(a, x), lambda x, run=compiled: run(given, x), x)
+        assert_same(lambda x: operation(a, x), lambda x, run=compiled: run(inputs, x), x)
     torch._dynamo.reset()
-    whole = torch.compile(lambda x: operation(given, x), backend=backend, fullgraph=True)
+    whole = torch.compile(lambda x: operation(inputs, x), backend=backend, fullgraph=True)
     assert_same(lambda x: operation(a, x), whole, x)
 
 
@@ -73,7 +73,7 @@ def test_sparse_tensors_as_arguments_get_their_gradient() -> None:
 
 def test_the_graph_reads_values_that_change() -> None:
     a, x = sparse_tensor(NODES, NODES), dense(NODES, WIDTH)
-    compiled = torch.compile(lambda given, x: spmm(given, x), backend="aot_eager", fullgraph=True)
+    compiled = torch.compile(lambda inputs, x: spmm(inputs, x), backend="aot_eager", fullgraph=True)
     before = compiled(parts(a), x)
     a.values().mul_(2)
     torch.testing.assert_close(compiled(parts(a), x), 2 * before)

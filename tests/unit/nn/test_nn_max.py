@@ -24,11 +24,11 @@ def largest(matrix: torch.Tensor, values: torch.Tensor, x: torch.Tensor) -> torc
 
 def check(matrix: torch.Tensor, values: torch.Tensor, x: torch.Tensor, seen: torch.Tensor) -> None:
     """Compare the result, which is one rounded product, bit by bit, and gradients, which are sums of products."""
-    result, *gradients = with_gradients(lambda *given: largest(matrix, *given), [values, x], seen)
-    expected, *_ = with_gradients(lambda *given: dense_largest(matrix, *given), [values, x], seen)
+    result, *gradients = with_gradients(lambda *inputs: largest(matrix, *inputs), [values, x], seen)
+    expected, *_ = with_gradients(lambda *inputs: dense_largest(matrix, *inputs), [values, x], seen)
     assert torch.equal(result, expected)
     wide = [values.double(), x.double()]
-    exact = with_gradients(lambda *given: dense_largest(matrix, *given), wide, seen.double())[1:]
+    exact = with_gradients(lambda *inputs: dense_largest(matrix, *inputs), wide, seen.double())[1:]
     chosen = chosen_places(matrix, *wide)
     magnitudes = expected_gradients(matrix, wide[0].abs(), wide[1].abs(), seen.double().abs(), chosen)
     for actual, right, magnitude in zip(gradients, exact, magnitudes, strict=True):
@@ -81,14 +81,14 @@ def test_rows_without_nonzeros_pass_nothing() -> None:
     a = sparse_tensor()
     seen = torch.zeros(ROWS, 4)
     seen[a.crow_indices().diff() == 0] = 1.0
-    for gradient in with_gradients(lambda *given: largest(a, *given), [a.values(), dense(COLS, 4)], seen)[1:]:
+    for gradient in with_gradients(lambda *inputs: largest(a, *inputs), [a.values(), dense(COLS, 4)], seen)[1:]:
         assert not gradient.any()
 
 
 def test_of_equal_products_the_first_gets_the_gradient() -> None:
     a = sparse_tensor()
     values, x, seen = torch.ones_like(a.values()), torch.full((COLS, 5), -2.5), dense(ROWS, 5, seed=2)
-    _, of_values, of_x = with_gradients(lambda *given: largest(a, *given), [values, x], seen)
+    _, of_values, of_x = with_gradients(lambda *inputs: largest(a, *inputs), [values, x], seen)
     begins = a.crow_indices()[:-1][a.crow_indices().diff() > 0]
     first = torch.zeros_like(values).index_fill(0, begins, 1.0)
     assert torch.equal(of_values != 0, first.bool())
@@ -169,7 +169,7 @@ def test_the_argmax_is_stored_for_gradients_only(monkeypatch) -> None:
     assert kept.dtype == torch.int32
     assert torch.equal(kept.long(), chosen_places(a, a.values(), x))
 
-    def refuse(*given: torch.Tensor) -> None:
+    def refuse(*inputs: torch.Tensor) -> None:
         raise AssertionError("the argmax was computed")
 
     monkeypatch.setattr(type(edges), "spmm_max", refuse)
@@ -203,10 +203,10 @@ def test_the_gradient_of_a_sparse_tensor_is_sparse() -> None:
 
 def test_operands_with_gaps_and_in_other_orders() -> None:
     a, x = sparse_tensor(), dense(COLS, 8)
-    _, *expected = with_gradients(lambda *given: largest(a, *given), [a.values(), x], torch.ones(ROWS, 8))
+    _, *expected = with_gradients(lambda *inputs: largest(a, *inputs), [a.values(), x], torch.ones(ROWS, 8))
     for made in (x.T.contiguous().T, torch.repeat_interleave(x, 2, dim=0)[::2], (-x)._neg_view()):
-        values, given = a.values().clone().requires_grad_(), made.requires_grad_()
-        found = torch.autograd.grad(largest(a, values, given).sum(), [values, given])  # its gradient has strides of 0
+        values, inputs = a.values().clone().requires_grad_(), made.requires_grad_()
+        found = torch.autograd.grad(largest(a, values, inputs).sum(), [values, inputs])  # its gradient has strides of 0
         for actual, right in zip(found, expected, strict=True):
             assert torch.equal(actual, right)
 
@@ -214,9 +214,9 @@ def test_operands_with_gaps_and_in_other_orders() -> None:
 def test_the_operator_without_argmax_has_the_same_gradients() -> None:
     a, seen = sparse_tensor(), dense(ROWS, 5, seed=2)
     crow, col = a.crow_indices(), a.col_indices()
-    given = [a.values(), dense(COLS, 5)]
-    found = with_gradients(lambda values, x: torch.ops.sparloom.spmm(crow, col, values, x, "max"), given, seen)
-    for actual, right in zip(found, with_gradients(lambda *g: largest(a, *g), given, seen), strict=True):
+    inputs = [a.values(), dense(COLS, 5)]
+    found = with_gradients(lambda values, x: torch.ops.sparloom.spmm(crow, col, values, x, "max"), inputs, seen)
+    for actual, right in zip(found, with_gradients(lambda *g: largest(a, *g), inputs, seen), strict=True):
         assert torch.equal(actual, right)
 
 
@@ -224,14 +224,14 @@ def test_there_are_second_derivatives() -> None:
     a, seen = sparse_tensor(), dense(ROWS, 4, seed=2)
 
     def second(function, values, x):
-        given = [tensor.clone().requires_grad_() for tensor in (values, x)]
-        result = function(*given).square()
-        first = torch.autograd.grad(result, given, seen.to(x.dtype), create_graph=True)
-        return torch.autograd.grad(sum(gradient.square().sum() for gradient in first), given)
+        inputs = [tensor.clone().requires_grad_() for tensor in (values, x)]
+        result = function(*inputs).square()
+        first = torch.autograd.grad(result, inputs, seen.to(x.dtype), create_graph=True)
+        return torch.autograd.grad(sum(gradient.square().sum() for gradient in first), inputs)
 
     x = dense(COLS, 4)
-    found = second(lambda *given: largest(a, *given), a.values(), x)
-    exact = second(lambda *given: dense_largest(a, *given), a.values().double(), x.double())
+    found = second(lambda *inputs: largest(a, *inputs), a.values(), x)
+    exact = second(lambda *inputs: dense_largest(a, *inputs), a.values().double(), x.double())
     for actual, right in zip(found, exact, strict=True):
         assert right.any()
         torch.testing.assert_close(actual.double(), right, rtol=0, atol=1e-5 * float(right.abs().max()))
@@ -241,7 +241,7 @@ def test_rows_of_one_nonzero_are_a_gather() -> None:
     col = torch.tensor([2, 0, 2])
     a = torch.sparse_csr_tensor(torch.tensor([0, 1, 2, 3]), col, torch.ones(3), size=(3, 4))
     x = dense(4, 3)
-    result, _, of_x = with_gradients(lambda *given: largest(a, *given), [a.values(), x], torch.ones(3, 3))
+    result, _, of_x = with_gradients(lambda *inputs: largest(a, *inputs), [a.values(), x], torch.ones(3, 3))
     assert torch.equal(result, x[col])
     assert of_x[:, 0].tolist() == [1.0, 0.0, 2.0, 0.0]
 
@@ -253,14 +253,14 @@ def test_operators_pass_the_checks_of_torch() -> None:
     x, y = dense(COLS, 3).requires_grad_(), dense(ROWS, 3).requires_grad_()
     operators = torch.ops.sparloom
     at = operators.spmm_max(crow, col, values, x)[1]
-    for operator, given in (
+    for operator, inputs in (
         (operators.spmm, (crow, col, values, x, "max")),
         (operators.spmm_max, (crow, col, values, x)),
         (operators.spmm_at, (crow, col, values, x, at)),
         (operators.spmm_transposed_at, (crow, col, values, y, at, COLS)),
         (operators.sddmm_at, (crow, col, y, x, at)),
     ):
-        torch.library.opcheck(operator.default, given)
+        torch.library.opcheck(operator.default, inputs)
         assert torch.Tag.pt2_compliant_tag in operator.default.tags
 
 
@@ -274,11 +274,12 @@ def test_compiled_functions_are_one_graph(index) -> None:
         return spmm((crow, col, values.tanh(), (ROWS, COLS)), x.sin(), reduce="max").square()
 
     compiled = torch.compile(network, backend="aot_eager", fullgraph=True)
-    given, seen = [a.values().clone(), dense(COLS, 4)], dense(ROWS, 4, seed=2)
-    for actual, right in zip(with_gradients(compiled, given, seen), with_gradients(network, given, seen), strict=True):
+    inputs, seen = [a.values().clone(), dense(COLS, 4)], dense(ROWS, 4, seed=2)
+    for actual, right in zip(with_gradients(compiled, inputs, seen), with_gradients(network, inputs, seen),
+                             strict=True):
         torch.testing.assert_close(actual, right, rtol=0, atol=1e-6 * max(1.0, float(right.abs().max())))
     with torch.no_grad():
-        torch.testing.assert_close(compiled(*given), network(*given))
+        torch.testing.assert_close(compiled(*inputs), network(*inputs))
 
 
 def test_more_nonzeros_than_the_argmax_can_index_are_refused(monkeypatch) -> None:

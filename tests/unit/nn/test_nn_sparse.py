@@ -27,10 +27,10 @@ def parts(matrix: torch.Tensor, values: torch.Tensor) -> tuple:
     return matrix.crow_indices(), matrix.col_indices(), values, matrix.shape
 
 
-def check_linear(function, exact, given: list[torch.Tensor], seen: torch.Tensor, *, terms: int) -> None:
+def check_linear(function, exact, inputs: list[torch.Tensor], seen: torch.Tensor, *, terms: int) -> None:
     """Compare a product and its gradients, which are sums of products themselves; `terms` bounds their length."""
-    found = with_gradients(function, given, seen)
-    wide = [tensor.double() for tensor in given]
+    found = with_gradients(function, inputs, seen)
+    wide = [tensor.double() for tensor in inputs]
     expected = with_gradients(exact, wide, seen.double())
     magnitudes = with_gradients(exact, [tensor.abs() for tensor in wide], seen.double().abs())
     for actual, right, magnitude in zip(found, expected, magnitudes, strict=True):
@@ -64,9 +64,9 @@ def check_attention(a: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.
     P * (|dP| + |D|) and which rounds P twice, dP and D once each.
     """
     seen = dense(a.shape[0], *v.shape[1:], seed=9)
-    found = with_gradients(lambda *given: csr_attention(a, *given), [q, k, v], seen)
+    found = with_gradients(lambda *inputs: csr_attention(a, *inputs), [q, k, v], seen)
     wide = [tensor.double() for tensor in (q, k, v)]
-    expected = with_gradients(lambda *given: dense_attention(a, *given), wide, seen.double())
+    expected = with_gradients(lambda *inputs: dense_attention(a, *inputs), wide, seen.double())
     heads, d, e = q.shape[1], q.shape[2], v.shape[2]
     longest = max(a.shape)
     largest = max(1.0, float((q.abs().amax() * k.abs().amax()) * d**0.5))
@@ -95,8 +95,8 @@ def test_attention_with_large_scores_does_not_overflow() -> None:
 
 def test_attention_without_the_axis_of_heads() -> None:
     a, q, k, v = sparse_tensor(), dense(ROWS, 8), dense(COLS, 8, seed=3), dense(COLS, 5, seed=4)
-    found = with_gradients(lambda *given: csr_attention(a, *given), [q, k, v], dense(ROWS, 5))
-    headed = with_gradients(lambda *given: csr_attention(a, *given), [q[:, None], k[:, None], v[:, None]],
+    found = with_gradients(lambda *inputs: csr_attention(a, *inputs), [q, k, v], dense(ROWS, 5))
+    headed = with_gradients(lambda *inputs: csr_attention(a, *inputs), [q[:, None], k[:, None], v[:, None]],
                             dense(ROWS, 1, 5))
     for flat, other in zip(found, headed, strict=True):
         assert torch.equal(flat, other[:, 0])
@@ -143,11 +143,11 @@ def test_only_needed_results_are_computed_and_stored() -> None:
 def test_operands_with_gaps_and_in_other_orders() -> None:
     a, x = sparse_tensor(), dense(COLS, 8)
     expected = spmm(a, x)
-    for given in (x.T.contiguous().T, torch.repeat_interleave(x, 2, dim=0)[::2], (-x)._neg_view()):
-        assert torch.equal(spmm(a, given), expected)
-    given = x.clone().requires_grad_()
-    spmm(a, given).sum().backward()  # the gradient of a sum has strides of 0
-    assert_within(given.grad, a.to_dense().double().sum(0)[:, None].expand(-1, 8),
+    for inputs in (x.T.contiguous().T, torch.repeat_interleave(x, 2, dim=0)[::2], (-x)._neg_view()):
+        assert torch.equal(spmm(a, inputs), expected)
+    inputs = x.clone().requires_grad_()
+    spmm(a, inputs).sum().backward()  # the gradient of a sum has strides of 0
+    assert_within(inputs.grad, a.to_dense().double().sum(0)[:, None].expand(-1, 8),
                   a.to_dense().double().abs().sum(0)[:, None].expand(-1, 8), roundings=ROWS + 3)
 
 
@@ -166,11 +166,11 @@ def test_products_have_second_derivatives() -> None:
     a, seen = sparse_tensor(), dense(ROWS, 4, seed=2)
 
     def second(multiply, q, k, values):
-        given = [tensor.clone().requires_grad_() for tensor in (values, q, k)]
-        weights = multiply[1](given[0], given[1], given[2])
-        result = multiply[0](weights.square(), given[2])
-        (first,) = torch.autograd.grad(result, given[2], seen.to(q.dtype), create_graph=True)
-        return [first.detach(), *torch.autograd.grad(first.square().sum(), given)]
+        inputs = [tensor.clone().requires_grad_() for tensor in (values, q, k)]
+        weights = multiply[1](inputs[0], inputs[1], inputs[2])
+        result = multiply[0](weights.square(), inputs[2])
+        (first,) = torch.autograd.grad(result, inputs[2], seen.to(q.dtype), create_graph=True)
+        return [first.detach(), *torch.autograd.grad(first.square().sum(), inputs)]
 
     q, k = dense(ROWS, 4), dense(COLS, 4, seed=3)
     found = second((lambda w, x: spmm(parts(a, w), x), lambda w, q, k: sddmm(parts(a, w), q, k)), q, k, a.values())
@@ -194,9 +194,9 @@ class Seen(TorchDispatchMode):
         super().__init__()
         self.names: list[str] = []
 
-    def __torch_dispatch__(self, function, types, given=(), options=None):
+    def __torch_dispatch__(self, function, types, inputs=(), options=None):
         self.names.append(str(function))
-        return function(*given, **(options or {}))
+        return function(*inputs, **(options or {}))
 
 
 def test_dispatch_modes_see_the_operators_and_get_the_same_results():
@@ -220,14 +220,14 @@ def test_operators_pass_the_checks_of_torch() -> None:
     x, q = dense(COLS, 3).requires_grad_(), dense(ROWS, 3).requires_grad_()
     heads = [dense(rows, 2, 3, seed=rows).requires_grad_() for rows in (ROWS, COLS, COLS)]
     operators = torch.ops.sparloom
-    for operator, given in (
+    for operator, inputs in (
         (operators.spmm, (crow, col, values, x, "mean")),
         (operators.spmm_transposed, (crow, col, values, q, COLS)),
         (operators.sddmm, (crow, col, values, q, x)),
         (operators.sddmm, (crow, col, None, q, x)),
         (operators.csr_attention, (crow, col, *heads)),
     ):
-        torch.library.opcheck(operator.default, given)
+        torch.library.opcheck(operator.default, inputs)
     result = csr_attention(a, *heads).detach()
     torch.library.opcheck(operators.csr_attention_backward.default,
                           (crow, col, *(head.detach() for head in heads), result, result),
@@ -253,7 +253,7 @@ def test_compiled_functions_are_one_graph() -> None:
         torch.testing.assert_close(actual, right, rtol=0, atol=1e-6 * max(1.0, float(right.abs().max())))
 
 
-@pytest.mark.parametrize(("given", "error", "message"), [
+@pytest.mark.parametrize(("inputs", "error", "message"), [
     (lambda a: a.to_dense(), TypeError, r"A has layout torch.strided: pass A.to_sparse_csr\(\)"),
     (lambda a: a.to_sparse_coo(), TypeError, "A has layout torch.sparse_coo"),
     (lambda a: "A", TypeError, "A is str: expected a sparse CSR tensor or"),
@@ -277,12 +277,12 @@ def test_compiled_functions_are_one_graph() -> None:
     (lambda a: (a.crow_indices().flip(0), a.col_indices(), a.values()), ValueError, "indptr runs from"),
     (lambda a: torch.ones(2, 3, 3).to_sparse_csr(), ValueError, r"A has shape \(2, 3, 3\)"),
 ])
-def test_invalid_matrices_are_refused(given, error, message) -> None:
+def test_invalid_matrices_are_refused(inputs, error, message) -> None:
     with pytest.raises(error, match=message):
-        spmm(given(sparse_tensor()), dense(COLS, 4))
+        spmm(inputs(sparse_tensor()), dense(COLS, 4))
 
 
-@pytest.mark.parametrize(("given", "error", "message"), [
+@pytest.mark.parametrize(("inputs", "error", "message"), [
     (dense(COLS - 1, 4), ValueError, r"X has shape \(29, 4\): expected \(30, width\)"),
     (dense(COLS), ValueError, r"X has shape \(30,\)"),
     (dense(COLS, 4).double(), TypeError, r"X is torch.float64: pass X.float\(\)"),
@@ -290,9 +290,9 @@ def test_invalid_matrices_are_refused(given, error, message) -> None:
     (dense(COLS, 4).numpy(), TypeError, "X is ndarray: expected a dense tensor"),
     (dense(COLS, 4).to_sparse(), TypeError, "X is a tensor of layout torch.sparse_coo"),
 ], ids=str)
-def test_dense_operands_that_do_not_fit_are_refused(given, error, message) -> None:
+def test_dense_operands_that_do_not_fit_are_refused(inputs, error, message) -> None:
     with pytest.raises(error, match=message):
-        spmm(sparse_tensor(), given)
+        spmm(sparse_tensor(), inputs)
 
 
 @pytest.mark.parametrize("rows", [0, ROWS])
@@ -304,12 +304,12 @@ def test_no_columns_give_empty_results_and_gradients(rows) -> None:
     for reduce in ("sum", "mean", "max"):
         result = spmm(parts(a, values), x, reduce=reduce)
         assert result.shape == (rows, 0)
-        for gradient, given in zip(torch.autograd.grad(result.sum(), (x, values)), (x, values), strict=True):
-            assert torch.equal(gradient, torch.zeros_like(given))
+        for gradient, inputs in zip(torch.autograd.grad(result.sum(), (x, values)), (x, values), strict=True):
+            assert torch.equal(gradient, torch.zeros_like(inputs))
     result = sddmm(parts(a, values), q, x)
     assert torch.equal(result, torch.zeros_like(values))
-    for gradient, given in zip(torch.autograd.grad(result.sum(), (q, x, values)), (q, x, values), strict=True):
-        assert torch.equal(gradient, torch.zeros_like(given))
+    for gradient, inputs in zip(torch.autograd.grad(result.sum(), (q, x, values)), (q, x, values), strict=True):
+        assert torch.equal(gradient, torch.zeros_like(inputs))
     q, k, v = (dense(count, 2, 3).requires_grad_() for count in (rows, COLS, COLS))
     assert csr_attention(a, q, k, v[:, :, :0]).shape == (rows, 2, 0)
     assert csr_attention(a, q[:, :0], k[:, :0], v[:, :0]).shape == (rows, 0, 3)
@@ -339,9 +339,9 @@ def test_messages_fit_what_was_given() -> None:
     for values in (a.values().double(), a.values().half(), a.values().long()):
         with pytest.raises(TypeError, match=rf"values of A are {values.dtype}: pass values.float\(\) in the tuple"):
             spmm(parts(a, values), x)
-    for given in (a.to(torch.complex64), parts(a, a.values().to(torch.complex64))):
+    for inputs in (a.to(torch.complex64), parts(a, a.values().to(torch.complex64))):
         with pytest.raises(TypeError, match=r"values of A are torch\.complex64: complex dtypes are not supported"):
-            spmm(given, x)
+            spmm(inputs, x)
     with pytest.raises(TypeError, match=r"X is torch\.complex64: complex dtypes are not supported: pass the real"):
         spmm(a, x.to(torch.complex64))
 

@@ -52,8 +52,8 @@ def on_gpu(where, monkeypatch) -> CudaBackend:
     return where
 
 
-def compare(function, exact, given: list[torch.Tensor], seen: torch.Tensor) -> None:
-    found, wide = with_gradients(function, given, seen), [tensor.double() for tensor in given]
+def compare(function, exact, inputs: list[torch.Tensor], seen: torch.Tensor) -> None:
+    found, wide = with_gradients(function, inputs, seen), [tensor.double() for tensor in inputs]
     expected = with_gradients(exact, wide, seen.double())
     magnitudes = with_gradients(exact, [tensor.abs() for tensor in wide], seen.double().abs())
     for actual, right, magnitude in zip(found, expected, magnitudes, strict=True):
@@ -81,10 +81,11 @@ def test_sddmm_and_its_gradients_are_computed_there(on_gpu) -> None:
 
 def test_attention_and_its_gradients_are_computed_there(on_gpu) -> None:
     a, launched = sparse_tensor(), on_gpu.gpu.launched
-    given = [dense(rows, 2, WIDTH, seed=rows) for rows in (ROWS, COLS, COLS)]
+    inputs = [dense(rows, 2, WIDTH, seed=rows) for rows in (ROWS, COLS, COLS)]
     seen = dense(ROWS, 2, WIDTH, seed=2)
-    found = with_gradients(lambda *heads: csr_attention(a, *heads), given, seen)
-    wanted = with_gradients(lambda *heads: dense_attention(a, *heads), [each.double() for each in given], seen.double())
+    found = with_gradients(lambda *heads: csr_attention(a, *heads), inputs, seen)
+    wanted = with_gradients(lambda *heads: dense_attention(a, *heads), [each.double() for each in inputs],
+                            seen.double())
     for actual, right in zip(found, wanted, strict=True):
         torch.testing.assert_close(actual.double(), right, atol=1e-5, rtol=1e-4)
     assert on_gpu.gpu.launched > launched
@@ -92,11 +93,11 @@ def test_attention_and_its_gradients_are_computed_there(on_gpu) -> None:
 
 def test_maxima_and_their_gradients_are_computed_there(on_gpu) -> None:
     a, launched = sparse_tensor(), on_gpu.gpu.launched
-    given, seen = [a.values(), dense(COLS, WIDTH)], dense(ROWS, WIDTH, seed=2)
-    result, *gradients = with_gradients(lambda values, x: spmm(parts(a, values), x, reduce="max"), given, seen)
+    inputs, seen = [a.values(), dense(COLS, WIDTH)], dense(ROWS, WIDTH, seed=2)
+    result, *gradients = with_gradients(lambda values, x: spmm(parts(a, values), x, reduce="max"), inputs, seen)
     assert on_gpu.gpu.launched > launched
-    assert torch.equal(result, dense_largest(a, *given))
-    exact = with_gradients(lambda values, x: dense_largest(a, values, x), [each.double() for each in given],
+    assert torch.equal(result, dense_largest(a, *inputs))
+    exact = with_gradients(lambda values, x: dense_largest(a, values, x), [each.double() for each in inputs],
                            seen.double())[1:]
     for actual, right in zip(gradients, exact, strict=True):
         torch.testing.assert_close(actual.double(), right, rtol=0, atol=1e-5)
@@ -115,9 +116,9 @@ def test_maxima_have_second_derivatives_there(on_gpu) -> None:
     a, seen = sparse_tensor(), dense(ROWS, WIDTH, seed=2)
 
     def second(function, values, x):
-        given = [tensor.clone().requires_grad_() for tensor in (values, x)]
-        first = torch.autograd.grad(function(*given).square(), given, seen.to(x.dtype), create_graph=True)
-        return torch.autograd.grad(sum(gradient.square().sum() for gradient in first), given)
+        inputs = [tensor.clone().requires_grad_() for tensor in (values, x)]
+        first = torch.autograd.grad(function(*inputs).square(), inputs, seen.to(x.dtype), create_graph=True)
+        return torch.autograd.grad(sum(gradient.square().sum() for gradient in first), inputs)
 
     x = dense(COLS, WIDTH)
     found = second(lambda values, x: spmm(parts(a, values), x, reduce="max"), a.values(), x)
@@ -145,10 +146,10 @@ def short_numbers(on_gpu, monkeypatch) -> CudaBackend:
 short_types = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 
 
-def compare_short(function, exact, given: list[torch.Tensor], seen: torch.Tensor) -> None:
+def compare_short(function, exact, inputs: list[torch.Tensor], seen: torch.Tensor) -> None:
     """Results and gradients are short, sums are not: 4 roundings of each product's share are allowed."""
     half_unit = torch.finfo(seen.dtype).eps / 2
-    found, wide = with_gradients(function, given, seen), [tensor.double() for tensor in given]
+    found, wide = with_gradients(function, inputs, seen), [tensor.double() for tensor in inputs]
     expected = with_gradients(exact, wide, seen.double())
     magnitudes = with_gradients(exact, [tensor.abs() for tensor in wide], seen.double().abs())
     for actual, right, magnitude in zip(found, expected, magnitudes, strict=True):
@@ -177,9 +178,9 @@ def test_products_of_short_numbers_and_their_gradients(short_numbers, dtype) -> 
 @short_types
 def test_maxima_of_short_numbers_and_their_gradients(short_numbers, dtype) -> None:
     a, seen = sparse_tensor(), dense(ROWS, WIDTH, seed=2).to(dtype)
-    given = [a.values().to(dtype), dense(COLS, WIDTH).to(dtype)]
-    found = with_gradients(lambda values, x: spmm(parts(a, values), x, reduce="max"), given, seen)
-    expected = with_gradients(lambda values, x: dense_largest(a, values, x), [each.double() for each in given],
+    inputs = [a.values().to(dtype), dense(COLS, WIDTH).to(dtype)]
+    found = with_gradients(lambda values, x: spmm(parts(a, values), x, reduce="max"), inputs, seen)
+    expected = with_gradients(lambda values, x: dense_largest(a, values, x), [each.double() for each in inputs],
                               seen.double())
     assert torch.equal(found[0], expected[0].to(dtype))
     for actual, right in zip(found[1:], expected[1:], strict=True):
@@ -190,9 +191,10 @@ def test_maxima_of_short_numbers_and_their_gradients(short_numbers, dtype) -> No
 @short_types
 def test_attention_of_short_numbers_and_its_gradients(short_numbers, dtype) -> None:
     a, seen = sparse_tensor(), dense(ROWS, 2, WIDTH, seed=2).to(dtype)
-    given = [dense(rows, 2, WIDTH, seed=rows).to(dtype) for rows in (ROWS, COLS, COLS)]
-    found = with_gradients(lambda *heads: csr_attention(a, *heads), given, seen)
-    wanted = with_gradients(lambda *heads: dense_attention(a, *heads), [each.double() for each in given], seen.double())
+    inputs = [dense(rows, 2, WIDTH, seed=rows).to(dtype) for rows in (ROWS, COLS, COLS)]
+    found = with_gradients(lambda *heads: csr_attention(a, *heads), inputs, seen)
+    wanted = with_gradients(lambda *heads: dense_attention(a, *heads), [each.double() for each in inputs],
+                            seen.double())
     for actual, right in zip(found, wanted, strict=True):
         assert actual.dtype == dtype
         allowed = 8 * torch.finfo(dtype).eps
@@ -208,12 +210,12 @@ def test_products_of_torch_take_short_numbers(where, monkeypatch, op, name, dtyp
     pattern = Pattern.from_coo(*np.nonzero(there), there.shape)
     ones = SparseMatrix(pattern, np.ones(pattern.nnz))
     operands = op.operands(ones, WIDTH, seed=0)
-    given = {key: torch.from_numpy(array).to(dtype) for key, array in operands.dense.items()}
+    inputs = {key: torch.from_numpy(array).to(dtype) for key, array in operands.dense.items()}
     matrix = where.matrix(ones).with_values(bfloat16_as_uint16(torch.ones(pattern.nnz, dtype=dtype)))
-    bits = Operands(matrix, {key: bfloat16_as_uint16(each) for key, each in given.items()})
+    bits = Operands(matrix, {key: bfloat16_as_uint16(each) for key, each in inputs.items()})
     found = tensor_from_dlpack(LIBRARIES[op.name][name](matrix, 0)(bits))
     assert found.dtype == dtype
-    exact = op.oracle(Operands(ones, {key: each.float().numpy() for key, each in given.items()}))
+    exact = op.oracle(Operands(ones, {key: each.float().numpy() for key, each in inputs.items()}))
     torch.testing.assert_close(found.double(), torch.from_numpy(exact), rtol=torch.finfo(dtype).eps, atol=2.0**-17)
 
 
@@ -272,10 +274,10 @@ def test_products_of_torch_are_right(where, op, name) -> None:
     matrix = SparseMatrix(pattern, np.linspace(-1, 1, pattern.nnz))
     operands = op.operands(matrix, WIDTH, seed=0)
     product = LIBRARIES[op.name][name](where.ones(pattern), 0)
-    for given in (matrix, matrix.with_values(-2 * matrix.values)):
-        found = product(Operands(where.matrix(given), operands.dense))
-        assert_close(found, op.oracle(Operands(given, operands.dense)), terms=op.terms(pattern, WIDTH),
-                     scale=op.scale(Operands(given, operands.dense)))
+    for inputs in (matrix, matrix.with_values(-2 * matrix.values)):
+        found = product(Operands(where.matrix(inputs), operands.dense))
+        assert_close(found, op.oracle(Operands(inputs, operands.dense)), terms=op.terms(pattern, WIDTH),
+                     scale=op.scale(Operands(inputs, operands.dense)))
 
 
 def test_operators_are_registered_for_gpus() -> None:
@@ -302,14 +304,14 @@ def test_tensors_on_two_devices_are_refused() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_all_reductions_and_types_on_a_gpu(dtype) -> None:
     a, seen = sparse_tensor(), dense(ROWS, WIDTH, seed=2).to(dtype)
-    given = [a.values().to(dtype), dense(COLS, WIDTH).to(dtype)]
+    inputs = [a.values().to(dtype), dense(COLS, WIDTH).to(dtype)]
     indices = a.crow_indices().cuda(), a.col_indices().cuda()
     for reduce, exact in (("sum", lambda values, x: dense_spmm(a, values, x, "sum")),
                           ("mean", lambda values, x: dense_spmm(a, values, x, "mean")),
                           ("max", lambda values, x: dense_largest(a, values, x))):
-        expected = with_gradients(exact, [each.double() for each in given], seen.double())
+        expected = with_gradients(exact, [each.double() for each in inputs], seen.double())
         found = with_gradients(lambda values, x, reduce=reduce: spmm((*indices, values, a.shape), x, reduce=reduce),
-                               [each.cuda() for each in given], seen.cuda())
+                               [each.cuda() for each in inputs], seen.cuda())
         for actual, right in zip(found, expected, strict=True):
             assert (actual.dtype, actual.device.type) == (dtype, "cuda")
             allowed = 8 * torch.finfo(dtype).eps
@@ -320,11 +322,11 @@ def test_all_reductions_and_types_on_a_gpu(dtype) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU that torch can use")
 def test_gradients_on_a_gpu_are_those_of_the_cpu() -> None:
     a = sparse_tensor()
-    given, seen = [a.values(), dense(COLS, WIDTH)], dense(ROWS, WIDTH, seed=2)
-    expected = with_gradients(lambda values, x: dense_spmm(a, values, x, "sum"), [each.double() for each in given],
+    inputs, seen = [a.values(), dense(COLS, WIDTH)], dense(ROWS, WIDTH, seed=2)
+    expected = with_gradients(lambda values, x: dense_spmm(a, values, x, "sum"), [each.double() for each in inputs],
                               seen.double())
     indices = a.crow_indices().cuda(), a.col_indices().cuda()
-    found = with_gradients(lambda values, x: spmm((*indices, values, a.shape), x), [each.cuda() for each in given],
+    found = with_gradients(lambda values, x: spmm((*indices, values, a.shape), x), [each.cuda() for each in inputs],
                            seen.cuda())
     for actual, right in zip(found, expected, strict=True):
         assert actual.is_cuda

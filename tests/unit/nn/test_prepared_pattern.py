@@ -28,7 +28,7 @@ def dense(values: torch.Tensor) -> torch.Tensor:
 def permutations(monkeypatch):
     counted = []
     select = torch.Tensor.index_select
-    monkeypatch.setattr(torch.Tensor, "index_select", lambda *given: counted.append(given) or select(*given))
+    monkeypatch.setattr(torch.Tensor, "index_select", lambda *inputs: counted.append(inputs) or select(*inputs))
     return counted
 
 

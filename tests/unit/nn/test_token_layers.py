@@ -45,9 +45,9 @@ def assert_same(x, *calls):
     """Results, and gradients by x and by parameters: calls are (function of x, parameters)."""
     seen, found = torch.randn_like(x), []
     for call, parameters in calls:
-        given = x.clone().requires_grad_()
-        result = call(given)
-        found.append([result, *torch.autograd.grad((result * seen).sum(), [given, *parameters])])
+        inputs = x.clone().requires_grad_()
+        result = call(inputs)
+        found.append([result, *torch.autograd.grad((result * seen).sum(), [inputs, *parameters])])
         with torch.no_grad():
             assert_near(call(x), result)
     for actual, expected in zip(*found, strict=True):
@@ -97,9 +97,9 @@ def test_one_value_per_token_needs_no_columns():
 
 def test_nested_tensors_stay_nested():
     parts = [torch.randn(length, WIDTH, requires_grad=True) for length in (5, 2, 7)]
-    given = torch.nested.as_nested_tensor(parts, layout=torch.jagged)
+    inputs = torch.nested.as_nested_tensor(parts, layout=torch.jagged)
     theirs, ours = norms()
-    result = ours(ragged_softmax(given))
+    result = ours(ragged_softmax(inputs))
     assert result.is_nested
     assert_near(result.values(), theirs(by_sequence(torch.cat(parts), [5, 2, 7])))
     result.values().square().sum().backward()

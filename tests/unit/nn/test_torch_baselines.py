@@ -61,11 +61,11 @@ def test_a_pattern_is_prepared_once_for_all_values(op, name, tmp_path, monkeypat
                      policy=CsrPolicy())
     run = ready.spmm if op == "spmm" else ready.sddmm
     values = np.empty(matrix().pattern.nnz, np.float32)
-    for given in (None, values, values, values.copy()):
-        if given is not None:
-            given[:] = rng.uniform(-1, 1, given.size)
-        seen = operands.matrix if given is None else operands.matrix.with_values(given)
-        close(op, Operands(seen, operands.dense), run(*operands.dense.values(), values=given))
+    for inputs in (None, values, values, values.copy()):
+        if inputs is not None:
+            inputs[:] = rng.uniform(-1, 1, inputs.size)
+        seen = operands.matrix if inputs is None else operands.matrix.with_values(inputs)
+        close(op, Operands(seen, operands.dense), run(*operands.dense.values(), values=inputs))
     assert prepared_for == [matrix().pattern]
 
 

@@ -61,11 +61,11 @@ def by_sequence(theirs, x, lengths, *, causal=False):
     for one in x.split(list(lengths)):
         if not len(one):
             continue
-        given = mask(len(one)) if causal else None
+        inputs = mask(len(one)) if causal else None
         if isinstance(theirs, torch.nn.MultiheadAttention):
-            results.append(theirs(one[None], one[None], one[None], need_weights=False, attn_mask=given)[0][0])
+            results.append(theirs(one[None], one[None], one[None], need_weights=False, attn_mask=inputs)[0][0])
         else:
-            results.append(theirs(one[None], src_mask=given)[0])
+            results.append(theirs(one[None], src_mask=inputs)[0])
     return torch.cat([x[:0], *results])
 
 
@@ -92,9 +92,9 @@ def test_results_and_gradients_are_those_of_pytorch(pair, causal, lengths):
     found = []
     for module, call in ((ours, lambda x: ours(x, lengths, is_causal=causal)),
                          (theirs, lambda x: by_sequence(theirs, x, lengths, causal=causal))):
-        given = x.clone().requires_grad_()
-        result = call(given)
-        asked = [given, *module.parameters()]
+        inputs = x.clone().requires_grad_()
+        result = call(inputs)
+        asked = [inputs, *module.parameters()]
         grads = torch.autograd.grad((result * seen).sum(), asked, allow_unused=True)
         found.append([result, *(torch.zeros_like(tensor) if grad is None else grad
                                 for tensor, grad in zip(asked, grads, strict=True))])
@@ -149,15 +149,15 @@ def test_a_model_of_two_layers_against_padded_sequences():
     beyond = torch.arange(9) >= lengths[:, None]
     expected = model(padded, src_key_padding_mask=beyond)[~beyond]
     shared = Structure({LENGTHS: lengths.numpy()})
-    for given in (lengths, lengths.tolist(), lengths.numpy(), shared):
+    for inputs in (lengths, lengths.tolist(), lengths.numpy(), shared):
         x = padded[~beyond]
         for layer in ours:
-            x = layer(x, given)
+            x = layer(x, inputs)
         assert_near(x, expected)
 
 
-@pytest.mark.parametrize("optimiser", [lambda given: torch.optim.SGD(given, 0.1, 0.9),
-                                       lambda given: torch.optim.Adam(given, 1e-2)])
+@pytest.mark.parametrize("optimiser", [lambda inputs: torch.optim.SGD(inputs, 0.1, 0.9),
+                                       lambda inputs: torch.optim.Adam(inputs, 1e-2)])
 def test_training_gives_the_same_losses(optimiser):
     theirs, ours = layers()
     losses = []
@@ -207,16 +207,16 @@ def test_gradients_pass_through_layers_once():
 def test_nested_tensors_stay_nested():
     theirs, ours = layers()
     parts = [torch.randn(length, WIDTH, requires_grad=True) for length in (5, 2, 7)]
-    given = torch.nested.as_nested_tensor(parts, layout=torch.jagged)
-    result = ours(ours(given))
+    inputs = torch.nested.as_nested_tensor(parts, layout=torch.jagged)
+    result = ours(ours(inputs))
     assert result.is_nested
     assert result.layout == torch.jagged
-    assert_near((result + given).values(), by_sequence(theirs, by_sequence(
+    assert_near((result + inputs).values(), by_sequence(theirs, by_sequence(
         theirs, torch.cat(parts), [5, 2, 7]), [5, 2, 7]) + torch.cat(parts))
     result.values().square().sum().backward()
     assert all(part.grad.abs().sum() > 0 for part in parts)
     attention = attentions()[1]
-    torch.testing.assert_close(attention(given).values(), attention(torch.cat(parts), [5, 2, 7]))
+    torch.testing.assert_close(attention(inputs).values(), attention(torch.cat(parts), [5, 2, 7]))
 
 
 def test_initial_weights_are_those_of_pytorch():

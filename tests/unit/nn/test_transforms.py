@@ -94,9 +94,9 @@ def test_functions_are_not_scripted_alone_or_where_others_call_them(name) -> Non
         def forward(self, x: torch.Tensor):
             return function(x, x)
 
-    for given in (function, outer, Model()):
+    for inputs in (function, outer, Model()):
         with pytest.raises(RuntimeError, match=rf"{name} cannot be scripted: .* use torch\.compile, or script") as told:
-            torch.jit.script(given)
+            torch.jit.script(inputs)
         assert len(str(told.value).splitlines()[0]) < 250
 
 
@@ -131,9 +131,9 @@ def check_tangent(found, function, x, *, refused):
         with pytest.raises(RuntimeError, match=r"second|twice|forward mode"):
             found()
     else:
-        given = x.detach()
-        jacobian = torch.autograd.functional.jacobian(function, given)
-        torch.testing.assert_close(found(), torch.tensordot(jacobian, given, dims=2), rtol=1e-4, atol=1e-4)
+        inputs = x.detach()
+        jacobian = torch.autograd.functional.jacobian(function, inputs)
+        torch.testing.assert_close(found(), torch.tensordot(jacobian, inputs, dims=2), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["sum", "mean", "max", "sddmm"])
@@ -143,9 +143,9 @@ def test_transforms_take_second_derivatives(name) -> None:
     def energy(x):
         return operation(x).square().sum()
 
-    given = x.clone().requires_grad_()
-    (first,) = torch.autograd.grad(energy(given), given, create_graph=True)
-    (expected,) = torch.autograd.grad(first.square().sum(), given)
+    inputs = x.clone().requires_grad_()
+    (first,) = torch.autograd.grad(energy(inputs), inputs, create_graph=True)
+    (expected,) = torch.autograd.grad(first.square().sum(), inputs)
     torch.testing.assert_close(torch.func.grad(lambda x: torch.func.grad(energy)(x).square().sum())(x), expected)
 
 
@@ -155,7 +155,7 @@ def test_layers_of_operations_follow_transforms(kind) -> None:
     many, parameters = dense(3, NODES, WIDTH), dict(layer.named_parameters())
     torch.testing.assert_close(torch.func.vmap(lambda x: layer(x, beside))(many),
                                torch.stack([layer(x, beside) for x in many]))
-    found = torch.func.grad(lambda given: torch.func.functional_call(layer, given, (many[0], beside)).square().sum())(
+    found = torch.func.grad(lambda inputs: torch.func.functional_call(layer, inputs, (many[0], beside)).square().sum())(
         parameters)
     layer(many[0], beside).square().sum().backward()
     for name, parameter in parameters.items():
@@ -184,9 +184,9 @@ def test_lengths_of_a_tensor_inside_of_transforms(kind) -> None:
     layer, _ = layer_of(kind)
     x, lengths = dense(NODES, WIDTH), torch.tensor(LENGTHS)
     found = torch.func.grad(lambda x: layer(x, lengths).square().sum())(x)
-    given = x.clone().requires_grad_()
-    layer(given, LENGTHS).square().sum().backward()
-    torch.testing.assert_close(found, given.grad)
+    inputs = x.clone().requires_grad_()
+    layer(inputs, LENGTHS).square().sum().backward()
+    torch.testing.assert_close(found, inputs.grad)
 
 
 FUNCTIONS = {**OPERATIONS, "softmax": lambda x: ragged_softmax(x, LENGTHS)}
@@ -226,8 +226,8 @@ def normalised_product(layer: nn.GCNConv, x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("wrap", [
     lambda module: prune.l1_unstructured(module, "weight", amount=0.5), lambda module: weight_norm(module),
     lambda module: spectral_norm(module).eval(),
-    lambda module: module.register_forward_hook(lambda *given: 2 * given[2]),
-    lambda module: module.register_forward_pre_hook(lambda module, given: (3 * given[0],)),
+    lambda module: module.register_forward_hook(lambda *inputs: 2 * inputs[2]),
+    lambda module: module.register_forward_pre_hook(lambda module, inputs: (3 * inputs[0],)),
 ], ids=["pruned", "weight norm", "spectral norm", "hook", "pre-hook"])
 @pytest.mark.parametrize("kind", ["SAGEConv", "GCNConv"])
 def test_hooks_of_linear_layers_are_seen(kind, wrap, width) -> None:
@@ -296,9 +296,9 @@ def test_hooks_that_a_program_would_skip_are_refused(change, name) -> None:
 def test_hooks_of_the_layer_itself_are_called(kind) -> None:
     layer, beside = layer_of(kind)
     x, seen = dense(NODES, WIDTH).requires_grad_(), []
-    layer.register_forward_pre_hook(lambda module, given: seen.append("before"))
-    layer.register_forward_hook(lambda module, given, result: seen.append("after"))
-    layer.register_full_backward_hook(lambda module, given, grads: seen.append("backward"))
+    layer.register_forward_pre_hook(lambda module, inputs: seen.append("before"))
+    layer.register_forward_hook(lambda module, inputs, result: seen.append("after"))
+    layer.register_full_backward_hook(lambda module, inputs, grads: seen.append("backward"))
     layer(x, beside).sum().backward()
     assert seen == ["before", "after", "backward"]
 
@@ -311,8 +311,8 @@ class Subclass(torch.Tensor):
 def test_views_of_every_kind_and_subclasses(kind) -> None:
     layer, beside = layer_of(kind)
     x, wide = dense(NODES, WIDTH), torch.view_as_complex(dense(NODES, WIDTH, 2))
-    for given in (x[:1].expand(NODES, WIDTH), torch._neg_view(x), wide.conj().imag, x.T.contiguous().T,
+    for inputs in (x[:1].expand(NODES, WIDTH), torch._neg_view(x), wide.conj().imag, x.T.contiguous().T,
                   torch.repeat_interleave(x, 2, dim=1)[:, ::2], x.as_subclass(Subclass),
                   torch.nn.Parameter(x.as_subclass(Subclass))):
-        expected = layer(given.detach().as_subclass(torch.Tensor).resolve_neg().clone(), beside)
-        torch.testing.assert_close(layer(given, beside).as_subclass(torch.Tensor), expected)
+        expected = layer(inputs.detach().as_subclass(torch.Tensor).resolve_neg().clone(), beside)
+        torch.testing.assert_close(layer(inputs, beside).as_subclass(torch.Tensor), expected)

@@ -55,10 +55,10 @@ def assert_same(ours, theirs, reference, *, inference=torch.no_grad):
 
 
 OPTIMISERS = {
-    "sgd": lambda given, **how: torch.optim.SGD(given, 0.1, 0.9, **how),
-    "adam": lambda given, **how: torch.optim.Adam(given, 0.1, **how),
-    "adamw": lambda given, **how: torch.optim.AdamW(given, 0.1, **how),
-    "adagrad": lambda given, **how: torch.optim.Adagrad(given, 0.1, **how),
+    "sgd": lambda inputs, **how: torch.optim.SGD(inputs, 0.1, 0.9, **how),
+    "adam": lambda inputs, **how: torch.optim.Adam(inputs, 0.1, **how),
+    "adamw": lambda inputs, **how: torch.optim.AdamW(inputs, 0.1, **how),
+    "adagrad": lambda inputs, **how: torch.optim.Adagrad(inputs, 0.1, **how),
 }
 
 

@@ -23,18 +23,18 @@ READER = program("p", [compute("y", dict(w.axes), w[row, col, inner])])
 VALUES = np.arange(60, dtype=np.float32).reshape(5, 4, 3)
 
 
-def panels(given):
-    return reorder_dimensions(split_dimension(given, "w", "row", 2), "w", ("row_block", "col", "inner", "row_within"))
+def panels(inputs):
+    return reorder_dimensions(split_dimension(inputs, "w", "row", 2), "w", ("row_block", "col", "inner", "row_within"))
 
 
 @pytest.mark.parametrize("change", [
-    lambda given: given,
+    lambda prog: prog,
     panels,
-    lambda given: split_dimension(panels(given), "w", "inner", 3),
-    lambda given: fuse_dimensions(given, "w", "row", "col"),
-    lambda given: split_dimension(fuse_dimensions(given, "w", "col", "inner"), "w", "col_inner", 5),
-    lambda given: reorder_dimensions(given, "w", ("inner", "row")),
-    lambda given: panels(pad_storage(given, "w", {row: 3, inner: 4})),
+    lambda prog: split_dimension(panels(prog), "w", "inner", 3),
+    lambda prog: fuse_dimensions(prog, "w", "row", "col"),
+    lambda prog: split_dimension(fuse_dimensions(prog, "w", "col", "inner"), "w", "col_inner", 5),
+    lambda prog: reorder_dimensions(prog, "w", ("inner", "row")),
+    lambda prog: panels(pad_storage(prog, "w", {row: 3, inner: 4})),
 ])
 def test_values_are_packed_at_the_offsets_of_the_tensor(change):
     tensor = change(READER).tensors()["w"]

@@ -135,10 +135,10 @@ def test_split_and_padded_tiles_compute_the_same(operator):
     defined, of = SPLIT_OPERATORS[operator](SHAPE), Structure({LENGTHS: GIVEN})
     values = drawn(defined, of)
     wanted = compiled(SPLIT_ARMS["exact"](defined), of, values)
-    given = [one(defined, of, values, number) for number in range(len(GIVEN))]
+    inputs = [one(defined, of, values, number) for number in range(len(GIVEN))]
     plain = {"qkt": lambda queries, keys: queries.swapaxes(0, 1) @ keys,
              "attnv": lambda weights, values: (weights @ values.swapaxes(0, 1)).swapaxes(0, 1)}[operator]
-    np.testing.assert_allclose(wanted, np.concatenate([plain(**each).reshape(-1) for each in given]), atol=1e-4)
+    np.testing.assert_allclose(wanted, np.concatenate([plain(**each).reshape(-1) for each in inputs]), atol=1e-4)
     for arm in ("padded", "split", "hfused"):
         np.testing.assert_allclose(compiled(SPLIT_ARMS[arm](defined), of, values), wanted, atol=1e-5)
 

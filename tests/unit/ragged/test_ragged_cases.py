@@ -11,10 +11,10 @@ from sparloom.ragged import Executable, RaggedTensor, interpreted
 BATCHES = [(), (0,), (1,), (3, 0, 5), (4, 4), (7, 1, 0, 0, 2)]
 
 
-@pytest.mark.parametrize("given", BATCHES)
+@pytest.mark.parametrize("entries", BATCHES)
 @pytest.mark.parametrize("name", CASES)
-def test_interpreted_programs(name, given):
-    case, of = CASES[name], structure(given)
+def test_interpreted_programs(name, entries):
+    case, of = CASES[name], structure(entries)
     inputs = operands(case.program, of, seed=1)
     found = interpreted(case.program, of, **{each: value.data for each, value in inputs.items()})
     for output, oracle in expected(case, of, inputs).items():
@@ -28,8 +28,8 @@ def test_compiled_programs(name, tmp_path, monkeypatch):
     monkeypatch.setenv("SPARLOOM_CACHE", str(tmp_path))
     case = CASES[name]
     run = Executable(case.program)
-    for given in BATCHES:
-        of = structure(given, compiler=compile_c)
+    for entries in BATCHES:
+        of = structure(entries, compiler=compile_c)
         inputs = operands(case.program, of, seed=1)
         made = run(of, **{each: value.data for each, value in inputs.items()})
         found = dict(zip(case.program.outputs, made if isinstance(made, tuple) else (made,), strict=True))

@@ -41,8 +41,8 @@ def refused(message, step, *arguments, **options):
 
 
 def is_chain(scheduled):
-    for given in ([], [0], [5, 0, 2, 9]):
-        of = Structure({lengths: given}, InterpretedLibrary)
+    for entries in ([], [0], [5, 0, 2, 9]):
+        of = Structure({lengths: entries}, InterpretedLibrary)
         inputs = operands(scheduled, of, seed=3)
         found = interpreted(scheduled, of, x=inputs["x"].data)["shifted"]
         packed = RaggedTensor(scheduled.tensors()["shifted"], of, found).to_packed()[0]

@@ -26,16 +26,16 @@ def refused(message, step, *arguments, **options):
         step(*arguments, **options)
 
 
-def results(scheduled, given):
-    of = ragged.Structure({lengths: given}, InterpretedLibrary)
+def results(scheduled, entries):
+    of = ragged.Structure({lengths: entries}, InterpretedLibrary)
     inputs = operands(scheduled, of, seed=3)
     found = ragged.interpreted(scheduled, of, **{name: value.data for name, value in inputs.items()})
     return of, inputs, found
 
 
 def computes_the_case(scheduled):
-    for given in ([], [0], [5, 0, 2, 9]):
-        of, inputs, found = results(scheduled, given)
+    for values in ([], [0], [5, 0, 2, 9]):
+        of, inputs, found = results(scheduled, values)
         packed = ragged.RaggedTensor(scheduled.tensors()["g"], of, found["g"]).to_packed()[0]
         assert_close(packed.reshape(-1), expected(CASE, of, inputs)["g"], terms=16, scale=8.0)
 
@@ -57,46 +57,46 @@ def triangles_of_tiles():
             ragged.less(row, seen(query)), s[batch, query, row] * q[batch, query, inner], ragged.real(0.0))))], ["g"])
 
 
-def in_one_pass(given):
+def in_one_pass(prog):
     """By tiles of rows that scores are computed for once, in an array of their own."""
-    given = ragged.split(given, "by_row", "row", TILE)
-    given = ragged.split(ragged.decompose_reduction(given, "by_col"), "by_col_rest", "query", TILE)
-    given = ragged.reorder(given, "by_col_rest", ("batch", "query_outer", "row", "inner", "query_inner"))
-    given = ragged.narrow(given, "by_col_rest", row)
-    given = ragged.compute_with(given, "by_col_start", "by_row", "batch")
-    given = ragged.compute_with(given, "by_col_rest", "by_row", "row_outer")
-    return ragged.parallel(ragged.compute_at(given, "s", "by_row", "row_outer", local=True), "by_row", "batch")
+    prog = ragged.split(prog, "by_row", "row", TILE)
+    prog = ragged.split(ragged.decompose_reduction(prog, "by_col"), "by_col_rest", "query", TILE)
+    prog = ragged.reorder(prog, "by_col_rest", ("batch", "query_outer", "row", "inner", "query_inner"))
+    prog = ragged.narrow(prog, "by_col_rest", row)
+    prog = ragged.compute_with(prog, "by_col_start", "by_row", "batch")
+    prog = ragged.compute_with(prog, "by_col_rest", "by_row", "row_outer")
+    return ragged.parallel(ragged.compute_at(prog, "s", "by_row", "row_outer", local=True), "by_row", "batch")
 
 
 def test_two_gradients_in_one_pass(golden):
-    given = in_one_pass(triangles_of_tiles())
-    assert [launch.name for launch in given.launches] == ["by_row"]
+    prog = in_one_pass(triangles_of_tiles())
+    assert [launch.name for launch in prog.launches] == ["by_row"]
     for lengths_given in ([], [0], [5, 0, 2, 9]):
-        _, inputs, found = results(given, lengths_given)
+        _, inputs, found = results(prog, lengths_given)
         q, k = (np.split(inputs[name].data.reshape(-1, SIZE).astype(float), np.cumsum(lengths_given)[:-1].astype(int))
                 for name in "qk")
         oracle = [np.stack([s @ b, s.T @ a], axis=1) for a, b in zip(q, k, strict=True)
                   for s in [np.outer(a[:, 0], b[:, 0]) * np.tri(len(a))]]
         assert_close(found["g"], np.concatenate([np.empty(0), *(each.reshape(-1) for each in oracle)]), terms=16,
                      scale=8.0)
-    golden("ragged/gradients.txt", str(given))
+    golden("ragged/gradients.txt", str(prog))
 
 
 def test_a_narrowed_sum_is_a_tile_product():
-    given = in_one_pass(triangles_of_tiles())
+    prog = in_one_pass(triangles_of_tiles())
     for nest in ("by_row", "by_col_rest"):
-        given = ragged.offload(given, nest, *(loop.name for loop in given.nest(nest).loops[-3:]))
-    text = pretty(ragged.lower(given)[0].kernel)
+        prog = ragged.offload(prog, nest, *(loop.name for loop in prog.nest(nest).loops[-3:]))
+    text = pretty(ragged.lower(prog)[0].kernel)
     assert text.count("g[") == 3  # the start, and two products
     assert "(min(i64(lengths_entry_1), row_outer * 4 + 4) x 3, depth min(4, " in text
 
 
 @pytest.mark.parametrize("factor", [1, 3, 4, 16])
 def test_gradients_of_the_case_share_tiles(factor):
-    given = ragged.reorder(ragged.decompose_reduction(CASE.program, "by_col"), "by_col_rest", ("batch", "query", "row"))
-    given = ragged.split(ragged.narrow(given, "by_col_rest", row), "by_col_rest", "query", factor)
-    given = ragged.compute_with(ragged.split(given, "by_row", "row", factor), "by_col_start", "by_row", "batch")
-    computes_the_case(ragged.compute_with(given, "by_col_rest", "by_row", "row_outer"))
+    prog = ragged.reorder(ragged.decompose_reduction(CASE.program, "by_col"), "by_col_rest", ("batch", "query", "row"))
+    prog = ragged.split(ragged.narrow(prog, "by_col_rest", row), "by_col_rest", "query", factor)
+    prog = ragged.compute_with(ragged.split(prog, "by_row", "row", factor), "by_col_start", "by_row", "batch")
+    computes_the_case(ragged.compute_with(prog, "by_col_rest", "by_row", "row_outer"))
 
 
 def test_independent_operations_share_loops():
@@ -117,12 +117,12 @@ def test_compute_with_requires_independent_operations():
 
 
 def test_shared_loops_have_equal_extents():
-    given = ragged.program("p", [twice, square], [twice, square])
+    prog = ragged.program("p", [twice, square], [twice, square])
     refused("twice cannot be computed with square: its loop row is not the loop row_outer of square: split, fuse and "
             "reorder both in the same way",
-            ragged.compute_with, ragged.split(given, "square", "row", 2), "twice", "square", "row_outer")
+            ragged.compute_with, ragged.split(prog, "square", "row", 2), "twice", "square", "row_outer")
     refused("its loop row is not the loop inner of square", ragged.compute_with, ragged.reorder(
-        given, "square", ("batch", "inner", "row")), "twice", "square", "inner")
+        prog, "square", ("batch", "inner", "row")), "twice", "square", "inner")
     short = ragged.program("p", [ragged.compute("one", {batch: batches()}, ragged.real(1.0)), square],
                            ["one", "square"])
     refused("one cannot be computed with square: its loop (none) is not the loop row", ragged.compute_with, short,
@@ -137,10 +137,10 @@ def test_shared_names_have_the_same_definition():
 
 
 def test_launches_are_neighbours():
-    given = ragged.program("p", [twice, total, square], [twice, total, square])
+    inputs = ragged.program("p", [twice, total, square], [twice, total, square])
     refused("twice cannot be computed with square: they are not separate launches that follow each other in twice, "
-            "total, square", ragged.compute_with, given, "twice", "square", "row")
-    refused("which is vectorised or in a reduction: use a loop outside of it", ragged.compute_with, given, "twice",
+            "total, square", ragged.compute_with, inputs, "twice", "square", "row")
+    refused("which is vectorised or in a reduction: use a loop outside of it", ragged.compute_with, inputs, "twice",
             "total",
             "inner")
     kept = ragged.program("p",
@@ -151,10 +151,10 @@ def test_launches_are_neighbours():
             ragged.compute_at(kept, "square", "y", "row"), "y", "total", "row")
 
 
-def tiles_of_queries(given, nest):
+def tiles_of_queries(prog, nest):
     """Let the rows of by_row and the queries of another run alike."""
-    given = ragged.split(ragged.split(given, "by_row", "row", 2), nest, "query", 2)
-    return ragged.reorder(given, nest, ("batch", "query_outer", "row", "head", "inner", "query_inner"))
+    prog = ragged.split(ragged.split(prog, "by_row", "row", 2), nest, "query", 2)
+    return ragged.reorder(prog, nest, ("batch", "query_outer", "row", "head", "inner", "query_inner"))
 
 
 def test_a_reduction_inside_another_must_have_begun():
@@ -164,21 +164,21 @@ def test_a_reduction_inside_another_must_have_begun():
 
 
 def test_loops_over_which_a_nest_accumulates_are_serial():
-    given = ragged.compute_with(ragged.decompose_reduction(CASE.program, "by_col"), "by_col_start", "by_row", "batch")
-    given = ragged.compute_with(tiles_of_queries(given, "by_col_rest"), "by_col_rest", "by_row", "row_outer")
+    prog = ragged.compute_with(ragged.decompose_reduction(CASE.program, "by_col"), "by_col_start", "by_row", "batch")
+    prog = ragged.compute_with(tiles_of_queries(prog, "by_col_rest"), "by_col_rest", "by_row", "row_outer")
     refused("by_row: loop row_outer cannot be parallel, since by_col_rest, computed in it, accumulates over its "
-            "iterations: leave it serial", ragged.parallel, given, "by_row", "row_outer")
-    computes_the_case(ragged.parallel(given, "by_row", "batch"))
+            "iterations: leave it serial", ragged.parallel, prog, "by_row", "row_outer")
+    computes_the_case(ragged.parallel(prog, "by_row", "batch"))
 
 
 def test_a_reduction_continues_where_it_began():
-    given = ragged.decompose_reduction(CASE.program, "by_col")
-    started = ragged.compute_with(given, "by_col_start", "by_row", "row")
+    prog = ragged.decompose_reduction(CASE.program, "by_col")
+    started = ragged.compute_with(prog, "by_col_start", "by_row", "row")
     refused("by_col_rest cannot be computed with by_row: it continues the reduction of by_col_start: compute that "
             "with by_row first, at a loop outside of the reduction, which decides about the same elements in both",
             ragged.compute_with, started, "by_col_rest", "by_row", "batch")
     computes_the_case(ragged.compute_with(started, "by_col_rest", "by_row", "row"))
-    alike = ragged.split(ragged.split(given, "by_col_start", "row", 2), "by_row", "row", 2)
+    alike = ragged.split(ragged.split(prog, "by_col_start", "row", 2), "by_row", "row", 2)
     alike = ragged.compute_with(alike, "by_col_start", "by_row", "row_outer")
     alike = ragged.reorder(ragged.split(alike, "by_col_rest", "query", 2), "by_col_rest", (
         "batch", "query_outer", "row", "head", "inner", "query_inner"))
@@ -187,18 +187,18 @@ def test_a_reduction_continues_where_it_began():
 
 
 def test_parts_of_a_reduction_do_not_run_concurrently():
-    given = ragged.compute_with(ragged.decompose_reduction(CASE.program, "by_col"), "by_col_start", "by_row", "batch")
-    given = ragged.parallel(ragged.parallel(given, "by_row", "batch"), "by_col_rest", "batch")
+    prog = ragged.compute_with(ragged.decompose_reduction(CASE.program, "by_col"), "by_col_start", "by_row", "batch")
+    prog = ragged.parallel(ragged.parallel(prog, "by_row", "batch"), "by_col_rest", "batch")
     refused("by_row and by_col_rest cannot run concurrently: by_col_rest is a part of the reduction of g",
-            ragged.hfuse, given,
+            ragged.hfuse, prog,
             ["by_row", "by_col_rest"])
 
 
 def test_only_whole_reductions_are_decomposed():
     half = ragged.compute("half", token, ragged.sum_over({inner: 3}, x[batch, row, inner]) * ragged.real(0.5))
-    for given in (half, twice):
-        refused(f"{given.name} cannot be decomposed, since its value is not a reduction alone: move the rest to a "
-                f"separate operation", ragged.decompose_reduction, ragged.program("p", [given]), given.name)
+    for inputs in (half, twice):
+        refused(f"{inputs.name} cannot be decomposed, since its value is not a reduction alone: move the rest to a "
+                f"separate operation", ragged.decompose_reduction, ragged.program("p", [inputs]), inputs.name)
     refused("total cannot be decomposed, since it is scheduled, or in parts: decompose first",
             ragged.decompose_reduction,
             ragged.split(ragged.program("p", [total]), "total", "row", 2), "total")
@@ -206,9 +206,9 @@ def test_only_whole_reductions_are_decomposed():
 
 def test_a_decomposed_maximum_begins_with_minus_infinity():
     top = ragged.compute("top", token, ragged.max_over({inner: 3}, x[batch, row, inner]))
-    given = ragged.decompose_reduction(ragged.program("p", [top]), "top")
-    assert [launch.name for launch in given.launches] == ["top_start", "top_rest"]
-    _, inputs, found = results(given, [2, 1])
+    prog = ragged.decompose_reduction(ragged.program("p", [top]), "top")
+    assert [launch.name for launch in prog.launches] == ["top_start", "top_rest"]
+    _, inputs, found = results(prog, [2, 1])
     assert_close(found["top"], inputs["x"].data.reshape(3, 3).max(axis=1).astype(float), terms=1)
 
 
@@ -227,9 +227,9 @@ def test_narrow_refuses():
 
 
 def test_loops_of_a_tile_product_are_not_remapped():
-    given = ragged.offload(CASES["projection"].program, "y", "row", "out", "inner")
+    inputs = ragged.offload(CASES["projection"].program, "y", "row", "out", "inner")
     refused("y: loop out cannot be remapped, since it belongs to a tile product, whose elements are evenly spaced: "
-            "remap a loop outside of it", ragged.remap, given, "y", "out")
+            "remap a loop outside of it", ragged.remap, inputs, "y", "out")
 
 
 def test_a_local_array_varies_with_loops_around_or_inside():

@@ -29,10 +29,10 @@ def test_the_cuda_text_run_on_the_host_matches_the_definition(name, tmp_path):
     program, definition, of = CASES[name]
     rng = np.random.default_rng(0)
     tensors = program.tensors()
-    given = {each: rng.standard_normal(of.size(tensors[each]), dtype=np.float32) for each in program.inputs()}
-    wanted = ragged.Executable(definition).bind(of, **given)
+    values = {each: rng.standard_normal(of.size(tensors[each]), dtype=np.float32) for each in program.inputs()}
+    wanted = ragged.Executable(definition).bind(of, **values)
     wanted[0]()
-    arrays = ragged.bind_arrays(program, of, given)
+    arrays = ragged.bind_arrays(program, of, values)
     lowered = ragged.lower(program)
     run = run_on_host([each.kernel for each in lowered], tmp_path)
     for each in lowered:

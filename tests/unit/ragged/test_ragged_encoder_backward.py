@@ -22,10 +22,10 @@ def test_schedules_compute_the_definitions(pair, shape):
     packed = {name: 0.3 * rng.standard_normal(of.size(tensor), dtype=np.float32)
               for name, tensor in plain.tensors().items() if name in plain.inputs()}
     found = []
-    for given in (plain, chosen):
-        inputs = {name: ragged.RaggedTensor.from_packed(given.tensors()[name], of, value).data
+    for prog in (plain, chosen):
+        inputs = {name: ragged.RaggedTensor.from_packed(prog.tensors()[name], of, value).data
                   for name, value in packed.items()}
-        found.append(ragged.interpreted(given, of, **inputs))
+        found.append(ragged.interpreted(prog, of, **inputs))
     assert plain.outputs == chosen.outputs
     for name in plain.outputs:
         scale = np.abs(found[0][name]).max()

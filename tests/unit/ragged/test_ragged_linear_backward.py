@@ -33,12 +33,12 @@ SUMS = program("sums", [
 @pytest.mark.parametrize("lengths", [[], [0], [5, 0, 2]])
 @pytest.mark.parametrize(("tile", "cols"), [((7, 3), 2), ((48, 256), 64)])
 def test_sums_over_tokens(lengths, tile, cols):
-    given = schedule_token_sum(schedule_weight_gradient(SUMS, "d_w", 3, tile=tile), "d_b", cols=cols)
+    prog = schedule_token_sum(schedule_weight_gradient(SUMS, "d_w", 3, tile=tile), "d_b", cols=cols)
     of = Structure({LENGTHS: lengths}, InterpretedLibrary)
     rng = np.random.default_rng(0)
     grads = rng.standard_normal((sum(lengths), 30), np.float32)
     tokens = rng.standard_normal((sum(lengths), 8), np.float32)
-    found = interpreted(given, of, d_out=grads, into=tokens)
+    found = interpreted(prog, of, d_out=grads, into=tokens)
     assert_close(found["d_w"], (grads.T.astype(float) @ tokens).reshape(-1), terms=16, scale=8.0)
     assert_close(found["d_b"], grads.astype(float).sum(axis=0), terms=16, scale=8.0)
 

@@ -20,8 +20,8 @@ def tiled_projection(rows=4, cols=2):
     return ragged.reorder(tiled, "y", ("batch_row_outer", "out_outer", *TILE))
 
 
-def computes(name, scheduled, given=(5, 0, 3)):
-    of = structure(list(given))
+def computes(name, scheduled, entries=(5, 0, 3)):
+    of = structure(list(entries))
     inputs = operands(scheduled, of, seed=1)
     found = ragged.interpreted(scheduled, of, **{each: value.data for each, value in inputs.items()})
     for output, oracle in expected(CASES[name], of, inputs).items():

@@ -18,9 +18,9 @@ DOUBLE, NEXT = part("double", pair, {which: 0}, value + value), part("next", pai
 def test_parts_are_nests_of_one_tensor():
     both = program("both", [DOUBLE, NEXT], ["pair"])
     of = Structure({lengths: [2, 0, 1]}, InterpretedLibrary)
-    given = np.arange(9, dtype=np.float32)
-    found = interpreted(both, of, x=given)["pair"].reshape(3, 2, 3)
-    np.testing.assert_array_equal(found, np.stack([2 * given.reshape(3, 3), given.reshape(3, 3) + 1], axis=1))
+    inputs = np.arange(9, dtype=np.float32)
+    found = interpreted(both, of, x=inputs)["pair"].reshape(3, 2, 3)
+    np.testing.assert_array_equal(found, np.stack([2 * inputs.reshape(3, 3), inputs.reshape(3, 3) + 1], axis=1))
     assert "pair[batch, row, 1, inner] = x[batch, row, inner] + 1.0" in str(both)
 
 
@@ -31,13 +31,13 @@ def test_all_parts_precede_readers_of_the_tensor():
         program("late", [DOUBLE, last, NEXT])
 
 
-@pytest.mark.parametrize("given", [
+@pytest.mark.parametrize("inputs", [
     [DOUBLE], [DOUBLE, NEXT, part("again", pair, {which: 1}, value)],
     [DOUBLE, part("other", pair, {inner: 1}, x[batch, row, which])],
 ])
-def test_parts_define_every_element_once(given):
+def test_parts_define_every_element_once(inputs):
     with pytest.raises(IllegalSchedule, match="they must fix the same dimensions, and have every coordinate once"):
-        program("p", given, ["pair"])
+        program("p", inputs, ["pair"])
 
 
 def test_a_part_and_the_whole_are_refused():

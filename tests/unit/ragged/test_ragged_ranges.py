@@ -41,12 +41,12 @@ def value(expr: Expr, values: dict[str, int], of: Structure) -> int:
     return int(evaluate(expr, {name: np.int64(each) for name, each in values.items()}, of.table))
 
 
-@pytest.mark.parametrize("given", [[3, 0, 2, 4], [1, 1], [5]])
+@pytest.mark.parametrize("entries", [[3, 0, 2, 4], [1, 1], [5]])
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_ranges_of_a_tile_of_a_fused_loop_cover_it_and_no_more(given, size):
+def test_ranges_of_a_tile_of_a_fused_loop_cover_it_and_no_more(entries, size):
     """Figure 7: over all o of the range, the i of the range are those of the tile."""
-    of = Structure({lengths: given}, InterpretedLibrary)
-    pairs = [(a, b) for a, length in enumerate(given) for b in range(length)]
+    of = Structure({lengths: entries}, InterpretedLibrary)
+    pairs = [(a, b) for a, length in enumerate(entries) for b in range(length)]
     f = simplify_expr(Ref("t") * size + Ref("f"))
     extents = {"f": simplify_expr(Binary("min", Const(size), OUTER.total - Ref("t") * size))}
     outer = index_range(At(OUTER, (f,)), extents, {})

@@ -11,8 +11,8 @@ from sparloom.errors import IllegalSchedule
 SCORES = CASES["scores"].program
 
 
-def tables(given, access):
-    return {table for each in ragged.lower(given, access=access) for table in each.meaning.values()
+def tables(prog, access):
+    return {table for each in ragged.lower(prog, access=access) for table in each.meaning.values()
             if not isinstance(table, ragged.Tensor)}
 
 
@@ -28,8 +28,8 @@ def test_pointers_are_those_of_the_papers_scheme():
 
 
 def test_a_level_inside_of_one_dimension_shares_the_table_of_the_dimension_graph():
-    given = CASES["projection"].program
-    assert tables(given, ragged.pointer_steps) == tables(given, ragged.offset_steps)
+    inputs = CASES["projection"].program
+    assert tables(inputs, ragged.pointer_steps) == tables(inputs, ragged.offset_steps)
 
 
 def test_tables_are_built_after_those_that_their_sizes_are_made_of():
@@ -41,10 +41,10 @@ def test_tables_are_built_after_those_that_their_sizes_are_made_of():
 
 
 def test_rows_found_by_pointers_are_not_offloaded():
-    given = ragged.reorder(CASES["values"].program, "o", ("batch", "head", "row", "inner", "col"))
-    given = ragged.offload(given, "o", "row", "inner", "col")
+    prog = ragged.reorder(CASES["values"].program, "o", ("batch", "head", "row", "inner", "col"))
+    prog = ragged.offload(prog, "o", "row", "inner", "col")
     with pytest.raises(IllegalSchedule, match="elements of p are not evenly spaced along row, inner and col"):
-        ragged.lower(given, access=ragged.pointer_steps)
+        ragged.lower(prog, access=ragged.pointer_steps)
 
 
 @pytest.mark.parametrize("axes", [(batch, row), (head, batch, row)])
@@ -53,21 +53,21 @@ def test_bulk_padding_has_positions_after_the_last_sequence_only(axes):
     x = ragged.Tensor("x", {dim: extents[dim] for dim in axes})
     y = ragged.compute("y", {batch: batches(), row: lengths(batch)},
                        x[tuple(0 if dim == head else dim for dim in axes)])
-    given = ragged.pad_storage(ragged.program("copied", [y]), "x", bulk={row: 4})
+    prog = ragged.pad_storage(ragged.program("copied", [y]), "x", bulk={row: 4})
     if axes[0] == batch:
         of = ragged.Structure({lengths: [3, 0, 2]}, InterpretedLibrary)
-        values = ragged.RaggedTensor.from_packed(given.tensors()["x"], of, np.arange(5, dtype=np.float32)).data
-        np.testing.assert_array_equal(ragged.interpreted(given, of, ragged.pointer_steps, x=values)["y"], np.arange(5))
+        values = ragged.RaggedTensor.from_packed(prog.tensors()["x"], of, np.arange(5, dtype=np.float32)).data
+        np.testing.assert_array_equal(ragged.interpreted(prog, of, ragged.pointer_steps, x=values)["y"], np.arange(5))
     else:
         with pytest.raises(IllegalSchedule, match="tensor x: bulk padding of row inside several dimensions has no"):
-            ragged.lower(given, access=ragged.pointer_steps)
+            ragged.lower(prog, access=ragged.pointer_steps)
 
 
 @pytest.mark.parametrize("operator", ragged.ATTENTION_LOOPS)
 def test_looped_operators_access_the_same_elements(operator):
-    given = ragged.ATTENTION_LOOPS[operator](ragged.EncoderShape(width=16, heads=2))
+    prog = ragged.ATTENTION_LOOPS[operator](ragged.EncoderShape(width=16, heads=2))
     of, rng = ragged.Structure({ragged.LENGTHS: [4, 0, 3]}, InterpretedLibrary), np.random.default_rng(0)
-    arrays = {name: rng.standard_normal(of.size(given.tensors()[name]), dtype=np.float32) for name in given.inputs()}
-    found = ragged.interpreted(given, of, ragged.pointer_steps, **arrays)
-    np.testing.assert_array_equal(found[given.outputs[0]], ragged.interpreted(given, of, **arrays)[given.outputs[0]])
-    assert any(isinstance(table, ragged.Pointers) for table in tables(given, ragged.pointer_steps))
+    arrays = {name: rng.standard_normal(of.size(prog.tensors()[name]), dtype=np.float32) for name in prog.inputs()}
+    found = ragged.interpreted(prog, of, ragged.pointer_steps, **arrays)
+    np.testing.assert_array_equal(found[prog.outputs[0]], ragged.interpreted(prog, of, **arrays)[prog.outputs[0]])
+    assert any(isinstance(table, ragged.Pointers) for table in tables(prog, ragged.pointer_steps))

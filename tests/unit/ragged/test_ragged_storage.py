@@ -91,11 +91,11 @@ def test_a_local_producer_may_be_recomputed():
     x = ragged.Tensor("x", {batch: batches(), row: lengths(batch)})
     twice = ragged.compute("twice", {batch: batches(), row: lengths(batch)}, x[batch, row] * ragged.real(2.0))
     y = ragged.compute("y", {batch: batches(), head: 3, row: lengths(batch)}, twice[batch, row] + ragged.real(head))
-    given = ragged.program("again", [twice, y])
+    prog = ragged.program("again", [twice, y])
     with pytest.raises(IllegalSchedule, match=r"so it would be computed again: .* or make it local"):
-        ragged.compute_at(given, "twice", "y", "head")
+        ragged.compute_at(prog, "twice", "y", "head")
     values = np.arange(5, dtype=np.float32)
-    found = ragged.interpreted(ragged.parallel(ragged.compute_at(given, "twice", "y", "head", local=True), "y",
+    found = ragged.interpreted(ragged.parallel(ragged.compute_at(prog, "twice", "y", "head", local=True), "y",
                                                "batch"), OF, x=values)["y"]
     expected = [2 * part + np.arange(3)[:, None] for part in (values[:3], values[3:])]
     np.testing.assert_array_equal(found, np.concatenate([each.reshape(-1) for each in expected]))
@@ -114,8 +114,8 @@ def test_triangles_of_tiles():
     end = ragged.minimum(lengths(batch), (row // 2 + 1) * 2)
     near = ragged.compute("near", {**token, col: end}, x[batch, col, 0] * ragged.real(3.0))
     total = ragged.compute("total", token, ragged.sum_over({col: end}, near[batch, row, col]))
-    given = ragged.split(ragged.program("triangle", [near, total]), "total", "row", 2)
-    placed = ragged.compute_at(given, "near", "total", "row_outer", local=True)
+    prog = ragged.split(ragged.program("triangle", [near, total]), "total", "row", 2)
+    placed = ragged.compute_at(prog, "near", "total", "row_outer", local=True)
     assert "col in 0 ..: min(lengths(batch), row_outer * 2 + 2)" in str(placed)
     values = np.arange(10, dtype=np.float32).reshape(5, 2)
     found = ragged.interpreted(placed, OF, x=values)["total"]
@@ -129,13 +129,13 @@ def test_a_producer_loop_does_not_share_a_name_that_the_consumer_defines():
     x, w = ragged.Tensor("x", {**token, inner: 5}), ragged.Tensor("w", {inner: 5, col: 3})
     near = ragged.compute("near", {inner: 5, col: 3}, w[inner, col])
     y = ragged.compute("y", {**token, col: 3}, ragged.sum_over({inner: 5}, x[batch, row, inner] * near[inner, col]))
-    given = ragged.split(ragged.program("nearby", [near, y]), "y", "inner", 2)
-    given = ragged.compute_at(given, "near", "y", "batch", local=True)
-    given = ragged.reorder_dimensions(ragged.split_dimension(given, "near", "inner", 2), "near", (
+    prog = ragged.split(ragged.program("nearby", [near, y]), "y", "inner", 2)
+    prog = ragged.compute_at(prog, "near", "y", "batch", local=True)
+    prog = ragged.reorder_dimensions(ragged.split_dimension(prog, "near", "inner", 2), "near", (
         "inner_block", "col", "inner_within"))
     rng = np.random.default_rng(0)
     values, weights = rng.standard_normal((5, 5)).astype(np.float32), rng.standard_normal((5, 3)).astype(np.float32)
-    found = ragged.interpreted(given, OF, x=values, w=weights)["y"]
+    found = ragged.interpreted(prog, OF, x=values, w=weights)["y"]
     np.testing.assert_allclose(found.reshape(5, 3), values @ weights, rtol=1e-5)
 
 

@@ -27,15 +27,15 @@ from sparloom.ragged import (
 )
 
 
-def interpreted_structure(given):
-    return Structure({lengths: given}, InterpretedLibrary)
+def interpreted_structure(entries):
+    return Structure({lengths: entries}, InterpretedLibrary)
 
 
 def test_the_number_of_sequences_is_that_of_their_lengths():
     assert interpreted_structure([4, 0, 2]).number(batches()) == 3
 
 
-@pytest.mark.parametrize(("given", "message"), [
+@pytest.mark.parametrize(("inputs", "message"), [
     ({lengths: [1, 2], batches: 3}, "length function lengths has 2 entries: it takes 3, one for every coordinate of "
                                     "batch"),
     ({lengths: [1, -2]}, "length function lengths has the entry -2: lengths are at least 0"),
@@ -47,9 +47,9 @@ def test_the_number_of_sequences_is_that_of_their_lengths():
                                                                "limit of "
                                                              "4"),
 ])
-def test_lengths_are_checked(given, message):
+def test_lengths_are_checked(inputs, message):
     with pytest.raises(ValueError, match=message):
-        Structure(given, InterpretedLibrary)
+        Structure(inputs, InterpretedLibrary)
 
 
 def test_a_missing_length_is_named():
@@ -99,7 +99,7 @@ def test_operators_share_the_tables_of_a_structure(tmp_path, monkeypatch):
     for each in (first, second, first):
         run = each.prelude.run
         monkeypatch.setattr(
-            each.prelude, "run", lambda made, given, run=run: (ran.append(made.table), run(made, given)))
+            each.prelude, "run", lambda made, inputs, run=run: (ran.append(made.table), run(made, inputs)))
         of.prepare(each.prelude)
     assert len(ran) == len(set(ran)) > 0
     assert of.table_bytes() == 3 * 8
@@ -113,9 +113,9 @@ def test_arrays_of_a_program_are_checked(tmp_path, monkeypatch):
         run(of, z=np.zeros(15, np.float32))
     with pytest.raises(ValueError, match="tensor x is an array of 14 float32: its storage has 15 elements of float32"):
         run(of, x=np.zeros(14, np.float32))
-    given = np.ones((5, 3), np.float32)
+    inputs = np.ones((5, 3), np.float32)
     kept = np.zeros(15, np.float32)
-    assert run(of, x=given, y=kept) is kept
+    assert run(of, x=inputs, y=kept) is kept
     np.testing.assert_array_equal(kept.reshape(5, 3)[:, 0], [2, 3, 4, 2, 3])
 
 

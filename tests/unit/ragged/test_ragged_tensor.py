@@ -125,7 +125,7 @@ def test_cu_seqlens_are_those_of_the_structure(of):
             RaggedTensor.from_packed(tokens, of, packed, cu_seqlens=other)
 
 
-@pytest.mark.parametrize(("given", "message"), [
+@pytest.mark.parametrize(("inputs", "message"), [
     ([1, 3], "that start with 1: they start with 0"),
     ([0, 3, 2, 5], "whose entry 2 is 2, after 3: they must not decrease"),
     (np.array([0, 3, 2, 5], dtype=np.uint64), "whose entry 2 is 2, after 3: they must not decrease"),
@@ -133,9 +133,9 @@ def test_cu_seqlens_are_those_of_the_structure(of):
     (np.zeros(0, np.int32), "of int32 and shape (0,): give a vector of integers"),
     ([[0, 5]], "of int64 and shape (1, 2): give a vector of integers"),
 ])
-def test_cu_seqlens_are_checked(given, message):
+def test_cu_seqlens_are_checked(inputs, message):
     with pytest.raises(ValueError, match=re.escape(f"tensor x from cu_seqlens {message}")):
-        RaggedTensor.from_packed(tokens, None, np.zeros((5, 2), np.float32), cu_seqlens=given)
+        RaggedTensor.from_packed(tokens, None, np.zeros((5, 2), np.float32), cu_seqlens=inputs)
 
 
 @pytest.mark.parametrize(("told", "make"), [

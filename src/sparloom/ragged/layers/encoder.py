@@ -246,7 +246,6 @@ def _multiply_by_panels(prog: Program, nest: str, operand: str, *, cut: str, alo
     return offload(prog, nest, *tile)
 
 
-
 def define_mixing_gradients(shape: EncoderShape, d_mixed: Operation) -> list[Operation | Part]:
     """Define d_qkv[batch, pos, part, head, dim], the gradient of mixed = weights v, weights = softmax(q kT /
     sqrt(width)).
@@ -321,7 +320,6 @@ def schedule_mixing_gradients(prog: Program, shape: EncoderShape, *, queries: in
     prog = offload_innermost(prog, "d_q", "d_k_rest", "d_v_rest", "scores", "d_weights")
     prog = vectorise_innermost(prog, "weights", "d_scores", "delta", "d_k_start", "d_v_start")
     return parallel(prog, "d_q", "batch_head")
-
 
 
 def attention_backward(shape: EncoderShape) -> Program:
@@ -427,7 +425,6 @@ def device_attention(shape: EncoderShape) -> Program:
 def device_encoder_layer(shape: EncoderShape) -> Program:
     """Schedule `encoder_layer` for a GPU."""
     return _schedule_on_device(encoder_layer(shape))
-
 
 
 def _schedule_on_device(prog: Program) -> Program:

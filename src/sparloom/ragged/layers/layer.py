@@ -54,11 +54,7 @@ def pack_values(tensor: Tensor, values: np.ndarray, out: np.ndarray | None = Non
 
 
 def _changed(values: np.ndarray, names: StoredDims, change: Change, owner: str) -> np.ndarray:
-    """View an array in the dimensions after a change.
-
-    Args:
-        names: dimensions before the change.
-    """
+    """View an array in the dimensions after a change; `names` are those before."""
     match change:
         case SplitDim(name, factor):
             at = names.index(owner, name)
@@ -80,7 +76,6 @@ def _padded(values: np.ndarray, axis: int, multiple: int) -> np.ndarray:
     if not missing:
         return values
     return np.pad(values, [(0, missing if each == axis else 0) for each in range(values.ndim)])
-
 
 
 @dataclass(frozen=True)
