@@ -69,8 +69,8 @@ def test_sage_agrees_on_weighted_matrices(theirs, edges, aggr) -> None:
     own.load_state_dict(peer.state_dict())
     x = dense(NODES, CHANNELS)
     expected = results(peer, x, matrix)
-    for given in (matrix, weights.to_sparse_coo(), Graph(matrix)):
-        for actual, right in zip(results(own, x, given), expected, strict=True):
+    for inputs in (matrix, weights.to_sparse_coo(), Graph(matrix)):
+        for actual, right in zip(results(own, x, inputs), expected, strict=True):
             assert_near(actual, right)
 
 
@@ -164,7 +164,7 @@ def test_layers_can_be_compiled(edges) -> None:
             assert_near(actual, expected)
 
 
-@pytest.mark.parametrize(("given", "error", "message"), [
+@pytest.mark.parametrize(("inputs", "error", "message"), [
     ({"x": torch.zeros(NODES, 7)}, ValueError, r"x has shape \(50, 7\): expected \(nodes, 12\)"),
     ({"x": torch.zeros(NODES, CHANNELS).double()}, TypeError, r"x is torch.float64, .* pass x.float\(\)"),
     ({"x": torch.zeros(NODES, CHANNELS).to("meta")}, ValueError, "x is on meta: only CPU and CUDA tensors"),
@@ -174,9 +174,9 @@ def test_layers_can_be_compiled(edges) -> None:
     ({"edge_index": Graph(torch.tensor([[0], [1]]))}, ValueError, "x has 50 rows, but the graph has 2 nodes"),
 ], ids=[str(number) for number in range(7)])
 @pytest.mark.parametrize("layer", [SAGEConv(CHANNELS, 4), TransformerConv(CHANNELS, 4)], ids=["sage", "transformer"])
-def test_mismatched_arguments_are_refused(edges, layer, given, error, message) -> None:
+def test_mismatched_arguments_are_refused(edges, layer, inputs, error, message) -> None:
     with pytest.raises(error, match=message):
-        layer(**{"x": torch.zeros(NODES, CHANNELS), "edge_index": edges, **given})
+        layer(**{"x": torch.zeros(NODES, CHANNELS), "edge_index": edges, **inputs})
 
 
 def test_attention_over_repeated_edges_is_refused() -> None:

@@ -74,10 +74,10 @@ def values():
 
 def gcn(first, dtype=torch.float64):
     layer = GCNConv(3, 2, first=first).to(dtype)
-    given = torch.randn(NODES, 3), torch.rand(EDGES.shape[1]) + 0.5, torch.randn(2, 3), torch.randn(2)
+    inputs = torch.randn(NODES, 3), torch.rand(EDGES.shape[1]) + 0.5, torch.randn(2, 3), torch.randn(2)
     return (lambda x, weights, projection, bias: torch.func.functional_call(
         layer, {"lin.weight": projection, "bias": bias}, (x, EDGES, weights)), convolved,
-        tuple(each.to(dtype) for each in given))
+        tuple(each.to(dtype) for each in inputs))
 
 
 RIGHT = {
@@ -97,9 +97,9 @@ RIGHT = {
 def attending(made):
     layer = made()
     names = [name for name, _ in layer.named_parameters()]
-    given = torch.randn(sum(LENGTHS), 4), *(torch.randn(each.shape) for each in layer.parameters())
-    return (lambda x, *given: torch.func.functional_call(layer, dict(zip(names, given, strict=True)), (x, LENGTHS)),
-            given)
+    inputs = torch.randn(sum(LENGTHS), 4), *(torch.randn(each.shape) for each in layer.parameters())
+    return (lambda x, *inputs: torch.func.functional_call(layer, dict(zip(names, inputs, strict=True)), (x, LENGTHS)),
+            inputs)
 
 
 REFUSING = {
@@ -115,53 +115,53 @@ REFUSING = {
 
 def curved(function):
     """Return a scalar whose second derivatives involve the function and the operations after it."""
-    return lambda *given: function(*given).sin().square().sum()
+    return lambda *inputs: function(*inputs).sin().square().sum()
 
 
 def linear(function):
     """Return a scalar whose gradient by the function's result is constant."""
-    def read(*given):
-        result = function(*given)
+    def read(*inputs):
+        result = function(*inputs)
         return (result * torch.linspace(-1, 2, result.numel(), dtype=result.dtype).view(result.shape)).sum()
     return read
 
 
-def leaves(given):
-    return [each.clone().requires_grad_() for each in given]
+def leaves(inputs):
+    return [each.clone().requires_grad_() for each in inputs]
 
 
-def penalised(function, given, place, *, backward=False):
+def penalised(function, inputs, place, *, backward=False):
     """Return gradients of a scalar and of the square of its slope by one of the arguments."""
-    given = leaves(given)
-    value = linear(function)(*given)
-    slope, = torch.autograd.grad(value, given[place], create_graph=True)
+    inputs = leaves(inputs)
+    value = linear(function)(*inputs)
+    slope, = torch.autograd.grad(value, inputs[place], create_graph=True)
     if backward:
         (value + slope.square().sum()).backward()
-        return [each.grad for each in given]
-    return torch.autograd.grad(value + slope.square().sum(), given)
+        return [each.grad for each in inputs]
+    return torch.autograd.grad(value + slope.square().sum(), inputs)
 
 
-def by_dual_numbers(function, given, slopes, place):
+def by_dual_numbers(function, inputs, slopes, place):
     with forward_ad.dual_level():
         result = function(*(forward_ad.make_dual(each, slope) if number == place else each
-                            for number, (each, slope) in enumerate(zip(given, slopes, strict=True))))
+                            for number, (each, slope) in enumerate(zip(inputs, slopes, strict=True))))
         found = forward_ad.unpack_dual(result)
         assert found.tangent is not None
         return found
 
 
-def forward_over_reverse(function, given, slopes, place):
+def forward_over_reverse(function, inputs, slopes, place):
     with forward_ad.dual_level():
-        given = [each.clone().requires_grad_() for each in given]
-        given[place] = forward_ad.make_dual(given[place], slopes[place])
-        grad, = torch.autograd.grad(curved(function)(*given), given[place], create_graph=True)
+        inputs = [each.clone().requires_grad_() for each in inputs]
+        inputs[place] = forward_ad.make_dual(inputs[place], slopes[place])
+        grad, = torch.autograd.grad(curved(function)(*inputs), inputs[place], create_graph=True)
         found = forward_ad.unpack_dual(grad)
         assert found.tangent is not None
         return found
 
 
 def all_places(how):
-    return lambda function, given, slopes: [how(function, given, slopes, place) for place in range(len(given))]
+    return lambda function, inputs, slopes: [how(function, inputs, slopes, place) for place in range(len(inputs))]
 
 
 def every(count):
@@ -169,34 +169,35 @@ def every(count):
 
 
 SECOND = {
-    "penalty by grad": all_places(lambda function, given, _, place: penalised(function, given, place)),
+    "penalty by grad": all_places(lambda function, inputs, _, place: penalised(function, inputs, place)),
     "penalty by backward": all_places(
-        lambda function, given, _, place: penalised(function, given, place, backward=True)),
-    "functional.hessian": lambda function, given, _: functional.hessian(curved(function), tuple(given)),
-    "functional.vhp": lambda function, given, slopes: functional.vhp(curved(function), tuple(given), slopes),
-    "functional.hvp": lambda function, given, slopes: functional.hvp(curved(function), tuple(given), slopes),
-    "functional.jvp": lambda function, given, slopes: functional.jvp(function, tuple(given), slopes),
-    "func.hessian": lambda function, given, _: torch.func.hessian(curved(function), **every(len(given)))(*given),
-    "func.jacrev twice": lambda function, given, _: torch.func.jacrev(torch.func.jacrev(curved(function)))(*given),
-    "func.jvp": lambda function, given, slopes: torch.func.jvp(function, tuple(given), slopes),
-    "func.jacfwd": lambda function, given, _: torch.func.jacfwd(function, **every(len(given)))(*given),
+        lambda function, inputs, _, place: penalised(function, inputs, place, backward=True)),
+    "functional.hessian": lambda function, inputs, _: functional.hessian(curved(function), tuple(inputs)),
+    "functional.vhp": lambda function, inputs, slopes: functional.vhp(curved(function), tuple(inputs), slopes),
+    "functional.hvp": lambda function, inputs, slopes: functional.hvp(curved(function), tuple(inputs), slopes),
+    "functional.jvp": lambda function, inputs, slopes: functional.jvp(function, tuple(inputs), slopes),
+    "func.hessian": lambda function, inputs, _: torch.func.hessian(curved(function), **every(len(inputs)))(*inputs),
+    "func.jacrev twice": lambda function, inputs, _: torch.func.jacrev(torch.func.jacrev(curved(function)))(*inputs),
+    "func.jvp": lambda function, inputs, slopes: torch.func.jvp(function, tuple(inputs), slopes),
+    "func.jacfwd": lambda function, inputs, _: torch.func.jacfwd(function, **every(len(inputs)))(*inputs),
     "dual numbers": all_places(by_dual_numbers),
     "dual numbers without gradients": all_places(
-        lambda function, *given: torch.no_grad()(by_dual_numbers)(function, *given)),
+        lambda function, *inputs: torch.no_grad()(by_dual_numbers)(function, *inputs)),
     "forward over reverse": all_places(forward_over_reverse),
 }
 """Ways to second derivatives, and to first ones in forward mode."""
 
 FIRST = {
-    "func.grad": lambda function, given, _: torch.func.grad(curved(function), **every(len(given)))(*given),
-    "func.vjp": lambda function, given, _: torch.func.vjp(function, *given)[1](torch.ones_like(function(*given))),
-    "func.jacrev": lambda function, given, _: torch.func.jacrev(function, **every(len(given)))(*given),
-    "func.vmap": lambda function, given, _: torch.func.vmap(function)(*(torch.stack([e, e * 2, e / 2]) for e in given)),
-    "func.vmap of grad": lambda function, given, _: torch.func.vmap(
-        torch.func.grad(curved(function), **every(len(given))), (0, *[None] * (len(given) - 1)))(
-            torch.stack([given[0], given[0] / 2]), *given[1:]),
-    "grad with create_graph": lambda function, given, _: [
-        grad.detach() for leaf in [leaves(given)]
+    "func.grad": lambda function, inputs, _: torch.func.grad(curved(function), **every(len(inputs)))(*inputs),
+    "func.vjp": lambda function, inputs, _: torch.func.vjp(function, *inputs)[1](torch.ones_like(function(*inputs))),
+    "func.jacrev": lambda function, inputs, _: torch.func.jacrev(function, **every(len(inputs)))(*inputs),
+    "func.vmap": lambda function, inputs,
+    _: torch.func.vmap(function)(*(torch.stack([e, e * 2, e / 2]) for e in inputs)),
+    "func.vmap of grad": lambda function, inputs, _: torch.func.vmap(
+        torch.func.grad(curved(function), **every(len(inputs))), (0, *[None] * (len(inputs) - 1)))(
+            torch.stack([inputs[0], inputs[0] / 2]), *inputs[1:]),
+    "grad with create_graph": lambda function, inputs, _: [
+        grad.detach() for leaf in [leaves(inputs)]
         for grad in torch.autograd.grad(curved(function)(*leaf), leaf, create_graph=True)],
 }
 """Ways to first derivatives that look like second ones."""
@@ -209,37 +210,37 @@ def assert_same(actual, expected):
 @pytest.mark.parametrize("how", [*SECOND, *FIRST])
 @pytest.mark.parametrize("name", RIGHT)
 def test_derivatives_of_any_order_are_those_of_dense_matrices(name, how):
-    function, reference, given = RIGHT[name]()
-    slopes = tuple(map(torch.randn_like, given))
+    function, reference, inputs = RIGHT[name]()
+    slopes = tuple(map(torch.randn_like, inputs))
     ask = {**SECOND, **FIRST}[how]
-    assert_same(ask(function, given, slopes), ask(reference, given, slopes))
+    assert_same(ask(function, inputs, slopes), ask(reference, inputs, slopes))
 
 
 @pytest.mark.parametrize("first", ["transform", "aggregate"])
 def test_gradients_of_gradients_of_a_convolution_by_differences(first):
-    function, _, given = gcn(first)
-    assert torch.autograd.gradgradcheck(function, leaves(given), check_fwd_over_rev=True, check_rev_over_rev=True)
+    function, _, inputs = gcn(first)
+    assert torch.autograd.gradgradcheck(function, leaves(inputs), check_fwd_over_rev=True, check_rev_over_rev=True)
 
 
 @pytest.mark.parametrize("how", SECOND)
 @pytest.mark.parametrize("name", REFUSING)
 def test_unsupported_second_derivatives_are_refused(name, how):
-    function, given = REFUSING[name]()
-    slopes = tuple(map(torch.randn_like, given))
+    function, inputs = REFUSING[name]()
+    slopes = tuple(map(torch.randn_like, inputs))
     with pytest.raises(RuntimeError, match=REFUSED):
-        SECOND[how](function, given, slopes)
+        SECOND[how](function, inputs, slopes)
 
 
 @pytest.mark.parametrize("name", REFUSING)
 def test_second_derivatives_by_any_argument_are_refused(name):
     """Each argument of a gradient, the gradient that comes from above included, leads to the error."""
-    function, given = REFUSING[name]()
-    for place in range(len(given)):
-        leaf = leaves(given)
+    function, inputs = REFUSING[name]()
+    for place in range(len(inputs)):
+        leaf = leaves(inputs)
         grad, = torch.autograd.grad(linear(function)(*leaf), leaf[0], create_graph=True)
         with pytest.raises(RuntimeError, match=REFUSED):
             torch.autograd.grad(grad.square().sum(), leaf[place])
-    fixed = [given[0].clone().requires_grad_(), *given[1:]]
+    fixed = [inputs[0].clone().requires_grad_(), *inputs[1:]]
     result = function(*fixed)
     upstream = torch.randn_like(result).requires_grad_()
     grad, = torch.autograd.grad(result, fixed[0], upstream, create_graph=True)
@@ -250,23 +251,23 @@ def test_second_derivatives_by_any_argument_are_refused(name):
 @pytest.mark.parametrize("how", FIRST)
 @pytest.mark.parametrize("name", REFUSING)
 def test_first_derivatives_are_those_of_backward(name, how):
-    function, given = REFUSING[name]()
-    leaf = leaves(given)
+    function, inputs = REFUSING[name]()
+    leaf = leaves(inputs)
 
     def rows(result, leaf):
         return [torch.stack(each).view(*result.shape, *each[0].shape) for each in zip(*(
             torch.autograd.grad(one, leaf, retain_graph=True) for one in result.flatten()), strict=True)]
 
-    found = FIRST[how](function, given, None)
+    found = FIRST[how](function, inputs, None)
     if how == "func.vjp":
         assert_same(list(found), list(torch.autograd.grad(function(*leaf).sum(), leaf)))
     elif how == "func.jacrev":
         assert_same(list(found), rows(function(*leaf), leaf))
     elif how == "func.vmap":
-        assert_same(found, torch.stack([function(*(factor * each for each in given)) for factor in (1, 2, 0.5)]))
+        assert_same(found, torch.stack([function(*(factor * each for each in inputs)) for factor in (1, 2, 0.5)]))
     elif how == "func.vmap of grad":
         for number, factor in enumerate((1, 0.5)):
-            leaf = leaves([given[0] * factor, *given[1:]])
+            leaf = leaves([inputs[0] * factor, *inputs[1:]])
             assert_same([each[number] for each in found], list(torch.autograd.grad(curved(function)(*leaf), leaf)))
     else:
         assert_same(list(found), list(torch.autograd.grad(curved(function)(*leaf), leaf)))
@@ -274,8 +275,8 @@ def test_first_derivatives_are_those_of_backward(name, how):
 
 @pytest.mark.parametrize("name", [*RIGHT, *REFUSING])
 def test_batches_of_gradients_are_refused(name):
-    function, *_, given = {**RIGHT, **REFUSING}[name]()
-    leaf = leaves(given)
+    function, *_, inputs = {**RIGHT, **REFUSING}[name]()
+    leaf = leaves(inputs)
     result = function(*leaf)
     with pytest.raises(RuntimeError, match="batched by is_grads_batched=True or vectorize=True"):
         torch.autograd.grad(result, leaf, torch.stack([torch.ones_like(result)] * 2), is_grads_batched=True)
@@ -291,7 +292,7 @@ def test_penalties_through_layers_of_graphs(layer):
 
     def slope_of(x):
         x = x.clone().requires_grad_()
-        grad, = torch.autograd.grad(linear(lambda given: layer(given, graph))(x), x, create_graph=True)
+        grad, = torch.autograd.grad(linear(lambda inputs: layer(inputs, graph))(x), x, create_graph=True)
         return grad.square().sum(), x
 
     refused = isinstance(layer, TransformerConv)
@@ -314,8 +315,8 @@ def test_penalties_through_layers_of_graphs(layer):
 def test_weights_of_edges_that_a_transform_follows_leave_nothing_behind():
     layer, graph, x = GCNConv(3, 2), Graph(EDGES, NODES), torch.randn(NODES, 3)
     weights = torch.rand(EDGES.shape[1]) + 0.5
-    torch.func.grad(lambda given: layer(x, graph, given).sum())(weights)
-    torch.func.grad(lambda given: layer(given, graph).sum())(x)
+    torch.func.grad(lambda inputs: layer(x, graph, inputs).sum())(weights)
+    torch.func.grad(lambda inputs: layer(inputs, graph).sum())(x)
     expected = convolved(x, torch.ones(EDGES.shape[1]), layer.lin.weight, layer.bias)
     assert_same(layer(x, graph), expected)
     expected.sum().backward()

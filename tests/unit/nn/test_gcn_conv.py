@@ -66,10 +66,10 @@ def test_layer_is_the_dense_product(edges, generator, options, channels, weighte
     seen = torch.randn(NODES, channels[1], generator=generator, dtype=dtype)
     parameters = [*layer.parameters()]
     results = []
-    for convolution in (layer, lambda *given: dense_convolution(layer, *given)):
-        given = x.clone().requires_grad_()
-        result = convolution(given, edges, weight)
-        results.append([result, *torch.autograd.grad((result * seen).sum(), [given, *parameters])])
+    for convolution in (layer, lambda *inputs: dense_convolution(layer, *inputs)):
+        inputs = x.clone().requires_grad_()
+        result = convolution(inputs, edges, weight)
+        results.append([result, *torch.autograd.grad((result * seen).sum(), [inputs, *parameters])])
     for actual, expected in zip(*results, strict=True):
         assert_near(actual, expected)
 
@@ -87,9 +87,9 @@ def test_all_gradients_by_differences(channels) -> None:
 
     assert torch.autograd.gradcheck(convolution, (x, weight, kernel, bias))
     for needed in range(4):
-        given = [tensor.detach().requires_grad_(place == needed)
+        inputs = [tensor.detach().requires_grad_(place == needed)
                  for place, tensor in enumerate((x, weight, kernel, bias))]
-        assert torch.autograd.gradcheck(convolution, given)
+        assert torch.autograd.gradcheck(convolution, inputs)
 
 
 @pytest.mark.parametrize("fuse", ["auto", "never", "always"])
@@ -229,7 +229,7 @@ def test_threads_follow_torch(edges, generator) -> None:
     assert_near(*results)
 
 
-@pytest.mark.parametrize(("given", "error", "message"), [
+@pytest.mark.parametrize(("inputs", "error", "message"), [
     ({"x": torch.zeros(NODES, 7)}, ValueError, r"x has shape \(60, 7\): expected \(nodes, 8\)"),
     ({"x": torch.zeros(NODES, 8, dtype=torch.float16)}, TypeError, "both must be float32, or both float64"),
     ({"x": lambda: torch.zeros(NODES, 8).to_sparse()}, TypeError, "expected a dense tensor"),
@@ -244,24 +244,24 @@ def test_threads_follow_torch(edges, generator) -> None:
     ({"edge_weight": torch.ones(3)}, ValueError, "for 240 edges: expected one weight per edge"),
     ({"edge_index": Graph(torch.tensor([[0], [1]]))}, ValueError, "x has 60 rows, but the graph has 2 nodes"),
 ], ids=[str(number) for number in range(12)])
-def test_mismatched_arguments_are_refused(edges, given, error, message) -> None:
+def test_mismatched_arguments_are_refused(edges, inputs, error, message) -> None:
     layer = GCNConv(8, 4)
-    given = {name: value() if callable(value) else value for name, value in given.items()}
+    inputs = {name: value() if callable(value) else value for name, value in inputs.items()}
     with pytest.raises(error, match=message):
-        layer(**{"x": torch.zeros(NODES, 8), "edge_index": edges, **given})
+        layer(**{"x": torch.zeros(NODES, 8), "edge_index": edges, **inputs})
 
 
 @pytest.mark.parametrize("channels", [(8, 4), (4, 8)])
 @pytest.mark.parametrize("form", [
-    lambda given: torch.stack([given, given], -1)[..., 0], lambda given: given[..., :1].expand_as(given),
-    lambda given: torch.complex(given, -given).conj().imag], ids=["strided", "expanded", "negated"])
+    lambda inputs: torch.stack([inputs, inputs], -1)[..., 0], lambda inputs: inputs[..., :1].expand_as(inputs),
+    lambda inputs: torch.complex(inputs, -inputs).conj().imag], ids=["strided", "expanded", "negated"])
 def test_parameters_of_any_form(edges, channels, form) -> None:
     layer, x = GCNConv(*channels), torch.randn(NODES, channels[0])
     torch.nn.init.normal_(layer.bias)
     layer(x, edges)  # binds kernels to plain ones
     parameters = {name: form(parameter.detach()) for name, parameter in layer.named_parameters()}
     plain = {name: parameter.clone().contiguous() for name, parameter in parameters.items()}
-    results = [torch.func.functional_call(layer, given, (x, edges)) for given in (parameters, plain)]
+    results = [torch.func.functional_call(layer, inputs, (x, edges)) for inputs in (parameters, plain)]
     torch.testing.assert_close(*results)
 
 
@@ -277,10 +277,10 @@ def test_biases_of_another_type_are_refused(edges, dtype) -> None:
 def test_kernels_are_given_contiguous_tensors_of_one_type(edges) -> None:
     layer = GCNConv(4, 8)
     propagation = Graph(edges).adjacency(layer.normalisation, torch.float32).forward
-    given = {"summed": torch.zeros(NODES, 4), "sums": torch.zeros(4)}
+    inputs = {"summed": torch.zeros(NODES, 4), "sums": torch.zeros(4)}
     for name, wrong in (("summed", torch.zeros(4, NODES).T), ("sums", torch.zeros(4, dtype=torch.float64))):
         with pytest.raises(ValueError, match=f"{name} is torch.float.* kernels read contiguous torch.float32 tensors"):
-            propagation.run(**{**given, name: wrong})
+            propagation.run(**{**inputs, name: wrong})
 
 
 def test_channels_and_options_are_checked() -> None:

@@ -14,28 +14,28 @@ batches = lengths.axes[0][1]
 tokens = Tensor("x", {batch: batches, row: lengths(batch), inner: 2})
 
 
-def nested(*given):
-    values = [torch.arange(2.0 * length).reshape(length, 2) + 10 * length for length in given]
+def nested(*inputs):
+    values = [torch.arange(2.0 * length).reshape(length, 2) + 10 * length for length in inputs]
     return torch.nested.nested_tensor(values, layout=torch.jagged)
 
 
-def structure(*given):
-    return Structure({lengths: given}, InterpretedLibrary)
+def structure(*inputs):
+    return Structure({lengths: inputs}, InterpretedLibrary)
 
 
 @pytest.mark.parametrize("tensor", [tokens, tokens.stored(padding={row: 4}), tokens.stored(bulk={row: 8})])
 def test_round_trips_keep_all_values(tensor):
-    given = nested(3, 1, 2)
-    made = from_nested(tensor, given, structure(3, 1, 2))
+    inputs = nested(3, 1, 2)
+    made = from_nested(tensor, inputs, structure(3, 1, 2))
     back = to_nested(made)
-    assert torch.equal(back.values(), given.values())
-    assert torch.equal(back.offsets(), given.offsets())
+    assert torch.equal(back.values(), inputs.values())
+    assert torch.equal(back.offsets(), inputs.offsets())
 
 
 def test_unpadded_values_are_shared():
-    given = nested(3, 1)
-    made = from_nested(tokens, given, structure(3, 1))
-    given.values()[0, 0] = 7.0
+    inputs = nested(3, 1)
+    made = from_nested(tokens, inputs, structure(3, 1))
+    inputs.values()[0, 0] = 7.0
     assert made.data[0] == 7.0
 
 

@@ -15,8 +15,8 @@ token = {batch: batches(), row: lengths(batch), inner: 3}
 x = Tensor("x", token)
 
 
-def step(name, given, more):
-    return compute(name, token, given[batch, row, inner] + real(more))
+def step(name, inputs, more):
+    return compute(name, token, inputs[batch, row, inner] + real(more))
 
 
 a = step("a", x, 1.0)
@@ -61,16 +61,16 @@ def runner():
 
 
 @pytest.mark.cc
-@pytest.mark.parametrize("given", [[], [0], [4, 0, 7], [100]])
-def test_results_of_a_runner(runner, given):
-    of = Structure({lengths: given})
-    values = np.arange(3.0 * sum(given), dtype=np.float32)
+@pytest.mark.parametrize("entries", [[], [0], [4, 0, 7], [100]])
+def test_results_of_a_runner(runner, entries):
+    of = Structure({lengths: entries})
+    values = np.arange(3.0 * sum(entries), dtype=np.float32)
     for _ in range(2):
         found = {"d": np.empty_like(values), "e": np.empty(3, np.float32)}
         runner(of, {"x": values, **found})
         np.testing.assert_array_equal(found["d"], 2 * values + 111)
-        np.testing.assert_allclose(found["e"], values.reshape(-1, 3).sum(axis=0) + sum(given))
-    assert runner.elements(of) == {**dict.fromkeys("xabcd", 3 * sum(given)), "e": 3}
+        np.testing.assert_allclose(found["e"], values.reshape(-1, 3).sum(axis=0) + sum(entries))
+    assert runner.elements(of) == {**dict.fromkeys("xabcd", 3 * sum(entries)), "e": 3}
 
 
 @pytest.mark.cc
@@ -181,9 +181,9 @@ def test_a_bound_program_interrupted_by_itself_runs_again():
 
 @pytest.mark.cc
 def test_lengths_may_change_after_they_are_passed(runner):
-    given = np.array([3], np.int32)
-    of, values = Structure({lengths: given}), np.ones(9, np.float32)
-    given[:] = 2**30
+    entries = np.array([3], np.int32)
+    of, values = Structure({lengths: entries}), np.ones(9, np.float32)
+    entries[:] = 2**30
     found = {"d": np.empty_like(values), "e": np.empty(3, np.float32)}
     runner(of, {"x": values, **found})
     np.testing.assert_array_equal(found["d"], 113)
