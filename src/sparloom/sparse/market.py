@@ -74,9 +74,9 @@ def parse_market(text: bytes, source: str, limit_bytes: int, dtype: DTypeLike | 
         text = text.replace(b"\r", b"\n")  # lines may end in carriage returns alone
     header = _read_header(text, source)
     check_extents((header.rows, header.cols), limit_bytes, f"{source}: line {header.line}")
-    bad = _bad_line(header.layout, header.field).search(text, header.body - 1)
-    if bad is not None:
-        raise _line_fault(text, header, source, bad.start() + 1)
+    end = _valid_lines(header.layout, header.field).match(text, header.body).end()
+    if end < len(text):
+        raise _line_fault(text, header, source, end)
     lines = text.count(b"\n", header.body) + 1
     if lines < header.count or header.count == 0:
         _check_count(text, header, source)
@@ -153,14 +153,15 @@ def _array_count(rows: int, cols: int, symmetry: str) -> int:
 
 
 @cache
-def _bad_line(layout: str, field: str) -> re.Pattern[bytes]:
-    """Make the expression that finds a line end with a line after it that is neither blank nor an entry.
+def _valid_lines(layout: str, field: str) -> re.Pattern[bytes]:
+    """Make the expression that matches blank lines and entries up to the first line that is neither.
 
-    The repetitions inside the tokens are possessive, so the time is linear in the text.
+    All repetitions are possessive, so the time is linear in the text.
     """
     tokens = [INTEGER, INTEGER] if layout == "coordinate" else []
     tokens += [VALUES[field]] if field != "pattern" else []
-    return re.compile(rb"\n(?![ \t\r]*+" + rb"[ \t\r]++".join(tokens) + rb"[ \t\r]*+$|[ \t\r]*+$)", re.MULTILINE)
+    entry = rb"[ \t\r]++".join(tokens) + rb"[ \t\r]*+"
+    return re.compile(rb"(?:[ \t\r]*+(?:" + entry + rb")?+(?:\n|\Z))*+")
 
 
 def _line_fault(text: bytes, header: _Header, source: str, start: int) -> ValueError:
@@ -339,9 +340,10 @@ def _entry_fault(rows: np.ndarray, cols: np.ndarray, header: _Header) -> tuple[i
         entry = int(np.argmax(rows == cols))
         return entry, f"diagonal entry {_position(rows, cols, entry)} in a skew-symmetric matrix"
     high, low = (rows, cols) if header.symmetry == "general" else (np.maximum(rows, cols), np.minimum(rows, cols))
-    keys = low.astype(np.int64) * header.rows + high  # files are mostly column-major: then the keys rise
-    if (keys[1:] > keys[:-1]).all():
-        return None
+    for major, minor, extent in ((low, high, header.rows), (high, low, header.cols)):
+        keys = major.astype(np.int64) * extent + minor
+        if (keys[1:] > keys[:-1]).all():  # most files are column-major or row-major, so they need not be sorted
+            return None
     order = np.argsort(keys, kind="stable")
     ordered = keys[order]
     repeats = np.flatnonzero(ordered[1:] == ordered[:-1])
