@@ -12,29 +12,10 @@ import numpy as np
 import pandas as pd
 from rich.table import Table
 
+from sparloom.report import ragged
+from sparloom.report import ragged_padding as padding
 from sparloom.report.figures import figure, grouped_bars, save, styled
-from sparloom.report.ragged import (
-    breakdown_metrics,
-    breakdown_tables,
-    compared_cases,
-    data_title,
-    draw_breakdown,
-    turn_metrics,
-    turn_ratios,
-)
-from sparloom.report.ragged_padding import (
-    computation_metrics,
-    computation_tables,
-    draw_computation,
-    draw_memory,
-    draw_pad_fusion,
-    draw_padding,
-    draw_splitting,
-    pad_fusion_metrics,
-    pad_fusion_tables,
-    splitting_metrics,
-    splitting_tables,
-)
+from sparloom.report.ragged import compared_cases, data_title, turn_metrics, turn_ratios
 from sparloom.report.runs import report_table
 
 PRELUDE_ARMS: Mapping[str, tuple[str, str]] = {
@@ -252,13 +233,14 @@ class RaggedPart:
 
 
 RAGGED_PARTS: Mapping[str, RaggedPart] = MappingProxyType({
-    "computation": RaggedPart(computation_metrics, computation_tables, {
-        "computation": draw_computation, "padding": draw_padding, "memory": draw_memory}),
+    "computation": RaggedPart(padding.computation_metrics, padding.computation_tables, {
+        "computation": padding.draw_computation, "padding": padding.draw_padding, "memory": padding.draw_memory}),
     "prelude": RaggedPart(prelude_metrics, prelude_tables, {"prelude": draw_prelude}),
     "hoisting": RaggedPart(hoisting_metrics, hoisting_tables, {"hoisting": draw_hoisting}),
     "storage": RaggedPart(storage_metrics, storage_tables, {"storage": draw_storage}),
-    "splitting": RaggedPart(splitting_metrics, splitting_tables, {"splitting": draw_splitting}),
-    "pad_fusion": RaggedPart(pad_fusion_metrics, pad_fusion_tables, {"pad_fusion": draw_pad_fusion}),
-    "breakdown": RaggedPart(breakdown_metrics, breakdown_tables, {"breakdown": draw_breakdown}),
+    "splitting": RaggedPart(padding.splitting_metrics, padding.splitting_tables, {"splitting": padding.draw_splitting}),
+    "pad_fusion": RaggedPart(padding.pad_fusion_metrics, padding.pad_fusion_tables, {
+        "pad_fusion": padding.draw_pad_fusion}),
+    "breakdown": RaggedPart(ragged.breakdown_metrics, ragged.breakdown_tables, {"breakdown": ragged.draw_breakdown}),
 })
 """In the order of the paper's arguments."""

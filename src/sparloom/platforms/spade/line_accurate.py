@@ -63,18 +63,17 @@ def simulate_lines(
     chosen, tiling, schedule = dealt(pattern, op, config, width=width, machine=machine)
     row_lines = chosen.slice_width * VALUE_BYTES // LINE_BYTES
     geometry = machine.geometry(LINE_BYTES // VALUE_BYTES)
-    shape = _Shape(
-        row_lines=row_lines, row_stride=width * VALUE_BYTES // LINE_BYTES if strided else row_lines,
-        registers=machine.vector_registers, reservation=machine.reservation_stations,
-        dense_loads=machine.dense_loads, sparse_loads=machine.sparse_loads, store_queue=machine.store_queue,
-        tile_queue=TILE_QUEUE, written=int(op == "spmm"), bypass=chosen.bypass,
-        dirty_high=int(DIRTY_HIGH * machine.vector_registers), dirty_low=int(DIRTY_LOW * machine.vector_registers),
-    )
+    shape = [  # in the order of struct LineShape in kernels/spade/event.cpp
+        row_lines, width * VALUE_BYTES // LINE_BYTES if strided else row_lines, machine.vector_registers,
+        machine.reservation_stations, machine.dense_loads, machine.sparse_loads, machine.store_queue, TILE_QUEUE,
+        int(op == "spmm"), chosen.bypass, int(DIRTY_HIGH * machine.vector_registers),
+        int(DIRTY_LOW * machine.vector_registers),
+    ]
     busy, waiting = np.zeros(machine.pes), np.zeros(machine.pes)
     served, lines = np.zeros(len(SERVED), dtype=np.int64), np.zeros(len(LINES), dtype=np.int64)
     result = np.zeros(2)
     call("spade_lines", [
-        np.array(astuple(geometry), dtype=np.int64), np.array(astuple(shape), dtype=np.int64),
+        np.array(astuple(geometry), dtype=np.int64), np.array(shape, dtype=np.int64),
         _rates(machine, barrier=bool(config["barrier"])), *pattern.shape,
         tiling.count, tiling.row, tiling.column, tiling.begin, schedule.phases, schedule.order, schedule.start,
         busy, waiting, served, lines, result,
@@ -186,24 +185,6 @@ def both_levels(
         reference, fast_lines, reference_lines = known[program]
         pairs.append(Pair(config, float(seconds), reference, fast_lines, reference_lines))
     return pairs
-
-
-@dataclass(frozen=True)
-class _Shape:
-    """In the order of struct LineShape in kernels/spade/event.cpp."""
-
-    row_lines: int
-    row_stride: int
-    registers: int
-    reservation: int
-    dense_loads: int
-    sparse_loads: int
-    store_queue: int
-    tile_queue: int
-    written: int
-    bypass: int
-    dirty_high: int
-    dirty_low: int
 
 
 def _rates(machine: Machine, *, barrier: bool) -> np.ndarray:

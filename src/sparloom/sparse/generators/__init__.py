@@ -8,34 +8,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from sparloom.sparse.generators.graphs import (
-    blocks,
-    communities,
-    heavy_tail,
-    hub_rows,
-    kronecker,
-    mycielskian,
-    nearest,
-    pruned,
-    small_world,
-    uniform,
-)
-from sparloom.sparse.generators.structured import (
-    arrow,
-    banded,
-    block_mesh,
-    box_2d,
-    box_3d,
-    netlist,
-    roads,
-    scrambled_band,
-    shuffled_mesh,
-    staircase,
-    star_2d,
-    star_3d,
-    tetrahedra,
-    triangles,
-)
+from sparloom.sparse.generators import graphs, structured
 from sparloom.sparse.pattern import Pattern
 
 __all__ = ["GENERATORS", "Generator"]
@@ -46,9 +19,11 @@ Generator = Callable[[int, np.random.Generator], Pattern]
 GENERATORS: Mapping[str, Generator] = MappingProxyType({
     generator.__name__: generator
     for generator in (
-        star_2d, box_2d, star_3d, box_3d, triangles, shuffled_mesh, block_mesh, tetrahedra, banded, scrambled_band,
-        arrow, blocks, communities, uniform, kronecker, heavy_tail, small_world, nearest, roads, hub_rows, staircase,
-        pruned, mycielskian, netlist,
+        structured.star_2d, structured.box_2d, structured.star_3d, structured.box_3d, structured.triangles,
+        structured.shuffled_mesh, structured.block_mesh, structured.tetrahedra, structured.banded,
+        structured.scrambled_band, structured.arrow, graphs.blocks, graphs.communities, graphs.uniform,
+        graphs.kronecker, graphs.heavy_tail, graphs.small_world, graphs.nearest, structured.roads, graphs.hub_rows,
+        structured.staircase, graphs.pruned, graphs.mycielskian, structured.netlist,
     )
 })
 """Generators of patterns, by name."""
