@@ -118,12 +118,7 @@ class Stopwatch:
 
 
 def one_by_one(run: Callable[[], None], processor: Clock, wall: Clock = time.perf_counter) -> Repeat:
-    """Read both clocks around every single run.
-
-    Args:
-        run: executes the kernel once.
-        processor, wall: clocks in seconds.
-    """
+    """Read both clocks, in seconds, around every single run of a kernel."""
     def repeat(_: float) -> Repetition:
         cpu, start = processor(), wall()
         run()
@@ -133,12 +128,7 @@ def one_by_one(run: Callable[[], None], processor: Clock, wall: Clock = time.per
 
 
 def in_series(run: Callable[[], None], processor: Clock, wall: Clock = time.perf_counter) -> Repeat:
-    """Read both clocks around a series of runs that is long enough, or around one run if that is.
-
-    Args:
-        run: executes the kernel once.
-        processor, wall: clocks in seconds.
-    """
+    """Read both clocks around a series of runs that is long enough, or around one run if that is."""
     def repeat(seconds: float) -> Repetition:
         runs = 1
         while True:
@@ -192,11 +182,7 @@ def thread_clocks() -> tuple[int, ...]:
 
 
 def count_reads(run: Callable[[], None]) -> dict[str, int]:
-    """Run once and count the events named in `EVENTS`, of all threads that this process has now.
-
-    Raises:
-        Unsupported: the system or the processor does not offer the counters.
-    """
+    """Run once and count the `EVENTS` of all threads of this process; raises Unsupported where it cannot."""
     threads = [int(task.name) for task in Path("/proc/self/task").iterdir()] if Path("/proc/self/task").is_dir() else []
     files: dict[str, list[int]] = {name: [] for name in EVENTS}
     try:

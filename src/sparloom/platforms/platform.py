@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -104,18 +104,10 @@ class KernelPlatform(ABC):
 
     @abstractmethod
     def family(self, op: Op) -> Any:
-        """Return the kernels of `op`.
-
-        Raises:
-            Unsupported: there are none.
-        """
+        """Return the kernels of `op`, or raise Unsupported."""
 
     def space(self, op: Op) -> ConfigSpace:
-        """List the configurations of `op`.
-
-        Raises:
-            Unsupported: there are no kernels for it.
-        """
+        """List the configurations of `op`, or raise Unsupported."""
         return self.family(op).space()
 
     def baseline(self, op: Op, pattern: Pattern | None) -> Config:
@@ -147,6 +139,7 @@ def unknown_operation(op: Op, platform: str, known: Iterable[str]) -> Unsupporte
     return Unsupported(f"operation {op.name} on platform {platform}: there are kernels for {', '.join(known)}")
 
 
+@dataclass(eq=False)
 class NullPlatform:
     """Runs every configuration of the CPU's space, instantly and with the same seconds on every machine.
 
@@ -158,12 +151,11 @@ class NullPlatform:
         preset: name of these settings in sample tables.
     """
 
+    width: int
+    preset: str
+
     name = "null"
     kind = "simulated"
-
-    def __init__(self, width: int, preset: str) -> None:
-        self.width = width
-        self.preset = preset
 
     def conditions(self, op: Op) -> Mapping[str, Any]:
         """Name the constants of the formula."""

@@ -180,7 +180,7 @@ def interleaved(
         processor, wall: clocks in seconds; default: of all threads that exist after the first runs.
 
     Returns:
-        A measurement for every method, in the order given; wall and processor seconds.
+        A measurement for every method, in the order of `methods`; wall and processor seconds.
     """
     for run in methods.values():
         run()
@@ -199,7 +199,7 @@ def interleaved_on_device(
         repeat: makes the timer of a call that only launches work on the device, such as `Gpu.repeat`.
 
     Returns:
-        A measurement for every method, in the order given; seconds of the device.
+        A measurement for every method, in the order of `methods`; seconds of the device.
     """
     for run in methods.values():
         run()

@@ -18,7 +18,7 @@ POINTER_BYTES = 8  # int64
 GZIP = b"\x1f\x8b"
 PACKED_PIECE, PIECE = 1 << 14, 1 << 18  # bytes that are read, and unpacked, at a time
 MAX_GZIP_MEMBERS = 1 << 18  # of one file, each with a header of its own
-KEPT_BYTES = 512 << 20  # kept in memory while it is not known whether the whole is within the limit
+MAX_BUFFERED_BYTES = 512 << 20  # buffered while it is not known whether the whole is within the limit
 BLOCK = 512  # bytes of a tar header; contents are padded to a multiple
 MAX_TAR_HEADERS = 10_000
 MAX_EXTRA_BYTES = 1 << 20  # of a header that extends the next one: long names, pax records
@@ -164,7 +164,7 @@ def _content(file: BinaryIO, path: Path) -> bytes:
 
 def _whole(stream: _Stream) -> bytes:
     """Read everything; a large file is read to its end without keeping it first, to see that it is within the limit."""
-    text = stream.read(KEPT_BYTES)
+    text = stream.read(MAX_BUFFERED_BYTES)
     if not stream.peek(1):
         return text
     size = len(text)
@@ -183,7 +183,7 @@ def _matrix(stream: _Stream, path: Path, wanted: PurePosixPath) -> tuple[bytes, 
         attributes = name.name.startswith("._") or "__MACOSX" in name.parts  # macOS adds one for each file
         if name.suffix == ".mtx" and not attributes and _is_file(member):
             if name == wanted or chosen is None:
-                content = stream.read(left) if left <= KEPT_BYTES else None
+                content = stream.read(left) if left <= MAX_BUFFERED_BYTES else None
                 if content is not None and len(content) < left:
                     raise _Damaged(f"it ends within member {_shown(str(name))}")
                 chosen = content, str(name), index

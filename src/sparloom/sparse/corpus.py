@@ -4,6 +4,7 @@ import difflib
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -60,15 +61,12 @@ class Corpus(Protocol):
 
     def entries(self) -> tuple[MatrixEntry, ...]:
         """List the matrices."""
-        ...
 
     def load(self, name: str) -> SparseMatrix:
         """Read or make one matrix; an unknown name raises KeyError."""
-        ...
 
     def split(self) -> Mapping[str, Role]:
         """Map every matrix to its role."""
-        ...
 
 
 def row_bin(rows: int) -> str:
@@ -86,11 +84,7 @@ def family_role(family: str) -> Role:
 
 
 def entry_of(entries: Iterable[MatrixEntry], name: str) -> MatrixEntry:
-    """Find an entry by name.
-
-    Raises:
-        KeyError: there is none; the message names the nearest entries.
-    """
+    """Find an entry by name, or raise a KeyError that names the nearest ones."""
     known = {entry.name: entry for entry in entries}
     if name not in known:
         near = difflib.get_close_matches(name, known, n=3, cutoff=0.4) or sorted(known)[:3]
@@ -98,6 +92,7 @@ def entry_of(entries: Iterable[MatrixEntry], name: str) -> MatrixEntry:
     return known[name]
 
 
+@dataclass(eq=False)
 class FolderCorpus:
     """All matrix files in a folder and its sub-folders; the folder of a file is its group.
 
@@ -105,9 +100,7 @@ class FolderCorpus:
     in `folder` is its own family. Roles follow from the hash of the family.
     """
 
-    def __init__(self, folder: str | Path) -> None:
-        self.folder = folder
-        self._found: dict[str, tuple[MatrixEntry, Path]] | None = None
+    folder: str | Path
 
     def entries(self) -> tuple[MatrixEntry, ...]:
         """List the matrices, sorted by name; the first call reads every file.
@@ -116,36 +109,33 @@ class FolderCorpus:
             NotADirectoryError: there is no such folder.
             ValueError: a file is damaged, or two files have the same name.
         """
-        return tuple(entry for entry, _ in self._files().values())
+        return tuple(entry for entry, _ in self._files.values())
 
     def load(self, name: str) -> SparseMatrix:
         """Read one matrix as float32; values that float32 rounds are kept in `SparseMatrix.exact` too."""
-        return read_matrix(self._files()[entry_of(self.entries(), name).name][1]).astype(np.float32)
+        return read_matrix(self._files[entry_of(self.entries(), name).name][1]).astype(np.float32)
 
     def identity(self, name: str) -> str:
         """Hash the file of a matrix, since files of one name in two folders may hold different matrices."""
-        return sha256(self._files()[entry_of(self.entries(), name).name][1])
+        return sha256(self._files[entry_of(self.entries(), name).name][1])
 
     def split(self) -> dict[str, Role]:
         """Map every matrix to the role of its family."""
         return {entry.name: family_role(entry.family) for entry in self.entries()}
 
+    @cached_property
     def _files(self) -> dict[str, tuple[MatrixEntry, Path]]:
-        if self._found is None:
-            folder = Path(self.folder)
-            if not folder.is_dir():
-                raise NotADirectoryError(f"{folder}: no such folder: give one that holds {', '.join(MATRIX_ENDINGS)}")
-            paths: dict[str, Path] = {}
-            for path in sorted(path for path in folder.rglob("*") if _is_matrix(path)):
-                name = f"{_group(path, folder)}/{matrix_stem(path)}"
-                if name in paths:
-                    raise ValueError(f"{path} and {paths[name]} are both named {name}: rename one of them")
-                paths[name] = path
-            self._found = {
-                name: (MatrixEntry.of(name, _family(name, path, folder), read_matrix(path).pattern, "unknown"), path)
-                for name, path in track(sorted(paths.items()), "matrix files")
-            }
-        return self._found
+        folder = Path(self.folder)
+        if not folder.is_dir():
+            raise NotADirectoryError(f"{folder}: no such folder: give one that holds {', '.join(MATRIX_ENDINGS)}")
+        paths: dict[str, Path] = {}
+        for path in sorted(path for path in folder.rglob("*") if _is_matrix(path)):
+            name = f"{_group(path, folder)}/{matrix_stem(path)}"
+            if name in paths:
+                raise ValueError(f"{path} and {paths[name]} are both named {name}: rename one of them")
+            paths[name] = path
+        return {name: (MatrixEntry.of(name, _family(name, path, folder), read_matrix(path).pattern, "unknown"), path)
+                for name, path in track(sorted(paths.items()), "matrix files")}
 
 
 def _is_matrix(path: Path) -> bool:

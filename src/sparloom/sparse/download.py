@@ -122,11 +122,7 @@ def _fill(url: str, partial: Path, patience: RetryPolicy, advance: Callable[[int
 
 
 def _attempt(url: str, partial: Path, patience: RetryPolicy, advance: Callable[[int, int | None], None]) -> None:
-    """Request the missing bytes once and append them.
-
-    Raises:
-        OSError: the response broke off or does not fit; the bytes received are in the partial file.
-    """
+    """Request the missing bytes once and append them; an OSError leaves those received in the partial file."""
     with _Watch(patience) as watch:
         try:
             _append(url, partial, patience, advance=advance, watch=watch)

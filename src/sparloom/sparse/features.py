@@ -9,11 +9,7 @@ from sparloom.sparse.pattern import Pattern
 
 
 def reorder(pattern: Pattern, rows_perm: np.ndarray, cols_perm: np.ndarray) -> Pattern:
-    """Permute a pattern: old row rows_perm[r] becomes row r, old column cols_perm[c] becomes column c.
-
-    Raises:
-        ValueError: an argument is not a permutation of its axis.
-    """
+    """Permute a pattern: old row rows_perm[r] becomes row r, old column cols_perm[c] becomes column c."""
     new_column = np.empty(pattern.cols, dtype=np.int32)
     new_column[_checked(cols_perm, pattern.cols, "cols_perm")] = np.arange(pattern.cols, dtype=np.int32)
     moved = pattern.to_scipy()[_checked(rows_perm, pattern.rows, "rows_perm")]

@@ -195,11 +195,7 @@ def _complaint(words: list[bytes], header: _Header) -> str | None:
 
 
 def _check_count(text: bytes, header: _Header, source: str) -> None:
-    """Compare the entries with their number in the header.
-
-    Raises:
-        ValueError: there are fewer or more.
-    """
+    """Raise ValueError unless there are as many entries as the header promises."""
     lines = text.count(b"\n", header.body - 1)
     entries = lines - sum(1 for _ in BLANK_LINE.finditer(text, header.body - 1))
     if entries < header.count:

@@ -124,13 +124,7 @@ def matrix_stem(path: Path) -> str:
 
 
 def read_members(path: Path, names: Collection[str], limit_bytes: int) -> dict[str, np.ndarray]:
-    """Read the members of a NumPy archive that have one of these names. Nothing is unpickled.
-
-    Raises:
-        ValueError: damaged, more than `limit_bytes`, or a member that is not an array; the message names file and
-            member.
-        MemoryError: names them too.
-    """
+    """Read members of a NumPy archive without unpickling; errors name file and member."""
     arrays = {}
     with path.open("rb") as file:
         with _damage_of(path):

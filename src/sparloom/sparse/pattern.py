@@ -47,11 +47,7 @@ class Pattern:
     def from_coo(
         cls, rows: Integer[np.ndarray, " nnz"], cols: Integer[np.ndarray, " nnz"], shape: tuple[int, int],
     ) -> "Pattern":
-        """Build a pattern from coordinates in any order; repeated ones count once.
-
-        Raises:
-            ValueError: a coordinate lies outside `shape`.
-        """
+        """Build a pattern from coordinates in any order, all within `shape`; repeated ones count once."""
         rows, cols = np.asarray(rows), np.asarray(cols)
         for values, limit, axis in ((rows, shape[0], "row"), (cols, shape[1], "column")):
             outside = (values < 0) | (values >= limit)

@@ -6,7 +6,8 @@ import logging
 import re
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
+from functools import cached_property
 from importlib import resources
 from pathlib import Path
 from typing import get_args
@@ -29,6 +30,7 @@ SAFE_NAME = re.compile(r"[A-Za-z0-9_+-][A-Za-z0-9_.+-]*")  # path component that
 DIGEST = re.compile(r"[0-9A-Fa-f]{64}")
 
 
+@dataclass(eq=False)
 class SuiteSparseCorpus:
     """Matrices of a mirror in SuiteSparse layout: index.csv beside GROUP/NAME.tar.gz; all of them, or a choice.
 
@@ -43,16 +45,13 @@ class SuiteSparseCorpus:
         seed: of the choice.
     """
 
-    def __init__(
-        self, mirror: str | None, cache: str, patience: RetryPolicy | None = None, *, count: int | None,
-        role: Role | None, seed: int,
-    ) -> None:
-        self.mirror = mirror
-        self.cache = cache
-        self.patience = patience
-        self.count, self.role, self.seed = count, role, seed
-        self._entries: tuple[MatrixEntry, ...] | None = None
-        self._catalogue: tuple[tuple[MatrixEntry, ...], Mapping[str, str]] | None = None
+    mirror: str | None
+    cache: str
+    patience: RetryPolicy | None = None
+    _: KW_ONLY
+    count: int | None
+    role: Role | None
+    seed: int
 
     def entries(self) -> tuple[MatrixEntry, ...]:
         """List the matrices, sorted by name.
@@ -60,8 +59,6 @@ class SuiteSparseCorpus:
         Raises:
             ValueError: there are fewer than `count`, or the role is unknown.
         """
-        if self._entries is None:
-            self._entries = self._chosen()
         return self._entries
 
     def load(self, name: str) -> SparseMatrix:
@@ -86,36 +83,37 @@ class SuiteSparseCorpus:
             with download_bars() as bars:
                 for number, name in enumerate(missing, start=1):
                     self._download(f"{name}.tar.gz", bars, title=f"{number} of {len(missing)}: {name}",
-                                   digest=self._index()[1][name])
+                                   digest=self._index[1][name])
         return tuple(self._path(name) for name in names)
 
     def split(self) -> dict[str, Role]:
         """Map every matrix to its frozen role; families that the frozen split does not list get a role by hash."""
         return _roles(self.entries())
 
-    def _chosen(self) -> tuple[MatrixEntry, ...]:
+    @cached_property
+    def _entries(self) -> tuple[MatrixEntry, ...]:
         if self.role not in (None, *get_args(Role)):
             raise ValueError(f"role {self.role!r} is not one of {', '.join(get_args(Role))}: corpus.role=null for all")
-        entries = self._index()[0]
+        entries = self._index[0]
         roles = _roles(entries)
-        kept = tuple(entry for entry in entries if self.role in (None, roles[entry.name]))
+        candidates = tuple(entry for entry in entries if self.role in (None, roles[entry.name]))
         if self.count is None:
-            return kept
-        chosen = set(stratified_choice(kept, self.count, seed=self.seed))
-        return tuple(entry for entry in kept if entry.name in chosen)
+            return candidates
+        chosen = set(stratified_choice(candidates, self.count, seed=self.seed))
+        return tuple(entry for entry in candidates if entry.name in chosen)
 
+    @cached_property
     def _index(self) -> tuple[tuple[MatrixEntry, ...], Mapping[str, str]]:
-        if self._catalogue is None:
-            path = self._home() / "index.csv"
-            if self._is_remote() and path.exists():
-                self._refresh(path)
-            elif self._is_remote():
-                with download_bars() as bars:
-                    self._download("index.csv", bars, title="catalogue", digest=None)
-            if not path.is_file():
-                raise FileNotFoundError(f"{path}: no such file: a mirror holds index.csv beside GROUP/NAME.tar.gz")
-            self._catalogue = _parse_index(path.read_text(encoding="utf-8"), str(path))
-        return self._catalogue
+        """Read the catalogue: entries, and checksums by name."""
+        path = self._home() / "index.csv"
+        if self._is_remote() and path.exists():
+            self._refresh(path)
+        elif self._is_remote():
+            with download_bars() as bars:
+                self._download("index.csv", bars, title="catalogue", digest=None)
+        if not path.is_file():
+            raise FileNotFoundError(f"{path}: no such file: a mirror holds index.csv beside GROUP/NAME.tar.gz")
+        return _parse_index(path.read_text(encoding="utf-8"), str(path))
 
     def _refresh(self, path: Path) -> None:
         """Replace an old catalogue by that of the mirror; if that fails, keep it and warn."""
@@ -137,7 +135,7 @@ class SuiteSparseCorpus:
 
     def _is_here(self, name: str) -> bool:
         """Return whether the file exists and is intact; False only where it can be downloaded."""
-        path, expected = self._path(name), self._index()[1][name]
+        path, expected = self._path(name), self._index[1][name]
         if not path.is_file():
             if self._is_remote():
                 return False

@@ -9,7 +9,8 @@ import hashlib
 import io
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from dataclasses import dataclass
+from functools import cache, cached_property, partial
 from importlib import resources
 from types import MappingProxyType
 
@@ -40,6 +41,7 @@ SYNTHETIC_ROLES: Mapping[str, Role] = MappingProxyType({
 """Role of each generator."""
 
 
+@dataclass(eq=False)
 class SyntheticCorpus:
     """Every family in every size; the name of a matrix determines it.
 
@@ -50,30 +52,23 @@ class SyntheticCorpus:
         families: names from `GENERATORS`; None: all.
     """
 
-    def __init__(
-        self, rows: Sequence[int], variants: int, seed: int, families: Sequence[str] | None = None,
-    ) -> None:
-        self.rows = rows
-        self.variants = variants
-        self.seed = seed
-        self.families = families
-        self._entries: tuple[MatrixEntry, ...] | None = None
+    rows: Sequence[int]
+    variants: int
+    seed: int
+    families: Sequence[str] | None = None
 
     def entries(self) -> tuple[MatrixEntry, ...]:
         """List the matrices, family by family; those that the catalogue of the package does not list are made first."""
-        if self._entries is None:
-            known, names = _catalogue(), self._names()
-            fresh = [name for name in names if name not in known]
-            made = {name: _facts(_make(name)) for name in track(fresh, "synthetic matrices")} if fresh else {}
-            self._entries = tuple(_entry(name, known.get(name) or made[name]) for name in names)
         return self._entries
 
-    def load(self, name: str) -> SparseMatrix:
-        """Make one matrix.
+    @cached_property
+    def _entries(self) -> tuple[MatrixEntry, ...]:
+        known, names = _catalogue(), self._names()
+        fresh = [name for name in names if name not in known]
+        made = {name: _facts(_make(name)) for name in track(fresh, "synthetic matrices")} if fresh else {}
+        return tuple(_entry(name, known.get(name) or made[name]) for name in names)
 
-        Raises:
-            KeyError: the corpus has no such matrix.
-        """
+    def load(self, name: str) -> SparseMatrix:
         entry_of(self.entries(), name)
         matrix = _make(name)
         listed = _catalogue().get(name)
@@ -146,6 +141,7 @@ UNIFORM_ROWS, UNIFORM_DRAWS = 200_000, 8
 COMMUNITY_ROWS, COMMUNITY, COMMUNITY_DRAWS, OUTSIDE = 150_000, 256, 24, 0.2
 
 
+@dataclass(eq=False)
 class AnchorCorpus:
     """Six matrices for tuning, which fuse well, a little or not at all, and two of them again in block order.
 
@@ -154,27 +150,24 @@ class AnchorCorpus:
         reordered: include the two in block order.
     """
 
-    def __init__(self, scale: float, reordered: bool) -> None:
-        if not 0 < scale <= 1:
-            raise ValueError(f"scale {scale} of the anchors is not in (0, 1]: give corpus.scale=1.0 for all rows")
-        self.scale = scale
-        self.reordered = reordered
-        self._entries: tuple[MatrixEntry, ...] | None = None
+    scale: float
+    reordered: bool
+
+    def __post_init__(self) -> None:
+        if not 0 < self.scale <= 1:
+            raise ValueError(f"scale {self.scale} of the anchors is not in (0, 1]: give corpus.scale=1.0 for all rows")
 
     def entries(self) -> tuple[MatrixEntry, ...]:
         """List the matrices; the first call makes them all, which takes seconds."""
-        if self._entries is None:
-            names = (*ANCHORS, *(REORDERED_ANCHORS if self.reordered else ()))
-            self._entries = tuple(MatrixEntry.of(name, name.partition("_")[0], self._make(name).pattern, "synthetic")
-                                  for name in names)
         return self._entries
 
-    def load(self, name: str) -> SparseMatrix:
-        """Make one matrix, its values drawn from [-1, 1).
+    @cached_property
+    def _entries(self) -> tuple[MatrixEntry, ...]:
+        return tuple(MatrixEntry.of(name, name.partition("_")[0], self._make(name).pattern, "synthetic")
+                     for name in (*ANCHORS, *(REORDERED_ANCHORS if self.reordered else ())))
 
-        Raises:
-            KeyError: the corpus has no such matrix.
-        """
+    def load(self, name: str) -> SparseMatrix:
+        """Make one matrix, its values drawn from [-1, 1)."""
         return self._make(entry_of(self.entries(), name).name)
 
     def split(self) -> dict[str, Role]:
@@ -275,11 +268,7 @@ class AutosageCorpus:
                      for name in self.graphs or AUTOSAGE_GRAPHS)
 
     def load(self, name: str) -> SparseMatrix:
-        """Return one graph, its values drawn from [-1, 1).
-
-        Raises:
-            KeyError: the corpus has no such graph.
-        """
+        """Return one graph, its values drawn from [-1, 1)."""
         return self._matrix(entry_of(self.entries(), name).name)
 
     def split(self) -> dict[str, Role]:

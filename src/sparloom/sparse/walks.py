@@ -38,11 +38,7 @@ class Tiles:
 
 @dataclass(frozen=True)
 class Panels:
-    """Row panels: adjacent rows of a pattern joined.
-
-    Args:
-        counts: (panels, columns), nonzeros of a panel in a column; columns sorted.
-    """
+    """Row panels: adjacent rows joined; counts (panels, columns) of nonzeros, columns sorted."""
 
     counts: scipy.sparse.csr_array
 
@@ -166,12 +162,7 @@ class ColumnSample:
 
 @dataclass(frozen=True)
 class ReuseTimes:
-    """Distribution of reuse times.
-
-    Args:
-        times: accesses between two to the same dense row, sorted.
-        first: number of accesses without an earlier one.
-    """
+    """Accesses between two to the same dense row, sorted, and the number of first accesses."""
 
     times: Float[np.ndarray, " reused"]
     first: int

@@ -303,7 +303,7 @@ def test_sparse_members_are_refused(tmp_path, kind):
 @pytest.mark.parametrize("ending", [".mtx.gz", ".tar.gz"])
 @pytest.mark.parametrize("fits", [True, False])
 def test_large_contents_are_kept_only_within_the_limit(tmp_path, monkeypatch, ending, fits):
-    monkeypatch.setattr(archive_module, "KEPT_BYTES", 1 << 20)
+    monkeypatch.setattr(archive_module, "MAX_BUFFERED_BYTES", 1 << 20)
     largest, write = [0], io.BytesIO
 
     class Watched(write):

@@ -207,7 +207,7 @@ def test_fetch_downloads_many_files(server, tmp_path):
     corpus = whole(server.address, str(tmp_path / "cache"), QUICK)
     server.faults["/HB/one.tar.gz"] = [("cut", 10), 500]
     paths = corpus.fetch(SIZES)
-    assert [files.sha256(path) for path in paths] == [corpus._index()[1][name] for name in SIZES]
+    assert [files.sha256(path) for path in paths] == [corpus._index[1][name] for name in SIZES]
     assert server.asked("/HB/one.tar.gz") == [None, "bytes=10-", "bytes=10-"]
     assert all(Path(tmp_path / "cache") in path.parents for path in paths)
 

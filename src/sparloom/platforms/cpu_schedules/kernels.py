@@ -44,11 +44,7 @@ class Example:
         return layout, self._packer.pack(layout, locate=True)
 
     def check(self, program: Program, result: np.ndarray) -> None:
-        """Compare a result in the order of the oracle.
-
-        Raises:
-            AssertionError: names the program and the worst element.
-        """
+        """Compare a result in the order of the oracle; an AssertionError names program and worst element."""
         terms = OPS[self.op].terms(self.operands.matrix.pattern, self.width)
         try:
             assert_close(result, self._oracle, terms=terms)
@@ -65,11 +61,7 @@ class Example:
 
 
 class Kernels:
-    """Cache of compiled programs.
-
-    Args:
-        threads: of every parallel loop.
-    """
+    """Cache of compiled programs, whose parallel loops have `threads` threads."""
 
     def __init__(self, threads: int) -> None:
         self.threads = threads

@@ -175,8 +175,8 @@ def spmm_leaf(program: Program, level: str, *, start: Expr, columns: int) -> Lea
         for vector in block:
             off, lanes = vector
             if level == "ji":
-                kept = _zeros(lanes) if program.overwrites else _load("D", "i", program, start, vector)
-                before.append(Declare(f"d{off}", Type("f32", lanes), kept))
+                initial = _zeros(lanes) if program.overwrites else _load("D", "i", program, start, vector)
+                before.append(Declare(f"d{off}", Type("f32", lanes), initial))
                 term = _scaled(_load("B", "j", program, start, vector), vector)
                 inside.append(Assign(f"d{off}", Ref(f"d{off}") + term))
                 after.append(Store("D", _at("i", program, start, off), Ref(f"d{off}")))
@@ -207,10 +207,10 @@ def sddmm_leaf(program: Program, level: str, *, start: Expr, columns: int) -> Le
             return steps
         total = _total([(Ref(name), lanes) for name, lanes in sums.items()])
         return [((), (*declared, *dense_tiles(program, update), Store("D", position, value * total)), ())]
-    kept, row, moving, moving_row = ("B", "i", "C", "j") if level == "ji" else ("C", "j", "B", "i")
+    fixed, row, moving, moving_row = ("B", "i", "C", "j") if level == "ji" else ("C", "j", "B", "i")
     leaf: Leaf = []
     for number, block in enumerate(blocks(columns, program.register_columns)):
-        before = [Let(f"r{off}", Type("f32", lanes), _load(kept, row, program, start, (off, lanes)))
+        before = [Let(f"r{off}", Type("f32", lanes), _load(fixed, row, program, start, (off, lanes)))
                   for off, lanes in block]
         partial: dict[str, tuple[Expr, int]] = {}
         for index, vector in enumerate(block):
@@ -227,7 +227,7 @@ def sddmm_leaf(program: Program, level: str, *, start: Expr, columns: int) -> Le
 def lower(program: Program) -> Kernel:
     """Build the loop nest of `program`.
 
-    for i: for j: for k: S  ->  the six halves of these loops in the given order: S, where S is
+    for i: for j: for k: S  ->  the six halves of these loops in the order of the program: S, where S is
     D(i,k) += A(i,j) B(j,k) or D(i,j) += A(i,j) B(i,k) C(j,k).
 
     A dense level loops over coordinates, a compressed level over stored positions. The parallel loop is split into

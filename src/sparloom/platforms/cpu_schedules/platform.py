@@ -59,11 +59,7 @@ class Planner:
     register_columns: int
 
     def job(self, packer: Packer, config: Config) -> Job:
-        """Choose the layout of the matrix and the program.
-
-        Raises:
-            IllegalSchedule: the configuration is not in the space, or would store too many zeros.
-        """
+        """Choose layout and program; raises IllegalSchedule if they are illegal or would store too many zeros."""
         self.space.validate(config)
         layout = Layout.of(
             packer.matrix.pattern.shape,
@@ -77,25 +73,26 @@ class Planner:
         return Job(config, layout, program, packed_bytes=POSITION_BYTES * sum(positions))
 
 
+@dataclass(eq=False)
 class Round:
     """Measures jobs with one allocation of the dense operands, their repetitions interleaved.
 
     Args:
-        spot_check: checks the result of every job, if given.
+        operands: copied.
+        spot_check: checks the result of every job, unless None.
         rng: order of the repetitions.
     """
 
-    def __init__(
-        self, kernels: Kernels, op: Op, operands: Operands, packer: Packer, *, timing: TimingProtocol,
-        spot_check: SpotCheck | None, rng: np.random.Generator,
-    ) -> None:
-        self.kernels = kernels
-        self.op = op
-        self.operands = reallocated(operands)
-        self.packer = packer
-        self.timing = timing
-        self.spot_check = spot_check
-        self.rng = rng
+    kernels: Kernels
+    op: Op
+    operands: Operands
+    packer: Packer
+    timing: TimingProtocol
+    spot_check: SpotCheck | None
+    rng: np.random.Generator
+
+    def __post_init__(self) -> None:
+        self.operands = reallocated(self.operands)
         self._clock = processor_clock()
         self._baseline = math.inf
 
@@ -114,8 +111,7 @@ class Round:
             for sweep in range(self.timing.repetitions):
                 for position in self.rng.permutation(len(started)):
                     index, watch = started[position]
-                    wanted = visits[jobs[index].config]
-                    if sweep < wanted:
+                    if sweep < visits[jobs[index].config]:
                         watch.visit()
             for index, watch in started:
                 yield index, watch.measurement()
@@ -147,6 +143,7 @@ class Round:
         return aligned((self.operands.matrix.pattern.rows, self.operands.width), np.float32, zero=True)
 
 
+@dataclass(eq=False, kw_only=True)
 class CpuPlatform:
     """Kernels rendered per schedule, compiled by the system compiler, run with `threads` threads.
 
@@ -158,17 +155,14 @@ class CpuPlatform:
         readings: how the shared model reads the configurations; None: the recommended readings.
     """
 
+    threads: int
+    width: int
+    orders: Literal["all", "waco"]
+    preset: str
+    readings: Readings | None
+
     name = "cpu"
     kind = "wall"
-
-    def __init__(
-        self, *, threads: int, width: int, orders: Literal["all", "waco"], preset: str, readings: Readings | None
-    ) -> None:
-        self.threads = threads
-        self.width = width
-        self.orders = orders
-        self.preset = preset
-        self.readings = readings
 
     def conditions(self, op: Op) -> Mapping[str, Any]:
         """Name what seconds depend on besides the machine: threads, orders, compiler, generated and packing code."""
@@ -186,11 +180,7 @@ class CpuPlatform:
         return self.space(op).default()
 
     def run(self, op: Op, operands: Operands, config: Config) -> np.ndarray:
-        """Pack, compile if necessary, and compute.
-
-        Raises:
-            IllegalSchedule: the schedule is not legal, or would store too many zeros.
-        """
+        """Pack, compile if necessary, and compute; raises IllegalSchedule as `Planner.job` does."""
         packer = Packer(operands.matrix)
         job = self._planner(op, operands.width).job(packer, config)
         self._kernels.prepare([job.program])

@@ -23,14 +23,7 @@ CUDA_MEMORY = (2, 13)  # kDLCUDA and kDLCUDAManaged of DLPack
 
 @dataclass(frozen=True)
 class LaunchShape:
-    """The resources of a launch.
-
-    Args:
-        grid: blocks in x and y.
-        threads: of a block.
-        shared_bytes: of a block.
-        registers: of a thread; 0 while unknown.
-    """
+    """Resources of a launch: blocks in x and y, those of a block, and registers of a thread (0: unknown)."""
 
     grid: tuple[int, int]
     threads: int
@@ -56,22 +49,14 @@ class CudaDevice:
 
     @classmethod
     def named(cls, name: str) -> "CudaDevice":
-        """Look up a device that need not be installed, such as "h200".
-
-        Raises:
-            ValueError: it is not described here.
-        """
+        """Look up a device that need not be installed, such as "h200"; others raise ValueError."""
         if name not in PRESETS:
             raise ValueError(f"device {name!r} is not described: {', '.join(PRESETS)}, or here for the one installed")
         return PRESETS[name]
 
     @classmethod
     def here(cls) -> "CudaDevice":
-        """Read the current device.
-
-        Raises:
-            Unsupported: there is none, or CuPy is missing.
-        """
+        """Read the current device; raises Unsupported as `check_here` does."""
         properties = _properties()
         return cls(
             name=_short_name(properties["name"].decode()),
@@ -85,11 +70,7 @@ class CudaDevice:
 
     @staticmethod
     def check_here() -> None:
-        """Raise unless there is a device; fast once there was one.
-
-        Raises:
-            Unsupported: there is none, or CuPy is missing; names the remedy.
-        """
+        """Raise Unsupported, with the remedy, unless there are a device and CuPy; fast once there were."""
         _check_here()
 
     @property
@@ -127,11 +108,7 @@ def on_cuda(array: Any) -> bool:
 
 
 class CompiledKernel(Protocol):
-    """A compiled kernel.
-
-    Args:
-        registers: of a thread.
-    """
+    """Compiled kernel; a thread takes `registers` registers."""
 
     registers: int
 
@@ -190,11 +167,7 @@ class CupyGpu:
 
     @classmethod
     def current(cls) -> "CupyGpu":
-        """Return the current device of CuPy, always the same object.
-
-        Raises:
-            Unsupported: there is none, or CuPy is missing.
-        """
+        """Return the current device of CuPy, always the same object; raises as `CudaDevice.check_here`."""
         CudaDevice.check_here()
         import cupy
 

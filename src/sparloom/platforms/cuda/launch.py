@@ -59,11 +59,7 @@ class Launches:
 
     @classmethod
     def checked(cls, launches: list[Launch], gpu: Gpu) -> Launches:
-        """Make a call of launches; those without blocks are left out.
-
-        Raises:
-            Unsupported: the device cannot start one of them; names the limit that it exceeds.
-        """
+        """Make a call of the launches that have blocks; raises Unsupported if the device cannot start one."""
         filled = [launch for launch in launches if min(launch.shape.grid) > 0]
         for launch in filled:
             reason = gpu.device.refuse(replace(launch.shape, registers=launch.kernel.registers))

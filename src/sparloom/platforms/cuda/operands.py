@@ -37,12 +37,7 @@ def as_float32(array: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Hubs:
-    """Rows that get a block of their own.
-
-    Args:
-        degree: least number of nonzeros of a hub row.
-        rows: (count,) int32 on the device.
-    """
+    """Rows of at least `degree` nonzeros, (count,) int32 on the device, which get a block of their own."""
 
     degree: np.int64
     rows: Any
@@ -50,11 +45,7 @@ class Hubs:
 
 
 class HubThresholds:
-    """Numbers of nonzeros from which on a row of a matrix is a hub; each quantile is computed once.
-
-    Args:
-        pattern: of the whole matrix, also for samples of its rows.
-    """
+    """Quantiles of the lengths of rows of a matrix, from which a row, also of a sample, is a hub."""
 
     def __init__(self, pattern: Pattern) -> None:
         self._pattern = pattern
@@ -75,11 +66,7 @@ class HubThresholds:
 
 @dataclass(frozen=True)
 class DevicePattern:
-    """A pattern with its arrays on a device: indptr (rows + 1,) int64, indices (nnz,) int32.
-
-    Args:
-        degrees: which of its rows are hubs.
-    """
+    """A pattern with its arrays on a device: indptr (rows + 1,) int64, indices (nnz,) int32; and its hubs."""
 
     pattern: Pattern
     indptr: Any
@@ -88,11 +75,7 @@ class DevicePattern:
 
     @classmethod
     def on(cls, gpu: Gpu, pattern: Pattern, degrees: HubThresholds | None = None) -> DevicePattern:
-        """Copy a pattern to the device.
-
-        Args:
-            degrees: of the matrix from which its rows were sampled; default: its own.
-        """
+        """Copy a pattern to the device; `degrees` are those of the matrix from which its rows were sampled."""
         return cls(pattern, gpu.upload(pattern.indptr), gpu.upload(pattern.indices), degrees or HubThresholds(pattern))
 
     def hubs(self, gpu: Gpu, balance: str) -> Hubs:
@@ -104,11 +87,7 @@ class DevicePattern:
 
 @dataclass(frozen=True, eq=False)
 class DeviceMatrix:
-    """A sparse matrix with its arrays on a device: the counterpart of `SparseMatrix`.
-
-    Args:
-        values: (nnz,) float32, float16 or bits of bfloat16 on the device.
-    """
+    """A `SparseMatrix` on a device; values are (nnz,) float32, float16 or bits of bfloat16."""
 
     gpu: Gpu
     placed: DevicePattern
@@ -198,11 +177,7 @@ class PatternCache:
 
 
 def dense_type(inputs: Inputs) -> np.dtype:
-    """Read the type of the dense operands, which is also that of the result.
-
-    Raises:
-        Unsupported: it is neither float32 nor float16, nor bits of bfloat16, or there are several.
-    """
+    """Read the one type of the dense operands and the result; raises Unsupported if it is none of ELEMENTS."""
     first, dtype = next((name, array.dtype) for name, array in inputs.dense.items())
     for name, array in inputs.dense.items():
         if array.dtype not in ELEMENTS:
@@ -218,11 +193,7 @@ def element_macro(element: str) -> dict[str, str]:
 
 
 def columns_argument(columns: int) -> np.int32:
-    """Convert a number of columns to a kernel argument.
-
-    Raises:
-        Unsupported: the number exceeds what the kernels can count.
-    """
+    """Convert a number of columns to a kernel argument; raises Unsupported if kernels cannot count it."""
     if columns > MAX_COLUMNS:
         raise Unsupported(f"{columns} columns, above {MAX_COLUMNS}, which the kernels count in int32")
     return np.int32(columns)

@@ -113,11 +113,7 @@ class CudaPlatform(KernelPlatform):
 
     @cached_property
     def gpu(self) -> Gpu:
-        """The device, opened on first use.
-
-        Raises:
-            Unsupported: there is none, or it is not the one that was planned for.
-        """
+        """The device, opened on first use; raises Unsupported if there is none or it was not planned for."""
         gpu = CupyGpu()
         if self.device != "here" and gpu.device.name != self.limits.name:
             raise Unsupported(f"device={self.device} is planned for, but a {gpu.device.name} is here: use device=here")

@@ -37,11 +37,7 @@ MIN_SHARE = 64  # nonzeros and row ends per group: a share must be worth the sea
 
 
 class SparseFamily:
-    """Base of families on a sparse pattern: the space, the pattern on the device, and the check of some rows.
-
-    Args:
-        space: its configurations.
-    """
+    """Base of families on a sparse pattern: the space, the pattern on the device, and the check of some rows."""
 
     def __init__(self, space: GridSpace) -> None:
         self._space = space

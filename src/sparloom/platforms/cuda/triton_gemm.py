@@ -23,11 +23,7 @@ INDEX_LIMIT = 2**31 - 1  # the kernel counts elements in int32
 
 
 class TritonGemm:
-    """The family of GEMM.
-
-    Args:
-        limits: of the device; configurations that exceed them are left out.
-    """
+    """The family of GEMM, without configurations that exceed the limits of the device."""
 
     def __init__(self, limits: CudaDevice) -> None:
         self._space = TritonGemmSpace(limits.shared_per_block_bytes)
@@ -100,12 +96,7 @@ class Tiling:
 
 @dataclass(frozen=True)
 class CompiledGemm:
-    """Machine code.
-
-    Args:
-        shared_bytes: of a block, all of it dynamic.
-        scratch: null pointers that follow the arguments.
-    """
+    """Machine code, its shared memory per block, and the number of null pointers behind its arguments."""
 
     binary: bytes
     shared_bytes: int
@@ -114,11 +105,7 @@ class CompiledGemm:
 
 @cache
 def compile_gemm(tiling: Tiling, compute_capability: int) -> CompiledGemm:
-    """Compile for a device such as 90; Triton keeps the result on disk.
-
-    Raises:
-        Unsupported: Triton is missing, or refuses the tiling.
-    """
+    """Compile for a device such as 90, cached on disk; raises Unsupported if Triton cannot."""
     triton = _triton()
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource

@@ -168,11 +168,7 @@ def stratified(space: ConfigSpace) -> list[Config]:
 def both_levels(
     pattern: Pattern, op: str, *, width: int, configs: Sequence[Config], machine: Machine,
 ) -> list[Pair]:
-    """Simulate every configuration on both levels; equal programs are simulated once but listed every time.
-
-    Raises:
-        Unsupported: the matrix is too large for level T0.
-    """
+    """Simulate every configuration on both levels, equal programs once; raises Unsupported as T0 does."""
     fast = simulate_many(pattern, op, width=width, configs=configs, machines=[machine])[0]
     known: dict[tuple[Plan, bool], tuple[float, float, float]] = {}
     pairs = []

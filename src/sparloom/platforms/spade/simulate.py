@@ -90,11 +90,7 @@ class Plan:
 
 
 def plan(config: Config, shape: tuple[int, int], width: int) -> Plan:
-    """Resolve a configuration for a matrix of `shape` and dense operands of `width` columns.
-
-    Raises:
-        ValueError: the split does not divide the width.
-    """
+    """Resolve a configuration for a shape and a width, which its split must divide."""
     rows, cols = max(1, shape[0]), max(1, shape[1])
     panel = cols if config["column_panel"] == "all" else min(cols, int(config["column_panel"]))
     slice_width = min(int(config["split"]), width)
