@@ -11,7 +11,7 @@ __all__ = ["CASES", "operands"]
 
 
 def gemm_spmm(A, B, C, n, bCol, cCol):
-    """Listing 1 of the paper."""
+    """Compute Listing 1 of the paper."""
     D1 = np.zeros((n, cCol))
     D = np.zeros((n, cCol))
     for i1 in fprange(n): # GeMM
@@ -26,7 +26,7 @@ def gemm_spmm(A, B, C, n, bCol, cCol):
 
 
 def gemm_spmm_transposed(A, B, C, n):
-    """C is given transposed, (cCol, bCol); extents come from the arrays."""
+    """Read C transposed, (cCol, bCol); extents come from the arrays."""
     cCol, bCol = C.shape
     D1 = np.zeros((n, cCol))
     for i1 in fprange(n):
@@ -42,7 +42,7 @@ def gemm_spmm_transposed(A, B, C, n):
 
 
 def spmm_spmm(A, B, C, n, cCol):
-    """The same names in both loops, as users write them."""
+    """Use the same names in both loops, as users do."""
     D1 = np.zeros((n, cCol))
     D = np.zeros((n, cCol))
     for i in fprange(n):
@@ -57,7 +57,7 @@ def spmm_spmm(A, B, C, n, cCol):
 
 
 def spmm_gemm(A, B, C, n, bCol, cCol):
-    """The second loop reads one row: one to one."""
+    """Read one row in the second loop: one to one."""
     D1 = np.zeros((n, bCol))
     D = np.zeros((n, cCol))
     for i1 in fprange(n):

@@ -1,4 +1,4 @@
-"""Processes of pools and of trainings that are forked from a server with loaded modules, not started anew."""
+"""Processes of pools and trainings are forked from a server with loaded modules."""
 
 import multiprocessing
 import os

@@ -51,7 +51,7 @@ def tiled_projection():
 
 
 def product_of_tiles():
-    """Through a small array, which what follows the product reads."""
+    """Product through a small array, which the operations after the product read."""
     return parallel(offload(tiled_projection(), "y", "batch_row_inner", "out_inner", "inner"), "y", "batch_row_outer")
 
 
@@ -62,14 +62,14 @@ def product_of_panels():
 
 
 def product_in_blocks():
-    """Of a constant number of blocks, of which only the first does not add."""
+    """Product of a constant number of blocks; all but the first add to the result."""
     blocks = reorder(split(tiled_projection(), "y", "inner", 2), "y", (
         "batch_row_outer", "inner_outer", "out_outer", "batch_row_inner", "out_inner", "inner_inner"))
     return offload(blocks, "y", "batch_row_inner", "out_inner", "inner_inner")
 
 
 def product_in_blocks_of_blocks():
-    """Only the first block of the first does not add."""
+    """Blocks of blocks: all but the very first add to the result."""
     blocks = split(split(tiled_projection(), "y", "inner", 1), "y", "inner_outer", 3)
     blocks = reorder(blocks, "y", ("batch_row_outer", "inner_outer_outer", "inner_outer_inner", "out_outer",
                                    "batch_row_inner", "out_inner", "inner_inner"))
@@ -77,21 +77,21 @@ def product_in_blocks_of_blocks():
 
 
 def product_in_any_number_of_blocks():
-    """Zeros where there is no block."""
+    """Any number of blocks; the result starts with zeros."""
     blocks = reorder(split(CASES["values"].program, "o", "col", 2), "o", (
         "batch", "head", "col_outer", "row", "inner", "col_inner"))
     return offload(blocks, "o", "row", "inner", "col_inner")
 
 
 def product_in_any_number_of_blocks_of_blocks():
-    """Zeros first: which block is the first is not known."""
+    """The result starts with zeros, because the first block is not known."""
     blocks = reorder(split(split(CASES["values"].program, "o", "col", 2), "o", "col_outer", 2), "o", (
         "batch", "head", "col_outer_outer", "col_outer_inner", "row", "inner", "col_inner"))
     return offload(blocks, "o", "row", "inner", "col_inner")
 
 
 def halves_of_a_product():
-    """The rest adds to what the main part stored."""
+    """The rest adds to the result of the main part."""
     halves = split_operation(CASES["values"].program, "o", col, point=2)
     for each in ("o_main", "o_rest"):
         halves = reorder(halves, each, ("batch", "head", "row", "inner"))
@@ -100,12 +100,12 @@ def halves_of_a_product():
 
 
 def halves():
-    """What follows the sum is left to the rest."""
+    """The second half computes the operations after the sum."""
     return split_operation(CASES["projection"].program, "y", inner, point=2)
 
 
 def sum_in_vectors():
-    """Only the loop inside is a reduction of lanes."""
+    """Only the inner loop reduces over lanes."""
     return vectorise(split(CASES["values"].program, "o", "col", 4), "o", "col_inner")
 
 
@@ -126,7 +126,7 @@ def padded_sum():
 
 
 def producers_in_an_iteration():
-    """Their arrays: of a number of elements that is known, and of one that is not."""
+    """Producers with local arrays of constant and of variable size."""
     scheduled = CASES["softmax"].program
     for name in ("z", "e", "top"):
         scheduled = compute_at(scheduled, name, "y", "head", local=True)
@@ -134,7 +134,7 @@ def producers_in_an_iteration():
 
 
 def producer_of_a_tile():
-    """Its array begins where the tile begins."""
+    """Producer of a tile, whose array begins at the tile."""
     x = Tensor("x", {batch: batches(), row: lengths(batch), inner: 3})
     shape = {batch: batches(), row: lengths(batch), inner: 3}
     twice = compute("twice", shape, x[batch, row, inner] * real(2.0))

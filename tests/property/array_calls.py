@@ -365,7 +365,7 @@ class _Steps:
         self.call()
 
     def indices(self) -> None:
-        """Change index arrays in place: said, they are read anew; unsaid, the call is refused or takes the old ones."""
+        """Change index arrays in place: read again with `changed=True`; otherwise refused, or the old ones are used."""
         if self.kind == "prepared":
             return self.call()
         before = self.matrix.indices.copy()

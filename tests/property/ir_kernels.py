@@ -63,7 +63,7 @@ class Bounded:
 
 @dataclass(frozen=True)
 class Context:
-    """What the next generated statements may use."""
+    """Names that the next generated statements may use."""
 
     values: tuple[tuple[Type, Bounded], ...] = ()
     mutable: tuple[tuple[str, Type], ...] = ()

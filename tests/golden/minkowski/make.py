@@ -80,7 +80,7 @@ def sparse(x: torch.Tensor, coords: np.ndarray) -> "ME.SparseTensor":
 
 
 def rows_of(tensor: "ME.SparseTensor", coords: np.ndarray) -> list[int]:
-    """Where each coordinate stands in a tensor of the engine."""
+    """Return the row of each coordinate in a tensor of the engine."""
     places = {tuple(site): row for row, site in enumerate(tensor.C[:, 1:].tolist())}
     return [places[tuple(site)] for site in coords.tolist()]
 

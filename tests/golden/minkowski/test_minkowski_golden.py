@@ -1,4 +1,4 @@
-"""Our convolutions against vectors that MinkowskiEngine made; `make.py` beside this file makes them anew."""
+"""Our convolutions against vectors of MinkowskiEngine; `make.py` in this folder makes them again."""
 
 from pathlib import Path
 

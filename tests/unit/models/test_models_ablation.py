@@ -96,7 +96,7 @@ def test_network_fits_its_training_data(part: str) -> None:
 
 @pytest.mark.parametrize("part", PARTS)
 def test_sizes_are_standardised_all_the_same(part: str) -> None:
-    """Training fixes the scale of the side vector whatever the network is made of."""
+    """Training sets the scale of the side vector for every composition of the network."""
     net = ablated(part)
     net.side.standardise([item.input for item in tiny_samples(matrices=4, configs=3)])
     assert net.featurizer.convolutions() == [] or part != "featurizer"

@@ -77,7 +77,7 @@ def test_trees_beat_random_on_unseen_matrices(objective: str) -> None:
 
 
 def test_trees_use_a_prior_in_any_unit() -> None:
-    """With the true seconds as the prior's score, few labels choose better than without, and equally in ms."""
+    """With the true seconds as the prior, few labels choose better than without; milliseconds give the same."""
     class Told:
         def __init__(self, unit: float) -> None:
             self.logs = unit * np.log(labels().pivot(index="matrix", columns="config", values="seconds"))

@@ -158,7 +158,7 @@ def test_model_refuses_another_network_space_or_op(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("place", "nearest", "percentile"), [
     (3.0, "c", 0), (1.0, "b", 0), (2.0, "b", 0), (4.5, "c", 50), (9.5, "d", 75), (99.0, "d", 100)])
 def test_familiarity_counts_training_matrices_with_a_nearer_one(place: float, nearest: str, percentile: float) -> None:
-    """Those at 0, 1, 3 and 7 have their nearest at distances 1, 1, 2 and 4."""
+    """Anchors at 0, 1, 3 and 7 have their nearest neighbours at distances 1, 1, 2 and 4."""
     anchors = {name: np.array([at], np.float32) for name, at in (("a", 0), ("b", 1), ("c", 3), ("d", 7))}
     model = CognateModel(ready_net(spade()), spade(), anchors=anchors)
     assert model.familiarity(np.array([place], np.float32)) == Familiarity(nearest, percentile)

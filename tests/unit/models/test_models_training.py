@@ -124,7 +124,7 @@ def test_strategy_that_repeats_the_whole_run_is_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("processes_loaded")
 def test_processes_log_means_over_the_matrices_of_all(tmp_path: Path) -> None:
-    """Of two processes, the second validates a matrix whose times are all equal: it knows no accuracy and no tau."""
+    """The second of two processes validates a matrix with equal times, which has no accuracy and no tau."""
     samples = tiny_samples(matrices=8, configs=24)
     validation = [samples[4], replace(samples[5], seconds=np.full_like(samples[5].seconds, 1e-3)), samples[6]]
     still = partial(torch.optim.Adam, lr=0.0)

@@ -82,7 +82,7 @@ def losses(net: Network, items: list[MatrixSamples], *, steps: int, lr: float) -
 
 
 def assert_same_after_file(net: Network, fresh: Network, space: ConfigSpace, path: Path) -> None:
-    """Save a network with its encoder, load it into one made alike, and compare all scores."""
+    """Save a network with its encoder, load it into an equal network, and compare all scores."""
     view = MatrixFeatures.from_stored(tiny_samples(matrices=4, configs=3)[0].input)
     model = CognateModel(net, space, anchors={"a": np.ones(3, np.float32), "b": np.zeros(3, np.float32)})
     model.save(path, notes={}, precision="float32")
@@ -92,7 +92,7 @@ def assert_same_after_file(net: Network, fresh: Network, space: ConfigSpace, pat
 
 
 def assert_seed_decides(net: Network) -> None:
-    """Equal seeds give equal weights whatever the global generator did; other seeds give others everywhere."""
+    """Check that weights depend on the seed alone, not on the global generator, and that another seed changes all."""
     first, second, third = (copy.deepcopy(net) for _ in range(3))
     initialise(first, 3)
     torch.manual_seed(1)

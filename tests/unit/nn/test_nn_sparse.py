@@ -297,7 +297,7 @@ def test_dense_operands_that_do_not_fit_are_refused(inputs, error, message) -> N
 
 @pytest.mark.parametrize("rows", [0, ROWS])
 def test_no_columns_give_empty_results_and_gradients(rows) -> None:
-    """As torch.sparse.mm and torch.sparse.sampled_addmm do."""
+    """This is the behaviour of torch.sparse.mm and torch.sparse.sampled_addmm."""
     a = sparse_tensor() if rows else torch.zeros(0, COLS).to_sparse_csr()
     x, q = dense(COLS, 0).requires_grad_(), dense(rows, 0).requires_grad_()
     values = a.values().clone().requires_grad_()

@@ -76,7 +76,7 @@ def assert_near(actual, expected, scale=1.0):
 
 
 def assert_same_gradients(x, *pairs):
-    """Of the sum of squares of results, by tokens and parameters."""
+    """Compare gradients of the sum of squares of results by tokens and parameters."""
     grads = [torch.autograd.grad(result.square().sum(), [x, *module.parameters()]) for module, result in pairs]
     for actual, expected in zip(*grads, strict=True):
         assert_near(actual, expected)

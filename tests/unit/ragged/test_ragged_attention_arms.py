@@ -38,7 +38,7 @@ TILE = 64
 
 
 def drawn(program, of, seed=0):
-    """By name, elements of the inputs in order, the same for all storage."""
+    """Draw the elements of the inputs by name, independently of their storage."""
     rng, tensors = np.random.default_rng(seed), program.tensors()
     return {name: rng.standard_normal(of.size(Tensor(name, tensors[name].axes)), dtype=np.float32) / 4
             for name in sorted(program.inputs())}

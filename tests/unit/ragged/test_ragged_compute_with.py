@@ -58,7 +58,7 @@ def triangles_of_tiles():
 
 
 def in_one_pass(prog):
-    """By tiles of rows that scores are computed for once, in an array of their own."""
+    """Schedule both gradients by tiles of rows; the scores of a tile are computed once, in a local array."""
     prog = ragged.split(prog, "by_row", "row", TILE)
     prog = ragged.split(ragged.decompose_reduction(prog, "by_col"), "by_col_rest", "query", TILE)
     prog = ragged.reorder(prog, "by_col_rest", ("batch", "query_outer", "row", "inner", "query_inner"))
@@ -152,7 +152,7 @@ def test_launches_are_neighbours():
 
 
 def tiles_of_queries(prog, nest):
-    """Let the rows of by_row and the queries of another run alike."""
+    """Schedule the rows of by_row and the queries of the other operation in the same tiles."""
     prog = ragged.split(ragged.split(prog, "by_row", "row", 2), nest, "query", 2)
     return ragged.reorder(prog, nest, ("batch", "query_outer", "row", "head", "inner", "query_inner"))
 

@@ -137,7 +137,7 @@ def test_a_condition_that_does_not_bound_the_index_holds_nothing_back():
 
 
 def test_a_guard_ends_with_its_choice():
-    """What comes after a choice, on its other side or around it, is not guarded by it."""
+    """Statements after, around or on the other side of a condition are not guarded by it."""
     inner = ir.Select(ir.Binary("<", N, ir.Const(4)), ir.Load("x", ENTRY), ir.Load("x", ir.Load("starts", N)))
     outer = ir.Store("out", J, ir.Select(ir.Binary("<", ROW, N), inner, ir.Const(0.0, ir.F32)))
     printed = hoisted(loops(outer, copied(ir.Load("starts", N + 1))))

@@ -62,7 +62,7 @@ def test_the_main_part_of_a_split_product_has_whole_tiles():
 
 
 def test_tasks_of_large_products_are_first():
-    """Of 256, 256 and 88 columns; of 256 and 44; of 40."""
+    """Tasks have 256, 256 and 88 columns, 256 and 44, and 40."""
     of, run = ragged.vgemm_structure([4, 50, 50], [600, 300, 40],
                                      [7, 9, 9]), ragged.Executable(ragged.tiled_vgemm(cols=256))
     of.prepare(run.prelude)

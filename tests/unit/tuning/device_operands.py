@@ -21,7 +21,7 @@ POLICY = CsrPolicy(least_nonzeros=100, runs=1e9, least_seconds=0.0, parts=2, eff
 
 
 def numpy_spmm(matrix: DeviceMatrix, threads: int) -> Product:
-    """What a library of the device computes."""
+    """Compute the product in place of a library of the device."""
     csr = scipy.sparse.csr_array((np.asarray(matrix.values, np.float32), matrix.pattern.indices, matrix.pattern.indptr),
                                  shape=matrix.pattern.shape)
 

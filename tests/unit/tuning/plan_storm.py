@@ -66,7 +66,7 @@ def decide_all(cache: PlanCache, rng: random.Random, **options: Any) -> dict[str
 
 
 def storm(folder: Path, reports: Path) -> None:
-    """Let processes decide, kill one after the other and start it anew; at last let all come to their end."""
+    """Run deciding processes, kill and restart them one after the other, and finally let all of them end."""
     rng, stop = random.Random(0), reports / "stop"
     running = {place: _started(folder, reports / f"{place}.jsonl", stop, seed=place) for place in range(PROCESSES)}
     for kill in range(KILLS):

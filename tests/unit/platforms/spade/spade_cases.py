@@ -60,6 +60,6 @@ def grid(width: int, height: int) -> Pattern:
 
 
 def shuffled(pattern: Pattern, seed: int = 0) -> Pattern:
-    """The same matrix with rows and columns renamed alike."""
+    """Permute rows and columns of the matrix in the same way."""
     order = np.random.default_rng(seed).permutation(pattern.rows)
     return reorder(pattern, order, order)
