@@ -62,6 +62,7 @@ RENAMED: dict[str, str] = {
     "sparloom.report.Scene": "sparloom.report.JudgedProblems",
     "sparloom.report.Truth": "sparloom.report.RuntimeTable",
     "sparloom.report.rival_choice": "sparloom.report.baseline_choice",
+    "sparloom.space.TileFusionSpace": "sparloom.fusion.TileFusionSpace",
     "sparloom.sparse.Patience": "sparloom.sparse.RetryPolicy",
     "sparloom.tuning.Effort": "sparloom.tuning.MeasurementBudget",
     "sparloom.tuning.KeptPlan": "sparloom.tuning.CacheEntry",

@@ -6,9 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import patterns
 
-from sparloom.fusion import check_schedule
+from sparloom.fusion import TileFusionSpace, check_schedule
 from sparloom.ops import GemmSpmm, SpmmGemm, SpmmSpmm, assert_close
-from sparloom.space import TileFusionSpace
 from sparloom.sparse import SparseMatrix
 from sparloom.tuning import ORDERS, Estimate, ExecutorFactory, FusionConfig, Problem, Rates
 from sparloom.tuning.fusion_problem import metis_is_installed

@@ -15,7 +15,7 @@ The way of a product of three matrices, which needs no compilation:
 
     schedule      the two loops, tile schedules, their legality, and the inspector (Algorithm 1)
     orders        orders of the iterations that fuse more of them
-    executor      runs a schedule with the kernels of kernels/cpu
+    executor      runs a schedule with the kernels of kernels/cpu; the space of schedules and variants
     row_pass      SpMM-GeMM with sums on the side, in one pass over the rows
     comparison    the baselines of the paper, a cache simulator, load balance, thread pinning
 """
@@ -27,7 +27,7 @@ _MODULES = {  # module -> its public names
         "CacheLevel", "access_cycles", "atomic_tiling", "fused_gemv", "machine_levels", "mean_cycles",
         "overlapped_tiling", "pinned", "potential_gain", "tall_gemm"),
     "fusion.decorator": ("Budget", "FusedFunction", "fuse"),
-    "fusion.executor": ("Executor", "Pair", "Variant", "Workspace"),
+    "fusion.executor": ("Executor", "Pair", "TileFusionSpace", "Variant", "Workspace"),
     "fusion.orders": (
         "MIN_FUSED_RATIO", "Reordered", "bandwidth_order", "metis_order", "partition_order", "rescue_order"),
     "fusion.program": ("Csr", "fprange"),

@@ -1,4 +1,4 @@
-"""Execution of products of three matrices by a tile schedule, with the kernels of kernels/cpu/fused.hpp."""
+"""Products of three matrices by a tile schedule: kernels of kernels/cpu/fused.hpp, their variants, and the space."""
 
 import ctypes
 import importlib
@@ -15,6 +15,7 @@ from sparloom.fusion.schedule import TileSchedule
 from sparloom.jit import NativeCall, address, aligned, compile_cpp
 from sparloom.measure import checked_threads
 from sparloom.ops import GemmSpmm, Operands, SpmmGemm, SpmmSpmm
+from sparloom.space import Config, GridSpace, Parameter
 from sparloom.sparse import Pattern, SparseMatrix
 
 SOURCES = {"float32": "cpu/fused_f32.cpp", "float64": "cpu/fused_f64.cpp"}
@@ -47,6 +48,34 @@ class Variant:
 
 
 DEFAULT_VARIANT = Variant()  # Algorithm 1 as in the paper
+
+CT_SIZES = (0, 1024, 2048, 4096, 8192, 16384)  # most iterations of a coarse tile; 0: nothing is fused
+CACHES = (0, 1024, 2048, 4096, 8192, 16384, 32768)  # KiB of one thread; 0: nothing is fused
+VARIANT_PARAMETERS = (  # see Variant; the last one in KiB
+    *(Parameter(name, (0, 1)) for name in ("local", "stream", "stream_first")), Parameter("prefetch", (0, 4)))
+COUPLED = ("ct_size", "cache", "order", "local", "stream_first")
+
+
+def TileFusionSpace(op: str, orders: Sequence[str]) -> GridSpace:  # noqa: N802 (a constructor)
+    """Build the space of schedules and variants: 8 points without fusion, and 360 for each order, "natural" first."""
+    return GridSpace(
+        name="tile_fusion", op=op, defaults=(0, 0, "natural", 0, 0, 0, 0), refuse=_refuse, coupled=COUPLED,
+        meaning="tile_fusion 1", parameters=(
+            Parameter("ct_size", CT_SIZES), Parameter("cache", CACHES), Parameter("order", tuple(orders)),
+            *VARIANT_PARAMETERS))
+
+
+def _refuse(config: Config) -> str | None:
+    ct_size, cache = config["ct_size"], config["cache"]
+    if (ct_size == 0) != (cache == 0):
+        return f"ct_size={ct_size} and cache={cache}: both are 0 where nothing is fused, else above"
+    if ct_size == 0 and config["order"] != "natural":
+        return f"order={config['order']} of loops that are not fused"
+    if config["local"] and ct_size == 0:
+        return "local=1 keeps rows of D1 from one loop to the next, and nothing is fused"
+    if config["local"] and config["stream_first"]:
+        return "stream_first=1 of rows that stay with their thread (local=1)"
+    return None
 
 
 class Workspace:

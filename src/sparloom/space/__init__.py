@@ -1,10 +1,12 @@
 """Configuration spaces of all platforms as data, and their maps onto loops that the platforms share.
 
 grid: configurations and the spaces that list them; shared: what a cost model sees of a configuration; the other files
-have the spaces of one platform each.
+have the spaces of one platform each, and ragged_operators those of layers on ragged tensors.
 """
 
-from sparloom.space.compilers import EncoderSpace, NormSpace, RaggedProductSpace, SoftmaxSpace, TileFusionSpace
+from functools import partial
+
+from sparloom.lazy import resolve
 from sparloom.space.cpu import CpuSpace, legal_orders
 from sparloom.space.cpu_kernels import AttentionSpace, GemmSpace, SddmmSpace, SpmmMaxSpace, SpmmSpace, register_tile
 from sparloom.space.cuda import (
@@ -18,6 +20,7 @@ from sparloom.space.cuda import (
     pipeline_bytes,
 )
 from sparloom.space.grid import Config, ConfigSpace, GridSpace, Parameter, uniform
+from sparloom.space.ragged_operators import EncoderSpace, NormSpace, RaggedProductSpace, SoftmaxSpace
 from sparloom.space.shared import (
     ENCODED_WIDTH,
     I1,
@@ -47,7 +50,8 @@ __all__ = [
     "ATTENTION_COLUMNS", "CUDA_KERNELS", "ENCODED_WIDTH", "HUBS", "I1", "I2", "J1", "J2", "K1", "K2", "K3", "LOOPS",
     "AttentionSpace", "Code", "Config", "ConfigSpace", "CpuSpace", "CudaKernelSpace", "CudaSpace", "EncoderSpace",
     "GemmSpace", "GridSpace", "NormSpace", "Parameter", "RaggedProductSpace", "Readings", "SddmmSpace", "Shape",
-    "SharedSchedule", "SoftmaxSpace", "SpadeSpace", "SpmmMaxSpace", "SpmmSpace", "TileFusionSpace", "TritonGemmSpace",
+    "SharedSchedule", "SoftmaxSpace", "SpadeSpace", "SpmmMaxSpace", "SpmmSpace", "TritonGemmSpace",
     "Value", "Walk", "accumulators", "encode", "flag", "insert_after", "legal_orders", "letters", "logarithm",
     "one_hot", "pipeline_bytes", "register_tile", "uniform",
 ]
+__getattr__ = partial(resolve, __name__)

@@ -32,10 +32,11 @@ from typing import Any, TypeVar
 
 from sparloom.errors import SchemaError
 from sparloom.jit import cache_folder
+from sparloom.measure import KEEP_BUSY
 
 __all__ = [
-    "VERSION", "DiskCache", "OtherVersion", "PlanCache", "Summary", "checked_value", "entry_key", "has_ended",
-    "is_entry", "parsed_entry", "writer_of",
+    "AGAIN", "LATEST", "VERSION", "DiskCache", "OtherVersion", "PlanCache", "Summary", "busy_seconds", "checked_value",
+    "entry_key", "has_ended", "is_entry", "parsed_entry", "tell_busy", "writer_of",
 ]
 
 log = logging.getLogger(__name__)
@@ -53,7 +54,8 @@ VERSION = 2  # of the content of an entry
 ENTRIES, MEGABYTES = "SPARLOOM_PLANS_ENTRIES", "SPARLOOM_PLANS_MB"
 MAX_BLOBS = 64  # entries of bytes, such as orders of rows: each has 4 bytes for every row of a matrix
 MAX_REMEMBERED = 256  # entries in the memory of one process
-MAX_REMEMBERED_SECONDS = 600.0
+AGAIN, LATEST = 1.0, 600.0  # seconds until a decision of a busy machine is made again, first and at most
+REUSE_FACTOR = 20.0  # such a decision is used for so many times what it took
 
 DAMAGE = (ValueError, KeyError, TypeError, EOFError, RecursionError, MemoryError, SchemaError)
 """Exceptions that parsing an arbitrary entry may raise."""
@@ -185,7 +187,7 @@ class _ProcessMemory:
     def put(self, path: str, content: bytes, seconds: float) -> None:
         """Remember an entry; if it was remembered before, for at least twice as long."""
         _, _, before = self._known.pop(path, (b"", 0.0, 0.0))
-        seconds = min(max(seconds, 2 * before), MAX_REMEMBERED_SECONDS)
+        seconds = min(max(seconds, 2 * before), LATEST)
         self._known[path] = content, clock() + seconds, seconds
         if len(self._known) > MAX_REMEMBERED:
             with suppress(StopIteration, KeyError):  # another thread was faster
@@ -198,6 +200,25 @@ class _ProcessMemory:
 
 
 _REMEMBERED = _ProcessMemory()
+
+
+def busy_seconds(reason: str, decision_seconds: float) -> float:
+    """Seconds for which to use a decision of a busy machine, 20 times what it took; 0.0 if it was not busy.
+
+    Args:
+        reason: why the machine was busy; "" if it was not.
+    """
+    if not reason:
+        return 0.0
+    tell_busy()
+    return max(AGAIN, REUSE_FACTOR * decision_seconds)
+
+
+@cache
+def tell_busy() -> None:
+    """Log once per process that decisions are not stored."""
+    log.info("the machine is busy: decisions are used by this process alone until made again; %s=1 stores them",
+             KEEP_BUSY)
 
 
 def entry_key(kind: str, key: Mapping[str, Any]) -> str:

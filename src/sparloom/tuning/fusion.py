@@ -20,6 +20,7 @@ from sparloom.fusion import (
     MIN_FUSED_RATIO,
     Executor,
     Pair,
+    TileFusionSpace,
     TileSchedule,
     Variant,
     Workspace,
@@ -29,8 +30,8 @@ from sparloom.fusion import (
 from sparloom.jit import NativeCall
 from sparloom.measure import cache_levels, checked_threads
 from sparloom.ops import Operands
-from sparloom.space import Config, GridSpace, TileFusionSpace
-from sparloom.tuning.cache import PlanCache, Summary
+from sparloom.space import Config, GridSpace
+from sparloom.tuning.cache import PlanCache, Summary, busy_seconds
 from sparloom.tuning.fusion_problem import (
     ORDERS,
     Estimate,
@@ -39,7 +40,7 @@ from sparloom.tuning.fusion_problem import (
     is_partitionable,
     metis_is_installed,
 )
-from sparloom.tuning.machine import FUSED_SOURCES, busy_seconds, kernels_digest, machine_digest, machine_rates, watched
+from sparloom.tuning.machine import FUSED_SOURCES, kernels_digest, machine_digest, machine_rates, watched
 from sparloom.tuning.racing import Call, Clock, Decision, Guardrail, MeasurementBudget, challenge, race, trials_of
 from sparloom.tuning.search import Evolution, best
 
@@ -94,7 +95,7 @@ class FusionConfig:
 
     @classmethod
     def of(cls, config: Config, *, threads: int) -> "FusionConfig":
-        """Convert a point of `sparloom.space.TileFusionSpace`."""
+        """Convert a point of `sparloom.fusion.TileFusionSpace`."""
         variant = Variant(
             local=bool(config["local"]), stream=bool(config["stream"]), stream_first=bool(config["stream_first"]),
             prefetch_bytes=1024 * config["prefetch"])

@@ -344,7 +344,7 @@ def _inverse(order: np.ndarray) -> np.ndarray:
 
 
 class PairCostModel(Protocol):
-    """Ranks configurations of `sparloom.space.TileFusionSpace` for one problem."""
+    """Ranks configurations of `sparloom.fusion.TileFusionSpace` for one problem."""
 
     def score(self, problem: Problem, configs: Sequence[Config]) -> np.ndarray:
         """Score configurations, (configs,): low = fast; not comparable between problems."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -17,19 +16,17 @@ import numpy as np
 from sparloom.errors import SchemaError, Unsupported
 from sparloom.fusion import Executor, Variant, unfused_schedule
 from sparloom.jit import kernels_digest
-from sparloom.measure import KEEP_BUSY, VALUE_BYTES, Caches, machine_digest, processor_digests, watched
+from sparloom.measure import VALUE_BYTES, Caches, machine_digest, processor_digests, watched
 from sparloom.ops import GemmSpmm, Operands, SpmmSpmm
 from sparloom.platforms import CupyGpu, SpmmKernels
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning.cache import PlanCache, Summary
 
 __all__ = [
-    "AGAIN", "FUSED_SOURCES", "LATEST", "RAGGED_SOURCES", "SPARSE_SOURCES", "Rates", "busy_seconds", "check_rates",
-    "device_digest", "get_rates", "machine_digests", "machine_rates", "measure_rates", "measure_sparse_rates",
-    "put_rates", "rates_summary", "read_rates", "tell_busy",
+    "FUSED_SOURCES", "RAGGED_SOURCES", "SPARSE_SOURCES", "Rates", "check_rates", "device_digest", "get_rates",
+    "machine_digests", "machine_rates", "measure_rates", "measure_sparse_rates", "put_rates", "rates_summary",
+    "read_rates",
 ]
-
-log = logging.getLogger(__name__)
 
 Read = TypeVar("Read")
 Kernels = Literal["fused", "sparse"]
@@ -43,9 +40,6 @@ SOURCES: Mapping[str, tuple[str, ...]] = {"fused": FUSED_SOURCES, "sparse": SPAR
 """Of the kernels by which rates are measured."""
 RAGGED_SOURCES = ("cpu/multiply.cpp", "cpu/tall_gemm.hpp", "cpu/gemm.hpp", "cpu/vector.hpp")
 """Sources of the ragged kernels, under kernels/; their content is in the cache key."""
-
-AGAIN, LATEST = 1.0, 600.0  # seconds until a decision of a busy machine is made again, first and at most
-REUSE_FACTOR = 20.0  # such a decision is used for so many times what it took
 
 WIDTH, READS = 64, 32
 DENSE_ROWS, NEAR_ROWS, FAR_ROWS, STREAMED_ROWS = 1 << 10, 1 << 13, 1 << 15, 1 << 18  # a dense row of 64 is 256 bytes
@@ -63,25 +57,6 @@ def machine_digests() -> frozenset[str]:
 def device_digest(device: Mapping[str, Any]) -> str:
     """Hash a GPU with its software, as `Gpu.signature` names them."""
     return hashlib.sha256(json.dumps(dict(device), sort_keys=True).encode()).hexdigest()
-
-
-def busy_seconds(reason: str, decision_seconds: float) -> float:
-    """Seconds for which to use a decision of a busy machine, 20 times what it took; 0.0 if it was not busy.
-
-    Args:
-        reason: why the machine was busy; "" if it was not.
-    """
-    if not reason:
-        return 0.0
-    tell_busy()
-    return max(AGAIN, REUSE_FACTOR * decision_seconds)
-
-
-@cache
-def tell_busy() -> None:
-    """Log once per process that decisions are not stored."""
-    log.info("the machine is busy: decisions are used by this process alone until made again; %s=1 stores them",
-             KEEP_BUSY)
 
 
 def check_rates(rates: Any) -> None:

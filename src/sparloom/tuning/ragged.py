@@ -41,8 +41,8 @@ from sparloom.ragged import (
     tiled_vgemm,
 )
 from sparloom.space import Config, EncoderSpace, GridSpace, NormSpace, RaggedProductSpace, SoftmaxSpace
-from sparloom.tuning.cache import PlanCache, Summary
-from sparloom.tuning.machine import RAGGED_SOURCES, busy_seconds, kernels_digest, machine_digest, watched
+from sparloom.tuning.cache import PlanCache, Summary, busy_seconds
+from sparloom.tuning.machine import RAGGED_SOURCES, kernels_digest, machine_digest, watched
 from sparloom.tuning.racing import Call, Guardrail, MeasurementBudget, Race, challenge, race
 from sparloom.tuning.search import Evolution, best
 

@@ -3,7 +3,7 @@
 import pytest
 
 from sparloom.errors import IllegalSchedule
-from sparloom.space import TileFusionSpace
+from sparloom.fusion import TileFusionSpace
 
 SPACE = TileFusionSpace("gemm_spmm", ("natural", "partition"))
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from sparloom.fusion import TileFusionSpace
 from sparloom.models.performance import (
     BoostingConfig,
     Feature,
@@ -13,7 +14,6 @@ from sparloom.models.performance import (
     train_performance,
 )
 from sparloom.ops import GemmSpmm
-from sparloom.space import TileFusionSpace
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning import LearnedPairCosts, PairCostModel, Problem, pair_numbers
 from sparloom.tuning.fusion import shortlist

@@ -43,7 +43,7 @@ from sparloom.tuning import (
     watch_load,
 )
 from sparloom.tuning import machine as rates
-from sparloom.tuning.machine import AGAIN, LATEST
+from sparloom.tuning.cache import AGAIN, LATEST
 from sparloom.tuning.sparse import CpuBackend, CsrDecider, CsrPolicy, OnlineReplay, ProvisionalReplay, prepared, replay
 
 EASY = CsrPolicy.online(guardrail=Guardrail(alpha=1e6, errors=0), runs=1e6)  # nearly any kernel wins
@@ -80,7 +80,7 @@ def machine(monkeypatch):
     for module in (prepared, cache):
         monkeypatch.setattr(module, "clock", lambda: machine.now)
     monkeypatch.setattr(cache, "_REMEMBERED", cache._ProcessMemory())
-    rates.tell_busy.cache_clear()
+    cache.tell_busy.cache_clear()
     monkeypatch.setattr(rates, "_rates_in_process", functools.cache(rates._rates_in_process.__wrapped__))
     return machine
 

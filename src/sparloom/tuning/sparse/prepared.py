@@ -19,8 +19,7 @@ from sparloom.ops import SDDMM, CsrAttention, Op, Operands, SpMM, SpmmMax, SpmmM
 from sparloom.platforms import Family
 from sparloom.space import Config
 from sparloom.sparse import Pattern, SparseMatrix
-from sparloom.tuning.cache import PlanCache, Summary
-from sparloom.tuning.machine import AGAIN, LATEST, tell_busy
+from sparloom.tuning.cache import AGAIN, LATEST, PlanCache, Summary, tell_busy
 from sparloom.tuning.racing import Decision
 from sparloom.tuning.search import CsrCostModel, Given
 from sparloom.tuning.sparse.backend import LIBRARIES, Backend, CsrChoice, CsrPlan, Library

@@ -1,24 +1,8 @@
-"""Spaces of the two compilers on a processor.
+"""Spaces of ragged operators on a processor: tiles of rows, panels of columns, chunks of a thread."""
 
-Tile fusion: whether two loops are fused, in which tiles and order, and how rows are computed. Ragged operators: tiles
-of rows, panels of columns, chunks of a thread.
-"""
+from sparloom.space.grid import GridSpace, Parameter
 
-from collections.abc import Sequence
-
-from sparloom.space.grid import Config, GridSpace, Parameter
-
-__all__ = ["EncoderSpace", "NormSpace", "RaggedProductSpace", "SoftmaxSpace", "TileFusionSpace"]
-
-CT_SIZES = (0, 1024, 2048, 4096, 8192, 16384)  # most iterations of a coarse tile; 0: nothing is fused
-CACHES = (0, 1024, 2048, 4096, 8192, 16384, 32768)  # KiB of one thread; 0: nothing is fused
-VARIANT = (
-    Parameter("local", (0, 1)),  # 1: threads keep the rows of D1 of their tile
-    Parameter("stream", (0, 1)),  # 1: non-temporal stores of D
-    Parameter("stream_first", (0, 1)),  # 1: non-temporal stores of D1
-    Parameter("prefetch", (0, 4)),  # KiB of a gathered operand to prefetch ahead
-)
-COUPLED = ("ct_size", "cache", "order", "local", "stream_first")
+__all__ = ["EncoderSpace", "NormSpace", "RaggedProductSpace", "SoftmaxSpace"]
 
 ROWS = Parameter("rows", (24, 48, 96, 192))  # of a tile
 PANEL = Parameter("panel", (16, 32, 64))  # columns that are stored side by side
@@ -31,24 +15,6 @@ POWERS = Parameter("powers", ("stored", "twice"))  # exponentials: kept in the c
 TASKS = Parameter("chunk", (1, 4, 16))  # tasks that a thread takes at a time
 TOGETHER = Parameter("rows", (1, 4, 16, 64))  # tokens whose means are computed before they are normalised
 TILES = Parameter("chunk", (1, 4, 16, 64, 256))  # tiles of tokens that a thread takes at a time
-
-
-def TileFusionSpace(op: str, orders: Sequence[str]) -> GridSpace:  # noqa: N802 (a constructor)
-    """Build the space of a pair of loops: 8 points without fusion, and 360 for every order of iterations.
-
-    Args:
-        orders: orders of iterations to try, "natural" first.
-    """
-    return GridSpace(
-        name="tile_fusion",
-        op=op,
-        parameters=(Parameter("ct_size", CT_SIZES), Parameter("cache", CACHES), Parameter("order", tuple(orders)),
-                    *VARIANT),
-        defaults=(0, 0, "natural", 0, 0, 0, 0),
-        refuse=_refuse,
-        coupled=COUPLED,
-        meaning="tile_fusion 1",
-    )
 
 
 def EncoderSpace(op: str, *, panel: int = 16) -> GridSpace:  # noqa: N802 (a constructor)
@@ -81,16 +47,3 @@ def SoftmaxSpace(op: str) -> GridSpace:  # noqa: N802 (a constructor)
 def NormSpace(op: str) -> GridSpace:  # noqa: N802 (a constructor)
     """Build the space of layer norms: 20 points, all legal."""
     return GridSpace(name="ragged", op=op, parameters=(TOGETHER, TILES), defaults=(1, 16), meaning="ragged 1")
-
-
-def _refuse(config: Config) -> str | None:
-    ct_size, cache = config["ct_size"], config["cache"]
-    if (ct_size == 0) != (cache == 0):
-        return f"ct_size={ct_size} and cache={cache}: both are 0 where nothing is fused, else above"
-    if ct_size == 0 and config["order"] != "natural":
-        return f"order={config['order']} of loops that are not fused"
-    if config["local"] and ct_size == 0:
-        return "local=1 keeps rows of D1 from one loop to the next, and nothing is fused"
-    if config["local"] and config["stream_first"]:
-        return "stream_first=1 of rows that stay with their thread (local=1)"
-    return None
