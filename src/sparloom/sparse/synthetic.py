@@ -69,6 +69,7 @@ class SyntheticCorpus:
         return tuple(_entry(name, known.get(name) or made[name]) for name in names)
 
     def load(self, name: str) -> SparseMatrix:
+        """Make one matrix; warns if it differs from the catalogue of the package."""
         entry_of(self.entries(), name)
         matrix = _make(name)
         listed = _catalogue().get(name)
