@@ -67,7 +67,7 @@ def test_sweeper_composes_and_binds(path):
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_experiment_says_what_it_is_and_how_long_it_takes(name):
+def test_experiment_headers_have_a_title_and_a_time(name):
     from sparloom.cli import experiments
 
     entry = next(entry for entry in experiments(CONF) if entry.name == name)

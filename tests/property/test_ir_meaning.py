@@ -54,7 +54,7 @@ def test_simplify_keeps_the_meaning_and_is_idempotent(kernel):
 
 @quick
 @given(kernels())
-def test_kernels_print_alike_only_if_they_are_equal(kernel):
+def test_only_equal_kernels_print_equally(kernel):
     simple = simplify(kernel)
     assert (pretty(simple) == pretty(kernel)) == (simple == kernel)
 

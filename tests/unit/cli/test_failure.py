@@ -32,7 +32,7 @@ def test_debug_shows_the_trace(tmp_path, capsys):
     assert "ValueError: no" in capsys.readouterr().err
 
 
-def test_other_errors_say_that_they_may_be_bugs(tmp_path, capsys):
+def test_other_errors_are_reported_as_possible_bugs(tmp_path, capsys):
     log.start(tmp_path)
     with pytest.raises(cli.Reported):
         cli.fail(KeyError("bug"), tmp_path, debug=False)

@@ -64,7 +64,7 @@ def test_settings_are_found_by_their_digest(tmp_path):
     assert Conditions.read(tmp_path, "0" * 16) is None
 
 
-def test_a_table_says_under_which_conditions_its_rows_were_made(tmp_path: Path, sample):
+def test_a_table_stores_the_conditions_of_its_rows(tmp_path: Path, sample):
     made = Conditions(SETTINGS)
     made.write(tmp_path / "journals")
     Journal(tmp_path / "journals", ("cpu", "", "spmm", "g/a")).append([sample(conditions=f"{made.digest}:ab")])

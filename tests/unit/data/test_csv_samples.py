@@ -170,7 +170,7 @@ def test_source_joins_the_files_with_its_base(source: CsvSamples) -> None:
     assert source.inputs()["csv/144"].shape == (500, 20_000)
 
 
-def test_source_without_a_file_says_how_to_give_one(source: CsvSamples, tmp_path: Path) -> None:
+def test_source_without_a_file_names_the_option(source: CsvSamples, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no CSV file for sddmm: give samples\.files\.sddmm=<path>"):
         source.table("spade", "", "sddmm")
     (tmp_path / "mine.csv").unlink()

@@ -109,7 +109,7 @@ def test_newer_pointer_brings_newer_data(origin: Path, clone: Path) -> None:
     assert (again / "data" / "samples" / "a.txt").read_text() == "second"
 
 
-def test_broken_store_says_what_to_do(clone: Path) -> None:
+def test_a_broken_store_names_the_remedy(clone: Path) -> None:
     shutil.rmtree(clone / "dvc-store")
     with pytest.raises(MissingArtifact, match=r"data/ could not be fetched from the data store \(.*run `dvc pull` in"):
         ensure_data(clone / "data")

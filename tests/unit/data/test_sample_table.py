@@ -72,7 +72,7 @@ def test_filter_keeps_what_matches_everything(sample: Make) -> None:
     assert table.presets() == ("", "fast")
 
 
-def test_problems_that_were_collected_anew_replace_all_their_rows(sample: Make) -> None:
+def test_recollected_problems_replace_all_their_rows(sample: Make) -> None:
     old = [sample(), sample(config="knob=2"), sample(width=32), sample(preset="other"), sample(matrix="g/b")]
     fresh = SampleTable.of([sample(seconds=(9.0,), cpu_seconds=()), sample(matrix="g/c")], [{"run": 2}])
     table = SampleTable.of(old, [{"run": 1}]).updated(fresh)

@@ -280,7 +280,7 @@ def test_training_stores_its_decisions_with_those_of_the_run(tmp_path, monkeypat
     assert "AUTOSAGE_CACHE_DIR" not in os.environ
 
 
-def test_training_that_differs_raises_where_it_is_ours_and_is_noted_where_it_is_not(monkeypatch):
+def test_deviating_training_raises_for_our_layers_and_is_noted_for_peers(monkeypatch):
     pytest.importorskip("torch_geometric")
     corpus = SyntheticCorpus([200], 1, 0, ["uniform"])
     pattern, propagated = corpus.load(corpus.entries()[0].name).pattern, sage_training._propagated

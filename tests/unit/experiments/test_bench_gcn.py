@@ -42,7 +42,7 @@ def bench(tmp_path, **changes) -> BenchGcn:
     return BenchGcn(**settings | changes)
 
 
-def test_all_methods_train_alike(tmp_path) -> None:
+def test_all_methods_reach_the_same_losses(tmp_path) -> None:
     out = tmp_path / "out"
     out.mkdir()
     metrics = bench(tmp_path).run(out)

@@ -78,7 +78,7 @@ def test_attention_padded_by_itself_is_right(lengths, causal):
         torch.testing.assert_close(found.packed(), reference(inputs), atol=1e-5, rtol=1e-5)
 
 
-def test_peers_that_need_a_gpu_say_so():
+def test_peers_that_need_a_gpu_are_unsupported_on_the_cpu():
     inputs = PackedInputs.drawn(attention_module(16, 2, seed=0), (3, 1), seed=1)
     with pytest.raises(Unsupported, match="varlen attention for cpu"):
         varlen(inputs)

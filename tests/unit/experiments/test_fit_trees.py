@@ -91,7 +91,7 @@ def test_the_saved_model_is_the_scored_one(fitted):
 
 
 @pytest.mark.cc
-def test_the_header_stands_alone_and_was_compared(fitted, tmp_path):
+def test_the_header_compiles_alone_and_was_compared(fitted, tmp_path):
     folder, metrics = fitted
     assert metrics["predict/c_error"] < 1e-6
     assert metrics["predict/c_milliseconds"] < metrics["predict/distilled_milliseconds"]

@@ -24,7 +24,7 @@ def gathered(build, tmp_path) -> Path:
     return out
 
 
-def test_they_read_back_as_their_source(gathered):
+def test_gathered_samples_equal_their_source(gathered):
     stored = StoredSamples(str(gathered), folder="", corpus="suitesparse")
     assert dict(stored.split()) == dict(TINY.split())
     assert dict(stored.families()) == dict(TINY.families())

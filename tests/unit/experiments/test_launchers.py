@@ -98,7 +98,7 @@ def test_sweep_ends_trainings_that_its_pruner_gives_up(run, tmp_path):
 
 
 @pytest.mark.slow
-def test_interrupted_training_says_so(python_of_runs, tmp_path):
+def test_interrupted_training_is_reported(python_of_runs, tmp_path):
     command = (str(ROOT / "run.py"), "experiment=pretrain_cpu", "samples=tiny", "encoder.epochs=20", "trainer=cpu",
                "trainer.epochs=10000", "model.net.featurizer.channels=[4,4,8,8,8,8,8,8,8,8,8,8]", "hydra.run.dir=run")
     printed, told = (tmp_path / name for name in ("printed", "told"))

@@ -110,7 +110,7 @@ def test_overwriting_drops_what_was_made_under_other_conditions(tmp_path):
     assert collect(tmp_path, **other).run(tmp_path)["new_rows"] == 0
 
 
-def test_samples_that_do_not_say_their_conditions_are_read_but_not_added_to(tmp_path):
+def test_samples_without_conditions_are_read_but_not_extended(tmp_path):
     collect(tmp_path).run(tmp_path)
     table = SampleTable.read(tmp_path / TABLE)
     SampleTable(table._rows, [{"seed": 0}]).write(tmp_path / TABLE)

@@ -32,7 +32,7 @@ def test_sources_become_one_library(kernels, cache):
 
 
 @pytest.mark.cc
-def test_changed_header_compiles_anew(kernels):
+def test_a_changed_header_is_compiled_again(kernels):
     assert compile_cpp(PATHS).answer() == 43
     (kernels / "demo" / "answer.hpp").write_text("constexpr int ANSWER = 10;\n")
     assert compile_cpp(PATHS).answer() == 11

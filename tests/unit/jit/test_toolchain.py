@@ -44,7 +44,7 @@ def test_named_program_that_is_no_compiler(monkeypatch):
         find_toolchain("c")
 
 
-def test_no_compiler_says_what_to_install(monkeypatch, tmp_path):
+def test_without_a_compiler_the_error_names_the_package(monkeypatch, tmp_path):
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(CompileError, match=r"no C compiler found among gcc, clang, cc: install gcc .* or set CC"):

@@ -111,7 +111,7 @@ def test_other_components_stay_as_they_are() -> None:
     assert all(getattr(net, name) is made[name] for name in ("side", "mapper", "predictor"))
 
 
-def test_whole_network_has_the_settings_it_had() -> None:
+def test_the_whole_network_has_its_stored_settings() -> None:
     assert list(ready_net(spade()).settings) == ["featurizer", "side", "mapper", "predictor"]
 
 

@@ -28,7 +28,7 @@ def test_scores_of_a_batch_equal_those_of_single_matrices() -> None:
     torch.testing.assert_close(together, single, rtol=1e-4, atol=1e-6)
 
 
-def test_network_without_encoder_says_so() -> None:
+def test_network_without_encoder_names_the_missing_encoder() -> None:
     with pytest.raises(ValueError, match="the network has no latent encoder: call use_encoder"):
         small_net()(collate(tiny_samples(matrices=4, configs=3)))
 

@@ -204,7 +204,7 @@ def test_options_are_checked(make, error, message) -> None:
 
 
 @pytest.mark.parametrize("layer", [SAGEConv(3, 4), SAGEConv(3, 4, "max"), TransformerConv(3, 4)], ids=str)
-def test_edges_have_float32_weights_whatever_the_default(edges, layer) -> None:
+def test_edges_have_float32_weights_under_any_default_dtype(edges, layer) -> None:
     x, edges = torch.randn(NODES, 3), torch.unique(edges, dim=1)
     expected = layer(x, edges)
     torch.set_default_dtype(torch.float64)

@@ -152,7 +152,7 @@ def test_arguments_are_checked():
             LayerNorm(shape)
 
 
-def test_gradients_and_norms_without_weights_are_float32_whatever_the_default():
+def test_gradients_and_norms_without_weights_are_float32_under_any_default_dtype():
     x = torch.randn(6, WIDTH, requires_grad=True)
     norm = LayerNorm(WIDTH, elementwise_affine=False)
     torch.set_default_dtype(torch.float64)

@@ -53,7 +53,7 @@ TOKEN_LAYERS = ["MultiheadAttention", "LayerNorm", "TransformerEncoderLayer"]
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_traced_operations_compute_anew(name) -> None:
+def test_traced_operations_compute_new_inputs(name) -> None:
     operation = OPERATIONS[name]
     traced = torch.jit.trace(operation, (dense(NODES, WIDTH),))
     x = dense(NODES, WIDTH, seed=7).requires_grad_()

@@ -241,7 +241,7 @@ def test_edge_weights_written_by_fused_optimisers_are_detected():
         optimiser.step()
 
 
-def test_weights_that_learn_keep_their_gradient_beside_equal_ones():
+def test_trainable_weights_keep_their_gradient_beside_equal_constant_ones():
     graph, x, layer = edges(), torch.randn(NODES, 8), GCNConv(8, 4)
     weight = torch.rand(graph.shape[1], requires_grad=True)
     layer(x, graph, weight.detach())

@@ -96,7 +96,7 @@ def test_the_attention_matrix_has_one_table_of_a_number_per_sequence():
     np.testing.assert_array_equal(of.table(table), np.cumsum([0, 9, 0, 25, 1]))
 
 
-def test_tensors_share_tables_whatever_their_dimensions_and_constants():
+def test_tensors_share_tables_across_dimension_names_and_constants():
     query = Tensor("q", {part: 3, batch: batches(), row: lengths(batch), head: 8, inner: 64})
     output = Tensor("o", {batch: batches(), col: lengths(batch), inner: 512})
     assert tables(query) == tables(output)

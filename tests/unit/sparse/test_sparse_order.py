@@ -42,7 +42,7 @@ def test_square_order_restores_a_scrambled_band():
     assert after < 0.01
 
 
-def test_square_order_moves_rows_and_columns_alike():
+def test_square_order_permutes_rows_and_columns_equally():
     rows_perm, cols_perm = locality_order(synthetic("uniform", 200))
     assert rows_perm.tolist() == cols_perm.tolist()
     assert rows_perm is not cols_perm

@@ -121,7 +121,7 @@ def test_digest_is_frozen_and_depends_on_shape_and_content():
     assert len({pattern.digest() for pattern in (EXAMPLE, wider, moved, lower)}) == 4
 
 
-def test_equal_patterns_are_equal_and_hash_alike():
+def test_equal_patterns_are_equal_and_have_equal_hashes():
     same = Pattern((3, 4), EXAMPLE.indptr.copy(), EXAMPLE.indices.copy())
     assert same == EXAMPLE
     assert len({same, EXAMPLE}) == 1

@@ -45,7 +45,7 @@ def test_outcome_is_a_value_or_a_reason(job, value, outcome):
     assert job.outcome(returned(value)) == outcome
 
 
-def test_job_that_took_the_stop_is_pruned_whatever_it_returned(job):
+def test_a_job_that_stopped_on_request_is_pruned_with_any_result(job):
     (job.folder / STOPPED).touch()
     assert job.outcome(returned(1.0)) == "pruned"
     assert job.outcome(returned(ValueError())) == "pruned"

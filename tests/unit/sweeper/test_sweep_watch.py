@@ -26,7 +26,7 @@ def wait_for(path):
     return path.exists()
 
 
-def test_report_says_stop_when_asked(tmp_path):
+def test_report_returns_the_request_to_stop(tmp_path):
     assert not report_value(tmp_path, step=0, value=1)
     (tmp_path / STOP).touch()
     assert report_value(tmp_path, step=1, value=0.1)

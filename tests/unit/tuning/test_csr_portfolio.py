@@ -19,7 +19,7 @@ OPS = {"spmm": SpMM(), "sddmm": SDDMM(), "attention": CsrAttention(4)}
 RATES = Rates(flops=1e11, near=2e11, far=1e11, memory=4e10, near_bytes=1e6, far_bytes=3e7)
 
 
-def test_they_are_those_of_the_committed_run():
+def test_portfolios_are_those_of_the_committed_run():
     chosen = json.loads((ROOT / "results" / "choose_kernels" / "portfolios.json").read_text(encoding="utf-8"))
     known = {"any": PORTFOLIO, "stored": STORED}
     assert {order: {op: list(names) for op, names in lists.items()} for order, lists in known.items()} == chosen
@@ -27,7 +27,7 @@ def test_they_are_those_of_the_committed_run():
 
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("width", [8, 64, 256])
-def test_they_are_legal_and_come_before_others_that_seem_as_fast(op, width):
+def test_portfolio_kernels_are_legal_and_precede_others_of_equal_estimate(op, width):
     pattern = Pattern.from_coo(np.repeat(np.arange(50), 8), np.tile(np.arange(8), 50), (50, 40))
     operands = OPS[op].operands(SparseMatrix(pattern, np.ones(400, np.float32)), width, seed=0)
     configs = list(CpuKernels(1, width).space(OPS[op]))

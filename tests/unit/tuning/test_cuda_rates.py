@@ -74,7 +74,7 @@ def test_rates_are_those_of_the_fastest_runs(gpu):
     assert found.flops == 2 * cuda.CHAINS * 3 * 2048 / SECONDS
 
 
-def test_they_are_measured_once_for_a_device(gpu, tmp_path):
+def test_rates_are_measured_once_for_a_device(gpu, tmp_path):
     place, repeats = CudaBackend(gpu), gpu.repeats
     first = place.model(PlanCache(tmp_path)).rates
     assert first == place.model(PlanCache(tmp_path)).rates == measure_cuda_rates(gpu)
@@ -114,7 +114,7 @@ def test_without_a_measurement_those_of_data_sheets_are_taken(gpu, tmp_path, mon
     assert f"rates of tiny are not measured: {error}: those of data sheets are used" in caplog.text
 
 
-def test_data_sheets_say_what_gpus_of_this_size_do():
+def test_data_sheet_rates_have_the_right_magnitude():
     sheet = CudaRates.of_data_sheet(CudaDevice.named("h200"))
     assert 1e12 < sheet.memory < 1e13
     assert 1e13 < sheet.flops < 1e14

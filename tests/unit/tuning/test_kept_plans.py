@@ -52,7 +52,7 @@ def only(folder: Path):
     return plan
 
 
-def test_a_pair_says_what_was_decided_and_why(tmp_path):
+def test_a_pair_is_listed_with_its_choice_and_reason(tmp_path):
     put_pair(PlanCache(tmp_path), OWN, CHOICE, Decision("measured", "accepted", DUEL))
     plan = list_plans(tmp_path, now=time.time() + HOUR)[0]
     assert (plan.kind, plan.state, plan.fault, plan.threads) == ("pair", "own", "", 2)

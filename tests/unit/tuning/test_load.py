@@ -352,7 +352,7 @@ def test_pairs_of_products_are_remembered_for_a_while(tmp_path, machine):
     assert plan_pair(op, operands, threads=1, cache=cache, replay_only=True).decision.from_cache
 
 
-def test_they_are_remembered_twice_as_long_each_time_and_not_too_many(tmp_path, machine):
+def test_provisional_plans_last_twice_as_long_each_time_and_are_limited(tmp_path, machine):
     key = PlanKey("gemm_spmm", "", "a" * 64, "", 32, 64, "float32", 2, "auto", "b" * 64, "c" * 64)
     choice, plans = FusionConfig(True, 8192, 16 << 20, "natural", Variant(), 2), PlanCache(tmp_path)
     for seconds in (20.0, 40.0, 80.0, 160.0, 320.0, LATEST, LATEST):

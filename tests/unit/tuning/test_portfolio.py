@@ -11,6 +11,6 @@ def test_each_one_helps_most_where_those_before_do_not():
     assert portfolio(seconds, 3) == [2, 1, 0]
 
 
-def test_it_ends_where_another_one_would_not_help():
+def test_a_portfolio_ends_if_another_configuration_would_not_help():
     assert portfolio(np.array([[1.0, 2.0, 3.0], [1.0, 1.0, 5.0]]), 3) == [0]
     assert portfolio(np.ones((4, 3)), 3) == [0]

@@ -137,7 +137,7 @@ def test_damaged_files_are_refused(model, tmp_path: Path):
         load_performance(tmp_path / "gemm")
 
 
-def test_a_model_is_there_until_its_successor_is_complete(model, tmp_path: Path, monkeypatch):
+def test_a_model_exists_until_its_successor_is_complete(model, tmp_path: Path, monkeypatch):
     save_performance(tmp_path / "gemm", model)
     monkeypatch.setattr("sparloom.models.performance.store.write_checked_json", lambda *given: 1 / 0)
     with pytest.raises(ZeroDivisionError):
