@@ -119,14 +119,9 @@ def test_wandb_online_without_a_good_key_ends_before_anything_runs(run_command, 
 
 
 @pytest.mark.parametrize(("logger", "package"), [("wandb", "wandb"), ("tensorboard", "tensorboard")])
-def test_missing_package_is_reported_before_anything_runs(tmp_path, logger, package):
-    hidden = tmp_path / "hidden"
-    hidden.mkdir()
-    (hidden / "sitecustomize.py").write_text(
-        "import importlib.util as util\nfind = util.find_spec\n"
-        f"util.find_spec = lambda name, *more: None if name == {package!r} else find(name, *more)\n")
-    path = os.pathsep.join([str(hidden), os.environ.get("PYTHONPATH", "")])
-    done = pretrain([sys.executable, str(ROOT / "run.py")], tmp_path, f"logger={logger}", PYTHONPATH=path)
+def test_missing_package_is_reported_before_anything_runs(python_of_runs, tmp_path, logger, package):
+    command = [*python_of_runs, str(Path(__file__).with_name("without_package.py")), package, str(ROOT / "run.py")]
+    done = pretrain(command, tmp_path, f"logger={logger}")
     assert done.returncode == 1
     assert f"error: logger={logger} needs the package {package}: pip install -e .[track]" in done.stderr
     assert not (tmp_path / "artifacts").exists()
