@@ -9,7 +9,6 @@ LONGEST = (  # under tests/, of few tests each; files with more tests follow in 
     "contract/test_extending.py", "contract/test_notebooks.py", "unit/tuning/test_plan_processes.py",
     "unit/sweeper/test_sweep_launchers.py", "unit/experiments/test_training_processes.py",
     "unit/experiments/test_bench_fusion.py", "unit/experiments/test_compare.py",
-    "unit/experiments/test_check_probe.py", "unit/experiments/test_choose_kernels.py",
     "unit/experiments/test_bench_jacobi.py", "unit/experiments/test_eval_ragged.py",
     "unit/report/test_fusion_reports.py", "unit/experiments/test_bench_dispatch.py", "property/test_sparse_fuzz.py",
     "unit/tuning/test_csr_calls.py", "unit/sweeper/test_sweep_runs.py", "unit/experiments/test_bench_ragged.py",

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch.multiprocessing
+from brief_timing import brief_timing
 
 from sparloom.experiments.harness import process_pool
 
@@ -34,7 +35,8 @@ class _Process(ForkServerProcess):
         os.environ.clear()
         os.environ.update(self._environment)
         tempfile.tempdir = None  # found anew in this environment
-        super().run()
+        with brief_timing():
+            super().run()
 
 
 class _Context(ForkServerContext):

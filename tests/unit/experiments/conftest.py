@@ -1,17 +1,24 @@
 """Build tasks from conf/ as run.py does, on generated samples with a small network."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import hydra
 import pytest
+from brief_timing import brief_timing
 from hydra.core.global_hydra import GlobalHydra
 from hydra.utils import instantiate
 from small import SMALL
 
 CONF = Path(__file__).parents[3] / "conf"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _brief_timing() -> Iterator[None]:
+    with brief_timing():
+        yield
 
 
 @pytest.fixture(scope="session")
