@@ -21,11 +21,11 @@ def draw_objective(trials: Sequence[Trial], stem: Path, *, maximize: bool, objec
     """Draw the value of every trial and the best so far; pruned ones hollow at their last value, failed ones below."""
     drawn, (axes,) = figure(6.4, 3.4)
     valued = _valued(trials)
-    places, values = [trial.number for trial in valued], [trial.value for trial in valued]
+    numbers, values = [trial.number for trial in valued], [trial.value for trial in valued]
     running = (np.maximum if maximize else np.minimum).accumulate(values)
-    axes.step([*places, trials[-1].number], [*running, running[-1]], where="post", color=BEST, linewidth=1.4,
+    axes.step([*numbers, trials[-1].number], [*running, running[-1]], where="post", color=BEST, linewidth=1.4,
               label="best so far")
-    axes.scatter(places, values, s=16, color=POINT, label="trial", zorder=3)
+    axes.scatter(numbers, values, s=16, color=POINT, label="trial", zorder=3)
     pruned = [trial for trial in trials if trial.state.name == "PRUNED" and trial.value is not None]
     if pruned:
         axes.scatter([trial.number for trial in pruned], [trial.value for trial in pruned], s=16, facecolors="none",

@@ -98,7 +98,7 @@ class Grid:
 def read_grid(
     params: Mapping[str, Any], arguments: Sequence[str], parse: Callable[[list[str]], list[Override]]
 ) -> Grid:
-    """Split what is given into values to combine and overrides that hold for every run.
+    """Split parameters and arguments into values to combine and overrides that hold for every run.
 
     Args:
         params: key -> values, joined by commas.
@@ -144,7 +144,7 @@ class Job:
     folder: Path
     objective: str | None
 
-    def kept(self) -> float | str | None:
+    def stored_outcome(self) -> float | str | None:
         """Read the outcome of a run that ended before its killed sweep could record it; None if there is none."""
         noted = self.trial.user_attrs.get("folder")
         if noted is None or not (Path(noted) / METRICS).exists():
@@ -182,14 +182,14 @@ class Job:
         if reason is not None:
             return reason
         known = metrics(self.folder)
-        given = known.get(self.objective) if isinstance(done, Exception) else done._return_value
-        value = _number(given)
+        returned = known.get(self.objective) if isinstance(done, Exception) else done._return_value
+        value = _number(returned)
         if value is not None:
             return value
         if known and self.objective not in known:
             raise UsageError(f"the task returns no metric {self.objective!r}: set objective; "
                              f"{suggestion(self.objective, known)}")
-        return f"{self.objective} is {given}, not a finite number"
+        return f"{self.objective} is {returned}, not a finite number"
 
     def failure(self, done: JobReturn | Exception) -> str | None:
         """Say why the job failed, if it did; it may have ended well before its launcher failed."""

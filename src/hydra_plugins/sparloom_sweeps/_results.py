@@ -89,7 +89,7 @@ def shown(trials: Sequence[Trial], *, maximize: bool, objective: str | None) -> 
     order = list(STATES)
     ended = [trial for trial in trials if trial.state.name in STATES]
     ended.sort(key=lambda trial: (order.index(trial.state.name), sign * (_value(trial) or 0), trial.number))
-    for place, trial in enumerate(ended):
+    for rank, trial in enumerate(ended):
         seconds = trial.user_attrs.get("seconds")
         found = {objective: _value(trial)} if objective else trial.user_attrs.get("metrics", {})
         remark = f"{STATES[trial.state.name]} {trial.user_attrs.get('reason', '')}".strip()
@@ -97,7 +97,7 @@ def shown(trials: Sequence[Trial], *, maximize: bool, objective: str | None) -> 
             str(trial.number), *(_number(found.get(name)) for name in values),
             *(_cell(trial.params.get(key)) for key in names(trials)),
             "" if seconds is None else f"{seconds:.3g}", remark,
-            style="bold" if place == 0 and objective and not remark else None)
+            style="bold" if rank == 0 and objective and not remark else None)
     return table
 
 

@@ -88,7 +88,7 @@ Space = dict[str, Parameter]
 
 
 def read_space(params: Mapping[str, Any], arguments: Sequence[str], parse: Parse) -> tuple[Space, list[str]]:
-    """Split what is given into parameters to search and overrides that hold for every trial.
+    """Split parameters and arguments into parameters to search and overrides that hold for every trial.
 
     Args:
         params: key -> kind, text in Hydra's grammar, or a fixed number, as files hold them.
@@ -100,13 +100,13 @@ def read_space(params: Mapping[str, Any], arguments: Sequence[str], parse: Parse
     """
     space: Space = {}
     texts = []
-    for key, given in params.items():
-        if isinstance(given, Mapping):
-            space[key] = _from_file(key, given)
-        elif isinstance(given, list):
+    for key, spec in params.items():
+        if isinstance(spec, Mapping):
+            space[key] = _from_file(key, spec)
+        elif isinstance(spec, list):
             raise UsageError(f"parameter {key}: a list is no search space: write {{choice: [...]}}")
         else:
-            texts.append(f"{key}={'null' if given is None else given}")
+            texts.append(f"{key}={'null' if spec is None else spec}")
     fixed: dict[str, str] = {}
     for override in parse([*texts, *arguments]):
         key = override.get_key_element()
@@ -137,12 +137,12 @@ def written(value: Any) -> str:
     return str(value)
 
 
-def _from_file(key: str, given: Mapping[str, Any]) -> Parameter:
+def _from_file(key: str, spec: Mapping[str, Any]) -> Parameter:
     """Read one kind of the schema."""
-    if len(given) != 1:
-        raise UsageError(f"parameter {key}: {len(given)} kinds given ({', '.join(map(str, given)) or 'none'}): "
+    if len(spec) != 1:
+        raise UsageError(f"parameter {key}: {len(spec)} kinds given ({', '.join(map(str, spec)) or 'none'}): "
                          f"exactly one of {', '.join(_KINDS)}")
-    (kind, values), = given.items()
+    (kind, values), = spec.items()
     if kind not in _KINDS:
         raise UsageError(f"parameter {key}: no kind {kind!r}: {suggestion(str(kind), _KINDS)}")
     if not isinstance(values, list):

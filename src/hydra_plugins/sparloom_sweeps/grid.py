@@ -19,7 +19,7 @@ from sparloom import log
 from sparloom.cli import Reported, UsageError, suggestion
 
 LONGEST, DEEPEST = 240, 1000  # bytes of a folder's name, and of all names below the sweep's folder
-KEPT = 80                      # bytes of a name that is too long
+SHORTENED = 80                 # bytes of a name that is too long
 
 
 class GridSweeper(Sweeper):
@@ -110,7 +110,7 @@ def folder_name(changes: str) -> str:
     if all(part not in (".", "..") and len(part.encode()) <= LONGEST for part in parts) and len(changes) <= DEEPEST:
         return changes
     digest = hashlib.sha256(changes.encode()).hexdigest()[:8]
-    return f"{changes.replace('/', '_').encode()[:KEPT].decode(errors='ignore')}_{digest}"
+    return f"{changes.replace('/', '_').encode()[:SHORTENED].decode(errors='ignore')}_{digest}"
 
 
 def _finished(folder: Path, config: DictConfig) -> bool:

@@ -131,10 +131,10 @@ class OptunaSweeper(Sweeper):
             self._report(study, trial.number)
             return None
         job = Job(trial, [*overrides, f"hydra.sweep.subdir={name}"], folder / name, objective)
-        kept, twin = job.kept(), study.twin(trial)
-        if kept is None and twin is None:
+        stored, twin = job.stored_outcome(), study.twin(trial)
+        if stored is None and twin is None:
             return job
-        self._tell(study, job, twin.value if kept is None else kept)
+        self._tell(study, job, twin.value if stored is None else stored)
         return None
 
     def _tell(self, study: Study, job: Job, outcome: float | str) -> None:

@@ -113,7 +113,7 @@ class Sweeps:
         ran = np.isfinite(self.seconds)
         return (ran.all(axis=2) == ran.any(axis=2)).all(axis=1) & ran.any(axis=(1, 2))
 
-    def take(self, kept: np.ndarray) -> "Sweeps":
+    def take(self, selected: np.ndarray) -> "Sweeps":
         """Select problems by a mask or by indices."""
-        indices = np.arange(len(self))[kept]
+        indices = np.arange(len(self))[selected]
         return replace(self, problems=tuple(self.problems[index] for index in indices), seconds=self.seconds[indices])

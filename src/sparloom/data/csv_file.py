@@ -120,11 +120,11 @@ def sidecar_path(path: Path) -> Path:
 
 
 def _read_sidecar(path: Path) -> dict[str, Any]:
-    usual = {"unit": "ms", "width": 256, "preset": "", "source": "unknown simulator", "version": "",
-             "started": "1970-01-01T00:00:00Z"}
+    defaults = {"unit": "ms", "width": 256, "preset": "", "source": "unknown simulator", "version": "",
+                "started": "1970-01-01T00:00:00Z"}
     beside = sidecar_path(path)
-    given = json.loads(beside.read_text(encoding="utf-8")) if beside.exists() else {}
-    sidecar = {**usual, **given}
+    stored = json.loads(beside.read_text(encoding="utf-8")) if beside.exists() else {}
+    sidecar = {**defaults, **stored}
     if sidecar["unit"] not in UNITS:
         raise SchemaError(f"{beside}: unit {sidecar['unit']!r} is not one of {', '.join(UNITS)}")
     return sidecar

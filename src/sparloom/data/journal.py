@@ -64,8 +64,8 @@ class Journal:
     def keep(self, conditions: str) -> None:
         """Remove the rows with other conditions."""
         with locked(self.path):
-            kept = [sample for sample in self.samples() if sample.conditions == conditions]
-            write_text(self.path, "".join(f"{_line(sample.record())}\n" for sample in kept))
+            matching = [sample for sample in self.samples() if sample.conditions == conditions]
+            write_text(self.path, "".join(f"{_line(sample.record())}\n" for sample in matching))
 
     def append(self, rows: Iterable[Sample]) -> None:
         """Append rows and wait until they are on disk."""

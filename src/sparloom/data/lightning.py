@@ -146,8 +146,8 @@ def _rank_and_size() -> tuple[int, int]:
 def _subset(item: MatrixSamples, count: int | None, rng: np.random.Generator) -> MatrixSamples:
     if count is None or count >= len(item):
         return item
-    kept = np.sort(rng.choice(len(item), count, replace=False))
+    chosen = np.sort(rng.choice(len(item), count, replace=False))
     return MatrixSamples(
-        input=item.input, keys=tuple(item.keys[index] for index in kept), shared=item.shared[kept],
-        heterogeneous=item.heterogeneous[kept], seconds=item.seconds[kept], spread=item.spread[kept],
+        input=item.input, keys=tuple(item.keys[index] for index in chosen), shared=item.shared[chosen],
+        heterogeneous=item.heterogeneous[chosen], seconds=item.seconds[chosen], spread=item.spread[chosen],
     )

@@ -124,8 +124,8 @@ class SampleTable:
         mask = np.ones(len(self), bool)
         for name, value in zip(GROUP, group, strict=True):
             mask &= self._is_in(name, (value,))
-        kept = [entry for entry in self.provenance if group_of(entry) != group]
-        return SampleTable(self._rows.filter(pa.array(~mask)), kept)
+        others = [entry for entry in self.provenance if group_of(entry) != group]
+        return SampleTable(self._rows.filter(pa.array(~mask)), others)
 
     def frame(self) -> pd.DataFrame:
         """Return all rows as a pandas frame with categorical text columns."""
@@ -153,14 +153,14 @@ class SampleTable:
             SchemaError: rows of one preset would have different or unknown conditions.
         """
         replaced = self._problems().isin(fresh._problems().unique())
-        kept = SampleTable(self._rows.filter(pa.array(~replaced)), self.provenance)
-        old, new = kept.conditions(), fresh.conditions()
+        others = SampleTable(self._rows.filter(pa.array(~replaced)), self.provenance)
+        old, new = others.conditions(), fresh.conditions()
         for group in sorted(old.keys() & new.keys()):
             if old[group] != new[group]:
                 raise SchemaError(mixture_message(group, old[group], new[group]))
         present = {*old, *new, None}
-        kept.provenance = tuple(entry for entry in kept.provenance if group_of(entry) in present - new.keys())
-        return SampleTable.concat([kept, fresh])
+        others.provenance = tuple(entry for entry in others.provenance if group_of(entry) in present - new.keys())
+        return SampleTable.concat([others, fresh])
 
     def labels(
         self, *, ties: Mapping[str, float] = DEFAULT_TIES, noise: Mapping[str, float] | None = None

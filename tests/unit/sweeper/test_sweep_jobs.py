@@ -65,11 +65,11 @@ def test_jobs_that_ended_before_the_launcher_broke_keep_their_results(job):
 
 def test_only_a_noted_folder_is_believed(job):
     metrics(job.folder, loss=2.0)
-    assert job.kept() is None
+    assert job.stored_outcome() is None
     job.trial.set_user_attr("folder", str(job.folder))
-    assert job.kept() == 2.0
+    assert job.stored_outcome() == 2.0
     (job.folder / STOPPED).touch()
-    assert job.kept() == "pruned"
+    assert job.stored_outcome() == "pruned"
 
 
 def test_clearing_forgets_another_sweep(job):
@@ -77,7 +77,7 @@ def test_clearing_forgets_another_sweep(job):
     (job.folder / STOPPED).touch()
     job.clear()
     assert list(job.folder.iterdir()) == []
-    assert job.kept() is None
+    assert job.stored_outcome() is None
 
 
 def test_clearing_keeps_recent_files_of_a_surviving_worker(job):

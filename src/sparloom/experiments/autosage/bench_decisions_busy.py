@@ -120,21 +120,21 @@ class BenchDecisionsBusy:
             best = self._prepared(matrix, PlanCache(None, keep_busy=True), libraries={})
             fastest = best.plan("spmm", B=dense)
             row = {**about, "best": fastest.choice.name, "kept": "", "ratio": None, "seconds": None}
-            kept = self._prepared(matrix, PlanCache(folder), replay_only=True)
+            cached = self._prepared(matrix, PlanCache(folder), replay_only=True)
             watch = LoadWatch()
             with watch.over():
-                plan = _plan(kept, dense)
+                plan = _plan(cached, dense)
                 if plan is not None:
-                    ours, theirs = self._timed(best, kept, dense)
+                    ours, theirs = self._timed(best, cached, dense)
                     row |= {"kept": plan.choice.name, "ratio": theirs / ours, "seconds": theirs}
             rows.append({**row, "busy": watch.close()})
         CaseJournal(found).append(folder.name, rows)
 
-    def _timed(self, best: Prepared, kept: Prepared, dense: np.ndarray) -> tuple[float, float]:
+    def _timed(self, best: Prepared, cached: Prepared, dense: np.ndarray) -> tuple[float, float]:
         """Return the median seconds of both, run in turn."""
         taken: tuple[list[float], list[float]] = ([], [])
         for _ in range(self.pairs):
-            for ready, seconds in zip((best, kept), taken, strict=True):
+            for ready, seconds in zip((best, cached), taken, strict=True):
                 start = time.perf_counter()
                 ready.spmm(dense)
                 seconds.append(time.perf_counter() - start)
@@ -194,10 +194,10 @@ def _table(frame: pd.DataFrame) -> Table:
     return table
 
 
-def _plan(kept: Prepared, dense: np.ndarray) -> CsrPlan | None:
+def _plan(cached: Prepared, dense: np.ndarray) -> CsrPlan | None:
     """Look up a decision; None if it was not cached."""
     try:
-        return kept.plan("spmm", B=dense)
+        return cached.plan("spmm", B=dense)
     except NotDecided:
         return None
 
@@ -229,7 +229,7 @@ def _run(calls: Sequence[tuple[Any, ...]]) -> None:
     Raises:
         RuntimeError: one of them failed.
     """
-    processes = [CONTEXT.Process(target=call, args=given) for call, *given in calls]
+    processes = [CONTEXT.Process(target=call, args=arguments) for call, *arguments in calls]
     for process in processes:
         process.start()
     for process in processes:

@@ -86,9 +86,9 @@ class BenchDispatch:
         Raises:
             ValueError: variables AUTOSAGE_* are set, which change decisions or their cache.
         """
-        given = sorted(name for name, value in os.environ.items() if name.startswith("AUTOSAGE_") and value)
-        if given:
-            raise ValueError(f"{', '.join(given)}: this bench decides by task.policy alone, unset them")
+        variables = sorted(name for name, value in os.environ.items() if name.startswith("AUTOSAGE_") and value)
+        if variables:
+            raise ValueError(f"{', '.join(variables)}: this bench decides by task.policy alone, unset them")
         return replace(self, ways=ready_variants(self.ways, self.corpus.entries()))._run(out)
 
     def _run(self, out: Path) -> Mapping[str, float]:

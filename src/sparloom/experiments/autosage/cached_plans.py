@@ -50,8 +50,8 @@ class Plans:
         if plans:
             log.console.print(_table(plans, {plan.path for plan in gone}), soft_wrap=False)
         states = Counter(plan.state for plan in plans)
-        told = ", ".join(f"{states[state]} {state}" for state in STATES if states[state]) or "nothing"
-        log.console.print(f"{folder}: {told}; {sum(plan.size_bytes for plan in plans) / 1024:.0f} KiB; {len(gone)} "
+        counts = ", ".join(f"{states[state]} {state}" for state in STATES if states[state]) or "nothing"
+        log.console.print(f"{folder}: {counts}; {sum(plan.size_bytes for plan in plans) / 1024:.0f} KiB; {len(gone)} "
                           f"deleted, {sum(plan.size_bytes for plan in gone) / 1024:.0f} KiB", markup=False)
         return {"files": len(plans), **{state: states[state] for state in STATES}, "pruned": len(gone),
                 "bytes": sum(plan.size_bytes for plan in plans), "pruned_bytes": sum(plan.size_bytes for plan in gone)}

@@ -166,9 +166,9 @@ def check_own(calls: Mapping[str, BoundMethod], known: ReferenceRows) -> None:
     for name, (run, out) in calls.items():
         if out is not None:
             out.fill(np.nan)
-        given = run()
+        returned = run()
         try:
-            known.check(given if out is None else out)
+            known.check(returned if out is None else out)
         except AssertionError as error:
             raise AssertionError(f"{name} is wrong: {error}") from error
 

@@ -135,9 +135,9 @@ class DispatchBench:
         """
         torch.set_num_threads(self.threads)
         self._load(case.op)
-        kept = self._kept(case)
-        shutil.rmtree(kept.folder, ignore_errors=True)
-        return [self._until_decided(case.op, self._operands(case, matrix), kept, PolicyVariant(self.policy))]
+        cache = self._plan_cache(case)
+        shutil.rmtree(cache.folder, ignore_errors=True)
+        return [self._until_decided(case.op, self._operands(case, matrix), cache, PolicyVariant(self.policy))]
 
     def score(self, case: DispatchCase, matrix: SparseMatrix) -> list[Row]:
         """Check every method and time all in turn; return a row for each. Decisions are looked up.
@@ -155,7 +155,7 @@ class DispatchBench:
         if case.op in TRAINING:
             return self._trained(case, matrix)
         op, operands = OPERATIONS[case.op](self.heads), reallocated(self._operands(case, matrix))
-        ready = self._prepared(operands.matrix, cache=self._kept(case), policy=self.policy, replay_only=True)
+        ready = self._prepared(operands.matrix, cache=self._plan_cache(case), policy=self.policy, replay_only=True)
         bound = bind_methods(ready, ready.plan(case.op, **operands.dense), op, operands)
         known = ReferenceRows(op, operands, CpuBackend(self.threads))
         check_own(bound, known)
@@ -243,13 +243,13 @@ class DispatchBench:
         if cache.folder is not None:
             rates = machine_rates(PlanCache(self.plans, keep_busy=True), threads=self.threads, kernels="sparse")
             put_rates(cache, rates, threads=self.threads, kernels="sparse")
-        given, out = operands.matrix.to_scipy(), CpuKernels(self.threads, operands.width).family(
+        adjacency, out = operands.matrix.to_scipy(), CpuKernels(self.threads, operands.width).family(
             OPERATIONS[op](self.heads)).result(operands)
         out.fill(0)
 
         def program(calls: int | None = None) -> tuple[float, int, Prepared]:
             start, made = time.perf_counter(), 0
-            ready = prepare(given, threads=self.threads, libraries=self.libraries, cache=cache, policy=way.policy,
+            ready = prepare(adjacency, threads=self.threads, libraries=self.libraries, cache=cache, policy=way.policy,
                             shortlist=way.shortlist, model=way.model)
             call = user_call(ready, op, operands.dense)
             while made < calls if calls else not made or not ready.decided(op, **operands.dense):
@@ -265,7 +265,7 @@ class DispatchBench:
         return {**decision_columns(ready.plan(op, **operands.dense)), "calls": calls, "call_seconds": usual,
                 "beyond_seconds": seconds - known, "start_seconds": seconds - calls * usual}
 
-    def _kept(self, case: DispatchCase) -> PlanCache:
+    def _plan_cache(self, case: DispatchCase) -> PlanCache:
         """Return the cache that holds only the decision of a case."""
         return PlanCache(self.plans / case.key, keep_busy=True)
 

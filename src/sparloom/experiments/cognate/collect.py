@@ -247,8 +247,8 @@ class Collect:
         provenance = {"machine": dict(describe_machine()), "commit": harness.commit(), "seed": self.seed,
                       "timing": timing, "platform": self.platforms[0].name, "op": self.op.name}
         fresh = compact(self._folder, [provenance]).filter(op=self.op.name, platform=self.platforms[0].name)
-        kept = self._resumed.kept()
-        table = fresh if kept is None else kept.updated(fresh)
+        existing = self._resumed.existing()
+        table = fresh if existing is None else existing.updated(fresh)
         table.write(self._table)
         logger.info("%s: %d rows of %d matrices", self._table, len(table), len(table.matrices))
         harness.print_failures(table)

@@ -58,8 +58,8 @@ class ArmResult:
     def record(self) -> dict[str, Any]:
         """Provenance of the numbers, for arms.json."""
         environment = self.run.environment
-        kept = {key: environment.get(key) for key in ("started", "commit", "dirty", "data", "machine")}
-        return {"command": self.run.command, "run": self.run.folder.name, **kept,
+        noted = {key: environment.get(key) for key in ("started", "commit", "dirty", "data", "machine")}
+        return {"command": self.run.command, "run": self.run.folder.name, **noted,
                 "seconds": self.run.metrics.get("seconds")}
 
     def rows(self) -> Iterator[dict[str, Any]]:
@@ -136,9 +136,9 @@ def _budget(labels: frozenset[tuple[str, str]]) -> tuple[int, int]:
 
 
 def _renamed(frame: pd.DataFrame, arm: Arm, rows: Mapping[str, str]) -> pd.DataFrame:
-    kept = frame[frame["method"].isin(rows)]
-    columns = {"group": arm.group, "row": kept["method"].map(rows)}
-    return kept.assign(**columns).drop(columns="method")
+    matching = frame[frame["method"].isin(rows)]
+    columns = {"group": arm.group, "row": matching["method"].map(rows)}
+    return matching.assign(**columns).drop(columns="method")
 
 
 logger = logging.getLogger(__name__)
@@ -217,8 +217,9 @@ class Compare:
         failed = [{"group": arm.group, "row": row, "arm": name, "failure": self.failures[name]}
                   for name, arm in self.arms.items() if name in self.failures for row in arm.rows.values()]
         rows = pd.concat([rows, pd.DataFrame(failed)], ignore_index=True)
-        told = [self.paper.get(group, {}).get(row, {}) for group, row in zip(rows["group"], rows["row"], strict=True)]
-        rows = rows.join(pd.DataFrame(told, index=rows.index, dtype=float).add_prefix("paper_"))
+        published = [self.paper.get(group, {}).get(row, {})
+                     for group, row in zip(rows["group"], rows["row"], strict=True)]
+        rows = rows.join(pd.DataFrame(published, index=rows.index, dtype=float).add_prefix("paper_"))
         rows["label"] = [self.labels.get(row, report.row_label(row)) for row in rows["row"]]
         rows["note"] = [self._note(row, rows) for row in rows.to_dict(orient="records")]
         rows["failure"] = rows["failure"].fillna("") if "failure" in rows else ""
@@ -301,5 +302,5 @@ class Tabulate:
 
 def _remarks(rows: pd.DataFrame) -> list[str]:
     """List notes and failures, each with the rows that it concerns."""
-    return [f"{', '.join(told['label'])}: {text}" for kind in ("note", "failure")
-            for text, told in rows[rows[kind] != ""].groupby(kind, sort=False)]
+    return [f"{', '.join(same['label'])}: {text}" for kind in ("note", "failure")
+            for text, same in rows[rows[kind] != ""].groupby(kind, sort=False)]

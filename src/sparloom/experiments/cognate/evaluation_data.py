@@ -71,7 +71,7 @@ class EvaluationData:
     def names(self, role: Role) -> list[str]:
         """Labelled matrices with a role, sorted."""
         labelled = set(self.labels["matrix"])
-        return sorted(name for name, given in self.roles.items() if given == role and name in labelled)
+        return sorted(name for name, assigned in self.roles.items() if assigned == role and name in labelled)
 
     @cached_property
     def views(self) -> Mapping[str, MatrixFeatures]:

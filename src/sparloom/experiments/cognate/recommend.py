@@ -76,8 +76,8 @@ class RecommendShape:
             "configurations": [{"config": config.key, "seconds": times.get(config)}
                                | {name: float(values[rank]) for name, values in predicted.items()}
                                for rank, config in enumerate(chosen)]})
-        told = {"fallback": 0, "gflops": float(predicted["gflops"][0]), "seconds": seconds}
-        return told | _shape_regrets(chosen, times, asked)
+        metrics = {"fallback": 0, "gflops": float(predicted["gflops"][0]), "seconds": seconds}
+        return metrics | _shape_regrets(chosen, times, asked)
 
     def _verified(self, shape: GemmShape, chosen: Sequence[Config], space: GridSpace) -> dict[Config, float]:
         """Measure the chosen kernels and the default: least seconds of each."""

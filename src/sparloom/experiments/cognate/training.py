@@ -209,8 +209,8 @@ class _Curves(Callback):
         finished = trainer.current_epoch
         validated = finished % trainer.check_val_every_n_epoch == 0
         row = {name: float(value) for name, value in trainer.callback_metrics.items()}
-        kept = {name: value for name, value in row.items() if validated or not name.startswith("validation/")}
-        self._rows.append({"epoch": finished, **kept})
+        logged = {name: value for name, value in row.items() if validated or not name.startswith("validation/")}
+        self._rows.append({"epoch": finished, **logged})
 
 
 @dataclass(frozen=True)

@@ -63,11 +63,11 @@ def load_transfer(
         MissingArtifact: a file is missing; names the experiment that makes it.
         ValueError: the network has learned from a judged matrix.
     """
-    given = None if pretrained is None else _existing(Path(pretrained), source, checkpoints)
+    existing = None if pretrained is None else _existing(Path(pretrained), source, checkpoints)
     latent = checkpoints.find(checkpoints.latent(study.platform, study.op), study.samples,
                               experiment=f"autoencode_{study.platform.name}",
                               overrides=checkpoints.overrides(study.platform, study.op, "target"))
-    trained = given or checkpoints.find(checkpoints.source(source, study.op, net), study.samples,
+    trained = existing or checkpoints.find(checkpoints.source(source, study.op, net), study.samples,
                                         experiment=f"pretrain_{source.name}",
                                         overrides=checkpoints.overrides(source, study.op, "source"))
     space = source.space(study.op)

@@ -180,8 +180,8 @@ def _operators(inputs: PackedInputs, made: Mapping[str, torch.Tensor]) -> dict[s
             part.copy_(scaled_dot_product_attention(queries, keys, values)[0].transpose(0, 1))
         return found
 
-    def normalised(norm: torch.nn.LayerNorm, given: torch.Tensor) -> Callable[[], torch.Tensor]:
-        return lambda: layer_norm(given, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
+    def normalised(norm: torch.nn.LayerNorm, features: torch.Tensor) -> Callable[[], torch.Tensor]:
+        return lambda: layer_norm(features, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
 
     return {
         "qkv": lambda: linear(tokens, attention.in_proj_weight, attention.in_proj_bias),

@@ -86,9 +86,9 @@ def _program_arms(
     for name, config in _configs(found, choice).items():
         run = ragged.Executable(found.program(config), threads=threads)
         tensors, rng = run.program.tensors(), np.random.default_rng(seed)
-        given = {each: rng.standard_normal(structure.size(tensors[each]), dtype=np.float32)
+        inputs = {each: rng.standard_normal(structure.size(tensors[each]), dtype=np.float32)
                  for each in run.program.inputs()}
-        arms[name], bound = run.bind(structure, **given)
+        arms[name], bound = run.bind(structure, **inputs)
         arms[name]()
         results[name] = bound[run.program.outputs[0]]
     if "chosen" in results:

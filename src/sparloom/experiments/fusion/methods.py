@@ -47,9 +47,9 @@ class Method:
         """Return the result with its rows in the order of the matrix."""
         if self.order is None:
             return result
-        placed = np.empty_like(result)
-        placed[self.order] = result
-        return placed
+        restored = np.empty_like(result)
+        restored[self.order] = result
+        return restored
 
 
 class Methods:

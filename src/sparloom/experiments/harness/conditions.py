@@ -32,8 +32,8 @@ def conditions_of(platform: "Platform", op: Op, timing: TimingProtocol, **furthe
     """
     protocol = asdict(timing)
     del protocol["rounds"]
-    given = getattr(platform, "conditions", None)
-    own = given(op) if given is not None else _attributes(platform)
+    declared = getattr(platform, "conditions", None)
+    own = declared(op) if declared is not None else _attributes(platform)
     machine = {} if platform.kind == "simulated" else {"machine": describe_machine()["name"]}
     return Conditions({"platform": own, "op": _attributes(op), "timing": protocol, **machine, **further})
 
@@ -91,12 +91,12 @@ class Resumed:
         """
         for path in self._paths():
             self._check(path)
-        kept = self.kept()
+        existing = self.existing()
         for preset, conditions in self.conditions.items():
             group = self.op, self.platform, preset
-            found = kept.conditions().get(group) if kept is not None else None
+            found = existing.conditions().get(group) if existing is not None else None
             if found not in (None, conditions.digest):
-                stored = kept.settings(group)
+                stored = existing.settings(group)
                 raise self._refusal(self.table, preset, found, None if stored is None else Conditions(stored))
         for conditions in self.conditions.values():
             conditions.write(self.journals)
@@ -105,7 +105,7 @@ class Resumed:
         """Return the value of `Sample.conditions` for rows of this collection."""
         return f"{self.conditions[preset].digest}:{self.identities.get(matrix, '')}"
 
-    def kept(self) -> SampleTable | None:
+    def existing(self) -> SampleTable | None:
         """Read the existing table without the rows to be overwritten; None if there is no table."""
         if not self.table.exists():
             return None

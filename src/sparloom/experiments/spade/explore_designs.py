@@ -173,8 +173,8 @@ class ExploreDesigns:
     def simulate(self, job: tuple[str, Sequence[Config]]) -> np.ndarray:
         """Return the seconds of one matrix, (machines, configs)."""
         name, configs = job
-        kept = DesignSeconds(Path(self.kept), self.op.name, self.width)
-        return kept.of(self.corpus.load(name).pattern, configs, list(self.machines.values()))
+        cache = DesignSeconds(Path(self.kept), self.op.name, self.width)
+        return cache.of(self.corpus.load(name).pattern, configs, list(self.machines.values()))
 
     def _chosen(self, role: Role, count: int, seed: int) -> list[str]:
         roles = self.corpus.split()

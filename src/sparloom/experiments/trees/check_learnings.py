@@ -128,8 +128,8 @@ class TrainingVariants:
 
     def _fewer_problems(self) -> Iterator[TrainingVariant]:
         rng = np.random.default_rng(self.growth.seed)
-        kept = rng.permutation(len(self.subject))[:, None] < self.share * len(self.subject)
-        base = train_per_fold(self.grid, self.fixed, self._fold, kept=kept)
+        included = rng.permutation(len(self.subject))[:, None] < self.share * len(self.subject)
+        base = train_per_fold(self.grid, self.fixed, self._fold, kept=included)
         yield "part", self._scores(self.grid, base, self._fold)
         more = self.fixed.with_trees(self.more_trees)
         grown = [more.train(self.grid.rows(self._fold != fold), self.grid.names, base=member)

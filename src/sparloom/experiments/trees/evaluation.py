@@ -80,9 +80,9 @@ class TreeSubject:
         """Problems outside the domain of the models, bool (problems,)."""
         return self.spec.falls_back(self.measured.problems)
 
-    def take(self, kept: np.ndarray) -> "TreeSubject":
+    def take(self, selected: np.ndarray) -> "TreeSubject":
         """Keep some problems, given by a mask or by indices."""
-        indices = np.arange(len(self))[kept]
+        indices = np.arange(len(self))[selected]
         judged = replace(self.judged, about=self.judged.about.iloc[indices].reset_index(drop=True),
                         seconds=self.judged.seconds[indices])
         return replace(self, measured=self.measured.take(indices), other=self.other[indices], judged=judged,
@@ -238,7 +238,7 @@ class Judgement:
             folds: group -> fold; the static choice is made on the other folds.
         """
         judged = subject.judged
-        frames = [judged.choices(method, best_configs(subject, given)) for method, given in scores.items()]
+        frames = [judged.choices(method, best_configs(subject, values)) for method, values in scores.items()]
         frames.append(judged.choices("static", _static(subject, folds)))
         frames.append(judged.choices("noise_ceiling", best_configs(subject, subject.other)))
         frames.append(_random(subject))

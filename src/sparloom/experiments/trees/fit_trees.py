@@ -264,8 +264,8 @@ class FitTrees:
         """Save the distilled model of all members, in Python and as a C header; return its prediction times."""
         small = self.distillation.small(subject, model)
         save_performance(folder / SMALL, small)
-        timed = {name: prediction_seconds(given, subject, threads=self.threads) * 1e3
-                 for name, given in (("full_milliseconds", model), ("distilled_milliseconds", small))}
+        timed = {name: prediction_seconds(variant, subject, threads=self.threads) * 1e3
+                 for name, variant in (("full_milliseconds", model), ("distilled_milliseconds", small))}
         timed |= {"configurations": len(subject.measured.configs), "distilled_trees": small.trees}
         timed |= write_header(folder / HEADER, small, subject)
         return {f"predict/{key}": value for key, value in timed.items()}

@@ -57,11 +57,11 @@ def save_checkpoint(
     Raises:
         ValueError: a weight is not finite in this precision.
     """
-    kept = getattr(torch, precision)
+    dtype = getattr(torch, precision)
     weights = {}
     for name, tensor in checkpoint.weights.items():
         tensor = tensor.detach().cpu()
-        weights[name] = (tensor.to(kept) if tensor.is_floating_point() else tensor).clone()
+        weights[name] = (tensor.to(dtype) if tensor.is_floating_point() else tensor).clone()
         if not torch.isfinite(weights[name]).all():
             raise ValueError(f"weight {name} is not finite in {precision}: training diverged, or use float32")
     header = {name: getattr(checkpoint, name) for name in TEXTS}

@@ -207,9 +207,9 @@ class Measured:
     def __len__(self) -> int:
         return len(self.groups)
 
-    def take(self, kept: np.ndarray) -> "Measured":
+    def take(self, selected: np.ndarray) -> "Measured":
         """Select problems by a mask or by indices."""
-        indices = np.arange(len(self))[kept]
+        indices = np.arange(len(self))[selected]
         columns = {name: column[indices] for name, column in self.problems.items()}
         return replace(self, problems=columns, groups=tuple(self.groups[index] for index in indices),
                        seconds=self.seconds[indices])
@@ -245,9 +245,9 @@ class Grid:
     def ran(self) -> Bool[np.ndarray, "problems configs"]:
         return np.isfinite(self.targets)
 
-    def rows(self, kept: np.ndarray, weights: np.ndarray | None = None) -> Rows:
-        """Select the rows that ran, where `kept`; both arguments broadcast to (problems, configs)."""
-        chosen = np.broadcast_to(kept, self.targets.shape) & self.ran
+    def rows(self, selected: np.ndarray, weights: np.ndarray | None = None) -> Rows:
+        """Select the rows that ran, where `selected`; both arguments broadcast to (problems, configs)."""
+        chosen = np.broadcast_to(selected, self.targets.shape) & self.ran
         weights = None if weights is None else np.broadcast_to(weights, self.targets.shape)[chosen]
         return Rows(self.features[chosen], self.targets[chosen], weights)
 
@@ -255,9 +255,9 @@ class Grid:
         columns = [self.names.index(name) for name in names]
         return replace(self, names=tuple(names), features=self.features[..., columns])
 
-    def take(self, kept: np.ndarray) -> "Grid":
+    def take(self, selected: np.ndarray) -> "Grid":
         """Select problems by a mask or by indices."""
-        return replace(self, features=self.features[kept], targets=self.targets[kept])
+        return replace(self, features=self.features[selected], targets=self.targets[selected])
 
 
 def cross_fit(

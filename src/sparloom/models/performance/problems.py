@@ -118,7 +118,7 @@ def gemm_problems(shapes: Sequence[GemmShape]) -> dict[str, np.ndarray]:
 
 
 def nearby_shapes(shapes: Sequence[GemmShape], count: int, *, seed: int) -> list[GemmShape]:
-    """Draw shapes by changing extents of those given, up to the largest number of flops; extents of 1 are kept."""
+    """Draw shapes by changing extents of these, up to the largest number of flops; extents of 1 stay."""
     rng = np.random.default_rng(seed)
     max_flops = max(shape.flops for shape in shapes)
     found: list[GemmShape] = []

@@ -165,10 +165,10 @@ def distil(
         part = {name: column[start : start + CHUNK] for name, column in problems.items()}
         learned = candidates.learned(part)
         behind = _behind(model, learned)
-        kept = (rng.random(learned.shape) < share) | (behind <= np.quantile(behind, 0.1, axis=1, keepdims=True))
-        features.append(candidates.features(part)[kept])
-        targets.append(learned[kept])
-        weights.append(np.exp(-focus * behind[kept]))
+        drawn = (rng.random(learned.shape) < share) | (behind <= np.quantile(behind, 0.1, axis=1, keepdims=True))
+        features.append(candidates.features(part)[drawn])
+        targets.append(learned[drawn])
+        weights.append(np.exp(-focus * behind[drawn]))
     rows = Rows(np.concatenate(features), np.concatenate(targets), np.concatenate(weights))
     small = growth.train(rows, model.names)
     entry = {"distilled_from": digest(model), "trees": small.num_trees(), "rows": len(rows), "problems": total,
