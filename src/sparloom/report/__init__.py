@@ -39,7 +39,7 @@ _HOMES = {
         "RAGGED_PARTS RaggedPart draw_hoisting draw_prelude draw_storage hoisting_frame hoisting_metrics "
         "hoisting_tables prelude_frame prelude_metrics prelude_tables storage_frame storage_metrics storage_tables"),
     "runs": (
-        "Run latex_table markdown_table ratio_bounds read_run read_runs results_table"),
+        "Run latex_table markdown_table ratio_bounds read_run read_runs report_table results_table"),
     "solvers": (
         "draw_gcn draw_jacobi gcn_metrics gcn_table jacobi_metrics jacobi_ratios jacobi_table loss_error_metrics "
         "loss_error_table"),

@@ -23,6 +23,7 @@ from sparloom.errors import NotDecided
 from sparloom.experiments.harness import CaseJournal, commit, exclusive_timing, journal_folder
 from sparloom.files import atomic_path
 from sparloom.measure import KEEP_BUSY
+from sparloom.report import report_table
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning import LoadWatch, PlanCache
 from sparloom.tuning.sparse import CsrPlan, Prepared
@@ -185,9 +186,8 @@ def _reduced(rows: pd.DataFrame, prefix: str) -> dict[str, float]:
 
 
 def _table(frame: pd.DataFrame) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("case", "rows", "degree", "width", "time / best of ours", "kept"):
-        table.add_column(heading, justify="left" if heading in ("case", "kept") else "right")
+    table = report_table(("case", "rows", "degree", "width", "time / best of ours", "kept"), text=("case", "kept"),
+                         wrap=True)
     for row in frame.to_dict("records"):
         ratio = "" if not row["kept"] else f"{row['ratio']:.2f}"
         table.add_row(row["case"], *(str(row[name]) for name in ("rows", "degree", "width")), ratio, row["kept"] or "—")

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from rich.table import Table
 
 from sparloom import log
 from sparloom.data import MatrixInput, SampleSource, write_frame
 from sparloom.models import Network, conv_flops, initialise, retain_memory
+from sparloom.report import report_table
 
 REAL, PRODUCT = "real", "sgemm"
 MAX_RETAKES = 20
@@ -141,13 +141,10 @@ def _product(extents: Sequence[int]) -> _Work:
 
 
 def _show(metrics: Mapping[str, float], kinds: Sequence[str]) -> None:
-    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left",
-                  title=f"sgemm peak {metrics['sgemm_gflops']:.0f} GFLOP/s")
     columns = {"matrices": ".0f", "sites": ".0f", "gflops": ".0f", "share_of_peak": ".3f",
                "share_of_peak_least": ".3f", "share_of_peak_processor": ".3f"}
-    headings = ("inputs", "matrices", "sites", "GFLOP/s", "share of peak", "least", "by processor time")
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading == "inputs" else "right")
+    table = report_table(("inputs", "matrices", "sites", "GFLOP/s", "share of peak", "least", "by processor time"),
+                         title=f"sgemm peak {metrics['sgemm_gflops']:.0f} GFLOP/s", wrap=True)
     for kind in kinds:
         table.add_row(kind, *(format(metrics[f"{kind}/{name}"], digits) for name, digits in columns.items()))
     log.console.print(table)

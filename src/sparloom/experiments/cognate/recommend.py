@@ -17,6 +17,7 @@ from sparloom.files import write_json
 from sparloom.measure import TimingProtocol
 from sparloom.models.performance import GEMM_FEATURES, gemm_problems, load_interval, load_performance
 from sparloom.ops import GEMM, GemmShape, Op
+from sparloom.report import report_table
 from sparloom.space import Config, GridSpace
 from sparloom.sparse import SparseMatrix
 from sparloom.tuning import Evolution, best
@@ -81,8 +82,7 @@ class RecommendShape:
 
     def _verified(self, shape: GemmShape, chosen: Sequence[Config], space: GridSpace) -> dict[Config, float]:
         """Measure the chosen kernels and the default: least seconds of each."""
-        if self.verify not in ("none", "top", "all"):
-            raise ValueError(f"verify={self.verify!r} is not one of none, top, all")
+        check_verify(self.verify)
         if self.verify == "none":
             return {}
         asked = list(space) if self.verify == "all" else list(dict.fromkeys([*chosen, space.default()]))
@@ -92,6 +92,11 @@ class RecommendShape:
             if measurement.failure is None:
                 times[config] = min(measurement.best, times.get(config, np.inf))
         return times
+
+
+def check_verify(verify: str) -> None:
+    if verify not in ("none", "top", "all"):
+        raise ValueError(f"verify={verify!r} is not one of none, top, all")
 
 
 def read_shape(shape: object) -> GemmShape:
@@ -116,12 +121,9 @@ def _shape_table(
     if times:
         columns["measured"] = [f"{shape.flops / times[config] / GIGA:.1f}" if config in times else "failed"
                                for config in chosen]
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("rank", *chosen[0].names, *columns):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = report_table(("rank", *chosen[0].names, *columns), text=())
     for index, config in enumerate(chosen):
-        values = (str(value) for _, value in config.values)
-        table.add_row(str(index + 1), *values, *(column[index] for column in columns.values()))
+        table.add_row(str(index + 1), *_cells(config), *(column[index] for column in columns.values()))
     return table
 
 
@@ -155,8 +157,7 @@ class Recommend:
 
     def run(self, out: Path) -> Mapping[str, float]:
         """Print the first five, the lead of the first and the familiarity of the matrix; draw the tiling."""
-        if self.verify not in ("none", "top", "all"):
-            raise ValueError(f"verify={self.verify!r} is not one of none, top, all")
+        check_verify(self.verify)
         if self.shape is not None and self.matrix is not None:
             raise ValueError(f"matrix={self.matrix} and shape={self.shape}: give one of them")
         if self.shape is not None:
@@ -204,9 +205,7 @@ class Recommend:
 
 
 def _table(chosen: Sequence[Config], behind: Sequence[float], times: Mapping[Config, float], default: Config) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("rank", *default.names, "behind", *(("ms", "speedup") if times else ())):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = report_table(("rank", *default.names, "behind", *(("ms", "speedup") if times else ())), text=())
     for rank, (config, gap) in enumerate(zip(chosen, behind, strict=True), start=1):
         table.add_row(str(rank), *_cells(config), f"{gap:.2f}", *_timed(config, times, default))
     if times:
@@ -234,11 +233,9 @@ def _regrets(
     if chosen[0] not in times:
         return {}
     first = times[chosen[0]]
-    name, best = ("regret", min(times.values())) if whole else (
-        "regret_top5", min(times[config] for config in chosen if config in times))
-    found = {name: first / best}
+    found = {"regret_top5": first / min(times[config] for config in chosen if config in times)}
     if whole:
-        found["regret_top5"] = first / min(times[config] for config in chosen if config in times)
+        found = {"regret": first / min(times.values()), **found}
     if default in times:
         found["speedup"] = times[default] / first
     for key in ("regret_top5", "regret"):

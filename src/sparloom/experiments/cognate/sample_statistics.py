@@ -14,7 +14,7 @@ from sparloom.data import SampleSource, SampleTable, write_frame
 from sparloom.experiments.harness import print_failures, samples_of
 from sparloom.measure import bootstrap_interval, geomean, kendall_tau, noise_floor
 from sparloom.ops import Op
-from sparloom.report import RuntimeTable
+from sparloom.report import RuntimeTable, report_table
 from sparloom.space import Config, ConfigSpace
 
 if TYPE_CHECKING:
@@ -92,11 +92,8 @@ def _agreement(first: np.ndarray, second: np.ndarray) -> float:
 
 def _distributions(frame: pd.DataFrame) -> Table:
     quantiles = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
-    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left",
-                  title=f"{len(frame)} matrices: quantiles over matrices")
-    table.add_column("")
-    for share in quantiles:
-        table.add_column(f"{share:.0%}", justify="right")
+    table = report_table(("", *(f"{share:.0%}" for share in quantiles)), wrap=True,
+                         title=f"{len(frame)} matrices: quantiles over matrices")
     labels = {"tau": "Kendall tau between passes", "tau_fastest": "within the fastest quarter",
               "agreement": "pairs > 5 % in the same order", "noise": "A/A noise of the default",
               "gain": "default / best"}
@@ -184,12 +181,9 @@ def _columns(configs: Sequence[Config], name: str, value: object) -> list[int]:
 
 
 def _optimum_table(optima: Sequence[Mapping[str, float]]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", title="best configuration over the default",
-                  title_justify="left")
     headings = ("op", "preset", "matrices", "geomean", "95 %", "max", "median", "< 1.05x", "winners", "top winner",
                 "worst/best")
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = report_table(headings, title="best configuration over the default", text=())
     for row in optima:
         table.add_row(
             str(row["op"]), str(row["preset"]), str(row["matrices"]), f"{row['optimum']:.3f}",
@@ -200,10 +194,9 @@ def _optimum_table(optima: Sequence[Mapping[str, float]]) -> Table:
 
 
 def _knob_table(effects: pd.DataFrame) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left",
-                  title="best time with a knob at one value against another: share of matrices beyond 5 %, mean ratio")
-    for heading in ("op", "preset", "knob", "from", "to", "faster", "slower", "ratio"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = report_table(
+        ("op", "preset", "knob", "from", "to", "faster", "slower", "ratio"), text=(),
+        title="best time with a knob at one value against another: share of matrices beyond 5 %, mean ratio")
     for row in effects.itertuples():
         table.add_row(row.op, row.preset, row.knob, row.before, row.after, f"{row.faster:.0%}", f"{row.slower:.0%}",
                       f"{row.change:.3f}")

@@ -15,7 +15,7 @@ from sparloom.data import write_frame
 from sparloom.experiments.harness import run_jobs
 from sparloom.measure import TimingProtocol, geomean, kendall_tau
 from sparloom.ops import Op, Operands
-from sparloom.report import draw_sensitivity
+from sparloom.report import draw_sensitivity, report_table
 from sparloom.sparse import Corpus, Role, SparseMatrix, stratified_choice
 
 if TYPE_CHECKING:
@@ -250,9 +250,8 @@ def _metrics(table: pd.DataFrame) -> dict[str, float]:
 
 
 def _shown(table: pd.DataFrame, title: str) -> Table:
-    shown = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
-    for heading in ("op", "constant", "value", "optimum over default", "tau", "least", "kept", "least"):
-        shown.add_column(heading, justify="left" if heading in ("op", "constant") else "right", no_wrap=True)
+    shown = report_table(("op", "constant", "value", "optimum over default", "tau", "least", "kept", "least"),
+                         title=title, text=("op", "constant"))
     for row in table.itertuples():
         shown.add_row(row.op, row.constant, row.value, f"{row.optimum:.3f}", f"{row.tau:.3f}", f"{row.tau_least:.3f}",
                       f"{row.kept:.3f}", f"{row.kept_least:.3f}")
