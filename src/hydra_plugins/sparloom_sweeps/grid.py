@@ -22,7 +22,26 @@ LONGEST, DEEPEST = 240, 1000  # bytes of a folder's name, and of all names below
 SHORTENED = 80                 # bytes of a name that is too long
 
 
-class GridSweeper(Sweeper):
+class JobSweeper(Sweeper):
+    """Base of sweepers that run jobs in batches."""
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        """Keep what Hydra gives and make the launcher."""
+        self.config = config
+        self.hydra_context = hydra_context
+        self.launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=hydra_context, task_function=Once(task_function), config=config)
+        self.compose = Composer(hydra_context.config_loader, config.hydra.job.config_name)
+
+    def launch(self, jobs: Sequence[Job]) -> Sequence[JobReturn | Exception]:
+        """Run jobs at once; if the launcher fails, as when a worker was killed, its exception stands for every job."""
+        try:
+            return self.launcher.launch([job.overrides for job in jobs], initial_job_idx=jobs[0].trial.number)
+        except Exception as error:
+            return [error] * len(jobs)
+
+
+class GridSweeper(JobSweeper):
     """Runs a grid as Hydra's own sweeper does; a run that fails does not hide the others.
 
     Started again in the same folder, it runs what has not finished with the same configuration.
@@ -35,14 +54,6 @@ class GridSweeper(Sweeper):
 
     def __init__(self, *, params: Mapping[str, Any] | None, max_batch_size: int | None, direction: str) -> None:
         self.params, self.max_batch_size, self.direction = params or {}, max_batch_size, direction
-
-    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        """Keep what Hydra gives and make the launcher."""
-        self.config = config
-        self.hydra_context = hydra_context
-        self.launcher = Plugins.instance().instantiate_launcher(
-            hydra_context=hydra_context, task_function=Once(task_function), config=config)
-        self.compose = Composer(hydra_context.config_loader, config.hydra.job.config_name)
 
     def sweep(self, arguments: list[str]) -> None:
         """Run what has not finished, then print and draw what came of all."""
@@ -59,7 +70,11 @@ class GridSweeper(Sweeper):
             log.console.print(f"grid: {len(jobs) - len(waiting)} of {len(jobs)} runs done", markup=False)
         size = self.max_batch_size or len(jobs)
         for begin in range(0, len(waiting), size):
-            self._launch(waiting[begin: begin + size])
+            batch = waiting[begin: begin + size]
+            for job in batch:
+                job.clear()
+            for job, returned in zip(batch, self.launch(batch), strict=True):
+                _end(job, returned)
         points = [job.trial for job in jobs]
         conclude(points, objective=jobs[0].objective, maximize=self.direction == "maximize", fixed=grid.fixed,
                  folder=folder, compose=self.compose)
@@ -87,17 +102,6 @@ class GridSweeper(Sweeper):
                 _end(job, None)
             jobs.append(job)
         return jobs
-
-    def _launch(self, jobs: Sequence[Job]) -> None:
-        """Run jobs and note what came of each."""
-        for job in jobs:
-            job.clear()
-        try:
-            done = self.launcher.launch([job.overrides for job in jobs], initial_job_idx=jobs[0].trial.number)
-        except Exception as error:
-            done = [error] * len(jobs)  # such as a worker that was killed
-        for job, returned in zip(jobs, done, strict=True):
-            _end(job, returned)
 
 
 def folder_name(changes: str) -> str:

@@ -5,17 +5,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
-from hydra.plugins.sweeper import Sweeper
-from hydra.types import HydraContext, TaskFunction
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from hydra_plugins.sparloom_sweeps._jobs import Job, Once, Watch
-from hydra_plugins.sparloom_sweeps._results import Composer, conclude, flat, plain
+from hydra_plugins.sparloom_sweeps._jobs import Job, Watch
+from hydra_plugins.sparloom_sweeps._results import conclude, flat, plain
 from hydra_plugins.sparloom_sweeps._study import Space, Study, read_space
+from hydra_plugins.sparloom_sweeps.grid import JobSweeper
 from sparloom import log
 from sparloom.cli import UsageError
 
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
 INDIFFERENT = ("debug", "prepare", "paths.", "logger.")  # may change while a sweep goes on
 
 
-class OptunaSweeper(Sweeper):
+class OptunaSweeper(JobSweeper):
     """Searches for the configuration with the best objective; the folder of the sweep keeps all that is known.
 
     Args:
@@ -44,14 +42,6 @@ class OptunaSweeper(Sweeper):
     ) -> None:
         self.params, self.direction, self.trials, self.batch, self.study = params, direction, trials, batch, study
         self.seed, self.sampler, self.pruner, self.poll_seconds = seed, sampler, pruner, poll_seconds
-
-    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        """Keep what Hydra gives and make the launcher."""
-        self.config = config
-        self.hydra_context = hydra_context
-        self.launcher = Plugins.instance().instantiate_launcher(
-            hydra_context=hydra_context, task_function=Once(task_function), config=config)
-        self.compose = Composer(hydra_context.config_loader, config.hydra.job.config_name)
 
     def sweep(self, arguments: list[str]) -> float:
         """Run what trials are still missing, then write table, figures and the best experiment; returns its value."""
@@ -106,10 +96,7 @@ class OptunaSweeper(Sweeper):
         if not jobs:
             return
         with Watch({job.folder: job.trial for job in jobs}, self.poll_seconds):
-            try:
-                done = self.launcher.launch([job.overrides for job in jobs], initial_job_idx=jobs[0].trial.number)
-            except Exception as error:
-                done = [error] * len(jobs)  # such as a worker that was killed
+            done = self.launch(jobs)
         for job, returned in zip(jobs, done, strict=True):
             try:
                 outcome = job.outcome(returned)

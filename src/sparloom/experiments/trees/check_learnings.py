@@ -40,24 +40,10 @@ TrainingVariant = tuple[str, Float[np.ndarray, "problems configs"]]
 
 @dataclass(frozen=True)
 class TrainingVariants:
-    """Train all variants of the performance model on the same folds.
-
-    Args:
-        growth: settings of all variants but the two sizes.
-        small, big: settings of the two models of the source, without early stopping.
-        mining: settings of hard-example mining.
-        share: share of the training problems in variants with fewer problems.
-        more_trees: trees that a model on fewer problems adds when it sees all problems.
-    """
+    """Train all variants of the performance model on the same folds."""
 
     subject: TreeSubject
-    growth: BoostingConfig
-    small: BoostingConfig
-    big: BoostingConfig
-    folds: int
-    mining: Mining
-    share: float
-    more_trees: int
+    settings: "CheckLearnings"
 
     def __iter__(self) -> Iterator[TrainingVariant]:
         yield from self._scales()
@@ -70,12 +56,12 @@ class TrainingVariants:
     @cached_property
     def members(self) -> list[lightgbm.Booster]:
         """Boosters of the model on log1p throughput, one per fold."""
-        return cross_fit(self.grid, self.growth, self._fold)
+        return cross_fit(self.grid, self.settings.growth, self._fold)
 
     @cached_property
     def fixed(self) -> BoostingConfig:
         """Settings with as many trees as the model has, for variants without early stopping."""
-        return self.growth.with_trees(int(np.median([member.num_trees() for member in self.members])))
+        return self.settings.growth.with_trees(int(np.median([member.num_trees() for member in self.members])))
 
     @cached_property
     def grid(self) -> Grid:
@@ -84,28 +70,29 @@ class TrainingVariants:
 
     @cached_property
     def _fold(self) -> np.ndarray:
-        measured = self.subject.measured
-        return problem_folds(measured, assign_folds(measured.groups, self.folds, seed=self.growth.seed))
+        measured, settings = self.subject.measured, self.settings
+        return problem_folds(measured, assign_folds(measured.groups, settings.folds, seed=settings.growth.seed))
 
     def _scaled(self, scale: str) -> Grid:
         return Grid.of(self.subject.spec, self.subject.measured, target=Target("throughput", scale))
 
     def _scores(self, grid: Grid, members: Sequence[lightgbm.Booster], folds: np.ndarray) -> np.ndarray:
-        return -out_of_fold(grid, members, folds, threads=self.growth.threads)
+        return -out_of_fold(grid, members, folds, threads=self.settings.growth.threads)
 
     def _scales(self) -> Iterator[TrainingVariant]:
         yield "log1p", self._scores(self.grid, self.members, self._fold)
         for scale in ("raw", "log"):
             grid = self._scaled(scale)
-            yield scale, self._scores(grid, cross_fit(grid, self.growth, self._fold), self._fold)
+            yield scale, self._scores(grid, cross_fit(grid, self.settings.growth, self._fold), self._fold)
 
     def _random_rows(self) -> Iterator[TrainingVariant]:
         """Yield the variant with folds of single rows, which has seen other configurations of the scored problem."""
-        folds = np.random.default_rng(self.growth.seed).integers(self.folds, size=self.grid.targets.shape)
-        yield "random_rows", self._scores(self.grid, cross_fit(self.grid, self.growth, folds), folds)
+        rng = np.random.default_rng(self.settings.growth.seed)
+        folds = rng.integers(self.settings.folds, size=self.grid.targets.shape)
+        yield "random_rows", self._scores(self.grid, cross_fit(self.grid, self.settings.growth, folds), folds)
 
     def _sizes(self) -> Iterator[TrainingVariant]:
-        for name, growth in (("small", self.small), ("big", self.big)):
+        for name, growth in (("small", self.settings.small), ("big", self.settings.big)):
             yield name, self._scores(self.grid, train_per_fold(self.grid, growth, self._fold), self._fold)
 
     def _mined(self) -> Iterator[TrainingVariant]:
@@ -115,7 +102,7 @@ class TrainingVariants:
         def judge(learned: np.ndarray) -> np.ndarray:
             return reached[np.arange(len(reached)), best_configs(self.subject, -learned)]
 
-        rounds = mine_hard_examples(self.grid, self.fixed, self._fold, mining=self.mining, judge=judge)
+        rounds = mine_hard_examples(self.grid, self.fixed, self._fold, mining=self.settings.mining, judge=judge)
         for turn, learned in enumerate(rounds):
             yield f"mined_{turn}" if turn else "fixed", -learned
 
@@ -127,11 +114,11 @@ class TrainingVariants:
             yield name, self._scores(grid, train_per_fold(grid, self.fixed, self._fold), self._fold)
 
     def _fewer_problems(self) -> Iterator[TrainingVariant]:
-        rng = np.random.default_rng(self.growth.seed)
-        included = rng.permutation(len(self.subject))[:, None] < self.share * len(self.subject)
+        rng = np.random.default_rng(self.settings.growth.seed)
+        included = rng.permutation(len(self.subject))[:, None] < self.settings.share * len(self.subject)
         base = train_per_fold(self.grid, self.fixed, self._fold, kept=included)
         yield "part", self._scores(self.grid, base, self._fold)
-        more = self.fixed.with_trees(self.more_trees)
+        more = self.fixed.with_trees(self.settings.more_trees)
         grown = [more.train(self.grid.rows(self._fold != fold), self.grid.names, base=member)
                  for fold, member in enumerate(base)]
         yield "grown_further", self._scores(self.grid, grown, self._fold)
@@ -175,7 +162,11 @@ class CheckLearnings:
     """Train every variant that a learning mentions on the same folds, and compare their choices.
 
     Args:
-        growth, small, big, folds, mining, share, more_trees: see `TrainingVariants`.
+        growth: settings of all variants but the two sizes.
+        small, big: settings of the two models of the source, without early stopping.
+        mining: settings of hard-example mining.
+        share: share of the training problems in variants with fewer problems.
+        more_trees: trees that a model on fewer problems adds when it sees all problems.
     """
 
     gemm: GEMM
@@ -196,8 +187,7 @@ class CheckLearnings:
         began = time.monotonic()
         whole = gemm_subject(self.samples, self.gemm_platform, self.gemm, judging=self.judging_sweep)
         subject = whole.take(~whole.unasked)
-        variants = TrainingVariants(subject, growth=self.growth, small=self.small, big=self.big, folds=self.folds,
-                        mining=self.mining, share=self.share, more_trees=self.more_trees)
+        variants = TrainingVariants(subject, self)
         frames = []
         for method, scores in variants:
             frames.append(subject.judged.choices(method, best_configs(subject, scores)))
