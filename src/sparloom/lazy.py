@@ -3,11 +3,11 @@
 All packages and names that were moved or renamed are listed here.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import Any
 
-__all__ = ["PACKAGES", "RENAMED", "first_name", "old_package", "on_demand", "resolve", "stored_class_name"]
+__all__ = ["PACKAGES", "RENAMED", "attach", "first_name", "old_package", "on_demand", "resolve", "stored_class_name"]
 
 PACKAGES = {
     "sparloom.dispatch": "sparloom.tuning",
@@ -109,6 +109,18 @@ def on_demand(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], A
 
     names.homes = homes  # for the reference pages of the documentation
     return find, names
+
+
+def attach(
+    package: str, modules: Mapping[str, Iterable[str]],
+) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
+    """Make __all__, __getattr__ and __dir__ of a package, as `on_demand`.
+
+    Args:
+        modules: module of the package -> its public names.
+    """
+    homes = {name: f"{package}.{module}" for module, names in modules.items() for name in names}
+    return sorted(homes), *on_demand(package, homes)
 
 
 def first_name(target: str) -> str:

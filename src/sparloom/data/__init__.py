@@ -6,9 +6,9 @@ give tables and inputs of a corpus, `split` selects matrices and configurations,
 `sparloom.data.lightning` batches them for training and is the only part that imports torch.
 """
 
-from sparloom.lazy import on_demand
+from sparloom.lazy import attach
 
-_NAMES = {
+__all__, __getattr__, __dir__ = attach(__name__, {
     "sample": ("Conditions", "Sample", "to_json_values"),
     "journal": ("Journal", "compact"),
     "table": ("SampleTable",),
@@ -22,9 +22,4 @@ _NAMES = {
         "Coverage", "ROLES", "Random", "Selection", "Split", "Spread", "Stratified", "Uncertainty", "draw_labels",
         "select_labels", "split_by_family"),
     "batches": ("MatrixSamples", "Problem", "Sweeps", "matrix_samples"),
-}
-
-__all__ = sorted(name for names in _NAMES.values() for name in names)
-
-__getattr__, __dir__ = on_demand(
-    __name__, {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names})
+})

@@ -6,9 +6,9 @@ Benchmarks check every method before it is timed: a wrong result raises Assertio
 finished cases of unfinished runs, in a folder named by code and settings (`journal_folder`).
 """
 
-from sparloom.lazy import on_demand
+from sparloom.lazy import attach
 
-_NAMES = {
+__all__, __getattr__, __dir__ = attach(__name__, {
     "cognate": (
         "Arm", "AuditLabels", "Autoencode", "BenchFeaturizer", "BenchRecommend", "Collect", "Compare", "Comparison",
         "ExportCsv", "FineTunedRecommender", "Finetune", "Fit", "FittedRecommender", "Gather", "LearnerConfig",
@@ -21,9 +21,4 @@ _NAMES = {
     "spade": ("BenchSimulator", "CheckSpadeSigns", "ExploreDesigns", "SpadeSensitivity", "ValidateSimulator"),
     "trees": ("CheckLearnings", "CollectGemm", "Distillation", "FitTrees"),
     "harness": ("Checkpoints", "TensorBoard", "TreeModels", "Wandb"),
-}
-
-__all__ = sorted(name for names in _NAMES.values() for name in names)
-
-__getattr__, __dir__ = on_demand(
-    __name__, {name: f"{__name__}.{package}" for package, names in _NAMES.items() for name in names})
+})

@@ -5,9 +5,9 @@
 `shortlists` ranks kernels for online tuning. Names are imported on demand: `performance` needs no torch.
 """
 
-from sparloom.lazy import on_demand
+from sparloom.lazy import attach
 
-_NAMES = {
+__all__, __getattr__, __dir__ = attach(__name__, {
     "cost_model": ("CostModel", "Ensemble", "Familiarity", "Learner", "MatrixFeatures", "Static", "familiarity_of"),
     "sparseconv": (
         "MinkowskiBackend", "SparseBackend", "SparseMap", "StridedMap", "TorchBackend", "build_map",
@@ -28,9 +28,4 @@ _NAMES = {
         "RankingModule", "fit", "make_trainer", "order_signs", "ranking_loss", "ranking_quality", "swapped_accuracy"),
     "trees": ("GaussianProcess", "Trees"),
     "shortlists": ("NetworkShortlists", "TreeShortlists", "load_networks", "load_trees"),
-}
-
-__all__ = sorted(name for names in _NAMES.values() for name in names)
-
-__getattr__, __dir__ = on_demand(
-    __name__, {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names})
+})

@@ -4,9 +4,9 @@ cases (what is timed, reference results), cpu_cases, cuda_cases, bench_dispatch,
 graph_training, bench_gcn, cached_plans.
 """
 
-from sparloom.lazy import on_demand
+from sparloom.lazy import attach
 
-_NAMES = {
+__all__, __getattr__, __dir__ = attach(__name__, {
     "cases": ("OPERATIONS", "BoundMethod", "DispatchCase", "ReferenceRows", "check_own"),
     "cpu_cases": ("PolicyVariant", "ready_variants"),
     "cuda_cases": ("CUDA_BASELINES", "CudaDispatchBench"),
@@ -16,9 +16,4 @@ _NAMES = {
     "graph_training": ("Classification", "Trainee"),
     "bench_gcn": ("BenchGcn", "CheckGcn", "GraphChoice"),
     "cached_plans": ("Plans",),
-}
-
-__all__ = sorted(name for names in _NAMES.values() for name in names)
-
-__getattr__, __dir__ = on_demand(
-    __name__, {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names})
+})

@@ -4,9 +4,9 @@ collect, samples (gather, export, prepare), sample_statistics, evaluation_data, 
 compare, recommender, recommend, bench_recommend, bench_featurizer.
 """
 
-from sparloom.lazy import on_demand
+from sparloom.lazy import attach
 
-_NAMES = {
+__all__, __getattr__, __dir__ = attach(__name__, {
     "collect": ("FLUSH_SECONDS", "Collect"),
     "samples": ("ExportCsv", "Gather", "PrepareInputs"),
     "compare": ("Arm", "ArmResult", "Compare", "Tabulate", "refuse_unequal"),
@@ -19,9 +19,4 @@ _NAMES = {
     "recommender": ("FineTunedRecommender", "FittedRecommender"),
     "bench_recommend": ("BenchRecommend", "quality", "timings"),
     "bench_featurizer": ("BenchFeaturizer", "draw_patterns", "peak_shares"),
-}
-
-__all__ = sorted(name for names in _NAMES.values() for name in names)
-
-__getattr__, __dir__ = on_demand(
-    __name__, {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names})
+})

@@ -4,9 +4,9 @@ process_pool (independent jobs over processes), conditions (under which samples 
 disk), measuring (missing configurations), timing (candidates in turn), checkpoints (names of stored models), loggers.
 """
 
-from sparloom.lazy import on_demand
+from sparloom.lazy import attach
 
-_NAMES = {
+__all__, __getattr__, __dir__ = attach(__name__, {
     "process_pool": ("claim_processor", "exclusive_timing", "run_in_subprocess", "run_jobs", "run_steps"),
     "journal": ("CaseJournal", "commit", "journal_folder"),
     "conditions": (
@@ -18,9 +18,4 @@ _NAMES = {
         "trim_memory"),
     "checkpoints": ("FULL", "INTERVAL", "SMALL", "Checkpoints", "TreeModels", "best_in", "samples_name"),
     "loggers": ("TensorBoard", "Wandb"),
-}
-
-__all__ = sorted(name for names in _NAMES.values() for name in names)
-
-__getattr__, __dir__ = on_demand(
-    __name__, {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names})
+})

@@ -3,15 +3,10 @@
 simulator (its speed, its two levels, the sensitivity to constants that no paper states), explore_designs.
 """
 
-from sparloom.lazy import on_demand
+from sparloom.lazy import attach
 
-_NAMES = {
+__all__, __getattr__, __dir__ = attach(__name__, {
     "simulator": (
         "BenchSimulator", "CheckSpadeSigns", "SpadeSensitivity", "ValidateSimulator", "judge_signs", "sensitivity"),
     "explore_designs": ("DesignSeconds", "ExploreDesigns"),
-}
-
-__all__ = sorted(name for names in _NAMES.values() for name in names)
-
-__getattr__, __dir__ = on_demand(
-    __name__, {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names})
+})

@@ -5,9 +5,9 @@ trains trees by folds of problems, `model` predicts, `training` fits, extends an
 them, also as C.
 """
 
-from sparloom.lazy import on_demand
+from sparloom.lazy import attach
 
-_NAMES = {
+__all__, __getattr__, __dir__ = attach(__name__, {
     "features": ("Feature", "FeatureSpec", "Formula", "machine_constants"),
     "problems": (
         "GEMM_FEATURES", "SDDMM_FEATURES", "SPMM_FEATURES", "gemm_problems", "nearby_shapes", "sparse_problems"),
@@ -17,9 +17,4 @@ _NAMES = {
     "model": ("Bounds", "CandidateScorer", "Origin", "PerformanceModel", "PredictionInterval", "bounds_out_of_fold"),
     "training": ("Mining", "continue_training", "distil", "mine_hard_examples", "problem_folds", "train_performance"),
     "store": ("c_header", "digest", "load_interval", "load_performance", "save_interval", "save_performance"),
-}
-
-__all__ = sorted(name for names in _NAMES.values() for name in names)
-
-__getattr__, __dir__ = on_demand(
-    __name__, {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names})
+})

@@ -4,16 +4,11 @@
 them.
 """
 
-from sparloom.lazy import on_demand
+from sparloom.lazy import attach
 
-_NAMES = {
+__all__, __getattr__, __dir__ = attach(__name__, {
     "maps": (
         "CHANNELS", "LEVEL_DEPTH", "MapCache", "SparseMap", "build_map", "conv_flops", "level_channels", "map_flops"),
     "strided": ("StridedMap", "build_strided_map"),
     "backends": ("MinkowskiBackend", "SparseBackend", "TorchBackend", "retain_memory"),
-}
-
-__all__ = sorted(name for names in _NAMES.values() for name in names)
-
-__getattr__, __dir__ = on_demand(
-    __name__, {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names})
+})
