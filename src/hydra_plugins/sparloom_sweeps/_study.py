@@ -41,12 +41,10 @@ class Interval:
     step: float | None = None
 
     def suggest(self, key: str, trial: "Trial") -> str:
-        """Draw a value, as it is written on a command line."""
         value = trial.suggest_float(key, self.low, self.high, log=self.log, step=self.step)
         return repr(value) if self.step is None else f"{value:.12g}"
 
     def first(self) -> str:
-        """Write the lower end as on a command line."""
         return repr(self.low)
 
 
@@ -60,11 +58,9 @@ class Integers:
     log: bool = False
 
     def suggest(self, key: str, trial: "Trial") -> str:
-        """Draw a value, as it is written on a command line."""
         return str(trial.suggest_int(key, self.low, self.high, step=self.step, log=self.log))
 
     def first(self) -> str:
-        """Write the lower end as on a command line."""
         return str(self.low)
 
 
@@ -75,15 +71,15 @@ class Choice:
     values: tuple[str, ...]
 
     def suggest(self, key: str, trial: "Trial") -> str:
-        """Draw a value."""
         return trial.suggest_categorical(key, self.values)
 
     def first(self) -> str:
-        """Give the first value."""
         return self.values[0]
 
 
 Parameter = Interval | Integers | Choice
+"""`suggest` draws a value, `first` returns the lowest or first one, both as written on a command line."""
+
 Space = dict[str, Parameter]
 
 
@@ -138,7 +134,6 @@ def written(value: Any) -> str:
 
 
 def _from_file(key: str, spec: Mapping[str, Any]) -> Parameter:
-    """Read one kind of the schema."""
     if len(spec) != 1:
         raise UsageError(f"parameter {key}: {len(spec)} kinds given ({', '.join(map(str, spec)) or 'none'}): "
                          f"exactly one of {', '.join(_KINDS)}")

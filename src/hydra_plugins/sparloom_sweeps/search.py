@@ -86,7 +86,6 @@ class OptunaSweeper(JobSweeper):
         return config | searched | {"hydra.sweeper.direction": self.direction}
 
     def _run_batch(self, study: Study, space: Space, fixed: Sequence[str], folder: Path) -> None:
-        """Ask, launch and tell one batch."""
         jobs = []
         for _ in range(min(self.batch, self.trials - study.finished)):
             job = self._ask(study, space, fixed, folder)

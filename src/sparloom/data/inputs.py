@@ -269,7 +269,6 @@ class Manifest:
         return cls(matrices)
 
     def write(self, path: Path) -> None:
-        """Write a file for `read`."""
         lines = [f"{name},{facts.rows},{facts.cols},{facts.nnz},{facts.digest or ''}"
                  for name, facts in sorted(self.matrices.items())]
         write_text(path, "\n".join([",".join(("name", *SIZES, DIGEST)), *lines]) + "\n")

@@ -34,7 +34,6 @@ class Journal:
 
     @classmethod
     def at(cls, path: Path) -> "Journal":
-        """Open a journal by its path."""
         return cls(path.parent, [unquote(part) for part in path.name.removesuffix(".jsonl").split(",")])
 
     def done(self, width: int | None = None) -> set[tuple[str, int]]:

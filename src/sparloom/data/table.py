@@ -120,7 +120,6 @@ class SampleTable:
         return settings[-1] if settings else None
 
     def without(self, group: Group) -> "SampleTable":
-        """Return a table without the rows of a group."""
         mask = np.ones(len(self), bool)
         for name, value in zip(GROUP, group, strict=True):
             mask &= self._is_in(name, (value,))

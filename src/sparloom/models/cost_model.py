@@ -50,7 +50,6 @@ class MatrixFeatures:
 
     @classmethod
     def from_pattern(cls, pattern: Pattern, name: str = "") -> MatrixFeatures:
-        """Compute the features from a pattern."""
         return cls(
             shape=pattern.shape, nnz=pattern.nnz,
             load_input=lambda: coarsen(pattern, name=name, cost=conv_flops),

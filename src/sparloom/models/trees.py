@@ -5,7 +5,7 @@
 
 import copy
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import lightgbm
@@ -158,12 +158,10 @@ class Trees:
     def fit(self, labels: pd.DataFrame, *, space: ConfigSpace, matrices: Mapping[str, MatrixFeatures]) -> "Trees":
         """Fit a new model to labels with the columns matrix, config and seconds."""
         features, targets, groups = [], [], []
-        for name, rows in labels.groupby("matrix", sort=True, observed=True):
-            configs = [Config.parse(space.name, key) for key in rows["config"]]
-            features.append(self._describe(matrices[str(name)], configs, space))
-            logs = np.log(rows["seconds"].to_numpy(np.float64))
-            targets.append(OBJECTIVES[self.objective](logs, matrices[str(name)]))
-            groups.append(len(rows))
+        for matrix, configs, logs in _by_matrix(labels, space, matrices):
+            features.append(self._describe(matrix, configs, space))
+            targets.append(OBJECTIVES[self.objective](logs, matrix))
+            groups.append(len(configs))
         fitted = copy.copy(self)
         fitted._space = space
         fitted._models = [self._train(np.concatenate(features), np.concatenate(targets), groups, bag)
@@ -189,6 +187,15 @@ class Trees:
         data = lightgbm.Dataset(features, targets, group=groups if ranking else None, free_raw_data=True)
         objective = {"objective": "lambdarank", "label_gain": list(range(GRADES))} if ranking else {"objective": "l2"}
         return lightgbm.train(self.parameters | objective | {"seed": self.seed * 1009 + bag}, data, self.rounds)
+
+
+def _by_matrix(
+    labels: pd.DataFrame, space: ConfigSpace, matrices: Mapping[str, MatrixFeatures]
+) -> Iterator[tuple[MatrixFeatures, list[Config], np.ndarray]]:
+    """Yield each matrix with its labelled configurations and the logarithms of their seconds."""
+    for name, rows in labels.groupby("matrix", sort=True, observed=True):
+        configs = [Config.parse(space.name, key) for key in rows["config"]]
+        yield matrices[str(name)], configs, np.log(rows["seconds"].to_numpy(np.float64))
 
 
 def pattern_features(
@@ -258,11 +265,9 @@ class GaussianProcess:
     ) -> "GaussianProcess":
         """Fit a new model to labels with the columns matrix, config and seconds."""
         features, targets, everything = [], [], []
-        for name, rows in labels.groupby("matrix", sort=True, observed=True):
-            matrix = matrices[str(name)]
-            configs = [Config.parse(space.name, key) for key in rows["config"]]
+        for matrix, configs, logs in _by_matrix(labels, space, matrices):
             features.append(walk_features(matrix, configs, space))
-            targets.append(np.log(rows["seconds"].to_numpy(np.float64)) - np.log(max(1, matrix.nnz)))
+            targets.append(_level(logs, matrix))
             everything.append(walk_features(matrix, list(space) if len(space) <= LISTED else configs, space))
         fitted = GaussianProcess(smoothness=self.smoothness)
         scaled_over, target = np.concatenate(everything), np.concatenate(targets)

@@ -97,7 +97,6 @@ class BenchGcn:
         return metrics
 
     def _case(self, case: tuple[MatrixEntry, int]) -> list[dict[str, object]]:
-        """Train on one graph with one width; return a row for each method."""
         entry, width = case
         task = Classification.drawn(self.corpus.load(entry.name).pattern, width, seed=self.seed)
         about = {"matrix": entry.name, "kind": entry.kind, "rows": entry.rows, "edges": task.edges.shape[1],
@@ -123,7 +122,6 @@ class BenchGcn:
         return trainee.train(self.probe_steps - 1) / (self.probe_steps - 1)
 
     def _trained(self, methods: Mapping[str, Method]) -> Iterator[dict[str, object]]:
-        """Train all methods in turn; yield a row for each."""
         trainees: dict[str, Trainee] = {name: method() for name, method in methods.items()}
         first = {name: trainee.train(1) for name, trainee in trainees.items()}
         blocks: dict[str, list[float]] = {name: [] for name in trainees}

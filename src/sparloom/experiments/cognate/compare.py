@@ -239,7 +239,6 @@ class Compare:
         return "; ".join(parts)
 
     def _show(self, compared: report.Compared, group: str, rows: pd.DataFrame, out: Path) -> None:
-        """Print the table of a group and the remarks on its rows; draw its figure."""
         finished = rows[rows["failure"] == ""]
         counted = f"{finished['matrices'].max():.0f} matrices" if len(finished) else "no arm has finished"
         title = f"{self.labels.get(group, report.op_title(group))}, {counted}"

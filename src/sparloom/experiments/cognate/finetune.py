@@ -49,7 +49,6 @@ class Comparison:
     lengths: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def add(self, choices: report.Choices, trained: Trained | None = None) -> None:
-        """Add the choices of one method with one seed, and its training curves."""
         self.choices.append(choices)
         if trained is not None:
             self.curves.append(trained.curves.assign(method=choices.method, seed=choices.seed))

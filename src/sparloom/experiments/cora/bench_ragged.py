@@ -138,7 +138,6 @@ def _batch(lengths: LengthCorpus, case: RaggedCase) -> tuple[np.ndarray, dict[st
 
 
 def _report(frame: pd.DataFrame, out: Path, *, layers: int, seed: int) -> dict[str, float]:
-    """Write peers.json and figures, print the tables, and return the metrics."""
     write_json(out / "peers.json", encoder_versions())
     metrics = ragged_metrics(frame, layers=layers, seed=seed)
     for table in ragged_tables(frame, metrics):
@@ -198,7 +197,6 @@ class BenchRagged:
             "trmm": ([""], self.triangles, 1), "compile": ([""], [0], 1)})
 
     def _case(self, case: RaggedCase) -> list[Row]:
-        """Time one case; return a row for each method."""
         torch.set_num_threads(self.threads)
         about: Row = {"part": case.part, "data": case.data, "size": case.size, "number": case.number}
         if case.part == "vgemm":
@@ -296,7 +294,6 @@ class BenchRaggedCuda:
         return metrics
 
     def _case(self, gpu: Gpu, case: RaggedCase) -> list[dict[str, Any]]:
-        """Time one case; return a row for each method."""
         about: dict[str, Any] = {"part": case.part, "data": case.data, "size": case.size, "number": case.number}
         device = torch.device(self.device)
         if case.part == "vgemm":

@@ -188,7 +188,6 @@ class EvalRagged:
                             for operator in operators)
 
     def _case(self, case: Case) -> list[Row]:
-        """Count or time one case; return a row for each operator and method."""
         torch.set_num_threads(self.threads)
         about: Row = {"part": case.part, "data": case.data, "size": case.size, "operator": case.operator}
         if case.part == "hoisting":

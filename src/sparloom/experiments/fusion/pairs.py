@@ -119,7 +119,6 @@ class PairCheck:
         self._first: np.ndarray | None = None
 
     def check(self, result: np.ndarray) -> None:
-        """Compare a result."""
         rows = self._rows
         assert_close(result[rows], self._oracle, terms=self._terms[rows], scale=self._scale[rows])
         if self._first is None:

@@ -207,7 +207,6 @@ class ExploreDesigns:
                 for name, times in found}
 
     def _fixed(self, judged: Sequence[str], seconds: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-        """Return rows of the default and of the optimum."""
         default, rows = self.target.space(self.op).default().key, []
         for name in judged:
             for design, times in seconds[name].iterrows():
@@ -245,7 +244,6 @@ class ExploreDesigns:
         return {name: self.configs[int(model.score(views[name], self.configs).argmin())].key for name in names}
 
     def _parameters(self) -> pd.DataFrame:
-        """Return values of the grid by design."""
         values = {name: [getattr(machine, name) for machine in self.machines.values()] for name in self.grid}
         return pd.DataFrame({"design": list(self.machines), **values})
 

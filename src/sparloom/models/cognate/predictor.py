@@ -75,10 +75,22 @@ class VectorSequence(nn.Module):
         return torch.stack([layer(vectors[index]) for index, layer in zip(self.indices, self.layers, strict=True)], 1)
 
 
+class _SequencePredictor(nn.Module):
+    """Base of predictors that read the three vectors as a sequence."""
+
+    def __init__(self, matrix_width: int, config_width: int, latent_width: int, *, width: int, **others: Any) -> None:
+        super().__init__()
+        self.settings: dict[str, Any] = {
+            "matrix_width": matrix_width, "config_width": config_width, "latent_width": latent_width, "width": width,
+            **others,
+        }
+        self.steps = VectorSequence((matrix_width, config_width, latent_width), width)
+
+
 CELLS = {"lstm": nn.LSTM, "gru": nn.GRU}
 
 
-class RecurrentPredictor(nn.Module):
+class RecurrentPredictor(_SequencePredictor):
     """Feed matrix, configuration and latent vector to a recurrent network and score its last state.
 
     The paper only names LSTM and GRU. Here each vector goes through its own linear layer first, since widths differ,
@@ -92,14 +104,9 @@ class RecurrentPredictor(nn.Module):
         self, *, matrix_width: int, config_width: int, latent_width: int, cell: Literal["lstm", "gru"], width: int,
         layers: int,
     ) -> None:
-        super().__init__()
         if cell not in CELLS:
             raise ValueError(f"cell={cell!r} is not one of {', '.join(CELLS)}")
-        self.settings: dict[str, Any] = {
-            "matrix_width": matrix_width, "config_width": config_width, "latent_width": latent_width, "cell": cell,
-            "width": width, "layers": layers,
-        }
-        self.steps = VectorSequence((matrix_width, config_width, latent_width), width)
+        super().__init__(matrix_width, config_width, latent_width, width=width, cell=cell, layers=layers)
         self.recurrent = CELLS[cell](width, width, layers, batch_first=True)
         self.last = nn.Linear(width, 1)
 
@@ -116,7 +123,7 @@ class RecurrentPredictor(nn.Module):
         return self.last(states[:, -1]).squeeze(1)
 
 
-class TransformerPredictor(nn.Module):
+class TransformerPredictor(_SequencePredictor):
     """Let matrix, configuration and latent vector attend to each other and score the mean of the results.
 
     The paper only names "Transformer (TF)". Here every vector is one token, projected by its own linear layer, so no
@@ -132,14 +139,10 @@ class TransformerPredictor(nn.Module):
         self, *, matrix_width: int, config_width: int, latent_width: int, width: int, heads: int, hidden: int,
         layers: int,
     ) -> None:
-        super().__init__()
         if width % heads:
             raise ValueError(f"width {width} of the tokens is not a multiple of heads {heads}")
-        self.settings: dict[str, Any] = {
-            "matrix_width": matrix_width, "config_width": config_width, "latent_width": latent_width, "width": width,
-            "heads": heads, "hidden": hidden, "layers": layers,
-        }
-        self.steps = VectorSequence((matrix_width, config_width, latent_width), width)
+        super().__init__(matrix_width, config_width, latent_width, width=width, heads=heads, hidden=hidden,
+                         layers=layers)
         self.layers = nn.ModuleList(_Layer(width, heads, hidden) for _ in range(layers))
         self.norm, self.last = nn.LayerNorm(width), nn.Linear(width, 1)
 

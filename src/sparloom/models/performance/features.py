@@ -321,7 +321,6 @@ class FeatureSpec:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> "FeatureSpec":
-        """Read what `record` returned."""
         features = tuple(Feature(**entry) for entry in record["features"])
         return cls(op=record["op"], version=record["version"], features=features, fallback=record["fallback"])
 

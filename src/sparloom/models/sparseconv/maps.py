@@ -270,7 +270,6 @@ def _halve(rows: np.ndarray, cols: np.ndarray, owner: np.ndarray) -> tuple[np.nd
 
 
 def to_int32(values: np.ndarray) -> Tensor:
-    """Convert to an int32 tensor."""
     return torch.from_numpy(values.astype(np.int32))
 
 
