@@ -20,7 +20,7 @@ __all__ = ["warm_processes"]
 MODULES = [  # what processes of any test use: a server is never started again
     "pytest", "torch", "lightning.pytorch", "pandas", "sparloom.models", "sparloom.data.lightning", "sparloom.report",
     "sparloom.baselines.sparse", "sparloom.experiments.autosage.bench_dispatch",
-    "sparloom.experiments.autosage.cpu_cases", "sparloom.experiments.cognate.pretrain",
+    "sparloom.experiments.autosage.cpu_cases", "sparloom.experiments.cognate.training",
 ]
 
 
