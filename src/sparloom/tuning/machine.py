@@ -15,7 +15,7 @@ import numpy as np
 
 from sparloom.errors import SchemaError, Unsupported
 from sparloom.fusion import Executor, Variant, unfused_schedule
-from sparloom.jit import kernels_digest
+from sparloom.jit import aligned, kernels_digest
 from sparloom.measure import VALUE_BYTES, Caches, machine_digest, processor_digests, watched
 from sparloom.ops import GemmSpmm, Operands, SpmmSpmm
 from sparloom.platforms import CupyGpu, SpmmKernels
@@ -43,6 +43,7 @@ RAGGED_SOURCES = ("cpu/multiply.cpp", "cpu/tall_gemm.hpp", "cpu/gemm.hpp", "cpu/
 
 WIDTH, READS = 64, 32
 DENSE_ROWS, NEAR_ROWS, FAR_ROWS, STREAMED_ROWS = 1 << 10, 1 << 13, 1 << 15, 1 << 18  # a dense row of 64 is 256 bytes
+CACHED_ROWS = 64  # dense rows of twice the width that fit into the nearest cache
 RUNS = 5
 
 
@@ -90,7 +91,7 @@ class Rates:
     """Rates of all threads together, and sizes of their caches.
 
     Args:
-        flops: per second, with dense operands in cache; of a dense product, or of SpMM whose rows have equal columns.
+        flops: per second, with dense operands in cache; of a dense product, or of SpMM with a full matrix.
         near: bytes per second of rows gathered from the private cache of a core.
         far: of rows gathered from the shared cache.
         memory: of streams through memory.
@@ -159,17 +160,18 @@ def measure_sparse_rates(*, threads: int, clock: Callable[[], float] = time.perf
     Args:
         clock: wall seconds.
     """
-    alike = Pattern((NEAR_ROWS, READS), READS * np.arange(NEAR_ROWS + 1), np.tile(np.arange(READS), NEAR_ROWS))
-    family = SpmmKernels(threads, WIDTH)
+    def seconds(pattern: Pattern, dense: np.ndarray) -> float:
+        family = SpmmKernels(threads, dense.shape[1])
+        operands = Operands(SparseMatrix(pattern, np.ones(pattern.nnz)), {"B": dense})
+        return _least_seconds(family.bind(operands, family.space().default(), family.result(operands)), clock)
 
-    def seconds(pattern: Pattern, together: int = 1) -> float:
-        matrix = SparseMatrix(pattern, np.ones(pattern.nnz))
-        operands = Operands(matrix, {"B": np.ones((pattern.cols, WIDTH), np.float32)})
-        config = family.space().config(together=together)
-        return _least_seconds(family.bind(operands, config, family.result(operands)), clock)
-
-    flops = 2 * alike.nnz * WIDTH / seconds(alike, together=4)
-    near, far, memory = map(seconds, _all_gathers())
+    columns = np.tile(np.arange(CACHED_ROWS), NEAR_ROWS)
+    cached = Pattern((NEAR_ROWS, CACHED_ROWS), CACHED_ROWS * np.arange(NEAR_ROWS + 1), columns)
+    dense = aligned((CACHED_ROWS, 2 * WIDTH), np.float32)
+    dense.fill(1)
+    flops = 2 * cached.nnz * 2 * WIDTH / seconds(cached, dense)
+    near, far, memory = (
+        seconds(pattern, np.ones((pattern.cols, WIDTH), np.float32)) for pattern in _all_gathers())  # not aligned
     return _rates(threads, flops, near, far, memory / 3)  # B, the result twice
 
 
