@@ -1,11 +1,11 @@
-"""Sparse and ragged tensor programs, fast on any hardware, from measured data."""
+"""Sparse and ragged tensor programs made fast from measured data."""
 
-import importlib
 from typing import Any
 
 from sparloom.forks import protect_forks
+from sparloom.lazy import import_with_hint
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _FUNCTIONS = ("csr_attention", "prepare", "sddmm", "spmm")
 _PACKAGES = ("baselines", "data", "experiments", "files", "fusion", "ir", "jit", "log", "measure", "models", "nn",
@@ -15,9 +15,9 @@ _OLD_PACKAGES = ("dispatch", "search", "tasks")  # their names are listed in `sp
 
 def __getattr__(name: str) -> Any:
     if name in _PACKAGES or name in _OLD_PACKAGES:
-        return importlib.import_module(f"sparloom.{name}")
+        return import_with_hint(f"sparloom.{name}", f"sparloom.{name}")
     if name in _FUNCTIONS:  # bound here, so that later calls do not pay for the look-up
-        return globals().setdefault(name, getattr(importlib.import_module("sparloom.tuning.sparse"), name))
+        return globals().setdefault(name, getattr(import_with_hint("sparloom.tuning.sparse", f"sparloom.{name}"), name))
     raise AttributeError(f"module 'sparloom' has no attribute {name!r}; functions: {', '.join(_FUNCTIONS)}; packages: "
                          f"{', '.join(_PACKAGES)}")
 

@@ -5,9 +5,13 @@ All packages and names that were moved or renamed are listed here.
 
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
-__all__ = ["PACKAGES", "RENAMED", "attach", "first_name", "old_package", "on_demand", "resolve", "stored_class_name"]
+__all__ = [
+    "PACKAGES", "RENAMED", "attach", "first_name", "import_with_hint", "old_package", "on_demand", "resolve",
+    "stored_class_name",
+]
 
 PACKAGES = {
     "sparloom.dispatch": "sparloom.tuning",
@@ -79,6 +83,8 @@ RENAMED: dict[str, str] = {
     "sparloom.tuning.sparse.Switches": "sparloom.tuning.sparse.Settings",
 }
 """Old name in the package that has it now -> new full name."""
+EXTRAS = {"cupy": "gpu", "dvc": "data", "mkl": "peers", "numba": "fusion", "sympy": "fusion", "torch": "torch"}
+"""Extras that install a library; "experiments" installs the others."""
 SEARCH = ("Evolution", "Ranked", "best", "portfolio", "top_k")
 """Names of sparloom.tuning that came from sparloom.search; all others came from sparloom.dispatch."""
 
@@ -102,7 +108,7 @@ def on_demand(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], A
             if f"{package}.{name}" in RENAMED:
                 return resolve(package, name)
             raise AttributeError(f"module {package!r} has no attribute {name!r}; it has {', '.join(sorted(homes))}")
-        return getattr(import_module(homes[name]), name)
+        return getattr(import_with_hint(homes[name], f"{package}.{name}"), name)
 
     def names() -> list[str]:
         return sorted({*vars(import_module(package)), *homes})
@@ -121,6 +127,25 @@ def attach(
     """
     homes = {name: f"{package}.{module}" for module, names in modules.items() for name in names}
     return sorted(homes), *on_demand(package, homes)
+
+
+def import_with_hint(module: str, wanted: str) -> ModuleType:
+    """Import a module of the package.
+
+    Args:
+        wanted: what the caller asked for, for the message.
+
+    Raises:
+        ImportError: a library that it needs is not installed; the message names the extra that installs it.
+    """
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as missing:
+        library = (missing.name or "").partition(".")[0]
+        if library in ("", "sparloom"):
+            raise
+        raise ImportError(f"{wanted} needs {library}, which is not installed: pip install "
+                          f"'sparloom[{EXTRAS.get(library, 'experiments')}]'", name=missing.name) from missing
 
 
 def first_name(target: str) -> str:

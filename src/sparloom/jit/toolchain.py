@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import sparloom
 from sparloom.errors import CompileError
 from sparloom.jit.cache import FORMAT, Cache, build_folder, cache_folder, digest
+from sparloom.resources import resource_folder
 
 __all__ = [
     "Toolchain", "compile_cpp", "compiler_version", "default_flags", "find_toolchain", "kernel_folder",
@@ -80,15 +80,12 @@ def compile_cpp(relative_paths: Sequence[str], flags: Sequence[str] | None = Non
 
 
 def kernel_folder() -> Path:
-    """Return the folder kernels/ of the checkout.
+    """Return the folder of kernel sources, in the checkout or in the installed package.
 
     Raises:
-        FileNotFoundError: the package was copied out of its checkout.
+        FileNotFoundError: the installation lacks it.
     """
-    folder = Path(sparloom.__file__).resolve().parents[2] / "kernels"
-    if not folder.is_dir():
-        raise FileNotFoundError(f"no folder {folder}: sparloom runs from its checkout, pip install -e . in it")
-    return folder
+    return resource_folder("kernels")
 
 
 def kernel_source(relative: str) -> Path:

@@ -6,40 +6,24 @@ collection (suitesparse.py, download.py), or generated ones (synthetic.py, gener
 (features.py), also as a tiled schedule visits them (walks.py).
 """
 
-from functools import partial
+from sparloom.lazy import on_demand
 
-from sparloom.lazy import resolve
-from sparloom.sparse.corpus import (
-    ROW_BINS,
-    Corpus,
-    FolderCorpus,
-    MatrixEntry,
-    Role,
-    family_role,
-    row_bin,
-    stratified_choice,
-)
-from sparloom.sparse.download import RetryPolicy
-from sparloom.sparse.features import STATISTICS, locality_order, reorder, signed_logarithm, statistics
-from sparloom.sparse.matrix_files import MATRIX_ENDINGS, read_matrix, read_members, write_matrix
-from sparloom.sparse.pattern import Pattern, SparseMatrix
-from sparloom.sparse.suitesparse import SuiteSparseCorpus
-from sparloom.sparse.synthetic import (
-    ANCHORS,
-    AUTOSAGE_GRAPHS,
-    REORDERED_ANCHORS,
-    SYNTHETIC_ROLES,
-    AnchorCorpus,
-    AutosageCorpus,
-    SyntheticCorpus,
-)
-from sparloom.sparse.walks import WALK, WALK_STATISTICS, WALKS, WalkGrid, WalkStatistics, walk_statistics
+_HOMES = {
+    "corpus": (
+        "Corpus", "FolderCorpus", "MatrixEntry", "ROW_BINS", "Role", "family_role", "row_bin", "stratified_choice"
+    ),
+    "download": ("RetryPolicy",),
+    "features": ("STATISTICS", "locality_order", "reorder", "signed_logarithm", "statistics"),
+    "matrix_files": ("MATRIX_ENDINGS", "read_matrix", "read_members", "write_matrix"),
+    "pattern": ("Pattern", "SparseMatrix"),
+    "suitesparse": ("SuiteSparseCorpus",),
+    "synthetic": (
+        "ANCHORS", "AUTOSAGE_GRAPHS", "AnchorCorpus", "AutosageCorpus", "REORDERED_ANCHORS", "SYNTHETIC_ROLES",
+        "SyntheticCorpus"
+    ),
+    "walks": ("WALK", "WALKS", "WALK_STATISTICS", "WalkGrid", "WalkStatistics", "walk_statistics"),
+}
+_NAMES = {name: f"sparloom.sparse.{file}" for file, names in _HOMES.items() for name in names}
 
-__all__ = [
-    "ANCHORS", "AUTOSAGE_GRAPHS", "MATRIX_ENDINGS", "REORDERED_ANCHORS", "ROW_BINS", "STATISTICS", "SYNTHETIC_ROLES",
-    "WALK", "WALKS", "WALK_STATISTICS", "AnchorCorpus", "AutosageCorpus", "Corpus", "FolderCorpus", "MatrixEntry",
-    "Pattern", "RetryPolicy", "Role", "SparseMatrix", "SuiteSparseCorpus", "SyntheticCorpus", "WalkGrid",
-    "WalkStatistics", "family_role", "locality_order", "read_matrix", "read_members", "reorder", "row_bin",
-    "signed_logarithm", "statistics", "stratified_choice", "walk_statistics", "write_matrix",
-]
-__getattr__ = partial(resolve, __name__)
+__all__ = sorted(_NAMES)
+__getattr__, __dir__ = on_demand(__name__, _NAMES)

@@ -1,0 +1,217 @@
+"""Run one experiment: `sparloom experiment=<name>`, with options from conf/. Without arguments: list experiments.
+
+`python -m sparloom` and, in a checkout, `python run.py` are the same program. This is the only module of the package
+that knows Hydra.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+try:
+    import hydra
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.core.hydra_config import HydraConfig
+    from hydra.types import RunMode
+    from hydra.utils import instantiate
+    from omegaconf import DictConfig, OmegaConf
+
+    from sparloom import cli, log
+except ModuleNotFoundError as missing:
+    sys.exit(f"error: {missing.name} is not installed, which experiments need: pip install 'sparloom[experiments]'")
+
+from sparloom.errors import MissingArtifact
+from sparloom.log import Stopped
+from sparloom.resources import checkout, resource_folder
+
+LOCAL_LOGGERS = ("csv", "none")  # loggers that write only curves
+
+
+def main(cfg: DictConfig) -> float | None:
+    """Run the chosen task in the folder that Hydra made for it."""
+    settings = HydraConfig.get()
+    options = cli.RunOptions(list(settings.overrides.task), dict(settings.runtime.choices), cfg)
+    out = Path(settings.runtime.output_dir)
+    try:
+        check(cfg, options, out)
+        return execute(cfg, out, options).get(cfg.objective)
+    except cli.Reported:
+        if settings.mode == RunMode.RUN:
+            sys.exit(1)
+        raise  # a sweep records the failure of this job
+
+
+def check(cfg: DictConfig, options: cli.RunOptions, out: Path) -> None:
+    """Refuse ignored options that would choose data, and warn about other ignored ones."""
+    if "arms" in cfg.task:
+        return  # options go to the arms, which refuse those that none of them reads
+    tree = OmegaConf.to_container(cfg, resolve=False)
+    try:
+        cli.refuse_unseen_width(tree, OmegaConf.to_container(cfg, resolve=True), options.overrides)
+        cli.refuse_other_machines(tree, options.overrides)
+        cli.refuse_beside_shape(tree, options.overrides)
+    except cli.UsageError as error:
+        cli.fail(error, out, debug=cfg.debug)
+    for text in cli.unused_overrides(tree, options.overrides):
+        log.errors.print(f"warning: {text} changes nothing: this experiment does not read it", markup=False)
+
+
+def execute(
+    cfg: DictConfig, out: Path, options: cli.RunOptions, made: tuple[str, ...] = (), command: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+) -> dict[str, float]:
+    """Run a task; if an artifact is missing, run the experiment that makes it and try again.
+
+    Args:
+        made: overrides of the prerequisites that ran already.
+        command, overrides: recorded in place of those of this process.
+    """
+    try:
+        record = cli.begin(out, root=Path(cfg.paths.root), ledger=Path(cfg.paths.outputs) / "runs.jsonl", seed=cfg.seed,
+                           command=[*(command or sys.argv)], overrides=[*(overrides or options.overrides)])
+    except OSError as error:
+        cli.fail(error, out, debug=cfg.debug)
+    try:
+        OmegaConf.save(cfg, out / "config.yaml", resolve=True)
+        publish = make_publisher(cfg, out, options)
+        metrics = build_task(cfg, out, options).run(out)
+    except Stopped as early:
+        log.console.print(str(early))
+        metrics = {"stopped": 1}
+    except MissingArtifact as missing:
+        wanted = prerequisite(missing, options)
+        if not cfg.prepare or " ".join(wanted) in made:
+            fail(record, missing, cfg)
+        log.console.print(f"{missing}: running {' '.join(wanted)} first", markup=False)
+        other = hydra.compose("config", wanted)
+        folder = Path(cfg.paths.outputs) / missing.experiment / datetime.now().strftime("%Y-%m-%d_%H-%M-%S_%f")
+        try:
+            execute(other, folder, options, (*made, " ".join(wanted)), command, wanted)
+        except cli.Reported as failure:
+            record.fail(f"experiment={missing.experiment} failed: {failure}")
+            raise
+        return execute(cfg, out, options, (*made, " ".join(wanted)), command, overrides)
+    except (KeyboardInterrupt, SystemExit):  # Lightning turns the one into the other
+        record.fail("interrupted")
+        raise KeyboardInterrupt from None
+    except Exception as error:
+        fail(record, error, cfg)
+    try:
+        record.finish(metrics)
+    except OSError as error:
+        cli.fail(error, out, debug=cfg.debug)
+    publish(metrics)
+    log.console.print(f"results: {out}", markup=False)
+    if metrics.get("failed_arms"):
+        raise cli.Reported(f"{metrics['failed_arms']} arms failed")
+    return dict(metrics)
+
+
+def fail(record: cli.Record, error: Exception, cfg: DictConfig) -> None:
+    """Record a failure and report it to the user."""
+    with suppress(OSError):  # a full disk, which is reported below
+        record.fail(cli.failure_reason(error))
+    cli.fail(error, record.out, debug=cfg.debug)
+
+
+def make_publisher(cfg: DictConfig, out: Path, options: cli.RunOptions) -> Callable[[Mapping[str, float]], None]:
+    """Make a function that sends the metrics of the run to its logger; a library that it lacks is reported now."""
+    if options.chosen.get("logger") in LOCAL_LOGGERS:
+        return lambda metrics: None
+    make = instantiate(cfg.logger)
+
+    def publish(metrics: Mapping[str, float]) -> None:
+        try:
+            logger = make(save_dir=out)
+            logger.log_hyperparams(OmegaConf.to_container(cfg, resolve=True))
+            logger.log_metrics(metrics)
+            logger.finalize("success")
+        except Exception as error:
+            log.errors.print(f"the logger did not accept the metrics ({cli.failure_reason(error)}): they are in "
+                             "metrics.json", markup=False)
+
+    return publish
+
+
+def build_task(cfg: DictConfig, out: Path, options: cli.RunOptions) -> Any:
+    """Build the task; a comparison first runs its arms, except those whose finished runs are given."""
+    cli.check_threads(OmegaConf.to_container(cfg, resolve=True))
+    task = instantiate(cfg.task)
+    if "arms" not in cfg.task:
+        return task
+    arms = OmegaConf.to_container(cfg.task.arms, resolve=True)
+    missing = {name: arm for name, arm in arms.items() if name not in task.runs}
+    if not missing:
+        return task
+    root = Path(cfg.paths.root).resolve()
+    results = cli.run_arms(
+        missing, common=list(cfg.task.common), given=options.overrides,
+        compose=lambda overrides: compose_arm(overrides, cfg), folder=Path(cfg.paths.artifacts) / "runs",
+        data=cli.data_hash(root) if Path(cfg.paths.data).resolve() == root / "data" else cfg.paths.data, out=out)
+    return replace(task, runs={**task.runs, **results.runs}, failures=results.failures)
+
+
+def compose_arm(overrides: list[str], comparison: DictConfig) -> cli.ArmRun:
+    """Compose the run of an arm."""
+    try:
+        whole = hydra.compose("config", overrides, return_hydra_config=True)
+        cfg = OmegaConf.masked_copy(whole, [key for key in whole if key != "hydra"])
+        bare = OmegaConf.merge(cfg, {"paths": {name: name for name in cfg.paths}})
+        tree = OmegaConf.to_container(bare, resolve=True)
+    except Exception as error:
+        keys = OmegaConf.to_container(comparison)
+        raise cli.Reported(cli.explain(error, lambda: cli.dotted_keys(keys))) from error
+    options = cli.RunOptions(overrides, dict(whole.hydra.runtime.choices), cfg)
+    return cli.ArmRun(tree, lambda folder: execute(cfg, folder, options, command=["run.py", *overrides]))
+
+
+def prerequisite(missing: MissingArtifact, options: cli.RunOptions) -> list[str]:
+    """Return the overrides of the experiment that makes a missing artifact, with the data and platforms of this run."""
+    wanted = cli.merge_overrides(options.inherited(), [f"experiment={missing.experiment}", *missing.overrides])
+    return [*wanted, *options.platforms(OmegaConf.to_container(hydra.compose("config", wanted), resolve=True))]
+
+
+def known_keys(conf: Path) -> list[str]:
+    """List the keys of the configuration that the option files on the command line make."""
+    GlobalHydra.instance().clear()
+    with hydra.initialize_config_dir(str(conf), version_base="1.3"):
+        folders = cli.config_folders(sys.argv[1:], conf)
+        more = [f"'file://{folder.absolute()}'" for folder in folders[1:]]
+        chosen = cli.group_choices(sys.argv[1:], folders)
+        cfg = hydra.compose("config", [f"hydra.searchpath=[{','.join(more)}]", *chosen])
+    return list(cli.dotted_keys(OmegaConf.to_container(cfg)))
+
+
+def run(root: Path | None = None) -> int:
+    """Run the command line of this process and return its exit status.
+
+    Args:
+        root: checkout whose conf/, data/ and outputs/ are used. None: configurations of the installed package, stored
+            data of the checkout that it is imported from, if any, and outputs/ in the current folder.
+    """
+    conf = resource_folder("conf") if root is None else root / "conf"
+
+    def start() -> None:
+        for name in [name for name, value in os.environ.items() if name.startswith("SPARLOOM_") and not value]:
+            del os.environ[name]  # treat as unset: an empty path would be the root folder
+        if root is None:
+            os.environ.setdefault("SPARLOOM_OUTPUTS", str(Path("outputs").absolute()))
+        folder = checkout() if root is None else root
+        if folder is not None:
+            os.environ.setdefault("SPARLOOM_ROOT", str(folder))
+        cli.check_paths({"the current folder": str(Path.cwd()), **{
+            name: value for name, value in os.environ.items() if name.startswith("SPARLOOM_")}})
+        sys.argv = cli.prepare(sys.argv, conf)
+        hydra.main(version_base="1.3", config_path=str(conf), config_name="config")(main)()
+
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra raises errors, which cli.guard shows in one line
+    return cli.guard(start, lambda: known_keys(conf))
+
+
+if __name__ == "__main__":
+    sys.exit(run())
