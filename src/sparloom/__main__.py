@@ -84,6 +84,9 @@ def execute(
         log.console.print(str(early))
         metrics = {"stopped": 1}
     except MissingArtifact as missing:
+        if not has_data(cfg):
+            fail(record, cli.UsageError(f"{missing}: stored samples come with a checkout of sparloom, set "
+                                        "SPARLOOM_ROOT to one; or set paths.mirror to matrices to collect from"), cfg)
         wanted = prerequisite(missing, options)
         if not cfg.prepare or " ".join(wanted) in made:
             fail(record, missing, cfg)
@@ -110,6 +113,12 @@ def execute(
     if metrics.get("failed_arms"):
         raise cli.Reported(f"{metrics['failed_arms']} arms failed")
     return dict(metrics)
+
+
+def has_data(cfg: DictConfig) -> bool:
+    """Tell whether there are stored samples, or matrices to collect some with."""
+    stored = [Path(cfg.paths.data), Path(cfg.paths.root) / "data.dvc"]
+    return cfg.paths.mirror is not None or any(path.exists() for path in stored)
 
 
 def fail(record: cli.Record, error: Exception, cfg: DictConfig) -> None:

@@ -32,6 +32,7 @@ from sparloom.cli.messages import (
     failure_reason,
     guard,
     print_experiments,
+    program,
     suggestion,
 )
 from sparloom.cli.record import ArmRun, Arms, Record, arm_overrides, begin, data_hash, digest, run_arms, stale
@@ -41,7 +42,7 @@ __all__ = [
     "ArmRun", "Arms", "Entry", "Record", "Reported", "RunOptions", "UsageError", "arm_overrides", "begin",
     "check_paths", "check_threads", "close_names", "config_folders", "data_hash", "digest", "dotted_keys",
     "experiments", "explain", "fail", "failure_reason", "group_choices", "guard", "merge_overrides", "prepare",
-    "print_experiments", "refuse_beside_shape", "refuse_other_machines", "refuse_unseen_width", "run_arms", "stale",
-    "suggestion", "unused_overrides",
+    "print_experiments", "program", "refuse_beside_shape", "refuse_other_machines", "refuse_unseen_width", "run_arms",
+    "stale", "suggestion", "unused_overrides",
 ]
 __getattr__ = partial(resolve, __name__)

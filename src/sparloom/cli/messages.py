@@ -21,7 +21,7 @@ from sparloom.errors import MissingArtifact, SparloomError
 
 __all__ = [
     "Entry", "Reported", "UsageError", "close_names", "dotted_keys", "experiments", "explain", "fail",
-    "failure_reason", "guard", "print_experiments", "suggestion",
+    "failure_reason", "guard", "print_experiments", "program", "suggestion",
 ]
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -153,6 +153,15 @@ def experiments(conf: Path) -> list[Entry]:
     return [_entry(path) for path in sorted((conf / "experiment").glob("*.yaml"))]
 
 
+def program(started: str | None = None) -> str:
+    """Return what to type to start this program: "python run.py" if it was started so, else "sparloom".
+
+    Args:
+        started: the first word of a command (default: of this process).
+    """
+    return "python run.py" if Path(started or sys.argv[0]).name == "run.py" else "sparloom"
+
+
 def print_experiments(conf: Path) -> None:
     """Print the experiments and how to run one."""
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -162,9 +171,9 @@ def print_experiments(conf: Path) -> None:
         table.add_row(entry.name, entry.title, entry.time)
     log.console.print(table, soft_wrap=False)
     log.console.print(
-        "\nRun one:        python run.py experiment=finetune_spade"
-        "\nChange options: python run.py experiment=finetune_spade op=sddmm selection.matrices=7"
-        "\nSee them:       python run.py experiment=finetune_spade --cfg job", soft_wrap=True)
+        f"\nRun one:        {program()} experiment=finetune_spade"
+        f"\nChange options: {program()} experiment=finetune_spade op=sddmm selection.matrices=7"
+        f"\nSee them:       {program()} experiment=finetune_spade --cfg job", soft_wrap=True)
 
 
 def _cause(error: BaseException) -> BaseException:
@@ -186,7 +195,7 @@ def _is_users(error: BaseException, cause: BaseException) -> bool:
 def _one_line(error: BaseException) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, MissingArtifact):
-        words = ("python", Path(sys.argv[0]).name, f"experiment={error.experiment}", *error.overrides)
+        words = (program(), f"experiment={error.experiment}", *error.overrides)
         return f"{text}; make it with: {' '.join(words)}"
     if isinstance(error, OSError) and error.strerror and error.filename:
         what = "no such file" if error.errno == errno.ENOENT else error.strerror[0].lower() + error.strerror[1:]

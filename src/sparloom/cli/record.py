@@ -19,7 +19,7 @@ from typing import Any
 
 from sparloom import log
 from sparloom.cli.arguments import key_of, merge_overrides
-from sparloom.cli.messages import Reported, UsageError
+from sparloom.cli.messages import Reported, UsageError, program
 from sparloom.files import (
     append_lines,
     check_sum,
@@ -33,6 +33,7 @@ from sparloom.files import (
 )
 from sparloom.lazy import first_name
 from sparloom.measure import code_revision, describe_machine
+from sparloom.resources import checkout
 
 __all__ = ["ArmRun", "Arms", "Record", "arm_overrides", "begin", "data_hash", "digest", "run_arms", "stale"]
 
@@ -110,7 +111,7 @@ def begin(
         pass  # fails now rather than at the end of the run
     for folder in (out, *out.parent.glob("*/")):  # of this run, and of killed runs of its experiment
         remove_leftovers(folder)
-    write_text(out / "command.txt", shlex.join(["python", Path(command[0]).name, *command[1:]]) + "\n")
+    write_text(out / "command.txt", shlex.join([*program(command[0]).split(), *command[1:]]) + "\n")
     described = environment(root, seed)
     write_json(out / "environment.json", described)
     return Record(out, ledger, overrides, described, time.monotonic())
@@ -118,7 +119,7 @@ def begin(
 
 def environment(root: Path, seed: int) -> dict[str, object]:
     """Describe commit, versions, machine, threads, seed and data of this run."""
-    found = code_revision(root)
+    found = code_revision(root) if checkout() is not None else None  # a wheel belongs to no commit
     return {
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "commit": found and found.commit,

@@ -14,6 +14,7 @@ from sparloom.files import append_lines, read_lines
 from sparloom.jit import compiler_version
 from sparloom.measure import code_changes, code_revision, describe_machine
 from sparloom.ragged import LengthCorpus
+from sparloom.resources import checkout
 from sparloom.sparse import Corpus
 
 PACKAGES = ("numpy", "scipy", "torch", "torch-geometric", "mkl", "pymetis", "cupy-cuda13x", "triton")
@@ -23,7 +24,8 @@ PACKAGES = ("numpy", "scipy", "torch", "torch-geometric", "mkl", "pymetis", "cup
 @cache
 def commit() -> str:
     """Return the commit of this checkout, with "+" if tracked files differ; "unknown" outside of a checkout."""
-    found = code_revision(Path(__file__).parent)
+    root = checkout()
+    found = None if root is None else code_revision(root)
     return "unknown" if found is None else found.commit[:12] + ("+" if found.dirty else "")
 
 

@@ -1,0 +1,122 @@
+"""Wheel and sdist, built and installed as users do: products, a layer and a ragged program run without the checkout."""
+
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import sparloom
+
+ROOT = Path(__file__).resolve().parents[2]
+
+PROGRAM = """
+import numpy as np, scipy.sparse, sys
+import sparloom
+
+A = scipy.sparse.random(300, 200, 0.05, format="csr", dtype=np.float32, random_state=0)
+x = np.random.default_rng(0).standard_normal((200, 16), np.float32)
+q = np.random.default_rng(1).standard_normal((300, 16), np.float32)
+assert np.allclose(sparloom.spmm(A, x), A @ x, atol=1e-4)
+expected = A.data * np.einsum("nw,nw->n", q[np.repeat(np.arange(300), np.diff(A.indptr))], x[A.indices])
+assert np.allclose(sparloom.sddmm(A, q, x), expected, atol=1e-4)
+assert not {"torch", "hydra", "rich", "pandas"} & sys.modules.keys()
+
+from sparloom.ragged import Executable, Length, Structure, Tensor, compute, dims, parallel, fuse, program, sum_over
+batch, row, inner, out = dims("batch row inner out")
+batches = Length("batches")
+lengths = Length("lengths", {batch: batches()})
+a = Tensor("a", {batch: batches(), row: lengths(batch), inner: 8})
+w = Tensor("w", {inner: 8, out: 4})
+y = compute("y", {batch: batches(), row: lengths(batch), out: 4},
+            sum_over({inner: 8}, a[batch, row, inner] * w[inner, out]))
+run = Executable(parallel(fuse(program("linear", [y]), "y", "batch", "row"), "y", "batch_row"))
+rows, weights = np.ones((15, 8), np.float32), np.ones((8, 4), np.float32)
+assert np.allclose(run(Structure({lengths: [7, 3, 5]}), a=rows, w=weights), 8)
+
+import torch
+from sparloom.nn import SAGEConv
+edges = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])
+layer = SAGEConv(16, 8)
+layer(torch.ones(4, 16), edges).sum().backward()
+assert all(p.grad is not None for p in layer.parameters())
+print(sparloom.__version__, sparloom.__file__)
+"""
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """sdist of this checkout, and the wheel that it makes."""
+    folder = tmp_path_factory.mktemp("dist")
+    environment = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    done = subprocess.run([sys.executable, "-m", "build", "--outdir", str(folder), str(ROOT)], env=environment,
+                          capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return next(folder.glob("*.tar.gz")), next(folder.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def installed(built, tmp_path_factory):
+    """Python of an environment with the wheel; libraries that it needs are those of this environment."""
+    home = tmp_path_factory.mktemp("installed")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True)
+    python = home / "bin" / "python"
+    packages = home / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    subprocess.run([sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps",
+                    "--disable-pip-version-check", str(built[1])], check=True)
+    (packages / "libraries.pth").write_text(f"{Path(np.__file__).parents[1]}\n", encoding="utf-8")
+    return python
+
+
+def run_away(installed, *arguments, folder="/", **environment):
+    """Run a command of the environment in a folder that is no checkout."""
+    without = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "SPARLOOM_ROOT")}
+    return subprocess.run([str(word) for word in arguments], cwd=folder, env={**without, **environment},
+                          capture_output=True, text=True, check=False)
+
+
+def test_the_wheel_has_kernels_configurations_and_one_version(built):
+    names = zipfile.ZipFile(built[1]).namelist()
+    assert {f"sparloom/_kernels/{path.relative_to(ROOT / 'kernels')}" for path in (ROOT / "kernels").rglob("*.?pp")} <= {
+        *names}
+    assert {f"sparloom/_conf/{path.relative_to(ROOT / 'conf')}" for path in (ROOT / "conf").rglob("*.yaml")
+            if "local" not in path.parts} <= {*names}
+    assert not [name for name in names if "/_conf/local/" in name or name.startswith(("tests/", "kernels/", "conf/"))]
+    assert built[1].name == f"sparloom-{sparloom.__version__}-py3-none-any.whl"
+
+
+def test_the_sdist_builds_the_same_kernels(built):
+    with tarfile.open(built[0]) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"setup.py", "pyproject.toml", "LICENSE", "README.md", "kernels/cpu/spmm.cpp", "conf/config.yaml"} <= names
+
+
+@pytest.mark.cc
+def test_products_a_layer_and_a_ragged_program_run_from_the_root_folder(installed):
+    done = run_away(installed, installed, "-W", "error", "-c", PROGRAM)
+    assert done.returncode == 0, done.stderr
+    assert str(installed.parents[1]) in done.stdout
+
+
+def test_the_command_lists_experiments_and_says_what_needs_a_checkout(installed, tmp_path):
+    listed = run_away(installed, installed.with_name("sparloom"), folder=tmp_path)
+    assert listed.returncode == 0, listed.stderr
+    assert "finetune_spade" in listed.stdout
+    done = run_away(installed, installed, "-m", "sparloom", "experiment=finetune_spade", "logger=none", folder=tmp_path)
+    assert done.returncode == 1
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error:")]
+    assert len(errors) == 1
+    assert "SPARLOOM_ROOT" in errors[0]
+    assert (tmp_path / "outputs" / "finetune_spade").is_dir()
+
+
+def test_the_command_names_the_extra_that_it_needs(installed, tmp_path):
+    block = "import sys; sys.modules['hydra'] = None; import runpy; runpy.run_module('sparloom', run_name='__main__')"
+    done = run_away(installed, installed, "-c", block, folder=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr == ("error: hydra is not installed, which experiments need: pip install "
+                           "'sparloom[experiments]'\n")
