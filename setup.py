@@ -34,7 +34,7 @@ class BuildPackage(build_py):
             shutil.copytree(ROOT / name, package / f"_{name}", ignore=shutil.ignore_patterns("__pycache__", "local"))
         if PREBUILD:
             environment = {**os.environ, "PYTHONPATH": str(Path(self.build_lib).resolve())}
-            subprocess.run([sys.executable, "-m", "sparloom.jit.prebuilt", str(package / "_prebuilt")],
+            subprocess.run([sys.executable, "-m", "sparloom.jit.prebuild", str(package / "_prebuilt")],
                            env=environment, check=True)
 
 

@@ -7,7 +7,8 @@ from sparloom.lazy import import_with_hint
 
 __version__ = "0.2.0"
 
-_FUNCTIONS = ("csr_attention", "prepare", "sddmm", "spmm")
+_FUNCTIONS = {"csr_attention": "tuning.sparse", "prepare": "tuning.sparse", "sddmm": "tuning.sparse",
+              "spmm": "tuning.sparse", "warmup": "jit"}
 _PACKAGES = ("baselines", "data", "experiments", "files", "fusion", "ir", "jit", "log", "measure", "models", "nn",
              "ops", "platforms", "ragged", "report", "solvers", "space", "sparse", "tuning")
 _OLD_PACKAGES = ("dispatch", "search", "tasks")  # their names are listed in `sparloom.lazy`
@@ -17,7 +18,8 @@ def __getattr__(name: str) -> Any:
     if name in _PACKAGES or name in _OLD_PACKAGES:
         return import_with_hint(f"sparloom.{name}", f"sparloom.{name}")
     if name in _FUNCTIONS:  # bound here, so that later calls do not pay for the look-up
-        return globals().setdefault(name, getattr(import_with_hint("sparloom.tuning.sparse", f"sparloom.{name}"), name))
+        package = import_with_hint(f"sparloom.{_FUNCTIONS[name]}", f"sparloom.{name}")
+        return globals().setdefault(name, getattr(package, name))
     raise AttributeError(f"module 'sparloom' has no attribute {name!r}; functions: {', '.join(_FUNCTIONS)}; packages: "
                          f"{', '.join(_PACKAGES)}")
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
 __all__ = [
-    "CompileError", "IllegalSchedule", "MissingArtifact", "NotDecided", "SchemaError", "SparloomError", "Unfusable",
-    "Unsupported", "explain_type_errors",
+    "CompileError", "IllegalSchedule", "MissingArtifact", "NoCompiler", "NotDecided", "SchemaError", "SparloomError",
+    "Unfusable", "Unsupported", "explain_type_errors",
 ]
 
 P, R = ParamSpec("P"), TypeVar("R")
@@ -49,6 +49,10 @@ class CompileError(SparloomError):
         super().__init__(message)
         self.source = source
         self.log = log
+
+
+class NoCompiler(CompileError):
+    """There is no compiler for a source text; the message names packages that install one."""
 
 
 class SchemaError(SparloomError):

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-__all__ = ["checkout", "resource_folder"]
+__all__ = ["PACKAGE", "checkout", "resource_folder"]
 
 PACKAGE = Path(__file__).resolve().parent
 

@@ -4,6 +4,7 @@ import ctypes
 import errno
 import functools
 import hashlib
+import json
 import logging
 import os
 import platform
@@ -12,18 +13,20 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from sparloom.errors import CompileError
-from sparloom.jit.cache import FORMAT, Cache, build_folder, cache_folder, digest
-from sparloom.resources import resource_folder
+from sparloom.errors import CompileError, NoCompiler
+from sparloom.jit.cache import FORMAT, Cache, build_folder, cache_folder, digest, load
+from sparloom.resources import PACKAGE, resource_folder
 
 __all__ = [
-    "Toolchain", "compile_cpp", "compiler_version", "default_flags", "find_toolchain", "kernel_folder",
-    "kernel_source", "kernels_digest", "processor_signature", "sources_digest",
+    "LEVELS", "OPENMP", "Level", "Toolchain", "compile_cpp", "compiler_version", "default_flags", "find_toolchain",
+    "kernel_folder", "kernel_source", "kernels_digest", "library_texts", "processor_signature", "sources_digest",
 ]
 
 Language = Literal["c", "c++"]
@@ -31,36 +34,60 @@ Language = Literal["c", "c++"]
 _VARIABLE: dict[Language, str] = {"c": "CC", "c++": "CXX"}
 _CANDIDATES: dict[Language, tuple[str, ...]] = {"c": ("gcc", "clang", "cc"), "c++": ("g++", "clang++", "c++")}
 _STANDARD: dict[Language, str] = {"c": "gnu11", "c++": "gnu++17"}
-_REPORT_AFTER_SECONDS = 2.0  # of compiling, before it is logged
+_REPORT_AFTER_SECONDS = 1.0  # of compiling, before it is reported
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 _SIGNATURE_FIELDS = ("model name", "flags", "Features", "CPU implementer", "CPU part")
+
+OPENMP = "libgomp.so.1"
 
 log = logging.getLogger(__name__)
 
 
-def compile_cpp(relative_paths: Sequence[str], flags: Sequence[str] | None = None) -> ctypes.CDLL:
+@dataclass(frozen=True)
+class Level:
+    """A set of x86-64 processors: the compiler's name of it, and the features that /proc/cpuinfo lists for it."""
+
+    flag: str
+    features: tuple[str, ...]
+
+
+_AVX2 = ("abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe")
+LEVELS: Mapping[str, Level] = {  # the best first; the last one runs everywhere
+    "avx512": Level("-march=x86-64-v4", (*_AVX2, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")),
+    "avx2": Level("-march=x86-64-v3", _AVX2),
+    "generic": Level("-march=x86-64", ()),
+}
+
+
+def compile_cpp(
+    relative_paths: Sequence[str], flags: Sequence[str] | None = None, *, native: bool = False,
+) -> ctypes.CDLL:
     """Compile hand-written C++ under kernels/ to a shared library, or take it from the cache, and load it.
 
     The key is the text of the sources and all headers, the compiler's version, the flags and the processor. If no
-    compiler is installed, a library that any compiler made of the same sources for this processor is used.
+    compiler is installed, a library that any compiler made of the same sources for this processor is used. If this
+    package has the library ready-built (see prebuild.py), it is used until `native` compiles it for this processor.
 
     Args:
         relative_paths: such as ["cpu/pack.cpp"]; headers are found relative to the source and to kernels/.
         flags: replace the default flags.
+        native: compile even if the library is there ready-built.
 
     Raises:
-        CompileError: compilation failed, or there is no compiler.
+        NoCompiler: there is no compiler.
+        CompileError: compilation failed.
         FileNotFoundError: there is no such source.
         MemoryError: there is no memory for the library.
     """
-    sources = [kernel_source(relative) for relative in relative_paths]
-    headers = sorted(path for path in kernel_folder().rglob("*.h*") if path.suffix in (".h", ".hpp"))
-    texts = [f"{path.name}\n{path.read_text(encoding='utf-8')}" for path in (*sources, *headers)]
+    sources, texts = library_texts(relative_paths)
     cache = Cache(cache_folder() / "jit")
     without_compiler = digest("c++", FORMAT, processor_signature(), *(("default",) if flags is None else flags), *texts)
+    ready = _ready_built().get(digest(*texts)) if flags is None and not native else None
+    if ready is not None:
+        return cache.get(without_compiler, kind="any") or load(ready)
     try:
         toolchain = find_toolchain("c++")
-    except CompileError:
+    except NoCompiler:
         library = cache.get(without_compiler, kind="any")
         if library is None:
             raise
@@ -77,6 +104,30 @@ def compile_cpp(relative_paths: Sequence[str], flags: Sequence[str] | None = Non
                     toolchain.compile(sources[0], built, command_flags, *sources[1:])
                     library = cache.put(built, {key: without_compiler})
     return library
+
+
+def library_texts(relative_paths: Sequence[str]) -> tuple[list[Path], list[str]]:
+    """Return the paths of sources, and what a library depends on: their names and texts, and those of all headers."""
+    sources = [kernel_source(relative) for relative in relative_paths]
+    headers = sorted(path for path in kernel_folder().rglob("*.h*") if path.suffix in (".h", ".hpp"))
+    return sources, [f"{path.name}\n{path.read_text(encoding='utf-8')}" for path in (*sources, *headers)]
+
+
+@functools.cache
+def _ready_built() -> Mapping[str, Path]:
+    """Map digests of sources to the ready-built libraries of this package that run on this processor."""
+    folder = PACKAGE / "_prebuilt"
+    if not (folder / "index.json").is_file():
+        return {}
+    described = re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
+    features = set(described[1].split()) if described else set()
+    built = json.loads((folder / "index.json").read_text(encoding="utf-8"))
+    level = next(name for name, level in LEVELS.items() if name in built and features >= {*level.features})
+    try:
+        ctypes.CDLL(OPENMP)
+    except OSError:  # not installed: libraries then find the one that was loaded from beside them
+        ctypes.CDLL(str(folder / OPENMP))
+    return {key: folder / level / name for key, name in built[level].items()}
 
 
 def kernel_folder() -> Path:
@@ -178,16 +229,18 @@ class Toolchain:
                 raise MemoryError(f"no memory to start {self.command[0]}: {source.name} is not compiled") from error
             problem = f"{self.command[0]} cannot be started ({error.strerror})"
             raise CompileError(f"{problem}: {source.name} is not compiled", source="", log=str(error)) from error
+        began = time.monotonic()
         with process:
             try:
                 try:
                     printed, _ = process.communicate(timeout=_REPORT_AFTER_SECONDS)
                 except subprocess.TimeoutExpired:
-                    _report_compiling()
+                    _report_compiling(source.name, _last_seconds(source.name))
                     printed, _ = process.communicate()
             except BaseException:
                 process.kill()
                 raise
+        _keep_seconds(source.name, time.monotonic() - began)
         return process.returncode, printed
 
 
@@ -195,7 +248,8 @@ def find_toolchain(language: Language) -> Toolchain:
     """Return the compiler of the environment variable CC or CXX, else gcc, else clang.
 
     Raises:
-        CompileError: there is none, or the one of the variable does not start.
+        NoCompiler: there is none, or the variable names none.
+        CompileError: the one of the variable does not start.
     """
     variable = _VARIABLE[language]
     try:
@@ -207,7 +261,7 @@ def find_toolchain(language: Language) -> Toolchain:
         path = shutil.which(command[-1] if Path(command[0]).name == "ccache" else command[0])
         if path is None:
             offender = f"{variable}={' '.join(command)!r} is not a program on PATH"
-            raise CompileError(f"{offender}: set {variable} to a compiler or unset it", source="", log="")
+            raise NoCompiler(f"{offender}: set {variable} to a compiler or unset it", source="", log="")
         return Toolchain(tuple(command), language, _version(tuple(command), _stamp(path)), processor_signature())
     for name in _CANDIDATES[language]:
         path = shutil.which(name)
@@ -215,8 +269,9 @@ def find_toolchain(language: Language) -> Toolchain:
             return Toolchain((path,), language, _version((path,), _stamp(path)), processor_signature())
     kind = {"c": "C", "c++": "C++"}[language]
     offender = f"no {kind} compiler found among {', '.join(_CANDIDATES[language])}"
-    remedy = "install gcc (apt-get install g++, conda install gxx, xcode-select --install)"
-    raise CompileError(f"{offender}: {remedy} or set {variable} to its path", source="", log="")
+    remedy = ("install gcc (Debian and Ubuntu: apt-get install g++; Fedora: dnf install gcc-c++; conda: conda install "
+              "gxx; macOS: xcode-select --install)")
+    raise NoCompiler(f"{offender}: {remedy} or set {variable} to its path", source="", log="")
 
 
 def default_flags(toolchain: Toolchain) -> tuple[str, ...]:
@@ -260,9 +315,44 @@ def _version(command: tuple[str, ...], stamp: tuple[str, int]) -> str:
     return done.stdout.strip()
 
 
+def _seconds_file(name: str) -> Path:
+    return cache_folder() / "jit" / "seconds" / name
+
+
+def _last_seconds(name: str) -> float | None:
+    """Return the seconds that compiling a source of this name took last time; None if that is not known."""
+    try:
+        return float(_seconds_file(name).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def _keep_seconds(name: str, seconds: float) -> None:
+    if seconds < _REPORT_AFTER_SECONDS:
+        return
+    with suppress(OSError):
+        path = _seconds_file(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{seconds:.1f}", encoding="utf-8")
+
+
 @functools.cache
-def _report_compiling() -> None:
-    log.info("compiling kernels takes some seconds the first time; they are cached for later runs")
+def _once() -> list[str]:
+    """Messages that this process has shown."""
+    return []
+
+
+def _report_compiling(name: str, last: float | None) -> None:
+    """Say once that kernels are compiled: to the log of a run, or on stderr of a program without one."""
+    if _once():
+        return
+    took = "" if last is None else f", which took {last:.0f} s last time"
+    text = f"compiling kernels for this processor ({name}{took}); later runs load them from {cache_folder()}"
+    _once().append(text)
+    if log.hasHandlers():
+        log.info(text)
+    else:
+        print(f"sparloom: {text}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 @functools.cache
