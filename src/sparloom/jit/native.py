@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from sparloom.errors import NoCompiler
 from sparloom.jit.toolchain import compile_cpp
 from sparloom.measure import usable_memory
 
@@ -233,15 +234,16 @@ class ChangeDetector:
 
     A change of a large part is detected at the next call, one of a single element within 32 calls; in the first calls,
     and in arrays of up to 1024 elements, at the next call. Arrays are not kept alive; those that are gone are ignored.
-    Copies of a detector detect nothing.
+    Copies of a detector detect nothing, nor does any where no compiler is installed.
 
     Args:
         arrays: by their names for messages; those that are not contiguous int32 or int64 arrays are ignored.
     """
 
     def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
-        watched = {name: array for name, array in arrays.items() if array.dtype in INDEX_DTYPES and array.size
-                   and array.flags.c_contiguous and array.flags.aligned}
+        library = _library()
+        watched = {name: array for name, array in arrays.items() if library is not None
+                   and array.dtype in INDEX_DTYPES and array.size and array.flags.c_contiguous and array.flags.aligned}
         self._names = tuple(watched)
         words = [array.nbytes // 4 for array in watched.values()]
         self._sums = [np.empty(-(-count // WINDOW), np.uint64) for count in words]
@@ -252,10 +254,11 @@ class ChangeDetector:
         # the weak reference sets the count to 0 before the array is freed, and C reads it while holding the GIL
         self._references = tuple(weakref.ref(array, partial(_forget, each))
                                  for array, each in zip(watched.values(), self._arrays, strict=True))
-        self.changed: Callable[[], int] = partial(_library().sparloom_changed, ctypes.byref(watch))
+        self.changed: Callable[[], int] = int if library is None else partial(
+            library.sparloom_changed, ctypes.byref(watch))
         """Return the number of a changed array, counted from 1, or 0. A C function, because every call runs it."""
         if watched:
-            _library().sparloom_watch(ctypes.byref(watch))
+            library.sparloom_watch(ctypes.byref(watch))
 
     def __reduce__(self) -> tuple[type[ChangeDetector], tuple[dict[str, np.ndarray]]]:
         return ChangeDetector, ({},)
@@ -284,7 +287,11 @@ def _forget(array: _CWatched, _: weakref.ref) -> None:
 
 @cache
 def _library() -> Any:
-    library = ctypes.PyDLL(compile_cpp(["cpu/watch.cpp"])._name)
+    """Load the functions of the detector; None without a compiler."""
+    try:
+        library = ctypes.PyDLL(compile_cpp(["cpu/watch.cpp"])._name)
+    except NoCompiler:
+        return None
     library.sparloom_changed.restype = ctypes.c_int32
     library.sparloom_watch.restype = None
     library.sparloom_changed.argtypes = library.sparloom_watch.argtypes = [ctypes.c_void_p]

@@ -5,6 +5,7 @@ import ctypes
 import fcntl
 import os
 import pwd
+import re
 import shutil
 import signal
 import tempfile
@@ -44,7 +45,7 @@ def places(monkeypatch, tmp_path):
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     module._warn_once.cache_clear()
-    tools._report_compiling.cache_clear()
+    tools._once.cache_clear()
     return folder
 
 
@@ -272,13 +273,30 @@ def test_the_cache_has_room_to_compile_in_if_nothing_else_has(cache, monkeypatch
         compile_c([source(2)])
 
 
-def test_a_slow_compiler_is_logged_once(monkeypatch, caplog):
+@pytest.mark.parametrize("logged", [True, False])
+def test_compiling_is_reported_once_with_the_time_of_the_last_run(cache, monkeypatch, caplog, capsys, logged):
     monkeypatch.setattr(tools, "_REPORT_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(tools, "_last_seconds", lambda name: 8.4)
+    if not logged:
+        monkeypatch.setattr(tools.log, "hasHandlers", lambda: False)
     with caplog.at_level("INFO"):
         compile_c([source(1)])
         compile_c([source(2)])
-    assert [record.message for record in caplog.records if "takes some seconds" in record.message] == [
-        "compiling kernels takes some seconds the first time; they are cached for later runs"]
+    said = [record.message for record in caplog.records] if logged else capsys.readouterr().err.splitlines()
+    said = [text.removeprefix("sparloom: ") for text in said if "compiling kernels" in text]
+    assert len(said) == 1
+    assert re.fullmatch(r"compiling kernels for this processor \(\S+\.c, which took 8 s last time\); later runs load "
+                        rf"them from {re.escape(os.environ['SPARLOOM_CACHE'])}", said[0])
+
+
+def test_the_seconds_of_compiling_are_kept(cache, monkeypatch):
+    monkeypatch.setattr(tools, "_REPORT_AFTER_SECONDS", 0.0)
+    assert tools._last_seconds("kernels.c") is None
+    tools._keep_seconds("kernels.c", 3.21)
+    assert tools._last_seconds("kernels.c") == 3.2
+    monkeypatch.setenv("SPARLOOM_CACHE", "/dev/null/cache")
+    tools._keep_seconds("kernels.c", 3.21)  # cannot be written
+    assert tools._last_seconds("kernels.c") is None
 
 
 def test_a_compiler_that_cannot_be_started(monkeypatch, tmp_path):

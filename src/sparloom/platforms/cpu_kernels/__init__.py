@@ -8,7 +8,8 @@ from sparloom.lazy import on_demand
 
 _MODULES = {  # module -> its public names
     "kernels": ("CpuKernels", "GemmKernels"),
-    "sparse_kernels": ("SPARSE_FAMILIES", "SparseCall", "SpmmKernels", "SpmmMaxKernels", "Traversal"),
+    "sparse_kernels": ("SPARSE_FAMILIES", "SparseCall", "SpmmKernels", "SpmmMaxKernels", "Traversal",
+                       "kernel_library"),
 }
 
 __all__ = sorted(name for names in _MODULES.values() for name in names)

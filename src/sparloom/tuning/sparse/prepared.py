@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from sparloom.errors import IllegalSchedule, NotDecided, SchemaError
+from sparloom.errors import IllegalSchedule, NoCompiler, NotDecided, SchemaError
 from sparloom.forks import forkable
 from sparloom.measure import watch_load, watched
 from sparloom.ops import SDDMM, CsrAttention, Op, Operands, SpMM, SpmmMax, SpmmMean
@@ -24,6 +24,7 @@ from sparloom.tuning.racing import Decision
 from sparloom.tuning.search import CsrCostModel, Given
 from sparloom.tuning.sparse.backend import LIBRARIES, Backend, CsrChoice, CsrPlan, Library
 from sparloom.tuning.sparse.cpu import CpuBackend
+from sparloom.tuning.sparse.fallback import FallbackReplay, kernels_available
 from sparloom.tuning.sparse.inputs import Origin
 from sparloom.tuning.sparse.replay import (
     ArgmaxReplay,
@@ -242,6 +243,8 @@ class Prepared:
         case = self._case(op, operands)
         if any(0 in shape for shape in case.shapes):
             raise ValueError(f"{op} with operands of shapes {case.shapes} computes nothing: there is nothing to plan")
+        if self.threads and not kernels_available(op):
+            raise NoCompiler(f"no kernel of {op} can be compiled: there is nothing to choose from", source="", log="")
         own = self._unlocked()
         with own._lock:
             while case not in own._plans:
@@ -301,11 +304,7 @@ class Prepared:
             return replay(operands, out)
 
     def _unlocked(self) -> Prepared:
-        """Return this object, or a twin with the same decisions if this thread is in the middle of a call.
-
-        A signal handler or finaliser may interrupt a call between pointing a kernel to its arrays and running it, or
-        during a decision. `RLock` tells in one atomic step whether its thread holds it.
-        """
+        """Return this object, or a twin with the same decisions for a signal handler that interrupts a call of it."""
         if not self._lock._is_owned():
             return self
         if self._twin is None:
@@ -323,6 +322,8 @@ class Prepared:
         """Make the replay of a case: by its decision if there is one, else deciding online or now."""
         if any(0 in shape for shape in case.shapes):
             return EmptyReplay(self._family(case.op), self._arrays, argmax=argmax)
+        if self.threads and not kernels_available(case.op):
+            return FallbackReplay(case.op, self._family(case.op), argmax=argmax)
         if case not in self._plans:
             plan = self._cached(case) or self._unmeasured(case, operands)
             if plan is None and self._policy.calibrate == "online":
