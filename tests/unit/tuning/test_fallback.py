@@ -105,7 +105,7 @@ def test_it_is_told_once_and_nothing_is_planned(without_compiler, matrix, caplog
 @pytest.mark.parametrize(("value", "kind"), [("error", NoCompiler), ("numpy", ValueError)])
 def test_it_is_refused_on_request(without_compiler, matrix, monkeypatch, value, kind):
     monkeypatch.setenv("SPARLOOM_NO_COMPILER", value)
-    with pytest.raises(kind, match="no C.. compiler|give scipy or error"):
+    with pytest.raises(kind, match=r"no C.. compiler|give scipy or error"):
         sparloom.spmm(matrix, dense(90, 2))
 
 
