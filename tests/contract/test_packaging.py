@@ -81,10 +81,9 @@ def run_away(installed, *arguments, folder="/", **environment):
 
 def test_the_wheel_has_kernels_configurations_and_one_version(built):
     names = zipfile.ZipFile(built[1]).namelist()
-    assert {f"sparloom/_kernels/{path.relative_to(ROOT / 'kernels')}" for path in (ROOT / "kernels").rglob("*.?pp")} <= {
-        *names}
-    assert {f"sparloom/_conf/{path.relative_to(ROOT / 'conf')}" for path in (ROOT / "conf").rglob("*.yaml")
-            if "local" not in path.parts} <= {*names}
+    for folder, pattern in (("kernels", "*.*"), ("conf", "*.yaml")):
+        files = [path.relative_to(ROOT / folder) for path in (ROOT / folder).rglob(pattern) if path.is_file()]
+        assert {f"sparloom/_{folder}/{path}" for path in files if path.parts[0] != "local"} <= {*names}
     assert not [name for name in names if "/_conf/local/" in name or name.startswith(("tests/", "kernels/", "conf/"))]
     assert built[1].name == f"sparloom-{sparloom.__version__}-py3-none-any.whl"
 
