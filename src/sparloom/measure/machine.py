@@ -22,9 +22,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from sparloom.sparse import Pattern
+if TYPE_CHECKING:
+    from sparloom.sparse import Pattern
 
 __all__ = [
     "KEEP_BUSY", "VALUE_BYTES", "Caches", "LoadWatch", "NoLoad", "ProcessLoad", "SystemLoad", "cache_bytes_per_core",
