@@ -57,7 +57,7 @@ def home(module: str, name: str) -> str:
     if name in places:
         return home(places[name], name)
     if module == ROOT:
-        return home(f"{ROOT}.tuning.sparse", name)
+        return home(f"{ROOT}.{loaded._FUNCTIONS[name]}", name)
     raise LookupError(f"{module} exports {name}, but neither defines nor imports it")
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 __all__ = ["PACKAGE", "checkout", "resource_folder"]
 
 PACKAGE = Path(__file__).resolve().parent
+"""Folder of the package."""
 
 
 def checkout() -> Path | None:
