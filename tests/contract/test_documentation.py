@@ -1,11 +1,15 @@
 """The documentation: it builds without a warning, describes every public name, and its links name files that exist."""
 
+import importlib.util
+import io
 import logging
 import re
 import sys
 import warnings
 from pathlib import Path
+from types import ModuleType
 
+import pandas as pd
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -15,16 +19,25 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 
 
+def script(name: str) -> ModuleType:
+    """Import a script of docs/, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # for its dataclasses
+    spec.loader.exec_module(module)
+    return module
+
+
 @pytest.fixture(scope="module")
 def reference():
     """The hook that writes the reference pages."""
-    sys.path.insert(0, str(DOCS))
-    try:
-        import reference_pages
+    return script("reference_pages")
 
-        yield reference_pages
-    finally:
-        sys.path.remove(str(DOCS))
+
+@pytest.fixture(scope="module")
+def plots():
+    """The script that draws the pictures of docs/results."""
+    return script("plots")
 
 
 @pytest.fixture(scope="module")
@@ -77,3 +90,20 @@ def test_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path
     text = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert re.findall(r'(?:src|rel="stylesheet" href)="(?:https?:)?//[^"]*"', text) == []
     assert (tmp_path / "reference" / "sparloom.nn.html").exists()
+
+
+def test_every_picture_of_results_shows_the_committed_runs(plots):
+    """Compares tables with a tolerance: the last digits of means depend on NumPy. After a change run docs/plots.py."""
+    for picture in plots.PICTURES:
+        stored = (plots.FOLDER / f"{picture.name}.csv").read_text(encoding="utf-8")
+        drawn = (plots.FOLDER / f"{picture.name}.svg").read_text(encoding="utf-8")
+        assert plots.digest(stored) in drawn, f"python docs/plots.py {picture.name}"
+        pd.testing.assert_frame_equal(pd.read_csv(io.StringIO(stored)), pd.read_csv(io.StringIO(picture.csv())),
+                                      rtol=1e-3, obj=f"docs/results/images/{picture.name}.csv")
+
+
+def test_every_picture_is_shown_on_a_page_and_drawn_by_the_script(plots):
+    text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    names = {picture.name for picture in plots.PICTURES}
+    assert {path.stem for path in plots.FOLDER.iterdir()} == names
+    assert [name for name in sorted(names) if f"images/{name}.svg" not in text] == []

@@ -1,0 +1,47 @@
+"""Every block of Python in docs/ runs: those of a page one after the other, as a reader pastes them.
+
+docs/sparse_layers.md and the files of docs/extending.md have tests of their own.
+"""
+
+import linecache
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+OWN_TESTS = {"docs/sparse_layers.md"}
+FILE = re.compile(r"^`[^`\n]+`:\n\n```python\n.*?^```$", re.MULTILINE | re.DOTALL)  # of docs/extending.md
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NEEDS_CHECKOUT = {"docs/tutorials/reproduce_cognate.md"}  # reads results/
+SMALLER = {"docs/tutorials/own_accelerator.md": ("ROWS = 70_000", "ROWS = 300")}
+
+
+def blocks_of(page: str) -> list[str]:
+    text = FILE.sub("", (ROOT / page).read_text(encoding="utf-8"))
+    blocks = BLOCK.findall(text)
+    old, new = SMALLER.get(page, ("", ""))
+    assert any(old in block for block in blocks) or not blocks, f"{page} no longer contains {old}"
+    return [block.replace(old, new) if old else block for block in blocks]
+
+
+PAGES = [page for page in sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))
+         if page not in OWN_TESTS and blocks_of(page)]
+
+
+def test_pages_with_code_are_found():
+    assert {"docs/index.md", "docs/tutorials/graph_network.md", "docs/howto/caches.md"} <= set(PAGES)
+
+
+@pytest.mark.cc
+@pytest.mark.filterwarnings("ignore:Sparse", "ignore:.*nested tensors:UserWarning")  # torch says that they are in beta
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # PyTorch Geometric calls it
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_runs(page, monkeypatch, tmp_path):
+    monkeypatch.setenv("AUTOSAGE_CACHE_DIR", str(tmp_path / "plans"))
+    monkeypatch.chdir(ROOT if page in NEEDS_CHECKOUT else tmp_path)
+    known: dict[str, object] = {"__name__": page}
+    for number, block in enumerate(blocks_of(page)):
+        file = f"{page} block {number}"
+        linecache.cache[file] = (len(block), None, block.splitlines(keepends=True), file)  # `fuse` reads its source
+        exec(compile(block, file, "exec"), known)
