@@ -196,6 +196,22 @@ def known_keys(conf: Path) -> list[str]:
     return list(cli.dotted_keys(OmegaConf.to_container(cfg)))
 
 
+def describe(arguments: Sequence[str], conf: Path) -> None:
+    """Print the header of the chosen experiment, its options, and what it reads and writes."""
+    given = cli.overrides_of(arguments)
+    if any(flag in arguments for flag in ("-m", "--multirun")):  # values of a sweep: show the defaults
+        given = [text for text in given if text.startswith("experiment=")]
+    with hydra.initialize_config_dir(str(conf), version_base="1.3"):
+        whole = hydra.compose("config", given, return_hydra_config=True)
+    chosen = OmegaConf.to_container(whole.hydra.runtime.choices)
+    entry = next((entry for entry in cli.experiments(conf) if entry.name == chosen.get("experiment")), None)
+    if entry is None:
+        raise cli.UsageError("--help describes one experiment: give experiment=<name>")
+    cfg = OmegaConf.masked_copy(whole, [key for key in whole if key != "hydra"])
+    cli.describe_experiment(entry, OmegaConf.to_container(cfg), chosen=chosen, conf=conf,
+                            paths=OmegaConf.to_container(cfg.paths, resolve=True))
+
+
 def run(root: Path | None = None) -> int:
     """Run the command line of this process and return its exit status.
 
@@ -216,6 +232,9 @@ def run(root: Path | None = None) -> int:
         cli.check_paths({"the current folder": str(Path.cwd()), **{
             name: value for name, value in os.environ.items() if name.startswith("SPARLOOM_")}})
         sys.argv = cli.prepare(sys.argv, conf)
+        if cli.asks_help(sys.argv):
+            describe(sys.argv[1:], conf)
+            return
         hydra.main(version_base="1.3", config_path=str(conf), config_name="config")(main)()
 
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra raises errors, which cli.guard shows in one line

@@ -1,48 +1,50 @@
 """Command line before and after Hydra, in the order in which a run passes through.
 
-messages.py turns errors into one line and lists the experiments; arguments.py checks and quotes what the user typed,
-refuses options that would be ignored, and passes the others on to prerequisites; record.py records a run, and runs the
-arms of comparisons.
+messages.py turns errors into one line; experiments.py lists the experiments and describes one; arguments.py checks and
+quotes what the user typed; options.py refuses options that would be ignored, and passes the others on to prerequisites;
+record.py records a run, and runs the arms of comparisons.
 """
 
 from functools import partial
 
 from sparloom.cli.arguments import (
-    RunOptions,
+    asks_help,
     check_paths,
     check_threads,
     config_folders,
     group_choices,
-    merge_overrides,
+    overrides_of,
     prepare,
+)
+from sparloom.cli.experiments import Entry, describe_experiment, experiments, print_experiments, resumes
+from sparloom.cli.messages import (
+    Reported,
+    UsageError,
+    close_names,
+    dotted_keys,
+    explain,
+    fail,
+    failure_reason,
+    guard,
+    program,
+    suggestion,
+)
+from sparloom.cli.options import (
+    RunOptions,
+    merge_overrides,
     refuse_beside_shape,
     refuse_other_machines,
     refuse_unseen_width,
     unused_overrides,
 )
-from sparloom.cli.messages import (
-    Entry,
-    Reported,
-    UsageError,
-    close_names,
-    dotted_keys,
-    experiments,
-    explain,
-    fail,
-    failure_reason,
-    guard,
-    print_experiments,
-    program,
-    suggestion,
-)
 from sparloom.cli.record import ArmRun, Arms, Record, arm_overrides, begin, data_hash, digest, run_arms, stale
 from sparloom.lazy import resolve
 
 __all__ = [
-    "ArmRun", "Arms", "Entry", "Record", "Reported", "RunOptions", "UsageError", "arm_overrides", "begin",
-    "check_paths", "check_threads", "close_names", "config_folders", "data_hash", "digest", "dotted_keys",
-    "experiments", "explain", "fail", "failure_reason", "group_choices", "guard", "merge_overrides", "prepare",
-    "print_experiments", "program", "refuse_beside_shape", "refuse_other_machines", "refuse_unseen_width", "run_arms",
-    "stale", "suggestion", "unused_overrides",
+    "ArmRun", "Arms", "Entry", "Record", "Reported", "RunOptions", "UsageError", "arm_overrides", "asks_help", "begin",
+    "check_paths", "check_threads", "close_names", "config_folders", "data_hash", "describe_experiment", "digest",
+    "dotted_keys", "experiments", "explain", "fail", "failure_reason", "group_choices", "guard", "merge_overrides",
+    "overrides_of", "prepare", "print_experiments", "program", "refuse_beside_shape", "refuse_other_machines",
+    "refuse_unseen_width", "resumes", "run_arms", "stale", "suggestion", "unused_overrides",
 ]
 __getattr__ = partial(resolve, __name__)

@@ -1,4 +1,4 @@
-"""What the user reads: errors in one line with the remedy, names close to a wrong one, the list of experiments.
+"""What the user reads of errors: one line with the remedy, and names close to a wrong one.
 
 The traceback of an error goes to the log of the run.
 """
@@ -11,17 +11,14 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-
-from rich.table import Table
 
 from sparloom import log
 from sparloom.errors import MissingArtifact, SparloomError
 
 __all__ = [
-    "Entry", "Reported", "UsageError", "close_names", "dotted_keys", "experiments", "explain", "fail",
-    "failure_reason", "guard", "print_experiments", "program", "suggestion",
+    "Reported", "UsageError", "close_names", "dotted_keys", "explain", "fail", "failure_reason", "guard", "program",
+    "suggestion",
 ]
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -74,6 +71,9 @@ def guard(main: Callable[[], object], keys: Callable[[], Iterable[str]]) -> int:
     except KeyboardInterrupt:
         log.errors.print("interrupted: finished parts are kept; run the same command again to continue", markup=False)
         return 130
+    except BrokenPipeError:  # the reader of a pipe, such as head, has ended
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except Exception as error:
         users = isinstance(error, UsageError | OSError | UnicodeEncodeError) or _is_hydra(error)
         if os.environ.get("SPARLOOM_DEBUG") or not users:
@@ -139,20 +139,6 @@ def dotted_keys(tree: object, prefix: str = "") -> Iterator[str]:
             yield from dotted_keys(value, f"{key}.")
 
 
-@dataclass(frozen=True)
-class Entry:
-    """File of conf/experiment: name, first line of its header, and how long it takes ("" if it does not say)."""
-
-    name: str
-    title: str
-    time: str
-
-
-def experiments(conf: Path) -> list[Entry]:
-    """Read the headers of all experiments under `conf`, by name."""
-    return [_entry(path) for path in sorted((conf / "experiment").glob("*.yaml"))]
-
-
 def program(started: str | None = None) -> str:
     """Return what to type to start this program: "python run.py" if it was started so, else "sparloom".
 
@@ -160,20 +146,6 @@ def program(started: str | None = None) -> str:
         started: the first word of a command (default: of this process).
     """
     return "python run.py" if Path(started or sys.argv[0]).name == "run.py" else "sparloom"
-
-
-def print_experiments(conf: Path) -> None:
-    """Print the experiments and how to run one."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading, options in (("experiment", {"no_wrap": True}), ("what", {}), ("time", {"no_wrap": True})):
-        table.add_column(heading, **options)
-    for entry in experiments(conf):
-        table.add_row(entry.name, entry.title, entry.time)
-    log.console.print(table, soft_wrap=False)
-    log.console.print(
-        f"\nRun one:        {program()} experiment=finetune_spade"
-        f"\nChange options: {program()} experiment=finetune_spade op=sddmm selection.matrices=7"
-        f"\nSee them:       {program()} experiment=finetune_spade --cfg job", soft_wrap=True)
 
 
 def _cause(error: BaseException) -> BaseException:
@@ -222,15 +194,3 @@ def _remedy(error: OSError) -> str:
         return ("an input must be readable; outputs go to another folder with paths.outputs=<folder>, models and "
                 "journals with paths.artifacts=<folder>")
     return "check the path and its disk"
-
-
-def _entry(path: Path) -> Entry:
-    lines = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        if not line.startswith("#"):
-            break
-        text = line.lstrip("#").strip()
-        if text and not text.startswith("@package"):
-            lines.append(text)
-    taken = re.search(r"\bTakes\s+(.+?)\.?(?=$|\.\s)", " ".join(lines))
-    return Entry(path.stem, lines[0].rstrip(".") if lines else "", taken.group(1) if taken else "")

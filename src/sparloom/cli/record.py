@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from sparloom import log
-from sparloom.cli.arguments import key_of, merge_overrides
 from sparloom.cli.messages import Reported, UsageError, program
+from sparloom.cli.options import key_of, merge_overrides
 from sparloom.files import (
     append_lines,
     check_sum,

@@ -1,0 +1,129 @@
+"""Experiments are listed by purpose in lines of 80 columns, and described with options, inputs and outputs."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import hydra
+import pytest
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import OmegaConf
+
+from sparloom import cli
+from sparloom.__main__ import describe
+from sparloom.cli.experiments import GROUPS, OTHER
+
+ROOT = Path(__file__).parents[3]
+CONF = ROOT / "conf"
+
+
+@pytest.fixture
+def conf(tmp_path) -> Path:
+    (tmp_path / "experiment").mkdir()
+    return tmp_path
+
+
+def written(conf: Path, name: str, header: str) -> None:
+    (conf / "experiment" / f"{name}.yaml").write_text(f"# @package _global_\n{header}task: {{}}\n")
+
+
+def test_every_line_of_the_list_fits_80_columns_whole(capsys):
+    cli.print_experiments(CONF)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert not [line for line in lines if "..." in line]
+    for entry in cli.experiments(CONF):
+        assert [line for line in lines if line.split()[:1] == [entry.name]]
+
+
+@pytest.mark.parametrize("entry", cli.experiments(CONF), ids=lambda entry: entry.name)
+def test_every_header_names_a_purpose_and_a_short_time(entry):
+    assert entry.group in GROUPS, f"{entry.name}: add a line such as '# Group: benchmarks'"
+    assert len(entry.time) <= 10
+
+
+def test_experiments_are_listed_below_their_purpose(conf, capsys):
+    written(conf, "b", "# Group: train\n# Train b.\n# Takes 3 min on 2 cores.\n")
+    written(conf, "a", "# Group: benchmarks\n# Time a.\n# Takes 1 h 22 min, an estimate.\n")
+    written(conf, "c", "# Measure c.\n")
+    cli.print_experiments(conf)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines[:6]] == [
+        ["Train"], ["b", "Train", "b", "3", "min"], ["Benchmarks"], ["a", "Time", "a", "~1", "h", "22", "min"],
+        ["Other"], ["c", "Measure", "c"]]
+    assert cli.experiments(conf)[2].group == OTHER
+
+
+def test_titles_that_are_too_long_are_cut(conf, capsys):
+    written(conf, "a", f"# Group: train\n# {'Train ' * 20}.\n# Takes 3 min.\n")
+    cli.print_experiments(conf)
+    line = capsys.readouterr().out.splitlines()[1]
+    assert len(line) <= 80
+    assert "..." in line
+    assert line.endswith("3 min")
+
+
+def test_commands_of_a_header_stay_lines_of_their_own(conf):
+    written(conf, "a", "# Group: train\n# Train a.\n# It is\n# long.\n#   python run.py x\n# Needs nothing.\n")
+    assert cli.experiments(conf)[0].text == ("It is long.", "  python run.py x", "Needs nothing.")
+
+
+def described(capsys, *arguments: str) -> str:
+    GlobalHydra.instance().clear()
+    describe(list(arguments), CONF)
+    return capsys.readouterr().out
+
+
+def test_help_of_an_experiment_shows_options_inputs_and_outputs(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("SPARLOOM_DATA", str(tmp_path / "stored"))
+    text = described(capsys, "experiment=collect_cpu", "--help", "task.jobs=3", "op=sddmm")
+    assert text.startswith("collect_cpu: Collect timed CPU schedules\n")
+    assert "(COGNATE §4.1)." in text
+    assert f"reads, writes {tmp_path / 'stored'}\n" in text
+    assert "collect_cpu/<time>\n" in text
+    assert [line.split() for line in text.splitlines() if "task.jobs" in line] == [["task.jobs=3"]]
+    assert "task.configs=100 " in text
+    assert "op=sddmm " in text
+    assert "drop samples made under other conditions" in text  # the comment in conf/task/collect.yaml
+    assert max(len(line) for line in text.splitlines() if "paths." not in line and "/" not in line) <= 80
+
+
+def test_help_of_a_sweep_shows_the_defaults(capsys):
+    assert "op=spmm " in described(capsys, "-m", "experiment=collect_cpu", "op=spmm,sddmm", "--help")
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (CONF / "experiment").glob("*.yaml")))
+def test_every_experiment_can_be_described(name, capsys):
+    GlobalHydra.instance().clear()
+    entry = next(entry for entry in cli.experiments(CONF) if entry.name == name)
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        cfg = hydra.compose("config", [f"experiment={name}"])
+    cli.describe_experiment(entry, OmegaConf.to_container(cfg), chosen={"op": "spmm"}, conf=CONF,
+                            paths={"outputs": "outputs"})
+    text = capsys.readouterr().out
+    assert f"writes        outputs/{name}/<time>\n" in text
+    assert not [line for line in text.splitlines() if line.strip().startswith("=")]
+
+
+def test_help_goes_before_the_run(tmp_path, run_command):
+    shown = subprocess.run([*run_command, "experiment=finetune_spade", "-h"], cwd=tmp_path, capture_output=True,
+                           text=True)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "task.seeds=[0,1,2]" in shown.stdout
+    wrong = subprocess.run([*run_command, "experiment=finetune_spade", "task.sed=1", "--help"], cwd=tmp_path,
+                           capture_output=True, text=True)
+    assert wrong.returncode == 1
+    assert "did you mean task.seeds" in wrong.stderr
+
+
+def test_a_reader_that_ends_early_sees_no_error(tmp_path):
+    command = f"{sys.executable} {ROOT / 'run.py'} | head -1"
+    shown = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True)
+    assert shown.stdout.splitlines() == ["Start here"]
+    assert shown.stderr == ""
+
+
+@pytest.mark.parametrize(("task", "kept"), [
+    ({"journals": "x"}, True), ({"kept": "x"}, True), ({"arms": {}}, True), ({"seeds": [0]}, False)])
+def test_only_tasks_with_journals_or_arms_resume(task, kept):
+    assert cli.resumes(task) == kept
