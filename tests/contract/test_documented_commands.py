@@ -19,6 +19,8 @@ COMMANDS = [shlex.split(command) for command in
             re.findall(r"`python ((?:-m pytest|run\.py)[^`]*)`", (ROOT / "docs/gpu_status.md").read_text("utf-8"))]
 TESTS = [command[2:] for command in COMMANDS if command[0] == "-m"]
 RUNS = [command[1:] for command in COMMANDS if command[0] == "run.py"]
+RUN = re.compile(r"(?<!\S)`?python run\.py ([^`\n]+)")
+PLACEHOLDER = re.compile(r"<|_chip")  # of the reader; of docs/extending.md, which has a test of its own
 STORED = [ROOT / "dvc.lock", *sorted((ROOT / "results").glob("*/config.yaml"))]
 COLLECT = """
 import contextlib, io, json, sys, pytest
@@ -48,11 +50,43 @@ def test_every_test_command_for_a_gpu_selects_tests():
     assert [" ".join(command) for command, count in zip(TESTS, counts, strict=True) if not count] == []
 
 
+def commands_of_pages() -> list[str]:
+    """All runs that pages show, each once, without comments."""
+    found = {}
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        text = re.sub(r"\\\n\s*", "", path.read_text(encoding="utf-8"))
+        for command in RUN.findall(text):
+            if not PLACEHOLDER.search(command) and path.name != "gpu_status.md":
+                found[shlex.join(shlex.split(command, comments=True))] = None
+    return list(found)
+
+
+def test_every_experiment_on_a_page_exists():
+    named = {option for command in commands_of_pages() for option in shlex.split(command)
+             if option.startswith(("experiment=", "hydra/"))}
+    assert len(named) >= 30
+    missing = [option for option in sorted(named - {"hydra/launcher=submitit_local"})  # of hydra-submitit-launcher
+               if not (ROOT / "conf" / f"{option.replace('=', '/')}.yaml").is_file()]
+    assert missing == []
+
+
+@pytest.mark.parametrize("command", [command for command in commands_of_pages() if " " in command])
+def test_every_run_of_a_page_composes(command, monkeypatch, tmp_path):
+    """Runs with options; tests/contract/test_conf.py composes all experiments without options."""
+    kept = [each for each in shlex.split(command) if not each.startswith("hydra") and "interval(" not in each]
+    composes(kept, monkeypatch, tmp_path)
+
+
 @pytest.mark.parametrize("command", RUNS, ids=" ".join)
 def test_every_run_for_a_gpu_composes(command, monkeypatch, tmp_path):
+    composes(command, monkeypatch, tmp_path)
+
+
+def composes(command: list[str], monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Compose a run, for each value that it sweeps over, and bind what its configuration names."""
     GlobalHydra.instance().clear()
     for name in ("SPARLOOM_DATA", "SPARLOOM_ARTIFACTS", "SPARLOOM_OUTPUTS", "SPARLOOM_MIRROR", "SPARLOOM_SEQLENS"):
-        monkeypatch.setenv(name, str(tmp_path))
+        monkeypatch.setenv(name, str(folder))
     given = [each for each in command if each != "-m"]
     swept = {override.input_line: list(override.sweep_string_iterator())
              for override in OverridesParser.create().parse_overrides(given) if override.is_sweep_override()}
