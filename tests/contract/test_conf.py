@@ -42,6 +42,16 @@ def test_option_binds(group, option):
     assert list(faults(tree)) == []
 
 
+@pytest.mark.parametrize("model", ["cognate", "cognate_waco_featurizer", "waconet"])
+def test_backend_of_convolutions_is_chosen_by_one_option(model):
+    targets = {"torch": "sparloom.models.TorchBackend", "minkowski": "sparloom.models.MinkowskiBackend"}
+    for name, target in targets.items():
+        tree = composed("experiment=finetune_spade", f"model={model}", f"backend={name}")
+        assert list(faults(tree)) == []
+        net = tree["task"]["recipe"]["module"]["net"]
+        assert net.get("instead", net["featurizer"])["backend"] == {"_target_": target}
+
+
 @pytest.mark.parametrize("path", sorted(CONF.glob("hparams/*.yaml")), ids=lambda path: path.stem)
 def test_search_space_composes(path):
     assert composed("experiment=finetune_spade", f"hparams={path.stem}")

@@ -97,6 +97,10 @@ def explain(error: Exception, keys: Callable[[], Iterable[str]]) -> str:
         return f"launcher {launcher[1]} is not installed: pip install -e .[scale]"
     interpolation = re.search(r"Interpolation key '([^']+)' not found", text)
     if interpolation:
+        folder, dot, _ = interpolation[1].rpartition(".")
+        known = [key for key in keys() if dot and key.rpartition(".")[0] == folder]
+        if known:
+            return f"{interpolation[1]!r} does not exist: {suggestion(interpolation[1], known)}"
         return (f"the configuration refers to {interpolation[1]!r}, which does not exist (in a path, ${{ begins such a "
                 "reference: a file or folder with ${ in its name needs another name)")
     return failure_reason(error)
@@ -176,7 +180,7 @@ def _one_line(error: BaseException) -> str:
         return f"{text}: {_remedy(error)}"
     if isinstance(error, UnicodeEncodeError):
         return f"{error.object!a} cannot be written as {error.encoding}: rename the file or folder of that name"
-    if isinstance(error, ImportError):
+    if isinstance(error, ImportError) and "pip install" not in text:  # no remedy of its own
         return f"{text}: install the extra that contains it (pip install -e .[...], see pyproject.toml)"
     if isinstance(error, MemoryError):
         return f"out of memory ({text}): use smaller matrices or fewer jobs"

@@ -41,7 +41,7 @@ METRICS = "metrics.json"
 PACKAGES = ("numpy", "scipy", "pandas", "pyarrow", "torch", "lightning", "lightgbm", "scikit-learn", "hydra-core",
             "omegaconf")
 COMPARISON_KEYS = ("experiment", "task", "hparams", "objective")  # not passed on to the arms
-NEUTRAL_KEYS = ("paths", "objective", "prepare", "debug")  # keys of a configuration that change no result
+NEUTRAL_KEYS = ("paths", "objective", "prepare", "debug", "backend", "backends")  # change no result by themselves
 
 logger = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """Make the golden vectors with MinkowskiEngine itself: `python tests/golden/minkowski/make.py`.
 
 Uses MinkowskiEngine's own modules, not this project's adapter, and stores float32. Needs MinkowskiEngine 0.5.4 (see
-`MinkowskiBackend` for how to build it) and nothing of sparloom. Files: layer_<pattern>.npz with input, output in the
+docs/howto/minkowski.md) and nothing of sparloom. Files: layer_<pattern>.npz with input, output in the
 order of the coordinates and gradients; network_<pattern>_<plain|biased>.npz with the output and all gradients.
 """
 

@@ -56,6 +56,7 @@ def test_folders_differ_if_an_option_changes_the_result():
     tree = {"seed": 0, "paths": {"data": "/a"}, "prepare": True, "debug": False, "objective": None}
     same = {"seed": 0, "paths": {"data": "/b"}, "prepare": False, "debug": True, "objective": "x"}
     assert cli.digest(tree, "md5") == cli.digest(same, "md5")
+    assert cli.digest(tree, "md5") == cli.digest({**tree, "backend": "torch", "backends": {"torch": "x"}}, "md5")
     assert len({cli.digest(tree, "md5"), cli.digest(tree, None), cli.digest({**tree, "seed": 1}, "md5")}) == 3
 
 

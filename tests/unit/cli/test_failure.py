@@ -150,6 +150,16 @@ def test_a_reference_that_does_not_exist_is_explained():
     assert "a file or folder with ${ in its name needs another name" in cli.explain(error, keys)
 
 
+def test_a_name_beside_known_ones_is_answered_with_these():
+    error = ConfigCompositionException("Interpolation key 'selection.matrixes' not found")
+    assert cli.explain(error, keys) == "'selection.matrixes' does not exist: did you mean selection.matrices?"
+
+
+def test_a_missing_package_gets_one_remedy():
+    assert cli.failure_reason(ImportError("No module named 'x'")).count("pip install") == 1
+    assert cli.failure_reason(ImportError("build it: pip install x")) == "build it: pip install x"
+
+
 def test_remedies_of_unwritable_folders_name_those_of_models_too():
     error = NotADirectoryError(20, "Not a directory", "/file/checkpoints")
     assert "paths.artifacts=<folder>" in cli.failure_reason(error)

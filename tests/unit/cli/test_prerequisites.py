@@ -17,10 +17,11 @@ def given(*overrides, source=CPU, target=SPADE, **options):
 
 def test_data_and_network_are_inherited_but_not_training_options():
     run = given("experiment=finetune_spade", "paths.data=/d", "model.net.side.width=0", "trainer.epochs=3",
-                "selection.matrices=7", "seed=4", "width=32",
+                "selection.matrices=7", "seed=4", "width=32", "backend=minkowski",
                 op="sddmm", samples="tiny", task="finetune", experiment="finetune_spade")
     assert run.inherited() == [
-        "op=sddmm", "samples=tiny", "paths.data=/d", "model.net.side.width=0", "seed=4", "width=32"]
+        "op=sddmm", "samples=tiny", "paths.data=/d", "model.net.side.width=0", "seed=4", "width=32",
+        "backend=minkowski"]
 
 
 def test_overrides_of_the_prerequisite_win():

@@ -1,7 +1,8 @@
 """The interface of sparse convolution libraries, with a backend in PyTorch and one on MinkowskiEngine.
 
-`TorchBackend`, the default, gathers, multiplies per offset and sums per site. MinkowskiEngine 0.5.4 is the library of
-the paper, an optional extra without wheels.
+`TorchBackend`, the default, gathers, multiplies per offset and sums per site. MinkowskiEngine 0.5.4, the library of the
+paper, is optional and built from source (docs/howto/minkowski.md). Networks of both have the same weights and give the
+same results, up to rounding.
 """
 
 import collections.abc
@@ -30,6 +31,8 @@ from sparloom.models.sparseconv.strided import (
 TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD = -1, -2, -3  # options of glibc's mallopt, from malloc.h
 RETAINED_BYTES = 2**30
 PAD_BYTES = 2**26
+BUILD_MINKOWSKI = ('pip install --no-build-isolation --no-deps "-C--global-option=--blas=openblas --cpu_only" '
+                   "MinkowskiEngine==0.5.4")
 
 log = logging.getLogger(__name__)
 
@@ -205,15 +208,23 @@ class MinkowskiMap:
     def to(self, device: torch.device | str) -> "MinkowskiMap":
         """Return self on the CPU; raise ValueError on other devices."""
         if torch.device(device).type != "cpu":
-            raise ValueError(f"MinkowskiBackend runs only on the CPU, not on {device}: use TorchBackend there")
+            raise ValueError(f"MinkowskiBackend runs only on the CPU, not on {device}: give trainer=cpu, or use "
+                             "TorchBackend (backend=torch)")
         return self
 
 
 class MinkowskiBackend:
-    """Convolve with MinkowskiEngine, which is imported when the first map is built.
+    """Convolve with MinkowskiEngine on the CPU, in float32.
 
-    In its kernels the row offset varies fastest, so weights are permuted.
+    In its kernels the row offset varies fastest, so weights are permuted. Among equal children of a pooled cell, the
+    one that gets the gradient may differ from that of `TorchBackend`.
+
+    Raises:
+        ImportError: MinkowskiEngine is not installed.
     """
+
+    def __init__(self) -> None:
+        import_minkowski()
 
     def build_map(
         self, coords: Sequence[np.ndarray], features: Sequence[np.ndarray] | None = None, *, channels: Sequence[int]
@@ -222,7 +233,6 @@ class MinkowskiBackend:
 
         Raises:
             ValueError: a matrix has no sites, which MinkowskiEngine does not support.
-            ImportError: MinkowskiEngine is not installed.
         """
         return _build(coords, features, halvings=len(channels) - 1)
 
@@ -250,23 +260,27 @@ class MinkowskiBackend:
 
 
 def import_minkowski() -> ModuleType:
-    """Import MinkowskiEngine; version 0.5.4 needs `collections.Sequence`, which Python 3.10 removed.
+    """Import MinkowskiEngine, with `collections.Sequence` for version 0.5.4, which Python removed in 3.10.
 
     Raises:
-        ImportError: it is not installed; the message says how to build it.
+        ImportError: it is not installed or does not load; the message says how to build it.
     """
-    if not hasattr(collections, "Sequence"):
+    lacking = not hasattr(collections, "Sequence")
+    if lacking:
         collections.Sequence = collections.abc.Sequence
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return importlib.import_module("MinkowskiEngine")
-    except ModuleNotFoundError as error:
+    except ImportError as error:
         raise ImportError(
-            f"{error}: MinkowskiEngine has no wheels; with libopenblas-dev and a C++ compiler run `pip install "
-            "--no-build-isolation --no-deps -C--global-option=--blas=openblas MinkowskiEngine==0.5.4`, "
-            "or use TorchBackend"
+            f"{error}: MinkowskiEngine has no wheels. With g++, libopenblas-dev and torch installed, build it by "
+            f"{BUILD_MINKOWSKI} (docs/howto/minkowski.md), or use TorchBackend (backend=torch), which gives the same "
+            "results"
         ) from None
+    finally:
+        if lacking:
+            del collections.Sequence
 
 
 def _build(
@@ -275,7 +289,8 @@ def _build(
     """Pass coordinates to a new coordinate manager and halve them."""
     engine = import_minkowski()
     if not all(len(sites) for sites in coords):
-        raise ValueError("a matrix has no sites, which MinkowskiEngine does not support: use TorchBackend")
+        raise ValueError("a matrix has no sites, which MinkowskiEngine does not support: use TorchBackend "
+                         "(backend=torch)")
     owner = np.repeat(np.arange(len(coords)), [len(sites) for sites in coords])
     stacked = np.column_stack([owner, np.concatenate(coords)]).astype(np.int32)
     values = np.ones((len(owner), 1)) if features is None else np.concatenate(features)

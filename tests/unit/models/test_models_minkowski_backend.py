@@ -1,0 +1,173 @@
+"""Both backends give the same outputs and gradients, and networks and checkpoints of one serve the other.
+
+Comparisons need MinkowskiEngine, which docs/howto/minkowski.md builds; they are skipped where it is missing.
+"""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from golden.minkowski.cases import PATTERNS
+from model_parts import matrix_input, ready_net, spade
+from torch import Tensor
+
+from sparloom.models import (
+    CognateModel,
+    InputFeaturizer,
+    MatrixFeatures,
+    MinkowskiBackend,
+    TorchBackend,
+    WacoFeaturizer,
+)
+from sparloom.models.cognate.featurizer import Featurizer
+from sparloom.models.sparseconv.backends import BUILD_MINKOWSKI
+from sparloom.sparse import Pattern
+
+TOLERANCE = 1e-5  # relative, of float32 sums in another order
+CHANNELS = (8, 8, 16, 16, 16, 24, 24, 24, 32, 32, 32, 32)
+TORCH = TorchBackend()
+PAGE = Path(__file__).parents[3] / "docs" / "howto" / "minkowski.md"
+BATCHES = {name: [coords] for name, coords in PATTERNS.items()} | {
+    "together": [*PATTERNS.values(), np.array([(3, 3)])]}
+
+
+@pytest.fixture(scope="module")
+def engine() -> MinkowskiBackend:
+    try:
+        return MinkowskiBackend()
+    except ImportError:
+        pytest.skip("MinkowskiEngine is not installed: docs/howto/minkowski.md")
+
+
+@pytest.fixture(params=BATCHES)
+def coords(request: pytest.FixtureRequest) -> list[np.ndarray]:
+    return BATCHES[request.param]
+
+
+def assert_near(actual: Tensor, expected: Tensor) -> None:
+    assert actual.shape == expected.shape
+    assert float((actual - expected).norm()) <= TOLERANCE * float(expected.norm())
+
+
+def drawn(*shape: int, seed: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def row_order(sites: object, level: int) -> Tensor:
+    """Where MinkowskiEngine keeps the sites of a level, in the order of TorchBackend: by matrix, row and column."""
+    places = sites.manager.get_coordinates(sites.keys[level]).numpy()
+    return torch.from_numpy(np.lexsort(places.T[::-1]))
+
+
+def assert_same_layer(
+    layer: Callable[..., Tensor], maps: tuple[object, object], shapes: list[tuple[int, ...]], levels: tuple[int, int],
+) -> None:
+    """Compare a layer and all its gradients; its first argument is the input, a row per site of the first level.
+
+    Args:
+        layer: backend, map and arguments -> rows of the second level.
+        shapes: of the arguments.
+    """
+    ours, theirs = maps
+    given = [drawn(*shape, seed=seed).requires_grad_() for seed, shape in enumerate(shapes)]
+    before, after = (row_order(theirs, level) for level in levels)
+    expected = layer(TORCH, ours, *given)
+    cotangent = drawn(*expected.shape, seed=9)
+    gradients = torch.autograd.grad(expected, given, cotangent)
+    moved = [torch.empty_like(given[0]).index_copy(0, before, given[0].detach()).requires_grad_(), *given[1:]]
+    actual = layer(MinkowskiBackend(), theirs, *moved)[after]
+    assert_near(actual, expected)
+    first, *others = torch.autograd.grad(actual, moved, cotangent)
+    for one, other in zip([first[before], *others], gradients, strict=True):
+        assert_near(one, other)
+
+
+def test_first_layers_are_equal(engine, coords) -> None:
+    values = [np.stack([np.ones(len(each)), np.arange(len(each)) % 7], axis=1) for each in coords]
+    ours, theirs = (backend.build_map(coords, values, channels=(8,)) for backend in (TORCH, engine))
+    weight, bias = drawn(25, 2, 8, seed=0).requires_grad_(), drawn(8, seed=1).requires_grad_()
+    expected = TORCH.input_conv(weight, bias, ours)
+    actual = engine.input_conv(weight, bias, theirs)[row_order(theirs, 0)]
+    assert_near(actual, expected)
+    cotangent = drawn(*expected.shape, seed=2)
+    pairs = zip(*(torch.autograd.grad(out, [weight, bias], cotangent) for out in (actual, expected)), strict=True)
+    for one, other in pairs:
+        assert_near(one, other)
+
+
+@pytest.mark.parametrize("level", [0, 1, 3])
+def test_convolutions_are_equal(engine, coords, level) -> None:
+    maps = tuple(backend.build_map(coords, channels=(16,) * 4) for backend in (TORCH, engine))
+    sites = maps[0].levels[level].sites
+    assert_same_layer(lambda backend, sites, x, weight, bias: backend.conv(x, weight, bias, sites, level), maps,
+                      [(sites, 6), (9, 6, 10), (10,)], (level, level))
+
+
+@pytest.mark.parametrize("level", [0, 2])
+def test_strided_convolutions_are_equal(engine, coords, level) -> None:
+    maps = tuple(backend.build_strided_map(coords, steps=4) for backend in (TORCH, engine))
+    sites = maps[0].levels[level].sites
+    assert_same_layer(lambda backend, sites, x, weight, bias: backend.strided_conv(x, weight, bias, sites, level), maps,
+                      [(sites, 6), (9, 6, 10), (10,)], (level, level + 1))
+
+
+@pytest.mark.parametrize("level", [0, 2])
+def test_pooled_maxima_are_equal(engine, coords, level) -> None:
+    maps = tuple(backend.build_map(coords, channels=(16,) * 4) for backend in (TORCH, engine))
+    assert_same_layer(lambda backend, sites, x: backend.max_pool(x, sites, level), maps,
+                      [(maps[0].levels[level].sites, 6)], (level, level + 1))
+
+
+def featurizers(kind: str, backend: object) -> Featurizer:
+    shared = {"hidden": 16, "width": 12, "side_width": 4, "norm": "none", "gain": 1.0, "backend": backend}
+    if kind == "waco":
+        return WacoFeaturizer(layers=9, channels=16, **shared)
+    cells = "counts" if kind == "multiscale" else "ones"
+    return InputFeaturizer(channels=CHANNELS, pooling=kind, cells=cells, bias=True, **shared)
+
+
+@pytest.mark.parametrize("kind", ["last", "multiscale", "waco"])
+def test_featurizers_are_equal(engine, coords, kind) -> None:
+    """Several patterns have ties in pooling: the winner differs, weights get the same gradients."""
+    items = [matrix_input(each, (200, 200), counts=np.arange(len(each)) % 5 + 1) for each in coords]
+    first, second = featurizers(kind, TORCH), featurizers(kind, engine)
+    first.reset(torch.Generator().manual_seed(0))
+    second.load_state_dict(first.state_dict())
+    expected, actual = first.pool(items), second.pool(items)
+    assert_near(actual, expected)
+    cotangent = drawn(*expected.shape, seed=1)
+    pairs = zip(*(torch.autograd.grad(out, net.convolutions(), cotangent)
+                  for net, out in ((second, actual), (first, expected))), strict=True)
+    for one, other in pairs:
+        assert_near(one, other)
+
+
+def test_checkpoint_of_one_backend_serves_the_other(engine, tmp_path) -> None:
+    matrix = MatrixFeatures.from_pattern(Pattern.from_coo(np.arange(50) % 20, np.arange(50) * 7 % 30, (20, 30)))
+    configs = spade().sample(20, np.random.default_rng(0))
+    made = CognateModel(ready_net(spade(), 1, backend=engine), spade())
+    made.save(tmp_path / "net.pt", notes={}, precision="float32")
+    loaded = CognateModel.load(tmp_path / "net.pt", net=ready_net(spade(), 2), space=spade())
+    np.testing.assert_allclose(loaded.score(matrix, configs), made.score(matrix, configs), rtol=TOLERANCE, atol=1e-6)
+
+
+def test_matrix_without_sites_is_refused(engine) -> None:
+    with pytest.raises(ValueError, match=r"has no sites, .* use TorchBackend \(backend=torch\)"):
+        engine.build_map([np.zeros((0, 2))], channels=(4,))
+
+
+def test_other_devices_are_refused(engine) -> None:
+    sites = engine.build_map([PATTERNS["banded"]], channels=(4,))
+    with pytest.raises(ValueError, match=r"only on the CPU, not on cuda: give trainer=cpu, or use TorchBackend"):
+        sites.to("cuda")
+
+
+def test_missing_engine_is_reported_with_the_command_that_builds_it(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "MinkowskiEngine", None)
+    with pytest.raises(ImportError, match=r"build it by .* \(docs/howto/minkowski\.md\)") as raised:
+        MinkowskiBackend()
+    assert BUILD_MINKOWSKI in str(raised.value)
+    assert BUILD_MINKOWSKI in PAGE.read_text(encoding="utf-8")
