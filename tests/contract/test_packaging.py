@@ -44,6 +44,7 @@ edges = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])
 layer = SAGEConv(16, 8)
 layer(torch.ones(4, 16), edges).sum().backward()
 assert all(p.grad is not None for p in layer.parameters())
+assert not {"hydra", "rich", "pandas", "lightning", "sklearn", "lightgbm"} & sys.modules.keys()
 print(sparloom.__version__, sparloom.__file__)
 """
 

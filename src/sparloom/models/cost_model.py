@@ -11,16 +11,18 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import numpy as np
-import pandas as pd
 from jaxtyping import Float
 
 from sparloom.data import MatrixInput, coarsen
 from sparloom.models.sparseconv import conv_flops
 from sparloom.space import Config, ConfigSpace
 from sparloom.sparse import Pattern, WalkStatistics, statistics, walk_statistics
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Value = TypeVar("Value")
 RIDGE = 1.0  # of the additive model that fills in untried configurations, in units of one observation
@@ -114,10 +116,16 @@ class Static:
     def fit(self, labels: pd.DataFrame, *, space: ConfigSpace) -> Static:
         """Fit a new model to labels with the columns matrix, config and seconds."""
         times = labels.pivot_table(index="matrix", columns="config", values="seconds", aggfunc="median")
-        known = np.log(times.to_numpy(np.float64))
-        configs = list(space) if len(space) <= LISTED else [Config.parse(space.name, key) for key in times.columns]
-        columns = {key: index for index, key in enumerate(times.columns)}
-        table = np.full((len(times), len(configs)), np.nan)
+        return self.fit_table(times.to_numpy(np.float64), list(times.columns), space=space)
+
+    def fit_table(
+        self, seconds: Float[np.ndarray, "matrices keys"], keys: Sequence[str], *, space: ConfigSpace,
+    ) -> Static:
+        """Fit a new model to the seconds of configurations with these keys, NaN where they are missing."""
+        known = np.log(seconds)
+        configs = list(space) if len(space) <= LISTED else [Config.parse(space.name, key) for key in keys]
+        columns = {key: index for index, key in enumerate(keys)}
+        table = np.full((len(known), len(configs)), np.nan)
         for index, config in enumerate(configs):
             if config.key in columns:
                 table[:, index] = known[:, columns[config.key]]

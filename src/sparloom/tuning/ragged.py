@@ -17,7 +17,6 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from sparloom.errors import IllegalSchedule
 from sparloom.measure import checked_threads
@@ -246,9 +245,9 @@ def _searched(operator: RaggedOperator, structure: Structure, threads: int, effo
     sample = [default, *(config for config in drawn if config != default)]
     calls = _Calls(operator, structure, threads, effort.seed)
     first = _least_seconds(sample, _raced(calls, sample, effort))
-    labels = pd.DataFrame([{"matrix": "batch", "config": config.key, "seconds": seconds}
-                           for config, seconds in first.items()])
-    model = Static().fit(labels, space=space)
+    keys = sorted(config.key for config in first)
+    seconds = {config.key: each for config, each in first.items()}
+    model = Static().fit_table(np.array([[seconds[key] for key in keys]]), keys, space=space)
     ranked = best(model.score_configs, space, min(len(space), len(first) + effort.proposed), evolution=EVOLUTION)
     proposed = [each.config for each in ranked if each.config not in first][:effort.proposed]
     fastest = min(first, key=first.__getitem__)
