@@ -9,6 +9,7 @@
 #include <cstdlib>
 
 #if defined(_OPENMP) && defined(__linux__)
+#include <dlfcn.h>
 #include <pthread.h>
 #endif
 
@@ -18,11 +19,13 @@ namespace sparloom {
 
 namespace threads {
 
-// omp_pause_resource_all of omp.h, absent before GCC 9; 2 is omp_pause_hard.
-extern "C" int sparloom_pause(int kind) __asm__("omp_pause_resource_all") __attribute__((weak));
+// omp_pause_resource_all of omp.h. It is looked up by name, because a link to it would keep a kernel from loading in a
+// process that has loaded an OpenMP without it, older than GCC 9, such as the one in wheels of PyTorch.
+using Pause = int (*)(int);
+inline const Pause kPause = reinterpret_cast<Pause>(dlsym(RTLD_DEFAULT, "omp_pause_resource_all"));
 
 inline void end_all() {
-    if (sparloom_pause != nullptr) sparloom_pause(2);
+    if (kPause != nullptr) kPause(2);  // omp_pause_hard
 }
 
 inline const int kForks = pthread_atfork(end_all, nullptr, nullptr);  // once, in whatever libraries this is

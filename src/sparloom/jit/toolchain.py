@@ -211,7 +211,7 @@ class Toolchain:
         """
         files = [str(path) for path in (source, *more)]
         language = f"-std={_STANDARD[self.language]}"
-        arguments = [*self.command, language, *flags, "-shared", "-fPIC", "-o", str(library), *files, "-lm"]
+        arguments = [*self.command, language, *flags, "-shared", "-fPIC", "-o", str(library), *files, "-lm", "-ldl"]
         status, printed = self._run(arguments, source, library.parent)
         if status != 0:
             text = source.read_text(encoding="utf-8")
