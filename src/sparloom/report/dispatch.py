@@ -13,7 +13,7 @@ import pandas as pd
 from rich.table import Table
 
 from sparloom.measure import geomean
-from sparloom.report.figures import figure, logarithmic, op_title, save, styled, width_bars
+from sparloom.report.figures import figure, logarithmic, op_title, save, styled, width_points
 from sparloom.report.runs import bounds_table, ratio_bounds
 
 CASE = ["op", "matrix", "width"]
@@ -313,7 +313,7 @@ def draw_dispatch(
 
 
 def _draw_speedups(large: pd.DataFrame, stem: Path) -> None:
-    """Draw a row of grouped bars per operation."""
+    """Draw a row of grouped points per operation."""
     ops = list(dict.fromkeys(large.index.get_level_values("op")))
     known = large.groupby("op").count().gt(0)
     shown = {op: [peer for peer in PEERS if peer in known and known.loc[op, peer]] for op in ops}
@@ -322,9 +322,9 @@ def _draw_speedups(large: pd.DataFrame, stem: Path) -> None:
         over = dispatch_ratios(large.xs(op, level="op"))
         found = {(peer, int(width)): own.to_numpy()
                  for peer in peers for width, own in over[peer].dropna().groupby("width")}
-        width_bars(panel, found, {peer: PEERS[peer][1] for peer in peers})
+        width_points(panel, found, {peer: PEERS[peer][1] for peer in peers})
         logarithmic(panel)
-        panel.set_xticks(range(len(peers)), [PEERS[peer][0] for peer in peers], fontsize=8)
+        panel.set_xticks(range(len(peers)), [PEERS[peer][0] for peer in peers], fontsize=9)
         panel.set(ylabel="times as fast", title=f"{op_title(op)}, over each baseline, by width")
     save(drawn, stem)
 
@@ -334,28 +334,36 @@ def _draw_best(per_case: pd.DataFrame, large: pd.DataFrame, stem: Path) -> None:
     nonzeros = per_case.drop_duplicates("matrix").set_index("matrix")["nnz"]
     ops = list(dict.fromkeys(large.index.get_level_values("op")))
     colours = {width: f"C{number}" for number, width in enumerate(sorted(set(large.index.get_level_values("width"))))}
-    drawn, panels = figure(3.4 * len(ops), 3.2, columns=len(ops))
-    for panel, op in zip(panels, ops, strict=True):
+    columns = min(3, len(ops))
+    drawn, panels = figure(3.4 * columns, 3.2 * math.ceil(len(ops) / columns), rows=math.ceil(len(ops) / columns),
+                           columns=columns)
+    for panel, op in zip(panels, ops, strict=False):
         for width, least in dispatch_ratios(large.xs(op, level="op")).min(axis=1).groupby("width"):
             at = nonzeros.loc[least.index.get_level_values("matrix")]
-            panel.plot(at, least, "o", color=colours[width], markersize=2.5, alpha=0.6, label=f"{width}")
+            panel.plot(at, least, "o", color=colours[width], markersize=3.5, alpha=0.6)
         panel.set_xscale("log")
         logarithmic(panel)
         panel.set(xlabel="nonzeros", title=op_title(op))
-    panels[0].set_ylabel("times as fast as the best baseline")
-    panels[-1].legend(title="width", fontsize=7, title_fontsize=8)
-    save(drawn, stem)
+    for panel in panels[::columns]:
+        panel.set_ylabel("times as fast as the best baseline")
+    for panel in panels[len(ops):]:
+        panel.set_axis_off()
+    for width, colour in colours.items():
+        panels[0].plot([], [], "o", color=colour, markersize=4, label=f"{width} columns")
+    save(drawn, stem, legend=panels[0], columns=len(colours))
 
 
 def _draw_regret(judged: pd.DataFrame, stem: Path) -> None:
-    """Draw a dot per case and a bar for the geometric mean."""
+    """Draw a dot per case and a point for the geometric mean."""
     first = judged[judged["repeat"] == 0]
     ways = list(dict.fromkeys(first["way"]))
     drawn, (panel,) = figure(1.4 + 0.8 * len(ways), 3.2)
     for number, way in enumerate(ways):
         values = first.loc[first["way"] == way, "regret"].to_numpy()
-        panel.bar(number, geomean(values) - 1, width=0.6, bottom=1, color="#b5443c" if way == "default" else "#c8c8c8")
-        panel.scatter(np.full(values.size, number), values, s=5, color="#2b2b2b", alpha=0.5, linewidth=0)
+        panel.scatter(np.full(values.size, number), values, s=8, color="#9a9a9a", alpha=0.5, linewidth=0)
+        panel.plot(number, geomean(values), "o", color="#b5443c" if way == "default" else "#5f7fa8", markersize=7,
+                   markeredgecolor="#2b2b2b", markeredgewidth=0.6)
+    panel.axhline(1, color="#404040", linewidth=0.8, linestyle=(0, (4, 3)))
     panel.set_xticks(range(len(ways)), [way.replace("_", "\n") for way in ways], fontsize=8)
     panel.set(ylabel="times as slow as the best candidate", title="regret of decisions")
     save(drawn, stem)

@@ -1,6 +1,6 @@
 """Draw COGNATE's figures 4 to 6, simulator levels and spy plots, in one style; each as PNG and SVG."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,18 +61,44 @@ def figure(width: float, height: float, *, rows: int = 1, columns: int = 1) -> t
 
 def logarithmic(axes: Axes, *, both: bool = False) -> None:
     """Give the upright axis of speedups, or both, few round ticks, and a line at 1."""
-    # the line comes first: one bar from 0 leaves a logarithmic axis without a span, and any later drawing divides by it
+    # the line comes first: a single value leaves a logarithmic axis without a span, and later drawing divides by it
     axes.axhline(1, color="#404040", linewidth=0.8, linestyle=(0, (4, 3)))
     axes.set_yscale("log")
     if both:
         axes.set_xscale("log")
     for axis in (axes.xaxis, axes.yaxis) if both else (axes.yaxis,):
-        set_ticks(axis, TICKS)
+        set_ticks(axis, (*TICKS, 200, 500, 1000))
+
+
+class _RoundestTicks(FixedLocator):
+    """Leaves out ticks whose labels would overlap those of rounder ones."""
+
+    POINTS: Mapping[str, float] = {"x": 22.0, "y": 12.0}  # between two labels
+
+    def __call__(self) -> np.ndarray:
+        low, high = sorted(self.axis.get_view_interval())
+        seen = [tick for tick in sorted(set(self.locs), key=_roundness) if low <= tick <= high]
+        box, transform = self.axis.axes.bbox, self.axis.get_transform()
+        extent = (box.width if self.axis.axis_name == "x" else box.height) * 72 / self.axis.axes.figure.dpi
+        at = transform.transform(np.array([low, high, *seen]))
+        places = (at[2:] - at[0]) / ((at[1] - at[0]) or 1.0) * extent
+        kept: list[int] = []
+        for number, place in enumerate(places):
+            if all(abs(place - places[other]) >= self.POINTS[self.axis.axis_name] for other in kept):
+                kept.append(number)
+        return np.array(sorted(seen[number] for number in kept))
+
+
+def _roundness(tick: float) -> tuple[int, float]:
+    """Order ticks: powers of ten first, then 5, 2, 3 and the rest."""
+    digits = float(f"{tick:e}".partition("e")[0])
+    ranks = {1.0: 0, 5.0: 1, 2.0: 2, 3.0: 3, 1.5: 4, 7.0: 5}
+    return ranks.get(digits, len(ranks)), tick
 
 
 def set_ticks(axis: Axis, ticks: Sequence[float]) -> None:
-    """Mark these values of a logarithmic axis and no others, as plain numbers."""
-    axis.set_major_locator(FixedLocator(ticks))
+    """Mark these values of a logarithmic axis and no others, as plain numbers, as many as have room."""
+    axis.set_major_locator(_RoundestTicks(ticks))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter("{x:g}")
 
@@ -88,30 +114,53 @@ def grouped_bars(
         width: of a group.
         text: style of the names.
     """
-    centres, step = np.arange(len(values)), width / len(looks)
+    step = width / len(looks)
+    for at, column, label, colour in _grouped(values, looks, step):
+        axes.bar(at, values[column], 0.92 * step, color=colour, label=label)
+    axes.set_xticks(np.arange(len(values)), names, **text)
+
+
+def grouped_points(
+    axes: Axes, values: pd.DataFrame, looks: Mapping[str, tuple[str, str]], names: Sequence[str], *,
+    width: float = 0.7, **text: Any,
+) -> None:
+    """Draw what `grouped_bars` draws as points, for a logarithmic axis, on which the length of a bar means nothing."""
+    for at, column, label, colour in _grouped(values, looks, width / len(looks)):
+        axes.plot(at, values[column], "o", color=colour, markersize=5, label=label)
+    for border in np.arange(len(values) - 1) + 0.5:
+        axes.axvline(border, color="#e6e6e6", linewidth=0.8)
+    axes.set_yscale("log")
+    set_ticks(axes.yaxis, [digit * 10.0**power for power in range(-6, 7) for digit in (1, 2, 5)])
+    axes.set_xticks(np.arange(len(values)), names, **text)
+
+
+def _grouped(
+    values: pd.DataFrame, looks: Mapping[str, tuple[str, str]], step: float,
+) -> Iterator[tuple[np.ndarray, str, str, str]]:
     for number, (column, (label, colour)) in enumerate(looks.items()):
-        axes.bar(centres + (number - (len(looks) - 1) / 2) * step, values[column], 0.92 * step, color=colour,
-                 label=label)
-    axes.set_xticks(centres, names, **text)
+        yield np.arange(len(values)) + (number - (len(looks) - 1) / 2) * step, column, label, colour
 
 
-def width_bars(axes: Axes, found: Mapping[tuple[str, int], np.ndarray], colours: Mapping[str, str]) -> None:
-    """Draw geometric means by name and width, a group of bars for each name, and a dot for every value.
+def width_points(axes: Axes, found: Mapping[tuple[str, int], np.ndarray], colours: Mapping[str, str]) -> None:
+    """Draw geometric means by name and width, a group of points for each name, and a dot for every value.
 
     Args:
-        found: values by name and width, in the order of the groups; empty ones get no bar.
+        found: values by name and width, in the order of the groups; empty ones get no point.
     """
     names, widths = (list(dict.fromkeys(key[part] for key in found)) for part in (0, 1))
-    step, fade = (min(most, each / max(1, len(widths))) for most, each in ((0.27, 0.9), (0.25, 0.8)))
+    step = min(0.27, 0.8 / max(1, len(widths)))
     for (name, width), values in found.items():
         if values.size:
-            number = widths.index(width)
-            at = names.index(name) + step * (number - (len(widths) - 1) / 2)
-            axes.bar(at, geomean(values), width=step - 0.02, color=colours[name], alpha=1 - fade * number)
-            axes.scatter(np.full(values.size, at), values, s=3, color="#2b2b2b", alpha=0.4, linewidth=0)
-            axes.annotate(f"{width}", (at, 0), xycoords=("data", "axes fraction"), xytext=(0, -9),
-                          textcoords="offset points", ha="center", fontsize=7)
-    axes.tick_params(axis="x", pad=12)
+            at = names.index(name) + step * (widths.index(width) - (len(widths) - 1) / 2)
+            axes.scatter(np.full(values.size, at), values, s=6, color="#9a9a9a", alpha=0.5, linewidth=0)
+            axes.plot(at, geomean(values), "o", color=colours[name], markersize=7, markeredgecolor="#2b2b2b",
+                      markeredgewidth=0.6)
+            axes.annotate(f"{width}", (at, 0), xycoords=("data", "axes fraction"), xytext=(0, -10),
+                          textcoords="offset points", ha="center", fontsize=8)
+    for border in np.arange(len(names) - 1) + 0.5:
+        axes.axvline(border, color="#e6e6e6", linewidth=0.8)
+    axes.set_xlim(-0.5, max(1, len(names)) - 0.5)
+    axes.tick_params(axis="x", pad=13)
 
 
 def save(

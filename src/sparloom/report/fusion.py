@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from rich.table import Table
 
 from sparloom.measure import geomean
-from sparloom.report.figures import figure, logarithmic, op_title, save, styled, width_bars
+from sparloom.report.figures import figure, logarithmic, op_title, save, styled, width_points
 from sparloom.report.runs import bounded_cell, method_ratios, ratio_bounds, report_table
 
 ANCHORS = ("lap2d", "lap3d", "band", "rmat17", "er", "comm")
@@ -253,7 +253,7 @@ def draw_fused_methods(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
              for method in FUSED[1:] for width in widths}
     shown = [method for method in FUSED[1:] if any(known[method, width].size for width in widths)]
     drawn, (axes,) = figure(WHOLE_WIDTH, 3.4)
-    width_bars(axes, {key: values for key, values in known.items() if key[0] in shown}, COLOURS)
+    width_points(axes, {key: values for key, values in known.items() if key[0] in shown}, COLOURS)
     logarithmic(axes)
     labels = [NAMES[method].replace(", ", ",\n").replace(" as ", "\nas ").replace(" compiler", "\ncompiler")
               for method in shown]

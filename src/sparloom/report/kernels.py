@@ -8,7 +8,7 @@ import pandas as pd
 from rich.table import Table
 
 from sparloom.measure import kendall_tau
-from sparloom.report.figures import figure, logarithmic, op_title, save, styled, width_bars
+from sparloom.report.figures import figure, logarithmic, op_title, save, styled, width_points
 from sparloom.report.runs import bounds_table, ratio_bounds, report_table
 
 OWN = "own"
@@ -21,7 +21,7 @@ PEERS: Mapping[str, tuple[str, str]] = {
 
 @styled
 def draw_kernels(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
-    """Draw geometric mean speedups over each peer, a bar per width, from per_matrix.parquet of `bench_kernels`."""
+    """Draw geometric mean speedups over each peer, a point per width, from per_matrix.parquet of `bench_kernels`."""
     found = {}
     for op in OPS:
         seconds = frame[frame["op"] == op].pivot(index=["matrix", "width"], columns="method", values="median")
@@ -29,8 +29,8 @@ def draw_kernels(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
             ratio = (seconds[peer] / seconds[OWN]).dropna()
             found |= {(f"{op} {peer}", width): own.to_numpy() for width, own in ratio.groupby("width")}
     groups = [name.split() for name in dict.fromkeys(name for name, _ in found)]
-    drawn, (axes,) = figure(7.2, 3.6)
-    width_bars(axes, found, {f"{op} {peer}": PEERS[peer][1] for op, peer in groups})
+    drawn, (axes,) = figure(8.4, 3.8)
+    width_points(axes, found, {f"{op} {peer}": PEERS[peer][1] for op, peer in groups})
     logarithmic(axes)
     axes.set_xticks(range(len(groups)), [f"{PEERS[peer][0]}\n{OPS[op]}" for op, peer in groups], fontsize=8)
     axes.set(ylabel="times as fast is our kernel", title=title)

@@ -172,7 +172,13 @@ def _draw_module(seconds: pd.DataFrame, title: str, stem: Path) -> None:
     for number, name in enumerate(shown):
         panel.bar(centres + (number - 1) * 0.27, shown[name], 0.25, color=COLOURS[name], label=labels[name])
     panel.axhline(1, color="#2b2b2b", linewidth=0.8)
-    panel.set_xticks(centres, [f"{data}\n{size}" for data, size, _ in shown.index], fontsize=7)
+    names = [f"{size}" for _, size, _ in shown.index]
+    data = pd.Series(centres, index=shown.index).groupby(level=0, sort=False)
+    for name, places in data:
+        panel.annotate(data_title(name), (places.mean(), 0), xycoords=("data", "axes fraction"), xytext=(0, -26),
+                       textcoords="offset points", ha="center", fontsize=9)
+    panel.set_xticks(centres, names, fontsize=8)
+    panel.tick_params(axis="x", pad=2)
     panel.set(ylabel="times as fast as padded", title=title)
     panel.legend(ncols=3, loc="upper left", fontsize=8)
     panel.set_ylim(0, float(shown.max().max()) * 1.2)

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from sparloom.report import ragged
 from sparloom.report import ragged_padding as padding
-from sparloom.report.figures import figure, grouped_bars, save, styled
+from sparloom.report.figures import figure, grouped_bars, grouped_points, save, styled
 from sparloom.report.ragged import compared_cases, data_title, turn_metrics, turn_ratios
 from sparloom.report.runs import report_table
 
@@ -85,8 +85,7 @@ def draw_prelude(frame: pd.DataFrame, stem: Path) -> None:
     for axes, values, label in ((panels[0], total, "kB"), (panels[1], found["microseconds"], "microseconds")):
         shown = values.unstack("arm")
         names = [f"{data_title(data)}\n{size}" for data, size in shown.index]
-        grouped_bars(axes, shown, PRELUDE_ARMS, names, fontsize=8)
-        axes.set_yscale("log")
+        grouped_points(axes, shown, PRELUDE_ARMS, names, fontsize=9)
         axes.set_ylabel(label)
     panels[0].set_title("Auxiliary tables of an encoder layer")
     save(drawn, stem, legend=panels[0], columns=4)
@@ -152,8 +151,7 @@ def draw_storage(frame: pd.DataFrame, stem: Path) -> None:
     names = [f"{STORAGE_OPERATORS[operator]}\n{data_title(data)}\n{size}" for operator, data, size in found.index]
     for axes, ending, title in ((panels[0], "", "Operators"), (panels[1], "_prelude", "Their preludes")):
         looks = {f"{scheme}{ending}": look for scheme, look in SCHEMES.items()}
-        grouped_bars(axes, found, looks, names, width=0.8, fontsize=7)
-        axes.set_yscale("log")
+        grouped_points(axes, found, looks, names, width=0.3, fontsize=8)
         axes.set(ylabel="milliseconds", title=title)
     save(drawn, stem, legend=panels[0], columns=2)
 

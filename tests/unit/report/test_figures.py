@@ -1,12 +1,14 @@
 """Figures: both files exist, equal input gives equal files, global settings are unchanged."""
 
+import itertools
+
 import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
 
 from sparloom.report import draw_curves, draw_matrices, draw_methods, draw_spy, results_table, summary
-from sparloom.report.figures import figure, logarithmic, width_bars
+from sparloom.report.figures import figure, logarithmic, set_ticks, width_points
 from sparloom.sparse import Pattern
 
 
@@ -30,12 +32,35 @@ def test_matrices_are_drawn(frame, tmp_path):
 
 
 @pytest.mark.parametrize("value", [1.0, 6.555])
-def test_a_single_bar_gets_a_logarithmic_axis(value):
+def test_a_single_value_gets_a_logarithmic_axis(value):
     _, (axes,) = figure(3, 3)
-    width_bars(axes, {("ours", 64): np.array([value])}, {"ours": "C0"})
+    width_points(axes, {("ours", 64): np.array([value])}, {"ours": "C0"})
     logarithmic(axes)
     low, high = axes.get_ylim()
     assert 0 < low <= 1 <= high
+
+
+@pytest.mark.parametrize(("top", "some", "all_shown"), [(3, {1, 1.5, 2, 3}, True), (900, {1, 10, 100}, False)])
+def test_ticks_whose_labels_would_overlap_are_left_out(top, some, all_shown):
+    drawn, (axes,) = figure(4, 2.4)
+    axes.plot([0, 1], [0.8, top], "o")
+    logarithmic(axes)
+    drawn.draw_without_rendering()
+    shown = {label.get_text() for label in axes.get_yticklabels()}
+    assert {f"{tick:g}" for tick in some} <= shown
+    assert ("1.5" in shown) == all_shown
+    boxes = sorted(label.get_window_extent().y0 for label in axes.get_yticklabels())
+    height = axes.get_yticklabels()[0].get_window_extent().height
+    assert all(next_one - one >= height for one, next_one in itertools.pairwise(boxes))
+
+
+def test_sizes_that_have_room_are_all_marked():
+    drawn, (axes,) = figure(5, 3)
+    axes.plot([3, 100], [1, 2], "o")
+    axes.set_xscale("log")
+    set_ticks(axes.xaxis, [3, 5, 7, 20, 100])
+    drawn.draw_without_rendering()
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["3", "5", "7", "20", "100"]
 
 
 @pytest.mark.parametrize("columns", [["train/prl", "train/opa"], ["train/prl", "train/opa", "validation/prl"]])
