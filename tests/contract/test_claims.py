@@ -20,6 +20,7 @@ PAGES = sorted(str(path.relative_to(ROOT)) for path in [ROOT / "README.md", *(RO
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 BRACED = re.compile(r"\{([^{}]*)\}")
 INTERVAL = re.compile(r"(\S+) \((\S+)–(\S+)\)")
+VERSION = re.compile(rf"\b(?:{'|'.join(CLAIMS['versions_of'])})[ -](\d+(?:\.\d+)+)|\b(\d+\.\d+\.\d+)\b")
 DECIMAL = re.compile(r"(?<![\w.§])\d+\.\d+(?:\.\d+)*(?![\w.]*\w)")
 UNREAD = re.compile(r"^```.*?^```|`[^`\n]*`|\]\([^)]*\)|§[\d.]+\d", re.MULTILINE | re.DOTALL)  # code, links, sections
 TAKE = {"count": len, "distinct": lambda found: len(set(found)), "min": np.min, "max": np.max, "mean": np.mean,
@@ -108,7 +109,8 @@ def spans(quote: str, page: str) -> Iterator[tuple[int, int]]:
 
 
 def sources(page: str) -> Iterator[tuple[int, int]]:
-    """Find the texts of a page that `not_measured` explains."""
+    """Find the versions on a page, and the texts that `not_measured` explains."""
+    yield from (match.span() for match in VERSION.finditer(text(page)))
     for entry in CLAIMS["not_measured"].get(page, []):
         wanted = ".*" if entry["text"] == "*" else re.escape(" ".join(entry["text"].split()))
         yield from (match.span() for match in re.finditer(wanted, text(page)))
