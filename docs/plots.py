@@ -259,7 +259,7 @@ def bars(axes: Axes, frame: pd.DataFrame) -> None:
     axes.set_xlim(0, 1.08 * frame[["value", "high"]].max(axis=None))
     axes.axvline(1, color="#404040", linewidth=0.8, linestyle=(0, (4, 3)))
     if count > 1:
-        axes.legend(loc="best", fontsize=8)
+        axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=count, fontsize=8)
 
 
 def scatter(axes: Axes, frame: pd.DataFrame) -> None:
