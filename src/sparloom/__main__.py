@@ -13,6 +13,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from sparloom.lazy import install_command
+
 try:
     import hydra
     from hydra.core.global_hydra import GlobalHydra
@@ -23,7 +25,7 @@ try:
 
     from sparloom import cli, log
 except ModuleNotFoundError as missing:
-    sys.exit(f"error: {missing.name} is not installed, which experiments need: pip install 'sparloom[experiments]'")
+    sys.exit(f"error: {missing.name} is not installed, which experiments need: {install_command('experiments')}")
 
 from sparloom.errors import MissingArtifact
 from sparloom.log import Stopped

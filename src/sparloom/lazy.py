@@ -83,8 +83,13 @@ RENAMED: dict[str, str] = {
     "sparloom.tuning.sparse.Switches": "sparloom.tuning.sparse.Settings",
 }
 """Old name in the package that has it now -> new full name."""
-EXTRAS = {"cupy": "gpu", "dvc": "data", "mkl": "peers", "numba": "fusion", "sympy": "fusion", "torch": "torch"}
-"""Extras that install a library; "experiments" installs the others."""
+EXTRAS = {
+    "cupy": "gpu", "dvc": "data", "fbgemm_gpu": "peers", "mkl": "peers", "numba": "fusion", "optuna": "scale",
+    "pymetis": "peers", "ray": "scale", "submitit": "scale", "sympy": "fusion", "tensorboard": "track",
+    "torch": "torch", "torch_geometric": "peers", "triton": "gpu", "wandb": "track", **dict.fromkeys((
+        "joblib", "lightgbm", "lightning", "matplotlib", "pandas", "pyarrow", "rich", "sklearn"), "experiments"),
+}
+"""Extras that install a library."""
 SEARCH = ("Evolution", "Ranked", "best", "portfolio", "top_k")
 """Names of sparloom.tuning that came from sparloom.search; all others came from sparloom.dispatch."""
 
@@ -129,6 +134,11 @@ def attach(
     return sorted(homes), *on_demand(package, homes)
 
 
+def install_command(extra: str) -> str:
+    """Return what to type to install an extra, for messages: from a wheel, and in a checkout."""
+    return f"pip install 'sparloom[{extra}]' (in a checkout: pip install -e \".[{extra}]\")"
+
+
 def import_with_hint(module: str, wanted: str) -> ModuleType:
     """Import a module of the package.
 
@@ -144,8 +154,8 @@ def import_with_hint(module: str, wanted: str) -> ModuleType:
         library = (missing.name or "").partition(".")[0]
         if library in ("", "sparloom"):
             raise
-        raise ImportError(f"{wanted} needs {library}, which is not installed: pip install "
-                          f"'sparloom[{EXTRAS.get(library, 'experiments')}]'", name=missing.name) from missing
+        raise ImportError(f"{wanted} needs {library}, which is not installed: "
+                          f"{install_command(EXTRAS.get(library, 'experiments'))}", name=missing.name) from missing
 
 
 def first_name(target: str) -> str:

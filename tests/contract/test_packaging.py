@@ -119,4 +119,4 @@ def test_the_command_names_the_extra_that_it_needs(installed, tmp_path):
     done = run_away(installed, installed, "-c", block, folder=tmp_path)
     assert done.returncode == 1
     assert done.stderr == ("error: hydra is not installed, which experiments need: pip install "
-                           "'sparloom[experiments]'\n")
+                           "'sparloom[experiments]' (in a checkout: pip install -e \".[experiments]\")\n")

@@ -13,6 +13,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, open_dict
 
 from sparloom.cli import UsageError
+from sparloom.lazy import install_command
 
 CARRIED = ("SPARLOOM_", "HYDRA_", "WANDB_")  # variables that workers, which others may have started, need as well
 
@@ -68,7 +69,7 @@ def _started(init: Mapping[str, Any]) -> Any:
     try:
         import ray
     except ImportError:
-        raise UsageError("this launcher needs Ray: pip install -e .[scale]") from None
+        raise UsageError(f"this launcher needs Ray: {install_command('scale')}") from None
     if not ray.is_initialized():
         try:
             ray.init(**init)

@@ -19,6 +19,7 @@ from hydra.core.override_parser.types import IntervalSweep, Override, Quote, Quo
 
 from hydra_plugins.sparloom_sweeps._jobs import best
 from sparloom.cli import UsageError, suggestion
+from sparloom.lazy import install_command
 
 if TYPE_CHECKING:
     from optuna import Study as OptunaStudy
@@ -343,7 +344,7 @@ def _open(path: Path, direction: str, make_pruner: Callable[[], "BasePruner"]) -
         import optuna
         from sqlalchemy.exc import SQLAlchemyError
     except ImportError:
-        raise UsageError("hydra/sweeper=sparloom_optuna needs Optuna: pip install -e .[scale]") from None
+        raise UsageError(f"hydra/sweeper=sparloom_optuna needs Optuna: {install_command('scale')}") from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     options = {"connect_args": {"timeout": LOCK_SECONDS}}
     try:

@@ -35,6 +35,7 @@ from sparloom.baselines.encoder import (
 )
 from sparloom.baselines.sparse import package_versions
 from sparloom.errors import Unsupported
+from sparloom.lazy import install_command
 
 __all__ = [
     "COMPARED", "DEVICE_BASELINES", "PADDED_BASELINES", "RAGGED_BASELINES", "RISING", "device_flex",
@@ -252,8 +253,8 @@ def _fbgemm() -> Any:
         importlib.import_module("fbgemm_gpu")
         torch.ops.fbgemm.jagged_to_padded_dense  # noqa: B018  (fails if its library did not load)
     except (ImportError, OSError, AttributeError) as error:
-        raise Unsupported(f"fbgemm_gpu is not installed, or not for PyTorch {torch.__version__}: install "
-                          f"sparloom[peers]") from error
+        raise Unsupported(f"fbgemm_gpu is not installed, or not for PyTorch {torch.__version__}: "
+                          f"{install_command('peers')}") from error
     return torch.ops.fbgemm
 
 

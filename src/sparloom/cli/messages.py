@@ -15,6 +15,7 @@ from pathlib import Path
 
 from sparloom import log
 from sparloom.errors import MissingArtifact, SparloomError
+from sparloom.lazy import EXTRAS, install_command
 
 __all__ = [
     "Reported", "UsageError", "close_names", "dotted_keys", "explain", "fail", "failure_reason", "guard", "program",
@@ -94,7 +95,7 @@ def explain(error: Exception, keys: Callable[[], Iterable[str]]) -> str:
         return f"{text.splitlines()[0]}: put the value in quotes, key=\"'...'\""
     launcher = re.search(r"Could not (?:find|load) 'hydra/launcher/(joblib|submitit\w*)'", text)
     if launcher:
-        return f"launcher {launcher[1]} is not installed: pip install -e .[scale]"
+        return f"launcher {launcher[1]} is not installed: {install_command('scale')}"
     interpolation = re.search(r"Interpolation key '([^']+)' not found", text)
     if interpolation:
         folder, dot, _ = interpolation[1].rpartition(".")
@@ -180,8 +181,10 @@ def _one_line(error: BaseException) -> str:
         return f"{text}: {_remedy(error)}"
     if isinstance(error, UnicodeEncodeError):
         return f"{error.object!a} cannot be written as {error.encoding}: rename the file or folder of that name"
-    if isinstance(error, ImportError) and "pip install" not in text:  # no remedy of its own
-        return f"{text}: install the extra that contains it (pip install -e .[...], see pyproject.toml)"
+    if isinstance(error, ImportError):
+        library = (error.name or "").partition(".")[0]
+        told = "pip install" in text or library not in EXTRAS
+        return text if told else f"{text}: {install_command(EXTRAS[library])}"
     if isinstance(error, MemoryError):
         return f"out of memory ({text}): use smaller matrices or fewer jobs"
     return text

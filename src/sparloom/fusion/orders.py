@@ -15,6 +15,7 @@ import scipy.sparse
 from sparloom.errors import Unsupported
 from sparloom.fusion.schedule import TileSchedule
 from sparloom.jit import check_memory, compile_cpp
+from sparloom.lazy import install_command
 from sparloom.sparse import Pattern, locality_order
 
 MIN_FUSED_RATIO = 1e-4
@@ -104,7 +105,7 @@ def metis_order(pattern: Pattern, *, parts: int) -> np.ndarray:
     try:
         import pymetis
     except ImportError as error:
-        raise Unsupported("pymetis is not installed: install sparloom[peers] or take partition_order") from error
+        raise Unsupported(f"pymetis is not installed: {install_command('peers')}, or take partition_order") from error
     if parts == 1:
         return np.arange(pattern.rows, dtype=np.int32)
     both = _undirected(pattern)

@@ -11,6 +11,8 @@ from hydra.errors import ConfigCompositionException, InstantiationException
 from sparloom import cli, log
 from sparloom.errors import MissingArtifact, SchemaError
 
+BOTH = "pip install 'sparloom[{}]' (in a checkout: pip install -e \".[{}]\")"
+
 
 def keys():
     return ["selection.matrices", "seed"]
@@ -71,7 +73,21 @@ def test_an_unknown_key_suggests_the_nearest():
 @pytest.mark.parametrize("reason", ["find", "load"])
 def test_missing_launcher_names_the_extra(reason):
     error = ConfigCompositionException(f"In 'hydra/launcher/local': Could not {reason} 'hydra/launcher/joblib'")
-    assert cli.explain(error, keys) == "launcher joblib is not installed: pip install -e .[scale]"
+    assert cli.explain(error, keys) == f"launcher joblib is not installed: {BOTH.format('scale', 'scale')}"
+
+
+@pytest.mark.parametrize(("error", "remedy"), [
+    (ModuleNotFoundError("No module named 'lightgbm'", name="lightgbm.basic"), BOTH.format(*["experiments"] * 2)),
+    (ModuleNotFoundError("No module named 'ray'", name="ray"), BOTH.format("scale", "scale"))])
+def test_missing_libraries_name_the_extra_for_both_kinds_of_installation(error, remedy):
+    assert cli.failure_reason(error) == f"{error}: {remedy}"
+
+
+@pytest.mark.parametrize("error", [
+    ImportError("logger=x needs the package x: pip install x"), ModuleNotFoundError("No module named 'a'", name="a"),
+    ImportError("cannot import name 'b'")])
+def test_other_import_errors_are_not_explained_twice_or_wrongly(error):
+    assert cli.failure_reason(error) == str(error)
 
 
 def test_guard_gives_exit_statuses(capsys, monkeypatch):

@@ -123,5 +123,5 @@ def test_missing_package_is_reported_before_anything_runs(python_of_runs, tmp_pa
     command = [*python_of_runs, str(Path(__file__).with_name("without_package.py")), package, str(ROOT / "run.py")]
     done = pretrain(command, tmp_path, f"logger={logger}")
     assert done.returncode == 1
-    assert f"error: logger={logger} needs the package {package}: pip install -e .[track]" in done.stderr
+    assert f"error: logger={logger} needs the package {package}: pip install 'sparloom[track]' (in a" in done.stderr
     assert not (tmp_path / "artifacts").exists()

@@ -68,4 +68,4 @@ def test_missing_optuna_is_answered_with_the_extra(tmp_path):
             f"Study(Path({str(tmp_path / 'study.db')!r}), direction='minimize', seed=0, make_pruner=None, "
             "make_sampler=None)")
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "hydra/sweeper=sparloom_optuna needs Optuna: pip install -e .[scale]" in shown.stderr
+    assert "hydra/sweeper=sparloom_optuna needs Optuna: pip install 'sparloom[scale]' (in a checkout: " in shown.stderr

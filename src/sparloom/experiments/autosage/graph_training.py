@@ -14,6 +14,7 @@ import torch
 
 from sparloom.errors import Unsupported
 from sparloom.experiments.harness import note_failure
+from sparloom.lazy import install_command
 from sparloom.nn import GCNConv, Graph, SAGEConv, spmm
 from sparloom.sparse import Pattern
 from sparloom.tuning import PlanCache
@@ -173,7 +174,7 @@ def geometric() -> Any:
             importlib.import_module("torch_geometric.nn")
             return importlib.import_module("torch_geometric")
     except ImportError as error:
-        raise Unsupported("torch_geometric is not installed: install sparloom[peers]") from error
+        raise Unsupported(f"torch_geometric is not installed: {install_command('peers')}") from error
 
 
 OWN_SAGE = "sparloom"

@@ -9,6 +9,8 @@ from typing import Any
 from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 
+from sparloom.lazy import install_command
+
 
 @dataclass(frozen=True)
 class TensorBoard:
@@ -77,7 +79,7 @@ class _Ended(WandbLogger):
 
 def _require(package: str) -> None:
     if find_spec(package) is None:
-        raise ImportError(f"logger={package} needs the package {package}: pip install -e .[track]")
+        raise ImportError(f"logger={package} needs the package {package}: {install_command('track')}")
 
 
 def _log_in() -> None:

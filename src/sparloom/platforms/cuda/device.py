@@ -11,6 +11,7 @@ import numpy as np
 
 from sparloom.errors import CompileError, Unsupported
 from sparloom.files import scratch_folder
+from sparloom.lazy import install_command
 from sparloom.platforms.clock import Repeat, Repetition
 
 GRID_X, GRID_Y = 2**31 - 1, 2**16 - 1  # most blocks
@@ -262,7 +263,7 @@ def _check_here() -> None:
     try:
         import cupy
     except ImportError as error:
-        raise Unsupported(f"no CuPy ({error}): pip install -e \".[gpu]\" on a machine with an NVIDIA GPU") from error
+        raise Unsupported(f"no CuPy ({error}): {install_command('gpu')}, on a machine with an NVIDIA GPU") from error
     if not cupy.cuda.is_available():
         raise Unsupported("no NVIDIA GPU: name one to plan for, such as device=h200, or go to a machine that has one")
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from sparloom.errors import Unsupported
+from sparloom.lazy import install_command
 from sparloom.ops import GEMM, DenseOperands, GemmShape
 from sparloom.platforms.cuda import DeviceOperands
 from sparloom.platforms.cuda.device import CudaDevice, Gpu, LaunchShape
@@ -168,7 +169,7 @@ def _triton() -> Any:
     try:
         import triton
     except ImportError as error:
-        raise Unsupported(f"no Triton ({error}): pip install -e \".[gpu]\"") from error
+        raise Unsupported(f"no Triton ({error}): {install_command('gpu')}") from error
     return triton
 
 
