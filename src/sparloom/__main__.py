@@ -151,7 +151,11 @@ def make_publisher(cfg: DictConfig, out: Path, options: cli.RunOptions) -> Calla
 
 def build_task(cfg: DictConfig, out: Path, options: cli.RunOptions) -> Any:
     """Build the task; a comparison first runs its arms, except those whose finished runs are given."""
-    cli.check_threads(OmegaConf.to_container(cfg, resolve=True))
+    tree, resolved = OmegaConf.to_container(cfg), OmegaConf.to_container(cfg, resolve=True)
+    cli.check_threads(resolved)
+    cli.check_accelerator(resolved, cli.reached(tree))
+    cli.check_options(tree, resolved, options.overrides, resource_folder("conf"))
+    cli.check_kinds(resolved, options.overrides)
     task = instantiate(cfg.task)
     if "arms" not in cfg.task:
         return task
@@ -194,7 +198,7 @@ def known_keys(conf: Path) -> list[str]:
         folders = cli.config_folders(sys.argv[1:], conf)
         more = [f"'file://{folder.absolute()}'" for folder in folders[1:]]
         chosen = cli.group_choices(sys.argv[1:], folders)
-        cfg = hydra.compose("config", [f"hydra.searchpath=[{','.join(more)}]", *chosen])
+        cfg = hydra.compose("config", [f"hydra.searchpath=[{','.join(more)}]", *chosen], return_hydra_config=True)
     return list(cli.dotted_keys(OmegaConf.to_container(cfg)))
 
 

@@ -2,7 +2,7 @@
 
 messages.py turns errors into one line; experiments.py lists the experiments and describes one; arguments.py checks and
 quotes what the user typed; options.py refuses options that would be ignored, and passes the others on to prerequisites;
-record.py records a run, and runs the arms of comparisons.
+kinds.py refuses values that do not fit; record.py records a run, and runs the arms of comparisons.
 """
 
 from functools import partial
@@ -17,6 +17,7 @@ from sparloom.cli.arguments import (
     prepare,
 )
 from sparloom.cli.experiments import Entry, describe_experiment, experiments, print_experiments, resumes
+from sparloom.cli.kinds import check_accelerator, check_kinds, check_options
 from sparloom.cli.messages import (
     Reported,
     UsageError,
@@ -32,6 +33,7 @@ from sparloom.cli.messages import (
 from sparloom.cli.options import (
     RunOptions,
     merge_overrides,
+    reached,
     refuse_beside_shape,
     refuse_other_machines,
     refuse_unseen_width,
@@ -42,9 +44,10 @@ from sparloom.lazy import resolve
 
 __all__ = [
     "ArmRun", "Arms", "Entry", "Record", "Reported", "RunOptions", "UsageError", "arm_overrides", "asks_help", "begin",
-    "check_paths", "check_threads", "close_names", "config_folders", "data_hash", "describe_experiment", "digest",
-    "dotted_keys", "experiments", "explain", "fail", "failure_reason", "group_choices", "guard", "merge_overrides",
-    "overrides_of", "prepare", "print_experiments", "program", "refuse_beside_shape", "refuse_other_machines",
-    "refuse_unseen_width", "resumes", "run_arms", "stale", "suggestion", "unused_overrides",
+    "check_accelerator", "check_kinds", "check_options", "check_paths", "check_threads", "close_names",
+    "config_folders", "data_hash", "describe_experiment", "digest", "dotted_keys", "experiments", "explain", "fail",
+    "failure_reason", "group_choices", "guard", "merge_overrides", "overrides_of", "prepare", "print_experiments",
+    "program", "reached", "refuse_beside_shape", "refuse_other_machines", "refuse_unseen_width", "resumes", "run_arms",
+    "stale", "suggestion", "unused_overrides",
 ]
 __getattr__ = partial(resolve, __name__)

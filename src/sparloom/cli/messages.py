@@ -90,7 +90,8 @@ def explain(error: Exception, keys: Callable[[], Iterable[str]]) -> str:
     missing = re.search(r"Could not (?:override|append to config by override|delete from config) '?([^'\s]+)'?", text)
     if missing:
         key = missing[1].rstrip(".").partition("=")[0]
-        return f"unknown key {key!r}: {suggestion(key, keys())}"
+        alike = (name for name in keys() if name.startswith("hydra.") == key.startswith("hydra."))
+        return f"unknown key {key!r}: {suggestion(key, alike)}"
     if re.search(r"mismatched input|token recognition|no viable alternative|extraneous input", text):
         return f"{text.splitlines()[0]}: put the value in quotes, key=\"'...'\""
     launcher = re.search(r"Could not (?:find|load) 'hydra/launcher/(joblib|submitit\w*)'", text)

@@ -1,5 +1,6 @@
 """Draw COGNATE's figures 4 to 6, simulator levels and spy plots, in one style; each as PNG and SVG."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,8 @@ NAMES: Mapping[str, str] = {
     "trees": "trees", "trees_source": "trees + source score",
     "zero_shot": "zero-shot", "no_transfer": "no transfer", "cognate": "COGNATE", "optimum": "optimum",
 }
+BAR_NAMES = {"trees_source": "trees,\nsource"}  # names that are too long for a bar
+OTHERS = ("#7d5ba6", "#3f8f8c", "#b07d3c")  # colours of methods that have none above
 TICKS = (0.25, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 15, 20, 30, 50, 100)  # of logarithmic speedups
 STYLE = {
     "font.family": "sans-serif", "font.size": 10, "axes.spines.top": False, "axes.spines.right": False,
@@ -189,12 +192,12 @@ def save(
 @styled
 def draw_methods(metrics: Mapping[str, float], stem: Path, *, prefix: str, title: str) -> None:
     """Draw geometric mean speedups of all methods with their bootstrap bounds (figure 4)."""
-    bars = [(method, label, f"{prefix}/{key}_speedup") for method, label, key in _bars()]
+    bars = [(colour, label, f"{prefix}/{key}_speedup") for colour, label, key in _bars(metrics, prefix)]
     bars = [bar for bar in bars if bar[2] in metrics]
     drawn, (axes,) = figure(1.6 + 0.75 * len(bars), 3.4)
-    for number, (method, _, key) in enumerate(bars):
+    for number, (colour, _, key) in enumerate(bars):
         value = metrics[key]
-        axes.bar(number, value, width=0.68, color=COLOURS[method])
+        axes.bar(number, value, width=0.68, color=colour)
         axes.errorbar(number, value, yerr=[[value - metrics[f"{key}_low"]], [metrics[f"{key}_high"] - value]],
                       color="#404040", linewidth=1, capsize=3)
         axes.annotate(f"{value:.2f}", (number, metrics[f"{key}_high"]), xytext=(0, 3), textcoords="offset points",
@@ -260,13 +263,17 @@ def draw_curves(frame: pd.DataFrame, stem: Path) -> None:
     save(drawn, stem, legend=axes[0], columns=4)
 
 
-def _bars() -> list[tuple[str, str, str]]:
-    """List method, label and metric of every bar."""
-    single = [(method, NAMES[method], method) for method in ("random", "vendor", "static")]
-    others = ("zero_shot", "no_transfer", "trees")
-    learned = [(method, f"{NAMES[method]}\ntop-1", f"{method}_top1") for method in others]
-    ours = [("cognate", "COGNATE\ntop-1", "top1"), ("cognate", "COGNATE\ntop-5", "top5")]
-    return [*single, *learned, *ours, ("optimum", "optimum", "optimum")]
+def _bars(metrics: Mapping[str, float], prefix: str) -> list[tuple[str, str, str]]:
+    """List colour, label and metric of every bar; methods without a name here come before the optimum."""
+    single = [(COLOURS[method], NAMES[method], method) for method in ("random", "vendor", "static")]
+    known = ("zero_shot", "no_transfer", "trees", "trees_source")
+    learned = [(COLOURS[name], f"{BAR_NAMES.get(name, NAMES[name])}\ntop-1", f"{name}_top1") for name in known]
+    ours = [(COLOURS["cognate"], f"COGNATE\ntop-{top}", f"top{top}") for top in (1, 5)]
+    found = [match[1] for match in (re.fullmatch(f"{re.escape(prefix)}/(.+)_top1_speedup", key) for key in metrics)
+             if match and match[1] not in known]
+    others = [(OTHERS[number % len(OTHERS)], f"{name}\ntop-{top}", f"{name}_top{top}")
+              for number, name in enumerate(found) for top in (1, 5)]
+    return [*single, *learned, *ours, *others, (COLOURS["optimum"], "optimum", "optimum")]
 
 
 OPS: Mapping[str, tuple[str, str, str]] = {"spmm": ("SpMM", "#b5443c", "o"), "sddmm": ("SDDMM", "#5f7fa8", "D")}

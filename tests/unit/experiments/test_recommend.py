@@ -1,15 +1,19 @@
 """Recommendations for a matrix file."""
 
 import json
+import logging
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from small import SMALL
 
 from sparloom.errors import MissingArtifact, Unsupported
-from sparloom.experiments.cognate import read_shape
+from sparloom.experiments.cognate import RecommendShape, read_shape
+from sparloom.measure import describe_machine
 from sparloom.models import MatrixFeatures, Network
-from sparloom.ops import GemmShape
+from sparloom.models.performance import Origin, machine_constants
+from sparloom.ops import GEMM, GemmShape
 from sparloom.sparse import Pattern, SparseMatrix, write_matrix
 
 FITTED = ("adviser=sparloom", "adviser.learning.selection.matrices=4",
@@ -158,3 +162,22 @@ def test_whole_numbers_are_extents():
 def test_a_matrix_and_a_shape_are_not_answered_at_once(build, trained, file, tmp_path):
     with pytest.raises(ValueError, match=r"shape=\[64, 64, 64\]: give one of them"):
         recommend(build, trained, file, "shape=[64,64,64]").run(tmp_path)
+
+
+@pytest.mark.parametrize(("processor", "cache_sizes", "told"), [
+    ("here", None, False), ("a chip", None, True), (None, "same", False), (None, "other", True)])
+def test_a_model_that_was_measured_on_another_processor_says_so(caplog, monkeypatch, processor, cache_sizes, told):
+    here = describe_machine()
+    measured = here["processor"] if processor == "here" else processor
+    table = SimpleNamespace(provenance=[{"machine": {"processor": measured}}] if measured else [])
+    constants = machine_constants(here if cache_sizes != "other" else {"cache_l2": "3K"}, threads=1)
+    asked = RecommendShape(
+        op=GEMM(), platform=SimpleNamespace(name="cpu_kernels", preset="t1", threads=1),
+        samples=SimpleNamespace(table=lambda *names: table), models=None, evolution=None, verify="none", timing=None,
+        threads=1)
+    monkeypatch.setattr(logging.getLogger("sparloom"), "propagate", True)
+    asked._warn_of_another_processor(Origin("cpu_kernels", "t1", "", constants))
+    assert bool(caplog.messages) == told
+    if told:
+        assert f"this is {here['processor']}" in caplog.text
+        assert (measured or "another processor") in caplog.text

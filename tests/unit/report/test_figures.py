@@ -7,7 +7,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sparloom.report import draw_curves, draw_matrices, draw_methods, draw_spy, results_table, summary
+from sparloom.report import (
+    draw_curves,
+    draw_matrices,
+    draw_methods,
+    draw_spy,
+    judge,
+    optimum,
+    per_matrix,
+    random_choice,
+    results_table,
+    summary,
+)
 from sparloom.report.figures import figure, logarithmic, set_ticks, width_points
 from sparloom.sparse import Pattern
 
@@ -24,6 +35,19 @@ def test_methods_are_drawn_equally_twice(frame, tmp_path):
     assert both(tmp_path / "one") == both(tmp_path / "two")
     assert dict(matplotlib.rcParams) == before
     assert b"<!-- COGNATE" in both(tmp_path / "one")[1]
+
+
+@pytest.mark.parametrize(("method", "label"), [
+    ("sparloom", "sparloom"), ("trees_source", "trees,"), ("a model of mine", "a model of mine")])
+def test_the_method_that_ran_has_bars(truth, tmp_path, method, label):
+    choices = [random_choice(truth), judge(method, 0, truth, -truth.seconds), optimum(truth)]
+    frame = per_matrix(truth, choices, pd.DataFrame(index=list(truth.matrices)))
+    metrics = summary(frame, headline=None, prefix="test", seed=0)
+    draw_methods(metrics, tmp_path / "speedups", prefix="test", title="a title")
+    drawn = (tmp_path / "speedups.svg").read_text()
+    assert f"<!-- {label}" in drawn
+    assert "<!-- random" in drawn
+    assert "<!-- optimum" in drawn
 
 
 def test_matrices_are_drawn(frame, tmp_path):

@@ -1,7 +1,9 @@
 """Recommend configurations for a matrix file, or kernels for a GEMM shape."""
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -10,12 +12,20 @@ import numpy as np
 from rich.table import Table
 
 from sparloom import log
-from sparloom.data import SampleSource
+from sparloom.data import SampleSource, SampleTable
+from sparloom.errors import MissingArtifact, SchemaError
 from sparloom.experiments.cognate.recommender import TOP_K, ConfigRanker, Recommender
 from sparloom.experiments.harness import INTERVAL, TreeModels, best_in, measure_missing
 from sparloom.files import write_json
-from sparloom.measure import TimingProtocol
-from sparloom.models.performance import GEMM_FEATURES, gemm_problems, load_interval, load_performance
+from sparloom.measure import TimingProtocol, describe_machine
+from sparloom.models.performance import (
+    GEMM_FEATURES,
+    Origin,
+    gemm_problems,
+    load_interval,
+    load_performance,
+    machine_constants,
+)
 from sparloom.ops import GEMM, GemmShape, Op
 from sparloom.report import report_table
 from sparloom.space import Config, GridSpace
@@ -26,6 +36,7 @@ if TYPE_CHECKING:
     from sparloom.platforms import CpuKernels, Platform
 
 GIGA = 1e9
+logger = logging.getLogger(__name__)
 LARGEST_EXTENT = 2**31 - 1  # kernels count in int32
 
 
@@ -55,6 +66,7 @@ class RecommendShape:
         asked, space = read_shape(shape), self.platform.space(self.op)
         folder = self.models.find(self.platform, self.op, self.samples)
         model = load_performance(best_in(folder), spec=GEMM_FEATURES, space=space.digest(), threads=self.threads)
+        self._warn_of_another_processor(model.origin)
         problem = gemm_problems([asked])
         if model.falls_back(problem)[0]:
             log.console.print(f"{asked.m} x {asked.n} x {asked.k}: kernels are tiled for products of matrices, so no "
@@ -80,6 +92,18 @@ class RecommendShape:
         metrics = {"fallback": 0, "gflops": float(predicted["gflops"][0]), "seconds": seconds}
         return metrics | _shape_regrets(chosen, times, asked)
 
+    def _warn_of_another_processor(self, origin: Origin) -> None:
+        """Say so if the model has learned from measurements on another processor."""
+        here, measured = describe_machine(), None
+        with suppress(MissingArtifact, SchemaError, OSError):  # the samples are not there: compare the caches
+            measured = processor_of(self.samples.table(self.platform.name, self.platform.preset, self.op.name))
+        constants = machine_constants(here, threads=int(origin.machine.get("threads", self.platform.threads)))
+        if measured == here["processor"] if measured else dict(origin.machine) == constants:
+            return
+        logger.warning("the model has learned from measurements on %s, this is %s: the predicted rates are those of "
+                       "the other one, and the best kernels may differ; verify=top measures the first five here",
+                       measured or "another processor", here["processor"])
+
     def _verified(self, shape: GemmShape, chosen: Sequence[Config], space: GridSpace) -> dict[Config, float]:
         """Measure the chosen kernels and the default: least seconds of each."""
         check_verify(self.verify)
@@ -92,6 +116,12 @@ class RecommendShape:
             if measurement.failure is None:
                 times[config] = min(measurement.best, times.get(config, np.inf))
         return times
+
+
+def processor_of(table: SampleTable) -> str | None:
+    """Return the processor on which the latest samples of a table were measured, if they record it."""
+    machines = [entry["machine"] for entry in table.provenance if isinstance(entry.get("machine"), dict)]
+    return str(machines[-1]["processor"]) if machines and machines[-1].get("processor") else None
 
 
 def check_verify(verify: str) -> None:
