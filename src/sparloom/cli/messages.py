@@ -184,8 +184,11 @@ def _one_line(error: BaseException) -> str:
         return f"{error.object!a} cannot be written as {error.encoding}: rename the file or folder of that name"
     if isinstance(error, ImportError):
         library = (error.name or "").partition(".")[0]
-        told = "pip install" in text or library not in EXTRAS
-        return text if told else f"{text}: {install_command(EXTRAS[library])}"
+        if "pip install" in text or not text.startswith("No module named"):
+            return text
+        if library in EXTRAS:
+            return f"{text}: {install_command(EXTRAS[library])}"
+        return f"{text}: install it, or the extra that contains it (pip install 'sparloom[...]', see pyproject.toml)"
     if isinstance(error, MemoryError):
         return f"out of memory ({text}): use smaller matrices or fewer jobs"
     return text
