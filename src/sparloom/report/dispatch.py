@@ -357,7 +357,7 @@ def _draw_regret(judged: pd.DataFrame, stem: Path) -> None:
     """Draw a dot per case and a point for the geometric mean."""
     first = judged[judged["repeat"] == 0]
     ways = list(dict.fromkeys(first["way"]))
-    drawn, (panel,) = figure(1.4 + 0.8 * len(ways), 3.2)
+    drawn, (panel,) = figure(1.4 + 0.64 * len(ways), 3.4)
     for number, way in enumerate(ways):
         values = first.loc[first["way"] == way, "regret"].to_numpy()
         panel.scatter(np.full(values.size, number), values, s=8, color="#9a9a9a", alpha=0.5, linewidth=0)

@@ -167,7 +167,7 @@ def _draw_module(seconds: pd.DataFrame, title: str, stem: Path) -> None:
         times = {"micro_batches": seconds["micro_batches"], **times}
     shown = pd.DataFrame({name: seconds["padded"] / taken for name, taken in times.items()})
     labels = {"micro_batches": "length-sorted micro-batches", "peer": "best of all peers", OWN: "sparloom"}
-    drawn, (panel,) = figure(max(5.0, 0.46 * len(shown) + 1.6), 3.4)
+    drawn, (panel,) = figure(max(5.0, 0.36 * len(shown) + 1.4), 3.4)
     centres = np.arange(len(shown))
     for number, name in enumerate(shown):
         panel.bar(centres + (number - 1) * 0.27, shown[name], 0.25, color=COLOURS[name], label=labels[name])

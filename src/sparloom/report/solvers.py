@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from matplotlib.ticker import LogLocator, NullLocator
 from rich.table import Table
 
 from sparloom.measure import geomean
@@ -97,7 +96,7 @@ def draw_gcn(frame: pd.DataFrame, stem: Path) -> None:
     """Draw seconds of the whole training by graph, a panel per width, and speedups on the right."""
     widths = sorted(frame["width"].unique())
     order = frame.drop_duplicates("matrix").sort_values("edges")["matrix"].tolist()
-    drawn, panels = figure(4.6 * len(widths), 0.24 * len(order) + 1.6, columns=len(widths))
+    drawn, panels = figure(3.3 * len(widths) + 1.2, 0.24 * len(order) + 1.6, columns=len(widths))
     heights = np.arange(len(order))
     for width, panel in zip(widths, panels, strict=True):
         seconds = frame[frame["width"] == width].pivot(index="matrix", columns="method", values="seconds").loc[order]
@@ -105,17 +104,15 @@ def draw_gcn(frame: pd.DataFrame, stem: Path) -> None:
         for name, label in METHODS.items():
             panel.plot(seconds[name], heights, "o", color=GCN_COLOURS[name], markersize=5, label=label)
         for height, ratio in zip(heights, seconds["pyg"] / seconds["sparloom"], strict=True):
-            panel.annotate(f"{ratio:.1f}×", (seconds["pyg"].iloc[height], height), xytext=(6, 0), fontsize=7,
+            panel.annotate(f"{ratio:.1f}×", (seconds["pyg"].iloc[height], height), xytext=(6, 0), fontsize=8,
                            textcoords="offset points", va="center")
         panel.set_xscale("log")
-        panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        panel.xaxis.set_major_formatter("{x:g}")
-        panel.xaxis.set_minor_locator(NullLocator())
+        set_ticks(panel.xaxis, [digit * 10.0**power for power in range(-4, 5) for digit in (1, 2, 5)])
         panel.grid(axis="y", visible=False)
         panel.grid(axis="x", visible=True)
-        panel.set_yticks(heights, [name.partition("/")[2] for name in order] if panel is panels[0] else [], fontsize=7)
-        panel.set(xlabel="seconds of the training", title=f"{width} features, hidden channels, classes")
-        panel.margins(x=0.12)
+        panel.set_yticks(heights, [name.partition("/")[2] for name in order] if panel is panels[0] else [], fontsize=8)
+        panel.set(xlabel="seconds of the training", title=f"{width} features, channels, classes")
+        panel.margins(x=0.16)
     save(drawn, stem, legend=panels[0], columns=2, fontsize=10)
 
 
@@ -241,9 +238,10 @@ def draw_jacobi(frame: pd.DataFrame, stem: Path) -> None:
         axes.axhline(1, color="#404040", linewidth=0.8, linestyle=(0, (4, 3)))
         mean = geomean(auto[part].to_numpy())
         axes.axhline(mean, color=COLOURS["cognate"], linewidth=0.8)
-        axes.annotate(f"{mean:.2f}", (1, mean), xytext=(0, 3), textcoords="offset points", fontsize=8)
+        axes.annotate(f"{mean:.2f}", (1, mean), xycoords=("axes fraction", "data"), xytext=(3, 0),
+                      textcoords="offset points", va="center", fontsize=9)
         axes.set_yscale("log")
-        set_ticks(axes.yaxis, [0.8, 0.9, 1.1, 1.2, 1.3, 1.4, *TICKS])
+        set_ticks(axes.yaxis, [0.8, 0.9, 1.1, 1.2, 1.3, 1.4, 1.7, *TICKS])
         axes.set_title(PARTS[part], fontsize=9)
         axes.set_xlabel(f"{len(order)} matrices, by speedup")
     panels[0].set_ylabel("speedup over own unfused")
