@@ -7,7 +7,7 @@ import re
 import sys
 import warnings
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -69,6 +69,18 @@ def test_pages_know_all_functions_of_the_package(reference):
     assert {f"sparloom.{name}" for name in sparloom._PACKAGES} <= set(names)
 
 
+def test_links_out_of_the_documentation_become_names_of_files(reference):
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="results/tile_fusion.md"))
+    text = "[the run](../../results/a/metrics.json), [`notebooks/b.ipynb`](../../notebooks/b.ipynb), [c](../index.md)"
+    assert reference.on_page_markdown(text, page=page) == (
+        "the run (`results/a/metrics.json`), `notebooks/b.ipynb`, [c](../index.md)")
+
+
+def test_a_name_that_a_module_does_not_have_is_an_error(reference):
+    with pytest.raises(LookupError, match=r"sparloom\.nn exports nothing, but neither defines nor imports it"):
+        reference.home("sparloom.nn", "nothing")
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_name_files_that_exist(page):
     targets = (target.partition("#")[0] for target in LINK.findall(CODE.sub("", page.read_text(encoding="utf-8"))))
@@ -87,8 +99,10 @@ def test_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path
         warnings.simplefilter("ignore")  # of the generator's own code
         build(load_config(str(ROOT / "mkdocs.yml"), strict=True, site_dir=str(tmp_path)))
     assert [record.getMessage() for record in caplog.records if record.name.startswith("mkdocs")] == []
-    text = (tmp_path / "index.html").read_text(encoding="utf-8")
-    assert re.findall(r'(?:src|rel="stylesheet" href)="(?:https?:)?//[^"]*"', text) == []
+    loaded = {source for path in tmp_path.rglob("*.html")
+              for source in re.findall(r'(?:src|rel="stylesheet" href)="((?:https?:)?//[^"]*)"',
+                                       path.read_text(encoding="utf-8"))}
+    assert loaded == set()
     assert (tmp_path / "reference" / "sparloom.nn.html").exists()
 
 

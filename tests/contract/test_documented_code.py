@@ -1,4 +1,4 @@
-"""Every block of Python in docs/ runs: those of a page one after the other, as a reader pastes them.
+"""Every block of Python in README and docs/ runs: those of a page one after the other, as a reader pastes them.
 
 docs/sparse_layers.md and the files of docs/extending.md have tests of their own.
 """
@@ -25,12 +25,12 @@ def blocks_of(page: str) -> list[str]:
     return [block.replace(old, new) if old else block for block in blocks]
 
 
-PAGES = [page for page in sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))
+PAGES = [page for page in ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))]
          if page not in OWN_TESTS and blocks_of(page)]
 
 
 def test_pages_with_code_are_found():
-    assert {"docs/index.md", "docs/tutorials/graph_network.md", "docs/howto/caches.md"} <= set(PAGES)
+    assert {"README.md", "docs/index.md", "docs/tutorials/graph_network.md", "docs/howto/caches.md"} <= set(PAGES)
 
 
 @pytest.mark.cc
