@@ -1,8 +1,9 @@
 """Cost models: networks, boosted trees and simple ones, with training and storage.
 
 `cost_model` has the interfaces and the features of a matrix. `sparseconv` convolves patterns for the networks in
-`cognate`; `trees` has models on described features; `performance` predicts times from declared features, and
-`shortlists` ranks kernels for online tuning. Names are imported on demand: `performance` needs no torch.
+`cognate`; `trees` has models on described features; `performance` predicts times from declared features; `lightning`
+trains latent encoders and performance models with Lightning; `shortlists` ranks kernels for online tuning. Names are
+imported on demand: `performance` needs no torch.
 """
 
 from sparloom.lazy import attach
@@ -14,8 +15,8 @@ __all__, __getattr__, __dir__ = attach(__name__, {
         "build_strided_map", "conv_flops", "map_flops", "retain_memory"),
     "cognate.checkpoint": ("Checkpoint", "load_checkpoint", "save_checkpoint"),
     "cognate.encoder": (
-        "Autoencoder", "FeatureAugmentation", "FeatureMapping", "FrozenEncoder", "LatentEncoder", "PrincipalComponents",
-        "VariationalAutoencoder", "load_encoder", "save_encoder"),
+        "Autoencoder", "AutoencoderNet", "FeatureAugmentation", "FeatureMapping", "FrozenEncoder", "LatentEncoder",
+        "PrincipalComponents", "VariationalAutoencoder", "load_encoder", "save_encoder"),
     "cognate.featurizer": (
         "Featurizer", "InputFeaturizer", "SideFeatures", "Standardise", "WacoFeaturizer", "make_norm"),
     "cognate.predictor": ("Predictor", "RecurrentPredictor", "TransformerPredictor", "VectorSequence"),
@@ -26,6 +27,8 @@ __all__, __getattr__, __dir__ = attach(__name__, {
     "cognate.model": ("CognateModel", "load_weights", "restore_cognate"),
     "cognate.training": (
         "RankingModule", "fit", "make_trainer", "order_signs", "ranking_loss", "ranking_quality", "swapped_accuracy"),
+    "lightning": (
+        "AutoencoderModule", "BoostingModule", "ClosedFormModule", "encoder_module", "train_on_cpu"),
     "trees": ("GaussianProcess", "Trees"),
     "shortlists": ("NetworkShortlists", "TreeShortlists", "load_networks", "load_trees"),
 })

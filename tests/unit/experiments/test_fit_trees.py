@@ -91,6 +91,15 @@ def test_the_saved_model_is_the_scored_one(fitted):
 
 
 @pytest.mark.cc
+def test_every_tree_of_the_saved_model_is_logged(fitted):
+    folder, metrics = fitted
+    logs = sorted((folder / "out" / "training" / "gemm").glob("member_*/metrics.csv"))
+    losses = [pd.read_csv(path)["validation/loss"] for path in logs]
+    assert len(losses) == 3
+    assert sum(int(values.idxmin()) + 1 for values in losses) == metrics["oof/trees"]
+
+
+@pytest.mark.cc
 def test_the_header_compiles_alone_and_was_compared(fitted, tmp_path):
     folder, metrics = fitted
     assert metrics["predict/c_error"] < 1e-6

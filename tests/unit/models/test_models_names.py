@@ -1,4 +1,4 @@
-"""All names of the package resolve, and trees load no torch."""
+"""All names of the package resolve; trees load no torch, and encoders no Lightning."""
 
 import subprocess
 import sys
@@ -18,6 +18,7 @@ def test_unknown_names_are_refused():
         _ = models.Forest
 
 
-def test_performance_models_load_no_torch():
-    code = "import sys, sparloom.models.performance; assert not {'torch', 'lightning'} & set(sys.modules)"
+def test_performance_models_load_no_torch_and_encoders_no_lightning():
+    code = ("import sys, sparloom.models.performance; assert not {'torch', 'lightning'} & set(sys.modules); "
+            "from sparloom.models import Autoencoder, CognateModel; assert 'lightning' not in sys.modules")
     subprocess.run([sys.executable, "-c", code], check=True)

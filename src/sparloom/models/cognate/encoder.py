@@ -2,10 +2,10 @@
 
 `Autoencoder` is the paper's (table 4). Figure 9 compares it with `VariationalAutoencoder`, `PrincipalComponents` and
 the two that learn nothing, `FeatureAugmentation` and `FeatureMapping`. Each fits a `FrozenEncoder`, which is stored
-like a network, with kind "encoder".
+like a network, with kind "encoder". `encoder_module` makes the Lightning module that trains any of them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
@@ -116,24 +116,20 @@ class Autoencoder:
         self.epochs, self.batch_size, self.learning_rate = epochs, batch_size, learning_rate
 
     def fit(self, codes: Float[np.ndarray, "n h"], *, platform: str, seed: int) -> FrozenEncoder:
-        """Train on every distinct code of the platform, in shuffled batches."""
-        mean, deviation = _moments(codes)
-        x = (torch.as_tensor(codes, dtype=torch.float32) - mean) / deviation
-        generator = torch.Generator().manual_seed(seed)
-        encoder = _mlp((x.shape[1], self.hidden, self.outputs * self.width), generator)
-        decoder = _mlp((self.width, self.hidden, x.shape[1]), generator)
-        optimizer = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()], lr=self.learning_rate)
+        """Train on every distinct code of the platform, in shuffled batches, as `AutoencoderModule` does."""
+        net = AutoencoderNet(self, codes, seed=seed)
+        optimizer = net.optimizer()
         for _ in range(self.epochs):
-            for rows in torch.randperm(len(x), generator=generator).split(self.batch_size):
+            for batch in net.batches():
                 optimizer.zero_grad(set_to_none=True)
-                self._loss(encoder, decoder, x[rows], generator).backward()
+                net(batch).backward()
                 optimizer.step()
-        *hidden, (weight, bias) = _affine_layers(encoder)
-        return FrozenEncoder(mean, deviation, [*hidden, (weight[:self.width].clone(), bias[:self.width].clone())])
+        return net.frozen()
 
-    def _loss(
+    def loss(
         self, encoder: nn.Sequential, decoder: nn.Sequential, batch: Tensor, generator: torch.Generator
     ) -> Tensor:
+        """Compute the loss of a batch of standardised codes."""
         return nn.functional.mse_loss(decoder(encoder(batch)), batch)
 
 
@@ -156,14 +152,62 @@ class VariationalAutoencoder(Autoencoder):
         super().__init__(width=width, hidden=hidden, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate)
         self.noise = noise
 
-    def _loss(
+    def loss(
         self, encoder: nn.Sequential, decoder: nn.Sequential, batch: Tensor, generator: torch.Generator
     ) -> Tensor:
+        """Compute the loss of a batch of standardised codes."""
         centre, spread = encoder(batch).chunk(2, dim=1)  # the spread as the logarithm of the variance
-        drawn = centre + (spread / 2).exp() * torch.randn(centre.shape, generator=generator)
+        drawn = centre + (spread / 2).exp() * torch.randn(centre.shape, generator=generator).to(centre)
         error = (decoder(drawn) - batch).square().sum(1) / 2
         divergence = (centre.square() + spread.exp() - 1 - spread).sum(1) / 2
         return (error + self.noise * divergence).mean()
+
+
+class AutoencoderNet(nn.Module):
+    """Encoder and decoder in training, with their codes and random numbers: weights, then batches and noise in turn.
+
+    Args:
+        settings: widths, loss and learning rate.
+        codes: all distinct codes of the platform.
+    """
+
+    def __init__(self, settings: Autoencoder, codes: Float[np.ndarray, "n h"], *, seed: int) -> None:
+        super().__init__()
+        mean, deviation = _moments(codes)
+        self.register_buffer("mean", mean)
+        self.register_buffer("deviation", deviation)
+        self.settings, self.codes = settings, (torch.as_tensor(codes, dtype=torch.float32) - mean) / deviation
+        self.generator = torch.Generator().manual_seed(seed)
+        self.encoder = _mlp((len(mean), settings.hidden, settings.outputs * settings.width), self.generator)
+        self.decoder = _mlp((settings.width, settings.hidden, len(mean)), self.generator)
+
+    def batches(self) -> Iterator[Float[Tensor, "n h"]]:
+        """Draw the batches of one epoch, of standardised codes."""
+        for rows in torch.randperm(len(self.codes), generator=self.generator).split(self.settings.batch_size):
+            yield self.codes[rows]
+
+    def forward(self, batch: Float[Tensor, "n h"]) -> Tensor:
+        """Compute the loss of a batch."""
+        return self.settings.loss(self.encoder, self.decoder, batch, self.generator)
+
+    def optimizer(self) -> torch.optim.Optimizer:
+        """Make the optimizer of all weights."""
+        return torch.optim.Adam([*self.encoder.parameters(), *self.decoder.parameters()],
+                                lr=self.settings.learning_rate)
+
+    def frozen(self) -> FrozenEncoder:
+        """Copy the encoder as trained so far; of a variational one, the part that gives the mean."""
+        *hidden, (weight, bias) = ((part.weight.detach().clone(), part.bias.detach().clone())
+                                   for part in self.encoder if isinstance(part, nn.Linear))
+        width = self.settings.width
+        return FrozenEncoder(self.mean, self.deviation, [*hidden, (weight[:width].clone(), bias[:width].clone())])
+
+    def get_extra_state(self) -> Tensor:
+        """Return the state of the generator, so that training can continue from a checkpoint."""
+        return self.generator.get_state()
+
+    def set_extra_state(self, state: Tensor) -> None:
+        self.generator.set_state(state.cpu())
 
 
 class PrincipalComponents:
@@ -269,7 +313,3 @@ def _mlp(widths: Sequence[int], generator: torch.Generator) -> nn.Sequential:
             linear.bias.uniform_(-bound, bound, generator=generator)
         layers += [linear, nn.ReLU()]
     return nn.Sequential(*layers[:-1])
-
-
-def _affine_layers(net: nn.Sequential) -> list[tuple[Tensor, Tensor]]:
-    return [(part.weight.detach(), part.bias.detach()) for part in net if isinstance(part, nn.Linear)]

@@ -12,8 +12,8 @@ __all__, __getattr__, __dir__ = attach(__name__, {
     "problems": (
         "GEMM_FEATURES", "SDDMM_FEATURES", "SPMM_FEATURES", "gemm_problems", "nearby_shapes", "sparse_problems"),
     "growth": (
-        "BoostingConfig", "Grid", "Measured", "Rows", "Target", "assign_folds", "cross_fit", "out_of_fold",
-        "train_per_fold"),
+        "BoostingConfig", "Grid", "Measured", "Rows", "Target", "TreeCount", "assign_folds", "cross_fit",
+        "out_of_fold", "train_per_fold"),
     "model": ("Bounds", "CandidateScorer", "Origin", "PerformanceModel", "PredictionInterval", "bounds_out_of_fold"),
     "training": ("Mining", "continue_training", "distil", "mine_hard_examples", "problem_folds", "train_performance"),
     "store": ("c_header", "digest", "load_interval", "load_performance", "save_interval", "save_performance"),

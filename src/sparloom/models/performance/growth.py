@@ -6,7 +6,7 @@ some of its rows, `cross_fit` one per fold.
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -167,6 +167,21 @@ class BoostingConfig:
         """
         return lightgbm.train(self._parameters(quantile), rows.dataset(names), self.trees, init_model=base)
 
+    def first_tree(
+        self, rows: Rows, names: tuple[str, ...], *, held: Rows | None = None, base: lightgbm.Booster | None = None,
+        quantile: float | None = None,
+    ) -> lightgbm.Booster:
+        """Train the first tree of a model whose `update` trains the next ones, as `train` would.
+
+        Args:
+            held: held-out rows whose error `eval_valid` returns.
+            base, quantile: as in `train`.
+        """
+        data = rows.dataset(names)
+        watched = [] if held is None else [held.dataset(names, data)]
+        return lightgbm.train(self._parameters(quantile), data, 1, valid_sets=watched, init_model=base,
+                              keep_training_booster=True)
+
     def best_tree_count(
         self, rows: Rows, held: Rows, names: tuple[str, ...], *, quantile: float | None = None
     ) -> int:
@@ -187,6 +202,10 @@ class BoostingConfig:
             "num_threads": self.threads, "seed": self.seed, "deterministic": True, "force_row_wise": True,
             "verbosity": -1,
         }
+
+
+TreeCount = Callable[..., int]
+"""Chooses a number of trees; has the parameters of `BoostingConfig.best_tree_count`."""
 
 
 @dataclass(frozen=True)
@@ -262,7 +281,7 @@ class Grid:
 
 def cross_fit(
     grid: Grid, growth: BoostingConfig, folds: np.ndarray, *, weights: np.ndarray | None = None,
-    quantile: float | None = None,
+    quantile: float | None = None, tree_count: TreeCount | None = None,
 ) -> list[lightgbm.Booster]:
     """Train one model per fold on all other folds.
 
@@ -273,6 +292,7 @@ def cross_fit(
         folds: integers from 0 that broadcast to (problems, configs).
         weights: weights of rows, which broadcast likewise.
         quantile: quantile to predict instead of the mean.
+        tree_count: called in place of `BoostingConfig.best_tree_count`, for example to log the error of every tree.
 
     Raises:
         ValueError: fewer than three folds: one is scored, one stops training, the others are trained on.
@@ -284,9 +304,9 @@ def cross_fit(
     members = []
     for fold in range(count):
         following = (fold + 1) % count
-        trees = growth.best_tree_count(
-            grid.rows((folds != fold) & (folds != following), weights), grid.rows(folds == following), grid.names,
-            quantile=quantile)
+        trees = (tree_count or BoostingConfig.best_tree_count)(
+            growth, grid.rows((folds != fold) & (folds != following), weights), grid.rows(folds == following),
+            grid.names, quantile=quantile)
         members.append(growth.with_trees(trees).train(grid.rows(folds != fold, weights), grid.names, quantile=quantile))
     return members
 
