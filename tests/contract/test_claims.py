@@ -88,8 +88,13 @@ def claims(page: str) -> list[tuple[str, str, list]]:
 
 @cache
 def text(page: str) -> str:
-    """Return a page without code, link targets and numbers of sections, which claim nothing, in single spaces."""
+    """Return a page, or the first cell of a notebook, in single spaces.
+
+    Digits of code, link targets and numbers of sections, which claim nothing, are hidden.
+    """
     whole = (ROOT / page).read_text(encoding="utf-8")
+    if page.endswith(".ipynb"):
+        whole = "".join(json.loads(whole)["cells"][0]["source"])
     return " ".join(UNREAD.sub(lambda found: re.sub(r"\d", "#", found[0]), whole).split())
 
 
