@@ -46,6 +46,8 @@ def read_csv(path: Path, op: str, rules: CsvRules) -> SampleTable:
     """Read one file of one operation; the sidecar beside it gives unit, width and origin.
 
     A missing time becomes a failed sample. Rows of the same configuration must agree within 1 %; the first is kept.
+    A panel of at least as many columns as the matrix has means all columns, unless the sidecar says "wide_panels":
+    "kept", as files of `write_csv` do: they hold every configuration of the space, whatever the width of the matrix.
     Values outside the space are accepted with a warning and listed in the provenance: latent encoders must be trained
     again.
 
@@ -53,13 +55,13 @@ def read_csv(path: Path, op: str, rules: CsvRules) -> SampleTable:
         SchemaError: names file and line of the first bad value.
     """
     sidecar = _read_sidecar(path)
-    scale = UNITS[sidecar["unit"]]
+    scale, kept = UNITS[sidecar["unit"]], sidecar["wide_panels"] == "kept"
     first: dict[tuple[str, str], tuple[int, float | None]] = {}
     unknown: dict[str, set[int]] = defaultdict(set)
     samples = []
     for line, row in _rows(path):
         where = f"{path}, line {line}"
-        config = _config(row, rules, where)
+        config = _config(row, rules, where, kept=kept)
         seconds = _seconds(row["time"], where)
         key = (row["name"], config.key)
         if key in first:
@@ -110,7 +112,8 @@ def write_csv(path: Path, table: SampleTable, *, unit: str, sidecar: Mapping[str
         time = labels.get((matrix, key), math.nan) / UNITS[unit]
         lines.append(f"{matrix},{','.join(map(str, values))},{time:.9g}")
     write_text(path, "\n".join(lines) + "\n")
-    described = {"unit": unit, "width": int(frame["width"].iloc[0]), "preset": str(frame["preset"].iloc[0])}
+    described = {"unit": unit, "width": int(frame["width"].iloc[0]), "preset": str(frame["preset"].iloc[0]),
+                 "wide_panels": "kept"}
     write_json(sidecar_path(path), {**described, "default": SpadeSpace("spmm").default().key, **sidecar})
 
 
@@ -121,12 +124,15 @@ def sidecar_path(path: Path) -> Path:
 
 def _read_sidecar(path: Path) -> dict[str, Any]:
     defaults = {"unit": "ms", "width": 256, "preset": "", "source": "unknown simulator", "version": "",
-                "started": "1970-01-01T00:00:00Z"}
+                "started": "1970-01-01T00:00:00Z", "wide_panels": "all"}
     beside = sidecar_path(path)
     stored = json.loads(beside.read_text(encoding="utf-8")) if beside.exists() else {}
     sidecar = {**defaults, **stored}
     if sidecar["unit"] not in UNITS:
         raise SchemaError(f"{beside}: unit {sidecar['unit']!r} is not one of {', '.join(UNITS)}")
+    if sidecar["wide_panels"] not in ("all", "kept"):
+        raise SchemaError(f"{beside}: wide_panels {sidecar['wide_panels']!r} is neither \"all\" (a panel of at least "
+                          "as many columns as the matrix has covers all of them) nor \"kept\"")
     return sidecar
 
 
@@ -146,13 +152,13 @@ def _rows(path: Path) -> list[tuple[int, dict[str, str]]]:
     return rows
 
 
-def _config(row: Mapping[str, str], rules: CsvRules, where: str) -> Config:
+def _config(row: Mapping[str, str], rules: CsvRules, where: str, *, kept: bool) -> Config:
     cols = rules.cols(row["name"])
     if cols is None:
         raise SchemaError(f"{where}: matrix {row['name']!r} is not in the manifest; add its file there")
     panel = row["column_panels"]
     columns = "all" if panel == ALL_COLUMNS else _positive(panel, "column_panels", where)
-    if columns != "all" and columns >= cols:
+    if columns != "all" and columns >= cols and not kept:
         columns = "all"
     code = _integer(row["split"], "split", where)
     if code < 2 and code not in rules.splits:

@@ -1,15 +1,30 @@
 """Samples as CSV: `samples=csv` reads the written files."""
 
 import json
+import re
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
-from sparloom.data import TinySamples, read_csv
+from sparloom.data import SampleTable, TinySamples, read_csv
 from sparloom.data.csv_file import CsvRules
 from sparloom.errors import SchemaError
+from sparloom.experiments.cognate.evaluation_data import EvaluationData
 
 TINY = TinySamples(matrices=6, configs=256, seed=0)
+
+
+@dataclass(frozen=True)
+class Read(TinySamples):
+    """Tiny samples with a table that was read from a file."""
+
+    read: SampleTable = None
+
+    def table(self, platform, preset, op):
+        return self.read
+
+
 SMALL = ("samples=tiny", "samples.matrices=6", "samples.configs=256")
 
 
@@ -23,6 +38,61 @@ def test_exported_samples_read_back(build, tmp_path, op):
                     for table in (TINY.table("spade", "cognate32", op), back))
     assert ours.index.equals(theirs.index)
     assert np.allclose(ours, theirs, rtol=1e-6)
+
+
+def replaced(table):
+    return Read(matrices=TINY.matrices, configs=TINY.configs, seed=TINY.seed, read=table)
+
+
+def exported(build, folder):
+    """Export tiny samples; return the file and its rules, with the true columns of the matrices."""
+    build("export_csv", *SMALL, folder=folder).run(folder)
+    columns = TINY.statistics()["cols"].astype(int).to_dict()
+    return folder / "spade_cognate32_spmm.csv", CsvRules(cols=columns.get, name=str, splits={})
+
+
+def test_panels_wider_than_the_matrix_are_read_back(build, tmp_path):
+    path, rules = exported(build, tmp_path)
+    assert set(TINY.statistics()["cols"] < 1024) == {True}
+    back = read_csv(path, "spmm", rules).labels()
+    ours = TINY.table("spade", "cognate32", "spmm").labels()
+    assert back.groupby("matrix").size().to_dict() == ours.groupby("matrix").size().to_dict()
+    keys = ["matrix", "config"]
+    assert np.allclose(*(part.set_index(keys)["seconds"].sort_index() for part in (ours, back)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("lost", ["sidecar", "wide panels"])
+def test_matrices_are_complete_without_their_wide_panels(build, tmp_path, lost):
+    path, rules = exported(build, tmp_path)
+    path.with_suffix(".json").unlink()
+    if lost == "wide panels":  # each program once
+        lines = path.read_text().splitlines()
+        path.write_text("\n".join([lines[0], *(line for line in lines[1:] if ",NUM_COLS," in line)]) + "\n")
+    table = read_csv(path, "spmm", rules)
+    assert len(table) == 6 * 64
+    study = build("finetune_tiny", *SMALL, folder=tmp_path)
+    role = EvaluationData(study.target, study.op, replaced(table), "train")
+    whole = EvaluationData(study.target, study.op, TINY, "train")
+    assert role.truth.matrices == whole.truth.matrices
+    assert np.allclose(role.truth.seconds, whole.truth.seconds, rtol=1e-6)
+
+
+def test_a_configuration_that_no_other_can_replace_stays_missing(build, tmp_path):
+    path, rules = exported(build, tmp_path)
+    lines = path.read_text().splitlines()
+    kept = [line for line in lines if not re.search(r",4,\w+,32,\d,1,1,", line)]
+    path.write_text("\n".join(kept) + "\n")
+    study = build("finetune_tiny", *SMALL, folder=tmp_path)
+    data = EvaluationData(study.target, study.op, replaced(read_csv(path, "spmm", rules)), "train")
+    with pytest.raises(ValueError, match="no train matrix has seconds for all 256 configurations of spade"):
+        _ = data.truth
+
+
+def test_an_unknown_rule_for_wide_panels_is_refused(build, tmp_path):
+    path, rules = exported(build, tmp_path)
+    path.with_suffix(".json").write_text('{"wide_panels": "some"}')
+    with pytest.raises(SchemaError, match="wide_panels 'some' is neither \"all\""):
+        read_csv(path, "spmm", rules)
 
 
 def test_the_sidecar_describes_the_origin(build, tmp_path):

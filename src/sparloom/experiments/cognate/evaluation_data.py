@@ -1,7 +1,7 @@
 """Load what all methods of an evaluation share: labels, inputs, and the matrices that judge them."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -16,13 +16,14 @@ from sparloom.experiments.harness import samples_of
 from sparloom.models import CostModel, MatrixFeatures
 from sparloom.ops import Op
 from sparloom.report import RuntimeTable
-from sparloom.space import ConfigSpace
+from sparloom.space import Config, ConfigSpace
 from sparloom.sparse import Role, WalkStatistics
 
 if TYPE_CHECKING:
     from sparloom.platforms import Platform
 
 VENDOR = "vendor"  # preset of the rows of vendor libraries
+MAX_CONFIGS = 4096  # of a space in which equal programs are looked for
 logger = logging.getLogger(__name__)
 
 
@@ -82,9 +83,13 @@ class EvaluationData:
 
     @cached_property
     def truth(self) -> RuntimeTable:
-        """Seconds of all configurations on the matrices of the role that have them all."""
+        """Seconds of all configurations on the matrices of the role that have them all.
+
+        A configuration without seconds has those of another one that is the same program on that matrix.
+        """
         keys = {config.key for config in self.space}
         rows = self.labels[self.labels["matrix"].isin(self.names(self.role)) & self.labels["config"].isin(keys)]
+        rows = self._with_equal_programs(rows, keys)
         counts = rows.groupby("matrix").size()
         whole = sorted(counts.index[counts == len(keys)])
         if not whole:
@@ -94,6 +99,29 @@ class EvaluationData:
             logger.warning("%d of %d %s matrices lack configurations and are left out", len(counts) - len(whole),
                            len(counts), self.role)
         return RuntimeTable.of(rows, self.space, {name: self.inputs[name].shape for name in whole})
+
+    def _with_equal_programs(self, rows: pd.DataFrame, keys: Collection[str]) -> pd.DataFrame:
+        """Add rows for configurations that have none but are the same program as others; the most similar one counts.
+
+        Tables of other simulators often hold each program once: a panel wider than the matrix only as all columns.
+        """
+        parts = [rows]
+        for name, known in rows.groupby("matrix"):
+            if len(known) == len(keys) or len(keys) > MAX_CONFIGS:
+                continue
+            bound = self.space.bind(self.inputs[str(name)].shape)
+            configs = {config.key: config for config in bound}
+            having: dict[Config, list[Config]] = {}
+            for key in known["config"]:
+                having.setdefault(bound.canonical(configs[key]), []).append(configs[key])
+            equal = {}
+            for key in sorted(set(configs) - set(known["config"])):
+                same = having.get(bound.canonical(configs[key]), ())
+                if same:
+                    equal[key] = min(same, key=lambda other, key=key: _differences(other, configs[key])).key
+            added = known.set_index("config").loc[list(equal.values())].reset_index(drop=True)
+            parts.append(added.assign(config=list(equal)))
+        return pd.concat(parts, ignore_index=True) if len(parts) > 1 else rows
 
     @cached_property
     def vendor(self) -> np.ndarray | None:
@@ -145,3 +173,7 @@ class EvaluationData:
 
     def _walks(self, name: str) -> WalkStatistics:
         return self.walks[name]
+
+
+def _differences(one: Config, other: Config) -> int:
+    return sum(one[name] != value for name, value in other.values)
