@@ -188,7 +188,8 @@ def compose_arm(overrides: list[str], comparison: DictConfig) -> cli.ArmRun:
 def prerequisite(missing: MissingArtifact, options: cli.RunOptions) -> list[str]:
     """Return the overrides of the experiment that makes a missing artifact, with the data and platforms of this run."""
     wanted = cli.merge_overrides(options.inherited(), [f"experiment={missing.experiment}", *missing.overrides])
-    return [*wanted, *options.platforms(OmegaConf.to_container(hydra.compose("config", wanted), resolve=True))]
+    platforms = options.platforms(OmegaConf.to_container(hydra.compose("config", wanted), resolve=True))
+    return cli.merge_overrides(wanted, platforms)
 
 
 def known_keys(conf: Path) -> list[str]:

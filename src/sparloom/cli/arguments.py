@@ -7,13 +7,15 @@ from typing import Any
 
 from sparloom.cli.experiments import print_experiments
 from sparloom.cli.messages import UsageError, suggestion
+from sparloom.cli.options import key_of
 from sparloom.measure import checked_threads
 
 __all__ = [
     "asks_help", "check_paths", "check_threads", "config_folders", "group_choices", "overrides_of", "prepare",
 ]
 
-PATH_KEYS = ("matrix", "mirror", "folder", "file", "path", "checkpoint", "cache", "table", "pretrained", "manifest")
+PATH_KEYS = ("matrix", "mirror", "folder", "file", "path", "checkpoint", "cache", "table", "pretrained", "manifest",
+             "space")
 PATH_GROUPS = ("paths.", "samples.files.")
 REQUIRED_PATHS = ("paths.root", "paths.data", "paths.artifacts", "paths.outputs", "paths.matrices")
 FLAGS_WITH_VALUE = ("--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir",
@@ -23,13 +25,15 @@ _OVERRIDE = re.compile(r"^(?P<sign>\+\+|\+|~)?(?P<key>[A-Za-z_][\w./@-]*)=(?P<va
 _PLAIN = re.compile(r"[A-Za-z0-9_./@+$-]*")  # what Hydra's grammar takes without quotes, all else is quoted
 _INTERPOLATION = re.compile(r"\$\{[\w.:/,-]+\}")
 _ELEMENT = re.compile(r"""'(?:[^'\\]|\\.)*'(?=,|$)|"(?:[^"\\]|\\.)*"(?=,|$)|[^,]+""")  # of a list of paths
+OF_SPACE = ("platform@target=custom", "samples=csv")  # what space=<file> implies
 
 
 def prepare(argv: Sequence[str], conf: Path) -> list[str]:
     """Check names against the files under `conf` and quote paths, before Hydra reads the command line.
 
-    Without arguments, or with --help alone, prints the experiments and exits. In a sweep, paths joined by
-    commas are separate values; a comma in a name is kept where such a file exists.
+    Without arguments, or with --help alone, prints the experiments and exits. `space=<file>` chooses the platform and
+    the samples of a described accelerator. In a sweep, paths joined by commas are separate values; a comma in a name is
+    kept where such a file exists.
 
     Raises:
         UsageError: an option or experiment does not exist, no experiment is chosen, or a path is ambiguous.
@@ -49,8 +53,17 @@ def prepare(argv: Sequence[str], conf: Path) -> list[str]:
     if not chosen and not any(argument.startswith(("--version", "-sc", "--shell")) for argument in arguments):
         names = ", ".join(path.stem for path in sorted((conf / "experiment").glob("*.yaml")))
         raise UsageError(f"no experiment chosen: give experiment=<name>, one of {names}")
+    implied = _implied(overrides)
     return [argv[0], *(_quoted(argument, swept=swept) if argument in overrides else argument
-                       for argument in arguments)]
+                       for argument in arguments), *implied]
+
+
+def _implied(overrides: Sequence[str]) -> list[str]:
+    """Return what the description of an accelerator implies: its platform and its samples, unless others are given."""
+    keys = {key_of(text) for text in overrides}
+    if not any(text.startswith("space=") and text not in ("space=", "space=null") for text in overrides):
+        return []
+    return [text for text in OF_SPACE if key_of(text) not in keys]
 
 
 def asks_help(arguments: Sequence[str]) -> bool:

@@ -22,7 +22,7 @@ SAME_MACHINE = ("preset", "width", "readings", "level", "orders", "space")  # se
 INHERITED_GROUPS = ("paths", "op", "corpus", "samples", "encoder", "predictor", "selection@pretraining", "model",
                     "trainer", "logger")
 INHERITED_VALUES = ("paths.", "op.", "corpus.", "samples.", "encoder.", "predictor.", "pretraining.", "model.net.",
-                    "width=", "seed=", "debug=", "backend=")
+                    "space=", "width=", "seed=", "debug=", "backend=")
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 
 

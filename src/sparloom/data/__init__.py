@@ -1,8 +1,9 @@
 """Sample tables, splits, featurizer inputs and the data store: what platforms write and models read.
 
-A `sample` is measured, goes into a `journal` and then into a `table` (`csv_file` imports those of other simulators);
-`files` reads and writes Parquet and fetches the stored data. `inputs` are what featurizers read of a matrix, `sources`
-give tables and inputs of a corpus, `split` selects matrices and configurations, and `batches` joins labels and inputs.
+A `sample` is measured, goes into a `journal` and then into a `table`; `csv_file` reads those of other simulators and
+chips, and `csv_samples` offers them as a source. `files` reads and writes Parquet and fetches the stored data. `inputs`
+are what featurizers read of a matrix, `sources` give tables and inputs of a corpus, `split` selects matrices and
+configurations, and `batches` joins labels and inputs.
 `sparloom.data.lightning` batches them for training and is the only part that imports torch.
 """
 
@@ -12,11 +13,12 @@ __all__, __getattr__, __dir__ = attach(__name__, {
     "sample": ("Conditions", "Sample", "to_json_values"),
     "journal": ("Journal", "compact"),
     "table": ("SampleTable",),
-    "csv_file": ("CsvRules", "read_csv", "write_csv"),
+    "csv_file": ("CsvRules", "read_csv", "read_described", "write_csv"),
+    "csv_samples": ("CsvSamples",),
     "files": ("ensure_data", "read_frame", "read_rows", "verify_stored", "write_frame", "write_rows"),
     "inputs": ("Manifest", "ManifestEntry", "MatrixInput", "MatrixInputs", "coarsen"),
     "sources": (
-        "CsvSamples", "SampleSource", "StoredSamples", "TinySamples", "read_statistics", "read_walks",
+        "SampleSource", "StoredSamples", "TinySamples", "read_statistics", "read_walks",
         "write_statistics", "write_walks"),
     "split": (
         "Coverage", "ROLES", "Random", "Selection", "Split", "Spread", "Stratified", "Uncertainty", "draw_labels",

@@ -1,10 +1,10 @@
-"""SPADE samples as CSV files in the format of COGNATE appendix E: import those of another simulator, export ours."""
+"""Samples as CSV files: those of SPADE in the format of COGNATE appendix E, and those of described accelerators."""
 
 import csv
 import json
 import logging
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +14,16 @@ from sparloom.data.sample import Sample
 from sparloom.data.table import SampleTable
 from sparloom.errors import SchemaError
 from sparloom.files import sha256, write_json, write_text
-from sparloom.space import Config, SpadeSpace
+from sparloom.space import TIME_COLUMNS, Config, Description, GridSpace, SpadeSpace
 
 COLUMNS = ("name", "row_panels", "column_panels", "split", "barrier", "bypass", "reorder", "time")
 UNITS: Mapping[str, float] = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "arbitrary": 1.0}
 """Seconds per unit; arbitrary units keep order and ratios."""
+
+SECONDS: Mapping[str, float] = {"seconds": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "cycles": 1.0}
+CLOCKS: Mapping[str, str] = {"measured": "wall", "simulated": "simulated"}
+UNKNOWN_START = "1970-01-01T00:00:00Z"
+MATRIX = "matrix"  # column of the CSV of a described accelerator
 
 DUPLICATE_TOLERANCE = 0.01  # relative difference allowed between duplicates
 MISSING = frozenset(("", "nan", "na", "none", "timeout", "inf"))
@@ -84,6 +89,58 @@ def read_csv(path: Path, op: str, rules: CsvRules) -> SampleTable:
     return SampleTable.of(samples, [{"file": path.name, "sha256": sha256(path), "unknown": flagged, **sidecar}])
 
 
+def read_described(
+    path: Path, op: str, description: Description, *, preset: str, names: Mapping[str, str]
+) -> SampleTable:
+    """Read the samples of a described accelerator: columns matrix, every parameter, and seconds (ms, us, ns, cycles).
+
+    A missing time becomes a failed sample. Rows of one configuration are repetitions where times are measured;
+    simulated ones must agree within 1 %, and the first is kept.
+
+    Args:
+        names: name in the column matrix -> full name of the matrix.
+
+    Raises:
+        SchemaError: names file and line of the first bad value, such as a configuration outside the space.
+    """
+    space = description.space(op)
+    columns, rows = _table_rows(path)
+    _check_columns(path, columns, [each.name for each in description.parameters])
+    unit = next(name for name in columns if name in TIME_COLUMNS)
+    first: dict[tuple[str, str], tuple[int, float | None]] = {}
+    repeated: Counter[tuple[str, str]] = Counter()
+    samples = []
+    for line, row in rows:
+        where = f"{path}, line {line}"
+        config = _described_config(row, description, space, where)
+        seconds = _seconds(row[unit], where)
+        key = (_named(row[MATRIX], names, where), config.key)
+        if key in first and description.times == "simulated":
+            _check_duplicate(first[key], (line, seconds), path, config)
+            continue
+        first.setdefault(key, (line, seconds))
+        samples.append(Sample(
+            op=op, platform=description.name, preset=preset, matrix=key[0], width=description.width, config=config.key,
+            round=repeated[key], seconds=() if seconds is None else (seconds * SECONDS[unit],), cpu_seconds=(),
+            kind=CLOCKS[description.times], failure=None if seconds is not None else f"no time in {path.name}",
+            stolen=False, machine=description.name, commit="", started=UNKNOWN_START,
+        ))
+        repeated[key] += 1
+    if not samples:
+        raise SchemaError(f"{path} has no rows below its header: add one for each matrix and configuration")
+    return SampleTable.of(samples, [{"file": path.name, "sha256": sha256(path), "unit": unit,
+                                     "description": description.path.name, "space": space.digest()}])
+
+
+def matrices_in(path: Path) -> list[str]:
+    """List the matrices in the CSV of a described accelerator or of SPADE, in the order of their first rows."""
+    columns, rows = _table_rows(path)
+    column = next((name for name in (MATRIX, COLUMNS[0]) if name in columns), None)
+    if column is None:
+        raise SchemaError(f"{path}: no column {MATRIX}; the header is {','.join(columns)}")
+    return list(dict.fromkeys(row[column] for _, row in rows))
+
+
 def write_csv(path: Path, table: SampleTable, *, unit: str, sidecar: Mapping[str, Any]) -> None:
     """Write the samples of one operation and preset, and the sidecar; failed samples have the time NaN.
 
@@ -124,7 +181,7 @@ def sidecar_path(path: Path) -> Path:
 
 def _read_sidecar(path: Path) -> dict[str, Any]:
     defaults = {"unit": "ms", "width": 256, "preset": "", "source": "unknown simulator", "version": "",
-                "started": "1970-01-01T00:00:00Z", "wide_panels": "all"}
+                "started": UNKNOWN_START, "wide_panels": "all"}
     beside = sidecar_path(path)
     stored = json.loads(beside.read_text(encoding="utf-8")) if beside.exists() else {}
     sidecar = {**defaults, **stored}
@@ -137,19 +194,69 @@ def _read_sidecar(path: Path) -> dict[str, Any]:
 
 
 def _rows(path: Path) -> list[tuple[int, dict[str, str]]]:
-    with path.open(encoding="utf-8", newline="") as file:
-        reader = csv.reader(file)
-        header = tuple(field.strip() for field in next(reader, []))
-        if header != COLUMNS:
-            raise SchemaError(f"{path}: the header is {','.join(header)}, not {','.join(COLUMNS)}")
-        rows = []
-        for fields in reader:
-            if not fields:
-                continue
-            if len(fields) != len(COLUMNS):
-                raise SchemaError(f"{path}, line {reader.line_num}: {len(fields)} fields instead of {len(COLUMNS)}")
-            rows.append((reader.line_num, dict(zip(COLUMNS, (field.strip() for field in fields), strict=True))))
+    header, rows = _table_rows(path)
+    if header != COLUMNS:
+        raise SchemaError(f"{path}: the header is {','.join(header)}, not {','.join(COLUMNS)}")
     return rows
+
+
+def _table_rows(path: Path) -> tuple[tuple[str, ...], list[tuple[int, dict[str, str]]]]:
+    """Return the header, and every row that is not blank with the number of its line."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file)
+            header = tuple(field.strip() for field in next(reader, []))
+            rows = []
+            for fields in reader:
+                if not fields:
+                    continue
+                if len(fields) != len(header):
+                    raise SchemaError(f"{path}, line {reader.line_num}: {len(fields)} fields instead of {len(header)}")
+                rows.append((reader.line_num, dict(zip(header, (field.strip() for field in fields), strict=True))))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise SchemaError(f"{path} is not a CSV file in UTF-8 ({error}): save it as one") from None
+    return header, rows
+
+
+def _check_columns(path: Path, columns: tuple[str, ...], parameters: list[str]) -> None:
+    """Check that a header has the matrix, every parameter and one time, each once and nothing else."""
+    times = [name for name in columns if name in TIME_COLUMNS]
+    known = (MATRIX, *parameters, *TIME_COLUMNS)
+    twice = [name for name in columns if columns.count(name) > 1]
+    missing = [name for name in (MATRIX, *parameters) if name not in columns]
+    unknown = [name for name in columns if name not in known]
+    header = f"{path}: the header is {','.join(columns) or 'empty'}"
+    if twice:
+        raise SchemaError(f"{header}: column {twice[0]} is there twice, keep one")
+    if unknown:
+        raise SchemaError(f"{header}: column {unknown[0]!r} is no parameter of the description: drop or describe it")
+    if missing:
+        raise SchemaError(f"{header}: column {missing[0]} is missing; needed are {MATRIX}, {', '.join(parameters)} "
+                          "and seconds")
+    if len(times) != 1:
+        raise SchemaError(f"{header}: give one column of times, named by its unit: {', '.join(TIME_COLUMNS)}")
+
+
+def _described_config(row: Mapping[str, str], description: Description, space: GridSpace, where: str) -> Config:
+    values = []
+    for parameter in description.parameters:
+        value = parameter.parse(row[parameter.name]) if row[parameter.name] else ""
+        if value not in parameter.values:
+            raise SchemaError(
+                f"{where}: {parameter.name} {row[parameter.name]!r} is outside the space, its values are "
+                f"{', '.join(map(str, parameter.values))}: drop the row, or add the value to {description.path}")
+        values.append((parameter.name, value))
+    config = Config(space.name, tuple(values))
+    reason = space.refuse(config)
+    if reason is not None:
+        raise SchemaError(f"{where}: {config} is {reason} in {description.path}: drop the row, or the rule")
+    return config
+
+
+def _named(name: str, names: Mapping[str, str], where: str) -> str:
+    if name not in names:
+        raise SchemaError(f"{where}: matrix {name!r} is not in the manifest; add its file there")
+    return names[name]
 
 
 def _config(row: Mapping[str, str], rules: CsvRules, where: str, *, kept: bool) -> Config:

@@ -1,6 +1,5 @@
-"""Sources of samples: stored tables, CSV files of another simulator, and generated samples for trying things out."""
+"""Sources of samples: stored tables, and generated samples for trying things out; csv_samples has CSV files."""
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +10,6 @@ import numpy as np
 import pandas as pd
 
 from sparloom import sparse
-from sparloom.data.csv_file import CsvRules, read_csv
 from sparloom.data.files import ensure_data, read_frame, verify_stored, write_frame
 from sparloom.data.inputs import MatrixInputs, coarsen
 from sparloom.data.sample import Sample
@@ -154,91 +152,6 @@ def write_walks(path: Path, walks: Mapping[str, sparse.WalkStatistics]) -> None:
         pd.DataFrame(numbers.reshape(-1, len(sparse.WALK_STATISTICS)), columns=sparse.WALK_STATISTICS),
     ], axis=1)
     write_frame(path, frame)
-
-
-@dataclass(frozen=True)
-class CsvSamples:
-    """SPADE samples from CSV files; everything else, such as samples of other platforms, comes from `base`.
-
-    The manifest is JSON: {"matrices": {id: {"path": file beside the manifest, "role": ..., "family": ...}},
-    "split": {"1": 32, "0": 256}}. Role defaults to test and family to the id; split may be omitted if the files give it
-    in columns. An id without a group gets the group csv.
-
-    Args:
-        files: CSV file by operation, or None.
-        cost: number of the featurizer's operations on coordinates, see `coarsen`.
-        base: source of everything that the files do not contain.
-    """
-
-    files: Mapping[str, str | None]
-    manifest: str
-    cost: Callable[[np.ndarray], float]
-    base: SampleSource
-
-    def table(self, platform: str, preset: str, op: str) -> SampleTable:
-        """Read the samples: for SPADE those of the files, whose sidecar names the preset."""
-        if platform != "spade":
-            return self.base.table(platform, preset, op)
-        file = self.files.get(op)
-        if file is None:
-            raise ValueError(f"no CSV file for {op}: give samples.files.{op}=<path>")
-        return read_csv(_existing(Path(file)), op, self._rules)
-
-    def split(self) -> Mapping[str, sparse.Role]:
-        return self._split.roles
-
-    def families(self) -> Mapping[str, str]:
-        return self._split.families
-
-    def statistics(self) -> pd.DataFrame:
-        rows = {_name(key): sparse.statistics(pattern) for key, pattern in self._patterns.items()}
-        own = pd.DataFrame.from_dict(rows, orient="index").rename_axis("matrix")
-        return pd.concat([self.base.statistics(), own])
-
-    def walks(self) -> Mapping[str, sparse.WalkStatistics]:
-        own = {_name(key): sparse.walk_statistics(pattern) for key, pattern in self._patterns.items()}
-        return {**self.base.walks(), **own}
-
-    def inputs(self) -> MatrixInputs:
-        own = [coarsen(pattern, name=_name(key), cost=self.cost) for key, pattern in self._patterns.items()]
-        return MatrixInputs.of([*self.base.inputs(), *own])
-
-    @cached_property
-    def _content(self) -> dict:
-        path = _existing(Path(self.manifest))
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(content.get("matrices"), dict):
-            raise SchemaError(f"{path}: a manifest needs the entry \"matrices\", id -> {{\"path\": file}}")
-        return content
-
-    @cached_property
-    def _patterns(self) -> dict[str, sparse.Pattern]:
-        folder, listed = Path(self.manifest).parent, self._content["matrices"]
-        return {key: sparse.read_matrix(folder / entry["path"]).pattern for key, entry in listed.items()}
-
-    @cached_property
-    def _rules(self) -> CsvRules:
-        cols = {key: pattern.cols for key, pattern in self._patterns.items()}
-        splits = {int(code): int(size) for code, size in self._content.get("split", {}).items()}
-        return CsvRules(cols=cols.get, name=_name, splits=splits)
-
-    @cached_property
-    def _split(self) -> Split:
-        roles, families = dict(self.base.split()), dict(self.base.families())
-        for key, entry in self._content["matrices"].items():
-            roles[_name(key)] = entry.get("role", "test")
-            families[_name(key)] = entry.get("family", _name(key))
-        return Split(roles, families)
-
-
-def _name(key: str) -> str:
-    return key if "/" in key else f"csv/{key}"
-
-
-def _existing(path: Path) -> Path:
-    if not path.exists():
-        raise FileNotFoundError(f"{path} does not exist: give samples.files and samples.manifest")
-    return path
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ _MODULES = {  # module -> its public names
     "cuda.operands": ("DeviceMatrix", "DevicePattern"),
     "cuda.platform": ("CudaPlatform",),
     "cuda.ragged": ("RaggedOnDevice",),
-    "platform": ("BaselineBinder", "Family", "NullPlatform", "Platform"),
+    "platform": ("BaselineBinder", "CustomPlatform", "Family", "NullPlatform", "Platform"),
     "spade.platform": ("SpadePlatform",),
     "timing": ("Contender", "SpotCheck", "interleaved", "interleaved_on_device", "reallocated", "sweep"),
 }

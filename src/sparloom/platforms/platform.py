@@ -1,9 +1,11 @@
-"""The interfaces of platforms and of their kernels, and a platform without hardware."""
+"""The interfaces of platforms and of their kernels, and two platforms without hardware."""
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,7 +14,7 @@ from sparloom.errors import IllegalSchedule, Unsupported
 from sparloom.measure import Kind, Measurement, TimingProtocol
 from sparloom.ops import DenseOperands, Op, Operands
 from sparloom.platforms.timing import Call, Check
-from sparloom.space import Config, ConfigSpace, CpuSpace
+from sparloom.space import Config, ConfigSpace, CpuSpace, Description, GridSpace, read_description
 from sparloom.sparse import Pattern
 
 FLOPS_PER_SECOND = 1e10
@@ -194,3 +196,84 @@ class NullPlatform:
                 yield config, 0, self.measure(op, operands, config, timing)
             except IllegalSchedule as error:
                 yield config, 0, Measurement.failed(str(error), "simulated")
+
+
+class CustomPlatform:
+    """An accelerator that a YAML file describes and whose seconds are in a CSV; it cannot be run from here.
+
+    Args:
+        space: path of the file, see `read_description`; it is read at first use.
+        preset: name of these settings in sample tables.
+        width: columns of the dense operands; None: as the file says.
+    """
+
+    option = "custom"  # of conf/platform
+    experiments = "spade"  # whose experiments make its encoder and its model
+    runnable = False
+
+    def __init__(self, space: str | None, preset: str, width: int | None) -> None:
+        self.preset = preset
+        self._file, self._width = space, width
+
+    @cached_property
+    def description(self) -> Description:
+        """What the file says.
+
+        Raises:
+            ValueError: no file is given, or the width is another than that of the file.
+            SchemaError: the file is wrong.
+        """
+        if self._file is None:
+            raise ValueError("which accelerator? Give the YAML file of its parameters, space=<path>")
+        found = read_description(Path(self._file).expanduser())
+        if self._width not in (None, found.width):
+            raise ValueError(f"the width of target is {self._width}, but {self._file} describes samples of width "
+                             f"{found.width}: leave target.width out, or correct the file")
+        return found
+
+    @property
+    def name(self) -> str:
+        return self.description.name
+
+    @property
+    def kind(self) -> Kind:
+        return "wall" if self.description.times == "measured" else "simulated"
+
+    @property
+    def width(self) -> int:
+        """Columns of the dense operands."""
+        return self.description.width
+
+    def version(self, op: Op) -> str:
+        """Return 8 digits that change with the description; names of stored models contain them."""
+        return self.space(op).digest()[:8]
+
+    def conditions(self, op: Op) -> Mapping[str, Any]:
+        """Name what the description says; nothing else is known about the seconds."""
+        return {"space": self.space(op).digest()}
+
+    def space(self, op: Op) -> GridSpace:
+        """List the configurations of `op`, or raise Unsupported."""
+        return self.description.space(op.name)
+
+    def baseline(self, op: Op, pattern: Pattern) -> Config:
+        """Take the default of the space."""
+        return self.space(op).default()
+
+    def run(self, op: Op, operands: Operands, config: Config) -> np.ndarray:
+        """Raise Unsupported."""
+        raise self._elsewhere()
+
+    def measure(self, op: Op, operands: Operands, config: Config, timing: TimingProtocol) -> Measurement:
+        """Raise Unsupported."""
+        raise self._elsewhere()
+
+    def measure_many(
+        self, op: Op, operands: Operands, configs: Sequence[Config], timing: TimingProtocol
+    ) -> Iterator[tuple[Config, int, Measurement]]:
+        """Raise Unsupported."""
+        raise self._elsewhere()
+
+    def _elsewhere(self) -> Unsupported:
+        return Unsupported(f"{self.name} cannot be run from here, its seconds come from a CSV: time the configurations "
+                           "on the accelerator, and leave verify=none")

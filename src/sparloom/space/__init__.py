@@ -1,7 +1,8 @@
 """Configuration spaces of all platforms as data, and their maps onto loops that the platforms share.
 
-grid: configurations and the spaces that list them; shared: what a cost model sees of a configuration; the other files
-have the spaces of one platform each, and ragged_operators those of layers on ragged tensors.
+grid: configurations and the spaces that list them; shared: what a cost model sees of a configuration; described: spaces
+that a YAML file describes. The other files have the spaces of one platform each, and ragged_operators those of layers
+on ragged tensors.
 """
 
 from functools import partial
@@ -19,6 +20,7 @@ from sparloom.space.cuda import (
     accumulators,
     pipeline_bytes,
 )
+from sparloom.space.described import TIME_COLUMNS, Description, read_description
 from sparloom.space.grid import Config, ConfigSpace, GridSpace, Parameter, uniform
 from sparloom.space.ragged_operators import EncoderSpace, NormSpace, RaggedProductSpace, SoftmaxSpace
 from sparloom.space.shared import (
@@ -48,10 +50,10 @@ from sparloom.space.spade import SpadeSpace
 
 __all__ = [
     "ATTENTION_COLUMNS", "CUDA_KERNELS", "ENCODED_WIDTH", "HUBS", "I1", "I2", "J1", "J2", "K1", "K2", "K3", "LOOPS",
-    "AttentionSpace", "Code", "Config", "ConfigSpace", "CpuSpace", "CudaKernelSpace", "CudaSpace", "EncoderSpace",
-    "GemmSpace", "GridSpace", "NormSpace", "Parameter", "RaggedProductSpace", "Readings", "SddmmSpace", "Shape",
-    "SharedSchedule", "SoftmaxSpace", "SpadeSpace", "SpmmMaxSpace", "SpmmSpace", "TritonGemmSpace",
-    "Value", "Walk", "accumulators", "encode", "flag", "insert_after", "legal_orders", "letters", "logarithm",
-    "one_hot", "pipeline_bytes", "register_tile", "uniform",
+    "TIME_COLUMNS", "AttentionSpace", "Code", "Config", "ConfigSpace", "CpuSpace", "CudaKernelSpace", "CudaSpace",
+    "Description", "EncoderSpace", "GemmSpace", "GridSpace", "NormSpace", "Parameter", "RaggedProductSpace", "Readings",
+    "SddmmSpace", "Shape", "SharedSchedule", "SoftmaxSpace", "SpadeSpace", "SpmmMaxSpace", "SpmmSpace",
+    "TritonGemmSpace", "Value", "Walk", "accumulators", "encode", "flag", "insert_after", "legal_orders", "letters",
+    "logarithm", "one_hot", "pipeline_bytes", "read_description", "register_tile", "uniform",
 ]
 __getattr__ = partial(resolve, __name__)

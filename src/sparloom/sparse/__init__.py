@@ -10,11 +10,12 @@ from sparloom.lazy import on_demand
 
 _HOMES = {
     "corpus": (
-        "Corpus", "FolderCorpus", "MatrixEntry", "ROW_BINS", "Role", "family_role", "row_bin", "stratified_choice"
+        "Corpus", "FolderCorpus", "MatrixEntry", "ROW_BINS", "Role", "family_role", "is_matrix_file", "row_bin",
+        "stratified_choice",
     ),
     "download": ("RetryPolicy",),
     "features": ("STATISTICS", "locality_order", "reorder", "signed_logarithm", "statistics"),
-    "matrix_files": ("MATRIX_ENDINGS", "read_matrix", "read_members", "write_matrix"),
+    "matrix_files": ("MATRIX_ENDINGS", "matrix_stem", "read_matrix", "read_members", "write_matrix"),
     "pattern": ("Pattern", "SparseMatrix"),
     "suitesparse": ("SuiteSparseCorpus",),
     "synthetic": (

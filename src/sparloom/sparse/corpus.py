@@ -129,7 +129,7 @@ class FolderCorpus:
         if not folder.is_dir():
             raise NotADirectoryError(f"{folder}: no such folder: give one that holds {', '.join(MATRIX_ENDINGS)}")
         paths: dict[str, Path] = {}
-        for path in sorted(path for path in folder.rglob("*") if _is_matrix(path)):
+        for path in sorted(path for path in folder.rglob("*") if is_matrix_file(path)):
             name = f"{_group(path, folder)}/{matrix_stem(path)}"
             if name in paths:
                 raise ValueError(f"{path} and {paths[name]} are both named {name}: rename one of them")
@@ -138,7 +138,7 @@ class FolderCorpus:
                 for name, path in track(sorted(paths.items()), "matrix files")}
 
 
-def _is_matrix(path: Path) -> bool:
+def is_matrix_file(path: Path) -> bool:
     """Decide by the name; macOS puts "._NAME", which holds attributes, beside every file on foreign disks."""
     return path.name.endswith(MATRIX_ENDINGS) and not path.name.startswith("._")
 

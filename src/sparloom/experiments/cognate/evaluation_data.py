@@ -94,7 +94,8 @@ class EvaluationData:
         whole = sorted(counts.index[counts == len(keys)])
         if not whole:
             raise ValueError(f"no {self.role} matrix has seconds for all {len(keys)} configurations of "
-                             f"{self.space.name}, so there is no optimum: collect with task.configs=all")
+                             f"{self.space.name}, so there is no optimum: collect with task.configs=all, "
+                             "or complete the CSV")
         if len(whole) < len(counts):
             logger.warning("%d of %d %s matrices lack configurations and are left out", len(counts) - len(whole),
                            len(counts), self.role)

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from sparloom import log
 from sparloom.data import SampleSource, SampleTable
-from sparloom.errors import MissingArtifact, SchemaError
+from sparloom.errors import MissingArtifact, SchemaError, Unsupported
 from sparloom.experiments.cognate.recommender import TOP_K, ConfigRanker, Recommender
 from sparloom.experiments.harness import INTERVAL, TreeModels, best_in, measure_missing
 from sparloom.files import write_json
@@ -188,6 +188,9 @@ class Recommend:
     def run(self, out: Path) -> Mapping[str, float]:
         """Print the first five, the lead of the first and the familiarity of the matrix; draw the tiling."""
         check_verify(self.verify)
+        if self.verify != "none" and self.shape is None and not getattr(self.platform, "runnable", True):
+            raise Unsupported(f"verify={self.verify} runs configurations, and {self.platform.name} cannot be run from "
+                              "here: leave verify=none, and time the recommended ones on the accelerator")
         if self.shape is not None and self.matrix is not None:
             raise ValueError(f"matrix={self.matrix} and shape={self.shape}: give one of them")
         if self.shape is not None:

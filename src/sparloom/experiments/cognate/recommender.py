@@ -15,7 +15,7 @@ from sparloom.data import SampleSource
 from sparloom.errors import Unsupported
 from sparloom.experiments.cognate.evaluation_data import EvaluationData
 from sparloom.experiments.cognate.transfer import LearnerConfig, TransferInit
-from sparloom.experiments.harness import Checkpoints
+from sparloom.experiments.harness import Checkpoints, experiment_for
 from sparloom.ops import Op
 from sparloom.report import draw_spy
 from sparloom.space import Config, ConfigSpace
@@ -146,7 +146,7 @@ class ConfigRanker:
         """Draw the tiles of the first choice, with rows and columns in its order."""
         pattern, config = ranking.matrix.pattern, ranking.programs[0]
         shared = self.space.bind(pattern.shape).shared(config)
-        if "reorder" in config.names and config["reorder"]:
+        if "reorder" in config.names and config["reorder"] == 1:
             pattern = reorder(pattern, *locality_order(pattern))
         draw_spy(pattern, stem, rows_step=shared.I, cols_step=shared.J, title=f"{ranking.view.input.name}\n{config}")
 
@@ -203,7 +203,7 @@ class FineTunedRecommender:
     def _checkpoint(self) -> Path:
         return self.checkpoints.find(
             self.checkpoints.finetuned(self.platform, self.op, self.net), self.samples,
-            experiment=f"finetune_{self.platform.name}",
+            experiment=experiment_for("finetune", self.platform),
             overrides=self.checkpoints.overrides(self.platform, self.op, "target"))
 
     @cached_property

@@ -20,7 +20,7 @@ from sparloom import models
 from sparloom.data import MatrixInput, MatrixSamples, SampleSource, Split, draw_labels, matrix_samples
 from sparloom.data.lightning import RankingData
 from sparloom.experiments.cognate.evaluation_data import EvaluationData
-from sparloom.experiments.harness import Checkpoints, labels_with_noise, samples_name, samples_of
+from sparloom.experiments.harness import Checkpoints, experiment_for, labels_with_noise, samples_name, samples_of
 from sparloom.files import atomic_path
 from sparloom.log import Stopped, report_value
 from sparloom.ops import Op
@@ -269,7 +269,7 @@ class Pretrain:
         named = f"{self.platform.name}_{self.op.name}"
         EvaluationData(self.platform, self.op, self.samples, "validation").refuse_other_widths()
         latent = self.checkpoints.find(self.checkpoints.latent(self.platform, self.op), self.samples,
-                                       experiment=f"autoencode_{self.platform.name}",
+                                       experiment=experiment_for("autoencode", self.platform),
                                        overrides=self.checkpoints.overrides(self.platform, self.op, "target"))
         encoder = models.load_encoder(latent, space)
         table = samples_of(self.samples, self.platform, self.op)

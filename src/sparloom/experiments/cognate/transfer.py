@@ -14,7 +14,7 @@ import pandas as pd
 from sparloom import models
 from sparloom.data import SampleSource, Selection, Uncertainty, ensure_data, select_labels
 from sparloom.experiments.cognate.evaluation_data import EvaluationData
-from sparloom.experiments.harness import Checkpoints
+from sparloom.experiments.harness import Checkpoints, experiment_for
 from sparloom.files import sha256, write_json
 from sparloom.space import ConfigSpace
 
@@ -34,8 +34,9 @@ class TransferInit:
     def write(self, out: Path, checkpoints: Checkpoints, samples: SampleSource) -> None:
         """Write hashes of both files to made_from.json, and null for files that would have taken precedence."""
         paths = (self.latent, self.source)
-        first = [checkpoints.path(path.stem, samples) for path in paths]
-        absent = {str(path): None for path in first if not path.exists()}
+        own = [*checkpoints.own_paths(self.latent.stem, samples),
+               *checkpoints.own_paths(self.source.stem, samples, base_of(samples))]
+        absent = {str(path): None for path in own if not path.exists()}
         write_json(out / "made_from.json", absent | {str(path): sha256(path) for path in paths})
 
     def zero_shot(self, net: models.Network, space: ConfigSpace) -> models.CognateModel:
@@ -65,16 +66,22 @@ def load_transfer(
     """
     existing = None if pretrained is None else _existing(Path(pretrained), source, checkpoints)
     latent = checkpoints.find(checkpoints.latent(study.platform, study.op), study.samples,
-                              experiment=f"autoencode_{study.platform.name}",
+                              experiment=experiment_for("autoencode", study.platform),
                               overrides=checkpoints.overrides(study.platform, study.op, "target"))
     trained = existing or checkpoints.find(checkpoints.source(source, study.op, net), study.samples,
-                                        experiment=f"pretrain_{source.name}",
-                                        overrides=checkpoints.overrides(source, study.op, "source"))
+                                           experiment=experiment_for("pretrain", source),
+                                           overrides=checkpoints.overrides(source, study.op, "source"),
+                                           base=base_of(study.samples))
     space = source.space(study.op)
     stored = models.load_checkpoint(trained, kind="cognate", op=study.op.name, platform=space.name,
                                     space=space.digest())
     _refuse_seen(trained, stored, study)
     return TransferInit(models.load_encoder(latent, study.space), latent, trained, stored.notes)
+
+
+def base_of(samples: SampleSource) -> SampleSource | None:
+    """Return the source from which CSV samples take those of other platforms; None for other samples."""
+    return getattr(samples, "base", None)
 
 
 def _existing(path: Path, source: "Platform", checkpoints: Checkpoints) -> Path:

@@ -54,13 +54,14 @@ class Checkpoints:
     seed: int
 
     def latent(self, platform: "Platform", op: Op) -> str:
-        return f"latent_{platform.name}_{op.name}{_width(platform)}_{self._encoder_tag()}"
+        return f"latent_{_named(platform, op)}_{op.name}{_width(platform)}_{self._encoder_tag()}"
 
     def source(self, platform: "Platform", op: Op, net: Network) -> str:
         return f"source_{platform.name}_{op.name}{_width(platform)}_{self._network_tag(net)}"
 
     def finetuned(self, platform: "Platform", op: Op, net: Network) -> str:
-        return f"finetuned_{platform.name}_{platform.preset}_{op.name}{_width(platform)}_{self._network_tag(net)}"
+        preset = f"{_named(platform, op)}_{platform.preset}"
+        return f"finetuned_{preset}_{op.name}{_width(platform)}_{self._network_tag(net)}"
 
     def overrides(self, platform: "Platform", op: Op, role: str) -> tuple[str, ...]:
         """List the overrides by which an experiment makes a checkpoint for this platform and operation.
@@ -68,32 +69,44 @@ class Checkpoints:
         Args:
             role: of the platform, "source" or "target".
         """
-        width = _columns(platform)
-        return (f"op={op.name}", *((f"{role}.width={width}",) if width != DEFAULT_WIDTH else ()))
+        width, option = _columns(platform), getattr(platform, "option", None)
+        chosen = () if option is None else (f"platform@{role}={option}",)
+        return (f"op={op.name}", *chosen, *((f"{role}.width={width}",) if width != DEFAULT_WIDTH else ()))
 
     def path(self, name: str, samples: SampleSource) -> Path:
         """Return the path of a newly trained checkpoint."""
         return Path(self.artifacts) / "checkpoints" / samples_name(samples) / f"{name}.pt"
 
-    def find(self, name: str, samples: SampleSource, *, experiment: str, overrides: Sequence[str]) -> Path:
+    def find(
+        self, name: str, samples: SampleSource, *, experiment: str, overrides: Sequence[str],
+        base: SampleSource | None = None,
+    ) -> Path:
         """Find an existing checkpoint.
+
+        Args:
+            base: source whose checkpoints serve too, because `samples` takes the samples of this platform from it.
 
         Raises:
             MissingArtifact: there is none; names the experiment that trains it.
         """
-        paths = [self.path(name, samples)]
-        if samples_name(samples) == "real":
+        own = self.own_paths(name, samples, base)
+        paths = list(own)
+        if samples_name(base or samples) == "real":
             ensure_data(Path(self.data))
             paths.append(Path(self.data) / "checkpoints" / f"{name}.pt")
         for path in paths:
             if path.exists():
-                if path is not paths[0]:
+                if path not in own:
                     verify_stored(Path(self.data), path)
                 logger.info("checkpoint %s", path)
                 return path
         raise MissingArtifact(f"no checkpoint {name} of {samples_name(samples)} samples in "
                               f"{' or '.join(str(path.parent) for path in paths)}",
                               experiment=experiment, overrides=tuple(overrides))
+
+    def own_paths(self, name: str, samples: SampleSource, base: SampleSource | None = None) -> list[Path]:
+        """List the paths of a checkpoint that was trained here, as `find` tries them."""
+        return [self.path(name, each) for each in (samples, base) if each is not None]
 
     def _encoder_tag(self) -> str:
         made = {"encoder": _made(self.encoder), "seed": self.seed}
@@ -103,6 +116,17 @@ class Checkpoints:
         pretraining = {"class": stored_class_name(self.pretraining), **asdict(self.pretraining)}
         made = {"net": net.settings, "encoder": _made(self.encoder), "pretraining": pretraining, "seed": self.seed}
         return f"{stored_class_name(net).lower()}-{_digest(made)}"
+
+
+def experiment_for(verb: str, platform: "Platform") -> str:
+    """Return the experiment that makes something for a platform, such as autoencode_spade."""
+    return f"{verb}_{getattr(platform, 'experiments', platform.name)}"
+
+
+def _named(platform: "Platform", op: Op) -> str:
+    """Return the name of a platform, with the version of its space where users may change that."""
+    version = getattr(platform, "version", None)
+    return platform.name if version is None else f"{platform.name}-{version(op)}"
 
 
 def _width(platform: "Platform") -> str:
