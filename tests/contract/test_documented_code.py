@@ -14,7 +14,7 @@ OWN_TESTS = {"docs/sparse_layers.md"}
 FILE = re.compile(r"^`[^`\n]+`:\n\n```python\n.*?^```$", re.MULTILINE | re.DOTALL)  # of docs/extending.md
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NEEDS_CHECKOUT = {"docs/tutorials/reproduce_cognate.md"}  # reads results/
-SMALLER = {"docs/tutorials/own_accelerator.md": ("COLS = 70_000", "COLS = 300")}
+SMALLER = {"docs/tutorials/own_accelerator.md": ("ROWS = 70_000", "ROWS = 300")}
 
 
 def blocks_of(page: str) -> list[str]:
