@@ -22,7 +22,7 @@ from typing import IO
 from sparloom.errors import CompileError
 from sparloom.files import atomic_path, hold_lock, sha256
 
-__all__ = ["FORMAT", "Cache", "build_folder", "cache_folder", "digest", "load", "take_turn"]
+__all__ = ["FORMAT", "Cache", "build_folder", "cache_folder", "digest", "load", "take_turn", "warn_unwritable"]
 
 REPORT_AFTER_SECONDS = 3.0  # of waiting, before the holder is logged
 TIMEOUT_SECONDS = 120.0  # of waiting for a running process
@@ -206,10 +206,21 @@ class Cache:
         try:
             path = _store(_make_private_folder(), built, keys)
         except OSError:
-            _warn_once(f"{problem}, nor among the temporary files: every process compiles its own; {remedy}")
+            warn_unwritable(self.folder, f"{problem}, nor among the temporary files: every process compiles its own; "
+                                         f"{remedy}")
             return None
-        _warn_once(f"{problem}: storing them in {_private_path()}; {remedy}")
+        warn_unwritable(self.folder, f"{problem}: storing them in {_private_path()}; {remedy}")
         return path
+
+    def writable_folder(self) -> Path | None:
+        """Return the folder that takes new libraries: `folder`, else a private temporary one; None if there is none."""
+        with suppress(OSError):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            if os.access(self.folder, os.W_OK):
+                return self.folder
+        with suppress(OSError):
+            return _make_private_folder()
+        return None
 
     @contextmanager
     def turn(self, key: str, work: str) -> Iterator[None]:
@@ -404,3 +415,18 @@ def _load_copy(library: Path) -> ctypes.CDLL:
 @cache
 def _warn_once(text: str) -> None:
     log.warning(text)
+
+
+def warn_unwritable(folder: Path, text: str) -> None:
+    """Warn that a folder of the cache cannot be written to: once for all folders of SPARLOOM_CACHE."""
+    root = cache_folder()
+    known = root if folder.is_relative_to(root) else folder
+    if known not in _unwritable():
+        _unwritable().add(known)
+        log.warning(text)
+
+
+@cache
+def _unwritable() -> set[Path]:
+    """Folders about which this process has warned."""
+    return set()

@@ -347,7 +347,10 @@ def _report_compiling(name: str, last: float | None) -> None:
     if _once():
         return
     took = "" if last is None else f", which took {last:.0f} s last time"
-    text = f"compiling kernels for this processor ({name}{took}); later runs load them from {cache_folder()}"
+    kernels = cache_folder() / "jit"
+    folder = Cache(kernels).writable_folder()
+    kept = f"later runs load them from {cache_folder() if folder == kernels else folder}" if folder else "none are kept"
+    text = f"compiling kernels for this processor ({name}{took}); {kept}"
     _once().append(text)
     if log.hasHandlers():
         log.info(text)

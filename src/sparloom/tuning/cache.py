@@ -31,7 +31,7 @@ from time import monotonic as clock
 from typing import Any, TypeVar
 
 from sparloom.errors import SchemaError
-from sparloom.jit import cache_folder
+from sparloom.jit import cache_folder, warn_unwritable
 from sparloom.measure import KEEP_BUSY
 
 __all__ = [
@@ -174,8 +174,9 @@ class PlanCache:
         try:
             disk.put(name, entry)
         except OSError as error:
-            _warn_once(self.folder, f"cannot be written to: {error.strerror}: decisions are not kept for later "
-                                    "processes; set SPARLOOM_CACHE, or AUTOSAGE_CACHE_DIR, to a folder that can be")
+            warn_unwritable(self.folder, f"{self.folder} cannot be written to: {error.strerror}: decisions are not "
+                                         "kept for later processes; set SPARLOOM_CACHE, or AUTOSAGE_CACHE_DIR, to a "
+                                         "folder that can be")
 
 
 class _ProcessMemory:

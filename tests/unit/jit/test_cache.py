@@ -45,6 +45,7 @@ def places(monkeypatch, tmp_path):
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     module._warn_once.cache_clear()
+    module._unwritable.cache_clear()
     tools._once.cache_clear()
     return folder
 
@@ -287,6 +288,31 @@ def test_compiling_is_reported_once_with_the_time_of_the_last_run(cache, monkeyp
     assert len(said) == 1
     assert re.fullmatch(r"compiling kernels for this processor \(\S+\.c, which took 8 s last time\); later runs load "
                         rf"them from {re.escape(os.environ['SPARLOOM_CACHE'])}", said[0])
+
+
+@pytest.mark.parametrize("private", [True, False])
+def test_compiling_names_the_folder_that_keeps_kernels(places, monkeypatch, caplog, private):
+    monkeypatch.setenv("SPARLOOM_CACHE", "/dev/null/cache")
+    monkeypatch.setattr(tools, "_REPORT_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(tools, "_last_seconds", lambda name: 8.4)
+    if not private:
+        (places / f"sparloom-{os.geteuid()}").write_text("a file in the way")
+    with caplog.at_level("INFO"):
+        compile_c([source(1)])
+    (said,) = [record.message for record in caplog.records if "compiling kernels" in record.message]
+    assert said.endswith(f"; later runs load them from {places / f'sparloom-{os.geteuid()}'}" if private
+                         else "; none are kept")
+
+
+def test_one_warning_is_given_for_all_folders_of_the_cache(places, monkeypatch, caplog, tmp_path):
+    monkeypatch.setenv("SPARLOOM_CACHE", "/dev/null/cache")
+    compile_c([source(1)])
+    module.warn_unwritable(Path("/dev/null/cache/plans"), "decisions are not kept")
+    assert caplog.text.count("SPARLOOM_CACHE") == 1
+    assert "decisions" not in caplog.text
+    for _ in range(2):
+        module.warn_unwritable(tmp_path, "elsewhere")
+    assert caplog.text.count("elsewhere") == 1
 
 
 def test_the_seconds_of_compiling_are_kept(cache, monkeypatch):
