@@ -7,7 +7,6 @@ docs/tutorials/own_accelerator.md for the file. It is read as text and lists of 
 import itertools
 import json
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -171,12 +170,14 @@ def _load(path: Path) -> Mapping[str, Any]:
         """Leave every scalar as text, so that `no` and `1e3` are what they look like."""
 
         def construct_mapping(self, node: Any, deep: bool = False) -> dict:
-            keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-            if len(keys) < len(node.value):
-                raise SchemaError(f"{path}, line {node.start_mark.line + 1}: keys must be plain text")
-            key, count = Counter(keys).most_common(1)[0] if keys else ("", 0)
-            if count > 1:
-                raise SchemaError(f"{path}, line {node.start_mark.line + 1}: {key!r} is given twice: keep one")
+            seen: set[str] = set()
+            for key, _ in node.value:
+                where = f"{path}, line {key.start_mark.line + 1}"
+                if not isinstance(key, yaml.ScalarNode):
+                    raise SchemaError(f"{where}: keys must be plain text")
+                if key.value in seen:
+                    raise SchemaError(f"{where}: {key.value!r} is given twice: keep one")
+                seen.add(key.value)
             return super().construct_mapping(node, deep)
 
     if path.stat().st_size > MAX_BYTES:

@@ -3,14 +3,25 @@
 import json
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from sparloom.data import CsvRules, CsvSamples, Sample, SampleTable, TinySamples, read_csv, write_csv
+from sparloom.data import (
+    CsvRules,
+    CsvSamples,
+    Sample,
+    SampleTable,
+    TinySamples,
+    read_csv,
+    read_described,
+    write_csv,
+)
+from sparloom.data.csv_samples import find_matrices
 from sparloom.errors import SchemaError
-from sparloom.space import SpadeSpace
+from sparloom.space import SpadeSpace, read_description
 from sparloom.sparse import Pattern, SparseMatrix, write_matrix
 
 HEADER = "name,row_panels,column_panels,split,barrier,bypass,reorder,time"
@@ -182,3 +193,158 @@ def test_manifest_without_matrices_is_refused(source: CsvSamples, tmp_path: Path
     (tmp_path / "manifest.json").write_text("{}")
     with pytest.raises(SchemaError, match='a manifest needs the entry "matrices"'):
         source.split()
+
+
+CHIP = """
+name: chip
+parameters:
+  rows: {kind: integer, values: [8, 64], default: 64, tiles: i}
+  codec: {kind: categorical, values: [none, delta], default: none, own: true}
+  banks: {kind: permutation, of: [x, y], default: x.y, own: true}
+  fast: {kind: boolean, default: no, own: true}
+illegal:
+  - {rows: 8, codec: delta}
+"""
+NAMES = {"m": "csv/m"}
+ROW = "m,64,none,x.y,0,2.5"
+
+
+@pytest.fixture
+def chip_table(tmp_path: Path) -> Callable[..., SampleTable]:
+    """Read these lines as samples of the chip."""
+
+    def read(*lines: str, header: str = "matrix,rows,codec,banks,fast,ms", times: str = "measured") -> SampleTable:
+        (tmp_path / "chip.yaml").write_text(f"{CHIP}times: {times}\n")
+        (tmp_path / "chip.csv").write_text("\n".join([header, *lines]) + "\n")
+        chip = read_description(tmp_path / "chip.yaml")
+        return read_described(tmp_path / "chip.csv", "spmm", chip, preset="csv", names=NAMES)
+
+    return read
+
+
+def test_rows_of_a_described_accelerator(chip_table: Callable[..., SampleTable]) -> None:
+    table = chip_table("2.5,yx,m,delta,64,yes", header="ms,banks,matrix,codec,rows,fast")
+    frame = table.frame()
+    assert (frame["platform"].item(), frame["preset"].item(), frame["kind"].item()) == ("chip", "csv", "wall")
+    assert frame["config"].item() == "rows=64,codec=delta,banks=y.x,fast=1"
+    assert table.labels()["seconds"].tolist() == pytest.approx([2.5e-3])
+    table.validate()
+
+
+@pytest.mark.parametrize(("unit", "seconds"), [("seconds", 2.5), ("us", 2.5e-6), ("ns", 2.5e-9), ("cycles", 2.5)])
+def test_the_column_of_times_is_named_by_its_unit(
+    chip_table: Callable[..., SampleTable], unit: str, seconds: float
+) -> None:
+    header = f"matrix,rows,codec,banks,fast,{unit}"
+    assert chip_table(ROW, header=header).labels()["seconds"].tolist() == pytest.approx([seconds])
+
+
+def test_measured_rows_of_one_configuration_are_repetitions(chip_table: Callable[..., SampleTable]) -> None:
+    lines = [ROW.replace("2.5", time) for time in ("1.0", "3.0", "2.0")]
+    labels = chip_table(*lines).labels()
+    assert labels["seconds"].tolist() == pytest.approx([2e-3])
+    assert labels["spread"].item() == pytest.approx(1.0)
+    with pytest.raises(SchemaError, match=r"lines 2 and 3: two times for rows=64,.*: 1 and 3"):
+        chip_table(*lines, times="simulated")
+
+
+def test_a_missing_time_of_a_described_accelerator_is_a_failed_sample(chip_table: Callable[..., SampleTable]) -> None:
+    table = chip_table(ROW, ROW.replace(",0,2.5", ",1,timeout"))
+    assert len(table.labels()) == len(table.failures()) == 1
+
+
+@pytest.mark.parametrize(("line", "reason"), [
+    ("n,64,none,x.y,0,2.5", "line 3: matrix 'n' is not in the manifest"),
+    ("m,128,none,x.y,0,2.5", r"line 3: rows '128' is outside the space, its values are 8, 64: drop the row, or add"),
+    ("m,64,None,x.y,0,2.5", "line 3: codec 'None' is outside the space, its values are none, delta"),
+    ("m,64,none,x.x,0,2.5", "line 3: banks 'x.x' is outside the space"),
+    ("m,64,none,x.y,2,2.5", "line 3: fast '2' is outside the space, its values are 0, 1"),
+    ("m,,none,x.y,0,2.5", "line 3: rows '' is outside the space"),
+    ("m,8,delta,x.y,0,2.5", "line 3: rows=8,codec=delta,.* is illegal: rows=8, codec=delta in .*chip.yaml: drop the"),
+    ("m,64,none,x.y,0,-1", "line 3: time -1 must be above 0"),
+    ("m,64,none,x.y,0", "line 3: 5 fields instead of 6"),
+])
+def test_rows_outside_the_space_are_refused_with_their_line(
+    chip_table: Callable[..., SampleTable], line: str, reason: str
+) -> None:
+    with pytest.raises(SchemaError, match=reason):
+        chip_table(ROW, line)
+
+
+@pytest.mark.parametrize(("header", "reason"), [
+    ("matrix,rows,codec,fast,ms", "column banks is missing; needed are matrix, rows, codec, banks, fast and seconds"),
+    ("matrix,rows,codec,banks,fast,speed,ms", "column 'speed' is no parameter of the description"),
+    ("matrix,rows,rows,codec,banks,fast,ms", "column rows is there twice"),
+    ("matrix,rows,codec,banks,fast", "give one column of times, named by its unit: seconds, ms, us, ns, cycles"),
+    ("matrix,rows,codec,banks,fast,ms,us", "give one column of times"),
+    ("", "the header is empty: column matrix is missing"),
+])
+def test_other_columns_are_refused(chip_table: Callable[..., SampleTable], header: str, reason: str) -> None:
+    with pytest.raises(SchemaError, match=reason):
+        chip_table(header=header)
+
+
+def test_a_file_without_rows_or_text_is_refused(chip_table: Callable[..., SampleTable], tmp_path: Path) -> None:
+    with pytest.raises(SchemaError, match="has no rows below its header"):
+        chip_table()
+    (tmp_path / "chip.csv").write_bytes(b"matrix\xff\n")
+    with pytest.raises(SchemaError, match="is not a CSV file in UTF-8"):
+        read_described(tmp_path / "chip.csv", "spmm", read_description(tmp_path / "chip.yaml"), preset="", names={})
+
+
+@pytest.fixture
+def chip_source(tmp_path: Path) -> CsvSamples:
+    """Twelve matrices of which two lack configurations, and one that the base has too."""
+    base = TinySamples(matrices=4, configs=5, seed=0)
+    (tmp_path / "chip.yaml").write_text(CHIP)
+    folder = tmp_path / "matrices" / "group"
+    folder.mkdir(parents=True)
+    lines = ["matrix,rows,codec,banks,fast,seconds"]
+    for number in range(12):
+        rng = np.random.default_rng(number)
+        pattern = base._patterns["tiny/hubs0"] if number == 11 else Pattern.from_coo(
+            rng.integers(0, 50, 90), rng.integers(0, 60, 90), (50, 60))
+        write_matrix(folder / f"m{number}.npz", SparseMatrix(pattern, np.ones(pattern.nnz, np.float32)))
+        configs = list(read_description(tmp_path / "chip.yaml").space("spmm"))[:7 if number in (3, 4) else None]
+        lines += [f"m{number},{','.join(str(value) for _, value in config.values)},{number + 1}" for config in configs]
+    (tmp_path / "chip.csv").write_text("\n".join(lines) + "\n")
+    return CsvSamples(files={"spmm": str(tmp_path / "chip.csv"), "sddmm": None}, manifest=None, cost=lambda coords: 0.0,
+                      base=base, space=str(tmp_path / "chip.yaml"), matrices=str(tmp_path / "matrices"))
+
+
+def test_roles_are_drawn_where_there_is_no_manifest(chip_source: CsvSamples) -> None:
+    roles, base = chip_source.split(), chip_source.base.split()
+    own = {name: role for name, role in roles.items() if name.startswith("csv/")}
+    assert len(own) == 12
+    assert {name: role for name, role in roles.items() if name in base} == base
+    assert own["csv/m3"] == own["csv/m4"] == "train"
+    assert own["csv/m11"] == base["tiny/hubs0"]
+    assert chip_source.families()["csv/m11"] == "tiny/hubs0"
+    drawn = [role for name, role in own.items() if name not in ("csv/m3", "csv/m4", "csv/m11")]
+    assert sorted(map(drawn.count, ("train", "validation", "test"))) == [1, 3, 5]
+    assert len(chip_source.inputs()) == len(chip_source.statistics()) == len(chip_source.walks()) == 16
+    assert len(chip_source.table("cpu", "", "spmm").matrices) == 4
+
+
+def test_origins_name_every_file(chip_source: CsvSamples) -> None:
+    assert [path.name for path in chip_source.origins("chip", "spmm")] == ["chip.csv", "chip.yaml"]
+
+
+def test_matrices_are_found_by_path_or_name(tmp_path: Path, chip_source: CsvSamples) -> None:
+    folder = tmp_path / "matrices"
+    found = find_matrices(folder, ["m1", "m2.npz", "group/m3", "group/m4.npz"])
+    assert [path.name for path in found.values()] == ["m1.npz", "m2.npz", "m3.npz", "m4.npz"]
+    with pytest.raises(SchemaError, match=r"no file of matrix 'm77' in .*matrices, which has .*: add it, or correct"):
+        find_matrices(folder, ["m77"])
+    (folder / "other").mkdir()
+    (folder / "other" / "m1.npz").write_bytes((folder / "group" / "m1.npz").read_bytes())
+    with pytest.raises(SchemaError, match=r"matrix 'm1' fits .*group/m1.npz and .*other/m1.npz: name it by its path"):
+        find_matrices(folder, ["m1"])
+    assert find_matrices(folder, ["other/m1"])["other/m1"].parent.name == "other"
+    with pytest.raises(NotADirectoryError, match=r"no such folder of matrices: give paths\.mirror=<folder>"):
+        find_matrices(tmp_path / "none", ["m1"])
+
+
+def test_matrices_without_a_folder_name_the_options(chip_source: CsvSamples) -> None:
+    with pytest.raises(ValueError, match=r"where are the matrices\? Give their folder, paths\.mirror=<folder>"):
+        replace(chip_source, matrices=None).split()
