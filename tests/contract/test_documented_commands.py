@@ -14,6 +14,8 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
+from sparloom import cli
+
 ROOT = Path(__file__).parents[2]
 COMMANDS = [shlex.split(command) for command in
             re.findall(r"`python ((?:-m pytest|run\.py)[^`]*)`", (ROOT / "docs/gpu_status.md").read_text("utf-8"))]
@@ -87,7 +89,7 @@ def composes(command: list[str], monkeypatch: pytest.MonkeyPatch, folder: Path) 
     GlobalHydra.instance().clear()
     for name in ("SPARLOOM_DATA", "SPARLOOM_ARTIFACTS", "SPARLOOM_OUTPUTS", "SPARLOOM_MIRROR", "SPARLOOM_SEQLENS"):
         monkeypatch.setenv(name, str(folder))
-    given = [each for each in command if each != "-m"]
+    given = [each for each in cli.prepare(["run.py", *command], ROOT / "conf")[1:] if each != "-m"]
     swept = {override.input_line: list(override.sweep_string_iterator())
              for override in OverridesParser.create().parse_overrides(given) if override.is_sweep_override()}
     with hydra.initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):

@@ -65,6 +65,15 @@ def test_right_arguments_pass_unchanged(conf, arguments):
     assert cli.prepare(["run.py", *arguments], conf) == ["run.py", *arguments]
 
 
+def test_a_described_accelerator_implies_its_platform_and_samples(conf):
+    chosen = ["run.py", "experiment=finetune_spade"]
+    assert cli.prepare([*chosen, "space=chip.yaml"], conf) == [
+        *chosen, "space=chip.yaml", "platform@target=custom", "samples=csv"]
+    assert cli.prepare([*chosen, "space=my chip.yaml", "samples=tiny"], conf) == [
+        *chosen, "space='my chip.yaml'", "samples=tiny", "platform@target=custom"]
+    assert cli.prepare([*chosen, "space=null"], conf) == [*chosen, "space=null"]
+
+
 @pytest.mark.parametrize("flag", [["--config-dir", "{}"], ["-cd", "{}"], ["--config-dir={}"]])
 def test_option_files_of_config_dir_are_known(conf, tmp_path_factory, flag):
     more = tmp_path_factory.mktemp("more")

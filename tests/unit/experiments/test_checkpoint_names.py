@@ -5,6 +5,8 @@ from types import ModuleType
 
 import pytest
 
+from sparloom.data import CsvSamples
+from sparloom.errors import MissingArtifact
 from sparloom.models import MinkowskiBackend
 
 
@@ -47,3 +49,42 @@ def test_names_of_different_encoders_differ(build, tmp_path):
     first, second = (task.checkpoints.latent(task.platform, task.op) for task in tasks)
     assert first.startswith("latent_spade_spmm_autoencoder-")
     assert second.startswith("latent_spade_spmm_variationalautoencoder-")
+
+
+def test_models_of_csv_samples_start_from_those_of_their_base(build, tmp_path):
+    task = build("finetune_tiny", folder=tmp_path)
+    checkpoints, base = task.checkpoints, task.samples
+    csv = CsvSamples(files={}, manifest=None, cost=len, base=base)
+    asked = {"experiment": "pretrain_cpu", "overrides": ()}
+    with pytest.raises(MissingArtifact, match=r"no checkpoint source of csv samples in .*/csv or .*/tiny"):
+        checkpoints.find("source", csv, **asked, base=base)
+    for samples in (base, csv):  # an own one comes first
+        path = checkpoints.path("source", samples)
+        path.parent.mkdir(parents=True)
+        path.touch()
+        assert checkpoints.find("source", csv, **asked, base=base) == path
+    path.unlink()
+    with pytest.raises(MissingArtifact):
+        checkpoints.find("source", csv, **asked)
+
+
+def test_the_version_of_a_description_is_in_the_names_of_its_models(build, tmp_path):
+    text = "name: chip\nparameters: {fast: {kind: boolean, default: 0, own: true}}\n"
+    names = []
+    for each in (text, text.replace("default: 0", "default: 1")):
+        (tmp_path / "chip.yaml").write_text(each)
+        task = build("autoencode_spade", "platform@target=custom", f"space={tmp_path / 'chip.yaml'}", folder=tmp_path)
+        names.append(task.checkpoints.latent(task.platform, task.op))
+    assert names[0] != names[1]
+    assert all(name.startswith("latent_chip-") for name in names)
+
+
+def test_a_custom_platform_needs_its_file_and_the_width_of_it(build, tmp_path):
+    task = build("autoencode_spade", "platform@target=custom", folder=tmp_path)
+    with pytest.raises(ValueError, match=r"which accelerator\? Give the YAML file of its parameters, space=<path>"):
+        task.run(tmp_path)
+    (tmp_path / "chip.yaml").write_text("name: chip\nparameters: {fast: {kind: boolean, default: 0, own: true}}\n")
+    task = build("autoencode_spade", "platform@target=custom", f"space={tmp_path / 'chip.yaml'}", "target.width=64",
+                 folder=tmp_path)
+    with pytest.raises(ValueError, match=r"the width of target is 64, but .*chip.yaml describes samples of width 256"):
+        task.run(tmp_path)
