@@ -103,7 +103,7 @@ def execute(
         return execute(cfg, out, options, (*made, " ".join(wanted)), command, overrides)
     except (KeyboardInterrupt, SystemExit):  # Lightning turns the one into the other
         record.fail("interrupted")
-        raise KeyboardInterrupt from None
+        raise cli.Interrupted(kept=bool(made) or cli.resumes(cfg.task) or continues_search()) from None
     except Exception as error:
         fail(record, error, cfg)
     try:
@@ -115,6 +115,13 @@ def execute(
     if metrics.get("failed_arms"):
         raise cli.Reported(f"{metrics['failed_arms']} arms failed")
     return dict(metrics)
+
+
+def continues_search() -> bool:
+    """Tell whether this run is a trial of a search that the same command finds again."""
+    settings = HydraConfig.get()
+    named = any(text.startswith(("hydra.sweep.dir=", "hydra.sweeper.study=")) for text in settings.overrides.hydra)
+    return settings.mode == RunMode.MULTIRUN and named and "study" in settings.sweeper
 
 
 def has_data(cfg: DictConfig) -> bool:

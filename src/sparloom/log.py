@@ -2,15 +2,19 @@
 
 import logging
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
 
-__all__ = ["REPORTED", "STOP", "STOPPED", "Stopped", "console", "errors", "progress", "report_value", "start", "track"]
+__all__ = [
+    "REPORTED", "STOP", "STOPPED", "Stopped", "console", "counts", "errors", "progress", "report_value", "start",
+    "track",
+]
 
 T = TypeVar("T")
 
@@ -70,19 +74,60 @@ class _LogFile(logging.FileHandler):
 
 @contextmanager
 def progress() -> Iterator[Progress]:
-    """Show bars with count, elapsed and remaining time; silent where the output is no terminal."""
+    """Show bars with count, unit, speed, elapsed and remaining time; silent where the output is no terminal.
+
+    A task may have the fields `unit`, `found` (parts that an earlier run finished, which count as done), and `done` and
+    `count` where its progress is weighted.
+    """
     columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-        TextColumn("ETA"), TimeRemainingColumn(),
+        TextColumn("{task.description}"), BarColumn(bar_width=20), _Counts(), TimeElapsedColumn(),
+        TextColumn("left"), TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
         yield bars
 
 
+class _Counts(ProgressColumn):
+    """Shows what is done of how much, in a unit, and how fast."""
+
+    def render(self, task: Task) -> Text:
+        done, count = (task.fields.get(name, value) for name, value in (
+            ("done", task.completed), ("count", task.total)))
+        return Text(counts(int(done), None if count is None else int(count), unit=task.fields.get("unit", ""),
+                           found=task.fields.get("found", 0), seconds=task.elapsed or 0.0))
+
+
+def counts(done: int, count: int | None, *, unit: str, found: int, seconds: float) -> str:
+    """Say what is done of how much, what an earlier run had finished, and the speed since the start.
+
+    Args:
+        done, count: parts of this run alone.
+        found: parts that were finished before; they are added to both, and do not change the speed.
+    """
+    if unit == "bytes":
+        rate = f", {done / seconds / 1e6:.1f} MB/s" if done and seconds else ""
+        return f"{done / 1e6:.1f}{'' if count is None else f' of {count / 1e6:.1f}'} MB{rate}"
+    total = "" if count is None else f" of {found + count}"
+    text = f"{found + done}{total}{f' {unit}' if unit else ''}{f' ({found} found finished)' if found else ''}"
+    if not done or not seconds:
+        return text
+    speed = done / seconds
+    name, factor = ("s", 1) if speed >= 1 else ("min", 60) if speed * 60 >= 1 else ("h", 3600)
+    return f"{text}, {speed * factor:.1f} per {name}"
+
+
 def track(items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
-    """Iterate over `items` under a progress bar."""
+    """Iterate over `items` under a progress bar.
+
+    Args:
+        description: the items as a plural, which is the unit of the bar.
+    """
     with progress() as bars:
-        yield from bars.track(items, total=total, description=description)
+        bar = bars.add_task("", total=len(items) if total is None and isinstance(items, Sized) else total,
+                            unit=description)
+        for item in items:
+            yield item
+            bars.advance(bar)
 
 
 class Stopped(Exception):

@@ -19,6 +19,7 @@ from sparloom.cli.arguments import (
 from sparloom.cli.experiments import Entry, describe_experiment, experiments, print_experiments, resumes
 from sparloom.cli.kinds import check_accelerator, check_kinds, check_options
 from sparloom.cli.messages import (
+    Interrupted,
     Reported,
     UsageError,
     close_names,
@@ -43,11 +44,11 @@ from sparloom.cli.record import ArmRun, Arms, Record, arm_overrides, begin, data
 from sparloom.lazy import resolve
 
 __all__ = [
-    "ArmRun", "Arms", "Entry", "Record", "Reported", "RunOptions", "UsageError", "arm_overrides", "asks_help", "begin",
-    "check_accelerator", "check_kinds", "check_options", "check_paths", "check_threads", "close_names",
-    "config_folders", "data_hash", "describe_experiment", "digest", "dotted_keys", "experiments", "explain", "fail",
-    "failure_reason", "group_choices", "guard", "merge_overrides", "overrides_of", "prepare", "print_experiments",
-    "program", "reached", "refuse_beside_shape", "refuse_other_machines", "refuse_unseen_width", "resumes", "run_arms",
-    "stale", "suggestion", "unused_overrides",
+    "ArmRun", "Arms", "Entry", "Interrupted", "Record", "Reported", "RunOptions", "UsageError", "arm_overrides",
+    "asks_help", "begin", "check_accelerator", "check_kinds", "check_options", "check_paths", "check_threads",
+    "close_names", "config_folders", "data_hash", "describe_experiment", "digest", "dotted_keys", "experiments",
+    "explain", "fail", "failure_reason", "group_choices", "guard", "merge_overrides", "overrides_of", "prepare",
+    "print_experiments", "program", "reached", "refuse_beside_shape", "refuse_other_machines", "refuse_unseen_width",
+    "resumes", "run_arms", "stale", "suggestion", "unused_overrides",
 ]
 __getattr__ = partial(resolve, __name__)

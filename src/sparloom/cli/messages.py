@@ -18,8 +18,8 @@ from sparloom.errors import MissingArtifact, SparloomError
 from sparloom.lazy import EXTRAS, install_command
 
 __all__ = [
-    "Reported", "UsageError", "close_names", "dotted_keys", "explain", "fail", "failure_reason", "guard", "program",
-    "suggestion",
+    "Interrupted", "Reported", "UsageError", "close_names", "dotted_keys", "explain", "fail", "failure_reason", "guard",
+    "program", "suggestion",
 ]
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -34,6 +34,18 @@ class UsageError(ValueError):
 
 class Reported(Exception):
     """A failure that was already reported to the user."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """The user stopped a run.
+
+    Args:
+        kept: the same command continues with what was finished.
+    """
+
+    def __init__(self, *, kept: bool) -> None:
+        super().__init__()
+        self.kept = kept
 
 
 def fail(error: Exception, out: Path, *, debug: bool) -> None:
@@ -69,8 +81,13 @@ def guard(main: Callable[[], object], keys: Callable[[], Iterable[str]]) -> int:
         main()
     except Reported:
         return 1
+    except Interrupted as stop:
+        after = ("finished parts are kept; run the same command again to continue" if stop.kept
+                 else "the same command starts again from the beginning")
+        log.errors.print(f"interrupted: {after}", markup=False)
+        return 130
     except KeyboardInterrupt:
-        log.errors.print("interrupted: finished parts are kept; run the same command again to continue", markup=False)
+        log.errors.print("interrupted", markup=False)
         return 130
     except BrokenPipeError:  # the reader of a pipe, such as head, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -155,7 +155,7 @@ class SuiteSparseCorpus:
     def _download(self, relative: str, bars: Progress, *, title: str, digest: str | None) -> None:
         path = self._home() / relative
         path.parent.mkdir(parents=True, exist_ok=True)
-        task = bars.add_task(title, total=None)
+        task = bars.add_task(title, total=None, unit="bytes")
         try:
             fetch(self._address(relative), path, digest=digest, patience=self.patience or RetryPolicy(),
                   advance=lambda reached, total: bars.update(task, completed=reached, total=total))

@@ -98,6 +98,7 @@ class BenchDispatch:
         run_steps(
             list(planned), self.step,
             lambda step: {name: name for name, cases in planned[step].items() if self._missing(step, cases)},
+            planned=planned.__getitem__,
             weight=lambda name: float((entries[name].nnz + CPU_FIXED) * len(planned["score"].get(name, ()))))
         scored, decided, explored = (
             list(self._rows(step, planned[step], entries)) for step in ("score", "decide", "explore"))

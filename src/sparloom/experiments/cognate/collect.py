@@ -86,12 +86,14 @@ class Collect:
         self._resumed.begin()
         costs = {entry.name: float(entry.nnz + 20_000) for entry in self.corpus.entries()}
         title = f"{self.platforms[0].name} {self.op.name}"
-        logger.info("%s: %d of %d matrices, %s configurations each, %d processes", title, len(mine), len(planned),
-                    self.configs, self.jobs)
+        finished = {name for name in mine if self._complete(name)}
+        logger.info("%s: %d of %d matrices, %d of them found finished, %s configurations each, %d processes", title,
+                    len(mine), len(planned), len(finished), self.configs, self.jobs)
         outcomes = {}
         with self._alone():
             for name, outcome in harness.run_jobs(self.collect, {name: name for name in mine}, processes=self.jobs,
-                                                  weights={name: costs[name] for name in mine}, description=title):
+                                                  weights={name: costs[name] for name in mine}, description=title,
+                                                  unit="matrices", finished=finished):
                 outcomes[name] = outcome
                 if outcome.reason:
                     logger.warning("%s is left out: %s", name, outcome.reason)

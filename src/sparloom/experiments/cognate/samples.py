@@ -157,7 +157,7 @@ class PrepareInputs:
         inputs, rows, walks = [], {}, {}
         jobs = {name: name for name in entries}
         for name, (item, numbers, walked, fault) in run_jobs(self.prepare, jobs, weights=weights, processes=self.jobs,
-                                                     description="inputs"):
+                                                     description="inputs", unit="matrices"):
             if fault:
                 logger.warning("%s is left out: %s", name, fault)
                 continue

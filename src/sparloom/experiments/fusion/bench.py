@@ -63,6 +63,7 @@ class BenchFusion:
         run_steps(
             STEPS, self.step,
             lambda step: {" ".join(target): target for target, cases in planned.items() if self._missing(step, cases)},
+            planned=lambda step: map(" ".join, planned),
             weight=lambda target: float(entries[target].nnz * len(planned[target]) + 1))
         frame = pd.DataFrame(self._rows(planned, entries))
         write_frame(out / "per_matrix.parquet", frame)

@@ -329,8 +329,8 @@ class BenchJacobi:
         """Write per_matrix.parquet and the figure; return geometric means of ratios, with bounds."""
         keep_threads_awake()
         entries = {(part, entry.name): entry for part in self.parts for entry in self._entries(part)}
-        run_steps(STEPS, self.step, partial(self._waiting, entries), weight=lambda name: float(entries[name].nnz),
-                  level=logging.INFO)
+        run_steps(STEPS, self.step, partial(self._waiting, entries), planned=lambda step: map(" ".join, entries),
+                  weight=lambda name: float(entries[name].nnz), level=logging.INFO)
         frame = pd.DataFrame(self._rows(entries))
         write_frame(out / "per_matrix.parquet", frame)
         metrics = jacobi_metrics(frame, seed=self.seed)

@@ -11,7 +11,7 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -34,6 +34,8 @@ def run_jobs(
     weights: Mapping[str, float],
     processes: int,
     description: str,
+    unit: str = "jobs",
+    finished: Collection[str] = (),
 ) -> Iterator[tuple[str, Result]]:
     """Apply a picklable function to every job; yield (name, result) as they finish.
 
@@ -41,6 +43,8 @@ def run_jobs(
         jobs: name -> argument, in the order in which they start.
         weights: expected cost of each job in any unit, for the estimate of the remaining time.
         processes: 1 runs everything in this process, in order.
+        unit: what the jobs are, as a plural, for the progress.
+        finished: names that an earlier run has finished, among the jobs or beside them; they count as done.
 
     Raises:
         Exception: raised by a job; running jobs finish first.
@@ -48,55 +52,64 @@ def run_jobs(
     if processes < 1:
         raise ValueError(f"{processes} processes: at least 1 is needed")
     results = _serial(function, jobs) if processes == 1 else _parallel(function, jobs, processes)
-    yield from _metered(results, weights, description, count=len(jobs))
+    yield from _metered(results, weights, description, unit=unit, finished=finished)
 
 
 def run_in_subprocess(
     function: Callable[[Job], Result], jobs: Mapping[str, Job], *, weights: Mapping[str, float], description: str,
+    unit: str = "jobs", finished: Collection[str] = (),
 ) -> Iterator[tuple[str, Result]]:
     """Run jobs in order, as `run_jobs` does, in one fresh process: nothing that it loads stays in this one."""
-    yield from _metered(_parallel(function, jobs, 1), weights, description, count=len(jobs))
+    yield from _metered(_parallel(function, jobs, 1), weights, description, unit=unit, finished=finished)
 
 
 def run_steps(
     steps: Sequence[str], function: Callable[[str, Job], str], waiting: Callable[[str], Mapping[str, Job]], *,
-    weight: Callable[[Job], float], level: int = logging.WARNING,
+    planned: Callable[[str], Iterable[str]], weight: Callable[[Job], float], level: int = logging.WARNING,
 ) -> None:
     """Run the steps of a benchmark, each in a fresh process, while this machine is locked for timing.
 
     Args:
         function: runs a step of a job and returns the reason why that was impossible, or "".
         waiting: step -> jobs by name that the step has not done.
+        planned: step -> names of all its jobs.
         weight: expected cost of a job in any unit.
         level: log level of these reasons.
     """
     with exclusive_timing():
         for step in steps:
             jobs = waiting(step)
-            logger.info("%s: %d to do", step, len(jobs))
+            finished = {*planned(step)} - {*jobs}
+            logger.info("%s: %d to do, %d found finished", step, len(jobs), len(finished))
             weights = {name: weight(job) for name, job in jobs.items()}
-            for name, reason in run_in_subprocess(partial(function, step), jobs, weights=weights, description=step):
+            for name, reason in run_in_subprocess(partial(function, step), jobs, weights=weights, description=step,
+                                                  unit="matrices", finished=finished):
                 if reason:
                     logger.log(level, "%s is left out: %s", name, reason)
 
 
 def _metered(
-    results: Iterator[tuple[str, Result]], weights: Mapping[str, float], description: str, *, count: int,
+    results: Iterator[tuple[str, Result]], weights: Mapping[str, float], description: str, *, unit: str,
+    finished: Collection[str],
 ) -> Iterator[tuple[str, Result]]:
-    meter = _Meter(description, weights)
+    ours = {name: weight for name, weight in weights.items() if name not in finished}
+    meter, done = _Meter(description, ours, unit=unit, found=len(finished)), 0
     with log.progress() as bars:
-        bar = bars.add_task(description, total=sum(weights.values()) or 1)
-        for done, (name, result) in enumerate(results, start=1):
-            bars.update(bar, advance=weights[name], description=f"{description} {done}/{count}")
-            meter.advance(name, done, shown=log.console.is_terminal)
+        bar = bars.add_task(description, total=sum(ours.values()) or 1, unit=unit, found=len(finished), done=0,
+                            count=len(ours))
+        for name, result in results:
+            if name in ours:
+                done += 1
+                bars.update(bar, advance=ours[name], done=done)
+                meter.advance(name, done, shown=log.console.is_terminal)
             yield name, result
 
 
 class _Meter:
     """Log lines of progress with the remaining time, for output that is not a terminal."""
 
-    def __init__(self, description: str, weights: Mapping[str, float]) -> None:
-        self._description, self._weights = description, weights
+    def __init__(self, description: str, weights: Mapping[str, float], *, unit: str, found: int) -> None:
+        self._description, self._weights, self._unit, self._found = description, weights, unit, found
         self._total, self._done = sum(weights.values()), 0.0
         self._began = self._reported = time.monotonic()
 
@@ -106,8 +119,10 @@ class _Meter:
         if shown or now - self._reported < REPORT_SECONDS:
             return
         self._reported = now
-        left = (now - self._began) * (self._total - self._done) / max(self._done, 1e-9)
-        logger.info("%s: %d of %d, about %.0f min left", self._description, done, len(self._weights), left / 60)
+        spent = now - self._began
+        left = spent * (self._total - self._done) / max(self._done, 1e-9)
+        counted = log.counts(done, len(self._weights), unit=self._unit, found=self._found, seconds=spent)
+        logger.info("%s: %s, about %.0f min left", self._description, counted, left / 60)
 
 
 def _serial(function: Callable[[Job], Result], jobs: Mapping[str, Job]) -> Iterator[tuple[str, Result]]:

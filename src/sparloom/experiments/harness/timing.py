@@ -49,10 +49,11 @@ def timed_cases(
     retain_memory()
     done = CaseJournal(journal)
     waiting = {key: case for key, case in planned.items() if key not in done.rows()}
-    logger.info("%d of %d cases to do", len(waiting), len(planned))
+    finished = planned.keys() - waiting.keys()
+    logger.info("%d of %d cases to do, %d found finished", len(waiting), len(planned), len(finished))
     with exclusive_timing(), pinned(threads):
         for key, rows in run_jobs(rows_of, waiting, weights={key: weights[key] for key in waiting}, processes=1,
-                                  description="cases"):
+                                  description="timing", unit="cases", finished=finished):
             done.append(key, rows)
     found = done.rows()
     return pd.DataFrame([row for key in planned for row in found[key]])

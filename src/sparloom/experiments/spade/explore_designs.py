@@ -202,7 +202,8 @@ class ExploreDesigns:
         entries = {entry.name: entry.nnz for entry in self.corpus.entries()}
         jobs = {name: (name, tuple(configs)) for name, configs in asked.items()}
         weights = {name: float(entries[name] * len(configs) + 1) for name, (_, configs) in jobs.items()}
-        found = run_jobs(self.simulate, jobs, weights=weights, processes=self.jobs, description="matrices")
+        found = run_jobs(self.simulate, jobs, weights=weights, processes=self.jobs, description="designs",
+                         unit="matrices")
         return {name: pd.DataFrame(times, list(self.machines), [config.key for config in jobs[name][1]])
                 for name, times in found}
 

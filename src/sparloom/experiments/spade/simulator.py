@@ -92,7 +92,7 @@ class ValidateSimulator:
         chosen = [entries[index] for index in _spread(len(entries), self.matrices)]
         weights = {entry.name: float(entry.nnz) for entry in chosen}
         found = dict(run_jobs(self.simulate, {name: name for name in weights}, weights=weights, processes=self.jobs,
-                              description="both levels"))
+                              description="both levels", unit="matrices"))
         samples, table = (pd.concat([found[name][part] for name in weights], ignore_index=True) for part in (0, 1))
         for name, rows in (("samples", samples), ("per_matrix", table)):
             write_frame(out / f"{name}.parquet", rows)
@@ -171,7 +171,7 @@ class SpadeSensitivity:
         chosen = stratified_choice(entries.values(), self.matrices, seed=self.seed)
         weights = {name: float(entries[name].nnz) for name in chosen}
         found = dict(run_jobs(self.simulate, {name: name for name in chosen}, weights=weights, processes=self.jobs,
-                              description="matrices"))
+                              description="simulator", unit="matrices"))
         frame = pd.concat([found[name] for name in chosen], ignore_index=True)
         table = sensitivity(frame)
         for name, rows in (("per_matrix", frame), ("sensitivity", table)):
@@ -282,7 +282,7 @@ class CheckSpadeSigns:
         """Write signs.parquet; return for each table how many signs agree, are a tie on one side, are opposite."""
         jobs = {name: name for name in self.matrices}
         found = dict(run_jobs(self.simulate, jobs, weights=dict.fromkeys(jobs, 1.0), processes=self.jobs,
-                              description="stand-ins"))
+                              description="signs", unit="stand-ins"))
         frame = judge_signs(pd.concat([found[name] for name in self.matrices], ignore_index=True))
         write_frame(out / "signs.parquet", frame)
         metrics: dict[str, float] = {"factor": self.factor}

@@ -142,8 +142,10 @@ class CollectGemm:
                     len(waiting), len(stage.shapes), len(configs), stage.processes)
         jobs = {f"{shape.matrix} {shape.width}": (shape, turn) for shape in waiting}
         weights = {name: shape.flops + float(SMALL_FLOPS) for name, (shape, _) in jobs.items()}
+        finished = {f"{shape.matrix} {shape.width}" for shape in stage.shapes} - {*jobs}
         for _, outcome in harness.run_jobs(self.sweep, jobs, weights=weights, processes=stage.processes,
-                                           description=f"sweep {turn} {stage.name}"):
+                                           description=f"sweep {turn} {stage.name}", unit="shapes",
+                                           finished=finished):
             yield outcome
 
     def _complete(self, shape: GemmShape, turn: int, configs: Sequence[str]) -> bool:
