@@ -54,8 +54,8 @@ def built(tmp_path_factory):
     """sdist of this checkout, and the wheel that it makes."""
     folder = tmp_path_factory.mktemp("dist")
     environment = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    done = subprocess.run([sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)], env=environment,
-                          capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return next(folder.glob("*.tar.gz")), next(folder.glob("*.whl"))
 
