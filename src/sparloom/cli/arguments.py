@@ -26,6 +26,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./@+$-]*")  # what Hydra's grammar takes withou
 _INTERPOLATION = re.compile(r"\$\{[\w.:/,-]+\}")
 _ELEMENT = re.compile(r"""'(?:[^'\\]|\\.)*'(?=,|$)|"(?:[^"\\]|\\.)*"(?=,|$)|[^,]+""")  # of a list of paths
 OF_SPACE = ("platform@target=custom", "samples=csv")  # what space=<file> implies
+OTHER_SAMPLES = ("samples=real", "samples=synthetic", "samples=tiny")
 
 
 def prepare(argv: Sequence[str], conf: Path) -> list[str]:
@@ -59,11 +60,18 @@ def prepare(argv: Sequence[str], conf: Path) -> list[str]:
 
 
 def _implied(overrides: Sequence[str]) -> list[str]:
-    """Return what the description of an accelerator implies: its platform and its samples, unless others are given."""
-    keys = {key_of(text) for text in overrides}
-    if not any(text.startswith("space=") and text not in ("space=", "space=null") for text in overrides):
+    """Return what the description of an accelerator implies: its platform and its samples, unless such are given.
+
+    Raises:
+        UsageError: samples are chosen that no described accelerator has.
+    """
+    given = {key_of(text): text for text in overrides}
+    if given.get("space", "space=null") in ("space=", "space=null"):
         return []
-    return [text for text in OF_SPACE if key_of(text) not in keys]
+    if given.get("samples") in OTHER_SAMPLES:
+        raise UsageError(f"{given['samples']} has no seconds of the accelerator that {given['space']} describes: leave "
+                         "it out, and give samples.files.spmm=<CSV file>")
+    return [text for text in OF_SPACE if key_of(text) not in given]
 
 
 def asks_help(arguments: Sequence[str]) -> bool:

@@ -69,9 +69,11 @@ def test_a_described_accelerator_implies_its_platform_and_samples(conf):
     chosen = ["run.py", "experiment=finetune_spade"]
     assert cli.prepare([*chosen, "space=chip.yaml"], conf) == [
         *chosen, "space=chip.yaml", "platform@target=custom", "samples=csv"]
-    assert cli.prepare([*chosen, "space=my chip.yaml", "samples=tiny"], conf) == [
-        *chosen, "space='my chip.yaml'", "samples=tiny", "platform@target=custom"]
+    assert cli.prepare([*chosen, "space=my chip.yaml", "samples=csv"], conf) == [
+        *chosen, "space='my chip.yaml'", "samples=csv", "platform@target=custom"]
     assert cli.prepare([*chosen, "space=null"], conf) == [*chosen, "space=null"]
+    with pytest.raises(cli.UsageError, match=r"samples=real has no seconds of the accelerator that space=chip\.yaml"):
+        cli.prepare([*chosen, "space=chip.yaml", "samples=real"], conf)
 
 
 @pytest.mark.parametrize("flag", [["--config-dir", "{}"], ["-cd", "{}"], ["--config-dir={}"]])
