@@ -49,7 +49,7 @@ def coords(request: pytest.FixtureRequest) -> list[np.ndarray]:
 
 def assert_near(actual: Tensor, expected: Tensor) -> None:
     assert actual.shape == expected.shape
-    assert float((actual - expected).norm()) <= TOLERANCE * float(expected.norm())
+    assert float((actual - expected).detach().norm()) <= TOLERANCE * float(expected.detach().norm())
 
 
 def drawn(*shape: int, seed: int) -> Tensor:
@@ -143,6 +143,15 @@ def test_featurizers_are_equal(engine, coords, kind) -> None:
                   for net, out in ((second, actual), (first, expected))), strict=True)
     for one, other in pairs:
         assert_near(one, other)
+
+
+def test_averages_over_thousands_of_sites_are_equal(engine) -> None:
+    coords = np.column_stack([np.arange(20_000) * 3, np.arange(20_000) * 5])
+    maps = [backend.build_map([coords], channels=(8,)) for backend in (TORCH, engine)]
+    x = torch.full((len(coords), 3), 0.1)
+    expected, actual = (backend.global_mean(x, sites, 0) for backend, sites in zip((TORCH, engine), maps, strict=True))
+    assert_near(actual, expected)
+    assert_near(actual, x[:1])
 
 
 def test_checkpoint_of_one_backend_serves_the_other(engine, tmp_path) -> None:

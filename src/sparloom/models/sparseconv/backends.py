@@ -254,9 +254,11 @@ class MinkowskiBackend:
         return pool(x, mode, sites.kernels[2, 2], sites.keys[level], sites.keys[level + 1], sites.manager)
 
     def global_mean(self, x: Tensor, sites: MinkowskiMap, level: int) -> Tensor:
+        """Sum in float64: one sum after the other would lose digits over thousands of equal sites."""
         owner = sites.owners[level]
         counts = torch.bincount(owner, minlength=sites.matrices)
-        return x.new_zeros(sites.matrices, x.shape[1]).index_add(0, owner, x) / counts[:, None]
+        total = x.new_zeros(sites.matrices, x.shape[1], dtype=torch.float64).index_add(0, owner, x.double())
+        return (total / counts[:, None]).to(x.dtype)
 
 
 def import_minkowski() -> ModuleType:
