@@ -65,13 +65,14 @@ def check(cfg: DictConfig, options: cli.RunOptions, out: Path) -> None:
 
 def execute(
     cfg: DictConfig, out: Path, options: cli.RunOptions, made: tuple[str, ...] = (), command: Sequence[str] = (),
-    overrides: Sequence[str] = (),
+    overrides: Sequence[str] = (), keeps: bool = False,
 ) -> dict[str, float]:
     """Run a task; if an artifact is missing, run the experiment that makes it and try again.
 
     Args:
         made: overrides of the prerequisites that ran already.
         command, overrides: recorded in place of those of this process.
+        keeps: a prerequisite has finished, so an interrupted run does not start again from the beginning.
     """
     try:
         record = cli.begin(out, root=Path(cfg.paths.root), ledger=Path(cfg.paths.outputs) / "runs.jsonl", seed=cfg.seed,
@@ -96,14 +97,14 @@ def execute(
         other = hydra.compose("config", wanted)
         folder = Path(cfg.paths.outputs) / missing.experiment / datetime.now().strftime("%Y-%m-%d_%H-%M-%S_%f")
         try:
-            execute(other, folder, options, (*made, " ".join(wanted)), command, wanted)
+            execute(other, folder, options, (*made, " ".join(wanted)), command, wanted, keeps)
         except cli.Reported as failure:
             record.fail(f"experiment={missing.experiment} failed: {failure}")
             raise
-        return execute(cfg, out, options, (*made, " ".join(wanted)), command, overrides)
+        return execute(cfg, out, options, (*made, " ".join(wanted)), command, overrides, keeps=True)
     except (KeyboardInterrupt, SystemExit):  # Lightning turns the one into the other
         record.fail("interrupted")
-        raise cli.Interrupted(kept=bool(made) or cli.resumes(cfg.task) or continues_search()) from None
+        raise cli.Interrupted(kept=keeps or cli.resumes(cfg.task) or continues_search()) from None
     except Exception as error:
         fail(record, error, cfg)
     try:
