@@ -41,7 +41,7 @@ METRICS = "metrics.json"
 PACKAGES = ("numpy", "scipy", "pandas", "pyarrow", "torch", "lightning", "lightgbm", "scikit-learn", "hydra-core",
             "omegaconf")
 COMPARISON_KEYS = ("experiment", "task", "hparams", "objective")  # not passed on to the arms
-NEUTRAL_KEYS = ("paths", "objective", "prepare", "debug", "backend", "backends")  # change no result by themselves
+NEUTRAL_KEYS = ("paths", "objective", "prepare", "debug", "space", "backend", "backends")  # alone change no result
 
 logger = logging.getLogger(__name__)
 
