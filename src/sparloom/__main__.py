@@ -29,7 +29,7 @@ except ModuleNotFoundError as missing:
 
 from sparloom.errors import MissingArtifact
 from sparloom.log import Stopped
-from sparloom.resources import checkout, resource_folder
+from sparloom.resources import CHECKOUT, FOLDERS
 
 LOCAL_LOGGERS = ("csv", "none")  # loggers that write only curves
 
@@ -162,7 +162,7 @@ def build_task(cfg: DictConfig, out: Path, options: cli.RunOptions) -> Any:
     tree, resolved = OmegaConf.to_container(cfg), OmegaConf.to_container(cfg, resolve=True)
     cli.check_threads(resolved)
     cli.check_accelerator(resolved, cli.reached(tree))
-    cli.check_options(tree, resolved, options.overrides, resource_folder("conf"))
+    cli.check_options(tree, resolved, options.overrides, FOLDERS["conf"])
     cli.check_kinds(resolved, options.overrides)
     task = instantiate(cfg.task)
     if "arms" not in cfg.task:
@@ -197,7 +197,7 @@ def prerequisite(missing: MissingArtifact, options: cli.RunOptions) -> list[str]
     """Return the overrides of the experiment that makes a missing artifact, with the data and platforms of this run."""
     wanted = cli.merge_overrides(options.inherited(), [f"experiment={missing.experiment}", *missing.overrides])
     platforms = options.platforms(OmegaConf.to_container(hydra.compose("config", wanted), resolve=True))
-    return cli.merge_overrides(wanted, platforms)
+    return sorted(cli.merge_overrides(wanted, platforms), key=lambda text: not text.startswith("experiment="))
 
 
 def known_keys(conf: Path) -> list[str]:
@@ -234,14 +234,14 @@ def run(root: Path | None = None) -> int:
         root: checkout whose conf/, data/ and outputs/ are used. None: configurations of the installed package, stored
             data of the checkout that it is imported from, if any, and outputs/ in the current folder.
     """
-    conf = resource_folder("conf") if root is None else root / "conf"
+    conf = FOLDERS["conf"] if root is None else root / "conf"
 
     def start() -> None:
         for name in [name for name, value in os.environ.items() if name.startswith("SPARLOOM_") and not value]:
             del os.environ[name]  # treat as unset: an empty path would be the root folder
         if root is None:
             os.environ.setdefault("SPARLOOM_OUTPUTS", str(Path("outputs").absolute()))
-        folder = checkout() if root is None else root
+        folder = CHECKOUT if root is None else root
         if folder is not None:
             os.environ.setdefault("SPARLOOM_ROOT", str(folder))
         cli.check_paths({"the current folder": str(Path.cwd()), **{

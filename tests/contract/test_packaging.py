@@ -24,7 +24,7 @@ q = np.random.default_rng(1).standard_normal((300, 16), np.float32)
 assert np.allclose(sparloom.spmm(A, x), A @ x, atol=1e-4)
 expected = A.data * np.einsum("nw,nw->n", q[np.repeat(np.arange(300), np.diff(A.indptr))], x[A.indices])
 assert np.allclose(sparloom.sddmm(A, q, x), expected, atol=1e-4)
-assert not {"torch", "hydra", "rich", "pandas"} & sys.modules.keys()
+assert not {"torch", "hydra", "rich", "pandas", "yaml"} & sys.modules.keys()
 
 from sparloom.ragged import Executable, Length, Structure, Tensor, compute, dims, parallel, fuse, program, sum_over
 batch, row, inner, out = dims("batch row inner out")

@@ -33,7 +33,7 @@ from sparloom.files import (
 )
 from sparloom.lazy import first_name
 from sparloom.measure import code_revision, describe_machine
-from sparloom.resources import checkout
+from sparloom.resources import CHECKOUT
 
 __all__ = ["ArmRun", "Arms", "Record", "arm_overrides", "begin", "data_hash", "digest", "run_arms", "stale"]
 
@@ -119,7 +119,7 @@ def begin(
 
 def environment(root: Path, seed: int) -> dict[str, object]:
     """Describe commit, versions, machine, threads, seed and data of this run."""
-    found = code_revision(root) if checkout() is not None else None  # a wheel belongs to no commit
+    found = code_revision(root) if CHECKOUT is not None else None  # a wheel belongs to no commit
     return {
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "commit": found and found.commit,

@@ -151,6 +151,9 @@ def _inlined(stmt: ir.Stmt) -> ir.Body | None:
 
 
 def _is_empty(stmt: ir.Stmt) -> bool:
+    """Tell whether a statement does nothing: a loop or branch without body, or `x = x`, which `x = x + 0` becomes."""
+    if isinstance(stmt, ir.Assign):
+        return stmt.value == ir.Ref(stmt.name)
     return isinstance(stmt, (ir.For, ir.If)) and not stmt.body and not getattr(stmt, "orelse", ())
 
 

@@ -22,7 +22,7 @@ from typing import Literal
 
 from sparloom.errors import CompileError, NoCompiler
 from sparloom.jit.cache import FORMAT, Cache, build_folder, cache_folder, digest, load
-from sparloom.resources import PACKAGE, resource_folder
+from sparloom.resources import FOLDERS, PACKAGE
 
 __all__ = [
     "LEVELS", "OPENMP", "Level", "Toolchain", "compile_cpp", "compiler_version", "default_flags", "find_toolchain",
@@ -136,7 +136,11 @@ def kernel_folder() -> Path:
     Raises:
         FileNotFoundError: the installation lacks it.
     """
-    return resource_folder("kernels")
+    folder = FOLDERS["kernels"]
+    if not folder.is_dir():
+        raise FileNotFoundError(f"no folder {folder}: this copy of sparloom is incomplete; install a wheel, or run "
+                                "`pip install -e .` in a checkout")
+    return folder
 
 
 def kernel_source(relative: str) -> Path:

@@ -168,7 +168,7 @@ def test_nested_tensors_are_not_causal(name):
 
 def test_without_fbgemm_its_peer_names_the_remedy(monkeypatch):
     monkeypatch.setitem(sys.modules, "fbgemm_gpu", None)
-    with pytest.raises(Unsupported, match=r"fbgemm_gpu is not installed, .* install sparloom\[peers\]"):
+    with pytest.raises(Unsupported, match=r"fbgemm_gpu is not installed, .* pip install .*sparloom\[peers\]"):
         fbgemm(inputs("encoder"))
 
 

@@ -1,6 +1,5 @@
 """A comparison from its command line to its figures, on generated samples: arms run, are shared and fail alone."""
 
-import importlib.util
 import json
 import shutil
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from run_loggers import forget_loggers
 from small import SMALL
 
 from sparloom import cli
+from sparloom.__main__ import execute
 from sparloom.experiments import Arm
 from sparloom.experiments.cognate import ArmResult, refuse_unequal
 from sparloom.report import read_compared, read_run
@@ -31,9 +31,6 @@ BROKEN = ("+task.arms.broken={_target_:sparloom.experiments.Arm,group:spmm,exper
 @pytest.fixture(scope="module")
 def evaluate(tmp_path_factory) -> Callable[..., Path]:
     """Run a comparison in this process as run.py does; returns its folder."""
-    found = importlib.util.spec_from_file_location("run", ROOT / "run.py")
-    run = importlib.util.module_from_spec(found)
-    found.loader.exec_module(run)
     folder = tmp_path_factory.mktemp("evaluated")
 
     def evaluated(experiment: str, *more: str) -> Path:
@@ -45,7 +42,7 @@ def evaluate(tmp_path_factory) -> Callable[..., Path]:
             cfg = hydra.compose("config", given)
             choices = hydra.compose("config", given, return_hydra_config=True).hydra.runtime.choices
             try:
-                run.execute(cfg, out, cli.Given(given, OmegaConf.to_container(choices), cfg))
+                execute(cfg, out, cli.Given(given, OmegaConf.to_container(choices), cfg))
             except cli.Reported as error:
                 (out / "reported").write_text(str(error))
         return out

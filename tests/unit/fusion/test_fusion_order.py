@@ -95,7 +95,7 @@ def test_metis_order_fuses_a_mesh():
 
 def test_a_missing_pymetis_is_reported_with_an_alternative(monkeypatch):
     monkeypatch.setitem(sys.modules, "pymetis", None)
-    with pytest.raises(Unsupported, match=r"pymetis is not installed: install sparloom\[peers\] or take partition"):
+    with pytest.raises(Unsupported, match=r"pymetis is not installed: pip install .*\[peers\].*, or take partition"):
         metis_order(_mesh(3), parts=2)
 
 

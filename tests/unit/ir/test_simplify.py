@@ -109,3 +109,9 @@ def test_inlined_names_do_not_clash():
     assert body(ir.For("i", 0, 1, inner), ir.For("i", 1, 2, inner), ir.Let("a", ir.I64, N)) == (
         "let a_1: i64 = n\ny[a_1] = x\nlet a_2: i64 = n + 1\ny[a_2] = x\nlet a: i64 = n"
     )
+
+
+def test_an_assignment_that_becomes_one_to_itself_is_removed():
+    loop = ir.For("i", ir.Const(0), N, (ir.Assign("s", ir.Ref("s") + 0),), kind="simd", reduces=("s",))
+    assert body(ir.Declare("s", ir.I64, ir.Const(0)), loop, ir.Store("y", ir.Const(0), X)) == (
+        "var s: i64 = 0\ny[0] = x")

@@ -145,7 +145,7 @@ def test_features_and_graph_on_two_devices_are_refused(edges, kind) -> None:
     layer, graph = LAYERS[kind](), Graph(edges, NODES)
     graph.edges = replace(graph.edges, device=THERE)
     if kind == "transform":
-        layer._cached = DeviceAdjacency((torch.zeros(1, device="meta"), None, None, (NODES, NODES)))
+        layer._cached = DeviceAdjacency((None, None, torch.zeros(1, device="meta"), (NODES, NODES)))
     with pytest.raises(ValueError, match=r"x is on cpu and the graph on (cuda:0|meta): make the graph from"):
         layer(dense(NODES, CHANNELS), graph)
 

@@ -115,6 +115,7 @@ def test_a_program_without_a_compiler_computes_and_says_so_on_stderr(tmp_path):
             "x = np.ones((40, 3), np.float32)\n"
             "for _ in range(3): assert np.allclose(sparloom.spmm(A, x), A @ x)\n")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
-                          env={"PATH": str(tmp_path), "SPARLOOM_CACHE": str(tmp_path / "cache"), "HOME": str(tmp_path)})
+                          env={"PATH": str(tmp_path), "SPARLOOM_CACHE": str(tmp_path / "cache"), "HOME": str(tmp_path),
+                               "TMPDIR": str(tmp_path)})
     assert done.stderr.count("run in SciPy") == 1
     assert "apt-get install g++" in done.stderr

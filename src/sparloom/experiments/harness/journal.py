@@ -14,7 +14,7 @@ from sparloom.files import append_lines, read_lines
 from sparloom.jit import compiler_version
 from sparloom.measure import code_changes, code_revision, describe_machine
 from sparloom.ragged import LengthCorpus
-from sparloom.resources import checkout
+from sparloom.resources import CHECKOUT
 from sparloom.sparse import Corpus
 
 PACKAGES = ("numpy", "scipy", "torch", "torch-geometric", "mkl", "pymetis", "cupy-cuda13x", "triton")
@@ -24,8 +24,7 @@ PACKAGES = ("numpy", "scipy", "torch", "torch-geometric", "mkl", "pymetis", "cup
 @cache
 def commit() -> str:
     """Return the commit of this checkout, with "+" if tracked files differ; "unknown" outside of a checkout."""
-    root = checkout()
-    found = None if root is None else code_revision(root)
+    found = None if CHECKOUT is None else code_revision(CHECKOUT)
     return "unknown" if found is None else found.commit[:12] + ("+" if found.dirty else "")
 
 
