@@ -197,7 +197,8 @@ def prerequisite(missing: MissingArtifact, options: cli.RunOptions) -> list[str]
     """Return the overrides of the experiment that makes a missing artifact, with the data and platforms of this run."""
     wanted = cli.merge_overrides(options.inherited(), [f"experiment={missing.experiment}", *missing.overrides])
     platforms = options.platforms(OmegaConf.to_container(hydra.compose("config", wanted), resolve=True))
-    return sorted(cli.merge_overrides(wanted, platforms), key=lambda text: not text.startswith("experiment="))
+    merged = cli.merge_overrides(wanted, platforms)
+    return [*(text for text in merged if text not in platforms), *platforms]
 
 
 def known_keys(conf: Path) -> list[str]:
