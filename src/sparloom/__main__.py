@@ -87,7 +87,7 @@ def execute(
         log.console.print(str(early))
         metrics = {"stopped": 1}
     except MissingArtifact as missing:
-        if not has_data(cfg):
+        if not has_samples(cfg, options):
             fail(record, cli.UsageError(f"{missing}: stored samples come with a checkout of sparloom, set "
                                         "SPARLOOM_ROOT to one; or set paths.mirror to matrices to collect from"), cfg)
         wanted = prerequisite(missing, options)
@@ -125,10 +125,10 @@ def continues_search() -> bool:
     return settings.mode == RunMode.MULTIRUN and named and "study" in settings.sweeper
 
 
-def has_data(cfg: DictConfig) -> bool:
-    """Tell whether there are stored samples, or matrices to collect some with."""
+def has_samples(cfg: DictConfig, options: cli.RunOptions) -> bool:
+    """Tell whether there are stored samples of real matrices if a run reads those, or matrices to collect them from."""
     stored = [Path(cfg.paths.data), Path(cfg.paths.root) / "data.dvc"]
-    return cfg.paths.mirror is not None or any(path.exists() for path in stored)
+    return options.chosen.get("samples") != "real" or cfg.paths.mirror is not None or any(map(Path.exists, stored))
 
 
 def fail(record: cli.Record, error: Exception, cfg: DictConfig) -> None:
