@@ -32,20 +32,19 @@ level = {path.parent.name for path in _ready_built().values()}
 print(f"import {loaded - began:.2f} s, first spmm {first - loaded:.2f} s, kernels {level}")
 """
 RATES = """
-import numpy as np, scipy.sparse, statistics, sys, time
+import numpy as np, os, scipy.sparse, statistics, time
 from sparloom.jit import compile_cpp
 from sparloom.ops import SpMM
 from sparloom.platforms.cpu_kernels import SpmmKernels, sparse_kernels
-from sparloom.sparse import SparseMatrix
-A = scipy.sparse.random(40000, 40000, 4e-4, format="csr", dtype=np.float32, random_state=0)
 from sparloom.tuning.sparse.inputs import matrix_of
+A = scipy.sparse.random(40000, 40000, 4e-4, format="csr", dtype=np.float32, random_state=0)
 operands = SpMM().operands(matrix_of(A), 128, 0)
 calls = []
 for native in (False, True):
     library = compile_cpp(["cpu/spmm.cpp"], native=native)
     sparse_kernels.kernel_library = lambda name, library=library: library if name == "spmm" else compile_cpp(
         [f"cpu/{name}.cpp"])
-    family = SpmmKernels(len(__import__("os").sched_getaffinity(0)), 128)
+    family = SpmmKernels(len(os.sched_getaffinity(0)), 128)
     calls.append(family.bind(operands, family.space().default(), family.result(operands)))
 seconds = [[], []]
 for _ in range(60):

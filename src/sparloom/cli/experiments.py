@@ -1,5 +1,6 @@
 """List the experiments of conf/ by purpose, and describe one: its header, its options, what it reads and writes."""
 
+import json
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -58,8 +59,8 @@ def experiments(conf: Path) -> list[Entry]:
 def print_experiments(conf: Path) -> None:
     """Print the experiments by purpose, one line of at most 80 columns each, and how to run one."""
     entries = experiments(conf)
-    names, times = (max((len(text) for text in column), default=0) for column in zip(
-        *((entry.name, entry.time) for entry in entries), strict=True)) if entries else (0, 0)
+    names = max((len(entry.name) for entry in entries), default=0)
+    times = max((len(entry.time) for entry in entries), default=0)
     room = COLUMNS - names - times - 4
     for group in (*GROUPS, OTHER):
         members = [entry for entry in entries if entry.group == group]
@@ -198,8 +199,7 @@ def _shown(value: Any) -> str:
     elif isinstance(value, list | tuple):
         text = f"[{','.join(map(_shown, value))}]"
     else:
-        text = {None: "null", True: "true", False: "false"}.get(value, str(value)) if isinstance(
-            value, bool | None) else str(value)
+        text = json.dumps(value) if value is None or isinstance(value, bool) else str(value)
     return text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE - 3]}..."
 
 

@@ -92,8 +92,7 @@ def refuse_other_machines(tree: Mapping[str, Any], overrides: Sequence[str]) -> 
 
 def _path(override: str) -> str:
     """Return the dotted path in the configuration that an override changes; platform@target is target."""
-    key = override.lstrip("+~").partition("=")[0]
-    return key.rpartition("@")[2].replace("/", ".")
+    return key_of(override).rpartition("@")[2].replace("/", ".")
 
 
 def _reads(reached: set[str], path: str) -> bool:

@@ -60,10 +60,9 @@ class CsvSamples:
         if platform != (self._description.name if self._description else "spade"):
             return self.base.table(platform, preset, op)
         file = self._file(op)
-        if self._description is None:
-            return read_csv(file, op, self._rules)
-        names = {key: self._name(key) for key in self._listed}
-        return read_described(file, op, self._description, preset=preset, names=names)
+        if (op, preset) not in self._read:
+            self._read[op, preset] = self._parsed(file, op, preset)
+        return self._read[op, preset]
 
     def split(self) -> Mapping[str, sparse.Role]:
         return self._split.roles
@@ -92,8 +91,19 @@ class CsvSamples:
         return [path for path in own if path.exists()] + (more(platform, op) if more else [])
 
     @cached_property
+    def _read(self) -> dict[tuple[str, str], SampleTable]:
+        """Tables that were read, by operation and preset: drawing roles needs them before training does."""
+        return {}
+
+    @cached_property
     def _description(self) -> Description | None:
         return None if self.space is None else read_description(Path(self.space).expanduser())
+
+    def _parsed(self, file: Path, op: str, preset: str) -> SampleTable:
+        if self._description is None:
+            return read_csv(file, op, self._rules)
+        names = {key: self._name(key) for key in self._listed}
+        return read_described(file, op, self._description, preset=preset, names=names)
 
     def _name(self, key: str) -> str:
         """Return the full name of a matrix; only a manifest may name matrices of `base`."""

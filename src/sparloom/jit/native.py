@@ -254,7 +254,7 @@ class ChangeDetector:
         # the weak reference sets the count to 0 before the array is freed, and C reads it while holding the GIL
         self._references = tuple(weakref.ref(array, partial(_forget, each))
                                  for array, each in zip(watched.values(), self._arrays, strict=True))
-        self.changed: Callable[[], int] = int if library is None else partial(
+        self.changed: Callable[[], int] = _no_change if library is None else partial(
             library.sparloom_changed, ctypes.byref(watch))
         """Return the number of a changed array, counted from 1, or 0. A C function, because every call runs it."""
         if watched:
@@ -279,6 +279,10 @@ class _CWatch(ctypes.Structure):
 
     _fields_ = (("arrays", ctypes.c_void_p), ("count", ctypes.c_int64), ("calls", ctypes.c_int64),
                 ("differs", ctypes.c_int32))
+
+
+def _no_change() -> int:
+    return 0
 
 
 def _forget(array: _CWatched, _: weakref.ref) -> None:

@@ -223,7 +223,7 @@ class Toolchain:
             raise CompileError(f"{self.command[0]} refused {source.name}: {first.strip()}", source=text, log=printed)
 
     def _run(self, arguments: Sequence[str], source: Path, folder: Path) -> tuple[int, str]:
-        """Run the compiler; log once if it takes long."""
+        """Run the compiler; report it once if it takes long, and keep how long it took."""
         environment = os.environ | {"TMPDIR": str(folder), "LC_ALL": "C"}
         try:
             process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -341,21 +341,21 @@ def _keep_seconds(name: str, seconds: float) -> None:
 
 
 @functools.cache
-def _once() -> list[str]:
-    """Messages that this process has shown."""
+def _reported() -> list[str]:
+    """What this process has said about compiling: one line at most."""
     return []
 
 
 def _report_compiling(name: str, last: float | None) -> None:
     """Say once that kernels are compiled: to the log of a run, or on stderr of a program without one."""
-    if _once():
+    if _reported():
         return
     took = "" if last is None else f", which took {last:.0f} s last time"
     kernels = cache_folder() / "jit"
     folder = Cache(kernels).writable_folder()
     kept = f"later runs load them from {cache_folder() if folder == kernels else folder}" if folder else "none are kept"
     text = f"compiling kernels for this processor ({name}{took}); {kept}"
-    _once().append(text)
+    _reported().append(text)
     if log.hasHandlers():
         log.info(text)
     else:

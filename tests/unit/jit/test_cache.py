@@ -46,7 +46,7 @@ def places(monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     module._warn_once.cache_clear()
     module._unwritable.cache_clear()
-    tools._once.cache_clear()
+    tools._reported.cache_clear()
     return folder
 
 

@@ -95,7 +95,7 @@ def test_it_is_told_once_and_nothing_is_planned(without_compiler, matrix, caplog
             prepared.spmm(dense(90, width))
             prepared.sddmm(dense(120, width), dense(90, width))
     assert [record.message for record in caplog.records] == [
-        "sparse products run in SciPy and NumPy, many times slower: no C++ compiler found. SPARLOOM_NO_COMPILER=error "
+        "sparse products run in SciPy and NumPy, on one thread: no C++ compiler found. SPARLOOM_NO_COMPILER=error "
         "raises instead"]
     assert not prepared.decided("spmm", B=dense(90, 2))
     with pytest.raises(NoCompiler, match="nothing to choose from"):

@@ -53,7 +53,7 @@ def kernels_available(op: str) -> bool:
 
 @cache
 def _warn(reason: str) -> None:
-    log.warning("sparse products run in SciPy and NumPy, many times slower: %s. %s=error raises instead", reason,
+    log.warning("sparse products run in SciPy and NumPy, on one thread: %s. %s=error raises instead", reason,
                 VARIABLE)
 
 
