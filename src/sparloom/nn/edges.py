@@ -3,7 +3,7 @@
 import operator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import scipy.sparse
@@ -25,9 +25,10 @@ class Edges:
         rows: (edges,) int64, receivers.
         cols: (edges,) int64, senders.
         weights: (edges,); None: all 1.
-        nodes: of the graph.
+        nodes: that receive: rows of the matrix.
         compressed: the graph was passed as a sparse matrix; self-loops are then added to existing ones.
         device: of the graph that was passed, where layers compute.
+        senders: columns of the matrix; equal to `nodes` unless the graph is bipartite.
     """
 
     rows: torch.Tensor
@@ -36,38 +37,70 @@ class Edges:
     nodes: int
     compressed: bool
     device: torch.device
+    senders: int
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of copies and pickles: weights are detached, as torch requires."""
         return {**self.__dict__, "weights": None if self.weights is None else self.weights.detach()}
 
 
+Flow = Literal["source_to_target", "target_to_source"]
+Size = int | tuple[int | None, int | None] | None
+"""Nodes of a graph, or senders and receivers of a bipartite one; None: as many as the edges need."""
+
+
 @eager
-def parse_edges(graph: torch.Tensor, nodes: int | None) -> Edges:
+def parse_edges(graph: Any, nodes: Size, flow: Flow = "source_to_target") -> Edges:
     """Copy a graph in any of the forms that PyTorch Geometric accepts; views would keep the tensor alive.
 
     Args:
-        graph: (2, edges) integers, senders above receivers, or a sparse matrix (nodes, nodes), CSR or COO, with a row
-            for each receiver.
+        graph: (2, edges) integers, senders above receivers, also as an EdgeIndex; or a sparse matrix (receivers,
+            senders), CSR, CSC, COO or a SparseTensor.
         nodes: default: the largest node in edge_index plus one.
+        flow: "target_to_source": receivers are above senders.
 
     Raises:
         TypeError: graph is not a tensor or edge_index not of an integer dtype, or nodes is not an int.
         ValueError: unsupported shape, layout or device, too many nodes, or a node out of range.
     """
+    if flow not in get_args(Flow):
+        raise ValueError(f"flow={flow!r}: expected one of {', '.join(get_args(Flow))}")
+    graph = plain_edges(graph)
     if not isinstance(graph, torch.Tensor):
         raise TypeError(f"the graph is a {type(graph).__name__}: expected edge_index, a sparse tensor or a Graph")
     if graph.device.type not in SUPPORTED_DEVICES:
         raise ValueError(f"the graph is on {graph.device}: only CPU and CUDA tensors are supported: pass "
                          "graph.cpu() or graph.cuda()")
-    if nodes is not None:
-        nodes = _parse_nodes(nodes)
-    edges = _parse_edge_index(graph, nodes) if graph.layout == torch.strided else _parse_matrix(graph, nodes)
-    for name, numbers in (("receiver", edges.rows), ("sender", edges.cols)):
-        if numbers.numel() and not 0 <= int(numbers.min()) <= int(numbers.max()) < edges.nodes:
+    ends = nodes if isinstance(nodes, tuple) else (nodes, nodes)
+    if len(ends) != 2:
+        raise ValueError(f"nodes={nodes!r}: expected an int, or the numbers of senders and receivers")
+    ends = tuple(None if each is None else _parse_nodes(each) for each in ends)
+    if graph.layout == torch.strided:
+        edges = _parse_edge_index(graph, ends, flow, bipartite=isinstance(nodes, tuple))
+    elif flow == "target_to_source":
+        raise ValueError("flow='target_to_source' needs an edge_index: pass the transposed matrix to a layer with the "
+                         "default flow")
+    else:
+        edges = _parse_matrix(graph, ends, bipartite=isinstance(nodes, tuple))
+    for name, numbers, count in (("receiver", edges.rows, edges.nodes), ("sender", edges.cols, edges.senders)):
+        if numbers.numel() and not 0 <= int(numbers.min()) <= int(numbers.max()) < count:
             raise ValueError(f"{name}s range from {int(numbers.min())} to {int(numbers.max())}: expected 0 to "
-                             f"{edges.nodes - 1}")
+                             f"{count - 1}")
     return edges
+
+
+def plain_edges(graph: Any) -> Any:
+    """Return the tensor in an EdgeIndex, and a SparseTensor as a CSR tensor; everything else unchanged.
+
+    What an EdgeIndex says about its order is not used: edges are sorted, or found sorted, all the same.
+    """
+    if hasattr(graph, "as_tensor") and hasattr(graph, "sort_order"):
+        return graph.as_tensor()
+    if hasattr(graph, "sparse_sizes") and hasattr(graph, "csr"):
+        crow, col, values = graph.csr()
+        values = torch.ones(col.shape, device=col.device) if values is None else values
+        return torch.sparse_csr_tensor(crow, col, values, tuple(graph.sparse_sizes()), check_invariants=False)
+    return graph
 
 
 def _parse_nodes(nodes: Any) -> int:
@@ -82,25 +115,35 @@ def _parse_nodes(nodes: Any) -> int:
     return count
 
 
-def _parse_edge_index(graph: torch.Tensor, nodes: int | None) -> Edges:
+def _parse_edge_index(
+    graph: torch.Tensor, ends: tuple[int | None, int | None], flow: Flow, *, bipartite: bool,
+) -> Edges:
     if graph.dtype not in (torch.int64, torch.int32):
         raise TypeError(f"edge_index is {graph.dtype}: expected torch.int64")
     if graph.dim() != 2 or graph.shape[0] != 2:
         raise ValueError(f"edge_index has shape {tuple(graph.shape)}: expected (2, edges)")
-    cols, rows = graph.to("cpu", torch.int64, copy=True)
-    if nodes is None:
-        nodes = int(graph.max()) + 1 if graph.numel() else 0
-        if nodes > MAX_NODES:
-            raise ValueError(f"edge_index contains node {nodes - 1}, above the largest supported, {MAX_NODES - 1}: "
-                             "renumber the nodes")
-    return Edges(rows, cols, None, nodes, compressed=False, device=graph.device)
+    cols, rows = graph.to("cpu", torch.int64, copy=True).flip(0) if flow == "target_to_source" else graph.to(
+        "cpu", torch.int64, copy=True)
+    largest = [int(each.max()) + 1 if each.numel() else 0 for each in (cols, rows)] if None in ends else [0, 0]
+    if not bipartite:
+        largest = [max(largest)] * 2
+    if max(largest) > MAX_NODES:
+        raise ValueError(f"edge_index contains node {max(largest) - 1}, above the largest supported, {MAX_NODES - 1}: "
+                         "renumber the nodes")
+    senders, nodes = (count if given is None else given for given, count in zip(ends, largest, strict=True))
+    return Edges(rows, cols, None, nodes, compressed=False, device=graph.device, senders=senders)
 
 
-def _parse_matrix(graph: torch.Tensor, nodes: int | None) -> Edges:
-    if graph.dim() != 2 or graph.shape[0] != graph.shape[1] or nodes not in (None, graph.shape[0]):
+def _parse_matrix(graph: torch.Tensor, ends: tuple[int | None, int | None], *, bipartite: bool) -> Edges:
+    if graph.dim() != 2 or (not bipartite and graph.shape[0] != graph.shape[1]) or any(
+            count not in (None, extent) for count, extent in zip(ends, graph.shape[::-1], strict=True)):
+        senders, receivers = ends
         raise ValueError(f"the adjacency matrix has shape {tuple(graph.shape)}" + (
-            ": expected a square matrix" if nodes is None else f" for {nodes} nodes"))
+            f": expected ({receivers}, {senders})" if bipartite else
+            ": expected a square matrix" if receivers is None else f" for {receivers} nodes"))
     check_weights(graph, "the adjacency matrix")
+    if graph.layout == torch.sparse_csc:
+        graph = graph.to_sparse_csr()
     if graph.layout == torch.sparse_coo:
         graph = graph.coalesce()
         rows, cols = _cpu_copy(graph.indices())
@@ -110,7 +153,7 @@ def _parse_matrix(graph: torch.Tensor, nodes: int | None) -> Edges:
     else:
         raise ValueError(f"the adjacency matrix has layout {graph.layout}: pass A.to_sparse_csr()")
     return Edges(rows.long(), cols.long(), _cpu_copy(graph.values()), graph.shape[0], compressed=True,
-                 device=graph.device)
+                 device=graph.device, senders=graph.shape[1])
 
 
 def check_weights(weights: torch.Tensor, name: str) -> None:
@@ -132,7 +175,7 @@ CsrTuple = tuple[torch.Tensor, torch.Tensor, torch.Tensor, tuple[int, int]]
 
 @dataclass(frozen=True, eq=False)
 class AdjacencyPattern:
-    """Pattern of a square matrix and of its transpose.
+    """Pattern of a matrix and of its transpose.
 
     Args:
         pattern: rows receive, columns send.
@@ -170,7 +213,7 @@ class AdjacencyPattern:
 def adjacency_pattern(edges: Edges) -> AdjacencyPattern:
     """Sort the edges by receiver and sender, and by sender and receiver."""
     rows, cols, nodes = edges.rows.numpy(), edges.cols.numpy(), edges.nodes
-    order = np.argsort(rows * nodes + cols, kind="stable")
+    order = np.argsort(rows * edges.senders + cols, kind="stable")
     rows, cols = rows[order], cols[order]
     first = np.ones(rows.size, dtype=bool)
     first[1:] = (rows[1:] != rows[:-1]) | (cols[1:] != cols[:-1])
@@ -180,7 +223,7 @@ def adjacency_pattern(edges: Edges) -> AdjacencyPattern:
         nonzero[order] = np.cumsum(first) - 1
         rows, cols, order = rows[first], cols[first], order[first]
     indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=nodes))])
-    pattern = Pattern((nodes, nodes), indptr, cols)
+    pattern = Pattern((nodes, edges.senders), indptr, cols)
     transposed, transposition = transpose_pattern(pattern)
     return AdjacencyPattern(
         pattern, transposed, nonzero_of_edge=None if nonzero is None else torch.from_numpy(nonzero),

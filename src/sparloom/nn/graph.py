@@ -20,12 +20,15 @@ from sparloom.nn.edges import (
     AdjacencyPattern,
     AggregationMatrices,
     Edges,
+    Flow,
     Normalisation,
+    Size,
     adjacency_pattern,
     aggregation_matrices,
     check_weights,
     normalise,
     parse_edges,
+    plain_edges,
 )
 from sparloom.nn.torch_integration import SUPPORTED_DEVICES, autocast_operands, dtype_remedy, eager
 from sparloom.tuning import Fuse, PlanCache
@@ -47,20 +50,24 @@ class Graph:
     are copied to the CPU and back in every step. Copies and pickles hold the edges only, with detached weights.
 
     Args:
-        edges: edge_index, (2, edges) integers with senders above receivers, or a sparse matrix (nodes, nodes) in CSR or
-            COO with a row for each receiver; on the CPU or an NVIDIA GPU. It is copied.
-        nodes: default: the largest node in edge_index plus one.
+        edges: edge_index, (2, edges) integers with senders above receivers, or a sparse matrix (nodes, nodes) in CSR,
+            CSC or COO with a row for each receiver; on the CPU or an NVIDIA GPU; also an EdgeIndex or a SparseTensor.
+            It is copied.
+        nodes: default: the largest node in edge_index plus one. A tuple: a bipartite graph of so many senders and
+            receivers.
         fuse: "auto", "never" or "always", see `sparloom.tuning.plan_pair`; "never" computes all products separately, as
             on a GPU.
         cache: of decisions about fusion (default: the cache of this user).
+        flow: "target_to_source": receivers are above senders in edge_index.
     """
 
     def __init__(
-        self, edges: torch.Tensor, nodes: int | None = None, *, fuse: Fuse = "auto", cache: PlanCache | None = None,
+        self, edges: torch.Tensor, nodes: Size = None, *, fuse: Fuse = "auto", cache: PlanCache | None = None,
+        flow: Flow = "source_to_target",
     ) -> None:
         if fuse not in get_args(Fuse):
             raise ValueError(f"fuse={fuse!r}: expected one of {', '.join(get_args(Fuse))}")
-        self.edges = parse_edges(edges, nodes)
+        self.edges = parse_edges(edges, nodes, flow)
         self._options = PlanOptions(fuse, cache)
         self._reset()
 
@@ -82,8 +89,13 @@ class Graph:
 
     @property
     def nodes(self) -> int:
-        """Number of nodes."""
+        """Number of nodes; of those that receive, in a bipartite graph."""
         return self.edges.nodes
+
+    @property
+    def senders(self) -> int:
+        """Number of nodes that send; equal to `nodes` unless the graph is bipartite."""
+        return self.edges.senders
 
     @property
     def device(self) -> torch.device:
@@ -103,6 +115,9 @@ class Graph:
                 which has weights of its own.
         """
         edges = self.edges
+        if edges.senders != edges.nodes:
+            raise ValueError(f"the graph is bipartite, with {edges.senders} senders and {edges.nodes} receivers: this "
+                             "layer needs one kind of node: use SAGEConv or GraphConv")
         if edge_weight is not None:
             check_weights(edge_weight, "edge_weight")
             if edges.compressed:
@@ -160,20 +175,23 @@ class Graph:
         return self._patterns[has_loops]
 
 
-def cached_graph(edges: torch.Tensor, nodes: int) -> Graph:
+def cached_graph(edges: torch.Tensor, nodes: Size, flow: Flow = "source_to_target") -> Graph:
     """Return the graph of this tensor, cached while the tensor lives and its contents are unchanged.
 
     The values of a sparse matrix are compared completely, indices as by `sparloom.nn.content_hash.index_hash`.
     """
-    if not isinstance(edges, torch.Tensor) or edges.requires_grad:
-        return Graph(edges, nodes)
+    plain = plain_edges(edges)
+    if not isinstance(plain, torch.Tensor) or plain.requires_grad:
+        return Graph(plain, nodes, flow=flow)
     with without_functorch(), _lock():
-        content = _content(edges)
-        cached_content, graph = _graphs().get(edges, (None, None))
-        if graph is None or graph.nodes != nodes or cached_content != content:
-            graph = Graph(edges, nodes)
-            _graphs()[edges] = content, graph
-    return graph
+        content = _content(plain)
+        cached_content, graphs = _graphs().get(edges, (None, {}))
+        if cached_content != content:
+            graphs = {}
+        if (nodes, flow) not in graphs:
+            graphs[nodes, flow] = Graph(plain, nodes, flow=flow)
+            _graphs()[edges] = content, graphs
+        return graphs[nodes, flow]
 
 
 def _content(edges: torch.Tensor) -> Hashable:
@@ -181,6 +199,8 @@ def _content(edges: torch.Tensor) -> Hashable:
         return index_hash(edges.crow_indices(), edges.col_indices()), content_hash(edges.values())
     if edges.layout == torch.sparse_coo:
         return edges.is_coalesced(), index_hash(edges._indices()), content_hash(edges._values())
+    if edges.layout == torch.sparse_csc:
+        return index_hash(edges.ccol_indices(), edges.row_indices()), content_hash(edges.values())
     return index_hash(edges) if edges.layout == torch.strided else None
 
 

@@ -238,7 +238,7 @@ def test_threads_follow_torch(edges, generator) -> None:
     ({"edge_index": torch.zeros(2, 4)}, TypeError, r"edge_index is torch.float32: expected torch.int64"),
     ({"edge_index": "edges"}, TypeError, "the graph is a str: expected edge_index, a sparse tensor or a Graph"),
     ({"edge_index": lambda: torch.eye(5).to_sparse()}, ValueError, r"has shape \(5, 5\) for 60 nodes"),
-    ({"edge_index": lambda: torch.eye(60).to_sparse_csc()}, ValueError, r"pass A.to_sparse_csr\(\)"),
+    ({"edge_index": lambda: torch.eye(60).to_sparse_bsr((2, 2))}, ValueError, r"pass A.to_sparse_csr\(\)"),
     ({"edge_index": lambda: torch.eye(60).to_sparse(), "edge_weight": torch.ones(60)}, ValueError,
      "put the weights into the matrix"),
     ({"edge_weight": torch.ones(3)}, ValueError, "for 240 edges: expected one weight per edge"),
