@@ -10,7 +10,9 @@ Files, from what users call to what runs:
     baselines          torch's own sparse products, which a kernel must beat
     content_hash       detects that tensors have changed
 
-    graph_layers       `GCNConv`, `SAGEConv`, `TransformerConv`
+    graph_layers       `GCNConv`, `TransformerConv`
+    aggregating_layers `SAGEConv`, `GraphConv`, `GINConv`
+    message_passing    what these share: options, lazy sizes, aggregation
     graph              `Graph`: what layers share
     edges              edges, normalisation, matrices
     convolution        the products of a graph convolution
@@ -22,15 +24,16 @@ Files, from what users call to what runs:
     torch_integration  base class of layers; autocast, torch.compile, TorchScript, hooks
 """
 
+from sparloom.nn.aggregating_layers import GINConv, GraphConv, SAGEConv
 from sparloom.nn.baselines import CUDA_SPARSE_LIBRARIES, SPARSE_LIBRARIES, device_csr, torch_csr
 from sparloom.nn.batches import from_nested, to_nested
 from sparloom.nn.graph import Graph
-from sparloom.nn.graph_layers import GCNConv, SAGEConv, TransformerConv
+from sparloom.nn.graph_layers import GCNConv, TransformerConv
 from sparloom.nn.ragged_layers import LayerNorm, MultiheadAttention, TransformerEncoderLayer, ragged_softmax
 from sparloom.nn.sparse import csr_attention, sddmm, spmm
 
 __all__ = [
-    "CUDA_SPARSE_LIBRARIES", "SPARSE_LIBRARIES", "GCNConv", "Graph", "LayerNorm", "MultiheadAttention", "SAGEConv",
-    "TransformerConv", "TransformerEncoderLayer", "csr_attention", "device_csr", "from_nested", "ragged_softmax",
-    "sddmm", "spmm", "to_nested", "torch_csr",
+    "CUDA_SPARSE_LIBRARIES", "SPARSE_LIBRARIES", "GCNConv", "GINConv", "Graph", "GraphConv", "LayerNorm",
+    "MultiheadAttention", "SAGEConv", "TransformerConv", "TransformerEncoderLayer", "csr_attention", "device_csr",
+    "from_nested", "ragged_softmax", "sddmm", "spmm", "to_nested", "torch_csr",
 ]

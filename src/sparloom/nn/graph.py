@@ -156,6 +156,11 @@ class Graph:
                 self._aggregation = made
         return made
 
+    def pattern(self) -> AdjacencyPattern:
+        """Return the pattern of the matrices for aggregation."""
+        with self._lock:
+            return self._products(self.edges, has_loops=False)[0]
+
     def _build(self, edges: Edges, has_loops: bool) -> Adjacency | DeviceAdjacency:
         pattern, forward, backward = self._products(edges, has_loops=has_loops)
         values = pattern.values(edges.weights)

@@ -186,9 +186,14 @@ def test_attention_over_repeated_edges_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("make", "error", "message"), [
-    (lambda: SAGEConv(-1, 4), ValueError, "in_channels=-1, out_channels=4: both must be at least 1"),
-    (lambda: SAGEConv((3, 4), 4), TypeError, r"in_channels=\(3, 4\): bipartite graphs are not supported"),
-    (lambda: SAGEConv(3, 4, "min"), ValueError, "aggr='min': expected one of mean, sum, add, max"),
+    (lambda: SAGEConv(0, 4), ValueError, "in_channels=0, out_channels=4: all must be at least 1"),
+    (lambda: SAGEConv((3, 4, 5), 4), TypeError, r"in_channels=\(3, 4, 5\): .* those of senders and of receivers"),
+    (lambda: SAGEConv(3, 4, "mul"), ValueError, "aggr='mul': expected one of mean, sum, add, max"),
+    (lambda: SAGEConv(3, 4, ["mean", "max"]), ValueError, "aggr=.*: expected one of mean, sum, add, max"),
+    (lambda: SAGEConv(-1, 4, project=True), ValueError, "in_channels=-1 with project=True: .* pass it"),
+    (lambda: SAGEConv(3, 4, node_dim=0), ValueError, "node_dim=0: SAGEConv supports only node_dim=-2"),
+    (lambda: SAGEConv(3, 4, decomposed_layers=2), ValueError, "decomposed_layers=2: SAGEConv supports only"),
+    (lambda: SAGEConv(3, 4, flaw=1), TypeError, "SAGEConv has no argument 'flaw'"),
     (lambda: TransformerConv(3, 4, heads=0), ValueError, "heads=0: expected a positive int"),
     (lambda: TransformerConv(3, 4, heads=1.5), TypeError, r"heads=1\.5: expected a positive int"),
     (lambda: SAGEConv(3, True), TypeError, "out_channels=True: expected an int"),

@@ -19,11 +19,11 @@ LAYERS = {
     "TransformerEncoderLayer": lambda **inputs: nn.TransformerEncoderLayer(WIDTH, 2, 16, **inputs),
 }
 REFUSED = [
-    *(("SAGEConv", "aggr", value) for value in ("median", "min", None, "", ["mean", "max"], torch.nn.ReLU())),
+    *(("SAGEConv", "aggr", value) for value in ("median", "mul", None, "", ["mean", "max"], torch.nn.ReLU())),
     *((kind, name, value) for kind in ("SAGEConv", "GCNConv", "TransformerConv") for name, value in (
-        ("in_channels", 5), ("out_channels", 5), ("flow", "target_to_source"), ("node_dim", 0),
+        ("in_channels", 5), ("out_channels", 5), ("flow", "both"), ("node_dim", 0),
         ("aggr_module", torch.nn.ReLU()), ("message", lambda x_j: -x_j), ("aggregate", max), ("update", None.__eq__))),
-    ("GCNConv", "aggr", "max"), ("TransformerConv", "aggr", "mean"),
+    ("TransformerConv", "flow", "target_to_source"), ("GCNConv", "aggr", "max"), ("TransformerConv", "aggr", "mean"),
     ("SAGEConv", "project", True), ("SAGEConv", "project", "yes"), ("SAGEConv", "root_weight", None),
     ("TransformerConv", "root_weight", "no"),
     ("TransformerConv", "heads", 2), ("TransformerConv", "concat", False), ("TransformerConv", "beta", True),
@@ -73,6 +73,8 @@ def test_values_that_a_layer_does_not_have_are_refused_and_change_nothing(kind) 
     ("SAGEConv", "aggr", "max", {}), ("SAGEConv", "aggr", "sum", {}), ("SAGEConv", "aggr", "add", {"aggr": "max"}),
     ("SAGEConv", "normalize", True, {}), ("SAGEConv", "root_weight", False, {}),
     ("SAGEConv", "project", False, {"project": True}),
+    ("SAGEConv", "aggr", "min", {}), ("SAGEConv", "flow", "target_to_source", {}),
+    ("GCNConv", "flow", "target_to_source", {}),
     ("GCNConv", "add_self_loops", False, {}), ("GCNConv", "improved", True, {}),
     ("GCNConv", "improved", True, {"cached": True}), ("GCNConv", "add_self_loops", False, {"cached": True}),
     ("TransformerConv", "root_weight", False, {}), ("LayerNorm", "eps", 0.5, {}),

@@ -284,8 +284,10 @@ def test_kernels_are_given_contiguous_tensors_of_one_type(edges) -> None:
 
 
 def test_channels_and_options_are_checked() -> None:
-    with pytest.raises(ValueError, match="in_channels=-1, out_channels=4: both must be at least 1"):
-        GCNConv(-1, 4)
+    with pytest.raises(ValueError, match="in_channels=0, out_channels=4: all must be at least 1"):
+        GCNConv(0, 4)
+    with pytest.raises(TypeError, match=r"in_channels=\(4, 4\): bipartite graphs are not supported"):
+        GCNConv((4, 4), 4)
     with pytest.raises(ValueError, match="add_self_loops=True needs normalize=True"):
         GCNConv(4, 4, add_self_loops=True, normalize=False)
 
