@@ -9,8 +9,8 @@ from sparloom.lazy import on_demand
 _HOMES = {
     "measurement": ("REPEATS", "Kind", "Measurement", "Revision", "TimingProtocol", "code_changes", "code_revision"),
     "machine": ("KEEP_BUSY", "VALUE_BYTES", "Caches", "LoadWatch", "NoLoad", "ProcessLoad", "SystemLoad",
-                "cache_bytes_per_core", "cache_levels", "checked_threads", "describe_machine", "machine_digest",
-                "processor_digests", "usable_memory", "vector_lanes", "watch_load", "watched"),
+                "cache_bytes_per_core", "cache_capacities", "cache_levels", "checked_threads", "describe_machine",
+                "machine_digest", "processor_digests", "usable_memory", "vector_lanes", "watch_load", "watched"),
     "metrics": ("DCE_COST", "ape_speedup", "ape_time", "bootstrap_interval", "dce", "geomean", "kendall_tau",
                 "noise_floor", "ordered_pair_accuracy"),
 }

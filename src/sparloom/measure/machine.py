@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "KEEP_BUSY", "VALUE_BYTES", "Caches", "LoadWatch", "NoLoad", "ProcessLoad", "SystemLoad", "cache_bytes_per_core",
-    "cache_levels", "checked_threads", "describe_machine", "machine_digest", "processor_digests", "usable_memory",
-    "vector_lanes", "watch_load", "watched",
+    "cache_capacities", "cache_levels", "checked_threads", "describe_machine", "machine_digest", "processor_digests",
+    "usable_memory", "vector_lanes", "watch_load", "watched",
 ]
 
 Result = TypeVar("Result")
@@ -39,6 +39,7 @@ CONTAINER_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memo
 CPU0 = Path("/sys/devices/system/cpu/cpu0")
 CACHE_NAMES = {("1", "Data"): "cache_l1d", ("2", "Unified"): "cache_l2", ("3", "Unified"): "cache_l3"}
 DEFAULT_CACHE_BYTES = 2 << 20  # a second-level cache and a share of a third are seldom smaller
+USUAL_CACHES = {1: 32 << 10, 2: 1 << 20, 3: 32 << 20}
 UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 THREADS_PER_PROCESSOR = 4
 MIN_THREAD_LIMIT = 64  # allowed on any machine
@@ -119,6 +120,18 @@ def cache_levels(processor: Path = CPU0) -> dict[int, int]:
         processor: sysfs folder of one logical processor; levels that it does not list are missing.
     """
     return {int(level): size for level, size in _data_caches(processor) if level.isdigit()}
+
+
+def cache_capacities(threads: int, processor: Path = CPU0) -> dict[int, int]:
+    """Map the levels of the data caches to the most bytes that one thread finds, or all threads in the last level.
+
+    Args:
+        threads: which share the last level: one whole cache, or their shares of several.
+        processor: sysfs folder of one logical processor; a usual cache of each level stands in where it lists none.
+    """
+    whole = {int(level): size for level, size in _whole_caches(processor) if level.isdigit()} or USUAL_CACHES
+    last = max(whole)
+    return whole | {last: max(whole[last], threads * cache_levels(processor).get(last, 0))}
 
 
 def checked_threads(threads: Any, name: str = "threads") -> int:
@@ -376,12 +389,20 @@ def _processor_name() -> str:
 def _data_caches(processor: Path) -> list[tuple[str, int]]:
     """List level and bytes per core of every data cache."""
     siblings = _count(_read(processor / "topology" / "thread_siblings_list")) or 1
-    found = []
+    return [(level, size // max(1, sharing // siblings)) for level, size, sharing in _listed_caches(processor)]
+
+
+def _whole_caches(processor: Path) -> list[tuple[str, int]]:
+    """List level and bytes of every data cache."""
+    return [(level, size) for level, size, _ in _listed_caches(processor)]
+
+
+def _listed_caches(processor: Path) -> Iterator[tuple[str, int, int]]:
+    """Yield level, bytes and number of logical processors of every data cache."""
     for folder in sorted((processor / "cache").glob("index*")):
         size, sharing = _read(folder / "size"), _count(_read(folder / "shared_cpu_list")) or 1
         if _read(folder / "type") in ("Data", "Unified") and size[:-1].isdigit() and size[-1] in UNITS:
-            found.append((_read(folder / "level"), int(size[:-1]) * UNITS[size[-1]] // max(1, sharing // siblings)))
-    return found
+            yield _read(folder / "level"), int(size[:-1]) * UNITS[size[-1]], sharing
 
 
 def _read(path: Path) -> str:

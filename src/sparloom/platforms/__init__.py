@@ -1,7 +1,8 @@
 """Platforms that run operations: processors, GPUs and a simulated accelerator behind one interface.
 
 platform: that interface; clock and timing: how seconds are measured; cpu_schedules: generated C for schedules of a loop
-nest; cpu_kernels and cuda: hand-written kernels; spade: the simulated accelerator.
+nest; cpu_kernels and cuda: hand-written kernels; roofline: the least seconds that caches and arithmetic allow; spade:
+the simulated accelerator.
 """
 
 from sparloom.lazy import on_demand
@@ -18,6 +19,7 @@ _MODULES = {  # module -> its public names
     "cuda.operands": ("DeviceMatrix", "DevicePattern"),
     "cuda.platform": ("CudaPlatform",),
     "cuda.ragged": ("RaggedOnDevice",),
+    "roofline": ("Bound", "PatternReuse", "ReuseDistances", "Roof", "Supply", "bound", "measure_roof"),
     "platform": ("BaselineBinder", "CustomPlatform", "Family", "NullPlatform", "Platform"),
     "spade.platform": ("SpadePlatform",),
     "timing": ("Contender", "SpotCheck", "interleaved", "interleaved_on_device", "reallocated", "sweep"),
