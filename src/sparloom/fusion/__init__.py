@@ -31,7 +31,7 @@ _MODULES = {  # module -> its public names
     "fusion.orders": (
         "MIN_FUSED_RATIO", "Reordered", "bandwidth_order", "metis_order", "partition_order", "rescue_order"),
     "fusion.program": ("Csr", "fprange"),
-    "fusion.row_pass": ("RowPass", "RowSteps"),
+    "fusion.row_pass": ("RowPass", "RowSteps", "run_once"),
     "fusion.schedule": (
         "FusedLoops", "Loop", "Reads", "TileSchedule", "check_schedule", "coarse_tiles", "gemm_spmm_loops",
         "schedule_tiles", "separated", "spmm_gemm_loops", "spmm_spmm_loops", "unfused_schedule"),

@@ -1,8 +1,10 @@
 """SpMM-GeMM in one pass over the rows, with products and sums of the same rows on the side."""
 
 import ctypes
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,8 @@ PARTIAL_BYTES = 4 << 20  # limit for the partial S of all slices
 PIECE_BYTES = 1 << 16  # of G: a few times the L1 cache
 ROW_WORK = 4  # cost of starting a row, in nonzeros
 DENSE_SHARE = 8  # dense multiplications that cost as much as one nonzero
+PREFETCH_BYTES = 4096  # of a row of Y
+CACHE_LINE = 64  # bytes
 STREAM_SHARE = 0.25  # of the caches of all threads; larger results are stored past them
 TOGETHER_SHARE = 0.2  # of rows that repeat the previous row's first and last column, above which comparing all pays off
 
@@ -93,7 +97,7 @@ class RowPass:
     before the pattern is. Departure: no inspector, and sums of the same rows are computed in the same pass.
     """
 
-    def __init__(self, pattern: Pattern, *, threads: int, prefetch_bytes: int = 4096) -> None:
+    def __init__(self, pattern: Pattern, *, threads: int, prefetch_bytes: int = PREFETCH_BYTES) -> None:
         self.pattern, self.threads, self.prefetch_bytes = pattern, checked_threads(threads), prefetch_bytes
         self._together = _repeats(pattern) >= TOGETHER_SHARE
 
@@ -115,17 +119,17 @@ class RowPass:
         left, right = (0, 0) if steps.s is None else steps.s.shape
         summed = 0 if steps.summed is None else steps.summed.shape[1]
         slices = self._slice_bounds(steps, out + left * right // max(1, width), left * right * dtype.itemsize)
-        count, widest, kept = slices.size - 1, max(1, width, out, left, right), [*steps.arrays().values(), slices]
+        count, kept = slices.size - 1, [*steps.arrays().values(), slices]
         arguments = _RowPass(
             a=CsrArguments() if steps.matrix is None else CsrRows.of(steps.matrix).arguments(kept),
             **{name: array.ctypes.data for name, array in steps.arrays().items()}, slices=slices.ctypes.data,
-            count=count, piece=min(max(16, PIECE_BYTES // (widest * dtype.itemsize)), 512), width=width, out=out,
+            count=count, piece=_piece_rows(max(1, width, out, left, right), dtype.itemsize), width=width, out=out,
             left_columns=left, right_columns=right, summed_columns=summed, ahead=self.prefetch_bytes,
             threads=self.threads, c_transposed=steps.c_transposed, together=self._together,
             stream_g=self._streams(steps.g), stream_d=self._streams(steps.d))
         sizes = {"partials": count * left * right, "partial_sums": count * summed,
-                 "packed": _function("packed", dtype)(ctypes.c_int64(width), ctypes.c_int64(out)),
-                 "buffers": self.threads * _function("buffer", dtype)(ctypes.byref(arguments))}
+                 "packed": _packed_size(width, out, SUFFIX[dtype.name]),
+                 "buffers": self.threads * _function("buffer", SUFFIX[dtype.name])(ctypes.byref(arguments))}
         for name, size in sizes.items():
             kept.append(aligned((size,), dtype.type))
             setattr(arguments, name, kept[-1].ctypes.data)
@@ -142,6 +146,50 @@ class RowPass:
         nonzeros = 0 if steps.matrix is None else self.pattern.indptr
         work = (ROW_WORK + dense // DENSE_SHARE) * np.arange(rows + 1) + nonzeros
         return np.searchsorted(work, np.linspace(0, work[-1], min(most, max(1, rows)) + 1)).astype(np.int64)
+
+
+def run_once(
+    matrix: tuple[int, int, int, int] | None, operands: Mapping[str, int], sizes: Mapping[str, int], *,
+    slices: np.ndarray, dtype: type[np.generic], threads: int, c_transposed: bool = False,
+    prefetch_bytes: int = PREFETCH_BYTES,
+) -> None:
+    """Run steps at raw addresses once, without the checks and the preparation of `RowPass`.
+
+    Args:
+        matrix: addresses of indptr, indices and values of A, and the number of its nonzeros.
+        operands: addresses of the arrays of `RowSteps`, contiguous, by name; what is written overlaps nothing.
+        sizes: width, out, left_columns, right_columns and summed_columns of the struct RowPass, unless 0.
+        slices: (count + 1,) int64, bounds of slices of the rows, which threads take one by one.
+    """
+    count, itemsize = slices.size - 1, np.dtype(dtype).itemsize
+    arguments = _RowPass(count=count, ahead=prefetch_bytes, threads=threads, c_transposed=c_transposed,
+                         slices=address(slices, np.int64))
+    for name, number in (*operands.items(), *sizes.items()):
+        setattr(arguments, name, number)
+    if matrix is not None:
+        begin, indices, values, nnz = matrix
+        rows = arguments.a
+        rows.begin, rows.end, rows.indices, rows.values, rows.nnz = begin, begin + 8, indices, values, nnz
+    width, out, left, right = arguments.width, arguments.out, arguments.left_columns, arguments.right_columns
+    arguments.piece = _piece_rows(max(1, width, out, left, right), itemsize)
+    limit, row_bytes = STREAM_SHARE * threads * _cache_bytes(), int(slices[-1]) * itemsize
+    arguments.stream_g, arguments.stream_d = row_bytes * width > limit, row_bytes * out > limit
+    name = SUFFIX[np.dtype(dtype).name]
+    parts = {"partials": count * left * right, "partial_sums": count * arguments.summed_columns,
+             "packed": _packed_size(width, out, name) if out else 0,
+             "buffers": threads * _function("buffer", name)(ctypes.byref(arguments))}
+    line = CACHE_LINE // itemsize
+    ends = list(accumulate(-(-size // line) * line for size in parts.values()))
+    workspace = np.empty(ends[-1] + line, dtype)
+    start = -(-address(workspace, dtype) // CACHE_LINE) * CACHE_LINE
+    for part, end in zip(parts, [0, *ends], strict=False):
+        setattr(arguments, part, start + end * itemsize)
+    _run_function(name)(ctypes.byref(arguments))
+
+
+def _piece_rows(widest: int, itemsize: int) -> int:
+    """Return the rows of a piece of a slice, for the widest array of a pass."""
+    return min(max(16, PIECE_BYTES // (widest * itemsize)), 512)
 
 
 class _RowPass(ctypes.Structure):
@@ -214,10 +262,29 @@ def _library() -> ctypes.CDLL:
     return compile_cpp(["cpu/row_pass.cpp"])
 
 
-def _function(name: str, dtype: np.dtype) -> Any:
-    function = getattr(_library(), f"sparloom_row_pass_{name}_{SUFFIX[dtype.name]}")
+@cache
+def _function(name: str, suffix: str) -> Any:
+    function = getattr(_library(), f"sparloom_row_pass_{name}_{suffix}")
     function.restype = ctypes.c_int64
     return function
+
+
+@cache
+def _cache_bytes() -> int:
+    return cache_bytes_per_core()
+
+
+@cache
+def _run_function(suffix: str) -> Any:
+    function = getattr(_library(), f"sparloom_row_pass_{suffix}")
+    function.restype, function.argtypes = None, [ctypes.c_void_p]
+    return function
+
+
+@lru_cache
+def _packed_size(width: int, out: int, suffix: str) -> int:
+    """Return the elements of C when it is packed."""
+    return _function("packed", suffix)(ctypes.c_int64(width), ctypes.c_int64(out))
 
 
 def _repeats(pattern: Pattern) -> float:

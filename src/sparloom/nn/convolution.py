@@ -170,51 +170,18 @@ class _Normalised:
         return self.values.device
 
 
-@dataclass(frozen=True, eq=False)
-class Adjacency(_Normalised):
-    """A normalised adjacency matrix and its products.
+class CpuAdjacency(_Normalised):
+    """Base class of normalised adjacency matrices on the CPU: their products, with gradients.
 
-    Args:
-        values: (nnz,), may require a gradient.
-        transposition: (nnz,) int64, position in A of each nonzero of its transpose.
-        forward, backward: products by A and by its transpose.
+    Subclasses have `values` (nnz,), which may require a gradient; `transposition` (nnz,) int64, the position in A of
+    each nonzero of its transpose; `forward` and `backward`, the products by matrices of the pattern of A and of its
+    transpose, like `Propagation`; `matrix` and `transposed`, A and its transpose as these take them.
     """
-
-    values: torch.Tensor
-    transposition: torch.Tensor
-    forward: Propagation
-    backward: Propagation
-
-    @cached_property
-    def matrix(self) -> SparseMatrix:
-        """A, detached."""
-        return self.forward.matrix(self.values)
-
-    @cached_property
-    def transposed(self) -> SparseMatrix:
-        """A^T, detached."""
-        return self.backward.matrix(self.values.detach().index_select(0, self.transposition))
 
     @property
     def nodes(self) -> int:
         """Rows and columns."""
         return self.forward.pattern.rows
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the state of copies and pickles, with values as a detached array.
-
-        A tensor that is sent to another process moves to shared memory, away from the array on the same memory.
-        """
-        return {"values": self.values.detach().numpy(), "transposition": self.transposition.numpy(),
-                "forward": self.forward, "backward": self.backward}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        tensors = {name: torch.from_numpy(state[name]) for name in ("values", "transposition")}
-        self.__dict__.update(state | tensors)
-
-    def to(self, dtype: torch.dtype) -> Adjacency:
-        """Convert the values."""
-        return Adjacency(self.values.to(dtype), self.transposition, self.forward, self.backward)
 
     def convolve(
         self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, aggregate_first: bool,
@@ -254,11 +221,53 @@ class Adjacency(_Normalised):
                     _values_gradient(grad, x, weight, self) if needed[3] else None, None)
 
 
+@dataclass(frozen=True, eq=False)
+class Adjacency(CpuAdjacency):
+    """A normalised adjacency matrix whose products are planned.
+
+    Args:
+        values: (nnz,), may require a gradient.
+        transposition: (nnz,) int64, position in A of each nonzero of its transpose.
+        forward, backward: products by A and by its transpose.
+    """
+
+    values: torch.Tensor
+    transposition: torch.Tensor
+    forward: Propagation
+    backward: Propagation
+
+    @cached_property
+    def matrix(self) -> SparseMatrix:
+        """A, detached."""
+        return self.forward.matrix(self.values)
+
+    @cached_property
+    def transposed(self) -> SparseMatrix:
+        """A^T, detached."""
+        return self.backward.matrix(self.values.detach().index_select(0, self.transposition))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state of copies and pickles, with values as a detached array.
+
+        A tensor that is sent to another process moves to shared memory, away from the array on the same memory.
+        """
+        return {"values": self.values.detach().numpy(), "transposition": self.transposition.numpy(),
+                "forward": self.forward, "backward": self.backward}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        tensors = {name: torch.from_numpy(state[name]) for name in ("values", "transposition")}
+        self.__dict__.update(state | tensors)
+
+    def to(self, dtype: torch.dtype) -> Adjacency:
+        """Convert the values."""
+        return Adjacency(self.values.to(dtype), self.transposition, self.forward, self.backward)
+
+
 class _Product(torch.autograd.Function):
     """A Y or A^T Y."""
 
     @staticmethod
-    def forward(y: torch.Tensor, values: torch.Tensor, adjacency: Adjacency, transposed: bool) -> torch.Tensor:
+    def forward(y: torch.Tensor, values: torch.Tensor, adjacency: CpuAdjacency, transposed: bool) -> torch.Tensor:
         nodes = adjacency.backward if transposed else adjacency.forward
         own = adjacency.values
         if not torch._C._functorch.is_functorch_wrapped_tensor(own) and values.data_ptr() == own.data_ptr():
@@ -302,7 +311,7 @@ class _Convolution(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, values: torch.Tensor,
-        adjacency: Adjacency, aggregate_first: bool,
+        adjacency: CpuAdjacency, aggregate_first: bool,
     ) -> torch.Tensor:
         nodes, propagated = adjacency.forward, None
         if aggregate_first:
@@ -339,14 +348,14 @@ class _Convolution(torch.autograd.Function):
 
 
 def _values_gradient(
-    grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, adjacency: Adjacency,
+    grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, adjacency: CpuAdjacency,
 ) -> torch.Tensor:
     """dA(i,j) = dD(i,:) . (X W^T)(j,:) at the nonzeros of A, (nnz,)."""
     with torch.autocast(x.device.type, enabled=False):  # it may be enabled during the backward pass
         return _sampled_product(grad, x @ weight.T, adjacency)
 
 
-def _sampled_product(left: torch.Tensor, right: torch.Tensor, adjacency: Adjacency) -> torch.Tensor:
+def _sampled_product(left: torch.Tensor, right: torch.Tensor, adjacency: CpuAdjacency) -> torch.Tensor:
     """Compute L(i,:) . R(j,:) at the nonzeros of A, (nnz,)."""
     pattern = adjacency.forward.pattern
     rows, cols = torch.from_numpy(pattern.row_ids()), torch.from_numpy(pattern.indices)

@@ -165,6 +165,31 @@ def check_weights(weights: torch.Tensor, name: str) -> None:
                         "if you meant that")
 
 
+def check_square(senders: int, nodes: int) -> None:
+    """Refuse a bipartite graph."""
+    if senders != nodes:
+        raise ValueError(f"the graph is bipartite, with {senders} senders and {nodes} receivers: this layer needs one "
+                         "kind of node: use SAGEConv or GraphConv")
+
+
+def checked_edge_weight(edge_weight: torch.Tensor, edges: int, compressed: bool, device: torch.device) -> None:
+    """Check that weights, (edges,), fit a graph of so many edges on this device.
+
+    Args:
+        compressed: the graph is a sparse matrix, which has weights of its own.
+    """
+    check_weights(edge_weight, "edge_weight")
+    if compressed:
+        raise ValueError("edge_weight was passed with a sparse matrix: put the weights into the matrix")
+    if edge_weight.shape != (edges,):
+        raise ValueError(f"edge_weight has shape {tuple(edge_weight.shape)} for {edges} edges: expected one weight per "
+                         "edge")
+    if edge_weight.layout != torch.strided:
+        raise TypeError(f"edge_weight has layout {edge_weight.layout}: expected a dense tensor")
+    if edge_weight.device != device:
+        raise ValueError(f"edge_weight is on {edge_weight.device} and the graph on {device}: move one of them")
+
+
 def _cpu_copy(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to("cpu", copy=True)
 

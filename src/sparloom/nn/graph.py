@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from numbers import Integral
 from threading import RLock
@@ -14,8 +14,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 from sparloom.forks import forkable
 from sparloom.jit import ResultPool
 from sparloom.nn.content_hash import content_hash, index_hash
-from sparloom.nn.convolution import Adjacency, DeviceAdjacency, PlanOptions, Propagation
-from sparloom.nn.custom_ops import is_differentiated, without_functorch
+from sparloom.nn.convolution import Adjacency, CpuAdjacency, DeviceAdjacency, PlanOptions, Propagation
+from sparloom.nn.custom_ops import in_functorch, is_differentiated, without_functorch
 from sparloom.nn.edges import (
     AdjacencyPattern,
     AggregationMatrices,
@@ -25,15 +25,18 @@ from sparloom.nn.edges import (
     Size,
     adjacency_pattern,
     aggregation_matrices,
-    check_weights,
+    check_square,
+    checked_edge_weight,
     normalise,
     parse_edges,
     plain_edges,
 )
+from sparloom.nn.fresh_graph import FreshGraph, fresh_graph
 from sparloom.nn.torch_integration import SUPPORTED_DEVICES, autocast_operands, dtype_remedy, eager
 from sparloom.tuning import Fuse, PlanCache
 
 FUSED_DEVICES = ("cpu",)  # on which the products of a convolution are fused
+USES = 64  # calls of layers after which a graph is prepared
 POOL_SHARE = 1 / 8  # of the machine's memory, for reusable results of one graph
 
 MESSAGE_PASSING_DEFAULTS = {
@@ -115,21 +118,9 @@ class Graph:
                 which has weights of its own.
         """
         edges = self.edges
-        if edges.senders != edges.nodes:
-            raise ValueError(f"the graph is bipartite, with {edges.senders} senders and {edges.nodes} receivers: this "
-                             "layer needs one kind of node: use SAGEConv or GraphConv")
+        check_square(edges.senders, edges.nodes)
         if edge_weight is not None:
-            check_weights(edge_weight, "edge_weight")
-            if edges.compressed:
-                raise ValueError("edge_weight was passed with a sparse matrix: put the weights into the matrix")
-            if edge_weight.shape != edges.rows.shape:
-                raise ValueError(f"edge_weight has shape {tuple(edge_weight.shape)} for {edges.rows.numel()} edges: "
-                                 "expected one weight per edge")
-            if edge_weight.layout != torch.strided:
-                raise TypeError(f"edge_weight has layout {edge_weight.layout}: expected a dense tensor")
-            if edge_weight.device != self.device:
-                raise ValueError(f"edge_weight is on {edge_weight.device} and the graph on {self.device}: move one of "
-                                 "them")
+            checked_edge_weight(edge_weight, edges.rows.numel(), edges.compressed, self.device)
             edges = replace(edges, weights=edge_weight.cpu())
         with self._lock:
             if edges.weights is not None and is_differentiated(edges.weights):
@@ -189,14 +180,39 @@ def cached_graph(edges: torch.Tensor, nodes: Size, flow: Flow = "source_to_targe
     if not isinstance(plain, torch.Tensor) or plain.requires_grad:
         return Graph(plain, nodes, flow=flow)
     with without_functorch(), _lock():
-        content = _content(plain)
-        cached_content, graphs = _graphs().get(edges, (None, {}))
-        if cached_content != content:
-            graphs = {}
-        if (nodes, flow) not in graphs:
-            graphs[nodes, flow] = Graph(plain, nodes, flow=flow)
-            _graphs()[edges] = content, graphs
-        return graphs[nodes, flow]
+        graphs, key = _known_graphs(edges, plain), (nodes, flow)
+        if not isinstance(graphs.get(key), Graph):
+            graphs[key] = Graph(plain, nodes, flow=flow)
+        return graphs[key]
+
+
+def recurring_graph(edges: torch.Tensor, nodes: Size, flow: Flow = "source_to_target") -> Graph | FreshGraph:
+    """Return the graph of this tensor, which is not prepared before layers have used it so often that it pays off.
+
+    It is cached like `cached_graph`.
+    """
+    plain = plain_edges(edges)
+    if not isinstance(plain, torch.Tensor) or plain.requires_grad or in_functorch():
+        return cached_graph(edges, nodes, flow)
+    with _lock():
+        graphs, key = _known_graphs(edges, plain), (nodes, flow)
+        graph = graphs.get(key)
+        if graph is None:
+            graph = fresh_graph(plain, nodes, flow) or Graph(plain, nodes, flow=flow)
+        elif isinstance(graph, FreshGraph) and graph.uses >= USES:
+            graph = Graph(plain, nodes, flow=flow)
+        graphs[key] = graph
+        return graph
+
+
+def _known_graphs(edges: torch.Tensor, plain: torch.Tensor) -> dict[tuple[Size, Flow], Graph | FreshGraph]:
+    """Return what is cached for this tensor and its present content, to be added to."""
+    content = _content(plain)
+    cached_content, graphs = _graphs().get(edges, (None, None))
+    if graphs is None or cached_content != content:
+        graphs = {}
+        _graphs()[edges] = content, graphs
+    return graphs
 
 
 def _content(edges: torch.Tensor) -> Hashable:
@@ -239,7 +255,7 @@ def check_features(x: torch.Tensor, channels: int) -> None:
         raise TypeError(f"x is {kind}: expected a dense tensor (nodes, {channels})")
 
 
-def check_nodes(x: torch.Tensor, graph: Graph | Adjacency | DeviceAdjacency) -> None:
+def check_nodes(x: torch.Tensor, graph: Graph | FreshGraph | CpuAdjacency | DeviceAdjacency) -> None:
     """Check that features have a row for each node, on the device of the graph."""
     if x.shape[0] != graph.nodes:
         raise ValueError(f"x has {x.shape[0]} rows, but the graph has {graph.nodes} nodes: expected one row per node")

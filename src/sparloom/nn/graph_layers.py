@@ -15,6 +15,7 @@ from sparloom.nn.graph import (
     check_channels,
     check_features,
     check_nodes,
+    recurring_graph,
 )
 from sparloom.nn.message_passing import (
     GraphLayer,
@@ -123,7 +124,8 @@ class GCNConv(GraphLayer):
             _check_features(x, weight)
         adjacency = self._cached
         if adjacency is None:
-            graph = edge_index if isinstance(edge_index, Graph) else cached_graph(edge_index, x.shape[0], self.flow)
+            find = cached_graph if self.cached else recurring_graph
+            graph = edge_index if isinstance(edge_index, Graph) else find(edge_index, x.shape[0], self.flow)
             adjacency = graph.adjacency(self.normalisation, x.dtype, edge_weight)
             if self.cached and self.normalize:
                 self._cached = adjacency
