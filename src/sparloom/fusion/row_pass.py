@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -128,7 +128,7 @@ class RowPass:
             threads=self.threads, c_transposed=steps.c_transposed, together=self._together,
             stream_g=self._streams(steps.g), stream_d=self._streams(steps.d))
         sizes = {"partials": count * left * right, "partial_sums": count * summed,
-                 "packed": _packed_size(width, out, SUFFIX[dtype.name]),
+                 "packed": _function("packed", SUFFIX[dtype.name])(ctypes.c_int64(width), ctypes.c_int64(out)),
                  "buffers": self.threads * _function("buffer", SUFFIX[dtype.name])(ctypes.byref(arguments))}
         for name, size in sizes.items():
             kept.append(aligned((size,), dtype.type))
@@ -149,7 +149,7 @@ class RowPass:
 
 
 def run_once(
-    matrix: tuple[int, int, int, int] | None, operands: Mapping[str, int], sizes: Mapping[str, int], *,
+    matrix: tuple[int, int, int, int] | None, operands: Mapping[str, int], sizes: tuple[int, int, int, int, int], *,
     slices: np.ndarray, dtype: type[np.generic], threads: int, c_transposed: bool = False,
     prefetch_bytes: int = PREFETCH_BYTES,
 ) -> None:
@@ -158,38 +158,25 @@ def run_once(
     Args:
         matrix: addresses of indptr, indices and values of A, and the number of its nonzeros.
         operands: addresses of the arrays of `RowSteps`, contiguous, by name; what is written overlaps nothing.
-        sizes: width, out, left_columns, right_columns and summed_columns of the struct RowPass, unless 0.
+        sizes: columns of G, D, L, R and of the summed array; 0 for those that are not there.
         slices: (count + 1,) int64, bounds of slices of the rows, which threads take one by one.
     """
-    count, itemsize = slices.size - 1, np.dtype(dtype).itemsize
-    arguments = _RowPass(count=count, ahead=prefetch_bytes, threads=threads, c_transposed=c_transposed,
-                         slices=address(slices, np.int64))
-    for name, number in (*operands.items(), *sizes.items()):
+    template, parts, elements = _template(dtype, slices.size - 1, threads, c_transposed, prefetch_bytes, *sizes)
+    arguments = _RowPass.from_buffer_copy(template)
+    arguments.slices = address(slices, np.int64)
+    for name, number in operands.items():
         setattr(arguments, name, number)
     if matrix is not None:
         begin, indices, values, nnz = matrix
         rows = arguments.a
         rows.begin, rows.end, rows.indices, rows.values, rows.nnz = begin, begin + 8, indices, values, nnz
-    width, out, left, right = arguments.width, arguments.out, arguments.left_columns, arguments.right_columns
-    arguments.piece = _piece_rows(max(1, width, out, left, right), itemsize)
-    limit, row_bytes = STREAM_SHARE * threads * _cache_bytes(), int(slices[-1]) * itemsize
-    arguments.stream_g, arguments.stream_d = row_bytes * width > limit, row_bytes * out > limit
-    name = SUFFIX[np.dtype(dtype).name]
-    parts = {"partials": count * left * right, "partial_sums": count * arguments.summed_columns,
-             "packed": _packed_size(width, out, name) if out else 0,
-             "buffers": threads * _function("buffer", name)(ctypes.byref(arguments))}
-    line = CACHE_LINE // itemsize
-    ends = list(accumulate(-(-size // line) * line for size in parts.values()))
-    workspace = np.empty(ends[-1] + line, dtype)
+    row_bytes, limit = int(slices[-1]) * np.dtype(dtype).itemsize, STREAM_SHARE * threads * _cache_bytes()
+    arguments.stream_g, arguments.stream_d = row_bytes * sizes[0] > limit, row_bytes * sizes[1] > limit
+    workspace = np.empty(elements, dtype)
     start = -(-address(workspace, dtype) // CACHE_LINE) * CACHE_LINE
-    for part, end in zip(parts, [0, *ends], strict=False):
-        setattr(arguments, part, start + end * itemsize)
-    _run_function(name)(ctypes.byref(arguments))
-
-
-def _piece_rows(widest: int, itemsize: int) -> int:
-    """Return the rows of a piece of a slice, for the widest array of a pass."""
-    return min(max(16, PIECE_BYTES // (widest * itemsize)), 512)
+    for name, offset in parts:
+        setattr(arguments, name, start + offset)
+    _run_function(dtype)(ctypes.byref(arguments))
 
 
 class _RowPass(ctypes.Structure):
@@ -204,6 +191,44 @@ class _RowPass(ctypes.Structure):
             "count", "piece", "width", "out", "left_columns", "right_columns", "summed_columns", "ahead")),
         *((name, ctypes.c_int32) for name in ("threads", "c_transposed", "together", "stream_g", "stream_d")),
     )
+
+
+class _Template(NamedTuple):
+    """What passes over any number of rows have in common.
+
+    Args:
+        arguments: without addresses.
+        parts: of the workspace, and their offsets in bytes.
+        elements: of the workspace.
+    """
+
+    arguments: _RowPass
+    parts: tuple[tuple[str, int], ...]
+    elements: int
+
+
+@lru_cache
+def _template(
+    dtype: type[np.generic], count: int, threads: int, c_transposed: bool, prefetch_bytes: int, *sizes: int,
+) -> _Template:
+    width, out, left, right, summed = sizes
+    itemsize = np.dtype(dtype).itemsize
+    arguments = _RowPass(
+        count=count, piece=_piece_rows(max(1, width, out, left, right), itemsize), width=width, out=out,
+        left_columns=left, right_columns=right, summed_columns=summed, ahead=prefetch_bytes, threads=threads,
+        c_transposed=c_transposed)
+    suffix, line = SUFFIX[np.dtype(dtype).name], CACHE_LINE // itemsize
+    elements = {"partials": count * left * right, "partial_sums": count * summed,
+                "packed": _function("packed", suffix)(ctypes.c_int64(width), ctypes.c_int64(out)) if out else 0,
+                "buffers": threads * _function("buffer", suffix)(ctypes.byref(arguments))}
+    ends = [0, *accumulate(-(-size // line) * line for size in elements.values())]
+    parts = tuple((name, end * itemsize) for name, end in zip(elements, ends, strict=False) if elements[name])
+    return _Template(arguments, parts, ends[-1] + line)
+
+
+def _piece_rows(widest: int, itemsize: int) -> int:
+    """Return the rows of a piece of a slice, for the widest array of a pass."""
+    return min(max(16, PIECE_BYTES // (widest * itemsize)), 512)
 
 
 def _checked(steps: RowSteps, pattern: Pattern) -> np.dtype:
@@ -275,16 +300,10 @@ def _cache_bytes() -> int:
 
 
 @cache
-def _run_function(suffix: str) -> Any:
-    function = getattr(_library(), f"sparloom_row_pass_{suffix}")
+def _run_function(dtype: type[np.generic]) -> Any:
+    function = getattr(_library(), f"sparloom_row_pass_{SUFFIX[np.dtype(dtype).name]}")
     function.restype, function.argtypes = None, [ctypes.c_void_p]
     return function
-
-
-@lru_cache
-def _packed_size(width: int, out: int, suffix: str) -> int:
-    """Return the elements of C when it is packed."""
-    return _function("packed", suffix)(ctypes.c_int64(width), ctypes.c_int64(out))
 
 
 def _repeats(pattern: Pattern) -> float:

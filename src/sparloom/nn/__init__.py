@@ -14,6 +14,7 @@ Files, from what users call to what runs:
     aggregating_layers `SAGEConv`, `GraphConv`, `GINConv`
     message_passing    what these share: options, lazy sizes, aggregation
     graph              `Graph`: what layers share
+    fresh_graph        graphs that are seen for the first time, without preparation
     edges              edges, normalisation, matrices
     convolution        the products of a graph convolution
 

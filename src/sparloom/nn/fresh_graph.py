@@ -271,33 +271,27 @@ class FreshProducts:
         self, values: torch.Tensor | None = None, *, c_transposed: bool = False, **tensors: torch.Tensor | None,
     ) -> None:
         """Run steps over the rows of A, see `Propagation.run`."""
-        operands = {name: tensor.data_ptr() for name, tensor in tensors.items() if tensor is not None}
-        pattern, sizes, work = self.pattern, {}, 0
-        y, g, d, s, sums = (tensors.get(name) for name in ("y", "g", "d", "s", "sums"))
-        source = g if y is None else y
+        tensors = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+        dtype, pattern = next(iter(tensors.values())).dtype, self.pattern
+        for name, tensor in tensors.items():
+            if tensor.dtype != dtype or not tensor.is_contiguous() or tensor.is_neg():
+                raise ValueError(f"{name} is {tensor.dtype} with strides {tensor.stride()}: kernels read contiguous "
+                                 f"{dtype} tensors: pass {name}.to({dtype}).resolve_neg().contiguous()")
+        source = tensors.get("y", tensors.get("g"))
         width = 0 if source is None else source.shape[1]
-        if width:
-            sizes["width"] = width
-        if values is not None:
-            work = pattern.nnz * width
-        dense = 0
-        if d is not None:
-            sizes["out"] = d.shape[1]
-            dense += width * d.shape[1]
-        if s is not None:
-            sizes["left_columns"], sizes["right_columns"] = s.shape
-            dense += s.numel()
-        if sums is not None:
-            sizes["summed_columns"] = sums.shape[0]
+        out = tensors["d"].shape[1] if "d" in tensors else 0
+        left, right = tensors["s"].shape if "s" in tensors else (0, 0)
+        summed = tensors["sums"].shape[0] if "sums" in tensors else 0
+        dense = width * out + left * right
         threads = torch_threads()
-        if threads > 1 and work + pattern.rows * dense < GRAIN:
+        if threads > 1 and (0 if values is None else pattern.nnz * width) + pattern.rows * dense < GRAIN:
             threads = 1
         run_once(
             None if values is None else (pattern.indptr.data_ptr(), pattern.columns.data_ptr(), values.data_ptr(),
                                          pattern.nnz),
-            operands, sizes, slices=self._slices(threads, ROW_WORK + dense // max(1, width) // DENSE_SHARE),
-            dtype=NUMPY_DTYPES[next(each for each in tensors.values() if each is not None).dtype],
-            threads=threads, c_transposed=c_transposed)
+            {name: tensor.data_ptr() for name, tensor in tensors.items()}, (width, out, left, right, summed),
+            slices=self._slices(threads, ROW_WORK + dense // max(1, width) // DENSE_SHARE),
+            dtype=NUMPY_DTYPES[dtype], threads=threads, c_transposed=c_transposed)
 
     def _slices(self, threads: int, row_work: int) -> np.ndarray:
         """Bound slices of rows of about equal work, (slices + 1,) int64."""

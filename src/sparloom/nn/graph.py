@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from numbers import Integral
 from threading import RLock

@@ -1,0 +1,184 @@
+"""Graphs that are seen for the first time, against prepared ones."""
+
+import gc
+from pathlib import Path
+
+import pytest
+import torch
+
+from sparloom.nn import GCNConv, Graph
+from sparloom.nn import graph as graphs
+from sparloom.nn.edges import Normalisation
+from sparloom.nn.fresh_graph import FreshGraph, fresh_graph
+from sparloom.nn.graph import recurring_graph
+
+pytestmark = [pytest.mark.cc, pytest.mark.filterwarnings("ignore:Sparse")]  # torch says that they are in beta
+
+NODES, EDGES = 40, 150
+
+
+@pytest.fixture
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture
+def edges(generator: torch.Generator) -> torch.Tensor:
+    """Edges in any order, with self-loops, repeated edges, a hub and nodes without any."""
+    drawn = torch.randint(0, NODES - 5, (2, EDGES), generator=generator)
+    drawn[1, ::5] = 3
+    return drawn
+
+
+def dense(edges: torch.Tensor, nodes: int = NODES) -> torch.Tensor:
+    matrix = torch.zeros(nodes, nodes)
+    return matrix.index_put((edges[1], edges[0]), torch.ones(edges.shape[1]), accumulate=True)
+
+
+FORMS = {
+    "int64": lambda edges: edges,
+    "int32": lambda edges: edges.int(),
+    "transposed": lambda edges: edges.T.contiguous().T,
+    "strided": lambda edges: edges.repeat_interleave(2, dim=1)[:, ::2],
+    "csr": lambda edges: dense(edges).to_sparse_csr(),
+    "csr_int32": lambda edges: torch.sparse_csr_tensor(
+        *(each.int() for each in (dense(edges).to_sparse_csr().crow_indices(),
+                                  dense(edges).to_sparse_csr().col_indices())),
+        dense(edges).to_sparse_csr().values(), (NODES, NODES)),
+    "coo": lambda edges: dense(edges).to_sparse_coo().coalesce(),
+}
+
+
+def gradients(layer: torch.nn.Module, x: torch.Tensor, graph, weight: torch.Tensor | None) -> list[torch.Tensor]:
+    """The result and all gradients."""
+    x = x.clone().requires_grad_()
+    wanted = [x, *layer.parameters(), *([] if weight is None or not weight.requires_grad else [weight])]
+    result = layer(x, graph, weight)
+    return [result, *torch.autograd.grad(result.tanh().sum(), wanted)]
+
+
+def assert_near(found: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
+    for actual, right in zip(found, expected, strict=True):
+        scale = float(right.detach().abs().max()) if right.numel() else 1.0
+        torch.testing.assert_close(actual, right, rtol=0, atol=1e-5 * max(1.0, scale))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("options", [{}, {"improved": True}, {"normalize": False}, {"first": "transform"}], ids=str)
+def test_fresh_and_prepared_graphs_agree(edges, generator, form, options) -> None:
+    layer, x = GCNConv(12, 9, **options), torch.randn(NODES, 12, generator=generator)
+    graph = FORMS[form](edges)
+    assert isinstance(recurring_graph(graph, NODES), FreshGraph)
+    assert_near(gradients(layer, x, graph, None), gradients(layer, x, Graph(graph, NODES), None))
+
+
+@pytest.mark.parametrize("trained", [False, True])
+@pytest.mark.parametrize("options", [{}, {"normalize": False}], ids=str)
+def test_weights_of_edges_agree(edges, generator, trained, options) -> None:
+    layer, x = GCNConv(7, 12, **options), torch.randn(NODES, 7, generator=generator)
+    weight = torch.rand(EDGES, generator=generator).requires_grad_(trained)
+    expected = gradients(layer, x, Graph(edges, NODES), weight)
+    assert_near(gradients(layer, x, edges, weight), expected)
+    with torch.no_grad():
+        weight.mul_(2)
+        assert_near([layer(x, edges, weight)], [layer(x, Graph(edges, NODES), weight)])
+
+
+@pytest.mark.parametrize(("nodes", "edges"), [
+    (0, torch.zeros(2, 0, dtype=torch.int64)), (1, torch.zeros(2, 0, dtype=torch.int64)),
+    (3, torch.zeros(2, 0, dtype=torch.int64)), (1, torch.zeros(2, 4, dtype=torch.int64))], ids=str)
+def test_smallest_graphs(nodes, edges) -> None:
+    layer, x = GCNConv(3, 2), torch.randn(nodes, 3, generator=torch.Generator().manual_seed(1))
+    assert_near([layer(x, edges)], [layer(x, Graph(edges, nodes))])
+
+
+@pytest.mark.parametrize("wrong", [-1, NODES, 2**40])
+@pytest.mark.parametrize("end", [0, 1])
+def test_nodes_out_of_range_are_refused(edges, wrong, end) -> None:
+    edges[end, 70] = wrong
+    name = ("sender", "receiver")[end]
+    with pytest.raises(ValueError, match=rf"{name}s range from .*{wrong}.* expected 0 to {NODES - 1}|{name}s range"):
+        GCNConv(3, 2)(torch.zeros(NODES, 3), edges)
+
+
+@pytest.mark.parametrize("begin", [[0, 3, 1, 4], [0, 1, 2, 900], [1, 2, 3, 4], [0, -5, 2, 4]])
+def test_row_pointers_that_are_not_csr_are_refused(begin) -> None:
+    matrix = torch.sparse_csr_tensor(torch.tensor(begin), torch.tensor([0, 1, 2, 0]), torch.ones(4), (3, 3),
+                                     check_invariants=False)
+    with pytest.raises(ValueError, match="not valid in CSR"):
+        GCNConv(3, 2)(torch.zeros(3, 3), matrix)
+
+
+def test_changes_in_place_are_noticed(edges, generator) -> None:
+    layer, x = GCNConv(6, 4), torch.randn(NODES, 6, generator=generator)
+    for change in (lambda: edges.flip(0), lambda: edges.roll(7, 1).flip(0)):
+        layer(x, edges)
+        edges.copy_(change())
+        assert_near(gradients(layer, x, edges, None), gradients(layer, x, Graph(edges, NODES), None))
+        edges.numpy()[0, :20] = 1  # torch does not count this write
+        assert_near([layer(x, edges)], [layer(x, Graph(edges, NODES))])
+
+
+def test_gradients_belong_to_the_graph_of_the_forward_pass(edges, generator) -> None:
+    layer, x = GCNConv(6, 8), torch.randn(NODES, 6, generator=generator, requires_grad=True)
+    expected = torch.autograd.grad(layer(x, Graph(edges, NODES)).square().sum(), x)
+    result = layer(x, edges)
+    edges.zero_()
+    assert_near([*torch.autograd.grad(result.square().sum(), x)], [*expected])
+
+
+def test_a_graph_is_forgotten_with_its_tensor_and_leaves_no_file(generator, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("AUTOSAGE_CACHE_DIR", str(tmp_path))
+    layer, before = GCNConv(6, 4), len(graphs._graphs())
+    for form in FORMS.values():
+        edges = form(torch.randint(0, NODES, (2, EDGES), generator=generator))
+        layer(torch.randn(NODES, 6, generator=generator), edges).sum().backward()
+        del edges
+        gc.collect()
+        assert len(graphs._graphs()) == before
+    assert list(Path(tmp_path).rglob("*")) == []
+
+
+def test_a_graph_that_recurs_is_prepared(edges, generator, monkeypatch) -> None:
+    monkeypatch.setattr(graphs, "USES", 4)
+    layer, x = GCNConv(6, 4), torch.randn(NODES, 6, generator=generator)
+    expected = gradients(layer, x, Graph(edges, NODES), None)
+    kinds = []
+    for _ in range(6):
+        kinds.append(type(recurring_graph(edges, NODES)))
+        assert_near(gradients(layer, x, edges, None), expected)
+    assert kinds == [FreshGraph] * 4 + [Graph] * 2
+    edges[0, 0] = 5
+    assert isinstance(recurring_graph(edges, NODES), FreshGraph)
+
+
+def test_threads_share_larger_graphs(generator) -> None:
+    nodes, count = 3000, torch.get_num_threads()
+    edges = torch.randint(0, nodes, (2, 20_000), generator=generator)
+    edges[1, :6000] = 17
+    layer, x = GCNConv(40, 20), torch.randn(nodes, 40, generator=generator)
+    try:
+        torch.set_num_threads(1)
+        expected = gradients(layer, x, Graph(edges, nodes), None)
+        torch.set_num_threads(2)
+        assert_near(gradients(layer, x, edges, None), expected)
+    finally:
+        torch.set_num_threads(count)
+
+
+def test_a_graph_of_an_evaluation_can_be_trained_on(edges, generator) -> None:
+    layer, x = GCNConv(6, 4), torch.randn(NODES, 6, generator=generator)
+    with torch.inference_mode():
+        seen = layer(x, edges)
+    result = layer(x, edges)
+    result.sum().backward()
+    assert torch.equal(result, seen)
+
+
+def test_the_matrix_is_that_of_the_edges() -> None:
+    edges = torch.tensor([[2, 0, 1, 1, 2], [0, 0, 2, 0, 2]])
+    made = fresh_graph(edges, 3).adjacency(Normalisation(1.0, False), torch.float32)
+    rows, cols = torch.from_numpy(made.pattern.row_ids()).long(), torch.from_numpy(made.pattern.indices).long()
+    matrix = torch.zeros(3, 3).index_put((rows, cols), made.values, accumulate=True)
+    assert matrix.tolist() == [[1, 1, 1], [0, 1, 0], [0, 1, 1]]
+    assert made.transposition.tolist() == torch.argsort(cols, stable=True).tolist()
