@@ -2,6 +2,7 @@
 
 Files in the order in which a decision passes through them:
 
+    disk_cache       byte strings by key in one file, bounded
     cache            decisions on disk: key in, JSON or bytes out
     records          the list of a cache, its pruning, and the log of decisions
     machine          rates of this machine, and digests by which decisions of others are told apart
@@ -18,8 +19,11 @@ Names are imported on first use: `sparloom.tuning.sparse` needs no torch.
 from sparloom.lazy import on_demand
 
 _MODULES = {
+    "disk_cache": (
+        "DiskCache",
+    ),
     "cache": (
-        "DiskCache", "PlanCache", "Summary",
+        "PlanCache", "Summary",
     ),
     "records": (
         "CacheEntry", "ProbeLog", "Pruning", "list_plans", "prune_plans",

@@ -2,30 +2,23 @@
 
 It is opaque: it knows neither what is decided nor how.
 
-    <folder>/<2 hex digits>/<64 hex digits>                                      an entry, named by the hash of its key
-    <folder>/<2 hex digits>/.<64 hex digits>.<process>-<8 hex digits>.partial    an entry while it is written
+    <folder>/decisions.sqlite   JSON objects, see `DiskCache`
+    <folder>/orders.sqlite      bytes, such as orders of rows, which are fewer and larger
 
-An entry is one file with a checksum, written beside its final name and renamed. So nothing is locked: a reader sees a
-whole entry or none, whoever is killed, and forked processes share no open files. A put scans one bucket only. SQLite
-was measured instead: eight writers wait for its lock, up to a second or an error, and its write-ahead log does not
-work on network file systems.
+Earlier versions kept every entry in a file of the folders `decisions` and `orders`. They are not read; each put deletes
+those of one subfolder, until all are gone.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
 import re
-import secrets
-import stat
-import time
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from time import monotonic as clock
 from typing import Any, TypeVar
@@ -33,25 +26,22 @@ from typing import Any, TypeVar
 from sparloom.errors import SchemaError
 from sparloom.jit import cache_folder, warn_unwritable
 from sparloom.measure import KEEP_BUSY
+from sparloom.tuning.disk_cache import DiskCache
 
 __all__ = [
-    "AGAIN", "LATEST", "VERSION", "DiskCache", "OtherVersion", "PlanCache", "Summary", "busy_seconds", "checked_value",
-    "entry_key", "has_ended", "is_entry", "parsed_entry", "tell_busy", "writer_of",
+    "AGAIN", "LATEST", "VERSION", "DiskCache", "OtherVersion", "PlanCache", "Summary", "busy_seconds", "entry_key",
+    "old_entries", "parsed_entry", "tell_busy",
 ]
 
 log = logging.getLogger(__name__)
 
-HEAD = b"sparloom 1 "  # of an entry; then the CRC-32 of the value in 8 hex digits, and a newline
-HEAD_BYTES = len(HEAD) + 9
-WRITING_SECONDS = 60.0  # after which a partial file may be orphaned: entries are written in milliseconds
-ABANDONED_SECONDS = 86400.0  # after which the number of a writer is assumed to belong to another process
-NAME = re.compile(r"[0-9a-f]{64}")
-PARTIAL = re.compile(r"\.[0-9a-f]{64}\.([0-9]{1,7})-[0-9a-f]{8}\.partial")
+OLD_ENTRY = re.compile(r"[0-9a-f]{64}|\.[0-9a-f]{64}\.[0-9]{1,7}-[0-9a-f]{8}\.partial")
 
 Read = TypeVar("Read")
 
 VERSION = 2  # of the content of an entry
 ENTRIES, MEGABYTES = "SPARLOOM_PLANS_ENTRIES", "SPARLOOM_PLANS_MB"
+OPEN_FOLDERS = 8  # whose files and memory are kept after the last use of a cache
 MAX_BLOBS = 64  # entries of bytes, such as orders of rows: each has 4 bytes for every row of a matrix
 MAX_REMEMBERED = 256  # entries in the memory of one process
 AGAIN, LATEST = 1.0, 600.0  # seconds until a decision of a busy machine is made again, first and at most
@@ -85,9 +75,10 @@ class PlanCache:
     """A folder of decisions, shared by any number of processes.
 
     An entry is whole or absent, and the last writer wins. A damaged entry, or one of another version, counts as absent
-    and is logged as a warning. A folder that cannot be written to is still read; one warning names the remedy. The
-    cache is bounded by `SPARLOOM_PLANS_ENTRIES` (10,240 by default) and `SPARLOOM_PLANS_MB` megabytes (128), half of
-    them for bytes; the least recently used entries are evicted.
+    and is logged as a warning. A folder that cannot be written to is still read; one warning names the remedy. A put
+    that would have to wait for another process is lost, and logged. The cache is bounded by `SPARLOOM_PLANS_ENTRIES`
+    (10,240 by default) and `SPARLOOM_PLANS_MB` megabytes (64), half of them for bytes; the least recently used entries
+    are evicted. Caches of one folder share the memory of the process, see `DiskCache`.
 
     Args:
         folder: created by the first put; None: nothing is stored.
@@ -141,13 +132,16 @@ class PlanCache:
         disk, name = self.stores[store], entry_key(kind, key)
         try:
             content = disk.get(name)
+        except TimeoutError as error:
+            log.info("%s is %s: the decision is made anew", disk.path, error.strerror)
+            return None
         except OSError as error:
             _warn_once(self.folder, f"cannot be read: {error.strerror}: its decisions are made anew")
             return None
         except DAMAGE as error:
-            log.warning("%s: it is decided anew", error)
+            log.warning("%s, %s: %s: it is decided anew", disk.path, kind, error)
             return None
-        content = _REMEMBERED.get(str(disk.path(name))) if content is None else content
+        content = _REMEMBERED.get(f"{disk.path} {name}") if content is None else content
         if content is None:
             return None
         try:
@@ -156,7 +150,7 @@ class PlanCache:
                 raise SchemaError("written for something else")
             return parse(entry["value"])
         except DAMAGE as error:
-            log.warning("%s: %s: it is decided anew", disk.path(name), error)
+            log.warning("%s, %s: %s: it is decided anew", disk.path, kind, error)
             return None
 
     def _write(
@@ -169,34 +163,39 @@ class PlanCache:
         head = json.dumps({"version": VERSION, "kind": kind, "key": dict(key), **content}, allow_nan=False)
         entry = head.encode() + b"\n" + blob
         if remember_seconds:
-            _REMEMBERED.put(str(disk.path(name)), entry, remember_seconds)
+            _REMEMBERED.put(f"{disk.path} {name}", entry, remember_seconds)
             return
         try:
             disk.put(name, entry)
+            _delete_old(self.folder)
+        except TimeoutError as error:
+            log.info("%s is %s: a decision is not stored", disk.path, error.strerror)
         except OSError as error:
             warn_unwritable(self.folder, f"{self.folder} cannot be written to: {error.strerror}: decisions are not "
                                          "kept for later processes; set SPARLOOM_CACHE, or AUTOSAGE_CACHE_DIR, to a "
                                          "folder that can be")
+        except ValueError as error:
+            log.warning("%s: %s: a decision is not stored", disk.path, error)
 
 
 class _ProcessMemory:
-    """Entries that this process remembers for some seconds, by path; at most 256."""
+    """Entries that this process remembers for some seconds, by file and key; at most 256."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[bytes, float, float]] = {}  # content, end, duration
 
-    def put(self, path: str, content: bytes, seconds: float) -> None:
+    def put(self, name: str, content: bytes, seconds: float) -> None:
         """Remember an entry; if it was remembered before, for at least twice as long."""
-        _, _, before = self._known.pop(path, (b"", 0.0, 0.0))
+        _, _, before = self._known.pop(name, (b"", 0.0, 0.0))
         seconds = min(max(seconds, 2 * before), LATEST)
-        self._known[path] = content, clock() + seconds, seconds
+        self._known[name] = content, clock() + seconds, seconds
         if len(self._known) > MAX_REMEMBERED:
             with suppress(StopIteration, KeyError):  # another thread was faster
                 self._known.pop(next(iter(self._known)))
 
-    def get(self, path: str) -> bytes | None:
+    def get(self, name: str) -> bytes | None:
         """Look up an entry that has not expired."""
-        content, end, _ = self._known.get(path, (None, 0.0, 0.0))
+        content, end, _ = self._known.get(name, (None, 0.0, 0.0))
         return content if clock() < end else None
 
 
@@ -247,9 +246,50 @@ def parsed_entry(content: bytes) -> dict[str, Any]:
 
 def _open_stores(folder: Path) -> tuple[DiskCache, DiskCache]:
     """Open the store of JSON objects and that of bytes, which are fewer and larger."""
-    entries, size_bytes = _limit(ENTRIES, 10_240), _limit(MEGABYTES, 128) * 1_000_000 // 2
-    return (DiskCache(folder / "decisions", entries=entries, size_bytes=size_bytes),
-            DiskCache(folder / "orders", entries=MAX_BLOBS, size_bytes=size_bytes, buckets=1))
+    return _shared_stores(os.path.abspath(folder), _limit(ENTRIES, 10_240), _limit(MEGABYTES, 64) * 1_000_000 // 2)
+
+
+@lru_cache(OPEN_FOLDERS)
+def _shared_stores(folder: str, entries: int, size_bytes: int) -> tuple[DiskCache, DiskCache]:
+    return (DiskCache(Path(folder), entries=entries, size_bytes=size_bytes, name="decisions"),
+            DiskCache(Path(folder), entries=MAX_BLOBS, size_bytes=size_bytes, name="orders"))
+
+
+def old_entries(folder: Path) -> Iterator[list[Path]]:
+    """List the files in which earlier versions kept entries, subfolder by subfolder, without files of others."""
+    for store in ("decisions", "orders"):
+        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder / store) as buckets:
+            for bucket in buckets:
+                if bucket.is_dir(follow_symlinks=False):
+                    with os.scandir(bucket) as found:
+                        yield [Path(each.path) for each in found
+                               if OLD_ENTRY.fullmatch(each.name) and each.is_file(follow_symlinks=False)]
+
+
+def _delete_old(folder: Path) -> None:
+    """Delete the entries of earlier versions in one subfolder, if there are any."""
+    if folder in _without_old():
+        return
+    try:
+        for found in old_entries(folder):
+            for path in found:
+                path.unlink(missing_ok=True)
+            if found:
+                with suppress(OSError):  # there are files of others
+                    found[0].parent.rmdir()
+                return
+        for store in ("decisions", "orders"):
+            with suppress(OSError):
+                (folder / store).rmdir()
+    except OSError as error:
+        log.debug("%s: %s", folder, error)
+    _without_old().add(folder)
+
+
+@cache
+def _without_old() -> set[Path]:
+    """Folders in which no entries of earlier versions are left."""
+    return set()
 
 
 def _limit(variable: str, default: int) -> int:
@@ -264,172 +304,3 @@ def _limit(variable: str, default: int) -> int:
 @cache
 def _warn_once(folder: Path, text: str) -> None:
     log.warning("%s %s", folder, text)
-
-
-class DiskCache:
-    """Store byte strings by key; the least recently used entries are evicted.
-
-    The limits are split evenly over buckets, so a bucket may be full before the cache is.
-
-    Args:
-        folder: created by the first put.
-        entries, size_bytes: limits of the whole cache; every bucket may hold at least one entry.
-        buckets: 1 to 256, always the same for a folder. The time of a put grows with the entries of a bucket.
-    """
-
-    def __init__(self, folder: Path, *, entries: int, size_bytes: int, buckets: int = 256) -> None:
-        self.folder = folder
-        self._buckets = buckets
-        self._entries, self._size_bytes = max(1, entries // buckets), max(1, size_bytes // buckets)
-
-    def path(self, key: str) -> Path:
-        """File of a key."""
-        return Path(self._path(key))
-
-    def get(self, key: str) -> bytes | None:
-        """Look up a value; None if there is none.
-
-        Raises:
-            ValueError: it is damaged; names the file.
-            OSError: it cannot be read.
-        """
-        path = self._path(key)
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        try:
-            size = os.fstat(descriptor).st_size
-            if size > self._size_bytes + HEAD_BYTES:
-                return None  # stored under larger limits; the next put into its bucket evicts it
-            return checked_value(os.read(descriptor, size))
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from error
-        finally:
-            os.close(descriptor)
-
-    def put(self, key: str, value: bytes) -> None:
-        """Store a value in place of the previous one, unless it is larger than a bucket may be.
-
-        Raises:
-            OSError: the disk is full, or the folder cannot be written to; the previous value stays.
-        """
-        if len(value) > self._size_bytes:
-            log.debug("%s: %d bytes are above the limit of %d: not stored", key, len(value), self._size_bytes)
-            return
-        path = self._path(key)
-        bucket, name = os.path.split(path)
-        partial = os.path.join(bucket, f".{name}.{os.getpid()}-{secrets.token_hex(4)}.partial")
-        try:
-            _write(partial, b"%s%08x\n%s" % (HEAD, zlib.crc32(value), value))
-            os.replace(partial, path)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(partial)
-            raise
-        self._trim(bucket, keep=name)
-
-    def entries(self) -> Iterator[Path]:
-        """List the files of all entries, including those that are being written."""
-        for number in range(self._buckets):
-            bucket = os.path.join(self.folder, f"{number:02x}")
-            with suppress(FileNotFoundError, NotADirectoryError), os.scandir(bucket) as found:
-                yield from sorted(Path(each.path) for each in found
-                                  if is_entry(each.name) and each.is_file(follow_symlinks=False))
-
-    def _path(self, key: str) -> str:
-        digest = hashlib.sha256(key.encode()).hexdigest()
-        return os.path.join(self.folder, f"{int(digest[:2], 16) % self._buckets:02x}", digest)
-
-    def _trim(self, bucket: str, *, keep: str) -> None:
-        """Remove what killed processes left in a bucket, then the least recently used entries above the limits."""
-        now, whole, total = time.time(), [], 0
-        try:
-            with os.scandir(bucket) as found:
-                for each in found:
-                    if NAME.fullmatch(each.name):
-                        status = each.stat(follow_symlinks=False)
-                        whole.append((max(status.st_atime, status.st_mtime), status.st_size, each.path))
-                        total += status.st_size - HEAD_BYTES
-                    elif _is_orphan(each, now):
-                        os.unlink(each.path)
-            if len(whole) <= self._entries and total <= self._size_bytes:
-                return
-            count = len(whole)
-            for _, size, path in sorted(whole):
-                if count <= self._entries and total <= self._size_bytes:
-                    break
-                if os.path.basename(path) != keep:
-                    os.unlink(path)
-                    count, total = count - 1, total - size + HEAD_BYTES
-        except OSError as error:
-            log.debug("%s: %s", bucket, error)  # another process was faster, or this one may not delete
-
-
-def is_entry(name: str) -> bool:
-    """Tell whether a file has the name of an entry, or of one that is being written."""
-    return bool(NAME.fullmatch(name) or PARTIAL.fullmatch(name))
-
-
-def writer_of(name: str) -> int | None:
-    """Number of the process that writes a file of this name; None for a whole entry."""
-    partial = PARTIAL.fullmatch(name)
-    return int(partial[1]) if partial else None
-
-
-def has_ended(writer: int, age_seconds: float) -> bool:
-    """Tell whether the process that was writing a file of this age has ended.
-
-    A process that is not found may run on another machine that shares the folder, so it is given a minute.
-    """
-    if age_seconds < WRITING_SECONDS:
-        return False
-    if age_seconds > ABANDONED_SECONDS:
-        return True
-    try:
-        os.kill(writer, 0)
-    except ProcessLookupError:
-        return True
-    except OSError:
-        return False  # of another user
-    return False
-
-
-def checked_value(content: bytes) -> bytes:
-    """Return the value in the content of a file.
-
-    Raises:
-        ValueError: it is damaged.
-    """
-    head, value = content[:HEAD_BYTES], content[HEAD_BYTES:]
-    if not head.startswith(HEAD):
-        raise ValueError("it does not begin like an entry")
-    if head != b"%s%08x\n" % (HEAD, zlib.crc32(value)):
-        raise ValueError("its checksum differs")
-    return value
-
-
-def _write(path: str, content: bytes) -> None:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    try:
-        descriptor = os.open(path, flags, 0o666)
-    except FileNotFoundError:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        descriptor = os.open(path, flags, 0o666)
-    try:
-        view = memoryview(content)
-        while view:
-            view = view[os.write(descriptor, view):]
-    finally:
-        os.close(descriptor)
-
-
-def _is_orphan(found: os.DirEntry, now: float) -> bool:
-    writer = writer_of(found.name)
-    if writer is None:
-        return False
-    try:
-        status = found.stat(follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return stat.S_ISREG(status.st_mode) and has_ended(writer, now - status.st_mtime)

@@ -1,7 +1,10 @@
 """Records of decisions: the list of a cache and its pruning, and the log of probes.
 
-Earlier versions kept each decision in a file of the folder itself. These files are not read, but listed and pruned:
+Earlier versions kept each decision in a file, of the folders `decisions` and `orders`, or of the cache's folder itself.
+These files are not read, but listed and pruned:
 
+    decisions/<2 digits>/<digest>               any decision
+    orders/<2 digits>/<digest>                  an order of rows
     <digest>.json                               a pair of products
     schedule-<digest>.json                      a ragged operator, or an operation on one sparse matrix
     rates-<machine>-<threads>.json              rates of a machine
@@ -27,17 +30,16 @@ from typing import Any, Literal, get_args
 from sparloom.errors import SchemaError
 from sparloom.jit import kernels_digest
 from sparloom.tuning.cache import (
+    OLD_ENTRY,
     DiskCache,
     OtherVersion,
     PlanCache,
     Summary,
-    checked_value,
     entry_key,
-    has_ended,
-    is_entry,
+    old_entries,
     parsed_entry,
-    writer_of,
 )
+from sparloom.tuning.disk_cache import Stored, digest_of
 from sparloom.tuning.machine import machine_digests
 
 __all__ = ["CacheEntry", "ProbeLog", "Prune", "Pruning", "State", "list_plans", "prune_plans"]
@@ -64,14 +66,17 @@ MAX_LOG_BYTES = 10 << 20
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """One file of a cache.
+    """One entry of a cache, or a file of an earlier version.
 
     Args:
-        kind: "pair", "csr" (operations on one sparse matrix), "ragged", "rates", "order", "temporary", or "old", of an
-            earlier version.
-        state: "own": of this machine and these kernels; "foreign": of others, or of another version; "damaged";
-            "writing": a process writes it; "orphaned": the process that was writing it has ended.
-        stamp: inode and time of the last change in nanoseconds; they differ once the entry is replaced.
+        path: of the file that it is in.
+        kind: "pair", "csr" (operations on one sparse matrix), "ragged", "rates", "order", or "old", of an earlier
+            version.
+        state: "own": of this machine and these kernels; "foreign": of others, or of another version; "damaged".
+            "writing" and "orphaned" are states of earlier versions, when each entry was a file.
+        stamp: they differ once the entry is replaced: of a file, its inode and the time of its last change in
+            nanoseconds.
+        digest: of the key of an entry; "": the whole file.
         fault: why it is foreign or damaged.
         op: operation, or name of an order.
         pattern: first digits of the digest of A's pattern.
@@ -86,7 +91,8 @@ class CacheEntry:
     state: State
     age_seconds: float
     size_bytes: int
-    stamp: tuple[int, int]
+    stamp: tuple[float, ...]
+    digest: str = ""
     fault: str = ""
     op: str = ""
     pattern: str = ""
@@ -106,14 +112,17 @@ class CacheEntry:
         return cls(path, "", "own", max(0.0, now - status.st_mtime), status.st_size, _stamp(status))
 
     def remove(self) -> bool:
-        """Delete the file unless it was replaced since it was listed; return whether it was deleted."""
+        """Delete it unless it was replaced since it was listed; return whether it was deleted."""
         try:
+            if self.digest:
+                store = _store_of(self.path)
+                return store is not None and bool(store.remove([Stored(self.digest, self.stamp[0], None)]))
             if _stamp(self.path.lstat()) != self.stamp:
                 return False
             self.path.unlink()
         except FileNotFoundError:
             return False
-        except OSError as error:
+        except (OSError, ValueError) as error:
             log.warning("%s is not deleted: %s", self.path, error)
             return False
         return True
@@ -163,7 +172,13 @@ def list_plans(folder: Path, *, now: float) -> list[CacheEntry]:
     old = [CacheEntry.of(path, now=now) for path in _old_files(folder)]
     entries = [replace(entry, kind="old", state="foreign", fault="of an earlier version") for entry in old if entry]
     for store in PlanCache(folder).stores:
-        entries += filter(None, (_described(store, path, now) for path in store.entries()))
+        try:
+            entries += [_described(store, each, now) for each in store.stored()]
+        except ValueError as error:
+            damaged = CacheEntry.of(store.path, now=now)
+            entries += [replace(damaged, state="damaged", fault=str(error))] if damaged else []
+        except OSError as error:
+            log.warning("%s cannot be read: %s", store.path, error.strerror)
     return entries
 
 
@@ -180,33 +195,34 @@ def prune_plans(entries: Sequence[CacheEntry], pruning: Pruning) -> list[CacheEn
         ValueError: one has a name that no cache gives; nothing is deleted.
     """
     for each in entries:
-        if not is_entry(each.path.name) and not OLD_FILE.fullmatch(each.path.name):
+        if not (OLD_ENTRY.fullmatch(each.path.name) or OLD_FILE.fullmatch(each.path.name) or _store_of(each.path)):
             raise ValueError(f"{each.path} is no file of a cache of decisions: pass what list_plans gives")
     return [each for each in entries if pruning.takes(each) and each.remove()]
 
 
-def _described(store: DiskCache, path: Path, now: float) -> CacheEntry | None:
-    """Describe an entry; None if it is gone."""
-    entry, writer = CacheEntry.of(path, now=now), writer_of(path.name)
-    if entry is None:
-        return None
-    if writer is not None:
-        state: State = "orphaned" if has_ended(writer, entry.age_seconds) else "writing"
-        return replace(entry, kind="temporary", state=state, fault=f"process {writer}")
+def _store_of(path: Path) -> DiskCache | None:
+    """Return the store that has this file."""
+    return next((store for store in PlanCache(path.parent).stores if store.path.name == path.name), None)
+
+
+def _described(store: DiskCache, stored: Stored, now: float) -> CacheEntry:
+    """Describe an entry."""
+    size = 0 if stored.value is None else len(stored.value)
+    entry = CacheEntry(store.path, "", "own", max(0.0, now - stored.written), size, (stored.written,), stored.digest)
+    if stored.value is None:
+        return replace(entry, state="damaged", fault="its checksum differs")
     try:
-        content = parsed_entry(checked_value(path.read_bytes()))
-        return _summarised(replace(entry, kind=str(content["kind"])), store, content)
-    except FileNotFoundError:
-        return None
+        content = parsed_entry(stored.value)
+        return _summarised(replace(entry, kind=str(content["kind"])), content)
     except OtherVersion as error:
         return replace(entry, state="foreign", fault=str(error))
-    except (AttributeError, KeyError, OSError, RecursionError, SchemaError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, RecursionError, SchemaError, TypeError, ValueError) as error:
         return replace(entry, state="damaged", fault=f"{type(error).__name__}: {error}")
 
 
-def _summarised(entry: CacheEntry, store: DiskCache, content: dict[str, Any]) -> CacheEntry:
+def _summarised(entry: CacheEntry, content: dict[str, Any]) -> CacheEntry:
     key, summary = content["key"], Summary(**content["summary"])
-    if store.path(entry_key(content["kind"], key)) != entry.path:
+    if digest_of(entry_key(content["kind"], key)).hex() != entry.digest:
         return replace(entry, state="damaged", fault="written for something else")
     entry = replace(entry, op=summary.op, pattern=str(key.get("pattern", ""))[:SHOWN_DIGITS], shapes=summary.shapes,
                     threads=int(key.get("threads", 0)))
@@ -226,7 +242,8 @@ def _old_files(folder: Path) -> list[Path]:
     """List the files of earlier versions, by name."""
     try:
         with os.scandir(folder) as found:
-            return sorted(_old_among(found))
+            files = sorted(_old_among(found))
+        return files + sorted(path for bucket in old_entries(folder) for path in bucket)
     except (FileNotFoundError, NotADirectoryError):
         return []
 

@@ -1,8 +1,6 @@
 """experiment=plans: the table, its counts, and its deletions."""
 
 import json
-import os
-import time
 from dataclasses import replace
 
 import pytest
@@ -36,7 +34,7 @@ def kept(tmp_path):
         before = kept_files(folder)
         put_pair(PlanCache(folder), key, CHOICE, DECISION)
         (names[name],) = set(kept_files(folder)) - set(before)
-    os.utime(names["old"], (time.time() - 40 * 86400,) * 2)
+    names["old"].age(40 * 86400)
     names["damaged"].write_bytes(b"")
     names["other"] = folder / "notes.json"
     names["other"].write_text("{}")
@@ -54,16 +52,17 @@ def test_all_cached_decisions_are_listed(build, kept, tmp_path, capsys):
     assert left == set(kept)
     assert {name: metrics[name] for name in ("files", "own", "foreign", "damaged", "orphaned", "pruned")} == {
         "files": 4, "own": 2, "foreign": 1, "damaged": 1, "orphaned": 0, "pruned": 0}
-    assert metrics["bytes"] == sum(path.stat().st_size for name, path in kept.items() if name != "other")
+    assert metrics["bytes"] == sum(len(path.read_bytes()) for name, path in kept.items() if name != "other")
     shown = capsys.readouterr().out
     assert "40 d" in shown
     assert "aaaaaaaaaaaa" in shown
     assert "[2]" in shown
     assert f"{kept['other'].parent}: 2 own, 1 foreign, 1 damaged; " in shown
     written = json.loads((tmp_path / "plans.json").read_text())
-    assert {entry["path"]: entry["state"] for entry in written} == {
-        str(kept[name]): state for name, state in (
+    assert {entry["digest"]: entry["state"] for entry in written} == {
+        kept[name].digest: state for name, state in (
             ("new", "own"), ("old", "own"), ("foreign", "foreign"), ("damaged", "damaged"))}
+    assert {entry["path"] for entry in written} == {str(kept["new"].file)}
     assert next(entry for entry in written if entry["state"] == "foreign")["fault"] == "of another machine"
 
 

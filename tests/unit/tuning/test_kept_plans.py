@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import scipy.sparse
-from kept_files import changed, kept_files, rewrite, text_of
-from test_dispatch_cache import CHOICE, DECISION, KEY, RATES, ended_process
+from kept_files import Kept, changed, kept_files, rewrite, text_of
+from test_dispatch_cache import CHOICE, DECISION, KEY, RATES
 
 import sparloom
 from sparloom.measure import describe_machine
@@ -34,7 +34,7 @@ from sparloom.tuning import (
     put_rates,
     put_schedule,
 )
-from sparloom.tuning.cache import HEAD, HEAD_BYTES, entry_key
+from sparloom.tuning.cache import entry_key
 from sparloom.tuning.sparse import CsrPolicy
 
 HOUR, DAY = 3600.0, 86400.0
@@ -59,7 +59,8 @@ def test_a_pair_is_listed_with_its_choice_and_reason(tmp_path):
     assert (plan.op, plan.pattern, plan.shapes) == ("gemm_spmm fuse=auto", "a" * 12, "64, inner 32, float32")
     assert (plan.choice, plan.reason, plan.speedup) == (CHOICE.key, "accepted", 3.0)
     assert plan.age_seconds == pytest.approx(HOUR, abs=60)
-    assert plan.size_bytes == plan.path.stat().st_size
+    assert plan.size_bytes == len(kept_files(tmp_path)[0].read_bytes())
+    assert (plan.path, plan.digest) == (tmp_path / "decisions.sqlite", kept_files(tmp_path)[0].digest)
 
 
 @pytest.mark.parametrize(("choice", "decision", "speedup"), [
@@ -102,12 +103,12 @@ def test_entries_of_sparse_operations_are_listed_as_such(tmp_path):
     assert plan.speedup >= 1
 
 
-def change(path: Path, **values) -> None:
+def change(path: Kept, **values) -> None:
     changed(lambda value: value.update(values))(path)
 
 
 @pytest.mark.parametrize(("spoil", "state", "fault"), [
-    (lambda path: path.write_bytes(b""), "damaged", "does not begin like an entry"),
+    (lambda path: path.write_bytes(b""), "damaged", "its checksum differs"),
     (lambda path: path.write_bytes(path.read_bytes()[:100]), "damaged", "its checksum differs"),
     (lambda path: rewrite(path, text_of(path)[:100]), "damaged", "line"),
     (lambda path: change(path, kind="pears"), "damaged", "written for something else"),
@@ -123,7 +124,7 @@ def test_the_fault_of_a_file_is_reported(spoil, state, fault, tmp_path):
     (path,) = kept_files(tmp_path)
     spoil(path)
     plan = only(tmp_path)
-    assert (plan.state, plan.path) == (state, path)
+    assert (plan.state, plan.path, plan.digest) == (state, path.file, path.digest)
     assert fault in plan.fault
     assert prune_plans([plan], Pruning("foreign")) == [plan]
     assert not path.exists()
@@ -150,8 +151,8 @@ def test_a_process_with_fewer_processors_is_on_this_machine():
 def test_damaged_orders_are_reported(damage, tmp_path):
     put_order(PlanCache(tmp_path), "d" * 64, "metis", np.arange(4, dtype=np.int32))
     (path,) = kept_files(tmp_path)
-    value = path.read_bytes()[HEAD_BYTES:]
-    path.write_bytes(HEAD + damage(value))
+    value = path.read_bytes()
+    path.write_bytes(damage(value))
     assert only(tmp_path).state == "damaged"
     rewrite(path, damage(value))
     assert only(tmp_path).state == "damaged"
@@ -160,7 +161,7 @@ def test_damaged_orders_are_reported(damage, tmp_path):
 def test_an_order_of_another_inspector_is_foreign(tmp_path):
     put_order(PlanCache(tmp_path), "d" * 64, "metis", np.arange(4, dtype=np.int32))
     (path,) = kept_files(tmp_path)
-    head, _, numbers = path.read_bytes()[HEAD_BYTES:].partition(b"\n")
+    head, _, numbers = path.read_bytes().partition(b"\n")
     key = json.loads(head)["key"] | {"kernels": "e" * 64}
     _, orders = PlanCache(tmp_path).stores
     path.unlink()
@@ -184,12 +185,12 @@ def strangers(folder: Path) -> dict[Path, bytes]:
     elsewhere = folder / "elsewhere"
     elsewhere.mkdir()
     put_pair(PlanCache(elsewhere), KEY, CHOICE, DECISION)
-    (folder / ("1" * 64 + ".json")).symlink_to(kept_files(elsewhere)[0])
+    (folder / ("1" * 64 + ".json")).symlink_to(elsewhere / "decisions.sqlite")
     bucket = folder / "decisions" / "0a"
     bucket.mkdir(parents=True)
     for name in ("mine", "a" * 63, "." + "a" * 64 + ".1-1.partial", "." + "a" * 64 + ".1-12345678.partial~"):
         (bucket / name).write_bytes(b"mine")
-    (bucket / ("b" * 64)).symlink_to(kept_files(elsewhere)[0])
+    (bucket / ("b" * 64)).symlink_to(elsewhere / "decisions.sqlite")
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
@@ -199,7 +200,9 @@ def test_nothing_but_files_of_decisions_is_listed_or_deleted(tmp_path):
     (kept,) = list_plans(tmp_path, now=time.time())
     assert prune_plans([kept], Pruning("foreign", older_days=1)) == []
     assert prune_plans([kept], Pruning("all")) == [kept]
-    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*")
+            if path.is_file() and path != tmp_path / "decisions.sqlite"} == before
+    assert kept_files(tmp_path) == kept_files(tmp_path / "elsewhere")
 
 
 def test_a_list_with_something_else_in_it_deletes_nothing(tmp_path):
@@ -208,15 +211,15 @@ def test_a_list_with_something_else_in_it_deletes_nothing(tmp_path):
     (tmp_path / "mine.json").write_text("{}")
     with pytest.raises(ValueError, match=r"mine\.json is no file of a cache of decisions: pass what list_plans gives"):
         prune_plans([plan, replace(plan, path=tmp_path / "mine.json")], Pruning("all"))
-    assert kept_files(tmp_path) == [plan.path]
+    assert [kept.digest for kept in kept_files(tmp_path)] == [plan.digest]
     assert (tmp_path / "mine.json").exists()
 
 
-def aged(folder: Path, key, days: float) -> Path:
+def aged(folder: Path, key, days: float) -> Kept:
     before = set(kept_files(folder))
     put_pair(PlanCache(folder), key, CHOICE, DECISION)
     (path,) = set(kept_files(folder)) - before
-    os.utime(path, (time.time() - days * DAY,) * 2)
+    path.age(days * DAY)
     return path
 
 
@@ -230,14 +233,14 @@ def test_selected_entries_are_deleted(pruning, left, tmp_path):
              "foreign": aged(tmp_path, KEY, 0)}
     gone = prune_plans(list_plans(tmp_path, now=time.time()), pruning)
     assert {name for name, path in paths.items() if path.exists()} == set(left.split())
-    assert {plan.path for plan in gone} == {path for name, path in paths.items() if name not in left.split()}
+    assert {plan.digest for plan in gone} == {path.digest for name, path in paths.items() if name not in left.split()}
 
 
 def test_a_decision_that_was_replaced_meanwhile_stays(tmp_path):
     cache = PlanCache(tmp_path)
     put_pair(cache, OWN, CHOICE, DECISION)
     (path,) = kept_files(tmp_path)
-    path.write_text("{")
+    path.write_bytes(b"{")
     before = list_plans(tmp_path, now=time.time())
     put_pair(cache, OWN, CHOICE, DECISION)
     assert prune_plans(before, Pruning("all")) == []
@@ -246,17 +249,24 @@ def test_a_decision_that_was_replaced_meanwhile_stays(tmp_path):
     assert prune_plans(before, Pruning("all")) == []
 
 
-@pytest.mark.parametrize(("lives", "age", "state"), [
-    (False, 100, "orphaned"), (False, 10, "writing"), (True, 100, "writing"), (True, 2 * DAY, "orphaned")])
-def test_only_files_of_ended_writers_are_orphans(lives, age, state, tmp_path):
-    bucket = tmp_path / "decisions" / "00"
-    bucket.mkdir(parents=True)
-    path = bucket / f".{'a' * 64}.{os.getpid() if lives else ended_process()}-12345678.partial"
-    path.write_text("{")
-    os.utime(path, (time.time() - age,) * 2)
+def test_a_damaged_file_is_listed_and_pruned_as_a_whole(tmp_path):
+    put_pair(PlanCache(tmp_path), OWN, CHOICE, DECISION)
+    file = tmp_path / "decisions.sqlite"
+    PlanCache(tmp_path).stores[0]._disconnect()
+    file.write_bytes(b"{}" * 3000)
     plan = only(tmp_path)
-    assert (plan.kind, plan.state) == ("temporary", state)
-    assert prune_plans([plan], Pruning("all", None)) == ([plan] if state == "orphaned" else [])
+    assert (plan.state, plan.path, plan.digest, plan.size_bytes) == ("damaged", file, "", 6000)
+    assert "not a database" in plan.fault
+    assert prune_plans([plan], Pruning("foreign")) == [plan]
+    assert not file.exists()
+
+
+def test_pruning_makes_the_file_smaller(tmp_path):
+    for width in range(100):
+        put_pair(PlanCache(tmp_path), replace(OWN, width=width), CHOICE, DECISION)
+    before = (tmp_path / "decisions.sqlite").stat().st_size
+    assert len(prune_plans(list_plans(tmp_path, now=time.time()), Pruning("all"))) == 100
+    assert (tmp_path / "decisions.sqlite").stat().st_size < before / 3
 
 
 @pytest.mark.parametrize(("which", "days", "message"), [

@@ -48,7 +48,7 @@ class Plans:
         gone = prune_plans(plans, pruning)
         write_json(out / "plans.json", [{**_written(plan), "pruned": plan in gone} for plan in plans])
         if plans:
-            log.console.print(_table(plans, {plan.path for plan in gone}), soft_wrap=False)
+            log.console.print(_table(plans, gone), soft_wrap=False)
         states = Counter(plan.state for plan in plans)
         counts = ", ".join(f"{states[state]} {state}" for state in STATES if states[state]) or "nothing"
         log.console.print(f"{folder}: {counts}; {sum(plan.size_bytes for plan in plans) / 1024:.0f} KiB; {len(gone)} "
@@ -67,7 +67,7 @@ def _written(plan: CacheEntry) -> dict[str, Any]:
     return {**fields, "path": str(plan.path)}
 
 
-def _table(plans: Sequence[CacheEntry], gone: Collection[Path]) -> Table:
+def _table(plans: Sequence[CacheEntry], gone: Collection[CacheEntry]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("kind", "op", "pattern", "shapes", "threads"):
         table.add_column(heading, overflow="fold")
@@ -76,7 +76,7 @@ def _table(plans: Sequence[CacheEntry], gone: Collection[Path]) -> Table:
     for heading, share in (("state", 2), ("choice", 3), ("reason", 3)):
         table.add_column(heading, overflow="fold", ratio=share)
     for plan in sorted(plans, key=lambda plan: (plan.kind, plan.op, plan.age_seconds)):
-        state = ": ".join(filter(None, (plan.state, plan.fault))) + (", deleted" if plan.path in gone else "")
+        state = ": ".join(filter(None, (plan.state, plan.fault))) + (", deleted" if plan in gone else "")
         cells = (plan.kind, plan.op, plan.pattern, plan.shapes, str(plan.threads or ""),
                  "" if plan.speedup is None else f"{plan.speedup:.2f}", _age(plan.age_seconds),
                  f"{plan.size_bytes / 1024:.1f}", state, plan.choice, plan.reason)
