@@ -7,7 +7,8 @@ from sparloom.lazy import import_with_hint
 
 __version__ = "0.2.0"
 
-_FUNCTIONS = {"csr_attention": "tuning.sparse", "prepare": "tuning.sparse", "sddmm": "tuning.sparse",
+_FUNCTIONS = {"csr_attention": "tuning.sparse", "polynomial": "solvers", "powers": "solvers",
+              "prepare": "tuning.sparse", "prepare_powers": "solvers", "sddmm": "tuning.sparse",
               "spmm": "tuning.sparse", "warmup": "jit"}
 _PACKAGES = ("baselines", "data", "experiments", "files", "fusion", "ir", "jit", "log", "measure", "models", "nn",
              "ops", "platforms", "ragged", "report", "solvers", "space", "sparse", "tuning")
