@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -144,7 +145,10 @@ class Fuzz:
             if not flat and text != "tuple, no shape" and rng.random() < 0.3:
                 text, a = f"prepare {text}", _Late(a)
         text = f"{operation}, pattern {number}, {text}, {forms}"
-        return Case(text, _call(operation, a, list(given.values())), fault, expected, error)
+        call = _call(operation, a, list(given.values()))
+        if not prepared and fault is None and not isinstance(a, _Late) and rng.random() < 0.5:
+            text, call = f"{text}, changed in place", _changed(rng, a, shape[1], call)
+        return Case(text, call, fault, expected, error)
 
     @staticmethod
     def _values(pattern: tuple[tuple[int, int], np.ndarray, np.ndarray]) -> np.ndarray:
@@ -184,6 +188,30 @@ def _call(operation: str, a: Any, dense: list[Any]) -> Callable[[], Any]:
         return lambda: getattr(a, name)(*dense, **options)
     function = {"attention": sparloom.csr_attention}.get(name) or getattr(sparloom, name)
     return lambda: function(a, *dense, threads=THREADS, **options)
+
+
+def _changed(rng: np.random.Generator, a: Any, cols: int, call: Callable[[], Any]) -> Callable[[], Any]:
+    """Call with other columns in the same index array first, wrong ones included; then change it in place to be right.
+
+    Matrices whose indices cannot be written stay as they are.
+    """
+    indices = a.pattern.indices if isinstance(a, SparseMatrix) else a[1] if isinstance(a, tuple) else (
+        a.indices if getattr(a, "format", "") == "csr" else None)
+    if not isinstance(indices, np.ndarray) or not indices.flags.writeable:
+        return call
+    right = indices.copy()
+    others = [rng.integers(-1 if rng.random() < 0.3 else 0, cols + (rng.random() < 0.3), right.size)
+              for _ in range(rng.integers(1, 3))] if cols else []
+
+    def calls() -> Any:
+        for other in others:
+            indices[...] = other
+            with suppress(ValueError):
+                call()
+        indices[...] = right
+        return call()
+
+    return calls
 
 
 def _special(rng: np.random.Generator, array: np.ndarray) -> np.ndarray:

@@ -47,17 +47,21 @@ class IdentityCache(Generic[Value]):
         self._capacity = capacity
         self._entries: OrderedDict[tuple[Any, ...], tuple[tuple[weakref.ref, ...], Value]] = OrderedDict()
 
+    def find(self, arrays: Sequence[Any], details: tuple[Any, ...]) -> Value | None:
+        """Return the value for these very arrays; None if it is missing."""
+        references, value = self._entries.get((*map(id, arrays), *details), (None, None))
+        return None if references is None or any(map(_is_other, references, arrays)) else value
+
     def get(self, arrays: Sequence[Any], details: tuple[Any, ...], make: Callable[[], Value]) -> Value:
         """Return the value for these very arrays; make it if it is missing.
 
         Args:
             details: all else that the value depends on, hashable.
         """
-        key = (*map(id, arrays), *details)
-        references, value = self._entries.get(key, (None, None))
-        if references is None or any(map(_is_other, references, arrays)):
+        value = self.find(arrays, details)
+        if value is None:
             value = make()
-            self._entries[key] = (tuple(map(weakref.ref, arrays)), value)
+            self._entries[*map(id, arrays), *details] = (tuple(map(weakref.ref, arrays)), value)
             if len(self._entries) > self._capacity:
                 self._entries.popitem(last=False)
         return value
@@ -96,6 +100,10 @@ class NativeCall:
     def __call__(self) -> None:
         self.run(self._given)
 
+    def release(self) -> None:
+        """Forget the arrays that the caller may replace; they must be given again before the next call."""
+        self.lent = ()
+
 
 def check_memory(status: int, work: str, wanted: int) -> None:
     """Raise a MemoryError if a compiled function reports that it got no memory.
@@ -132,9 +140,8 @@ def address(array: np.ndarray, dtype: type[np.generic] = np.float32, *, written:
 def aligned(shape: tuple[int, ...], dtype: type[np.generic], *, zero: bool = False) -> np.ndarray:
     """Allocate a page-aligned array; NumPy requests huge pages for large ones."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
-    buffer = (np.zeros if zero else np.empty)(size + ALIGNMENT, dtype=np.uint8)
-    start = -_address_of(buffer) % ALIGNMENT
-    return buffer[start : start + size].view(dtype).reshape(shape)
+    buffer = (np.zeros if zero else np.empty)(size + ALIGNMENT, np.uint8)
+    return np.ndarray(shape, dtype, buffer, -_address_of(buffer) % ALIGNMENT)
 
 
 def _interface_address(array: np.ndarray) -> int:

@@ -201,13 +201,23 @@ class Caches:
         near = levels.get(2, 1 << 20)
         return cls(near, threads * levels.get(3, near), threads)
 
+    @property
+    def overflow_bytes(self) -> float:
+        """Bytes of dense rows above which results better bypass the caches."""
+        return OVERFLOW_FACTOR * self.near_bytes * self.threads
+
+    @property
+    def distant_bytes(self) -> float:
+        """Bytes of dense rows above which they are better prefetched."""
+        return SHARED_FRACTION * self.far_bytes
+
     def overflow(self, pattern: Pattern, width: int) -> bool:
         """Tell whether dense rows, one per row and column of A, are so large that results better bypass the caches."""
-        return _dense_bytes(pattern, width) > OVERFLOW_FACTOR * self.near_bytes * self.threads
+        return _dense_bytes(pattern, width) > self.overflow_bytes
 
     def distant(self, pattern: Pattern, width: int) -> bool:
         """Tell whether they are so large that most rows come from memory and are better prefetched."""
-        return _dense_bytes(pattern, width) > SHARED_FRACTION * self.far_bytes
+        return _dense_bytes(pattern, width) > self.distant_bytes
 
     def beyond(self, pattern: Pattern, width: int) -> bool:
         """Tell whether they exceed the shared cache."""

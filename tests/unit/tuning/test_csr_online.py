@@ -57,9 +57,9 @@ def test_every_call_is_right_until_and_after_it_is_decided(tmp_path, policy, pla
 
 def test_a_program_that_calls_once_measures_and_caches_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr("sparloom.tuning.sparse.cpu.machine_rates", None)
-    ready = sparloom.prepare(matrix(), cache=PlanCache(tmp_path))
-    ready.spmm(dense(200, 8))
-    assert not ready.decided("spmm", B=dense(200, 8))
+    ready = sparloom.prepare(matrix(2000, 1500), cache=PlanCache(tmp_path))
+    ready.spmm(dense(1500, 16))
+    assert not ready.decided("spmm", B=dense(1500, 16))
     assert not kept_files(tmp_path)
 
 

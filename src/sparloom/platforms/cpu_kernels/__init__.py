@@ -8,8 +8,8 @@ from sparloom.lazy import on_demand
 
 _MODULES = {  # module -> its public names
     "kernels": ("CpuKernels", "GemmKernels"),
-    "sparse_kernels": ("SPARSE_FAMILIES", "SparseCall", "SpmmKernels", "SpmmMaxKernels", "Traversal",
-                       "kernel_library"),
+    "sparse_kernels": ("GRAIN", "SPARSE_FAMILIES", "BoundRows", "Pieces", "Rows", "SparseCall", "SpmmKernels",
+                       "SpmmMaxKernels", "Traversal", "kernel_library", "useful_threads"),
 }
 
 __all__ = sorted(name for names in _MODULES.values() for name in names)

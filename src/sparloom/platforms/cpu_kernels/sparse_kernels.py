@@ -5,11 +5,12 @@ struct Rows of kernels/cpu/rows.hpp with both. A family binds the kernels of one
 """
 
 import ctypes
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -20,8 +21,9 @@ from sparloom.space import AttentionSpace, Config, GridSpace, SddmmSpace, SpmmMa
 from sparloom.sparse import Pattern
 
 __all__ = [
-    "SPARSE_FAMILIES", "Allocate", "AttentionKernels", "SddmmKernels", "SparseCall", "SparseFamily", "SpmmKernels",
-    "SpmmMaxKernels", "Traversal", "kernel_library",
+    "GRAIN", "SPARSE_FAMILIES", "Allocate", "AttentionKernels", "BoundRows", "Pieces", "RowBinder", "Rows",
+    "SddmmKernels", "SparseCall", "SparseFamily", "SpmmKernels", "SpmmMaxKernels", "Traversal", "kernel_library",
+    "useful_threads",
 ]
 
 MAX_STRIP = 2**31 - 1  # columns of a strip that is as wide as it can be
@@ -29,6 +31,7 @@ MAX_ARGMAX = 2**31 - 1  # the argmax is int32
 MAX_TOGETHER = 4  # rows with equal columns that a kernel processes at once
 ROW_WORK = 4  # starting a row costs as much as so many nonzeros
 PIECES_PER_THREAD = 16  # with balance "dynamic"
+GRAIN = 1 << 18  # elements of dense rows that one thread reads and writes before a second one is worth waking
 SLACK = 16  # a cut may move by 1/SLACK of a piece to fall between two rows
 
 
@@ -164,31 +167,48 @@ class BoundRows:
         return self.pieces.rows.size - 1
 
 
+def useful_threads(operands: Operands, threads: int) -> int:
+    """Return 1 for operands with so little work that other threads would start too late to help, else `threads`."""
+    pattern = operands.matrix.pattern
+    width = sum([math.prod(array.shape[1:]) for array in operands.dense.values()])
+    return threads if (pattern.nnz + pattern.rows) * width >= GRAIN else 1
+
+
+class RowBinder(Protocol):
+    """Binds patterns, or leaves that to whoever makes the call."""
+
+    def bind(
+        self, pattern: Pattern, *, order: str, balance: str, threads: int, together: bool = False,
+    ) -> BoundRows:
+        """Fill the struct for one order of the rows and one way of sharing them among threads."""
+
+
 class SparseRows:
     """Binds patterns. Keeps traversals and pieces of the latest pattern, because configurations share them."""
 
-    def __init__(self, threads: int) -> None:
-        self.threads = threads
+    def __init__(self) -> None:
         self._pattern: Pattern | None = None
         self._traversals: dict[str, Traversal] = {}
-        self._pieces: dict[tuple[str, str], Pieces] = {}
+        self._pieces: dict[tuple[str, str, int], Pieces] = {}
 
-    def bind(self, pattern: Pattern, *, order: str, balance: str, together: bool = False) -> BoundRows:
+    def bind(
+        self, pattern: Pattern, *, order: str, balance: str, threads: int, together: bool = False,
+    ) -> BoundRows:
         """Fill the struct for one order of the rows and one way of sharing them among threads.
 
         Args:
             together: whether the kernel reads which rows have equal columns.
         """
         traversal = self._traversal(pattern, order)
-        if (order, balance) not in self._pieces:
-            self._pieces[order, balance] = traversal.pieces(balance, self.threads)
-        pieces = self._pieces[order, balance]
+        if (order, balance, threads) not in self._pieces:
+            self._pieces[order, balance, threads] = traversal.pieces(balance, threads)
+        pieces = self._pieces[order, balance, threads]
         arguments = Rows(
             indptr=address(traversal.indptr, np.int64), indices=address(traversal.indices, np.int32),
             source=address(traversal.source, np.int64), place=address(traversal.original_row, np.int32),
             equal=address(traversal.equal, np.uint8) if together else None,
             piece_rows=address(pieces.rows, np.int64), piece_nonzeros=address(pieces.nonzeros, np.int64),
-            nnz=pattern.nnz, pieces=pieces.rows.size - 1, dynamic=pieces.dynamic, threads=self.threads)
+            nnz=pattern.nnz, pieces=pieces.rows.size - 1, dynamic=pieces.dynamic, threads=threads)
         return BoundRows(arguments, pieces, kept=(traversal, pieces))
 
     def _traversal(self, pattern: Pattern, order: str) -> Traversal:
@@ -228,6 +248,10 @@ class SparseCall(NativeCall):
             self.arguments.rows.values = address(values)
             self._values = values
 
+    def release(self) -> None:
+        super().release()
+        self._values = None
+
 
 class SparseFamily(ABC):
     """Kernels of one operation with one sparse operand.
@@ -236,15 +260,18 @@ class SparseFamily(ABC):
         threads: of every call.
         width: columns of the dense operands, all heads together, for which `space` is made; kernels take any width.
         allocate: makes arrays for results.
+        rows: binds patterns (default: a `SparseRows`).
     """
 
     make_space: Callable[[int], GridSpace]
 
-    def __init__(self, threads: int, width: int, allocate: Allocate = aligned) -> None:
+    def __init__(
+        self, threads: int, width: int, allocate: Allocate = aligned, rows: RowBinder | None = None,
+    ) -> None:
         self.threads = threads
         self.width = width
         self._allocate = allocate
-        self._rows = SparseRows(threads)
+        self._rows = SparseRows() if rows is None else rows
 
     def space(self) -> GridSpace:
         """List the configurations."""
@@ -268,7 +295,7 @@ class SparseFamily(ABC):
 
     def _bind_rows(self, operands: Operands, config: Config, *, together: bool = False) -> BoundRows:
         return self._rows.bind(operands.matrix.pattern, order=str(config["order"]), balance=str(config["balance"]),
-                               together=together)
+                               threads=useful_threads(operands, self.threads), together=together)
 
 
 class SpmmKernels(SparseFamily):

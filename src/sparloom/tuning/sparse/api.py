@@ -1,9 +1,12 @@
-"""Sparse operations as functions; prepared matrices are cached by the identity of their index arrays."""
+"""Sparse operations as functions: calls go direct until a matrix recurs, which is then prepared.
+
+Prepared matrices are cached by the identity of their index arrays.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
@@ -12,6 +15,7 @@ from sparloom.jit import IdentityCache
 from sparloom.measure import checked_threads
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning.sparse.cuda import CudaBackend
+from sparloom.tuning.sparse.direct import Csr, DirectCalls, direct_calls
 from sparloom.tuning.sparse.inputs import (
     Origin,
     Parts,
@@ -22,10 +26,12 @@ from sparloom.tuning.sparse.inputs import (
     matrix_of,
     origin_of,
 )
-from sparloom.tuning.sparse.prepared import Prepared, Reduce
+from sparloom.tuning.sparse.prepared import REDUCTIONS, Prepared, Reduce
 from sparloom.tuning.sparse.settings import CsrPolicy, Settings
 
 __all__ = ["csr_attention", "prepare", "sddmm", "spmm"]
+
+AXES = 2  # of a matrix; SciPy has CSR arrays with one
 
 
 def prepare(matrix: Any, **options: Any) -> Prepared:
@@ -54,12 +60,12 @@ def spmm(
 ) -> Any:
     """Multiply a sparse matrix by a dense one, with the kernel that is fastest for both on this machine.
 
-    The first calls for a matrix and a width rotate through candidate kernels until the fastest is known; on a GPU, and
-    for a matrix that is not CSR of NumPy arrays, the first call measures a few on sampled rows. The decision is stored
-    for all processes of this user. Results of these calls may differ in their last bits. Matrices are identified by
-    their index arrays, which must not be changed in place between calls without `changed`; most such changes are
-    noticed, those of a few elements within some calls. Values may be changed. `prepare` matrices that come in new
-    arrays each time.
+    The first calls with index arrays check them and run the default kernel. Arrays that recur are prepared: calls for a
+    width rotate through candidate kernels until the fastest is known; on a GPU, and for a matrix that is not CSR of
+    NumPy arrays, the first call measures a few on sampled rows. The decision is stored for all processes of this user.
+    Results of these calls may differ in their last bits. Matrices that recur are identified by their index arrays,
+    which must not be changed in place between calls without `changed`; most such changes are noticed, those of a few
+    elements within some calls. Values may be changed. `prepare` a large matrix that comes in new arrays each time.
 
     Args:
         matrix: A (rows, cols): SciPy matrix, (indptr, indices, values[, shape]) of NumPy arrays or others that speak
@@ -82,7 +88,12 @@ def spmm(
             shares memory with an operand; names the operand and the remedy.
         Unsupported: operands are on a GPU and CuPy is not installed, or there are no kernels for the operation.
     """
-    prepared, values = _prepared(matrix, dense, threads, changed, out)
+    given = _Given.of(matrix, dense, threads, changed)
+    if given.direct is not None and reduce in REDUCTIONS:
+        result = given.direct.spmm(given.csr, dense, reduce=reduce, out=out)
+        if result is not None:
+            return result
+    prepared, values = given.prepared(matrix, changed, out)
     return prepared.spmm(dense, reduce=reduce, values=values, out=out)
 
 
@@ -101,7 +112,12 @@ def sddmm(
     Raises:
         TypeError, ValueError, Unsupported: as by `spmm`.
     """
-    prepared, values = _prepared(matrix, right, threads, changed)
+    given = _Given.of(matrix, right, threads, changed)
+    if given.direct is not None:
+        result = given.direct.sddmm(given.csr, left, right)
+        if result is not None:
+            return result
+    prepared, values = given.prepared(matrix, changed)
     return prepared.sddmm(left, right, values=values)
 
 
@@ -121,11 +137,16 @@ def csr_attention(
     Raises:
         TypeError, ValueError, Unsupported: as by `spmm`.
     """
-    prepared, _ = _prepared(matrix, keys, threads, changed)
-    given = [prepared.backend.arrays.array(array, name) for array, name in ((queries, "Q"), (keys, "K"), (values, "V"))]
-    if all(array.ndim == 2 for array in given):
-        return prepared.attention(*(array[:, None] for array in given))[:, 0]
-    return prepared.attention(*given)
+    given = _Given.of(matrix, keys, threads, changed)
+    if given.direct is not None:
+        result = given.direct.attention(given.csr, queries, keys, values)
+        if result is not None:
+            return result
+    prepared, _ = given.prepared(matrix, changed)
+    dense = [prepared.backend.arrays.array(array, name) for array, name in ((queries, "Q"), (keys, "K"), (values, "V"))]
+    if all(array.ndim == 2 for array in dense):
+        return prepared.attention(*(array[:, None] for array in dense))[:, 0]
+    return prepared.attention(*dense)
 
 
 @dataclass(frozen=True)
@@ -133,7 +154,8 @@ class _Entry:
     """Prepared matrix of index arrays.
 
     Args:
-        in_order: columns are sorted and unique, so values are in the order of the pattern.
+        in_order: columns are sorted and unique, so values are in the order of the pattern; and changes of the index
+            arrays are noticed. Otherwise every call compares their content.
     """
 
     prepared: Prepared
@@ -148,36 +170,77 @@ class _Entry:
 _PREPARED: IdentityCache[_Entry] = IdentityCache(16)  # entries have copies of index arrays
 
 
-def _prepared(
-    matrix: Any, dense: Any, threads: int | None, changed: bool, out: Any | None = None,
-) -> tuple[Prepared, Any]:
-    """Look up or prepare a matrix; also return its values in the order of the pattern."""
-    threads = None if threads is None else checked_threads(threads)
-    columns = dense.shape[0] if getattr(dense, "ndim", 0) else None
-    parts = _parts(matrix, columns)
-    if parts is None:
-        placed = cuda_parts(matrix, columns)
-        if placed is not None:
-            return _prepared_on_gpu(placed, changed), placed[2]
-        made = matrix_of(matrix, columns=columns)
-        policy = Settings.from_environment().policy(CsrPolicy(), made.pattern)  # not online: no call follows
+class _Given(NamedTuple):
+    """A sparse operand of a call, and what is known of it.
+
+    Args:
+        columns: of A, if it does not say so itself.
+        csr: its arrays; None if there are no index arrays to identify A by.
+        entry: of these index arrays.
+        direct: computes the call without preparing A; None: A is prepared, or to be prepared.
+    """
+
+    columns: int | None
+    threads: int | None
+    csr: Csr | None = None
+    entry: _Entry | None = None
+    direct: DirectCalls | None = None
+
+    @classmethod
+    def of(cls, matrix: Any, dense: Any, threads: int | None, changed: bool) -> _Given:
+        """Look up the operand."""
+        threads = None if threads is None else checked_threads(threads)
+        columns = dense.shape[0] if getattr(dense, "ndim", 0) else None
+        csr = _csr_of(matrix, columns)
+        if csr is None:
+            return cls(columns, threads)
+        entry = _PREPARED.find(csr[:2], (csr.shape, threads))
+        if entry is not None or changed or len(csr.shape) != AXES:
+            return cls(columns, threads, csr, entry)
+        direct = direct_calls(threads)
+        return cls(columns, threads, csr, None, None if direct.recur(csr) else direct)
+
+    def prepared(self, matrix: Any, changed: bool, out: Any | None = None) -> tuple[Prepared, Any]:
+        """Look up or prepare the matrix; also return its values in the order of the pattern."""
+        columns, threads = self.columns, self.threads
+        if self.csr is None:
+            placed = cuda_parts(matrix, columns)
+            if placed is not None:
+                return _prepared_on_gpu(placed, changed), placed[2]
+            made = matrix_of(matrix, columns=columns)
+            policy = Settings.from_environment().policy(CsrPolicy(), made.pattern)  # not online: no call follows
+            made, origin = origin_of(made, matrix)
+            return Prepared(made, origin, threads=threads, policy=policy), made.values
+        indptr, indices, values, shape, _ = self.csr
+
+        entry = self.entry
+        if changed:
+            pattern = matrix_of(matrix, columns=columns).pattern
+            in_order = np.array_equal(pattern.indices, indices)
+            _PREPARED.invalidate((indptr, indices), lambda each: each.fits(pattern, in_order=in_order))
+            entry = None
+        details = shape, threads
+        if entry is None:
+            entry = _PREPARED.get((indptr, indices), details, lambda: self._entry(matrix))
+        if not entry.in_order or values.dtype != np.float32:
+            check_apart(out, matrix)  # these values may differ from those that were prepared
+            made = matrix_of(matrix, columns=columns)
+            if not entry.prepared.fits(made.pattern):
+                _PREPARED.invalidate((indptr, indices), lambda each: each is not entry)
+                entry = _PREPARED.get((indptr, indices), details, lambda: self._entry(matrix))
+            values = made.values
+        return entry.prepared, array_of(values, "values")
+
+    def _entry(self, matrix: Any) -> _Entry:
+        """Prepare the matrix."""
+        indptr, indices = self.csr[:2]
+        made = matrix_of(matrix, columns=self.columns)
+        if isinstance(matrix, SparseMatrix):  # was checked when it was made, and may have been changed since
+            Pattern(made.pattern.shape, indptr, indices)
         made, origin = origin_of(made, matrix)
-        return Prepared(made, origin, threads=threads, policy=policy), made.values
-    indptr, indices, values, shape = parts
-
-    def make() -> _Entry:
-        made, origin = origin_of(matrix_of(matrix, columns=columns), matrix)
-        return _Entry(Prepared(made, origin, threads=threads), np.array_equal(made.pattern.indices, indices))
-
-    if changed:
-        pattern = matrix_of(matrix, columns=columns).pattern
-        in_order = np.array_equal(pattern.indices, indices)
-        _PREPARED.invalidate((indptr, indices), lambda entry: entry.fits(pattern, in_order=in_order))
-    entry = _PREPARED.get((indptr, indices), (shape, threads), make)
-    if not entry.in_order or values.dtype != np.float32:
-        check_apart(out, matrix)  # these values may differ from those that were prepared
-        values = matrix_of(matrix, columns=columns).values
-    return entry.prepared, array_of(values, "values")
+        watched = all(array.flags.c_contiguous and array.flags.aligned for array in (indptr, indices))
+        return _Entry(Prepared(made, origin, threads=self.threads),
+                      watched and np.array_equal(made.pattern.indices, indices))
 
 
 def _prepared_on_gpu(parts: Parts, changed: bool) -> Prepared:
@@ -195,14 +258,15 @@ def _prepare_on_gpu(parts: Parts, **options: Any) -> Prepared:
     return Prepared(cuda_matrix(backend.gpu, parts), Origin(parts[:3]), where=backend, **options)
 
 
-def _parts(matrix: Any, columns: int | None) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, int]] | None:
+def _csr_of(matrix: Any, columns: int | None) -> Csr | None:
     """Return index arrays, values and shape as given; None if there are no index arrays to identify A by."""
     if isinstance(matrix, SparseMatrix):
-        return matrix.pattern.indptr, matrix.pattern.indices, matrix.values, matrix.pattern.shape
+        return Csr(matrix.pattern.indptr, matrix.pattern.indices, matrix.values, matrix.pattern.shape)
     if scipy.sparse.issparse(matrix) and matrix.format == "csr":
-        return matrix.indptr, matrix.indices, matrix.data, matrix.shape
+        canonical = matrix.__dict__.get("_has_canonical_format", False)  # the property would compute it
+        return Csr(matrix.indptr, matrix.indices, matrix.data, matrix.shape, canonical)
     if isinstance(matrix, tuple) and len(matrix) in (3, 4) and all(isinstance(part, np.ndarray) for part in matrix[:3]):
         shape = matrix[3] if len(matrix) == 4 else (matrix[0].size - 1, columns)
         if isinstance(shape, tuple) and all(isinstance(extent, int) for extent in shape):
-            return *matrix[:3], shape
+            return Csr(*matrix[:3], shape)
     return None
