@@ -81,6 +81,11 @@ class Roof:
     flops: float
     supplies: tuple[Supply, ...]
 
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Roof:
+        """Read the values of `dataclasses.asdict`."""
+        return cls(value["threads"], value["flops"], tuple(Supply(**each) for each in value["supplies"]))
+
 
 @dataclass(frozen=True)
 class Bound:

@@ -16,7 +16,7 @@ _HOMES = {
         "DESIGN_METHODS design_gains design_metrics designs_table draw_designs draw_sensitivity draw_signs pareto "
         "per_design"),
     "dispatch": (
-        "MAKING decision_regret device_dispatch_metrics dispatch_metrics dispatch_ratios dispatch_seconds "
+        "MAKING bound_shares decision_regret device_dispatch_metrics dispatch_metrics dispatch_ratios dispatch_seconds "
         "dispatch_tables draw_dispatch"),
     "evaluation": (
         "Choices RuntimeTable judge optimum per_matrix random_choice baseline_choice summary"),
@@ -39,7 +39,7 @@ _HOMES = {
         "RAGGED_PARTS RaggedPart draw_hoisting draw_prelude draw_storage hoisting_frame hoisting_metrics "
         "hoisting_tables prelude_frame prelude_metrics prelude_tables storage_frame storage_metrics storage_tables"),
     "runs": (
-        "Run latex_table markdown_table ratio_bounds read_run read_runs report_table results_table"),
+        "Run grouped_bounds latex_table markdown_table ratio_bounds read_run read_runs report_table results_table"),
     "solvers": (
         "draw_gcn draw_jacobi gcn_metrics gcn_table jacobi_metrics jacobi_ratios jacobi_table loss_error_metrics "
         "loss_error_table"),

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from sparloom.measure import geomean
 from sparloom.report.figures import figure, logarithmic, op_title, save, styled, width_points
-from sparloom.report.runs import bounds_table, ratio_bounds
+from sparloom.report.runs import bounds_table, grouped_bounds, ratio_bounds
 
 CASE = ["op", "matrix", "width"]
 OWN, NEW, PLAIN, KERNEL = "sparloom", "sparloom_new", "sparloom_plain", "kernel"
@@ -58,6 +58,14 @@ def dispatch_ratios(seconds: pd.DataFrame, own: str = OWN) -> pd.DataFrame:
                          for name in PEERS if name in seconds}, index=seconds.index)
 
 
+def bound_shares(per_case: pd.DataFrame, own: str = OWN) -> pd.Series:
+    """Divide the bound of each case by our seconds; cases without a bound, and runs older than bounds, have none."""
+    if "bound_seconds" not in per_case:
+        return pd.Series(dtype=float, index=pd.MultiIndex.from_arrays([[], [], []], names=CASE))
+    timed = per_case[(per_case["method"] == own) & per_case["bound_seconds"].notna()].set_index(CASE)
+    return (timed["bound_seconds"] / timed["median"]).dropna()
+
+
 def decision_regret(candidates: pd.DataFrame, decisions: pd.DataFrame) -> pd.DataFrame:
     """Add the regret to every decision on an explored case: seconds of the choice over those of the best candidate.
 
@@ -93,6 +101,11 @@ def dispatch_metrics(
         least of these in each case; `<op>/new_over_best`, the call that makes its result against the fastest baseline
         of any kind; `<op>/plain_over_best`, as over_best, but the array that we write to does not start at a page, so
         that nothing is written past the caches; `<op>/cases` and `<op>/slower_share`, of over_best below 0.97.
+        `<op>/all/over_best` of all cases up to `most_width`, however short, with bounds over matrices: the bootstrap
+        draws matrices with all their cases; `<op>/all/cases` and `<op>/all/slower_share`. `<op>/all/share_of_bound`
+        likewise, the least seconds that arithmetic and caches allow over ours, and `<op>/share_of_bound` of the cases
+        that count; both where cases have a bound.
+
         `<op>/<width>/over_best` by width, wider ones, too. `<op>/small/over_best` of the other cases, and what calls of
         a prepared matrix take beside the kernel, `replay_overhead_us`, median over all small cases, with `_p90`.
         `attention/over_composed` is attention/over_best, `sage_training/over_pyg` that of means over neighbours with
@@ -113,10 +126,12 @@ def dispatch_metrics(
         takes, `ways/<way>/seconds_median`, and over one run of the best candidate, `ways/<way>/runs_median`;
         `stable_share`, those on which at least 9 of 10 decisions are the same or all choices are within 3 %.
     """
-    seconds = dispatch_seconds(per_case)
+    seconds, shares = dispatch_seconds(per_case), bound_shares(per_case)
     found: dict[str, float] = {}
     for op, rows in seconds.groupby("op", sort=False):
         found |= _speedups(str(op), rows, seed, least_seconds=least_seconds, most_width=most_width)
+        every = rows[rows.index.get_level_values("width") <= most_width]
+        found |= _of_all(str(op), every, shares[shares.index.isin(every.index)], seed, least_seconds=least_seconds)
     small = seconds[seconds["best"] < least_seconds]
     if KERNEL in seconds and len(small):
         found |= _replay_overhead(small)
@@ -149,6 +164,20 @@ def _speedups(
     if alias:
         found |= {key.replace("over_best", alias): value for key, value in found.items()
                   if key.startswith(f"{op}/over_best")}
+    return found
+
+
+def _of_all(
+    op: str, rows: pd.DataFrame, shares: pd.Series, seed: int, *, least_seconds: float,
+) -> dict[str, float]:
+    """Reduce cases of any size, with bounds over matrices."""
+    ratio = dispatch_ratios(rows).min(axis=1).dropna()
+    found: dict[str, float] = {f"{op}/all/cases": len(ratio)}
+    if len(ratio):
+        found[f"{op}/all/slower_share"] = float((ratio < SLOWER).mean())
+    counted = shares[shares.index.isin(rows.index[rows["best"] >= least_seconds])]
+    for key, each in (("all/over_best", ratio), ("all/share_of_bound", shares), ("share_of_bound", counted)):
+        found |= grouped_bounds(f"{op}/{key}", each, level="matrix", seed=seed)
     return found
 
 

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from rich.table import Table
 
@@ -226,6 +227,28 @@ def method_ratios(
     if fast not in seconds or slow not in seconds:
         return pd.Series(dtype=float)
     return (seconds[slow] / seconds[fast]).dropna()
+
+
+def grouped_bounds(key: str, ratio: pd.Series, *, level: str, seed: int) -> dict[str, float]:
+    """Reduce ratios as `ratio_bounds` does, with a bootstrap that draws groups of cases, such as all of a matrix.
+
+    Cases of one matrix are alike, so drawing single cases gives bounds that are too narrow.
+
+    Args:
+        level: of the index, which names the group of each case.
+    """
+    logs = np.log(ratio.dropna())
+    if not logs.size:
+        return {}
+    groups = logs.groupby(level=level).agg(["sum", "count"]).to_numpy()
+
+    def mean(drawn: np.ndarray) -> float:
+        total, count = groups[drawn.astype(np.int64)].sum(axis=0)
+        return float(np.exp(total / count))
+
+    low, high = bootstrap_interval(np.arange(len(groups), dtype=np.float64), seed=seed, statistic=mean)
+    return {key: float(np.exp(logs.mean())), f"{key}_low": low, f"{key}_high": high,
+            f"{key}_min": float(np.exp(logs.min())), f"{key}_max": float(np.exp(logs.max()))}
 
 
 def ratio_bounds(key: str, ratio: pd.Series, *, seed: int) -> dict[str, float]:

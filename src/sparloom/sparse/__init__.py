@@ -10,8 +10,8 @@ from sparloom.lazy import on_demand
 
 _HOMES = {
     "corpus": (
-        "Corpus", "FolderCorpus", "MatrixEntry", "ROW_BINS", "Role", "family_role", "is_matrix_file", "row_bin",
-        "stratified_choice",
+        "Corpus", "FolderCorpus", "JoinedCorpus", "MatrixEntry", "Part", "ROW_BINS", "Role", "family_role",
+        "is_matrix_file", "row_bin", "stratified_choice",
     ),
     "download": ("RetryPolicy",),
     "features": ("STATISTICS", "locality_order", "reorder", "signed_logarithm", "statistics"),

@@ -1,4 +1,4 @@
-"""Corpora of matrices: named entries with roles by family, a folder of files as a corpus, and stratified choices."""
+"""Corpora of matrices: named entries with roles by family, folders and joined corpora, and stratified choices."""
 
 import difflib
 import hashlib
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 import numpy as np
 
@@ -19,6 +19,8 @@ ROW_BINS = ("<8192", "<32768", "<65536", "<131072", ">=131072")
 """Bins of matrices by rows (COGNATE appendix A)."""
 Role = Literal["train", "validation", "test"]
 """Role of a matrix in an evaluation."""
+Part = Literal["development", "final"]
+"""Part of the test matrices: designs were judged on those of development, and only final figures on the others."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,49 @@ def _group(path: Path, folder: Path) -> str:
 
 def _family(name: str, path: Path, folder: Path) -> str:
     return matrix_stem(path) if path.parent == folder else name.rpartition("/")[0]
+
+
+@dataclass(eq=False)
+class JoinedCorpus:
+    """Several corpora as one; no name occurs in two of them.
+
+    Args:
+        role: keep only matrices with this role; None: all.
+    """
+
+    corpora: Sequence[Corpus]
+    role: Role | None = None
+
+    def entries(self) -> tuple[MatrixEntry, ...]:
+        """List the matrices, corpus by corpus.
+
+        Raises:
+            ValueError: two corpora have a matrix of the same name, or the role is unknown.
+        """
+        return tuple(entry for entry, _ in self._homes.values())
+
+    def load(self, name: str) -> SparseMatrix:
+        """Read or make one matrix."""
+        return self._homes[entry_of(self.entries(), name).name][1].load(name)
+
+    def split(self) -> dict[str, Role]:
+        """Map every matrix to the role that its corpus gives it."""
+        roles = {id(corpus): corpus.split() for corpus in self.corpora}
+        return {name: roles[id(corpus)][name] for name, (_, corpus) in self._homes.items()}
+
+    @cached_property
+    def _homes(self) -> dict[str, tuple[MatrixEntry, Corpus]]:
+        if self.role not in (None, *get_args(Role)):
+            raise ValueError(f"role {self.role!r} is not one of {', '.join(get_args(Role))}: corpus.role=null for all")
+        homes: dict[str, tuple[MatrixEntry, Corpus]] = {}
+        for corpus in self.corpora:
+            roles = corpus.split()
+            for entry in corpus.entries():
+                if entry.name in homes:
+                    raise ValueError(f"{entry.name} is in two of the joined corpora: leave one of them out")
+                if self.role in (None, roles[entry.name]):
+                    homes[entry.name] = entry, corpus
+        return homes
 
 
 def stratified_choice(entries: Iterable[MatrixEntry], count: int, *, seed: int) -> tuple[str, ...]:

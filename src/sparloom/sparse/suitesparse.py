@@ -16,7 +16,7 @@ import numpy as np
 from rich.progress import Progress
 
 from sparloom.files import locked, sha256
-from sparloom.sparse.corpus import MatrixEntry, Role, entry_of, family_role, row_bin, stratified_choice
+from sparloom.sparse.corpus import MatrixEntry, Part, Role, entry_of, family_role, row_bin, stratified_choice
 from sparloom.sparse.download import RetryPolicy, download_bars, fetch
 from sparloom.sparse.matrix_files import read_matrix
 from sparloom.sparse.pattern import SparseMatrix
@@ -43,6 +43,7 @@ class SuiteSparseCorpus:
         count: number of matrices, chosen evenly over row bins and sparsity (`stratified_choice`); None: all.
         role: keep only matrices with this role; None: all.
         seed: of the choice.
+        part: keep only this part of the test matrices; None: all.
     """
 
     mirror: str | None
@@ -52,12 +53,13 @@ class SuiteSparseCorpus:
     count: int | None
     role: Role | None
     seed: int
+    part: Part | None = None
 
     def entries(self) -> tuple[MatrixEntry, ...]:
         """List the matrices, sorted by name.
 
         Raises:
-            ValueError: there are fewer than `count`, or the role is unknown.
+            ValueError: there are fewer than `count`, or the role or the part is unknown.
         """
         return self._entries
 
@@ -94,9 +96,12 @@ class SuiteSparseCorpus:
     def _entries(self) -> tuple[MatrixEntry, ...]:
         if self.role not in (None, *get_args(Role)):
             raise ValueError(f"role {self.role!r} is not one of {', '.join(get_args(Role))}: corpus.role=null for all")
+        if self.part not in (None, *get_args(Part)):
+            raise ValueError(f"part {self.part!r} is not one of {', '.join(get_args(Part))}: corpus.part=null for all")
         entries = self._index[0]
-        roles = _roles(entries)
-        candidates = tuple(entry for entry in entries if self.role in (None, roles[entry.name]))
+        roles, parts = _roles(entries), _parts(entries)
+        candidates = tuple(entry for entry in entries if self.role in (None, roles[entry.name])
+                           and self.part in (None, parts[entry.name]))
         if self.count is None:
             return candidates
         chosen = set(stratified_choice(candidates, self.count, seed=self.seed))
@@ -183,9 +188,19 @@ class SuiteSparseCorpus:
 
 def _roles(entries: Iterable[MatrixEntry]) -> dict[str, Role]:
     """Map matrices to roles; the roles of known families were frozen before any result existed."""
-    text = resources.files("sparloom.sparse").joinpath("suitesparse_split.csv").read_text(encoding="utf-8")
-    frozen = {row["family"]: row["role"] for row in csv.DictReader(io.StringIO(text))}
+    frozen = {row["family"]: row["role"] for row in _split_rows()}
     return {entry.name: frozen.get(entry.family) or family_role(entry.family) for entry in entries}
+
+
+def _parts(entries: Iterable[MatrixEntry]) -> dict[str, Part | None]:
+    """Map test matrices to their parts, others to None; no design was judged on one that the split does not list."""
+    listed = {f"{row['group']}/{row['name']}": row["part"] for row in _split_rows()}
+    return {name: (listed.get(name) or "final") if role == "test" else None for name, role in _roles(entries).items()}
+
+
+def _split_rows() -> list[dict[str, str]]:
+    text = resources.files("sparloom.sparse").joinpath("suitesparse_split.csv").read_text(encoding="utf-8")
+    return list(csv.DictReader(io.StringIO(text)))
 
 
 def _parse_index(text: str, source: str) -> tuple[tuple[MatrixEntry, ...], Mapping[str, str]]:

@@ -1,6 +1,7 @@
 """Input-aware operations beside their peers, on tiny cases: outputs, and resuming a killed run."""
 
 import gc
+import json
 import os
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from sparloom.experiments.autosage import graph_training as sage_training
 from sparloom.experiments.harness import peak_bytes, side_by_side
 from sparloom.measure import TimingProtocol
 from sparloom.ops import SDDMM, CsrAttention, SpMM, assert_rows_close
-from sparloom.platforms import CpuKernels
+from sparloom.platforms import CpuKernels, Roof
 from sparloom.report import MAKING, decision_regret, dispatch_metrics
 from sparloom.sparse import Pattern, SparseMatrix, SyntheticCorpus
 from sparloom.tuning.sparse import CpuBackend, CsrDecider, CsrPolicy
@@ -152,6 +153,11 @@ def test_every_step_is_written_and_reduced(tmp_path, caplog):
             "ways/full/regret", "ways/all/sddmm/regret", "ways/all/seconds_median", "ways/all/runs_median",
             "stable_share"} <= metrics.keys()
     assert all(np.isfinite(value) for value in metrics.values())
+    assert {f"{op}/all/{name}" for op in SPARSE_BASELINES for name in (
+        "cases", "over_best_min", "over_best_low", "share_of_bound", "share_of_bound_min")} <= metrics.keys()
+    assert (scored["bound_seconds"] > 0).equals(scored["median"].notna())
+    assert set(scored["bound_by"].dropna()) <= {"flops", "L2", "L3", "memory", "nan"}
+    assert Roof.from_json(json.loads((out / "roof.json").read_text())).threads == 1
     assert (out / "regret.png").stat().st_size > 0
     assert not list((tmp_path / "journals").glob("*"))
 
@@ -350,6 +356,26 @@ def test_metrics_equal_values_computed_by_hand():
     shaken = decided([("default", repeat, "xy"[repeat % 2]) for repeat in range(10)])
     assert dispatch_metrics(scored, pd.concat([told.iloc[:1], shaken]), rows([("a", "x", 1.0), ("a", "y", 1.5)]),
                             seed=0)["stable_share"] == 0
+
+
+def test_all_sizes_count_together_with_bounds_over_matrices():
+    """Ratios: a 2, 2 and b 0.5, 0.5, 0.5; both wide cases of c are left out."""
+    cases = [("a", 32, 2e-3), ("a", 64, 2e-3), *(("b", width, 5e-5) for width in (32, 64, 128)), ("c", 512, 1.0)]
+    scored = pd.DataFrame([
+        {"op": "sddmm", "matrix": matrix, "width": width, "nnz": 1, "method": method, "median": seconds,
+         "bound_seconds": 5e-4 if matrix == "a" else 2e-5}
+        for matrix, width, numba in cases
+        for method, seconds in (("numba", numba), ("sparloom", 1e-3 if matrix == "a" else 1e-4))])
+    found = dispatch_metrics(scored, decided([("", 0, "x")]), rows([]).reindex(columns=[*scored]), seed=0)
+    assert found["sddmm/all/cases"] == 5
+    assert found["sddmm/all/over_best"] == pytest.approx(2 ** (-1 / 5))
+    assert (found["sddmm/all/over_best_min"], found["sddmm/all/over_best_max"]) == pytest.approx((0.5, 2))
+    assert (found["sddmm/all/over_best_low"], found["sddmm/all/over_best_high"]) == pytest.approx((0.5, 2))
+    assert found["sddmm/all/slower_share"] == pytest.approx(3 / 5)
+    assert found["sddmm/over_best"] == pytest.approx(2)
+    assert found["sddmm/all/share_of_bound"] == pytest.approx((0.5**2 * 0.2**3) ** (1 / 5))
+    assert found["sddmm/all/share_of_bound_min"] == pytest.approx(0.2)
+    assert found["sddmm/share_of_bound"] == pytest.approx(0.5)
 
 
 def test_peers_that_make_their_result_are_compared_with_our_call_that_does():

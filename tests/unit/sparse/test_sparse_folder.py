@@ -1,9 +1,17 @@
-"""A folder as a corpus: names, families, damage."""
+"""A folder as a corpus: names, families, damage; and several corpora as one."""
 
 import numpy as np
 import pytest
 
-from sparloom.sparse import FolderCorpus, Pattern, SparseMatrix, family_role, write_matrix
+from sparloom.sparse import (
+    FolderCorpus,
+    JoinedCorpus,
+    Pattern,
+    SparseMatrix,
+    SyntheticCorpus,
+    family_role,
+    write_matrix,
+)
 
 
 def matrix(extent):
@@ -73,3 +81,28 @@ def test_values_are_float32_and_exact_ones_are_kept(folder):
     loaded = FolderCorpus(str(folder)).load("mine/a")
     assert loaded.values.tolist() == [0, np.float32(0.1)]
     assert loaded.astype(np.float64).values.tolist() == [1e-50, 0.1]
+
+
+def test_joined_corpora_have_the_matrices_of_all(folder):
+    generated = SyntheticCorpus([200], 1, 0, ["nearest", "uniform"])
+    joined = JoinedCorpus([FolderCorpus(str(folder)), generated])
+    names = [entry.name for entry in joined.entries()]
+    assert names == ["mine/a", "mine/b", "wing/coarse", "wing/fine", *(entry.name for entry in generated.entries())]
+    assert joined.split() == FolderCorpus(str(folder)).split() | generated.split()
+    assert joined.load("mine/b").pattern.shape == (3, 4)
+    assert joined.load(names[-1]).pattern.nnz == generated.load(names[-1]).pattern.nnz
+
+
+def test_joined_corpora_keep_one_role():
+    generated = SyntheticCorpus([200], 1, 0, ["nearest", "uniform"])
+    (entry,) = JoinedCorpus([generated], role="test").entries()
+    assert entry.family == "nearest"
+    with pytest.raises(KeyError, match="no matrix 'uniform/n200_v0_s0'"):
+        JoinedCorpus([generated], role="test").load("uniform/n200_v0_s0")
+    with pytest.raises(ValueError, match="role 'tset' is not one of"):
+        JoinedCorpus([generated], role="tset").entries()
+
+
+def test_a_name_in_two_corpora_is_refused(folder):
+    with pytest.raises(ValueError, match="mine/a is in two of the joined corpora"):
+        JoinedCorpus([FolderCorpus(str(folder)), FolderCorpus(str(folder))]).entries()

@@ -24,6 +24,7 @@ from sparloom.sparse import (
     SuiteSparseCorpus,
     row_bin,
     statistics,
+    suitesparse,
     write_matrix,
 )
 
@@ -254,6 +255,27 @@ def test_known_families_keep_their_frozen_role_and_new_ones_get_one(folder):
     assert split["AG-Monien/3elt"] == "train"
     assert set(split.values()) <= {"train", "validation", "test"}
     assert split == whole(str(folder), "other").split()
+
+
+def test_only_test_matrices_have_a_part_and_unlisted_ones_are_final(folder):
+    parts = suitesparse._parts(whole(str(folder), "cache").entries())
+    split = whole(str(folder), "cache").split()
+    assert parts == {name: "final" if role == "test" else None for name, role in split.items()}
+
+
+def test_the_parts_of_the_test_matrices_are_frozen():
+    listed = Counter((row["role"], row["part"]) for row in suitesparse._split_rows())
+    assert listed == {("train", ""): 202, ("validation", ""): 39, ("test", "development"): 152, ("test", "final"): 40}
+
+
+def test_a_part_is_kept_alone(folder):
+    final = SuiteSparseCorpus(str(folder), "cache", count=None, role=None, seed=0, part="final")
+    assert {entry.name for entry in final.entries()} == {
+        name for name, role in whole(str(folder), "cache").split().items() if role == "test"}
+    development = SuiteSparseCorpus(str(folder), "cache", count=None, role=None, seed=0, part="development")
+    assert development.entries() == ()
+    with pytest.raises(ValueError, match="part 'finale' is not one of development, final"):
+        SuiteSparseCorpus(str(folder), "cache", count=None, role=None, seed=0, part="finale").entries()
 
 
 def test_frozen_split_is_the_published_one(mirror):

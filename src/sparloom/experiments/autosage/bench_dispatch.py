@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
@@ -28,7 +29,7 @@ from sparloom.experiments.autosage.cases import (
     dispatch_cases,
     frame_of,
 )
-from sparloom.experiments.autosage.cpu_cases import DispatchBench, PolicyVariant, ready_variants
+from sparloom.experiments.autosage.cpu_cases import DispatchBench, PolicyVariant, ready_variants, stored_roof
 from sparloom.experiments.autosage.cuda_cases import CudaDispatchBench
 from sparloom.experiments.harness import CaseJournal, evenly_by_size, journal_folder, run_steps, timed_cases
 from sparloom.files import write_json
@@ -40,6 +41,7 @@ from sparloom.sparse import Corpus, MatrixEntry, SparseMatrix
 from sparloom.tuning import PlanCache
 from sparloom.tuning.sparse import CsrPolicy, CudaBackend
 
+ROOF = "roof.json"
 CPU_FIXED = 1_000_000  # nonzeros that take about as long as the fixed cost of a case
 logger = logging.getLogger(__name__)
 
@@ -49,7 +51,8 @@ class BenchDispatch:
     """Time SpMM, SDDMM and attention on a sparse pattern, as users call them, beside other libraries.
 
     One process makes the first calls of every case, which decide; another finds the decisions in the cache, checks
-    every method against float64 and times all of them in turn. A third one explores some cases: it times every
+    every method against float64 and times all of them in turn; its cases have a bound, by peak rates that it measures
+    first (`sparloom.platforms.bound`). A third one explores some cases: it times every
     candidate, which shows what the best decision would gain, and repeats the decision under other policies. An
     interrupted run continues if commit and settings are unchanged; after a change of `ways` only exploration restarts.
 
@@ -81,7 +84,7 @@ class BenchDispatch:
     seed: int
 
     def run(self, out: Path) -> Mapping[str, float]:
-        """Write per_case.parquet, decisions.parquet, candidates.parquet, peers.json and figures; return ratios.
+        """Write per_case.parquet, decisions.parquet, candidates.parquet, peers.json, roof.json, figures; return ratios.
 
         Raises:
             ValueError: variables AUTOSAGE_* are set, which change decisions or their cache.
@@ -110,6 +113,8 @@ class BenchDispatch:
         for name, frame in frames.items():
             write_frame(out / f"{name}.parquet", frame)
         write_json(out / "peers.json", package_versions())
+        with suppress(FileNotFoundError):  # no case was timed
+            shutil.copyfile(self._folder / ROOF, out / ROOF)
         metrics = dispatch_metrics(**frames, seed=self.seed)
         for table in dispatch_tables(metrics):
             log.console.print(table)
@@ -125,7 +130,8 @@ class BenchDispatch:
             return f"cannot be read: {error}"
         bench = DispatchBench(
             self.timing, self.threads, self.heads, self.policy, SPARSE_LIBRARIES, self.memory_bytes, self.ways,
-            self.repeats, self._folder / "plans", self.seed)
+            self.repeats, self._folder / "plans", self.seed,
+            stored_roof(self._folder / ROOF, self.threads) if step == "score" else None)
         for case in self._missing(step, self._planned(step)[name]):
             self._journal(step).append(case.key, getattr(bench, step)(case, matrix))
         return ""

@@ -84,7 +84,8 @@ def decision_columns(plan: CsrPlan) -> dict[str, Any]:
 CASE = {"op": "str", "matrix": "str", "width": "int64", "rows": "int64", "nnz": "int64", "kind": "str"}
 TIMED = {"method": "str", "median": "float64", "p10": "float64", "p90": "float64", "stolen": "object",
          "seconds": "object"}
-PER_CASE = {**CASE, **TIMED, "flops": "float64", "bytes": "float64", "peak_bytes": "float64", "failure": "str"}
+PER_CASE = {**CASE, **TIMED, "flops": "float64", "bytes": "float64", "bound_seconds": "float64",
+            "compulsory_seconds": "float64", "bound_by": "str", "peak_bytes": "float64", "failure": "str"}
 DECISIONS = {**CASE, "way": "str", "repeat": "int64", "choice": "str", "origin": "str", "reason": "str",
              "calls": "int64", "call_seconds": "float64", "beyond_seconds": "float64", "start_seconds": "float64",
              "decision_seconds": "float64", "decision_executions": "int64"}

@@ -3,13 +3,15 @@
 `PolicyVariant` names another policy or another source of shortlists that the benchmark compares with the default.
 """
 
+import json
 import logging
 import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -31,18 +33,19 @@ from sparloom.experiments.autosage.cases import (
 )
 from sparloom.experiments.autosage.graph_training import sage_aggregations, sage_steps
 from sparloom.experiments.harness import note_failure, peak_bytes, seconds_of, side_by_side, statistics_of, trim_memory
-from sparloom.files import scratch_folder
+from sparloom.files import scratch_folder, write_json
 from sparloom.fusion import pinned
 from sparloom.jit import RESULT_POOL
 from sparloom.measure import TimingProtocol
 from sparloom.models import load_checkpoint, retain_memory
 from sparloom.models.performance import load_performance
-from sparloom.ops import Operands
-from sparloom.platforms import CpuKernels, interleaved, reallocated
+from sparloom.ops import Op, Operands
+from sparloom.platforms import CpuKernels, PatternReuse, Roof, bound, interleaved, measure_roof, reallocated
 from sparloom.sparse import MatrixEntry, Pattern, SparseMatrix
 from sparloom.tuning import PlanCache, machine_rates, put_rates
 from sparloom.tuning.sparse import CandidateSource, CpuBackend, CsrPolicy, Library, Prepared, prepare
 
+ROOF_ROUNDS = 20  # half a second
 UNSEEN = "task.roles=[train,validation]"  # override of fit_trees, whose models learn from all roles by default
 
 logger = logging.getLogger(__name__)
@@ -95,6 +98,14 @@ def ready_variants(ways: Mapping[str, PolicyVariant], entries: Sequence[MatrixEn
     return ready
 
 
+def stored_roof(path: Path, threads: int) -> Roof:
+    """Read the peak rates of this machine that a run has stored, or measure and store them."""
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, asdict(measure_roof(threads, rounds=ROOF_ROUNDS)))
+    return Roof.from_json(json.loads(path.read_text(encoding="utf-8")))
+
+
 SERIAL = ("scipy",)
 FOLDER = "AUTOSAGE_CACHE_DIR"
 AFTERWARDS = 9  # timed calls after a decision
@@ -114,6 +125,7 @@ class DispatchBench:
         ways: name -> other policy or source of shortlists.
         repeats: repetitions of a cold decision.
         plans: folder of decisions, in which another process finds them.
+        roof: rates by which cases are bounded; None: they are not.
     """
 
     timing: TimingProtocol
@@ -126,6 +138,7 @@ class DispatchBench:
     repeats: int
     plans: Path
     seed: int
+    roof: Roof | None = None
 
     def decide(self, case: DispatchCase, matrix: SparseMatrix) -> list[Row]:
         """Make the first calls of a program until the kernel is decided; return one row with choice and cost.
@@ -164,8 +177,17 @@ class DispatchBench:
         with pinned(self.threads), torch.inference_mode():
             taken = side_by_side(own, baselines, failed, self.timing, threads=self.threads, serial=SERIAL)
         work, calls = op.work(operands.matrix.pattern, case.width), {**own, **baselines}
-        return [{"method": name, **statistics_of(each), "flops": work.flops, "bytes": work.bytes,
-                 **self._peak(case, calls[name])} for name, each in taken.items()] + _failures(failed)
+        about = {"flops": work.flops, "bytes": work.bytes, **self._bounded(op, matrix.pattern, case.width)}
+        return [{"method": name, **statistics_of(each), **about, **self._peak(case, calls[name])}
+                for name, each in taken.items()] + _failures(failed)
+
+    def _bounded(self, op: Op, pattern: Pattern, width: int) -> Row:
+        """Return the least seconds of a case."""
+        if self.roof is None:
+            return {}
+        least = bound(op, _reuse(pattern, self.threads), width, roof=self.roof)
+        return {"bound_seconds": least.seconds, "compulsory_seconds": least.compulsory_seconds,
+                "bound_by": least.limit}
 
     def _baselines(
         self, op: str, operands: Operands, known: ReferenceRows, failed: dict[str, str],
@@ -286,6 +308,12 @@ class DispatchBench:
             return {"peak_bytes": peak_bytes(call, RESULT_POOL.clear)}
         except Unsupported:
             return {}
+
+
+@lru_cache(maxsize=1)
+def _reuse(pattern: Pattern, threads: int) -> PatternReuse:
+    """Count the reuse distances of a pattern once for all its cases."""
+    return PatternReuse.of(pattern, threads)
 
 
 @contextmanager
