@@ -1,6 +1,7 @@
 """SpMM-GeMM in one pass over the rows, with products and sums of the same rows on the side."""
 
 import ctypes
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -24,6 +25,7 @@ ROW_WORK = 4  # cost of starting a row, in nonzeros
 DENSE_SHARE = 8  # dense multiplications that cost as much as one nonzero
 PREFETCH_BYTES = 4096  # of a row of Y
 CACHE_LINE = 64  # bytes
+KEPT_BYTES = 1 << 20  # of the workspace that a thread keeps from call to call
 STREAM_SHARE = 0.25  # of the caches of all threads; larger results are stored past them
 TOGETHER_SHARE = 0.2  # of rows that repeat the previous row's first and last column, above which comparing all pays off
 
@@ -161,7 +163,7 @@ def run_once(
         sizes: columns of G, D, L, R and of the summed array; 0 for those that are not there.
         slices: (count + 1,) int64, bounds of slices of the rows, which threads take one by one.
     """
-    template, parts, elements = _template(dtype, slices.size - 1, threads, c_transposed, prefetch_bytes, *sizes)
+    template, parts, bytes_needed = _template(dtype, slices.size - 1, threads, c_transposed, prefetch_bytes, *sizes)
     arguments = _RowPass.from_buffer_copy(template)
     arguments.slices = address(slices, np.int64)
     for name, number in operands.items():
@@ -172,11 +174,30 @@ def run_once(
         rows.begin, rows.end, rows.indices, rows.values, rows.nnz = begin, begin + 8, indices, values, nnz
     row_bytes, limit = int(slices[-1]) * np.dtype(dtype).itemsize, STREAM_SHARE * threads * _cache_bytes()
     arguments.stream_g, arguments.stream_d = row_bytes * sizes[0] > limit, row_bytes * sizes[1] > limit
-    workspace = np.empty(elements, dtype)
-    start = -(-address(workspace, dtype) // CACHE_LINE) * CACHE_LINE
+    workspace, start = _workspace(bytes_needed)
     for name, offset in parts:
         setattr(arguments, name, start + offset)
     _run_function(dtype)(ctypes.byref(arguments))
+    del workspace
+
+
+_kept = threading.local()
+
+
+def _workspace(size: int) -> tuple[np.ndarray, int]:
+    """Return memory of a thread and its first address at a cache line; it is kept if it is small.
+
+    Its content only matters while a kernel runs, when no other Python code can run in the same thread.
+    """
+    if size <= KEPT_BYTES:
+        found = getattr(_kept, "workspace", None)
+        if found is not None and found[0].size >= size + CACHE_LINE:
+            return found
+    array = np.empty(size + CACHE_LINE, np.uint8)
+    found = array, -(-address(array, np.uint8) // CACHE_LINE) * CACHE_LINE
+    if size <= KEPT_BYTES:
+        _kept.workspace = found
+    return found
 
 
 class _RowPass(ctypes.Structure):
@@ -199,12 +220,12 @@ class _Template(NamedTuple):
     Args:
         arguments: without addresses.
         parts: of the workspace, and their offsets in bytes.
-        elements: of the workspace.
+        workspace_bytes: of all parts.
     """
 
     arguments: _RowPass
     parts: tuple[tuple[str, int], ...]
-    elements: int
+    workspace_bytes: int
 
 
 @lru_cache
@@ -223,7 +244,7 @@ def _template(
                 "buffers": threads * _function("buffer", suffix)(ctypes.byref(arguments))}
     ends = [0, *accumulate(-(-size // line) * line for size in elements.values())]
     parts = tuple((name, end * itemsize) for name, end in zip(elements, ends, strict=False) if elements[name])
-    return _Template(arguments, parts, ends[-1] + line)
+    return _Template(arguments, parts, ends[-1] * itemsize)
 
 
 def _piece_rows(widest: int, itemsize: int) -> int:

@@ -93,9 +93,8 @@ class SAGEConv(GraphLayer):
         """Compute the result from checked arguments."""
         sent = self.lin(source).relu() if self.project else source
         initialise_lazy(self.lin_l, sent)
-        result = aggregate_and_transform(matrices, sent, self.aggr, self.lin_l, self.linear_class)
-        if self.root_weight and target is not None:
-            result = result + self.lin_r(target)
+        root = (self.lin_r, target) if self.root_weight and target is not None else None
+        result = aggregate_and_transform(matrices, sent, self.aggr, self.lin_l, self.linear_class, root)
         return torch.nn.functional.normalize(result, dim=-1) if self.normalize else result
 
     def extra_repr(self) -> str:
@@ -154,8 +153,8 @@ class GraphConv(GraphLayer):
     ) -> torch.Tensor:
         """Compute the result from checked arguments."""
         initialise_lazy(self.lin_rel, source)
-        result = aggregate_and_transform(matrices, source, self.aggr, self.lin_rel, self.linear_class)
-        return result if target is None else result + self.lin_root(target)
+        root = None if target is None else (self.lin_root, target)
+        return aggregate_and_transform(matrices, source, self.aggr, self.lin_rel, self.linear_class, root)
 
     def extra_repr(self) -> str:
         """Return the channels."""

@@ -6,7 +6,7 @@ products by A and A^T. On a GPU the sparse and the dense product are always sepa
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from threading import RLock
@@ -180,8 +180,13 @@ class CpuAdjacency(_Normalised):
 
     @property
     def nodes(self) -> int:
-        """Rows and columns."""
+        """Rows: nodes that receive."""
         return self.forward.pattern.rows
+
+    @property
+    def is_square(self) -> bool:
+        """Whether the nodes that receive are those that send."""
+        return self.forward.pattern.rows == self.forward.pattern.cols
 
     def convolve(
         self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, aggregate_first: bool,
@@ -218,7 +223,7 @@ class CpuAdjacency(_Normalised):
             transposition = self.matmul(grad, values, transposed=True) if needed[0] or needed[1] else None
             return (transposition @ weight if needed[0] else None, transposition.T @ x if needed[1] else None,
                     grad.sum(0) if needed[2] else None,
-                    _values_gradient(grad, x, weight, self) if needed[3] else None, None)
+                    values_gradient(grad, x, weight, self) if needed[3] else None, None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -313,41 +318,77 @@ class _Convolution(torch.autograd.Function):
         ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, values: torch.Tensor,
         adjacency: CpuAdjacency, aggregate_first: bool,
     ) -> torch.Tensor:
-        nodes, propagated = adjacency.forward, None
-        if aggregate_first:
-            propagated = nodes.empty(x.shape[1], x.dtype) if ctx.needs_input_grad[1] else None
-            result = nodes.empty(weight.shape[0], x.dtype)
-            nodes.run(adjacency.matrix, y=x, g=propagated, c=weight, c_transposed=True, bias=bias, d=result)
-        else:
-            result = nodes.transform_first(adjacency.matrix, x, weight, c_transposed=True)
-            result = result if bias is None else result.add_(bias)
+        result, propagated = convolved(
+            x, weight, bias, adjacency, aggregate_first=aggregate_first, keep=ctx.needs_input_grad[1])
         ctx.save_for_backward(x, weight, values, propagated)
-        ctx.adjacency, ctx.aggregate_first = adjacency, aggregate_first
+        ctx.adjacency = adjacency
         return result
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x, weight, values, propagated = ctx.saved_tensors
-        adjacency, aggregated = ctx.adjacency, ctx.aggregate_first
         refuse_legacy_vmap(grad, "GCNConv")
         if torch.is_grad_enabled() or in_functorch():
-            return (*adjacency.gradients(grad, x, weight, values, needed=ctx.needs_input_grad), None)
+            return (*ctx.adjacency.gradients(grad, x, weight, values, needed=ctx.needs_input_grad), None)
         grad = grad.resolve_neg().contiguous()
-        needs_x, needs_weight, needs_bias, needs_values, *_ = ctx.needs_input_grad
-        dx = adjacency.backward.empty(x.shape[1], x.dtype) if needs_x else None
-        dw = torch.empty_like(weight) if needs_weight else None
-        db = grad.new_empty(grad.shape[1]) if needs_bias else None
-        if needs_x or needs_weight or needs_bias:
-            sparse = needs_x or (needs_weight and not aggregated)
-            adjacency.backward.run(
-                adjacency.transposed if sparse else None, y=grad if sparse else None, c=weight if needs_x else None,
-                d=dx, left=grad if needs_weight and aggregated else None,
-                right=propagated if aggregated else x if needs_weight else None, s=dw,
-                summed=grad if needs_bias else None, sums=db)
-        return dx, dw, db, _values_gradient(grad, x, weight, adjacency) if needs_values else None, None, None
+        return (*convolution_gradients(grad, x, weight, propagated, ctx.adjacency, needed=ctx.needs_input_grad), None,
+                None)
 
 
-def _values_gradient(
+def convolved(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, adjacency: CpuAdjacency, *,
+    aggregate_first: bool, keep: bool,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Compute D = A X W^T + b from contiguous tensors.
+
+    Args:
+        keep: whether A X is needed later.
+
+    Returns:
+        D and, aggregated first, A X.
+    """
+    nodes = adjacency.forward
+    if not aggregate_first:
+        result = nodes.transform_first(adjacency.matrix, x, weight, c_transposed=True)
+        return result if bias is None else result.add_(bias), None
+    propagated = nodes.empty(x.shape[1], x.dtype) if keep else None
+    result = nodes.empty(weight.shape[0], x.dtype)
+    nodes.run(adjacency.matrix, y=x, g=propagated, c=weight, c_transposed=True, bias=bias, d=result)
+    return result, propagated
+
+
+def convolution_gradients(
+    grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, propagated: torch.Tensor | None,
+    adjacency: CpuAdjacency, *, needed: Sequence[bool],
+) -> tuple[torch.Tensor | None, ...]:
+    """Compute the needed gradients of X, W, b and the values of A from contiguous tensors.
+
+    Args:
+        propagated: A X, or None if it was not kept.
+    """
+    needs_x, needs_weight, needs_bias, needs_values, *_ = needed
+    dx = adjacency.backward.empty(x.shape[1], x.dtype) if needs_x else None
+    dw = torch.empty_like(weight) if needs_weight else None
+    db = grad.new_empty(grad.shape[1]) if needs_bias else None
+    sparse = needs_x or (needs_weight and propagated is None)
+    of_senders = {"y": grad, "c": weight if needs_x else None, "d": dx} if sparse else {}
+    of_receivers = {"summed": grad, "sums": db} if needs_bias else {}
+    if needs_weight and propagated is not None:
+        of_receivers |= {"left": grad, "right": propagated, "s": dw}
+    elif needs_weight:
+        of_senders |= {"right": x, "s": dw}
+    matrix = adjacency.transposed if sparse else None
+    if adjacency.is_square and (of_senders or of_receivers):
+        adjacency.backward.run(matrix, **of_senders, **of_receivers)
+    else:
+        for products, operand, steps in (
+                (adjacency.backward, matrix, of_senders), (adjacency.forward, None, of_receivers)):
+            if steps:
+                products.run(operand, **steps)
+    return dx, dw, db, values_gradient(grad, x, weight, adjacency) if needs_values else None
+
+
+def values_gradient(
     grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, adjacency: CpuAdjacency,
 ) -> torch.Tensor:
     """dA(i,j) = dD(i,:) . (X W^T)(j,:) at the nonzeros of A, (nnz,)."""

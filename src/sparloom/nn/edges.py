@@ -94,6 +94,8 @@ def plain_edges(graph: Any) -> Any:
 
     What an EdgeIndex says about its order is not used: edges are sorted, or found sorted, all the same.
     """
+    if type(graph) is torch.Tensor:
+        return graph
     if hasattr(graph, "as_tensor") and hasattr(graph, "sort_order"):
         return graph.as_tensor()
     if hasattr(graph, "sparse_sizes") and hasattr(graph, "csr"):

@@ -1,28 +1,24 @@
-"""Graphs that are seen for the first time, as in mini-batches: matrices and products without any preparation.
+"""Graphs that are seen for the first time, as in mini-batches: their matrices, without any preparation.
 
-Edges are sorted by receiver in one call of compiled code, which also adds self-loops and normalises. Products run the
-default kernel, on one thread if there is little to do. Nothing is measured, planned or written to disk.
+Edges are sorted by receiver in one call of compiled code, which also adds self-loops and normalises.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Hashable
-from contextlib import nullcontext
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache
 from typing import Any
 
-import numpy as np
 import torch
 
-from sparloom.fusion import run_once
 from sparloom.jit import compile_cpp
 from sparloom.nn.content_hash import content_hash
-from sparloom.nn.convolution import NUMPY_DTYPES, CpuAdjacency
 from sparloom.nn.custom_ops import is_differentiated
 from sparloom.nn.edges import (
     MAX_NODES,
+    AggregationMatrices,
     Edges,
     Flow,
     Normalisation,
@@ -31,16 +27,12 @@ from sparloom.nn.edges import (
     checked_edge_weight,
     normalise,
 )
-from sparloom.nn.torch_integration import torch_threads
+from sparloom.nn.fresh_products import FreshAdjacency, FreshPattern
 
 NO_LOOPS, REPLACED, ADDED = range(3)  # enum Loops of kernels/cpu/fresh_graph.cpp
 UNSCALED, SYMMETRIC, MEAN = range(3)  # enum Scaling
 NOT_CSR = 3  # enum Status
 INDEX_DTYPES = (torch.int64, torch.int32)
-GRAIN = 1 << 19  # multiplications below which a product runs on one thread
-SLICES_PER_THREAD = 8
-ROW_WORK = 4  # starting a row costs as much as so many nonzeros
-DENSE_SHARE = 8  # dense multiplications that cost as much as a nonzero
 
 
 class FreshGraph:
@@ -78,10 +70,23 @@ class FreshGraph:
         return self._made(key, content, source.weights if edge_weight is None else edge_weight, dtype, loops=loops,
                           scaling=scaling, self_loop=normalisation.self_loop)
 
-    def aggregation(self, *, mean: bool) -> FreshAdjacency:
-        """Return the matrix in float32 that sums over the senders of each node, or averages over its edges."""
-        scaling = MEAN if mean else UNSCALED
-        return self._made((0.0, scaling, torch.float32), None, self._source.weights, torch.float32, scaling=scaling)
+    def aggregation(
+        self, dtype: torch.dtype, edge_weight: torch.Tensor | None = None, *, mean: bool, weighted: bool = True,
+    ) -> FreshAdjacency:
+        """Return the matrix that sums over the senders of each node, or averages over its edges.
+
+        Args:
+            edge_weight: (edges,), with edge_index only (default: ones).
+            weighted: the values of a sparse matrix are weights, not ignored.
+        """
+        source, scaling, content = self._source, MEAN if mean else UNSCALED, None
+        weights = source.weights if weighted else None
+        if edge_weight is not None:
+            checked_edge_weight(edge_weight, source.senders.numel(), source.compressed, self.device)
+            if is_differentiated(edge_weight):
+                return self._differentiated_aggregation(dtype, edge_weight, mean=mean)
+            weights, content = edge_weight, content_hash(edge_weight)
+        return self._made((scaling, dtype, weighted), content, weights, dtype, scaling=scaling)
 
     def _made(
         self, key: Hashable, content: Hashable, weights: torch.Tensor | None, dtype: torch.dtype, **options: Any,
@@ -103,6 +108,34 @@ class FreshGraph:
                                 compressed=False, device=self.device, senders=self.senders), normalisation, dtype)
         unweighted = replace(source, receivers=edges.rows, senders=edges.cols, weights=None)
         return _sorted(unweighted, (self.nodes, self.senders), None, dtype, edge_weights=edges.weights)
+
+    def _differentiated_aggregation(
+        self, dtype: torch.dtype, edge_weight: torch.Tensor, *, mean: bool,
+    ) -> FreshAdjacency:
+        self.uses += 1
+        receivers, weights = self._source.receivers.long(), edge_weight.to(dtype)
+        if mean:
+            weights = weights / torch.bincount(receivers, minlength=self.nodes).clamp(min=1)[receivers]
+        return _sorted(self._source, (self.nodes, self.senders), None, dtype, edge_weights=weights)
+
+
+@dataclass(frozen=True, eq=False)
+class FreshMatrices:
+    """The matrices of a graph for aggregation, made on demand; stands for `AggregationMatrices`.
+
+    Args:
+        edge_weight, weighted: see `FreshGraph.aggregation`.
+        prepared: makes the matrices of the prepared graph, for what these cannot do.
+    """
+
+    graph: FreshGraph
+    edge_weight: torch.Tensor | None
+    weighted: bool
+    prepared: Callable[[], AggregationMatrices]
+
+    def adjacency(self, dtype: torch.dtype, *, mean: bool) -> FreshAdjacency:
+        """Return the matrix that sums or averages."""
+        return self.graph.aggregation(dtype, self.edge_weight, mean=mean, weighted=self.weighted)
 
 
 def fresh_graph(edges: torch.Tensor, nodes: Size, flow: Flow = "source_to_target") -> FreshGraph | None:
@@ -201,7 +234,7 @@ def _sorted(
         arguments.receivers, arguments.receiver_step = receivers.data_ptr(), receivers.stride(0)
     else:
         arguments.begin = begin.data_ptr()
-    status = _functions()[0](ctypes.byref(arguments))
+    status = _sort()(ctypes.byref(arguments))
     if status:
         raise ValueError(_fault(status, source, shape))
     if edge_weights is not None:
@@ -218,152 +251,6 @@ def _fault(status: int, source: _Source, shape: tuple[int, int]) -> str:
     return f"{name}s range from {int(numbers.min())} to {int(numbers.max())}: expected 0 to {shape[status - 1] - 1}"
 
 
-@dataclass(frozen=True, eq=False)
-class FreshPattern:
-    """Pattern in CSR with the columns of a row in any order, and possible duplicates.
-
-    Args:
-        indptr: (rows + 1,) int64.
-        columns: (nnz or more,) int32.
-    """
-
-    indptr: torch.Tensor
-    columns: torch.Tensor
-    rows: int
-    cols: int
-    nnz: int
-
-    @property
-    def indices(self) -> np.ndarray:
-        """Columns of the nonzeros, (nnz,) int32."""
-        return self.columns.numpy()[:self.nnz]
-
-    def row_ids(self) -> np.ndarray:
-        """Row of every nonzero, (nnz,) int32."""
-        return np.repeat(np.arange(self.rows, dtype=np.int32), np.diff(self.indptr.numpy()))
-
-
-class FreshProducts:
-    """Products by the matrices of one pattern, like `Propagation`, by the default kernel."""
-
-    def __init__(self, pattern: FreshPattern) -> None:
-        self.pattern = pattern
-
-    def matrix(self, values: torch.Tensor) -> torch.Tensor:
-        """Return what stands for the matrix with these values: the values."""
-        return values.detach()
-
-    def empty(self, width: int, dtype: torch.dtype) -> torch.Tensor:
-        """Allocate (rows, width)."""
-        return torch.empty(self.pattern.rows, width, dtype=dtype)
-
-    def transform_first(
-        self, values: torch.Tensor, b: torch.Tensor, c: torch.Tensor, *, c_transposed: bool,
-    ) -> torch.Tensor:
-        """Compute A (B C), see `Propagation.transform_first`."""
-        with torch.autocast("cpu", enabled=False) if torch.is_autocast_enabled("cpu") else nullcontext():
-            sent = b.detach() @ (c.detach().T if c_transposed else c.detach())
-        result = self.empty(sent.shape[1], sent.dtype)
-        self.run(values, y=sent, g=result)
-        return result
-
-    def run(
-        self, values: torch.Tensor | None = None, *, c_transposed: bool = False, **tensors: torch.Tensor | None,
-    ) -> None:
-        """Run steps over the rows of A, see `Propagation.run`."""
-        tensors = {name: tensor for name, tensor in tensors.items() if tensor is not None}
-        dtype, pattern = next(iter(tensors.values())).dtype, self.pattern
-        for name, tensor in tensors.items():
-            if tensor.dtype != dtype or not tensor.is_contiguous() or tensor.is_neg():
-                raise ValueError(f"{name} is {tensor.dtype} with strides {tensor.stride()}: kernels read contiguous "
-                                 f"{dtype} tensors: pass {name}.to({dtype}).resolve_neg().contiguous()")
-        source = tensors.get("y", tensors.get("g"))
-        width = 0 if source is None else source.shape[1]
-        out = tensors["d"].shape[1] if "d" in tensors else 0
-        left, right = tensors["s"].shape if "s" in tensors else (0, 0)
-        summed = tensors["sums"].shape[0] if "sums" in tensors else 0
-        dense = width * out + left * right
-        threads = torch_threads()
-        if threads > 1 and (0 if values is None else pattern.nnz * width) + pattern.rows * dense < GRAIN:
-            threads = 1
-        run_once(
-            None if values is None else (pattern.indptr.data_ptr(), pattern.columns.data_ptr(), values.data_ptr(),
-                                         pattern.nnz),
-            {name: tensor.data_ptr() for name, tensor in tensors.items()}, (width, out, left, right, summed),
-            slices=self._slices(threads, ROW_WORK + dense // max(1, width) // DENSE_SHARE),
-            dtype=NUMPY_DTYPES[dtype], threads=threads, c_transposed=c_transposed)
-
-    def _slices(self, threads: int, row_work: int) -> np.ndarray:
-        """Bound slices of rows of about equal work, (slices + 1,) int64."""
-        rows = self.pattern.rows
-        if threads == 1 or rows <= threads:
-            return np.array([0, rows])
-        count = min(SLICES_PER_THREAD * threads, rows)
-        bounds = np.empty(count + 1, np.int64)
-        _functions()[2](self.pattern.indptr.data_ptr(), rows, row_work, count, bounds.ctypes.data)
-        return bounds
-
-
-class FreshAdjacency(CpuAdjacency):
-    """A normalised adjacency matrix whose products need no preparation.
-
-    Args:
-        values: (nnz,), may require a gradient.
-    """
-
-    def __init__(self, pattern: FreshPattern, values: torch.Tensor) -> None:
-        self.pattern, self.values = pattern, values
-        self.forward = FreshProducts(pattern)
-
-    @cached_property
-    def matrix(self) -> torch.Tensor:
-        """The values, detached."""
-        return self.values.detach()
-
-    @property
-    def backward(self) -> FreshProducts:
-        """Products by the transpose."""
-        return self._transposition[0]
-
-    @property
-    def transposed(self) -> torch.Tensor:
-        """The values of the transpose, detached."""
-        return self._transposition[1]
-
-    @cached_property
-    def transposition(self) -> torch.Tensor:
-        """Position in A of each nonzero of its transpose, (nnz,) int64."""
-        order = torch.empty(self.pattern.nnz, dtype=torch.int64)
-        _transposed(self.pattern, order=order)
-        return order
-
-    @cached_property
-    def _transposition(self) -> tuple[FreshProducts, torch.Tensor]:
-        values = torch.empty_like(self.matrix)
-        return FreshProducts(_transposed(self.pattern, self.matrix, values)), values
-
-
-def _transposed(
-    pattern: FreshPattern, values: torch.Tensor | None = None, to_values: torch.Tensor | None = None,
-    order: torch.Tensor | None = None,
-) -> FreshPattern:
-    """Transpose a pattern; columns of a row are then increasing.
-
-    Args:
-        to_values: is filled with `values` in the order of the transpose.
-        order: is filled with the position in `pattern` of each nonzero of the transpose, int64.
-    """
-    indptr = torch.empty(pattern.cols + 1, dtype=torch.int64)
-    indices = torch.empty(pattern.nnz, dtype=torch.int32)
-    _functions()[1](ctypes.byref(_Transposition(
-        indptr=pattern.indptr.data_ptr(), indices=pattern.columns.data_ptr(), rows=pattern.rows, cols=pattern.cols,
-        values=None if values is None else values.data_ptr(), to_indptr=indptr.data_ptr(),
-        to_indices=indices.data_ptr(), to_values=None if to_values is None else to_values.data_ptr(),
-        order=None if order is None else order.data_ptr(),
-        is_double=values is not None and values.dtype == torch.float64)))
-    return FreshPattern(indptr, indices, pattern.cols, pattern.rows, pattern.nnz)
-
-
 class _FreshGraph(ctypes.Structure):
     """The struct FreshGraph of kernels/cpu/fresh_graph.cpp."""
 
@@ -376,24 +263,8 @@ class _FreshGraph(ctypes.Structure):
     )
 
 
-class _Transposition(ctypes.Structure):
-    """The struct Transposition of kernels/cpu/fresh_graph.cpp."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("indptr", "indices", "values")),
-        *((name, ctypes.c_int64) for name in ("rows", "cols")),
-        *((name, ctypes.c_void_p) for name in ("to_indptr", "to_indices", "to_values", "order")),
-        ("is_double", ctypes.c_int32),
-    )
-
-
 @cache
-def _functions() -> tuple[Any, Any, Any]:
-    """Compile the functions that sort a graph, transpose a pattern and bound slices."""
-    library = compile_cpp(["cpu/fresh_graph.cpp"])
-    sort, transpose, slices = (getattr(library, f"sparloom_fresh_{name}") for name in ("graph", "transpose", "slices"))
-    sort.restype, sort.argtypes = ctypes.c_int32, [ctypes.c_void_p]
-    transpose.restype, transpose.argtypes = None, [ctypes.c_void_p]
-    slices.restype, slices.argtypes = None, [
-        ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
-    return sort, transpose, slices
+def _sort() -> Any:
+    function = compile_cpp(["cpu/fresh_graph.cpp"]).sparloom_fresh_graph
+    function.restype, function.argtypes = ctypes.c_int32, [ctypes.c_void_p]
+    return function

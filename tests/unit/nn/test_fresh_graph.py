@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sparloom.nn import GCNConv, Graph
+from sparloom.nn import GCNConv, GINConv, Graph, GraphConv, SAGEConv
 from sparloom.nn import graph as graphs
 from sparloom.nn.edges import Normalisation
 from sparloom.nn.fresh_graph import FreshGraph, fresh_graph
@@ -49,11 +49,13 @@ FORMS = {
 }
 
 
-def gradients(layer: torch.nn.Module, x: torch.Tensor, graph, weight: torch.Tensor | None) -> list[torch.Tensor]:
+def gradients(
+    layer: torch.nn.Module, x: torch.Tensor, graph, weight: torch.Tensor | None = None,
+) -> list[torch.Tensor]:
     """The result and all gradients."""
     x = x.clone().requires_grad_()
     wanted = [x, *layer.parameters(), *([] if weight is None or not weight.requires_grad else [weight])]
-    result = layer(x, graph, weight)
+    result = layer(x, graph) if weight is None else layer(x, graph, weight)
     return [result, *torch.autograd.grad(result.tanh().sum(), wanted)]
 
 
@@ -70,6 +72,50 @@ def test_fresh_and_prepared_graphs_agree(edges, generator, form, options) -> Non
     graph = FORMS[form](edges)
     assert isinstance(recurring_graph(graph, NODES), FreshGraph)
     assert_near(gradients(layer, x, graph, None), gradients(layer, x, Graph(graph, NODES), None))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("make", [
+    lambda: SAGEConv(12, 9), lambda: SAGEConv(12, 15, aggr="sum", normalize=True),
+    lambda: SAGEConv(12, 9, root_weight=False), lambda: SAGEConv(12, 9, project=True), lambda: GraphConv(12, 15),
+    lambda: GINConv(torch.nn.Linear(12, 5), train_eps=True), lambda: SAGEConv(12, 9, aggr="max", bias=False)],
+    ids=("mean", "sum", "no_root", "project", "graph_conv", "gin", "max"))
+def test_layers_that_aggregate_agree(edges, generator, form, make) -> None:
+    layer, x, graph = make(), torch.randn(NODES, 12, generator=generator), FORMS[form](edges)
+    assert_near(gradients(layer, x, graph), gradients(layer, x, Graph(graph, NODES)))
+
+
+@pytest.mark.parametrize("aggr", ["add", "mean"])
+@pytest.mark.parametrize("trained", [False, True])
+def test_weights_of_edges_are_aggregated(edges, generator, aggr, trained) -> None:
+    layer, x = GraphConv(7, 9, aggr=aggr), torch.randn(NODES, 7, generator=generator)
+    weight = torch.rand(EDGES, 1, generator=generator).requires_grad_(trained)
+    assert_near(gradients(layer, x, edges, weight), gradients(layer, x, Graph(edges, NODES), weight))
+
+
+@pytest.mark.parametrize("out", [3, 20])
+def test_second_derivatives_of_a_layer_with_a_root(edges, out) -> None:
+    layer = SAGEConv(4, out)
+    results = []
+    for graph in (edges, Graph(edges, NODES)):
+        x = torch.randn(NODES, 4, generator=torch.Generator().manual_seed(1), requires_grad=True)
+        first, = torch.autograd.grad(layer(x, graph).tanh().square().sum(), x, create_graph=True)
+        results.append(torch.autograd.grad(first.square().sum(), [x, *layer.parameters()], allow_unused=True))
+    assert_near(*([each for each in result if each is not None] for result in results))
+
+
+@pytest.mark.parametrize("receivers", [1, 7, 90])
+@pytest.mark.parametrize("out", [3, 20])
+def test_bipartite_graphs_agree(generator, receivers, out) -> None:
+    edges = torch.stack([torch.randint(0, high, (EDGES,), generator=generator) for high in (NODES, receivers)])
+    layer = SAGEConv((6, 5), out)
+    results = []
+    for graph in (edges, Graph(edges, (NODES, receivers))):
+        x = [torch.randn(count, width, generator=torch.Generator().manual_seed(count), requires_grad=True)
+             for count, width in ((NODES, 6), (receivers, 5))]
+        result = layer(tuple(x), graph)
+        results.append([result, *torch.autograd.grad(result.tanh().sum(), [*x, *layer.parameters()])])
+    assert_near(*results)
 
 
 @pytest.mark.parametrize("trained", [False, True])
