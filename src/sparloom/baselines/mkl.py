@@ -13,7 +13,7 @@ import numpy as np
 from sparloom.errors import Unsupported
 from sparloom.sparse import SparseMatrix
 
-__all__ = ["mkl_gemm", "mkl_spmm"]
+__all__ = ["mkl_gemm", "mkl_path", "mkl_spmm", "set_mkl_threads"]
 
 ROW_MAJOR, PLAIN, TRANSPOSED = 101, 111, 112  # CBLAS
 NOT_TRANSPOSED, GENERAL = 10, 20  # mkl_spblas.h
@@ -27,7 +27,7 @@ def mkl_gemm(left: np.ndarray, right: np.ndarray, result: np.ndarray, *, threads
     Raises:
         Unsupported: MKL is not installed.
     """
-    gemm = _mkl(threads).cblas_sgemm
+    gemm = set_mkl_threads(threads).cblas_sgemm
     gemm.restype = None
     (rows, inner), width = left.shape, right.shape[1]
     transposed = not right.flags.c_contiguous
@@ -53,7 +53,7 @@ def mkl_spmm(
     Raises:
         Unsupported: MKL is not installed, or refuses the matrix.
     """
-    library, handle, width = _mkl(threads), ctypes.c_void_p(), ctypes.c_int(dense.shape[1])
+    library, handle, width = set_mkl_threads(threads), ctypes.c_void_p(), ctypes.c_int(dense.shape[1])
     pattern = matrix.pattern
     indptr = pattern.indptr.astype(np.int32)
     kept = (indptr, pattern.indices, matrix.values, dense, result)
@@ -91,7 +91,12 @@ class _Handle:
         self.library.mkl_sparse_destroy(self.handle)
 
 
-def _mkl(threads: int) -> ctypes.CDLL:
+def set_mkl_threads(threads: int) -> ctypes.CDLL:
+    """Set the threads of MKL, and return the library.
+
+    Raises:
+        Unsupported: MKL is not installed.
+    """
     library = _library()
     library.MKL_Set_Num_Threads(ctypes.c_int(threads))
     return library
@@ -101,11 +106,16 @@ def _mkl(threads: int) -> ctypes.CDLL:
 def _library() -> ctypes.CDLL:
     """Load MKL's single dynamic library, on the OpenMP runtime that our kernels and torch use."""
     os.environ.setdefault("MKL_THREADING_LAYER", "GNU")
-    found = sorted(Path(sys.prefix).glob("lib/libmkl_rt.so*"))
     try:
-        return ctypes.CDLL(os.environ.get("MKL_RT") or (str(found[-1]) if found else "libmkl_rt.so"))
+        return ctypes.CDLL(mkl_path())
     except OSError as error:
         raise Unsupported("MKL is not installed: pip install mkl, or set MKL_RT to the path of libmkl_rt") from error
+
+
+def mkl_path() -> str:
+    """Return the path of MKL's library, or its name if it is not where pip installs it."""
+    found = sorted(Path(sys.prefix).glob("lib/libmkl_rt.so*"))
+    return os.environ.get("MKL_RT") or (str(found[-1]) if found else "libmkl_rt.so")
 
 
 def _pointer(array: np.ndarray) -> ctypes.c_void_p:

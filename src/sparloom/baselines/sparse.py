@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from sparloom.baselines.mkl import mkl_gemm, mkl_spmm
+from sparloom.baselines.sparse_libraries import aocl_spmm, graphblas_sddmm, graphblas_spmm, mkl_dot
 from sparloom.fusion import Pair
 from sparloom.jit import aligned
 from sparloom.ops import Operands
@@ -29,7 +30,7 @@ __all__ = [
 
 Run = Callable[[], None]
 MAX_INT32 = 2**31 - 1
-PACKAGES = ("torch", "mkl", "numba", "scipy", "numpy")
+PACKAGES = ("torch", "mkl", "numba", "scipy", "numpy", "suitesparse-graphblas", "sparse-dot-mkl", "aoclda")
 
 
 def package_versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
@@ -273,8 +274,10 @@ def _tensors(operands: Operands) -> dict[str, torch.Tensor]:
 
 SPARSE_BASELINES: Mapping[str, Mapping[str, Bind]] = MappingProxyType({
     "spmm": {**{name: partial(_into_array, bind) for name, bind in SPMM_BASELINES.items()},
-             "torch_reduce": _torch_reduce, "scipy": _scipy},
-    "sddmm": {"sampled_addmm": _sampled_addmm, "numba": _numba_sddmm, "gather_dot": _gather_dot},
+             "aocl": partial(_into_array, aocl_spmm), "torch_reduce": _torch_reduce, "scipy": _scipy,
+             "graphblas": graphblas_spmm, "mkl_dot": mkl_dot},
+    "sddmm": {"sampled_addmm": _sampled_addmm, "numba": _numba_sddmm, "gather_dot": _gather_dot,
+              "graphblas": graphblas_sddmm},
     "attention": {"composed": _composed_sampled, "gathered": _composed_gathered},
 })
 """Operation -> name -> function that binds it to operands and a number of threads."""
