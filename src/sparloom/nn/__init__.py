@@ -10,6 +10,9 @@ Files, from what users call to what runs:
     baselines          torch's own sparse products, which a kernel must beat
     content_hash       detects that tensors have changed
 
+    accelerate         makes a model of PyTorch Geometric compute by these layers, in place
+    accelerated_layers layers of PyTorch Geometric that do so
+    guard              times both in alternating calls, and keeps the faster one
     graph_layers       `GCNConv`, `TransformerConv`
     aggregating_layers `SAGEConv`, `GraphConv`, `GINConv`
     message_passing    what these share: options, lazy sizes, aggregation
@@ -25,6 +28,7 @@ Files, from what users call to what runs:
     torch_integration  base class of layers; autocast, torch.compile, TorchScript, hooks
 """
 
+from sparloom.nn.accelerate import Acceleration, accelerate, restore
 from sparloom.nn.aggregating_layers import GINConv, GraphConv, SAGEConv
 from sparloom.nn.baselines import CUDA_SPARSE_LIBRARIES, SPARSE_LIBRARIES, device_csr, torch_csr
 from sparloom.nn.batches import from_nested, to_nested
@@ -34,7 +38,8 @@ from sparloom.nn.ragged_layers import LayerNorm, MultiheadAttention, Transformer
 from sparloom.nn.sparse import csr_attention, sddmm, spmm
 
 __all__ = [
-    "CUDA_SPARSE_LIBRARIES", "SPARSE_LIBRARIES", "GCNConv", "GINConv", "Graph", "GraphConv", "LayerNorm",
-    "MultiheadAttention", "SAGEConv", "TransformerConv", "TransformerEncoderLayer", "csr_attention", "device_csr",
-    "from_nested", "ragged_softmax", "sddmm", "spmm", "to_nested", "torch_csr",
+    "CUDA_SPARSE_LIBRARIES", "SPARSE_LIBRARIES", "Acceleration", "GCNConv", "GINConv", "Graph", "GraphConv",
+    "LayerNorm", "MultiheadAttention", "SAGEConv", "TransformerConv", "TransformerEncoderLayer", "accelerate",
+    "csr_attention", "device_csr", "from_nested", "ragged_softmax", "restore", "sddmm", "spmm", "to_nested",
+    "torch_csr",
 ]

@@ -1,12 +1,13 @@
 """Graph layers: drop-in replacements for those of PyTorch Geometric."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
 
 from sparloom.nn.convolution import Adjacency, DeviceAdjacency
-from sparloom.nn.edges import Normalisation
+from sparloom.nn.edges import Flow, Normalisation
+from sparloom.nn.fresh_graph import FreshGraph
 from sparloom.nn.graph import (
     MESSAGE_PASSING_DEFAULTS,
     Graph,
@@ -119,20 +120,31 @@ class GCNConv(GraphLayer):
         """Check the arguments of `forward`; return features and the normalised matrix, as `convolve` takes them."""
         check_features(x, self.in_channels)
         initialise_lazy(self.lin, x)
+        return self.checked(x, lambda x: self._adjacency(x, edge_index, edge_weight))
+
+    def checked(
+        self, x: torch.Tensor, adjacency: Callable[[torch.Tensor], Adjacency | DeviceAdjacency],
+    ) -> tuple[torch.Tensor, Adjacency | DeviceAdjacency]:
+        """Check features and the matrix for them, which is made once they are checked."""
         x, weight = autocast_operands(x.resolve_neg(), stored_weight(self.lin))
         if weight is not None:
             _check_features(x, weight)
+        made = adjacency(x)
+        check_nodes(x, made)
+        return x, made
+
+    def _adjacency(
+        self, x: torch.Tensor, edge_index: torch.Tensor | Graph, edge_weight: torch.Tensor | None,
+    ) -> Adjacency | DeviceAdjacency:
         adjacency = self._cached
         if adjacency is None:
             find = cached_graph if self.cached else recurring_graph
-            graph = edge_index if isinstance(edge_index, Graph) else find(edge_index, x.shape[0], self.flow)
-            adjacency = graph.adjacency(self.normalisation, x.dtype, edge_weight)
+            adjacency = normalised(x, edge_index, edge_weight, self.normalisation, self.flow, find=find)
             if self.cached and self.normalize:
                 self._cached = adjacency
-        check_nodes(x, adjacency)
-        if adjacency.dtype != x.dtype:
+        elif adjacency.dtype != x.dtype:
             adjacency = self._cached = adjacency.to(x.dtype)
-        return x, adjacency
+        return adjacency
 
     def convolve(self, x: torch.Tensor, adjacency: Adjacency | DeviceAdjacency) -> torch.Tensor:
         """Compute the result from checked arguments."""
@@ -159,6 +171,15 @@ class GCNConv(GraphLayer):
     def extra_repr(self) -> str:
         """Return the channels."""
         return f"{self.in_channels}, {self.out_channels}"
+
+
+def normalised(
+    x: torch.Tensor, edge_index: torch.Tensor | Graph, edge_weight: torch.Tensor | None, normalisation: Normalisation,
+    flow: Flow, *, find: Callable[..., Graph | FreshGraph] = recurring_graph,
+) -> Adjacency | DeviceAdjacency:
+    """Return the normalised matrix of a graph, or of edges between as many nodes as x has rows."""
+    graph = edge_index if isinstance(edge_index, Graph) else find(edge_index, x.shape[0], flow)
+    return graph.adjacency(normalisation, x.dtype, edge_weight)
 
 
 def _check_features(x: torch.Tensor, weight: torch.Tensor) -> None:
