@@ -15,6 +15,7 @@ Files, from what users call to what runs:
     guard              times both in alternating calls, and keeps the faster one
     graph_layers       `GCNConv`, `TransformerConv`
     aggregating_layers `SAGEConv`, `GraphConv`, `GINConv`
+    relational_layers  `RGCNConv`
     message_passing    what these share: options, lazy sizes, aggregation
     graph              `Graph`: what layers share
     fresh_graph        graphs that are seen for the first time, without preparation
@@ -35,11 +36,12 @@ from sparloom.nn.batches import from_nested, to_nested
 from sparloom.nn.graph import Graph
 from sparloom.nn.graph_layers import GCNConv, TransformerConv
 from sparloom.nn.ragged_layers import LayerNorm, MultiheadAttention, TransformerEncoderLayer, ragged_softmax
+from sparloom.nn.relational_layers import RGCNConv
 from sparloom.nn.sparse import csr_attention, sddmm, spmm
 
 __all__ = [
     "CUDA_SPARSE_LIBRARIES", "SPARSE_LIBRARIES", "Acceleration", "GCNConv", "GINConv", "Graph", "GraphConv",
-    "LayerNorm", "MultiheadAttention", "SAGEConv", "TransformerConv", "TransformerEncoderLayer", "accelerate",
-    "csr_attention", "device_csr", "from_nested", "ragged_softmax", "restore", "sddmm", "spmm", "to_nested",
-    "torch_csr",
+    "LayerNorm", "MultiheadAttention", "RGCNConv", "SAGEConv", "TransformerConv", "TransformerEncoderLayer",
+    "accelerate", "csr_attention", "device_csr", "from_nested", "ragged_softmax", "restore", "sddmm", "spmm",
+    "to_nested", "torch_csr",
 ]

@@ -16,7 +16,7 @@ import torch
 import torch_geometric.nn as geometric
 
 from sparloom.errors import Unsupported
-from sparloom.nn import aggregating_layers, graph_layers
+from sparloom.nn import aggregating_layers, graph_layers, relational_layers
 from sparloom.nn.convolution import Adjacency, DeviceAdjacency
 from sparloom.nn.edges import Normalisation
 from sparloom.nn.graph import Graph, check_features
@@ -202,3 +202,22 @@ class GINConv(Accelerated, geometric.GINConv):
     original = geometric.GINConv
     prepare = aggregating_layers.GINConv.prepare
     convolve = aggregating_layers.GINConv.convolve
+
+
+class RGCNConv(Accelerated, geometric.RGCNConv):
+    """RGCNConv."""
+
+    original = geometric.RGCNConv
+    prepare = relational_layers.RGCNConv.prepare
+    convolve = relational_layers.RGCNConv.convolve
+    _transform_blocks = relational_layers.RGCNConv._transform_blocks
+
+
+class FastRGCNConv(Accelerated, geometric.FastRGCNConv):
+    """FastRGCNConv, which computes the same as RGCNConv."""
+
+    original = geometric.FastRGCNConv
+    aggregations = ("add", "sum", "mean")
+    prepare = relational_layers.RGCNConv.prepare
+    convolve = relational_layers.RGCNConv.convolve
+    _transform_blocks = relational_layers.RGCNConv._transform_blocks
