@@ -9,9 +9,10 @@
 // compared. Where a row is cut the kernel needs its workspace, as for pieces made in Python.
 //
 // Preconditions (checked in Python): the arrays have those sizes and are aligned; place is 0, 1, 2, ..; arguments begin
-// with Rows, whose values are set; its workspace has room for as many pieces as threads; threads >= 1.
+// with Rows, whose values are set; its workspace has room for eight pieces for each thread; threads >= 1.
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <type_traits>
 
@@ -38,7 +39,8 @@ namespace {
 
 constexpr int64_t kRowWork = 4;           // starting a row costs as much as so many nonzeros
 constexpr int64_t kSlack = 16;            // a cut may move by 1 / kSlack of a piece to fall between two rows
-constexpr int64_t kChecked = 1 << 16;     // nonzeros that one thread checks before another one is woken for more
+constexpr int64_t kChecked = 1 << 16;     // nonzeros that are checked as one piece
+constexpr int32_t kPieces = 8;            // of each thread, if there are several
 constexpr int64_t kBlock = 1 << 12;       // nonzeros that stay in the first cache from pass to pass
 enum Fault : int32_t { kNone, kMemory, kPointers, kRange, kOrder };
 
@@ -64,15 +66,9 @@ uint32_t checksum_of(const I* from, int64_t begin, int64_t end) {
 
 // What a part of the nonzeros looks like.
 struct Part {
-    uint64_t highest = 0;   // column; a negative one counts as a high one
-    int64_t descents = 0;   // nonzeros whose column does not exceed the previous one
-    uint32_t checksum = 0;
-
-    void add(const Part& other) {
-        highest = std::max(highest, other.highest);
-        descents += other.descents;
-        checksum += other.checksum;
-    }
+    uint64_t highest;   // column; a negative one counts as a high one
+    int64_t descents;   // nonzeros whose column does not exceed the previous one
+    uint32_t checksum;
 };
 
 // Nonzeros begin .. end; narrows them.
@@ -101,16 +97,20 @@ Part part(const I* from, int64_t begin, int64_t end, int32_t* to) {
 
 template <typename I>
 Part all(const I* from, int64_t nnz, int32_t threads, int32_t* to) {
-    const int64_t parts = std::min<int64_t>(threads, nnz / kChecked + 1);
+    const int64_t parts = nnz / kChecked + 1;
     if (parts == 1) return part(from, 0, nnz, to);
-    Part whole;
-#pragma omp parallel for num_threads(sparloom::team(parts)) schedule(static, 1)
-    for (int64_t p = 0; p < parts; ++p) {
+    std::atomic<uint64_t> highest{0};
+    std::atomic<int64_t> descents{0};
+    std::atomic<uint32_t> checksum{0};
+    share(parts, threads, [&](int64_t p, int32_t) {
         const Part found = part(from, nnz * p / parts, nnz * (p + 1) / parts, to);
-#pragma omp critical(sparloom_direct)
-        whole.add(found);
-    }
-    return whole;
+        uint64_t seen = highest.load();
+        while (seen < found.highest && !highest.compare_exchange_weak(seen, found.highest)) {
+        }
+        descents += found.descents;
+        checksum += found.checksum;
+    });
+    return {highest, descents, checksum};
 }
 
 // Nonzeros that begin a row and whose column does not exceed the one before.
@@ -123,7 +123,7 @@ int64_t descents_between_rows(const int64_t* indptr, const int32_t* indices, int
     return found;
 }
 
-// Cuts the rows into pieces of equal work, one for each thread, as Traversal.pieces of Python does.
+// Cuts the rows into pieces of equal work, as Traversal.pieces of Python does.
 void cut(const int64_t* indptr, int64_t rows, int32_t pieces, int64_t* piece_rows, int64_t* piece_nonzeros) {
     const auto work = [&](int64_t row) { return indptr[row] + kRowWork * row; };
     const int64_t total = work(rows), slack = total / pieces / kSlack;
@@ -176,7 +176,7 @@ class Scratch {
 int32_t run(Direct& d) {
     Rows& rows = *d.arguments;
     const bool widen = d.indptr_bytes == 4, narrow = d.index_bytes == 8;
-    const int32_t pieces = d.rows == 0 ? 1 : d.threads;
+    const int32_t pieces = d.rows == 0 || d.threads == 1 ? 1 : kPieces * d.threads;
     Scratch scratch(8 * (2 * (pieces + 1) + (widen ? d.rows + 1 : 0)) + 4 * d.nnz * (narrow + (d.mean != 0)));
     if (!scratch) return kMemory;
     int64_t *const piece_rows = scratch.take<int64_t>(pieces + 1), *const piece_nonzeros = scratch.take<int64_t>(pieces + 1);

@@ -158,25 +158,24 @@ int64_t sparloom_gemm_prepare(Gemm* g) {
     return g->tile == nullptr ? -1 : g->threads * sparloom::gemm::workspace(*g);
 }
 
-// Every thread takes a range of rows or of columns, whichever has more register tiles, and packs for itself.
+// Every piece is a range of rows or of columns, whichever has more register tiles, and has its own workspace.
 void sparloom_gemm(const void* arguments) {
     using namespace sparloom::gemm;
     const Gemm& g = *static_cast<const Gemm*>(arguments);
     if (g.threads == 1) return multiply(g, g.a, g.b, g.c, g.m, g.n, g.workspace);
     const bool by_rows = g.m / g.rows >= g.n / g.columns;
     const int64_t step = by_rows ? g.rows : g.columns, extent = by_rows ? g.m : g.n;
-    const int64_t share = round_up((extent + g.threads - 1) / g.threads, step);
-#pragma omp parallel for num_threads(sparloom::team(g.threads)) schedule(static, 1)
-    for (int32_t t = 0; t < g.threads; ++t) {
-        const int64_t begin = std::min(extent, t * share), count = std::min(extent, begin + share) - begin;
+    const int64_t part = round_up((extent + g.threads - 1) / g.threads, step);
+    sparloom::share(g.threads, g.threads, [&](int64_t t, int32_t) {
+        const int64_t begin = std::min(extent, t * part), count = std::min(extent, begin + part) - begin;
         float* own = g.workspace + t * workspace(g);
-        if (count == 0) continue;
+        if (count == 0) return;
         if (by_rows) {
             multiply(g, g.a + begin * g.k, g.b, g.c + begin * g.n, count, g.n, own);
         } else {
             multiply(g, g.a, g.b + begin, g.c + begin, g.m, count, own);
         }
-    }
+    });
 }
 
 }  // extern "C"

@@ -1,4 +1,5 @@
-// Binds the OpenMP threads of the caller to processors. The binding holds for all parallel loops until the next one.
+// Binds the threads of parallel loops to processors: those of the team, and the OpenMP threads of the caller. The binding
+// holds for all parallel loops until the next one.
 
 #include <cstdint>
 
@@ -15,15 +16,27 @@ extern "C" {
 
 // Thread t runs on cpus[t] only; with `anywhere`, on any of the `count` processors. Has an effect on Linux only.
 void sparloom_pin(int32_t threads, const int32_t* cpus, int32_t count, int32_t anywhere) {
-#if defined(__linux__) && defined(_OPENMP)
+#if defined(__linux__)
+    const auto chosen = [&](int32_t thread) {
+        cpu_set_t set;
+        CPU_ZERO(&set);
+        for (int32_t c = anywhere ? 0 : thread; c < (anywhere ? count : thread + 1); ++c) CPU_SET(cpus[c], &set);
+        return set;
+    };
+    sparloom::threads::kTeam->each_thread(threads, [&](int32_t thread, pthread_t handle) {
+        const cpu_set_t set = chosen(thread);
+        pthread_setaffinity_np(handle, sizeof(set), &set);
+    });
+#if defined(_OPENMP)
 #pragma omp parallel num_threads(sparloom::team(threads))
     {
-        cpu_set_t chosen;
-        CPU_ZERO(&chosen);
-        const int32_t thread = omp_get_thread_num();
-        for (int32_t c = anywhere ? 0 : thread; c < (anywhere ? count : thread + 1); ++c) CPU_SET(cpus[c], &chosen);
-        sched_setaffinity(0, sizeof(chosen), &chosen);
+        const cpu_set_t set = chosen(omp_get_thread_num());
+        sched_setaffinity(0, sizeof(set), &set);
     }
+#else
+    const cpu_set_t set = chosen(0);
+    sched_setaffinity(0, sizeof(set), &set);
+#endif
 #endif
 }
 

@@ -128,16 +128,15 @@ void add_rows(const T* from, int64_t rows, int64_t columns, T* sums) {
 
 // Sums (parts, size) over the parts, in their order.
 template <typename T>
-void add_parts(const T* parts, int64_t count, int64_t size, T* result) {
+void add_parts(const T* parts, int64_t count, int64_t size, int32_t threads, T* result) {
     constexpr int64_t block = 1024;
-#pragma omp for schedule(static)
-    for (int64_t begin = 0; begin < size; begin += block) {
-        const int64_t end = std::min(begin + block, size);
+    share((size + block - 1) / block, threads, [&](int64_t number, int32_t) {
+        const int64_t begin = number * block, end = std::min(begin + block, size);
         std::copy(parts + begin, parts + end, result + begin);
         for (int64_t part = 1; part < count; ++part) {
             for (int64_t i = begin; i < end; ++i) result[i] += parts[part * size + i];
         }
-    }
+    });
 }
 
 template <typename T>
@@ -156,14 +155,15 @@ class Pass {
     }
 
     void run() const {
-#pragma omp parallel num_threads(sparloom::team(p_.threads))
-        {
-            T* const buffer = static_cast<T*>(p_.buffers) + tiles::thread_number() * buffer_size(p_);
-#pragma omp for schedule(dynamic, 1)
-            for (int64_t slice = 0; slice < p_.count; ++slice) run_slice(slice, buffer);
-            if (p_.right_columns > 0) add_parts(partial(0), p_.count, size(), static_cast<T*>(p_.s));
-            if (p_.summed_columns > 0) add_parts(partial_sums(0), p_.count, p_.summed_columns, static_cast<T*>(p_.sums));
+        const bool common = true;  // slices are begun in their order
+        const auto work = [&](int64_t slice, int32_t thread) {
+            run_slice(slice, static_cast<T*>(p_.buffers) + thread * buffer_size(p_));
             fence();
+        };
+        share(p_.count, p_.threads, work, common);
+        if (p_.right_columns > 0) add_parts(partial(0), p_.count, size(), p_.threads, static_cast<T*>(p_.s));
+        if (p_.summed_columns > 0) {
+            add_parts(partial_sums(0), p_.count, p_.summed_columns, p_.threads, static_cast<T*>(p_.sums));
         }
     }
 

@@ -22,7 +22,7 @@ struct Rows {
     const int64_t* piece_rows;      // (pieces + 1)
     const int64_t* piece_nonzeros;  // (pieces + 1)
     int64_t nnz;
-    int32_t pieces, dynamic, threads;  // dynamic: threads take pieces as they get free, else piece t is thread t's
+    int32_t pieces, dynamic, threads;  // dynamic: pieces are begun in their order, else threads have parts of them, team.hpp
 };
 
 }  // extern "C"
@@ -41,15 +41,7 @@ inline int64_t rows_ahead(int64_t bytes, int64_t row_bytes) {
 // Calls work(piece) for every piece.
 template <typename Work>
 void each_piece(const Rows& rows, const Work& work) {
-    if (rows.threads == 1) {
-        for (int32_t p = 0; p < rows.pieces; ++p) work(p);
-    } else if (rows.dynamic) {
-#pragma omp parallel for num_threads(sparloom::team(rows.threads)) schedule(dynamic, 1)
-        for (int32_t p = 0; p < rows.pieces; ++p) work(p);
-    } else {
-#pragma omp parallel for num_threads(sparloom::team(rows.threads)) schedule(static, 1)
-        for (int32_t p = 0; p < rows.pieces; ++p) work(p);
-    }
+    share(rows.pieces, rows.threads, [&](int64_t piece, int32_t) { work(static_cast<int32_t>(piece)); }, rows.dynamic);
 }
 
 }  // namespace sparloom

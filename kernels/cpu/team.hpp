@@ -1,36 +1,292 @@
-// How many threads a parallel loop gets. OpenMP of GCC ends the process if a thread cannot be created, for want of
-// memory or by a limit of the system, so that is tried before. And threads end before this process forks: a child would
-// wait for threads that it does not have. Python forks are looked after by sparloom.forks, with or without this.
+// The threads of parallel loops: a team of this process for loops over pieces, and how many threads OpenMP may start.
+//
+// `share` cuts the pieces of a loop into equal parts, one for each thread: from call to call a thread finds its rows in
+// its caches. Who has finished takes pieces of others from their end. So a thread that starts late, or waits for a
+// processor, holds up the loop by no more than the piece that it has begun; the caller does all the work if nobody comes.
+// Idle threads spin for some microseconds, then sleep; a caller that waits for the last pieces likewise, as the system
+// moves a thread that waits for a processor to one that sleeps. All libraries of a process have one team.
+//
+// Forks: a child has no threads, and starts new ones on demand. Threads that cannot be created are done without. OpenMP
+// of GCC ends the process if it cannot create a thread, so that is tried before, see `team`; and its threads end before
+// this process forks: a child would wait for threads that it does not have. Python forks are looked after by
+// sparloom.forks, with or without this.
 
 #pragma once
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
+#include <new>
 
-#if defined(_OPENMP) && defined(__linux__)
+#if defined(__linux__)
 #include <dlfcn.h>
+#include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 namespace sparloom {
 
-#if defined(_OPENMP) && defined(__linux__)
+#if defined(__linux__)
 
 namespace threads {
+
+constexpr int32_t kMost = 256;            // threads of the team, the caller included
+constexpr int32_t kJobs = 16;             // callers at a time; others work alone
+constexpr int64_t kSpin = 30'000;         // nanoseconds that a thread waits before it sleeps
+constexpr int32_t kPause = 32;            // looks between two readings of the clock
+constexpr int32_t kRetry = 1000;          // calls until a thread that could not be created is tried again
+
+inline int64_t now() {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(
+        std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+inline void relax() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+}
+
+inline void sleep_while(std::atomic<int32_t>& word, int32_t value) {
+    syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
+}
+
+inline void wake(std::atomic<int32_t>& word, int32_t count) {
+    syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, count, nullptr, nullptr, 0);
+}
+
+// Spins until ready() holds or the time is over; gives what it last was.
+template <typename Ready>
+bool spin(int64_t nanoseconds, const Ready& ready) {
+    const int64_t end = now() + nanoseconds;
+    do {
+        for (int32_t i = 0; i < kPause; ++i) {
+            if (ready()) return true;
+            relax();
+        }
+    } while (now() < end);
+    return ready();
+}
+
+// Pieces begin .. end that nobody has taken yet. Owners take the first, others the last.
+struct alignas(64) Part {
+    std::atomic<uint64_t> left;  // begin below, end above; not initialised
+
+    void set(uint32_t begin, uint32_t end) { left.store(uint64_t{end} << 32 | begin, std::memory_order_relaxed); }
+
+    // Takes a piece; -1 if there is none.
+    int64_t take(bool first) {
+        uint64_t seen = left.load(std::memory_order_relaxed);
+        while (true) {
+            const uint32_t begin = static_cast<uint32_t>(seen), end = static_cast<uint32_t>(seen >> 32);
+            if (begin >= end) return -1;
+            const uint64_t rest = first ? seen + 1 : seen - (uint64_t{1} << 32);
+            if (left.compare_exchange_weak(seen, rest, std::memory_order_relaxed)) return first ? begin : end - 1;
+        }
+    }
+};
+
+struct Job {
+    void (*work)(const void* context, int64_t piece, int32_t thread);
+    const void* context;
+    Part* parts;
+    int32_t threads;
+    bool common;                        // all take the first piece of one part
+    std::atomic<int32_t> helpers{0};    // that have begun and not ended
+    std::atomic<bool> begun{false};     // every piece has been taken
+    uint64_t taken[kMost / 64] = {1};   // numbers of threads; guarded by the team's lock
+
+    void run(int32_t thread) {
+        run_part(parts[common ? 0 : thread], true, thread);
+        for (int32_t t = 1; t < threads && !common; ++t) run_part(parts[(thread + t) % threads], false, thread);
+        begun.store(true, std::memory_order_relaxed);
+    }
+
+    void run_part(Part& part, bool first, int32_t thread) const {
+        for (int64_t piece = part.take(first); piece >= 0; piece = part.take(first)) work(context, piece, thread);
+    }
+
+    // A number for a helper, `wanted` if that is free; -1 if there is none.
+    int32_t number(int32_t wanted) {
+        if (wanted < threads && take_number(wanted)) return wanted;
+        for (int32_t t = 1; t < threads; ++t) {
+            if (take_number(t)) return t;
+        }
+        return -1;
+    }
+
+    bool take_number(int32_t t) {
+        const uint64_t bit = uint64_t{1} << t % 64;
+        const bool free = (taken[t / 64] & bit) == 0;
+        taken[t / 64] |= bit;
+        return free;
+    }
+};
+
+// Never destroyed: its threads may outlive static objects.
+class Team {
+ public:
+    // Runs a job with the help of threads 1 .. threads - 1.
+    void run(Job& job) {
+        if (!open(job)) {
+            job.run(0);
+            return;
+        }
+        job.run(0);
+        close(job);
+        const auto ended = [&] { return job.helpers.load(std::memory_order_acquire) == 0; };
+        if (ended() || spin(spin_, ended)) return;
+        ++waiting_;
+        while (!ended()) {
+            const int32_t seen = ended_.load();
+            if (ended()) break;
+            sleep_while(ended_, seen);
+        }
+        --waiting_;
+    }
+
+    // How long threads wait before they sleep, from now on; 0: as usual.
+    void keep_awake(int64_t nanoseconds) { spin_ = nanoseconds > 0 ? nanoseconds : kSpin; }
+
+    // Calls work(thread number, thread) for every thread but the callers'.
+    template <typename Work>
+    void each_thread(int32_t wanted, const Work& work) {
+        pthread_mutex_lock(&lock_);
+        create(wanted);
+        for (int32_t t = 1; t <= std::min(created_, wanted - 1); ++t) work(t, handles_[t]);
+        pthread_mutex_unlock(&lock_);
+    }
+
+    // In a child that was forked: no thread of the team exists, and no job has a caller.
+    void forget() {
+        pthread_mutex_init(&lock_, nullptr);
+        std::fill_n(jobs_, kJobs, nullptr);
+        created_ = tries_left_ = 0;
+        sleeping_ = waiting_ = 0;
+    }
+
+ private:
+    bool open(Job& job) {
+        pthread_mutex_lock(&lock_);
+        create(job.threads);
+        Job** const place = std::find(jobs_, jobs_ + kJobs, nullptr);
+        const bool found = place != jobs_ + kJobs && created_ > 0;
+        if (found) {
+            *place = &job;
+            calls_.fetch_add(1);
+        }
+        pthread_mutex_unlock(&lock_);
+        if (found && sleeping_.load() > 0) wake(calls_, job.threads - 1);
+        return found;
+    }
+
+    void close(Job& job) {
+        pthread_mutex_lock(&lock_);
+        std::replace(jobs_, jobs_ + kJobs, &job, static_cast<Job*>(nullptr));
+        pthread_mutex_unlock(&lock_);
+    }
+
+    // Helps with one job; false if there is none.
+    bool help_once(int32_t wanted) {
+        pthread_mutex_lock(&lock_);
+        Job* job = nullptr;
+        int32_t thread = -1;
+        for (Job* each : jobs_) {
+            if (each == nullptr || each->begun.load(std::memory_order_relaxed)) continue;
+            thread = each->number(wanted);
+            if (thread < 0) continue;
+            job = each;
+            job->helpers.fetch_add(1, std::memory_order_relaxed);
+            break;
+        }
+        pthread_mutex_unlock(&lock_);
+        if (job == nullptr) return false;
+        job->run(thread);
+        job->helpers.fetch_sub(1, std::memory_order_release);  // the job may be gone now
+        ended_.fetch_add(1);
+        if (waiting_.load() > 0) wake(ended_, kJobs);
+        return true;
+    }
+
+    // Creates threads until there are `wanted`, the caller included, as far as the system allows it.
+    void create(int32_t wanted) {
+        if (created_ >= wanted - 1 || (tries_left_ > 0 && --tries_left_ > 0)) return;
+        sigset_t all, before;
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for threads of the program
+        while (created_ < wanted - 1) {
+            struct Start* const start = new (std::nothrow) Start{this, created_ + 1};
+            if (start == nullptr || pthread_create(&handles_[created_ + 1], nullptr, help, start) != 0) {
+                delete start;
+                tries_left_ = kRetry;
+                break;
+            }
+            pthread_detach(handles_[++created_]);
+        }
+        pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    }
+
+    struct Start {
+        Team* team;
+        int32_t thread;
+    };
+
+    static void* help(void* given) {
+        const Start start = *static_cast<Start*>(given);
+        delete static_cast<Start*>(given);
+        start.team->help(start.thread);
+        return nullptr;
+    }
+
+    [[noreturn]] void help(int32_t thread) {
+        int32_t seen = calls_.load() - 1;
+        while (true) {
+            const auto called = [&] { return calls_.load(std::memory_order_acquire) != seen; };
+            if (!called() && !spin(spin_, called)) {
+                ++sleeping_;
+                while (!called()) sleep_while(calls_, seen);
+                --sleeping_;
+            }
+            seen = calls_.load();
+            while (help_once(thread)) {
+            }
+        }
+    }
+
+    pthread_mutex_t lock_ = PTHREAD_MUTEX_INITIALIZER;
+    Job* jobs_[kJobs] = {};
+    pthread_t handles_[kMost] = {};
+    int32_t created_ = 0, tries_left_ = 0;  // threads; calls until threads are created again
+    std::atomic<int64_t> spin_{kSpin};
+    alignas(64) std::atomic<int32_t> calls_{0};
+    alignas(64) std::atomic<int32_t> ended_{0};
+    std::atomic<int32_t> sleeping_{0}, waiting_{0};
+};
+
+inline Team* const kTeam = new Team;
 
 // omp_pause_resource_all of omp.h. It is looked up by name, because a link to it would keep a kernel from loading in a
 // process that has loaded an OpenMP without it, older than GCC 9, such as the one in wheels of PyTorch.
 using Pause = int (*)(int);
-inline const Pause kPause = reinterpret_cast<Pause>(dlsym(RTLD_DEFAULT, "omp_pause_resource_all"));
+inline const Pause kPauseOpenMp = reinterpret_cast<Pause>(dlsym(RTLD_DEFAULT, "omp_pause_resource_all"));
 
 inline void end_all() {
-    if (kPause != nullptr) kPause(2);  // omp_pause_hard
+    if (kPauseOpenMp != nullptr) kPauseOpenMp(2);  // omp_pause_hard
 }
 
-inline const int kForks = pthread_atfork(end_all, nullptr, nullptr);  // once, in whatever libraries this is
+inline void forget_all() { kTeam->forget(); }
 
-constexpr int32_t kMost = 1024;          // threads that are created to try
+inline const int kForks = pthread_atfork(end_all, nullptr, forget_all);  // once, in whatever libraries this is
+
+constexpr int32_t kMostTried = 1024;     // threads that are created to try
 constexpr size_t kReserve = 100 * 1024;  // bytes that OpenMP may allocate for a loop, from the heap
 
 inline void* pass(void* gate) {
@@ -45,8 +301,8 @@ inline void* pass(void* gate) {
     void* const reserve = std::malloc(kReserve);
     if (reserve == nullptr) return 0;
     std::free(reserve);
-    const int32_t tried = std::min(2 * std::min(wanted, kMost), kMost);
-    pthread_t made[kMost];
+    const int32_t tried = std::min(2 * std::min(wanted, kMostTried), kMostTried);
+    pthread_t made[kMostTried];
     pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
     pthread_mutex_lock(&gate);
     int32_t count = 0;
@@ -58,7 +314,7 @@ inline void* pass(void* gate) {
 
 }  // namespace threads
 
-// As many threads as are wanted, or as can be created.
+// For loops of OpenMP: as many threads as are wanted, or as can be created.
 inline int32_t team(int32_t wanted) {
     static thread_local int32_t proven __attribute__((tls_model("initial-exec"))) = 1;
     if (wanted <= proven) return wanted;
@@ -72,5 +328,31 @@ inline int32_t team(int32_t wanted) {
 inline int32_t team(int32_t wanted) { return wanted; }
 
 #endif
+
+// Calls work(piece, thread) for pieces 0 .. pieces - 1 on up to `threads` threads, numbered from 0, which is the caller.
+// common: pieces are begun in their order, by whoever is free, instead of in parts of threads.
+template <typename Work>
+void share(int64_t pieces, int32_t threads, const Work& work, bool common = false) {
+#if defined(__linux__)
+    const int32_t used = static_cast<int32_t>(std::min<int64_t>({pieces, threads, threads::kMost}));
+    if (used > 1) {
+        threads::Part parts[threads::kMost];
+        if (common) {
+            parts[0].set(0, static_cast<uint32_t>(pieces));
+        } else {
+            for (int64_t t = 0; t < used; ++t) {
+                parts[t].set(static_cast<uint32_t>(pieces * t / used), static_cast<uint32_t>(pieces * (t + 1) / used));
+            }
+        }
+        threads::Job job{[](const void* context, int64_t piece, int32_t thread) {
+                             (*static_cast<const Work*>(context))(piece, thread);
+                         },
+                         &work, parts, used, common};
+        threads::kTeam->run(job);
+        return;
+    }
+#endif
+    for (int64_t piece = 0; piece < pieces; ++piece) work(piece, 0);
+}
 
 }  // namespace sparloom

@@ -19,10 +19,6 @@
 #include "team.hpp"
 #include "vector.hpp"
 
-#if defined(_OPENMP)
-#include <omp.h>
-#endif
-
 extern "C" {
 
 struct Tiles {
@@ -39,32 +35,24 @@ struct Tiles {
 
 namespace sparloom::tiles {
 
-inline int thread_number() {
-#if defined(_OPENMP)
-    return omp_get_thread_num();
-#else
-    return 0;
-#endif
-}
-
-// Working time of one thread; reads no clock unless the time is requested.
+// Adds the time of a tile to that of the thread that works on it; reads no clock unless the time is requested.
 class Timer {
    public:
-    explicit Timer(const Tiles& tiles) : tiles_(tiles) { start(); }
-
-    void start() {
-        if (tiles_.seconds != nullptr) started_ = Clock::now();
+    Timer(const Tiles& tiles, int wavefront, int32_t thread)
+        : seconds_(tiles.seconds == nullptr ? nullptr : tiles.seconds + wavefront * tiles.threads + thread) {
+        if (seconds_ != nullptr) started_ = Clock::now();
     }
 
-    void stop(int wavefront) const {
-        if (tiles_.seconds == nullptr) return;
-        const std::chrono::duration<double> spent = Clock::now() - started_;
-        tiles_.seconds[wavefront * tiles_.threads + thread_number()] = spent.count();
+    ~Timer() {
+        if (seconds_ != nullptr) *seconds_ += std::chrono::duration<double>(Clock::now() - started_).count();
     }
+
+    Timer(const Timer&) = delete;
+    Timer& operator=(const Timer&) = delete;
 
    private:
     using Clock = std::chrono::steady_clock;
-    const Tiles& tiles_;
+    double* const seconds_;
     Clock::time_point started_;
 };
 
@@ -92,30 +80,26 @@ struct Buffers {
 // the Buffers of a thread.
 template <typename T, typename One, typename Two, typename Each>
 void run(const Tiles& tiles, T* d1, int64_t lead, const Each& buffers, const One& one, const Two& two) {
-    const int64_t late = tiles.count[0], all = late + tiles.count[1];
-#pragma omp parallel num_threads(sparloom::team(tiles.threads))
-    {
-        const Buffers<T> own = buffers(thread_number());
-        Timer timer(tiles);
-#pragma omp for schedule(dynamic, 1) nowait
-        for (int64_t v = 0; v < late; ++v) {
-            const int64_t begin = tiles.first[v], end = tiles.first[v + 1];
-            T* const rows = tiles.local ? without_rows_before(begin, own.tile, lead) : d1;
-            one(begin, end, rows, own.loops);
-            two(tiles.second, tiles.second_ptr[v], tiles.second_ptr[v + 1], rows, true, own.loops);
-            if (tiles.local) write_needed(tiles, begin, end, rows, d1, lead);
-        }
+    const int64_t late = tiles.count[0];
+    constexpr bool common = true;  // tiles are begun in their order
+    if (tiles.seconds != nullptr) std::fill_n(tiles.seconds, 2 * tiles.threads, 0.0);
+    const auto first = [&](int64_t v, int32_t thread) {
+        const Timer timer(tiles, 0, thread);
+        const Buffers<T> own = buffers(thread);
+        const int64_t begin = tiles.first[v], end = tiles.first[v + 1];
+        T* const rows = tiles.local ? without_rows_before(begin, own.tile, lead) : d1;
+        one(begin, end, rows, own.loops);
+        two(tiles.second, tiles.second_ptr[v], tiles.second_ptr[v + 1], rows, true, own.loops);
+        if (tiles.local) write_needed(tiles, begin, end, rows, d1, lead);
         fence();
-        timer.stop(0);
-#pragma omp barrier
-        timer.start();
-#pragma omp for schedule(dynamic, 1) nowait
-        for (int64_t v = late; v < all; ++v) {
-            two(tiles.second, tiles.second_ptr[v], tiles.second_ptr[v + 1], d1, false, own.loops);
-        }
+    };
+    const auto second = [&](int64_t v, int32_t thread) {
+        const Timer timer(tiles, 1, thread);
+        two(tiles.second, tiles.second_ptr[late + v], tiles.second_ptr[late + v + 1], d1, false, buffers(thread).loops);
         fence();
-        timer.stop(1);
-    }
+    };
+    share(late, tiles.threads, first, common);
+    share(tiles.count[1], tiles.threads, second, common);
 }
 
 }  // namespace sparloom::tiles

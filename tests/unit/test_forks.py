@@ -25,6 +25,7 @@ rng = np.random.default_rng(0)
 import scipy.sparse
 A = scipy.sparse.random_array((400, 400), density=0.05, format="csr", dtype=np.float32, rng=rng)
 D = (A + 50 * scipy.sparse.eye_array(400, dtype=np.float32)).tocsr()
+W = np.ones((400, 64), np.float32)  # enough work for two threads
 X, Q = np.ones((400, 16), np.float32), rng.standard_normal((400, 2, 8)).astype(np.float32)
 B = np.ones((400, 1), np.float32)
 prepared = {n: sparloom.prepare(A, threads=n, libraries={}) for n in (1, 2)}
@@ -43,9 +44,9 @@ def pair(plan):
 
 
 CALLS = {
-    "spmm": lambda n: prepared[n].spmm(X),
-    "max": lambda n: prepared[n].spmm(X, reduce="max"),
-    "sddmm": lambda n: prepared[n].sddmm(X, X),
+    "spmm": lambda n: prepared[n].spmm(W),
+    "max": lambda n: prepared[n].spmm(W, reduce="max"),
+    "sddmm": lambda n: prepared[n].sddmm(W, W),
     "attention": lambda n: prepared[n].attention(Q, Q, Q),
     "pair": lambda n: pair(pairs[n]),
     "jacobi": lambda n: jacobi(SparseMatrix(Pattern(D.shape, D.indptr, D.indices), D.data), B, threads=n, fuse="never",
@@ -97,7 +98,7 @@ stop = threading.Event()
 
 def busy():
     while not stop.is_set():
-        prepared[2].spmm(X)
+        prepared[2].spmm(W)
 
 
 others = [threading.Thread(target=busy) for _ in range(2)]

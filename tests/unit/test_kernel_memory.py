@@ -87,8 +87,8 @@ def replay(threads):
 rng = np.random.default_rng(0)
 pattern = Pattern.from_coo(rng.integers(0, 400, 4000), rng.integers(0, 400, 4000), (400, 400))
 A = SparseMatrix(pattern, np.ones(pattern.nnz, np.float32))
-operands = Operands(A, {"B": np.ones((400, 16), np.float32)})
-expected = np.repeat(np.diff(pattern.indptr)[:, None], 16, axis=1)
+operands = Operands(A, {"B": np.ones((400, 128), np.float32)})  # enough work for two threads
+expected = np.repeat(np.diff(pattern.indptr)[:, None], 128, axis=1)
 replay(1)(operands)
 ready = replay(2)
 out = (Param("y", I64, True, False),)

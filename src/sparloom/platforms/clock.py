@@ -15,10 +15,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from sparloom.errors import Unsupported
+from sparloom.errors import NoCompiler, Unsupported
+from sparloom.jit import compile_cpp
 from sparloom.measure import Kind, Measurement, TimingProtocol
 
-SPIN = "10000000"  # iterations that an idle thread spins before it sleeps, about 0.1 s
+SPIN = "10000000"  # iterations that an idle thread of OpenMP spins before it sleeps, about 0.1 s
+SPIN_NANOSECONDS = 100_000_000  # the same for the team of kernels/cpu/team.hpp
 
 Clock = Callable[[], float]
 
@@ -144,13 +146,15 @@ def in_series(run: Callable[[], None], processor: Clock, wall: Clock = time.perf
 
 
 def keep_threads_awake() -> None:
-    """Let idle threads of the GNU OpenMP library spin for a while, unless GOMP_SPINCOUNT is set.
+    """Let idle threads of kernels spin for a while, unless GOMP_SPINCOUNT is set.
 
     A thread that waits for the others then counts as busy, so that wall and processor clocks differ only while the
-    machine ran something else; and parallel loops inside serial ones start within a microsecond. The library reads the
-    variable when it is loaded: if kernels ran before, its own (shorter) default stays.
+    machine ran something else; and parallel loops inside serial ones start within a microsecond. The GNU OpenMP library
+    reads the variable when it is loaded: if kernels ran before, its own (shorter) default stays.
     """
-    os.environ.setdefault("GOMP_SPINCOUNT", SPIN)
+    if os.environ.setdefault("GOMP_SPINCOUNT", SPIN) == SPIN:
+        with suppress(NoCompiler):
+            compile_cpp(["cpu/team.cpp"]).sparloom_keep_awake(ctypes.c_int64(SPIN_NANOSECONDS))
 
 
 def processor_clock() -> Clock:

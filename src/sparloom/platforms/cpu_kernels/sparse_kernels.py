@@ -30,8 +30,9 @@ MAX_STRIP = 2**31 - 1  # columns of a strip that is as wide as it can be
 MAX_ARGMAX = 2**31 - 1  # the argmax is int32
 MAX_TOGETHER = 4  # rows with equal columns that a kernel processes at once
 ROW_WORK = 4  # starting a row costs as much as so many nonzeros
-PIECES_PER_THREAD = 16  # with balance "dynamic"
-GRAIN = 1 << 18  # elements of dense rows that one thread reads and writes before a second one is worth waking
+PIECES_PER_THREAD = 8  # of which others may take some; a single thread has one
+DYNAMIC_PIECES = 16  # the same with balance "dynamic"
+GRAIN = 3 << 17  # elements of dense rows that one thread reads and writes before a second one is worth waking, 14 us
 SLACK = 16  # a cut may move by 1/SLACK of a piece to fall between two rows
 
 
@@ -50,7 +51,7 @@ class Pieces:
         rows: (pieces + 1,) int64.
         nonzeros: (pieces + 1,) int64.
         cut: whether any piece is cut.
-        dynamic: threads take pieces as they become free; otherwise there is one per thread.
+        dynamic: threads take pieces as they become free; otherwise each has an equal part of them first.
     """
 
     rows: np.ndarray
@@ -109,26 +110,27 @@ class Traversal:
         return count
 
     def pieces(self, balance: str, threads: int) -> Pieces:
-        """Cut into pieces.
+        """Cut into pieces, several for each thread, so that others can take those that a late thread has not begun.
 
         Args:
-            balance: "rows", one piece of equally many rows per thread; "nonzeros", one piece of equal work per thread,
-                for which long rows are cut; "dynamic", smaller pieces of whole rows.
+            balance: "rows", pieces of equally many rows; "nonzeros", pieces of equal work, for which long rows are cut;
+                "dynamic", smaller pieces of whole rows, begun in their order.
         """
+        count = PIECES_PER_THREAD * threads if threads > 1 else 1
         if balance == "rows" or not self.rows:
-            return self._whole_rows(np.linspace(0, self.rows, threads + 1).astype(np.int64), dynamic=False)
+            return self._whole_rows(np.linspace(0, self.rows, count + 1).astype(np.int64), dynamic=False)
         work = self.indptr + ROW_WORK * np.arange(self.rows + 1)
         if balance == "dynamic":
-            shares = np.linspace(0, work[-1], min(PIECES_PER_THREAD * threads, self.rows) + 1)
+            shares = np.linspace(0, work[-1], min(DYNAMIC_PIECES * threads, self.rows) + 1)
             return self._whole_rows(np.unique(np.searchsorted(work, shares)), dynamic=True)
-        return self._equal_work(work, threads)
+        return self._equal_work(work, count)
 
     def _whole_rows(self, rows: np.ndarray, *, dynamic: bool) -> Pieces:
         return Pieces(rows, self.indptr[rows], cut=False, dynamic=dynamic)
 
-    def _equal_work(self, work: np.ndarray, threads: int) -> Pieces:
-        targets = np.linspace(0, work[-1], threads + 1)[1:-1]
-        slack = work[-1] / threads / SLACK
+    def _equal_work(self, work: np.ndarray, count: int) -> Pieces:
+        targets = np.linspace(0, work[-1], count + 1)[1:-1]
+        slack = work[-1] / count / SLACK
         rows = np.searchsorted(work, targets, side="right") - 1
         past, left = targets - work[rows], work[rows + 1] - targets
         nonzeros = np.minimum(self.indptr[rows] + past.astype(np.int64), self.indptr[rows + 1])

@@ -32,6 +32,7 @@ from sparloom.tuning.sparse.settings import Settings
 
 __all__ = ["Csr", "DirectCalls", "direct_calls"]
 
+PIECES = 8  # of each thread, as in kernels/cpu/direct.cpp
 FLAT = 2  # axes of operands of attention without one for heads
 INDICES = (np.dtype(np.int32), np.dtype(np.int64))
 FLOATS = (FLOAT,)
@@ -239,7 +240,7 @@ class _OpenRows:
     """Leaves the rows of a call to C, but makes its kernel allocate a workspace for rows that are cut."""
 
     def __init__(self, threads: int) -> None:
-        self._pieces = threads
+        self._pieces = PIECES * threads if threads > 1 else 1
 
     def bind(
         self, pattern: Any, *, order: str, balance: str, threads: int, together: bool = False,
