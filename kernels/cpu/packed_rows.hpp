@@ -2,13 +2,15 @@
 // without gathers and with one index for all of them.
 //
 // A chunk is kRows consecutive rows, one per lane. Its entries are of three kinds:
-//   run      entries of several lanes whose columns rise with the lanes: one column, that of lane 0, and a mask of lanes
+//   run      entries of several lanes whose columns rise with the lanes: one column, that of lane 0; a full run has an
+//            entry in every lane, another one has a mask of lanes
 //   gather   one entry from most lanes: a mask of lanes, and kRows columns; lanes that are not in the mask have a valid one
 //   tail     what is left over of a row, if few rows have so many entries
 //
-// A chunk is stored as Head; Run[runs]; masks uint32[gathers, rounded up to even]; columns int32[gathers][kRows];
-// per tail Tail and columns int32[count, rounded up to even]; values of all entries in this order, without gaps, rounded
-// up to 8 bytes. Reading values by whole vectors needs kSlack bytes after the last chunk.
+// A chunk is stored as Head; columns int32[full runs, rounded up to even]; Run[other runs]; masks uint32[gathers, rounded
+// up to even]; columns int32[gathers][kRows]; per tail Tail and columns int32[count, rounded up to even]; values of all
+// entries in this order, without gaps, rounded up to 8 bytes. Reading values by whole vectors needs kSlack bytes after the
+// last chunk.
 
 #pragma once
 
@@ -28,8 +30,7 @@ template <typename T>
 constexpr int kLeastGather = kRows<T> / 4;
 
 struct Head {
-    uint16_t runs, gathers;
-    uint32_t tails;
+    uint16_t full, runs, gathers, tails;  // runs: those that are not full
 };
 struct Run {
     int32_t first;  // column of lane 0, which may be outside of the matrix if the mask lacks that lane
@@ -60,11 +61,13 @@ class Chunk {
             if (least == kNone) break;
             uint32_t mask = 0;
             for (int lane = 0; lane < kLanes; ++lane) mask |= static_cast<uint32_t>(diagonals[lane] == least) << lane;
-            const bool is_run = __builtin_popcount(mask) >= kLeastRun<T> && runs_.size() < UINT16_MAX;
+            const bool is_full = mask == kAll && full_.size() < UINT16_MAX;
+            const bool is_run = !is_full && __builtin_popcount(mask) >= kLeastRun<T> && runs_.size() < UINT16_MAX;
+            if (is_full) full_.push_back(least);
             if (is_run) runs_.push_back({least, mask});
             for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
                 const int lane = __builtin_ctz(rest);
-                (is_run ? run_entries_ : left_[lane]).push_back(at[lane]++);
+                (is_full ? full_entries_ : is_run ? run_entries_ : left_[lane]).push_back(at[lane]++);
                 diagonals[lane] = at[lane] < end[lane] ? indices[at[lane]] - lane : kNone;
             }
         }
@@ -83,7 +86,8 @@ class Chunk {
     }
 
     int64_t bytes() const {
-        int64_t values = run_entries_.size(), total = sizeof(Head) + sizeof(Run) * runs_.size();
+        int64_t values = full_entries_.size() + run_entries_.size();
+        int64_t total = sizeof(Head) + 4 * even(full_.size()) + sizeof(Run) * runs_.size();
         for (const uint32_t mask : masks_) values += __builtin_popcount(mask);
         total += 4 * even(masks_.size()) + 4 * kRows<T> * masks_.size();
         for (const Tail& tail : tails_) {
@@ -94,9 +98,11 @@ class Chunk {
     }
 
     void write(const int32_t* indices, const T* values, char* to) const {
-        const Head head{static_cast<uint16_t>(runs_.size()), static_cast<uint16_t>(masks_.size()),
-                        static_cast<uint32_t>(tails_.size())};
+        const Head head{static_cast<uint16_t>(full_.size()), static_cast<uint16_t>(runs_.size()),
+                        static_cast<uint16_t>(masks_.size()), static_cast<uint16_t>(tails_.size())};
         to = put(&head, 1, to);
+        put(full_.data(), full_.size(), to);
+        to += 4 * even(full_.size());
         to = put(runs_.data(), runs_.size(), to);
         put(masks_.data(), masks_.size(), to);
         to += 4 * even(masks_.size());
@@ -112,6 +118,7 @@ class Chunk {
             for (int32_t n = 0; n < tail.count; ++n) put(&indices[left_[tail.lane][masks_.size() + n]], 1, to + 4 * n);
             to += 4 * even(tail.count);
         }
+        for (const int64_t entry : full_entries_) to = put(&values[entry], 1, to);
         for (const int64_t entry : run_entries_) to = put(&values[entry], 1, to);
         for (size_t slot = 0; slot < masks_.size(); ++slot) {
             for (int lane = 0; lane < kRows<T>; ++lane) {
@@ -127,9 +134,12 @@ class Chunk {
 
    private:
     static constexpr int kLanes = 16;
+    static constexpr uint32_t kAll = (1u << kRows<T>) - 1;
     static constexpr int32_t kNone = INT32_MAX;
 
     void clear() {
+        full_.clear();
+        full_entries_.clear();
         runs_.clear();
         masks_.clear();
         tails_.clear();
@@ -143,10 +153,11 @@ class Chunk {
         return to + count * sizeof(Item);
     }
 
+    std::vector<int32_t> full_;  // columns of lane 0
     std::vector<Run> runs_;
     std::vector<uint32_t> masks_;
     std::vector<Tail> tails_;
-    std::vector<int64_t> run_entries_;      // positions of entries, by runs and then by lanes
+    std::vector<int64_t> full_entries_, run_entries_;  // positions of entries, by runs and then by lanes
     std::vector<int64_t> left_[kRows<T>];  // positions of the entries of each lane that are in no run
 };
 

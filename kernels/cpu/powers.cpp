@@ -80,12 +80,6 @@ using packed::kRows;
 using packed::Run;
 using packed::Tail;
 
-// Sums of the rows of a chunk, row-major: acc[(row - first) * M + column].
-template <typename T, int M>
-struct Sums {
-    alignas(64) T at[kRows<T> * M];
-};
-
 template <typename T, int M>
 struct RowOf {
     typedef T type __attribute__((vector_size(M * sizeof(T))));
@@ -121,15 +115,13 @@ class CsrSource {
     explicit CsrSource(const Powers& p)
         : indptr_(p.indptr), indices_(p.indices), values_(static_cast<const T*>(p.values)), rows_(p.rows) {}
 
-    void begin(int64_t) {}
-
-    void sum(int64_t chunk, const T* x, Sums<T, M>& acc) {
+    // Products of the rows of a chunk: sums[(row - first) * M + column].
+    void sum(int64_t chunk, const T* x, T* sums) const {
         const int64_t first = chunk * kRows<T>, lanes = std::min<int64_t>(kRows<T>, rows_ - first);
-        for (int64_t lane = 0; lane < lanes; ++lane) {
-            T* const to = acc.at + lane * M;
-            std::fill_n(to, M, T{0});
+        for (int64_t lane = 0; lane < lanes; ++lane, sums += M) {
+            std::fill_n(sums, M, T{0});
             const int64_t start = indptr_[first + lane];
-            add_row<T, M>(indices_ + start, values_ + start, indptr_[first + lane + 1] - start, x, to);
+            add_row<T, M>(indices_ + start, values_ + start, indptr_[first + lane + 1] - start, x, sums);
         }
     }
 
@@ -263,38 +255,38 @@ class PackedSource {
    public:
     explicit PackedSource(const Powers& p) : chunks_(p.chunks), stream_(p.stream) {}
 
-    void begin(int64_t chunk) { at_ = stream_ + chunks_[chunk]; }
-
-    void sum(int64_t, const T* x, Sums<T, M>& acc) { sum(x, acc, std::make_integer_sequence<int, M>{}); }
+    // Products of the rows of a chunk, whole vectors. Chunks are found by `chunks`, not where the previous one ends, so
+    // that the processor can read ahead.
+    void sum(int64_t chunk, const T* x, T* to) const {
+        sum(stream_ + chunks_[chunk], x, to, std::make_integer_sequence<int, M>{});
+    }
 
    private:
     static constexpr int C = kRows<T>;
     static constexpr uint32_t kAll = (1u << C) - 1;
 
     template <int... V>
-    [[gnu::always_inline]] void sum(const T* x, Sums<T, M>& acc, std::integer_sequence<int, V...>) {
-        const Head head = read<Head>(at_);
-        const Run* const runs = reinterpret_cast<const Run*>(at_ + sizeof(Head));
+    [[gnu::always_inline]] void sum(const char* at, const T* x, T* to,
+                                    std::integer_sequence<int, V...>) const {
+        const Head head = read<Head>(at);
+        const int32_t* const full = reinterpret_cast<const int32_t*>(at + sizeof(Head));
+        const Run* const runs = reinterpret_cast<const Run*>(full + (head.full + 1) / 2 * 2);
         const uint32_t* const masks = reinterpret_cast<const uint32_t*>(runs + head.runs);
         const int32_t* columns = reinterpret_cast<const int32_t*>(masks + (head.gathers + 1) / 2 * 2);
         const int32_t* const tails = columns + int64_t{C} * head.gathers;
         const int32_t* end = tails;
-        for (uint32_t t = 0; t < head.tails; ++t) end += 2 + (end[1] + 1) / 2 * 2;
+        for (int t = 0; t < head.tails; ++t) end += 2 + (end[1] + 1) / 2 * 2;
         const T* values = reinterpret_cast<const T*>(end);
         Vec<T> sums[M] = {};
+        add_full<V...>(full, head.full, values, x, sums);
+        values += int64_t{C} * head.full;
         for (int r = 0; r < head.runs; ++r) {
             const uint32_t mask = runs[r].mask;
             const T* const from = x + int64_t{runs[r].first} * M;
-            if (mask == kAll) {
-                const Vec<T> value = load(values);
-                ((sums[V] = multiply_add<T>(spread<T, M, V>(value), load(from + V * C), sums[V])), ...);
-                values += C;
-            } else {
-                const Vec<T> value = expand<T>(mask, load(values));
-                ((sums[V] = multiply_add<T>(spread<T, M, V>(value),
-                                            masked_load<T>(spread_mask<T, M, V>(mask), from + V * C), sums[V])), ...);
-                values += __builtin_popcount(mask);
-            }
+            const Vec<T> value = expand<T>(mask, load(values));
+            ((sums[V] = multiply_add<T>(spread<T, M, V>(value),
+                                        masked_load<T>(spread_mask<T, M, V>(mask), from + V * C), sums[V])), ...);
+            values += __builtin_popcount(mask);
         }
         const char* const bytes = reinterpret_cast<const char*>(x);
         for (int g = 0; g < head.gathers; ++g, columns += C) {
@@ -310,16 +302,37 @@ class PackedSource {
                 values += __builtin_popcount(mask);
             }
         }
-        (store(acc.at + V * C, sums[V]), ...);
+        (store(to + V * C, sums[V]), ...);
         const int32_t* tail = tails;
-        for (uint32_t t = 0; t < head.tails; ++t) {
+        for (int t = 0; t < head.tails; ++t) {
             const int32_t lane = tail[0], count = tail[1];
-            add_row<T, M>(tail + 2, values, count, x, acc.at + lane * M);
+            add_row<T, M>(tail + 2, values, count, x, to + lane * M);
             values += count;
             tail += 2 + (count + 1) / 2 * 2;
         }
-        const int64_t used = reinterpret_cast<const char*>(values) - at_;
-        at_ += (used + 7) / 8 * 8;
+    }
+
+    // Several runs at a time have sums of their own, so that additions need not wait for each other.
+    template <int... V>
+    [[gnu::always_inline]] static void add_full(const int32_t* first, int64_t count, const T* values, const T* x,
+                                                Vec<T>* sums) {
+        constexpr int kChains = 4;
+        const auto add = [&](int64_t run, Vec<T>* to) __attribute__((always_inline)) {
+            const Vec<T> value = load(values + run * C);
+            const T* const from = x + int64_t{first[run]} * M;
+            ((to[V] = multiply_add<T>(spread<T, M, V>(value), load(from + V * C), to[V])), ...);
+        };
+        int64_t run = 0;
+        if (M == 1 && count >= 2 * kChains) {
+            Vec<T> more[kChains][M] = {};
+            for (; run + kChains <= count; run += kChains) {
+#pragma GCC unroll 4
+                for (int chain = 0; chain < kChains; ++chain) add(run + chain, more[chain]);
+            }
+#pragma GCC unroll 4
+            for (int chain = 0; chain < kChains; ++chain) ((sums[V] += more[chain][V]), ...);
+        }
+        for (; run < count; ++run) add(run, sums);
     }
 
     template <int V>
@@ -336,7 +349,6 @@ class PackedSource {
 
     const int64_t* chunks_;
     const char* stream_;
-    const char* at_ = nullptr;
 };
 #endif
 
@@ -433,54 +445,54 @@ class Traversal {
 
     template <bool kTerms>
     void products(const PowersTask& task, const PowersStep& step) const {
-        Source source(p_);
-        source.begin(task.begin);
+        const Source source(p_);
         const T* const x = static_cast<const T*>(step.x);
-        Sums<T, M> acc;
+        T* const y = static_cast<T*>(step.y);
+        alignas(64) T sums[C * M];
         for (int64_t chunk = task.begin; chunk < task.end; ++chunk) {
-            source.sum(chunk, x, acc);
             const int64_t first = chunk * C * M, count = std::min<int64_t>(C, p_.rows - chunk * C) * M;
-            if (count == C * M) {
-                finish<kTerms>(step, first, std::integral_constant<int64_t, C * M>{}, acc);
-            } else {
-                finish<kTerms>(step, first, count, acc);
+            const bool is_whole = count == C * M;
+            T* const to = kTerms || !is_whole ? sums : y + first;
+            source.sum(chunk, x, to);
+            if (kTerms && is_whole) {
+                finish(step, first, std::integral_constant<int64_t, C * M>{}, sums);
+            } else if (kTerms) {
+                finish(step, first, count, sums);
+            } else if (!is_whole) {
+                std::copy_n(sums, count, y + first);
             }
             if (step.out != nullptr) put(step, chunk);
         }
     }
 
-    template <bool kTerms, typename Count>
-    [[gnu::always_inline]] static void finish(const PowersStep& step, int64_t first, Count count, const Sums<T, M>& acc) {
+    template <typename Count>
+    [[gnu::always_inline]] static void finish(const PowersStep& step, int64_t first, Count count, const T* sums) {
         T* const y = static_cast<T*>(step.y) + first;
-        if constexpr (!kTerms) {
-            for (int64_t i = 0; i < count; ++i) y[i] = acc.at[i];
-        } else {
-            const T* const x = static_cast<const T*>(step.x) + first;
-            alignas(64) T found[C * M];
-            const T alpha = static_cast<T>(step.alpha), beta = static_cast<T>(step.beta);
-            for (int64_t i = 0; i < count; ++i) found[i] = alpha * acc.at[i];
-            if (beta != 0) {
-                for (int64_t i = 0; i < count; ++i) found[i] += beta * x[i];
-            }
-            if (step.previous != nullptr) {
-                const T* const from = static_cast<const T*>(step.previous) + first;
-                const T gamma = static_cast<T>(step.gamma);
-                for (int64_t i = 0; i < count; ++i) found[i] += gamma * from[i];
-            }
-            if (step.addend != nullptr) {
-                const T* const from = static_cast<const T*>(step.addend) + first;
-                const T delta = static_cast<T>(step.delta);
-                for (int64_t i = 0; i < count; ++i) found[i] += delta * from[i];
-            }
-            for (int64_t i = 0; i < count; ++i) y[i] = found[i];
-            if (step.sum != nullptr) {
-                T* const sum = static_cast<T*>(step.sum) + first;
-                const T start = static_cast<T>(step.start), weight = static_cast<T>(step.weight);
-                if (step.first) {
-                    for (int64_t i = 0; i < count; ++i) sum[i] = start * x[i] + weight * found[i];
-                } else {
-                    for (int64_t i = 0; i < count; ++i) sum[i] += weight * found[i];
-                }
+        const T* const x = static_cast<const T*>(step.x) + first;
+        alignas(64) T found[C * M];
+        const T alpha = static_cast<T>(step.alpha), beta = static_cast<T>(step.beta);
+        for (int64_t i = 0; i < count; ++i) found[i] = alpha * sums[i];
+        if (beta != 0) {
+            for (int64_t i = 0; i < count; ++i) found[i] += beta * x[i];
+        }
+        if (step.previous != nullptr) {
+            const T* const from = static_cast<const T*>(step.previous) + first;
+            const T gamma = static_cast<T>(step.gamma);
+            for (int64_t i = 0; i < count; ++i) found[i] += gamma * from[i];
+        }
+        if (step.addend != nullptr) {
+            const T* const from = static_cast<const T*>(step.addend) + first;
+            const T delta = static_cast<T>(step.delta);
+            for (int64_t i = 0; i < count; ++i) found[i] += delta * from[i];
+        }
+        for (int64_t i = 0; i < count; ++i) y[i] = found[i];
+        if (step.sum != nullptr) {
+            T* const sum = static_cast<T*>(step.sum) + first;
+            const T start = static_cast<T>(step.start), weight = static_cast<T>(step.weight);
+            if (step.first) {
+                for (int64_t i = 0; i < count; ++i) sum[i] = start * x[i] + weight * found[i];
+            } else {
+                for (int64_t i = 0; i < count; ++i) sum[i] += weight * found[i];
             }
         }
     }
