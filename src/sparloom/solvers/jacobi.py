@@ -17,7 +17,8 @@ from numpy.typing import DTypeLike
 
 from sparloom.measure import checked_threads
 from sparloom.solvers.iteration import JacobiIteration, checked_right_hand_sides, is_positive, system_diagonal
-from sparloom.solvers.sweeps import NUMBERINGS, Numbering, SweepPlanner, Sweeps
+from sparloom.solvers.matrix_powers import MatrixPowers
+from sparloom.solvers.sweeps import NUMBERINGS, BlockedSweeps, Numbering, SweepPlanner, Sweeps
 from sparloom.sparse import SparseMatrix
 from sparloom.tuning import Fuse, PairPlan, PlanCache
 
@@ -74,6 +75,9 @@ class JacobiSolver:
         threads: number of threads (default: all processors available to this process).
         cache: cache of decisions (default: that of this user).
         replay_only: use cached decisions only.
+        blocked_steps: take so many steps, an even number, for each reading of M where that is faster, see
+            `MatrixPowers`; for few columns. 0: two fused steps. The residual of an iterate is then a pass over two
+            iterates, and steps beyond the last one are computed in vain.
 
     Raises:
         TypeError: A is not a `SparseMatrix`.
@@ -85,9 +89,11 @@ class JacobiSolver:
     def __init__(
         self, matrix: SparseMatrix, columns: int, *, fuse: Fuse = "auto", numbering: str = "auto",
         relaxation: float = 1.0, dtype: DTypeLike = "float64", threads: int | None = None,
-        cache: PlanCache | None = None, replay_only: bool = False,
+        cache: PlanCache | None = None, replay_only: bool = False, blocked_steps: int = 0,
     ) -> None:
-        columns = operator.index(columns)
+        columns, steps = operator.index(columns), operator.index(blocked_steps)
+        if steps < 0 or steps % 2:
+            raise ValueError(f"blocked_steps={steps}: give an even number of steps, or 0 for fused ones")
         if columns < 1:
             raise ValueError(f"{columns} right-hand sides: give at least 1")
         if fuse not in get_args(Fuse):
@@ -99,6 +105,12 @@ class JacobiSolver:
         self.iteration = JacobiIteration.of(matrix, relaxation=relaxation, dtype=dtype)
         self.shape = (matrix.pattern.rows, columns)
         self._exact = _ExactResiduals(matrix, self.iteration)
+        self._blocked: tuple[MatrixPowers, int] | None = None
+        if steps:
+            m = self.iteration.matrix
+            self._blocked = MatrixPowers(m, k=steps, columns=columns, threads=threads), steps
+            self._numbering = Numbering.of("natural", m)
+            return
         planner = SweepPlanner(
             self.iteration.matrix, columns, threads=checked_threads(threads),
             cache=PlanCache.of_this_user() if cache is None else cache, replay_only=replay_only)
@@ -106,18 +118,25 @@ class JacobiSolver:
             self._planned = planner.fastest(fuse)
         else:
             self._planned = planner.plan(fuse, "natural" if numbering == "auto" else numbering)
+        self._numbering = self._planned.numbering
 
     @property
     def numbering(self) -> Numbering:
         """The order of the unknowns in memory."""
-        return self._planned.numbering
+        return self._numbering
 
     @property
     def plan(self) -> PairPlan:
-        """The plan for two steps."""
+        """The plan for two steps.
+
+        Raises:
+            ValueError: the solver has `blocked_steps`, and takes no two steps.
+        """
+        if self._blocked is not None:
+            raise ValueError(f"this solver takes {self._blocked[1]} steps at a time: there is no plan for two")
         return self._planned.plan
 
-    def sweeps(self, right_hand_sides: np.ndarray) -> Sweeps:
+    def sweeps(self, right_hand_sides: np.ndarray) -> Sweeps | BlockedSweeps:
         """Return the bare iteration from x = 0, two steps at a time, with rows in the order of `numbering`.
 
         Args:
@@ -139,8 +158,10 @@ class JacobiSolver:
                              "use solve")
         return self._sweeps(self.iteration.constant(b))
 
-    def _sweeps(self, constant: np.ndarray) -> Sweeps:
+    def _sweeps(self, constant: np.ndarray) -> Sweeps | BlockedSweeps:
         constant = constant.astype(self.iteration.matrix.dtype, copy=False)
+        if self._blocked is not None:
+            return BlockedSweeps(self._blocked[0], constant, self._blocked[1])
         return Sweeps(self.plan.executor, self.numbering.matrix, self.numbering.permute(constant))
 
     def solve(
@@ -239,7 +260,7 @@ class JacobiSolver:
 def jacobi(
     matrix: SparseMatrix, right_hand_sides: np.ndarray, *, tolerance: float = 1e-8, max_iterations: int = 1000,
     fuse: Fuse = "auto", numbering: str = "auto", relaxation: float = 1.0, dtype: DTypeLike = "float64",
-    threads: int | None = None, cache: PlanCache | None = None,
+    threads: int | None = None, cache: PlanCache | None = None, blocked_steps: int = 0,
 ) -> JacobiResult:
     """Solve A X = B by Jacobi's method with two steps fused; to solve for several B, use `JacobiSolver`.
 
@@ -248,7 +269,7 @@ def jacobi(
         right_hand_sides: B (n, columns).
         tolerance: limit of ‖D⁻¹(b − A x)‖₂ / ‖D⁻¹b‖₂ for each column.
         max_iterations: maximum number of steps.
-        fuse, numbering, relaxation, dtype, threads, cache: as for `JacobiSolver`.
+        fuse, numbering, relaxation, dtype, threads, cache, blocked_steps: as for `JacobiSolver`.
 
     Raises:
         TypeError: A is not a `SparseMatrix`, or B does not hold real numbers.
@@ -260,7 +281,7 @@ def jacobi(
     _check_bounds(tolerance, max_iterations)
     b = checked_right_hand_sides(right_hand_sides, (system_diagonal(matrix).size, shape[1]))
     solver = JacobiSolver(matrix, shape[1], fuse=fuse, numbering=numbering, relaxation=relaxation, dtype=dtype,
-                          threads=threads, cache=cache)
+                          threads=threads, cache=cache, blocked_steps=blocked_steps)
     return solver.solve(b, tolerance=tolerance, max_iterations=max_iterations)
 
 

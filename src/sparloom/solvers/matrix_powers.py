@@ -19,17 +19,20 @@ import numpy as np
 import scipy.sparse
 
 from sparloom.fusion import bandwidth_order
-from sparloom.jit import RESULT_POOL, NativeCall
+from sparloom.jit import RESULT_POOL
 from sparloom.measure import Caches, checked_threads
-from sparloom.solvers.traversal import (
+from sparloom.solvers.packed_steps import (
     WIDTHS,
     PackedMatrix,
-    Schedule,
     Step,
+    StepArrays,
+    Terms,
+    bind_iterates,
     bind_steps,
-    plain_schedule,
-    schedule_steps,
+    is_direct,
+    width_for,
 )
+from sparloom.solvers.traversal import Schedule, plain_schedule, schedule_steps
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning import MeasurementBudget, race
 
@@ -184,15 +187,34 @@ class MatrixPowers:
 
     def powers(self, x: Any, k: int, *, last: bool = False) -> np.ndarray:
         """Compute X, A X, ..., A^k X; see `powers`."""
-        k = _checked_count(k, "k", 0)
-        dense = self._columns_of(x)
-        result = RESULT_POOL.empty((1 if last else k + 1, *dense.shape), self.dtype.type)
-        if not last or k == 0:
-            result[0] = dense
-        if k > 0 and result.size:
-            for part in _groups(dense.shape[1]):
-                self._run_powers(dense[:, part], result[:, :, part], k, last)
-        return result[0].reshape(np.shape(x)) if last else result.reshape(len(result), *np.shape(x))
+        return self._iterates(x, k, last, Terms())
+
+    def iterate(
+        self, x: Any, k: int, addend: Any, *, weight: float = 1.0, scale: float = 1.0, shift: float = 0.0,
+        last: bool = False,
+    ) -> np.ndarray:
+        """Compute y_0 = X, ..., y_k of the iteration y_p = scale A y_{p-1} + shift y_{p-1} + weight B.
+
+        Stationary methods such as Jacobi's, and personalised PageRank, are of this form.
+
+        Args:
+            x, k, last: as for `powers`.
+            addend: B, of the shape of X.
+
+        Returns:
+            (k + 1, *shape of X), or with `last` the shape of X.
+
+        Raises:
+            TypeError, ValueError: as for `powers`; B has another shape than X, or a factor is not finite.
+        """
+        given = self._columns_of(addend, "B")
+        if np.shape(addend) != np.shape(x):
+            raise ValueError(f"B has shape {np.shape(addend)}: it must have that of X, {np.shape(x)}")
+        factors = {"weight": weight, "scale": scale, "shift": shift}
+        for name, factor in factors.items():
+            if not math.isfinite(factor):
+                raise ValueError(f"{name} {factor}: give a finite number")
+        return self._iterates(x, k, last, Terms(scale, shift, given, weight))
 
     def polynomial(
         self, x: Any, coefficients: Sequence[float] | np.ndarray, *, basis: Basis = "monomial", scale: float = 1.0,
@@ -219,7 +241,7 @@ class MatrixPowers:
             last: whether only the last product is kept; otherwise all are written to memory.
         """
         columns = _checked_count(columns, "columns", 1)
-        return self._plan(_checked_count(k, "k", 1), _width(min(columns, MAX_WIDTH)), last, columns not in WIDTHS)
+        return self._plan(_checked_count(k, "k", 1), width_for(min(columns, MAX_WIDTH)), last, columns not in WIDTHS)
 
     def _plan(self, k: int, width: int, last: bool, copies: bool) -> PowersPlan:
         key = k, width, last, copies
@@ -231,7 +253,7 @@ class MatrixPowers:
         """Keep a copy of A in the order of breadth-first levels if more of its products can share a reading then."""
         if self._method == "auto" and self._natural.nbytes < CACHED_SHARE * Caches.here(self._threads).far_bytes:
             return
-        width = _width(min(columns, MAX_WIDTH))
+        width = width_for(min(columns, MAX_WIDTH))
         natural = self._blocked(self._natural, k, width, last=True, copies=False)
         if natural is not None and natural.depth == k:
             return
@@ -270,7 +292,8 @@ class MatrixPowers:
         calls = []
         for plan in found:
             result = RESULT_POOL.empty((1 if last else k + 1, *x.shape), self.dtype.type)
-            calls.append(_bound_powers(plan, x[:, :width], result[:, :, :width], k, last, width, self._threads))
+            calls.append(bind_iterates(plan.matrix, plan.schedule, x[:, :width], result[:, :, :width], k=k, last=last,
+                                       threads=self._threads))
         run = race(calls, effort=MeasurementBudget(), clock=time.perf_counter)
         best = [min(seconds, default=math.inf) for seconds in run.seconds]
         winner = int(np.argmin(best))
@@ -281,25 +304,35 @@ class MatrixPowers:
             for plan, seconds in zip(found, best, strict=True)))
         return PowersPlan(found[winner].matrix, found[winner].schedule, best[0] / best[winner])
 
-    def _columns_of(self, x: Any) -> np.ndarray:
-        """Check X and return it with two axes."""
-        dense = _dense(x, self._natural.rows)
+    def _columns_of(self, x: Any, name: str = "X") -> np.ndarray:
+        """Check X or B and return it with two axes."""
+        dense = _dense(x, self._natural.rows, name)
         if dense.dtype == np.float64 and self.dtype == np.float32:
-            raise TypeError("X is float64 and the prepared matrix is float32: prepare it from float64 values, or pass "
-                            "X.astype(numpy.float32)")
+            raise TypeError(f"{name} is float64 and the prepared matrix is float32: prepare it from float64 values, or "
+                            f"pass {name}.astype(numpy.float32)")
         return np.require(dense, self.dtype, ["C", "A"])
 
-    def _run_powers(self, x: np.ndarray, result: np.ndarray, k: int, last: bool) -> None:
-        width = _width(x.shape[1])
-        plan = self._plan(k, width, last, not _direct(x, width))
-        _bound_powers(plan, x, result, k, last, width, self._threads)()
+    def _iterates(self, x: Any, k: int, last: bool, terms: Terms) -> np.ndarray:
+        """Compute the iterates of X, group by group of columns."""
+        k = _checked_count(k, "k", 0)
+        dense = self._columns_of(x)
+        result = RESULT_POOL.empty((1 if last else k + 1, *dense.shape), self.dtype.type)
+        if not last or k == 0:
+            result[0] = dense
+        for part in _groups(dense.shape[1]) if k > 0 and result.size else ():
+            columns = dense[:, part]
+            width = width_for(columns.shape[1])
+            plan = self._plan(k, width, last, not is_direct(columns, width))
+            bind_iterates(plan.matrix, plan.schedule, columns, result[:, :, part], k=k, last=last,
+                          threads=self._threads, terms=terms.of(part))()
+        return result[0].reshape(np.shape(x)) if last else result.reshape(len(result), *np.shape(x))
 
     def _run_polynomial(
         self, x: np.ndarray, result: np.ndarray, terms: np.ndarray, basis: Basis, argument: tuple[float, float],
     ) -> None:
-        k, width = terms.size - 1, _width(x.shape[1])
-        plan = self._plan(k, width, True, not _direct(x, width))
-        arrays = _Arrays.of(plan, x, width)
+        k, width = terms.size - 1, width_for(x.shape[1])
+        plan = self._plan(k, width, True, not is_direct(x, width))
+        arrays = StepArrays.of(plan.matrix, x, width)
         total = result if arrays.direct else RESULT_POOL.empty((self._natural.rows, width), self.dtype.type)
         scale, shift = argument
         steps = [Step(y=arrays.start)]
@@ -310,52 +343,6 @@ class MatrixPowers:
                 previous=arrays.ring(p - 2) if doubled > 1 else None, gamma=-1.0, start=terms[0] if p == 1 else None,
                 weight=terms[p], out=result if p == k and not arrays.direct else None))
         bind_steps(plan.matrix, plan.schedule, steps, width=width, source=x, threads=self._threads)()
-
-
-@dataclass(frozen=True)
-class _Arrays:
-    """The input and two arrays for the results of steps, in the order and width of a plan.
-
-    Args:
-        start: the input; `direct` if it is the user's own array, in its order.
-    """
-
-    start: np.ndarray
-    even: np.ndarray
-    odd: np.ndarray
-    direct: bool
-
-    @classmethod
-    def of(cls, plan: PowersPlan, x: np.ndarray, width: int) -> _Arrays:
-        direct = plan.matrix.order is None and _direct(x, width)
-        shape, kind = (x.shape[0], width), plan.matrix.dtype.type
-        start = x if direct else RESULT_POOL.empty(shape, kind)
-        return cls(start, RESULT_POOL.empty(shape, kind), RESULT_POOL.empty(shape, kind), direct)
-
-    def ring(self, step: int) -> np.ndarray:
-        """Return the array of a step; a step overwrites that of the step before the previous one."""
-        return self.start if step == 0 else self.odd if step % 2 else self.even
-
-
-def _direct(x: np.ndarray, width: int) -> bool:
-    """Tell whether kernels for `width` columns can read X where it is."""
-    return x.shape[1] == width and x.flags.c_contiguous
-
-
-def _bound_powers(
-    plan: PowersPlan, x: np.ndarray, result: np.ndarray, k: int, last: bool, width: int, threads: int,
-) -> NativeCall:
-    """Bind k products that fill `result`: its last item with `last`, else its items 1 .. k."""
-    arrays = _Arrays.of(plan, x, width)
-    steps = [Step(y=arrays.start)]
-    for p in range(1, k + 1):
-        kept = result[0] if last and p == k else None if last else result[p]
-        if arrays.direct:
-            y = arrays.ring(p) if kept is None else kept
-            steps.append(Step(y=y, x=steps[-1].y))
-        else:
-            steps.append(Step(y=arrays.ring(p), x=steps[-1].y, out=kept))
-    return bind_steps(plan.matrix, plan.schedule, steps, width=width, source=x, threads=threads)
 
 
 def _prepared(matrix: Any, x: Any, *, k: Any, method: Method, threads: int | None) -> MatrixPowers:
@@ -386,11 +373,6 @@ def _groups(columns: int) -> list[slice]:
     return [slice(begin, min(begin + MAX_WIDTH, columns)) for begin in range(0, columns, MAX_WIDTH)]
 
 
-def _width(columns: int) -> int:
-    """Return the number of columns of the kernel for so many."""
-    return next(width for width in WIDTHS if width >= columns)
-
-
 def _square(matrix: Any) -> SparseMatrix:
     """Convert a square matrix of SciPy or of this package."""
     if scipy.sparse.issparse(matrix):
@@ -412,17 +394,17 @@ def _square(matrix: Any) -> SparseMatrix:
     return matrix
 
 
-def _dense(x: Any, rows: int) -> np.ndarray:
-    """Check X, and return a view with two axes."""
+def _dense(x: Any, rows: int, name: str = "X") -> np.ndarray:
+    """Check X or B, and return a view with two axes."""
     if scipy.sparse.issparse(x):
-        raise TypeError("X is sparse: give a dense array, X.toarray()")
+        raise TypeError(f"{name} is sparse: give a dense array, {name}.toarray()")
     if isinstance(x, np.ma.MaskedArray):
-        raise TypeError("X is a masked array: pass X.filled(0), or another fill value")
+        raise TypeError(f"{name} is a masked array: pass {name}.filled(0), or another fill value")
     dense = np.asarray(x)
     if dense.dtype not in FLOATS:
-        raise TypeError(f"X is {dense.dtype}: give float32 or float64")
+        raise TypeError(f"{name} is {dense.dtype}: give float32 or float64")
     if dense.ndim not in (1, 2) or dense.shape[0] != rows:
-        raise ValueError(f"X has shape {dense.shape}: it must be ({rows},) or ({rows}, columns)")
+        raise ValueError(f"{name} has shape {dense.shape}: it must be ({rows},) or ({rows}, columns)")
     return dense[:, None] if dense.ndim == 1 else dense
 
 

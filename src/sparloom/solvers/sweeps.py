@@ -10,6 +10,7 @@ from sparloom.errors import NotDecided
 from sparloom.fusion import Executor, Reordered, bandwidth_order
 from sparloom.jit import NativeCall, aligned
 from sparloom.ops import Operands, SpmmSpmm
+from sparloom.solvers.matrix_powers import MatrixPowers
 from sparloom.sparse import SparseMatrix
 from sparloom.tuning import (
     Decision,
@@ -27,7 +28,7 @@ from sparloom.tuning import (
     watch_load,
 )
 
-__all__ = ["NUMBERINGS", "Numbering", "SweepPlan", "SweepPlanner", "Sweeps"]
+__all__ = ["NUMBERINGS", "BlockedSweeps", "Numbering", "SweepPlan", "SweepPlanner", "Sweeps"]
 
 NUMBERINGS = ("natural", "bandwidth")
 GUARDRAIL = 0.97  # share of the time of the plain plan (unfused, natural order) that another plan must stay below
@@ -143,6 +144,53 @@ class Sweeps:
         dense = {"C": self._shaped(start), "F": constant, "G": constant}
         operands = Operands(self._matrix, dense, right=self._matrix)
         return self._executor.bind(operands, self._shaped(end), changes=self._changes)
+
+
+class BlockedSweeps:
+    """The iterates of x -> M x + g as `Sweeps` gives them, computed several at a time for each reading of M.
+
+    Pays for few columns, where reading M takes most of the time. Iterates are those of `Sweeps` up to rounding.
+
+    Args:
+        powers: M, prepared.
+        constant: g (n, columns), of the type of M; it is copied.
+        steps: steps at a time, an even number.
+    """
+
+    def __init__(self, powers: MatrixPowers, constant: np.ndarray, steps: int) -> None:
+        self._powers, self._steps = powers, steps
+        self._constant = np.array(constant, powers.dtype, order="C")
+        self.restart()
+
+    @property
+    def current(self) -> np.ndarray:
+        """The iterate (n, columns) before the last `advance`; read-only."""
+        return self._iterates[max(self._at - 2, 0)]
+
+    @property
+    def latest(self) -> np.ndarray:
+        """The iterate (n, columns) after the last `advance`; read-only."""
+        return self._iterates[self._at]
+
+    def restart(self) -> None:
+        """Start again at x = 0, with the remaining columns."""
+        self._iterates, self._at = np.zeros((1, *self._constant.shape), self._constant.dtype), 0
+
+    def advance(self) -> np.ndarray:
+        """Go on by two steps; returns the same as `Sweeps.advance`."""
+        if self._at + 2 >= len(self._iterates):
+            self._iterates = self._powers.iterate(self.latest, self._steps, self._constant)
+            self._at = 0
+        before, after = self._iterates[self._at], self._iterates[self._at + 1]
+        self._at += 2
+        with np.errstate(invalid="ignore", over="ignore"):
+            change = after - before
+            return np.sqrt(np.einsum("ij,ij->j", change, change, dtype=np.float64))
+
+    def select_columns(self, columns: np.ndarray) -> None:
+        """Continue with these columns only, in this order, from `latest`."""
+        self._iterates, self._at = self.latest[None][:, :, columns], 0
+        self._constant = np.ascontiguousarray(self._constant[:, columns])
 
 
 @dataclass(frozen=True)

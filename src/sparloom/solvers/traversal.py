@@ -14,99 +14,22 @@ take separate ranges of rows, whose gaps are closed afterwards, where that suits
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
 
-from sparloom.jit import NativeCall, aligned, check_memory, compile_cpp
 from sparloom.measure import Caches
-from sparloom.sparse import SparseMatrix
+from sparloom.solvers.packed_steps import PackedMatrix
 
-__all__ = ["WIDTHS", "Blocks", "PackedMatrix", "Schedule", "Step", "bind_steps", "plain_schedule", "schedule_steps"]
+__all__ = ["Blocks", "Schedule", "plain_schedule", "schedule_steps"]
 
-WIDTHS = (1, 2, 4, 8)
-"""Columns of the dense arrays that kernels have."""
-CHUNK_BYTES = 64  # of values: one vector holds a value of every row of a chunk
-SLACK_BYTES = 64  # that kernels may read after the last chunk
 NEAR_BLOCK_BYTES = 1 << 15
 SHARED_BLOCK_BYTES = 1 << 19
 MIN_BLOCKS_PER_THREAD = 4
 CACHE_SHARE = 0.7  # of a cache that the rows between the first and the last step may take
-
-
-@dataclass(frozen=True)
-class PackedMatrix:
-    """A square matrix as kernels read it: packed by chunks of rows, or in CSR.
-
-    Args:
-        order: (rows,) int32, the row of the user's arrays for each row of A; None: the same.
-        chunks: (chunks + 1,) int64, bytes of A before each chunk.
-        first, last: (chunks,) int64, the first and the last row among those of a chunk and those that it reads.
-        stream: the packed chunks; None: CSR.
-        csr: the matrix in the order of the steps; None if it is packed.
-    """
-
-    rows: int
-    dtype: np.dtype
-    order: np.ndarray | None
-    chunks: np.ndarray
-    first: np.ndarray
-    last: np.ndarray
-    stream: np.ndarray | None
-    csr: SparseMatrix | None
-
-    @classmethod
-    def of(cls, matrix: SparseMatrix, *, order: np.ndarray | None = None, threads: int, pack: bool) -> PackedMatrix:
-        """Pack a matrix if this processor has kernels for that, and `pack`; in CSR it shares the arrays.
-
-        Args:
-            matrix: A, its rows and columns already in the given order.
-        """
-        pattern, dtype = matrix.pattern, matrix.dtype
-        chunk = CHUNK_BYTES // dtype.itemsize
-        chunks = np.zeros(-(-pattern.rows // chunk) + 1, np.int64)
-        stream = None
-        if pack and can_pack():
-            problem = _PackProblem(
-                pattern.indptr.ctypes.data, pattern.indices.ctypes.data, matrix.values.ctypes.data, chunks.ctypes.data,
-                None, pattern.rows, threads, dtype.itemsize == 8)
-            wanted = (dtype.itemsize + 4) * pattern.nnz
-            check_memory(_library().sparloom_powers_pack(ctypes.byref(problem)), f"size {pattern.rows} rows", wanted)
-            stream = aligned((int(chunks[-1]) + SLACK_BYTES,), np.uint8)
-            problem.stream = stream.ctypes.data
-            check_memory(_library().sparloom_powers_pack(ctypes.byref(problem)), f"pack {pattern.rows} rows", wanted)
-        else:
-            ends = np.minimum(chunk * np.arange(chunks.size), pattern.rows)
-            entry = dtype.itemsize + pattern.indices.itemsize
-            chunks[:] = pattern.indptr[ends] * entry + ends * pattern.indptr.itemsize
-        first, last = _extents(matrix, chunk)
-        return cls(pattern.rows, dtype, order, chunks, first, last, stream, matrix if stream is None else None)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that one step reads of A."""
-        return int(self.chunks[-1])
-
-    @property
-    def chunk_rows(self) -> int:
-        """Rows of a chunk."""
-        return CHUNK_BYTES // self.dtype.itemsize
-
-
-def _extents(matrix: SparseMatrix, chunk: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first and the last row, for each chunk, among its own and those that it reads."""
-    pattern = matrix.pattern
-    first, last = np.arange(pattern.rows), np.arange(pattern.rows)
-    filled = np.flatnonzero(pattern.indptr[1:] > pattern.indptr[:-1])
-    first[filled] = np.minimum(filled, pattern.indices[pattern.indptr[filled]])
-    last[filled] = np.maximum(filled, pattern.indices[pattern.indptr[filled + 1] - 1])
-    starts = np.arange(0, pattern.rows, chunk)
-    return np.minimum.reduceat(first, starts), np.maximum.reduceat(last, starts)
 
 
 @dataclass(frozen=True)
@@ -328,108 +251,3 @@ def _collected(phases: Sequence[Sequence[Sequence[Any]]], lists: int, window: in
     tasks = np.array([task for each in flat for task in each], np.int32).reshape(-1, 3)
     bounds = np.concatenate([[0], np.cumsum([len(each) for each in flat])]).astype(np.int64)
     return Schedule(tasks, bounds, lists, int(window), depth)
-
-
-@dataclass(frozen=True)
-class Step:
-    """y = alpha A x + beta x + gamma previous + delta addend, and sum = (start x or sum) + weight y.
-
-    Args:
-        x: None: this step copies the input.
-        start: weight of x in a sum that begins here; None: the sum is continued.
-        out: array that gets the rows of y, or of the sum, in the user's order and width.
-    """
-
-    y: np.ndarray
-    x: np.ndarray | None = None
-    previous: np.ndarray | None = None
-    addend: np.ndarray | None = None
-    sum: np.ndarray | None = None
-    out: np.ndarray | None = None
-    alpha: float = 1.0
-    beta: float = 0.0
-    gamma: float = 0.0
-    delta: float = 0.0
-    start: float | None = None
-    weight: float = 0.0
-
-    def arguments(self, source: np.ndarray) -> _Step:
-        """Fill in the struct of kernels; `source` is the input of a step without x."""
-        arrays = (self.x, self.previous, self.addend, self.y, self.sum, source, self.out)
-        return _Step(
-            *(None if array is None else array.ctypes.data for array in arrays), self.alpha, self.beta, self.gamma,
-            self.delta, self.start or 0.0, self.weight, self.start is not None, self.sum is not None)
-
-
-def bind_steps(
-    matrix: PackedMatrix, schedule: Schedule, steps: Sequence[Step], *, width: int, source: np.ndarray, threads: int,
-) -> NativeCall:
-    """Bind the kernel to arrays.
-
-    Args:
-        steps: step 0, which is not run unless the schedule holds it, and steps 1 .. k.
-        width: columns of all arrays of the steps but `out`; one of `WIDTHS`.
-        source: (rows, columns) input of step 0, of the shape and strides of every `out`; columns may be fewer than
-            `width`, and its rows lie `source.strides[0]` bytes apart.
-    """
-    size, steps = matrix.dtype.itemsize, tuple(steps)
-    filled = (_Step * len(steps))(*(step.arguments(source) for step in steps))
-    arguments = _Powers(
-        chunks=matrix.chunks.ctypes.data, steps=ctypes.addressof(filled), tasks=schedule.tasks.ctypes.data,
-        bounds=schedule.bounds.ctypes.data, rows=matrix.rows, phases=(schedule.bounds.size - 1) // schedule.lists,
-        lists=schedule.lists, columns=source.shape[1], lead=source.strides[0] // size, threads=threads, width=width)
-    if matrix.order is not None:
-        arguments.place = matrix.order.ctypes.data
-    if matrix.stream is not None:
-        arguments.stream = matrix.stream.ctypes.data
-    else:
-        pattern = matrix.csr.pattern
-        arguments.indptr, arguments.indices = pattern.indptr.ctypes.data, pattern.indices.ctypes.data
-        arguments.values = matrix.csr.values.ctypes.data
-    run = getattr(_library(), f"sparloom_powers_f{8 * size}")
-    return NativeCall(run, arguments, kept=[filled, matrix, schedule, source, *steps])
-
-
-class _Step(ctypes.Structure):
-    """The struct PowersStep of kernels/cpu/powers.cpp."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("x", "previous", "addend", "y", "sum", "in_", "out")),
-        *((name, ctypes.c_double) for name in ("alpha", "beta", "gamma", "delta", "start", "weight")),
-        *((name, ctypes.c_int32) for name in ("first", "out_is_sum")),
-    )
-
-
-class _Powers(ctypes.Structure):
-    """The struct Powers of kernels/cpu/powers.cpp."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in (
-            "indptr", "indices", "values", "chunks", "stream", "place", "steps", "tasks", "bounds")),
-        *((name, ctypes.c_int64) for name in ("rows", "phases", "lists", "columns", "lead")),
-        *((name, ctypes.c_int32) for name in ("threads", "width")),
-    )
-
-
-class _PackProblem(ctypes.Structure):
-    """The struct PackProblem of kernels/cpu/powers.cpp."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("indptr", "indices", "values", "chunks", "stream")),
-        ("rows", ctypes.c_int64), ("threads", ctypes.c_int32), ("doubles", ctypes.c_int32),
-    )
-
-
-def can_pack() -> bool:
-    """Tell whether there are kernels for packed rows on this processor."""
-    return bool(_library().sparloom_powers_packs())
-
-
-@cache
-def _library() -> ctypes.CDLL:
-    library = compile_cpp(["cpu/powers.cpp"])
-    library.sparloom_powers_packs.restype = ctypes.c_int32
-    library.sparloom_powers_pack.restype = ctypes.c_int32
-    library.sparloom_powers_pack.argtypes = [ctypes.c_void_p]
-    return library
-

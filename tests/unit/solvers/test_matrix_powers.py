@@ -8,7 +8,7 @@ import pytest
 import scipy.sparse
 
 import sparloom
-from sparloom.solvers import MatrixPowers, matrix_powers, polynomial, powers, prepare_powers, traversal
+from sparloom.solvers import MatrixPowers, matrix_powers, packed_steps, polynomial, powers, prepare_powers, traversal
 from sparloom.sparse import Pattern, SparseMatrix
 
 pytestmark = pytest.mark.cc
@@ -111,6 +111,23 @@ def test_chebyshev_polynomials_follow_their_recurrence(small_blocks, name, threa
         assert_near(found, wanted, np.float64)
 
 
+@pytest.mark.parametrize("renumbered", [False, True])
+def test_iterations_add_a_term_in_every_step(small_blocks, monkeypatch, renumbered):
+    if renumbered:
+        monkeypatch.setattr(traversal.Caches, "here", lambda threads: traversal.Caches(1000, 15_000, threads))
+    matrix = shuffled(band(400, 2)) if renumbered else band(400, 2)
+    prepared = prepare_powers(matrix, k=4, method="blocked", threads=2)
+    assert prepared.plan(4, 1).renumbered == renumbered
+    for shape in ((), (2,), (3,), (9,)):
+        x, b = columns(matrix, shape, np.float64), columns(matrix, shape, np.float64)[::-1].copy()
+        wanted = [x]
+        for _ in range(4):
+            wanted.append(0.5 * (matrix @ wanted[-1]) - 0.25 * wanted[-1] + 2 * b)
+        factors = {"weight": 2.0, "scale": 0.5, "shift": -0.25}
+        assert_near(prepared.iterate(x, 4, b, **factors), np.array(wanted), np.float64)
+        assert_near(prepared.iterate(x, 4, b, last=True, **factors), wanted[4], np.float64)
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_levels_of_a_shuffled_band_let_products_share_a_reading(small_blocks, monkeypatch, threads):
     room = 20_000  # bytes, of a matrix of about 30,000
@@ -137,7 +154,7 @@ def test_a_blocked_pass_does_not_start_before_its_rows_are_done(small_blocks):
     for matrix in map(scipy.sparse.csr_array.copy, MATRICES.values()):
         matrix.sort_indices()
         rows = SparseMatrix(Pattern(matrix.shape, matrix.indptr, matrix.indices), matrix.data, np.float64)
-        packed = traversal.PackedMatrix.of(rows, threads=1, pack=False)
+        packed = packed_steps.PackedMatrix.of(rows, threads=1, pack=False)
         schedule = traversal.schedule_steps(packed, 6, threads=1, copies=False, row_bytes=24)
         if schedule is None:
             continue
@@ -147,6 +164,36 @@ def test_a_blocked_pass_does_not_start_before_its_rows_are_done(small_blocks):
             assert packed.last[begin:end].max() < done[step - 1]
             done[step] = min(end * packed.chunk_rows, matrix.shape[0])
         assert done == [matrix.shape[0]] * 7
+
+
+@pytest.mark.parametrize("copies", [False, True])
+def test_lists_of_a_phase_do_not_need_each_other(small_blocks, copies):
+    """Threads meet only between phases: what a list reads comes from itself or from phases before."""
+    for matrix in map(scipy.sparse.csr_array.copy, MATRICES.values()):
+        matrix.sort_indices()
+        packed = packed_steps.PackedMatrix.of(
+            SparseMatrix(Pattern(matrix.shape, matrix.indptr, matrix.indices), matrix.data, np.float64), threads=1,
+            pack=False)
+        both = scipy.sparse.csr_array(matrix + matrix.T + scipy.sparse.eye_array(matrix.shape[0]))
+        neighbours = [both.indices[both.indptr[row]:both.indptr[row + 1]] for row in range(matrix.shape[0])]
+        schedule = traversal.schedule_steps(packed, 5, threads=3, copies=copies, row_bytes=24)
+        steps = np.zeros(matrix.shape[0], int) - copies  # last step of every row that earlier phases have done
+        for phase in range((schedule.bounds.size - 1) // schedule.lists if schedule else 0):
+            reached = []
+            for number in range(phase * schedule.lists, (phase + 1) * schedule.lists):
+                own = steps.copy()
+                for begin, end, step in schedule.tasks[schedule.bounds[number]:schedule.bounds[number + 1]].tolist():
+                    rows = range(begin * packed.chunk_rows, min(end * packed.chunk_rows, matrix.shape[0]))
+                    for row in rows:
+                        assert own[row] == step - 1
+                        if step > 0:  # neighbours, read or written over two steps later, are at this step or the next
+                            assert set(own[neighbours[row]]) <= {step - 1, step}
+                    own[list(rows)] = step
+                reached.append(own)
+            changed = np.array([own != steps for own in reached])
+            assert (changed.sum(axis=0) <= 1).all()
+            steps = np.max(reached, axis=0)
+        assert schedule is None or (steps == 5).all()
 
 
 def test_auto_chooses_and_agrees_with_plain_products(small_blocks):

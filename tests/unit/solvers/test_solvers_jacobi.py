@@ -241,3 +241,40 @@ def test_a_matrix_from_a_file_keeps_all_its_digits(tmp_path, ending):
     scaled = np.diag(dense)[:, None]
     left = np.linalg.norm((b - dense @ result.solution) / scaled, axis=0) / np.linalg.norm(b / scaled, axis=0)
     assert left.max() < 1e-12
+
+
+@pytest.mark.parametrize("columns", [1, 3])
+def test_blocked_steps_solve_in_as_many_steps_as_fused_ones(columns, tmp_path):
+    matrix, b = plane(), right_hand_sides(24 * 24, columns)
+    fused = JacobiSolver(matrix, columns, fuse="never", threads=1, cache=PlanCache(tmp_path)).solve(b, tolerance=1e-6)
+    solver = JacobiSolver(matrix, columns, blocked_steps=8, threads=2)
+    blocked = solver.solve(b, tolerance=1e-6)
+    np.testing.assert_array_equal(blocked.iterations, fused.iterations)
+    assert blocked.converged.all()
+    np.testing.assert_allclose(blocked.solution, fused.solution, rtol=1e-9, atol=1e-12)
+    assert (residuals(matrix, b, blocked.solution) <= 1e-6).all()
+    assert solver.numbering.name == "natural"
+    with pytest.raises(ValueError, match="this solver takes 8 steps at a time"):
+        _ = solver.plan
+    with pytest.raises(ValueError, match="blocked_steps=3: give an even number"):
+        JacobiSolver(matrix, columns, blocked_steps=3)
+
+
+def test_blocked_steps_stop_at_the_limit_and_go_on_with_some_columns():
+    matrix = plane()
+    solver = JacobiSolver(matrix, 2, blocked_steps=4, threads=1)
+    b = right_hand_sides(24 * 24, 2)
+    sweeps = solver.sweeps(b)
+    for _ in range(3):
+        sweeps.advance()
+    np.testing.assert_allclose(sweeps.latest, iterate(matrix, b, 6), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(sweeps.current, iterate(matrix, b, 4), rtol=1e-9, atol=1e-12)
+    sweeps.select_columns(np.array([1]))
+    change = sweeps.advance()
+    np.testing.assert_allclose(sweeps.latest, iterate(matrix, b[:, 1:], 8), rtol=1e-9, atol=1e-12)
+    expected = np.linalg.norm(iterate(matrix, b[:, 1:], 7) - iterate(matrix, b[:, 1:], 6), axis=0)
+    np.testing.assert_allclose(change, expected, rtol=1e-9)
+    sweeps.restart()
+    assert not sweeps.latest.any()
+    assert (solver.solve(b, tolerance=1e-30, max_iterations=5).iterations == 6).all()
+    assert jacobi(matrix, b, blocked_steps=8, tolerance=1e-6).converged.all()
