@@ -1,4 +1,4 @@
-"""Reduce benchmarks of GCN training (the paper's Figure 12) and of Jacobi's method (Figure 13)."""
+"""Reduce benchmarks of GCN training (the paper's Figure 12), of mini-batches, and of Jacobi's method (Figure 13)."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +9,7 @@ from rich.table import Table
 
 from sparloom.measure import geomean
 from sparloom.report.figures import COLOURS, TICKS, figure, save, set_ticks, styled
-from sparloom.report.runs import bounded_cell, method_ratios, ratio_bounds, report_table
+from sparloom.report.runs import bounded_cell, grouped_bounds, method_ratios, ratio_bounds, report_table
 
 PAPER: Mapping[int, float] = {32: 3.84, 64: 2.33, 128: 1.34}
 """Tile fusion over PyTorch Geometric by width, Loop Fusion in Matrix Multiplications with Sparse Dependence, §6.1."""
@@ -114,6 +114,59 @@ def draw_gcn(frame: pd.DataFrame, stem: Path) -> None:
         panel.set(xlabel="seconds of the training", title=f"{width} features, channels, classes")
         panel.margins(x=0.16)
     save(drawn, stem, legend=panels[0], columns=2, fontsize=10)
+
+
+BATCHES = {"sampled": "sampled batches", "small": "joined small graphs"}
+BATCH_RATIOS = {
+    "over_pyg": "over PyTorch Geometric, edge_index", "over_best": "over its fastest form",
+    "end_to_end": "with sampling, edge_index",
+}
+
+
+def minibatch_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
+    """Reduce times of training steps on mini-batches to speedups.
+
+    Args:
+        frame: per_matrix.parquet of `bench_minibatch`: a row for each kind of batch, layer and method.
+        seed: of the bootstrap over graphs.
+
+    Returns:
+        `<kind>/cases`, for "sampled" batches and "small" graphs that are joined; `<kind>/<ratio>` of all layers and
+        `<kind>/<layer>/<ratio>`: geometric means over cases, with their 95 % bounds over graphs `_low` and `_high`, and
+        the least, `_min`. Ratios: `over_pyg`, steps with edge_index; `over_best`, the faster of edge_index and a CSR
+        tensor, whose conversion is not counted; `end_to_end`, as `over_pyg` with the time of sampling on both sides.
+    """
+    found: dict[str, float] = {}
+    keys = ["kind", "data", "way", "size", "layer"]
+    seconds = frame.pivot(index=keys, columns="method", values="step_seconds")
+    sampling = frame.groupby(keys)["sample_seconds"].first()
+    peers = seconds.drop(columns="sparloom")
+    ratios = {"over_pyg": seconds["pyg"] / seconds["sparloom"],
+              "over_best": peers.min(axis=1) / seconds["sparloom"],
+              "end_to_end": (seconds["pyg"] + sampling) / (seconds["sparloom"] + sampling)}
+    for kind in [kind for kind in BATCHES if kind in seconds.index.get_level_values("kind")]:
+        found[f"{kind}/cases"] = len(seconds.loc[kind])
+        for name, ratio in ratios.items():
+            of_kind = ratio.loc[[kind]]
+            found |= grouped_bounds(f"{kind}/{name}", of_kind, level="data", seed=seed)
+            for layer, of_layer in of_kind.groupby(level="layer"):
+                found |= grouped_bounds(f"{kind}/{layer}/{name}", of_layer, level="data", seed=seed)
+    return found
+
+
+def minibatch_table(metrics: Mapping[str, float]) -> Table:
+    """Lay out speedups by kind of batch and layer."""
+    kinds = [kind for kind in BATCHES if f"{kind}/cases" in metrics]
+    layers = sorted({key.split("/")[1] for key in metrics if key.count("/") == 2})
+    table = report_table(("", "layer", *(f"{BATCHES[kind]}, {int(metrics[f'{kind}/cases'])} cases" for kind in kinds)),
+                         title="Training steps on mini-batches: times as fast", text=("", "layer"))
+    for name, label in BATCH_RATIOS.items():
+        for layer in ("", *layers):
+            middle = f"/{layer}" if layer else ""
+            table.add_row(label, layer.upper() or "all", *(bounded_cell(metrics, f"{kind}{middle}/{name}")
+                                                           for kind in kinds))
+        table.add_row(label, "least", *(f"{metrics[f'{kind}/{name}_min']:.2f}" for kind in kinds))
+    return table
 
 
 REFERENCE = "float64"

@@ -1,7 +1,7 @@
 """AutoSAGE: benchmarks of sparse operations whose kernel is chosen by measurement.
 
 cases (what is timed, reference results), cpu_cases, cuda_cases, bench_dispatch, kernel_choice, bench_decisions_busy,
-graph_training, bench_gcn, cached_plans.
+graph_training, bench_gcn, mini_batches, bench_minibatch, cached_plans.
 """
 
 from sparloom.lazy import attach
@@ -15,5 +15,8 @@ __all__, __getattr__, __dir__ = attach(__name__, {
     "bench_decisions_busy": ("BenchDecisionsBusy", "BusyCase"),
     "graph_training": ("Classification", "Trainee"),
     "bench_gcn": ("BenchGcn", "CheckGcn", "GraphChoice"),
+    "mini_batches": (
+        "MiniBatch", "cluster_batch", "induced_batch", "sample_neighbours", "small_graphs_batch", "walk_batch"),
+    "bench_minibatch": ("BatchCase", "BenchMinibatch"),
     "cached_plans": ("Plans",),
 })
