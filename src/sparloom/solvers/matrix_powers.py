@@ -24,6 +24,7 @@ from sparloom.measure import Caches, checked_threads
 from sparloom.solvers.packed_steps import (
     WIDTHS,
     PackedMatrix,
+    Schedule,
     Step,
     StepArrays,
     Terms,
@@ -32,7 +33,7 @@ from sparloom.solvers.packed_steps import (
     is_direct,
     width_for,
 )
-from sparloom.solvers.traversal import Schedule, plain_schedule, schedule_steps
+from sparloom.solvers.traversal import plain_schedule, schedule_steps
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning import MeasurementBudget, race
 

@@ -10,18 +10,16 @@ import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from sparloom.jit import RESULT_POOL, NativeCall, aligned, check_memory, compile_cpp
 from sparloom.sparse import SparseMatrix
 
-if TYPE_CHECKING:
-    from sparloom.solvers.traversal import Schedule
-
 __all__ = [
-    "WIDTHS", "PackedMatrix", "Step", "StepArrays", "Terms", "bind_iterates", "bind_steps", "is_direct", "width_for",
+    "WIDTHS", "PackedMatrix", "Schedule", "Step", "StepArrays", "Terms", "bind_iterates", "bind_steps", "is_direct",
+    "width_for",
 ]
 
 WIDTHS = (1, 2, 4, 8)
@@ -98,6 +96,25 @@ def _extents(matrix: SparseMatrix, chunk: int) -> tuple[np.ndarray, np.ndarray]:
     last[filled] = np.maximum(filled, pattern.indices[pattern.indptr[filled + 1] - 1])
     starts = np.arange(0, pattern.rows, chunk)
     return np.minimum.reduceat(first, starts), np.maximum.reduceat(last, starts)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Tasks (chunks, step) in the order in which they run.
+
+    Args:
+        tasks: (tasks, 3) int32, first chunk, end, and step.
+        bounds: (phases * lists + 1,) int64, where the tasks of each list begin; the lists of a phase run in parallel.
+        lists: of each phase.
+        window_bytes: of A, most that lies between the first and the last step of a pass at any time, of all lists.
+        depth: steps that share one reading of A; 1 for plain steps.
+    """
+
+    tasks: np.ndarray
+    bounds: np.ndarray
+    lists: int
+    window_bytes: int
+    depth: int
 
 
 @dataclass(frozen=True)

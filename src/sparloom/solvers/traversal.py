@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 
 from sparloom.measure import Caches
-from sparloom.solvers.packed_steps import PackedMatrix
+from sparloom.solvers.packed_steps import PackedMatrix, Schedule
 
-__all__ = ["Blocks", "Schedule", "plain_schedule", "schedule_steps"]
+__all__ = ["Blocks", "plain_schedule", "schedule_steps"]
 
 NEAR_BLOCK_BYTES = 1 << 15
 SHARED_BLOCK_BYTES = 1 << 19
@@ -73,25 +73,6 @@ class Blocks:
     def count(self) -> int:
         """Number of blocks."""
         return self.first.size
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """Tasks (chunks, step) in the order in which they run.
-
-    Args:
-        tasks: (tasks, 3) int32, first chunk, end, and step.
-        bounds: (phases * lists + 1,) int64, where the tasks of each list begin; the lists of a phase run in parallel.
-        lists: of each phase.
-        window_bytes: of A, most that lies between the first and the last step of a pass at any time, of all lists.
-        depth: steps that share one reading of A; 1 for plain steps.
-    """
-
-    tasks: np.ndarray
-    bounds: np.ndarray
-    lists: int
-    window_bytes: int
-    depth: int
 
 
 def plain_schedule(matrix: PackedMatrix, steps: int, *, threads: int, copies: bool) -> Schedule:
