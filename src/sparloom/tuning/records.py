@@ -70,8 +70,8 @@ class CacheEntry:
 
     Args:
         path: of the file that it is in.
-        kind: "pair", "csr" (operations on one sparse matrix), "ragged", "rates", "order", or "old", of an earlier
-            version.
+        kind: "pair", "csr" (operations on one sparse matrix), "class" (on fresh matrices that are alike), "ragged",
+            "rates", "order", or "old", of an earlier version.
         state: "own": of this machine and these kernels; "foreign": of others, or of another version; "damaged".
             "writing" and "orphaned" are states of earlier versions, when each entry was a file.
         stamp: they differ once the entry is replaced: of a file, its inode and the time of its last change in

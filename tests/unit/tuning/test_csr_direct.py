@@ -11,7 +11,7 @@ import sparloom
 from sparloom.ops import SDDMM, CsrAttention, SpMM, SpmmMax
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning.cache import PlanCache
-from sparloom.tuning.sparse import Prepared, api, direct
+from sparloom.tuning.sparse import Prepared, api, classes, direct
 from sparloom.tuning.sparse.direct import Csr, DirectCalls
 
 ROWS, COLS = 300, 200
@@ -27,6 +27,7 @@ def unprepared(monkeypatch):
     monkeypatch.setattr(PlanCache, "get", None)
     monkeypatch.setattr(PlanCache, "put", None)
     monkeypatch.setattr(direct, "PREPARE_WORK", 10**12)
+    monkeypatch.setattr(classes, "WARM_CALLS", 10**12)
 
 
 def forms(a):

@@ -4,6 +4,7 @@ Files in the order in which a call passes through them:
 
     api        functions `spmm`, `sddmm`, `csr_attention`, `prepare`
     direct     calls with a pattern that was not seen before
+    classes    what such calls learn about patterns that are alike
     inputs     matrices and arrays as users pass them
     settings   environment variables and policy
     prepared   `Prepared`: a matrix and the decisions about it

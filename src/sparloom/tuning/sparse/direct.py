@@ -14,8 +14,10 @@ from __future__ import annotations
 import ctypes
 import math
 import struct
+from collections import defaultdict
 from collections.abc import Mapping
 from functools import cache
+from time import perf_counter as clock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +27,7 @@ from sparloom.measure import VALUE_BYTES, Caches
 from sparloom.ops import SDDMM, CsrAttention, Op, Operands, SpMM, SpmmMax
 from sparloom.platforms import SPARSE_FAMILIES, Family
 from sparloom.platforms.cpu_kernels import GRAIN, BoundRows, Pieces, Rows, kernel_library
+from sparloom.tuning.sparse.classes import Alternative, ClassStore, PatternClass, alternatives
 from sparloom.tuning.sparse.cpu import LONG_ROWS, CpuBackend
 from sparloom.tuning.sparse.fallback import kernels_available
 from sparloom.tuning.sparse.inputs import FLOAT, MAX_EXTENT, dense_of
@@ -36,7 +39,8 @@ PIECES = 8  # of each thread, as in kernels/cpu/direct.cpp
 FLAT = 2  # axes of operands of attention without one for heads
 INDICES = (np.dtype(np.int32), np.dtype(np.int64))
 FLOATS = (FLOAT,)
-MAX_KINDS = 256  # of calls that are kept ready
+MAX_KINDS = 256  # of calls that are kept ready, and classes of patterns that are remembered
+LEARNED_ELEMENTS = GRAIN // 4  # of dense rows; all kernels are alike for less
 CALL_WORK = 30_000  # multiply-adds in the time that a call takes beside its kernel
 PREPARE_WORK = 8_000_000  # multiply-adds in the time that preparing a pattern takes
 NEVER = 0, -1  # work and checksum of arrays that were not seen
@@ -96,12 +100,15 @@ class DirectCalls:
     """
 
     def __init__(self, threads: int | None) -> None:
-        Settings.from_environment()  # refuses wrong variables, as preparing a matrix does
+        settings = Settings.from_environment()  # refuses wrong variables, as preparing a matrix does
         self._backend = CpuBackend(threads)
         caches = Caches.here(self._backend.threads)
         self._limits = caches.distant_bytes, caches.overflow_bytes
         self._sightings = Sightings()
-        self._ready: dict[tuple[Any, ...], list[_Call]] = {}  # calls that nobody is making
+        self._ready: defaultdict[tuple[Any, ...], list[_Call]] = defaultdict(list)  # calls that nobody is making
+        self._arms: dict[tuple[Any, ...], list[Alternative]] = {}
+        self._classes: dict[tuple[Any, ...], PatternClass] = {}
+        self._store = ClassStore(settings.plans, self._backend.signature(), self._backend.sources)
 
     def recur(self, matrix: Csr) -> bool:
         """Tell whether so many calls were made with this matrix that it is worth preparing."""
@@ -166,39 +173,63 @@ class DirectCalls:
         dense_bytes, (distant, overflow) = VALUE_BYTES * math.prod(widths[0]) * (rows + cols), self._limits
         kind = op, widths, threads, dense_bytes > distant, dense_bytes > overflow, nnz >= LONG_ROWS * rows
         operands = _Operands(_Matrix(_Pattern(rows, cols, nnz), values), dense)
+        alike = self._class_of(kind, operands) if elements >= LEARNED_ELEMENTS else None
+        arm = 0 if alike is None else alike.next()
         try:
-            call = self._taken(kind) or self._make(op, operands, threads)
+            call = self._taken(kind, arm) or self._make(kind, arm, operands)
             result = call.family.result(operands) if out is None else out
+            start = clock()
             checksum = call(operands, matrix, result, ascending=ascending, mean=mean)
+            seconds = clock() - start
         except ValueError:  # an array is not contiguous
             return None
-        self._keep(kind, call)
+        self._ready[kind, arm].append(call)
         if checksum is None:
             return None
+        if alike is not None and alike.learning:
+            alike.record(arm, seconds / elements)
         self._sightings.add(matrix, nnz * width, checksum)
         return result
 
-    def _taken(self, kind: tuple[Any, ...]) -> _Call | None:
+    def _class_of(self, kind: tuple[Any, ...], operands: _Operands) -> PatternClass:
+        """Look up the class of patterns whose rows and nonzeros are within a factor of two."""
+        rows, _, nnz = operands.matrix.pattern
+        key = kind, rows.bit_length(), nnz.bit_length()
+        found = self._classes.get(key)
+        if found is None:
+            if len(self._classes) >= MAX_KINDS:
+                self._classes.clear()
+            op, widths, threads, *_ = kind
+            name = {"op": op, "widths": [list(each) for each in widths], "default_threads": threads,
+                    "distant": kind[3:5], "rows": 1 << rows.bit_length(), "nonzeros": 1 << nnz.bit_length()}
+            found = self._classes[key] = PatternClass(name, self._arms_of(kind, operands), self._store)
+        return found
+
+    def _arms_of(self, kind: tuple[Any, ...], operands: _Operands) -> list[Alternative]:
+        """List the default configuration and what may be faster for calls of a kind."""
+        found = self._arms.get(kind)
+        if found is None:
+            op, _, threads, *_ = kind
+            known = CsrAttention(operands.dense["Q"].shape[1]) if op == "attention" else OPS[op]
+            config = self._backend.default_config(known, Operands(operands.matrix, operands.dense))
+            others = {1, self._backend.threads} - {threads}
+            found = self._arms[kind] = alternatives(op, config, threads, others=sorted(others))
+        return found
+
+    def _taken(self, kind: tuple[Any, ...], arm: int) -> _Call | None:
         """Take a call of this kind that nobody is making, if there is one."""
         try:
-            return self._ready[kind].pop()
+            return self._ready[kind, arm].pop()
         except (KeyError, IndexError):
             return None
 
-    def _keep(self, kind: tuple[Any, ...], call: _Call) -> None:
-        """Keep a call for the next one of its kind."""
-        ready = self._ready.get(kind)
-        if ready is None:
-            if len(self._ready) >= MAX_KINDS:
-                self._ready.clear()
-            ready = self._ready.setdefault(kind, [])
-        ready.append(call)
-
-    def _make(self, op: str, operands: _Operands, threads: int) -> _Call:
+    def _make(self, kind: tuple[Any, ...], arm: int, operands: _Operands) -> _Call:
+        if len(self._ready) >= MAX_KINDS:
+            self._ready.clear()
+            self._arms.clear()
+        config, threads = self._arms_of(kind, operands)[arm]
         full = Operands(operands.matrix, operands.dense)
-        known = CsrAttention(operands.dense["Q"].shape[1]) if op == "attention" else OPS[op]
-        config = self._backend.default_config(known, full)
-        family = SPARSE_FAMILIES[op](threads, full.width, RESULT_POOL.empty, _OpenRows(threads))
+        family = SPARSE_FAMILIES[kind[0]](threads, full.width, RESULT_POOL.empty, _OpenRows(threads))
         return _Call(family, family.bind(full, config, family.result(full)), threads)
 
 
