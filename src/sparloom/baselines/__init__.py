@@ -9,7 +9,7 @@ FlexAttention, FBGEMM, oneDNN). Names are imported on demand, so that this packa
 from sparloom.lazy import on_demand
 
 _NAMES = {
-    "mkl": ("mkl_spmm",),
+    "mkl": ("mkl_gemm_batch", "mkl_spmm"),
     "sparse_libraries": ("aocl_spmm", "graphblas_sddmm", "graphblas_spmm", "mkl_dot"),
     "sparse": (
         "GATHERING", "SPARSE_BASELINES", "SPMM_BASELINES", "csr_tensor", "gathered_attention", "gathered_bytes",

@@ -13,7 +13,7 @@ import numpy as np
 from sparloom.errors import Unsupported
 from sparloom.sparse import SparseMatrix
 
-__all__ = ["mkl_gemm", "mkl_path", "mkl_spmm", "set_mkl_threads"]
+__all__ = ["mkl_gemm", "mkl_gemm_batch", "mkl_path", "mkl_spmm", "set_mkl_threads"]
 
 ROW_MAJOR, PLAIN, TRANSPOSED = 101, 111, 112  # CBLAS
 NOT_TRANSPOSED, GENERAL = 10, 20  # mkl_spblas.h
@@ -37,6 +37,31 @@ def mkl_gemm(left: np.ndarray, right: np.ndarray, result: np.ndarray, *, threads
                  _pointer(right), ctypes.c_int(lead), ctypes.c_float(0), _pointer(result), ctypes.c_int(width))
 
     def run(kept: Sequence[np.ndarray] = (left, right, result)) -> None:
+        gemm(*arguments)
+
+    return run
+
+
+def mkl_gemm_batch(
+    lefts: Sequence[np.ndarray], rights: Sequence[np.ndarray], results: Sequence[np.ndarray], *, threads: int,
+) -> Call:
+    """Bind results = lefts rights for C-contiguous float32 arrays of any sizes, by one call: a group for each product.
+
+    Raises:
+        Unsupported: MKL is not installed.
+    """
+    gemm, count = set_mkl_threads(threads).cblas_sgemm_batch, len(lefts)
+    gemm.restype = None
+    extents = [(*left.shape, right.shape[1]) for left, right in zip(lefts, rights, strict=True)]
+    rows, inners, widths = ((ctypes.c_int * count)(*each) for each in zip(*extents, strict=True))
+    plain, ones = (ctypes.c_int * count)(*[PLAIN] * count), (ctypes.c_int * count)(*[1] * count)
+    scale, zero = (ctypes.c_float * count)(*[1] * count), (ctypes.c_float * count)()
+    left, right, result = ((ctypes.c_void_p * count)(*[array.ctypes.data for array in arrays])
+                           for arrays in (lefts, rights, results))
+    arguments = (ctypes.c_int(ROW_MAJOR), plain, plain, rows, widths, inners, scale, left, inners, right, widths, zero,
+                 result, widths, ctypes.c_int(count), ones)
+
+    def run(kept: Sequence[Sequence[np.ndarray]] = (lefts, rights, results)) -> None:
         gemm(*arguments)
 
     return run

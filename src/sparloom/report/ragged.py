@@ -64,7 +64,8 @@ MASKED: Mapping[str, str] = {"unmasked": "over_unmasked", "whole": "over_masked_
 ARMS: Mapping[str, str] = {"unmasked": "without a mask", "whole": "computed whole, then masked"}
 COLOURS: Mapping[str, str] = {
     OWN: "#b5443c", "padded": "#c8c8c8", "micro_batches": "#9a9a9a", "peer": "#5f7fa8", "loop": "#5f7fa8",
-    "blas": "#5f7fa8", "dense": "#c8c8c8", "unsplit": "#f0d9b5", "split": "#e0b070", "balanced": "#d9a441",
+    "mkl_batch": "#7aa974", "blas": "#5f7fa8", "dense": "#c8c8c8", "unsplit": "#f0d9b5", "split": "#e0b070",
+    "balanced": "#d9a441",
 }
 
 
@@ -87,7 +88,8 @@ def ragged_metrics(frame: pd.DataFrame, *, layers: int, seed: int) -> dict[str, 
         `encoder/over_<peer>`, `encoder/over_padded` over the fastest padded form, `encoder/over_best_peer` over the
         fastest of all in each case, `encoder/over_best_public` over the fastest of those that call nothing but what
         PyTorch documents; `mha/...` likewise, and `mha/over_microbatch`; `vgemm/over_loop`,
-        `vgemm/over_padded`; `trmm/over_blas`, also by size, `trmm/<size>/over_blas` and `trmm/<size>/over_dense`;
+        `vgemm/over_padded`, `vgemm/over_mkl_batch`; `trmm/over_blas`, also by size, `trmm/<size>/over_blas` and
+        `trmm/<size>/over_dense`;
         `causal/over_unmasked` at the lengths of RACE: how many times as fast masked attention on triangles of tiles is
         as attention without a mask, `causal/over_masked_after`: as computing all and masking it, and both by data set,
         `causal/<data>/over_unmasked`. `prelude_share` of the layer's time, mean over cases, for a model of so many
@@ -110,7 +112,7 @@ def ragged_metrics(frame: pd.DataFrame, *, layers: int, seed: int) -> dict[str, 
     if "mha/over_micro_batches" in found:
         found |= {key.replace("micro_batches", "microbatch"): value for key, value in found.items()
                   if key.startswith("mha/over_micro_batches")}
-    for part, peers in (("vgemm", ("loop", "padded")), ("trmm", ("blas", "dense"))):
+    for part, peers in (("vgemm", ("loop", "padded", "mkl_batch")), ("trmm", ("blas", "dense"))):
         seconds = case_seconds(frame, part)
         for name in peers:
             if name in seconds:
@@ -136,7 +138,7 @@ def ragged_tables(frame: pd.DataFrame, metrics: Mapping[str, float]) -> Iterator
         if not seconds.empty:
             yield _milliseconds(title, seconds, [OWN, *(name for name in PEERS if name in seconds)])
     for part, title, methods in (
-            ("vgemm", "Products of variable size", (OWN, "loop", "padded")),
+            ("vgemm", "Products of variable size", (OWN, "loop", "padded", "mkl_batch")),
             ("trmm", "Triangular product", (OWN, "balanced", "split", "unsplit", "blas", "dense")),
             ("causal", "Masked attention", (OWN, *MASKED))):
         seconds = case_seconds(frame, part)

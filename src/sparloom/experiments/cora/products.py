@@ -11,7 +11,7 @@ import torch
 from scipy.linalg import blas
 
 from sparloom import ragged
-from sparloom.baselines import BoundModule, PackedInputs, cublas_strmm
+from sparloom.baselines import BoundModule, PackedInputs, cublas_strmm, mkl_gemm_batch
 from sparloom.errors import Unsupported
 from sparloom.experiments.cora.modules import stored_tensors
 from sparloom.platforms import Gpu, RaggedOnDevice
@@ -57,11 +57,23 @@ def variable_methods(sizes: ProductSizes, *, threads: int, seed: int) -> dict[st
     """Bind all methods for a batch of products, checked against each other.
 
     Returns:
-        "sparloom", "loop" (torch.mm into preallocated arrays), and "padded" (torch.bmm with the largest extents).
+        "sparloom", "loop" (torch.mm into preallocated arrays), "padded" (torch.bmm with the largest extents), and if
+        MKL is installed "mkl_batch" (its batched GEMM with a group for each product, CoRa's baseline).
     """
     torch.set_num_threads(threads)
     executable = ragged.Executable(ragged.tiled_vgemm(), threads=threads)
-    return _variable_methods(sizes, executable.bind, np.asarray, torch.device("cpu"), seed=seed)
+    methods = _variable_methods(sizes, executable.bind, np.asarray, torch.device("cpu"), seed=seed)
+    lefts, rights = sizes.operands(seed)
+    results = [np.empty((len(left), right.shape[1]), np.float32) for left, right in zip(lefts, rights, strict=True)]
+    try:
+        batch = mkl_gemm_batch(lefts, rights, results, threads=threads)
+    except Unsupported as missing:
+        log.warning("mkl_batch is left out: %s", missing)
+        return methods
+    batch()
+    for result, left, right in zip(results, lefts, rights, strict=True):
+        check_product("mkl_batch", result, left @ right)
+    return {**methods, "mkl_batch": batch}
 
 
 def variable_on_device(sizes: ProductSizes, gpu: Gpu, device: torch.device, *, seed: int) -> dict[str, Call]:
