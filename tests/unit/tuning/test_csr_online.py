@@ -13,10 +13,10 @@ import sparloom
 from sparloom.ops import SDDMM, CsrAttention, Operands, SpMM, SpmmMax
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning import Guardrail, OnlineRace, PlanCache, list_plans
-from sparloom.tuning.sparse import CsrPolicy, NativeReplay, Prepared, RowCheck
+from sparloom.tuning.sparse import CsrPolicy, NativeReplay, Prepared, RowCheck, replay
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
-EFFORT = CsrPolicy.online().effort
+EFFORT = CsrPolicy.online().effort_of(0.0)
 MOST = 2 + 2 * EFFORT.repetitions * EFFORT.candidates + 3 * (EFFORT.pairs[1] - EFFORT.repetitions)  # calls
 LENIENT = CsrPolicy.online(guardrail=Guardrail(alpha=1e6, errors=0), runs=1e6)  # nearly any kernel wins
 
@@ -213,3 +213,51 @@ def test_a_library_that_is_fastest_is_chosen(tmp_path):
     ready = sparloom.prepare(a, cache=PlanCache(tmp_path), policy=policy, libraries={"spmm": {"instant": instant}})
     assert ready.plan("spmm", B=x).choice.library == "instant"
     assert "no candidate was faster than the best baseline" in ready.plan("spmm", B=x).decision.reason
+
+
+@pytest.mark.parametrize(("minutes", "speedup", "tried", "kept"), [
+    (1, 1.5, False, True), (9, 0.9, True, True), (9, 1.01, True, True), (9, 1.5, True, False)])
+def test_the_second_of_a_close_race_is_tried_again_after_minutes(tmp_path, monkeypatch, minutes, speedup, tried, kept):
+    seconds, now, record = dict.fromkeys(range(9), 1e-3) | {1: 0.9e-3}, [0.0], OnlineRace.record
+    monkeypatch.setattr(OnlineRace, "record", lambda race, _: record(race, seconds[race.turn]))
+    monkeypatch.setattr(replay, "clock", lambda: now[0])
+    a, x = matrix(2000, 1500), dense(1500, 16)
+    ready = sparloom.prepare(a, threads=1, cache=PlanCache(tmp_path), libraries={})
+    first = ready.plan("spmm", B=x)
+    seconds[1] = 1e-3 / speedup  # from now on number 0 is what was chosen, and number 1 the default
+    now[0] += 60 * minutes
+    for _ in range(60):
+        close(SpMM(), a, {"B": x}, ready.spmm(x))
+    again, (stored,) = ready.plan("spmm", B=x), kept_files(tmp_path, "csr")
+    assert (again.choice == first.choice) is kept
+    assert ("again after some minutes" in again.decision.reason) is tried
+    assert json.loads(text_of(stored))["value"]["choice"] == again.choice.to_json()
+    assert not tried or again.decision.executions <= 14
+    for _ in range(60):
+        now[0] += 60 * tried
+        ready.spmm(x)
+    assert (ready.plan("spmm", B=x) is again, type(*ready._replays.values()) is NativeReplay) == (True, tried)
+
+
+def test_until_a_rematch_no_other_candidate_is_kept(tmp_path, monkeypatch):
+    made, init, record = [], NativeReplay.__init__, OnlineRace.record
+
+    def noted(self, *given):
+        made.append(weakref.ref(self))
+        init(self, *given)
+
+    monkeypatch.setattr(NativeReplay, "__init__", noted)
+    monkeypatch.setattr(OnlineRace, "record", lambda race, _: record(race, 1e-3 - 1e-4 * (race.turn == 1)))
+    ready, x = sparloom.prepare(matrix(2000, 1500), threads=1, cache=PlanCache(tmp_path), libraries={}), dense(1500, 16)
+    ready.plan("spmm", B=x)
+    gc.collect()
+    assert len(made) > 2
+    assert sum(each() is not None for each in made) == 1
+
+
+def test_a_race_that_was_not_close_is_final(tmp_path, monkeypatch):
+    record = OnlineRace.record
+    monkeypatch.setattr(OnlineRace, "record", lambda race, _: record(race, 1e-3 / (1 + (race.turn == 1))))
+    ready, x = sparloom.prepare(matrix(2000, 1500), threads=1, cache=PlanCache(tmp_path), libraries={}), dense(1500, 16)
+    ready.plan("spmm", B=x)
+    assert type(*ready._replays.values()) is NativeReplay

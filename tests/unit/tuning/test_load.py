@@ -45,6 +45,7 @@ from sparloom.tuning import (
 from sparloom.tuning import machine as rates
 from sparloom.tuning.cache import AGAIN, LATEST
 from sparloom.tuning.sparse import CpuBackend, CsrDecider, CsrPolicy, OnlineReplay, ProvisionalReplay, prepared, replay
+from sparloom.tuning.sparse.replay import CHECKED_CALLS
 
 EASY = CsrPolicy.online(guardrail=Guardrail(alpha=1e6, errors=0), runs=1e6)  # nearly any kernel wins
 
@@ -77,7 +78,7 @@ def machine(monkeypatch):
     monkeypatch.delenv("SPARLOOM_KEEP_BUSY")
     monkeypatch.setattr(load, "ProcessLoad", lambda: machine)
     monkeypatch.setattr(replay, "SHORT_SECONDS", 0.0)  # a run that is too short for a race is so on every machine
-    for module in (prepared, cache):
+    for module in (prepared, cache, replay):
         monkeypatch.setattr(module, "clock", lambda: machine.now)
     monkeypatch.setattr(cache, "_REMEMBERED", cache._ProcessMemory())
     cache.tell_busy.cache_clear()
@@ -270,8 +271,8 @@ def test_decisions_are_repeated_at_doubling_intervals_until_the_machine_is_idle(
     op, call = ("spmm_max", lambda: ready.spmm_max(x)) if places else ("spmm", lambda: ready.spmm(x))
     machine.wait, expected = 10.0, call()
     begun = []
-    for _ in range(2000):
-        machine.now += 0.02
+    for _ in range(8000):
+        machine.now += 0.005
         found = call()
         assert all(map(np.array_equal, found, expected)) if places else np.allclose(found, expected, atol=1e-5)
         if len(begun) < len(races):
@@ -286,11 +287,14 @@ def test_decisions_are_repeated_at_doubling_intervals_until_the_machine_is_idle(
         call()
     assert len(kept_files(tmp_path, "csr")) == 1
     assert ready.decided(op, B=x)
-    replays = ready._argmax_replays if places else ready._replays
-    assert not any(isinstance(replay, ProvisionalReplay | OnlineReplay) for replay in replays.values())
-    machine.now += 1e6
-    call()
     assert len(races) == 7
+    replays = ready._argmax_replays if places else ready._replays
+    for _ in range(2):
+        machine.now += 1e6
+        for _ in range(100):
+            call()
+        assert len(races) <= 8  # the two best ones meet once more, if they were close
+        assert not any(isinstance(replay, ProvisionalReplay | OnlineReplay) for replay in replays.values())
 
 
 @pytest.mark.cc
@@ -333,7 +337,8 @@ def test_requested_plans_end_and_measurements_on_a_sample_are_repeated(tmp_path,
     sampled.spmm(x)
     assert sampled.plan("spmm", B=x) is first
     machine.wait, machine.now = 0.0, 2 * AGAIN
-    sampled.spmm(x)
+    for _ in range(CHECKED_CALLS):
+        sampled.spmm(x)
     assert sampled.plan("spmm", B=x) is not first
     assert len(kept_files(tmp_path, "csr")) == 1
 
@@ -404,7 +409,8 @@ def test_one_thread_is_a_candidate_if_more_may_not_pay_off(monkeypatch, threads,
     monkeypatch.setattr(CsrDecider, "_near_libraries", lambda *given: list(library))
     decider = CsrDecider(SpMM(), CpuBackend(threads), library, CsrPolicy.online(), model=None)
     choices, baselines = decider.candidates(operands, run, busy=busy)
-    assert [choice.threads for choice in choices] == ([0, 0, 1] + 4 * [0] if there else 7 * [0])
+    own = 6 if run < 0.5e-3 else 4  # candidates of long runs cost more
+    assert [choice.threads for choice in choices] == ([0, 0, 1] + (own - 2) * [0] if there else (own + 1) * [0])
     assert len(set(choices)) == len(choices)
     assert baselines == [0, 1]
 
@@ -415,7 +421,8 @@ def ones() -> SparseMatrix:
 
 
 @pytest.mark.cc
-def test_a_cached_choice_of_one_thread_is_replayed_and_computes_the_same(tmp_path, caplog):
+def test_a_cached_choice_of_one_thread_is_replayed_and_computes_the_same(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(replay, "SHORT_SECONDS", 0.0)
     a, x, cache = matrix(), dense(200, 8), PlanCache(tmp_path)
     run_until_decided(sparloom.prepare(a, threads=2, cache=cache, libraries={}), x)
     (path,) = kept_files(tmp_path, "csr")

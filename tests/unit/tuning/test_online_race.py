@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sparloom.tuning import Guardrail, MeasurementBudget, OnlineRace
-from sparloom.tuning.racing import COLD_SECONDS, MIN_EXTRA_SECONDS
+from sparloom.tuning.online_race import COLD_SECONDS, MIN_EXTRA_SECONDS
 from sparloom.tuning.sparse import CsrPolicy
 
 USUAL = CsrPolicy.online()
@@ -173,3 +173,54 @@ def test_the_winner_has_all_turns_afterwards():
     race.record(0.7)
     assert race.turn == race.winner == 1
     assert race.settled
+
+
+def test_what_a_candidate_costs_besides_its_calls_is_part_of_the_budget():
+    race = OnlineRace(4, effort=USUAL.effort, guardrail=USUAL.guardrail, runs=USUAL.runs)
+    race.record(1e-3)
+    race.charge(4e-3)  # more than the share of the rounds
+    race.record(0.9e-3)
+    assert race.settled or set(race._since) == {0}
+    assert not race.seconds[2]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_usual_race_costs_less_than_nine_calls(seed):
+    rng = np.random.default_rng(seed)
+    usual, binding = 1e-3 * np.array([1.0, *rng.uniform(0.7, 3.0, 3)]), 1e-3 * rng.uniform(0, 1, 4)
+    race, bound = OnlineRace(4, effort=USUAL.effort, guardrail=USUAL.guardrail, runs=USUAL.runs), {0}
+    while not race.settled:
+        turn = race.turn
+        if turn not in bound:
+            bound.add(turn)
+            race.charge(binding[turn])
+        race.record(usual[turn])
+    beyond = sum(max(0.0, each - 1e-3) for taken in race.seconds for each in taken)
+    assert beyond + sum(binding[list(bound - {0})]) < 9e-3
+
+
+@pytest.mark.parametrize("usual", [
+    [1.0, 0.96, 0.95, 1.2], [1.0, 1.03, 1.02, 0.93], [1.0, 0.97, 0.9, 0.91], [1.0, 1.1, 1.3, 1.05],
+    [1.0, 0.98, 0.99, 1.005]])
+def test_ten_programs_decide_alike_or_for_candidates_that_are_within_three_percent(usual):
+    alike = 0
+    for seed in range(20):
+        winners = []
+        for program in range(10):
+            rng = np.random.default_rng((seed, program))
+            race = OnlineRace(4, effort=USUAL.effort, guardrail=USUAL.guardrail, runs=USUAL.runs)
+            while not race.settled:
+                interrupted = rng.exponential(0.3) if rng.random() < 0.04 else 0.0
+                race.record(1e-3 * usual[race.turn] * float(np.exp(0.02 * rng.normal())) * (1 + interrupted))
+            winners.append(race.winner)
+        seconds = [usual[winner] for winner in winners]
+        most = max(winners.count(winner) for winner in winners)
+        alike += most >= 9 or max(seconds) <= 1.03 * min(seconds)
+    assert alike >= 19
+
+
+def test_the_loser_of_a_duel_is_known():
+    assert raced([1.0, 0.7, 2.5]).loser == 0
+    assert raced([1.0, 1.01, 2.5]).loser == 1
+    assert raced([1.0, 1.5, 2.5]).loser is None
+    assert raced([1.0]).loser is None

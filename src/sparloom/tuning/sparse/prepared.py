@@ -371,13 +371,14 @@ class Prepared:
         replays: dict[_Case, Any] = self._argmax_replays if argmax else self._replays
         default, libraries = self.backend.default_config(_op_for(case), operands), self._libraries.get(case.op, {})
 
-        def settle(choice: CsrChoice, decision: Decision, replay: Replay, busy: str) -> None:
-            known = None if case in self._provisional else self._plans.get(case)  # by calls without argmax, or with it
-            if known is None and not (argmax and libraries):
+        def settle(choice: CsrChoice, decision: Decision, replay: Replay, busy: str, again: bool) -> None:
+            known = None if again or case in self._provisional else self._plans.get(case)  # of calls with other results
+            if known is None and not (argmax and libraries) and not (again and busy):
                 self._store(case, CsrPlan(choice, decision, default.space), busy)
             made = replay if known is None else self._replay_of(case, default, known.choice, argmax)
+            busy = "" if again or known is not None else busy
             # last: after an exception before it, the race is run again
-            replays[case] = self._provisional_replay(case, made, argmax) if busy and known is None else made
+            replays[case] = self._provisional_replay(case, made, argmax) if busy else made
 
         return OnlineReplay(self._decider(case, {} if argmax else libraries),
                             lambda choice: self._replay_of(case, default, choice, argmax), settle,

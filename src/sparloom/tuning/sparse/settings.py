@@ -8,7 +8,7 @@
 | `AUTOSAGE_LOG_PROBES` | 0, 1 | 1 | a line per decision in probe_logs.jsonl beside the decisions |
 | `AUTOSAGE_PROBE_FRAC` | above 0, at most 1 | 0.05 | share of the nonzeros in a sample |
 | `AUTOSAGE_PROBE_MIN_ROWS` | 1, 2, ... | 20,000 nonzeros | minimum rows, of mean length, in a sample |
-| `AUTOSAGE_PROBE_ITERS` | 1, 2, ... | 2; 3 on a sample | repetitions of candidates that stay to the end |
+| `AUTOSAGE_PROBE_ITERS` | 1, 2, ... | 3; 3 on a sample | repetitions of candidates that stay to the end |
 | `AUTOSAGE_PROBE_CAP_MS` | above 0 | 1000; 200 on a sample | half of the time of a race and its duel |
 | `AUTOSAGE_SHORTLIST` | estimate, all, trees, model | estimate | what selects the candidates: `CandidateSource` |
 | `AUTOSAGE_SHORTLIST_MODEL` | paths, with `:` between | | files of the learned model, if one is used |
@@ -53,7 +53,10 @@ LOGGER = "sparloom.tuning"  # of all decisions
 Calibration = Literal["sample", "full", "online"]
 CALIBRATIONS = get_args(Calibration)
 
-ONLINE = MeasurementBudget(candidates=6, repetitions=2, pairs=(4, 16), executions=120, seconds=1.0, tolerance=0.2)
+ONLINE = MeasurementBudget(candidates=4, repetitions=3, pairs=(4, 12), executions=60, seconds=1.0, tolerance=0.12)
+ONLINE_SHORT = replace(ONLINE, candidates=6, repetitions=6, pairs=(6, 24), executions=140, tolerance=0.15)
+ONLINE_GUARD = Guardrail(alpha=0.99, errors=0.0)
+SHORT_SECONDS = 0.5e-3  # of a run, up to which times scatter more, and more calls take no time worth mentioning
 MAX_CONFIGS = 1000  # above the size of any space of sparse kernels on a CPU
 
 
@@ -68,7 +71,7 @@ class CsrPolicy:
         calibrate: "sample"; "full": measure on all rows, however long that takes; "online": rotate the calls of the
             program through the candidates until the fastest is known.
         runs: measurements take at most as long as so many runs of the default configuration on all rows; online,
-            candidates may take so much longer than it.
+            candidates may take so much longer than it, including what binding them takes.
         least_seconds: if that is less than this, or too few runs on the sample, nothing is measured.
         effort: at most `executions` runs on the sample in the race and in the duel; at most twice `seconds` for both.
         guardrail: that our kernels must pass.
@@ -98,10 +101,17 @@ class CsrPolicy:
     def online(cls, **changes: Any) -> CsrPolicy:
         """Policy of online tuning.
 
+        The guardrail has hardly any margin: a choice that turns out the same in every program is worth more than
+        staying with the default for one percent.
+
         Args:
             changes: of its fields.
         """
-        return cls(**{"calibrate": "online", "runs": 4.0, "effort": ONLINE, **changes})
+        return cls(**{"calibrate": "online", "runs": 5.0, "effort": ONLINE, "guardrail": ONLINE_GUARD, **changes})
+
+    def effort_of(self, run: float) -> MeasurementBudget:
+        """Effort of an online race in which a run of the default configuration takes so many seconds."""
+        return ONLINE_SHORT if run <= SHORT_SECONDS and self.effort == ONLINE else self.effort
 
     def measuring_all(self) -> CsrPolicy:
         """Admit every configuration, within the same limits of time."""

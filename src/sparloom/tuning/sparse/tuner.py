@@ -109,7 +109,7 @@ class CsrDecider:
             model = self.model()
         with watch.exclude_from_budget() if self.slow_model else nullcontext():
             configs = self.backend.configs(self.op, operands, sampled=parts[0] is not operands)
-            shortlisted = self._shortlist(model, default, operands, configs)
+            shortlisted = self._shortlist(model, default, operands, configs, self.policy.effort.candidates)
         with watch.exclude_from_budget():
             launchable = self.backend.launchable(self.op, parts[0], shortlisted)
         candidates = CandidateSet(self.op, self.backend, launchable, self.libraries, parts)
@@ -135,7 +135,7 @@ class CsrDecider:
         libraries = [CsrChoice(library=name) for name in self._near_libraries(operands, default, run)]
         others = self.backend.threads - 1
         alone = [replace(own[0], threads=1)] if others > 0 and (busy or others * run <= STARTING_SECONDS) else []
-        rest = own[1:max(1, self.policy.effort.candidates - len(alone))]
+        rest = own[1:max(1, self.policy.effort_of(run).candidates - len(alone))]
         return [own[0], *libraries, *alone, *rest], list(range(1 + len(libraries)))
 
     def _quick_configs(self, operands: Operands, default: Config, run: float) -> list[Config]:
@@ -146,10 +146,10 @@ class CsrDecider:
             return [config for config in configs
                     if self.allows(config) and backend.binding_seconds(config, pattern) <= MAX_BINDING_RUNS * run]
 
-        portfolios, count = backend.portfolios(self.op, operands), self.policy.effort.candidates
+        portfolios, count = backend.portfolios(self.op, operands), self.policy.effort_of(run).candidates
         if self.slow_model or run >= MODEL_SECONDS or max(map(len, portfolios), default=0) < count:
             configs = quick(backend.configs(self.op, operands, sampled=False))
-            return self._shortlist(self.model(), default, operands, configs)
+            return self._shortlist(self.model(), default, operands, configs, count)
         return [default, *(config for config in max(map(quick, portfolios), key=len) if config != default)][:count]
 
     def _near_libraries(self, operands: Operands, default: Config, run: float) -> list[str]:
@@ -203,12 +203,11 @@ class CsrDecider:
                 run.executions + outcome.duel.executions)
 
     def _shortlist(
-        self, model: CsrCostModel, default: Config, operands: Operands, configs: Sequence[Config],
+        self, model: CsrCostModel, default: Config, operands: Operands, configs: Sequence[Config], count: int,
     ) -> list[Config]:
         """Choose among configurations of our kernels, the default first."""
         allowed = [config for config in configs if self.allows(config)]
-        listed = shortlist(model, self.op.name, operands, allowed, count=self.policy.effort.candidates,
-                           kind=self.backend.kind)
+        listed = shortlist(model, self.op.name, operands, allowed, count=count, kind=self.backend.kind)
         return [default, *(config for config in listed if config != default)]
 
     def _too_short(self, run: float) -> str:
