@@ -34,7 +34,7 @@ __all__ = ["libraries", "prebuild", "warmup"]
 STATIC = ("-static-libstdc++", "-static-libgcc", "-s", "-mtune=generic")
 SPADE = ("tiling", "trace", "timing", "execute", "event")  # one library of all
 COMMON = ("spmm", "spmm_max", "sddmm", "attention", "direct", "traversal", "watch", "repeat", "pin",
-          "argmax_products", "fingerprint", "team", "multiply", "fresh_graph")
+          "argmax_products", "fingerprint", "team", "multiply", "graph_attention_f32", "fresh_graph")
 """Sources that products, attention and layers of graph networks need."""
 
 

@@ -14,6 +14,9 @@ Files, from what users call to what runs:
     accelerated_layers layers of PyTorch Geometric that do so
     guard              times both in alternating calls, and keeps the faster one
     graph_layers       `GCNConv`, `TransformerConv`
+    attention_layers   `GATConv`, `GATv2Conv`
+    attention_edges    edges as attention reads them, self-loops, features of edges
+    graph_attention    the kernels of attention over edges, as operators
     aggregating_layers `SAGEConv`, `GraphConv`, `GINConv`
     relational_layers  `RGCNConv`
     message_passing    what these share: options, lazy sizes, aggregation
@@ -31,6 +34,7 @@ Files, from what users call to what runs:
 
 from sparloom.nn.accelerate import Acceleration, accelerate, restore
 from sparloom.nn.aggregating_layers import GINConv, GraphConv, SAGEConv
+from sparloom.nn.attention_layers import GATConv, GATv2Conv
 from sparloom.nn.baselines import CUDA_SPARSE_LIBRARIES, SPARSE_LIBRARIES, device_csr, torch_csr
 from sparloom.nn.batches import from_nested, to_nested
 from sparloom.nn.graph import Graph
@@ -40,8 +44,8 @@ from sparloom.nn.relational_layers import RGCNConv
 from sparloom.nn.sparse import csr_attention, sddmm, spmm
 
 __all__ = [
-    "CUDA_SPARSE_LIBRARIES", "SPARSE_LIBRARIES", "Acceleration", "GCNConv", "GINConv", "Graph", "GraphConv",
-    "LayerNorm", "MultiheadAttention", "RGCNConv", "SAGEConv", "TransformerConv", "TransformerEncoderLayer",
-    "accelerate", "csr_attention", "device_csr", "from_nested", "ragged_softmax", "restore", "sddmm", "spmm",
-    "to_nested", "torch_csr",
+    "CUDA_SPARSE_LIBRARIES", "SPARSE_LIBRARIES", "Acceleration", "GATConv", "GATv2Conv", "GCNConv", "GINConv", "Graph",
+    "GraphConv", "LayerNorm", "MultiheadAttention", "RGCNConv", "SAGEConv", "TransformerConv",
+    "TransformerEncoderLayer", "accelerate", "csr_attention", "device_csr", "from_nested", "ragged_softmax", "restore",
+    "sddmm", "spmm", "to_nested", "torch_csr",
 ]

@@ -60,7 +60,9 @@ def define_operator(
 
         @staticmethod
         def backward(ctx: Any, *grads: torch.Tensor) -> Gradients:
-            refuse_legacy_vmap(grads[0], name)
+            for grad in grads:
+                if grad is not None:
+                    refuse_legacy_vmap(grad, name)
             return backward(ctx, *grads)
 
     class Transformed(torch.autograd.Function):

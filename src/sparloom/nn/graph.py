@@ -4,7 +4,6 @@ from collections.abc import Hashable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cache
-from numbers import Integral
 from threading import RLock
 from typing import Any, get_args
 
@@ -235,14 +234,9 @@ def _lock() -> AbstractContextManager[bool]:
     return forkable(RLock())  # reentrant: a finaliser may interrupt a call in the same thread
 
 
-def check_channels(in_channels: int, out_channels: int) -> None:
-    """Check that the numbers of channels are positive; bipartite graphs, which have tuples, are not supported."""
-    if isinstance(in_channels, bool) or not isinstance(in_channels, Integral):
-        raise TypeError(f"in_channels={in_channels!r}: bipartite graphs are not supported: expected an int")
-    if isinstance(out_channels, bool) or not isinstance(out_channels, Integral):
-        raise TypeError(f"out_channels={out_channels!r}: expected an int")
-    if min(in_channels, out_channels) < 1:
-        raise ValueError(f"in_channels={in_channels}, out_channels={out_channels}: both must be at least 1")
+def fuses_on(device: torch.device) -> bool:
+    """Return whether layers on this device run kernels of their own for whole layers."""
+    return device.type in FUSED_DEVICES
 
 
 def check_features(x: torch.Tensor, channels: int) -> None:

@@ -1,24 +1,27 @@
 """Graph layers: drop-in replacements for those of PyTorch Geometric."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Literal, get_args
+from collections.abc import Callable
+from typing import Any, Literal, get_args
 
 import torch
 
+from sparloom.nn.attention_edges import weighted_edges
+from sparloom.nn.attention_layers import AttentionLayer, check_nodes_of, exact_product, pair_of, weight_of
 from sparloom.nn.convolution import Adjacency, DeviceAdjacency
 from sparloom.nn.edges import Flow, Normalisation
 from sparloom.nn.fresh_graph import FreshGraph
 from sparloom.nn.graph import (
-    MESSAGE_PASSING_DEFAULTS,
     Graph,
     aggregation_inputs,
     cached_graph,
-    check_channels,
     check_features,
     check_nodes,
+    fuses_on,
     recurring_graph,
 )
 from sparloom.nn.message_passing import (
+    Channels,
+    Features,
     GraphLayer,
     LazyLinear,
     channel_pair,
@@ -29,9 +32,9 @@ from sparloom.nn.message_passing import (
 )
 from sparloom.nn.sparse import csr_attention
 from sparloom.nn.torch_integration import (
+    SUPPORTED_DEVICES,
     autocast_operands,
     check_bool,
-    check_positive_ints,
     eager,
     has_default_forward,
 )
@@ -201,76 +204,104 @@ def _check_bias(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
         raise ValueError(f"the bias has shape {tuple(bias.shape)}: expected ({weight.shape[0]},)")
 
 
-class TransformerConv(GraphLayer):
+class TransformerConv(AttentionLayer):
     """W1 x_i + attention from node i to its senders, a drop-in replacement for torch_geometric.nn.TransformerConv.
 
     Arguments, initialisation, names and shapes of parameters are those of PyTorch Geometric; results and gradients
-    agree up to rounding. The forward pass stores no scores, see `sparloom.nn.csr_attention`.
+    agree up to rounding. No messages and no scores are stored, see `sparloom.nn.graph_attention`. On a GPU only for one
+    kind of node, without edge features, dropout, repeated edges and weights as a result, see
+    `sparloom.nn.csr_attention`.
 
     Args:
-        in_channels: columns of X. Departure: -1 and tuples (bipartite graphs) are not supported.
-        beta, dropout, edge_dim: False, 0 and None only: gates, dropout and edge features are not supported.
+        in_channels, dropout, options: as of `GATConv`.
+        beta: weight both summands by a gate that is computed from them.
+        edge_dim: columns of the features of edges, e_ij; W6 e_ij is added to the keys and values of j. Both are linear
+            in it, so W6 is applied to the queries and to the sums of features instead of every edge.
 
     Source: Shi et al., Masked Label Prediction: Unified Message Passing Model for Semi-Supervised Classification.
     """
 
-    fixed_attributes = frozenset({"in_channels", "out_channels", "heads", "concat"})
-    required_attributes: ClassVar[Mapping[str, Any]] = {
-        **MESSAGE_PASSING_DEFAULTS, "aggr": "add", "beta": False, "dropout": 0, "edge_dim": None, "lin_beta": None,
-        "lin_edge": None}
+    fixed_attributes = AttentionLayer.fixed_attributes | {"beta"}
 
     def __init__(
-        self, in_channels: int, out_channels: int, heads: int = 1, concat: bool = True, beta: bool = False,
-        dropout: float = 0.0, edge_dim: int | None = None, bias: bool = True, root_weight: bool = True,
+        self, in_channels: Channels, out_channels: int, heads: int = 1, concat: bool = True, beta: bool = False,
+        dropout: float = 0.0, edge_dim: int | None = None, bias: bool = True, root_weight: bool = True, **options: Any,
     ) -> None:
-        super().__init__()
-        check_channels(in_channels, out_channels)
-        check_positive_ints(heads=heads)
-        for name, value, supported in (("beta", beta, False), ("dropout", dropout, 0), ("edge_dim", edge_dim, None)):
-            if value != supported:
-                raise ValueError(f"{name}={value}: gates, dropout and edge features are not supported: pass "
-                                 f"{supported}")
-        self.in_channels, self.out_channels, self.heads = in_channels, out_channels, heads
-        self.concat, self.root_weight = concat, root_weight
+        super().__init__(in_channels, out_channels, heads=heads, concat=concat, edge_dim=edge_dim, dropout=dropout,
+                         **options)
+        check_bool("beta", beta)
+        senders, receivers = channel_pair(in_channels, out_channels)
+        self.root_weight, self.beta = root_weight, beta and root_weight
         width = heads * out_channels
-        self.lin_key = torch.nn.Linear(in_channels, width, bias=bias)
-        self.lin_query = torch.nn.Linear(in_channels, width, bias=bias)
-        self.lin_value = torch.nn.Linear(in_channels, width, bias=bias)
-        self.lin_skip = torch.nn.Linear(in_channels, width if concat else out_channels, bias=bias)
+        total = width if concat else out_channels
+        self.lin_key = linear(senders, width, bias=bias)
+        self.lin_query = linear(receivers, width, bias=bias)
+        self.lin_value = linear(senders, width, bias=bias)
+        self.lin_edge = None if edge_dim is None else linear(edge_dim, width, bias=False)
+        self.lin_skip = linear(receivers, total, bias=bias)
+        self.lin_beta = linear(3 * total, 1, bias=False) if self.beta else None
         self.reset_parameters()
 
-    def validated(self, name: str, value: Any) -> Any:
-        """Check the type of root_weight."""
-        if name == "root_weight" and name in self.__dict__:
-            check_bool(name, value)
-        return value
-
-    def forward(self, x: torch.Tensor, edge_index: torch.Tensor | Graph, edge_attr: None = None) -> torch.Tensor:
+    def forward(
+        self, x: Features, edge_index: Any, edge_attr: torch.Tensor | None = None,
+        return_attention_weights: bool | None = None,
+    ) -> Any:
         """Attend from each node to its senders.
 
         Args:
-            x: (nodes, in_channels), float32; under torch.autocast also float16 or bfloat16.
-            edge_index: a Graph, which layers share, or edges to make one from, on the device of x; without duplicate
-                edges. The values of a sparse matrix are ignored.
-            edge_attr: None only.
+            x: (nodes, in_channels), or a pair for a bipartite graph; dtypes as of `GATConv.forward`.
+            edge_index, edge_attr: as of `GATConv.forward`.
+            return_attention_weights: True or False: also return the edges and their weights, before dropout.
 
         Returns:
-            (nodes, heads * out_channels), or (nodes, out_channels) without `concat`; under torch.autocast of its dtype,
-            as in PyTorch Geometric.
+            As `GATConv.forward`; under torch.autocast of its dtype, as in PyTorch Geometric.
         """
-        if edge_attr is not None:
-            raise ValueError("edge_attr: edge features are not supported: omit it, or use PyTorch Geometric's layer")
-        matrices = aggregation_inputs(x, edge_index, self.in_channels, self.lin_value)
+        whole = isinstance(return_attention_weights, bool)
+        if isinstance(x, torch.Tensor) and x.device.type in SUPPORTED_DEVICES and not fuses_on(x.device):
+            return self._on_gpu(x, edge_index, edge_attr is not None or whole)
+        x_src, x_dst = pair_of(x)
+        check_nodes_of(x_src, self.lin_value)
+        check_nodes_of(x_dst, self.lin_query)
+        edges = self.edges_of(edge_index, x_src, x_dst, loops=False)
+        features = self.edge_features(edge_attr, edge_index, edges)
+        if self.edge_dim is not None and features is None:
+            raise ValueError(f"edge_attr is missing: this layer has edge_dim={self.edge_dim}: pass it to the call")
+        query, key, value = self.lin_query(x_dst), self.lin_key(x_src), self.lin_value(x_src)
+        queries, keys, values = (each.unflatten(1, (self.heads, self.out_channels))
+                                 for each in autocast_operands(query, key, value))
+        queries = queries * self.out_channels ** -0.5
+        weight, operands = None, {}
+        if features is not None:
+            weight, = autocast_operands(weight_of(self.lin_edge, features, self.linear_class))
+            weight = weight.unflatten(0, (self.heads, self.out_channels))
+            operands = {"edge_features": features, "edge_queries": exact_product(queries, weight, "nhc,hcf->nfh")}
+        attended = self.attend("dot", edges, "whole" if whole else "none", values=values, targets=queries, sources=keys,
+                               **operands)
+        result = attended.values
+        if weight is not None:
+            result = result + exact_product(attended.edges, weight, "nfh,hcf->nhc")
+        result = self._with_root(self.joined(result).to(value.dtype), x_dst)
+        return (result, weighted_edges(edge_index, edges, attended.weights)) if whole else result
+
+    def _with_root(self, result: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """Add W1 x, or mix it in by the gate."""
+        if not self.root_weight:
+            return result
+        root = self.lin_skip(x)
+        if self.lin_beta is None:
+            return result + root
+        gate = self.lin_beta(torch.cat([result, root, result - root], dim=-1)).sigmoid()
+        return gate * root + (1 - gate) * result
+
+    def _on_gpu(self, x: torch.Tensor, edge_index: Any, unsupported: bool) -> torch.Tensor:
+        if unsupported or self.edge_dim is not None or (self.training and self.dropout > 0):
+            raise ValueError(f"x is on {x.device}: edge features, dropout and attention weights as a result are "
+                             "computed on the CPU: pass x.cpu(), or use PyTorch Geometric's layer")
+        matrices = aggregation_inputs(x, edge_index, x.shape[1], self.lin_value)
         if matrices.duplicate_edge is not None:
             sender, receiver = matrices.duplicate_edge
-            raise ValueError(f"the edge from {sender} to {receiver} occurs more than once, but attention would count "
-                             "it once: pass torch.unique(edge_index, dim=1)")
+            raise ValueError(f"the edge from {sender} to {receiver} occurs more than once, but attention on a GPU "
+                             "would count it once: pass torch.unique(edge_index, dim=1)")
         query, key, value = (layer(x).unflatten(1, (self.heads, self.out_channels))
                              for layer in (self.lin_query, self.lin_key, self.lin_value))
-        result = csr_attention(matrices.sum, query, key, value).to(value.dtype)
-        result = result.flatten(1) if self.concat else result.mean(1)
-        return result + self.lin_skip(x) if self.root_weight else result
-
-    def extra_repr(self) -> str:
-        """Return the channels and heads."""
-        return f"{self.in_channels}, {self.out_channels}, heads={self.heads}"
+        return self._with_root(self.joined(csr_attention(matrices.sum, query, key, value).to(value.dtype)), x)

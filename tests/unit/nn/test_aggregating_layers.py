@@ -166,8 +166,8 @@ def test_layers_can_be_compiled(edges) -> None:
 
 @pytest.mark.parametrize(("inputs", "error", "message"), [
     ({"x": torch.zeros(NODES, 7)}, ValueError, r"x has shape \(50, 7\): expected \(nodes, 12\)"),
-    ({"x": torch.zeros(NODES, CHANNELS).double()}, TypeError, r"x is torch.float64, .* pass x.float\(\)"),
-    ({"x": torch.zeros(NODES, CHANNELS).to("meta")}, ValueError, "x is on meta: only CPU and CUDA tensors"),
+    ({"x": torch.zeros(NODES, CHANNELS).int()}, TypeError, r"x is torch.int32, .* pass x.float\(\)"),
+    ({"x": torch.zeros(NODES, CHANNELS).to("meta")}, ValueError, "x is on meta: only CPU (and CUDA )?tensors"),
     ({"x": [1.0]}, TypeError, "x is list: expected a dense tensor"),
     ({"x": torch.zeros(40, CHANNELS)}, ValueError, "expected 0 to 39"),
     ({"edge_index": "edges"}, TypeError, "the graph is a str: expected edge_index, a sparse tensor or a Graph"),
@@ -177,12 +177,6 @@ def test_layers_can_be_compiled(edges) -> None:
 def test_mismatched_arguments_are_refused(edges, layer, inputs, error, message) -> None:
     with pytest.raises(error, match=message):
         layer(**{"x": torch.zeros(NODES, CHANNELS), "edge_index": edges, **inputs})
-
-
-def test_attention_over_repeated_edges_is_refused() -> None:
-    edges = torch.tensor([[3, 1, 2, 1], [0, 4, 0, 4]])
-    with pytest.raises(ValueError, match=r"the edge from 1 to 4 occurs more than once.*torch.unique"):
-        TransformerConv(4, 4)(torch.zeros(5, 4), edges)
 
 
 @pytest.mark.parametrize(("make", "error", "message"), [
@@ -197,11 +191,11 @@ def test_attention_over_repeated_edges_is_refused() -> None:
     (lambda: TransformerConv(3, 4, heads=0), ValueError, "heads=0: expected a positive int"),
     (lambda: TransformerConv(3, 4, heads=1.5), TypeError, r"heads=1\.5: expected a positive int"),
     (lambda: SAGEConv(3, True), TypeError, "out_channels=True: expected an int"),
-    (lambda: TransformerConv(3, 4, beta=True), ValueError, "beta=True: gates, .* are not supported"),
-    (lambda: TransformerConv(3, 4, dropout=0.5), ValueError, "dropout=0.5: .*: pass 0"),
-    (lambda: TransformerConv(3, 4, edge_dim=2), ValueError, "edge_dim=2: .* edge features are not .*: pass None"),
+    (lambda: TransformerConv(3, 4, beta="yes"), TypeError, "beta='yes': expected a bool"),
+    (lambda: TransformerConv(3, 4, dropout=1.5), ValueError, "dropout=1.5: expected a probability"),
+    (lambda: TransformerConv(3, 4, edge_dim=0), ValueError, "edge_dim=0: expected a positive int"),
     (lambda: TransformerConv(3, 4)(torch.zeros(2, 3), torch.zeros(2, 0, dtype=torch.int64), torch.zeros(0, 1)),
-     ValueError, "edge_attr: edge features are not supported"),
+     ValueError, "edge_attr was passed to a layer without edge features: construct it with edge_dim"),
 ])
 def test_options_are_checked(make, error, message) -> None:
     with pytest.raises(error, match=message):

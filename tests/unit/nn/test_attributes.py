@@ -14,6 +14,8 @@ LAYERS = {
     "SAGEConv": lambda **inputs: nn.SAGEConv(WIDTH, 4, **inputs),
     "GCNConv": lambda **inputs: nn.GCNConv(WIDTH, 4, **inputs),
     "TransformerConv": lambda **inputs: nn.TransformerConv(WIDTH, 4, **inputs),
+    "GATConv": lambda **inputs: nn.GATConv(WIDTH, 4, **inputs),
+    "GATv2Conv": lambda **inputs: nn.GATv2Conv(WIDTH, 4, **inputs),
     "LayerNorm": lambda **inputs: nn.LayerNorm(WIDTH, **inputs),
     "MultiheadAttention": lambda **inputs: nn.MultiheadAttention(WIDTH, **{"num_heads": 2} | inputs),
     "TransformerEncoderLayer": lambda **inputs: nn.TransformerEncoderLayer(WIDTH, 2, 16, **inputs),
@@ -23,11 +25,15 @@ REFUSED = [
     *((kind, name, value) for kind in ("SAGEConv", "GCNConv", "TransformerConv") for name, value in (
         ("in_channels", 5), ("out_channels", 5), ("flow", "both"), ("node_dim", 0),
         ("aggr_module", torch.nn.ReLU()), ("message", lambda x_j: -x_j), ("aggregate", max), ("update", None.__eq__))),
-    ("TransformerConv", "flow", "target_to_source"), ("GCNConv", "aggr", "max"), ("TransformerConv", "aggr", "mean"),
+    ("TransformerConv", "flow", "both"), ("GCNConv", "aggr", "max"), ("TransformerConv", "aggr", "mean"),
     ("SAGEConv", "project", True), ("SAGEConv", "project", "yes"), ("SAGEConv", "root_weight", None),
     ("TransformerConv", "root_weight", "no"),
     ("TransformerConv", "heads", 2), ("TransformerConv", "concat", False), ("TransformerConv", "beta", True),
-    ("TransformerConv", "dropout", 0.5), ("TransformerConv", "edge_dim", 3),
+    ("TransformerConv", "dropout", -0.5), ("TransformerConv", "edge_dim", 3),
+    *((kind, name, value) for kind in ("GATConv", "GATv2Conv") for name, value in (
+        ("heads", 2), ("concat", False), ("edge_dim", 3), ("dropout", 2.0), ("dropout", "half"), ("aggr", "mean"),
+        ("negative_slope", None), ("residual", True), ("fill_value", "median"), ("add_self_loops", 1))),
+    ("GATv2Conv", "share_weights", True),
     ("LayerNorm", "eps", "small"), ("LayerNorm", "eps", True), ("LayerNorm", "normalized_shape", (4,)),
     ("LayerNorm", "schedule", "fast"),
     ("MultiheadAttention", "num_heads", 3), ("MultiheadAttention", "num_heads", 0),
@@ -77,7 +83,9 @@ def test_values_that_a_layer_does_not_have_are_refused_and_change_nothing(kind) 
     ("GCNConv", "flow", "target_to_source", {}),
     ("GCNConv", "add_self_loops", False, {}), ("GCNConv", "improved", True, {}),
     ("GCNConv", "improved", True, {"cached": True}), ("GCNConv", "add_self_loops", False, {"cached": True}),
-    ("TransformerConv", "root_weight", False, {}), ("LayerNorm", "eps", 0.5, {}),
+    ("TransformerConv", "root_weight", False, {}), ("GATConv", "negative_slope", 0.6, {}),
+    ("GATConv", "add_self_loops", False, {}), ("GATConv", "residual", False, {"residual": True}),
+    ("GATv2Conv", "negative_slope", 0.6, {}), ("LayerNorm", "eps", 0.5, {}),
     ("MultiheadAttention", "num_heads", 4, {}),
 ])
 def test_other_values_are_computed_with(kind, name, value, before) -> None:

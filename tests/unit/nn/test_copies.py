@@ -42,6 +42,7 @@ LAYERS = {
     "GCNConv": lambda: nn.GCNConv(WIDTH, 4), "cached": lambda: nn.GCNConv(WIDTH, 4, cached=True),
     "cached, wider": lambda: nn.GCNConv(WIDTH, 12, cached=True),
     "TransformerConv": lambda: nn.TransformerConv(WIDTH, 4, heads=2),
+    "GATConv": lambda: nn.GATConv(WIDTH, 4, heads=2),
     "MultiheadAttention": lambda: nn.MultiheadAttention(WIDTH, 2), "LayerNorm": lambda: nn.LayerNorm(WIDTH),
     "TransformerEncoderLayer": lambda: nn.TransformerEncoderLayer(WIDTH, 2, 16)}
 

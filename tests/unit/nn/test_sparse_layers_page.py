@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("sparse_cache"),
 
 
 def test_the_page_has_its_examples() -> None:
-    for name in ("SAGEConv", "GCNConv", "TransformerConv", "csr_attention", "sddmm", "spmm"):
+    for name in ("SAGEConv", "GCNConv", "TransformerConv", "GATConv", "GATv2Conv", "csr_attention", "sddmm", "spmm"):
         assert any(name in block for block in BLOCKS), f"no block of docs/sparse_layers.md shows {name}"
 
 

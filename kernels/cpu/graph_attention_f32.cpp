@@ -1,0 +1,2 @@
+#define ELEMENT float
+#include "graph_attention_pass.hpp"

@@ -1,0 +1,2 @@
+#define ELEMENT double
+#include "graph_attention_pass.hpp"
