@@ -16,7 +16,7 @@ __all__, __getattr__, __dir__ = attach(__name__, {
     "autosage": (
         "BenchDecisionsBusy", "BenchDispatch", "BenchDispatchCuda", "BenchGcn", "BenchMinibatch", "BusyCase",
         "CheckGcn", "CheckProbe", "ChooseKernels", "GraphChoice", "Plans", "PolicyVariant"),
-    "fusion": ("BenchFusion", "BenchJacobi", "BenchKernels", "BenchPowers", "Block"),
+    "fusion": ("BenchFuse", "BenchFusion", "BenchJacobi", "BenchKernels", "BenchPowers", "Block"),
     "cora": ("BenchRagged", "BenchRaggedCuda", "BenchRaggedSchedules", "EvalRagged"),
     "spade": ("BenchSimulator", "CheckSpadeSigns", "ExploreDesigns", "SpadeSensitivity", "ValidateSimulator"),
     "trees": ("CheckLearnings", "CollectGemm", "Distillation", "FitTrees"),

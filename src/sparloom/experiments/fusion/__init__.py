@@ -1,7 +1,7 @@
 """Tile fusion: benchmarks of products of three matrices, of Jacobi's method, and of powers of a matrix.
 
 pairs (cases, timing and checks of pairs of products), methods (what is timed), bench, jacobi, bench_kernels,
-bench_powers (k products with one matrix).
+bench_powers (k products with one matrix), bench_fuse (functions that `fuse` compiled).
 """
 
 from sparloom.lazy import attach
@@ -13,4 +13,5 @@ __all__, __getattr__, __dir__ = attach(__name__, {
     "jacobi": ("BenchJacobi", "dominant", "jacobi_set", "system"),
     "bench_kernels": ("BenchKernels", "kernel_metrics"),
     "bench_powers": ("BenchPowers", "powers_metrics"),
+    "bench_fuse": ("BenchFuse", "fuse_metrics"),
 })
