@@ -162,7 +162,8 @@ int64_t sparloom_gemm_prepare(Gemm* g) {
 void sparloom_gemm(const void* arguments) {
     using namespace sparloom::gemm;
     const Gemm& g = *static_cast<const Gemm*>(arguments);
-    if (g.threads == 1) return multiply(g, g.a, g.b, g.c, g.m, g.n, g.workspace);
+    const bool small = g.m * g.n * g.k < sparloom::kGrain * sparloom::kDenseRate;
+    if (g.threads == 1 || small) return multiply(g, g.a, g.b, g.c, g.m, g.n, g.workspace);
     const bool by_rows = g.m / g.rows >= g.n / g.columns;
     const int64_t step = by_rows ? g.rows : g.columns, extent = by_rows ? g.m : g.n;
     const int64_t part = round_up((extent + g.threads - 1) / g.threads, step);

@@ -156,20 +156,29 @@ class Pass {
 
     void run() const {
         const bool common = true;  // slices are begun in their order
+        const int32_t threads = elements() < kGrain ? 1 : p_.threads;
         const auto work = [&](int64_t slice, int32_t thread) {
             run_slice(slice, static_cast<T*>(p_.buffers) + thread * buffer_size(p_));
             fence();
         };
-        share(p_.count, p_.threads, work, common);
-        if (p_.right_columns > 0) add_parts(partial(0), p_.count, size(), p_.threads, static_cast<T*>(p_.s));
+        share(p_.count, threads, work, common);
+        if (p_.right_columns > 0) add_parts(partial(0), p_.count, size(), threads, static_cast<T*>(p_.s));
         if (p_.summed_columns > 0) {
-            add_parts(partial_sums(0), p_.count, p_.summed_columns, p_.threads, static_cast<T*>(p_.sums));
+            add_parts(partial_sums(0), p_.count, p_.summed_columns, threads, static_cast<T*>(p_.sums));
         }
     }
 
    private:
     // Whether another step reads G.
     static bool uses(const RowPass& p) { return p.out > 0 || (p.right_columns > 0 && p.left == nullptr); }
+
+    // Work of the pass in elements of dense rows that are read or written.
+    int64_t elements() const {
+        const int64_t rows = p_.slices[p_.count], nonzeros = p_.a.begin == nullptr ? 0 : p_.a.nnz;
+        const int64_t columns = p_.width + p_.out + p_.left_columns + p_.right_columns + p_.summed_columns;
+        const int64_t products = p_.width * p_.out + p_.left_columns * p_.right_columns;
+        return nonzeros * p_.width + rows * (columns + products / kDenseRate);
+    }
 
     int64_t size() const { return p_.left_columns * p_.right_columns; }
     T* partial(int64_t slice) const { return static_cast<T*>(p_.partials) + slice * size(); }

@@ -30,7 +30,15 @@
 #include <unistd.h>
 #endif
 
+#if defined(_OPENMP)
+#include <omp.h>
+#endif
+
 namespace sparloom {
+
+// Elements of dense rows that one thread reads and writes before a second one is worth waking, as GRAIN of Python; and
+// multiply-adds of a dense product in the time of one such element.
+constexpr int64_t kGrain = 3 << 17, kDenseRate = 16;
 
 #if defined(__linux__)
 
@@ -349,6 +357,12 @@ void share(int64_t pieces, int32_t threads, const Work& work, bool common = fals
                          },
                          &work, parts, used, common};
         threads::kTeam->run(job);
+        return;
+    }
+#elif defined(_OPENMP)
+    if (std::min<int64_t>(pieces, threads) > 1) {
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
+        for (int64_t piece = 0; piece < pieces; ++piece) work(piece, omp_get_thread_num());
         return;
     }
 #endif

@@ -116,7 +116,7 @@ def test_children_of_busy_processes_have_teams_of_their_own():
 
 
 def test_a_dense_product_is_right_with_more_threads_than_processors():
-    operands = GEMM().operands(GemmShape(70, 90, 40), seed=0)
+    operands = GEMM().operands(GemmShape(210, 300, 128), seed=0)
     family = GemmKernels(7, 0)
     result = family.result(operands)
     call = family.bind(operands, family.space().default(), result)
