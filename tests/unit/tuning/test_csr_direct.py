@@ -133,8 +133,9 @@ def test_a_pattern_that_recurs_is_prepared(monkeypatch):
     assert made == [1]
 
 
-def test_a_pattern_that_changes_before_every_call_is_never_prepared(unprepared, monkeypatch):
-    monkeypatch.setattr(direct, "PREPARE_WORK", 3 * direct.CALL_WORK)
+@pytest.mark.parametrize("work", [0, 3 * direct.CALL_WORK])
+def test_a_pattern_that_changes_before_every_call_is_never_prepared(unprepared, monkeypatch, work):
+    monkeypatch.setattr(direct, "PREPARE_WORK", work)
     a, x = matrix(), dense(COLS, 1)
     for call in range(12):
         a.indices[-1] = COLS - 1 - call % 2
@@ -192,7 +193,7 @@ def test_as_many_matrices_as_one_likes_leave_nothing_behind():
     for seed in range(300):
         a = matrix(20, COLS, seed)
         calls.spmm(Csr(a.indptr, a.indices, a.data, a.shape), x)
-        assert len(calls._sightings._work) <= 256
+        assert len(calls._sightings._seen) <= 256
     for width in range(1, 300):
         calls.spmm(Csr(a.indptr, a.indices, a.data, a.shape), dense(COLS, width))
         assert len(calls._ready) <= direct.MAX_KINDS

@@ -43,7 +43,7 @@ MAX_KINDS = 256  # of calls that are kept ready, and classes of patterns that ar
 LEARNED_ELEMENTS = GRAIN // 4  # of dense rows; all kernels are alike for less
 CALL_WORK = 30_000  # multiply-adds in the time that a call takes beside its kernel
 PREPARE_WORK = 8_000_000  # multiply-adds in the time that preparing a pattern takes
-NEVER = 0, -1  # work and checksum of arrays that were not seen
+NEVER = 0, -1, False  # of arrays that were not seen
 ARGUMENTS = struct.Struct("=5Q3q5iI")
 """The struct Direct of kernels/cpu/direct.cpp."""
 CHECKSUM, CHECKSUM_OFFSET = struct.Struct("=I"), ARGUMENTS.size - 4
@@ -75,19 +75,21 @@ class Sightings:
 
     def __init__(self, capacity: int = 256) -> None:
         self._capacity = capacity
-        self._work: dict[tuple[int, int], tuple[int, int]] = {}  # identity -> multiply-adds of all calls, checksum
+        self._seen: dict[tuple[int, int], tuple[int, int, bool]] = {}  # identity -> work, checksum, if it came again
 
     def recur(self, matrix: Csr) -> bool:
-        """Tell whether so much was computed with these arrays that they are worth preparing."""
-        return self._work.get((id(matrix.indptr), id(matrix.indices)), NEVER)[0] >= PREPARE_WORK
+        """Tell whether so much was computed with these arrays, in more than one call, that they are worth preparing."""
+        work, _, again = self._seen.get((id(matrix.indptr), id(matrix.indices)), NEVER)
+        return again and work >= PREPARE_WORK
 
     def add(self, matrix: Csr, work: int, checksum: int) -> None:
         """Count a call, overhead included; arrays with other content than in the last call count as new."""
         key = id(matrix.indptr), id(matrix.indices)
-        before, known = self._work.get(key, NEVER)
-        if len(self._work) >= self._capacity:
-            self._work.clear()
-        self._work[key] = work + CALL_WORK + (before if checksum == known else 0), checksum
+        before, known, _ = self._seen.get(key, NEVER)
+        if len(self._seen) >= self._capacity:
+            self._seen.clear()
+        again = checksum == known
+        self._seen[key] = work + CALL_WORK + (before if again else 0), checksum, again
 
 
 class DirectCalls:
