@@ -19,7 +19,8 @@ Files, from what users call to what runs:
     graph_attention    the kernels of attention over edges, as operators
     aggregating_layers `SAGEConv`, `GraphConv`, `GINConv`
     relational_layers  `RGCNConv`
-    message_passing    what these share: options, lazy sizes, aggregation
+    aggregation        how these aggregate: checks, and the fastest way
+    message_passing    what graph layers share: options, lazy sizes
     graph              `Graph`: what layers share
     fresh_graph        graphs that are seen for the first time, without preparation
     edges              edges, normalisation, matrices

@@ -34,7 +34,7 @@ OVERRIDABLE = ("forward", "propagate", "message", "aggregate", "message_and_aggr
                "edge_updater")
 HOOKS = tuple(f"_{part}_forward_{kind}hooks" for part in (
     "propagate", "message", "aggregate", "message_and_aggregate", "edge_update") for kind in ("pre_", ""))
-STATE = ("_sparloom_guard", "_sparloom_cached", "_sparloom_declined")
+STATE = ("_sparloom_guard", "_sparloom_cached", "_sparloom_declined", "_sparloom_ways")
 """What this package stores in a layer."""
 
 

@@ -4,23 +4,26 @@ from typing import Any
 
 import torch
 
-from sparloom.nn.edges import AggregationMatrices
+from sparloom.nn.aggregation import (
+    Matrices,
+    aggregate,
+    aggregate_and_transform,
+    prepare_aggregation,
+    ways_of,
+)
 from sparloom.nn.message_passing import (
     Aggregation,
     Channels,
     Features,
     GraphLayer,
-    aggregate,
-    aggregate_and_transform,
     channel_pair,
     initialise_lazy,
     linear,
-    prepare_aggregation,
 )
 from sparloom.nn.torch_integration import check_bool
 
 Size = tuple[int | None, int | None] | None
-Prepared = tuple[torch.Tensor, torch.Tensor | None, AggregationMatrices]
+Prepared = tuple[torch.Tensor, torch.Tensor | None, Matrices]
 """Features of senders and of receivers, and the matrices of the graph."""
 
 
@@ -88,13 +91,13 @@ class SAGEConv(GraphLayer):
         return prepare_aggregation(x, edge_index, size, flow=self.flow, linear=self.lin_l)
 
     def convolve(
-        self, source: torch.Tensor, target: torch.Tensor | None, matrices: AggregationMatrices,
+        self, source: torch.Tensor, target: torch.Tensor | None, matrices: Matrices,
     ) -> torch.Tensor:
         """Compute the result from checked arguments."""
         sent = self.lin(source).relu() if self.project else source
         initialise_lazy(self.lin_l, sent)
         root = (self.lin_r, target) if self.root_weight and target is not None else None
-        result = aggregate_and_transform(matrices, sent, self.aggr, self.lin_l, self.linear_class, root)
+        result = aggregate_and_transform(matrices, sent, self.aggr, self.lin_l, self.linear_class, root, ways_of(self))
         return torch.nn.functional.normalize(result, dim=-1) if self.normalize else result
 
     def extra_repr(self) -> str:
@@ -149,12 +152,13 @@ class GraphConv(GraphLayer):
                                    has_weights=True)
 
     def convolve(
-        self, source: torch.Tensor, target: torch.Tensor | None, matrices: AggregationMatrices,
+        self, source: torch.Tensor, target: torch.Tensor | None, matrices: Matrices,
     ) -> torch.Tensor:
         """Compute the result from checked arguments."""
         initialise_lazy(self.lin_rel, source)
         root = None if target is None else (self.lin_root, target)
-        return aggregate_and_transform(matrices, source, self.aggr, self.lin_rel, self.linear_class, root)
+        return aggregate_and_transform(matrices, source, self.aggr, self.lin_rel, self.linear_class, root,
+                                       ways_of(self))
 
     def extra_repr(self) -> str:
         """Return the channels."""
@@ -206,10 +210,10 @@ class GINConv(GraphLayer):
         return prepare_aggregation(x, edge_index, size, flow=self.flow)
 
     def convolve(
-        self, source: torch.Tensor, target: torch.Tensor | None, matrices: AggregationMatrices,
+        self, source: torch.Tensor, target: torch.Tensor | None, matrices: Matrices,
     ) -> torch.Tensor:
         """Compute the result from checked arguments."""
-        result = aggregate(matrices, source, self.aggr)
+        result = aggregate(matrices, source, self.aggr, ways_of(self))
         if target is not None:
             result = result + (1 + self.eps) * target
         return self.nn(result)

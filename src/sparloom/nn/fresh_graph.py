@@ -53,6 +53,11 @@ class FreshGraph:
         self._source = source
         self._adjacencies: dict[Hashable, tuple[Hashable, FreshAdjacency]] = {}
 
+    @property
+    def edges(self) -> int:
+        """Number of edges."""
+        return self._source.senders.numel()
+
     def adjacency(
         self, normalisation: Normalisation, dtype: torch.dtype, edge_weight: torch.Tensor | None = None,
     ) -> FreshAdjacency:
@@ -126,12 +131,14 @@ class FreshMatrices:
     Args:
         edge_weight, weighted: see `FreshGraph.aggregation`.
         prepared: makes the matrices of the prepared graph, for what these cannot do.
+        recurs: the graph was used so often that preparing it may pay off.
     """
 
     graph: FreshGraph
     edge_weight: torch.Tensor | None
     weighted: bool
     prepared: Callable[[], AggregationMatrices]
+    recurs: bool = False
 
     def adjacency(self, dtype: torch.dtype, *, mean: bool) -> FreshAdjacency:
         """Return the matrix that sums or averages."""

@@ -36,6 +36,7 @@ from sparloom.tuning import Fuse, PlanCache
 
 FUSED_DEVICES = ("cpu",)  # on which the products of a convolution are fused
 USES = 64  # calls of layers after which a graph is prepared
+FEWEST_EDGES = 1 << 15  # of a graph that is prepared: of smaller ones, a call of a prepared product costs too much
 POOL_SHARE = 1 / 8  # of the machine's memory, for reusable results of one graph
 
 MESSAGE_PASSING_DEFAULTS = {
@@ -87,6 +88,8 @@ class Graph:
         self._patterns: dict[bool, tuple[AdjacencyPattern, Propagation, Propagation]] = {}
         self._adjacencies: dict[tuple[Normalisation, torch.dtype], tuple[Hashable, Adjacency | DeviceAdjacency]] = {}
         self._aggregation: AggregationMatrices | None = None
+        self.fresh: FreshGraph | None = None
+        """The same graph as it was used before it was prepared."""
         self._lock = forkable(RLock())  # reentrant: a finaliser may interrupt a call in the same thread
 
     @property
@@ -198,8 +201,9 @@ def recurring_graph(edges: torch.Tensor, nodes: Size, flow: Flow = "source_to_ta
         graph = graphs.get(key)
         if graph is None:
             graph = fresh_graph(plain, nodes, flow) or Graph(plain, nodes, flow=flow)
-        elif isinstance(graph, FreshGraph) and graph.uses >= USES:
-            graph = Graph(plain, nodes, flow=flow)
+        elif isinstance(graph, FreshGraph) and graph.uses >= USES and graph.edges >= FEWEST_EDGES:
+            fresh, graph = graph, Graph(plain, nodes, flow=flow)
+            graph.fresh = fresh
         graphs[key] = graph
         return graph
 

@@ -5,6 +5,7 @@ from typing import Any, Literal, get_args
 
 import torch
 
+from sparloom.nn.aggregation import ways_of
 from sparloom.nn.attention_edges import weighted_edges
 from sparloom.nn.attention_layers import AttentionLayer, check_nodes_of, exact_product, pair_of, weight_of
 from sparloom.nn.convolution import Adjacency, DeviceAdjacency
@@ -56,7 +57,7 @@ class GCNConv(GraphLayer):
             still normalised once per tensor, until the tensor is written to.
         first: "transform": A (X W^T), on the CPU planned by `sparloom.tuning.plan_pair`; "aggregate": (A X) W^T,
             where A X is saved and spares a sparse product in the backward pass; "auto": "aggregate" unless the result
-            has fewer columns than X.
+            has fewer columns than X; if it has, and the product is large, both are timed in the first calls.
         options: `flow`, see `Graph`; other options of PyTorch Geometric's MessagePassing must have their defaults.
 
     Source: Kipf and Welling, Semi-Supervised Classification with Graph Convolutional Networks.
@@ -158,6 +159,9 @@ class GCNConv(GraphLayer):
         if not has_default_forward(self.lin, self.linear_class):  # calling it may recompute the weight, or more
             x, = autocast_operands(self.lin(x))
             weight, aggregate_first = torch.eye(x.shape[1], dtype=x.dtype, device=x.device), True
+        elif self.first == "auto" and not aggregate_first:  # the other one takes long to plan
+            return ways_of(self).order(adjacency.values.shape[0], lambda x, first: adjacency.convolve(
+                x, weight, bias, aggregate_first=first), x, weight, (weight, bias))
         return adjacency.convolve(x, weight, bias, aggregate_first=aggregate_first)
 
     @property

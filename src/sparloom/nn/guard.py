@@ -21,7 +21,7 @@ from torch.autograd import forward_ad
 from sparloom.forks import forkable
 from sparloom.nn.custom_ops import in_functorch
 
-__all__ = ["Guard", "SizeClass", "Team", "Verdict"]
+__all__ = ["Guard", "SizeClass", "Team", "Verdict", "can_be_timed", "size_class"]
 
 log = logging.getLogger(__name__)
 
@@ -129,16 +129,16 @@ class Guard:
 
     Args:
         name: of the layer, for messages.
-        team: guards of the same model.
+        team: guards of the same model (default: none).
     """
 
-    def __init__(self, name: str, team: Team) -> None:
-        self.name, self.team = name, team
+    def __init__(self, name: str, team: Team | None = None) -> None:
+        self.name, self.team = name, Team() if team is None else team
         self.verdicts: dict[SizeClass, Verdict] = {}
         self.trials: dict[SizeClass, _Trial] = {}
         self.settled_calls = 0
         self._pending: _Sample | None = None  # waits for its backward pass
-        team.guards.append(self)
+        self.team.guards.append(self)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "trials": {}, "settled_calls": 0, "_pending": None}
@@ -179,10 +179,10 @@ class Guard:
         begin = _now(x)
         result = original(x) if prepared is None else own(*prepared)
         sample = _Sample(key, is_own, begin - start, _now(x) - begin)
-        if is_own and prepared is None:  # no fair sample
+        if (is_own and prepared is None) or not isinstance(result, torch.Tensor):  # no fair sample
             return result
         watched = key.training and trial.unfinished < UNFINISHED + 3 * len(trial.original)
-        if watched and isinstance(result, torch.Tensor) and result.requires_grad:
+        if watched and result.requires_grad:
             sample.watch(result, [*(x if isinstance(x, tuple) else (x,)), *parameters])
             self._pending = sample
         else:
@@ -215,9 +215,13 @@ class Guard:
             del self.trials[sample.key].own[:], trial.original[:]
             if verdict.speedup < 1 and shared > SHARED * verdict.own:
                 self.team.reopen(self, sample.key.edges)
+        self.tell(verdict, sample.key)
+
+    def tell(self, verdict: Verdict, key: SizeClass) -> None:
+        """Log a decision."""
         kept = "kept" if verdict.speedup >= 1 else "PyTorch Geometric's is used"
         log.info("%s: sparloom's layer is %.2f times as fast as PyTorch Geometric's (%s): %s", self.name,
-                 verdict.speedup, sample.key, kept)
+                 verdict.speedup, key, kept)
 
 
 class _Sample:
@@ -252,14 +256,20 @@ class _Sample:
             self._end = _now(grad)
 
 
-def size_class(x: Any, edge_index: Any) -> SizeClass | None:
-    """Return the class of a call; None: it cannot be timed.
+def can_be_timed() -> bool:
+    """Return whether the present call can be timed.
 
-    Inside a backward pass and under hooks of saved tensors, where checkpoints compute a layer again and must get the
-    same implementation; under torch.func and in forward mode, whose tensors have no time of their own.
+    It cannot inside a backward pass and under hooks of saved tensors, where checkpoints compute a layer again and must
+    get the same implementation, and while a compiler, torch.func or forward mode replaces tensors.
     """
-    if (torch._C._current_graph_task_id() != -1 or torch._C._is_tracing() or in_functorch()
-            or forward_ad._current_level >= 0 or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None):
+    return not (torch.compiler.is_compiling() or torch._C._current_graph_task_id() != -1 or torch._C._is_tracing()
+                or in_functorch() or forward_ad._current_level >= 0
+                or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None)
+
+
+def size_class(x: Any, edge_index: Any) -> SizeClass | None:
+    """Return the class of a call; None: it cannot be timed."""
+    if not can_be_timed():
         return None
     features = x[0] if isinstance(x, tuple | list) else x
     if not isinstance(features, torch.Tensor) or features.dim() != 2:

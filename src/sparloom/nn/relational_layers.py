@@ -10,19 +10,11 @@ import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from sparloom.forks import forkable
+from sparloom.nn.aggregation import Matrices, aggregate, prepare_aggregation
 from sparloom.nn.content_hash import index_hash
 from sparloom.nn.custom_ops import without_functorch
 from sparloom.nn.edges import MAX_NODES, Flow, parse_edges, plain_edges
-from sparloom.nn.message_passing import (
-    Aggregation,
-    Features,
-    GraphLayer,
-    Matrices,
-    aggregate,
-    channel_pair,
-    prepare_aggregation,
-    stored_weight,
-)
+from sparloom.nn.message_passing import Aggregation, Features, GraphLayer, channel_pair, stored_weight
 from sparloom.nn.torch_integration import check_positive_ints, eager
 
 

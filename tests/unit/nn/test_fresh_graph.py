@@ -187,6 +187,7 @@ def test_a_graph_is_forgotten_with_its_tensor_and_leaves_no_file(generator, tmp_
 
 def test_a_graph_that_recurs_is_prepared(edges, generator, monkeypatch) -> None:
     monkeypatch.setattr(graphs, "USES", 4)
+    monkeypatch.setattr(graphs, "FEWEST_EDGES", 0)
     layer, x = GCNConv(6, 4), torch.randn(NODES, 6, generator=generator)
     expected = gradients(layer, x, Graph(edges, NODES), None)
     kinds = []

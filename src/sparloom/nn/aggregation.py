@@ -1,0 +1,296 @@
+"""Aggregation over the senders of each node: checks of graphs and features, and the fastest way to compute it.
+
+Sums and means of a graph that recurs can be computed in several ways: by the operations of fresh graphs, which also
+transform features, or by prepared matrices whose kernel is chosen for the graph; and with the linear layer before or
+after the aggregation. Which one is the fastest, forward and backward, is measured in the calls of a program.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.nn.parameter import UninitializedParameter
+
+from sparloom.nn.edges import AggregationMatrices, CsrTuple, Flow, aggregation_matrices, check_weights
+from sparloom.nn.fresh_graph import FreshGraph, FreshMatrices
+from sparloom.nn.graph import Graph, cached_graph, recurring_graph
+from sparloom.nn.guard import Guard, SizeClass, Verdict, can_be_timed
+from sparloom.nn.message_passing import AGGREGATIONS, Aggregation, Features, initialise_lazy, stored_weight
+from sparloom.nn.sparse import spmm
+from sparloom.nn.torch_integration import (
+    SUPPORTED_DEVICES,
+    autocast_operands,
+    dtype_remedy,
+    dynamo_is_active,
+    eager,
+    has_default_forward,
+)
+
+log = logging.getLogger(__name__)
+
+LINEAR_AGGREGATIONS = ("mean", "sum", "add")
+MEASURED_WORK = 1 << 22  # multiplications of a product below which ways are not measured
+LIKELY = 4  # times fewer columns decide about the order without measuring
+
+
+Matrices = AggregationMatrices | FreshMatrices
+
+
+class Ways:
+    """Chooses how a layer aggregates, for each class of sizes; times the ways in alternating calls, see `Guard`."""
+
+    def __init__(self) -> None:
+        self._matrices = _Choice("prepared matrices")
+        self._order = _Choice("the order by columns")
+
+    def matrices(
+        self, fresh: FreshMatrices, compute: Callable[[Matrices, torch.Tensor], torch.Tensor], sent: torch.Tensor,
+        parameters: Iterable[torch.Tensor],
+    ) -> torch.Tensor:
+        """Compute from prepared matrices or from those of the fresh graph."""
+        key = _size_class(fresh.graph.edges, fresh.graph.senders, sent.shape[1])
+        if key is None:
+            return compute(fresh, sent)
+        return self._matrices.call(key, lambda x: (x,), lambda x: compute(fresh.prepared(), x),
+                                   lambda x: compute(fresh, x), sent, parameters)
+
+    def order(
+        self, edges: int, compute: Callable[[torch.Tensor, bool], torch.Tensor], sent: torch.Tensor,
+        weight: torch.Tensor, parameters: Iterable[torch.Tensor],
+    ) -> torch.Tensor:
+        """Aggregate over so many edges before, True, or after features are multiplied by a weight (outputs, inputs)."""
+        outputs, inputs = weight.shape
+        least, most = sorted((outputs, inputs))
+        key = None if least == most or most >= LIKELY * least else _size_class(edges, sent.shape[0], most)
+        if key is None:
+            return compute(sent, inputs <= outputs)
+        return self._order.call(key, lambda x: (x,), lambda x: compute(x, inputs <= outputs),
+                                lambda x: compute(x, inputs > outputs), sent, parameters)
+
+
+class _Choice(Guard):
+    """A choice between two ways; the first one is the default."""
+
+    def tell(self, verdict: Verdict, key: SizeClass) -> None:
+        """Log a decision."""
+        log.debug("%s: %.2f times as fast as the other way (%s)", self.name, verdict.speedup, key)
+
+
+def ways_of(layer: torch.nn.Module) -> Ways:
+    """Return the choices of a layer, made at its first call."""
+    return layer.__dict__.setdefault("_sparloom_ways", Ways())
+
+
+def _size_class(edges: int, nodes: int, width: int) -> SizeClass | None:
+    """Return the class of a product, or None if it is too small or cannot be timed."""
+    if edges * width < MEASURED_WORK or not can_be_timed():
+        return None
+    return SizeClass(edges.bit_length(), nodes.bit_length(), width, torch.is_grad_enabled())
+
+
+def prepare_aggregation(
+    x: Features, edge_index: Any, size: tuple[int | None, int | None] | None = None, *, flow: Flow, **options: Any,
+) -> tuple[torch.Tensor, torch.Tensor | None, Matrices]:
+    """Check the arguments of a layer.
+
+    Args:
+        x: (nodes, channels), or those of senders and of receivers, float32.
+        edge_index: a Graph, or edges to make one from, on the device of x.
+        size: numbers of senders and receivers (default: rows of x).
+        linear: a submodule whose weight multiplies features of senders.
+        edge_weight: (edges,), with edge_index only (default: ones).
+        has_weights: the values of a SparseTensor are weights, not ignored; those of other matrices always are.
+
+    Returns:
+        Features of senders and of receivers, and the matrices of the graph.
+    """
+    find = cached_graph if torch.compiler.is_compiling() or dynamo_is_active() else recurring_graph
+    return _prepare_aggregation(x, edge_index, size, flow=flow, find=find, **options)
+
+
+@eager
+def _prepare_aggregation(
+    x: Features, edge_index: Any, size: tuple[int | None, int | None] | None, *, flow: Flow, find: Callable[..., Any],
+    linear: torch.nn.Module | None = None, edge_weight: torch.Tensor | None = None, has_weights: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor | None, Matrices]:
+    bipartite = isinstance(x, tuple)
+    if bipartite and len(x) != 2:
+        raise TypeError(f"x has {len(x)} parts: expected features of senders and of receivers")
+    if bipartite and flow == "target_to_source":
+        raise ValueError("flow='target_to_source' needs one kind of node: pass edge_index.flip(0) to a layer with the "
+                         "default flow")
+    source, target = x if bipartite else (x, x)
+    _check_features(source, linear)
+    graph = _graph(source, target, edge_index, size, flow=flow, find=find)
+    weighted = has_weights or type(edge_index) is torch.Tensor or not hasattr(edge_index, "sparse_sizes")
+    recurs = find is recurring_graph and isinstance(graph, Graph) and graph.fresh is not None
+    if recurs or isinstance(graph, FreshGraph):
+        def prepared() -> AggregationMatrices:
+            return _prepare_aggregation(x, edge_index, size, flow=flow, find=cached_graph, linear=linear,
+                                        edge_weight=edge_weight, has_weights=has_weights)[2]
+
+        fresh = graph.fresh if recurs else graph
+        return source, target, FreshMatrices(fresh, _flat(edge_weight), weighted, prepared, recurs)
+    if edge_weight is None:
+        if weighted:
+            return source, target, graph.aggregation()
+        return source, target, aggregation_matrices(replace(graph.edges, weights=None), graph.pattern())
+    check_weights(edge_weight, "edge_weight")
+    if graph.edges.compressed:
+        raise ValueError("edge_weight was passed with a sparse matrix: put the weights into the matrix")
+    edge_weight = _flat(edge_weight)
+    if edge_weight.shape != graph.edges.rows.shape:
+        raise ValueError(f"edge_weight has shape {tuple(edge_weight.shape)} for {graph.edges.rows.numel()} edges: "
+                         "expected one weight per edge")
+    edges = replace(graph.edges, weights=edge_weight.cpu())
+    return source, target, aggregation_matrices(edges, graph.pattern())
+
+
+def _flat(edge_weight: Any) -> Any:
+    """Return weights (edges, 1) as (edges,), as PyTorch Geometric accepts them."""
+    is_column = isinstance(edge_weight, torch.Tensor) and edge_weight.dim() == 2 and edge_weight.shape[1] == 1
+    return edge_weight.reshape(-1) if is_column else edge_weight
+
+
+def _check_features(x: Any, linear: torch.nn.Module | None) -> None:
+    """Check the features of senders."""
+    weight = None if linear is None else stored_weight(linear)
+    channels = weight.shape[1] if weight is not None and not isinstance(weight, UninitializedParameter) else None
+    expected = f"(nodes, {'in_channels' if channels is None else channels})"
+    if not isinstance(x, torch.Tensor) or x.layout != torch.strided:
+        kind = f"a tensor of layout {x.layout}" if isinstance(x, torch.Tensor) else type(x).__name__
+        raise TypeError(f"x is {kind}: expected a dense tensor {expected}")
+    converted, = autocast_operands(x)
+    if x.device.type not in SUPPORTED_DEVICES:
+        raise ValueError(f"x is on {x.device}: only CPU and CUDA tensors are supported: pass x.cpu() or x.cuda()")
+    if converted.dtype != torch.float32:
+        raise TypeError(f"x is {x.dtype}, but this layer computes in torch.float32: "
+                        f"{dtype_remedy(x, 'pass x.float()')}")
+    if weight is not None and autocast_operands(weight)[0].dtype != torch.float32:
+        raise TypeError(f"the weight is {weight.dtype}, but this layer computes in torch.float32: use layer.float()")
+    if x.dim() != 2 or channels not in (None, x.shape[1]):
+        raise ValueError(f"x has shape {tuple(x.shape)}: expected {expected}")
+
+
+def _graph(
+    source: torch.Tensor, target: torch.Tensor | None, edge_index: Any, size: tuple[int | None, int | None] | None, *,
+    flow: Flow, find: Callable[..., Any],
+) -> Graph | FreshGraph:
+    """Find the graph and check that it has a node for each row of the features."""
+    given = (None, None) if size is None else tuple(size)
+    if size is None and target is None and hasattr(edge_index, "sparse_size"):  # an EdgeIndex
+        given = edge_index.sparse_size()
+    counts = source.shape[0], given[1] if target is None else target.shape[0]
+    for name, count, wanted in zip(("senders", "receivers"), counts, given, strict=True):
+        if wanted not in (None, count):
+            raise ValueError(f"x has {count} rows of {name}, but size={given} was passed: expected {wanted}")
+    if isinstance(edge_index, Graph):
+        graph = edge_index
+    else:
+        if counts[1] is None and getattr(edge_index, "layout", None) == torch.strided:
+            counts = source.shape[0], source.shape[0]
+        graph = find(edge_index, counts[0] if counts[0] == counts[1] else counts, flow)
+    if graph.senders != source.shape[0] or (target is not None and graph.nodes != target.shape[0]):
+        if graph.senders == graph.nodes and target is source:
+            raise ValueError(f"x has {source.shape[0]} rows, but the graph has {graph.nodes} nodes: expected one row "
+                             "per node")
+        rows = source.shape[0], None if target is None else target.shape[0]
+        raise ValueError(f"x has {rows[0]} rows of senders and {rows[1]} of receivers, but the graph has "
+                         f"{graph.senders} senders and {graph.nodes} receivers")
+    if source.device != graph.device:
+        raise ValueError(f"x is on {source.device} and the graph on {graph.device}: make the graph from "
+                         "edge_index.to(x.device)")
+    return graph
+
+
+def aggregate(
+    matrices: Matrices, sent: torch.Tensor, aggr: Aggregation, ways: Ways | None = None,
+) -> torch.Tensor:
+    """Aggregate features of senders, (senders, width), to (receivers, width); 0 for nodes without senders.
+
+    The gradient of a maximum or minimum goes to the first of several equal senders.
+
+    Args:
+        ways: choices of the layer (default: as the matrices are).
+    """
+    if isinstance(matrices, FreshMatrices):
+        if aggr in LINEAR_AGGREGATIONS:
+            if matrices.recurs and ways is not None:
+                once = replace(matrices, recurs=False)
+                return ways.matrices(once, lambda each, x: aggregate(each, x, aggr), sent, ())
+            sent, = autocast_operands(sent)
+            adjacency = matrices.adjacency(sent.dtype, mean=aggr == "mean")
+            return adjacency.matmul(sent, adjacency.values)
+        matrices = matrices.prepared()
+    if aggr in ("max", "min"):
+        if matrices.max is None:
+            sender, receiver = matrices.duplicate_edge
+            raise ValueError(f"the edge from {sender} to {receiver} occurs more than once, with weights, of which the "
+                             "maximum is ambiguous: pass a matrix with each edge once")
+        return spmm(matrices.max, sent, reduce="max") if aggr == "max" else -spmm(matrices.max, -sent, reduce="max")
+    return spmm(_linear_matrix(matrices, aggr), sent)
+
+
+def aggregate_and_transform(
+    matrices: Matrices, sent: torch.Tensor, aggr: Aggregation, linear: torch.nn.Module,
+    linear_class: type[torch.nn.Module] = torch.nn.Linear,
+    root: tuple[torch.nn.Module, torch.Tensor] | None = None, ways: Ways | None = None,
+) -> torch.Tensor:
+    """Apply a linear layer to aggregated features; before the aggregation if the result has fewer columns.
+
+    Args:
+        linear_class: whose forward only applies the weight and the bias.
+        root: another linear layer, and features of receivers that it is applied to; its result is added.
+        ways: choices of the layer (default: as the matrices are, and by columns).
+    """
+    if ways is not None and isinstance(matrices, FreshMatrices) and matrices.recurs and aggr in LINEAR_AGGREGATIONS:
+        parameters = [*linear.parameters(), *(() if root is None else root[0].parameters())]
+        return ways.matrices(replace(matrices, recurs=False), lambda each, x: aggregate_and_transform(
+            each, x, aggr, linear, linear_class, root, ways), sent, parameters)
+    if root is not None:
+        initialise_lazy(*root)
+        if _is_fused(matrices, aggr) and root[0].bias is None and all(
+                has_default_forward(layer, linear_class) for layer in (linear, root[0])):
+            adjacency = matrices.adjacency(sent.dtype, mean=aggr == "mean")
+            weight, bias, root_weight = linear.weight, linear.bias, root[0].weight
+            return _in_order(ways, matrices, sent, lambda x, first: adjacency.convolve_with_root(
+                x, weight, bias, root=root[1], root_weight=root_weight, aggregate_first=first),
+                (weight, bias, root_weight))
+        return aggregate_and_transform(matrices, sent, aggr, linear, linear_class, ways=ways) + root[0](root[1])
+    if aggr in ("max", "min") or not has_default_forward(linear, linear_class):
+        return linear(aggregate(matrices, sent, aggr))
+    weight, bias = linear.weight, linear.bias
+    aggregate_first = weight.shape[1] <= weight.shape[0]
+    if _is_fused(matrices, aggr):
+        adjacency = matrices.adjacency(sent.dtype, mean=aggr == "mean")
+        return _in_order(ways, matrices, sent, lambda x, first: adjacency.convolve(
+            x, weight, bias, aggregate_first=first), (weight, bias))
+    if aggregate_first:
+        return torch.nn.functional.linear(aggregate(matrices, sent, aggr), weight, bias)
+    transformed = sent @ weight.T
+    result = aggregate(matrices, transformed, aggr)
+    return (result if bias is None else result + bias).to(transformed.dtype)
+
+
+def _in_order(
+    ways: Ways | None, matrices: FreshMatrices, sent: torch.Tensor,
+    compute: Callable[[torch.Tensor, bool], torch.Tensor], parameters: tuple[torch.Tensor | None, ...],
+) -> torch.Tensor:
+    """Compute in the faster order; `parameters` begins with the weight of the features that are sent."""
+    weight = parameters[0]
+    if ways is None:
+        return compute(sent, weight.shape[1] <= weight.shape[0])
+    return ways.order(matrices.graph.edges, compute, sent, weight, parameters)
+
+
+def _is_fused(matrices: Matrices, aggr: Aggregation) -> bool:
+    """Tell whether one operation aggregates and transforms; autocast computes products of layers in half precision."""
+    return isinstance(matrices, FreshMatrices) and aggr in LINEAR_AGGREGATIONS and not torch.is_autocast_enabled("cpu")
+
+
+def _linear_matrix(matrices: AggregationMatrices, aggr: Aggregation) -> CsrTuple:
+    if aggr not in LINEAR_AGGREGATIONS:
+        raise ValueError(f"aggr={aggr!r}: expected one of {', '.join(AGGREGATIONS)}")
+    return matrices.mean if aggr == "mean" else matrices.sum
