@@ -16,7 +16,8 @@ import torch
 import torch_geometric.nn as geometric
 
 from sparloom.errors import Unsupported
-from sparloom.nn import aggregating_layers, graph_layers, relational_layers
+from sparloom.nn import aggregating_layers, attention_layers, graph_layers, relational_layers
+from sparloom.nn.attention_layers import AttentionLayer
 from sparloom.nn.convolution import Adjacency, DeviceAdjacency
 from sparloom.nn.edges import Normalisation
 from sparloom.nn.graph import Graph, check_features
@@ -126,7 +127,8 @@ def forth(layer: geometric.MessagePassing, guard: Guard | None) -> None:
 
 def accelerated_classes() -> Mapping[type, type[Accelerated]]:
     """Return the classes of PyTorch Geometric that have an accelerated one."""
-    return MappingProxyType({each.original: each for each in Accelerated.__subclasses__()})
+    known = [*Accelerated.__subclasses__(), *_Attending.__subclasses__()]
+    return MappingProxyType({each.original: each for each in known if "original" in each.__dict__})
 
 
 @eager
@@ -135,7 +137,7 @@ def _prepare(layer: Accelerated, arguments: tuple[Any, ...], options: dict[str, 
         if layer.refusal(layer) is not None:
             return None
         prepared = layer.prepare(*arguments, **options)
-        if not prepared[0].is_cpu:
+        if isinstance(prepared[0], torch.Tensor) and not prepared[0].is_cpu:
             tensor_backend(prepared[0].device)
     except (TypeError, ValueError, Unsupported) as error:
         layer.__dict__["_sparloom_declined"] = str(error)
@@ -221,3 +223,67 @@ class FastRGCNConv(Accelerated, geometric.FastRGCNConv):
     prepare = relational_layers.RGCNConv.prepare
     convolve = relational_layers.RGCNConv.convolve
     _transform_blocks = relational_layers.RGCNConv._transform_blocks
+
+
+class _Attending(Accelerated):
+    """Base class of layers that attend to senders.
+
+    Their arguments are checked by the same functions as in `forward` of the own layers, which finds the edges that
+    these made.
+    """
+
+    aggregations = ("add", "sum")
+    projections: ClassVar[tuple[str, str]]
+    """Names of the linear layers of senders and receivers."""
+    edges_of, edge_features = AttentionLayer.edges_of, AttentionLayer.edge_features
+    attend, joined = AttentionLayer.attend, AttentionLayer.joined
+
+    def prepare(self, x: Any, edge_index: Any, edge_attr: torch.Tensor | None = None, *arguments: Any, **options: Any
+                ) -> tuple[Any, ...]:
+        """Check the arguments of `forward` and return them, named ones in their order."""
+        source, target = attention_layers.pair_of(x)
+        for each, name in zip((source, target), self._linear_names(), strict=True):
+            if each is not None:
+                attention_layers.check_nodes_of(each, getattr(self, name))
+        edges = self.edges_of(edge_index, source, target, size=options.get("size", arguments[0] if arguments and (
+            isinstance(arguments[0], tuple)) else None), loops=getattr(self, "add_self_loops", False))
+        if edge_attr is not None or self.edge_dim is not None:
+            self.edge_features(edge_attr, edge_index, edges)
+        return x, edge_index, edge_attr, arguments, options
+
+    def _linear_names(self) -> tuple[str, str]:
+        return self.projections
+
+    def convolve(self, x: Any, edge_index: Any, edge_attr: Any, arguments: Any, options: Any) -> Any:
+        """Compute the result from checked arguments."""
+        return self.own_forward(x, edge_index, edge_attr, *arguments, **options)
+
+
+class GATConv(_Attending, geometric.GATConv):
+    """GATConv."""
+
+    original = geometric.GATConv
+    own_forward = attention_layers.GATConv.forward
+    _edge_scores = attention_layers.GATConv._edge_scores
+
+    def _linear_names(self) -> tuple[str, str]:
+        return ("lin_src", "lin_dst") if self.lin is None else ("lin", "lin")
+
+
+class GATv2Conv(_Attending, geometric.GATv2Conv):
+    """GATv2Conv."""
+
+    original = geometric.GATv2Conv
+    projections = ("lin_l", "lin_r")
+    own_forward = attention_layers.GATv2Conv.forward
+    transformed_edges = attention_layers.GATv2Conv.transformed_edges
+
+
+class TransformerConv(_Attending, geometric.TransformerConv):
+    """TransformerConv."""
+
+    original = geometric.TransformerConv
+    projections = ("lin_value", "lin_query")
+    own_forward = graph_layers.TransformerConv.forward
+    _with_root = graph_layers.TransformerConv._with_root
+    _on_gpu = graph_layers.TransformerConv._on_gpu

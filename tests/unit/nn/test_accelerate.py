@@ -38,6 +38,9 @@ MODELS = {
     "GraphSAGE": lambda: models.GraphSAGE(WIDTH, 8, 2, CLASSES, jk="max"),
     "largest": lambda: models.GraphSAGE(WIDTH, 8, 2, CLASSES, aggr="max", project=True),
     "GIN": lambda: models.GIN(WIDTH, 8, 2, CLASSES, train_eps=True),
+    "GAT": lambda: models.GAT(WIDTH, 8, 2, CLASSES, heads=2), "lazy attention": lambda: models.GAT(-1, 8, 2, CLASSES),
+    "GATv2": lambda: models.GAT(WIDTH, 8, 2, CLASSES, heads=2, v2=True, residual=True),
+    "TransformerConv": lambda: geometric.nn.TransformerConv(WIDTH, CLASSES, heads=2, beta=True),
     "lazy": lambda: models.GraphSAGE(-1, 8, 2, CLASSES), "sequential": sequential,
     "layer": lambda: geometric.nn.SAGEConv(WIDTH, CLASSES),
 }
@@ -80,6 +83,7 @@ def test_models_agree_in_every_call(name, guard) -> None:
     with torch.no_grad():
         for _ in range(3):
             assert_alike([call(twin)], [call(model)])
+    assert not [each for each in twin.modules() if "_sparloom_declined" in each.__dict__]
 
 
 @pytest.mark.parametrize("name", ["GCN", "GraphSAGE", "GIN"])
@@ -239,6 +243,18 @@ def test_graphs_of_several_kinds(wrap) -> None:
     for _ in range(3):
         actual = twin(x, graphs)
         assert_alike([*actual.values()], [*expected.values()])
+
+
+@pytest.mark.parametrize("kind", ["GATConv", "GATv2Conv", "TransformerConv"])
+def test_attention_has_edge_features_and_weights(kind) -> None:
+    model = getattr(geometric.nn, kind)((WIDTH, 3), CLASSES, heads=2, edge_dim=5)
+    twin, named = copy.deepcopy(model), {"edge_attr": dense(EDGES, 5)}
+    accelerate(twin, strict=True, guard=False)
+    x, graph = (dense(NODES, WIDTH), dense(NODES, 3)), edges()
+    assert_alike([twin(x, graph, **named)], [model(x, graph, **named)])
+    results = [each(x, graph, **named, return_attention_weights=True) for each in (twin, model)]
+    assert_alike([results[0][0], *results[0][1]], [results[1][0], *results[1][1]])
+    assert "_sparloom_declined" not in twin.__dict__
 
 
 def test_batches_of_small_graphs() -> None:
