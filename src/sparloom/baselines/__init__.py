@@ -1,7 +1,7 @@
 """Bind the libraries that our programs are compared with: their users' calls, on preallocated arrays.
 
 mkl; sparse (SpMM, SDDMM, attention and pairs of products by torch, MKL, Numba and SciPy) and sparse_libraries
-(GraphBLAS, sparse_dot_mkl, AOCL-Sparse); cuda (cuBLAS, cuSPARSE);
+(GraphBLAS, sparse_dot_mkl, AOCL-Sparse) and dgl_process; cuda (cuBLAS, cuSPARSE);
 encoder (inputs, and encoder layers that pad) and packed_encoder (encoder layers that do not pad: nested tensors,
 FlexAttention, FBGEMM, oneDNN). Names are imported on demand, so that this package costs no import of torch.
 """
@@ -10,6 +10,7 @@ from sparloom.lazy import on_demand
 
 _NAMES = {
     "mkl": ("mkl_gemm_batch", "mkl_spmm"),
+    "dgl_process": ("dgl_sddmm", "dgl_spmm"),
     "sparse_libraries": ("aocl_spmm", "graphblas_sddmm", "graphblas_spmm", "mkl_dot"),
     "sparse": (
         "GATHERING", "SPARSE_BASELINES", "SPMM_BASELINES", "csr_tensor", "gathered_attention", "gathered_bytes",

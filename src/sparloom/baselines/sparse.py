@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from sparloom.baselines.dgl_process import dgl_sddmm, dgl_spmm
 from sparloom.baselines.mkl import mkl_gemm, mkl_spmm
 from sparloom.baselines.sparse_libraries import aocl_spmm, graphblas_sddmm, graphblas_spmm, mkl_dot
 from sparloom.fusion import Pair
@@ -275,9 +276,9 @@ def _tensors(operands: Operands) -> dict[str, torch.Tensor]:
 SPARSE_BASELINES: Mapping[str, Mapping[str, Bind]] = MappingProxyType({
     "spmm": {**{name: partial(_into_array, bind) for name, bind in SPMM_BASELINES.items()},
              "aocl": partial(_into_array, aocl_spmm), "torch_reduce": _torch_reduce, "scipy": _scipy,
-             "graphblas": graphblas_spmm, "mkl_dot": mkl_dot},
+             "graphblas": graphblas_spmm, "mkl_dot": mkl_dot, "dgl": dgl_spmm},
     "sddmm": {"sampled_addmm": _sampled_addmm, "numba": _numba_sddmm, "gather_dot": _gather_dot,
-              "graphblas": graphblas_sddmm},
+              "graphblas": graphblas_sddmm, "dgl": dgl_sddmm},
     "attention": {"composed": _composed_sampled, "gathered": _composed_gathered},
 })
 """Operation -> name -> function that binds it to operands and a number of threads."""

@@ -28,7 +28,7 @@ SAME = 0.9  # share of repeated decisions that choose the same
 PEERS: Mapping[str, tuple[str, str]] = {
     "torch": ("torch CSR", "#9a9a9a"), "torch_reduce": ("torch reduce", "#c8c8c8"), "mkl": ("MKL", "#7aa974"),
     "numba": ("Numba", "#d9a441"), "scipy": ("SciPy", "#5f7fa8"), "aocl": ("AOCL", "#b5651d"),
-    "graphblas": ("GraphBLAS", "#8064a2"), "mkl_dot": ("sparse_dot_mkl", "#a3c79e"),
+    "graphblas": ("GraphBLAS", "#8064a2"), "mkl_dot": ("sparse_dot_mkl", "#a3c79e"), "dgl": ("DGL", "#c58fbf"),
     "sampled_addmm": ("torch", "#9a9a9a"), "gather_dot": ("gather, dot", "#c8c8c8"),
     "composed": ("composed", "#9a9a9a"), "gathered": ("gathered", "#c8c8c8"), "pyg_csr": ("PyG, CSR", "#9a9a9a"),
     "pyg_csr_int32": ("PyG, int32", "#c8c8c8"), "pyg_edge_index": ("PyG, edges", "#7aa974"),
@@ -37,7 +37,7 @@ PEERS: Mapping[str, tuple[str, str]] = {
     "torch_mm": ("torch CSR", "#9a9a9a"), "torch_sampled_addmm": ("torch", "#9a9a9a"),
     "torch_gather": ("gather, dot", "#c8c8c8"),
 }
-MAKING = ("torch_reduce", "scipy", "graphblas", "mkl_dot", "gather_dot", "composed", "gathered", "cusparse",
+MAKING = ("torch_reduce", "scipy", "graphblas", "mkl_dot", "dgl", "gather_dot", "composed", "gathered", "cusparse",
           "cusparse_alg2", "torch_mm", "torch_sampled_addmm", "torch_gather")
 """Peers that make the array of their result in each call, as our `sparloom_new` does; the others write to one that is
 there, as `sparloom` does, or train, where there is one own method."""
