@@ -1,5 +1,6 @@
-// Products of a sparse matrix A (rows, cols) with dense operands of `width` columns in float32 in which each element of
-// the result uses one nonzero of its row of A: the building blocks for gradients of the maximum of products.
+// Products of a sparse matrix A (rows, cols) with dense operands of `width` columns in which each element of the result
+// uses one nonzero of its row of A: the building blocks for gradients of the maximum of products. Numbers are of type
+// ELEMENT, as in spmm.cpp; results that are accumulated are sums, of halves float.
 // argmax (rows, width) holds positions of nonzeros of A; entries of row i refer to row i of A. Rows without nonzeros
 // hold -1. With p = argmax(i, f) and j = the column of nonzero p:
 //
@@ -16,14 +17,19 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "half.hpp"
 #include "team.hpp"
+
+#ifndef ELEMENT
+#define ELEMENT float
+#endif
 
 extern "C" {
 
 struct ArgmaxProducts {
     const int32_t *argmax, *indices;  // indices (nnz): columns
-    const float *values, *left, *right;
-    float* result;
+    const void *values, *left, *right;
+    void* result;
     int64_t rows, cols, width;
     int32_t threads;
 };
@@ -33,15 +39,18 @@ struct ArgmaxProducts {
 namespace sparloom::argmax_products {
 namespace {
 
-constexpr int64_t kLineFloats = 64 / sizeof(float);
+using T = ELEMENT;
+
+constexpr int64_t kLineElements = kLine<T>;
 constexpr int64_t kNear = int64_t{1} << 20;  // bytes of (cols, width) that fit the L2 cache: no prefetching
 constexpr int64_t kAhead = 2;                // prefetch distance in rows of A
 
-bool is_far(const ArgmaxProducts& s) { return s.cols * s.width * static_cast<int64_t>(sizeof(float)) > kNear; }
+bool is_far(const ArgmaxProducts& s) { return s.cols * s.width * static_cast<int64_t>(sizeof(T)) > kNear; }
 
 // Prefetches the elements of `dense` (cols, width) that row i of A reads or writes. Inlined, because GCC drops calls of
 // a function that only prefetches.
-[[gnu::always_inline]] inline void prefetch(const ArgmaxProducts& s, const float* dense, int64_t i, int64_t begin,
+template <typename F>
+[[gnu::always_inline]] inline void prefetch(const ArgmaxProducts& s, const F* dense, int64_t i, int64_t begin,
                                             int64_t end) {
     if (i >= s.rows || s.argmax[i * s.width] < 0) return;
     for (int64_t f = begin; f < end; ++f) {
@@ -55,7 +64,7 @@ void each_row(const ArgmaxProducts& s, const Work& work, const None& none) {
     const bool far = is_far(s);
 #pragma omp parallel for num_threads(sparloom::team(s.threads)) schedule(static) if (s.threads > 1)
     for (int64_t i = 0; i < s.rows; ++i) {
-        if (far) prefetch(s, s.right, i + kAhead, 0, s.width);
+        if (far) prefetch(s, static_cast<const T*>(s.right), i + kAhead, 0, s.width);
         if (s.argmax[i * s.width] < 0) {
             none(i);
         } else {
@@ -72,17 +81,18 @@ struct Part {
 template <bool kAllRows>
 void scatter(const ArgmaxProducts& s, const Part& part) {
     const int32_t* const indices = s.indices;
-    const float* const values = s.values;
+    const T* const values = static_cast<const T*>(s.values);
+    Sum<T>* const result = static_cast<Sum<T>*>(s.result);
     const bool far = kAllRows && is_far(s);  // otherwise other threads own most of it
     for (int64_t i = 0; i < s.rows; ++i) {
         const int32_t* const argmax = s.argmax + i * s.width;
-        const float* const left = s.left + i * s.width;
-        if (far) prefetch(s, s.result, i + kAhead, part.begin, part.end);
+        const T* const left = static_cast<const T*>(s.left) + i * s.width;
+        if (far) prefetch(s, result, i + kAhead, part.begin, part.end);
         if (argmax[0] < 0) continue;
         for (int64_t f = part.begin; f < part.end; ++f) {
             const int64_t j = indices[argmax[f]];
             if (!kAllRows && (j < part.first || j >= part.last)) continue;
-            s.result[j * s.width + f] += values[argmax[f]] * left[f];
+            result[j * s.width + f] += widen(values[argmax[f]]) * widen(left[f]);
         }
     }
 }
@@ -92,22 +102,26 @@ void scatter(const ArgmaxProducts& s, const Part& part) {
 
 extern "C" void sparloom_spmm_at(const void* arguments) {
     const ArgmaxProducts& s = *static_cast<const ArgmaxProducts*>(arguments);
+    using sparloom::narrow, sparloom::widen, sparloom::argmax_products::T;
+    const T* const values = static_cast<const T*>(s.values);
+    const T* const right = static_cast<const T*>(s.right);
+    T* const result = static_cast<T*>(s.result);
     sparloom::argmax_products::each_row(
         s,
         [&](int64_t i) {
             const int32_t* const argmax = s.argmax + i * s.width;
-            float* const to = s.result + i * s.width;
+            T* const to = result + i * s.width;
             for (int64_t f = 0; f < s.width; ++f) {
-                to[f] = s.values[argmax[f]] * s.right[s.indices[argmax[f]] * s.width + f];
+                to[f] = narrow<T>(widen(values[argmax[f]]) * widen(right[s.indices[argmax[f]] * s.width + f]));
             }
         },
-        [&](int64_t i) { std::fill_n(s.result + i * s.width, s.width, 0.0f); });
+        [&](int64_t i) { std::fill_n(result + i * s.width, s.width, T{}); });
 }
 
 extern "C" void sparloom_spmm_transposed_at(const void* arguments) {
     const ArgmaxProducts& s = *static_cast<const ArgmaxProducts*>(arguments);
     using sparloom::argmax_products::scatter;
-    constexpr int64_t line = sparloom::argmax_products::kLineFloats;
+    constexpr int64_t line = sparloom::argmax_products::kLineElements;
     const int64_t lines = (s.width + line - 1) / line, strips = std::min<int64_t>(s.threads, lines);
     const int64_t ranges = s.threads / strips;
 #pragma omp parallel for num_threads(sparloom::team(s.threads)) schedule(static, 1) collapse(2) if (s.threads > 1)
@@ -123,13 +137,16 @@ extern "C" void sparloom_spmm_transposed_at(const void* arguments) {
 
 extern "C" void sparloom_sddmm_at(const void* arguments) {
     const ArgmaxProducts& s = *static_cast<const ArgmaxProducts*>(arguments);
+    using sparloom::widen, sparloom::argmax_products::T;
+    const T* const right = static_cast<const T*>(s.right);
+    sparloom::Sum<T>* const result = static_cast<sparloom::Sum<T>*>(s.result);
     sparloom::argmax_products::each_row(
         s,
         [&](int64_t i) {
             const int32_t* const argmax = s.argmax + i * s.width;
-            const float* const left = s.left + i * s.width;
+            const T* const left = static_cast<const T*>(s.left) + i * s.width;
             for (int64_t f = 0; f < s.width; ++f) {
-                s.result[argmax[f]] += left[f] * s.right[s.indices[argmax[f]] * s.width + f];
+                result[argmax[f]] += widen(left[f]) * widen(right[s.indices[argmax[f]] * s.width + f]);
             }
         },
         [](int64_t) {});

@@ -1,26 +1,32 @@
-// D(i, h) = sum over j of softmax over j of (scale * Q(i, h) . K(j, h)) * V(j, h) in float32, j over the columns of row i
-// of A (rows, cols); Q (rows, heads, width), K (cols, heads, width), V (cols, heads, value_width) and
+// D(i, h) = sum over j of softmax over j of (scale * Q(i, h) . K(j, h)) * V(j, h), j over the columns of row i of
+// A (rows, cols); Q (rows, heads, width), K (cols, heads, width), V (cols, heads, value_width) and
 // D (rows, heads, value_width) row-major without gaps. Rows without nonzeros give 0.
+// Numbers are of type ELEMENT, as in spmm.cpp.
 //
 //   for pieces of the rows of A                                   in parallel, rows.hpp
 //     for rows of a block of nonzeros, or one long row, for heads   attention.hpp
 //
-// A row that is cut is attended to in parts, which are put together when all pieces are done.
-// Preconditions (checked in Python): columns are in range; `parts` has 2 * heads * (value_width + 2) floats per piece if
-// one is cut; D overlaps nothing else; ahead >= 0.
+// A row that is cut is attended to in parts, which are put together when all pieces are done. Sums of halves are in
+// `parts` too, until they are rounded.
+// Preconditions (checked in Python): columns are in range; `parts` has 2 * heads * (value_width + 2) sums per piece if
+// one is cut or if ELEMENT is a half; D overlaps nothing else; ahead >= 0.
 
 #include <numeric>
 
 #include "attention.hpp"
 
+#ifndef ELEMENT
+#define ELEMENT float
+#endif
+
 extern "C" {
 
 struct Attention {
     Rows rows;  // its values are not read
-    const float *queries, *keys, *values;
-    float *result, *parts;
+    const void *queries, *keys, *values;
+    void *result, *parts;
     int64_t heads, width, value_width;
-    float scale;
+    double scale;
     int32_t ahead;  // bytes of K that are prefetched
 };
 
@@ -28,6 +34,9 @@ struct Attention {
 
 namespace sparloom::attention {
 namespace {
+
+using T = ELEMENT;
+using F = Sum<T>;
 
 class Layer {
    public:
@@ -44,56 +53,53 @@ class Layer {
         for (int64_t row = first, end = first; row < last; row = end) {
             while (end < last && rows.indptr[end + 1] - rows.indptr[row] <= room()) ++end;
             if (end == row) {
-                whole(end++);
+                whole(end++, p);
             } else {
-                block(row, end);
+                block(row, end, p);
             }
         }
-        if (begins_next(p)) part(last, rows.indptr[last], end, slot(2 * p + 1));
+        if (begins_next(rows, p)) part(last, rows.indptr[last], end, slot(2 * p + 1));
     }
 
     // Puts the parts of rows together that pieces share.
     void join() const {
-        const Rows& rows = a_.rows;
-        for (int32_t p = 0; p < rows.pieces; ++p) {
-            if (!begins_next(p)) continue;
-            const int64_t row = rows.piece_rows[p + 1];
+        each_shared_row(a_.rows, [&](int64_t row, int32_t p, int32_t end) {
             for (int64_t h = 0; h < a_.heads; ++h) {
-                const float* from = slot(2 * p + 1) + h * stride();
-                float* const out = result(row, h);
-                std::copy_n(from + 2, a_.value_width, out);
-                State state{from[0], from[1]};
-                for (int32_t q = p + 1; q < rows.pieces && is_cut(rows, q) && rows.piece_rows[q] == row; ++q) {
-                    const float* other = slot(2 * q) + h * stride();
-                    merge(state, out, {other[0], other[1]}, other + 2, a_.value_width);
+                F* const from = slot(2 * p + 1) + h * stride();
+                State<F> state{from[0], from[1]};
+                for (int32_t q = p + 1; q < end; ++q) {
+                    const F* other = slot(2 * q) + h * stride();
+                    merge(state, from + 2, {other[0], other[1]}, other + 2, a_.value_width);
                 }
-                finish(row, h, state);
+                finish(from + 2, state, result(row, h));
             }
-        }
+        });
     }
 
    private:
     int64_t stride() const { return a_.value_width + 2; }
-    float* slot(int64_t number) const { return a_.parts + number * a_.heads * stride(); }
+    F* slot(int64_t number) const { return static_cast<F*>(a_.parts) + number * a_.heads * stride(); }
 
-    float* result(int64_t row, int64_t h) const {
-        return a_.result + (a_.rows.place[row] * a_.heads + h) * a_.value_width;
+    T* result(int64_t row, int64_t h) const {
+        return static_cast<T*>(a_.result) + (a_.rows.place[row] * a_.heads + h) * a_.value_width;
     }
 
-    // Whether a piece has the beginning of a row whose rest the next one has.
-    bool begins_next(int32_t p) const {
-        const Rows& rows = a_.rows;
-        const int64_t row = rows.piece_rows[p + 1];
-        return rows.piece_nonzeros[p + 1] > rows.indptr[row] && rows.piece_nonzeros[p] <= rows.indptr[row];
+    // Where piece p adds up a row of the result: in place, or in its last slot, which it fills at its end.
+    F* sums(T* out, int32_t p) const { return room_for_sums<T>(out, slot(2 * p + 1)); }
+
+    Head<T> head(int64_t h) const {
+        return {static_cast<const T*>(a_.keys) + h * a_.width,
+                static_cast<const T*>(a_.values) + h * a_.value_width,
+                a_.heads * a_.width,
+                a_.heads * a_.value_width,
+                a_.width,
+                a_.value_width,
+                static_cast<F>(a_.scale),
+                rows_ahead(a_.ahead, sizeof(T) * a_.width)};
     }
 
-    Head head(int64_t h) const {
-        return {a_.keys + h * a_.width, a_.values + h * a_.value_width, a_.heads * a_.width, a_.heads * a_.value_width,
-                a_.width, a_.value_width, a_.scale, rows_ahead(a_.ahead, sizeof(float) * a_.width)};
-    }
-
-    const float* query(int64_t row, int64_t h) const {
-        return a_.queries + (a_.rows.place[row] * a_.heads + h) * a_.width;
+    const T* query(int64_t row, int64_t h) const {
+        return static_cast<const T*>(a_.queries) + (a_.rows.place[row] * a_.heads + h) * a_.width;
     }
 
     // Nonzeros of rows that share a block.
@@ -101,60 +107,66 @@ class Layer {
 
     // Rows first .. last, which have no more nonzeros than room(). All heads of a row follow each other, since what they
     // read does.
-    void block(int64_t first, int64_t last) const {
+    void block(int64_t first, int64_t last, int32_t p) const {
         const Rows& rows = a_.rows;
         const int64_t begin = rows.indptr[first], count = rows.indptr[last] - begin;
-        float scores[kScores];
+        F scores[kScores];
         const auto each = [&](auto&& work) {
             for (int64_t row = first; row < last; ++row) {
                 const int64_t at = rows.indptr[row], some = rows.indptr[row + 1] - at;
                 for (int64_t h = 0; h < a_.heads; ++h) {
-                    const Head seen = head(h);
+                    const Head<T> seen = head(h);
                     const int64_t ahead = at + some + seen.ahead <= rows.nnz ? seen.ahead : 0;
                     work(row, h, seen, rows.indices + at, some, ahead, scores + h * count + at - begin);
                 }
             }
         };
-        each([&](int64_t row, int64_t h, const Head& seen, const int32_t* columns, int64_t some, int64_t ahead,
-                 float* own) {
-            const float peak = score(seen, columns, some, query(row, h), ahead, kNothing, own), base = base_of(peak);
+        each([&](int64_t row, int64_t h, const Head<T>& seen, const int32_t* columns, int64_t some, int64_t ahead,
+                 F* own) {
+            const F peak = score(seen, columns, some, query(row, h), ahead, kNothing<F>, own), base = base_of(peak);
             for (int64_t n = 0; n < some; ++n) own[n] -= base;
         });
 #pragma omp simd
         for (int64_t n = 0; n < a_.heads * count; ++n) scores[n] = exponential(scores[n]);
-        each([&](int64_t row, int64_t h, const Head& seen, const int32_t* columns, int64_t some, int64_t ahead,
-                 float* own) {
-            float* const out = result(row, h);
+        each([&](int64_t row, int64_t h, const Head<T>& seen, const int32_t* columns, int64_t some, int64_t ahead,
+                 F* own) {
+            T* const out = result(row, h);
             if (some == 0) {
-                std::fill_n(out, a_.value_width, 0.0f);
+                std::fill_n(out, a_.value_width, T{});
                 return;
             }
-            const float share = 1 / std::accumulate(own, own + some, 0.0f);
+            const F share = 1 / std::accumulate(own, own + some, F{0});
             for (int64_t n = 0; n < some; ++n) own[n] *= share;
-            mix_all(seen, columns, some, ahead, own, nullptr, out);
+            F* const added = sums(out, p);
+            mix_all(seen, columns, some, ahead, own, nullptr, added);
+            put_row(added, a_.value_width, out);
         });
     }
 
-    void whole(int64_t row) const {
+    void whole(int64_t row, int32_t p) const {
         for (int64_t h = 0; h < a_.heads; ++h) {
-            finish(row, h, attend_part(row, h, a_.rows.indptr[row], a_.rows.indptr[row + 1], result(row, h)));
+            T* const out = result(row, h);
+            F* const added = sums(out, p);
+            finish(added, attend_part(row, h, a_.rows.indptr[row], a_.rows.indptr[row + 1], added), out);
         }
     }
 
-    State attend_part(int64_t row, int64_t h, int64_t begin, int64_t end, float* out) const {
-        return attend(head(h), a_.rows.indices + begin, end - begin, a_.rows.nnz - end, query(row, h), out);
+    State<F> attend_part(int64_t row, int64_t h, int64_t begin, int64_t end, F* out) const {
+        return attend<T>(head(h), a_.rows.indices + begin, end - begin, a_.rows.nnz - end, query(row, h), out);
     }
 
-    void part(int64_t row, int64_t begin, int64_t end, float* to) const {
+    void part(int64_t row, int64_t begin, int64_t end, F* to) const {
         for (int64_t h = 0; h < a_.heads; ++h, to += stride()) {
-            const State state = attend_part(row, h, begin, end, to + 2);
+            const State<F> state = attend_part(row, h, begin, end, to + 2);
             to[0] = state.peak;
             to[1] = state.total;
         }
     }
 
-    void finish(int64_t row, int64_t h, const State& state) const {
-        scale_row(result(row, h), a_.value_width, 1 / state.total);
+    // Divides a row of sums by the total.
+    void finish(F* sums, const State<F>& state, T* out) const {
+        scale_row(sums, a_.value_width, 1 / state.total);
+        put_row(sums, a_.value_width, out);
     }
 
     const Attention& a_;

@@ -27,7 +27,8 @@ struct Direct {
     Rows* arguments;
     int64_t rows, cols, nnz;
     int32_t indptr_bytes, index_bytes;  // of an element: 4 or 8
-    int32_t ascending, mean;            // flags: columns must ascend; divide float values by the nonzeros of their row
+    int32_t ascending;                  // flag: columns must ascend
+    int32_t mean;                       // bytes of values, float or double, to divide by the nonzeros of their row; or 0
     int32_t threads;
     uint32_t checksum;                  // set: of indptr and indices, to guess whether they are those of another call
 };
@@ -145,9 +146,11 @@ void cut(const int64_t* indptr, int64_t rows, int32_t pieces, int64_t* piece_row
 }
 
 // to[n] = values[n] / nonzeros of its row, by the same two roundings as in Python.
-void divide(const int64_t* indptr, int64_t rows, const float* values, float* to) {
+template <typename T>
+void divide(const int64_t* indptr, int64_t rows, const void* from, T* to) {
+    const T* const values = static_cast<const T*>(from);
     for (int64_t r = 0; r < rows; ++r) {
-        const float share = 1.0f / static_cast<float>(std::max<int64_t>(1, indptr[r + 1] - indptr[r]));
+        const T share = 1 / static_cast<T>(std::max<int64_t>(1, indptr[r + 1] - indptr[r]));
         for (int64_t n = indptr[r]; n < indptr[r + 1]; ++n) to[n] = values[n] * share;
     }
 }
@@ -177,11 +180,11 @@ int32_t run(Direct& d) {
     Rows& rows = *d.arguments;
     const bool widen = d.indptr_bytes == 4, narrow = d.index_bytes == 8;
     const int32_t pieces = d.rows == 0 || d.threads == 1 ? 1 : kPieces * d.threads;
-    Scratch scratch(8 * (2 * (pieces + 1) + (widen ? d.rows + 1 : 0)) + 4 * d.nnz * (narrow + (d.mean != 0)));
+    Scratch scratch(8 * (2 * (pieces + 1) + (widen ? d.rows + 1 : 0)) + d.nnz * (4 * narrow + d.mean) + 4);
     if (!scratch) return kMemory;
     int64_t *const piece_rows = scratch.take<int64_t>(pieces + 1), *const piece_nonzeros = scratch.take<int64_t>(pieces + 1);
     int64_t* const wide = scratch.take<int64_t>(widen ? d.rows + 1 : 0);
-    int32_t* const narrowed = scratch.take<int32_t>(narrow ? d.nnz : 0);
+    int32_t* const narrowed = scratch.take<int32_t>(narrow ? d.nnz + d.nnz % 2 : 0);  // doubles may follow
     if (!(widen ? rises(static_cast<const int32_t*>(d.indptr), d.rows, d.nnz, wide)
                 : rises(static_cast<const int64_t*>(d.indptr), d.rows, d.nnz, wide))) {
         return kPointers;
@@ -195,8 +198,12 @@ int32_t run(Direct& d) {
     d.checksum = found.checksum + checksum_of(indptr, 0, d.rows + 1);
     cut(indptr, d.rows, pieces, piece_rows, piece_nonzeros);
     if (d.mean) {
-        float* const divided = scratch.take<float>(d.nnz);
-        divide(indptr, d.rows, rows.values, divided);
+        void* const divided = scratch.take<char>(d.mean * d.nnz);
+        if (d.mean == 8) {
+            divide(indptr, d.rows, rows.values, static_cast<double*>(divided));
+        } else {
+            divide(indptr, d.rows, rows.values, static_cast<float*>(divided));
+        }
         rows.values = divided;
     }
     rows.indptr = rows.source = indptr;

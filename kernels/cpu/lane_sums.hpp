@@ -1,4 +1,4 @@
-// Sums of the lanes of several vectors of float at once: N vectors become one vector of N lanes.
+// Sums of the lanes of several vectors at once: N vectors become one vector of N lanes. T is float or double.
 
 #pragma once
 
@@ -9,10 +9,10 @@
 
 namespace sparloom {
 
-template <int N>
-struct Floats {
-    typedef float type __attribute__((vector_size(4 * N)));
-    typedef float unaligned __attribute__((vector_size(4 * N), aligned(4), may_alias));
+template <typename T, int N>
+struct Numbers {
+    typedef T type __attribute__((vector_size(sizeof(T) * N)));
+    typedef T unaligned __attribute__((vector_size(sizeof(T) * N), aligned(sizeof(T)), may_alias));
 };
 
 // Each vector holds partial sums in blocks of `Block` lanes, one block per result: [x0 x0 x1 x1] with blocks of two.
@@ -23,8 +23,8 @@ namespace lane_sums {
 constexpr int lane(int block, int to) { return to / (block / 2) * block + to % (block / 2); }
 
 // [x x x x], [y y y y] -> [x x y y]
-template <int Block, int... To>
-[[gnu::always_inline]] inline Vec<float> join(Vec<float> x, Vec<float> y, std::integer_sequence<int, To...>) {
+template <int Block, typename Wide, int... To>
+[[gnu::always_inline]] inline Wide join(Wide x, Wide y, std::integer_sequence<int, To...>) {
     return __builtin_shufflevector(x, y, lane(Block, To)...) + __builtin_shufflevector(x, y, lane(Block, To) + Block / 2 ...);
 }
 
@@ -43,26 +43,26 @@ template <int Block, int Width, typename Wide>
     }
 }
 
-template <int Block, int N>
-[[gnu::always_inline]] inline auto reduce(const std::array<Vec<float>, N>& parts) {
+template <typename T, int Block, int N>
+[[gnu::always_inline]] inline auto reduce(const std::array<Vec<T>, N>& parts) {
     if constexpr (N == 1) {
-        return shrink<Block, kLanes<float>>(parts[0]);
+        return shrink<Block, kLanes<T>>(parts[0]);
     } else {
-        std::array<Vec<float>, N / 2> joined;
+        std::array<Vec<T>, N / 2> joined;
 #pragma GCC unroll 16
         for (int n = 0; n < N / 2; ++n) {
-            joined[n] = join<Block>(parts[2 * n], parts[2 * n + 1], std::make_integer_sequence<int, kLanes<float>>{});
+            joined[n] = join<Block>(parts[2 * n], parts[2 * n + 1], std::make_integer_sequence<int, kLanes<T>>{});
         }
-        return reduce<Block / 2, N / 2>(joined);
+        return reduce<T, Block / 2, N / 2>(joined);
     }
 }
 
 }  // namespace lane_sums
 
 // N: a power of two, at most kLanes.
-template <int N>
-[[gnu::always_inline]] inline typename Floats<N>::type sum_lanes(const std::array<Vec<float>, N>& vectors) {
-    return lane_sums::reduce<kLanes<float>, N>(vectors);
+template <typename T, int N>
+[[gnu::always_inline]] inline typename Numbers<T, N>::type sum_lanes(const std::array<Vec<T>, N>& vectors) {
+    return lane_sums::reduce<T, kLanes<T>, N>(vectors);
 }
 
 }  // namespace sparloom

@@ -15,7 +15,7 @@ extern "C" {
 struct Rows {
     const int64_t* indptr;          // (rows + 1)
     const int32_t* indices;         // (nnz) columns, in this order of rows
-    const float* values;            // (nnz) as the matrix stores them
+    const void* values;             // (nnz) as the matrix stores them, of the type of the kernel
     const int64_t* source;          // (rows) where the values of a row begin
     const int32_t* place;           // (rows) which row of the matrix it is
     const uint8_t* equal;           // (rows) how many rows from this one on, 1 .. 4, have the same columns; or null
@@ -31,6 +31,30 @@ namespace sparloom {
 
 inline bool is_cut(const Rows& rows, int32_t piece) {
     return rows.piece_nonzeros[piece] > rows.indptr[rows.piece_rows[piece]];
+}
+
+// Whether a piece has the beginning of a row whose rest the next one has.
+inline bool begins_next(const Rows& rows, int32_t piece) {
+    const int64_t row = rows.piece_rows[piece + 1];
+    return rows.piece_nonzeros[piece + 1] > rows.indptr[row] && rows.piece_nonzeros[piece] <= rows.indptr[row];
+}
+
+// Calls work(row, p, end) for every row that pieces p .. end share: p begins it, the others are cut.
+template <typename Work>
+void each_shared_row(const Rows& rows, const Work& work) {
+    for (int32_t p = 0; p < rows.pieces; ++p) {
+        if (!begins_next(rows, p)) continue;
+        const int64_t row = rows.piece_rows[p + 1];
+        int32_t end = p + 1;
+        while (end < rows.pieces && is_cut(rows, end) && rows.piece_rows[end] == row) ++end;
+        work(row, p, end);
+    }
+}
+
+// The values of row k, of the type in memory.
+template <typename T>
+inline const T* values_of(const Rows& rows, int64_t k) {
+    return static_cast<const T*>(rows.values) + rows.source[k];
 }
 
 // Dense rows of `row_bytes` each that fill so many bytes, at least one; 0 for 0.

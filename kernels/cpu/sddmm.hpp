@@ -3,7 +3,7 @@
 // A dot product is a vector of partial sums first, whose lanes are added up together with those of other nonzeros.
 // `rows` takes groups in one row, smaller ones at its end; one that is not full repeats its last nonzero. `rows_on`
 // takes one nonzero at a time and puts the vector aside until a group is full, over the ends of rows: short ones waste
-// no lanes, and in long ones no more than one row of C is being read at once.
+// no lanes, and in long ones no more than one row of C is being read at once. T is the type of numbers in memory.
 
 #pragma once
 
@@ -11,6 +11,7 @@
 #include <array>
 #include <cstdint>
 
+#include "half.hpp"
 #include "lane_sums.hpp"
 #include "rows.hpp"
 #include "vector.hpp"
@@ -18,46 +19,50 @@
 namespace sparloom::sddmm {
 
 constexpr int kVectors = kRegisters / 2;  // of the widest left factor in registers
-constexpr int kGroup = kLanes<float>;     // the largest
 constexpr int kRowsAhead = 2;             // whose left factor is prefetched
 
+template <typename T>
+constexpr int kGroup = kLanes<T>;  // the largest
+
 // The largest group, up to `wanted`, for which left factor and partial sums fit into the registers.
+template <typename T>
 constexpr int group(int wanted, int vectors) {
-    int size = wanted < kGroup ? wanted : kGroup;
+    int size = wanted < kGroup<T> ? wanted : kGroup<T>;
     while (size > 1 && size + vectors + 2 > kRegisters) size /= 2;
     return size;
 }
 
+template <typename T>
 struct Factors {
-    const float *left, *right;
-    int64_t width;      // floats from one row to the next
-    Lanes<float> last;  // columns in the last vector
-    int64_t ahead;      // nonzeros between the one being multiplied and the one being prefetched; 0: none is
+    const T *left, *right;
+    int64_t width;  // elements from one row to the next
+    Lanes<T> last;  // columns in the last vector
+    int64_t ahead;  // nonzeros between the one being multiplied and the one being prefetched; 0: none is
 };
 
 // A left factor of V vectors in registers.
-template <int V, bool kPart>
+template <typename T, int V, bool kPart>
 class Held {
    public:
-    [[gnu::always_inline]] Held(const float* left, const Factors& factors) : last_(factors.last) {
+    [[gnu::always_inline]] Held(const T* left, const Factors<T>& factors) : last_(factors.last) {
 #pragma GCC unroll 32
         for (int v = 0; v < V; ++v) left_[v] = read(left, v);
     }
 
     // Even and odd vectors apart, so that additions do not wait for each other.
-    [[gnu::always_inline]] Vec<float> dot(const float* right) const {
-        Vec<float> even = left_[0] * read(right, 0), odd{};
+    [[gnu::always_inline]] Vec<T> dot(const T* right) const {
+        Vec<T> even = left_[0] * read(right, 0), odd{};
 #pragma GCC unroll 32
         for (int v = 1; v < V; ++v) {
-            Vec<float>& sum = v % 2 ? odd : even;
+            Vec<T>& sum = v % 2 ? odd : even;
             sum += left_[v] * read(right, v);
         }
         return V == 1 ? even : even + odd;
     }
 
     template <int U>
-    [[gnu::always_inline]] std::array<Vec<float>, U> dots(const std::array<const float*, U>& right) const {
-        std::array<Vec<float>, U> sums;
+    [[gnu::always_inline]] std::array<Vec<T>, U> dots(const std::array<const T*, U>& right) const {
+        std::array<Vec<T>, U> sums;
 #pragma GCC unroll 16
         for (int u = 0; u < U; ++u) {
             sums[u] = left_[0] * read(right[u], 0);
@@ -67,49 +72,50 @@ class Held {
         return sums;
     }
 
-    [[gnu::always_inline]] static void prefetch(const float* from, const Factors&) {
+    [[gnu::always_inline]] static void prefetch(const T* from, const Factors<T>&) {
 #pragma GCC unroll 32
-        for (int c = 0; c < V * kLanes<float>; c += kLine<float>) __builtin_prefetch(from + c);
+        for (int c = 0; c < V * kLanes<T>; c += kLine<T>) __builtin_prefetch(from + c);
     }
 
    private:
-    [[gnu::always_inline]] Vec<float> read(const float* from, int v) const {
-        return kPart && v == V - 1 ? last_.load(from + v * kLanes<float>) : load(from + v * kLanes<float>);
+    [[gnu::always_inline]] Vec<T> read(const T* from, int v) const {
+        return kPart && v == V - 1 ? last_.load(from + v * kLanes<T>) : load(from + v * kLanes<T>);
     }
 
-    std::array<Vec<float>, V> left_;
-    Lanes<float> last_;
+    std::array<Vec<T>, V> left_;
+    Lanes<T> last_;
 };
 
 // A left factor that is too wide for the registers: it is read again for every group, from the first cache.
+template <typename T>
 class Long {
    public:
-    Long(const float* left, const Factors& factors) : left_(left), factors_(factors) {}
+    Long(const T* left, const Factors<T>& factors) : left_(left), factors_(factors) {}
 
-    [[gnu::always_inline]] Vec<float> dot(const float* right) const { return dots<1>({right})[0]; }
+    [[gnu::always_inline]] Vec<T> dot(const T* right) const { return dots<1>({right})[0]; }
 
     template <int U>
-    [[gnu::always_inline]] std::array<Vec<float>, U> dots(const std::array<const float*, U>& right) const {
+    [[gnu::always_inline]] std::array<Vec<T>, U> dots(const std::array<const T*, U>& right) const {
         constexpr int kChains = U < 8 ? 8 / U : 1;  // sums of a nonzero, so that additions do not wait for each other
-        Vec<float> parts[U][kChains] = {};
+        Vec<T> parts[U][kChains] = {};
         int64_t k = 0;
-        for (; k + kChains * kLanes<float> <= factors_.width; k += kChains * kLanes<float>) {
+        for (; k + kChains * kLanes<T> <= factors_.width; k += kChains * kLanes<T>) {
 #pragma GCC unroll 8
             for (int c = 0; c < kChains; ++c) {
-                const Vec<float> strip = load(left_ + k + c * kLanes<float>);
+                const Vec<T> strip = load(left_ + k + c * kLanes<T>);
 #pragma GCC unroll 16
                 for (int u = 0; u < U; ++u) {
-                    parts[u][c] = multiply_add<float>(strip, load(right[u] + k + c * kLanes<float>), parts[u][c]);
+                    parts[u][c] = multiply_add<Sum<T>>(strip, load(right[u] + k + c * kLanes<T>), parts[u][c]);
                 }
             }
         }
-        for (; k < factors_.width; k += kLanes<float>) {
-            const Lanes<float> rest(std::min<int64_t>(kLanes<float>, factors_.width - k));
-            const Vec<float> strip = rest.load(left_ + k);
+        for (; k < factors_.width; k += kLanes<T>) {
+            const Lanes<T> rest(std::min<int64_t>(kLanes<T>, factors_.width - k));
+            const Vec<T> strip = rest.load(left_ + k);
 #pragma GCC unroll 16
-            for (int u = 0; u < U; ++u) parts[u][0] = multiply_add<float>(strip, rest.load(right[u] + k), parts[u][0]);
+            for (int u = 0; u < U; ++u) parts[u][0] = multiply_add<Sum<T>>(strip, rest.load(right[u] + k), parts[u][0]);
         }
-        std::array<Vec<float>, U> sums;
+        std::array<Vec<T>, U> sums;
 #pragma GCC unroll 16
         for (int u = 0; u < U; ++u) {
             sums[u] = parts[u][0];
@@ -119,69 +125,72 @@ class Long {
         return sums;
     }
 
-    static void prefetch(const float* from, const Factors& factors) {
-        for (int64_t k = 0; k < factors.width; k += kLine<float>) __builtin_prefetch(from + k);
+    static void prefetch(const T* from, const Factors<T>& factors) {
+        for (int64_t k = 0; k < factors.width; k += kLine<T>) __builtin_prefetch(from + k);
     }
 
    private:
-    const float* left_;
-    const Factors& factors_;
+    const T* left_;
+    const Factors<T>& factors_;
 };
 
 // Dot products put aside until there are as many as a vector has lanes. How many there are is a variable of the loop,
 // as members stay in memory.
+template <typename T>
 struct Aside {
-    std::array<Vec<float>, kGroup> sums{};
-    std::array<int64_t, 2 * kGroup> places;  // in values and result; used where they do not follow each other
+    std::array<Vec<T>, kGroup<T>> sums{};
+    std::array<int64_t, 2 * kGroup<T>> places;  // in values and result; used where they do not follow each other
 
     // Those from `slot` on follow each other.
     void follow(int64_t slot, int64_t place) {
-        for (int64_t u = 0; u < kGroup; ++u) places[slot + u] = place + u;
+        for (int64_t u = 0; u < kGroup<T>; ++u) places[slot + u] = place + u;
     }
 
     // result[place] = sum of the lanes * values[place], as many as there can be, from one place on.
-    [[gnu::always_inline]] void write(const float* values, float* result) const {
-        store(result, sum_lanes<kGroup>(sums) * load(values));
+    [[gnu::always_inline]] void write(const T* values, T* result) const {
+        store(result, sum_lanes<Sum<T>, kGroup<T>>(sums) * load(values));
     }
 
-    void write_apart(int64_t count, const float* values, float* result) const {
-        const Vec<float> whole = sum_lanes<kGroup>(sums);
-        for (int64_t n = 0; n < count; ++n) result[places[n]] = whole[n] * values[places[n]];
+    void write_apart(int64_t count, const T* values, T* result) const {
+        const Vec<T> whole = sum_lanes<Sum<T>, kGroup<T>>(sums);
+        for (int64_t n = 0; n < count; ++n) result[places[n]] = narrow<T>(whole[n] * widen(values[places[n]]));
     }
 };
 
 // Gives the dot products of nonzeros n .. n + count <= U to write(n, count, sums), a vector of U.
-template <int U, typename Left, typename RightOf, typename Write>
+template <typename T, int U, typename Left, typename RightOf, typename Write>
 [[gnu::always_inline]] inline void group_of(const Left& left, const RightOf& right_of, int64_t n, int64_t count,
                                             const Write& write) {
-    std::array<const float*, U> right;
+    std::array<const T*, U> right;
 #pragma GCC unroll 16
     for (int u = 0; u < U; ++u) right[u] = right_of(n + (u < count ? u : count - 1));
-    write(n, count, sum_lanes<U>(left.template dots<U>(right)));
+    write(n, count, sum_lanes<Sum<T>, U>(left.template dots<U>(right)));
 }
 
 // The last nonzeros of a row, at most U.
-template <int U, typename Left, typename RightOf, typename Write>
+template <typename T, int U, typename Left, typename RightOf, typename Write>
 [[gnu::always_inline]] inline void rest_of(const Left& left, const RightOf& right_of, int64_t n, int64_t count,
                                            const Write& write) {
     if constexpr (U == 1) {
-        group_of<1>(left, right_of, n, 1, write);
+        group_of<T, 1>(left, right_of, n, 1, write);
     } else if (count > U / 2) {
-        group_of<U>(left, right_of, n, count, write);
+        group_of<T, U>(left, right_of, n, count, write);
     } else {
-        rest_of<U / 2>(left, right_of, n, count, write);
+        rest_of<T, U / 2>(left, right_of, n, count, write);
     }
 }
 
 // What the loops below need of Rows and Factors as variables, since the compiler believes that results may overwrite
 // members.
+template <typename T>
 struct Walk {
-    Walk(const Rows& rows, const Factors& factors)
-        : indptr(rows.indptr), source(rows.source), indices(rows.indices), place(rows.place), values(rows.values),
-          left(factors.left), right(factors.right), width(factors.width), ahead(factors.ahead), nnz(rows.nnz) {}
+    Walk(const Rows& rows, const Factors<T>& factors)
+        : indptr(rows.indptr), source(rows.source), indices(rows.indices), place(rows.place),
+          values(static_cast<const T*>(rows.values)), left(factors.left), right(factors.right),
+          width(factors.width), ahead(factors.ahead), nnz(rows.nnz) {}
 
-    const float* left_of(int64_t row) const { return left + place[row] * width; }
-    const float* right_of(int64_t n) const { return right + indices[n] * width; }
+    const T* left_of(int64_t row) const { return left + place[row] * width; }
+    const T* right_of(int64_t n) const { return right + indices[n] * width; }
     int64_t shift(int64_t row) const { return source[row] - indptr[row]; }  // from nonzeros here to those of the matrix
 
     // How far to prefetch in a row that ends there.
@@ -189,15 +198,15 @@ struct Walk {
 
     const int64_t *indptr, *source;
     const int32_t *indices, *place;
-    const float *values, *left, *right;
+    const T *values, *left, *right;
     int64_t width, ahead, nnz;
 };
 
 // Nonzeros begin .. end of the rows first .. last; the first and the last nonzero may lie inside a row.
-template <typename Left, int U>
-void rows(const Rows& given, int64_t first, int64_t last, int64_t begin, int64_t end, const Factors& factors,
-          float* result) {
-    const Walk walk(given, factors);
+template <typename T, typename Left, int U>
+void rows(const Rows& given, int64_t first, int64_t last, int64_t begin, int64_t end, const Factors<T>& factors,
+          T* result) {
+    const Walk<T> walk(given, factors);
     for (int64_t row = first; row < last; ++row) {
         const int64_t from = std::max(walk.indptr[row], begin), to = std::min(walk.indptr[row + 1], end);
         const int64_t shift = walk.shift(row), ahead = walk.ahead_of(to);
@@ -205,15 +214,22 @@ void rows(const Rows& given, int64_t first, int64_t last, int64_t begin, int64_t
         const Left left(walk.left_of(row), factors);
         const auto right_of = [&](int64_t n) { return walk.right_of(n); };
         const auto write = [&](int64_t n, int64_t count, auto sums) {
-            constexpr int kSums = sizeof(sums) / sizeof(float);
-            using Group = typename Floats<kSums>::unaligned;
-            const float* values = walk.values + n + shift;
-            float* to = result + n + shift;
-            if (count == kSums) {
-                *reinterpret_cast<Group*>(to) = sums * *reinterpret_cast<const Group*>(values);
-            } else {
-                for (int64_t u = 0; u < count; ++u) to[u] = sums[u] * values[u];
+            constexpr int kSums = sizeof(sums) / sizeof(Sum<T>);
+            using Group = typename Numbers<Sum<T>, kSums>::unaligned;
+            const T* values = walk.values + n + shift;
+            T* to = result + n + shift;
+            if constexpr (std::is_same_v<T, Sum<T>>) {
+                if (count == kSums) {
+                    *reinterpret_cast<Group*>(to) = sums * *reinterpret_cast<const Group*>(values);
+                    return;
+                }
+            } else if constexpr (kSums == kLanes<T>) {
+                if (count == kSums) {
+                    store(to, sums * load(values));
+                    return;
+                }
             }
+            for (int64_t u = 0; u < count; ++u) to[u] = narrow<T>(sums[u] * widen(values[u]));
         };
         for (int64_t n = from; n < to; n += U) {
             const int64_t count = std::min<int64_t>(U, to - n);
@@ -221,20 +237,20 @@ void rows(const Rows& given, int64_t first, int64_t last, int64_t begin, int64_t
                 for (int64_t m = n + ahead; m < n + ahead + count; ++m) Left::prefetch(walk.right_of(m), factors);
             }
             if (count == U) {
-                group_of<U>(left, right_of, n, U, write);
+                group_of<T, U>(left, right_of, n, U, write);
             } else {
-                rest_of<U>(left, right_of, n, count, write);
+                rest_of<T, U>(left, right_of, n, count, write);
             }
         }
     }
 }
 
 // As `rows`, with groups that go on over the ends of rows.
-template <typename Left>
-void rows_on(const Rows& given, int64_t first, int64_t last, int64_t begin, int64_t end, const Factors& factors,
-             float* result) {
-    const Walk walk(given, factors);
-    Aside aside;
+template <typename T, typename Left>
+void rows_on(const Rows& given, int64_t first, int64_t last, int64_t begin, int64_t end, const Factors<T>& factors,
+             T* result) {
+    const Walk<T> walk(given, factors);
+    Aside<T> aside;
     int64_t waiting = 0;  // dot products put aside
     int64_t next = 0;     // the place after the last of them
     bool apart = false;   // whether they do not follow each other
@@ -252,11 +268,11 @@ void rows_on(const Rows& given, int64_t first, int64_t last, int64_t begin, int6
         for (int64_t n = from; n < to; ++n) {
             if (ahead != 0) Left::prefetch(walk.right_of(n + ahead), factors);
             aside.sums[waiting] = left.dot(walk.right_of(n));
-            if (++waiting < kGroup) continue;
+            if (++waiting < kGroup<T>) continue;
             if (apart) {
-                aside.write_apart(kGroup, walk.values, result);
+                aside.write_apart(kGroup<T>, walk.values, result);
             } else {
-                const int64_t place = n + shift + 1 - kGroup;
+                const int64_t place = n + shift + 1 - kGroup<T>;
                 aside.write(walk.values + place, result + place);
             }
             waiting = 0;

@@ -1,12 +1,13 @@
-// D = A B in float32: A (rows, cols) sparse, B (cols, width) and D (rows, width) row-major without gaps.
+// D = A B: A (rows, cols) sparse, B (cols, width) and D (rows, width) row-major without gaps. All numbers are of type
+// ELEMENT, float unless it is defined as double, Half or Bfloat; halves are added up in float.
 //
 //   for pieces of the rows of A                                   in parallel, rows.hpp
 //     for blocks of 64 rows
 //       for strips of columns, `strip` wide                       as many as half of the registers hold, at most
 //         for rows of the block                                   row kernel, spmm.hpp
 //
-// A cut piece sums its part of the shared row into `carries`; those are added up when all pieces are done.
-// Preconditions (checked in Python): columns are in range; `carries` has width floats per piece if one is cut; D
+// Pieces that share a row write the sums of their parts to `carries`; those are added up when all pieces are done.
+// Preconditions (checked in Python): columns are in range; `carries` has 2 * width sums per piece if one is cut; D
 // overlaps nothing else; ahead >= 0, strip >= 1.
 
 #include <algorithm>
@@ -14,14 +15,19 @@
 
 #include "spmm.hpp"
 
+#ifndef ELEMENT
+#define ELEMENT float
+#endif
+
 extern "C" {
 
 struct Spmm {
     Rows rows;
-    const float* dense;
-    float *result, *carries;
+    const void* dense;
+    void *result, *carries;
     int64_t width;
     int32_t strip, ahead, stream, together;  // columns, bytes of the dense operand, flag, flag
+    int32_t mean;                            // flag, of halves: divide sums by the nonzeros of their row
 };
 
 }  // extern "C"
@@ -29,34 +35,39 @@ struct Spmm {
 namespace sparloom::spmm {
 namespace {
 
+using T = ELEMENT;
+using Carry = Sum<T>;
+
 constexpr int64_t kBlock = 64;  // rows whose indices stay in the first cache from strip to strip
 
 // The rows of struct Rows, as the kernels ask for them.
 struct Ordered {
-    using Element = float;
+    using Element = T;
     Rows rows;
+    bool mean;
 
     const int32_t* columns(int64_t k) const { return rows.indices + rows.indptr[k]; }
-    const float* values(int64_t k) const { return rows.values + rows.source[k]; }
+    const T* values(int64_t k) const { return values_of<T>(rows, k); }
     int64_t count(int64_t k) const { return rows.indptr[k + 1] - rows.indptr[k]; }
     int64_t place(int64_t k) const { return rows.place[k]; }
-    const float* addend(int64_t) const { return nullptr; }
+    Carry factor(int64_t k) const { return mean && count(k) != 0 ? Carry{1} / count(k) : Carry{1}; }
+    const T* addend(int64_t) const { return nullptr; }
     int64_t equal(int64_t k, int64_t end) const { return std::min<int64_t>(end - k, rows.equal[k]); }
     bool follow(int64_t k, int64_t ahead) const { return rows.indptr[k + 1] + ahead <= rows.nnz; }
 };
 
 // Nonzeros begin .. end of one row, to any place.
 template <int V, Store kStore>
-void part(const Rows& rows, int64_t row, int64_t begin, int64_t end, const Strip<float>& strip, float* out) {
-    const float* values = rows.values + rows.source[row] + (begin - rows.indptr[row]);
+void part(const Rows& rows, int64_t row, int64_t begin, int64_t end, const Strip<T>& strip, Carry* out) {
+    const T* values = values_of<T>(rows, row) + (begin - rows.indptr[row]);
     const bool inside = end + strip.ahead <= rows.nnz;
-    sum<float, 1, V, kStore>(rows.indices + begin, end - begin, inside ? strip.ahead : 0, {values}, strip, {out});
+    sum<T, 1, V, kStore, T, Carry>(rows.indices + begin, end - begin, inside ? strip.ahead : 0, {values}, strip, {out});
 }
 
 struct Kernel {
-    void (*one_by_one)(Ordered, int64_t, int64_t, Strip<float>);
-    void (*side_by_side)(Ordered, int64_t, int64_t, Strip<float>);
-    void (*part)(const Rows&, int64_t, int64_t, int64_t, const Strip<float>&, float*);
+    void (*one_by_one)(Ordered, int64_t, int64_t, Strip<T>);
+    void (*side_by_side)(Ordered, int64_t, int64_t, Strip<T>);
+    void (*part)(const Rows&, int64_t, int64_t, int64_t, const Strip<T>&, Carry*);
 };
 
 struct Kernels {
@@ -70,7 +81,11 @@ struct Kernels {
 
     template <int V, Store kStore>
     static constexpr Kernel kernel() {
-        return {one_by_one<V, kStore, Ordered>, side_by_side<V, kStore, Ordered>, spmm::part<V, kStore>};
+        if constexpr (has_kernel<T>(V)) {
+            return {one_by_one<V, kStore, Ordered>, side_by_side<V, kStore, Ordered>, spmm::part<V, kStore>};
+        } else {
+            return {};
+        }
     }
 
     const Kernel& operator()(Store store, int64_t vectors) const {
@@ -84,49 +99,56 @@ class Product {
    public:
     explicit Product(const Spmm& s)
         : s_(s),
-          rows_{s.rows},
-          columns_{s.width, std::min<int64_t>(s.strip, kVectors * kLanes<float>), s.ahead,
-                   s.stream && can_stream(s.result, s.width)} {}
+          rows_{s.rows, s.mean != 0},
+          columns_{s.width, std::min<int64_t>(s.strip, kVectors * kLanes<T>), s.ahead,
+                   s.stream && can_stream(result(), s.width)} {}
 
     void piece(int32_t p) const {
         const Rows& rows = s_.rows;
         int64_t first = rows.piece_rows[p];
         const int64_t last = rows.piece_rows[p + 1], begin = rows.piece_nonzeros[p], end = rows.piece_nonzeros[p + 1];
         if (is_cut(rows, p)) {
-            part(first, begin, std::min(rows.indptr[first + 1], end), s_.carries + p * s_.width);
+            part(first, begin, std::min(rows.indptr[first + 1], end), carry(2 * p));
             ++first;
         }
         for (int64_t row = first; row < last; row += kBlock) block(row, std::min(row + kBlock, last));
-        if (first <= last && end > rows.indptr[last]) {  // the next piece is cut, and this one begins its row
-            part(last, rows.indptr[last], end, s_.result + rows.place[last] * s_.width);
-        }
+        if (begins_next(rows, p)) part(last, rows.indptr[last], end, carry(2 * p + 1));
         if (columns_.streams) fence();
     }
 
     void add_carries() const {
-        const Rows& rows = s_.rows;
-        for (int32_t p = 0; p < rows.pieces; ++p) {
-            if (!is_cut(rows, p)) continue;
-            float* to = s_.result + rows.place[rows.piece_rows[p]] * s_.width;
-            const float* from = s_.carries + p * s_.width;
-            for (int64_t column = 0; column < s_.width; ++column) to[column] += from[column];
-        }
+        each_shared_row(s_.rows, [&](int64_t row, int32_t p, int32_t end) {
+            Carry* const sums = carry(2 * p + 1);
+            for (int32_t q = p + 1; q < end; ++q) {
+                const Carry* from = carry(2 * q);
+                for (int64_t column = 0; column < s_.width; ++column) sums[column] += from[column];
+            }
+            T* const to = result() + s_.rows.place[row] * s_.width;
+            const Carry factor = rows_.factor(row);
+            for (int64_t column = 0; column < s_.width; ++column) to[column] = narrow<T>(sums[column] * factor);
+        });
     }
 
    private:
-    void block(int64_t first, int64_t last) const {
-        each_strip(columns_, s_.dense, s_.result,
-                   [&](Store store, int64_t vectors, const Strip<float>& strip, int64_t) {
-                       const Kernel& kernel = kKernels(store, vectors);
-                       (s_.together ? kernel.side_by_side : kernel.one_by_one)(rows_, first, last, strip);
-                   });
+    T* result() const { return static_cast<T*>(s_.result); }
+    Carry* carry(int64_t number) const { return static_cast<Carry*>(s_.carries) + number * s_.width; }
+
+    template <typename Work>
+    void strips(const Work& work) const {
+        each_strip<kAnyVectors<T>>(columns_, static_cast<const T*>(s_.dense), result(), work);
     }
 
-    void part(int64_t row, int64_t begin, int64_t end, float* out) const {
-        each_strip(columns_, s_.dense, s_.result,
-                   [&](Store store, int64_t vectors, const Strip<float>& strip, int64_t column) {
-                       kKernels(store, vectors).part(s_.rows, row, begin, end, strip, out + column);
-                   });
+    void block(int64_t first, int64_t last) const {
+        strips([&](Store store, int64_t vectors, const Strip<T>& strip, int64_t) {
+            const Kernel& kernel = kKernels(store, vectors);
+            (s_.together ? kernel.side_by_side : kernel.one_by_one)(rows_, first, last, strip);
+        });
+    }
+
+    void part(int64_t row, int64_t begin, int64_t end, Carry* out) const {
+        strips([&](Store store, int64_t vectors, const Strip<T>& strip, int64_t column) {
+            kKernels(store, vectors).part(s_.rows, row, begin, end, strip, out + column);
+        });
     }
 
     const Spmm& s_;

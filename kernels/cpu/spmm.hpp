@@ -1,6 +1,7 @@
 // Row kernels of SpMM: a strip of columns of the result stays in registers while the nonzeros of a row go by.
 //
-// Up to four rows that have the same columns are summed together: each row of the dense operand is loaded once for all.
+// T is the type of numbers in memory, those of half.hpp included. Up to four rows that have the same columns are
+// summed together: each row of the dense operand is loaded once for all.
 //
 // What the kernels ask of `rows`, in the order in which they are summed, which may be another than that of the matrix:
 //   Element              of the values
@@ -11,6 +12,7 @@
 //   addend(k)            row that is added to it, or null
 //   equal(k, end)        rows from k on and before `end` that have the same columns, 1 .. kTogether
 //   follow(k, ahead)     whether so many columns follow those of row k in memory
+//   factor(k)            of its sums; of halves only
 
 #pragma once
 
@@ -18,6 +20,7 @@
 #include <array>
 #include <cstdint>
 
+#include "half.hpp"
 #include "rows.hpp"
 #include "vector.hpp"
 
@@ -46,11 +49,13 @@ enum class Store { kWhole, kPart, kStream };  // how the last vector is written;
 constexpr int kStores = 3;
 
 // out[r] = addends[r] + sum over n of values[r][n] * dense[columns[n]], for R rows; a null addend is none. `ahead` is 0
-// or at most what follows `columns`.
-template <typename T, int R, int V, Store kStore>
+// or at most what follows `columns`. Values and results may be of the type that sums have.
+template <typename T, int R, int V, Store kStore, typename Value = T, typename Out = T>
 [[gnu::always_inline]] inline void sum(const int32_t* columns, int64_t count, int64_t ahead,
-                                       const std::array<const T*, R>& values, const Strip<T>& strip,
-                                       const std::array<T*, R>& out, const std::array<const T*, R>& addends = {}) {
+                                       const std::array<const Value*, R>& values, const Strip<T>& strip,
+                                       const std::array<Out*, R>& out,
+                                       const std::array<const Out*, R>& addends = {},
+                                       const std::array<Sum<T>, R>* factors = nullptr) {
     const auto partial = [](int v) { return kStore == Store::kPart && v == V - 1; };
     Vec<T> sums[R][V] = {};
 #pragma GCC unroll 4
@@ -58,7 +63,7 @@ template <typename T, int R, int V, Store kStore>
         if (addends[r] == nullptr) continue;
 #pragma GCC unroll 32
         for (int v = 0; v < V; ++v) {
-            const T* from = addends[r] + v * kLanes<T>;
+            const Out* from = addends[r] + v * kLanes<T>;
             sums[r][v] = partial(v) ? strip.last.load(from) : load(from);
         }
     }
@@ -74,7 +79,7 @@ template <typename T, int R, int V, Store kStore>
             const Vec<T> right = partial(v) ? strip.last.load(row + v * kLanes<T>) : load(row + v * kLanes<T>);
 #pragma GCC unroll 4
             for (int r = 0; r < R; ++r) {
-                sums[r][v] = multiply_add<T>(broadcast(values[r][n]), right, sums[r][v]);
+                sums[r][v] = multiply_add<Sum<T>>(broadcast(values[r][n]), right, sums[r][v]);
             }
         }
     };
@@ -85,9 +90,13 @@ template <typename T, int R, int V, Store kStore>
     }
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {
+        if constexpr (!std::is_same_v<T, Sum<T>>) {
+#pragma GCC unroll 32
+            for (int v = 0; factors != nullptr && v < V; ++v) sums[r][v] *= broadcast((*factors)[r]);
+        }
 #pragma GCC unroll 32
         for (int v = 0; v < V; ++v) {
-            T* to = out[r] + v * kLanes<T>;
+            Out* to = out[r] + v * kLanes<T>;
             if (kStore == Store::kStream) {
                 stream(to, sums[r][v]);
             } else if (partial(v)) {
@@ -112,7 +121,13 @@ template <int R, int V, Store kStore, typename Rows>
         addends[r] = addend == nullptr ? nullptr : addend + strip.column;
     }
     const int64_t ahead = rows.follow(k, strip.ahead) ? strip.ahead : 0;
-    sum<T, R, V, kStore>(rows.columns(k), rows.count(k), ahead, values, strip, out, addends);
+    if constexpr (std::is_same_v<T, Sum<T>>) {
+        sum<T, R, V, kStore>(rows.columns(k), rows.count(k), ahead, values, strip, out, addends);
+    } else {
+        std::array<Sum<T>, R> factors;
+        for (int r = 0; r < R; ++r) factors[r] = rows.factor(k + r);
+        sum<T, R, V, kStore>(rows.columns(k), rows.count(k), ahead, values, strip, out, addends, &factors);
+    }
 }
 
 // The kernels take copies of what they read: a store of vectors may alias whatever a reference points to.
@@ -154,11 +169,32 @@ struct Columns {
     bool streams;    // whole vectors go past the caches
 };
 
-// Calls work(store, vectors, strip, column) for every strip; it begins at `column` and has so many vectors.
-template <typename T, typename Work>
+// Whether there are kernels for strips of any number of vectors: for float only, as those of other types would take
+// long to compile. There, they are powers of two.
+template <typename T>
+constexpr bool kAnyVectors = std::is_same_v<T, float>;
+
+template <typename T>
+constexpr bool has_kernel(int vectors) {
+    return kAnyVectors<T> || (vectors & (vectors - 1)) == 0;
+}
+
+// The columns of a strip, at most `wanted`, for which there is a kernel.
+template <typename T>
+inline int64_t columns_with_kernel(int64_t wanted) {
+    if constexpr (kAnyVectors<T>) return wanted;
+    const int64_t vectors = (wanted + kLanes<T> - 1) / kLanes<T>;
+    const int64_t least = int64_t{1} << (63 - __builtin_clzll(vectors));
+    return std::min(wanted, least * kLanes<T>);
+}
+
+// Calls work(store, vectors, strip, column) for every strip; it begins at `column` and has so many vectors, any number
+// or as `columns_with_kernel` says.
+template <bool kAny = true, typename T, typename Work>
 [[gnu::always_inline]] inline void each_strip(const Columns& all, const T* dense, T* result, const Work& work) {
-    for (int64_t column = 0; column < all.width; column += all.strip) {
-        const int64_t columns = std::min(all.strip, all.width - column);
+    for (int64_t column = 0, columns; column < all.width; column += columns) {
+        columns = std::min(all.strip, all.width - column);
+        if constexpr (!kAny) columns = columns_with_kernel<T>(columns);
         const int64_t vectors = (columns + kLanes<T> - 1) / kLanes<T>;
         const Strip<T> strip{dense + column, result + column, all.width, column,
                              Lanes<T>(columns - (vectors - 1) * kLanes<T>), rows_ahead(all.ahead, sizeof(T) * columns)};
@@ -170,7 +206,7 @@ template <typename T, typename Work>
 // Whether a result with rows of `width` elements can be streamed: all rows begin at a multiple of a vector.
 template <typename T>
 bool can_stream(const T* result, int64_t width) {
-    return width % kLanes<T> == 0 && reinterpret_cast<uintptr_t>(result) % kVectorBytes == 0;
+    return width % kLanes<T> == 0 && reinterpret_cast<uintptr_t>(result) % (kLanes<T> * sizeof(T)) == 0;
 }
 
 }  // namespace sparloom::spmm

@@ -39,6 +39,15 @@ struct VectorOf {
 template <typename T>
 using Vec = typename VectorOf<T>::type;
 
+// What products of numbers of a type are added up in: the type itself, float for those of half.hpp.
+template <typename T>
+struct SumOf {
+    using type = T;
+};
+
+template <typename T>
+using Sum = typename SumOf<T>::type;
+
 template <typename T>
 inline Vec<T> broadcast(T value) {
     return value - Vec<T>{};
@@ -113,7 +122,9 @@ class Lanes {
         }
     }
 
-   private:
+    int64_t count() const { return __builtin_popcount(mask_); }
+
+   protected:
     using Mask = std::conditional_t<sizeof(T) == 4, __mmask16, __mmask8>;
     Mask mask_;
 };
@@ -159,6 +170,8 @@ class Lanes {
         }
     }
 
+    int64_t count() const { return __builtin_popcount(_mm256_movemask_epi8(mask_)) / sizeof(T); }
+
    private:
     __m256i mask_;
 };
@@ -184,6 +197,8 @@ class Lanes {
     }
 
     void store(T* to, Vec<T> value) const { std::memcpy(to, &value, bytes_); }
+
+    int64_t count() const { return bytes_ / sizeof(T); }
 
    private:
     size_t bytes_;

@@ -12,6 +12,7 @@ from functools import cache, partial
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from sparloom.errors import NoCompiler
 from sparloom.jit.toolchain import compile_cpp
@@ -121,7 +122,7 @@ def check_memory(status: int, work: str, wanted: int) -> None:
                           f"limit of this process")
 
 
-def address(array: np.ndarray, dtype: type[np.generic] = np.float32, *, written: bool = False) -> int:
+def address(array: np.ndarray, dtype: DTypeLike = np.float32, *, written: bool = False) -> int:
     """Return the address of an array for a struct of arguments.
 
     Raises:
@@ -137,7 +138,7 @@ def address(array: np.ndarray, dtype: type[np.generic] = np.float32, *, written:
     return _address_of(array)
 
 
-def aligned(shape: tuple[int, ...], dtype: type[np.generic], *, zero: bool = False) -> np.ndarray:
+def aligned(shape: tuple[int, ...], dtype: DTypeLike, *, zero: bool = False) -> np.ndarray:
     """Allocate a page-aligned array; NumPy requests huge pages for large ones."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
     buffer = (np.zeros if zero else np.empty)(size + ALIGNMENT, np.uint8)
@@ -186,7 +187,7 @@ class ResultPool:
         """Copy and pickle the share only: buffers stay in this process."""
         return ResultPool, (self._share,)
 
-    def empty(self, shape: tuple[int, ...], dtype: type[np.generic]) -> np.ndarray:
+    def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
         """Return a contiguous, page-aligned, uninitialised array that nothing else refers to."""
         size = math.prod(shape) * np.dtype(dtype).itemsize
         if not MIN_BYTES <= size <= self._kept_bytes:

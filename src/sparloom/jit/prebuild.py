@@ -27,21 +27,26 @@ from sparloom.jit.toolchain import (
     find_toolchain,
     kernel_folder,
     library_texts,
+    macros_of,
 )
 
 __all__ = ["libraries", "prebuild", "warmup"]
 
 STATIC = ("-static-libstdc++", "-static-libgcc", "-s", "-mtune=generic")
 SPADE = ("tiling", "trace", "timing", "execute", "event")  # one library of all
+TYPED = ("spmm", "spmm_max", "sddmm", "attention", "argmax_products")
+ELEMENTS = ("double", "Half", "Bfloat")
+"""Types of numbers, besides float, for which the sources in `TYPED` are compiled as libraries of their own."""
 COMMON = ("spmm", "spmm_max", "sddmm", "attention", "direct", "traversal", "watch", "repeat", "pin",
           "argmax_products", "fingerprint", "team", "multiply", "graph_attention_f32", "fresh_graph")
 """Sources that products, attention and layers of graph networks need."""
 
 
 def libraries() -> list[tuple[str, ...]]:
-    """List the sources of every library that the package compiles, relative to the folder of kernels."""
+    """List the sources and macros of every library that the package compiles, relative to the folder of kernels."""
     alone = sorted((kernel_folder() / "cpu").glob("*.cpp"))
-    return [*((f"cpu/{path.name}",) for path in alone), tuple(f"spade/{name}.cpp" for name in SPADE)]
+    typed = [(f"cpu/{name}.cpp", f"-DELEMENT={element}") for name in TYPED for element in ELEMENTS]
+    return [*((f"cpu/{path.name}",) for path in alone), *typed, tuple(f"spade/{name}.cpp" for name in SPADE)]
 
 
 def warmup(*, everything: bool = False, jobs: int | None = None) -> dict[str, float]:
@@ -50,11 +55,12 @@ def warmup(*, everything: bool = False, jobs: int | None = None) -> dict[str, fl
     Kernels of ragged programs and of `fuse` are generated from programs, and are compiled with these.
 
     Args:
-        everything: also the kernels of fused products, dense products and the simulator.
+        everything: also the kernels of fused products, dense products, the simulator, and sparse products of numbers
+            other than float32.
         jobs: sources that are compiled at once (default: the processors that this process may use).
 
     Returns:
-        source -> seconds that it took; about 0 for what was compiled before.
+        source and its macros -> seconds that it took; about 0 for what was compiled before.
 
     Raises:
         NoCompiler: there is no compiler.
@@ -68,7 +74,11 @@ def warmup(*, everything: bool = False, jobs: int | None = None) -> dict[str, fl
 
     find_toolchain("c++")
     with ThreadPoolExecutor(jobs or len(os.sched_getaffinity(0))) as pool:
-        return dict(zip((sources[0] for sources in wanted), pool.map(build, wanted), strict=True))
+        return dict(zip(map(_name, wanted), pool.map(build, wanted), strict=True))
+
+
+def _name(sources: Sequence[str]) -> str:
+    return " ".join((sources[0], *macros_of(sources)))
 
 
 def prebuild(
@@ -94,9 +104,12 @@ def prebuild(
 
     def build(level: str, relative: tuple[str, ...]) -> None:
         sources, texts = library_texts(relative)
-        name = f"{sources[0].parent.name}_{sources[0].stem}.so"
+        macros = macros_of(relative)
+        name = "_".join((sources[0].parent.name, sources[0].stem, *(macro.rpartition("=")[2] for macro in macros)))
+        name += ".so"
         flags = [LEVELS[level].flag if flag == "-march=native" else flag for flag in native]
-        toolchain.compile(sources[0], folder / level / name, (*flags, *STATIC, f"-I{kernel_folder()}"), *sources[1:])
+        toolchain.compile(sources[0], folder / level / name, (*flags, *macros, *STATIC, f"-I{kernel_folder()}"),
+                          *sources[1:])
         index[level][digest(*texts)] = name
 
     for level in levels:

@@ -26,7 +26,8 @@ from sparloom.resources import FOLDERS, PACKAGE
 
 __all__ = [
     "LEVELS", "OPENMP", "Level", "Toolchain", "compile_cpp", "compiler_version", "default_flags", "find_toolchain",
-    "kernel_folder", "kernel_source", "kernels_digest", "library_texts", "processor_signature", "sources_digest",
+    "kernel_folder", "kernel_source", "kernels_digest", "library_texts", "macros_of", "processor_signature",
+    "sources_digest",
 ]
 
 Language = Literal["c", "c++"]
@@ -69,7 +70,8 @@ def compile_cpp(
     package has the library ready-built (see prebuild.py), it is used until `native` compiles it for this processor.
 
     Args:
-        relative_paths: such as ["cpu/pack.cpp"]; headers are found relative to the source and to kernels/.
+        relative_paths: such as ["cpu/pack.cpp"]; headers are found relative to the source and to kernels/. Macros
+            such as "-DELEMENT=double" may be among them.
         flags: replace the default flags.
         native: compile even if the library is there ready-built.
 
@@ -92,7 +94,8 @@ def compile_cpp(
         if library is None:
             raise
         return library
-    command_flags = (*(default_flags(toolchain) if flags is None else flags), f"-I{kernel_folder()}")
+    command_flags = (*(default_flags(toolchain) if flags is None else flags), *macros_of(relative_paths),
+                     f"-I{kernel_folder()}")
     key = digest("c++", FORMAT, toolchain.version, toolchain.processor, *command_flags[:-1], *texts)
     library = cache.get(key)
     if library is None:
@@ -107,10 +110,19 @@ def compile_cpp(
 
 
 def library_texts(relative_paths: Sequence[str]) -> tuple[list[Path], list[str]]:
-    """Return the paths of sources, and what a library depends on: their names and texts, and those of all headers."""
-    sources = [kernel_source(relative) for relative in relative_paths]
+    """Return the paths of sources, and what a library depends on.
+
+    This is the macros among `relative_paths`, and the names and texts of the sources and all headers.
+    """
+    macros = macros_of(relative_paths)
+    sources = [kernel_source(relative) for relative in relative_paths if relative not in macros]
     headers = sorted(path for path in kernel_folder().rglob("*.h*") if path.suffix in (".h", ".hpp"))
-    return sources, [f"{path.name}\n{path.read_text(encoding='utf-8')}" for path in (*sources, *headers)]
+    return sources, [f"{path.name}\n{path.read_text(encoding='utf-8')}" for path in (*sources, *headers)] + macros
+
+
+def macros_of(relative_paths: Sequence[str]) -> list[str]:
+    """Return the macros, such as "-DELEMENT=double", among the sources of a library."""
+    return [relative for relative in relative_paths if relative.startswith("-D")]
 
 
 @functools.cache

@@ -211,17 +211,17 @@ class Caches:
         """Bytes of dense rows above which they are better prefetched."""
         return SHARED_FRACTION * self.far_bytes
 
-    def overflow(self, pattern: Pattern, width: int) -> bool:
+    def overflow(self, pattern: Pattern, width: int, value_bytes: int = VALUE_BYTES) -> bool:
         """Tell whether dense rows, one per row and column of A, are so large that results better bypass the caches."""
-        return _dense_bytes(pattern, width) > self.overflow_bytes
+        return _dense_bytes(pattern, width, value_bytes) > self.overflow_bytes
 
-    def distant(self, pattern: Pattern, width: int) -> bool:
+    def distant(self, pattern: Pattern, width: int, value_bytes: int = VALUE_BYTES) -> bool:
         """Tell whether they are so large that most rows come from memory and are better prefetched."""
-        return _dense_bytes(pattern, width) > self.distant_bytes
+        return _dense_bytes(pattern, width, value_bytes) > self.distant_bytes
 
-    def beyond(self, pattern: Pattern, width: int) -> bool:
+    def beyond(self, pattern: Pattern, width: int, value_bytes: int = VALUE_BYTES) -> bool:
         """Tell whether they exceed the shared cache."""
-        return _dense_bytes(pattern, width) > self.far_bytes
+        return _dense_bytes(pattern, width, value_bytes) > self.far_bytes
 
 
 class SystemLoad(Protocol):
@@ -437,8 +437,8 @@ def _levels() -> dict[int, int]:
     return cache_levels()
 
 
-def _dense_bytes(pattern: Pattern, width: int) -> int:
-    return VALUE_BYTES * width * (pattern.rows + pattern.cols)
+def _dense_bytes(pattern: Pattern, width: int, value_bytes: int) -> int:
+    return value_bytes * width * (pattern.rows + pattern.cols)
 
 
 def _open_files(files: dict[int, int]) -> None:

@@ -85,10 +85,14 @@ SPARSE_LIBRARIES: Mapping[str, Mapping[str, Library]] = MappingProxyType({
 
 
 def gather_dot(left: torch.Tensor, right: torch.Tensor, rows: torch.Tensor, cols: torch.Tensor) -> torch.Tensor:
-    """Compute dot products of pairs of rows, (nnz,) float32, in pieces, which bounds the memory of gathered rows."""
-    result = left.new_empty(rows.shape, dtype=torch.float32)
+    """Compute dot products of pairs of rows, (nnz,), in pieces, which bounds the memory of gathered rows.
+
+    Those of 16-bit numbers are computed, and returned, in float32.
+    """
+    dtype = torch.promote_types(left.dtype, torch.float32)
+    result = left.new_empty(rows.shape, dtype=dtype)
     for piece in gathered_pieces(rows.numel(), left.shape[1]):
-        result[piece] = (left[rows[piece]].float() * right[cols[piece]].float()).sum(1)
+        result[piece] = (left[rows[piece]].to(dtype) * right[cols[piece]].to(dtype)).sum(1)
     return result
 
 

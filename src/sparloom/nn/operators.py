@@ -228,14 +228,16 @@ def _attention_gradients(
     pattern: PreparedPattern, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, *,
     result: torch.Tensor, grad: torch.Tensor,
 ) -> Three:
-    """Compute the gradients of Q (rows, heads, d), K (cols, heads, d) and V (cols, heads, e) in float32.
+    """Compute the gradients of Q (rows, heads, d), K (cols, heads, d) and V (cols, heads, e).
 
-    Heads are processed one by one, so that the scores in memory are one value per nonzero.
+    Those of 16-bit numbers are computed in float32. Heads are processed one by one, so that the scores in memory are
+    one value per nonzero.
     """
     inputs = (queries, keys, values)
     gradients = tuple(tensor.new_zeros(tensor.shape) for tensor in inputs)
+    dtype = torch.promote_types(queries.dtype, torch.float32)
     for head in range(queries.shape[1] if pattern.pattern.nnz else 0):
-        parts = _head_gradients(pattern, *(tensor[:, head].float() for tensor in (*inputs, result, grad)))
+        parts = _head_gradients(pattern, *(tensor[:, head].to(dtype) for tensor in (*inputs, result, grad)))
         for gradient, part in zip(gradients, parts, strict=True):
             gradient[:, head] = part
     return gradients

@@ -73,7 +73,8 @@ def pattern_cache() -> PatternCache:
 class PreparedPattern:
     """Computes with matrices of one pattern A (rows, cols) and with their transposes; each has decisions of its own.
 
-    Tensors are float32, or float16 or bfloat16 on a GPU, with any strides; nothing is recorded for autograd.
+    Tensors have one of the dtypes that sparse operations support on their device, all of a call the same, and any
+    strides; nothing is recorded for autograd.
 
     Args:
         threads: of every call on the CPU.

@@ -15,6 +15,7 @@ from sparloom.nn.torch_integration import (
     SUPPORTED_DTYPES,
     autocast_operands,
     dtype_remedy,
+    promoted_operands,
     support_sparse_parts_in_dynamo,
     unscriptable,
 )
@@ -33,20 +34,21 @@ def spmm(A: SparseInput, X: torch.Tensor, *, reduce: Reduce = "sum") -> torch.Te
     The first calls for a pattern and a width, and the first backward passes, rotate through the candidate kernels until
     the fastest is known; on a GPU the first call measures a few on a sample of the rows. Decisions are tied to the
     index tensors and live as long as they do; A's values may change from call to call. torch.compile(fullgraph=True)
-    does not accept sparse tensors: pass A as a tuple. Under torch.autocast operands of half precision are converted to
-    float32, on a GPU only if their dtypes differ.
+    does not accept sparse tensors: pass A as a tuple. Operands of several dtypes are converted to the one that
+    torch.promote_types gives. Under torch.autocast operands of half precision are converted to float32, on a GPU only
+    if their dtypes differ.
 
     Args:
-        A: (rows, cols) with float32 values (on a GPU also float16 or bfloat16) and int32 or int64 indices, columns in
-            increasing order within each row; a CSR tensor or (crow_indices, col_indices, values[, shape]), on the CPU
-            or, if CuPy is installed, on an NVIDIA GPU.
-        X: (cols, width), of the dtype and on the device of A's values.
+        A: (rows, cols) with float32, float16, bfloat16 or, on the CPU, float64 values and int32 or int64 indices,
+            columns in increasing order within each row; a CSR tensor or (crow_indices, col_indices, values[, shape]),
+            on the CPU or, if CuPy is installed, on an NVIDIA GPU.
+        X: (cols, width), of such a dtype, on the device of A's values.
         reduce: "sum"; "mean", the sum divided by the number of nonzeros in the row; "max", the largest product, or NaN
             if any is NaN. The gradient of each maximum goes to its argmax, the first of equal products in the row. The
             argmax, (rows, width) int32, is saved for the backward pass if a gradient is needed.
 
     Returns:
-        (rows, width) of the same dtype, accumulated in float32; 0 for rows without nonzeros.
+        (rows, width) of the promoted dtype, 0 for rows without nonzeros. Numbers of 16 bits are accumulated in float32.
 
     Raises:
         TypeError, ValueError: an operand has an unsupported type, shape or device; names it and the remedy.
@@ -56,7 +58,8 @@ def spmm(A: SparseInput, X: torch.Tensor, *, reduce: Reduce = "sum") -> torch.Te
         raise ValueError(f"reduce={reduce!r}: expected one of {', '.join(REDUCTIONS)}")
     matrix = _parse_sparse(A)
     values, X = autocast_operands(matrix.values, X)
-    _check_dense(X, "X", rows=matrix.cols, dimensions=2, device=matrix.crow.device, dtype=values.dtype)
+    _check_dense(X, "X", rows=matrix.cols, dimensions=2, device=matrix.crow.device)
+    values, X = promoted_operands(values, X)
     inputs = matrix.crow, matrix.col, values, X
     if reduce == "max" and torch.is_grad_enabled() and (X.requires_grad or values.requires_grad):
         return operators.spmm_max(*inputs)[0]
@@ -69,19 +72,20 @@ def sddmm(A: SparseInput, Q: torch.Tensor, K: torch.Tensor) -> torch.Tensor:
 
     Args:
         A: as in `spmm`.
-        Q, K: (rows, width), (cols, width), of the dtype of A's values.
+        Q, K: (rows, width), (cols, width), of dtypes as in `spmm`.
 
     Returns:
-        (nnz,) of that dtype, in the order of A's values.
+        (nnz,) of the promoted dtype, in the order of A's values.
 
     Raises:
         TypeError, ValueError, Unsupported: as in `spmm`.
     """
     matrix = _parse_sparse(A)
     values, Q, K = autocast_operands(matrix.values, Q, K)
-    _check_dense(Q, "Q", rows=matrix.rows, dimensions=2, device=matrix.crow.device, dtype=values.dtype)
-    _check_dense(K, "K", rows=matrix.cols, dimensions=2, device=matrix.crow.device, dtype=values.dtype)
+    _check_dense(Q, "Q", rows=matrix.rows, dimensions=2, device=matrix.crow.device)
+    _check_dense(K, "K", rows=matrix.cols, dimensions=2, device=matrix.crow.device)
     _check_trailing_dimensions(Q, K, "Q", "K")
+    values, Q, K = promoted_operands(values, Q, K)
     return operators.sddmm(matrix.crow, matrix.col, values, Q, K)
 
 
@@ -94,11 +98,11 @@ def csr_attention(A: SparseInput, Q: torch.Tensor, K: torch.Tensor, V: torch.Ten
 
     Args:
         A: as in `spmm`; its values are ignored.
-        Q, K, V: (rows, heads, d), (cols, heads, d), (cols, heads, e), all float32, or on a GPU all float16 or all
-            bfloat16; two-dimensional tensors have one head.
+        Q, K, V: (rows, heads, d), (cols, heads, d), (cols, heads, e), of dtypes as in `spmm`; two-dimensional tensors
+            have one head.
 
     Returns:
-        (rows, heads, e) of that dtype, or (rows, e); 0 for rows without nonzeros.
+        (rows, heads, e) of the promoted dtype, or (rows, e); 0 for rows without nonzeros.
 
     Raises:
         TypeError, ValueError, Unsupported: as in `spmm`.
@@ -109,14 +113,14 @@ def csr_attention(A: SparseInput, Q: torch.Tensor, K: torch.Tensor, V: torch.Ten
     matrix = _parse_sparse(A)
     Q, K, V = autocast_operands(Q, K, V)
     _check_dense(Q, "Q", rows=matrix.rows, dimensions=3, device=matrix.crow.device)
-    _check_dense(K, "K", rows=matrix.cols, dimensions=3, device=matrix.crow.device, dtype=Q.dtype)
-    _check_dense(V, "V", rows=K.shape[0], dimensions=3, device=matrix.crow.device, dtype=Q.dtype)
+    _check_dense(K, "K", rows=matrix.cols, dimensions=3, device=matrix.crow.device)
+    _check_dense(V, "V", rows=K.shape[0], dimensions=3, device=matrix.crow.device)
     _check_trailing_dimensions(Q, K, "Q", "K")
     if V.shape[1] != Q.shape[1]:
         raise ValueError(f"V has {V.shape[1]} heads and Q has {Q.shape[1]}: they must match")
     if Q.shape[2] == 0:
         raise ValueError(f"Q has shape {tuple(Q.shape)}: attention divides by the head width, which must be at least 1")
-    return operators.csr_attention(matrix.crow, matrix.col, Q, K, V)
+    return operators.csr_attention(matrix.crow, matrix.col, *promoted_operands(Q, K, V))
 
 
 class CsrOperand(NamedTuple):
@@ -158,13 +162,11 @@ def _parse_sparse(matrix: SparseInput) -> CsrOperand:
 
 def _check_dense(
     tensor: torch.Tensor, name: str, *, rows: int | None, dimensions: int, device: torch.device,
-    dtype: torch.dtype | None = None,
 ) -> None:
     """Refuse a dense operand that sparse operations with A on `device` cannot read.
 
     Args:
         rows: None: any number.
-        dtype: of the other operands; None: any that is supported on this device.
     """
     if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided or tensor.is_nested:
         kind = f"a tensor of layout {tensor.layout}" if isinstance(tensor, torch.Tensor) else type(tensor).__name__
@@ -173,8 +175,6 @@ def _check_dense(
         raise ValueError(f"{name} is on {tensor.device} and A on {device}: pass {name}.to({str(device)!r})")
     if tensor.dtype not in SUPPORTED_DTYPES[device.type]:
         raise TypeError(f"{name} is {tensor.dtype}: {dtype_remedy(tensor, f'pass {name}.float()')}")
-    if dtype is not None and tensor.dtype != dtype:
-        raise TypeError(f"{name} is {tensor.dtype}, but the other operands are {dtype}: pass {name}.to({dtype})")
     if tensor.dim() != dimensions or (rows is not None and tensor.shape[0] != rows):
         expected = f"({'rows' if rows is None else rows}, {TRAILING_DIMENSIONS[dimensions]})"
         raise ValueError(f"{name} has shape {tuple(tensor.shape)}: expected {expected}")

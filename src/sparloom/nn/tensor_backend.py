@@ -17,16 +17,16 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
 
-from sparloom.jit import NativeCall, address, aligned, compile_cpp
+from sparloom.jit import NativeCall, address, aligned
 from sparloom.nn.baselines import CUDA_SPARSE_LIBRARIES, SPARSE_LIBRARIES
 from sparloom.nn.content_hash import bfloat16_as_uint16, contiguous_array, tensor_from_dlpack
-from sparloom.sparse import Pattern, SparseMatrix
+from sparloom.platforms.cpu_kernels import element_library
+from sparloom.sparse import BFLOAT16, Pattern, SparseMatrix
 from sparloom.tuning.sparse import CudaBackend, Prepared
 
 
@@ -42,11 +42,13 @@ class CpuTensorBackend:
 
     def array(self, tensor: torch.Tensor) -> np.ndarray:
         """View a tensor as prepared matrices take it; copies only lazily negated tensors."""
-        return tensor.numpy(force=True)
+        if tensor.dtype != torch.bfloat16:
+            return tensor.numpy(force=True)
+        return bfloat16_as_uint16(tensor.detach().resolve_neg()).numpy(force=True).view(BFLOAT16)
 
     def run(self, product: Callable[[], Any]) -> Any:
         """Compute one or several results, and view them as tensors."""
-        return _tensors(torch.from_numpy, product())
+        return _tensors(_tensor_of, product())
 
     def argmax_products(self, pattern: Pattern, threads: int) -> CpuArgmaxProducts:
         """Return the products at argmax, by compiled kernels."""
@@ -89,6 +91,13 @@ def _tensors(view: Callable[[Any], torch.Tensor], results: Any) -> Any:
     return tuple(map(view, results)) if isinstance(results, tuple) else view(results)
 
 
+def _tensor_of(array: np.ndarray) -> torch.Tensor:
+    """View a result as a tensor."""
+    if array.dtype == BFLOAT16:
+        return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
 def tensor_backend(device: torch.device) -> TensorBackend:
     """Return the backend of a device.
 
@@ -103,7 +112,7 @@ def tensor_backend(device: torch.device) -> TensorBackend:
 
 @dataclass(frozen=True)
 class CpuArgmaxProducts:
-    """Kernels of kernels/cpu/argmax_products.cpp, in float32; no intermediate arrays.
+    """Kernels of kernels/cpu/argmax_products.cpp; sums of 16-bit numbers are float32, in an array of their own.
 
     Threads of the scatter own strips of columns, at least 16 wide; surplus threads split the rows of the result. Sums
     do not depend on the number of threads.
@@ -118,35 +127,42 @@ class CpuArgmaxProducts:
 
     def spmm_at(self, argmax: torch.Tensor, values: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         """Gather: D (rows, width), 0 in rows without nonzeros."""
-        result = aligned(tuple(argmax.shape), np.float32)
+        result = aligned(tuple(argmax.shape), _array_type(right.dtype))
         return self._run("spmm_at", argmax, result, values=values, right=right)
 
     def spmm_transposed_at(self, argmax: torch.Tensor, values: torch.Tensor, left: torch.Tensor) -> torch.Tensor:
         """Scatter: D (cols, width)."""
-        result = aligned((self.cols, argmax.shape[1]), np.float32, zero=True)
+        result = aligned((self.cols, argmax.shape[1]), _sum_type(left.dtype), zero=True)
         return self._run("spmm_transposed_at", argmax, result, values=values, left=left)
 
     def sddmm_at(self, argmax: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         """Sum over the elements that use each nonzero: D (nnz,)."""
-        result = aligned(self.indices.shape, np.float32, zero=True)
+        result = aligned(self.indices.shape, _sum_type(left.dtype), zero=True)
         return self._run("sddmm_at", argmax, result, left=left, right=right)
 
     def _run(self, name: str, argmax: torch.Tensor, result: np.ndarray, **operands: torch.Tensor) -> torch.Tensor:
         rows, width = argmax.shape
+        dtypes = {tensor.dtype for tensor in operands.values()}
+        assert len(dtypes) == 1, "operators promote their operands"
+        dtype, = dtypes
         if width:
+            own = _array_type(dtype)
             positions = contiguous_array(argmax)
-            arrays = {operand: contiguous_array(tensor) for operand, tensor in operands.items()}
+            arrays = {operand: contiguous_array(tensor).view(own) for operand, tensor in operands.items()}
             arguments = _Arguments(
                 argmax=address(positions, np.int32), indices=address(self.indices, np.int32),
-                result=address(result, written=True), rows=rows, cols=self.cols, width=width, threads=self.threads,
-                **{operand: address(array) for operand, array in arrays.items()})
-            NativeCall(getattr(_library(), f"sparloom_{name}"), arguments, kept=(positions, arrays))()
-        return torch.from_numpy(result)
+                result=address(result, result.dtype, written=True), rows=rows, cols=self.cols, width=width,
+                threads=self.threads, **{operand: address(array, own) for operand, array in arrays.items()})
+            run = getattr(element_library("argmax_products", own), f"sparloom_{name}")
+            NativeCall(run, arguments, kept=(positions, arrays))()
+        return _tensor_of(result).to(dtype)
 
 
 @dataclass(frozen=True)
 class DeviceArgmaxProducts:
-    """torch operations, on any device; float32 sums in any order, a few arrays of (rows, width) in between.
+    """torch operations, on any device; a few arrays of (rows, width) in between.
+
+    Sums are in any order, those of 16-bit numbers in float32.
 
     Args:
         columns: of A's nonzeros, (nnz,) int64, on the device of all operands.
@@ -199,6 +215,11 @@ class _Arguments(ctypes.Structure):
     )
 
 
-@cache
-def _library() -> ctypes.CDLL:
-    return compile_cpp(["cpu/argmax_products.cpp"])
+def _array_type(dtype: torch.dtype) -> np.dtype:
+    """Return the NumPy type of numbers of a torch dtype."""
+    return BFLOAT16 if dtype == torch.bfloat16 else torch.empty(0, dtype=dtype).numpy().dtype
+
+
+def _sum_type(dtype: torch.dtype) -> type[np.generic]:
+    """Return the NumPy type in which they are added up."""
+    return np.float64 if dtype == torch.float64 else np.float32

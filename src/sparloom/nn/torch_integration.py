@@ -15,7 +15,8 @@ from torch.nn.utils.weight_norm import WeightNorm
 from sparloom.measure import checked_threads
 
 SUPPORTED_DTYPES: Mapping[str, tuple[torch.dtype, ...]] = {
-    "cpu": (torch.float32,), "cuda": (torch.float32, torch.float16, torch.bfloat16)}
+    "cpu": (torch.float32, torch.float64, torch.float16, torch.bfloat16),
+    "cuda": (torch.float32, torch.float16, torch.bfloat16)}
 """Device type -> dtypes that sparse operations support there."""
 
 SUPPORTED_DEVICES = tuple(SUPPORTED_DTYPES)
@@ -112,6 +113,21 @@ def autocast_operands(*operands: Any) -> tuple[Any, ...]:
         return operands
     return tuple(each.float() if isinstance(each, torch.Tensor) and each.dtype in HALF_DTYPES else each
                  for each in operands)
+
+
+def promoted_operands(*operands: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Convert tensors of several dtypes to the one that torch promotes them to; gradients return to each one's dtype.
+
+    The dtypes must be among those that sparse operations support.
+    """
+    dtype = operands[0].dtype
+    for each in operands:
+        if each.dtype != dtype:
+            break
+    else:
+        return operands  # the usual case
+    dtype = functools.reduce(torch.promote_types, [each.dtype for each in operands])
+    return tuple(each.to(dtype) for each in operands)
 
 
 def dtype_remedy(tensor: torch.Tensor, conversion: str) -> str:

@@ -38,6 +38,11 @@ class Operands:
         """Columns of the dense operands, those of all heads together."""
         return math.prod(next(iter(self.dense.values())).shape[1:])
 
+    @property
+    def value_bytes(self) -> int:
+        """Bytes of a number of the dense operands."""
+        return next(iter(self.dense.values())).dtype.itemsize
+
     @staticmethod
     def of_rows(op: str) -> tuple[str, ...]:
         """Name the dense operands with a row for each row of A; the others have a row for each column of A."""

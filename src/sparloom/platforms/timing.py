@@ -41,7 +41,7 @@ def reallocated(operands: Inputs) -> Inputs:
     """Copy the dense operands to new pages, so that seconds do not depend on one position in memory."""
     dense = {}
     for name, array in operands.dense.items():
-        dense[name] = aligned(array.shape, np.float32)
+        dense[name] = aligned(array.shape, array.dtype)
         dense[name][...] = array
     return replace(operands, dense=dense)
 

@@ -16,7 +16,7 @@ _HOMES = {
     "download": ("RetryPolicy",),
     "features": ("STATISTICS", "locality_order", "reorder", "signed_logarithm", "statistics"),
     "matrix_files": ("MATRIX_ENDINGS", "matrix_stem", "read_matrix", "read_members", "write_matrix"),
-    "pattern": ("Pattern", "SparseMatrix"),
+    "pattern": ("BFLOAT16", "Pattern", "SparseMatrix"),
     "suitesparse": ("SuiteSparseCorpus",),
     "synthetic": (
         "ANCHORS", "AUTOSAGE_GRAPHS", "AnchorCorpus", "AutosageCorpus", "REORDERED_ANCHORS", "SYNTHETIC_ROLES",

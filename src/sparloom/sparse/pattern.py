@@ -9,7 +9,9 @@ from jaxtyping import Float64, Int32, Int64, Integer
 from numpy.typing import DTypeLike
 
 INDEX_LIMIT = 2**31 - 1  # rows and columns are int32
-VALUE_TYPES = (np.dtype(np.float32), np.dtype(np.float64))
+BFLOAT16 = np.dtype([("bfloat16", np.uint16)])
+"""Type of arrays that hold the bits of bfloat16 numbers, which NumPy lacks: a view of uint16, or of ml_dtypes' type."""
+VALUE_TYPES = (np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.float16), BFLOAT16)
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,12 +140,13 @@ class SparseMatrix:
 
     Args:
         values: (nnz,) real numbers.
-        dtype: float32 or float64; values are rounded to it, and become 0 where they are too small for it.
+        dtype: float32, float64 or float16; values are rounded to it, and become 0 where they are too small for it.
+            `BFLOAT16`: values have this type.
         exact: (nnz,) float64, the numbers of a file that float32 values were rounded from; None: only the values are
             known.
 
     Raises:
-        ValueError: values of another shape or type, or a finite one that float32 cannot hold.
+        ValueError: values of another shape or type, or a finite one that `dtype` cannot hold.
     """
 
     pattern: Pattern
@@ -157,10 +160,12 @@ class SparseMatrix:
             raise ValueError(f"values of shape {values.shape} for {self.pattern.nnz} nonzeros: give one per nonzero")
         if values.dtype.kind == "c":
             raise ValueError("complex values: only real matrices are supported")
-        if values.dtype.kind not in "fiub":
+        if values.dtype.kind not in "fiub" and not values.dtype == dtype == BFLOAT16:
             raise ValueError(f"values of type {values.dtype}: give real numbers")
         if dtype not in VALUE_TYPES:
-            raise ValueError(f"values of type {dtype}: a matrix holds float32 or float64")
+            raise ValueError(f"values of type {dtype}: a matrix holds float32, float64, float16 or BFLOAT16")
+        if dtype == BFLOAT16 and values.dtype != BFLOAT16:
+            raise ValueError(f"values of type {values.dtype}: give bfloat16 numbers as a view of type BFLOAT16")
         if values.dtype != dtype or not values.flags.c_contiguous or not values.flags.aligned:
             values = _rounded(values, dtype)
         object.__setattr__(self, "dtype", dtype)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from sparloom.sparse import Pattern, SparseMatrix
+from sparloom.sparse import BFLOAT16, Pattern, SparseMatrix
 
 EXAMPLE = Pattern((3, 4), np.array([0, 2, 2, 4]), np.array([0, 3, 1, 2]))
 
@@ -142,8 +142,20 @@ def test_values_are_float32_or_float64_on_request():
     assert fine.values.dtype == fine.dtype == np.float64
     assert fine.astype(np.float64) is fine
     assert fine.astype(np.float32) == SparseMatrix(EXAMPLE, np.full(4, 0.1)) != fine
-    with pytest.raises(ValueError, match="values of type float16: a matrix holds float32 or float64"):
-        SparseMatrix(EXAMPLE, np.zeros(4), np.float16)
+    with pytest.raises(ValueError, match=r"values of type .*: a matrix holds float32, float64, float16 or BFLOAT16"):
+        SparseMatrix(EXAMPLE, np.zeros(4), np.longdouble)
+
+
+def test_values_may_have_16_bits():
+    half = SparseMatrix(EXAMPLE, np.full(4, 0.1), np.float16)
+    assert half.values.dtype == half.dtype == np.float16
+    assert half.with_values(np.ones(4, np.float16)).dtype == np.float16
+    with pytest.raises(ValueError, match=r"value 70000.0 of nonzero 0 is beyond float16"):
+        SparseMatrix(EXAMPLE, np.full(4, 7e4), np.float16)
+    bits = np.full(4, 0x3F80, np.uint16).view(BFLOAT16)
+    assert SparseMatrix(EXAMPLE, bits, BFLOAT16).values is bits
+    with pytest.raises(ValueError, match="values of type uint16: give bfloat16 numbers as a view of type BFLOAT16"):
+        SparseMatrix(EXAMPLE, bits.view(np.uint16), BFLOAT16)
 
 
 def test_rounded_numbers_are_restored():

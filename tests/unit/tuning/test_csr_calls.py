@@ -140,7 +140,7 @@ def memoryless(array):
 
 @pytest.mark.parametrize(("given", "error", "message"), [
     (lambda a: a.toarray(), TypeError, "A is ndarray: give a SciPy matrix"),
-    (lambda a: a.astype(np.float64), TypeError, r"values of A are float64: pass A.astype\(numpy.float32\)"),
+    (lambda a: a.astype(np.int64), TypeError, r"values of A are int64: pass A.astype\(numpy.float32\)"),
     (lambda a: (a.indptr, a.indices), TypeError, "A is a tuple of 2"),
     (lambda a: (a.indptr, a.indices.astype(float), a.data), TypeError, "indices of A is float64"),
     (lambda a: (a.indptr, a.indices + 150, a.data), ValueError, "indices of A run from .* columns are 0 to 199"),
@@ -157,7 +157,7 @@ def test_invalid_matrices_are_refused(given, error, message):
 @pytest.mark.parametrize(("given", "error", "message"), [
     (dense(199, 8), ValueError, r"X has shape \(199, 8\): it must be \(200, width\)"),
     (dense(200), ValueError, r"X has shape \(200,\)"),
-    (dense(200, 8).astype(np.float64), TypeError, "X is float64"),
+    (dense(200, 8).astype(np.int64), TypeError, r"X is int64: pass X.astype\(numpy.float32\)"),
     ([[1.0]], TypeError, "X is list: give a NumPy array"),
 ])
 def test_dense_operands_that_do_not_fit_are_refused(given, error, message):

@@ -180,13 +180,13 @@ def test_a_copied_origin_detects_no_changes(again):
 
 
 @pytest.mark.parametrize("values", [
-    np.full(SIDE * SIDE, 1e300), np.ones(SIDE * SIDE, np.int32), np.ones(SIDE * SIDE, bool),
-    np.ones(SIDE * SIDE, np.float16), np.ones(SIDE * SIDE, np.complex64), np.array(["1"] * SIDE * SIDE),
-    np.array([1] * SIDE * SIDE, object), np.ones(SIDE * SIDE, ">f4"), torch.ones(SIDE * SIDE, dtype=torch.float64),
+    np.ones(SIDE * SIDE, np.longdouble), np.ones(SIDE * SIDE, np.int32), np.ones(SIDE * SIDE, bool),
+    np.ones(SIDE * SIDE, np.uint16), np.ones(SIDE * SIDE, np.complex64), np.array(["1"] * SIDE * SIDE),
+    np.array([1] * SIDE * SIDE, object), np.ones(SIDE * SIDE, ">f4"), torch.ones(SIDE * SIDE, dtype=torch.int64),
 ], ids=lambda values: str(values.dtype))
 def test_values_of_other_types_are_refused(values):
     ready, x = sparloom.prepare(full()), dense(SIDE, 4)
     for call in (lambda: ready.spmm(x, values=values), lambda: ready.sddmm(x, x, values=values),
                  lambda: ready.spmm(x, values=values, reduce="max"), lambda: ready.spmm_max(x, values=values)):
-        with pytest.raises(TypeError, match=r"values are .*: pass values.astype\(numpy.float32\)"):
+        with pytest.raises(TypeError, match=r"values are .*: (pass values.astype\(numpy.float32\)|complex numbers)"):
             call()

@@ -1,15 +1,16 @@
 """Hand-written kernels of the CPU this runs on, chosen by parameters: GEMM, SpMM, its maximum, SDDMM and attention.
 
-sparse_kernels: the rows of a sparse operand, shared among threads, and the kernels that read them; kernels: GEMM, and
-the platform that measures all of them.
+row_pieces: the rows of a sparse operand, shared among threads; sparse_kernels: the kernels that read them; kernels:
+GEMM, and the platform that measures all of them.
 """
 
 from sparloom.lazy import on_demand
 
 _MODULES = {  # module -> its public names
     "kernels": ("CpuKernels", "GemmKernels"),
-    "sparse_kernels": ("GRAIN", "SPARSE_FAMILIES", "BoundRows", "Pieces", "Rows", "SparseCall", "SpmmKernels",
-                       "SpmmMaxKernels", "Traversal", "kernel_library", "useful_threads"),
+    "row_pieces": ("GRAIN", "BoundRows", "Pieces", "Rows", "Traversal", "kernel_library", "useful_threads"),
+    "sparse_kernels": ("ELEMENTS", "SPARSE_FAMILIES", "SparseCall", "SpmmKernels", "SpmmMaxKernels",
+                       "element_library"),
 }
 
 __all__ = sorted(name for names in _MODULES.values() for name in names)

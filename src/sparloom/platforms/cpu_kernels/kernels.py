@@ -11,7 +11,8 @@ from sparloom.jit import NativeCall, address, aligned, compiler_version, sources
 from sparloom.measure import Measurement, TimingProtocol, checked_threads
 from sparloom.ops import GEMM, DenseOperands, Op
 from sparloom.platforms.clock import Stopwatch, keep_threads_awake
-from sparloom.platforms.cpu_kernels.sparse_kernels import SPARSE_FAMILIES, Allocate, kernel_library
+from sparloom.platforms.cpu_kernels.row_pieces import kernel_library
+from sparloom.platforms.cpu_kernels.sparse_kernels import SPARSE_FAMILIES, Allocate
 from sparloom.platforms.platform import BaselineBinder, Family, Inputs, KernelPlatform, unknown_operation
 from sparloom.platforms.timing import Call, Check, measure_rounds, reallocated, repeat_of
 from sparloom.space import Config, GemmSpace, GridSpace, register_tile
@@ -150,7 +151,8 @@ class GemmKernels:
         return GemmSpace()
 
 
-FAMILIES: Mapping[str, Callable[[int, int, Allocate], Family]] = {"gemm": GemmKernels, **SPARSE_FAMILIES}
+FAMILIES: Mapping[str, Callable[[int, int, Allocate], Family]] = {
+    "gemm": GemmKernels, **{op: family for op, family in SPARSE_FAMILIES.items() if op != "spmm_mean"}}
 
 
 class _Gemm(ctypes.Structure):

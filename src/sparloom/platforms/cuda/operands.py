@@ -13,7 +13,7 @@ from sparloom.errors import Unsupported
 from sparloom.ops import Operands
 from sparloom.platforms.cuda.device import Gpu
 from sparloom.platforms.platform import Inputs
-from sparloom.sparse import Pattern
+from sparloom.sparse import BFLOAT16, Pattern
 
 BITS = np.dtype(np.uint16)
 """Type of arrays that hold the bits of bfloat16 numbers, a type that NumPy and CuPy lack."""
@@ -29,10 +29,12 @@ MAX_COLUMNS = 2**31 - 1024
 
 
 def as_float32(array: np.ndarray) -> np.ndarray:
-    """Convert numbers of any of the element types to float32, exactly."""
+    """Convert float32, float16 and the bits of bfloat16 to float32, exactly; returns float64 numbers unchanged."""
+    if array.dtype == BFLOAT16:
+        array = array.view(BITS)
     if array.dtype == BITS:
         return (array.astype(np.uint32) << 16).view(np.float32)
-    return array.astype(np.float32, copy=False)
+    return array.astype(np.promote_types(array.dtype, np.float32), copy=False)
 
 
 @dataclass(frozen=True)

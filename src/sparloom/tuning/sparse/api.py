@@ -17,6 +17,7 @@ from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning.sparse.cuda import CudaBackend
 from sparloom.tuning.sparse.direct import Csr, DirectCalls, direct_calls
 from sparloom.tuning.sparse.inputs import (
+    NUMBERS,
     Origin,
     Parts,
     array_of,
@@ -69,19 +70,21 @@ def spmm(
 
     Args:
         matrix: A (rows, cols): SciPy matrix, (indptr, indices, values[, shape]) of NumPy arrays or others that speak
-            DLPack; float32 values, int32 or int64 indices. On a GPU: CSR matrix of CuPy, or such a tuple of arrays of
-            any library, with ascending columns in every row; values may also be float16.
-        dense: X (cols, width), of the type of A's values and on the device of A.
+            DLPack; float32, float64, float16 or bfloat16 values, int32 or int64 indices. On a GPU: CSR matrix of CuPy,
+            or such a tuple of arrays of any library, with ascending columns in every row and float32 or float16 values.
+        dense: X (cols, width), on the device of A. If it has another type than A's values, both are converted to the
+            type that NumPy promotes them to, in every call; on a GPU they must have one type.
         reduce: "sum"; "mean", divided by the nonzeros of each row; "max", the largest product of each, 0 in rows
             without nonzeros.
-        out: (rows, width) of that type, for the result. Default: memory of a dead result, of which up to 1/32 of the
-            machine's memory is kept, or new memory.
+        out: (rows, width) of the promoted type, for the result. Default: memory of a dead result, of which up to 1/32
+            of the machine's memory is kept, or new memory.
         changed: index arrays may have been changed in place: compare them, and prepare changed ones again, also for
             other `threads`.
         threads: default: all processors that this process may use; ignored on a GPU.
 
     Returns:
-        (rows, width) of that type, an array of NumPy, or of CuPy for operands on a GPU. Sums are float32.
+        (rows, width) of the promoted type, an array of NumPy, or of CuPy for operands on a GPU. Sums of 16-bit numbers
+        are float32 until they are rounded.
 
     Raises:
         TypeError, ValueError: an operand cannot be multiplied, index arrays were changed without `changed`, or `out`
@@ -104,10 +107,10 @@ def sddmm(
 
     Args:
         matrix, changed, threads: as in `spmm`.
-        left, right: Q (rows, width), K (cols, width), of the type of A's values.
+        left, right: Q (rows, width), K (cols, width), of types as in `spmm`.
 
     Returns:
-        (nnz,) of that type, by row and ascending column: in the order of A's values if its columns ascend.
+        (nnz,) of the promoted type, by row and ascending column: in the order of A's values if its columns ascend.
 
     Raises:
         TypeError, ValueError, Unsupported: as by `spmm`.
@@ -128,11 +131,11 @@ def csr_attention(
 
     Args:
         matrix, changed, threads: as in `spmm`; A's values are not read.
-        queries, keys, values: Q (rows, heads, d), K (cols, heads, d), V (cols, heads, e), float32, or on a GPU all
-            float16; without the axis of heads there is one head.
+        queries, keys, values: Q (rows, heads, d), K (cols, heads, d), V (cols, heads, e), of types as in `spmm`;
+            without the axis of heads there is one head.
 
     Returns:
-        (rows, heads, e) of that type, or (rows, e); 0 for rows without nonzeros.
+        (rows, heads, e) of the promoted type, or (rows, e); 0 for rows without nonzeros.
 
     Raises:
         TypeError, ValueError, Unsupported: as by `spmm`.
@@ -222,7 +225,7 @@ class _Given(NamedTuple):
         details = shape, threads
         if entry is None:
             entry = _PREPARED.get((indptr, indices), details, lambda: self._entry(matrix))
-        if not entry.in_order or values.dtype != np.float32:
+        if not entry.in_order or values.dtype not in NUMBERS:
             check_apart(out, matrix)  # these values may differ from those that were prepared
             made = matrix_of(matrix, columns=columns)
             if not entry.prepared.fits(made.pattern):

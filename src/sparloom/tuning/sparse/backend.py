@@ -10,11 +10,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from sparloom.ops import Op, Operands, assert_few_close, few_rows
+from sparloom.ops import (
+    SDDMM,
+    CsrAttention,
+    Op,
+    Operands,
+    SpMM,
+    SpmmMax,
+    SpmmMean,
+    assert_few_close,
+    few_rows,
+)
 from sparloom.platforms import Family
 from sparloom.space import Config, ConfigSpace
 from sparloom.sparse import Pattern, SparseMatrix
@@ -25,12 +35,15 @@ from sparloom.tuning.sparse.inputs import Origin
 from sparloom.tuning.sparse.settings import CsrPolicy
 
 __all__ = [
-    "LIBRARIES", "Arrays", "Backend", "CandidateSet", "CsrChoice", "CsrPlan", "Library", "Product", "RowCheck",
-    "gathered_pieces",
+    "LIBRARIES", "LIBRARY_DTYPES", "OPS", "Arrays", "Backend", "CandidateSet", "Case", "CsrChoice", "CsrPlan",
+    "Library", "Product", "RowCheck", "gathered_pieces",
 ]
 
 EPS: Mapping[str, float] = {"bfloat16": 2.0**-7}
 """Of types that are compared as float32."""
+
+LIBRARY_DTYPES = ("float32", "float64")
+"""Types of numbers that libraries on a processor compute with."""
 
 GATHERED_BYTES = 1 << 30  # that a product by gathering may allocate at a time
 
@@ -71,6 +84,16 @@ class Arrays(Protocol):
 
         Raises:
             TypeError: operands are of several types.
+        """
+
+    def promoted(self, matrix: Any, *dense: Any) -> tuple[Any, ...]:
+        """Convert the values of A and dense operands to one type, where that is done here.
+
+        Args:
+            matrix: None: its values are not read.
+
+        Returns:
+            `matrix` and `dense`, converted.
         """
 
     def to_device(self, array: np.ndarray) -> Any:
@@ -165,6 +188,27 @@ class Backend(Protocol):
 
     def signature(self) -> Mapping[str, Any]:
         """Conditions that times depend on: threads, machine and kernels; part of the cache key of a decision."""
+
+
+OPS: Mapping[str, Op] = {
+    "spmm": SpMM(), "spmm_mean": SpmmMean(), "spmm_max": SpmmMax(), "sddmm": SDDMM(), "attention": CsrAttention()}
+
+
+class Case(NamedTuple):
+    """Subject of one decision: an operation with the shapes of its dense operands and the type of all numbers.
+
+    Args:
+        shapes: of the dense operands, each without its first axis.
+    """
+
+    op: str
+    shapes: tuple[tuple[int, ...], ...]
+    dtype: str
+
+    @property
+    def operation(self) -> Op:
+        """The operation, attention with as many heads as its operands."""
+        return CsrAttention(self.shapes[0][0]) if self.op == "attention" else OPS[self.op]
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from sparloom.tuning.cache import PlanCache
 from sparloom.tuning.machine import Rates, machine_rates
 from sparloom.tuning.racing import Clock, Timer, by_clock
 from sparloom.tuning.sparse.backend import LIBRARIES, Library
-from sparloom.tuning.sparse.inputs import CpuArrays
+from sparloom.tuning.sparse.cpu_arrays import CpuArrays
 from sparloom.tuning.sparse.settings import CsrPolicy
 
 __all__ = ["PORTFOLIO", "SOURCES", "STORED", "CpuBackend", "CsrEstimate", "portfolios"]
@@ -34,6 +34,7 @@ NO_PREFETCH = 1.3  # factor of gathering distant rows without prefetching
 NEEDLESS_PREFETCH = 1.1  # factor of gathering near rows with prefetching
 COMPARING = 1.05  # factor of gathering if rows are compared with previous ones
 REDUCTION_COLUMNS = 40  # whose products take as long as the reduction over the lanes of a group
+INDEX_BYTES = 4
 LANES = 16  # of a vector; fewer without AVX-512
 EXPOSED = 0.3  # share of the shorter one of gathering and computing that does not overlap with the other
 STRIP = 1.05  # factor of everything if indices are read again for every strip
@@ -45,8 +46,9 @@ PREFETCH = 8  # rows ahead, if dense rows do not fit in caches
 LONG_ROWS = 12  # mean nonzeros of a row, from which on SDDMM is faster with groups of one row ...
 MAX_GROUP_WIDTH = 128  # ... unless dense rows have more columns
 
+STREAMING = ("spmm", "spmm_mean")  # operations whose results may bypass the caches
 DEFAULTS: Mapping[str, str] = {
-    "spmm": "order=natural,balance=nonzeros,prefetch=0,strip=all,together=1,stream=0",
+    **dict.fromkeys(STREAMING, "order=natural,balance=nonzeros,prefetch=0,strip=all,together=1,stream=0"),
     "spmm_max": "order=natural,balance=nonzeros,prefetch=0",
     "sddmm": "order=natural,balance=nonzeros,prefetch=0,group=16",
     "attention": "order=natural,balance=nonzeros,prefetch=0",
@@ -90,8 +92,8 @@ class CpuBackend:
         listed, width = _configs(op, operands.width), operands.width
         if not sampled:
             return listed
-        beyond = ["stream"] if op.name == "spmm" else []
-        if Caches.here(self.threads).distant(operands.matrix.pattern, width):
+        beyond = ["stream"] if op.name in STREAMING else []
+        if Caches.here(self.threads).distant(operands.matrix.pattern, width, operands.value_bytes):
             beyond.append("prefetch")
         default = self.default_config(op, operands)
         return [config for config in listed if all(bool(config[name]) == bool(default[name]) for name in beyond)]
@@ -104,10 +106,10 @@ class CpuBackend:
         """
         pattern, width, caches = operands.matrix.pattern, operands.width, Caches.here(self.threads)
         changed: dict[str, str | int] = {}
-        if caches.distant(pattern, width):
+        if caches.distant(pattern, width, operands.value_bytes):
             changed["prefetch"] = PREFETCH
-        if op.name == "spmm":
-            changed["stream"] = int(caches.overflow(pattern, width))
+        if op.name in STREAMING:
+            changed["stream"] = int(caches.overflow(pattern, width, operands.value_bytes))
         if op.name == "sddmm":
             changed["group"] = 4 if width <= MAX_GROUP_WIDTH and pattern.nnz >= LONG_ROWS * pattern.rows else 1
         return _parsed((DEFAULTS[op.name],))[0].replace(**changed)
@@ -179,7 +181,7 @@ class CsrEstimate:
 
     def score(self, op: str, operands: Operands, configs: Sequence[Config]) -> np.ndarray:
         """Estimate seconds, (configs,), longer for configurations that are not favoured."""
-        facts = _Facts(op, operands.matrix.pattern, operands.width, self._caches)
+        facts = _Facts(op, operands.matrix.pattern, operands.width, self._caches, operands.value_bytes)
         seconds = np.array([self._seconds(facts, config) for config in configs])
         favoured = self.favoured(op, operands)
         if favoured:
@@ -202,15 +204,15 @@ class CsrEstimate:
                 flops *= 1 + REDUCTION_COLUMNS / (LANES * facts.width)
             else:
                 flops *= facts.padding(group) * (1 + REDUCTION_COLUMNS / (group * facts.width))
-        both = gathered / rate, flops / rates.flops
+        both = gathered / rate, flops * max(1.0, facts.value_bytes / VALUE_BYTES) / rates.flops
         seconds = max(both) + EXPOSED * min(both) + self._streamed(facts, config) / rates.memory
         return seconds * facts.imbalance(str(config["balance"])) * (
             STRIP if "strip" in config.names and config["strip"] != "all" else 1.0)
 
     def _streamed(self, facts: _Facts, config: Config) -> float:
         """Bytes of A and of the result, whose lines are read before they are written if it does not fit in caches."""
-        sparse = 2 * VALUE_BYTES * facts.pattern.nnz + 8 * facts.pattern.rows
-        result = VALUE_BYTES * facts.pattern.nnz if facts.op == "sddmm" else facts.pattern.rows * facts.row_bytes
+        sparse = (INDEX_BYTES + facts.value_bytes) * facts.pattern.nnz + 8 * facts.pattern.rows
+        result = facts.value_bytes * facts.pattern.nnz if facts.op == "sddmm" else facts.pattern.rows * facts.row_bytes
         streams = "stream" in config.names and bool(config["stream"])
         if facts.overflow:
             return sparse + (1 if streams else 2) * result
@@ -225,19 +227,20 @@ class _Facts:
     pattern: Pattern
     width: int
     caches: Caches
+    value_bytes: int = VALUE_BYTES
     known: dict[str | int, float] = field(default_factory=dict)  # by balance or group
 
     @cached_property
     def distant(self) -> bool:
-        return self.caches.distant(self.pattern, self.width)
+        return self.caches.distant(self.pattern, self.width, self.value_bytes)
 
     @cached_property
     def overflow(self) -> bool:
-        return self.caches.overflow(self.pattern, self.width)
+        return self.caches.overflow(self.pattern, self.width, self.value_bytes)
 
     @property
     def row_bytes(self) -> int:
-        return VALUE_BYTES * self.width
+        return self.value_bytes * self.width
 
     @cached_property
     def lengths(self) -> np.ndarray:
@@ -356,9 +359,10 @@ def portfolios(op: str, operands: Operands, caches: Caches) -> list[Keys]:
     rows of the other operand or of the result do not fit either. Only SpMM benefits again if dense rows exceed the
     shared cache (of the matrices of data/samples/cpu_kernels_*, meshes).
     """
-    if op not in PORTFOLIO:
+    kernels = "spmm" if op in STREAMING else op
+    if kernels not in PORTFOLIO:
         return []
-    pattern, width = operands.matrix.pattern, operands.width
-    if caches.distant(pattern, width) and not (op == "spmm" and caches.beyond(pattern, width)):
-        return [STORED[op]]
-    return [PORTFOLIO[op], STORED[op]]
+    sizes = operands.matrix.pattern, operands.width, operands.value_bytes
+    if caches.distant(*sizes) and not (kernels == "spmm" and caches.beyond(*sizes)):
+        return [STORED[kernels]]
+    return [PORTFOLIO[kernels], STORED[kernels]]

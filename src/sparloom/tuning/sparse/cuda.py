@@ -263,6 +263,10 @@ class CudaArrays:
             raise TypeError(f"operands are of several types, {listed}: convert them to one")
         return found[0]
 
+    def promoted(self, matrix: DeviceMatrix | None, *dense: Any) -> tuple[Any, ...]:
+        """Return them as they are: `dtype` refuses operands of several types."""
+        return matrix, *dense
+
     def to_device(self, array: np.ndarray) -> Any:
         return self.gpu.upload(array)
 

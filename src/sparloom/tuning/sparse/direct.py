@@ -15,7 +15,7 @@ import ctypes
 import math
 import struct
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from time import perf_counter as clock
 from typing import Any, NamedTuple
@@ -23,14 +23,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sparloom.jit import RESULT_POOL, NativeCall, address
-from sparloom.measure import VALUE_BYTES, Caches
-from sparloom.ops import SDDMM, CsrAttention, Op, Operands, SpMM, SpmmMax
+from sparloom.measure import Caches
+from sparloom.ops import CsrAttention, Operands
 from sparloom.platforms import SPARSE_FAMILIES, Family
 from sparloom.platforms.cpu_kernels import GRAIN, BoundRows, Pieces, Rows, kernel_library
+from sparloom.tuning.sparse.backend import OPS
 from sparloom.tuning.sparse.classes import Alternative, ClassStore, PatternClass, alternatives
 from sparloom.tuning.sparse.cpu import LONG_ROWS, CpuBackend
+from sparloom.tuning.sparse.cpu_arrays import DTYPE_NAMES, promoted
 from sparloom.tuning.sparse.fallback import kernels_available
-from sparloom.tuning.sparse.inputs import FLOAT, MAX_EXTENT, dense_of
+from sparloom.tuning.sparse.inputs import MAX_EXTENT, NUMBERS, dense_of
 from sparloom.tuning.sparse.settings import Settings
 
 __all__ = ["Csr", "DirectCalls", "direct_calls"]
@@ -38,7 +40,7 @@ __all__ = ["Csr", "DirectCalls", "direct_calls"]
 PIECES = 8  # of each thread, as in kernels/cpu/direct.cpp
 FLAT = 2  # axes of operands of attention without one for heads
 INDICES = (np.dtype(np.int32), np.dtype(np.int64))
-FLOATS = (FLOAT,)
+HALF_BYTES = 2  # of numbers whose sums kernels divide for a mean
 MAX_KINDS = 256  # of calls that are kept ready, and classes of patterns that are remembered
 LEARNED_ELEMENTS = GRAIN // 4  # of dense rows; all kernels are alike for less
 CALL_WORK = 30_000  # multiply-adds in the time that a call takes beside its kernel
@@ -47,8 +49,6 @@ NEVER = 0, -1, False  # of arrays that were not seen
 ARGUMENTS = struct.Struct("=5Q3q5iI")
 """The struct Direct of kernels/cpu/direct.cpp."""
 CHECKSUM, CHECKSUM_OFFSET = struct.Struct("=I"), ARGUMENTS.size - 4
-
-OPS: Mapping[str, Op] = {"spmm": SpMM(), "spmm_max": SpmmMax(), "sddmm": SDDMM()}
 
 
 class Csr(NamedTuple):
@@ -161,19 +161,27 @@ class DirectCalls:
         indptr, indices, values, (rows, cols), _ = matrix
         nnz = indices.size
         if not (_is_vector(indptr, INDICES) and _is_vector(indices, INDICES) and indptr.size == rows + 1
-                and cols <= MAX_EXTENT and _is_vector(values, FLOATS) and values.size == nnz):
+                and cols <= MAX_EXTENT and _is_vector(values, NUMBERS) and values.size == nnz):
             return None
-        if not kernels_available(op) or 0 in shape[1:]:
+        names, inputs = tuple(dense), (indptr, indices, values, *dense.values())
+        if op == "attention":
+            given = promoted(*dense.values())
+        else:
+            values, *given = promoted(values, *dense.values())
+        dense, dtype = dict(zip(names, given, strict=True)), given[0].dtype
+        if mean and dtype.itemsize == HALF_BYTES:
+            op, mean = "spmm_mean", False
+        if not kernels_available(op, DTYPE_NAMES[dtype]) or 0 in shape[1:]:
             return None
-        if out is not None and not _fits(out, shape, (indptr, indices, values, *dense.values())):
+        if out is not None and not _fits(out, shape, dtype, inputs):
             return None
         widths = tuple([array.shape[1:] for array in dense.values()])
         width = sum([math.prod(each) for each in widths])
         elements = (nnz + rows) * width
         threads = self._backend.threads if elements >= GRAIN else 1
         # all that the default configuration depends on, see CpuBackend.default_config
-        dense_bytes, (distant, overflow) = VALUE_BYTES * math.prod(widths[0]) * (rows + cols), self._limits
-        kind = op, widths, threads, dense_bytes > distant, dense_bytes > overflow, nnz >= LONG_ROWS * rows
+        dense_bytes, (distant, overflow) = dtype.itemsize * math.prod(widths[0]) * (rows + cols), self._limits
+        kind = op, widths, threads, dense_bytes > distant, dense_bytes > overflow, nnz >= LONG_ROWS * rows, dtype
         operands = _Operands(_Matrix(_Pattern(rows, cols, nnz), values), dense)
         alike = self._class_of(kind, operands) if elements >= LEARNED_ELEMENTS else None
         arm = 0 if alike is None else alike.next()
@@ -201,9 +209,11 @@ class DirectCalls:
         if found is None:
             if len(self._classes) >= MAX_KINDS:
                 self._classes.clear()
-            op, widths, threads, *_ = kind
+            op, widths, threads, *_, dtype = kind
+            other = {} if dtype == np.float32 else {"dtype": DTYPE_NAMES[dtype]}  # keys of float32 do not name it
             name = {"op": op, "widths": [list(each) for each in widths], "default_threads": threads,
-                    "distant": kind[3:5], "rows": 1 << rows.bit_length(), "nonzeros": 1 << nnz.bit_length()}
+                    "distant": kind[3:5], "rows": 1 << rows.bit_length(), "nonzeros": 1 << nnz.bit_length(),
+                    **other}
             found = self._classes[key] = PatternClass(name, self._arms_of(kind, operands), self._store)
         return found
 
@@ -263,7 +273,7 @@ class _Call:
         ARGUMENTS.pack_into(
             self._arguments, 0, address(indptr, indptr.dtype.type), address(indices, indices.dtype.type),
             _numbers(rows.bit_length())[1], self._run, self._rows, rows, cols, indices.size, indptr.itemsize,
-            indices.itemsize, ascending, mean, self._threads, 0)
+            indices.itemsize, ascending, operands.matrix.values.itemsize if mean else 0, self._threads, 0)
         fault = self._function(self._given)
         self._native.release()
         return CHECKSUM.unpack_from(self._arguments, CHECKSUM_OFFSET)[0] if fault == 0 else None
@@ -309,7 +319,7 @@ def _numbers(bits: int) -> tuple[np.ndarray, int]:
     return numbers, address(numbers, np.int32)
 
 
-def _is_vector(array: Any, dtypes: tuple[np.dtype, ...]) -> bool:
+def _is_vector(array: Any, dtypes: Collection[np.dtype]) -> bool:
     """Tell whether this is a NumPy array of one axis and one of these types."""
     return type(array) is np.ndarray and array.ndim == 1 and array.dtype in dtypes
 
@@ -322,7 +332,7 @@ def _dense(given: Any, name: str, rows: int, axes: int) -> np.ndarray | None:
         return None
 
 
-def _fits(out: Any, shape: tuple[int, ...], operands: tuple[np.ndarray, ...]) -> bool:
-    """Tell whether a result can be written to `out`: an array of its own of this shape."""
-    return (type(out) is np.ndarray and out.shape == shape and out.dtype == FLOAT and out.flags.carray
+def _fits(out: Any, shape: tuple[int, ...], dtype: np.dtype, operands: tuple[np.ndarray, ...]) -> bool:
+    """Tell whether a result can be written to `out`: an array of its own of this shape and type."""
+    return (type(out) is np.ndarray and out.shape == shape and out.dtype == dtype and out.flags.carray
             and not any(np.may_share_memory(out, each) for each in operands))

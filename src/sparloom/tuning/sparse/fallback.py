@@ -17,8 +17,10 @@ import scipy.sparse
 from sparloom.errors import NoCompiler
 from sparloom.ops import Operands
 from sparloom.platforms import Family
-from sparloom.platforms.cpu_kernels import kernel_library
-from sparloom.sparse import Pattern
+from sparloom.platforms.cpu_kernels import element_library, kernel_library
+from sparloom.platforms.cuda import as_float32
+from sparloom.sparse import BFLOAT16, Pattern, SparseMatrix
+from sparloom.tuning.sparse.inputs import HALF_BYTES, rounded
 
 __all__ = ["FallbackReplay", "kernels_available"]
 
@@ -30,8 +32,8 @@ log = logging.getLogger(__name__)
 
 
 @cache
-def kernels_available(op: str) -> bool:
-    """Tell whether the kernels of an operation are there or can be compiled.
+def kernels_available(op: str, dtype: str = "float32") -> bool:
+    """Tell whether the kernels of an operation are there or can be compiled for numbers of a type.
 
     Raises:
         NoCompiler: they cannot, and SPARLOOM_NO_COMPILER is "error".
@@ -41,8 +43,8 @@ def kernels_available(op: str) -> bool:
     if chosen not in ("scipy", "error"):
         raise ValueError(f"{VARIABLE}={chosen!r}: give scipy or error")
     try:
-        for name in ("traversal", SOURCES[op]):
-            kernel_library(name)
+        kernel_library("traversal")
+        element_library(SOURCES[op], BFLOAT16 if dtype == "bfloat16" else np.dtype(dtype))
     except NoCompiler as error:
         if chosen == "error":
             raise
@@ -69,14 +71,33 @@ class FallbackReplay:
         self._compute, self._family, self._argmax = OPERATIONS[op], family, argmax
 
     def __call__(self, operands: Operands, out: Any | None = None) -> Any:
-        """Compute in float32, into `out` if it is given."""
+        """Compute, into `out` if it is given; 16-bit numbers in float32."""
         result = self._family.result(operands) if out is None else out
-        if self._argmax:
-            argmax = self._family.argmax(operands)
-            _maximum(operands, result, argmax)
-            return result, argmax
-        self._compute(operands, result)
-        return result
+        wide, own = _widened(operands), result
+        if result.itemsize == HALF_BYTES:
+            own = np.empty(result.shape, np.float32)
+        argmax = self._family.argmax(operands) if self._argmax else None
+        if argmax is not None:
+            _maximum(wide, own, argmax)
+        else:
+            self._compute(wide, own)
+        if own is not result:
+            result[...] = rounded(own, result.dtype)
+        return result if argmax is None else (result, argmax)
+
+
+def _widened(operands: Operands) -> Operands:
+    """Convert 16-bit numbers to float32."""
+    if operands.value_bytes != HALF_BYTES:
+        return operands
+    values = as_float32(operands.matrix.values)
+    return Operands(SparseMatrix(operands.matrix.pattern, values, values.dtype), {
+        name: as_float32(array) for name, array in operands.dense.items()})
+
+
+def _mean(operands: Operands, result: np.ndarray) -> None:
+    _product(operands, result)
+    result /= np.maximum(operands.matrix.pattern.row_lengths(), 1)[:, None].astype(result.dtype)
 
 
 def _product(operands: Operands, result: np.ndarray) -> None:
@@ -116,7 +137,7 @@ def _attention(operands: Operands, result: np.ndarray) -> None:
     """Normalise the scores of each row by a softmax, after subtracting the largest one."""
     pattern, dense = operands.matrix.pattern, operands.dense
     queries, keys, values = dense["Q"], dense["K"], dense["V"]
-    scale, row_ids = np.float32(queries.shape[2] ** -0.5), pattern.row_ids()
+    scale, row_ids = queries.dtype.type(queries.shape[2] ** -0.5), pattern.row_ids()
     result[...] = 0
     for rows, nonzeros, starts in _blocks(pattern, queries.shape[1] * max(queries.shape[2], values.shape[2])):
         columns, counts = pattern.indices[nonzeros], np.diff(np.append(starts, nonzeros.stop - nonzeros.start))
@@ -146,4 +167,4 @@ def _blocks(pattern: Pattern, numbers: int) -> Iterator[tuple[np.ndarray, slice,
 
 
 OPERATIONS: Mapping[str, Callable[[Operands, np.ndarray], None]] = {
-    "spmm": _product, "spmm_max": _maximum, "sddmm": _sampled, "attention": _attention}
+    "spmm": _product, "spmm_mean": _mean, "spmm_max": _maximum, "sddmm": _sampled, "attention": _attention}

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import operator
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from copy import copy
 from dataclasses import replace
 from typing import Any
@@ -21,18 +21,18 @@ import numpy as np
 import scipy.sparse
 from numpy.lib.array_utils import byte_bounds
 
-from sparloom.jit import RESULT_POOL, ChangeDetector, address
-from sparloom.ops import Operands
+from sparloom.jit import ChangeDetector
 from sparloom.platforms import DeviceMatrix, DevicePattern, Gpu, on_cuda
-from sparloom.platforms.cuda import BITS, ELEMENTS, HubThresholds
-from sparloom.sparse import Pattern, SparseMatrix
+from sparloom.platforms.cpu_kernels import ELEMENTS as NUMBERS
+from sparloom.platforms.cuda import BITS, ELEMENTS, HubThresholds, as_float32
+from sparloom.sparse import BFLOAT16, Pattern, SparseMatrix
 
 __all__ = [
-    "FLOAT", "CpuArrays", "Origin", "array_of", "check_apart", "cuda_dense", "cuda_matrix", "cuda_parts", "dense_of",
-    "matrix_of", "origin_of", "shape_of",
+    "NUMBERS", "Origin", "array_of", "check_apart", "cuda_dense", "cuda_matrix", "cuda_parts", "dense_of",
+    "matrix_of", "number_array", "origin_of", "rounded", "shape_of",
 ]
 
-FLOAT = np.dtype(np.float32)
+HALF_BYTES = 2
 MAX_EXTENT = 2**31 - 1  # rows, and columns
 GPU_MEMORY = (2, 13)  # kDLCUDA and kDLCUDAManaged of DLPack
 
@@ -46,7 +46,7 @@ def matrix_of(given: Any, *, columns: int | None = None) -> SparseMatrix:
         columns: of the matrix, if a tuple has no shape.
 
     Raises:
-        TypeError: it is something else, or its values are not float32.
+        TypeError: it is something else, or its values are of a type that no kernel reads.
         ValueError: the arrays are no matrix; names the fault.
     """
     if isinstance(given, Pattern):
@@ -61,9 +61,30 @@ def matrix_of(given: Any, *, columns: int | None = None) -> SparseMatrix:
     else:
         raise TypeError(f"A is {type(given).__name__}: give a SciPy matrix or (indptr, indices, values, shape)")
     if not rows.has_canonical_format:
-        rows = rows.copy()
-        rows.sum_duplicates()
-    return SparseMatrix(Pattern(rows.shape, rows.indptr, rows.indices), rows.data)
+        rows = _canonical(rows)
+    return SparseMatrix(Pattern(rows.shape, rows.indptr, rows.indices), rows.data, rows.data.dtype)
+
+
+def _canonical(rows: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
+    """Sort columns and sum duplicates in a copy, those of 16-bit numbers in float32: SciPy does not know these."""
+    values = rows.data
+    short = values.itemsize == HALF_BYTES
+    parts = as_float32(values) if short else values.copy(), rows.indices.copy(), rows.indptr.copy()
+    made = scipy.sparse.csr_array(parts, shape=rows.shape)
+    made.sum_duplicates()
+    if short:
+        made.data = rounded(made.data, values.dtype)
+    return made
+
+
+def rounded(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Round float32 numbers to the nearest ones of a 16-bit type, ties to even; NaN stays NaN."""
+    if dtype != BFLOAT16:
+        with np.errstate(over="ignore"):
+            return array.astype(dtype)
+    bits = array.view(np.uint32)
+    upper = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+    return np.where(np.isnan(array), bits >> 16 | 0x40, upper).astype(np.uint16).view(BFLOAT16)
 
 
 def dense_of(given: Any, name: str, *, rows: int, axes: int) -> np.ndarray:
@@ -74,17 +95,27 @@ def dense_of(given: Any, name: str, *, rows: int, axes: int) -> np.ndarray:
         rows, axes: that it must have.
 
     Raises:
-        TypeError: it is not float32, or on another device.
+        TypeError: no kernel reads its type, or it is on another device.
         ValueError: it has another shape.
     """
-    array = array_of(given, name)
-    if array.dtype != FLOAT:
-        raise TypeError(f"{name} is {array.dtype}: {_remedy(array.dtype, f'{name}.astype(numpy.float32)')}")
+    array = number_array(array_of(given, name), name)
     if array.ndim != axes or array.shape[0] != rows:
         wanted = {2: f"({rows}, width)", 3: f"({rows}, heads, width)"}[axes]
         raise ValueError(f"{name} has shape {array.shape}: it must be {wanted}")
     flags = array.flags
     return array if flags.c_contiguous and flags.aligned else np.require(array, requirements=["C", "A"])
+
+
+def number_array(array: np.ndarray, name: str) -> np.ndarray:
+    """Return an array if kernels read its type.
+
+    Raises:
+        TypeError: they do not; names the array, its type and the remedy.
+    """
+    if array.dtype not in NUMBERS:
+        verb = "are" if name == "values" else "is"
+        raise TypeError(f"{name} {verb} {array.dtype}: {_remedy(array.dtype, f'{name}.astype(numpy.float32)')}")
+    return array
 
 
 def array_of(given: Any, name: str) -> np.ndarray:
@@ -96,12 +127,14 @@ def array_of(given: Any, name: str) -> np.ndarray:
     if isinstance(given, np.ma.MaskedArray):
         raise TypeError(f"{name} is a masked array: pass {name}.filled(0), or another fill value")
     if isinstance(given, np.ndarray):
-        return np.asarray(given)
+        array = np.asarray(given)
+        return array.view(BFLOAT16) if array.dtype.kind == "V" and array.dtype.name == "bfloat16" else array
     if getattr(given, "requires_grad", False):
         raise TypeError(f"{name} requires a gradient, which this call does not compute: pass {name}.detach(), or call "
                         "the function of this name in sparloom.nn")
     if str(getattr(given, "dtype", "")).endswith("bfloat16"):
-        raise TypeError(f"{name} is bfloat16, which NumPy does not have: pass {name}.float()")
+        raise TypeError(f"{name} is bfloat16, which NumPy does not have: pass {name}.float(), or call the function of "
+                        "this name in sparloom.nn for tensors")
     if hasattr(given, "__dlpack__"):
         try:
             array = np.from_dlpack(given)
@@ -171,12 +204,12 @@ def shape_of(given: Any) -> tuple[int, int]:
 
 
 def _check_float(dtype: np.dtype, conversion: str = "A.astype(numpy.float32)") -> None:
-    if dtype != FLOAT:
+    if dtype not in NUMBERS:
         raise TypeError(f"values of A are {dtype}: {_remedy(dtype, conversion)}")
 
 
 def _remedy(dtype: np.dtype, conversion: str) -> str:
-    """Name the remedy for numbers of a type that operations do not accept."""
+    """Name the remedy for numbers of a type that operations do not accept, such as integers."""
     return ("complex numbers are not computed with: give the real and the imaginary part, one after the other, as "
             "float32" if dtype.kind == "c" else f"pass {conversion}")
 
@@ -383,56 +416,3 @@ def cuda_dense(gpu: Gpu, given: Any, name: str, *, rows: int, axes: int, bits: b
         wanted = {2: f"({rows}, width)", 3: f"({rows}, heads, width)"}[axes]
         raise ValueError(f"{name} has shape {array.shape}: it must be {wanted}")
     return array
-
-
-class CpuArrays:
-    """NumPy arrays, or others in the memory of the processor; see `Arrays`."""
-
-    def __init__(self) -> None:
-        self.dense, self.array = dense_of, array_of
-
-    def dtype(self, op: str, operands: Operands) -> str:
-        """Return the only type that there is."""
-        return "float32"
-
-    def take_rows(self, operands: Operands, rows: np.ndarray, op: str) -> Operands:
-        return operands.take_rows(rows, op)
-
-    def gather_operands(self, operands: Operands, rows: np.ndarray, op: str) -> Operands:
-        return operands.take_rows(rows, op).used_columns(op)
-
-    def gather_rows(self, result: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        return result[rows]
-
-    def to_device(self, array: np.ndarray) -> np.ndarray:
-        return array
-
-    def multiply(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-        """Multiply, into the memory pool of results."""
-        return np.multiply(one, other, out=RESULT_POOL.empty(one.shape, np.float32))
-
-    def check_out(
-        self, out: np.ndarray, shape: tuple[int, ...], operands: Operands, inputs: Sequence[tuple[str, Any]],
-        origin: Origin,
-    ) -> np.ndarray:
-        if not isinstance(out, np.ndarray) or out.shape != shape:
-            given = out.shape if isinstance(out, np.ndarray) else type(out).__name__
-            raise ValueError(f"out is {given}: it must be an array of shape {shape}")
-        if isinstance(out, np.ma.MaskedArray):
-            raise TypeError("out is a masked array, whose mask would be ignored: give out.data")
-        try:
-            begin = address(out, written=True)  # raises before anything is computed
-        except ValueError as error:
-            raise ValueError(f"out cannot be written: {error}") from error
-        shared = origin.overlapping(begin, begin + out.nbytes) if out.size else ""
-        for name, array in inputs if origin.all_numpy else (*inputs, *origin.other_arrays()):
-            if array is not None and np.may_share_memory(
-                    out, array if type(array) is np.ndarray else array_of(array, name)):
-                shared = name
-        if shared:
-            raise ValueError(f"out lies in the memory of an operand, {shared}: give another array")
-        return out
-
-    def copy(self, result: np.ndarray, out: np.ndarray) -> None:
-        address(out, written=True)
-        np.copyto(out, result)

@@ -8,24 +8,24 @@ from collections.abc import Mapping
 from functools import cached_property, lru_cache
 from threading import RLock
 from time import monotonic as clock
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
 from sparloom.errors import IllegalSchedule, NoCompiler, NotDecided, SchemaError
 from sparloom.forks import forkable
 from sparloom.measure import watch_load, watched
-from sparloom.ops import SDDMM, CsrAttention, Op, Operands, SpMM, SpmmMax, SpmmMean
+from sparloom.ops import Operands
 from sparloom.platforms import Family
 from sparloom.space import Config
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning.cache import AGAIN, LATEST, PlanCache, Summary, tell_busy
 from sparloom.tuning.racing import Decision
 from sparloom.tuning.search import CsrCostModel, Given
-from sparloom.tuning.sparse.backend import LIBRARIES, Backend, CsrChoice, CsrPlan, Library
+from sparloom.tuning.sparse.backend import LIBRARIES, LIBRARY_DTYPES, OPS, Backend, Case, CsrChoice, CsrPlan, Library
 from sparloom.tuning.sparse.cpu import CpuBackend
 from sparloom.tuning.sparse.fallback import FallbackReplay, kernels_available
-from sparloom.tuning.sparse.inputs import Origin
+from sparloom.tuning.sparse.inputs import Origin, number_array
 from sparloom.tuning.sparse.replay import (
     ArgmaxReplay,
     EmptyReplay,
@@ -48,21 +48,8 @@ log = logging.getLogger(__name__)
 
 Reduce = Literal["sum", "mean", "max"]
 REDUCTIONS = get_args(Reduce)
-Shapes = tuple[tuple[int, ...], ...]
-"""Of the dense operands, each without its first axis."""
-
-OPS: Mapping[str, Op] = {
-    "spmm": SpMM(), "spmm_mean": SpmmMean(), "spmm_max": SpmmMax(), "sddmm": SDDMM(), "attention": CsrAttention()}
 OPERANDS = {"spmm": ("X", "values"), "sddmm": ("Q", "K", "values"), "attention": ("Q", "K", "V")}
 HALF_BYTES = 2  # of numbers that cannot represent 1 / nonzeros of a long row: kernels divide the sums instead
-
-
-class _Case(NamedTuple):
-    """Subject of one decision: an operation with the shapes of its dense operands and the type of all operands."""
-
-    op: str
-    shapes: Shapes
-    dtype: str
 
 
 class Prepared:
@@ -107,11 +94,12 @@ class Prepared:
         self._policy = policy if self._source is None or self._source.kind != "all" else policy.measuring_all()
         self._libraries = self.backend.libraries if libraries is None else libraries
         self._replay_only = replay_only
-        self._plans: dict[_Case, CsrPlan] = {}
-        self._replays: dict[_Case, Replay] = {}
-        self._argmax_replays: dict[_Case, Replay] = {}  # of `spmm_max`
+        self._plans: dict[Case, CsrPlan] = {}
+        self._replays: dict[Case, Replay] = {}
+        self._argmax_replays: dict[Case, Replay] = {}  # of `spmm_max`
+        self._weights: dict[np.dtype, Any] = {}  # of means, by their type
         self._families: dict[tuple[str, int], Family] = {}  # for any width
-        self._provisional: dict[_Case, float] = {}  # decided on a busy machine -> seconds until it is decided again
+        self._provisional: dict[Case, float] = {}  # decided on a busy machine -> seconds until it is decided again
         self._lock = forkable(RLock())
         self._twin: Prepared | None = None
 
@@ -140,14 +128,16 @@ class Prepared:
         """Multiply: A X.
 
         Args:
-            dense: X (cols, width) float32; on a GPU of the type of the values, which may be float16.
+            dense: X (cols, width), float32, float64, float16 or bfloat16. If the values have another type, both are
+                converted to the type that NumPy promotes them to, in every call; on a GPU they must have one type,
+                not float64.
             reduce: "sum"; "mean", divided by the nonzeros of each row; "max", the largest product of each, 0 in rows
                 without nonzeros.
-            values: (nnz,) of the same type, replacing those of A.
-            out: (rows, width) of the same type, for the result (default: a new array).
+            values: (nnz,), replacing those of A.
+            out: (rows, width) of the promoted type, for the result (default: a new array).
 
         Returns:
-            (rows, width) of the same type.
+            (rows, width) of the promoted type; sums of 16-bit numbers are float32 until they are rounded.
 
         Raises:
             TypeError, ValueError: X or `out` does not fit, or is not on the device of A.
@@ -158,6 +148,8 @@ class Prepared:
             raise ValueError(f"reduce={reduce!r}: give one of {', '.join(REDUCTIONS)}")
         given = self._arrays.dense(dense, "X", rows=self.matrix.pattern.cols, axes=2)
         matrix = self._with(values)
+        if given.dtype is not matrix.dtype:
+            matrix, given = self._arrays.promoted(matrix, given)
         shared = reduce == "mean" and min(given.dtype.itemsize, matrix.values.dtype.itemsize) > HALF_BYTES
         op = "spmm" if shared or reduce == "sum" else f"spmm_{reduce}"
         operands = Operands(self._mean_matrix(matrix) if shared else matrix, {"B": given})
@@ -170,14 +162,15 @@ class Prepared:
             dense, values: as in `spmm`.
 
         Returns:
-            (rows, width) of the type of X; (rows, width) int32, index of the nonzero of A that each comes from: the
-            first one whose product is the largest, or NaN; -1 in rows without nonzeros.
+            (rows, width) of the type as in `spmm`; (rows, width) int32, index of the nonzero of A that each comes
+            from: the first one whose product is the largest, or NaN; -1 in rows without nonzeros.
 
         Raises:
             TypeError, ValueError, Unsupported, NotDecided: as by `spmm`; also where A has 2**31 nonzeros or more.
         """
         given = self._arrays.dense(dense, "X", rows=self.matrix.pattern.cols, axes=2)
-        operands = Operands(self._with(values), {"B": given})
+        matrix, given = self._arrays.promoted(self._with(values), given)
+        operands = Operands(matrix, {"B": given})
         changed = self.origin.changed()
         if changed:
             self.origin.refuse(changed)
@@ -208,19 +201,21 @@ class Prepared:
         dense = self._arrays.dense
         first, second = dense(left, "Q", rows=rows, axes=2), dense(right, "K", rows=cols, axes=2)
         _check_widths(first, second, "Q", "K")
-        return self._run("sddmm", Operands(self._with(values), {"B": first, "C": second}), out,
+        matrix = self._with(values)
+        if not (first.dtype is second.dtype is matrix.dtype):
+            matrix, first, second = self._arrays.promoted(matrix, first, second)
+        return self._run("sddmm", Operands(matrix, {"B": first, "C": second}), out,
                          (self.matrix.pattern.nnz,), (left, right, values))
 
     def attention(self, queries: Any, keys: Any, values: Any, *, out: Any | None = None) -> Any:
         """Attention: softmax of Q KT / sqrt(d) over the nonzeros of each row of A, times V; A's values are not read.
 
         Args:
-            queries, keys, values: Q (rows, heads, d), K (cols, heads, d), V (cols, heads, e), float32; on a GPU all of
-                them may be float16.
+            queries, keys, values: Q (rows, heads, d), K (cols, heads, d), V (cols, heads, e), of types as in `spmm`.
             out: (rows, heads, e), as in `spmm`.
 
         Returns:
-            (rows, heads, e) of the same type; 0 for rows without nonzeros.
+            (rows, heads, e) of the promoted type; 0 for rows without nonzeros.
 
         Raises:
             TypeError, ValueError, Unsupported, NotDecided: as by `spmm`; also where heads or widths differ.
@@ -234,6 +229,8 @@ class Prepared:
         if given["Q"].shape[2] == 0:
             raise ValueError(f"Q has shape {given['Q'].shape}: attention divides by the width of a head: give at "
                              "least 1")
+        _, *promoted = self._arrays.promoted(None, *given.values())
+        given = dict(zip(given, promoted, strict=True))
         return self._run("attention", Operands(self.matrix, given), out, (rows, *given["V"].shape[1:]),
                          (queries, keys, values))
 
@@ -243,7 +240,7 @@ class Prepared:
         case = self._case(op, operands)
         if any(0 in shape for shape in case.shapes):
             raise ValueError(f"{op} with operands of shapes {case.shapes} computes nothing: there is nothing to plan")
-        if self.threads and not kernels_available(op):
+        if self.threads and not kernels_available(op, case.dtype):
             raise NoCompiler(f"no kernel of {op} can be compiled: there is nothing to choose from", source="", log="")
         own = self._unlocked()
         with own._lock:
@@ -266,24 +263,26 @@ class Prepared:
     def _pattern(self) -> str:
         return self.matrix.pattern.digest()
 
-    @cached_property
-    def _mean_weights(self) -> Any:
-        """1 / nonzeros of its row, for every nonzero: (nnz,) float32."""
-        lengths = self.matrix.pattern.row_lengths()
-        return self._arrays.to_device(np.repeat(np.float32(1) / np.maximum(lengths, 1).astype(np.float32), lengths))
+    def _mean_weights(self, dtype: np.dtype) -> Any:
+        """1 / nonzeros of its row, for every nonzero: (nnz,) of a type."""
+        if dtype not in self._weights:
+            lengths = self.matrix.pattern.row_lengths()
+            shares = dtype.type(1) / np.maximum(lengths, 1).astype(dtype)
+            self._weights[dtype] = self._arrays.to_device(np.repeat(shares, lengths))
+        return self._weights[dtype]
 
     def _with(self, values: Any | None) -> SparseMatrix | DeviceMatrix:
         """The matrix with the values of this call."""
         if values is None or values is self.matrix.values:
             return self.matrix
         array = self._arrays.array(values, "values")
-        if array.dtype != self.matrix.dtype and isinstance(self.matrix, SparseMatrix):  # a GPU takes more types
-            raise TypeError(f"values are {array.dtype}: pass values.astype(numpy.{self.matrix.dtype})")
+        if array.dtype != self.matrix.dtype and isinstance(self.matrix, SparseMatrix):
+            return SparseMatrix(self.matrix.pattern, number_array(array, "values"), array.dtype)
         return self.matrix.with_values(array)
 
     def _mean_matrix(self, matrix: SparseMatrix | DeviceMatrix) -> SparseMatrix | DeviceMatrix:
         """Divide the values of this call, which may be new ones, by the nonzeros of their rows."""
-        return matrix.with_values(self._arrays.multiply(matrix.values, self._mean_weights))
+        return matrix.with_values(self._arrays.multiply(matrix.values, self._mean_weights(matrix.dtype)))
 
     def _run(
         self, op: str, operands: Operands, out: Any | None, shape: tuple[int, ...], given: tuple[Any, ...],
@@ -314,38 +313,38 @@ class Prepared:
             self._twin = twin
         return self._twin._unlocked()
 
-    def _case(self, op: str, operands: Operands) -> _Case:
+    def _case(self, op: str, operands: Operands) -> Case:
         shapes = tuple([array.shape[1:] for array in operands.dense.values()])
-        return _Case(op, shapes, self._arrays.dtype(op, operands))
+        return Case(op, shapes, self._arrays.dtype(op, operands))
 
-    def _start(self, case: _Case, operands: Operands, *, argmax: bool = False) -> Replay:
+    def _start(self, case: Case, operands: Operands, *, argmax: bool = False) -> Replay:
         """Make the replay of a case: by its decision if there is one, else deciding online or now."""
         if any(0 in shape for shape in case.shapes):
             return EmptyReplay(self._family(case.op), self._arrays, argmax=argmax)
-        if self.threads and not kernels_available(case.op):
+        if self.threads and not kernels_available(case.op, case.dtype):
             return FallbackReplay(case.op, self._family(case.op), argmax=argmax)
         if case not in self._plans:
             plan = self._cached(case) or self._unmeasured(case, operands)
             if plan is None and self._policy.calibrate == "online":
                 return self._online(case, operands, argmax)
             self._plans[case] = plan or self._decided(case, operands)
-        default = self.backend.default_config(_op_for(case), operands)
+        default = self.backend.default_config(case.operation, operands)
         made = self._replay_of(case, default, self._plans[case].choice, argmax)
         return self._provisional_replay(case, made, argmax) if case in self._provisional else made
 
-    def _replay_of(self, case: _Case, default: Config, choice: CsrChoice, argmax: bool) -> TimedReplay:
+    def _replay_of(self, case: Case, default: Config, choice: CsrChoice, argmax: bool) -> TimedReplay:
         """Make the replay of a choice; the argmax is always computed by our own kernels."""
         config = _parsed(default.space, choice.config) if choice.config else default
         if argmax:
             return ArgmaxReplay(self._family(case.op, choice.threads), config)
         if choice.library:
-            library = self._libraries[case.op][choice.library]
+            library = self._libraries_for(case)[choice.library]
             return LibraryReplay(library(self.matrix, self.threads), self._arrays)
         return NativeReplay(self._family(case.op, choice.threads), config)
 
-    def _provisional_replay(self, case: _Case, replay: Replay, argmax: bool) -> ProvisionalReplay:
+    def _provisional_replay(self, case: Case, replay: Replay, argmax: bool) -> ProvisionalReplay:
         """Run a choice that was made on a busy machine until it is decided again, after twice as long each time."""
-        replays: dict[_Case, Any] = self._argmax_replays if argmax else self._replays
+        replays: dict[Case, Any] = self._argmax_replays if argmax else self._replays
 
         def renew(operands: Operands) -> Replay:
             self._provisional[case] = min(2 * self._provisional.get(case, AGAIN), LATEST)
@@ -362,14 +361,14 @@ class Prepared:
 
         return ProvisionalReplay(replay, clock() + self._provisional.setdefault(case, AGAIN), renew, clock=clock)
 
-    def _settle_case(self, case: _Case, plan: CsrPlan) -> None:
+    def _settle_case(self, case: Case, plan: CsrPlan) -> None:
         self._plans[case] = plan
         self._provisional.pop(case, None)
 
-    def _online(self, case: _Case, operands: Operands, argmax: bool) -> OnlineReplay:
+    def _online(self, case: Case, operands: Operands, argmax: bool) -> OnlineReplay:
         """Decide online; calls that compute the argmax have no libraries among their candidates."""
-        replays: dict[_Case, Any] = self._argmax_replays if argmax else self._replays
-        default, libraries = self.backend.default_config(_op_for(case), operands), self._libraries.get(case.op, {})
+        replays: dict[Case, Any] = self._argmax_replays if argmax else self._replays
+        default, libraries = self.backend.default_config(case.operation, operands), self._libraries_for(case)
 
         def settle(choice: CsrChoice, decision: Decision, replay: Replay, busy: str, again: bool) -> None:
             known = None if again or case in self._provisional else self._plans.get(case)  # of calls with other results
@@ -395,14 +394,14 @@ class Prepared:
             self._families[op, threads] = backend.kernels(OPS[op], 1)
         return self._families[op, threads]
 
-    def _cached(self, case: _Case) -> CsrPlan | None:
+    def _cached(self, case: Case) -> CsrPlan | None:
         found, op = self._cache.get("csr", self._key(case)), case.op
         if found is None:
             return None
         try:
-            space = self.backend.space(_op_for(case), math.prod(case.shapes[0]))
+            space = self.backend.space(case.operation, math.prod(case.shapes[0]))
             plan = CsrPlan(CsrChoice(**found["choice"]), Decision.from_json(found["decision"]), space.name)
-            if plan.choice.library and plan.choice.library not in self._libraries.get(op, {}):
+            if plan.choice.library and plan.choice.library not in self._libraries_for(case):
                 raise SchemaError(f"library {plan.choice.library} is not installed")
             if not plan.choice.library:
                 space.validate(plan.config)
@@ -413,27 +412,31 @@ class Prepared:
             return None
         return plan
 
-    def _unmeasured(self, case: _Case, operands: Operands) -> CsrPlan | None:
+    def _unmeasured(self, case: Case, operands: Operands) -> CsrPlan | None:
         """Plan the default configuration if the environment allows no measurement; else None."""
         if self._replay_only:
             raise NotDecided(f"no plan for {case.op} with {self.matrix}, shapes {case.shapes}, {self.threads} threads: "
                              "call it without replay_only until it is decided, or its plan once")
-        reason, op = self._settings.unmeasured(self.matrix.pattern), _op_for(case)
+        reason, op = self._settings.unmeasured(self.matrix.pattern), case.operation
         if not reason:
             return None
         default = self.backend.default_config(op, operands)
         return CsrPlan(CsrChoice(config=default.key), Decision("rule", reason), default.space)
 
-    def _decided(self, case: _Case, operands: Operands) -> CsrPlan:
-        decider = self._decider(case, self._libraries.get(case.op, {}))
+    def _decided(self, case: Case, operands: Operands) -> CsrPlan:
+        decider = self._decider(case, self._libraries_for(case))
         (choice, decision), busy = watched(lambda: decider.decide(operands), keep_busy=self._keep_busy)
         if busy and choice.library:
-            choice = CsrChoice(config=self.backend.default_config(_op_for(case), operands).key)
-        plan = CsrPlan(choice, decision, self.backend.space(_op_for(case), operands.width).name)
+            choice = CsrChoice(config=self.backend.default_config(case.operation, operands).key)
+        plan = CsrPlan(choice, decision, self.backend.space(case.operation, operands.width).name)
         self._store(case, plan, busy)
         return plan
 
-    def _decider(self, case: _Case, libraries: Mapping[str, Library]) -> CsrDecider:
+    def _libraries_for(self, case: Case) -> Mapping[str, Library]:
+        """Baselines of a case; on a processor, libraries have none for 16-bit numbers."""
+        return {} if self.threads and case.dtype not in LIBRARY_DTYPES else self._libraries.get(case.op, {})
+
+    def _decider(self, case: Case, libraries: Mapping[str, Library]) -> CsrDecider:
         backend, source = self.backend, self._source
 
         def formula() -> CsrCostModel:
@@ -441,10 +444,10 @@ class Prepared:
 
         model = formula if source is None else lambda: source.scorer(formula, threads=self.threads)
         allows = {} if self.threads else {"allows": self._settings.cuda.allows}
-        return CsrDecider(_op_for(case), backend, libraries, self._policy, model, **allows,
+        return CsrDecider(case.operation, backend, libraries, self._policy, model, **allows,
                           slow_model=source is not None and source.learned)
 
-    def _store(self, case: _Case, plan: CsrPlan, busy: str = "") -> None:
+    def _store(self, case: Case, plan: CsrPlan, busy: str = "") -> None:
         """Record a decision and log it; store it for later processes unless the machine was busy."""
         value = {"choice": plan.choice.to_json(), "decision": plan.decision.to_json()}
         if busy:
@@ -461,7 +464,7 @@ class Prepared:
                  plan.decision.reason, f"; not stored: {busy}" if busy else "", plan.decision.executions,
                  plan.decision.seconds)
 
-    def _summary(self, case: _Case, plan: CsrPlan) -> Summary:
+    def _summary(self, case: Case, plan: CsrPlan) -> Summary:
         speedup, source = plan.decision.speedup(plan.choice.name), str(self._source_key.get("shortlist", "")).split()
         if speedup is None and plan.decision.origin == "measured":
             speedup = 1.0  # nothing was faster than the best baseline, which runs
@@ -469,11 +472,11 @@ class Prepared:
         return Summary(", shortlist=".join([case.op, *source[:1]]), shapes, plan.choice.name, plan.decision.reason,
                        speedup, self.backend.sources)
 
-    def _key(self, case: _Case) -> dict[str, Any]:
+    def _key(self, case: Case) -> dict[str, Any]:
         return {
             "op": case.op, "pattern": self._pattern, "shapes": [list(shape) for shape in case.shapes],
             "dtype": case.dtype, **self.backend.signature(),
-            "libraries": sorted(self._libraries.get(case.op, {})), "calibrate": self._policy.calibrate,
+            "libraries": sorted(self._libraries_for(case)), "calibrate": self._policy.calibrate,
             **self._source_key}
 
     @property
@@ -487,11 +490,6 @@ _parsed = lru_cache(256)(Config.parse)
 def _prepared_again(matrix: SparseMatrix, options: Mapping[str, Any]) -> Prepared:
     """Make a copy of a prepared matrix."""
     return Prepared(matrix, **options)
-
-
-def _op_for(case: _Case) -> Op:
-    """Return the operation, attention with as many heads as its operands."""
-    return CsrAttention(case.shapes[0][0]) if case.op == "attention" else OPS[case.op]
 
 
 def _check_widths(first: Any, second: Any, name: str, other: str) -> None:

@@ -141,7 +141,7 @@ def test_illegal_configurations_are_refused_before_anything_runs(platform):
 
 
 def test_constructors_only_store(monkeypatch):
-    monkeypatch.setattr("sparloom.platforms.cpu_kernels.sparse_kernels.compile_cpp", lambda *_: pytest.fail("compiled"))
+    monkeypatch.setattr("sparloom.platforms.cpu_kernels.row_pieces.compile_cpp", lambda *_: pytest.fail("compiled"))
     platform = CpuKernels(2, 32)
     assert (platform.name, platform.kind, platform.preset) == ("cpu_kernels", "wall", "t2")
     assert platform.baseline(OP, None) in set(platform.space(OP))
