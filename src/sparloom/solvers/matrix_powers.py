@@ -46,6 +46,7 @@ Basis = Literal["monomial", "chebyshev"]
 
 GUARDRAIL = 0.97  # share of the time of plain products that blocked ones must stay below
 CACHED_SHARE = 0.5  # of the last-level cache; smaller matrices are not renumbered, as they are read from it anyway
+THREAD_BYTES = 1 << 17  # of A for each thread; less is done before another thread is awake
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 MAX_WIDTH = WIDTHS[-1]
 
@@ -159,8 +160,8 @@ class MatrixPowers:
         if method not in get_args(Method):
             raise ValueError(f"method {method!r}: give one of {', '.join(get_args(Method))}")
         self._method: Method = method
-        self._threads = checked_threads(threads)
         a = _square(matrix)
+        self._threads = _useful_threads(a, threads)
         self._natural = PackedMatrix.of(a, threads=self._threads, pack=True)
         if self._natural.csr is not None:
             self._natural = PackedMatrix.of(_copied(a), threads=self._threads, pack=False)
@@ -183,7 +184,7 @@ class MatrixPowers:
 
     @property
     def threads(self) -> int:
-        """Threads of every call."""
+        """Threads of every call: fewer than were asked for where A is small."""
         return self._threads
 
     def powers(self, x: Any, k: int, *, last: bool = False) -> np.ndarray:
@@ -354,7 +355,7 @@ def _prepared(matrix: Any, x: Any, *, k: Any, method: Method, threads: int | Non
     if _dense(x, a.pattern.rows).dtype == np.float64:
         a = a.astype(np.float64)
     if method == "auto":
-        return _SingleCall(a, checked_threads(threads))
+        return _SingleCall(a, _useful_threads(a, threads))
     return MatrixPowers(a, k=k, columns=1 if np.ndim(x) < 2 else max(1, np.shape(x)[1]), method=method, threads=threads)
 
 
@@ -367,6 +368,12 @@ class _SingleCall(MatrixPowers):
         self._natural = PackedMatrix.of(matrix, threads=threads, pack=False)
         self._levels = None
         self._plans = {}
+
+
+def _useful_threads(matrix: SparseMatrix, threads: int | None) -> int:
+    """Return the number of threads that a product keeps busy."""
+    entry = matrix.dtype.itemsize + matrix.pattern.indices.itemsize
+    return max(1, min(checked_threads(threads), entry * matrix.pattern.nnz // max(1, THREAD_BYTES)))
 
 
 def _groups(columns: int) -> list[slice]:

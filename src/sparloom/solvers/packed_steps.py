@@ -26,6 +26,7 @@ WIDTHS = (1, 2, 4, 8)
 """Columns of the dense arrays that kernels have."""
 CHUNK_BYTES = 64  # of values: one vector holds a value of every row of a chunk
 SLACK_BYTES = 64  # that kernels may read after the last chunk
+PAGE_BYTES = 4096  # loads wait for earlier stores to addresses that are equal modulo this
 
 
 @dataclass(frozen=True)
@@ -193,9 +194,12 @@ class StepArrays:
     @classmethod
     def of(cls, matrix: PackedMatrix, x: np.ndarray, width: int) -> StepArrays:
         direct = matrix.order is None and is_direct(x, width)
-        shape, kind = (x.shape[0], width), matrix.dtype.type
-        start = x if direct else RESULT_POOL.empty(shape, kind)
-        return cls(start, RESULT_POOL.empty(shape, kind), RESULT_POOL.empty(shape, kind), direct)
+        kind, size = matrix.dtype.type, x.shape[0] * width
+        start = x if direct else RESULT_POOL.empty((x.shape[0], width), kind)
+        offset = -(-size * matrix.dtype.itemsize // PAGE_BYTES) * PAGE_BYTES + PAGE_BYTES // 2
+        both = RESULT_POOL.empty((offset // matrix.dtype.itemsize + size,), kind)
+        even, odd = both[:size], both[both.size - size:]
+        return cls(start, even.reshape(-1, width), odd.reshape(-1, width), direct)
 
     def ring(self, step: int) -> np.ndarray:
         """Return the array of a step; a step overwrites that of the step before the previous one."""

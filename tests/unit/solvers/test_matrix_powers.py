@@ -56,7 +56,8 @@ MATRICES = {
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    """Cut small matrices into many blocks."""
+    """Cut small matrices into many blocks, and let several threads work on them."""
+    monkeypatch.setattr(matrix_powers, "THREAD_BYTES", 1)
     monkeypatch.setattr(traversal, "NEAR_BLOCK_BYTES", 600)
     monkeypatch.setattr(traversal, "SHARED_BLOCK_BYTES", 1500)
 
@@ -218,6 +219,14 @@ def test_auto_keeps_plain_products_unless_others_are_clearly_faster(small_blocks
     plan = prepare_powers(band(), k=4).plan(4, 1)
     assert plan.depth == 4
     assert plan.speedup == 2
+
+
+def test_small_matrices_are_multiplied_by_one_thread(monkeypatch):
+    assert prepare_powers(band(), k=2, threads=2).threads == 1
+    assert prepare_powers(band(), k=2).threads == 1
+    monkeypatch.setattr(matrix_powers, "THREAD_BYTES", 8000)
+    assert prepare_powers(band(), k=2, threads=2).threads == 2  # of 25,000 bytes
+    assert prepare_powers(scipy.sparse.csr_array((3, 3)), threads=2).threads == 1
 
 
 def test_functions_take_a_matrix_once():
