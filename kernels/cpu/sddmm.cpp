@@ -41,6 +41,7 @@ using Kernel = void (*)(const Rows&, int64_t, int64_t, int64_t, int64_t, const F
 
 struct Kernels {
     std::array<Kernel, kGroups> whole, part;
+    Kernel flat_whole, flat_part;  // null where rows are too wide for them
 };
 
 template <typename Left, int V>
@@ -56,10 +57,13 @@ struct Table {
 
     template <int V>
     static constexpr Kernels kernels() {
-        if constexpr (spmm::has_kernel<T>(V)) {
-            return {by_group<Held<T, V, false>, V>(), by_group<Held<T, V, true>, V>()};
+        if constexpr (!spmm::has_kernel<T>(V)) {
+            return {by_group<Long<T>, 0>(), by_group<Long<T>, 0>(), nullptr, nullptr};
+        } else if constexpr (V > kFlatVectors) {
+            return {by_group<Held<T, V, false>, V>(), by_group<Held<T, V, true>, V>(), nullptr, nullptr};
         } else {
-            return {by_group<Long<T>, 0>(), by_group<Long<T>, 0>()};
+            return {by_group<Held<T, V, false>, V>(), by_group<Held<T, V, true>, V>(), flat<T, Held<T, V, false>>,
+                    flat<T, Held<T, V, true>>};
         }
     }
 };
@@ -79,7 +83,9 @@ void piece(const Sddmm& s, int32_t p) {
     Kernel kernel = kLong[wanted];
     if (vectors <= kVectors) {
         const Kernels& kernels = kTable.by_vectors[vectors - 1];
-        kernel = (s.width % kLanes<T> != 0 ? kernels.part : kernels.whole)[wanted];
+        const bool part = s.width % kLanes<T> != 0, stored = rows.source == rows.indptr;
+        const Kernel flat = part ? kernels.flat_part : kernels.flat_whole;
+        kernel = wanted == 0 && stored && flat != nullptr ? flat : (part ? kernels.part : kernels.whole)[wanted];
     }
     kernel(rows, rows.piece_rows[p], last, begin, end, factors, static_cast<T*>(s.result));
 }

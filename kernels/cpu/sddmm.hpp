@@ -1,9 +1,10 @@
 // Row kernels of SDDMM: the left factor of a row stays in registers, where it fits, while its nonzeros go by.
 //
 // A dot product is a vector of partial sums first, whose lanes are added up together with those of other nonzeros.
-// `rows` takes groups in one row, smaller ones at its end; one that is not full repeats its last nonzero. `rows_on`
-// takes one nonzero at a time and puts the vector aside until a group is full, over the ends of rows: short ones waste
-// no lanes, and in long ones no more than one row of C is being read at once. T is the type of numbers in memory.
+// `rows` takes groups in one row, and pairs at its end. `rows_on` takes one nonzero at a time and puts the vector aside
+// until a group is full, over the ends of rows: in long ones no more than one row of C is being read at once. `flat`
+// takes groups without regard to rows and reads both factors of each nonzero, so that no branch depends on the lengths
+// of rows: narrow factors are faster so where rows are short. T is the type of numbers in memory.
 
 #pragma once
 
@@ -20,6 +21,8 @@ namespace sparloom::sddmm {
 
 constexpr int kVectors = kRegisters / 2;  // of the widest left factor in registers
 constexpr int kRowsAhead = 2;             // whose left factor is prefetched
+constexpr int kFlatVectors = 3;           // of the widest factors for `flat`
+constexpr int64_t kFlatBlock = 512;       // nonzeros whose rows are listed at a time
 
 template <typename T>
 constexpr int kGroup = kLanes<T>;  // the largest
@@ -157,27 +160,13 @@ struct Aside {
     }
 };
 
-// Gives the dot products of nonzeros n .. n + count <= U to write(n, count, sums), a vector of U.
+// Gives the dot products of nonzeros n .. n + U to write(n, sums), a vector of U.
 template <typename T, int U, typename Left, typename RightOf, typename Write>
-[[gnu::always_inline]] inline void group_of(const Left& left, const RightOf& right_of, int64_t n, int64_t count,
-                                            const Write& write) {
+[[gnu::always_inline]] inline void group_of(const Left& left, const RightOf& right_of, int64_t n, const Write& write) {
     std::array<const T*, U> right;
 #pragma GCC unroll 16
-    for (int u = 0; u < U; ++u) right[u] = right_of(n + (u < count ? u : count - 1));
-    write(n, count, sum_lanes<Sum<T>, U>(left.template dots<U>(right)));
-}
-
-// The last nonzeros of a row, at most U.
-template <typename T, int U, typename Left, typename RightOf, typename Write>
-[[gnu::always_inline]] inline void rest_of(const Left& left, const RightOf& right_of, int64_t n, int64_t count,
-                                           const Write& write) {
-    if constexpr (U == 1) {
-        group_of<T, 1>(left, right_of, n, 1, write);
-    } else if (count > U / 2) {
-        group_of<T, U>(left, right_of, n, count, write);
-    } else {
-        rest_of<T, U / 2>(left, right_of, n, count, write);
-    }
+    for (int u = 0; u < U; ++u) right[u] = right_of(n + u);
+    write(n, sum_lanes<Sum<T>, U>(left.template dots<U>(right)));
 }
 
 // What the loops below need of Rows and Factors as variables, since the compiler believes that results may overwrite
@@ -213,35 +202,33 @@ void rows(const Rows& given, int64_t first, int64_t last, int64_t begin, int64_t
         if (walk.ahead != 0 && row + kRowsAhead < last) Left::prefetch(walk.left_of(row + kRowsAhead), factors);
         const Left left(walk.left_of(row), factors);
         const auto right_of = [&](int64_t n) { return walk.right_of(n); };
-        const auto write = [&](int64_t n, int64_t count, auto sums) {
+        const auto write = [&](int64_t n, auto sums) {
             constexpr int kSums = sizeof(sums) / sizeof(Sum<T>);
             using Group = typename Numbers<Sum<T>, kSums>::unaligned;
             const T* values = walk.values + n + shift;
             T* to = result + n + shift;
             if constexpr (std::is_same_v<T, Sum<T>>) {
-                if (count == kSums) {
-                    *reinterpret_cast<Group*>(to) = sums * *reinterpret_cast<const Group*>(values);
-                    return;
-                }
+                *reinterpret_cast<Group*>(to) = sums * *reinterpret_cast<const Group*>(values);
             } else if constexpr (kSums == kLanes<T>) {
-                if (count == kSums) {
-                    store(to, sums * load(values));
-                    return;
-                }
-            }
-            for (int64_t u = 0; u < count; ++u) to[u] = narrow<T>(sums[u] * widen(values[u]));
-        };
-        for (int64_t n = from; n < to; n += U) {
-            const int64_t count = std::min<int64_t>(U, to - n);
-            if (ahead != 0) {
-                for (int64_t m = n + ahead; m < n + ahead + count; ++m) Left::prefetch(walk.right_of(m), factors);
-            }
-            if (count == U) {
-                group_of<T, U>(left, right_of, n, U, write);
+                store(to, sums * load(values));
             } else {
-                rest_of<T, U>(left, right_of, n, count, write);
+                for (int u = 0; u < kSums; ++u) to[u] = narrow<T>(sums[u] * widen(values[u]));
             }
+        };
+        int64_t n = from;
+        for (; n + U <= to; n += U) {
+            if (ahead != 0) {
+                for (int64_t m = n + ahead; m < n + ahead + U; ++m) Left::prefetch(walk.right_of(m), factors);
+            }
+            group_of<T, U>(left, right_of, n, write);
         }
+        if (ahead != 0) {  // here, too: a function of its own that only prefetches is left out by gcc
+            for (int64_t m = n + ahead; m < to + ahead; ++m) Left::prefetch(walk.right_of(m), factors);
+        }
+        if constexpr (U > 2) {
+            for (; n + 2 <= to; n += 2) group_of<T, 2>(left, right_of, n, write);
+        }
+        for (; n < to; ++n) group_of<T, 1>(left, right_of, n, write);
     }
 }
 
@@ -281,6 +268,53 @@ void rows_on(const Rows& given, int64_t first, int64_t last, int64_t begin, int6
     }
     if (!apart) aside.follow(0, next - waiting);
     aside.write_apart(waiting, walk.values, result);
+}
+
+// owner[n - begin] = the row of nonzero n for begin <= n < end; gives the row that holds nonzero `end`, or ends there.
+// Whole vectors are written, which the next row overwrites: short rows take one each, without a branch on their length.
+inline int64_t list_rows(const int64_t* indptr, int64_t row, int64_t begin, int64_t end, int32_t* owner) {
+    constexpr int kStep = kLanes<float>;
+    using Group = typename Numbers<int32_t, kStep>::unaligned;
+    for (int64_t from = begin;; ++row) {
+        const int64_t to = indptr[row + 1], last = std::min(to, end);
+        const Group same = static_cast<int32_t>(row) - Group{};
+        do {
+            *reinterpret_cast<Group*>(owner + from - begin) = same;
+            from += kStep;
+        } while (from < last);
+        if (to >= end) return row;
+        from = to;
+    }
+}
+
+// As `rows_on`, for rows in stored order.
+template <typename T, typename Left>
+void flat(const Rows& given, int64_t first, int64_t, int64_t begin, int64_t end, const Factors<T>& factors,
+           T* result) {
+    constexpr int U = kGroup<T>;
+    const Walk<T> walk(given, factors);
+    int32_t owner[kFlatBlock + kLanes<float>];
+    std::array<Vec<T>, U> sums{};
+    const auto dot = [&](int64_t n, int32_t row) {
+        return Left(walk.left + row * walk.width, factors).dot(walk.right_of(n));
+    };
+    for (int64_t from = begin, row = first; from < end; from += kFlatBlock) {
+        const int64_t to = std::min(from + kFlatBlock, end);
+        row = list_rows(walk.indptr, row, from, to, owner);
+        int64_t n = from;
+        for (; n + U <= to; n += U) {
+            if (walk.ahead != 0 && n + walk.ahead + U <= walk.nnz) {
+                for (int64_t m = n + walk.ahead; m < n + walk.ahead + U; ++m) Left::prefetch(walk.right_of(m), factors);
+            }
+#pragma GCC unroll 16
+            for (int u = 0; u < U; ++u) sums[u] = dot(n + u, owner[n - from + u]);
+            store(result + n, sum_lanes<Sum<T>, U>(sums) * load(walk.values + n));
+        }
+        if (n == to) continue;
+        for (int64_t m = n; m < to; ++m) sums[m - n] = dot(m, owner[m - from]);
+        const Vec<T> whole = sum_lanes<Sum<T>, U>(sums);
+        for (int64_t m = n; m < to; ++m) result[m] = narrow<T>(whole[m - n] * widen(walk.values[m]));
+    }
 }
 
 }  // namespace sparloom::sddmm

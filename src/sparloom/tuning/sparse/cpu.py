@@ -45,6 +45,7 @@ SOURCES = ("cpu/*.hpp", "cpu/spmm.cpp", "cpu/spmm_max.cpp", "cpu/sddmm.cpp", "cp
 PREFETCH = 8  # rows ahead, if dense rows do not fit in caches
 LONG_ROWS = 12  # mean nonzeros of a row, from which on SDDMM is faster with groups of one row ...
 MAX_GROUP_WIDTH = 128  # ... unless dense rows have more columns
+MAX_FLAT_WIDTH = 48  # columns up to which group=1 reads both dense rows of each nonzero, see kernels/cpu/sddmm.hpp
 
 STREAMING = ("spmm", "spmm_mean")  # operations whose results may bypass the caches
 DEFAULTS: Mapping[str, str] = {
@@ -111,7 +112,7 @@ class CpuBackend:
         if op.name in STREAMING:
             changed["stream"] = int(caches.overflow(pattern, width, operands.value_bytes))
         if op.name == "sddmm":
-            changed["group"] = 4 if width <= MAX_GROUP_WIDTH and pattern.nnz >= LONG_ROWS * pattern.rows else 1
+            changed["group"] = _group(pattern, width, distant=bool(changed))
         return _parsed((DEFAULTS[op.name],))[0].replace(**changed)
 
     def launchable(self, op: Op, operands: Operands, configs: Sequence[Config]) -> list[Config]:
@@ -149,6 +150,16 @@ class CpuBackend:
 
     def signature(self) -> Mapping[str, Any]:
         return {"threads": self.threads, "machine": machine_digest(), "kernels": kernels_digest(SOURCES)}
+
+
+def _group(pattern: Pattern, width: int, *, distant: bool) -> int:
+    """Choose the nonzeros of a row that SDDMM takes together.
+
+    Short rows of narrow operands are faster without regard to rows, and wider ones in pairs at the end of each row.
+    """
+    if pattern.nnz >= LONG_ROWS * pattern.rows:
+        return 4 if width <= MAX_GROUP_WIDTH else 1
+    return 1 if distant or width <= MAX_FLAT_WIDTH else 16
 
 
 @cache
@@ -203,7 +214,8 @@ class CsrEstimate:
             if group == 1:  # lanes are reduced together with those of other rows, as many as fit in a vector
                 flops *= 1 + REDUCTION_COLUMNS / (LANES * facts.width)
             else:
-                flops *= facts.padding(group) * (1 + REDUCTION_COLUMNS / (group * facts.width))
+                full = facts.grouped(group)
+                flops *= 1 + REDUCTION_COLUMNS / facts.width * (full / group + (1 - full) / 2)
         both = gathered / rate, flops * max(1.0, facts.value_bytes / VALUE_BYTES) / rates.flops
         seconds = max(both) + EXPOSED * min(both) + self._streamed(facts, config) / rates.memory
         return seconds * facts.imbalance(str(config["balance"])) * (
@@ -256,10 +268,10 @@ class _Facts:
             indices[begins[filled] + last] == indices[begins[filled - 1] + last])
         return 1.0 - float(lengths[filled[alike]].sum()) / max(1, self.pattern.nnz)
 
-    def padding(self, group: int) -> float:
-        """Nonzeros including the padding of the last group of each row, over nonzeros."""
+    def grouped(self, group: int) -> float:
+        """Share of the nonzeros in full groups of a row; the others are taken in pairs."""
         if group not in self.known:
-            self.known[group] = float((-(-self.lengths // group) * group).sum()) / max(1, self.pattern.nnz)
+            self.known[group] = float((self.lengths // group * group).sum()) / max(1, self.pattern.nnz)
         return self.known[group]
 
     def imbalance(self, balance: str) -> float:

@@ -86,6 +86,20 @@ def test_long_rows_are_shared_among_threads(op, threads):
         check(op, varied(), width=width, threads=threads)
 
 
+def ragged() -> Pattern:
+    """More nonzeros than a block of kernels/cpu/sddmm.hpp, in rows of 0 to 90, many short, the last ones empty."""
+    lengths = np.random.default_rng(3).choice([0, 1, 2, 5, 16, 17, 90], 400, p=[0.2, 0.2, 0.2, 0.2, 0.1, 0.05, 0.05])
+    lengths[[0, *range(390, 400)]] = 0
+    return Pattern((400, 90), np.append(0, np.cumsum(lengths)), np.concatenate([np.arange(n) for n in lengths]))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_sddmm_takes_nonzeros_without_regard_to_rows(threads):
+    for width in (3, 16, 29, 48):
+        configs = [config for config in platform(threads, 65).space(SDDMM()) if config["group"] == 1]
+        check(SDDMM(), ragged(), width=width, threads=threads, configs=configs)
+
+
 @ops
 @pytest.mark.parametrize("shape", [(0, 0), (0, 5), (5, 0), (1, 1), (6, 4)])
 def test_patterns_without_nonzeros(op, shape):
