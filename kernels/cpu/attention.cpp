@@ -4,6 +4,7 @@
 // Numbers are of type ELEMENT, as in spmm.cpp.
 //
 //   for pieces of the rows of A                                   in parallel, rows.hpp
+//     for rows of a block of nonzeros                               attention_rows.hpp, where it has a kernel
 //     for rows of a block of nonzeros, or one long row, for heads   attention.hpp
 //
 // A row that is cut is attended to in parts, which are put together when all pieces are done. Sums of halves are in
@@ -14,6 +15,7 @@
 #include <numeric>
 
 #include "attention.hpp"
+#include "attention_rows.hpp"
 
 #ifndef ELEMENT
 #define ELEMENT float
@@ -40,7 +42,8 @@ using F = Sum<T>;
 
 class Layer {
    public:
-    explicit Layer(const Attention& a) : a_(a) {}
+    explicit Layer(const Attention& a)
+        : a_(a), together_(a.width == a.value_width ? heads_of_rows_kernel<T>(a.heads, a.width) : nullptr) {}
 
     void piece(int32_t p) const {
         const Rows& rows = a_.rows;
@@ -52,7 +55,10 @@ class Layer {
         }
         for (int64_t row = first, end = first; row < last; row = end) {
             while (end < last && rows.indptr[end + 1] - rows.indptr[row] <= room()) ++end;
-            if (end == row) {
+            if (together_ != nullptr && rows.indptr[row + 1] - rows.indptr[row] <= kRowScores / a_.heads) {
+                end = std::max(end, row + 1);
+                together_(together(), row, end);
+            } else if (end == row) {
                 whole(end++, p);
             } else {
                 block(row, end, p);
@@ -77,6 +83,11 @@ class Layer {
     }
 
    private:
+    RowHeads<T> together() const {
+        return {a_.rows, static_cast<const T*>(a_.queries), static_cast<const T*>(a_.keys),
+                static_cast<const T*>(a_.values), static_cast<T*>(a_.result), static_cast<F>(a_.scale), a_.ahead};
+    }
+
     int64_t stride() const { return a_.value_width + 2; }
     F* slot(int64_t number) const { return static_cast<F*>(a_.parts) + number * a_.heads * stride(); }
 
@@ -170,6 +181,7 @@ class Layer {
     }
 
     const Attention& a_;
+    const HeadsOfRows<T> together_;
 };
 
 }  // namespace

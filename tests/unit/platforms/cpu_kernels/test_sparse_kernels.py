@@ -100,6 +100,14 @@ def test_sddmm_takes_nonzeros_without_regard_to_rows(threads):
         check(SDDMM(), ragged(), width=width, threads=threads, configs=configs)
 
 
+@pytest.mark.parametrize(("heads", "width"), [(1, 32), (2, 16), (2, 64), (4, 8), (4, 12), (4, 32), (8, 4), (8, 32)])
+def test_heads_are_attended_to_together_or_one_by_one(heads, width):
+    """For some, rows of `hub` have more scores than a block; four heads of 12 columns have no kernel of rows."""
+    for pattern in (varied(), ragged(), hub()):
+        for threads in (1, 3):
+            check(CsrAttention(heads), pattern, width=heads * width, threads=threads)
+
+
 @ops
 @pytest.mark.parametrize("shape", [(0, 0), (0, 5), (5, 0), (1, 1), (6, 4)])
 def test_patterns_without_nonzeros(op, shape):
