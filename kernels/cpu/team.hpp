@@ -4,7 +4,8 @@
 // its caches. Who has finished takes pieces of others from their end. So a thread that starts late, or waits for a
 // processor, holds up the loop by no more than the piece that it has begun; the caller does all the work if nobody comes.
 // Idle threads spin for some microseconds, then sleep; a caller that waits for the last pieces likewise, as the system
-// moves a thread that waits for a processor to one that sleeps. All libraries of a process have one team.
+// moves a thread that waits for a processor to one that sleeps. If a caller has waited for long, since a helper
+// was preempted, all work alone for a while. All libraries of a process have one team.
 //
 // Forks: a child has no threads, and starts new ones on demand. Threads that cannot be created are done without. OpenMP
 // of GCC ends the process if it cannot create a thread, so that is tried before, see `team`; and its threads end before
@@ -19,6 +20,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <new>
+#include <utility>
 
 #if defined(__linux__)
 #include <dlfcn.h>
@@ -26,6 +28,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -47,6 +50,9 @@ namespace threads {
 constexpr int32_t kMost = 256;            // threads of the team, the caller included
 constexpr int32_t kJobs = 16;             // callers at a time; others work alone
 constexpr int64_t kSpin = 30'000;         // nanoseconds that a thread waits before it sleeps
+constexpr int64_t kHeldUp = 500'000;      // nanoseconds of waiting for preempted helpers, then callers work alone ...
+constexpr int64_t kAlone = 4;             // ... for so many times as long, ...
+constexpr int64_t kMostAlone = 50'000'000;  // ... but no longer than this
 constexpr int32_t kPause = 32;            // looks between two readings of the clock
 constexpr int32_t kRetry = 1000;          // calls until a thread that could not be created is tried again
 
@@ -144,14 +150,17 @@ class Team {
  public:
     // Runs a job with the help of threads 1 .. threads - 1.
     void run(Job& job) {
-        if (!open(job)) {
+        const int64_t begin = now();
+        if (begin < alone_until_.load(std::memory_order_relaxed) || !open(job)) {
             job.run(0);
             return;
         }
         job.run(0);
         close(job);
         const auto ended = [&] { return job.helpers.load(std::memory_order_acquire) == 0; };
-        if (ended() || spin(spin_, ended)) return;
+        if (ended()) return;
+        const int64_t start = now();
+        if (spin(spin_, ended)) return;
         ++waiting_;
         while (!ended()) {
             const int32_t seen = ended_.load();
@@ -159,6 +168,10 @@ class Team {
             sleep_while(ended_, seen);
         }
         --waiting_;
+        const int64_t end = now(), waited = end - start;
+        // a helper with a long row is no reason, unless that row is nearly all of the work
+        const bool held_up = preempted_.load() >= start || waited > kAlone * (start - begin);
+        if (waited > kHeldUp && held_up) alone_until_.store(end + std::min(kAlone * waited, kMostAlone));
     }
 
     // How long threads wait before they sleep, from now on; 0: as usual.
@@ -203,7 +216,7 @@ class Team {
     }
 
     // Helps with one job; false if there is none.
-    bool help_once(int32_t wanted) {
+    bool help_once(int32_t wanted, int64_t& switches) {
         pthread_mutex_lock(&lock_);
         Job* job = nullptr;
         int32_t thread = -1;
@@ -217,7 +230,10 @@ class Team {
         }
         pthread_mutex_unlock(&lock_);
         if (job == nullptr) return false;
+        const int64_t start = now();
         job->run(thread);
+        const int64_t end = now();
+        if (end - start > kHeldUp && switched_out(switches)) preempted_.store(end);
         job->helpers.fetch_sub(1, std::memory_order_release);  // the job may be gone now
         ended_.fetch_add(1);
         if (waiting_.load() > 0) wake(ended_, kJobs);
@@ -242,6 +258,13 @@ class Team {
         pthread_sigmask(SIG_SETMASK, &before, nullptr);
     }
 
+    // Whether this thread had to leave its processor since the last time.
+    static bool switched_out(int64_t& switches) {
+        rusage usage;
+        const bool known = getrusage(RUSAGE_THREAD, &usage) == 0;
+        return known && std::exchange(switches, usage.ru_nivcsw) != usage.ru_nivcsw;
+    }
+
     struct Start {
         Team* team;
         int32_t thread;
@@ -256,6 +279,7 @@ class Team {
 
     [[noreturn]] void help(int32_t thread) {
         int32_t seen = calls_.load() - 1;
+        int64_t switches = 0;
         while (true) {
             const auto called = [&] { return calls_.load(std::memory_order_acquire) != seen; };
             if (!called() && !spin(spin_, called)) {
@@ -264,7 +288,7 @@ class Team {
                 --sleeping_;
             }
             seen = calls_.load();
-            while (help_once(thread)) {
+            while (help_once(thread, switches)) {
             }
         }
     }
@@ -274,6 +298,7 @@ class Team {
     pthread_t handles_[kMost] = {};
     int32_t created_ = 0, tries_left_ = 0;  // threads; calls until threads are created again
     std::atomic<int64_t> spin_{kSpin};
+    std::atomic<int64_t> alone_until_{0}, preempted_{0};  // when a helper had last lost its processor for long
     alignas(64) std::atomic<int32_t> calls_{0};
     alignas(64) std::atomic<int32_t> ended_{0};
     std::atomic<int32_t> sleeping_{0}, waiting_{0};
