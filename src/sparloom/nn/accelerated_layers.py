@@ -17,12 +17,14 @@ import torch_geometric.nn as geometric
 
 from sparloom.errors import Unsupported
 from sparloom.nn import aggregating_layers, attention_layers, graph_layers, relational_layers
+from sparloom.nn.aggregating_layers import Prepared, Size
 from sparloom.nn.attention_layers import AttentionLayer
 from sparloom.nn.convolution import Adjacency, DeviceAdjacency
 from sparloom.nn.edges import Normalisation
+from sparloom.nn.fresh_graph import FreshMatrices
 from sparloom.nn.graph import Graph, check_features
 from sparloom.nn.guard import Guard, size_class
-from sparloom.nn.message_passing import AGGREGATIONS, initialise_lazy
+from sparloom.nn.message_passing import AGGREGATIONS, Features, initialise_lazy
 from sparloom.nn.tensor_backend import tensor_backend
 from sparloom.nn.torch_integration import eager, has_default_forward
 
@@ -136,6 +138,7 @@ def _prepare(layer: Accelerated, arguments: tuple[Any, ...], options: dict[str, 
     try:
         if layer.refusal(layer) is not None:
             return None
+        _check_dtypes(arguments, options)
         prepared = layer.prepare(*arguments, **options)
         if isinstance(prepared[0], torch.Tensor) and not prepared[0].is_cpu:
             tensor_backend(prepared[0].device)
@@ -143,6 +146,28 @@ def _prepare(layer: Accelerated, arguments: tuple[Any, ...], options: dict[str, 
         layer.__dict__["_sparloom_declined"] = str(error)
         return None
     return prepared
+
+
+def _check_dtypes(arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+    """Refuse weights and features of edges of another dtype than x, which PyTorch Geometric promotes."""
+    x = options.get("x", arguments[0] if arguments else None)
+    x = x[0] if isinstance(x, tuple) and x else x
+    dtype = x.dtype if isinstance(x, torch.Tensor) else None
+    for each in (*arguments[2:], *options.values()):
+        if isinstance(each, torch.Tensor) and each.is_floating_point() and each.dtype != dtype and (
+                not torch.is_autocast_enabled(each.device.type)):
+            raise TypeError(f"x is {dtype} and another argument {each.dtype}: dtypes are not promoted")
+
+
+def _with_maximum(layer: Accelerated, prepared: Prepared) -> Prepared:
+    """Refuse maxima over weighted edges of which some occur several times."""
+    if layer.aggr not in ("max", "min"):
+        return prepared
+    *features, matrices = prepared
+    matrices = matrices.prepared() if isinstance(matrices, FreshMatrices) else matrices
+    if matrices.max is None:
+        raise ValueError("edges with weights occur more than once, of which the maximum is ambiguous")
+    return *features, matrices
 
 
 class GCNConv(Accelerated, geometric.GCNConv):
@@ -186,24 +211,35 @@ class SAGEConv(Accelerated, geometric.SAGEConv):
     """SAGEConv."""
 
     original = geometric.SAGEConv
-    prepare = aggregating_layers.SAGEConv.prepare
     convolve = aggregating_layers.SAGEConv.convolve
+
+    def prepare(self, x: Features, edge_index: Any, size: Size = None) -> Prepared:
+        """Check the arguments of `forward`; return what `convolve` takes."""
+        return _with_maximum(self, aggregating_layers.SAGEConv.prepare(self, x, edge_index, size))
 
 
 class GraphConv(Accelerated, geometric.GraphConv):
     """GraphConv."""
 
     original = geometric.GraphConv
-    prepare = aggregating_layers.GraphConv.prepare
     convolve = aggregating_layers.GraphConv.convolve
+
+    def prepare(
+        self, x: Features, edge_index: Any, edge_weight: torch.Tensor | None = None, size: Size = None,
+    ) -> Prepared:
+        """Check the arguments of `forward`; return what `convolve` takes."""
+        return _with_maximum(self, aggregating_layers.GraphConv.prepare(self, x, edge_index, edge_weight, size))
 
 
 class GINConv(Accelerated, geometric.GINConv):
     """GINConv."""
 
     original = geometric.GINConv
-    prepare = aggregating_layers.GINConv.prepare
     convolve = aggregating_layers.GINConv.convolve
+
+    def prepare(self, x: Features, edge_index: Any, size: Size = None) -> Prepared:
+        """Check the arguments of `forward`; return what `convolve` takes."""
+        return _with_maximum(self, aggregating_layers.GINConv.prepare(self, x, edge_index, size))
 
 
 class RGCNConv(Accelerated, geometric.RGCNConv):

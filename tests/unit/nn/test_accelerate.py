@@ -184,6 +184,22 @@ def test_other_dtypes_are_computed_by_the_original(name) -> None:
             call(twin, dense(NODES, WIDTH).half())
 
 
+def test_what_only_the_original_does_is_left_to_it() -> None:
+    x, graph = dense(NODES, WIDTH), torch.cat([edges(), edges()[:, :5]], dim=1)
+    weights = dense(1, EDGES + 5)[0].abs()
+    for layer, *inputs in (
+            (geometric.nn.GraphConv(WIDTH, CLASSES, "max"), x, graph, weights),  # of edges that occur twice
+            (geometric.nn.GCNConv(WIDTH, CLASSES), x, graph, weights.double()),  # promotes
+            (geometric.nn.SAGEConv(WIDTH, CLASSES), torch.stack([x, x]), graph)):  # several features of one graph
+        twin = copy.deepcopy(layer)
+        report = accelerate(twin, strict=True)
+        for _ in range(2):
+            assert_alike([twin(*inputs)], [layer(*inputs)])
+        assert "some calls are computed by the original" in repr(report)
+    with pytest.raises((IndexError, ValueError), match=r"range|larger"):
+        twin(x, graph + 20)
+
+
 def test_explainers_see_messages() -> None:
     model, twin = twins("GraphSAGE")
     explained = []
@@ -255,6 +271,14 @@ def test_attention_has_edge_features_and_weights(kind) -> None:
     results = [each(x, graph, **named, return_attention_weights=True) for each in (twin, model)]
     assert_alike([results[0][0], *results[0][1]], [results[1][0], *results[1][1]])
     assert "_sparloom_declined" not in twin.__dict__
+
+
+@pytest.mark.parametrize("name", ["GCN", "GraphSAGE", "GIN", "GAT"])
+def test_autocast_has_the_dtypes_of_the_original(name) -> None:
+    model, twin = twins(name, guard=False)
+    with torch.autocast("cpu", torch.bfloat16):
+        expected, actual = call(model), call(twin)
+    torch.testing.assert_close(actual, expected, rtol=0.05, atol=0.05)
 
 
 def test_batches_of_small_graphs() -> None:

@@ -170,6 +170,23 @@ def test_values_of_a_sparse_tensor_weigh_where_they_do_in_pytorch_geometric(name
     assert_alike(results(own, x, sparse_tensor(matrix)), results(peer, x, matrix if name == "GraphConv" else ones))
 
 
+def test_layers_work_in_a_convolution_of_several_kinds() -> None:
+    kinds = ("user", "buys", "item"), ("item", "of", "user"), ("user", "knows", "user")
+    x, graph = {"user": dense(NODES, WIDTH), "item": dense(RECEIVERS, 3)}, edges(NODES, RECEIVERS)
+    graphs = dict(zip(kinds, (graph, graph.flip(0), edges()), strict=True))
+    theirs, ours = ({kind: layer for kind, layer in zip(kinds, (
+        module.SAGEConv((-1, -1), 4), module.GraphConv((-1, -1), 4), module.GCNConv(-1, 4)), strict=True)}
+        for module in (geometric.nn, nn))
+    peer, own = geometric.nn.HeteroConv(theirs), geometric.nn.HeteroConv(ours)
+    peer(x, graphs)
+    own.load_state_dict(peer.state_dict())
+    expected, actual = peer(x, graphs), own(x, graphs)
+    assert_alike([*actual.values()], [*expected.values()])
+    data = geometric.data.HeteroData({"user": {"x": x["user"]}, "item": {"x": x["item"]}, **{
+        kind: {"edge_index": each} for kind, each in graphs.items()}})
+    assert_alike([*own(data.x_dict, data.edge_index_dict).values()], [*expected.values()])
+
+
 def test_what_does_not_fit_is_refused() -> None:
     layer, x, graph = nn.SAGEConv((WIDTH, 3), 4), dense(NODES, WIDTH), edges(NODES, RECEIVERS)
     target = dense(RECEIVERS, 3)
