@@ -1,7 +1,7 @@
 """AutoSAGE: benchmarks of sparse operations whose kernel is chosen by measurement.
 
-cases (what is timed, reference results), cpu_cases, cuda_cases, bench_dispatch, kernel_choice, bench_decisions_busy,
-graph_training, bench_gcn, mini_batches, bench_minibatch, cached_plans.
+cases (what is timed, reference results), cpu_cases, cuda_cases, bench_dispatch, kernel_choice, bench_decisions,
+bench_decisions_busy, graph_training, bench_gcn, mini_batches, bench_minibatch, cached_plans.
 """
 
 from sparloom.lazy import attach
@@ -12,6 +12,7 @@ __all__, __getattr__, __dir__ = attach(__name__, {
     "cuda_cases": ("CUDA_BASELINES", "CudaDispatchBench"),
     "bench_dispatch": ("BenchDispatch", "BenchDispatchCuda"),
     "kernel_choice": ("SUBGRAPH_ROWS", "CheckProbe", "ChooseKernels"),
+    "bench_decisions": ("BenchDecisions",),
     "bench_decisions_busy": ("BenchDecisionsBusy", "BusyCase"),
     "graph_training": ("Classification", "Trainee"),
     "bench_gcn": ("BenchGcn", "CheckGcn", "GraphChoice"),

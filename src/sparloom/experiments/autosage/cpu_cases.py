@@ -43,7 +43,7 @@ from sparloom.ops import Op, Operands
 from sparloom.platforms import CpuKernels, PatternReuse, Roof, bound, interleaved, measure_roof, reallocated
 from sparloom.sparse import MatrixEntry, Pattern, SparseMatrix
 from sparloom.tuning import PlanCache, machine_rates, put_rates
-from sparloom.tuning.sparse import CandidateSource, CpuBackend, CsrPolicy, Library, Prepared, prepare
+from sparloom.tuning.sparse import CandidateSource, CpuBackend, CsrPlan, CsrPolicy, Library, Prepared, prepare
 
 ROOF_ROUNDS = 20  # half a second
 UNSEEN = "task.roles=[train,validation]"  # override of fit_trees, whose models learn from all roles by default
@@ -150,7 +150,13 @@ class DispatchBench:
         self._load(case.op)
         cache = self._plan_cache(case)
         shutil.rmtree(cache.folder, ignore_errors=True)
-        return [self._until_decided(case.op, self._operands(case, matrix), cache, PolicyVariant(self.policy))]
+        return [self._until_decided(case.op, self.operands(case, matrix), cache, PolicyVariant(self.policy))]
+
+    def decided(self, case: DispatchCase, matrix: SparseMatrix) -> CsrPlan:
+        """Look up what `decide` has decided."""
+        operands = self.operands(case, matrix)
+        ready = self._prepared(operands.matrix, cache=self._plan_cache(case), policy=self.policy, replay_only=True)
+        return ready.plan(case.op, **operands.dense)
 
     def score(self, case: DispatchCase, matrix: SparseMatrix) -> list[Row]:
         """Check every method and time all in turn; return a row for each. Decisions are looked up.
@@ -167,7 +173,7 @@ class DispatchBench:
             trim_memory()
         if case.op in TRAINING:
             return self._trained(case, matrix)
-        op, operands = OPERATIONS[case.op](self.heads), reallocated(self._operands(case, matrix))
+        op, operands = OPERATIONS[case.op](self.heads), reallocated(self.operands(case, matrix))
         ready = self._prepared(operands.matrix, cache=self._plan_cache(case), policy=self.policy, replay_only=True)
         bound = bind_methods(ready, ready.plan(case.op, **operands.dense), op, operands)
         known = ReferenceRows(op, operands, CpuBackend(self.threads))
@@ -222,7 +228,7 @@ class DispatchBench:
         """
         torch.set_num_threads(self.threads)
         self._load(case.op)
-        op, operands = OPERATIONS[case.op](self.heads), reallocated(self._operands(case, matrix))
+        op, operands = OPERATIONS[case.op](self.heads), reallocated(self.operands(case, matrix))
         kernels = CpuKernels(self.threads, case.width)
         family = kernels.family(op)
         result = family.result(operands)
@@ -294,7 +300,7 @@ class DispatchBench:
     def _prepared(self, matrix: SparseMatrix, **options: Any) -> Prepared:
         return Prepared(matrix, threads=self.threads, libraries=self.libraries, **options)
 
-    def _operands(self, case: DispatchCase, matrix: SparseMatrix) -> Operands:
+    def operands(self, case: DispatchCase, matrix: SparseMatrix) -> Operands:
         """Draw operands; A has ones for SDDMM, since baselines do not multiply by its values."""
         if case.op == "sddmm":
             matrix = SparseMatrix(matrix.pattern, np.ones(matrix.pattern.nnz, np.float32))
