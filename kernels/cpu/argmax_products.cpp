@@ -58,19 +58,25 @@ template <typename F>
     }
 }
 
+constexpr int64_t kPieces = 8;  // of each thread
+
+int32_t threads_of(const ArgmaxProducts& s) { return s.rows * s.width < kGrain ? 1 : s.threads; }
+
 // Calls work(i) for every row of A with nonzeros and none(i) for every empty row.
 template <typename Work, typename None>
 void each_row(const ArgmaxProducts& s, const Work& work, const None& none) {
     const bool far = is_far(s);
-#pragma omp parallel for num_threads(sparloom::team(s.threads)) schedule(static) if (s.threads > 1)
-    for (int64_t i = 0; i < s.rows; ++i) {
-        if (far) prefetch(s, static_cast<const T*>(s.right), i + kAhead, 0, s.width);
-        if (s.argmax[i * s.width] < 0) {
-            none(i);
-        } else {
-            work(i);
+    const int64_t pieces = s.threads == 1 ? 1 : kPieces * s.threads;
+    share(pieces, threads_of(s), [&](int64_t piece, int32_t) {
+        for (int64_t i = s.rows * piece / pieces; i < s.rows * (piece + 1) / pieces; ++i) {
+            if (far) prefetch(s, static_cast<const T*>(s.right), i + kAhead, 0, s.width);
+            if (s.argmax[i * s.width] < 0) {
+                none(i);
+            } else {
+                work(i);
+            }
         }
-    }
+    });
 }
 
 // Part of D (cols, width): rows [first, last), columns [begin, end).
@@ -124,15 +130,13 @@ extern "C" void sparloom_spmm_transposed_at(const void* arguments) {
     constexpr int64_t line = sparloom::argmax_products::kLineElements;
     const int64_t lines = (s.width + line - 1) / line, strips = std::min<int64_t>(s.threads, lines);
     const int64_t ranges = s.threads / strips;
-#pragma omp parallel for num_threads(sparloom::team(s.threads)) schedule(static, 1) collapse(2) if (s.threads > 1)
-    for (int64_t strip = 0; strip < strips; ++strip) {
-        for (int64_t range = 0; range < ranges; ++range) {
-            const sparloom::argmax_products::Part part{range * s.cols / ranges, (range + 1) * s.cols / ranges,
-                                                       strip * lines / strips * line,
-                                                       std::min((strip + 1) * lines / strips * line, s.width)};
-            (ranges == 1 ? scatter<true> : scatter<false>)(s, part);
-        }
-    }
+    sparloom::share(strips * ranges, sparloom::argmax_products::threads_of(s), [&](int64_t piece, int32_t) {
+        const int64_t strip = piece / ranges, range = piece % ranges;
+        const sparloom::argmax_products::Part part{range * s.cols / ranges, (range + 1) * s.cols / ranges,
+                                                   strip * lines / strips * line,
+                                                   std::min((strip + 1) * lines / strips * line, s.width)};
+        (ranges == 1 ? scatter<true> : scatter<false>)(s, part);
+    });
 }
 
 extern "C" void sparloom_sddmm_at(const void* arguments) {

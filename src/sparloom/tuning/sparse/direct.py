@@ -163,17 +163,18 @@ class DirectCalls:
         if not (_is_vector(indptr, INDICES) and _is_vector(indices, INDICES) and indptr.size == rows + 1
                 and cols <= MAX_EXTENT and _is_vector(values, NUMBERS) and values.size == nnz):
             return None
-        names, inputs = tuple(dense), (indptr, indices, values, *dense.values())
-        if op == "attention":
-            given = promoted(*dense.values())
-        else:
-            values, *given = promoted(values, *dense.values())
-        dense, dtype = dict(zip(names, given, strict=True)), given[0].dtype
+        given, dtype = dense.values(), next(iter(dense.values())).dtype
+        inputs = (indptr, indices, values, *given)
+        if any([array.dtype is not dtype for array in (given if op == "attention" else inputs[2:])]):
+            if op == "attention":
+                given = promoted(*given)
+            else:
+                values, *given = promoted(values, *given)
+            dense = dict(zip(dense, given, strict=True))
+            dtype = given[0].dtype
         if mean and dtype.itemsize == HALF_BYTES:
             op, mean = "spmm_mean", False
-        if not kernels_available(op, DTYPE_NAMES[dtype]) or 0 in shape[1:]:
-            return None
-        if out is not None and not _fits(out, shape, dtype, inputs):
+        if 0 in shape[1:] or (out is not None and not _fits(out, shape, dtype, inputs)):
             return None
         widths = tuple([array.shape[1:] for array in dense.values()])
         width = sum([math.prod(each) for each in widths])
@@ -186,7 +187,11 @@ class DirectCalls:
         alike = self._class_of(kind, operands) if elements >= LEARNED_ELEMENTS else None
         arm = 0 if alike is None else alike.next()
         try:
-            call = self._taken(kind, arm) or self._make(kind, arm, operands)
+            call = self._taken(kind, arm)
+            if call is None:
+                if not kernels_available(op, DTYPE_NAMES[dtype]):
+                    return None
+                call = self._make(kind, arm, operands)
             result = call.family.result(operands) if out is None else out
             start = clock()
             checksum = call(operands, matrix, result, ascending=ascending, mean=mean)
