@@ -2,7 +2,7 @@
 // columns, in an order of blocks of rows in which the steps of a block follow each other while it is in a cache.
 //
 //   for phases                                    a barrier between two of them
-//     for the lists of a phase                    in parallel
+//     for the lists of a phase                    in parallel, on demand
 //       for tasks of a list: (chunks of rows, step)
 //         y[rows] = alpha (A x)[rows] + beta x[rows] + gamma previous[rows] + delta addend[rows]
 //         sum[rows] = (first ? start x[rows] : sum[rows]) + weight y[rows]
@@ -394,31 +394,34 @@ class Traversal {
         if (p_.threads > 1 && p_.lists > 1) {
             const int32_t team = sparloom::team(p_.threads);
             std::atomic<Barrier*> shared{nullptr};
+            std::atomic<int64_t> next{0};  // list that no thread has taken, counted through all phases
             alignas(64) char storage[sizeof(Barrier)];
 #pragma omp parallel num_threads(team)
             {
-                const int32_t count = omp_get_num_threads();
 #pragma omp single
-                shared = new (storage) Barrier(count);
+                {
+                    shared = new (storage) Barrier(omp_get_num_threads());
+                    next = omp_get_num_threads();
+                }
+                int64_t list = omp_get_thread_num();  // a thread keeps one that belongs to a later phase
                 for (int64_t phase = 0; phase < p_.phases; ++phase) {
-                    for (int64_t list = omp_get_thread_num(); list < p_.lists; list += count) run_list(phase, list);
+                    for (; list < (phase + 1) * p_.lists; list = next.fetch_add(1, std::memory_order_relaxed)) {
+                        run_list(list);
+                    }
                     if (phase + 1 < p_.phases) shared.load(std::memory_order_relaxed)->wait();
                 }
             }
             return;
         }
 #endif
-        for (int64_t phase = 0; phase < p_.phases; ++phase) {
-            for (int64_t list = 0; list < p_.lists; ++list) run_list(phase, list);
-        }
+        for (int64_t list = 0; list < p_.phases * p_.lists; ++list) run_list(list);
     }
 
    private:
     static constexpr int C = kRows<T>;
 
-    void run_list(int64_t phase, int64_t list) const {
-        const int64_t at = phase * p_.lists + list;
-        for (int64_t t = p_.bounds[at]; t < p_.bounds[at + 1]; ++t) {
+    void run_list(int64_t list) const {
+        for (int64_t t = p_.bounds[list]; t < p_.bounds[list + 1]; ++t) {
             const PowersTask task = p_.tasks[t];
             const PowersStep step = p_.steps[task.step];
             if (step.x == nullptr) {

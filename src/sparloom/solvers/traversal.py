@@ -29,6 +29,7 @@ __all__ = ["Blocks", "plain_schedule", "schedule_steps"]
 NEAR_BLOCK_BYTES = 1 << 15
 SHARED_BLOCK_BYTES = 1 << 19
 MIN_BLOCKS_PER_THREAD = 4
+LARGE_BYTES, PIECES_PER_THREAD = 1 << 22, 8  # of A, above which a step is cut into so many pieces
 CACHE_SHARE = 0.7  # of a cache that the rows between the first and the last step may take
 
 
@@ -76,15 +77,17 @@ class Blocks:
 
 
 def plain_schedule(matrix: PackedMatrix, steps: int, *, threads: int, copies: bool) -> Schedule:
-    """Run one step after the other, each in one piece per thread.
+    """Run one step after the other, each in pieces that threads take as they get free.
 
     Args:
         copies: whether step 0 copies the input into the order of A.
     """
-    cuts = np.searchsorted(matrix.chunks, np.linspace(0, matrix.nbytes, threads + 1))
+    pieces = threads if threads == 1 or matrix.nbytes < LARGE_BYTES else PIECES_PER_THREAD * threads
+    cuts = np.searchsorted(matrix.chunks, np.linspace(0, matrix.nbytes, pieces + 1))
     cuts[0], cuts[-1] = 0, matrix.chunks.size - 1
-    phases = [[[(cuts[t], cuts[t + 1], step)] for t in range(threads)] for step in range(0 if copies else 1, steps + 1)]
-    return _collected(phases, threads, matrix.nbytes, 1)
+    phases = [[[(begin, end, step)] for begin, end in itertools.pairwise(cuts)]
+              for step in range(0 if copies else 1, steps + 1)]
+    return _collected(phases, pieces, matrix.nbytes, 1)
 
 
 def schedule_steps(

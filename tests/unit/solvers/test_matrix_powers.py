@@ -60,6 +60,7 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr(matrix_powers, "THREAD_BYTES", 1)
     monkeypatch.setattr(traversal, "NEAR_BLOCK_BYTES", 600)
     monkeypatch.setattr(traversal, "SHARED_BLOCK_BYTES", 1500)
+    monkeypatch.setattr(traversal, "LARGE_BYTES", 5000)
 
 
 def expected(matrix: scipy.sparse.csr_array, x: np.ndarray, k: int) -> np.ndarray:
