@@ -19,7 +19,7 @@ def test_compiled_functions_agree_with_executors_and_libraries(build, tmp_path, 
     metrics = task.run(tmp_path)
     assert json.dumps(metrics)
     for program in ("chebyshev", "layer", "transposed"):
-        assert metrics[f"{program}/fused_over_loops_min"] <= metrics[f"{program}/fused_over_loops"]
+        assert metrics[f"{program}/fused_over_loops_min"] <= 1.001 * metrics[f"{program}/fused_over_loops"]
         assert metrics[f"{program}/own_over_scipy"] > 0
     assert metrics["transposed/recognised_over_own"] > 0
     assert "layer/recognised_over_own" not in metrics
