@@ -310,7 +310,8 @@ class _Product(torch.autograd.Function):
 class _Convolution(torch.autograd.Function):
     """D = A (X W^T) + b, where rows of G = A^T dD stay in the cache: dX = G W, dW = G^T X, db = column sums of dD.
 
-    Or, aggregated first, D = P W^T + b with P = A X, saved: dW = dD^T P needs no sparse product.
+    Or, aggregated first, D = P W^T + b with P = A X. If dX is not needed, P is saved: dW = dD^T P needs no sparse
+    product.
     """
 
     @staticmethod
@@ -319,7 +320,7 @@ class _Convolution(torch.autograd.Function):
         adjacency: CpuAdjacency, aggregate_first: bool,
     ) -> torch.Tensor:
         result, propagated = convolved(
-            x, weight, bias, adjacency, aggregate_first=aggregate_first, keep=ctx.needs_input_grad[1])
+            x, weight, bias, adjacency, aggregate_first=aggregate_first, needed=ctx.needs_input_grad)
         ctx.save_for_backward(x, weight, values, propagated)
         ctx.adjacency = adjacency
         return result
@@ -337,23 +338,25 @@ class _Convolution(torch.autograd.Function):
 
 def convolved(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, adjacency: CpuAdjacency, *,
-    aggregate_first: bool, keep: bool,
+    aggregate_first: bool, needed: Sequence[bool],
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Compute D = A X W^T + b from contiguous tensors.
 
     Args:
-        keep: whether A X is needed later.
+        needed: whether gradients of X and W will be.
 
     Returns:
-        D and, aggregated first, A X.
+        D and, if the gradient of W will be computed from it, A X. Where dX is needed, too, G = A^T dD gives both.
     """
-    nodes = adjacency.forward
-    if not aggregate_first:
+    nodes, propagated = adjacency.forward, None
+    if aggregate_first:
+        if needed[1] and not (needed[0] and adjacency.is_square):
+            propagated = nodes.empty(x.shape[1], x.dtype)
+        result = nodes.empty(weight.shape[0], x.dtype)
+        nodes.run(adjacency.matrix, y=x, g=propagated, c=weight, c_transposed=True, bias=bias, d=result)
+    else:
         result = nodes.transform_first(adjacency.matrix, x, weight, c_transposed=True)
-        return result if bias is None else result.add_(bias), None
-    propagated = nodes.empty(x.shape[1], x.dtype) if keep else None
-    result = nodes.empty(weight.shape[0], x.dtype)
-    nodes.run(adjacency.matrix, y=x, g=propagated, c=weight, c_transposed=True, bias=bias, d=result)
+        result = result if bias is None else result.add_(bias)
     return result, propagated
 
 

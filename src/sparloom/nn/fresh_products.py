@@ -200,7 +200,8 @@ class _RootedConvolution(torch.autograd.Function):
     ) -> torch.Tensor:
         adjacency = options.adjacency
         result, propagated = convolved(
-            x, weight, bias, adjacency, aggregate_first=options.aggregate_first, keep=ctx.needs_input_grad[1])
+            x, weight, bias, adjacency, aggregate_first=options.aggregate_first,
+            needed=ctx.needs_input_grad)
         of_root = torch.empty_like(result)
         adjacency.forward.run(g=root, c=root_weight, c_transposed=True, d=of_root)
         ctx.save_for_backward(x, weight, values, propagated, root, root_weight)

@@ -56,8 +56,9 @@ class GCNConv(GraphLayer):
         cached: keep the first normalised matrix for all later calls, whatever graph they pass. Without it a matrix is
             still normalised once per tensor, until the tensor is written to.
         first: "transform": A (X W^T), on the CPU planned by `sparloom.tuning.plan_pair`; "aggregate": (A X) W^T,
-            where A X is saved and spares a sparse product in the backward pass; "auto": "aggregate" unless the result
-            has fewer columns than X; if it has, and the product is large, both are timed in the first calls.
+            where A X is saved, and spares a sparse product in the backward pass, if X needs no gradient; "auto":
+            "aggregate" unless the result has fewer columns than X; if it has, and the product is large, both are timed
+            in the first calls.
         options: `flow`, see `Graph`; other options of PyTorch Geometric's MessagePassing must have their defaults.
 
     Source: Kipf and Welling, Semi-Supervised Classification with Graph Convolutional Networks.

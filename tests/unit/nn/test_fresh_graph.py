@@ -229,3 +229,18 @@ def test_the_matrix_is_that_of_the_edges() -> None:
     matrix = torch.zeros(3, 3).index_put((rows, cols), made.values, accumulate=True)
     assert matrix.tolist() == [[1, 1, 1], [0, 1, 0], [0, 1, 1]]
     assert made.transposition.tolist() == torch.argsort(cols, stable=True).tolist()
+
+
+@pytest.mark.parametrize("wrong", [torch.zeros(3, 3).T[:, :2], torch.zeros(3, 2, dtype=torch.float64)])
+def test_kernels_are_given_contiguous_tensors_of_one_type(wrong) -> None:
+    adjacency = fresh_graph(torch.zeros(2, 5, dtype=torch.int64), 3).aggregation(torch.float32, mean=True)
+    with pytest.raises(ValueError, match=r"g is torch.float.* kernels read contiguous torch.float32 tensors"):
+        adjacency.forward.run(adjacency.values, y=torch.zeros(3, 2), g=wrong)
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_products_are_kept_only_for_what_needs_them(edges, trained) -> None:
+    x = torch.randn(NODES, 6, requires_grad=trained)
+    result = GCNConv(6, 8)(x, edges)
+    saved = [each for each in result.grad_fn.saved_tensors if each is not None]
+    assert len(saved) == (3 if trained else 4)  # X, W and the values, and A X
