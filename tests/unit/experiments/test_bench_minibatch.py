@@ -99,7 +99,7 @@ def test_small_graphs_are_joined_without_edges_between_them(rng) -> None:
 
 def bench(tmp_path, **changes) -> BenchMinibatch:
     return replace(BenchMinibatch(
-        CORPUS, graphs=GRAPHS, seeds=[10], fanouts=[3, 2], small={4: 8}, layers=["gcn", "sage"], width=8, classes=4,
+        CORPUS, graphs=GRAPHS, seeds=[10], fanouts=[3, 2], small={4: 8}, layers=["gcn", "sage", "gat"], width=8, classes=4,
         batches=2, rounds=2, threads=1, journals=str(tmp_path / "journals"), seed=0), **changes)
 
 
@@ -108,8 +108,8 @@ def test_all_methods_are_timed_on_equal_batches(tmp_path, capsys) -> None:
     out.mkdir()
     metrics = bench(tmp_path).run(out)
     frame = pd.read_parquet(out / "per_matrix.parquet")
-    assert metrics["sampled/cases"] == 2 * 3 * len(GRAPHS)
-    assert metrics["small/cases"] == 2
+    assert metrics["sampled/cases"] == 3 * 3 * len(GRAPHS)
+    assert metrics["small/cases"] == 3
     assert {"sparloom", "pyg"} <= set(frame["method"])
     timed = frame[frame["failure"] == ""]
     assert (timed["seconds"].map(len) == 4).all()
