@@ -99,8 +99,8 @@ def test_small_graphs_are_joined_without_edges_between_them(rng) -> None:
 
 def bench(tmp_path, **changes) -> BenchMinibatch:
     return replace(BenchMinibatch(
-        CORPUS, graphs=GRAPHS, seeds=[10], fanouts=[3, 2], small={4: 8}, layers=["gcn", "sage", "gat"], width=8, classes=4,
-        batches=2, rounds=2, threads=1, journals=str(tmp_path / "journals"), seed=0), **changes)
+        CORPUS, graphs=GRAPHS, seeds=[10], fanouts=[3, 2], small={4: 8}, layers=["gcn", "sage", "gat"], width=8,
+        classes=4, batches=2, rounds=2, threads=1, journals=str(tmp_path / "journals"), seed=0), **changes)
 
 
 def test_all_methods_are_timed_on_equal_batches(tmp_path, capsys) -> None:
