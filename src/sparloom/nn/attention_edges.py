@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Hashable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -10,11 +11,11 @@ from threading import RLock
 from typing import Any
 
 import numpy as np
-import scipy.sparse
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from sparloom.forks import forkable
+from sparloom.jit import compile_cpp
 from sparloom.nn.content_hash import index_hash
 from sparloom.nn.custom_ops import without_functorch
 from sparloom.nn.edges import MAX_NODES, Flow, plain_edges
@@ -47,9 +48,9 @@ class AttentionEdges:
     """Edges of one graph, those that were passed and self-loops.
 
     Args:
-        order: E edges: first those that were passed, then the self-loops, unless `sorted_edges` changes that.
+        order: E edges: first those that were passed, without self-loops if there are to be others, then these, unless
+            `sorted_edges` changes that.
         rows, cols: receivers and senders.
-        kept: (kept,) int64, which of the passed edges remain; None: all.
         given: number of edges that were passed.
         loops: number of self-loops that were added.
         flow: "target_to_source": receivers are above senders in edge_index.
@@ -60,31 +61,62 @@ class AttentionEdges:
     order: EdgeOrder
     rows: int
     cols: int
-    kept: torch.Tensor | None
     given: int
     loops: int
     flow: Flow
     sorted_edges: torch.Tensor | None
 
 
-def edge_order(receivers: np.ndarray, senders: np.ndarray, rows: int, cols: int) -> EdgeOrder:
+def edge_order(receivers: torch.Tensor, senders: torch.Tensor, rows: int, cols: int, *, loops: int = 0) -> EdgeOrder:
     """Sort edges by receiver and by sender, by counting.
 
     Args:
-        receivers, senders: (E,) integers below rows and cols.
+        receivers, senders: (E,) both int64 or both int32.
+        loops: replace the self-loops by this number of new ones, of the first nodes, which come last; 0: change nothing.
+
+    Raises:
+        ValueError: a node is out of range.
     """
-    return EdgeOrder(_sorted(receivers, senders, rows), _sorted(senders, receivers, cols))
+    room = senders.shape[0] + loops
+    by_receiver, by_sender = (
+        (torch.empty(nodes + 1, dtype=torch.int64), torch.empty(room, dtype=torch.int32),
+         torch.empty(room, dtype=torch.int32)) for nodes in (rows, cols))
+    arguments = _Arguments(
+        receivers=receivers.data_ptr(), senders=senders.data_ptr(), receiver_step=receivers.stride(0),
+        sender_step=senders.stride(0), count=senders.shape[0], loops=loops, wide=senders.dtype == torch.int64,
+        by_receiver=_Side(*(each.data_ptr() for each in by_receiver), rows),
+        by_sender=_Side(*(each.data_ptr() for each in by_sender), cols))
+    status = _function()(ctypes.byref(arguments))
+    if status:
+        name, numbers, count = (("receiver", receivers, rows), ("sender", senders, cols))[status - 1]
+        raise ValueError(f"{name}s range from {int(numbers.min())} to {int(numbers.max())}: expected 0 to {count - 1}")
+    if arguments.total < room:
+        by_receiver, by_sender = ((each[0], each[1][:arguments.total].clone(), each[2][:arguments.total].clone())
+                                  for each in (by_receiver, by_sender))
+    return EdgeOrder(by_receiver, by_sender)
 
 
-def _sorted(keys: np.ndarray, others: np.ndarray, nodes: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Sort edges by one of their ends: a matrix (nodes, edges) with one nonzero per edge, from columns to rows."""
-    count = keys.size
-    ends = scipy.sparse.csc_array(
-        (np.ones(count, np.int8), keys.astype(np.int32), np.arange(count + 1, dtype=np.int32)), shape=(nodes, count))
-    by_node = ends.tocsr()
-    edges = by_node.indices.astype(np.int32, copy=False)
-    return (torch.from_numpy(by_node.indptr.astype(np.int64)), torch.from_numpy(others.astype(np.int32)[edges]),
-            torch.from_numpy(edges))
+class _Side(ctypes.Structure):
+    """The struct EdgeSide of kernels/cpu/attention_edges.cpp."""
+
+    _fields_ = (*((name, ctypes.c_void_p) for name in ("indptr", "others", "edges")), ("nodes", ctypes.c_int64))
+
+
+class _Arguments(ctypes.Structure):
+    """The struct AttentionEdges of kernels/cpu/attention_edges.cpp."""
+
+    _fields_ = (
+        ("receivers", ctypes.c_void_p), ("senders", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("receiver_step", "sender_step", "count", "loops", "total")),
+        ("by_receiver", _Side), ("by_sender", _Side), ("wide", ctypes.c_int32),
+    )
+
+
+@cache
+def _function() -> Any:
+    function = compile_cpp(["cpu/attention_edges.cpp"]).sparloom_attention_edges
+    function.restype, function.argtypes = ctypes.c_int32, [ctypes.c_void_p]
+    return function
 
 
 @eager
@@ -137,25 +169,24 @@ def _lock() -> AbstractContextManager[bool]:
 
 
 def _attention_edges(graph: Any, rows: int, cols: int, loops: int, flow: Flow) -> AttentionEdges:
-    senders, receivers = (each.numpy() for each in given_ends(graph, rows, cols, flow))
-    given, kept, places = senders.size, None, None
-    for name, numbers, count in (("receiver", receivers, rows), ("sender", senders, cols)):
-        if numbers.size and not 0 <= numbers.min() <= numbers.max() < count:
-            raise ValueError(f"{name}s range from {numbers.min()} to {numbers.max()}: expected 0 to {count - 1}")
-    if loops:
-        proper = senders != receivers
-        if not proper.all():
-            kept = np.flatnonzero(proper)
-            senders, receivers = senders[kept], receivers[kept]
-        nodes = np.arange(loops, dtype=receivers.dtype)
-        senders, receivers = np.concatenate([senders, nodes]), np.concatenate([receivers, nodes])
-        if is_matrix(graph):
-            places = np.lexsort((senders, receivers))
-            senders, receivers = senders[places], receivers[places]
-    if senders.size > MAX_NODES:
-        raise ValueError(f"the graph has {senders.size} edges: at most {MAX_NODES} are supported: sample it")
-    kept, places = (None if each is None else torch.from_numpy(each) for each in (kept, places))
-    return AttentionEdges(edge_order(receivers, senders, rows, cols), rows, cols, kept, given, loops, flow, places)
+    senders, receivers = given_ends(graph, rows, cols, flow)
+    given, places = senders.shape[0], None
+    if given + loops > MAX_NODES:
+        raise ValueError(f"the graph has {given} edges: at most {MAX_NODES} are supported: sample it")
+    if loops and is_matrix(graph):
+        receivers, senders = _looped(receivers, senders, loops)
+        places = torch.from_numpy(np.lexsort((senders.numpy(), receivers.numpy())))
+        order = edge_order(receivers[places], senders[places], rows, cols)
+    else:
+        order = edge_order(receivers, senders, rows, cols, loops=loops)
+    return AttentionEdges(order, rows, cols, given, loops, flow, places)
+
+
+def _looped(receivers: torch.Tensor, senders: torch.Tensor, loops: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Replace self-loops by those of the first nodes; returns both ends."""
+    proper = receivers != senders
+    nodes = torch.arange(loops, dtype=senders.dtype, device="cpu")
+    return torch.cat([receivers[proper], nodes]), torch.cat([senders[proper], nodes])
 
 
 def is_matrix(graph: Any) -> bool:
@@ -226,10 +257,9 @@ def weighted_edges(graph: Any, edges: AttentionEdges, weights: torch.Tensor) -> 
     if not edges.loops and isinstance(graph, torch.Tensor) and not is_matrix(graph):
         return graph, weights
     senders, receivers = given_ends(graph, edges.rows, edges.cols, edges.flow)
-    if edges.kept is not None:
-        senders, receivers = senders[edges.kept], receivers[edges.kept]
-    nodes = torch.arange(edges.loops, dtype=senders.dtype, device="cpu")
-    pairs = torch.stack([torch.cat([senders, nodes]), torch.cat([receivers, nodes.to(receivers.dtype)])])
+    if edges.loops:
+        receivers, senders = _looped(receivers, senders, edges.loops)
+    pairs = torch.stack([senders, receivers])
     pairs = pairs if edges.sorted_edges is None else pairs[:, edges.sorted_edges]
     if isinstance(graph, Graph) or not is_matrix(graph):
         return (pairs if edges.flow == "source_to_target" else pairs.flip(0)), weights
@@ -255,9 +285,11 @@ def with_loop_features(
     """
     if not edges.loops:
         return features
-    receivers = given_ends(graph, edges.rows, edges.cols, edges.flow)[edges.flow == "source_to_target"].long()
-    if edges.kept is not None:
-        features, receivers = features[edges.kept], receivers[edges.kept]
+    senders, receivers = given_ends(graph, edges.rows, edges.cols, edges.flow)
+    proper = senders != receivers
+    if not bool(proper.all()):
+        features, senders, receivers = features[proper], senders[proper], receivers[proper]
+    receivers = (receivers if edges.flow == "source_to_target" else senders).long()
     shape = (edges.loops, features.shape[1])
     if isinstance(fill, torch.Tensor):
         loops = fill.to(features).expand(shape)
