@@ -6,7 +6,8 @@
 //   D(i, h)  sum over e of A(e, h) values(j, h)
 //
 //   kind        score                                                              source
-//   kAdditive   leaky(targets(i, h) + sources(j, h) + edge_scores(e, h))           GAT
+//   kAdditive   leaky(factors(0, h) . values(j, h) + factors(1, h) . targets(i, h)  GAT
+//                     + edge_scores(e, h))
 //   kLeaky      factors(h) . leaky(targets(i, h) + values(j, h) + W(h) edge(e))    GATv2
 //   kDot        targets(i, h) . sources(j, h) + edge_queries(i, h) . edge(e)       graph transformers
 //
@@ -36,16 +37,25 @@ class Pass : private Edges<T, Block> {
     using Base::scratch_size;
 
     void forward() const {
+        if (a_.kind == kAdditive) {
+            score_nodes(a_.senders.rows, as(a_.values), as(a_.factors), as(a_.scores));
+            if (a_.sets == 2) {
+                score_nodes(a_.receivers.rows, received(), as(a_.factors) + total_,
+                            as(a_.scores) + a_.senders.rows * a_.heads);
+            }
+        }
         each_row(a_.receivers, [&](int64_t i, int64_t, const Scratch<T>& m) { attend(i, m); });
     }
 
     void backward() const {
         each_row(a_.receivers, [&](int64_t i, int64_t, const Scratch<T>& m) { sum_changes(i, m); });
-        if (a_.to_senders) each_row(a_.senders, [&](int64_t j, int64_t, const Scratch<T>& m) { send_back(j, m); });
+        if (a_.to_senders) {
+            each_row(a_.senders, [&](int64_t j, int64_t slice, const Scratch<T>& m) { send_back(j, slice, m); });
+        }
         if (!a_.to_receivers) return;
         each_row(a_.receivers, [&](int64_t i, int64_t slice, const Scratch<T>& m) {
             if (a_.kind == kAdditive) {
-                sum_edges(i);
+                receive_sums(i, slice, m);
             } else {
                 receive_back(i, slice, m);
             }
@@ -64,6 +74,8 @@ class Pass : private Edges<T, Block> {
     using Base::slope_;
     using Base::as;
     using Base::receivers;
+    using Base::received;
+    using Base::score_nodes;
     using Base::senders;
     using Base::each_row;
     using Base::each_chunk;
@@ -226,13 +238,12 @@ class Pass : private Edges<T, Block> {
         });
     }
 
-    void send_back(int64_t j, const Scratch<T>& m) const {
+    void send_back(int64_t j, int64_t slice, const Scratch<T>& m) const {
         const Side side = senders();
         T* const values = a_.grad_values == nullptr ? nullptr : as(a_.grad_values) + j * total_;
-        const int64_t source_width = a_.kind == kAdditive ? a_.heads : total_;
-        T* const sources = a_.grad_sources == nullptr ? nullptr : as(a_.grad_sources) + j * source_width;
+        T* const sources = a_.grad_sources == nullptr ? nullptr : as(a_.grad_sources) + j * total_;
         if (values != nullptr) std::fill_n(values, total_, T(0));
-        if (sources != nullptr) std::fill_n(sources, source_width, T(0));
+        if (sources != nullptr) std::fill_n(sources, total_, T(0));
         std::fill_n(m.total, period_, T(0));
         const T* const second = a_.kind == kAdditive ? nullptr : as(a_.targets);
         if (a_.senders.indptr[j] == a_.senders.indptr[j + 1]) return;
@@ -250,7 +261,7 @@ class Pass : private Edges<T, Block> {
             if (values != nullptr) heads_.mix({m.far, chunk.count}, m.scores, values);
         });
         if (a_.kind == kLeaky) add_products(as(a_.factors), m.row, values);
-        if (a_.kind == kAdditive && sources != nullptr) std::copy_n(m.total, a_.heads, sources);
+        if (a_.kind == kAdditive) to_features(m.total, 0, slice, as(a_.values) + j * total_, values);
     }
 
     void add_products(const T* left, const T* right, T* to) const {
@@ -274,14 +285,23 @@ class Pass : private Edges<T, Block> {
         }
     }
 
-    void sum_edges(int64_t i) const {
-        T* const to = as(a_.grad_targets) + i * a_.heads;
+    // Takes gradients of the scores of a node, for which a set of factors was used, to its features and to the factors.
+    void to_features(const T* changes, int64_t set, int64_t slice, const T* features, T* grad) const {
+        const T* const factors = as(a_.factors) + set * total_;
+        heads_.mix({&factors, 1}, changes, grad);
+        heads_.mix({&features, 1}, changes, as(a_.grad_factors) + (slice * a_.sets + set) * total_);
+    }
+
+    void receive_sums(int64_t i, int64_t slice, const Scratch<T>& m) const {
         const T* const from = as(a_.grad_edge_scores);
-        std::fill_n(to, a_.heads, T(0));
+        std::fill_n(m.total, period_, T(0));
         for (int64_t p = a_.receivers.indptr[i]; p < a_.receivers.indptr[i + 1]; ++p) {
             const T* const edge = from + a_.receivers.edges[p] * a_.heads;
-            for (int64_t h = 0; h < a_.heads; ++h) to[h] += edge[h];
+            for (int64_t h = 0; h < a_.heads; ++h) m.total[h] += edge[h];
         }
+        T* const own = as(a_.targets == nullptr ? a_.grad_values : a_.grad_targets) + i * total_;
+        if (a_.targets != nullptr) std::fill_n(own, total_, T(0));
+        to_features(m.total, 1, slice, received() + i * total_, own);
     }
 
     void receive_back(int64_t i, int64_t slice, const Scratch<T>& m) const {

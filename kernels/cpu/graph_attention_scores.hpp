@@ -18,13 +18,14 @@ struct Incidence {
 struct GraphAttention {
     Incidence receivers, senders;     // senders: for gradients only
     int64_t heads, width, edge_width;
-    const void *targets, *sources;    // (receivers or senders, heads[, width]); additive ones may be null
+    const void *targets, *sources;    // (receivers, heads, width), (senders, heads, width); see the kinds
     const void* values;               // (senders, heads, width)
     const void* edge_scores;          // (edges, heads) or null
     const void* edge_features;        // (edges, edge_width), unless edge_width is 0
     const void* edge_weight;          // (edge_width, heads, width)
     const void* edge_queries;         // (receivers, edge_width, heads)
-    const void* factors;              // (heads, width)
+    const void* factors;              // (sets, heads, width); additive: of sources and, if there are two, of targets
+    void* scores;                     // additive: of nodes, (senders, heads), then (receivers, heads) if sets is 2
     void* result;                     // (receivers, heads, width)
     void* edge_result;                // (receivers, edge_width, heads)
     void* statistics;                 // (receivers, 3, heads): largest score, 1 / sum of exp, room for sum of P dP
@@ -36,7 +37,7 @@ struct GraphAttention {
     void* scratch;                                            // of each thread, see sparloom_graph_attention_scratch
     double slope, dropout;
     uint32_t seed[2];
-    int32_t kind, threads, slices;
+    int32_t kind, threads, slices, sets;
     int32_t dropped;                                          // coefficients are A, otherwise P
     int32_t to_senders, to_receivers;                         // which gradients are wanted
 };
@@ -96,8 +97,20 @@ class Edges {
         bool receivers;
     };
 
-    Side receivers() const { return {a_.receivers, as(a_.targets), as(a_.kind == kLeaky ? a_.values : a_.sources), true}; }
-    Side senders() const { return {a_.senders, as(a_.kind == kLeaky ? a_.values : a_.sources), as(a_.targets), false}; }
+    Side receivers() const { return {a_.receivers, targets(), sources(), true}; }
+    Side senders() const { return {a_.senders, sources(), targets(), false}; }
+
+    const T* sources() const {
+        return as(a_.kind == kAdditive ? a_.scores : a_.kind == kLeaky ? a_.values : a_.sources);
+    }
+
+    const T* targets() const {
+        if (a_.kind != kAdditive) return as(a_.targets);
+        return a_.sets == 1 ? nullptr : as(a_.scores) + a_.senders.rows * a_.heads;
+    }
+
+    // Features of receivers, additive: where they are not passed, those of senders.
+    const T* received() const { return as(a_.targets == nullptr ? a_.values : a_.targets); }
 
     static const T* as(const void* array) { return static_cast<const T*>(array); }
     static T* as(void* array) { return static_cast<T*>(array); }
@@ -118,6 +131,22 @@ class Edges {
             const Scratch<T> m = scratch(thread);
             const int64_t end = begin(slice + 1);
             for (int64_t row = begin(slice); row < end; ++row) work(row, slice, m);
+        });
+    }
+
+    // scores(n, h) = row n of `dense` . factors(h).
+    void score_nodes(int64_t nodes, const T* dense, const T* factors, T* scores) const {
+        share(a_.slices, a_.threads, [&](int64_t slice, int32_t thread) {
+            const Scratch<T> m = scratch(thread);
+            const int64_t end = nodes * (slice + 1) / a_.slices;
+            for (int64_t first = nodes * slice / a_.slices; first < end; first += chunk_) {
+                const int64_t count = std::min(chunk_, end - first);
+                for (int64_t n = 0; n < count; ++n) m.near[n] = dense + (first + n) * total_;
+                heads_.dots({m.near, count}, factors, m.scores);
+                for (int64_t n = 0; n < count; ++n) {
+                    std::copy_n(m.scores + n * stride_, a_.heads, scores + (first + n) * a_.heads);
+                }
+            }
         });
     }
 

@@ -72,7 +72,8 @@ def edge_order(receivers: torch.Tensor, senders: torch.Tensor, rows: int, cols: 
 
     Args:
         receivers, senders: (E,) both int64 or both int32.
-        loops: replace the self-loops by this number of new ones, of the first nodes, which come last; 0: change nothing.
+        loops: replace the self-loops by this number of new ones, of the first nodes, which come last; 0: change
+            nothing.
 
     Raises:
         ValueError: a node is out of range.
@@ -236,7 +237,8 @@ def given_ends(graph: Any, rows: int, cols: int, flow: Flow) -> tuple[torch.Tens
     if graph.layout != torch.sparse_csr:
         raise ValueError(f"the adjacency matrix has layout {graph.layout}: pass A.to_sparse_csr()")
     return (graph.col_indices(),
-            torch.repeat_interleave(torch.arange(rows, device="cpu"), graph.crow_indices().diff()))
+            torch.repeat_interleave(torch.arange(rows, dtype=graph.col_indices().dtype, device="cpu"),
+                                    graph.crow_indices().diff()))
 
 
 def given_features(graph: Any) -> torch.Tensor | None:

@@ -292,11 +292,12 @@ class GATConv(AttentionLayer):
         residual = None if not self.residual or x_dst is None else self.res(x_dst)
         sent = first(x_src)
         received = sent if x_src is x_dst and first is second else None if x_dst is None else second(x_dst)
-        sent, received, att_src, att_dst = autocast_operands(sent, received, self.att_src, self.att_dst)
-        values = sent.unflatten(1, (self.heads, self.out_channels))
+        values, targets, att_src, att_dst = autocast_operands(
+            sent.unflatten(1, (self.heads, self.out_channels)), None if received is sent or received is None
+            else received.unflatten(1, (self.heads, self.out_channels)), self.att_src, self.att_dst)
         attended = self.attend(
             "additive", edges, "used" if return_attention_weights else "none", values=values, slope=self.negative_slope,
-            **_node_scores(sent, received, att_src, att_dst),
+            targets=targets, factors=att_src if received is None else torch.cat([att_src, att_dst]),
             edge_scores=self._edge_scores(edge_attr, edge_index, edges))
         result = self.joined(attended.values)
         if residual is not None:
@@ -320,29 +321,10 @@ class GATConv(AttentionLayer):
         return exact_product(features, folded.T)
 
 
-def _node_scores(
-    sent: torch.Tensor, received: torch.Tensor | None, att_src: torch.Tensor, att_dst: torch.Tensor,
-) -> dict[str, torch.Tensor | None]:
-    """Compute the scores of senders and receivers, (nodes, heads): one product if both have the same features."""
-    if sent is received:
-        both = exact_product(sent, _block_diagonal(torch.cat([att_src, att_dst])))
-        sources, targets = both.split(both.shape[1] // 2, 1)
-        return {"sources": sources, "targets": targets}
-    return {"sources": exact_product(sent, _block_diagonal(att_src)),
-            "targets": None if received is None else exact_product(received, _block_diagonal(att_dst))}
-
-
 def exact_product(left: torch.Tensor, right: torch.Tensor, equation: str = "ij,jk->ik") -> torch.Tensor:
     """Multiply as torch.einsum does, in the dtype of the operands also under torch.autocast."""
     with torch.autocast("cpu", enabled=False) if torch.is_autocast_enabled("cpu") else nullcontext():
         return left @ right if equation == "ij,jk->ik" else torch.einsum(equation, left, right)
-
-
-def _block_diagonal(vectors: torch.Tensor) -> torch.Tensor:
-    """Put the vectors of heads, (sets, heads, width), into a matrix (heads * width, sets * heads)."""
-    sets, heads, width = vectors.shape
-    columns = torch.eye(heads, dtype=vectors.dtype, device=vectors.device)
-    return (vectors.permute(1, 2, 0).unsqueeze(3) * columns[:, None, None, :]).reshape(heads * width, sets * heads)
 
 
 class GATv2Conv(AttentionLayer):
@@ -413,7 +395,7 @@ class GATv2Conv(AttentionLayer):
         features = self.edge_features(edge_attr, edge_index, edges)
         sent, received, att = autocast_operands(sent, received, self.att)
         attended = self.attend(
-            "leaky", edges, "used" if return_attention_weights else "none", slope=self.negative_slope, factors=att[0],
+            "leaky", edges, "used" if return_attention_weights else "none", slope=self.negative_slope, factors=att,
             values=sent.unflatten(1, (self.heads, self.out_channels)),
             targets=received.unflatten(1, (self.heads, self.out_channels)),
             **self.transformed_edges(features))

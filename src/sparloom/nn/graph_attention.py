@@ -36,19 +36,20 @@ class AttentionOperands:
 
     Scores of an edge from j to i in a head, leaky(x) being x, or slope * x if x <= 0:
 
-        additive   leaky(targets(i) + sources(j) + edge_scores)                               Velickovic et al., GAT
+        additive   leaky(factors[0] . values(j) + factors[1] . targets(i) + edge_scores)      Velickovic et al., GAT
         leaky      factors . leaky(targets(i) + values(j) + edge_features edge_weight)        Brody et al., GATv2
         dot        targets(i) . sources(j) + edge_features . edge_queries(i)                  Shi et al.
 
     Args:
         values: (cols, heads, width).
-        targets, sources: (rows, heads) or None and (cols, heads) if additive; (rows, heads, width) and None if leaky;
-            (rows, heads, width) and (cols, heads, width) if dot.
+        targets: (rows, heads, width); if additive, None: receivers are the senders, or have no features.
+        sources: (cols, heads, width), if dot.
         edge_scores: (E, heads) or None, if additive.
         edge_features: (E, features) or None, unless additive.
         edge_weight: (features, heads, width), if leaky and with features.
         edge_queries: (rows, features, heads), if dot and with features.
-        factors: (heads, width), if leaky.
+        factors: (1, heads, width), if leaky; (2, heads, width) if additive, or (1, heads, width) for receivers without
+            features.
         slope: of leaky.
         dropout: probability with which a weight is 0; the others are divided by 1 - dropout.
         seed: int64, one number, of dropout: which weights are 0 is a function of it, the edge and the head.
@@ -96,7 +97,7 @@ def graph_attention(
             raise TypeError(f"{name} are {tensor.dtype} and values {operands.values.dtype}: all must be float32, or "
                             "all float64")
     contiguous = [None if each is None else each.resolve_neg().contiguous() for each in tensors]
-    values, edges, _, coefficients = _attention(
+    values, edges, _, _, coefficients = _attention(
         *order.tensors, *contiguous, operands.seed, SCORES.index(score), operands.slope, operands.dropout,
         ("none", "used", "whole").index(weights))
     has_edges = score == "dot" and operands.edge_features is not None
@@ -129,7 +130,7 @@ def _sizes(index: Sequence[torch.Tensor], values: torch.Tensor, edge_features: t
 
 
 def _empty_results(inputs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
-    """Allocate the results of a forward call: values, edges, statistics, coefficients."""
+    """Allocate the results of a forward call: values, edges, statistics, scores of nodes, coefficients."""
     values, edge_features = inputs[INDEX_COUNT], inputs[INDEX_COUNT + TENSORS.index("edge_features")]
     score, weights = inputs[-4], inputs[-1]
     size = _sizes(inputs, values, edge_features)
@@ -137,38 +138,46 @@ def _empty_results(inputs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
     return (values.new_empty(size.rows, size.heads, size.width),
             values.new_empty(size.rows if with_edges else 0, size.features, size.heads),
             values.new_empty(size.rows, 3, size.heads),
+            values.new_empty(_scored_nodes(inputs, size), size.heads),
             values.new_empty(size.nonzeros if weights else 0, size.heads))
+
+
+def _scored_nodes(inputs: Sequence[Any], size: _Sizes) -> int:
+    if inputs[-4] != SCORES.index("additive"):
+        return 0
+    factors = inputs[INDEX_COUNT + TENSORS.index("factors")]
+    return size.cols + (size.rows if factors.shape[0] == 2 else 0)
 
 
 def _run(*inputs: Any) -> tuple[torch.Tensor, ...]:
     results = _empty_results(inputs)
     call = _Call(inputs)
-    call.set(result=results[0], edge_result=results[1], statistics=results[2],
-             coefficients=results[3] if inputs[-1] else None)
+    call.set(result=results[0], edge_result=results[1], statistics=results[2], scores=results[3],
+             coefficients=results[4] if inputs[-1] else None)
     call.run("sparloom_graph_attention")
     return results
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-    ctx.save_for_backward(*inputs[:-4], *output[:3])
+    ctx.save_for_backward(*inputs[:-4], *output[:4])
     ctx.options = inputs[-4:]
-    ctx.mark_non_differentiable(output[2])
+    ctx.mark_non_differentiable(*output[2:4])
     ctx.set_materialize_grads(False)
 
 
 def _backward(ctx: Any, *grads: torch.Tensor | None) -> Gradients:
-    *inputs, result, edge_result, statistics = ctx.saved_tensors
-    if all(grad is None for grad in (grads[0], grads[1], grads[3])):
+    *inputs, result, edge_result, statistics, scores = ctx.saved_tensors
+    if all(grad is None for grad in (grads[0], grads[1], grads[4])):
         return (None,) * (len(inputs) + len(ctx.options))
     grad = torch.zeros_like(result) if grads[0] is None else grads[0].resolve_neg().contiguous()
     edge_grad = torch.zeros_like(edge_result) if grads[1] is None else grads[1].resolve_neg().contiguous()
     needed = ctx.needs_input_grad[OPERANDS]
     by_name = dict(zip(TENSORS, needed, strict=True))
     receivers = any(by_name[name] for name in ("targets", "edge_features", "edge_weight", "edge_queries", "factors"))
-    coefficients = None if grads[3] is None else grads[3].resolve_neg().contiguous()
+    coefficients = None if grads[4] is None else grads[4].resolve_neg().contiguous()
     gradients = _attention_backward(
-        *inputs, result, edge_result, statistics, grad, edge_grad, coefficients, by_name["values"] or by_name["sources"]
-        or by_name["edge_scores"], receivers, *ctx.options)
+        *inputs, result, edge_result, statistics, scores, grad, edge_grad, coefficients,
+        by_name["values"] or by_name["sources"], receivers, *ctx.options)
     kept = [gradient if wanted else None for gradient, wanted in zip(gradients, needed, strict=True)]
     return *(None,) * INDEX_COUNT, *kept, None, *(None,) * len(ctx.options)
 
@@ -180,25 +189,26 @@ def _refuse_second_derivative(*_: Any) -> NoReturn:
 
 def _run_backward(*inputs: Any) -> tuple[torch.Tensor, ...]:
     """Compute the gradients of all operands; of those that do not exist or were not wanted, empty tensors."""
-    *operands, result, edge_result, statistics, grad, edge_grad, coefficients, senders, receivers = inputs[:-4]
-    score = SCORES[inputs[-4]]
+    *operands, result, edge_result, statistics, scores, grad, edge_grad, coefficients, senders, receivers = inputs[:-4]
+    additive = SCORES[inputs[-4]] == "additive"
     call = _Call((*operands, *inputs[-4:]))
     tensors = dict(zip(TENSORS, operands[OPERANDS], strict=True))
-    receivers = receivers and (score != "additive" or tensors["targets"] is not None)
+    senders = senders or additive
+    receivers = tensors["factors"].shape[0] == 2 if additive else receivers
     made = _empty_gradients(inputs)
-    parts = [tensors["values"].new_zeros(call.slices, *made[name].shape) if receivers and made[name].numel() else
-             made[name] for name in ("factors", "edge_weight")]
-    needs_edge_scores = score == "additive" and (receivers or tensors["edge_scores"] is not None)
+    parts = [tensors["values"].new_zeros(call.slices, *made[name].shape) 
+             if (receivers or additive) and made[name].numel() else made[name] for name in ("factors", "edge_weight")]
+    needs_edge_scores = additive and (receivers or tensors["edge_scores"] is not None)
     edge_scores = grad.new_empty(call.size.nonzeros, call.size.heads) if needs_edge_scores else None
-    call.set(result=result, edge_result=edge_result, statistics=statistics.clone(), grad=grad,
+    call.set(result=result, edge_result=edge_result, statistics=statistics.clone(), scores=scores, grad=grad,
              grad_edge_result=edge_grad, grad_coefficients=coefficients, grad_edge_scores=edge_scores,
              grad_factors=parts[0], grad_edge_weight=parts[1],
              **{f"grad_{name}": made[name] for name in (
                  "targets", "sources", "values", "edge_features", "edge_queries") if made[name].numel()})
-    call.arguments.to_senders = senders or score == "additive"
+    call.arguments.to_senders = senders
     call.arguments.to_receivers = receivers
     call.run("sparloom_graph_attention_backward")
-    if receivers:
+    if receivers or additive:
         made["factors"], made["edge_weight"] = (part.sum(0) if part.numel() else part for part in parts)
     if tensors["edge_scores"] is not None:
         made["edge_scores"] = edge_scores
@@ -216,14 +226,14 @@ _SCHEMA = ", ".join([*(f"Tensor {name}" for name in INDEX_NAMES), "Tensor values
 _OPTIONS = "int score, float slope, float dropout, int weights"
 
 _attention = define_operator(
-    "graph_attention", f"({_SCHEMA}, {_OPTIONS}) -> (Tensor, Tensor, Tensor, Tensor)",
+    "graph_attention", f"({_SCHEMA}, {_OPTIONS}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     run=_run, fake=lambda *inputs: _empty_results(inputs), setup_context=_setup_context, backward=_backward,
     jvp=lambda inputs, tangents: _refuse_second_derivative())
 
 _attention_backward = define_operator(
     "graph_attention_backward",
-    f"({_SCHEMA}, Tensor result, Tensor edge_result, Tensor statistics, Tensor grad, Tensor edge_grad, "
-    f"Tensor? coefficients, bool to_senders, bool to_receivers, {_OPTIONS}) -> "
+    f"({_SCHEMA}, Tensor result, Tensor edge_result, Tensor statistics, Tensor scores, Tensor grad, "
+    f"Tensor edge_grad, Tensor? coefficients, bool to_senders, bool to_receivers, {_OPTIONS}) -> "
     f"({', '.join(['Tensor'] * len(TENSORS))})",
     run=_run_backward, fake=lambda *inputs: tuple(_empty_gradients(inputs).values()),
     setup_context=lambda ctx, inputs, output: None, backward=_refuse_second_derivative,
@@ -239,7 +249,7 @@ class _Call:
         self.size = size = _sizes(index, tensors["values"], tensors["edge_features"])
         self.dtype = tensors["values"].dtype
         work = (size.nonzeros + size.rows + size.cols) * size.heads * max(size.width, 4)
-        limit = MAX_SLICES_OF_PARTS if SCORES[score] == "leaky" else MAX_SLICES
+        limit = MAX_SLICES if tensors["factors"] is None else MAX_SLICES_OF_PARTS
         self.slices = max(1, min(limit, work // SLICE_WORK))
         number = 0 if seed is None else int(seed)
         self.arguments = _Arguments(
@@ -247,7 +257,8 @@ class _Call:
             senders=_Incidence(*(each.data_ptr() for each in index[3:]), size.cols), heads=size.heads,
             width=size.width, edge_width=size.features, slope=slope, dropout=dropout,
             seed=(ctypes.c_uint32 * 2)(number & 0xFFFFFFFF, number >> 32 & 0xFFFFFFFF), kind=score,
-            threads=min(torch_threads(), self.slices), slices=self.slices, dropped=weights != 2)
+            threads=min(torch_threads(), self.slices), slices=self.slices,
+            sets=0 if tensors["factors"] is None else tensors["factors"].shape[0], dropped=weights != 2)
         self._kept: list[Any] = list(index)
         self.set(**tensors)
 
@@ -281,12 +292,12 @@ class _Arguments(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("heads", "width", "edge_width")),
         *((name, ctypes.c_void_p) for name in (
             "targets", "sources", "values", "edge_scores", "edge_features", "edge_weight", "edge_queries", "factors",
-            "result", "edge_result", "statistics", "coefficients", "grad", "grad_edge_result", "grad_coefficients",
-            "grad_targets", "grad_sources", "grad_values", "grad_edge_scores", "grad_edge_features",
-            "grad_edge_queries", "grad_factors", "grad_edge_weight", "scratch")),
+            "scores", "result", "edge_result", "statistics", "coefficients", "grad", "grad_edge_result",
+            "grad_coefficients", "grad_targets", "grad_sources", "grad_values", "grad_edge_scores",
+            "grad_edge_features", "grad_edge_queries", "grad_factors", "grad_edge_weight", "scratch")),
         ("slope", ctypes.c_double), ("dropout", ctypes.c_double), ("seed", ctypes.c_uint32 * 2),
         *((name, ctypes.c_int32) for name in (
-            "kind", "threads", "slices", "dropped", "to_senders", "to_receivers")),
+            "kind", "threads", "slices", "sets", "dropped", "to_senders", "to_receivers")),
     )
 
 
