@@ -97,6 +97,19 @@ def test_blocked_and_plain_products_equal_the_oracle(small_blocks, name, threads
             assert_near(prepared.polynomial(x, COEFFICIENTS), terms, dtype)
 
 
+@pytest.mark.parametrize("name", ["mesh", "pieces in another order", "a hub"])
+def test_matrices_in_csr_are_blocked_likewise_where_nothing_can_be_packed(small_blocks, monkeypatch, name):
+    monkeypatch.setattr(packed_steps, "can_pack", lambda: False)
+    for dtype in (np.float32, np.float64):
+        matrix = MATRICES[name].astype(dtype)
+        prepared = prepare_powers(matrix, k=5, columns=2, method="blocked", threads=2)
+        for shape in ((), (2,), (4,), (9,)):
+            x = columns(matrix, shape, dtype)
+            wanted = expected(matrix.astype(float), x, 5)
+            assert_near(prepared.powers(x, 5), wanted, dtype)
+            assert_near(prepared.powers(x, 5, last=True), wanted[5], dtype)
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", ["mesh", "random, with empty rows"])
 def test_chebyshev_polynomials_follow_their_recurrence(small_blocks, name, threads):
