@@ -1,7 +1,7 @@
 """AutoSAGE: benchmarks of sparse operations whose kernel is chosen by measurement.
 
 cases (what is timed, reference results), cpu_cases, cuda_cases, bench_dispatch, kernel_choice, bench_decisions,
-bench_decisions_busy, graph_training, bench_gcn, mini_batches, bench_minibatch, cached_plans.
+bench_decisions_busy, graph_training, bench_gcn, mini_batches, bench_minibatch, cached_plans, bench_decompositions.
 """
 
 from sparloom.lazy import attach
@@ -20,4 +20,5 @@ __all__, __getattr__, __dir__ = attach(__name__, {
         "MiniBatch", "cluster_batch", "induced_batch", "sample_neighbours", "small_graphs_batch", "walk_batch"),
     "bench_minibatch": ("BatchCase", "BenchMinibatch"),
     "cached_plans": ("Plans",),
+    "bench_decompositions": ("BenchDecompositions", "RandomMatrix"),
 })

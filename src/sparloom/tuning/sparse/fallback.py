@@ -25,7 +25,8 @@ from sparloom.tuning.sparse.inputs import HALF_BYTES, rounded
 __all__ = ["FallbackReplay", "kernels_available"]
 
 VARIABLE = "SPARLOOM_NO_COMPILER"
-SOURCES = {"spmm": "spmm", "spmm_mean": "spmm", "spmm_max": "spmm_max", "sddmm": "sddmm", "attention": "attention"}
+SOURCES = {"spmm": "spmm", "spmm_mean": "spmm", "spmm_max": "spmm_max", "sddmm": "sddmm", "attention": "attention",
+           "transposed": "transposed"}
 BLOCK = 1 << 20  # numbers of an intermediate array at once
 
 log = logging.getLogger(__name__)
