@@ -36,6 +36,7 @@ TYPES = {np.dtype(np.float32): "f32", np.dtype(np.float64): "f64"}
 LINE = 64  # bytes of a cache line
 NO_MEMORY = 2  # status of kernels/cpu/transposed.cpp
 INDICES = {np.dtype(np.int32): "i32", np.dtype(np.int64): "i64"}
+TINY_WORK = 1 << 13  # multiplications that SciPy has done before a kernel of ours is called
 SERIAL_WORK = 1 << 15  # multiplications below which one thread is faster than several
 COPY_BYTES = 1 << 24  # of the copies of a result, one for each thread but the first
 NEAR_BYTES = 1 << 20  # of a result that stays in a thread's caches: no transposed copy is faster
@@ -77,15 +78,20 @@ class _Products:
         return super().dot(other)
 
     def __matmul__(self, other: Any) -> Any:
-        return self._times(other) if self._takes(other) else super().__matmul__(other)
+        return self._times(other) if self._takes(other, TINY_WORK) else super().__matmul__(other)
 
     def __rmatmul__(self, other: Any) -> Any:
-        fits = self._takes(other) and other.shape[-1] == self.shape[0]
+        fits = self._takes(other, TINY_WORK) and other.shape[-1] == self.shape[0]
         return self.T._times(other.T).T if fits else super().__rmatmul__(other)
 
-    def _takes(self, other: Any) -> bool:
-        """Tell whether the kernels multiply with this: a dense array, and the common type is theirs."""
-        return (type(other) is np.ndarray and self.ndim == 2 and other.ndim in (1, 2) and self.dtype in TYPES
+    def _takes(self, other: Any, least_work: int = 0) -> bool:
+        """Tell whether the kernels multiply with this: a dense array, and the common type is theirs.
+
+        Args:
+            least_work: multiplications, at least.
+        """
+        return (type(other) is np.ndarray and self.ndim == 2 and other.ndim in (1, 2)
+                and self.data.size * other.size >= least_work * max(self.shape) and self.dtype in TYPES
                 and np.result_type(self.dtype, other.dtype) in TYPES)
 
     def _times(self, other: np.ndarray, threads: int | None = None, out: np.ndarray | None = None) -> np.ndarray:
@@ -300,7 +306,7 @@ class _Transposition:
             self._calls += 1
             if self._calls <= FIRST_CALLS or not dense.shape[1]:
                 return _scatter(rows, dense, threads, out)
-            if rows.values.size * TILE >= TILE_NONZEROS * rows.cols * max(TILE, rows.rows):
+            if dense.shape[1] > 1 and rows.values.size * TILE >= TILE_NONZEROS * rows.cols * max(TILE, rows.rows):
                 if self._prepared is None:
                     self._prepared = _Tiles(rows)
                 return _scatter(rows, dense, threads, out, self._prepared)

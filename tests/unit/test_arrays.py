@@ -54,7 +54,7 @@ def test_products_are_those_of_scipy(dtype, index, width):
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_vectors_strided_operands_and_threads(threads):
-    plain = random_csr(400, 300)
+    plain = random_csr(400, 300, density=0.1)
     array = SparseArray(plain, threads=threads)
     assert array.T.threads == threads
     right, left = dense(300), dense(400)
@@ -162,7 +162,7 @@ def test_wrong_index_arrays_are_refused():
 def test_wrong_arguments_are_refused():
     array = SparseArray(random_csr(30, 20))
     with pytest.raises(ValueError, match="X has 30 rows and A 20 columns"):
-        array @ dense(30, 2)
+        array.dot(dense(30, 2), threads=1)
     with pytest.raises(TypeError, match=r"threads and out go with .*: A is float64 and X is complex128"):
         array.dot(np.ones((20, 2), complex), threads=1)
     with pytest.raises(ValueError, match=r"out is float32 \(20, 2\): it must be an array of float64"):
