@@ -125,9 +125,11 @@ class Pass : private Edges<T, Block> {
         for (int64_t v = 0; v < period_; v += kLanes<T>) store(m.kept + v, T(1) / load(m.total + v));
         if (begin == end) {
             std::fill_n(largest, 3 * a_.heads, T(0));
+            if (a_.bias != nullptr) add_scaled(as(a_.bias), T(1), total_, result);
             return;
         }
         heads_.scale(m.kept, result);
+        if (a_.bias != nullptr) add_scaled(as(a_.bias), T(1), total_, result);
         if (edges) scale_edges(m.kept, edge_result);
         std::copy_n(m.peak, a_.heads, largest);
         std::copy_n(m.kept, a_.heads, largest + a_.heads);
@@ -215,8 +217,11 @@ class Pass : private Edges<T, Block> {
     void sum_changes(int64_t i, const Scratch<T>& m) const {
         const T* const grad = as(a_.grad) + i * total_;
         T* const sums = as(a_.statistics) + (3 * i + 2) * a_.heads;
-        const T* result = as(a_.result) + i * total_;
-        heads_.dots({&result, 1}, grad, m.changes);
+        const T* const rows[] = {as(a_.result) + i * total_, as(a_.bias)};
+        heads_.dots({rows, a_.bias == nullptr ? 1 : 2}, grad, m.changes);
+        if (a_.bias != nullptr) {  // the result without it
+            for (int64_t h = 0; h < a_.heads; ++h) m.changes[h] -= m.changes[stride_ + h];
+        }
         if (a_.kind == kDot) {
             const int64_t count = a_.edge_width * a_.heads;
             const T *left = as(a_.grad_edge_result) + i * count, *right = as(a_.edge_result) + i * count;

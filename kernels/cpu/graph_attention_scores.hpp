@@ -25,6 +25,7 @@ struct GraphAttention {
     const void* edge_weight;          // (edge_width, heads, width)
     const void* edge_queries;         // (receivers, edge_width, heads)
     const void* factors;              // (sets, heads, width); additive: of sources and, if there are two, of targets
+    const void* bias;                 // (heads, width), which is added to the result; or null
     void* scores;                     // additive: of nodes, (senders, heads), then (receivers, heads) if sets is 2
     void* result;                     // (receivers, heads, width)
     void* edge_result;                // (receivers, edge_width, heads)

@@ -132,6 +132,12 @@ class AttentionLayer(GraphLayer):
             **operands, dropout=float(self.dropout) if dropping else 0.0, seed=dropout_seed() if dropping else None),
             weights=weights)
 
+    def kernel_bias(self, dtype: torch.dtype) -> torch.Tensor | None:
+        """Return the bias of concatenated heads, which the kernel adds; None: there is none, or heads are averaged."""
+        if self.bias is None or not self.concat:
+            return None
+        return autocast_operands(self.bias)[0].to(dtype).unflatten(0, (self.heads, self.out_channels))
+
     def joined(self, result: torch.Tensor) -> torch.Tensor:
         """Concatenate or average heads."""
         return result.flatten(1) if self.concat else result.mean(1)
@@ -298,11 +304,12 @@ class GATConv(AttentionLayer):
         attended = self.attend(
             "additive", edges, "used" if return_attention_weights else "none", values=values, slope=self.negative_slope,
             targets=targets, factors=att_src if received is None else torch.cat([att_src, att_dst]),
+            bias=self.kernel_bias(values.dtype),
             edge_scores=self._edge_scores(edge_attr, edge_index, edges))
         result = self.joined(attended.values)
         if residual is not None:
             result = result + residual
-        if self.bias is not None:
+        if self.bias is not None and not self.concat:
             result = result + self.bias
         if not return_attention_weights:
             return result
@@ -396,13 +403,14 @@ class GATv2Conv(AttentionLayer):
         sent, received, att = autocast_operands(sent, received, self.att)
         attended = self.attend(
             "leaky", edges, "used" if return_attention_weights else "none", slope=self.negative_slope, factors=att,
+            bias=self.kernel_bias(sent.dtype),
             values=sent.unflatten(1, (self.heads, self.out_channels)),
             targets=received.unflatten(1, (self.heads, self.out_channels)),
             **self.transformed_edges(features))
         result = self.joined(attended.values)
         if residual is not None:
             result = result + residual
-        if self.bias is not None:
+        if self.bias is not None and not self.concat:
             result = result + self.bias
         if not return_attention_weights:
             return result

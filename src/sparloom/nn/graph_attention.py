@@ -50,6 +50,7 @@ class AttentionOperands:
         edge_queries: (rows, features, heads), if dot and with features.
         factors: (1, heads, width), if leaky; (2, heads, width) if additive, or (1, heads, width) for receivers without
             features.
+        bias: (heads, width), is added to the result; None: 0.
         slope: of leaky.
         dropout: probability with which a weight is 0; the others are divided by 1 - dropout.
         seed: int64, one number, of dropout: which weights are 0 is a function of it, the edge and the head.
@@ -63,6 +64,7 @@ class AttentionOperands:
     edge_weight: torch.Tensor | None = None
     edge_queries: torch.Tensor | None = None
     factors: torch.Tensor | None = None
+    bias: torch.Tensor | None = None
     slope: float = 0.0
     dropout: float = 0.0
     seed: torch.Tensor | None = None
@@ -72,7 +74,7 @@ class Attended(NamedTuple):
     """Results of `graph_attention`.
 
     Args:
-        values: (rows, heads, width), weighted sums of the values of senders; 0 without edges.
+        values: (rows, heads, width), weighted sums of the values of senders, and the bias; 0 without both.
         edges: (rows, features, heads), weighted sums of the features of edges, if dot and with features.
         weights: (E, heads), if requested.
     """
@@ -109,7 +111,7 @@ def dropout_seed() -> torch.Tensor:
     return torch.randint(2**62, ())
 
 
-TENSORS = tuple(field.name for field in fields(AttentionOperands))[:8]
+TENSORS = tuple(field.name for field in fields(AttentionOperands))[:9]
 INDEX_NAMES = ("row_pointers", "senders", "row_edges", "col_pointers", "receivers", "col_edges")
 INDEX_COUNT = len(INDEX_NAMES)
 OPERANDS = slice(INDEX_COUNT, INDEX_COUNT + len(TENSORS))
@@ -179,6 +181,8 @@ def _backward(ctx: Any, *grads: torch.Tensor | None) -> Gradients:
         *inputs, result, edge_result, statistics, scores, grad, edge_grad, coefficients,
         by_name["values"] or by_name["sources"], receivers, *ctx.options)
     kept = [gradient if wanted else None for gradient, wanted in zip(gradients, needed, strict=True)]
+    if by_name["bias"]:
+        kept[TENSORS.index("bias")] = grad.sum(0)
     return *(None,) * INDEX_COUNT, *kept, None, *(None,) * len(ctx.options)
 
 
@@ -218,7 +222,7 @@ def _run_backward(*inputs: Any) -> tuple[torch.Tensor, ...]:
 def _empty_gradients(inputs: Sequence[Any]) -> dict[str, torch.Tensor]:
     values = inputs[INDEX_COUNT]
     return {name: values.new_empty(0) if tensor is None else torch.empty_like(tensor)
-            for name, tensor in zip(TENSORS, inputs[OPERANDS], strict=True)}
+            for name, tensor in zip(TENSORS, inputs[OPERANDS], strict=True)}  # that of the bias is not computed here
 
 
 _SCHEMA = ", ".join([*(f"Tensor {name}" for name in INDEX_NAMES), "Tensor values",
@@ -292,7 +296,7 @@ class _Arguments(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("heads", "width", "edge_width")),
         *((name, ctypes.c_void_p) for name in (
             "targets", "sources", "values", "edge_scores", "edge_features", "edge_weight", "edge_queries", "factors",
-            "scores", "result", "edge_result", "statistics", "coefficients", "grad", "grad_edge_result",
+            "bias", "scores", "result", "edge_result", "statistics", "coefficients", "grad", "grad_edge_result",
             "grad_coefficients", "grad_targets", "grad_sources", "grad_values", "grad_edge_scores",
             "grad_edge_features", "grad_edge_queries", "grad_factors", "grad_edge_weight", "scratch")),
         ("slope", ctypes.c_double), ("dropout", ctypes.c_double), ("seed", ctypes.c_uint32 * 2),

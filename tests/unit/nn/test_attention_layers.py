@@ -176,7 +176,8 @@ def test_the_same_seed_draws_the_same_weights(theirs, edges, kind, options, chan
 def attention(score: str, edges: torch.Tensor, *, seed: int = 0, dropout: float = 0.0):
     """Return a function of its operands in float64, and these."""
     found = attention_edges(edges, 8, 9, loops=0)
-    shapes = {"additive": {"values": (9, 2, 3), "targets": (8, 2, 3), "edge_scores": (20, 2), "factors": (2, 2, 3)},
+    shapes = {"additive": {"values": (9, 2, 3), "targets": (8, 2, 3), "edge_scores": (20, 2), "factors": (2, 2, 3),
+                           "bias": (2, 3)},
               "leaky": {"values": (9, 2, 3), "targets": (8, 2, 3), "edge_features": (20, 4), "edge_weight": (4, 2, 3),
                         "factors": (1, 2, 3)},
               "dot": {"values": (9, 2, 3), "targets": (8, 2, 3), "sources": (9, 2, 3), "edge_features": (20, 4),
@@ -294,7 +295,7 @@ def test_the_operator_is_registered_correctly(edges) -> None:
     order = attention_edges(edges, NODES, NODES, loops=0).order
     values, factors = dense(NODES, 2, 3).requires_grad_(), dense(2, 2, 3).requires_grad_()
     torch.library.opcheck(torch.ops.sparloom.graph_attention.default, (
-        *order.tensors, values, *(None,) * 6, factors, None, 0, 0.2, 0.0, 1))
+        *order.tensors, values, *(None,) * 6, factors, None, None, 0, 0.2, 0.0, 1))
 
 
 @pytest.mark.slow
