@@ -28,8 +28,8 @@ EFFORT = replace(CsrPolicy.online().effort, candidates=3, repetitions=2, pairs=(
 POLICY = CsrPolicy.online(effort=EFFORT, runs=1e6)
 MOST = 40  # calls until a decision
 FILES = frozenset(str(Path(sparloom.__file__).parent / name) for name in (
-    "measure/machine.py", "tuning/racing.py", "tuning/cache.py", "tuning/records.py", "tuning/sparse/prepared.py",
-    "tuning/sparse/replay.py", "tuning/sparse/tuner.py", "tuning/sparse/backend.py"))
+    "measure/machine.py", "tuning/racing.py", "tuning/online_race.py", "tuning/cache.py", "tuning/records.py",
+    "tuning/sparse/prepared.py", "tuning/sparse/replay.py", "tuning/sparse/tuner.py", "tuning/sparse/backend.py"))
 
 
 @pytest.fixture

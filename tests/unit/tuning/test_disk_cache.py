@@ -7,6 +7,7 @@ import pickle
 import random
 import signal
 import sqlite3
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -318,6 +319,54 @@ def test_an_interrupt_undoes_what_was_begun(tmp_path, monkeypatch):
     other = small(tmp_path)
     other.put("two", b"2")
     assert other.get("one") == b"1"
+
+
+def interrupted_at(point: int, call) -> bool:
+    """Raise KeyboardInterrupt where the interpreter may run signal handlers in disk_cache.py; False if it ended before.
+    """
+    passed = 0
+
+    def step(frame, event, argument):
+        nonlocal passed
+        if event in ("call", "return", "c_return") and frame.f_code.co_filename == disk_cache.__file__:
+            passed += 1
+            if passed == point:
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+
+    sys.setprofile(step)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.setprofile(None)
+    return False
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_an_interrupt_at_any_point_leaves_a_cache_that_works(tmp_path, known):
+    point, going = 0, True
+    while going:
+        point += 1
+        folder = tmp_path / str(point)
+        cache = small(folder)
+        if known:
+            cache.put("one", b"1")
+
+        def use(cache=cache):
+            cache.put("one", b"2")
+            cache.get("two")
+
+        going = interrupted_at(point, use)
+        assert not cache._lock._is_owned()
+        other = small(folder)
+        assert other.get("one") in (b"1" if known else None, b"2")
+        other.put("two", b"2")  # no lock of the file is left
+        cache.put("three", b"3")
+        assert (small(folder).get("two"), cache.get("three")) == (b"2", b"3")
+        assert cache.get("one") in (b"1" if known else None, b"2")
+    assert point > 50
 
 
 def test_a_call_that_interrupts_another_one_finds_nothing(tmp_path, monkeypatch):
