@@ -80,7 +80,8 @@ class _Choice(Guard):
 
 def ways_of(layer: torch.nn.Module) -> Ways:
     """Return the choices of a layer, made at its first call."""
-    return layer.__dict__.setdefault("_sparloom_ways", Ways())
+    ways = layer.__dict__.get("_sparloom_ways")
+    return layer.__dict__.setdefault("_sparloom_ways", Ways()) if ways is None else ways
 
 
 def _size_class(edges: int, nodes: int, width: int) -> SizeClass | None:
