@@ -80,7 +80,7 @@ class _Process:
 
     Args:
         problem: what it computes.
-        shape: of the result, float32.
+        shape: of the result, which has the type of the values.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class _Process:
         folder = Path(self._folder.name)
         for name, array in arrays.items():
             np.save(folder / f"{name}.npy", array)
-        np.save(folder / "result.npy", np.zeros(shape, np.float32))
+        np.save(folder / "result.npy", np.zeros(shape, arrays["values"].dtype))
         (folder / "problem.json").write_text(json.dumps(problem))
         self._child = subprocess.Popen([python, str(Path(__file__).resolve()), str(folder)], stdin=subprocess.PIPE,
                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0, cwd=folder)

@@ -175,13 +175,13 @@ Bind = Callable[[Operands, int], Call]
 
 def gathered_bytes(operands: Operands) -> int:
     """Return the bytes of two gathered arrays (nnz, width) and their product, which gathering baselines allocate."""
-    return 12 * operands.matrix.pattern.nnz * operands.width
+    return 3 * operands.value_bytes * operands.matrix.pattern.nnz * operands.width
 
 
 def _into_array(bind: Callable[..., Callable[[], None]], operands: Operands, threads: int) -> Call:
     """Bind a baseline that writes to an array."""
     dense = operands.dense["B"]
-    result = aligned((operands.matrix.pattern.rows, dense.shape[1]), np.float32)
+    result = aligned((operands.matrix.pattern.rows, dense.shape[1]), dense.dtype)
     run = bind(operands.matrix, dense, result, threads=threads)
 
     def call() -> np.ndarray:
@@ -208,7 +208,7 @@ def _sampled_addmm(operands: Operands, threads: int) -> Call:
     """Bind torch.sparse.sampled_addmm into a tensor; the values of A must be 1."""
     torch.set_num_threads(threads)
     matrix, (left, right) = torch_csr(operands.matrix), (torch.from_numpy(operands.dense[name]) for name in ("B", "C"))
-    result = aligned((operands.matrix.pattern.nnz,), np.float32)
+    result = aligned((operands.matrix.pattern.nnz,), operands.matrix.dtype)
     turned, out = right.T, torch_csr(operands.matrix.with_values(result))
     return lambda: torch.sparse.sampled_addmm(matrix, left, turned, beta=0, out=out).values()
 
@@ -227,7 +227,7 @@ def _numba_sddmm(operands: Operands, threads: int) -> Call:
 
     multiply, pattern = _numba_sddmm_loops(), operands.matrix.pattern
     left, right = operands.dense["B"], operands.dense["C"]
-    indptr, result = pattern.indptr.astype(np.int32), aligned((pattern.nnz,), np.float32)
+    indptr, result = pattern.indptr.astype(np.int32), aligned((pattern.nnz,), left.dtype)
 
     def call() -> np.ndarray:
         numba.set_num_threads(threads)
@@ -246,7 +246,7 @@ def _numba_sddmm_loops() -> Callable[..., None]:
     ) -> None:
         for row in numba.prange(indptr.size - 1):
             for n in range(indptr[row], indptr[row + 1]):
-                column, total = indices[n], np.float32(0)
+                column, total = indices[n], left.dtype.type(0)
                 for k in range(left.shape[1]):
                     total += left[row, k] * right[column, k]
                 result[n] = total

@@ -28,6 +28,7 @@ Call = Callable[[], Any]
 """Computes; NumPy makes an array of what it returns."""
 
 NOT_TRANSPOSED, ROW_MAJOR, MANY_CALLS = 111, 0, 10_000  # aoclsparse_types.h
+GRAPHBLAS_FLOATS = {np.dtype(np.float32): ("FP32", "float *"), np.dtype(np.float64): ("FP64", "double *")}
 AOCL_FLOATS = {np.dtype(np.float32): ("s", ctypes.c_float), np.dtype(np.float64): ("d", ctypes.c_double)}
 
 
@@ -37,7 +38,7 @@ def graphblas_spmm(operands: Operands, threads: int) -> Call:
     Raises:
         Unsupported: suitesparse-graphblas is not installed.
     """
-    graph, dense = _graphblas(), operands.dense["B"]
+    graph, dense = _graphblas(operands.matrix.dtype), operands.dense["B"]
     left, right = graph.sparse(operands.matrix), graph.full(dense)
     shape = (operands.matrix.pattern.rows, dense.shape[1])
     result = graph.empty(shape)
@@ -56,7 +57,7 @@ def graphblas_sddmm(operands: Operands, threads: int) -> Call:
     Raises:
         Unsupported: suitesparse-graphblas is not installed.
     """
-    graph, pattern = _graphblas(), operands.matrix.pattern
+    graph, pattern = _graphblas(operands.matrix.dtype), operands.matrix.pattern
     mask, left, right = graph.sparse(operands.matrix), *(graph.full(operands.dense[name]) for name in ("B", "C"))
     result = graph.empty(pattern.shape)
 
@@ -83,9 +84,14 @@ class _Result:
 
 
 class _GraphBlas:
-    """SuiteSparse:GraphBLAS with matrices of float32."""
+    """SuiteSparse:GraphBLAS with matrices of one type.
 
-    def __init__(self) -> None:
+    Args:
+        dtype: float32 or float64.
+    """
+
+    def __init__(self, dtype: np.dtype) -> None:
+        self._dtype, (self._name, self._values) = dtype, GRAPHBLAS_FLOATS[dtype]
         try:
             import suitesparse_graphblas as package
         except ImportError as error:
@@ -102,31 +108,31 @@ class _GraphBlas:
         """Replace a result by left right; with a mask by left rightT at the nonzeros of the mask."""
         null, lib = self._ffi.NULL, self.lib
         self._check(lib.GrB_mxm(
-            result[0], null if mask is None else mask[0], null, lib.GrB_PLUS_TIMES_SEMIRING_FP32, left[0], right[0],
-            null if mask is None else lib.GrB_DESC_RST1))
+            result[0], null if mask is None else mask[0], null, getattr(lib, f"GrB_PLUS_TIMES_SEMIRING_{self._name}"),
+            left[0], right[0], null if mask is None else lib.GrB_DESC_RST1))
         self._check(lib.GrB_Matrix_wait(result[0], lib.GrB_MATERIALIZE))
 
     def empty(self, shape: tuple[int, int]) -> Any:
         """Make a matrix without values."""
         made = self._ffi.new("GrB_Matrix *")
-        self._check(self.lib.GrB_Matrix_new(made, self.lib.GrB_FP32, *shape))
+        self._check(self.lib.GrB_Matrix_new(made, self._type, *shape))
         return self._ffi.gc(made, self.lib.GrB_Matrix_free)
 
     def sparse(self, matrix: SparseMatrix) -> Any:
         """Copy a sparse matrix."""
         pattern, made = matrix.pattern, self._ffi.new("GrB_Matrix *")
         indptr, indices = pattern.indptr.astype(np.uint64), pattern.indices.astype(np.uint64)
-        self._check(self.lib.GrB_Matrix_import_FP32(
-            made, self.lib.GrB_FP32, *pattern.shape, self._pointer("uint64_t *", indptr),
-            self._pointer("uint64_t *", indices), self._pointer("float *", matrix.values), indptr.size, indices.size,
-            matrix.values.size, self.lib.GrB_CSR_FORMAT))
+        self._check(getattr(self.lib, f"GrB_Matrix_import_{self._name}")(
+            made, self._type, *pattern.shape, self._pointer("uint64_t *", indptr),
+            self._pointer("uint64_t *", indices), self._pointer(self._values, matrix.values), indptr.size,
+            indices.size, matrix.values.size, self.lib.GrB_CSR_FORMAT))
         return self._ffi.gc(made, self.lib.GrB_Matrix_free)
 
     def full(self, dense: np.ndarray) -> Any:
         """Copy a dense matrix: all values by rows, without indices."""
         rows, cols = dense.shape
         pattern = Pattern(dense.shape, np.arange(rows + 1) * cols, np.tile(np.arange(cols, dtype=np.int32), rows))
-        made = self.sparse(SparseMatrix(pattern, dense.reshape(-1)))
+        made = self.sparse(SparseMatrix(pattern, dense.reshape(-1), self._dtype))
         self._check(self.lib.GrB_Matrix_set_INT32(made[0], self.lib.GxB_FULL, self.lib.GxB_SPARSITY_CONTROL))
         return made
 
@@ -135,11 +141,15 @@ class _GraphBlas:
         count = self._ffi.new("uint64_t *")
         self._check(self.lib.GrB_Matrix_nvals(count, matrix[0]))
         rows, columns, values = np.empty(count[0], np.uint64), np.empty(count[0], np.uint64), np.empty(
-            count[0], np.float32)
-        self._check(self.lib.GrB_Matrix_extractTuples_FP32(
-            self._pointer("uint64_t *", rows), self._pointer("uint64_t *", columns), self._pointer("float *", values),
-            count, matrix[0]))
+            count[0], self._dtype)
+        self._check(getattr(self.lib, f"GrB_Matrix_extractTuples_{self._name}")(
+            self._pointer("uint64_t *", rows), self._pointer("uint64_t *", columns),
+            self._pointer(self._values, values), count, matrix[0]))
         return values, (rows.astype(np.int64), columns.astype(np.int64))
+
+    @property
+    def _type(self) -> Any:
+        return getattr(self.lib, f"GrB_{self._name}")
 
     def _pointer(self, kind: str, array: np.ndarray) -> Any:
         return self._ffi.cast(kind, array.ctypes.data)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from sparloom.sparse import Pattern, SparseMatrix
 
@@ -47,6 +48,11 @@ class Operands:
     def of_rows(op: str) -> tuple[str, ...]:
         """Name the dense operands with a row for each row of A; the others have a row for each column of A."""
         return OF_ROWS.get(op, ())
+
+    def astype(self, dtype: DTypeLike) -> "Operands":
+        """Convert the numbers of the operands with one sparse matrix to float32, float64 or float16."""
+        return Operands(self.matrix.astype(dtype), {
+            name: array.astype(dtype, copy=False) for name, array in self.dense.items()})
 
     def take_rows(self, rows: np.ndarray, op: str) -> "Operands":
         """Keep some rows of A with all their columns, and the matching rows of dense operands.

@@ -201,7 +201,7 @@ class SparseMatrix:
             return self
         numbers = self.values if self.exact is None else self.exact
         converted = SparseMatrix(self.pattern, numbers, dtype)
-        if converted.dtype == np.float64 or np.array_equal(converted.values, numbers):
+        if converted.dtype != np.float32 or np.array_equal(converted.values, numbers):
             return converted
         return SparseMatrix(self.pattern, converted.values, exact=numbers)
 

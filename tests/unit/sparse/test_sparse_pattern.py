@@ -150,6 +150,7 @@ def test_values_may_have_16_bits():
     half = SparseMatrix(EXAMPLE, np.full(4, 0.1), np.float16)
     assert half.values.dtype == half.dtype == np.float16
     assert half.with_values(np.ones(4, np.float16)).dtype == np.float16
+    assert SparseMatrix(EXAMPLE, np.full(4, 0.1), np.float64).astype(np.float16) == half
     with pytest.raises(ValueError, match=r"value 70000.0 of nonzero 0 is beyond float16"):
         SparseMatrix(EXAMPLE, np.full(4, 7e4), np.float16)
     bits = np.full(4, 0x3F80, np.uint16).view(BFLOAT16)

@@ -1,0 +1,29 @@
+"""Libraries that compute sparse products in float64 are right, and give float64."""
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+from sparloom.baselines import SPARSE_BASELINES
+from sparloom.errors import Unsupported
+from sparloom.ops import SDDMM, CsrAttention, SpMM, assert_close
+from sparloom.sparse import Pattern, SparseMatrix
+
+OPS = {"spmm": SpMM(), "sddmm": SDDMM(), "attention": CsrAttention(2)}
+COMPILED = ("numba",)  # compiles for some seconds, for each type
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")  # torch says that they are in beta
+@pytest.mark.parametrize(("op", "name"), [
+    (op, name) for op, named in SPARSE_BASELINES.items() for name in named if name not in COMPILED])
+def test_results_are_float64(op, name):
+    a = scipy.sparse.random_array((60, 60), density=0.1, format="csr", rng=np.random.default_rng(0))
+    matrix = SparseMatrix(Pattern.from_scipy(a), np.ones(a.nnz) if op == "sddmm" else a.data, np.float64)
+    operands = OPS[op].operands(matrix, 16, seed=0).astype(np.float64)
+    try:
+        found = np.asarray(SPARSE_BASELINES[op][name](operands, 1)())
+    except (Unsupported, ImportError) as error:
+        pytest.skip(str(error))
+    assert found.dtype == np.float64
+    assert_close(found, OPS[op].oracle(operands), terms=OPS[op].terms(matrix.pattern, 16),
+                 scale=OPS[op].scale(operands))
