@@ -207,6 +207,46 @@ class HalfLanes : public Lanes<float> {
 #endif
 };
 
+// Two vectors of numbers at once, if that takes less: those at even places and those at odd places.
+
+#if defined(__AVX512BW__)
+template <typename S>
+constexpr bool kReadsPairs = std::is_same_v<S, Bfloat>;
+#else
+template <typename S>
+constexpr bool kReadsPairs = false;
+#endif
+
+struct Pair {
+    Vec<float> even, odd;
+};
+
+#if defined(__AVX512BW__)
+inline Pair pair_of(__m512i bits) {
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(bits, 16)),
+            _mm512_castsi512_ps(_mm512_and_si512(bits, _mm512_set1_epi32(static_cast<int>(0xffff0000))))};
+}
+
+inline Pair load_pair(const Bfloat* from) { return pair_of(_mm512_loadu_si512(from)); }
+
+// Puts the numbers in their order.
+inline void in_order(Vec<float>& first, Vec<float>& second) {
+    const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+    const Vec<float> even = first, odd = second;
+    first = _mm512_permutex2var_ps(even, low, odd);
+    second = _mm512_permutex2var_ps(even, high, odd);
+}
+
+// The opposite.
+inline void by_parity(Vec<float>& first, Vec<float>& second) {
+    const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const Vec<float> left = first, right = second;
+    first = _mm512_permutex2var_ps(left, even, right);
+    second = _mm512_permutex2var_ps(left, _mm512_add_epi32(even, _mm512_set1_epi32(1)), right);
+}
+#endif
+
 template <>
 class Lanes<Half> : public HalfLanes<Half> {
    public:
@@ -217,6 +257,13 @@ template <>
 class Lanes<Bfloat> : public HalfLanes<Bfloat> {
    public:
     using HalfLanes<Bfloat>::HalfLanes;
+
+#if defined(__AVX512BW__)
+    // A whole vector and the first lanes of a second one.
+    Pair load_pair(const Bfloat* from) const {
+        return pair_of(_mm512_maskz_loadu_epi16(static_cast<__mmask32>(mask_) << 16 | 0xffff, from));
+    }
+#endif
 };
 
 }  // namespace sparloom

@@ -57,6 +57,7 @@ template <typename T, int R, int V, Store kStore, typename Value = T, typename O
                                        const std::array<const Out*, R>& addends = {},
                                        const std::array<Sum<T>, R>* factors = nullptr) {
     const auto partial = [](int v) { return kStore == Store::kPart && v == V - 1; };
+    constexpr bool kPairs = kReadsPairs<T> && V % 2 == 0;
     Vec<T> sums[R][V] = {};
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {
@@ -66,6 +67,9 @@ template <typename T, int R, int V, Store kStore, typename Value = T, typename O
             const Out* from = addends[r] + v * kLanes<T>;
             sums[r][v] = partial(v) ? strip.last.load(from) : load(from);
         }
+        if constexpr (kPairs) {
+            for (int v = 0; v < V; v += 2) by_parity(sums[r][v], sums[r][v + 1]);
+        }
     }
     const auto step = [&](int64_t n, int64_t distance) __attribute__((always_inline)) {
         const T* row = strip.dense + columns[n] * strip.lead;
@@ -73,6 +77,22 @@ template <typename T, int R, int V, Store kStore, typename Value = T, typename O
             const T* next = strip.dense + columns[n + distance] * strip.lead;
 #pragma GCC unroll 32
             for (int c = 0; c < V * kLanes<T>; c += kLine<T>) __builtin_prefetch(next + c);
+            // a row that does not begin at a cache line has one more; that counts among as few as halves have
+            if constexpr (!std::is_same_v<T, Sum<T>>) __builtin_prefetch(next + V * kLanes<T> - 1);
+        }
+        if constexpr (kPairs) {
+#pragma GCC unroll 32
+            for (int v = 0; v < V; v += 2) {
+                const T* from = row + v * kLanes<T>;
+                const Pair right = partial(v + 1) ? strip.last.load_pair(from) : load_pair(from);
+#pragma GCC unroll 4
+                for (int r = 0; r < R; ++r) {
+                    const Vec<T> value = broadcast(values[r][n]);
+                    sums[r][v] = multiply_add<Sum<T>>(value, right.even, sums[r][v]);
+                    sums[r][v + 1] = multiply_add<Sum<T>>(value, right.odd, sums[r][v + 1]);
+                }
+            }
+            return;
         }
 #pragma GCC unroll 32
         for (int v = 0; v < V; ++v) {
@@ -90,6 +110,10 @@ template <typename T, int R, int V, Store kStore, typename Value = T, typename O
     }
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {
+        if constexpr (kPairs) {
+#pragma GCC unroll 32
+            for (int v = 0; v < V; v += 2) in_order(sums[r][v], sums[r][v + 1]);
+        }
         if constexpr (!std::is_same_v<T, Sum<T>>) {
 #pragma GCC unroll 32
             for (int v = 0; factors != nullptr && v < V; ++v) sums[r][v] *= broadcast((*factors)[r]);
