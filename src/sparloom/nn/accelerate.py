@@ -92,7 +92,7 @@ def accelerate(model: torch.nn.Module, *, strict: bool = False, guard: bool = Tr
 
     Layers stay the same objects with the same parameters, hooks, buffers and names: state dicts, optimisers, copies,
     pickles and references are not affected. Only their class changes, to a subclass of their own. Calls that sparloom
-    does not support, of float64 features for example, are computed by PyTorch Geometric as before.
+    does not support, of bfloat16 features for example, are computed by PyTorch Geometric as before.
 
     Args:
         model: any module; its layers, at any depth, or the layer itself.

@@ -8,7 +8,7 @@ the original `forward`.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -261,6 +261,22 @@ class FastRGCNConv(Accelerated, geometric.FastRGCNConv):
     _transform_blocks = relational_layers.RGCNConv._transform_blocks
 
 
+KEPT = ("validated", "reset_parameters", "forward", "extra_repr")
+"""Methods that a layer of PyTorch Geometric has of its own."""
+
+
+def _with_methods(*sources: type) -> Callable[[type], type]:
+    """Copy the methods of own layers, which `forward` there calls, to an accelerated class."""
+    def decorate(kind: type) -> type:
+        for source in sources:
+            for name, method in vars(source).items():
+                if callable(method) and not name.startswith("__") and name not in KEPT and not hasattr(kind, name):
+                    setattr(kind, name, method)
+        return kind
+
+    return decorate
+
+
 class _Attending(Accelerated):
     """Base class of layers that attend to senders.
 
@@ -271,8 +287,6 @@ class _Attending(Accelerated):
     aggregations = ("add", "sum")
     projections: ClassVar[tuple[str, str]]
     """Names of the linear layers of senders and receivers."""
-    edges_of, edge_features = AttentionLayer.edges_of, AttentionLayer.edge_features
-    attend, joined = AttentionLayer.attend, AttentionLayer.joined
 
     def prepare(self, x: Any, edge_index: Any, edge_attr: torch.Tensor | None = None, *arguments: Any, **options: Any
                 ) -> tuple[Any, ...]:
@@ -295,31 +309,30 @@ class _Attending(Accelerated):
         return self.own_forward(x, edge_index, edge_attr, *arguments, **options)
 
 
+@_with_methods(AttentionLayer, attention_layers.GATConv)
 class GATConv(_Attending, geometric.GATConv):
     """GATConv."""
 
     original = geometric.GATConv
     own_forward = attention_layers.GATConv.forward
-    _edge_scores = attention_layers.GATConv._edge_scores
 
     def _linear_names(self) -> tuple[str, str]:
         return ("lin_src", "lin_dst") if self.lin is None else ("lin", "lin")
 
 
+@_with_methods(AttentionLayer, attention_layers.GATv2Conv)
 class GATv2Conv(_Attending, geometric.GATv2Conv):
     """GATv2Conv."""
 
     original = geometric.GATv2Conv
     projections = ("lin_l", "lin_r")
     own_forward = attention_layers.GATv2Conv.forward
-    transformed_edges = attention_layers.GATv2Conv.transformed_edges
 
 
+@_with_methods(AttentionLayer, graph_layers.TransformerConv)
 class TransformerConv(_Attending, geometric.TransformerConv):
     """TransformerConv."""
 
     original = geometric.TransformerConv
     projections = ("lin_value", "lin_query")
     own_forward = graph_layers.TransformerConv.forward
-    _with_root = graph_layers.TransformerConv._with_root
-    _on_gpu = graph_layers.TransformerConv._on_gpu

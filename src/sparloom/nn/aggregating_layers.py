@@ -75,8 +75,9 @@ class SAGEConv(GraphLayer):
         """Aggregate features over a graph.
 
         Args:
-            x: (nodes, in_channels), float32; under torch.autocast also float16 or bfloat16. A tuple: features of
-                senders and of receivers of a bipartite graph; receivers may have none, None.
+            x: (nodes, in_channels), float32 or, on the CPU, float64 like the weights; under torch.autocast also float16
+                or bfloat16. A tuple: features of senders and of receivers of a bipartite graph; receivers may have
+                none, None.
             edge_index: a Graph, which layers share, or edges to make one from, on the device of x; the values of a
                 sparse matrix are weights.
             size: numbers of senders and receivers (default: rows of x).

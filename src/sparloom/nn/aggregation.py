@@ -30,6 +30,7 @@ from sparloom.nn.torch_integration import (
 
 log = logging.getLogger(__name__)
 
+DTYPES = {"cpu": (torch.float32, torch.float64), "cuda": (torch.float32,)}  # by device type
 LINEAR_AGGREGATIONS = ("mean", "sum", "add")
 MEASURED_WORK = 1 << 22  # multiplications of a product below which ways are not measured
 LIKELY = 4  # times fewer columns decide about the order without measuring
@@ -97,7 +98,7 @@ def prepare_aggregation(
     """Check the arguments of a layer.
 
     Args:
-        x: (nodes, channels), or those of senders and of receivers, float32.
+        x: (nodes, channels), or those of senders and of receivers, float32 or, on the CPU, float64.
         edge_index: a Graph, or edges to make one from, on the device of x.
         size: numbers of senders and receivers (default: rows of x).
         linear: a submodule whose weight multiplies features of senders.
@@ -123,7 +124,7 @@ def _prepare_aggregation(
         raise ValueError("flow='target_to_source' needs one kind of node: pass edge_index.flip(0) to a layer with the "
                          "default flow")
     source, target = x if bipartite else (x, x)
-    _check_features(source, linear)
+    dtype = _checked_dtype(source, linear)
     graph = _graph(source, target, edge_index, size, flow=flow, find=find)
     weighted = has_weights or type(edge_index) is torch.Tensor or not hasattr(edge_index, "sparse_sizes")
     recurs = find is recurring_graph and isinstance(graph, Graph) and graph.fresh is not None
@@ -136,8 +137,8 @@ def _prepare_aggregation(
         return source, target, FreshMatrices(fresh, _flat(edge_weight), weighted, prepared, recurs)
     if edge_weight is None:
         if weighted:
-            return source, target, graph.aggregation()
-        return source, target, aggregation_matrices(replace(graph.edges, weights=None), graph.pattern())
+            return source, target, graph.aggregation(dtype)
+        return source, target, aggregation_matrices(replace(graph.edges, weights=None), graph.pattern(), dtype)
     check_weights(edge_weight, "edge_weight")
     if graph.edges.compressed:
         raise ValueError("edge_weight was passed with a sparse matrix: put the weights into the matrix")
@@ -146,7 +147,7 @@ def _prepare_aggregation(
         raise ValueError(f"edge_weight has shape {tuple(edge_weight.shape)} for {graph.edges.rows.numel()} edges: "
                          "expected one weight per edge")
     edges = replace(graph.edges, weights=edge_weight.cpu())
-    return source, target, aggregation_matrices(edges, graph.pattern())
+    return source, target, aggregation_matrices(edges, graph.pattern(), dtype)
 
 
 def _flat(edge_weight: Any) -> Any:
@@ -155,8 +156,8 @@ def _flat(edge_weight: Any) -> Any:
     return edge_weight.reshape(-1) if is_column else edge_weight
 
 
-def _check_features(x: Any, linear: torch.nn.Module | None) -> None:
-    """Check the features of senders."""
+def _checked_dtype(x: Any, linear: torch.nn.Module | None) -> torch.dtype:
+    """Check the features of senders and return the dtype of products with them."""
     weight = None if linear is None else stored_weight(linear)
     channels = weight.shape[1] if weight is not None and not isinstance(weight, UninitializedParameter) else None
     expected = f"(nodes, {'in_channels' if channels is None else channels})"
@@ -166,13 +167,16 @@ def _check_features(x: Any, linear: torch.nn.Module | None) -> None:
     converted, = autocast_operands(x)
     if x.device.type not in SUPPORTED_DEVICES:
         raise ValueError(f"x is on {x.device}: only CPU and CUDA tensors are supported: pass x.cpu() or x.cuda()")
-    if converted.dtype != torch.float32:
-        raise TypeError(f"x is {x.dtype}, but this layer computes in torch.float32: "
+    if converted.dtype not in DTYPES[x.device.type]:
+        supported = " or ".join(map(str, DTYPES[x.device.type]))
+        raise TypeError(f"x is {x.dtype}, but this layer computes in {supported}: "
                         f"{dtype_remedy(x, 'pass x.float()')}")
-    if weight is not None and autocast_operands(weight)[0].dtype != torch.float32:
-        raise TypeError(f"the weight is {weight.dtype}, but this layer computes in torch.float32: use layer.float()")
+    if weight is not None and autocast_operands(weight)[0].dtype != converted.dtype:
+        raise TypeError(f"x is {x.dtype}, but the weight is {weight.dtype}: use layer.to({x.dtype}), or pass x.float() "
+                        "to a layer of float32")
     if x.dim() != 2 or channels not in (None, x.shape[1]):
         raise ValueError(f"x has shape {tuple(x.shape)}: expected {expected}")
+    return converted.dtype
 
 
 def _graph(

@@ -287,12 +287,14 @@ class AggregationMatrices:
     duplicate_edge: tuple[int, int] | None
 
 
-def aggregation_matrices(edges: Edges, pattern: AdjacencyPattern) -> AggregationMatrices:
-    """Build the matrices of a graph in float32, on the device of the graph."""
+def aggregation_matrices(
+    edges: Edges, pattern: AdjacencyPattern, dtype: torch.dtype = torch.float32,
+) -> AggregationMatrices:
+    """Build the matrices of a graph, on the device of the graph."""
     if edges.weights is None:
-        weights = torch.ones(edges.rows.numel(), dtype=torch.float32, device="cpu")
+        weights = torch.ones(edges.rows.numel(), dtype=dtype, device="cpu")
     else:
-        weights = edges.weights.to(torch.float32)
+        weights = edges.weights.to(dtype)
     sums = pattern.values(weights)
     degrees = torch.bincount(edges.rows, minlength=edges.nodes).clamp(min=1)
     means = sums / degrees.repeat_interleave(torch.from_numpy(pattern.pattern.row_lengths()))

@@ -87,7 +87,7 @@ class Graph:
         self._pool = ResultPool(POOL_SHARE)
         self._patterns: dict[bool, tuple[AdjacencyPattern, Propagation, Propagation]] = {}
         self._adjacencies: dict[tuple[Normalisation, torch.dtype], tuple[Hashable, Adjacency | DeviceAdjacency]] = {}
-        self._aggregation: AggregationMatrices | None = None
+        self._aggregation: dict[torch.dtype, AggregationMatrices] = {}
         self.fresh: FreshGraph | None = None
         """The same graph as it was used before it was prepared."""
         self._lock = forkable(RLock())  # reentrant: a finaliser may interrupt a call in the same thread
@@ -138,15 +138,15 @@ class Graph:
                     self._adjacencies[normalisation, dtype] = content, made
         return made
 
-    def aggregation(self) -> AggregationMatrices:
+    def aggregation(self, dtype: torch.dtype = torch.float32) -> AggregationMatrices:
         """Return the matrices for aggregation without normalisation; the same object unless weights need a gradient."""
         with self._lock:
-            if self._aggregation is not None:
-                return self._aggregation
+            if dtype in self._aggregation:
+                return self._aggregation[dtype]
             with torch.inference_mode(False), without_functorch():
-                made = aggregation_matrices(self.edges, self._products(self.edges, has_loops=False)[0])
+                made = aggregation_matrices(self.edges, self._products(self.edges, has_loops=False)[0], dtype)
             if self.edges.weights is None or not self.edges.weights.requires_grad:
-                self._aggregation = made
+                self._aggregation[dtype] = made
         return made
 
     def pattern(self) -> AdjacencyPattern:

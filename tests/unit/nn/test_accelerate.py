@@ -177,8 +177,10 @@ def test_what_changes_later_is_computed_by_the_original() -> None:
 @pytest.mark.parametrize("name", ["GCN", "GraphSAGE", "GIN"])
 def test_other_dtypes_are_computed_by_the_original(name) -> None:
     model, twin = twins(name, guard=False)
-    model.double(), twin.double()
-    assert_alike([call(twin, dense(NODES, WIDTH).double())], [call(model, dense(NODES, WIDTH).double())])
+    for dtype in (torch.float64, torch.bfloat16):
+        model.to(dtype), twin.to(dtype)
+        assert_alike([call(twin, dense(NODES, WIDTH).to(dtype))], [call(model, dense(NODES, WIDTH).to(dtype))])
+    assert "_sparloom_declined" in twin.convs[0].__dict__
     if name != "GIN":  # promotes types
         with pytest.raises(RuntimeError, match="dtype"):
             call(twin, dense(NODES, WIDTH).half())

@@ -65,6 +65,16 @@ LAYERS = [
     ("GINConv", (mlp,), {}), ("GINConv", (mlp,), {"eps": 0.3, "train_eps": True}),
     ("GINConv", (mlp,), {"aggr": "mean", "eps": -1.0}), ("GCNConv", (WIDTH, 4), {}),
 ]
+@pytest.mark.parametrize(("name", "arguments", "options"), LAYERS, ids=str)
+@pytest.mark.parametrize("prepared", [False, True])
+def test_layers_agree_in_double_precision(name, arguments, options, prepared) -> None:
+    peer, own = (each.double() for each in pair(name, *arguments, **options))
+    graph, x = edges(unique=True), dense(NODES, WIDTH).double()
+    for actual, right in zip(results(own, x, Graph(graph, NODES) if prepared else graph), results(peer, x, graph),
+                             strict=True):
+        torch.testing.assert_close(actual, right, rtol=0, atol=1e-12 * max(1.0, right.abs().max().item()))
+
+
 SIMPLE = [("SAGEConv", (WIDTH, 4)), ("GraphConv", (WIDTH, 9)), ("GINConv", (mlp,))]
 BIPARTITE = [
     ("SAGEConv", ((WIDTH, 3), 4), {}), ("SAGEConv", ((WIDTH, 3), 9, "max"), {"project": True, "normalize": True}),
