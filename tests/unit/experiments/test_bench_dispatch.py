@@ -141,8 +141,11 @@ def test_every_step_is_written_and_reduced(tmp_path, caplog):
                                    for name in ("per_case", "decisions", "candidates"))
     assert scored.groupby("op")["matrix"].nunique().to_dict() == {"spmm": 2, "sddmm": 2, "attention": 2}
     for op, peers in SPARSE_BASELINES.items():
-        methods = set(scored.loc[(scored["op"] == op) & scored["median"].notna(), "method"])
-        assert methods >= {"sparloom", "sparloom_new", "sparloom_plain", *peers} - {"mkl"}
+        rows_of = scored[scored["op"] == op]
+        timed = set(rows_of.loc[rows_of["median"].notna(), "method"])
+        refused = rows_of["failure"].astype(str).str.startswith("Unsupported: ")  # libraries that are not installed
+        assert timed >= {"sparloom", "sparloom_new", "sparloom_plain"}
+        assert timed | set(rows_of.loc[refused, "method"]) >= set(peers)
     assert (decided["calls"] == 1).all()
     assert (decided["start_seconds"] + decided["call_seconds"] > decided["decision_seconds"]).all()
     assert decided.groupby("way").size().to_dict() == {"": 6, "default": 6, "full": 3, "all": 3}
