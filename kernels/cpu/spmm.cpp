@@ -99,17 +99,18 @@ constexpr Kernels kKernels{std::make_integer_sequence<int, kVectors>{}};
 
 // The sum of values[n] * dense[columns[n]]. Long ones are four sums that do not wait for each other; sums of short rows
 // overlap, and a second loop for the rest would be mispredicted in every row.
-[[maybe_unused]] T dot(const int32_t* columns, const T* values, int64_t count, const T* dense) {
-    T sums[4] = {};
+Carry dot(const int32_t* columns, const T* values, int64_t count, const T* dense) {
+    const auto product = [&](int64_t n) { return widen(values[n]) * widen(dense[columns[n]]); };
+    Carry sums[4] = {};
     int64_t n = 0;
     if (count >= 64) {
         for (; n + 4 <= count; n += 4) {
 #pragma GCC unroll 4
-            for (int i = 0; i < 4; ++i) sums[i] += values[n + i] * dense[columns[n + i]];
+            for (int i = 0; i < 4; ++i) sums[i] += product(n + i);
         }
     }
-    T sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
-    for (; n < count; ++n) sum += values[n] * dense[columns[n]];
+    Carry sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+    for (; n < count; ++n) sum += product(n);
     return sum;
 }
 
@@ -157,14 +158,13 @@ class Product {
     }
 
     void block(int64_t first, int64_t last) const {
-        if constexpr (std::is_same_v<T, Carry>) {
-            if (s_.width == 1) {
-                const T* const dense = static_cast<const T*>(s_.dense);
-                for (int64_t k = first; k < last; ++k) {
-                    result()[rows_.place(k)] = dot(rows_.columns(k), rows_.values(k), rows_.count(k), dense);
-                }
-                return;
+        if (s_.width == 1) {
+            const T* const dense = static_cast<const T*>(s_.dense);
+            for (int64_t k = first; k < last; ++k) {
+                const Carry sum = dot(rows_.columns(k), rows_.values(k), rows_.count(k), dense);
+                result()[rows_.place(k)] = narrow<T>(std::is_same_v<T, Carry> ? sum : sum * rows_.factor(k));
             }
+            return;
         }
         strips([&](Store store, int64_t vectors, const Strip<T>& strip, int64_t) {
             const Kernel& kernel = kKernels(store, vectors);
@@ -173,12 +173,10 @@ class Product {
     }
 
     void part(int64_t row, int64_t begin, int64_t end, Carry* out) const {
-        if constexpr (std::is_same_v<T, Carry>) {
-            if (s_.width == 1) {
-                *out = dot(s_.rows.indices + begin, values_of<T>(s_.rows, row) + (begin - s_.rows.indptr[row]), end - begin,
-                           static_cast<const T*>(s_.dense));
-                return;
-            }
+        if (s_.width == 1) {
+            *out = dot(s_.rows.indices + begin, values_of<T>(s_.rows, row) + (begin - s_.rows.indptr[row]), end - begin,
+                       static_cast<const T*>(s_.dense));
+            return;
         }
         strips([&](Store store, int64_t vectors, const Strip<T>& strip, int64_t column) {
             kKernels(store, vectors).part(s_.rows, row, begin, end, strip, out + column);
