@@ -29,6 +29,12 @@ DTYPE_NAMES = {dtype: "bfloat16" if dtype == BFLOAT16 else dtype.name for dtype 
 
 def promoted(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
     """Convert arrays of types in `NUMBERS` to the one that NumPy promotes them to; copies those that differ from it."""
+    dtype = arrays[0].dtype
+    for array in arrays:
+        if array.dtype is not dtype:
+            break
+    else:
+        return arrays  # the usual case
     dtypes = {array.dtype for array in arrays}
     if len(dtypes) == 1:
         return arrays
