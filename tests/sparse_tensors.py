@@ -1,10 +1,17 @@
 """Sparse tensors for tests of sparloom.nn, and float64 results of dense torch."""
 
+import re
+
 import numpy as np
 import torch
 
 EPS, TINY = torch.finfo(torch.float32).eps, torch.finfo(torch.float32).tiny
 ROWS, COLS = 40, 30
+
+
+def label(value: object) -> str:
+    """Name a parameter of a test alike in every process: without the addresses of functions."""
+    return re.sub(r" at 0x[0-9a-f]+", "", str(value))
 
 
 def sparse_tensor(rows: int = ROWS, cols: int = COLS, *, index=torch.int64, seed: int = 0) -> torch.Tensor:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from sparse_tensors import dense
+from sparse_tensors import dense, label
 
 from sparloom.nn import GATConv, GATv2Conv, Graph, TransformerConv, graph_attention
 from sparloom.nn.attention_edges import attention_edges
@@ -75,7 +75,7 @@ def agree(theirs, kind: str, arguments: tuple, x, graph, edge_attr=None, *, call
 @pytest.mark.parametrize("kind", LAYERS)
 @pytest.mark.parametrize(("width", "options"), [
     (7, {}), (8, {"heads": 8}), (5, {"heads": 3, "concat": False}), (4, {"heads": 4, "bias": False}),
-    (40, {"heads": 2}), (3, {"heads": 17}), (16, {"heads": 3})], ids=str)
+    (40, {"heads": 2}), (3, {"heads": 17}), (16, {"heads": 3})], ids=label)
 def test_results_and_gradients_agree_with_pytorch_geometric(theirs, edges, kind, width, options) -> None:
     if kind == "TransformerConv":
         options = options | {"beta": width == 8, "root_weight": width != 5}
@@ -93,7 +93,7 @@ def test_float64_agrees_too(theirs, edges, kind) -> None:
 
 
 @pytest.mark.parametrize("kind", ["GATConv", "GATv2Conv"])
-@pytest.mark.parametrize("fill", ["mean", "add", "min", "max", "mul", 0.5, torch.tensor([1.0, -2.0, 3.0])], ids=str)
+@pytest.mark.parametrize("fill", ["mean", "add", "min", "max", "mul", 0.5, torch.tensor([1.0, -2.0, 3.0])], ids=label)
 def test_self_loops_get_features(theirs, edges, kind, fill) -> None:
     agree(theirs, kind, (CHANNELS, 4), dense(NODES, CHANNELS), edges, dense(EDGES, FEATURES), heads=2,
           edge_dim=FEATURES, fill_value=fill)
@@ -121,7 +121,7 @@ def test_sparse_matrices_and_reversed_flow_agree(theirs, edges, kind) -> None:
               flow="target_to_source", **options)
 
 
-@pytest.mark.parametrize("form", [torch.Tensor.to_sparse_csr, torch.Tensor.to_sparse_coo, Graph, None], ids=str)
+@pytest.mark.parametrize("form", [torch.Tensor.to_sparse_csr, torch.Tensor.to_sparse_coo, Graph, None], ids=label)
 def test_weights_are_returned_with_their_edges(theirs, edges, form) -> None:
     peer, own = theirs.GATConv(CHANNELS, 4, heads=2), GATConv(CHANNELS, 4, heads=2)
     own.load_state_dict(peer.state_dict())
@@ -156,8 +156,8 @@ def test_values_of_a_sparse_tensor_are_features_and_become_weights(edges) -> Non
 @pytest.mark.parametrize(("kind", "options"), [
     ("GATConv", {}), ("GATConv", {"edge_dim": 2, "residual": True, "concat": False}), ("GATv2Conv", {}),
     ("GATv2Conv", {"share_weights": True, "edge_dim": 2, "bias": False}),
-    ("TransformerConv", {"edge_dim": 2, "beta": True})], ids=str)
-@pytest.mark.parametrize("channels", [9, (9, 7), -1], ids=str)
+    ("TransformerConv", {"edge_dim": 2, "beta": True})], ids=label)
+@pytest.mark.parametrize("channels", [9, (9, 7), -1], ids=label)
 def test_the_same_seed_draws_the_same_weights(theirs, edges, kind, options, channels) -> None:
     if options.get("share_weights") and channels == (9, 7):
         return

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from sparse_tensors import dense
+from sparse_tensors import dense, label
 
 from sparloom import nn
 from sparloom.nn import Graph
@@ -65,7 +65,7 @@ LAYERS = [
     ("GINConv", (mlp,), {}), ("GINConv", (mlp,), {"eps": 0.3, "train_eps": True}),
     ("GINConv", (mlp,), {"aggr": "mean", "eps": -1.0}), ("GCNConv", (WIDTH, 4), {}),
 ]
-@pytest.mark.parametrize(("name", "arguments", "options"), LAYERS, ids=str)
+@pytest.mark.parametrize(("name", "arguments", "options"), LAYERS, ids=label)
 @pytest.mark.parametrize("prepared", [False, True])
 def test_layers_agree_in_double_precision(name, arguments, options, prepared) -> None:
     peer, own = (each.double() for each in pair(name, *arguments, **options))
@@ -82,7 +82,7 @@ BIPARTITE = [
 ]
 
 
-@pytest.mark.parametrize(("name", "arguments", "options"), LAYERS, ids=str)
+@pytest.mark.parametrize(("name", "arguments", "options"), LAYERS, ids=label)
 @pytest.mark.parametrize("flow", ["source_to_target", "target_to_source"])
 def test_layers_agree_in_both_flows(name, arguments, options, flow) -> None:
     peer, own = pair(name, *arguments, **options, flow=flow)
@@ -90,7 +90,7 @@ def test_layers_agree_in_both_flows(name, arguments, options, flow) -> None:
     assert_alike(results(own, x, edges()), results(peer, x, edges()))
 
 
-@pytest.mark.parametrize(("name", "arguments", "options"), LAYERS, ids=str)
+@pytest.mark.parametrize(("name", "arguments", "options"), LAYERS, ids=label)
 @pytest.mark.parametrize("convert", [
     lambda graph: geometric.EdgeIndex(graph, sparse_size=(NODES, NODES)),
     lambda graph: geometric.EdgeIndex(graph, sparse_size=(NODES, NODES)).sort_by("col").values,
@@ -105,7 +105,7 @@ def test_layers_agree_on_every_form_of_graph(name, arguments, options, convert) 
     assert_alike(results(own, x, graph), results(peer, x, theirs))
 
 
-@pytest.mark.parametrize(("name", "arguments", "options"), BIPARTITE, ids=str)
+@pytest.mark.parametrize(("name", "arguments", "options"), BIPARTITE, ids=label)
 @pytest.mark.parametrize("form", ["edge_index", "matrix", "graph", "size"])
 def test_layers_agree_on_bipartite_graphs(name, arguments, options, form) -> None:
     graph, x = edges(NODES, RECEIVERS, unique=True), (dense(NODES, WIDTH), dense(RECEIVERS, 3, seed=5))
@@ -119,7 +119,7 @@ def test_layers_agree_on_bipartite_graphs(name, arguments, options, form) -> Non
 
 
 @pytest.mark.parametrize(("name", "arguments"), SIMPLE)
-@pytest.mark.parametrize("size", [None, (NODES, RECEIVERS)], ids=str)
+@pytest.mark.parametrize("size", [None, (NODES, RECEIVERS)], ids=label)
 def test_receivers_may_have_no_features(name, arguments, size) -> None:
     peer, own = pair(name, *arguments)
     graph, x = edges(NODES, RECEIVERS), (dense(NODES, WIDTH), None)
@@ -127,7 +127,7 @@ def test_receivers_may_have_no_features(name, arguments, size) -> None:
 
 
 @pytest.mark.parametrize("aggr", ["add", "mean", "max"])
-@pytest.mark.parametrize("shape", [(-1,), (-1, 1)], ids=str)
+@pytest.mark.parametrize("shape", [(-1,), (-1, 1)], ids=label)
 def test_edges_have_weights(aggr, shape) -> None:
     peer, own = pair("GraphConv", WIDTH, 4, aggr)
     graph, x = edges(unique=aggr == "max"), dense(NODES, WIDTH)
@@ -136,7 +136,7 @@ def test_edges_have_weights(aggr, shape) -> None:
 
 
 @pytest.mark.parametrize(("name", "arguments"), [
-    ("GCNConv", (-1, 4)), ("SAGEConv", (-1, 4)), ("GraphConv", (-1, 9)), ("SAGEConv", ((-1, -1), 4, "max"))], ids=str)
+    ("GCNConv", (-1, 4)), ("SAGEConv", (-1, 4)), ("GraphConv", (-1, 9)), ("SAGEConv", ((-1, -1), 4, "max"))], ids=label)
 def test_sizes_of_the_first_call_draw_the_same_weights(name, arguments) -> None:
     drawn = []
     for module in (geometric.nn, nn):
