@@ -14,9 +14,9 @@ __all__, __getattr__, __dir__ = attach(__name__, {
         "ExportCsv", "FineTunedRecommender", "Finetune", "Fit", "FittedRecommender", "Gather", "LearnerConfig",
         "PrepareInputs", "Pretrain", "Recipe", "Recommend", "RecommendShape", "SummariseSamples", "Tabulate"),
     "autosage": (
-        "BenchDecisions", "BenchDecisionsBusy", "BenchDecompositions", "BenchDispatch", "BenchDispatchCuda", "BenchGcn",
-        "BenchMinibatch", "BusyCase", "CheckGcn", "CheckProbe", "ChooseKernels", "GraphChoice", "Plans",
-        "PolicyVariant", "RandomMatrix"),
+        "BenchAutosage", "BenchDecisions", "BenchDecisionsBusy", "BenchDecompositions", "BenchDispatch",
+        "BenchDispatchCuda", "BenchGcn", "BenchMinibatch", "BusyCase", "CheckGcn", "CheckProbe", "ChooseKernels",
+        "GraphChoice", "Plans", "PolicyVariant", "RandomMatrix"),
     "fusion": ("BenchFuse", "BenchFusion", "BenchJacobi", "BenchKernels", "BenchPowers", "Block"),
     "cora": ("BenchRagged", "BenchRaggedCuda", "BenchRaggedSchedules", "EvalRagged"),
     "spade": ("BenchSimulator", "CheckSpadeSigns", "ExploreDesigns", "SpadeSensitivity", "ValidateSimulator"),

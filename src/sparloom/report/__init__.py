@@ -1,9 +1,9 @@
 """Reduce finished runs to metrics, tables and figures.
 
 `runs` opens finished runs and formats tables; `figures` holds the style and COGNATE's figures. The others belong to one
-kind of experiment each: `evaluation` and `arms` (COGNATE), `designs` (SPADE), `trees` (performance models), `dispatch`
-and `kernels` (sparse kernels), `fusion` and `solvers` (tile fusion), `ragged`, `ragged_padding` and `ragged_storage`
-(CoRa). Names are imported on demand.
+kind of experiment each: `evaluation` and `arms` (COGNATE), `designs` (SPADE), `trees` (performance models), `dispatch`,
+`kernels` and `autosage` (sparse kernels), `fusion` and `solvers` (tile fusion), `ragged`, `ragged_padding` and
+`ragged_storage` (CoRa). Names are imported on demand.
 """
 
 from sparloom.lazy import on_demand
@@ -12,6 +12,9 @@ _HOMES = {
     "arms": (
         "Bars Compared Curves GroupFigure Lines Matrices Shares read_compared row_label row_metrics row_statistics "
         "rows_cells rows_table"),
+    "autosage": (
+        "autosage_ablation autosage_decisions autosage_metrics autosage_rows autosage_tables draw_autosage_ablations "
+        "draw_autosage_speedups"),
     "designs": (
         "DESIGN_METHODS design_gains design_metrics designs_table draw_designs draw_sensitivity draw_signs pareto "
         "per_design"),

@@ -5,8 +5,7 @@ import pandas as pd
 import pytest
 
 from sparloom.experiments import CheckProbe
-from sparloom.experiments.autosage import SUBGRAPH_ROWS
-from sparloom.experiments.autosage.kernel_choice import _subgraph
+from sparloom.experiments.autosage import SUBGRAPH_ROWS, induced_subgraph
 from sparloom.measure import TimingProtocol
 from sparloom.sparse import Pattern, SyntheticCorpus
 from sparloom.tuning.sparse import CsrPolicy
@@ -42,8 +41,8 @@ def test_a_subgraph_has_some_rows_and_the_same_columns():
     rng = np.random.default_rng(0)
     rows, cols = rng.integers(0, 2000, (2, 20_000))
     pattern = Pattern.from_coo(rows, cols, (2000, 2000))
-    found = _subgraph(pattern, 0.25, rng)
+    found = induced_subgraph(pattern, 0.25, rng)
     assert found.shape == (500, 500)
     assert found.nnz == pytest.approx(pattern.nnz / 16, rel=0.2)  # every row is thinned, too
-    assert _subgraph(pattern, 0.01, rng).rows == SUBGRAPH_ROWS
-    assert _subgraph(Pattern.from_coo(rows, cols, (2000, 2001)), 0.25, rng) is None
+    assert induced_subgraph(pattern, 0.01, rng).rows == SUBGRAPH_ROWS
+    assert induced_subgraph(Pattern.from_coo(rows, cols, (2000, 2001)), 0.25, rng) is None

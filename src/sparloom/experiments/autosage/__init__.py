@@ -1,7 +1,8 @@
 """AutoSAGE: benchmarks of sparse operations whose kernel is chosen by measurement.
 
 cases (what is timed, reference results), cpu_cases, cuda_cases, bench_dispatch, kernel_choice, bench_decisions,
-bench_decisions_busy, graph_training, bench_gcn, mini_batches, bench_minibatch, cached_plans, bench_decompositions.
+bench_decisions_busy, bench_autosage, graph_training, bench_gcn, mini_batches, bench_minibatch, cached_plans,
+bench_decompositions.
 """
 
 from sparloom.lazy import attach
@@ -11,7 +12,8 @@ __all__, __getattr__, __dir__ = attach(__name__, {
     "cpu_cases": ("PolicyVariant", "ready_variants"),
     "cuda_cases": ("CUDA_BASELINES", "CudaDispatchBench"),
     "bench_dispatch": ("BenchDispatch", "BenchDispatchCuda"),
-    "kernel_choice": ("SUBGRAPH_ROWS", "CheckProbe", "ChooseKernels"),
+    "kernel_choice": ("SUBGRAPH_ROWS", "CheckProbe", "ChooseKernels", "induced_subgraph"),
+    "bench_autosage": ("BenchAutosage", "HubRows"),
     "bench_decisions": ("BenchDecisions",),
     "bench_decisions_busy": ("BenchDecisionsBusy", "BusyCase"),
     "graph_training": ("Classification", "Trainee"),

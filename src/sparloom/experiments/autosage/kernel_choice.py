@@ -112,7 +112,7 @@ class CheckProbe:
                 wanted = max(self.policy.least_nonzeros, int(share * pattern.nnz))
                 sample = sample_rows(pattern, nonzeros=wanted, parts=self.policy.parts, seed=self.seed + draw)
                 yield "rows", share, draw, [operands.take_rows(rows, op.name) for rows in sample.parts]
-                thinned = _subgraph(pattern, share, np.random.default_rng(self.seed + draw))
+                thinned = induced_subgraph(pattern, share, np.random.default_rng(self.seed + draw))
                 if thinned is not None and thinned.nnz:
                     ones = SparseMatrix(thinned, np.ones(thinned.nnz, np.float32))
                     yield "subgraph", share, draw, [op.operands(ones, width, self.seed)]
@@ -122,11 +122,18 @@ class CheckProbe:
         return interleaved(calls, self.timing, threads=self.threads, settle=0.0)
 
 
-def _subgraph(pattern: Pattern, share: float, rng: np.random.Generator) -> Pattern | None:
-    """Return random rows of a square pattern and the same columns; None if it is not square."""
+def induced_subgraph(
+    pattern: Pattern, share: float, rng: np.random.Generator, *, least_rows: int = SUBGRAPH_ROWS,
+) -> Pattern | None:
+    """Return random rows of a square pattern and the same columns; None if it is not square.
+
+    Args:
+        share: of the rows, ...
+        least_rows: ... but at least so many, or all.
+    """
     if pattern.rows != pattern.cols:
         return None
-    count = min(pattern.rows, max(SUBGRAPH_ROWS, int(share * pattern.rows)))
+    count = min(pattern.rows, max(least_rows, int(share * pattern.rows)))
     kept = np.sort(rng.choice(pattern.rows, count, replace=False))
     return Pattern.from_scipy(pattern.to_scipy()[kept][:, kept])
 

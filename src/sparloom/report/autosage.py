@@ -1,0 +1,338 @@
+"""Make AutoSAGE's decisions from stored times, judge them on the whole graph, and reduce them to its tables.
+
+A decision takes the fastest of the default kernel and the shortlisted ones in a probe, if that takes at most alpha
+times the baseline's seconds there; else the baseline runs. Probes are on an induced subgraph, on our samples of rows,
+or on the whole graph. On the whole graph, the even repetitions decide and the odd ones judge, so no decision is judged
+by the noise that made it.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from rich.table import Table
+
+from sparloom.report.figures import figure, logarithmic, op_title, save, styled
+from sparloom.report.runs import ratio_bounds, report_table
+
+CASE = ["op", "matrix", "width"]
+SIZES = ["scale", "rows", "nnz"]
+VENDOR, DEFAULT = "vendor", "default"
+ALPHA, SHARE = 0.95, 0.03  # of AutoSAGE
+ALPHAS = (0.8, 0.9, 0.95, 0.98, 1.0)
+LEAST_ROWS, LEAST_NONZEROS = 64, 512  # of a sample on which a candidate may be accepted
+ARMS: Mapping[str, tuple[str, str]] = {
+    DEFAULT: ("our default kernel", "#9a9a9a"), "autosage": ("AutoSAGE: subgraph", "#b5443c"),
+    "rows": ("the same on our samples", "#d9a441"), "full": ("the same on all rows", "#5f7fa8"),
+    "online": ("our online decision", "#2b2b2b")}
+"""Arm -> name and colour."""
+ABLATIONS: Mapping[str, str] = {
+    "share": "share of the rows in the probe", "alpha": "guardrail alpha", "hub": "shared rows"}
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """One way to decide.
+
+    Args:
+        baseline: "vendor" or "default", against which the guardrail holds and which runs otherwise.
+        sample: "subgraph", "rows", or "all" for the whole graph.
+        roles: of the candidates: "default" and "candidate", or one hub threshold by its name.
+    """
+
+    baseline: str
+    sample: str
+    share: float
+    alpha: float
+    cap_seconds: float = math.inf
+    roles: tuple[str, ...] = (DEFAULT, "candidate")
+
+    def decide(self, whole: pd.DataFrame, probes: pd.DataFrame) -> dict[str, Any]:
+        """Decide one case; both tables have its rows only, the candidates in the order of the shortlist."""
+        base = whole.loc[whole["role"] == self.baseline, "method"].iloc[0]
+        truth = whole.set_index("method")["judged"]
+        told, elapsed, enough = self._probed(whole, probes)
+        wanted = whole["role"].isin(self.roles) | whole["method"].isin(self.roles)
+        names = [name for name in whole.loc[wanted, "method"] if name in told and name != base]
+        if base not in told or not names:
+            return _judged(truth, whole, (base, base, base), math.nan, float(elapsed.sum()), accepted=False)
+        spent = self._runs(probes) * told[names].shift(fill_value=0.0).cumsum()
+        names = [name for name in names if name == names[0] or spent[name] < self.cap_seconds]
+        winner = told[names].idxmin()
+        accepted = enough and told[winner] <= self.alpha * told[base]
+        return _judged(truth, whole, (base, winner, winner if accepted else base), told[base] / told[winner],
+                       float(elapsed[[base, *names]].sum()), accepted=bool(accepted))
+
+    def _probed(self, whole: pd.DataFrame, probes: pd.DataFrame) -> tuple[pd.Series, pd.Series, bool]:
+        """Return seconds in the probe and the time that it took, by method, and whether the sample is large enough."""
+        if self.sample == "all":
+            found = whole.set_index("method")
+            return found["decided"], found["deciding"], True
+        chosen = probes[(probes["sample"] == self.sample) & np.isclose(probes["share"], self.share)]
+        found = chosen.set_index("method")
+        if chosen.empty:
+            return found["best"], found["elapsed"], False
+        drawing = pd.Series(chosen["drawing"].iloc[0], index=[VENDOR])
+        enough = chosen["sampled_rows"].iloc[0] >= LEAST_ROWS and chosen["sampled_nnz"].iloc[0] >= LEAST_NONZEROS
+        return found["best"], found["elapsed"].add(drawing, fill_value=0.0), bool(enough)
+
+    def _runs(self, probes: pd.DataFrame) -> float:
+        """Timed runs of a candidate, for the cap."""
+        return float(probes.get("iterations", pd.Series([1.0])).iloc[0]) if len(probes) else 1.0
+
+
+def _judged(
+    truth: pd.Series, whole: pd.DataFrame, methods: tuple[str, str, str], predicted: float, elapsed: float, *,
+    accepted: bool,
+) -> dict[str, Any]:
+    """Judge a choice by the whole graph.
+
+    Args:
+        truth: seconds there, by method.
+        methods: the baseline, the winner of the probe, and what was chosen.
+        elapsed: seconds of the decision.
+    """
+    baseline, winner, chosen = (float(truth[name]) for name in methods)
+    least = truth[whole.loc[whole["role"].isin((VENDOR, DEFAULT, "candidate")), "method"]].min()
+    return {"choice": methods[2], "accepted": accepted, "predicted": predicted, "winner_speedup": baseline / winner,
+            "baseline_seconds": baseline, "chosen_seconds": chosen, "speedup": baseline / chosen,
+            "regret": chosen / min(float(least), chosen), "wrong": accepted and chosen > baseline,
+            "probe_calls": elapsed / float(truth[VENDOR]), "first_seconds": elapsed + chosen}
+
+
+def autosage_decisions(
+    whole: pd.DataFrame, probes: pd.DataFrame, online: pd.DataFrame, *, cap_seconds: float,
+) -> pd.DataFrame:
+    """Decide every case by every arm and ablation.
+
+    Args:
+        whole, probes, online: whole.parquet, probes.parquet and online.parquet of `bench_autosage`.
+        cap_seconds: of the timed runs of AutoSAGE's candidates; no ablation has a cap.
+
+    Returns:
+        A row for each case, `kind` ("arm", "share", "alpha" or "hub"), `name`, `sample` and `baseline` ("vendor" or
+        "default"): the sizes of the graph, choice, `accepted`, speedup over the baseline that the
+        probe `predicted` for its winner, and the winner has on the whole graph (`winner_speedup`), that of the choice,
+        seconds of baseline and choice, `regret` over the fastest timed method, `wrong` (accepted, but slower on the
+        whole graph), `probe_calls` (cost of the decision in calls of the vendor's product) and `first_seconds`
+        (decision and one call).
+    """
+    whole = whole.assign(
+        decided=whole["seconds"].map(lambda each: float(np.median(each[::2]))),
+        deciding=whole["seconds"].map(lambda each: float(np.sum(each[::2]))),
+        judged=whole["seconds"].map(lambda each: float(np.median(each[1::2] if len(each) > 1 else each))))
+    probed, calls = dict(list(probes.groupby(CASE))), online.set_index(CASE)
+    rules = _rules(sorted(probes["share"].unique()), cap_seconds)
+    rows = []
+    for case, each in whole.groupby(CASE, sort=False):
+        known = {**dict(zip(CASE, case, strict=True)), **each.iloc[0][SIZES].to_dict()}
+        few = probed.get(case, probes.iloc[:0])
+        rows += [{**known, "kind": kind, "name": name, "sample": rule.sample, "baseline": rule.baseline,
+                  **rule.decide(each, few)}
+                 for kind, name, rule in (*rules, *_hub_rules(each))]
+        rows += [{**known, "kind": "arm", "name": name, "sample": "", "baseline": VENDOR, **row}
+                 for name, row in _fixed_arms(each, calls.loc[case]).items()]
+    return pd.DataFrame(rows).astype({"accepted": bool, "wrong": bool})
+
+
+def _rules(shares: Sequence[float], cap_seconds: float) -> list[tuple[str, str, _Rule]]:
+    """List arms and ablations: kind, name and rule."""
+    usual = min(shares, key=lambda share: abs(share - SHARE))
+    rules = []
+    for baseline in (VENDOR, DEFAULT):
+        arms = {"autosage": _Rule(baseline, "subgraph", usual, ALPHA, cap_seconds),
+                "rows": _Rule(baseline, "rows", usual, ALPHA), "full": _Rule(baseline, "all", 1.0, ALPHA)}
+        rules += [("arm", name, rule) for name, rule in arms.items()]
+        for sample in ("subgraph", "rows"):
+            rules += [("share", f"{share:g}", _Rule(baseline, sample, share, ALPHA)) for share in shares]
+            rules += [("alpha", f"{alpha:g}", _Rule(baseline, sample, usual, alpha)) for alpha in ALPHAS]
+        rules += [("share", "1", _Rule(baseline, "all", 1.0, ALPHA))]
+        rules += [("alpha", f"{alpha:g}", _Rule(baseline, "all", 1.0, alpha)) for alpha in ALPHAS]
+    return rules
+
+
+def _hub_rules(whole: pd.DataFrame) -> list[tuple[str, str, _Rule]]:
+    """List a rule for each hub threshold that was timed: the kernel that shares rows above it is the only candidate."""
+    names = whole.loc[whole["role"] == "hub", "method"]
+    return [("hub", name.removeprefix("hub_"), _Rule(baseline, sample, SHARE, ALPHA, roles=(name,)))
+            for name in names for baseline in (VENDOR, DEFAULT) for sample in ("subgraph", "rows", "all")]
+
+
+def _fixed_arms(whole: pd.DataFrame, online: pd.Series) -> dict[str, dict[str, Any]]:
+    """Judge the default kernel, which needs no measurement, and the online decision."""
+    truth = whole.set_index("method")["judged"]
+    default, choice = whole.loc[whole["role"] == DEFAULT, "method"].iloc[0], str(online["choice"])
+    arms = {DEFAULT: _judged(truth, whole, (VENDOR, default, default), math.nan, 0.0, accepted=True),
+            "online": _judged(truth, whole, (VENDOR, choice, choice), math.nan, max(0.0, online["beyond_seconds"]),
+                              accepted=True)}
+    arms["online"]["first_seconds"] = float(online["first_seconds"])
+    return arms
+
+
+def autosage_metrics(decisions: pd.DataFrame, whole: pd.DataFrame, *, seed: int) -> dict[str, float]:
+    """Reduce decisions to metrics.
+
+    Args:
+        decisions: of `autosage_decisions`.
+        seed: of the bootstrap over cases.
+
+    Returns:
+        For each arm `<arm>/...`, and by operation `<op>/<arm>/...`: `speedup` over the vendor and `regret` over the
+        fastest timed method, with bounds as of `ratio_bounds`; `accepted` and `wrong`, shares of the cases;
+        `probe_calls`, median; `error`, the factor by which predicted and true speedup of the probe's winner differ.
+        For each row of AutoSAGE's tables `<op>/<graph>/<width>/vendor_ms`, `/<arm>_ms` and `/<arm>`, the speedup. For
+        the ablations `share/<sample>/<share>/...`, `alpha/<sample>/<alpha>/...` and `hub/<sample>/<threshold>/...` with
+        `accepted`, `wrong`, `regret`, `speedup`, and the same under `over_default/`, where our default kernel is the
+        baseline. `hub/<op>/<graph>/<threshold>` is the speedup over rows that are never shared, and
+        `vectors/<graph>/<width>` the speedup of the machine's vectors over those of four numbers.
+    """
+    found: dict[str, float] = {}
+    arms = decisions[(decisions["kind"] == "arm") & (decisions["baseline"] == VENDOR)]
+    for name in ARMS:
+        rows = arms[arms["name"] == name]
+        found |= _reduced(name, rows, seed)
+        for op, part in rows.groupby("op", sort=False):
+            found |= _reduced(f"{op}/{name}", part, seed)
+    for row in arms.itertuples():
+        key = f"{row.op}/{row.matrix}/{row.width}"
+        found |= {f"{key}/vendor_ms": 1e3 * row.baseline_seconds, f"{key}/{row.name}_ms": 1e3 * row.chosen_seconds,
+                  f"{key}/{row.name}": row.speedup}
+    for baseline, prefix in ((VENDOR, ""), (DEFAULT, "over_default/")):
+        ablated = decisions[(decisions["kind"] != "arm") & (decisions["baseline"] == baseline)]
+        for (kind, sample, name), rows in ablated.groupby(["kind", "sample", "name"], sort=False):
+            found |= _reduced(f"{prefix}{kind}/{sample}/{name}", rows, seed)
+    seconds = whole.assign(median=whole["seconds"].map(np.median)).set_index([*CASE, "method"])["median"]
+    for (op, graph, width, method), taken in seconds.items():
+        if str(method).startswith("hub_"):
+            never = seconds[op, graph, width, "hub_never"]
+            found[f"hub/{op}/{graph}/{str(method).removeprefix('hub_')}"] = float(never / taken)
+    defaults = whole[whole["role"] == DEFAULT].set_index(CASE)["method"]
+    for (op, graph, width, method), taken in seconds.items():
+        if method == "vectors_4":
+            usual = seconds[op, graph, width, defaults[op, graph, width]]
+            found[f"vectors/{graph}/{width}"] = float(taken / usual)
+    return found
+
+
+def _reduced(key: str, rows: pd.DataFrame, seed: int) -> dict[str, float]:
+    error = np.exp(np.abs(np.log(rows["predicted"] / rows["winner_speedup"])))
+    found = ratio_bounds(f"{key}/speedup", rows["speedup"], seed=seed)
+    found |= ratio_bounds(f"{key}/regret", rows["regret"], seed=seed)
+    found |= ratio_bounds(f"{key}/error", error, seed=seed)
+    return found | {f"{key}/accepted": float(rows["accepted"].mean()), f"{key}/wrong": float(rows["wrong"].mean()),
+                    f"{key}/probe_calls": float(rows["probe_calls"].median())}
+
+
+def autosage_rows(
+    decisions: pd.DataFrame, *, graphs: Sequence[str] | None = None, ops: Sequence[str] | None = None,
+) -> pd.DataFrame:
+    """Lay out a table of the paper: a row for each graph, operation, width and arm.
+
+    Args:
+        decisions: of `autosage_decisions`.
+        graphs, ops: that are kept; None: all.
+    """
+    rows = decisions[(decisions["kind"] == "arm") & (decisions["baseline"] == VENDOR)]
+    rows = rows[rows["matrix"].isin(graphs or set(rows["matrix"])) & rows["op"].isin(ops or set(rows["op"]))]
+    shown = pd.DataFrame({
+        "graph": rows["matrix"], "scale": rows["scale"], "rows": rows["rows"], "nnz": rows["nnz"], "op": rows["op"],
+        "F": rows["width"], "arm": rows["name"], "baseline ms": 1e3 * rows["baseline_seconds"],
+        "chosen ms": 1e3 * rows["chosen_seconds"], "choice": rows["choice"], "predicted": rows["predicted"],
+        "winner": rows["winner_speedup"], "speedup": rows["speedup"], "probe calls": rows["probe_calls"],
+        "first call ms": 1e3 * rows["first_seconds"]})
+    return shown.set_index(["graph", "scale", "rows", "nnz", "op", "F", "arm"]).sort_index()
+
+
+def autosage_ablation(metrics: Mapping[str, float], kind: str) -> pd.DataFrame:
+    """Lay out an ablation: a row for each baseline, sample and value.
+
+    Args:
+        metrics: of `autosage_metrics`.
+        kind: "share", "alpha" or "hub".
+    """
+    rows = []
+    for prefix, baseline in (("", VENDOR), ("over_default/", DEFAULT)):
+        for key in metrics:
+            if key.startswith(f"{prefix}{kind}/") and key.endswith("/accepted"):
+                name = key.removesuffix("/accepted")
+                sample, value = name.removeprefix(f"{prefix}{kind}/").split("/")
+                rows.append({"baseline": baseline, "sample": sample, kind: value, **{
+                    column: metrics.get(f"{name}/{column}", math.nan)
+                    for column in ("accepted", "wrong", "speedup", "regret", "error", "probe_calls")}})
+    return pd.DataFrame(rows).set_index(["baseline", "sample", kind]) if rows else pd.DataFrame()
+
+
+def autosage_tables(decisions: pd.DataFrame, metrics: Mapping[str, float]) -> Iterator[Table]:
+    """Lay out the arms of every case, then the ablations."""
+    table = report_table(("graph", "op", "F", "vendor ms", *(name for name in ARMS), "AutoSAGE predicted", "calls"),
+                         title="speedup over the vendor", text=("graph", "op"))
+    arms = decisions[(decisions["kind"] == "arm") & (decisions["baseline"] == VENDOR)]
+    for (op, graph, width), rows in arms.groupby(CASE, sort=False):
+        of = rows.set_index("name")
+        table.add_row(graph, op_title(op), str(width), f"{1e3 * of['baseline_seconds'].iloc[0]:.3f}",
+                      *(f"{of['speedup'][name]:.2f}" for name in ARMS), f"{of['predicted']['autosage']:.2f}",
+                      f"{of['probe_calls']['autosage']:.2f}")
+    yield table
+    for kind, title in ABLATIONS.items():
+        frame = autosage_ablation(metrics, kind)
+        if frame.empty:
+            continue
+        table = report_table(("baseline", "sample", kind, *frame.columns), title=title,
+                             text=("baseline", "sample", kind))
+        for index, row in frame.iterrows():
+            table.add_row(*index, *(f"{value:.2f}" for value in row))
+        yield table
+
+
+@styled
+def draw_autosage_speedups(
+    decisions: pd.DataFrame, stem: Path, *, graphs: Sequence[str] | None = None, ops: Sequence[str] | None = None,
+) -> None:
+    """Draw the speedup of every arm over the vendor, a point per width.
+
+    Args:
+        graphs, ops: as in `autosage_rows`.
+    """
+    shown = autosage_rows(decisions, graphs=graphs, ops=ops).reset_index()
+    groups = list(shown.groupby(["graph", "op", "F"], sort=False).groups)
+    drawn, (axes,) = figure(max(4.0, 1.5 + 0.35 * len(groups)), 4.2)
+    for name, (label, colour) in ARMS.items():
+        rows = shown[shown["arm"] == name].set_index(["graph", "op", "F"])["speedup"]
+        axes.plot(range(len(groups)), [rows[group] for group in groups], "o", color=colour, markersize=4, label=label)
+    logarithmic(axes)
+    axes.set_xticks(range(len(groups)), [f"{graph} {op_title(op)} {width}" for graph, op, width in groups],
+                    fontsize=7, rotation=90)
+    axes.set_ylabel("speedup over torch")
+    axes.legend(fontsize=7)
+    save(drawn, stem)
+
+
+@styled
+def draw_autosage_ablations(metrics: Mapping[str, float], stem: Path, *, kinds: Sequence[str] | None = None) -> None:
+    """Draw accepted and wrongly accepted shares of the cases, a panel per ablation, the vendor as baseline.
+
+    Args:
+        kinds: that are drawn; None: all that were made.
+    """
+    frames = {kind: autosage_ablation(metrics, kind) for kind in kinds or ABLATIONS}
+    frames = {kind: frame for kind, frame in frames.items() if not frame.empty}
+    drawn, panels = figure(3.6 * max(1, len(frames)), 3.2, columns=max(1, len(frames)))
+    for panel, (kind, frame) in zip(panels, frames.items(), strict=False):
+        rows = frame.loc[VENDOR]
+        values = list(dict.fromkeys(rows.index.get_level_values(kind)))
+        for sample, colour in (("subgraph", "#b5443c"), ("rows", "#d9a441"), ("all", "#5f7fa8")):
+            if sample not in rows.index.get_level_values("sample"):
+                continue
+            part = rows.loc[sample]
+            places = [values.index(value) for value in part.index]
+            panel.plot(places, part["accepted"], "o-", color=colour, markersize=4, label=f"{sample}: accepted")
+            panel.plot(places, part["wrong"], "x--", color=colour, markersize=4, label=f"{sample}: wrongly")
+        panel.set_xticks(range(len(values)), values, fontsize=8)
+        panel.set(xlabel=ABLATIONS[kind], ylim=(-0.05, 1.05))
+    panels[0].set_ylabel("share of the cases")
+    panels[0].legend(fontsize=6)
+    save(drawn, stem)
