@@ -8,7 +8,7 @@ by the noise that made it.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +35,78 @@ ABLATIONS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
+class _Probe:
+    """What a decision reads: seconds of a run and of all that a method took, by name, and the cost of the sample."""
+
+    best: Mapping[str, float]
+    elapsed: Mapping[str, float]
+    iterations: float = 1.0
+    drawing: float = 0.0
+    enough: bool = True
+
+    @classmethod
+    def of(cls, rows: pd.DataFrame) -> "_Probe":
+        """Read the rows of one sample."""
+        first = rows.iloc[0]
+        enough = first["sampled_rows"] >= LEAST_ROWS and first["sampled_nnz"] >= LEAST_NONZEROS
+        return cls(dict(zip(rows["method"], rows["best"], strict=True)),
+                   dict(zip(rows["method"], rows["elapsed"], strict=True)),
+                   float(first["iterations"]), float(first["drawing"]), bool(enough))
+
+
+@dataclass(frozen=True)
+class _Timed:
+    """One case on the whole graph and on samples.
+
+    Args:
+        roles: of the methods, in the order of the shortlist.
+        truth: seconds that judge.
+        probes: (sample, share) -> probe.
+    """
+
+    roles: Mapping[str, str]
+    truth: Mapping[str, float]
+    probes: Mapping[tuple[str, float], _Probe]
+
+    @classmethod
+    def of(cls, whole: pd.DataFrame, probes: pd.DataFrame) -> "_Timed":
+        """Read the rows of one case; the even repetitions decide, the odd ones judge."""
+        seconds = {name: np.asarray(taken) for name, taken in zip(whole["method"], whole["seconds"], strict=True)}
+        full = _Probe({name: float(np.median(taken[::2])) for name, taken in seconds.items()},
+                      {name: float(np.sum(taken[::2])) for name, taken in seconds.items()})
+        truth = {name: float(np.median(taken[1::2] if taken.size > 1 else taken)) for name, taken in seconds.items()}
+        samples = {key: _Probe.of(rows) for key, rows in probes.groupby(["sample", "share"])}
+        return cls(dict(zip(whole["method"], whole["role"], strict=True)), truth, {("all", 1.0): full, **samples})
+
+    def named(self, role: str) -> str:
+        """Return the only method with a role."""
+        return next(name for name, each in self.roles.items() if each == role)
+
+    def judged(
+        self, methods: tuple[str, str, str], predicted: float, elapsed: float, *, accepted: bool,
+    ) -> dict[str, Any]:
+        """Judge a choice by the whole graph.
+
+        Args:
+            methods: the baseline, the winner of the probe, and what was chosen.
+            elapsed: seconds of the decision.
+        """
+        baseline, winner, chosen = (self.truth[name] for name in methods)
+        least = min(self.truth[name] for name, role in self.roles.items() if role in (VENDOR, DEFAULT, "candidate"))
+        return {"choice": methods[2], "accepted": accepted, "predicted": predicted, "winner_speedup": baseline / winner,
+                "baseline_seconds": baseline, "chosen_seconds": chosen, "speedup": baseline / chosen,
+                "regret": chosen / min(least, chosen), "wrong": accepted and chosen > baseline,
+                "probe_calls": elapsed / self.truth[VENDOR], "first_seconds": elapsed + chosen}
+
+
+@dataclass(frozen=True)
 class _Rule:
     """One way to decide.
 
     Args:
         baseline: "vendor" or "default", against which the guardrail holds and which runs otherwise.
         sample: "subgraph", "rows", or "all" for the whole graph.
-        roles: of the candidates: "default" and "candidate", or one hub threshold by its name.
+        candidates: roles of the candidates, or the name of one method.
     """
 
     baseline: str
@@ -49,59 +114,26 @@ class _Rule:
     share: float
     alpha: float
     cap_seconds: float = math.inf
-    roles: tuple[str, ...] = (DEFAULT, "candidate")
+    candidates: tuple[str, ...] = (DEFAULT, "candidate")
 
-    def decide(self, whole: pd.DataFrame, probes: pd.DataFrame) -> dict[str, Any]:
-        """Decide one case; both tables have its rows only, the candidates in the order of the shortlist."""
-        base = whole.loc[whole["role"] == self.baseline, "method"].iloc[0]
-        truth = whole.set_index("method")["judged"]
-        told, elapsed, enough = self._probed(whole, probes)
-        wanted = whole["role"].isin(self.roles) | whole["method"].isin(self.roles)
-        names = [name for name in whole.loc[wanted, "method"] if name in told and name != base]
-        if base not in told or not names:
-            return _judged(truth, whole, (base, base, base), math.nan, float(elapsed.sum()), accepted=False)
-        spent = self._runs(probes) * told[names].shift(fill_value=0.0).cumsum()
-        names = [name for name in names if name == names[0] or spent[name] < self.cap_seconds]
-        winner = told[names].idxmin()
-        accepted = enough and told[winner] <= self.alpha * told[base]
-        return _judged(truth, whole, (base, winner, winner if accepted else base), told[base] / told[winner],
-                       float(elapsed[[base, *names]].sum()), accepted=bool(accepted))
-
-    def _probed(self, whole: pd.DataFrame, probes: pd.DataFrame) -> tuple[pd.Series, pd.Series, bool]:
-        """Return seconds in the probe and the time that it took, by method, and whether the sample is large enough."""
-        if self.sample == "all":
-            found = whole.set_index("method")
-            return found["decided"], found["deciding"], True
-        chosen = probes[(probes["sample"] == self.sample) & np.isclose(probes["share"], self.share)]
-        found = chosen.set_index("method")
-        if chosen.empty:
-            return found["best"], found["elapsed"], False
-        drawing = pd.Series(chosen["drawing"].iloc[0], index=[VENDOR])
-        enough = chosen["sampled_rows"].iloc[0] >= LEAST_ROWS and chosen["sampled_nnz"].iloc[0] >= LEAST_NONZEROS
-        return found["best"], found["elapsed"].add(drawing, fill_value=0.0), bool(enough)
-
-    def _runs(self, probes: pd.DataFrame) -> float:
-        """Timed runs of a candidate, for the cap."""
-        return float(probes.get("iterations", pd.Series([1.0])).iloc[0]) if len(probes) else 1.0
-
-
-def _judged(
-    truth: pd.Series, whole: pd.DataFrame, methods: tuple[str, str, str], predicted: float, elapsed: float, *,
-    accepted: bool,
-) -> dict[str, Any]:
-    """Judge a choice by the whole graph.
-
-    Args:
-        truth: seconds there, by method.
-        methods: the baseline, the winner of the probe, and what was chosen.
-        elapsed: seconds of the decision.
-    """
-    baseline, winner, chosen = (float(truth[name]) for name in methods)
-    least = truth[whole.loc[whole["role"].isin((VENDOR, DEFAULT, "candidate")), "method"]].min()
-    return {"choice": methods[2], "accepted": accepted, "predicted": predicted, "winner_speedup": baseline / winner,
-            "baseline_seconds": baseline, "chosen_seconds": chosen, "speedup": baseline / chosen,
-            "regret": chosen / min(float(least), chosen), "wrong": accepted and chosen > baseline,
-            "probe_calls": elapsed / float(truth[VENDOR]), "first_seconds": elapsed + chosen}
+    def decide(self, case: _Timed) -> dict[str, Any]:
+        """Decide one case."""
+        base, probe = case.named(self.baseline), case.probes.get((self.sample, self.share))
+        if probe is None:
+            return case.judged((base, base, base), math.nan, 0.0, accepted=False)
+        names, spent = [], 0.0
+        for name, role in case.roles.items():
+            if name == base or not {name, role} & set(self.candidates) or (names and spent >= self.cap_seconds):
+                continue
+            names.append(name)
+            spent += probe.iterations * probe.best[name]
+        elapsed = probe.drawing + sum(probe.elapsed[name] for name in (base, *names))
+        if not names:
+            return case.judged((base, base, base), math.nan, elapsed, accepted=False)
+        winner = min(names, key=probe.best.__getitem__)
+        accepted = probe.enough and probe.best[winner] <= self.alpha * probe.best[base]
+        return case.judged((base, winner, winner if accepted else base), probe.best[base] / probe.best[winner], elapsed,
+                           accepted=accepted)
 
 
 def autosage_decisions(
@@ -121,22 +153,17 @@ def autosage_decisions(
         whole graph), `probe_calls` (cost of the decision in calls of the vendor's product) and `first_seconds`
         (decision and one call).
     """
-    whole = whole.assign(
-        decided=whole["seconds"].map(lambda each: float(np.median(each[::2]))),
-        deciding=whole["seconds"].map(lambda each: float(np.sum(each[::2]))),
-        judged=whole["seconds"].map(lambda each: float(np.median(each[1::2] if len(each) > 1 else each))))
     probed, calls = dict(list(probes.groupby(CASE))), online.set_index(CASE)
     rules = _rules(sorted(probes["share"].unique()), cap_seconds)
     rows = []
     for case, each in whole.groupby(CASE, sort=False):
         known = {**dict(zip(CASE, case, strict=True)), **each.iloc[0][SIZES].to_dict()}
-        few = probed.get(case, probes.iloc[:0])
+        timed = _Timed.of(each, probed.get(case, probes.iloc[:0]))
         rows += [{**known, "kind": kind, "name": name, "sample": rule.sample, "baseline": rule.baseline,
-                  **rule.decide(each, few)}
-                 for kind, name, rule in (*rules, *_hub_rules(each))]
+                  **rule.decide(timed)} for kind, name, rule in (*rules, *_hub_rules(timed, rules))]
         rows += [{**known, "kind": "arm", "name": name, "sample": "", "baseline": VENDOR, **row}
-                 for name, row in _fixed_arms(each, calls.loc[case]).items()]
-    return pd.DataFrame(rows).astype({"accepted": bool, "wrong": bool})
+                 for name, row in _fixed_arms(timed, calls.loc[case]).items()]
+    return pd.DataFrame(rows)
 
 
 def _rules(shares: Sequence[float], cap_seconds: float) -> list[tuple[str, str, _Rule]]:
@@ -155,20 +182,19 @@ def _rules(shares: Sequence[float], cap_seconds: float) -> list[tuple[str, str, 
     return rules
 
 
-def _hub_rules(whole: pd.DataFrame) -> list[tuple[str, str, _Rule]]:
-    """List a rule for each hub threshold that was timed: the kernel that shares rows above it is the only candidate."""
-    names = whole.loc[whole["role"] == "hub", "method"]
-    return [("hub", name.removeprefix("hub_"), _Rule(baseline, sample, SHARE, ALPHA, roles=(name,)))
-            for name in names for baseline in (VENDOR, DEFAULT) for sample in ("subgraph", "rows", "all")]
+def _hub_rules(case: _Timed, rules: Sequence[tuple[str, str, _Rule]]) -> list[tuple[str, str, _Rule]]:
+    """Decide with one hub threshold at a time: the kernel that shares rows above it is the only candidate."""
+    arms = [replace(rule, cap_seconds=math.inf) for kind, _, rule in rules if kind == "arm"]
+    return [("hub", name.removeprefix("hub_"), replace(rule, candidates=(name,)))
+            for name, role in case.roles.items() if role == "hub" for rule in arms]
 
 
-def _fixed_arms(whole: pd.DataFrame, online: pd.Series) -> dict[str, dict[str, Any]]:
+def _fixed_arms(case: _Timed, online: pd.Series) -> dict[str, dict[str, Any]]:
     """Judge the default kernel, which needs no measurement, and the online decision."""
-    truth = whole.set_index("method")["judged"]
-    default, choice = whole.loc[whole["role"] == DEFAULT, "method"].iloc[0], str(online["choice"])
-    arms = {DEFAULT: _judged(truth, whole, (VENDOR, default, default), math.nan, 0.0, accepted=True),
-            "online": _judged(truth, whole, (VENDOR, choice, choice), math.nan, max(0.0, online["beyond_seconds"]),
-                              accepted=True)}
+    vendor, default, choice = case.named(VENDOR), case.named(DEFAULT), str(online["choice"])
+    arms = {DEFAULT: case.judged((vendor, default, default), math.nan, 0.0, accepted=True),
+            "online": case.judged((vendor, choice, choice), math.nan, max(0.0, float(online["beyond_seconds"])),
+                                  accepted=True)}
     arms["online"]["first_seconds"] = float(online["first_seconds"])
     return arms
 
@@ -183,12 +209,13 @@ def autosage_metrics(decisions: pd.DataFrame, whole: pd.DataFrame, *, seed: int)
     Returns:
         For each arm `<arm>/...`, and by operation `<op>/<arm>/...`: `speedup` over the vendor and `regret` over the
         fastest timed method, with bounds as of `ratio_bounds`; `accepted` and `wrong`, shares of the cases;
-        `probe_calls`, median; `error`, the factor by which predicted and true speedup of the probe's winner differ.
-        For each row of AutoSAGE's tables `<op>/<graph>/<width>/vendor_ms`, `/<arm>_ms` and `/<arm>`, the speedup. For
-        the ablations `share/<sample>/<share>/...`, `alpha/<sample>/<alpha>/...` and `hub/<sample>/<threshold>/...` with
-        `accepted`, `wrong`, `regret`, `speedup`, and the same under `over_default/`, where our default kernel is the
-        baseline. `hub/<op>/<graph>/<threshold>` is the speedup over rows that are never shared, and
-        `vectors/<graph>/<width>` the speedup of the machine's vectors over those of four numbers.
+        `probe_calls`, median; `error`, the factor by which predicted and true speedup of the probe's winner differ,
+        geometric mean. For each row of AutoSAGE's tables `<op>/<graph>/<width>/vendor_ms`, `/<arm>_ms`,
+        `/<arm>_first_ms` (decision and one call) and `/<arm>`, the speedup. For the ablations
+        `share/<sample>/<share>/...`, `alpha/<sample>/<alpha>/...` and `hub/<sample>/<threshold>/...` with the keys of
+        arms, and the same under `over_default/`, where our default kernel is the baseline.
+        `hub/<op>/<graph>/<threshold>` is the speedup over rows that are never shared, and `vectors/<graph>/<width>`
+        that of the machine's vectors over those of four numbers.
     """
     found: dict[str, float] = {}
     arms = decisions[(decisions["kind"] == "arm") & (decisions["baseline"] == VENDOR)]
@@ -200,7 +227,7 @@ def autosage_metrics(decisions: pd.DataFrame, whole: pd.DataFrame, *, seed: int)
     for row in arms.itertuples():
         key = f"{row.op}/{row.matrix}/{row.width}"
         found |= {f"{key}/vendor_ms": 1e3 * row.baseline_seconds, f"{key}/{row.name}_ms": 1e3 * row.chosen_seconds,
-                  f"{key}/{row.name}": row.speedup}
+                  f"{key}/{row.name}_first_ms": 1e3 * row.first_seconds, f"{key}/{row.name}": row.speedup}
     for baseline, prefix in ((VENDOR, ""), (DEFAULT, "over_default/")):
         ablated = decisions[(decisions["kind"] != "arm") & (decisions["baseline"] == baseline)]
         for (kind, sample, name), rows in ablated.groupby(["kind", "sample", "name"], sort=False):
@@ -219,10 +246,11 @@ def autosage_metrics(decisions: pd.DataFrame, whole: pd.DataFrame, *, seed: int)
 
 
 def _reduced(key: str, rows: pd.DataFrame, seed: int) -> dict[str, float]:
-    error = np.exp(np.abs(np.log(rows["predicted"] / rows["winner_speedup"])))
+    missed = np.abs(np.log(rows["predicted"] / rows["winner_speedup"])).dropna()
     found = ratio_bounds(f"{key}/speedup", rows["speedup"], seed=seed)
     found |= ratio_bounds(f"{key}/regret", rows["regret"], seed=seed)
-    found |= ratio_bounds(f"{key}/error", error, seed=seed)
+    if missed.size:
+        found[f"{key}/error"] = float(np.exp(missed.mean()))
     return found | {f"{key}/accepted": float(rows["accepted"].mean()), f"{key}/wrong": float(rows["wrong"].mean()),
                     f"{key}/probe_calls": float(rows["probe_calls"].median())}
 
