@@ -73,7 +73,7 @@ class _Timed:
         """Read the rows of one case; the even repetitions decide, the odd ones judge."""
         seconds = {name: np.asarray(taken) for name, taken in zip(whole["method"], whole["seconds"], strict=True)}
         full = _Probe({name: float(np.median(taken[::2])) for name, taken in seconds.items()},
-                      {name: float(np.sum(taken[::2])) for name, taken in seconds.items()})
+                      {name: float(np.sum(taken[::2]) + taken[0]) for name, taken in seconds.items()})
         truth = {name: float(np.median(taken[1::2] if taken.size > 1 else taken)) for name, taken in seconds.items()}
         samples = {key: _Probe.of(rows) for key, rows in probes.groupby(["sample", "share"])}
         return cls(dict(zip(whole["method"], whole["role"], strict=True)), truth, {("all", 1.0): full, **samples})
@@ -328,9 +328,10 @@ def draw_autosage_speedups(
     shown = autosage_rows(decisions, graphs=graphs, ops=ops).reset_index()
     groups = list(shown.groupby(["graph", "op", "F"], sort=False).groups)
     drawn, (axes,) = figure(max(4.0, 1.5 + 0.35 * len(groups)), 4.2)
-    for name, (label, colour) in ARMS.items():
+    for number, (name, (label, colour)) in enumerate(ARMS.items()):
         rows = shown[shown["arm"] == name].set_index(["graph", "op", "F"])["speedup"]
-        axes.plot(range(len(groups)), [rows[group] for group in groups], "o", color=colour, markersize=4, label=label)
+        places = np.arange(len(groups)) + 0.14 * (number - len(ARMS) // 2)
+        axes.plot(places, [rows[group] for group in groups], "o", color=colour, markersize=4, label=label)
     logarithmic(axes)
     axes.set_xticks(range(len(groups)), [f"{graph} {op_title(op)} {width}" for graph, op, width in groups],
                     fontsize=7, rotation=90)
@@ -341,26 +342,30 @@ def draw_autosage_speedups(
 
 @styled
 def draw_autosage_ablations(metrics: Mapping[str, float], stem: Path, *, kinds: Sequence[str] | None = None) -> None:
-    """Draw accepted and wrongly accepted shares of the cases, a panel per ablation, the vendor as baseline.
+    """Draw accepted and wrongly accepted shares of the cases: a column per ablation, a row per baseline.
 
     Args:
         kinds: that are drawn; None: all that were made.
     """
     frames = {kind: autosage_ablation(metrics, kind) for kind in kinds or ABLATIONS}
     frames = {kind: frame for kind, frame in frames.items() if not frame.empty}
-    drawn, panels = figure(3.6 * max(1, len(frames)), 3.2, columns=max(1, len(frames)))
-    for panel, (kind, frame) in zip(panels, frames.items(), strict=False):
-        rows = frame.loc[VENDOR]
+    columns = max(1, len(frames))
+    drawn, panels = figure(3.6 * columns, 5.6, rows=2, columns=columns)
+    places = [(baseline, kind) for baseline in (VENDOR, DEFAULT) for kind in frames]
+    for panel, (baseline, kind) in zip(panels, places, strict=False):
+        rows = frames[kind].loc[baseline]
         values = list(dict.fromkeys(rows.index.get_level_values(kind)))
         for sample, colour in (("subgraph", "#b5443c"), ("rows", "#d9a441"), ("all", "#5f7fa8")):
             if sample not in rows.index.get_level_values("sample"):
                 continue
             part = rows.loc[sample]
-            places = [values.index(value) for value in part.index]
-            panel.plot(places, part["accepted"], "o-", color=colour, markersize=4, label=f"{sample}: accepted")
-            panel.plot(places, part["wrong"], "x--", color=colour, markersize=4, label=f"{sample}: wrongly")
+            across = [values.index(value) for value in part.index]
+            panel.plot(across, part["accepted"], "o-", color=colour, markersize=4, label=f"{sample}: accepted")
+            panel.plot(across, part["wrong"], "x--", color=colour, markersize=4, label=f"{sample}: wrongly")
         panel.set_xticks(range(len(values)), values, fontsize=8)
         panel.set(xlabel=ABLATIONS[kind], ylim=(-0.05, 1.05))
-    panels[0].set_ylabel("share of the cases")
+        panel.set_title(f"baseline: {'torch' if baseline == VENDOR else 'our default'}", fontsize=9)
+    for panel in panels[::columns]:
+        panel.set_ylabel("share of the cases")
     panels[0].legend(fontsize=6)
     save(drawn, stem)

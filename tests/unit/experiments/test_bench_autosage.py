@@ -72,7 +72,7 @@ def test_a_wrong_kernel_stops_the_bench(build, tmp_path, monkeypatch):
 def test_graphs_are_halved_until_they_fit(build, tmp_path):
     task = build("bench_autosage", folder=tmp_path)
     assert {graph: task._scale(graph) for graph in task.tables} == {
-        "erdos_renyi": 1, "hub_skew": 1, "hub_split": 1, "reddit_like": 1 / 8, "products_like": 1 / 16}
+        "erdos_renyi": 1, "hub_skew": 1, "hub_split": 1, "reddit_like": 1 / 4, "products_like": 1 / 8}
     with pytest.raises(MemoryError, match="memory_bytes=10 at any scale: raise it"):
         bench_autosage.BenchAutosage(**{**vars(task), "memory_bytes": 10})._scale("hub_split")
 
