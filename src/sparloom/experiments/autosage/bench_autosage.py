@@ -6,6 +6,7 @@ guardrail against the vendor's library. Beside it run our own samples and decisi
 """
 
 import math
+import os
 import platform
 import shutil
 import sys
@@ -106,12 +107,16 @@ class BenchAutosage:
         """Write whole.parquet, probes.parquet, online.parquet, decisions.parquet and two figures; return metrics.
 
         Raises:
-            ValueError: a graph of the tables does not exist.
+            ValueError: a graph of the tables does not exist, or variables AUTOSAGE_* that change decisions are set.
             MemoryError: a graph does not fit at any scale.
         """
         unknown = [name for name in self.tables if name not in SIZES]
         if unknown:
             raise ValueError(f"no graph {unknown[0]!r} in task.tables: choose from {', '.join(SIZES)}")
+        variables = sorted(name for name, value in os.environ.items()
+                           if name.startswith("AUTOSAGE_") and value and name != "AUTOSAGE_CACHE_DIR")
+        if variables:
+            raise ValueError(f"{', '.join(variables)}: this bench has settings of its own, unset them")
         torch.set_num_threads(self.threads)
         keep_threads_awake()
         graphs = [name for name in self.tables if self.corpus.graphs is None or name in self.corpus.graphs]
