@@ -131,7 +131,7 @@ def test_layers_compute_where_their_tensors_are(edges, kind) -> None:
             for name, parameter in list(module.named_parameters(recurse=False)):
                 delattr(module, name)
                 setattr(module, name, there(parameter)[0])
-        graph._aggregation = AggregationMatrices(
+        graph._aggregation[torch.float32] = AggregationMatrices(
             *(there(*each[:3]) for each in (matrices.sum, matrices.mean, matrices.max)), None)
         graph._adjacencies[NORMALISED, torch.float32] = None, DeviceAdjacency(
             there(*indices, looped.values))
