@@ -9,9 +9,11 @@ __all__ = ["matrices", "patterns"]
 
 
 @st.composite
-def patterns(draw: st.DrawFn, max_rows: int = 20, max_cols: int = 20, square: bool = False) -> Pattern:
+def patterns(
+    draw: st.DrawFn, max_rows: int = 20, max_cols: int = 20, square: bool = False, min_rows: int = 0,
+) -> Pattern:
     """Draw any pattern up to the given size."""
-    rows = draw(st.integers(0, max_rows))
+    rows = draw(st.integers(min_rows, max_rows))
     cols = rows if square else draw(st.integers(0, max_cols))
     places = draw(st.sets(st.integers(0, rows * cols - 1), max_size=60)) if rows * cols else set()
     if rows * cols and draw(st.booleans()):

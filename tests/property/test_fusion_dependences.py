@@ -34,7 +34,7 @@ def test_the_graph_of_a_case_equals_enumeration(name, data):
     made = {"A": _csr(data.draw(patterns(6, square=True)))}
     n = made["A"].shape[0]
     rng = np.random.default_rng(n)
-    made |= {"S": _csr(data.draw(patterns(6, square=True).filter(lambda pattern: pattern.rows == n))),
+    made |= {"S": _csr(data.draw(patterns(n, square=True, min_rows=n))),
              "B": rng.random((n, 2)), "C": rng.random((2, 2)), "CT": rng.random((2, 2)), "X": rng.random((n, 2)),
              "n": n, "bCol": 2, "cCol": 2}
     full = all((np.diff(each.p) > 0).all() for each in made.values() if isinstance(each, Csr))
