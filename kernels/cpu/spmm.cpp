@@ -97,9 +97,29 @@ struct Kernels {
 
 constexpr Kernels kKernels{std::make_integer_sequence<int, kVectors>{}};
 
+#if defined(__AVX512F__)
+
+// The sum of `dot` by gathers, which are slower than single loads for doubles.
+[[maybe_unused]] float gather_dot(const int32_t* columns, const float* values, int64_t count, const float* dense) {
+    __m512 sums = _mm512_setzero_ps();
+    for (int64_t n = 0; n < count; n += 16) {
+        const __mmask16 mask = count - n >= 16 ? 0xffff : static_cast<__mmask16>((1u << (count - n)) - 1);
+        const __m512i places = _mm512_maskz_loadu_epi32(mask, columns + n);
+        const __m512 right = _mm512_mask_i32gather_ps(_mm512_setzero_ps(), mask, places, dense, 4);
+        sums = _mm512_fmadd_ps(_mm512_maskz_loadu_ps(mask, values + n), right, sums);
+    }
+    return _mm512_reduce_add_ps(sums);
+}
+
+#endif
+
 // The sum of values[n] * dense[columns[n]]. Long ones are four sums that do not wait for each other; sums of short rows
 // overlap, and a second loop for the rest would be mispredicted in every row.
-Carry dot(const int32_t* columns, const T* values, int64_t count, const T* dense) {
+template <typename Element>
+Carry dot(const int32_t* columns, const Element* values, int64_t count, const Element* dense) {
+#if defined(__AVX512F__)
+    if constexpr (std::is_same_v<Element, float>) return gather_dot(columns, values, count, dense);
+#endif
     const auto product = [&](int64_t n) { return widen(values[n]) * widen(dense[columns[n]]); };
     Carry sums[4] = {};
     int64_t n = 0;

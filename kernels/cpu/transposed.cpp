@@ -52,6 +52,7 @@ namespace {
 
 constexpr int kVectors = 8;
 constexpr int64_t kTile = 1024;
+constexpr int64_t kPieces = 8;  // of a shared loop, for each thread
 constexpr int32_t kWrong = 1, kMemory = 2;
 
 // Whether rows first .. end are rows of a CSR matrix with `nnz` nonzeros.
@@ -264,21 +265,19 @@ void run(Transposed& s) {
         const int64_t size = s.cols * s.width;
         T* const result = static_cast<T*>(s.result);
         const T* const copies = static_cast<const T*>(s.copies);
-#pragma omp parallel num_threads(team(s.items))
-        {
-#pragma omp for schedule(static, 1)
-            for (int32_t k = 0; k < s.items; ++k) {
-                const int32_t found = item<T, I>(s, k);
-                if (found != 0) status = found;
-            }
-            if (s.by_rows) {
-#pragma omp for schedule(static)
-                for (int64_t k = 0; k < size; ++k) {
+        share(s.items, s.items, [&](int64_t k, int32_t) {
+            const int32_t found = item<T, I>(s, static_cast<int32_t>(k));
+            if (found != 0) status = found;
+        });
+        if (s.by_rows) {
+            const int64_t pieces = std::min<int64_t>(kPieces * s.items, size);
+            share(pieces, s.items, [&](int64_t piece, int32_t) {
+                for (int64_t k = size * piece / pieces; k < size * (piece + 1) / pieces; ++k) {
                     T sum = result[k];
                     for (int32_t other = 1; other < s.items; ++other) sum += copies[(other - 1) * size + k];
                     result[k] = sum;
                 }
-            }
+            });
         }
         s.status = status;
     }

@@ -13,7 +13,9 @@ from sklearn.decomposition import PCA, TruncatedSVD
 from sklearn.utils.extmath import randomized_svd
 
 from sparloom import SparseArray, as_linear_operator
-from sparloom.arrays import FIRST_CALLS, PAIRS, TransposedSparseArray, _Tiles, _TransposedCopy
+from sparloom.arrays import TransposedSparseArray
+from sparloom.arrays.sparse_array import TRIALS
+from sparloom.arrays.transposed import FIRST_CALLS, PAIRS, _Tiles, _TransposedCopy
 
 pytestmark = pytest.mark.cc
 
@@ -118,7 +120,7 @@ def test_repeated_transposed_products_use_what_was_prepared(cols):
         if call % 2:
             array.data[call] = call  # values may change
         expected = plain.T @ left
-        assert_equal(array.T @ left, expected)
+        assert_equal(array.T.dot(left, threads=2), expected)
     assert isinstance(array._transposition._prepared, _Tiles if cols == 200 else _TransposedCopy)
     out = np.empty_like(expected)
     assert array.T.dot(left, out=out) is out
@@ -136,16 +138,16 @@ def test_methods_may_change_the_pattern(cols, change):
     array = SparseArray(plain.copy())
     width = 16
     for _ in range(FIRST_CALLS + 2):
-        array.T @ dense(array.shape[0], width, dtype=np.float32)
-        array @ dense(array.shape[1], width, dtype=np.float32)
+        array.T.dot(dense(array.shape[0], width, dtype=np.float32), threads=1)
+        array.dot(dense(array.shape[1], width, dtype=np.float32), threads=1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", scipy.sparse.SparseEfficiencyWarning)
         change(array)
         change(plain)
     left, right = (dense(extent, width, dtype=np.float32) for extent in array.shape)
     for _ in range(2):
-        assert_equal(array.T @ left, plain.T @ left)
-        assert_equal(array @ right, plain @ right)
+        assert_equal(array.T.dot(left, threads=1), plain.T @ left)
+        assert_equal(array.dot(right, threads=1), plain @ right)
 
 
 def test_wrong_index_arrays_are_refused():
@@ -184,6 +186,25 @@ def test_copies_and_pickles_compute():
                  pickle.loads(pickle.dumps(array.T)).T):
         assert isinstance(made, SparseArray)
         assert_equal(made.T @ left, expected)
+
+
+def test_the_faster_of_both_computes_what_recurs(monkeypatch):
+    array, right = SparseArray(random_csr(400, 300, density=0.1)), dense(300, 4)
+    seconds, calls = {False: 1.0, True: 2.0}, []
+    monkeypatch.setattr(SparseArray, "_product", lambda *given: calls.append(True) or np.zeros((400, 4)))
+    monkeypatch.setattr(scipy.sparse.csr_array, "__matmul__", lambda *given: calls.append(False) or np.ones((400, 4)))
+    now = [0.0]
+
+    def clock():
+        now[0] += seconds[calls[-1]] if calls else 0.0
+        return now[0]
+
+    monkeypatch.setattr("sparloom.arrays.sparse_array.perf_counter", clock)
+    for _ in range(2 * TRIALS + 20):
+        array @ right
+    assert sorted(calls[:2 * TRIALS]) == [False] * TRIALS + [True] * TRIALS
+    assert not any(calls[2 * TRIALS:])
+    assert array.dot(right, threads=1)[0, 0] == 0.0
 
 
 def test_threads_of_python_share_an_array():
