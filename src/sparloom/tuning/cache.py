@@ -146,7 +146,7 @@ class PlanCache:
             return None
         try:
             entry = parsed_entry(content)
-            if entry.get("key") != dict(key):
+            if entry_key(kind, entry.get("key")) != name:  # tuples come back as lists
                 raise SchemaError("written for something else")
             return parse(entry["value"])
         except DAMAGE as error:

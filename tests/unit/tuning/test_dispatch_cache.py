@@ -180,6 +180,14 @@ def test_damaged_rates_are_left_aside(numbers, tmp_path, caplog):
     assert "rates of a machine" in caplog.text
 
 
+def test_a_key_with_tuples_is_found_again(tmp_path, caplog):
+    key = {"widths": ((4, 2), (8,)), "op": "spmm"}
+    PlanCache(tmp_path).put("class", key, {"choice": "a"})
+    assert PlanCache(tmp_path).get("class", key) == {"choice": "a"}
+    assert PlanCache(tmp_path).get("class", {**key, "widths": ((4, 2), (9,))}) is None
+    assert not caplog.records
+
+
 def test_keys_of_different_problems_differ():
     op, matrix = GemmSpmm(), band()
     problem = Problem.of(op, op.operands(matrix, 8, seed=0))
