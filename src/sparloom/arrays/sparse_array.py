@@ -132,7 +132,7 @@ for _name in ("__setitem__", "eliminate_zeros", "resize", "setdiag", "sort_indic
 
 
 class SparseArray(_Products, scipy.sparse.csr_array):
-    """A `scipy.sparse.csr_array` that multiplies dense arrays with the kernels of this package.
+    """A `scipy.sparse.csr_array` that multiplies dense arrays with the kernels of this package where they are faster.
 
     Operands of float32 and float64 are multiplied in their common type; those of other types by SciPy. What is computed
     from it, such as A[rows], A * 2 and abs(A), is of this class, and A.T a `TransposedSparseArray`. Values may be

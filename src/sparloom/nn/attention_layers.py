@@ -142,6 +142,13 @@ class AttentionLayer(GraphLayer):
         """Concatenate or average heads."""
         return result.flatten(1) if self.concat else result.mean(1)
 
+    def with_residual(self, heads: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
+        """Join heads; add the residual, and the bias unless the kernel has added it."""
+        result = self.joined(heads)
+        if residual is not None:
+            result = result + residual
+        return result if self.bias is None or self.concat else result + self.bias
+
     def extra_repr(self) -> str:
         """Return the channels and heads."""
         return f"{self.in_channels}, {self.out_channels}, heads={self.heads}"
@@ -306,14 +313,8 @@ class GATConv(AttentionLayer):
             targets=targets, factors=att_src if received is None else torch.cat([att_src, att_dst]),
             bias=self.kernel_bias(values.dtype),
             edge_scores=self._edge_scores(edge_attr, edge_index, edges))
-        result = self.joined(attended.values)
-        if residual is not None:
-            result = result + residual
-        if self.bias is not None and not self.concat:
-            result = result + self.bias
-        if not return_attention_weights:
-            return result
-        return result, weighted_edges(edge_index, edges, attended.weights)
+        result = self.with_residual(attended.values, residual)
+        return (result, weighted_edges(edge_index, edges, attended.weights)) if return_attention_weights else result
 
     def _edge_scores(self, edge_attr: Any, graph: Any, edges: AttentionEdges) -> torch.Tensor | None:
         """Compute a3 . W3 e of all edges as (a3 W3) e, so that nothing is as wide as the heads are together."""
@@ -407,14 +408,8 @@ class GATv2Conv(AttentionLayer):
             values=sent.unflatten(1, (self.heads, self.out_channels)),
             targets=received.unflatten(1, (self.heads, self.out_channels)),
             **self.transformed_edges(features))
-        result = self.joined(attended.values)
-        if residual is not None:
-            result = result + residual
-        if self.bias is not None and not self.concat:
-            result = result + self.bias
-        if not return_attention_weights:
-            return result
-        return result, weighted_edges(edge_index, edges, attended.weights)
+        result = self.with_residual(attended.values, residual)
+        return (result, weighted_edges(edge_index, edges, attended.weights)) if return_attention_weights else result
 
     def transformed_edges(self, features: torch.Tensor | None) -> dict[str, torch.Tensor]:
         """Return features of edges and the weight, (edge_dim, heads, width), by which the kernel multiplies them."""

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from kept_files import kept_files
 
-from sparloom.tuning import DiskCache, PlanCache, Pruning, disk_cache, list_plans, prune_plans
+from sparloom.tuning import DiskCache, PlanCache, disk_cache
 
 SCHEDULE = {"op": "spmm", "threads": 2}
 DAY = 86400.0
@@ -493,47 +493,3 @@ def test_the_limits_are_those_of_the_environment(tmp_path, monkeypatch):
         monkeypatch.setenv("SPARLOOM_PLANS_MB", text)
         with pytest.raises(ValueError, match=f"SPARLOOM_PLANS_MB='{text}': give a whole number, at least 1, or unset"):
             PlanCache(tmp_path)
-
-
-PAIR = '{"version": 1, "key": {}, "choice": {}}'
-OLD = {f"schedule-{'1' * 64}.json": "xxxx", f"schedule-{'2' * 64}.json": PAIR, "3" * 64 + ".json": PAIR,
-       "4" * 64 + ".json": PAIR[:7], f"rates-{'5' * 16}-2.json": "", f"order-{'6' * 32}-metis-{'7' * 16}.npy": "",
-       f".schedule-{'8' * 64}.json.12-34.partial": "{"}
-OTHERS = {"notes.json": PAIR, "a" * 64 + ".json": '{"mine": 1}', f"schedule-{'b' * 64}.json": '{"days": []}',
-          "probe_logs.jsonl": PAIR}
-BUCKETS = {f"decisions/{number:02x}/{number:02x}{'1' * 62}": "sparloom 1" for number in range(3)} | {
-    f"decisions/01/.{'2' * 64}.12-{'3' * 8}.partial": "", f"orders/00/{'4' * 64}": ""}
-
-
-def write_all(folder: Path, texts) -> None:
-    for name, text in texts.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-
-
-def test_files_of_earlier_versions_are_pruned_and_others_stay(tmp_path):
-    write_all(tmp_path, OLD | BUCKETS | OTHERS)
-    listed = {str(entry.path.relative_to(tmp_path)): entry for entry in list_plans(tmp_path, now=time.time())}
-    assert set(listed) == set(OLD) | set(BUCKETS)
-    assert {(entry.kind, entry.state) for entry in listed.values()} == {("old", "foreign")}
-    assert len(prune_plans(list(listed.values()), Pruning("foreign"))) == len(OLD) + len(BUCKETS)
-    assert {path.name for path in tmp_path.rglob("*") if path.is_file()} == {*OTHERS}
-
-
-def test_puts_delete_the_folders_of_earlier_versions(tmp_path):
-    write_all(tmp_path, BUCKETS | OTHERS | {"decisions/02/notes": "mine", "orders/mine": ""})
-    for number in range(6):
-        PlanCache(tmp_path).put("csr", {**SCHEDULE, "number": number}, {})
-    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
-    assert left == {*OTHERS, "decisions.sqlite", "decisions/02/notes", "orders/mine"}
-
-
-def test_a_put_looks_at_no_files_of_earlier_versions(tmp_path, monkeypatch):
-    for number in range(300):
-        (tmp_path / f"schedule-{number:064x}.json").write_text(PAIR)
-    looked_at, scan = [], os.scandir
-    monkeypatch.setattr(os, "scandir", lambda path: looked_at.append(Path(path)) or scan(path))
-    for number in range(40):
-        PlanCache(tmp_path).put("csr", {**SCHEDULE, "number": number}, {})
-    assert set(looked_at) == {tmp_path / "decisions", tmp_path / "orders"}
-    assert len(looked_at) == 2
