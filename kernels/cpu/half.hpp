@@ -229,6 +229,28 @@ inline Pair pair_of(__m512i bits) {
 
 inline Pair load_pair(const Bfloat* from) { return pair_of(_mm512_loadu_si512(from)); }
 
+// Rounded, back to where they were in memory. Sums of numbers that were read as Bfloat may be NaN, but then their lower
+// bits are zero, so rounding leaves them NaN.
+inline __m512i narrow_pair(const Pair& pair) {
+    const auto rounded = [](Vec<float> value) {
+        const __m512i bits = _mm512_castps_si512(value);
+        const __m512i half = _mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff));
+        const __mmask16 odd = _mm512_test_epi32_mask(bits, _mm512_set1_epi32(0x10000));
+        return _mm512_mask_sub_epi32(half, odd, half, _mm512_set1_epi32(-1));
+    };
+    const __m512i even = _mm512_srli_epi32(rounded(pair.even), 16);
+    return _mm512_mask_blend_epi16(0xaaaaaaaa, even, rounded(pair.odd));
+}
+
+inline void store_pair(Bfloat* to, const Pair& pair) { _mm512_storeu_si512(to, narrow_pair(pair)); }
+
+// The place need not begin a cache line.
+inline void stream_pair(Bfloat* to, const Pair& pair) {
+    const __m512i bits = narrow_pair(pair);
+    stream_bits(to, _mm512_castsi512_si256(bits));
+    stream_bits(to + kLanes<Bfloat>, _mm512_extracti64x4_epi64(bits, 1));
+}
+
 // Puts the numbers in their order.
 inline void in_order(Vec<float>& first, Vec<float>& second) {
     const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
@@ -260,9 +282,11 @@ class Lanes<Bfloat> : public HalfLanes<Bfloat> {
 
 #if defined(__AVX512BW__)
     // A whole vector and the first lanes of a second one.
-    Pair load_pair(const Bfloat* from) const {
-        return pair_of(_mm512_maskz_loadu_epi16(static_cast<__mmask32>(mask_) << 16 | 0xffff, from));
-    }
+    Pair load_pair(const Bfloat* from) const { return pair_of(_mm512_maskz_loadu_epi16(pair_mask(), from)); }
+    void store_pair(Bfloat* to, const Pair& pair) const { _mm512_mask_storeu_epi16(to, pair_mask(), narrow_pair(pair)); }
+
+   private:
+    __mmask32 pair_mask() const { return static_cast<__mmask32>(mask_) << 16 | 0xffff; }
 #endif
 };
 

@@ -110,13 +110,28 @@ template <typename T, int R, int V, Store kStore, typename Value = T, typename O
     }
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {
-        if constexpr (kPairs) {
-#pragma GCC unroll 32
-            for (int v = 0; v < V; v += 2) in_order(sums[r][v], sums[r][v + 1]);
-        }
         if constexpr (!std::is_same_v<T, Sum<T>>) {
 #pragma GCC unroll 32
             for (int v = 0; factors != nullptr && v < V; ++v) sums[r][v] *= broadcast((*factors)[r]);
+        }
+        if constexpr (kPairs && std::is_same_v<T, Out>) {
+#pragma GCC unroll 32
+            for (int v = 0; v < V; v += 2) {
+                T* to = out[r] + v * kLanes<T>;
+                const Pair pair{sums[r][v], sums[r][v + 1]};
+                if (kStore == Store::kStream) {
+                    stream_pair(to, pair);
+                } else if (partial(v + 1)) {
+                    strip.last.store_pair(to, pair);
+                } else {
+                    store_pair(to, pair);
+                }
+            }
+            continue;
+        }
+        if constexpr (kPairs) {
+#pragma GCC unroll 32
+            for (int v = 0; v < V; v += 2) in_order(sums[r][v], sums[r][v + 1]);
         }
 #pragma GCC unroll 32
         for (int v = 0; v < V; ++v) {

@@ -1,4 +1,4 @@
-// The threads of parallel loops: a team of this process for loops over pieces, and how many threads OpenMP may start.
+// The threads of parallel loops: a team of this process for loops over pieces.
 //
 // `share` cuts the pieces of a loop into equal parts, one for each thread: from call to call a thread finds its rows in
 // its caches. Who has finished takes pieces of others from their end. So a thread that starts late, or waits for a
@@ -7,10 +7,11 @@
 // moves a thread that waits for a processor to one that sleeps. If a caller has waited for long, since a helper
 // was preempted, all work alone for a while. All libraries of a process have one team.
 //
-// Forks: a child has no threads, and starts new ones on demand. Threads that cannot be created are done without. OpenMP
-// of GCC ends the process if it cannot create a thread, so that is tried before, see `team`; and its threads end before
-// this process forks: a child would wait for threads that it does not have. Python forks are looked after by
-// sparloom.forks, with or without this.
+// OpenMP's threads spin for milliseconds after each of its loops. In a program that has such loops, those of PyTorch say,
+// the threads of the team would have to wait for the processors that these occupy. If helpers come late, the caller
+// therefore tries OpenMP's own threads; it keeps to them as long as they come soon, since they are waited for.
+//
+// Forks: a child has no threads, and starts new ones on demand. Threads that cannot be created are done without.
 
 #pragma once
 
@@ -18,12 +19,12 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <cstdlib>
 #include <new>
 #include <utility>
 
+#include "openmp.hpp"
+
 #if defined(__linux__)
-#include <dlfcn.h>
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
@@ -53,6 +54,11 @@ constexpr int64_t kSpin = 30'000;         // nanoseconds that a thread waits bef
 constexpr int64_t kHeldUp = 500'000;      // nanoseconds of waiting for preempted helpers, then callers work alone ...
 constexpr int64_t kAlone = 4;             // ... for so many times as long, ...
 constexpr int64_t kMostAlone = 50'000'000;  // ... but no longer than this
+constexpr int64_t kLate = 40'000;         // nanoseconds after which a helper is late
+constexpr int32_t kLateCalls = 3;         // late helpers in a row until others are tried
+constexpr int64_t kRefrain = 10'000'000;  // nanoseconds until OpenMP's threads are tried again, doubled each time ...
+constexpr int64_t kMostRefrain = 10'000'000'000;  // ... up to this; as at first after ...
+constexpr int32_t kTrusted = 1000;        // ... so many calls to which they came soon
 constexpr int32_t kPause = 32;            // looks between two readings of the clock
 constexpr int32_t kRetry = 1000;          // calls until a thread that could not be created is tried again
 
@@ -116,6 +122,7 @@ struct Job {
     bool common;                        // all take the first piece of one part
     std::atomic<int32_t> helpers{0};    // that have begun and not ended
     std::atomic<bool> begun{false};     // every piece has been taken
+    std::atomic<int64_t> helped{0};     // when the first helper began; of OpenMP the last one, it waits for all
     uint64_t taken[kMost / 64] = {1};   // numbers of threads; guarded by the team's lock
 
     void run(int32_t thread) {
@@ -145,22 +152,82 @@ struct Job {
     }
 };
 
+// Whether a caller uses the threads of OpenMP. One does at a time: each has threads of its own there.
+class Borrowing {
+ public:
+    bool used(const Job& job) const {
+        return caller_.load(std::memory_order_relaxed) == pthread_self() && openmp_.most_threads() >= job.threads;
+    }
+
+    // After a call with the team's own threads, whose helpers came late or not; whether OpenMP's will be tried.
+    bool consider(bool late, int64_t time) {
+        late_calls_ = late ? late_calls_ + 1 : 0;
+        if (late_calls_ < kLateCalls || time < since_ || !openmp_.found()) return false;
+        late_calls_ = 0;
+        caller_.store(pthread_self());
+        return true;
+    }
+
+    // Runs a job with as many threads as OpenMP has anyway: it would end those that one loop does not need.
+    void run(Job& job, int64_t begin) {
+        struct Call {
+            Job& job;
+            int (*thread)();
+            int64_t done;  // by the caller
+        } call{job, openmp_.thread, 0};
+        openmp_.parallel([](void* given) {
+            Call& call = *static_cast<Call*>(given);
+            const int32_t thread = call.thread();
+            if (thread == 0) {
+                call.job.run(0);
+                call.done = now();
+                return;
+            }
+            call.job.helped.store(now(), std::memory_order_relaxed);
+            if (thread < call.job.threads) call.job.run(thread);
+        }, &call, team(openmp_.most_threads()), 0);
+        const int64_t end = now(), waited = end - call.done;
+        const int64_t helped = job.helped.load();
+        const bool late = helped == 0 || helped - begin > kLate || (waited > kHeldUp && waited > (end - begin) / 4);
+        late_calls_ = late ? late_calls_ + 1 : 0;
+        soon_ = late ? 0 : std::min(soon_ + 1, kTrusted);
+        if (soon_ == kTrusted) refrain_ = kRefrain;
+        if (late_calls_ < kLateCalls && !(late && waited > kHeldUp)) return;
+        late_calls_ = 0;
+        since_ = end + refrain_;
+        refrain_ = std::min(2 * refrain_, kMostRefrain);
+        forget();
+    }
+
+    void forget() { caller_.store(pthread_t{}); }
+
+ private:
+    OpenMp openmp_;
+    std::atomic<pthread_t> caller_{};
+    std::atomic<int64_t> since_{0}, refrain_{kRefrain};
+    std::atomic<int32_t> late_calls_{0}, soon_{0};
+};
+
 // Never destroyed: its threads may outlive static objects.
 class Team {
  public:
     // Runs a job with the help of threads 1 .. threads - 1.
     void run(Job& job) {
         const int64_t begin = now();
+        if (borrowing_.used(job)) {
+            borrowing_.run(job, begin);
+            return;
+        }
         if (begin < alone_until_.load(std::memory_order_relaxed) || !open(job)) {
             job.run(0);
             return;
         }
         job.run(0);
         close(job);
+        const int64_t start = now(), helped = job.helped.load(std::memory_order_relaxed);
+        const bool borrows = borrowing_.consider((helped == 0 ? start : helped) - begin > kLate, start);
         const auto ended = [&] { return job.helpers.load(std::memory_order_acquire) == 0; };
-        if (ended()) return;
-        const int64_t start = now();
-        if (spin(spin_, ended)) return;
+        if (ended() || spin(kSpin, ended)) return;
         ++waiting_;
         while (!ended()) {
             const int32_t seen = ended_.load();
@@ -171,11 +238,8 @@ class Team {
         const int64_t end = now(), waited = end - start;
         // a helper with a long row is no reason, unless that row is nearly all of the work
         const bool held_up = preempted_.load() >= start || waited > kAlone * (start - begin);
-        if (waited > kHeldUp && held_up) alone_until_.store(end + std::min(kAlone * waited, kMostAlone));
+        if (waited > kHeldUp && held_up && !borrows) alone_until_.store(end + std::min(kAlone * waited, kMostAlone));
     }
-
-    // How long threads wait before they sleep, from now on; 0: as usual.
-    void keep_awake(int64_t nanoseconds) { spin_ = nanoseconds > 0 ? nanoseconds : kSpin; }
 
     // Calls work(thread number, thread) for every thread but the callers'.
     template <typename Work>
@@ -191,6 +255,7 @@ class Team {
         pthread_mutex_init(&lock_, nullptr);
         std::fill_n(jobs_, kJobs, nullptr);
         created_ = tries_left_ = 0;
+        borrowing_.forget();
         sleeping_ = waiting_ = 0;
     }
 
@@ -225,7 +290,9 @@ class Team {
             thread = each->number(wanted);
             if (thread < 0) continue;
             job = each;
-            job->helpers.fetch_add(1, std::memory_order_relaxed);
+            if (job->helpers.fetch_add(1, std::memory_order_relaxed) == 0 && job->helped.load() == 0) {
+                job->helped.store(now(), std::memory_order_relaxed);
+            }
             break;
         }
         pthread_mutex_unlock(&lock_);
@@ -282,7 +349,7 @@ class Team {
         int64_t switches = 0;
         while (true) {
             const auto called = [&] { return calls_.load(std::memory_order_acquire) != seen; };
-            if (!called() && !spin(spin_, called)) {
+            if (!called() && !spin(kSpin, called)) {
                 ++sleeping_;
                 while (!called()) sleep_while(calls_, seen);
                 --sleeping_;
@@ -297,7 +364,7 @@ class Team {
     Job* jobs_[kJobs] = {};
     pthread_t handles_[kMost] = {};
     int32_t created_ = 0, tries_left_ = 0;  // threads; calls until threads are created again
-    std::atomic<int64_t> spin_{kSpin};
+    Borrowing borrowing_;
     std::atomic<int64_t> alone_until_{0}, preempted_{0};  // when a helper had last lost its processor for long
     alignas(64) std::atomic<int32_t> calls_{0};
     alignas(64) std::atomic<int32_t> ended_{0};
@@ -306,59 +373,11 @@ class Team {
 
 inline Team* const kTeam = new Team;
 
-// omp_pause_resource_all of omp.h. It is looked up by name, because a link to it would keep a kernel from loading in a
-// process that has loaded an OpenMP without it, older than GCC 9, such as the one in wheels of PyTorch.
-using Pause = int (*)(int);
-inline const Pause kPauseOpenMp = reinterpret_cast<Pause>(dlsym(RTLD_DEFAULT, "omp_pause_resource_all"));
-
-inline void end_all() {
-    if (kPauseOpenMp != nullptr) kPauseOpenMp(2);  // omp_pause_hard
-}
-
 inline void forget_all() { kTeam->forget(); }
 
 inline const int kForks = pthread_atfork(end_all, nullptr, forget_all);  // once, in whatever libraries this is
 
-constexpr int32_t kMostTried = 1024;     // threads that are created to try
-constexpr size_t kReserve = 100 * 1024;  // bytes that OpenMP may allocate for a loop, from the heap
-
-inline void* pass(void* gate) {
-    pthread_mutex_lock(static_cast<pthread_mutex_t*>(gate));
-    pthread_mutex_unlock(static_cast<pthread_mutex_t*>(gate));
-    return nullptr;
-}
-
-// How many of `wanted` threads can exist besides this one. Twice as many are created: some of those that have ended may
-// still count when OpenMP creates its own.
-[[gnu::noinline]] inline int32_t creatable(int32_t wanted) {
-    void* const reserve = std::malloc(kReserve);
-    if (reserve == nullptr) return 0;
-    std::free(reserve);
-    const int32_t tried = std::min(2 * std::min(wanted, kMostTried), kMostTried);
-    pthread_t made[kMostTried];
-    pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
-    pthread_mutex_lock(&gate);
-    int32_t count = 0;
-    while (count < tried && pthread_create(&made[count], nullptr, pass, &gate) == 0) ++count;
-    pthread_mutex_unlock(&gate);
-    for (int32_t t = 0; t < count; ++t) pthread_join(made[t], nullptr);
-    return count == tried ? wanted : count / 2;
-}
-
 }  // namespace threads
-
-// For loops of OpenMP: as many threads as are wanted, or as can be created.
-inline int32_t team(int32_t wanted) {
-    static thread_local int32_t proven __attribute__((tls_model("initial-exec"))) = 1;
-    if (wanted <= proven) return wanted;
-    const int32_t found = 1 + threads::creatable(wanted - 1);
-    if (found == wanted) proven = wanted;
-    return found;
-}
-
-#else
-
-inline int32_t team(int32_t wanted) { return wanted; }
 
 #endif
 

@@ -15,12 +15,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from sparloom.errors import NoCompiler, Unsupported
-from sparloom.jit import compile_cpp
+from sparloom.errors import Unsupported
 from sparloom.measure import Kind, Measurement, TimingProtocol
 
 SPIN = "10000000"  # iterations that an idle thread of OpenMP spins before it sleeps, about 0.1 s
-SPIN_NANOSECONDS = 100_000_000  # the same for the team of kernels/cpu/team.hpp
 
 Clock = Callable[[], float]
 
@@ -146,15 +144,14 @@ def in_series(run: Callable[[], None], processor: Clock, wall: Clock = time.perf
 
 
 def keep_threads_awake() -> None:
-    """Let idle threads of kernels spin for a while, unless GOMP_SPINCOUNT is set.
+    """Let idle threads of OpenMP spin for a while, unless GOMP_SPINCOUNT is set.
 
     A thread that waits for the others then counts as busy, so that wall and processor clocks differ only while the
     machine ran something else; and parallel loops inside serial ones start within a microsecond. The GNU OpenMP library
-    reads the variable when it is loaded: if kernels ran before, its own (shorter) default stays.
+    reads the variable when it is loaded: if kernels ran before, its own (shorter) default stays. Our own threads are
+    left as they are: two teams that spin would take the processors from each other, see kernels/cpu/team.hpp.
     """
-    if os.environ.setdefault("GOMP_SPINCOUNT", SPIN) == SPIN:
-        with suppress(NoCompiler):
-            compile_cpp(["cpu/team.cpp"]).sparloom_keep_awake(ctypes.c_int64(SPIN_NANOSECONDS))
+    os.environ.setdefault("GOMP_SPINCOUNT", SPIN)
 
 
 def processor_clock() -> Clock:

@@ -1,13 +1,18 @@
 """The threads of kernels: one below the grain, any number of callers at a time, the same bits whoever runs a piece."""
 
 import os
+import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from sparloom.fusion import Executor, Variant, unfused_schedule
+from sparloom.jit import kernel_source
+from sparloom.jit.toolchain import find_toolchain
 from sparloom.ops import GEMM, SDDMM, CsrAttention, GemmShape, GemmSpmm, Operands, SpMM, SpmmMax
 from sparloom.platforms.cpu_kernels import GRAIN, SPARSE_FAMILIES, GemmKernels, useful_threads
 from sparloom.sparse import Pattern, SparseMatrix
@@ -136,3 +141,23 @@ def test_pairs_of_products_have_the_same_bits_on_any_number_of_threads():
         executor.bind(operands, results[-1])()
     assert np.array_equal(results[0], results[1])
     assert np.array_equal(results[0], results[2])
+
+
+def test_callers_use_threads_of_openmp_where_their_own_come_late(tmp_path):
+    program, source = tmp_path / "team_openmp", Path(__file__).with_name("team_openmp.cpp")
+    include = f"-I{kernel_source('cpu/team.hpp').parent}"
+    subprocess.run([*find_toolchain("c++").command, "-std=c++17", "-O1", "-fopenmp", include, source, "-o", program],
+                   check=True)
+    ended = subprocess.run([program], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0, ended.stdout
+
+
+def test_results_are_right_while_loops_of_openmp_take_turns_with_ours():
+    operands, matrix = operands_of("spmm"), torch.ones(400, 400)
+    call, result = bound("spmm", operands, 2)
+    oracle = SpMM().oracle(operands)
+    for _ in range(200):
+        assert torch.equal((matrix @ matrix).relu()[0], torch.full((400,), 400.0))
+        result.fill(np.nan)
+        call()
+        np.testing.assert_allclose(result, oracle, rtol=2e-4, atol=1e-4)
