@@ -18,7 +18,8 @@ from typing import NamedTuple
 from sparloom.errors import Unsupported
 from sparloom.measure import Kind, Measurement, TimingProtocol
 
-SPIN = "10000000"  # iterations that an idle thread of OpenMP spins before it sleeps, about 0.1 s
+SPINS = {"GOMP_SPINCOUNT": "100000", "KMP_BLOCKTIME": "1"}
+"""How long idle threads of OpenMP spin: iterations of GCC's, about a millisecond; milliseconds of LLVM's and Intel's."""
 
 Clock = Callable[[], float]
 
@@ -144,14 +145,16 @@ def in_series(run: Callable[[], None], processor: Clock, wall: Clock = time.perf
 
 
 def keep_threads_awake() -> None:
-    """Let idle threads of OpenMP spin for a while, unless GOMP_SPINCOUNT is set.
+    """Let idle threads of OpenMP spin for about a millisecond, unless the environment has settings of its own.
 
     A thread that waits for the others then counts as busy, so that wall and processor clocks differ only while the
-    machine ran something else; and parallel loops inside serial ones start within a microsecond. The GNU OpenMP library
-    reads the variable when it is loaded: if kernels ran before, its own (shorter) default stays. Our own threads are
-    left as they are: two teams that spin would take the processors from each other, see kernels/cpu/team.hpp.
+    machine ran something else; and parallel loops inside serial ones start within a microsecond. Longer would be wrong:
+    libraries with an OpenMP of their own, four in one process of a bench, would take the processors from those timed
+    after them; `interleaved` waits for thirty times as long. OpenMP reads the variables when it is loaded: if kernels ran
+    before, its own defaults stay.
     """
-    os.environ.setdefault("GOMP_SPINCOUNT", SPIN)
+    for name, value in SPINS.items():
+        os.environ.setdefault(name, value)
 
 
 def processor_clock() -> Clock:

@@ -32,7 +32,7 @@ PEERS: Mapping[str, tuple[str, str]] = {
     "sampled_addmm": ("torch", "#9a9a9a"), "gather_dot": ("gather, dot", "#c8c8c8"),
     "composed": ("composed", "#9a9a9a"), "gathered": ("gathered", "#c8c8c8"), "pyg_csr": ("PyG, CSR", "#9a9a9a"),
     "pyg_csr_int32": ("PyG, int32", "#c8c8c8"), "pyg_edge_index": ("PyG, edges", "#7aa974"),
-    "pyg_torch_sparse": ("PyG, SparseTensor", "#5f7fa8"),
+    "pyg_torch_sparse": ("PyG, SparseTensor", "#5f7fa8"), "float32": ("our float32", "#9a9a9a"),
     "cusparse": ("cuSPARSE", "#7aa974"), "cusparse_alg2": ("cuSPARSE, 2nd", "#5f7fa8"),
     "torch_mm": ("torch CSR", "#9a9a9a"), "torch_sampled_addmm": ("torch", "#9a9a9a"),
     "torch_gather": ("gather, dot", "#c8c8c8"),
@@ -110,7 +110,8 @@ def dispatch_metrics(
         `<op>/<width>/over_best` by width, wider ones, too. `<op>/small/over_best` of the other cases, and what calls of
         a prepared matrix take beside the kernel, `replay_overhead_us`, median over all small cases, with `_p90`.
         `attention/over_composed` is attention/over_best, `sage_training/over_pyg` that of means over neighbours with
-        their gradients. `attention/memory_share`, its peak over that of the baseline which needs least.
+        their gradients. `<op>/memory_share` of attention and training steps that attend, their peak over that of the
+        baseline which needs least, with the largest, `_max`.
 
         What deciding costs, of the same cases, any width: `probe_runs_max`, how many calls of what was chosen a program
         could have made in the time that its calls until the decision took longer than as many calls of a program that
@@ -191,11 +192,13 @@ def _memory(per_case: pd.DataFrame) -> dict[str, float]:
     if "peak_bytes" not in per_case:
         return {}
     peaks = per_case[per_case["peak_bytes"] > 0].pivot(index=CASE, columns="method", values="peak_bytes")
-    peers = [name for name in PEERS if name in peaks]
-    if NEW not in peaks or not peers:
-        return {}
-    share = (peaks[NEW] / peaks[peers].min(axis=1)).dropna()
-    return {"attention/memory_share": geomean(share.to_numpy()), "attention/memory_share_max": float(share.max())}
+    peers, found = [name for name in PEERS if name in peaks], {}
+    for op, each in peaks.groupby("op", sort=False):
+        own = NEW if NEW in each and each[NEW].notna().any() else OWN
+        share = (each[own] / each[peers].min(axis=1)).dropna() if own in each else pd.Series(dtype=float)
+        if len(share):
+            found |= {f"{op}/memory_share": geomean(share.to_numpy()), f"{op}/memory_share_max": float(share.max())}
+    return found
 
 
 def _costs(decided: pd.DataFrame, counted: pd.DataFrame) -> dict[str, float]:

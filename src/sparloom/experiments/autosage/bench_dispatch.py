@@ -24,7 +24,7 @@ from sparloom.experiments.autosage.cases import (
     CANDIDATES,
     DECISIONS,
     PER_CASE,
-    TRAINING,
+    UNDECIDED,
     DispatchCase,
     dispatch_cases,
     frame_of,
@@ -59,8 +59,9 @@ class BenchDispatch:
     Args:
         count: number of timed matrices, evenly over their nonzeros; None: all.
         ops: operation -> widths of dense operands, all heads together: "spmm", "sddmm", "attention"; on square patterns
-            "sage_training" (neighbour means of a GraphSAGE training step, with gradients) and "sage_steps" (whole
-            steps).
+            "sage_training" (neighbour means of a GraphSAGE training step, with gradients), "sage_steps" (whole steps),
+            "gat_steps" and "gatv2_steps"; "spmm_float64" beside libraries in float64, and "spmm_bfloat16" beside our
+            own product in float32.
         explored: number of explored matrices, evenly over their nonzeros.
         repeats: repetitions of a cold decision in explored cases.
         ways: name -> other policy or source of shortlists; `ready_variants` leaves out what cannot be compared.
@@ -140,7 +141,7 @@ class BenchDispatch:
         entries: Sequence[MatrixEntry] = evenly_by_size(self.corpus.entries(), self.count)
         ops = self.ops
         if step != "score":
-            ops = {op: widths for op, widths in ops.items() if op not in TRAINING}
+            ops = {op: widths for op, widths in ops.items() if op not in UNDECIDED}
         if step == "explore":
             entries, ops = evenly_by_size(entries, self.explored), dict.fromkeys(ops, self.explored_widths)
         return dispatch_cases(entries, ops, memory_bytes=self.memory_bytes)

@@ -16,7 +16,13 @@ from sparloom.platforms import CpuKernels
 from sparloom.sparse import MatrixEntry
 from sparloom.tuning.sparse import Backend, CsrPlan, Prepared
 
-TRAINING = ("sage_training", "sage_steps")  # operations with gradients, on square patterns
+LAYERS = {"sage_steps": "SAGEConv", "gat_steps": "GATConv", "gatv2_steps": "GATv2Conv"}
+"""Training steps -> layer of the network."""
+TRAINING = ("sage_training", *LAYERS)  # operations with gradients, on square patterns
+TYPED = {"spmm_float64": "float64", "spmm_bfloat16": "bfloat16"}
+"""Products of other numbers than float32 -> their type."""
+UNDECIDED = (*TRAINING, *TYPED)
+"""Operations whose decisions are not looked at: they are made in warm-up calls."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +77,8 @@ def large_cases(
 
 
 OPERATIONS: Mapping[str, Callable[[int], Op]] = {
-    "spmm": lambda heads: SpMM(), "sddmm": lambda heads: SDDMM(), "attention": lambda heads: CsrAttention(heads)}
+    **dict.fromkeys(("spmm", *TYPED), lambda heads: SpMM()), "sddmm": lambda heads: SDDMM(),
+    "attention": lambda heads: CsrAttention(heads)}
 """Operation -> constructor with the number of heads."""
 
 
@@ -117,8 +124,11 @@ class ReferenceRows:
             self._expected = op.oracle(self._few).astype(np.float32)
         self._shape = count, *self._expected.shape[1:]
 
-    def check(self, result: Any) -> None:
+    def check(self, result: Any, *, eps: float | None = None) -> None:
         """Compare a float32 result in these rows.
+
+        Args:
+            eps: of rounding, if numbers had another type before.
 
         Raises:
             AssertionError: the result is wrong; names the worst element. Also if only one side is infinite or NaN.
@@ -126,7 +136,8 @@ class ReferenceRows:
         found = self._where.arrays.array(result, "the result")
         if found.shape != self._shape:
             raise AssertionError(f"shape {found.shape}: it must be {self._shape}")
-        assert_few_close(self._where.arrays.gather_rows(found, self._indices), self._expected, self._op, self._few)
+        assert_few_close(self._where.arrays.gather_rows(found, self._indices), self._expected, self._op, self._few,
+                         eps=eps)
 
 
 AFTER_PAGE = 4  # float32 elements from the start of a page at which large arrays of glibc begin

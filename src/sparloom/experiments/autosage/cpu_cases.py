@@ -11,19 +11,22 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import DTypeLike
 
 from sparloom.baselines import GATHERING, SPARSE_BASELINES, gathered_bytes
 from sparloom.errors import MissingArtifact, Unsupported
 from sparloom.experiments.autosage.cases import (
+    LAYERS,
     OPERATIONS,
     TRAINING,
+    TYPED,
     DispatchCase,
     ReferenceRows,
     bind_methods,
@@ -31,7 +34,7 @@ from sparloom.experiments.autosage.cases import (
     decision_columns,
     user_call,
 )
-from sparloom.experiments.autosage.graph_training import sage_aggregations, sage_steps
+from sparloom.experiments.autosage.graph_training import layer_steps, sage_aggregations
 from sparloom.experiments.harness import note_failure, peak_bytes, seconds_of, side_by_side, statistics_of, trim_memory
 from sparloom.files import scratch_folder, write_json
 from sparloom.fusion import pinned
@@ -39,11 +42,13 @@ from sparloom.jit import RESULT_POOL
 from sparloom.measure import TimingProtocol
 from sparloom.models import load_checkpoint, retain_memory
 from sparloom.models.performance import load_performance
-from sparloom.ops import Op, Operands
+from sparloom.ops import Op, Operands, SpMM
 from sparloom.platforms import CpuKernels, PatternReuse, Roof, bound, interleaved, measure_roof, reallocated
-from sparloom.sparse import MatrixEntry, Pattern, SparseMatrix
+from sparloom.platforms.cuda import as_float32
+from sparloom.sparse import BFLOAT16, MatrixEntry, Pattern, SparseMatrix
 from sparloom.tuning import PlanCache, machine_rates, put_rates
 from sparloom.tuning.sparse import CandidateSource, CpuBackend, CsrPlan, CsrPolicy, Library, Prepared, prepare
+from sparloom.tuning.sparse.inputs import rounded
 
 ROOF_ROUNDS = 20  # half a second
 UNSEEN = "task.roles=[train,validation]"  # override of fit_trees, whose models learn from all roles by default
@@ -107,6 +112,7 @@ def stored_roof(path: Path, threads: int) -> Roof:
 
 
 SERIAL = ("scipy",)
+BFLOAT16_EPS = 2.0**-7  # relative, between neighbouring numbers
 FOLDER = "AUTOSAGE_CACHE_DIR"
 AFTERWARDS = 9  # timed calls after a decision
 PROGRAMS = 3  # timed programs that find a decision
@@ -173,6 +179,8 @@ class DispatchBench:
             trim_memory()
         if case.op in TRAINING:
             return self._trained(case, matrix)
+        if case.op in TYPED:
+            return self._typed(case, matrix)
         op, operands = OPERATIONS[case.op](self.heads), reallocated(self.operands(case, matrix))
         ready = self._prepared(operands.matrix, cache=self._plan_cache(case), policy=self.policy, replay_only=True)
         bound = bind_methods(ready, ready.plan(case.op, **operands.dense), op, operands)
@@ -187,11 +195,11 @@ class DispatchBench:
         return [{"method": name, **statistics_of(each), **about, **self._peak(case, calls[name])}
                 for name, each in taken.items()] + _failures(failed)
 
-    def _bounded(self, op: Op, pattern: Pattern, width: int) -> Row:
+    def _bounded(self, op: Op, pattern: Pattern, width: int, dtype: DTypeLike = np.float32) -> Row:
         """Return the least seconds of a case."""
         if self.roof is None:
             return {}
-        least = bound(op, _reuse(pattern, self.threads), width, roof=self.roof)
+        least = bound(op, _reuse(pattern, self.threads), width, roof=self.roof, dtype=dtype)
         return {"bound_seconds": least.seconds, "compulsory_seconds": least.compulsory_seconds,
                 "bound_by": least.limit}
 
@@ -211,15 +219,47 @@ class DispatchBench:
 
     def _trained(self, case: DispatchCase, matrix: SparseMatrix) -> list[Row]:
         """Time training; kernels are decided and cached as in any program, but in the folder of this run."""
-        bind = sage_aggregations if case.op == "sage_training" else sage_steps
         with _layers_keep_in(self.plans):
             try:
-                steps = bind(matrix.pattern, case.width, seed=self.seed)
+                if case.op == "sage_training":
+                    steps = sage_aggregations(matrix.pattern, case.width, seed=self.seed)
+                else:
+                    steps = layer_steps(LAYERS[case.op], matrix.pattern, case.width, seed=self.seed)
             except Unsupported as error:
                 return _failures({"pyg": f"{type(error).__name__}: {error}"})
             with pinned(self.threads):
                 taken = side_by_side(steps.own, steps.baselines, steps.refused, self.timing, threads=self.threads)
-        return [{"method": name, **statistics_of(each)} for name, each in taken.items()] + _failures(steps.refused)
+            calls = {**steps.own, **steps.baselines}
+            rows = [{"method": name, **statistics_of(each), **self._peak(case, calls[name])}
+                    for name, each in taken.items()]
+        return rows + _failures(steps.refused)
+
+    def _typed(self, case: DispatchCase, matrix: SparseMatrix) -> list[Row]:
+        """Time a product of other numbers than float32: doubles beside libraries, bfloat16 beside our own float32."""
+        op, single = OPERATIONS[case.op](self.heads), reallocated(self.operands(case, matrix))
+        known, failed = ReferenceRows(op, single, CpuBackend(self.threads)), {}
+        if TYPED[case.op] == "float64":
+            operands, eps = reallocated(single.astype(np.float64)), None
+            baselines = self._baselines("spmm", operands, known, failed)
+        else:
+            values, dense = (rounded(each, BFLOAT16) for each in (matrix.values, single.dense["B"]))
+            operands, eps = Operands(SparseMatrix(matrix.pattern, values, BFLOAT16), {"B": dense}), BFLOAT16_EPS
+            baselines = {"float32": self._product(single)}
+        own = {"sparloom": self._product(operands)}
+        known.check(as_float32(own["sparloom"]()).astype(np.float32), eps=eps)
+        with pinned(self.threads), torch.inference_mode():
+            taken = side_by_side(own, baselines, failed, self.timing, threads=self.threads, serial=SERIAL)
+        about = self._bounded(op, matrix.pattern, case.width, operands.matrix.dtype)
+        return [{"method": name, **statistics_of(each), **about} for name, each in taken.items()] + _failures(failed)
+
+    def _product(self, operands: Operands) -> Callable[[], np.ndarray]:
+        """Bind our product once its kernel is decided."""
+        ready = self._prepared(operands.matrix, cache=PlanCache(None, keep_busy=True), policy=self.policy)
+        result, dense = CpuKernels(self.threads, operands.width).family(SpMM()).result(operands), operands.dense["B"]
+        call = partial(ready.spmm, dense, out=result)
+        while not ready.decided("spmm", dense):
+            call()
+        return call
 
     def explore(self, case: DispatchCase, matrix: SparseMatrix) -> list[Row]:
         """Time every candidate and every baseline of a decision, and repeat the decision by every policy variant.
@@ -307,8 +347,8 @@ class DispatchBench:
         return OPERATIONS[case.op](self.heads).operands(matrix, case.width, self.seed)
 
     def _peak(self, case: DispatchCase, call: Callable[[], Any]) -> Row:
-        """Return the peak memory of attention, including a result that the call allocates."""
-        if case.op != "attention":
+        """Return the peak memory of attention, alone or in a training step, including a result that is allocated."""
+        if case.op not in ("attention", *LAYERS):
             return {}
         try:
             return {"peak_bytes": peak_bytes(call, RESULT_POOL.clear)}

@@ -16,6 +16,7 @@ import torch
 from sparloom.baselines import gathered_attention, gathered_bytes, sampled_attention
 from sparloom.errors import IllegalSchedule, Unsupported
 from sparloom.experiments.autosage.cases import (
+    LAYERS,
     OPERATIONS,
     TRAINING,
     DispatchCase,
@@ -23,7 +24,7 @@ from sparloom.experiments.autosage.cases import (
     decision_columns,
     user_call,
 )
-from sparloom.experiments.autosage.graph_training import sage_aggregations, sage_steps
+from sparloom.experiments.autosage.graph_training import layer_steps, sage_aggregations
 from sparloom.experiments.harness import statistics_of
 from sparloom.measure import TimingProtocol
 from sparloom.nn import CUDA_SPARSE_LIBRARIES, device_csr
@@ -165,7 +166,7 @@ class CudaDispatchBench:
         if 8 * matrix.pattern.nnz * case.width > self.memory_bytes:
             return [_refused("pyg", Unsupported("PyTorch Geometric gathers more than the memory holds"))]
         try:
-            bind = sage_aggregations if case.op == "sage_training" else sage_steps
+            bind = sage_aggregations if case.op == "sage_training" else partial(layer_steps, LAYERS[case.op])
             steps = bind(matrix.pattern, case.width, seed=self.seed, device=self.device)
         except REFUSALS as error:
             return [_refused("pyg", error)]

@@ -1,4 +1,4 @@
-"""Train GCN and GraphSAGE by our layers and by those of PyTorch Geometric, from equal weights."""
+"""Train GCN, GraphSAGE and GAT by our layers and by those of PyTorch Geometric, from equal weights."""
 
 import importlib
 import math
@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from sparloom import nn
 from sparloom.errors import Unsupported
 from sparloom.experiments.harness import note_failure
 from sparloom.lazy import install_command
-from sparloom.nn import GCNConv, Graph, SAGEConv, spmm
+from sparloom.nn import GCNConv, Graph, spmm
 from sparloom.sparse import Pattern
 from sparloom.tuning import PlanCache
 
@@ -177,7 +178,7 @@ def geometric() -> Any:
         raise Unsupported(f"torch_geometric is not installed: {install_command('peers')}") from error
 
 
-OWN_SAGE = "sparloom"
+OWN_LAYER = "sparloom"
 REFERENCE = "pyg_edge_index"  # gathers and scatters
 LOSS_TOLERANCE = 1e-3  # relative difference of losses after two steps
 CPU = torch.device("cpu")
@@ -220,32 +221,35 @@ def sage_aggregations(pattern: Pattern, width: int, *, seed: int, device: torch.
     own = _Aggregation(partial(spmm, means), task.features, slopes)
     for _ in range(WARM_UP_STEPS[device.type]):
         found = own()
-    apart[OWN_SAGE] = max(map(_apart, found, expected or found))
-    steps = Steps({OWN_SAGE: own}, baselines, refused)
+    apart[OWN_LAYER] = max(map(_apart, found, expected or found))
+    steps = Steps({OWN_LAYER: own}, baselines, refused)
     return _sorted_out(steps, apart, limit=MEAN_TOLERANCE, what="means or gradients")
 
 
-def sage_steps(pattern: Pattern, width: int, *, seed: int, device: torch.device = CPU) -> Steps:
+def layer_steps(layer: str, pattern: Pattern, width: int, *, seed: int, device: torch.device = CPU) -> Steps:
     """Bind a training step of each method, see `sage_aggregations`; refuse methods whose loss differs.
 
-    Two layers of `width` channels that average over neighbours, ReLU in between, cross entropy, both backward, Adam.
-    Graphs are prepared and kernels are decided in warm-up steps.
+    Two layers of `width` channels, ReLU in between, cross entropy, both backward, Adam. Graphs are prepared and kernels
+    are decided in warm-up steps.
+
+    Args:
+        layer: name of a layer that PyTorch Geometric has, too, such as "SAGEConv".
     """
     task = Classification.drawn(pattern, width, seed=seed).to(device)
-    layer, baselines, refused = geometric().nn.SAGEConv, {}, {}
+    peer, baselines, refused = getattr(geometric().nn, layer), {}, {}
     for name, graph in _forms(task).items():
         with note_failure(name, refused):
-            trainee = Trainee(layer, lambda graph=graph: graph, task, seed=seed)
+            trainee = Trainee(peer, lambda graph=graph: graph, task, seed=seed)
             trainee.train(2)
             baselines[name] = trainee
-    own = Trainee(SAGEConv, partial(Graph, task.edges, task.nodes), task, seed=seed)
+    own = Trainee(getattr(nn, layer), partial(Graph, task.edges, task.nodes), task, seed=seed)
     own.train(2)
-    trained = {**baselines, OWN_SAGE: own}
+    trained = {**baselines, OWN_LAYER: own}
     expected = next(iter(trained.values())).loss
     apart = {name: abs(trainee.loss / expected - 1) for name, trainee in trained.items()}
     own.train(WARM_UP_STEPS[device.type])
     steps = {name: partial(trainee.train, 1) for name, trainee in trained.items()}
-    own_steps = {OWN_SAGE: steps.pop(OWN_SAGE)}
+    own_steps = {OWN_LAYER: steps.pop(OWN_LAYER)}
     return _sorted_out(Steps(own_steps, steps, refused), apart, limit=LOSS_TOLERANCE, what="losses")
 
 
@@ -258,8 +262,8 @@ def _forms(task: Classification) -> dict[str, Any]:
 def _sorted_out(steps: Steps, apart: Mapping[str, float], *, limit: float, what: str) -> Steps:
     """Refuse baselines that differ from the first method."""
     far = {name: f"{what} are {size:.1e} apart" for name, size in apart.items() if not size < limit}
-    if OWN_SAGE in far:
-        raise AssertionError(f"{OWN_SAGE} is wrong: {far[OWN_SAGE]} from those of {next(iter(apart))}")
+    if OWN_LAYER in far:
+        raise AssertionError(f"{OWN_LAYER} is wrong: {far[OWN_LAYER]} from those of {next(iter(apart))}")
     baselines = {name: step for name, step in steps.baselines.items() if name not in far}
     return Steps(steps.own, baselines, steps.refused | far)
 
