@@ -19,7 +19,7 @@ from sparloom.errors import Unsupported
 from sparloom.measure import Kind, Measurement, TimingProtocol
 
 SPINS = {"GOMP_SPINCOUNT": "100000", "KMP_BLOCKTIME": "1"}
-"""How long idle threads of OpenMP spin: iterations of GCC's, about a millisecond; milliseconds of LLVM's and Intel's."""
+"""How long idle threads of OpenMP spin: iterations of GCC's, about a millisecond; milliseconds of LLVM's."""
 
 Clock = Callable[[], float]
 
@@ -150,8 +150,8 @@ def keep_threads_awake() -> None:
     A thread that waits for the others then counts as busy, so that wall and processor clocks differ only while the
     machine ran something else; and parallel loops inside serial ones start within a microsecond. Longer would be wrong:
     libraries with an OpenMP of their own, four in one process of a bench, would take the processors from those timed
-    after them; `interleaved` waits for thirty times as long. OpenMP reads the variables when it is loaded: if kernels ran
-    before, its own defaults stay.
+    after them; `interleaved` waits for thirty times as long. OpenMP reads the variables when it is loaded: if kernels
+    ran before, its own defaults stay.
     """
     for name, value in SPINS.items():
         os.environ.setdefault(name, value)
