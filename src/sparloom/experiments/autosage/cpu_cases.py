@@ -257,7 +257,7 @@ class DispatchBench:
         ready = self._prepared(operands.matrix, cache=PlanCache(None, keep_busy=True), policy=self.policy)
         result, dense = CpuKernels(self.threads, operands.width).family(SpMM()).result(operands), operands.dense["B"]
         call = partial(ready.spmm, dense, out=result)
-        while not ready.decided("spmm", dense):
+        while not ready.decided("spmm", **operands.dense):
             call()
         return call
 
