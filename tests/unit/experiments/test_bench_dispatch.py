@@ -133,6 +133,36 @@ def bench(tmp_path, **changes) -> BenchDispatch:
     return BenchDispatch(**settings | changes)
 
 
+def test_layers_and_other_numbers_are_timed_beside_their_peers(tmp_path):
+    """Also memory of layers that attend, and the bound of every product."""
+    pytest.importorskip("torch_geometric")
+    ops = {"gat_steps": [8], "gatv2_steps": [8], "spmm_float64": [8], "spmm_bfloat16": [8]}
+    (tmp_path / "out").mkdir()
+    metrics = bench(tmp_path, ops=ops, ways={}, corpus=SyntheticCorpus([200], 1, 0, ["uniform"])).run(tmp_path / "out")
+    rows = pd.read_parquet(tmp_path / "out" / "per_case.parquet")
+    timed = rows[rows["median"].notna()].groupby("op")["method"].agg(set)
+    assert timed["spmm_bfloat16"] == {"sparloom", "sparloom_new", "float32"}
+    assert timed["spmm_float64"] >= {"sparloom", "scipy", "torch"}
+    assert rows[rows["op"].isin(["spmm_float64", "spmm_bfloat16"]) & (rows["method"] == "sparloom")][
+        "bound_seconds"].gt(0).all()
+    for op in ("gat_steps", "gatv2_steps"):
+        assert timed[op] >= {"sparloom", "pyg_edge_index"}
+        assert rows[(rows["op"] == op) & rows["median"].notna()]["peak_bytes"].gt(0).all()
+        assert 0 < metrics[f"{op}/memory_share"] <= metrics[f"{op}/memory_share_max"]
+    assert {"spmm_float64/all/over_best", "spmm_bfloat16/all/over_best", "gat_steps/all/over_best"} <= set(metrics)
+
+
+@pytest.mark.parametrize("op", ["spmm_float64", "spmm_bfloat16"])
+def test_wrong_products_of_other_numbers_are_not_timed(tmp_path, monkeypatch, op):
+    def wrong(self, operands):
+        result = np.zeros((70, 8), operands.dense["B"].dtype)
+        return {"sparloom": lambda: result}
+
+    monkeypatch.setattr(dispatch_score.DispatchBench, "_products", wrong)
+    with pytest.raises(AssertionError, match="oracle"):
+        scoring(tmp_path).score(DispatchCase(op, "a", 8), ones())
+
+
 def test_every_step_is_written_and_reduced(tmp_path, caplog):
     out = tmp_path / "out"
     out.mkdir()

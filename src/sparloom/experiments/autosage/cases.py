@@ -120,12 +120,13 @@ class ReferenceRows:
         rows = few_rows(pattern)
         self._op, self._where, self._few = op, where, where.arrays.gather_operands(operands, rows, op.name)
         self._indices, count = (pattern.nonzeros_of(rows), pattern.nnz) if op.name == "sddmm" else (rows, pattern.rows)
+        dtype = np.promote_types(np.float32, next(iter(self._few.dense.values())).dtype)
         with np.errstate(over="ignore"):  # values above float32 are infinite in the results, too
-            self._expected = op.oracle(self._few).astype(np.float32)
+            self._expected = op.oracle(self._few).astype(dtype)
         self._shape = count, *self._expected.shape[1:]
 
     def check(self, result: Any, *, eps: float | None = None) -> None:
-        """Compare a float32 result in these rows.
+        """Compare a result, float32 or float64 as the operands, in these rows.
 
         Args:
             eps: of rounding, if numbers had another type before.

@@ -237,29 +237,31 @@ class DispatchBench:
     def _typed(self, case: DispatchCase, matrix: SparseMatrix) -> list[Row]:
         """Time a product of other numbers than float32: doubles beside libraries, bfloat16 beside our own float32."""
         op, single = OPERATIONS[case.op](self.heads), reallocated(self.operands(case, matrix))
-        known, failed = ReferenceRows(op, single, CpuBackend(self.threads)), {}
+        failed: dict[str, str] = {}
         if TYPED[case.op] == "float64":
             operands, eps = reallocated(single.astype(np.float64)), None
+            known = ReferenceRows(op, operands, CpuBackend(self.threads))
             baselines = self._baselines("spmm", operands, known, failed)
         else:
             values, dense = (rounded(each, BFLOAT16) for each in (matrix.values, single.dense["B"]))
             operands, eps = Operands(SparseMatrix(matrix.pattern, values, BFLOAT16), {"B": dense}), BFLOAT16_EPS
-            baselines = {"float32": self._product(single)}
-        own = {"sparloom": self._product(operands)}
-        known.check(as_float32(own["sparloom"]()).astype(np.float32), eps=eps)
+            known = ReferenceRows(op, single, CpuBackend(self.threads))
+            baselines = {"float32": self._products(single)["sparloom"]}
+        own = self._products(operands)
+        known.check(as_float32(own["sparloom"]()), eps=eps)
         with pinned(self.threads), torch.inference_mode():
             taken = side_by_side(own, baselines, failed, self.timing, threads=self.threads, serial=SERIAL)
         about = self._bounded(op, matrix.pattern, case.width, operands.matrix.dtype)
         return [{"method": name, **statistics_of(each), **about} for name, each in taken.items()] + _failures(failed)
 
-    def _product(self, operands: Operands) -> Callable[[], np.ndarray]:
-        """Bind our product once its kernel is decided."""
+    def _products(self, operands: Operands) -> dict[str, Callable[[], np.ndarray]]:
+        """Bind our product once its kernel is decided, into an array and into a new one."""
         ready = self._prepared(operands.matrix, cache=PlanCache(None, keep_busy=True), policy=self.policy)
-        result, dense = CpuKernels(self.threads, operands.width).family(SpMM()).result(operands), operands.dense["B"]
-        call = partial(ready.spmm, dense, out=result)
+        call = user_call(ready, "spmm", operands.dense)
+        into = partial(call, out=CpuKernels(self.threads, operands.width).family(SpMM()).result(operands))
         while not ready.decided("spmm", **operands.dense):
-            call()
-        return call
+            into()
+        return {"sparloom": into, "sparloom_new": call}
 
     def explore(self, case: DispatchCase, matrix: SparseMatrix) -> list[Row]:
         """Time every candidate and every baseline of a decision, and repeat the decision by every policy variant.
