@@ -18,8 +18,8 @@ _HOMES = {
     "compile": ("Function", "Library", "Source", "compile_c"),
     "cuda": ("check_cuda", "cuda_text"),
     "native": (
-        "ChangeDetector", "IdentityCache", "NativeCall", "RESULT_POOL", "ResultPool", "address", "aligned",
-        "check_memory"
+        "ChangeDetector", "IdentityCache", "NativeCall", "RESULT_POOL", "ResultPool", "address", "address_of",
+        "aligned", "check_memory",
     ),
     "toolchain": (
         "compile_cpp", "compiler_version", "kernel_folder", "kernel_source", "kernels_digest", "sources_digest"

@@ -19,7 +19,8 @@ from sparloom.jit.toolchain import compile_cpp
 from sparloom.measure import usable_memory
 
 __all__ = [
-    "RESULT_POOL", "ChangeDetector", "IdentityCache", "NativeCall", "ResultPool", "address", "aligned", "check_memory",
+    "RESULT_POOL", "ChangeDetector", "IdentityCache", "NativeCall", "ResultPool", "address", "address_of", "aligned",
+    "check_memory",
 ]
 
 HEADER = object.__basicsize__  # bytes of the header of every Python object
@@ -135,14 +136,14 @@ def address(array: np.ndarray, dtype: DTypeLike = np.float32, *, written: bool =
                          f"{np.dtype(dtype)}: pass np.ascontiguousarray(array, np.{np.dtype(dtype)})")
     if written and not flags.writeable:
         raise ValueError("the result is read-only: pass a copy")
-    return _address_of(array)
+    return address_of(array)
 
 
 def aligned(shape: tuple[int, ...], dtype: DTypeLike, *, zero: bool = False) -> np.ndarray:
     """Allocate a page-aligned array; NumPy requests huge pages for large ones."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
     buffer = (np.zeros if zero else np.empty)(size + ALIGNMENT, np.uint8)
-    return np.ndarray(shape, dtype, buffer, -_address_of(buffer) % ALIGNMENT)
+    return np.ndarray(shape, dtype, buffer, -address_of(buffer) % ALIGNMENT)
 
 
 def _interface_address(array: np.ndarray) -> int:
@@ -164,7 +165,7 @@ def _header_is_readable() -> bool:
         _header_address(array) == _interface_address(array) for array in arrays)
 
 
-_address_of = _header_address if _header_is_readable() else _interface_address
+address_of = _header_address if _header_is_readable() else _interface_address
 
 
 class ResultPool:

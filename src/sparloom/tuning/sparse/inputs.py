@@ -326,6 +326,12 @@ def _span(array: np.ndarray) -> tuple[int, int]:
     return byte_bounds(array) if array.size else (0, 0)
 
 
+def check_widths(first: Any, second: Any, name: str, other: str) -> None:
+    """Refuse dense operands whose trailing dimensions differ; raises ValueError, with their names."""
+    if first.shape[1:] != second.shape[1:]:
+        raise ValueError(f"{name} has shape {first.shape} and {other} {second.shape}: trailing dimensions must match")
+
+
 def check_apart(out: Any, given: Any) -> None:
     """Refuse an array for a result that shares memory with a sparse matrix; None shares none.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from threading import RLock
 from time import monotonic as clock
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -21,11 +21,12 @@ from sparloom.space import Config
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning.cache import AGAIN, LATEST, PlanCache, Summary, tell_busy
 from sparloom.tuning.racing import Decision
-from sparloom.tuning.search import CsrCostModel, Given
+from sparloom.tuning.search import Given
 from sparloom.tuning.sparse.backend import LIBRARIES, LIBRARY_DTYPES, OPS, Backend, Case, CsrChoice, CsrPlan, Library
 from sparloom.tuning.sparse.cpu import CpuBackend
 from sparloom.tuning.sparse.fallback import FallbackReplay, kernels_available
-from sparloom.tuning.sparse.inputs import Origin, number_array
+from sparloom.tuning.sparse.inputs import Origin, check_widths, number_array
+from sparloom.tuning.sparse.repeated import RepeatedCalls
 from sparloom.tuning.sparse.replay import (
     ArgmaxReplay,
     EmptyReplay,
@@ -97,6 +98,7 @@ class Prepared:
         self._plans: dict[Case, CsrPlan] = {}
         self._replays: dict[Case, Replay] = {}
         self._argmax_replays: dict[Case, Replay] = {}  # of `spmm_max`
+        self._repeated = RepeatedCalls()
         self._weights: dict[np.dtype, Any] = {}  # of means, by their type
         self._families: dict[tuple[str, int], Family] = {}  # for any width
         self._provisional: dict[Case, float] = {}  # decided on a busy machine -> seconds until it is decided again
@@ -144,6 +146,9 @@ class Prepared:
             Unsupported: there are no kernels for this on the device of A.
             NotDecided: `replay_only`, and no decision is stored for A and this width.
         """
+        if reduce == "sum" and values is None and (
+                found := self._repeated.result("spmm", (dense,), out, self._lock)) is not None:
+            return found
         if reduce not in REDUCTIONS:
             raise ValueError(f"reduce={reduce!r}: give one of {', '.join(REDUCTIONS)}")
         given = self._arrays.dense(dense, "X", rows=self.matrix.pattern.cols, axes=2)
@@ -197,10 +202,13 @@ class Prepared:
         Raises:
             TypeError, ValueError, Unsupported, NotDecided: as by `spmm`; also where Q and K differ in width.
         """
+        if values is None and (
+                found := self._repeated.result("sddmm", (left, right), out, self._lock)) is not None:
+            return found
         rows, cols = self.matrix.pattern.shape
         dense = self._arrays.dense
         first, second = dense(left, "Q", rows=rows, axes=2), dense(right, "K", rows=cols, axes=2)
-        _check_widths(first, second, "Q", "K")
+        check_widths(first, second, "Q", "K")
         matrix = self._with(values)
         if not (first.dtype is second.dtype is matrix.dtype):
             matrix, first, second = self._arrays.promoted(matrix, first, second)
@@ -223,7 +231,7 @@ class Prepared:
         rows, cols = self.matrix.pattern.shape
         given = {name: self._arrays.dense(array, name, rows=count, axes=3) for name, array, count in (
             ("Q", queries, rows), ("K", keys, cols), ("V", values, cols))}
-        _check_widths(given["Q"], given["K"], "Q", "K")
+        check_widths(given["Q"], given["K"], "Q", "K")
         if given["V"].shape[1] != given["Q"].shape[1]:
             raise ValueError(f"V has {given['V'].shape[1]} heads and Q {given['Q'].shape[1]}: give as many")
         if given["Q"].shape[2] == 0:
@@ -300,7 +308,10 @@ class Prepared:
             replay = own._replays.get(case)
             if replay is None:
                 replay = own._replays[case] = own._start(case, operands)
-            return replay(operands, out)
+            result = replay(operands, out)
+            if operands.matrix is self.matrix:
+                own._repeated.keep(op, replay, operands, given, result, self.origin)
+            return result
 
     def _unlocked(self) -> Prepared:
         """Return this object, or a twin with the same decisions for a signal handler that interrupts a call of it."""
@@ -309,7 +320,7 @@ class Prepared:
         if self._twin is None:
             twin = object.__new__(type(self))
             twin.__dict__.update(self.__dict__, _lock=forkable(RLock()), _twin=None, _replays={}, _argmax_replays={},
-                                 _families={})
+                                 _repeated=RepeatedCalls(), _families={})
             self._twin = twin
         return self._twin._unlocked()
 
@@ -438,10 +449,7 @@ class Prepared:
 
     def _decider(self, case: Case, libraries: Mapping[str, Library]) -> CsrDecider:
         backend, source = self.backend, self._source
-
-        def formula() -> CsrCostModel:
-            return backend.model(self._cache)
-
+        formula = partial(backend.model, self._cache)
         model = formula if source is None else lambda: source.scorer(formula, threads=self.threads)
         allows = {} if self.threads else {"allows": self._settings.cuda.allows}
         return CsrDecider(case.operation, backend, libraries, self._policy, model, **allows,
@@ -490,8 +498,3 @@ _parsed = lru_cache(256)(Config.parse)
 def _prepared_again(matrix: SparseMatrix, options: Mapping[str, Any]) -> Prepared:
     """Make a copy of a prepared matrix."""
     return Prepared(matrix, **options)
-
-
-def _check_widths(first: Any, second: Any, name: str, other: str) -> None:
-    if first.shape[1:] != second.shape[1:]:
-        raise ValueError(f"{name} has shape {first.shape} and {other} {second.shape}: trailing dimensions must match")
