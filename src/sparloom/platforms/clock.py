@@ -150,7 +150,7 @@ def keep_threads_awake() -> None:
     A thread that waits for the others then counts as busy, so that wall and processor clocks differ only while the
     machine ran something else; and parallel loops inside serial ones start within a microsecond. Longer would be wrong:
     libraries with an OpenMP of their own, four in one process of a bench, would take the processors from those timed
-    after them; `interleaved` waits for thirty times as long. OpenMP reads the variables when it is loaded: if kernels
+    after them; `interleaved` waits for ten times as long. OpenMP reads the variables when it is loaded: if kernels
     ran before, its own defaults stay.
     """
     for name, value in SPINS.items():

@@ -26,7 +26,7 @@ from sparloom.space import Config
 log = logging.getLogger(__name__)
 
 SPOT_ROWS = 16
-SETTLE_SECONDS = 0.03  # idle threads of GNU OpenMP keep a processor busy for some milliseconds
+SETTLE_SECONDS = 0.01  # idle threads of GNU OpenMP keep a processor busy for some milliseconds
 
 Inputs = TypeVar("Inputs", Operands, DenseOperands)
 
