@@ -36,8 +36,6 @@ OWN = AUTOSAGE | {"dispatch_cpu", "dse_spade", "fig13_jacobi", "fusion_gemm_spmm
        "table2_costs", "training_gcn", "variants_spade"}
 MODULES = ("ipykernel.zmqshell", "ipykernel.displayhook", "nbformat", "matplotlib.pyplot", "pyarrow.parquet",
            "rich.console", "scipy.stats", "sparloom.report")  # of the process that runs notebooks
-AWAITED = {"bench_autosage": "python run.py experiment=bench_autosage"}
-"""Runs that were not made yet -> command: notebooks show a message; remove an entry with the commit of its run."""
 EXPERIMENT = re.compile(r"experiment=(\w+)")
 
 each = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -124,11 +122,6 @@ def test_first_cell_names_the_claim_and_committed_runs(path):
     runs = read_runs(opened(path))
     assert runs
     for name in runs:
-        if name in AWAITED:
-            assert not (ROOT / "results" / name).exists(), f"remove {name} from AWAITED, and fill in its numbers"
-            assert f"`{AWAITED[name]}`" in first.source
-            assert (ROOT / "conf" / "experiment" / f"{EXPERIMENT.search(AWAITED[name])[1]}.yaml").is_file()
-            continue
         for kept in ("metrics.json", "environment.json", "command.txt"):
             assert (ROOT / "results" / name / kept).is_file()
         command = (ROOT / "results" / name / "command.txt").read_text(encoding="utf-8").strip()
@@ -140,14 +133,11 @@ def test_first_cell_names_the_claim_and_committed_runs(path):
 def test_numbers_of_the_first_cell_are_those_of_the_runs(path):
     notebook = opened(path)
     found = {name: json.loads((ROOT / "results" / name / "metrics.json").read_text(encoding="utf-8"))
-             for name in read_runs(notebook) if name not in AWAITED}
+             for name in read_runs(notebook)}
     first = dict(ChainMap(*found.values()))  # where runs have equal metrics, a table without runs shows the first one's
     rows = tables(notebook)
     assert len(rows) >= 3
     for row in rows:
-        if not found:
-            assert row["ours"] == NONE, "its run was not made yet"
-            continue
         key, metrics = row["metric"], found[row["run"].removeprefix("results/")] if "run" in row else first
         assert shown(metrics[key], row["ours"]) == row["ours"], key
         low, _, high = row.get("95 %", NONE).partition("–")
@@ -198,7 +188,7 @@ def test_it_runs_within_a_minute_and_prints_the_same(python_of_notebooks, path, 
     assert 0 < seconds < SECONDS
     assert texts(notebook) == texts(opened(path))
     pictures = ["image/png" in output.get("data", {}) for cell in notebook.cells for output in cell.get("outputs", [])]
-    assert any(pictures) or AWAITED.keys() & set(read_runs(notebook))
+    assert any(pictures)
 
 
 def runs_named(path: Path) -> list[Path]:
