@@ -226,6 +226,8 @@ def aggregate(
                 once = replace(matrices, recurs=False)
                 return ways.matrices(once, lambda each, x: aggregate(each, x, aggr), sent, ())
             sent, = autocast_operands(sent)
+            if matrices.gathers(sent.shape[1]):
+                return matrices.graph.gathered(sent, mean=aggr == "mean")
             adjacency = matrices.adjacency(sent.dtype, mean=aggr == "mean")
             return adjacency.matmul(sent, adjacency.values)
         matrices = matrices.prepared()
@@ -256,7 +258,7 @@ def aggregate_and_transform(
             each, x, aggr, linear, linear_class, root, ways), sent, parameters)
     if root is not None:
         initialise_lazy(*root)
-        if _is_fused(matrices, aggr) and root[0].bias is None and all(
+        if _is_fused(matrices, sent, aggr) and root[0].bias is None and all(
                 has_default_forward(layer, linear_class) for layer in (linear, root[0])):
             adjacency = matrices.adjacency(sent.dtype, mean=aggr == "mean")
             weight, bias, root_weight = linear.weight, linear.bias, root[0].weight
@@ -268,7 +270,7 @@ def aggregate_and_transform(
         return linear(aggregate(matrices, sent, aggr))
     weight, bias = linear.weight, linear.bias
     aggregate_first = weight.shape[1] <= weight.shape[0]
-    if _is_fused(matrices, aggr):
+    if _is_fused(matrices, sent, aggr):
         adjacency = matrices.adjacency(sent.dtype, mean=aggr == "mean")
         return _in_order(ways, matrices, sent, lambda x, first: adjacency.convolve(
             x, weight, bias, aggregate_first=first), (weight, bias))
@@ -290,9 +292,10 @@ def _in_order(
     return ways.order(matrices.graph.edges, compute, sent, weight, parameters)
 
 
-def _is_fused(matrices: Matrices, aggr: Aggregation) -> bool:
+def _is_fused(matrices: Matrices, sent: torch.Tensor, aggr: Aggregation) -> bool:
     """Tell whether one operation aggregates and transforms; autocast computes products of layers in half precision."""
-    return isinstance(matrices, FreshMatrices) and aggr in LINEAR_AGGREGATIONS and not torch.is_autocast_enabled("cpu")
+    return (isinstance(matrices, FreshMatrices) and aggr in LINEAR_AGGREGATIONS
+            and not matrices.gathers(sent.shape[1]) and not torch.is_autocast_enabled("cpu"))
 
 
 def _linear_matrix(matrices: AggregationMatrices, aggr: Aggregation) -> CsrTuple:

@@ -1,6 +1,7 @@
 """Graphs that are seen for the first time, as in mini-batches: their matrices, without any preparation.
 
-Edges are sorted by receiver in one call of compiled code, which also adds self-loops and normalises.
+Edges are sorted by receiver in one call of compiled code, which also adds self-loops and normalises. Sums over a few
+hundred edges are not worth that: rows are gathered and added by torch.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ NO_LOOPS, REPLACED, ADDED = range(3)  # enum Loops of kernels/cpu/fresh_graph.cp
 UNSCALED, SYMMETRIC, MEAN = range(3)  # enum Scaling
 NOT_CSR = 3  # enum Status
 INDEX_DTYPES = (torch.int64, torch.int32)
+GATHERED = 1 << 18  # elements of all edges up to which gathering rows is faster than sorting edges
 
 
 class FreshGraph:
@@ -52,6 +54,8 @@ class FreshGraph:
         """Calls of layers so far."""
         self._source = source
         self._adjacencies: dict[Hashable, tuple[Hashable, FreshAdjacency]] = {}
+        self._copied: tuple[torch.Tensor, torch.Tensor] | None = None  # senders, receivers
+        self._counts: torch.Tensor | None = None  # edges of each receiver, at least 1, (nodes, 1)
 
     @property
     def edges(self) -> int:
@@ -92,6 +96,36 @@ class FreshGraph:
                 return self._differentiated_aggregation(dtype, edge_weight, mean=mean)
             weights, content = edge_weight, content_hash(edge_weight)
         return self._made((scaling, dtype, weighted), content, weights, dtype, scaling=scaling)
+
+    def gathers(self, width: int) -> bool:
+        """Tell whether the edges have no weights and are so few that `gathered` is the fastest way."""
+        source = self._source
+        return source.receivers is not None and source.weights is None and self.edges * width <= GATHERED
+
+    def gathered(self, x: torch.Tensor, *, mean: bool) -> torch.Tensor:
+        """Sum or average the features of the senders of each node, (nodes, width), from those of all senders.
+
+        Raises:
+            ValueError: a node is out of range.
+        """
+        self.uses += 1
+        if self._copied is None:  # the caller may change its tensor before the backward pass
+            with torch.inference_mode(False):  # inference tensors could not be used in training
+                self._copied = self._source.senders.clone(), self._source.receivers.clone()
+        senders, receivers = self._copied
+        try:
+            sums = torch.index_add(x.new_zeros(self.nodes, x.shape[1]), 0, receivers, x.index_select(0, senders))
+        except (IndexError, RuntimeError) as error:
+            fault = _range_fault(receivers, senders, (self.nodes, self.senders))
+            if not fault:
+                raise
+            raise ValueError(fault) from error
+        if not mean:
+            return sums
+        if self._counts is None:
+            with torch.inference_mode(False):
+                self._counts = torch.bincount(receivers, minlength=self.nodes).clamp_(min=1)[:, None]
+        return sums / self._counts
 
     def _made(
         self, key: Hashable, content: Hashable, weights: torch.Tensor | None, dtype: torch.dtype, **options: Any,
@@ -139,6 +173,10 @@ class FreshMatrices:
     weighted: bool
     prepared: Callable[[], AggregationMatrices]
     recurs: bool = False
+
+    def gathers(self, width: int) -> bool:
+        """Tell whether `FreshGraph.gathered` is the fastest way."""
+        return self.edge_weight is None and self.graph.gathers(width)
 
     def adjacency(self, dtype: torch.dtype, *, mean: bool) -> FreshAdjacency:
         """Return the matrix that sums or averages."""
@@ -254,8 +292,15 @@ def _fault(status: int, source: _Source, shape: tuple[int, int]) -> str:
     """Say what is wrong with a graph."""
     if status == NOT_CSR:
         return "the adjacency matrix is not valid in CSR: pass A.to_sparse_coo().coalesce().to_sparse_csr()"
-    name, numbers = (("receiver", source.receivers), ("sender", source.senders))[status - 1]
-    return f"{name}s range from {int(numbers.min())} to {int(numbers.max())}: expected 0 to {shape[status - 1] - 1}"
+    return _range_fault(source.receivers, source.senders, shape)
+
+
+def _range_fault(receivers: torch.Tensor, senders: torch.Tensor, shape: tuple[int, int]) -> str:
+    """Name the nodes that are out of range; "" if none are."""
+    for name, numbers, count in zip(("receiver", "sender"), (receivers, senders), shape, strict=True):
+        if numbers.numel() and not 0 <= int(numbers.min()) <= int(numbers.max()) < count:
+            return f"{name}s range from {int(numbers.min())} to {int(numbers.max())}: expected 0 to {count - 1}"
+    return ""
 
 
 class _FreshGraph(ctypes.Structure):

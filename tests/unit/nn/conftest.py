@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from kernel_cache import beside_kernels
 
+from sparloom.nn import fresh_graph
+
 
 @pytest.fixture(scope="session")
 def sparse_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -19,3 +21,9 @@ def sparse_cache(sparse_folder: Path) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARLOOM_CACHE", str(sparse_folder))
         yield sparse_folder
+
+
+@pytest.fixture(params=["sorted", "gathered"])
+def each_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Aggregate over small fresh graphs as over large ones, and by gathering rows."""
+    monkeypatch.setattr(fresh_graph, "GATHERED", -1 if request.param == "sorted" else 1 << 18)

@@ -47,6 +47,7 @@ def results(layer: torch.nn.Module, x: torch.Tensor, graph: torch.Tensor | Graph
     return [result, *(gradient for gradient in gradients if gradient is not None)]
 
 
+@pytest.mark.usefixtures("each_way")
 @pytest.mark.parametrize("options", [
     {}, {"aggr": "sum"}, {"aggr": "add", "bias": False}, {"normalize": True}, {"root_weight": False},
     {"project": True}, {"project": True, "aggr": "sum", "normalize": True}, {"aggr": "max"},
@@ -126,6 +127,7 @@ def test_the_largest_of_repeated_edges_with_weights_is_refused() -> None:
         SAGEConv(3, 2, "max")(torch.zeros(2, 3), graph)
 
 
+@pytest.mark.usefixtures("each_way")
 def test_weights_that_learn(edges) -> None:
     matrix = (dense(NODES, NODES, seed=3) * (dense(NODES, NODES, seed=4) > 0.8)).to_sparse_csr().requires_grad_()
     layer, x = SAGEConv(CHANNELS, 4, "sum"), dense(NODES, CHANNELS)
@@ -137,6 +139,7 @@ def test_weights_that_learn(edges) -> None:
     assert_near(gradient.values(), (x @ layer.lin_l.weight.T).sum(1)[cols].detach())
 
 
+@pytest.mark.usefixtures("each_way")
 @pytest.mark.parametrize("nodes", [0, 1, 5])
 @pytest.mark.parametrize("layer", [SAGEConv(3, 2), SAGEConv(2, 3, "sum"), SAGEConv(3, 2, "max"),
                                    TransformerConv(3, 2, heads=2)], ids=["mean", "sum", "max", "attention"])

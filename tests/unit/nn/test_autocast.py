@@ -81,6 +81,7 @@ def test_layers_of_any_width_agree_with_pytorch_geometric(theirs, edges, half, n
                        for parameter in layer.parameters())
 
 
+@pytest.mark.usefixtures("each_way")
 @pytest.mark.parametrize("name", ["GCNConv", "SAGEConv", "TransformerConv"])
 def test_layers_follow_each_other(edges, half, name) -> None:
     kind = getattr(nn, name)

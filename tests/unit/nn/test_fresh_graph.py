@@ -74,6 +74,7 @@ def test_fresh_and_prepared_graphs_agree(edges, generator, form, options) -> Non
     assert_near(gradients(layer, x, graph, None), gradients(layer, x, Graph(graph, NODES), None))
 
 
+@pytest.mark.usefixtures("each_way")
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("make", [
     lambda: SAGEConv(12, 9), lambda: SAGEConv(12, 15, aggr="sum", normalize=True),
@@ -93,6 +94,7 @@ def test_weights_of_edges_are_aggregated(edges, generator, aggr, trained) -> Non
     assert_near(gradients(layer, x, edges, weight), gradients(layer, x, Graph(edges, NODES), weight))
 
 
+@pytest.mark.usefixtures("each_way")
 @pytest.mark.parametrize("out", [3, 20])
 def test_second_derivatives_of_a_layer_with_a_root(edges, out) -> None:
     layer = SAGEConv(4, out)
@@ -104,6 +106,7 @@ def test_second_derivatives_of_a_layer_with_a_root(edges, out) -> None:
     assert_near(*([each for each in result if each is not None] for result in results))
 
 
+@pytest.mark.usefixtures("each_way")
 @pytest.mark.parametrize("receivers", [1, 7, 90])
 @pytest.mark.parametrize("out", [3, 20])
 def test_bipartite_graphs_agree(generator, receivers, out) -> None:
@@ -138,13 +141,15 @@ def test_smallest_graphs(nodes, edges) -> None:
     assert_near([layer(x, edges)], [layer(x, Graph(edges, nodes))])
 
 
+@pytest.mark.usefixtures("each_way")
+@pytest.mark.parametrize("kind", [GCNConv, SAGEConv])
 @pytest.mark.parametrize("wrong", [-1, NODES, 2**40])
 @pytest.mark.parametrize("end", [0, 1])
-def test_nodes_out_of_range_are_refused(edges, wrong, end) -> None:
+def test_nodes_out_of_range_are_refused(edges, wrong, end, kind) -> None:
     edges[end, 70] = wrong
     name = ("sender", "receiver")[end]
     with pytest.raises(ValueError, match=rf"{name}s range from .*{wrong}.* expected 0 to {NODES - 1}|{name}s range"):
-        GCNConv(3, 2)(torch.zeros(NODES, 3), edges)
+        kind(3, 2)(torch.zeros(NODES, 3), edges)
 
 
 @pytest.mark.parametrize("begin", [[0, 3, 1, 4], [0, 1, 2, 900], [1, 2, 3, 4], [0, -5, 2, 4]])
@@ -155,8 +160,10 @@ def test_row_pointers_that_are_not_csr_are_refused(begin) -> None:
         GCNConv(3, 2)(torch.zeros(3, 3), matrix)
 
 
-def test_changes_in_place_are_noticed(edges, generator) -> None:
-    layer, x = GCNConv(6, 4), torch.randn(NODES, 6, generator=generator)
+@pytest.mark.usefixtures("each_way")
+@pytest.mark.parametrize("kind", [GCNConv, SAGEConv])
+def test_changes_in_place_are_noticed(edges, generator, kind) -> None:
+    layer, x = kind(6, 4), torch.randn(NODES, 6, generator=generator)
     for change in (lambda: edges.flip(0), lambda: edges.roll(7, 1).flip(0)):
         layer(x, edges)
         edges.copy_(change())
@@ -165,8 +172,10 @@ def test_changes_in_place_are_noticed(edges, generator) -> None:
         assert_near([layer(x, edges)], [layer(x, Graph(edges, NODES))])
 
 
-def test_gradients_belong_to_the_graph_of_the_forward_pass(edges, generator) -> None:
-    layer, x = GCNConv(6, 8), torch.randn(NODES, 6, generator=generator, requires_grad=True)
+@pytest.mark.usefixtures("each_way")
+@pytest.mark.parametrize("kind", [GCNConv, SAGEConv])
+def test_gradients_belong_to_the_graph_of_the_forward_pass(edges, generator, kind) -> None:
+    layer, x = kind(6, 8), torch.randn(NODES, 6, generator=generator, requires_grad=True)
     expected = torch.autograd.grad(layer(x, Graph(edges, NODES)).square().sum(), x)
     result = layer(x, edges)
     edges.zero_()
@@ -213,8 +222,10 @@ def test_threads_share_larger_graphs(generator) -> None:
         torch.set_num_threads(count)
 
 
-def test_a_graph_of_an_evaluation_can_be_trained_on(edges, generator) -> None:
-    layer, x = GCNConv(6, 4), torch.randn(NODES, 6, generator=generator)
+@pytest.mark.usefixtures("each_way")
+@pytest.mark.parametrize("kind", [GCNConv, SAGEConv])
+def test_a_graph_of_an_evaluation_can_be_trained_on(edges, generator, kind) -> None:
+    layer, x = kind(6, 4), torch.randn(NODES, 6, generator=generator)
     with torch.inference_mode():
         seen = layer(x, edges)
     result = layer(x, edges)

@@ -149,6 +149,7 @@ def test_transforms_take_second_derivatives(name) -> None:
     torch.testing.assert_close(torch.func.grad(lambda x: torch.func.grad(energy)(x).square().sum())(x), expected)
 
 
+@pytest.mark.usefixtures("each_way")
 @pytest.mark.parametrize("kind", ["SAGEConv", "TransformerConv"])
 def test_layers_of_operations_follow_transforms(kind) -> None:
     layer, beside = layer_of(kind)
@@ -249,6 +250,7 @@ class Adapter(torch.nn.Linear):
         return super().forward(x) + 1
 
 
+@pytest.mark.usefixtures("each_way")
 def test_adapters_that_replace_linear_layers_are_called() -> None:
     for kind, name, exact in (("SAGEConv", "lin_l", theirs_like), ("GCNConv", "lin", normalised_product)):
         layer, x = getattr(nn, kind)(WIDTH, 4), dense(NODES, WIDTH)
