@@ -34,7 +34,7 @@ NO_LOOPS, REPLACED, ADDED = range(3)  # enum Loops of kernels/cpu/fresh_graph.cp
 UNSCALED, SYMMETRIC, MEAN = range(3)  # enum Scaling
 NOT_CSR = 3  # enum Status
 INDEX_DTYPES = (torch.int64, torch.int32)
-GATHERED = 1 << 18  # elements of all edges up to which gathering rows is faster than sorting edges
+GATHERED = 1 << 16  # elements of all edges up to which gathering rows is faster than sorting edges
 
 
 class FreshGraph:

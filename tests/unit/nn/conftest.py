@@ -26,4 +26,4 @@ def sparse_cache(sparse_folder: Path) -> Iterator[Path]:
 @pytest.fixture(params=["sorted", "gathered"])
 def each_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Aggregate over small fresh graphs as over large ones, and by gathering rows."""
-    monkeypatch.setattr(fresh_graph, "GATHERED", -1 if request.param == "sorted" else 1 << 18)
+    monkeypatch.setattr(fresh_graph, "GATHERED", -1 if request.param == "sorted" else 1 << 16)
