@@ -166,6 +166,7 @@ def _header_is_readable() -> bool:
 
 
 address_of = _header_address if _header_is_readable() else _interface_address
+"""Return the address of the data of an array, whatever its type."""
 
 
 class ResultPool:

@@ -96,7 +96,8 @@ class OnlineRace:
         """The other one of the last two, once the winner is known; None if the winner met nobody."""
         if not self._since or len(self._since) < 2:
             return None
-        return next(arm for arm in self._since if arm != self.winner)
+        others = [arm for arm in self._since if arm != self.winner]
+        return others[0]
 
     def fail(self) -> None:
         """Drop the arm whose turn it was, because it failed and the first baseline computed its call."""

@@ -47,8 +47,8 @@ def test_threads_of_the_previous_method_are_idle():
     machine = Machine(a=0.001, b=0.001)
     machine.measure(replace(TIMING, repetitions=1, most_repetitions=1))
     runs = "".join(machine.order)
-    assert runs.startswith("ab" + 30 * "a")
-    assert runs.endswith(31 * "b")
+    assert runs.startswith("ab" + 10 * "a")
+    assert runs.endswith(11 * "b")
 
 
 def test_slow_methods_are_repeated_less():

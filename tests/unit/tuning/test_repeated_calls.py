@@ -1,6 +1,8 @@
 """Repeated calls of a prepared matrix: the same results, and whatever the first call refuses, later ones refuse."""
 
+import gc
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -125,6 +127,14 @@ def test_what_the_first_call_refuses_later_ones_refuse(matrix, name, served):
         prepared.spmm(x, out=out)
     assert str(later.value) == str(first.value)
     assert served == [False]
+
+
+def test_operands_of_the_last_call_are_not_kept(matrix):
+    prepared, x = ready(matrix), dense()
+    found = weakref.ref(prepared.spmm(x)), weakref.ref(x)
+    del x
+    gc.collect()
+    assert [each() for each in found] == [None, None]
 
 
 def test_changed_indices_are_refused(matrix, served):

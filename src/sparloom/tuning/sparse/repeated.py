@@ -16,13 +16,12 @@ import numpy as np
 from sparloom.jit import address_of
 from sparloom.ops import Operands
 from sparloom.tuning.sparse.inputs import Origin
-from sparloom.tuning.sparse.replay import CHECKED_CALLS, NativeReplay, ProvisionalReplay, Replay
+from sparloom.tuning.sparse.replay import NativeReplay, ProvisionalReplay, Replay
 
 __all__ = ["RepeatedCall", "RepeatedCalls"]
 
 FIELDS = {"spmm": ("dense",), "sddmm": ("left", "right")}
 """Operation -> names of its dense operands in the arguments of kernels."""
-ALWAYS = 1 << 62
 
 
 class RepeatedCall:
@@ -32,17 +31,17 @@ class RepeatedCall:
         native: has run once.
         fields: of the arguments, for the dense operands.
         result: of that run.
-        calls: how many it may serve before `Prepared` has to see one.
+        provisional: how the kernel is called until it is decided again; None: it is decided.
     """
 
     def __init__(
         self, native: NativeReplay, fields: Sequence[str], operands: Operands, result: np.ndarray, origin: Origin,
-        calls: int,
+        provisional: ProvisionalReplay | None,
     ) -> None:
-        self._native, self._call, self._operands = native, native._call, operands
+        self._native, self._call = native, native._call
         self._fields = [(name, array.shape) for name, array in zip(fields, operands.dense.values(), strict=True)]
         self._dtype, self._result_shape = result.dtype, result.shape
-        self._values, self._origin, self._left = operands.matrix.values, origin, calls
+        self._values, self._origin, self._provisional = operands.matrix.values, origin, provisional
         self._begin = address_of(self._values)
         self._end = self._begin + self._values.nbytes
 
@@ -55,9 +54,8 @@ class RepeatedCall:
         Args:
             given: dense operands as the user passed them.
         """
-        calls = ALWAYS
-        if type(replay) is ProvisionalReplay and replay._native is not None:
-            replay, calls = replay._native, CHECKED_CALLS
+        provisional = replay if type(replay) is ProvisionalReplay else None
+        replay = replay if provisional is None else provisional._native
         arrays = list(operands.dense.values())
         if op not in FIELDS or type(replay) is not NativeReplay or not origin.all_numpy:
             return None
@@ -65,16 +63,16 @@ class RepeatedCall:
                 array is not each or array.dtype is not result.dtype
                 for array, each in zip(arrays, given, strict=True)):
             return None
-        return cls(replay, FIELDS[op], operands, result, origin, calls)
+        return cls(replay, FIELDS[op], operands, result, origin, provisional)
 
     def __call__(self, given: Sequence[Any], out: Any | None) -> np.ndarray | None:
         """Compute as `Prepared` does; None, with nothing done, if it must look at the arrays first.
 
         One thread at a time.
         """
-        dtype, native, call = self._dtype, self._native, self._call
-        if self._left == 0 or call is not native._call or self._origin.changed():
-            return None
+        dtype, native, call, provisional = self._dtype, self._native, self._call, self._provisional
+        if call is not native._call or self._origin.changed() or (provisional is not None and not provisional._left):
+            return None  # a provisional replay reads the clock in this call
         for array, (_, shape) in zip(given, self._fields, strict=True):
             if not (type(array) is np.ndarray and array.dtype is dtype and array.shape == shape):
                 return None
@@ -99,7 +97,8 @@ class RepeatedCall:
             setattr(arguments, name, first)
         if (self._begin < end and begin < self._end) or self._origin.overlapping(begin, end):
             return None
-        self._left -= 1
+        if provisional is not None:
+            provisional._left -= 1
         arguments.result = begin
         call.point(self._values)
         call.lent = (given, result)
