@@ -234,9 +234,9 @@ inline Pair load_pair(const Bfloat* from) { return pair_of(_mm512_loadu_si512(fr
 inline __m512i narrow_pair(const Pair& pair) {
     const auto rounded = [](Vec<float> value) {
         const __m512i bits = _mm512_castps_si512(value);
-        const __m512i half = _mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff));
+        const __m512i raised = _mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff));
         const __mmask16 odd = _mm512_test_epi32_mask(bits, _mm512_set1_epi32(0x10000));
-        return _mm512_mask_sub_epi32(half, odd, half, _mm512_set1_epi32(-1));
+        return _mm512_mask_add_epi32(raised, odd, raised, _mm512_set1_epi32(1));
     };
     const __m512i even = _mm512_srli_epi32(rounded(pair.even), 16);
     return _mm512_mask_blend_epi16(0xaaaaaaaa, even, rounded(pair.odd));

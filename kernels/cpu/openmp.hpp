@@ -1,4 +1,4 @@
-// OpenMP, of which a process has one for all of its libraries: how many threads it may start, and its parallel regions.
+// The OpenMP that kernels share with PyTorch: how many threads it may start, and its parallel regions.
 //
 // OpenMP of GCC ends the process if it cannot create a thread, so that is tried before, see `team`; and its threads end
 // before this process forks: a child would wait for threads that it does not have. Python forks are looked after by

@@ -9,7 +9,7 @@
 //
 // OpenMP's threads spin for milliseconds after each of its loops. In a program that has such loops, those of PyTorch say,
 // the threads of the team would have to wait for the processors that these occupy. If helpers come late, the caller
-// therefore tries OpenMP's own threads; it keeps to them as long as they come soon, since they are waited for.
+// therefore tries OpenMP's own threads, and keeps to them as long as they are prompt: OpenMP waits for all of them.
 //
 // Forks: a child has no threads, and starts new ones on demand. Threads that cannot be created are done without.
 
@@ -55,10 +55,10 @@ constexpr int64_t kHeldUp = 500'000;      // nanoseconds of waiting for preempte
 constexpr int64_t kAlone = 4;             // ... for so many times as long, ...
 constexpr int64_t kMostAlone = 50'000'000;  // ... but no longer than this
 constexpr int64_t kLate = 40'000;         // nanoseconds after which a helper is late
-constexpr int32_t kLateCalls = 3;         // late helpers in a row until others are tried
-constexpr int64_t kRefrain = 10'000'000;  // nanoseconds until OpenMP's threads are tried again, doubled each time ...
-constexpr int64_t kMostRefrain = 10'000'000'000;  // ... up to this; as at first after ...
-constexpr int32_t kTrusted = 1000;        // ... so many calls to which they came soon
+constexpr int32_t kLateCalls = 3;         // calls in a row with a late helper until others are tried
+constexpr int64_t kBackoff = 10'000'000;  // nanoseconds until OpenMP's threads are tried again; doubled each time
+constexpr int64_t kMostBackoff = 10'000'000'000;
+constexpr int32_t kTrusted = 1000;        // calls in a row with prompt threads, after which it is kBackoff again
 constexpr int32_t kPause = 32;            // looks between two readings of the clock
 constexpr int32_t kRetry = 1000;          // calls until a thread that could not be created is tried again
 
@@ -162,7 +162,7 @@ class Borrowing {
     // After a call with the team's own threads, whose helpers came late or not; whether OpenMP's will be tried.
     bool consider(bool late, int64_t time) {
         late_calls_ = late ? late_calls_ + 1 : 0;
-        if (late_calls_ < kLateCalls || time < since_ || !openmp_.found()) return false;
+        if (late_calls_ < kLateCalls || time < not_before_ || !openmp_.found()) return false;
         late_calls_ = 0;
         caller_.store(pthread_self());
         return true;
@@ -190,12 +190,12 @@ class Borrowing {
         const int64_t helped = job.helped.load();
         const bool late = helped == 0 || helped - begin > kLate || (waited > kHeldUp && waited > (end - begin) / 4);
         late_calls_ = late ? late_calls_ + 1 : 0;
-        soon_ = late ? 0 : std::min(soon_ + 1, kTrusted);
-        if (soon_ == kTrusted) refrain_ = kRefrain;
+        prompt_calls_ = late ? 0 : std::min(prompt_calls_ + 1, kTrusted);
+        if (prompt_calls_ == kTrusted) backoff_ = kBackoff;
         if (late_calls_ < kLateCalls && !(late && waited > kHeldUp)) return;
         late_calls_ = 0;
-        since_ = end + refrain_;
-        refrain_ = std::min(2 * refrain_, kMostRefrain);
+        not_before_ = end + backoff_;
+        backoff_ = std::min(2 * backoff_, kMostBackoff);
         forget();
     }
 
@@ -204,8 +204,8 @@ class Borrowing {
  private:
     OpenMp openmp_;
     std::atomic<pthread_t> caller_{};
-    std::atomic<int64_t> since_{0}, refrain_{kRefrain};
-    std::atomic<int32_t> late_calls_{0}, soon_{0};
+    std::atomic<int64_t> not_before_{0}, backoff_{kBackoff};
+    std::atomic<int32_t> late_calls_{0}, prompt_calls_{0};
 };
 
 // Never destroyed: its threads may outlive static objects.

@@ -116,10 +116,10 @@ class FreshGraph:
         try:
             sums = torch.index_add(x.new_zeros(self.nodes, x.shape[1]), 0, receivers, x.index_select(0, senders))
         except (IndexError, RuntimeError) as error:
-            fault = _range_fault(receivers, senders, (self.nodes, self.senders))
-            if not fault:
-                raise
-            raise ValueError(fault) from error
+            for name, numbers, count in (("receiver", receivers, self.nodes), ("sender", senders, self.senders)):
+                if numbers.numel() and not 0 <= int(numbers.min()) <= int(numbers.max()) < count:
+                    raise ValueError(_out_of_range(name, numbers, count)) from error
+            raise
         if not mean:
             return sums
         if self._counts is None:
@@ -292,15 +292,12 @@ def _fault(status: int, source: _Source, shape: tuple[int, int]) -> str:
     """Say what is wrong with a graph."""
     if status == NOT_CSR:
         return "the adjacency matrix is not valid in CSR: pass A.to_sparse_coo().coalesce().to_sparse_csr()"
-    return _range_fault(source.receivers, source.senders, shape)
+    name, numbers = (("receiver", source.receivers), ("sender", source.senders))[status - 1]
+    return _out_of_range(name, numbers, shape[status - 1])
 
 
-def _range_fault(receivers: torch.Tensor, senders: torch.Tensor, shape: tuple[int, int]) -> str:
-    """Name the nodes that are out of range; "" if none are."""
-    for name, numbers, count in zip(("receiver", "sender"), (receivers, senders), shape, strict=True):
-        if numbers.numel() and not 0 <= int(numbers.min()) <= int(numbers.max()) < count:
-            return f"{name}s range from {int(numbers.min())} to {int(numbers.max())}: expected 0 to {count - 1}"
-    return ""
+def _out_of_range(name: str, numbers: torch.Tensor, count: int) -> str:
+    return f"{name}s range from {int(numbers.min())} to {int(numbers.max())}: expected 0 to {count - 1}"
 
 
 class _FreshGraph(ctypes.Structure):

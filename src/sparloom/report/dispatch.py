@@ -110,8 +110,8 @@ def dispatch_metrics(
         `<op>/<width>/over_best` by width, wider ones, too. `<op>/small/over_best` of the other cases, and what calls of
         a prepared matrix take beside the kernel, `replay_overhead_us`, median over all small cases, with `_p90`.
         `attention/over_composed` is attention/over_best, `sage_training/over_pyg` that of means over neighbours with
-        their gradients. `<op>/memory_share` of attention and training steps that attend, their peak over that of the
-        baseline which needs least, with the largest, `_max`.
+        their gradients. `<op>/memory_share` of attention and of training steps, their peak over that of the baseline
+        which needs least, with the largest, `_max`.
 
         What deciding costs, of the same cases, any width: `probe_runs_max`, how many calls of what was chosen a program
         could have made in the time that its calls until the decision took longer than as many calls of a program that

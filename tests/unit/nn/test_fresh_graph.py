@@ -152,6 +152,15 @@ def test_nodes_out_of_range_are_refused(edges, wrong, end, kind) -> None:
         kind(3, 2)(torch.zeros(NODES, 3), edges)
 
 
+@pytest.mark.parametrize("kind", [GCNConv, SAGEConv])
+@pytest.mark.parametrize("wrong", [-1, 3])
+def test_columns_out_of_range_are_refused(wrong, kind) -> None:
+    matrix = torch.sparse_csr_tensor(torch.tensor([0, 1, 2, 3]), torch.tensor([0, wrong, 1]), torch.ones(3), (3, 3),
+                                     check_invariants=False)
+    with pytest.raises(ValueError, match=f"senders range from .*{wrong}.*: expected 0 to 2"):
+        kind(3, 2)(torch.zeros(3, 3), matrix)
+
+
 @pytest.mark.parametrize("begin", [[0, 3, 1, 4], [0, 1, 2, 900], [1, 2, 3, 4], [0, -5, 2, 4]])
 def test_row_pointers_that_are_not_csr_are_refused(begin) -> None:
     matrix = torch.sparse_csr_tensor(torch.tensor(begin), torch.tensor([0, 1, 2, 0]), torch.ones(4), (3, 3),

@@ -6,7 +6,6 @@ guardrail against the vendor's library. Beside it run our own samples and decisi
 """
 
 import math
-import os
 import platform
 import shutil
 import sys
@@ -24,7 +23,7 @@ import torch
 from sparloom import log
 from sparloom.baselines import SPARSE_BASELINES
 from sparloom.data import write_frame
-from sparloom.experiments.autosage.cases import OPERATIONS, DispatchCase, ReferenceRows, user_call
+from sparloom.experiments.autosage.cases import OPERATIONS, DispatchCase, ReferenceRows, check_environment, user_call
 from sparloom.experiments.autosage.kernel_choice import induced_subgraph
 from sparloom.experiments.harness import journal_folder, seconds_of, statistics_of, timed_cases
 from sparloom.jit import NativeCall, address, aligned, compile_cpp
@@ -113,10 +112,7 @@ class BenchAutosage:
         unknown = [name for name in self.tables if name not in SIZES]
         if unknown:
             raise ValueError(f"no graph {unknown[0]!r} in task.tables: choose from {', '.join(SIZES)}")
-        variables = sorted(name for name, value in os.environ.items()
-                           if name.startswith("AUTOSAGE_") and value and name != "AUTOSAGE_CACHE_DIR")
-        if variables:
-            raise ValueError(f"{', '.join(variables)}: this bench has settings of its own, unset them")
+        check_environment("AUTOSAGE_CACHE_DIR")
         torch.set_num_threads(self.threads)
         keep_threads_awake()
         graphs = [name for name in self.tables if self.corpus.graphs is None or name in self.corpus.graphs]

@@ -4,7 +4,6 @@ Nothing of the GPU benchmark has run on a GPU; see docs/gpu_status.md.
 """
 
 import logging
-import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -26,6 +25,7 @@ from sparloom.experiments.autosage.cases import (
     PER_CASE,
     UNDECIDED,
     DispatchCase,
+    check_environment,
     dispatch_cases,
     frame_of,
 )
@@ -90,9 +90,7 @@ class BenchDispatch:
         Raises:
             ValueError: variables AUTOSAGE_* are set, which change decisions or their cache.
         """
-        variables = sorted(name for name, value in os.environ.items() if name.startswith("AUTOSAGE_") and value)
-        if variables:
-            raise ValueError(f"{', '.join(variables)}: this bench decides by task.policy alone, unset them")
+        check_environment()
         return replace(self, ways=ready_variants(self.ways, self.corpus.entries()))._run(out)
 
     def _run(self, out: Path) -> Mapping[str, float]:

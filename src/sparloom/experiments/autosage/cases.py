@@ -1,6 +1,7 @@
 """Define the cases of the dispatch benchmarks, the columns of their tables, and the check against float64."""
 
 import math
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +24,18 @@ TYPED = {"spmm_float64": "float64", "spmm_bfloat16": "bfloat16"}
 """Products of other numbers than float32 -> their type."""
 UNDECIDED = (*TRAINING, *TYPED)
 """Operations whose decisions are not looked at: they are made in warm-up calls."""
+
+
+def check_environment(*allowed: str) -> None:
+    """Refuse environment variables AUTOSAGE_* that change decisions, other than those allowed.
+
+    Raises:
+        ValueError: some are set; names them.
+    """
+    variables = sorted(name for name, value in os.environ.items()
+                       if name.startswith("AUTOSAGE_") and value and name not in allowed)
+    if variables:
+        raise ValueError(f"{', '.join(variables)}: this bench has settings of its own, unset them")
 
 
 @dataclass(frozen=True)

@@ -236,7 +236,7 @@ class DispatchBench:
 
     def _typed(self, case: DispatchCase, matrix: SparseMatrix) -> list[Row]:
         """Time a product of other numbers than float32: doubles beside libraries, bfloat16 beside our own float32."""
-        op, single = OPERATIONS[case.op](self.heads), reallocated(self.operands(case, matrix))
+        op, single = OPERATIONS[case.op](self.heads), self.operands(case, matrix)
         failed: dict[str, str] = {}
         if TYPED[case.op] == "float64":
             operands, eps = reallocated(single.astype(np.float64)), None
@@ -244,9 +244,9 @@ class DispatchBench:
             baselines = self._baselines("spmm", operands, known, failed)
         else:
             values, dense = (rounded(each, BFLOAT16) for each in (matrix.values, single.dense["B"]))
-            operands, eps = Operands(SparseMatrix(matrix.pattern, values, BFLOAT16), {"B": dense}), BFLOAT16_EPS
-            known = ReferenceRows(op, single, CpuBackend(self.threads))
-            baselines = {"float32": self._products(single)["sparloom"]}
+            operands = reallocated(Operands(SparseMatrix(matrix.pattern, values, BFLOAT16), {"B": dense}))
+            known, eps = ReferenceRows(op, single, CpuBackend(self.threads)), BFLOAT16_EPS
+            baselines = {"float32": self._products(reallocated(single))["sparloom"]}
         own = self._products(operands)
         known.check(as_float32(own["sparloom"]()), eps=eps)
         with pinned(self.threads), torch.inference_mode():
@@ -349,7 +349,7 @@ class DispatchBench:
         return OPERATIONS[case.op](self.heads).operands(matrix, case.width, self.seed)
 
     def _peak(self, case: DispatchCase, call: Callable[[], Any]) -> Row:
-        """Return the peak memory of attention, alone or in a training step, including a result that is allocated."""
+        """Return the peak memory of attention and of training steps, including a result that is allocated."""
         if case.op not in ("attention", *LAYERS):
             return {}
         try:

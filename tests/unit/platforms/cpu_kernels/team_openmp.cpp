@@ -79,10 +79,11 @@ int main() {
     late(waiting, begin);
     run(waiting, 2, 200);
     expect(!uses(waiting), "used though it had to be waited for");
-    expect(!late(waiting, begin + kRefrain), "tried again too early");
-    expect(late(waiting, now() + kRefrain) && uses(waiting), "not tried again");
+    expect(!late(waiting, begin + kBackoff), "tried again too early");
+    expect(late(waiting, now() + kBackoff) && uses(waiting), "not tried again");
+    const int64_t again = now();
     run(waiting, 2, 200);
-    expect(!late(waiting, now() + kRefrain + kRefrain / 2), "tried again as early as before");
-    expect(late(waiting, now() + 2 * kRefrain), "not tried a third time");
+    expect(!late(waiting, again + 200'000'000 + kBackoff + kBackoff / 2), "tried again as early as before");
+    expect(late(waiting, now() + 2 * kBackoff), "not tried a third time");
     return failures;
 }
