@@ -11,8 +11,10 @@ __all__ = ["OnlineRace"]
 
 SLOW_FIRST_CALL = 0.5  # a candidate is dropped whose first call is slower than the fastest by this share ...
 COLD_SECONDS = 0.3e-3  # ... and by so many seconds, as a first call meets cold caches or is interrupted
-MIN_EXTRA_SECONDS = 0.5e-3  # that candidates may cost in any case
+MIN_EXTRA_SECONDS = 1.5e-3  # that candidates may cost in any case
 ROUNDS_SHARE = 0.6  # of the budget that the rounds may take; the last two candidates have the rest
+CLEAR = 0.85  # of the seconds of the best baseline, up to which fewer pairs suffice, ...
+CLEAR_PAIRS = 2  # ... so many
 CLOSE = 0.02  # a candidate that was slower than the best baseline by this share in the rounds still meets it
 
 
@@ -168,19 +170,23 @@ class OnlineRace:
             self._judge()
 
     def _judge(self) -> None:
-        least, most = self._effort.pairs
-        if self._pairs < most and (self._pairs < least or not self._verdict.sure):
-            self._turns()
-        else:
+        if self._enough and (self._pairs >= self._effort.pairs[1] or self._verdict.sure):
             self._settle()
+        else:
+            self._turns()
 
     def _settle(self) -> None:
-        if self._pairs < self._effort.pairs[0]:
-            self.reason = f"refused: the limit left room for {self._pairs} pairs only"
-        else:
+        if self._enough:
             self.reason = self._verdict.text
-        if self._pairs < self._effort.pairs[0] or not self._verdict.accepted:
+        else:
+            self.reason = f"refused: the limit left room for {self._pairs} pairs only"
+        if not self._enough or not self._verdict.accepted:
             self.winner = self.baseline
+
+    @property
+    def _enough(self) -> bool:
+        """Whether there are enough pairs for a verdict."""
+        return self._pairs >= self._effort.pairs[0] or (self._pairs >= CLEAR_PAIRS and self._verdict.ratio <= CLEAR)
 
     @property
     def _pairs(self) -> int:

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from sparloom.nn import SPARSE_LIBRARIES, torch_csr
+from sparloom.nn.baselines import gather_dot
 from sparloom.ops import SDDMM, Operands, SpMM, assert_close
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning import Decision, MeasurementBudget, PlanCache
@@ -34,7 +35,7 @@ def close(op: str, operands: Operands, found: np.ndarray) -> None:
 
 def test_products_of_every_torch_version_are_among_the_baselines() -> None:
     assert SPARSE_LIBRARIES["spmm"].keys() == ALWAYS["spmm"].keys() | {"torch_mm", "torch_sparse_mm"}
-    assert SPARSE_LIBRARIES["sddmm"].keys() >= {"torch_sampled_addmm", "torch_gather"}
+    assert SPARSE_LIBRARIES["sddmm"].keys() == {"torch_sampled_addmm"}
 
 
 @pytest.mark.parametrize(("op", "name"), BASELINES)
@@ -81,9 +82,11 @@ def test_torch_baselines_are_measured(op, tmp_path) -> None:
 def test_gathering_takes_some_nonzeros_at_a_time(monkeypatch) -> None:
     monkeypatch.setattr("sparloom.tuning.sparse.backend.GATHERED_BYTES", 12 * 8 * 100)
     operands = OPS["sddmm"].operands(matrix(), 8, seed=0)
+    pattern = operands.matrix.pattern
     gathered, take = [], torch.Tensor.__getitem__
     monkeypatch.setattr(torch.Tensor, "__getitem__", lambda self, places: gathered.append(places) or take(self, places))
-    close("sddmm", operands, SPARSE_LIBRARIES["sddmm"]["torch_gather"](operands.matrix, 1)(operands))
+    found = gather_dot(*map(torch.from_numpy, (*operands.dense.values(), pattern.row_ids(), pattern.indices)))
+    close("sddmm", operands, found.mul_(torch.from_numpy(operands.matrix.values)).numpy())
     assert max(places.numel() for places in gathered if isinstance(places, torch.Tensor)) == 100
 
 

@@ -1,5 +1,7 @@
 """Dense rows that fit in caches, and the choice of kernels."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -71,10 +73,17 @@ def test_candidates_that_read_all_nonzeros_take_longer_to_bind(small):
     assert 1e-6 < place.binding_seconds(safe.replace(order="column"), pattern) < 1e-4
 
 
-def test_a_sample_does_not_choose_streaming_or_prefetching(small):
+@pytest.mark.parametrize(("rows", "stream"), [(60, 0), (900, 1)])
+def test_no_race_chooses_whether_results_bypass_the_caches(small, rows, stream):
+    place, given = CpuBackend(2), operands(SpMM(), banded(rows), 16)
+    candidates = [*place.configs(SpMM(), given, sampled=False), *itertools.chain(*place.portfolios(SpMM(), given))]
+    assert {config["stream"] for config in candidates} == {stream}
+    assert all(len(set(keys)) == len(keys) >= 4 for keys in place.portfolios(SpMM(), given))
+
+
+def test_a_sample_does_not_choose_prefetching(small):
     place, given = CpuBackend(2), operands(SpMM(), banded(900), 16)
     assert {config["stream"] for config in place.configs(SpMM(), given, sampled=True)} == {1}
     assert {config["prefetch"] for config in place.configs(SpMM(), given, sampled=True)} == {4, 8}
-    assert {config["stream"] for config in place.configs(SpMM(), given, sampled=False)} == {0, 1}
     given = operands(SpMM(), banded(60), 16)
     assert {config["prefetch"] for config in place.configs(SpMM(), given, sampled=True)} == {0, 4, 8}

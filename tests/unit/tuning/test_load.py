@@ -400,8 +400,8 @@ def test_rates_are_measured_once_per_process_and_stored_on_idle_machines(tmp_pat
 
 
 @pytest.mark.parametrize(("threads", "run", "busy", "there"), [
-    (2, 50e-6, False, True), (2, 0.6e-3, False, False), (2, 1.0, True, True), (16, 20e-6, False, True),
-    (16, 50e-6, False, False), (1, 20e-6, False, False), (1, 20e-6, True, False)])
+    (2, 40e-6, False, True), (2, 60e-6, False, False), (2, 1.0, True, True), (16, 3e-6, False, True),
+    (16, 4e-6, False, False), (1, 20e-6, False, False), (1, 20e-6, True, False)])
 def test_one_thread_is_a_candidate_if_more_may_not_pay_off(monkeypatch, threads, run, busy, there):
     operands, library = Operands(ones(), {"B": dense(200, 8)}), {"other": None}
     monkeypatch.setattr(CsrDecider, "_quick_configs", lambda self, operands, safe, run: [

@@ -35,6 +35,7 @@ NEEDLESS_PREFETCH = 1.1  # factor of gathering near rows with prefetching
 COMPARING = 1.05  # factor of gathering if rows are compared with previous ones
 REDUCTION_COLUMNS = 40  # whose products take as long as the reduction over the lanes of a group
 INDEX_BYTES = 4
+COMPARED_ROWS = 10_000  # with the ones before them, to estimate how many have the same columns
 LANES = 16  # of a vector; fewer without AVX-512
 EXPOSED = 0.3  # share of the shorter one of gathering and computing that does not overlap with the other
 STRIP = 1.05  # factor of everything if indices are read again for every strip
@@ -46,6 +47,8 @@ PREFETCH = 8  # rows ahead, if dense rows do not fit in caches
 LONG_ROWS = 12  # mean nonzeros of a row, from which on SDDMM is faster with groups of one row ...
 MAX_GROUP_WIDTH = 128  # ... unless dense rows have more columns
 MAX_FLAT_WIDTH = 48  # columns up to which group=1 reads both dense rows of each nonzero, see kernels/cpu/sddmm.hpp
+
+Keys = tuple[str, ...]
 
 STREAMING = ("spmm", "spmm_mean")  # operations whose results may bypass the caches
 DEFAULTS: Mapping[str, str] = {
@@ -89,15 +92,17 @@ class CpuBackend:
         return SPARSE_FAMILIES[op.name].make_space(width)
 
     def configs(self, op: Op, operands: Operands, *, sampled: bool) -> Sequence[Config]:
-        """List configurations; for a sample, which fits in caches, those that treat memory as the default does."""
+        """List configurations that treat results as the default does; for a sample, which fits in caches, rows, too.
+
+        Results that bypass the caches put out those of other candidates there, and whoever reads them next must wait
+        for memory. A race would judge such kernels by their rivals, and not at all by what they cost their program.
+        """
         listed, width = _configs(op, operands.width), operands.width
-        if not sampled:
-            return listed
-        beyond = ["stream"] if op.name in STREAMING else []
-        if Caches.here(self.threads).distant(operands.matrix.pattern, width, operands.value_bytes):
-            beyond.append("prefetch")
+        alike = ["stream"] if op.name in STREAMING else []
+        if sampled and Caches.here(self.threads).distant(operands.matrix.pattern, width, operands.value_bytes):
+            alike.append("prefetch")
         default = self.default_config(op, operands)
-        return [config for config in listed if all(bool(config[name]) == bool(default[name]) for name in beyond)]
+        return [config for config in listed if all(bool(config[name]) == bool(default[name]) for name in alike)]
 
     def default_config(self, op: Op, operands: Operands) -> Config:
         """Choose by what the training matrices of results/choose_kernels show, in O(1).
@@ -119,8 +124,8 @@ class CpuBackend:
         return list(configs)
 
     def portfolios(self, op: Op, operands: Operands) -> Sequence[Sequence[Config]]:
-        """List configurations chosen on training matrices, see `portfolios`."""
-        return [_parsed(keys) for keys in portfolios(op.name, operands, Caches.here(self.threads))]
+        """List configurations chosen on training matrices, see `portfolios`; results are treated as by the default."""
+        return list(map(_parsed, self._portfolios(op.name, operands)))
 
     def binding_seconds(self, config: Config, pattern: Pattern) -> float:
         """Estimate what sorting rows takes, or searching for rows with equal columns."""
@@ -138,9 +143,17 @@ class CpuBackend:
     def model(self, cache: PlanCache) -> CsrEstimate:
         """Make an estimate by rates of this machine that prefers the kernels of the portfolio."""
         def favoured(op: str, operands: Operands) -> Collection[str]:
-            return next(iter(portfolios(op, operands, Caches.here(self.threads))), ())
+            return next(iter(self._portfolios(op, operands)), ())
 
         return CsrEstimate(machine_rates(cache, threads=self.threads, kernels="sparse"), self.threads, favoured)
+
+    def _portfolios(self, op: str, operands: Operands) -> list[Keys]:
+        caches = Caches.here(self.threads)
+        listed = portfolios(op, operands, caches)
+        if op not in STREAMING:
+            return listed
+        stream = int(caches.overflow(operands.matrix.pattern, operands.width, operands.value_bytes))
+        return [_streamed(keys, stream) for keys in listed]
 
     def policy(self) -> CsrPolicy:
         return CsrPolicy.online()
@@ -163,7 +176,13 @@ def _group(pattern: Pattern, width: int, *, distant: bool) -> int:
 
 
 @cache
-def _parsed(keys: tuple[str, ...]) -> list[Config]:
+def _streamed(keys: Keys, stream: int) -> Keys:
+    """Let the results of all configurations bypass the caches, or none."""
+    return tuple(dict.fromkeys(config.replace(stream=stream).key for config in _parsed(keys)))
+
+
+@cache
+def _parsed(keys: Keys) -> list[Config]:
     return [Config.parse(CpuKernels.name, key) for key in keys]
 
 
@@ -260,13 +279,14 @@ class _Facts:
 
     @cached_property
     def distinct(self) -> float:
-        """Share of the nonzeros in rows whose columns differ from the previous row's, by their lengths and ends."""
+        """Share of the nonzeros in rows whose columns differ from the previous row's, by the lengths and ends of some."""
         lengths, begins = self.lengths, self.pattern.indptr[:-1]
-        filled = np.flatnonzero((lengths[1:] == lengths[:-1]) & (lengths[1:] > 0)) + 1
+        rows = np.arange(1, lengths.size, 1 + lengths.size // COMPARED_ROWS)
+        filled = rows[(lengths[rows] == lengths[rows - 1]) & (lengths[rows] > 0)]
         indices, last = self.pattern.indices, lengths[filled] - 1
         alike = (indices[begins[filled]] == indices[begins[filled - 1]]) & (
             indices[begins[filled] + last] == indices[begins[filled - 1] + last])
-        return 1.0 - float(lengths[filled[alike]].sum()) / max(1, self.pattern.nnz)
+        return 1.0 - float(lengths[filled[alike]].sum()) / max(1, int(lengths[rows].sum()))
 
     def grouped(self, group: int) -> float:
         """Share of the nonzeros in full groups of a row; the others are taken in pairs."""
@@ -290,8 +310,6 @@ class _Facts:
         borders = np.linspace(0, self.pattern.rows, self.caches.threads + 1).astype(np.int64)
         return max(1.0, float(np.diff(self.pattern.indptr[borders]).max()) / mean)
 
-
-Keys = tuple[str, ...]
 
 PORTFOLIO: Mapping[str, Keys] = {
     "spmm": (

@@ -53,7 +53,7 @@ RACE_SHARE = 0.6  # of the remaining time, for the race; the duel has the rest
 NEAR = 1.3  # times as long as the default on a sample, up to which a library computes calls of the program
 LIBRARY_RUNS = 2  # of each on the sample to find out
 MAX_BINDING_RUNS = 1.0  # runs that binding a candidate may take which computes calls of a program
-STARTING_SECONDS = 0.5e-3  # of all threads but one in a run, up to which starting them may take longer than they save
+WAKING_SECONDS = 50e-6  # of all threads but one in a run, up to which waking them may take longer than they save
 MODEL_SECONDS = 1e-3  # of a run, from which on a model is asked, which takes about as long
 
 
@@ -134,7 +134,7 @@ class CsrDecider:
         own = [CsrChoice(config=config.key) for config in launchable]
         libraries = [CsrChoice(library=name) for name in self._near_libraries(operands, default, run)]
         others = self.backend.threads - 1
-        alone = [replace(own[0], threads=1)] if others > 0 and (busy or others * run <= STARTING_SECONDS) else []
+        alone = [replace(own[0], threads=1)] if others > 0 and (busy or others * run <= WAKING_SECONDS) else []
         rest = own[1:max(1, self.policy.effort_of(run).candidates - len(alone))]
         return [own[0], *libraries, *alone, *rest], list(range(1 + len(libraries)))
 
