@@ -156,7 +156,8 @@ class DispatchBench:
         self._load(case.op)
         cache = self._plan_cache(case)
         shutil.rmtree(cache.folder, ignore_errors=True)
-        return [self._until_decided(case.op, reallocated(self.operands(case, matrix)), cache, PolicyVariant(self.policy))]
+        operands = reallocated(self.operands(case, matrix))
+        return [self._until_decided(case.op, operands, cache, PolicyVariant(self.policy))]
 
     def decided(self, case: DispatchCase, matrix: SparseMatrix) -> CsrPlan:
         """Look up what `decide` has decided."""
