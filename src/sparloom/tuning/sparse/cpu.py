@@ -279,7 +279,7 @@ class _Facts:
 
     @cached_property
     def distinct(self) -> float:
-        """Share of nonzeros in rows with other columns than the previous row's, by the lengths and ends of some rows."""
+        """Share of nonzeros in rows with other columns than the previous row, by lengths and ends of some rows."""
         lengths, begins = self.lengths, self.pattern.indptr[:-1]
         rows = np.arange(1, lengths.size, 1 + lengths.size // COMPARED_ROWS)
         filled = rows[(lengths[rows] == lengths[rows - 1]) & (lengths[rows] > 0)]
