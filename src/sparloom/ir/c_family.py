@@ -14,6 +14,9 @@ from sparloom.ir.verify import COMPARISONS, Binding, Scope, bind_params, type_of
 
 C_TYPES = {"i32": "int32_t", "i64": "int64_t", "f32": "float", "f64": "double", "bool": "bool"}
 
+OWN_FLOAT_CALLS = ("exp", "tanh", "erf")
+"""Functions of f32 for which the prelude has code of its own."""
+
 _OPERATORS = {"//": "/", "and": "&&", "or": "||"}
 _VECTOR_OPERATORS = {"//": "/", "and": "&", "or": "|"}
 _LEVELS = {
@@ -273,7 +276,8 @@ class _Expressions:
         return f"{self.operand(cond, scope, _SELECT + 1)} ? {first} : {self.operand(b, scope, _SELECT + 1)}", _SELECT
 
     def _call(self, name: str, type: ir.Type) -> str:
-        if type.lanes > 1 or (name == "abs" and type.scalar in ("i32", "i64")) or (name, type.scalar) == ("exp", "f32"):
+        own = (name == "abs" and type.scalar in ("i32", "i64")) or (name in OWN_FLOAT_CALLS and type.scalar == "f32")
+        if own or type.lanes > 1:
             return self._helper(name, type)
         return ("fabs" if name == "abs" else name) + ("f" if type.scalar == "f32" else "")
 

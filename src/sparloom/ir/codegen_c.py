@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from sparloom.ir.c_family import Dialect, Printer, element_type
+from sparloom.ir.c_family import OWN_FLOAT_CALLS, Dialect, Printer, element_type
 from sparloom.ir.nodes import Assign, Const, For, Kernel, Type, walk
 from sparloom.ir.verify import FLOAT_CALLS, reduction_op, verify
 
@@ -95,6 +95,44 @@ static inline float exp_f32(float x)
     return (p * (r * r) + r + 1.0f) * power_of_two(half) * power_of_two(whole - half);
 }"""
 
+# tanh x / x near 0 is a polynomial of x^2, interpolated at Chebyshev's points; the error is at most 2 ulp.
+_TANH = """\
+static inline float tanh_f32(float x)
+{
+    const float size = fabsf(x), s = x * x;
+    float p = -5.599785130e-3f;
+    p = p * s + 2.053697221e-2f;
+    p = p * s - 5.370427668e-2f;
+    p = p * s + 1.333091706e-1f;
+    p = p * s - 3.333325088e-1f;
+    p = p * s + 1.0f;
+    const float far = 1.0f - 2.0f / (exp_f32(2.0f * size) + 1.0f);
+    return size < 0.63f ? p * x : x < 0.0f ? -far : far;
+}"""
+
+# erf x / x near 0 likewise; elsewhere the approximation 7.1.26 of Abramowitz and Stegun. The error is at most 4 ulp.
+_ERF = """\
+static inline float erf_f32(float x)
+{
+    const float size = fabsf(x), s = x * x;
+    float p = -5.648059887e-4f;
+    p = p * s + 4.921761807e-3f;
+    p = p * s - 2.671505511e-2f;
+    p = p * s + 1.128031686e-1f;
+    p = p * s - 3.761234283e-1f;
+    p = p * s + 1.128379107f;
+    const float t = 1.0f / (1.0f + 0.3275911f * size);
+    float q = 1.061405429f;
+    q = q * t - 1.453152027f;
+    q = q * t + 1.421413741f;
+    q = q * t - 0.284496736f;
+    q = q * t + 0.254829592f;
+    const float far = 1.0f - q * t * exp_f32(-s);
+    return size < 1.0f ? p * x : x < 0.0f ? -far : far;
+}"""
+
+_OWN = dict(zip(OWN_FLOAT_CALLS, (_EXP, _TANH, _ERF), strict=True))  # loops of C's own functions do not vectorise
+
 
 def _prelude(needs: Set[tuple[str, Type]]) -> str:
     """Define the types and helpers in `needs`, which are (helper, type) pairs."""
@@ -128,8 +166,8 @@ def _close(needs: Set[tuple[str, Type]]) -> set[tuple[str, Type]]:
             waiting += [("sum", Type(type.scalar, lanes))] if lanes > 1 else []
         elif name == "select":
             waiting += [("type", Type("bool", type.lanes)), ("type", _integer(type))]
-        elif name == "exp" and type.scalar == "f32" and type.lanes > 1:
-            waiting += [("exp", Type("f32"))]
+        elif name in _OWN and type.scalar == "f32" and (type.lanes > 1 or name != "exp"):
+            waiting += [(name if type.lanes > 1 else "exp", Type("f32"))]
         elif name in ("min", "max", "abs") and type.lanes > 1:
             waiting += [("select", type)]
     return closed
@@ -151,8 +189,8 @@ def _helper(name: str, type: Type) -> str:
         return _ALLOCATED
     if name == "multiply":
         return _multiply(type, element)
-    if name == "exp" and type == Type("f32"):
-        return _EXP
+    if name in _OWN and type == Type("f32"):
+        return _OWN[name]
     own = element if type.lanes == 1 else str(type)
     if name == "broadcast":
         if type.scalar == "bool":
@@ -173,7 +211,7 @@ def _helper(name: str, type: Type) -> str:
         return f"static inline {own} {name}_{type}({own} a, {own} b) {{ return {_choose(type, test, 'a', 'b')}; }}"
     if name == "abs":
         return _abs(type, own)
-    call = "exp_f32" if (name, type.scalar) == ("exp", "f32") else name + ("f" if type.scalar == "f32" else "")
+    call = name + ("" if type.scalar == "f64" else "_f32" if name in _OWN else "f")
     return (
         f"static inline {type} {name}_{type}({type} a)\n{{\n"
         f"    for (int l = 0; l < {type.lanes}; ++l) a[l] = {call}(a[l]);\n    return a;\n}}"

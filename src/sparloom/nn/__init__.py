@@ -27,7 +27,10 @@ Files, from what users call to what runs:
     convolution        the products of a graph convolution
 
     ragged_layers      `TransformerEncoderLayer`, `MultiheadAttention`, `LayerNorm`, `ragged_softmax`
-    batches            packed tokens, nested tensors
+    batches            packed tokens, nested tensors, padded batches
+    packing            makes the encoders in a model compute real tokens only, in place
+    packed_transformers, packed_torch   encoders that do so, of transformers and of torch
+    packed_layers      their layers: where parameters are, and how programs run
     ragged_programs    schedules, packed weights and gradients of compiled programs
 
     torch_integration  base class of layers; autocast, torch.compile, TorchScript, hooks
@@ -40,13 +43,14 @@ from sparloom.nn.baselines import CUDA_SPARSE_LIBRARIES, SPARSE_LIBRARIES, devic
 from sparloom.nn.batches import from_nested, to_nested
 from sparloom.nn.graph import Graph
 from sparloom.nn.graph_layers import GCNConv, TransformerConv
+from sparloom.nn.packing import Packing, describe_packing, pack, unpack
 from sparloom.nn.ragged_layers import LayerNorm, MultiheadAttention, TransformerEncoderLayer, ragged_softmax
 from sparloom.nn.relational_layers import RGCNConv
 from sparloom.nn.sparse import csr_attention, sddmm, spmm
 
 __all__ = [
     "CUDA_SPARSE_LIBRARIES", "SPARSE_LIBRARIES", "Acceleration", "GATConv", "GATv2Conv", "GCNConv", "GINConv", "Graph",
-    "GraphConv", "LayerNorm", "MultiheadAttention", "RGCNConv", "SAGEConv", "TransformerConv",
-    "TransformerEncoderLayer", "accelerate", "csr_attention", "device_csr", "from_nested", "ragged_softmax", "restore",
-    "sddmm", "spmm", "to_nested", "torch_csr",
+    "GraphConv", "LayerNorm", "MultiheadAttention", "Packing", "RGCNConv", "SAGEConv", "TransformerConv",
+    "TransformerEncoderLayer", "accelerate", "csr_attention", "describe_packing", "device_csr", "from_nested", "pack",
+    "ragged_softmax", "restore", "sddmm", "spmm", "to_nested", "torch_csr", "unpack",
 ]

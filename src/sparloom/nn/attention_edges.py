@@ -16,7 +16,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from sparloom.forks import forkable
 from sparloom.jit import compile_cpp
-from sparloom.nn.content_hash import index_hash
+from sparloom.nn.content_hash import sampled_hash
 from sparloom.nn.custom_ops import without_functorch
 from sparloom.nn.edges import MAX_NODES, Flow, plain_edges
 from sparloom.nn.graph import Graph
@@ -151,12 +151,12 @@ def attention_edges(graph: Any, rows: int, cols: int, *, loops: int, flow: Flow 
 
 def _content(graph: torch.Tensor) -> Hashable:
     if graph.layout == torch.sparse_csr:
-        return index_hash(graph.crow_indices(), graph.col_indices())
+        return sampled_hash(graph.crow_indices(), graph.col_indices())
     if graph.layout == torch.sparse_csc:
-        return index_hash(graph.ccol_indices(), graph.row_indices())
+        return sampled_hash(graph.ccol_indices(), graph.row_indices())
     if graph.layout == torch.sparse_coo:
-        return graph.is_coalesced(), index_hash(graph._indices())
-    return index_hash(graph) if graph.layout == torch.strided and graph.is_cpu else None
+        return graph.is_coalesced(), sampled_hash(graph._indices())
+    return sampled_hash(graph) if graph.layout == torch.strided and graph.is_cpu else None
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Batches of sequences of different lengths: packed tokens with lengths, and jagged nested tensors."""
+"""Batches of sequences of different lengths: packed tokens with lengths, jagged nested tensors, padded batches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from sparloom.nn.custom_ops import without_functorch
 from sparloom.nn.torch_integration import autocast_operands, dtype_remedy, unscriptable
-from sparloom.ragged import Length, RaggedTensor, Structure, Tensor, jagged_length, structure_of, tokens_of
+from sparloom.ragged import LENGTHS, Length, RaggedTensor, Structure, Tensor, jagged_length, structure_of, tokens_of
 
 Lengths = Structure | torch.Tensor | np.ndarray | Sequence[int]
 
@@ -147,3 +147,100 @@ def _length(tensor: Tensor) -> Length:
         raise ValueError(f"tensor {tensor.name} has no jagged form: torch.nested supports one ragged dimension, the "
                          "second, whose lengths depend on the first, followed by constant ones")
     return length
+
+
+@dataclass(frozen=True, eq=False)
+class PackedBatch:
+    """The real tokens of a padded batch, sequence after sequence.
+
+    A batch without any has one token of its own, which is in no result: some modules need one.
+
+    Args:
+        structure: of the lengths of the sequences, possibly 0.
+        shape: (batch, length) of the padded batch.
+        places: (tokens,) int64, of the real tokens in the flattened padded batch; None: all tokens are real.
+    """
+
+    structure: Structure
+    shape: tuple[int, int]
+    places: torch.Tensor | None
+
+    @classmethod
+    def of(cls, mask: torch.Tensor | None, shape: tuple[int, int]) -> PackedBatch:
+        """Read an attention mask.
+
+        Tokens without attention may stand anywhere: left, right or between others.
+
+        Args:
+            mask: (batch, length), 1 or True for real tokens; None: all are.
+            shape: of the tokens.
+
+        Raises:
+            TypeError: the mask is no tensor.
+            ValueError: its shape is another one, it is not on the CPU, or has other values than 0 and 1.
+        """
+        batch, length = shape
+        if mask is None:
+            return cls._with_a_token([length] * batch, shape, None)
+        if not isinstance(mask, torch.Tensor):
+            raise TypeError(f"attention_mask is a {type(mask).__name__}: expected a tensor of shape {shape}")
+        if tuple(mask.shape) != shape:
+            more = ": masks of pairs of tokens are not supported" if mask.dim() > 2 else ""
+            raise ValueError(f"attention_mask has shape {tuple(mask.shape)}: expected {shape}{more}")
+        if mask.device.type != "cpu":
+            raise ValueError(f"attention_mask is on {mask.device}: packed models run on the CPU: pass mask.cpu()")
+        real = mask if mask.dtype == torch.bool else mask == 1
+        if mask.dtype != torch.bool and not bool((real | (mask == 0)).all()):
+            raise ValueError("attention_mask has values other than 0 and 1: pass 1 for real tokens and 0 for padding")
+        places = None if bool(real.all()) else real.reshape(-1).nonzero()[:, 0]
+        return cls._with_a_token(real.sum(1).tolist(), shape, places)
+
+    @classmethod
+    def _with_a_token(cls, lengths: list[int], shape: tuple[int, int], places: torch.Tensor | None) -> PackedBatch:
+        if sum(lengths):
+            return cls(structure_of(lengths), shape, places)
+        return cls(structure_of([1]), shape, torch.zeros(0, dtype=torch.int64))
+
+    def gather(self, padded: torch.Tensor) -> torch.Tensor:
+        """Take the real tokens.
+
+        Args:
+            padded: (batch, length, ...); a batch of 1 stands for all.
+
+        Returns:
+            (1, tokens, ...).
+        """
+        padded = padded.expand(*self.shape, *padded.shape[2:]).flatten(0, 1)
+        if self.places is None:
+            return padded[None]
+        if not len(self.places):
+            return padded.new_zeros(1, 1, *padded.shape[1:])
+        return padded.index_select(0, self.places)[None]
+
+    def scatter(self, packed: torch.Tensor) -> torch.Tensor:
+        """Put real tokens, (1, tokens, ...), in their places; others are 0, in (batch, length, ...)."""
+        rest, (batch, length) = packed.shape[2:], self.shape
+        if self.places is None:
+            return packed.reshape(batch, length, *rest)
+        tokens = packed[0, : len(self.places)]
+        return packed.new_zeros(batch * length, *rest).index_copy(0, self.places, tokens).view(batch, length, *rest)
+
+
+def token_pieces(structure: Structure, most: int) -> list[tuple[Structure, slice]]:
+    """Cut a batch into pieces of whole sequences.
+
+    Args:
+        most: tokens of a piece, unless it is a single sequence.
+
+    Returns:
+        Structure and tokens of each piece, of those that have any.
+    """
+    lengths = np.asarray(structure.table(LENGTHS), np.int64)
+    ends, found, first, begin = np.cumsum(lengths), [], 0, 0
+    while first < lengths.size:
+        last = max(first + 1, int(np.searchsorted(ends, begin + most, side="right")))
+        end = int(ends[last - 1])
+        if end > begin:
+            found.append((structure_of(lengths[first:last]), slice(begin, end)))
+        first, begin = last, end
+    return found

@@ -31,18 +31,18 @@ def content_hash(tensor: torch.Tensor | None) -> Hashable:
     return tensor.dtype, tensor.shape, fingerprint_tensors((tensor,))
 
 
-def index_hash(*tensors: torch.Tensor) -> Hashable:
-    """Hash index tensors: their version counters and, on the CPU, up to 128 KiB of each.
+def sampled_hash(*tensors: torch.Tensor, blocks: int = SAMPLED_BLOCKS) -> Hashable:
+    """Hash tensors: their version counters and, on the CPU, some blocks of 4 KiB of each.
 
-    Detects every write that torch counts. Of writes that torch does not count, it detects all in tensors of up to
-    128 KiB, and the usual case, a tensor that is refilled, in longer ones. Inference tensors have no version counter,
-    so they are read completely.
+    Detects every write that torch counts. Of writes that torch does not count, it detects all in tensors of so many
+    blocks, and the usual case, a tensor that is refilled, in longer ones. Inference tensors have no version counter, so
+    they are read completely.
     """
     versions = tuple([None if tensor.is_inference() else tensor._version for tensor in tensors])
     counted = None not in versions
     if counted and not all([tensor.is_cpu for tensor in tensors]):
         return versions
-    return versions, fingerprint_tensors(tensors, sample=SAMPLED_BLOCKS if counted else 0)
+    return versions, fingerprint_tensors(tensors, sample=blocks if counted else 0)
 
 
 def fingerprint(arrays: Sequence[np.ndarray], *, sample: int = 0) -> tuple[int, int]:

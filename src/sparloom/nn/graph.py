@@ -12,7 +12,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from sparloom.forks import forkable
 from sparloom.jit import ResultPool
-from sparloom.nn.content_hash import content_hash, index_hash
+from sparloom.nn.content_hash import content_hash, sampled_hash
 from sparloom.nn.convolution import Adjacency, CpuAdjacency, DeviceAdjacency, PlanOptions, Propagation
 from sparloom.nn.custom_ops import in_functorch, is_differentiated, without_functorch
 from sparloom.nn.edges import (
@@ -176,7 +176,7 @@ class Graph:
 def cached_graph(edges: torch.Tensor, nodes: Size, flow: Flow = "source_to_target") -> Graph:
     """Return the graph of this tensor, cached while the tensor lives and its contents are unchanged.
 
-    The values of a sparse matrix are compared completely, indices as by `sparloom.nn.content_hash.index_hash`.
+    The values of a sparse matrix are compared completely, indices as by `sparloom.nn.content_hash.sampled_hash`.
     """
     plain = plain_edges(edges)
     if not isinstance(plain, torch.Tensor) or plain.requires_grad:
@@ -220,12 +220,12 @@ def _known_graphs(edges: torch.Tensor, plain: torch.Tensor) -> dict[tuple[Size, 
 
 def _content(edges: torch.Tensor) -> Hashable:
     if edges.layout == torch.sparse_csr:
-        return index_hash(edges.crow_indices(), edges.col_indices()), content_hash(edges.values())
+        return sampled_hash(edges.crow_indices(), edges.col_indices()), content_hash(edges.values())
     if edges.layout == torch.sparse_coo:
-        return edges.is_coalesced(), index_hash(edges._indices()), content_hash(edges._values())
+        return edges.is_coalesced(), sampled_hash(edges._indices()), content_hash(edges._values())
     if edges.layout == torch.sparse_csc:
-        return index_hash(edges.ccol_indices(), edges.row_indices()), content_hash(edges.values())
-    return index_hash(edges) if edges.layout == torch.strided else None
+        return sampled_hash(edges.ccol_indices(), edges.row_indices()), content_hash(edges.values())
+    return sampled_hash(edges) if edges.layout == torch.strided else None
 
 
 @cache

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from sparloom.forks import forkable
-from sparloom.nn.content_hash import content_hash, index_hash
+from sparloom.nn.content_hash import content_hash, sampled_hash
 from sparloom.nn.edges import transpose_pattern
 from sparloom.nn.tensor_backend import ArgmaxProducts, CpuTensorBackend, TensorBackend, tensor_backend
 from sparloom.nn.torch_integration import torch_threads
@@ -27,7 +27,7 @@ class PatternCache:
     indices of a CSR tensor share one version counter with its values: if the counter or the sampled contents have
     changed, the indices are compared with the cached pattern. Writes to long index tensors that torch does not count
     (by `tensor.data`, NumPy, or the tensors that A was made from) may go unnoticed, see
-    `sparloom.nn.content_hash.index_hash`.
+    `sparloom.nn.content_hash.sampled_hash`.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class PatternCache:
             ValueError: they are not a CSR pattern with this many columns.
         """
         storages = crow.untyped_storage(), col.untyped_storage()
-        content = index_hash(crow, col)
+        content = sampled_hash(crow, col)
         threads = torch_threads()
         key = (*(_location(*pair) for pair in zip((crow, col), storages, strict=True)), cols, threads)
         with self._lock:
@@ -158,7 +158,7 @@ class _Entry:
 
     Args:
         storages: of both index tensors.
-        content: their `index_hash`.
+        content: their `sampled_hash`.
     """
 
     storages: tuple[weakref.ref, weakref.ref]

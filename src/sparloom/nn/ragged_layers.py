@@ -11,6 +11,7 @@ from sparloom.nn.batches import Lengths, TokenBatch, parse_tokens
 from sparloom.nn.ragged_programs import PackedWeights, Parameters, Schedule, run_layer, validate_schedule
 from sparloom.nn.torch_integration import (
     CompiledModule,
+    check_bool,
     check_positive_ints,
     check_real,
     eager,
@@ -18,6 +19,7 @@ from sparloom.nn.torch_integration import (
     unscriptable,
 )
 from sparloom.ragged import (
+    ACTIVATIONS,
     EncoderSchedule,
     EncoderShape,
     Layer,
@@ -30,7 +32,10 @@ from sparloom.ragged import (
 )
 from sparloom.tuning import RaggedOperator, encoder_operators, token_operators
 
-RELU = (torch.relu, torch.nn.functional.relu)
+FUNCTIONS = {torch.relu: "relu", torch.nn.functional.relu: "relu", torch.nn.functional.gelu: "gelu",
+             torch.nn.functional.silu: "silu"}
+MODULES = {torch.nn.ReLU: "relu", torch.nn.SiLU: "silu"}
+APPROXIMATE = {"none": "gelu", "tanh": "gelu_tanh"}  # of torch.nn.GELU
 DROPOUTS = ("dropout", "dropout1", "dropout2")  # submodules of torch's layer
 
 
@@ -150,7 +155,7 @@ class LayerNorm(ScheduledModule):
                          lambda: token_operators(width, self.eps)["norm"])
 
     def weights(self) -> Parameters:
-        return {"gain_1": _gain(self), "shift_1": self.bias}
+        return {"gain_1": norm_gain(self), "shift_1": self.bias}
 
     def extra_repr(self) -> str:
         """Return the arguments as PyTorch does."""
@@ -246,8 +251,8 @@ class TransformerEncoderLayer(ScheduledModule):
 
     Args:
         dropout, batch_first: as in `MultiheadAttention`.
-        activation: relu only.
-        norm_first: False only: norms follow the residual sums.
+        activation: "relu", "gelu", "gelu_tanh" or "silu", a function of torch.nn.functional, or such a module.
+        norm_first: tokens are normalised before attention and before the feed-forward network, not after the sums.
         schedule: of the programs (default: `EncoderSchedule()`); "auto": searched by `sparloom.tuning.choose_schedule`
             the first time that a machine sees batches like this one.
 
@@ -255,7 +260,6 @@ class TransformerEncoderLayer(ScheduledModule):
     """
 
     schedule_kind = EncoderSchedule
-    required_attributes: ClassVar[Mapping[str, Any]] = {"norm_first": False, "activation_relu_or_gelu": 1}
 
     def __init__(
         self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.0,
@@ -265,9 +269,7 @@ class TransformerEncoderLayer(ScheduledModule):
         schedule: Schedule[EncoderSchedule] = None,
     ) -> None:
         super().__init__(schedule)
-        self.validated("activation", activation)
-        if norm_first:
-            raise ValueError("norm_first=True is not supported: norms follow the residual sums")
+        self.activation, self.norm_first = activation, norm_first
         check_positive_ints(dim_feedforward=dim_feedforward)
         factory_kwargs = {"device": device, "dtype": dtype}
         self.self_attn = MultiheadAttention(
@@ -278,9 +280,13 @@ class TransformerEncoderLayer(ScheduledModule):
         self.norm2 = torch.nn.LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **factory_kwargs)
 
     def validated(self, name: str, value: Any) -> Any:
-        """Refuse activations other than relu, dropout, and invalid schedules."""
-        if name == "activation" and value != "relu" and value not in RELU and not isinstance(value, torch.nn.ReLU):
-            raise ValueError(f"activation={value!r}: only relu is supported")
+        """Refuse unknown activations, flags that are none, dropout, and invalid schedules."""
+        if name == "activation":
+            activation_name(value)
+        if name == "norm_first":
+            check_bool(name, value)
+        if name == "activation_relu_or_gelu":
+            raise ValueError(f"{name}={value!r}: it follows from the activation: set that")
         if name in DROPOUTS and getattr(value, "p", value) != 0:
             raise ValueError(f"{name}={value!r}: dropout is not supported: use torch.nn.Dropout(0) and apply dropout "
                              "outside")
@@ -302,18 +308,40 @@ class TransformerEncoderLayer(ScheduledModule):
             raise ValueError(f"norm1 has eps {self.norm1.eps} and norm2 {self.norm2.eps}: they must be equal")
         batch = parse_tokens(tokens, lengths, self.linear1.in_features)
         shape = EncoderShape(self.linear1.in_features, self.self_attn.num_heads, self.linear1.out_features,
-                             self.norm1.eps, is_causal)
+                             self.norm1.eps, is_causal, activation=activation_name(self.activation),
+                             norm_first=self.norm_first)
         return self._run(batch, lambda *options: compiled_encoder_layer(shape, *options),
                          lambda: encoder_operators(shape)["encoder"])
 
     def weights(self) -> Parameters:
         return {**self.self_attn.weights(), "w_in": self.linear1.weight, "b_in": self.linear1.bias,
                 "w_back": self.linear2.weight, "b_back": self.linear2.bias,
-                "gain_1": _gain(self.norm1), "shift_1": self.norm1.bias,
-                "gain_2": _gain(self.norm2), "shift_2": self.norm2.bias}
+                "gain_1": norm_gain(self.norm1), "shift_1": self.norm1.bias,
+                "gain_2": norm_gain(self.norm2), "shift_2": self.norm2.bias}
 
 
-def _gain(norm: torch.nn.LayerNorm | LayerNorm) -> torch.Tensor:
+def activation_name(activation: str | Callable[[torch.Tensor], torch.Tensor]) -> str:
+    """Return the name of an activation among those of the ragged language.
+
+    Args:
+        activation: a name, a function of torch, or a module.
+
+    Raises:
+        ValueError: there is no such activation; lists those there are.
+    """
+    if isinstance(activation, torch.nn.GELU):
+        return APPROXIMATE[activation.approximate]
+    if isinstance(activation, torch.nn.Module):
+        found = MODULES.get(type(activation))
+    else:
+        found = FUNCTIONS.get(activation) if callable(activation) else activation
+    if found not in ACTIVATIONS:
+        raise ValueError(f"activation={activation!r}: expected one of {', '.join(ACTIVATIONS)}, or the function or "
+                         "module of torch")
+    return found
+
+
+def norm_gain(norm: torch.nn.LayerNorm | LayerNorm) -> torch.Tensor:
     """Return the weight of a norm, which is read once because it may be computed; ones for a norm without weight."""
     weight = norm.weight
     return torch.ones(norm.normalized_shape, dtype=torch.float32, device="cpu") if weight is None else weight

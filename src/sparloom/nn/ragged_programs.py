@@ -11,7 +11,7 @@ import itertools
 import math
 import operator
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, NoReturn, TypeVar
@@ -21,7 +21,7 @@ import torch
 
 from sparloom.jit import aligned
 from sparloom.nn.batches import TokenBatch
-from sparloom.nn.content_hash import contiguous_array, fingerprint
+from sparloom.nn.content_hash import contiguous_array, fingerprint, sampled_hash
 from sparloom.nn.custom_ops import in_functorch, needs_derivatives, refuse_legacy_vmap, vmap_by_loop
 from sparloom.nn.torch_integration import autocast_operands, torch_threads
 from sparloom.ragged import Layer, Structure, Weight
@@ -62,19 +62,23 @@ def _resolved(
 
 
 Parameters = Mapping[str, torch.Tensor | None]
+JoinedParameters = Mapping[str, torch.Tensor | tuple[torch.Tensor, ...] | None]
+"""Several tensors are joined along their first dimension."""
 Weights = Mapping[str, Weight]
+SAMPLED_BLOCKS = 2  # of 4 KiB, of each parameter whose writes torch counts
+
 
 @dataclass(frozen=True, eq=False)
 class PackedProgramWeights:
     """Weights that a program reads; they do not change while this object, or its `memory`, lives.
 
     Args:
-        content: fingerprint of the parameters.
+        content: fingerprint of the parameters, or what else tells whether they have changed.
         memory: all weights, concatenated.
         weights: views of it, by name.
     """
 
-    content: tuple[int, int]
+    content: Hashable
     memory: np.ndarray
     weights: dict[str, np.ndarray]
 
@@ -106,6 +110,22 @@ class PackedWeights:
         arrays = {name: _array(name, parameter) for name, parameter in parameters.items()}
         return self._packed((layer, "forward"), layer.forward_weights, arrays, _content(arrays))
 
+    def sampled(self, layer: Layer, parameters: JoinedParameters) -> PackedProgramWeights:
+        """Return the weights of the forward programs, as `inference`, but read little of parameters that are packed.
+
+        Writes are detected that torch counts, and those that change one of the sampled blocks, such as the writes of
+        optimisers to whole parameters.
+        """
+        tensors = {name: value if isinstance(value, tuple) else (value,) for name, value in parameters.items()}
+        flat = [tensor for parts in tensors.values() for tensor in parts if tensor is not None]
+        content = (tuple([tensor.data_ptr() for tensor in flat]), sampled_hash(*flat, blocks=SAMPLED_BLOCKS))
+        current = self._current.get((layer, "forward"))
+        if current is not None and current.content == content:
+            return current
+        arrays = {name: None if parts[0] is None else np.concatenate([_array(name, part) for part in parts])
+                  for name, parts in tensors.items()}
+        return self._packed((layer, "forward"), layer.forward_weights, arrays, content)
+
     def training(self, layer: Layer, parameters: Parameters) -> tuple[PackedProgramWeights, PackedProgramWeights]:
         """Return the weights of the forward programs and of the backward program, as `inference`."""
         arrays = {name: _array(name, parameter) for name, parameter in parameters.items()}
@@ -114,7 +134,7 @@ class PackedWeights:
                 self._packed((layer, "backward"), layer.backward_weights, arrays, content))
 
     def _packed(self, key: tuple[Layer, str], weights: Weights, arrays: Mapping[str, np.ndarray | None],
-                content: tuple[int, int]) -> PackedProgramWeights:
+                content: Hashable) -> PackedProgramWeights:
         current = self._current.get(key)
         if current is not None and current.content == content:
             return current

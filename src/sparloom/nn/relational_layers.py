@@ -11,7 +11,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from sparloom.forks import forkable
 from sparloom.nn.aggregation import Matrices, aggregate, prepare_aggregation
-from sparloom.nn.content_hash import index_hash
+from sparloom.nn.content_hash import sampled_hash
 from sparloom.nn.custom_ops import without_functorch
 from sparloom.nn.edges import MAX_NODES, Flow, parse_edges, plain_edges
 from sparloom.nn.message_passing import Aggregation, Features, GraphLayer, channel_pair, stored_weight
@@ -218,7 +218,7 @@ def relations(
     if not isinstance(plain, torch.Tensor) or plain.layout != torch.strided:
         raise TypeError("edge_type was passed with a sparse matrix: put the relations into its values")
     with without_functorch(), _lock():
-        content: Hashable = index_hash(plain, types), senders, receivers, count, flow
+        content: Hashable = sampled_hash(plain, types), senders, receivers, count, flow
         known, made = _known().get(edges, (None, None))
         if known != content:
             made = _grouped(plain, types, senders, receivers, count=count, flow=flow)

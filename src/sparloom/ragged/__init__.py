@@ -27,8 +27,8 @@ _NAMES = {  # module -> its public names
     "tensor": ("At", "FusedInner", "FusedOuter", "Largest", "Length", "Offsets", "Order", "Pointers", "Tensor"),
     "layout": ("Access", "evaluate", "offset_steps", "pointer_steps", "stored_dims"),
     "nests": (
-        "Operation", "Program", "compute", "exp", "less", "max_over", "maximum", "min_over", "minimum", "printable",
-        "real", "sqrt", "sum_over", "where"),
+        "Operation", "Program", "compute", "erf", "exp", "less", "max_over", "maximum", "min_over", "minimum",
+        "printable", "real", "sqrt", "sum_over", "tanh", "where"),
     "definition": ("Part", "part", "program"),
     "schedule.loops": ("bind_threads", "fuse", "parallel", "remap", "reorder", "split", "unroll", "vectorise"),
     "schedule.compute": ("compute_at", "compute_with", "index_range"),
@@ -45,10 +45,12 @@ _NAMES = {  # module -> its public names
         "layer_norm_backward", "scheduled_layer_norm", "scheduled_layer_norm_backward", "scheduled_softmax",
         "scheduled_softmax_backward", "schedule_token_sum", "schedule_weight_gradient", "softmax", "softmax_backward",
         "structure_of", "sum_over_tokens", "tokens_of"),
+    "layers.attention": (
+        "attention", "attention_backward", "device_attention", "device_mixing", "mixing", "scheduled_attention",
+        "scheduled_attention_backward", "scheduled_mixing"),
     "layers.encoder": (
-        "KEPT", "attention", "attention_backward", "device_attention", "device_encoder_layer", "device_mixing",
-        "encoder_backward", "encoder_layer", "mixing", "scheduled_attention", "scheduled_attention_backward",
-        "scheduled_encoder_backward", "scheduled_encoder_layer", "scheduled_mixing"),
+        "ACTIVATIONS", "KEPT", "Activation", "device_encoder_layer", "encoder_backward", "encoder_layer", "scheduled_encoder_backward",
+        "scheduled_encoder_layer"),
     "layers.operators": (
         "ATTENTION_LOOPS", "ATTENTION_OPERATORS", "PADDED_ATTENTION", "PADDING_CHANGES", "SPLIT_ARMS",
         "SPLIT_OPERATORS", "TokenExtents", "equal_tokens", "ragged_tokens", "stored_densely"),

@@ -2,7 +2,7 @@
 
     operation := Operation(output tensor, value)
     value     := an expression of the loop IR over dims, with Read(tensor, index*) and at most one
-                 Reduce(op, dim*, extent*, value);  op := sum | max | min
+                 Reduce(op, dim*, extent*, value), perhaps in several places;  op := sum | max | min
 
     program := Program(name, launch*, output*)
     launch  := Launch(nest*)                   one kernel; several nests run concurrently (horizontal fusion)
@@ -73,8 +73,9 @@ class Operation:
     def __post_init__(self) -> None:
         name = self.output.name
         reductions = [node for node in walk(self.value) if isinstance(node, Reduce)]
-        if len(reductions) > 1:
-            raise IllegalSchedule(f"{name} has {len(reductions)} reductions: compute all but one as separate tensors")
+        different = sum(node not in reductions[:number] for number, node in enumerate(reductions))
+        if different > 1:
+            raise IllegalSchedule(f"{name} has {different} reductions: compute all but one as separate tensors")
         known = {dim.name for dim, _ in (*self.axes, *self.reduced)}
         unknown = sorted(free_names(self.value) - known)
         if unknown:
@@ -153,6 +154,16 @@ def exp(value: Expr) -> Expr:
 def sqrt(value: Expr) -> Expr:
     """Compute the square root of a value."""
     return Call("sqrt", (value,))
+
+
+def erf(value: Expr) -> Expr:
+    """Compute the error function of a value."""
+    return Call("erf", (value,))
+
+
+def tanh(value: Expr) -> Expr:
+    """Compute the hyperbolic tangent of a value."""
+    return Call("tanh", (value,))
 
 
 def maximum(a: Expr, b: Expr) -> Expr:

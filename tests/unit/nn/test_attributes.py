@@ -41,9 +41,9 @@ REFUSED = [
     ("MultiheadAttention", "dropout", 0.5), ("MultiheadAttention", "batch_first", False),
     ("MultiheadAttention", "add_zero_attn", True), ("MultiheadAttention", "bias_k", torch.nn.Parameter(torch.ones(1))),
     ("MultiheadAttention", "schedule", 3),
-    ("TransformerEncoderLayer", "norm_first", True), ("TransformerEncoderLayer", "activation", "gelu"),
-    ("TransformerEncoderLayer", "activation", torch.nn.functional.gelu),
-    ("TransformerEncoderLayer", "activation", torch.nn.GELU()), ("TransformerEncoderLayer", "dropout", 0.1),
+    ("TransformerEncoderLayer", "norm_first", 1), ("TransformerEncoderLayer", "activation", "tanh"),
+    ("TransformerEncoderLayer", "activation", torch.nn.Tanh()),
+    ("TransformerEncoderLayer", "activation_relu_or_gelu", 2), ("TransformerEncoderLayer", "dropout", 0.1),
     *(("TransformerEncoderLayer", name, torch.nn.Dropout(0.1)) for name in ("dropout", "dropout1", "dropout2")),
     ("TransformerEncoderLayer", "schedule", "fast"),
 ]
@@ -86,7 +86,8 @@ def test_values_that_a_layer_does_not_have_are_refused_and_change_nothing(kind) 
     ("TransformerConv", "root_weight", False, {}), ("GATConv", "negative_slope", 0.6, {}),
     ("GATConv", "add_self_loops", False, {}), ("GATConv", "residual", False, {"residual": True}),
     ("GATv2Conv", "negative_slope", 0.6, {}), ("LayerNorm", "eps", 0.5, {}),
-    ("MultiheadAttention", "num_heads", 4, {}),
+    ("MultiheadAttention", "num_heads", 4, {}), ("TransformerEncoderLayer", "norm_first", True, {}),
+    ("TransformerEncoderLayer", "activation", "gelu", {}),
 ])
 def test_other_values_are_computed_with(kind, name, value, before) -> None:
     alike(kind, name, value, **before)

@@ -352,15 +352,35 @@ def test_arguments_of_layers_are_checked():
         refused(ValueError, "batch_first=False: sequences are concatenated, so only True is supported", layer,
                 batch_first=False)
     refused(ValueError, "embed_dim=30 must be divisible by num_heads=4", MultiheadAttention, 30, 4)
-    refused(ValueError, "activation='gelu': only relu is supported", TransformerEncoderLayer, WIDTH, HEADS,
-            activation="gelu")
-    refused(ValueError, "norm_first=True is not supported: norms follow the residual sums", TransformerEncoderLayer,
-            WIDTH, HEADS, norm_first=True)
+    for activation in ("tanh", torch.tanh, torch.nn.Tanh(), 3, None):
+        refused(ValueError, "activation=.*: expected one of relu, gelu, gelu_tanh, silu, or the function or module",
+                TransformerEncoderLayer, WIDTH, HEADS, activation=activation)
+    refused(TypeError, "norm_first=1: expected a bool", TransformerEncoderLayer, WIDTH, HEADS, norm_first=1)
     refused(ValueError, "dim_feedforward=0: expected a positive int", TransformerEncoderLayer, WIDTH, HEADS, 0)
     refused(TypeError, r"dim_feedforward=1\.5: expected a positive int", TransformerEncoderLayer, WIDTH, HEADS, 1.5)
     refused(TypeError, "num_heads=True: expected a positive int", MultiheadAttention, WIDTH, True)
-    for activation in ("relu", torch.relu, torch.nn.functional.relu, torch.nn.ReLU()):
-        TransformerEncoderLayer(WIDTH, HEADS, HIDDEN, activation=activation)
+
+
+@pytest.mark.parametrize("name", ["relu", "gelu", "gelu_tanh", "silu"])
+def test_activations_may_be_functions_or_modules(name):
+    same = {"relu": (torch.relu, torch.nn.functional.relu, torch.nn.ReLU()),
+            "gelu": (torch.nn.functional.gelu, torch.nn.GELU()), "gelu_tanh": (torch.nn.GELU("tanh"),),
+            "silu": (torch.nn.functional.silu, torch.nn.SiLU())}[name]
+    x, named = torch.randn(7, WIDTH), TransformerEncoderLayer(WIDTH, HEADS, HIDDEN, activation=name)
+    theirs = torch.nn.TransformerEncoderLayer(WIDTH, HEADS, HIDDEN, 0.0, same[-1], batch_first=True)
+    theirs.load_state_dict(named.state_dict())
+    assert_near(named(x, [7]), theirs(x[None])[0])
+    for activation in same:
+        named.activation = activation
+        assert_near(named(x, [7]), theirs(x[None])[0])
+
+
+@pytest.mark.parametrize("options", [{"activation": "gelu"}, {"norm_first": True}], ids=str)
+def test_forms_of_the_layer(options):
+    theirs, ours = layers(**options)
+    x = torch.randn(9, WIDTH, requires_grad=True)
+    assert_near(ours(x, [5, 4]), by_sequence(theirs, x, [5, 4]))
+    assert_same_gradients(x, (ours, ours(x, [5, 4])), (theirs, by_sequence(theirs, x, [5, 4])))
 
 
 @pytest.mark.filterwarnings("ignore")

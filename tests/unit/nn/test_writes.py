@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from sparloom.nn import GCNConv, LayerNorm, MultiheadAttention, SAGEConv, TransformerEncoderLayer, spmm
-from sparloom.nn.content_hash import KEY_WORDS, content_hash, fingerprint, fingerprint_tensors, index_hash
+from sparloom.nn.content_hash import KEY_WORDS, content_hash, fingerprint, fingerprint_tensors, sampled_hash
 from sparloom.nn.ragged_programs import PackedWeights
 from sparloom.ragged import LENGTHS, EncoderSchedule, EncoderShape, Structure, compiled_encoder_layer
 
@@ -329,14 +329,14 @@ def test_contents_differ_by_type_and_shape():
 
 def test_long_index_tensors_are_compared_in_samples():
     long = torch.zeros(1 << 16, dtype=torch.int64)
-    before = index_hash(long)
+    before = sampled_hash(long)
     long.numpy()[:] = 1
-    assert index_hash(long) != before
-    counted = index_hash(long)
+    assert sampled_hash(long) != before
+    counted = sampled_hash(long)
     long[5] = 1
-    assert index_hash(long) != counted
+    assert sampled_hash(long) != counted
     with torch.inference_mode():
         uncounted = torch.zeros(1 << 16, dtype=torch.int64)
-        before = index_hash(uncounted)
+        before = sampled_hash(uncounted)
         uncounted[1000] = 1
-        assert index_hash(uncounted) != before
+        assert sampled_hash(uncounted) != before

@@ -11,10 +11,13 @@ CAUSAL = ragged.EncoderShape(width=4, heads=2, hidden=6, causal=True, step=4)
 MASKED = ragged.EncoderShape(width=4, heads=2, hidden=6, causal=True, step=4, triangles=False)
 SMALL = ragged.EncoderSchedule(rows=3, panel=4, depth=5, queries=4)
 ATTENTION = (ragged.attention_backward, ragged.scheduled_attention_backward)
+FORMS = [ragged.EncoderShape(width=4, heads=2, hidden=6, activation="gelu", norm_first=True),
+         ragged.EncoderShape(width=4, heads=2, hidden=6, activation="silu", gated=True, norm="rms")]
 LAYER = (ragged.encoder_backward, ragged.scheduled_encoder_backward)
 
 
-@pytest.mark.parametrize(("pair", "shape"), [(LAYER, SHAPE), (ATTENTION, CAUSAL), (ATTENTION, MASKED)])
+@pytest.mark.parametrize(("pair", "shape"), [
+    (LAYER, SHAPE), *((LAYER, form) for form in FORMS), (ATTENTION, CAUSAL), (ATTENTION, MASKED)])
 def test_schedules_compute_the_definitions(pair, shape):
     plain, chosen = pair[0](shape), pair[1](shape, SMALL)
     of = ragged.Structure({ragged.LENGTHS: [5, 1, 0, 6]}, InterpretedLibrary)

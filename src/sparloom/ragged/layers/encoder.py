@@ -1,57 +1,61 @@
-"""Attention and the encoder layer of the transformer on ragged batches, forward and backward, for CPU and GPU.
+"""The encoder layer of the transformer on ragged batches, forward and backward, for CPU and GPU.
 
-Tokens of all sequences are stored one after the other, x[batch, pos, model]; nothing is padded. On a CPU:
+Around attention, see `sparloom.ragged.layers.attention`, are norms, residual sums and a feed-forward network:
 
-    projections, feed-forward    tiles of tokens, one panel of weights after the other; weights are stored in panels;
-                                 bias, relu and residual are applied to each tile in the cache
-    attention                    in parallel over sequences and heads; keys and values of a head are copied into panels;
-                                 scores, their softmax and the mix of a tile of queries are local arrays
-    norms                        a token at a time
+    norms after the sums    attended = attention(x) + x, norm_1 of it; fed = network(norm_1) + norm_1, norm_2 of it
+    norms first             norm_1 of x; attended = attention(norm_1) + x, norm_2 of it; fed = network(norm_2)
+                            + attended
+    network                 active w_back + b_back, with active = activation(t w_in + b_in) of tokens t, if gated times
+                            up = t w_up + b_up
 
-The forward pass stores the tensors in `KEPT` for training. The gradient of a tensor t is d_t; that of the result,
-d_norm_2 or d_attended, is an input. Gradients of weights have the dimensions of PyTorch's parameters, in which the
-backward pass also reads the weights:
+On a CPU, bias, activation, gate and residual are applied to each tile of a product in the cache, and norms are computed
+a token at a time. The forward pass stores the tensors in `KEPT` for training: for most activations also inner, their
+arguments. The gradient of a tensor t is d_t; that of the result, d_norm_2 or d_fed, is an input. The backward pass
+reads weights as PyTorch stores them:
 
-    w_qkv[part, head, dim, model]    w_out[channel, head, dim]    w_in[hidden, channel]    w_back[model, hidden]
+    w_in, w_up[hidden, channel]    w_back[model, hidden]
 
-On a GPU a block of threads computes a token, or the row of a query in attention; its threads compute the columns, or
-one thread the value to which a row is reduced. All results are stored.
+Activations, of which a new one is a line of `ACTIVATIONS`:
 
-Source: CoRa §7.2, Figure 3 (the nine kernels; hidden sizes of the base model); FlashAttention-2 (Dao 2023) §3.1,
-algorithm 2. Departures: bulk and partial padding are not needed, since tile products may have any extent; the three
-kernels of attention are one; CoRa has no backward pass. Backward, tiles consist of queries and all their keys. On a
-GPU nothing is padded, each operation is a kernel, and no tile is in shared memory: these schedules are correct on any
-GPU, and not tuned.
+    relu         max(x, 0)
+    gelu         x (1 + erf(x / sqrt(2))) / 2
+    gelu_tanh    x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2
+    silu         x / (1 + exp(-x))
+
+Source: CoRa §7.2, Figure 3 (the nine kernels; hidden sizes of the base model); Hendrycks and Gimpel 2016 (gelu, silu).
+Departures: activations other than relu, gates, norms first and without means; CoRa has no backward pass.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
 
-from sparloom.errors import IllegalSchedule
 from sparloom.ir import Expr
 from sparloom.ragged.definition import Part, program
-from sparloom.ragged.definition import part as part_of
-from sparloom.ragged.dimensions import Dim
+from sparloom.ragged.layers.attention import (
+    define_attention,
+    define_attention_gradients,
+    schedule_attention,
+    schedule_attention_gradients,
+    schedule_on_device,
+    with_step,
+)
 from sparloom.ragged.layers.tokens import (
-    BATCHES,
-    LENGTHS,
+    TILE,
     TOKENS,
     EncoderSchedule,
     EncoderShape,
     batch,
     channel,
-    col,
     define_norm,
     define_norm_gradients,
-    dim,
-    head,
     hidden,
     model,
-    part,
     pos,
+    schedule_elementwise,
     schedule_linear,
     schedule_norm,
     schedule_norm_gradients,
@@ -63,76 +67,94 @@ from sparloom.ragged.nests import (
     Operation,
     Program,
     compute,
+    erf,
     exp,
     less,
-    max_over,
     maximum,
-    minimum,
     real,
     sum_over,
+    tanh,
     where,
 )
-from sparloom.ragged.schedule.compute import compute_at, compute_with
-from sparloom.ragged.schedule.loops import fuse, one_block_per_row, parallel, reorder, split, vectorise_innermost
-from sparloom.ragged.schedule.operations import decompose_reduction, inline, narrow, offload, offload_innermost
-from sparloom.ragged.schedule.storage import reorder_dimensions, split_dimension
 from sparloom.ragged.tensor import Tensor
 
-along = Dim("along")  # the reduced dimension of scores; another name than `dim`, along which panels of values are split
-query = Dim("query")
-KEPT = ("peak", "total", "mean_1", "spread_1", "mean_2", "spread_2")
+KEPT = ("peak", "total", "mean_1", "spread_1", "mean_2", "spread_2", "inner")
 """Intermediate results that the forward pass stores for the gradients, besides those it stores anyway."""
-TILE = (48, 256)  # rows and columns of a task of the gradient of weights
-ROW_DIMENSIONS = {"scores": 3, "peak": 3, "weights": 3, "total": 3}  # on a GPU; other rows are tokens: 2
+
+HALF, ONE = real(0.5), real(1.0)
+CUBIC = 0.044715  # of the argument of tanh in gelu_tanh
+TANH_SCALE = math.sqrt(2 / math.pi)
 
 
-def attention(shape: EncoderShape) -> Program:
-    """Define multi-head attention, unscheduled: attended = (softmax(q kT / sqrt(head width)) v) w_out + b_out.
+@dataclass(frozen=True)
+class Activation:
+    """An element-wise function of f32.
 
-    Inputs are x[batch, pos, model], w_qkv[model, part, head, dim] with parts q, k and v, b_qkv[part, head, dim],
-    w_out[head, dim, channel] and b_out[channel].
+    Args:
+        value: the function.
+        derivative: its derivative; of relu at 0 it is 0, as in PyTorch.
     """
-    return program("attention", _define_attention(shape, residual=False))
+
+    value: Callable[[Expr], Expr]
+    derivative: Callable[[Expr], Expr]
 
 
-def mixing(shape: EncoderShape) -> Program:
-    """Define scaled dot-product attention, unscheduled: mixed[batch, pos, head, dim] of qkv[batch, pos, part, head,
-    dim].
-    """
-    return program("mixing", _define_mixing(
-        shape, Tensor("qkv", {**TOKENS, part: 3, head: shape.heads, dim: shape.head_width})))
+def _gelu_derivative(x: Expr) -> Expr:
+    density = exp(x * x * real(-0.5)) * real(1 / math.sqrt(2 * math.pi))
+    return _normal_share(x) + x * density
 
 
-def encoder_layer(shape: EncoderShape) -> Program:
-    """Define the encoder layer with norms after the residual sums, unscheduled.
+def _normal_share(x: Expr) -> Expr:
+    """Return the share of a normal distribution below x."""
+    return HALF + HALF * erf(x * real(math.sqrt(0.5)))
+
+
+def _gelu_tanh_derivative(x: Expr) -> Expr:
+    bent, slope = _bent(x), real(TANH_SCALE) * (ONE + real(3 * CUBIC) * x * x)
+    return HALF + HALF * bent + HALF * x * (ONE - bent * bent) * slope
+
+
+def _bent(x: Expr) -> Expr:
+    return tanh(real(TANH_SCALE) * (x + real(CUBIC) * x * x * x))
+
+
+def _silu_derivative(x: Expr) -> Expr:
+    return _sigmoid(x) * (ONE + x * (ONE - _sigmoid(x)))
+
+
+def _sigmoid(x: Expr) -> Expr:
+    return ONE / (ONE + exp(x * real(-1.0)))
+
+
+ACTIVATIONS: Mapping[str, Activation] = MappingProxyType({
+    "relu": Activation(lambda x: maximum(x, real(0.0)), lambda x: where(less(real(0.0), x), ONE, real(0.0))),
+    "gelu": Activation(lambda x: x * _normal_share(x), _gelu_derivative),
+    "gelu_tanh": Activation(lambda x: HALF * x * (ONE + _bent(x)), _gelu_tanh_derivative),
+    "silu": Activation(lambda x: x * _sigmoid(x), _silu_derivative),
+})
+"""Activation functions by name."""
+
+
+def encoder_layer(shape: EncoderShape, *, differentiable: bool = False) -> Program:
+    """Define the encoder layer, unscheduled; its result is norm_2, or fed if norms come first.
 
     Inputs besides those of `attention` are w_in[channel, hidden], b_in[hidden], w_back[hidden, model], b_back[model],
-    and gain and shift of the norms: gain_1[channel], shift_1[channel], gain_2[model], shift_2[model].
+    gain and shift of the norms, gain_1, shift_1, gain_2, shift_2, each as wide as a token, and, if the network is
+    gated, w_up[channel, hidden] and b_up[hidden].
+
+    Args:
+        differentiable: the arguments of the activation are stored, as gradients need them.
     """
-    *before, attended = _define_attention(shape, residual=True)
-    norm_1 = define_norm(attended, "1", channel, width=shape.width, epsilon=shape.epsilon)
-    first = norm_1[-1]
-    w_in = Tensor("w_in", {channel: shape.width, hidden: shape.hidden})
-    b_in = Tensor("b_in", {hidden: shape.hidden})
-    active = compute("active", {**TOKENS, hidden: shape.hidden}, maximum(
-        sum_over({channel: shape.width}, first[batch, pos, channel] * w_in[channel, hidden]) + b_in[hidden], real(0.0)))
-    w_back = Tensor("w_back", {hidden: shape.hidden, model: shape.width})
-    b_back = Tensor("b_back", {model: shape.width})
-    fed = compute("fed", {**TOKENS, model: shape.width}, sum_over(
-        {hidden: shape.hidden}, active[batch, pos, hidden] * w_back[hidden, model])
-        + b_back[model] + first[batch, pos, model])
-    norm_2 = define_norm(fed, "2", model, width=shape.width, epsilon=shape.epsilon)
-    return program("encoder", [*before, attended, *norm_1, active, fed, *norm_2])
-
-
-def scheduled_mixing(shape: EncoderShape, schedule: EncoderSchedule) -> Program:
-    """Schedule `mixing` for a CPU; raises IllegalSchedule as `scheduled_encoder_layer` does."""
-    return _schedule_mixing(mixing(with_step(shape, schedule)), schedule, ())
-
-
-def scheduled_attention(shape: EncoderShape, schedule: EncoderSchedule, *, kept: Collection[str] = ()) -> Program:
-    """Schedule `attention` for a CPU; `kept` and errors as in `scheduled_encoder_layer`."""
-    return _schedule_attention(attention(with_step(shape, schedule)), schedule, kept)
+    if shape.norm_first:
+        norm_1 = _define_norm(shape, Tensor("x", {**TOKENS, model: shape.width}), "1")
+        *before, attended = define_attention(shape, residual=True, inputs=norm_1[-1])
+        norm_2 = _define_norm(shape, attended, "2")
+        network = _define_network(shape, norm_2[-1], attended, differentiable=differentiable)
+        return program("encoder", [*norm_1, *before, attended, *norm_2, *network])
+    *before, attended = define_attention(shape, residual=True)
+    norm_1 = _define_norm(shape, attended, "1")
+    network = _define_network(shape, norm_1[-1], norm_1[-1], differentiable=differentiable)
+    return program("encoder", [*before, attended, *norm_1, *network, *_define_norm(shape, network[-1], "2")])
 
 
 def scheduled_encoder_layer(shape: EncoderShape, schedule: EncoderSchedule, *, kept: Collection[str] = ()) -> Program:
@@ -144,292 +166,138 @@ def scheduled_encoder_layer(shape: EncoderShape, schedule: EncoderSchedule, *, k
     Raises:
         IllegalSchedule: the step of a causal shape is not a multiple of the tile of queries.
     """
-    prog = _schedule_attention(encoder_layer(with_step(shape, schedule)), schedule, kept)
-    prog = schedule_linear(prog, "active", "hidden", "channel", schedule)
+    prog = encoder_layer(with_step(shape, schedule), differentiable="inner" in kept)
+    prog = schedule_attention(prog, schedule, kept)
+    names = {nest.name for nest in prog.nests()}
+    for nest in ("up", "inner", "active"):
+        if nest == "active" and "inner" in names:
+            prog = schedule_elementwise(prog, nest)
+        elif nest in names:
+            prog = schedule_linear(prog, nest, "hidden", "channel", schedule)
     prog = schedule_linear(prog, "fed", "model", "hidden", schedule)
-    for number, last in (("1", "channel"), ("2", "model")):
-        prog = schedule_norm(prog, number, last, kept)
+    for number in ("1", "2"):
+        prog = schedule_norm(prog, number, prog.nest(f"norm_{number}").loops[-1].name, kept)
     return prog
 
 
-def with_step(shape: EncoderShape, schedule: EncoderSchedule) -> EncoderShape:
-    """Set the step, so that all rows of a tile of queries end at the same score."""
-    step = shape.step or schedule.queries
-    if shape.causal and step % schedule.queries:
-        raise IllegalSchedule(f"causal attention in steps of {step} with {schedule.queries} queries in a tile: use a "
-                              f"multiple of {schedule.queries} as the step")
-    return replace(shape, step=step)
+def _define_norm(shape: EncoderShape, inputs: Operation | Tensor, number: str) -> list[Operation]:
+    axes = (inputs if isinstance(inputs, Tensor) else inputs.output).axes
+    return define_norm(inputs, number, axes[-1][0], width=shape.width, epsilon=shape.epsilon, kind=shape.norm)
 
 
-def define_qkv(shape: EncoderShape, tokens: Mapping[Dim, Expr | int]) -> Operation:
-    """Define qkv = x w_qkv + b_qkv over dimensions of tokens."""
-    weights = {part: 3, head: shape.heads, dim: shape.head_width}
-    x, b_qkv = Tensor("x", {**tokens, model: shape.width}), Tensor("b_qkv", weights)
-    w_qkv = Tensor("w_qkv", {model: shape.width, **weights})
-    return compute("qkv", {**tokens, **weights}, sum_over(
-        {model: shape.width}, x[batch, pos, model] * w_qkv[model, part, head, dim]) + b_qkv[part, head, dim])
+def _define_network(shape: EncoderShape, tokens: Operation, residual: Operation, *, differentiable: bool
+                    ) -> list[Operation]:
+    """Define the feed-forward network, plus a residual; the last operation is fed."""
+    many, found = {**TOKENS, hidden: shape.hidden}, []
+
+    def project(name: str) -> Expr:
+        weights = Tensor(f"w_{name}", {channel: shape.width, hidden: shape.hidden})
+        return sum_over({channel: shape.width}, tokens[batch, pos, channel] * weights[channel, hidden]) + Tensor(
+            f"b_{name}", {hidden: shape.hidden})[hidden]
+
+    inner = project("in")
+    if differentiable and _stores_inner(shape):
+        found.append(compute("inner", many, inner))
+        inner = found[-1][batch, pos, hidden]
+    value = ACTIVATIONS[shape.activation].value(inner)
+    if shape.gated:
+        found.append(compute("up", many, project("up")))
+        value = value * found[-1][batch, pos, hidden]
+    active = compute("active", many, value)
+    w_back = Tensor("w_back", {hidden: shape.hidden, model: shape.width})
+    b_back = Tensor("b_back", {model: shape.width})
+    fed = sum_over({hidden: shape.hidden}, active[batch, pos, hidden] * w_back[hidden, model])
+    return [*found, active, compute("fed", {**TOKENS, model: shape.width},
+                                    fed + b_back[model] + residual[batch, pos, model])]
 
 
-def define_output_projection(shape: EncoderShape, mixed: Operation | Tensor, tokens: Mapping[Dim, Expr | int],
-                             residual: Expr | None = None) -> Operation:
-    """Define attended = mixed w_out + b_out, plus a residual if given, over dimensions of tokens."""
-    heads = {head: shape.heads, dim: shape.head_width}
-    w_out, b_out = Tensor("w_out", {**heads, channel: shape.width}), Tensor("b_out", {channel: shape.width})
-    out = sum_over(heads, mixed[batch, pos, head, dim] * w_out[head, dim, channel]) + b_out[channel]
-    return compute("attended", {**tokens, channel: shape.width}, out if residual is None else out + residual)
-
-
-def _define_attention(shape: EncoderShape, *, residual: bool) -> list[Operation]:
-    qkv = define_qkv(shape, TOKENS)
-    *before, mixed = _define_mixing(shape, qkv)
-    x = Tensor("x", {**TOKENS, model: shape.width})[batch, pos, channel]
-    return [qkv, *before, mixed, define_output_projection(shape, mixed, TOKENS, x if residual else None)]
-
-
-def visible_keys(shape: EncoderShape, query: Dim) -> Expr:
-    """Count the keys for which scores are computed."""
-    if not shape.causal or not shape.triangles:
-        return LENGTHS(batch)
-    step = shape.step or EncoderSchedule().queries
-    return minimum(LENGTHS(batch), (query // step + 1) * step)
-
-
-def _define_mixing(shape: EncoderShape, qkv: Operation | Tensor) -> list[Operation]:
-    heads, width = shape.heads, shape.head_width
-    keys, values = (compute(name, {batch: BATCHES(), head: heads, col: LENGTHS(batch), dim: width},
-                            qkv[batch, col, number, head, dim]) for number, name in ((1, "keys"), (2, "values")))
-    rows: Mapping[Dim, Expr | int] = {batch: BATCHES(), head: heads, pos: LENGTHS(batch)}
-    seen = visible_keys(shape, pos)
-    scores = compute("scores", {**rows, col: seen}, sum_over(
-        {along: width}, qkv[batch, pos, 0, head, along] * keys[batch, head, col, along]))
-    score, first = scores[batch, head, pos, col], less(col, pos + 1)
-    if shape.causal and not shape.triangles:
-        peak = compute("peak", rows, max_over({col: seen}, where(first, score, real(-math.inf))))
-    else:
-        peak = compute("peak", rows, max_over({col: pos + 1 if shape.causal else seen}, score))
-    weight = exp((score - peak[batch, head, pos]) * real(width**-0.5))
-    weights = compute("weights", {**rows, col: seen},
-                      where(first, weight, real(0.0)) if shape.causal else weight)
-    total = compute("total", rows, real(1.0) / sum_over({col: seen}, weights[batch, head, pos, col]))
-    mixed = compute("mixed", {**TOKENS, head: heads, dim: width}, sum_over(
-        {col: seen}, weights[batch, head, pos, col] * values[batch, head, col, dim]) * total[batch, head, pos])
-    return [keys, values, scores, peak, weights, total, mixed]
-
-
-def _schedule_attention(prog: Program, schedule: EncoderSchedule, kept: Collection[str]) -> Program:
-    prog = schedule_linear(prog, "qkv", "dim", "model", schedule)
-    prog = _schedule_mixing(prog, schedule, kept)
-    return schedule_linear(fuse(prog, "attended", "head", "dim"), "attended", "channel", "head_dim", schedule)
-
-
-def _schedule_mixing(prog: Program, schedule: EncoderSchedule, kept: Collection[str]) -> Program:
-    """Compute attention by tiles of queries; everything before the mix is an array of one tile."""
-    prog = split(reorder(prog, "mixed", ("batch", "head", "pos")), "mixed", "pos", schedule.queries)
-    prog = fuse(prog, "mixed", "batch", "head")
-    for producer in ("total", "weights", "peak", "scores"):
-        prog = compute_at(prog, producer, "mixed", "pos_outer", local=producer not in kept)
-    for producer in ("keys", "values"):
-        prog = compute_at(prog, producer, "mixed", "batch_head", local=True)
-    prog = _multiply_by_panels(prog, "scores", "keys", cut="col", along="dim", size=schedule.panel)
-    prog = _multiply_by_panels(prog, "mixed", "values", cut="dim", along="col", size=schedule.panel)
-    prog = split(prog, "values", "dim", schedule.panel)
-    return parallel(vectorise_innermost(prog, "values", "weights", "peak", "total"), "mixed", "batch_head")
-
-
-def _multiply_by_panels(prog: Program, nest: str, operand: str, *, cut: str, along: str, size: int) -> Program:
-    """Store an operand in panels, and multiply a tile of the nest by one panel after the other."""
-    prog = reorder_dimensions(split_dimension(prog, operand, cut, size), operand, (
-        f"{cut}_block", along, f"{cut}_within"))
-    rows, _, reduction = (loop.name for loop in prog.nest(nest).loops[-3:])
-    tile = (rows, f"{cut}_inner", reduction)
-    prog = reorder(split(prog, nest, cut, size), nest, (f"{cut}_outer", *tile))
-    return offload(prog, nest, *tile)
-
-
-def define_mixing_gradients(shape: EncoderShape, d_mixed: Operation) -> list[Operation | Part]:
-    """Define d_qkv[batch, pos, part, head, dim], the gradient of mixed = weights v, weights = softmax(q kT /
-    sqrt(width)).
-
-        d_v       = weightsT d_mixed
-        d_weights = d_mixed vT
-        d_scores  = weights (d_weights - delta) / sqrt(head width)        delta = sum over dim of d_mixed mixed
-        d_q       = d_scores k
-        d_k       = d_scoresT q
-
-    Reads qkv and mixed, and peak and total[batch, head, pos] of the forward pass: the largest score of a row, and one
-    over the sum of its exponentials, from which the weights are recomputed.
-    """
-    heads, width = shape.heads, shape.head_width
-    of_heads = {part: 3, head: heads, dim: width}
-    rows = {batch: BATCHES(), head: heads, pos: LENGTHS(batch)}
-    qkv, mixed = Tensor("qkv", {**TOKENS, **of_heads}), Tensor("mixed", {**TOKENS, head: heads, dim: width})
-    peak, total = Tensor("peak", rows), Tensor("total", rows)
-    keys, values = (compute(name, {batch: BATCHES(), head: heads, dim: width, col: LENGTHS(batch)},
-                            qkv[batch, col, number, head, dim]) for number, name in ((1, "keys"), (2, "values")))
-    seen, scale = visible_keys(shape, pos), real(width**-0.5)
-    pairs = {**rows, col: seen}
-    scores = compute("scores", pairs, sum_over(
-        {dim: width}, qkv[batch, pos, 0, head, dim] * keys[batch, head, dim, col]))
-    weight = exp((scores[batch, head, pos, col] - peak[batch, head, pos]) * scale) * total[batch, head, pos]
-    weights = compute("weights", pairs, where(less(col, pos + 1), weight, real(0.0)) if shape.causal else weight)
-    delta = compute("delta", rows, sum_over(
-        {dim: width}, d_mixed[batch, pos, head, dim] * mixed[batch, pos, head, dim]))
-    d_weights = compute("d_weights", pairs, sum_over(
-        {dim: width}, d_mixed[batch, pos, head, dim] * values[batch, head, dim, col]))
-    d_scores = compute("d_scores", pairs, weights[batch, head, pos, col] * (
-        d_weights[batch, head, pos, col] - delta[batch, head, pos]) * scale)
-    d_qkv = Tensor("d_qkv", {**TOKENS, **of_heads})
-
-    def over_queries(value: Expr) -> Expr:
-        seeing = where(less(pos, visible_keys(shape, query)), value, real(0.0)) if shape.causal else value
-        return sum_over({query: LENGTHS(batch)}, seeing)
-
-    return [
-        keys, values, scores, weights, delta, d_weights, d_scores,
-        part_of("d_q", d_qkv, {part: 0}, sum_over(
-            {col: seen}, d_scores[batch, head, pos, col] * qkv[batch, col, 1, head, dim])),
-        part_of("d_k", d_qkv, {part: 1}, over_queries(
-            d_scores[batch, head, query, pos] * qkv[batch, query, 0, head, dim])),
-        part_of("d_v", d_qkv, {part: 2}, over_queries(
-            weights[batch, head, query, pos] * d_mixed[batch, query, head, dim])),
-    ]
-
-
-def schedule_mixing_gradients(prog: Program, shape: EncoderShape, *, queries: int) -> Program:
-    """Schedule `define_mixing_gradients`: in parallel over sequences and heads, by tiles of queries.
-
-    The three results share their loops, so that weights and scores are computed once, in arrays of one tile; d_k and
-    d_v accumulate over the tiles.
-    """
-    for name in ("d_k", "d_v"):
-        prog = decompose_reduction(prog, name)
-    for nest in ("d_q", "d_k_start", "d_k_rest", "d_v_start", "d_v_rest"):
-        prog = fuse(reorder(prog, nest, ("batch", "head", "pos")), nest, "batch", "head")
-    prog = split(prog, "d_q", "pos", queries)
-    for name in ("d_k", "d_v"):
-        prog = split(prog, f"{name}_rest", "query", queries)
-        prog = reorder(prog, f"{name}_rest", ("query_outer", "pos", "dim", "query_inner"))
-        if shape.causal:
-            prog = narrow(prog, f"{name}_rest", pos)
-        prog = compute_with(prog, f"{name}_start", "d_q", "batch_head")
-        prog = compute_with(prog, f"{name}_rest", "d_q", "pos_outer")
-    for producer in ("d_scores", "d_weights", "delta", "weights", "scores"):
-        prog = compute_at(prog, producer, "d_q", "pos_outer", local=True)
-    for producer in ("values", "keys"):
-        prog = compute_at(prog, producer, "d_q", "batch_head", local=True)
-    prog = offload_innermost(prog, "d_q", "d_k_rest", "d_v_rest", "scores", "d_weights")
-    prog = vectorise_innermost(prog, "weights", "d_scores", "delta", "d_k_start", "d_v_start")
-    return parallel(prog, "d_q", "batch_head")
-
-
-def attention_backward(shape: EncoderShape) -> Program:
-    """Define the gradients of `attention`, unscheduled; outputs: d_x, then those of w_qkv, b_qkv, w_out, b_out."""
-    attended = Tensor("d_attended", {**TOKENS, channel: shape.width})
-    outputs = ["d_x", "d_w_qkv", "d_b_qkv", "d_w_out", "d_b_out"]
-    return program("attention_backward", _define_attention_gradients(shape, attended, residual=False), outputs)
+def _stores_inner(shape: EncoderShape) -> bool:
+    """Whether gradients need the arguments of the activation; where relu is 0 is seen from its results."""
+    return shape.gated or shape.activation != "relu"
 
 
 def encoder_backward(shape: EncoderShape) -> Program:
     """Define the gradients of `encoder_layer`, unscheduled; outputs: d_x, then in the order of PyTorch's parameters."""
-    size, many = shape.width, shape.hidden
-    fed, attended = Tensor("fed", {**TOKENS, model: size}), Tensor("attended", {**TOKENS, channel: size})
-    active, first = Tensor("active", {**TOKENS, hidden: many}), Tensor("norm_1", {**TOKENS, channel: size})
-    w_back, w_in = Tensor("w_back", {model: size, hidden: many}), Tensor("w_in", {hidden: many, channel: size})
-    upstream = Tensor("d_norm_2", {**TOKENS, model: size})
-    norm_2 = define_norm_gradients("2", fed, upstream, last=model, width=size)
-    d_fed = next(each for each in norm_2 if each.name == "d_fed")
-    d_active = compute("d_active", {**TOKENS, hidden: many}, where(
-        less(real(0.0), active[batch, pos, hidden]),
-        sum_over({model: size}, d_fed[batch, pos, model] * w_back[model, hidden]), real(0.0)))
-    d_first = compute("d_norm_1", {**TOKENS, channel: size}, sum_over(
-        {hidden: many}, d_active[batch, pos, hidden] * w_in[hidden, channel]) + d_fed[batch, pos, channel])
-    norm_1 = define_norm_gradients("1", attended, d_first, last=channel, width=size)
-    d_attended = next(each for each in norm_1 if each.name == "d_attended")
-    outputs = ["d_x", "d_w_qkv", "d_b_qkv", "d_w_out", "d_b_out", "d_w_in", "d_b_in", "d_w_back", "d_b_back",
-               "d_gain_1", "d_shift_1", "d_gain_2", "d_shift_2"]
-    return program("encoder_backward", [
-        *norm_2,
-        sum_over_tokens("d_w_back", {model: size, hidden: many}, d_fed[batch, pos, model] * active[batch, pos, hidden]),
-        sum_over_tokens("d_b_back", {model: size}, d_fed[batch, pos, model]),
-        d_active,
-        sum_over_tokens("d_w_in", {hidden: many, channel: size},
-                        d_active[batch, pos, hidden] * first[batch, pos, channel]),
-        sum_over_tokens("d_b_in", {hidden: many}, d_active[batch, pos, hidden]),
-        d_first, *norm_1, *_define_attention_gradients(shape, d_attended, residual=True)], outputs)
-
-
-def scheduled_attention_backward(shape: EncoderShape, schedule: EncoderSchedule) -> Program:
-    """Schedule `attention_backward` for a CPU; raises IllegalSchedule as `scheduled_encoder_layer` does."""
-    shape = with_step(shape, schedule)
-    return _schedule_attention_gradients(attention_backward(shape), shape, schedule)
+    size = shape.width
+    attended = Tensor("attended", {**TOKENS, channel: size})
+    upstream = Tensor("d_fed" if shape.norm_first else "d_norm_2", {**TOKENS, model: size})
+    if shape.norm_first:
+        network = list(_define_network_gradients(shape, upstream, "norm_2"))
+        norm_2, d_attended = _define_norm_gradients(shape, "2", attended, network[-1], residual=upstream)
+        mix = define_attention_gradients(shape, d_attended, residual=False, inputs="norm_1")
+        x = Tensor("x", {**TOKENS, model: size})
+        norm_1, _ = _define_norm_gradients(shape, "1", x, mix[-1], residual=d_attended)
+        found: list[Operation | Part] = [*network, *norm_2, *mix, *norm_1]
+    else:
+        norm_2, d_fed = _define_norm_gradients(shape, "2", Tensor("fed", {**TOKENS, model: size}), upstream)
+        network = list(_define_network_gradients(shape, d_fed, "norm_1", residual=d_fed))
+        norm_1, d_attended = _define_norm_gradients(shape, "1", attended, network[-1])
+        found = [*norm_2, *network, *norm_1, *define_attention_gradients(shape, d_attended, residual=True)]
+    up = ["d_w_up", "d_b_up"] if shape.gated else []
+    return program("encoder_backward", found, [
+        "d_x", "d_w_qkv", "d_b_qkv", "d_w_out", "d_b_out", "d_w_in", "d_b_in", *up, "d_w_back", "d_b_back", "d_gain_1",
+        "d_shift_1", "d_gain_2", "d_shift_2"])
 
 
 def scheduled_encoder_backward(shape: EncoderShape, schedule: EncoderSchedule) -> Program:
     """Schedule `encoder_backward` for a CPU; raises IllegalSchedule as `scheduled_encoder_layer` does."""
     shape = with_step(shape, schedule)
     prog = encoder_backward(shape)
-    for number, inward in (("2", "d_fed"), ("1", "d_attended")):
+    tokens, inputs = ("norm_2", "norm_1") if shape.norm_first else ("norm_1", "x")
+    for number, inward in (("2", "d_attended"), ("1", "d_x")) if shape.norm_first else (("2", "d_fed"),
+                                                                                         ("1", "d_attended")):
         prog = schedule_norm_gradients(prog, number, inward)
-    for name, column, reduction in (("back", "hidden", "model"), ("in", "channel", "hidden")):
+    names = {nest.name for nest in prog.nests()}
+    for name in (each for each in ("back", "in", "up") if f"d_w_{each}" in names):
         prog = schedule_weight_gradient(prog, f"d_w_{name}", 1, tile=TILE)
         prog = schedule_token_sum(prog, f"d_b_{name}")
-        prog = schedule_linear(prog, "d_active" if name == "back" else "d_norm_1", column, reduction, schedule)
-    return _schedule_attention_gradients(prog, shape, schedule)
+    prog = schedule_linear(prog, "d_active" if shape.gated else "d_inner", "hidden", "model", schedule)
+    for nest in ("d_inner", "d_up") if shape.gated else ():
+        prog = schedule_elementwise(prog, nest)
+    for nest in (each for each in (f"d_{tokens}_up", f"d_{tokens}") if each in names):
+        prog = schedule_linear(prog, nest, "channel", "hidden", schedule)
+    return schedule_attention_gradients(prog, shape, schedule, inputs)
 
 
-def _define_attention_gradients(shape: EncoderShape, d_attended: Tensor | Operation, *, residual: bool
-                                ) -> list[Operation | Part]:
-    """Define the gradients of tokens and weights from that of the result of attention."""
-    size, of_head = shape.width, {head: shape.heads, dim: shape.head_width}
-    of_heads = {part: 3, **of_head}
-    w_out, w_qkv = Tensor("w_out", {channel: size, **of_head}), Tensor("w_qkv", {**of_heads, model: size})
-    mixed, x = Tensor("mixed", {**TOKENS, **of_head}), Tensor("x", {**TOKENS, model: size})
-    d_mixed = compute("d_mixed", {**TOKENS, **of_head}, sum_over(
-        {channel: size}, d_attended[batch, pos, channel] * w_out[channel, head, dim]))
-    mix = define_mixing_gradients(shape, d_mixed)
-    d_qkv = mix[-1].operation.output
-    inward = sum_over(of_heads, d_qkv[batch, pos, part, head, dim] * w_qkv[part, head, dim, model])
-    return [
-        sum_over_tokens("d_w_out", {channel: size, **of_head},
-                        d_attended[batch, pos, channel] * mixed[batch, pos, head, dim]),
-        sum_over_tokens("d_b_out", {channel: size}, d_attended[batch, pos, channel]),
-        d_mixed, *mix,
-        sum_over_tokens("d_w_qkv", {**of_heads, model: size},
-                        d_qkv[batch, pos, part, head, dim] * x[batch, pos, model]),
-        sum_over_tokens("d_b_qkv", of_heads, d_qkv[batch, pos, part, head, dim]),
-        compute("d_x", {**TOKENS, model: size}, inward + d_attended[batch, pos, model] if residual else inward),
-    ]
+def _define_norm_gradients(shape: EncoderShape, number: str, into: Tensor, upstream: Tensor | Operation, *,
+                           residual: Tensor | Operation | None = None) -> tuple[list[Operation], Operation]:
+    """Define the gradients of a norm; also return that of its inputs."""
+    found = define_norm_gradients(number, into, upstream, last=into.axes[-1][0], width=shape.width, kind=shape.norm,
+                                  residual=residual)
+    return found, next(each for each in found if each.name == f"d_{into.name}")
 
 
-def _schedule_attention_gradients(prog: Program, shape: EncoderShape, schedule: EncoderSchedule) -> Program:
-    prog = schedule_linear(prog, "d_mixed", "dim", "channel", schedule)
-    prog = schedule_mixing_gradients(prog, shape, queries=schedule.queries)
-    prog = fuse(fuse(prog, "d_x", "part", "head"), "d_x", "part_head", "dim")
-    prog = schedule_linear(prog, "d_x", "model", "part_head_dim", schedule)
-    for name, outs in (("out", 1), ("qkv", 3)):
-        prog = schedule_weight_gradient(prog, f"d_w_{name}", outs, tile=TILE)
-        prog = schedule_token_sum(prog, f"d_b_{name}")
-    return prog
-
-
-def device_mixing(shape: EncoderShape) -> Program:
-    """Schedule `mixing` for a GPU."""
-    return _schedule_on_device(mixing(shape))
-
-
-def device_attention(shape: EncoderShape) -> Program:
-    """Schedule `attention` for a GPU."""
-    return _schedule_on_device(attention(shape))
+def _define_network_gradients(shape: EncoderShape, d_fed: Tensor | Operation, tokens: str, *,
+                              residual: Operation | None = None) -> Iterator[Operation]:
+    """Define the gradients of the feed-forward network; the last one is that of its tokens, plus a residual."""
+    size, many, act = shape.width, {hidden: shape.hidden}, ACTIVATIONS[shape.activation]
+    into = Tensor(tokens, {**TOKENS, channel: size})[batch, pos, channel]
+    active, inner, up = (Tensor(name, {**TOKENS, **many})[batch, pos, hidden] for name in ("active", "inner", "up"))
+    w_back = Tensor("w_back", {model: size, **many})
+    yield sum_over_tokens("d_w_back", {model: size, **many}, d_fed[batch, pos, model] * active)
+    yield sum_over_tokens("d_b_back", {model: size}, d_fed[batch, pos, model])
+    d_active = sum_over({model: size}, d_fed[batch, pos, model] * w_back[model, hidden])
+    if not _stores_inner(shape):
+        parts = {"in": compute("d_inner", {**TOKENS, **many}, where(less(real(0.0), active), d_active, real(0.0)))}
+    elif not shape.gated:
+        parts = {"in": compute("d_inner", {**TOKENS, **many}, d_active * act.derivative(inner))}
+    else:
+        whole = compute("d_active", {**TOKENS, **many}, d_active)
+        yield whole
+        grad = whole[batch, pos, hidden]
+        parts = {"up": compute("d_up", {**TOKENS, **many}, grad * act.value(inner)),
+                 "in": compute("d_inner", {**TOKENS, **many}, grad * up * act.derivative(inner))}
+    for name, part in parts.items():
+        yield part
+        weights, grad = Tensor(f"w_{name}", {**many, channel: size}), part[batch, pos, hidden]
+        yield sum_over_tokens(f"d_w_{name}", {**many, channel: size}, grad * into)
+        yield sum_over_tokens(f"d_b_{name}", many, grad)
+        inward = sum_over(many, grad * weights[hidden, channel])
+        residual = compute(f"d_{tokens}_{name}" if name != "in" else f"d_{tokens}", {**TOKENS, channel: size},
+                           inward if residual is None else inward + residual[batch, pos, channel])
+        yield residual
 
 
 def device_encoder_layer(shape: EncoderShape) -> Program:
     """Schedule `encoder_layer` for a GPU."""
-    return _schedule_on_device(encoder_layer(shape))
-
-
-def _schedule_on_device(prog: Program) -> Program:
-    """Make one kernel for each operation; keys and values are read from qkv."""
-    prog = inline(inline(prog, "keys"), "values")
-    for nest in [nest.name for nest in prog.nests()]:
-        prog = one_block_per_row(prog, nest, ROW_DIMENSIONS.get(nest, 2))
-    return prog
+    return schedule_on_device(encoder_layer(shape))

@@ -10,7 +10,7 @@ import numpy as np
 
 from sparloom.ir import DTYPES, Const
 from sparloom.ragged.dimensions import Dim
-from sparloom.ragged.layers import encoder, tokens
+from sparloom.ragged.layers import attention, encoder, tokens
 from sparloom.ragged.layers.tokens import EncoderSchedule, EncoderShape, NormSchedule, SoftmaxSchedule
 from sparloom.ragged.layout import evaluate, storage_size, stored_dims
 from sparloom.ragged.nests import Program
@@ -210,8 +210,8 @@ def compiled_encoder_layer(shape: EncoderShape, schedule: EncoderSchedule, threa
 def compiled_attention(shape: EncoderShape, schedule: EncoderSchedule, threads: int | None = None) -> Layer:
     """Return multi-head attention of a shape, like `compiled_encoder_layer`; `hidden` and `epsilon` are ignored."""
     _check(shape)
-    return Layer(partial(encoder.scheduled_attention, shape, schedule),
-                 partial(encoder.scheduled_attention_backward, shape, schedule), threads=threads)
+    return Layer(partial(attention.scheduled_attention, shape, schedule),
+                 partial(attention.scheduled_attention_backward, shape, schedule), threads=threads)
 
 
 @cache

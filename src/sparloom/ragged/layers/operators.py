@@ -36,7 +36,7 @@ from types import MappingProxyType
 from sparloom.ir import Const, Expr
 from sparloom.ragged.definition import program
 from sparloom.ragged.dimensions import Dim
-from sparloom.ragged.layers.encoder import define_output_projection, define_qkv
+from sparloom.ragged.layers.attention import define_output_projection, define_qkv
 from sparloom.ragged.layers.tokens import (
     BATCHES,
     LENGTHS,

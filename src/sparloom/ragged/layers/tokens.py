@@ -57,6 +57,7 @@ LENGTHS = Length("lengths", {batch: BATCHES()})
 TOKENS: Mapping[Dim, Expr | int] = {batch: BATCHES(), pos: LENGTHS(batch)}
 """Dimensions of packed tokens: sequence, and position in it."""
 OVER: Mapping[Dim, Expr | int] = {pos: LENGTHS(batch)}
+TILE = (48, 256)  # rows and columns of a task of the gradient of weights
 CACHED_STRUCTURES = 16  # the layers of a model request the same one in turn
 
 
@@ -74,6 +75,10 @@ class EncoderShape:
             tiles.
             Default: the tile of queries of the schedule.
         triangles: if False, all causal scores are computed, and masked, as in other libraries.
+        activation: of the feed-forward network, one of ACTIVATIONS.
+        gated: the activation is multiplied by a second projection of the tokens.
+        norm: "layer", or "rms": without subtracting means.
+        norm_first: tokens are normalised before attention and before the feed-forward network, not after the sums.
     """
 
     width: int = 512
@@ -83,6 +88,10 @@ class EncoderShape:
     causal: bool = False
     step: int | None = None
     triangles: bool = True
+    activation: str = "relu"
+    gated: bool = False
+    norm: str = "layer"
+    norm_first: bool = False
 
     @property
     def head_width(self) -> int:
@@ -161,6 +170,11 @@ def schedule_linear(prog: Program, nest: str, column: str, reduction: str, sched
     return parallel(offload(prog, nest, *tile), nest, "batch_pos_outer")
 
 
+def schedule_elementwise(prog: Program, nest: str, *, chunk: int = 16) -> Program:
+    """Schedule an element-wise operation on tokens: a token at a time."""
+    return vectorise_innermost(parallel(fuse(prog, nest, "batch", "pos"), nest, "batch_pos", chunk=chunk), nest)
+
+
 def sum_over_tokens(name: str, axes: Mapping[Dim, Expr | int], value: Expr) -> Operation:
     """Define the sum of a value over all tokens."""
     return compute(name, axes, sum_over(TOKENS, value))
@@ -192,17 +206,22 @@ def schedule_token_sum(prog: Program, nest: str, *, cols: int = 64) -> Program:
     return vectorise(parallel(prog, nest, strips), nest, f"{last}_inner")
 
 
-def define_norm(inputs: Operation | Tensor, number: str, last: Dim, *, width: int, epsilon: float) -> list[Operation]:
-    """Define a layer norm: (x - mean) / sqrt(variance + epsilon) * gain + shift."""
+def define_norm(inputs: Operation | Tensor, number: str, last: Dim, *, width: int, epsilon: float, kind: str = "layer"
+                ) -> list[Operation]:
+    """Define a norm.
+
+        layer    (x - mean) / sqrt(variance + epsilon) * gain + shift
+        rms      x / sqrt(mean of x^2 + epsilon) * gain + shift
+    """
     share = real(1 / width)
     gain, shift = (Tensor(f"{name}_{number}", {last: width}) for name in ("gain", "shift"))
     mean = compute(f"mean_{number}", TOKENS, sum_over({last: width}, inputs[batch, pos, last]) * share)
-    apart = inputs[batch, pos, last] - mean[batch, pos]
+    apart = inputs[batch, pos, last] - mean[batch, pos] if kind == "layer" else inputs[batch, pos, last]
     spread = compute(f"spread_{number}", TOKENS, real(1.0) / sqrt(
         sum_over({last: width}, apart * apart) * share + real(epsilon)))
     standard = compute(f"norm_{number}", {**TOKENS, last: width},
                        apart * spread[batch, pos] * gain[last] + shift[last])
-    return [mean, spread, standard]
+    return [mean, spread, standard] if kind == "layer" else [spread, standard]
 
 
 def schedule_norm(prog: Program, number: str, last: str, kept: Collection[str], *, rows: int = 1, chunk: int = 16
@@ -212,39 +231,46 @@ def schedule_norm(prog: Program, number: str, last: str, kept: Collection[str], 
     if rows > 1:
         prog, tile = split(prog, nest, "pos", rows), "pos_outer"
     prog, tile = fuse(prog, nest, "batch", tile), f"batch_{tile}"
-    for producer in (f"spread_{number}", f"mean_{number}"):
+    names = {each.name for each in prog.nests()}
+    for producer in (each for each in (f"spread_{number}", f"mean_{number}") if each in names):
         prog = compute_at(prog, producer, nest, tile, local=producer not in kept)
         prog = vectorise_innermost(prog, producer)
     return vectorise(parallel(prog, nest, tile, chunk=chunk), nest, last)
 
 
-def define_norm_gradients(number: str, into: Tensor, upstream: Tensor | Operation, *, last: Dim, width: int
-                          ) -> list[Operation]:
+def define_norm_gradients(number: str, into: Tensor, upstream: Tensor | Operation, *, last: Dim, width: int,
+                          kind: str = "layer", residual: Tensor | Operation | None = None) -> list[Operation]:
     """Define d_<into>[batch, pos, last], d_gain_<number> and d_shift_<number>.
 
-    Reads gain_<number>[last], and mean_<number> and spread_<number>[batch, pos] of the forward pass.
+    Reads gain_<number>[last], and spread_<number>[batch, pos] and, unless kind is "rms", mean_<number>[batch, pos] of
+    the forward pass.
 
     Args:
         into: normalised tensor.
         upstream: gradient of the result.
         last: dimension of channels, of extent `width`.
+        kind: of the norm, see `define_norm`.
+        residual: further gradient of `into`, which is added.
     """
     share, channels = real(1 / width), {last: width}
     mean, spread = (Tensor(f"{name}_{number}", TOKENS)[batch, pos] for name in ("mean", "spread"))
     gain, grad = Tensor(f"gain_{number}", channels)[last], upstream[batch, pos, last]
-    apart = into[batch, pos, last] - mean
+    apart = into[batch, pos, last] - mean if kind == "layer" else into[batch, pos, last]
     along = compute(f"along_{number}", TOKENS, sum_over(channels, grad * gain) * share)
     across = compute(f"across_{number}", TOKENS, sum_over(channels, grad * gain * apart) * share * spread * spread)
-    inward = compute(f"d_{into.name}", {**TOKENS, **channels}, spread * (
-        grad * gain - along[batch, pos] - apart * across[batch, pos]))
-    return [along, across, inward, sum_over_tokens(f"d_gain_{number}", channels, grad * apart * spread),
+    centred = grad * gain - along[batch, pos] if kind == "layer" else grad * gain
+    inner = spread * (centred - apart * across[batch, pos])
+    inward = compute(f"d_{into.name}", {**TOKENS, **channels},
+                     inner if residual is None else inner + residual[batch, pos, last])
+    return [*([along] if kind == "layer" else []), across, inward,
+            sum_over_tokens(f"d_gain_{number}", channels, grad * apart * spread),
             sum_over_tokens(f"d_shift_{number}", channels, grad)]
 
 
 def schedule_norm_gradients(prog: Program, number: str, inward: str, *, chunk: int = 16) -> Program:
     """Schedule `define_norm_gradients`: a token at a time, sums in strips of columns."""
-    prog = fuse(prog, inward, "batch", "pos")
-    for producer in (f"across_{number}", f"along_{number}"):
+    prog, names = fuse(prog, inward, "batch", "pos"), {each.name for each in prog.nests()}
+    for producer in (each for each in (f"across_{number}", f"along_{number}") if each in names):
         prog = compute_at(prog, producer, inward, "batch_pos", local=True)
         prog = vectorise_innermost(prog, producer)
     prog = vectorise_innermost(parallel(prog, inward, "batch_pos", chunk=chunk), inward)

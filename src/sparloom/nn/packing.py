@@ -1,0 +1,155 @@
+"""Make a transformer encoder compute real tokens only, in place, and undo it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+
+from sparloom.errors import Unsupported
+from sparloom.nn import packed_torch
+
+__all__ = ["Packing", "describe_packing", "pack", "unpack"]
+
+log = logging.getLogger(__name__)
+
+M = TypeVar("M", bound=torch.nn.Module)
+
+
+@dataclass(frozen=True)
+class Packing:
+    """What `pack` did with the encoders of a model.
+
+    Args:
+        packed: names of encoders that compute real tokens only; "" is the model itself.
+        left: names of others, and why each was left.
+    """
+
+    packed: tuple[str, ...]
+    left: Mapping[str, str]
+
+
+def pack(model: M, *, strict: bool = False) -> M:
+    """Make the encoders in a model compute real tokens only, in place.
+
+    An encoder is a torch.nn.TransformerEncoder or a model of transformers such as BertModel, at any depth: in a model
+    with a head, or in a SentenceTransformer. It stays the same object with the same parameters, buffers and names:
+    state dicts, optimisers, copies and references are not affected; only its class and those of its layers change, to
+    subclasses. Results are those of before up to rounding, and 0 at padding.
+
+    Weights are packed into panels at the first call, which takes as much memory as the weights of the layers, and again
+    when they change.
+
+    Args:
+        model: any module.
+        strict: raise an error if an encoder cannot be packed, and pack none then.
+
+    Returns:
+        The model. `describe_packing` says what was packed, and what was left and why.
+
+    Raises:
+        TypeError: the model is no module.
+        Unsupported: no encoder can be packed, or, with `strict`, not all; says why.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"model is a {type(model).__name__}: expected a torch.nn.Module")
+    found = describe_packing(model, before=True)
+    if not found.packed or (strict and found.left):
+        reasons = "; ".join(f"{name or type(model).__name__}: {reason}" for name, reason in found.left.items())
+        raise Unsupported(f"{'not all encoders' if found.packed else 'no encoder'} of {type(model).__name__} can be "
+                          f"packed: {reasons or 'it has none: ' + _known()}")
+    classes = _classes()
+    for name in found.packed:
+        for module in model.get_submodule(name).modules():
+            if type(module) in classes:
+                module.__class__ = classes[type(module)]
+    log.info("%s: packed %s%s", type(model).__name__, ", ".join(name or "the model" for name in found.packed),
+             "".join(f"; left {name}: {reason}" for name, reason in found.left.items()))
+    return model
+
+
+def unpack(model: M) -> M:
+    """Make all encoders of a model compute as before, and free their packed weights; undoes `pack`."""
+    originals = {packed: original for original, packed in _classes().items()}
+    for module in model.modules():
+        if type(module) in originals:
+            module.__class__ = originals[type(module)]
+            module.__dict__.pop("_sparloom_packed", None)
+    return model
+
+
+def describe_packing(model: torch.nn.Module, *, before: bool = False) -> Packing:
+    """Say which encoders of a model are packed, and why others are not.
+
+    Args:
+        before: say which ones `pack` would pack instead.
+    """
+    models, packed, left = _models(), [], {}
+    kinds = set(models.values())
+    for name, module in model.named_modules():
+        kind = type(module)
+        if kind in kinds:
+            packed.append(name)
+        elif kind in models:
+            reason = _refusal(module)
+            if before and reason is None:
+                packed.append(name)
+            else:
+                left[name] = reason or "it was not packed"
+        elif _is_encoder(module) and not any(type(each) in models or type(each) in kinds for each in module.modules()):
+            left[name] = f"sparloom has no packed {kind.__name__}: {_known()}"
+    return Packing(tuple(packed), left)
+
+
+def _refusal(module: torch.nn.Module) -> str | None:
+    """Say why an encoder cannot be packed."""
+    classes = _classes()
+    for name, part in module.named_modules():
+        packed = classes.get(type(part))
+        if packed is not None:
+            try:
+                packed.check(_as(part, packed))
+            except Unsupported as error:
+                return f"{name}: {error}" if name else str(error)
+    return None
+
+
+def _as(module: torch.nn.Module, kind: type) -> Any:
+    """View a module as an instance of a subclass, without changing it."""
+    view = kind.__new__(kind)
+    view.__dict__.update(module.__dict__)
+    return view
+
+
+def _is_encoder(module: torch.nn.Module) -> bool:
+    """Tell whether a module is a base model of transformers, or an encoder of torch."""
+    transformers = sys.modules.get("transformers")
+    if transformers is not None and isinstance(module, transformers.PreTrainedModel):
+        return module.base_model is module
+    return isinstance(module, torch.nn.TransformerEncoder)
+
+
+def _known() -> str:
+    return "there are " + ", ".join(sorted(each.__name__ for each in _models()))
+
+
+def _models() -> Mapping[type, type]:
+    return {key: value for family in _families() for key, value in family.MODELS.items()}
+
+
+def _classes() -> Mapping[type, type]:
+    """Return the packed classes of encoders and of their layers."""
+    return {key: value for family in _families() for key, value in {**family.MODELS, **family.LAYERS}.items()}
+
+
+def _families() -> list[Any]:
+    """Return the modules with packed classes; those of transformers only where that is imported."""
+    if "transformers" not in sys.modules:
+        return [packed_torch]
+    from sparloom.nn import packed_transformers
+
+    return [packed_torch, packed_transformers]

@@ -1,0 +1,281 @@
+"""Packed models of transformers and torch: results and gradients are those of the original in float64."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+
+from sparloom.errors import Unsupported  # noqa: E402
+from sparloom.nn import describe_packing, pack, unpack  # noqa: E402
+from sparloom.nn.batches import token_pieces  # noqa: E402
+from sparloom.ragged import LENGTHS, structure_of  # noqa: E402
+
+pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
+
+SIZES = {"vocab_size": 60, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 40,
+         "max_position_embeddings": 50}
+CONFIGS = {
+    "BertModel": transformers.BertConfig(**SIZES), "RobertaModel": transformers.RobertaConfig(**SIZES),
+    "XLMRobertaModel": transformers.XLMRobertaConfig(**SIZES), "CamembertModel": transformers.CamembertConfig(**SIZES),
+    "ElectraModel": transformers.ElectraConfig(**SIZES, embedding_size=16, hidden_act="gelu_new"),
+    "DistilBertModel": transformers.DistilBertConfig(
+        vocab_size=60, dim=24, n_layers=2, n_heads=3, hidden_dim=40, max_position_embeddings=50),
+}
+MASKS = {
+    "none": None, "right": [[1] * 7, [1] * 3 + [0] * 4, [0] * 7], "left": [[0] * 2 + [1] * 5, [1] * 7, [0] * 6 + [1]],
+    "holes": [[1, 0, 1, 1, 0, 0, 1], [0, 1, 0, 1, 0, 1, 0], [1] * 7], "one token": [[1]], "no sequence": [],
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def make(kind: str, **changes: object) -> torch.nn.Module:
+    torch.manual_seed(0)
+    config = copy.deepcopy(CONFIGS[kind])
+    config.update(changes)
+    model = getattr(transformers, kind)(config).eval()
+    for name, parameter in model.named_parameters():  # biases and norms, too
+        torch.nn.init.normal_(parameter, 1.0 if "norm.weight" in name.lower() else 0.0, 0.2)
+    return model
+
+
+def inputs_of(mask: list | None) -> dict[str, torch.Tensor]:
+    found = torch.ones(3, 7, dtype=torch.long) if mask is None else torch.tensor(mask, dtype=torch.long)
+    found = found if found.numel() else found.reshape(0, 4)
+    generator = torch.Generator().manual_seed(1)
+    given = {"input_ids": torch.randint(5, 60, found.shape, generator=generator)}
+    return given if mask is None else {**given, "attention_mask": found}
+
+
+def real(hidden: torch.Tensor, given: dict[str, torch.Tensor]) -> torch.Tensor:
+    return hidden[given["attention_mask"].bool()] if "attention_mask" in given else hidden.flatten(0, 1)
+
+
+def assert_near(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    size = max(1.0, expected.abs().max().item()) if expected.numel() else 1.0
+    assert actual.shape == expected.shape
+    torch.testing.assert_close(actual.double(), expected.double(), rtol=0, atol=1e-5 * size)
+
+
+@pytest.mark.parametrize("kind", list(CONFIGS))
+@pytest.mark.parametrize("mask", list(MASKS))
+def test_results_are_those_of_the_original(kind: str, mask: str) -> None:
+    model, given = make(kind), inputs_of(MASKS[mask])
+    exact = copy.deepcopy(model).double()
+    with torch.no_grad():
+        packed = pack(model, strict=True)(**given)
+        expected = exact(**given) if given["input_ids"].numel() else None
+    assert type(packed.last_hidden_state) is torch.Tensor
+    assert packed.last_hidden_state.shape == (*given["input_ids"].shape, 24)
+    if expected is not None:
+        assert_near(real(packed.last_hidden_state, given), real(expected.last_hidden_state, given))
+    if "attention_mask" in given:
+        assert not packed.last_hidden_state[given["attention_mask"] == 0].any()
+
+
+@pytest.mark.parametrize("kind", ["BertModel", "DistilBertModel"])
+def test_gradients_are_those_of_the_original(kind: str) -> None:
+    model, given = make(kind, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0), inputs_of(MASKS["holes"])
+    exact, seen = copy.deepcopy(model).double(), torch.randn(int(given["attention_mask"].sum()), 24)
+    found = []
+    for each in (pack(model), exact):
+        result = real(each(**given).last_hidden_state, given)
+        parameters = [value for name, value in each.named_parameters() if not name.startswith("pooler")]
+        found.append(torch.autograd.grad((result * seen.to(result.dtype)).sum(), parameters))
+    for actual, expected in zip(*found, strict=True):
+        assert_near(actual, expected)
+
+
+def test_all_arguments_of_the_model() -> None:
+    model = make("BertModel")
+    exact = copy.deepcopy(model).double()
+    pack(model)
+    given = inputs_of(MASKS["right"])
+    types, positions = torch.tensor([[0, 0, 1, 1, 1, 0, 0]] * 3), torch.arange(7).flip(0)[None] + 3
+    with torch.no_grad():
+        for more in ({"token_type_ids": types}, {"position_ids": positions}, {"token_type_ids": types[:1]}):
+            found, expected = model(**given, **more), exact(**given, **more)
+            assert_near(real(found.last_hidden_state, given), real(expected.last_hidden_state, given))
+        embedded = model.get_input_embeddings()(given.pop("input_ids"))
+        found, expected = model(inputs_embeds=embedded, **given), exact(inputs_embeds=embedded.double(), **given)
+        assert_near(real(found.last_hidden_state, given), real(expected.last_hidden_state, given))
+        given = inputs_of(MASKS["right"])
+        found, expected = model(**given, output_hidden_states=True), exact(**given, output_hidden_states=True)
+        assert len(found.hidden_states) == len(expected.hidden_states) == 3
+        for one, other in zip(found.hidden_states, expected.hidden_states, strict=True):
+            assert_near(real(one, given), real(other, given))
+        assert_near(found.pooler_output[:2], expected.pooler_output[:2])
+        pair = model(**given, return_dict=False)
+        assert isinstance(pair, tuple)
+        torch.testing.assert_close(pair[0], found.last_hidden_state)
+
+
+@pytest.mark.parametrize("head", ["ForSequenceClassification", "ForTokenClassification", "ForMaskedLM",
+                                  "ForQuestionAnswering"])
+def test_heads(head: str) -> None:
+    torch.manual_seed(0)
+    model = getattr(transformers, f"Bert{head}")(copy.deepcopy(CONFIGS["BertModel"])).eval()
+    exact, given = copy.deepcopy(model).double(), inputs_of(MASKS["right"])
+    assert describe_packing(pack(model)).packed == ("bert",)
+    with torch.no_grad():
+        found, expected = model(**given), exact(**given)
+    name = "start_logits" if head == "ForQuestionAnswering" else "logits"
+    if head == "ForSequenceClassification":
+        assert_near(found[name][:2], expected[name][:2])
+    else:
+        assert_near(real(found[name], given), real(expected[name], given))
+
+
+def test_weights_that_change_are_followed() -> None:
+    model, given = make("BertModel"), inputs_of(MASKS["left"])
+    pack(model)
+    with torch.no_grad():
+        for change in (lambda: model.encoder.layer[0].attention.self.key.weight.add_(0.1),
+                       lambda: model.load_state_dict({name: 0.9 * value for name, value in model.state_dict().items()}),
+                       lambda: model.encoder.layer[1].output.dense.weight.data.mul_(0.5)):
+            change()
+            expected = unpack(copy.deepcopy(model)).double()(**given).last_hidden_state
+            assert_near(real(model(**given).last_hidden_state, given), real(expected, given))
+
+
+def test_copies_pickles_and_undoing() -> None:
+    model, given = make("BertModel"), inputs_of(MASKS["right"])
+    names, state = [type(each).__name__ for each in model.modules()], list(model.state_dict())
+    classes = [type(each) for each in model.modules()]
+    with torch.no_grad():
+        before = model(**given).last_hidden_state
+        assert pack(model) is model
+        assert [type(each).__name__ for each in model.modules()] == names
+        assert list(model.state_dict()) == state
+        found = model(**given).last_hidden_state
+        for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model)), pack(model)):
+            torch.testing.assert_close(other(**given).last_hidden_state, found)
+        unpack(model)
+        assert [type(each) for each in model.modules()] == classes
+        torch.testing.assert_close(model(**given).last_hidden_state, before)
+        assert all("_sparloom_packed" not in each.__dict__ for each in model.modules())
+
+
+def test_bad_calls_are_refused_before_any_work() -> None:
+    model = pack(make("BertModel"))
+    ids = torch.ones(2, 5, dtype=torch.long)
+    for error, message, given in (
+            (ValueError, "both or none of input_ids and inputs_embeds", {}),
+            (ValueError, r"attention_mask has shape \(2, 4\): expected \(2, 5\)", {"attention_mask": ids[:, 1:]}),
+            (ValueError, "masks of pairs of tokens are not supported", {"attention_mask": torch.ones(2, 5, 5)}),
+            (ValueError, "values other than 0 and 1", {"attention_mask": 2 * ids}),
+            (TypeError, "attention_mask is a list", {"attention_mask": [[1] * 5] * 2}),
+            (Unsupported, "output_attentions=True", {"output_attentions": True}),
+            (Unsupported, "encoder_hidden_states is given", {"encoder_hidden_states": torch.ones(2, 5, 24)}),
+            (ValueError, "a token has position 50, and the model has 50", {"position_ids": ids * 50}),
+    ):
+        with pytest.raises(error, match=message):
+            model(**({"input_ids": ids} if given else {}), **given)
+    with pytest.raises(ValueError, match="truncate the inputs"):
+        model(torch.ones(1, 51, dtype=torch.long))
+    with pytest.raises(Unsupported, match=r"dropout has p=0\.1 in training"):
+        model.train()(ids)
+
+
+def test_models_that_cannot_be_packed() -> None:
+    for change, message in (
+            (lambda model: model.half(), "float16 on cpu: packed layers compute in torch.float32"),
+            (lambda model: setattr(model.encoder.layer[0].output.LayerNorm, "eps", 1.0), "both must be equal"),
+            (lambda model: setattr(model.encoder.layer[1].output, "dense", torch.nn.Identity()),
+             r"encoder\.layer\.1: output\.dense is a Identity, not a torch\.nn\.Linear"),
+            (lambda model: setattr(model.encoder.layer[0].intermediate, "intermediate_act_fn", torch.nn.Tanh()),
+             "expected one of relu, gelu")):
+        model = make("BertModel")
+        change(model)
+        with pytest.raises(Unsupported, match=message):
+            pack(model)
+        assert not describe_packing(model).packed
+    with pytest.raises(TypeError, match="model is a str"):
+        pack("bert")
+    with pytest.raises(Unsupported, match="it has none: there are BertModel"):
+        pack(torch.nn.Linear(2, 2))
+    t5 = transformers.T5EncoderModel(transformers.T5Config(d_model=8, d_kv=4, num_heads=2, d_ff=8, num_layers=1))
+    with pytest.raises(Unsupported, match="sparloom has no packed T5EncoderModel"):
+        pack(t5)
+    both = torch.nn.ModuleList([make("BertModel"), t5])
+    with pytest.raises(Unsupported, match="not all encoders of ModuleList can be packed: 1"):
+        pack(both, strict=True)
+    assert not describe_packing(both).packed
+    assert describe_packing(pack(both)).packed == ("0",)
+
+
+@pytest.mark.parametrize("options", [{}, {"norm_first": True, "activation": "gelu"}, {"batch_first": False}], ids=str)
+@pytest.mark.parametrize("causal", [False, True])
+def test_encoders_of_torch(options: dict[str, object], causal: bool) -> None:
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(24, 3, 40, 0.0, **{"batch_first": True} | options)
+    model = torch.nn.TransformerEncoder(layer, 2, torch.nn.LayerNorm(24), enable_nested_tensor=False)
+    exact = copy.deepcopy(model).double()
+    mask = torch.tensor(MASKS["right"][:2]) == 0
+    x = torch.randn(2, 7, 24, requires_grad=True)
+    given = {"src_key_padding_mask": mask}
+    if causal:
+        given |= {"mask": torch.ones(7, 7, dtype=torch.bool).triu(1), "is_causal": True}
+    turn = (lambda each: each) if options.get("batch_first", True) else (lambda each: each.transpose(0, 1))
+    found = []
+    for each, tokens in ((pack(model), x), (exact, x.detach().double().requires_grad_())):
+        result = turn(each(turn(tokens), **given))[~mask]
+        found.append([result, *torch.autograd.grad(result.square().sum(), [tokens, *each.parameters()])])
+    for actual, expected in zip(*found, strict=True):
+        assert_near(actual, expected)
+    assert not turn(model(turn(x), **given))[mask].any()
+
+
+@pytest.mark.parametrize("kind", list(CONFIGS))
+def test_sequences_that_were_never_padded(kind: str) -> None:
+    model = make(kind)
+    exact, sequences = copy.deepcopy(model).double(), [[7, 8, 9], [], [11], [5, 6, 7, 8, 30, 1, 12]]
+    with torch.no_grad():
+        found, lengths = pack(model).encode_packed(sequences)
+        expected = [exact(torch.tensor([each])).last_hidden_state[0] for each in sequences if each]
+        assert lengths.tolist() == [3, 0, 1, 7]
+        assert_near(found, torch.cat(expected))
+        same, _ = model.encode_packed([torch.tensor(each, dtype=torch.int64) for each in sequences])
+        torch.testing.assert_close(same, found)
+        for nothing in ([], [[], []]):
+            assert model.encode_packed(nothing)[0].shape == (0, 24)
+    for wrong in ([[[1, 2]]], [[0.5]], [[True]]):
+        with pytest.raises(ValueError, match=r"sequence 0 is .*: expected a vector of token ids"):
+            model.encode_packed(wrong)
+    with pytest.raises(ValueError, match="and the model has 50: truncate the inputs"):
+        model.encode_packed([[5] * 51])
+
+
+@pytest.mark.parametrize("tokens", [1, 3, 9, 1000])
+def test_large_batches_run_in_pieces(monkeypatch: pytest.MonkeyPatch, tokens: int) -> None:
+    monkeypatch.setattr("sparloom.nn.packed_transformers.PIECE_TOKENS", tokens)
+    model, given = make("BertModel"), inputs_of(MASKS["right"])
+    exact = copy.deepcopy(model).double()
+    layer, sizes = model.encoder.layer[0], []
+    pack(model)
+    layer.register_forward_pre_hook(lambda module, inputs: sizes.append(inputs[0].shape[1]))
+    with torch.no_grad():
+        assert_near(real(model(**given).last_hidden_state, given), real(exact(**given).last_hidden_state, given))
+    assert sum(sizes) == 10
+    assert max(sizes) <= max(7, tokens)
+    assert len(sizes) == (1 if tokens > 9 else 2)
+
+
+@pytest.mark.parametrize(("lengths", "most", "expected"), [
+    ([], 5, []), ([3, 2, 1], 5, [2, 1]), ([3, 3], 5, [1, 1]), ([9, 1], 5, [1, 1]), ([0, 0, 5, 0, 1], 5, [4, 1]),
+    ([2, 2, 2], 100, [3]), ([0, 0], 5, []), ([6, 0, 6, 0], 5, [1, 1])])
+def test_pieces_are_whole_sequences(lengths: list[int], most: int, expected: list[int]) -> None:
+    pieces = token_pieces(structure_of(lengths), most)
+    assert [np.asarray(part.table(LENGTHS)).size for part, _ in pieces] == expected
+    assert [np.asarray(part.table(LENGTHS)).sum() for part, _ in pieces] == [end.stop - end.start for _, end in pieces]
+    assert sum(part.stop - part.start for _, part in pieces) == sum(lengths)

@@ -1,0 +1,80 @@
+"""Activations of the ragged language: compiled and interpreted values and derivatives are those of float64."""
+
+import numpy as np
+import pytest
+import torch
+from interpreted import InterpretedLibrary
+
+from sparloom import ragged
+from sparloom.errors import IllegalSchedule
+from sparloom.jit import compile_c
+from sparloom.ragged import dims
+from sparloom.ragged.schedule.loops import vectorise_innermost
+
+batch, pos = dims("batch pos")
+BATCHES = ragged.Length("batches")
+LENGTHS = ragged.Length("lengths", {batch: BATCHES()})
+REFERENCE = {"relu": torch.relu, "gelu": torch.nn.functional.gelu, "silu": torch.nn.functional.silu,
+             "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh")}
+POINTS = np.concatenate([np.linspace(-12, 12, 4001), [-1e4, -90.0, -1e-6, 1e-30, 1e-6, 90.0, 1e4]]).astype(np.float32)
+
+
+def elementwise(function: object) -> ragged.Program:
+    x = ragged.Tensor("x", {batch: BATCHES(), pos: LENGTHS(batch)})
+    return vectorise_innermost(ragged.program("elementwise", [
+        ragged.compute("y", dict(x.axes), function(x[batch, pos]))]), "y")
+
+
+def run(function: object, points: np.ndarray, *, compiled: bool) -> np.ndarray:
+    prog = elementwise(function)
+    of = ragged.Structure({LENGTHS: [points.size]}, compile_c if compiled else InterpretedLibrary)
+    if compiled:
+        return ragged.Executable(prog)(of, x=points)
+    return ragged.interpreted(prog, of, x=points)["y"]
+
+
+@pytest.mark.cc
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize("name", list(REFERENCE))
+@pytest.mark.parametrize("compiled", [False, True])
+def test_values_and_derivatives(name: str, compiled: bool) -> None:
+    activation, points = ragged.ACTIVATIONS[name], POINTS if compiled else POINTS[::40].copy()
+    x = torch.from_numpy(points).double().requires_grad_()
+    expected = REFERENCE[name](x)
+    slopes, = torch.autograd.grad(expected.sum(), x)
+    allowed = 1e-6 * np.maximum(1, np.abs(points))
+    found = run(activation.value, points, compiled=compiled)
+    assert (np.abs(found - expected.detach().numpy()) <= allowed).all()
+    assert (np.abs(run(activation.derivative, points, compiled=compiled) - slopes.numpy()) <= 2e-6).all()
+
+
+@pytest.mark.cc
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize(("function", "expected", "ulps"), [
+    (ragged.tanh, torch.tanh, 3), (ragged.erf, torch.erf, 5), (ragged.exp, torch.exp, 2)])
+def test_functions_have_small_relative_errors(function, expected, ulps) -> None:
+    sizes = np.geomspace(1e-30, 80, 20_000, dtype=np.float32)
+    points = np.concatenate([-sizes, sizes])
+    exact = expected(torch.from_numpy(points).double()).numpy()
+    found = run(function, points, compiled=True).astype(np.float64)
+    normal = np.abs(exact) > 2.0**-126
+    spacing = np.spacing(np.abs(exact[normal]).astype(np.float32)).astype(np.float64)
+    assert (np.abs(found - exact)[normal] <= ulps * spacing).all()
+
+
+@pytest.mark.cc
+@pytest.mark.usefixtures("own_cache")
+def test_special_values() -> None:
+    points = np.array([np.inf, -np.inf, np.nan, 0.0], np.float32)
+    np.testing.assert_array_equal(run(ragged.tanh, points, compiled=True), [1, -1, np.nan, 0])
+    np.testing.assert_array_equal(run(ragged.erf, points, compiled=True), [1, -1, np.nan, 0])
+
+
+def test_one_reduction_may_stand_in_several_places_and_two_may_not() -> None:
+    x = ragged.Tensor("x", {batch: BATCHES(), pos: LENGTHS(batch)})
+    total = ragged.sum_over({pos: LENGTHS(batch)}, x[batch, pos])
+    prog = ragged.program("twice", [ragged.compute("y", {batch: BATCHES()}, total * (total + ragged.real(1.0)))])
+    of = ragged.Structure({LENGTHS: [2, 3]}, InterpretedLibrary)
+    np.testing.assert_allclose(ragged.interpreted(prog, of, x=np.arange(5, dtype=np.float32))["y"], [2, 90])
+    with pytest.raises(IllegalSchedule, match="y has 2 reductions"):
+        ragged.compute("y", {batch: BATCHES()}, total + ragged.max_over({pos: LENGTHS(batch)}, x[batch, pos]))
