@@ -49,8 +49,8 @@ _NAMES = {  # module -> its public names
         "attention", "attention_backward", "device_attention", "device_mixing", "mixing", "scheduled_attention",
         "scheduled_attention_backward", "scheduled_mixing"),
     "layers.encoder": (
-        "ACTIVATIONS", "KEPT", "Activation", "device_encoder_layer", "encoder_backward", "encoder_layer", "scheduled_encoder_backward",
-        "scheduled_encoder_layer"),
+        "ACTIVATIONS", "KEPT", "Activation", "device_encoder_layer", "encoder_backward", "encoder_layer",
+        "scheduled_encoder_backward", "scheduled_encoder_layer"),
     "layers.operators": (
         "ATTENTION_LOOPS", "ATTENTION_OPERATORS", "PADDED_ATTENTION", "PADDING_CHANGES", "SPLIT_ARMS",
         "SPLIT_OPERATORS", "TokenExtents", "equal_tokens", "ragged_tokens", "stored_densely"),
