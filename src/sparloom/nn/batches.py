@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -22,11 +22,21 @@ class TokenBatch:
     Args:
         x: (tokens, width), contiguous, float32.
         offsets: of the nested tensor that the tokens were passed as, if any.
+        others: further arrays by token that a program reads, by name.
     """
 
     x: torch.Tensor
     structure: Structure
     offsets: torch.Tensor | None = None
+    others: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    def arrays(self, x: torch.Tensor) -> dict[str, np.ndarray]:
+        """Return x and what else a program reads of the tokens, by name."""
+        return {"x": x.detach().contiguous().numpy(), **self.others}
+
+    def without_tokens(self) -> TokenBatch:
+        """Return the batch with an empty x: what a program reads besides x and weights."""
+        return replace(self, x=torch.empty(0), offsets=None)
 
     def like(self, result: torch.Tensor) -> torch.Tensor:
         """Return a result for the same tokens in the form in which they were passed."""
@@ -150,23 +160,59 @@ def _length(tensor: Tensor) -> Length:
 
 
 @dataclass(frozen=True, eq=False)
+class Sequences:
+    """Packed sequences, as layers read them.
+
+    Args:
+        structure: of their lengths.
+        mask: (tokens,) float32, 0 for tokens to which no other one attends; None: there are none.
+        tables: parameters that all layers share, by their names in programs.
+    """
+
+    structure: Structure
+    mask: np.ndarray | None = None
+    tables: Mapping[str, torch.Tensor] = field(default_factory=dict)
+
+    def pieces(self, most: int) -> list[tuple[Sequences, slice]]:
+        """Cut them into pieces of whole sequences.
+
+        Args:
+            most: tokens of a piece, unless it is a single sequence.
+
+        Returns:
+            Sequences and tokens of each piece that has any.
+        """
+        lengths = np.asarray(self.structure.table(LENGTHS), np.int64)
+        ends, found, first, begin = np.cumsum(lengths), [], 0, 0
+        while first < lengths.size:
+            last = max(first + 1, int(np.searchsorted(ends, begin + most, side="right")))
+            end = int(ends[last - 1])
+            if end > begin:
+                mask = None if self.mask is None else self.mask[begin:end]
+                part = replace(self, structure=structure_of(lengths[first:last]), mask=mask)
+                found.append((part, slice(begin, end)))
+            first, begin = last, end
+        return found
+
+
+@dataclass(frozen=True, eq=False)
 class PackedBatch:
-    """The real tokens of a padded batch, sequence after sequence.
+    """The tokens of a padded batch that are computed, sequence after sequence.
 
     A batch without any has one token of its own, which is in no result: some modules need one.
 
     Args:
-        structure: of the lengths of the sequences, possibly 0.
+        sequences: their lengths are possibly 0.
         shape: (batch, length) of the padded batch.
-        places: (tokens,) int64, of the real tokens in the flattened padded batch; None: all tokens are real.
+        places: (tokens,) int64, of the tokens in the flattened padded batch; None: all are computed.
     """
 
-    structure: Structure
+    sequences: Sequences
     shape: tuple[int, int]
     places: torch.Tensor | None
 
     @classmethod
-    def of(cls, mask: torch.Tensor | None, shape: tuple[int, int]) -> PackedBatch:
+    def of(cls, mask: torch.Tensor | None, shape: tuple[int, int], *, spans: bool = False) -> PackedBatch:
         """Read an attention mask.
 
         Tokens without attention may stand anywhere: left, right or between others.
@@ -174,35 +220,34 @@ class PackedBatch:
         Args:
             mask: (batch, length), 1 or True for real tokens; None: all are.
             shape: of the tokens.
+            spans: tokens between real ones are computed, too, so that distances are those of the padded batch.
 
         Raises:
             TypeError: the mask is no tensor.
             ValueError: its shape is another one, it is not on the CPU, or has other values than 0 and 1.
         """
-        batch, length = shape
         if mask is None:
-            return cls._with_a_token([length] * batch, shape, None)
-        if not isinstance(mask, torch.Tensor):
-            raise TypeError(f"attention_mask is a {type(mask).__name__}: expected a tensor of shape {shape}")
-        if tuple(mask.shape) != shape:
-            more = ": masks of pairs of tokens are not supported" if mask.dim() > 2 else ""
-            raise ValueError(f"attention_mask has shape {tuple(mask.shape)}: expected {shape}{more}")
-        if mask.device.type != "cpu":
-            raise ValueError(f"attention_mask is on {mask.device}: packed models run on the CPU: pass mask.cpu()")
-        real = mask if mask.dtype == torch.bool else mask == 1
-        if mask.dtype != torch.bool and not bool((real | (mask == 0)).all()):
-            raise ValueError("attention_mask has values other than 0 and 1: pass 1 for real tokens and 0 for padding")
-        places = None if bool(real.all()) else real.reshape(-1).nonzero()[:, 0]
-        return cls._with_a_token(real.sum(1).tolist(), shape, places)
+            return cls._with_a_token([shape[1]] * shape[0], shape, None)
+        real = _real_tokens(mask, shape)
+        used = real
+        if spans and real.numel():
+            count = real.to(torch.int64).cumsum(1)
+            used = (count > 0) & ((count < count[:, -1:]) | real)
+        places = None if bool(used.all()) else used.reshape(-1).nonzero()[:, 0]
+        packed = cls._with_a_token(used.sum(1).tolist(), shape, places)
+        if bool((used == real).all()):
+            return packed
+        seen = real[used].to(torch.float32).numpy()
+        return replace(packed, sequences=replace(packed.sequences, mask=seen))
 
     @classmethod
     def _with_a_token(cls, lengths: list[int], shape: tuple[int, int], places: torch.Tensor | None) -> PackedBatch:
         if sum(lengths):
-            return cls(structure_of(lengths), shape, places)
-        return cls(structure_of([1]), shape, torch.zeros(0, dtype=torch.int64))
+            return cls(Sequences(structure_of(lengths)), shape, places)
+        return cls(Sequences(structure_of([1])), shape, torch.zeros(0, dtype=torch.int64))
 
     def gather(self, padded: torch.Tensor) -> torch.Tensor:
-        """Take the real tokens.
+        """Take the tokens.
 
         Args:
             padded: (batch, length, ...); a batch of 1 stands for all.
@@ -218,29 +263,29 @@ class PackedBatch:
         return padded.index_select(0, self.places)[None]
 
     def scatter(self, packed: torch.Tensor) -> torch.Tensor:
-        """Put real tokens, (1, tokens, ...), in their places; others are 0, in (batch, length, ...)."""
-        rest, (batch, length) = packed.shape[2:], self.shape
-        if self.places is None:
+        """Put tokens, (1, tokens, ...), in their places; others are 0, in (batch, length, ...)."""
+        rest, (batch, length), mask = packed.shape[2:], self.shape, self.sequences.mask
+        if self.places is None and mask is None:
             return packed.reshape(batch, length, *rest)
-        tokens = packed[0, : len(self.places)]
-        return packed.new_zeros(batch * length, *rest).index_copy(0, self.places, tokens).view(batch, length, *rest)
+        places = torch.arange(batch * length) if self.places is None else self.places
+        tokens = packed[0, : len(places)]
+        if mask is not None:
+            real = torch.from_numpy(mask > 0)
+            places, tokens = places[real], tokens[real]
+        return packed.new_zeros(batch * length, *rest).index_copy(0, places, tokens).view(batch, length, *rest)
 
 
-def token_pieces(structure: Structure, most: int) -> list[tuple[Structure, slice]]:
-    """Cut a batch into pieces of whole sequences.
-
-    Args:
-        most: tokens of a piece, unless it is a single sequence.
-
-    Returns:
-        Structure and tokens of each piece, of those that have any.
-    """
-    lengths = np.asarray(structure.table(LENGTHS), np.int64)
-    ends, found, first, begin = np.cumsum(lengths), [], 0, 0
-    while first < lengths.size:
-        last = max(first + 1, int(np.searchsorted(ends, begin + most, side="right")))
-        end = int(ends[last - 1])
-        if end > begin:
-            found.append((structure_of(lengths[first:last]), slice(begin, end)))
-        first, begin = last, end
-    return found
+def _real_tokens(mask: torch.Tensor, shape: tuple[int, int]) -> torch.Tensor:
+    """Check an attention mask and convert it to bool."""
+    if not isinstance(mask, torch.Tensor):
+        raise TypeError(f"attention_mask is a {type(mask).__name__}: expected a tensor of shape {shape}")
+    if tuple(mask.shape) != shape:
+        more = ": masks of pairs of tokens are not supported" if mask.dim() > 2 else ""
+        raise ValueError(f"attention_mask has shape {tuple(mask.shape)}: expected {shape}{more}")
+    if mask.device.type != "cpu":
+        raise ValueError(f"attention_mask is on {mask.device}: packed models run on the CPU: pass mask.cpu()")
+    if mask.dtype == torch.bool:
+        return mask
+    if not bool(((mask == 1) | (mask == 0)).all()):
+        raise ValueError("attention_mask has values other than 0 and 1: pass 1 for real tokens and 0 for padding")
+    return mask == 1

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 
 from sparloom.errors import Unsupported
-from sparloom.nn.batches import TokenBatch
+from sparloom.nn.batches import Sequences, TokenBatch
 from sparloom.nn.custom_ops import needs_derivatives
 from sparloom.nn.ragged_layers import activation_name, norm_gain
 from sparloom.nn.ragged_programs import JoinedParameters, PackedWeights, call_layer
 from sparloom.nn.torch_integration import eager, run_weight_hooks, torch_threads
-from sparloom.ragged import EncoderSchedule, EncoderShape, Structure, compiled_encoder_layer
+from sparloom.ragged import EncoderSchedule, EncoderShape, compiled_encoder_layer
 
 ACTIVATION_CLASSES: Mapping[str, str] = {  # of transformers; others are those of torch
     "GELUActivation": "gelu", "NewGELUActivation": "gelu_tanh", "FastGELUActivation": "gelu_tanh",
@@ -28,8 +30,8 @@ class LayerPaths:
     Args:
         qkv: torch.nn.Linear of queries, keys and values; none if they are no such modules.
         out: of the result of attention.
-        into, back: of the feed-forward network.
-        norms: torch.nn.LayerNorm after, or before, attention and the feed-forward network.
+        into, up, back: of the feed-forward network; `up` if it is gated by a module of its own.
+        norms: after, or before, attention and the feed-forward network; a torch.nn.Identity is none.
         activation: of the feed-forward network, a module or a function.
     """
 
@@ -39,10 +41,11 @@ class LayerPaths:
     back: str
     norms: tuple[str, str]
     activation: str
+    up: str | None = None
 
     @property
     def linears(self) -> tuple[str, ...]:
-        return (*self.qkv, self.out, self.into, self.back)
+        return (*self.qkv, self.out, self.into, self.back, *(() if self.up is None else (self.up,)))
 
 
 class PackedLayer:
@@ -52,6 +55,7 @@ class PackedLayer:
     """
 
     paths: ClassVar[LayerPaths]
+    norm_class: ClassVar[type[torch.nn.Module]] = torch.nn.LayerNorm
 
     def count_heads(self) -> int:
         """Return the number of heads."""
@@ -63,23 +67,41 @@ class PackedLayer:
         Raises:
             Unsupported: there is no program for it; says why.
         """
-        first, second = (self.get_submodule(path).eps for path in self.paths.norms)
-        if first != second:
-            raise Unsupported(f"{self.paths.norms[0]} has eps {first} and {self.paths.norms[1]} {second}: both must be "
-                              "equal")
-        into = self.get_submodule(self.paths.into)
-        return EncoderShape(into.in_features, self.count_heads(), into.out_features, first,
+        epsilons = {path: self.epsilon(norm) for path, norm in self.norms()}
+        if len(set(epsilons.values())) > 1:
+            raise Unsupported(f"norms have different epsilons, {epsilons}: they must be equal")
+        back = self.get_submodule(self.paths.back)
+        return EncoderShape(back.out_features, self.count_heads(), back.in_features, next(iter(epsilons.values())),
                             activation=named_activation(_attribute(self, self.paths.activation)))
+
+    def norms(self) -> list[tuple[str, torch.nn.Module]]:
+        """Return the paths and modules of the norms that there are."""
+        found = [(path, self.get_submodule(path)) for path in self.paths.norms]
+        return [(path, norm) for path, norm in found if not isinstance(norm, torch.nn.Identity)]
+
+    def epsilon(self, norm: Any) -> float:
+        """Return what a norm adds to variances."""
+        return norm.eps
 
     def program_parameters(self) -> JoinedParameters:
         """Return the parameters by their names in the program."""
         paths, found = self.paths, dict(self.projection_parameters())
-        for name, path in (("out", paths.out), ("in", paths.into), ("back", paths.back)):
+        found |= self.network_parameters()
+        for name, path in (("out", paths.out), ("back", paths.back)):
             module = self.get_submodule(path)
             found |= {f"w_{name}": module.weight, f"b_{name}": module.bias}
-        for number, path in enumerate(paths.norms, start=1):
-            norm = self.get_submodule(path)
-            found |= {f"gain_{number}": norm_gain(norm), f"shift_{number}": norm.bias}
+        for path, norm in self.norms():
+            number = 1 + paths.norms.index(path)
+            found |= {f"gain_{number}": norm_gain(norm), f"shift_{number}": getattr(norm, "bias", None)}
+        return found
+
+    def network_parameters(self) -> JoinedParameters:
+        """Return those of the projections into the feed-forward network."""
+        paths, found = {"in": self.paths.into, "up": self.paths.up}, {}
+        for name, path in paths.items():
+            if path is not None:
+                module = self.get_submodule(path)
+                found |= {f"w_{name}": module.weight, f"b_{name}": module.bias}
         return found
 
     def projection_parameters(self) -> JoinedParameters:
@@ -91,9 +113,9 @@ class PackedLayer:
         return {"w_qkv": tuple([module.weight for module in modules]),
                 "b_qkv": None if biases[0] is None else tuple(biases)}
 
-    def dropouts(self) -> Iterator[tuple[str, float]]:
-        """Yield the names and probabilities of all dropout."""
-        return ((name, module.p) for name, module in self.named_modules() if isinstance(module, torch.nn.Dropout))
+    def dropout_shares(self) -> tuple[float, float, float, float]:
+        """Return the probabilities of dropout in training, see `EncoderShape`."""
+        raise NotImplementedError
 
     def check(self) -> None:
         """Check that the layer can run as a program.
@@ -106,18 +128,14 @@ class PackedLayer:
             if not isinstance(module, torch.nn.Linear) or type(module).forward is not torch.nn.Linear.forward:
                 raise Unsupported(f"{path} is a {type(module).__name__}, not a torch.nn.Linear: merge adapters into "
                                   "the model, or pass it before it is quantised")
-        for path in self.paths.norms:
-            module = self.get_submodule(path)
-            if type(module).forward is not torch.nn.LayerNorm.forward:
-                raise Unsupported(f"{path} is a {type(module).__name__}, not a torch.nn.LayerNorm")
-        for name, parameter in self.named_parameters():
-            if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
-                raise Unsupported(f"{name} is {parameter.dtype} on {parameter.device}: packed layers compute in "
-                                  "torch.float32 on the CPU: pass model.float().cpu()")
+        for path, norm in self.norms():
+            if type(norm).forward is not self.norm_class.forward:
+                raise Unsupported(f"{path} is a {type(norm).__name__}, not a {self.norm_class.__name__}")
+        check_parameters(self)
         self.form()
         self.program_parameters()
 
-    def forward(self, tokens: torch.Tensor, *arguments: Any, sequences: Structure | None = None,
+    def forward(self, tokens: torch.Tensor, *arguments: Any, sequences: Sequences | None = None,
                 record: list[torch.Tensor] | None = None, **options: Any) -> Any:
         """Apply the layer to (1, tokens, width) packed tokens.
 
@@ -128,35 +146,56 @@ class PackedLayer:
             return super().forward(tokens, *arguments, **options)
         if record is not None:
             record.append(tokens)
-        return run_packed(self, self.form(), tokens[0], sequences)[None]
+        return run_packed(self, self.form(), tokens[0], sequences, self.by_token(**options))[None]
+
+    def by_token(self, **options: Any) -> Mapping[str, np.ndarray]:
+        """Return further arrays by token that the program reads, from the arguments of the layer."""
+        return {}
 
 
 @eager
-def run_packed(module: Any, form: EncoderShape, tokens: torch.Tensor, sequences: Structure) -> torch.Tensor:
+def run_packed(module: Any, form: EncoderShape, tokens: torch.Tensor, sequences: Sequences,
+               others: Mapping[str, np.ndarray] = MappingProxyType({})) -> torch.Tensor:
     """Run the program of a layer on (tokens, width).
 
+    Args:
+        others: further arrays by token that the program reads, by name.
+
     Raises:
-        Unsupported: in training, the layer has dropout.
         RuntimeError: a submodule has hooks or was replaced, which would have no effect.
     """
-    if module.training:
-        for name, share in module.dropouts():
-            if share > 0:
-                raise Unsupported(f"{name} has p={share} in training: packed layers have no dropout: set p to 0, or "
-                                  "call model.eval()")
-    paths = module.paths
-    run_weight_hooks(torch.nn.Linear, **{path: module.get_submodule(path) for path in paths.linears})
-    run_weight_hooks(torch.nn.LayerNorm, **{path: module.get_submodule(path) for path in paths.norms})
+    run_weight_hooks(torch.nn.Linear, **{path: module.get_submodule(path) for path in module.paths.linears})
+    for path, norm in module.norms():
+        run_weight_hooks(module.norm_class, **{path: norm})
+    if sequences.mask is not None:
+        form, others = replace(form, masked=True), {**others, "mask": sequences.mask}
+    shares = module.dropout_shares() if module.training else ()
+    if any(shares):
+        random = torch.randint(1 << 31, (len(tokens),)).numpy().astype(np.float64)
+        form, others = replace(form, dropout=tuple(map(float, shares))), {**others, "random": random}
     layer = compiled_encoder_layer(form, EncoderSchedule(), torch_threads())
-    batch, parameters = TokenBatch(tokens.contiguous(), sequences), module.program_parameters()
+    batch = TokenBatch(tokens.contiguous(), sequences.structure, None, others)
+    parameters = {**module.program_parameters(), **sequences.tables}
     packed = module.__dict__.setdefault("_sparloom_packed", PackedWeights())
     if needs_derivatives([tokens, *flat_parameters(parameters)]):
         joined = {name: torch.cat(value) if isinstance(value, tuple) else value for name, value in parameters.items()}
         return call_layer(layer, batch, joined, packed)
     weights = packed.sampled(layer, parameters)  # kept alive while the program reads it
     out = torch.empty_like(batch.x)
-    layer.infer(sequences, batch.x.detach().numpy(), weights.weights, out.numpy())
+    layer.infer(batch.structure, batch.arrays(batch.x), weights.weights, out.numpy())
     return out
+
+
+def check_parameters(module: torch.nn.Module) -> None:
+    """Check that programs can read the parameters of a module.
+
+    Raises:
+        Unsupported: one is not float32, or not on the CPU.
+    """
+    for name, parameter in module.named_parameters():
+        if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
+            raise Unsupported(f"{name} is {parameter.dtype} on {parameter.device}: packed layers compute in "
+                              "torch.float32 on the CPU: pass model.float().cpu()")
 
 
 def flat_parameters(parameters: JoinedParameters) -> list[torch.Tensor]:

@@ -1,22 +1,22 @@
-"""torch.nn.TransformerEncoder and its layers on packed tokens."""
+"""torch.nn.TransformerEncoder, its layers, and torch.nn.MultiheadAttention on packed tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import torch
 
 from sparloom.errors import Unsupported
-from sparloom.nn.batches import PackedBatch
-from sparloom.nn.packed_layers import LayerPaths, PackedLayer, run_packed
-from sparloom.nn.ragged_programs import JoinedParameters
-from sparloom.ragged import EncoderShape, Structure
+from sparloom.nn.batches import PackedBatch, Sequences, TokenBatch
+from sparloom.nn.packed_layers import LayerPaths, PackedLayer, check_parameters, run_packed
+from sparloom.nn.ragged_programs import JoinedParameters, PackedWeights, call_layer
+from sparloom.nn.torch_integration import eager, run_weight_hooks, torch_threads
+from sparloom.ragged import EncoderSchedule, EncoderShape, compiled_attention
 
 
 class TransformerEncoderLayer(PackedLayer, torch.nn.TransformerEncoderLayer):
-    """A layer of torch.nn.TransformerEncoder."""
+    """A layer of torch.nn.TransformerEncoder, in it or by itself."""
 
     paths = LayerPaths(qkv=(), out="self_attn.out_proj", into="linear1", back="linear2", norms=("norm1", "norm2"),
                        activation="activation")
@@ -33,70 +33,130 @@ class TransformerEncoderLayer(PackedLayer, torch.nn.TransformerEncoderLayer):
         """Return the parameters of the projection to queries, keys and values."""
         return {"w_qkv": self.self_attn.in_proj_weight, "b_qkv": self.self_attn.in_proj_bias}
 
-    def dropouts(self) -> Iterator[tuple[str, float]]:
-        """Yield the names and probabilities of all dropout."""
-        yield "self_attn.dropout", self.self_attn.dropout
-        yield from super().dropouts()
+    def dropout_shares(self) -> tuple[float, float, float, float]:
+        """Return the probabilities of dropout in training."""
+        return self.self_attn.dropout, self.dropout1.p, self.dropout.p, self.dropout2.p
 
-    def forward(self, src: torch.Tensor, *arguments: Any, sequences: Structure | None = None, is_causal: bool = False,
-                **options: Any) -> torch.Tensor:
-        """Apply the layer to (1, tokens, width) packed tokens, or, without sequences, as torch's does."""
-        if sequences is None:
-            return super().forward(src, *arguments, is_causal=is_causal, **options)
-        return run_packed(self, replace(self.form(), causal=is_causal), src[0], sequences)[None]
+    def forward(
+        self, src: torch.Tensor, src_mask: torch.Tensor | None = None, src_key_padding_mask: torch.Tensor | None = None,
+        is_causal: bool = False, *, sequences: Sequences | None = None,
+    ) -> torch.Tensor:
+        """Apply the layer to a padded batch as torch's layer does, or, with sequences, to (1, tokens, width)."""
+        def run(tokens: torch.Tensor, sequences: Sequences, causal: bool) -> torch.Tensor:
+            return run_packed(self, replace(self.form(), causal=causal), tokens[0], sequences)[None]
+
+        if sequences is not None:
+            return run(src, sequences, is_causal)
+        causal = causality(src_mask)
+        if causal is None:
+            return super(PackedLayer, self).forward(src, src_mask, src_key_padding_mask, is_causal)
+        return _on_real_tokens(run, src, src_key_padding_mask, causal, batch_first=self.self_attn.batch_first)
 
 
 class TransformerEncoder(torch.nn.TransformerEncoder):
     """torch.nn.TransformerEncoder that computes real tokens only; padding is 0 in the result."""
 
     def check(self) -> None:
-        """Check that the encoder can be packed; every encoder can whose layers can."""
+        """Check that the encoder can be packed.
+
+        Raises:
+            Unsupported: it has layers of another class.
+        """
+        kinds = {type(layer) for layer in self.layers} - {*LAYERS, *LAYERS.values()}
+        if kinds:
+            raise Unsupported(f"it has layers of class {kinds.pop().__name__}")
 
     def forward(self, src: torch.Tensor, mask: torch.Tensor | None = None,
                 src_key_padding_mask: torch.Tensor | None = None, is_causal: bool | None = None) -> torch.Tensor:
-        """Encode a batch; arguments and results are those of torch.nn.TransformerEncoder.
+        """Encode a batch; arguments and results are those of torch.nn.TransformerEncoder."""
+        def run(tokens: torch.Tensor, sequences: Sequences, causal: bool) -> torch.Tensor:
+            for layer in self.layers:
+                tokens = layer(tokens, sequences=sequences, is_causal=causal)
+            return tokens if self.norm is None else self.norm(tokens)
+
+        causal = causality(mask)
+        if causal is None:
+            return super().forward(src, mask, src_key_padding_mask, is_causal)
+        return _on_real_tokens(run, src, src_key_padding_mask, causal,
+                               batch_first=self.layers[0].self_attn.batch_first)
+
+
+class MultiheadAttention(torch.nn.MultiheadAttention):
+    """torch.nn.MultiheadAttention that computes real tokens only, where tokens attend to each other.
+
+    Calls with different queries, keys and values, those that ask for weights of attention, which are never stored,
+    those with a mask that is not causal, and those with dropout in training are computed as before.
+    """
+
+    def check(self) -> None:
+        """Check that the module can be packed.
 
         Raises:
-            ValueError: shapes differ.
-            Unsupported: the mask is not causal.
+            Unsupported: it cannot; says why.
         """
-        causal = _is_causal(mask, is_causal)
-        single, first = src.dim() == 2, self.layers[0].self_attn.batch_first
-        padded = src[None] if single else src if first else src.transpose(0, 1)
-        key_mask = src_key_padding_mask
-        if key_mask is not None:
-            key_mask = ~key_mask if key_mask.dtype == torch.bool else key_mask == 0
-            key_mask = key_mask[None] if single else key_mask
-        batch = PackedBatch.of(key_mask, tuple(padded.shape[:2]))
-        tokens = batch.gather(padded)
-        for layer in self.layers:
-            tokens = layer(tokens, sequences=batch.structure, is_causal=causal)
-        if self.norm is not None:
-            tokens = self.norm(tokens)
-        found = batch.scatter(tokens)
-        return found[0] if single else found if first else found.transpose(0, 1)
+        if self.in_proj_weight is None:
+            raise Unsupported("keys or values have another width than queries")
+        if self.bias_k is not None or self.add_zero_attn:
+            raise Unsupported("it adds a key: bias_k or add_zero_attn")
+        check_parameters(self)
+
+    def forward(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+        key_padding_mask: torch.Tensor | None = None, need_weights: bool = True, attn_mask: torch.Tensor | None = None,
+        average_attn_weights: bool = True, is_causal: bool = False,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Let tokens attend; arguments and results are those of torch.nn.MultiheadAttention."""
+        causal = causality(attn_mask)
+        if (need_weights or query is not key or key is not value or causal is None
+                or (self.training and self.dropout > 0)):
+            return super().forward(query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights,
+                                   is_causal)
+        return _on_real_tokens(self._attend, query, key_padding_mask, causal, batch_first=self.batch_first), None
+
+    @eager
+    def _attend(self, tokens: torch.Tensor, sequences: Sequences, causal: bool) -> torch.Tensor:
+        run_weight_hooks(torch.nn.Linear, out_proj=self.out_proj)
+        shape = EncoderShape(self.embed_dim, self.num_heads, causal=causal)
+        layer = compiled_attention(shape, EncoderSchedule(), torch_threads())
+        parameters = {"w_qkv": self.in_proj_weight, "b_qkv": self.in_proj_bias, "w_out": self.out_proj.weight,
+                      "b_out": self.out_proj.bias}
+        packed = self.__dict__.setdefault("_sparloom_packed", PackedWeights())
+        return call_layer(layer, TokenBatch(tokens[0].contiguous(), sequences.structure), parameters, packed)[None]
 
 
-def _is_causal(mask: torch.Tensor | None, is_causal: bool | None) -> bool:
-    """Tell whether a mask lets tokens attend to themselves and earlier ones only.
+def _on_real_tokens(
+    run: Callable[[torch.Tensor, Sequences, bool], torch.Tensor], src: torch.Tensor, key_mask: torch.Tensor | None,
+    causal: bool, *, batch_first: bool,
+) -> torch.Tensor:
+    """Run a module on the real tokens of a batch in the layout of torch's modules.
 
-    Raises:
-        Unsupported: it is neither this one nor none.
+    Args:
+        src: (batch, length, width), or (length, batch, width), or a single sequence, (length, width).
+        key_mask: True or -inf for padding.
     """
+    single = src.dim() == 2
+    padded = src[None] if single else src if batch_first else src.transpose(0, 1)
+    if key_mask is not None:
+        key_mask = ~key_mask if key_mask.dtype == torch.bool else key_mask == 0
+        key_mask = key_mask[None] if single else key_mask
+    batch = PackedBatch.of(key_mask, tuple(padded.shape[:2]))
+    found = batch.scatter(run(batch.gather(padded), batch.sequences, causal))
+    return found[0] if single else found if batch_first else found.transpose(0, 1)
+
+
+def causality(mask: torch.Tensor | None) -> bool | None:
+    """Tell whether a mask lets tokens attend to themselves and earlier ones only; None if it is neither so nor None."""
     if mask is None:
-        if is_causal:
-            raise ValueError("is_causal=True without mask: pass the mask, too, as to torch.nn.TransformerEncoder")
         return False
     length = mask.shape[-1]
+    if mask.shape != (length, length) or mask.device.type != "cpu":
+        return None
     hidden = mask if mask.dtype == torch.bool else mask == float("-inf")
-    causal = mask.shape == (length, length) and torch.equal(hidden, torch.ones(length, length, dtype=bool).triu(1))
-    if not causal or (mask.dtype != torch.bool and not bool((mask.tril() == 0).all())):
-        raise Unsupported("the mask is not causal: packed encoders support none and "
-                          "torch.nn.Transformer.generate_square_subsequent_mask(length)")
-    return True
+    causal = torch.equal(hidden, torch.ones(length, length, dtype=torch.bool).triu(1))
+    return True if causal and (mask.dtype == torch.bool or not bool(mask.tril().any())) else None
 
 
-MODELS = {torch.nn.TransformerEncoder: TransformerEncoder}
-"""Original class -> packed class."""
 LAYERS = {torch.nn.TransformerEncoderLayer: TransformerEncoderLayer}
-"""The same of layers."""
+"""Original class of a layer -> packed class."""
+MODELS = {torch.nn.TransformerEncoder: TransformerEncoder, torch.nn.MultiheadAttention: MultiheadAttention, **LAYERS}
+"""The same of what is packed by itself."""

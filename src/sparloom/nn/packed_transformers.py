@@ -1,40 +1,48 @@
-"""Models of transformers that run on packed tokens: BERT and its relatives.
+"""Models of transformers that run on packed tokens: BERT and its relatives, MPNet, ModernBERT, the encoder of T5.
 
 A packed model takes the real tokens out of the padded batch, runs embeddings and layers on them as on one sequence, and
-puts the results back; its class is a subclass of the original one, of the same name, as are those of its layers.
+puts the results back. Its class is a subclass of the original one, of the same name, as are those of its layers.
+
+Where layers read the distance of two tokens, tokens between real ones are computed, too, and no other one attends to
+them; elsewhere they are left out, since positions are those of the padded batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
+from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPooling
 from transformers.models.bert import modeling_bert
 from transformers.models.camembert import modeling_camembert
 from transformers.models.distilbert import modeling_distilbert
 from transformers.models.electra import modeling_electra
+from transformers.models.modernbert import modeling_modernbert
+from transformers.models.mpnet import modeling_mpnet
 from transformers.models.roberta import modeling_roberta
+from transformers.models.t5 import modeling_t5
 from transformers.models.xlm_roberta import modeling_xlm_roberta
 
 from sparloom.errors import Unsupported
-from sparloom.nn.batches import PackedBatch, token_pieces
+from sparloom.nn.batches import PackedBatch, Sequences
+from sparloom.nn.content_hash import content_hash
 from sparloom.nn.packed_layers import LayerPaths, PackedLayer
-from sparloom.ragged import Structure
+from sparloom.nn.ragged_programs import JoinedParameters
+from sparloom.ragged import EncoderShape
 
-BERT_PATHS = LayerPaths(
-    qkv=("attention.self.query", "attention.self.key", "attention.self.value"), out="attention.output.dense",
-    into="intermediate.dense", back="output.dense", norms=("attention.output.LayerNorm", "output.LayerNorm"),
-    activation="intermediate.intermediate_act_fn")
-DISTILBERT_PATHS = LayerPaths(
-    qkv=("attention.q_lin", "attention.k_lin", "attention.v_lin"), out="attention.out_lin", into="ffn.lin1",
-    back="ffn.lin2", norms=("sa_layer_norm", "output_layer_norm"), activation="ffn.activation")
-PIECE_TOKENS = 8192  # of a batch that run at a time
 REFUSED = ("encoder_hidden_states", "encoder_attention_mask", "cache", "past_key_values", "head_mask")
+PIECE_TOKENS = 8192  # of a batch that run at a time
+MPNET_BUCKETS, MPNET_DISTANCE = 32, 128  # which MPNet has whatever its configuration says
 
 
 class PackedModel:
     """Mixin of encoders that compute real tokens only; padding is 0 in all results."""
+
+    reads_distances: ClassVar[bool] = False  # whether layers read the distance of two tokens
+    counts_padding: ClassVar[bool] = False  # whether positions depend on token ids
 
     def check(self) -> None:
         """Check that the model can be packed.
@@ -43,7 +51,7 @@ class PackedModel:
             Unsupported: it cannot; says why.
         """
         if getattr(self.config, "is_decoder", False):
-            raise Unsupported("the model is a decoder: packed models are encoders")
+            raise Unsupported("it is a decoder: packed models are encoders")
 
     def forward(
         self, input_ids: torch.Tensor | None = None, attention_mask: torch.Tensor | None = None,
@@ -63,29 +71,30 @@ class PackedModel:
             if options.get(name) is not None:
                 raise Unsupported(f"{name} is given: packed models are encoders and do not take it: call "
                                   "sparloom.nn.unpack(model) first")
-        if options.get("output_attentions", getattr(self.config, "output_attentions", False)):
+        if options.pop("output_attentions", self.config.output_attentions):
             raise Unsupported("output_attentions=True: packed models never store the weights of attention: call "
                               "sparloom.nn.unpack(model) first")
         inputs = input_ids if inputs_embeds is None else inputs_embeds
         if inputs.dim() != 2 + (inputs_embeds is not None):
             raise ValueError(f"the inputs have shape {tuple(inputs.shape)}: expected (batch, length)")
-        batch = PackedBatch.of(attention_mask, tuple(inputs.shape[:2]))
+        as_dict = options.pop("return_dict", None)
+        wanted = options.pop("output_hidden_states", None)
+        wanted = self.config.output_hidden_states if wanted is None else wanted
+        if not isinstance(wanted, bool):
+            raise Unsupported(f"output_hidden_states={wanted!r}: packed models return all of them or none: pass True")
+        batch = PackedBatch.of(attention_mask, tuple(inputs.shape[:2]), spans=self.reads_distances)
         positions = self.positions(input_ids, inputs_embeds) if position_ids is None else position_ids
         given = {"input_ids": input_ids, "inputs_embeds": inputs_embeds, "token_type_ids": token_type_ids,
                  "position_ids": positions}
         packed = {name: batch.gather(value) for name, value in given.items() if value is not None}
-        as_dict = options.pop("return_dict", self.config.return_dict)
-        wanted = options.pop("output_hidden_states", self.config.output_hidden_states)
-        if not isinstance(wanted, bool):
-            raise Unsupported(f"output_hidden_states={wanted!r}: packed models return all of them or none: pass True")
         record: list[torch.Tensor] | None = [] if wanted else None
-        found = self._run(packed, batch.structure, record=record, **options)
+        found = self._run(packed, batch.sequences, record=record, **options)
         found["last_hidden_state"] = batch.scatter(found["last_hidden_state"])
-        if found.get("pooler_output") is not None:
+        if getattr(self, "pooler", None) is not None:
             found["pooler_output"] = self.pooler(found["last_hidden_state"])
         if record is not None:
             found["hidden_states"] = (*map(batch.scatter, record), found["last_hidden_state"])
-        return found if as_dict else found.to_tuple()
+        return found.to_tuple() if as_dict is False or (as_dict is None and not self.config.return_dict) else found
 
     def encode_packed(self, sequences: Sequence[Sequence[int]], **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Encode token ids that were never padded.
@@ -108,23 +117,23 @@ class PackedModel:
         lengths = torch.tensor([len(part) for part in parts], dtype=torch.int64)
         ids = torch.cat([torch.zeros(0, dtype=torch.int64), *parts])[None]
         if not ids.numel():
-            return self.get_input_embeddings().weight.new_zeros(0, self.config.hidden_size), lengths
+            return torch.zeros(0, self.config.hidden_size), lengths
         longest = int(lengths.max())
         padded = torch.nn.utils.rnn.pad_sequence(parts, batch_first=True) if self.counts_padding else ids[:, :longest]
         batch = PackedBatch.of(torch.arange(longest) < lengths[:, None], (len(parts), longest))
-        packed = {"input_ids": ids, "position_ids": batch.gather(self.positions(padded, None))}
-        return self._run(packed, batch.structure, **options)["last_hidden_state"][0], lengths
+        packed, positions = {"input_ids": ids}, self.positions(padded, None)
+        if positions is not None:
+            packed["position_ids"] = batch.gather(positions)
+        return self._run(packed, batch.sequences, **options)["last_hidden_state"][0], lengths
 
-    counts_padding: ClassVar[bool] = False  # whether positions depend on token ids
-
-    def positions(self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
+    def positions(self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor | None:
         """Return the position ids that the original model gives a padded batch, (batch or 1, length)."""
         length = (input_ids if inputs_embeds is None else inputs_embeds).shape[1]
         return torch.arange(length)[None]
 
-    def _run(self, packed: Mapping[str, torch.Tensor], sequences: Structure, *,
+    def _run(self, packed: Mapping[str, torch.Tensor], sequences: Sequences, *,
              record: list[torch.Tensor] | None = None, **options: Any) -> Any:
-        """Run the original model on packed tokens.
+        """Encode packed tokens.
 
         Without gradients, large batches run in pieces of whole sequences, which bounds the memory of intermediate
         results.
@@ -133,20 +142,33 @@ class PackedModel:
             packed: arguments by token, (1, tokens, ...).
             record: list to which the inputs of all layers are appended.
         """
-        positions, count = packed["position_ids"], self.embeddings.position_embeddings.num_embeddings
-        if not 0 <= int(positions.min()) <= int(positions.max()) < count:
-            raise ValueError(f"a token has position {int(positions.max())}, and the model has {count}: truncate the "
-                             "inputs")
-        options |= {"attention_mask": None, "output_hidden_states": False, "return_dict": True}
-        pieces = token_pieces(sequences, PIECE_TOKENS) if record is None and not torch.is_grad_enabled() else []
+        self._check_positions(packed.get("position_ids"))
+        sequences = replace(sequences, tables=self.tables())
+        pieces = sequences.pieces(PIECE_TOKENS) if record is None and not torch.is_grad_enabled() else []
         if len(pieces) < 2:
-            return super().forward(**packed, **options, sequences=sequences, record=record)
+            return self._encode(packed, sequences=sequences, record=record, **options)
         results = []
         for part, tokens in pieces:
             own = {name: value[:, tokens] for name, value in packed.items()}
-            results.append(super().forward(**own, **options, sequences=part))
+            results.append(self._encode(own, sequences=part, record=None, **options))
         results[0]["last_hidden_state"] = torch.cat([each["last_hidden_state"] for each in results], 1)
         return results[0]
+
+    def _encode(self, packed: Mapping[str, torch.Tensor], **options: Any) -> Any:
+        """Run the original model on packed tokens; its layers get all options."""
+        return super().forward(**packed, **options, attention_mask=None, output_hidden_states=False, return_dict=True)
+
+    def tables(self) -> Mapping[str, torch.Tensor]:
+        """Return parameters that all layers share, by their names in programs."""
+        return {}
+
+    def _check_positions(self, positions: torch.Tensor | None) -> None:
+        known = getattr(self.embeddings, "position_embeddings", None) if hasattr(self, "embeddings") else None
+        if positions is None or known is None:
+            return
+        if not 0 <= int(positions.min()) <= int(positions.max()) < known.num_embeddings:
+            raise ValueError(f"a token has position {int(positions.max())}, and the model has {known.num_embeddings}: "
+                             "truncate the inputs")
 
     def _create_attention_masks(self, *arguments: Any, **options: Any) -> tuple[None, None]:
         """Make no mask: there is no padding, and layers know where sequences end."""
@@ -169,11 +191,18 @@ class PaddingAwarePositions:
 class BertLikeLayer(PackedLayer):
     """Mixin of the layers of BERT and of models whose layers have the same modules."""
 
-    paths = BERT_PATHS
+    paths = LayerPaths(
+        qkv=("attention.self.query", "attention.self.key", "attention.self.value"), out="attention.output.dense",
+        into="intermediate.dense", back="output.dense", norms=("attention.output.LayerNorm", "output.LayerNorm"),
+        activation="intermediate.intermediate_act_fn")
 
     def count_heads(self) -> int:
         """Return the number of heads."""
         return self.attention.self.num_attention_heads
+
+    def dropout_shares(self) -> tuple[float, float, float, float]:
+        """Return the probabilities of dropout in training."""
+        return self.attention.self.dropout.p, self.attention.output.dropout.p, 0.0, self.output.dropout.p
 
     def check(self) -> None:
         """Refuse decoders, and those that cannot run as a program."""
@@ -225,22 +254,205 @@ class ElectraModel(PackedModel, modeling_electra.ElectraModel):
 class TransformerBlock(PackedLayer, modeling_distilbert.TransformerBlock):
     """A layer of DistilBERT."""
 
-    paths = DISTILBERT_PATHS
+    paths = LayerPaths(
+        qkv=("attention.q_lin", "attention.k_lin", "attention.v_lin"), out="attention.out_lin", into="ffn.lin1",
+        back="ffn.lin2", norms=("sa_layer_norm", "output_layer_norm"), activation="ffn.activation")
 
     def count_heads(self) -> int:
         """Return the number of heads."""
         return self.attention.n_heads
 
+    def dropout_shares(self) -> tuple[float, float, float, float]:
+        """Return the probabilities of dropout in training."""
+        return self.attention.dropout.p, 0.0, 0.0, self.ffn.dropout.p
+
 
 class DistilBertModel(PackedModel, modeling_distilbert.DistilBertModel):
     """DistilBERT."""
 
+    def _encode(self, packed: Mapping[str, torch.Tensor], **options: Any) -> BaseModelOutput:
+        tokens = self.embeddings(packed.get("input_ids"), packed.get("inputs_embeds"), packed["position_ids"])
+        for layer in self.transformer.layer:
+            tokens = layer(tokens, **options)
+        return BaseModelOutput(last_hidden_state=tokens)
+
+
+class MPNetLayer(PackedLayer, modeling_mpnet.MPNetLayer):
+    """A layer of MPNet."""
+
+    paths = LayerPaths(
+        qkv=("attention.attn.q", "attention.attn.k", "attention.attn.v"), out="attention.attn.o",
+        into="intermediate.dense", back="output.dense", norms=("attention.LayerNorm", "output.LayerNorm"),
+        activation="intermediate.intermediate_act_fn")
+
+    def count_heads(self) -> int:
+        """Return the number of heads."""
+        return self.attention.attn.num_attention_heads
+
+    def dropout_shares(self) -> tuple[float, float, float, float]:
+        """Return the probabilities of dropout in training."""
+        return self.attention.attn.dropout.p, self.attention.dropout.p, 0.0, self.output.dropout.p
+
+    def form(self) -> EncoderShape:
+        """Describe the layer."""
+        return replace(super().form(), distances=MPNET_DISTANCE)
+
+
+class MPNetModel(PackedModel, modeling_mpnet.MPNetModel):
+    """MPNet."""
+
+    reads_distances, counts_padding = True, True
+
+    def positions(self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
+        """Return the position ids of a padded batch."""
+        embeddings = self.embeddings
+        if input_ids is None:
+            return embeddings.create_position_ids_from_inputs_embeds(inputs_embeds)
+        return modeling_mpnet.create_position_ids_from_input_ids(input_ids, embeddings.padding_idx)
+
+    def tables(self) -> Mapping[str, torch.Tensor]:
+        """Return the addends of scores by distance."""
+        apart = torch.arange(MPNET_DISTANCE + 1)
+        buckets = [self.encoder.relative_position_bucket(way, num_buckets=MPNET_BUCKETS) for way in (-apart, apart)]
+        return _kept_tables(self, self.encoder.relative_attention_bias.weight, buckets)
+
+    def _encode(self, packed: Mapping[str, torch.Tensor], **options: Any) -> BaseModelOutputWithPooling:
+        tokens = self.embeddings(**packed)
+        for layer in self.encoder.layer:
+            tokens = layer(tokens, **options)
+        return BaseModelOutputWithPooling(last_hidden_state=tokens)
+
+
+class ModernBertEncoderLayer(PackedLayer, modeling_modernbert.ModernBertEncoderLayer):
+    """A layer of ModernBERT."""
+
+    paths = LayerPaths(qkv=("attn.Wqkv",), out="attn.Wo", into="mlp.Wi", back="mlp.Wo", norms=("attn_norm", "mlp_norm"),
+                       activation="mlp.act")
+
+    def count_heads(self) -> int:
+        """Return the number of heads."""
+        return self.config.num_attention_heads
+
+    def form(self) -> EncoderShape:
+        """Describe the layer."""
+        window = self.config.sliding_window if self.attention_type == "sliding_attention" else None
+        return replace(super().form(), gated=True, norm_first=True, rotary=self.attn.head_dim, window=window,
+                       first_norm=not isinstance(self.attn_norm, torch.nn.Identity))
+
+    def network_parameters(self) -> JoinedParameters:
+        """Return the two halves of the projection into the feed-forward network."""
+        into, half = self.mlp.Wi, self.mlp.Wo.in_features
+        parts = {"w": into.weight, "b": into.bias}
+        return {f"{kind}_{name}": None if part is None else part[rows] for kind, part in parts.items()
+                for name, rows in (("in", slice(half)), ("up", slice(half, None)))}
+
+    def dropout_shares(self) -> tuple[float, float, float, float]:
+        """Return the probabilities of dropout in training."""
+        return self.attn.attention_dropout, getattr(self.attn.out_drop, "p", 0.0), self.mlp.drop.p, 0.0
+
+    def by_token(self, *, position_embeddings: tuple[torch.Tensor, torch.Tensor], **options: Any
+                 ) -> Mapping[str, np.ndarray]:
+        """Return cosines and sines of the angles by which queries and keys are rotated."""
+        return {name: np.ascontiguousarray(part[0].numpy())
+                for name, part in zip(("turn_cos", "turn_sin"), position_embeddings, strict=True)}
+
+
+class ModernBertModel(PackedModel, modeling_modernbert.ModernBertModel):
+    """ModernBERT."""
+
+    reads_distances = True
+
+    def _encode(self, packed: Mapping[str, torch.Tensor], **options: Any) -> Any:
+        masks = {"full_attention": None, "sliding_attention": None}
+        return modeling_modernbert.ModernBertModel.forward(
+            self, **packed, **options, attention_mask=masks, output_hidden_states=False, return_dict=True)
+
+
+class T5Block(PackedLayer, modeling_t5.T5Block):
+    """A layer of the encoder of T5."""
+
+    norm_class = modeling_t5.T5LayerNorm
+
+    @property
+    def gated(self) -> bool:
+        return isinstance(self.layer[-1].DenseReluDense, modeling_t5.T5DenseGatedActDense)
+
+    @property
+    def paths(self) -> LayerPaths:
+        attention, network = "layer.0.SelfAttention", "layer.1.DenseReluDense"
+        return LayerPaths(
+            qkv=tuple(f"{attention}.{name}" for name in "qkv"), out=f"{attention}.o",
+            into=f"{network}.{'wi_0' if self.gated else 'wi'}", up=f"{network}.wi_1" if self.gated else None,
+            back=f"{network}.wo", norms=("layer.0.layer_norm", "layer.1.layer_norm"), activation=f"{network}.act")
+
+    def count_heads(self) -> int:
+        """Return the number of heads."""
+        return self.layer[0].SelfAttention.n_heads
+
+    def epsilon(self, norm: modeling_t5.T5LayerNorm) -> float:
+        """Return what a norm adds to the mean of squares."""
+        return norm.variance_epsilon
+
+    def form(self) -> EncoderShape:
+        """Describe the layer."""
+        attention = self.layer[0].SelfAttention
+        if attention.inner_dim != attention.d_model:
+            raise Unsupported(f"heads have {attention.inner_dim} columns together and tokens {attention.d_model}: they "
+                              "must be equal")
+        return replace(super().form(), norm="rms", norm_first=True, gated=self.gated, scale=attention.scaling,
+                       distances=attention.relative_attention_max_distance)
+
+    def dropout_shares(self) -> tuple[float, float, float, float]:
+        """Return the probabilities of dropout in training."""
+        attention, network = self.layer
+        return attention.SelfAttention.dropout, attention.dropout.p, network.DenseReluDense.dropout.p, network.dropout.p
+
     def check(self) -> None:
-        """Refuse implementations of attention that need a mask of all pairs of tokens."""
+        """Refuse layers of decoders, and those that cannot run as a program."""
+        if self.is_decoder:
+            raise Unsupported("it is a layer of a decoder")
         super().check()
-        implementation = self.config._attn_implementation
-        if implementation != "sdpa":
-            raise Unsupported(f"attn_implementation={implementation!r}: load the model with attn_implementation='sdpa'")
+
+
+class T5Stack(PackedModel, modeling_t5.T5Stack):
+    """The encoder of T5."""
+
+    reads_distances = True
+
+    def check(self) -> None:
+        """Refuse decoders."""
+        if self.is_decoder:
+            raise Unsupported("it is a decoder: packed models are encoders")
+
+    def positions(self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> None:
+        """Return None: T5 has distances instead of positions."""
+
+    def tables(self) -> Mapping[str, torch.Tensor]:
+        """Return the addends of scores by distance."""
+        attention = self.block[0].layer[0].SelfAttention
+        apart = torch.arange(attention.relative_attention_max_distance + 1)
+        buckets = [attention._relative_position_bucket(
+            way, True, attention.relative_attention_num_buckets, attention.relative_attention_max_distance)
+            for way in (-apart, apart)]
+        return _kept_tables(self, attention.relative_attention_bias.weight, buckets)
+
+    def _encode(self, packed: Mapping[str, torch.Tensor], **options: Any) -> BaseModelOutput:
+        embedded = packed.get("inputs_embeds")
+        tokens = self.dropout(self.embed_tokens(packed["input_ids"]) if embedded is None else embedded)
+        for layer in self.block:
+            tokens = layer(tokens, **options)
+        return BaseModelOutput(last_hidden_state=self.dropout(self.final_layer_norm(tokens)))
+
+
+def _kept_tables(model: Any, weight: torch.Tensor, buckets: Sequence[torch.Tensor]) -> Mapping[str, torch.Tensor]:
+    """Look up addends by head and distance; the same tensors as long as the weight is the same."""
+    key = content_hash(weight)
+    kept = model.__dict__.get("_sparloom_tables")
+    if kept is None or kept[0] != key or (weight.requires_grad and torch.is_grad_enabled()):
+        found = {name: weight[each].T.contiguous() for name, each in zip(("bias_before", "bias_after"), buckets,
+                                                                         strict=True)}
+        kept = model.__dict__["_sparloom_tables"] = key, found
+    return kept[1]
 
 
 def original(packed: type) -> type:
@@ -249,8 +461,10 @@ def original(packed: type) -> type:
 
 
 MODELS = {original(each): each for each in (
-    BertModel, RobertaModel, XLMRobertaModel, CamembertModel, ElectraModel, DistilBertModel)}
+    BertModel, RobertaModel, XLMRobertaModel, CamembertModel, ElectraModel, DistilBertModel, MPNetModel,
+    ModernBertModel, T5Stack)}
 """Original class -> packed class."""
 LAYERS = {original(each): each for each in (
-    BertLayer, RobertaLayer, XLMRobertaLayer, CamembertLayer, ElectraLayer, TransformerBlock)}
+    BertLayer, RobertaLayer, XLMRobertaLayer, CamembertLayer, ElectraLayer, TransformerBlock, MPNetLayer,
+    ModernBertEncoderLayer, T5Block)}
 """The same of layers."""

@@ -36,10 +36,11 @@ class Packing:
 def pack(model: M, *, strict: bool = False) -> M:
     """Make the encoders in a model compute real tokens only, in place.
 
-    An encoder is a torch.nn.TransformerEncoder or a model of transformers such as BertModel, at any depth: in a model
-    with a head, or in a SentenceTransformer. It stays the same object with the same parameters, buffers and names:
-    state dicts, optimisers, copies and references are not affected; only its class and those of its layers change, to
-    subclasses. Results are those of before up to rounding, and 0 at padding.
+    An encoder is a torch.nn.TransformerEncoder, a layer of one, a torch.nn.MultiheadAttention, or a model of
+    transformers such as BertModel, at any depth: in a model with a head, or in a SentenceTransformer. It stays the same
+    object with the same parameters, buffers and names: state dicts, optimisers, copies and references are not affected;
+    only its class and those of its layers change, to subclasses. Results are those of before up to rounding, and 0 at
+    padding.
 
     Weights are packed into panels at the first call, which takes as much memory as the weights of the layers, and again
     when they change.
@@ -78,7 +79,8 @@ def unpack(model: M) -> M:
     for module in model.modules():
         if type(module) in originals:
             module.__class__ = originals[type(module)]
-            module.__dict__.pop("_sparloom_packed", None)
+            for name in ("_sparloom_packed", "_sparloom_tables"):
+                module.__dict__.pop(name, None)
     return model
 
 
@@ -92,6 +94,8 @@ def describe_packing(model: torch.nn.Module, *, before: bool = False) -> Packing
     kinds = set(models.values())
     for name, module in model.named_modules():
         kind = type(module)
+        if any(not outer or name.startswith(f"{outer}.") for outer in packed):
+            continue  # it belongs to a packed one
         if kind in kinds:
             packed.append(name)
         elif kind in models:

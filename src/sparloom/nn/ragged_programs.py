@@ -234,46 +234,50 @@ def call_layer(layer: Layer, batch: TokenBatch, parameters: Parameters, packed: 
     """
     tensors = autocast_operands(batch.x, *parameters.values())
     parameters = dict(zip(parameters, tensors[1:], strict=True))
-    inputs = (layer, batch.structure, packed, tuple(parameters), *tensors)
+    for name, tensor in parameters.items():
+        if tensor is not None and tensor.requires_grad and torch.is_grad_enabled() and name not in layer.learned:
+            raise RuntimeError(f"{name} requires gradients, which {_name(layer)} has not: call requires_grad_(False) "
+                               "on the parameter that it is made of")
+    inputs = (layer, batch.without_tokens(), packed, tuple(parameters), *tensors)
     if in_functorch():
         return _FunctorchRaggedFunction.apply(*inputs)[0]
     if needs_derivatives(tensors):
         return _RaggedFunction.apply(*inputs)
     weights = packed.inference(layer, parameters) if parameters else None  # kept alive while the program reads it
     out = torch.empty_like(batch.x)
-    layer.infer(batch.structure, batch.x.detach().numpy(), weights.weights if weights else {}, out.numpy())
+    layer.infer(batch.structure, batch.arrays(batch.x), weights.weights if weights else {}, out.numpy())
     return out
 
 
-def _run_training(layer: Layer, structure: Any, packed: PackedWeights, names: tuple[str, ...], x: torch.Tensor,
-             *parameters: torch.Tensor | None) -> Tensors:
+def _run_training(layer: Layer, batch: TokenBatch, packed: PackedWeights, names: tuple[str, ...], x: torch.Tensor,
+                  *parameters: torch.Tensor | None) -> Tensors:
     """Compute the result, the weights packed for the gradients, and the intermediate results to save."""
     x = x.contiguous()
     out = torch.empty_like(x)
-    kept = {name: x.new_empty(size) for name, size in layer.sizes(structure).items()}
+    kept = {name: x.new_empty(size) for name, size in layer.sizes(batch.structure).items()}
     forward, backward = packed.training(layer, dict(zip(names, parameters, strict=True)))
-    layer.train(structure, x.detach().numpy(), forward.weights, out.numpy(),
+    layer.train(batch.structure, batch.arrays(x), forward.weights, out.numpy(),
                 kept={name: tensor.numpy() for name, tensor in kept.items()})
     return out, torch.from_numpy(backward.memory), *kept.values()
 
 
 def _save_context(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
     """Save the parameters, too, although they are not read, so that torch detects writes to them."""
-    ctx.layer, ctx.structure, _, ctx.names = inputs[:FORWARD_ARGUMENTS]
+    ctx.layer, ctx.batch, _, ctx.names = inputs[:FORWARD_ARGUMENTS]
     ctx.save_for_backward(*inputs[FORWARD_ARGUMENTS:], *output[1:])
 
 
 def _backward(ctx: Any, upstream: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
     refuse_legacy_vmap(upstream, _name(ctx.layer))
     needed = ctx.needs_input_grad[FORWARD_ARGUMENTS:]
-    inputs = (ctx.layer, ctx.structure, ctx.names, needed, upstream, *ctx.saved_tensors)
+    inputs = (ctx.layer, ctx.batch, ctx.names, needed, upstream, *ctx.saved_tensors)
     differentiable = torch.is_grad_enabled() or in_functorch()
     gradients = iter(_RaggedGradients.apply(*inputs) if differentiable else _run_gradients(*inputs))
     return (*(None,) * FORWARD_ARGUMENTS, *(next(gradients) if each else None for each in needed))
 
 
 def _run_gradients(
-    layer: Layer, structure: Any, names: tuple[str, ...], needed: tuple[bool, ...], upstream: torch.Tensor,
+    layer: Layer, batch: TokenBatch, names: tuple[str, ...], needed: tuple[bool, ...], upstream: torch.Tensor,
     x: torch.Tensor, *saved: torch.Tensor | None,
 ) -> Tensors:
     """Compute the needed gradients of x and the parameters.
@@ -286,7 +290,7 @@ def _run_gradients(
     grads = {name: torch.empty(tensor.shape, dtype=torch.float32, device="cpu")
              for name, tensor, is_needed in inputs if is_needed}
     layer.differentiate(
-        structure, x.detach().contiguous().numpy(), packed_views(layer.backward_weights, packed.numpy()),
+        batch.structure, batch.arrays(x), packed_views(layer.backward_weights, packed.numpy()),
         upstream.detach().contiguous().numpy(),
         kept={name: tensor.numpy() for name, tensor in zip(layer.kept, kept, strict=True)},
         wanted={name: grad.numpy() for name, grad in grads.items()})

@@ -4,7 +4,8 @@ An index is in bounds if its upper bound can be proved to be at most the extent 
 expressions or comparable constants, perhaps after dimensions are replaced by their largest values and length functions
 by their limits. If loops are padded, storage must be padded to a multiple of the same number: only then is
 ceil(length, loop) <= ceil(length, storage) for every length. A read under a condition `dimension < extent` is bounded
-by that extent instead, so another operation may contain a change of padding.
+by that extent instead, so another operation may contain a change of padding; one under the opposite condition may
+subtract that extent, so that a dimension may be read from its middle on, or a distance between two positions.
 
 Source: CoRa §4.1 (storage padding at least loop padding). Departure: the prototype does not check.
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from sparloom.errors import IllegalSchedule
 from sparloom.ir import Binary, Const, Expr, Ref, Select, is_name, rebuild, simplify_expr, walk
@@ -72,34 +73,53 @@ def check_parts(program: str, parts: Sequence[Part]) -> None:
                                   f"they must fix the same dimensions, and have every coordinate once")
 
 
-def guarded_reads(value: Expr, guards: Mapping[str, Expr] | None = None) -> Iterator[tuple[Read, Mapping[str, Expr]]]:
-    """Yield every read of a value with the upper bounds that surrounding conditions imply, by dimension.
+@dataclass(frozen=True)
+class Guards:
+    """What surrounding conditions imply for dimensions, by name.
+
+    Args:
+        below: they are less than this.
+        least: they are at least this.
+    """
+
+    below: Mapping[str, Expr] = field(default_factory=dict)
+    least: Mapping[str, Expr] = field(default_factory=dict)
+
+    def where(self, cond: Expr) -> Guards:
+        """Add what a condition implies."""
+        match cond:
+            case Binary("<", Ref(name), extent):
+                return replace(self, below={**self.below, name: extent})
+            case Binary("and", a, b):
+                return self.where(a).where(b)
+        return self
+
+    def unless(self, cond: Expr) -> Guards:
+        """Add what the opposite of a condition implies."""
+        match cond:
+            case Binary("<", Ref(name), extent):
+                return replace(self, least={**self.least, name: extent})
+        return self
+
+
+def guarded_reads(value: Expr, guards: Guards | None = None) -> Iterator[tuple[Read, Guards]]:
+    """Yield every read of a value with what surrounding conditions imply.
 
     In `where(less(row, lengths(batch)), x[batch, row], real(0.0))` x is read only where row is below lengths(batch).
     """
-    guards = guards or {}
+    guards = guards or Guards()
     match value:
         case Read():
             yield value, guards
         case Select(cond, a, b):
             yield from guarded_reads(cond, guards)
-            yield from guarded_reads(a, {**guards, **guards_of(cond)})
-            yield from guarded_reads(b, guards)
+            yield from guarded_reads(a, guards.where(cond))
+            yield from guarded_reads(b, guards.unless(cond))
         case _:
             parts: list[Expr] = []
             rebuild(value, expr=lambda part: parts.append(part) or part)
             for part in parts:
                 yield from guarded_reads(part, guards)
-
-
-def guards_of(cond: Expr) -> dict[str, Expr]:
-    """Return the upper bounds that a condition implies, by dimension."""
-    match cond:
-        case Binary("<", Ref(name), extent):
-            return {name: extent}
-        case Binary("and", a, b):
-            return {**guards_of(a), **guards_of(b)}
-    return {}
 
 
 @dataclass(frozen=True)
@@ -112,9 +132,9 @@ class _UpperBound:
 
 def check_accesses(nest: Nest) -> None:
     """Check all accesses of a nest, without those of attached nests."""
-    reads = [(nest.operation.written, {}), *guarded_reads(nest.operation.value)]
+    reads = [(nest.operation.written, Guards()), *guarded_reads(nest.operation.value)]
     for name, _ in nest.padded:
-        _check_lengths(nest, [read for read, guards in reads if name not in guards], name)
+        _check_lengths(nest, [read for read, guards in reads if name not in guards.below], name)
     for read, guards in reads:
         values = {dim.name: index for (dim, _), index in zip(read.tensor.axes, read.indices, strict=True)}
         for (dim, extent), index in zip(read.tensor.axes, read.indices, strict=True):
@@ -165,7 +185,7 @@ def _check_bulk(nest: Nest, read: Read, pair: tuple[str, str], multiple: int) ->
         position += 2
 
 
-def _check(nest: Nest, read: Read, dim: Dim, *, index: Expr, extent: Expr, guards: Mapping[str, Expr]) -> None:
+def _check(nest: Nest, read: Read, dim: Dim, *, index: Expr, extent: Expr, guards: Guards) -> None:
     if isinstance(extent, Binary) and extent.op == "min":
         for part in (extent.a, extent.b):
             _check(nest, read, dim, index=index, extent=part, guards=guards)
@@ -173,11 +193,11 @@ def _check(nest: Nest, read: Read, dim: Dim, *, index: Expr, extent: Expr, guard
     tensor = read.tensor
     stored = dict(tensor.padding).get(dim, 1)
     access = f"{nest.name} accesses {tensor.name}, dimension {dim.name}, at {text(index)}"
-    if not _is_nonnegative(index):
+    if not _is_nonnegative(index, guards):
         raise IllegalSchedule(f"{access}, which cannot be shown to be at least 0: read it by a separate dimension, "
                               "or guard another index by where()")
     wrong: list[int] = []
-    for limit in (_upper_bound(index, nest, guards), _upper_bound(index, nest, {})):
+    for limit in (_upper_bound(index, nest, guards), _upper_bound(index, nest, Guards())):
         while limit is not None:
             if _fits(limit.extent, extent):
                 wrong = [multiple for multiple in sorted(limit.multiples) if stored % multiple
@@ -229,19 +249,26 @@ def _constant_fits(limit: _UpperBound, extent: Expr, stored: int) -> bool:
     return len(limit.multiples) == 1 and top <= -(-extent.value // stored) * stored
 
 
-def _upper_bound(index: Expr, nest: Nest, guards: Mapping[str, Expr]) -> _UpperBound | None:
+def _upper_bound(index: Expr, nest: Nest, guards: Guards) -> _UpperBound | None:
     """Bound an index by the extents of the dimensions that it reads, or by surrounding conditions."""
     extents, padded = dict(_extents(nest)), dict(nest.padded)
     match index:
         case Const(value):
             return _UpperBound(Const(value + 1))
-        case Ref(name) if name in guards:
-            return _UpperBound(guards[name])
+        case Ref(name) if name in guards.below:
+            return _UpperBound(guards.below[name])
         case Ref(name) if name in extents:
             return _UpperBound(extents[name], frozenset({padded[name]} if name in padded else ()))
         case Binary("+", a, Const(value)) if value >= 0:
             inner = _upper_bound(a, nest, guards)
             return None if inner is None or inner.multiples else _UpperBound(simplify_expr(inner.extent + value))
+        case Binary("-", a, Const(value)) if value >= 0:
+            inner = _upper_bound(a, nest, guards)
+            return None if inner is None or inner.multiples else _UpperBound(simplify_expr(inner.extent - value))
+        case Binary("-", a, Ref()):
+            return _upper_bound(a, nest, guards)
+        case Binary("min", _, Const(value)):
+            return _UpperBound(Const(value + 1))
     return None
 
 
@@ -274,10 +301,23 @@ def _is_nondecreasing(extent: Expr, name: str) -> bool:
     return False
 
 
-def _is_nonnegative(index: Expr) -> bool:
+def _is_nonnegative(index: Expr, guards: Guards) -> bool:
+    match index:
+        case Binary("-", Ref(name), Const(value)) if name in guards.least:
+            lowest = _lower_bound(guards.least[name])
+            return lowest is not None and lowest >= value
+        case Binary("-", Ref(name), Ref() as other):
+            return guards.below.get(other.name) == _next(name) or guards.least.get(name) == _next(other.name)
+        case Binary("min", a, Const(value)) if value >= 0:
+            return _is_nonnegative(a, guards)
     if any(isinstance(node, Binary) and node.op in ("-", "%") for node in walk(index)):
         return False
     return not any(isinstance(node, Const) and node.value < 0 for node in walk(index))
+
+
+def _next(name: str) -> Expr:
+    """Return the number after a dimension."""
+    return simplify_expr(Ref(name) + 1)
 
 
 def _extents(nest: Nest) -> list[tuple[str, Expr]]:

@@ -11,7 +11,8 @@ transformers = pytest.importorskip("transformers")
 
 from sparloom.errors import Unsupported  # noqa: E402
 from sparloom.nn import describe_packing, pack, unpack  # noqa: E402
-from sparloom.nn.batches import token_pieces  # noqa: E402
+from sparloom.nn.batches import Sequences  # noqa: E402
+from sparloom.nn.packed_layers import PackedLayer  # noqa: E402
 from sparloom.ragged import LENGTHS, structure_of  # noqa: E402
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
@@ -24,7 +25,17 @@ CONFIGS = {
     "ElectraModel": transformers.ElectraConfig(**SIZES, embedding_size=16, hidden_act="gelu_new"),
     "DistilBertModel": transformers.DistilBertConfig(
         vocab_size=60, dim=24, n_layers=2, n_heads=3, hidden_dim=40, max_position_embeddings=50),
+    "MPNetModel": transformers.MPNetConfig(**SIZES),
+    "ModernBertModel": transformers.ModernBertConfig(
+        **SIZES, global_attn_every_n_layers=2, local_attention=4, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+        cls_token_id=1, sep_token_id=2),
+    "T5EncoderModel": transformers.T5Config(
+        vocab_size=60, d_model=24, d_kv=8, num_heads=3, d_ff=40, num_layers=2, relative_attention_num_buckets=8,
+        relative_attention_max_distance=6),
+    "T5EncoderModel, gated": transformers.T5Config(
+        vocab_size=60, d_model=24, d_kv=8, num_heads=3, d_ff=40, num_layers=2, feed_forward_proj="gated-gelu"),
 }
+RELATIVE = ("MPNetModel", "ModernBertModel", "T5EncoderModel", "T5EncoderModel, gated")
 MASKS = {
     "none": None, "right": [[1] * 7, [1] * 3 + [0] * 4, [0] * 7], "left": [[0] * 2 + [1] * 5, [1] * 7, [0] * 6 + [1]],
     "holes": [[1, 0, 1, 1, 0, 0, 1], [0, 1, 0, 1, 0, 1, 0], [1] * 7], "one token": [[1]], "no sequence": [],
@@ -43,7 +54,7 @@ def make(kind: str, **changes: object) -> torch.nn.Module:
     torch.manual_seed(0)
     config = copy.deepcopy(CONFIGS[kind])
     config.update(changes)
-    model = getattr(transformers, kind)(config).eval()
+    model = getattr(transformers, kind.partition(",")[0])(config).eval()
     for name, parameter in model.named_parameters():  # biases and norms, too
         torch.nn.init.normal_(parameter, 1.0 if "norm.weight" in name.lower() else 0.0, 0.2)
     return model
@@ -183,14 +194,12 @@ def test_bad_calls_are_refused_before_any_work() -> None:
             model(**({"input_ids": ids} if given else {}), **given)
     with pytest.raises(ValueError, match="truncate the inputs"):
         model(torch.ones(1, 51, dtype=torch.long))
-    with pytest.raises(Unsupported, match=r"dropout has p=0\.1 in training"):
-        model.train()(ids)
 
 
 def test_models_that_cannot_be_packed() -> None:
     for change, message in (
             (lambda model: model.half(), "float16 on cpu: packed layers compute in torch.float32"),
-            (lambda model: setattr(model.encoder.layer[0].output.LayerNorm, "eps", 1.0), "both must be equal"),
+            (lambda model: setattr(model.encoder.layer[0].output.LayerNorm, "eps", 1.0), "they must be equal"),
             (lambda model: setattr(model.encoder.layer[1].output, "dense", torch.nn.Identity()),
              r"encoder\.layer\.1: output\.dense is a Identity, not a torch\.nn\.Linear"),
             (lambda model: setattr(model.encoder.layer[0].intermediate, "intermediate_act_fn", torch.nn.Tanh()),
@@ -204,10 +213,14 @@ def test_models_that_cannot_be_packed() -> None:
         pack("bert")
     with pytest.raises(Unsupported, match="it has none: there are BertModel"):
         pack(torch.nn.Linear(2, 2))
-    t5 = transformers.T5EncoderModel(transformers.T5Config(d_model=8, d_kv=4, num_heads=2, d_ff=8, num_layers=1))
-    with pytest.raises(Unsupported, match="sparloom has no packed T5EncoderModel"):
+    t5 = transformers.T5EncoderModel(transformers.T5Config(d_model=8, d_kv=8, num_heads=2, d_ff=8, num_layers=1))
+    with pytest.raises(Unsupported, match=r"encoder: block\.0: heads have 16 columns together and tokens 8"):
         pack(t5)
-    both = torch.nn.ModuleList([make("BertModel"), t5])
+    other = transformers.FNetModel(transformers.FNetConfig(
+        vocab_size=9, hidden_size=8, num_hidden_layers=1, intermediate_size=8))
+    with pytest.raises(Unsupported, match="sparloom has no packed FNetModel"):
+        pack(other)
+    both = torch.nn.ModuleList([make("BertModel"), other])
     with pytest.raises(Unsupported, match="not all encoders of ModuleList can be packed: 1"):
         pack(both, strict=True)
     assert not describe_packing(both).packed
@@ -241,7 +254,9 @@ def test_sequences_that_were_never_padded(kind: str) -> None:
     model = make(kind)
     exact, sequences = copy.deepcopy(model).double(), [[7, 8, 9], [], [11], [5, 6, 7, 8, 30, 1, 12]]
     with torch.no_grad():
-        found, lengths = pack(model).encode_packed(sequences)
+        pack(model)
+        model = model.encoder if kind.startswith("T5") else model
+        found, lengths = model.encode_packed(sequences)
         expected = [exact(torch.tensor([each])).last_hidden_state[0] for each in sequences if each]
         assert lengths.tolist() == [3, 0, 1, 7]
         assert_near(found, torch.cat(expected))
@@ -252,8 +267,9 @@ def test_sequences_that_were_never_padded(kind: str) -> None:
     for wrong in ([[[1, 2]]], [[0.5]], [[True]]):
         with pytest.raises(ValueError, match=r"sequence 0 is .*: expected a vector of token ids"):
             model.encode_packed(wrong)
-    with pytest.raises(ValueError, match="and the model has 50: truncate the inputs"):
-        model.encode_packed([[5] * 51])
+    if kind not in RELATIVE[1:]:
+        with pytest.raises(ValueError, match="and the model has 50: truncate the inputs"):
+            model.encode_packed([[5] * 51])
 
 
 @pytest.mark.parametrize("tokens", [1, 3, 9, 1000])
@@ -275,7 +291,77 @@ def test_large_batches_run_in_pieces(monkeypatch: pytest.MonkeyPatch, tokens: in
     ([], 5, []), ([3, 2, 1], 5, [2, 1]), ([3, 3], 5, [1, 1]), ([9, 1], 5, [1, 1]), ([0, 0, 5, 0, 1], 5, [4, 1]),
     ([2, 2, 2], 100, [3]), ([0, 0], 5, []), ([6, 0, 6, 0], 5, [1, 1])])
 def test_pieces_are_whole_sequences(lengths: list[int], most: int, expected: list[int]) -> None:
-    pieces = token_pieces(structure_of(lengths), most)
-    assert [np.asarray(part.table(LENGTHS)).size for part, _ in pieces] == expected
-    assert [np.asarray(part.table(LENGTHS)).sum() for part, _ in pieces] == [end.stop - end.start for _, end in pieces]
+    pieces = Sequences(structure_of(lengths)).pieces(most)
+    found = [np.asarray(part.structure.table(LENGTHS)) for part, _ in pieces]
+    assert [each.size for each in found] == expected
+    assert [each.sum() for each in found] == [tokens.stop - tokens.start for _, tokens in pieces]
     assert sum(part.stop - part.start for _, part in pieces) == sum(lengths)
+
+
+def test_attention_and_layers_of_torch_by_themselves() -> None:
+    torch.manual_seed(0)
+    x, padding = torch.randn(2, 7, 24), torch.tensor(MASKS["right"][:2]) == 0
+    attention = torch.nn.MultiheadAttention(24, 3, batch_first=True)
+    layer = torch.nn.TransformerEncoderLayer(24, 3, 40, 0.0, batch_first=True)
+    causal = torch.nn.Transformer.generate_square_subsequent_mask(7)
+    band = (torch.arange(7)[:, None] - torch.arange(7)).abs() > 2
+    for module, call in ((attention, lambda module, **given: module(x, x, x, need_weights=False, **given)[0]),
+                         (layer, lambda module, attn_mask=None, key_padding_mask=None: module(
+                             x, attn_mask, key_padding_mask))):
+        expected = [call(module, **given) for given in ({}, {"attn_mask": causal}, {"attn_mask": band})]
+        padded = call(module, key_padding_mask=padding)
+        pack(module)
+        for given, wanted in zip(({}, {"attn_mask": causal}, {"attn_mask": band}), expected, strict=True):
+            assert_near(call(module, **given), wanted)
+        assert_near(call(module, key_padding_mask=padding)[~padding], padded[~padding])
+    both = attention(x, x, x)
+    assert both[1].shape == (2, 7, 7)
+    assert_near(both[0], attention(x, x, x, need_weights=False)[0])
+    assert_near(attention(x, x.flip(1), x)[0], unpack(copy.deepcopy(attention))(x, x.flip(1), x)[0])
+    assert attention(x[0], x[0], x[0], need_weights=False)[0].shape == (7, 24)
+
+
+def test_a_decoder_keeps_its_masks() -> None:
+    torch.manual_seed(0)
+    decoder = torch.nn.TransformerDecoder(torch.nn.TransformerDecoderLayer(24, 3, 40, 0.0, batch_first=True), 2)
+    x, memory = torch.randn(2, 5, 24), torch.randn(2, 7, 24)
+    mask = torch.nn.Transformer.generate_square_subsequent_mask(5)
+    given = {"tgt_mask": mask, "memory_key_padding_mask": torch.tensor(MASKS["right"][:2]) == 0}
+    expected = decoder(x, memory, **given)
+    assert describe_packing(pack(decoder)).packed == tuple(
+        f"layers.{number}.{name}" for number in (0, 1) for name in ("self_attn", "multihead_attn"))
+    assert_near(decoder(x, memory, **given), expected)
+
+
+@pytest.mark.parametrize("kind", list(CONFIGS))
+def test_training_with_dropout(kind: str) -> None:
+    model, given = make(kind), inputs_of(MASKS["right"])
+    for module in model.modules():  # embeddings, and models whose default is none
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    for layer in pack(model).modules():
+        if isinstance(layer, PackedLayer):
+            layer.dropout_shares = lambda: (0.5, 0.5, 0.5, 0.5)
+    with torch.no_grad():
+        expected = model(**given).last_hidden_state
+        model.train()
+        torch.manual_seed(1)
+        runs = [model(**given).last_hidden_state for _ in range(3)]
+        torch.manual_seed(1)
+        torch.testing.assert_close(model(**given).last_hidden_state, runs[0])
+        assert not torch.allclose(runs[0], runs[1])
+        assert not torch.allclose(runs[0], expected)
+        torch.testing.assert_close(model.eval()(**given).last_hidden_state, expected)
+
+
+def test_every_dropout_of_a_layer_is_read() -> None:
+    for kind in CONFIGS:
+        model = pack(make(kind))
+        for layer in (each for each in model.modules() if isinstance(each, PackedLayer)):
+            shares = iter(range(1, 10))
+            for module in layer.modules():
+                for name in ("p", "dropout", "attention_dropout"):
+                    if isinstance(vars(module).get(name), float):
+                        setattr(module, name, 0.01 * next(shares))
+            count = next(shares) - 1
+            assert {round(100 * share) for share in layer.dropout_shares()} - {0} == set(range(1, count + 1)), kind

@@ -23,14 +23,15 @@ tile is in shared memory: these schedules are correct on any GPU, and not tuned.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from functools import reduce
 
 from sparloom.errors import IllegalSchedule
-from sparloom.ir import Expr
+from sparloom.ir import Binary, Const, Expr
 from sparloom.ragged.definition import Part, program
 from sparloom.ragged.definition import part as part_of
-from sparloom.ragged.dimensions import Dim
+from sparloom.ragged.dimensions import Dim, dims
 from sparloom.ragged.layers.tokens import (
     BATCHES,
     LENGTHS,
@@ -42,10 +43,12 @@ from sparloom.ragged.layers.tokens import (
     channel,
     col,
     dim,
+    drop,
     head,
     model,
     part,
     pos,
+    schedule_elementwise,
     schedule_linear,
     schedule_token_sum,
     schedule_weight_gradient,
@@ -58,6 +61,7 @@ from sparloom.ragged.nests import (
     exp,
     less,
     max_over,
+    maximum,
     minimum,
     real,
     sum_over,
@@ -67,10 +71,12 @@ from sparloom.ragged.schedule.compute import compute_at, compute_with
 from sparloom.ragged.schedule.loops import fuse, one_block_per_row, parallel, reorder, split, vectorise_innermost
 from sparloom.ragged.schedule.operations import decompose_reduction, inline, narrow, offload, offload_innermost
 from sparloom.ragged.schedule.storage import reorder_dimensions, split_dimension
-from sparloom.ragged.tensor import Tensor
+from sparloom.ragged.tensor import Read, Tensor
 
 along = Dim("along")  # the reduced dimension of scores; another name than `dim`, along which panels of values are split
-query = Dim("query")
+query, distance = dims("query distance")
+MOST_KEYS = 1 << 20  # of a sequence, in the index by which weights of attention are dropped
+TURNED_BACK = ("d_q_back", "d_k_back")  # gradients of queries and keys before they were rotated
 ROW_DIMENSIONS = {"scores": 3, "peak": 3, "weights": 3, "total": 3}  # on a GPU; other rows are tokens: 2
 
 
@@ -125,6 +131,7 @@ def define_output_projection(shape: EncoderShape, mixed: Operation | Tensor, tok
     heads = {head: shape.heads, dim: shape.head_width}
     w_out, b_out = Tensor("w_out", {**heads, channel: shape.width}), Tensor("b_out", {channel: shape.width})
     out = sum_over(heads, mixed[batch, pos, head, dim] * w_out[head, dim, channel]) + b_out[channel]
+    out = drop(shape, 1, pos, channel, out)
     return compute("attended", {**tokens, channel: shape.width}, out if residual is None else out + residual)
 
 
@@ -149,26 +156,106 @@ def visible_keys(shape: EncoderShape, query: Dim) -> Expr:
     return minimum(LENGTHS(batch), (query // step + 1) * step)
 
 
+def define_turned(shape: EncoderShape, qkv: Operation | Tensor) -> Operation:
+    """Define turned[batch, pos, part, head, dim]: queries and keys, rotated by the positions of their tokens.
+
+    With half of the rotated columns, for c and s in turn_cos and turn_sin[batch, pos, dim]:
+
+        turned[dim]           = c q[dim] - s q[dim + half]
+        turned[dim + half]    = c q[dim + half] + s q[dim]
+
+    Source: Su et al. 2021, with the order of columns of GPT-NeoX.
+    """
+    return compute("turned", _of_turned(shape), _rotated(shape, lambda at: qkv[batch, pos, part, head, at], back=False))
+
+
+def _of_turned(shape: EncoderShape) -> dict[Dim, Expr | int]:
+    return {**TOKENS, part: 2, head: shape.heads, dim: shape.head_width}
+
+
+def _rotated(shape: EncoderShape, read: Callable[[Expr], Read], *, back: bool) -> Expr:
+    """Rotate columns, or rotate them back as gradients do."""
+    half = shape.rotary // 2
+    cos, sin = (Tensor(f"turn_{name}", {**TOKENS, dim: shape.rotary}) for name in ("cos", "sin"))
+    later, earlier = dim + half, dim - half
+    if back:
+        upper, lower = (read(at) * sin[batch, pos, at] for at in (later, earlier))
+    else:
+        upper, lower = (read(at) * sin[batch, pos, dim] for at in (later, earlier))
+    own = read(dim) * cos[batch, pos, dim]
+    turned = where(less(dim, half), own + upper if back else own - upper, own - lower if back else own + lower)
+    return turned if shape.rotary == shape.head_width else where(less(dim, shape.rotary), turned, read(dim))
+
+
+def _added(shape: EncoderShape, row: Dim) -> Expr | None:
+    """Return what is added to the score of a row and `col`."""
+    if shape.linear:
+        return Tensor("slopes", {head: shape.heads})[head] * real(minimum(row, col) - maximum(row, col))
+    if shape.distances is None:
+        return None
+    sizes = {head: shape.heads, distance: shape.distances + 1}
+    before, after = Tensor("bias_before", sizes), Tensor("bias_after", sizes)
+    most = Const(shape.distances)
+    return where(less(col, row + 1), before[head, minimum(row - col, most)], after[head, minimum(col - row, most)])
+
+
+def _visible(shape: EncoderShape, row: Dim) -> Expr | None:
+    """Return the condition under which a row sees `col`; None: always."""
+    conditions = [less(col, row + 1)] if shape.causal else []
+    if shape.window is not None:
+        conditions += [less(row, col + (shape.window + 1))]
+        conditions += [] if shape.causal else [less(col, row + (shape.window + 1))]
+    if shape.masked:
+        mask = Tensor("mask", {**TOKENS})[batch, col]
+        conditions.append(Binary("or", less(real(0.0), mask), Binary("==", row, col)))
+    return reduce(lambda both, other: Binary("and", both, other), conditions) if conditions else None
+
+
+def _define_scores(shape: EncoderShape, axes: Mapping[Dim, Expr | int], product: Expr) -> Operation:
+    """Define scores: products of queries and keys, scaled already if something is added."""
+    added = _added(shape, pos)
+    return compute("scores", axes, product if added is None else product * real(shape.score_scale) + added)
+
+
+def _weight(shape: EncoderShape, below: Expr) -> Expr:
+    """Return the weight of a score that is so far below the peak of its row."""
+    scaled = shape.linear or shape.distances is not None
+    return exp(below if scaled else below * real(shape.score_scale))
+
+
 def _define_mixing(shape: EncoderShape, qkv: Operation | Tensor) -> list[Operation]:
     heads, width = shape.heads, shape.head_width
-    keys, values = (compute(name, {batch: BATCHES(), head: heads, col: LENGTHS(batch), dim: width},
-                            qkv[batch, col, number, head, dim]) for number, name in ((1, "keys"), (2, "values")))
+    turned = [define_turned(shape, qkv)] if shape.rotary else []
+    source = turned[0] if turned else qkv
+    keys, values = (compute(name, {batch: BATCHES(), head: heads, col: LENGTHS(batch), dim: width}, read[
+        batch, col, number, head, dim]) for number, name, read in ((1, "keys", source), (2, "values", qkv)))
     rows: Mapping[Dim, Expr | int] = {batch: BATCHES(), head: heads, pos: LENGTHS(batch)}
-    seen = visible_keys(shape, pos)
-    scores = compute("scores", {**rows, col: seen}, sum_over(
-        {along: width}, qkv[batch, pos, 0, head, along] * keys[batch, head, col, along]))
-    score, first = scores[batch, head, pos, col], less(col, pos + 1)
-    if shape.causal and not shape.triangles:
-        peak = compute("peak", rows, max_over({col: seen}, where(first, score, real(-math.inf))))
+    seen, visible = visible_keys(shape, pos), _visible(shape, pos)
+    scores = _define_scores(shape, {**rows, col: seen}, sum_over(
+        {along: width}, source[batch, pos, 0, head, along] * keys[batch, head, col, along]))
+    score = scores[batch, head, pos, col]
+    if shape.window is not None or shape.masked or (shape.causal and not shape.triangles):
+        peak = compute("peak", rows, max_over({col: seen}, where(visible, score, real(-math.inf))))
     else:
         peak = compute("peak", rows, max_over({col: pos + 1 if shape.causal else seen}, score))
-    weight = exp((score - peak[batch, head, pos]) * real(width**-0.5))
+    weight = _weight(shape, score - peak[batch, head, pos])
     weights = compute("weights", {**rows, col: seen},
-                      where(first, weight, real(0.0)) if shape.causal else weight)
+                      weight if visible is None else where(visible, weight, real(0.0)))
     total = compute("total", rows, real(1.0) / sum_over({col: seen}, weights[batch, head, pos, col]))
+    dropped = [_dropped(shape, weights)] if shape.dropout[0] else []
+    used = dropped[0] if dropped else weights
     mixed = compute("mixed", {**TOKENS, head: heads, dim: width}, sum_over(
-        {col: seen}, weights[batch, head, pos, col] * values[batch, head, col, dim]) * total[batch, head, pos])
-    return [keys, values, scores, peak, weights, total, mixed]
+        {col: seen}, used[batch, head, pos, col] * values[batch, head, col, dim]) * total[batch, head, pos])
+    return [*turned, keys, values, scores, peak, weights, total, *dropped, mixed]
+
+
+def _dropped(shape: EncoderShape, weights: Operation) -> Operation:
+    """Define the weights of attention after dropout."""
+    return compute("dropped", dict(weights.output.axes), _drop_weight(shape, weights[batch, head, pos, col]))
+
+
+def _drop_weight(shape: EncoderShape, weight: Expr) -> Expr:
+    return drop(shape, 0, pos, head * MOST_KEYS + col, weight)
 
 
 def schedule_attention(prog: Program, schedule: EncoderSchedule, kept: Collection[str]) -> Program:
@@ -182,13 +269,18 @@ def _schedule_mixing(prog: Program, schedule: EncoderSchedule, kept: Collection[
     """Compute attention by tiles of queries; everything before the mix is an array of one tile."""
     prog = split(reorder(prog, "mixed", ("batch", "head", "pos")), "mixed", "pos", schedule.queries)
     prog = fuse(prog, "mixed", "batch", "head")
-    for producer in ("total", "weights", "peak", "scores"):
+    names = {nest.name for nest in prog.nests()}
+    for producer in (each for each in ("dropped", "total", "weights", "peak", "scores") if each in names):
         prog = compute_at(prog, producer, "mixed", "pos_outer", local=producer not in kept)
     for producer in ("keys", "values"):
         prog = compute_at(prog, producer, "mixed", "batch_head", local=True)
     prog = _multiply_by_panels(prog, "scores", "keys", cut="col", along="dim", size=schedule.panel)
     prog = _multiply_by_panels(prog, "mixed", "values", cut="dim", along="col", size=schedule.panel)
     prog = split(prog, "values", "dim", schedule.panel)
+    if "turned" in names:
+        prog = schedule_elementwise(prog, "turned")
+    if "dropped" in names:
+        prog = vectorise_innermost(prog, "dropped")
     return parallel(vectorise_innermost(prog, "values", "weights", "peak", "total"), "mixed", "batch_head")
 
 
@@ -232,35 +324,43 @@ def define_mixing_gradients(shape: EncoderShape, d_mixed: Operation) -> list[Ope
     of_heads = {part: 3, head: heads, dim: width}
     rows = {batch: BATCHES(), head: heads, pos: LENGTHS(batch)}
     qkv, mixed = Tensor("qkv", {**TOKENS, **of_heads}), Tensor("mixed", {**TOKENS, head: heads, dim: width})
+    source = Tensor("turned", _of_turned(shape)) if shape.rotary else qkv
     peak, total = Tensor("peak", rows), Tensor("total", rows)
-    keys, values = (compute(name, {batch: BATCHES(), head: heads, dim: width, col: LENGTHS(batch)},
-                            qkv[batch, col, number, head, dim]) for number, name in ((1, "keys"), (2, "values")))
-    seen, scale = visible_keys(shape, pos), real(width**-0.5)
+    keys, values = (compute(name, {batch: BATCHES(), head: heads, dim: width, col: LENGTHS(batch)}, read[
+        batch, col, number, head, dim]) for number, name, read in ((1, "keys", source), (2, "values", qkv)))
+    seen, scale, visible = visible_keys(shape, pos), real(shape.score_scale), _visible(shape, pos)
     pairs = {**rows, col: seen}
-    scores = compute("scores", pairs, sum_over(
-        {dim: width}, qkv[batch, pos, 0, head, dim] * keys[batch, head, dim, col]))
-    weight = exp((scores[batch, head, pos, col] - peak[batch, head, pos]) * scale) * total[batch, head, pos]
-    weights = compute("weights", pairs, where(less(col, pos + 1), weight, real(0.0)) if shape.causal else weight)
+    scores = _define_scores(shape, pairs, sum_over(
+        {dim: width}, source[batch, pos, 0, head, dim] * keys[batch, head, dim, col]))
+    weight = _weight(shape, scores[batch, head, pos, col] - peak[batch, head, pos]) * total[batch, head, pos]
+    weights = compute("weights", pairs, weight if visible is None else where(visible, weight, real(0.0)))
     delta = compute("delta", rows, sum_over(
         {dim: width}, d_mixed[batch, pos, head, dim] * mixed[batch, pos, head, dim]))
     d_weights = compute("d_weights", pairs, sum_over(
         {dim: width}, d_mixed[batch, pos, head, dim] * values[batch, head, dim, col]))
     d_scores = compute("d_scores", pairs, weights[batch, head, pos, col] * (
-        d_weights[batch, head, pos, col] - delta[batch, head, pos]) * scale)
+        _drop_weight(shape, d_weights[batch, head, pos, col]) - delta[batch, head, pos]) * scale)
+    dropped = [_dropped(shape, weights)] if shape.dropout[0] else []
+    used = dropped[0] if dropped else weights
     d_qkv = Tensor("d_qkv", {**TOKENS, **of_heads})
 
     def over_queries(value: Expr) -> Expr:
         seeing = where(less(pos, visible_keys(shape, query)), value, real(0.0)) if shape.causal else value
         return sum_over({query: LENGTHS(batch)}, seeing)
 
+    inward = Tensor("d_turned", _of_turned(shape)) if shape.rotary else d_qkv
+    back = [part_of(name, d_qkv, {part: number}, _rotated(
+        shape, lambda at, number=number: inward[batch, pos, number, head, at], back=True))
+        for number, name in enumerate(TURNED_BACK)] if shape.rotary else []
     return [
-        keys, values, scores, weights, delta, d_weights, d_scores,
-        part_of("d_q", d_qkv, {part: 0}, sum_over(
-            {col: seen}, d_scores[batch, head, pos, col] * qkv[batch, col, 1, head, dim])),
-        part_of("d_k", d_qkv, {part: 1}, over_queries(
-            d_scores[batch, head, query, pos] * qkv[batch, query, 0, head, dim])),
+        keys, values, scores, weights, *dropped, delta, d_weights, d_scores,
+        part_of("d_q", inward, {part: 0}, sum_over(
+            {col: seen}, d_scores[batch, head, pos, col] * source[batch, col, 1, head, dim])),
+        part_of("d_k", inward, {part: 1}, over_queries(
+            d_scores[batch, head, query, pos] * source[batch, query, 0, head, dim])),
         part_of("d_v", d_qkv, {part: 2}, over_queries(
-            weights[batch, head, query, pos] * d_mixed[batch, query, head, dim])),
+            used[batch, head, query, pos] * d_mixed[batch, query, head, dim])),
+        *back,
     ]
 
 
@@ -282,12 +382,15 @@ def schedule_mixing_gradients(prog: Program, shape: EncoderShape, *, queries: in
             prog = narrow(prog, f"{name}_rest", pos)
         prog = compute_with(prog, f"{name}_start", "d_q", "batch_head")
         prog = compute_with(prog, f"{name}_rest", "d_q", "pos_outer")
-    for producer in ("d_scores", "d_weights", "delta", "weights", "scores"):
+    dropped = ("dropped",) if shape.dropout[0] else ()
+    for producer in ("d_scores", "d_weights", "delta", *dropped, "weights", "scores"):
         prog = compute_at(prog, producer, "d_q", "pos_outer", local=True)
     for producer in ("values", "keys"):
         prog = compute_at(prog, producer, "d_q", "batch_head", local=True)
     prog = offload_innermost(prog, "d_q", "d_k_rest", "d_v_rest", "scores", "d_weights")
-    prog = vectorise_innermost(prog, "weights", "d_scores", "delta", "d_k_start", "d_v_start")
+    prog = vectorise_innermost(prog, "weights", "d_scores", "delta", "d_k_start", "d_v_start", *dropped)
+    for name in TURNED_BACK if shape.rotary else ():
+        prog = schedule_elementwise(prog, name)
     return parallel(prog, "d_q", "batch_head")
 
 
@@ -303,15 +406,20 @@ def define_attention_gradients(shape: EncoderShape, d_attended: Tensor | Operati
     of_heads = {part: 3, **of_head}
     w_out, w_qkv = Tensor("w_out", {channel: size, **of_head}), Tensor("w_qkv", {**of_heads, model: size})
     mixed, x = Tensor("mixed", {**TOKENS, **of_head}), Tensor(inputs, {**TOKENS, model: size})
+    added = d_attended
+    if shape.dropout[1]:
+        added = compute("d_added", {**TOKENS, channel: size}, drop(
+            shape, 1, pos, channel, d_attended[batch, pos, channel]))
     d_mixed = compute("d_mixed", {**TOKENS, **of_head}, sum_over(
-        {channel: size}, d_attended[batch, pos, channel] * w_out[channel, head, dim]))
+        {channel: size}, added[batch, pos, channel] * w_out[channel, head, dim]))
     mix = define_mixing_gradients(shape, d_mixed)
     d_qkv = mix[-1].operation.output
     inward = sum_over(of_heads, d_qkv[batch, pos, part, head, dim] * w_qkv[part, head, dim, model])
     return [
+        *([] if added is d_attended else [added]),
         sum_over_tokens("d_w_out", {channel: size, **of_head},
-                        d_attended[batch, pos, channel] * mixed[batch, pos, head, dim]),
-        sum_over_tokens("d_b_out", {channel: size}, d_attended[batch, pos, channel]),
+                        added[batch, pos, channel] * mixed[batch, pos, head, dim]),
+        sum_over_tokens("d_b_out", {channel: size}, added[batch, pos, channel]),
         d_mixed, *mix,
         sum_over_tokens("d_w_qkv", {**of_heads, model: size},
                         d_qkv[batch, pos, part, head, dim] * x[batch, pos, model]),
@@ -324,6 +432,8 @@ def define_attention_gradients(shape: EncoderShape, d_attended: Tensor | Operati
 def schedule_attention_gradients(prog: Program, shape: EncoderShape, schedule: EncoderSchedule, inputs: str = "x"
                                  ) -> Program:
     """Schedule the operations of `define_attention_gradients` for a CPU."""
+    if shape.dropout[1]:
+        prog = schedule_elementwise(prog, "d_added")
     prog = schedule_linear(prog, "d_mixed", "dim", "channel", schedule)
     prog = schedule_mixing_gradients(prog, shape, queries=schedule.queries)
     inward = f"d_{inputs}"

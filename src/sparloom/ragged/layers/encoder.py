@@ -52,6 +52,7 @@ from sparloom.ragged.layers.tokens import (
     channel,
     define_norm,
     define_norm_gradients,
+    drop,
     hidden,
     model,
     pos,
@@ -146,8 +147,9 @@ def encoder_layer(shape: EncoderShape, *, differentiable: bool = False) -> Progr
         differentiable: the arguments of the activation are stored, as gradients need them.
     """
     if shape.norm_first:
-        norm_1 = _define_norm(shape, Tensor("x", {**TOKENS, model: shape.width}), "1")
-        *before, attended = define_attention(shape, residual=True, inputs=norm_1[-1])
+        x = Tensor("x", {**TOKENS, model: shape.width})
+        norm_1 = _define_norm(shape, x, "1") if shape.first_norm else []
+        *before, attended = define_attention(shape, residual=True, inputs=norm_1[-1] if norm_1 else None)
         norm_2 = _define_norm(shape, attended, "2")
         network = _define_network(shape, norm_2[-1], attended, differentiable=differentiable)
         return program("encoder", [*norm_1, *before, attended, *norm_2, *network])
@@ -175,7 +177,7 @@ def scheduled_encoder_layer(shape: EncoderShape, schedule: EncoderSchedule, *, k
         elif nest in names:
             prog = schedule_linear(prog, nest, "hidden", "channel", schedule)
     prog = schedule_linear(prog, "fed", "model", "hidden", schedule)
-    for number in ("1", "2"):
+    for number in (each for each in ("1", "2") if f"norm_{each}" in names):
         prog = schedule_norm(prog, number, prog.nest(f"norm_{number}").loops[-1].name, kept)
     return prog
 
@@ -203,12 +205,12 @@ def _define_network(shape: EncoderShape, tokens: Operation, residual: Operation,
     if shape.gated:
         found.append(compute("up", many, project("up")))
         value = value * found[-1][batch, pos, hidden]
-    active = compute("active", many, value)
+    active = compute("active", many, drop(shape, 2, pos, hidden, value))
     w_back = Tensor("w_back", {hidden: shape.hidden, model: shape.width})
     b_back = Tensor("b_back", {model: shape.width})
-    fed = sum_over({hidden: shape.hidden}, active[batch, pos, hidden] * w_back[hidden, model])
-    return [*found, active, compute("fed", {**TOKENS, model: shape.width},
-                                    fed + b_back[model] + residual[batch, pos, model])]
+    added = sum_over({hidden: shape.hidden}, active[batch, pos, hidden] * w_back[hidden, model]) + b_back[model]
+    return [*found, active, compute("fed", {**TOKENS, model: shape.width}, drop(shape, 3, pos, model, added)
+                                    + residual[batch, pos, model])]
 
 
 def _stores_inner(shape: EncoderShape) -> bool:
@@ -224,9 +226,10 @@ def encoder_backward(shape: EncoderShape) -> Program:
     if shape.norm_first:
         network = list(_define_network_gradients(shape, upstream, "norm_2"))
         norm_2, d_attended = _define_norm_gradients(shape, "2", attended, network[-1], residual=upstream)
-        mix = define_attention_gradients(shape, d_attended, residual=False, inputs="norm_1")
-        x = Tensor("x", {**TOKENS, model: size})
-        norm_1, _ = _define_norm_gradients(shape, "1", x, mix[-1], residual=d_attended)
+        x, norm_1 = Tensor("x", {**TOKENS, model: size}), []
+        mix = define_attention_gradients(shape, d_attended, residual=not shape.first_norm, inputs=_attending(shape))
+        if shape.first_norm:
+            norm_1, _ = _define_norm_gradients(shape, "1", x, mix[-1], residual=d_attended)
         found: list[Operation | Part] = [*network, *norm_2, *mix, *norm_1]
     else:
         norm_2, d_fed = _define_norm_gradients(shape, "2", Tensor("fed", {**TOKENS, model: size}), upstream)
@@ -234,29 +237,36 @@ def encoder_backward(shape: EncoderShape) -> Program:
         norm_1, d_attended = _define_norm_gradients(shape, "1", attended, network[-1])
         found = [*norm_2, *network, *norm_1, *define_attention_gradients(shape, d_attended, residual=True)]
     up = ["d_w_up", "d_b_up"] if shape.gated else []
+    first = ["d_gain_1", "d_shift_1"] if shape.first_norm else []
     return program("encoder_backward", found, [
-        "d_x", "d_w_qkv", "d_b_qkv", "d_w_out", "d_b_out", "d_w_in", "d_b_in", *up, "d_w_back", "d_b_back", "d_gain_1",
-        "d_shift_1", "d_gain_2", "d_shift_2"])
+        "d_x", "d_w_qkv", "d_b_qkv", "d_w_out", "d_b_out", "d_w_in", "d_b_in", *up, "d_w_back", "d_b_back", *first,
+        "d_gain_2", "d_shift_2"])
 
 
 def scheduled_encoder_backward(shape: EncoderShape, schedule: EncoderSchedule) -> Program:
     """Schedule `encoder_backward` for a CPU; raises IllegalSchedule as `scheduled_encoder_layer` does."""
     shape = with_step(shape, schedule)
     prog = encoder_backward(shape)
-    tokens, inputs = ("norm_2", "norm_1") if shape.norm_first else ("norm_1", "x")
-    for number, inward in (("2", "d_attended"), ("1", "d_x")) if shape.norm_first else (("2", "d_fed"),
-                                                                                         ("1", "d_attended")):
+    tokens, norms = "norm_1", {"2": "d_fed", "1": "d_attended"}
+    if shape.norm_first:
+        tokens, norms = "norm_2", {"2": "d_attended", **({"1": "d_x"} if shape.first_norm else {})}
+    for number, inward in norms.items():
         prog = schedule_norm_gradients(prog, number, inward)
     names = {nest.name for nest in prog.nests()}
     for name in (each for each in ("back", "in", "up") if f"d_w_{each}" in names):
         prog = schedule_weight_gradient(prog, f"d_w_{name}", 1, tile=TILE)
         prog = schedule_token_sum(prog, f"d_b_{name}")
     prog = schedule_linear(prog, "d_active" if shape.gated else "d_inner", "hidden", "model", schedule)
-    for nest in ("d_inner", "d_up") if shape.gated else ():
+    for nest in (*(("d_inner", "d_up") if shape.gated else ()), *(("d_fed_added",) if shape.dropout[3] else ())):
         prog = schedule_elementwise(prog, nest)
     for nest in (each for each in (f"d_{tokens}_up", f"d_{tokens}") if each in names):
         prog = schedule_linear(prog, nest, "channel", "hidden", schedule)
-    return schedule_attention_gradients(prog, shape, schedule, inputs)
+    return schedule_attention_gradients(prog, shape, schedule, _attending(shape))
+
+
+def _attending(shape: EncoderShape) -> str:
+    """Name the tokens that attend to each other."""
+    return "norm_1" if shape.norm_first and shape.first_norm else "x"
 
 
 def _define_norm_gradients(shape: EncoderShape, number: str, into: Tensor, upstream: Tensor | Operation, *,
@@ -274,9 +284,14 @@ def _define_network_gradients(shape: EncoderShape, d_fed: Tensor | Operation, to
     into = Tensor(tokens, {**TOKENS, channel: size})[batch, pos, channel]
     active, inner, up = (Tensor(name, {**TOKENS, **many})[batch, pos, hidden] for name in ("active", "inner", "up"))
     w_back = Tensor("w_back", {model: size, **many})
-    yield sum_over_tokens("d_w_back", {model: size, **many}, d_fed[batch, pos, model] * active)
-    yield sum_over_tokens("d_b_back", {model: size}, d_fed[batch, pos, model])
-    d_active = sum_over({model: size}, d_fed[batch, pos, model] * w_back[model, hidden])
+    added = d_fed
+    if shape.dropout[3]:
+        added = compute("d_fed_added", {**TOKENS, model: size}, drop(shape, 3, pos, model, d_fed[batch, pos, model]))
+        yield added
+    yield sum_over_tokens("d_w_back", {model: size, **many}, added[batch, pos, model] * active)
+    yield sum_over_tokens("d_b_back", {model: size}, added[batch, pos, model])
+    d_active = sum_over({model: size}, added[batch, pos, model] * w_back[model, hidden])
+    d_active = drop(shape, 2, pos, hidden, d_active)
     if not _stores_inner(shape):
         parts = {"in": compute("d_inner", {**TOKENS, **many}, where(less(real(0.0), active), d_active, real(0.0)))}
     elif not shape.gated:

@@ -139,7 +139,7 @@ class Layer:
         found: dict[str, Weight] = {}
         for operation in (nest.operation for nest in program.nests()):
             for tensor in (read.tensor for read in operation.reads):
-                if tensor.name in program.inputs() and tensor.name != "x":
+                if tensor.name in program.inputs() and not _is_by_token(tensor):
                     found[tensor.name] = _weight(tensor, [dim for dim, _ in operation.reduced])
         return found
 
@@ -149,6 +149,11 @@ class Layer:
         program = self.gradients.program
         tensors = program.tensors()
         return {name: _weight(tensors[name], []) for name in program.inputs() if name in self.forward_weights}
+
+    @cached_property
+    def learned(self) -> frozenset[str]:
+        """Names of the weights that have gradients."""
+        return frozenset(name.removeprefix("d_") for name in self.gradients.program.outputs) - {"x"}
 
     @cached_property
     def result(self) -> str:
@@ -161,31 +166,32 @@ class Layer:
         made = set(self.training.program.tensors()) - set(self.training.program.inputs())
         return tuple(name for name in self.gradients.program.inputs() if name in made)
 
-    def infer(self, structure: Structure, x: np.ndarray, weights: Arrays, out: np.ndarray) -> None:
+    def infer(self, structure: Structure, inputs: Arrays, weights: Arrays, out: np.ndarray) -> None:
         """Compute the result.
 
         Args:
             structure: structure with LENGTHS.
-            x, out: (tokens, width).
+            inputs: by name, x of (tokens, width) and whatever else the program reads of tokens.
             weights: packed for the forward pass.
+            out: (tokens, width).
         """
-        self.inference(structure, {"x": x, **weights, self.result: out})
+        self.inference(structure, {**inputs, **weights, self.result: out})
 
-    def train(self, structure: Structure, x: np.ndarray, weights: Arrays, out: np.ndarray, *, kept: Arrays) -> None:
+    def train(self, structure: Structure, inputs: Arrays, weights: Arrays, out: np.ndarray, *, kept: Arrays) -> None:
         """Compute the result and what the gradients need.
 
         Args:
             kept: arrays to write, by the names in `kept`, with the sizes of `sizes`.
         """
-        self.training(structure, {"x": x, **weights, self.result: out, **kept}, (self.result, *kept))
+        self.training(structure, {**inputs, **weights, self.result: out, **kept}, (self.result, *kept))
 
     def sizes(self, structure: Structure) -> dict[str, int]:
         """Count the elements of the kept tensors."""
         elements = self.gradients.elements(structure)
         return {name: elements[name] for name in self.kept}
 
-    def differentiate(self, structure: Structure, x: np.ndarray, weights: Arrays, upstream: np.ndarray, *, kept: Arrays,
-                      wanted: Arrays) -> None:
+    def differentiate(self, structure: Structure, inputs: Arrays, weights: Arrays, upstream: np.ndarray, *,
+                      kept: Arrays, wanted: Arrays) -> None:
         """Compute the wanted gradients, without launches that they do not need.
 
         Args:
@@ -194,8 +200,8 @@ class Layer:
             wanted: arrays to write: gradients by the name of x or a weight.
         """
         names = {f"d_{name}": array for name, array in wanted.items()}
-        prog = {"x": x, **weights, **kept, f"d_{self.result}": upstream}
-        self.gradients(structure, {**prog, **names}, tuple(names))
+        given = {name: array for name, array in inputs.items() if name in self.gradients.program.inputs()}
+        self.gradients(structure, {**given, **weights, **kept, f"d_{self.result}": upstream, **names}, tuple(names))
 
 
 @cache
@@ -232,6 +238,10 @@ def _check(shape: EncoderShape) -> None:
     if min(shape.width, shape.heads, shape.hidden) < 1 or shape.width % shape.heads:
         raise ValueError(f"a layer of width {shape.width} with {shape.heads} heads and {shape.hidden} hidden columns: "
                          f"all are at least 1, and heads divide the width")
+
+
+def _is_by_token(tensor: Tensor) -> bool:
+    return tensor.axes[0][0] == tokens.batch
 
 
 def _no_table(table: Table) -> int:

@@ -31,10 +31,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from sparloom.ir import Expr
+from sparloom.ir import F64, I64, Cast, Expr
 from sparloom.ragged.definition import program
 from sparloom.ragged.dimensions import Dim, dims
-from sparloom.ragged.nests import Operation, Program, compute, exp, max_over, real, sqrt, sum_over
+from sparloom.ragged.nests import Operation, Program, compute, exp, less, max_over, real, sqrt, sum_over, where
 from sparloom.ragged.schedule.compute import compute_at
 from sparloom.ragged.schedule.loops import (
     fuse,
@@ -58,6 +58,8 @@ TOKENS: Mapping[Dim, Expr | int] = {batch: BATCHES(), pos: LENGTHS(batch)}
 """Dimensions of packed tokens: sequence, and position in it."""
 OVER: Mapping[Dim, Expr | int] = {pos: LENGTHS(batch)}
 TILE = (48, 256)  # rows and columns of a task of the gradient of weights
+WORD, SPREAD, INCREMENT = 1 << 31, 2_654_435_761, 1_013_904_223  # of the random bits of `drop`
+ROUNDS = ((747_796_405, 1 << 15), (277_803_737, 1 << 13))
 CACHED_STRUCTURES = 16  # the layers of a model request the same one in turn
 
 
@@ -79,6 +81,16 @@ class EncoderShape:
         gated: the activation is multiplied by a second projection of the tokens.
         norm: "layer", or "rms": without subtracting means.
         norm_first: tokens are normalised before attention and before the feed-forward network, not after the sums.
+        first_norm: if norms come first, whether there is one before attention.
+        scale: factor of scores; None: one over the square root of the width of a head.
+        rotary: leading columns of queries and keys that are rotated by the position of their token, an even number.
+        window: tokens attend to others up to so many positions away; None: to all.
+        distances: scores get an addend of a table by head and distance, up to this distance and for all beyond it;
+            None: none.
+        linear: scores get an addend that is linear in the distance, by head.
+        masked: tokens attend to themselves and to those others only that a mask names.
+        dropout: probabilities, at most 1, of dropout of weights of attention, of what attention adds to tokens, of the
+            hidden columns, and of what the feed-forward network adds.
     """
 
     width: int = 512
@@ -92,10 +104,22 @@ class EncoderShape:
     gated: bool = False
     norm: str = "layer"
     norm_first: bool = False
+    first_norm: bool = True
+    scale: float | None = None
+    rotary: int = 0
+    window: int | None = None
+    distances: int | None = None
+    linear: bool = False
+    masked: bool = False
+    dropout: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
 
     @property
     def head_width(self) -> int:
         return self.width // self.heads
+
+    @property
+    def score_scale(self) -> float:
+        return self.head_width**-0.5 if self.scale is None else self.scale
 
 
 @dataclass(frozen=True)
@@ -168,6 +192,29 @@ def schedule_linear(prog: Program, nest: str, column: str, reduction: str, sched
     tile = ("batch_pos_inner", f"{column}_inner", reduction)
     prog = reorder(prog, nest, (*tiles, *tile))
     return parallel(offload(prog, nest, *tile), nest, "batch_pos_outer")
+
+
+def drop(shape: EncoderShape, place: int, row: Dim, index: Expr, value: Expr) -> Expr:
+    """Apply dropout to a value that has an index in the row of a token.
+
+    Which values are dropped depends on random[batch, row], a random number of 31 bits, the place and the index only, so
+    it is the same in all schedules and in gradients. The bits are mixed by rounds of x (2 x + 1), which is one to one in
+    whole words and not linear, a sum of upper and lower bits, and a step of a linear congruential generator.
+
+    Source: Rivest et al. 1998 (RC6), for x (2 x + 1).
+
+    Args:
+        place: index of the probability in `shape.dropout`.
+    """
+    share = shape.dropout[place]
+    if not share:
+        return value
+    bits = (Cast(I64, Tensor("random", TOKENS, F64)[batch, row]) + (index * SPREAD + place * INCREMENT)) % WORD
+    for factor, shift in ROUNDS:
+        bits = bits * (bits * 2 + 1) % WORD
+        bits = ((bits + bits // shift) % WORD * factor + INCREMENT) % WORD
+    bits = bits * (bits * 2 + 1) % WORD
+    return where(less(bits, int(share * WORD)), real(0.0), value * real(1 / (1 - share) if share < 1 else 0.0))
 
 
 def schedule_elementwise(prog: Program, nest: str, *, chunk: int = 16) -> Program:
