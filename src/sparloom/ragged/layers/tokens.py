@@ -198,8 +198,8 @@ def drop(shape: EncoderShape, place: int, row: Dim, index: Expr, value: Expr) ->
     """Apply dropout to a value that has an index in the row of a token.
 
     Which values are dropped depends on random[batch, row], a random number of 31 bits, the place and the index only, so
-    it is the same in all schedules and in gradients. The bits are mixed by rounds of x (2 x + 1), which is one to one in
-    whole words and not linear, a sum of upper and lower bits, and a step of a linear congruential generator.
+    it is the same in all schedules and in gradients. The bits are mixed by rounds of x (2 x + 1), one to one in whole
+    words and not linear, a sum of upper and lower bits, and a step of a linear congruential generator.
 
     Source: Rivest et al. 1998 (RC6), for x (2 x + 1).
 
