@@ -18,7 +18,7 @@ __all__, __getattr__, __dir__ = attach(__name__, {
         "BenchDispatchCuda", "BenchGcn", "BenchMinibatch", "BusyCase", "CheckGcn", "CheckProbe", "ChooseKernels",
         "GraphChoice", "Plans", "PolicyVariant", "RandomMatrix"),
     "fusion": ("BenchFuse", "BenchFusion", "BenchJacobi", "BenchKernels", "BenchPowers", "Block"),
-    "cora": ("BenchRagged", "BenchRaggedCuda", "BenchRaggedSchedules", "EvalRagged"),
+    "cora": ("BenchEncoders", "BenchRagged", "BenchRaggedCuda", "BenchRaggedSchedules", "EvalRagged"),
     "spade": ("BenchSimulator", "CheckSpadeSigns", "ExploreDesigns", "SpadeSensitivity", "ValidateSimulator"),
     "trees": ("CheckLearnings", "CollectGemm", "Distillation", "FitTrees"),
     "harness": ("Checkpoints", "TensorBoard", "TreeModels", "Wandb"),

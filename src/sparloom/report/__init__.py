@@ -2,8 +2,8 @@
 
 `runs` opens finished runs and formats tables; `figures` holds the style and COGNATE's figures. The others belong to one
 kind of experiment each: `evaluation` and `arms` (COGNATE), `designs` (SPADE), `trees` (performance models), `dispatch`,
-`kernels` and `autosage` (sparse kernels), `fusion` and `solvers` (tile fusion), `ragged`, `ragged_padding` and
-`ragged_storage` (CoRa). Names are imported on demand.
+`kernels` and `autosage` (sparse kernels), `fusion` and `solvers` (tile fusion), `ragged`, `ragged_padding`,
+`ragged_storage` and `encoders` (CoRa). Names are imported on demand.
 """
 
 from sparloom.lazy import on_demand
@@ -21,6 +21,7 @@ _HOMES = {
     "dispatch": (
         "MAKING bound_shares decision_regret device_dispatch_metrics dispatch_metrics dispatch_ratios dispatch_seconds "
         "dispatch_tables draw_dispatch"),
+    "encoders": "draw_encoders encoder_metrics encoder_table",
     "evaluation": (
         "Choices RuntimeTable judge optimum per_matrix random_choice baseline_choice summary"),
     "figures": (

@@ -1,6 +1,7 @@
 """CoRa: benchmarks and ablations of ragged programs.
 
-modules and products (what is timed), bench_ragged, schedules, eval_ragged, operator_variants, layer_variants.
+modules and products (what is timed), bench_ragged, schedules, eval_ragged, operator_variants, layer_variants;
+bench_encoders (whole models of texts) and text_encoders (the libraries beside, in processes of their own).
 """
 
 from sparloom.lazy import attach
@@ -9,6 +10,7 @@ __all__, __getattr__, __dir__ = attach(__name__, {
     "modules": ("prepare_baselines",),
     "products": ("ProductSizes", "device_module", "triangular_methods"),
     "bench_ragged": ("BenchRagged", "BenchRaggedCuda"),
+    "bench_encoders": ("BenchEncoders",),
     "schedules": ("BenchRaggedSchedules",),
     "eval_ragged": ("EvalRagged", "activation_rows", "computation_rows"),
     "operator_variants": ("hoisting_arms", "splitting_arms", "storage_arms", "storage_bytes"),

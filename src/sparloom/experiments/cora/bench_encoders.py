@@ -1,0 +1,245 @@
+"""Time whole encoders of texts beside the libraries that people use on CPUs."""
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from sparloom import log
+from sparloom.data import write_frame
+from sparloom.experiments.cora.text_encoders import ENCODERS, EncoderProcess, load_model, write_batch
+from sparloom.experiments.harness import journal_folder, note_failure, timed_cases
+from sparloom.files import atomic_path
+from sparloom.ragged import DATASETS, LengthCorpus
+from sparloom.report import encoder_metrics, encoder_table
+
+OWN = "sparloom"
+TOLERANCE = 1e-4  # of the vectors, relative to the largest element of the reference
+CHECKED = 4  # sequences whose vectors are compared with float64
+VOCABULARY = 1000  # tokens, which are words of the same number for libraries that read texts
+GEMM = (4096, 768, 3072)  # rows, columns and depth of the product by which the rate of products is measured
+SIZES: Mapping[str, Mapping[str, Any]] = MappingProxyType({
+    "minilm_l6": {"kind": "bert", "width": 384, "layers": 6, "heads": 12, "hidden": 1536},
+    "bert_base": {"kind": "bert", "width": 768, "layers": 12, "heads": 12, "hidden": 3072},
+    "xlm_r_base": {"kind": "xlm-roberta", "width": 768, "layers": 12, "heads": 12, "hidden": 3072},
+    "modernbert_base": {"kind": "modernbert", "width": 768, "layers": 22, "heads": 12, "hidden": 1152},
+    "t5_base": {"kind": "t5", "width": 768, "layers": 12, "heads": 12, "hidden": 3072},
+})
+"""Models with the sizes of published ones, and random weights."""
+GATED = ("modernbert",)
+
+
+class EncoderCase(NamedTuple):
+    """One batch of one model.
+
+    Args:
+        data: data set of the lengths.
+        size: sequences of the batch.
+    """
+
+    model: str
+    data: str
+    size: int
+
+
+@dataclass(frozen=True)
+class BenchEncoders:
+    """Encode batches of token ids into mean vectors, each method in a process of its own, in turn.
+
+    The vectors of each method are compared with those of transformers in float64 before anything is timed; a method
+    that differs is left out, as is one whose library is not installed or refuses the model. An interrupted run continues
+    with the next case if commit and settings are unchanged.
+
+    Args:
+        models: of SIZES.
+        lengths, data: data sets of lengths.
+        batches: sequences of a batch.
+        methods: of ENCODERS.
+        repetitions: of each method, in turn.
+        memory: a batch of so many sequences whose memory is measured, too; 0: none.
+    """
+
+    models: Sequence[str]
+    lengths: LengthCorpus
+    data: Sequence[str]
+    batches: Sequence[int]
+    methods: Sequence[str]
+    repetitions: int
+    memory: int
+    threads: int
+    journals: str
+    seed: int
+
+    def run(self, out: Path) -> Mapping[str, float]:
+        """Write per_case.parquet and a table; return speedups with bounds.
+
+        Raises:
+            ValueError: a model, a method or a data set is unknown.
+        """
+        for names, known, option in ((self.models, SIZES, "models"), (self.methods, ENCODERS, "methods"),
+                                     (self.data, DATASETS, "data")):
+            unknown = [name for name in names if name not in known]
+            if unknown:
+                raise ValueError(f"task.{option}: {', '.join(unknown)}: there are {', '.join(known)}")
+        torch.set_num_threads(self.threads)
+        planned = {" ".join(map(str, case)): case for case in self._cases()}
+        frame = timed_cases(self._case, planned, self._folder / "cases.jsonl", threads=self.threads,
+                            weights={key: self._flops(case) for key, case in planned.items()})
+        self._close()
+        write_frame(out / "per_case.parquet", frame)
+        metrics = encoder_metrics(frame, seed=self.seed)
+        log.console.print(encoder_table(metrics))
+        shutil.rmtree(self._folder)
+        return metrics
+
+    def _cases(self) -> Iterator[EncoderCase]:
+        return (EncoderCase(model, data, size) for model in self.models for data in self.data for size in self.batches)
+
+    def _case(self, case: EncoderCase) -> list[dict[str, Any]]:
+        lengths, failed = self._lengths(case), dict(self._refused(case.model))
+        file = self._folder / "batch.npz"
+        ready = {}
+        for name, process in self._processes(case.model).items():
+            with note_failure(name, failed):
+                self._check(case, process, lengths)
+                ready[name] = process
+        write_batch(lengths, VOCABULARY, file, seed=self.seed)
+        for process in ready.values():
+            process.bind(file)
+        seconds: dict[str, list[float]] = {name: [] for name in ready}
+        for turn in range(self.repetitions):
+            order = [*ready][turn % len(ready) :] + [*ready][: turn % len(ready)]
+            for name in order:
+                seconds[name].append(ready[name].run())
+        about = {**case._asdict(), "tokens": int(lengths.sum()), "padded": int(lengths.max()) * case.size,
+                 "products_seconds": self._flops(case) / self._rate}
+        peaks = {name: ready[name].peak() for name in ready if case.size == self.memory}
+        return [{**about, "method": name, "median": float(np.median(taken)), "seconds": taken,
+                 "peak_bytes": peaks.get(name), "failure": ""} for name, taken in seconds.items()] + [
+            {**about, "method": name, "median": None, "seconds": [], "peak_bytes": None, "failure": reason}
+            for name, reason in failed.items()]
+
+    def _check(self, case: EncoderCase, process: EncoderProcess, lengths: np.ndarray) -> None:
+        """Compare the vectors of some sequences with those of transformers in float64."""
+        few, found = lengths[:CHECKED], self._folder / "vectors.npy"
+        file = self._folder / "checked.npz"
+        write_batch(few, VOCABULARY, file, seed=self.seed)
+        process.bind(file)
+        process.run()
+        key = (case.model, *few.tolist())
+        if key not in self._expected:
+            self._expected[key] = self._reference(case.model, file)
+        expected = self._expected[key]
+        apart = np.abs(process.vectors(found) - expected).max() / np.abs(expected).max()
+        if not apart <= TOLERANCE:
+            raise AssertionError(f"vectors differ by {apart:.1e} of the largest element from float64")
+
+    def _reference(self, model: str, file: Path) -> np.ndarray:
+        exact = load_model(self._stored(model)).double()
+        with np.load(file) as stored, torch.inference_mode():
+            parts = np.split(stored["ids"], np.cumsum(stored["lengths"])[:-1])
+            return np.stack([exact(input_ids=torch.from_numpy(part)[None]).last_hidden_state[0].mean(0).numpy()
+                             for part in parts])
+
+    def _lengths(self, case: EncoderCase) -> np.ndarray:
+        """Return the lengths of the first batch of a data set."""
+        return self.lengths.load(case.data).values[: case.size]
+
+    def _flops(self, case: EncoderCase) -> float:
+        """Count the operations of all products of matrices, a multiplication and an addition as two."""
+        sizes, lengths = SIZES[case.model], self._lengths(case).astype(float)
+        width, hidden = sizes["width"], sizes["hidden"] * (1.5 if sizes["kind"] in GATED else 1.0)
+        linear = lengths.sum() * (4 * width * width + 2 * width * hidden)
+        return 2 * sizes["layers"] * (linear + 2 * width * float((lengths**2).sum()))
+
+    @cached_property
+    def _rate(self) -> float:
+        """Measure the rate of a product of matrices by torch, in operations per second."""
+        rows, cols, depth = GEMM
+        left, right = torch.ones(rows, depth), torch.ones(depth, cols)
+        timer = torch.utils.benchmark.Timer("left @ right", globals={"left": left, "right": right},
+                                            num_threads=self.threads)
+        return 2.0 * rows * cols * depth / min(timer.timeit(3).mean for _ in range(5))
+
+    @cached_property
+    def _expected(self) -> dict[tuple[Any, ...], np.ndarray]:
+        return {}
+
+    @cached_property
+    def _running(self) -> dict[str, tuple[dict[str, EncoderProcess], dict[str, str]]]:
+        return {}
+
+    def _processes(self, model: str) -> Mapping[str, EncoderProcess]:
+        """Start the processes of a model and end those of another one."""
+        if model not in self._running:
+            self._close()
+            ready, failed = {}, {}
+            for name in self.methods:
+                with note_failure(name, failed):
+                    ready[name] = EncoderProcess(name, self._stored(model), self.threads)
+            self._running[model] = ready, failed
+        return self._running[model][0]
+
+    def _refused(self, model: str) -> Mapping[str, str]:
+        """Return the methods that could not load a model, and why."""
+        self._processes(model)
+        return self._running[model][1]
+
+    def _close(self) -> None:
+        for ready, _ in self._running.values():
+            for process in ready.values():
+                process.close()
+        self._running.clear()
+
+    def _stored(self, model: str) -> Path:
+        """Store a model with random weights, and a tokenizer whose words are the numbers of tokens."""
+        folder = self._folder / model
+        if not folder.exists():
+            with atomic_path(folder) as path:
+                torch.manual_seed(self.seed)
+                make_model(SIZES[model]).save_pretrained(path)
+                make_tokenizer(VOCABULARY).save_pretrained(path)
+        return folder
+
+    @cached_property
+    def _folder(self) -> Path:
+        return journal_folder(self.journals, self.models, self.data, self.batches, self.methods, self.repetitions,
+                              self.memory, self.threads, self.seed)
+
+
+def make_model(sizes: Mapping[str, Any]) -> Any:
+    """Make a model of transformers with random weights.
+
+    Args:
+        sizes: kind, width, layers, heads and hidden columns.
+    """
+    import transformers
+
+    kind, width, heads = sizes["kind"], sizes["width"], sizes["heads"]
+    if kind == "t5":
+        return transformers.T5EncoderModel(transformers.T5Config(
+            vocab_size=VOCABULARY, d_model=width, d_kv=width // heads, num_heads=heads, d_ff=sizes["hidden"],
+            num_layers=sizes["layers"]))
+    special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2}
+    config = transformers.AutoConfig.for_model(
+        kind, vocab_size=VOCABULARY, hidden_size=width, num_hidden_layers=sizes["layers"], num_attention_heads=heads,
+        intermediate_size=sizes["hidden"], max_position_embeddings=1024, **(special if kind in GATED else {}))
+    return transformers.AutoModel.from_config(config)
+
+
+def make_tokenizer(vocabulary: int) -> Any:
+    """Make a tokenizer that splits at spaces and reads words as numbers of tokens."""
+    import tokenizers
+    import transformers
+
+    words = {str(number): number for number in range(vocabulary)}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="1"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="0", unk_token="1",
+                                                model_max_length=1024)

@@ -1,0 +1,333 @@
+"""Encode token ids by several libraries, each in a process of its own, this module run as a program.
+
+A method reads a model folder with random weights, and turns lists of token ids into the mean vectors of the last layer,
+as embedding services do; all of that is timed. Commands come by standard input, a line of JSON each, and answers go by
+standard output:
+
+    {"do": "bind", "ids": file}     the batch of the following commands; what is compiled or chosen for it is done now
+    {"do": "run"}                   encodes it; the answer has the seconds
+    {"do": "save", "to": file}      stores the vectors of the last run
+    {"do": "peak"}                  encodes it; the answer has the bytes of memory that this took beyond what was there
+
+Libraries that pad get sequences sorted by length, in micro-batches of the size that was fastest. Files of ids are .npz
+with `ids` and `lengths`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+
+from sparloom.errors import Unsupported
+from sparloom.experiments.harness import peak_bytes
+from sparloom.files import atomic_path
+from sparloom.nn import pack
+
+__all__ = ["ENCODERS", "EncoderProcess", "load_model", "write_batch"]
+
+MICRO_BATCHES = (4, 8, 16, 32, 64)  # sizes that are tried besides the whole batch
+TRIALS = 2  # runs of each size
+SETTINGS: Mapping[str, Mapping[str, str]] = MappingProxyType({  # what lets libraries use AVX-512 on any processor
+    "ctranslate2_avx512": {"CT2_FORCE_CPU_ISA": "AVX512", "CT2_USE_MKL": "1"},
+})
+QUIET = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0", "HF_HUB_OFFLINE": "1",
+         "TOKENIZERS_PARALLELISM": "false", "TRANSFORMERS_VERBOSITY": "error"}
+
+Sequences = Sequence[Sequence[int]]
+Encode = Callable[[Sequences], np.ndarray]
+"""Token ids to vectors, (sequences, width) float32."""
+Padded = Callable[[np.ndarray, np.ndarray], np.ndarray]
+"""Token ids and mask, both (batch, length) int64, to the last hidden states, (batch, length, width)."""
+
+
+class EncoderProcess:
+    """A method in a process of its own.
+
+    Args:
+        method: a key of `ENCODERS`.
+        folder: of the model, as `save_pretrained` writes it.
+
+    Raises:
+        Unsupported: the library is not installed, or refuses the model; says why.
+    """
+
+    def __init__(self, method: str, folder: Path, threads: int) -> None:
+        environment = {**os.environ, **QUIET, **SETTINGS.get(method, {}), "OMP_NUM_THREADS": str(threads)}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", __name__, method, str(folder), str(threads)], stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, text=True)
+        self._answer()
+
+    def bind(self, ids: Path) -> None:
+        """Prepare for a batch."""
+        self._ask(do="bind", ids=str(ids))
+
+    def run(self) -> float:
+        """Encode the batch; return seconds."""
+        return self._ask(do="run")["seconds"]
+
+    def vectors(self, file: Path) -> np.ndarray:
+        """Return the vectors of the last run, stored in a file in between."""
+        self._ask(do="save", to=str(file))
+        return np.load(file)
+
+    def peak(self) -> int:
+        """Encode the batch; return the bytes that this took beyond what was there before."""
+        return self._ask(do="peak")["bytes"]
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            stream.close()
+
+    def _ask(self, **command: str) -> dict[str, Any]:
+        if self._process.poll() is not None:
+            raise Unsupported("the process has ended before")
+        self._process.stdin.write(json.dumps(command) + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        line = self._process.stdout.readline()
+        answer = json.loads(line) if line else {"error": f"the process ended with {self._process.wait()}"}
+        if "error" in answer:
+            self.close()
+            raise Unsupported(answer["error"])
+        return answer
+
+
+def load_model(folder: Path) -> Any:
+    """Load the encoder of a model folder."""
+    import transformers
+
+    kind = transformers.AutoConfig.from_pretrained(folder).model_type
+    family = transformers.T5EncoderModel if kind == "t5" else transformers.AutoModel
+    return family.from_pretrained(folder).eval()
+
+
+def _packed(folder: Path, threads: int) -> Encode:
+    model = pack(load_model(folder), strict=True)
+    encoder = model.encoder if hasattr(model, "shared") else model
+
+    def encode(sequences: Sequences) -> np.ndarray:
+        with torch.inference_mode():
+            tokens, lengths = encoder.encode_packed(sequences)
+            sums = torch.zeros(len(lengths), tokens.shape[1]).index_add_(
+                0, torch.repeat_interleave(lengths), tokens)
+            return (sums / lengths[:, None]).numpy()
+
+    return encode
+
+
+def _padded_by_us(folder: Path, threads: int) -> Encode:
+    """The same model, called with padded batches and masks as before it was packed."""
+    return _micro_batched(_by_torch(pack(load_model(folder), strict=True)))
+
+
+def _eager(folder: Path, threads: int) -> Encode:
+    return _micro_batched(_by_torch(load_model(folder)))
+
+
+def _compiled(folder: Path, threads: int) -> Encode:
+    return _micro_batched(_by_torch(torch.compile(load_model(folder), dynamic=True)))
+
+
+def _by_torch(model: Any) -> Padded:
+    def call(ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        with torch.inference_mode():
+            return model(input_ids=torch.from_numpy(ids), attention_mask=torch.from_numpy(mask)
+                         ).last_hidden_state.numpy()
+
+    return call
+
+
+def _sentences(folder: Path, threads: int, *, packed: bool = False) -> Encode:
+    """sentence-transformers as it ships: it reads texts, whose words are the numbers of tokens."""
+    import sentence_transformers
+
+    model = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
+    if packed:
+            pack(model, strict=True)
+    return lambda sequences: model.encode([" ".join(map(str, each)) for each in sequences])
+
+
+def _packed_sentences(folder: Path, threads: int) -> Encode:
+    return _sentences(folder, threads, packed=True)
+
+
+def _ctranslate2(folder: Path, threads: int) -> Encode:
+    ctranslate2 = importlib.import_module("ctranslate2")
+    converted = folder / "ctranslate2"
+    if not converted.exists():
+        ctranslate2.converters.TransformersConverter(str(folder)).convert(str(converted))
+    encoder = ctranslate2.Encoder(str(converted), device="cpu", intra_threads=threads, compute_type="float32")
+
+    def encode(sequences: Sequences) -> np.ndarray:
+        states = np.asarray(encoder.forward_batch([list(each) for each in sequences]).last_hidden_state)
+        return _means(states, _mask_of(sequences))
+
+    return _by_micro_batches(encode)
+
+
+def _onnxruntime(folder: Path, threads: int) -> Encode:
+    runtime = importlib.import_module("onnxruntime")
+    file = folder / "model.onnx"
+    if not file.exists():
+        model, example = load_model(folder), torch.ones(2, 8, dtype=torch.int64)
+        names = {"input_ids": {0: "batch", 1: "length"}, "attention_mask": {0: "batch", 1: "length"},
+                 "states": {0: "batch", 1: "length"}}
+        torch.onnx.export(_LastState(model), (example, example), file, input_names=["input_ids", "attention_mask"],
+                          output_names=["states"], dynamic_axes=names, dynamo=False)
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    session = runtime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    return _micro_batched(lambda ids, mask: session.run(None, {"input_ids": ids, "attention_mask": mask})[0])
+
+
+def _openvino(folder: Path, threads: int) -> Encode:
+    openvino = importlib.import_module("openvino")
+    example = torch.ones(2, 8, dtype=torch.int64)
+    model = openvino.convert_model(_LastState(load_model(folder)), example_input=(example, example))
+    compiled = openvino.Core().compile_model(model, "CPU", {
+        "INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"})
+    return _micro_batched(lambda ids, mask: compiled((ids, mask))[0])
+
+
+class _LastState(torch.nn.Module):
+    """A model whose only result is the last hidden state."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        return self.model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+
+
+ENCODERS: Mapping[str, Callable[[Path, int], Encode]] = MappingProxyType({
+    "sparloom": _packed, "sparloom_padded": _padded_by_us, "torch": _eager, "torch_compiled": _compiled,
+    "sentence_transformers": _sentences, "sentence_transformers_packed": _packed_sentences,
+    "ctranslate2": _ctranslate2, "ctranslate2_avx512": _ctranslate2, "onnxruntime": _onnxruntime,
+    "openvino": _openvino})
+"""Name -> loads a model folder and returns how it encodes."""
+
+
+def _micro_batched(call: Padded) -> Encode:
+    """Pad sequences, and try sizes of micro-batches."""
+    def encode(sequences: Sequences) -> np.ndarray:
+        mask = _mask_of(sequences)
+        ids = np.zeros(mask.shape, np.int64)
+        ids[mask.astype(bool)] = np.concatenate([np.asarray(each, np.int64) for each in sequences])
+        return _means(call(ids, mask), mask)
+
+    return _by_micro_batches(encode)
+
+
+def _by_micro_batches(encode: Encode) -> Encode:
+    """Sort sequences by length, and encode so many at a time as were fastest for the batch before."""
+    return _MicroBatches(encode)
+
+
+class _MicroBatches:
+    def __init__(self, encode: Encode) -> None:
+        self._encode, self._size = encode, 0
+
+    def choose(self, sequences: Sequences) -> None:
+        """Find the fastest size for a batch."""
+        sizes = [*(size for size in MICRO_BATCHES if size < len(sequences)), len(sequences)]
+        seconds = {}
+        for size in sizes:
+            self._size = size
+            self(sequences)
+            seconds[size] = min(_seconds(lambda: self(sequences)) for _ in range(TRIALS))
+        self._size = min(seconds, key=seconds.__getitem__)
+
+    def __call__(self, sequences: Sequences) -> np.ndarray:
+        order = sorted(range(len(sequences)), key=lambda number: -len(sequences[number]))
+        parts = [order[begin : begin + self._size] for begin in range(0, len(order), self._size)]
+        found = [self._encode([sequences[number] for number in part]) for part in parts]
+        result = np.empty((len(order), found[0].shape[1]), np.float32)
+        result[order] = np.concatenate(found)
+        return result
+
+
+def _mask_of(sequences: Sequences) -> np.ndarray:
+    lengths = np.array([len(each) for each in sequences])
+    return (np.arange(lengths.max()) < lengths[:, None]).astype(np.int64)
+
+
+def _means(states: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Average the hidden states of real tokens, (batch, width)."""
+    return np.einsum("blw,bl->bw", states, mask.astype(np.float32)) / mask.sum(1, dtype=np.float32)[:, None]
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def _serve(method: str, folder: str, threads: str) -> None:
+    """Answer commands until standard input ends."""
+    answers, sys.stdout = sys.stdout, sys.stderr  # libraries print
+
+    def answer(**values: Any) -> None:
+        answers.write(json.dumps(values) + "\n")
+        answers.flush()
+
+    try:
+        torch.set_num_threads(int(threads))
+        encode = ENCODERS[method](Path(folder), int(threads))
+        answer(ready=True)
+        batch: Sequences = ()
+        vectors = np.zeros((0, 0), np.float32)
+        for line in sys.stdin:
+            command = json.loads(line)
+            match command["do"]:
+                case "bind":
+                    batch = _read(Path(command["ids"]))
+                    if isinstance(encode, _MicroBatches):
+                        encode.choose(batch)
+                    encode(batch)
+                    answer(bound=len(batch))
+                case "run":
+                    start = time.perf_counter()
+                    vectors = encode(batch)
+                    answer(seconds=time.perf_counter() - start)
+                case "save":
+                    np.save(command["to"], vectors)
+                    answer(saved=True)
+                case "peak":
+                    answer(bytes=peak_bytes(partial(encode, batch)))
+    except Exception as error:
+        answer(error=f"{type(error).__name__}: {error}"[:500])
+
+
+def _read(file: Path) -> list[list[int]]:
+    with np.load(file) as stored:
+        return [part.tolist() for part in np.split(stored["ids"], np.cumsum(stored["lengths"])[:-1])]
+
+
+def write_batch(lengths: np.ndarray, vocabulary: int, file: Path, *, seed: int) -> None:
+    """Write random token ids of these lengths."""
+    ids = np.random.default_rng(seed).integers(vocabulary // 2, vocabulary, int(lengths.sum()))
+    with atomic_path(file) as path, path.open("wb") as out:
+        np.savez(out, ids=ids, lengths=lengths)
+
+
+if __name__ == "__main__":
+    _serve(*sys.argv[1:])

@@ -1,0 +1,100 @@
+"""Whole encoders of texts: speedups, tokens per second, and what padding costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from rich.table import Table
+
+from sparloom.report.figures import figure, save
+from sparloom.report.runs import bounded_cell, grouped_bounds, report_table
+
+OWN, OWN_TEXTS, TEXTS = "sparloom", "sentence_transformers_packed", "sentence_transformers"
+LABELS: Mapping[str, tuple[str, str]] = {  # method -> name in tables and figures, colour
+    OWN: ("sparloom", "#c44e52"), "sparloom_padded": ("sparloom, given padded batches", "#e6a3a5"),
+    OWN_TEXTS: ("sentence-transformers, packed", "#dd8452"), TEXTS: ("sentence-transformers", "#8c8c8c"),
+    "torch": ("transformers", "#4c72b0"), "torch_compiled": ("transformers, compiled", "#7ea3d8"),
+    "ctranslate2": ("CTranslate2", "#55a868"), "ctranslate2_avx512": ("CTranslate2, AVX-512 forced", "#93cfa1"),
+    "onnxruntime": ("ONNX Runtime", "#8172b3"), "openvino": ("OpenVINO", "#937860"),
+}
+KEYS = ["model", "data", "size"]
+
+
+def encoder_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
+    """Reduce times of encoders to ratios.
+
+    Args:
+        frame: per_case.parquet of `bench_encoders`: a row for each model, data set, batch size and method.
+        seed: of the bootstrap over data sets.
+
+    Returns:
+        `<model>/<size>/<ratio>` and `<model>/<ratio>`: geometric means over data sets, with 95 % bounds `_low` and
+        `_high` and the least, `_min`. Ratios: `over_<method>`; `over_best`, the fastest method of other libraries in
+        each case; `packed/over_sentence_transformers`, both given texts; `share_of_products`, the seconds that products
+        of matrices alone would take, over those of sparloom. `<model>/memory/over_<method>`: bytes beyond what was
+        there before the call.
+    """
+    seconds = frame.pivot(index=KEYS, columns="method", values="median").astype(float)
+    own = seconds[OWN]
+    others = seconds.drop(columns=[name for name in (OWN, "sparloom_padded", OWN_TEXTS) if name in seconds])
+    ratios = {f"over_{name}": others[name] / own for name in others}
+    if others.shape[1]:
+        ratios["over_best"] = others.min(axis=1) / own
+    if {TEXTS, OWN_TEXTS} <= set(seconds):
+        ratios["packed/over_sentence_transformers"] = seconds[TEXTS] / seconds[OWN_TEXTS]
+    ratios["share_of_products"] = frame.groupby(KEYS)["products_seconds"].first() / own
+    found: dict[str, float] = {}
+    for name, ratio in ratios.items():
+        for model, of_model in ratio.groupby(level="model"):
+            found |= grouped_bounds(f"{model}/{name}", of_model, level="data", seed=seed)
+            for size, of_size in of_model.groupby(level="size"):
+                found |= grouped_bounds(f"{model}/{size}/{name}", of_size, level="data", seed=seed)
+    peaks = frame.pivot(index=KEYS, columns="method", values="peak_bytes").astype(float)
+    for name in peaks.columns.difference([OWN]):
+        for model, ratio in (peaks[name] / peaks[OWN]).dropna().groupby(level="model"):
+            found |= grouped_bounds(f"{model}/memory/over_{name}", ratio, level="data", seed=seed)
+    return found
+
+
+def encoder_table(metrics: Mapping[str, float]) -> Table:
+    """Lay out speedups by model and batch size."""
+    models = sorted({key.split("/")[0] for key in metrics})
+    sizes = sorted({int(part) for key in metrics for part in key.split("/")[1:2] if part.isdigit()})
+    table = report_table(("model", "", "all", *(f"batch {size}" for size in sizes)),
+                         title="Encoders: seconds of others over those of sparloom", text=("model", ""))
+    names = {f"over_{name}": label for name, (label, _) in LABELS.items()}
+    names |= {"over_best": "fastest of the others",
+              "packed/over_sentence_transformers": "sentence-transformers, packed",
+              "share_of_products": "share of the rate of products"}
+    for model in models:
+        for key, label in names.items():
+            if f"{model}/{key}" in metrics:
+                table.add_row(model, label, bounded_cell(metrics, f"{model}/{key}"),
+                              *(bounded_cell(metrics, f"{model}/{size}/{key}") for size in sizes))
+                model = ""
+    return table
+
+
+def draw_encoders(frame: pd.DataFrame, model: str, stem: Path) -> None:
+    """Draw tokens per second over the batch size, and seconds relative to sparloom over the share of padding."""
+    rows = frame[(frame["model"] == model) & frame["median"].notna()]
+    drawn, (rates, padding) = figure(9.0, 3.6, columns=2)
+    for method, (label, colour) in LABELS.items():
+        own = rows[rows["method"] == method]
+        if own.empty:
+            continue
+        logs = np.log((own["tokens"] / own["median"]).astype(float)).groupby(own["size"]).mean()
+        rates.plot(logs.index, np.exp(logs), "o-", color=colour, label=label, markersize=4)
+        best = rows[rows["method"] == OWN].set_index(KEYS)["median"]
+        ratio = own.set_index(KEYS)["median"] / best
+        share = 1 - own.set_index(KEYS)["tokens"] / own.set_index(KEYS)["padded"]
+        padding.plot(share, ratio, "o", color=colour, markersize=4)
+    rates.set_xscale("log", base=2)
+    rates.set_yscale("log")
+    rates.set(xlabel="sequences of a batch", ylabel="tokens per second", title=model)
+    padding.set_yscale("log")
+    padding.set(xlabel="share of padding in the batch", ylabel="seconds over those of sparloom")
+    save(drawn, stem, legend=rates, columns=3, fontsize=9)

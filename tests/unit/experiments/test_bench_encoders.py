@@ -1,0 +1,110 @@
+"""The bench of encoders: methods agree in their own processes, and what is refused or wrong is left out."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+pytest.importorskip("transformers")
+pytest.importorskip("sentence_transformers")
+
+from sparloom.errors import Unsupported
+from sparloom.experiments import BenchEncoders
+from sparloom.experiments.cora import bench_encoders as bench
+from sparloom.experiments.cora.text_encoders import _MicroBatches
+from sparloom.ragged import LengthCorpus
+from sparloom.report import draw_encoders, encoder_metrics, encoder_table
+
+pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
+
+METHODS = ("sparloom", "torch", "sentence_transformers_packed", "missing")
+TINY = {"kind": "bert", "width": 24, "layers": 2, "heads": 3, "hidden": 40}
+
+
+def test_methods_are_checked_and_timed_in_turn(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(bench, "SIZES", {"tiny": TINY})
+    monkeypatch.setattr(bench, "GEMM", (64, 64, 64))
+    monkeypatch.setattr(bench, "ENCODERS", {name: None for name in METHODS})
+    out = tmp_path / "out"
+    out.mkdir()
+    metrics = BenchEncoders(
+        models=["tiny"], lengths=LengthCorpus(None, ["cola", "mrpc"], 0), data=["cola", "mrpc"], batches=[1, 9],
+        methods=METHODS, repetitions=2, memory=0, threads=1, journals=str(tmp_path / "journals"), seed=0).run(out)
+    frame = pd.read_parquet(out / "per_case.parquet")
+    assert len(frame) == 2 * 2 * len(METHODS)
+    refused = frame[frame["failure"] != ""]
+    assert set(refused["method"]) == {"missing"}
+    assert refused["failure"].str.contains("KeyError: 'missing'").all()
+    timed = frame[frame["failure"] == ""]
+    assert (timed["seconds"].map(len) == 2).all()
+    assert (timed["tokens"] <= timed["padded"]).all()
+    assert metrics["tiny/over_torch"] > 0
+    assert metrics["tiny/9/over_best"] == pytest.approx(metrics["tiny/9/over_torch"])
+    assert not list((tmp_path / "journals").iterdir())
+
+
+def test_unknown_names_are_refused(tmp_path) -> None:
+    with pytest.raises(ValueError, match=r"task\.models: gpt: there are minilm_l6, bert_base"):
+        BenchEncoders(models=["gpt"], lengths=LengthCorpus(None, ["cola"], 0), data=["cola"], batches=[1],
+                      methods=["torch"], repetitions=1, memory=0, threads=1, journals=str(tmp_path), seed=0,
+                      ).run(tmp_path)
+
+
+def test_wrong_vectors_are_left_out(tmp_path) -> None:
+    class Wrong:
+        def bind(self, file) -> None: ...
+        def run(self) -> float:
+            return 1.0
+        def vectors(self, file) -> np.ndarray:
+            return np.full((1, 24), np.nan)
+
+    settings = BenchEncoders(models=["tiny"], lengths=LengthCorpus(None, ["cola"], 0), data=["cola"], batches=[1],
+                             methods=["torch"], repetitions=1, memory=0, threads=1, journals=str(tmp_path), seed=0)
+    settings._expected["tiny", 5] = np.ones((1, 24))
+    settings._folder.mkdir(parents=True)
+    with pytest.raises(AssertionError, match="vectors differ by nan"):
+        settings._check(bench.EncoderCase("tiny", "cola", 1), Wrong(), np.array([5]))
+
+
+def test_a_method_without_its_library_says_so(tmp_path) -> None:
+    with pytest.raises(Unsupported, match=r"(OS|Value)Error"):
+        bench.EncoderProcess("torch", tmp_path / "no_model", 1)
+
+
+def test_micro_batches_keep_the_order_of_sequences() -> None:
+    sizes = []
+
+    def encode(sequences):
+        sizes.append([len(each) for each in sequences])
+        return np.array([[each[0], len(each)] for each in sequences], np.float32)
+
+    batches = _MicroBatches(encode)
+    sequences = [[number] * length for number, length in enumerate((3, 9, 1, 5, 9, 2, 7, 4, 6))]
+    batches.choose(sequences)
+    sizes.clear()
+    np.testing.assert_array_equal(batches(sequences), [[each[0], len(each)] for each in sequences])
+    flat = [length for part in sizes for length in part]
+    assert flat == sorted(flat, reverse=True)
+
+
+def test_ratios_are_over_cases_with_bounds_over_data_sets(tmp_path) -> None:
+    rows = [{"model": "m", "data": data, "size": size, "method": method, "median": seconds, "tokens": 50, "padded": 100,
+             "products_seconds": 0.5,
+             "peak_bytes": {"sparloom": 10.0, "torch": 40.0}.get(method) if size == 8 else None}
+            for data in ("a", "b") for size in (1, 8)
+            for method, seconds in (("sparloom", 1.0), ("sparloom_padded", 1.2), ("torch", 2.0), ("openvino", None),
+                                    ("ctranslate2", 1.5 if data == "a" else 6.0), ("sentence_transformers", 3.0),
+                                    ("sentence_transformers_packed", 1.5))]
+    frame = pd.DataFrame(rows)
+    metrics = encoder_metrics(frame, seed=0)
+    assert metrics["m/over_torch"] == pytest.approx(2.0)
+    assert metrics["m/over_ctranslate2"] == pytest.approx(3.0)
+    assert metrics["m/8/over_best"] == pytest.approx(3**0.5)
+    assert metrics["m/over_best_min"] == pytest.approx(1.5)
+    assert metrics["m/packed/over_sentence_transformers"] == pytest.approx(2.0)
+    assert metrics["m/share_of_products"] == pytest.approx(0.5)
+    assert metrics["m/memory/over_torch"] == pytest.approx(4.0)
+    assert "m/over_sparloom_padded" not in metrics
+    assert "m/over_openvino" not in metrics
+    assert encoder_table(metrics).row_count == 6
+    draw_encoders(frame, "m", tmp_path / "encoders")
+    assert (tmp_path / "encoders.svg").stat().st_size > 1000
