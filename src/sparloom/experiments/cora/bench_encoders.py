@@ -53,8 +53,8 @@ class BenchEncoders:
     """Encode batches of token ids into mean vectors, each method in a process of its own, in turn.
 
     The vectors of each method are compared with those of transformers in float64 before anything is timed; a method
-    that differs is left out, as is one whose library is not installed or refuses the model. An interrupted run continues
-    with the next case if commit and settings are unchanged.
+    that differs is left out, as is one whose library is not installed or refuses the model. A run that was interrupted
+    continues with the next case if commit and settings are unchanged.
 
     Args:
         models: of SIZES.
