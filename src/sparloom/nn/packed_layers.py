@@ -15,7 +15,7 @@ from sparloom.nn.batches import Sequences, TokenBatch
 from sparloom.nn.custom_ops import needs_derivatives
 from sparloom.nn.ragged_layers import activation_name, norm_gain
 from sparloom.nn.ragged_programs import JoinedParameters, PackedWeights, call_layer
-from sparloom.nn.torch_integration import eager, run_weight_hooks, torch_threads
+from sparloom.nn.torch_integration import autocast_operands, eager, run_weight_hooks, torch_threads
 from sparloom.ragged import EncoderSchedule, EncoderShape, compiled_encoder_layer
 
 ACTIVATION_CLASSES: Mapping[str, str] = {  # of transformers; others are those of torch
@@ -174,6 +174,7 @@ def run_packed(module: Any, form: EncoderShape, tokens: torch.Tensor, sequences:
         random = torch.randint(1 << 31, (len(tokens),)).numpy().astype(np.float64)
         form, others = replace(form, dropout=tuple(map(float, shares))), {**others, "random": random}
     layer = compiled_encoder_layer(form, EncoderSchedule(), torch_threads())
+    tokens, = autocast_operands(tokens)
     batch = TokenBatch(tokens.contiguous(), sequences.structure, None, others)
     parameters = {**module.program_parameters(), **sequences.tables}
     packed = module.__dict__.setdefault("_sparloom_packed", PackedWeights())

@@ -74,7 +74,6 @@ def encoder_table(metrics: Mapping[str, float]) -> Table:
             if f"{model}/{key}" in metrics:
                 table.add_row(model, label, bounded_cell(metrics, f"{model}/{key}"),
                               *(bounded_cell(metrics, f"{model}/{size}/{key}") for size in sizes))
-                model = ""
     return table
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import threading
 
 import numpy as np
 import pytest
@@ -365,3 +366,65 @@ def test_every_dropout_of_a_layer_is_read() -> None:
                         setattr(module, name, 0.01 * next(shares))
             count = next(shares) - 1
             assert {round(100 * share) for share in layer.dropout_shares()} - {0} == set(range(1, count + 1)), kind
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_models_call_packed_layers_as_they_are() -> None:
+    model, given = pack(make("BertModel")), inputs_of(MASKS["right"])
+    with torch.no_grad():
+        expected = model(**given).last_hidden_state
+        compiled = torch.compile(model, backend="eager")
+        for mask in ("right", "holes", "right"):
+            found = compiled(**inputs_of(MASKS[mask])).last_hidden_state
+    torch.testing.assert_close(found, expected)
+
+
+def test_several_threads_may_call_one_model() -> None:
+    model, masks = pack(make("BertModel")), ["right", "left", "holes", "none"]
+    with torch.no_grad():
+        expected = {mask: model(**inputs_of(MASKS[mask])).last_hidden_state for mask in masks}
+    wrong: list[str] = []
+
+    def call(mask: str) -> None:
+        with torch.no_grad():
+            for _ in range(30):
+                if not torch.allclose(model(**inputs_of(MASKS[mask])).last_hidden_state, expected[mask], atol=1e-6):
+                    wrong.append(mask)
+
+    threads = [threading.Thread(target=call, args=(mask,)) for mask in masks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_fine_tuning_goes_the_same_way() -> None:
+    torch.manual_seed(0)
+    config = copy.deepcopy(CONFIGS["BertModel"])
+    config.update({"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0})
+    model = transformers.BertForSequenceClassification(config)
+    given = inputs_of([[1] * 7, [1] * 3 + [0] * 4, [1, 0, 0, 1, 1, 1, 0]]) | {"labels": torch.tensor([0, 1, 0])}
+    losses = []
+    for each in (copy.deepcopy(model), pack(model)):
+        optimizer = torch.optim.AdamW(each.parameters(), lr=1e-2)
+        losses.append([])
+        for _ in range(8):
+            loss = each(**given).loss
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses[-1].append(loss.item())
+    np.testing.assert_allclose(losses[1], losses[0], atol=1e-4)
+    assert losses[1][-1] < 0.5 * losses[1][0]
+
+
+def test_half_precision_and_autocast() -> None:
+    model, given = pack(make("BertModel")), inputs_of(MASKS["right"])
+    with torch.no_grad():
+        expected = model(**given).last_hidden_state
+        with torch.autocast("cpu", torch.bfloat16):
+            found = model(**given).last_hidden_state
+        assert (found - expected).abs().max() < 0.05 * expected.abs().max()
+        with pytest.raises(TypeError, match=r"w_qkv is torch\.float16, but this layer computes in torch\.float32"):
+            model.half()(**given)

@@ -13,9 +13,10 @@ import torch
 
 from sparloom import log
 from sparloom.data import write_frame
+from sparloom.errors import Unsupported
 from sparloom.experiments.cora.text_encoders import ENCODERS, EncoderProcess, load_model, write_batch
 from sparloom.experiments.harness import journal_folder, note_failure, timed_cases
-from sparloom.files import atomic_path
+from sparloom.files import atomic_folder
 from sparloom.ragged import DATASETS, LengthCorpus
 from sparloom.report import encoder_metrics, encoder_table
 
@@ -109,6 +110,8 @@ class BenchEncoders:
             with note_failure(name, failed):
                 self._check(case, process, lengths)
                 ready[name] = process
+        if not ready:
+            raise Unsupported(f"no method runs {case.model}: {failed}")
         write_batch(lengths, VOCABULARY, file, seed=self.seed)
         for process in ready.values():
             process.bind(file)
@@ -201,7 +204,7 @@ class BenchEncoders:
         """Store a model with random weights, and a tokenizer whose words are the numbers of tokens."""
         folder = self._folder / model
         if not folder.exists():
-            with atomic_path(folder) as path:
+            with atomic_folder(folder) as path:
                 torch.manual_seed(self.seed)
                 make_model(SIZES[model]).save_pretrained(path)
                 make_tokenizer(VOCABULARY).save_pretrained(path)
