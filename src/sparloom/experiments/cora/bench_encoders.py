@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch.utils.benchmark import Timer
 
 from sparloom import log
 from sparloom.data import write_frame
@@ -166,8 +167,7 @@ class BenchEncoders:
         """Measure the rate of a product of matrices by torch, in operations per second."""
         rows, cols, depth = GEMM
         left, right = torch.ones(rows, depth), torch.ones(depth, cols)
-        timer = torch.utils.benchmark.Timer("left @ right", globals={"left": left, "right": right},
-                                            num_threads=self.threads)
+        timer = Timer("left @ right", globals={"left": left, "right": right}, num_threads=self.threads)
         return 2.0 * rows * cols * depth / min(timer.timeit(3).mean for _ in range(5))
 
     @cached_property
