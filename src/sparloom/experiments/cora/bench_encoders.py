@@ -15,7 +15,7 @@ from torch.utils.benchmark import Timer
 from sparloom import log
 from sparloom.data import write_frame
 from sparloom.errors import Unsupported
-from sparloom.experiments.cora.text_encoders import ENCODERS, EncoderProcess, load_model, write_batch
+from sparloom.experiments.cora.text_encoders import ENCODERS, EncoderProcess, load_model, text_of, write_batch
 from sparloom.experiments.harness import journal_folder, note_failure, timed_cases
 from sparloom.files import atomic_folder
 from sparloom.ragged import DATASETS, LengthCorpus
@@ -233,16 +233,17 @@ def make_model(sizes: Mapping[str, Any]) -> Any:
     config = transformers.AutoConfig.for_model(
         kind, vocab_size=VOCABULARY, hidden_size=width, num_hidden_layers=sizes["layers"], num_attention_heads=heads,
         intermediate_size=sizes["hidden"], max_position_embeddings=1024, **(special if kind in GATED else {}))
+    config.position_embedding_type = "absolute"  # the only one there is, for which CTranslate2 asks
     return transformers.AutoModel.from_config(config)
 
 
 def make_tokenizer(vocabulary: int) -> Any:
-    """Make a tokenizer that splits at spaces and reads words as numbers of tokens."""
+    """Make a tokenizer that splits at spaces and knows the words of `text_of`."""
     import tokenizers
     import transformers
 
-    words = {str(number): number for number in range(vocabulary)}
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="1"))
+    words = {text_of([number]): number for number in range(vocabulary)}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token=text_of([1])))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="0", unk_token="1",
-                                                model_max_length=1024)
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=text_of([0]),
+                                                unk_token=text_of([1]), model_max_length=1024)

@@ -35,7 +35,7 @@ from sparloom.experiments.harness import peak_bytes
 from sparloom.files import atomic_path
 from sparloom.nn import pack
 
-__all__ = ["ENCODERS", "EncoderProcess", "load_model", "write_batch"]
+__all__ = ["ENCODERS", "EncoderProcess", "load_model", "text_of", "write_batch"]
 
 MICRO_BATCHES = (4, 8, 16, 32, 64)  # sizes that are tried besides the whole batch
 TRIALS = 2  # runs of each size
@@ -156,13 +156,18 @@ def _by_torch(model: Any) -> Padded:
 
 
 def _sentences(folder: Path, threads: int, *, packed: bool = False) -> Encode:
-    """sentence-transformers as it ships: it reads texts, whose words are the numbers of tokens."""
+    """sentence-transformers as it ships: it reads texts."""
     import sentence_transformers
 
     model = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
     if packed:
             pack(model, strict=True)
-    return lambda sequences: model.encode([" ".join(map(str, each)) for each in sequences])
+    return lambda sequences: model.encode([text_of(each) for each in sequences])
+
+
+def text_of(ids: Sequence[int]) -> str:
+    """Write a text whose words are these tokens."""
+    return " ".join(f"w{number}" for number in ids)
 
 
 def _packed_sentences(folder: Path, threads: int) -> Encode:
