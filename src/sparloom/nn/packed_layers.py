@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -15,7 +16,13 @@ from sparloom.nn.batches import Sequences, TokenBatch
 from sparloom.nn.custom_ops import needs_derivatives
 from sparloom.nn.ragged_layers import activation_name, norm_gain
 from sparloom.nn.ragged_programs import JoinedParameters, PackedWeights, call_layer
-from sparloom.nn.torch_integration import autocast_operands, eager, run_weight_hooks, torch_threads
+from sparloom.nn.torch_integration import (
+    autocast_operands,
+    eager,
+    has_default_forward,
+    run_weight_hooks,
+    torch_threads,
+)
 from sparloom.ragged import EncoderSchedule, EncoderShape, compiled_encoder_layer
 
 ACTIVATION_CLASSES: Mapping[str, str] = {  # of transformers; others are those of torch
@@ -70,13 +77,13 @@ class PackedLayer:
         epsilons = {path: self.epsilon(norm) for path, norm in self.norms()}
         if len(set(epsilons.values())) > 1:
             raise Unsupported(f"norms have different epsilons, {epsilons}: they must be equal")
-        back = self.get_submodule(self.paths.back)
+        back = submodule(self, self.paths.back)
         return EncoderShape(back.out_features, self.count_heads(), back.in_features, next(iter(epsilons.values())),
-                            activation=named_activation(_attribute(self, self.paths.activation)))
+                            activation=named_activation(_activation(self, self.paths.activation)))
 
     def norms(self) -> list[tuple[str, torch.nn.Module]]:
         """Return the paths and modules of the norms that there are."""
-        found = [(path, self.get_submodule(path)) for path in self.paths.norms]
+        found = [(path, submodule(self, path)) for path in self.paths.norms]
         return [(path, norm) for path, norm in found if not isinstance(norm, torch.nn.Identity)]
 
     def epsilon(self, norm: Any) -> float:
@@ -88,11 +95,13 @@ class PackedLayer:
         paths, found = self.paths, dict(self.projection_parameters())
         found |= self.network_parameters()
         for name, path in (("out", paths.out), ("back", paths.back)):
-            module = self.get_submodule(path)
-            found |= {f"w_{name}": module.weight, f"b_{name}": module.bias}
+            module = submodule(self, path)
+            found[f"w_{name}"], found[f"b_{name}"] = parameter(module, "weight"), parameter(module, "bias")
         for path, norm in self.norms():
             number = 1 + paths.norms.index(path)
-            found |= {f"gain_{number}": norm_gain(norm), f"shift_{number}": getattr(norm, "bias", None)}
+            gain = parameter(norm, "weight")
+            found[f"gain_{number}"] = norm_gain(norm) if gain is None else gain
+            found[f"shift_{number}"] = parameter(norm, "bias")
         return found
 
     def network_parameters(self) -> JoinedParameters:
@@ -100,17 +109,17 @@ class PackedLayer:
         paths, found = {"in": self.paths.into, "up": self.paths.up}, {}
         for name, path in paths.items():
             if path is not None:
-                module = self.get_submodule(path)
-                found |= {f"w_{name}": module.weight, f"b_{name}": module.bias}
+                module = submodule(self, path)
+                found[f"w_{name}"], found[f"b_{name}"] = parameter(module, "weight"), parameter(module, "bias")
         return found
 
     def projection_parameters(self) -> JoinedParameters:
         """Return those of the projection to queries, keys and values."""
-        modules = [self.get_submodule(path) for path in self.paths.qkv]
-        biases = [module.bias for module in modules]
+        modules = [submodule(self, path) for path in self.paths.qkv]
+        biases = [parameter(module, "bias") for module in modules]
         if any(bias is None for bias in biases) != all(bias is None for bias in biases):
             raise Unsupported(f"of {', '.join(self.paths.qkv)} some have a bias: either all must have one, or none")
-        return {"w_qkv": tuple([module.weight for module in modules]),
+        return {"w_qkv": tuple([parameter(module, "weight") for module in modules]),
                 "b_qkv": None if biases[0] is None else tuple(biases)}
 
     def dropout_shares(self) -> tuple[float, float, float, float]:
@@ -124,7 +133,7 @@ class PackedLayer:
             Unsupported: it cannot; says why.
         """
         for path in self.paths.linears:
-            module = self.get_submodule(path)
+            module = submodule(self, path)
             if not isinstance(module, torch.nn.Linear) or type(module).forward is not torch.nn.Linear.forward:
                 raise Unsupported(f"{path} is a {type(module).__name__}, not a torch.nn.Linear: merge adapters into "
                                   "the model, or pass it before it is quantised")
@@ -164,9 +173,8 @@ def run_packed(module: Any, form: EncoderShape, tokens: torch.Tensor, sequences:
     Raises:
         RuntimeError: a submodule has hooks or was replaced, which would have no effect.
     """
-    run_weight_hooks(torch.nn.Linear, **{path: module.get_submodule(path) for path in module.paths.linears})
-    for path, norm in module.norms():
-        run_weight_hooks(module.norm_class, **{path: norm})
+    _check_hooks(torch.nn.Linear, [(path, submodule(module, path)) for path in module.paths.linears])
+    _check_hooks(module.norm_class, module.norms())
     if sequences.mask is not None:
         form, others = replace(form, masked=True), {**others, "mask": sequences.mask}
     shares = module.dropout_shares() if module.training else ()
@@ -185,6 +193,13 @@ def run_packed(module: Any, form: EncoderShape, tokens: torch.Tensor, sequences:
     out = torch.empty_like(batch.x)
     layer.infer(batch.structure, batch.arrays(batch.x), weights.weights, out.numpy())
     return out
+
+
+def _check_hooks(kind: type[torch.nn.Module], modules: list[tuple[str, torch.nn.Module]]) -> None:
+    """Run hooks that compute weights; refuse others, and modules that were replaced."""
+    for path, module in modules:
+        if not has_default_forward(module, kind):
+            run_weight_hooks(kind, **{path: module})
 
 
 def check_parameters(module: torch.nn.Module) -> None:
@@ -220,6 +235,28 @@ def named_activation(activation: Any) -> str:
         raise Unsupported(str(error)) from error
 
 
-def _attribute(module: torch.nn.Module, path: str) -> Any:
-    *parents, name = path.split(".")
-    return getattr(module.get_submodule(".".join(parents)), name)
+def submodule(module: torch.nn.Module, path: str) -> torch.nn.Module:
+    """Look up a submodule by its path, as `get_submodule` does in twenty times the time."""
+    for name in _names(path):
+        found = module._modules.get(name)
+        module = getattr(module, name) if found is None else found
+    return module
+
+
+def parameter(module: torch.nn.Module, name: str) -> torch.Tensor | None:
+    """Return a parameter, None if there is none; computed ones are computed."""
+    found = module._parameters.get(name)
+    return getattr(module, name, None) if found is None else found
+
+
+def _activation(module: torch.nn.Module, path: str) -> Any:
+    """Return an activation, which may be a function."""
+    *parents, name = _names(path)
+    for each in parents:
+        module = module._modules[each]
+    return getattr(module, name)
+
+
+@cache
+def _names(path: str) -> tuple[str, ...]:
+    return tuple(path.split("."))

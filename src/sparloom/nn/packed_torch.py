@@ -124,6 +124,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         return call_layer(layer, TokenBatch(tokens[0].contiguous(), sequences.structure), parameters, packed)[None]
 
 
+@eager
 def _on_real_tokens(
     run: Callable[[torch.Tensor, Sequences, bool], torch.Tensor], src: torch.Tensor, key_mask: torch.Tensor | None,
     causal: bool, *, batch_first: bool,

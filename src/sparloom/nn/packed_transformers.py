@@ -31,7 +31,8 @@ from sparloom.nn.batches import PackedBatch, Sequences
 from sparloom.nn.content_hash import content_hash
 from sparloom.nn.packed_layers import LayerPaths, PackedLayer
 from sparloom.nn.ragged_programs import JoinedParameters
-from sparloom.ragged import EncoderShape
+from sparloom.nn.torch_integration import eager
+from sparloom.ragged import EncoderShape, structure_of
 
 REFUSED = ("encoder_hidden_states", "encoder_attention_mask", "cache", "past_key_values", "head_mask")
 PIECE_TOKENS = 8192  # of a batch that run at a time
@@ -42,7 +43,6 @@ class PackedModel:
     """Mixin of encoders that compute real tokens only; padding is 0 in all results."""
 
     reads_distances: ClassVar[bool] = False  # whether layers read the distance of two tokens
-    counts_padding: ClassVar[bool] = False  # whether positions depend on token ids
 
     def check(self) -> None:
         """Check that the model can be packed.
@@ -53,6 +53,7 @@ class PackedModel:
         if getattr(self.config, "is_decoder", False):
             raise Unsupported("it is a decoder: packed models are encoders")
 
+    @eager
     def forward(
         self, input_ids: torch.Tensor | None = None, attention_mask: torch.Tensor | None = None,
         token_type_ids: torch.Tensor | None = None, position_ids: torch.Tensor | None = None,
@@ -96,6 +97,7 @@ class PackedModel:
             found["hidden_states"] = (*map(batch.scatter, record), found["last_hidden_state"])
         return found.to_tuple() if as_dict is False or (as_dict is None and not self.config.return_dict) else found
 
+    @eager
     def encode_packed(self, sequences: Sequence[Sequence[int]], **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Encode token ids that were never padded.
 
@@ -118,13 +120,14 @@ class PackedModel:
         ids = torch.cat([torch.zeros(0, dtype=torch.int64), *parts])[None]
         if not ids.numel():
             return torch.zeros(0, self.config.hidden_size), lengths
-        longest = int(lengths.max())
-        padded = torch.nn.utils.rnn.pad_sequence(parts, batch_first=True) if self.counts_padding else ids[:, :longest]
-        batch = PackedBatch.of(torch.arange(longest) < lengths[:, None], (len(parts), longest))
-        packed, positions = {"input_ids": ids}, self.positions(padded, None)
+        packed, positions = {"input_ids": ids}, self.packed_positions(ids[0], lengths)
         if positions is not None:
-            packed["position_ids"] = batch.gather(positions)
-        return self._run(packed, batch.sequences, **options)["last_hidden_state"][0], lengths
+            packed["position_ids"] = positions[None]
+        return self._run(packed, Sequences(structure_of(lengths.numpy())), **options)["last_hidden_state"][0], lengths
+
+    def packed_positions(self, ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor | None:
+        """Return the position ids of sequences that are not padded, (tokens,)."""
+        return torch.arange(len(ids)) - torch.repeat_interleave(lengths.cumsum(0) - lengths, lengths)
 
     def positions(self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor | None:
         """Return the position ids that the original model gives a padded batch, (batch or 1, length)."""
@@ -155,8 +158,13 @@ class PackedModel:
         return results[0]
 
     def _encode(self, packed: Mapping[str, torch.Tensor], **options: Any) -> Any:
-        """Run the original model on packed tokens; its layers get all options."""
-        return super().forward(**packed, **options, attention_mask=None, output_hidden_states=False, return_dict=True)
+        """Run embeddings and layers on packed tokens."""
+        tokens = self.embeddings(**packed)
+        if hasattr(self, "embeddings_project"):
+            tokens = self.embeddings_project(tokens)
+        for layer in self.encoder.layer:
+            tokens = layer(tokens, **options)
+        return BaseModelOutputWithPooling(last_hidden_state=tokens)
 
     def tables(self) -> Mapping[str, torch.Tensor]:
         """Return parameters that all layers share, by their names in programs."""
@@ -170,15 +178,16 @@ class PackedModel:
             raise ValueError(f"a token has position {int(positions.max())}, and the model has {known.num_embeddings}: "
                              "truncate the inputs")
 
-    def _create_attention_masks(self, *arguments: Any, **options: Any) -> tuple[None, None]:
-        """Make no mask: there is no padding, and layers know where sequences end."""
-        return None, None
-
 
 class PaddingAwarePositions:
     """Mixin of models that count positions without padding tokens, from the padding index on."""
 
-    counts_padding = True
+    def packed_positions(self, ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        """Return the position ids of sequences that are not padded, (tokens,)."""
+        padding = self.embeddings.padding_idx
+        real = (ids != padding).to(torch.int64)
+        before = torch.nn.functional.pad(real.cumsum(0), (1, 0))[lengths.cumsum(0) - lengths]
+        return (real.cumsum(0) - torch.repeat_interleave(before, lengths)) * real + padding
 
     def positions(self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
         """Return the position ids of a padded batch."""
@@ -298,10 +307,10 @@ class MPNetLayer(PackedLayer, modeling_mpnet.MPNetLayer):
         return replace(super().form(), distances=MPNET_DISTANCE)
 
 
-class MPNetModel(PackedModel, modeling_mpnet.MPNetModel):
+class MPNetModel(PaddingAwarePositions, PackedModel, modeling_mpnet.MPNetModel):
     """MPNet."""
 
-    reads_distances, counts_padding = True, True
+    reads_distances = True
 
     def positions(self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
         """Return the position ids of a padded batch."""
@@ -315,12 +324,6 @@ class MPNetModel(PackedModel, modeling_mpnet.MPNetModel):
         apart = torch.arange(MPNET_DISTANCE + 1)
         buckets = [self.encoder.relative_position_bucket(way, num_buckets=MPNET_BUCKETS) for way in (-apart, apart)]
         return _kept_tables(self, self.encoder.relative_attention_bias.weight, buckets)
-
-    def _encode(self, packed: Mapping[str, torch.Tensor], **options: Any) -> BaseModelOutputWithPooling:
-        tokens = self.embeddings(**packed)
-        for layer in self.encoder.layer:
-            tokens = layer(tokens, **options)
-        return BaseModelOutputWithPooling(last_hidden_state=tokens)
 
 
 class ModernBertEncoderLayer(PackedLayer, modeling_modernbert.ModernBertEncoderLayer):
@@ -426,6 +429,9 @@ class T5Stack(PackedModel, modeling_t5.T5Stack):
 
     def positions(self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> None:
         """Return None: T5 has distances instead of positions."""
+
+    def packed_positions(self, ids: torch.Tensor, lengths: torch.Tensor) -> None:
+        """Return None."""
 
     def tables(self) -> Mapping[str, torch.Tensor]:
         """Return the addends of scores by distance."""
