@@ -25,6 +25,7 @@ from sparloom.nn.torch_integration import (
 )
 from sparloom.ragged import EncoderSchedule, EncoderShape, compiled_encoder_layer
 
+FEW_TOKENS = 2048  # of a batch, up to which threads share columns: measured with the sizes of MiniLM and BERT-base
 ACTIVATION_CLASSES: Mapping[str, str] = {  # of transformers; others are those of torch
     "GELUActivation": "gelu", "NewGELUActivation": "gelu_tanh", "FastGELUActivation": "gelu_tanh",
     "GELUTanh": "gelu_tanh", "SiLUActivation": "silu"}
@@ -181,7 +182,8 @@ def run_packed(module: Any, form: EncoderShape, tokens: torch.Tensor, sequences:
     if any(shares):
         random = torch.randint(1 << 31, (len(tokens),)).numpy().astype(np.float64)
         form, others = replace(form, dropout=tuple(map(float, shares))), {**others, "random": random}
-    layer = compiled_encoder_layer(form, EncoderSchedule(), torch_threads())
+    threads = torch_threads()
+    layer = compiled_encoder_layer(form, EncoderSchedule(), threads)
     tokens, = autocast_operands(tokens)
     batch = TokenBatch(tokens.contiguous(), sequences.structure, None, others)
     parameters = {**module.program_parameters(), **sequences.tables}
@@ -191,6 +193,8 @@ def run_packed(module: Any, form: EncoderShape, tokens: torch.Tensor, sequences:
         return call_layer(layer, batch, joined, packed)
     weights = packed.sampled(layer, parameters)  # kept alive while the program reads it
     out = torch.empty_like(batch.x)
+    if len(tokens) <= FEW_TOKENS:  # a program that reads the same weights
+        layer = compiled_encoder_layer(form, EncoderSchedule(share_columns=True), threads)
     layer.infer(batch.structure, batch.arrays(batch.x), weights.weights, out.numpy())
     return out
 

@@ -14,7 +14,7 @@ from sparloom.errors import Unsupported  # noqa: E402
 from sparloom.nn import describe_packing, pack, unpack  # noqa: E402
 from sparloom.nn.batches import Sequences  # noqa: E402
 from sparloom.nn.packed_layers import PackedLayer  # noqa: E402
-from sparloom.ragged import LENGTHS, structure_of  # noqa: E402
+from sparloom.ragged import LENGTHS, EncoderSchedule, EncoderShape, compiled_encoder_layer, structure_of  # noqa: E402
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
 
@@ -428,3 +428,25 @@ def test_half_precision_and_autocast() -> None:
         assert (found - expected).abs().max() < 0.05 * expected.abs().max()
         with pytest.raises(TypeError, match=r"w_qkv is torch\.float16, but this layer computes in torch\.float32"):
             model.half()(**given)
+
+
+@pytest.mark.parametrize("form", [EncoderShape(24, 3, 40), EncoderShape(24, 3, 600, gated=True, norm_first=True)], ids=str)
+def test_both_schedules_of_a_layer_read_the_same_weights(form: EncoderShape) -> None:
+    layers = [compiled_encoder_layer(form, EncoderSchedule(share_columns=shared), 1) for shared in (False, True)]
+    assert layers[0].forward_weights == layers[1].forward_weights
+    rng, lengths = np.random.default_rng(0), [50, 1, 0, 7]
+    weights = {name: rng.standard_normal(each.elements).astype(np.float32) * 0.1
+               for name, each in layers[0].forward_weights.items()}
+    x, found = rng.standard_normal((sum(lengths), 24)).astype(np.float32), []
+    for layer in layers:
+        found.append(np.empty_like(x))
+        layer.infer(structure_of(lengths), {"x": x}, weights, found[-1])
+    np.testing.assert_allclose(found[1], found[0], atol=1e-5)
+
+
+def test_many_tokens_run_by_the_other_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, given = pack(make("BertModel")), inputs_of(MASKS["right"])
+    with torch.no_grad():
+        expected = model(**given).last_hidden_state
+        monkeypatch.setattr("sparloom.nn.packed_layers.FEW_TOKENS", 0)
+        torch.testing.assert_close(model(**given).last_hidden_state, expected)

@@ -91,7 +91,7 @@ class BenchEncoders:
                 raise ValueError(f"task.{option}: {', '.join(unknown)}: there are {', '.join(known)}")
         torch.set_num_threads(self.threads)
         planned = {" ".join(map(str, case)): case for case in self._cases()}
-        frame = timed_cases(self._case, planned, self._folder / "cases.jsonl", threads=self.threads,
+        frame = timed_cases(self._case, planned, self._folder / "cases.jsonl", threads=None,
                             weights={key: self._flops(case) for key, case in planned.items()})
         self._close()
         write_frame(out / "per_case.parquet", frame)

@@ -7,7 +7,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -38,20 +38,22 @@ def statistics_of(taken: Measurement) -> dict[str, Any]:
 
 def timed_cases(
     rows_of: Callable[[Case], Sequence[Mapping[str, Any]]], planned: Mapping[str, Case], journal: Path, *,
-    weights: Mapping[str, float], threads: int,
+    weights: Mapping[str, float], threads: int | None,
 ) -> pd.DataFrame:
     """Run the cases that are missing from the journal and return the rows of all cases in the planned order.
 
     Args:
         journal: file of finished cases; the caller removes it when its run is complete.
         weights: expected cost of each case in any unit.
+        threads: of this process, which stay on their processors; None: other processes compute, and would start on
+            that of the thread that starts them.
     """
     retain_memory()
     done = CaseJournal(journal)
     waiting = {key: case for key, case in planned.items() if key not in done.rows()}
     finished = planned.keys() - waiting.keys()
     logger.info("%d of %d cases to do, %d found finished", len(waiting), len(planned), len(finished))
-    with exclusive_timing(), pinned(threads):
+    with exclusive_timing(), nullcontext() if threads is None else pinned(threads):
         for key, rows in run_jobs(rows_of, waiting, weights={key: weights[key] for key in waiting}, processes=1,
                                   description="timing", unit="cases", finished=finished):
             done.append(key, rows)

@@ -132,12 +132,15 @@ class EncoderSchedule:
         depth: part of the reduction after which a tile of rows moves on to the next panel; divides the reduction, or is
             larger.
         queries: rows of a tile of attention.
+        share_columns: threads share the panels of weights of a product instead of the tiles of tokens, of which small
+            batches have few.
     """
 
     rows: int = 48
     panel: int = PANEL
     depth: int = 512
     queries: int = 64
+    share_columns: bool = False
 
 
 def structure_of(lengths: np.ndarray | Sequence[int]) -> Structure:
@@ -183,15 +186,19 @@ def schedule_linear(prog: Program, nest: str, column: str, reduction: str, sched
     prog = split(fuse(prog, nest, "batch", "pos"), nest, "batch_pos", schedule.rows)
     prog = split(prog, nest, column, schedule.panel)
     loops = [loop.name for loop in prog.nest(nest).loops]
-    tiles = ["batch_pos_outer", *(name for name in loops if name not in (
-        "batch_pos_outer", "batch_pos_inner", f"{column}_inner", reduction))]
+    panels = [name for name in loops if name not in (
+        "batch_pos_outer", "batch_pos_inner", f"{column}_inner", reduction)]
+    outer = ["batch_pos_outer"]
     if blocks:
         prog = split(prog, nest, reduction, schedule.depth)
-        tiles.insert(1, f"{reduction}_outer")
+        outer.append(f"{reduction}_outer")
         reduction = f"{reduction}_inner"
     tile = ("batch_pos_inner", f"{column}_inner", reduction)
-    prog = reorder(prog, nest, (*tiles, *tile))
-    return parallel(offload(prog, nest, *tile), nest, "batch_pos_outer")
+    prog = reorder(prog, nest, (*panels, *outer, *tile) if schedule.share_columns else (*outer, *panels, *tile))
+    prog, shared = offload(prog, nest, *tile), "batch_pos_outer"
+    if schedule.share_columns:
+        prog, shared = fuse_neighbours(prog, nest, 0, len(panels))
+    return parallel(prog, nest, shared)
 
 
 def drop(shape: EncoderShape, place: int, row: Dim, index: Expr, value: Expr) -> Expr:
