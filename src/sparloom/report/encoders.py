@@ -34,8 +34,8 @@ def encoder_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
         `<model>/<size>/<ratio>` and `<model>/<ratio>`: geometric means over data sets, with 95 % bounds `_low` and
         `_high` and the least, `_min`. Ratios: `over_<method>`; `over_best`, the fastest method of other libraries in
         each case; `packed/over_sentence_transformers`, both given texts; `share_of_products`, the seconds that products
-        of matrices alone would take, over those of sparloom. `<model>/memory/over_<method>`: bytes beyond what was
-        there before the call.
+        of matrices alone would take at the peak rate of this machine, over those of sparloom.
+        `<model>/memory/over_<method>`: bytes beyond what was there before the call.
     """
     seconds = frame.pivot(index=KEYS, columns="method", values="median").astype(float)
     own = seconds[OWN]

@@ -430,7 +430,8 @@ def test_half_precision_and_autocast() -> None:
             model.half()(**given)
 
 
-@pytest.mark.parametrize("form", [EncoderShape(24, 3, 40), EncoderShape(24, 3, 600, gated=True, norm_first=True)], ids=str)
+@pytest.mark.parametrize("form", [
+    EncoderShape(24, 3, 40), EncoderShape(24, 3, 600, gated=True, norm_first=True)], ids=str)
 def test_both_schedules_of_a_layer_read_the_same_weights(form: EncoderShape) -> None:
     layers = [compiled_encoder_layer(form, EncoderSchedule(share_columns=shared), 1) for shared in (False, True)]
     assert layers[0].forward_weights == layers[1].forward_weights

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch.utils.benchmark import Timer
 
 from sparloom import log
 from sparloom.data import write_frame
@@ -18,6 +17,7 @@ from sparloom.errors import Unsupported
 from sparloom.experiments.cora.text_encoders import ENCODERS, EncoderProcess, load_model, text_of, write_batch
 from sparloom.experiments.harness import journal_folder, note_failure, timed_cases
 from sparloom.files import atomic_folder
+from sparloom.platforms import measure_roof
 from sparloom.ragged import DATASETS, LengthCorpus
 from sparloom.report import encoder_metrics, encoder_table
 
@@ -25,7 +25,7 @@ OWN = "sparloom"
 TOLERANCE = 1e-4  # of the vectors, relative to the largest element of the reference
 CHECKED = 4  # sequences whose vectors are compared with float64
 VOCABULARY = 1000  # tokens, which are words of the same number for libraries that read texts
-GEMM = (4096, 768, 3072)  # rows, columns and depth of the product by which the rate of products is measured
+ROOF_ROUNDS = 5
 SIZES: Mapping[str, Mapping[str, Any]] = MappingProxyType({
     "minilm_l6": {"kind": "bert", "width": 384, "layers": 6, "heads": 12, "hidden": 1536},
     "bert_base": {"kind": "bert", "width": 768, "layers": 12, "heads": 12, "hidden": 3072},
@@ -164,11 +164,8 @@ class BenchEncoders:
 
     @cached_property
     def _rate(self) -> float:
-        """Measure the rate of a product of matrices by torch, in operations per second."""
-        rows, cols, depth = GEMM
-        left, right = torch.ones(rows, depth), torch.ones(depth, cols)
-        timer = Timer("left @ right", globals={"left": left, "right": right}, num_threads=self.threads)
-        return 2.0 * rows * cols * depth / min(timer.timeit(3).mean for _ in range(5))
+        """Measure the peak rate of multiplications with additions, in operations per second."""
+        return measure_roof(self.threads, rounds=ROOF_ROUNDS).flops
 
     @cached_property
     def _expected(self) -> dict[tuple[Any, ...], np.ndarray]:
