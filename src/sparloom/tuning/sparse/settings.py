@@ -53,7 +53,7 @@ LOGGER = "sparloom.tuning"  # of all decisions
 Calibration = Literal["sample", "full", "online"]
 CALIBRATIONS = get_args(Calibration)
 
-ONLINE = MeasurementBudget(candidates=4, repetitions=4, pairs=(4, 24), executions=110, seconds=1.0, tolerance=0.12)
+ONLINE = MeasurementBudget(candidates=4, repetitions=3, pairs=(4, 24), executions=110, seconds=1.0, tolerance=0.12)
 ONLINE_SHORT = replace(ONLINE, candidates=6, repetitions=6, pairs=(6, 48), executions=240, tolerance=0.15)
 ONLINE_GUARD = Guardrail(alpha=0.99, errors=0.0)
 SHORT_SECONDS = 0.5e-3  # of a run, up to which times scatter more, and more calls take no time worth mentioning
