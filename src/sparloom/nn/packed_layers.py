@@ -240,7 +240,7 @@ def named_activation(activation: Any) -> str:
 
 
 def submodule(module: torch.nn.Module, path: str) -> torch.nn.Module:
-    """Look up a submodule by its path, as `get_submodule` does in twenty times the time."""
+    """Look up a submodule by its path; unlike `get_submodule`, without the checks that each call would pay for."""
     for name in _names(path):
         found = module._modules.get(name)
         module = getattr(module, name) if found is None else found

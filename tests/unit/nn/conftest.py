@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from kernel_cache import beside_kernels
 
 from sparloom.nn import fresh_graph
@@ -27,3 +28,12 @@ def sparse_cache(sparse_folder: Path) -> Iterator[Path]:
 def each_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Aggregate over small fresh graphs as over large ones, and by gathering rows."""
     monkeypatch.setattr(fresh_graph, "GATHERED", -1 if request.param == "sorted" else 1 << 16)
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Compute with one thread: those of small products wait for each other longer than they work."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

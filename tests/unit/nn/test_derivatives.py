@@ -20,19 +20,12 @@ from sparloom.nn import (
     spmm,
 )
 
-pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache"), pytest.mark.filterwarnings("ignore:Sparse"),
+pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache", "one_thread"),
+              pytest.mark.filterwarnings("ignore:Sparse"),
               pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")]  # torch's own forward mode
 
 ROWS, COLS, NODES, LENGTHS = 5, 4, 5, [3, 0, 2]
 REFUSED = r"(no|neither) second derivatives|batched by is_grads_batched=True or vectorize=True"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from sparloom.nn.batches import Sequences  # noqa: E402
 from sparloom.nn.packed_layers import PackedLayer  # noqa: E402
 from sparloom.ragged import LENGTHS, EncoderSchedule, EncoderShape, compiled_encoder_layer, structure_of  # noqa: E402
 
-pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
+pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache", "one_thread")]
 
 SIZES = {"vocab_size": 60, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 40,
          "max_position_embeddings": 50}
@@ -41,14 +41,6 @@ MASKS = {
     "none": None, "right": [[1] * 7, [1] * 3 + [0] * 4, [0] * 7], "left": [[0] * 2 + [1] * 5, [1] * 7, [0] * 6 + [1]],
     "holes": [[1, 0, 1, 1, 0, 0, 1], [0, 1, 0, 1, 0, 1, 0], [1] * 7], "one token": [[1]], "no sequence": [],
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def make(kind: str, **changes: object) -> torch.nn.Module:

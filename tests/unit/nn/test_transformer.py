@@ -10,7 +10,7 @@ import torch
 from sparloom.nn import MultiheadAttention, TransformerEncoderLayer
 from sparloom.ragged import LENGTHS, EncoderSchedule, EncoderShape, Structure, compiled_encoder_layer, structure_of
 
-pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
+pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache", "one_thread")]
 
 WIDTH, HEADS, HIDDEN = 32, 4, 48
 BATCHES = [[5, 1, 0, 9, 3], [6, 6, 6], [7], [70, 3, 130], [0], []]
@@ -19,15 +19,6 @@ BATCHES = [[5, 1, 0, 9, 3], [6, 6, 6], [7], [70, 3, 130], [0], []]
 @pytest.fixture(autouse=True)
 def _seed():
     torch.manual_seed(0)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    """Threads of small products wait for each other longer than they work."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def layers(**options):

@@ -24,7 +24,7 @@ from sparloom.report import encoder_metrics, encoder_table
 OWN = "sparloom"
 TOLERANCE = 1e-4  # of the vectors, relative to the largest element of the reference
 CHECKED = 4  # sequences whose vectors are compared with float64
-VOCABULARY = 1000  # tokens, which are words of the same number for libraries that read texts
+VOCABULARY = 1000  # tokens; for libraries that read texts each is a word, see text_of
 ROOF_ROUNDS = 5
 SIZES: Mapping[str, Mapping[str, Any]] = MappingProxyType({
     "minilm_l6": {"kind": "bert", "width": 384, "layers": 6, "heads": 12, "hidden": 1536},
@@ -198,7 +198,7 @@ class BenchEncoders:
         self._running.clear()
 
     def _stored(self, model: str) -> Path:
-        """Store a model with random weights, and a tokenizer whose words are the numbers of tokens."""
+        """Store a model with random weights, and a tokenizer whose words are those of `text_of`."""
         folder = self._folder / model
         if not folder.exists():
             with atomic_folder(folder) as path:

@@ -32,7 +32,7 @@ import numpy as np
 import torch
 
 from sparloom.errors import Unsupported
-from sparloom.experiments.harness import peak_bytes
+from sparloom.experiments.harness import peak_bytes, seconds_of
 from sparloom.files import atomic_path
 from sparloom.nn import pack
 
@@ -163,7 +163,7 @@ def _sentences(folder: Path, threads: int, *, packed: bool = False) -> Encode:
 
     model = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
     if packed:
-            pack(model, strict=True)
+        pack(model, strict=True)
     return lambda sequences: model.encode([text_of(each) for each in sequences])
 
 
@@ -187,7 +187,7 @@ def _ctranslate2(folder: Path, threads: int) -> Encode:
         states = np.asarray(encoder.forward_batch([list(each) for each in sequences]).last_hidden_state)
         return _means(states, _mask_of(sequences))
 
-    return _by_micro_batches(encode)
+    return _MicroBatches(encode)
 
 
 def _onnxruntime(folder: Path, threads: int) -> Encode:
@@ -241,15 +241,12 @@ def _micro_batched(call: Padded) -> Encode:
         ids[mask.astype(bool)] = np.concatenate([np.asarray(each, np.int64) for each in sequences])
         return _means(call(ids, mask), mask)
 
-    return _by_micro_batches(encode)
-
-
-def _by_micro_batches(encode: Encode) -> Encode:
-    """Sort sequences by length, and encode so many at a time as were fastest for the batch before."""
     return _MicroBatches(encode)
 
 
 class _MicroBatches:
+    """Sorts sequences by length, and encodes them in micro-batches of the size that `choose` found."""
+
     def __init__(self, encode: Encode) -> None:
         self._encode, self._size = encode, 0
 
@@ -260,7 +257,7 @@ class _MicroBatches:
         for size in sizes:
             self._size = size
             self(sequences)
-            seconds[size] = min(_seconds(lambda: self(sequences)) for _ in range(TRIALS))
+            seconds[size] = min(seconds_of(lambda: self(sequences)) for _ in range(TRIALS))
         self._size = min(seconds, key=seconds.__getitem__)
 
     def __call__(self, sequences: Sequences) -> np.ndarray:
@@ -280,12 +277,6 @@ def _mask_of(sequences: Sequences) -> np.ndarray:
 def _means(states: np.ndarray, mask: np.ndarray) -> np.ndarray:
     """Average the hidden states of real tokens, (batch, width)."""
     return np.einsum("blw,bl->bw", states, mask.astype(np.float32)) / mask.sum(1, dtype=np.float32)[:, None]
-
-
-def _seconds(call: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
 
 
 def _serve(method: str, folder: str, threads: str) -> None:
