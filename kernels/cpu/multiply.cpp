@@ -1,5 +1,6 @@
 // Dense products of tiles, called by rendered loop nests: C (rows, cols) = or += A (rows, depth) B (depth, cols).
 //
+// Types are float, double, bfloat16 in float, and bytes by signed bytes in int32, see narrow_gemm.hpp. Of float and double,
 // A may have any strides; columns of B and C are contiguous. Rows of A that are not contiguous, and panels of B that
 // many rows use, are packed first if there is enough memory.
 //
@@ -13,6 +14,7 @@
 #include <memory>
 #include <new>
 
+#include "narrow_gemm.hpp"
 #include "tall_gemm.hpp"
 
 namespace sparloom::gemm {
@@ -126,9 +128,18 @@ class Product {
         sparloom::gemm::Product<T>(b, b_row, c, c_row, cols).run(rows, depth, a, a_row, a_column, add);              \
     }
 
+// a_column is 1
+#define SPARLOOM_MULTIPLY_NARROW(name, P)                                                                           \
+    void name(int64_t rows, int64_t cols, int64_t depth, const P::Left* a, int64_t a_row, int64_t, const P::Right* b, \
+              int64_t b_row, P::Total* c, int64_t c_row, bool add) {                                                 \
+        sparloom::narrow::Product<P>::run(rows, cols, depth, a, a_row, b, b_row, c, c_row, add);                     \
+    }
+
 extern "C" {
 
 SPARLOOM_MULTIPLY(sparloom_multiply_f32, float)
 SPARLOOM_MULTIPLY(sparloom_multiply_f64, double)
+SPARLOOM_MULTIPLY_NARROW(sparloom_multiply_bf16, sparloom::narrow::BfloatPairs)
+SPARLOOM_MULTIPLY_NARROW(sparloom_multiply_u8, sparloom::narrow::Bytes)
 
 }  // extern "C"

@@ -9,14 +9,18 @@
 
 from sparloom.ir.codegen_c import render_c
 from sparloom.ir.codegen_cuda import render_cuda
-from sparloom.ir.interpret import InterpretedLibrary, interpret
+from sparloom.ir.interpret import InterpretedLibrary, interpret, rounded, widened
 from sparloom.ir.nodes import (
+    BF16,
     BOOL,
     DTYPES,
     F32,
     F64,
+    I8,
     I32,
     I64,
+    PRODUCTS,
+    U8,
     Accumulate,
     Alloc,
     Assign,
@@ -43,6 +47,7 @@ from sparloom.ir.nodes import (
     Type,
     Unary,
     View,
+    interleaved_rows,
     pretty,
     pretty_expr,
     walk,
@@ -51,9 +56,9 @@ from sparloom.ir.transform import declared_names, fresh, rebuild, replace_refs, 
 from sparloom.ir.verify import is_name, verify
 
 __all__ = [
-    "BOOL", "DTYPES", "F32", "F64", "I32", "I64", "Accumulate", "Alloc", "Assign", "Binary", "Broadcast", "Call",
-    "Cast", "Const", "Declare", "Expr", "For", "If", "InterpretedLibrary", "Kernel", "Let", "Load", "Multiply",
-    "Param", "Prefetch", "Ref", "Select", "Stmt", "Store", "Sum", "Type", "Unary", "View", "declared_names",
-    "fresh", "interpret", "is_name", "pretty", "pretty_expr", "rebuild", "render_c", "render_cuda", "replace_refs",
-    "simplify", "simplify_expr", "verify", "walk",
+    "BF16", "BOOL", "DTYPES", "F32", "F64", "I8", "I32", "I64", "PRODUCTS", "U8", "Accumulate", "Alloc", "Assign",
+    "Binary", "Broadcast", "Call", "Cast", "Const", "Declare", "Expr", "For", "If", "InterpretedLibrary", "Kernel",
+    "Let", "Load", "Multiply", "Param", "Prefetch", "Ref", "Select", "Stmt", "Store", "Sum", "Type", "Unary", "View",
+    "declared_names", "fresh", "interleaved_rows", "interpret", "is_name", "pretty", "pretty_expr", "rebuild",
+    "render_c", "render_cuda", "replace_refs", "rounded", "simplify", "simplify_expr", "verify", "walk", "widened",
 ]

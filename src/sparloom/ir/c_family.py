@@ -12,10 +12,27 @@ from sparloom.errors import Unsupported
 from sparloom.ir import nodes as ir
 from sparloom.ir.verify import COMPARISONS, Binding, Scope, bind_params, type_of
 
-C_TYPES = {"i32": "int32_t", "i64": "int64_t", "f32": "float", "f64": "double", "bool": "bool"}
+C_TYPES = {"i32": "int32_t", "i64": "int64_t", "f32": "float", "f64": "double", "bool": "bool", "bf16": "uint16_t",
+           "u8": "uint8_t", "i8": "int8_t"}
 
 OWN_FLOAT_CALLS = ("exp", "tanh", "erf")
 """Functions of f32 for which the prelude has code of its own."""
+
+BF16_HELPERS = {
+    "widened": """\
+float widened_bf16(uint16_t bits)
+{
+    union { uint32_t bits; float value; } found = {(uint32_t)bits << 16};
+    return found.value;
+}""",
+    "rounded": """\
+uint16_t rounded_bf16(float value)
+{
+    union { float value; uint32_t bits; } found = {value};
+    const uint32_t nearest = (found.bits + 0x7fffu + (found.bits >> 16 & 1u)) >> 16;
+    return (uint16_t)(value != value ? found.bits >> 16 | 0x40u : nearest);
+}"""}
+"""Functions, without what stands before their type, that casts from and to bf16 call."""
 
 _OPERATORS = {"//": "/", "and": "&&", "or": "||"}
 _VECTOR_OPERATORS = {"//": "/", "and": "&", "or": "|"}
@@ -134,7 +151,7 @@ class Printer:
         self._emit(depth, f"{type} *{self.dialect.restrict} {name} = {self.dialect.heap[0].format(bytes_)};")
 
     def _multiply(self, stmt: ir.Multiply, scope: dict[str, Binding], depth: int) -> None:
-        type = scope[stmt.c.buffer].type
+        type = scope[stmt.a.buffer].type
         self.expressions.needs.add(("multiply", type))
         c, a, b = (f"{view.buffer} + {self.expressions.operand(view.at, scope)}" for view in (stmt.c, stmt.a, stmt.b))
         shape = ", ".join(self._expr(extent, scope) for extent in (stmt.rows, stmt.cols, stmt.depth))
@@ -236,6 +253,9 @@ class _Expressions:
                 return f"{self._helper('broadcast', type_of(expr, scope))}({self.text(a, scope)})", _PRIMARY
             case ir.Sum(a):
                 return f"{self._helper('sum', type_of(a, scope))}({self.text(a, scope)})", _PRIMARY
+            case ir.Cast(ir.BF16, a) | ir.Cast(ir.F32, a) if (expr.type == ir.BF16) != (type_of(a, scope) == ir.BF16):
+                name = "rounded" if expr.type == ir.BF16 else "widened"
+                return f"{self._helper(name, ir.BF16)}({self.text(a, scope)})", _PRIMARY
             case ir.Cast(type, a):
                 if type.lanes == 1:
                     return f"({C_TYPES[type.scalar]}){self.operand(a, scope, _PREFIX)}", _PREFIX

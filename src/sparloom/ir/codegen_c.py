@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from sparloom.ir.c_family import OWN_FLOAT_CALLS, Dialect, Printer, element_type
-from sparloom.ir.nodes import Assign, Const, For, Kernel, Type, walk
+from sparloom.ir.c_family import BF16_HELPERS, C_TYPES, OWN_FLOAT_CALLS, Dialect, Printer, element_type
+from sparloom.ir.nodes import PRODUCTS, Assign, Const, For, Kernel, Type, walk
 from sparloom.ir.verify import FLOAT_CALLS, reduction_op, verify
 
 _MAX_UNROLL = 64
@@ -62,7 +62,7 @@ _C = Dialect(
 
 
 _ELEMENT_BYTES = {"i32": 4, "i64": 8, "f32": 4, "f64": 8, "bool": 4}
-_ORDER = ("allocated", "multiply", "broadcast", "sum", "select", "min", "max", "abs", *FLOAT_CALLS)
+_ORDER = ("allocated", "multiply", *BF16_HELPERS, "broadcast", "sum", "select", "min", "max", "abs", *FLOAT_CALLS)
 
 _ALLOCATED = """\
 static inline void *allocated(int64_t bytes)
@@ -188,7 +188,9 @@ def _helper(name: str, type: Type) -> str:
     if name == "allocated":
         return _ALLOCATED
     if name == "multiply":
-        return _multiply(type, element)
+        return _multiply(type)
+    if name in BF16_HELPERS:
+        return f"static inline {BF16_HELPERS[name]}"
     if name in _OWN and type == Type("f32"):
         return _OWN[name]
     own = element if type.lanes == 1 else str(type)
@@ -218,10 +220,11 @@ def _helper(name: str, type: Type) -> str:
     )
 
 
-def _multiply(type: Type, element: str) -> str:
+def _multiply(type: Type) -> str:
     """Declare a function pointer that is set when the library is loaded; see `sparloom.jit`."""
-    params = (f"int64_t, int64_t, int64_t, const {element} *, int64_t, int64_t, const {element} *, int64_t, "
-              f"{element} *, int64_t, _Bool")
+    a, b, c = next((left, right, made) for (left, right), made in PRODUCTS.items() if left == type.scalar)
+    params = (f"int64_t, int64_t, int64_t, const {C_TYPES[a]} *, int64_t, int64_t, const {C_TYPES[b]} *, int64_t, "
+              f"{C_TYPES[c]} *, int64_t, _Bool")
     return (f"static void (*multiply_{type})({params});\n"
             f"void sparloom_set_multiply_{type}(void *given) {{ multiply_{type} = (void (*)({params}))given; }}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Set
 
 from sparloom.errors import Unsupported
-from sparloom.ir.c_family import Dialect, Printer, element_type
+from sparloom.ir.c_family import BF16_HELPERS, Dialect, Printer, element_type
 from sparloom.ir.nodes import For, Kernel, Let, Type
 from sparloom.ir.transform import lower_products
 from sparloom.ir.verify import FLOAT_CALLS, verify
@@ -74,6 +74,10 @@ _INTEGERS = """\
 #ifdef __CUDACC_RTC__
 typedef int int32_t;
 typedef long long int64_t;
+typedef unsigned char uint8_t;
+typedef signed char int8_t;
+typedef unsigned short uint16_t;
+typedef unsigned int uint32_t;
 #else
 #include <cstdint>
 #endif
@@ -135,6 +139,8 @@ def _prelude(needs: Set[tuple[str, Type]]) -> str:
 
 
 def _helper(name: str, type: Type) -> str:
+    if name in BF16_HELPERS:
+        return f"static __device__ {BF16_HELPERS[name]}"
     element, lanes = element_type(type), type.lanes
     own = element if lanes == 1 else str(type)
     a, b = ("a", "b") if lanes == 1 else ("a[l]", "b[l]")

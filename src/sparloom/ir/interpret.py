@@ -103,8 +103,8 @@ class _Machine:
                 count = size if isinstance(size, int) else int(self.value(size, values))
                 self.memory.alloc(name, count, ir.DTYPES[scalar])
             case ir.Multiply():
-                type = self.memory.type(stmt.c.buffer)
-                self._stmt(lower_product(stmt, type, {*values, *self.memory.names()}), values)
+                type, left = self.memory.type(stmt.c.buffer), self.memory.type(stmt.a.buffer)
+                self._stmt(lower_product(stmt, type, left, {*values, *self.memory.names()}), values)
             case ir.Prefetch():
                 pass
 
@@ -142,7 +142,7 @@ class _Machine:
             case ir.Sum(a):
                 return _sum(self.value(a, values))
             case ir.Cast(type, a):
-                return self.value(a, values).astype(ir.DTYPES[type.scalar])
+                return _cast(expr, type, self.value(a, values))
             case ir.Select(cond, a, b):
                 chosen = self.value(cond, values)
                 if np.ndim(chosen) == 0:
@@ -152,6 +152,30 @@ class _Machine:
                 operand = self.value(a, values)
                 return _CALLS[name](operand).astype(operand.dtype)
         raise IllegalSchedule(f"{expr!r} is not an expression of the IR")
+
+
+def _cast(expr: ir.Cast, type: ir.Type, value: Any) -> Any:
+    if value.dtype == np.uint16 and type == ir.F32:
+        return widened(value)
+    if type == ir.BF16:
+        return value if value.dtype == np.uint16 else rounded(value)
+    found = value.astype(ir.DTYPES[type.scalar])
+    if type in (ir.U8, ir.I8) and np.any(found != value):
+        raise OverflowError(f"{ir.pretty_expr(expr)} is {value}, outside the range of {type}")
+    return found
+
+
+def rounded(values: np.ndarray) -> np.ndarray:
+    """Round numbers of f32 to the nearest of bf16, ties to even; NaN stays NaN. Returns their bits."""
+    values = np.asarray(values, np.float32)
+    bits = values.view(np.uint32).astype(np.uint64)
+    found = np.where(np.isnan(values), bits >> 16 | 0x40, (bits + 0x7FFF + (bits >> 16 & 1)) >> 16)
+    return found.astype(np.uint16)[()]
+
+
+def widened(bits: np.ndarray) -> np.ndarray:
+    """Return the numbers of f32 that bits of bf16 stand for."""
+    return (np.asarray(bits, np.uint32) << np.uint32(16)).view(np.float32)[()]
 
 
 def _sum(lanes: np.ndarray) -> Any:

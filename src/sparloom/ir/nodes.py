@@ -3,7 +3,8 @@
 kernel  := Kernel(name, param*, stmt*)
 param   := Param(name, type, buffer?, const?)       buffers are dense, one-dimensional and do not overlap; other
                                                     parameters are immutable scalars
-type    := Type(scalar, lanes)                      scalar: i32 i64 f32 f64 bool; lanes: 1, or 2 to 64 (power of two)
+type    := Type(scalar, lanes)                      scalar: i32 i64 f32 f64 bool, and bf16 u8 i8 in buffers;
+                                                    lanes: 1, or 2 to 64 (power of two)
 
 stmt    := For(var, lo, hi, stmt*, kind, step, chunk, name*)
          | If(expr, stmt*, stmt*)
@@ -29,9 +30,10 @@ op      := + - * / // % min max < <= > >= == != and or         binary
          | - not                                               unary
 
 Types: Both operands of a Binary have the same type; there are no implicit conversions. `/` divides floats; `//` and `%`
-divide integers and round toward zero as in C. On scalars, `and`, `or` and Select evaluate only the operands they need.
-Comparisons yield bool with the lanes of their operands. `a min b` is a if a < b, else b; `a max b` is a if a > b, else
-b.
+divide integers and round toward zero as in C. Elements of bf16 are only cast from and to f32, rounded to the nearest
+number, ties to even; those of u8 and i8 from and to i32, within their range. On scalars, `and`, `or` and Select
+evaluate only the operands they need. Comparisons yield bool with the lanes of their operands. `a min b` is a if a < b,
+else b; `a max b` is a if a > b, else b.
 
 Loops: Bounds are i64 and evaluated once on entry; the variable is i64 and steps from lo while below hi. Iterations of a
 parallel loop run concurrently in any order and are scheduled dynamically in chunks of `chunk`. A shared loop is
@@ -39,7 +41,9 @@ directly inside a parallel one, and distributes the work of one iteration over a
 concurrently in any order, and all of them complete before the next statement. Iterations of a simd loop run side by
 side; the names that it `reduces` are declared scalars that it only adds to, or takes the minimum or maximum of, in any
 order. Multiply also sums in any order; the columns of B and C are contiguous (col = 1), and C is a different buffer
-from A and B.
+from A and B. Of bf16, and of u8 by i8, it computes f32 and i32. Then columns of A are contiguous, the depth is a
+multiple of g = 2 or 4, and every g rows of B are interleaved (col = g): element (k, c) is
+buffer[at + k // g * row + c * g + k % g].
 
 Undefined behaviour: overflow, races, accesses out of bounds, and reads of uninitialised elements.
 
@@ -55,7 +59,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-Scalar = Literal["i32", "i64", "f32", "f64", "bool"]
+Scalar = Literal["i32", "i64", "f32", "f64", "bool", "bf16", "u8", "i8"]
 Kind = Literal["serial", "parallel", "shared", "simd", "unrolled"]
 
 
@@ -80,8 +84,19 @@ F64 = Type("f64")
 """Double precision."""
 BOOL = Type("bool")
 """Conditions."""
-DTYPES = {"i32": np.int32, "i64": np.int64, "f32": np.float32, "f64": np.float64, "bool": np.bool_}
-"""NumPy type of each scalar type."""
+BF16 = Type("bf16")
+"""The upper half of a number of single precision, in memory only."""
+U8 = Type("u8")
+"""Bytes, in memory only."""
+I8 = Type("i8")
+"""Signed bytes, in memory only."""
+DTYPES = {"i32": np.int32, "i64": np.int64, "f32": np.float32, "f64": np.float64, "bool": np.bool_,
+          "bf16": np.uint16, "u8": np.uint8, "i8": np.int8}
+"""NumPy type of each scalar type; NumPy has none for bf16, so arrays hold its bits."""
+STORED_AS = {"bf16": "f32", "u8": "i32", "i8": "i32"}
+"""Scalar types in memory only -> the type that is cast from and to them."""
+PRODUCTS = {("f32", "f32"): "f32", ("f64", "f64"): "f64", ("bf16", "bf16"): "f32", ("u8", "i8"): "i32"}
+"""Types of the operands of Multiply -> type of the result."""
 
 _LEVELS = {
     "or": 1, "and": 2, "<": 4, "<=": 4, ">": 4, ">=": 4, "==": 4, "!=": 4, "+": 5, "-": 5, "*": 6, "/": 6, "//": 6,
@@ -314,6 +329,11 @@ class Multiply(Stmt, integers=("rows", "cols", "depth")):
     cols: Expr
     depth: Expr
     add: Expr
+
+
+def interleaved_rows(scalar: Scalar) -> int:
+    """Return how many rows of B are interleaved in a Multiply, by the type of A or B."""
+    return {"bf16": 2, "u8": 4, "i8": 4}.get(scalar, 1)
 
 
 @dataclass(frozen=True)

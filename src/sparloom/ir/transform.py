@@ -248,7 +248,7 @@ def lower_products(kernel: ir.Kernel) -> ir.Kernel:
         lines: list[ir.Stmt] = []
         for stmt in body:
             if isinstance(stmt, ir.Multiply):
-                lines.append(lower_product(stmt, types[stmt.c.buffer], taken))
+                lines.append(lower_product(stmt, types[stmt.c.buffer], types[stmt.a.buffer], taken))
             else:
                 if isinstance(stmt, ir.Alloc):
                     types[stmt.name] = ir.Type(stmt.scalar)
@@ -258,15 +258,21 @@ def lower_products(kernel: ir.Kernel) -> ir.Kernel:
     return replace(kernel, body=in_body(kernel.body))
 
 
-def lower_product(stmt: ir.Multiply, type: ir.Type, taken: set[str]) -> ir.For:
+def lower_product(stmt: ir.Multiply, type: ir.Type, left: ir.Type, taken: set[str]) -> ir.For:
     """Lower C = A B to `for r: for q: total = 0; for k: total += a[r, k] * b[k, q];  c[r, q] = total`, or += total.
 
     Args:
-        type: type of the elements.
+        type: type of C.
+        left: type of the elements of A.
         taken: names in use; new ones are added.
     """
     row, col, inner, total = (fresh(name, taken) for name in ("row", "col", "inner", "total"))
-    a, b, c = (_element(stmt.a, row, inner), _element(stmt.b, inner, col), _offset(stmt.c, row, col))
+    group, c = ir.interleaved_rows(left.scalar), _offset(stmt.c, row, col)
+    a, b = _element(stmt.a, row, inner), _element(stmt.b, inner, col)
+    if group > 1:
+        within = ir.Ref(inner) % group
+        at = stmt.b.at + ir.Ref(inner) // group * stmt.b.row + ir.Ref(col) * group + within
+        a, b = ir.Cast(type, a), ir.Cast(type, ir.Load(stmt.b.buffer, at))
     added = ir.Assign(total, ir.Ref(total) + a * b)
     store, accumulate = ir.Store(stmt.c.buffer, c, ir.Ref(total)), ir.Accumulate(stmt.c.buffer, c, ir.Ref(total))
     match stmt.add:
@@ -274,7 +280,8 @@ def lower_product(stmt: ir.Multiply, type: ir.Type, taken: set[str]) -> ir.For:
             last: ir.Stmt = accumulate if value else store
         case _:
             last = ir.If(stmt.add, (accumulate,), (store,))
-    body = (ir.Declare(total, type, ir.Const(0.0, type)), ir.For(inner, 0, stmt.depth, (added,)), last)
+    zero = ir.Const(0 if type == ir.I32 else 0.0, type)
+    body = (ir.Declare(total, type, zero), ir.For(inner, 0, stmt.depth, (added,)), last)
     return ir.For(row, 0, stmt.rows, (ir.For(col, 0, stmt.cols, body),))
 
 

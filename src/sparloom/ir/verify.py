@@ -22,7 +22,7 @@ _MAX_LANES = 64
 MAX_ARRAY_BYTES = 1 << 20  # of all local arrays together, since threads have small stacks
 
 _KINDS = ("serial", "parallel", "shared", "simd", "unrolled")
-_BYTES = {"i32": 4, "i64": 8, "f32": 4, "f64": 8, "bool": 1}
+_BYTES = {"i32": 4, "i64": 8, "f32": 4, "f64": 8, "bool": 1, "bf16": 2, "u8": 1, "i8": 1}
 _WORDS = """
     auto bool break case char const continue default do double else enum extern false float for goto if inline int linux
     long main register restrict return short signed sizeof static struct switch true typedef union unix unsigned void
@@ -31,7 +31,7 @@ _WORDS = """
 """
 _RESERVED = frozenset((*_WORDS.split(), *CALLS, *(f"{call}f" for call in (*CALLS, "fabs"))))
 _HELPER_NAME = re.compile(
-    rf"((broadcast|sum|select|min|max|{'|'.join(CALLS)})_)?(i32|i64|f32|f64|bool)(x\d+)?|u?int\d+_t"
+    rf"((broadcast|sum|select|min|max|widened|rounded|{'|'.join(CALLS)})_)?(i32|i64|f32|f64|bool|bf16|u8|i8)(x\d+)?|u?int\d+_t"
 )
 
 
@@ -90,6 +90,10 @@ def type_of(expr: ir.Expr, scope: Scope) -> ir.Type:
             found = type_of(a, scope)
             if found.lanes != type.lanes or "bool" in (type.scalar, found.scalar):
                 raise IllegalSchedule(f"cast of {found} to {type}: lanes stay, and bool is made by comparing")
+            for one, other in ((type, found), (found, type)):
+                if one != other and ir.STORED_AS.get(one.scalar, other.scalar) != other.scalar:
+                    raise IllegalSchedule(f"cast of {found} to {type}: {one} is cast from and to "
+                                          f"{ir.STORED_AS[one.scalar]} only")
             return check_type(type)
         case ir.Select(cond, a, b):
             return _select(type_of(cond, scope), type_of(a, scope), type_of(b, scope))
@@ -120,7 +124,9 @@ def _const(value: float | int | bool, type: ir.Type) -> ir.Type:
     if type.lanes != 1:
         raise IllegalSchedule(f"constant {value} of type {type}: use Broadcast(Const(...), {type.lanes})")
     integral = isinstance(value, int) and not isinstance(value, bool)
-    if type.scalar == "bool":
+    if type.scalar in ir.STORED_AS:
+        fits = False
+    elif type.scalar == "bool":
         fits = isinstance(value, bool)
     elif type.scalar in _INTEGERS:
         fits = integral and is_literal(value, type.scalar)
@@ -138,6 +144,8 @@ def _load(buffer: str, index: ir.Expr, lanes: int, scope: Scope) -> ir.Type:
     check_index(buffer, index, scope)
     if lanes != 1 and binding.type.scalar == "bool":
         raise IllegalSchedule(f"vector load from {buffer}: vectors of bool are made by comparing, not loaded")
+    if lanes != 1 and binding.type.scalar in ir.STORED_AS:
+        raise IllegalSchedule(f"vector load from {buffer}: elements of {binding.type} are loaded one at a time")
     return check_type(ir.Type(binding.type.scalar, lanes))
 
 
@@ -254,8 +262,8 @@ def _stmt(stmt: ir.Stmt, context: _Context) -> None:
             _assign(stmt, context)
         case ir.Store(buffer, index, value) | ir.Accumulate(buffer, index, value):
             _store(buffer, index, value, context)
-            if isinstance(stmt, ir.Accumulate) and scope[buffer].type == ir.BOOL:
-                raise _illegal("bool cannot be added up: use Store", context)
+            if isinstance(stmt, ir.Accumulate) and scope[buffer].type.scalar in ("bool", *ir.STORED_AS):
+                raise _illegal(f"{scope[buffer].type} cannot be added up: use Store", context)
         case ir.Alloc():
             _alloc(stmt, context)
         case ir.Multiply():
@@ -360,14 +368,19 @@ def _multiply(stmt: ir.Multiply, context: _Context) -> None:
         if not isinstance(view, ir.View) or view.buffer not in context.scope:
             raise _illegal(f"{view!r} is no view of a buffer in scope: make one by View", context)
         types.append(_buffer(view.buffer, context).type)
-    if len(set(types)) > 1 or types[0].scalar not in ("f32", "f64"):
-        raise _illegal(f"a product of {', '.join(map(str, types))}: all three are f32, or all f64", context)
+    made, *factors = (type.scalar for type in types)
+    if ir.PRODUCTS.get(tuple(factors)) != made:
+        known = ", ".join(f"{' by '.join(pair)} in {result}" for pair, result in ir.PRODUCTS.items())
+        raise _illegal(f"a product of {' by '.join(factors)} in {made}: there are {known}", context)
     _buffer(stmt.c.buffer, context, written=True)
     if stmt.c.buffer in (stmt.a.buffer, stmt.b.buffer):
         raise _illegal(f"{stmt.c.buffer} is read and written by one product: write to another buffer", context)
-    for view in (stmt.c, stmt.b):
-        if view.col != ir.Const(1):
+    group = ir.interleaved_rows(factors[0])
+    for view, stride in ((stmt.c, 1), (stmt.b, group)):
+        if view.col != ir.Const(stride):
             raise _illegal(f"columns of {view.buffer} do not lie side by side: only A may have another stride", context)
+    if group > 1 and stmt.a.col != ir.Const(1):
+        raise _illegal(f"columns of {stmt.a.buffer} do not lie side by side, as those of {types[1]} must", context)
     numbers = [each for view in (stmt.c, stmt.a, stmt.b) for each in (view.at, view.row, view.col)]
     for number in (*numbers, stmt.rows, stmt.cols, stmt.depth):
         if _type(number, context) != ir.I64:
@@ -430,6 +443,8 @@ def _check_param(param: ir.Param, context: _Context) -> None:
     if param.type.lanes != 1 or param.type.scalar not in _BYTES:
         offender = f"parameter {param.name} is {param.type}"
         raise _illegal(f"{offender}: parameters are scalars and buffers of scalars", context)
+    if not param.buffer and param.type.scalar in ir.STORED_AS:
+        raise _illegal(f"scalar parameter {param.name} is {param.type}: only buffers are", context)
     if not param.buffer and not param.const:
         raise _illegal(f"scalar parameter {param.name} is not const: copy it by Declare, or make it a buffer", context)
 

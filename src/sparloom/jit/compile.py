@@ -20,7 +20,7 @@ from sparloom.measure import checked_threads
 
 __all__ = ["Function", "Library", "Source", "compile_c", "link_tile_multiply"]
 
-SCALARS = ("f32", "f64")
+MULTIPLIED = ("f32", "f64", "bf16", "u8")
 _C_TYPES = {
     "i32": ctypes.c_int32, "i64": ctypes.c_int64, "f32": ctypes.c_float, "f64": ctypes.c_double, "bool": ctypes.c_bool,
 }
@@ -41,7 +41,7 @@ class Source:
 
 def link_tile_multiply(handle: ctypes.CDLL) -> None:
     """Pass the function of kernels/cpu/multiply.cpp to a library whose rendered C multiplies tiles."""
-    for scalar in SCALARS:
+    for scalar in MULTIPLIED:
         setter = f"sparloom_set_multiply_{scalar}"
         if hasattr(handle, setter):
             multiply = getattr(_multiply_library(), f"sparloom_multiply_{scalar}")

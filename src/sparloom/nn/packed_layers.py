@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
@@ -23,8 +23,9 @@ from sparloom.nn.torch_integration import (
     run_weight_hooks,
     torch_threads,
 )
-from sparloom.ragged import EncoderSchedule, EncoderShape, compiled_encoder_layer
+from sparloom.ragged import EncoderSchedule, EncoderShape, Layer, compiled_encoder_layer
 
+PRECISION = "_sparloom_precision"  # attribute of packed modules
 FEW_TOKENS = 2048  # of a batch, up to which threads share columns: measured with the sizes of MiniLM and BERT-base
 ACTIVATION_CLASSES: Mapping[str, str] = {  # of transformers; others are those of torch
     "GELUActivation": "gelu", "NewGELUActivation": "gelu_tanh", "FastGELUActivation": "gelu_tanh",
@@ -182,19 +183,32 @@ def run_packed(module: Any, form: EncoderShape, tokens: torch.Tensor, sequences:
     if any(shares):
         random = torch.randint(1 << 31, (len(tokens),)).numpy().astype(np.float64)
         form, others = replace(form, dropout=tuple(map(float, shares))), {**others, "random": random}
+    return run_program(module, compiled_encoder_layer, form, tokens, sequences, {
+        **module.program_parameters(), **sequences.tables}, others)
+
+
+def run_program(module: torch.nn.Module, compiled: Callable[..., Layer], form: EncoderShape, tokens: torch.Tensor,
+                sequences: Sequences, parameters: JoinedParameters,
+                others: Mapping[str, np.ndarray] = MappingProxyType({})) -> torch.Tensor:
+    """Run a program on (tokens, width): in float32 if gradients are needed, else in the precision of the module.
+
+    Args:
+        module: keeps the packed weights.
+        compiled: returns the layer of a form, a schedule and a number of threads.
+        others: see `run_packed`.
+    """
     threads = torch_threads()
-    layer = compiled_encoder_layer(form, EncoderSchedule(), threads)
     tokens, = autocast_operands(tokens)
     batch = TokenBatch(tokens.contiguous(), sequences.structure, None, others)
-    parameters = {**module.program_parameters(), **sequences.tables}
     packed = module.__dict__.setdefault("_sparloom_packed", PackedWeights())
     if needs_derivatives([tokens, *flat_parameters(parameters)]):
         joined = {name: torch.cat(value) if isinstance(value, tuple) else value for name, value in parameters.items()}
-        return call_layer(layer, batch, joined, packed)
+        return call_layer(compiled(form, EncoderSchedule(), threads), batch, joined, packed)
+    precision = module.__dict__.get(PRECISION, form.precision)
+    form = form if precision == form.precision else replace(form, precision=precision)
+    layer = compiled(form, EncoderSchedule(share_columns=len(tokens) <= FEW_TOKENS), threads)
     weights = packed.sampled(layer, parameters)  # kept alive while the program reads it
     out = torch.empty_like(batch.x)
-    if len(tokens) <= FEW_TOKENS:  # a program that reads the same weights
-        layer = compiled_encoder_layer(form, EncoderSchedule(share_columns=True), threads)
     layer.infer(batch.structure, batch.arrays(batch.x), weights.weights, out.numpy())
     return out
 
@@ -215,7 +229,8 @@ def check_parameters(module: torch.nn.Module) -> None:
     for name, parameter in module.named_parameters():
         if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
             raise Unsupported(f"{name} is {parameter.dtype} on {parameter.device}: packed layers compute in "
-                              "torch.float32 on the CPU: pass model.float().cpu()")
+                              "torch.float32 on the CPU, and products in less if told so: call "
+                              "pack(model.float().cpu(), precision=...)")
 
 
 def flat_parameters(parameters: JoinedParameters) -> list[torch.Tensor]:

@@ -8,11 +8,11 @@ from dataclasses import replace
 import torch
 
 from sparloom.errors import Unsupported
-from sparloom.nn.batches import PackedBatch, Sequences, TokenBatch
-from sparloom.nn.packed_layers import LayerPaths, PackedLayer, check_parameters, run_packed
-from sparloom.nn.ragged_programs import JoinedParameters, PackedWeights, call_layer
-from sparloom.nn.torch_integration import eager, run_weight_hooks, torch_threads
-from sparloom.ragged import EncoderSchedule, EncoderShape, compiled_attention
+from sparloom.nn.batches import PackedBatch, Sequences
+from sparloom.nn.packed_layers import LayerPaths, PackedLayer, check_parameters, run_packed, run_program
+from sparloom.nn.ragged_programs import JoinedParameters
+from sparloom.nn.torch_integration import eager, run_weight_hooks
+from sparloom.ragged import EncoderShape, compiled_attention
 
 
 class TransformerEncoderLayer(PackedLayer, torch.nn.TransformerEncoderLayer):
@@ -100,6 +100,10 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
             raise Unsupported("it adds a key: bias_k or add_zero_attn")
         check_parameters(self)
 
+    def form(self) -> EncoderShape:
+        """Describe the module."""
+        return EncoderShape(self.embed_dim, self.num_heads)
+
     def forward(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
         key_padding_mask: torch.Tensor | None = None, need_weights: bool = True, attn_mask: torch.Tensor | None = None,
@@ -116,12 +120,10 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
     @eager
     def _attend(self, tokens: torch.Tensor, sequences: Sequences, causal: bool) -> torch.Tensor:
         run_weight_hooks(torch.nn.Linear, out_proj=self.out_proj)
-        shape = EncoderShape(self.embed_dim, self.num_heads, causal=causal)
-        layer = compiled_attention(shape, EncoderSchedule(), torch_threads())
         parameters = {"w_qkv": self.in_proj_weight, "b_qkv": self.in_proj_bias, "w_out": self.out_proj.weight,
                       "b_out": self.out_proj.bias}
-        packed = self.__dict__.setdefault("_sparloom_packed", PackedWeights())
-        return call_layer(layer, TokenBatch(tokens[0].contiguous(), sequences.structure), parameters, packed)[None]
+        return run_program(self, compiled_attention, replace(self.form(), causal=causal), tokens[0], sequences,
+                           parameters)[None]
 
 
 @eager

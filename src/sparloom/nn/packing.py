@@ -5,17 +5,21 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
 
 from sparloom.errors import Unsupported
 from sparloom.nn import packed_torch
+from sparloom.nn.packed_layers import PRECISION, PackedLayer
+from sparloom.ragged import PRECISIONS, check_precision
 
 __all__ = ["Packing", "describe_packing", "pack", "unpack"]
 
 log = logging.getLogger(__name__)
+
+RUN_PROGRAMS = (PackedLayer, packed_torch.MultiheadAttention)
 
 M = TypeVar("M", bound=torch.nn.Module)
 
@@ -33,7 +37,7 @@ class Packing:
     left: Mapping[str, str]
 
 
-def pack(model: M, *, strict: bool = False) -> M:
+def pack(model: M, *, strict: bool = False, precision: str | torch.dtype = "float32") -> M:
     """Make the encoders in a model compute real tokens only, in place.
 
     An encoder is a torch.nn.TransformerEncoder, a layer of one, a torch.nn.MultiheadAttention, or a model of
@@ -42,23 +46,30 @@ def pack(model: M, *, strict: bool = False) -> M:
     only its class and those of its layers change, to subclasses. Results are those of before up to rounding, and 0 at
     padding.
 
-    Weights are packed into panels at the first call, which takes as much memory as the weights of the layers, and again
-    when they change.
+    Weights are packed into panels at the first call, which takes as much memory as the weights of the layers in this
+    precision, and again when they change.
 
     Args:
         model: any module.
         strict: raise an error if an encoder cannot be packed, and pack none then.
+        precision: of the operands of products with weights where no gradients are needed: "float32", "bfloat16" or
+            "int8", with scales by token and by column of weights. Parameters, everything else and training stay in
+            float32. Packing again changes it.
 
     Returns:
         The model. `describe_packing` says what was packed, and what was left and why.
 
     Raises:
         TypeError: the model is no module.
+        ValueError: there is no such precision.
         Unsupported: no encoder can be packed, or, with `strict`, not all; says why.
     """
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model is a {type(model).__name__}: expected a torch.nn.Module")
-    found = describe_packing(model, before=True)
+    precision = str(precision).removeprefix("torch.")
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision={precision!r}: there are {', '.join(PRECISIONS)}")
+    found = _describe(model, precision)
     if not found.packed or (strict and found.left):
         reasons = "; ".join(f"{name or type(model).__name__}: {reason}" for name, reason in found.left.items())
         raise Unsupported(f"{'not all encoders' if found.packed else 'no encoder'} of {type(model).__name__} can be "
@@ -66,8 +77,9 @@ def pack(model: M, *, strict: bool = False) -> M:
     classes = _classes()
     for name in found.packed:
         for module in model.get_submodule(name).modules():
-            if type(module) in classes:
-                module.__class__ = classes[type(module)]
+            module.__class__ = classes.get(type(module), type(module))
+            if isinstance(module, RUN_PROGRAMS):
+                module.__dict__[PRECISION] = precision
     log.info("%s: packed %s%s", type(model).__name__, ", ".join(name or "the model" for name in found.packed),
              "".join(f"; left {name}: {reason}" for name, reason in found.left.items()))
     return model
@@ -79,7 +91,7 @@ def unpack(model: M) -> M:
     for module in model.modules():
         if type(module) in originals:
             module.__class__ = originals[type(module)]
-            for name in ("_sparloom_packed", "_sparloom_tables"):
+            for name in ("_sparloom_packed", "_sparloom_tables", PRECISION):
                 module.__dict__.pop(name, None)
     return model
 
@@ -90,17 +102,20 @@ def describe_packing(model: torch.nn.Module, *, before: bool = False) -> Packing
     Args:
         before: say which ones `pack` would pack instead.
     """
+    return _describe(model, "float32" if before else None)
+
+
+def _describe(model: torch.nn.Module, precision: str | None) -> Packing:
+    """Say which encoders are packed, or which ones can be in a precision."""
     models, packed, left = _models(), [], {}
     kinds = set(models.values())
     for name, module in model.named_modules():
         kind = type(module)
         if any(not outer or name.startswith(f"{outer}.") for outer in packed):
             continue  # it belongs to a packed one
-        if kind in kinds:
-            packed.append(name)
-        elif kind in models:
-            reason = _refusal(module)
-            if before and reason is None:
+        if kind in kinds or kind in models:
+            reason = _refusal(module, precision or "float32") if precision or kind in models else None
+            if reason is None and (precision or kind in kinds):
                 packed.append(name)
             else:
                 left[name] = reason or "it was not packed"
@@ -109,14 +124,18 @@ def describe_packing(model: torch.nn.Module, *, before: bool = False) -> Packing
     return Packing(tuple(packed), left)
 
 
-def _refusal(module: torch.nn.Module) -> str | None:
+def _refusal(module: torch.nn.Module, precision: str) -> str | None:
     """Say why an encoder cannot be packed."""
     classes = _classes()
+    packed_classes = set(classes.values())
     for name, part in module.named_modules():
-        packed = classes.get(type(part))
+        packed = type(part) if type(part) in packed_classes else classes.get(type(part))
         if packed is not None:
+            view = _as(part, packed)
             try:
-                packed.check(_as(part, packed))
+                packed.check(view)
+                if isinstance(view, RUN_PROGRAMS):
+                    check_precision(replace(view.form(), precision=precision))
             except Unsupported as error:
                 return f"{name}: {error}" if name else str(error)
     return None

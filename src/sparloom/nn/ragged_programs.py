@@ -32,7 +32,7 @@ Schedule = S | Literal["auto"] | None
 
 _chosen: dict[tuple[object, ...], Any] = {}
 
-LINE_FLOATS = 16  # weights start at a cache line
+LINE_BYTES = 64  # weights start at a cache line
 FORWARD_ARGUMENTS = 4  # of _RaggedFunction before x and the parameters
 PUBLIC_NAMES = {"encoder": "TransformerEncoderLayer", "attention": "MultiheadAttention", "layer_norm": "LayerNorm",
                 "softmax": "ragged_softmax"}
@@ -92,8 +92,8 @@ class PackedWeights:
     """
 
     def __init__(self) -> None:
-        self._current: dict[tuple[Layer, str], PackedProgramWeights] = {}
-        self._spare: dict[tuple[Layer, str], list[np.ndarray]] = {}
+        self._current: dict[tuple[str, int], PackedProgramWeights] = {}  # by layout: layers of a module share them
+        self._spare: dict[tuple[str, int], list[np.ndarray]] = {}
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
         return PackedWeights, ()
@@ -108,7 +108,7 @@ class PackedWeights:
             TypeError, ValueError: one is not float32, or not on the CPU.
         """
         arrays = {name: _array(name, parameter) for name, parameter in parameters.items()}
-        return self._packed((layer, "forward"), layer.forward_weights, arrays, _content(arrays))
+        return self._packed(layer, "forward", arrays, _content(arrays))
 
     def sampled(self, layer: Layer, parameters: JoinedParameters) -> PackedProgramWeights:
         """Return the weights of the forward programs, as `inference`, but read little of parameters that are packed.
@@ -119,42 +119,46 @@ class PackedWeights:
         tensors = {name: value if isinstance(value, tuple) else (value,) for name, value in parameters.items()}
         flat = [tensor for parts in tensors.values() for tensor in parts if tensor is not None]
         content = (tuple([tensor.data_ptr() for tensor in flat]), sampled_hash(*flat, blocks=SAMPLED_BLOCKS))
-        current = self._current.get((layer, "forward"))
+        current = self._current.get(("forward", layer.layouts["forward"]))
         if current is not None and current.content == content:
             return current
         arrays = {name: None if parts[0] is None else np.concatenate([_array(name, part) for part in parts])
                   for name, parts in tensors.items()}
-        return self._packed((layer, "forward"), layer.forward_weights, arrays, content)
+        return self._packed(layer, "forward", arrays, content)
 
     def training(self, layer: Layer, parameters: Parameters) -> tuple[PackedProgramWeights, PackedProgramWeights]:
         """Return the weights of the forward programs and of the backward program, as `inference`."""
         arrays = {name: _array(name, parameter) for name, parameter in parameters.items()}
         content = _content(arrays)
-        return (self._packed((layer, "forward"), layer.forward_weights, arrays, content),
-                self._packed((layer, "backward"), layer.backward_weights, arrays, content))
+        return self._packed(layer, "forward", arrays, content), self._packed(layer, "backward", arrays, content)
 
-    def _packed(self, key: tuple[Layer, str], weights: Weights, arrays: Mapping[str, np.ndarray | None],
+    def _packed(self, layer: Layer, use: Literal["forward", "backward"], arrays: Mapping[str, np.ndarray | None],
                 content: Hashable) -> PackedProgramWeights:
+        key = (use, layer.layouts[use])
         current = self._current.get(key)
         if current is not None and current.content == content:
             return current
         del current
         self._current.pop(key, None)  # its memory becomes spare now unless a call still reads it
+        weights = layer.forward_weights if use == "forward" else layer.backward_weights
+        for name in weights.keys() & arrays.keys():
+            if arrays[name] is not None:
+                _check_shape(name, arrays[name], weights[name])
+        arrays = layer.forward_arrays(arrays) if use == "forward" else arrays
         memory = self._memory(key, sum(map(_padded_size, weights.values())))
         views = packed_views(weights, memory)
         for name, weight in weights.items():
             if arrays[name] is None:
                 views[name].fill(0)
             else:
-                _check_shape(name, arrays[name], weight)
                 weight.packed(arrays[name], views[name])
         packed = self._current[key] = PackedProgramWeights(content, memory, views)
         return packed
 
-    def _memory(self, key: tuple[Layer, str], size: int) -> np.ndarray:
+    def _memory(self, key: tuple[str, int], size: int) -> np.ndarray:
         """Allocate memory that becomes spare when the returned array, and all tensors on it, are freed."""
         spare = self._spare.setdefault(key, [])
-        whole = spare.pop() if spare else aligned((size,), np.float32)
+        whole = spare.pop() if spare else aligned((size,), np.uint8)
         memory = whole[:]
         weakref.finalize(memory, _return_memory, spare, whole).atexit = False
         return memory
@@ -164,13 +168,13 @@ def packed_views(weights: Weights, memory: np.ndarray) -> dict[str, np.ndarray]:
     """Return views of the weights in the memory of a `PackedProgramWeights`, by name."""
     views, begin = {}, 0
     for name, weight in weights.items():
-        views[name] = memory[begin : begin + weight.elements]
+        views[name] = memory[begin : begin + weight.elements * weight.dtype.itemsize].view(weight.dtype)
         begin += _padded_size(weight)
     return views
 
 
 def _padded_size(weight: Weight) -> int:
-    return -(-weight.elements // LINE_FLOATS) * LINE_FLOATS
+    return -(-weight.elements * weight.dtype.itemsize // LINE_BYTES) * LINE_BYTES
 
 
 def _return_memory(spare: list[np.ndarray], memory: np.ndarray) -> None:

@@ -48,6 +48,7 @@ _NAMES = {  # module -> its public names
     "layers.attention": (
         "attention", "attention_backward", "device_attention", "device_mixing", "mixing", "scheduled_attention",
         "scheduled_attention_backward", "scheduled_mixing"),
+    "layers.precision": ("PRECISIONS", "check_precision"),
     "layers.encoder": (
         "ACTIVATIONS", "KEPT", "Activation", "device_encoder_layer", "encoder_backward", "encoder_layer",
         "scheduled_encoder_backward", "scheduled_encoder_layer"),

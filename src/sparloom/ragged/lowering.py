@@ -3,6 +3,8 @@
     for o: for r (reduction): for s: S[o, r, s]
     ->  for o: acc[s] = 0 for all s;  for r: for s: acc[s] += S[o, r, s];  result[o, s] = acc[s] for all s
 
+Operands of products of narrow types are interleaved, see `sparloom.ir.nodes`.
+
 acc is a variable if no loop of the result stands inside the reduction, an array if those that do have constant extents,
 and otherwise the result itself. Defined names become Let as early as possible. Padded reduction loops add the neutral
 element beyond the end.
@@ -178,7 +180,7 @@ class NestCode:
         if loops[-1].kind == "dense":
             return self._product(loops, known)
         inner = tuple(loop for loop in loops if not loop.reduces)
-        neutral = ir.Const(NEUTRAL[reduction.op], nest.operation.output.type)
+        neutral = _neutral(reduction, nest.operation.reduced_type)
         start = neutral if nest.begins else self._stored()
         acc = self._accumulator(inner, start)
         begin: list[ir.Stmt] = []
@@ -207,6 +209,7 @@ class NestCode:
         small = height is not None and width is not None and 0 < height * width <= LOCAL_ELEMENTS
         if nest.begins and follows and not again and small:
             return self._tile(loops, known, height * width, width)
+        self._check_partial_type()
         lines: list[ir.Stmt] = []
         add: ir.Expr = ir.Const(not nest.begins, ir.BOOL)
         if again and nest.begins:
@@ -237,7 +240,7 @@ class NestCode:
         found = ir.Load(name, ir.Ref(rows.name) * width + ir.Ref(cols.name))
         whole = rewrite(nest.operation.value, lambda node: found if node == reduction else None)
         tile = (replace(rows, kind="serial"), replace(cols, kind="simd"))
-        return [ir.Alloc(name, nest.operation.output.type.scalar, elements), made,
+        return [ir.Alloc(name, nest.operation.reduced_type.scalar, elements), made,
                 *self._around(tile, known, lambda _: [self._store(whole)])]
 
     def _array(self, tensor: Tensor) -> list[ir.Stmt]:
@@ -250,19 +253,28 @@ class NestCode:
         return [ir.Alloc(tensor.name, tensor.type.scalar, int(elements.value) if small else elements)]
 
     def _accumulator(self, inner: tuple[Loop, ...], start: ir.Expr) -> _Accumulator:
-        output = self._nest.operation.output
+        type = self._nest.operation.reduced_type
         name = self._lookups.fresh(f"{self._nest.name}_acc")
         if not inner:
-            made = ir.Declare(name, output.type, start)
+            made = ir.Declare(name, type, start)
             return _Accumulator(ir.Ref(name), lambda value: ir.Assign(name, value), (made,), (name,))
         limits = [constant_bound(loop.extent) for loop in inner]
         if None not in limits and 0 < math.prod(limits) <= LOCAL_ELEMENTS:
             index: ir.Expr = ir.Const(0)
             for loop, limit in zip(inner, limits, strict=True):
                 index = index * limit + ir.Ref(loop.name)
-            made = ir.Alloc(name, output.type.scalar, math.prod(limits))
+            made = ir.Alloc(name, type.scalar, math.prod(limits))
             return _Accumulator(ir.Load(name, index), lambda value: ir.Store(name, index, value), (made,))
+        self._check_partial_type()
         return _Accumulator(self._stored(), self._store, separate=False)
+
+    def _check_partial_type(self) -> None:
+        """Check that the result can hold partial sums."""
+        operation = self._nest.operation
+        if operation.reduced_type != operation.output.type:
+            raise IllegalSchedule(f"{self._nest.name} reduces {operation.reduced_type} to a result of "
+                                  f"{operation.output.type}, which cannot hold partial sums: reduce in the innermost "
+                                  f"loops, of at most {LOCAL_ELEMENTS} results")
 
     def _masked(self, reduction: Reduce, neutral: ir.Expr) -> ir.Expr:
         """Make padded iterations add the neutral element."""
@@ -289,6 +301,11 @@ class NestCode:
         return self._lookups.expr(expr, self._meanings)
 
 
+def _neutral(reduction: Reduce, type: ir.Type) -> ir.Const:
+    value = NEUTRAL[reduction.op]
+    return ir.Const(int(value) if type == ir.I32 and value == 0 else value, type)
+
+
 def _is_nonempty(loop: Loop) -> bool:
     """Check whether a loop provably has iterations."""
     return isinstance(loop.extent, ir.Const) and loop.extent.value > 0
@@ -307,15 +324,25 @@ def tile_product(nest: Nest, lookups: Lookups, meanings: Meanings, *, written: R
     match nest.added:
         case ir.Binary("*", Read() as a, Read() as b):
             pass
+        case ir.Binary("*", ir.Cast(_, Read() as a), ir.Cast(_, Read() as b)):
+            pass
         case _:
             raise _cannot_offload(nest, "the reduction does not sum products of two tensors: move the rest out of it")
     padded = [dim.name for dim, _ in nest.operation.reduced if dim.name in dict(nest.padded)]
     if padded:
         raise _cannot_offload(nest, f"loop {padded[0]} of the reduction is padded: products need no padding")
 
+    group = ir.interleaved_rows(a.tensor.type.scalar)
+    within = f"{depth}_within"
+    if group > 1 and (not isinstance(loops[2].extent, ir.Const) or loops[2].extent.value % group):
+        raise _cannot_offload(nest, f"loop {depth} of the reduction is not a multiple of {group}, the number of "
+                                    f"interleaved elements of {a.tensor.type}")
+
     def strides(read: Read) -> tuple[ir.Expr, Strides]:
         offset = expand(lookups.offset(read.tensor, read.indices, meanings), inside)
-        found = Polynomial.of(offset).cancel_divisions().strides((rows, cols, depth))
+        if group > 1:
+            offset = _in_groups(offset, depth, group, within)
+        found = Polynomial.of(offset).cancel_divisions().strides((rows, cols, depth, within))
         if found is None:
             raise _cannot_offload(nest, f"elements of {read.tensor.name} are not evenly spaced along {rows}, {cols} "
                                         f"and {depth}: store the dimensions of these loops in the order of the loops")
@@ -325,18 +352,47 @@ def tile_product(nest: Nest, lookups: Lookups, meanings: Meanings, *, written: R
     (a_at, left), (b_at, right), (c_at, result) = strides(a), strides(b), strides(written)
     if left[rows] == ZERO:
         a, a_at, left, b, b_at, right = b, b_at, right, a, a_at, left
+    types = (a.tensor.type.scalar, b.tensor.type.scalar)
+    if ir.PRODUCTS.get(types) != nest.operation.reduced_type.scalar:
+        raise _cannot_offload(nest, f"there is no product of {' by '.join(types)} in {nest.operation.reduced_type}")
     for read, steps, still in ((a, left, cols), (b, right, rows), (written, result, depth)):
         if steps[still] != ZERO:
             raise _cannot_offload(nest, f"{read.tensor.name} varies with loop {still}: this is not a product of "
                                         "matrices")
-    for read, steps in ((b, right), (written, result)):
-        if steps[cols] != ONE:
+    for read, steps, apart in ((b, right, group), (written, result, 1)):
+        if steps[cols] != ir.Const(apart):
             raise _cannot_offload(nest, f"elements of {read.tensor.name} are not contiguous along loop {cols}: reorder "
                                         "its dimensions")
+    if group > 1 and [left[within], left[depth], right[within]] != [ONE, ir.Const(group), ONE]:
+        raise _cannot_offload(nest, f"elements of {a.tensor.name} are not contiguous along loop {depth}, or those of "
+                                    f"{b.tensor.name} not interleaved by {group}: split and reorder its dimensions")
     extents = [ir.simplify_expr(lookups.expr(loop.extent, meanings)) for loop in loops]
     return ir.Multiply(ir.View(written.tensor.name, c_at, result[rows], ONE),
-                    ir.View(a.tensor.name, a_at, left[rows], left[depth]),
-                    ir.View(b.tensor.name, b_at, right[depth], ONE), extents[0], extents[1], extents[2], add)
+                       ir.View(a.tensor.name, a_at, left[rows], left[depth] if group == 1 else ONE),
+                       ir.View(b.tensor.name, b_at, right[depth], ir.Const(group)), *extents, add)
+
+
+def _in_groups(offset: ir.Expr, depth: str, group: int, within: str) -> ir.Expr:
+    """Replace `depth` in an offset by group * depth + within, and divide where `within` cannot carry."""
+    def quotient(expr: ir.Expr) -> ir.Expr | None:
+        """Return q if expr = group * q + within."""
+        match expr:
+            case ir.Ref(name) if name == depth:
+                return expr
+            case ir.Binary("%", inner, ir.Const(size)) if size % group == 0:
+                found = quotient(inner)
+                return None if found is None else ZERO if size == group else found % (size // group)
+        return None
+
+    def change(expr: ir.Expr) -> ir.Expr | None:
+        match expr:
+            case ir.Binary("//", inner, ir.Const(size)) if size % group == 0:
+                found = quotient(inner)
+                return found if found is None or size == group else found // (size // group)
+        found = quotient(expr)
+        return None if found is None else found * group + ir.Ref(within)
+
+    return ir.simplify_expr(rewrite(offset, change))
 
 
 def _cannot_offload(nest: Nest, why: str) -> IllegalSchedule:

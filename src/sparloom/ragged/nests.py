@@ -29,7 +29,7 @@ from functools import cached_property
 from typing import Literal
 
 from sparloom.errors import IllegalSchedule
-from sparloom.ir import F32, Binary, Call, Cast, Const, Expr, Ref, Select, Type, pretty_expr, rebuild, walk
+from sparloom.ir import BOOL, F32, I64, Binary, Call, Cast, Const, Expr, Ref, Select, Type, pretty_expr, rebuild, walk
 from sparloom.ragged.dimensions import Axis, Dim, as_index, checked_axes, expand, free_names, substitute
 from sparloom.ragged.layout import stored_dims
 from sparloom.ragged.tensor import At, FusedInner, FusedOuter, Largest, Offsets, Order, Read, Tensor
@@ -117,8 +117,28 @@ class Operation:
         return () if self.reduction is None else self.reduction.axes
 
     @cached_property
+    def reduced_type(self) -> Type:
+        """Type of the reduction, which the value may convert."""
+        return self.output.type if self.reduction is None else _type(self.reduction.value)
+
+    @cached_property
     def reads(self) -> tuple[Read, ...]:
         return tuple(node for node in walk(self.value) if isinstance(node, Read))
+
+
+def _type(value: Expr) -> Type:
+    match value:
+        case Read(tensor):
+            return tensor.type
+        case Const(_, type) | Cast(type):
+            return type
+        case Binary("<" | "<=" | ">" | ">=" | "==" | "!=" | "and" | "or"):
+            return BOOL
+        case Binary(_, a) | Select(_, a):
+            return _type(a)
+        case Call(_, (a, *_)) | Reduce(value=a):
+            return _type(a)
+    return I64  # dimensions
 
 
 def compute(name: str, axes: Mapping[Dim, Expr | int], value: Expr, type: Type = F32) -> Operation:

@@ -28,7 +28,7 @@ from functools import cached_property
 from typing import ClassVar, Protocol
 
 from sparloom.errors import IllegalSchedule
-from sparloom.ir import F32, F64, I32, I64, Binary, Const, Expr, Ref, Type, is_name, simplify_expr, walk
+from sparloom.ir import BF16, F32, F64, I8, I32, I64, U8, Binary, Const, Expr, Ref, Type, is_name, simplify_expr, walk
 from sparloom.ragged.dimensions import (
     NAME_RULE,
     Axis,
@@ -366,6 +366,9 @@ class Read(Expr, tuples=("indices",)):
     indices: tuple[Expr, ...]
 
 
+ELEMENTS = (F32, F64, BF16, U8, I8)
+
+
 @dataclass(frozen=True)
 class Tensor:
     """Dense or ragged tensor, stored without gaps, last dimension innermost.
@@ -375,7 +378,7 @@ class Tensor:
 
     Args:
         axes: dimensions with extents, which may read earlier dimensions.
-        type: f32 or f64.
+        type: f32, f64, bf16, u8 or i8.
         padding: storage padding: slices of a dimension are rounded up to this multiple.
         full: dimensions whose slices all get the size of the largest (dense storage).
         bulk: multiple to which the sum of the slices of a dimension over the dimension before it is rounded up.
@@ -403,8 +406,8 @@ class Tensor:
     def __post_init__(self) -> None:
         if not is_name(self.name):
             raise ValueError(f"tensor {self.name!r} has an invalid name: {NAME_RULE}")
-        if self.type not in (F32, F64):
-            raise ValueError(f"tensor {self.name} of {self.type}: elements are f32 or f64")
+        if self.type not in ELEMENTS:
+            raise ValueError(f"tensor {self.name} of {self.type}: elements are {', '.join(map(str, ELEMENTS))}")
         object.__setattr__(self, "axes", checked_axes(f"tensor {self.name}", self.axes))
         object.__setattr__(self, "padding", self._multiples(self.padding))
         object.__setattr__(self, "bulk", self._multiples(self.bulk))

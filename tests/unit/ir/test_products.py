@@ -79,7 +79,7 @@ def test_products_are_loops_in_cuda():
     ({"c": ir.View("a", 0, COLS, 1)}, "a is const: make its Param const=False"),
     ({"b": ir.View("c", 0, COLS, 1)}, "c is read and written by one product"),
     ({"b": ir.View("b", 0, 1, COLS)}, "columns of b do not lie side by side"),
-    ({"a": ir.View("d", 0, DEPTH, 1)}, "a product of f32, f64, f32: all three are f32, or all f64"),
+    ({"a": ir.View("d", 0, DEPTH, 1)}, "a product of f64 by f32 in f32: there are f32 by f32 in f32, f64 by f64"),
     ({"a": ir.View("missing", 0, DEPTH, 1)}, "is no view of a buffer in scope"),
     ({"rows": ir.Const(1.0, ir.F32)}, "offset or extent of a product is f32, not i64"),
     ({"add": ROWS}, "add is i64, not bool"),

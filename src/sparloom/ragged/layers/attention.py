@@ -32,6 +32,7 @@ from sparloom.ir import Binary, Const, Expr
 from sparloom.ragged.definition import Part, program
 from sparloom.ragged.definition import part as part_of
 from sparloom.ragged.dimensions import Dim, dims
+from sparloom.ragged.layers.precision import Operand, half_width, operand, schedule_operands
 from sparloom.ragged.layers.tokens import (
     BATCHES,
     LENGTHS,
@@ -116,23 +117,25 @@ def with_step(shape: EncoderShape, schedule: EncoderSchedule) -> EncoderShape:
     return replace(shape, step=step)
 
 
-def define_qkv(shape: EncoderShape, tokens: Mapping[Dim, Expr | int], inputs: Operation | None = None) -> Operation:
+def define_qkv(shape: EncoderShape, tokens: Mapping[Dim, Expr | int], inputs: Operand | None = None) -> Operation:
     """Define qkv = x w_qkv + b_qkv over dimensions of tokens, or of other inputs than x."""
-    weights = {part: 3, head: shape.heads, dim: shape.head_width}
-    x, b_qkv = inputs or Tensor("x", {**tokens, model: shape.width}), Tensor("b_qkv", weights)
-    w_qkv = Tensor("w_qkv", {model: shape.width, **weights})
-    return compute("qkv", {**tokens, **weights}, sum_over(
-        {model: shape.width}, x[batch, pos, model] * w_qkv[model, part, head, dim]) + b_qkv[part, head, dim])
+    outs = {part: 3, head: shape.heads, dim: shape.head_width}
+    x = inputs or Operand(Tensor("x", {**tokens, model: shape.width}))
+    return compute("qkv", {**tokens, **outs}, x.times("w_qkv", {model: shape.width}, outs) + Tensor("b_qkv", outs)[
+        part, head, dim])
 
 
-def define_output_projection(shape: EncoderShape, mixed: Operation | Tensor, tokens: Mapping[Dim, Expr | int],
+def define_output_projection(shape: EncoderShape, mixed: Operand, tokens: Mapping[Dim, Expr | int],
                              residual: Expr | None = None) -> Operation:
     """Define attended = mixed w_out + b_out, plus a residual if given, over dimensions of tokens."""
-    heads = {head: shape.heads, dim: shape.head_width}
-    w_out, b_out = Tensor("w_out", {**heads, channel: shape.width}), Tensor("b_out", {channel: shape.width})
-    out = sum_over(heads, mixed[batch, pos, head, dim] * w_out[head, dim, channel]) + b_out[channel]
+    outs = {channel: shape.width}
+    out = mixed.times("w_out", _heads(shape), outs) + Tensor("b_out", outs)[channel]
     out = drop(shape, 1, pos, channel, out)
     return compute("attended", {**tokens, channel: shape.width}, out if residual is None else out + residual)
+
+
+def _heads(shape: EncoderShape) -> dict[Dim, Expr | int]:
+    return {head: shape.heads, dim: shape.head_width}
 
 
 def define_attention(shape: EncoderShape, *, residual: bool, inputs: Operation | None = None) -> list[Operation]:
@@ -142,10 +145,13 @@ def define_attention(shape: EncoderShape, *, residual: bool, inputs: Operation |
         residual: x is added to the result.
         inputs: tokens that attend to each other, instead of x.
     """
-    qkv = define_qkv(shape, TOKENS, inputs)
-    *before, mixed = _define_mixing(shape, qkv)
-    x = Tensor("x", {**TOKENS, model: shape.width})[batch, pos, channel]
-    return [qkv, *before, mixed, define_output_projection(shape, mixed, TOKENS, x if residual else None)]
+    x = Tensor("x", {**TOKENS, model: shape.width})
+    tokens = operand(shape, inputs or x, {model: shape.width})
+    qkv = define_qkv(shape, TOKENS, tokens)
+    mixing = _define_mixing(shape, qkv)
+    mixed = operand(shape, mixing[-1], _heads(shape))
+    return [*tokens.operations, qkv, *mixing, *mixed.operations, define_output_projection(
+        shape, mixed, TOKENS, x[batch, pos, channel] if residual else None)]
 
 
 def visible_keys(shape: EncoderShape, query: Dim) -> Expr:
@@ -244,8 +250,8 @@ def _define_mixing(shape: EncoderShape, qkv: Operation | Tensor) -> list[Operati
     total = compute("total", rows, real(1.0) / sum_over({col: seen}, weights[batch, head, pos, col]))
     dropped = [_dropped(shape, weights)] if shape.dropout[0] else []
     used = dropped[0] if dropped else weights
-    mixed = compute("mixed", {**TOKENS, head: heads, dim: width}, sum_over(
-        {col: seen}, used[batch, head, pos, col] * values[batch, head, col, dim]) * total[batch, head, pos])
+    mixed = compute("mixed", {**TOKENS, head: heads, dim: width}, *half_width(shape, sum_over(
+        {col: seen}, used[batch, head, pos, col] * values[batch, head, col, dim]) * total[batch, head, pos]))
     return [*turned, keys, values, scores, peak, weights, total, *dropped, mixed]
 
 
@@ -260,6 +266,7 @@ def _drop_weight(shape: EncoderShape, weight: Expr) -> Expr:
 
 def schedule_attention(prog: Program, schedule: EncoderSchedule, kept: Collection[str]) -> Program:
     """Schedule the operations of `define_attention` for a CPU."""
+    prog = schedule_operands(prog)
     prog = schedule_linear(prog, "qkv", "dim", "model", schedule)
     prog = _schedule_mixing(prog, schedule, kept)
     return schedule_linear(fuse(prog, "attended", "head", "dim"), "attended", "channel", "head_dim", schedule)

@@ -43,6 +43,7 @@ from sparloom.ragged.layers.attention import (
     schedule_on_device,
     with_step,
 )
+from sparloom.ragged.layers.precision import half_width, operand
 from sparloom.ragged.layers.tokens import (
     TILE,
     TOKENS,
@@ -190,12 +191,12 @@ def _define_norm(shape: EncoderShape, inputs: Operation | Tensor, number: str) -
 def _define_network(shape: EncoderShape, tokens: Operation, residual: Operation, *, differentiable: bool
                     ) -> list[Operation]:
     """Define the feed-forward network, plus a residual; the last operation is fed."""
-    many, found = {**TOKENS, hidden: shape.hidden}, []
+    outs = {hidden: shape.hidden}
+    many, into = {**TOKENS, **outs}, operand(shape, tokens, {channel: shape.width})
+    found = [*into.operations]
 
     def project(name: str) -> Expr:
-        weights = Tensor(f"w_{name}", {channel: shape.width, hidden: shape.hidden})
-        return sum_over({channel: shape.width}, tokens[batch, pos, channel] * weights[channel, hidden]) + Tensor(
-            f"b_{name}", {hidden: shape.hidden})[hidden]
+        return into.times(f"w_{name}", {channel: shape.width}, outs) + Tensor(f"b_{name}", outs)[hidden]
 
     inner = project("in")
     if differentiable and _stores_inner(shape):
@@ -205,12 +206,11 @@ def _define_network(shape: EncoderShape, tokens: Operation, residual: Operation,
     if shape.gated:
         found.append(compute("up", many, project("up")))
         value = value * found[-1][batch, pos, hidden]
-    active = compute("active", many, drop(shape, 2, pos, hidden, value))
-    w_back = Tensor("w_back", {hidden: shape.hidden, model: shape.width})
-    b_back = Tensor("b_back", {model: shape.width})
-    added = sum_over({hidden: shape.hidden}, active[batch, pos, hidden] * w_back[hidden, model]) + b_back[model]
-    return [*found, active, compute("fed", {**TOKENS, model: shape.width}, drop(shape, 3, pos, model, added)
-                                    + residual[batch, pos, model])]
+    active = compute("active", many, *half_width(shape, drop(shape, 2, pos, hidden, value)))
+    back = operand(shape, active, outs)
+    added = back.times("w_back", outs, {model: shape.width}) + Tensor("b_back", {model: shape.width})[model]
+    fed = drop(shape, 3, pos, model, added) + residual[batch, pos, model]
+    return [*found, active, *back.operations, compute("fed", {**TOKENS, model: shape.width}, fed)]
 
 
 def _stores_inner(shape: EncoderShape) -> bool:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
+from typing import Any
 
 import numpy as np
 
-from sparloom.ir import DTYPES, Const
+from sparloom.ir import BF16, DTYPES, Const, rounded
 from sparloom.ragged.dimensions import Dim
 from sparloom.ragged.layers import attention, encoder, tokens
-from sparloom.ragged.layers.tokens import EncoderSchedule, EncoderShape, NormSchedule, SoftmaxSchedule
+from sparloom.ragged.layers.precision import check_precision, quantised
+from sparloom.ragged.layers.tokens import NORMS, EncoderSchedule, EncoderShape, NormSchedule, SoftmaxSchedule
 from sparloom.ragged.layout import evaluate, storage_size, stored_dims
 from sparloom.ragged.nests import Program
 from sparloom.ragged.runtime import Runner
@@ -19,6 +21,8 @@ from sparloom.ragged.structure import Structure
 from sparloom.ragged.tensor import Change, FusedDims, SplitDim, StoredDims, Table, Tensor
 
 Arrays = Mapping[str, np.ndarray]
+
+_LAYOUTS: dict[tuple[tuple[str, Weight], ...], int] = {}
 
 
 def pack_values(tensor: Tensor, values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
@@ -96,8 +100,14 @@ class Weight:
         """Number of elements of the storage, including padding."""
         return int(evaluate(storage_size(self.tensor), {}, _no_table))
 
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """NumPy type of the storage."""
+        return np.dtype(DTYPES[self.tensor.type.scalar])
+
     def packed(self, values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         """Pack a parameter of any shape with the right number of elements, see `pack_values`."""
+        values = rounded(values) if self.tensor.type == BF16 and values.dtype == np.float32 else values
         return pack_values(self.tensor, values.reshape(self.shape).transpose(self.order), out)
 
 
@@ -143,12 +153,21 @@ class Layer:
                     found[tensor.name] = _weight(tensor, [dim for dim, _ in operation.reduced])
         return found
 
+    def forward_arrays(self, parameters: Mapping[str, np.ndarray | None]) -> dict[str, np.ndarray | None]:
+        """Return what `forward_weights` pack, of parameters by name: themselves, or bytes with their scales."""
+        return quantised(parameters, {name: weight.tensor for name, weight in self.forward_weights.items()})
+
     @cached_property
     def backward_weights(self) -> dict[str, Weight]:
         """Weights of `gradients` by name."""
         program = self.gradients.program
         tensors = program.tensors()
         return {name: _weight(tensors[name], []) for name in program.inputs() if name in self.forward_weights}
+
+    @cached_property
+    def layouts(self) -> dict[str, int]:
+        """Numbers of the layouts of "forward" and "backward" weights, which are equal where the layouts are."""
+        return {"forward": _number(self.forward_weights), "backward": _number(self.backward_weights)}
 
     @cached_property
     def learned(self) -> frozenset[str]:
@@ -238,6 +257,14 @@ def _check(shape: EncoderShape) -> None:
     if min(shape.width, shape.heads, shape.hidden) < 1 or shape.width % shape.heads:
         raise ValueError(f"a layer of width {shape.width} with {shape.heads} heads and {shape.hidden} hidden columns: "
                          f"all are at least 1, and heads divide the width")
+    for name, kinds in (("activation", encoder.ACTIVATIONS), ("norm", NORMS)):
+        if getattr(shape, name) not in kinds:
+            raise ValueError(f"{name}={getattr(shape, name)!r}: there are {', '.join(kinds)}")
+    check_precision(shape)
+
+
+def _number(weights: Mapping[str, Weight]) -> int:
+    return _LAYOUTS.setdefault(tuple(weights.items()), len(_LAYOUTS))
 
 
 def _is_by_token(tensor: Tensor) -> bool:

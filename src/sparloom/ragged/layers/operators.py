@@ -37,6 +37,7 @@ from sparloom.ir import Const, Expr
 from sparloom.ragged.definition import program
 from sparloom.ragged.dimensions import Dim
 from sparloom.ragged.layers.attention import define_output_projection, define_qkv
+from sparloom.ragged.layers.precision import Operand
 from sparloom.ragged.layers.tokens import (
     BATCHES,
     LENGTHS,
@@ -152,7 +153,7 @@ def tiled_mixing(shape: EncoderShape, extents: TokenExtents) -> Program:
 def second_projection(shape: EncoderShape, extents: TokenExtents) -> Program:
     """Schedule proj2 by tiles of a sequence's tokens and panels of weights w_out[head, dim, channel]."""
     mixed = Tensor("mixed", {**extents.axes, head: shape.heads, dim: shape.head_width})
-    prog = program("proj2", [define_output_projection(shape, mixed, extents.axes)])
+    prog = program("proj2", [define_output_projection(shape, Operand(mixed), extents.axes)])
     return _schedule_projection(prog, "attended", _tiles_of_sequences)
 
 
@@ -375,7 +376,7 @@ def _define_padded_attention(shape: EncoderShape, padded: Callable[[Dim, Expr], 
     mixed = compute("mixed", {**TOKENS, **heads}, sum_over(
         last, spread[batch, head, pos, col] * wide[batch, col, 2, head, dim]))
     packed = compute("packed", {**TOKENS, **heads}, mixed[batch, pos, head, dim])
-    attended = define_output_projection(shape, packed, TOKENS)
+    attended = define_output_projection(shape, Operand(packed), TOKENS)
     return program("padded_attention", [qkv, wide, keys, scores, narrow, *softmax, weights, spread, mixed, packed,
                                         attended])
 

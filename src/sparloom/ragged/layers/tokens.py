@@ -31,7 +31,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from sparloom.ir import F64, I64, Cast, Expr
+from sparloom.ir import F64, I64, Cast, Expr, interleaved_rows
 from sparloom.ragged.definition import program
 from sparloom.ragged.dimensions import Dim, dims
 from sparloom.ragged.nests import Operation, Program, compute, exp, less, max_over, real, sqrt, sum_over, where
@@ -60,6 +60,7 @@ OVER: Mapping[Dim, Expr | int] = {pos: LENGTHS(batch)}
 TILE = (48, 256)  # rows and columns of a task of the gradient of weights
 WORD, SPREAD, INCREMENT = 1 << 31, 2_654_435_761, 1_013_904_223  # of the random bits of `drop`
 ROUNDS = ((747_796_405, 1 << 15), (277_803_737, 1 << 13))
+NORMS = ("layer", "rms")
 CACHED_STRUCTURES = 16  # the layers of a model request the same one in turn
 
 
@@ -89,6 +90,8 @@ class EncoderShape:
             None: none.
         linear: scores get an addend that is linear in the distance, by head.
         masked: tokens attend to themselves and to those others only that a mask names.
+        precision: of the operands of products with weights: "float32", "bfloat16" or "int8", see
+            `sparloom.ragged.layers.precision`.
         dropout: probabilities, at most 1, of dropout of weights of attention, of what attention adds to tokens, of the
             hidden columns, and of what the feed-forward network adds.
     """
@@ -111,6 +114,7 @@ class EncoderShape:
     distances: int | None = None
     linear: bool = False
     masked: bool = False
+    precision: str = "float32"
     dropout: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
 
     @property
@@ -173,16 +177,19 @@ def schedule_linear(prog: Program, nest: str, column: str, reduction: str, sched
     operation = prog.nest(nest).operation
     weights = next(read.tensor for read in operation.reads if read.tensor.name.startswith("w_"))
     extent = dict((each.name, size) for each, size in operation.reduced)
-    blocks = reduction in extent and getattr(extent[reduction], "value", 0) > schedule.depth
+    group = interleaved_rows(weights.type.scalar)  # partial sums of interleaved rows are not stored
+    blocks = group == 1 and reduction in extent and getattr(extent[reduction], "value", 0) > schedule.depth
     prog = split_dimension(prog, weights.name, column, schedule.panel)
+    outside, along, last = [], list(extent), [f"{column}_within"]
     if blocks:  # store panels in the order in which loops access them
         prog = split_dimension(prog, weights.name, reduction, schedule.depth)
         outside, along = [f"{reduction}_block"], [f"{reduction}_within"]
-    else:
-        outside, along = [], list(extent)
+    elif group > 1:
+        *before, innermost = along
+        prog = split_dimension(prog, weights.name, innermost, group)
+        along, last = [*before, f"{innermost}_block"], [*last, f"{innermost}_within"]
     others = [each.name for each, _ in weights.axes if each.name not in (*extent, column)]
-    prog = reorder_dimensions(prog, weights.name, (
-        *outside, *others, f"{column}_block", *along, f"{column}_within"))
+    prog = reorder_dimensions(prog, weights.name, (*outside, *others, f"{column}_block", *along, *last))
     prog = split(fuse(prog, nest, "batch", "pos"), nest, "batch_pos", schedule.rows)
     prog = split(prog, nest, column, schedule.panel)
     loops = [loop.name for loop in prog.nest(nest).loops]
