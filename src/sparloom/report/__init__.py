@@ -21,7 +21,7 @@ _HOMES = {
     "dispatch": (
         "MAKING bound_shares decision_regret device_dispatch_metrics dispatch_metrics dispatch_ratios dispatch_seconds "
         "dispatch_tables draw_dispatch"),
-    "encoders": "draw_encoders encoder_metrics encoder_table",
+    "encoders": "draw_encoders encoder_metrics encoder_table precision_of",
     "evaluation": (
         "Choices RuntimeTable judge optimum per_matrix random_choice baseline_choice summary"),
     "figures": (

@@ -19,8 +19,19 @@ LABELS: Mapping[str, tuple[str, str]] = {  # method -> name in tables and figure
     "torch": ("transformers", "#4c72b0"), "torch_compiled": ("transformers, compiled", "#7ea3d8"),
     "ctranslate2": ("CTranslate2", "#55a868"), "ctranslate2_avx512": ("CTranslate2, AVX-512 forced", "#93cfa1"),
     "onnxruntime": ("ONNX Runtime", "#8172b3"), "openvino": ("OpenVINO", "#937860"),
+    "sparloom_bfloat16": ("sparloom, bfloat16", "#a02c30"), "torch_bfloat16": ("transformers, bfloat16", "#2f4f80"),
+    "openvino_bfloat16": ("OpenVINO, bfloat16", "#6b5a45"), "sparloom_int8": ("sparloom, int8", "#6d1a1d"),
+    "torch_int8": ("transformers, int8", "#1d3354"), "ctranslate2_int8": ("CTranslate2, int8", "#2f6b3c"),
+    "onnxruntime_int8": ("ONNX Runtime, int8", "#574a80"),
 }
+PRECISIONS = ("bfloat16", "int8")  # that the last part of a method's name may say
 KEYS = ["model", "data", "size"]
+
+
+def precision_of(method: str) -> str:
+    """Return the precision in which a method multiplies."""
+    last = method.rpartition("_")[2]
+    return last if last in PRECISIONS else "float32"
 
 
 def encoder_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
@@ -34,12 +45,16 @@ def encoder_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
         `<model>/<size>/<ratio>` and `<model>/<ratio>`: geometric means over data sets, with 95 % bounds `_low` and
         `_high` and the least, `_min`. Ratios: `over_<method>`; `over_best`, the fastest method of other libraries in
         each case; `packed/over_sentence_transformers`, both given texts; `share_of_products`, the seconds that products
-        of matrices alone would take at the peak rate of this machine, over those of sparloom.
+        of matrices alone would take at the peak rate of this machine, over those of sparloom. All of these are of
+        float32. `<precision>/over_<method>`, `<precision>/over_best`: the same for methods in bfloat16 and int8;
+        `<precision>/over_float32`: over sparloom in float32. `<model>/<precision>/cosine_min`: the least cosine of a
+        vector of sparloom to that of float64.
         `<model>/memory/over_<method>`: bytes beyond what was there before the call.
     """
     seconds = frame.pivot(index=KEYS, columns="method", values="median").astype(float)
     own = seconds[OWN]
-    others = seconds.drop(columns=[name for name in (OWN, "sparloom_padded", OWN_TEXTS) if name in seconds])
+    others = seconds[[name for name in seconds if precision_of(name) == "float32"
+                      and name not in (OWN, "sparloom_padded", OWN_TEXTS)]]
     ratios = {f"over_{name}": others[name] / own for name in others}
     if others.shape[1]:
         ratios["over_best"] = others.min(axis=1) / own
@@ -47,6 +62,15 @@ def encoder_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
         ratios["packed/over_sentence_transformers"] = seconds[TEXTS] / seconds[OWN_TEXTS]
     ratios["share_of_products"] = frame.groupby(KEYS)["products_seconds"].first() / own
     found: dict[str, float] = {}
+    for precision in (each for each in PRECISIONS if f"{OWN}_{each}" in seconds):
+        narrow = seconds[f"{OWN}_{precision}"]
+        ratios[f"{precision}/over_float32"] = own / narrow
+        peers = seconds[[name for name in seconds if precision_of(name) == precision and name != narrow.name]]
+        ratios |= {f"{precision}/over_{name.removesuffix(f'_{precision}')}": peers[name] / narrow for name in peers}
+        if peers.shape[1]:
+            ratios[f"{precision}/over_best"] = peers.min(axis=1) / narrow
+        cosines = frame[frame["method"] == narrow.name].groupby("model")["cosine"].min()
+        found |= {f"{model}/{precision}/cosine_min": float(value) for model, value in cosines.items()}
     for name, ratio in ratios.items():
         for model, of_model in ratio.groupby(level="model"):
             found |= grouped_bounds(f"{model}/{name}", of_model, level="data", seed=seed)
@@ -69,6 +93,11 @@ def encoder_table(metrics: Mapping[str, float]) -> Table:
     names |= {"over_best": "fastest of the others",
               "packed/over_sentence_transformers": "sentence-transformers, packed",
               "share_of_products": "share of the rate of products"}
+    for precision in PRECISIONS:
+        names |= {f"{precision}/over_float32": f"sparloom in float32 over {precision}",
+                  f"{precision}/over_best": f"fastest of the others, {precision}"}
+        names |= {f"{precision}/over_{name.removesuffix(f'_{precision}')}": label for name, (label, _) in LABELS.items()
+                  if precision_of(name) == precision and not name.startswith(OWN)}
     for model in models:
         for key, label in names.items():
             if f"{model}/{key}" in metrics:

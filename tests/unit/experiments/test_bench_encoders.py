@@ -18,7 +18,7 @@ from sparloom.report import draw_encoders, encoder_metrics, encoder_table
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
 
-METHODS = ("sparloom", "torch", "sentence_transformers_packed", "missing")
+METHODS = ("sparloom", "sparloom_bfloat16", "sparloom_int8", "torch", "torch_bfloat16", "sentence_transformers_packed", "missing")
 TINY = {"kind": "bert", "width": 24, "layers": 2, "heads": 3, "hidden": 40}
 
 
@@ -41,6 +41,9 @@ def test_methods_are_checked_and_timed_in_turn(tmp_path, monkeypatch) -> None:
     assert (timed["tokens"] <= timed["padded"]).all()
     assert metrics["tiny/over_torch"] > 0
     assert metrics["tiny/9/over_best"] == pytest.approx(metrics["tiny/9/over_torch"])
+    assert metrics["tiny/9/bfloat16/over_best"] == pytest.approx(metrics["tiny/9/bfloat16/over_torch"])
+    assert 0.9999 <= metrics["tiny/bfloat16/cosine_min"] < 1
+    assert 0.999 <= metrics["tiny/int8/cosine_min"] < metrics["tiny/bfloat16/cosine_min"]
     assert not list((tmp_path / "journals").iterdir())
 
 
@@ -64,7 +67,7 @@ def test_wrong_vectors_are_left_out(tmp_path) -> None:
     settings._expected["tiny", 5] = np.ones((1, 24))
     settings._folder.mkdir(parents=True)
     with pytest.raises(AssertionError, match="vectors differ by nan"):
-        settings._check(bench.EncoderCase("tiny", "cola", 1), Wrong(), np.array([5]))
+        settings._check(bench.EncoderCase("tiny", "cola", 1), Wrong(), np.array([5]), 1e-4)
 
 
 def test_a_method_without_its_library_says_so(tmp_path) -> None:
@@ -90,12 +93,13 @@ def test_micro_batches_keep_the_order_of_sequences() -> None:
 
 def test_ratios_are_over_cases_with_bounds_over_data_sets(tmp_path) -> None:
     rows = [{"model": "m", "data": data, "size": size, "method": method, "median": seconds, "tokens": 50, "padded": 100,
-             "products_seconds": 0.5,
+             "products_seconds": 0.5, "cosine": 0.999 if data == "a" else 0.9999,
              "peak_bytes": {"sparloom": 10.0, "torch": 40.0}.get(method) if size == 8 else None}
             for data in ("a", "b") for size in (1, 8)
             for method, seconds in (("sparloom", 1.0), ("sparloom_padded", 1.2), ("torch", 2.0), ("openvino", None),
                                     ("ctranslate2", 1.5 if data == "a" else 6.0), ("sentence_transformers", 3.0),
-                                    ("sentence_transformers_packed", 1.5))]
+                                    ("sentence_transformers_packed", 1.5), ("sparloom_int8", 0.5), ("torch_int8", 0.6),
+                                    ("onnxruntime_int8", 0.8))]
     frame = pd.DataFrame(rows)
     metrics = encoder_metrics(frame, seed=0)
     assert metrics["m/over_torch"] == pytest.approx(2.0)
@@ -105,8 +109,13 @@ def test_ratios_are_over_cases_with_bounds_over_data_sets(tmp_path) -> None:
     assert metrics["m/packed/over_sentence_transformers"] == pytest.approx(2.0)
     assert metrics["m/share_of_products"] == pytest.approx(0.5)
     assert metrics["m/memory/over_torch"] == pytest.approx(4.0)
+    assert metrics["m/int8/over_float32"] == pytest.approx(2.0)
+    assert metrics["m/int8/over_best"] == pytest.approx(1.2)
+    assert metrics["m/8/int8/over_onnxruntime"] == pytest.approx(1.6)
+    assert metrics["m/int8/cosine_min"] == 0.999
     assert "m/over_sparloom_padded" not in metrics
+    assert "m/over_torch_int8" not in metrics
     assert "m/over_openvino" not in metrics
-    assert encoder_table(metrics).row_count == 6
+    assert encoder_table(metrics).row_count == 10
     draw_encoders(frame, "m", tmp_path / "encoders")
     assert (tmp_path / "encoders.svg").stat().st_size > 1000

@@ -19,10 +19,10 @@ from sparloom.experiments.harness import journal_folder, note_failure, timed_cas
 from sparloom.files import atomic_folder
 from sparloom.platforms import measure_roof
 from sparloom.ragged import DATASETS, LengthCorpus
-from sparloom.report import encoder_metrics, encoder_table
+from sparloom.report import encoder_metrics, encoder_table, precision_of
 
 OWN = "sparloom"
-TOLERANCE = 1e-4  # of the vectors, relative to the largest element of the reference
+TOLERANCES = {"float32": 1e-4, "bfloat16": 3e-2, "int8": 0.15}  # of vectors, relative to the largest exact element
 CHECKED = 4  # sequences whose vectors are compared with float64
 VOCABULARY = 1000  # tokens; for libraries that read texts each is a word, see text_of
 ROOF_ROUNDS = 5
@@ -106,10 +106,10 @@ class BenchEncoders:
     def _case(self, case: EncoderCase) -> list[dict[str, Any]]:
         lengths, failed = self._lengths(case), dict(self._refused(case.model))
         file = self._folder / "batch.npz"
-        ready = {}
+        ready, cosines = {}, {}
         for name, process in self._processes(case.model).items():
             with note_failure(name, failed):
-                self._check(case, process, lengths)
+                cosines[name] = self._check(case, process, lengths, TOLERANCES[precision_of(name)])
                 ready[name] = process
         if not ready:
             raise Unsupported(f"no method runs {case.model}: {failed}")
@@ -124,13 +124,14 @@ class BenchEncoders:
         about = {**case._asdict(), "tokens": int(lengths.sum()), "padded": int(lengths.max()) * case.size,
                  "products_seconds": self._flops(case) / self._rate}
         peaks = {name: ready[name].peak() for name in ready if case.size == self.memory}
-        return [{**about, "method": name, "median": float(np.median(taken)), "seconds": taken,
-                 "peak_bytes": peaks.get(name), "failure": ""} for name, taken in seconds.items()] + [
-            {**about, "method": name, "median": None, "seconds": [], "peak_bytes": None, "failure": reason}
-            for name, reason in failed.items()]
+        timed = [{"method": name, "median": float(np.median(taken)), "seconds": taken, "peak_bytes": peaks.get(name),
+                  "cosine": cosines[name], "failure": ""} for name, taken in seconds.items()]
+        none = [{"method": name, "median": None, "seconds": [], "peak_bytes": None, "cosine": None, "failure": reason}
+                for name, reason in failed.items()]
+        return [{**about, **row} for row in (*timed, *none)]
 
-    def _check(self, case: EncoderCase, process: EncoderProcess, lengths: np.ndarray) -> None:
-        """Compare the vectors of some sequences with those of transformers in float64."""
+    def _check(self, case: EncoderCase, process: EncoderProcess, lengths: np.ndarray, tolerance: float) -> float:
+        """Compare the vectors of some sequences with those of transformers in float64; return the least cosine."""
         few, found = lengths[:CHECKED], self._folder / "vectors.npy"
         file = self._folder / "checked.npz"
         write_batch(few, VOCABULARY, file, seed=self.seed)
@@ -140,9 +141,12 @@ class BenchEncoders:
         if key not in self._expected:
             self._expected[key] = self._reference(case.model, file)
         expected = self._expected[key]
-        apart = np.abs(process.vectors(found) - expected).max() / np.abs(expected).max()
-        if not apart <= TOLERANCE:
+        vectors = process.vectors(found).astype(np.float64)
+        apart = np.abs(vectors - expected).max() / np.abs(expected).max()
+        if not apart <= tolerance:
             raise AssertionError(f"vectors differ by {apart:.1e} of the largest element from float64")
+        sizes = np.linalg.norm(vectors, axis=1) * np.linalg.norm(expected, axis=1)
+        return float(((vectors * expected).sum(axis=1) / sizes).min())
 
     def _reference(self, model: str, file: Path) -> np.ndarray:
         exact = load_model(self._stored(model)).double()

@@ -121,8 +121,8 @@ def load_model(folder: Path) -> Any:
     return family.from_pretrained(folder).eval()
 
 
-def _packed(folder: Path, threads: int) -> Encode:
-    model = pack(load_model(folder), strict=True)
+def _packed(folder: Path, threads: int, *, precision: str = "float32") -> Encode:
+    model = pack(load_model(folder), strict=True, precision=precision)
     encoder = model.encoder if hasattr(model, "shared") else model
 
     def encode(sequences: Sequences) -> np.ndarray:
@@ -144,6 +144,15 @@ def _eager(folder: Path, threads: int) -> Encode:
     return _micro_batched(_by_torch(load_model(folder)))
 
 
+def _eager_bfloat16(folder: Path, threads: int) -> Encode:
+    return _micro_batched(_by_torch(load_model(folder).bfloat16()))
+
+
+def _eager_int8(folder: Path, threads: int) -> Encode:
+    return _micro_batched(_by_torch(torch.ao.quantization.quantize_dynamic(
+        load_model(folder), {torch.nn.Linear}, dtype=torch.qint8)))
+
+
 def _compiled(folder: Path, threads: int) -> Encode:
     return _micro_batched(_by_torch(torch.compile(load_model(folder), dynamic=True)))
 
@@ -152,7 +161,7 @@ def _by_torch(model: Any) -> Padded:
     def call(ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
         with torch.inference_mode():
             return model(input_ids=torch.from_numpy(ids), attention_mask=torch.from_numpy(mask)
-                         ).last_hidden_state.numpy()
+                         ).last_hidden_state.float().numpy()
 
     return call
 
@@ -176,12 +185,12 @@ def _packed_sentences(folder: Path, threads: int) -> Encode:
     return _sentences(folder, threads, packed=True)
 
 
-def _ctranslate2(folder: Path, threads: int) -> Encode:
+def _ctranslate2(folder: Path, threads: int, *, compute_type: str = "float32") -> Encode:
     ctranslate2 = importlib.import_module("ctranslate2")
     converted = folder / "ctranslate2"
     if not converted.exists():
         ctranslate2.converters.TransformersConverter(str(folder)).convert(str(converted))
-    encoder = ctranslate2.Encoder(str(converted), device="cpu", intra_threads=threads, compute_type="float32")
+    encoder = ctranslate2.Encoder(str(converted), device="cpu", intra_threads=threads, compute_type=compute_type)
 
     def encode(sequences: Sequences) -> np.ndarray:
         states = np.asarray(encoder.forward_batch([list(each) for each in sequences]).last_hidden_state)
@@ -190,7 +199,7 @@ def _ctranslate2(folder: Path, threads: int) -> Encode:
     return _MicroBatches(encode)
 
 
-def _onnxruntime(folder: Path, threads: int) -> Encode:
+def _onnxruntime(folder: Path, threads: int, *, int8: bool = False) -> Encode:
     runtime = importlib.import_module("onnxruntime")
     file = folder / "model.onnx"
     if not file.exists():
@@ -199,18 +208,23 @@ def _onnxruntime(folder: Path, threads: int) -> Encode:
                  "states": {0: "batch", 1: "length"}}
         torch.onnx.export(_LastState(model), (example, example), file, input_names=["input_ids", "attention_mask"],
                           output_names=["states"], dynamic_axes=names, dynamo=False)
+    if int8:
+        quantization = importlib.import_module("onnxruntime.quantization")
+        exported, file = file, folder / "model.int8.onnx"
+        if not file.exists():
+            quantization.quantize_dynamic(exported, file, per_channel=True)
     options = runtime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     session = runtime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
     return _micro_batched(lambda ids, mask: session.run(None, {"input_ids": ids, "attention_mask": mask})[0])
 
 
-def _openvino(folder: Path, threads: int) -> Encode:
+def _openvino(folder: Path, threads: int, *, hint: str = "f32") -> Encode:
     openvino = importlib.import_module("openvino")
     example = torch.ones(2, 8, dtype=torch.int64)
     model = openvino.convert_model(_LastState(load_model(folder)), example_input=(example, example))
     compiled = openvino.Core().compile_model(model, "CPU", {
-        "INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"})
+        "INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": hint})
     return _micro_batched(lambda ids, mask: compiled((ids, mask))[0])
 
 
@@ -229,7 +243,12 @@ ENCODERS: Mapping[str, Callable[[Path, int], Encode]] = MappingProxyType({
     "sparloom": _packed, "sparloom_padded": _padded_by_us, "torch": _eager, "torch_compiled": _compiled,
     "sentence_transformers": _sentences, "sentence_transformers_packed": _packed_sentences,
     "ctranslate2": _ctranslate2, "ctranslate2_avx512": _ctranslate2, "onnxruntime": _onnxruntime,
-    "openvino": _openvino})
+    "openvino": _openvino,
+    "sparloom_bfloat16": partial(_packed, precision="bfloat16"), "torch_bfloat16": _eager_bfloat16,
+    "openvino_bfloat16": partial(_openvino, hint="bf16"),
+    "sparloom_int8": partial(_packed, precision="int8"), "torch_int8": _eager_int8,
+    "ctranslate2_int8": partial(_ctranslate2, compute_type="int8_float32"),
+    "onnxruntime_int8": partial(_onnxruntime, int8=True)})
 """Name -> loads a model folder and returns how it encodes."""
 
 
