@@ -7,7 +7,7 @@
 //   for blocks of k
 //     for chunks of rows                                            A packed, if its columns are not contiguous
 //       for panels of columns                                       B packed, if its rows are distant and used often
-//         register tiles, gemm.hpp                                  they prefetch the memory after the panel
+//         register tiles, gemm.hpp                                  they prefetch what follows in B
 
 #include <algorithm>
 #include <cstdint>
@@ -47,17 +47,24 @@ class Product {
     }
 
    private:
-    static constexpr int64_t kPanel = kPanelVectors * kLanes<T>;
+    static constexpr int kVectors = 2;  // as many as `sparloom.ragged` stores side by side
+    static constexpr int64_t kPanel = kVectors * kLanes<T>;
     static constexpr int kUnroll = 8;
     using Tile = void (*)(int64_t, const T*, int64_t, const T*, int64_t, T*, int64_t, bool, const T*);
+    using Tiles = std::array<Tile, tall_rows(1)>;  // by height
 
-    template <int... V>
-    static constexpr std::array<Tile, kPanelVectors> tiles(std::integer_sequence<int, V...>) {
-        return {tile_before<T, tall_rows(V + 1), V + 1, kUnroll>...};
+    template <int Vectors, int... R>
+    static constexpr Tiles by_height(std::integer_sequence<int, R...>) {
+        return {tile_ahead<T, R + 1, Vectors, kUnroll>...};
     }
 
-    static constexpr std::array<Tile, kPanelVectors> kTiles = tiles(std::make_integer_sequence<int, kPanelVectors>{});
-    static constexpr Borders<T, kPanelVectors> kBorders{};
+    template <int... V>
+    static constexpr std::array<Tiles, kVectors> all(std::integer_sequence<int, V...>) {
+        return {by_height<V + 1>(std::make_integer_sequence<int, tall_rows(V + 1)>{})...};
+    }
+
+    static constexpr std::array<Tiles, kVectors> kTiles = all(std::make_integer_sequence<int, kVectors>{});
+    static constexpr Borders<T, kVectors> kBorders{};
 
     // Returns a buffer of this thread, one for each use; null if memory ran out.
     template <int Use>
@@ -102,16 +109,20 @@ class Product {
 
     void strip(int64_t rows, int64_t depth, const T* a, int64_t a_row, int64_t a_column, const T* panel, int64_t lead,
                int64_t columns, T* c, bool add) const {
-        const int64_t vectors = (columns + kLanes<T> - 1) / kLanes<T>, step = tall_rows(static_cast<int>(vectors));
-        int64_t row = 0;
-        if (a_column == 1 && columns == vectors * kLanes<T>) {
-            const T* next = panel + depth * lead;
-            for (; row + step <= rows; row += step, next += depth / kUnroll * kLine<T>) {
-                kTiles[vectors - 1](depth, a + row * a_row, a_row, panel, lead, c + row * c_row_, c_row_, add, next);
-            }
+        const int64_t vectors = (columns + kLanes<T> - 1) / kLanes<T>;
+        if (a_column != 1 || columns != vectors * kLanes<T>) {
+            kBorders.cover(depth, rows, columns, a, a_row, a_column, panel, lead, c, c_row_, add);
+            return;
         }
-        kBorders.cover(depth, rows - row, columns, a + row * a_row, a_row, a_column, panel, lead, c + row * c_row_,
-                       c_row_, add);
+        const T* next = panel + depth * lead;
+        const int64_t tall = tall_rows(static_cast<int>(vectors));
+        for (int64_t left = (rows + tall - 1) / tall, row = 0; left > 0; --left) {  // tiles of nearly one height
+            const int64_t height = (rows - row + left - 1) / left;
+            kTiles[vectors - 1][height - 1](depth, a + row * a_row, a_row, panel, lead, c + row * c_row_, c_row_, add,
+                                            next);
+            row += height;
+            next += depth / kUnroll * kLine<T>;
+        }
     }
 
     const T* b_;

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <utility>
 
+#include "gemm.hpp"
 #include "vector.hpp"
 
 namespace sparloom::narrow {
@@ -118,6 +119,9 @@ void tile(int64_t groups, const typename P::Left* a, int64_t a_row, const typena
         for (int v = 0; v < Vectors; ++v) {
             right[v] = P::right(reinterpret_cast<Bits>(Whole || v < Vectors - 1 ? load(from + v * kLanes32)
                                                                                 : part.load(from + v * kLanes32)));
+            if (v * kLanes32 % kLine<float> == 0) {
+                __builtin_prefetch(from + gemm::kAhead / sizeof(float) + v * kLanes32);
+            }
         }
 #pragma GCC unroll 64
         for (int r = 0; r < Rows; ++r) {
@@ -161,38 +165,40 @@ class Product {
             const int64_t columns = std::min(kPanel, cols - column);
             const int64_t vectors = (columns + kLanes<float> - 1) / kLanes<float>;
             const int64_t last = columns - (vectors - 1) * kLanes<float>;
-            const auto& tiles = last == kLanes<float> ? kWhole[vectors - 1] : kPart[vectors - 1];
-            size_t height = 0;
-            for (int64_t row = 0; row < rows; row += kHeights[height]) {
-                while (rows - row < kHeights[height]) ++height;
-                tiles[height](depth / P::kGroup, a + row * a_row, a_row, b + column * P::kGroup, b_row,
-                              c + row * c_row + column, c_row, last, add);
+            const bool whole = last == kLanes<float>;
+            const Tile* const tiles = whole ? kWhole[vectors - 1].data() : kPart[vectors - 1].data();
+            const int64_t tall = whole ? kTall : kShort;
+            for (int64_t left = (rows + tall - 1) / tall, row = 0; left > 0; --left) {  // tiles of nearly one height
+                const int64_t height = (rows - row + left - 1) / left;
+                tiles[height - 1](depth / P::kGroup, a + row * a_row, a_row, b + column * P::kGroup, b_row,
+                                  c + row * c_row + column, c_row, last, add);
+                row += height;
             }
         }
     }
 
    private:
-    // As many sums as registers hold beside two vectors of B and one of A, or twice as many if factors are in parts.
-    static constexpr int kTall = kRegisters == 16 ? (P::kNative ? 6 : 4) : 12, kVectors = 2;
-    static constexpr int64_t kPanel = kVectors * kLanes<float>;
-    static constexpr std::array<int, 5> kHeights{kTall, 8 < kTall ? 8 : 3, 4 < kTall ? 4 : 2, 2, 1};
-
     using Tile = void (*)(int64_t, const typename P::Left*, int64_t, const typename P::Right*, int64_t,
                           typename P::Total*, int64_t, int64_t, bool);
-    using Tiles = std::array<Tile, kHeights.size()>;
 
-    template <int Vectors, bool Whole, size_t... Height>
-    static constexpr Tiles by_height(std::index_sequence<Height...>) {
-        return {tile<P, kHeights[Height], Vectors, Whole>...};
+    // Rows of the tallest tile: as many sums as registers hold beside two vectors of B and one of A, or twice as many if
+    // factors are in parts. Tiles at the right border are short.
+    static constexpr int kTall = kRegisters == 16 ? (P::kNative ? 6 : 4) : 12, kShort = 4, kVectors = 2;
+    static constexpr int64_t kPanel = kVectors * kLanes<float>;
+
+    template <int Vectors, bool Whole, int... R>
+    static constexpr std::array<Tile, sizeof...(R)> by_height(std::integer_sequence<int, R...>) {
+        return {tile<P, R + 1, Vectors, Whole>...};
     }
 
-    template <bool Whole>
-    static constexpr std::array<Tiles, kVectors> all() {
-        constexpr auto heights = std::make_index_sequence<kHeights.size()>{};
+    template <bool Whole, int Most>
+    static constexpr std::array<std::array<Tile, Most>, kVectors> all() {
+        constexpr auto heights = std::make_integer_sequence<int, Most>{};
         return {by_height<1, Whole>(heights), by_height<2, Whole>(heights)};
     }
 
-    static constexpr std::array<Tiles, kVectors> kWhole = all<true>(), kPart = all<false>();
+    static constexpr std::array<std::array<Tile, kTall>, kVectors> kWhole = all<true, kTall>();
+    static constexpr std::array<std::array<Tile, kShort>, kVectors> kPart = all<false, kShort>();
 };
 
 }  // namespace sparloom::narrow

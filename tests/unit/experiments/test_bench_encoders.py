@@ -18,7 +18,8 @@ from sparloom.report import draw_encoders, encoder_metrics, encoder_table
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
 
-METHODS = ("sparloom", "sparloom_bfloat16", "sparloom_int8", "torch", "torch_bfloat16", "sentence_transformers_packed", "missing")
+METHODS = ("sparloom", "sparloom_bfloat16", "sparloom_int8", "torch", "torch_bfloat16",
+           "sentence_transformers_packed", "missing")
 TINY = {"kind": "bert", "width": 24, "layers": 2, "heads": 3, "hidden": 40}
 
 

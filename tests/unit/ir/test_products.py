@@ -43,6 +43,47 @@ def test_compiled_products(shape, type, dtype, transposed):
             1, shape[2]) ** 0.5)
 
 
+@pytest.mark.cc
+def test_products_of_any_height_and_width():
+    """Tiles of all heights, whole and partial vectors."""
+    run = compile_c([product()]).function("k")
+    for rows in (*range(1, 27), 48, 61):
+        for cols in (1, 15, 16, 31, 32, 33, 64):
+            a, b, _, inputs = operands(rows, cols, 20)
+            run(rows, cols, 20, *inputs)
+            np.testing.assert_allclose(inputs[2][:-1].reshape(rows, cols), a @ b, atol=2e-5)
+            assert inputs[2][-1] == 0
+
+
+@pytest.mark.cc
+@pytest.mark.parametrize(("types", "group"), [((ir.BF16, ir.BF16, ir.F32), 2), ((ir.U8, ir.I8, ir.I32), 4)])
+def test_products_of_interleaved_rows(types, group):
+    buffers = tuple(ir.Param(name, type, True, name != "c") for name, type in zip("abc", types, strict=True))
+    rng, whole = np.random.default_rng(0), ir.Param("whole", ir.BOOL)
+    kernel = ir.Kernel("k", (*SIZES, whole, *buffers), [ir.Multiply(
+        ir.View("c", 0, COLS, 1), ir.View("a", 0, DEPTH, 1), ir.View("b", 0, COLS * group, group), ROWS, COLS, DEPTH,
+        ir.Unary("not", ir.Ref("whole")))])
+    run = compile_c([kernel]).function("k")
+    for rows in (*range(1, 15), 25, 48):
+        for cols in (1, 15, 16, 17, 32, 40):
+            for depth in (group, 5 * group):
+                a, b = (rng.integers(0, 200, size).astype(ir.DTYPES[type.scalar]) for size, type in zip(
+                    ((rows, depth), (depth, cols)), types, strict=False))
+                if types[0] == ir.BF16:
+                    a, b = (ir.rounded(rng.standard_normal(each.shape).astype(np.float32)) for each in (a, b))
+                exact = [ir.widened(each).astype(float) if types[0] == ir.BF16 else each.astype(int) for each in (a, b)]
+                stored = b.reshape(depth // group, group, cols).transpose(0, 2, 1).copy()
+                found = np.full(rows * cols + 1, 3, ir.DTYPES[types[2].scalar])
+                for runs in (run, lambda *values: ir.interpret(kernel, **dict(zip(
+                        (param.name for param in kernel.params), values, strict=True)))):
+                    if runs is run or rows * cols * depth < 300:
+                        for overwrite in (True, False):  # the second one adds the product once more
+                            runs(rows, cols, depth, overwrite, a.reshape(-1), stored.reshape(-1), found)
+                        np.testing.assert_allclose(found[:-1].reshape(rows, cols), 2 * exact[0] @ exact[1], rtol=1e-5,
+                                                   atol=1e-4)
+                        assert found[-1] == 3
+
+
 @pytest.mark.parametrize("transposed", [False, True])
 def test_interpreted_products(transposed):
     a, b, _, inputs = operands(3, 5, 4, transposed=transposed)
@@ -83,10 +124,14 @@ def test_products_are_loops_in_cuda():
     ({"a": ir.View("missing", 0, DEPTH, 1)}, "is no view of a buffer in scope"),
     ({"rows": ir.Const(1.0, ir.F32)}, "offset or extent of a product is f32, not i64"),
     ({"add": ROWS}, "add is i64, not bool"),
+    ({"a": ir.View("h", 0, DEPTH, 1), "b": ir.View("h", 0, COLS, 1)}, "columns of h do not lie side by side"),
+    ({"a": ir.View("h", 0, 1, ROWS), "b": ir.View("h", 0, COLS, 2)}, "as those of bf16 must"),
+    ({"b": ir.View("h", 0, COLS, 2)}, "a product of f32 by bf16 in f32"),
 ])
 def test_invalid_products_are_rejected(changed, message):
     kernel = product()
-    kernel = ir.Kernel("k", (*kernel.params, ir.Param("d", ir.F64, True)), [replace(kernel.body[0], **changed)])
+    kernel = ir.Kernel("k", (*kernel.params, ir.Param("d", ir.F64, True), ir.Param("h", ir.BF16, True)), [
+        replace(kernel.body[0], **changed)])
     with pytest.raises(IllegalSchedule, match=message):
         ir.verify(kernel)
 
