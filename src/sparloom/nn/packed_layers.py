@@ -209,7 +209,7 @@ def run_program(module: torch.nn.Module, compiled: Callable[..., Layer], form: E
     layer = compiled(form, EncoderSchedule(share_columns=len(tokens) <= FEW_TOKENS), threads)
     weights = packed.sampled(layer, parameters)  # kept alive while the program reads it
     out = torch.empty_like(batch.x)
-    layer.infer(batch.structure, batch.arrays(batch.x), weights.weights, out.numpy())
+    layer.infer(batch.structure, batch.arrays(batch.x), weights.of(layer, batch.structure), out.numpy())
     return out
 
 

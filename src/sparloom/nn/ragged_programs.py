@@ -12,7 +12,7 @@ import math
 import operator
 import weakref
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, NoReturn, TypeVar
 
@@ -24,7 +24,7 @@ from sparloom.nn.batches import TokenBatch
 from sparloom.nn.content_hash import contiguous_array, fingerprint, sampled_hash
 from sparloom.nn.custom_ops import in_functorch, needs_derivatives, refuse_legacy_vmap, vmap_by_loop
 from sparloom.nn.torch_integration import autocast_operands, torch_threads
-from sparloom.ragged import Layer, Structure, Weight
+from sparloom.ragged import FixedArrays, Layer, Structure, Weight
 from sparloom.tuning import RaggedOperator, choose_schedule
 
 S = TypeVar("S")
@@ -76,11 +76,20 @@ class PackedProgramWeights:
         content: fingerprint of the parameters, or what else tells whether they have changed.
         memory: all weights, concatenated.
         weights: views of it, by name.
+        fixed: these, as the inference of layers has checked them.
     """
 
     content: Hashable
     memory: np.ndarray
     weights: dict[str, np.ndarray]
+    fixed: dict[Layer, FixedArrays] = field(default_factory=dict)
+
+    def of(self, layer: Layer, structure: Structure) -> FixedArrays:
+        """Return the weights for the inference of a layer that reads this layout."""
+        found = self.fixed.get(layer)
+        if found is None:
+            found = self.fixed[layer] = layer.inference.fix(structure, self.weights)
+        return found
 
 
 class PackedWeights:

@@ -39,7 +39,8 @@ _NAMES = {  # module -> its public names
     "lowering": ("Lowered", "lower"),
     "structure": ("Prelude", "RaggedTensor", "Structure", "element_offsets", "iterations", "jagged_length"),
     "runtime": (
-        "DeviceProgram", "Executable", "Runner", "bind_arrays", "interpreted", "kernel_arguments", "kernel_preludes"),
+        "DeviceProgram", "Executable", "FixedArrays", "Runner", "bind_arrays", "interpreted", "kernel_arguments",
+        "kernel_preludes"),
     "layers.tokens": (
         "LENGTHS", "TOKENS", "EncoderSchedule", "EncoderShape", "NormSchedule", "SoftmaxSchedule", "layer_norm",
         "layer_norm_backward", "scheduled_layer_norm", "scheduled_layer_norm_backward", "scheduled_softmax",

@@ -166,6 +166,14 @@ class DeviceProgram:
         return calls, there
 
 
+@dataclass(frozen=True, eq=False)
+class FixedArrays:
+    """Storage of inputs that `Runner.fix` has checked; it stays where it is while this object lives."""
+
+    addresses: Mapping[str, int]
+    arrays: Mapping[str, np.ndarray]
+
+
 @dataclass(frozen=True)
 class _Plan:
     """Launches to run, and byte offsets of the intermediate tensors in a buffer of `total` bytes."""
@@ -216,13 +224,26 @@ class Runner:
         """Return the number of elements of every tensor that is not local."""
         return self._for(structure).elements
 
-    def __call__(self, structure: Structure, arrays: Mapping[str, np.ndarray], wanted: Collection[str] | None = None
-                 ) -> None:
+    def fix(self, structure: Structure, arrays: Mapping[str, np.ndarray]) -> FixedArrays:
+        """Check storage of inputs once for several calls, such as that of weights, whose size no length changes.
+
+        Raises:
+            TypeError, ValueError: as in a call; also if an array is no input.
+        """
+        prepared = self._for(structure)
+        results = sorted(arrays.keys() - self._inputs)
+        if results:
+            raise ValueError(f"tensor {results[0]} is no input of program {self.program.name}: pass it with each call")
+        return FixedArrays({name: self._address(name, array, prepared) for name, array in arrays.items()}, dict(arrays))
+
+    def __call__(self, structure: Structure, arrays: Mapping[str, np.ndarray], wanted: Collection[str] | None = None, *,
+                 fixed: FixedArrays | None = None) -> None:
         """Compute the wanted results, without launches that they do not need.
 
         Args:
             arrays: storage of inputs and wanted results, C-contiguous, without overlap.
             wanted: results, by default the outputs of the program.
+            fixed: storage of further inputs, which that of results does not overlap.
 
         Raises:
             TypeError: a tensor is missing, unknown, or not a NumPy array.
@@ -232,7 +253,9 @@ class Runner:
         prepared = self._for(structure)
         addresses = {name: self._address(name, array, prepared) for name, array in arrays.items()}
         self._check_apart(addresses, arrays)
-        plan = self._plan(prepared, frozenset(self.program.outputs if wanted is None else wanted), frozenset(arrays))
+        if fixed is not None:
+            addresses |= fixed.addresses
+        plan = self._plan(prepared, frozenset(self.program.outputs if wanted is None else wanted), frozenset(addresses))
         workspace = _workspace()
         buffer = workspace.acquire(plan.total)
         begin = buffer.ctypes.data
@@ -240,7 +263,7 @@ class Runner:
         self._executable.set_threads()
         for number in plan.launches:
             self._executable.functions[number].at(
-                *(addresses[each] if isinstance(each, str) else each for each in prepared.arguments[number]))
+                *[addresses[each] if isinstance(each, str) else each for each in prepared.arguments[number]])
         workspace.release(buffer)
 
     def _address(self, name: str, array: np.ndarray, prepared: _Prepared) -> int:
