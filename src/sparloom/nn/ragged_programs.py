@@ -128,7 +128,7 @@ class PackedWeights:
         tensors = {name: value if isinstance(value, tuple) else (value,) for name, value in parameters.items()}
         flat = [tensor for parts in tensors.values() for tensor in parts if tensor is not None]
         content = (tuple([tensor.data_ptr() for tensor in flat]), sampled_hash(*flat, blocks=SAMPLED_BLOCKS))
-        current = self._current.get(("forward", layer.layouts["forward"]))
+        current = self._current.get(("forward", layer.forward_layout))
         if current is not None and current.content == content:
             return current
         arrays = {name: None if parts[0] is None else np.concatenate([_array(name, part) for part in parts])
@@ -143,7 +143,7 @@ class PackedWeights:
 
     def _packed(self, layer: Layer, use: Literal["forward", "backward"], arrays: Mapping[str, np.ndarray | None],
                 content: Hashable) -> PackedProgramWeights:
-        key = (use, layer.layouts[use])
+        key = (use, layer.forward_layout if use == "forward" else layer.backward_layout)
         current = self._current.get(key)
         if current is not None and current.content == content:
             return current

@@ -159,3 +159,17 @@ def test_what_cannot_be_done_is_refused() -> None:
         pack(odd, precision="int8")
     with pytest.raises(Unsupported, match=r"call pack\(model.float\(\).cpu\(\), precision=...\)"):
         pack(make("BertModel").bfloat16(), precision="bfloat16")
+
+
+def test_inference_compiles_no_gradients() -> None:
+    model = pack(make("BertModel"), precision="int8")
+    encode(model)
+    used = [layer for module in model.modules() for layer in programs_of(module)]
+    assert used
+    assert not any("gradients" in layer.__dict__ or "training" in layer.__dict__ for layer in used)
+
+
+def programs_of(module: torch.nn.Module) -> list[object]:
+    """The programs that packed weights of a module were fixed for."""
+    packed = module.__dict__.get("_sparloom_packed")
+    return [] if packed is None else [layer for weights in packed._current.values() for layer in weights.fixed]

@@ -165,9 +165,14 @@ class Layer:
         return {name: _weight(tensors[name], []) for name in program.inputs() if name in self.forward_weights}
 
     @cached_property
-    def layouts(self) -> dict[str, int]:
-        """Numbers of the layouts of "forward" and "backward" weights, which are equal where the layouts are."""
-        return {"forward": _number(self.forward_weights), "backward": _number(self.backward_weights)}
+    def forward_layout(self) -> int:
+        """Number of the layout of `forward_weights`: layers whose layouts are equal have the same."""
+        return _number(self.forward_weights)
+
+    @cached_property
+    def backward_layout(self) -> int:
+        """Number of the layout of `backward_weights`."""
+        return _number(self.backward_weights)
 
     @cached_property
     def learned(self) -> frozenset[str]:
