@@ -26,7 +26,8 @@ from sparloom.nn.torch_integration import (
 from sparloom.ragged import EncoderSchedule, EncoderShape, Layer, compiled_encoder_layer
 
 PRECISION = "_sparloom_precision"  # attribute of packed modules
-FEW_TOKENS = 2048  # of a batch, up to which threads share columns: measured with the sizes of MiniLM and BERT-base
+FEW_TOKENS = 1024  # of a batch, up to which threads share columns: measured with the sizes of MiniLM and BERT-base
+FEW, MANY = EncoderSchedule(share_columns=True), EncoderSchedule(rows=96)
 ACTIVATION_CLASSES: Mapping[str, str] = {  # of transformers; others are those of torch
     "GELUActivation": "gelu", "NewGELUActivation": "gelu_tanh", "FastGELUActivation": "gelu_tanh",
     "GELUTanh": "gelu_tanh", "SiLUActivation": "silu"}
@@ -206,7 +207,7 @@ def run_program(module: torch.nn.Module, compiled: Callable[..., Layer], form: E
         return call_layer(compiled(form, EncoderSchedule(), threads), batch, joined, packed)
     precision = module.__dict__.get(PRECISION, form.precision)
     form = form if precision == form.precision else replace(form, precision=precision)
-    layer = compiled(form, EncoderSchedule(share_columns=len(tokens) <= FEW_TOKENS), threads)
+    layer = compiled(form, FEW if len(tokens) <= FEW_TOKENS else MANY, threads)
     weights = packed.sampled(layer, parameters)  # kept alive while the program reads it
     out = torch.empty_like(batch.x)
     layer.infer(batch.structure, batch.arrays(batch.x), weights.of(layer, batch.structure), out.numpy())

@@ -13,7 +13,7 @@ transformers = pytest.importorskip("transformers")
 from sparloom.errors import Unsupported  # noqa: E402
 from sparloom.nn import describe_packing, pack, unpack  # noqa: E402
 from sparloom.nn.batches import Sequences  # noqa: E402
-from sparloom.nn.packed_layers import PackedLayer  # noqa: E402
+from sparloom.nn.packed_layers import FEW, MANY, PackedLayer  # noqa: E402
 from sparloom.ragged import LENGTHS, EncoderSchedule, EncoderShape, compiled_encoder_layer, structure_of  # noqa: E402
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache", "one_thread")]
@@ -424,9 +424,9 @@ def test_half_precision_and_autocast() -> None:
 
 @pytest.mark.parametrize("form", [
     EncoderShape(24, 3, 40), EncoderShape(24, 3, 600, gated=True, norm_first=True)], ids=str)
-def test_both_schedules_of_a_layer_read_the_same_weights(form: EncoderShape) -> None:
-    layers = [compiled_encoder_layer(form, EncoderSchedule(share_columns=shared), 1) for shared in (False, True)]
-    assert layers[0].forward_weights == layers[1].forward_weights
+def test_all_schedules_of_a_layer_read_the_same_weights(form: EncoderShape) -> None:
+    layers = [compiled_encoder_layer(form, schedule, 1) for schedule in (EncoderSchedule(), FEW, MANY)]
+    assert layers[0].forward_layout == layers[1].forward_layout == layers[2].forward_layout
     rng, lengths = np.random.default_rng(0), [50, 1, 0, 7]
     weights = {name: rng.standard_normal(each.elements).astype(np.float32) * 0.1
                for name, each in layers[0].forward_weights.items()}
@@ -434,7 +434,7 @@ def test_both_schedules_of_a_layer_read_the_same_weights(form: EncoderShape) -> 
     for layer in layers:
         found.append(np.empty_like(x))
         layer.infer(structure_of(lengths), {"x": x}, weights, found[-1])
-    np.testing.assert_allclose(found[1], found[0], atol=1e-5)
+    np.testing.assert_allclose(found[1:], [found[0]] * 2, atol=1e-5)
 
 
 def test_many_tokens_run_by_the_other_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
