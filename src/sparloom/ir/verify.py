@@ -31,7 +31,7 @@ _WORDS = """
 """
 _RESERVED = frozenset((*_WORDS.split(), *CALLS, *(f"{call}f" for call in (*CALLS, "fabs"))))
 _HELPER_NAME = re.compile(
-    rf"((broadcast|sum|select|min|max|widened|rounded|{'|'.join(CALLS)})_)?(i32|i64|f32|f64|bool|bf16|u8|i8)(x\d+)?|u?int\d+_t"
+    rf"((broadcast|sum|select|min|max|{'|'.join(CALLS)})_)?(i32|i64|f32|f64|bool)(x\d+)?|(widened|rounded)_bf16|u?int\d+_t"
 )
 
 
