@@ -1,6 +1,10 @@
 #ifdef __CUDACC_RTC__
 typedef int int32_t;
 typedef long long int64_t;
+typedef unsigned char uint8_t;
+typedef signed char int8_t;
+typedef unsigned short uint16_t;
+typedef unsigned int uint32_t;
 #else
 #include <cstdint>
 #endif
