@@ -66,16 +66,17 @@ inline __attribute__((always_inline)) void tile_with(int64_t depth, const T* a, 
 // With Ahead, the rows of A that follow those of the tile are prefetched.
 template <typename T, int Rows, int Vectors, int Unroll, bool PackedA, bool Ahead = false, bool Streams = false>
 void tile(int64_t depth, const T* a, int64_t a_row, const T* b, int64_t b_row, T* c, int64_t c_row, bool add) {
-    tile_with<T, Rows, Vectors, Unroll, PackedA, Streams, false>(depth, a, a_row, b, b_row, c, c_row, add, [=](int64_t k) {
+    const auto rows_ahead = [=](int64_t k) {
         if (Ahead && k % kLine<T> == 0) {
 #pragma GCC unroll 64
             for (int r = 0; r < Rows; ++r) __builtin_prefetch(a + (Rows + r) * a_row + k);
         }
-    });
+    };
+    tile_with<T, Rows, Vectors, Unroll, PackedA, Streams, false>(depth, a, a_row, b, b_row, c, c_row, add, rows_ahead);
 }
 
-// A tile that prefetches its part of C, what follows in B, and, into a farther cache, a line of `next` for every group of
-// Unroll: what the caller meets later.
+// A tile that prefetches its part of C, what follows in B, and, into a farther cache, a line of `next` for every group
+// of Unroll: what the caller meets later.
 template <typename T, int Rows, int Vectors, int Unroll>
 void tile_ahead(int64_t depth, const T* a, int64_t a_row, const T* b, int64_t b_row, T* c, int64_t c_row, bool add,
                 const T* next) {

@@ -181,8 +181,8 @@ class Product {
     using Tile = void (*)(int64_t, const typename P::Left*, int64_t, const typename P::Right*, int64_t,
                           typename P::Total*, int64_t, int64_t, bool);
 
-    // Rows of the tallest tile: as many sums as registers hold beside two vectors of B and one of A, or twice as many if
-    // factors are in parts. Tiles at the right border are short.
+    // Rows of the tallest tile: so many that its sums, two vectors of B and one of A fit into the registers. Where numbers
+    // are converted, each of these vectors takes two registers. Tiles at the right border are short.
     static constexpr int kTall = kRegisters == 16 ? (P::kNative ? 6 : 4) : 12, kShort = 4, kVectors = 2;
     static constexpr int64_t kPanel = kVectors * kLanes<float>;
 

@@ -168,7 +168,7 @@ def _cast(expr: ir.Cast, type: ir.Type, value: Any) -> Any:
 def rounded(values: np.ndarray) -> np.ndarray:
     """Round numbers of f32 to the nearest of bf16, ties to even; NaN stays NaN. Returns their bits."""
     values = np.asarray(values, np.float32)
-    bits = values.view(np.uint32).astype(np.uint64)
+    bits = values.view(np.uint32)
     found = np.where(np.isnan(values), bits >> 16 | 0x40, (bits + 0x7FFF + (bits >> 16 & 1)) >> 16)
     return found.astype(np.uint16)[()]
 

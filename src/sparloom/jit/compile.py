@@ -13,14 +13,13 @@ import numpy as np
 
 from sparloom.errors import CompileError
 from sparloom.files import write_text
-from sparloom.ir import DTYPES, Kernel, Param, render_c
+from sparloom.ir import DTYPES, PRODUCTS, Kernel, Param, render_c
 from sparloom.jit.cache import FORMAT, Cache, build_folder, cache_folder, digest
 from sparloom.jit.toolchain import Toolchain, compile_cpp, default_flags, find_toolchain, processor_signature
 from sparloom.measure import checked_threads
 
 __all__ = ["Function", "Library", "Source", "compile_c", "link_tile_multiply"]
 
-MULTIPLIED = ("f32", "f64", "bf16", "u8")
 _C_TYPES = {
     "i32": ctypes.c_int32, "i64": ctypes.c_int64, "f32": ctypes.c_float, "f64": ctypes.c_double, "bool": ctypes.c_bool,
 }
@@ -41,7 +40,7 @@ class Source:
 
 def link_tile_multiply(handle: ctypes.CDLL) -> None:
     """Pass the function of kernels/cpu/multiply.cpp to a library whose rendered C multiplies tiles."""
-    for scalar in MULTIPLIED:
+    for scalar, _ in PRODUCTS:
         setter = f"sparloom_set_multiply_{scalar}"
         if hasattr(handle, setter):
             multiply = getattr(_multiply_library(), f"sparloom_multiply_{scalar}")

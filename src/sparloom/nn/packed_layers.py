@@ -210,7 +210,7 @@ def run_program(module: torch.nn.Module, compiled: Callable[..., Layer], form: E
     layer = compiled(form, FEW if len(tokens) <= FEW_TOKENS else MANY, threads)
     weights = packed.sampled(layer, parameters)  # kept alive while the program reads it
     out = torch.empty_like(batch.x)
-    layer.infer(batch.structure, batch.arrays(batch.x), weights.of(layer, batch.structure), out.numpy())
+    layer.infer(batch.structure, batch.arrays(batch.x), weights.fixed_for(layer, batch.structure), out.numpy())
     return out
 
 
@@ -230,7 +230,7 @@ def check_parameters(module: torch.nn.Module) -> None:
     for name, parameter in module.named_parameters():
         if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
             raise Unsupported(f"{name} is {parameter.dtype} on {parameter.device}: packed layers compute in "
-                              "torch.float32 on the CPU, and products in less if told so: call "
+                              "torch.float32 on the CPU, and read such parameters in every precision: call "
                               "pack(model.float().cpu(), precision=...)")
 
 

@@ -77,7 +77,8 @@ def pack(model: M, *, strict: bool = False, precision: str | torch.dtype = "floa
     classes = _classes()
     for name in found.packed:
         for module in model.get_submodule(name).modules():
-            module.__class__ = classes.get(type(module), type(module))
+            if type(module) in classes:
+                module.__class__ = classes[type(module)]
             if isinstance(module, RUN_PROGRAMS):
                 module.__dict__[PRECISION] = precision
     log.info("%s: packed %s%s", type(model).__name__, ", ".join(name or "the model" for name in found.packed),
@@ -113,9 +114,11 @@ def _describe(model: torch.nn.Module, precision: str | None) -> Packing:
         kind = type(module)
         if any(not outer or name.startswith(f"{outer}.") for outer in packed):
             continue  # it belongs to a packed one
-        if kind in kinds or kind in models:
-            reason = _refusal(module, precision or "float32") if precision or kind in models else None
-            if reason is None and (precision or kind in kinds):
+        if kind in kinds and precision is None:
+            packed.append(name)
+        elif kind in kinds or kind in models:
+            reason = _refusal(module, precision or "float32")
+            if reason is None and precision is not None:
                 packed.append(name)
             else:
                 left[name] = reason or "it was not packed"

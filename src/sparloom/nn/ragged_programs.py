@@ -84,7 +84,7 @@ class PackedProgramWeights:
     weights: dict[str, np.ndarray]
     fixed: dict[Layer, FixedArrays] = field(default_factory=dict)
 
-    def of(self, layer: Layer, structure: Structure) -> FixedArrays:
+    def fixed_for(self, layer: Layer, structure: Structure) -> FixedArrays:
         """Return the weights for the inference of a layer that reads this layout."""
         found = self.fixed.get(layer)
         if found is None:

@@ -32,7 +32,7 @@ from sparloom.ir import Binary, Const, Expr
 from sparloom.ragged.definition import Part, program
 from sparloom.ragged.definition import part as part_of
 from sparloom.ragged.dimensions import Dim, dims
-from sparloom.ragged.layers.precision import Operand, half_width, operand, schedule_operands
+from sparloom.ragged.layers.precision import Operand, operand, round_for_products, schedule_operands
 from sparloom.ragged.layers.tokens import (
     BATCHES,
     LENGTHS,
@@ -250,7 +250,7 @@ def _define_mixing(shape: EncoderShape, qkv: Operation | Tensor) -> list[Operati
     total = compute("total", rows, real(1.0) / sum_over({col: seen}, weights[batch, head, pos, col]))
     dropped = [_dropped(shape, weights)] if shape.dropout[0] else []
     used = dropped[0] if dropped else weights
-    mixed = compute("mixed", {**TOKENS, head: heads, dim: width}, *half_width(shape, sum_over(
+    mixed = compute("mixed", {**TOKENS, head: heads, dim: width}, *round_for_products(shape, sum_over(
         {col: seen}, used[batch, head, pos, col] * values[batch, head, col, dim]) * total[batch, head, pos]))
     return [*turned, keys, values, scores, peak, weights, total, *dropped, mixed]
 

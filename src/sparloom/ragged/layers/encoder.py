@@ -43,7 +43,7 @@ from sparloom.ragged.layers.attention import (
     schedule_on_device,
     with_step,
 )
-from sparloom.ragged.layers.precision import half_width, operand
+from sparloom.ragged.layers.precision import operand, round_for_products
 from sparloom.ragged.layers.tokens import (
     TILE,
     TOKENS,
@@ -206,7 +206,7 @@ def _define_network(shape: EncoderShape, tokens: Operation, residual: Operation,
     if shape.gated:
         found.append(compute("up", many, project("up")))
         value = value * found[-1][batch, pos, hidden]
-    active = compute("active", many, *half_width(shape, drop(shape, 2, pos, hidden, value)))
+    active = compute("active", many, *round_for_products(shape, drop(shape, 2, pos, hidden, value)))
     back = operand(shape, active, outs)
     added = back.times("w_back", outs, {model: shape.width}) + Tensor("b_back", {model: shape.width})[model]
     fed = drop(shape, 3, pos, model, added) + residual[batch, pos, model]

@@ -99,8 +99,8 @@ def check_precision(shape: EncoderShape) -> None:
             raise Unsupported(f"{name} {columns} is no multiple of {group}, as {shape.precision} needs it: use float32")
 
 
-def half_width(shape: EncoderShape, value: Expr) -> tuple[Expr, Type]:
-    """Convert the value of a result that only products read, and return its type: both halves if it is bfloat16."""
+def round_for_products(shape: EncoderShape, value: Expr) -> tuple[Expr, Type]:
+    """Round a value that only products read, if the precision is bfloat16; also return its type."""
     return (Cast(BF16, value), BF16) if shape.precision == "bfloat16" else (value, F32)
 
 
@@ -149,11 +149,12 @@ def quantised(parameters: Mapping[str, Any], weights: Mapping[str, Tensor]) -> d
     found = dict(parameters)
     for name, tensor in weights.items():
         if tensor.type == I8:
-            outs = math.prod(int(extent.value) for _, extent in weights[f"scale_{name.removeprefix('w_')}"].axes)
+            rest = name.removeprefix("w_")
+            outs = math.prod(int(extent.value) for _, extent in weights[f"scale_{rest}"].axes)
             rows = parameters[name].reshape(outs, -1)
             scale = np.abs(rows).max(axis=1) / np.float32(MOST_WEIGHT)
             with np.errstate(invalid="ignore"):  # a scale of NaN or infinity makes the results NaN
                 found[name] = np.rint(rows / np.where(scale > 0, scale, 1)[:, None]).astype(np.int8)
-            found[f"scale_{name.removeprefix('w_')}"] = scale
-            found[f"total_{name.removeprefix('w_')}"] = found[name].sum(axis=1, dtype=np.int32).astype(np.float32)
+            found[f"scale_{rest}"] = scale
+            found[f"total_{rest}"] = found[name].sum(axis=1, dtype=np.int32).astype(np.float32)
     return found

@@ -21,6 +21,7 @@ import numpy as np
 import scipy.sparse
 from numpy.lib.array_utils import byte_bounds
 
+from sparloom.ir import rounded as bfloat16_bits
 from sparloom.jit import ChangeDetector
 from sparloom.platforms import DeviceMatrix, DevicePattern, Gpu, on_cuda
 from sparloom.platforms.cpu_kernels import ELEMENTS as NUMBERS
@@ -82,9 +83,7 @@ def rounded(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
     if dtype != BFLOAT16:
         with np.errstate(over="ignore"):
             return array.astype(dtype)
-    bits = array.view(np.uint32)
-    upper = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
-    return np.where(np.isnan(array), bits >> 16 | 0x40, upper).astype(np.uint16).view(BFLOAT16)
+    return bfloat16_bits(array).view(BFLOAT16)
 
 
 def dense_of(given: Any, name: str, *, rows: int, axes: int) -> np.ndarray:
