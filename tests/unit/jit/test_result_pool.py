@@ -39,10 +39,10 @@ def test_memory_in_use_is_left_alone(hold):
     array = pool.empty(SHAPE, np.float64)
     place, held = address(array, np.float64), HOLDERS[hold](array)
     del array
-    gc.collect()
+    gc.collect(0)
     assert address(pool.empty(SHAPE, np.float64), np.float64) != place
     del held
-    gc.collect()
+    gc.collect(0)
     assert place in {address(each, np.float64) for each in (pool.empty(SHAPE, np.float64) for _ in range(3))}
 
 

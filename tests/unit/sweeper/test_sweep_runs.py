@@ -51,22 +51,22 @@ def test_sweep_finds_and_keeps_the_best(sweep):
 
 @SLOW
 def test_killed_sweep_resumes_without_losing_or_repeating_a_trial(sweep, tmp_path_factory):
-    arguments = ("-m", *SPACE, "hydra.sweeper.trials=20", "pause=0.2")
-    all_killed(sweep.start(*arguments), lambda: len(sweep.notes("end")) >= 7)
+    arguments = ("-m", *SPACE, "hydra.sweeper.trials=12", "pause=0.2")
+    all_killed(sweep.start(*arguments), lambda: len(sweep.notes("end")) >= 5)
     before = [trial for trial in sweep.trials() if trial.state.name == "COMPLETE"]
-    assert 6 <= len(before) < 20
-    rest, begun = sweep.unfinished(20), len(sweep.notes("begin"))
+    assert 4 <= len(before) < 12
+    rest, begun = sweep.unfinished(12), len(sweep.notes("begin"))
 
     resumed = sweep(*arguments)
     assert resumed.returncode == 0, resumed.stderr
     trials = sweep.trials()
-    assert [trial.number for trial in trials] == list(range(20))
-    assert [trial.state.name for trial in trials] == ["COMPLETE"] * 20
+    assert [trial.number for trial in trials] == list(range(12))
+    assert [trial.state.name for trial in trials] == ["COMPLETE"] * 12
     assert [(trial.params, trial.value, trial.datetime_complete) for trial in trials[:len(before)]] == [
         (trial.params, trial.value, trial.datetime_complete) for trial in before]
-    assert len({(trial.params["x"], trial.params["n"]) for trial in trials}) == 20
+    assert len({(trial.params["x"], trial.params["n"]) for trial in trials}) == 12
     assert sorted(sweep.notes("begin")[begun:]) == rest
-    assert not sweep.unfinished(20)
+    assert not sweep.unfinished(12)
 
     sweep.folder = tmp_path_factory.mktemp("whole")
     assert sweep(*arguments[:-1]).returncode == 0
@@ -76,20 +76,20 @@ def test_killed_sweep_resumes_without_losing_or_repeating_a_trial(sweep, tmp_pat
 @SLOW
 def test_killed_batches_resume_without_losing_or_repeating_a_trial(sweep):
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher", reason="the launcher is in the extra scale")
-    arguments = ("-m", *SPACE, "hydra.sweeper.trials=20", "hydra.sweeper.batch=4", "hydra/launcher=local", "pause=0.2")
-    all_killed(sweep.start(*arguments), lambda: len(sweep.notes("end")) >= 9)
-    assert 9 <= len(sweep.notes("end")) < 20
+    arguments = ("-m", *SPACE, "hydra.sweeper.trials=12", "hydra.sweeper.batch=4", "hydra/launcher=local", "pause=0.2")
+    all_killed(sweep.start(*arguments), lambda: len(sweep.notes("end")) >= 5)
+    assert 5 <= len(sweep.notes("end")) < 12
     before = {trial.number: trial.value for trial in sweep.trials() if trial.state.name == "COMPLETE"}
-    assert len(before) >= 8
-    rest, begun = sweep.unfinished(20), len(sweep.notes("begin"))
+    assert len(before) >= 4
+    rest, begun = sweep.unfinished(12), len(sweep.notes("begin"))
 
     resumed = sweep(*arguments)
     assert resumed.returncode == 0, resumed.stderr
     trials = sweep.trials()
-    assert [trial.state.name for trial in trials] == ["COMPLETE"] * 20
+    assert [trial.state.name for trial in trials] == ["COMPLETE"] * 12
     assert before.items() <= {trial.number: trial.value for trial in trials}.items()
     assert sorted(sweep.notes("begin")[begun:]) == rest
-    assert not sweep.unfinished(20)
+    assert not sweep.unfinished(12)
 
 
 @SLOW
@@ -183,7 +183,7 @@ def test_batch_runs_at_once_through_the_launcher(sweep):
 @SLOW
 def test_workers_that_outlive_a_killed_sweep_repeat_nothing(sweep):
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher", reason="the launcher is in the extra scale")
-    arguments = ("-m", *SPACE, "hydra.sweeper.trials=6", "hydra.sweeper.batch=4", "hydra/launcher=local", "pause=1")
+    arguments = ("-m", *SPACE, "hydra.sweeper.trials=6", "hydra.sweeper.batch=4", "hydra/launcher=local", "pause=0.5")
     killed(sweep.start(*arguments), lambda: sweep.notes("end"))
     done = sweep(*arguments)
     assert done.returncode == 0, done.stderr

@@ -46,4 +46,8 @@ def note(cfg: DictConfig, line: str) -> None:
 
 if __name__ == "__main__":
     os.environ["HYDRA_FULL_ERROR"] = "1"
+    if any("submitit" in argument for argument in sys.argv):
+        from submitit.core.core import Job
+
+        Job._results_timeout_s = 1  # for files of a job that has died, which on this machine do not come late
     sys.exit(cli.guard(main, lambda: ["x", "n", "objective"]))
