@@ -13,6 +13,7 @@ import torch
 
 from sparloom.errors import Unsupported
 from sparloom.nn.batches import Sequences, TokenBatch
+from sparloom.nn.content_hash import fingerprint_tensors, sampled_hash
 from sparloom.nn.custom_ops import needs_derivatives
 from sparloom.nn.ragged_layers import activation_name, norm_gain
 from sparloom.nn.ragged_programs import JoinedParameters, PackedWeights, call_layer
@@ -98,8 +99,7 @@ class PackedLayer:
         paths, found = self.paths, dict(self.projection_parameters())
         found |= self.network_parameters()
         for name, path in (("out", paths.out), ("back", paths.back)):
-            module = submodule(self, path)
-            found[f"w_{name}"], found[f"b_{name}"] = parameter(module, "weight"), parameter(module, "bias")
+            found[f"w_{name}"], found[f"b_{name}"] = self.projection(path)
         for path, norm in self.norms():
             number = 1 + paths.norms.index(path)
             gain = parameter(norm, "weight")
@@ -112,18 +112,26 @@ class PackedLayer:
         paths, found = {"in": self.paths.into, "up": self.paths.up}, {}
         for name, path in paths.items():
             if path is not None:
-                module = submodule(self, path)
-                found[f"w_{name}"], found[f"b_{name}"] = parameter(module, "weight"), parameter(module, "bias")
+                found[f"w_{name}"], found[f"b_{name}"] = self.projection(path)
         return found
+
+    def projection(self, path: str) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return the weight and the bias of a torch.nn.Linear, with the adapters that are active.
+
+        Raises:
+            Unsupported: adapters are of a kind that does not only add to the weight.
+        """
+        module = submodule(self, path)
+        if not has_adapters(module):
+            return parameter(module, "weight"), parameter(module, "bias")
+        return _adapted_weight(module, path, packed_weights(self)), parameter(module.base_layer, "bias")
 
     def projection_parameters(self) -> JoinedParameters:
         """Return those of the projection to queries, keys and values."""
-        modules = [submodule(self, path) for path in self.paths.qkv]
-        biases = [parameter(module, "bias") for module in modules]
+        weights, biases = zip(*map(self.projection, self.paths.qkv), strict=True)
         if any(bias is None for bias in biases) != all(bias is None for bias in biases):
             raise Unsupported(f"of {', '.join(self.paths.qkv)} some have a bias: either all must have one, or none")
-        return {"w_qkv": tuple([parameter(module, "weight") for module in modules]),
-                "b_qkv": None if biases[0] is None else tuple(biases)}
+        return {"w_qkv": weights, "b_qkv": None if biases[0] is None else biases}
 
     def dropout_shares(self) -> tuple[float, float, float, float]:
         """Return the probabilities of dropout in training, see `EncoderShape`."""
@@ -136,7 +144,7 @@ class PackedLayer:
             Unsupported: it cannot; says why.
         """
         for path in self.paths.linears:
-            module = submodule(self, path)
+            module = without_adapters(submodule(self, path))
             if not isinstance(module, torch.nn.Linear) or type(module).forward is not torch.nn.Linear.forward:
                 raise Unsupported(f"{path} is a {type(module).__name__}, not a torch.nn.Linear: merge adapters into "
                                   "the model, or pass it before it is quantised")
@@ -176,7 +184,7 @@ def run_packed(module: Any, form: EncoderShape, tokens: torch.Tensor, sequences:
     Raises:
         RuntimeError: a submodule has hooks or was replaced, which would have no effect.
     """
-    _check_hooks(torch.nn.Linear, [(path, submodule(module, path)) for path in module.paths.linears])
+    _check_hooks(torch.nn.Linear, [(path, without_adapters(submodule(module, path))) for path in module.paths.linears])
     _check_hooks(module.norm_class, module.norms())
     if sequences.mask is not None:
         form, others = replace(form, masked=True), {**others, "mask": sequences.mask}
@@ -201,7 +209,7 @@ def run_program(module: torch.nn.Module, compiled: Callable[..., Layer], form: E
     threads = torch_threads()
     tokens, = autocast_operands(tokens)
     batch = TokenBatch(tokens.contiguous(), sequences.structure, None, others)
-    packed = module.__dict__.setdefault("_sparloom_packed", PackedWeights())
+    packed = packed_weights(module)
     if needs_derivatives([tokens, *flat_parameters(parameters)]):
         joined = {name: torch.cat(value) if isinstance(value, tuple) else value for name, value in parameters.items()}
         return call_layer(compiled(form, EncoderSchedule(), threads), batch, joined, packed)
@@ -212,6 +220,48 @@ def run_program(module: torch.nn.Module, compiled: Callable[..., Layer], form: E
     out = torch.empty_like(batch.x)
     layer.infer(batch.structure, batch.arrays(batch.x), weights.fixed_for(layer, batch.structure), out.numpy())
     return out
+
+
+def packed_weights(module: torch.nn.Module) -> PackedWeights:
+    """Return the packed weights of a module, which keeps them."""
+    return module.__dict__.setdefault("_sparloom_packed", PackedWeights())
+
+
+def has_adapters(module: torch.nn.Module) -> bool:
+    """Tell whether a module is a torch.nn.Linear to which PEFT has added LoRA adapters."""
+    kind = type(module)
+    return kind is not torch.nn.Linear and (kind.__module__, kind.__name__) == ("peft.tuners.lora.layer", "Linear")
+
+
+def without_adapters(module: torch.nn.Module) -> torch.nn.Module:
+    """Return the torch.nn.Linear of a module that may have adapters."""
+    return module.base_layer if has_adapters(module) else module
+
+
+def _adapted_weight(module: Any, path: str, packed: PackedWeights) -> torch.Tensor:
+    """Return the weight plus those of active LoRA adapters; the same tensor as long as neither changes.
+
+    Source: Hu et al. 2021, W + s B A.
+    """
+    base = module.base_layer.weight
+    names = [name for name in module.active_adapters if name in module.lora_A]
+    if module.disable_adapters or module.merged or not names:
+        return base
+    for name in names:
+        kind = type(module.lora_variant[name]).__name__ if name in module.lora_variant else None
+        share = getattr(module.lora_dropout[name], "p", 0.0)
+        if kind or module.lora_bias[name] or (module.training and share):
+            why = kind or ("a bias" if module.lora_bias[name] else f"dropout {share} of its inputs in training")
+            raise Unsupported(f"{path}: adapter {name!r} has {why}, and packed layers add adapters to weights: train "
+                              "it with lora_dropout=0, merge it, or call sparloom.nn.unpack(model) first")
+    factors = [part[name].weight for name in names for part in (module.lora_A, module.lora_B)]
+    if needs_derivatives([base, *factors]):
+        return sum(map(module.get_delta_weight, names), base)
+    key = (base.data_ptr(), sampled_hash(base), fingerprint_tensors(factors), *[module.scaling[name] for name in names])
+    kept = packed.computed.get(path)
+    if kept is None or kept[0] != key:
+        kept = packed.computed[path] = key, sum(map(module.get_delta_weight, names), base)
+    return kept[1]
 
 
 def _check_hooks(kind: type[torch.nn.Module], modules: list[tuple[str, torch.nn.Module]]) -> None:

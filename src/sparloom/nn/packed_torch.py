@@ -31,6 +31,9 @@ class TransformerEncoderLayer(PackedLayer, torch.nn.TransformerEncoderLayer):
 
     def projection_parameters(self) -> JoinedParameters:
         """Return the parameters of the projection to queries, keys and values."""
+        if type(self.self_attn) not in (torch.nn.MultiheadAttention, MultiheadAttention):
+            raise Unsupported(f"self_attn is a {type(self.self_attn).__name__}, not a torch.nn.MultiheadAttention: "
+                              "merge adapters into the model")
         return {"w_qkv": self.self_attn.in_proj_weight, "b_qkv": self.self_attn.in_proj_bias}
 
     def dropout_shares(self) -> tuple[float, float, float, float]:

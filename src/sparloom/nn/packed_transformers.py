@@ -344,8 +344,8 @@ class ModernBertEncoderLayer(PackedLayer, modeling_modernbert.ModernBertEncoderL
 
     def network_parameters(self) -> JoinedParameters:
         """Return the two halves of the projection into the feed-forward network."""
-        into, half = self.mlp.Wi, self.mlp.Wo.in_features
-        parts = {"w": into.weight, "b": into.bias}
+        half = self.mlp.Wo.in_features
+        parts = dict(zip("wb", self.projection(self.paths.into), strict=True))
         return {f"{kind}_{name}": None if part is None else part[rows] for kind, part in parts.items()
                 for name, rows in (("in", slice(half)), ("up", slice(half, None)))}
 

@@ -101,6 +101,7 @@ class PackedWeights:
     """
 
     def __init__(self) -> None:
+        self.computed: dict[str, tuple[Hashable, torch.Tensor]] = {}  # parameters made of others, and what they were
         self._current: dict[tuple[str, int], PackedProgramWeights] = {}  # by layout: layers of a module share them
         self._spare: dict[tuple[str, int], list[np.ndarray]] = {}
 

@@ -47,8 +47,8 @@ _NAMES = {  # module -> its public names
         "scheduled_softmax_backward", "schedule_token_sum", "schedule_weight_gradient", "softmax", "softmax_backward",
         "structure_of", "sum_over_tokens", "tokens_of"),
     "layers.attention": (
-        "attention", "attention_backward", "device_attention", "device_mixing", "mixing", "scheduled_attention",
-        "scheduled_attention_backward", "scheduled_mixing"),
+        "attention", "device_attention", "device_mixing", "mixing", "scheduled_attention", "scheduled_mixing"),
+    "layers.attention_gradients": ("attention_backward", "scheduled_attention_backward"),
     "layers.precision": ("PRECISIONS", "check_precision"),
     "layers.encoder": (
         "ACTIVATIONS", "KEPT", "Activation", "device_encoder_layer", "encoder_backward", "encoder_layer",

@@ -197,7 +197,7 @@ def _check(nest: Nest, read: Read, dim: Dim, *, index: Expr, extent: Expr, guard
         raise IllegalSchedule(f"{access}, which cannot be shown to be at least 0: read it by a separate dimension, "
                               "or guard another index by where()")
     wrong: list[int] = []
-    for limit in (_upper_bound(index, nest, guards), _upper_bound(index, nest, Guards())):
+    for limit in (_upper_bound(index, nest, guards), _upper_bound(index, nest, Guards()), _bound_of_difference(index)):
         while limit is not None:
             if _fits(limit.extent, extent):
                 wrong = [multiple for multiple in sorted(limit.multiples) if stored % multiple
@@ -265,11 +265,25 @@ def _upper_bound(index: Expr, nest: Nest, guards: Guards) -> _UpperBound | None:
         case Binary("-", a, Const(value)) if value >= 0:
             inner = _upper_bound(a, nest, guards)
             return None if inner is None or inner.multiples else _UpperBound(simplify_expr(inner.extent - value))
+        case Binary("+", a, Ref(name)) if _is_below_difference(guards.below.get(name), a):
+            return _UpperBound(guards.below[name].a)
         case Binary("-", a, Ref()):
             return _upper_bound(a, nest, guards)
         case Binary("min", _, Const(value)):
             return _UpperBound(Const(value + 1))
     return None
+
+
+def _bound_of_difference(index: Expr) -> _UpperBound | None:
+    """Bound x - y by x itself."""
+    match index:
+        case Binary("-", Ref(name), Ref()):
+            return _UpperBound(_next(name))
+    return None
+
+
+def _is_below_difference(limit: Expr | None, subtracted: Expr) -> bool:
+    return isinstance(limit, Binary) and limit.op == "-" and limit.b == subtracted
 
 
 def _relax(limit: _UpperBound, nest: Nest, *, keep: set[str]) -> _UpperBound | None:

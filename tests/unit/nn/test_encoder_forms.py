@@ -14,12 +14,11 @@ pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
 WIDTH, HEADS, HIDDEN, LENGTHS = 24, 3, 40, [5, 1, 0, 33, 3]
 MASK = torch.arange(sum(LENGTHS)) % 3 > 0
 TABLES = ("bias_before", "bias_after")
-FIXED = ("slopes", *TABLES)  # have no gradients
 REFERENCE = {"relu": torch.relu, "gelu": functional.gelu, "silu": functional.silu,
              "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh")}
 FORMS = [{"activation": "gelu", "window": 4}, {"activation": "silu", "norm_first": True, "norm": "rms", "gated": True},
          {"activation": "gelu_tanh", "gated": True, "causal": True, "scale": 0.7}, {"norm_first": True, "rotary": 8},
-         {"norm": "rms", "distances": 6, "rotary": 4},
+         {"norm": "rms", "distances": 6, "rotary": 4, "scale": 0.7}, {"distances": 40, "causal": True},
          {"norm_first": True, "first_norm": False, "masked": True, "window": 3},
          {"linear": True, "causal": True, "window": 9}, {"dropout": (0.3, 0.2, 0.1, 0.4)},
          {"dropout": (0.5, 0.0, 0.5, 0.0), "activation": "silu", "gated": True, "norm_first": True, "rotary": 8}]
@@ -135,14 +134,14 @@ def test_results_and_gradients_are_those_of_pytorch(form: dict[str, object]) -> 
     found = []
     for dtype in (torch.float32, torch.float64):
         inputs = x.to(dtype).requires_grad_()
-        given = {name: value.to(dtype).requires_grad_(name not in FIXED) for name, value in values.items()}
+        given = {name: value.to(dtype).requires_grad_() for name, value in values.items()}
         if dtype == torch.float32:
             result = call_layer(layer, TokenBatch(inputs, structure_of(LENGTHS), None, others), given, PackedWeights())
         else:
             result = reference(shape, inputs, given)
-        learned = [inputs, *(value for name, value in given.items() if name not in FIXED)]
+        learned = [inputs, *given.values()]
         found.append([result, *torch.autograd.grad((result * seen.to(dtype)).sum(), learned)])
-    names = ("result", "x", *(name for name in values if name not in FIXED))
+    names = ("result", "x", *values)
     for name, actual, expected in zip(names, *found, strict=True):
         size = max(1.0, expected.abs().max().item())
         assert (actual - expected).abs().max() <= 1e-5 * size, name
@@ -153,14 +152,6 @@ def test_results_and_gradients_are_those_of_pytorch(form: dict[str, object]) -> 
 
 def test_every_activation_is_tested() -> None:
     assert REFERENCE.keys() == ACTIVATIONS.keys() == {form.get("activation", "relu") for form in FORMS}
-
-
-def test_gradients_of_tables_are_refused() -> None:
-    shape = EncoderShape(WIDTH, HEADS, HIDDEN, 1e-5, linear=True, causal=True, window=9)
-    values = {name: value.requires_grad_() for name, value in parameters(shape).items()}
-    with pytest.raises(RuntimeError, match="slopes requires gradients, which TransformerEncoderLayer has not"):
-        call_layer(compiled_encoder_layer(shape, EncoderSchedule(rows=7, queries=8), 1),
-                   TokenBatch(torch.randn(sum(LENGTHS), WIDTH), structure_of(LENGTHS)), values, PackedWeights())
 
 
 def test_dropout_has_its_shares_and_no_pattern() -> None:

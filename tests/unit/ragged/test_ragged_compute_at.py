@@ -1,5 +1,6 @@
 """Producers computed inside loops of their consumers, and operations that run at once."""
 
+import numpy as np
 import pytest
 from interpreted import InterpretedLibrary
 from ragged_cases import CASES, batch, batches, col, expected, inner, lengths, operands, row
@@ -16,6 +17,7 @@ from sparloom.ragged import (
     fuse,
     hfuse,
     interpreted,
+    less,
     pad_loop,
     pad_storage,
     parallel,
@@ -25,6 +27,7 @@ from sparloom.ragged import (
     split,
     split_operation,
     sum_over,
+    where,
 )
 
 SOFTMAX, CAUSAL = CASES["softmax"].program, CASES["causal"].program
@@ -183,3 +186,21 @@ def test_horizontal_fusion_refuses():
     refused("operations shifted, twice are not separate launches that follow each other", hfuse, chain,
             ["shifted", "twice"])
     refused("horizontal fusion of twice: name at least two operations", hfuse, chain, ["twice"])
+
+
+def test_a_producer_that_one_reader_reads_whole():
+    square = Tensor("x", {**token, col: lengths(batch)})
+    doubled = compute("doubled", {**token, col: lengths(batch)}, square[batch, row, col] * real(2.0))
+    earlier = where(less(col, row + 1), doubled[batch, row, row - col], real(0.0))
+    y = compute("y", token, sum_over({col: lengths(batch)}, doubled[batch, row, col] + earlier))
+    scheduled = compute_at(program("p", [doubled, y]), "doubled", "y", "row", local=True)
+    of = Structure({lengths: [4, 0, 3]}, InterpretedLibrary)
+    inputs = operands(scheduled, of, seed=1)
+    found = RaggedTensor(scheduled.tensors()["y"], of, interpreted(scheduled, of, x=inputs["x"].data)["y"])
+    for number, length in enumerate([4, 0, 3]):
+        values = 2.0 * inputs["x"].slice(number)[:length].astype(float)
+        assert_close(found.slice(number)[:length], values.sum(1) + np.tril(values).sum(1), terms=8, scale=8.0)
+    halves = [compute("y", token, sum_over({col: count}, doubled[batch, row, col] + doubled[batch, row, row]))
+              for count in (lengths(batch), row + 1)]
+    compute_at(program("p", [doubled, halves[0]]), "doubled", "y", "row", local=True)
+    refused("differ in their ranges", compute_at, program("p", [doubled, halves[1]]), "doubled", "y", "row", local=True)

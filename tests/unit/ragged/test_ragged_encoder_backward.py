@@ -12,7 +12,10 @@ MASKED = ragged.EncoderShape(width=4, heads=2, hidden=6, causal=True, step=4, tr
 SMALL = ragged.EncoderSchedule(rows=3, panel=4, depth=5, queries=4)
 ATTENTION = (ragged.attention_backward, ragged.scheduled_attention_backward)
 FORMS = [ragged.EncoderShape(width=4, heads=2, hidden=6, activation="gelu", norm_first=True),
-         ragged.EncoderShape(width=4, heads=2, hidden=6, activation="silu", gated=True, norm="rms")]
+         ragged.EncoderShape(width=4, heads=2, hidden=6, activation="silu", gated=True, norm="rms"),
+         ragged.EncoderShape(width=4, heads=2, hidden=6, distances=3, scale=0.5),
+         ragged.EncoderShape(width=4, heads=2, hidden=6, distances=7, causal=True, step=4),
+         ragged.EncoderShape(width=4, heads=2, hidden=6, linear=True)]
 LAYER = (ragged.encoder_backward, ragged.scheduled_encoder_backward)
 
 

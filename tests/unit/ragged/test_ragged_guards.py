@@ -65,3 +65,21 @@ def test_tables_are_not_read_beyond_the_end_of_a_condition():
     found = ragged.interpreted(padded, of, x=inputs["x"].data)["y"]
     np.testing.assert_array_equal(found.reshape(16, 2)[:5, 0], [inputs["x"].slice(0, each)[0, 0] for each in range(5)])
     assert len(ragged.lower(padded)) == 1
+
+
+def test_a_sum_is_bounded_by_a_condition_on_one_of_its_parts():
+    later = ragged.Dim("later")
+
+    def moved(limit):
+        seen = ragged.where(ragged.less(later, limit), q[batch, row + later, head, inner], ragged.real(0.0))
+        return ragged.program("p", [ragged.compute("y", token, ragged.sum_over({later: lengths(batch)}, seen))])
+
+    of = ragged.Structure({lengths: [5, 0, 3]}, InterpretedLibrary)
+    inputs = operands(program := moved(lengths(batch) - row), of, seed=3)
+    found = ragged.RaggedTensor(program.tensors()["y"], of, ragged.interpreted(program, of, q=inputs["q"].data)["y"])
+    for number, length in enumerate([5, 0, 3]):
+        values = inputs["q"].slice(number)[:length].astype(float)
+        np.testing.assert_allclose(found.slice(number)[:length], values[::-1].cumsum(0)[::-1], atol=1e-5)
+    for limit in (lengths(batch) - row + 1, lengths(batch), lengths(batch) - head):
+        with pytest.raises(IllegalSchedule, match=r"at row \+ later, which cannot be shown to stay below"):
+            moved(limit)

@@ -37,11 +37,14 @@ from sparloom.ir import Expr
 from sparloom.ragged.definition import Part, program
 from sparloom.ragged.layers.attention import (
     define_attention,
-    define_attention_gradients,
     schedule_attention,
-    schedule_attention_gradients,
     schedule_on_device,
     with_step,
+)
+from sparloom.ragged.layers.attention_gradients import (
+    define_attention_gradients,
+    schedule_attention_gradients,
+    table_gradients,
 )
 from sparloom.ragged.layers.precision import operand, round_for_products
 from sparloom.ragged.layers.tokens import (
@@ -240,7 +243,7 @@ def encoder_backward(shape: EncoderShape) -> Program:
     first = ["d_gain_1", "d_shift_1"] if shape.first_norm else []
     return program("encoder_backward", found, [
         "d_x", "d_w_qkv", "d_b_qkv", "d_w_out", "d_b_out", "d_w_in", "d_b_in", *up, "d_w_back", "d_b_back", *first,
-        "d_gain_2", "d_shift_2"])
+        "d_gain_2", "d_shift_2", *table_gradients(shape)])
 
 
 def scheduled_encoder_backward(shape: EncoderShape, schedule: EncoderSchedule) -> Program:

@@ -11,7 +11,7 @@ import numpy as np
 
 from sparloom.ir import BF16, DTYPES, Const, rounded
 from sparloom.ragged.dimensions import Dim
-from sparloom.ragged.layers import attention, encoder, tokens
+from sparloom.ragged.layers import attention, attention_gradients, encoder, tokens
 from sparloom.ragged.layers.precision import check_precision, quantised
 from sparloom.ragged.layers.tokens import NORMS, EncoderSchedule, EncoderShape, NormSchedule, SoftmaxSchedule
 from sparloom.ragged.layout import evaluate, storage_size, stored_dims
@@ -244,7 +244,7 @@ def compiled_attention(shape: EncoderShape, schedule: EncoderSchedule, threads: 
     """Return multi-head attention of a shape, like `compiled_encoder_layer`; `hidden` and `epsilon` are ignored."""
     _check(shape)
     return Layer(partial(attention.scheduled_attention, shape, schedule),
-                 partial(attention.scheduled_attention_backward, shape, schedule), threads=threads)
+                 partial(attention_gradients.scheduled_attention_backward, shape, schedule), threads=threads)
 
 
 @cache

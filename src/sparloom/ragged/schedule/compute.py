@@ -35,10 +35,10 @@ def compute_at(program: Program, producer: str, consumer: str, loop: str, *, loc
     run gets a loop over the range that they read. Nests attached later run earlier, so attach the last producer of a
     chain first.
 
-    Legal if all reads of the producer are inside the loop and agree on the range, the producer is unscheduled and not
-    an output, every surrounding loop changes what is computed (nothing is computed twice, unless it is local), the
-    loop is not in a reduction, and the consumer's dimensions have their names in the producer too. Extents of a local
-    array may vary with surrounding loops or with each other, not both.
+    Legal if all reads of the producer are inside the loop and have the same range, or one that is the whole dimension,
+    the producer is unscheduled and not an output, every surrounding loop changes what is computed (nothing is computed
+    twice, unless it is local), the loop is not in a reduction, and the consumer's dimensions have their names in the
+    producer too. Extents of a local array may vary with surrounding loops or with each other, not both.
 
     Args:
         local: do not store the whole producer: every iteration has an array of what it reads.
@@ -57,17 +57,18 @@ def compute_at(program: Program, producer: str, consumer: str, loop: str, *, loc
                               f"a reduction: use a loop outside of it")
     _check_padding(source, target)
     sites = [_ranges(source, site, around) for site in _read_sites(program, source, target, loop)]
-    if any(each != sites[0] for each in sites):
+    ranges = _common_ranges(source, sites)
+    if ranges is None:
         raise IllegalSchedule(f"{producer} cannot be computed at loop {loop} of {consumer}: reads there differ in "
                               f"their ranges: use a loop further outside")
-    decided = {name for each in sites[0].values() for end in (each.first, each.last)
+    decided = {name for each in ranges.values() for end in (each.first, each.last)
                for name in free_names(target.expanded(end))}
     idle = [name for name in around if name not in decided]
     if idle and not local:
         raise IllegalSchedule(f"{producer} cannot be computed at loop {loop} of {consumer}: loop {idle[0]} around does "
                               f"not change what is read, so it would be computed again: move {idle[0]} inside, use a "
                               f"loop outside of it, or make it local")
-    attached = _attach(source, target, sites[0], around=set(around), taken=taken_names(program, consumer))
+    attached = _attach(source, target, ranges, around=set(around), taken=taken_names(program, consumer))
     launches = tuple(launch for launch in program.launches if launch != Launch((source,)))
     changed = replace(target, attached=((loop, attached), *target.attached))
     check_order(changed)
@@ -177,6 +178,21 @@ def _ranges(source: Nest, site: _ReadSite, around: list[str]) -> dict[str, Range
         else:
             last = within - 1
         found[dim.name] = Range(_fold_names(values.first, site.known), min_of_sums(simplify_expr(last)))
+    return found
+
+
+def _common_ranges(source: Nest, sites: list[dict[str, Range]]) -> dict[str, Range] | None:
+    """Return the ranges of all sites: that of a dimension which one of them reads whole is whole.
+
+    None: ranges differ otherwise.
+    """
+    found: dict[str, Range] = {}
+    for dim, extent in source.operation.output.axes:
+        values = [each[dim.name] for each in sites]
+        whole = Range(Const(0), min_of_sums(simplify_expr(_constant_over(extent, found) - 1)))
+        if any(each != values[0] for each in values) and whole not in values:
+            return None
+        found[dim.name] = whole if whole in values else values[0]
     return found
 
 

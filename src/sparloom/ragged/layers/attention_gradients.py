@@ -1,0 +1,265 @@
+"""Gradients of multi-head attention on ragged batches, for CPU.
+
+The gradient of a tensor t is d_t; that of the result, d_attended, is an input. Gradients of weights have the dimensions
+of PyTorch's parameters, in which the backward pass also reads the weights:
+
+    w_qkv[part, head, dim, model]    w_out[channel, head, dim]
+
+Source: FlashAttention-2 (Dao 2023) §3.1, algorithm 2. Departures: tiles consist of queries and all their keys; scores
+may have addends by distance, whose tables get gradients; CoRa has no backward pass.
+"""
+
+from __future__ import annotations
+
+from sparloom.ir import Binary, Const, Expr
+from sparloom.ragged.definition import Part, program
+from sparloom.ragged.definition import part as part_of
+from sparloom.ragged.layers.attention import (
+    define_dropped,
+    define_scores,
+    distance,
+    drop_weight,
+    query,
+    rotate,
+    score_weight,
+    turned_axes,
+    visibility,
+    visible_keys,
+    with_step,
+)
+from sparloom.ragged.layers.tokens import (
+    BATCHES,
+    LENGTHS,
+    TILE,
+    TOKENS,
+    EncoderSchedule,
+    EncoderShape,
+    batch,
+    channel,
+    col,
+    dim,
+    drop,
+    head,
+    model,
+    part,
+    pos,
+    schedule_elementwise,
+    schedule_linear,
+    schedule_token_sum,
+    schedule_weight_gradient,
+    sum_over_tokens,
+)
+from sparloom.ragged.nests import Operation, Program, compute, less, maximum, minimum, real, sum_over, where
+from sparloom.ragged.schedule.compute import compute_at, compute_with
+from sparloom.ragged.schedule.loops import fuse, parallel, reorder, split, vectorise_innermost
+from sparloom.ragged.schedule.operations import decompose_reduction, narrow, offload_innermost
+from sparloom.ragged.tensor import Tensor
+
+TURNED_BACK = ("d_q_back", "d_k_back")  # gradients of queries and keys before they were rotated
+
+
+def attention_backward(shape: EncoderShape) -> Program:
+    """Define the gradients of `attention`, unscheduled; outputs: d_x, then those of w_qkv, b_qkv, w_out, b_out."""
+    attended = Tensor("d_attended", {**TOKENS, channel: shape.width})
+    outputs = ["d_x", "d_w_qkv", "d_b_qkv", "d_w_out", "d_b_out", *table_gradients(shape)]
+    return program("attention_backward", define_attention_gradients(shape, attended, residual=False), outputs)
+
+
+def scheduled_attention_backward(shape: EncoderShape, schedule: EncoderSchedule) -> Program:
+    """Schedule `attention_backward` for a CPU; raises IllegalSchedule as `scheduled_encoder_layer` does."""
+    shape = with_step(shape, schedule)
+    return schedule_attention_gradients(attention_backward(shape), shape, schedule)
+
+
+def table_gradients(shape: EncoderShape) -> list[str]:
+    """Name the gradients of what is added to scores."""
+    if shape.linear:
+        return ["d_slopes"]
+    return [] if shape.distances is None else ["d_bias_before", "d_bias_after"]
+
+
+def _define_table_gradients(shape: EncoderShape, d_scores: Operation) -> tuple[list[Operation], list[Operation]]:
+    """Define the gradients of what is added to scores, in two steps: sums by sequence, and their sums.
+
+        d_slopes_each[batch, head, pos]                     over the keys of a query
+        d_before_each and d_after_each[batch, head, pos]    over queries and the keys `pos` tokens before or after them
+    """
+    rows = {batch: BATCHES(), head: shape.heads, pos: LENGTHS(batch)}
+    raised = real(1 / shape.score_scale)  # d_scores are the gradients of products before they are scaled
+    if shape.linear:
+        reach = real(minimum(pos, col) - maximum(pos, col))
+        each = compute("d_slopes_each", rows, sum_over(
+            {col: visible_keys(shape, pos)}, d_scores[batch, head, pos, col] * reach))
+        return [each], [sum_over_tokens("d_slopes", {head: shape.heads}, each[batch, head, pos] * raised)]
+    if shape.distances is None:
+        return [], []
+    seen, last = visible_keys(shape, query), Const(shape.distances)
+    pairs = {"before": (less(pos, query + 1), query - pos),
+             "after": (Binary("and", less(0, pos), less(pos, seen - query)), query + pos)}
+    each = {name: compute(f"d_{name}_each", rows, sum_over(
+        {query: LENGTHS(batch)}, where(exists, d_scores[batch, head, query, key], real(0.0))))
+        for name, (exists, key) in pairs.items()}
+    return list(each.values()), [
+        sum_over_tokens(f"d_bias_{name}", {head: shape.heads, distance: shape.distances + 1}, where(
+            Binary("==", minimum(pos, last), distance), one[batch, head, pos] * raised, real(0.0)))
+        for name, one in each.items()]
+
+
+def define_mixing_gradients(shape: EncoderShape, d_mixed: Operation) -> list[Operation | Part]:
+    """Define d_qkv[batch, pos, part, head, dim], the gradient of mixed = weights v, weights = softmax(q kT /
+    sqrt(width)).
+
+        d_v       = weightsT d_mixed
+        d_weights = d_mixed vT
+        d_scores  = weights (d_weights - delta) / sqrt(head width)        delta = sum over dim of d_mixed mixed
+        d_q       = d_scores k
+        d_k       = d_scoresT q
+
+    Reads qkv and mixed, and peak and total[batch, head, pos] of the forward pass: the largest score of a row, and one
+    over the sum of its exponentials, from which the weights are recomputed.
+    """
+    heads, width = shape.heads, shape.head_width
+    of_heads = {part: 3, head: heads, dim: width}
+    rows = {batch: BATCHES(), head: heads, pos: LENGTHS(batch)}
+    qkv, mixed = Tensor("qkv", {**TOKENS, **of_heads}), Tensor("mixed", {**TOKENS, head: heads, dim: width})
+    source = Tensor("turned", turned_axes(shape)) if shape.rotary else qkv
+    peak, total = Tensor("peak", rows), Tensor("total", rows)
+    keys, values = (compute(name, {batch: BATCHES(), head: heads, dim: width, col: LENGTHS(batch)}, read[
+        batch, col, number, head, dim]) for number, name, read in ((1, "keys", source), (2, "values", qkv)))
+    seen, scale, visible = visible_keys(shape, pos), real(shape.score_scale), visibility(shape, pos)
+    pairs = {**rows, col: seen}
+    scores = define_scores(shape, pairs, sum_over(
+        {dim: width}, source[batch, pos, 0, head, dim] * keys[batch, head, dim, col]))
+    weight = score_weight(shape, scores[batch, head, pos, col] - peak[batch, head, pos]) * total[batch, head, pos]
+    weights = compute("weights", pairs, weight if visible is None else where(visible, weight, real(0.0)))
+    delta = compute("delta", rows, sum_over(
+        {dim: width}, d_mixed[batch, pos, head, dim] * mixed[batch, pos, head, dim]))
+    d_weights = compute("d_weights", pairs, sum_over(
+        {dim: width}, d_mixed[batch, pos, head, dim] * values[batch, head, dim, col]))
+    d_scores = compute("d_scores", pairs, weights[batch, head, pos, col] * (
+        drop_weight(shape, d_weights[batch, head, pos, col]) - delta[batch, head, pos]) * scale)
+    dropped = [define_dropped(shape, weights)] if shape.dropout[0] else []
+    used = dropped[0] if dropped else weights
+    d_qkv = Tensor("d_qkv", {**TOKENS, **of_heads})
+
+    def over_queries(value: Expr) -> Expr:
+        seeing = where(less(pos, visible_keys(shape, query)), value, real(0.0)) if shape.causal else value
+        return sum_over({query: LENGTHS(batch)}, seeing)
+
+    inward = Tensor("d_turned", turned_axes(shape)) if shape.rotary else d_qkv
+    back = [part_of(name, d_qkv, {part: number}, rotate(
+        shape, lambda at, number=number: inward[batch, pos, number, head, at], back=True))
+        for number, name in enumerate(TURNED_BACK)] if shape.rotary else []
+    each, sums = _define_table_gradients(shape, d_scores)
+    return [
+        keys, values, scores, weights, *dropped, delta, d_weights, d_scores,
+        part_of("d_q", inward, {part: 0}, sum_over(
+            {col: seen}, d_scores[batch, head, pos, col] * source[batch, col, 1, head, dim])),
+        part_of("d_k", inward, {part: 1}, over_queries(
+            d_scores[batch, head, query, pos] * source[batch, query, 0, head, dim])),
+        part_of("d_v", d_qkv, {part: 2}, over_queries(
+            used[batch, head, query, pos] * d_mixed[batch, query, head, dim])),
+        *each, *back, *sums,
+    ]
+
+
+def schedule_mixing_gradients(prog: Program, shape: EncoderShape, *, queries: int) -> Program:
+    """Schedule `define_mixing_gradients`: in parallel over sequences and heads, by tiles of queries.
+
+    The three results share their loops, so that weights and scores are computed once, in arrays of one tile; d_k and
+    d_v accumulate over the tiles.
+    """
+    for name in ("d_k", "d_v"):
+        prog = decompose_reduction(prog, name)
+    for nest in ("d_q", "d_k_start", "d_k_rest", "d_v_start", "d_v_rest"):
+        prog = fuse(reorder(prog, nest, ("batch", "head", "pos")), nest, "batch", "head")
+    prog = split(prog, "d_q", "pos", queries)
+    for name in ("d_k", "d_v"):
+        prog = split(prog, f"{name}_rest", "query", queries)
+        prog = reorder(prog, f"{name}_rest", ("query_outer", "pos", "dim", "query_inner"))
+        if shape.causal:
+            prog = narrow(prog, f"{name}_rest", pos)
+        prog = compute_with(prog, f"{name}_start", "d_q", "batch_head")
+        prog = compute_with(prog, f"{name}_rest", "d_q", "pos_outer")
+    prog = _schedule_table_gradients(prog, shape, queries)
+    dropped = ("dropped",) if shape.dropout[0] else ()
+    for producer in ("d_scores", "d_weights", "delta", *dropped, "weights", "scores"):
+        prog = compute_at(prog, producer, "d_q", "pos_outer", local=True)
+    for producer in ("values", "keys"):
+        prog = compute_at(prog, producer, "d_q", "batch_head", local=True)
+    prog = offload_innermost(prog, "d_q", "d_k_rest", "d_v_rest", "scores", "d_weights")
+    prog = vectorise_innermost(prog, "weights", "d_scores", "delta", "d_k_start", "d_v_start", *dropped)
+    for name in TURNED_BACK if shape.rotary else ():
+        prog = schedule_elementwise(prog, name)
+    return parallel(prog, "d_q", "batch_head")
+
+
+def _schedule_table_gradients(prog: Program, shape: EncoderShape, queries: int) -> Program:
+    """Sum gradients of scores by distance in the loops of `d_q`, and over sequences afterwards."""
+    if "d_slopes" in table_gradients(shape):
+        prog = split(fuse(prog, "d_slopes_each", "batch", "head"), "d_slopes_each", "pos", queries)
+        prog = compute_with(prog, "d_slopes_each", "d_q", "pos_outer")
+    for name in ("before", "after") if "d_bias_before" in table_gradients(shape) else ():
+        each = f"d_{name}_each"
+        prog = decompose_reduction(prog, each)
+        for nest in (f"{each}_start", f"{each}_rest"):
+            prog = fuse(prog, nest, "batch", "head")
+        prog = split(prog, f"{each}_rest", "query", queries)
+        prog = reorder(prog, f"{each}_rest", ("query_outer", "query_inner", "pos"))
+        prog = compute_with(prog, f"{each}_start", "d_q", "batch_head")
+        prog = compute_with(prog, f"{each}_rest", "d_q", "pos_outer")
+        prog = vectorise_innermost(prog, f"{each}_start", f"{each}_rest")
+    for name in table_gradients(shape):
+        prog = schedule_token_sum(prog, name)
+    return prog
+
+
+def define_attention_gradients(shape: EncoderShape, d_attended: Tensor | Operation, *, residual: bool,
+                               inputs: str = "x") -> list[Operation | Part]:
+    """Define the gradients of tokens and weights from that of the result of attention.
+
+    Args:
+        residual: the gradient of the result is added to that of the tokens.
+        inputs: name of the tokens that attend to each other.
+    """
+    size, of_head = shape.width, {head: shape.heads, dim: shape.head_width}
+    of_heads = {part: 3, **of_head}
+    w_out, w_qkv = Tensor("w_out", {channel: size, **of_head}), Tensor("w_qkv", {**of_heads, model: size})
+    mixed, x = Tensor("mixed", {**TOKENS, **of_head}), Tensor(inputs, {**TOKENS, model: size})
+    added = d_attended
+    if shape.dropout[1]:
+        added = compute("d_added", {**TOKENS, channel: size}, drop(
+            shape, 1, pos, channel, d_attended[batch, pos, channel]))
+    d_mixed = compute("d_mixed", {**TOKENS, **of_head}, sum_over(
+        {channel: size}, added[batch, pos, channel] * w_out[channel, head, dim]))
+    mix = define_mixing_gradients(shape, d_mixed)
+    d_qkv = Tensor("d_qkv", {**TOKENS, **of_heads})
+    inward = sum_over(of_heads, d_qkv[batch, pos, part, head, dim] * w_qkv[part, head, dim, model])
+    return [
+        *([] if added is d_attended else [added]),
+        sum_over_tokens("d_w_out", {channel: size, **of_head},
+                        added[batch, pos, channel] * mixed[batch, pos, head, dim]),
+        sum_over_tokens("d_b_out", {channel: size}, added[batch, pos, channel]),
+        d_mixed, *mix,
+        sum_over_tokens("d_w_qkv", {**of_heads, model: size},
+                        d_qkv[batch, pos, part, head, dim] * x[batch, pos, model]),
+        sum_over_tokens("d_b_qkv", of_heads, d_qkv[batch, pos, part, head, dim]),
+        compute(f"d_{inputs}", {**TOKENS, model: size},
+                inward + d_attended[batch, pos, model] if residual else inward),
+    ]
+
+
+def schedule_attention_gradients(prog: Program, shape: EncoderShape, schedule: EncoderSchedule, inputs: str = "x"
+                                 ) -> Program:
+    """Schedule the operations of `define_attention_gradients` for a CPU."""
+    if shape.dropout[1]:
+        prog = schedule_elementwise(prog, "d_added")
+    prog = schedule_linear(prog, "d_mixed", "dim", "channel", schedule)
+    prog = schedule_mixing_gradients(prog, shape, queries=schedule.queries)
+    inward = f"d_{inputs}"
+    prog = fuse(fuse(prog, inward, "part", "head"), inward, "part_head", "dim")
+    prog = schedule_linear(prog, inward, "model", "part_head_dim", schedule)
+    for name, outs in (("out", 1), ("qkv", 3)):
+        prog = schedule_weight_gradient(prog, f"d_w_{name}", outs, tile=TILE)
+        prog = schedule_token_sum(prog, f"d_b_{name}")
+    return prog
