@@ -42,10 +42,12 @@ _NAMES = {  # module -> its public names
         "DeviceProgram", "Executable", "FixedArrays", "Runner", "bind_arrays", "interpreted", "kernel_arguments",
         "kernel_preludes"),
     "layers.tokens": (
-        "LENGTHS", "TOKENS", "EncoderSchedule", "EncoderShape", "NormSchedule", "SoftmaxSchedule", "layer_norm",
-        "layer_norm_backward", "scheduled_layer_norm", "scheduled_layer_norm_backward", "scheduled_softmax",
-        "scheduled_softmax_backward", "schedule_token_sum", "schedule_weight_gradient", "softmax", "softmax_backward",
+        "LENGTHS", "TOKENS", "EncoderSchedule", "EncoderShape", "schedule_token_sum", "schedule_weight_gradient",
         "structure_of", "sum_over_tokens", "tokens_of"),
+    "layers.norms": (
+        "NormSchedule", "SoftmaxSchedule", "layer_norm", "layer_norm_backward", "scheduled_layer_norm",
+        "scheduled_layer_norm_backward", "scheduled_softmax", "scheduled_softmax_backward", "softmax",
+        "softmax_backward"),
     "layers.attention": (
         "attention", "device_attention", "device_mixing", "mixing", "scheduled_attention", "scheduled_mixing"),
     "layers.attention_gradients": ("attention_backward", "scheduled_attention_backward"),

@@ -11,7 +11,7 @@ from sparloom.ragged import ACTIVATIONS, EncoderSchedule, EncoderShape, compiled
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
 
-WIDTH, HEADS, HIDDEN, LENGTHS = 24, 3, 40, [5, 1, 0, 33, 3]
+WIDTH, HEADS, HIDDEN, LENGTHS = 32, 4, 40, [5, 1, 0, 33, 3]
 MASK = torch.arange(sum(LENGTHS)) % 3 > 0
 TABLES = ("bias_before", "bias_after")
 REFERENCE = {"relu": torch.relu, "gelu": functional.gelu, "silu": functional.silu,
@@ -21,12 +21,15 @@ FORMS = [{"activation": "gelu", "window": 4}, {"activation": "silu", "norm_first
          {"norm": "rms", "distances": 6, "rotary": 4, "scale": 0.7}, {"distances": 40, "causal": True},
          {"norm_first": True, "first_norm": False, "masked": True, "window": 3},
          {"linear": True, "causal": True, "window": 9}, {"dropout": (0.3, 0.2, 0.1, 0.4)},
-         {"dropout": (0.5, 0.0, 0.5, 0.0), "activation": "silu", "gated": True, "norm_first": True, "rotary": 8}]
+         {"dropout": (0.5, 0.0, 0.5, 0.0), "activation": "silu", "gated": True, "norm_first": True, "rotary": 8},
+         {"key_heads": 2, "dropout": (0.4, 0.0, 0.0, 0.0), "window": 5}, {"key_heads": 1, "rotary": 6, "causal": True},
+         {"key_heads": 2, "distances": 5}, {"key_heads": 1, "linear": True}]
 RANDOM = np.random.default_rng(0).integers(0, 1 << 31, sum(LENGTHS))
 
 
 def parameters(shape: EncoderShape) -> dict[str, torch.Tensor]:
-    sizes = {"w_qkv": (3 * WIDTH, WIDTH), "b_qkv": (3 * WIDTH,), "w_out": (WIDTH, WIDTH), "b_out": (WIDTH,),
+    columns = (HEADS + 2 * (shape.key_heads or HEADS)) * shape.head_width
+    sizes = {"w_qkv": (columns, WIDTH), "b_qkv": (columns,), "w_out": (WIDTH, WIDTH), "b_out": (WIDTH,),
              "w_in": (HIDDEN, WIDTH), "b_in": (HIDDEN,), "w_back": (WIDTH, HIDDEN), "b_back": (WIDTH,),
              **{f"{name}_{number}": (WIDTH,) for name in ("gain", "shift")
                 for number in ("12" if shape.first_norm else "2")},
@@ -87,8 +90,10 @@ def factors(shape: EncoderShape, place: int, random: np.ndarray, index: np.ndarr
 
 def attended(shape: EncoderShape, x: torch.Tensor, values: dict[str, torch.Tensor], mask: torch.Tensor,
              random: np.ndarray) -> torch.Tensor:
-    qkv = functional.linear(x, values["w_qkv"], values["b_qkv"]).view(-1, 3, HEADS, WIDTH // HEADS)
-    q, k, v = qkv.permute(1, 2, 0, 3)
+    qkv = functional.linear(x, values["w_qkv"], values["b_qkv"])
+    *q, k, v = qkv.view(-1, shape.group + 2, HEADS // shape.group, shape.head_width).permute(1, 2, 0, 3)
+    q = torch.stack(q, 1).flatten(0, 1)
+    k, v = (each.repeat_interleave(shape.group, 0) for each in (k, v))
     if shape.rotary:
         q, k = turned(shape, q), turned(shape, k)
     scale = q.shape[-1] ** -0.5 if shape.scale is None else shape.scale

@@ -76,7 +76,8 @@ def test_results_that_cannot_hold_partial_sums_are_refused() -> None:
 
 def parameters(rng: np.random.Generator, shape: EncoderShape) -> dict[str, np.ndarray]:
     wide, hidden = shape.width, shape.hidden
-    sizes = {"w_qkv": (3 * wide, wide), "b_qkv": (3 * wide,), "w_out": (wide, wide), "b_out": (wide,),
+    columns = (shape.heads + 2 * (shape.key_heads or shape.heads)) * shape.head_width
+    sizes = {"w_qkv": (columns, wide), "b_qkv": (columns,), "w_out": (wide, wide), "b_out": (wide,),
              "w_in": (hidden, wide), "b_in": (hidden,), "w_back": (wide, hidden), "b_back": (wide,),
              "gain_1": (wide,), "shift_1": (wide,), "gain_2": (wide,), "shift_2": (wide,),
              **({"w_up": (hidden, wide), "b_up": (hidden,)} if shape.gated else {})}
@@ -105,7 +106,7 @@ def cosine(a: np.ndarray, b: np.ndarray) -> float:
 @pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize(("precision", "least"), [("bfloat16", 0.9999), ("int8", 0.999)])
 @pytest.mark.parametrize("form", [{}, {"activation": "silu", "gated": True, "norm_first": True, "norm": "rms"},
-                                  {"rotary": 16, "window": 3, "causal": True}])
+                                  {"rotary": 16, "window": 3, "causal": True}, {"key_heads": 1}])
 def test_layers_are_near_those_in_float32(precision: str, least: float, form: dict[str, object]) -> None:
     shape, rng = replace(SHAPE, **form), np.random.default_rng(1)
     values, x = parameters(rng, shape), rng.normal(size=(COUNT, shape.width)).astype(np.float32)
@@ -182,6 +183,12 @@ def test_sizes_that_cannot_be_interleaved_are_refused() -> None:
 def test_unknown_kinds_are_refused(name: str, value: str) -> None:
     with pytest.raises(ValueError, match=f"{name}='{value}': there are "):
         compiled_encoder_layer(replace(SHAPE, **{name: value}), EncoderSchedule())
+
+
+@pytest.mark.parametrize("key_heads", [0, 2, 6])
+def test_groups_of_heads_are_equal(key_heads: int) -> None:
+    with pytest.raises(ValueError, match=f"key_heads={key_heads} of 3 heads: they divide the heads"):
+        compiled_encoder_layer(replace(SHAPE, key_heads=key_heads), EncoderSchedule())
 
 
 def test_programs_have_cuda_text() -> None:

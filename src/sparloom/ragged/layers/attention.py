@@ -38,6 +38,7 @@ from sparloom.ragged.layers.tokens import (
     dim,
     drop,
     head,
+    member,
     model,
     part,
     pos,
@@ -73,7 +74,8 @@ def attention(shape: EncoderShape) -> Program:
     """Define multi-head attention, unscheduled: attended = (softmax(q kT / sqrt(head width)) v) w_out + b_out.
 
     Inputs are x[batch, pos, model], w_qkv[model, part, head, dim] with parts q, k and v, b_qkv[part, head, dim],
-    w_out[head, dim, channel] and b_out[channel].
+    w_out[head, dim, channel] and b_out[channel]. With grouped keys, there is a part of queries for each member of a
+    group, and w_out[head, member, dim, channel].
     """
     return program("attention", define_attention(shape, residual=False))
 
@@ -83,7 +85,7 @@ def mixing(shape: EncoderShape) -> Program:
     dim].
     """
     return program("mixing", _define_mixing(
-        shape, Tensor("qkv", {**TOKENS, part: 3, head: shape.heads, dim: shape.head_width})))
+        shape, Tensor("qkv", {**TOKENS, **shape.of_parts})))
 
 
 def scheduled_mixing(shape: EncoderShape, schedule: EncoderSchedule) -> Program:
@@ -107,7 +109,7 @@ def with_step(shape: EncoderShape, schedule: EncoderSchedule) -> EncoderShape:
 
 def define_qkv(shape: EncoderShape, tokens: Mapping[Dim, Expr | int], inputs: Operand | None = None) -> Operation:
     """Define qkv = x w_qkv + b_qkv over dimensions of tokens, or of other inputs than x."""
-    outs = {part: 3, head: shape.heads, dim: shape.head_width}
+    outs = shape.of_parts
     x = inputs or Operand(Tensor("x", {**tokens, model: shape.width}))
     return compute("qkv", {**tokens, **outs}, x.times("w_qkv", {model: shape.width}, outs) + Tensor("b_qkv", outs)[
         part, head, dim])
@@ -123,7 +125,7 @@ def define_output_projection(shape: EncoderShape, mixed: Operand, tokens: Mappin
 
 
 def _heads(shape: EncoderShape) -> dict[Dim, Expr | int]:
-    return {head: shape.heads, dim: shape.head_width}
+    return {**shape.of_heads, dim: shape.head_width}
 
 
 def define_attention(shape: EncoderShape, *, residual: bool, inputs: Operation | None = None) -> list[Operation]:
@@ -164,7 +166,7 @@ def define_turned(shape: EncoderShape, qkv: Operation | Tensor) -> Operation:
 
 
 def turned_axes(shape: EncoderShape) -> dict[Dim, Expr | int]:
-    return {**TOKENS, part: 2, head: shape.heads, dim: shape.head_width}
+    return {**TOKENS, **shape.of_parts, part: shape.group + 1}
 
 
 def rotate(shape: EncoderShape, read: Callable[[Expr], Read], *, back: bool) -> Expr:
@@ -181,16 +183,27 @@ def rotate(shape: EncoderShape, read: Callable[[Expr], Read], *, back: bool) -> 
     return turned if shape.rotary == shape.head_width else where(less(dim, shape.rotary), turned, read(dim))
 
 
+def rows_of_heads(shape: EncoderShape) -> dict[Dim, Expr | int]:
+    """Return the dimensions of rows of scores."""
+    return {batch: BATCHES(), **shape.of_heads, pos: LENGTHS(batch)}
+
+
+def query_part(shape: EncoderShape) -> Expr | int:
+    """Return the part of qkv that a head of queries reads."""
+    return 0 if shape.group == 1 else member
+
+
 def score_addend(shape: EncoderShape, row: Dim) -> Expr | None:
     """Return what is added to the score of a row and `col`."""
     if shape.linear:
-        return Tensor("slopes", {head: shape.heads})[head] * real(minimum(row, col) - maximum(row, col))
+        return Tensor("slopes", shape.of_heads)[(*shape.of_heads,)] * real(minimum(row, col) - maximum(row, col))
     if shape.distances is None:
         return None
-    sizes = {head: shape.heads, distance: shape.distances + 1}
+    sizes = {**shape.of_heads, distance: shape.distances + 1}
     before, after = Tensor("bias_before", sizes), Tensor("bias_after", sizes)
-    most = Const(shape.distances)
-    return where(less(col, row + 1), before[head, minimum(row - col, most)], after[head, minimum(col - row, most)])
+    heads, most = (*shape.of_heads,), Const(shape.distances)
+    return where(less(col, row + 1), before[(*heads, minimum(row - col, most))],
+                 after[(*heads, minimum(col - row, most))])
 
 
 def visibility(shape: EncoderShape, row: Dim) -> Expr | None:
@@ -218,38 +231,41 @@ def score_weight(shape: EncoderShape, below: Expr) -> Expr:
 
 
 def _define_mixing(shape: EncoderShape, qkv: Operation | Tensor) -> list[Operation]:
-    heads, width = shape.heads, shape.head_width
+    width, groups = shape.head_width, shape.heads // shape.group
     turned = [define_turned(shape, qkv)] if shape.rotary else []
     source = turned[0] if turned else qkv
-    keys, values = (compute(name, {batch: BATCHES(), head: heads, col: LENGTHS(batch), dim: width}, read[
-        batch, col, number, head, dim]) for number, name, read in ((1, "keys", source), (2, "values", qkv)))
-    rows: Mapping[Dim, Expr | int] = {batch: BATCHES(), head: heads, pos: LENGTHS(batch)}
+    keys, values = (compute(name, {batch: BATCHES(), head: groups, col: LENGTHS(batch), dim: width}, read[
+        batch, col, shape.group + number, head, dim]) for number, name, read in (
+            (0, "keys", source), (1, "values", qkv)))
+    rows = rows_of_heads(shape)
+    row = (*rows,)
     seen, visible = visible_keys(shape, pos), visibility(shape, pos)
     scores = define_scores(shape, {**rows, col: seen}, sum_over(
-        {along: width}, source[batch, pos, 0, head, along] * keys[batch, head, col, along]))
-    score = scores[batch, head, pos, col]
+        {along: width}, source[batch, pos, query_part(shape), head, along] * keys[batch, head, col, along]))
+    score = scores[(*row, col)]
     if shape.window is not None or shape.masked or (shape.causal and not shape.triangles):
         peak = compute("peak", rows, max_over({col: seen}, where(visible, score, real(-math.inf))))
     else:
         peak = compute("peak", rows, max_over({col: pos + 1 if shape.causal else seen}, score))
-    weight = score_weight(shape, score - peak[batch, head, pos])
+    weight = score_weight(shape, score - peak[row])
     weights = compute("weights", {**rows, col: seen},
                       weight if visible is None else where(visible, weight, real(0.0)))
-    total = compute("total", rows, real(1.0) / sum_over({col: seen}, weights[batch, head, pos, col]))
+    total = compute("total", rows, real(1.0) / sum_over({col: seen}, weights[(*row, col)]))
     dropped = [define_dropped(shape, weights)] if shape.dropout[0] else []
     used = dropped[0] if dropped else weights
-    mixed = compute("mixed", {**TOKENS, head: heads, dim: width}, *round_for_products(shape, sum_over(
-        {col: seen}, used[batch, head, pos, col] * values[batch, head, col, dim]) * total[batch, head, pos]))
+    mixed = compute("mixed", {**TOKENS, **_heads(shape)}, *round_for_products(shape, sum_over(
+        {col: seen}, used[(*row, col)] * values[batch, head, col, dim]) * total[row]))
     return [*turned, keys, values, scores, peak, weights, total, *dropped, mixed]
 
 
 def define_dropped(shape: EncoderShape, weights: Operation) -> Operation:
     """Define the weights of attention after dropout."""
-    return compute("dropped", dict(weights.output.axes), drop_weight(shape, weights[batch, head, pos, col]))
+    return compute("dropped", dict(weights.output.axes), drop_weight(shape, weights[(*rows_of_heads(shape), col)]))
 
 
 def drop_weight(shape: EncoderShape, weight: Expr) -> Expr:
-    return drop(shape, 0, pos, head * MOST_KEYS + col, weight)
+    number = head if shape.group == 1 else head * shape.group + member
+    return drop(shape, 0, pos, number * MOST_KEYS + col, weight)
 
 
 def schedule_attention(prog: Program, schedule: EncoderSchedule, kept: Collection[str]) -> Program:
@@ -257,12 +273,17 @@ def schedule_attention(prog: Program, schedule: EncoderSchedule, kept: Collectio
     prog = schedule_operands(prog)
     prog = schedule_linear(prog, "qkv", "dim", "model", schedule)
     prog = _schedule_mixing(prog, schedule, kept)
-    return schedule_linear(fuse(prog, "attended", "head", "dim"), "attended", "channel", "head_dim", schedule)
+    before, *rest = [loop.name for loop in prog.nest("attended").loops if loop.reduces]
+    for after in rest:
+        prog = fuse(prog, "attended", before, after)
+        before = f"{before}_{after}"
+    return schedule_linear(prog, "attended", "channel", before, schedule)
 
 
 def _schedule_mixing(prog: Program, schedule: EncoderSchedule, kept: Collection[str]) -> Program:
     """Compute attention by tiles of queries; everything before the mix is an array of one tile."""
-    prog = split(reorder(prog, "mixed", ("batch", "head", "pos")), "mixed", "pos", schedule.queries)
+    heads = [loop.name for loop in prog.nest("mixed").loops if loop.name in ("head", "member")]
+    prog = split(reorder(prog, "mixed", ("batch", *heads, "pos")), "mixed", "pos", schedule.queries)
     prog = fuse(prog, "mixed", "batch", "head")
     names = {nest.name for nest in prog.nests()}
     for producer in (each for each in ("dropped", "total", "weights", "peak", "scores") if each in names):
@@ -303,5 +324,6 @@ def schedule_on_device(prog: Program) -> Program:
     """Make one kernel for each operation; keys and values are read from qkv."""
     prog = inline(inline(prog, "keys"), "values")
     for nest in [nest.name for nest in prog.nests()]:
-        prog = one_block_per_row(prog, nest, ROW_DIMENSIONS.get(nest, 2))
+        members = sum(dim == member for dim, _ in prog.nest(nest).operation.output.axes)
+        prog = one_block_per_row(prog, nest, ROW_DIMENSIONS[nest] + members if nest in ROW_DIMENSIONS else 2)
     return prog

@@ -11,6 +11,8 @@ may have addends by distance, whose tables get gradients; CoRa has no backward p
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from sparloom.ir import Binary, Const, Expr
 from sparloom.ragged.definition import Part, program
 from sparloom.ragged.definition import part as part_of
@@ -20,7 +22,9 @@ from sparloom.ragged.layers.attention import (
     distance,
     drop_weight,
     query,
+    query_part,
     rotate,
+    rows_of_heads,
     score_weight,
     turned_axes,
     visibility,
@@ -40,6 +44,7 @@ from sparloom.ragged.layers.tokens import (
     dim,
     drop,
     head,
+    member,
     model,
     part,
     pos,
@@ -53,9 +58,7 @@ from sparloom.ragged.nests import Operation, Program, compute, less, maximum, mi
 from sparloom.ragged.schedule.compute import compute_at, compute_with
 from sparloom.ragged.schedule.loops import fuse, parallel, reorder, split, vectorise_innermost
 from sparloom.ragged.schedule.operations import decompose_reduction, narrow, offload_innermost
-from sparloom.ragged.tensor import Tensor
-
-TURNED_BACK = ("d_q_back", "d_k_back")  # gradients of queries and keys before they were rotated
+from sparloom.ragged.tensor import Read, Tensor
 
 
 def attention_backward(shape: EncoderShape) -> Program:
@@ -84,24 +87,24 @@ def _define_table_gradients(shape: EncoderShape, d_scores: Operation) -> tuple[l
         d_slopes_each[batch, head, pos]                     over the keys of a query
         d_before_each and d_after_each[batch, head, pos]    over queries and the keys `pos` tokens before or after them
     """
-    rows = {batch: BATCHES(), head: shape.heads, pos: LENGTHS(batch)}
+    rows, heads = rows_of_heads(shape), (*shape.of_heads,)
     raised = real(1 / shape.score_scale)  # d_scores are the gradients of products before they are scaled
     if shape.linear:
         reach = real(minimum(pos, col) - maximum(pos, col))
         each = compute("d_slopes_each", rows, sum_over(
-            {col: visible_keys(shape, pos)}, d_scores[batch, head, pos, col] * reach))
-        return [each], [sum_over_tokens("d_slopes", {head: shape.heads}, each[batch, head, pos] * raised)]
+            {col: visible_keys(shape, pos)}, d_scores[(*rows, col)] * reach))
+        return [each], [sum_over_tokens("d_slopes", shape.of_heads, each[(*rows,)] * raised)]
     if shape.distances is None:
         return [], []
     seen, last = visible_keys(shape, query), Const(shape.distances)
     pairs = {"before": (less(pos, query + 1), query - pos),
              "after": (Binary("and", less(0, pos), less(pos, seen - query)), query + pos)}
     each = {name: compute(f"d_{name}_each", rows, sum_over(
-        {query: LENGTHS(batch)}, where(exists, d_scores[batch, head, query, key], real(0.0))))
+        {query: LENGTHS(batch)}, where(exists, d_scores[(batch, *heads, query, key)], real(0.0))))
         for name, (exists, key) in pairs.items()}
     return list(each.values()), [
-        sum_over_tokens(f"d_bias_{name}", {head: shape.heads, distance: shape.distances + 1}, where(
-            Binary("==", minimum(pos, last), distance), one[batch, head, pos] * raised, real(0.0)))
+        sum_over_tokens(f"d_bias_{name}", {**shape.of_heads, distance: shape.distances + 1}, where(
+            Binary("==", minimum(pos, last), distance), one[(*rows,)] * raised, real(0.0)))
         for name, one in each.items()]
 
 
@@ -118,49 +121,68 @@ def define_mixing_gradients(shape: EncoderShape, d_mixed: Operation) -> list[Ope
     Reads qkv and mixed, and peak and total[batch, head, pos] of the forward pass: the largest score of a row, and one
     over the sum of its exponentials, from which the weights are recomputed.
     """
-    heads, width = shape.heads, shape.head_width
-    of_heads = {part: 3, head: heads, dim: width}
-    rows = {batch: BATCHES(), head: heads, pos: LENGTHS(batch)}
-    qkv, mixed = Tensor("qkv", {**TOKENS, **of_heads}), Tensor("mixed", {**TOKENS, head: heads, dim: width})
+    width, group, rows = shape.head_width, shape.group, rows_of_heads(shape)
+    row, heads, queries = (*rows,), (*shape.of_heads,), query_part(shape)
+    qkv, mixed = Tensor("qkv", {**TOKENS, **shape.of_parts}), Tensor("mixed", {**TOKENS, **shape.of_heads, dim: width})
     source = Tensor("turned", turned_axes(shape)) if shape.rotary else qkv
     peak, total = Tensor("peak", rows), Tensor("total", rows)
-    keys, values = (compute(name, {batch: BATCHES(), head: heads, dim: width, col: LENGTHS(batch)}, read[
-        batch, col, number, head, dim]) for number, name, read in ((1, "keys", source), (2, "values", qkv)))
+    keys, values = (compute(name, {batch: BATCHES(), head: shape.heads // group, dim: width, col: LENGTHS(batch)}, read[
+        batch, col, group + number, head, dim]) for number, name, read in ((0, "keys", source), (1, "values", qkv)))
     seen, scale, visible = visible_keys(shape, pos), real(shape.score_scale), visibility(shape, pos)
     pairs = {**rows, col: seen}
     scores = define_scores(shape, pairs, sum_over(
-        {dim: width}, source[batch, pos, 0, head, dim] * keys[batch, head, dim, col]))
-    weight = score_weight(shape, scores[batch, head, pos, col] - peak[batch, head, pos]) * total[batch, head, pos]
+        {dim: width}, source[batch, pos, queries, head, dim] * keys[batch, head, dim, col]))
+    weight = score_weight(shape, scores[(*row, col)] - peak[row]) * total[row]
     weights = compute("weights", pairs, weight if visible is None else where(visible, weight, real(0.0)))
     delta = compute("delta", rows, sum_over(
-        {dim: width}, d_mixed[batch, pos, head, dim] * mixed[batch, pos, head, dim]))
+        {dim: width}, d_mixed[(batch, pos, *heads, dim)] * mixed[(batch, pos, *heads, dim)]))
     d_weights = compute("d_weights", pairs, sum_over(
-        {dim: width}, d_mixed[batch, pos, head, dim] * values[batch, head, dim, col]))
-    d_scores = compute("d_scores", pairs, weights[batch, head, pos, col] * (
-        drop_weight(shape, d_weights[batch, head, pos, col]) - delta[batch, head, pos]) * scale)
+        {dim: width}, d_mixed[(batch, pos, *heads, dim)] * values[batch, head, dim, col]))
+    d_scores = compute("d_scores", pairs, weights[(*row, col)] * (
+        drop_weight(shape, d_weights[(*row, col)]) - delta[row]) * scale)
     dropped = [define_dropped(shape, weights)] if shape.dropout[0] else []
     used = dropped[0] if dropped else weights
-    d_qkv = Tensor("d_qkv", {**TOKENS, **of_heads})
+    of_members = {each: size for each, size in shape.of_heads.items() if each == member}
 
     def over_queries(value: Expr) -> Expr:
         seeing = where(less(pos, visible_keys(shape, query)), value, real(0.0)) if shape.causal else value
-        return sum_over({query: LENGTHS(batch)}, seeing)
+        return sum_over({**of_members, query: LENGTHS(batch)}, seeing)
 
-    inward = Tensor("d_turned", turned_axes(shape)) if shape.rotary else d_qkv
-    back = [part_of(name, d_qkv, {part: number}, rotate(
-        shape, lambda at, number=number: inward[batch, pos, number, head, at], back=True))
-        for number, name in enumerate(TURNED_BACK)] if shape.rotary else []
+    d_queries = sum_over({col: seen}, d_scores[(*row, col)] * source[batch, col, group, head, dim])
+    d_keys = over_queries(d_scores[(batch, *heads, query, pos)] * source[batch, query, queries, head, dim])
+    d_q, d_k, back = _define_inward(shape, d_queries, d_keys)
     each, sums = _define_table_gradients(shape, d_scores)
     return [
         keys, values, scores, weights, *dropped, delta, d_weights, d_scores,
-        part_of("d_q", inward, {part: 0}, sum_over(
-            {col: seen}, d_scores[batch, head, pos, col] * source[batch, col, 1, head, dim])),
-        part_of("d_k", inward, {part: 1}, over_queries(
-            d_scores[batch, head, query, pos] * source[batch, query, 0, head, dim])),
-        part_of("d_v", d_qkv, {part: 2}, over_queries(
-            used[batch, head, query, pos] * d_mixed[batch, query, head, dim])),
+        d_q, d_k, part_of("d_v", Tensor("d_qkv", {**TOKENS, **shape.of_parts}), {part: group + 1}, over_queries(
+            used[(batch, *heads, query, pos)] * d_mixed[(batch, query, *heads, dim)])),
         *each, *back, *sums,
     ]
+
+
+def _define_inward(shape: EncoderShape, d_queries: Expr, d_keys: Expr
+                   ) -> tuple[Operation | Part, Operation | Part, list[Part]]:
+    """Define d_q and d_k, and the parts of d_qkv that are made of them.
+
+    Both are parts of d_qkv, or, if queries and keys were rotated, of d_turned, unless keys are grouped.
+    """
+    d_qkv, group = Tensor("d_qkv", {**TOKENS, **shape.of_parts}), shape.group
+
+    def turn_back(name: str, number: int, read: Callable[[Expr], Read]) -> Part:
+        return part_of(name, d_qkv, {part: number}, rotate(shape, read, back=True) if shape.rotary else read(dim))
+
+    if group == 1:
+        inward = Tensor("d_turned", turned_axes(shape)) if shape.rotary else d_qkv
+        back = [turn_back(f"d_{name}_back", number, lambda at, number=number: inward[batch, pos, number, head, at])
+                for number, name in enumerate("qk")] if shape.rotary else []
+        return part_of("d_q", inward, {part: 0}, d_queries), part_of("d_k", inward, {part: 1}, d_keys), back
+    d_q = compute("d_q", {**TOKENS, **shape.of_heads, dim: shape.head_width}, d_queries)
+    back = [turn_back(f"d_q_{number}_back", number, lambda at, number=number: d_q[batch, pos, head, number, at])
+            for number in range(group)]
+    if not shape.rotary:
+        return d_q, part_of("d_k", d_qkv, {part: group}, d_keys), back
+    d_k = compute("d_k", {**TOKENS, head: shape.heads // group, dim: shape.head_width}, d_keys)
+    return d_q, d_k, [*back, turn_back("d_k_back", group, lambda at: d_k[batch, pos, head, at])]
 
 
 def schedule_mixing_gradients(prog: Program, shape: EncoderShape, *, queries: int) -> Program:
@@ -171,12 +193,16 @@ def schedule_mixing_gradients(prog: Program, shape: EncoderShape, *, queries: in
     """
     for name in ("d_k", "d_v"):
         prog = decompose_reduction(prog, name)
+    members = ("member",) if shape.group > 1 else ()
+    prog = reorder(prog, "d_q", ("batch", "head", *members, "pos"))
+    for nest in ("d_k_start", "d_k_rest", "d_v_start", "d_v_rest"):
+        prog = reorder(prog, nest, ("batch", "head", "pos"))
     for nest in ("d_q", "d_k_start", "d_k_rest", "d_v_start", "d_v_rest"):
-        prog = fuse(reorder(prog, nest, ("batch", "head", "pos")), nest, "batch", "head")
+        prog = fuse(prog, nest, "batch", "head")
     prog = split(prog, "d_q", "pos", queries)
     for name in ("d_k", "d_v"):
         prog = split(prog, f"{name}_rest", "query", queries)
-        prog = reorder(prog, f"{name}_rest", ("query_outer", "pos", "dim", "query_inner"))
+        prog = reorder(prog, f"{name}_rest", (*members, "query_outer", "pos", "dim", "query_inner"))
         if shape.causal:
             prog = narrow(prog, f"{name}_rest", pos)
         prog = compute_with(prog, f"{name}_start", "d_q", "batch_head")
@@ -189,7 +215,8 @@ def schedule_mixing_gradients(prog: Program, shape: EncoderShape, *, queries: in
         prog = compute_at(prog, producer, "d_q", "batch_head", local=True)
     prog = offload_innermost(prog, "d_q", "d_k_rest", "d_v_rest", "scores", "d_weights")
     prog = vectorise_innermost(prog, "weights", "d_scores", "delta", "d_k_start", "d_v_start", *dropped)
-    for name in TURNED_BACK if shape.rotary else ():
+    names = [nest.name for nest in prog.nests()]
+    for name in (each for each in names if each.startswith(("d_q_", "d_k_")) and each.endswith("_back")):
         prog = schedule_elementwise(prog, name)
     return parallel(prog, "d_q", "batch_head")
 
@@ -222,8 +249,7 @@ def define_attention_gradients(shape: EncoderShape, d_attended: Tensor | Operati
         residual: the gradient of the result is added to that of the tokens.
         inputs: name of the tokens that attend to each other.
     """
-    size, of_head = shape.width, {head: shape.heads, dim: shape.head_width}
-    of_heads = {part: 3, **of_head}
+    size, of_head, of_heads = shape.width, {**shape.of_heads, dim: shape.head_width}, shape.of_parts
     w_out, w_qkv = Tensor("w_out", {channel: size, **of_head}), Tensor("w_qkv", {**of_heads, model: size})
     mixed, x = Tensor("mixed", {**TOKENS, **of_head}), Tensor(inputs, {**TOKENS, model: size})
     added = d_attended
@@ -231,14 +257,14 @@ def define_attention_gradients(shape: EncoderShape, d_attended: Tensor | Operati
         added = compute("d_added", {**TOKENS, channel: size}, drop(
             shape, 1, pos, channel, d_attended[batch, pos, channel]))
     d_mixed = compute("d_mixed", {**TOKENS, **of_head}, sum_over(
-        {channel: size}, added[batch, pos, channel] * w_out[channel, head, dim]))
+        {channel: size}, added[batch, pos, channel] * w_out[(channel, *of_head)]))
     mix = define_mixing_gradients(shape, d_mixed)
     d_qkv = Tensor("d_qkv", {**TOKENS, **of_heads})
     inward = sum_over(of_heads, d_qkv[batch, pos, part, head, dim] * w_qkv[part, head, dim, model])
     return [
         *([] if added is d_attended else [added]),
         sum_over_tokens("d_w_out", {channel: size, **of_head},
-                        added[batch, pos, channel] * mixed[batch, pos, head, dim]),
+                        added[batch, pos, channel] * mixed[(batch, pos, *of_head)]),
         sum_over_tokens("d_b_out", {channel: size}, added[batch, pos, channel]),
         d_mixed, *mix,
         sum_over_tokens("d_w_qkv", {**of_heads, model: size},

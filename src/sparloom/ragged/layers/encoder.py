@@ -46,6 +46,7 @@ from sparloom.ragged.layers.attention_gradients import (
     schedule_attention_gradients,
     table_gradients,
 )
+from sparloom.ragged.layers.norms import define_norm, define_norm_gradients, schedule_norm, schedule_norm_gradients
 from sparloom.ragged.layers.precision import operand, round_for_products
 from sparloom.ragged.layers.tokens import (
     TILE,
@@ -54,16 +55,12 @@ from sparloom.ragged.layers.tokens import (
     EncoderShape,
     batch,
     channel,
-    define_norm,
-    define_norm_gradients,
     drop,
     hidden,
     model,
     pos,
     schedule_elementwise,
     schedule_linear,
-    schedule_norm,
-    schedule_norm_gradients,
     schedule_token_sum,
     schedule_weight_gradient,
     sum_over_tokens,

@@ -11,9 +11,13 @@ import numpy as np
 
 from sparloom.ir import BF16, DTYPES, Const, rounded
 from sparloom.ragged.dimensions import Dim
-from sparloom.ragged.layers import attention, attention_gradients, encoder, tokens
+from sparloom.ragged.layers import attention, attention_gradients, encoder, norms, tokens
+from sparloom.ragged.layers.norms import NORMS, NormSchedule, SoftmaxSchedule
 from sparloom.ragged.layers.precision import check_precision, quantised
-from sparloom.ragged.layers.tokens import NORMS, EncoderSchedule, EncoderShape, NormSchedule, SoftmaxSchedule
+from sparloom.ragged.layers.tokens import (
+    EncoderSchedule,
+    EncoderShape,
+)
 from sparloom.ragged.layout import evaluate, storage_size, stored_dims
 from sparloom.ragged.nests import Program
 from sparloom.ragged.runtime import FixedArrays, Runner
@@ -250,21 +254,23 @@ def compiled_attention(shape: EncoderShape, schedule: EncoderSchedule, threads: 
 @cache
 def compiled_softmax(width: int, schedule: SoftmaxSchedule, threads: int | None = None) -> Layer:
     """Return the softmax of a number of columns, at least 1, like `compiled_encoder_layer`; it has no weights."""
-    return Layer(partial(tokens.scheduled_softmax, width, schedule),
-                 partial(tokens.scheduled_softmax_backward, width, schedule), threads=threads)
+    return Layer(partial(norms.scheduled_softmax, width, schedule),
+                 partial(norms.scheduled_softmax_backward, width, schedule), threads=threads)
 
 
 @cache
 def compiled_layer_norm(width: int, epsilon: float, schedule: NormSchedule, threads: int | None = None) -> Layer:
     """Return the layer norm of a width, at least 1, like `compiled_encoder_layer`; it has weights gain_1, shift_1."""
-    return Layer(partial(tokens.scheduled_layer_norm, width, schedule, epsilon=epsilon),
-                 partial(tokens.scheduled_layer_norm_backward, width, schedule), threads=threads)
+    return Layer(partial(norms.scheduled_layer_norm, width, schedule, epsilon=epsilon),
+                 partial(norms.scheduled_layer_norm_backward, width, schedule), threads=threads)
 
 
 def _check(shape: EncoderShape) -> None:
     if min(shape.width, shape.heads, shape.hidden) < 1 or shape.width % shape.heads:
         raise ValueError(f"a layer of width {shape.width} with {shape.heads} heads and {shape.hidden} hidden columns: "
                          f"all are at least 1, and heads divide the width")
+    if shape.key_heads is not None and (shape.key_heads < 1 or shape.heads % shape.key_heads):
+        raise ValueError(f"key_heads={shape.key_heads} of {shape.heads} heads: they divide the heads")
     for name, kinds in (("activation", encoder.ACTIVATIONS), ("norm", NORMS)):
         if getattr(shape, name) not in kinds:
             raise ValueError(f"{name}={getattr(shape, name)!r}: there are {', '.join(kinds)}")

@@ -37,6 +37,7 @@ from sparloom.ir import Const, Expr
 from sparloom.ragged.definition import program
 from sparloom.ragged.dimensions import Dim
 from sparloom.ragged.layers.attention import define_output_projection, define_qkv
+from sparloom.ragged.layers.norms import define_softmax
 from sparloom.ragged.layers.precision import Operand
 from sparloom.ragged.layers.tokens import (
     BATCHES,
@@ -45,7 +46,6 @@ from sparloom.ragged.layers.tokens import (
     EncoderShape,
     batch,
     col,
-    define_softmax,
     dim,
     head,
     part,
