@@ -42,8 +42,8 @@ _NAMES = {  # module -> its public names
         "DeviceProgram", "Executable", "FixedArrays", "Runner", "bind_arrays", "interpreted", "kernel_arguments",
         "kernel_preludes"),
     "layers.tokens": (
-        "LENGTHS", "TOKENS", "EncoderSchedule", "EncoderShape", "schedule_token_sum", "schedule_weight_gradient",
-        "structure_of", "sum_over_tokens", "tokens_of"),
+        "LENGTHS", "MEMORY_LENGTHS", "TOKENS", "EncoderSchedule", "EncoderShape", "schedule_token_sum",
+        "schedule_weight_gradient", "structure_of", "sum_over_tokens", "tokens_of"),
     "layers.norms": (
         "NormSchedule", "SoftmaxSchedule", "layer_norm", "layer_norm_backward", "scheduled_layer_norm",
         "scheduled_layer_norm_backward", "scheduled_softmax", "scheduled_softmax_backward", "softmax",
@@ -51,6 +51,9 @@ _NAMES = {  # module -> its public names
     "layers.attention": (
         "attention", "device_attention", "device_mixing", "mixing", "scheduled_attention", "scheduled_mixing"),
     "layers.attention_gradients": ("attention_backward", "scheduled_attention_backward"),
+    "layers.cross_attention": (
+        "cross_attention", "cross_attention_backward", "device_cross_attention", "scheduled_cross_attention",
+        "scheduled_cross_attention_backward"),
     "layers.precision": ("PRECISIONS", "check_precision"),
     "layers.encoder": (
         "ACTIVATIONS", "KEPT", "Activation", "device_encoder_layer", "encoder_backward", "encoder_layer",
@@ -62,8 +65,8 @@ _NAMES = {  # module -> its public names
         "balanced_trmm", "device_trmm", "device_vgemm", "scheduled_vgemm", "split_trmm", "tiled_trmm", "tiled_vgemm",
         "trmm", "trmm_structure", "unsplit_trmm", "vgemm", "vgemm_structure"),
     "layers.layer": (
-        "Layer", "Weight", "compiled_attention", "compiled_encoder_layer", "compiled_layer_norm", "compiled_softmax",
-        "pack_values"),
+        "Layer", "Weight", "compiled_attention", "compiled_cross_attention", "compiled_encoder_layer",
+        "compiled_layer_norm", "compiled_softmax", "pack_values"),
     "workloads": (
         "DATASETS", "PRELUDES", "AuxiliaryTables", "Dataset", "EncoderSizes", "LengthCorpus", "LengthStatistics",
         "LoopPadding", "SequenceLengths", "StoragePadding", "TileSizes", "auxiliary_bytes", "dense_activations",

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import reduce
 
 from sparloom.errors import IllegalSchedule
@@ -29,6 +29,7 @@ from sparloom.ragged.layers.precision import Operand, operand, round_for_product
 from sparloom.ragged.layers.tokens import (
     BATCHES,
     LENGTHS,
+    MEMORY,
     TOKENS,
     EncoderSchedule,
     EncoderShape,
@@ -84,13 +85,12 @@ def mixing(shape: EncoderShape) -> Program:
     """Define scaled dot-product attention, unscheduled: mixed[batch, pos, head, dim] of qkv[batch, pos, part, head,
     dim].
     """
-    return program("mixing", _define_mixing(
-        shape, Tensor("qkv", {**TOKENS, **shape.of_parts})))
+    return program("mixing", define_mixing(shape, *_define_read(shape, Tensor("qkv", {**TOKENS, **shape.of_parts}))))
 
 
 def scheduled_mixing(shape: EncoderShape, schedule: EncoderSchedule) -> Program:
     """Schedule `mixing` for a CPU; raises IllegalSchedule as `scheduled_encoder_layer` does."""
-    return _schedule_mixing(mixing(with_step(shape, schedule)), schedule, ())
+    return schedule_mixing(mixing(with_step(shape, schedule)), schedule, ())
 
 
 def scheduled_attention(shape: EncoderShape, schedule: EncoderSchedule, *, kept: Collection[str] = ()) -> Program:
@@ -138,16 +138,49 @@ def define_attention(shape: EncoderShape, *, residual: bool, inputs: Operation |
     x = Tensor("x", {**TOKENS, model: shape.width})
     tokens = operand(shape, inputs or x, {model: shape.width})
     qkv = define_qkv(shape, TOKENS, tokens)
-    mixing = _define_mixing(shape, qkv)
+    return [*tokens.operations, qkv, *define_rest(
+        shape, *_define_read(shape, qkv), x[batch, pos, channel] if residual else None)]
+
+
+def define_rest(shape: EncoderShape, made: list[Operation], read: Projected, residual: Expr | None = None
+                ) -> list[Operation]:
+    """Define what follows the projection to queries, keys and values: `made`, the mix, and the output projection."""
+    mixing = define_mixing(shape, made, read)
     mixed = operand(shape, mixing[-1], _heads(shape))
-    return [*tokens.operations, qkv, *mixing, *mixed.operations, define_output_projection(
-        shape, mixed, TOKENS, x[batch, pos, channel] if residual else None)]
+    return [*mixing, *mixed.operations, define_output_projection(shape, mixed, TOKENS, residual)]
+
+
+@dataclass(frozen=True)
+class Projected:
+    """Where attention reads queries, keys and values.
+
+    Args:
+        query: column of the query of a token and a head.
+        key, value: column `dim` of the key and of the value of a token and a head of keys.
+    """
+
+    query: Callable[[Expr, Expr], Read]
+    key: Callable[[Expr], Read]
+    value: Callable[[Expr], Read]
+
+
+def read_qkv(shape: EncoderShape, source: Operation | Tensor, qkv: Operation | Tensor) -> Projected:
+    """Read queries and keys from a source, qkv or what it was rotated to, and values from qkv."""
+    group = shape.group
+    return Projected(lambda at, column: source[batch, at, 0 if group == 1 else member, head, column],
+                     lambda at: source[batch, at, group, head, dim], lambda at: qkv[batch, at, group + 1, head, dim])
+
+
+def _define_read(shape: EncoderShape, qkv: Operation | Tensor) -> tuple[list[Operation], Projected]:
+    """Define the rotation of queries and keys, if there is one, and where they are read."""
+    turned = [define_turned(shape, qkv)] if shape.rotary else []
+    return turned, read_qkv(shape, turned[0] if turned else qkv, qkv)
 
 
 def visible_keys(shape: EncoderShape, query: Dim) -> Expr:
     """Count the keys for which scores are computed."""
     if not shape.causal or not shape.triangles:
-        return LENGTHS(batch)
+        return shape.keys
     step = shape.step or EncoderSchedule().queries
     return minimum(LENGTHS(batch), (query // step + 1) * step)
 
@@ -188,11 +221,6 @@ def rows_of_heads(shape: EncoderShape) -> dict[Dim, Expr | int]:
     return {batch: BATCHES(), **shape.of_heads, pos: LENGTHS(batch)}
 
 
-def query_part(shape: EncoderShape) -> Expr | int:
-    """Return the part of qkv that a head of queries reads."""
-    return 0 if shape.group == 1 else member
-
-
 def score_addend(shape: EncoderShape, row: Dim) -> Expr | None:
     """Return what is added to the score of a row and `col`."""
     if shape.linear:
@@ -213,8 +241,8 @@ def visibility(shape: EncoderShape, row: Dim) -> Expr | None:
         conditions += [less(row, col + (shape.window + 1))]
         conditions += [] if shape.causal else [less(col, row + (shape.window + 1))]
     if shape.masked:
-        mask = Tensor("mask", {**TOKENS})[batch, col]
-        conditions.append(Binary("or", less(real(0.0), mask), Binary("==", row, col)))
+        mask = less(real(0.0), Tensor("mask", MEMORY if shape.cross else TOKENS)[batch, col])
+        conditions.append(mask if shape.cross else Binary("or", mask, Binary("==", row, col)))
     return reduce(lambda both, other: Binary("and", both, other), conditions) if conditions else None
 
 
@@ -230,18 +258,19 @@ def score_weight(shape: EncoderShape, below: Expr) -> Expr:
     return exp(below if scaled else below * real(shape.score_scale))
 
 
-def _define_mixing(shape: EncoderShape, qkv: Operation | Tensor) -> list[Operation]:
+def define_mixing(shape: EncoderShape, made: list[Operation], read: Projected) -> list[Operation]:
+    """Define mixed[batch, pos, head, dim], after operations that are `made` before: weights of attention times values.
+
+    Queries without any visible key mix to 0.
+    """
     width, groups = shape.head_width, shape.heads // shape.group
-    turned = [define_turned(shape, qkv)] if shape.rotary else []
-    source = turned[0] if turned else qkv
-    keys, values = (compute(name, {batch: BATCHES(), head: groups, col: LENGTHS(batch), dim: width}, read[
-        batch, col, shape.group + number, head, dim]) for number, name, read in (
-            (0, "keys", source), (1, "values", qkv)))
+    keys, values = (compute(name, {batch: BATCHES(), head: groups, col: shape.keys, dim: width}, each(col))
+                    for name, each in (("keys", read.key), ("values", read.value)))
     rows = rows_of_heads(shape)
     row = (*rows,)
     seen, visible = visible_keys(shape, pos), visibility(shape, pos)
     scores = define_scores(shape, {**rows, col: seen}, sum_over(
-        {along: width}, source[batch, pos, query_part(shape), head, along] * keys[batch, head, col, along]))
+        {along: width}, read.query(pos, along) * keys[batch, head, col, along]))
     score = scores[(*row, col)]
     if shape.window is not None or shape.masked or (shape.causal and not shape.triangles):
         peak = compute("peak", rows, max_over({col: seen}, where(visible, score, real(-math.inf))))
@@ -250,12 +279,13 @@ def _define_mixing(shape: EncoderShape, qkv: Operation | Tensor) -> list[Operati
     weight = score_weight(shape, score - peak[row])
     weights = compute("weights", {**rows, col: seen},
                       weight if visible is None else where(visible, weight, real(0.0)))
-    total = compute("total", rows, real(1.0) / sum_over({col: seen}, weights[(*row, col)]))
+    sums = sum_over({col: seen}, weights[(*row, col)])  # at least 1, unless there is no visible key
+    total = compute("total", rows, real(1.0) / (maximum(sums, real(0.5)) if shape.cross else sums))
     dropped = [define_dropped(shape, weights)] if shape.dropout[0] else []
     used = dropped[0] if dropped else weights
     mixed = compute("mixed", {**TOKENS, **_heads(shape)}, *round_for_products(shape, sum_over(
         {col: seen}, used[(*row, col)] * values[batch, head, col, dim]) * total[row]))
-    return [*turned, keys, values, scores, peak, weights, total, *dropped, mixed]
+    return [*made, keys, values, scores, peak, weights, total, *dropped, mixed]
 
 
 def define_dropped(shape: EncoderShape, weights: Operation) -> Operation:
@@ -272,7 +302,12 @@ def schedule_attention(prog: Program, schedule: EncoderSchedule, kept: Collectio
     """Schedule the operations of `define_attention` for a CPU."""
     prog = schedule_operands(prog)
     prog = schedule_linear(prog, "qkv", "dim", "model", schedule)
-    prog = _schedule_mixing(prog, schedule, kept)
+    return schedule_rest(prog, schedule, kept)
+
+
+def schedule_rest(prog: Program, schedule: EncoderSchedule, kept: Collection[str]) -> Program:
+    """Schedule the operations of `define_rest` for a CPU."""
+    prog = schedule_mixing(prog, schedule, kept)
     before, *rest = [loop.name for loop in prog.nest("attended").loops if loop.reduces]
     for after in rest:
         prog = fuse(prog, "attended", before, after)
@@ -280,7 +315,7 @@ def schedule_attention(prog: Program, schedule: EncoderSchedule, kept: Collectio
     return schedule_linear(prog, "attended", "channel", before, schedule)
 
 
-def _schedule_mixing(prog: Program, schedule: EncoderSchedule, kept: Collection[str]) -> Program:
+def schedule_mixing(prog: Program, schedule: EncoderSchedule, kept: Collection[str]) -> Program:
     """Compute attention by tiles of queries; everything before the mix is an array of one tile."""
     heads = [loop.name for loop in prog.nest("mixed").loops if loop.name in ("head", "member")]
     prog = split(reorder(prog, "mixed", ("batch", *heads, "pos")), "mixed", "pos", schedule.queries)

@@ -17,12 +17,13 @@ from sparloom.ir import Binary, Const, Expr
 from sparloom.ragged.definition import Part, program
 from sparloom.ragged.definition import part as part_of
 from sparloom.ragged.layers.attention import (
+    Projected,
     define_dropped,
     define_scores,
     distance,
     drop_weight,
     query,
-    query_part,
+    read_qkv,
     rotate,
     rows_of_heads,
     score_weight,
@@ -34,6 +35,7 @@ from sparloom.ragged.layers.attention import (
 from sparloom.ragged.layers.tokens import (
     BATCHES,
     LENGTHS,
+    MEMORY,
     TILE,
     TOKENS,
     EncoderSchedule,
@@ -108,9 +110,10 @@ def _define_table_gradients(shape: EncoderShape, d_scores: Operation) -> tuple[l
         for name, one in each.items()]
 
 
-def define_mixing_gradients(shape: EncoderShape, d_mixed: Operation) -> list[Operation | Part]:
+def define_mixing_gradients(shape: EncoderShape, d_mixed: Operation, read: Projected | None = None
+                            ) -> list[Operation | Part]:
     """Define d_qkv[batch, pos, part, head, dim], the gradient of mixed = weights v, weights = softmax(q kT /
-    sqrt(width)).
+    sqrt(width)); of cross attention, d_q[batch, pos, head, dim] and d_kv[batch, pos, part, head, dim].
 
         d_v       = weightsT d_mixed
         d_weights = d_mixed vT
@@ -118,20 +121,21 @@ def define_mixing_gradients(shape: EncoderShape, d_mixed: Operation) -> list[Ope
         d_q       = d_scores k
         d_k       = d_scoresT q
 
-    Reads qkv and mixed, and peak and total[batch, head, pos] of the forward pass: the largest score of a row, and one
-    over the sum of its exponentials, from which the weights are recomputed.
+    Reads queries, keys and values, by default of qkv, mixed, and of the forward pass peak and total[batch, head, pos]:
+    the largest score of a row, and one over the sum of its exponentials, from which the weights are recomputed.
     """
     width, group, rows = shape.head_width, shape.group, rows_of_heads(shape)
-    row, heads, queries = (*rows,), (*shape.of_heads,), query_part(shape)
+    row, heads = (*rows,), (*shape.of_heads,)
     qkv, mixed = Tensor("qkv", {**TOKENS, **shape.of_parts}), Tensor("mixed", {**TOKENS, **shape.of_heads, dim: width})
-    source = Tensor("turned", turned_axes(shape)) if shape.rotary else qkv
+    read = read or read_qkv(shape, Tensor("turned", turned_axes(shape)) if shape.rotary else qkv, qkv)
     peak, total = Tensor("peak", rows), Tensor("total", rows)
-    keys, values = (compute(name, {batch: BATCHES(), head: shape.heads // group, dim: width, col: LENGTHS(batch)}, read[
-        batch, col, group + number, head, dim]) for number, name, read in ((0, "keys", source), (1, "values", qkv)))
+    of_keys = {batch: BATCHES(), head: shape.heads // group, dim: width, col: shape.keys}
+    keys, values = (compute(name, of_keys, each(col))
+                    for name, each in (("keys", read.key), ("values", read.value)))
     seen, scale, visible = visible_keys(shape, pos), real(shape.score_scale), visibility(shape, pos)
     pairs = {**rows, col: seen}
     scores = define_scores(shape, pairs, sum_over(
-        {dim: width}, source[batch, pos, queries, head, dim] * keys[batch, head, dim, col]))
+        {dim: width}, read.query(pos, dim) * keys[batch, head, dim, col]))
     weight = score_weight(shape, scores[(*row, col)] - peak[row]) * total[row]
     weights = compute("weights", pairs, weight if visible is None else where(visible, weight, real(0.0)))
     delta = compute("delta", rows, sum_over(
@@ -148,24 +152,39 @@ def define_mixing_gradients(shape: EncoderShape, d_mixed: Operation) -> list[Ope
         seeing = where(less(pos, visible_keys(shape, query)), value, real(0.0)) if shape.causal else value
         return sum_over({**of_members, query: LENGTHS(batch)}, seeing)
 
-    d_queries = sum_over({col: seen}, d_scores[(*row, col)] * source[batch, col, group, head, dim])
-    d_keys = over_queries(d_scores[(batch, *heads, query, pos)] * source[batch, query, queries, head, dim])
+    d_queries = sum_over({col: seen}, d_scores[(*row, col)] * read.key(col))
+    d_keys = over_queries(d_scores[(batch, *heads, query, pos)] * read.query(query, dim))
     d_q, d_k, back = _define_inward(shape, d_queries, d_keys)
+    into, number = _values_of(shape)
     each, sums = _define_table_gradients(shape, d_scores)
     return [
         keys, values, scores, weights, *dropped, delta, d_weights, d_scores,
-        d_q, d_k, part_of("d_v", Tensor("d_qkv", {**TOKENS, **shape.of_parts}), {part: group + 1}, over_queries(
+        d_q, d_k, part_of("d_v", into, {part: number}, over_queries(
             used[(batch, *heads, query, pos)] * d_mixed[(batch, query, *heads, dim)])),
         *each, *back, *sums,
     ]
+
+
+def d_kv(shape: EncoderShape) -> Tensor:
+    """Return the gradient of the keys and values of the memory."""
+    return Tensor("d_kv", {**MEMORY, **shape.of_parts, part: 2})
+
+
+def _values_of(shape: EncoderShape) -> tuple[Tensor, int]:
+    """Return the tensor and the part of the gradient of values."""
+    return (d_kv(shape), 1) if shape.cross else (Tensor("d_qkv", {**TOKENS, **shape.of_parts}), shape.group + 1)
 
 
 def _define_inward(shape: EncoderShape, d_queries: Expr, d_keys: Expr
                    ) -> tuple[Operation | Part, Operation | Part, list[Part]]:
     """Define d_q and d_k, and the parts of d_qkv that are made of them.
 
-    Both are parts of d_qkv, or, if queries and keys were rotated, of d_turned, unless keys are grouped.
+    Both are parts of d_qkv, or, if queries and keys were rotated, of d_turned, unless keys are grouped or those of the
+    memory.
     """
+    if shape.cross:
+        return (compute("d_q", {**TOKENS, **shape.of_heads, dim: shape.head_width}, d_queries),
+                part_of("d_k", d_kv(shape), {part: 0}, d_keys), [])
     d_qkv, group = Tensor("d_qkv", {**TOKENS, **shape.of_parts}), shape.group
 
     def turn_back(name: str, number: int, read: Callable[[Expr], Read]) -> Part:

@@ -11,7 +11,7 @@ import numpy as np
 
 from sparloom.ir import BF16, DTYPES, Const, rounded
 from sparloom.ragged.dimensions import Dim
-from sparloom.ragged.layers import attention, attention_gradients, encoder, norms, tokens
+from sparloom.ragged.layers import attention, attention_gradients, cross_attention, encoder, norms, tokens
 from sparloom.ragged.layers.norms import NORMS, NormSchedule, SoftmaxSchedule
 from sparloom.ragged.layers.precision import check_precision, quantised
 from sparloom.ragged.layers.tokens import (
@@ -249,6 +249,22 @@ def compiled_attention(shape: EncoderShape, schedule: EncoderSchedule, threads: 
     _check(shape)
     return Layer(partial(attention.scheduled_attention, shape, schedule),
                  partial(attention_gradients.scheduled_attention_backward, shape, schedule), threads=threads)
+
+
+@cache
+def compiled_cross_attention(shape: EncoderShape, schedule: EncoderSchedule, threads: int | None = None) -> Layer:
+    """Return attention to the tokens of another batch, like `compiled_attention`.
+
+    It also reads `memory`, (tokens, width), and its structures have MEMORY_LENGTHS.
+
+    Raises:
+        Unsupported: scores of the shape depend on distances.
+    """
+    _check(shape)
+    cross_attention.check_cross(shape)
+    shape = replace(shape, cross=True)
+    return Layer(partial(cross_attention.scheduled_cross_attention, shape, schedule),
+                 partial(cross_attention.scheduled_cross_attention_backward, shape, schedule), threads=threads)
 
 
 @cache

@@ -27,7 +27,7 @@ import numpy as np
 from sparloom.errors import Unsupported
 from sparloom.ir import BF16, F32, I8, I32, U8, Cast, Expr, Type, interleaved_rows
 from sparloom.ragged.dimensions import Dim
-from sparloom.ragged.layers.tokens import TOKENS, EncoderShape, batch, pos, schedule_elementwise
+from sparloom.ragged.layers.tokens import EncoderShape, batch, pos, schedule_elementwise
 from sparloom.ragged.nests import (
     Operation,
     Program,
@@ -109,16 +109,17 @@ def operand(shape: EncoderShape, tokens: Operation | Tensor, over: Dims) -> Oper
     tensor = tokens if isinstance(tokens, Tensor) else tokens.output
     if PRECISIONS[shape.precision] == tensor.type:
         return Operand(tokens)
-    number, name, axes = tokens[(batch, pos, *over)], tensor.name, {**TOKENS, **over}
+    number, name, of_tokens = tokens[(batch, pos, *over)], tensor.name, dict(tensor.axes[:2])
+    axes = {**of_tokens, **over}
     if shape.precision == "bfloat16":
         found = compute(f"{name}_rounded", axes, Cast(BF16, number), BF16)
         return Operand(found, (found,))
-    low = compute(f"{name}_low", TOKENS, min_over(over, number))
-    valid = compute(f"{name}_valid", TOKENS, sum_over(over, number * real(0.0)))  # NaN if a number is none
-    step = compute(f"{name}_step", TOKENS, (max_over(over, number) - low[batch, pos]) * real(1 / MOST_BYTE)
+    low = compute(f"{name}_low", of_tokens, min_over(over, number))
+    valid = compute(f"{name}_valid", of_tokens, sum_over(over, number * real(0.0)))  # NaN if a number is none
+    step = compute(f"{name}_step", of_tokens, (max_over(over, number) - low[batch, pos]) * real(1 / MOST_BYTE)
                    + valid[batch, pos])
-    inverse = compute(f"{name}_inverse", TOKENS, where(less(real(0.0), step[batch, pos]),
-                                                       real(1.0) / step[batch, pos], real(0.0)))
+    inverse = compute(f"{name}_inverse", of_tokens, where(less(real(0.0), step[batch, pos]),
+                                                          real(1.0) / step[batch, pos], real(0.0)))
     nearest = (number - low[batch, pos]) * inverse[batch, pos] + real(0.5)
     found = compute(f"{name}_bytes", axes, Cast(U8, Cast(I32, minimum(nearest, real(float(MOST_BYTE))))), U8)
     return Operand(found, (low, valid, step, inverse, found), low, step)

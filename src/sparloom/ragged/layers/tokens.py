@@ -41,6 +41,10 @@ LENGTHS = Length("lengths", {batch: BATCHES()})
 """Lengths of the sequences of a batch."""
 TOKENS: Mapping[Dim, Expr | int] = {batch: BATCHES(), pos: LENGTHS(batch)}
 """Dimensions of packed tokens: sequence, and position in it."""
+MEMORY_LENGTHS = Length("memory_lengths", {batch: BATCHES()})
+"""Lengths of the sequences of another batch, to whose tokens those of a batch attend."""
+MEMORY: Mapping[Dim, Expr | int] = {batch: BATCHES(), pos: MEMORY_LENGTHS(batch)}
+"""Dimensions of its tokens."""
 TILE = (48, 256)  # rows and columns of a task of the gradient of weights
 WORD, SPREAD, INCREMENT = 1 << 31, 2_654_435_761, 1_013_904_223  # of the random bits of `drop`
 ROUNDS = ((747_796_405, 1 << 15), (277_803_737, 1 << 13))
@@ -72,7 +76,8 @@ class EncoderShape:
         distances: scores get an addend of a table by head and distance, up to this distance and for all beyond it;
             None: none.
         linear: scores get an addend that is linear in the distance, by head.
-        masked: tokens attend to themselves and to those others only that a mask names.
+        cross: tokens attend to those of another batch, of as many sequences, which is called the memory.
+        masked: tokens attend to themselves and to those others only that a mask names; in the memory to these alone.
         precision: of the operands of products with weights: "float32", "bfloat16" or "int8", see
             `sparloom.ragged.layers.precision`.
         key_heads: heads of keys and values, each of which a group of as many heads of queries reads (grouped-query
@@ -99,6 +104,7 @@ class EncoderShape:
     window: int | None = None
     distances: int | None = None
     linear: bool = False
+    cross: bool = False
     masked: bool = False
     precision: str = "float32"
     key_heads: int | None = None
@@ -108,6 +114,11 @@ class EncoderShape:
     def group(self) -> int:
         """Number of heads of queries that read one head of keys and values."""
         return 1 if self.key_heads is None else self.heads // self.key_heads
+
+    @property
+    def keys(self) -> Expr:
+        """Number of the keys of a sequence."""
+        return MEMORY_LENGTHS(batch) if self.cross else LENGTHS(batch)
 
     @property
     def of_heads(self) -> dict[Dim, Expr | int]:
@@ -149,17 +160,21 @@ class EncoderSchedule:
     share_columns: bool = False
 
 
-def structure_of(lengths: np.ndarray | Sequence[int]) -> Structure:
+def structure_of(lengths: np.ndarray | Sequence[int], memory: np.ndarray | Sequence[int] | None = None) -> Structure:
     """Return the structure of a batch; the same object while these lengths are among the last 16 requested.
 
     Args:
         lengths: (batch,) integers of at least 0.
+        memory: lengths of the batch that it attends to, if any, as many.
 
     Raises:
         TypeError: lengths are not numbers.
-        ValueError: lengths are not a vector of integers, or are negative.
+        ValueError: lengths are not a vector of integers, or are negative, or there are not as many of both.
     """
-    return _structure(length_vector(lengths).astype(np.int64).tobytes())
+    vectors = [length_vector(each).astype(np.int64) for each in (lengths, memory) if each is not None]
+    if vectors[0].size != vectors[-1].size:
+        raise ValueError(f"{vectors[0].size} sequences attend to {vectors[-1].size}: pass as many")
+    return _structure(*[each.tobytes() for each in vectors])
 
 
 def tokens_of(structure: Structure) -> int:
@@ -170,8 +185,9 @@ def tokens_of(structure: Structure) -> int:
 
 
 @lru_cache(maxsize=CACHED_STRUCTURES)
-def _structure(lengths: bytes) -> Structure:
-    return Structure({LENGTHS: np.frombuffer(lengths, np.int64)})
+def _structure(lengths: bytes, memory: bytes | None = None) -> Structure:
+    vectors = {LENGTHS: lengths} | ({} if memory is None else {MEMORY_LENGTHS: memory})
+    return Structure({length: np.frombuffer(entries, np.int64) for length, entries in vectors.items()})
 
 
 def schedule_linear(prog: Program, nest: str, column: str, reduction: str, schedule: EncoderSchedule) -> Program:

@@ -1,0 +1,128 @@
+"""Attention between two ragged batches: tokens of one attend to those of the other, its memory, sequence by sequence.
+
+    queries   = x w_q + b_q               x[batch, pos, model]
+    kv        = memory w_kv + b_kv        memory[batch, pos, model], of other lengths; parts k and v
+    attended  = (softmax(queries kT / sqrt(head width)) v) w_out + b_out
+
+Scores, softmax and mix are those of `attention`, with its schedules. Queries of sequences whose memory is empty, or
+hidden by the mask, mix to 0. Weights have the dimensions of PyTorch's parameters in gradients: w_q[head, dim, model],
+w_kv[part, head, dim, model], w_out[channel, head, dim].
+
+Source: Vaswani et al. 2017, §3.2.3 (encoder-decoder attention). Departure: CoRa has attention within a batch only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from sparloom.errors import Unsupported
+from sparloom.ragged.definition import program
+from sparloom.ragged.layers.attention import Projected, define_rest, schedule_on_device, schedule_rest
+from sparloom.ragged.layers.attention_gradients import d_kv, define_mixing_gradients, schedule_mixing_gradients
+from sparloom.ragged.layers.precision import operand, schedule_operands
+from sparloom.ragged.layers.tokens import (
+    MEMORY,
+    TILE,
+    TOKENS,
+    EncoderSchedule,
+    EncoderShape,
+    batch,
+    channel,
+    dim,
+    head,
+    model,
+    part,
+    pos,
+    schedule_linear,
+    schedule_token_sum,
+    schedule_weight_gradient,
+    sum_over_tokens,
+)
+from sparloom.ragged.nests import Operation, Program, compute, sum_over
+from sparloom.ragged.schedule.loops import fuse
+from sparloom.ragged.tensor import Tensor
+
+OUTPUTS = ("d_x", "d_memory", "d_w_q", "d_b_q", "d_w_kv", "d_b_kv", "d_w_out", "d_b_out")
+
+
+def check_cross(shape: EncoderShape) -> None:
+    """Check that nothing depends on the distance of tokens, which those of two batches do not have.
+
+    Raises:
+        Unsupported: something does.
+    """
+    for name in ("causal", "window", "rotary", "distances", "linear"):
+        if getattr(shape, name) not in (None, False, 0):
+            raise Unsupported(f"{name}={getattr(shape, name)} with tokens of another batch, whose positions are not "
+                              "related: leave it out")
+
+
+def cross_attention(shape: EncoderShape) -> Program:
+    """Define attention to a memory, unscheduled; `shape` has cross=True."""
+    queries, keys = {**shape.of_heads, dim: shape.head_width}, {**shape.of_parts, part: 2}
+    of_model = {model: shape.width}
+    x, memory = (operand(shape, Tensor(name, {**tokens, **of_model}), of_model)
+                 for name, tokens in (("x", TOKENS), ("memory", MEMORY)))
+    made = [compute(name, {**tokens, **outs}, inputs.times(f"w_{short}", of_model, outs) + Tensor(f"b_{short}", outs)[
+        (*outs,)]) for name, short, tokens, inputs, outs in (
+            ("queries", "q", TOKENS, x, queries), ("kv", "kv", MEMORY, memory, keys))]
+    return program("cross_attention", [
+        *x.operations, *memory.operations, *define_rest(shape, made, _read(shape, *made))])
+
+
+def _read(shape: EncoderShape, queries: Operation | Tensor, kv: Operation | Tensor) -> Projected:
+    return Projected(lambda at, column: queries[(batch, at, *shape.of_heads, column)],
+                     lambda at: kv[batch, at, 0, head, dim], lambda at: kv[batch, at, 1, head, dim])
+
+
+def scheduled_cross_attention(shape: EncoderShape, schedule: EncoderSchedule, *, kept: Collection[str] = ()) -> Program:
+    """Schedule `cross_attention` for a CPU; `kept` as in `scheduled_encoder_layer`."""
+    prog = schedule_operands(cross_attention(shape))
+    for name in ("queries", "kv"):
+        prog = schedule_linear(prog, name, "dim", "model", schedule)
+    return schedule_rest(prog, schedule, kept)
+
+
+def device_cross_attention(shape: EncoderShape) -> Program:
+    """Schedule `cross_attention` for a GPU."""
+    return schedule_on_device(cross_attention(shape))
+
+
+def cross_attention_backward(shape: EncoderShape) -> Program:
+    """Define the gradients of `cross_attention`, unscheduled; its outputs are `OUTPUTS`."""
+    size, of_head, of_parts = shape.width, {**shape.of_heads, dim: shape.head_width}, {**shape.of_parts, part: 2}
+    made = Tensor("queries", {**TOKENS, **of_head}), Tensor("kv", {**MEMORY, **of_parts})
+    upstream, mixed = Tensor("d_attended", {**TOKENS, channel: size}), Tensor("mixed", {**TOKENS, **of_head})
+    w_out, d_attended = Tensor("w_out", {channel: size, **of_head}), upstream[batch, pos, channel]
+    d_mixed = compute("d_mixed", {**TOKENS, **of_head}, sum_over(
+        {channel: size}, d_attended * w_out[(channel, *of_head)]))
+    gradients = define_mixing_gradients(shape, d_mixed, _read(shape, *made))
+    found = [
+        sum_over_tokens("d_w_out", {channel: size, **of_head}, d_attended * mixed[(batch, pos, *of_head)]),
+        sum_over_tokens("d_b_out", {channel: size}, d_attended), d_mixed, *gradients]
+    d_q = next(each for each in gradients if each.name == "d_q")
+    for name, short, tokens, d_made, outs in (("x", "q", TOKENS, d_q, of_head), ("memory", "kv", MEMORY, d_kv(shape),
+                                                                              of_parts)):
+        weights, inputs = Tensor(f"w_{short}", {**outs, model: size}), Tensor(name, {**tokens, model: size})
+        number = d_made[(batch, pos, *outs)]
+        found += [
+            compute(f"d_w_{short}", {**outs, model: size}, sum_over(tokens, number * inputs[batch, pos, model])),
+            compute(f"d_b_{short}", outs, sum_over(tokens, number)),
+            compute(f"d_{name}", {**tokens, model: size}, sum_over(outs, number * weights[(*outs, model)]))]
+    return program("cross_attention_backward", found, OUTPUTS)
+
+
+def scheduled_cross_attention_backward(shape: EncoderShape, schedule: EncoderSchedule) -> Program:
+    """Schedule `cross_attention_backward` for a CPU."""
+    prog = schedule_linear(cross_attention_backward(shape), "d_mixed", "dim", "channel", schedule)
+    prog = schedule_mixing_gradients(prog, shape, queries=schedule.queries)
+    for name in ("d_x", "d_memory"):
+        before, *rest = [loop.name for loop in prog.nest(name).loops if loop.reduces]
+        for after in rest:
+            prog = fuse(prog, name, before, after)
+            before = f"{before}_{after}"
+        prog = schedule_linear(prog, name, "model", before, schedule)
+    for name, outs in (("out", 1), ("q", 1 + len(shape.of_heads)), ("kv", 3)):
+        prog = schedule_weight_gradient(prog, f"d_w_{name}", outs, tile=TILE)
+        prog = schedule_token_sum(prog, f"d_b_{name}")
+    return prog

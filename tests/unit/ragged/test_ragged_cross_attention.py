@@ -1,0 +1,121 @@
+"""Attention between two batches: schedules compute the definitions, and these what NumPy computes by sequence."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from cuda_devices import run_on_host
+from interpreted import InterpretedLibrary
+
+from sparloom import ragged
+from sparloom.errors import Unsupported
+from sparloom.ops import assert_close
+
+OF_LENGTHS, OF_MEMORY = [5, 1, 0, 6, 2], [3, 4, 2, 0, 9]
+SHAPE = ragged.EncoderShape(width=8, heads=4, cross=True)
+FORMS = [SHAPE, replace(SHAPE, key_heads=2), replace(SHAPE, masked=True, scale=0.3),
+         replace(SHAPE, dropout=(0.4, 0.0, 0.0, 0.0))]
+SMALL = ragged.EncoderSchedule(rows=3, panel=4, depth=5, queries=4)
+PAIRS = {"forward": (ragged.cross_attention, ragged.scheduled_cross_attention),
+         "backward": (ragged.cross_attention_backward, ragged.scheduled_cross_attention_backward)}
+
+
+def inputs_of(program: ragged.Program, of: ragged.Structure) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    found = {name: 0.4 * rng.standard_normal(of.size(tensor), dtype=np.float32)
+             for name, tensor in sorted(program.tensors().items()) if name in program.inputs()}
+    if "mask" in found:
+        found["mask"] = np.arange(found["mask"].size) % 3 > 0
+        found["mask"][: OF_MEMORY[0]] = 0  # hides the whole memory of the first sequence
+        found["mask"] = found["mask"].astype(np.float32)
+    if "random" in found:
+        found["random"] = rng.integers(0, 1 << 31, found["random"].size).astype(float)
+    return found
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+@pytest.mark.parametrize("shape", FORMS)
+def test_schedules_compute_the_definitions(pair: str, shape: ragged.EncoderShape) -> None:
+    plain, chosen = (make(shape, *options) for make, options in zip(PAIRS[pair], ((), (SMALL,)), strict=True))
+    of = ragged.Structure({ragged.LENGTHS: OF_LENGTHS, ragged.MEMORY_LENGTHS: OF_MEMORY}, InterpretedLibrary)
+    packed, found = inputs_of(plain, of), []
+    for prog in (plain, chosen):
+        inputs = {name: ragged.RaggedTensor.from_packed(prog.tensors()[name], of, value).data
+                  for name, value in packed.items()}
+        found.append(ragged.interpreted(prog, of, **inputs))
+    assert plain.outputs == chosen.outputs
+    for name in plain.outputs:
+        scale = max(1e-3, np.abs(found[0][name]).max())
+        np.testing.assert_allclose(found[1][name], found[0][name], atol=1e-5 * scale, err_msg=name)
+
+
+@pytest.mark.parametrize("shape", FORMS[:3])
+def test_definition(shape: ragged.EncoderShape) -> None:
+    program, group = ragged.cross_attention(shape), shape.group
+    of = ragged.Structure({ragged.LENGTHS: OF_LENGTHS, ragged.MEMORY_LENGTHS: OF_MEMORY}, InterpretedLibrary)
+    packed = inputs_of(program, of)
+    shapes = {name: [int(size.value) for _, size in program.tensors()[name].axes if hasattr(size, "value")]
+              for name in packed}
+    given = {name: value.astype(float).reshape(-1, *shapes[name]) if name in ("x", "memory") else
+             value.astype(float).reshape(shapes[name] or -1) for name, value in packed.items()}
+    result = ragged.interpreted(program, of, **packed)["attended"].reshape(-1, 8)
+    ends, memory_ends = np.cumsum(OF_LENGTHS), np.cumsum(OF_MEMORY)
+    for number, (length, keys) in enumerate(zip(OF_LENGTHS, OF_MEMORY, strict=True)):
+        x = given["x"][ends[number] - length : ends[number]]
+        memory = given["memory"][memory_ends[number] - keys : memory_ends[number]]
+        q = (np.einsum("tm,m...->t...", x, given["w_q"]) + given["b_q"]).reshape(length, 4, 2)
+        k, v = np.einsum("tm,mphd->pthd", memory, given["w_kv"]) + given["b_kv"][:, None]
+        k, v = (np.repeat(each, group, 1) for each in (k, v))
+        weights = np.exp(np.einsum("thd,shd->hts", q, k) * shape.score_scale)
+        if shape.masked:
+            weights *= given["mask"][memory_ends[number] - keys : memory_ends[number]]
+        total = weights.sum(-1, keepdims=True)
+        weights = np.divide(weights, total, out=np.zeros_like(weights), where=total > 0)
+        mixed = np.einsum("hts,shd->thd", weights, v).reshape(length, 8)
+        expected = mixed @ given["w_out"].reshape(8, 8) + given["b_out"]
+        np.testing.assert_allclose(result[ends[number] - length : ends[number]], expected, atol=1e-5)
+
+
+@pytest.mark.cc
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize("precision", ["bfloat16", "int8"])
+def test_other_precisions_are_near(precision: str) -> None:
+    wide, rng = ragged.EncoderShape(width=48, heads=3), np.random.default_rng(1)
+    sizes = {"w_q": (48, 48), "b_q": (48,), "w_kv": (96, 48), "b_kv": (96,), "w_out": (48, 48), "b_out": (48,)}
+    values = {name: (rng.normal(size=size) * 0.15).astype(np.float32) for name, size in sizes.items()}
+    x, memory = (rng.normal(size=(sum(each), 48)).astype(np.float32) for each in (OF_LENGTHS, OF_MEMORY))
+    found = []
+    for name in ("float32", precision):
+        layer = ragged.compiled_cross_attention(replace(wide, precision=name), ragged.EncoderSchedule(), 1)
+        arrays = layer.forward_arrays(values)
+        weights = {each: weight.packed(arrays[each]) for each, weight in layer.forward_weights.items()}
+        out = np.empty_like(x)
+        layer.infer(ragged.structure_of(OF_LENGTHS, OF_MEMORY), {"x": x, "memory": memory}, weights, out)
+        found.append(out)
+    cosines = (found[0] * found[1]).sum(1) / np.linalg.norm(found[0], axis=1) / np.linalg.norm(found[1], axis=1)
+    assert {"bfloat16": 0.9999, "int8": 0.999}[precision] <= cosines.min()
+    assert np.abs(found[0] - found[1]).max() > 1e-6
+
+
+@pytest.mark.cc
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize("shape", FORMS[:3])
+def test_the_cuda_text_run_on_the_host_matches_the_definition(shape: ragged.EncoderShape, tmp_path) -> None:
+    program, of = ragged.device_cross_attention(shape), ragged.structure_of(OF_LENGTHS, OF_MEMORY)
+    values = inputs_of(program, of)
+    run_definition, wanted = ragged.Executable(ragged.cross_attention(shape)).bind(of, **values)
+    run_definition()
+    arrays, lowered = ragged.bind_arrays(program, of, values), ragged.lower(program)
+    run = run_on_host([each.kernel for each in lowered], tmp_path)
+    for each in lowered:
+        run(each.kernel, ragged.kernel_arguments(each, of, arrays))
+    assert_close(arrays["attended"], wanted["attended"], terms=64, scale=8.0)
+
+
+def test_what_depends_on_distances_is_refused() -> None:
+    for option in ({"causal": True}, {"window": 3}, {"rotary": 2}, {"distances": 4}, {"linear": True}):
+        name, value = next(iter(option.items()))
+        with pytest.raises(Unsupported, match=f"{name}={value} with tokens of another batch"):
+            ragged.compiled_cross_attention(replace(SHAPE, **option), ragged.EncoderSchedule())
+    with pytest.raises(ValueError, match="2 sequences attend to 3: pass as many"):
+        ragged.structure_of([1, 2], [1, 2, 3])
