@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
 
 from sparloom.nn.batches import Lengths, TokenBatch, parse_tokens
-from sparloom.nn.ragged_programs import PackedWeights, Parameters, Schedule, run_layer, validate_schedule
+from sparloom.nn.ragged_programs import PackedWeights, Parameters, Schedule, call_layer, run_layer, validate_schedule
 from sparloom.nn.torch_integration import (
     CompiledModule,
     check_bool,
@@ -16,19 +17,23 @@ from sparloom.nn.torch_integration import (
     check_real,
     eager,
     run_weight_hooks,
+    torch_threads,
     unscriptable,
 )
 from sparloom.ragged import (
     ACTIVATIONS,
+    LENGTHS,
     EncoderSchedule,
     EncoderShape,
     Layer,
     NormSchedule,
     SoftmaxSchedule,
     compiled_attention,
+    compiled_cross_attention,
     compiled_encoder_layer,
     compiled_layer_norm,
     compiled_softmax,
+    structure_of,
 )
 from sparloom.tuning import RaggedOperator, encoder_operators, token_operators
 
@@ -164,18 +169,18 @@ class LayerNorm(ScheduledModule):
 
 
 class MultiheadAttention(ScheduledModule):
-    """Multi-head self-attention with projections, a drop-in replacement for torch.nn.MultiheadAttention on the CPU.
+    """Multi-head attention with projections, a drop-in replacement for torch.nn.MultiheadAttention on the CPU.
 
-    Queries, keys and values are projections of the same tokens. Arguments, and names, shapes and initial values of
-    parameters, are those of torch.nn.MultiheadAttention, so state dicts are interchangeable; results and gradients
-    agree up to rounding. Nothing is padded.
+    Queries, keys and values are projections of the same tokens, or keys and values those of other ones. Arguments, and
+    names, shapes and initial values of parameters, are those of torch.nn.MultiheadAttention, so state dicts are
+    interchangeable; results and gradients agree up to rounding. Nothing is padded.
 
     Args:
         dropout: 0 only.
         batch_first: True only: the sequences of a batch are concatenated.
         schedule: of the programs, as in `TransformerEncoderLayer`.
 
-    Source: CoRa §7.2 (multi-head attention on ragged tensors).
+    Source: CoRa §7.2 (multi-head attention on ragged tensors); Vaswani et al. 2017, §3.2.3 (other tokens).
     """
 
     schedule_kind = EncoderSchedule
@@ -218,20 +223,41 @@ class MultiheadAttention(ScheduledModule):
             torch.nn.init.zeros_(self.out_proj.bias)
 
     @eager
-    def forward(self, tokens: torch.Tensor, lengths: Lengths | None = None, *, is_causal: bool = False) -> torch.Tensor:
-        """Let the tokens of every sequence attend to each other.
+    def forward(
+        self, tokens: torch.Tensor, lengths: Lengths | None = None, *, is_causal: bool = False,
+        memory: torch.Tensor | None = None, memory_lengths: Lengths | None = None,
+    ) -> torch.Tensor:
+        """Let the tokens of every sequence attend to each other, or to those of another one.
 
         Tokens, lengths, results and errors are those of `LayerNorm`. Departure: attention weights are not returned,
         because they are never stored.
 
         Args:
             is_causal: tokens attend to themselves and earlier tokens only.
+            memory: tokens that those of the sequence with the same number attend to instead, in the form of tokens.
+                Where a sequence has none, its tokens get the bias of the output projection.
+            memory_lengths: of the sequences of the memory, as many as there are lengths.
         """
         batch = parse_tokens(tokens, lengths, self.embed_dim)
         run_weight_hooks(torch.nn.Linear, out_proj=self.out_proj)
+        if memory is not None:
+            return self._attend_to(parse_tokens(memory, memory_lengths, self.embed_dim), batch, is_causal=is_causal)
+        if memory_lengths is not None:
+            raise ValueError("memory_lengths without memory: pass both or none")
         shape = EncoderShape(self.embed_dim, self.num_heads, causal=is_causal)
         return self._run(batch, lambda *options: compiled_attention(shape, *options),
                          lambda: encoder_operators(shape)["attention"])
+
+    def _attend_to(self, memory: TokenBatch, batch: TokenBatch, *, is_causal: bool) -> torch.Tensor:
+        shape = EncoderShape(self.embed_dim, self.num_heads, causal=is_causal)
+        schedule = EncoderSchedule() if self.schedule == "auto" else self.schedule
+        layer = compiled_cross_attention(shape, schedule, torch_threads())
+        both = replace(batch, structure=structure_of(*[each.structure.table(LENGTHS) for each in (batch, memory)]))
+        width, bias = self.embed_dim, self.in_proj_bias
+        return both.like(call_layer(layer, both, {
+            "memory": memory.x, "w_q": self.in_proj_weight[:width], "b_q": None if bias is None else bias[:width],
+            "w_kv": self.in_proj_weight[width:], "b_kv": None if bias is None else bias[width:],
+            "w_out": self.out_proj.weight, "b_out": self.out_proj.bias}, self._packed))
 
     def weights(self) -> Parameters:
         return {"w_qkv": self.in_proj_weight, "b_qkv": self.in_proj_bias, "w_out": self.out_proj.weight,

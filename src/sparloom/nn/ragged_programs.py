@@ -117,7 +117,7 @@ class PackedWeights:
         Raises:
             TypeError, ValueError: one is not float32, or not on the CPU.
         """
-        arrays = {name: _array(name, parameter) for name, parameter in parameters.items()}
+        arrays = _weight_arrays(layer, parameters)
         return self._packed(layer, "forward", arrays, _content(arrays))
 
     def sampled(self, layer: Layer, parameters: JoinedParameters) -> PackedProgramWeights:
@@ -138,7 +138,7 @@ class PackedWeights:
 
     def training(self, layer: Layer, parameters: Parameters) -> tuple[PackedProgramWeights, PackedProgramWeights]:
         """Return the weights of the forward programs and of the backward program, as `inference`."""
-        arrays = {name: _array(name, parameter) for name, parameter in parameters.items()}
+        arrays = _weight_arrays(layer, parameters)
         content = _content(arrays)
         return self._packed(layer, "forward", arrays, content), self._packed(layer, "backward", arrays, content)
 
@@ -203,6 +203,16 @@ def _content(arrays: Mapping[str, np.ndarray | None]) -> tuple[int, int]:
     return fingerprint([np.zeros(0, np.float32) if array is None else array for array in arrays.values()])
 
 
+def _weight_arrays(layer: Layer, parameters: Parameters) -> dict[str, np.ndarray | None]:
+    return {name: _array(name, parameter) for name, parameter in parameters.items() if name not in layer.by_token}
+
+
+def _token_arrays(layer: Layer, batch: TokenBatch, x: torch.Tensor, parameters: Parameters) -> dict[str, np.ndarray]:
+    """Return what a program reads by token: x, what belongs to the batch, and such parameters."""
+    return {**batch.arrays(x), **{name: _array(name, tensor) for name, tensor in parameters.items()
+                                  if name in layer.by_token}}
+
+
 def _array(name: str, parameter: torch.Tensor | None) -> np.ndarray | None:
     if parameter is None:
         return None
@@ -243,7 +253,7 @@ def call_layer(layer: Layer, batch: TokenBatch, parameters: Parameters, packed: 
     an error, as in torch's own layers. See `sparloom.ragged.Layer`.
 
     Args:
-        parameters: by the names of the layer.
+        parameters: by the names of the layer: weights, and tokens besides those of the batch.
         packed: of these parameters.
     """
     tensors = autocast_operands(batch.x, *parameters.values())
@@ -259,7 +269,8 @@ def call_layer(layer: Layer, batch: TokenBatch, parameters: Parameters, packed: 
         return _RaggedFunction.apply(*inputs)
     weights = packed.inference(layer, parameters) if parameters else None  # kept alive while the program reads it
     out = torch.empty_like(batch.x)
-    layer.infer(batch.structure, batch.arrays(batch.x), weights.weights if weights else {}, out.numpy())
+    layer.infer(batch.structure, _token_arrays(layer, batch, batch.x, parameters), weights.weights if weights else {},
+                out.numpy())
     return out
 
 
@@ -269,8 +280,9 @@ def _run_training(layer: Layer, batch: TokenBatch, packed: PackedWeights, names:
     x = x.contiguous()
     out = torch.empty_like(x)
     kept = {name: x.new_empty(size) for name, size in layer.sizes(batch.structure).items()}
-    forward, backward = packed.training(layer, dict(zip(names, parameters, strict=True)))
-    layer.train(batch.structure, batch.arrays(x), forward.weights, out.numpy(),
+    named = dict(zip(names, parameters, strict=True))
+    forward, backward = packed.training(layer, named)
+    layer.train(batch.structure, _token_arrays(layer, batch, x, named), forward.weights, out.numpy(),
                 kept={name: tensor.numpy() for name, tensor in kept.items()})
     return out, torch.from_numpy(backward.memory), *kept.values()
 
@@ -304,7 +316,8 @@ def _run_gradients(
     grads = {name: torch.empty(tensor.shape, dtype=torch.float32, device="cpu")
              for name, tensor, is_needed in inputs if is_needed}
     layer.differentiate(
-        batch.structure, batch.arrays(x), packed_views(layer.backward_weights, packed.numpy()),
+        batch.structure, _token_arrays(layer, batch, x, dict(zip(names, parameters, strict=True))),
+        packed_views(layer.backward_weights, packed.numpy()),
         upstream.detach().contiguous().numpy(),
         kept={name: tensor.numpy() for name, tensor in zip(layer.kept, kept, strict=True)},
         wanted={name: grad.numpy() for name, grad in grads.items()})

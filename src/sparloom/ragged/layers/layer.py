@@ -157,6 +157,12 @@ class Layer:
                     found[tensor.name] = _weight(tensor, [dim for dim, _ in operation.reduced])
         return found
 
+    @cached_property
+    def by_token(self) -> frozenset[str]:
+        """Names of the inputs of `inference` that have a row for each token."""
+        program = self.inference.program
+        return frozenset(name for name in program.inputs() if _is_by_token(program.tensors()[name]))
+
     def forward_arrays(self, parameters: Mapping[str, np.ndarray | None]) -> dict[str, np.ndarray | None]:
         """Return what `forward_weights` pack, of parameters by name: themselves, or bytes with their scales."""
         return quantised(parameters, {name: weight.tensor for name, weight in self.forward_weights.items()})
