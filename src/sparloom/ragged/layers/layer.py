@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from sparloom.ir import BF16, DTYPES, Const, rounded
+from sparloom.jit import address_of, compile_cpp
 from sparloom.ragged.dimensions import Dim
 from sparloom.ragged.layers import attention, attention_gradients, cross_attention, encoder, norms, tokens
 from sparloom.ragged.layers.norms import NORMS, NormSchedule, SoftmaxSchedule
@@ -25,6 +27,9 @@ from sparloom.ragged.structure import Structure
 from sparloom.ragged.tensor import Change, FusedDims, SplitDim, StoredDims, Table, Tensor
 
 Arrays = Mapping[str, np.ndarray]
+
+COPIED_BY_NUMPY = 1 << 16  # bytes, below which starting a copy of our own takes longer
+MOST_BYTES = 4  # of an element that it copies
 
 _LAYOUTS: dict[tuple[tuple[str, Weight], ...], int] = {}
 
@@ -57,8 +62,29 @@ def pack_values(tensor: Tensor, values: np.ndarray, out: np.ndarray | None = Non
         names = change.applied(tensor.name, names)
     if out is None:
         out = np.empty(values.size, DTYPES[tensor.type.scalar])
-    np.copyto(out.reshape(values.shape), values, casting="same_kind")
+    _copy(values, out.reshape(values.shape))
     return out
+
+
+def _copy(values: np.ndarray, out: np.ndarray) -> None:
+    """Copy values to a contiguous array, faster than NumPy where a dimension that is contiguous becomes another one."""
+    along = next((dim for dim, step in enumerate(values.strides) if step == values.itemsize), values.ndim)
+    if (values.dtype != out.dtype or values.itemsize > MOST_BYTES or values.nbytes < COPIED_BY_NUMPY
+            or along >= values.ndim - 1 or any(step % values.itemsize for step in values.strides)):
+        np.copyto(out, values, casting="same_kind")
+        return
+    numbers = [np.array(vector, np.int64) // size for vector, size in (
+        (values.shape, 1), (values.strides, values.itemsize), (out.strides, out.itemsize))]
+    _strided_copy()(
+        *[ctypes.c_void_p(address_of(each)) for each in (values, out)], ctypes.c_int64(values.itemsize),
+        *[ctypes.c_void_p(address_of(each)) for each in numbers], ctypes.c_int64(values.ndim), ctypes.c_int64(along))
+
+
+@cache
+def _strided_copy() -> Any:
+    function = compile_cpp(["cpu/strided_copy.cpp"]).sparloom_strided_copy
+    function.restype = None
+    return function
 
 
 def _changed(values: np.ndarray, names: StoredDims, change: Change, owner: str) -> np.ndarray:

@@ -146,8 +146,7 @@ class EncoderSchedule:
     Args:
         rows: rows of a tile of tokens.
         panel: contiguous columns: of weights, keys, and elements of values.
-        depth: part of the reduction after which a tile of rows moves on to the next panel; divides the reduction, or is
-            larger.
+        depth: largest part of the reduction after which a tile of rows moves on to the next panel.
         queries: rows of a tile of attention.
         share_columns: threads share the panels of weights of a product instead of the tiles of tokens, of which small
             batches have few.
@@ -196,11 +195,13 @@ def schedule_linear(prog: Program, nest: str, column: str, reduction: str, sched
     weights = next(read.tensor for read in operation.reads if read.tensor.name.startswith("w_"))
     extent = dict((each.name, size) for each, size in operation.reduced)
     group = interleaved_rows(weights.type.scalar)  # partial sums of interleaved rows are not stored
-    blocks = group == 1 and reduction in extent and getattr(extent[reduction], "value", 0) > schedule.depth
+    count = getattr(extent.get(reduction), "value", 0)
+    blocks = group == 1 and count > schedule.depth
+    depth = -(-count // -(-count // schedule.depth)) if blocks else count  # of equal blocks
     prog = split_dimension(prog, weights.name, column, schedule.panel)
     outside, along, last = [], list(extent), [f"{column}_within"]
     if blocks:  # store panels in the order in which loops access them
-        prog = split_dimension(prog, weights.name, reduction, schedule.depth)
+        prog = split_dimension(prog, weights.name, reduction, depth)
         outside, along = [f"{reduction}_block"], [f"{reduction}_within"]
     elif group > 1:
         *before, innermost = along
@@ -215,7 +216,7 @@ def schedule_linear(prog: Program, nest: str, column: str, reduction: str, sched
         "batch_pos_outer", "batch_pos_inner", f"{column}_inner", reduction)]
     outer = ["batch_pos_outer"]
     if blocks:
-        prog = split(prog, nest, reduction, schedule.depth)
+        prog = split(prog, nest, reduction, depth)
         outer.append(f"{reduction}_outer")
         reduction = f"{reduction}_inner"
     tile = ("batch_pos_inner", f"{column}_inner", reduction)
