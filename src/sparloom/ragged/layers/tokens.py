@@ -170,7 +170,8 @@ def structure_of(lengths: np.ndarray | Sequence[int], memory: np.ndarray | Seque
         TypeError: lengths are not numbers.
         ValueError: lengths are not a vector of integers, or are negative, or there are not as many of both.
     """
-    vectors = [length_vector(each).astype(np.int64) for each in (lengths, memory) if each is not None]
+    given = (lengths,) if memory is None else (lengths, memory)
+    vectors = [length_vector(each).astype(np.int64) for each in given]
     if vectors[0].size != vectors[-1].size:
         raise ValueError(f"{vectors[0].size} sequences attend to {vectors[-1].size}: pass as many")
     return _structure(*[each.tobytes() for each in vectors])
