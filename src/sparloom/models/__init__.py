@@ -9,7 +9,9 @@ imported on demand: `performance` needs no torch.
 from sparloom.lazy import attach
 
 __all__, __getattr__, __dir__ = attach(__name__, {
-    "cost_model": ("CostModel", "Ensemble", "Familiarity", "Learner", "MatrixFeatures", "Static", "familiarity_of"),
+    "cost_model": (
+        "CostModel", "Ensemble", "Estimate", "Estimator", "Familiarity", "Learner", "MatrixFeatures", "Static",
+        "familiarity_of"),
     "sparseconv": (
         "MinkowskiBackend", "SparseBackend", "SparseMap", "StridedMap", "TorchBackend", "build_map",
         "build_strided_map", "conv_flops", "map_flops", "retain_memory"),

@@ -1,8 +1,8 @@
 """Interfaces of cost models, the features of a matrix that they read, and simple models.
 
 A `CostModel` scores configurations of a matrix, given as `MatrixFeatures`; a `Learner` is one that is fitted to labels.
-`Static` ignores the matrix, `Ensemble` averages several models, and `Familiarity` tells how close a matrix is to the
-training matrices.
+`Static` ignores the matrix, `Estimate` knows a formula and no labels, `Ensemble` averages several models, and
+`Familiarity` tells how close a matrix is to the training matrices.
 """
 
 from __future__ import annotations
@@ -221,11 +221,50 @@ class OneEntryCache(Generic[Value]):
         return entry[1]
 
 
+Estimator = Callable[[MatrixFeatures, Sequence[Config]], Float[np.ndarray, " configs"]]
+"""Seconds of configurations by a formula that knows no labels."""
+
+
 class Learner(Protocol):
-    """A cost model that is fitted to labels; both methods return a copy and do not change the model."""
+    """A cost model that is fitted to labels; all methods return a copy and do not change the model."""
+
+    def with_estimate(self, estimator: Estimator) -> Learner:
+        """Learn what an estimate leaves unexplained."""
 
     def with_seed(self, seed: int) -> Learner: ...
     def fit(self, labels: pd.DataFrame, *, space: ConfigSpace, matrices: Mapping[str, MatrixFeatures]) -> CostModel: ...
+
+
+class Estimate:
+    """Rank configurations by an estimate, which `with_estimate` gives, whatever the labels are."""
+
+    def __init__(self) -> None:
+        self._estimator: Estimator | None = None
+
+    def with_estimate(self, estimator: Estimator) -> Estimate:
+        model = Estimate()
+        model._estimator = estimator
+        return model
+
+    def with_seed(self, seed: int) -> Estimate:
+        """Return the model: nothing is random."""
+        return self
+
+    def fit(self, labels: pd.DataFrame, *, space: ConfigSpace, matrices: Mapping[str, MatrixFeatures]) -> Estimate:
+        """Return the model: it has nothing to learn.
+
+        Raises:
+            ValueError: there is no estimate.
+        """
+        if self._estimator is None:
+            raise ValueError("model=estimate ranks by the formula of a platform, and this one has none: take "
+                             "model=ensemble")
+        return self
+
+    def score(self, matrix: Pattern | MatrixFeatures, configs: Sequence[Config]) -> Float[np.ndarray, " configs"]:
+        """Return logarithms of estimated seconds."""
+        assert self._estimator is not None
+        return np.log(self._estimator(as_features(matrix), configs))
 
 
 class Ensemble:
@@ -235,15 +274,23 @@ class Ensemble:
 
     Args:
         members: models fitted to the same labels, with one vote each.
-        guest: model trained on other data, with `votes` votes, which may be a fraction.
+        estimate_votes: of an estimate, if there is one.
+        guests: models that do not learn from these labels, with their votes, which may be fractions.
     """
 
-    def __init__(self, *, members: Sequence[Learner], guest: CostModel | None = None, votes: float = 0.0) -> None:
-        self.members, self.guest, self.votes = tuple(members), guest, votes
+    def __init__(self, *, members: Sequence[Learner], estimate_votes: float = 0.0,
+                 guests: Sequence[tuple[CostModel, float]] = ()) -> None:
+        self.members, self.estimate_votes, self.guests = tuple(members), estimate_votes, tuple(guests)
 
     def with_guest(self, guest: CostModel, votes: float) -> Ensemble:
-        """Add the votes of a model that was trained on other data."""
-        return Ensemble(members=self.members, guest=guest, votes=votes)
+        """Add the votes of a model that does not learn from these labels."""
+        return Ensemble(members=self.members, estimate_votes=self.estimate_votes,
+                        guests=(*self.guests, (guest, votes)))
+
+    def with_estimate(self, estimator: Estimator) -> Ensemble:
+        """Let members learn what an estimate leaves unexplained, and the estimate vote."""
+        model = self._with([member.with_estimate(estimator) for member in self.members])
+        return model.with_guest(Estimate().with_estimate(estimator), self.estimate_votes)
 
     def with_seed(self, seed: int) -> Ensemble:
         return self._with([member.with_seed(seed) for member in self.members])
@@ -253,20 +300,20 @@ class Ensemble:
         return self._with([member.fit(labels, space=space, matrices=matrices) for member in self.members])
 
     def _with(self, members: Sequence[Learner]) -> Ensemble:
-        return Ensemble(members=members, guest=self.guest, votes=self.votes)
+        return Ensemble(members=members, estimate_votes=self.estimate_votes, guests=self.guests)
 
     def score(self, matrix: Pattern | MatrixFeatures, configs: Sequence[Config]) -> Float[np.ndarray, " configs"]:
         """Score configurations relative to each other: low = fast, no unit."""
-        scores = self.member_scores(matrix, configs)
-        if self.guest is None:
-            return scores.mean(axis=0)
-        foreign = _scale(self.guest.score(matrix, configs))
-        return (scores.sum(axis=0) + self.votes * foreign) / (len(scores) + self.votes)
+        features = as_features(matrix)
+        scores = self.member_scores(features, configs)
+        votes = len(scores) + sum(votes for _, votes in self.guests)
+        foreign = sum(votes * _scale(guest.score(features, configs)) for guest, votes in self.guests)
+        return (scores.sum(axis=0) + foreign) / votes
 
     def member_scores(
         self, matrix: Pattern | MatrixFeatures, configs: Sequence[Config]
     ) -> Float[np.ndarray, "members configs"]:
-        """Return the scaled scores of every member, without the guest."""
+        """Return the scaled scores of every member, without the guests."""
         features = as_features(matrix)
         return np.stack([_scale(member.score(features, configs)) for member in self.members])
 

@@ -18,7 +18,7 @@ from sklearn.gaussian_process.kernels import ConstantKernel, DotProduct, Kernel,
 
 from sparloom.errors import Unsupported
 from sparloom.measure import checked_threads
-from sparloom.models.cost_model import CostModel, MatrixFeatures, as_features
+from sparloom.models.cost_model import CostModel, Estimator, MatrixFeatures, as_features
 from sparloom.space import Config, ConfigSpace
 from sparloom.sparse import STATISTICS, WALK_STATISTICS, WALKS, Pattern, signed_logarithm
 
@@ -104,11 +104,13 @@ def _specific(
 class Trees:
     """Average several LightGBM models, each trained on another sample of the same rows.
 
+    With an estimate of seconds, regressions fit its error, and all models read it as a feature.
+
     Args:
         features: "pattern" reads values and extents of the configuration and statistics of the pattern, "walk" reads
             `walk_features`.
         objective: regression of log seconds relative to the matrix's mean ("log") or per nonzero ("level"), or ranking
-            within each matrix ("rank").
+            within each matrix ("rank"). With an estimate, regressions are of log seconds over it.
         rounds: number of trees per model.
         row_share, column_share: share of rows and columns drawn for every tree.
         threads: number of LightGBM's threads.
@@ -141,6 +143,7 @@ class Trees:
             "num_threads": checked_threads(threads), "deterministic": True, "force_row_wise": True, "verbosity": -1,
         }
         self._prior: CostModel | None = None
+        self._estimator: Estimator | None = None
         self._space: ConfigSpace | None = None
         self._models: list[lightgbm.Booster] = []
 
@@ -155,12 +158,17 @@ class Trees:
         model._prior = prior
         return model
 
+    def with_estimate(self, estimator: Estimator) -> "Trees":
+        model = copy.copy(self)
+        model._estimator = estimator
+        return model
+
     def fit(self, labels: pd.DataFrame, *, space: ConfigSpace, matrices: Mapping[str, MatrixFeatures]) -> "Trees":
         """Fit a new model to labels with the columns matrix, config and seconds."""
         features, targets, groups = [], [], []
         for matrix, configs, logs in _by_matrix(labels, space, matrices):
             features.append(self._describe(matrix, configs, space))
-            targets.append(OBJECTIVES[self.objective](logs, matrix))
+            targets.append(OBJECTIVES[self.objective](logs, _expected(self._estimator, matrix, configs)))
             groups.append(len(configs))
         fitted = copy.copy(self)
         fitted._space = space
@@ -171,13 +179,18 @@ class Trees:
     def score(self, matrix: Pattern | MatrixFeatures, configs: Sequence[Config]) -> Float[np.ndarray, " configs"]:
         if self._space is None:
             raise ValueError("these trees are not fitted: call fit")
-        features = self._describe(as_features(matrix), configs, self._space)
+        matrix = as_features(matrix)
+        features = self._describe(matrix, configs, self._space)
         scores = np.mean([model.predict(features, num_threads=self.parameters["num_threads"])
                           for model in self._models], axis=0)
-        return -scores if self.objective == "rank" else scores
+        if self.objective == "rank":
+            return -scores
+        return scores if self._estimator is None else scores + _expected(self._estimator, matrix, configs)
 
     def _describe(self, matrix: MatrixFeatures, configs: Sequence[Config], space: ConfigSpace) -> np.ndarray:
         features = FEATURES[self.features](matrix, configs, space)
+        if self._estimator is not None:
+            features = np.column_stack([features, _estimate_feature(self._estimator, matrix, configs)])
         if self._prior is None:
             return features
         return np.column_stack([features, _prior_scores(self._prior, matrix, configs, space)])
@@ -225,15 +238,25 @@ def _prior_scores(
     return np.array([scaled[config] for config in configs])
 
 
-def _level(logs: np.ndarray, matrix: MatrixFeatures) -> np.ndarray:
-    return logs - np.log(max(1, matrix.nnz))
+def _expected(estimator: Estimator | None, matrix: MatrixFeatures, configs: Sequence[Config]) -> np.ndarray:
+    """Return log seconds as estimated, or the logarithm of the nonzeros if there is no estimate."""
+    return np.log(np.full(len(configs), max(1, matrix.nnz)) if estimator is None else estimator(matrix, configs))
 
 
-def _relative(logs: np.ndarray, matrix: MatrixFeatures) -> np.ndarray:
-    return logs - logs.mean()
+def _estimate_feature(estimator: Estimator, matrix: MatrixFeatures, configs: Sequence[Config]) -> np.ndarray:
+    """Return log2 of the estimated seconds per nonzero."""
+    return np.log2(estimator(matrix, configs) / max(1, matrix.nnz))
 
 
-def _grades(logs: np.ndarray, matrix: MatrixFeatures) -> np.ndarray:
+def _level(logs: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    return logs - expected
+
+
+def _relative(logs: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    return logs - expected - (logs - expected).mean()
+
+
+def _grades(logs: np.ndarray, expected: np.ndarray) -> np.ndarray:
     """Relevance by rank: GRADES - 1 for the fastest, 0 for the slowest."""
     order = np.argsort(np.argsort(-logs, kind="stable"), kind="stable")
     return order * GRADES // len(logs)
@@ -244,9 +267,10 @@ OBJECTIVES = {"log": _relative, "level": _level, "rank": _grades}
 
 
 class GaussianProcess:
-    """Model log seconds per nonzero as a linear part, a smooth part and noise, weighted by maximum likelihood.
+    """Model log seconds per nonzero, or over an estimate, as a linear part, a smooth part and noise.
 
-    Reads `walk_features`, standardised over all configurations on the labelled matrices.
+    Their weights have maximum likelihood. Reads `walk_features`, standardised over all configurations on the labelled
+    matrices.
 
     Args:
         smoothness: nu of the Matern kernel; 2.5 means twice differentiable.
@@ -254,7 +278,13 @@ class GaussianProcess:
 
     def __init__(self, *, smoothness: float) -> None:
         self.smoothness = smoothness
+        self._estimator: Estimator | None = None
         self._space: ConfigSpace | None = None
+
+    def with_estimate(self, estimator: Estimator) -> "GaussianProcess":
+        model = copy.copy(self)
+        model._estimator = estimator
+        return model
 
     def with_seed(self, seed: int) -> "GaussianProcess":
         """Return the model: nothing is random."""
@@ -266,10 +296,10 @@ class GaussianProcess:
         """Fit a new model to labels with the columns matrix, config and seconds."""
         features, targets, everything = [], [], []
         for matrix, configs, logs in _by_matrix(labels, space, matrices):
-            features.append(walk_features(matrix, configs, space))
-            targets.append(_level(logs, matrix))
-            everything.append(walk_features(matrix, list(space) if len(space) <= LISTED else configs, space))
-        fitted = GaussianProcess(smoothness=self.smoothness)
+            features.append(self._describe(matrix, configs, space))
+            targets.append(_level(logs, _expected(self._estimator, matrix, configs)))
+            everything.append(self._describe(matrix, list(space) if len(space) <= LISTED else configs, space))
+        fitted = copy.copy(self)
         scaled_over, target = np.concatenate(everything), np.concatenate(targets)
         fitted._space, fitted._mean, fitted._scale = space, scaled_over.mean(axis=0), scaled_over.std(axis=0) + EPSILON
         fitted._regression = GaussianProcessRegressor(self._kernel(scaled_over.shape[1]), alpha=EPSILON)
@@ -281,8 +311,15 @@ class GaussianProcess:
     def score(self, matrix: Pattern | MatrixFeatures, configs: Sequence[Config]) -> Float[np.ndarray, " configs"]:
         if self._space is None:
             raise ValueError("this Gaussian process is not fitted: call fit")
-        features = walk_features(as_features(matrix), configs, self._space)
-        return self._regression.predict((features - self._mean) / self._scale)
+        matrix = as_features(matrix)
+        found = self._regression.predict((self._describe(matrix, configs, self._space) - self._mean) / self._scale)
+        return found if self._estimator is None else found + _expected(self._estimator, matrix, configs)
+
+    def _describe(self, matrix: MatrixFeatures, configs: Sequence[Config], space: ConfigSpace) -> np.ndarray:
+        features = walk_features(matrix, configs, space)
+        if self._estimator is None:
+            return features
+        return np.column_stack([features, _estimate_feature(self._estimator, matrix, configs)])
 
     def _kernel(self, features: int) -> Kernel:
         reach = np.sqrt(features)  # typical distance of two standardised points

@@ -22,7 +22,9 @@ _HOMES = {
         "ANCHORS", "AUTOSAGE_GRAPHS", "AnchorCorpus", "AutosageCorpus", "REORDERED_ANCHORS", "SYNTHETIC_ROLES",
         "SyntheticCorpus"
     ),
-    "walks": ("WALK", "WALKS", "WALK_STATISTICS", "WalkGrid", "WalkStatistics", "walk_statistics"),
+    "walks": (
+        "PRIVATE_BYTES", "SHARED_BYTES", "WALK", "WALKS", "WALK_STATISTICS", "WalkGrid", "WalkStatistics",
+        "walk_statistics"),
 }
 _NAMES = {name: f"sparloom.sparse.{file}" for file, names in _HOMES.items() for name in names}
 

@@ -1,5 +1,6 @@
 """Models on statistics of tiled walks, with times of the SPADE simulator."""
 
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -11,9 +12,9 @@ from hydra.utils import instantiate
 from model_parts import spade
 
 from sparloom.errors import Unsupported
-from sparloom.models import Ensemble, GaussianProcess, Learner, MatrixFeatures, Trees
+from sparloom.models import Ensemble, Estimate, GaussianProcess, Learner, MatrixFeatures, Trees
 from sparloom.models.trees import GENERAL, SPECIFIC, walk_features
-from sparloom.platforms.spade import simulate_many
+from sparloom.platforms.spade import estimate_seconds, simulate_many
 from sparloom.space import Config, CpuSpace
 from sparloom.sparse import Pattern, SyntheticCorpus
 
@@ -63,6 +64,40 @@ def share(learner: Learner, per_matrix: int) -> float:
         seconds = table.loc[name, [config.key for config in configs]].to_numpy()
         found.append(np.log(seconds.min() / seconds[model.score(views[name], configs).argmin()]))
     return float(np.exp(np.mean(found)))
+
+
+def estimate(matrix: MatrixFeatures, configs: Sequence[Config]) -> np.ndarray:
+    return estimate_seconds(machine(), "spmm", matrix, configs, width=256)
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_few_labels_are_enough_with_an_estimate(name):
+    assert share(LEARNERS[name].with_estimate(estimate), 3) > 0.9
+
+
+def test_an_estimate_needs_no_label():
+    views, whole = world()
+    assert share(Estimate().with_estimate(estimate), 1) > 0.9
+    matrix, configs = views[sorted(views)[0]], list(spade())[:7]
+    model = Estimate().with_estimate(estimate).fit(whole[:0], space=spade(), matrices={})
+    np.testing.assert_allclose(np.exp(model.score(matrix, configs)), estimate(matrix, configs))
+    with pytest.raises(ValueError, match="model=estimate ranks by the formula of a platform"):
+        Estimate().fit(whole, space=spade(), matrices=views)
+
+
+@pytest.mark.parametrize("name", ["gaussian", "level"])
+def test_what_an_estimate_leaves_unexplained_is_learned(name):
+    """Seconds are those estimated, times a constant for one value of a parameter."""
+    views, _ = world()
+    names, configs = sorted(views), list(spade())
+    factor = np.array([3.0 if config["bypass"] else 1.0 for config in configs])
+    rows = [{"matrix": each, "config": config.key, "seconds": second} for each in names[:6]
+            for config, second in list(zip(configs, estimate(views[each], configs) * factor, strict=True))[::5]]
+    model = LEARNERS[name].with_estimate(estimate).fit(pd.DataFrame(rows), space=spade(), matrices=views)
+    for each in names[6:]:
+        exact = np.log(estimate(views[each], configs) * factor)
+        assert np.abs(model.score(views[each], configs) - model.score(views[each], configs).mean()
+                      - exact + exact.mean()).max() < 0.3
 
 
 @pytest.mark.parametrize("name", LEARNERS)

@@ -246,7 +246,7 @@ class Fit:
 
     Args:
         name: name of the method in tables and metrics.
-        model, source, net, source_votes: see `LearnerConfig`.
+        model, source, net, source_votes, estimate: see `LearnerConfig`.
         seeds: seeds of the drawn labels and of fitting.
         eval_role: role of the matrices that judge; "validation" while anything is being chosen by the result.
     """
@@ -261,6 +261,7 @@ class Fit:
     net: Network
     checkpoints: Checkpoints
     source_votes: float
+    estimate: bool
     seeds: Sequence[int]
     eval_role: Role
 
@@ -269,7 +270,8 @@ class Fit:
         began = time.monotonic()
         study = EvaluationData(self.target, self.op, self.samples, self.eval_role)
         study.refuse_other_widths()
-        learning = LearnerConfig(self.selection, self.model, self.source, self.net, self.checkpoints, self.source_votes)
+        learning = LearnerConfig(self.selection, self.model, self.source, self.net, self.checkpoints,
+                                 self.source_votes, self.estimate)
         beginning = learning.begin(study)
         if beginning is not None:
             beginning.write(out, self.checkpoints, self.samples)

@@ -6,6 +6,7 @@
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -126,6 +127,7 @@ class LearnerConfig:
         net: network with the settings of the pre-trained one.
         source_votes: votes of the source network, times 25 / labels, so that it counts most when labels are few; 0: no
             source network.
+        estimate: learn what the formula of the platform leaves unexplained, where it has one.
     """
 
     selection: Selection
@@ -134,6 +136,7 @@ class LearnerConfig:
     net: models.Network
     checkpoints: Checkpoints
     source_votes: float
+    estimate: bool
 
     def begin(self, study: EvaluationData) -> TransferInit | None:
         """Find the source network; None if it has no votes.
@@ -150,12 +153,15 @@ class LearnerConfig:
         return load_transfer(study, source=self.source, net=self.net, checkpoints=self.checkpoints, pretrained=None)
 
     def learner(self, study: EvaluationData, beginning: TransferInit | None) -> models.Learner:
-        """Return the model, with the source network as a member if it votes."""
+        """Return the model, with the estimate of the platform, and with the source network as a member if it votes."""
+        model, platform = self.model, study.platform
+        if self.estimate and hasattr(platform, "estimate"):
+            model = model.with_estimate(partial(platform.estimate, study.op))
         if beginning is None:
-            return self.model
+            return model
         budget = self.selection.matrices * self.selection.configs_per_matrix
         votes = self.source_votes * REFERENCE_LABELS / budget
-        return self.model.with_guest(beginning.zero_shot(self.net, study.space), votes)
+        return model.with_guest(beginning.zero_shot(self.net, study.space), votes)
 
     def learn(self, study: EvaluationData, learner: models.Learner, seed: int) -> tuple[pd.DataFrame, models.CostModel]:
         """Draw labels, in rounds if the selection queries the model, and fit the model to all of them."""

@@ -1,12 +1,13 @@
 """The SPADE accelerator (ISCA'23) with the configuration space of COGNATE, simulated.
 
-machine: its parameters, and designs around it; simulate: the fast level T1; line_accurate: the reference level T0;
-platform: both as a platform; published_effects: tables of the SPADE paper beside ours.
+machine: its parameters, and designs around it; estimate: a formula; simulate: the fast level T1; line_accurate: the
+reference level T0; platform: all as a platform; published_effects: tables of the SPADE paper beside ours.
 """
 
 from sparloom.lazy import on_demand
 
 _MODULES = {  # module -> its public names
+    "estimate": ("estimate_seconds",),
     "line_accurate": ("Agreement", "Pair", "both_levels", "simulate_lines", "stratified"),
     "machine": ("Machine", "Prices", "designs"),
     "platform": ("SpadePlatform",),

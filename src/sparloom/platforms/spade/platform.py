@@ -5,10 +5,12 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import numpy as np
+from jaxtyping import Float
 
 from sparloom.errors import Unsupported
 from sparloom.measure import Measurement, TimingProtocol
 from sparloom.ops import Op, Operands
+from sparloom.platforms.spade.estimate import Walked, estimate_seconds
 from sparloom.platforms.spade.line_accurate import simulate_each
 from sparloom.platforms.spade.machine import Machine
 from sparloom.platforms.spade.simulate import Plan, call, deal, plan, simulate_many, simulator_digest, tile
@@ -85,6 +87,11 @@ class SpadePlatform(Machine):
     def baseline(self, op: Op, pattern: Pattern) -> Config:
         """Choose SPADE Base (ISCA'23 §7A), whatever the matrix."""
         return self.space(op).default()
+
+    def estimate(self, op: Op, matrix: Walked, configs: Sequence[Config]) -> Float[np.ndarray, " configs"]:
+        """Estimate the seconds of configurations by a formula, without simulating; see `estimate_seconds`."""
+        self.space(op)
+        return estimate_seconds(self.machine, op.name, matrix, configs, width=self.width)
 
     def run(self, op: Op, operands: Operands, config: Config) -> np.ndarray:
         """Compute the result in float32, tile by tile in the simulated order."""

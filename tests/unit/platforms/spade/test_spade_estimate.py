@@ -1,0 +1,68 @@
+"""The formula for seconds on SPADE: near the simulator, and right where the answer is known."""
+
+import numpy as np
+import pytest
+from spade_cases import banded, config_of, even_rows, grid, machine_of, uniform
+
+from sparloom.errors import Unsupported
+from sparloom.measure import kendall_tau
+from sparloom.models import MatrixFeatures
+from sparloom.platforms.spade import estimate_seconds, simulate_many
+from sparloom.space import SpadeSpace
+from sparloom.sparse import Pattern
+
+MACHINE = machine_of("spade")
+PATTERNS = {"band": banded(6000, 40, 4), "uniform": uniform(8000, 6), "even": even_rows(3000, 16, 3000),
+            "grid": grid(90, 90), "wide": uniform(900, 30, cols=9000)}
+
+
+def estimated(pattern: Pattern, op: str = "spmm", machine=MACHINE, configs=None) -> np.ndarray:
+    configs = configs or list(SpadeSpace(op))
+    return estimate_seconds(machine, op, MatrixFeatures.from_pattern(pattern), configs, width=256)
+
+
+@pytest.mark.parametrize("op", ["spmm", "sddmm"])
+@pytest.mark.parametrize("name", PATTERNS)
+def test_seconds_and_orders_are_near_those_of_the_simulator(name: str, op: str) -> None:
+    configs = list(SpadeSpace(op))
+    exact = simulate_many(PATTERNS[name], op, width=256, configs=configs, machines=[MACHINE])[0]
+    found = estimated(PATTERNS[name], op)
+    assert abs(np.log(found / exact)).mean() < 0.35
+    assert kendall_tau(found, exact) > 0.55
+    assert exact[found.argmin()] < 1.35 * exact.min()
+
+
+def test_equal_programs_have_equal_estimates() -> None:
+    one, other = config_of(column_panel=65536, barrier=1), config_of(column_panel="all")
+    found = estimated(PATTERNS["band"], configs=[one, other])
+    assert found[0] == pytest.approx(found[1], rel=1e-6)
+
+
+def test_more_bandwidth_and_elements_never_hurt() -> None:
+    base = estimated(PATTERNS["uniform"])
+    assert (estimated(PATTERNS["uniform"], machine=machine_of("spade", dram_gb_per_s=205.0)) <= base).all()
+    slower = estimated(PATTERNS["uniform"], machine=machine_of("spade", clock_ghz=0.4))
+    assert (slower >= base).all()
+    assert (slower > base).any()
+
+
+def test_a_full_bandwidth_is_a_floor() -> None:
+    pattern = PATTERNS["uniform"]
+    used = 2 * len(np.unique(pattern.row_ids())) + len(np.unique(pattern.indices))  # rows of the result, both ways
+    assert (estimated(pattern) >= used * 1024 / MACHINE.bandwidth).all()
+
+
+def test_machines_without_caches_have_estimates() -> None:
+    bare = machine_of("spade", l2_kib=0, llc_kib=0, victim_kib=0)
+    found = estimated(PATTERNS["band"], machine=bare)
+    assert np.isfinite(found).all()
+    assert (found >= estimated(PATTERNS["band"])).all()
+
+
+def test_a_matrix_without_nonzeros_has_finite_estimates() -> None:
+    assert np.isfinite(estimated(Pattern.from_coo([], [], (5, 7)))).all()
+
+
+def test_walks_without_statistics_are_refused() -> None:
+    with pytest.raises(Unsupported, match=r"the walk \(0, 5, 0, 0, 256\) has no statistics"):
+        estimated(PATTERNS["band"], configs=[config_of(row_panel=5)])
