@@ -226,10 +226,10 @@ Estimator = Callable[[MatrixFeatures, Sequence[Config]], Float[np.ndarray, " con
 
 
 class Learner(Protocol):
-    """A cost model that is fitted to labels; all methods return a copy and do not change the model."""
+    """A cost model that is fitted to labels; both methods return a copy and do not change the model.
 
-    def with_estimate(self, estimator: Estimator) -> Learner:
-        """Learn what an estimate leaves unexplained."""
+    Those that also have `with_estimate(estimator)` learn what an `Estimator` leaves unexplained.
+    """
 
     def with_seed(self, seed: int) -> Learner: ...
     def fit(self, labels: pd.DataFrame, *, space: ConfigSpace, matrices: Mapping[str, MatrixFeatures]) -> CostModel: ...

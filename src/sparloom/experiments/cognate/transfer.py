@@ -127,7 +127,7 @@ class LearnerConfig:
         net: network with the settings of the pre-trained one.
         source_votes: votes of the source network, times 25 / labels, so that it counts most when labels are few; 0: no
             source network.
-        estimate: learn what the formula of the platform leaves unexplained, where it has one.
+        estimate: learn what the formula of the platform leaves unexplained, where it has one and the model can.
     """
 
     selection: Selection
@@ -155,7 +155,7 @@ class LearnerConfig:
     def learner(self, study: EvaluationData, beginning: TransferInit | None) -> models.Learner:
         """Return the model, with the estimate of the platform, and with the source network as a member if it votes."""
         model, platform = self.model, study.platform
-        if self.estimate and hasattr(platform, "estimate"):
+        if self.estimate and hasattr(platform, "estimate") and hasattr(model, "with_estimate"):
             model = model.with_estimate(partial(platform.estimate, study.op))
         if beginning is None:
             return model
