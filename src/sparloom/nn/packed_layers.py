@@ -184,7 +184,11 @@ def run_packed(module: Any, form: EncoderShape, tokens: torch.Tensor, sequences:
     Raises:
         RuntimeError: a submodule has hooks or was replaced, which would have no effect.
     """
-    _check_hooks(torch.nn.Linear, [(path, without_adapters(submodule(module, path))) for path in module.paths.linears])
+    linears = [(path, submodule(module, path)) for path in module.paths.linears]
+    _check_hooks(torch.nn.Linear, [(path, without_adapters(each)) for path, each in linears])
+    for path, each in linears:
+        if has_adapters(each):
+            _check_hooks(type(each), [(path, each)])
     _check_hooks(module.norm_class, module.norms())
     if sequences.mask is not None:
         form, others = replace(form, masked=True), {**others, "mask": sequences.mask}

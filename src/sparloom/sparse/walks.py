@@ -136,7 +136,9 @@ def _phase_imbalance(tiles: Tiles, lane: np.ndarray, lanes: int) -> float:
 
 
 PRIVATE_BYTES = (2**13, 2**15, 2**17, 2**19)
+"""Sizes of the private caches of a lane whose miss ratios are among the statistics of a walk."""
 SHARED_BYTES = (2**20, 2**22, 2**24, 2**26)
+"""Sizes of the caches that all lanes share, likewise."""
 SAMPLED_NONZEROS = 30_000  # expected, of a sample of columns
 WINDOWS = 2.0 ** np.arange(27)  # lengths in accesses at which the distribution of reuse times is evaluated
 

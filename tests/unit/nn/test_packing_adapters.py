@@ -115,3 +115,11 @@ def test_adapters_that_do_not_only_add_to_weights_are_refused() -> None:
                              ({"lora_bias": True, "init_lora_weights": True}, "adapter 'default' has a bias")):
         with pytest.raises(Unsupported, match=message):
             pack(adapted(target_modules=["query"], **options))
+
+
+def test_hooks_of_adapted_modules_are_not_lost() -> None:
+    model = pack(adapted())
+    part = model.get_submodule("base_model.model.encoder.layer.1.output.dense")
+    part.register_forward_hook(lambda *_: None)
+    with torch.no_grad(), pytest.raises(RuntimeError, match=r"output\.dense is not called in this layer"):
+        real(model)

@@ -38,6 +38,7 @@ from sparloom.ragged.layers.tokens import (
     col,
     dim,
     drop,
+    fuse_reduction,
     head,
     member,
     model,
@@ -85,7 +86,7 @@ def mixing(shape: EncoderShape) -> Program:
     """Define scaled dot-product attention, unscheduled: mixed[batch, pos, head, dim] of qkv[batch, pos, part, head,
     dim].
     """
-    return program("mixing", define_mixing(shape, *_define_read(shape, Tensor("qkv", {**TOKENS, **shape.of_parts}))))
+    return program("mixing", define_mixing(shape, *_define_sources(shape, Tensor("qkv", {**TOKENS, **shape.of_parts}))))
 
 
 def scheduled_mixing(shape: EncoderShape, schedule: EncoderSchedule) -> Program:
@@ -138,11 +139,11 @@ def define_attention(shape: EncoderShape, *, residual: bool, inputs: Operation |
     x = Tensor("x", {**TOKENS, model: shape.width})
     tokens = operand(shape, inputs or x, {model: shape.width})
     qkv = define_qkv(shape, TOKENS, tokens)
-    return [*tokens.operations, qkv, *define_rest(
-        shape, *_define_read(shape, qkv), x[batch, pos, channel] if residual else None)]
+    return [*tokens.operations, qkv, *define_mix_and_projection(
+        shape, *_define_sources(shape, qkv), x[batch, pos, channel] if residual else None)]
 
 
-def define_rest(shape: EncoderShape, made: list[Operation], read: Projected, residual: Expr | None = None
+def define_mix_and_projection(shape: EncoderShape, made: list[Operation], read: Projected, residual: Expr | None = None
                 ) -> list[Operation]:
     """Define what follows the projection to queries, keys and values: `made`, the mix, and the output projection."""
     mixing = define_mixing(shape, made, read)
@@ -171,7 +172,7 @@ def read_qkv(shape: EncoderShape, source: Operation | Tensor, qkv: Operation | T
                      lambda at: source[batch, at, group, head, dim], lambda at: qkv[batch, at, group + 1, head, dim])
 
 
-def _define_read(shape: EncoderShape, qkv: Operation | Tensor) -> tuple[list[Operation], Projected]:
+def _define_sources(shape: EncoderShape, qkv: Operation | Tensor) -> tuple[list[Operation], Projected]:
     """Define the rotation of queries and keys, if there is one, and where they are read."""
     turned = [define_turned(shape, qkv)] if shape.rotary else []
     return turned, read_qkv(shape, turned[0] if turned else qkv, qkv)
@@ -261,7 +262,7 @@ def score_weight(shape: EncoderShape, below: Expr) -> Expr:
 def define_mixing(shape: EncoderShape, made: list[Operation], read: Projected) -> list[Operation]:
     """Define mixed[batch, pos, head, dim], after operations that are `made` before: weights of attention times values.
 
-    Queries without any visible key mix to 0.
+    Queries of cross attention without any visible key mix to 0.
     """
     width, groups = shape.head_width, shape.heads // shape.group
     keys, values = (compute(name, {batch: BATCHES(), head: groups, col: shape.keys, dim: width}, each(col))
@@ -302,17 +303,14 @@ def schedule_attention(prog: Program, schedule: EncoderSchedule, kept: Collectio
     """Schedule the operations of `define_attention` for a CPU."""
     prog = schedule_operands(prog)
     prog = schedule_linear(prog, "qkv", "dim", "model", schedule)
-    return schedule_rest(prog, schedule, kept)
+    return schedule_mix_and_projection(prog, schedule, kept)
 
 
-def schedule_rest(prog: Program, schedule: EncoderSchedule, kept: Collection[str]) -> Program:
-    """Schedule the operations of `define_rest` for a CPU."""
+def schedule_mix_and_projection(prog: Program, schedule: EncoderSchedule, kept: Collection[str]) -> Program:
+    """Schedule the operations of `define_mix_and_projection` for a CPU."""
     prog = schedule_mixing(prog, schedule, kept)
-    before, *rest = [loop.name for loop in prog.nest("attended").loops if loop.reduces]
-    for after in rest:
-        prog = fuse(prog, "attended", before, after)
-        before = f"{before}_{after}"
-    return schedule_linear(prog, "attended", "channel", before, schedule)
+    prog, reduction = fuse_reduction(prog, "attended")
+    return schedule_linear(prog, "attended", "channel", reduction, schedule)
 
 
 def schedule_mixing(prog: Program, schedule: EncoderSchedule, kept: Collection[str]) -> Program:

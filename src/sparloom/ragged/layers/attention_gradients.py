@@ -45,6 +45,7 @@ from sparloom.ragged.layers.tokens import (
     col,
     dim,
     drop,
+    fuse_reduction,
     head,
     member,
     model,
@@ -302,8 +303,8 @@ def schedule_attention_gradients(prog: Program, shape: EncoderShape, schedule: E
     prog = schedule_linear(prog, "d_mixed", "dim", "channel", schedule)
     prog = schedule_mixing_gradients(prog, shape, queries=schedule.queries)
     inward = f"d_{inputs}"
-    prog = fuse(fuse(prog, inward, "part", "head"), inward, "part_head", "dim")
-    prog = schedule_linear(prog, inward, "model", "part_head_dim", schedule)
+    prog, reduction = fuse_reduction(prog, inward)
+    prog = schedule_linear(prog, inward, "model", reduction, schedule)
     for name, outs in (("out", 1), ("qkv", 3)):
         prog = schedule_weight_gradient(prog, f"d_w_{name}", outs, tile=TILE)
         prog = schedule_token_sum(prog, f"d_b_{name}")

@@ -17,7 +17,12 @@ from collections.abc import Collection
 
 from sparloom.errors import Unsupported
 from sparloom.ragged.definition import program
-from sparloom.ragged.layers.attention import Projected, define_rest, schedule_on_device, schedule_rest
+from sparloom.ragged.layers.attention import (
+    Projected,
+    define_mix_and_projection,
+    schedule_mix_and_projection,
+    schedule_on_device,
+)
 from sparloom.ragged.layers.attention_gradients import d_kv, define_mixing_gradients, schedule_mixing_gradients
 from sparloom.ragged.layers.precision import operand, schedule_operands
 from sparloom.ragged.layers.tokens import (
@@ -29,6 +34,7 @@ from sparloom.ragged.layers.tokens import (
     batch,
     channel,
     dim,
+    fuse_reduction,
     head,
     model,
     part,
@@ -39,7 +45,6 @@ from sparloom.ragged.layers.tokens import (
     sum_over_tokens,
 )
 from sparloom.ragged.nests import Operation, Program, compute, sum_over
-from sparloom.ragged.schedule.loops import fuse
 from sparloom.ragged.tensor import Tensor
 
 OUTPUTS = ("d_x", "d_memory", "d_w_q", "d_b_q", "d_w_kv", "d_b_kv", "d_w_out", "d_b_out")
@@ -67,7 +72,7 @@ def cross_attention(shape: EncoderShape) -> Program:
         (*outs,)]) for name, short, tokens, inputs, outs in (
             ("queries", "q", TOKENS, x, queries), ("kv", "kv", MEMORY, memory, keys))]
     return program("cross_attention", [
-        *x.operations, *memory.operations, *define_rest(shape, made, _read(shape, *made))])
+        *x.operations, *memory.operations, *define_mix_and_projection(shape, made, _read(shape, *made))])
 
 
 def _read(shape: EncoderShape, queries: Operation | Tensor, kv: Operation | Tensor) -> Projected:
@@ -80,7 +85,7 @@ def scheduled_cross_attention(shape: EncoderShape, schedule: EncoderSchedule, *,
     prog = schedule_operands(cross_attention(shape))
     for name in ("queries", "kv"):
         prog = schedule_linear(prog, name, "dim", "model", schedule)
-    return schedule_rest(prog, schedule, kept)
+    return schedule_mix_and_projection(prog, schedule, kept)
 
 
 def device_cross_attention(shape: EncoderShape) -> Program:
@@ -117,11 +122,8 @@ def scheduled_cross_attention_backward(shape: EncoderShape, schedule: EncoderSch
     prog = schedule_linear(cross_attention_backward(shape), "d_mixed", "dim", "channel", schedule)
     prog = schedule_mixing_gradients(prog, shape, queries=schedule.queries)
     for name in ("d_x", "d_memory"):
-        before, *rest = [loop.name for loop in prog.nest(name).loops if loop.reduces]
-        for after in rest:
-            prog = fuse(prog, name, before, after)
-            before = f"{before}_{after}"
-        prog = schedule_linear(prog, name, "model", before, schedule)
+        prog, reduction = fuse_reduction(prog, name)
+        prog = schedule_linear(prog, name, "model", reduction, schedule)
     for name, outs in (("out", 1), ("q", 1 + len(shape.of_heads)), ("kv", 3)):
         prog = schedule_weight_gradient(prog, f"d_w_{name}", outs, tile=TILE)
         prog = schedule_token_sum(prog, f"d_b_{name}")

@@ -190,6 +190,13 @@ def _structure(lengths: bytes, memory: bytes | None = None) -> Structure:
     return Structure({length: np.frombuffer(entries, np.int64) for length, entries in vectors.items()})
 
 
+def fuse_reduction(prog: Program, nest: str) -> tuple[Program, str]:
+    """Fuse the loops of a reduction, the last ones of an unscheduled nest; also return the name of the fused loop."""
+    loops = prog.nest(nest).loops
+    count = sum(loop.reduces for loop in loops)
+    return fuse_neighbours(prog, nest, len(loops) - count, count)
+
+
 def schedule_linear(prog: Program, nest: str, column: str, reduction: str, schedule: EncoderSchedule) -> Program:
     """Schedule a product of all tokens and weights w_..: tiles of rows, panels of columns."""
     operation = prog.nest(nest).operation
