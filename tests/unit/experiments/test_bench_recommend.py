@@ -68,7 +68,7 @@ def test_metrics_can_be_made_again_from_the_rows(finished):
 def test_choices_are_those_of_recommend(build, trained, files_of_tiny, finished, tmp_path):
     first = pd.read_parquet(finished[0] / "per_matrix.parquet").iloc[0]
     path = files_of_tiny / f"{first['matrix']}.tar.gz"
-    build("recommend", *SMALL, f"matrix='{path}'", folder=trained).run(tmp_path)
+    build("recommend", *SMALL, f"matrix='{path}'", "adviser=finetuned", folder=trained).run(tmp_path)
     written = pd.read_json(tmp_path / "recommendation.json", typ="series")
     assert written["configurations"][0]["config"] == first["config"]
 

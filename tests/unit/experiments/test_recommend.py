@@ -2,6 +2,7 @@
 
 import json
 import logging
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,8 +17,8 @@ from sparloom.models.performance import Origin, machine_constants
 from sparloom.ops import GEMM, GemmShape
 from sparloom.sparse import Pattern, SparseMatrix, write_matrix
 
-FITTED = ("adviser=sparloom", "adviser.learning.selection.matrices=4",
-          "adviser.learning.selection.configs_per_matrix=4")
+FITTED = ("adviser.learning.selection.matrices=4", "adviser.learning.selection.configs_per_matrix=4")
+DEFAULT = tuple(each.replace("adviser.", "adviser.fitted.") for each in FITTED)
 
 
 @pytest.fixture(scope="module")
@@ -29,8 +30,8 @@ def file(tmp_path_factory):
     return path
 
 
-def recommend(build, trained, path, *overrides):
-    return build("recommend", *SMALL, f"matrix='{path}'", *overrides, folder=trained)
+def recommend(build, trained, path, *overrides, adviser="finetuned"):
+    return build("recommend", *SMALL, f"matrix='{path}'", f"adviser={adviser}", *overrides, folder=trained)
 
 
 def test_five_different_programs_are_written(build, trained, file, tmp_path, capsys):
@@ -120,7 +121,7 @@ def test_other_network_is_not_taken(build, trained, file, tmp_path):
 def test_model_fitted_in_each_call_gives_equal_recommendations(build, trained, file, tmp_path, capsys):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-        metrics = recommend(build, trained, file, *FITTED).run(tmp_path / name)
+        metrics = recommend(build, trained, file, *FITTED, adviser="sparloom").run(tmp_path / name)
         assert 0 <= metrics["familiarity_percentile"] <= 100
     one, two = (json.loads((tmp_path / name / "recommendation.json").read_text()) for name in ("one", "two"))
     assert one == two
@@ -129,9 +130,20 @@ def test_model_fitted_in_each_call_gives_equal_recommendations(build, trained, f
     assert "lead of the first" in capsys.readouterr().out
 
 
+def test_the_default_is_the_fitted_model_where_there_are_walks(build, trained, file, tmp_path):
+    task = build("recommend", *SMALL, f"matrix='{file}'", *DEFAULT, folder=trained)
+    task.run(tmp_path)
+    written = json.loads((tmp_path / "recommendation.json").read_text())
+    assert written["adviser"] == "sparloom, 16 labels of 4 matrices, seed 0"
+    assert task.adviser.learned_from == task.adviser.fitted.learned_from
+    other = SimpleNamespace(space=lambda op: SimpleNamespace(walks=None))
+    assert replace(task.adviser, platform=other).origin == task.adviser.finetuned.origin
+    assert task.adviser.finetuned.origin.startswith("finetuned_spade")
+
+
 def test_training_matrices_are_familiar_to_a_fitted_model(build, trained):
     """The statistics of the four training matrices are at distance 0 from themselves."""
-    adviser = build("recommend", *SMALL, *FITTED, folder=trained).adviser
+    adviser = build("recommend", *SMALL, "adviser=sparloom", *FITTED, folder=trained).adviser
     inputs, statistics, walks = adviser.samples.inputs(), adviser.samples.statistics(), adviser.samples.walks()
     nearest = {}
     for name in inputs.names:

@@ -16,7 +16,7 @@ __all__, __getattr__, __dir__ = attach(__name__, {
     "training": ("Autoencode", "Pretrain", "Recipe"),
     "transfer": ("LearnerConfig",),
     "finetune": ("Comparison", "Finetune", "Fit"),
-    "recommender": ("FineTunedRecommender", "FittedRecommender"),
+    "recommender": ("DefaultRecommender", "FineTunedRecommender", "FittedRecommender"),
     "bench_recommend": ("BenchRecommend", "quality", "timings"),
     "bench_featurizer": ("BenchFeaturizer", "draw_patterns", "peak_shares"),
 })

@@ -271,3 +271,36 @@ class FittedRecommender:
     def _coordinates(self, statistics: Mapping[str, float]) -> np.ndarray:
         mean, spread = self._scale
         return (signed_logarithm(np.array([statistics[name] for name in STATISTICS])) - mean) / spread
+
+
+@dataclass(frozen=True)
+class DefaultRecommender:
+    """Recommend by a fitted model where a space says how configurations walk a matrix, else by a fine-tuned network.
+
+    Rationale: on matrices that neither has seen, the first choice of the fitted model is nearer to the best.
+    """
+
+    op: Op
+    platform: "Platform"
+    fitted: FittedRecommender
+    finetuned: FineTunedRecommender
+
+    @property
+    def origin(self) -> str:
+        return self._chosen.origin
+
+    @property
+    def learned_from(self) -> frozenset[str]:
+        """Names of the matrices that the model has learned from."""
+        return self._chosen.learned_from
+
+    def prepare(self) -> None:
+        self._chosen.prepare()
+
+    def advise(self, view: models.MatrixFeatures, configs: Sequence[Config]) -> Recommendation:
+        return self._chosen.advise(view, configs)
+
+    @property
+    def _chosen(self) -> Recommender:
+        walks = getattr(self.platform.space(self.op), "walks", None)
+        return self.finetuned if walks is None else self.fitted
