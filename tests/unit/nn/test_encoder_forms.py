@@ -17,13 +17,13 @@ TABLES = ("bias_before", "bias_after")
 REFERENCE = {"relu": torch.relu, "gelu": functional.gelu, "silu": functional.silu,
              "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh")}
 FORMS = [{"activation": "gelu", "window": 4}, {"activation": "silu", "norm_first": True, "norm": "rms", "gated": True},
-         {"activation": "gelu_tanh", "gated": True, "causal": True, "scale": 0.7}, {"norm_first": True, "rotary": 8},
+         {"activation": "gelu_tanh", "gated": True, "causal": True, "scale": 0.7},
          {"norm": "rms", "distances": 6, "rotary": 4, "scale": 0.7}, {"distances": 40, "causal": True},
          {"norm_first": True, "first_norm": False, "masked": True, "window": 3},
-         {"linear": True, "causal": True, "window": 9}, {"dropout": (0.3, 0.2, 0.1, 0.4)},
+         {"linear": True, "causal": True, "window": 9, "key_heads": 2}, {"dropout": (0.3, 0.2, 0.1, 0.4)},
          {"dropout": (0.5, 0.0, 0.5, 0.0), "activation": "silu", "gated": True, "norm_first": True, "rotary": 8},
-         {"key_heads": 2, "dropout": (0.4, 0.0, 0.0, 0.0), "window": 5}, {"key_heads": 1, "rotary": 6, "causal": True},
-         {"key_heads": 2, "distances": 5}, {"key_heads": 1, "linear": True}]
+         {"key_heads": 1, "rotary": 6, "causal": True},
+         {"key_heads": 2, "distances": 5, "dropout": (0.4, 0.0, 0.0, 0.0), "window": 4}]
 RANDOM = np.random.default_rng(0).integers(0, 1 << 31, sum(LENGTHS))
 
 
