@@ -269,15 +269,17 @@ OBJECTIVES = {"log": _relative, "level": _level, "rank": _grades}
 class GaussianProcess:
     """Model log seconds per nonzero, or over an estimate, as a linear part, a smooth part and noise.
 
-    Their weights have maximum likelihood. Reads `walk_features`, standardised over all configurations on the labelled
-    matrices.
+    Their weights have maximum likelihood. Reads features standardised over all configurations on the labelled matrices.
 
     Args:
         smoothness: nu of the Matern kernel; 2.5 means twice differentiable.
+        features: see `Trees`.
     """
 
-    def __init__(self, *, smoothness: float) -> None:
-        self.smoothness = smoothness
+    def __init__(self, *, smoothness: float, features: Literal["pattern", "walk"] = "walk") -> None:
+        if features not in FEATURES:
+            raise ValueError(f"features={features!r} is not one of {', '.join(FEATURES)}")
+        self.smoothness, self.features = smoothness, features
         self._estimator: Estimator | None = None
         self._space: ConfigSpace | None = None
 
@@ -301,11 +303,12 @@ class GaussianProcess:
             everything.append(self._describe(matrix, list(space) if len(space) <= LISTED else configs, space))
         fitted = copy.copy(self)
         scaled_over, target = np.concatenate(everything), np.concatenate(targets)
+        fitted._level = target.mean()
         fitted._space, fitted._mean, fitted._scale = space, scaled_over.mean(axis=0), scaled_over.std(axis=0) + EPSILON
         fitted._regression = GaussianProcessRegressor(self._kernel(scaled_over.shape[1]), alpha=EPSILON)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # a weight at its bound is fine
-            fitted._regression.fit((np.concatenate(features) - fitted._mean) / fitted._scale, target - target.mean())
+            fitted._regression.fit((np.concatenate(features) - fitted._mean) / fitted._scale, target - fitted._level)
         return fitted
 
     def score(self, matrix: Pattern | MatrixFeatures, configs: Sequence[Config]) -> Float[np.ndarray, " configs"]:
@@ -315,8 +318,20 @@ class GaussianProcess:
         found = self._regression.predict((self._describe(matrix, configs, self._space) - self._mean) / self._scale)
         return found if self._estimator is None else found + _expected(self._estimator, matrix, configs)
 
+    def posterior(
+        self, matrix: MatrixFeatures, configs: Sequence[Config]
+    ) -> tuple[Float[np.ndarray, " configs"], Float[np.ndarray, "configs configs"]]:
+        """Return the mean and the covariance of log seconds, without the noise of a measurement."""
+        if self._space is None:
+            raise ValueError("this Gaussian process is not fitted: call fit")
+        features = (self._describe(matrix, configs, self._space) - self._mean) / self._scale
+        mean, covariance = self._regression.predict(features, return_cov=True)
+        noise = self._regression.kernel_.k2.noise_level
+        return (mean + self._level + _expected(self._estimator, matrix, configs),
+                covariance - noise * np.eye(len(configs)))
+
     def _describe(self, matrix: MatrixFeatures, configs: Sequence[Config], space: ConfigSpace) -> np.ndarray:
-        features = walk_features(matrix, configs, space)
+        features = FEATURES[self.features](matrix, configs, space)
         if self._estimator is None:
             return features
         return np.column_stack([features, _estimate_feature(self._estimator, matrix, configs)])

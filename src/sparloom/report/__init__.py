@@ -16,8 +16,8 @@ _HOMES = {
         "autosage_ablation autosage_decisions autosage_metrics autosage_rows autosage_tables draw_autosage_ablations "
         "draw_autosage_speedups"),
     "designs": (
-        "DESIGN_METHODS design_gains design_metrics designs_table draw_designs draw_sensitivity draw_signs pareto "
-        "per_design"),
+        "DESIGN_METHODS design_gains design_metrics designs_table draw_campaign draw_designs draw_sensitivity "
+        "draw_signs pareto per_design"),
     "dispatch": (
         "MAKING bound_shares decision_regret device_dispatch_metrics dispatch_metrics dispatch_ratios dispatch_seconds "
         "dispatch_tables draw_dispatch"),

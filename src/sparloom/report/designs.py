@@ -1,4 +1,7 @@
-"""Compare designs of an accelerator: metrics, Pareto front, sensitivity to constants, signs beside the paper's."""
+"""Compare designs of an accelerator: metrics, Pareto front, sensitivity to constants, signs beside the paper's.
+
+`draw_campaign` shows how the trials of one accelerator went on.
+"""
 
 from collections.abc import Mapping
 from itertools import pairwise
@@ -20,6 +23,24 @@ DESIGN_METHODS: Mapping[str, str] = {
 }
 """How programs are chosen -> as tables and figures call it."""
 REDUCED = ("design", "method", "cost", "speedup", "low", "high", "front")
+
+
+@styled
+def draw_campaign(history: pd.DataFrame, stem: Path) -> None:
+    """Draw the share of the speed found in the end that was found after each trial.
+
+    Args:
+        history: trials in their order: matrix, seconds, NaN for failures.
+    """
+    least = history["seconds"].groupby(history["matrix"]).cummin()
+    names = sorted(set(history["matrix"]))
+    best = pd.DataFrame({name: least.where(history["matrix"] == name) for name in names}).ffill()
+    drawn, (axes,) = figure(6.0, 3.2)
+    if best.notna().any(axis=None):
+        shares = np.exp(np.log(best.min() / best).mean(axis=1))
+        axes.step(np.arange(1, len(shares) + 1), shares, where="post", color="#b5443c")
+    axes.set(xlabel="trials", ylabel="share of the final speed", title="Best configurations found, mean over matrices")
+    save(drawn, stem)
 
 
 def pareto(costs: np.ndarray, speedups: np.ndarray) -> np.ndarray:

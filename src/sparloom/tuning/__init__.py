@@ -13,6 +13,7 @@ Files in the order in which a decision passes through them:
     fusion_problem   products of three matrices: their patterns and cost models
     fusion           fused or not: `plan_pair`
     ragged           schedules of ragged operators: `choose_schedule`
+    campaign         which configurations of which matrices to time next on an accelerator: ask and tell
 
 Names are imported on first use: `sparloom.tuning.sparse` needs no torch.
 """
@@ -52,6 +53,9 @@ _MODULES = {
     "ragged": (
         "RaggedBudget", "RaggedChoice", "RaggedOperator", "choose_schedule", "encoder_operators",
         "product_operators", "put_schedule", "token_operators",
+    ),
+    "campaign": (
+        "Campaign", "Outlook", "Proposal",
     ),
 }
 

@@ -1,0 +1,285 @@
+"""Campaigns: choose which configurations of which matrices to time next, until more would gain little.
+
+    campaign = Campaign(folder, space, matrices)
+    for trial in campaign.ask(8):
+        campaign.tell(trial.matrix, trial.config, seconds=run(trial))
+
+What is asked and told lies in the folder, so that a campaign survives the death of its process and several processes
+may share one. A Gaussian process over all matrices predicts log seconds of configurations that have not run; a formula
+of the platform, if there is one, is its mean. Each matrix gets the configuration that is expected to be fastest first;
+then those with the largest expected improvement over the best known one run, wherever they are.
+
+Source: expected improvement, Jones et al. 1998; trials that are still running count as if they came out as expected
+(kriging believer, Ginsbourger et al. 2010). Names as in Optuna: ask, tell, trial.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.stats import norm
+
+from sparloom.errors import SchemaError
+from sparloom.files import append_lines, locked, read_json, read_lines, write_json
+from sparloom.models import Estimator, GaussianProcess, MatrixFeatures
+from sparloom.space import Config, ConfigSpace
+
+ASKED, TOLD, SETTINGS = "asked.jsonl", "told.jsonl", "campaign.json"
+DRAWS = 256  # of the posterior, from which regret is expected
+LEAST_DEVIATION = 1e-9
+LEAST_LABELS = 3  # with which a model is fitted
+SMOOTHNESS = 2.5
+ESTIMATE_DEVIATION = 0.2  # of the logarithm of estimated seconds, before anything has run
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A configuration of a matrix that is worth running."""
+
+    matrix: str
+    config: Config
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What is known and expected of one matrix.
+
+    Args:
+        config, seconds: the fastest configuration that ran; None if none has.
+        trials: how many have run, failures included.
+        gain: largest expected improvement of one more trial, as a share of the seconds.
+        regret: by how much the best of all configurations is expected to be faster, as a share of the seconds.
+    """
+
+    matrix: str
+    config: Config | None
+    seconds: float | None
+    trials: int
+    gain: float
+    regret: float
+
+
+class Campaign:
+    """A campaign in a folder, begun there or continued.
+
+    Args:
+        folder: created if it is not there.
+        space: configurations of the platform and operation.
+        matrices: features by name.
+        estimator: seconds by a formula of the platform, if there is one.
+        seed: of what is drawn.
+
+    Raises:
+        SchemaError: the folder holds a campaign of another space or of other matrices, or a damaged file.
+        ValueError: there is no matrix.
+    """
+
+    def __init__(self, folder: Path | str, space: ConfigSpace, matrices: Mapping[str, MatrixFeatures], *,
+                 estimator: Estimator | None = None, seed: int = 0) -> None:
+        if not matrices:
+            raise ValueError("a campaign without matrices: give at least one")
+        self.folder, self.space, self.matrices = Path(folder), space, dict(matrices)
+        self.estimator, self.seed = estimator, seed
+        self.folder.mkdir(parents=True, exist_ok=True)
+        settings = {"space": space.digest(), "matrices": sorted(self.matrices)}
+        with locked(self.folder / "lock"):
+            if not (self.folder / SETTINGS).exists():
+                write_json(self.folder / SETTINGS, settings)
+        stored = read_json(self.folder / SETTINGS)
+        for name, value in settings.items():
+            if stored.get(name) != value:
+                raise SchemaError(f"{self.folder} holds a campaign of another {name}: choose an empty folder, or give "
+                                  "what the campaign was begun with")
+        self._programs = {name: _programs(space, view) for name, view in self.matrices.items()}
+        self._model: tuple[int, GaussianProcess | None] = (0, None)  # number of results that it has learned from
+
+    def ask(self, count: int) -> list[Proposal]:
+        """Choose the next trials, at most `count`, and remember that they are running.
+
+        Trials that were asked but not told count as running: see `pending` and `forget`.
+        """
+        if count < 1:
+            raise ValueError(f"ask({count}): ask for at least one trial")
+        with locked(self.folder / "lock"):
+            chosen = self._choose(count)
+            append_lines(self.folder / ASKED, [json.dumps({"matrix": trial.matrix, "config": trial.config.key})
+                                               for trial in chosen])
+        return chosen
+
+    def tell(self, matrix: str, config: Config | str, *, seconds: float | None = None, failure: str | None = None
+             ) -> None:
+        """Add what came out of a trial, asked for or not; it is on disk when this returns.
+
+        Several results of one configuration are repetitions, of which the median counts.
+
+        Args:
+            seconds: of the run, or any number that is proportional to them on this matrix.
+            failure: why there are none.
+
+        Raises:
+            ValueError: the matrix or the configuration is unknown, seconds are not positive and finite, or both or
+                none of seconds and failure are given.
+        """
+        if matrix not in self.matrices:
+            raise ValueError(f"matrix {matrix!r} is not in this campaign: {', '.join(sorted(self.matrices)[:5])}, ...")
+        key = config.key if isinstance(config, Config) else config
+        self.space.validate(Config.parse(self.space.name, key))
+        if (seconds is None) == (failure is None):
+            raise ValueError(f"{matrix}, {key}: give either seconds or failure")
+        if seconds is not None and not (math.isfinite(seconds) and seconds > 0):
+            raise ValueError(f"{matrix}, {key}: seconds={seconds}: give a positive number, or failure=<why>")
+        append_lines(self.folder / TOLD, [json.dumps(
+            {"matrix": matrix, "config": key, "seconds": None if seconds is None else float(seconds),
+             "failure": failure})])
+
+    def pending(self) -> list[Proposal]:
+        """Return the trials that were asked for, not forgotten, and not told."""
+        told = {(row["matrix"], row["config"]) for row in self._told()}
+        open_: dict[tuple[str, str], bool] = {}
+        for row in self._read(ASKED):
+            open_[row["matrix"], row["config"]] = not row.get("forgotten", False)
+        return [Proposal(matrix, Config.parse(self.space.name, key)) for (matrix, key), is_open in open_.items()
+                if is_open and (matrix, key) not in told]
+
+    def forget(self, trial: Proposal) -> None:
+        """Stop waiting for a trial, so that it may be asked for again."""
+        append_lines(self.folder / ASKED, [json.dumps(
+            {"matrix": trial.matrix, "config": trial.config.key, "forgotten": True})])
+
+    def labels(self) -> pd.DataFrame:
+        """Return the results with seconds: matrix, config, seconds; medians of repetitions."""
+        frame = pd.DataFrame([row for row in self._told() if row["seconds"] is not None],
+                             columns=["matrix", "config", "seconds"])
+        return frame.groupby(["matrix", "config"], as_index=False, sort=True)["seconds"].median()
+
+    def count(self) -> int:
+        """Count the results, failures included."""
+        return len(self._told())
+
+    def history(self) -> pd.DataFrame:
+        """Return all results in the order in which they came: matrix, config, seconds, failure."""
+        return pd.DataFrame(self._told(), columns=["matrix", "config", "seconds", "failure"]).astype(
+            {"seconds": float})
+
+    def outlook(self) -> list[Outlook]:
+        """Return what is known and expected of every matrix."""
+        labels, counts = self.labels(), {name: 0 for name in self.matrices}
+        for row in self._told():
+            counts[row["matrix"]] += 1
+        model, found, rng = self._fitted(labels), [], np.random.default_rng(self.seed)
+        for name in self.matrices:
+            known = labels[labels["matrix"] == name]
+            best = None if known.empty else known.loc[known["seconds"].idxmin()]
+            mean, covariance = self._posterior(model, name)
+            if best is None:
+                found.append(Outlook(name, None, None, counts[name], math.inf, math.inf))
+                continue
+            left = self._open(name, {(row["matrix"], row["config"]) for row in self._told()})
+            gain = _improvement(math.log(best["seconds"]), mean, np.sqrt(np.diag(covariance)))[left]
+            draws = rng.multivariate_normal(mean, covariance, DRAWS, method="eigh").min(axis=1)
+            regret = np.maximum(0, math.log(best["seconds"]) - draws).mean()
+            found.append(Outlook(name, Config.parse(self.space.name, best["config"]), float(best["seconds"]),
+                                 counts[name], -math.expm1(-gain.max(initial=0)), -math.expm1(-float(regret))))
+        return found
+
+    def _choose(self, count: int) -> list[Proposal]:
+        labels, taken = self.labels(), {(row["matrix"], row["config"]) for row in self._told()}
+        running = self.pending()
+        taken |= {(trial.matrix, trial.config.key) for trial in running}
+        begun = {matrix for matrix, _ in taken}
+        model = self._fitted(labels)
+        chosen: list[Proposal] = []
+        scores = {name: self._scores(model, name, labels, running, begun=name in begun) for name in self.matrices}
+        while len(chosen) < count:
+            options = {name: self._open(name, taken) for name in self.matrices}
+            best = {name: max((scores[name][place], -place) for place in places)
+                    for name, places in options.items() if len(places)}
+            if not best:
+                break
+            name = max(best, key=lambda each: best[each][0])
+            trial = Proposal(name, self._programs[name][-best[name][1]])
+            chosen.append(trial)
+            running.append(trial)
+            taken.add((name, trial.config.key))
+            scores[name] = self._scores(model, name, labels, running, begun=True)
+        return chosen
+
+    def _scores(self, model: GaussianProcess | None, name: str, labels: pd.DataFrame, running: Sequence[Proposal], *,
+                begun: bool) -> np.ndarray:
+        """Return expected improvements; of a matrix of which nothing has run, 1 and more, larger for faster ones."""
+        mean, covariance = self._posterior(model, name)
+        if not begun:
+            return 1 + 1 / (1 + np.exp(mean - mean.min()))
+        keys = [config.key for config in self._programs[name]]
+        waiting = [keys.index(trial.config.key) for trial in running if trial.matrix == name]
+        covariance = _believed(covariance, waiting)
+        known = labels.loc[labels["matrix"] == name, "seconds"]
+        least = min([*([math.log(known.min())] if len(known) else []), *mean[waiting]], default=mean.min())
+        return _improvement(least, mean, np.sqrt(np.maximum(np.diag(covariance), 0)))
+
+    def _open(self, name: str, taken: set[tuple[str, str]]) -> list[int]:
+        """Return the programs of a matrix that neither ran nor run, by place."""
+        return [place for place, config in enumerate(self._programs[name]) if (name, config.key) not in taken]
+
+    def _fitted(self, labels: pd.DataFrame) -> GaussianProcess | None:
+        """Fit the model to all results, unless it is; None: there are too few."""
+        if len(labels) < LEAST_LABELS:
+            return None
+        known = self.count()
+        if self._model[0] == known:
+            return self._model[1]
+        walks = getattr(self.space, "walks", None) is not None
+        model = GaussianProcess(smoothness=SMOOTHNESS, features="walk" if walks else "pattern")
+        model = model if self.estimator is None else model.with_estimate(self.estimator)
+        self._model = known, model.fit(labels, space=self.space, matrices=self.matrices)
+        return self._model[1]
+
+    def _posterior(self, model: GaussianProcess | None, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return the mean and the covariance of log seconds of the programs of a matrix."""
+        view, programs = self.matrices[name], self._programs[name]
+        if model is not None:
+            return model.posterior(view, programs)
+        if self.estimator is not None:
+            return np.log(self.estimator(view, programs)), ESTIMATE_DEVIATION**2 * np.eye(len(programs))
+        rng = np.random.default_rng([self.seed, *name.encode()])  # nothing is known: any order
+        return 1e-3 * rng.permutation(len(programs)), np.eye(len(programs))
+
+    def _told(self) -> list[dict[str, Any]]:
+        return self._read(TOLD)
+
+    def _read(self, name: str) -> list[dict[str, Any]]:
+        found = []
+        for number, line in enumerate(read_lines(self.folder / name), start=1):
+            try:
+                found.append(json.loads(line))
+            except ValueError as error:
+                raise SchemaError(f"{self.folder / name}, line {number} is damaged ({error}): remove it") from None
+        return found
+
+
+def _programs(space: ConfigSpace, view: MatrixFeatures) -> list[Config]:
+    """Return one configuration of each program that differs on a matrix."""
+    bound = space.bind(view.shape)
+    return list(dict.fromkeys(bound.canonical(config) for config in bound))
+
+
+def _improvement(least: float, mean: np.ndarray, deviation: np.ndarray) -> np.ndarray:
+    """Return by how much each is expected to be below the least, counting only what is."""
+    deviation = np.maximum(deviation, LEAST_DEVIATION)
+    score = (least - mean) / deviation
+    return deviation * (score * norm.cdf(score) + norm.pdf(score))
+
+
+def _believed(covariance: np.ndarray, places: Sequence[int]) -> np.ndarray:
+    """Return the covariance once the values at some places are known."""
+    if not places:
+        return covariance
+    known = covariance[np.ix_(places, places)] + LEAST_DEVIATION * np.eye(len(places))
+    return covariance - covariance[:, places] @ np.linalg.solve(known, covariance[places])

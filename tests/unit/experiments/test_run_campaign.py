@@ -1,0 +1,176 @@
+"""Campaigns from the command line: a shell script as the simulator, results by hand, and SPADE."""
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse
+
+from sparloom.errors import SchemaError
+from sparloom.sparse import Pattern, SparseMatrix, write_matrix
+
+ROOT = Path(__file__).parents[3]
+CHIP = """
+name: chip
+operations: [spmm]
+parameters:
+  block: {kind: integer, values: [8, 64, 512], default: 64, tiles: i}
+  prefetch: {kind: integer, values: [0, 2, 4], default: 0, own: true}
+  codec: {kind: categorical, values: [none, delta, bitmap], default: none, own: true}
+"""
+SIMULATOR = """#!/bin/sh
+# simulate FILE BLOCK PREFETCH CODEC: seconds of an accelerator that cannot use delta with blocks of 512
+if [ "$2" = 512 ] && [ "$4" = delta ]; then echo "no memory for $1" >&2; exit 3; fi
+case "$4" in none) factor=5;; delta) factor=3;; bitmap) factor=4;; *) exit 9;; esac
+size=$(wc -c < "$1")
+echo "loaded"
+echo "$size $2 $3 $factor" | awk '{ print ($1 / $2 + 10 * ($3 - 2) ^ 2 + $2) * $4 * 1e-6 }'
+"""
+
+
+@pytest.fixture
+def place(tmp_path) -> Path:
+    (tmp_path / "chip.yaml").write_text(CHIP)
+    (tmp_path / "simulate").write_text(SIMULATOR)
+    (tmp_path / "simulate").chmod(0o755)
+    (tmp_path / "matrices of mine").mkdir()
+    rng = np.random.default_rng(0)
+    for number in range(3):
+        size = int(rng.integers(100, 900))
+        matrix = scipy.sparse.random_array((size, size), density=0.02, format="csr", dtype=np.float32, rng=rng)
+        write_matrix(tmp_path / "matrices of mine" / f"m{number}.npz",
+                     SparseMatrix(Pattern(matrix.shape, matrix.indptr, matrix.indices), matrix.data))
+    return tmp_path
+
+
+def task(build, place: Path, *overrides: str):
+    given = [f"space={place}/chip.yaml", "platform@target=custom", "samples=csv",
+             f"matrices='{place}/matrices of mine'", f"task.folder={place}/state", *overrides]
+    return build("campaign", *given, folder=place)
+
+
+def by_script(place: Path) -> str:
+    return f"task.command='{place}/simulate {{file}} {{block}} {{prefetch}} {{codec}}'"
+
+
+def out_of(place: Path, name: str) -> Path:
+    (place / name).mkdir()
+    return place / name
+
+
+def test_a_shell_script_is_a_simulator(build, place) -> None:
+    metrics = task(build, place, by_script(place), "budget=45").run(out := out_of(place, "out"))
+    progress = pd.read_parquet(out / "progress.parquet")
+    assert metrics["trials"] == len(progress) <= 45
+    assert metrics["begun"] == metrics["matrices"] == 3
+    failed = progress[progress["seconds"].isna()]
+    assert len(failed) == metrics["failures"]
+    assert failed["failure"].str.contains("exit status 3: no memory for").all()
+    best = pd.read_csv(out / "best.csv").set_index("matrix")
+    for name in ("m0", "m1", "m2"):
+        file = place / "matrices of mine" / f"{name}.npz"
+        found = {}
+        for block in (8, 64, 512):
+            for prefetch in (0, 2, 4):
+                for codec in ("none", "delta", "bitmap"):
+                    ran = subprocess.run([place / "simulate", file, str(block), str(prefetch), codec],
+                                         capture_output=True, text=True, check=False)
+                    if not ran.returncode:
+                        found[block, prefetch, codec] = float(ran.stdout.split()[-1])
+        assert best.loc[name, "seconds"] <= 1.02 * min(found.values())
+        assert found[best.loc[name, "block"], best.loc[name, "prefetch"], best.loc[name, "codec"]] == pytest.approx(
+            best.loc[name, "seconds"])
+    assert (out / "progress.svg").stat().st_size > 1000
+
+
+def test_results_by_hand_go_round_by_csv(build, place) -> None:
+    trials = 0
+    for turn in range(3):
+        given = [f"task.results={place}/done.csv"] if turn else []
+        metrics = task(build, place, "task.batch=4", *given).run(out := out_of(place, f"out{turn}"))
+        assert metrics["trials"] == trials
+        with (out / "proposals.csv").open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert len(rows) == 4
+        for number, row in enumerate(rows):
+            row["seconds"] = "" if number == 3 else "timeout" if number == 2 else str(0.1 + number)
+        with (place / "done.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, rows[0])
+            writer.writeheader()
+            writer.writerows(rows)
+        trials += 3
+    again = out_of(place, "again")  # results that are known are not told twice
+    whole = task(build, place, "task.batch=4", f"task.results={place}/done.csv", "budget=9").run(again)
+    whole = task(build, place, "task.batch=4", f"task.results={place}/done.csv", "budget=9").run(again)
+    assert whole["trials"] == 9
+    assert whole["failures"] == 3
+
+
+def test_a_killed_campaign_loses_nothing(build, place) -> None:
+    slow = f"task.command='sleep 0.05; {place}/simulate {{file}} {{block}} {{prefetch}} {{codec}}'"
+    command = [sys.executable, str(ROOT / "run.py"), "experiment=campaign", f"space={place}/chip.yaml",
+               f"matrices='{place}/matrices of mine'", f"task.folder={place}/state", slow, "logger=none",
+               f"paths.outputs={place}/outputs"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    told = place / "state" / "told.jsonl"
+    while process.poll() is None and (not told.exists() or told.read_bytes().count(b"\n") < 6):
+        time.sleep(0.02)
+    assert process.poll() is None
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    before = told.read_bytes().count(b"\n")
+    resumed = task(build, place, by_script(place), "budget=14")
+    pending = resumed.campaign.pending()
+    metrics = resumed.run(out_of(place, "out"))
+    assert metrics["trials"] == 14 > before
+    lines = pd.read_json(told, lines=True)
+    assert not lines.duplicated(["matrix", "config"]).any()
+    known = set(lines[["matrix", "config"]].itertuples(index=False, name=None))
+    assert known >= {(each.matrix, each.config.key) for each in pending}
+
+
+def test_spade_is_simulated_from_its_estimate(build, place) -> None:
+    metrics = build("campaign", f"matrices='{place}/matrices of mine'", f"task.folder={place}/spade", "budget=9",
+                    folder=place).run(out := out_of(place, "out"))
+    assert metrics["trials"] == 9
+    assert metrics["expected_regret"] < 0.2
+    assert pd.read_csv(out / "best.csv")["trials"].sum() == 9
+
+
+@pytest.mark.parametrize(("overrides", "error", "message"), [
+    (["matrices=/nowhere"], ValueError, "matrices=/nowhere: give the folder"),
+    (["budget=0"], ValueError, r"task\.budget=0: it must be at least 1"),
+    (["task.command='echo {blok}'"], ValueError, r"task\.command has \{blok\}: there are file, matrix, block"),
+    (["task.results=bad.csv"], SchemaError, r"bad\.csv, line 2: .*block"),
+    (["task.results=short.csv"], SchemaError, r"short\.csv has columns matrix, block: it needs"),
+    (["task.results=other.csv"], SchemaError, r"other\.csv, line 3: matrix 'm9' is not among those of"),
+])
+def test_mistakes_of_the_user(build, place, monkeypatch, overrides, error, message) -> None:
+    monkeypatch.chdir(place)
+    Path("bad.csv").write_text("matrix,block,prefetch,codec,ms\nm0,5,0,none,1\n")
+    Path("short.csv").write_text("matrix,block\nm0,8\n")
+    Path("other.csv").write_text("matrix,block,prefetch,codec,ms\nm0,8,0,none,1\nm9,8,0,none,1\n")
+    with pytest.raises(error, match=message):
+        task(build, place, *overrides).run(out_of(place, "out"))
+
+
+def test_commands_that_print_no_seconds_have_failed(build, place) -> None:
+    metrics = task(build, place, "task.command='echo fast'", "budget=3").run(out := out_of(place, "out"))
+    assert metrics["failures"] == 3
+    assert (pd.read_parquet(out / "progress.parquet")["failure"] == "printed 'fast', not seconds").all()
+
+
+def test_matrices_of_a_table(build, place) -> None:
+    (place / "list.csv").write_text("matrix,path\none,matrices of mine/m0.npz\ntwo,matrices of mine/m2.npz\n")
+    found = task(build, place, f"matrices={place}/list.csv")
+    assert list(found.campaign.matrices) == ["one", "two"]
+    (place / "wrong.csv").write_text("name\nx\n")
+    with pytest.raises(SchemaError, match="has no column path"):
+        _ = task(build, place, f"matrices={place}/wrong.csv").files

@@ -1,0 +1,216 @@
+"""Campaigns: what is asked and told lies in a folder, and few trials find nearly the best configurations."""
+
+import json
+import math
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+import sparloom
+from sparloom.errors import IllegalSchedule, SchemaError
+from sparloom.models import MatrixFeatures
+from sparloom.space import read_description
+from sparloom.sparse import Pattern
+from sparloom.tuning import Campaign, Proposal
+from sparloom.tuning.campaign import TOLD, _believed, _improvement
+
+CHIP = """
+name: chip
+operations: [spmm]
+parameters:
+  block_rows: {kind: integer, values: [8, 64, 512], default: 64, tiles: i}
+  block_cols: {kind: integer, values: [256, all], default: all, tiles: j}
+  prefetch: {kind: integer, values: [0, 2, 4], default: 0, own: true}
+  codec: {kind: categorical, values: [none, delta, bitmap], default: none, own: true}
+"""
+
+
+@pytest.fixture(scope="module")
+def space(tmp_path_factory):
+    path = tmp_path_factory.mktemp("space") / "chip.yaml"
+    path.write_text(CHIP)
+    return read_description(path).space("spmm")
+
+
+@pytest.fixture(scope="module")
+def matrices() -> dict[str, MatrixFeatures]:
+    rng = np.random.default_rng(0)
+    found = {}
+    for number in range(5):
+        shape = tuple(int(size) for size in rng.integers(300, 2000, 2))
+        matrix = scipy.sparse.random_array(shape, density=10 ** rng.uniform(-3, -2), format="csr", rng=rng)
+        found[f"m{number}"] = MatrixFeatures.from_pattern(Pattern(shape, matrix.indptr, matrix.indices))
+    return found
+
+
+def seconds(view: MatrixFeatures, config) -> float:
+    panels = 1 if config["block_cols"] == "all" else -(-view.shape[1] // config["block_cols"])
+    blocks = -(-view.shape[0] // config["block_rows"]) * panels
+    unpack = {"none": 1.0, "delta": 0.8, "bitmap": 3e3 / view.nnz}[config["codec"]]
+    return 1e-4 * view.nnz * unpack + 0.01 * (1 - 0.2 * config["prefetch"]) * blocks + 0.05 * config["prefetch"]
+
+
+def regret(campaign: Campaign) -> float:
+    """Geometric mean of the time of the best known configuration over that of the best."""
+    labels = campaign.labels().groupby("matrix")["seconds"].min()
+    best = {name: min(seconds(view, config) for config in campaign.space) for name, view in campaign.matrices.items()}
+    return math.exp(np.mean([math.log(labels[name] / best[name]) for name in best]))
+
+
+def run(campaign: Campaign, batches: int, count: int) -> Campaign:
+    for _ in range(batches):
+        for trial in campaign.ask(count):
+            campaign.tell(trial.matrix, trial.config, seconds=seconds(campaign.matrices[trial.matrix], trial.config))
+    return campaign
+
+
+def test_few_trials_find_nearly_the_best(space, matrices, tmp_path) -> None:
+    campaign = run(sparloom.Campaign(tmp_path / "chosen", space, matrices), 8, 5)
+    assert len(campaign.labels()) == 40
+    rng = np.random.default_rng(0)
+    drawn = []
+    for number in range(10):
+        other = Campaign(tmp_path / f"drawn{number}", space, matrices)
+        for name in matrices:
+            for config in space.sample(8, rng):
+                other.tell(name, config, seconds=seconds(matrices[name], config))
+        drawn.append(regret(other))
+    assert regret(campaign) < 1.02
+    assert regret(campaign) < min(np.mean(drawn), 1.05)
+
+
+def test_every_matrix_runs_first_and_no_program_twice(space, matrices, tmp_path) -> None:
+    campaign = Campaign(tmp_path, space, matrices)
+    first = campaign.ask(5)
+    assert {trial.matrix for trial in first} == set(matrices)
+    asked = [*first, *campaign.ask(200), *campaign.ask(1000)]
+    assert len(set(asked)) == len(asked) == sum(len(programs) for programs in campaign._programs.values())
+    assert campaign.ask(3) == []
+
+
+def test_the_estimate_comes_first(space, matrices, tmp_path) -> None:
+    def estimate(view, configs):
+        return np.array([seconds(view, config) for config in configs])
+
+    campaign = Campaign(tmp_path, space, matrices, estimator=estimate)
+    for trial in campaign.ask(5):
+        view = matrices[trial.matrix]
+        assert seconds(view, trial.config) == min(seconds(view, config) for config in space)
+        campaign.tell(trial.matrix, trial.config, seconds=seconds(view, trial.config))
+    assert all(each.regret < 0.25 for each in campaign.outlook())
+
+
+def test_a_campaign_goes_on_where_it_was(space, matrices, tmp_path) -> None:
+    campaign = Campaign(tmp_path, space, matrices)
+    running = campaign.ask(4)
+    again = Campaign(tmp_path, space, matrices)
+    assert again.pending() == running
+    again.tell(running[0].matrix, running[0].config, failure="out of memory")
+    again.forget(running[1])
+    assert campaign.pending() == running[2:]
+    assert campaign.labels().empty
+    assert not {trial for trial in campaign.ask(1000)} & {running[0], *running[2:]}
+    assert running[1] in campaign.pending()
+
+
+def test_what_was_told_survives_a_kill(space, matrices, tmp_path) -> None:
+    script = """if True:
+        import sys, itertools
+        from sparloom.files import append_lines
+        from pathlib import Path
+        import json
+        for number in itertools.count():
+            append_lines(Path(sys.argv[1]) / "told.jsonl", [json.dumps({"matrix": "m0", "config": sys.argv[2],
+                         "seconds": 1.0 + number, "failure": None})])
+            print(number, flush=True)
+    """
+    campaign = Campaign(tmp_path, space, matrices)
+    process = subprocess.Popen([sys.executable, "-c", script, str(tmp_path), space.default().key],
+                               stdout=subprocess.PIPE, text=True)
+    while int(process.stdout.readline()) < 50:
+        pass
+    process.send_signal(signal.SIGKILL)
+    printed = [50, *map(int, process.communicate()[0].split())]
+    assert len(campaign._told()) >= printed[-1]
+    with (tmp_path / TOLD).open("ab") as file:
+        file.write(b'{"matrix": "m0", "conf')  # as a crash leaves it
+    campaign.tell("m1", space.default(), seconds=2.0)
+    assert set(campaign.labels()["matrix"]) == {"m0", "m1"}
+
+
+def test_askers_at_once_get_different_trials(space, matrices, tmp_path) -> None:
+    askers = [Campaign(tmp_path, space, matrices) for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        found = [trial for part in pool.map(lambda asker: asker.ask(9), askers) for trial in part]
+    assert len(set(found)) == 36
+
+
+def test_repetitions_count_by_their_median(space, matrices, tmp_path) -> None:
+    campaign = Campaign(tmp_path, space, matrices)
+    for value in (5.0, 1.0, 2.0):
+        campaign.tell("m0", space.default().key, seconds=value)
+    assert campaign.labels()["seconds"].tolist() == [2.0]
+
+
+def test_expected_gain_and_regret_shrink(space, matrices, tmp_path) -> None:
+    campaign = run(Campaign(tmp_path, space, matrices), 2, 5)
+    before = campaign.outlook()
+    after = run(campaign, 6, 5).outlook()
+    assert np.mean([each.regret for each in after]) < np.mean([each.regret for each in before])
+    assert np.mean([each.gain for each in after]) < 0.05
+    for each in after:
+        assert each.seconds == seconds(matrices[each.matrix], each.config)
+    assert sum(each.trials for each in after) == 40
+
+
+def test_bad_arguments_are_refused(space, matrices, tmp_path) -> None:
+    campaign = Campaign(tmp_path, space, matrices)
+    key = space.default().key
+    for error, message, call in (
+            (ValueError, "matrix 'x' is not in this campaign", lambda: campaign.tell("x", key, seconds=1.0)),
+            (ValueError, "seconds=0: give a positive number", lambda: campaign.tell("m0", key, seconds=0)),
+            (ValueError, "seconds=nan", lambda: campaign.tell("m0", key, seconds=math.nan)),
+            (ValueError, "give either seconds or failure", lambda: campaign.tell("m0", key)),
+            (ValueError, "give either seconds or failure", lambda: campaign.tell("m0", key, seconds=1.0, failure="x")),
+            (IllegalSchedule, "block_rows", lambda: campaign.tell("m0", key.replace("block_rows=64", "block_rows=5"),
+                                                                  seconds=1.0)),
+            (ValueError, r"ask\(0\): ask for at least one", lambda: campaign.ask(0)),
+            (ValueError, "a campaign without matrices", lambda: Campaign(tmp_path, space, {})),
+            (SchemaError, "holds a campaign of another matrices",
+             lambda: Campaign(tmp_path, space, {"m0": matrices["m0"]}))):
+        with pytest.raises(error, match=message):
+            call()
+    assert not (tmp_path / TOLD).exists()
+    (tmp_path / TOLD).write_text("nonsense\n")
+    with pytest.raises(SchemaError, match=r"told\.jsonl, line 1 is damaged"):
+        campaign.labels()
+
+
+def test_expected_improvement_is_that_of_draws() -> None:
+    rng = np.random.default_rng(0)
+    mean, deviation = np.array([0.3, -0.2, 1.5]), np.array([0.5, 0.1, 1.0])
+    draws = np.maximum(0, 0.1 - rng.normal(mean, deviation, (400_000, 3))).mean(0)
+    np.testing.assert_allclose(_improvement(0.1, mean, deviation), draws, atol=3e-3)
+
+
+def test_believed_values_have_no_variance() -> None:
+    root = np.random.default_rng(0).normal(size=(6, 6))
+    covariance = root @ root.T
+    found = _believed(covariance, [1, 4])
+    np.testing.assert_allclose(found[[1, 4]], 0, atol=1e-6)
+    others = [0, 2, 3, 5]
+    schur = covariance[np.ix_(others, others)] - covariance[np.ix_(others, [1, 4])] @ np.linalg.inv(
+        covariance[np.ix_([1, 4], [1, 4])]) @ covariance[np.ix_([1, 4], others)]
+    np.testing.assert_allclose(found[np.ix_(others, others)], schur, atol=1e-6)
+
+
+def test_proposals_name_matrix_and_configuration(space, matrices, tmp_path) -> None:
+    trial, = Campaign(tmp_path, space, matrices).ask(1)
+    assert isinstance(trial, Proposal)
+    line = json.loads((tmp_path / "asked.jsonl").read_text())
+    assert line == {"matrix": trial.matrix, "config": trial.config.key}
