@@ -35,6 +35,7 @@ ASKED, TOLD, SETTINGS = "asked.jsonl", "told.jsonl", "campaign.json"
 DRAWS = 256  # of the posterior, from which regret is expected
 LEAST_DEVIATION = 1e-9
 LEAST_LABELS = 3  # with which a model is fitted
+GROWTH = 1.25  # of the results, at which the weights of the model are found again
 SMOOTHNESS = 2.5
 ESTIMATE_DEVIATION = 0.2  # of the logarithm of estimated seconds, before anything has run
 
@@ -88,17 +89,19 @@ class Campaign:
         self.folder, self.space, self.matrices = Path(folder), space, dict(matrices)
         self.estimator, self.seed = estimator, seed
         self.folder.mkdir(parents=True, exist_ok=True)
-        settings = {"space": space.digest(), "matrices": sorted(self.matrices)}
+        sizes = {name: [*view.shape, view.nnz] for name, view in sorted(self.matrices.items())}
+        settings = {"space": space.digest(), "matrices": sizes}
         with locked(self.folder / "lock"):
             if not (self.folder / SETTINGS).exists():
                 write_json(self.folder / SETTINGS, settings)
         stored = read_json(self.folder / SETTINGS)
         for name, value in settings.items():
             if stored.get(name) != value:
-                raise SchemaError(f"{self.folder} holds a campaign of another {name}: choose an empty folder, or give "
-                                  "what the campaign was begun with")
+                raise SchemaError(f"{self.folder} holds a campaign with other {name}: choose an empty folder, or give "
+                                  f"the {name} with which it was begun")
         self._programs = {name: _programs(space, view) for name, view in self.matrices.items()}
-        self._model: tuple[int, GaussianProcess | None] = (0, None)  # number of results that it has learned from
+        self._model: GaussianProcess | None = None
+        self._learned = self._weighed = 0  # results of which the model knows, and with which its weights were found
 
     def ask(self, count: int) -> list[Proposal]:
         """Choose the next trials, at most `count`, and remember that they are running.
@@ -117,7 +120,8 @@ class Campaign:
              ) -> None:
         """Add what came out of a trial, asked for or not; it is on disk when this returns.
 
-        Several results of one configuration are repetitions, of which the median counts.
+        Several results of one program are repetitions, of which the median counts. Configurations that are the same
+        program on this matrix are not told apart.
 
         Args:
             seconds: of the run, or any number that is proportional to them on this matrix.
@@ -129,8 +133,9 @@ class Campaign:
         """
         if matrix not in self.matrices:
             raise ValueError(f"matrix {matrix!r} is not in this campaign: {', '.join(sorted(self.matrices)[:5])}, ...")
-        key = config.key if isinstance(config, Config) else config
-        self.space.validate(Config.parse(self.space.name, key))
+        config = config if isinstance(config, Config) else Config.parse(self.space.name, config)
+        self.space.validate(config)
+        key = self.space.bind(self.matrices[matrix].shape).canonical(config).key
         if (seconds is None) == (failure is None):
             raise ValueError(f"{matrix}, {key}: give either seconds or failure")
         if seconds is not None and not (math.isfinite(seconds) and seconds > 0):
@@ -182,8 +187,8 @@ class Campaign:
                 found.append(Outlook(name, None, None, counts[name], math.inf, math.inf))
                 continue
             left = self._open(name, {(row["matrix"], row["config"]) for row in self._told()})
-            gain = _improvement(math.log(best["seconds"]), mean, np.sqrt(np.diag(covariance)))[left]
-            draws = rng.multivariate_normal(mean, covariance, DRAWS, method="eigh").min(axis=1)
+            gain = _improvement(math.log(best["seconds"]), mean, _deviation(covariance))[left]
+            draws = rng.multivariate_normal(mean, covariance, DRAWS, check_valid="ignore", method="eigh").min(axis=1)
             regret = np.maximum(0, math.log(best["seconds"]) - draws).mean()
             found.append(Outlook(name, Config.parse(self.space.name, best["config"]), float(best["seconds"]),
                                  counts[name], -math.expm1(-gain.max(initial=0)), -math.expm1(-float(regret))))
@@ -222,24 +227,29 @@ class Campaign:
         covariance = _believed(covariance, waiting)
         known = labels.loc[labels["matrix"] == name, "seconds"]
         least = min([*([math.log(known.min())] if len(known) else []), *mean[waiting]], default=mean.min())
-        return _improvement(least, mean, np.sqrt(np.maximum(np.diag(covariance), 0)))
+        return _improvement(least, mean, _deviation(covariance))
 
     def _open(self, name: str, taken: set[tuple[str, str]]) -> list[int]:
         """Return the programs of a matrix that neither ran nor run, by place."""
         return [place for place, config in enumerate(self._programs[name]) if (name, config.key) not in taken]
 
     def _fitted(self, labels: pd.DataFrame) -> GaussianProcess | None:
-        """Fit the model to all results, unless it is; None: there are too few."""
-        if len(labels) < LEAST_LABELS:
-            return None
+        """Fit the model to all results, unless it is; None: there are too few.
+
+        Its weights are found again whenever there are a quarter more results, which takes long if there are many.
+        """
         known = self.count()
-        if self._model[0] == known:
-            return self._model[1]
+        if len(labels) < LEAST_LABELS or known == self._learned:
+            return self._model
         walks = getattr(self.space, "walks", None) is not None
         model = GaussianProcess(smoothness=SMOOTHNESS, features="walk" if walks else "pattern")
         model = model if self.estimator is None else model.with_estimate(self.estimator)
-        self._model = known, model.fit(labels, space=self.space, matrices=self.matrices)
-        return self._model[1]
+        if self._model is not None and known < GROWTH * self._weighed:
+            model = model.with_weights(self._model)
+        else:
+            self._weighed = known
+        self._model, self._learned = model.fit(labels, space=self.space, matrices=self.matrices), known
+        return self._model
 
     def _posterior(self, model: GaussianProcess | None, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Return the mean and the covariance of log seconds of the programs of a matrix."""
@@ -275,6 +285,10 @@ def _improvement(least: float, mean: np.ndarray, deviation: np.ndarray) -> np.nd
     deviation = np.maximum(deviation, LEAST_DEVIATION)
     score = (least - mean) / deviation
     return deviation * (score * norm.cdf(score) + norm.pdf(score))
+
+
+def _deviation(covariance: np.ndarray) -> np.ndarray:
+    return np.sqrt(np.maximum(np.diag(covariance), 0))
 
 
 def _believed(covariance: np.ndarray, places: Sequence[int]) -> np.ndarray:

@@ -14,7 +14,7 @@ import scipy.sparse
 import sparloom
 from sparloom.errors import IllegalSchedule, SchemaError
 from sparloom.models import MatrixFeatures
-from sparloom.space import read_description
+from sparloom.space import SpadeSpace, read_description
 from sparloom.sparse import Pattern
 from sparloom.tuning import Campaign, Proposal
 from sparloom.tuning.campaign import TOLD, _believed, _improvement
@@ -150,6 +150,16 @@ def test_askers_at_once_get_different_trials(space, matrices, tmp_path) -> None:
     assert len(set(found)) == 36
 
 
+def test_configurations_that_are_one_program_are_one(tmp_path) -> None:
+    spade = SpadeSpace("spmm")
+    narrow = {"narrow": MatrixFeatures.from_pattern(Pattern.from_coo(np.arange(60), np.arange(60) % 9, (60, 9)))}
+    campaign = Campaign(tmp_path, spade, narrow)
+    for config in spade:
+        campaign.tell("narrow", config, seconds=1.0)
+    assert campaign.ask(10) == []
+    assert len(campaign.labels()) == len(campaign._programs["narrow"]) < len(spade)
+
+
 def test_repetitions_count_by_their_median(space, matrices, tmp_path) -> None:
     campaign = Campaign(tmp_path, space, matrices)
     for value in (5.0, 1.0, 2.0):
@@ -181,8 +191,10 @@ def test_bad_arguments_are_refused(space, matrices, tmp_path) -> None:
                                                                   seconds=1.0)),
             (ValueError, r"ask\(0\): ask for at least one", lambda: campaign.ask(0)),
             (ValueError, "a campaign without matrices", lambda: Campaign(tmp_path, space, {})),
-            (SchemaError, "holds a campaign of another matrices",
-             lambda: Campaign(tmp_path, space, {"m0": matrices["m0"]}))):
+            (SchemaError, "holds a campaign with other matrices",
+             lambda: Campaign(tmp_path, space, {"m0": matrices["m0"]})),
+            (SchemaError, "holds a campaign with other matrices",
+             lambda: Campaign(tmp_path, space, {**matrices, "m0": matrices["m1"]}))):
         with pytest.raises(error, match=message):
             call()
     assert not (tmp_path / TOLD).exists()
