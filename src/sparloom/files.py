@@ -151,14 +151,18 @@ def remove_leftovers(folder: Path) -> None:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
+def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
     """Hold an exclusive lock on `path` (created if absent) among all threads and processes of this machine.
 
     A signal handler or finaliser shares a lock of the call that it interrupts, since that call cannot continue and
     release it before the handler returns.
+
+    Raises:
+        BlockingIOError: another process or thread holds the lock, and wait=False.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file, hold_lock(file, _wait):
+    mode = fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB)
+    with path.open("a", encoding="utf-8") as file, hold_lock(file, lambda each: fcntl.flock(each, mode) is None):
         yield
 
 
@@ -379,8 +383,7 @@ def _identity(file: IO[Any]) -> tuple[int, int]:
 
 
 def _wait(file: IO[Any]) -> bool:
-    fcntl.flock(file, fcntl.LOCK_EX)
-    return True
+    return fcntl.flock(file, fcntl.LOCK_EX) is None
 
 
 def _append(file: IO[bytes], texts: list[bytes]) -> None:
@@ -410,9 +413,8 @@ def _write(file: IO[bytes], text: bytes) -> None:
 
 def _cut_torn_line(file: IO[bytes]) -> None:
     """Truncate a file after its last line end."""
-    size = file.seek(0, os.SEEK_END)
     block = 1 << 16
-    end = size
+    end = size = file.seek(0, os.SEEK_END)
     while end > 0:
         start = max(0, end - block)
         file.seek(start)

@@ -21,6 +21,8 @@ UNITS: Mapping[str, float] = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "arb
 """Seconds per unit; arbitrary units keep order and ratios."""
 
 SECONDS: Mapping[str, float] = {"seconds": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "cycles": 1.0}
+"""Seconds per unit of a column of times, which is named by its unit; cycles keep order and ratios."""
+
 CLOCKS: Mapping[str, str] = {"measured": "wall", "simulated": "simulated"}
 UNKNOWN_START = "1970-01-01T00:00:00Z"
 MATRIX = "matrix"  # column of the CSV of a described accelerator
@@ -104,15 +106,15 @@ def read_described(
         SchemaError: names file and line of the first bad value, such as a configuration outside the space.
     """
     space = description.space(op)
-    columns, rows = _table_rows(path)
-    _check_columns(path, columns, [each.name for each in description.parameters])
+    columns, rows = table_rows(path)
+    check_columns(path, columns, [each.name for each in description.parameters])
     unit = next(name for name in columns if name in TIME_COLUMNS)
     first: dict[tuple[str, str], tuple[int, float | None]] = {}
     repeated: Counter[tuple[str, str]] = Counter()
     samples = []
     for line, row in rows:
         where = f"{path}, line {line}"
-        config = _described_config(row, description, space, where)
+        config = described_config(row, description, space, where)
         seconds = _seconds(row[unit], where)
         key = (_named(row[MATRIX], names, where), config.key)
         if key in first and description.times == "simulated":
@@ -134,7 +136,7 @@ def read_described(
 
 def matrices_in(path: Path) -> list[str]:
     """List the matrices in the CSV of a described accelerator or of SPADE, in the order of their first rows."""
-    columns, rows = _table_rows(path)
+    columns, rows = table_rows(path)
     column = next((name for name in (MATRIX, COLUMNS[0]) if name in columns), None)
     if column is None:
         raise SchemaError(f"{path}: no column {MATRIX}; the header is {','.join(columns)}")
@@ -194,13 +196,13 @@ def _read_sidecar(path: Path) -> dict[str, Any]:
 
 
 def _rows(path: Path) -> list[tuple[int, dict[str, str]]]:
-    header, rows = _table_rows(path)
+    header, rows = table_rows(path)
     if header != COLUMNS:
         raise SchemaError(f"{path}: the header is {','.join(header)}, not {','.join(COLUMNS)}")
     return rows
 
 
-def _table_rows(path: Path) -> tuple[tuple[str, ...], list[tuple[int, dict[str, str]]]]:
+def table_rows(path: Path) -> tuple[tuple[str, ...], list[tuple[int, dict[str, str]]]]:
     """Return the header, and every row that is not blank with the number of its line."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -218,7 +220,7 @@ def _table_rows(path: Path) -> tuple[tuple[str, ...], list[tuple[int, dict[str, 
     return header, rows
 
 
-def _check_columns(path: Path, columns: tuple[str, ...], parameters: list[str]) -> None:
+def check_columns(path: Path, columns: tuple[str, ...], parameters: list[str]) -> None:
     """Check that a header has the matrix, every parameter and one time, each once and nothing else."""
     times = [name for name in columns if name in TIME_COLUMNS]
     known = (MATRIX, *parameters, *TIME_COLUMNS)
@@ -237,7 +239,8 @@ def _check_columns(path: Path, columns: tuple[str, ...], parameters: list[str]) 
         raise SchemaError(f"{header}: give one column of times, named by its unit: {', '.join(TIME_COLUMNS)}")
 
 
-def _described_config(row: Mapping[str, str], description: Description, space: GridSpace, where: str) -> Config:
+def described_config(row: Mapping[str, str], description: Description, space: GridSpace, where: str) -> Config:
+    """Return the configuration in a row, whose values are those of the description; `where` names the row in errors."""
     values = []
     for parameter in description.parameters:
         value = parameter.parse(row[parameter.name]) if row[parameter.name] else ""

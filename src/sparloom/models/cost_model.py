@@ -288,8 +288,9 @@ class Ensemble:
                         guests=(*self.guests, (guest, votes)))
 
     def with_estimate(self, estimator: Estimator) -> Ensemble:
-        """Let members learn what an estimate leaves unexplained, and the estimate vote."""
-        model = self._with([member.with_estimate(estimator) for member in self.members])
+        """Let the members that can learn what an estimate leaves unexplained, and the estimate vote."""
+        model = self._with([member.with_estimate(estimator) if hasattr(member, "with_estimate") else member
+                            for member in self.members])
         return model.with_guest(Estimate().with_estimate(estimator), self.estimate_votes)
 
     def with_seed(self, seed: int) -> Ensemble:

@@ -291,6 +291,8 @@ class GaussianProcess:
 
     def with_weights(self, fitted: "GaussianProcess") -> "GaussianProcess":
         """Take the weights of parts and noise from a fitted model, which saves most of the time of fitting."""
+        if fitted._space is None:
+            raise ValueError("this Gaussian process is not fitted: call fit")
         model = copy.copy(self)
         model._weights = fitted._regression.kernel_
         return model

@@ -189,6 +189,8 @@ def run_packed(module: Any, form: EncoderShape, tokens: torch.Tensor, sequences:
     for path, each in linears:
         if has_adapters(each):
             _check_hooks(type(each), [(path, each)])
+            _check_hooks(torch.nn.Linear, [(f"{path}.{part}.{name}", getattr(each, part)[name])
+                                           for part in ("lora_A", "lora_B") for name in getattr(each, part)])
     _check_hooks(module.norm_class, module.norms())
     if sequences.mask is not None:
         form, others = replace(form, masked=True), {**others, "mask": sequences.mask}
@@ -256,8 +258,11 @@ def _adapted_weight(module: Any, path: str, packed: PackedWeights) -> torch.Tens
         share = getattr(module.lora_dropout[name], "p", 0.0)
         if kind or module.lora_bias[name] or (module.training and share):
             why = kind or ("a bias" if module.lora_bias[name] else f"dropout {share} of its inputs in training")
-            raise Unsupported(f"{path}: adapter {name!r} has {why}, and packed layers add adapters to weights: train "
-                              "it with lora_dropout=0, merge it, or call sparloom.nn.unpack(model) first")
+            raise Unsupported(f"{path}: adapter {name!r} has {why}, and packed layers add adapters to weights: call "
+                              "model.eval() for inference, train with lora_dropout=0, merge the adapter, or call "
+                              "sparloom.nn.unpack(model) first" if why.startswith("dropout") else
+                              f"{path}: adapter {name!r} has {why}, and packed layers add adapters to weights: merge "
+                              "it, or call sparloom.nn.unpack(model) first")
     factors = [part[name].weight for name in names for part in (module.lora_A, module.lora_B)]
     if needs_derivatives([base, *factors]):
         return sum(map(module.get_delta_weight, names), base)

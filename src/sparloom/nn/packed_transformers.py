@@ -451,13 +451,17 @@ class T5Stack(PackedModel, modeling_t5.T5Stack):
 
 
 def _kept_tables(model: Any, weight: torch.Tensor, buckets: Sequence[torch.Tensor]) -> Mapping[str, torch.Tensor]:
-    """Look up addends by head and distance; the same tensors as long as the weight is the same."""
-    key = content_hash(weight)
-    kept = model.__dict__.get("_sparloom_tables")
-    if kept is None or kept[0] != key or (weight.requires_grad and torch.is_grad_enabled()):
-        found = {name: weight[each].T.contiguous() for name, each in zip(("bias_before", "bias_after"), buckets,
-                                                                         strict=True)}
-        kept = model.__dict__["_sparloom_tables"] = key, found
+    """Look up addends by head and distance; the same tensors as long as the weight is the same and needs no gradient.
+    """
+    def look_up(weight: torch.Tensor) -> Mapping[str, torch.Tensor]:
+        return {name: weight[each].T.contiguous() for name, each in zip(("bias_before", "bias_after"), buckets,
+                                                                        strict=True)}
+
+    if weight.requires_grad and torch.is_grad_enabled():
+        return look_up(weight)
+    key, kept = content_hash(weight), model.__dict__.get("_sparloom_tables")
+    if kept is None or kept[0] != key:
+        kept = model.__dict__["_sparloom_tables"] = key, look_up(weight.detach())
     return kept[1]
 
 

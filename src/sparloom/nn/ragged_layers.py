@@ -178,7 +178,7 @@ class MultiheadAttention(ScheduledModule):
     Args:
         dropout: 0 only.
         batch_first: True only: the sequences of a batch are concatenated.
-        schedule: of the programs, as in `TransformerEncoderLayer`.
+        schedule: of the programs, as in `TransformerEncoderLayer`; "auto" is the default schedule with a memory.
 
     Source: CoRa §7.2 (multi-head attention on ragged tensors); Vaswani et al. 2017, §3.2.3 (other tokens).
     """
@@ -241,7 +241,11 @@ class MultiheadAttention(ScheduledModule):
         batch = parse_tokens(tokens, lengths, self.embed_dim)
         run_weight_hooks(torch.nn.Linear, out_proj=self.out_proj)
         if memory is not None:
-            return self._attend_to(parse_tokens(memory, memory_lengths, self.embed_dim), batch, is_causal=is_causal)
+            try:
+                others = parse_tokens(memory, memory_lengths, self.embed_dim)
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"memory: {error}") from None
+            return self._attend_to(others, batch, is_causal=is_causal)
         if memory_lengths is not None:
             raise ValueError("memory_lengths without memory: pass both or none")
         shape = EncoderShape(self.embed_dim, self.num_heads, causal=is_causal)

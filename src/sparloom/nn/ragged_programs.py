@@ -34,7 +34,8 @@ _chosen: dict[tuple[object, ...], Any] = {}
 
 LINE_BYTES = 64  # weights start at a cache line
 FORWARD_ARGUMENTS = 4  # of _RaggedFunction before x and the parameters
-PUBLIC_NAMES = {"encoder": "TransformerEncoderLayer", "attention": "MultiheadAttention", "layer_norm": "LayerNorm",
+PUBLIC_NAMES = {"encoder": "TransformerEncoderLayer", "attention": "MultiheadAttention",
+                "cross_attention": "MultiheadAttention", "layer_norm": "LayerNorm",
                 "softmax": "ragged_softmax"}
 
 

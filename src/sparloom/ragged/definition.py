@@ -5,7 +5,8 @@ expressions or comparable constants, perhaps after dimensions are replaced by th
 by their limits. If loops are padded, storage must be padded to a multiple of the same number: only then is
 ceil(length, loop) <= ceil(length, storage) for every length. A read under a condition `dimension < extent` is bounded
 by that extent instead, so another operation may contain a change of padding; one under the opposite condition may
-subtract that extent, so that a dimension may be read from its middle on, or a distance between two positions.
+subtract that extent, so that a dimension may be read from its middle on, or a distance between two positions; a sum
+a + b is below n under the condition b < n - a.
 
 Source: CoRa §4.1 (storage padding at least loop padding). Departure: the prototype does not check.
 """

@@ -292,7 +292,8 @@ class GridSpace:
         """
         if self.walks is None:
             raise Unsupported(f"space {self.name} does not say how its configurations walk a matrix: give GridSpace "
-                              "`walks`, or choose a model that does not ask (model=cognate, model=trees)")
+                              "`walks` (SPADE has them for a width of 32 and from 256 on), or choose a model that "
+                              "does not ask (model=cognate, model=trees)")
         return self.walks(config)
 
     def heterogeneous(self, config: Config) -> np.ndarray:

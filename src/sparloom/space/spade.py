@@ -43,9 +43,12 @@ def SpadeSpace(op: str, *, width: int = 256, readings: Readings | None = None) -
 
     Args:
         op: "spmm" or "sddmm"; both have the same 256 points.
-        width: columns of the dense operand; a split of at least `width` means a single pass.
+        width: columns of the dense operand; a split of at least `width` means a single pass. Walks are described if
+            every pass has as many columns as a split, which are those with stored statistics.
     """
     readings = readings or Readings()
+    splits = [int(value) for value in PARAMETERS[2].values]
+    described = all(min(split, width) in splits for split in splits)
     return GridSpace(
         name="spade",
         op=op,
@@ -55,7 +58,7 @@ def SpadeSpace(op: str, *, width: int = 256, readings: Readings | None = None) -
         latent=_latent(readings),
         collapse=partial(_collapse, width=width),
         numbers=readings.numbers,
-        walks=partial(_walk, width=width),
+        walks=partial(_walk, width=width) if described else None,
         meaning=f"spade 1, width {width}, {readings}",
     )
 

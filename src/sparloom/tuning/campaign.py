@@ -4,10 +4,11 @@
     for trial in campaign.ask(8):
         campaign.tell(trial.matrix, trial.config, seconds=run(trial))
 
-What is asked and told lies in the folder, so that a campaign survives the death of its process and several processes
-may share one. A Gaussian process over all matrices predicts log seconds of configurations that have not run; a formula
-of the platform, if there is one, is its mean. Each matrix gets the configuration that is expected to be fastest first;
-then those with the largest expected improvement over the best known one run, wherever they are.
+What is asked and told lies in the folder, so that a campaign survives the death of its process, and several processes
+of one machine may share it. A Gaussian process over all matrices predicts log seconds of configurations that have not
+run; a formula of the platform, if there is one, is its mean. The configuration that is expected to be fastest runs
+first on each matrix. Then the campaign asks for the configuration, of whichever matrix, that is expected to improve
+most on the best known time of its matrix. A matrix whose first trials all fail gets fewer and is then given up.
 
 Source: expected improvement, Jones et al. 1998; trials that are still running count as if they came out as expected
 (kriging believer, Ginsbourger et al. 2010). Names as in Optuna: ask, tell, trial.
@@ -27,7 +28,7 @@ import pandas as pd
 from scipy.stats import norm
 
 from sparloom.errors import SchemaError
-from sparloom.files import append_lines, locked, read_json, read_lines, write_json
+from sparloom.files import append_lines, locked, read_json, read_lines, write_json, write_text
 from sparloom.models import Estimator, GaussianProcess, MatrixFeatures
 from sparloom.space import Config, ConfigSpace
 
@@ -38,6 +39,7 @@ LEAST_LABELS = 3  # with which a model is fitted
 GROWTH = 1.25  # of the results, at which the weights of the model are found again
 SMOOTHNESS = 2.5
 ESTIMATE_DEVIATION = 0.2  # of the logarithm of estimated seconds, before anything has run
+MOST_FAILURES = 16  # of a matrix without a success, which is then given up
 
 
 @dataclass(frozen=True)
@@ -55,8 +57,9 @@ class Outlook:
     Args:
         config, seconds: the fastest configuration that ran; None if none has.
         trials: how many have run, failures included.
-        gain: largest expected improvement of one more trial, as a share of the seconds.
-        regret: by how much the best of all configurations is expected to be faster, as a share of the seconds.
+        gain: largest expected improvement of one more trial, as a share of the seconds; infinite as long as too
+            little has run to tell, 0 if no configuration is left or the matrix is given up.
+        regret: by how much the best of all configurations is expected to be faster, likewise.
     """
 
     matrix: str
@@ -75,43 +78,43 @@ class Campaign:
         space: configurations of the platform and operation.
         matrices: features by name.
         estimator: seconds by a formula of the platform, if there is one.
+        conditions: what else seconds depend on, such as the machine or a command, in types of JSON: a campaign goes on
+            under the same ones only.
         seed: of what is drawn.
 
     Raises:
-        SchemaError: the folder holds a campaign of another space or of other matrices, or a damaged file.
+        SchemaError: the folder holds a campaign of another space, of other matrices or under other conditions, or a
+            damaged file.
         ValueError: there is no matrix.
     """
 
     def __init__(self, folder: Path | str, space: ConfigSpace, matrices: Mapping[str, MatrixFeatures], *,
-                 estimator: Estimator | None = None, seed: int = 0) -> None:
+                 estimator: Estimator | None = None, conditions: Mapping[str, Any] | None = None, seed: int = 0
+                 ) -> None:
         if not matrices:
             raise ValueError("a campaign without matrices: give at least one")
         self.folder, self.space, self.matrices = Path(folder), space, dict(matrices)
         self.estimator, self.seed = estimator, seed
         self.folder.mkdir(parents=True, exist_ok=True)
         sizes = {name: [*view.shape, view.nnz] for name, view in sorted(self.matrices.items())}
-        settings = {"space": space.digest(), "matrices": sizes}
-        with locked(self.folder / "lock"):
-            if not (self.folder / SETTINGS).exists():
-                write_json(self.folder / SETTINGS, settings)
-        stored = read_json(self.folder / SETTINGS)
-        for name, value in settings.items():
-            if stored.get(name) != value:
-                raise SchemaError(f"{self.folder} holds a campaign with other {name}: choose an empty folder, or give "
-                                  f"the {name} with which it was begun")
+        self._open_folder({"space": space.digest(), "matrices": sizes}, json.loads(json.dumps(dict(conditions or {}))))
         self._programs = {name: _programs(space, view) for name, view in self.matrices.items()}
         self._model: GaussianProcess | None = None
         self._learned = self._weighed = 0  # results of which the model knows, and with which its weights were found
 
-    def ask(self, count: int) -> list[Proposal]:
+    def ask(self, count: int, *, tolerance: float = 0.0) -> list[Proposal]:
         """Choose the next trials, at most `count`, and remember that they are running.
 
         Trials that were asked but not told count as running: see `pending` and `forget`.
+
+        Args:
+            tolerance: choose no more once one more trial of each matrix is expected to gain less, in the mean, than
+                this share of the seconds.
         """
         if count < 1:
             raise ValueError(f"ask({count}): ask for at least one trial")
         with locked(self.folder / "lock"):
-            chosen = self._choose(count)
+            chosen = self._choose(count, tolerance)
             append_lines(self.folder / ASKED, [json.dumps({"matrix": trial.matrix, "config": trial.config.key})
                                                for trial in chosen])
         return chosen
@@ -135,7 +138,7 @@ class Campaign:
             raise ValueError(f"matrix {matrix!r} is not in this campaign: {', '.join(sorted(self.matrices)[:5])}, ...")
         config = config if isinstance(config, Config) else Config.parse(self.space.name, config)
         self.space.validate(config)
-        key = self.space.bind(self.matrices[matrix].shape).canonical(config).key
+        key = self.program(matrix, config).key
         if (seconds is None) == (failure is None):
             raise ValueError(f"{matrix}, {key}: give either seconds or failure")
         if seconds is not None and not (math.isfinite(seconds) and seconds > 0):
@@ -144,9 +147,16 @@ class Campaign:
             {"matrix": matrix, "config": key, "seconds": None if seconds is None else float(seconds),
              "failure": failure})])
 
+    def program(self, matrix: str, config: Config) -> Config:
+        """Return the one of the configurations that are the same program on a matrix that stands for all of them."""
+        return self.space.bind(self.matrices[matrix].shape).canonical(config)
+
     def pending(self) -> list[Proposal]:
         """Return the trials that were asked for, not forgotten, and not told."""
-        told = {(row["matrix"], row["config"]) for row in self._told()}
+        return self._pending(self._told())
+
+    def _pending(self, rows: Sequence[Mapping[str, Any]]) -> list[Proposal]:
+        told = {(row["matrix"], row["config"]) for row in rows}
         open_: dict[tuple[str, str], bool] = {}
         for row in self._read(ASKED):
             open_[row["matrix"], row["config"]] = not row.get("forgotten", False)
@@ -158,11 +168,22 @@ class Campaign:
         append_lines(self.folder / ASKED, [json.dumps(
             {"matrix": trial.matrix, "config": trial.config.key, "forgotten": True})])
 
+    def forget_failures(self) -> int:
+        """Drop the failures, so that their trials may be asked for again; returns how many there were.
+
+        No other process may tell meanwhile.
+        """
+        rows = self._told()
+        good = [row for row in rows if row["failure"] is None]
+        write_text(self.folder / TOLD, "".join(f"{json.dumps(row)}\n" for row in good))
+        for row in rows:
+            if row["failure"] is not None:
+                self.forget(Proposal(row["matrix"], Config.parse(self.space.name, row["config"])))
+        return len(rows) - len(good)
+
     def labels(self) -> pd.DataFrame:
         """Return the results with seconds: matrix, config, seconds; medians of repetitions."""
-        frame = pd.DataFrame([row for row in self._told() if row["seconds"] is not None],
-                             columns=["matrix", "config", "seconds"])
-        return frame.groupby(["matrix", "config"], as_index=False, sort=True)["seconds"].median()
+        return _labels(self._told())
 
     def count(self) -> int:
         """Count the results, failures included."""
@@ -175,45 +196,52 @@ class Campaign:
 
     def outlook(self) -> list[Outlook]:
         """Return what is known and expected of every matrix."""
-        labels, counts = self.labels(), {name: 0 for name in self.matrices}
-        for row in self._told():
-            counts[row["matrix"]] += 1
-        model, found, rng = self._fitted(labels), [], np.random.default_rng(self.seed)
+        rows = self._told()
+        labels, taken = _labels(rows), {(row["matrix"], row["config"]) for row in rows}
+        model, found, rng = self._fitted(rows, labels), [], np.random.default_rng(self.seed)
         for name in self.matrices:
-            known = labels[labels["matrix"] == name]
-            best = None if known.empty else known.loc[known["seconds"].idxmin()]
-            mean, covariance = self._posterior(model, name)
-            if best is None:
-                found.append(Outlook(name, None, None, counts[name], math.inf, math.inf))
-                continue
-            left = self._open(name, {(row["matrix"], row["config"]) for row in self._told()})
-            gain = _improvement(math.log(best["seconds"]), mean, _deviation(covariance))[left]
-            draws = rng.multivariate_normal(mean, covariance, DRAWS, check_valid="ignore", method="eigh").min(axis=1)
-            regret = np.maximum(0, math.log(best["seconds"]) - draws).mean()
-            found.append(Outlook(name, Config.parse(self.space.name, best["config"]), float(best["seconds"]),
-                                 counts[name], -math.expm1(-gain.max(initial=0)), -math.expm1(-float(regret))))
+            known, left = labels[labels["matrix"] == name], self._open(name, taken)
+            trials = [row for row in rows if row["matrix"] == name]
+            config, seconds, gain, regret = None, None, math.inf, math.inf
+            if not known.empty:
+                best = known.loc[known["seconds"].idxmin()]
+                config, seconds = Config.parse(self.space.name, best["config"]), float(best["seconds"])
+            if not left or (config is None and len(trials) >= MOST_FAILURES):
+                gain = regret = 0.0
+            elif seconds is not None and model is not None:
+                mean, covariance = (part[left] for part in self._posterior(model, name))
+                covariance, least = covariance[:, left], math.log(seconds)
+                gain = -math.expm1(-_improvement(least, mean, _deviation(covariance)).max())
+                draws = rng.multivariate_normal(mean, covariance, DRAWS, check_valid="ignore", method="eigh")
+                regret = -math.expm1(-float(np.maximum(0, least - draws.min(axis=1)).mean()))
+            found.append(Outlook(name, config, seconds, len(trials), gain, regret))
         return found
 
-    def _choose(self, count: int) -> list[Proposal]:
-        labels, taken = self.labels(), {(row["matrix"], row["config"]) for row in self._told()}
-        running = self.pending()
-        taken |= {(trial.matrix, trial.config.key) for trial in running}
-        begun = {matrix for matrix, _ in taken}
-        model = self._fitted(labels)
+    def _choose(self, count: int, tolerance: float) -> list[Proposal]:
+        rows = self._told()
+        labels, running = _labels(rows), self._pending(rows)
+        taken = {(row["matrix"], row["config"]) for row in rows} | {(each.matrix, each.config.key) for each in running}
+        failures = {name: sum(row["matrix"] == name for row in rows) for name in self.matrices}
+        failures |= dict.fromkeys(labels["matrix"].unique(), 0)
+        model, begun = self._fitted(rows, labels), {matrix for matrix, _ in taken}
+        choices = [name for name in self.matrices if failures[name] < MOST_FAILURES]
+        scores = {name: self._scores(model, name, labels, running, begun=name in begun) / (1 + failures[name])
+                  for name in choices}
+        sure = set() if model is None else set(labels["matrix"])
         chosen: list[Proposal] = []
-        scores = {name: self._scores(model, name, labels, running, begun=name in begun) for name in self.matrices}
         while len(chosen) < count:
-            options = {name: self._open(name, taken) for name in self.matrices}
+            options = {name: self._open(name, taken) for name in choices}
             best = {name: max((scores[name][place], -place) for place in places)
-                    for name, places in options.items() if len(places)}
-            if not best:
+                    for name, places in options.items() if places}
+            gain = sum(-math.expm1(-score) if name in sure else math.inf for name, (score, _) in best.items())
+            if not best or gain / len(self.matrices) < tolerance:
                 break
             name = max(best, key=lambda each: best[each][0])
             trial = Proposal(name, self._programs[name][-best[name][1]])
             chosen.append(trial)
             running.append(trial)
             taken.add((name, trial.config.key))
-            scores[name] = self._scores(model, name, labels, running, begun=True)
+            scores[name] = self._scores(model, name, labels, running, begun=True) / (1 + failures[name])
         return chosen
 
     def _scores(self, model: GaussianProcess | None, name: str, labels: pd.DataFrame, running: Sequence[Proposal], *,
@@ -222,23 +250,27 @@ class Campaign:
         mean, covariance = self._posterior(model, name)
         if not begun:
             return 1 + 1 / (1 + np.exp(mean - mean.min()))
-        keys = [config.key for config in self._programs[name]]
-        waiting = [keys.index(trial.config.key) for trial in running if trial.matrix == name]
+        places = {config.key: place for place, config in enumerate(self._programs[name])}
+        waiting = [places[trial.config.key] for trial in running if trial.matrix == name]
+        known = labels[labels["matrix"] == name]
+        logs = np.log(known["seconds"].to_numpy())
+        listed = known["config"].isin(places).to_numpy()
+        if model is None and listed.any():  # the unit is unknown until a model is fitted
+            mean = mean + (logs[listed] - mean[known.loc[listed, "config"].map(places)]).mean()
         covariance = _believed(covariance, waiting)
-        known = labels.loc[labels["matrix"] == name, "seconds"]
-        least = min([*([math.log(known.min())] if len(known) else []), *mean[waiting]], default=mean.min())
+        least = min([*logs, *mean[waiting]], default=mean.min())
         return _improvement(least, mean, _deviation(covariance))
 
     def _open(self, name: str, taken: set[tuple[str, str]]) -> list[int]:
         """Return the programs of a matrix that neither ran nor run, by place."""
         return [place for place, config in enumerate(self._programs[name]) if (name, config.key) not in taken]
 
-    def _fitted(self, labels: pd.DataFrame) -> GaussianProcess | None:
+    def _fitted(self, rows: Sequence[Mapping[str, Any]], labels: pd.DataFrame) -> GaussianProcess | None:
         """Fit the model to all results, unless it is; None: there are too few.
 
         Its weights are found again whenever there are a quarter more results, which takes long if there are many.
         """
-        known = self.count()
+        known = len(rows)
         if len(labels) < LEAST_LABELS or known == self._learned:
             return self._model
         walks = getattr(self.space, "walks", None) is not None
@@ -261,6 +293,28 @@ class Campaign:
         rng = np.random.default_rng([self.seed, *name.encode()])  # nothing is known: any order
         return 1e-3 * rng.permutation(len(programs)), np.eye(len(programs))
 
+    def _open_folder(self, settings: dict[str, Any], conditions: dict[str, Any]) -> None:
+        """Store the settings of a new campaign, or compare them; conditions may change until seconds are told."""
+        path = self.folder / SETTINGS
+        with locked(self.folder / "lock"):
+            if path.exists():
+                try:
+                    stored = read_json(path)
+                except ValueError as error:
+                    raise SchemaError(f"{path} is damaged ({error}): choose an empty folder") from None
+            else:
+                stored = {**settings, "conditions": {}}
+            for name, value in settings.items():
+                if stored.get(name) != value:
+                    raise SchemaError(f"{self.folder} holds a campaign with other {name}: choose an empty folder")
+            before = stored.get("conditions", {})
+            if any(row["seconds"] is not None for row in self._told()):
+                for name, value in conditions.items():
+                    if before.get(name, value) != value:
+                        raise SchemaError(f"{self.folder} holds a campaign under other conditions, {name}: choose an "
+                                          f"empty folder, or change {path} if seconds are comparable")
+            write_json(path, {**settings, "conditions": {**before, **conditions}})
+
     def _told(self) -> list[dict[str, Any]]:
         return self._read(TOLD)
 
@@ -272,6 +326,12 @@ class Campaign:
             except ValueError as error:
                 raise SchemaError(f"{self.folder / name}, line {number} is damaged ({error}): remove it") from None
         return found
+
+
+def _labels(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return the results with seconds: matrix, config, seconds; medians of repetitions."""
+    frame = pd.DataFrame([row for row in rows if row["seconds"] is not None], columns=["matrix", "config", "seconds"])
+    return frame.groupby(["matrix", "config"], as_index=False, sort=True)["seconds"].median()
 
 
 def _programs(space: ConfigSpace, view: MatrixFeatures) -> list[Config]:

@@ -1,6 +1,7 @@
 """Campaigns from the command line: a shell script as the simulator, results by hand, and SPADE."""
 
 import csv
+import fcntl
 import os
 import signal
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 import scipy.sparse
 
 from sparloom.errors import SchemaError
-from sparloom.sparse import Pattern, SparseMatrix, write_matrix
+from sparloom.sparse import Pattern, SparseMatrix, read_matrix, write_matrix
 
 ROOT = Path(__file__).parents[3]
 CHIP = """
@@ -126,7 +127,7 @@ def test_a_killed_campaign_loses_nothing(build, place) -> None:
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     before = told.read_bytes().count(b"\n")
-    resumed = task(build, place, by_script(place), "budget=14")
+    resumed = task(build, place, slow, "budget=14")
     pending = resumed.campaign.pending()
     metrics = resumed.run(out_of(place, "out"))
     assert metrics["trials"] == 14 > before
@@ -149,13 +150,20 @@ def test_spade_is_simulated_from_its_estimate(build, place) -> None:
     (["budget=0"], ValueError, r"task\.budget=0: it must be at least 1"),
     (["task.command='echo {blok}'"], ValueError, r"task\.command has \{blok\}: there are file, matrix, block"),
     (["task.results=bad.csv"], SchemaError, r"bad\.csv, line 2: .*block"),
-    (["task.results=short.csv"], SchemaError, r"short\.csv has columns matrix, block: it needs"),
+    (["task.command='echo { x'"], ValueError, r"task\.command 'echo \{ x': .*write braces of the shell as \{\{"),
+    (["task.command='awk {print}'"], ValueError, r"task\.command has \{print\}"),
+    (["task.results=short.csv"], SchemaError, r"short\.csv: the header is matrix,block: column prefetch is missing"),
+    (["task.results=comma.csv"], SchemaError, r"comma\.csv, line 2: ms is '0,5': give a positive number"),
+    (["task.results=unit.csv"], SchemaError, r"unit\.csv, line 2: ms is '12ms': give a positive number"),
+    (["task.results=zero.csv"], SchemaError, r"zero\.csv, line 2: ms is '0': give a positive number"),
     (["task.results=other.csv"], SchemaError, r"other\.csv, line 3: matrix 'm9' is not among those of"),
 ])
 def test_mistakes_of_the_user(build, place, monkeypatch, overrides, error, message) -> None:
     monkeypatch.chdir(place)
     Path("bad.csv").write_text("matrix,block,prefetch,codec,ms\nm0,5,0,none,1\n")
     Path("short.csv").write_text("matrix,block\nm0,8\n")
+    for name, text in (("comma", '"0,5"'), ("unit", "12ms"), ("zero", "0")):
+        Path(f"{name}.csv").write_text(f"matrix,block,prefetch,codec,ms\nm0,8,0,none,{text}\n")
     Path("other.csv").write_text("matrix,block,prefetch,codec,ms\nm0,8,0,none,1\nm9,8,0,none,1\n")
     with pytest.raises(error, match=message):
         task(build, place, *overrides).run(out_of(place, "out"))
@@ -165,6 +173,94 @@ def test_commands_that_print_no_seconds_have_failed(build, place) -> None:
     metrics = task(build, place, "task.command='echo fast'", "budget=3").run(out := out_of(place, "out"))
     assert metrics["failures"] == 3
     assert (pd.read_parquet(out / "progress.parquet")["failure"] == "printed 'fast', not seconds").all()
+
+
+def test_commands_that_cannot_run_cost_nothing(build, place) -> None:
+    with pytest.raises(ValueError, match=r"task\.command cannot be run: .*simulat .*exit status 127"):
+        task(build, place, f"task.command='{place}/simulat {{file}}'").run(out_of(place, "out"))
+    assert not (place / "state" / "told.jsonl").exists()
+    assert task(build, place, by_script(place), "budget=4").run(out_of(place, "again"))["trials"] == 4
+
+
+def test_a_command_that_always_fails_is_stopped_and_repaired(build, place) -> None:
+    (place / "licence").write_text("#!/bin/sh\necho no licence >&2; exit 1\n")
+    (place / "licence").chmod(0o755)
+    with pytest.raises(RuntimeError, match=r"all of the \d trials failed, .*no licence.*task\.retry=true"):
+        task(build, place, f"task.command='{place}/licence {{file}}'").run(out_of(place, "out"))
+    metrics = task(build, place, f"task.command='{place}/licence {{file}} > /dev/null || echo 1.5'", "budget=8",
+                   "task.retry=true").run(out_of(place, "again"))
+    assert metrics["failures"] == 0
+    assert metrics["trials"] == 8
+
+
+def test_a_command_that_hangs_has_failed(build, place) -> None:
+    begun = time.monotonic()
+    metrics = task(build, place, "task.command='sleep 600 & sleep 600'", "budget=2", "task.timeout_seconds=0.2").run(
+        out := out_of(place, "out"))
+    assert time.monotonic() - begun < 300
+    assert metrics["failures"] == 2
+    assert set(pd.read_parquet(out / "progress.parquet")["failure"]) == {"took longer than 0.2 s"}
+
+
+def test_what_finished_is_kept_when_another_trial_ends_the_run(build, place) -> None:
+    script = "if [ $1 = 8 ]; then sleep 0.5; exit 127; fi; echo 0.5"
+    (place / "mixed").write_text(f"#!/bin/sh\n{script}\n")
+    (place / "mixed").chmod(0o755)
+    with pytest.raises(ValueError, match="exit status 127"):
+        task(build, place, f"task.command='{place}/mixed {{block}}'", "task.jobs=4").run(out_of(place, "out"))
+    lines = (place / "state" / "told.jsonl").read_text()
+    assert '"failure": null' in lines
+    assert "127" not in lines
+
+
+def test_a_second_run_in_a_folder_is_refused(build, place) -> None:
+    (place / "state").mkdir()
+    second = task(build, place, by_script(place))
+    with (place / "state" / "running").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(RuntimeError, match="another process runs the campaign"):
+            second.run(out_of(place, "out"))
+
+
+def test_other_machines_and_matrices_are_refused(build, place) -> None:
+    given = [f"matrices='{place}/matrices of mine'", f"task.folder={place}/spade", "budget=3"]
+    build("campaign", *given, folder=place).run(out_of(place, "out"))
+    with pytest.raises(SchemaError, match="under other conditions, level"):
+        build("campaign", *given, "target.level=t0", folder=place).run(out_of(place, "other"))
+    file = place / "matrices of mine" / "m1.npz"
+    before = read_matrix(file)
+    matrix = scipy.sparse.csr_array((before.values, before.pattern.indices, before.pattern.indptr),
+                                    before.pattern.shape)
+    rolled = matrix[np.random.default_rng(1).permutation(matrix.shape[0])].sorted_indices()
+    write_matrix(file, SparseMatrix(Pattern(rolled.shape, rolled.indptr, rolled.indices), rolled.data))
+    with pytest.raises(SchemaError, match="under other conditions, patterns"):
+        build("campaign", *given, folder=place).run(out_of(place, "changed"))
+
+
+def test_known_rows_of_equal_programs_are_not_told_twice(build, place) -> None:
+    given = [f"matrices='{place}/matrices of mine'", f"task.folder={place}/spade", "budget=2",
+             f"task.results={place}/done.csv"]
+    (place / "done.csv").write_text("matrix,row_panel,column_panel,split,barrier,bypass,reorder,cycles\n"
+                                    "m0,4,65536,32,1,0,0,77\n", encoding="utf-8-sig")
+    for turn in range(3):
+        assert build("campaign", *given, folder=place).run(out_of(place, f"out{turn}"))["trials"] == 2
+
+
+def test_other_widths_have_campaigns(build, place) -> None:
+    metrics = build("campaign", f"matrices='{place}/matrices of mine'", f"task.folder={place}/spade", "budget=5",
+                    "target.width=128", folder=place).run(out_of(place, "out"))
+    assert metrics["trials"] == 5
+
+
+def test_names_with_commas_and_equal_names(build, place) -> None:
+    folder = place / "matrices of mine"
+    (folder / "m0.npz").rename(folder / "m,0.npz")
+    task(build, place, "task.batch=3").run(out := out_of(place, "out"))
+    with (out / "proposals.csv").open(newline="") as file:
+        assert {row["matrix"] for row in csv.DictReader(file)} == {"m,0", "m1", "m2"}
+    write_matrix(folder / "m1.mtx", read_matrix(folder / "m1.npz"))
+    with pytest.raises(ValueError, match=r"m1\.npz and .*m1\.mtx are both named m1|m1\.mtx and .*both named m1"):
+        _ = task(build, place).files
 
 
 def test_matrices_of_a_table(build, place) -> None:

@@ -85,6 +85,23 @@ def test_an_estimate_needs_no_label():
         Estimate().fit(whole, space=spade(), matrices=views)
 
 
+def test_members_without_an_estimate_stay_as_they_are():
+    class Plain:
+        def with_seed(self, seed):
+            return self
+
+        def fit(self, labels, *, space, matrices):
+            return self
+
+        def score(self, matrix, configs):
+            return np.zeros(len(configs))
+
+    ensemble = Ensemble(members=[Plain(), LEARNERS["gaussian"]], estimate_votes=1).with_estimate(estimate)
+    assert share(ensemble, 3) > 0.9
+    with pytest.raises(ValueError, match="not fitted"):
+        LEARNERS["gaussian"].with_weights(LEARNERS["gaussian"])
+
+
 @pytest.mark.parametrize("name", ["gaussian", "level"])
 def test_what_an_estimate_leaves_unexplained_is_learned(name):
     """Seconds are those estimated, times a constant for one value of a parameter."""

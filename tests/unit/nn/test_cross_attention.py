@@ -82,9 +82,9 @@ def test_bad_arguments_are_refused() -> None:
             (ValueError, "5 sequences attend to 4: pass as many", {"memory": memory, "memory_lengths": [7, 9, 4, 80]}),
             (ValueError, r"the lengths add up to 99, but there are 100 tokens",
              {"memory": memory, "memory_lengths": [7, 9, 4, 0, 79]}),
-            (ValueError, r"tokens have shape \(100, 5\)", {"memory": memory[:, :5], "memory_lengths": MEMORY}),
+            (ValueError, r"memory: tokens have shape \(100, 5\)", {"memory": memory[:, :5], "memory_lengths": MEMORY}),
             (ValueError, "memory_lengths without memory", {"memory_lengths": MEMORY}),
-            (TypeError, "without lengths", {"memory": memory}),
+            (TypeError, "memory: tokens of shape .* without lengths", {"memory": memory}),
             (Unsupported, "causal=True with tokens of another batch",
              {"memory": memory, "memory_lengths": MEMORY, "is_causal": True})):
         with pytest.raises(error, match=message):

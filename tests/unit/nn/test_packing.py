@@ -170,6 +170,33 @@ def test_copies_pickles_and_undoing() -> None:
         assert all("_sparloom_packed" not in each.__dict__ for each in model.modules())
 
 
+@pytest.mark.parametrize("kind", ["MPNetModel", "T5EncoderModel"])
+def test_tables_of_distances_keep_no_gradients(kind: str) -> None:
+    model = make(kind)
+    pack(model)
+    given = inputs_of(MASKS["right"])
+    (bias,) = (value for name, value in model.named_parameters() if "relative_attention_bias" in name)
+
+    def step() -> torch.Tensor:
+        model.zero_grad()
+        result = real(model(**given).last_hidden_state, given).square().sum()
+        result.backward()
+        return result.detach()
+
+    before = step()
+    assert bias.grad is not None
+    copied = copy.deepcopy(model)  # tensors with a graph cannot be copied
+    bias.requires_grad_(False)
+    for _ in range(2):  # a graph that was kept would be used twice
+        torch.testing.assert_close(step(), before)
+        assert bias.grad is None
+    with torch.no_grad():
+        bias.add_(1.0 + torch.arange(bias.numel()).view(bias.shape) % 7)
+    assert (step() - before).abs() > 1e-3
+    model = copied
+    torch.testing.assert_close(step(), before)
+
+
 def test_bad_calls_are_refused_before_any_work() -> None:
     model = pack(make("BertModel"))
     ids = torch.ones(2, 5, dtype=torch.long)

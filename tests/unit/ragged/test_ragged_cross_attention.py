@@ -14,7 +14,7 @@ from sparloom.ops import assert_close
 OF_LENGTHS, OF_MEMORY = [5, 1, 0, 6, 2], [3, 4, 2, 0, 9]
 SHAPE = ragged.EncoderShape(width=8, heads=4, cross=True)
 FORMS = [SHAPE, replace(SHAPE, key_heads=2), replace(SHAPE, masked=True, scale=0.3),
-         replace(SHAPE, dropout=(0.4, 0.0, 0.0, 0.0))]
+         replace(SHAPE, dropout=(0.4, 0.3, 0.0, 0.0))]
 SMALL = ragged.EncoderSchedule(rows=3, panel=4, depth=5, queries=4)
 PAIRS = {"forward": (ragged.cross_attention, ragged.scheduled_cross_attention),
          "backward": (ragged.cross_attention_backward, ragged.scheduled_cross_attention_backward)}

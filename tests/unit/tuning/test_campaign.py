@@ -17,7 +17,7 @@ from sparloom.models import MatrixFeatures
 from sparloom.space import SpadeSpace, read_description
 from sparloom.sparse import Pattern
 from sparloom.tuning import Campaign, Proposal
-from sparloom.tuning.campaign import TOLD, _believed, _improvement
+from sparloom.tuning.campaign import MOST_FAILURES, TOLD, _believed, _improvement
 
 CHIP = """
 name: chip
@@ -176,6 +176,87 @@ def test_expected_gain_and_regret_shrink(space, matrices, tmp_path) -> None:
     for each in after:
         assert each.seconds == seconds(matrices[each.matrix], each.config)
     assert sum(each.trials for each in after) == 40
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e6])
+@pytest.mark.parametrize("count", [1, 2])
+def test_one_matrix_is_enough_in_any_unit(space, matrices, tmp_path, count, scale) -> None:
+    campaign = Campaign(tmp_path, space, dict(list(matrices.items())[:count]))
+    for told in range(30):
+        trials = campaign.ask(1, tolerance=0.002)
+        if told < 3:
+            assert [each.gain for each in campaign.outlook()] == [math.inf] * count
+        if not trials:
+            break
+        view = matrices[trials[0].matrix]
+        campaign.tell(trials[0].matrix, trials[0].config, seconds=scale * seconds(view, trials[0].config))
+    assert 5 < campaign.count() < 30
+    best = {name: min(seconds(view, config) for config in space) for name, view in campaign.matrices.items()}
+    for each in campaign.outlook():
+        assert each.seconds < 1.03 * scale * best[each.matrix]
+        assert each.regret < 0.03
+
+
+def test_a_campaign_ends_once_little_is_to_be_gained(space, matrices, tmp_path) -> None:
+    campaign = run(Campaign(tmp_path, space, matrices), 12, 5)
+    before = (tmp_path / "asked.jsonl").read_bytes()
+    assert campaign.ask(5, tolerance=0.5) == []
+    assert (tmp_path / "asked.jsonl").read_bytes() == before
+    assert campaign.ask(5)
+
+
+def test_all_programs_told_leave_no_regret(space, matrices, tmp_path) -> None:
+    name = next(iter(matrices))
+    campaign = Campaign(tmp_path, space, {name: matrices[name]})
+    for trial in campaign.ask(1000):
+        fails = trial.config["codec"] == "delta"  # the fastest ones, by what the model knows
+        campaign.tell(name, trial.config, seconds=None if fails else seconds(matrices[name], trial.config),
+                      failure="no memory" if fails else None)
+    found, = campaign.outlook()
+    assert (found.gain, found.regret) == (0, 0)
+
+
+def test_a_matrix_that_always_fails_is_given_up(space, matrices, tmp_path) -> None:
+    campaign = Campaign(tmp_path, space, matrices)
+    while campaign.count() < 200 and (trials := campaign.ask(1, tolerance=0.002)):
+        name, config = trials[0].matrix, trials[0].config
+        campaign.tell(name, config, seconds=None if name == "m0" else seconds(matrices[name], config),
+                      failure="empty" if name == "m0" else None)
+    found = {each.matrix: each for each in campaign.outlook()}
+    assert campaign.count() < 100
+    assert found["m0"].config is None
+    assert found["m0"].gain == 0
+    assert found["m0"].trials <= MOST_FAILURES
+    assert regret_of(found, matrices, space) < 1.02
+
+
+def regret_of(found, matrices, space) -> float:
+    return math.exp(np.mean([math.log(each.seconds / min(seconds(matrices[name], config) for config in space))
+                             for name, each in found.items() if each.seconds is not None]))
+
+
+def test_failures_may_be_asked_for_again(space, matrices, tmp_path) -> None:
+    campaign = Campaign(tmp_path, space, matrices)
+    one, other, _ = campaign.ask(3)
+    campaign.tell(one.matrix, one.config, failure="exit status 127")
+    campaign.tell(other.matrix, other.config, seconds=2.0)
+    assert campaign.forget_failures() == 1
+    assert campaign.count() == 1
+    assert one not in campaign.pending()
+    assert one in campaign.ask(1000)
+
+
+def test_conditions_are_part_of_a_campaign(space, matrices, tmp_path) -> None:
+    campaign = Campaign(tmp_path, space, matrices, conditions={"command": "./simulat", "levels": (1, 2)})
+    Campaign(tmp_path, space, matrices, conditions={"command": "./simulate", "levels": (1, 2)})  # nothing is told
+    campaign.tell("m0", space.default(), seconds=1.0)
+    Campaign(tmp_path, space, matrices, conditions={"command": "./simulate", "levels": (1, 2), "unit": "cycles"})
+    for given, name in (({"command": "./other"}, "command"), ({"unit": "seconds"}, "unit")):
+        with pytest.raises(SchemaError, match=f"under other conditions, {name}"):
+            Campaign(tmp_path, space, matrices, conditions=given)
+    (tmp_path / "campaign.json").write_text("{")
+    with pytest.raises(SchemaError, match=r"campaign\.json is damaged"):
+        Campaign(tmp_path, space, matrices)
 
 
 def test_bad_arguments_are_refused(space, matrices, tmp_path) -> None:

@@ -1,30 +1,36 @@
 """Run a campaign: time the configurations that a `Campaign` asks for, by a command, by a platform, or by hand."""
 
 import csv
+import io
 import logging
 import math
+import os
 import shlex
+import signal
 import subprocess
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 from rich.table import Table
 
 from sparloom import log
-from sparloom.data import write_frame
+from sparloom.data import SECONDS, check_columns, described_config, table_rows, write_frame
 from sparloom.errors import IllegalSchedule, SchemaError
-from sparloom.files import write_text
+from sparloom.files import locked, write_text
 from sparloom.measure import TimingProtocol, geomean
 from sparloom.models import MatrixFeatures
 from sparloom.ops import Op
 from sparloom.report import draw_campaign, report_table
-from sparloom.sparse import MATRIX_ENDINGS, SparseMatrix, matrix_stem, read_matrix
+from sparloom.space import Config
+from sparloom.sparse import MATRIX_ENDINGS, SparseMatrix, is_matrix_file, matrix_stem, read_matrix
 from sparloom.tuning import Campaign, Outlook, Proposal
 
 if TYPE_CHECKING:
@@ -32,8 +38,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 MATRIX = "matrix"
-SECONDS: Mapping[str, float] = {"seconds": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "cycles": 1.0}
+FILE = "file"  # in a command
 SHOWN_ERROR = 300  # characters of what a command that failed has printed
+NOT_STARTED = (126, 127)  # exit statuses of a shell that cannot run a command
+FIRST_FAILURES = 5  # trials of a command; if all of the first ones fail, it is likely wrong
 
 
 @dataclass(frozen=True)
@@ -47,6 +55,8 @@ class RunCampaign:
         jobs: commands that run at once.
         command: runs one trial and prints its seconds as the last word: {file}, {matrix} and {parameter} are replaced,
             quoted for the shell. None: the platform runs it, or results come by hand.
+        timeout_seconds: of a command, which is then killed and has failed; None: no limit.
+        retry: ask again for trials that have failed.
         results: CSV of results, with the columns of proposals.csv and seconds, ms, us, ns or cycles; told before
             anything is asked, without rows that are known. An empty time was not run, any other word is a failure.
         tolerance: end when one more trial of each matrix is expected to gain less than this share of the time.
@@ -60,6 +70,8 @@ class RunCampaign:
     batch: int
     jobs: int
     command: str | None
+    timeout_seconds: float | None
+    retry: bool
     results: str | None
     tolerance: float
     folder: str
@@ -69,10 +81,11 @@ class RunCampaign:
     def run(self, out: Path) -> Mapping[str, float]:
         """Write best.csv, progress.parquet and a plot, and proposals.csv if results come by hand."""
         self._check()
+        if self.retry:
+            logger.info("%d failed trials may be asked for again", self.campaign.forget_failures())
         if self.results is not None:
             self._tell_results(Path(self.results))
-        by_hand = self.command is None and not getattr(self.platform, "runnable", True)
-        if by_hand:
+        if self.command is None and not getattr(self.platform, "runnable", True):
             self._propose(out / "proposals.csv")
         else:
             self._spend()
@@ -83,24 +96,41 @@ class RunCampaign:
         """Path of every matrix, by name."""
         place = Path(str(self.matrices)).expanduser()
         if place.is_dir():
-            paths = {path.relative_to(place).as_posix(): path for path in sorted(place.rglob("*"))
-                     if path.name.endswith(MATRIX_ENDINGS) and not path.name.startswith("._")}
-            return {name.removesuffix(path.name) + matrix_stem(path): path for name, path in paths.items()}
-        with place.open(encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
-        if not rows or "path" not in rows[0]:
-            raise SchemaError(f"{place} has no column path: give a folder of matrix files, or a CSV with that column")
-        return {row.get(MATRIX) or matrix_stem(Path(row["path"])): place.parent / row["path"] for row in rows}
+            paths = [path for path in sorted(place.rglob("*")) if is_matrix_file(path)]
+            listed = [((path.parent.relative_to(place) / matrix_stem(path)).as_posix(), path) for path in paths]
+        else:
+            header, rows = table_rows(place)
+            if "path" not in header:
+                raise SchemaError(f"{place} has no column path: give a folder of matrix files, or a CSV with that "
+                                  "column")
+            listed = [(row.get(MATRIX) or matrix_stem(Path(row["path"])), place.parent / row["path"])
+                      for _, row in rows]
+        found: dict[str, Path] = {}
+        for name, path in listed:
+            if name in found:
+                raise ValueError(f"{path} and {found[name]} are both named {name}: rename one of them, or give a CSV "
+                                 "with the columns matrix and path")
+            found[name] = path
+        if not found:
+            raise ValueError(f"{self.matrices} holds no matrix file, whose names end in {', '.join(MATRIX_ENDINGS)}")
+        return found
 
     @cached_property
     def campaign(self) -> Campaign:
-        if not self.files:
-            raise ValueError(f"{self.matrices} holds no matrix file, whose names end in {', '.join(MATRIX_ENDINGS)}")
-        views = {name: MatrixFeatures.from_pattern(read_matrix(path).pattern, name)
-                 for name, path in self.files.items()}
-        estimate = getattr(self.platform, "estimate", None)
-        return Campaign(self.folder, self.platform.space(self.op), views, seed=self.seed,
-                        estimator=None if estimate is None else partial(estimate, self.op))
+        patterns = {name: read_matrix(path).pattern for name, path in self.files.items()}
+        space = self.platform.space(self.op)
+        estimate = None if getattr(space, "walks", None) is None else getattr(self.platform, "estimate", None)
+        conditions: dict[str, Any] = {"patterns": {name: pattern.digest() for name, pattern in patterns.items()}}
+        if self.command is None:
+            conditions |= {"platform": self.platform.name, **self.platform.conditions(self.op)}
+        else:
+            conditions["command"] = self.command
+        if self.results is not None:
+            conditions["unit"] = "cycles" if "cycles" in table_rows(Path(self.results))[0] else "seconds"
+        return Campaign(
+            self.folder, space, {
+                name: MatrixFeatures.from_pattern(pattern, name) for name, pattern in patterns.items()},
+            estimator=None if estimate is None else partial(estimate, self.op), conditions=conditions, seed=self.seed)
 
     def _check(self) -> None:
         if not self.matrices or not Path(self.matrices).expanduser().exists():
@@ -108,39 +138,70 @@ class RunCampaign:
         for name in ("budget", "batch", "jobs"):
             if getattr(self, name) < 1:
                 raise ValueError(f"task.{name}={getattr(self, name)}: it must be at least 1")
+        if self.command is not None:
+            self._line(Proposal(next(iter(self.files)), self.platform.space(self.op).default()))
 
     def _spend(self) -> None:
-        """Keep `jobs` trials running until the budget is spent or little is to be gained."""
+        """Keep `jobs` trials running until the budget is spent or little is to be gained.
+
+        Raises:
+            RuntimeError: another process works in the folder, or all of the first trials of a command failed.
+        """
+        place = Path(self.folder) / "running"
+        try:
+            with locked(place, wait=False), ThreadPoolExecutor(self.jobs if self.command else 1) as pool:
+                try:
+                    self._keep_running(pool)
+                except BaseException:
+                    self._kill()
+                    raise
+        except BlockingIOError:
+            raise RuntimeError(f"another process runs the campaign in {self.folder}: give it more task.jobs, or choose "
+                               "another task.folder") from None
+
+    def _keep_running(self, pool: ThreadPoolExecutor) -> None:
         campaign, jobs = self.campaign, self.jobs if self.command else 1
-        left, running = self.budget - campaign.count(), {}
-        again = campaign.pending()  # of a run that was killed
-        with ThreadPoolExecutor(jobs) as pool:
-            while left > 0 or running:
-                while left > 0 and len(running) < jobs:
-                    asked = [again.pop(0)] if again else campaign.ask(1)
-                    if not asked or (not again and self._is_over()):
-                        left = 0
-                        break
-                    running[pool.submit(self._time, asked[0])] = asked[0]
-                    left -= 1
-                for done in wait(running, return_when=FIRST_COMPLETED).done if running else ():
-                    self._tell(running.pop(done), done)
+        again, running, why = campaign.pending(), set[Future[None]](), ""  # pending: of a run that was killed
+        while True:
+            while len(running) < jobs:
+                if campaign.count() + len(running) >= self.budget:
+                    why = f"its budget of {self.budget} trials is spent: budget=<more> continues"
+                    break
+                trials = [again.pop(0)] if again else campaign.ask(1, tolerance=self.tolerance)
+                if not trials:
+                    why = (f"one more trial of each matrix is expected to gain less than {self.tolerance:.2%}, or none "
+                           "is left: task.tolerance=<less> continues")
+                    break
+                running.add(pool.submit(self._try, trials[0]))
+            if not running:
+                break
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            for each in done:
+                each.result()
+            self._check_first()
+        log.console.print(f"The campaign ends, because {why}", soft_wrap=True)
 
-    def _is_over(self) -> bool:
-        gains = [each.gain for each in self.campaign.outlook()]
-        return bool(np.isfinite(gains).all()) and float(np.mean(gains)) < self.tolerance
+    def _check_first(self) -> None:
+        history = self.campaign.history()
+        if self.command is not None and len(history) >= FIRST_FAILURES and history["seconds"].isna().all():
+            raise RuntimeError(f"all of the {len(history)} trials failed, the last because: "
+                               f"{history['failure'].iloc[-1]}: correct task.command, and start again with "
+                               "task.retry=true")
 
-    def _tell(self, proposal: Proposal, done: "Future[float | str]") -> None:
-        found = done.result()
+    def _try(self, proposal: Proposal) -> None:
+        """Run a trial, and tell what came out as soon as it is known."""
+        found = self._time(proposal)
+        if found is None:
+            return
         failed = isinstance(found, str)
         self.campaign.tell(proposal.matrix, proposal.config, seconds=None if failed else found,
                            failure=found if failed else None)
         logger.info("%s, %s: %s", proposal.matrix, proposal.config, found if failed else f"{found:.6g} s")
 
-    def _time(self, proposal: Proposal) -> float | str:
-        """Return seconds, or why there are none."""
+    def _time(self, proposal: Proposal) -> float | str | None:
+        """Return seconds, or why there are none; None: the trial was stopped."""
         if self.command is not None:
-            return self._run_command(proposal)
+            return self._run_command(self._line(proposal))
         operands = self.op.operands(self._matrix(proposal.matrix), getattr(self.platform, "width", 256), self.seed)
         measurement = self.platform.measure(self.op, operands, proposal.config, self.timing)
         return measurement.best if measurement.failure is None else measurement.failure
@@ -148,33 +209,83 @@ class RunCampaign:
     def _matrix(self, name: str) -> SparseMatrix:
         return read_matrix(self.files[name]).astype(np.float32)
 
-    def _run_command(self, proposal: Proposal) -> float | str:
-        values = {"file": self.files[proposal.matrix], MATRIX: proposal.matrix, **dict(proposal.config.values)}
+    def _line(self, proposal: Proposal) -> str:
+        """Fill in the command."""
+        assert self.command is not None
+        parameters = dict(proposal.config.values)
+        if FILE in parameters or MATRIX in parameters:
+            raise ValueError(f"{self.platform.name} has a parameter named {FILE} or {MATRIX}, which task.command "
+                             "replaces by the matrix: rename it")
+        values = {FILE: self.files[proposal.matrix], MATRIX: proposal.matrix, **parameters}
         try:
-            line = self.command.format(**{name: shlex.quote(str(value)) for name, value in values.items()})
+            return self.command.format(**{name: shlex.quote(str(value)) for name, value in values.items()})
         except (KeyError, IndexError) as error:
-            raise ValueError(f"task.command has {{{error.args[0]}}}: there are {', '.join(values)}") from None
-        done = subprocess.run(line, shell=True, capture_output=True, text=True, check=False)
-        words = done.stdout.split()
-        if done.returncode or not words:
-            return f"exit status {done.returncode}: {(done.stderr or done.stdout).strip()[-SHOWN_ERROR:]}"
-        try:
-            seconds = float(words[-1])
-        except ValueError:
-            seconds = math.nan
-        return seconds if math.isfinite(seconds) and seconds > 0 else f"printed {words[-1]!r}, not seconds"
+            raise ValueError(f"task.command has {{{error.args[0]}}}: there are {', '.join(values)}; write braces of "
+                             "the shell as {{ and }}") from None
+        except (ValueError, AttributeError) as error:
+            raise ValueError(f"task.command {self.command!r}: {error}; write braces of the shell as {{{{ and }}}}"
+                             ) from None
+
+    def _run_command(self, line: str) -> float | str | None:
+        """Return the seconds that a command prints, or why there are none; None: it was killed by `_kill`.
+
+        Raises:
+            ValueError: the shell cannot run it.
+        """
+        with subprocess.Popen(line, shell=True, text=True, errors="replace", stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as process:
+            self._processes.append(process)
+            if self._stopped.is_set():
+                _kill_group(process)
+            try:
+                printed, errors = process.communicate(timeout=self.timeout_seconds)
+            except subprocess.TimeoutExpired:
+                _kill_group(process)
+                process.communicate()
+                return f"took longer than {self.timeout_seconds:g} s"
+            finally:
+                self._processes.remove(process)
+        if self._stopped.is_set():
+            return None
+        why = f"exit status {process.returncode}: {(errors or printed).strip()[-SHOWN_ERROR:]}"
+        if process.returncode in NOT_STARTED:
+            raise ValueError(f"task.command cannot be run: {line}: {why}")
+        words = printed.split()
+        if process.returncode or not words:
+            return why
+        seconds = _number(words[-1])
+        return seconds if seconds is not None and 0 < seconds < math.inf else f"printed {words[-1]!r}, not seconds"
+
+    def _kill(self) -> None:
+        """Kill the commands that are running; nothing is told of them, so they run again next time."""
+        self._stopped.set()
+        for process in list(self._processes):
+            _kill_group(process)
+
+    @cached_property
+    def _processes(self) -> list["subprocess.Popen[str]"]:
+        return []
+
+    @cached_property
+    def _stopped(self) -> threading.Event:
+        return threading.Event()
 
     def _propose(self, path: Path) -> None:
         """Write the next trials, those that are pending first."""
-        waiting = self.campaign.pending()
-        left = min(self.batch, self.budget - self.campaign.count()) - len(waiting)
-        asked = [*waiting, *(self.campaign.ask(left) if left > 0 and not self._is_over() else [])]
+        trials, left = self.campaign.pending(), self.budget - self.campaign.count()
+        if (more := min(self.batch, left) - len(trials)) > 0:
+            trials += self.campaign.ask(more, tolerance=self.tolerance)
         names = [parameter.name for parameter in self.campaign.space.parameters]
-        lines = [",".join([MATRIX, *names, "seconds"])]
-        lines += [",".join([each.matrix, *(str(each.config[name]) for name in names), ""]) for each in asked]
-        write_text(path, "\n".join(lines) + "\n")
-        log.console.print(f"{len(asked)} trials to run are in {path}: fill in seconds, and start again with "
-                          f"task.results={path}", soft_wrap=True)
+        text = io.StringIO()
+        rows = csv.writer(text, lineterminator="\n")
+        rows.writerow([MATRIX, *names, "seconds"])
+        rows.writerows([each.matrix, *(each.config[name] for name in names), ""] for each in trials)
+        write_text(path, text.getvalue())
+        if trials:
+            log.console.print(f"{len(trials)} trials to run are in {path}: fill in seconds, and start again with "
+                              f"task.results={path}", soft_wrap=True)
+        else:
+            log.console.print("The campaign ends: budget=<more> or task.tolerance=<less> continues", soft_wrap=True)
 
     def _tell_results(self, path: Path) -> None:
         """Tell what is new in a CSV of results, once all of it has been read."""
@@ -188,31 +299,33 @@ class RunCampaign:
 
     def _results(self, path: Path) -> Iterator[tuple[Proposal, float | None, str | None]]:
         """Read results; raises SchemaError that names the line of the first fault."""
-        space = self.campaign.space
-        with path.open(encoding="utf-8", newline="") as file:
-            reader = csv.DictReader(file)
-            units = [name for name in reader.fieldnames or () if name in SECONDS]
-            missing = {MATRIX, *(each.name for each in space.parameters)} - set(reader.fieldnames or ())
-            if missing or len(units) != 1:
-                raise SchemaError(f"{path} has columns {', '.join(reader.fieldnames or ())}: it needs matrix, every "
-                                  f"parameter, and one of {', '.join(SECONDS)}")
-            for row in reader:
-                text = (row[units[0]] or "").strip()
-                if not text:
-                    continue
-                where = f"{path}, line {reader.line_num}"
-                try:
-                    config = space.parse(",".join(f"{each.name}={row[each.name]}" for each in space.parameters))
-                except (ValueError, IllegalSchedule) as error:
-                    raise SchemaError(f"{where}: {error}") from None
-                if row[MATRIX] not in self.files:
-                    raise SchemaError(f"{where}: matrix {row[MATRIX]!r} is not among those of {self.matrices}")
-                try:
-                    seconds = float(text) * SECONDS[units[0]]
-                except ValueError:
-                    seconds = math.nan
-                good = math.isfinite(seconds) and seconds > 0
-                yield Proposal(row[MATRIX], config), seconds if good else None, None if good else text
+        columns, rows = table_rows(path)
+        check_columns(path, columns, [each.name for each in self.campaign.space.parameters])
+        unit = next(name for name in columns if name in SECONDS)
+        for line, row in rows:
+            where, text = f"{path}, line {line}", row[unit]
+            if not text:
+                continue
+            if row[MATRIX] not in self.files:
+                raise SchemaError(f"{where}: matrix {row[MATRIX]!r} is not among those of {self.matrices}")
+            trial = Proposal(row[MATRIX], self.campaign.program(row[MATRIX], self._config(row, where)))
+            value = _number(text)
+            if value is not None and 0 < value < math.inf:
+                yield trial, value * SECONDS[unit], None
+            elif text[0] in "+-.0123456789":
+                raise SchemaError(f"{where}: {unit} is {text!r}: give a positive number such as 0.5, a word such as "
+                                  "timeout for a failure, or nothing if it has not run")
+            else:
+                yield trial, None, text
+
+    def _config(self, row: Mapping[str, str], where: str) -> Config:
+        space, description = self.campaign.space, getattr(self.platform, "description", None)
+        if description is not None:
+            return described_config(row, description, space, where)
+        try:
+            return space.parse(",".join(f"{each.name}={row[each.name]}" for each in space.parameters))
+        except (ValueError, IllegalSchedule) as error:
+            raise SchemaError(f"{where}: {error}") from None
 
     def _report(self, out: Path) -> Mapping[str, float]:
         outlook, progress = self.campaign.outlook(), self.campaign.history()
@@ -231,6 +344,18 @@ class RunCampaign:
             found |= {"expected_regret": geomean(np.array([1 + each.regret for each in begun])) - 1,
                       "expected_gain": float(np.mean([each.gain for each in begun]))}
         return found
+
+
+def _kill_group(process: "subprocess.Popen[str]") -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 def _table(outlook: Sequence[Outlook], names: Sequence[str]) -> Table:

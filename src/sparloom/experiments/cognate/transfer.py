@@ -155,7 +155,8 @@ class LearnerConfig:
     def learner(self, study: EvaluationData, beginning: TransferInit | None) -> models.Learner:
         """Return the model, with the estimate of the platform, and with the source network as a member if it votes."""
         model, platform = self.model, study.platform
-        if self.estimate and hasattr(platform, "estimate") and hasattr(model, "with_estimate"):
+        known = hasattr(platform, "estimate") and getattr(study.space, "walks", None) is not None
+        if self.estimate and known and hasattr(model, "with_estimate"):
             model = model.with_estimate(partial(platform.estimate, study.op))
         if beginning is None:
             return model

@@ -6,7 +6,7 @@ lines in a row of them, and miss ratios m1 >= m2 >= m3 of a private L1, of a sha
 together:
 
     passes    = width / s, each of which takes max(smooth(busiest, bytes / bandwidth), instructions) + barriers
-    busiest   = imbalance nonzeros / elements nonzero + (row loads / elements) row + (tiles / elements) tile start
+    busiest   = imbalance (nonzeros nonzero + row loads row) / elements + tiles / elements tile start
     nonzero   = smooth(cycles, n latency / lines in flight, sparse lines latency / sparse lines in flight)
     latency   = (1 - m1) L1 + (m1 - m2) L2 + (m2 - m3) LLC + m3 DRAM
     bytes     = m3 nonzeros s + rows (used + miss (row loads - used)) + sparse stream + sampled results
@@ -16,7 +16,9 @@ nonzeros in it. A row that was loaded before misses with probability set / (set 
 elements at work if it is cached, that of one tile in the victim cache if it bypasses, and a whole phase with barriers.
 
 Source: the smooth maximum and the constants are those of `Machine`, from ISCA'23 and HotTiles; rooflines, Williams et
-al. 2009. Departures: no queueing at a loaded DRAM, no time in which few elements are at work, one miss ratio per level.
+al. 2009. Departures: no queueing at a loaded DRAM, no time in which few elements are at work, one miss ratio per level;
+panels that are dealt to the first free element count as those that are dealt in turn; statistics are those of 32
+elements, from which the imbalance of others follows only where panels are few.
 """
 
 from collections.abc import Sequence
@@ -89,6 +91,9 @@ def estimate_seconds(
     row = moves * lines * (near + reload_miss * (far - near)) / machine.parallel_dense_lines
     dealt = "panel" if op == "spmm" else "tile"
     imbalance = np.where(phased, stats[f"{dealt}_phase_imbalance"], stats[f"{dealt}_imbalance"])
+    panels = np.ceil(matrix.shape[0] / knobs["row_panel"])
+    shared = panels if op == "spmm" else stats["tiles"] / np.where(phased, np.maximum(stats["phases"], 1), 1)
+    imbalance = _imbalance(imbalance, shared, machine.pes)
     busiest = (nonzeros * imbalance * (nonzero + loads / nonzeros * row)
                + stats["tiles"] * machine.tile_ns) / machine.pes
     stretch = np.maximum(_smooth(machine, busiest, moved / machine.bandwidth * 1e9),
@@ -104,9 +109,19 @@ def _statistics(matrix: Walked, walks: Sequence[tuple[int, int, int, int, int]])
     """Return statistics by name, (configs,)."""
     missing = [walk for walk in walks if walk not in matrix.walks]
     if missing:
-        raise Unsupported(f"the walk {missing[0]} has no statistics, those there are: {WALKS}")
+        raise Unsupported(f"the walk {missing[0]} has no statistics, so there is no estimate; those there are: "
+                          f"{WALKS}: choose a width of 32 or at least 256")
     table = np.array([matrix.walks[walk] for walk in walks], np.float64).reshape(len(walks), len(WALK_STATISTICS))
     return dict(zip(WALK_STATISTICS, table.T, strict=True))
+
+
+def _imbalance(of_lanes: np.ndarray, shared: np.ndarray, pes: int) -> np.ndarray:
+    """Return the load of the busiest element over the mean, from that with the lanes of `WALKS`.
+
+    More elements have less each only if there are more panels or tiles to share than lanes.
+    """
+    reached = np.clip(shared, WALKS.lanes, max(pes, WALKS.lanes))
+    return np.maximum(1, of_lanes * pes / np.minimum(reached, max(pes, WALKS.lanes)))
 
 
 def _miss_ratios(machine: Machine, stats: dict[str, np.ndarray], cached_loads: np.ndarray) -> dict[str, np.ndarray]:

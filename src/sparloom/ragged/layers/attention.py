@@ -260,9 +260,12 @@ def score_weight(shape: EncoderShape, below: Expr) -> Expr:
 
 
 def define_mixing(shape: EncoderShape, made: list[Operation], read: Projected) -> list[Operation]:
-    """Define mixed[batch, pos, head, dim], after operations that are `made` before: weights of attention times values.
+    """Define mixed[batch, pos, head, dim], weights of attention times values.
 
     Queries of cross attention without any visible key mix to 0.
+
+    Args:
+        made: operations that run first.
     """
     width, groups = shape.head_width, shape.heads // shape.group
     keys, values = (compute(name, {batch: BATCHES(), head: groups, col: shape.keys, dim: width}, each(col))

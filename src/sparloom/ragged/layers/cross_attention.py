@@ -34,11 +34,13 @@ from sparloom.ragged.layers.tokens import (
     batch,
     channel,
     dim,
+    drop,
     fuse_reduction,
     head,
     model,
     part,
     pos,
+    schedule_elementwise,
     schedule_linear,
     schedule_token_sum,
     schedule_weight_gradient,
@@ -63,7 +65,12 @@ def check_cross(shape: EncoderShape) -> None:
 
 
 def cross_attention(shape: EncoderShape) -> Program:
-    """Define attention to a memory, unscheduled; `shape` has cross=True."""
+    """Define attention to a memory, unscheduled; `shape` has cross=True.
+
+    Raises:
+        Unsupported: scores of the shape depend on distances.
+    """
+    check_cross(shape)
     queries, keys = {**shape.of_heads, dim: shape.head_width}, {**shape.of_parts, part: 2}
     of_model = {model: shape.width}
     x, memory = (operand(shape, Tensor(name, {**tokens, **of_model}), of_model)
@@ -95,15 +102,19 @@ def device_cross_attention(shape: EncoderShape) -> Program:
 
 def cross_attention_backward(shape: EncoderShape) -> Program:
     """Define the gradients of `cross_attention`, unscheduled; its outputs are `OUTPUTS`."""
+    check_cross(shape)
     size, of_head, of_parts = shape.width, {**shape.of_heads, dim: shape.head_width}, {**shape.of_parts, part: 2}
     made = Tensor("queries", {**TOKENS, **of_head}), Tensor("kv", {**MEMORY, **of_parts})
     upstream, mixed = Tensor("d_attended", {**TOKENS, channel: size}), Tensor("mixed", {**TOKENS, **of_head})
-    w_out, d_attended = Tensor("w_out", {channel: size, **of_head}), upstream[batch, pos, channel]
+    w_out, d_attended, added = Tensor("w_out", {channel: size, **of_head}), upstream[batch, pos, channel], []
+    if shape.dropout[1]:
+        added = [compute("d_added", {**TOKENS, channel: size}, drop(shape, 1, pos, channel, d_attended))]
+        d_attended = added[0][batch, pos, channel]
     d_mixed = compute("d_mixed", {**TOKENS, **of_head}, sum_over(
         {channel: size}, d_attended * w_out[(channel, *of_head)]))
     gradients = define_mixing_gradients(shape, d_mixed, _read(shape, *made))
     found = [
-        sum_over_tokens("d_w_out", {channel: size, **of_head}, d_attended * mixed[(batch, pos, *of_head)]),
+        *added, sum_over_tokens("d_w_out", {channel: size, **of_head}, d_attended * mixed[(batch, pos, *of_head)]),
         sum_over_tokens("d_b_out", {channel: size}, d_attended), d_mixed, *gradients]
     d_q = next(each for each in gradients if each.name == "d_q")
     for name, short, tokens, d_made, outs in (("x", "q", TOKENS, d_q, of_head), ("memory", "kv", MEMORY, d_kv(shape),
@@ -119,7 +130,10 @@ def cross_attention_backward(shape: EncoderShape) -> Program:
 
 def scheduled_cross_attention_backward(shape: EncoderShape, schedule: EncoderSchedule) -> Program:
     """Schedule `cross_attention_backward` for a CPU."""
-    prog = schedule_linear(cross_attention_backward(shape), "d_mixed", "dim", "channel", schedule)
+    prog = cross_attention_backward(shape)
+    if shape.dropout[1]:
+        prog = schedule_elementwise(prog, "d_added")
+    prog = schedule_linear(prog, "d_mixed", "dim", "channel", schedule)
     prog = schedule_mixing_gradients(prog, shape, queries=schedule.queries)
     for name in ("d_x", "d_memory"):
         prog, reduction = fuse_reduction(prog, name)

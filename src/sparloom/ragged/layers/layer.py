@@ -29,7 +29,7 @@ from sparloom.ragged.tensor import Change, FusedDims, SplitDim, StoredDims, Tabl
 Arrays = Mapping[str, np.ndarray]
 
 COPIED_BY_NUMPY = 1 << 16  # bytes, below which starting a copy of our own takes longer
-MOST_BYTES = 4  # of an element that it copies
+MOST_BYTES, MOST_DIMS = 4, 16  # of an element and of an array that it copies
 
 _LAYOUTS: dict[tuple[tuple[str, Weight], ...], int] = {}
 
@@ -70,7 +70,8 @@ def _copy(values: np.ndarray, out: np.ndarray) -> None:
     """Copy values to a contiguous array, faster than NumPy where a dimension that is contiguous becomes another one."""
     along = next((dim for dim, step in enumerate(values.strides) if step == values.itemsize), values.ndim)
     if (values.dtype != out.dtype or values.itemsize > MOST_BYTES or values.nbytes < COPIED_BY_NUMPY
-            or along >= values.ndim - 1 or any(step % values.itemsize for step in values.strides)):
+            or values.ndim > MOST_DIMS or along >= values.ndim - 1
+            or any(step % values.itemsize for step in values.strides)):
         np.copyto(out, values, casting="same_kind")
         return
     numbers = [np.array(vector, np.int64) // size for vector, size in (
@@ -212,7 +213,7 @@ class Layer:
 
     @cached_property
     def learned(self) -> frozenset[str]:
-        """Names of the weights that have gradients."""
+        """Names of what has gradients besides the tokens: weights, and the memory of cross attention."""
         return frozenset(name.removeprefix("d_") for name in self.gradients.program.outputs) - {"x"}
 
     @cached_property

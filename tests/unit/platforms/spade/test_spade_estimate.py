@@ -32,6 +32,17 @@ def test_seconds_and_orders_are_near_those_of_the_simulator(name: str, op: str) 
     assert exact[found.argmin()] < 1.35 * exact.min()
 
 
+@pytest.mark.parametrize(("op", "near"), [("spmm", 2.3), ("sddmm", 4.5)])
+@pytest.mark.parametrize("preset", ["spade_hottiles4", "spade_hottiles16", "spade_isca224"])
+def test_few_panels_on_other_numbers_of_elements(preset: str, op: str, near: float) -> None:
+    machine, configs = machine_of(preset), [config_of(row_panel=rows, column_panel=columns)
+                                            for rows in (32, 256, 2048) for columns in (1024, "all")]
+    for name in ("even", "band"):
+        exact = simulate_many(PATTERNS[name], op, width=256, configs=configs, machines=[machine])[0]
+        found = estimated(PATTERNS[name], op, machine, configs)
+        assert np.abs(np.log(found / exact)).max() < np.log(near), name
+
+
 def test_equal_programs_have_equal_estimates() -> None:
     one, other = config_of(column_panel=65536, barrier=1), config_of(column_panel="all")
     found = estimated(PATTERNS["band"], configs=[one, other])
