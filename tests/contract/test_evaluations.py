@@ -17,12 +17,13 @@ CONF = Path(__file__).parents[2] / "conf"
 EVALUATIONS = sorted(path.stem for path in (CONF / "experiment").glob("eval_*.yaml")
                      if "override /task: compare" in path.read_text(encoding="utf-8"))
 
-RUNS = {  # of every arm, in order: the folder in which its run has been kept from the beginning
+RUNS = {  # of every arm, in order: the folder in which its run has been kept from the beginning, or, if it is one of
+    # fit_spade, since that has an option for the formula of the platform
     "eval_figure02": (
         "5870f25d f8a1bacc ef6afbea 1cc41242 1086f212"),
     "eval_figure04": (
-        "5870f25d 6bf56ae8 f8a1bacc ef6afbea d46f3a79 9cddee9b c64064f3 cda18975 70cfb0ce 4351ffed 54e55531 4cb2ebb1 "
-        "045b2ac2 55abd276"),
+        "5870f25d 6bf56ae8 f8a1bacc ef6afbea d46f3a79 9cddee9b c64064f3 cda18975 93b649ad bce674c3 a42d999e 7b003d41 "
+        "15e32a69 4cbbe1c8"),
     "eval_figure05": (
         "5870f25d d46f3a79"),
     "eval_figure06": (
@@ -40,13 +41,13 @@ RUNS = {  # of every arm, in order: the folder in which its run has been kept fr
     "eval_figure12": (
         "7d9d2745 5870f25d 8dfbe676 fa25c727 54f0084a"),
     "eval_members": (
-        "abe0560b 07771216 2d565e46 f1ad14f7 bd6301ec b944d0d0 36c82545 fb7c26eb e363896a cd2f0293 2a2dce53 99992219"),
+        "f1281032 30f7616e 04531956 f2a26bdd 2cb883d3 b1a8d39d a563c5b1 70203137 1dc851e8 4056aad0 4db37bbc dea1bc6f"),
     "eval_pipeline": (
         "5870f25d"),
     "eval_selection": (
-        "abe0560b f79c7921 6b519d8a deb09d0a fb251683 e18b4206 7c0c0171 b18151a3 d48d69c1 f2a2040f e93c48a7 2f23924d "
-        "bf4fcae9 22faf7e5 8a8f2ebc dc2301e3 c205e1e4 071f4d65 5078c719 acbc7775 5485b171 36c82545 aa8ca53c ca33f450 "
-        "5da0a7f4 44032fff 2a4ee2e6 610b16d4 619b9890"),
+        "f1281032 b55c3f72 fd83afe7 ca18810f 5477411c 630ea423 1e48670f f02b5ae1 6770d1ec c68230f3 f7026f83 c358ed98 "
+        "57be76ab 2335b8e1 896377cf 24d897bc 0b9a5f9c 1f097cad 88f5e795 2bc70a29 70fa28e4 a563c5b1 e9c235e8 2eda68d9 "
+        "1225ceec 37611b97 959b3205 fa99752e c0d6e5c0"),
     "eval_table2": (
         "5870f25d 54f0084a beb5b05f c9fa43bd a6032386"),
     "eval_variants": (

@@ -16,7 +16,7 @@ from sparloom.sparse import Pattern
 
 CONF = Path(__file__).parents[2] / "conf"
 PADDED = ("augmentation", "mapping")
-NO_NETWORKS = ("ensemble", "gaussian_process", "sparloom", "trees", "trees_walk")
+NO_NETWORKS = ("ensemble", "estimate", "gaussian_process", "sparloom", "trees", "trees_walk")
 MODELS = sorted(path.stem for path in (CONF / "model").glob("*.yaml") if path.stem not in NO_NETWORKS)
 CASES = [
     *([f"model={name}", f"encoder={encoder}"] for name in MODELS
