@@ -11,9 +11,9 @@ from sparloom.lazy import attach
 __all__, __getattr__, __dir__ = attach(__name__, {
     "cognate": (
         "Arm", "AuditLabels", "Autoencode", "BenchFeaturizer", "BenchRecommend", "Collect", "Compare", "Comparison",
-        "DefaultRecommender", "ExportCsv", "FineTunedRecommender", "Finetune", "Fit", "FittedRecommender", "Gather",
-        "LearnerConfig", "PrepareInputs", "Pretrain", "Recipe", "Recommend", "RecommendShape", "RunCampaign",
-        "SummariseSamples", "Tabulate"),
+        "DefaultRecommender", "EvalCampaign", "ExportCsv", "FineTunedRecommender", "Finetune", "Fit",
+        "FittedRecommender", "Gather", "LearnerConfig", "PrepareInputs", "Pretrain", "Recipe", "Recommend",
+        "RecommendShape", "RunCampaign", "SummariseSamples", "Tabulate"),
     "autosage": (
         "BenchAutosage", "BenchDecisions", "BenchDecisionsBusy", "BenchDecompositions", "BenchDispatch",
         "BenchDispatchCuda", "BenchGcn", "BenchMinibatch", "BusyCase", "CheckGcn", "CheckProbe", "ChooseKernels",

@@ -17,7 +17,7 @@ _HOMES = {
         "draw_autosage_speedups"),
     "designs": (
         "DESIGN_METHODS design_gains design_metrics designs_table draw_campaign draw_designs draw_sensitivity "
-        "draw_signs pareto per_design"),
+        "draw_signs draw_trials pareto per_design"),
     "dispatch": (
         "MAKING bound_shares decision_regret device_dispatch_metrics dispatch_metrics dispatch_ratios dispatch_seconds "
         "dispatch_tables draw_dispatch"),

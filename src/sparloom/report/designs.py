@@ -1,6 +1,6 @@
 """Compare designs of an accelerator: metrics, Pareto front, sensitivity to constants, signs beside the paper's.
 
-`draw_campaign` shows how the trials of one accelerator went on.
+`draw_campaign` shows how the trials of one accelerator went on, `draw_trials` how many several methods need.
 """
 
 from collections.abc import Mapping
@@ -40,6 +40,27 @@ def draw_campaign(history: pd.DataFrame, stem: Path) -> None:
         shares = np.exp(np.log(best.min() / best).mean(axis=1))
         axes.step(np.arange(1, len(shares) + 1), shares, where="post", color="#b5443c")
     axes.set(xlabel="trials", ylabel="share of the final speed", title="Best configurations found, mean over matrices")
+    save(drawn, stem)
+
+
+@styled
+def draw_trials(frame: pd.DataFrame, stem: Path, *, share: float, labels: Mapping[str, str]) -> None:
+    """Draw the share of the best speed that methods have found by trials per matrix: means and ranges over seeds.
+
+    Args:
+        frame: columns method, seed, trials (per matrix), share.
+        share: that is to be reached.
+        labels: methods, in the order of the legend -> what the legend calls them.
+    """
+    drawn, (axes,) = figure(6.0, 3.2)
+    for method, label in labels.items():
+        table = frame[frame["method"] == method].pivot(index="trials", columns="seed", values="share").ffill()
+        line, = axes.plot(table.index, table.mean(axis=1), label=label)
+        axes.fill_between(table.index, table.min(axis=1), table.max(axis=1), alpha=0.15, color=line.get_color(),
+                          linewidth=0)
+    axes.axhline(share, color="0.5", linewidth=0.8, linestyle=":")
+    axes.set(xlabel="trials per matrix", ylabel="share of the best speed", ylim=(max(0.0, frame["share"].min()), 1.0))
+    axes.legend(loc="lower right")
     save(drawn, stem)
 
 

@@ -168,6 +168,15 @@ def test_panels_of_exactly_the_matrix_are_those_of_all() -> None:
 
 
 def test_walks_follow_the_parameters() -> None:
-    space = SpadeSpace("spmm", width=128)
+    space = SpadeSpace("spmm", width=32)
     assert space.walk(SPACE.config(row_panel=4, column_panel=1024, split=32, reorder=1)) == (1, 4, 1024, 0, 32)
-    assert space.walk(SPACE.config(row_panel=32, split=256, barrier=1)) == (0, 32, 0, 1, 128)
+    assert space.walk(SPACE.config(row_panel=32, split=256, barrier=1)) == (0, 32, 0, 1, 32)
+    assert SpadeSpace("spmm", width=512).walk(SPACE.config(split=256)).slice == 256
+
+
+@pytest.mark.parametrize("width", [16, 128])
+def test_passes_without_stored_statistics_have_no_walks(width: int) -> None:
+    space = SpadeSpace("spmm", width=width)
+    assert space.walks is None
+    with pytest.raises(Unsupported, match="a width of 32 and from 256 on"):
+        space.walk(space.default())

@@ -1,13 +1,14 @@
 """COGNATE: collect samples, pre-train on one platform, fine-tune on another, compare, recommend.
 
 collect, samples (gather, export, prepare), sample_statistics, evaluation_data, training, transfer, finetune,
-compare, recommender, recommend, campaign, bench_recommend, bench_featurizer.
+compare, recommender, recommend, campaign, eval_campaign, bench_recommend, bench_featurizer.
 """
 
 from sparloom.lazy import attach
 
 __all__, __getattr__, __dir__ = attach(__name__, {
     "campaign": ("RunCampaign",),
+    "eval_campaign": ("EvalCampaign",),
     "collect": ("FLUSH_SECONDS", "Collect"),
     "samples": ("ExportCsv", "Gather", "PrepareInputs"),
     "compare": ("Arm", "ArmResult", "Compare", "Tabulate", "refuse_unequal"),

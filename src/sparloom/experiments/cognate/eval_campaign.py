@@ -1,0 +1,163 @@
+"""Count the trials that a campaign needs on matrices of which all configurations have been simulated."""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from sparloom import log
+from sparloom.data import SampleSource, write_frame
+from sparloom.experiments.cognate.evaluation_data import EvaluationData
+from sparloom.files import scratch_folder
+from sparloom.measure import bootstrap_interval, geomean
+from sparloom.ops import Op
+from sparloom.report import RuntimeTable, draw_trials, report_table
+from sparloom.sparse import Role
+from sparloom.tuning import Campaign
+
+if TYPE_CHECKING:
+    from sparloom.platforms import Platform
+
+logger = logging.getLogger(__name__)
+METHODS: Mapping[str, str] = {
+    "campaign": "campaign", "campaign_without_estimate": "campaign, no formula",
+    "random_model": "random trials, model", "random_model_without_estimate": "random trials, model, no formula",
+    "random": "random trials, best of them",
+}
+"""Methods -> as the table and the figure call them."""
+
+
+@dataclass(frozen=True)
+class EvalCampaign:
+    """Compare campaigns with random trials, by how many each needs for a share of the best speed.
+
+    A campaign answers with the fastest configuration that has run on each matrix. Random trials are answered likewise,
+    or by the model of the campaign, fitted to them: the configuration that it expects to be fastest. A matrix without
+    a trial has the default configuration.
+
+    Args:
+        matrices: of one campaign, drawn anew for every seed among those of the role.
+        batch: trials between two looks at what was found.
+        most: trials per matrix at most.
+        share: of the best speed, geometric mean over matrices, that is to be reached.
+        eval_role: role of the matrices; "validation" while anything is being chosen by the result.
+    """
+
+    op: Op
+    target: "Platform"
+    samples: SampleSource
+    matrices: int
+    batch: int
+    most: int
+    share: float
+    seeds: Sequence[int]
+    eval_role: Role
+
+    def run(self, out: Path) -> Mapping[str, float]:
+        """Write trials.parquet and a plot, and print a table."""
+        study = EvaluationData(self.target, self.op, self.samples, self.eval_role)
+        study.refuse_other_widths()
+        rows = []
+        for seed in self.seeds:
+            found = len(study.truth.matrices)
+            places = np.sort(np.random.default_rng(seed).permutation(found)[:self.matrices])
+            for method in METHODS:
+                for trials, share in self._shares(study, places, method, seed):
+                    rows.append({"method": method, "seed": seed, "trials": trials / len(places), "share": share})
+                logger.info("seed %d, %s: %.4f of the best speed after %.1f trials per matrix", seed, method,
+                            rows[-1]["share"], rows[-1]["trials"])
+        frame = pd.DataFrame(rows)
+        write_frame(out / "trials.parquet", frame)
+        draw_trials(frame, out / "trials", share=self.share, labels=METHODS)
+        return self._metrics(frame)
+
+    def _shares(self, study: EvaluationData, places: np.ndarray, method: str, seed: int
+                ) -> Iterator[tuple[int, float]]:
+        """Yield trials in all, and the share of the best speed that was found with them."""
+        truth = study.truth
+        names = [truth.matrices[place] for place in places]
+        formula = getattr(study.platform, "estimate", None)
+        informed = formula is not None and "without" not in method and getattr(study.space, "walks", None) is not None
+        with scratch_folder("campaign") as folder:
+            campaign = Campaign(folder, study.space, {name: study.views[name] for name in names}, seed=seed,
+                                estimator=partial(formula, study.op) if informed else None)
+            known = _Known(truth, names, campaign)
+            drawn = known.programs() if method.startswith("random") else None
+            order = np.random.default_rng([seed, 1]).permutation(0 if drawn is None else len(drawn))
+            while campaign.count() < self.most * len(names):
+                done = campaign.count()
+                chosen = [(each.matrix, each.config.key) for each in campaign.ask(self.batch)] if drawn is None else [
+                    drawn[place] for place in order[done:done + self.batch]]
+                if not chosen:
+                    break
+                for name, key in chosen:
+                    campaign.tell(name, key, seconds=known.seconds(name, key))
+                yield campaign.count(), known.share(predicted="model" in method)
+
+    def _metrics(self, frame: pd.DataFrame) -> Mapping[str, float]:
+        """Count trials per matrix until the share is reached; those that never reach it count as `most`."""
+        needed = pd.DataFrame({method: [self._needed(frame[(frame["method"] == method) & (frame["seed"] == seed)])
+                                        for seed in self.seeds] for method in METHODS})
+        table = report_table(("method", f"trials per matrix for {self.share:g}", "reached", "share in the end"),
+                             text=("method",))
+        metrics: dict[str, float] = {f"{self.eval_role}/matrices": float(self.matrices)}
+        for method, label in METHODS.items():
+            last = frame[frame["method"] == method].groupby("seed")["share"].last()
+            reached, counts = float(needed[method].notna().mean()), needed[method].fillna(self.most)
+            metrics |= {f"{self.eval_role}/{method}/trials": float(counts.mean()),
+                        f"{self.eval_role}/{method}/reached": reached,
+                        f"{self.eval_role}/{method}/share": geomean(last.to_numpy())}
+            table.add_row(label, f"{counts.mean():.1f}", f"{reached:.0%}", f"{geomean(last.to_numpy()):.3f}")
+        for ending in ("", "_without_estimate"):
+            ratios = (needed[f"random_model{ending}"].fillna(self.most) / needed[f"campaign{ending}"].fillna(self.most)
+                      ).to_numpy()
+            low, high = bootstrap_interval(ratios, seed=0)
+            name = f"{self.eval_role}/random_model_over_campaign{ending}"
+            metrics |= {name: geomean(ratios), f"{name}_low": low, f"{name}_high": high}
+        log.console.print(table)
+        return metrics
+
+    def _needed(self, frame: pd.DataFrame) -> float:
+        reached = frame.loc[frame["share"] >= self.share, "trials"]
+        return float(reached.iloc[0]) if len(reached) else float("nan")
+
+
+class _Known:
+    """The true seconds of a campaign's matrices."""
+
+    def __init__(self, truth: RuntimeTable, names: Sequence[str], campaign: Campaign) -> None:
+        self._names, self._campaign = names, campaign
+        keys = [config.key for config in truth.configs]
+        self._seconds = {name: dict(zip(keys, truth.seconds[truth.matrices.index(name)], strict=True))
+                         for name in names}
+        self._default = keys[truth.baseline]
+
+    def programs(self) -> list[tuple[str, str]]:
+        """List every program of every matrix."""
+        return [(name, key) for name in self._names for key in self._campaign.predict(name)["config"]]
+
+    def seconds(self, name: str, key: str) -> float:
+        return float(self._seconds[name][key])
+
+    def share(self, *, predicted: bool) -> float:
+        """Return the speed of the answers over that of the best, geometric mean.
+
+        Args:
+            predicted: answers are those of the model, not the fastest that has run.
+        """
+        labels = self._campaign.labels()
+        answers = {}
+        if predicted:
+            for name in self._names:
+                expected = self._campaign.predict(name)
+                answers[name] = expected.loc[expected["seconds"].idxmin(), "config"]
+        elif len(labels):
+            answers = labels.loc[labels.groupby("matrix")["seconds"].idxmin()].set_index("matrix")["config"].to_dict()
+        shares = [min(self._seconds[name].values()) / self.seconds(name, answers.get(name, self._default))
+                  for name in self._names]
+        return geomean(np.array(shares))
