@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sparloom.errors import IllegalSchedule
+from sparloom.errors import IllegalSchedule, Unsupported
 from sparloom.space import Readings, SpadeSpace
 
 SPACE = SpadeSpace("spmm")
