@@ -15,8 +15,6 @@ def test_campaigns_and_random_trials_are_compared(build, tmp_path) -> None:
     assert frame.groupby("method")["trials"].agg(["min", "max"]).to_numpy().tolist() == [[1, 5]] * len(METHODS)
     assert ((frame["share"] > 0) & (frame["share"] <= 1)).all()
     for method, rows in frame.groupby("method"):
-        if "model" not in method:  # the best of those that ran only gets better
-            assert rows["share"].is_monotonic_increasing
         reached = rows[rows["share"] >= 0.9]
         assert metrics[f"test/{method}/trials"] == (reached["trials"].iloc[0] if len(reached) else 5)
         assert metrics[f"test/{method}/reached"] == (len(reached) > 0)
