@@ -16,11 +16,10 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, DotProduct, Kernel, Matern, WhiteKernel
 
-from sparloom.errors import Unsupported
 from sparloom.measure import checked_threads
 from sparloom.models.cost_model import CostModel, Estimator, MatrixFeatures, as_features
 from sparloom.space import Config, ConfigSpace
-from sparloom.sparse import STATISTICS, WALK_STATISTICS, WALKS, Pattern, signed_logarithm
+from sparloom.sparse import STATISTICS, WALK_STATISTICS, WALKS, Pattern, select_walks, signed_logarithm
 
 ELEMENT_BYTES = 4  # of a dense element
 MIN_RATIO = 1e-3  # added to ratios before the logarithm
@@ -58,12 +57,7 @@ def walk_features(
     """
     bound = space.bind(matrix.shape)
     walks = [bound.walk(config) for config in configs]
-    missing = [walk for walk in walks if walk not in matrix.walks]
-    if missing:
-        raise Unsupported(f"{missing[0]} of space {space.name} is not among the walks with statistics: {WALKS}; "
-                          "choose model=cognate or model=trees")
-    table = np.array([matrix.walks[walk] for walk in walks], np.float64).reshape(len(walks), len(WALK_STATISTICS))
-    stats = dict(zip(WALK_STATISTICS, table.T, strict=True))
+    stats = select_walks(matrix.walks, walks)
     reordered, row_panel, column_panel, phased, dense = np.array(walks, np.float64).reshape(-1, 5).T
     own = np.array([bound.heterogeneous(config) for config in configs], np.float64)
     numbers = np.array([matrix.statistics[name] for name in GENERAL])

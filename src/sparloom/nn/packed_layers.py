@@ -256,13 +256,12 @@ def _adapted_weight(module: Any, path: str, packed: PackedWeights) -> torch.Tens
     for name in names:
         kind = type(module.lora_variant[name]).__name__ if name in module.lora_variant else None
         share = getattr(module.lora_dropout[name], "p", 0.0)
-        if kind or module.lora_bias[name] or (module.training and share):
-            why = kind or ("a bias" if module.lora_bias[name] else f"dropout {share} of its inputs in training")
-            raise Unsupported(f"{path}: adapter {name!r} has {why}, and packed layers add adapters to weights: call "
-                              "model.eval() for inference, train with lora_dropout=0, merge the adapter, or call "
-                              "sparloom.nn.unpack(model) first" if why.startswith("dropout") else
-                              f"{path}: adapter {name!r} has {why}, and packed layers add adapters to weights: merge "
-                              "it, or call sparloom.nn.unpack(model) first")
+        kind = kind or ("a bias" if module.lora_bias[name] else None)
+        if kind or (module.training and share):
+            why, remedy = (kind, "") if kind else (f"dropout {share} of its inputs in training",
+                                                   "call model.eval() for inference, train with lora_dropout=0, ")
+            raise Unsupported(f"{path}: adapter {name!r} has {why}, and packed layers add adapters to weights: {remedy}"
+                              "merge it, or call sparloom.nn.unpack(model) first")
     factors = [part[name].weight for name in names for part in (module.lora_A, module.lora_B)]
     if needs_derivatives([base, *factors]):
         return sum(map(module.get_delta_weight, names), base)

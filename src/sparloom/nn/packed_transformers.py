@@ -451,8 +451,7 @@ class T5Stack(PackedModel, modeling_t5.T5Stack):
 
 
 def _kept_tables(model: Any, weight: torch.Tensor, buckets: Sequence[torch.Tensor]) -> Mapping[str, torch.Tensor]:
-    """Look up addends by head and distance; the same tensors as long as the weight is the same and needs no gradient.
-    """
+    """Look up addends by head and distance; they are kept as long as the weight is the same, unless it is trained."""
     def look_up(weight: torch.Tensor) -> Mapping[str, torch.Tensor]:
         return {name: weight[each].T.contiguous() for name, each in zip(("bias_before", "bias_after"), buckets,
                                                                         strict=True)}

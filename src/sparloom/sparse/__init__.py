@@ -24,7 +24,7 @@ _HOMES = {
     ),
     "walks": (
         "PRIVATE_BYTES", "SHARED_BYTES", "WALK", "WALKS", "WALK_STATISTICS", "WalkGrid", "WalkStatistics",
-        "walk_statistics"),
+        "select_walks", "walk_statistics"),
 }
 _NAMES = {name: f"sparloom.sparse.{file}" for file, names in _HOMES.items() for name in names}
 

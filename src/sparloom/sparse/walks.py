@@ -11,6 +11,7 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Float, Float32, Integer
 
+from sparloom.errors import Unsupported
 from sparloom.sparse.features import locality_order, reorder
 from sparloom.sparse.pattern import Pattern
 
@@ -296,6 +297,22 @@ def walk_statistics(pattern: Pattern, grid: WalkGrid = WALKS) -> WalkStatistics:
         for walk, numbers in _walks(order, grid):
             found[reordered, *walk] = numbers.astype(np.float32)
     return found
+
+
+def select_walks(
+    statistics: WalkStatistics, walks: Sequence[tuple[int, int, int, int, int]]
+) -> dict[str, Float[np.ndarray, " walks"]]:
+    """Return the numbers of some walks by their names in `WALK_STATISTICS`.
+
+    Raises:
+        Unsupported: one has no statistics.
+    """
+    missing = [walk for walk in walks if walk not in statistics]
+    if missing:
+        raise Unsupported(f"{missing[0]} is not among the walks with statistics, {WALKS}: choose model=cognate or "
+                          "model=trees")
+    table = np.array([statistics[walk] for walk in walks], np.float64).reshape(len(walks), len(WALK_STATISTICS))
+    return dict(zip(WALK_STATISTICS, table.T, strict=True))
 
 
 def _walks(pattern: Pattern, grid: WalkGrid) -> Iterator[tuple[tuple[int, int, int, int], np.ndarray]]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from rich.table import Table
 from sparloom import log
 from sparloom.data import SECONDS, check_columns, described_config, table_rows, write_frame
 from sparloom.errors import IllegalSchedule, SchemaError
+from sparloom.experiments.cognate.evaluation_data import estimator_of
 from sparloom.files import locked, write_text
 from sparloom.measure import TimingProtocol, geomean
 from sparloom.models import MatrixFeatures
@@ -117,9 +118,7 @@ class RunCampaign:
 
     @cached_property
     def campaign(self) -> Campaign:
-        patterns = {name: read_matrix(path).pattern for name, path in self.files.items()}
-        space = self.platform.space(self.op)
-        estimate = None if getattr(space, "walks", None) is None else getattr(self.platform, "estimate", None)
+        patterns = {name: matrix.pattern for name, matrix in self._matrices.items()}
         conditions: dict[str, Any] = {"patterns": {name: pattern.digest() for name, pattern in patterns.items()}}
         if self.command is None:
             conditions |= {"platform": self.platform.name, **self.platform.conditions(self.op)}
@@ -128,9 +127,13 @@ class RunCampaign:
         if self.results is not None:
             conditions["unit"] = "cycles" if "cycles" in table_rows(Path(self.results))[0] else "seconds"
         return Campaign(
-            self.folder, space, {
+            self.folder, self.platform.space(self.op), {
                 name: MatrixFeatures.from_pattern(pattern, name) for name, pattern in patterns.items()},
-            estimator=None if estimate is None else partial(estimate, self.op), conditions=conditions, seed=self.seed)
+            estimator=estimator_of(self.platform, self.op), conditions=conditions, seed=self.seed)
+
+    @cached_property
+    def _matrices(self) -> Mapping[str, SparseMatrix]:
+        return {name: read_matrix(path).astype(np.float32) for name, path in self.files.items()}
 
     def _check(self) -> None:
         if not self.matrices or not Path(self.matrices).expanduser().exists():
@@ -202,12 +205,9 @@ class RunCampaign:
         """Return seconds, or why there are none; None: the trial was stopped."""
         if self.command is not None:
             return self._run_command(self._line(proposal))
-        operands = self.op.operands(self._matrix(proposal.matrix), getattr(self.platform, "width", 256), self.seed)
+        operands = self.op.operands(self._matrices[proposal.matrix], getattr(self.platform, "width", 256), self.seed)
         measurement = self.platform.measure(self.op, operands, proposal.config, self.timing)
         return measurement.best if measurement.failure is None else measurement.failure
-
-    def _matrix(self, name: str) -> SparseMatrix:
-        return read_matrix(self.files[name]).astype(np.float32)
 
     def _line(self, proposal: Proposal) -> str:
         """Fill in the command."""

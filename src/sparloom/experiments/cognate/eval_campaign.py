@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ import pandas as pd
 
 from sparloom import log
 from sparloom.data import SampleSource, write_frame
-from sparloom.experiments.cognate.evaluation_data import EvaluationData
+from sparloom.experiments.cognate.evaluation_data import EvaluationData, estimator_of
 from sparloom.files import scratch_folder
 from sparloom.measure import bootstrap_interval, geomean
 from sparloom.ops import Op
@@ -36,9 +35,9 @@ METHODS: Mapping[str, str] = {
 class EvalCampaign:
     """Compare campaigns with random trials, by how many each needs for a share of the best speed.
 
-    A campaign answers with the fastest configuration that has run on each matrix. Random trials are answered likewise,
-    or by the model of the campaign, fitted to them: the configuration that it expects to be fastest. A matrix without
-    a trial has the default configuration.
+    The result of a campaign is the fastest configuration that has run on each matrix. That of random trials is the
+    same, or the configuration that the campaign's model, fitted to them, expects to be fastest. Without a trial, a
+    matrix has the default configuration.
 
     Args:
         matrices: of one campaign, drawn anew for every seed among those of the role.
@@ -81,11 +80,10 @@ class EvalCampaign:
         """Yield trials in all, and the share of the best speed that was found with them."""
         truth = study.truth
         names = [truth.matrices[place] for place in places]
-        formula = getattr(study.platform, "estimate", None)
-        informed = formula is not None and "without" not in method and getattr(study.space, "walks", None) is not None
+        estimator = None if "without" in method else estimator_of(study.platform, study.op)
         with scratch_folder("campaign") as folder:
             campaign = Campaign(folder, study.space, {name: study.views[name] for name in names}, seed=seed,
-                                estimator=partial(formula, study.op) if informed else None)
+                                estimator=estimator)
             known = _Known(truth, names, campaign)
             drawn = known.programs() if method.startswith("random") else None
             order = np.random.default_rng([seed, 1]).permutation(0 if drawn is None else len(drawn))
@@ -145,19 +143,19 @@ class _Known:
         return float(self._seconds[name][key])
 
     def share(self, *, predicted: bool) -> float:
-        """Return the speed of the answers over that of the best, geometric mean.
+        """Return the speed of the chosen configurations over that of the best, geometric mean.
 
         Args:
-            predicted: answers are those of the model, not the fastest that has run.
+            predicted: the model chooses, not the fastest that has run.
         """
         labels = self._campaign.labels()
-        answers = {}
+        chosen = {}
         if predicted:
             for name in self._names:
                 expected = self._campaign.predict(name)
-                answers[name] = expected.loc[expected["seconds"].idxmin(), "config"]
+                chosen[name] = expected.loc[expected["seconds"].idxmin(), "config"]
         elif len(labels):
-            answers = labels.loc[labels.groupby("matrix")["seconds"].idxmin()].set_index("matrix")["config"].to_dict()
-        shares = [min(self._seconds[name].values()) / self.seconds(name, answers.get(name, self._default))
+            chosen = labels.loc[labels.groupby("matrix")["seconds"].idxmin()].set_index("matrix")["config"].to_dict()
+        shares = [min(self._seconds[name].values()) / self.seconds(name, chosen.get(name, self._default))
                   for name in self._names]
         return geomean(np.array(shares))

@@ -13,7 +13,7 @@ import pandas as pd
 from sparloom.data import MatrixInputs, MatrixSamples, SampleSource, Selection, draw_labels, matrix_samples
 from sparloom.errors import MissingArtifact
 from sparloom.experiments.harness import samples_of
-from sparloom.models import CostModel, MatrixFeatures
+from sparloom.models import CostModel, Estimator, MatrixFeatures
 from sparloom.ops import Op
 from sparloom.report import RuntimeTable
 from sparloom.space import Config, ConfigSpace
@@ -174,6 +174,13 @@ class EvaluationData:
 
     def _walks(self, name: str) -> WalkStatistics:
         return self.walks[name]
+
+
+def estimator_of(platform: "Platform", op: Op) -> Estimator | None:
+    """Return the formula of a platform for seconds; None: it has none for configurations whose walks are unknown."""
+    known = getattr(platform.space(op), "walks", None) is not None
+    formula = getattr(platform, "estimate", None) if known else None
+    return None if formula is None else partial(formula, op)
 
 
 def _differences(one: Config, other: Config) -> int:

@@ -6,7 +6,6 @@
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ import pandas as pd
 
 from sparloom import models
 from sparloom.data import SampleSource, Selection, Uncertainty, ensure_data, select_labels
-from sparloom.experiments.cognate.evaluation_data import EvaluationData
+from sparloom.experiments.cognate.evaluation_data import EvaluationData, estimator_of
 from sparloom.experiments.harness import Checkpoints, experiment_for
 from sparloom.files import sha256, write_json
 from sparloom.space import ConfigSpace
@@ -154,10 +153,9 @@ class LearnerConfig:
 
     def learner(self, study: EvaluationData, beginning: TransferInit | None) -> models.Learner:
         """Return the model, with the estimate of the platform, and with the source network as a member if it votes."""
-        model, platform = self.model, study.platform
-        known = hasattr(platform, "estimate") and getattr(study.space, "walks", None) is not None
-        if self.estimate and known and hasattr(model, "with_estimate"):
-            model = model.with_estimate(partial(platform.estimate, study.op))
+        model, estimator = self.model, estimator_of(study.platform, study.op) if self.estimate else None
+        if estimator is not None and hasattr(model, "with_estimate"):
+            model = model.with_estimate(estimator)
         if beginning is None:
             return model
         budget = self.selection.matrices * self.selection.configs_per_matrix

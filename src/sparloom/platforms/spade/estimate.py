@@ -27,10 +27,9 @@ from typing import Protocol
 import numpy as np
 from jaxtyping import Float
 
-from sparloom.errors import Unsupported
 from sparloom.platforms.spade.machine import LINE_BYTES, VALUE_BYTES, Machine
-from sparloom.space import Config
-from sparloom.sparse import PRIVATE_BYTES, SHARED_BYTES, WALK_STATISTICS, WALKS, WalkStatistics
+from sparloom.space import Config, SpadeSpace
+from sparloom.sparse import PRIVATE_BYTES, SHARED_BYTES, WALKS, WalkStatistics, select_walks
 
 SPARSE_BYTES = 12  # of a nonzero: row, column, value
 KIB = 1024
@@ -63,10 +62,10 @@ def estimate_seconds(
     knobs = {name: np.array([_number(config[name]) for config in configs], np.float64)
              for name in ("row_panel", "column_panel", "split", "barrier", "bypass", "reorder")}
     slices = np.minimum(knobs["split"], width)
-    walks = [(int(reorder), int(rows), int(panel), int(phased), int(columns)) for reorder, rows, panel, phased, columns
-             in zip(knobs["reorder"], knobs["row_panel"], knobs["column_panel"], knobs["barrier"], slices, strict=True)]
-    stats = _statistics(matrix, walks)
-    whole = _statistics(matrix, [(walk[0], walk[1], 0, 0, walk[4]) for walk in walks])
+    space = SpadeSpace(op, width=width)
+    walks = [space.walk(config) for config in configs]
+    stats = select_walks(matrix.walks, walks)
+    whole = select_walks(matrix.walks, [walk._replace(column_panel=0, phased=0) for walk in walks])
     several = (knobs["column_panel"] > 0) & (knobs["column_panel"] < columns)
     phased = several & (knobs["barrier"] > 0)
     row_bytes, lines = slices * VALUE_BYTES, slices * VALUE_BYTES / LINE_BYTES
@@ -105,23 +104,12 @@ def _number(value: object) -> int:
     return 0 if value == "all" else int(value)
 
 
-def _statistics(matrix: Walked, walks: Sequence[tuple[int, int, int, int, int]]) -> dict[str, np.ndarray]:
-    """Return statistics by name, (configs,)."""
-    missing = [walk for walk in walks if walk not in matrix.walks]
-    if missing:
-        raise Unsupported(f"the walk {missing[0]} has no statistics, so there is no estimate; those there are: "
-                          f"{WALKS}: choose a width of 32 or at least 256")
-    table = np.array([matrix.walks[walk] for walk in walks], np.float64).reshape(len(walks), len(WALK_STATISTICS))
-    return dict(zip(WALK_STATISTICS, table.T, strict=True))
-
-
 def _imbalance(of_lanes: np.ndarray, shared: np.ndarray, pes: int) -> np.ndarray:
     """Return the load of the busiest element over the mean, from that with the lanes of `WALKS`.
 
     More elements have less each only if there are more panels or tiles to share than lanes.
     """
-    reached = np.clip(shared, WALKS.lanes, max(pes, WALKS.lanes))
-    return np.maximum(1, of_lanes * pes / np.minimum(reached, max(pes, WALKS.lanes)))
+    return np.maximum(1, of_lanes * pes / np.clip(shared, WALKS.lanes, max(pes, WALKS.lanes)))
 
 
 def _miss_ratios(machine: Machine, stats: dict[str, np.ndarray], cached_loads: np.ndarray) -> dict[str, np.ndarray]:

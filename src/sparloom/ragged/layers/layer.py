@@ -16,10 +16,7 @@ from sparloom.ragged.dimensions import Dim
 from sparloom.ragged.layers import attention, attention_gradients, cross_attention, encoder, norms, tokens
 from sparloom.ragged.layers.norms import NORMS, NormSchedule, SoftmaxSchedule
 from sparloom.ragged.layers.precision import check_precision, quantised
-from sparloom.ragged.layers.tokens import (
-    EncoderSchedule,
-    EncoderShape,
-)
+from sparloom.ragged.layers.tokens import EncoderSchedule, EncoderShape
 from sparloom.ragged.layout import evaluate, storage_size, stored_dims
 from sparloom.ragged.nests import Program
 from sparloom.ragged.runtime import FixedArrays, Runner
