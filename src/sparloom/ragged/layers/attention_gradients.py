@@ -261,6 +261,20 @@ def _schedule_table_gradients(prog: Program, shape: EncoderShape, queries: int) 
     return prog
 
 
+def define_output_gradients(shape: EncoderShape, d_attended: Tensor | Operation) -> list[Operation]:
+    """Define the gradients of the output projection; the last one is d_mixed, that of what it projects."""
+    size, of_head = shape.width, {**shape.of_heads, dim: shape.head_width}
+    w_out, mixed = Tensor("w_out", {channel: size, **of_head}), Tensor("mixed", {**TOKENS, **of_head})
+    added = [compute("d_added", {**TOKENS, channel: size}, drop(
+        shape, 1, pos, channel, d_attended[batch, pos, channel]))] if shape.dropout[1] else []
+    d_added = (added[0] if added else d_attended)[batch, pos, channel]
+    return [
+        *added, sum_over_tokens("d_w_out", {channel: size, **of_head}, d_added * mixed[(batch, pos, *of_head)]),
+        sum_over_tokens("d_b_out", {channel: size}, d_added),
+        compute("d_mixed", {**TOKENS, **of_head}, sum_over({channel: size}, d_added * w_out[(channel, *of_head)])),
+    ]
+
+
 def define_attention_gradients(shape: EncoderShape, d_attended: Tensor | Operation, *, residual: bool,
                                inputs: str = "x") -> list[Operation | Part]:
     """Define the gradients of tokens and weights from that of the result of attention.
@@ -269,24 +283,12 @@ def define_attention_gradients(shape: EncoderShape, d_attended: Tensor | Operati
         residual: the gradient of the result is added to that of the tokens.
         inputs: name of the tokens that attend to each other.
     """
-    size, of_head, of_heads = shape.width, {**shape.of_heads, dim: shape.head_width}, shape.of_parts
-    w_out, w_qkv = Tensor("w_out", {channel: size, **of_head}), Tensor("w_qkv", {**of_heads, model: size})
-    mixed, x = Tensor("mixed", {**TOKENS, **of_head}), Tensor(inputs, {**TOKENS, model: size})
-    added = d_attended
-    if shape.dropout[1]:
-        added = compute("d_added", {**TOKENS, channel: size}, drop(
-            shape, 1, pos, channel, d_attended[batch, pos, channel]))
-    d_mixed = compute("d_mixed", {**TOKENS, **of_head}, sum_over(
-        {channel: size}, added[batch, pos, channel] * w_out[(channel, *of_head)]))
-    mix = define_mixing_gradients(shape, d_mixed)
+    size, of_heads, projection = shape.width, shape.of_parts, define_output_gradients(shape, d_attended)
+    w_qkv, x = Tensor("w_qkv", {**of_heads, model: size}), Tensor(inputs, {**TOKENS, model: size})
     d_qkv = Tensor("d_qkv", {**TOKENS, **of_heads})
     inward = sum_over(of_heads, d_qkv[batch, pos, part, head, dim] * w_qkv[part, head, dim, model])
     return [
-        *([] if added is d_attended else [added]),
-        sum_over_tokens("d_w_out", {channel: size, **of_head},
-                        added[batch, pos, channel] * mixed[(batch, pos, *of_head)]),
-        sum_over_tokens("d_b_out", {channel: size}, added[batch, pos, channel]),
-        d_mixed, *mix,
+        *projection, *define_mixing_gradients(shape, projection[-1]),
         sum_over_tokens("d_w_qkv", {**of_heads, model: size},
                         d_qkv[batch, pos, part, head, dim] * x[batch, pos, model]),
         sum_over_tokens("d_b_qkv", of_heads, d_qkv[batch, pos, part, head, dim]),

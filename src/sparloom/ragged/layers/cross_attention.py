@@ -23,7 +23,12 @@ from sparloom.ragged.layers.attention import (
     schedule_mix_and_projection,
     schedule_on_device,
 )
-from sparloom.ragged.layers.attention_gradients import d_kv, define_mixing_gradients, schedule_mixing_gradients
+from sparloom.ragged.layers.attention_gradients import (
+    d_kv,
+    define_mixing_gradients,
+    define_output_gradients,
+    schedule_mixing_gradients,
+)
 from sparloom.ragged.layers.precision import operand, schedule_operands
 from sparloom.ragged.layers.tokens import (
     MEMORY,
@@ -34,7 +39,6 @@ from sparloom.ragged.layers.tokens import (
     batch,
     channel,
     dim,
-    drop,
     fuse_reduction,
     head,
     model,
@@ -44,7 +48,6 @@ from sparloom.ragged.layers.tokens import (
     schedule_linear,
     schedule_token_sum,
     schedule_weight_gradient,
-    sum_over_tokens,
 )
 from sparloom.ragged.nests import Operation, Program, compute, sum_over
 from sparloom.ragged.tensor import Tensor
@@ -105,17 +108,9 @@ def cross_attention_backward(shape: EncoderShape) -> Program:
     check_cross(shape)
     size, of_head, of_parts = shape.width, {**shape.of_heads, dim: shape.head_width}, {**shape.of_parts, part: 2}
     made = Tensor("queries", {**TOKENS, **of_head}), Tensor("kv", {**MEMORY, **of_parts})
-    upstream, mixed = Tensor("d_attended", {**TOKENS, channel: size}), Tensor("mixed", {**TOKENS, **of_head})
-    w_out, d_attended, added = Tensor("w_out", {channel: size, **of_head}), upstream[batch, pos, channel], []
-    if shape.dropout[1]:
-        added = [compute("d_added", {**TOKENS, channel: size}, drop(shape, 1, pos, channel, d_attended))]
-        d_attended = added[0][batch, pos, channel]
-    d_mixed = compute("d_mixed", {**TOKENS, **of_head}, sum_over(
-        {channel: size}, d_attended * w_out[(channel, *of_head)]))
-    gradients = define_mixing_gradients(shape, d_mixed, _read(shape, *made))
-    found = [
-        *added, sum_over_tokens("d_w_out", {channel: size, **of_head}, d_attended * mixed[(batch, pos, *of_head)]),
-        sum_over_tokens("d_b_out", {channel: size}, d_attended), d_mixed, *gradients]
+    projection = define_output_gradients(shape, Tensor("d_attended", {**TOKENS, channel: size}))
+    gradients = define_mixing_gradients(shape, projection[-1], _read(shape, *made))
+    found = [*projection, *gradients]
     d_q = next(each for each in gradients if each.name == "d_q")
     for name, short, tokens, d_made, outs in (("x", "q", TOKENS, d_q, of_head), ("memory", "kv", MEMORY, d_kv(shape),
                                                                               of_parts)):
