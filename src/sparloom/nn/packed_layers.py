@@ -26,7 +26,7 @@ from sparloom.nn.torch_integration import (
 )
 from sparloom.ragged import EncoderSchedule, EncoderShape, Layer, compiled_encoder_layer
 
-PRECISION = "_sparloom_precision"  # attribute of packed modules
+PRECISION, PACKED_WEIGHTS = "_sparloom_precision", "_sparloom_packed"  # attributes of packed modules
 FEW_TOKENS = 1024  # of a batch, up to which threads share columns: measured with the sizes of MiniLM and BERT-base
 FEW, MANY = EncoderSchedule(share_columns=True), EncoderSchedule(rows=96)
 ACTIVATION_CLASSES: Mapping[str, str] = {  # of transformers; others are those of torch
@@ -230,7 +230,7 @@ def run_program(module: torch.nn.Module, compiled: Callable[..., Layer], form: E
 
 def packed_weights(module: torch.nn.Module) -> PackedWeights:
     """Return the packed weights of a module, which keeps them."""
-    return module.__dict__.setdefault("_sparloom_packed", PackedWeights())
+    return module.__dict__.setdefault(PACKED_WEIGHTS, PackedWeights())
 
 
 def has_adapters(module: torch.nn.Module) -> bool:

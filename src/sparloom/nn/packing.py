@@ -12,7 +12,7 @@ import torch
 
 from sparloom.errors import Unsupported
 from sparloom.nn import packed_torch
-from sparloom.nn.packed_layers import PRECISION, PackedLayer
+from sparloom.nn.packed_layers import PACKED_WEIGHTS, PRECISION, PackedLayer
 from sparloom.ragged import PRECISIONS, check_precision
 
 __all__ = ["Packing", "describe_packing", "pack", "unpack"]
@@ -31,10 +31,12 @@ class Packing:
     Args:
         packed: names of encoders that compute real tokens only; "" is the model itself.
         left: names of others, and why each was left.
+        weight_bytes: of packed weights, which exist from the first call on.
     """
 
     packed: tuple[str, ...]
     left: Mapping[str, str]
+    weight_bytes: int = 0
 
 
 def pack(model: M, *, strict: bool = False, precision: str | torch.dtype = "float32") -> M:
@@ -80,6 +82,8 @@ def pack(model: M, *, strict: bool = False, precision: str | torch.dtype = "floa
             if type(module) in classes:
                 module.__class__ = classes[type(module)]
             if isinstance(module, RUN_PROGRAMS):
+                if module.__dict__.get(PRECISION) != precision:
+                    module.__dict__.pop(PACKED_WEIGHTS, None)  # those of another precision
                 module.__dict__[PRECISION] = precision
     log.info("%s: packed %s%s", type(model).__name__, ", ".join(name or "the model" for name in found.packed),
              "".join(f"; left {name}: {reason}" for name, reason in found.left.items()))
@@ -92,7 +96,7 @@ def unpack(model: M) -> M:
     for module in model.modules():
         if type(module) in originals:
             module.__class__ = originals[type(module)]
-            for name in ("_sparloom_packed", "_sparloom_tables", PRECISION):
+            for name in (PACKED_WEIGHTS, "_sparloom_tables", PRECISION):
                 module.__dict__.pop(name, None)
     return model
 
@@ -103,7 +107,9 @@ def describe_packing(model: torch.nn.Module, *, before: bool = False) -> Packing
     Args:
         before: say which ones `pack` would pack instead.
     """
-    return _describe(model, "float32" if before else None)
+    found = _describe(model, "float32" if before else None)
+    weights = [module.__dict__.get(PACKED_WEIGHTS) for module in model.modules()]
+    return replace(found, weight_bytes=sum(each.nbytes for each in weights if each is not None))
 
 
 def _describe(model: torch.nn.Module, precision: str | None) -> Packing:

@@ -109,6 +109,11 @@ class PackedWeights:
     def __reduce__(self) -> tuple[type, tuple[()]]:
         return PackedWeights, ()
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all packed weights."""
+        return sum(packed.memory.nbytes for packed in self._current.values())
+
     def inference(self, layer: Layer, parameters: Parameters) -> PackedProgramWeights:
         """Return the weights of the forward programs.
 

@@ -38,7 +38,7 @@ def encoder_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
     """Reduce times of encoders to ratios.
 
     Args:
-        frame: per_case.parquet of `bench_encoders`: a row for each model, data set, batch size and method.
+        frame: per_case.parquet of `bench_encoders`: a row for each part, model, data set, batch size and method.
         seed: of the bootstrap over data sets.
 
     Returns:
@@ -49,9 +49,39 @@ def encoder_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
         float32. `<precision>/over_<method>`, `<precision>/over_best`: the same for methods in bfloat16 and int8;
         `<precision>/over_float32`: over sparloom in float32. `<model>/<precision>/cosine_min`: the least cosine of a
         vector of sparloom to that of float64.
-        `<model>/memory/over_<method>`: bytes beyond what was there before the call.
+        `<model>/memory/over_<method>`: bytes beyond those in use before a call; `<model>/memory/packed_weights`: those
+        of packed weights, which are in use before; `<model>/training/over_<method>`: seconds of a step.
     """
-    seconds = frame.pivot(index=KEYS, columns="method", values="median").astype(float)
+    found = _memory_metrics(frame[frame["part"] == "memory"], seed=seed)
+    training = _pivot(frame[frame["part"] == "training"], "median")
+    for name in training.columns.difference([OWN]):
+        found |= _by_model(f"training/over_{name}", training[name] / training[OWN], seed=seed)
+    return found | _inference_metrics(frame[frame["part"] == "inference"], seed=seed)
+
+
+def _pivot(frame: pd.DataFrame, column: str) -> pd.DataFrame:
+    return frame.pivot(index=KEYS, columns="method", values=column).astype(float)
+
+
+def _by_model(key: str, ratio: pd.Series, *, seed: int) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for model, of_model in ratio.groupby(level="model"):
+        found |= grouped_bounds(f"{model}/{key}", of_model, level="data", seed=seed)
+    return found
+
+
+def _memory_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
+    peaks, found = _pivot(frame, "peak_bytes"), {}
+    for name in peaks.columns.difference([OWN]):
+        found |= _by_model(f"memory/over_{name}", peaks[name] / peaks[OWN], seed=seed)
+    packed = frame[frame["method"] == OWN].groupby("model")["packed_bytes"].max()
+    return found | {f"{model}/memory/packed_weights": float(value) for model, value in packed.items()}
+
+
+def _inference_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
+    seconds = _pivot(frame, "median")
+    if OWN not in seconds:
+        return {}
     own = seconds[OWN]
     others = seconds[[name for name in seconds if precision_of(name) == "float32"
                       and name not in (OWN, "sparloom_padded", OWN_TEXTS)]]
@@ -72,14 +102,9 @@ def encoder_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
         cosines = frame[frame["method"] == narrow.name].groupby("model")["cosine"].min()
         found |= {f"{model}/{precision}/cosine_min": float(value) for model, value in cosines.items()}
     for name, ratio in ratios.items():
-        for model, of_model in ratio.groupby(level="model"):
-            found |= grouped_bounds(f"{model}/{name}", of_model, level="data", seed=seed)
-            for size, of_size in of_model.groupby(level="size"):
-                found |= grouped_bounds(f"{model}/{size}/{name}", of_size, level="data", seed=seed)
-    peaks = frame.pivot(index=KEYS, columns="method", values="peak_bytes").astype(float)
-    for name in peaks.columns.difference([OWN]):
-        for model, ratio in (peaks[name] / peaks[OWN]).dropna().groupby(level="model"):
-            found |= grouped_bounds(f"{model}/memory/over_{name}", ratio, level="data", seed=seed)
+        found |= _by_model(name, ratio, seed=seed)
+        for size, of_size in ratio.groupby(level="size"):
+            found |= _by_model(f"{size}/{name}", of_size, seed=seed)
     return found
 
 
@@ -98,6 +123,8 @@ def encoder_table(metrics: Mapping[str, float]) -> Table:
                   f"{precision}/over_best": f"fastest of the others, {precision}"}
         names |= {f"{precision}/over_{name.removesuffix(f'_{precision}')}": label for name, (label, _) in LABELS.items()
                   if precision_of(name) == precision and not name.startswith(OWN)}
+    for part in ("training", "memory"):
+        names |= {f"{part}/over_{name}": f"{label}, {part}" for name, (label, _) in LABELS.items()}
     for model in models:
         for key, label in names.items():
             if f"{model}/{key}" in metrics:
@@ -108,7 +135,7 @@ def encoder_table(metrics: Mapping[str, float]) -> Table:
 
 def draw_encoders(frame: pd.DataFrame, model: str, stem: Path) -> None:
     """Draw tokens per second over the batch size, and seconds relative to sparloom over the share of padding."""
-    rows = frame[(frame["model"] == model) & frame["median"].notna()]
+    rows = frame[(frame["part"] == "inference") & (frame["model"] == model) & frame["median"].notna()]
     drawn, (rates, padding) = figure(9.0, 3.6, columns=2)
     for method, (label, colour) in LABELS.items():
         own = rows[rows["method"] == method]

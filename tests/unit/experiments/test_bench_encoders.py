@@ -31,8 +31,10 @@ def test_methods_are_checked_and_timed_in_turn(tmp_path, monkeypatch) -> None:
     out.mkdir()
     metrics = BenchEncoders(
         models=["tiny"], lengths=LengthCorpus(None, ["cola", "mrpc"], 0), data=["cola", "mrpc"], batches=[1, 9],
-        methods=METHODS, repetitions=2, memory=0, threads=1, journals=str(tmp_path / "journals"), seed=0).run(out)
-    frame = pd.read_parquet(out / "per_case.parquet")
+        methods=METHODS, memory={"cola": 5}, training={"mrpc": 3}, repetitions=2, threads=1,
+        journals=str(tmp_path / "journals"), seed=0).run(out)
+    whole = pd.read_parquet(out / "per_case.parquet")
+    frame = whole[whole["part"] == "inference"]
     assert len(frame) == 2 * 2 * len(METHODS)
     refused = frame[frame["failure"] != ""]
     assert set(refused["method"]) == {"missing"}
@@ -45,13 +47,20 @@ def test_methods_are_checked_and_timed_in_turn(tmp_path, monkeypatch) -> None:
     assert metrics["tiny/9/bfloat16/over_best"] == pytest.approx(metrics["tiny/9/bfloat16/over_torch"])
     assert 0.9999 <= metrics["tiny/bfloat16/cosine_min"] < 1
     assert 0.999 <= metrics["tiny/int8/cosine_min"] < metrics["tiny/bfloat16/cosine_min"]
+    for part, measured in (("memory", "peak_bytes"), ("training", "median")):
+        rows = whole[(whole["part"] == part) & (whole["failure"] == "")].set_index("method")
+        assert set(rows.index) == {"sparloom", "torch"}
+        assert (rows[measured] > 0).all()
+        assert metrics[f"tiny/{part}/over_torch"] == rows.loc["torch", measured] / rows.loc["sparloom", measured]
+    weights = 2 * (4 * 24 * 24 + 2 * 24 * 40)
+    assert 4 * weights <= metrics["tiny/memory/packed_weights"] < 6 * weights  # panels are padded
     assert not list((tmp_path / "journals").iterdir())
 
 
 def test_unknown_names_are_refused(tmp_path) -> None:
     with pytest.raises(ValueError, match=r"task\.models: gpt: there are minilm_l6, bert_base"):
         BenchEncoders(models=["gpt"], lengths=LengthCorpus(None, ["cola"], 0), data=["cola"], batches=[1],
-                      methods=["torch"], repetitions=1, memory=0, threads=1, journals=str(tmp_path), seed=0,
+                      methods=["torch"], memory={}, training={}, repetitions=1, threads=1, journals=str(tmp_path), seed=0,
                       ).run(tmp_path)
 
 
@@ -64,7 +73,7 @@ def test_wrong_vectors_are_left_out(tmp_path) -> None:
             return np.full((1, 24), np.nan)
 
     settings = BenchEncoders(models=["tiny"], lengths=LengthCorpus(None, ["cola"], 0), data=["cola"], batches=[1],
-                             methods=["torch"], repetitions=1, memory=0, threads=1, journals=str(tmp_path), seed=0)
+                             methods=["torch"], memory={}, training={}, repetitions=1, threads=1, journals=str(tmp_path), seed=0)
     settings._expected["tiny", 5] = np.ones((1, 24))
     settings._folder.mkdir(parents=True)
     with pytest.raises(AssertionError, match="vectors differ by nan"):
@@ -93,14 +102,17 @@ def test_micro_batches_keep_the_order_of_sequences() -> None:
 
 
 def test_ratios_are_over_cases_with_bounds_over_data_sets(tmp_path) -> None:
-    rows = [{"model": "m", "data": data, "size": size, "method": method, "median": seconds, "tokens": 50, "padded": 100,
-             "products_seconds": 0.5, "cosine": 0.999 if data == "a" else 0.9999,
-             "peak_bytes": {"sparloom": 10.0, "torch": 40.0}.get(method) if size == 8 else None}
+    rows = [{"part": "inference", "model": "m", "data": data, "size": size, "method": method, "median": seconds,
+             "tokens": 50, "padded": 100, "products_seconds": 0.5, "cosine": 0.999 if data == "a" else 0.9999}
             for data in ("a", "b") for size in (1, 8)
             for method, seconds in (("sparloom", 1.0), ("sparloom_padded", 1.2), ("torch", 2.0), ("openvino", None),
                                     ("ctranslate2", 1.5 if data == "a" else 6.0), ("sentence_transformers", 3.0),
                                     ("sentence_transformers_packed", 1.5), ("sparloom_int8", 0.5), ("torch_int8", 0.6),
                                     ("onnxruntime_int8", 0.8))]
+    rows += [{"part": "memory", "model": "m", "data": "a", "size": 8, "method": method, "peak_bytes": size,
+              "packed_bytes": packed} for method, size, packed in (("sparloom", 10.0, 7), ("torch", 40.0, 0))]
+    rows += [{"part": "training", "model": "m", "data": data, "size": 4, "method": method, "median": seconds}
+             for data in ("a", "b") for method, seconds in (("sparloom", 2.0), ("torch", 3.0))]
     frame = pd.DataFrame(rows)
     metrics = encoder_metrics(frame, seed=0)
     assert metrics["m/over_torch"] == pytest.approx(2.0)
@@ -110,6 +122,8 @@ def test_ratios_are_over_cases_with_bounds_over_data_sets(tmp_path) -> None:
     assert metrics["m/packed/over_sentence_transformers"] == pytest.approx(2.0)
     assert metrics["m/share_of_products"] == pytest.approx(0.5)
     assert metrics["m/memory/over_torch"] == pytest.approx(4.0)
+    assert metrics["m/memory/packed_weights"] == 7
+    assert metrics["m/training/over_torch"] == pytest.approx(1.5)
     assert metrics["m/int8/over_float32"] == pytest.approx(2.0)
     assert metrics["m/int8/over_best"] == pytest.approx(1.2)
     assert metrics["m/8/int8/over_onnxruntime"] == pytest.approx(1.6)
@@ -117,6 +131,6 @@ def test_ratios_are_over_cases_with_bounds_over_data_sets(tmp_path) -> None:
     assert "m/over_sparloom_padded" not in metrics
     assert "m/over_torch_int8" not in metrics
     assert "m/over_openvino" not in metrics
-    assert encoder_table(metrics).row_count == 10
+    assert encoder_table(metrics).row_count == 12
     draw_encoders(frame, "m", tmp_path / "encoders")
     assert (tmp_path / "encoders.svg").stat().st_size > 1000

@@ -216,6 +216,22 @@ def test_bad_calls_are_refused_before_any_work() -> None:
         model(torch.ones(1, 51, dtype=torch.long))
 
 
+def test_the_bytes_of_packed_weights_are_told() -> None:
+    model, given = pack(make("BertModel")), inputs_of(MASKS["right"])
+    assert describe_packing(model).weight_bytes == 0
+    sizes = []
+    for precision in ("float32", "bfloat16"):
+        pack(model, precision=precision)
+        with torch.no_grad():
+            model(**given)
+        sizes.append(describe_packing(model).weight_bytes)
+    parameters = sum(each.numel() for layer in model.encoder.layer for each in layer.parameters())
+    assert 4 * parameters <= sizes[0]
+    assert sizes[1] <= 0.7 * sizes[0]  # biases and norms stay in float32
+    unpack(model)
+    assert describe_packing(model, before=True).weight_bytes == 0
+
+
 def test_models_that_cannot_be_packed() -> None:
     for change, message in (
             (lambda model: model.half(), "float16 on cpu: packed layers compute in torch.float32"),

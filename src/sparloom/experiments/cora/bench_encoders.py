@@ -1,9 +1,9 @@
 """Time whole encoders of texts beside the libraries that people use on CPUs."""
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -14,7 +14,14 @@ import torch
 from sparloom import log
 from sparloom.data import write_frame
 from sparloom.errors import Unsupported
-from sparloom.experiments.cora.text_encoders import ENCODERS, EncoderProcess, load_model, text_of, write_batch
+from sparloom.experiments.cora.text_encoders import (
+    ENCODERS,
+    TRAINERS,
+    EncoderProcess,
+    load_model,
+    text_of,
+    write_batch,
+)
 from sparloom.experiments.harness import journal_folder, note_failure, timed_cases
 from sparloom.files import atomic_folder
 from sparloom.platforms import measure_roof
@@ -26,6 +33,7 @@ TOLERANCES = {"float32": 1e-4, "bfloat16": 3e-2, "int8": 0.15}  # of vectors, re
 CHECKED = 4  # sequences whose vectors are compared with float64
 VOCABULARY = 1000  # tokens; for libraries that read texts each is a word, see text_of
 ROOF_ROUNDS = 5
+MEASURED = ("median", "seconds", "peak_bytes", "packed_bytes", "cosine")
 SIZES: Mapping[str, Mapping[str, Any]] = MappingProxyType({
     "minilm_l6": {"kind": "bert", "width": 384, "layers": 6, "heads": 12, "hidden": 1536},
     "bert_base": {"kind": "bert", "width": 768, "layers": 12, "heads": 12, "hidden": 3072},
@@ -41,10 +49,12 @@ class EncoderCase(NamedTuple):
     """One batch of one model.
 
     Args:
+        part: what is measured: "inference", "memory" or "training".
         data: data set of the lengths.
         size: sequences of the batch.
     """
 
+    part: str
     model: str
     data: str
     size: int
@@ -63,8 +73,9 @@ class BenchEncoders:
         lengths, data: data sets of lengths.
         batches: sequences of a batch.
         methods: of ENCODERS.
+        memory: data set -> sequences of a batch that methods of `TRAINERS` encode at once, to measure their memory.
+        training: data set -> sequences of a batch on which these train.
         repetitions: of each method, in turn.
-        memory: a batch of so many sequences whose memory is measured, too; 0: none.
     """
 
     models: Sequence[str]
@@ -72,8 +83,9 @@ class BenchEncoders:
     data: Sequence[str]
     batches: Sequence[int]
     methods: Sequence[str]
+    memory: Mapping[str, int]
+    training: Mapping[str, int]
     repetitions: int
-    memory: int
     threads: int
     journals: str
     seed: int
@@ -85,7 +97,8 @@ class BenchEncoders:
             ValueError: a model, a method or a data set is unknown.
         """
         for names, known, option in ((self.models, SIZES, "models"), (self.methods, ENCODERS, "methods"),
-                                     (self.data, DATASETS, "data")):
+                                     (self.data, DATASETS, "data"), (self.memory, DATASETS, "memory"),
+                                     (self.training, DATASETS, "training")):
             unknown = [name for name in names if name not in known]
             if unknown:
                 raise ValueError(f"task.{option}: {', '.join(unknown)}: there are {', '.join(known)}")
@@ -101,34 +114,68 @@ class BenchEncoders:
         return metrics
 
     def _cases(self) -> Iterator[EncoderCase]:
-        return (EncoderCase(model, data, size) for model in self.models for data in self.data for size in self.batches)
+        for model in self.models:
+            for data in self.data:
+                yield from (EncoderCase("inference", model, data, size) for size in self.batches)
+            for part, batches in (("memory", self.memory), ("training", self.training)):
+                yield from (EncoderCase(part, model, data, size) for data, size in batches.items())
 
     def _case(self, case: EncoderCase) -> list[dict[str, Any]]:
         lengths, failed = self._lengths(case), dict(self._refused(case.model))
-        file = self._folder / "batch.npz"
+        write_batch(lengths, VOCABULARY, self._batch, seed=self.seed)
+        measure = {"inference": self._infer, "memory": self._measure_memory, "training": self._train}[case.part]
+        measured = measure(case, lengths, failed)
+        if not measured:
+            raise Unsupported(f"no method runs {case.model}: {failed}")
+        about = {**case._asdict(), "tokens": int(lengths.sum()), "padded": int(lengths.max()) * case.size,
+                 "products_seconds": self._flops(case) / self._rate}
+        found = [{"method": name, "failure": "", **values} for name, values in measured.items()]
+        return [{**about, **dict.fromkeys(MEASURED), **row}
+                for row in (*found, *({"method": name, "failure": reason} for name, reason in failed.items()))]
+
+    def _infer(self, case: EncoderCase, lengths: np.ndarray, failed: dict[str, str]) -> dict[str, dict[str, Any]]:
+        """Time encoding by all methods whose vectors are right."""
         ready, cosines = {}, {}
         for name, process in self._processes(case.model).items():
             with note_failure(name, failed):
                 cosines[name] = self._check(case, process, lengths, TOLERANCES[precision_of(name)])
+                process.bind(self._batch)
                 ready[name] = process
-        if not ready:
-            raise Unsupported(f"no method runs {case.model}: {failed}")
-        write_batch(lengths, VOCABULARY, file, seed=self.seed)
-        for process in ready.values():
-            process.bind(file)
-        seconds: dict[str, list[float]] = {name: [] for name in ready}
+        seconds = self._in_turn({name: process.run for name, process in ready.items()})
+        return {name: {**_times(taken), "cosine": cosines[name]} for name, taken in seconds.items()}
+
+    def _measure_memory(self, case: EncoderCase, lengths: np.ndarray, failed: dict[str, str]
+                        ) -> dict[str, dict[str, Any]]:
+        found = {}
+        for name, process in self._processes(case.model).items():
+            if name in TRAINERS:
+                with note_failure(name, failed):
+                    peak = process.peak(self._batch)
+                    found[name] = {"peak_bytes": peak["bytes"], "packed_bytes": peak["packed_bytes"]}
+        return found
+
+    def _train(self, case: EncoderCase, lengths: np.ndarray, failed: dict[str, str]) -> dict[str, dict[str, Any]]:
+        """Time steps of training by methods whose losses before the first one agree."""
+        ready, losses = {}, {}
+        for name, process in self._processes(case.model).items():
+            if name in TRAINERS:
+                with note_failure(name, failed):
+                    losses[name] = process.train(self._batch)["loss"]
+                    ready[name] = process
+        apart = max(losses.values(), default=0.0) - min(losses.values(), default=0.0)
+        if apart > TOLERANCES["float32"] * max(losses.values(), default=1.0):
+            raise AssertionError(f"losses differ: {losses}")
+        seconds = self._in_turn({name: partial(_step_seconds, process, self._batch) for name, process in ready.items()})
+        return {name: _times(taken) for name, taken in seconds.items()}
+
+    def _in_turn(self, calls: Mapping[str, Callable[[], float]]) -> dict[str, list[float]]:
+        """Repeat calls that return seconds, each method first in its turn."""
+        seconds: dict[str, list[float]] = {name: [] for name in calls}
         for turn in range(self.repetitions):
-            order = [*ready][turn % len(ready) :] + [*ready][: turn % len(ready)]
-            for name in order:
-                seconds[name].append(ready[name].run())
-        about = {**case._asdict(), "tokens": int(lengths.sum()), "padded": int(lengths.max()) * case.size,
-                 "products_seconds": self._flops(case) / self._rate}
-        peaks = {name: ready[name].peak() for name in ready if case.size == self.memory}
-        timed = [{"method": name, "median": float(np.median(taken)), "seconds": taken, "peak_bytes": peaks.get(name),
-                  "cosine": cosines[name], "failure": ""} for name, taken in seconds.items()]
-        none = [{"method": name, "median": None, "seconds": [], "peak_bytes": None, "cosine": None, "failure": reason}
-                for name, reason in failed.items()]
-        return [{**about, **row} for row in (*timed, *none)]
+            first = turn % max(len(calls), 1)
+            for name in [*calls][first:] + [*calls][:first]:
+                seconds[name].append(calls[name]())
+        return seconds
 
     def _check(self, case: EncoderCase, process: EncoderProcess, lengths: np.ndarray, tolerance: float) -> float:
         """Compare the vectors of some sequences with those of transformers in float64; return the least cosine."""
@@ -211,10 +258,22 @@ class BenchEncoders:
                 make_tokenizer(VOCABULARY).save_pretrained(path)
         return folder
 
+    @property
+    def _batch(self) -> Path:
+        return self._folder / "batch.npz"
+
     @cached_property
     def _folder(self) -> Path:
-        return journal_folder(self.journals, self.models, self.data, self.batches, self.methods, self.repetitions,
-                              self.memory, self.threads, self.seed)
+        return journal_folder(self.journals, self.models, self.data, self.batches, self.methods, dict(self.memory),
+                              dict(self.training), self.repetitions, self.threads, self.seed, lengths=self.lengths)
+
+
+def _times(seconds: list[float]) -> dict[str, Any]:
+    return {"median": float(np.median(seconds)), "seconds": seconds}
+
+
+def _step_seconds(process: EncoderProcess, batch: Path) -> float:
+    return process.train(batch)["seconds"]
 
 
 def make_model(sizes: Mapping[str, Any]) -> Any:

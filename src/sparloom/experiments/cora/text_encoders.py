@@ -7,10 +7,12 @@ standard output:
     {"do": "bind", "ids": file}     the batch of the following commands; what is compiled or chosen for it is done now
     {"do": "run"}                   encodes it again and again, for a tenth of a second; the answer has the seconds
     {"do": "save", "to": file}      stores the vectors of the last run
-    {"do": "peak"}                  encodes it; the answer has the bytes of memory that this took beyond what was there
+    {"do": "peak", "ids": file}     encodes this batch; the answer has the bytes that this took beyond those in use
+                                    before, and those of packed weights, which are among these
+    {"do": "train", "ids": file}    trains on this batch; the answer has the seconds of a step, and the loss before any
 
-Libraries that pad get sequences sorted by length, in micro-batches of the size that was fastest. Files of ids are .npz
-with `ids` and `lengths`.
+Libraries that pad get sequences sorted by length, in micro-batches of the size that was fastest; where memory is
+measured, and in training, one batch as long as its longest sequence. Files of ids are .npz with `ids` and `lengths`.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from statistics import median
 from types import MappingProxyType
@@ -34,12 +36,13 @@ import torch
 from sparloom.errors import Unsupported
 from sparloom.experiments.harness import peak_bytes, seconds_of
 from sparloom.files import atomic_path
-from sparloom.nn import pack
+from sparloom.nn import describe_packing, pack
 
-__all__ = ["ENCODERS", "EncoderProcess", "load_model", "text_of", "write_batch"]
+__all__ = ["ENCODERS", "TRAINERS", "EncoderProcess", "load_model", "text_of", "write_batch"]
 
 MICRO_BATCHES = (4, 8, 16, 32, 64)  # sizes that are tried besides the whole batch
 TRIALS = 2  # runs of each size
+LEARNING_RATE = 1e-5
 SETTINGS: Mapping[str, Mapping[str, str]] = MappingProxyType({  # what lets libraries use AVX-512 on any processor
     "ctranslate2_avx512": {"CT2_FORCE_CPU_ISA": "AVX512", "CT2_USE_MKL": "1"},
 })
@@ -85,9 +88,13 @@ class EncoderProcess:
         self._ask(do="save", to=str(file))
         return np.load(file)
 
-    def peak(self) -> int:
-        """Encode the batch; return the bytes that this took beyond what was there before."""
-        return self._ask(do="peak")["bytes"]
+    def peak(self, ids: Path) -> Mapping[str, int]:
+        """Encode a batch at once; return the bytes beyond those in use before, and `packed_bytes` of packed weights."""
+        return self._ask(do="peak", ids=str(ids))
+
+    def train(self, ids: Path) -> Mapping[str, float]:
+        """Train on a batch for a tenth of a second; return the median `seconds` of a step, and the `loss` before."""
+        return self._ask(do="train", ids=str(ids))
 
     def close(self) -> None:
         """End the process."""
@@ -121,18 +128,19 @@ def load_model(folder: Path) -> Any:
     return family.from_pretrained(folder).eval()
 
 
-def _packed(folder: Path, threads: int, *, precision: str = "float32") -> Encode:
-    model = pack(load_model(folder), strict=True, precision=precision)
-    encoder = model.encoder if hasattr(model, "shared") else model
+class _Packed:
+    """A packed model, called without padding."""
 
-    def encode(sequences: Sequences) -> np.ndarray:
+    def __init__(self, folder: Path, threads: int, *, precision: str = "float32") -> None:
+        self.model = pack(load_model(folder), strict=True, precision=precision)
+        self._encoder = self.model.encoder if hasattr(self.model, "shared") else self.model
+
+    def __call__(self, sequences: Sequences) -> np.ndarray:
         with torch.inference_mode():
-            tokens, lengths = encoder.encode_packed(sequences)
+            tokens, lengths = self._encoder.encode_packed(sequences)
             sums = torch.zeros(len(lengths), tokens.shape[1]).index_add_(
                 0, torch.repeat_interleave(lengths), tokens)
             return (sums / lengths[:, None]).numpy()
-
-    return encode
 
 
 def _padded_by_us(folder: Path, threads: int) -> Encode:
@@ -240,13 +248,13 @@ class _LastState(torch.nn.Module):
 
 
 ENCODERS: Mapping[str, Callable[[Path, int], Encode]] = MappingProxyType({
-    "sparloom": _packed, "sparloom_padded": _padded_by_us, "torch": _eager, "torch_compiled": _compiled,
+    "sparloom": _Packed, "sparloom_padded": _padded_by_us, "torch": _eager, "torch_compiled": _compiled,
     "sentence_transformers": _sentences, "sentence_transformers_packed": _packed_sentences,
     "ctranslate2": _ctranslate2, "ctranslate2_avx512": _ctranslate2, "onnxruntime": _onnxruntime,
     "openvino": _openvino,
-    "sparloom_bfloat16": partial(_packed, precision="bfloat16"), "torch_bfloat16": _eager_bfloat16,
+    "sparloom_bfloat16": partial(_Packed, precision="bfloat16"), "torch_bfloat16": _eager_bfloat16,
     "openvino_bfloat16": partial(_openvino, hint="bf16"),
-    "sparloom_int8": partial(_packed, precision="int8"), "torch_int8": _eager_int8,
+    "sparloom_int8": partial(_Packed, precision="int8"), "torch_int8": _eager_int8,
     "ctranslate2_int8": partial(_ctranslate2, compute_type="int8_float32"),
     "onnxruntime_int8": partial(_onnxruntime, int8=True)})
 """Name -> loads a model folder and returns how it encodes."""
@@ -255,12 +263,18 @@ ENCODERS: Mapping[str, Callable[[Path, int], Encode]] = MappingProxyType({
 def _micro_batched(call: Padded) -> Encode:
     """Pad sequences, and try sizes of micro-batches."""
     def encode(sequences: Sequences) -> np.ndarray:
-        mask = _mask_of(sequences)
-        ids = np.zeros(mask.shape, np.int64)
-        ids[mask.astype(bool)] = np.concatenate([np.asarray(each, np.int64) for each in sequences])
+        ids, mask = _pad(sequences)
         return _means(call(ids, mask), mask)
 
     return _MicroBatches(encode)
+
+
+def _pad(sequences: Sequences) -> tuple[np.ndarray, np.ndarray]:
+    """Return token ids and mask of a padded batch."""
+    mask = _mask_of(sequences)
+    ids = np.zeros(mask.shape, np.int64)
+    ids[mask.astype(bool)] = np.concatenate([np.asarray(each, np.int64) for each in sequences])
+    return ids, mask
 
 
 class _MicroBatches:
@@ -279,6 +293,10 @@ class _MicroBatches:
             seconds[size] = min(seconds_of(lambda: self(sequences)) for _ in range(TRIALS))
         self._size = min(seconds, key=seconds.__getitem__)
 
+    def whole(self, sequences: Sequences) -> np.ndarray:
+        """Encode a batch at once, whatever its size."""
+        return self._encode(sequences)
+
     def __call__(self, sequences: Sequences) -> np.ndarray:
         order = sorted(range(len(sequences)), key=lambda number: -len(sequences[number]))
         parts = [order[begin : begin + self._size] for begin in range(0, len(order), self._size)]
@@ -286,6 +304,38 @@ class _MicroBatches:
         result = np.empty((len(order), found[0].shape[1]), np.float32)
         result[order] = np.concatenate(found)
         return result
+
+
+class _Trainer:
+    """Trains a model, called with padded batches: squares of mean vectors, the dropout of the model, AdamW."""
+
+    def __init__(self, folder: Path, *, packed: bool) -> None:
+        model = load_model(folder)
+        self._model = pack(model, strict=True) if packed else model
+        self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=LEARNING_RATE)
+
+    def loss(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Return the loss of a batch, (batch, length)."""
+        states, weights = self._model(input_ids=ids, attention_mask=mask).last_hidden_state, mask.float()
+        return (torch.einsum("blw,bl->bw", states, weights) / weights.sum(1, keepdim=True)).square().mean()
+
+    def loss_of_evaluation(self, ids: torch.Tensor, mask: torch.Tensor) -> float:
+        """Return the loss without dropout."""
+        self._model.eval()
+        with torch.no_grad():
+            return float(self.loss(ids, mask))
+
+    def step(self, ids: torch.Tensor, mask: torch.Tensor) -> None:
+        """Update the weights once."""
+        self._model.train()
+        self.loss(ids, mask).backward()
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+
+
+TRAINERS: Mapping[str, Callable[[Path], _Trainer]] = MappingProxyType({
+    "sparloom": partial(_Trainer, packed=True), "torch": partial(_Trainer, packed=False)})
+"""Methods that train."""
 
 
 def _mask_of(sequences: Sequences) -> np.ndarray:
@@ -298,44 +348,76 @@ def _means(states: np.ndarray, mask: np.ndarray) -> np.ndarray:
     return np.einsum("blw,bl->bw", states, mask.astype(np.float32)) / mask.sum(1, dtype=np.float32)[:, None]
 
 
+class _Server:
+    """Answers commands about one method."""
+
+    def __init__(self, method: str, folder: Path, threads: int) -> None:
+        torch.set_num_threads(threads)
+        self._encode, self._folder, self._method = ENCODERS[method](folder, threads), folder, method
+        self._batch: Sequences = ()
+        self._vectors = np.zeros((0, 0), np.float32)
+
+    def bind(self, ids: str) -> dict[str, Any]:
+        self._batch = _read(Path(ids))
+        if isinstance(self._encode, _MicroBatches):
+            self._encode.choose(self._batch)
+        self._encode(self._batch)
+        return {"bound": len(self._batch)}
+
+    def run(self) -> dict[str, Any]:
+        def encode() -> None:
+            self._vectors = self._encode(self._batch)
+
+        return {"seconds": _median_seconds(encode)}
+
+    def save(self, to: str) -> dict[str, Any]:
+        np.save(to, self._vectors)
+        return {"saved": True}
+
+    def peak(self, ids: str) -> dict[str, Any]:
+        batch, encode = _read(Path(ids)), self._encode
+        model = getattr(encode, "model", None)
+        whole = partial(encode.whole if isinstance(encode, _MicroBatches) else encode, batch)
+        whole()  # packs weights, and fills caches
+        packed = 0 if model is None else describe_packing(model).weight_bytes
+        return {"bytes": peak_bytes(whole), "packed_bytes": packed}
+
+    def train(self, ids: str) -> dict[str, Any]:
+        batch = [torch.from_numpy(each) for each in _pad(_read(Path(ids)))]
+        loss = self._trainer.loss_of_evaluation(*batch)
+        self._trainer.step(*batch)  # compiles, and allocates the state of the optimizer
+        return {"loss": loss, "seconds": _median_seconds(partial(self._trainer.step, *batch))}
+
+    @cached_property
+    def _trainer(self) -> _Trainer:
+        return TRAINERS[self._method](self._folder)
+
+
+def _median_seconds(call: Callable[[], object]) -> float:
+    """Time calls for a tenth of a second."""
+    time.sleep(PAUSE)
+    seconds, begin = [], time.perf_counter()
+    while not seconds or time.perf_counter() - begin < SERIES_SECONDS:
+        seconds.append(seconds_of(call))
+    return median(seconds)
+
+
 def _serve(method: str, folder: str, threads: str) -> None:
     """Answer commands until standard input ends."""
     answers, sys.stdout = sys.stdout, sys.stderr  # libraries print
 
-    def answer(**values: Any) -> None:
+    def answer(values: Mapping[str, Any]) -> None:
         answers.write(json.dumps(values) + "\n")
         answers.flush()
 
     try:
-        torch.set_num_threads(int(threads))
-        encode = ENCODERS[method](Path(folder), int(threads))
-        answer(ready=True)
-        batch: Sequences = ()
-        vectors = np.zeros((0, 0), np.float32)
+        server = _Server(method, Path(folder), int(threads))
+        answer({"ready": True})
         for line in sys.stdin:
             command = json.loads(line)
-            match command["do"]:
-                case "bind":
-                    batch = _read(Path(command["ids"]))
-                    if isinstance(encode, _MicroBatches):
-                        encode.choose(batch)
-                    encode(batch)
-                    answer(bound=len(batch))
-                case "run":
-                    time.sleep(PAUSE)
-                    seconds, begin = [], time.perf_counter()
-                    while not seconds or time.perf_counter() - begin < SERIES_SECONDS:
-                        start = time.perf_counter()
-                        vectors = encode(batch)
-                        seconds.append(time.perf_counter() - start)
-                    answer(seconds=median(seconds))
-                case "save":
-                    np.save(command["to"], vectors)
-                    answer(saved=True)
-                case "peak":
-                    answer(bytes=peak_bytes(partial(encode, batch)))
+            answer(getattr(server, command.pop("do"))(**command))
     except Exception as error:
-        answer(error=f"{type(error).__name__}: {error}"[:500])
+        answer({"error": f"{type(error).__name__}: {error}"[:500]})
 
 
 def _read(file: Path) -> list[list[int]]:
