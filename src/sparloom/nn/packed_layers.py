@@ -28,7 +28,8 @@ from sparloom.ragged import EncoderSchedule, EncoderShape, Layer, compiled_encod
 
 PRECISION, PACKED_WEIGHTS = "_sparloom_precision", "_sparloom_packed"  # attributes of packed modules
 FEW_TOKENS = 1024  # of a batch, up to which threads share columns: measured with the sizes of MiniLM and BERT-base
-FEW, MANY = EncoderSchedule(share_columns=True), EncoderSchedule(rows=96)
+SHARED_PANELS = 12  # of weights, which threads share: the smallest products of these models have as many
+MANY = EncoderSchedule(rows=96)
 ACTIVATION_CLASSES: Mapping[str, str] = {  # of transformers; others are those of torch
     "GELUActivation": "gelu", "NewGELUActivation": "gelu_tanh", "FastGELUActivation": "gelu_tanh",
     "GELUTanh": "gelu_tanh", "SiLUActivation": "silu"}
@@ -221,11 +222,17 @@ def run_program(module: torch.nn.Module, compiled: Callable[..., Layer], form: E
         return call_layer(compiled(form, EncoderSchedule(), threads), batch, joined, packed)
     precision = module.__dict__.get(PRECISION, form.precision)
     form = form if precision == form.precision else replace(form, precision=precision)
-    layer = compiled(form, FEW if len(tokens) <= FEW_TOKENS else MANY, threads)
+    layer = compiled(form, few_tokens_schedule(threads) if len(tokens) <= FEW_TOKENS else MANY, threads)
     weights = packed.sampled(layer, parameters)  # kept alive while the program reads it
     out = torch.empty_like(batch.x)
     layer.infer(batch.structure, batch.arrays(batch.x), weights.fixed_for(layer, batch.structure), out.numpy())
     return out
+
+
+@cache
+def few_tokens_schedule(threads: int) -> EncoderSchedule:
+    """Return the schedule of batches with few tokens."""
+    return EncoderSchedule(shared_panels=max(SHARED_PANELS // threads, 1))
 
 
 def packed_weights(module: torch.nn.Module) -> PackedWeights:

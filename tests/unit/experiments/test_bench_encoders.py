@@ -54,7 +54,7 @@ def test_methods_are_checked_and_timed_in_turn(tmp_path, monkeypatch) -> None:
         ratio = rows.loc["torch", measured] / rows.loc["sparloom", measured]
         assert metrics[f"tiny/{part}/over_torch"] == pytest.approx(ratio)
     weights = 2 * (4 * 24 * 24 + 2 * 24 * 40)
-    assert 4 * weights <= metrics["tiny/memory/packed_weights"] < 6 * weights  # panels are padded
+    assert 4 * weights <= metrics["tiny/memory/packed_weights"] < 12 * weights  # panels of 24 columns are padded
     assert not list((tmp_path / "journals").iterdir())
 
 
@@ -79,7 +79,7 @@ def test_wrong_vectors_are_left_out(tmp_path) -> None:
     settings._expected["tiny", 5] = np.ones((1, 24))
     settings._folder.mkdir(parents=True)
     with pytest.raises(AssertionError, match="vectors differ by nan"):
-        settings._check(bench.EncoderCase("tiny", "cola", 1), Wrong(), np.array([5]), 1e-4)
+        settings._check(bench.EncoderCase("inference", "tiny", "cola", 1), Wrong(), np.array([5]), 1e-4)
 
 
 def test_a_method_without_its_library_says_so(tmp_path) -> None:

@@ -85,9 +85,9 @@ def parameters(rng: np.random.Generator, shape: EncoderShape) -> dict[str, np.nd
                    + (name[:4] == "gain")).astype(np.float32) for name, size in sizes.items()}
 
 
-def run(shape: EncoderShape, values: dict[str, np.ndarray], x: np.ndarray, *, share: bool = False, **others: np.ndarray
+def run(shape: EncoderShape, values: dict[str, np.ndarray], x: np.ndarray, *, share: int = 0, **others: np.ndarray
         ) -> np.ndarray:
-    layer = compiled_encoder_layer(shape, EncoderSchedule(share_columns=share), 2)
+    layer = compiled_encoder_layer(shape, EncoderSchedule(shared_panels=share), 2)
     out = np.empty_like(x)
     layer.infer(structure_of(OF_LENGTHS), {"x": x, **others}, packed(layer, values), out)
     return out
@@ -124,7 +124,7 @@ def test_layers_are_near_those_in_float32(precision: str, least: float, form: di
 def test_schedules_compute_the_same(precision: str) -> None:
     shape, rng = replace(SHAPE, precision=precision), np.random.default_rng(2)
     values, x = parameters(rng, shape), rng.normal(size=(COUNT, shape.width)).astype(np.float32)
-    np.testing.assert_array_equal(run(shape, values, x), run(shape, values, x, share=True))
+    np.testing.assert_array_equal(run(shape, values, x), run(shape, values, x, share=2))
 
 
 @pytest.mark.cc

@@ -41,7 +41,7 @@ from sparloom.nn import describe_packing, pack
 __all__ = ["ENCODERS", "TRAINERS", "EncoderProcess", "load_model", "text_of", "write_batch"]
 
 MICRO_BATCHES = (4, 8, 16, 32, 64)  # sizes that are tried besides the whole batch
-TRIALS = 2  # runs of each size
+TRIALS, LONG_SECONDS = 2, 1.0  # runs of each size; one run if it takes longer than this
 LEARNING_RATE = 1e-5
 SETTINGS: Mapping[str, Mapping[str, str]] = MappingProxyType({  # what lets libraries use AVX-512 on any processor
     "ctranslate2_avx512": {"CT2_FORCE_CPU_ISA": "AVX512", "CT2_USE_MKL": "1"},
@@ -289,8 +289,9 @@ class _MicroBatches:
         seconds = {}
         for size in sizes:
             self._size = size
-            self(sequences)
-            seconds[size] = min(seconds_of(lambda: self(sequences)) for _ in range(TRIALS))
+            seconds[size] = seconds_of(lambda: self(sequences))
+            if seconds[size] < LONG_SECONDS:  # not yet warmed up
+                seconds[size] = min(seconds_of(lambda: self(sequences)) for _ in range(TRIALS))
         self._size = min(seconds, key=seconds.__getitem__)
 
     def whole(self, sequences: Sequences) -> np.ndarray:

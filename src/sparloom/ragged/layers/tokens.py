@@ -148,15 +148,15 @@ class EncoderSchedule:
         panel: contiguous columns: of weights, keys, and elements of values.
         depth: largest part of the reduction after which a tile of rows moves on to the next panel.
         queries: rows of a tile of attention.
-        share_columns: threads share the panels of weights of a product instead of the tiles of tokens, of which small
-            batches have few.
+        shared_panels: threads share the panels of weights of a product, so many consecutive ones at a time, which are
+            read ahead; 0: they share the tiles of tokens, of which small batches have few.
     """
 
     rows: int = 48
     panel: int = PANEL
     depth: int = 512
     queries: int = 64
-    share_columns: bool = False
+    shared_panels: int = 0
 
 
 def structure_of(lengths: np.ndarray | Sequence[int], memory: np.ndarray | Sequence[int] | None = None) -> Structure:
@@ -228,11 +228,11 @@ def schedule_linear(prog: Program, nest: str, column: str, reduction: str, sched
         outer.append(f"{reduction}_outer")
         reduction = f"{reduction}_inner"
     tile = ("batch_pos_inner", f"{column}_inner", reduction)
-    prog = reorder(prog, nest, (*panels, *outer, *tile) if schedule.share_columns else (*outer, *panels, *tile))
+    prog = reorder(prog, nest, (*panels, *outer, *tile) if schedule.shared_panels else (*outer, *panels, *tile))
     prog, shared = offload(prog, nest, *tile), "batch_pos_outer"
-    if schedule.share_columns:
+    if schedule.shared_panels:
         prog, shared = fuse_neighbours(prog, nest, 0, len(panels))
-    return parallel(prog, nest, shared)
+    return parallel(prog, nest, shared, chunk=max(schedule.shared_panels, 1))
 
 
 def drop(shape: EncoderShape, place: int, row: Dim, index: Expr, value: Expr) -> Expr:
