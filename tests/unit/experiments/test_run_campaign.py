@@ -91,6 +91,15 @@ def test_a_shell_script_is_a_simulator(build, place) -> None:
     assert (out / "progress.svg").stat().st_size > 1000
 
 
+@pytest.mark.slow
+def test_jobs_of_a_cluster_are_trials(build, place) -> None:
+    pytest.importorskip("submitit", reason="no submitit: it is in the extra scale")
+    metrics = task(build, place, by_script(place), "budget=6", "task.executor=slurm",
+                   "task.executor_options={cluster: local, timeout_min: 5}").run(out_of(place, "out"))
+    assert metrics["trials"] == 6
+    assert (place / "state" / "jobs").is_dir()
+
+
 def test_results_by_hand_go_round_by_csv(build, place) -> None:
     trials = 0
     for turn in range(3):
@@ -147,6 +156,8 @@ def test_spade_is_simulated_from_its_estimate(build, place) -> None:
 
 @pytest.mark.parametrize(("overrides", "error", "message"), [
     (["matrices=/nowhere"], ValueError, "matrices=/nowhere: give the folder"),
+    (["task.executor=moon", "task.command='echo 1'"], ValueError, r"task\.executor=moon: there are local, slurm, ray"),
+    (["task.executor=ray"], ValueError, r"task\.executor=ray runs commands, and there is none"),
     (["budget=0"], ValueError, r"task\.budget=0: it must be at least 1"),
     (["task.command='echo {blok}'"], ValueError, r"task\.command has \{blok\}: there are file, matrix, block"),
     (["task.results=bad.csv"], SchemaError, r"bad\.csv, line 2: .*block"),

@@ -4,14 +4,9 @@ import csv
 import io
 import logging
 import math
-import os
 import shlex
-import signal
-import subprocess
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +20,7 @@ from sparloom import log
 from sparloom.data import SECONDS, check_columns, described_config, table_rows, write_frame
 from sparloom.errors import IllegalSchedule, SchemaError
 from sparloom.experiments.cognate.evaluation_data import estimator_of
+from sparloom.experiments.cognate.trial_commands import EXECUTORS, CommandRunner, number_of
 from sparloom.files import locked, write_text
 from sparloom.measure import TimingProtocol, geomean
 from sparloom.models import MatrixFeatures
@@ -40,8 +36,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 MATRIX = "matrix"
 FILE = "file"  # in a command
-SHOWN_ERROR = 300  # characters of what a command that failed has printed
-NOT_STARTED = (126, 127)  # exit statuses of a shell that cannot run a command
 FIRST_FAILURES = 5  # trials of a command; if all of the first ones fail, it is likely wrong
 
 
@@ -54,6 +48,8 @@ class RunCampaign:
         budget: trials at most, with those that the folder of the campaign holds already.
         batch: trials that are proposed at once where results come by hand.
         jobs: commands that run at once.
+        executor: where they run: a key of `EXECUTORS`.
+        executor_options: of Slurm's jobs or Ray's tasks, see `SlurmCommands` and `RayCommands`.
         command: runs one trial and prints its seconds as the last word: {file}, {matrix} and {parameter} are replaced,
             quoted for the shell. None: the platform runs it, or results come by hand.
         timeout_seconds: of a command, which is then killed and has failed; None: no limit.
@@ -70,6 +66,8 @@ class RunCampaign:
     budget: int
     batch: int
     jobs: int
+    executor: str
+    executor_options: Mapping[str, Any] | None
     command: str | None
     timeout_seconds: float | None
     retry: bool
@@ -141,8 +139,13 @@ class RunCampaign:
         for name in ("budget", "batch", "jobs"):
             if getattr(self, name) < 1:
                 raise ValueError(f"task.{name}={getattr(self, name)}: it must be at least 1")
+        if self.executor not in EXECUTORS:
+            raise ValueError(f"task.executor={self.executor}: there are {', '.join(EXECUTORS)}")
+        if self.command is None and self.executor != "local":
+            raise ValueError(f"task.executor={self.executor} runs commands, and there is none: give task.command")
         if self.command is not None:
             self._line(Proposal(next(iter(self.files)), self.platform.space(self.op).default()))
+            self._runner  # noqa: B018 - what it needs is missing before anything is asked
 
     def _spend(self) -> None:
         """Keep `jobs` trials running until the budget is spent or little is to be gained.
@@ -156,7 +159,8 @@ class RunCampaign:
                 try:
                     self._keep_running(pool)
                 except BaseException:
-                    self._kill()
+                    if self.command is not None:
+                        self._runner.stop()
                     raise
         except BlockingIOError:
             raise RuntimeError(f"another process runs the campaign in {self.folder}: give it more task.jobs, or choose "
@@ -204,7 +208,11 @@ class RunCampaign:
     def _time(self, proposal: Proposal) -> float | str | None:
         """Return seconds, or why there are none; None: the trial was stopped."""
         if self.command is not None:
-            return self._run_command(self._line(proposal))
+            line = self._line(proposal)
+            found = self._runner.run(line, self.timeout_seconds)
+            if not found.started:
+                raise ValueError(f"task.command cannot be run: {line}: {found.failure}")
+            return found.failure if found.seconds is None else found.seconds
         operands = self.op.operands(self._matrices[proposal.matrix], getattr(self.platform, "width", 256), self.seed)
         measurement = self.platform.measure(self.op, operands, proposal.config, self.timing)
         return measurement.best if measurement.failure is None else measurement.failure
@@ -226,49 +234,9 @@ class RunCampaign:
             raise ValueError(f"task.command {self.command!r}: {error}; write braces of the shell as {{{{ and }}}}"
                              ) from None
 
-    def _run_command(self, line: str) -> float | str | None:
-        """Return the seconds that a command prints, or why there are none; None: it was killed by `_kill`.
-
-        Raises:
-            ValueError: the shell cannot run it.
-        """
-        with subprocess.Popen(line, shell=True, text=True, errors="replace", stdin=subprocess.DEVNULL,
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as process:
-            self._processes.append(process)
-            if self._stopped.is_set():
-                _kill_group(process)
-            try:
-                printed, errors = process.communicate(timeout=self.timeout_seconds)
-            except subprocess.TimeoutExpired:
-                _kill_group(process)
-                process.communicate()
-                return f"took longer than {self.timeout_seconds:g} s"
-            finally:
-                self._processes.remove(process)
-        if self._stopped.is_set():
-            return None
-        why = f"exit status {process.returncode}: {(errors or printed).strip()[-SHOWN_ERROR:]}"
-        if process.returncode in NOT_STARTED:
-            raise ValueError(f"task.command cannot be run: {line}: {why}")
-        words = printed.split()
-        if process.returncode or not words:
-            return why
-        seconds = _number(words[-1])
-        return seconds if seconds is not None and 0 < seconds < math.inf else f"printed {words[-1]!r}, not seconds"
-
-    def _kill(self) -> None:
-        """Kill the commands that are running; nothing is told of them, so they run again next time."""
-        self._stopped.set()
-        for process in list(self._processes):
-            _kill_group(process)
-
     @cached_property
-    def _processes(self) -> list["subprocess.Popen[str]"]:
-        return []
-
-    @cached_property
-    def _stopped(self) -> threading.Event:
-        return threading.Event()
+    def _runner(self) -> CommandRunner:
+        return EXECUTORS[self.executor](Path(self.folder), self.executor_options or {})
 
     def _propose(self, path: Path) -> None:
         """Write the next trials, those that are pending first."""
@@ -309,7 +277,7 @@ class RunCampaign:
             if row[MATRIX] not in self.files:
                 raise SchemaError(f"{where}: matrix {row[MATRIX]!r} is not among those of {self.matrices}")
             trial = Proposal(row[MATRIX], self.campaign.program(row[MATRIX], self._config(row, where)))
-            value = _number(text)
+            value = number_of(text)
             if value is not None and 0 < value < math.inf:
                 yield trial, value * SECONDS[unit], None
             elif text[0] in "+-.0123456789":
@@ -344,18 +312,6 @@ class RunCampaign:
             found |= {"expected_regret": geomean(np.array([1 + each.regret for each in begun])) - 1,
                       "expected_gain": float(np.mean([each.gain for each in begun]))}
         return found
-
-
-def _kill_group(process: "subprocess.Popen[str]") -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
 
 
 def _table(outlook: Sequence[Outlook], names: Sequence[str]) -> Table:

@@ -1,0 +1,236 @@
+"""Run the commands of trials, several at once: on this machine, as jobs of Slurm, or on a cluster of Ray.
+
+A command prints the seconds of a trial as its last word. It runs in the working directory of the campaign, which the
+machines of a cluster must have, too.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
+
+__all__ = ["EXECUTORS", "CommandRunner", "LocalCommands", "Outcome", "RayCommands", "SlurmCommands", "number_of"]
+
+SHOWN_ERROR = 300  # characters of what a command that failed has printed
+NOT_STARTED = (126, 127)  # exit statuses of a shell that cannot run a command
+POLL_SECONDS = 0.2  # between looks at whether a job has ended
+
+
+class Outcome(NamedTuple):
+    """What came out of a command.
+
+    Args:
+        seconds: that it printed; None: there are none.
+        failure: why there are none; None: it was stopped by `CommandRunner.stop`.
+        started: whether the shell could run it.
+    """
+
+    seconds: float | None
+    failure: str | None = None
+    started: bool = True
+
+
+class CommandRunner(Protocol):
+    """Runs commands; its methods may be called by several threads."""
+
+    def run(self, line: str, timeout_seconds: float | None) -> Outcome:
+        """Run a command of a shell to its end; after `timeout_seconds` it is killed and has failed."""
+
+    def stop(self) -> None:
+        """Kill the commands that are running, and all that begin later."""
+
+
+class LocalCommands:
+    """Runs commands on this machine."""
+
+    def __init__(self, folder: Path, options: Mapping[str, Any]) -> None:
+        if options:
+            raise ValueError(f"task.executor_options={dict(options)}: commands on this machine have none: choose "
+                             "task.executor=slurm or ray")
+        self._processes: list[subprocess.Popen[str]] = []
+        self._stopped = threading.Event()
+
+    def run(self, line: str, timeout_seconds: float | None) -> Outcome:
+        """Run a command, see `CommandRunner`."""
+        outcome = run_command(line, timeout_seconds, os.getcwd(), started=self._add)
+        return Outcome(None) if self._stopped.is_set() else outcome
+
+    def stop(self) -> None:
+        """Kill all commands, see `CommandRunner`."""
+        self._stopped.set()
+        for process in self._processes:
+            _kill_group(process)
+
+    def _add(self, process: subprocess.Popen[str]) -> None:
+        self._processes = [each for each in self._processes if each.poll() is None] + [process]
+        if self._stopped.is_set():
+            _kill_group(process)
+
+
+class SlurmCommands:
+    """Runs each command as a job of Slurm, by submitit.
+
+    Args:
+        folder: where jobs store what they print; all machines must see it.
+        options: of `submitit.AutoExecutor.update_parameters`, such as timeout_min, cpus_per_task, mem_gb and
+            slurm_partition; `cluster` is "slurm", or "local" for processes of this machine.
+    """
+
+    def __init__(self, folder: Path, options: Mapping[str, Any]) -> None:
+        import submitit
+
+        given = dict(options)
+        self._failures = (submitit.core.utils.UncompletedJobError, submitit.core.utils.FailedJobError)
+        try:
+            self._executor = submitit.AutoExecutor(folder / "jobs", cluster=given.pop("cluster", "slurm"))
+            self._executor.update_parameters(**given)
+        except (RuntimeError, NameError, ValueError) as error:
+            raise ValueError(f"task.executor=slurm with task.executor_options={dict(options)}: {error}") from None
+        self._jobs: list[Any] = []
+        self._lock = threading.Lock()  # submitit's executors are not safe among threads
+        self._stopped = threading.Event()
+
+    def run(self, line: str, timeout_seconds: float | None) -> Outcome:
+        """Run a command, see `CommandRunner`. A job that Slurm ends, such as at its own limit of time, has failed."""
+        with self._lock:
+            if self._stopped.is_set():
+                return Outcome(None)
+            job = self._executor.submit(run_command, line, timeout_seconds, os.getcwd())
+            self._jobs = [each for each in self._jobs if not each.done()] + [job]
+        try:
+            while not job.done():
+                if self._stopped.wait(POLL_SECONDS):
+                    return Outcome(None)
+            return job.result()
+        except self._failures as error:
+            return Outcome(None) if self._stopped.is_set() else Outcome(None, f"job {job.job_id}: {_last_line(error)}")
+
+    def stop(self) -> None:
+        """Cancel all jobs, see `CommandRunner`."""
+        self._stopped.set()
+        with self._lock:
+            for job in self._jobs:
+                if not job.done():
+                    job.cancel()
+
+
+class RayCommands:
+    """Runs each command as a task of Ray: on the cluster of RAY_ADDRESS, or else on this machine.
+
+    Args:
+        options: of `ray.remote`, such as num_cpus and resources.
+    """
+
+    def __init__(self, folder: Path, options: Mapping[str, Any]) -> None:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        import ray
+
+        if not ray.is_initialized():
+            ray.init(include_dashboard=False, log_to_driver=False)
+        self._ray = ray
+        self._remote = ray.remote(max_retries=0, **options)(run_command)
+        self._tasks: set[Any] = set()
+        self._stopped = threading.Event()
+
+    def run(self, line: str, timeout_seconds: float | None) -> Outcome:
+        """Run a command, see `CommandRunner`. A task whose machine is lost has failed."""
+        if self._stopped.is_set():
+            return Outcome(None)
+        task = self._remote.remote(line, timeout_seconds, os.getcwd())
+        self._tasks.add(task)
+        if self._stopped.is_set():  # since the first look
+            self._ray.cancel(task)
+        try:
+            while not self._ray.wait([task], timeout=POLL_SECONDS)[0]:
+                if self._stopped.is_set():
+                    return Outcome(None)
+            return self._ray.get(task)
+        except self._ray.exceptions.RayError as error:
+            return Outcome(None) if self._stopped.is_set() else Outcome(None, f"Ray: {_last_line(error)}")
+        finally:
+            self._tasks.discard(task)
+
+    def stop(self) -> None:
+        """Cancel all tasks, see `CommandRunner`."""
+        self._stopped.set()
+        for task in list(self._tasks):
+            self._ray.cancel(task)
+
+
+EXECUTORS: Mapping[str, Callable[[Path, Mapping[str, Any]], CommandRunner]] = MappingProxyType({
+    "local": LocalCommands, "slurm": SlurmCommands, "ray": RayCommands})
+"""Name -> where commands run."""
+
+
+def run_command(line: str, timeout_seconds: float | None, folder: str, *,
+                started: Callable[[subprocess.Popen[str]], None] = lambda process: None) -> Outcome:
+    """Run a command in a folder, and read the seconds that it prints.
+
+    Args:
+        started: is called with the process. If this thread is interrupted, the command is killed.
+    """
+    try:
+        process = subprocess.Popen(line, shell=True, text=True, errors="replace", stdin=subprocess.DEVNULL, cwd=folder,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    except OSError as error:  # the folder is not there
+        return Outcome(None, f"{error} on {os.uname().nodename}", started=False)
+    with process:
+        started(process)
+        try:
+            found = _printed(process, math.inf if timeout_seconds is None else time.monotonic() + timeout_seconds)
+            if found is None:
+                _kill_group(process)
+                process.communicate()
+                return Outcome(None, f"took longer than {timeout_seconds:g} s")
+        except BaseException:
+            _kill_group(process)
+            raise
+    printed, errors = found
+    words = printed.split()
+    if process.returncode or not words:
+        why = f"exit status {process.returncode}: {(errors or printed).strip()[-SHOWN_ERROR:]}"
+        return Outcome(None, why, started=process.returncode not in NOT_STARTED)
+    seconds = number_of(words[-1])
+    if seconds is None or not 0 < seconds < math.inf:
+        return Outcome(None, f"printed {words[-1]!r}, not seconds")
+    return Outcome(seconds)
+
+
+def _printed(process: subprocess.Popen[str], deadline: float) -> tuple[str, str] | None:
+    """Wait for a command; return what it printed, None after the deadline.
+
+    A thread that waits without a break would not notice that Ray interrupts it.
+    """
+    while True:
+        try:
+            return process.communicate(timeout=max(min(POLL_SECONDS, deadline - time.monotonic()), 0.0))
+        except subprocess.TimeoutExpired:
+            if time.monotonic() >= deadline:
+                return None
+
+
+def number_of(text: str) -> float | None:
+    """Read a number; None if the text is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _kill_group(process: subprocess.Popen[str]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _last_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1][-SHOWN_ERROR:] if lines else type(error).__name__
