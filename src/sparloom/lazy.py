@@ -47,7 +47,6 @@ RENAMED: dict[str, str] = {
     "sparloom.jit.Watch": "sparloom.jit.ChangeDetector",
     "sparloom.models.MatrixView": "sparloom.models.MatrixFeatures",
     "sparloom.models.fill": "sparloom.models.load_weights",
-    "sparloom.models.how_familiar": "sparloom.models.familiarity_of",
     "sparloom.models.norm_of": "sparloom.models.make_norm",
     "sparloom.models.open_networks": "sparloom.models.load_networks",
     "sparloom.models.open_trees": "sparloom.models.load_trees",

@@ -1,15 +1,13 @@
 """Interfaces of cost models, the features of a matrix that they read, and simple models.
 
 A `CostModel` scores configurations of a matrix, given as `MatrixFeatures`; a `Learner` is one that is fitted to labels.
-`Static` ignores the matrix, `Estimate` knows a formula and no labels, `Ensemble` averages several models, and
-`Familiarity` tells how close a matrix is to the training matrices.
+`Static` ignores the matrix, `Estimate` knows a formula and no labels, and `Ensemble` averages several models.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -170,36 +168,6 @@ def _indicators(configs: Sequence[Config]) -> np.ndarray:
     return design
 
 
-@dataclass(frozen=True)
-class Familiarity:
-    """Distance of a matrix from the training matrices.
-
-    Args:
-        percentile: share of the training matrices whose own nearest neighbour is closer, in percent.
-    """
-
-    nearest: str
-    percentile: float
-
-
-def familiarity_of(
-    point: Float[np.ndarray, " width"], anchors: Mapping[str, Float[np.ndarray, " width"]]
-) -> Familiarity:
-    """Compare the embedding of a matrix with those of the training matrices by Euclidean distance.
-
-    Raises:
-        ValueError: there are fewer than two anchors.
-    """
-    if len(anchors) < 2:
-        raise ValueError(f"{len(anchors)} anchors: familiarity needs the embeddings of two training matrices")
-    names, points = list(anchors), np.stack(list(anchors.values()))
-    between = np.linalg.norm(points[:, None] - points[None], axis=2)
-    np.fill_diagonal(between, np.inf)
-    distances = np.linalg.norm(points - point, axis=1)
-    percentile = (between.min(axis=1) < distances.min()).mean() * 100
-    return Familiarity(names[int(distances.argmin())], float(percentile))
-
-
 class OneEntryCache(Generic[Value]):
     """Cache what is computed from the most recent pattern: operations and widths ask about one matrix in turn.
 
@@ -305,20 +273,28 @@ class Ensemble:
 
     def score(self, matrix: Pattern | MatrixFeatures, configs: Sequence[Config]) -> Float[np.ndarray, " configs"]:
         """Score configurations relative to each other: low = fast, no unit."""
+        return self.score_with_opinions(matrix, configs)[0]
+
+    def score_with_opinions(
+        self, matrix: Pattern | MatrixFeatures, configs: Sequence[Config]
+    ) -> tuple[Float[np.ndarray, " configs"], Float[np.ndarray, "voters configs"]]:
+        """Score configurations, and return the scaled scores of all members and guests, too."""
         features = as_features(matrix)
-        scores = self.member_scores(features, configs)
-        votes = len(scores) + sum(votes for _, votes in self.guests)
-        foreign = sum(votes * _scale(guest.score(features, configs)) for guest, votes in self.guests)
-        return (scores.sum(axis=0) + foreign) / votes
+        members = self.member_scores(features, configs)
+        guests = [scale_scores(guest.score(features, configs)) for guest, _ in self.guests]
+        votes = len(members) + sum(votes for _, votes in self.guests)
+        foreign = sum(votes * scores for (_, votes), scores in zip(self.guests, guests, strict=True))
+        return (members.sum(axis=0) + foreign) / votes, np.stack([*members, *guests])
 
     def member_scores(
         self, matrix: Pattern | MatrixFeatures, configs: Sequence[Config]
     ) -> Float[np.ndarray, "members configs"]:
         """Return the scaled scores of every member, without the guests."""
         features = as_features(matrix)
-        return np.stack([_scale(member.score(features, configs)) for member in self.members])
+        return np.stack([scale_scores(member.score(features, configs)) for member in self.members])
 
 
-def _scale(scores: np.ndarray) -> np.ndarray:
+def scale_scores(scores: Float[np.ndarray, " configs"]) -> Float[np.ndarray, " configs"]:
+    """Scale scores to mean 0 and unit variance; equal ones become 0."""
     spread = scores.std()
     return (scores - scores.mean()) / spread if spread > 0 else np.zeros(len(scores))

@@ -14,7 +14,6 @@ from sparloom.errors import SchemaError
 from sparloom.models import (
     Checkpoint,
     CognateModel,
-    Familiarity,
     MatrixFeatures,
     Network,
     SideFeatures,
@@ -112,7 +111,7 @@ def test_a_loaded_model_gives_the_same_scores(tmp_path: Path, trained: bool) -> 
     np.testing.assert_array_equal(loaded.score(view, configs), model.score(view, configs))
     embedding = loaded.embedding(view)
     np.testing.assert_array_equal(loaded.score(view, configs, embedding=embedding), model.score(view, configs))
-    assert loaded.familiarity(embedding) == model.familiarity(embedding) == Familiarity(samples[0].input.name, 0.0)
+    assert loaded.anchors.keys() == model.anchors.keys()
 
 
 def test_linear_sizes_survive_half_precision(tmp_path: Path) -> None:
@@ -153,20 +152,3 @@ def test_model_refuses_another_network_space_or_op(tmp_path: Path) -> None:
         CognateModel.load(path, net=small_net(), space=SpadeSpace("spmm", width=128))
     with pytest.raises(SchemaError, match="not 'cpu'"):
         CognateModel.load(path, net=small_net(), space=CpuSpace("spmm"))
-
-
-@pytest.mark.parametrize(("place", "nearest", "percentile"), [
-    (3.0, "c", 0), (1.0, "b", 0), (2.0, "b", 0), (4.5, "c", 50), (9.5, "d", 75), (99.0, "d", 100)])
-def test_familiarity_counts_training_matrices_with_a_nearer_one(place: float, nearest: str, percentile: float) -> None:
-    """Anchors at 0, 1, 3 and 7 have their nearest neighbours at distances 1, 1, 2 and 4."""
-    anchors = {name: np.array([at], np.float32) for name, at in (("a", 0), ("b", 1), ("c", 3), ("d", 7))}
-    model = CognateModel(ready_net(spade()), spade(), anchors=anchors)
-    assert model.familiarity(np.array([place], np.float32)) == Familiarity(nearest, percentile)
-
-
-@pytest.mark.parametrize("count", [0, 1])
-def test_familiarity_needs_two_anchors(count: int) -> None:
-    embedding = np.zeros(12, np.float32)
-    model = CognateModel(ready_net(spade()), spade(), anchors={str(place): embedding for place in range(count)})
-    with pytest.raises(ValueError, match=f"{count} anchors: familiarity needs the embeddings of two training matrices"):
-        model.familiarity(embedding)

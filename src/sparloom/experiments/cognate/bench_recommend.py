@@ -12,6 +12,7 @@ import pandas as pd
 
 from sparloom import log
 from sparloom.data import SampleSource, write_frame
+from sparloom.experiments.cognate.calibration import COVERAGE, SLOWER, static_scores
 from sparloom.experiments.cognate.evaluation_data import EvaluationData
 from sparloom.experiments.cognate.recommender import TOP_K, ConfigRanker, Ranking, Recommender
 from sparloom.files import scratch_folder
@@ -63,7 +64,10 @@ class BenchRecommend:
         paths = self._files(names)
         logger.info("%s: %d training matrices, ready in %.2f s", title, len(self.adviser.learned_from), loading)
         with scratch_folder("cache") as folder:
-            rows = [self._measured(name, path, study, recommender=recommender, stem=Path(folder) / "spy")
+            scores = static_scores(study)
+            static = min(scores, key=scores.__getitem__)
+            rows = [self._measured(name, path, study, recommender=recommender, static=static,
+                                   stem=Path(folder) / "spy")
                     for name, path in log.track(zip(names, paths, strict=True), "recommendations", total=len(names))]
         frame = pd.DataFrame(rows).merge(study.about(names), left_on="matrix", right_index=True)
         write_frame(out / "per_matrix.parquet", frame)
@@ -86,6 +90,11 @@ class BenchRecommend:
             raise ValueError(f"{self.adviser.origin} was trained on {len(known)} of the {len(names)} matrices "
                              f"({', '.join(known[:3])}{', ...' if len(known) > 3 else ''}), so its choices for them "
                              "say nothing: task.role=test, or a recommender that has not seen them")
+        calibration = self.adviser.calibration
+        used = [] if calibration is None else sorted(set(names) & set(calibration.matrices))
+        if used:
+            raise ValueError(f"the choices of {self.adviser.origin} are calibrated on {len(used)} of the {len(names)} "
+                             f"matrices: task.role=test, or take {self.role} out of calibration_roles of the adviser")
         if self.limit is None or self.limit >= len(names):
             return names
         if self.limit < 1:
@@ -99,7 +108,7 @@ class BenchRecommend:
         return self.corpus.fetch(names)
 
     def _measured(
-        self, name: str, path: Path, study: EvaluationData, *, recommender: ConfigRanker, stem: Path
+        self, name: str, path: Path, study: EvaluationData, *, recommender: ConfigRanker, static: str, stem: Path
     ) -> dict[str, object]:
         """Recommend for one file as a user would, and look up the seconds of the choice."""
         ranking = recommender.rank(path)
@@ -109,8 +118,10 @@ class BenchRecommend:
         if ranking.view.input.digest != study.inputs[name].digest:
             raise ValueError(f"the pattern of {path} differs from that of {name} when it was sampled: choose the "
                              "mirror that the samples were collected from (paths.mirror)")
-        return {"matrix": name, **_judged(name, ranking, study),
-                "familiarity_percentile": ranking.familiarity.percentile, "read_seconds": ranking.read_seconds,
+        return {"matrix": name, **_judged(name, ranking, study, static),
+                **({} if ranking.loss is None else {"expected_loss": ranking.loss.mean,
+                                                    "loss_bound": ranking.loss.bound}),
+                "read_seconds": ranking.read_seconds,
                 "rank_seconds": ranking.rank_seconds, "draw_seconds": drawing}
 
 
@@ -118,20 +129,31 @@ def quality(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
     """Reduce true seconds of choices to regrets and speedups over matrices.
 
     Args:
-        frame: columns top1_seconds, top5_seconds, best_seconds, baseline_seconds; one row per matrix.
+        frame: columns top1_seconds, top5_seconds, best_seconds, baseline_seconds, static_seconds and, if the
+            recommender is calibrated, expected_loss and loss_bound; one row per matrix.
 
     Returns:
         `regret`, first choice over the best of all configurations; `regret_top5`, first choice over the best of the
         first five, as `verify=top` tells it; `speedup` of the first choice over the default; `of_optimum` and
-        `top5_of_optimum`, best time over that of the first choice and of the best of the first five. Geometric means,
-        and `regret_p90`, `regret_top5_p90`, each with its bootstrap bounds over matrices `_low` and `_high`; `_max`
-        has none, since no resample exceeds it.
+        `top5_of_optimum`, best time over that of the first choice and of the best of the first five; `over_static`,
+        the time of the configuration that is best over all training matrices over that of the first choice. Geometric
+        means, and `regret_p90`, `regret_top5_p90`, each with its bootstrap bounds over matrices `_low` and `_high`;
+        `_max` has none, since no resample exceeds it. `slower_than_static` and `slower_than_default`: share of the
+        matrices whose first choice is more than 2 % slower; of the loss against the best, `coverage`: share within its bound,
+        `bound_median`, and `loss_correlation`: rank correlation of the expected with the true one.
     """
     first, five = (frame[f"{top}_seconds"].to_numpy() for top in ("top1", "top5"))
-    best, default = (frame[f"{name}_seconds"].to_numpy() for name in ("best", "baseline"))
+    best, default, static = (frame[f"{name}_seconds"].to_numpy() for name in ("best", "baseline", "static"))
     values = {"regret": first / best, "regret_top5": first / five, "speedup": default / first,
-              "of_optimum": best / first, "top5_of_optimum": best / five}
+              "of_optimum": best / first, "top5_of_optimum": best / five, "over_static": static / first}
     found: dict[str, float] = {"matrices": len(frame)}
+    for name, other in (("static", static), ("default", default)):
+        found[f"slower_than_{name}"] = float(np.mean(first > (1 + SLOWER) * other))
+    if "loss_bound" in frame:
+        loss = pd.Series(first / best - 1)
+        found |= {"coverage": float(np.mean(loss <= frame["loss_bound"].to_numpy())),
+                  "bound_median": float(frame["loss_bound"].median()),
+                  "loss_correlation": float(loss.corr(frame["expected_loss"].reset_index(drop=True), "spearman"))}
     for key, numbers in values.items():
         _put(found, key, geomean(numbers), bootstrap_interval(numbers, seed=seed))
         if key.startswith("regret"):
@@ -163,14 +185,15 @@ def timings(frame: pd.DataFrame) -> dict[str, float]:
     return found | {"first_seconds": float(columns["seconds"].iloc[0])}
 
 
-def _judged(name: str, ranking: Ranking, study: EvaluationData) -> dict[str, object]:
-    """True seconds of the first choice, the best of the first five, the best of all and the default."""
+def _judged(name: str, ranking: Ranking, study: EvaluationData, static: str) -> dict[str, object]:
+    """True seconds of the first choice, the best of the first five, the best of all, the default and a fixed one."""
     truth = study.truth
     row = truth.matrices.index(name)
     seconds = dict(zip(truth.configs, truth.seconds[row].tolist(), strict=True))
     five = [seconds[program] for program in ranking.programs[:TOP_K]]
     return {"config": ranking.programs[0].key, "top1_seconds": five[0], "top5_seconds": min(five),
-            "best_seconds": float(truth.best[row]), "baseline_seconds": float(truth.default[row])}
+            "best_seconds": float(truth.best[row]), "baseline_seconds": float(truth.default[row]),
+            "static_seconds": next(each for config, each in seconds.items() if config.key == static)}
 
 
 def _tail(values: np.ndarray) -> float:
@@ -189,6 +212,11 @@ def _show(metrics: Mapping[str, float], title: str, role: str) -> None:
     log.console.print(f"{title}: {metrics[f'{role}/matrices']} {role} matrices, geometric means with 95 % bounds")
     log.console.print(f"regret of the first choice {bounded(f'{role}/regret')}, 90th percentile "
                       f"{bounded(f'{role}/regret_p90')}, most {metrics[f'{role}/regret_max']:.3f}")
+    log.console.print(f"over the best fixed configuration {bounded(f'{role}/over_static')}, slower by more than "
+                      f"{SLOWER:.0%} on {metrics[f'{role}/slower_than_static']:.1%} of the matrices")
+    if f"{role}/coverage" in metrics:
+        log.console.print(f"losses within their bounds of {COVERAGE:.0%}: {metrics[f'{role}/coverage']:.1%}, median "
+                          f"bound {metrics[f'{role}/bound_median']:.1%}")
     log.console.print(f"regret_top5 {bounded(f'{role}/regret_top5')}, speedup {bounded(f'{role}/speedup')}")
     for key, label in (("read_seconds", "reading"), ("after_seconds", "after reading")):
         text = f"{label}: median {metrics[f'{key}_median']:.2f} s, most {metrics[f'{key}_max']:.2f} s"

@@ -83,23 +83,32 @@ class EvaluationData:
 
     @cached_property
     def truth(self) -> RuntimeTable:
-        """Seconds of all configurations on the matrices of the role that have them all.
+        """Seconds of all configurations on the matrices of the role that have them all, see `times`.
+
+        Raises:
+            ValueError: there is no such matrix.
+        """
+        found, count = self.times(self.role), len(self.names(self.role))
+        if found is None:
+            raise ValueError(f"no {self.role} matrix has seconds for all {len(self.space)} configurations of "
+                             f"{self.space.name}, so there is no optimum: collect with task.configs=all, "
+                             "or complete the CSV")
+        if len(found.matrices) < count:
+            logger.warning("%d of %d %s matrices lack configurations and are left out", count - len(found.matrices),
+                           count, self.role)
+        return found
+
+    def times(self, role: Role) -> RuntimeTable | None:
+        """Return the seconds of all configurations on the matrices of a role that have them all; None: there are none.
 
         A configuration without seconds has those of another one that is the same program on that matrix.
         """
         keys = {config.key for config in self.space}
-        rows = self.labels[self.labels["matrix"].isin(self.names(self.role)) & self.labels["config"].isin(keys)]
+        rows = self.labels[self.labels["matrix"].isin(self.names(role)) & self.labels["config"].isin(keys)]
         rows = self._with_equal_programs(rows, keys)
         counts = rows.groupby("matrix").size()
         whole = sorted(counts.index[counts == len(keys)])
-        if not whole:
-            raise ValueError(f"no {self.role} matrix has seconds for all {len(keys)} configurations of "
-                             f"{self.space.name}, so there is no optimum: collect with task.configs=all, "
-                             "or complete the CSV")
-        if len(whole) < len(counts):
-            logger.warning("%d of %d %s matrices lack configurations and are left out", len(counts) - len(whole),
-                           len(counts), self.role)
-        return RuntimeTable.of(rows, self.space, {name: self.inputs[name].shape for name in whole})
+        return RuntimeTable.of(rows, self.space, {name: self.inputs[name].shape for name in whole}) if whole else None
 
     def _with_equal_programs(self, rows: pd.DataFrame, keys: Collection[str]) -> pd.DataFrame:
         """Add rows for configurations that have none but are the same program as others; the most similar one counts.

@@ -14,6 +14,7 @@ from rich.table import Table
 from sparloom import log
 from sparloom.data import SampleSource, SampleTable
 from sparloom.errors import MissingArtifact, SchemaError, Unsupported
+from sparloom.experiments.cognate.calibration import COVERAGE, LEAST_MATRICES, Calibration, ExpectedLoss
 from sparloom.experiments.cognate.recommender import TOP_K, ConfigRanker, Recommender
 from sparloom.experiments.harness import INTERVAL, TreeModels, best_in, measure_missing
 from sparloom.files import write_json
@@ -186,7 +187,7 @@ class Recommend:
     width: int
 
     def run(self, out: Path) -> Mapping[str, float]:
-        """Print the first five, the lead of the first and the familiarity of the matrix; draw the tiling."""
+        """Print the first five, the lead of the first and what it may lose; draw the tiling."""
         check_verify(self.verify)
         if self.verify != "none" and self.shape is None and not getattr(self.platform, "runnable", True):
             raise Unsupported(f"verify={self.verify} runs configurations, and {self.platform.name} cannot be run from "
@@ -200,20 +201,21 @@ class Recommend:
         began = time.perf_counter()
         recommender.draw(ranking, out / "spy")
         drawing = time.perf_counter() - began
-        chosen, behind, familiar = ranking.programs[:TOP_K], ranking.behind[:TOP_K].tolist(), ranking.familiarity
-        metrics = {"lead": behind[1] if len(behind) > 1 else 0.0, "familiarity_percentile": familiar.percentile,
+        chosen, behind, loss = ranking.programs[:TOP_K], ranking.behind[:TOP_K].tolist(), ranking.loss
+        metrics = {"lead": behind[1] if len(behind) > 1 else 0.0,
+                   **({} if loss is None else {"expected_loss": loss.mean, "loss_bound": loss.bound}),
                    "rows": ranking.view.shape[0], "cols": ranking.view.shape[1], "nnz": ranking.view.nnz,
                    "seconds": ranking.read_seconds + ranking.rank_seconds + drawing}
         default = recommender.space.default()
         times = self._verified(ranking.matrix, chosen, list(recommender.space))
         log.console.print(_table(chosen, behind, times, default), soft_wrap=False)
         log.console.print(f"lead of the first: {metrics['lead']:.2f} standard deviations of all scores")
-        log.console.print(f"familiarity: nearest training matrix {familiar.nearest}, farther than "
-                          f"{familiar.percentile:.0f} % of the training matrices are from each other")
+        log.console.print(_loss_text(loss, self.adviser.calibration), soft_wrap=True)
         metrics |= _regrets(chosen, times, default, whole=self.verify == "all")
         write_json(out / "recommendation.json", {
             "matrix": str(self.matrix), "op": self.op.name, "platform": self.platform.name,
-            "preset": self.platform.preset, "adviser": self.adviser.origin, "nearest": familiar.nearest,
+            "preset": self.platform.preset, "adviser": self.adviser.origin,
+            "expected_loss": metrics.get("expected_loss"), "loss_bound": metrics.get("loss_bound"),
             "configurations": [{"config": config.key, "behind": gap, "seconds": times.get(config)}
                                for config, gap in zip(chosen, behind, strict=True)]})
         return metrics
@@ -235,6 +237,14 @@ class Recommend:
             if measurement.failure is None:
                 seconds.setdefault(config, []).append(measurement.best)
         return {config: float(np.median(values)) for config, values in seconds.items()}
+
+
+def _loss_text(loss: ExpectedLoss | None, calibration: Calibration | None) -> str:
+    if loss is None or calibration is None:
+        return (f"what it may lose is not known: fewer than {LEAST_MATRICES} matrices have all configurations and were "
+                "not learned from")
+    return (f"the first is expected to be {loss.mean:.1%} slower than the best configuration, and in {COVERAGE:.0%} of "
+            f"all cases at most {loss.bound:.1%} (from {len(calibration.matrices)} matrices not learned from)")
 
 
 def _table(chosen: Sequence[Config], behind: Sequence[float], times: Mapping[Config, float], default: Config) -> Table:

@@ -1,7 +1,7 @@
 """Rank the configurations of a platform for a matrix file, by a model fine-tuned before or fitted on first use."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,37 +13,17 @@ import pandas as pd
 from sparloom import models
 from sparloom.data import SampleSource
 from sparloom.errors import Unsupported
-from sparloom.experiments.cognate.evaluation_data import EvaluationData
+from sparloom.experiments.cognate.calibration import Advice, Calibration, ExpectedLoss, calibrate
+from sparloom.experiments.cognate.evaluation_data import EvaluationData, estimator_of
 from sparloom.experiments.cognate.transfer import LearnerConfig, TransferInit
 from sparloom.experiments.harness import Checkpoints, experiment_for
 from sparloom.ops import Op
 from sparloom.report import draw_spy
 from sparloom.space import Config, ConfigSpace
-from sparloom.sparse import (
-    MATRIX_ENDINGS,
-    STATISTICS,
-    SparseMatrix,
-    locality_order,
-    read_matrix,
-    reorder,
-    signed_logarithm,
-)
+from sparloom.sparse import MATRIX_ENDINGS, Role, SparseMatrix, locality_order, read_matrix, reorder
 
 if TYPE_CHECKING:
     from sparloom.platforms import Platform
-
-
-@dataclass(frozen=True)
-class Recommendation:
-    """Scores of a recommender for one matrix.
-
-    Args:
-        scores: (configs,), low = fast, no unit.
-        familiarity: distance of the matrix to those that the recommender has learned from.
-    """
-
-    scores: np.ndarray
-    familiarity: models.Familiarity
 
 
 class Recommender(Protocol):
@@ -64,7 +44,11 @@ class Recommender(Protocol):
             MissingArtifact: names the experiment that makes what it needs.
         """
 
-    def advise(self, view: models.MatrixFeatures, configs: Sequence[Config]) -> Recommendation: ...
+    def advise(self, view: models.MatrixFeatures, configs: Sequence[Config]) -> Advice: ...
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """What is known about its choices on other matrices; None: there are too few."""
 
 
 TOP_K = 5
@@ -80,7 +64,7 @@ class Ranking:
         programs: one configuration of each program that differs on this matrix.
         behind: (programs,) distance of each score from the first, in standard deviations of the scores of all
             configurations.
-        familiarity: distance of the matrix to those that the recommender has learned from.
+        loss: expected of the first; None: the recommender is not calibrated.
         read_seconds, rank_seconds: wall time of reading the file, and of everything after it.
     """
 
@@ -88,7 +72,7 @@ class Ranking:
     view: models.MatrixFeatures
     programs: tuple[Config, ...]
     behind: np.ndarray
-    familiarity: models.Familiarity
+    loss: ExpectedLoss | None
     read_seconds: float
     rank_seconds: float
 
@@ -123,7 +107,7 @@ class ConfigRanker:
 
         Raises:
             Unsupported: the space is too large.
-            ValueError: no file is given, it holds no matrix or no nonzeros, or the recommender knows one matrix only.
+            ValueError: no file is given, or it holds no matrix or no nonzeros.
             MissingArtifact: the model of the recommender is missing.
         """
         space = self.space
@@ -135,12 +119,14 @@ class ConfigRanker:
         view = models.MatrixFeatures.from_pattern(matrix.pattern, Path(str(file)).name)
         bound = space.bind(view.shape)
         configs = list(bound)
-        advice = self.adviser.advise(view, configs)
+        advice, calibration = self.adviser.advise(view, configs), self.adviser.calibration
+        scores = advice.scores if calibration is None else calibration.scores(advice, configs)
         programs = [bound.canonical(config) for config in configs]
-        order = _distinct(np.argsort(advice.scores, kind="stable"), programs)
-        behind = (advice.scores[order] - advice.scores[order[0]]) / (advice.scores.std() or 1.0)
-        return Ranking(matrix, view, tuple(programs[index] for index in order), behind, advice.familiarity,
-                       read_seconds, time.perf_counter() - began)
+        order = _distinct(np.argsort(scores, kind="stable"), programs)
+        behind = (scores[order] - scores[order[0]]) / (scores.std() or 1.0)
+        loss = None if calibration is None else calibration.loss(advice, order[0])
+        return Ranking(matrix, view, tuple(programs[index] for index in order), behind, loss, read_seconds,
+                       time.perf_counter() - began)
 
     def draw(self, ranking: Ranking, stem: Path) -> None:
         """Draw the tiles of the first choice, with rows and columns in its order."""
@@ -174,6 +160,7 @@ class FineTunedRecommender:
 
     Args:
         samples: sample source whose checkpoint folder is used.
+        calibration_roles: of the matrices on which the choices are calibrated.
     """
 
     op: Op
@@ -181,6 +168,7 @@ class FineTunedRecommender:
     net: models.Network
     samples: SampleSource
     checkpoints: Checkpoints
+    calibration_roles: Sequence[Role]
 
     @property
     def origin(self) -> str:
@@ -193,11 +181,18 @@ class FineTunedRecommender:
         return frozenset((*notes["matrices"], *notes["anchors"]))
 
     def prepare(self) -> None:
-        _ = self._model
+        _ = self._model, self.calibration
 
-    def advise(self, view: models.MatrixFeatures, configs: Sequence[Config]) -> Recommendation:
-        embedding = self._model.embedding(view)
-        return Recommendation(self._model.score(view, configs, embedding=embedding), self._model.familiarity(embedding))
+    def advise(self, view: models.MatrixFeatures, configs: Sequence[Config]) -> Advice:
+        scores = self._model.score(view, configs)
+        return Advice(scores, models.scale_scores(scores)[None])
+
+    @cached_property
+    def calibration(self) -> Calibration | None:
+        """See `calibrate`."""
+        study = EvaluationData(self.platform, self.op, self.samples, "validation")
+        return calibrate(study, self.advise, self.learned_from, roles=self.calibration_roles,
+                         folder=calibrations(self.checkpoints))
 
     @cached_property
     def _checkpoint(self) -> Path:
@@ -213,12 +208,17 @@ class FineTunedRecommender:
 
 @dataclass(frozen=True)
 class FittedRecommender:
-    """Recommend by a model without a network, which is fitted in seconds on first use and not stored."""
+    """Recommend by a model without a network, which is fitted in seconds on first use and not stored.
+
+    Args:
+        calibration_roles: of the matrices on which the choices are calibrated.
+    """
 
     op: Op
     platform: "Platform"
     samples: SampleSource
     learning: LearnerConfig
+    calibration_roles: Sequence[Role]
     name: str
     seed: int
 
@@ -234,13 +234,25 @@ class FittedRecommender:
         return frozenset((*self._learned[0]["matrix"], *known))
 
     def prepare(self) -> None:
-        _ = self._learned
+        _ = self._learned, self.calibration
 
-    def advise(self, view: models.MatrixFeatures, configs: Sequence[Config]) -> Recommendation:
-        """Score configurations; familiarity compares statistics as signed logarithms of unit variance."""
+    def advise(self, view: models.MatrixFeatures, configs: Sequence[Config]) -> Advice:
+        """Score configurations; the formula of the platform tells how far their seconds are apart."""
         _, model = self._learned
-        familiarity = models.familiarity_of(self._coordinates(view.statistics), self._anchors)
-        return Recommendation(model.score(view, configs), familiarity)
+        if isinstance(model, models.Ensemble):
+            scores, opinions = model.score_with_opinions(view, configs)
+        else:
+            scores = model.score(view, configs)
+            opinions = models.scale_scores(scores)[None]
+        estimator = estimator_of(self.platform, self.op) if self.learning.estimate else None
+        spread = 1.0 if estimator is None else float(np.log(estimator(view, configs)).std())
+        return Advice(scores, opinions, spread or 1.0)
+
+    @cached_property
+    def calibration(self) -> Calibration | None:
+        """See `calibrate`."""
+        return calibrate(self._study, self.advise, self.learned_from, roles=self.calibration_roles,
+                         folder=calibrations(self.learning.checkpoints))
 
     @cached_property
     def _study(self) -> EvaluationData:
@@ -256,21 +268,10 @@ class FittedRecommender:
         learner = self.learning.learner(self._study, self._beginning)
         return self.learning.learn(self._study, learner, self.seed)
 
-    @cached_property
-    def _scale(self) -> tuple[np.ndarray, np.ndarray]:
-        names = sorted(set(self._learned[0]["matrix"]))
-        values = signed_logarithm(self._study.statistics.loc[names, list(STATISTICS)].to_numpy(np.float64))
-        spread = values.std(axis=0)
-        return values.mean(axis=0), np.where(spread > 0, spread, 1)
 
-    @cached_property
-    def _anchors(self) -> Mapping[str, np.ndarray]:
-        rows = self._study.statistics.to_dict(orient="index")
-        return {name: self._coordinates(rows[name]) for name in sorted(set(self._learned[0]["matrix"]))}
-
-    def _coordinates(self, statistics: Mapping[str, float]) -> np.ndarray:
-        mean, spread = self._scale
-        return (signed_logarithm(np.array([statistics[name] for name in STATISTICS])) - mean) / spread
+def calibrations(checkpoints: Checkpoints) -> Path:
+    """Return the folder that keeps calibrations."""
+    return Path(checkpoints.artifacts) / "calibrations"
 
 
 @dataclass(frozen=True)
@@ -297,8 +298,13 @@ class DefaultRecommender:
     def prepare(self) -> None:
         self._chosen.prepare()
 
-    def advise(self, view: models.MatrixFeatures, configs: Sequence[Config]) -> Recommendation:
+    def advise(self, view: models.MatrixFeatures, configs: Sequence[Config]) -> Advice:
         return self._chosen.advise(view, configs)
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """See `calibrate`."""
+        return self._chosen.calibration
 
     @property
     def _chosen(self) -> Recommender:

@@ -8,7 +8,7 @@ from sparloom.lazy import attach
 
 __all__, __getattr__, __dir__ = attach(__name__, {
     "process_pool": ("claim_processor", "exclusive_timing", "run_in_subprocess", "run_jobs", "run_steps"),
-    "journal": ("CaseJournal", "commit", "journal_folder"),
+    "journal": ("CaseJournal", "code", "commit", "journal_folder"),
     "conditions": (
         "Resumed", "check_samples", "check_width", "conditions_of", "identities_of", "labels_with_noise", "samples_of"),
     "measuring": (

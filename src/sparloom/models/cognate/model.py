@@ -1,4 +1,4 @@
-"""Trained networks as cost models, which score configurations of a pattern and tell how familiar it is.
+"""Trained networks as cost models, which score configurations of a pattern.
 
 `restore_cognate` rebuilds a COGNATE network from its checkpoint alone.
 """
@@ -20,7 +20,7 @@ from sparloom.models.cognate.encoder import FrozenEncoder
 from sparloom.models.cognate.featurizer import InputFeaturizer, SideFeatures
 from sparloom.models.cognate.network import Cognate, ConfigurationMapper, Network
 from sparloom.models.cognate.predictor import Predictor, RecurrentPredictor, TransformerPredictor
-from sparloom.models.cost_model import Familiarity, MatrixFeatures, as_features, familiarity_of
+from sparloom.models.cost_model import MatrixFeatures, as_features
 from sparloom.models.sparseconv import TorchBackend
 from sparloom.space import Config, ConfigSpace
 from sparloom.sparse import Pattern
@@ -35,7 +35,7 @@ class CognateModel:
     Args:
         net: network with the encoder of the space's platform; runs in evaluation mode.
         space: configuration space, not bound to a matrix.
-        anchors: embeddings of training matrices by name, for `familiarity`.
+        anchors: embeddings of training matrices by name.
     """
 
     def __init__(
@@ -60,14 +60,6 @@ class CognateModel:
     def embedding(self, matrix: Pattern | MatrixFeatures) -> Float32[np.ndarray, " width"]:
         with _evaluating(self.net):
             return self.net.embed([as_features(matrix).input])[0].cpu().numpy()
-
-    def familiarity(self, embedding: Float32[np.ndarray, " width"]) -> Familiarity:
-        """Compare the embedding of a matrix with the anchors.
-
-        Raises:
-            ValueError: there are fewer than two.
-        """
-        return familiarity_of(embedding, self.anchors)
 
     def save(self, path: Path, *, notes: Mapping[str, Any], precision: Literal["float32", "float16"]) -> None:
         """Write a checkpoint for `load`, with notes for the reader."""

@@ -1,0 +1,185 @@
+"""Put a floor under recommendations, and say how much they may lose against the best configuration.
+
+Both are read off matrices that all configurations were timed on and that the model has not learned from:
+
+    votes    of the one configuration that is best over all training matrices: as few as keep first choices from being
+             slower than it
+    loss     logarithm of the seconds of a first choice over those of the best configuration; its mean and an upper
+             bound, in proportion to the doubt of the model
+
+The bound is a split-conformal one: it holds for the stated share of matrices like those of the calibration.
+
+Source: Lei et al. 2018, Distribution-Free Predictive Inference for Regression, for bounds in proportion to a scale.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from sparloom.data import Conditions
+from sparloom.errors import MissingArtifact
+from sparloom.experiments.cognate.evaluation_data import EvaluationData
+from sparloom.experiments.harness import code
+from sparloom.files import read_json, write_checked_json
+from sparloom.models import MatrixFeatures, Static
+from sparloom.space import Config
+from sparloom.sparse import Role
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+COVERAGE = 0.9  # share of matrices whose loss is within the bound
+VOTES = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)  # of the best configuration over all matrices, beside one of the model
+SLOWER, TOLERATED = 0.02, 0.02  # at most this share of the matrices may lose more than that against it
+LEAST_MATRICES = 20
+BASE_DOUBT = 0.1  # of choices on which all voters agree, in standard deviations of their scores
+ROLES: tuple[Role, ...] = ("train", "validation")
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Scores of a model for one matrix.
+
+    Args:
+        scores: (configs,), low = fast, no unit.
+        opinions: (voters, configs) scores of the parts of the model, of unit variance each.
+        spread: standard deviation of the logarithms of seconds over configurations that a formula expects; 1: none
+            does.
+    """
+
+    scores: Float[np.ndarray, " configs"]
+    opinions: Float[np.ndarray, "voters configs"]
+    spread: float = 1.0
+
+    def doubt(self, choice: int) -> float:
+        """Tell how much faster voters expect their own first choices to be than this one."""
+        behind = self.opinions[:, choice] - self.opinions.min(axis=1)
+        return self.spread * (BASE_DOUBT + float(behind.mean()))
+
+
+@dataclass(frozen=True)
+class ExpectedLoss:
+    """How much slower a choice is than the best configuration, as a share of the time of the best.
+
+    Args:
+        mean: what it is expected to lose.
+        bound: what it loses at most on a share `COVERAGE` of the matrices.
+    """
+
+    mean: float
+    bound: float
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What was learned about the choices of a model.
+
+    Args:
+        votes: of `static`, beside one of the model.
+        mean, bound: of the loss, per unit of doubt.
+        matrices: names of those behind it.
+        static: key of a configuration -> its score over all training matrices, of unit variance.
+    """
+
+    votes: float
+    mean: float
+    bound: float
+    matrices: Sequence[str]
+    static: Mapping[str, float]
+
+    def scores(self, advice: Advice, configs: Sequence[Config]) -> Float[np.ndarray, " configs"]:
+        """Combine the scores of the model with those over all matrices."""
+        static = np.array([self.static[config.key] for config in configs])
+        return (advice.scores + self.votes * static) / (1 + self.votes)
+
+    def loss(self, advice: Advice, choice: int) -> ExpectedLoss:
+        """Expect the loss of a choice, an index of the configurations that were scored."""
+        doubt = advice.doubt(choice)
+        return ExpectedLoss(math.expm1(self.mean * doubt), math.expm1(self.bound * doubt))
+
+
+def calibrate(
+    study: EvaluationData, advise: Callable[[MatrixFeatures, Sequence[Config]], Advice], known: frozenset[str], *,
+    roles: Sequence[Role], folder: Path,
+) -> Calibration | None:
+    """Calibrate a model on all matrices that have all configurations and that it has not learned from.
+
+    Args:
+        known: names of the matrices that the model has learned from.
+        roles: of the matrices to calibrate on; those of role "test" judge the result.
+        folder: keeps the calibration, so that the same model is calibrated once.
+
+    Returns:
+        None if there are fewer than `LEAST_MATRICES` such matrices.
+    """
+    try:
+        tables = [table for role in roles if (table := study.times(role)) is not None]
+    except MissingArtifact:  # of a platform whose samples are not here
+        return None
+    rows = [(name, seconds) for table in tables for name, seconds in zip(table.matrices, table.seconds, strict=True)
+            if name not in known]
+    if len(rows) < LEAST_MATRICES:
+        return None
+    configs, names = tables[0].configs, [name for name, _ in rows]
+    seconds = np.stack([each for _, each in rows])
+    first = advise(study.views[names[0]], configs)
+    static = static_scores(study)
+    conditions = Conditions({
+        "code": code(), "platform": study.platform.name, "op": study.op.name, "matrices": names,
+        "content": hashlib.sha256(b"".join(each.tobytes() for each in (seconds, first.scores))).hexdigest(),
+        "static": static})
+    file = folder / f"{conditions.digest}.json"
+    with suppress(OSError, ValueError, TypeError):  # there is none, or it is damaged
+        return Calibration(**read_json(file))
+    found = calibrate_on(np.log(seconds), [first, *(advise(study.views[name], configs) for name in names[1:])],
+                         static, [config.key for config in configs], names)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_checked_json(file, asdict(found))
+    return found
+
+
+def calibrate_on(
+    times: Float[np.ndarray, "matrices configs"], advices: Sequence[Advice], static: Mapping[str, float],
+    keys: Sequence[str], names: Sequence[str],
+) -> Calibration:
+    """Choose the votes of the static configuration, and measure the losses of the choices.
+
+    Args:
+        times: logarithms of seconds.
+        static: see `Calibration`.
+        names: of the matrices.
+    """
+    scores, common = np.stack([each.scores for each in advices]), np.array([static[key] for key in keys])
+    lost = times - times.min(axis=1, keepdims=True)
+    rows, best = np.arange(len(times)), int(common.argmin())
+
+    def judged(votes: float) -> tuple[float, float]:
+        own = lost[rows, (scores + votes * common).argmin(axis=1)]
+        slower = float(np.mean(own - lost[:, best] > math.log1p(SLOWER)))
+        return max(slower, TOLERATED), float(own.mean())
+
+    votes = min(VOTES, key=judged)
+    choices = (scores + votes * common).argmin(axis=1)
+    losses = lost[rows, choices]
+    doubts = np.array([each.doubt(int(choice)) for each, choice in zip(advices, choices, strict=True)])
+    share = min(math.ceil((len(losses) + 1) * COVERAGE) / len(losses), 1.0)
+    bound = float(np.quantile(losses / doubts, share, method="higher"))
+    return Calibration(votes, float(losses.mean() / doubts.mean()), bound, list(names), dict(static))
+
+
+def static_scores(study: EvaluationData) -> dict[str, float]:
+    """Score every configuration over all training matrices, by key: mean 0, unit variance."""
+    labels: pd.DataFrame = study.labels[study.labels["matrix"].isin(study.names("train"))]
+    configs = list(study.space)
+    scores = Static().fit(labels, space=study.space).score_configs(configs)
+    scaled = (scores - scores.mean()) / (scores.std() or 1.0)
+    return dict(zip((config.key for config in configs), scaled.tolist(), strict=True))
