@@ -9,7 +9,7 @@ from small import SMALL
 
 from sparloom import files
 from sparloom.data import TinySamples
-from sparloom.experiments.cognate import quality, timings
+from sparloom.experiments.cognate import calibration, quality, timings
 from sparloom.sparse import Pattern, SparseMatrix, write_matrix
 
 COLUMNS = ("group", "name", "family", "rows", "cols", "nnz", "symmetric", "kind", "sha256")
@@ -35,7 +35,7 @@ def files_of_tiny(tmp_path_factory):
 
 
 def bench(build, trained, mirror, *overrides):
-    return build("bench_recommend", *SMALL, f"paths.mirror={mirror}", *overrides, folder=trained)
+    return build("bench_recommend", *SMALL, "adviser=finetuned", f"paths.mirror={mirror}", *overrides, folder=trained)
 
 
 @pytest.fixture(scope="module")
@@ -109,10 +109,26 @@ def test_a_corpus_without_files_is_refused(build, trained, files_of_tiny, tmp_pa
         bench(build, trained, files_of_tiny, "corpus=tiny").run(tmp_path)
 
 
+def test_calibrated_choices_are_judged_on_other_matrices(build, trained, files_of_tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(calibration, "LEAST_MATRICES", 2)
+    small = "adviser.learning.selection"
+    given = ("adviser=sparloom", f"{small}.matrices=4", f"{small}.configs_per_matrix=4")
+    metrics = bench(build, trained, files_of_tiny, *given).run(tmp_path)
+    frame = pd.read_parquet(tmp_path / "per_matrix.parquet")
+    lost = frame["top1_seconds"] / frame["best_seconds"] - 1
+    assert metrics["test/coverage"] == pytest.approx((lost <= frame["loss_bound"]).mean())
+    assert (frame["static_seconds"] >= frame["best_seconds"]).all()
+    with pytest.raises(ValueError, match=r"are calibrated on \d+ of the \d+ .* take validation out"):
+        bench(build, trained, files_of_tiny, *given, "task.role=validation").run(tmp_path)
+    other = bench(build, trained, files_of_tiny, *given, "task.role=validation", "adviser.calibration_roles=[train]")
+    assert other.run(tmp_path)["validation/matrices"] > 0
+
+
 def choices(**changes):
     frame = pd.DataFrame({
         "top1_seconds": [2.0, 3.0], "top5_seconds": [1.0, 3.0], "best_seconds": [1.0, 1.5],
-        "baseline_seconds": [4.0, 3.0], "nnz": [10, 2_000_000], "read_seconds": [0.1, 0.4],
+        "baseline_seconds": [4.0, 3.0], "static_seconds": [1.9, 3.0], "nnz": [10, 2_000_000],
+        "read_seconds": [0.1, 0.4],
         "rank_seconds": [1.0, 0.2], "draw_seconds": [0.5, 0.1]})
     return frame.assign(**changes)
 
@@ -124,6 +140,11 @@ def test_quality_by_hand():
     assert found["regret_top5_p90"] == pytest.approx(1.9)
     assert found["speedup"] == pytest.approx(2**0.5)
     assert (found["of_optimum"], found["top5_of_optimum"]) == pytest.approx((0.5, 0.5**0.5))
+    assert found["over_static"] == pytest.approx(0.95**0.5)
+    assert (found["slower_than_static"], found["slower_than_default"]) == (0.5, 0)
+    assert "coverage" not in found
+    bounded = quality(choices(expected_loss=[0.1, 0.2], loss_bound=[0.9, 1.1]), seed=0)
+    assert (bounded["coverage"], bounded["bound_median"]) == (0.5, 1.0)
     assert found["regret_top5_low"] == pytest.approx(1.0)
     assert found["regret_top5_high"] == pytest.approx(2.0)
 
