@@ -37,6 +37,7 @@ float sums_of(const Step& step) {
 float multiply(const PeakRate& p) {
     const F factor = broadcast<float>(p.from[0]), addend = broadcast<float>(p.from[1]);
     return sums_of([&](F* sums) {
+        for (int s = 0; s < kSums; ++s) sums[s] = load(p.from + s * kLanes<float>);  // equal ones would be computed once
         for (int64_t n = 0; n < p.count; ++n) {
 #pragma GCC unroll 16
             for (int s = 0; s < kSums; ++s) sums[s] = multiply_add<float>(sums[s], factor, addend);

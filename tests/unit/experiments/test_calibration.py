@@ -95,8 +95,10 @@ def test_few_known_or_missing_matrices_are_no_basis(tmp_path) -> None:
     assert found() == first
     assert asked == list(range(30))
 
-    def gone(role: str) -> None:
-        raise MissingArtifact("no samples", experiment="collect_spade")
+    class Gone:
+        @property
+        def labels(self) -> None:
+            raise error
 
-    study.times = gone
-    assert found() is None
+    for error in (MissingArtifact("no samples", experiment="collect_spade"), ValueError("samples of other widths")):
+        assert calibrate(Gone(), advise, frozenset(), roles=("train",), folder=tmp_path) is None

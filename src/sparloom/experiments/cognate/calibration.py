@@ -122,9 +122,10 @@ def calibrate(
         None if there are fewer than `LEAST_MATRICES` such matrices.
     """
     try:
-        tables = [table for role in roles if (table := study.times(role)) is not None]
-    except MissingArtifact:  # of a platform whose samples are not here
+        _ = study.labels
+    except (MissingArtifact, ValueError):  # samples are not here, or of other widths
         return None
+    tables = [table for role in roles if (table := study.times(role)) is not None]
     rows = [(name, seconds) for table in tables for name, seconds in zip(table.matrices, table.seconds, strict=True)
             if name not in known]
     if len(rows) < LEAST_MATRICES:

@@ -68,10 +68,11 @@ class LocalCommands:
         """Kill all commands, see `CommandRunner`."""
         self._stopped.set()
         for process in self._processes:
-            _kill_group(process)
+            if process.returncode is None:
+                _kill_group(process)
 
     def _add(self, process: subprocess.Popen[str]) -> None:
-        self._processes = [each for each in self._processes if each.poll() is None] + [process]
+        self._processes.append(process)
         if self._stopped.is_set():
             _kill_group(process)
 
