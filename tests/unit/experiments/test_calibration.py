@@ -96,9 +96,12 @@ def test_few_known_or_missing_matrices_are_no_basis(tmp_path) -> None:
     assert asked == list(range(30))
 
     class Gone:
+        def __init__(self, error: Exception) -> None:
+            self._error = error
+
         @property
         def labels(self) -> None:
-            raise error
+            raise self._error
 
     for error in (MissingArtifact("no samples", experiment="collect_spade"), ValueError("samples of other widths")):
-        assert calibrate(Gone(), advise, frozenset(), roles=("train",), folder=tmp_path) is None
+        assert calibrate(Gone(error), advise, frozenset(), roles=("train",), folder=tmp_path) is None

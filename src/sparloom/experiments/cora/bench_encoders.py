@@ -40,8 +40,9 @@ SIZES: Mapping[str, Mapping[str, Any]] = MappingProxyType({
     "xlm_r_base": {"kind": "xlm-roberta", "width": 768, "layers": 12, "heads": 12, "hidden": 3072},
     "modernbert_base": {"kind": "modernbert", "width": 768, "layers": 22, "heads": 12, "hidden": 1152},
     "t5_base": {"kind": "t5", "width": 768, "layers": 12, "heads": 12, "hidden": 3072},
+    "cora_layer": {"kind": "bert", "width": 512, "layers": 1, "heads": 8, "hidden": 2048},
 })
-"""Models with the sizes of published ones, and random weights."""
+"""Models with the sizes of published ones and random weights; the last is the layer of Fegade et al., CoRa, with GELU."""
 GATED = ("modernbert",)
 
 
