@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from rich.table import Table
 
-from sparloom.report.figures import figure, save
+from sparloom.report.figures import figure, save, set_ticks
 from sparloom.report.runs import bounded_cell, grouped_bounds, report_table
 
 OWN, OWN_TEXTS, TEXTS = "sparloom", "sentence_transformers_packed", "sentence_transformers"
@@ -26,6 +26,7 @@ LABELS: Mapping[str, tuple[str, str]] = {  # method -> name in tables and figure
 }
 PRECISIONS = ("bfloat16", "int8")  # that the last part of a method's name may say
 KEYS = ["model", "data", "size"]
+PADDING_TICKS = (0.5, 0.7, 1, 1.5, 2, 3, 4)
 
 
 def precision_of(method: str) -> str:
@@ -134,15 +135,21 @@ def encoder_table(metrics: Mapping[str, float]) -> Table:
 
 
 def draw_encoders(frame: pd.DataFrame, model: str, stem: Path) -> None:
-    """Draw tokens per second over the batch size, and seconds relative to sparloom over the share of padding."""
+    """Draw tokens per second over the batch size, and seconds relative to sparloom over the share of padding.
+
+    Of methods in bfloat16 and int8, only sparloom's are drawn, and on the left.
+    """
     rows = frame[(frame["part"] == "inference") & (frame["model"] == model) & frame["median"].notna()]
-    drawn, (rates, padding) = figure(9.0, 3.6, columns=2)
+    drawn, (rates, padding) = figure(9.0, 4.8, columns=2)
     for method, (label, colour) in LABELS.items():
         own = rows[rows["method"] == method]
-        if own.empty:
+        narrow = precision_of(method) != "float32"
+        if own.empty or (narrow and not method.startswith(OWN)):
             continue
         logs = np.log((own["tokens"] / own["median"]).astype(float)).groupby(own["size"]).mean()
         rates.plot(logs.index, np.exp(logs), "o-", color=colour, label=label, markersize=4)
+        if narrow or method == OWN:
+            continue
         best = rows[rows["method"] == OWN].set_index(KEYS)["median"]
         ratio = own.set_index(KEYS)["median"] / best
         share = 1 - own.set_index(KEYS)["tokens"] / own.set_index(KEYS)["padded"]
@@ -151,5 +158,7 @@ def draw_encoders(frame: pd.DataFrame, model: str, stem: Path) -> None:
     rates.set_yscale("log")
     rates.set(xlabel="sequences of a batch", ylabel="tokens per second", title=model)
     padding.set_yscale("log")
-    padding.set(xlabel="share of padding in the batch", ylabel="seconds over those of sparloom")
+    padding.axhline(1, color=LABELS[OWN][1])
+    set_ticks(padding.yaxis, PADDING_TICKS)
+    padding.set(xlabel="share of padding in the batch", ylabel="seconds / seconds of sparloom")
     save(drawn, stem, legend=rates, columns=3, fontsize=9)

@@ -42,7 +42,7 @@ SIZES: Mapping[str, Mapping[str, Any]] = MappingProxyType({
     "t5_base": {"kind": "t5", "width": 768, "layers": 12, "heads": 12, "hidden": 3072},
     "cora_layer": {"kind": "bert", "width": 512, "layers": 1, "heads": 8, "hidden": 2048},
 })
-"""Models with the sizes of published ones and random weights; the last is the layer of Fegade et al., CoRa, with GELU."""
+"""Models with the sizes of published ones and random weights; the last is the layer of Fegade et al. 2022 with GELU."""
 GATED = ("modernbert",)
 
 
