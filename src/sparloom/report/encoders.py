@@ -51,8 +51,11 @@ def encoder_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
         `<precision>/over_float32`: over sparloom in float32. `<model>/<precision>/cosine_min`: the least cosine of a
         vector of sparloom to that of float64.
         `<model>/memory/over_<method>`: bytes beyond those in use before a call; `<model>/memory/packed_weights`: those
-        of packed weights, which are in use before; `<model>/training/over_<method>`: seconds of a step.
+        of packed weights, which are in use before; `<model>/training/over_<method>`: seconds of a step. Nothing without
+        rows of sparloom.
     """
+    if OWN not in set(frame["method"]):
+        return {}
     found = _memory_metrics(frame[frame["part"] == "memory"], seed=seed)
     training = _pivot(frame[frame["part"] == "training"], "median")
     for name in training.columns.difference([OWN]):
@@ -81,8 +84,6 @@ def _memory_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
 
 def _inference_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
     seconds = _pivot(frame, "median")
-    if OWN not in seconds:
-        return {}
     own = seconds[OWN]
     others = seconds[[name for name in seconds if precision_of(name) == "float32"
                       and name not in (OWN, "sparloom_padded", OWN_TEXTS)]]

@@ -65,6 +65,17 @@ def test_unknown_names_are_refused(tmp_path) -> None:
                       seed=0).run(tmp_path)
 
 
+def test_memory_and_training_are_measured_if_a_method_trains(tmp_path) -> None:
+    def parts(*methods: str) -> list[str]:
+        task = BenchEncoders(models=["cora_layer"], lengths=LengthCorpus(None, ["cola"], 0), data=["cola"], batches=[1],
+                             methods=methods, memory={"cola": 2}, training={"cola": 3}, repetitions=1, threads=1,
+                             journals=str(tmp_path), seed=0)
+        return [case.part for case in task._cases()]
+
+    assert parts("openvino", "sparloom") == ["inference", "memory", "training"]
+    assert parts("openvino") == ["inference"]
+
+
 def test_wrong_vectors_are_left_out(tmp_path) -> None:
     class Wrong:
         def bind(self, file) -> None: ...
@@ -130,6 +141,7 @@ def test_ratios_are_over_cases_with_bounds_over_data_sets(tmp_path) -> None:
     assert metrics["m/int8/over_best"] == pytest.approx(1.2)
     assert metrics["m/8/int8/over_onnxruntime"] == pytest.approx(1.6)
     assert metrics["m/int8/cosine_min"] == 0.999
+    assert encoder_metrics(frame[frame["method"] == "torch"], seed=0) == {}
     assert "m/over_sparloom_padded" not in metrics
     assert "m/over_torch_int8" not in metrics
     assert "m/over_openvino" not in metrics

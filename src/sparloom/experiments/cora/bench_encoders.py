@@ -118,7 +118,8 @@ class BenchEncoders:
         for model in self.models:
             for data in self.data:
                 yield from (EncoderCase("inference", model, data, size) for size in self.batches)
-            for part, batches in (("memory", self.memory), ("training", self.training)):
+            trains = set(self.methods) & set(TRAINERS)
+            for part, batches in (("memory", self.memory), ("training", self.training)) if trains else ():
                 yield from (EncoderCase(part, model, data, size) for data, size in batches.items())
 
     def _case(self, case: EncoderCase) -> list[dict[str, Any]]:
