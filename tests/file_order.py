@@ -15,7 +15,8 @@ LONGEST = (  # under tests/, of few tests each; files with more tests follow in 
     "unit/experiments/test_bench_gcn.py", "unit/models/test_models_processes.py", "unit/data/test_processes.py",
     "unit/experiments/test_finetune.py", "unit/baselines/test_baselines_encoder.py",
     "unit/platforms/cuda/test_cuda_kernels.py", "unit/experiments/test_launchers.py",
-    "unit/experiments/test_collect.py", "unit/nn/test_torch_baselines.py",
+    "unit/experiments/test_collect.py", "unit/nn/test_torch_baselines.py", "unit/experiments/test_bench_encoders.py",
+    "unit/experiments/test_trial_commands.py", "unit/experiments/test_bench_recommend.py",
 )
 
 

@@ -111,7 +111,7 @@ def test_a_configuration_is_recommended_for_a_new_matrix(tuned, run):
     space = read_description(tuned / "chip.yaml").space("spmm")
     assert (advice["platform"], len(advice["configurations"])) == ("chip", 5)
     assert all(space.parse(entry["config"]) for entry in advice["configurations"])
-    assert advice["nearest"].startswith(("csv/m", "tiny/"))
+    assert advice["loss_bound"] is None  # too few matrices have all configurations
 
 
 def test_the_chip_is_not_run_from_here(tuned, build):

@@ -153,7 +153,7 @@ def test_what_a_choice_may_lose_is_told(build, trained, file, tmp_path, capsys, 
     written = json.loads((tmp_path / "recommendation.json").read_text())
     assert written["loss_bound"] == metrics["loss_bound"]
     shown = " ".join(capsys.readouterr().out.split())
-    assert f"in 90% of all cases at most {metrics['loss_bound']:.1%}" in shown
+    assert f"in about 90% of all cases at most {metrics['loss_bound']:.1%}" in shown
     assert "regret" not in shown
 
 

@@ -91,15 +91,6 @@ def test_a_shell_script_is_a_simulator(build, place) -> None:
     assert (out / "progress.svg").stat().st_size > 1000
 
 
-@pytest.mark.slow
-def test_jobs_of_a_cluster_are_trials(build, place) -> None:
-    pytest.importorskip("submitit", reason="no submitit: it is in the extra scale")
-    metrics = task(build, place, by_script(place), "budget=6", "task.executor=slurm",
-                   "task.executor_options={cluster: local, timeout_min: 5}").run(out_of(place, "out"))
-    assert metrics["trials"] == 6
-    assert (place / "state" / "jobs").is_dir()
-
-
 def test_results_by_hand_go_round_by_csv(build, place) -> None:
     trials = 0
     for turn in range(3):

@@ -2,12 +2,14 @@
 
 Both are read off matrices that all configurations were timed on and that the model has not learned from:
 
-    votes    of the one configuration that is best over all training matrices: as few as keep first choices from being
-             slower than it
+    votes    of scores over all training matrices, of which the fixed configuration is the best: the number with the
+             least mean loss among those with which few first choices are slower than that configuration
     loss     logarithm of the seconds of a first choice over those of the best configuration; its mean and an upper
              bound, in proportion to the doubt of the model
 
-The bound is a split-conformal one: it holds for the stated share of matrices like those of the calibration.
+The bound is the quantile of a split-conformal one. It holds for about the stated share of matrices like those of the
+calibration, not for certain: votes are chosen on the same matrices, and scores over training matrices know some of
+them.
 
 Source: Lei et al. 2018, Distribution-Free Predictive Inference for Regression, for bounds in proportion to a scale.
 """
@@ -25,6 +27,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from sparloom import __version__
 from sparloom.data import Conditions
 from sparloom.errors import MissingArtifact
 from sparloom.experiments.cognate.evaluation_data import EvaluationData
@@ -72,7 +75,7 @@ class ExpectedLoss:
 
     Args:
         mean: what it is expected to lose.
-        bound: what it loses at most on a share `COVERAGE` of the matrices.
+        bound: what it loses at most on about a share `COVERAGE` of the matrices.
     """
 
     mean: float
@@ -136,15 +139,18 @@ def calibrate(
     static = static_scores(study)
     conditions = Conditions({
         "code": code(), "platform": study.platform.name, "op": study.op.name, "matrices": names,
-        "content": hashlib.sha256(b"".join(each.tobytes() for each in (seconds, first.scores))).hexdigest(),
-        "static": static})
+        "content": hashlib.sha256(b"".join(
+            each.tobytes() for each in (seconds, first.scores, first.opinions))).hexdigest(),
+        "spread": first.spread, "static": static, "version": __version__,
+        "settings": [COVERAGE, *VOTES, SLOWER, TOLERATED, BASE_DOUBT]})
     file = folder / f"{conditions.digest}.json"
     with suppress(OSError, ValueError, TypeError):  # there is none, or it is damaged
         return Calibration(**read_json(file))
     found = calibrate_on(np.log(seconds), [first, *(advise(study.views[name], configs) for name in names[1:])],
                          static, [config.key for config in configs], names)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_checked_json(file, asdict(found))
+    with suppress(OSError):  # a folder that cannot be written only costs the time to calibrate again
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_checked_json(file, asdict(found))
     return found
 
 

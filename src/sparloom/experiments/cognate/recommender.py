@@ -184,8 +184,8 @@ class FineTunedRecommender:
         _ = self._model, self.calibration
 
     def advise(self, view: models.MatrixFeatures, configs: Sequence[Config]) -> Advice:
-        scores = self._model.score(view, configs)
-        return Advice(scores, models.scale_scores(scores)[None])
+        scores = models.scale_scores(self._model.score(view, configs))
+        return Advice(scores, scores[None])
 
     @cached_property
     def calibration(self) -> Calibration | None:
@@ -242,8 +242,8 @@ class FittedRecommender:
         if isinstance(model, models.Ensemble):
             scores, opinions = model.score_with_opinions(view, configs)
         else:
-            scores = model.score(view, configs)
-            opinions = models.scale_scores(scores)[None]
+            scores = models.scale_scores(model.score(view, configs))
+            opinions = scores[None]
         estimator = estimator_of(self.platform, self.op) if self.learning.estimate else None
         spread = 1.0 if estimator is None else float(np.log(estimator(view, configs)).std())
         return Advice(scores, opinions, spread or 1.0)

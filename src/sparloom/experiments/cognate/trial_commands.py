@@ -105,12 +105,18 @@ class SlurmCommands:
         with self._lock:
             if self._stopped.is_set():
                 return Outcome(None)
-            job = self._executor.submit(run_command, line, timeout_seconds, os.getcwd())
+            try:
+                job = self._executor.submit(run_command, line, timeout_seconds, os.getcwd())
+            except self._failures as error:
+                raise ValueError(f"Slurm takes no more jobs: {_last_line(error)}: lower task.jobs, and start again"
+                                 ) from None
             self._jobs = [each for each in self._jobs if not each.done()] + [job]
         try:
             while not job.done():
                 if self._stopped.wait(POLL_SECONDS):
                     return Outcome(None)
+                if job.state == "PREEMPTED":  # for good: these jobs have no checkpoints
+                    return Outcome(None, f"job {job.job_id} was preempted")
             return job.result()
         except self._failures as error:
             return Outcome(None) if self._stopped.is_set() else Outcome(None, f"job {job.job_id}: {_last_line(error)}")
@@ -121,7 +127,7 @@ class SlurmCommands:
         with self._lock:
             for job in self._jobs:
                 if not job.done():
-                    job.cancel()
+                    job.cancel(check=False)  # it may have ended since
 
 
 class RayCommands:

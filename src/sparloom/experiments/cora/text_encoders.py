@@ -24,7 +24,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from statistics import median
 from types import MappingProxyType
@@ -41,7 +41,7 @@ from sparloom.nn import describe_packing, pack
 __all__ = ["ENCODERS", "TRAINERS", "EncoderProcess", "load_model", "text_of", "write_batch"]
 
 MICRO_BATCHES = (4, 8, 16, 32, 64)  # sizes that are tried besides the whole batch
-TRIALS, LONG_SECONDS = 2, 1.0  # runs of each size; one run if it takes longer than this
+TRIALS, LONG_SECONDS = 2, 1.0  # runs of each size after the first; one if that took longer
 LEARNING_RATE = 1e-5
 SETTINGS: Mapping[str, Mapping[str, str]] = MappingProxyType({  # what lets libraries use AVX-512 on any processor
     "ctranslate2_avx512": {"CT2_FORCE_CPU_ISA": "AVX512", "CT2_USE_MKL": "1"},
@@ -289,9 +289,9 @@ class _MicroBatches:
         seconds = {}
         for size in sizes:
             self._size = size
-            seconds[size] = seconds_of(lambda: self(sequences))
-            if seconds[size] < LONG_SECONDS:  # not yet warmed up
-                seconds[size] = min(seconds_of(lambda: self(sequences)) for _ in range(TRIALS))
+            first = seconds_of(lambda: self(sequences))  # may compile
+            again = 1 if first >= LONG_SECONDS else TRIALS
+            seconds[size] = min(seconds_of(lambda: self(sequences)) for _ in range(again))
         self._size = min(seconds, key=seconds.__getitem__)
 
     def whole(self, sequences: Sequences) -> np.ndarray:
@@ -385,13 +385,10 @@ class _Server:
 
     def train(self, ids: str) -> dict[str, Any]:
         batch = [torch.from_numpy(each) for each in _pad(_read(Path(ids)))]
-        loss = self._trainer.loss_of_evaluation(*batch)
-        self._trainer.step(*batch)  # compiles, and allocates the state of the optimizer
-        return {"loss": loss, "seconds": _median_seconds(partial(self._trainer.step, *batch))}
-
-    @cached_property
-    def _trainer(self) -> _Trainer:
-        return TRAINERS[self._method](self._folder)
+        trainer = TRAINERS[self._method](self._folder)
+        loss = trainer.loss_of_evaluation(*batch)
+        trainer.step(*batch)  # compiles, and allocates the state of the optimizer
+        return {"loss": loss, "seconds": _median_seconds(partial(trainer.step, *batch))}
 
 
 def _median_seconds(call: Callable[[], object]) -> float:
