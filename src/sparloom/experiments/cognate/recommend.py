@@ -241,8 +241,8 @@ class Recommend:
 
 def _loss_text(loss: ExpectedLoss | None, calibration: Calibration | None) -> str:
     if loss is None or calibration is None:
-        return (f"what it may lose is not known: fewer than {LEAST_MATRICES} matrices have all configurations and were "
-                "not learned from")
+        return (f"what it may lose is not known: that takes samples of all configurations of {LEAST_MATRICES} matrices "
+                "that the model has not learned from")
     return (f"the first is expected to be {loss.mean:.1%} slower than the best configuration, and in about "
             f"{COVERAGE:.0%} of all cases at most {loss.bound:.1%} (from {len(calibration.matrices)} matrices not "
             "learned from)")
