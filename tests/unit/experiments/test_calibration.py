@@ -8,21 +8,24 @@ import pytest
 
 from sparloom.errors import MissingArtifact
 from sparloom.experiments.cognate import calibration
-from sparloom.experiments.cognate.calibration import Advice, calibrate, calibrate_on
+from sparloom.experiments.cognate.calibration import Recommendation, calibrate, calibrate_on
 from sparloom.space import Config, GridSpace, Parameter
 
 CONFIGS = 12
 KEYS = [str(number) for number in range(CONFIGS)]
 
 
-def matrices(rng: np.random.Generator, count: int, *, noise: float, common: float) -> tuple[np.ndarray, list[Advice]]:
-    """Draw logarithms of seconds that have a common part, and advice that knows each with an error."""
+def matrices(
+    rng: np.random.Generator, count: int, *, noise: float, common: float,
+) -> tuple[np.ndarray, list[Recommendation]]:
+    """Draw logarithms of seconds that have a common part, and recommendation that knows each with an error."""
     spreads = rng.uniform(0.1, 1.0, count)
     shared = np.linspace(0, 1, CONFIGS)
     times = spreads[:, None] * (common * shared + rng.normal(size=(count, CONFIGS)))
     voters = times[:, None] / spreads[:, None, None] + noise * rng.normal(size=(count, 3, CONFIGS))
     scaled = (voters - voters.mean(2, keepdims=True)) / voters.std(2, keepdims=True)
-    return times, [Advice(each.mean(0), each, float(spread)) for each, spread in zip(scaled, spreads, strict=True)]
+    return times, [Recommendation(each.mean(0), each, float(spread))
+                   for each, spread in zip(scaled, spreads, strict=True)]
 
 
 def static_of(times: np.ndarray) -> dict[str, float]:
@@ -34,8 +37,8 @@ def test_bounds_hold_as_often_as_they_say() -> None:
     rng = np.random.default_rng(0)
     shares = []
     for _ in range(20):
-        times, advices = matrices(rng, 100, noise=1.0, common=1.0)
-        found = calibrate_on(times, advices, static_of(times), KEYS, [f"m{number}" for number in range(100)])
+        times, recommendations = matrices(rng, 100, noise=1.0, common=1.0)
+        found = calibrate_on(times, recommendations, static_of(times), KEYS, [f"m{number}" for number in range(100)])
         others, fresh = matrices(rng, 300, noise=1.0, common=1.0)
         choices = [int((each.scores + found.votes * np.array([found.static[key] for key in KEYS])).argmin())
                    for each in fresh]
@@ -51,12 +54,14 @@ def test_bounds_hold_as_often_as_they_say() -> None:
 def test_a_fixed_configuration_votes_where_the_model_is_worse() -> None:
     rng = np.random.default_rng(1)
     for noise, common, wanted in ((0.0, 1.0, 0.0), (20.0, 20.0, 0.5)):
-        times, advices = matrices(rng, 60, noise=noise, common=common)
-        found = calibrate_on(times, advices, static_of(times), KEYS, [""] * 60)
+        times, recommendations = matrices(rng, 60, noise=noise, common=common)
+        found = calibrate_on(times, recommendations, static_of(times), KEYS, [""] * 60)
         assert found.votes >= wanted if wanted else found.votes == 0
-        chosen = [int(found.scores(each, [SimpleNamespace(key=key) for key in KEYS]).argmin()) for each in advices]
+        configs = [SimpleNamespace(key=key) for key in KEYS]
+        chosen = [int(found.scores(each, configs).argmin()) for each in recommendations]
         lost = np.array([row[choice] - row.min() for row, choice in zip(times, chosen, strict=True)])
-        own = np.array([row[each.scores.argmin()] - row.min() for row, each in zip(times, advices, strict=True)])
+        own = np.array([row[each.scores.argmin()] - row.min()
+                        for row, each in zip(times, recommendations, strict=True)])
         assert lost.mean() <= own.mean()
 
 
@@ -74,10 +79,10 @@ def test_few_known_or_missing_matrices_are_no_basis(tmp_path) -> None:
         times=lambda role: table if role == "train" else None)
     asked: list[int] = []
 
-    def advise(view: int, configs: list[Config]) -> Advice:
+    def advise(view: int, configs: list[Config]) -> Recommendation:
         asked.append(view)
         scores = values[view] + 0.1 * np.arange(CONFIGS)
-        return Advice(scores, scores[None])
+        return Recommendation(scores, scores[None])
 
     def found(known: frozenset[str] = frozenset()):
         asked.clear()

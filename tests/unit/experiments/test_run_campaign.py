@@ -15,6 +15,8 @@ import pytest
 import scipy.sparse
 
 from sparloom.errors import SchemaError
+from sparloom.experiments.cognate import campaign
+from sparloom.experiments.cognate.trial_commands import Outcome
 from sparloom.sparse import Pattern, SparseMatrix, read_matrix, write_matrix
 
 ROOT = Path(__file__).parents[3]
@@ -89,6 +91,27 @@ def test_a_shell_script_is_a_simulator(build, place) -> None:
         assert found[best.loc[name, "block"], best.loc[name, "prefetch"], best.loc[name, "codec"]] == pytest.approx(
             best.loc[name, "seconds"])
     assert (out / "progress.svg").stat().st_size > 1000
+
+
+def test_commands_run_where_the_executor_says(build, place, monkeypatch) -> None:
+    made, lines = [], []
+
+    class Recorder:
+        def __init__(self, folder: Path, options: dict[str, int]) -> None:
+            made.append((folder, dict(options)))
+
+        def run(self, line: str, timeout_seconds: float | None) -> Outcome:
+            lines.append((line, timeout_seconds))
+            return Outcome(0.5)
+
+        def stop(self) -> None: ...
+
+    monkeypatch.setattr(campaign, "EXECUTORS", {"slurm": Recorder})
+    metrics = task(build, place, by_script(place), "budget=3", "task.jobs=1", "task.timeout_seconds=9",
+                   "task.executor=slurm", "task.executor_options={timeout_min: 5}").run(out_of(place, "out"))
+    assert metrics["trials"] == len(lines) == 3
+    assert made == [(place / "state", {"timeout_min": 5})]
+    assert all(str(place / "simulate") in line and seconds == 9 for line, seconds in lines)
 
 
 def test_results_by_hand_go_round_by_csv(build, place) -> None:

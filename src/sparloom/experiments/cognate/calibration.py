@@ -49,7 +49,7 @@ ROLES: tuple[Role, ...] = ("train", "validation")
 
 
 @dataclass(frozen=True)
-class Advice:
+class Recommendation:
     """Scores of a model for one matrix.
 
     Args:
@@ -99,20 +99,20 @@ class Calibration:
     matrices: Sequence[str]
     static: Mapping[str, float]
 
-    def scores(self, advice: Advice, configs: Sequence[Config]) -> Float[np.ndarray, " configs"]:
+    def scores(self, recommendation: Recommendation, configs: Sequence[Config]) -> Float[np.ndarray, " configs"]:
         """Combine the scores of the model with those over all matrices."""
         static = np.array([self.static[config.key] for config in configs])
-        return (advice.scores + self.votes * static) / (1 + self.votes)
+        return (recommendation.scores + self.votes * static) / (1 + self.votes)
 
-    def loss(self, advice: Advice, choice: int) -> ExpectedLoss:
+    def loss(self, recommendation: Recommendation, choice: int) -> ExpectedLoss:
         """Expect the loss of a choice, an index of the configurations that were scored."""
-        doubt = advice.doubt(choice)
+        doubt = recommendation.doubt(choice)
         return ExpectedLoss(math.expm1(self.mean * doubt), math.expm1(self.bound * doubt))
 
 
 def calibrate(
-    study: EvaluationData, advise: Callable[[MatrixFeatures, Sequence[Config]], Advice], known: frozenset[str], *,
-    roles: Sequence[Role], folder: Path,
+    study: EvaluationData, advise: Callable[[MatrixFeatures, Sequence[Config]], Recommendation],
+    known: frozenset[str], *, roles: Sequence[Role], folder: Path,
 ) -> Calibration | None:
     """Calibrate a model on all matrices that have all configurations and that it has not learned from.
 
@@ -155,8 +155,8 @@ def calibrate(
 
 
 def calibrate_on(
-    times: Float[np.ndarray, "matrices configs"], advices: Sequence[Advice], static: Mapping[str, float],
-    keys: Sequence[str], names: Sequence[str],
+    times: Float[np.ndarray, "matrices configs"], recommendations: Sequence[Recommendation],
+    static: Mapping[str, float], keys: Sequence[str], names: Sequence[str],
 ) -> Calibration:
     """Choose the votes of the static configuration, and measure the losses of the choices.
 
@@ -165,7 +165,7 @@ def calibrate_on(
         static: see `Calibration`.
         names: of the matrices.
     """
-    scores, common = np.stack([each.scores for each in advices]), np.array([static[key] for key in keys])
+    scores, common = np.stack([each.scores for each in recommendations]), np.array([static[key] for key in keys])
     lost = times - times.min(axis=1, keepdims=True)
     rows, best = np.arange(len(times)), int(common.argmin())
 
@@ -177,7 +177,7 @@ def calibrate_on(
     votes = min(VOTES, key=judged)
     choices = (scores + votes * common).argmin(axis=1)
     losses = lost[rows, choices]
-    doubts = np.array([each.doubt(int(choice)) for each, choice in zip(advices, choices, strict=True)])
+    doubts = np.array([each.doubt(int(choice)) for each, choice in zip(recommendations, choices, strict=True)])
     share = min(math.ceil((len(losses) + 1) * COVERAGE) / len(losses), 1.0)
     bound = float(np.quantile(losses / doubts, share, method="higher"))
     return Calibration(votes, float(losses.mean() / doubts.mean()), bound, list(names), dict(static))

@@ -13,7 +13,7 @@ import pandas as pd
 from sparloom import models
 from sparloom.data import SampleSource
 from sparloom.errors import Unsupported
-from sparloom.experiments.cognate.calibration import Advice, Calibration, ExpectedLoss, calibrate
+from sparloom.experiments.cognate.calibration import Calibration, ExpectedLoss, Recommendation, calibrate
 from sparloom.experiments.cognate.evaluation_data import EvaluationData, estimator_of
 from sparloom.experiments.cognate.transfer import LearnerConfig, TransferInit
 from sparloom.experiments.harness import Checkpoints, experiment_for
@@ -44,7 +44,7 @@ class Recommender(Protocol):
             MissingArtifact: names the experiment that makes what it needs.
         """
 
-    def advise(self, view: models.MatrixFeatures, configs: Sequence[Config]) -> Advice: ...
+    def advise(self, view: models.MatrixFeatures, configs: Sequence[Config]) -> Recommendation: ...
 
     @property
     def calibration(self) -> Calibration | None:
@@ -119,12 +119,12 @@ class ConfigRanker:
         view = models.MatrixFeatures.from_pattern(matrix.pattern, Path(str(file)).name)
         bound = space.bind(view.shape)
         configs = list(bound)
-        advice, calibration = self.adviser.advise(view, configs), self.adviser.calibration
-        scores = advice.scores if calibration is None else calibration.scores(advice, configs)
+        recommendation, calibration = self.adviser.advise(view, configs), self.adviser.calibration
+        scores = recommendation.scores if calibration is None else calibration.scores(recommendation, configs)
         programs = [bound.canonical(config) for config in configs]
         order = _distinct(np.argsort(scores, kind="stable"), programs)
         behind = (scores[order] - scores[order[0]]) / (scores.std() or 1.0)
-        loss = None if calibration is None else calibration.loss(advice, order[0])
+        loss = None if calibration is None else calibration.loss(recommendation, order[0])
         return Ranking(matrix, view, tuple(programs[index] for index in order), behind, loss, read_seconds,
                        time.perf_counter() - began)
 
@@ -183,9 +183,9 @@ class FineTunedRecommender:
     def prepare(self) -> None:
         _ = self._model, self.calibration
 
-    def advise(self, view: models.MatrixFeatures, configs: Sequence[Config]) -> Advice:
+    def advise(self, view: models.MatrixFeatures, configs: Sequence[Config]) -> Recommendation:
         scores = models.scale_scores(self._model.score(view, configs))
-        return Advice(scores, scores[None])
+        return Recommendation(scores, scores[None])
 
     @cached_property
     def calibration(self) -> Calibration | None:
@@ -236,7 +236,7 @@ class FittedRecommender:
     def prepare(self) -> None:
         _ = self._learned, self.calibration
 
-    def advise(self, view: models.MatrixFeatures, configs: Sequence[Config]) -> Advice:
+    def advise(self, view: models.MatrixFeatures, configs: Sequence[Config]) -> Recommendation:
         """Score configurations; the formula of the platform tells how far their seconds are apart."""
         _, model = self._learned
         if isinstance(model, models.Ensemble):
@@ -246,7 +246,7 @@ class FittedRecommender:
             opinions = scores[None]
         estimator = estimator_of(self.platform, self.op) if self.learning.estimate else None
         spread = 1.0 if estimator is None else float(np.log(estimator(view, configs)).std())
-        return Advice(scores, opinions, spread or 1.0)
+        return Recommendation(scores, opinions, spread or 1.0)
 
     @cached_property
     def calibration(self) -> Calibration | None:
@@ -298,7 +298,7 @@ class DefaultRecommender:
     def prepare(self) -> None:
         self._chosen.prepare()
 
-    def advise(self, view: models.MatrixFeatures, configs: Sequence[Config]) -> Advice:
+    def advise(self, view: models.MatrixFeatures, configs: Sequence[Config]) -> Recommendation:
         return self._chosen.advise(view, configs)
 
     @property

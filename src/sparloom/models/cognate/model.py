@@ -43,15 +43,11 @@ class CognateModel:
     ) -> None:
         self.net, self.space, self.anchors = net, space, dict(anchors or {})
 
-    def score(
-        self, matrix: Pattern | MatrixFeatures, configs: Sequence[Config], *,
-        embedding: Float32[np.ndarray, " width"] | None = None,
-    ) -> Float[np.ndarray, " configs"]:
+    def score(self, matrix: Pattern | MatrixFeatures, configs: Sequence[Config]) -> Float[np.ndarray, " configs"]:
         """Score configurations: low = fast, no unit."""
         features = as_features(matrix)
         shared, codes = self.space.bind(features.shape).vectors(configs)
-        embedding = self.embedding(features) if embedding is None else embedding
-        device = next(self.net.parameters()).device
+        embedding, device = self.embedding(features), next(self.net.parameters()).device
         with _evaluating(self.net):
             rows, *others = (torch.from_numpy(array).to(device) for array in (embedding, shared, codes))
             scores = self.net.score(rows.expand(len(configs), -1), *others)
