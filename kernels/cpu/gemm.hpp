@@ -15,12 +15,16 @@ namespace sparloom::gemm {
 
 // Bytes between the rows of B that a tile reads and those that it prefetches, where rows and panels of B follow each
 // other in memory: with less, few rows of A times much of B wait for the memory.
-constexpr int64_t kAhead = 16384;
+constexpr int64_t kAhead = 4096;
+
+// Where a tile prefetches B to: kFar, of what is in memory, to the L2 cache, whose queue of misses is the longer one;
+// kNear, of what tiles before it have brought there, to the L1 cache.
+enum class Ahead { kNothing, kNear, kFar };
 
 // A full register tile. With PackedA, the rows of A are interleaved: a_row = 1 and a_column = Rows, at compile time.
-// With Streams, C is overwritten past the caches; its vectors are aligned. With AheadB, what follows in B is prefetched.
+// With Streams, C is overwritten past the caches; its vectors are aligned.
 // `prefetch` is called with the first k of every group of Unroll.
-template <typename T, int Rows, int Vectors, int Unroll, bool PackedA, bool Streams, bool AheadB, typename Prefetch>
+template <typename T, int Rows, int Vectors, int Unroll, bool PackedA, bool Streams, Ahead AheadB, typename Prefetch>
 inline __attribute__((always_inline)) void tile_with(int64_t depth, const T* a, int64_t a_row, const T* b,
                                                      int64_t b_row, T* c, int64_t c_row, bool add,
                                                      Prefetch prefetch) {
@@ -39,10 +43,10 @@ inline __attribute__((always_inline)) void tile_with(int64_t depth, const T* a, 
     int64_t k = 0;
     for (; k + Unroll <= depth; k += Unroll) {
         prefetch(k);
-        if (AheadB) {
+        if constexpr (AheadB != Ahead::kNothing) {
 #pragma GCC unroll 64
             for (int line = 0; line < Unroll * Vectors * kLanes<T>; line += kLine<T>) {
-                __builtin_prefetch(b + k * b_row + kAhead / sizeof(T) + line);
+                __builtin_prefetch(b + k * b_row + kAhead / sizeof(T) + line, 0, AheadB == Ahead::kFar ? 2 : 3);
             }
         }
 #pragma GCC unroll 64
@@ -63,26 +67,27 @@ inline __attribute__((always_inline)) void tile_with(int64_t depth, const T* a, 
     }
 }
 
-// With Ahead, the rows of A that follow those of the tile are prefetched.
-template <typename T, int Rows, int Vectors, int Unroll, bool PackedA, bool Ahead = false, bool Streams = false>
+// With AheadA, the rows of A that follow those of the tile are prefetched.
+template <typename T, int Rows, int Vectors, int Unroll, bool PackedA, bool AheadA = false, bool Streams = false>
 void tile(int64_t depth, const T* a, int64_t a_row, const T* b, int64_t b_row, T* c, int64_t c_row, bool add) {
     const auto rows_ahead = [=](int64_t k) {
-        if (Ahead && k % kLine<T> == 0) {
+        if (AheadA && k % kLine<T> == 0) {
 #pragma GCC unroll 64
             for (int r = 0; r < Rows; ++r) __builtin_prefetch(a + (Rows + r) * a_row + k);
         }
     };
-    tile_with<T, Rows, Vectors, Unroll, PackedA, Streams, false>(depth, a, a_row, b, b_row, c, c_row, add, rows_ahead);
+    tile_with<T, Rows, Vectors, Unroll, PackedA, Streams, Ahead::kNothing>(depth, a, a_row, b, b_row, c, c_row, add,
+                                                                           rows_ahead);
 }
 
 // A tile that prefetches its part of C, what follows in B, and, into a farther cache, a line of `next` for every group
 // of Unroll: what the caller meets later.
-template <typename T, int Rows, int Vectors, int Unroll>
+template <typename T, int Rows, int Vectors, int Unroll, Ahead AheadB>
 void tile_ahead(int64_t depth, const T* a, int64_t a_row, const T* b, int64_t b_row, T* c, int64_t c_row, bool add,
                 const T* next) {
 #pragma GCC unroll 64
     for (int r = 0; r < Rows; ++r) __builtin_prefetch(c + r * c_row, 1);
-    tile_with<T, Rows, Vectors, Unroll, false, false, true>(
+    tile_with<T, Rows, Vectors, Unroll, false, false, AheadB>(
         depth, a, a_row, b, b_row, c, c_row, add,
         [=](int64_t k) { __builtin_prefetch(next + k / Unroll * kLine<T>, 0, 2); });
 }

@@ -53,17 +53,25 @@ class Product {
     using Tile = void (*)(int64_t, const T*, int64_t, const T*, int64_t, T*, int64_t, bool, const T*);
     using Tiles = std::array<Tile, tall_rows(1)>;  // by height
 
-    template <int Vectors, int... R>
+    // Tiles after the first have at least half the height of the tallest.
+    template <Ahead B, int Vectors, int Height>
+    static constexpr Tile tile_or_none() {
+        if constexpr (B == Ahead::kNear && 2 * Height < tall_rows(Vectors)) return nullptr;
+        else return tile_ahead<T, Height, Vectors, kUnroll, B>;
+    }
+
+    template <Ahead B, int Vectors, int... R>
     static constexpr Tiles by_height(std::integer_sequence<int, R...>) {
-        return {tile_ahead<T, R + 1, Vectors, kUnroll>...};
+        return {tile_or_none<B, Vectors, R + 1>()...};
     }
 
-    template <int... V>
+    template <Ahead B, int... V>
     static constexpr std::array<Tiles, kVectors> all(std::integer_sequence<int, V...>) {
-        return {by_height<V + 1>(std::make_integer_sequence<int, tall_rows(V + 1)>{})...};
+        return {by_height<B, V + 1>(std::make_integer_sequence<int, tall_rows(V + 1)>{})...};
     }
 
-    static constexpr std::array<Tiles, kVectors> kTiles = all(std::make_integer_sequence<int, kVectors>{});
+    static constexpr auto kSizes = std::make_integer_sequence<int, kVectors>{};
+    static constexpr std::array<Tiles, kVectors> kFirst = all<Ahead::kFar>(kSizes), kLater = all<Ahead::kNear>(kSizes);
     static constexpr Borders<T, kVectors> kBorders{};
 
     // Returns a buffer of this thread, one for each use; null if memory ran out.
@@ -118,8 +126,8 @@ class Product {
         const int64_t tall = tall_rows(static_cast<int>(vectors));
         for (int64_t left = (rows + tall - 1) / tall, row = 0; left > 0; --left) {  // tiles of nearly one height
             const int64_t height = (rows - row + left - 1) / left;
-            kTiles[vectors - 1][height - 1](depth, a + row * a_row, a_row, panel, lead, c + row * c_row_, c_row_, add,
-                                            next);
+            (row == 0 ? kFirst : kLater)[vectors - 1][height - 1](depth, a + row * a_row, a_row, panel, lead,
+                                                                  c + row * c_row_, c_row_, add, next);
             row += height;
             next += depth / kUnroll * kLine<T>;
         }

@@ -106,7 +106,7 @@ template <typename P>
 using Totals = Vec<typename P::Total>;
 
 // Rows x Vectors sums. Without Whole, the last vector of each row holds `last` columns.
-template <typename P, int Rows, int Vectors, bool Whole>
+template <typename P, int Rows, int Vectors, bool Whole, gemm::Ahead AheadB>
 void tile(int64_t groups, const typename P::Left* a, int64_t a_row, const typename P::Right* b, int64_t b_row,
           typename P::Total* c, int64_t c_row, int64_t last, bool add) {
     constexpr int kLanes32 = kLanes<float>;
@@ -120,7 +120,8 @@ void tile(int64_t groups, const typename P::Left* a, int64_t a_row, const typena
             right[v] = P::right(reinterpret_cast<Bits>(Whole || v < Vectors - 1 ? load(from + v * kLanes32)
                                                                                 : part.load(from + v * kLanes32)));
             if (v * kLanes32 % kLine<float> == 0) {
-                __builtin_prefetch(from + gemm::kAhead / sizeof(float) + v * kLanes32);
+                __builtin_prefetch(from + gemm::kAhead / sizeof(float) + v * kLanes32, 0,
+                                   AheadB == gemm::Ahead::kFar ? 2 : 3);
             }
         }
 #pragma GCC unroll 64
@@ -166,10 +167,10 @@ class Product {
             const int64_t vectors = (columns + kLanes<float> - 1) / kLanes<float>;
             const int64_t last = columns - (vectors - 1) * kLanes<float>;
             const bool whole = last == kLanes<float>;
-            const Tile* const tiles = whole ? kWhole[vectors - 1].data() : kPart[vectors - 1].data();
             const int64_t tall = whole ? kTall : kShort;
             for (int64_t left = (rows + tall - 1) / tall, row = 0; left > 0; --left) {  // tiles of nearly one height
                 const int64_t height = (rows - row + left - 1) / left;
+                const Tile* const tiles = (whole ? row == 0 ? kFirst : kLater : kPart)[vectors - 1].data();
                 tiles[height - 1](depth / P::kGroup, a + row * a_row, a_row, b + column * P::kGroup, b_row,
                                   c + row * c_row + column, c_row, last, add);
                 row += height;
@@ -186,19 +187,21 @@ class Product {
     static constexpr int kTall = kRegisters == 16 ? (P::kNative ? 6 : 4) : 12, kShort = 4, kVectors = 2;
     static constexpr int64_t kPanel = kVectors * kLanes<float>;
 
-    template <int Vectors, bool Whole, int... R>
-    static constexpr std::array<Tile, sizeof...(R)> by_height(std::integer_sequence<int, R...>) {
-        return {tile<P, R + 1, Vectors, Whole>...};
+    template <int Vectors, bool Whole, gemm::Ahead B, int... R>
+    static constexpr std::array<Tile, kTall> by_height(std::integer_sequence<int, R...>) {
+        return {tile<P, R + 1, Vectors, Whole, B>...};
     }
 
-    template <bool Whole, int Most>
-    static constexpr std::array<std::array<Tile, Most>, kVectors> all() {
-        constexpr auto heights = std::make_integer_sequence<int, Most>{};
-        return {by_height<1, Whole>(heights), by_height<2, Whole>(heights)};
+    using Tiles = std::array<std::array<Tile, kTall>, kVectors>;
+
+    template <bool Whole, gemm::Ahead B>
+    static constexpr Tiles all() {
+        constexpr auto heights = std::make_integer_sequence<int, Whole ? kTall : kShort>{};
+        return {by_height<1, Whole, B>(heights), by_height<2, Whole, B>(heights)};
     }
 
-    static constexpr std::array<std::array<Tile, kTall>, kVectors> kWhole = all<true, kTall>();
-    static constexpr std::array<std::array<Tile, kShort>, kVectors> kPart = all<false, kShort>();
+    static constexpr Tiles kFirst = all<true, gemm::Ahead::kFar>(), kLater = all<true, gemm::Ahead::kNear>();
+    static constexpr Tiles kPart = all<false, gemm::Ahead::kNear>();  // up to kShort rows
 };
 
 }  // namespace sparloom::narrow

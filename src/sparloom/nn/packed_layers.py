@@ -29,7 +29,8 @@ from sparloom.ragged import EncoderSchedule, EncoderShape, Layer, compiled_encod
 PRECISION, PACKED_WEIGHTS = "_sparloom_precision", "_sparloom_packed"  # attributes of packed modules
 FEW_TOKENS = 1024  # of a batch, up to which threads share columns: measured with the sizes of MiniLM and BERT-base
 SHARED_PANELS = 12  # of weights, which threads share: the smallest products of these models have as many
-MANY = EncoderSchedule(rows=96)
+TRAINING = EncoderSchedule(depth=768)  # products of the width of BERT-base are not cut
+MANY = replace(TRAINING, rows=96)
 ACTIVATION_CLASSES: Mapping[str, str] = {  # of transformers; others are those of torch
     "GELUActivation": "gelu", "NewGELUActivation": "gelu_tanh", "FastGELUActivation": "gelu_tanh",
     "GELUTanh": "gelu_tanh", "SiLUActivation": "silu"}
@@ -219,7 +220,7 @@ def run_program(module: torch.nn.Module, compiled: Callable[..., Layer], form: E
     packed = packed_weights(module)
     if needs_derivatives([tokens, *flat_parameters(parameters)]):
         joined = {name: torch.cat(value) if isinstance(value, tuple) else value for name, value in parameters.items()}
-        return call_layer(compiled(form, EncoderSchedule(), threads), batch, joined, packed)
+        return call_layer(compiled(form, TRAINING, threads), batch, joined, packed)
     precision = module.__dict__.get(PRECISION, form.precision)
     form = form if precision == form.precision else replace(form, precision=precision)
     layer = compiled(form, few_tokens_schedule(threads) if len(tokens) <= FEW_TOKENS else MANY, threads)
@@ -232,7 +233,7 @@ def run_program(module: torch.nn.Module, compiled: Callable[..., Layer], form: E
 @cache
 def few_tokens_schedule(threads: int) -> EncoderSchedule:
     """Return the schedule of batches with few tokens."""
-    return EncoderSchedule(shared_panels=max(SHARED_PANELS // threads, 1))
+    return replace(TRAINING, shared_panels=max(SHARED_PANELS // threads, 1))
 
 
 def packed_weights(module: torch.nn.Module) -> PackedWeights:

@@ -13,8 +13,8 @@ transformers = pytest.importorskip("transformers")
 from sparloom.errors import Unsupported  # noqa: E402
 from sparloom.nn import describe_packing, pack, unpack  # noqa: E402
 from sparloom.nn.batches import Sequences  # noqa: E402
-from sparloom.nn.packed_layers import MANY, PackedLayer, few_tokens_schedule  # noqa: E402
-from sparloom.ragged import LENGTHS, EncoderSchedule, EncoderShape, compiled_encoder_layer, structure_of  # noqa: E402
+from sparloom.nn.packed_layers import MANY, TRAINING, PackedLayer, few_tokens_schedule  # noqa: E402
+from sparloom.ragged import LENGTHS, EncoderShape, compiled_encoder_layer, structure_of  # noqa: E402
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache", "one_thread")]
 
@@ -466,9 +466,9 @@ def test_half_precision_and_autocast() -> None:
 
 
 @pytest.mark.parametrize("form", [
-    EncoderShape(24, 3, 40), EncoderShape(24, 3, 600, gated=True, norm_first=True)], ids=str)
+    EncoderShape(24, 3, 40), EncoderShape(24, 3, 1024, gated=True, norm_first=True)], ids=str)
 def test_all_schedules_of_a_layer_read_the_same_weights(form: EncoderShape) -> None:
-    schedules = (EncoderSchedule(), few_tokens_schedule(2), MANY)
+    schedules = (TRAINING, few_tokens_schedule(2), MANY)
     layers = [compiled_encoder_layer(form, schedule, 1) for schedule in schedules]
     assert layers[0].forward_layout == layers[1].forward_layout == layers[2].forward_layout
     rng, lengths = np.random.default_rng(0), [50, 1, 0, 7]

@@ -11,6 +11,7 @@ from sparloom.jit import compile_c
 SHAPE = ragged.EncoderShape(width=8, heads=2, hidden=12)
 CAUSAL = ragged.EncoderShape(width=8, heads=2, hidden=12, causal=True)
 MASKED = ragged.EncoderShape(width=8, heads=2, hidden=12, causal=True, triangles=False)
+LONG_ROWS = ragged.EncoderShape(width=8, heads=2, hidden=1024)
 SMALL = ragged.EncoderSchedule(rows=3, panel=4, depth=5, queries=4)
 LENGTHS_GIVEN = [5, 1, 0, 9]
 
@@ -76,7 +77,8 @@ def test_an_interpreted_layer(shape):
 
 
 @pytest.mark.cc
-@pytest.mark.parametrize("shape", [SHAPE, CAUSAL, ragged.EncoderShape(width=64, heads=2, hidden=80, causal=True)])
+@pytest.mark.parametrize("shape", [
+    SHAPE, CAUSAL, ragged.EncoderShape(width=64, heads=2, hidden=80, causal=True), LONG_ROWS])
 @pytest.mark.parametrize("chosen",
                          [ragged.EncoderSchedule(), ragged.EncoderSchedule(rows=5, panel=8, depth=32, queries=64)])
 def test_a_compiled_layer(shape, chosen, tmp_path, monkeypatch):
@@ -88,6 +90,14 @@ def test_a_compiled_layer(shape, chosen, tmp_path, monkeypatch):
         values[name] *= shape.width**-0.5
     found = ragged.Executable(program)(of, **stored(program, of, values))
     np.testing.assert_allclose(found.reshape(-1, shape.width), oracle(shape, values, layer=True), atol=2e-5)
+
+
+@pytest.mark.parametrize(("shape", "kept", "row"), [
+    (LONG_ROWS, (), 1024 + 16), (LONG_ROWS, ragged.KEPT, 1024), (SHAPE, (), 12)])
+def test_rows_that_share_a_set_of_the_cache_are_stored_with_gaps(shape, kept, row):
+    program = ragged.scheduled_encoder_layer(shape, ragged.EncoderSchedule(), kept=kept)
+    of = ragged.Structure({ragged.LENGTHS: LENGTHS_GIVEN}, InterpretedLibrary)
+    assert of.size(program.tensors()["active"]) == row * sum(LENGTHS_GIVEN)
 
 
 def test_causal_attention_computes_triangles_of_tiles():

@@ -63,6 +63,7 @@ from sparloom.ragged.layers.tokens import (
     schedule_linear,
     schedule_token_sum,
     schedule_weight_gradient,
+    spread_rows,
     sum_over_tokens,
 )
 from sparloom.ragged.nests import (
@@ -180,7 +181,7 @@ def scheduled_encoder_layer(shape: EncoderShape, schedule: EncoderSchedule, *, k
     prog = schedule_linear(prog, "fed", "model", "hidden", schedule)
     for number in (each for each in ("1", "2") if f"norm_{each}" in names):
         prog = schedule_norm(prog, number, prog.nest(f"norm_{number}").loops[-1].name, kept)
-    return prog
+    return prog if kept else spread_rows(prog, "norm_1", "norm_2", "active")  # gradients read rows without gaps
 
 
 def _define_norm(shape: EncoderShape, inputs: Operation | Tensor, number: str) -> list[Operation]:

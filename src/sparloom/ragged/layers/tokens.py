@@ -17,7 +17,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from sparloom.ir import F64, I64, Cast, Expr, interleaved_rows
+from sparloom.ir import DTYPES, F64, I64, Cast, Expr, interleaved_rows
 from sparloom.ragged.dimensions import Dim, dims
 from sparloom.ragged.nests import Operation, Program, compute, less, real, sum_over, where
 from sparloom.ragged.schedule.loops import (
@@ -30,7 +30,7 @@ from sparloom.ragged.schedule.loops import (
     vectorise_innermost,
 )
 from sparloom.ragged.schedule.operations import offload
-from sparloom.ragged.schedule.storage import PANEL, reorder_dimensions, split_dimension
+from sparloom.ragged.schedule.storage import PANEL, pad_storage, reorder_dimensions, split_dimension
 from sparloom.ragged.structure import Structure, length_vector
 from sparloom.ragged.tensor import Length, Tensor
 
@@ -45,6 +45,7 @@ MEMORY_LENGTHS = Length("memory_lengths", {batch: BATCHES()})
 """Lengths of the sequences of another batch, to whose tokens those of a batch attend."""
 MEMORY: Mapping[Dim, Expr | int] = {batch: BATCHES(), pos: MEMORY_LENGTHS(batch)}
 """Dimensions of its tokens."""
+LINE, SAME_SET = 64, 4096  # bytes of a cache line, and between those that share a set of the L1 cache
 TILE = (48, 256)  # rows and columns of a task of the gradient of weights
 WORD, SPREAD, INCREMENT = 1 << 31, 2_654_435_761, 1_013_904_223  # of the random bits of `drop`
 ROUNDS = ((747_796_405, 1 << 15), (277_803_737, 1 << 13))
@@ -233,6 +234,23 @@ def schedule_linear(prog: Program, nest: str, column: str, reduction: str, sched
     if schedule.shared_panels:
         prog, shared = fuse_neighbours(prog, nest, 0, len(panels))
     return parallel(prog, nest, shared, chunk=max(schedule.shared_panels, 1))
+
+
+def spread_rows(prog: Program, *names: str) -> Program:
+    """Leave a gap of a cache line between rows of intermediate results that would all begin in one set of the L1 cache.
+
+    There are more rows in a tile of a product than lines in a set.
+
+    Args:
+        names: of results, which need not exist.
+    """
+    tensors = prog.tensors()
+    for name in (each for each in names if each in tensors and each not in prog.outputs):
+        last, extent = tensors[name].axes[-1]
+        size = np.dtype(DTYPES[tensors[name].type.scalar]).itemsize
+        if extent.value * size % SAME_SET == 0:
+            prog = pad_storage(prog, name, {last: extent.value + LINE // size})
+    return prog
 
 
 def drop(shape: EncoderShape, place: int, row: Dim, index: Expr, value: Expr) -> Expr:
