@@ -66,7 +66,7 @@ Parameters = Mapping[str, torch.Tensor | None]
 JoinedParameters = Mapping[str, torch.Tensor | tuple[torch.Tensor, ...] | None]
 """Several tensors are joined along their first dimension."""
 Weights = Mapping[str, Weight]
-SAMPLED_BLOCKS = 2  # of 4 KiB, of each parameter whose writes torch counts
+SAMPLED_BLOCKS = 1  # of 4 KiB, of each parameter whose writes torch counts; reading them from memory takes time
 
 
 @dataclass(frozen=True, eq=False)
