@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -90,9 +90,10 @@ class Function:
 
         return run
 
-    def at(self, *values: int | float) -> None:
-        """Run with addresses instead of buffers, unchecked: for callers that allocated the buffers."""
-        self._entry(*values)
+    @cached_property
+    def address(self) -> int:
+        """Address of the kernel, for callers that check its arguments."""
+        return ctypes.cast(self._entry, ctypes.c_void_p).value
 
     def _buffer(self, param: Param, array: Any) -> int:
         where = f"argument {param.name} of kernel {self.name}"

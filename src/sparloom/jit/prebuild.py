@@ -38,7 +38,8 @@ TYPED = ("spmm", "spmm_max", "sddmm", "attention", "argmax_products")
 ELEMENTS = ("double", "Half", "Bfloat")
 """Types of numbers, besides float, for which the sources in `TYPED` are compiled as libraries of their own."""
 COMMON = ("spmm", "spmm_max", "sddmm", "attention", "direct", "traversal", "watch", "repeat", "pin",
-          "argmax_products", "fingerprint", "team", "multiply", "graph_attention_f32", "attention_edges", "fresh_graph")
+          "argmax_products", "fingerprint", "team", "multiply", "launches", "graph_attention_f32", "attention_edges",
+          "fresh_graph")
 """Sources that products, attention and layers of graph networks need."""
 
 

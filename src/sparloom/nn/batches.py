@@ -10,7 +10,18 @@ import torch
 
 from sparloom.nn.custom_ops import without_functorch
 from sparloom.nn.torch_integration import autocast_operands, dtype_remedy, unscriptable
-from sparloom.ragged import LENGTHS, Length, RaggedTensor, Structure, Tensor, jagged_length, structure_of, tokens_of
+from sparloom.ragged import (
+    LENGTHS,
+    BoundRun,
+    Length,
+    RaggedTensor,
+    Structure,
+    Tensor,
+    jagged_length,
+    run_bound,
+    structure_of,
+    tokens_of,
+)
 
 Lengths = Structure | torch.Tensor | np.ndarray | Sequence[int]
 
@@ -167,11 +178,19 @@ class Sequences:
         structure: of their lengths.
         mask: (tokens,) float32, 0 for tokens to which no other one attends; None: there are none.
         tables: parameters that all layers share, by their names in programs.
+        waiting: runs of layers that have been checked and whose results are not yet computed; None: layers run at once.
     """
 
     structure: Structure
     mask: np.ndarray | None = None
     tables: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    waiting: list[BoundRun] | None = None
+
+    def run_waiting(self) -> None:
+        """Compute the results of all runs that wait."""
+        if self.waiting:
+            run_bound(self.waiting)
+            self.waiting.clear()
 
     def pieces(self, most: int) -> list[tuple[Sequences, slice]]:
         """Cut them into pieces of whole sequences.

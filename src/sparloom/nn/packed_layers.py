@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from torch.nn.modules.module import _has_any_global_hook
 
 from sparloom.errors import Unsupported
 from sparloom.nn.batches import Sequences, TokenBatch
@@ -24,7 +25,7 @@ from sparloom.nn.torch_integration import (
     run_weight_hooks,
     torch_threads,
 )
-from sparloom.ragged import EncoderSchedule, EncoderShape, Layer, compiled_encoder_layer
+from sparloom.ragged import EncoderSchedule, EncoderShape, Layer, compiled_encoder_layer, run_bound
 
 PRECISION, PACKED_WEIGHTS = "_sparloom_precision", "_sparloom_packed"  # attributes of packed modules
 FEW_TOKENS = 1024  # of a batch, up to which threads share columns: measured with the sizes of MiniLM and BERT-base
@@ -204,6 +205,27 @@ def run_packed(module: Any, form: EncoderShape, tokens: torch.Tensor, sequences:
         **module.program_parameters(), **sequences.tables}, others)
 
 
+def run_layers(layers: Iterable[torch.nn.Module], tokens: torch.Tensor, *, sequences: Sequences, **options: Any
+               ) -> torch.Tensor:
+    """Call layers one after the other on (1, tokens, width).
+
+    For few tokens without gradients, all layers are checked before the first one runs, and run in one call: between
+    programs that empty the caches, checks in Python take twice as long.
+
+    Args:
+        options: further arguments of all layers.
+    """
+    layers = list(layers)
+    if tokens.shape[1] <= FEW_TOKENS and not torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu") and not (
+            _has_any_global_hook()) and all(isinstance(layer, PackedLayer) and has_default_forward(layer, type(layer))
+                                            for layer in layers):
+        sequences = replace(sequences, waiting=[])
+    for layer in layers:
+        tokens = layer(tokens, sequences=sequences, **options)
+    sequences.run_waiting()
+    return tokens
+
+
 def run_program(module: torch.nn.Module, compiled: Callable[..., Layer], form: EncoderShape, tokens: torch.Tensor,
                 sequences: Sequences, parameters: JoinedParameters,
                 others: Mapping[str, np.ndarray] = MappingProxyType({})) -> torch.Tensor:
@@ -219,14 +241,20 @@ def run_program(module: torch.nn.Module, compiled: Callable[..., Layer], form: E
     batch = TokenBatch(tokens.contiguous(), sequences.structure, None, others)
     packed = packed_weights(module)
     if needs_derivatives([tokens, *flat_parameters(parameters)]):
+        sequences.run_waiting()
         joined = {name: torch.cat(value) if isinstance(value, tuple) else value for name, value in parameters.items()}
         return call_layer(compiled(form, TRAINING, threads), batch, joined, packed)
     precision = module.__dict__.get(PRECISION, form.precision)
     form = form if precision == form.precision else replace(form, precision=precision)
     layer = compiled(form, few_tokens_schedule(threads) if len(tokens) <= FEW_TOKENS else MANY, threads)
-    weights = packed.sampled(layer, parameters)  # kept alive while the program reads it
+    weights = packed.sampled(layer, parameters)
     out = torch.empty_like(batch.x)
-    layer.infer(batch.structure, batch.arrays(batch.x), weights.fixed_for(layer, batch.structure), out.numpy())
+    run = layer.bind(batch.structure, batch.arrays(batch.x), weights.fixed_for(layer, batch.structure), out.numpy())
+    run.kept.append(weights)
+    if sequences.waiting is None:
+        run_bound([run])
+    else:
+        sequences.waiting.append(run)
     return out
 
 

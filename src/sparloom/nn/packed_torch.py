@@ -9,7 +9,7 @@ import torch
 
 from sparloom.errors import Unsupported
 from sparloom.nn.batches import PackedBatch, Sequences
-from sparloom.nn.packed_layers import LayerPaths, PackedLayer, check_parameters, run_packed, run_program
+from sparloom.nn.packed_layers import LayerPaths, PackedLayer, check_parameters, run_layers, run_packed, run_program
 from sparloom.nn.ragged_programs import JoinedParameters
 from sparloom.nn.torch_integration import eager, run_weight_hooks
 from sparloom.ragged import EncoderShape, compiled_attention
@@ -73,8 +73,7 @@ class TransformerEncoder(torch.nn.TransformerEncoder):
                 src_key_padding_mask: torch.Tensor | None = None, is_causal: bool | None = None) -> torch.Tensor:
         """Encode a batch; arguments and results are those of torch.nn.TransformerEncoder."""
         def run(tokens: torch.Tensor, sequences: Sequences, causal: bool) -> torch.Tensor:
-            for layer in self.layers:
-                tokens = layer(tokens, sequences=sequences, is_causal=causal)
+            tokens = run_layers(self.layers, tokens, sequences=sequences, is_causal=causal)
             return tokens if self.norm is None else self.norm(tokens)
 
         causal = causality(mask)

@@ -29,7 +29,7 @@ from transformers.models.xlm_roberta import modeling_xlm_roberta
 from sparloom.errors import Unsupported
 from sparloom.nn.batches import PackedBatch, Sequences
 from sparloom.nn.content_hash import content_hash
-from sparloom.nn.packed_layers import LayerPaths, PackedLayer
+from sparloom.nn.packed_layers import LayerPaths, PackedLayer, run_layers
 from sparloom.nn.ragged_programs import JoinedParameters
 from sparloom.nn.torch_integration import eager
 from sparloom.ragged import EncoderShape, structure_of
@@ -162,8 +162,7 @@ class PackedModel:
         tokens = self.embeddings(**packed)
         if hasattr(self, "embeddings_project"):
             tokens = self.embeddings_project(tokens)
-        for layer in self.encoder.layer:
-            tokens = layer(tokens, **options)
+        tokens = run_layers(self.encoder.layer, tokens, **options)
         return BaseModelOutputWithPooling(last_hidden_state=tokens)
 
     def tables(self) -> Mapping[str, torch.Tensor]:
@@ -281,8 +280,7 @@ class DistilBertModel(PackedModel, modeling_distilbert.DistilBertModel):
 
     def _encode(self, packed: Mapping[str, torch.Tensor], **options: Any) -> BaseModelOutput:
         tokens = self.embeddings(packed.get("input_ids"), packed.get("inputs_embeds"), packed["position_ids"])
-        for layer in self.transformer.layer:
-            tokens = layer(tokens, **options)
+        tokens = run_layers(self.transformer.layer, tokens, **options)
         return BaseModelOutput(last_hidden_state=tokens)
 
 
@@ -445,8 +443,7 @@ class T5Stack(PackedModel, modeling_t5.T5Stack):
     def _encode(self, packed: Mapping[str, torch.Tensor], **options: Any) -> BaseModelOutput:
         embedded = packed.get("inputs_embeds")
         tokens = self.dropout(self.embed_tokens(packed["input_ids"]) if embedded is None else embedded)
-        for layer in self.block:
-            tokens = layer(tokens, **options)
+        tokens = run_layers(self.block, tokens, **options)
         return BaseModelOutput(last_hidden_state=self.dropout(self.final_layer_norm(tokens)))
 
 

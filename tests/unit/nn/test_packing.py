@@ -14,7 +14,7 @@ from sparloom.errors import Unsupported  # noqa: E402
 from sparloom.nn import describe_packing, pack, unpack  # noqa: E402
 from sparloom.nn.batches import Sequences  # noqa: E402
 from sparloom.nn.packed_layers import MANY, TRAINING, PackedLayer, few_tokens_schedule  # noqa: E402
-from sparloom.ragged import LENGTHS, EncoderShape, compiled_encoder_layer, structure_of  # noqa: E402
+from sparloom.ragged import LENGTHS, EncoderShape, compiled_encoder_layer, run_bound, structure_of  # noqa: E402
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache", "one_thread")]
 
@@ -321,6 +321,57 @@ def test_large_batches_run_in_pieces(monkeypatch: pytest.MonkeyPatch, tokens: in
     assert sum(sizes) == 10
     assert max(sizes) <= max(7, tokens)
     assert len(sizes) == (1 if tokens > 9 else 2)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in CONFIGS if kind != "ModernBertModel"])
+def test_few_tokens_run_all_layers_in_one_call(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, given, together = make(kind), inputs_of(MASKS["holes"]), []
+    exact = copy.deepcopy(model).double()
+    pack(model)
+    monkeypatch.setattr("sparloom.nn.batches.run_bound", lambda runs: together.append(len(runs)) or run_bound(runs))
+    with torch.no_grad():
+        expected = real(exact(**given).last_hidden_state, given)
+        assert_near(real(model(**given).last_hidden_state, given), expected)
+        assert together == [2]
+        with torch.autocast("cpu", torch.bfloat16):
+            model(**given)
+        assert_near(real(model(**given, output_hidden_states=True).hidden_states[-1], given), expected)
+    assert together == [2, 2]
+    assert_near(real(model(**given).last_hidden_state, given), expected)  # with gradients
+    assert together == [2, 2]
+
+
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_hooks_of_layers_see_results(everywhere: bool) -> None:
+    model, given, seen = make("BertModel"), inputs_of(None), []
+    exact = copy.deepcopy(model).double()
+    pack(model)
+
+    def look(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], found: torch.Tensor) -> None:
+        if module is model.encoder.layer[0]:
+            seen.append(found.clone())
+
+    register = torch.nn.modules.module.register_module_forward_hook if everywhere else (
+        model.encoder.layer[0].register_forward_hook)
+    handle = register(look)
+    try:
+        with torch.no_grad():
+            model(**given)
+            expected = exact(**given, output_hidden_states=True).hidden_states[1]
+    finally:
+        handle.remove()
+    assert_near(seen[0].reshape(expected.shape), expected)
+
+
+def test_a_layer_that_is_refused_leaves_nothing_half_computed() -> None:
+    model, given = pack(make("BertModel")), inputs_of(None)
+    with torch.no_grad():
+        expected = model(**given).last_hidden_state
+        handle = model.encoder.layer[1].output.dense.register_forward_hook(print)
+        with pytest.raises(RuntimeError, match=r"output\.dense is not called in this layer"):
+            model(**given)
+        handle.remove()
+        torch.testing.assert_close(model(**given).last_hidden_state, expected)
 
 
 @pytest.mark.parametrize(("lengths", "most", "expected"), [

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from ragged_cases import batch, batches, inner, lengths, row
 
-from sparloom.jit import Function
-from sparloom.ragged import Executable, Runner, Structure, Tensor, compute, program, real, sum_over
-from sparloom.ragged.runtime import assign_offsets, lifetimes, needed_launches
+from sparloom.ragged import Executable, Runner, Structure, Tensor, compute, program, real, run_bound, sum_over
+from sparloom.ragged import runner as module
+from sparloom.ragged.runner import assign_offsets, lifetimes, needed_launches
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 token = {batch: batches(), row: lengths(batch), inner: 3}
@@ -136,12 +136,11 @@ def test_written_arrays_are_writable_and_do_not_overlap(runner):
 
 @pytest.mark.cc
 def test_a_run_that_interrupts_another_has_its_own_workspace(runner, monkeypatch):
-    """Each launch of a run is followed by a whole other run, larger ones and smaller ones."""
+    """Other whole runs, larger ones and smaller ones, come before and after the call that runs all launches."""
     of, values = Structure({lengths: [3]}), np.arange(9, dtype=np.float32)
-    inside, at = [], Function.at
+    inside, launches = [], module._launches()
 
-    def interrupted(function, *arguments):
-        at(function, *arguments)
+    def others():
         if not inside:
             inside.append(1)
             for size in (500, 1, 3):
@@ -151,10 +150,38 @@ def test_a_run_that_interrupts_another_has_its_own_workspace(runner, monkeypatch
                 np.testing.assert_array_equal(found["d"], 125)
             inside.clear()
 
-    monkeypatch.setattr(Function, "at", interrupted)
+    def interrupted(*arguments):
+        others()
+        launches(*arguments)
+        others()
+
+    monkeypatch.setattr(module, "_launches", lambda: interrupted)
     found = {"d": np.empty_like(values), "e": np.empty(3, np.float32)}
     runner(of, {"x": values, **found})
     np.testing.assert_array_equal(found["d"], 2 * values + 111)
+
+
+@pytest.mark.cc
+def test_bound_runs_run_in_order_and_share_memory(runner):
+    few, many = Structure({lengths: [3]}), Structure({lengths: [50, 0, 70]})
+    first, second, other = (np.zeros(size, np.float32) for size in (9, 9, 360))
+    sums = [np.zeros(3, np.float32) for _ in range(3)]
+    runs = [runner.bind(few, {"x": np.ones(9, np.float32), "d": first, "e": sums[0]}),
+            runner.bind(many, {"x": np.ones(360, np.float32), "d": other, "e": sums[1]}),
+            runner.bind(few, {"x": first, "d": second, "e": sums[2]})]
+    np.testing.assert_array_equal(first, 0)
+    run_bound(runs)
+    np.testing.assert_array_equal(first, 113)
+    np.testing.assert_array_equal(second, 2 * 113 + 111)
+    np.testing.assert_array_equal(other, 113)
+    np.testing.assert_array_equal(sums, [[6.0] * 3, [240.0] * 3, [342.0] * 3])
+
+
+@pytest.mark.cc
+def test_kernels_of_too_many_arguments_are_refused(monkeypatch):
+    monkeypatch.setattr(module, "MOST_ARGUMENTS", 3)
+    with pytest.raises(ValueError, match="kernel chain_a has 5 arguments: a Runner calls kernels of at most 3, use an"):
+        Runner(CHAIN)
 
 
 @pytest.mark.cc

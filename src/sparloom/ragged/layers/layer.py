@@ -19,7 +19,7 @@ from sparloom.ragged.layers.precision import check_precision, quantised
 from sparloom.ragged.layers.tokens import EncoderSchedule, EncoderShape
 from sparloom.ragged.layout import evaluate, storage_size, stored_dims
 from sparloom.ragged.nests import Program
-from sparloom.ragged.runtime import FixedArrays, Runner
+from sparloom.ragged.runner import BoundRun, FixedArrays, Runner
 from sparloom.ragged.structure import Structure
 from sparloom.ragged.tensor import Change, FusedDims, SplitDim, StoredDims, Table, Tensor
 
@@ -224,19 +224,20 @@ class Layer:
         made = set(self.training.program.tensors()) - set(self.training.program.inputs())
         return tuple(name for name in self.gradients.program.inputs() if name in made)
 
-    def infer(self, structure: Structure, inputs: Arrays, weights: Arrays | FixedArrays, out: np.ndarray) -> None:
+    def infer(self, structure: Structure, inputs: Arrays, weights: Arrays, out: np.ndarray) -> None:
         """Compute the result.
 
         Args:
             structure: structure with LENGTHS.
             inputs: by name, x of (tokens, width) and whatever else the program reads of tokens.
-            weights: packed for the forward pass, or as `inference` has fixed them.
+            weights: packed for the forward pass.
             out: (tokens, width).
         """
-        if isinstance(weights, FixedArrays):
-            self.inference(structure, {**inputs, self.result: out}, fixed=weights)
-        else:
-            self.inference(structure, {**inputs, **weights, self.result: out})
+        self.inference(structure, {**inputs, **weights, self.result: out})
+
+    def bind(self, structure: Structure, inputs: Arrays, weights: FixedArrays, out: np.ndarray) -> BoundRun:
+        """Check the arguments of `infer`, to be run later; `inference` has fixed the weights."""
+        return self.inference.bind(structure, {**inputs, self.result: out}, fixed=weights)
 
     def train(self, structure: Structure, inputs: Arrays, weights: Arrays, out: np.ndarray, *, kept: Arrays) -> None:
         """Compute the result and what the gradients need.
