@@ -85,8 +85,8 @@ class PackedLayer:
         if len(set(epsilons.values())) > 1:
             raise Unsupported(f"norms have different epsilons, {epsilons}: they must be equal")
         back = submodule(self, self.paths.back)
-        return EncoderShape(back.out_features, self.count_heads(), back.in_features, next(iter(epsilons.values())),
-                            activation=named_activation(_activation(self, self.paths.activation)))
+        return _shape(back.out_features, self.count_heads(), back.in_features, next(iter(epsilons.values())),
+                      named_activation(_activation(self, self.paths.activation)))
 
     def norms(self) -> list[tuple[str, torch.nn.Module]]:
         """Return the paths and modules of the norms that there are."""
@@ -256,6 +256,11 @@ def run_program(module: torch.nn.Module, compiled: Callable[..., Layer], form: E
     else:
         sequences.waiting.append(run)
     return out
+
+
+@cache
+def _shape(width: int, heads: int, hidden: int, epsilon: float, activation: str) -> EncoderShape:
+    return EncoderShape(width, heads, hidden, epsilon, activation=activation)
 
 
 @cache

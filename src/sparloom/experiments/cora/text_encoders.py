@@ -138,9 +138,7 @@ class _Packed:
     def __call__(self, sequences: Sequences) -> np.ndarray:
         with torch.inference_mode():
             tokens, lengths = self._encoder.encode_packed(sequences)
-            sums = torch.zeros(len(lengths), tokens.shape[1]).index_add_(
-                0, torch.repeat_interleave(lengths), tokens)
-            return (sums / lengths[:, None]).numpy()
+            return torch.segment_reduce(tokens, "mean", lengths=lengths).numpy()
 
 
 def _padded_by_us(folder: Path, threads: int) -> Encode:
