@@ -84,8 +84,8 @@ RENAMED: dict[str, str] = {
 """Old name in the package that has it now -> new full name."""
 EXTRAS = {
     "cupy": "gpu", "dvc": "data", "fbgemm_gpu": "peers", "mkl": "peers", "numba": "fusion", "optuna": "scale",
-    "pymetis": "peers", "ray": "scale", "submitit": "scale", "sympy": "fusion", "tensorboard": "track",
-    "torch": "torch", "torch_geometric": "peers", "triton": "gpu", "wandb": "track", **dict.fromkeys((
+    "pymetis": "peers", "ray": "scale", "smac": "tuners", "submitit": "scale", "sympy": "fusion",
+    "tensorboard": "track", "torch": "torch", "torch_geometric": "peers", "triton": "gpu", "wandb": "track", **dict.fromkeys((
         "joblib", "lightgbm", "lightning", "matplotlib", "pandas", "pyarrow", "rich", "sklearn"), "experiments"),
 }
 """Extras that install a library."""

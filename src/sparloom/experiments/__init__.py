@@ -20,7 +20,9 @@ __all__, __getattr__, __dir__ = attach(__name__, {
         "GraphChoice", "Plans", "PolicyVariant", "RandomMatrix"),
     "fusion": ("BenchFuse", "BenchFusion", "BenchJacobi", "BenchKernels", "BenchPowers", "Block"),
     "cora": ("BenchEncoders", "BenchRagged", "BenchRaggedCuda", "BenchRaggedSchedules", "EvalRagged"),
-    "spade": ("BenchSimulator", "CheckSpadeSigns", "ExploreDesigns", "SpadeSensitivity", "ValidateSimulator"),
+    "spade": (
+        "BenchSimulator", "CheckSpadeSigns", "CognateTuner", "ExploreDesigns", "ExportBenchmark", "LabelSplit",
+        "LearnedTuner", "RankTuners", "SpadeSensitivity", "TunerEntry", "ValidateSimulator"),
     "trees": ("CheckLearnings", "CollectGemm", "Distillation", "FitTrees"),
     "harness": ("Checkpoints", "TensorBoard", "TreeModels", "Wandb"),
 })

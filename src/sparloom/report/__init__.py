@@ -1,9 +1,9 @@
 """Reduce finished runs to metrics, tables and figures.
 
 `runs` opens finished runs and formats tables; `figures` holds the style and COGNATE's figures. The others belong to one
-kind of experiment each: `evaluation` and `arms` (COGNATE), `designs` (SPADE), `trees` (performance models), `dispatch`,
-`kernels` and `autosage` (sparse kernels), `fusion` and `solvers` (tile fusion), `ragged`, `ragged_padding`,
-`ragged_storage` and `encoders` (CoRa). Names are imported on demand.
+kind of experiment each: `evaluation` and `arms` (COGNATE), `designs` and `tuners` (SPADE), `trees` (performance
+models), `dispatch`, `kernels` and `autosage` (sparse kernels), `fusion` and `solvers` (tile fusion), `ragged`,
+`ragged_padding`, `ragged_storage` and `encoders` (CoRa). Names are imported on demand.
 """
 
 from sparloom.lazy import on_demand
@@ -50,6 +50,7 @@ _HOMES = {
     "trees": (
         "JudgedProblems PaperClaim bounded contrast draw_efficiencies draw_learnings draw_recommendations efficiencies "
         "efficiency_metrics efficiency_table learnings_table paired_metrics slice_lead verdict"),
+    "tuners": "draw_tuners leaderboard rank_rows tuner_metrics tuners_table",
 }
 _PLACES = {name: f"{__name__}.{module}" for module, names in _HOMES.items() for name in names.split()}
 

@@ -14,6 +14,7 @@ Files in the order in which a decision passes through them:
     fusion           fused or not: `plan_pair`
     ragged           schedules of ragged operators: `choose_schedule`
     campaign         which configurations of which matrices to time next on an accelerator: ask and tell
+    tuners           searches on one matrix at a time, beside which models are ranked
 
 Names are imported on first use: `sparloom.tuning.sparse` needs no torch.
 """
@@ -56,6 +57,9 @@ _MODULES = {
     ),
     "campaign": (
         "Campaign", "Outlook", "Proposal",
+    ),
+    "tuners": (
+        "gaussian_process_search", "random_search", "smac_search", "tpe_search",
     ),
 }
 

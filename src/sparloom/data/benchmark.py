@@ -1,0 +1,215 @@
+"""The benchmark set: simulated seconds and estimated joules of all configurations as Parquet files; tuning problems.
+
+    configs.parquet                    one row per configuration: its key and the values of its parameters
+    matrices.parquet                   one row per matrix: family, role, pattern statistics
+    designs.parquet                    one row per design of the accelerator: parameters of the machine
+    labels/<operation>/<design>.parquet  one row per matrix and configuration: seconds, events, joules
+    README.md                          columns, units, sources
+
+`load_benchmark` reads them; `Benchmark.problem` makes a `TuningProblem`, which tuners solve. pandas.read_parquet opens
+every file, too.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+
+from sparloom.data.files import read_frame, write_frame
+from sparloom.errors import SchemaError
+from sparloom.space import Config
+
+LABEL_COLUMNS = ("matrix", "config", "simulated_seconds")
+"""Columns that every file of labels has; events and estimated joules follow if they were exported."""
+REMEDY = "export it again (experiment=export_benchmark)"
+LabelsOn = Literal["train", "judged"]
+"""Where a tuner may buy labels: on training matrices, counted in total, or on each judged matrix."""
+
+
+@dataclass(frozen=True)
+class DesignLabels:
+    """Labels of one operation on one design.
+
+    Args:
+        matrices: names, in the order of the rows.
+        seconds: (matrices, configs), simulated.
+        joules: (matrices, configs), estimated: counts of events times published energies; None: not exported.
+        events: event -> (matrices, configs), counts of a whole run; empty: not exported.
+    """
+
+    matrices: tuple[str, ...]
+    seconds: Float[np.ndarray, "matrices configs"]
+    joules: Float[np.ndarray, "matrices configs"] | None
+    events: Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A loaded benchmark set.
+
+    Args:
+        configs: index config, 0 to 255; columns key, default (the configuration that speedups are relative to), and
+            the parameters as numbers; column_panel 0 stands for all columns.
+        matrices: index matrix; columns family, role ("train", "validation" or "test": frozen, all matrices of a family
+            have one role), then pattern statistics.
+        designs: index design; parameters of the machine.
+        labels: (operation, design) -> its labels.
+    """
+
+    configs: pd.DataFrame
+    matrices: pd.DataFrame
+    designs: pd.DataFrame
+    labels: Mapping[tuple[str, str], DesignLabels]
+
+    def problem(
+        self, op: str, design: str, *, budget: int, labels_on: LabelsOn, role: str = "test", joules: bool = False,
+    ) -> "TuningProblem":
+        """Make the problem of choosing a configuration for every matrix of a role.
+
+        Args:
+            joules: labels are estimated joules, not simulated seconds.
+
+        Raises:
+            KeyError: the operation or design was not loaded, or has no joules.
+        """
+        if (op, design) not in self.labels:
+            raise KeyError(f"no labels of {op} on {design}: loaded are "
+                           f"{', '.join(' on '.join(each) for each in self.labels)}")
+        found = self.labels[op, design]
+        if joules and found.joules is None:
+            raise KeyError(f"no joules of {op} on {design}: export them with task.energies")
+        values = dict(zip(found.matrices, found.joules if joules else found.seconds, strict=True))
+        roles = self.matrices["role"].reindex(list(found.matrices))
+        return TuningProblem(
+            configs=self.configs.drop(columns=["key", "default"]), default=int(self.configs["default"].argmax()),
+            statistics=self.matrices.drop(columns=["family", "role"]), labels=values,
+            train=tuple(roles.index[roles == "train"]), judged=tuple(roles.index[roles == role]), budget=budget,
+            labels_on=labels_on)
+
+
+def load_benchmark(
+    folder: Path | str, *, ops: Sequence[str] | None = None, designs: Sequence[str] | None = None,
+) -> Benchmark:
+    """Load a folder that experiment=export_benchmark has written.
+
+    Args:
+        ops, designs: what to load; None: everything. Labels of one operation on one design take 8 MB for 356 matrices.
+
+    Raises:
+        FileNotFoundError: there is no such set, operation or design.
+        SchemaError: a file is damaged, or a matrix lacks configurations.
+    """
+    root, labels = Path(folder), {}
+    if not (root / "configs.parquet").is_file():
+        raise FileNotFoundError(f"{root} is no benchmark set (there is no configs.parquet): make one by "
+                                "experiment=export_benchmark")
+    configs, matrices, machines = (read_frame(root / f"{name}.parquet", REMEDY)
+                                   for name in ("configs", "matrices", "designs"))
+    for op in ops or sorted(path.name for path in (root / "labels").iterdir()):
+        for design in designs or machines.index:
+            path = root / "labels" / op / f"{design}.parquet"
+            frame = read_frame(path, REMEDY)
+            names = tuple(frame["matrix"].astype(str).iloc[::len(configs)])
+            if not np.array_equal(frame["config"], np.tile(configs.index, len(names))):
+                raise SchemaError(f"{path}: a matrix lacks configurations: {REMEDY}")
+            tables = {name: frame[name].to_numpy().reshape(len(names), -1) for name in frame.columns[2:]}
+            seconds = tables.pop("simulated_seconds").astype(np.float64)
+            joules = tables.pop("estimated_joules", None)
+            labels[op, design] = DesignLabels(names, seconds, joules, tables)
+    return Benchmark(configs, matrices, machines, labels)
+
+
+def describe_configs(configs: Sequence[Config], default: Config) -> pd.DataFrame:
+    """Tabulate configurations as `Benchmark.configs`; the value "all" becomes 0."""
+    rows = [{"key": config.key, "default": config == default,
+             **{name: 0 if value == "all" else value for name, value in config.values}} for config in configs]
+    return pd.DataFrame(rows).rename_axis("config")
+
+
+def write_labels(
+    path: Path, matrices: Sequence[str], seconds: Float[np.ndarray, "matrices configs"],
+    events: Mapping[str, np.ndarray], joules: Float[np.ndarray, "matrices configs"] | None,
+) -> None:
+    """Write the labels of one operation on one design; seconds and joules become float32, as in sample tables."""
+    count = seconds.shape[1]
+    frame = pd.DataFrame({
+        "matrix": pd.Categorical(np.repeat(list(matrices), count), categories=list(matrices)),
+        "config": np.tile(np.arange(count, dtype=np.int16), len(matrices)),
+        "simulated_seconds": seconds.astype(np.float32).ravel(),
+        **{name: values.astype(np.int64).ravel() for name, values in events.items()},
+        **({} if joules is None else {"estimated_joules": joules.astype(np.float32).ravel()}),
+    })
+    write_frame(path, frame)
+
+
+@dataclass
+class TuningProblem:
+    """Choose a configuration for every judged matrix; labels are bought one at a time and counted.
+
+    A label that was bought before costs nothing. `budget` counts labels on all training matrices together, or on each
+    judged matrix, as `labels_on` says; the other matrices have no labels for sale.
+
+    Args:
+        configs: (configs, parameters), numbers, one row per configuration, index 0, 1, ...
+        default: the configuration that speedups are relative to.
+        statistics: (matrices, statistics) of training and judged matrices.
+        labels: matrix -> (configs,), what `measure` sells.
+        train, judged: names of the matrices to learn from and to choose for.
+    """
+
+    configs: pd.DataFrame
+    default: int
+    statistics: pd.DataFrame
+    labels: Mapping[str, np.ndarray] = field(repr=False)
+    train: tuple[str, ...]
+    judged: tuple[str, ...]
+    budget: int
+    labels_on: LabelsOn
+    bought: dict[str, list[int]] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.labels_on not in ("train", "judged"):
+            raise ValueError(f"labels_on={self.labels_on!r} is unknown: use train or judged")
+        if self.budget < 0:
+            raise ValueError(f"budget={self.budget} is negative: give a number of labels")
+        self.bought = {name: [] for name in (self.train if self.labels_on == "train" else self.judged)}
+
+    def measure(self, matrix: str, config: int) -> float:
+        """Buy a label: the seconds (or joules) of a configuration, by number, on a matrix.
+
+        Raises:
+            ValueError: the budget is spent, or this matrix has no labels for sale.
+        """
+        if matrix not in self.bought:
+            raise ValueError(f"{matrix} has no labels for sale: labels_on={self.labels_on} sells those of "
+                             f"{len(self.bought)} matrices, such as {', '.join(list(self.bought)[:3])}")
+        if config not in self.bought[matrix]:
+            if self.left(matrix) < 1:
+                where = "training matrices" if self.labels_on == "train" else matrix
+                raise ValueError(f"all {self.budget} labels on {where} are spent: return what was chosen with them")
+            self.bought[matrix].append(config)
+        return float(self.labels[matrix][config])
+
+    def spent(self) -> int:
+        """Count the labels that were bought, on all matrices together."""
+        return sum(map(len, self.bought.values()))
+
+    def left(self, matrix: str) -> int:
+        """Count the labels that may still be bought on a matrix."""
+        own = len(self.bought[matrix])
+        return min(self.budget - (self.spent() if self.labels_on == "train" else own), len(self.configs) - own)
+
+    def best_bought(self, matrix: str, first: int | None = None) -> int:
+        """Return the configuration with the least label among the first that were bought on a matrix.
+
+        Without a label it is the default.
+        """
+        return min(self.bought[matrix][:first], key=lambda config: self.labels[matrix][config], default=self.default)
+
+
+Tuner = Callable[[TuningProblem, int], Mapping[str, int]]
+"""Solves a problem with a seed: judged matrix -> number of the chosen configuration."""

@@ -1,0 +1,147 @@
+"""Rank tuners by the speed of what they choose, at equal numbers of labels, and count the labels that they use.
+
+Two groups buy labels in different places. Learned tuners buy them on training matrices, once for all matrices to come.
+Searches buy them on each judged matrix. Both numbers are reported: labels on a judged matrix, and labels in all.
+"""
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from sparloom import log
+from sparloom.data import LabelsOn, SampleSource, Tuner, TuningProblem, describe_configs, write_frame
+from sparloom.experiments.cognate import EvaluationData
+from sparloom.ops import Op
+from sparloom.report import draw_tuners, op_title, tuner_metrics, tuners_table
+from sparloom.sparse import Role
+
+if TYPE_CHECKING:
+    from sparloom.platforms import Platform
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TunerEntry:
+    """A tuner of the ranking.
+
+    Args:
+        label: as tables call it.
+        tuner: a function (problem, seed) -> configuration of every judged matrix, or an object with `bind(study, out)`
+            that returns one.
+        labels_on: where it buys labels.
+        budgets: numbers of labels; 0 for a tuner that needs none.
+        anytime: its choice is the best configuration that it has tried, so a run with the greatest budget shows all.
+        seeds: how many of the task's seeds run.
+        source_labels: labels of another platform that it has learned from.
+    """
+
+    label: str
+    tuner: Any
+    labels_on: LabelsOn
+    budgets: Sequence[int]
+    anytime: bool
+    seeds: int
+    source_labels: int = 0
+
+
+@dataclass(frozen=True)
+class RankTuners:
+    """Run every tuner at every budget on the same matrices.
+
+    Args:
+        target: platform whose configurations are chosen.
+        tuners: name -> tuner, null to leave it out.
+        seeds: of tuners and of drawn labels.
+        eval_role: role of the judged matrices; "validation" while anything is being chosen by the result.
+    """
+
+    op: Op
+    target: "Platform"
+    samples: SampleSource
+    tuners: Mapping[str, TunerEntry | None]
+    seeds: Sequence[int]
+    eval_role: Role
+
+    def run(self, out: Path) -> Mapping[str, float]:
+        """Write per_matrix.parquet and a plot, and print the table; return metrics."""
+        began = time.monotonic()
+        if self.eval_role == "train":
+            raise ValueError("task.eval_role=train: tuners learn from train matrices, so validation or test must judge")
+        study = EvaluationData(self.target, self.op, self.samples, self.eval_role)
+        study.refuse_other_widths()
+        chosen = {name: entry for name, entry in self.tuners.items() if entry is not None}
+        if not chosen:
+            raise ValueError("task.tuners is empty: give at least one tuner")
+        parts, took = [], {}
+        for name, entry in chosen.items():
+            start = time.process_time()
+            parts += [rows.assign(tuner=name, label=entry.label, labels_on=entry.labels_on,
+                                  source_labels=entry.source_labels) for rows in self._run(entry, study, out)]
+            took[f"{name}/processor_seconds"] = time.process_time() - start
+            logger.info("%s: %.0f s of processors", entry.label, took[f"{name}/processor_seconds"])
+        frame = pd.concat(parts, ignore_index=True)
+        write_frame(out / "per_matrix.parquet", frame)
+        title = (f"{op_title(self.op.name)} on {self.target.name} {self.target.preset}, "
+                 f"{len(study.truth.matrices)} {self.eval_role} matrices")
+        log.console.print(f"{title}: share of the best speed by number of labels")
+        log.console.print(tuners_table(frame), soft_wrap=False)
+        draw_tuners(frame, out / "tuners", title=title)
+        return {f"{self.eval_role}/{name}": value for name, value in (tuner_metrics(frame) | took).items()} | {
+            "seconds": time.monotonic() - began}
+
+    def problem(self, study: EvaluationData, budget: int, labels_on: LabelsOn) -> TuningProblem:
+        """Make the problem of choosing for the judged matrices of a study."""
+        truth, known = study.truth, study.times("train")
+        train = () if known is None else known.matrices
+        labels = dict(zip(truth.matrices, truth.seconds, strict=True))
+        labels |= {} if known is None else dict(zip(known.matrices, known.seconds, strict=True))
+        table = describe_configs(truth.configs, truth.configs[truth.baseline]).drop(columns=["key", "default"])
+        return TuningProblem(configs=table, default=truth.baseline, labels=labels, train=train, judged=truth.matrices,
+                             statistics=study.statistics.loc[[*train, *truth.matrices]], budget=budget,
+                             labels_on=labels_on)
+
+    def _run(self, entry: TunerEntry, study: EvaluationData, out: Path) -> Iterator[pd.DataFrame]:
+        """Yield one frame per seed and budget."""
+        tuner: Tuner = entry.tuner.bind(study, out) if hasattr(entry.tuner, "bind") else entry.tuner
+        for seed in self.seeds[:entry.seeds]:
+            if entry.anytime:
+                problem = self.problem(study, max(entry.budgets), entry.labels_on)
+                tuner(problem, seed)
+                for budget in entry.budgets:
+                    yield rows_of(problem, {name: problem.best_bought(name, budget) for name in problem.judged},
+                                  budget=budget, seed=seed)
+                continue
+            for budget in entry.budgets:
+                problem = self.problem(study, budget, entry.labels_on)
+                yield rows_of(problem, tuner(problem, seed), budget=budget, seed=seed)
+
+
+def rows_of(problem: TuningProblem, choices: Mapping[str, int], *, budget: int, seed: int) -> pd.DataFrame:
+    """Make one row per judged matrix: what was chosen, its seconds, and the labels that were bought.
+
+    Returns:
+        Columns matrix, seed, budget, config (number), seconds, best_seconds, default_seconds, labels_on_matrix, and
+        labels_in_all: those of all matrices together.
+
+    Raises:
+        ValueError: a matrix has no choice, or one that is no configuration.
+    """
+    absent = [name for name in problem.judged if not 0 <= choices.get(name, -1) < len(problem.configs)]
+    if absent:
+        raise ValueError(f"the tuner chose no configuration for {len(absent)} matrices, first {absent[0]}: return a "
+                         f"number from 0 to {len(problem.configs) - 1} for every judged matrix")
+    judged = problem.labels_on == "judged"
+    own = {name: min(budget, len(problem.bought[name])) if judged else 0 for name in problem.judged}
+    spent = sum(own.values()) if judged else problem.spent()
+    return pd.DataFrame([{
+        "matrix": name, "seed": seed, "budget": budget, "config": int(choices[name]),
+        "seconds": float(problem.labels[name][choices[name]]), "best_seconds": float(problem.labels[name].min()),
+        "default_seconds": float(problem.labels[name][problem.default]), "labels_on_matrix": own[name],
+        "labels_in_all": spent,
+    } for name in problem.judged])

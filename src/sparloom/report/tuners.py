@@ -1,0 +1,105 @@
+"""Rank tuners by their share of the best speed: metrics, a table that counts labels, and a figure."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from rich.table import Table
+
+from sparloom.measure import bootstrap_interval, geomean
+from sparloom.report.figures import figure, save, styled
+from sparloom.report.runs import report_table
+
+WHERE = {"train": "training matrices", "judged": "each judged matrix"}
+"""Where tuners buy labels -> as tables call it."""
+
+
+def rank_rows(frame: pd.DataFrame) -> pd.DataFrame:
+    """Reduce rows of matrices and seeds to one per tuner and budget.
+
+    Args:
+        frame: per_matrix.parquet of experiment=rank_tuners.
+
+    Returns:
+        Columns tuner, label, labels_on, budget; share: best seconds over chosen seconds, geometric mean over matrices
+        and seeds, with low and high, its 95 % bounds over matrices; speedup over the default; least: smallest share of
+        any matrix; labels_on_matrix and labels_in_all, means; source_labels; seeds.
+    """
+    found = frame.assign(share=np.log(frame["best_seconds"] / frame["seconds"]),
+                         speedup=np.log(frame["default_seconds"] / frame["seconds"]))
+    rows = []
+    for (tuner, budget), group in found.groupby(["tuner", "budget"], sort=False):
+        shares = np.exp(group.groupby("matrix")["share"].mean().to_numpy())
+        low, high = bootstrap_interval(shares, seed=0)
+        rows.append({
+            "tuner": tuner, "label": group["label"].iloc[0], "labels_on": group["labels_on"].iloc[0], "budget": budget,
+            "share": geomean(shares), "low": low, "high": high, "speedup": float(np.exp(group["speedup"].mean())),
+            "least": float(np.exp(group["share"].min())), "labels_on_matrix": float(group["labels_on_matrix"].mean()),
+            "labels_in_all": float(group["labels_in_all"].mean()), "source_labels": int(group["source_labels"].iloc[0]),
+            "seeds": group["seed"].nunique(),
+        })
+    return pd.DataFrame(rows)
+
+
+def tuner_metrics(frame: pd.DataFrame) -> dict[str, float]:
+    """Flatten a ranking: <tuner>/<budget>/share, _low, _high, speedup, least, labels_on_matrix and labels_in_all."""
+    metrics: dict[str, float] = {"matrices": frame["matrix"].nunique()}
+    for row in rank_rows(frame).itertuples():
+        name = f"{row.tuner}/{row.budget}"
+        metrics |= {f"{name}/share": row.share, f"{name}/share_low": row.low, f"{name}/share_high": row.high,
+                    f"{name}/speedup": row.speedup, f"{name}/least": row.least,
+                    f"{name}/labels_on_matrix": row.labels_on_matrix, f"{name}/labels_in_all": row.labels_in_all,
+                    f"{row.tuner}/source_labels": row.source_labels, f"{row.tuner}/seeds": row.seeds}
+    return metrics
+
+
+def leaderboard(frame: pd.DataFrame) -> pd.DataFrame:
+    """Arrange a ranking: one row per tuner, best first within each group; columns are budgets.
+
+    Returns:
+        Index labels bought on, tuner; a column per budget with the share of the best speed; labels in all at the
+        greatest budget; labels of another platform; seeds.
+    """
+    rows = rank_rows(frame)
+    wide = rows.pivot(index=["labels_on", "label"], columns="budget", values="share")
+    last = rows.sort_values("budget").groupby(["labels_on", "label"]).last()
+    wide["labels in all"] = last["labels_in_all"].round().astype(int)
+    wide["of another platform"], wide["seeds"] = last["source_labels"], last["seeds"]
+    order = last["share"].sort_values(ascending=False).index
+    wide = wide.loc[[each for where in ("train", "judged") for each in order if each[0] == where]]
+    return wide.rename(index=WHERE, level=0).rename_axis(["labels bought on", "tuner"]).rename_axis(None, axis=1)
+
+
+def tuners_table(frame: pd.DataFrame) -> Table:
+    """Tabulate `leaderboard` for the console."""
+    board = leaderboard(frame)
+    table = report_table(("labels bought on", "tuner", *map(str, board.columns)), text=("labels bought on", "tuner"))
+    for (where, label), row in board.iterrows():
+        table.add_row(where, label, *("–" if pd.isna(value) else f"{value:.3f}" if isinstance(name, int)
+                                      else f"{int(value):,}" for name, value in row.items()))
+    return table
+
+
+@styled
+def draw_tuners(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
+    """Draw the share of the best speed by the number of labels, one panel for each place where they are bought."""
+    rows, (drawn, axes) = rank_rows(frame), figure(9.0, 3.6, columns=2)
+    for place, (where, name) in zip(axes, WHERE.items(), strict=True):
+        for label, group in rows[rows["labels_on"] == where].groupby("label", sort=False):
+            group = group.sort_values("budget")
+            if group["budget"].max() == 0:
+                place.axhline(group["share"].iloc[0], linewidth=0.9, linestyle=":", label=label, color="0.4")
+                continue
+            line, = place.plot(group["budget"], group["share"], marker="o", markersize=3, label=label)
+            place.fill_between(group["budget"], group["low"], group["high"], alpha=0.12, linewidth=0,
+                               color=line.get_color())
+        place.set(xscale="log", xlabel=f"labels on {name}" + (", in all" if where == "train" else ""),
+                  ylim=(max(0.0, rows["low"].min() - 0.02), 1.005))
+        budgets = sorted(set(rows["budget"]) - {0})
+        place.set_xticks(budgets, [str(budget) for budget in budgets])
+        place.minorticks_off()
+        if place.get_legend_handles_labels()[0]:
+            place.legend(loc="lower right", fontsize=8)
+    axes[0].set(ylabel="share of the best speed")
+    drawn.suptitle(title, x=0.01, ha="left", fontsize=11)
+    save(drawn, stem)
