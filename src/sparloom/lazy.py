@@ -85,7 +85,8 @@ RENAMED: dict[str, str] = {
 EXTRAS = {
     "cupy": "gpu", "dvc": "data", "fbgemm_gpu": "peers", "mkl": "peers", "numba": "fusion", "optuna": "scale",
     "pymetis": "peers", "ray": "scale", "smac": "tuners", "submitit": "scale", "sympy": "fusion",
-    "tensorboard": "track", "torch": "torch", "torch_geometric": "peers", "triton": "gpu", "wandb": "track", **dict.fromkeys((
+    "tensorboard": "track", "torch": "torch", "torch_geometric": "peers", "triton": "gpu", "wandb": "track",
+    **dict.fromkeys((
         "joblib", "lightgbm", "lightning", "matplotlib", "pandas", "pyarrow", "rich", "sklearn"), "experiments"),
 }
 """Extras that install a library."""

@@ -55,6 +55,8 @@ class SimulatedEvents:
         paths = {(op, place): self.path(op, machine, pattern.digest())
                  for op in configs for place, machine in enumerate(machines)}
         lacking = {key: path for key, path in paths.items() if not _is_whole(path)}
+        if not lacking:
+            return paths
         places = sorted({place for _, place in lacking})
         ops = {op: configs[op] for op in configs if any(op == each for each, _ in lacking)}
         found = simulate_events(pattern, ops, width=self.width, machines=[machines[place] for place in places])
@@ -251,10 +253,11 @@ def describe(task: ExportBenchmark, rows: int) -> str:
 
 
 def _lines(task: ExportBenchmark, rows: int) -> Iterator[str]:
+    ops = ", ".join(op.name for op in task.ops)
     yield from (
         "# SPADE benchmark set", "",
         f"{rows:,} labels: {len(task.names)} matrices x {len(task.ops)} operations "
-        f"({', '.join(op.name for op in task.ops)}) x {len(task.configs)} configurations x {len(task.machines)} designs "
+        f"({ops}) x {len(task.configs)} configurations x {len(task.machines)} designs "
         "of the SPADE accelerator.", "",
         f"Times are **simulated** (sparloom's simulator of SPADE, level T1, dense operands of {task.width} columns, "
         f"commit {commit()}), energies are **estimated**. Nothing was measured on hardware.", "",
