@@ -26,7 +26,7 @@ __all__, __getattr__, __dir__ = attach(__name__, {
         "Coverage", "ROLES", "Random", "Selection", "Split", "Spread", "Stratified", "Uncertainty", "draw_labels",
         "select_labels", "split_by_family"),
     "benchmark": (
-        "Benchmark", "DesignLabels", "LABEL_COLUMNS", "LabelsOn", "Tuner", "TuningProblem", "describe_configs",
+        "Benchmark", "DesignLabels", "LabelsOn", "Tuner", "TuningProblem", "describe_configs", "labels_path",
         "load_benchmark", "write_labels"),
     "batches": ("MatrixSamples", "Problem", "Sweeps", "matrix_samples"),
 })

@@ -1,10 +1,10 @@
 """The benchmark set: simulated seconds and estimated joules of all configurations as Parquet files; tuning problems.
 
-    configs.parquet                    one row per configuration: its key and the values of its parameters
-    matrices.parquet                   one row per matrix: family, role, pattern statistics
-    designs.parquet                    one row per design of the accelerator: parameters of the machine
-    labels/<operation>/<design>.parquet  one row per matrix and configuration: seconds, events, joules
-    README.md                          columns, units, sources
+    configs.parquet                      one row per configuration: its key and the values of its parameters
+    matrices.parquet                     one row per matrix: family, role, pattern statistics
+    designs.parquet                      one row per design of the accelerator: parameters of the machine
+    labels_<operation>_<design>.parquet  one row per matrix and configuration: seconds, events, joules
+    README.md                            columns, units, sources
 
 `load_benchmark` reads them; `Benchmark.problem` makes a `TuningProblem`, which tuners solve. pandas.read_parquet opens
 every file, too.
@@ -23,8 +23,6 @@ from sparloom.data.files import read_frame, write_frame
 from sparloom.errors import SchemaError
 from sparloom.space import Config
 
-LABEL_COLUMNS = ("matrix", "config", "simulated_seconds")
-"""Columns that every file of labels has; events and estimated joules follow if they were exported."""
 REMEDY = "export it again (experiment=export_benchmark)"
 LabelsOn = Literal["train", "judged"]
 """Where a tuner may buy labels: on training matrices, counted in total, or on each judged matrix."""
@@ -109,18 +107,23 @@ def load_benchmark(
                                 "experiment=export_benchmark")
     configs, matrices, machines = (read_frame(root / f"{name}.parquet", REMEDY)
                                    for name in ("configs", "matrices", "designs"))
-    for op in ops or sorted(path.name for path in (root / "labels").iterdir()):
-        for design in designs or machines.index:
-            path = root / "labels" / op / f"{design}.parquet"
+    for design in designs or machines.index:
+        named = sorted(path.name for path in root.glob(f"labels_*_{design}.parquet"))
+        for op in ops or [name.removeprefix("labels_").removesuffix(f"_{design}.parquet") for name in named]:
+            path = labels_path(root, op, design)
             frame = read_frame(path, REMEDY)
             names = tuple(frame["matrix"].astype(str).iloc[::len(configs)])
             if not np.array_equal(frame["config"], np.tile(configs.index, len(names))):
                 raise SchemaError(f"{path}: a matrix lacks configurations: {REMEDY}")
             tables = {name: frame[name].to_numpy().reshape(len(names), -1) for name in frame.columns[2:]}
             seconds = tables.pop("simulated_seconds").astype(np.float64)
-            joules = tables.pop("estimated_joules", None)
-            labels[op, design] = DesignLabels(names, seconds, joules, tables)
+            labels[op, design] = DesignLabels(names, seconds, tables.pop("estimated_joules", None), tables)
     return Benchmark(configs, matrices, machines, labels)
+
+
+def labels_path(folder: Path, op: str, design: str) -> Path:
+    """Return the file of the labels of one operation on one design."""
+    return folder / f"labels_{op}_{design}.parquet"
 
 
 def describe_configs(configs: Sequence[Config], default: Config) -> pd.DataFrame:

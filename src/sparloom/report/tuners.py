@@ -75,8 +75,8 @@ def tuners_table(frame: pd.DataFrame) -> Table:
     board = leaderboard(frame)
     table = report_table(("labels bought on", "tuner", *map(str, board.columns)), text=("labels bought on", "tuner"))
     for (where, label), row in board.iterrows():
-        table.add_row(where, label, *("–" if pd.isna(value) else f"{value:.3f}" if isinstance(name, int)
-                                      else f"{int(value):,}" for name, value in row.items()))
+        table.add_row(where, label, *("–" if pd.isna(value) else f"{int(value):,}" if isinstance(name, str)
+                                      else f"{value:.3f}" for name, value in row.items()))
     return table
 
 

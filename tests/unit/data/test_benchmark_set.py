@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sparloom.data import TuningProblem, describe_configs, load_benchmark, write_frame, write_labels
+from sparloom.data import TuningProblem, describe_configs, labels_path, load_benchmark, write_frame, write_labels
 from sparloom.errors import SchemaError
 from sparloom.space import SpadeSpace
 
@@ -20,7 +20,7 @@ def folder(tmp_path):
     write_frame(tmp_path / "matrices.parquet", matrices)
     write_frame(tmp_path / "designs.parquet", pd.DataFrame({"pes": [32]}, pd.Index(["base"], name="design")))
     seconds = rng.random((3, COUNT)) + 1
-    write_labels(tmp_path / "labels" / "spmm" / "base.parquet", NAMES, seconds,
+    write_labels(labels_path(tmp_path, "spmm", "base"), NAMES, seconds,
                  {"dram_lines": rng.integers(0, 9, (3, COUNT))}, seconds * 2)
     return tmp_path
 
@@ -62,7 +62,7 @@ def test_absent_sets_and_designs_are_refused(folder, tmp_path):
 
 
 def test_files_that_lack_configurations_are_refused(folder):
-    path = folder / "labels" / "spmm" / "base.parquet"
+    path = labels_path(folder, "spmm", "base")
     write_frame(path, pd.read_parquet(path).iloc[:-1])
     with pytest.raises((SchemaError, ValueError), match=r"lacks configurations"):
         load_benchmark(folder)

@@ -50,7 +50,7 @@ def exported(tiny, tmp_path_factory):
 
 def test_every_label_is_there_with_its_energy(exported):
     task, metrics, folder = exported
-    found = load_benchmark(folder / "run" / "benchmark")
+    found = load_benchmark(folder / "run")
     assert set(found.labels) == {("spmm", "cognate32"), ("sddmm", "cognate32")}
     assert metrics["labels"] == 2 * metrics["matrices"] * 256
     assert metrics["labels"] == sum(each.seconds.size for each in found.labels.values())
@@ -60,7 +60,7 @@ def test_every_label_is_there_with_its_energy(exported):
         counts = np.stack([labels.events[name] for name in EVENTS], axis=-1)
         assert labels.joules == pytest.approx(estimate_joules(counts, task.energies["picojoules"]), rel=1e-6)
         assert (labels.events["multiplications"] == labels.events["multiplications"][:, :1]).all()
-    text = (folder / "run" / "benchmark" / "README.md").read_text(encoding="utf-8")
+    text = (folder / "run" / "README.md").read_text(encoding="utf-8")
     assert "ISSCC 2014" in text
     assert all(f"| {name} |" in text for name in (*EVENTS, "estimated_joules", "simulated_seconds"))
 
@@ -81,14 +81,14 @@ def test_an_interrupted_export_simulates_only_what_is_missing(tiny, exported, mo
     monkeypatch.setattr("sparloom.platforms.spade.simulate_events", counted)
     tiny(folder=folder).run(tmp_path)
     assert sorted(asked) == ["sddmm", "spmm"]
-    first, again = (load_benchmark(path / "benchmark").labels["spmm", "cognate32"] for path in (folder / "run", tmp_path))
+    first, again = (load_benchmark(path).labels["spmm", "cognate32"] for path in (folder / "run", tmp_path))
     assert (first.joules == again.joules).all()
 
 
 def test_without_energies_nothing_is_simulated(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr("sparloom.platforms.spade.simulate_events", None)
     metrics = tiny("task.energies=null", folder=tmp_path).run(tmp_path)
-    labels = load_benchmark(tmp_path / "benchmark").labels["spmm", "cognate32"]
+    labels = load_benchmark(tmp_path).labels["spmm", "cognate32"]
     assert labels.joules is None
     assert not labels.events
     assert metrics["simulation_seconds"] == 0
@@ -96,7 +96,7 @@ def test_without_energies_nothing_is_simulated(tiny, tmp_path, monkeypatch):
 
 def test_other_designs_are_simulated(tiny, tmp_path):
     metrics = tiny(*GRID, "task.energies=null", folder=tmp_path).run(tmp_path)
-    found = load_benchmark(tmp_path / "benchmark")
+    found = load_benchmark(tmp_path)
     assert found.designs["dram_gb_per_s"].to_dict() == {"cognate32": 58.6, SMALL: 29.3}
     assert found.labels["spmm", SMALL].seconds.shape == (metrics["matrices"], 256)
 

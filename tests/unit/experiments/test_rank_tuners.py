@@ -76,7 +76,8 @@ def test_a_function_plugs_in(build, tmp_path):
 
 def test_a_function_plugs_in_from_the_command_line(build, tmp_path):
     override = ("+task.tuners.mine={_target_: sparloom.experiments.TunerEntry, label: mine, labels_on: judged, "
-                "budgets: [3], anytime: true, seeds: 1, tuner: {_target_: sparloom.tuning.random_search, _partial_: true}}")
+                "budgets: [3], anytime: true, seeds: 1, "
+                "tuner: {_target_: sparloom.tuning.random_search, _partial_: true}}")
     task = build("rank_tuners", *TINY, override, folder=tmp_path)
     metrics = replace(task, tuners={"mine": task.tuners["mine"], "other": None}).run(tmp_path)
     assert metrics["test/mine/3/labels_on_matrix"] == 3

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pandas as pd
 
-from sparloom.data import Conditions, SampleSource, describe_configs, read_frame, write_frame, write_labels
+from sparloom.data import (
+    Conditions,
+    SampleSource,
+    describe_configs,
+    labels_path,
+    read_frame,
+    write_frame,
+    write_labels,
+)
 from sparloom.errors import SchemaError
 from sparloom.experiments.harness import commit, run_jobs, samples_of
 from sparloom.files import write_text
@@ -101,7 +109,6 @@ class ExportBenchmark:
         matrices: about this number of matrices, of each role in proportion, evenly by nonzeros; None: all.
         jobs: processes that simulate, one matrix each.
         kept: folder in which simulated seconds and events are cached.
-        folder: name of the set's folder in that of the run.
     """
 
     ops: Sequence[Op]
@@ -115,10 +122,9 @@ class ExportBenchmark:
     width: int
     jobs: int
     kept: str
-    folder: str
 
     def run(self, out: Path) -> Mapping[str, float]:
-        """Write the set under `out`; return its size, and the seconds that simulating took."""
+        """Write the set to `out`; return its size, and the seconds that simulating took."""
         began = time.monotonic()
         if self.designs not in ("base", "grid"):
             raise ValueError(f"task.designs={self.designs} is unknown: use base or grid")
@@ -126,19 +132,19 @@ class ExportBenchmark:
             from sparloom.platforms.spade import EVENTS, estimate_joules
 
             estimate_joules(np.zeros((0, len(EVENTS))), self.energies["picojoules"])  # refuses a wrong table at once
-        names, root = self.names, out / self.folder
+        names = self.names
         files = self._simulate(names) if self._simulated else {}
         simulated = time.monotonic() - began
         rows = 0
         for op in self.ops:
             for place, design in enumerate(self.machines):
                 seconds, events, joules = self._labels(op, place, names, files)
-                write_labels(root / "labels" / op.name / f"{design}.parquet", names, seconds, events, joules)
+                write_labels(labels_path(out, op.name, design), names, seconds, events, joules)
                 rows += seconds.size
-        self._write_tables(root, names)
-        write_text(root / "README.md", describe(self, rows))
-        size = sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
-        logger.info("%s: %d labels, %.1f MB", root, rows, size / 1e6)
+        self._write_tables(out, names)
+        write_text(out / "README.md", describe(self, rows))
+        size = sum(path.stat().st_size for path in (*out.glob("*.parquet"), out / "README.md"))
+        logger.info("%s: %d labels, %.1f MB", out, rows, size / 1e6)
         return {"labels": rows, "matrices": len(names), "operations": len(self.ops),
                 "configurations": len(self.configs), "designs": len(self.machines), "bytes": size,
                 "simulation_seconds": simulated if files else 0.0,
@@ -269,7 +275,7 @@ def _lines(task: ExportBenchmark, rows: int) -> Iterator[str]:
         "| matrices.parquet | matrices of the SuiteSparse collection, \"group/name\" | family; role; statistics of the "
         "pattern |",
         "| designs.parquet | designs | parameters of the machine: bytes in KiB, times in ns, DRAM in GB/s |",
-        "| labels/OPERATION/DESIGN.parquet | matrix by matrix, all configurations in order | see below |", "",
+        "| labels_OPERATION_DESIGN.parquet | matrix by matrix, all configurations in order | see below |", "",
         "The split is frozen: models learn from role train, choices are made on validation, test is for results. All "
         "matrices of a family have one role.", "",
         "## Columns of labels", "",
