@@ -109,6 +109,8 @@ def load_benchmark(
                                    for name in ("configs", "matrices", "designs"))
     for design in designs or machines.index:
         named = sorted(path.name for path in root.glob(f"labels_*_{design}.parquet"))
+        if not named:
+            raise FileNotFoundError(f"{root} has no labels of design {design}: designs are {', '.join(machines.index)}")
         for op in ops or [name.removeprefix("labels_").removesuffix(f"_{design}.parquet") for name in named]:
             path = labels_path(root, op, design)
             frame = read_frame(path, REMEDY)

@@ -115,8 +115,11 @@ def smac_search(problem: TuningProblem, seed: int) -> dict[str, int]:
                 if trial is not None:
                     facade.tell(trial, TrialValue(cost=value))
 
-            with contextlib.suppress(StopIteration):  # it has proposed everything that it could
+            with contextlib.suppress(StopIteration):  # it finds nothing more to propose
                 _search(problem, name, ask, told, _rng(seed, place))
+            for config in _rng(seed, place).permutation(len(problem.configs)):
+                if problem.left(name) and config not in problem.bought[name]:
+                    problem.measure(name, int(config))
     return _choices(problem)
 
 

@@ -55,7 +55,7 @@ def test_problems_have_the_frozen_split(folder):
 def test_absent_sets_and_designs_are_refused(folder, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"is no benchmark set .*experiment=export_benchmark"):
         load_benchmark(tmp_path / "nothing")
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match=r"has no labels of design other: designs are base"):
         load_benchmark(folder, designs=["other"])
     with pytest.raises(KeyError, match=r"no labels of sddmm on base: loaded are spmm on base"):
         load_benchmark(folder).problem("sddmm", "base", budget=1, labels_on="train")

@@ -113,8 +113,9 @@ class CognateTuner:
         def tune(problem: TuningProblem, seed: int) -> dict[str, int]:
             items = study.items(self.labels.buy(study, problem, seed))
             with scratch_folder("cognate") as folder:
+                # the trainer wants something to validate on; nothing is chosen by it, so no more labels are bought
                 trained = train(replace(self.recipe, logger=None), start=beginning.source, encoder=beginning.encoder,
-                                train=items, validation=[], keep="last", seed=seed, reports=Reports(folder, None),
+                                train=items, validation=items[:1], keep="last", seed=seed, reports=Reports(folder, None),
                                 out=folder)
             known = [name for name in beginning.notes.get("matrices", ()) if name in study.inputs]
             anchors = [item.input for item in items] + [study.inputs[name] for name in known]

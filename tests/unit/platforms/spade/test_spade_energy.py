@@ -37,7 +37,7 @@ def test_energy_of_one_nonzero_by_hand():
     pattern = Pattern.from_coo([0], [0], (1, 1))
     _, events = simulate_events(pattern, {"spmm": [SPACE.config(split=256)]}, width=WIDTH, machines=[MACHINE])["spmm"]
     prices = UNITS | {"multiplications": 3.7, "additions": 0.9, "vector_operations": 45, "dram_lines": 15600}
-    assert estimate_joules(events, prices) == pytest.approx([[(256 * 4.6 + 16 * 45 + 51 * 15600) * 1e-12]])
+    assert estimate_joules(events, prices).item() == pytest.approx((256 * 4.6 + 16 * 45 + 51 * 15600) * 1e-12)
 
 
 def test_events_are_those_of_the_counts_and_seconds_those_of_the_simulator():
