@@ -84,6 +84,7 @@ def smac_search(problem: TuningProblem, seed: int) -> dict[str, int]:
         from ConfigSpace import CategoricalHyperparameter, ConfigurationSpace, OrdinalHyperparameter
         from smac import HyperparameterOptimizationFacade, Scenario
         from smac.acquisition.maximizer import RandomSearch
+        from smac.main.exceptions import ConfigurationSpaceExhaustedException
         from smac.model.random_forest import RandomForest
         from smac.runhistory.dataclasses import TrialValue
     except ImportError:
@@ -115,7 +116,7 @@ def smac_search(problem: TuningProblem, seed: int) -> dict[str, int]:
                 if trial is not None:
                     facade.tell(trial, TrialValue(cost=value))
 
-            with contextlib.suppress(StopIteration):  # it finds nothing more to propose
+            with contextlib.suppress(StopIteration, ConfigurationSpaceExhaustedException):  # it finds nothing more to propose
                 _search(problem, name, ask, told, _rng(seed, place))
             for config in _rng(seed, place).permutation(len(problem.configs)):
                 if problem.left(name) and config not in problem.bought[name]:

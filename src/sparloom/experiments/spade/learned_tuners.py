@@ -112,9 +112,10 @@ class CognateTuner:
 
         def tune(problem: TuningProblem, seed: int) -> dict[str, int]:
             items = study.items(self.labels.buy(study, problem, seed))
+            recipe = replace(self.recipe, logger=None)
             with scratch_folder("cognate") as folder:
-                # the trainer wants something to validate on; nothing is chosen by it, so no more labels are bought
-                trained = train(replace(self.recipe, logger=None), start=beginning.source, encoder=beginning.encoder,
+                # it must be validated on something; nothing is chosen by it, so no more labels are bought
+                trained = train(recipe, start=beginning.source, encoder=beginning.encoder,
                                 train=items, validation=items[:1], keep="last", seed=seed, reports=Reports(folder, None),
                                 out=folder)
             known = [name for name in beginning.notes.get("matrices", ()) if name in study.inputs]
