@@ -116,7 +116,7 @@ def smac_search(problem: TuningProblem, seed: int) -> dict[str, int]:
                 if trial is not None:
                     facade.tell(trial, TrialValue(cost=value))
 
-            with contextlib.suppress(StopIteration, ConfigurationSpaceExhaustedException):  # it finds nothing more to propose
+            with contextlib.suppress(StopIteration, ConfigurationSpaceExhaustedException):  # nothing more to propose
                 _search(problem, name, ask, told, _rng(seed, place))
             for config in _rng(seed, place).permutation(len(problem.configs)):
                 if problem.left(name) and config not in problem.bought[name]:

@@ -115,8 +115,8 @@ class CognateTuner:
             recipe = replace(self.recipe, logger=None)
             with scratch_folder("cognate") as folder:
                 # it must be validated on something; nothing is chosen by it, so no more labels are bought
-                trained = train(recipe, start=beginning.source, encoder=beginning.encoder,
-                                train=items, validation=items[:1], keep="last", seed=seed, reports=Reports(folder, None),
+                trained = train(recipe, start=beginning.source, encoder=beginning.encoder, train=items,
+                                validation=items[:1], keep="last", seed=seed, reports=Reports(folder, None),
                                 out=folder)
             known = [name for name in beginning.notes.get("matrices", ()) if name in study.inputs]
             anchors = [item.input for item in items] + [study.inputs[name] for name in known]
