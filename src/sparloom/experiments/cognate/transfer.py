@@ -80,7 +80,7 @@ def load_transfer(
 
 
 def base_of(samples: SampleSource) -> SampleSource | None:
-    """Return the source from which CSV samples take those of other platforms; None for other samples."""
+    """Return the source from which CSV and joined samples take those of other platforms; None for other samples."""
     return getattr(samples, "base", None)
 
 
