@@ -40,6 +40,8 @@ RUNS = {  # of every arm, in order: the folder in which its run has been kept fr
         "beb5b05f c9fa43bd 5870f25d a6032386"),
     "eval_figure12": (
         "7d9d2745 5870f25d 8dfbe676 fa25c727 54f0084a"),
+    "eval_labels": (
+        "e381b9c3 49b6ecd3 96e0b3aa 21319edd d7bcef9d a23ac904 64e4c306 357a56c2"),
     "eval_members": (
         "f1281032 30f7616e 04531956 f2a26bdd 2cb883d3 b1a8d39d a563c5b1 70203137 1dc851e8 4056aad0 4db37bbc dea1bc6f"),
     "eval_pipeline": (

@@ -1,5 +1,6 @@
-"""Models in the data store: source models depend on the matrix, the small model of GEMM chooses fast kernels."""
+"""What the data store has: source models that depend on the matrix, a small model of GEMM, samples of both parts."""
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 
-from sparloom.data import ensure_data, matrix_samples
+from sparloom.data import Manifest, ensure_data, matrix_samples
 from sparloom.experiments.harness import best_in, labels_with_noise
 from sparloom.experiments.trees import best_configs, gemm_subject
 from sparloom.models import CognateModel, swapped_accuracy
@@ -46,3 +47,26 @@ def test_small_model_of_gemm_chooses_fast_kernels(tmp_path: Path) -> None:
     choices = best_configs(subject, model.over(subject.measured.configs).score(subject.measured.problems))
     reached = efficiencies(subject.judged.seconds)[np.arange(len(subject)), choices]
     assert reached.mean() > 0.94  # it has learned these shapes; one configuration for all reaches 0.91
+
+
+def test_final_figures_judge_other_matrices_and_learn_from_the_same() -> None:
+    ensure_data(ROOT / "data")
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        real, final, joined = (instantiate(compose("config", overrides=[f"paths.root={ROOT}", *chosen]).samples)
+                               for chosen in ((), ("samples=final",), (
+                                   "samples=final", "samples.training=null", "samples.test=null")))
+    assert [Counter(source.split().values()) for source in (real, final, joined)] == [
+        {"train": 170, "validation": 34, "test": 152}, {"train": 170, "validation": 34, "test": 40},
+        {"train": 202, "validation": 39, "test": 192}]
+    assert {name for name, role in final.split().items() if role != "test"} == {
+        name for name, role in real.split().items() if role != "test"}
+    for preset in ("cognate32", "cognate32_205"):
+        for op in ("spmm", "sddmm"):
+            rows = Counter(joined.table("spade", preset, op).frame()["matrix"])
+            assert set(rows) == set(joined.split())
+            assert set(rows.values()) == {256}
+    packaged = ROOT / "src" / "sparloom" / "sparse"
+    for part, source in (("suitesparse", joined.development), ("suitesparse_final", joined.final)):
+        manifest = Manifest.read(packaged / f"{part}.csv")
+        manifest.check(source.inputs())
+        assert set(manifest.matrices) == set(source.split()) == set(source.statistics().index) == set(source.walks())

@@ -26,7 +26,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./@+$-]*")  # what Hydra's grammar takes withou
 _INTERPOLATION = re.compile(r"\$\{[\w.:/,-]+\}")
 _ELEMENT = re.compile(r"""'(?:[^'\\]|\\.)*'(?=,|$)|"(?:[^"\\]|\\.)*"(?=,|$)|[^,]+""")  # of a list of paths
 OF_SPACE = ("platform@target=custom", "samples=csv")  # what space=<file> implies
-OTHER_SAMPLES = ("samples=real", "samples=synthetic", "samples=tiny")
+OTHER_SAMPLES = ("samples=real", "samples=final", "samples=synthetic", "samples=tiny")
 
 
 def prepare(argv: Sequence[str], conf: Path) -> list[str]:

@@ -20,7 +20,7 @@ __all__, __getattr__, __dir__ = attach(__name__, {
     "files": ("ensure_data", "read_frame", "read_rows", "verify_stored", "write_frame", "write_rows"),
     "inputs": ("Manifest", "ManifestEntry", "MatrixInput", "MatrixInputs", "coarsen"),
     "sources": (
-        "SampleSource", "StoredSamples", "TinySamples", "read_statistics", "read_walks",
+        "JoinedSamples", "SampleSource", "StoredSamples", "TinySamples", "read_statistics", "read_walks",
         "write_statistics", "write_walks"),
     "split": (
         "Coverage", "ROLES", "Random", "Selection", "Split", "Spread", "Stratified", "Uncertainty", "draw_labels",

@@ -1,10 +1,11 @@
 """Sources of samples: stored tables, and generated samples for trying things out; csv_samples has CSV files."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, get_args
 
 import numpy as np
 import pandas as pd
@@ -47,12 +48,17 @@ class StoredSamples:
     Args:
         data: folder that data.dvc points to.
         folder: folder of the corpus inside it; "" for the real matrices.
-        corpus: option that collects these samples, named if a file is missing.
+        corpus: option that collects these samples, named if a file is missing; further options follow after spaces.
     """
 
     data: str
     folder: str
     corpus: str
+
+    @property
+    def name(self) -> str:
+        """Name of the folder of what is learned from these samples."""
+        return self.folder or "real"
 
     def table(self, platform: str, preset: str, op: str) -> SampleTable:
         """Read the samples of one platform, preset and operation.
@@ -68,7 +74,7 @@ class StoredSamples:
             raise MissingArtifact(
                 f"{path} has no samples of preset {preset!r}; presets: {', '.join(map(repr, whole.presets()))}",
                 experiment=experiment,
-                overrides=(f"op={op}", f"corpus={self.corpus}"),
+                overrides=(f"op={op}", *self._corpus),
             )
         return table
 
@@ -93,6 +99,10 @@ class StoredSamples:
                  "statistics/walks.parquet")
         return [path for name in names if (path := Path(self.data) / self.folder / name).exists()]
 
+    @property
+    def _corpus(self) -> tuple[str, ...]:
+        return tuple(f"corpus={self.corpus}".split())
+
     def _split(self) -> Split:
         return Split.read(self._path("split.csv", experiment="prepare_inputs"))
 
@@ -100,7 +110,7 @@ class StoredSamples:
         ensure_data(Path(self.data))
         path = Path(self.data) / self.folder / relative
         if not path.exists():
-            overrides = (f"corpus={self.corpus}",) if op is None else (f"op={op}", f"corpus={self.corpus}")
+            overrides = self._corpus if op is None else (f"op={op}", *self._corpus)
             raise MissingArtifact(
                 f"{path} does not exist: run `python run.py experiment={experiment} {' '.join(overrides)}`",
                 experiment=experiment,
@@ -108,6 +118,95 @@ class StoredSamples:
             )
         verify_stored(Path(self.data), path)
         return path
+
+
+@dataclass(frozen=True)
+class JoinedSamples:
+    """Samples of both parts of the real matrices, each role from one part or from both.
+
+    Designs were made and judged on one part, so final figures are made once on the test matrices of the other. A
+    platform that was not measured on that one, such as the CPU, has the samples of the first part alone.
+
+    Args:
+        development, final: samples of each part; no matrix is in both.
+        training: part whose training and validation matrices are taken; None: both.
+        test: part whose test matrices are taken; None: both.
+    """
+
+    development: StoredSamples
+    final: StoredSamples
+    training: sparse.Part | None
+    test: sparse.Part | None
+
+    @property
+    def name(self) -> str:
+        """Name of the folder of what is learned from these samples: the same for the same training matrices."""
+        return self.development.name if self.training == "development" else self.training or "joined"
+
+    @property
+    def base(self) -> StoredSamples:
+        """Source whose pre-trained networks serve too."""
+        return self.development
+
+    def table(self, platform: str, preset: str, op: str) -> SampleTable:
+        """Join the samples of one platform, preset and operation.
+
+        Raises:
+            MissingArtifact: those of the first part are not collected, or not for this preset.
+        """
+        tables = [self.development.table(platform, preset, op)]
+        with suppress(MissingArtifact):
+            tables.append(self.final.table(platform, preset, op))
+        return SampleTable.concat(tables).filter(matrices=self._split.roles.keys())
+
+    def split(self) -> Mapping[str, sparse.Role]:
+        """Map the matrices that are taken to their roles.
+
+        Raises:
+            ValueError: `training` or `test` is no part.
+            SchemaError: a matrix is in both parts.
+        """
+        return self._split.roles
+
+    def families(self) -> Mapping[str, str]:
+        return self._split.families
+
+    def statistics(self) -> pd.DataFrame:
+        joined = pd.concat([source.statistics() for source in self._parts.values()])
+        return joined[joined.index.isin(self._split.roles)].sort_index()
+
+    def walks(self) -> Mapping[str, sparse.WalkStatistics]:
+        joined = {**self.development.walks(), **self.final.walks()}
+        return {name: joined[name] for name in sorted(self._split.roles) if name in joined}
+
+    def inputs(self) -> MatrixInputs:
+        sources = [source.inputs() for source in self._parts.values()]
+        return MatrixInputs.of([item for source in sources for item in source if item.name in self._split.roles],
+                               sources[0].conditions)
+
+    def origins(self, platform: str, op: str) -> list[Path]:
+        """List the existing files that training on a platform reads."""
+        return [path for source in self._parts.values() for path in source.origins(platform, op)]
+
+    @property
+    def _parts(self) -> Mapping[sparse.Part, StoredSamples]:
+        return {"development": self.development, "final": self.final}
+
+    @cached_property
+    def _split(self) -> Split:
+        for key, part in (("training", self.training), ("test", self.test)):
+            if part not in (None, *get_args(sparse.Part)):
+                raise ValueError(f"part {part!r} is not one of {', '.join(get_args(sparse.Part))}: samples.{key}=null "
+                                 "for both")
+        splits = {part: (source.split(), source.families()) for part, source in self._parts.items()}
+        twice = sorted(splits["development"][0].keys() & splits["final"][0].keys())
+        if twice:
+            raise SchemaError(f"{len(twice)} matrices are in both parts ({', '.join(twice[:3])}): collect each in one, "
+                              "corpus.part=development or final")
+        roles = {name: role for part, (split, _) in splits.items() for name, role in split.items()
+                 if (self.test if role == "test" else self.training) in (None, part)}
+        families = {name: family for _, known in splits.values() for name, family in known.items()}
+        return Split(roles, {name: families[name] for name in roles})
 
 
 def read_statistics(path: Path) -> pd.DataFrame:

@@ -43,7 +43,7 @@ class SuiteSparseCorpus:
         count: number of matrices, chosen evenly over row bins and sparsity (`stratified_choice`); None: all.
         role: keep only matrices with this role; None: all.
         seed: of the choice.
-        part: keep only this part of the test matrices; None: all.
+        part: keep only this part of the matrices; None: all.
     """
 
     mirror: str | None
@@ -192,10 +192,10 @@ def _roles(entries: Iterable[MatrixEntry]) -> dict[str, Role]:
     return {entry.name: frozen.get(entry.family) or family_role(entry.family) for entry in entries}
 
 
-def _parts(entries: Iterable[MatrixEntry]) -> dict[str, Part | None]:
-    """Map test matrices to their parts, others to None; no design was judged on one that the split does not list."""
+def _parts(entries: Iterable[MatrixEntry]) -> dict[str, Part]:
+    """Map matrices to their parts; no design was made or judged on one that the split does not list."""
     listed = {f"{row['group']}/{row['name']}": row["part"] for row in _split_rows()}
-    return {name: (listed.get(name) or "final") if role == "test" else None for name, role in _roles(entries).items()}
+    return {entry.name: listed.get(entry.name, "final") for entry in entries}
 
 
 def _split_rows() -> list[dict[str, str]]:

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from sparloom.data import (
+    JoinedSamples,
     MatrixInputs,
     Sample,
     SampleTable,
@@ -134,3 +135,69 @@ def test_unknown_platform_of_tiny_samples_is_refused() -> None:
 def test_samples_are_read_without_torch() -> None:
     code = "import sys, sparloom.data; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.fixture
+def two_parts(tmp_path: Path, sample: Make) -> Callable[..., JoinedSamples]:
+    """Make a source of both parts, with a training and a test matrix each and samples of the CPU in one."""
+    for folder, prefix in (("", "old"), ("final", "new")):
+        home, names = tmp_path / folder, [f"{prefix}/{role}" for role in ("test", "train")]
+        pattern = Pattern.from_coo([0, 1], [1, 0], (2, 2))
+        for platform in ("spade", "cpu") if prefix == "old" else ("spade",):
+            SampleTable.of([sample(platform=platform, preset="one", matrix=name) for name in names]).write(
+                home / "samples" / f"{platform}_spmm.parquet")
+        Split({name: name.partition("/")[2] for name in names}, {name: f"family of {name}" for name in names}).write(
+            home / "split.csv")
+        write_statistics(home / "statistics" / "statistics.parquet",
+                         pd.DataFrame({"rows": [2.0, 2.0]}, index=pd.Index(names, name="matrix")))
+        write_walks(home / "statistics" / "walks.parquet", {name: walk_statistics(pattern) for name in names})
+        MatrixInputs.of([coarsen(pattern, name=name, cost=len) for name in names], {"sites": 8}).write(
+            home / "inputs" / "inputs.npz")
+    stored = {folder: StoredSamples(data=str(tmp_path), folder=folder, corpus="suitesparse +corpus.part=x")
+              for folder in ("", "final")}
+    return lambda training, test: JoinedSamples(stored[""], stored["final"], training, test)
+
+
+@pytest.mark.parametrize(("training", "test", "names"), [
+    ("development", "final", {"old/train", "new/test"}),
+    ("development", "development", {"old/train", "old/test"}),
+    (None, "final", {"old/train", "new/train", "new/test"}),
+    (None, None, {"old/train", "old/test", "new/train", "new/test"}),
+])
+def test_each_role_comes_from_the_part_that_is_asked_for(two_parts, training, test, names) -> None:
+    source = two_parts(training, test)
+    assert source.split() == {name: name.partition("/")[2] for name in names}
+    assert source.families() == {name: f"family of {name}" for name in names}
+    assert set(source.table("spade", "one", "spmm").matrices) == names
+    assert set(source.statistics().index) == set(source.walks()) == set(source.inputs().names) == names
+    assert source.inputs().conditions == {"sites": 8}
+    assert len(source.origins("spade", "spmm")) == 10
+
+
+def test_a_platform_that_one_part_lacks_has_the_samples_of_the_other(two_parts) -> None:
+    assert two_parts(None, None).table("cpu", "one", "spmm").matrices == ("old/test", "old/train")
+    with pytest.raises(MissingArtifact, match=r"run `python run.py experiment=collect_cuda op=spmm corpus=suitesparse "
+                                              r"\+corpus.part=x`") as caught:
+        two_parts(None, None).table("cuda", "one", "spmm")
+    assert caught.value.overrides == ("op=spmm", "corpus=suitesparse", "+corpus.part=x")
+
+
+@pytest.mark.parametrize(("training", "test", "message"), [
+    ("old", "final", "part 'old' is not one of development, final: samples.training=null for both"),
+    (None, "all", "part 'all' is not one of development, final: samples.test=null for both"),
+])
+def test_an_unknown_part_is_refused(two_parts, training, test, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        two_parts(training, test).split()
+
+
+def test_a_matrix_in_both_parts_is_refused(two_parts) -> None:
+    source = two_parts(None, None)
+    with pytest.raises(SchemaError, match=r"2 matrices are in both parts \(old/test, old/train\): collect each in one"):
+        JoinedSamples(source.development, source.development, None, None).split()
+
+
+def test_models_are_found_where_the_same_matrices_are_learned_from(two_parts) -> None:
+    assert [two_parts(training, "final").name for training in ("development", "final", None)] == [
+        "real", "final", "joined"]
+    assert two_parts(None, None).base.name == "real"

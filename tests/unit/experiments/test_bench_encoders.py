@@ -1,5 +1,7 @@
 """The bench of encoders: methods agree in their own processes, and what is refused or wrong is left out."""
 
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,6 +15,7 @@ pytest.importorskip("sentence_transformers")
 from sparloom.errors import Unsupported
 from sparloom.experiments import BenchEncoders
 from sparloom.experiments.cora import bench_encoders as bench
+from sparloom.experiments.cora import text_encoders
 from sparloom.experiments.cora.text_encoders import _MicroBatches, _Server
 from sparloom.ragged import LengthCorpus
 from sparloom.report import draw_encoders, encoder_metrics, encoder_table
@@ -129,6 +132,27 @@ def test_wrong_vectors_are_left_out(tmp_path) -> None:
 def test_a_method_without_its_library_says_so(tmp_path) -> None:
     with pytest.raises(Unsupported, match=r"(OS|Value)Error"):
         bench.EncoderProcess("torch", tmp_path / "no_model", 1)
+
+
+@pytest.mark.parametrize("computes", [True, False])
+def test_a_process_that_stands_still_is_ended(computes, monkeypatch) -> None:
+    monkeypatch.setattr(text_encoders, "LOOK_SECONDS", 0.01)
+    waiting, looks = bench.EncoderProcess.__new__(bench.EncoderProcess), []
+    waiting._process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], text=True,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def used(process: int) -> float:
+        looks.append(process)
+        if len(looks) > 3 * text_encoders.IDLE_LOOKS:
+            waiting._process.kill()
+        return float(len(looks))
+
+    if computes:
+        monkeypatch.setattr(text_encoders, "_processor_seconds", used)
+    message = "the process ended with -9" if computes else r"did not answer, and computed nothing for 0\.24 s"
+    with pytest.raises(Unsupported, match=message):
+        waiting.run()
+    assert waiting._process.poll() is not None
 
 
 def test_micro_batches_keep_the_order_of_sequences() -> None:

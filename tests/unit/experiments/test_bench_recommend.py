@@ -9,7 +9,7 @@ from small import SMALL
 
 from sparloom import files
 from sparloom.data import TinySamples
-from sparloom.experiments.cognate import calibration, quality, timings
+from sparloom.experiments.cognate import by_rows, calibration, quality, timings
 from sparloom.sparse import Pattern, SparseMatrix, write_matrix
 
 COLUMNS = ("group", "name", "family", "rows", "cols", "nnz", "symmetric", "kind", "sha256")
@@ -62,7 +62,8 @@ def test_metrics_can_be_made_again_from_the_rows(finished):
     assert {f"test/{key}": value for key, value in quality(frame, seed=0).items()}.items() <= metrics.items()
     assert timings(frame).items() <= metrics.items()
     assert metrics["load_seconds"] > 0
-    assert all("/" not in key.removeprefix("test/") for key in metrics)
+    assert {f"test/{key}": value for key, value in by_rows(frame, seed=0).items()}.items() <= metrics.items()
+    assert all("/" not in key.removeprefix("test/").removeprefix("rows<8192/") for key in metrics)
 
 
 def test_choices_are_those_of_recommend(build, trained, files_of_tiny, finished, tmp_path):
@@ -147,6 +148,13 @@ def test_quality_by_hand():
     assert (bounded["coverage"], bounded["bound_median"]) == (0.5, 1.0)
     assert found["regret_top5_low"] == pytest.approx(1.0)
     assert found["regret_top5_high"] == pytest.approx(2.0)
+
+
+def test_choices_are_judged_by_bins_of_rows():
+    found = by_rows(choices(rows=[8191, 131_072]), seed=0)
+    assert {key: found[key] for key in found if not key.endswith(("_low", "_high"))} == pytest.approx({
+        "rows<8192/matrices": 1, "rows<8192/of_optimum": 0.5, "rows<8192/over_static": 0.95,
+        "rows>=131072/matrices": 1, "rows>=131072/of_optimum": 0.5, "rows>=131072/over_static": 1.0})
 
 
 def test_timings_by_hand():

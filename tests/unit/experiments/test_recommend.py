@@ -11,10 +11,11 @@ from small import SMALL
 
 from sparloom.errors import MissingArtifact, Unsupported
 from sparloom.experiments.cognate import RecommendShape, calibration, read_shape
+from sparloom.experiments.cognate.evaluation_data import Formula
 from sparloom.measure import describe_machine
 from sparloom.models import Network
 from sparloom.models.performance import Origin, machine_constants
-from sparloom.ops import GEMM, GemmShape
+from sparloom.ops import GEMM, GemmShape, SpMM
 from sparloom.sparse import Pattern, SparseMatrix, write_matrix
 
 FITTED = ("adviser.learning.selection.matrices=4", "adviser.learning.selection.configs_per_matrix=4")
@@ -138,6 +139,21 @@ def test_the_default_is_the_fitted_model_where_there_are_walks(build, trained, f
     other = SimpleNamespace(space=lambda op: SimpleNamespace(walks=None))
     assert replace(task.adviser, platform=other).origin == task.adviser.finetuned.origin
     assert task.adviser.finetuned.origin.startswith("finetuned_spade")
+
+
+def test_the_formula_is_computed_once_for_a_matrix_and_configurations():
+    calls, matrices, configs = [], [object(), object()], list("abc")
+
+    def seconds(op, matrix, configs):
+        calls.append((op, matrix, list(configs)))
+        return np.arange(1.0, 1.0 + len(configs))
+
+    formula = Formula(seconds, SpMM())
+    for matrix, part in ((0, 3), (0, 3), (0, 2), (1, 2), (1, 2), (0, 3)):
+        np.testing.assert_array_equal(formula(matrices[matrix], configs[:part]), np.arange(1.0, 1.0 + part))
+    assert [(matrices.index(matrix), len(given)) for _, matrix, given in calls] == [(0, 3), (0, 2), (1, 2), (0, 3)]
+    with pytest.raises(ValueError, match="read-only"):
+        formula(matrices[0], configs)[0] = 0
 
 
 def test_what_a_choice_may_lose_is_told(build, trained, file, tmp_path, capsys, monkeypatch):

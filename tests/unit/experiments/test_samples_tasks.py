@@ -6,6 +6,8 @@ import pytest
 
 from sparloom.data import MatrixInputs, Sample, SampleTable, Split, read_statistics
 from sparloom.experiments.cognate import audit, describe_optimum, knob_effects
+from sparloom.experiments.harness import data_folder
+from sparloom.sparse import SuiteSparseCorpus
 
 
 def test_inputs_statistics_and_split_cover_the_corpus(build, tmp_path):
@@ -106,3 +108,9 @@ def test_both_levels_of_the_simulator_are_compared(build, tmp_path):
     assert metrics["points"] == 32
     assert metrics["spmm/spearman_worst"] > 0.9
     assert metrics["sddmm/traffic_worst"] < 0.05
+
+
+@pytest.mark.parametrize(("part", "folder"), [(None, "."), ("development", "."), ("final", "final")])
+def test_the_final_part_of_the_real_matrices_has_a_folder_of_its_own(tmp_path, part, folder):
+    corpus = SuiteSparseCorpus("mirror", "cache", count=None, role=None, seed=0, part=part)
+    assert data_folder(str(tmp_path), corpus) == tmp_path / folder

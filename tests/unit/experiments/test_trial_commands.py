@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from sparloom.experiments.cognate import trial_commands
 from sparloom.experiments.cognate.trial_commands import LocalCommands, Outcome, RayCommands, SlurmCommands
 
 SLURM = {  # a Slurm of one machine: jobs are processes
@@ -27,8 +28,28 @@ echo "$@" >> "$FAKE_SLURM/cancelled"
 """,
     "sacct": """#!/bin/sh
 echo "JobID|State|NodeList"
+[ ! -f "$FAKE_SLURM/states" ] || cat "$FAKE_SLURM/states"
+""",
+    "squeue": """#!/bin/sh
+echo "slurm_load_jobs error: Invalid job id specified" >&2
+exit 1
 """,
 }
+LOSING = """#!/bin/sh
+id=$(($(cat "$FAKE_SLURM/last" 2> /dev/null || echo 0) + 1))
+echo $id > "$FAKE_SLURM/last"
+echo "Submitted batch job $id"
+"""  # the job never runs
+
+
+def install_slurm(folder: Path, monkeypatch: pytest.MonkeyPatch, **changed: str) -> None:
+    submitit = pytest.importorskip("submitit", reason="no submitit: it is in the extra scale")
+    monkeypatch.setattr(submitit.SlurmJob, "watcher", type(submitit.SlurmJob.watcher)())  # that knows no jobs of others
+    for name, text in {**SLURM, **changed}.items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.setenv("FAKE_SLURM", str(folder))
 
 
 @pytest.fixture(scope="module")
@@ -47,12 +68,7 @@ def runner(request, tmp_path, monkeypatch):
         case "local":
             yield LocalCommands(tmp_path, {})
         case "slurm":
-            pytest.importorskip("submitit", reason="no submitit: it is in the extra scale")
-            for name, text in SLURM.items():
-                (tmp_path / name).write_text(text)
-                (tmp_path / name).chmod(0o755)
-            monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-            monkeypatch.setenv("FAKE_SLURM", str(tmp_path))
+            install_slurm(tmp_path, monkeypatch)
             yield SlurmCommands(tmp_path, {"timeout_min": 5, "slurm_partition": "cpu"})
         case "ray":
             request.getfixturevalue("ray_of_this_machine")
@@ -102,12 +118,7 @@ def test_stopping_ends_what_runs_and_what_would_begin(runner, tmp_path) -> None:
 
 
 def test_jobs_are_cancelled(tmp_path, monkeypatch) -> None:
-    pytest.importorskip("submitit", reason="no submitit: it is in the extra scale")
-    for name, text in {**SLURM, "sbatch": "#!/bin/sh\necho Submitted batch job 7\n"}.items():
-        (tmp_path / name).write_text(text)
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setenv("FAKE_SLURM", str(tmp_path))
+    install_slurm(tmp_path, monkeypatch, sbatch="#!/bin/sh\necho Submitted batch job 7\n")
     runner, found = SlurmCommands(tmp_path, {}), []
     thread = threading.Thread(target=lambda: found.append(runner.run("echo 1", None)))
     thread.start()
@@ -117,6 +128,45 @@ def test_jobs_are_cancelled(tmp_path, monkeypatch) -> None:
     thread.join()
     assert found == [Outcome(None)]
     assert (tmp_path / "cancelled").read_text().split()[0] == "7"
+
+
+@pytest.mark.parametrize("state", ["NODE_FAIL", None])
+def test_a_lost_job_is_submitted_again(state, tmp_path, monkeypatch) -> None:
+    """Its state tells, or, without accounts, that it is not queued and has no result."""
+    install_slurm(tmp_path, monkeypatch, sbatch=LOSING)
+    monkeypatch.setattr(trial_commands, "STATE_SECONDS", 0.05)
+    if state is not None:
+        (tmp_path / "states").write_text("".join(f"{job}|{state}|here\n" for job in range(1, 9)))
+    outcome = SlurmCommands(tmp_path, {}).run("echo 1", None)
+    assert outcome.failure.startswith("job 3 was lost: NODE_FAIL, the last of 3 attempts" if state else (
+        "job 3 has left the queue without a result, the last of 3 attempts"))
+    assert outcome.seconds is None
+
+
+@pytest.mark.slow
+def test_a_refused_job_waits_for_others(tmp_path, monkeypatch) -> None:
+    one = SLURM["sbatch"].replace("#!/bin/sh\n", """#!/bin/sh
+if [ -f "$FAKE_SLURM/full" ]; then echo "sbatch: error: QOSMaxSubmitJobPerUserLimit" >&2; exit 1; fi
+touch "$FAKE_SLURM/full"
+""")
+    install_slurm(tmp_path, monkeypatch, sbatch=one, squeue="#!/bin/sh\necho \"$@\"\n")
+    monkeypatch.setattr(trial_commands, "STATE_SECONDS", 0.05)
+    runner, found = SlurmCommands(tmp_path, {}), []
+    gate = tmp_path / "gate"
+    threads = [threading.Thread(daemon=True, target=lambda: found.append(
+        runner.run(f"while [ ! -f {gate} ]; do sleep 0.05; done; rm -f {tmp_path}/full; echo 2", None)))
+        for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    while not runner._jobs:
+        time.sleep(0.01)
+    gate.touch()
+    for thread in threads:
+        thread.join()
+    assert found == [Outcome(2.0)] * 2
+    (tmp_path / "full").touch()
+    with pytest.raises(ValueError, match=r"Slurm takes no job: .*QOSMaxSubmitJob.*: change task\.executor_options"):
+        runner.run("echo 1", None)
 
 
 @pytest.mark.parametrize(("make", "options", "message"), [

@@ -257,23 +257,22 @@ def test_known_families_keep_their_frozen_role_and_new_ones_get_one(folder):
     assert split == whole(str(folder), "other").split()
 
 
-def test_only_test_matrices_have_a_part_and_unlisted_ones_are_final(folder):
+def test_matrices_that_the_split_does_not_list_are_final(folder):
     parts = suitesparse._parts(whole(str(folder), "cache").entries())
-    split = whole(str(folder), "cache").split()
-    assert parts == {name: "final" if role == "test" else None for name, role in split.items()}
+    assert parts == {name: "development" if name == "AG-Monien/3elt" else "final" for name in SIZES}
 
 
-def test_the_parts_of_the_test_matrices_are_frozen():
-    listed = Counter((row["role"], row["part"]) for row in suitesparse._split_rows())
-    assert listed == {("train", ""): 202, ("validation", ""): 39, ("test", "development"): 152, ("test", "final"): 40}
+def test_the_parts_are_frozen():
+    listed = Counter((row["part"], row["role"]) for row in suitesparse._split_rows())
+    assert listed == {
+        ("development", "train"): 170, ("development", "validation"): 34, ("development", "test"): 152,
+        ("final", "train"): 32, ("final", "validation"): 5, ("final", "test"): 40}
 
 
 def test_a_part_is_kept_alone(folder):
-    final = SuiteSparseCorpus(str(folder), "cache", count=None, role=None, seed=0, part="final")
-    assert {entry.name for entry in final.entries()} == {
-        name for name, role in whole(str(folder), "cache").split().items() if role == "test"}
-    development = SuiteSparseCorpus(str(folder), "cache", count=None, role=None, seed=0, part="development")
-    assert development.entries() == ()
+    names = {part: [entry.name for entry in SuiteSparseCorpus(
+        str(folder), "cache", count=None, role=None, seed=0, part=part).entries()] for part in ("development", "final")}
+    assert names == {"development": ["AG-Monien/3elt"], "final": sorted(SIZES.keys() - {"AG-Monien/3elt"})}
     with pytest.raises(ValueError, match="part 'finale' is not one of development, final"):
         SuiteSparseCorpus(str(folder), "cache", count=None, role=None, seed=0, part="finale").entries()
 

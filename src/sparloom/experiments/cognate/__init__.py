@@ -19,6 +19,6 @@ __all__, __getattr__, __dir__ = attach(__name__, {
     "transfer": ("LearnerConfig",),
     "finetune": ("Comparison", "Finetune", "Fit"),
     "recommender": ("DefaultRecommender", "FineTunedRecommender", "FittedRecommender"),
-    "bench_recommend": ("BenchRecommend", "quality", "timings"),
+    "bench_recommend": ("BenchRecommend", "by_rows", "quality", "timings"),
     "bench_featurizer": ("BenchFeaturizer", "draw_patterns", "peak_shares"),
 })

@@ -19,12 +19,13 @@ from sparloom.files import scratch_folder
 from sparloom.measure import bootstrap_interval, geomean
 from sparloom.ops import Op
 from sparloom.report import draw_recommendations, op_title
-from sparloom.sparse import Role, SuiteSparseCorpus
+from sparloom.sparse import ROW_BINS, Role, SuiteSparseCorpus, row_bin
 
 if TYPE_CHECKING:
     from sparloom.platforms import Platform
 
 LARGE = 1_000_000  # nonzeros
+OF_BINS = ("matrices", "of_optimum", "over_static")  # of `quality`
 logger = logging.getLogger(__name__)
 
 
@@ -53,7 +54,7 @@ class BenchRecommend:
     seed: int
 
     def run(self, out: Path) -> Mapping[str, float]:
-        """Write per_matrix.parquet and the figure; return regrets with 95 % bounds, and seconds."""
+        """Write per_matrix.parquet and the figure; return regrets with 95 % bounds, of all and by rows, and seconds."""
         title = f"{op_title(self.op.name)} on {self.platform.name} {self.platform.preset}"
         study = EvaluationData(self.platform, self.op, self.samples, self.role)
         recommender = ConfigRanker(self.op, self.platform, self.adviser)
@@ -71,7 +72,8 @@ class BenchRecommend:
                     for name, path in log.track(zip(names, paths, strict=True), "recommendations", total=len(names))]
         frame = pd.DataFrame(rows).merge(study.about(names), left_on="matrix", right_index=True)
         write_frame(out / "per_matrix.parquet", frame)
-        metrics = {f"{self.role}/{key}": value for key, value in quality(frame, seed=self.seed).items()}
+        judged = quality(frame, seed=self.seed) | by_rows(frame, seed=self.seed)
+        metrics = {f"{self.role}/{key}": value for key, value in judged.items()}
         metrics |= timings(frame) | {"load_seconds": loading}
         draw_recommendations(frame, out / "recommendations", title=f"{title}, {len(names)} {self.role} matrices")
         _show(metrics, title, self.role)
@@ -162,6 +164,20 @@ def quality(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
             _put(found, f"{key}_p90", _tail(numbers), bounds)
             found[f"{key}_max"] = float(numbers.max())
     return found
+
+
+def by_rows(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
+    """Reduce true seconds of choices over the matrices of each row bin that has any.
+
+    Args:
+        frame: as for `quality`, and the column rows.
+
+    Returns:
+        `rows<bin>/` and a key of `quality`, such as `rows<8192/of_optimum`: those that begin as in `OF_BINS`.
+    """
+    bins = frame["rows"].map(lambda rows: row_bin(int(rows)))
+    return {f"rows{name}/{key}": value for name in ROW_BINS if (bins == name).any()
+            for key, value in quality(frame[bins == name], seed=seed).items() if key.startswith(OF_BINS)}
 
 
 def timings(frame: pd.DataFrame) -> dict[str, float]:

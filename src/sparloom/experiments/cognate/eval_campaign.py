@@ -11,7 +11,7 @@ import pandas as pd
 
 from sparloom import log
 from sparloom.data import SampleSource, write_frame
-from sparloom.experiments.cognate.evaluation_data import EvaluationData, estimator_of
+from sparloom.experiments.cognate.evaluation_data import EvaluationData
 from sparloom.files import scratch_folder
 from sparloom.measure import bootstrap_interval, geomean
 from sparloom.ops import Op
@@ -80,7 +80,7 @@ class EvalCampaign:
         """Yield trials in all, and the share of the best speed that was found with them."""
         truth = study.truth
         names = [truth.matrices[place] for place in places]
-        estimator = None if "without" in method else estimator_of(study.platform, study.op)
+        estimator = None if "without" in method else study.estimator
         with scratch_folder("campaign") as folder:
             campaign = Campaign(folder, study.space, {name: study.views[name] for name in names}, seed=seed,
                                 estimator=estimator)

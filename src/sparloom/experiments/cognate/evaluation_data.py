@@ -1,7 +1,7 @@
 """Load what all methods of an evaluation share: labels, inputs, and the matrices that judge them."""
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -13,7 +13,7 @@ import pandas as pd
 from sparloom.data import MatrixInputs, MatrixSamples, SampleSource, Selection, draw_labels, matrix_samples
 from sparloom.errors import MissingArtifact
 from sparloom.experiments.harness import samples_of
-from sparloom.models import CostModel, Estimator, MatrixFeatures
+from sparloom.models import CostModel, MatrixFeatures
 from sparloom.ops import Op
 from sparloom.report import RuntimeTable
 from sparloom.space import Config, ConfigSpace
@@ -43,6 +43,11 @@ class EvaluationData:
     @cached_property
     def space(self) -> ConfigSpace:
         return self.platform.space(self.op)
+
+    @cached_property
+    def estimator(self) -> "Formula | None":
+        """The formula of the platform, see `estimator_of`."""
+        return estimator_of(self.platform, self.op)
 
     @cached_property
     def labels(self) -> pd.DataFrame:
@@ -185,11 +190,30 @@ class EvaluationData:
         return self.walks[name]
 
 
-def estimator_of(platform: "Platform", op: Op) -> Estimator | None:
+class Formula:
+    """The formula of a platform for seconds; remembers its last answer, for which the members of an ensemble ask, too.
+
+    Args:
+        seconds: of an operation, a matrix and configurations, see `Platform.estimate`.
+    """
+
+    def __init__(self, seconds: Callable[[Op, MatrixFeatures, Sequence[Config]], np.ndarray], op: Op) -> None:
+        self._seconds, self._op = seconds, op
+        self._last: tuple[MatrixFeatures, tuple[Config, ...], np.ndarray] | None = None
+
+    def __call__(self, matrix: MatrixFeatures, configs: Sequence[Config]) -> np.ndarray:
+        last, asked = self._last, tuple(configs)
+        if last is None or last[0] is not matrix or last[1] != asked:
+            last = self._last = matrix, asked, self._seconds(self._op, matrix, configs)
+            last[2].flags.writeable = False
+        return last[2]
+
+
+def estimator_of(platform: "Platform", op: Op) -> Formula | None:
     """Return the formula of a platform for seconds; None: it has none for configurations whose walks are unknown."""
     known = getattr(platform.space(op), "walks", None) is not None
     formula = getattr(platform, "estimate", None) if known else None
-    return None if formula is None else partial(formula, op)
+    return None if formula is None else Formula(formula, op)
 
 
 def _differences(one: Config, other: Config) -> int:

@@ -27,8 +27,8 @@ from sparloom.sparse import Role
 if TYPE_CHECKING:
     from sparloom.platforms import Platform
 
-WITHOUT_TARGET = ("random", "vendor", "zero_shot")  # all others read the drawn labels
-WITHOUT_SOURCE = ("random", "vendor", "static", "trees", "no_transfer")
+WITHOUT_TARGET = ("random", "vendor", "estimate", "zero_shot")  # all others read the drawn labels
+WITHOUT_SOURCE = ("random", "vendor", "estimate", "static", "trees", "no_transfer")
 
 
 @dataclass

@@ -14,7 +14,7 @@ from sparloom import models
 from sparloom.data import SampleSource
 from sparloom.errors import Unsupported
 from sparloom.experiments.cognate.calibration import Calibration, ExpectedLoss, Recommendation, calibrate
-from sparloom.experiments.cognate.evaluation_data import EvaluationData, estimator_of
+from sparloom.experiments.cognate.evaluation_data import EvaluationData
 from sparloom.experiments.cognate.transfer import LearnerConfig, TransferInit
 from sparloom.experiments.harness import Checkpoints, experiment_for
 from sparloom.ops import Op
@@ -244,7 +244,7 @@ class FittedRecommender:
         else:
             scores = models.scale_scores(model.score(view, configs))
             opinions = scores[None]
-        estimator = estimator_of(self.platform, self.op) if self.learning.estimate else None
+        estimator = self._study.estimator if self.learning.estimate else None
         spread = 1.0 if estimator is None else float(np.log(estimator(view, configs)).std())
         return Recommendation(scores, opinions, spread or 1.0)
 

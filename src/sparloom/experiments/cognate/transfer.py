@@ -13,7 +13,7 @@ import pandas as pd
 
 from sparloom import models
 from sparloom.data import SampleSource, Selection, Uncertainty, ensure_data, select_labels
-from sparloom.experiments.cognate.evaluation_data import EvaluationData, estimator_of
+from sparloom.experiments.cognate.evaluation_data import EvaluationData
 from sparloom.experiments.harness import Checkpoints, experiment_for
 from sparloom.files import sha256, write_json
 from sparloom.space import ConfigSpace
@@ -80,7 +80,7 @@ def load_transfer(
 
 
 def base_of(samples: SampleSource) -> SampleSource | None:
-    """Return the source from which CSV samples take those of other platforms; None for other samples."""
+    """Return the source from which CSV and joined samples take those of other platforms; None for other samples."""
     return getattr(samples, "base", None)
 
 
@@ -153,7 +153,7 @@ class LearnerConfig:
 
     def learner(self, study: EvaluationData, beginning: TransferInit | None) -> models.Learner:
         """Return the model, with the estimate of the platform, and with the source network as a member if it votes."""
-        model, estimator = self.model, estimator_of(study.platform, study.op) if self.estimate else None
+        model, estimator = self.model, study.estimator if self.estimate else None
         if estimator is not None and hasattr(model, "with_estimate"):
             model = model.with_estimate(estimator)
         if beginning is None:

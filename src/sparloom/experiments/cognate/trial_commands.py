@@ -23,6 +23,9 @@ __all__ = ["EXECUTORS", "CommandRunner", "LocalCommands", "Outcome", "RayCommand
 SHOWN_ERROR = 300  # characters of what a command that failed has printed
 NOT_STARTED = (126, 127)  # exit statuses of a shell that cannot run a command
 POLL_SECONDS = 0.2  # between looks at whether a job has ended
+STATE_SECONDS = 30.0  # between questions to Slurm, which many jobs and users ask
+ATTEMPTS = 3  # at a trial whose machine is lost
+LOST_STATES = ("BOOT_FAIL", "NODE_FAIL", "PREEMPTED", "REVOKED")  # of jobs that say nothing about a command
 
 
 class Outcome(NamedTuple):
@@ -101,32 +104,71 @@ class SlurmCommands:
         self._stopped = threading.Event()
 
     def run(self, line: str, timeout_seconds: float | None) -> Outcome:
-        """Run a command, see `CommandRunner`. A job that Slurm ends, such as at its own limit of time, has failed."""
-        with self._lock:
-            if self._stopped.is_set():
+        """Run a command, see `CommandRunner`.
+
+        A job that Slurm ends, such as at its own limit of time, has failed. One that is lost with its machine is
+        submitted again, up to `ATTEMPTS` times in all.
+        """
+        lost = ""
+        for _ in range(ATTEMPTS):
+            job = self._submit(line, timeout_seconds)
+            lost = "" if job is None else self._wait(job)
+            if job is None or self._stopped.is_set():
                 return Outcome(None)
-            try:
-                job = self._executor.submit(run_command, line, timeout_seconds, os.getcwd())
-            except self._failures as error:
-                raise ValueError(f"Slurm takes no more jobs: {_last_line(error)}: lower task.jobs, and start again"
-                                 ) from None
-            self._jobs = [each for each in self._jobs if not each.done()] + [job]
-        try:
-            while not job.done():
-                if self._stopped.wait(POLL_SECONDS):
-                    return Outcome(None)
-                if job.state == "PREEMPTED":  # for good: these jobs have no checkpoints
-                    return Outcome(None, f"job {job.job_id} was preempted")
-            return job.result()
-        except self._failures as error:
-            return Outcome(None) if self._stopped.is_set() else Outcome(None, f"job {job.job_id}: {_last_line(error)}")
+            if not lost:
+                try:
+                    return job.result()
+                except self._failures as error:
+                    return Outcome(None, f"job {job.job_id}: {_last_line(error)}")
+        return Outcome(None, f"job {lost}, the last of {ATTEMPTS} attempts")
+
+    def _submit(self, line: str, timeout_seconds: float | None) -> Any:
+        """Submit a job, after others of this campaign have ended if Slurm takes no more; None if it was stopped.
+
+        Raises:
+            ValueError: Slurm takes no job, although none is running.
+        """
+        while True:
+            with self._lock:
+                if self._stopped.is_set():
+                    return None
+                self._jobs = [each for each in self._jobs if not each.paths.result_pickle.exists()]
+                try:
+                    job = self._executor.submit(run_command, line, timeout_seconds, os.getcwd())
+                except self._failures as error:
+                    if not self._jobs:
+                        raise ValueError(f"Slurm takes no job: {_last_line(error)}: change task.executor_options"
+                                         ) from None
+                else:
+                    self._jobs.append(job)
+                    return job
+            self._stopped.wait(STATE_SECONDS)
+
+    def _wait(self, job: Any) -> str:
+        """Wait until a job has ended; return how it was lost, or an empty text."""
+        while True:
+            until = time.monotonic() + STATE_SECONDS
+            while time.monotonic() < until:
+                if job.paths.result_pickle.exists() or self._stopped.wait(POLL_SECONDS):
+                    return ""
+            with self._lock:  # submitit asks Slurm about all jobs at once
+                ended, state = job.done(), job.state.split(" ")[0]
+                queued = state != "UNKNOWN" or _is_queued(job.job_id)
+                if (ended or not queued or state in LOST_STATES) and job in self._jobs:
+                    self._jobs.remove(job)
+            if state in LOST_STATES:
+                return f"{job.job_id} was lost: {state}"
+            if ended:
+                return ""
+            if not queued and not self._stopped.wait(STATE_SECONDS) and not job.paths.result_pickle.exists():
+                return f"{job.job_id} has left the queue without a result"
 
     def stop(self) -> None:
         """Cancel all jobs, see `CommandRunner`."""
         self._stopped.set()
         with self._lock:
             for job in self._jobs:
-                if not job.done():
+                if not job.paths.result_pickle.exists():
                     job.cancel(check=False)  # it may have ended since
 
 
@@ -144,12 +186,12 @@ class RayCommands:
         if not ray.is_initialized():
             ray.init(include_dashboard=False, log_to_driver=False)
         self._ray = ray
-        self._remote = ray.remote(max_retries=0, **options)(run_command)
+        self._remote = ray.remote(**{"max_retries": ATTEMPTS - 1, **options})(run_command)
         self._tasks: set[Any] = set()
         self._stopped = threading.Event()
 
     def run(self, line: str, timeout_seconds: float | None) -> Outcome:
-        """Run a command, see `CommandRunner`. A task whose machine is lost has failed."""
+        """Run a command, see `CommandRunner`. Ray repeats a task that is lost with its machine, like Slurm's jobs."""
         if self._stopped.is_set():
             return Outcome(None)
         task = self._remote.remote(line, timeout_seconds, os.getcwd())
@@ -176,6 +218,15 @@ class RayCommands:
 EXECUTORS: Mapping[str, Callable[[Path, Mapping[str, Any]], CommandRunner]] = MappingProxyType({
     "local": LocalCommands, "slurm": SlurmCommands, "ray": RayCommands})
 """Name -> where commands run."""
+
+
+def _is_queued(job: str) -> bool:
+    """Ask whether a job waits or runs, where Slurm keeps no accounts; True if that is not known."""
+    try:
+        found = subprocess.run(["squeue", "--noheader", "--jobs", job], capture_output=True, text=True, check=False)
+    except OSError:
+        return True
+    return bool(found.stdout.strip()) if found.returncode == 0 else "Invalid job id" not in found.stderr
 
 
 def run_command(line: str, timeout_seconds: float | None, folder: str, *,

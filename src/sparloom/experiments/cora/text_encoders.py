@@ -20,6 +20,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import select
 import subprocess
 import sys
 import time
@@ -48,6 +49,8 @@ SETTINGS: Mapping[str, Mapping[str, str]] = MappingProxyType({  # what lets libr
 })
 QUIET = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "TRANSFORMERS_VERBOSITY": "error"}
 SERIES_SECONDS = 0.1  # of runs, of which the median counts: the first one finds caches that were filled by others
+LOOK_SECONDS, IDLE_LOOKS = 5.0, 24  # between looks at a process that has not answered, and looks without any load
+LEAST_LOAD = 0.02  # of a processor: less is none
 PAUSE = 0.05  # seconds before a series, in which threads of other processes stop to spin
 
 Sequences = Sequence[Sequence[int]]
@@ -65,7 +68,8 @@ class EncoderProcess:
         folder: of the model, as `save_pretrained` writes it.
 
     Raises:
-        Unsupported: the library is not installed, or refuses the model; says why.
+        Unsupported: the library is not installed, refuses the model, or stands still; says why. The same from all
+            methods.
     """
 
     def __init__(self, method: str, folder: Path, threads: int) -> None:
@@ -111,12 +115,36 @@ class EncoderProcess:
         return self._answer()
 
     def _answer(self) -> dict[str, Any]:
+        self._watch()
         line = self._process.stdout.readline()
         answer = json.loads(line) if line else {"error": f"the process ended with {self._process.wait()}"}
         if "error" in answer:
             self.close()
             raise Unsupported(answer["error"])
         return answer
+
+
+    def _watch(self) -> None:
+        """Wait for an answer, or the end of the process; end a process whose threads wait for each other.
+
+        Looks are counted, not seconds, so that a benchmark may be suspended with its processes.
+        """
+        used, idle = 0.0, 0
+        while not select.select([self._process.stdout], [], [], LOOK_SECONDS)[0]:
+            before, used = used, _processor_seconds(self._process.pid)
+            idle = idle + 1 if used - before < LEAST_LOAD * LOOK_SECONDS else 0
+            if idle >= IDLE_LOOKS:
+                self.close()
+                raise Unsupported(f"the process did not answer, and computed nothing for {idle * LOOK_SECONDS:g} s")
+
+
+def _processor_seconds(process: int) -> float:
+    """Return the processor time that all threads of a process have used; 0 if it has ended."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def load_model(folder: Path) -> Any:

@@ -25,9 +25,11 @@ DEFAULT_WIDTH = 256  # columns of the dense operands in WACO and COGNATE
 
 
 def samples_name(samples: SampleSource) -> str:
-    """Return the option of conf/samples that a sample source is made by: real, synthetic, tiny, csv."""
-    name = stored_class_name(samples).removesuffix("Samples").lower()
-    return getattr(samples, "folder", "") or "real" if name == "stored" else name
+    """Return the folder of what is learned from a sample source: real, synthetic, tiny, csv.
+
+    A source without a name of its own has that of its class.
+    """
+    return getattr(samples, "name", None) or stored_class_name(samples).removesuffix("Samples").lower()
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ class Checkpoints:
 
     def own_paths(self, name: str, samples: SampleSource, base: SampleSource | None = None) -> list[Path]:
         """List the paths of a checkpoint that was trained here, as `find` tries them."""
-        return [self.path(name, each) for each in (samples, base) if each is not None]
+        return list(dict.fromkeys(self.path(name, each) for each in (samples, base) if each is not None))
 
     def _encoder_tag(self) -> str:
         made = {"encoder": _made(self.encoder), "seed": self.seed}

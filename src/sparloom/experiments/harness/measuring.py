@@ -118,7 +118,9 @@ def print_failures(table: SampleTable) -> None:
 
 
 def corpus_name(corpus: Corpus) -> str:
-    """Return the option of conf/corpus that makes a corpus: SuiteSparseCorpus is "suitesparse"."""
+    """Return the option of conf/corpus that makes a corpus, such as "suitesparse", or "final" for that part of it."""
+    if getattr(corpus, "part", None) == "final":
+        return "final"
     return stored_class_name(corpus).removesuffix("Corpus").lower()
 
 
