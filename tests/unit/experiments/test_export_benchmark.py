@@ -106,6 +106,21 @@ def test_stored_seconds_of_another_simulator_are_refused(tiny, tmp_path):
         tiny(folder=tmp_path).run(tmp_path)
 
 
+def test_only_reordered_matrices_may_differ_from_stored_samples(tiny, tmp_path, caplog):
+    task = tiny(folder=tmp_path)
+    stored = np.ones((2, len(task.configs)))
+    for place, config in enumerate(task.configs):
+        seconds = stored.copy()
+        seconds[1, place] = 1.25
+        if config["reorder"]:
+            caplog.clear()
+            task._compare(seconds, stored, ["a/a", "b/b"], "spmm")
+            assert "1 of 2 matrices have another order" in caplog.text
+        else:
+            with pytest.raises(ValueError, match=r"stored seconds of spmm on b/b differ from simulated ones by 0\.25"):
+                task._compare(seconds, stored, ["a/a", "b/b"], "spmm")
+
+
 def test_wrong_options_are_refused(tiny, tmp_path):
     with pytest.raises(ValueError, match=r"task\.designs=all is unknown: use base or grid"):
         tiny("task.designs=all", folder=tmp_path).run(tmp_path)
