@@ -75,7 +75,7 @@ def smac_search(problem: TuningProblem, seed: int) -> dict[str, int]:
 
     Source: Lindauer et al., JMLR 2022; `smac.HyperparameterOptimizationFacade`. Departures: it begins with `INITIAL`
     configurations of its Sobol sequence; candidates are drawn at random, more than the space has, instead of by local
-    search, and leaves of a tree are limited to LEAVES, which both save time only.
+    search, and leaves of a tree are limited to LEAVES; both save time.
 
     Raises:
         ImportError: SMAC3 is not installed.
