@@ -1,5 +1,6 @@
 """Time variants of an encoder layer: preludes, padding changes fused or separate, and every kernel by itself."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
@@ -157,7 +158,7 @@ def breakdown_arms(lengths: Sequence[int] | np.ndarray, *, threads: int, seed: i
         structure, **stored_tensors(program, structure, inputs))
     for run in kernels.values():
         run()
-    made = {name: torch.from_numpy(bound[name].reshape(len(inputs.tokens), -1)) for name in KERNELS.values()}
+    made = {name: _rows(bound[name], program.tensors()[name], len(inputs.tokens)) for name in KERNELS.values()}
     operators = _operators(inputs, made)
     for operator, name in KERNELS.items():
         with torch.inference_mode():
@@ -167,8 +168,14 @@ def breakdown_arms(lengths: Sequence[int] | np.ndarray, *, threads: int, seed: i
     return {operator: {"sparloom": kernels[name], "torch": operators[operator]} for operator, name in KERNELS.items()}
 
 
+def _rows(storage: np.ndarray, tensor: ragged.Tensor, tokens: int) -> torch.Tensor:
+    """Return a result as (tokens, columns), without gaps between rows."""
+    columns = math.prod(extent.value for _, extent in tensor.axes[2:])
+    return torch.from_numpy(storage.reshape(tokens, -1)[:, :columns]).contiguous()
+
+
 def _operators(inputs: PackedInputs, made: Mapping[str, torch.Tensor]) -> dict[str, Callable[[], torch.Tensor]]:
-    """Bind the operators of PyTorch to the same storage."""
+    """Bind the operators of PyTorch to the same values."""
     layer, attention, tokens = inputs.module, inputs.attention, inputs.tokens
     found = torch.empty_like(tokens)
     slices = found.view(-1, inputs.heads, attention.head_dim).split(inputs.lengths)
