@@ -186,12 +186,12 @@ class RayCommands:
         if not ray.is_initialized():
             ray.init(include_dashboard=False, log_to_driver=False)
         self._ray = ray
-        self._remote = ray.remote(**{"max_retries": ATTEMPTS - 1, **options})(run_command)
+        self._remote = ray.remote(max_retries=0, **options)(run_command)
         self._tasks: set[Any] = set()
         self._stopped = threading.Event()
 
     def run(self, line: str, timeout_seconds: float | None) -> Outcome:
-        """Run a command, see `CommandRunner`. Ray repeats a task that is lost with its machine, like Slurm's jobs."""
+        """Run a command, see `CommandRunner`. A task whose machine is lost has failed."""
         if self._stopped.is_set():
             return Outcome(None)
         task = self._remote.remote(line, timeout_seconds, os.getcwd())
