@@ -196,10 +196,11 @@ class RayCommands:
             return Outcome(None)
         task = self._remote.remote(line, timeout_seconds, os.getcwd())
         self._tasks.add(task)
+        if self._stopped.is_set():  # since the first look
+            self._ray.cancel(task)
         try:
             while not self._ray.wait([task], timeout=POLL_SECONDS)[0]:
-                if self._stopped.is_set():  # perhaps since `stop` has read the list of tasks
-                    self._ray.cancel(task)
+                if self._stopped.is_set():
                     return Outcome(None)
             return self._ray.get(task)
         except self._ray.exceptions.RayError as error:
