@@ -95,7 +95,7 @@ def load_benchmark(
     """Load a folder that experiment=export_benchmark has written.
 
     Args:
-        ops, designs: what to load; None: everything. Labels of one operation on one design take 8 MB for 356 matrices.
+        ops, designs: what to load; None: everything.
 
     Raises:
         FileNotFoundError: there is no such set, operation or design.

@@ -209,8 +209,8 @@ def run_layers(layers: Iterable[torch.nn.Module], tokens: torch.Tensor, *, seque
                ) -> torch.Tensor:
     """Call layers one after the other on (1, tokens, width).
 
-    For few tokens without gradients, all layers are checked before the first one runs, and run in one call: between
-    programs that empty the caches, checks in Python take twice as long.
+    For few tokens without gradients, all layers are checked before the first one runs, and run in one call: checks in
+    Python take longer between programs that empty the caches.
 
     Args:
         options: further arguments of all layers.
