@@ -25,7 +25,7 @@ from sparloom.space import Config
 
 REMEDY = "export it again (experiment=export_benchmark)"
 LabelsOn = Literal["train", "judged"]
-"""Where a tuner may buy labels: on training matrices, counted in total, or on each judged matrix."""
+"""Where a tuner may take labels: on training matrices, counted in total, or on each judged matrix."""
 
 
 @dataclass(frozen=True)
@@ -153,16 +153,16 @@ def write_labels(
 
 @dataclass
 class TuningProblem:
-    """Choose a configuration for every judged matrix; labels are bought one at a time and counted.
+    """Choose a configuration for every judged matrix; evaluations, which give labels, are counted.
 
-    A label that was bought before costs nothing. `budget` counts labels on all training matrices together, or on each
-    judged matrix, as `labels_on` says; the other matrices have no labels for sale.
+    Repeating one costs nothing. `budget` counts labels on all training matrices together, or on each judged matrix, as
+    `labels_on` says; other matrices may not be evaluated.
 
     Args:
         configs: (configs, parameters), numbers, one row per configuration, index 0, 1, ...
         default: the configuration that speedups are relative to.
         statistics: (matrices, statistics) of training and judged matrices.
-        labels: matrix -> (configs,), what `measure` sells.
+        labels: matrix -> (configs,), what `evaluate` returns.
         train, judged: names of the matrices to learn from and to choose for.
     """
 
@@ -174,46 +174,46 @@ class TuningProblem:
     judged: tuple[str, ...]
     budget: int
     labels_on: LabelsOn
-    bought: dict[str, list[int]] = field(init=False, repr=False)
+    evaluated: dict[str, list[int]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.labels_on not in ("train", "judged"):
             raise ValueError(f"labels_on={self.labels_on!r} is unknown: use train or judged")
         if self.budget < 0:
             raise ValueError(f"budget={self.budget} is negative: give a number of labels")
-        self.bought = {name: [] for name in (self.train if self.labels_on == "train" else self.judged)}
+        self.evaluated = {name: [] for name in (self.train if self.labels_on == "train" else self.judged)}
 
-    def measure(self, matrix: str, config: int) -> float:
-        """Buy a label: the seconds (or joules) of a configuration, by number, on a matrix.
+    def evaluate(self, matrix: str, config: int) -> float:
+        """Evaluate a configuration: the seconds (or joules) of a configuration, by number, on a matrix.
 
         Raises:
-            ValueError: the budget is spent, or this matrix has no labels for sale.
+            ValueError: the budget is spent, or this matrix may not be evaluated.
         """
-        if matrix not in self.bought:
-            raise ValueError(f"{matrix} has no labels for sale: labels_on={self.labels_on} sells those of "
-                             f"{len(self.bought)} matrices, such as {', '.join(list(self.bought)[:3])}")
-        if config not in self.bought[matrix]:
+        if matrix not in self.evaluated:
+            raise ValueError(f"{matrix} may not be evaluated: with labels_on={self.labels_on} these may: "
+                             f"{len(self.evaluated)} matrices, such as {', '.join(list(self.evaluated)[:3])}")
+        if config not in self.evaluated[matrix]:
             if self.left(matrix) < 1:
                 where = "training matrices" if self.labels_on == "train" else matrix
                 raise ValueError(f"all {self.budget} labels on {where} are spent: return what was chosen with them")
-            self.bought[matrix].append(config)
+            self.evaluated[matrix].append(config)
         return float(self.labels[matrix][config])
 
     def spent(self) -> int:
-        """Count the labels that were bought, on all matrices together."""
-        return sum(map(len, self.bought.values()))
+        """Count the labels that were taken, on all matrices together."""
+        return sum(map(len, self.evaluated.values()))
 
     def left(self, matrix: str) -> int:
-        """Count the labels that may still be bought on a matrix."""
-        own = len(self.bought[matrix])
+        """Count the labels that may still be taken on a matrix."""
+        own = len(self.evaluated[matrix])
         return min(self.budget - (self.spent() if self.labels_on == "train" else own), len(self.configs) - own)
 
-    def best_bought(self, matrix: str, first: int | None = None) -> int:
-        """Return the configuration with the least label among the first that were bought on a matrix.
+    def best_evaluated(self, matrix: str, first: int | None = None) -> int:
+        """Return the configuration with the least label among the first that were evaluated on a matrix.
 
         Without a label it is the default.
         """
-        return min(self.bought[matrix][:first], key=lambda config: self.labels[matrix][config], default=self.default)
+        return min(self.evaluated[matrix][:first], key=lambda config: self.labels[matrix][config], default=self.default)
 
 
 Tuner = Callable[[TuningProblem, int], Mapping[str, int]]

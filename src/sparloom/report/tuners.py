@@ -11,7 +11,7 @@ from sparloom.report.figures import figure, save, styled
 from sparloom.report.runs import report_table
 
 WHERE = {"train": "training matrices", "judged": "each judged matrix"}
-"""Where tuners buy labels -> as tables call it."""
+"""Where tuners take labels -> as tables call it."""
 
 
 def rank_rows(frame: pd.DataFrame) -> pd.DataFrame:
@@ -57,7 +57,7 @@ def leaderboard(frame: pd.DataFrame) -> pd.DataFrame:
     """Arrange a ranking: one row per tuner, best first within each group; columns are budgets.
 
     Returns:
-        Index labels bought on, tuner; a column per budget with the share of the best speed; labels in all at the
+        Index labels on, tuner; a column per budget with the share of the best speed; labels in all at the
         greatest budget; labels of another platform; seeds.
     """
     rows = rank_rows(frame)
@@ -67,13 +67,13 @@ def leaderboard(frame: pd.DataFrame) -> pd.DataFrame:
     wide["of another platform"], wide["seeds"] = last["source_labels"], last["seeds"]
     order = last["share"].sort_values(ascending=False).index
     wide = wide.loc[[each for where in ("train", "judged") for each in order if each[0] == where]]
-    return wide.rename(index=WHERE, level=0).rename_axis(["labels bought on", "tuner"]).rename_axis(None, axis=1)
+    return wide.rename(index=WHERE, level=0).rename_axis(["labels on", "tuner"]).rename_axis(None, axis=1)
 
 
 def tuners_table(frame: pd.DataFrame) -> Table:
     """Tabulate `leaderboard` for the console."""
     board = leaderboard(frame)
-    table = report_table(("labels bought on", "tuner", *map(str, board.columns)), text=("labels bought on", "tuner"))
+    table = report_table(("labels on", "tuner", *map(str, board.columns)), text=("labels on", "tuner"))
     for (where, label), row in board.iterrows():
         table.add_row(where, label, *("–" if pd.isna(value) else f"{int(value):,}" if isinstance(name, str)
                                       else f"{value:.3f}" for name, value in row.items()))
@@ -82,7 +82,7 @@ def tuners_table(frame: pd.DataFrame) -> Table:
 
 @styled
 def draw_tuners(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
-    """Draw the share of the best speed by the number of labels, one panel for each place where they are bought."""
+    """Draw the share of the best speed by the number of labels, one panel for each place where they are taken."""
     rows, (drawn, axes) = rank_rows(frame), figure(9.0, 3.6, columns=2)
     for place, (where, name) in zip(axes, WHERE.items(), strict=True):
         for label, group in rows[rows["labels_on"] == where].groupby("label", sort=False):

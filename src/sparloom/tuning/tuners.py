@@ -30,7 +30,7 @@ def random_search(problem: TuningProblem, seed: int) -> dict[str, int]:
     """Try random configurations without repetition."""
     for number, name in enumerate(problem.judged):
         for config in _rng(seed, number).permutation(len(problem.configs))[:problem.left(name)]:
-            problem.measure(name, int(config))
+            problem.evaluate(name, int(config))
     return _choices(problem)
 
 
@@ -119,8 +119,8 @@ def smac_search(problem: TuningProblem, seed: int) -> dict[str, int]:
             with contextlib.suppress(StopIteration, ConfigurationSpaceExhaustedException):  # nothing more to propose
                 _search(problem, name, ask, told, _rng(seed, place))
             for config in _rng(seed, place).permutation(len(problem.configs)):
-                if problem.left(name) and config not in problem.bought[name]:
-                    problem.measure(name, int(config))
+                if problem.left(name) and config not in problem.evaluated[name]:
+                    problem.evaluate(name, int(config))
     return _choices(problem)
 
 
@@ -139,7 +139,7 @@ def gaussian_process_search(problem: TuningProblem, seed: int) -> dict[str, int]
     for place, name in enumerate(problem.judged):
         known: dict[int, float] = {}
         for config in _rng(seed, place).permutation(len(points))[:min(INITIAL, problem.left(name))]:
-            known[int(config)] = np.log(problem.measure(name, int(config)))
+            known[int(config)] = np.log(problem.evaluate(name, int(config)))
         kernel = (ConstantKernel(1.0, (0.05, 20)) * Matern(np.ones(points.shape[1]), (0.1, 20), nu=2.5)
                   + WhiteKernel(1e-4, (1e-6, 1e-1)))
         fitted_with = 0
@@ -157,7 +157,7 @@ def gaussian_process_search(problem: TuningProblem, seed: int) -> dict[str, int]
             improvement = deviation * (gain * norm.cdf(gain) + norm.pdf(gain))
             improvement[list(known)] = -np.inf
             chosen = int(improvement.argmax())
-            known[chosen] = np.log(problem.measure(name, chosen))
+            known[chosen] = np.log(problem.evaluate(name, chosen))
     return _choices(problem)
 
 
@@ -174,18 +174,18 @@ def _search(
     repeats = 0
     while problem.left(matrix) > 0:
         trial, number = ask()
-        known = number in problem.bought[matrix]
-        told(trial, number, problem.measure(matrix, number))
+        known = number in problem.evaluated[matrix]
+        told(trial, number, problem.evaluate(matrix, number))
         repeats = repeats + 1 if known else 0
         if repeats == REPEATS:
-            unknown = sorted(set(range(len(problem.configs))) - set(problem.bought[matrix]))
+            unknown = sorted(set(range(len(problem.configs))) - set(problem.evaluated[matrix]))
             drawn = int(rng.choice(unknown))
-            told(None, drawn, problem.measure(matrix, drawn))
+            told(None, drawn, problem.evaluate(matrix, drawn))
             repeats = 0
 
 
 def _choices(problem: TuningProblem) -> dict[str, int]:
-    return {name: problem.best_bought(name) for name in problem.judged}
+    return {name: problem.best_evaluated(name) for name in problem.judged}
 
 
 def _grid(configs: pd.DataFrame) -> tuple[dict[str, list[int]], dict[tuple[Hashable, ...], int]]:

@@ -49,7 +49,7 @@ def test_problems_have_the_frozen_split(folder):
     assert list(made.configs.columns) == ["row_panel", "column_panel", "split", "barrier", "bypass", "reorder"]
     assert list(made.statistics.columns) == ["rows"]
     joules = load_benchmark(folder).problem("spmm", "base", budget=1, labels_on="judged", joules=True)
-    assert joules.measure("c/z", 3) == pytest.approx(2 * made.measure("c/z", 3), rel=1e-6)
+    assert joules.evaluate("c/z", 3) == pytest.approx(2 * made.evaluate("c/z", 3), rel=1e-6)
 
 
 def test_absent_sets_and_designs_are_refused(folder, tmp_path):
@@ -70,29 +70,29 @@ def test_files_that_lack_configurations_are_refused(folder):
 
 def test_labels_are_counted_once_each():
     made = problem()
-    assert [made.measure("j", 0), made.measure("j", 0), made.measure("j", 2)] == [2.0, 2.0, 1.0]
+    assert [made.evaluate("j", 0), made.evaluate("j", 0), made.evaluate("j", 2)] == [2.0, 2.0, 1.0]
     assert (made.spent(), made.left("j")) == (2, 0)
-    assert made.best_bought("j") == 2
-    assert made.best_bought("j", 1) == 0
+    assert made.best_evaluated("j") == 2
+    assert made.best_evaluated("j", 1) == 0
     with pytest.raises(ValueError, match=r"all 2 labels on j are spent: return what was chosen with them"):
-        made.measure("j", 1)
+        made.evaluate("j", 1)
 
 
 def test_labels_of_training_matrices_are_counted_together():
     made = problem("train")
-    made.measure("t", 0)
+    made.evaluate("t", 0)
     assert made.left("u") == 1
-    made.measure("u", 0)
+    made.evaluate("u", 0)
     with pytest.raises(ValueError, match=r"all 2 labels on training matrices are spent"):
-        made.measure("t", 1)
-    with pytest.raises(ValueError, match=r"j has no labels for sale: labels_on=train sells those of 2 matrices, such"):
-        made.measure("j", 0)
+        made.evaluate("t", 1)
+    with pytest.raises(ValueError, match=r"j may not be evaluated: with labels_on=train these may: 2 matrices, such"):
+        made.evaluate("j", 0)
 
 
-def test_nobody_buys_more_than_there_is():
+def test_nobody_takes_more_than_there_is():
     made = problem(budget=500)
     assert made.left("j") == 3
-    assert made.best_bought("j") == 1
+    assert made.best_evaluated("j") == 1
 
 
 def test_wrong_problems_are_refused():

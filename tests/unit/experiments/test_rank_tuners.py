@@ -26,7 +26,7 @@ def ranked(build, tmp_path_factory):
     return task.run(folder), pd.read_parquet(folder / "per_matrix.parquet"), folder
 
 
-def test_labels_are_counted_where_they_were_bought(ranked):
+def test_labels_are_counted_where_they_were_taken(ranked):
     metrics, frame, folder = ranked
     matrices = frame["matrix"].nunique()
     assert (metrics["test/trees/5/labels_on_matrix"], metrics["test/trees/5/labels_in_all"]) == (0, 5)
@@ -57,7 +57,7 @@ def test_the_leaderboard_has_both_groups(ranked):
 def choose(problem, seed, *, number):
     """A tuner of a user: one function."""
     for name in problem.judged:
-        problem.measure(name, number)
+        problem.evaluate(name, number)
     return dict.fromkeys(problem.judged, number)
 
 
@@ -95,7 +95,7 @@ def test_wrong_tuners_are_refused(build, tmp_path):
         replace(task, tuners={"trees": replace(task.tuners["trees"], budgets=[7])}).run(tmp_path)
 
 
-def test_cognate_learns_from_the_labels_that_it_buys(build, trained, tmp_path):
+def test_cognate_learns_from_the_labels_that_it_takes(build, trained, tmp_path):
     network = [each.replace("model.", "network.") for each in SMALL]
     task = build("rank_tuners", *network, "task.seeds=[0]", "task.eval_role=test", folder=trained)
     metrics = replace(task, tuners={"cognate": replace(task.tuners["cognate"], budgets=[5])}).run(tmp_path)

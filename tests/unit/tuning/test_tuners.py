@@ -35,8 +35,8 @@ def test_a_search_spends_its_budget_and_returns_the_best_of_it(search):
     made = problem(9)
     chosen = search(made, 0)
     for name in made.judged:
-        assert len(made.bought[name]) == len(set(made.bought[name])) == 9
-        assert chosen[name] == min(made.bought[name], key=lambda config: made.labels[name][config])
+        assert len(made.evaluated[name]) == len(set(made.evaluated[name])) == 9
+        assert chosen[name] == min(made.evaluated[name], key=lambda config: made.labels[name][config])
 
 
 def test_a_search_is_reproduced_by_its_seed(search):
@@ -44,8 +44,8 @@ def test_a_search_is_reproduced_by_its_seed(search):
     search(first, 1)
     search(second, 1)
     search(other, 2)
-    assert first.bought == second.bought
-    assert first.bought != other.bought
+    assert first.evaluated == second.evaluated
+    assert first.evaluated != other.evaluated
 
 
 def test_a_search_of_everything_finds_the_optimum(search):
@@ -58,9 +58,9 @@ def test_a_search_of_everything_finds_the_optimum(search):
 def test_models_need_fewer_labels_than_chance():
     made, chance = problem(12), problem(12)
     gaussian_process_search(made, 0)
-    assert all(made.labels[name][made.best_bought(name)] == made.labels[name].min() for name in made.judged)
+    assert all(made.labels[name][made.best_evaluated(name)] == made.labels[name].min() for name in made.judged)
     random_search(chance, 0)
-    assert sum(chance.labels[name][chance.best_bought(name)] for name in chance.judged) >= sum(
+    assert sum(chance.labels[name][chance.best_evaluated(name)] for name in chance.judged) >= sum(
         made.labels[name].min() for name in made.judged)
 
 

@@ -33,8 +33,8 @@ class LabelSplit:
     select: Callable[..., Selection]
     splits: Mapping[int, Sequence[int]]
 
-    def buy(self, study: EvaluationData, problem: TuningProblem, seed: int) -> pd.DataFrame:
-        """Draw labels and buy them from the problem; rows as `SampleTable.labels`.
+    def evaluate(self, study: EvaluationData, problem: TuningProblem, seed: int) -> pd.DataFrame:
+        """Draw labels and take them; rows as `SampleTable.labels`.
 
         Raises:
             ValueError: there is no split for this budget, or it needs more labels.
@@ -45,7 +45,7 @@ class LabelSplit:
         matrices, each = self.splits[problem.budget]
         drawn = study.draw(self.select(matrices=matrices, configs_per_matrix=each), seed)
         numbers = {config.key: number for number, config in enumerate(study.space)}
-        seconds = [problem.measure(name, numbers[key])
+        seconds = [problem.evaluate(name, numbers[key])
                    for name, key in zip(drawn["matrix"], drawn["config"], strict=True)]
         return drawn.assign(seconds=seconds)
 
@@ -74,11 +74,11 @@ class LearnedTuner:
             learner = learner.with_estimate(estimator)
 
         def tune(problem: TuningProblem, seed: int) -> dict[str, int]:
-            bought = self.labels.buy(study, problem, seed) if problem.budget else pd.DataFrame()
+            evaluated = self.labels.evaluate(study, problem, seed) if problem.budget else pd.DataFrame()
             if learner is None:
-                model: CostModel = Static().fit(bought, space=study.space)
+                model: CostModel = Static().fit(evaluated, space=study.space)
             else:
-                model = learner.with_seed(seed).fit(bought, space=study.space, matrices=study.views)
+                model = learner.with_seed(seed).fit(evaluated, space=study.space, matrices=study.views)
             return choose(model, study, problem.judged)
 
         return tune
@@ -111,10 +111,10 @@ class CognateTuner:
                                   pretrained=None)
 
         def tune(problem: TuningProblem, seed: int) -> dict[str, int]:
-            items = study.items(self.labels.buy(study, problem, seed))
+            items = study.items(self.labels.evaluate(study, problem, seed))
             recipe = replace(self.recipe, logger=None)
             with scratch_folder("cognate") as folder:
-                # it must be validated on something; nothing is chosen by it, so no more labels are bought
+                # it must be validated on something; nothing is chosen by it, so no more labels are taken
                 trained = train(recipe, start=beginning.source, encoder=beginning.encoder, train=items,
                                 validation=items[:1], keep="last", seed=seed, reports=Reports(folder, None),
                                 out=folder)

@@ -1,7 +1,7 @@
 """Rank tuners by the speed of what they choose, at equal numbers of labels, and count the labels that they use.
 
-Two groups buy labels in different places. Learned tuners buy them on training matrices, once for all matrices to come.
-Searches buy them on each judged matrix. Both numbers are reported: labels on a judged matrix, and labels in all.
+Two groups take labels in different places. Learned tuners take them on training matrices, once for all matrices to
+come. Searches take them on each judged matrix. Both numbers are reported: labels on a judged matrix, and labels in all.
 """
 
 import logging
@@ -34,7 +34,7 @@ class TunerEntry:
         label: as tables call it.
         tuner: a function (problem, seed) -> configuration of every judged matrix, or an object with `bind(study, out)`
             that returns one.
-        labels_on: where it buys labels.
+        labels_on: where it takes labels.
         budgets: numbers of labels; 0 for a tuner that needs none.
         anytime: its choice is the best configuration that it has tried, so a run with the greatest budget shows all.
         seeds: how many of the task's seeds run.
@@ -114,7 +114,7 @@ class RankTuners:
                 problem = self.problem(study, max(entry.budgets), entry.labels_on)
                 tuner(problem, seed)
                 for budget in entry.budgets:
-                    yield rows_of(problem, {name: problem.best_bought(name, budget) for name in problem.judged},
+                    yield rows_of(problem, {name: problem.best_evaluated(name, budget) for name in problem.judged},
                                   budget=budget, seed=seed)
                 continue
             for budget in entry.budgets:
@@ -123,7 +123,7 @@ class RankTuners:
 
 
 def rows_of(problem: TuningProblem, choices: Mapping[str, int], *, budget: int, seed: int) -> pd.DataFrame:
-    """Make one row per judged matrix: what was chosen, its seconds, and the labels that were bought.
+    """Make one row per judged matrix: what was chosen, its seconds, and the labels that were taken.
 
     Returns:
         Columns matrix, seed, budget, config (number), seconds, best_seconds, default_seconds, labels_on_matrix, and
@@ -137,7 +137,7 @@ def rows_of(problem: TuningProblem, choices: Mapping[str, int], *, budget: int, 
         raise ValueError(f"the tuner chose no configuration for {len(absent)} matrices, first {absent[0]}: return a "
                          f"number from 0 to {len(problem.configs) - 1} for every judged matrix")
     judged = problem.labels_on == "judged"
-    own = {name: min(budget, len(problem.bought[name])) if judged else 0 for name in problem.judged}
+    own = {name: min(budget, len(problem.evaluated[name])) if judged else 0 for name in problem.judged}
     spent = sum(own.values()) if judged else problem.spent()
     return pd.DataFrame([{
         "matrix": name, "seed": seed, "budget": budget, "config": int(choices[name]),
