@@ -255,7 +255,7 @@ class DiskCache:
             known = connection.execute("DELETE FROM entries WHERE digest = ?", (digest,)).rowcount
             connection.execute("UPDATE totals SET entries = entries + 1 - ?", (known,))
             pages = self._evict(connection, len(value), now)
-            connection.execute("INSERT INTO entries VALUES (?4, ?1, ?1, ?2, ?3)", (now, checksum, value, digest))
+            connection.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?)", (digest, now, now, checksum, value))
         if pages > self._size_bytes // PAGE_BYTES:  # stored under larger limits
             connection.execute("VACUUM")
 

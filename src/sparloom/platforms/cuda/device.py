@@ -221,7 +221,7 @@ class CupyGpu:
     def following(self, stream: int) -> AbstractContextManager[None]:
         import cupy
 
-        return cupy.cuda.ExternalStream(stream)
+        return cupy.cuda.Stream.from_external(_StreamAt(stream))
 
     def kernel(self, text: str, name: str) -> CompiledKernel:
         """Compile a source by NVRTC; the text is complete, see `cuda_text`."""
@@ -290,6 +290,16 @@ def _adopted(array: Any, name: str) -> Any:
         raise TypeError(f"{name} is {type(array).__name__}, not on the GPU: pass cupy.asarray({name}), or all operands "
                         "in the memory of the processor")
     return cupy.from_dlpack(array) if hasattr(array, "__dlpack__") else cupy.asarray(array)
+
+
+@dataclass(frozen=True)
+class _StreamAt:
+    """A stream of another library, by its address, in the CUDA stream protocol."""
+
+    address: int
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.address
 
 
 class _CupyKernel:
