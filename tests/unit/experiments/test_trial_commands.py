@@ -1,6 +1,9 @@
 """Commands of trials run here, as jobs of Slurm and as tasks of Ray: the same outcomes; stopping ends them."""
 
+import _thread
 import os
+import signal
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -96,12 +99,9 @@ def test_outcomes(runner, tmp_path, monkeypatch) -> None:
 
 
 @pytest.mark.slow
-def test_stopping_ends_what_runs_and_what_would_begin(runner, tmp_path, request) -> None:
+def test_stopping_ends_what_runs_and_what_would_begin(runner, tmp_path) -> None:
     if isinstance(runner, SlurmCommands):
         pytest.skip("this Slurm ends no job")
-    if isinstance(runner, RayCommands):
-        reason = "in some runs of all tests, Ray does not interrupt the cancelled task, so its command goes on"
-        request.node.add_marker(pytest.mark.xfail(strict=False, reason=reason))
     begun, ended = tmp_path / "begun", tmp_path / "ended"  # the first is whole when it has its name
     found: list[Outcome] = []
     thread = threading.Thread(target=lambda: found.append(
@@ -118,6 +118,73 @@ def test_stopping_ends_what_runs_and_what_would_begin(runner, tmp_path, request)
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert not ended.exists()
+
+
+def test_an_interrupt_while_a_command_starts_ends_it(tmp_path, monkeypatch) -> None:
+    """Ray interrupts a task at any moment, such as when there is a process and no `Popen` of it yet."""
+    begun, previous = [], signal.getsignal(signal.SIGINT)
+
+    class Interrupted(subprocess.Popen):
+        def __init__(self, *args, **options) -> None:
+            super().__init__(*args, **options)
+            begun.append(str(self.pid))
+            _thread.interrupt_main()  # what a task of Ray gets that is cancelled
+
+    monkeypatch.setattr(trial_commands.subprocess, "Popen", Interrupted)
+    assert trial_commands._run_task("sleep 60", None, str(tmp_path), str(tmp_path / "stop")) == Outcome(None)
+    assert len(begun) == 1
+    assert not is_running(begun[0])
+    assert signal.getsignal(signal.SIGINT) is previous
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lost", ["interrupts", "file"])
+def test_ray_stops_tasks_when_one_way_is_lost(lost, ray_of_this_machine, tmp_path, monkeypatch) -> None:
+    """A file tells tasks to stop, and Ray interrupts them: each is enough, also for a task that has not begun."""
+    import ray
+
+    runner, found = RayCommands(tmp_path, {"num_cpus": 2}), []  # one at a time
+    threads = [threading.Thread(target=lambda each=each: found.append(runner.run(
+        f"sleep 60 & echo $$ $! > {tmp_path}/{each}.new; mv {tmp_path}/{each}.new {tmp_path}/{each}.pid; wait", None)))
+        for each in range(2)]
+    for thread in threads:
+        thread.start()
+    while not (begun := list(tmp_path.glob("*.pid"))) or len(runner._tasks) < 2:
+        time.sleep(0.01)
+    if lost == "interrupts":
+        monkeypatch.setattr(ray, "cancel", lambda task: None)
+    else:
+        runner._stop_file = tmp_path / "unseen"
+    runner.stop()
+    shell, child = begun[0].read_text().split()
+    assert not is_running(shell)  # its task has ended
+    deadline = time.monotonic() + 60
+    while is_running(child):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    for thread in threads:
+        thread.join()
+    assert found == [Outcome(None)] * 2
+    assert list(tmp_path.iterdir()) == begun  # and none of a second command, nor of stopping
+
+
+@pytest.mark.slow
+def test_a_task_of_ray_that_does_not_stop_is_reported(ray_of_this_machine, tmp_path, monkeypatch, caplog) -> None:
+    import ray
+
+    monkeypatch.setattr(ray, "cancel", lambda task: None)
+    monkeypatch.setattr(trial_commands, "STOP_SECONDS", 0.1)
+    runner, found = RayCommands(tmp_path, {"num_cpus": 1}), []
+    thread = threading.Thread(target=lambda: found.append(runner.run("sleep 60", None)))
+    thread.start()
+    while not runner._tasks:
+        time.sleep(0.01)
+    stop_file, runner._stop_file = runner._stop_file, tmp_path / "unseen"
+    runner.stop()
+    stop_file.touch()  # for the machine
+    thread.join()
+    assert found == [Outcome(None)]
+    assert "tasks of Ray that still run 0.1 s after they were stopped: 1" in caplog.text
 
 
 def test_jobs_are_cancelled(tmp_path, monkeypatch) -> None:
@@ -174,6 +241,8 @@ touch "$FAKE_SLURM/full"
 
 @pytest.mark.parametrize(("make", "options", "message"), [
     (LocalCommands, {"num_cpus": 2}, "commands on this machine have none"),
+    (RayCommands, {"cpus": 2}, "task.executor=ray with .*cpus"),
+    (RayCommands, {"num_cpus": "two"}, "task.executor=ray with .*num_cpus"),
     (SlurmCommands, {"cluster": "moon"}, "task.executor=slurm with .*moon"),
     (SlurmCommands, {"cluster": "local", "minutes": 5}, "task.executor=slurm with .*minutes"),
     (SlurmCommands, {}, "task.executor=slurm with .*srun"),
@@ -181,5 +250,7 @@ touch "$FAKE_SLURM/full"
 def test_options_that_executors_do_not_have(make, options, message, tmp_path) -> None:
     if make is SlurmCommands:
         pytest.importorskip("submitit", reason="no submitit: it is in the extra scale")
+    if make is RayCommands:
+        pytest.importorskip("ray", reason="no ray: it is in the extra scale")
     with pytest.raises(ValueError, match=message):
         make(tmp_path, options)

@@ -6,12 +6,14 @@ machines of a cluster must have, too.
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import signal
 import subprocess
 import threading
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -23,9 +25,12 @@ __all__ = ["EXECUTORS", "CommandRunner", "LocalCommands", "Outcome", "RayCommand
 SHOWN_ERROR = 300  # characters of what a command that failed has printed
 NOT_STARTED = (126, 127)  # exit statuses of a shell that cannot run a command
 POLL_SECONDS = 0.2  # between looks at whether a job has ended
+STOP_SECONDS = 60.0  # at most, until tasks of Ray that are stopped have ended
 STATE_SECONDS = 30.0  # between questions to Slurm, which many jobs and users ask
 ATTEMPTS = 3  # at a trial whose machine is lost
 LOST_STATES = ("BOOT_FAIL", "NODE_FAIL", "PREEMPTED", "REVOKED")  # of jobs that say nothing about a command
+
+logger = logging.getLogger(__name__)
 
 
 class Outcome(NamedTuple):
@@ -175,7 +180,11 @@ class SlurmCommands:
 class RayCommands:
     """Runs each command as a task of Ray: on the cluster of RAY_ADDRESS, or else on this machine.
 
+    Tasks look for a file that tells them to stop. Ray's interrupt alone is not enough: as an exception, it may arrive
+    while the shell is being started, and then nothing would know which process to kill.
+
     Args:
+        folder: where that file is written; all machines must see it.
         options: of `ray.remote`, such as num_cpus and resources.
     """
 
@@ -183,21 +192,25 @@ class RayCommands:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         import ray
 
+        try:
+            self._remote = ray.remote(**{"max_retries": 0, **options})(_run_task)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"task.executor=ray with task.executor_options={dict(options)}: {error}") from None
         if not ray.is_initialized():
             ray.init(include_dashboard=False, log_to_driver=False)
         self._ray = ray
-        self._remote = ray.remote(max_retries=0, **options)(run_command)
+        self._stop_file = folder.absolute() / f"stop_{uuid.uuid4().hex}"
         self._tasks: set[Any] = set()
+        self._lock = threading.Lock()  # a task is submitted before the others are stopped, or not at all
         self._stopped = threading.Event()
 
     def run(self, line: str, timeout_seconds: float | None) -> Outcome:
         """Run a command, see `CommandRunner`. A task whose machine is lost has failed."""
-        if self._stopped.is_set():
-            return Outcome(None)
-        task = self._remote.remote(line, timeout_seconds, os.getcwd())
-        self._tasks.add(task)
-        if self._stopped.is_set():  # since the first look
-            self._ray.cancel(task)
+        with self._lock:
+            if self._stopped.is_set():
+                return Outcome(None)
+            task = self._remote.remote(line, timeout_seconds, os.getcwd(), str(self._stop_file))
+            self._tasks.add(task)
         try:
             while not self._ray.wait([task], timeout=POLL_SECONDS)[0]:
                 if self._stopped.is_set():
@@ -206,13 +219,26 @@ class RayCommands:
         except self._ray.exceptions.RayError as error:
             return Outcome(None) if self._stopped.is_set() else Outcome(None, f"Ray: {_last_line(error)}")
         finally:
-            self._tasks.discard(task)
+            with self._lock:
+                self._tasks.discard(task)
 
     def stop(self) -> None:
-        """Cancel all tasks, see `CommandRunner`."""
-        self._stopped.set()
-        for task in list(self._tasks):
-            self._ray.cancel(task)
+        """Kill all commands, see `CommandRunner`, and wait until their tasks have ended."""
+        with self._lock:
+            tasks = list(self._tasks)
+            self._stopped.set()
+        if not tasks:
+            return
+        with suppress(OSError):  # such as a full disk: then Ray's interrupts have to do
+            self._stop_file.touch()
+        for task in tasks:
+            self._ray.cancel(task)  # Ray forgets it if it waits for a machine
+        running = self._ray.wait(tasks, num_returns=len(tasks), timeout=STOP_SECONDS)[1]
+        if running:
+            logger.warning("tasks of Ray that still run %g s after they were stopped: %d: look whether their commands "
+                           "go on, and kill them", STOP_SECONDS, len(running))
+        else:
+            self._stop_file.unlink(missing_ok=True)
 
 
 EXECUTORS: Mapping[str, Callable[[Path, Mapping[str, Any]], CommandRunner]] = MappingProxyType({
@@ -229,26 +255,44 @@ def _is_queued(job: str) -> bool:
     return bool(found.stdout.strip()) if found.returncode == 0 else "Invalid job id" not in found.stderr
 
 
+def _run_task(line: str, timeout_seconds: float | None, folder: str, stop_file: str) -> Outcome:
+    """Run a command in a task of Ray, until the file is there or Ray interrupts the task.
+
+    The interrupt of a task that is cancelled raises nothing here: it is noted, and `run_command` asks for it.
+    """
+    interrupted = threading.Event()
+    previous = signal.signal(signal.SIGINT, lambda *_: interrupted.set())
+    try:
+        return run_command(line, timeout_seconds, folder,
+                           stopped=lambda: interrupted.is_set() or os.path.exists(stop_file))
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
 def run_command(line: str, timeout_seconds: float | None, folder: str, *,
-                started: Callable[[subprocess.Popen[str]], None] = lambda process: None) -> Outcome:
+                started: Callable[[subprocess.Popen[str]], None] = lambda process: None,
+                stopped: Callable[[], bool] = lambda: False) -> Outcome:
     """Run a command in a folder, and read the seconds that it prints.
 
     Args:
-        started: is called with the process. If this thread is interrupted, the command is killed.
+        started: is called with the process. If an exception interrupts this thread later, the command is killed.
+        stopped: is asked before the command begins, and then every `POLL_SECONDS`, whether to kill it.
     """
+    if stopped():
+        return Outcome(None)
     try:
         process = subprocess.Popen(line, shell=True, text=True, errors="replace", stdin=subprocess.DEVNULL, cwd=folder,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
     except OSError as error:  # the folder is not there
         return Outcome(None, f"{error} on {os.uname().nodename}", started=False)
     with process:
-        started(process)
         try:
-            found = _printed(process, math.inf if timeout_seconds is None else time.monotonic() + timeout_seconds)
+            started(process)
+            found = _printed(process, math.inf if timeout_seconds is None else time.monotonic() + timeout_seconds,
+                             stopped)
             if found is None:
                 _kill_group(process)
-                process.communicate()
-                return Outcome(None, f"took longer than {timeout_seconds:g} s")
+                return Outcome(None) if stopped() else Outcome(None, f"took longer than {timeout_seconds:g} s")
         except BaseException:
             _kill_group(process)
             raise
@@ -263,16 +307,13 @@ def run_command(line: str, timeout_seconds: float | None, folder: str, *,
     return Outcome(seconds)
 
 
-def _printed(process: subprocess.Popen[str], deadline: float) -> tuple[str, str] | None:
-    """Wait for a command; return what it printed, None after the deadline.
-
-    A thread that waits without a break would not notice that Ray interrupts it.
-    """
+def _printed(process: subprocess.Popen[str], deadline: float, stopped: Callable[[], bool]) -> tuple[str, str] | None:
+    """Wait for a command; return what it printed, None if it has to be killed: at the deadline, or stopped."""
     while True:
         try:
             return process.communicate(timeout=max(min(POLL_SECONDS, deadline - time.monotonic()), 0.0))
         except subprocess.TimeoutExpired:
-            if time.monotonic() >= deadline:
+            if time.monotonic() >= deadline or stopped():
                 return None
 
 
