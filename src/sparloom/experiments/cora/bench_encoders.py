@@ -33,7 +33,8 @@ TOLERANCES = {"float32": 1e-4, "bfloat16": 3e-2, "int8": 0.15}  # of vectors, re
 CHECKED = 4  # sequences whose vectors are compared with float64
 VOCABULARY = 1000  # tokens; for libraries that read texts each is a word, see text_of
 ROOF_ROUNDS = 5
-MEASURED = ("median", "seconds", "peak_bytes", "packed_bytes", "cosine")
+PRODUCTS = "products"
+MEASURED = ("median", "seconds", "peak_bytes", "packed_bytes", "cosine", "products_seconds")
 SIZES: Mapping[str, Mapping[str, Any]] = MappingProxyType({
     "minilm_l6": {"kind": "bert", "width": 384, "layers": 6, "heads": 12, "hidden": 1536},
     "bert_base": {"kind": "bert", "width": 768, "layers": 12, "heads": 12, "hidden": 3072},
@@ -129,22 +130,24 @@ class BenchEncoders:
         measured = measure(case, lengths, failed)
         if not measured:
             raise Unsupported(f"no method runs {case.model}: {failed}")
-        about = {**case._asdict(), "tokens": int(lengths.sum()), "padded": int(lengths.max()) * case.size,
-                 "products_seconds": self._flops(case) / self._rate}
+        about = {**case._asdict(), "tokens": int(lengths.sum()), "padded": int(lengths.max()) * case.size}
         found = [{"method": name, "failure": "", **values} for name, values in measured.items()]
         return [{**about, **dict.fromkeys(MEASURED), **row}
                 for row in (*found, *({"method": name, "failure": reason} for name, reason in failed.items()))]
 
     def _infer(self, case: EncoderCase, lengths: np.ndarray, failed: dict[str, str]) -> dict[str, dict[str, Any]]:
-        """Time encoding by all methods whose vectors are right."""
+        """Time encoding by all methods whose vectors are right, and in turn with them the peak rate of products."""
         ready, cosines = {}, {}
         for name, process in self._processes(case.model).items():
             with note_failure(name, failed):
                 cosines[name] = self._check(case, process, lengths, TOLERANCES[precision_of(name)])
                 process.bind(self._batch)
                 ready[name] = process
-        seconds = self._in_turn({name: process.run for name, process in ready.items()})
-        return {name: {**_times(taken), "cosine": cosines[name]} for name, taken in seconds.items()}
+        seconds = self._in_turn({**{name: process.run for name, process in ready.items()},
+                                 PRODUCTS: partial(self._products_seconds, case)})
+        products = float(np.median(seconds.pop(PRODUCTS)))
+        return {name: {**_times(taken), "cosine": cosines[name], "products_seconds": products}
+                for name, taken in seconds.items()}
 
     def _measure_memory(self, case: EncoderCase, lengths: np.ndarray, failed: dict[str, str]
                         ) -> dict[str, dict[str, Any]]:
@@ -215,10 +218,9 @@ class BenchEncoders:
         linear = lengths.sum() * (4 * width * width + 2 * width * hidden)
         return 2 * sizes["layers"] * (linear + 2 * width * float((lengths**2).sum()))
 
-    @cached_property
-    def _rate(self) -> float:
-        """Measure the peak rate of multiplications with additions, in operations per second."""
-        return measure_roof(self.threads, rounds=ROOF_ROUNDS).flops
+    def _products_seconds(self, case: EncoderCase) -> float:
+        """Return the seconds that the products of a case would take at the peak rate, as it is now."""
+        return self._flops(case) / measure_roof(self.threads, rounds=ROOF_ROUNDS).flops
 
     @cached_property
     def _expected(self) -> dict[tuple[Any, ...], np.ndarray]:
