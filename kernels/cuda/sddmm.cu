@@ -1,7 +1,7 @@
 // Sampled dense times dense on a GPU: D(i,j) = A(i,j) * <B(i), C(j)> on the pattern of A, B (rows, width) and C (cols, width)
 // row-major without gaps, D the values of the result in CSR order.
 //
-//   sddmm_nonzeros   GROUP nonzeros per group of LANES threads, whatever their rows
+//   sddmm_nonzeros   `share` nonzeros per group of LANES threads, whatever their rows, GROUP of them at a time
 //   sddmm_rows       a group per row that has fewer than hub_degree nonzeros, GROUP of them side by side
 //   sddmm_hubs       a block per row listed in `hubs`
 //
@@ -17,9 +17,9 @@
 typedef Dot<LANES, VECTOR> Dots;
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-sddmm_nonzeros(const Offset* indptr, const Index* indices, const Element* values, Offset rows, const Element* left,
-               const Element* right, int width, Element* out) {
-    sddmm_nonzeros_of<Dots, GROUP, UNROLL>(Csr{indptr, indices, values}, rows, Dense{left, right, width}, out);
+sddmm_nonzeros(const Offset* indptr, const Index* indices, const Element* values, Offset rows, Offset share,
+               const Element* left, const Element* right, int width, Element* out) {
+    sddmm_nonzeros_of<Dots, GROUP, UNROLL>(Csr{indptr, indices, values}, rows, share, Dense{left, right, width}, out);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)

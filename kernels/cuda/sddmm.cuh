@@ -68,22 +68,27 @@ __device__ inline void sddmm_together(const Csr& a, Offset row, Offset first, Of
     }
 }
 
-// A group takes kCount nonzeros, whatever their rows: side by side (kExplicit) or one after the other, in a loop that the
-// compiler unrolls (kImplicit) or leaves (kNone).
+// A group takes `share` nonzeros, whatever their rows, and finds the row of the first one by a search. It takes kCount of
+// them at a time: side by side (kExplicit) or one after the other, in a loop that the compiler unrolls (kImplicit) or
+// leaves (kNone).
 template <class Dot, int kCount, Unroll kUnroll>
-__device__ inline void sddmm_nonzeros_of(const Csr& a, Offset rows, const Dense& dense, Element* out) {
-    const Range mine = piece_of(Dot::Lanes::number(), kCount, a.indptr[rows]);
+__device__ inline void sddmm_nonzeros_of(const Csr& a, Offset rows, Offset share, const Dense& dense, Element* out) {
+    const Range mine = piece_of(Dot::Lanes::number(), share, a.indptr[rows]);
     if (mine.empty()) return;
     Offset row = row_of(a.indptr, rows, mine.begin);
-    if (kUnroll == kExplicit) {
-        sddmm_together<Dot, kCount>(a, row, mine.begin, mine.end, dense, out);
-        return;
-    }
+#pragma unroll 1
+    for (Offset first = mine.begin; first < mine.end; first += kCount) {
+        if (kUnroll == kExplicit) {
+            row = row_from(a.indptr, row, first);
+            sddmm_together<Dot, kCount>(a, row, first, mine.end, dense, out);
+            continue;
+        }
 #pragma unroll (kUnroll == kImplicit ? kCount : 1)
-    for (int c = 0; c < kCount; ++c) {
-        if (mine.begin + c >= mine.end) break;
-        row = row_from(a.indptr, row, mine.begin + c);
-        sddmm_one<Dot>(a, row, mine.begin + c, dense, out);
+        for (int c = 0; c < kCount; ++c) {
+            if (first + c >= mine.end) break;
+            row = row_from(a.indptr, row, first + c);
+            sddmm_one<Dot>(a, row, first + c, dense, out);
+        }
     }
 }
 

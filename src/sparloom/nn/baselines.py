@@ -125,7 +125,20 @@ def device_gather(matrix: DeviceMatrix, threads: int) -> Product:
     return product
 
 
+def device_sampled_addmm(matrix: DeviceMatrix, threads: int) -> Product:
+    """Compute torch.sparse.sampled_addmm, which calls cuSPARSE, in float32, and multiply by the values of A."""
+    pattern = device_csr(matrix).float()
+
+    def product(operands: Operands) -> Any:
+        arrays = operands.dense["B"], operands.dense["C"], operands.matrix.values
+        left, right, values = map(tensor_from_dlpack, arrays)
+        sampled = torch.sparse.sampled_addmm(pattern, left.float(), right.float().T, beta=0.0).values()
+        return matrix.gpu.adopt(bfloat16_as_uint16(sampled.mul_(values).to(values.dtype)), "the result")
+
+    return product
+
+
 CUDA_SPARSE_LIBRARIES: Mapping[str, Mapping[str, Library]] = MappingProxyType({
     "spmm": MappingProxyType({**CUDA_LIBRARIES["spmm"], "torch_mm": device_mm}),
-    "sddmm": MappingProxyType({"torch_gather": device_gather})})
+    "sddmm": MappingProxyType({"torch_sampled_addmm": device_sampled_addmm, "torch_gather": device_gather})})
 """Operation -> name -> baseline on a GPU: cuSPARSE by torch and by CuPy, and gather-and-multiply."""

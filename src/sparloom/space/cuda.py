@@ -245,8 +245,14 @@ def _refuse_tile(config: Config, factors: Sequence[str], width: int) -> str | No
 
 
 def _kernel_defaults(op: str, width: int) -> tuple[str | int, ...]:
-    """Choose as many lanes as there are columns for, one element per load."""
-    return ("nonzeros" if op == "sddmm" else "rows", _most_lanes(width), 1, 1, 4)
+    """Choose the widest loads, and lanes for all columns; SDDMM is fastest with 8 lanes and two nonzeros side by side.
+
+    Source: samples of `CudaSpace` on an H200, docs/results/gpu.md.
+    """
+    vector = next(wide for wide in (4, 2, 1) if width % wide == 0 and 8 * wide <= max(width, 8))
+    if op == "sddmm":
+        return "nonzeros", 8, vector, 2, 2
+    return "rows", _most_lanes(width // vector), vector, 2 if op == "attention" else 1, 4
 
 
 def _refuse_kernel(config: Config, *, width: int) -> str | None:

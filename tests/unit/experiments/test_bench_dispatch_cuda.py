@@ -21,7 +21,7 @@ from sparloom.nn.tensor_backend import CudaTensorBackend
 from sparloom.report import device_dispatch_metrics
 from sparloom.sparse import AutosageCorpus
 from sparloom.tuning import MeasurementBudget, Race
-from sparloom.tuning.sparse import CsrPolicy, CudaBackend, CudaRates, cuda, tuner
+from sparloom.tuning.sparse import CsrPolicy, CudaBackend, CudaRates, cuda_estimate, tuner
 
 pytestmark = [pytest.mark.cc, pytest.mark.filterwarnings("ignore:Sparse")]
 TIMING = TimingProtocol(rounds=1, repetitions=2, short_seconds=0, most_repetitions=2, slow_factor=1e9, steal_ratio=100,
@@ -50,7 +50,7 @@ def _without_cupy(tmp_path_factory):
             tuple((1.0 if place == 1 else 2.0,) for place in range(len(calls))), 1))
         patch.setattr("sparloom.tuning.racing.duel", lambda rivals, **_: Race(((1.0,) * 6, (2.0,) * 6), 12))
         patch.setenv("SPARLOOM_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.setattr(cuda, "measure_cuda_rates", lambda gpu: CudaRates.of_data_sheet(gpu.device))  # slow here
+        patch.setattr(cuda_estimate, "measure_cuda_rates", lambda gpu: CudaRates.of_data_sheet(gpu.device))  # slow here
         patch.setattr(dispatch_device, "SHORT", np.inf)
         patch.setattr(dispatch_device, "CALLS", 2)
         for module in (bench_dispatch_cuda, tensor_backends):

@@ -42,7 +42,7 @@ def emulated(where, monkeypatch) -> contextlib.AbstractContextManager[CudaBacken
     def taken() -> Iterator[CudaBackend]:
         with monkeypatch.context() as patch:
             patch.setattr(CudaBackend, "policy", lambda self: CsrPolicy(least_seconds=1e9))
-            patch.setattr("sparloom.tuning.sparse.cuda.measure_cuda_rates",
+            patch.setattr("sparloom.tuning.sparse.cuda_estimate.measure_cuda_rates",
                           lambda gpu: CudaRates.of_data_sheet(gpu.device))
             patch.setattr(tensor_backends, "CUDA_SPARSE_LIBRARIES", {})
             patch.setattr(graphs, "FUSED_DEVICES", ())

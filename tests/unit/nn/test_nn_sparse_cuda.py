@@ -44,7 +44,7 @@ def where(tmp_path_factory) -> CudaBackend:
 def on_gpu(where, monkeypatch) -> CudaBackend:
     """Use the CPU as the emulated GPU, without measurements: see test_csr_cuda.py for these."""
     monkeypatch.setattr(CudaBackend, "policy", lambda self: CsrPolicy(least_seconds=1e9))
-    monkeypatch.setattr("sparloom.tuning.sparse.cuda.measure_cuda_rates",
+    monkeypatch.setattr("sparloom.tuning.sparse.cuda_estimate.measure_cuda_rates",
                         lambda gpu: CudaRates.of_data_sheet(gpu.device))
     monkeypatch.setattr(tensor_backends, "CUDA_SPARSE_LIBRARIES", LIBRARIES)
     monkeypatch.setattr("sparloom.nn.pattern_cache.tensor_backend",
@@ -220,7 +220,7 @@ def test_products_of_torch_take_short_numbers(where, monkeypatch, op, name, dtyp
 
 
 def test_bfloat16_is_decided_about_and_checked(where, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("sparloom.tuning.sparse.cuda.measure_cuda_rates",
+    monkeypatch.setattr("sparloom.tuning.sparse.cuda_estimate.measure_cuda_rates",
                         lambda gpu: CudaRates.of_data_sheet(gpu.device))
     monkeypatch.setattr(tuner, "race", lambda calls, **_: Race(
         tuple((1.0 if place == 1 else 2.0,) for place in range(len(calls))), 1))

@@ -19,7 +19,7 @@ def second_wins(monkeypatch):
 @pytest.fixture
 def sheet_rates(monkeypatch):
     """Rates as measured: the emulator is far too slow for that."""
-    monkeypatch.setattr("sparloom.tuning.sparse.cuda.measure_cuda_rates",
+    monkeypatch.setattr("sparloom.tuning.sparse.cuda_estimate.measure_cuda_rates",
                         lambda gpu: CudaRates.of_data_sheet(gpu.device))
 
 

@@ -16,7 +16,7 @@ from sparloom.platforms.cuda import LaunchShape
 from sparloom.space import CudaKernelSpace
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning import PlanCache
-from sparloom.tuning.sparse import CudaBackend, CudaEstimate, CudaRates, cuda, measure_cuda_rates
+from sparloom.tuning.sparse import CudaBackend, CudaEstimate, CudaRates, cuda_estimate, measure_cuda_rates
 
 pytestmark = pytest.mark.cc
 
@@ -47,23 +47,23 @@ def gpu(tmp_path_factory) -> TimedGpu:
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
-    monkeypatch.setattr(cuda, "COPIED", 1 << 12)
-    monkeypatch.setattr(cuda, "STEPS", 3)
+    monkeypatch.setattr(cuda_estimate, "COPIED", 1 << 12)
+    monkeypatch.setattr(cuda_estimate, "STEPS", 3)
 
 
 def test_timed_kernels_copy_and_multiply(gpu):
-    text = cuda_text("cuda/rates.cu", {"THREADS": cuda.THREADS, "CHAINS": cuda.CHAINS})
-    shape, count = LaunchShape((3, 1), cuda.THREADS), 4 * 3 * cuda.THREADS + 400
+    text = cuda_text("cuda/rates.cu", {"THREADS": cuda_estimate.THREADS, "CHAINS": cuda_estimate.CHAINS})
+    shape, count = LaunchShape((3, 1), cuda_estimate.THREADS), 4 * 3 * cuda_estimate.THREADS + 400
     source = gpu.upload(np.random.default_rng(0).random(count + 4, np.float32))
     result = gpu.upload(np.full(count + 4, 7, np.float32))
     gpu.kernel(text, "rates_copy")(shape, (source, result, np.int64(count)))
     np.testing.assert_array_equal(result[:count], source[:count])
     assert (result[count:] == 7).all()
-    a, b, steps, chains = np.float32(0.5), np.float32(1), 5, np.arange(cuda.CHAINS, dtype=np.float32)
+    a, b, steps, chains = np.float32(0.5), np.float32(1), 5, np.arange(cuda_estimate.CHAINS, dtype=np.float32)
     gpu.kernel(text, "rates_multiply")(shape, (result, np.int32(steps), a, b))
     for _ in range(steps):
         chains = a * chains + b
-    threads = 3 * cuda.THREADS
+    threads = 3 * cuda_estimate.THREADS
     np.testing.assert_array_equal(result[:threads], np.full(threads, chains.sum(), np.float32))
     np.testing.assert_array_equal(result[threads:count], source[threads:count])
 
@@ -71,7 +71,7 @@ def test_timed_kernels_copy_and_multiply(gpu):
 def test_rates_are_those_of_the_fastest_runs(gpu):
     found = measure_cuda_rates(gpu)
     assert found.memory == 8 * (1 << 12) / SECONDS
-    assert found.flops == 2 * cuda.CHAINS * 3 * 2048 / SECONDS
+    assert found.flops == 2 * cuda_estimate.CHAINS * 3 * 2048 / SECONDS
 
 
 def test_rates_are_measured_once_for_a_device(gpu, tmp_path):
@@ -108,7 +108,7 @@ def test_without_a_measurement_those_of_data_sheets_are_taken(gpu, tmp_path, mon
     def fail(_):
         raise error
 
-    monkeypatch.setattr(cuda, "measure_cuda_rates", fail)
+    monkeypatch.setattr(cuda_estimate, "measure_cuda_rates", fail)
     assert CudaBackend(gpu).model(PlanCache(tmp_path)) == CudaEstimate(CudaRates.of_data_sheet(TINY))
     assert not list(tmp_path.iterdir())
     assert f"rates of tiny are not measured: {error}: those of data sheets are used" in caplog.text
@@ -141,6 +141,14 @@ def test_estimates_follow_the_rates():
     assert bytes_[np.float16] == pytest.approx(bytes_[np.float32] * (2 * 128 + 6 * 4) / (4 * 128 + 8 * 4))
     twice = CudaEstimate(CudaRates(2e6, 1e20)).score("spmm", operands(np.float32), [four])[0]
     assert twice == pytest.approx(bytes_[np.float32] / 2)
+
+
+@pytest.mark.parametrize("op", ["spmm", "sddmm", "attention"])
+def test_more_bytes_in_flight_are_estimated_to_be_faster(op):
+    """Measured on an H200 (docs/results/gpu.md): loads of four elements are faster also where bytes limit the speed."""
+    wide = CudaKernelSpace(op, width=128).config(lanes=8, vector=4)
+    scores = CudaEstimate(CudaRates(4e12, 6e13)).score(op, operands(np.float32), [wide, wide.replace(vector=1)])
+    assert scores[0] < scores[1]
 
 
 @pytest.mark.gpu

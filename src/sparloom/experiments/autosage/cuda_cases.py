@@ -1,6 +1,6 @@
 """Decide and time one case of the GPU dispatch benchmark, beside cuSPARSE and PyTorch.
 
-Nothing of this has run on a GPU; see docs/gpu_status.md.
+docs/gpu_status.md says what has run on a GPU.
 """
 
 import time
@@ -43,13 +43,6 @@ def _library(operands: Operands, *, library: Library) -> Callable[[], Any]:
     return lambda: product(operands)
 
 
-def _sampled_addmm(operands: Operands) -> Callable[[], torch.Tensor]:
-    """Bind torch.sparse.sampled_addmm, which calls cuSPARSE, times the values of A."""
-    matrix, (left, right) = device_csr(operands.matrix), _tensors(operands).values()
-    values = matrix.values()
-    return lambda: torch.sparse.sampled_addmm(matrix, left, right.T, beta=0.0).values().mul_(values)
-
-
 def _composed_sampled(operands: Operands) -> Callable[[], torch.Tensor]:
     """Bind attention, one head after the other."""
     return sampled_attention(device_csr(operands.matrix), _rows(operands), _tensors(operands))
@@ -72,8 +65,7 @@ def _tensors(operands: Operands) -> dict[str, torch.Tensor]:
 
 CUDA_BASELINES: Mapping[str, Mapping[str, Bind]] = MappingProxyType({
     "spmm": {name: partial(_library, library=library) for name, library in CUDA_SPARSE_LIBRARIES["spmm"].items()},
-    "sddmm": {"torch_sampled_addmm": _sampled_addmm, **{
-        name: partial(_library, library=library) for name, library in CUDA_SPARSE_LIBRARIES["sddmm"].items()}},
+    "sddmm": {name: partial(_library, library=library) for name, library in CUDA_SPARSE_LIBRARIES["sddmm"].items()},
     "attention": {"composed": _composed_sampled, "gathered": _composed_gathered},
 })
 """Operation -> name -> function that binds it to operands on a device."""

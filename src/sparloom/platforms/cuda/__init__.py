@@ -13,7 +13,8 @@ _MODULES = {  # module -> its public names
         "BITS", "ELEMENTS", "MAX_COLUMNS", "DeviceMatrix", "DeviceOperands", "DevicePattern", "HubThresholds",
         "PatternCache", "as_float32", "columns_argument", "element_macro"),
     "platform": ("CudaPlatform",),
-    "sparse_kernels": ("ARGMAX_THREADS", "COMBINE", "AttentionProgram", "SddmmProgram", "SpmmKernels", "SpmmProgram"),
+    "sparse_kernels": ("ARGMAX_THREADS", "COMBINE", "MOST_SHARE", "AttentionProgram", "SddmmProgram", "SpmmKernels",
+                       "SpmmProgram"),
     "triton_gemm": ("CompiledGemm", "Tiling", "compile_gemm", "gemm_kernel"),
 }
 

@@ -33,7 +33,8 @@ COMBINE = {"spmm": "kAdd", "spmm_mean": "kMean", "spmm_max": "kLargest"}
 ARGMAX_THREADS = 256
 """Threads of a block that finds the argmax."""
 MAX_ARGMAX = 2**31 - 1  # the argmax is int32
-MIN_SHARE = 64  # nonzeros and row ends per group: a share must be worth the search for its beginning
+MIN_SHARE = 64  # nonzeros and row ends per group of SpMM: a share must be worth the search for its beginning
+MOST_SHARE = 64  # nonzeros per group of SDDMM: the search for the first row costs as much as some of them
 
 
 class SparseFamily:
@@ -108,8 +109,7 @@ class SpmmProgram:
 
     def share(self, items: int, device: CudaDevice) -> int:
         """Divide items among all groups that the device holds at a time: items per group."""
-        resident = device.multiprocessors * device.threads_per_multiprocessor // self.lanes
-        return max(MIN_SHARE, -(-items // resident))
+        return max(MIN_SHARE, -(-items // _resident_groups(device, self.lanes)))
 
 
 class SpmmKernels(SparseFamily):
@@ -167,6 +167,7 @@ class SddmmProgram:
         balance: "nonzeros", equally many for every group; "rows", a group per row; "q90" and so on, also a block per
             hub row.
         element: type of the arrays.
+        most: nonzeros of a group with balance "nonzeros", at most; None: `group` of them, as in SparseTIR.
     """
 
     lanes: int
@@ -176,6 +177,7 @@ class SddmmProgram:
     groups: int
     balance: str
     element: str = "float"
+    most: int | None = None
 
     @classmethod
     def of(cls, config: Config, element: str = "float") -> "SddmmProgram":
@@ -185,12 +187,17 @@ class SddmmProgram:
             return cls(lanes, vector, group, str(config["unroll"]), int(config["groups_per_block"]), "nonzeros",
                        element)
         return cls(lanes, vector, group, "explicit", 32 * int(config["warps"]) // lanes, str(config["balance"]),
-                   element)
+                   element, MOST_SHARE)
 
     @property
     def threads(self) -> int:
         """Threads of a block."""
         return self.lanes * self.groups
+
+    def share(self, nnz: int, device: CudaDevice) -> int:
+        """Count the nonzeros of a group with balance "nonzeros": each share costs a search for its first row."""
+        filled = -(-nnz // (self.group * _resident_groups(device, self.lanes)))
+        return self.group * max(1, min((self.most or self.group) // self.group, filled))
 
     @property
     def text(self) -> str:
@@ -218,8 +225,9 @@ class SddmmKernels(SparseFamily):
         csr = (pattern.indptr, pattern.indices, operands.values)
         dense = (operands.dense["B"], operands.dense["C"], columns_argument(operands.host.width), result)
         if program.balance == "nonzeros":
-            return Launches.checked([Launch(gpu.kernel(text, "sddmm_nonzeros"), program.shape(-(-nnz // program.group)),
-                                            (*csr, np.int64(rows), *dense))], gpu)
+            share = program.share(nnz, gpu.device)
+            return Launches.checked([Launch(gpu.kernel(text, "sddmm_nonzeros"), program.shape(-(-nnz // share)),
+                                            (*csr, np.int64(rows), np.int64(share), *dense))], gpu)
         return Launches.checked(_rows_and_hubs(
             gpu, pattern, program.balance, text, "sddmm", arguments=(csr, dense), rows_shape=program.shape(rows),
             hub_shape=lambda hubs: LaunchShape((hubs, 1), program.threads)), gpu)
@@ -307,6 +315,10 @@ class AttentionKernels(SparseFamily):
             arguments=((pattern.indptr, pattern.indices), dense),
             rows_shape=LaunchShape((blocks, tiles), program.threads),
             hub_shape=lambda hubs: LaunchShape((hubs * heads, tiles), program.threads, program.shared_bytes)), gpu)
+
+
+def _resident_groups(device: CudaDevice, lanes: int) -> int:
+    return device.multiprocessors * device.threads_per_multiprocessor // lanes
 
 
 def _spmm_shares(

@@ -11,7 +11,7 @@ Files in the order in which a call passes through them:
     replay     what runs the calls: a kernel, a library, or candidates in turn until it is decided
     tuner      how a decision is made
     backend    what a device offers: kernels, libraries, arrays
-    cpu, cuda  both devices
+    cpu, cuda  both devices; cuda_estimate: which kernels of a GPU are worth a measurement
 """
 
 from typing import Any
@@ -33,14 +33,8 @@ from sparloom.tuning.sparse.backend import (
     gathered_pieces,
 )
 from sparloom.tuning.sparse.cpu import CpuBackend, CsrEstimate, portfolios
-from sparloom.tuning.sparse.cuda import (
-    CUDA_LIBRARIES,
-    CudaBackend,
-    CudaEstimate,
-    CudaRates,
-    gather_dot,
-    measure_cuda_rates,
-)
+from sparloom.tuning.sparse.cuda import CUDA_LIBRARIES, CudaBackend, gather_dot
+from sparloom.tuning.sparse.cuda_estimate import CudaEstimate, CudaRates, measure_cuda_rates
 from sparloom.tuning.sparse.inputs import array_of, dense_of, matrix_of
 from sparloom.tuning.sparse.prepared import Prepared
 from sparloom.tuning.sparse.replay import NativeReplay, OnlineReplay, ProvisionalReplay

@@ -1,20 +1,10 @@
-"""NVIDIA GPUs as a backend: kernels under kernels/cuda, their libraries, rates and an estimate of seconds.
-
-    seconds = max(warp instructions / rate, bytes / rate, latency * steps of the group that has most of them)
-
-Rates are those of the device; the other constants are orders of magnitude from data sheets (A100 to H200), as estimates
-only rank candidates.
-
-Source: AutoSAGE's roofline-style estimate; its formula is not published, this one is ours. Status: docs/gpu_status.md.
-"""
+"""NVIDIA GPUs as a backend: kernels under kernels/cuda and their libraries. Status: docs/gpu_status.md."""
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import cache, cached_property, partial
+from functools import cache, partial
 from types import MappingProxyType
 from typing import Any
 
@@ -22,10 +12,9 @@ import numpy as np
 
 from sparloom.baselines import cusparse_spmm
 from sparloom.errors import Unsupported
-from sparloom.jit import cuda_text, kernels_digest
+from sparloom.jit import kernels_digest
 from sparloom.ops import Op, Operands
 from sparloom.platforms import (
-    CudaDevice,
     CudaPlatform,
     CupyGpu,
     DeviceKernels,
@@ -33,39 +22,18 @@ from sparloom.platforms import (
     DevicePattern,
     Gpu,
 )
-from sparloom.platforms.cuda import BITS, LaunchShape, as_float32
+from sparloom.platforms.cuda import BITS, as_float32
 from sparloom.space import CUDA_KERNELS, HUBS, Config, ConfigSpace
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning.cache import PlanCache
-from sparloom.tuning.machine import check_rates, device_digest, rates_summary, read_rates
+from sparloom.tuning.machine import device_digest
 from sparloom.tuning.racing import Call, Clock, Timer
 from sparloom.tuning.sparse.backend import Library, Product, gathered_pieces
+from sparloom.tuning.sparse.cuda_estimate import CUDA_SOURCES, CudaEstimate, cuda_rates
 from sparloom.tuning.sparse.inputs import Origin, cuda_dense
 from sparloom.tuning.sparse.settings import CsrPolicy
 
-__all__ = [
-    "CUDA_LIBRARIES", "CudaBackend", "CudaEstimate", "CudaRates", "cuda_rates", "gather_dot", "measure_cuda_rates",
-]
-
-log = logging.getLogger(__name__)
-
-CLOCK = 1.5e9  # cycles per second, of data sheets (A100 to H200), as the next two
-BYTES = 15.0  # of memory per cycle and multiprocessor
-MULTIPLICATIONS = 4  # of warps, per cycle and multiprocessor
-FLOPS = 64  # of one of them: 32 threads multiply and add
-
-THREADS = 256  # of a block
-COPIED = 1 << 25  # floats, more than any L2 holds
-STEPS = 1 << 12  # multiplications of a chain
-CHAINS = 8  # of a thread, in rates.cu
-RUNS = 5
-
-CUDA_SOURCES = ("cuda/*.cu", "cuda/*.cuh")
-
-WARP = 32  # threads
-LATENCY = 1e-7  # seconds of a sequential step: a load takes 600 cycles of 1.5 GHz, four are in flight
-OVERHEAD = 3.0  # instructions of a step besides loads and multiplications
-SHARES = 1.1  # factor of equal shares, whose begins are searched and whose carries are added
+__all__ = ["CUDA_LIBRARIES", "CudaBackend", "gather_dot"]
 
 MIN_SAMPLE_NONZEROS = 2_000_000  # fewer do not fill a large GPU, and kernels behave differently
 EQUAL_SHARES = MappingProxyType({"balance": "nonzeros"})
@@ -302,189 +270,3 @@ def _backend(gpu: Gpu, bits: bool) -> CudaBackend:
 def _rows_of(pattern: Pattern, rows: np.ndarray) -> Pattern:
     indptr = np.concatenate([[0], np.cumsum(pattern.row_lengths()[rows])])
     return Pattern((rows.size, pattern.cols), indptr, pattern.indices[pattern.nonzeros_of(rows)])
-
-
-@dataclass(frozen=True)
-class CudaRates:
-    """Of a whole device.
-
-    Args:
-        memory: bytes per second that a copy reads and writes.
-        flops: per second, of multiplications and additions in registers.
-    """
-
-    memory: float
-    flops: float
-
-    def __post_init__(self) -> None:
-        check_rates(self)
-
-    @classmethod
-    def of_data_sheet(cls, device: CudaDevice) -> CudaRates:
-        """Estimate by the number of multiprocessors."""
-        cycles = CLOCK * device.multiprocessors
-        return cls(BYTES * cycles, FLOPS * MULTIPLICATIONS * cycles)
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> CudaRates:
-        """Read the values of `dataclasses.asdict`, as `read_rates`."""
-        return read_rates(cls, value, of="a GPU")
-
-    @property
-    def instructions(self) -> float:
-        """Warp instructions per second."""
-        return self.flops / FLOPS
-
-
-def cuda_rates(gpu: Gpu, cache: PlanCache, key: Mapping[str, Any]) -> CudaRates:
-    """Look up the rates of a device, or measure and store them; those of data sheets if they cannot be measured.
-
-    Args:
-        key: `CudaBackend.signature`.
-    """
-    if cache.folder is None:
-        return _in_process(gpu)
-    found = cache.get("rates", key, CudaRates.from_json)
-    if found is None:
-        found = _measured(gpu)
-        if found is None:
-            return CudaRates.of_data_sheet(gpu.device)
-        cache.put("rates", key, asdict(found), summary=rates_summary(found, CUDA_SOURCES))
-    return found
-
-
-def measure_cuda_rates(gpu: Gpu) -> CudaRates:
-    """Measure, in some milliseconds and the compilation of two kernels.
-
-    Raises:
-        MemoryError: the copied arrays do not fit on the device.
-        Unsupported: the device cannot launch the kernels.
-    """
-    device, text = gpu.device, cuda_text("cuda/rates.cu", {"THREADS": THREADS, "CHAINS": CHAINS})
-    shape = LaunchShape((device.multiprocessors * (device.threads_per_multiprocessor // THREADS), 1), THREADS)
-    threads = shape.grid[0] * THREADS
-    copy, multiply = (gpu.kernel(text, name) for name in ("rates_copy", "rates_multiply"))
-    refused = device.refuse(LaunchShape(shape.grid, THREADS, 0, max(copy.registers, multiply.registers)))
-    if refused is not None:
-        raise Unsupported(f"a launch needs {refused}")
-    source, result = gpu.upload(np.zeros(COPIED, np.float32)), gpu.empty((max(COPIED, threads),), np.float32)
-    copied = _seconds(gpu, lambda: copy(shape, (source, result, np.int64(COPIED))))
-    computed = _seconds(gpu, lambda: multiply(shape, (result, np.int32(STEPS), np.float32(0.5), np.float32(1.0))))
-    return CudaRates(2 * 4 * COPIED / copied, 2 * CHAINS * STEPS * threads / computed)
-
-
-def _seconds(gpu: Gpu, call: Any) -> float:
-    repeat = gpu.repeat(call)
-    return min(repeat(0.0).wall for _ in range(1 + RUNS))
-
-
-def _measured(gpu: Gpu) -> CudaRates | None:
-    try:
-        return measure_cuda_rates(gpu)
-    except (MemoryError, Unsupported) as error:
-        log.warning("rates of %s are not measured: %s: those of data sheets are used", gpu.device.name, error)
-        return None
-
-
-@cache
-def _in_process(gpu: Gpu) -> CudaRates:
-    return _measured(gpu) or CudaRates.of_data_sheet(gpu.device)
-
-
-@dataclass(frozen=True)
-class CudaEstimate:
-    """Ranks configurations of the space cuda_kernels for one problem; parameters may be missing."""
-
-    rates: CudaRates
-
-    def score(self, op: str, operands: Operands, configs: Sequence[Config]) -> np.ndarray:
-        """Estimate seconds, (configs,)."""
-        lengths, number = _Lengths(operands.matrix.pattern), next(iter(operands.dense.values())).dtype.itemsize
-        return np.array([self._seconds(_Mapping.of(op, config, operands.width, number_bytes=number), lengths)
-                         for config in configs])
-
-    def _seconds(self, mapping: _Mapping, lengths: _Lengths) -> float:
-        issued = mapping.instructions * lengths.nnz * lengths.divergence(mapping) / self.rates.instructions
-        moved = mapping.bytes * lengths.nnz / self.rates.memory
-        serial = LATENCY * lengths.longest(mapping) * mapping.steps
-        return max(issued, moved, serial) * (SHARES if mapping.balance == "nonzeros" else 1.0)
-
-
-@dataclass(frozen=True)
-class _Mapping:
-    """Work of a configuration for one nonzero.
-
-    Args:
-        instructions: of warps, for all columns; a group of fewer lanes counts as a part of a warp.
-        bytes: read for it, indices once for every tile of columns.
-        steps: sequential steps of the group of a row.
-        groups: per block.
-        lanes: per group.
-    """
-
-    instructions: float
-    bytes: float
-    steps: float
-    groups: int
-    lanes: int
-    balance: str
-
-    @classmethod
-    def of(cls, op: str, config: Config, width: int, *, number_bytes: int) -> _Mapping:
-        def number(name: str, default: int) -> int:
-            return int(config[name]) if name in config.names else default
-
-        lanes, vector, loads, group = number("lanes", WARP), number("vector", 1), number("loads", 1), number("group", 1)
-        columns = lanes * vector * loads
-        tiles = -(-width // columns)
-        product = op.startswith("spmm")
-        rows_read, sums = 2 if op == "attention" else 1, 0.0 if product else np.log2(lanes)
-        passes = tiles if product else 1
-        work = tiles * rows_read * loads * (1 + vector) + sums + OVERHEAD * passes / group
-        return cls(
-            instructions=work * lanes / WARP,
-            bytes=float(number_bytes * rows_read * width + (4 + number_bytes) * passes),
-            steps=(1 if product else tiles) / group, groups=max(1, WARP * number("warps", 4) // lanes),
-            lanes=lanes, balance=str(config["balance"]) if "balance" in config.names else "rows")
-
-
-class _Lengths:
-    """Properties of a pattern that the estimate needs, each computed once."""
-
-    def __init__(self, pattern: Pattern) -> None:
-        self.nnz = max(1, pattern.nnz)
-        self._all = pattern.row_lengths()
-        self._divergence: dict[tuple[int, int], float] = {}
-
-    @cached_property
-    def _filled(self) -> np.ndarray:
-        return np.sort(self._all[self._all > 0])
-
-    def threshold(self, balance: str) -> int:
-        """Minimum nonzeros of a hub row; more than any row has if there are no hubs."""
-        most = int(self._all.max(initial=0)) + 1
-        if balance not in HUBS or not self._filled.size:
-            return most
-        return int(min(most, max(128, self._filled[int(0.01 * int(balance[1:]) * (self._filled.size - 1))])))
-
-    def divergence(self, mapping: _Mapping) -> float:
-        """Steps of warps over nonzeros: the rows of a warp wait for the longest one."""
-        rows = WARP // mapping.lanes
-        if mapping.balance == "nonzeros" or rows <= 1:
-            return 1.0
-        limit = self.threshold(mapping.balance)
-        if (rows, limit) not in self._divergence:
-            short = np.where(self._all < limit, self._all, 0)
-            filled = np.concatenate([short, np.zeros(-short.size % rows, np.int64)]).reshape(-1, rows)
-            waited = rows * filled.max(axis=1, initial=0).sum() + (self._all.sum() - short.sum())
-            self._divergence[rows, limit] = float(waited / self.nnz)
-        return self._divergence[rows, limit]
-
-    def longest(self, mapping: _Mapping) -> float:
-        """Nonzeros that one group processes sequentially."""
-        if mapping.balance == "nonzeros":
-            return 1.0
-        limit = self.threshold(mapping.balance)
-        most = float(self._all.max(initial=0))
-        alone = float(self._all[self._all < limit].max(initial=0))
-        return max(alone, most / mapping.groups) if most >= limit else most

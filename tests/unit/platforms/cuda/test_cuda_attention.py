@@ -224,5 +224,5 @@ def test_configurations_are_measured_on_the_clock_of_the_device(emulated):
 def test_every_number_of_heads_has_its_own_space():
     platform = CudaPlatform("cuda_kernels", "h200", 64)
     one, eight = platform.space(CsrAttention(1)), platform.space(CsrAttention(8))
-    assert (one.default()["lanes"], eight.default()["lanes"]) == (32, 8)
+    assert (one.default()["lanes"], eight.default()["lanes"]) == (16, 8)
     assert platform.space(CsrAttention(8)) is eight

@@ -98,6 +98,17 @@ def test_any_width_is_right(emulated, space, op, width):
     assert legal or width < 70
 
 
+@pytest.mark.parametrize(("resident", "most"), [(1, 64), (5, 16), (40, 4)])
+def test_groups_of_sddmm_take_several_nonzeros(emulated, monkeypatch, resident, most):
+    """The 90 or so nonzeros of the pattern are shared by few groups, as millions of them are on a GPU."""
+    monkeypatch.setattr("sparloom.platforms.cuda.sparse_kernels._resident_groups", lambda device, lanes: resident)
+    configs = [config for config in few("cuda_kernels", SDDMM()) if config["balance"] == "nonzeros"]
+    shares = [SddmmProgram.of(config).share(hubs().nnz, emulated.device) for config in configs]
+    assert max(shares) == most
+    assert check(emulated, "cuda_kernels", SDDMM(), operands_of(SDDMM(), hubs(), WIDEST), configs) == len(configs) > 1
+    check(emulated, "cuda_kernels", SDDMM(), operands_of(SDDMM(), hubs(), 70), configs)
+
+
 @cases
 @pytest.mark.parametrize("shape", [(0, 0), (0, 5), (5, 0), (1, 1), (6, 4)])
 def test_patterns_without_nonzeros(emulated, space, op, shape):

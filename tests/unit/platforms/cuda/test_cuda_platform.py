@@ -146,7 +146,7 @@ def test_refusals_name_the_operation_the_configuration_or_the_type(emulated):
     with pytest.raises(Unsupported, match="operation convolution on platform cuda_kernels: there are kernels for"):
         emulated.space(Other())
     operands, config = SpMM().operands(matrix(), 16, seed=0), emulated.baseline(SpMM(), None)
-    with pytest.raises(IllegalSchedule, match="is 32, above the dense width 16"):
+    with pytest.raises(IllegalSchedule, match="is 64, above the dense width 16"):
         emulated.run(SpMM(), operands, config.replace(lanes=32))
     double = replace(operands, dense={"B": operands.dense["B"].astype(np.float64)})
     with pytest.raises(Unsupported, match="B is float64: the kernels take float32 or float16, convert it"):
