@@ -1,7 +1,4 @@
-"""Time operations whose kernel is chosen by measurement, beside other libraries and the best possible choice.
-
-Nothing of the GPU benchmark has run on a GPU; see docs/gpu_status.md.
-"""
+"""Time operations whose kernel is chosen by measurement, beside other libraries and the best possible choice."""
 
 import logging
 import shutil

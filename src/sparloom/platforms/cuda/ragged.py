@@ -1,7 +1,4 @@
-"""Ragged programs on a GPU.
-
-Nothing of this has run on a GPU; see docs/gpu_status.md.
-"""
+"""Ragged programs on a GPU; docs/gpu_status.md says what has run on one."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

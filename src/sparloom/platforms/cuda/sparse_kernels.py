@@ -34,7 +34,8 @@ ARGMAX_THREADS = 256
 """Threads of a block that finds the argmax."""
 MAX_ARGMAX = 2**31 - 1  # the argmax is int32
 MIN_SHARE = 64  # nonzeros and row ends per group of SpMM: a share must be worth the search for its beginning
-MOST_SHARE = 64  # nonzeros per group of SDDMM: the search for the first row costs as much as some of them
+MOST_SHARE = 64
+"""Most nonzeros per group of SDDMM: the search for the first row takes as long as some of them."""
 
 
 class SparseFamily:
