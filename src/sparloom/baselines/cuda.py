@@ -1,7 +1,7 @@
 """Bind the libraries of NVIDIA to arrays on a device, and vendor GEMMs of both platforms: cuBLAS, cuSPARSE, MKL.
 
-torch is imported on use, since tuning, which works without torch, takes cuSPARSE from here. docs/gpu_status.md says what
-has run on a GPU.
+torch is imported on use, since tuning, which works without torch, takes cuSPARSE from here. docs/gpu_status.md says
+what has run on a GPU.
 """
 
 import ctypes

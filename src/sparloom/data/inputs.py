@@ -42,6 +42,7 @@ class MatrixInput:
         counts: int32 (n,), nonzeros in each cell.
         shape: rows and columns of the matrix itself.
         quantum: rows and columns per grid cell, a power of two.
+        statistics: `sparloom.sparse.STATISTICS` of the pattern in their order; None: not given.
     """
 
     name: str
@@ -51,6 +52,7 @@ class MatrixInput:
     nnz: int
     quantum: int
     digest: str
+    statistics: np.ndarray | None = None
 
 
 def coarsen(
@@ -87,10 +89,17 @@ class MatrixInputs:
 
     Args:
         load: returns the arrays of a file; called once.
+        statistics: by name, for `MatrixInput.statistics`.
     """
 
-    def __init__(self, load: Callable[[], Mapping[str, np.ndarray]]) -> None:
-        self._load = load
+    def __init__(
+        self, load: Callable[[], Mapping[str, np.ndarray]], statistics: Mapping[str, np.ndarray] | None = None,
+    ) -> None:
+        self._load, self._statistics = load, statistics or {}
+
+    def with_statistics(self, statistics: Mapping[str, np.ndarray]) -> "MatrixInputs":
+        """Add the statistics of patterns by name, in the order of `sparloom.sparse.STATISTICS`."""
+        return MatrixInputs(lambda: self._arrays, statistics)
 
     @classmethod
     def of(cls, inputs: Sequence[MatrixInput], conditions: Mapping[str, Any] | None = None) -> "MatrixInputs":
@@ -149,6 +158,7 @@ class MatrixInputs:
             nnz=int(arrays["nnz"][index]),
             quantum=int(arrays["quantum"][index]),
             digest=str(arrays["digests"][index]),
+            statistics=self._statistics.get(name),
         )
 
     @cached_property

@@ -19,11 +19,12 @@ __all__, __getattr__, __dir__ = attach(__name__, {
         "Autoencoder", "AutoencoderNet", "FeatureAugmentation", "FeatureMapping", "FrozenEncoder", "LatentEncoder",
         "PrincipalComponents", "VariationalAutoencoder", "load_encoder", "save_encoder"),
     "cognate.featurizer": (
-        "Featurizer", "InputFeaturizer", "SideFeatures", "Standardise", "WacoFeaturizer", "make_norm"),
+        "Featurizer", "InputFeaturizer", "PatternStatistics", "SideFeatures", "Standardise", "WacoFeaturizer",
+        "make_norm"),
     "cognate.predictor": ("Predictor", "RecurrentPredictor", "TransformerPredictor", "VectorSequence"),
     "cognate.network": (
         "Cognate", "ConfigurationMapper", "Network", "NoFeaturizer", "NoMapper", "cognate_with_featurizer",
-        "cognate_without", "initialise"),
+        "cognate_with_side", "cognate_without", "initialise"),
     "cognate.waconet": ("LookupTable", "ProgramEmbedder", "WacoNet"),
     "cognate.model": ("CognateModel", "load_weights", "restore_cognate"),
     "cognate.training": (

@@ -8,6 +8,7 @@ import pandas as pd
 
 from sparloom.measure import ape_speedup, ape_time, kendall_tau, ordered_pair_accuracy
 from sparloom.space import Config, ConfigSpace
+from sparloom.sparse import ROW_BINS, row_bin
 
 
 @dataclass(frozen=True)
@@ -140,6 +141,8 @@ def _least_of(picked: int, count: int) -> np.ndarray:
 
 
 RESAMPLES = 2000
+LARGE_ROWS = 32_768
+"""Rows from which a matrix is large; methods differ little on others."""
 Bounded = tuple[float, float, float]
 """A statistic with its lower and upper 95 % bootstrap bound."""
 
@@ -175,6 +178,7 @@ def summary(frame: pd.DataFrame, *, headline: str | None, prefix: str, seed: int
     Returns:
         `<prefix>/matrices`, `/seeds`; for every method `<method>_top1_speedup`, `_top5_speedup`, `_top1_max` and
         `_of_optimum`; the headline's ranking quality and its lead over every other method; each with `_low`, `_high`.
+        If the frame has rows of matrices, `_of_optimum` and leads also as `by_size` gives them.
     """
     draw = draws(frame["matrix"].nunique(), seed)
     methods = dict(tuple(frame.groupby("method", sort=False)))
@@ -196,7 +200,43 @@ def summary(frame: pd.DataFrame, *, headline: str | None, prefix: str, seed: int
                 _put(metrics, f"top1_over_{method}", lead(methods[headline], rows, draw))
         for key, value in quality(methods[headline], draw).items():
             _put(metrics, key, value)
+    if "rows" in frame:
+        metrics |= by_size(methods, headline=headline, seed=seed)
     return {f"{prefix}/{key}": value for key, value in metrics.items()}
+
+
+def by_size(methods: Mapping[str, pd.DataFrame], *, headline: str | None, seed: int) -> dict[str, float]:
+    """Compute shares of the optimum and leads of the headline with equal weights of COGNATE's bins of rows.
+
+    Most matrices have few rows, where every method is near the optimum.
+
+    Args:
+        methods: name -> its rows of `per_matrix`, with the column rows.
+
+    Returns:
+        `equal_bins/<name>_of_optimum` and `equal_bins/top1_over_<method>` with bounds, from matrices drawn within each
+        bin that has any; the same as `large/...` over the matrices of 32,768 rows and more, if there are any.
+    """
+    sizes = next(iter(methods.values())).drop_duplicates("matrix").set_index("matrix")["rows"].sort_index()
+    places = np.arange(len(sizes))
+    known = np.array([row_bin(int(rows)) for rows in sizes])
+    groups = {"equal_bins": [places[known == name] for name in ROW_BINS], "large": [places[sizes >= LARGE_ROWS]]}
+    metrics: dict[str, float] = {}
+    for group, parts in groups.items():
+        bins = [part for part in parts if part.size]
+        metrics[f"{group}/matrices"] = sum(part.size for part in bins)
+        if not bins:
+            continue
+        best = _log_speedups(methods["optimum"], "top1")
+        for method, rows in methods.items():
+            name = _name(method, "top1", headline)
+            logs = _log_speedups(rows, "top1")
+            if method != "optimum":
+                _put(metrics, f"{group}/{name}_of_optimum", _bin_interval(logs, bins, best, seed))
+            if headline is not None and method not in (headline, "optimum"):
+                leading = _log_speedups(methods[headline], "top1")
+                _put(metrics, f"{group}/top1_over_{method}", _bin_interval(leading, bins, logs, seed))
+    return metrics
 
 
 def draws(matrices: int, seed: int) -> np.ndarray:
@@ -266,6 +306,19 @@ def interval(logs: np.ndarray, draw: np.ndarray, *, over: np.ndarray | None = No
         value, spread = value / _means(over, whole), spread / _means(over, draw)
     low, high = np.quantile(spread, [0.025, 0.975])
     return float(value[0]), float(low), float(high)
+
+
+def _bin_interval(logs: np.ndarray, bins: Sequence[np.ndarray], over: np.ndarray, seed: int) -> Bounded:
+    """Divide geometric means in which every bin, an array of columns, has the same weight, as `interval` does."""
+    rng = np.random.default_rng(seed)
+    drawn = [columns[rng.integers(columns.size, size=(RESAMPLES, columns.size))] for columns in bins]
+
+    def means(values: np.ndarray, parts: Sequence[np.ndarray]) -> np.ndarray:
+        return np.exp(np.mean([values[:, part].mean(axis=2) for part in parts], axis=0)).mean(axis=0)
+
+    whole = [columns[None] for columns in bins]
+    low, high = np.quantile(means(logs, drawn) / means(over, drawn), [0.025, 0.975])
+    return float((means(logs, whole) / means(over, whole))[0]), float(low), float(high)
 
 
 def _means(logs: np.ndarray, draw: np.ndarray) -> np.ndarray:

@@ -124,8 +124,13 @@ ROWS = (
 
 
 def results_table(metrics: Mapping[str, float], *, prefix: str) -> Table:
-    """Lay out speedups and shares of the optimum with their 95 % bounds, one row per method."""
-    table = report_table(("method", "geomean speedup", "95 %", "max", "of optimum", "95 %"))
+    """Lay out speedups and shares of the optimum with their 95 % bounds, one row per method.
+
+    If `by_size` was computed, shares with equal weights of all bins of rows and those of large matrices follow.
+    """
+    groups = {title: group for title, group in (("equal bins", "equal_bins"), ("large", "large"))
+              if any(key.startswith(f"{prefix}/{group}/") and key.endswith("_of_optimum") for key in metrics)}
+    table = report_table(("method", "geomean speedup", "95 %", "max", "of optimum", "95 %", *groups))
     for label, key, style in ROWS:
         speedup = f"{prefix}/{key}_speedup"
         if speedup not in metrics:
@@ -133,7 +138,8 @@ def results_table(metrics: Mapping[str, float], *, prefix: str) -> Table:
         share = f"{prefix}/{key}_of_optimum"
         cells = [f"{metrics[speedup]:.3f}", _bounds(metrics, speedup), f"{metrics[f'{prefix}/{key}_max']:.2f}"]
         cells += [f"{metrics[share]:.3f}", _bounds(metrics, share)] if share in metrics else ["", ""]
-        table.add_row(label, *cells, style=style)
+        shares = (metrics.get(f"{prefix}/{group}/{key}_of_optimum") for group in groups.values())
+        table.add_row(label, *cells, *("" if value is None else f"{value:.3f}" for value in shares), style=style)
     return table
 
 

@@ -49,9 +49,20 @@ def test_metrics_can_be_made_again_from_the_rows(trained, frame):
     metrics = json.loads((trained / "finetune_tiny" / "returned.json").read_text(encoding="utf-8"))
     again = summary(frame, headline="cognate", prefix="test", seed=0)
     assert {key: metrics[key] for key in again} == again
+    assert "test/equal_bins/top1_over_no_transfer_low" in again
     for key in ("test/labels_per_seed", "test/dce", "test/top1_over_trees_low", "test/no_transfer_top1_speedup",
                 "test/zero_shot_top1_speedup", "test/trees_top1_speedup"):
         assert key in metrics
+
+
+def test_networks_are_probed(trained, frame):
+    """The embeddings cost something when they are permuted only if choices depend on the matrix."""
+    metrics = json.loads((trained / "finetune_tiny" / "returned.json").read_text(encoding="utf-8"))
+    probes = {key.removeprefix("test/probes/"): value for key, value in metrics.items() if "/probes/" in key}
+    assert set(probes) >= {"own_of_optimum", "permuted_of_optimum", "permutation_importance", "r2_row_cv"}
+    assert probes["own_of_optimum"] == pytest.approx(metrics["test/equal_bins/top1_of_optimum"], rel=1e-5)
+    assert probes["permutation_importance"] == pytest.approx(probes["own_of_optimum"] - probes["permuted_of_optimum"])
+    assert all(value <= 1 for value in probes.values())
 
 
 def test_equal_seeds_choose_equally(build, trained, frame, tmp_path):

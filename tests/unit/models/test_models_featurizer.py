@@ -1,11 +1,27 @@
 """The input featurizer, the side vector, and the inputs that they read."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
-from model_parts import CHANNELS, matrix_input, small_net
+from model_parts import CHANNELS, matrix_input, ready_net, small_net, spade
 
-from sparloom.models import InputFeaturizer, SideFeatures, TorchBackend, initialise
+from sparloom.errors import MissingArtifact
+from sparloom.models import (
+    CognateModel,
+    InputFeaturizer,
+    MatrixFeatures,
+    PatternStatistics,
+    SideFeatures,
+    TorchBackend,
+    cognate_with_side,
+    initialise,
+    restore_cognate,
+)
+from sparloom.models.cognate.checkpoint import load_checkpoint
+from sparloom.sparse import STATISTICS, Pattern, statistics
 
 SITES = np.array([(0, 0), (0, 1), (1, 1), (2, 0), (3, 3), (3, 4), (4, 4), (9, 9)])
 
@@ -77,3 +93,44 @@ def test_side_vector_of_width_0_is_empty() -> None:
     assert SideFeatures(scale="linear", hidden=4, width=0)([matrix_input(SITES)]).shape == (1, 0)
     with pytest.raises(ValueError, match="scale='log' is not one of log1p, linear"):
         SideFeatures(scale="log", hidden=4, width=2)
+
+
+def pattern(*, seed: int, rows: int = 60) -> Pattern:
+    return Pattern.from_coo(*np.nonzero(np.random.default_rng(seed).random((rows, 50)) < 0.1), (rows, 50))
+
+
+def with_statistics(made: Pattern, name: str = "g/a"):
+    item = MatrixFeatures.from_pattern(made, name).input
+    return replace(item, statistics=np.array([statistics(made)[each] for each in STATISTICS]))
+
+
+def test_statistics_of_patterns_are_standardised_logarithms():
+    side = PatternStatistics(hidden=4, width=2)
+    items = [with_statistics(pattern(seed=seed)) for seed in range(3)]
+    side.standardise(items)
+    raw = np.array([np.sign(item.statistics) * np.log1p(np.abs(item.statistics)) for item in items])
+    np.testing.assert_allclose(side.mean, raw.mean(0), rtol=1e-5, atol=1e-6)
+    assert side(items).shape == (3, 2)
+    assert not torch.allclose(*side(items[:2]))
+    with pytest.raises(MissingArtifact, match="no statistics of g/a, which this network reads: run experiment=prepare"):
+        side([replace(items[0], statistics=None)])
+    two = PatternStatistics(hidden=4, width=2, statistics=["nnz", "rows"])
+    np.testing.assert_allclose(two.read(items), raw[:, [STATISTICS.index("nnz"), 0]], rtol=1e-6)
+    with pytest.raises(ValueError, match="no statistic 'colour': there are rows, cols, nnz"):
+        PatternStatistics(hidden=4, width=2, statistics=["colour"])
+
+
+def test_networks_with_statistics_score_patterns_and_are_restored(tmp_path: Path):
+    parts = {name: getattr(ready_net(spade()), name) for name in ("featurizer", "side", "mapper", "predictor")}
+    net = cognate_with_side(PatternStatistics(hidden=8, width=4), **parts)
+    initialise(net, 0)
+    net.use_encoder(ready_net(spade()).encoder)
+    net.standardise([with_statistics(pattern(seed=seed)) for seed in range(4)])
+    model, configs, made = CognateModel(net, spade()), list(spade())[:9], pattern(seed=9)
+    expected = model.score(made, configs)
+    assert not np.allclose(expected, model.score(pattern(seed=10), configs))
+    stored = MatrixFeatures.from_stored(with_statistics(made))
+    np.testing.assert_allclose(model.score(stored, configs), expected, rtol=1e-5)
+    model.save(tmp_path / "net.pt", notes={}, precision="float32")
+    again = restore_cognate(load_checkpoint(tmp_path / "net.pt", kind="cognate"), tmp_path / "net.pt")
+    np.testing.assert_allclose(CognateModel(again, spade()).score(made, configs), expected, rtol=1e-5)

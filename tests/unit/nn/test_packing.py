@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-import threading
 
 import numpy as np
 import pytest
@@ -10,66 +9,13 @@ import torch
 
 transformers = pytest.importorskip("transformers")
 
+from encoder_models import CONFIGS, MASKS, RELATIVE, assert_near, inputs_of, make, real  # noqa: E402
+
 from sparloom.errors import Unsupported  # noqa: E402
 from sparloom.nn import describe_packing, pack, unpack  # noqa: E402
-from sparloom.nn.batches import Sequences  # noqa: E402
-from sparloom.nn.packed_layers import MANY, TRAINING, PackedLayer, few_tokens_schedule  # noqa: E402
-from sparloom.ragged import LENGTHS, EncoderShape, compiled_encoder_layer, run_bound, structure_of  # noqa: E402
+from sparloom.nn.packed_layers import PackedLayer  # noqa: E402
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache", "one_thread")]
-
-SIZES = {"vocab_size": 60, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 40,
-         "max_position_embeddings": 50}
-CONFIGS = {
-    "BertModel": transformers.BertConfig(**SIZES), "RobertaModel": transformers.RobertaConfig(**SIZES),
-    "XLMRobertaModel": transformers.XLMRobertaConfig(**SIZES), "CamembertModel": transformers.CamembertConfig(**SIZES),
-    "ElectraModel": transformers.ElectraConfig(**SIZES, embedding_size=16, hidden_act="gelu_new"),
-    "DistilBertModel": transformers.DistilBertConfig(
-        vocab_size=60, dim=24, n_layers=2, n_heads=3, hidden_dim=40, max_position_embeddings=50),
-    "MPNetModel": transformers.MPNetConfig(**SIZES),
-    "ModernBertModel": transformers.ModernBertConfig(
-        **SIZES, global_attn_every_n_layers=2, local_attention=4, pad_token_id=0, bos_token_id=1, eos_token_id=2,
-        cls_token_id=1, sep_token_id=2),
-    "T5EncoderModel": transformers.T5Config(
-        vocab_size=60, d_model=24, d_kv=8, num_heads=3, d_ff=40, num_layers=2, relative_attention_num_buckets=8,
-        relative_attention_max_distance=6),
-    "T5EncoderModel, gated": transformers.T5Config(
-        vocab_size=60, d_model=24, d_kv=8, num_heads=3, d_ff=40, num_layers=2, feed_forward_proj="gated-gelu"),
-}
-RELATIVE = ("MPNetModel", "ModernBertModel", "T5EncoderModel", "T5EncoderModel, gated")
-MASKS = {
-    "none": None, "right": [[1] * 7, [1] * 3 + [0] * 4, [0] * 7], "left": [[0] * 2 + [1] * 5, [1] * 7, [0] * 6 + [1]],
-    "holes": [[1, 0, 1, 1, 0, 0, 1], [0, 1, 0, 1, 0, 1, 0], [1] * 7], "one token": [[1]], "no sequence": [],
-}
-
-
-def make(kind: str, **changes: object) -> torch.nn.Module:
-    torch.manual_seed(0)
-    config = copy.deepcopy(CONFIGS[kind])
-    config.update(changes)
-    model = getattr(transformers, kind.partition(",")[0])(config).eval()
-    for name, parameter in model.named_parameters():  # biases and norms, too
-        torch.nn.init.normal_(parameter, 1.0 if "norm.weight" in name.lower() else 0.0, 0.2)
-    return model
-
-
-def inputs_of(mask: list | None) -> dict[str, torch.Tensor]:
-    found = torch.ones(3, 7, dtype=torch.long) if mask is None else torch.tensor(mask, dtype=torch.long)
-    found = found if found.numel() else found.reshape(0, 4)
-    generator = torch.Generator().manual_seed(1)
-    given = {"input_ids": torch.randint(5, 60, found.shape, generator=generator)}
-    return given if mask is None else {**given, "attention_mask": found}
-
-
-def real(hidden: torch.Tensor, given: dict[str, torch.Tensor]) -> torch.Tensor:
-    return hidden[given["attention_mask"].bool()] if "attention_mask" in given else hidden.flatten(0, 1)
-
-
-def assert_near(actual: torch.Tensor, expected: torch.Tensor) -> None:
-    size = max(1.0, expected.abs().max().item()) if expected.numel() else 1.0
-    assert actual.shape == expected.shape
-    torch.testing.assert_close(actual.double(), expected.double(), rtol=0, atol=1e-5 * size)
-
 
 @pytest.mark.parametrize("kind", list(CONFIGS))
 @pytest.mark.parametrize("mask", list(MASKS))
@@ -308,83 +254,6 @@ def test_sequences_that_were_never_padded(kind: str) -> None:
             model.encode_packed([[5] * 51])
 
 
-@pytest.mark.parametrize("tokens", [1, 3, 9, 1000])
-def test_large_batches_run_in_pieces(monkeypatch: pytest.MonkeyPatch, tokens: int) -> None:
-    monkeypatch.setattr("sparloom.nn.packed_transformers.PIECE_TOKENS", tokens)
-    model, given = make("BertModel"), inputs_of(MASKS["right"])
-    exact = copy.deepcopy(model).double()
-    layer, sizes = model.encoder.layer[0], []
-    pack(model)
-    layer.register_forward_pre_hook(lambda module, inputs: sizes.append(inputs[0].shape[1]))
-    with torch.no_grad():
-        assert_near(real(model(**given).last_hidden_state, given), real(exact(**given).last_hidden_state, given))
-    assert sum(sizes) == 10
-    assert max(sizes) <= max(7, tokens)
-    assert len(sizes) == (1 if tokens > 9 else 2)
-
-
-@pytest.mark.parametrize("kind", [kind for kind in CONFIGS if kind != "ModernBertModel"])
-def test_few_tokens_run_all_layers_in_one_call(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, given, together = make(kind), inputs_of(MASKS["holes"]), []
-    exact = copy.deepcopy(model).double()
-    pack(model)
-    monkeypatch.setattr("sparloom.nn.batches.run_bound", lambda runs: together.append(len(runs)) or run_bound(runs))
-    with torch.no_grad():
-        expected = real(exact(**given).last_hidden_state, given)
-        assert_near(real(model(**given).last_hidden_state, given), expected)
-        assert together == [2]
-        with torch.autocast("cpu", torch.bfloat16):
-            model(**given)
-        assert_near(real(model(**given, output_hidden_states=True).hidden_states[-1], given), expected)
-    assert together == [2, 2]
-    assert_near(real(model(**given).last_hidden_state, given), expected)  # with gradients
-    assert together == [2, 2]
-
-
-@pytest.mark.parametrize("everywhere", [False, True])
-def test_hooks_of_layers_see_results(everywhere: bool) -> None:
-    model, given, seen = make("BertModel"), inputs_of(None), []
-    exact = copy.deepcopy(model).double()
-    pack(model)
-
-    def look(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], found: torch.Tensor) -> None:
-        if module is model.encoder.layer[0]:
-            seen.append(found.clone())
-
-    register = torch.nn.modules.module.register_module_forward_hook if everywhere else (
-        model.encoder.layer[0].register_forward_hook)
-    handle = register(look)
-    try:
-        with torch.no_grad():
-            model(**given)
-            expected = exact(**given, output_hidden_states=True).hidden_states[1]
-    finally:
-        handle.remove()
-    assert_near(seen[0].reshape(expected.shape), expected)
-
-
-def test_a_layer_that_is_refused_leaves_nothing_half_computed() -> None:
-    model, given = pack(make("BertModel")), inputs_of(None)
-    with torch.no_grad():
-        expected = model(**given).last_hidden_state
-        handle = model.encoder.layer[1].output.dense.register_forward_hook(print)
-        with pytest.raises(RuntimeError, match=r"output\.dense is not called in this layer"):
-            model(**given)
-        handle.remove()
-        torch.testing.assert_close(model(**given).last_hidden_state, expected)
-
-
-@pytest.mark.parametrize(("lengths", "most", "expected"), [
-    ([], 5, []), ([3, 2, 1], 5, [2, 1]), ([3, 3], 5, [1, 1]), ([9, 1], 5, [1, 1]), ([0, 0, 5, 0, 1], 5, [4, 1]),
-    ([2, 2, 2], 100, [3]), ([0, 0], 5, []), ([6, 0, 6, 0], 5, [1, 1])])
-def test_pieces_are_whole_sequences(lengths: list[int], most: int, expected: list[int]) -> None:
-    pieces = Sequences(structure_of(lengths)).pieces(most)
-    found = [np.asarray(part.structure.table(LENGTHS)) for part, _ in pieces]
-    assert [each.size for each in found] == expected
-    assert [each.sum() for each in found] == [tokens.stop - tokens.start for _, tokens in pieces]
-    assert sum(part.stop - part.start for _, part in pieces) == sum(lengths)
-
-
 def test_attention_and_layers_of_torch_by_themselves() -> None:
     torch.manual_seed(0)
     x, padding = torch.randn(2, 7, 24), torch.tensor(MASKS["right"][:2]) == 0
@@ -465,26 +334,6 @@ def test_compiled_models_call_packed_layers_as_they_are() -> None:
     torch.testing.assert_close(found, expected)
 
 
-def test_several_threads_may_call_one_model() -> None:
-    model, masks = pack(make("BertModel")), ["right", "left", "holes", "none"]
-    with torch.no_grad():
-        expected = {mask: model(**inputs_of(MASKS[mask])).last_hidden_state for mask in masks}
-    wrong: list[str] = []
-
-    def call(mask: str) -> None:
-        with torch.no_grad():
-            for _ in range(30):
-                if not torch.allclose(model(**inputs_of(MASKS[mask])).last_hidden_state, expected[mask], atol=1e-6):
-                    wrong.append(mask)
-
-    threads = [threading.Thread(target=call, args=(mask,)) for mask in masks]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
-
-
 def test_fine_tuning_goes_the_same_way() -> None:
     torch.manual_seed(0)
     config = copy.deepcopy(CONFIGS["BertModel"])
@@ -514,27 +363,3 @@ def test_half_precision_and_autocast() -> None:
         assert (found - expected).abs().max() < 0.05 * expected.abs().max()
         with pytest.raises(TypeError, match=r"w_qkv is torch\.float16, but this layer computes in torch\.float32"):
             model.half()(**given)
-
-
-@pytest.mark.parametrize("form", [
-    EncoderShape(24, 3, 40), EncoderShape(24, 3, 1024, gated=True, norm_first=True)], ids=str)
-def test_all_schedules_of_a_layer_read_the_same_weights(form: EncoderShape) -> None:
-    schedules = (TRAINING, few_tokens_schedule(2), MANY)
-    layers = [compiled_encoder_layer(form, schedule, 1) for schedule in schedules]
-    assert layers[0].forward_layout == layers[1].forward_layout == layers[2].forward_layout
-    rng, lengths = np.random.default_rng(0), [50, 1, 0, 7]
-    weights = {name: rng.standard_normal(each.elements).astype(np.float32) * 0.1
-               for name, each in layers[0].forward_weights.items()}
-    x, found = rng.standard_normal((sum(lengths), 24)).astype(np.float32), []
-    for layer in layers:
-        found.append(np.empty_like(x))
-        layer.infer(structure_of(lengths), {"x": x}, weights, found[-1])
-    np.testing.assert_allclose(found[1:], [found[0]] * 2, atol=1e-5)
-
-
-def test_many_tokens_run_by_the_other_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, given = pack(make("BertModel")), inputs_of(MASKS["right"])
-    with torch.no_grad():
-        expected = model(**given).last_hidden_state
-        monkeypatch.setattr("sparloom.nn.packed_layers.FEW_TOKENS", 0)
-        torch.testing.assert_close(model(**given).last_hidden_state, expected)

@@ -17,7 +17,7 @@ from sparloom.models import CostModel, MatrixFeatures
 from sparloom.ops import Op
 from sparloom.report import RuntimeTable
 from sparloom.space import Config, ConfigSpace
-from sparloom.sparse import Role, WalkStatistics
+from sparloom.sparse import STATISTICS, Role, WalkStatistics
 
 if TYPE_CHECKING:
     from sparloom.platforms import Platform
@@ -60,7 +60,7 @@ class EvaluationData:
 
     @cached_property
     def inputs(self) -> MatrixInputs:
-        return self.samples.inputs()
+        return inputs_with_statistics(self.samples)
 
     @cached_property
     def statistics(self) -> pd.DataFrame:
@@ -207,6 +207,12 @@ class Formula:
             last = self._last = matrix, asked, self._seconds(self._op, matrix, configs)
             last[2].flags.writeable = False
         return last[2]
+
+
+def inputs_with_statistics(samples: SampleSource) -> MatrixInputs:
+    """Read the inputs of featurizers, and the statistics beside them."""
+    frame = samples.statistics()[list(STATISTICS)]
+    return samples.inputs().with_statistics(dict(zip(frame.index, frame.to_numpy(np.float64), strict=True)))
 
 
 def estimator_of(platform: "Platform", op: Op) -> Formula | None:

@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
 from sparloom import log, report
 from sparloom.data import SampleSource, Selection, write_frame
 from sparloom.experiments.cognate.evaluation_data import EvaluationData
+from sparloom.experiments.cognate.probes import probe_network
 from sparloom.experiments.cognate.training import Recipe, Reports, Trained, train, with_anchors, write_curves
 from sparloom.experiments.cognate.transfer import LearnerConfig, TransferInit, load_transfer
 from sparloom.experiments.harness import Checkpoints, samples_name
@@ -39,6 +41,7 @@ class Comparison:
         source: notes of the pre-trained network; empty if none was loaded.
         drawn: seed -> target labels that were read.
         lengths: method -> epochs and steps of its training.
+        probes: what `probe_network` finds in the fine-tuned network, by seed.
     """
 
     study: EvaluationData
@@ -47,6 +50,7 @@ class Comparison:
     choices: list[report.Choices] = field(default_factory=list)
     curves: list[pd.DataFrame] = field(default_factory=list)
     lengths: dict[str, dict[str, int]] = field(default_factory=dict)
+    probes: list[Mapping[str, float]] = field(default_factory=list)
 
     def add(self, choices: report.Choices, trained: Trained | None = None) -> None:
         self.choices.append(choices)
@@ -63,6 +67,8 @@ class Comparison:
         methods = [choice.method for choice in self.choices if choice.method != "optimum"]
         headline = "cognate" if "cognate" in methods else None
         metrics = report.summary(frame, headline=headline, prefix=study.role, seed=0) | self._costs()
+        metrics |= {f"{study.role}/probes/{name}": float(np.mean([found[name] for found in self.probes]))
+                    for name in (self.probes[0] if self.probes else ())}
         title = f"{report.op_title(study.op.name)} on {study.platform.name} {study.platform.preset}"
         log.console.print(self._headline(title))
         log.console.print(report.results_table(metrics, prefix=study.role), soft_wrap=False)
@@ -194,6 +200,8 @@ class Finetune:
                     model, trained = self._trained(method, study, labels, seed=seed, beginning=beginning,
                                                    reports=reports)
                     comparison.add(_judged(method, seed, study, model), trained)
+                    if method == "cognate":
+                        comparison.probes.append(probe_network(model, study, seed=seed))
         comparison.add(report.optimum(study.truth))
         return comparison.write(out) | {"seconds": time.monotonic() - began}
 

@@ -1,7 +1,8 @@
 """Featurizers: sparse convolutions over the pattern of a matrix give one vector per matrix.
 
 `InputFeaturizer` is COGNATE's (table 5), `WacoFeaturizer` is WACO's. Both read the size of the matrix, which global
-averages lose, as a side vector (`SideFeatures`) and may standardise their averages (`Standardise`).
+averages lose, as a side vector (`SideFeatures`) and may standardise their averages (`Standardise`). `PatternStatistics`
+is a side vector of many statistics.
 """
 
 import math
@@ -15,7 +16,9 @@ from jaxtyping import Float
 from torch import Tensor, distributed, nn
 
 from sparloom.data import MatrixInput
+from sparloom.errors import MissingArtifact
 from sparloom.models.sparseconv import LEVEL_DEPTH, MapCache, SparseBackend, level_channels
+from sparloom.sparse import STATISTICS, signed_logarithm
 
 Norm = Literal["none", "standard"]
 MAX_DEVIATIONS = 5.0  # standardised features are clipped to this
@@ -113,8 +116,43 @@ def _all_gather(logs: Tensor) -> tuple[int, list[Tensor]]:
     return distributed.get_rank(), batches
 
 
-class SideFeatures(nn.Module):
-    """Embed rows, columns and nonzeros, standardised over the source's training matrices, with a small network.
+class SideVector(nn.Module, ABC):
+    """Embed numbers of a matrix, standardised over the source's training matrices, with a small network.
+
+    Args:
+        numbers: of a matrix.
+        hidden, width: sizes of the two layers; width 0 leaves the side vector out.
+        settings: further settings of the subclass.
+    """
+
+    def __init__(self, *, numbers: int, hidden: int, width: int, **settings: Any) -> None:
+        super().__init__()
+        self.numbers, self.width = numbers, width
+        self.settings: dict[str, Any] = {**settings, "hidden": hidden, "width": width}
+        self.register_buffer("mean", torch.zeros(numbers))
+        self.register_buffer("deviation", torch.ones(numbers))
+        self.layers = nn.Sequential(nn.Linear(numbers, hidden), nn.ReLU(), nn.Linear(hidden, width)) if width else None
+
+    @abstractmethod
+    def read(self, inputs: Sequence[MatrixInput]) -> Float[np.ndarray, "matrices numbers"]:
+        """Return the numbers of matrices, float32."""
+
+    def standardise(self, inputs: Sequence[MatrixInput]) -> None:
+        """Set mean and deviation from these matrices; training does not change them."""
+        raw = torch.from_numpy(self.read(inputs))
+        deviation = raw.std(0, unbiased=False)
+        self.mean.copy_(raw.mean(0))
+        self.deviation.copy_(torch.where(deviation > EPSILON, deviation, 1))
+
+    def forward(self, inputs: Sequence[MatrixInput]) -> Float[Tensor, "matrices width"]:
+        if self.layers is None:
+            return self.mean.new_zeros(len(inputs), 0)
+        raw = torch.from_numpy(self.read(inputs)).to(self.mean.device)
+        return self.layers(((raw - self.mean) / self.deviation).clamp(-MAX_DEVIATIONS, MAX_DEVIATIONS))
+
+
+class SideFeatures(SideVector):
+    """Embed rows, columns and nonzeros.
 
     Source: WACO; COGNATE's table 6 does not describe it. Departure: logarithms, since sizes span six decades.
 
@@ -125,31 +163,47 @@ class SideFeatures(nn.Module):
     """
 
     def __init__(self, *, scale: Literal["log1p", "linear"], hidden: int, width: int) -> None:
-        super().__init__()
         if scale not in ("log1p", "linear"):
             raise ValueError(f"scale={scale!r} is not one of log1p, linear")
-        self.scale, self.width = scale, width
-        self.settings: dict[str, Any] = {"scale": scale, "hidden": hidden, "width": width}
-        self.register_buffer("mean", torch.zeros(SIZES))
-        self.register_buffer("deviation", torch.ones(SIZES))
-        self.layers = nn.Sequential(nn.Linear(SIZES, hidden), nn.ReLU(), nn.Linear(hidden, width)) if width else None
+        super().__init__(numbers=SIZES, hidden=hidden, width=width, scale=scale)
+        self.scale = scale
 
-    def standardise(self, inputs: Sequence[MatrixInput]) -> None:
-        """Set mean and deviation from these matrices; training does not change them."""
-        raw = torch.from_numpy(self._read(inputs))
-        deviation = raw.std(0, unbiased=False)
-        self.mean.copy_(raw.mean(0))
-        self.deviation.copy_(torch.where(deviation > EPSILON, deviation, 1))
-
-    def forward(self, inputs: Sequence[MatrixInput]) -> Float[Tensor, "matrices width"]:
-        if self.layers is None:
-            return self.mean.new_zeros(len(inputs), 0)
-        raw = torch.from_numpy(self._read(inputs)).to(self.mean.device)
-        return self.layers(((raw - self.mean) / self.deviation).clamp(-MAX_DEVIATIONS, MAX_DEVIATIONS))
-
-    def _read(self, inputs: Sequence[MatrixInput]) -> Float[np.ndarray, "matrices 3"]:
+    def read(self, inputs: Sequence[MatrixInput]) -> Float[np.ndarray, "matrices 3"]:
+        """Return rows, columns and nonzeros at the scale."""
         numbers = np.array([(*item.shape, item.nnz) for item in inputs], np.float64).reshape(-1, SIZES)
         return (np.log1p(numbers) if self.scale == "log1p" else numbers / MILLION).astype(np.float32)
+
+
+class PatternStatistics(SideVector):
+    """Embed all statistics of the pattern, sizes among them, beside what the convolutions see.
+
+    Rationale: the convolutions read at most 4,096 cells of a matrix and hardly see how rows vary, how much is reused
+    or how unequal blocks are, which decide what is fast. COGNATE has no such input.
+
+    Args:
+        hidden, width: sizes of the two layers; width 0 leaves the side vector out.
+        statistics: names of those that are read, of `sparloom.sparse.STATISTICS`.
+    """
+
+    def __init__(self, *, hidden: int, width: int, statistics: Sequence[str] = STATISTICS) -> None:
+        unknown = [name for name in statistics if name not in STATISTICS]
+        if unknown:
+            raise ValueError(f"no statistic {unknown[0]!r}: there are {', '.join(STATISTICS)}")
+        super().__init__(numbers=len(statistics), hidden=hidden, width=width, statistics=list(statistics))
+        self._columns = [STATISTICS.index(name) for name in statistics]
+
+    def read(self, inputs: Sequence[MatrixInput]) -> Float[np.ndarray, "matrices statistics"]:
+        """Return logarithms of the statistics with their signs.
+
+        Raises:
+            MissingArtifact: a matrix has none; names it and the remedy.
+        """
+        absent = next((item.name for item in inputs if item.statistics is None), None)
+        if absent is not None:
+            raise MissingArtifact(f"no statistics of {absent}, which this network reads: run experiment=prepare_inputs",
+                                  experiment="prepare_inputs")
+        numbers = np.array([item.statistics for item in inputs], np.float64).reshape(-1, len(STATISTICS))
+        return signed_logarithm(numbers[:, self._columns]).astype(np.float32)
 
 
 class Featurizer(nn.Module, ABC):

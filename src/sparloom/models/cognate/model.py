@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,13 +18,13 @@ from torch import nn
 from sparloom.errors import SchemaError
 from sparloom.models.cognate.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from sparloom.models.cognate.encoder import FrozenEncoder
-from sparloom.models.cognate.featurizer import InputFeaturizer, SideFeatures
+from sparloom.models.cognate.featurizer import InputFeaturizer, PatternStatistics, SideFeatures
 from sparloom.models.cognate.network import Cognate, ConfigurationMapper, Network
 from sparloom.models.cognate.predictor import Predictor, RecurrentPredictor, TransformerPredictor
 from sparloom.models.cost_model import MatrixFeatures, as_features
 from sparloom.models.sparseconv import TorchBackend
 from sparloom.space import Config, ConfigSpace
-from sparloom.sparse import Pattern
+from sparloom.sparse import STATISTICS, Pattern
 
 ENCODER = "encoder."
 ANCHORS = "anchors"
@@ -46,16 +47,26 @@ class CognateModel:
     def score(self, matrix: Pattern | MatrixFeatures, configs: Sequence[Config]) -> Float[np.ndarray, " configs"]:
         """Score configurations: low = fast, no unit."""
         features = as_features(matrix)
-        shared, codes = self.space.bind(features.shape).vectors(configs)
-        embedding, device = self.embedding(features), next(self.net.parameters()).device
+        return self.score_embedded(self.embedding(features), features.shape, configs)
+
+    def score_embedded(
+        self, embedding: Float32[np.ndarray, " width"], shape: tuple[int, int], configs: Sequence[Config],
+    ) -> Float[np.ndarray, " configs"]:
+        """Score configurations of a matrix of this shape, given its embedding."""
+        shared, codes = self.space.bind(shape).vectors(configs)
+        device = next(self.net.parameters()).device
         with _evaluating(self.net):
             rows, *others = (torch.from_numpy(array).to(device) for array in (embedding, shared, codes))
             scores = self.net.score(rows.expand(len(configs), -1), *others)
         return scores.cpu().numpy().astype(np.float64)
 
     def embedding(self, matrix: Pattern | MatrixFeatures) -> Float32[np.ndarray, " width"]:
+        features = as_features(matrix)
+        item = features.input
+        if item.statistics is None and isinstance(self.net.side, PatternStatistics):
+            item = replace(item, statistics=np.array([features.statistics[name] for name in STATISTICS]))
         with _evaluating(self.net):
-            return self.net.embed([as_features(matrix).input])[0].cpu().numpy()
+            return self.net.embed([item])[0].cpu().numpy()
 
     def save(self, path: Path, *, notes: Mapping[str, Any], precision: Literal["float32", "float16"]) -> None:
         """Write a checkpoint for `load`, with notes for the reader."""
@@ -120,7 +131,7 @@ class _evaluating:  # noqa: N801 (reads as a statement)
 
 PARTS: Mapping[str, Mapping[str, Callable[..., nn.Module]]] = {
     "featurizer": {"InputFeaturizer": lambda **settings: InputFeaturizer(**settings, backend=TorchBackend())},
-    "side": {"SideFeatures": SideFeatures},
+    "side": {"SideFeatures": SideFeatures, "PatternStatistics": PatternStatistics},
     "mapper": {"ConfigurationMapper": ConfigurationMapper},
     "predictor": {"Predictor": Predictor, "RecurrentPredictor": RecurrentPredictor,
                   "TransformerPredictor": TransformerPredictor},

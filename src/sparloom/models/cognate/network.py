@@ -200,6 +200,11 @@ def cognate_with_featurizer(instead: nn.Module, **parts: nn.Module) -> Cognate:
     return Cognate(**(parts | {"featurizer": instead}))
 
 
+def cognate_with_side(instead: nn.Module, **parts: nn.Module) -> Cognate:
+    """Build COGNATE with another side vector, as wide as the old one."""
+    return Cognate(**(parts | {"side": instead}))
+
+
 def _remake(part: nn.Module, **changes: Any) -> nn.Module:
     """Make a part anew with changed settings; weights are drawn when the network is initialised."""
     return type(part)(**(part.settings | changes))

@@ -1,0 +1,140 @@
+"""How packed models are called: in pieces, all layers of few tokens in one call, with hooks, from several threads."""
+
+import copy
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+
+from encoder_models import CONFIGS, MASKS, assert_near, inputs_of, make, real  # noqa: E402
+
+from sparloom.nn import pack  # noqa: E402
+from sparloom.nn.batches import Sequences  # noqa: E402
+from sparloom.nn.packed_layers import MANY, TRAINING, few_tokens_schedule  # noqa: E402
+from sparloom.ragged import LENGTHS, EncoderShape, compiled_encoder_layer, run_bound, structure_of  # noqa: E402
+
+pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache", "one_thread")]
+
+
+@pytest.mark.parametrize("tokens", [1, 3, 9, 1000])
+def test_large_batches_run_in_pieces(monkeypatch: pytest.MonkeyPatch, tokens: int) -> None:
+    monkeypatch.setattr("sparloom.nn.packed_transformers.PIECE_TOKENS", tokens)
+    model, given = make("BertModel"), inputs_of(MASKS["right"])
+    exact = copy.deepcopy(model).double()
+    layer, sizes = model.encoder.layer[0], []
+    pack(model)
+    layer.register_forward_pre_hook(lambda module, inputs: sizes.append(inputs[0].shape[1]))
+    with torch.no_grad():
+        assert_near(real(model(**given).last_hidden_state, given), real(exact(**given).last_hidden_state, given))
+    assert sum(sizes) == 10
+    assert max(sizes) <= max(7, tokens)
+    assert len(sizes) == (1 if tokens > 9 else 2)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in CONFIGS if kind != "ModernBertModel"])
+def test_few_tokens_run_all_layers_in_one_call(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, given, together = make(kind), inputs_of(MASKS["holes"]), []
+    exact = copy.deepcopy(model).double()
+    pack(model)
+    monkeypatch.setattr("sparloom.nn.batches.run_bound", lambda runs: together.append(len(runs)) or run_bound(runs))
+    with torch.no_grad():
+        expected = real(exact(**given).last_hidden_state, given)
+        assert_near(real(model(**given).last_hidden_state, given), expected)
+        assert together == [2]
+        with torch.autocast("cpu", torch.bfloat16):
+            model(**given)
+        assert_near(real(model(**given, output_hidden_states=True).hidden_states[-1], given), expected)
+    assert together == [2, 2]
+    assert_near(real(model(**given).last_hidden_state, given), expected)  # with gradients
+    assert together == [2, 2]
+
+
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_hooks_of_layers_see_results(everywhere: bool) -> None:
+    model, given, seen = make("BertModel"), inputs_of(None), []
+    exact = copy.deepcopy(model).double()
+    pack(model)
+
+    def look(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], found: torch.Tensor) -> None:
+        if module is model.encoder.layer[0]:
+            seen.append(found.clone())
+
+    register = torch.nn.modules.module.register_module_forward_hook if everywhere else (
+        model.encoder.layer[0].register_forward_hook)
+    handle = register(look)
+    try:
+        with torch.no_grad():
+            model(**given)
+            expected = exact(**given, output_hidden_states=True).hidden_states[1]
+    finally:
+        handle.remove()
+    assert_near(seen[0].reshape(expected.shape), expected)
+
+
+def test_a_layer_that_is_refused_leaves_nothing_half_computed() -> None:
+    model, given = pack(make("BertModel")), inputs_of(None)
+    with torch.no_grad():
+        expected = model(**given).last_hidden_state
+        handle = model.encoder.layer[1].output.dense.register_forward_hook(print)
+        with pytest.raises(RuntimeError, match=r"output\.dense is not called in this layer"):
+            model(**given)
+        handle.remove()
+        torch.testing.assert_close(model(**given).last_hidden_state, expected)
+
+
+@pytest.mark.parametrize(("lengths", "most", "expected"), [
+    ([], 5, []), ([3, 2, 1], 5, [2, 1]), ([3, 3], 5, [1, 1]), ([9, 1], 5, [1, 1]), ([0, 0, 5, 0, 1], 5, [4, 1]),
+    ([2, 2, 2], 100, [3]), ([0, 0], 5, []), ([6, 0, 6, 0], 5, [1, 1])])
+def test_pieces_are_whole_sequences(lengths: list[int], most: int, expected: list[int]) -> None:
+    pieces = Sequences(structure_of(lengths)).pieces(most)
+    found = [np.asarray(part.structure.table(LENGTHS)) for part, _ in pieces]
+    assert [each.size for each in found] == expected
+    assert [each.sum() for each in found] == [tokens.stop - tokens.start for _, tokens in pieces]
+    assert sum(part.stop - part.start for _, part in pieces) == sum(lengths)
+
+
+def test_several_threads_may_call_one_model() -> None:
+    model, masks = pack(make("BertModel")), ["right", "left", "holes", "none"]
+    with torch.no_grad():
+        expected = {mask: model(**inputs_of(MASKS[mask])).last_hidden_state for mask in masks}
+    wrong: list[str] = []
+
+    def call(mask: str) -> None:
+        with torch.no_grad():
+            for _ in range(30):
+                if not torch.allclose(model(**inputs_of(MASKS[mask])).last_hidden_state, expected[mask], atol=1e-6):
+                    wrong.append(mask)
+
+    threads = [threading.Thread(target=call, args=(mask,)) for mask in masks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+@pytest.mark.parametrize("form", [
+    EncoderShape(24, 3, 40), EncoderShape(24, 3, 1024, gated=True, norm_first=True)], ids=str)
+def test_all_schedules_of_a_layer_read_the_same_weights(form: EncoderShape) -> None:
+    schedules = (TRAINING, few_tokens_schedule(2), MANY)
+    layers = [compiled_encoder_layer(form, schedule, 1) for schedule in schedules]
+    assert layers[0].forward_layout == layers[1].forward_layout == layers[2].forward_layout
+    rng, lengths = np.random.default_rng(0), [50, 1, 0, 7]
+    weights = {name: rng.standard_normal(each.elements).astype(np.float32) * 0.1
+               for name, each in layers[0].forward_weights.items()}
+    x, found = rng.standard_normal((sum(lengths), 24)).astype(np.float32), []
+    for layer in layers:
+        found.append(np.empty_like(x))
+        layer.infer(structure_of(lengths), {"x": x}, weights, found[-1])
+    np.testing.assert_allclose(found[1:], [found[0]] * 2, atol=1e-5)
+
+
+def test_many_tokens_run_by_the_other_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, given = pack(make("BertModel")), inputs_of(MASKS["right"])
+    with torch.no_grad():
+        expected = model(**given).last_hidden_state
+        monkeypatch.setattr("sparloom.nn.packed_layers.FEW_TOKENS", 0)
+        torch.testing.assert_close(model(**given).last_hidden_state, expected)
