@@ -12,7 +12,7 @@ from rich.table import Table
 
 from sparloom.data import read_frame, write_frame
 from sparloom.files import atomic_path
-from sparloom.report.evaluation import draws, largest, lead, quality, speedups
+from sparloom.report.evaluation import by_size, draws, largest, lead, quality, speedups
 from sparloom.report.figures import NAMES, draw_curves, draw_matrices, figure, save, set_ticks, styled
 from sparloom.report.runs import report_table
 
@@ -22,8 +22,10 @@ HEADINGS: Mapping[str, tuple[str, float, int]] = {
     "ape_time": ("APE of time, %", 1, 2), "ape_speedup": ("APE of speedup, %", 1, 2), "dce": ("DCE/10⁶", 1e6, 2),
     "top1_max": ("largest top-1", 1, 2), "top5_max": ("largest top-5", 1, 2), "opa": ("OPA", 1, 3),
     "kendall_tau": ("tau", 1, 3), "train_prl": ("training loss", 1, 3), "validation_prl": ("validation loss", 1, 3),
+    "equal_bins_of_optimum": ("equal bins", 1, 3), "large_of_optimum": ("large", 1, 3),
 }
 """Column -> heading, what it is divided by, digits."""
+SIZED = ("equal_bins_of_optimum", "large_of_optimum")  # shown wherever they are known
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,8 @@ def row_statistics(frame: pd.DataFrame, *, reference: str | None, seed: int) -> 
     Returns:
         Columns group, row, matrices, seeds, top1_max, top5_max; then top1_speedup, top5_speedup, top1_of_optimum,
         top5_of_optimum, ape_time, ape_speedup, opa, kendall_tau and top1_over_<reference>, each with _low and _high;
-        NaN where a row has none.
+        NaN where a row has none. If the frame has rows of matrices, what `by_size` gives, as equal_bins_of_optimum and
+        so on.
     """
     found = []
     for group, part in frame.groupby("group", sort=False):
@@ -91,8 +94,13 @@ def row_statistics(frame: pd.DataFrame, *, reference: str | None, seed: int) -> 
         draw = draws(part["matrix"].nunique(), seed)
         for name, own in rows.items():
             bounded = speedups(own, rows["optimum"], draw) | quality(own, draw)
-            if reference in rows and name not in (reference, "optimum"):
+            judged = reference in rows and name not in (reference, "optimum")
+            if judged:
                 bounded[f"top1_over_{reference}"] = lead(own, rows[reference], draw)
+            if "rows" in part and name != "optimum":
+                others = {str(reference): rows[reference]} if judged else {}
+                bounded |= {key.replace("/", "_"): value
+                            for key, value in by_size(own, rows["optimum"], others, seed=seed).items()}
             values = {"group": group, "row": name, "matrices": own["matrix"].nunique(), "seeds": own["seed"].nunique()}
             values |= {f"{top}_max": largest(own, top) for top in ("top1", "top5")}
             for key, (value, low, high) in bounded.items():
@@ -132,12 +140,15 @@ def rows_table(rows: pd.DataFrame, *, columns: Sequence[str], bold: str | None) 
 def rows_cells(rows: pd.DataFrame, *, columns: Sequence[str]) -> tuple[list[str], list[list[str]]]:
     """Write the rows of one group as text: labels read, speedups and shares with 95 % bounds, the paper's speedups.
 
+    Shares of the optimum with equal weights of bins of rows, and over large matrices, follow where they were computed.
+
     Args:
         columns: further statistics to show, the paper's in brackets.
 
     Returns:
         Headings, and as many cells for every row.
     """
+    columns = [*columns, *(column for column in SIZED if column in rows and rows[column].notna().any())]
     extra = [HEADINGS[column][0] for column in columns]
     headings = ["", "labels target+source", "top-1", "95 %", "top-5", "95 %", "of optimum", "95 %", *extra, "paper"]
     cells = []

@@ -201,42 +201,61 @@ def summary(frame: pd.DataFrame, *, headline: str | None, prefix: str, seed: int
         for key, value in quality(methods[headline], draw).items():
             _put(metrics, key, value)
     if "rows" in frame:
-        metrics |= by_size(methods, headline=headline, seed=seed)
+        metrics |= _sized_metrics(methods, headline, seed)
     return {f"{prefix}/{key}": value for key, value in metrics.items()}
 
 
-def by_size(methods: Mapping[str, pd.DataFrame], *, headline: str | None, seed: int) -> dict[str, float]:
-    """Compute shares of the optimum and leads of the headline with equal weights of COGNATE's bins of rows.
+def _sized_metrics(methods: Mapping[str, pd.DataFrame], headline: str | None, seed: int) -> dict[str, float]:
+    """Flatten `by_size` to `<group>/<name>_of_optimum`, `<group>/top1_over_<method>` of the headline, and counts."""
+    metrics: dict[str, float] = {f"{group}/matrices": sum(part.size for part in bins)
+                                 for group, bins in size_groups(methods["optimum"]).items()}
+    for method, rows in methods.items():
+        if method == "optimum":
+            continue
+        others = {name: other for name, other in methods.items() if name not in (method, "optimum")}
+        found = by_size(rows, methods["optimum"], others if method == headline else {}, seed=seed)
+        for key, value in found.items():
+            group, _, kind = key.partition("/")
+            name = "top1" if kind.startswith("over_") else _name(method, "top1", headline)
+            _put(metrics, f"{group}/{name}_{kind}", value)
+    return metrics
+
+
+def by_size(
+    rows: pd.DataFrame, optimum: pd.DataFrame, others: Mapping[str, pd.DataFrame], *, seed: int,
+) -> dict[str, Bounded]:
+    """Compute a method's share of the optimum and its leads with equal weights of COGNATE's bins of rows.
 
     Most matrices have few rows, where every method is near the optimum.
 
     Args:
-        methods: name -> its rows of `per_matrix`, with the column rows.
+        rows: of `per_matrix`, of one method, with the column rows; `optimum` and `others` on the same matrices.
 
     Returns:
-        `equal_bins/<name>_of_optimum` and `equal_bins/top1_over_<method>` with bounds, from matrices drawn within each
-        bin that has any; the same as `large/...` over the matrices of 32,768 rows and more, if there are any.
+        `equal_bins/of_optimum` and `equal_bins/over_<name>` for each of `others`, whose bounds are from matrices drawn
+        within each bin that has any; the same as `large/...` over the matrices of 32,768 rows and more, if there are
+        any.
     """
-    sizes = next(iter(methods.values())).drop_duplicates("matrix").set_index("matrix")["rows"].sort_index()
-    places = np.arange(len(sizes))
-    known = np.array([row_bin(int(rows)) for rows in sizes])
+    logs, best = _log_speedups(rows, "top1"), _log_speedups(optimum, "top1")
+    found = {}
+    for group, bins in size_groups(rows).items():
+        if bins:
+            found[f"{group}/of_optimum"] = _bin_interval(logs, bins, best, seed)
+            found |= {f"{group}/over_{name}": _bin_interval(logs, bins, _log_speedups(other, "top1"), seed)
+                      for name, other in others.items()}
+    return found
+
+
+def size_groups(rows: pd.DataFrame) -> dict[str, list[np.ndarray]]:
+    """Return the places of matrices, in the order of their names, in each bin of rows that has any, and of large ones.
+
+    Args:
+        rows: of `per_matrix`, with the column rows.
+    """
+    sizes = rows.drop_duplicates("matrix").set_index("matrix")["rows"].sort_index()
+    places, known = np.arange(len(sizes)), np.array([row_bin(int(count)) for count in sizes])
     groups = {"equal_bins": [places[known == name] for name in ROW_BINS], "large": [places[sizes >= LARGE_ROWS]]}
-    metrics: dict[str, float] = {}
-    for group, parts in groups.items():
-        bins = [part for part in parts if part.size]
-        metrics[f"{group}/matrices"] = sum(part.size for part in bins)
-        if not bins:
-            continue
-        best = _log_speedups(methods["optimum"], "top1")
-        for method, rows in methods.items():
-            name = _name(method, "top1", headline)
-            logs = _log_speedups(rows, "top1")
-            if method != "optimum":
-                _put(metrics, f"{group}/{name}_of_optimum", _bin_interval(logs, bins, best, seed))
-            if headline is not None and method not in (headline, "optimum"):
-                leading = _log_speedups(methods[headline], "top1")
-                _put(metrics, f"{group}/top1_over_{method}", _bin_interval(leading, bins, logs, seed))
-    return metrics
+    return {group: [part for part in parts if part.size] for group, parts in groups.items()}
 
 
 def draws(matrices: int, seed: int) -> np.ndarray:
