@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -171,6 +172,22 @@ def _length(tensor: Tensor) -> Length:
 
 
 @dataclass(frozen=True, eq=False)
+class WaitingLayers:
+    """Layers of few tokens whose results are not yet computed.
+
+    Args:
+        runs: in the order in which they are called.
+        known: id of a layer -> layout of its packed weights, and a reference to them, if nothing has changed since they
+            were packed.
+        found: for other layers, what their checks have found, see `sparloom.nn.checked_layers`.
+    """
+
+    known: Mapping[int, tuple[int, Callable[[], Any]]] = field(default_factory=dict)
+    runs: list[BoundRun] = field(default_factory=list)
+    found: list[Any] = field(default_factory=list)
+
+
+@dataclass(frozen=True, eq=False)
 class Sequences:
     """Packed sequences, as layers read them.
 
@@ -178,19 +195,19 @@ class Sequences:
         structure: of their lengths.
         mask: (tokens,) float32, 0 for tokens to which no other one attends; None: there are none.
         tables: parameters that all layers share, by their names in programs.
-        waiting: runs of layers that have been checked and whose results are not yet computed; None: layers run at once.
+        waiting: layers that have been checked and run later, together; None: layers run at once.
     """
 
     structure: Structure
     mask: np.ndarray | None = None
     tables: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    waiting: list[BoundRun] | None = None
+    waiting: WaitingLayers | None = None
 
     def run_waiting(self) -> None:
-        """Compute the results of all runs that wait."""
-        if self.waiting:
-            run_bound(self.waiting)
-            self.waiting.clear()
+        """Compute the results of all layers that wait."""
+        if self.waiting is not None and self.waiting.runs:
+            run_bound(self.waiting.runs)
+            self.waiting.runs.clear()
 
     def pieces(self, most: int) -> list[tuple[Sequences, slice]]:
         """Cut them into pieces of whole sequences.

@@ -57,7 +57,7 @@ def fingerprint(arrays: Sequence[np.ndarray], *, sample: int = 0) -> tuple[int, 
     spans: list[int] = []
     for array in arrays:
         spans += address(array, array.dtype.type), array.nbytes
-    return _fingerprint(spans, sample)
+    return _fingerprint(_int64_array(len(spans))(*spans), sample)
 
 
 def fingerprint_tensors(tensors: Iterable[torch.Tensor], *, sample: int = 0) -> tuple[int, int]:
@@ -75,7 +75,28 @@ def fingerprint_tensors(tensors: Iterable[torch.Tensor], *, sample: int = 0) -> 
                 continue
         arrays.append(contiguous_array(tensor))
         spans += address(arrays[-1], arrays[-1].dtype.type), arrays[-1].nbytes
-    return _fingerprint(spans, sample)
+    return _fingerprint(_int64_array(len(spans))(*spans), sample)
+
+
+class SpanFingerprint:
+    """The fingerprint of tensors that stay where they are.
+
+    Args:
+        tensors: contiguous, on the CPU.
+        sample: as of `fingerprint`.
+    """
+
+    def __init__(self, tensors: Sequence[torch.Tensor], *, sample: int) -> None:
+        spans = [number for tensor in tensors for number in (tensor.data_ptr(), tensor.nbytes)]
+        self._spans, self._sample = _int64_array(len(spans))(*spans), sample
+        self._value = self._compute()
+
+    def unchanged(self) -> bool:
+        """Compute it again and compare."""
+        return self._compute() == self._value
+
+    def _compute(self) -> tuple[int, int]:
+        return _fingerprint(self._spans, self._sample)
 
 
 def bfloat16_as_uint16(tensor: torch.Tensor) -> torch.Tensor:
@@ -89,10 +110,10 @@ def tensor_from_dlpack(array: Any) -> torch.Tensor:
     return tensor.view(torch.bfloat16) if tensor.dtype == torch.uint16 else tensor
 
 
-def _fingerprint(spans: list[int], sample: int) -> tuple[int, int]:
+def _fingerprint(spans: ctypes.Array, sample: int) -> tuple[int, int]:
     """Compute the fingerprint of memory spans: address, bytes, address, bytes, ..."""
     result = RESULT()
-    _function()(_int64_array(len(spans))(*spans), len(spans) // 2, sample, _key()[0], result)
+    _function()(spans, len(spans) // 2, sample, _key()[0], result)
     return tuple(result)
 
 

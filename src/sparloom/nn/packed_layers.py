@@ -10,14 +10,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from torch.autograd import forward_ad
 from torch.nn.modules.module import _has_any_global_hook
 
 from sparloom.errors import Unsupported
-from sparloom.nn.batches import Sequences, TokenBatch
+from sparloom.nn.batches import Sequences, TokenBatch, WaitingLayers
+from sparloom.nn.checked_layers import CheckedLayer, CheckedLayers
 from sparloom.nn.content_hash import fingerprint_tensors, sampled_hash
 from sparloom.nn.custom_ops import needs_derivatives
 from sparloom.nn.ragged_layers import activation_name, norm_gain
-from sparloom.nn.ragged_programs import JoinedParameters, PackedWeights, call_layer
+from sparloom.nn.ragged_programs import JoinedParameters, PackedProgramWeights, PackedWeights, call_layer
 from sparloom.nn.torch_integration import (
     autocast_operands,
     eager,
@@ -92,6 +94,10 @@ class PackedLayer:
         """Return the paths and modules of the norms that there are."""
         found = [(path, submodule(self, path)) for path in self.paths.norms]
         return [(path, norm) for path, norm in found if not isinstance(norm, torch.nn.Identity)]
+
+    def called_modules(self) -> list[torch.nn.Module]:
+        """Return the modules whose parameters the program reads instead of calling them."""
+        return [*(submodule(self, path) for path in self.paths.linears), *(norm for _, norm in self.norms())]
 
     def epsilon(self, norm: Any) -> float:
         """Return what a norm adds to variances."""
@@ -187,6 +193,20 @@ def run_packed(module: Any, form: EncoderShape, tokens: torch.Tensor, sequences:
     Raises:
         RuntimeError: a submodule has hooks or was replaced, which would have no effect.
     """
+    if sequences.waiting is None or id(module) not in sequences.waiting.known:
+        _check_all_hooks(module)
+    if sequences.mask is not None:
+        form, others = replace(form, masked=True), {**others, "mask": sequences.mask}
+    shares = module.dropout_shares() if module.training else ()
+    if any(shares):
+        random = torch.randint(1 << 31, (len(tokens),)).numpy().astype(np.float64)
+        form, others = replace(form, dropout=tuple(map(float, shares))), {**others, "random": random}
+    return run_program(module, compiled_encoder_layer, form, tokens, sequences, lambda: {
+        **module.program_parameters(), **sequences.tables}, others)
+
+
+def _check_all_hooks(module: Any) -> None:
+    """Check the modules whose parameters the program of a layer reads instead of calling them."""
     linears = [(path, submodule(module, path)) for path in module.paths.linears]
     _check_hooks(torch.nn.Linear, [(path, without_adapters(each)) for path, each in linears])
     for path, each in linears:
@@ -195,14 +215,6 @@ def run_packed(module: Any, form: EncoderShape, tokens: torch.Tensor, sequences:
             _check_hooks(torch.nn.Linear, [(f"{path}.{part}.{name}", getattr(each, part)[name])
                                            for part in ("lora_A", "lora_B") for name in getattr(each, part)])
     _check_hooks(module.norm_class, module.norms())
-    if sequences.mask is not None:
-        form, others = replace(form, masked=True), {**others, "mask": sequences.mask}
-    shares = module.dropout_shares() if module.training else ()
-    if any(shares):
-        random = torch.randint(1 << 31, (len(tokens),)).numpy().astype(np.float64)
-        form, others = replace(form, dropout=tuple(map(float, shares))), {**others, "random": random}
-    return run_program(module, compiled_encoder_layer, form, tokens, sequences, {
-        **module.program_parameters(), **sequences.tables}, others)
 
 
 def run_layers(layers: Iterable[torch.nn.Module], tokens: torch.Tensor, *, sequences: Sequences, **options: Any
@@ -210,52 +222,79 @@ def run_layers(layers: Iterable[torch.nn.Module], tokens: torch.Tensor, *, seque
     """Call layers one after the other on (1, tokens, width).
 
     For few tokens without gradients, all layers are checked before the first one runs, and run in one call: checks in
-    Python take longer between programs that empty the caches.
+    Python take longer between programs that empty the caches. If nothing has changed since the last such call, there is
+    one check for all layers.
 
     Args:
         options: further arguments of all layers.
     """
     layers = list(layers)
-    if tokens.shape[1] <= FEW_TOKENS and not torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu") and not (
-            _has_any_global_hook()) and all(isinstance(layer, PackedLayer) and has_default_forward(layer, type(layer))
-                                            for layer in layers):
-        sequences = replace(sequences, waiting=[])
+    together = tokens.shape[1] <= FEW_TOKENS and not torch.is_grad_enabled() and not (
+        torch.is_autocast_enabled("cpu") or forward_ad._current_level >= 0 or _has_any_global_hook()) and all(
+        isinstance(layer, PackedLayer) and has_default_forward(layer, type(layer)) for layer in layers)
+    if not (together and layers):
+        for layer in layers:
+            tokens = layer(tokens, sequences=sequences, **options)
+        return tokens
+    first = packed_weights(layers[0])
+    waiting = WaitingLayers(first.checked.weights if first.checked is not None and first.checked.unchanged(layers)
+                            else {})
+    sequences = replace(sequences, waiting=waiting)
     for layer in layers:
         tokens = layer(tokens, sequences=sequences, **options)
     sequences.run_waiting()
+    if waiting.found:
+        first.checked = CheckedLayers.of(waiting.found) if len(waiting.found) == len(layers) else None
     return tokens
 
 
 def run_program(module: torch.nn.Module, compiled: Callable[..., Layer], form: EncoderShape, tokens: torch.Tensor,
-                sequences: Sequences, parameters: JoinedParameters,
+                sequences: Sequences, parameters: Callable[[], JoinedParameters],
                 others: Mapping[str, np.ndarray] = MappingProxyType({})) -> torch.Tensor:
     """Run a program on (tokens, width): in float32 if gradients are needed, else in the precision of the module.
 
     Args:
         module: keeps the packed weights.
         compiled: returns the layer of a form, a schedule and a number of threads.
+        parameters: returns the parameters by their names in the program.
         others: see `run_packed`.
     """
     threads = torch_threads()
     tokens, = autocast_operands(tokens)
     batch = TokenBatch(tokens.contiguous(), sequences.structure, None, others)
-    packed = packed_weights(module)
-    if needs_derivatives([tokens, *flat_parameters(parameters)]):
+    packed, waiting = packed_weights(module), sequences.waiting
+    layout, weights = _known_weights(module, waiting)
+    given = parameters() if weights is None else {}
+    if needs_derivatives([tokens, *flat_parameters(given)]):
         sequences.run_waiting()
-        joined = {name: torch.cat(value) if isinstance(value, tuple) else value for name, value in parameters.items()}
+        joined = {name: torch.cat(value) if isinstance(value, tuple) else value for name, value in given.items()}
         return call_layer(compiled(form, TRAINING, threads), batch, joined, packed)
     precision = module.__dict__.get(PRECISION, form.precision)
     form = form if precision == form.precision else replace(form, precision=precision)
     layer = compiled(form, few_tokens_schedule(threads) if len(tokens) <= FEW_TOKENS else MANY, threads)
-    weights = packed.sampled(layer, parameters)
+    if weights is None or layout != layer.forward_layout:
+        given = given or parameters()
+        weights = packed.sampled(layer, given)
+        if waiting is not None and isinstance(module, PackedLayer):
+            waiting.found.append(CheckedLayer(module, module.called_modules(), flat_parameters(given),
+                                              layer.forward_layout, weights))
     out = torch.empty_like(batch.x)
     run = layer.bind(batch.structure, batch.arrays(batch.x), weights.fixed_for(layer, batch.structure), out.numpy())
     run.kept.append(weights)
-    if sequences.waiting is None:
+    if waiting is None:
         run_bound([run])
     else:
-        sequences.waiting.append(run)
+        waiting.runs.append(run)
     return out
+
+
+def _known_weights(
+    module: torch.nn.Module, waiting: WaitingLayers | None,
+) -> tuple[int, PackedProgramWeights] | tuple[None, None]:
+    """Return packed weights that need no check, and their layout, if there are any."""
+    found = None if waiting is None else waiting.known.get(id(module))
+    weights = None if found is None else found[1]()
+    return (None, None) if weights is None else (found[0], weights)
 
 
 @cache

@@ -125,7 +125,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         parameters = {"w_qkv": self.in_proj_weight, "b_qkv": self.in_proj_bias, "w_out": self.out_proj.weight,
                       "b_out": self.out_proj.bias}
         return run_program(self, compiled_attention, replace(self.form(), causal=causal), tokens[0], sequences,
-                           parameters)[None]
+                           lambda: parameters)[None]
 
 
 @eager

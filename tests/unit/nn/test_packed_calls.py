@@ -1,7 +1,9 @@
 """How packed models are called: in pieces, all layers of few tokens in one call, with hooks, from several threads."""
 
 import copy
+import gc
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -13,7 +15,8 @@ from encoder_models import CONFIGS, MASKS, assert_near, inputs_of, make, real  #
 
 from sparloom.nn import pack  # noqa: E402
 from sparloom.nn.batches import Sequences  # noqa: E402
-from sparloom.nn.packed_layers import MANY, TRAINING, few_tokens_schedule  # noqa: E402
+from sparloom.nn.packed_layers import MANY, TRAINING, few_tokens_schedule, packed_weights  # noqa: E402
+from sparloom.nn.ragged_programs import PackedWeights  # noqa: E402
 from sparloom.ragged import LENGTHS, EncoderShape, compiled_encoder_layer, run_bound, structure_of  # noqa: E402
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache", "one_thread")]
@@ -138,3 +141,89 @@ def test_many_tokens_run_by_the_other_schedule(monkeypatch: pytest.MonkeyPatch) 
         expected = model(**given).last_hidden_state
         monkeypatch.setattr("sparloom.nn.packed_layers.FEW_TOKENS", 0)
         torch.testing.assert_close(model(**given).last_hidden_state, expected)
+
+
+CHANGES = {
+    "counted write": lambda model: model.encoder.layer[1].output.dense.weight.mul_(1.5),
+    "write past torch": lambda model: np.asarray(model.encoder.layer[0].output.dense.bias.detach()).fill(0.25),
+    "data": lambda model: setattr(model.encoder.layer[0].attention.self.query.weight, "data", torch.ones(24, 24)),
+    "parameter": lambda model: setattr(
+        model.encoder.layer[1].intermediate.dense, "weight", torch.nn.Parameter(torch.ones(40, 24))),
+    "module": lambda model: setattr(model.encoder.layer[1].attention.self, "value", torch.nn.Linear(24, 24)),
+    "epsilon": lambda model: [setattr(layer, "eps", 0.5) for each in model.encoder.layer
+                              for layer in (each.output.LayerNorm, each.attention.output.LayerNorm)],
+    "order of layers": lambda model: model.encoder.layer.insert(0, model.encoder.layer.pop(1)),
+    "fewer layers": lambda model: model.encoder.layer.pop(1),
+    "loaded": lambda model: model.load_state_dict({
+        name: value + 0.1 for name, value in model.state_dict().items()}),
+    "parametrised": lambda model: torch.nn.utils.parametrizations.weight_norm(model.encoder.layer[0].output.dense),
+}
+
+
+@pytest.mark.parametrize("change", list(CHANGES))
+def test_changes_between_calls_are_noticed(change: str) -> None:
+    model, given = pack(make("BertModel")), inputs_of(MASKS["right"])
+    twin = make("BertModel")
+    with torch.no_grad():
+        for each in (twin, model):
+            for _ in range(3):
+                before = each(**given).last_hidden_state
+            torch.manual_seed(3)
+            CHANGES[change](each)
+        expected = twin.double()(**given).last_hidden_state
+        for _ in range(3):
+            found = model(**given).last_hidden_state
+            assert_near(real(found, given), real(expected, given))
+    assert not torch.allclose(real(found, given), real(before, given))
+
+
+def test_hooks_and_replacements_between_calls_are_refused() -> None:
+    model, given = pack(make("BertModel")), inputs_of(None)
+    dense = model.encoder.layer[1].output.dense
+    with torch.no_grad():
+        for _ in range(3):
+            expected = model(**given).last_hidden_state
+        handle = dense.register_forward_hook(lambda *results: None)
+        with pytest.raises(RuntimeError, match=r"output\.dense is not called in this layer"):
+            model(**given)
+        handle.remove()
+        dense.forward = lambda x: x
+        with pytest.raises(RuntimeError, match=r"output\.dense is not called in this layer"):
+            model(**given)
+        del dense.forward
+        torch.testing.assert_close(model(**given).last_hidden_state, expected)
+
+
+def test_unchanged_layers_are_checked_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, given, packed = pack(make("BertModel")), inputs_of(None), []
+    sampled = PackedWeights.sampled
+    monkeypatch.setattr(PackedWeights, "sampled", lambda *arguments: packed.append(1) or sampled(*arguments))
+    with torch.no_grad():
+        for calls in (2, 2, 2):  # one for each layer, in the first call only
+            model(**given)
+            assert len(packed) == calls
+        model.encoder.layer[0].output.dense.bias.add_(1)
+        model(**given)
+        assert len(packed) == 4
+        model(**given)
+        assert len(packed) == 4
+    model(**given)
+    assert len(packed) == 4  # with gradients
+
+
+def test_checked_layers_keep_nothing_alive() -> None:
+    model, given = pack(make("BertModel")), inputs_of(None)
+    with torch.no_grad():
+        for _ in range(2):
+            model(**given)
+        copied = copy.deepcopy(model)
+        torch.testing.assert_close(copied(**given).last_hidden_state, model(**given).last_hidden_state)
+    layers, memory = [weakref.ref(layer) for layer in model.encoder.layer], [
+        weakref.ref(packed_weights(layer)) for layer in model.encoder.layer]
+    gc.collect()
+    gc.disable()
+    try:
+        del model
+        assert [each() for each in (*layers, *memory)] == [None] * 4
+    finally:
+        gc.enable()
