@@ -23,7 +23,7 @@ _HOMES = {
         "dispatch_tables draw_dispatch"),
     "encoders": "draw_encoders encoder_metrics encoder_table precision_of",
     "evaluation": (
-        "Choices RuntimeTable judge optimum per_matrix random_choice baseline_choice summary"),
+        "Choices RuntimeTable judge optimum per_matrix places_by_bin random_choice baseline_choice summary"),
     "figures": (
         "draw_curves draw_levels draw_matrices draw_methods draw_spy op_title"),
     "fusion": (

@@ -253,9 +253,14 @@ def size_groups(rows: pd.DataFrame) -> dict[str, list[np.ndarray]]:
         rows: of `per_matrix`, with the column rows.
     """
     sizes = rows.drop_duplicates("matrix").set_index("matrix")["rows"].sort_index()
-    places, known = np.arange(len(sizes)), np.array([row_bin(int(count)) for count in sizes])
-    groups = {"equal_bins": [places[known == name] for name in ROW_BINS], "large": [places[sizes >= LARGE_ROWS]]}
-    return {group: [part for part in parts if part.size] for group, parts in groups.items()}
+    large = np.flatnonzero(sizes >= LARGE_ROWS)
+    return {"equal_bins": places_by_bin(sizes), "large": [large] if large.size else []}
+
+
+def places_by_bin(rows: Sequence[int]) -> list[np.ndarray]:
+    """Return the places of matrices with these numbers of rows in each of COGNATE's bins that has any."""
+    known = np.array([row_bin(int(count)) for count in rows])
+    return [places for name in ROW_BINS if (places := np.flatnonzero(known == name)).size]
 
 
 def draws(matrices: int, seed: int) -> np.ndarray:

@@ -247,7 +247,7 @@ def _refuse_tile(config: Config, factors: Sequence[str], width: int) -> str | No
 def _kernel_defaults(op: str, width: int) -> tuple[str | int, ...]:
     """Choose the widest loads, and lanes for all columns; SDDMM is fastest with 8 lanes and two nonzeros side by side.
 
-    Source: samples of `CudaSpace` on an H200, docs/results/gpu.md.
+    Source: samples of `CudaSpace` on an H200, data/samples/cuda_*.parquet; attention has none and takes two, too.
     """
     vector = next(wide for wide in (4, 2, 1) if width % wide == 0 and 8 * wide <= max(width, 8))
     if op == "sddmm":

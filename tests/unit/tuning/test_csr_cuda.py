@@ -258,5 +258,5 @@ def test_a_gpu_decides_and_is_right(tmp_path, width):
             found = getattr(ready, name)(*there.values()).get()
             assert_close(found, op.oracle(Operands(a, given)), terms=op.terms(a.pattern, width),
                          scale=op.scale(Operands(a, given)))
-        trials = {trial.candidate for trial in ready.plan(name, **there).decision.trials}
+        trials = {trial.candidate for trial in ready.plan(name, **there).decision.trials if trial.seconds}
         assert trials >= set(where.libraries.get(name, ()))

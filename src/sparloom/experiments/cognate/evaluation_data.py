@@ -60,7 +60,7 @@ class EvaluationData:
 
     @cached_property
     def inputs(self) -> MatrixInputs:
-        return inputs_with_statistics(self.samples)
+        return with_statistics(self.samples.inputs(), self.statistics)
 
     @cached_property
     def statistics(self) -> pd.DataFrame:
@@ -209,10 +209,10 @@ class Formula:
         return last[2]
 
 
-def inputs_with_statistics(samples: SampleSource) -> MatrixInputs:
-    """Read the inputs of featurizers, and the statistics beside them."""
-    frame = samples.statistics()[list(STATISTICS)]
-    return samples.inputs().with_statistics(dict(zip(frame.index, frame.to_numpy(np.float64), strict=True)))
+def with_statistics(inputs: MatrixInputs, statistics: pd.DataFrame) -> MatrixInputs:
+    """Add the statistics of patterns, one row per matrix, to the inputs of featurizers."""
+    frame = statistics[list(STATISTICS)]
+    return inputs.with_statistics(dict(zip(frame.index, frame.to_numpy(np.float64), strict=True)))
 
 
 def estimator_of(platform: "Platform", op: Op) -> Formula | None:

@@ -17,7 +17,8 @@ from sklearn.preprocessing import StandardScaler
 
 from sparloom.experiments.cognate.evaluation_data import EvaluationData
 from sparloom.models import CognateModel
-from sparloom.sparse import ROW_BINS, row_bin, signed_logarithm
+from sparloom.report import places_by_bin
+from sparloom.sparse import signed_logarithm
 
 PROBED = ("row_cv", "imbalance_32", "reuse_32", "bandwidth_mean")
 """Statistics that linear probes predict: variation and imbalance of rows, reuse of columns, and bandwidth."""
@@ -42,7 +43,7 @@ def probe_network(model: CognateModel, study: EvaluationData, *, seed: int) -> d
 def _permutation_importance(model: CognateModel, study: EvaluationData, seed: int) -> dict[str, float]:
     truth, views = study.truth, study.views
     embeddings = {name: model.embedding(views[name]) for name in truth.matrices}
-    bins = np.array([row_bin(study.inputs[name].shape[0]) for name in truth.matrices])
+    bins = places_by_bin([views[name].shape[0] for name in truth.matrices])
 
     def share(of: Sequence[str]) -> float:
         """Judge choices for each matrix with the embedding of the matrix at its place in `of`."""
@@ -50,7 +51,7 @@ def _permutation_importance(model: CognateModel, study: EvaluationData, seed: in
                            for name, other in zip(truth.matrices, of, strict=True)])
         taken = truth.seconds[np.arange(len(scores)), scores.argmin(axis=1)]
         logs = np.log(truth.best / taken)
-        return float(np.exp(np.mean([logs[bins == name].mean() for name in ROW_BINS if (bins == name).any()])))
+        return float(np.exp(np.mean([logs[places].mean() for places in bins])))
 
     rng = np.random.default_rng(seed)
     own = share(truth.matrices)

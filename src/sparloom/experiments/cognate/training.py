@@ -19,7 +19,7 @@ from lightning import Callback, LightningModule, Trainer
 from sparloom import models
 from sparloom.data import MatrixInput, MatrixSamples, SampleSource, Split, draw_labels, matrix_samples
 from sparloom.data.lightning import RankingData
-from sparloom.experiments.cognate.evaluation_data import EvaluationData, inputs_with_statistics
+from sparloom.experiments.cognate.evaluation_data import EvaluationData, with_statistics
 from sparloom.experiments.harness import Checkpoints, experiment_for, labels_with_noise, samples_name, samples_of
 from sparloom.files import atomic_path
 from sparloom.log import Stopped, report_value
@@ -274,13 +274,14 @@ class Pretrain:
         encoder = models.load_encoder(latent, space)
         table = samples_of(self.samples, self.platform, self.op)
         labels = labels_with_noise(table, space.default().key)
-        split, inputs = self.samples.split(), inputs_with_statistics(self.samples)
+        split, statistics = self.samples.split(), self.samples.statistics()
+        inputs = with_statistics(self.samples.inputs(), statistics)
         roles = {role: sorted(name for name in split if split[name] == role) for role in ("train", "validation")}
         labelled = set(labels["matrix"])
         candidates = [name for name in roles["train"] if name in labelled]
         wanted, seed = self.checkpoints.pretraining, self.checkpoints.seed
         selection = replace(wanted, matrices=min(wanted.matrices, len(candidates)))
-        chosen = draw_labels(selection, labels, statistics=self.samples.statistics(), candidates=candidates,
+        chosen = draw_labels(selection, labels, statistics=statistics, candidates=candidates,
                              seed=seed)
         watched = [name for name in roles["validation"] if name in labelled][:self.validation_matrices]
         items = matrix_samples(chosen, inputs, space)
