@@ -2,9 +2,9 @@
 
 A `sample` is measured, goes into a `journal` and then into a `table`; `csv_file` reads those of other simulators and
 chips, and `csv_samples` offers them as a source. `files` reads and writes Parquet and fetches the stored data. `inputs`
-are what featurizers read of a matrix, `sources` give tables and inputs of a corpus, `split` selects matrices and
-configurations, and `batches` joins labels and inputs. `benchmark` is the set that others load, and its tuning problems.
-`sparloom.data.lightning` batches them for training and is the only part that imports torch.
+and `windows` are what featurizers read of a matrix, `sources` give tables and inputs of a corpus, `split` selects
+matrices and configurations, and `batches` joins labels and inputs. `benchmark` is the set that others load, and its
+tuning problems. `sparloom.data.lightning` batches them for training and is the only part that imports torch.
 """
 
 from sparloom.lazy import attach
@@ -19,6 +19,7 @@ __all__, __getattr__, __dir__ = attach(__name__, {
     "csv_samples": ("CsvSamples",),
     "files": ("ensure_data", "read_frame", "read_rows", "verify_stored", "write_frame", "write_rows"),
     "inputs": ("Manifest", "ManifestEntry", "MatrixInput", "MatrixInputs", "coarsen"),
+    "windows": ("Window", "cut_windows"),
     "sources": (
         "JoinedSamples", "SampleSource", "StoredSamples", "TinySamples", "read_statistics", "read_walks",
         "write_statistics", "write_walks"),

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from sparloom.data.windows import MEMBERS as WINDOW_MEMBERS
+from sparloom.data.windows import PackedWindows, Window, cut_windows, pack_windows
 from sparloom.errors import MissingArtifact, SchemaError
 from sparloom.files import atomic_path, read_checked, stamp_zip, write_text
 from sparloom.sparse import Pattern
@@ -43,6 +45,7 @@ class MatrixInput:
         shape: rows and columns of the matrix itself.
         quantum: rows and columns per grid cell, a power of two.
         statistics: `sparloom.sparse.STATISTICS` of the pattern in their order; None: not given.
+        windows: of `cut_windows`; None: not given.
     """
 
     name: str
@@ -53,6 +56,7 @@ class MatrixInput:
     quantum: int
     digest: str
     statistics: np.ndarray | None = None
+    windows: tuple[Window, ...] | None = None
 
 
 def coarsen(
@@ -64,6 +68,8 @@ def coarsen(
     flops: float = MAX_FLOPS,
 ) -> MatrixInput:
     """Coarsen a pattern by the smallest power of two for which a pass of the featurizer is within the limits.
+
+    The result also has the windows of the pattern.
 
     Args:
         cost: coords (n, 2) -> floating-point operations of one forward and backward pass.
@@ -81,7 +87,8 @@ def coarsen(
         if (len(keys) <= sites and cost(coords) <= flops) or len(keys) <= 1:
             break
         power += 1
-    return MatrixInput(name, coords, counts.astype(np.int32), pattern.shape, pattern.nnz, 1 << power, pattern.digest())
+    return MatrixInput(name, coords, counts.astype(np.int32), pattern.shape, pattern.nnz, 1 << power, pattern.digest(),
+                       windows=cut_windows(pattern))
 
 
 class MatrixInputs:
@@ -159,6 +166,7 @@ class MatrixInputs:
             quantum=int(arrays["quantum"][index]),
             digest=str(arrays["digests"][index]),
             statistics=self._statistics.get(name),
+            windows=None if self._windows is None else self._windows[index],
         )
 
     @cached_property
@@ -170,12 +178,20 @@ class MatrixInputs:
         return {str(name): index for index, name in enumerate(self._arrays["names"])}
 
     @cached_property
+    def _windows(self) -> PackedWindows | None:
+        return PackedWindows(self._arrays, len(self._indices)) if WINDOW_MEMBERS[0] in self._arrays else None
+
+    @cached_property
     def _offsets(self) -> np.ndarray:
         return np.concatenate([[0], np.cumsum(self._arrays["lengths"], dtype=np.int64)])
 
 
 def _pack(inputs: Sequence[MatrixInput], conditions: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Concatenate inputs, with rows as differences to the previous site, which compress well."""
+    """Concatenate inputs, with rows as differences to the previous site, which compress well.
+
+    Windows are stored if all inputs have them.
+    """
+    windows = [item.windows for item in inputs if item.windows is not None]
     steps = [np.diff(item.coords[:, 0], prepend=0) for item in inputs]
     return {
         "format": np.array(FORMAT),
@@ -189,6 +205,7 @@ def _pack(inputs: Sequence[MatrixInput], conditions: Mapping[str, Any]) -> dict[
         "row_steps": _join(steps),
         "cols": _join([item.coords[:, 1] for item in inputs]),
         "counts": _join([item.counts for item in inputs]),
+        **(pack_windows(windows) if len(windows) == len(inputs) else {}),
     }
 
 
@@ -225,6 +242,11 @@ def _fault(arrays: Mapping[str, np.ndarray]) -> str | None:
     for name in ("row_steps", "cols", "counts"):
         if arrays[name].shape != (sites,):
             return f"{name} has shape {arrays[name].shape} for {sites} sites"
+    try:
+        if WINDOW_MEMBERS[0] in arrays:
+            PackedWindows(arrays, count)
+    except (ValueError, LookupError) as error:
+        return str(error)
     return None
 
 

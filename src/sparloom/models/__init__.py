@@ -20,7 +20,7 @@ __all__, __getattr__, __dir__ = attach(__name__, {
         "PrincipalComponents", "VariationalAutoencoder", "load_encoder", "save_encoder"),
     "cognate.featurizer": (
         "Featurizer", "InputFeaturizer", "PatternStatistics", "SideFeatures", "Standardise", "WacoFeaturizer",
-        "make_norm"),
+        "WindowFeaturizer", "make_norm"),
     "cognate.predictor": ("Predictor", "RecurrentPredictor", "TransformerPredictor", "VectorSequence"),
     "cognate.network": (
         "Cognate", "ConfigurationMapper", "Network", "NoFeaturizer", "NoMapper", "cognate_with_featurizer",

@@ -1,6 +1,7 @@
 """Featurizers: sparse convolutions over the pattern of a matrix give one vector per matrix.
 
-`InputFeaturizer` is COGNATE's (table 5), `WacoFeaturizer` is WACO's. Both read the size of the matrix, which global
+`InputFeaturizer` is COGNATE's (table 5) and reads a whole matrix on a coarse grid, `WindowFeaturizer` convolves windows
+of the matrix at several resolutions instead, `WacoFeaturizer` is WACO's. All read the size of the matrix, which global
 averages lose, as a side vector (`SideFeatures`) and may standardise their averages (`Standardise`). `PatternStatistics`
 is a side vector of many statistics.
 """
@@ -8,6 +9,7 @@ is a side vector of many statistics.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -16,6 +18,7 @@ from jaxtyping import Float
 from torch import Tensor, distributed, nn
 
 from sparloom.data import MatrixInput
+from sparloom.data.windows import KINDS, Window
 from sparloom.errors import MissingArtifact
 from sparloom.models.sparseconv import LEVEL_DEPTH, MapCache, SparseBackend, level_channels
 from sparloom.sparse import STATISTICS, signed_logarithm
@@ -212,6 +215,7 @@ class Featurizer(nn.Module, ABC):
     Args:
         shapes: (taps, inputs, outputs) of every convolution.
         bias: add a bias to every convolution.
+        pooled: number of averages of a matrix.
         hidden, width: sizes of the head's layers.
         side_width: width of the side vector, 0 for none.
         norm, gain: normalisation of the averages, see `Standardise`; "none", as in WACO, ignores the gain.
@@ -234,7 +238,7 @@ class Featurizer(nn.Module, ABC):
         maps: int,
     ) -> None:
         super().__init__()
-        self.width, self.backend = width, backend
+        self.width, self.pooled, self.backend = width, pooled, backend
         self._maps = MapCache(maps)
         self.settings: dict[str, Any] = {
             **options, "hidden": hidden, "width": width, "side_width": side_width, "norm": norm, "gain": gain,
@@ -297,6 +301,8 @@ class InputFeaturizer(Featurizer):
         side_width, norm, gain, backend: see `Featurizer`.
     """
 
+    averages = 1  # of each pooled channel of a matrix
+
     def __init__(
         self,
         *,
@@ -322,7 +328,7 @@ class InputFeaturizer(Featurizer):
         super().__init__(
             options={"channels": list(channels), "pooling": pooling, "cells": cells, "bias": bias},
             shapes=list(zip(taps, inputs, channels, strict=True)), bias=bias,
-            pooled=channels[-1] if pooling == "last" else sum(channels[LEVEL_DEPTH - 1 :: LEVEL_DEPTH]),
+            pooled=self.averages * (channels[-1] if pooling == "last" else sum(channels[LEVEL_DEPTH - 1::LEVEL_DEPTH])),
             hidden=hidden, width=width, side_width=side_width, norm=norm, gain=gain, backend=backend, maps=MAX_MAPS)
         self.channels, self.pooling, self.cells = tuple(channels), pooling, cells
 
@@ -347,13 +353,65 @@ class InputFeaturizer(Featurizer):
         return torch.cat(means, dim=1)
 
     def _build(self, inputs: Sequence[MatrixInput]) -> Any:
-        features = None if self.cells == "ones" else [_cell_counts(item) for item in inputs]
-        return self.backend.build_map([item.coords for item in inputs], features, channels=self.level_channels)
+        return self._build_sites(inputs)
+
+    def _build_sites(self, grids: Sequence[MatrixInput | Window]) -> Any:
+        features = None if self.cells == "ones" else [_cell_counts(grid.counts) for grid in grids]
+        return self.backend.build_map([grid.coords for grid in grids], features, channels=self.level_channels)
 
 
-def _cell_counts(item: MatrixInput) -> Float[np.ndarray, "sites 2"]:
-    counts = item.counts.astype(np.float32)
+def _cell_counts(counts: np.ndarray) -> Float[np.ndarray, "sites 2"]:
+    counts = counts.astype(np.float32)
     return np.stack([np.ones_like(counts), np.log2(1 + counts)], axis=1)
+
+
+@dataclass(frozen=True)
+class WindowMap:
+    """Windows of a batch of matrices.
+
+    Args:
+        sites: map of the backend with the sites of every window; None: there are no windows.
+        shares: (matrices * kinds, windows), weights that average the windows of each kind of a matrix.
+    """
+
+    sites: Any
+    shares: Tensor
+
+    def to(self, device: torch.device | str) -> "WindowMap":
+        return WindowMap(self.sites if self.sites is None else self.sites.to(device), self.shares.to(device))
+
+
+class WindowFeaturizer(InputFeaturizer):
+    """The convolutions of `InputFeaturizer` over windows of a matrix, averaged over the windows of each kind.
+
+    The windows of `sparloom.data.cut_windows` show rows, tiles and the whole matrix at their own resolutions; all are
+    convolved by the same weights. The head reads the averages of each kind one after the other; those of a kind that a
+    matrix has no window of are 0.
+
+    Rationale: one grid of at most 4,096 cells over a matrix does not tell how rows vary and columns are reused, which
+    decide what is fast; linear probes of `finetune_*` measure what is seen. COGNATE has no windows.
+    """
+
+    averages = len(KINDS)
+
+    def pool_map(self, sites: WindowMap) -> Float[Tensor, "matrices pooled"]:
+        """Run the convolutions over all windows."""
+        if sites.sites is None:
+            return sites.shares.new_zeros(len(sites.shares) // self.averages, self.pooled)
+        means = super().pool_map(sites.sites)
+        return (sites.shares.to(means.dtype) @ means).reshape(-1, self.averages * means.shape[1])
+
+    def _build(self, inputs: Sequence[MatrixInput]) -> WindowMap:
+        absent = next((item.name for item in inputs if item.windows is None), None)
+        if absent is not None:
+            raise MissingArtifact(f"no windows of {absent}, which this network reads: run experiment=prepare_inputs",
+                                  experiment="prepare_inputs")
+        windows = [window for item in inputs for window in item.windows]
+        kinds = np.array([number * len(KINDS) + KINDS.index(window.kind)
+                          for number, item in enumerate(inputs) for window in item.windows], np.int64)
+        shares = np.zeros((len(inputs) * len(KINDS), len(windows)), np.float32)
+        shares[kinds, np.arange(len(windows))] = 1 / np.bincount(kinds, minlength=len(shares))[kinds]
+        return WindowMap(self._build_sites(windows) if windows else None, torch.from_numpy(shares))
 
 
 class WacoFeaturizer(Featurizer):

@@ -18,7 +18,7 @@ from torch import nn
 from sparloom.errors import SchemaError
 from sparloom.models.cognate.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from sparloom.models.cognate.encoder import FrozenEncoder
-from sparloom.models.cognate.featurizer import InputFeaturizer, PatternStatistics, SideFeatures
+from sparloom.models.cognate.featurizer import InputFeaturizer, PatternStatistics, SideFeatures, WindowFeaturizer
 from sparloom.models.cognate.network import Cognate, ConfigurationMapper, Network
 from sparloom.models.cognate.predictor import Predictor, RecurrentPredictor, TransformerPredictor
 from sparloom.models.cost_model import MatrixFeatures, as_features
@@ -130,7 +130,8 @@ class _evaluating:  # noqa: N801 (reads as a statement)
 
 
 PARTS: Mapping[str, Mapping[str, Callable[..., nn.Module]]] = {
-    "featurizer": {"InputFeaturizer": lambda **settings: InputFeaturizer(**settings, backend=TorchBackend())},
+    "featurizer": {"InputFeaturizer": lambda **settings: InputFeaturizer(**settings, backend=TorchBackend()),
+                   "WindowFeaturizer": lambda **settings: WindowFeaturizer(**settings, backend=TorchBackend())},
     "side": {"SideFeatures": SideFeatures, "PatternStatistics": PatternStatistics},
     "mapper": {"ConfigurationMapper": ConfigurationMapper},
     "predictor": {"Predictor": Predictor, "RecurrentPredictor": RecurrentPredictor,
