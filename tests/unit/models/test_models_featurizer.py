@@ -16,6 +16,8 @@ from sparloom.models import (
     PatternStatistics,
     SideFeatures,
     TorchBackend,
+    WindowFeaturizer,
+    cognate_with_featurizer,
     cognate_with_side,
     initialise,
     restore_cognate,
@@ -131,6 +133,70 @@ def test_networks_with_statistics_score_patterns_and_are_restored(tmp_path: Path
     assert not np.allclose(expected, model.score(pattern(seed=10), configs))
     stored = MatrixFeatures.from_stored(with_statistics(made))
     np.testing.assert_allclose(model.score(stored, configs), expected, rtol=1e-5)
+    model.save(tmp_path / "net.pt", notes={}, precision="float32")
+    again = restore_cognate(load_checkpoint(tmp_path / "net.pt", kind="cognate"), tmp_path / "net.pt")
+    np.testing.assert_allclose(CognateModel(again, spade()).score(made, configs), expected, rtol=1e-5)
+
+
+def window_featurizer(**changes: object) -> WindowFeaturizer:
+    settings = {"channels": CHANNELS, "pooling": "multiscale", "cells": "counts", "bias": False, "hidden": 16,
+                "width": 12, "side_width": 4, "norm": "none", "gain": 1.0, "backend": TorchBackend()} | changes
+    made = WindowFeaturizer(**settings)
+    initialise(made, 0)
+    return made
+
+
+def whole_input(made: Pattern, name: str = "g/a"):
+    return MatrixFeatures.from_pattern(made, name).input
+
+
+def test_windows_of_a_kind_are_averaged_and_those_of_others_apart():
+    """Convolve each window alone with the plain featurizer, and average by hand."""
+    made, single = window_featurizer(), InputFeaturizer(**window_featurizer().settings, backend=TorchBackend())
+    single.weights = made.weights
+    items = [whole_input(pattern(seed=seed, rows=rows)) for seed, rows in ((0, 60), (1, 700))]
+    pooled = made.pool(items)
+    for item, found in zip(items, pooled, strict=True):
+        for number, kind in enumerate(("whole", "fullest", "rows", "tile")):
+            alone = [single.pool([replace(item, coords=window.coords, counts=window.counts, digest=f"{kind} {place}")])
+                     for place, window in enumerate(item.windows) if window.kind == kind]
+            expected = torch.cat(alone).mean(0)
+            torch.testing.assert_close(found[number * 24:(number + 1) * 24], expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("pooling", ["last", "multiscale"])
+def test_windows_of_a_batch_equal_those_of_single_matrices(pooling: str):
+    made = window_featurizer(pooling=pooling)
+    empty = whole_input(Pattern.from_coo(np.zeros(0, int), np.zeros(0, int), (9, 9)))
+    items = [whole_input(pattern(seed=3)), empty, whole_input(pattern(seed=4, rows=400))]
+    together = made.pool(items)
+    torch.testing.assert_close(together, torch.cat([made.pool([item]) for item in items]), rtol=1e-5, atol=1e-6)
+    assert not together[1].any()
+    assert together.shape[1] == made.head[0].in_features - 4
+    with pytest.raises(MissingArtifact, match="no windows of g/a, which this network reads: run experiment=prepare"):
+        made.pool([replace(items[0], windows=None, digest="another")])
+
+
+def test_windows_see_what_a_coarse_grid_averages_out():
+    """Rows of 1 and of 15 nonzeros in turn, and rows of 8: the same counts on a grid of 2 x 2 cells."""
+    lengths = {"uneven": np.tile([1, 15], 4000), "even": np.full(8000, 8)}
+    patterns = {}
+    for name, rows in lengths.items():
+        cols = np.concatenate([np.arange(length) for length in rows]) * 500
+        patterns[name] = Pattern.from_coo(np.repeat(np.arange(8000), rows), cols, (8000, 8000))
+    pooled = {name: window_featurizer().pool([whole_input(made)])[0] for name, made in patterns.items()}
+    whole, fullest, rows, _ = ((pooled["uneven"] - pooled["even"]).abs() / pooled["even"].abs().max()).split(24)
+    assert min(fullest.max(), rows.max()) > 2 * whole.max()
+
+
+def test_networks_with_windows_score_patterns_and_are_restored(tmp_path: Path):
+    parts = {name: getattr(ready_net(spade()), name) for name in ("featurizer", "side", "mapper", "predictor")}
+    net = cognate_with_featurizer(window_featurizer(norm="standard", gain=0.5), **parts)
+    net.use_encoder(ready_net(spade()).encoder)
+    net.standardise([whole_input(pattern(seed=seed)) for seed in range(4)])
+    model, configs, made = CognateModel(net, spade()), list(spade())[:9], pattern(seed=9)
+    expected = model.score(made, configs)
+    assert not np.allclose(expected, model.score(pattern(seed=10), configs))
     model.save(tmp_path / "net.pt", notes={}, precision="float32")
     again = restore_cognate(load_checkpoint(tmp_path / "net.pt", kind="cognate"), tmp_path / "net.pt")
     np.testing.assert_allclose(CognateModel(again, spade()).score(made, configs), expected, rtol=1e-5)

@@ -40,7 +40,7 @@ class Comparison:
     Args:
         source: notes of the pre-trained network; empty if none was loaded.
         drawn: seed -> target labels that were read.
-        lengths: method -> epochs and steps of its training.
+        lengths: method -> epochs and steps of its trainings, one by seed.
         probes: what `probe_network` finds in the fine-tuned network, by seed.
     """
 
@@ -49,14 +49,15 @@ class Comparison:
     drawn: dict[int, pd.DataFrame] = field(default_factory=dict)
     choices: list[report.Choices] = field(default_factory=list)
     curves: list[pd.DataFrame] = field(default_factory=list)
-    lengths: dict[str, dict[str, int]] = field(default_factory=dict)
+    lengths: dict[str, list[dict[str, int]]] = field(default_factory=dict)
     probes: list[Mapping[str, float]] = field(default_factory=list)
 
     def add(self, choices: report.Choices, trained: Trained | None = None) -> None:
         self.choices.append(choices)
         if trained is not None:
             self.curves.append(trained.curves.assign(method=choices.method, seed=choices.seed))
-            self.lengths[choices.method] = {"epochs": int(trained.curves["epoch"].max()), "steps": trained.steps}
+            self.lengths.setdefault(choices.method, []).append(
+                {"epochs": int(trained.curves["epoch"].max()), "steps": trained.steps})
 
     def write(self, out: Path) -> Mapping[str, float]:
         """Write per_matrix.parquet, split.json, labels.parquet, the figures; print the table; return the metrics."""
@@ -100,7 +101,7 @@ class Comparison:
             write_json(path, known | {str(file): sha256(file) for file in read})
 
     def _costs(self) -> dict[str, float]:
-        """Return labels and matrices that each method read per seed, the cost of its data, and training lengths."""
+        """Return labels and matrices that each method read per seed, the cost of its data, and mean training lengths."""
         labels = max(len(rows) for rows in self.drawn.values())
         matrices = max(rows["matrix"].nunique() for rows in self.drawn.values())
         source = {"labels": int(self.source.get("labels", 0)), "matrices": len(self.source.get("matrices", ())),
@@ -113,7 +114,9 @@ class Comparison:
             read = dict.fromkeys(source, 0) if method in WITHOUT_SOURCE else source
             costs = {f"target_{key}": value for key, value in target.items()}
             costs |= {f"source_{key}": value for key, value in read.items()}
-            costs |= self._dce(target["labels"], read["labels"]) | self.lengths.get(method, {})
+            costs |= self._dce(target["labels"], read["labels"])
+            costs |= {key: float(np.mean([length[key] for length in self.lengths[method]]))
+                      for key in ("epochs", "steps") if method in self.lengths}
             found |= {f"{method}_{key}": value for key, value in costs.items()}
         return {f"{self.study.role}/{key}": value for key, value in found.items()}
 

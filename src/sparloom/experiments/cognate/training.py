@@ -6,6 +6,7 @@ fits the latent encoder of a platform (COGNATE §3.3), `Pretrain` trains on the 
 
 import copy
 import logging
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pandas as pd
 import torch
 from lightning import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import EarlyStopping
 
 from sparloom import models
 from sparloom.data import MatrixInput, MatrixSamples, SampleSource, Split, draw_labels, matrix_samples
@@ -76,6 +78,8 @@ class Recipe:
         configs_per_step: labelled configurations of a matrix per step; None: all.
         reported: metric by which a sweep may stop a run, such as validation/opa; it must improve in the direction of
             the objective. None: no metric.
+        enough_tau: end a training after the first epoch with this mean Kendall's tau on its own matrices, so that
+            networks with and without transfer are trained equally well; None: train all epochs.
     """
 
     module: models.RankingModule
@@ -84,6 +88,7 @@ class Recipe:
     configs_per_step: int | None
     matrices_per_step: int
     reported: str | None
+    enough_tau: float | None = None
 
 
 @dataclass(frozen=True)
@@ -133,7 +138,7 @@ def train(
                        matrices_per_step=recipe.matrices_per_step, seed=seed)
     torch.manual_seed(seed)
     written = recipe.logger(save_dir=out) if recipe.logger else False
-    trainer = recipe.trainer(out=out, logger=written, callbacks=[curves])
+    trainer = recipe.trainer(out=out, logger=written, callbacks=[curves, *_stop_at(recipe.enough_tau)])
     models.fit(trainer, module, data)
     ended = torch.load(handed, weights_only=True)
     handed.unlink()
@@ -142,6 +147,16 @@ def train(
     if ended["best"] is not None:
         module.net.load_state_dict(ended["best"])
     return Trained(module.to("cpu"), pd.DataFrame(ended["rows"]), time.monotonic() - began, ended["steps"])
+
+
+def _stop_at(tau: float | None) -> list[Callback]:
+    """End after the first epoch in which the mean Kendall's tau on the training matrices is at least `tau`."""
+    if tau is None:
+        return []
+    if not 0 < tau < 1:
+        raise ValueError(f"task.recipe.enough_tau={tau} is not between 0 and 1: leave it null to train all epochs")
+    return [EarlyStopping("train/kendall_tau", mode="max", stopping_threshold=tau, patience=sys.maxsize,
+                          check_on_train_epoch_end=True)]
 
 
 def with_anchors(net: models.Network, space: ConfigSpace, inputs: Sequence[MatrixInput]) -> models.CognateModel:
