@@ -3,7 +3,7 @@
     python warm_python.py serve NAME MODULE ...
     python warm_python.py run NAME SCRIPT ARGUMENT ...
 
-The second command takes the place of `python SCRIPT ARGUMENT ...`: the program has its arguments, environment, folder,
+The second command takes the place of `python SCRIPT ARGUMENT ...`, or with `-m MODULE` for SCRIPT of that: the program has its arguments, environment, folder,
 input and outputs, and its exit status. A signal reaches this command and not the program: who sends signals starts
 the program as a `WarmProgram`.
 """
@@ -174,5 +174,10 @@ if __name__ == "__main__":
     if sys.argv[1] == "run":
         sys.exit(_run(sys.argv[2], sys.argv[3:]))
     sys.argv = _serve(sys.argv[2], sys.argv[3:])
-    sys.path[0] = str(Path(sys.argv[0]).parent)
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    if sys.argv[0] == "-m":
+        sys.path[0] = os.getcwd()
+        del sys.argv[0]
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.path[0] = str(Path(sys.argv[0]).parent)
+        runpy.run_path(sys.argv[0], run_name="__main__")
