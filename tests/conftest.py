@@ -39,7 +39,7 @@ def python_of_runs() -> Iterator[list[str]]:
     """Return a command that replaces `python` for run.py and has its modules loaded; it does not forward signals."""
     modules = ("hydra._internal.hydra", "hydra.core.override_parser.overrides_parser", "sparloom.cli",
                "sparloom.report", "sparloom.experiments.cognate.finetune",
-               "sparloom.experiments.cognate.training", "pyarrow.parquet")
+               "sparloom.experiments.cognate.training", "pyarrow.parquet", "warm_pool")
     with warm_python(modules) as command:
         yield command
 

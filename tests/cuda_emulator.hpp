@@ -2,6 +2,9 @@
 // runs until it meets a barrier or a shuffle and goes on when the others have come there. A thread that waits for one
 // that never comes is a fault, and so is a shuffle with a lane that has ended. Says nothing of speed or memory order.
 
+#undef _FORTIFY_SOURCE  // longjmp goes from one stack to another
+
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <cmath>
@@ -30,34 +33,63 @@ namespace emulator {
 constexpr std::size_t kStack = 64 << 10;
 constexpr unsigned kWarp = 32;
 
+// A fibre begins by setcontext, and is left and resumed by _longjmp, which asks the kernel for nothing.
 struct Fibre {
     ucontext_t context;
+    jmp_buf resumed;
     std::vector<char> stack = std::vector<char>(kStack);
-    bool ended;
+    bool begun, ended;
     long barriers, shuffles;
     float given[2];  // of the last two shuffles: nobody is further ahead
 };
 
 static std::vector<Fibre> fibres;
-static ucontext_t scheduler;
+static jmp_buf scheduler;
 static unsigned current, alive;
 static long progress, met;  // met: the last barrier to which all threads are known to have come
 static const char* fault;
 static void (*body)(const void*);
 static const void* body_state;
 
+static void leave() {
+    if (!_setjmp(fibres[current].resumed)) _longjmp(scheduler, 1);
+}
+
+static void resume() {
+    Fibre& fibre = fibres[current];
+    if (_setjmp(scheduler)) return;
+    if (fibre.begun) _longjmp(fibre.resumed, 1);
+    fibre.begun = true;
+    setcontext(&fibre.context);
+}
+
 template <typename Ready>
 static void wait(const Ready& ready) {
     ++progress;
-    while (!ready() && !fault) swapcontext(&fibres[current].context, &scheduler);
-    if (fault) swapcontext(&fibres[current].context, &scheduler);
+    while (!ready() && !fault) leave();
+    if (fault) leave();
 }
 
+// What a fibre does: the body, once in every block.
 static void enter() {
-    body(body_state);
-    fibres[current].ended = true;
-    ++progress;
-    --alive;
+    for (;;) {
+        body(body_state);
+        fibres[current].ended = true;
+        ++progress;
+        --alive;
+        leave();
+    }
+}
+
+static void make_fibres(unsigned count) {
+    fibres = std::vector<Fibre>(count);
+    for (Fibre& fibre : fibres) {
+        getcontext(&fibre.context);
+        fibre.context.uc_stack.ss_sp = fibre.stack.data();
+        fibre.context.uc_stack.ss_size = kStack;
+        fibre.begun = false;
+        makecontext(&fibre.context, enter, 0);
+    }
 }
 
 static void shuffle(std::vector<unsigned>& order) {
@@ -74,11 +106,6 @@ static void run_block() {
         Fibre& fibre = fibres[t];
         fibre.ended = false;
         fibre.barriers = fibre.shuffles = 0;
-        getcontext(&fibre.context);
-        fibre.context.uc_stack.ss_sp = fibre.stack.data();
-        fibre.context.uc_stack.ss_size = kStack;
-        fibre.context.uc_link = &scheduler;
-        makecontext(&fibre.context, enter, 0);
     }
     std::vector<unsigned> order(blockDim.x);
     for (unsigned t = 0; t < blockDim.x; ++t) order[t] = t;
@@ -89,7 +116,7 @@ static void run_block() {
             if (fibres[t].ended || fault) continue;
             current = t;
             threadIdx = Dim{t, 0};
-            swapcontext(&scheduler, &fibres[t].context);
+            resume();
         }
         if (progress == before && !fault) fault = "threads wait for others that never come";
     }
@@ -98,7 +125,7 @@ static void run_block() {
 // Run a kernel; returns what went wrong, or null. Shared memory begins as NaN in every block.
 template <typename Kernel>
 static const char* launch(unsigned x, unsigned y, unsigned threads, unsigned shared, const Kernel& kernel) {
-    if (fibres.size() < threads) fibres = std::vector<Fibre>(threads);
+    if (fibres.size() < threads) make_fibres(threads);
     fault = shared > sizeof(shared_bytes) ? "more shared memory than the emulator has" : nullptr;
     body = [](const void* state) { (*static_cast<const Kernel*>(state))(); };
     body_state = &kernel;
@@ -110,6 +137,7 @@ static const char* launch(unsigned x, unsigned y, unsigned threads, unsigned sha
             run_block();
         }
     }
+    if (fault) fibres.clear();  // they stand inside the body
     return fault;
 }
 

@@ -1,11 +1,13 @@
-"""Processes of pools and trainings are forked from a server with loaded modules."""
+"""Processes of pools and trainings are forked from a server with loaded modules, or from a copy of their parent."""
 
 import multiprocessing
+import multiprocessing.forkserver
+import multiprocessing.resource_tracker
+import multiprocessing.util
 import os
-import signal
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from multiprocessing.context import BaseContext, ForkServerContext, ForkServerProcess
 from typing import Any
 
@@ -15,7 +17,7 @@ from brief_timing import brief_timing
 
 from sparloom.experiments.harness import process_pool
 
-__all__ = ["warm_processes"]
+__all__ = ["copied_processes", "warm_processes"]
 
 MODULES = [  # what processes of any test use: a server is never started again
     "pytest", "torch", "lightning.pytorch", "pandas", "sparloom.models", "sparloom.data.lightning", "sparloom.report",
@@ -43,15 +45,48 @@ class _Context(ForkServerContext):
     Process = _Process
 
 
-def _ignore_interrupts(_: int) -> None:
-    """Do what processes of pools do at first, but for ending with a parent, which is the server here."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _end_with_server(_: int) -> None:
+    """Do what processes of pools do at first; their parent is the server here."""
+    process_pool._end_with_parent(os.getppid())
+
+
+def _copy(_: str, arguments: Sequence[str], descriptors: Sequence[int]) -> int:
+    """Fork this process, where a new Python was asked for, and let the copy run what that would; it ends with this."""
+    parent = os.getpid()
+    process = os.fork()
+    if process == 0:
+        process_pool._end_with_parent(parent)
+        for descriptor in map(int, os.listdir("/proc/self/fd")):
+            if descriptor > 2 and descriptor not in descriptors:
+                with suppress(OSError):  # it was for the listing
+                    os.close(descriptor)
+        exec(arguments[-1], {})
+        os._exit(0)
+    return process
 
 
 @contextmanager
 def warm_processes() -> Iterator[None]:
-    """Let whoever asks for the start method "spawn" fork from the server."""
+    """Let whoever asks for the start method "spawn" fork from a server that has loaded the modules."""
     multiprocessing.set_forkserver_preload(MODULES)
+    with _forked():
+        yield
+
+
+@contextmanager
+def copied_processes() -> Iterator[None]:
+    """Let whoever asks for the start method "spawn" fork from a copy of this process as it is now, without threads."""
+    multiprocessing.set_forkserver_preload([])
+    multiprocessing.resource_tracker.ensure_running()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(multiprocessing.util, "spawnv_passfds", _copy)
+        multiprocessing.forkserver.ensure_running()
+    with _forked():
+        yield
+
+
+@contextmanager
+def _forked() -> Iterator[None]:
     usual = multiprocessing.get_context
 
     def get_context(method: str | None = None) -> BaseContext:
@@ -60,7 +95,7 @@ def warm_processes() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(multiprocessing, "get_context", get_context)
         patch.setattr(torch.multiprocessing, "get_context", get_context)
-        patch.setattr(process_pool, "_end_with_parent", _ignore_interrupts)
+        patch.setattr(process_pool, "_end_with_parent", _end_with_server)
         sharing = torch.multiprocessing.get_sharing_strategy()
         torch.multiprocessing.set_sharing_strategy("file_system")  # a server takes 252 descriptors, one per tensor
         yield

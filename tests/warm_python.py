@@ -3,9 +3,9 @@
     python warm_python.py serve NAME MODULE ...
     python warm_python.py run NAME SCRIPT ARGUMENT ...
 
-The second command takes the place of `python SCRIPT ARGUMENT ...`: the program has its arguments, environment, folder,
-input and outputs, and its exit status. A signal reaches this command and not the program: who sends signals starts
-the program as a `WarmProgram`.
+The second command takes the place of `python SCRIPT ARGUMENT ...`; SCRIPT may be `-m MODULE`. The program has its
+arguments, environment, folder, input and outputs, and its exit status. A signal reaches this command and not the
+program: who sends signals starts the program as a `WarmProgram`.
 """
 
 import gc
@@ -21,7 +21,7 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, Any
 
@@ -51,15 +51,17 @@ class WarmProgram:
         command: path of the script and its arguments.
         folder: current folder of the program.
         outputs: descriptors or files that take its standard output and its errors.
+        copied: fork the processes of its pools from a copy of the program as it begins; else they are spawned.
     """
 
     def __init__(self, python: Sequence[str], command: Sequence[str], *, folder: Path,
-                 environment: Mapping[str, str] | None = None, outputs: Sequence[int | IO[Any]] = (1, 2)) -> None:
+                 environment: Mapping[str, str] | None = None, outputs: Sequence[int | IO[Any]] = (1, 2),
+                 copied: bool = False) -> None:
         self.returncode: int | None = None
         self._connection = socket.socket(socket.AF_UNIX)
         with open(os.devnull, "r+b") as null:
             shown = [each if isinstance(each, int) else each.fileno() for each in outputs]
-            given = {"command": [*command], "folder": str(folder), "session": True,
+            given = {"command": [*command], "folder": str(folder), "session": True, "copied": copied,
                      "environment": dict(os.environ if environment is None else environment)}
             self.pid = _ask(self._connection, python[-1], given, [null.fileno(), *shown])
 
@@ -88,8 +90,8 @@ class WarmProgram:
         self.send_signal(signal.SIGKILL)
 
 
-def _serve(name: str, modules: Sequence[str]) -> list[str]:
-    """Fork for every connection until the input ends; returns, in a forked process only, the command of its program."""
+def _serve(name: str, modules: Sequence[str]) -> dict[str, Any]:
+    """Fork for every connection until the input ends; returns, in a forked process only, what was asked for."""
     for module in modules:
         importlib.import_module(module)
     gc.freeze()
@@ -116,7 +118,7 @@ def _ended() -> bool:
         return False
 
 
-def _program(connection: socket.socket) -> list[str]:
+def _program(connection: socket.socket) -> dict[str, Any]:
     """Fork once more: one process reports the exit status of the other one, which becomes the program."""
     size = int.from_bytes(connection.recv(8, socket.MSG_WAITALL))
     content, descriptors, _, _ = socket.recv_fds(connection, size, 3, socket.MSG_WAITALL)
@@ -140,12 +142,26 @@ def _program(connection: socket.socket) -> list[str]:
     os.environ.clear()
     os.environ.update(given["environment"])
     tempfile.tempdir = None  # found anew in this environment
-    return given["command"]
+    return given
+
+
+def _execute(command: list[str], *, copied: bool, **_: Any) -> None:
+    """Be the program."""
+    module = command[0] == "-m"
+    sys.argv = command[module:]
+    with importlib.import_module("warm_pool").copied_processes() if copied else nullcontext():
+        if module:
+            sys.path[0] = os.getcwd()
+            runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        else:
+            sys.path[0] = str(Path(sys.argv[0]).parent)
+            runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def _run(name: str, command: Sequence[str]) -> int:
     """Ask the server for a process that runs a program; returns its exit status, or dies of the signal it died of."""
-    given = {"command": command, "folder": os.getcwd(), "session": False, "environment": dict(os.environ)}
+    given = {"command": command, "folder": os.getcwd(), "session": False, "copied": False,
+             "environment": dict(os.environ)}
     with socket.socket(socket.AF_UNIX) as connection:
         _ask(connection, name, given, [0, 1, 2])
         status = _number(connection)
@@ -173,6 +189,4 @@ def _number(connection: socket.socket) -> int:
 if __name__ == "__main__":
     if sys.argv[1] == "run":
         sys.exit(_run(sys.argv[2], sys.argv[3:]))
-    sys.argv = _serve(sys.argv[2], sys.argv[3:])
-    sys.path[0] = str(Path(sys.argv[0]).parent)
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    _execute(**_serve(sys.argv[2], sys.argv[3:]))

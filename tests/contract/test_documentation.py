@@ -90,11 +90,12 @@ def test_links_name_files_that_exist(page):
 
 
 @pytest.mark.slow
-def test_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path, caplog):
+def test_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path, caplog, monkeypatch):
     pytest.importorskip("mkdocs", reason='the generator is not installed: pip install -e ".[docs]"')
     from mkdocs.commands.build import build
     from mkdocs.config import load_config
 
+    monkeypatch.setitem(sys.modules, "ruff.__main__", None)  # else it is started for each of a thousand signatures
     with warnings.catch_warnings(), caplog.at_level(logging.WARNING):
         warnings.simplefilter("ignore")  # of the generator's own code
         build(load_config(str(ROOT / "mkdocs.yml"), strict=True, site_dir=str(tmp_path)))

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from warm_python import warm_python
 
 pytest.importorskip("transformers")
 pytest.importorskip("sentence_transformers")
@@ -27,7 +28,23 @@ METHODS = ("sparloom", "sparloom_bfloat16", "sparloom_int8", "torch", "torch_bfl
 TINY = {"kind": "bert", "width": 24, "layers": 2, "heads": 3, "hidden": 40}
 
 
-def test_methods_are_checked_and_timed_in_turn(tmp_path, monkeypatch) -> None:
+@pytest.fixture
+def libraries_loaded(monkeypatch):
+    """Processes of methods have loaded their libraries."""
+    def started(command: list[str], **options) -> subprocess.Popen:
+        return subprocess.Popen([*python, *command[1:]], **options)
+
+    for name, value in text_encoders.QUIET.items():
+        monkeypatch.setenv(name, value)
+    modules = ("transformers.models.bert.modeling_bert", "sentence_transformers", "sparloom.experiments.cora")
+    with warm_python(modules) as python:
+        monkeypatch.setattr(text_encoders, "subprocess", SimpleNamespace(
+            Popen=started, PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL))
+        monkeypatch.setattr(text_encoders, "IDLE_LOOKS", sys.maxsize)  # the process that is looked at only waits
+        yield
+
+
+def test_methods_are_checked_and_timed_in_turn(tmp_path, monkeypatch, libraries_loaded) -> None:
     monkeypatch.setattr(bench, "SIZES", {"tiny": TINY})
     monkeypatch.setattr(bench, "measure_roof", lambda threads, rounds: SimpleNamespace(flops=1e9))
     monkeypatch.setattr(bench, "ENCODERS", {name: None for name in METHODS})

@@ -26,7 +26,7 @@ def started(python: list[str], folder: Path) -> WarmProgram:
     places = {"ARTIFACTS": "artifacts", "OUTPUTS": "outputs"}
     environment = os.environ | {f"SPARLOOM_{name}": str(folder / place) for name, place in places.items()}
     command = [str(ROOT / "run.py"), *OVERRIDES, f"hydra.run.dir={folder / 'run'}"]
-    return WarmProgram(python, command, folder=ROOT, environment=environment | {"GOMP_SPINCOUNT": "0"})
+    return WarmProgram(python, command, folder=ROOT, environment=environment | {"GOMP_SPINCOUNT": "0"}, copied=True)
 
 
 def lines(folder: Path) -> int:

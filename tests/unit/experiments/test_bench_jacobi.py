@@ -13,7 +13,7 @@ from sparloom.experiments.fusion import dominant, jacobi_set, system
 from sparloom.measure import geomean
 from sparloom.sparse import AnchorCorpus, Pattern, SparseMatrix, SuiteSparseCorpus, write_matrix
 
-pytestmark = pytest.mark.cc
+pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("processes_loaded")]
 
 COLUMNS = ("group", "name", "family", "rows", "cols", "nnz", "symmetric", "spd_likely", "kind", "sha256")
 SIDE = 20
@@ -55,7 +55,7 @@ def mirror(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def finished(build, mirror, tmp_path_factory):
+def finished(build, mirror, processes_loaded, tmp_path_factory):
     folder, out = tmp_path_factory.mktemp("bench"), tmp_path_factory.mktemp("out")
     task = build("bench_jacobi", f"paths.mirror={mirror}", "timing=quick", "anchors.scale=0.004",
                  "task.least_nonzeros=1500", "task.columns=8", "task.threads=1", "task.most_steps=500", folder=folder)

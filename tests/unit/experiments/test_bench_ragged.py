@@ -1,6 +1,7 @@
 """Ragged programs beside their peers, on tiny cases: outputs, and resuming a killed run."""
 
 import json
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -58,7 +59,7 @@ def bench(tmp_path, **changes) -> BenchRagged:
 def test_every_part_is_timed_and_reduced(tmp_path, few_peers):
     out = tmp_path / "out"
     out.mkdir()
-    metrics = bench(tmp_path).run(out)
+    metrics = bench(tmp_path, timing=replace(TIMING, repetitions=1, most_repetitions=1)).run(out)
     frame = pd.read_parquet(out / "per_case.parquet")
     methods = frame[frame["median"].notna()].groupby("part")["method"].agg(lambda names: {
         name.split(" ")[0] for name in names}).to_dict()

@@ -113,6 +113,7 @@ def test_an_invalid_count_is_refused_before_any_work(tmp_path, count):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.usefixtures("processes_loaded")
 def test_processes_collect_the_same_rows(tmp_path):
     metrics = collect(tmp_path, jobs=2, alone_bytes=1e9).run(tmp_path)
     assert metrics["new_rows"] == len(read(tmp_path)) == 2 * 2 * (CONFIGS + 1)
@@ -184,7 +185,7 @@ def test_a_run_killed_repeatedly_resumes(python_of_runs, tmp_path, jobs):
     kills = 0
     for _ in range(30):
         before = _rows(tmp_path)
-        process = WarmProgram(python_of_runs, [str(script), str(tmp_path), str(jobs)], folder=tmp_path)
+        process = WarmProgram(python_of_runs, [str(script), str(tmp_path), str(jobs)], folder=tmp_path, copied=True)
         while process.poll() is None and _rows(tmp_path) == before:
             time.sleep(0.01)
         if process.poll() is not None:

@@ -36,6 +36,7 @@ def test_bootstrap_covers_the_statistic_and_repeats_by_seed():
     assert high - low < 0.15
     assert bootstrap_interval(values, seed=1) == (low, high)
     assert bootstrap_interval(values, seed=2) != (low, high)
+    assert bootstrap_interval(values, seed=1, statistic=lambda drawn: geomean(drawn)) == (low, high)
 
 
 def test_bootstrap_has_its_nominal_coverage():
