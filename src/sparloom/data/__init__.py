@@ -10,7 +10,7 @@ configurations, and `batches` joins labels and inputs. `benchmark` is the set th
 from sparloom.lazy import attach
 
 __all__, __getattr__, __dir__ = attach(__name__, {
-    "sample": ("Conditions", "Sample", "to_json_values"),
+    "sample": ("Conditions", "Sample", "conditions_entry", "to_json_values"),
     "journal": ("Journal", "compact"),
     "table": ("SampleTable",),
     "csv_file": (
