@@ -21,7 +21,7 @@ from sparloom.experiments import harness
 from sparloom.measure import TimingProtocol, kendall_tau
 from sparloom.ops import Op
 from sparloom.space import Config
-from sparloom.sparse import Corpus, SparseMatrix, stratified_choice
+from sparloom.sparse import Corpus, Role, SparseMatrix, stratified_choice
 
 if TYPE_CHECKING:
     from sparloom.platforms import CpuPlatform, ManyCorePlatform
@@ -69,8 +69,8 @@ class DealSamples:
         frame = table.frame().astype({"matrix": str, "config": str})
         rows = {str(name): part for name, part in frame.groupby("matrix") if name in entries}
         if not rows:
-            raise ValueError(f"the corpus has none of the {len(table.matrices)} matrices that were measured: choose the "
-                             "corpus of the samples")
+            raise ValueError(f"the corpus has none of the {len(table.matrices)} matrices that were measured: choose "
+                             "that of the samples")
         samples, absent = [], len(table.matrices) - len(rows)
         weights = {name: float(entries[name].nnz + 20_000) for name in rows}
         for name, (fresh, reason) in harness.run_jobs(self.deal, rows, weights=weights, processes=self.jobs,
@@ -110,7 +110,8 @@ class DealSamples:
         return found, ""
 
     def _sample(
-        self, platform: "ManyCorePlatform", row: pd.Series, *, seconds: tuple[float, ...] = (), failure: str | None = None
+        self, platform: "ManyCorePlatform", row: pd.Series, *, seconds: tuple[float, ...] = (),
+        failure: str | None = None,
     ) -> Sample:
         """Make a sample from a measured row, whose machine, round and time of measurement it keeps."""
         return Sample(
@@ -160,6 +161,7 @@ class ValidateDealing:
         platform: its measured platform runs the schedules; its caches and memory are taken as those of this machine.
         threads: number of threads that are foretold.
         matrices: number of matrices, evenly spread over row bins and density.
+        role: their role.
         configs: schedules of a matrix, drawn like samples.
     """
 
@@ -169,15 +171,16 @@ class ValidateDealing:
     timing: TimingProtocol
     threads: int
     matrices: int
+    role: Role
     configs: int
     seed: int
 
     def run(self, out: Path) -> Mapping[str, float]:
         """Write samples.parquet and per_matrix.parquet; return ratios of foretold over measured seconds, and taus."""
-        began = time.monotonic()
-        frames = []
+        began, frames, roles = time.monotonic(), [], self.corpus.split()
+        entries = [entry for entry in self.corpus.entries() if roles[entry.name] == self.role]
         with harness.exclusive_timing():
-            for name in stratified_choice(self.corpus.entries(), self.matrices, seed=self.seed):
+            for name in stratified_choice(entries, self.matrices, seed=self.seed):
                 frames.append(self.measured(self.corpus.load(name)).assign(matrix=name))
                 logger.info("%s: %d schedules", name, len(frames[-1]))
         samples = pd.concat(frames, ignore_index=True)
@@ -214,7 +217,8 @@ class ValidateDealing:
                 for config, _, measurement in fresh.measure_many(self.op, operands, configs, once):
                     if measurement.failure is None:
                         found.setdefault(config, []).append(measurement.best)
-        one, many = ({config: float(np.median(seconds)) for config, seconds in found.items()} for found in taken.values())
+        one, many = ({config: float(np.median(seconds)) for config, seconds in found.items()}
+                     for found in taken.values())
         alone = replace(self.platform, measured=replace(cpu, threads=1), workers=self.threads, dealing="dynamic",
                         llc_mib=self.platform.measured_llc_mib, workers_per_llc=self.threads)
         dealer = alone.dealt(self.op, matrix)

@@ -215,13 +215,12 @@ class CompareSlopes:
         write_frame(out / "slopes.parquet", pd.concat(frames, ignore_index=True))
         reference, metrics = found.pop(_preset(self.target)), {}
         for name, frame in found.items():
-            common = frame.join(reference, how="inner", rsuffix="_target").dropna()
-            metrics[f"{name}/matrices"] = len(common)
             for slope in EXTENTS:
-                metrics[f"{name}/{slope}/spearman"] = float(
-                    common[slope].corr(common[f"{slope}_target"], method="spearman"))
-                metrics[f"{name}/{slope}/median"] = float(common[slope].median())
-                metrics[f"{name}/{slope}/target_median"] = float(common[f"{slope}_target"].median())
+                both = pd.DataFrame({"source": frame[slope], "target": reference[slope]}).dropna()
+                metrics[f"{name}/{slope}/spearman"] = float(both["source"].corr(both["target"], method="spearman"))
+                metrics[f"{name}/{slope}/median"] = float(both["source"].median())
+                metrics[f"{name}/{slope}/target_median"] = float(both["target"].median())
+                metrics[f"{name}/{slope}/matrices"] = len(both)
         log.console.print(_slope_table(metrics, list(found), f"{self.op.name}: slopes of {_preset(self.target)} and"))
         return metrics
 
@@ -253,11 +252,12 @@ def _preset(platform: "Platform") -> str:
 
 
 def _slope_table(metrics: Mapping[str, float], sources: Sequence[str], title: str) -> Table:
-    table = report_table(("source", "matrices", *(f"{slope} {what}" for slope in EXTENTS for what in ("Spearman", "median"))),
-                         title=f"{title} of each source over matrices")
+    shown = {"spearman": "Spearman", "median": "median"}
+    table = report_table(("source", "matrices", *(f"{slope} {what}" for slope in EXTENTS for what in shown.values())),
+                         title=f"{title} each source over matrices")
     for name in sources:
-        table.add_row(name, str(metrics[f"{name}/matrices"]), *(
-            f"{metrics[f'{name}/{slope}/{what}']:.3f}" for slope in EXTENTS for what in ("spearman", "median")))
+        table.add_row(name, str(metrics[f"{name}/rows/matrices"]), *(
+            f"{metrics[f'{name}/{slope}/{what}']:.3f}" for slope in EXTENTS for what in shown))
     return table
 
 

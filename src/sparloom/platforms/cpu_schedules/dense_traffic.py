@@ -1,7 +1,8 @@
 """Bytes of the dense operands that a tiled schedule fetches from beyond a cache, by the rows that its loops visit.
 
-Every nonzero (i, j) visits row j of one dense operand (B of SpMM, C of SDDMM) and row i of the other (D of SpMM, which is
-read and written, B of SDDMM). An iteration of the outermost loops, a scope, visits some distinct rows of both. The model:
+Every nonzero (i, j) visits row j of one dense operand (B of SpMM, C of SDDMM) and row i of the other (D of SpMM, which
+is read and written, B of SDDMM). An iteration of the outermost loops, a scope, visits some distinct rows of both. The
+model:
 
     whatever fits into the cache as a whole stays there from one call to the next, and nothing is fetched
     a scope whose distinct rows fit fetches each of them once
@@ -10,8 +11,8 @@ read and written, B of SDDMM). An iteration of the outermost loops, a scope, vis
 
 Conflicts, and rows that stay from one scope to the next, are left out.
 
-Source: the reuse of tiles of Lam, Rothberg and Wolf 1991, The Cache Performance and Optimizations of Blocked Algorithms.
-Departure: distinct rows are counted in the pattern, as a sparse tile visits few of its columns.
+Source: Lam, Rothberg and Wolf 1991, The Cache Performance and Optimizations of Blocked Algorithms, for the reuse within
+tiles. Departure: distinct rows are counted in the pattern, as a sparse tile visits few of its columns.
 """
 
 from collections.abc import Sequence

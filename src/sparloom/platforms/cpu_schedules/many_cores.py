@@ -1,4 +1,4 @@
-"""A simulated processor with many cores: labels of schedules that were measured with two threads, dealt to more workers.
+"""A simulated processor with many cores: schedules that were measured with two threads, dealt to more workers.
 
 Two threads show no imbalance: a schedule with two equal pieces is as fast as one with a thousand. The model:
 

@@ -1,8 +1,8 @@
 """Pieces of the parallel loop of a schedule: how much work each is, and how long workers need that share them.
 
 A parallel loop is executed once per iteration of the loops around it; each execution is a region, at whose end all
-workers wait. Its iterations are dealt in chunks, the pieces. The work of a piece is counted as the generated loops visit
-it, in units of one multiplication of a vector of 16 dense columns by a stored value:
+workers wait. Its iterations are dealt in chunks, the pieces. The work of a piece is counted as the generated loops
+visit it, in units of one multiplication of a vector of 16 dense columns by a stored value:
 
     POSITION    a position of a storage level
     ENTRY       an entry of the innermost sparse loop, per vector: loads or stores a row of the result
