@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 DEFAULT_WIDTH = 256  # columns of the dense operands in WACO and COGNATE
-UNNAMED = ("cpu", "two_threads")  # platform and preset of source networks whose names, in the data store, lack the preset
+UNNAMED = ("cpu", "two_threads")
+"""Platform and preset of source networks without a preset in their names, as the data store has them."""
 PRETRAIN = "pretrain_cpu"
 """Experiment that pre-trains on any source, given by platform@source."""
 
