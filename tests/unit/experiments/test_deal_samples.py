@@ -61,8 +61,8 @@ def test_every_measured_row_is_dealt_to_both_presets(dealt):
     folder, metrics = dealt
     made, measured = table(folder, "cpu_many"), table(folder, "cpu")
     made.validate()
-    assert made.presets() == ("workers_32", "workers_32_static")
-    assert len(made) == 2 * len(measured) == metrics["rows"]
+    assert made.presets() == ("workers_32", "workers_32_single", "workers_32_static")
+    assert len(made) == 3 * len(measured) == metrics["rows"]
     assert metrics["left_out"] == 0
     rows, before = made.frame(), measured.frame()
     assert set(rows["platform"]) == {"cpu_many"}
@@ -162,7 +162,7 @@ def test_a_missing_source_network_is_trained_on_that_source(build, tmp_path, tra
 
 def test_sources_and_their_presets_have_networks_of_their_own(build, tmp_path):
     names = set()
-    options = ("cpu", "cpu_many", "cpu_many_static", "spade", "spade_205", "spade_16")
+    options = ("cpu", "cpu_many", "cpu_many_static", "cpu_many_single", "spade", "spade_205", "spade_16")
     for option in options:
         task = build("finetune_tiny", f"platform@source={option}", folder=tmp_path)
         names.add(task.checkpoints.source(task.source, task.op, task.recipe.module.net))
@@ -199,5 +199,5 @@ def test_slopes_of_sources_are_compared_with_the_target(build, tmp_path, capsys)
     same = metrics["spade_cognate32_205/rows/spearman"]  # made-up samples do not depend on the preset
     assert same == pytest.approx(1)
     assert {f"{name}/rows/spearman" for name in ("cpu_two_threads", "cpu_many_workers_32")} <= set(metrics)
-    assert len(pd.read_parquet(tmp_path / "slopes.parquet")) == 24 * 6
+    assert len(pd.read_parquet(tmp_path / "slopes.parquet")) == 24 * 7
     assert "slopes of spade_cognate32" in capsys.readouterr().out

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -93,6 +93,7 @@ class DealSamples:
         except (OSError, ValueError, SparloomError) as error:
             return [], f"cannot be read: {error}"
         dealer, found = self.platforms[0].dealt(self.op, matrix), []
+        records = dict(zip(rows.index, rows.to_dict("records"), strict=True))
         for key, taken in rows.groupby("config", sort=False):
             timed = taken[taken["failure"].isna()]
             failures = dict(taken.loc[taken["failure"].notna(), "failure"].items())
@@ -103,14 +104,14 @@ class DealSamples:
                 failures |= dict.fromkeys(timed.index, str(error))
                 timed, dealt = timed[:0], np.empty((len(self.platforms), 0))
             for platform, values in zip(self.platforms, dealt, strict=True):
-                found += [self._sample(platform, taken.loc[index], seconds=(float(value),))
+                found += [self._sample(platform, records[index], seconds=(float(value),))
                           for index, value in zip(timed.index, values, strict=True)]
-                found += [self._sample(platform, taken.loc[index], failure=str(reason))
+                found += [self._sample(platform, records[index], failure=str(reason))
                           for index, reason in failures.items()]
         return found, ""
 
     def _sample(
-        self, platform: "ManyCorePlatform", row: pd.Series, *, seconds: tuple[float, ...] = (),
+        self, platform: "ManyCorePlatform", row: Mapping[str, Any], *, seconds: tuple[float, ...] = (),
         failure: str | None = None,
     ) -> Sample:
         """Make a sample from a measured row, whose machine, round and time of measurement it keeps."""

@@ -7,8 +7,8 @@ Two threads show no imbalance: a schedule with two equal pieces is as fast as on
     free; they set the seconds of a unit of work of this schedule on this matrix
     a worker computes as fast as one of the measured threads, but has another share of the last cache: each byte that it
     fetches beyond those that a measured thread fetches (see dense_traffic.py) costs 1 / fetch_gb_per_s more
-    the pieces are dealt to the workers, first free or in turn; handing out a piece takes dispatch_ns, during which no
-    other is handed out
+    the pieces, as large as the schedule says or of a fixed chunk, are dealt to the workers, first free or in turn;
+    handing out a piece first free takes dispatch_ns, during which no other is handed out
     a barrier takes barrier_ns times the logarithm to base 2 of the workers
     all workers together fetch no faster than the memory delivers
 
@@ -50,6 +50,7 @@ class ManyCores:
     Args:
         workers: threads of every parallel loop.
         dealing: "dynamic" hands the next piece to the first free worker, "static" to all in turn.
+        chunk: iterations of the parallel loop in a piece; None: the chunk of the schedule.
         llc_mib, workers_per_llc: last-level cache, and the number of workers that share one.
         measured_llc_mib: last-level cache of the measured machine, which all measured threads share.
         dram_gb_per_s, dram_efficiency: theoretical bandwidth of all memory, and the share of it that is achieved.
@@ -60,6 +61,7 @@ class ManyCores:
 
     workers: int
     dealing: Dealing
+    chunk: int | None
     llc_mib: float
     workers_per_llc: int
     measured_llc_mib: float
@@ -72,7 +74,7 @@ class ManyCores:
     def __post_init__(self) -> None:
         for field in fields(ManyCores):
             value = getattr(self, field.name)
-            if field.name != "dealing" and not value > 0:
+            if field.name != "dealing" and value is not None and not value > 0:
                 raise ValueError(f"{field.name} {value} of a processor with many cores must be above 0")
 
     def barrier(self, workers: int) -> float:
@@ -161,8 +163,9 @@ class MatrixDealer:
             IllegalSchedule: the schedule cannot run on this matrix.
         """
         job = self._planner.job(self._packer, self._planner.space.parse(key))
-        pieces = pieces_of(job.program, job.layout, self._packer.pack(job.layout, locate=False),
-                           chunk=int(job.config["chunk"]))
+        packed, drawn = self._packer.pack(job.layout, locate=False), int(job.config["chunk"])
+        chunks = {drawn, *(machine.chunk for machine in machines)} - {None}
+        pieces = {chunk: pieces_of(job.program, job.layout, packed, chunk=chunk) for chunk in chunks}
 
         def fetched(llc_mib: float, sharers: int) -> float:
             return self._traffic.fetched_bytes(job.program, job.layout, whole_capacity=llc_mib * MIB,
@@ -173,26 +176,28 @@ class MatrixDealer:
         for machine in machines:
             moved = fetched(machine.llc_mib, machine.workers_per_llc)
             more = moved - fetched(machine.measured_llc_mib, threads)
-            streamed = self._traffic.matrix_bytes * pieces.repeats if whole > machine.llc_mib * MIB else 0
-            found.append([simulate(machine, pieces, seconds, threads=threads, more_bytes=more,
-                                   bytes_moved=moved + streamed) for seconds in measured])
+            streamed = self._traffic.matrix_bytes * pieces[drawn].repeats if whole > machine.llc_mib * MIB else 0
+            found.append([simulate(machine, pieces[machine.chunk or drawn], seconds, pieces_measured=pieces[drawn],
+                                   threads=threads, more_bytes=more, bytes_moved=moved + streamed)
+                          for seconds in measured])
         return np.array(found)
 
 
 def simulate(
-    machine: ManyCores, pieces: Pieces, measured: float, *, threads: int, more_bytes: float, bytes_moved: float,
+    machine: ManyCores, pieces: Pieces, measured: float, *, pieces_measured: Pieces, threads: int, more_bytes: float,
+    bytes_moved: float,
 ) -> float:
     """Compute the seconds of one schedule on a machine from those measured.
 
     Args:
-        measured: seconds with `threads` threads, dealt to them first free.
+        measured: seconds with `threads` threads, to which `pieces_measured` were dealt first free.
         more_bytes: fetched beyond those that the measured threads fetch.
         bytes_moved: between the memory and all caches.
     """
-    barriers = pieces.regions * machine.barrier(threads)
-    units = pieces.seconds(1.0, workers=threads, dealing="dynamic")
+    barriers = pieces_measured.regions * machine.barrier(threads)
+    units = pieces_measured.seconds(1.0, workers=threads, dealing="dynamic")
     unit = max(measured - barriers, LEAST_SHARE * measured) / units if units else 0.0
-    work = unit * pieces.total
+    work = unit * pieces.total  # the chunk does not change it
     slower = max(LEAST_SHARE, 1 + more_bytes / (machine.fetch_gb_per_s * GB) / work) if work else 1.0
     dealt = pieces.seconds(unit * slower, workers=machine.workers, dealing=machine.dealing,
                            dispatch=machine.dispatch_ns * 1e-9, barrier=machine.barrier(machine.workers))

@@ -32,8 +32,8 @@ pytestmark = pytest.mark.cc
 OPS = {"spmm": SpMM(), "sddmm": SDDMM()}
 WIDTH = 64
 FORMATS = ["".join(word) for word in itertools.product("UC", repeat=4) if set(word) != {"U"}]
-MACHINE = {"workers": 32, "dealing": "dynamic", "llc_mib": 4, "workers_per_llc": 1, "measured_llc_mib": 32,
-           "dram_gb_per_s": 400, "dram_efficiency": 0.8, "fetch_gb_per_s": 25, "dispatch_ns": 10, "barrier_ns": 1000}
+MACHINE = {"workers": 32, "dealing": "dynamic", "chunk": None, "llc_mib": 4, "workers_per_llc": 1,
+           "measured_llc_mib": 32, "dram_gb_per_s": 400, "dram_efficiency": 0.8, "fetch_gb_per_s": 25, "dispatch_ns": 10, "barrier_ns": 1000}
 
 
 def platform(**changes) -> ManyCorePlatform:
@@ -226,11 +226,20 @@ def test_less_cache_and_less_bandwidth_make_slower():
     machine = platform(dispatch_ns=1e-6, barrier_ns=1e-6)
 
     def seconds(more: float, moved: float) -> float:
-        return simulate(machine, found, 0.16, threads=2, more_bytes=more, bytes_moved=moved)
+        return simulate(machine, found, 0.16, pieces_measured=found, threads=2, more_bytes=more,
+                        bytes_moved=moved)
 
     assert seconds(0, 0) == pytest.approx(0.01)
     assert seconds(8e9, 0) == pytest.approx(0.02)  # 0.32 s more work, of all workers together
     assert seconds(0, 32e9) == pytest.approx(0.1)
+
+
+def test_a_fixed_chunk_replaces_that_of_the_schedule(hub_matrix):
+    drawn, single = platform(), platform(chunk=1)
+    key = drawn.measured.space(OPS["spmm"]).default().replace(rows_tile=4, chunk=64).key
+    one, many = (drawn.dealt(OPS["spmm"], hub_matrix).seconds(key, [0.01], [drawn, single])[:, 0])
+    assert one == pytest.approx(0.01, rel=0.01)  # a single piece
+    assert many < 0.5 * one
 
 
 @pytest.mark.parametrize("op", OPS.values(), ids=OPS)
