@@ -33,7 +33,8 @@ OPS = {"spmm": SpMM(), "sddmm": SDDMM()}
 WIDTH = 64
 FORMATS = ["".join(word) for word in itertools.product("UC", repeat=4) if set(word) != {"U"}]
 MACHINE = {"workers": 32, "dealing": "dynamic", "chunk": None, "llc_mib": 4, "workers_per_llc": 1,
-           "measured_llc_mib": 32, "dram_gb_per_s": 400, "dram_efficiency": 0.8, "fetch_gb_per_s": 25, "dispatch_ns": 10, "barrier_ns": 1000}
+           "measured_llc_mib": 32, "dram_gb_per_s": 400, "dram_efficiency": 0.8, "fetch_gb_per_s": 25,
+           "dispatch_ns": 10, "barrier_ns": 1000}
 
 
 def platform(**changes) -> ManyCorePlatform:
