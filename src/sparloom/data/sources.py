@@ -23,7 +23,8 @@ COLLECTED_BY: Mapping[str, str] = {"gemm": "collect_gemm"}
 """Operation -> experiment that collects it, where that is not collect_<platform>."""
 
 REMEDY = "restore it with `dvc pull --force`, or make it again (experiment=prepare_inputs)"
-SPACES: Mapping[str, Callable[[str], ConfigSpace]] = {"cpu": CpuSpace, "cuda": CudaSpace, "spade": SpadeSpace}
+SPACES: Mapping[str, Callable[[str], ConfigSpace]] = {
+    "cpu": CpuSpace, "cpu_many": CpuSpace, "cuda": CudaSpace, "spade": SpadeSpace}
 WIDTH = 256  # of tiny samples
 
 

@@ -10,10 +10,10 @@ from sparloom.lazy import attach
 
 __all__, __getattr__, __dir__ = attach(__name__, {
     "cognate": (
-        "Arm", "AuditLabels", "Autoencode", "BenchFeaturizer", "BenchRecommend", "Collect", "Compare", "Comparison",
-        "DefaultRecommender", "EvalCampaign", "ExportCsv", "FineTunedRecommender", "Finetune", "Fit",
-        "FittedRecommender", "Gather", "LearnerConfig", "PrepareInputs", "Pretrain", "Recipe", "Recommend",
-        "RecommendShape", "RunCampaign", "SummariseSamples", "Tabulate"),
+        "Arm", "AuditLabels", "Autoencode", "BenchFeaturizer", "BenchRecommend", "Collect", "Compare", "CompareSlopes",
+        "Comparison", "DealSamples", "DefaultRecommender", "EvalCampaign", "ExportCsv", "FineTunedRecommender",
+        "Finetune", "Fit", "FittedRecommender", "Gather", "LearnerConfig", "PrepareInputs", "Pretrain", "Recipe",
+        "Recommend", "RecommendShape", "RunCampaign", "SummariseSamples", "Tabulate", "ValidateDealing"),
     "autosage": (
         "BenchAutosage", "BenchDecisions", "BenchDecisionsBusy", "BenchDecompositions", "BenchDispatch",
         "BenchDispatchCuda", "BenchGcn", "BenchMinibatch", "BusyCase", "CheckGcn", "CheckProbe", "ChooseKernels",

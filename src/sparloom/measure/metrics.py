@@ -32,8 +32,8 @@ def noise_floor(repeats: Sequence[Sequence[float]]) -> float:
     return float(np.quantile(joined, 0.9))
 
 
-DCE_COST: Mapping[str, float] = {"cpu": 1.0, "spade": 1000.0}
-"""Platform -> cost of one sample (COGNATE appendix A.3)."""
+DCE_COST: Mapping[str, float] = {"cpu": 1.0, "cpu_many": 1.0, "spade": 1000.0}
+"""Platform -> cost of one sample (COGNATE appendix A.3); those of `cpu_many` are made of samples of the CPU."""
 
 
 def geomean(values: Float[np.ndarray, " n"]) -> float:

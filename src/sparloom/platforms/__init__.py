@@ -13,6 +13,7 @@ _MODULES = {  # module -> its public names
         "one_by_one", "processor_clock", "reads_by_level"),
     "cpu_kernels.kernels": ("CpuKernels", "GemmKernels"),
     "cpu_kernels.sparse_kernels": ("SPARSE_FAMILIES", "SpmmKernels", "SpmmMaxKernels"),
+    "cpu_schedules.many_cores": ("ManyCorePlatform",),
     "cpu_schedules.platform": ("CpuPlatform",),
     "cuda.device": ("CudaDevice", "CupyGpu", "Gpu", "on_cuda"),
     "cuda.launch": ("DeviceKernels",),

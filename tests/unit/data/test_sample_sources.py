@@ -98,7 +98,7 @@ def test_statistics_need_their_index(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("op", ["spmm", "sddmm"])
-@pytest.mark.parametrize("platform", ["cpu", "spade", "cuda"])
+@pytest.mark.parametrize("platform", ["cpu", "cpu_many", "spade", "cuda"])
 def test_tiny_samples_are_valid_and_repeatable(platform: str, op: str) -> None:
     table = TINY.table(platform, "any", op)
     table.validate()
@@ -128,7 +128,7 @@ def test_tiny_parts_fit_together() -> None:
 
 
 def test_unknown_platform_of_tiny_samples_is_refused() -> None:
-    with pytest.raises(ValueError, match="tiny samples support the platforms cpu, cuda, spade, not abacus"):
+    with pytest.raises(ValueError, match="tiny samples support the platforms cpu, cpu_many, cuda, spade, not abacus"):
         TINY.table("abacus", "", "spmm")
 
 

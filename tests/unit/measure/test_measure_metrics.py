@@ -98,7 +98,7 @@ def test_collection_expense_gives_the_column_of_table_2(cpu, spade, published):
 
 
 def test_collection_expense_names_an_unknown_platform():
-    with pytest.raises(ValueError, match="no cost for platform tpu: known are cpu, spade"):
+    with pytest.raises(ValueError, match="no cost for platform tpu: known are cpu, cpu_many, spade"):
         dce({"tpu": 1})
 
 

@@ -1,7 +1,8 @@
 """COGNATE: collect samples, pre-train on one platform, fine-tune on another, compare, recommend.
 
-collect, samples (gather, export, prepare), sample_statistics, evaluation_data, training, transfer, finetune,
-compare, recommender, recommend, campaign, eval_campaign, bench_recommend, bench_featurizer.
+collect, deal_samples (to simulated cores), samples (gather, export, prepare), sample_statistics, evaluation_data,
+training, transfer, finetune, compare, recommender, recommend, campaign, eval_campaign, bench_recommend,
+bench_featurizer.
 """
 
 from sparloom.lazy import attach
@@ -10,10 +11,12 @@ __all__, __getattr__, __dir__ = attach(__name__, {
     "campaign": ("RunCampaign",),
     "eval_campaign": ("EvalCampaign",),
     "collect": ("FLUSH_SECONDS", "Collect"),
+    "deal_samples": ("DealSamples", "ValidateDealing"),
     "samples": ("ExportCsv", "Gather", "PrepareInputs"),
     "compare": ("Arm", "ArmResult", "Compare", "Tabulate", "refuse_unequal"),
     "recommend": ("Recommend", "RecommendShape", "read_shape"),
-    "sample_statistics": ("AuditLabels", "SummariseSamples", "audit", "describe_optimum", "knob_effects"),
+    "sample_statistics": (
+        "AuditLabels", "CompareSlopes", "SummariseSamples", "audit", "describe_optimum", "knob_effects", "slopes"),
     "evaluation_data": ("EvaluationData",),
     "training": ("Autoencode", "Pretrain", "Recipe"),
     "transfer": ("LearnerConfig",),

@@ -121,9 +121,11 @@ class Comparison:
         return {f"{self.study.role}/{key}": value for key, value in found.items()}
 
     def _dce(self, target: int, source: int) -> dict[str, float]:
-        """Return the data collection cost of the labels; empty if labels of the target have no price."""
+        """Return the data collection cost of the labels; empty if labels of a platform have no price."""
+        read = {str(self.source.get("platform", "cpu")): source}
         name = self.study.platform.name
-        return {"dce": dce({"cpu": source, name: target})} if name in DCE_COST else {}
+        read[name] = read.get(name, 0) + target
+        return {"dce": dce(read)} if set(read) <= set(DCE_COST) else {}
 
 
 METHODS = ("static", "trees", "trees_source", "zero_shot", "no_transfer", "cognate")

@@ -309,7 +309,7 @@ class Pretrain:
         path = self.checkpoints.path(
             self.checkpoints.source(self.platform, self.op, self.recipe.module.net), self.samples)
         notes = {"matrices": names, "labels": len(chosen), "seed": seed, "samples": samples_name(self.samples),
-                 "epochs": int(trained.curves["epoch"].max())}
+                 "preset": self.platform.preset, "epochs": int(trained.curves["epoch"].max())}
         with_anchors(trained.module.net, space, [item.input for item in items]).save(
             path, notes=notes, precision="float16")
         write_curves(out, [trained.curves.assign(method="pretrain", seed=seed)])

@@ -14,7 +14,7 @@ import pandas as pd
 from sparloom import models
 from sparloom.data import SampleSource, Selection, Uncertainty, ensure_data, select_labels
 from sparloom.experiments.cognate.evaluation_data import EvaluationData
-from sparloom.experiments.harness import Checkpoints, experiment_for
+from sparloom.experiments.harness import PRETRAIN, Checkpoints, experiment_for
 from sparloom.files import sha256, write_json
 from sparloom.space import ConfigSpace
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TransferInit:
-    """Encoder of the target and checkpoint of the pre-trained network, with its notes and their files."""
+    """Encoder of the target and checkpoint of the pre-trained network, with its platform and notes, and their files."""
 
     encoder: models.FrozenEncoder
     latent: Path
@@ -64,19 +64,20 @@ def load_transfer(
         MissingArtifact: a file is missing; names the experiment that makes it.
         ValueError: the network has learned from a judged matrix.
     """
-    existing = None if pretrained is None else _existing(Path(pretrained), source, checkpoints)
+    existing = None if pretrained is None else _existing(Path(pretrained), checkpoints)
     latent = checkpoints.find(checkpoints.latent(study.platform, study.op), study.samples,
                               experiment=experiment_for("autoencode", study.platform),
                               overrides=checkpoints.overrides(study.platform, study.op, "target"))
     trained = existing or checkpoints.find(checkpoints.source(source, study.op, net), study.samples,
-                                           experiment=experiment_for("pretrain", source),
+                                           experiment=PRETRAIN,
                                            overrides=checkpoints.overrides(source, study.op, "source"),
                                            base=base_of(study.samples))
     space = source.space(study.op)
     stored = models.load_checkpoint(trained, kind="cognate", op=study.op.name, platform=space.name,
                                     space=space.digest())
     _refuse_seen(trained, stored, study)
-    return TransferInit(models.load_encoder(latent, study.space), latent, trained, stored.notes)
+    return TransferInit(models.load_encoder(latent, study.space), latent, trained,
+                        {"platform": space.name, **stored.notes})
 
 
 def base_of(samples: SampleSource) -> SampleSource | None:
@@ -84,12 +85,12 @@ def base_of(samples: SampleSource) -> SampleSource | None:
     return getattr(samples, "base", None)
 
 
-def _existing(path: Path, source: "Platform", checkpoints: Checkpoints) -> Path:
+def _existing(path: Path, checkpoints: Checkpoints) -> Path:
     if not path.is_file():
         ensure_data(Path(checkpoints.data))
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist: task.pretrained is the path of a checkpoint of "
-                                f"experiment=pretrain_{source.name}; null takes the one of these samples")
+                                f"experiment={PRETRAIN}; null takes the one of these samples")
     return path
 
 
@@ -111,7 +112,7 @@ def _refuse_seen(source: Path, stored: models.Checkpoint, study: EvaluationData)
     if seen:
         raise ValueError(f"{source} was trained on {len(seen)} of the matrices that judge, or on versions of them "
                          f"({', '.join(seen[:3])}{', ...' if len(seen) > 3 else ''}): train it on others "
-                         f"(experiment=pretrain_{stored.platform}), or choose another task.eval_role")
+                         f"(experiment={PRETRAIN}), or choose another task.eval_role")
 
 
 REFERENCE_LABELS = 25  # number of labels at which the source has source_votes votes

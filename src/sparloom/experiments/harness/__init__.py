@@ -16,7 +16,7 @@ __all__, __getattr__, __dir__ = attach(__name__, {
     "timing": (
         "evenly_by_size", "note_failure", "peak_bytes", "seconds_of", "side_by_side", "statistics_of", "timed_cases",
         "trim_memory"),
-    "checkpoints": ("FULL", "INTERVAL", "SMALL", "Checkpoints", "TreeModels", "best_in", "experiment_for",
+    "checkpoints": ("FULL", "INTERVAL", "PRETRAIN", "SMALL", "Checkpoints", "TreeModels", "best_in", "experiment_for",
                     "samples_name"),
     "loggers": ("TensorBoard", "Wandb"),
 })

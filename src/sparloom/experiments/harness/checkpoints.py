@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 DEFAULT_WIDTH = 256  # columns of the dense operands in WACO and COGNATE
+UNNAMED = ("cpu", "two_threads")
+"""Platform and preset of source networks without a preset in their names, as the data store has them."""
+PRETRAIN = "pretrain_cpu"
+"""Experiment that pre-trains on any source, given by platform@source."""
 
 
 def samples_name(samples: SampleSource) -> str:
@@ -37,9 +41,10 @@ class Checkpoints:
     """Name checkpoints of networks and encoders; each kind of samples has a folder of its own.
 
     A name ends in a digest of everything that tells two checkpoints apart for a run that looks for one: the settings of
-    the network and of the latent encoder, and the matrices and the seed of pre-training. A width of the dense operands
-    other than 256 is part of the name, because spaces depend on it. Epochs and learning rate are not part of the name:
-    training again replaces the checkpoint.
+    the network and of the latent encoder, and the matrices and the seed of pre-training. The preset of the platform is
+    part of the name of a network, but not of that of a latent encoder: presets share their space. A width of the dense
+    operands other than 256 is part of the name, because spaces depend on it. Epochs and learning rate are not part of
+    the name: training again replaces the checkpoint.
 
     Args:
         artifacts: folder of checkpoints that were trained here.
@@ -59,7 +64,8 @@ class Checkpoints:
         return f"latent_{_named(platform, op)}_{op.name}{_width(platform)}_{self._encoder_tag()}"
 
     def source(self, platform: "Platform", op: Op, net: Network) -> str:
-        return f"source_{platform.name}_{op.name}{_width(platform)}_{self._network_tag(net)}"
+        preset = "" if (platform.name, platform.preset) == UNNAMED else f"_{platform.preset}"
+        return f"source_{_named(platform, op)}{preset}_{op.name}{_width(platform)}_{self._network_tag(net)}"
 
     def finetuned(self, platform: "Platform", op: Op, net: Network) -> str:
         preset = f"{_named(platform, op)}_{platform.preset}"

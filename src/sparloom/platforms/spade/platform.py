@@ -59,12 +59,14 @@ class SpadePlatform(Machine):
         level: "t1", row-granular, for samples; "t0", line by line, as the reference.
         width: columns of the dense operands for which `space` is made.
         readings: how the shared model reads the configurations; None: the recommended readings.
+        option: name of these settings in conf/platform.
     """
 
     preset: str
     level: Literal["t0", "t1"]
     width: int
     readings: Readings | None
+    option: str = "spade"
 
     name = "spade"
     kind = "simulated"

@@ -1,0 +1,203 @@
+"""Samples dealt to simulated cores, networks pre-trained on other sources, and slopes of sources and target."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from small import SMALL
+
+from sparloom.data import Sample, SampleTable
+from sparloom.errors import MissingArtifact, SchemaError
+from sparloom.experiments.cognate import slopes
+from sparloom.ops import SpMM
+from sparloom.platforms import SpadePlatform
+from sparloom.space import CpuSpace
+from sparloom.sparse import SyntheticCorpus
+
+TINY = ("corpus=tiny", "samples=synthetic", "task.jobs=1")
+SOURCES = {"cpu_many": ("cpu_many", "workers_32"), "spade_205": ("spade", "cognate32_205")}
+
+
+def measured_samples(corpus: SyntheticCorpus, count: int) -> list[Sample]:
+    """Two made-up rounds of a few schedules of every matrix, and one failure."""
+    samples = []
+    for entry in corpus.entries():
+        space, rng = CpuSpace("spmm").bind((entry.rows, entry.cols)), np.random.default_rng(0)
+        for place, config in enumerate(space.sample(count, rng)):
+            for turn in range(2):
+                failed = place == 1
+                samples.append(Sample(
+                    op="spmm", platform="cpu", preset="two_threads", matrix=entry.name, width=256, config=config.key,
+                    round=turn, seconds=() if failed else (0.002, 0.001 * (1 + place + turn / 10)), cpu_seconds=(),
+                    kind="wall", failure="fill: too much" if failed else None, stolen=place == 2, machine="m",
+                    commit="c", started="2026-01-01T00:00:00Z"))
+    return samples
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    return SyntheticCorpus(rows=[200], variants=1, seed=0, families=[
+        "star_2d", "triangles", "scrambled_band", "uniform", "hub_rows", "blocks", "roads", "heavy_tail", "nearest",
+        "pruned"])
+
+
+@pytest.fixture(scope="module")
+def dealt(build, corpus, tmp_path_factory):
+    """Deal made-up samples; returns the folder and the metrics."""
+    folder = tmp_path_factory.mktemp("dealt")
+    data = folder / "data" / "synthetic"
+    SampleTable.of(measured_samples(corpus, 6)).write(data / "samples" / "cpu_spmm.parquet")
+    build("prepare_inputs", "corpus=tiny", "task.jobs=1", folder=folder).run(folder)
+    return folder, build("collect_cpu_many", *TINY, folder=folder).run(folder)
+
+
+def table(folder, name: str) -> SampleTable:
+    return SampleTable.read(folder / "data" / "synthetic" / "samples" / f"{name}_spmm.parquet")
+
+
+@pytest.mark.cc
+def test_every_measured_row_is_dealt_to_both_presets(dealt):
+    folder, metrics = dealt
+    made, measured = table(folder, "cpu_many"), table(folder, "cpu")
+    made.validate()
+    assert made.presets() == ("workers_32", "workers_32_single", "workers_32_static")
+    assert len(made) == 3 * len(measured) == metrics["rows"]
+    assert metrics["left_out"] == 0
+    rows, before = made.frame(), measured.frame()
+    assert set(rows["platform"]) == {"cpu_many"}
+    assert set(rows["kind"]) == {"simulated"}
+    for preset in made.presets():
+        part = rows[rows["preset"] == preset]
+        assert set(part["failure"].dropna()) == set(before["failure"].dropna())
+        for column in ("matrix", "config", "round", "stolen", "started", "machine"):
+            assert part[column].astype(str).to_list() == before[column].astype(str).to_list()
+    assert (metrics["workers_32/speedup_over_measured"] >= metrics["workers_32_static/speedup_over_measured"] * 0.99)
+
+
+@pytest.mark.cc
+def test_measured_and_dealt_samples_do_not_mix(dealt):
+    folder, _ = dealt
+    both = SampleTable.concat([table(folder, "cpu"), table(folder, "cpu_many").filter(preset="workers_32")])
+    with pytest.raises(SchemaError, match="times of different platform are not comparable"):
+        both.labels()
+    assert set(table(folder, "cpu").frame()["platform"]) == {"cpu"}
+
+
+@pytest.mark.cc
+def test_samples_remember_the_machine_they_were_dealt_to(build, dealt, tmp_path):
+    folder, _ = dealt
+    task = build("compare_slopes", "samples=synthetic", "many.workers=48", "many.dealing=static", folder=folder)
+    with pytest.raises(SchemaError, match=r"are of another machine than this run \(machine.dealing .* -> "):
+        slopes(task.samples, task.sources[1], task.op)
+
+
+@pytest.mark.cc
+def test_dealing_again_replaces_a_preset_and_keeps_the_others(build, dealt):
+    folder, _ = dealt
+    before = table(folder, "cpu_many").frame().set_index(["preset", "matrix", "config", "round"])["seconds"]
+    build("collect_cpu_many", *TINY, "task.platforms=[${target}]", "target.workers=2", folder=folder).run(folder)
+    after = table(folder, "cpu_many").frame().set_index(["preset", "matrix", "config", "round"])["seconds"]
+    assert after.xs("workers_32_static").map(tuple).equals(before.xs("workers_32_static").map(tuple))
+    assert not after.xs("workers_32").map(tuple).equals(before.xs("workers_32").map(tuple))
+    build("collect_cpu_many", *TINY, folder=folder).run(folder)  # as the other tests expect it
+
+
+def test_dealing_needs_measured_samples(build, tmp_path):
+    (tmp_path / "data" / "synthetic").mkdir(parents=True)
+    with pytest.raises(MissingArtifact, match=r"run `python run\.py experiment=collect_cpu op=spmm") as caught:
+        build("collect_cpu_many", *TINY, folder=tmp_path).run(tmp_path)
+    assert caught.value.experiment == "collect_cpu"
+
+
+def test_presets_of_different_measurements_are_refused(build, tmp_path):
+    with pytest.raises(ValueError, match="are made of different measurements: give them the same `measured`"):
+        build("collect_cpu_many", *TINY, "static.measured.threads=4", folder=tmp_path).run(tmp_path)
+
+
+@pytest.mark.cc
+def test_validation_compares_threads_with_what_is_foretold(build, tmp_path):
+    metrics = build("validate_cpu_many", "corpus=tiny", "task.matrices=2", "task.configs=5", "width=32",
+                    "timing.rounds=1", folder=tmp_path).run(tmp_path)
+    rows = pd.read_parquet(tmp_path / "samples.parquet")
+    assert metrics["schedules"] == len(rows) > 0
+    assert (rows[["one", "many", "dealt", "even"]] > 0).all(axis=None)
+    assert rows["even"].to_numpy() == pytest.approx(rows["one"].to_numpy() / 2)
+    assert {"dealt/ratio_50", "dealt/tau", "even/ratio_50", "dealt/tau_of_speedups"} <= set(metrics)
+
+
+@pytest.fixture(scope="module", params=SOURCES)
+def other_source(request, build, trained, tmp_path_factory):
+    """Pre-train on another source beside the CPU and fine-tune its network; returns source, folder and metrics."""
+    out = tmp_path_factory.mktemp(request.param)
+    if request.param == "cpu_many":
+        build("autoencode_cpu", *SMALL, "platform@target=cpu_many", folder=trained).run(out)
+    build("pretrain_cpu", *SMALL, f"platform@source={request.param}", folder=trained).run(out)
+    metrics = build("finetune_tiny", *SMALL, f"platform@source={request.param}", "task.methods=[zero_shot,cognate]",
+                    "task.seeds=[0]", "recommends=false", folder=trained).run(out)
+    return request.param, out, metrics
+
+
+def test_other_sources_pre_train_and_fine_tune(other_source, trained):
+    option, out, metrics = other_source
+    name, preset = SOURCES[option]
+    used = [path for path, digest in json.loads((out / "made_from.json").read_text()).items() if digest]
+    assert any(f"source_{name}_{preset}_spmm_cognate-" in path for path in used)
+    assert not any("source_cpu_spmm" in path for path in used)
+    price = {"cpu_many": 1, "spade": 1000}[name]
+    assert metrics["test/dce"] == 1000 * metrics["test/labels_per_seed"] + price * metrics["test/source_labels"]
+
+
+@pytest.mark.parametrize(("option", "wanted"), [
+    ("cpu_many", "platform@source=cpu_many"), ("spade_205", "platform@source=spade_205"),
+    ("spade_16", "platform@source=spade_16"), ("spade", "platform@source=spade")])
+def test_a_missing_source_network_is_trained_on_that_source(build, tmp_path, trained, option, wanted):
+    task = build("finetune_tiny", *SMALL, f"platform@source={option}", "seed=9", folder=trained)
+    build("autoencode_spade", *SMALL, "seed=9", folder=trained).run(tmp_path)
+    with pytest.raises(MissingArtifact, match="no checkpoint source_") as caught:
+        task.run(tmp_path)
+    assert caught.value.experiment == "pretrain_cpu"
+    assert wanted in caught.value.overrides
+
+
+def test_sources_and_their_presets_have_networks_of_their_own(build, tmp_path):
+    names = set()
+    options = ("cpu", "cpu_many", "cpu_many_static", "cpu_many_single", "spade", "spade_205", "spade_16")
+    for option in options:
+        task = build("finetune_tiny", f"platform@source={option}", folder=tmp_path)
+        names.add(task.checkpoints.source(task.source, task.op, task.recipe.module.net))
+    assert len(names) == len(options)
+    wider = build("finetune_tiny", "source.threads=64", "source.preset=threads_64", folder=tmp_path)
+    assert wider.checkpoints.source(wider.source, wider.op, wider.recipe.module.net) not in names
+
+
+class MadeUp:
+    """Samples of one matrix whose seconds are known powers of the extents."""
+
+    def inputs(self):
+        return {"a/b": type("Input", (), {"shape": (100_000, 100_000)})}
+
+    def table(self, platform, preset, op):
+        space = self.space.bind((100_000, 100_000))
+        return SampleTable.of([Sample(
+            op=op, platform=platform, preset=preset, matrix="a/b", width=256, config=config.key, round=0,
+            seconds=(1e-3 * space.shared(config).I ** 0.5 / space.shared(config).J ** 0.25 * (1 + config["bypass"]),),
+            cpu_seconds=(), kind="simulated", failure=None, stolen=False, machine="m", commit="c",
+            started="2026-01-01T00:00:00Z") for config in space])
+
+
+def test_slopes_are_the_powers_of_the_extents(build, tmp_path):
+    platform: SpadePlatform = build("collect_spade", folder=tmp_path).platforms[0]
+    samples = MadeUp()
+    samples.space = platform.space(SpMM())
+    found = slopes(samples, platform, SpMM()).loc["a/b"]
+    assert found.to_dict() == pytest.approx({"rows": 0.5, "columns": -0.25, "dense": 0.0}, abs=1e-6)
+
+
+def test_slopes_of_sources_are_compared_with_the_target(build, tmp_path, capsys):
+    metrics = build("compare_slopes", "samples=tiny", "samples.configs=256", folder=tmp_path).run(tmp_path)
+    same = metrics["spade_cognate32_205/rows/spearman"]  # made-up samples do not depend on the preset
+    assert same == pytest.approx(1)
+    assert {f"{name}/rows/spearman" for name in ("cpu_two_threads", "cpu_many_workers_32")} <= set(metrics)
+    assert len(pd.read_parquet(tmp_path / "slopes.parquet")) == 24 * 7
+    assert "slopes of spade_cognate32" in capsys.readouterr().out
