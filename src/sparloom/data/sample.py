@@ -173,7 +173,7 @@ def to_json_values(value: Any) -> Any:
 
 
 def conditions_entry(group: Group, digest: str, conditions: Conditions | None) -> dict[str, Any]:
-    """Make the provenance entry of a sample table that states the conditions of a group; None: only the digest is known."""
+    """Make the provenance entry that states the conditions of a group; None: only their digest is known."""
     entry: dict[str, Any] = dict(zip(GROUP, group, strict=True)) | {"digest": digest}
     return {"conditions": entry | ({} if conditions is None else {"settings": to_json_values(conditions.settings)})}
 
