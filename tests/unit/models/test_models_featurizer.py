@@ -1,5 +1,6 @@
 """The input featurizer, the side vector, and the inputs that they read."""
 
+import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -200,3 +201,23 @@ def test_networks_with_windows_score_patterns_and_are_restored(tmp_path: Path):
     model.save(tmp_path / "net.pt", notes={}, precision="float32")
     again = restore_cognate(load_checkpoint(tmp_path / "net.pt", kind="cognate"), tmp_path / "net.pt")
     np.testing.assert_allclose(CognateModel(again, spade()).score(made, configs), expected, rtol=1e-5)
+
+
+def test_frozen_convolutions_run_once_per_matrix_and_again_when_their_weights_change():
+    made = window_featurizer()
+    made.requires_grad_(False)
+    items, runs = [whole_input(pattern(seed=seed)) for seed in range(2)], []
+    twin, pool = copy.deepcopy(made), made.pool
+    made.pool = lambda inputs: runs.append(len(inputs)) or pool(inputs)
+    first = made.averages_of(items)
+    assert torch.equal(made.averages_of(items), first)
+    assert runs == [2]
+    with torch.no_grad():
+        twin.weights[0] += 1
+    assert not torch.equal(twin.averages_of(items), first)
+    assert torch.equal(made.averages_of(items), first)
+    made.weights[3].requires_grad_(True)
+    assert made.averages_of(items).requires_grad
+    with torch.no_grad():
+        made.weights[3] *= 2
+        assert not torch.equal(made.averages_of(items), first)

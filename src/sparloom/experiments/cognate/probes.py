@@ -80,5 +80,5 @@ def _pooled(
     featurizer = model.net.featurizer
     if not featurizer.convolutions():
         return None
-    pooled = [featurizer.norm(featurizer.pool([study.inputs[name]]))[0].cpu().numpy() for name in names]
+    pooled = [featurizer.norm(featurizer.averages_of([study.inputs[name]]))[0].cpu().numpy() for name in names]
     return np.stack(pooled).astype(np.float64)

@@ -6,6 +6,7 @@ averages lose, as a side vector (`SideFeatures`) and may standardise their avera
 is a side vector of many statistics.
 """
 
+import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,6 +32,7 @@ MILLION = 1e6
 OPTIONS = {"pooling": ("last", "multiscale"), "cells": ("ones", "counts")}
 MAX_MAPS = 512  # a map has at most 4096 sites, up to 1 MiB
 MAX_STRIDED_MAPS = 256  # a map has at most 4096 sites on each level, up to 2 MiB in all
+MAX_AVERAGES = 4096  # of matrices, at most some KiB each
 
 
 class NoNorm(nn.Module):
@@ -212,6 +214,8 @@ class PatternStatistics(SideVector):
 class Featurizer(nn.Module, ABC):
     """Convolve patterns, average over sites, normalise, and feed averages and side vector to a two-layer head.
 
+    Averages that need no gradients, those of frozen convolutions among them, are computed once per matrix and kept.
+
     Args:
         shapes: (taps, inputs, outputs) of every convolution.
         bias: add a bias to every convolution.
@@ -240,6 +244,7 @@ class Featurizer(nn.Module, ABC):
         super().__init__()
         self.width, self.pooled, self.backend = width, pooled, backend
         self._maps = MapCache(maps)
+        self._averages = MapCache(MAX_AVERAGES)  # shared by copies, as maps are
         self.settings: dict[str, Any] = {
             **options, "hidden": hidden, "width": width, "side_width": side_width, "norm": norm, "gain": gain,
         }
@@ -270,10 +275,22 @@ class Featurizer(nn.Module, ABC):
     def standardise(self, inputs: Sequence[MatrixInput]) -> None:
         """Fit the normalisation of the averages to these matrices; see `Standardise`."""
         with torch.no_grad():
-            self.norm.fit(self.pool([item]) for item in inputs)
+            self.norm.fit(self.averages_of([item]) for item in inputs)
 
     def forward(self, inputs: Sequence[MatrixInput], side: Float[Tensor, "matrices s"]) -> Float[Tensor, "matrices w"]:
-        return self.head(torch.cat([self.norm(self.pool(inputs)), side], dim=1))
+        return self.head(torch.cat([self.norm(self.averages_of(inputs)), side], dim=1))
+
+    def averages_of(self, inputs: Sequence[MatrixInput]) -> Float[Tensor, "matrices pooled"]:
+        """Return `pool(inputs)`, from memory where no gradients are needed."""
+        if torch.is_grad_enabled() and any(each.requires_grad for each in self.convolutions()):
+            return self.pool(inputs)
+        return self._averages.get((self._weights_digest(), self._key(inputs)), lambda: self.pool(inputs).detach())
+
+    def _weights_digest(self) -> bytes:
+        digest = hashlib.sha256()
+        for each in self.convolutions():
+            digest.update(each.detach().cpu().numpy().data)
+        return digest.digest()
 
     @abstractmethod
     def _build(self, inputs: Sequence[MatrixInput]) -> Any:
@@ -281,9 +298,10 @@ class Featurizer(nn.Module, ABC):
 
     def _map(self, inputs: Sequence[MatrixInput]) -> Any:
         """Return the map of a batch from the cache, or build it."""
-        device = self.weights[0].device
-        key = (device, *((item.digest, item.quantum) for item in inputs))
-        return self._maps.get(key, lambda: self._build(inputs).to(device))
+        return self._maps.get(self._key(inputs), lambda: self._build(inputs).to(self.weights[0].device))
+
+    def _key(self, inputs: Sequence[MatrixInput]) -> tuple[Any, ...]:
+        return (self.weights[0].device, *((item.digest, item.quantum) for item in inputs))
 
 
 class InputFeaturizer(Featurizer):
@@ -301,7 +319,7 @@ class InputFeaturizer(Featurizer):
         side_width, norm, gain, backend: see `Featurizer`.
     """
 
-    averages = 1  # of each pooled channel of a matrix
+    kinds = 1  # of sites that are averaged apart
 
     def __init__(
         self,
@@ -328,7 +346,7 @@ class InputFeaturizer(Featurizer):
         super().__init__(
             options={"channels": list(channels), "pooling": pooling, "cells": cells, "bias": bias},
             shapes=list(zip(taps, inputs, channels, strict=True)), bias=bias,
-            pooled=self.averages * (channels[-1] if pooling == "last" else sum(channels[LEVEL_DEPTH - 1::LEVEL_DEPTH])),
+            pooled=self.kinds * (channels[-1] if pooling == "last" else sum(channels[LEVEL_DEPTH - 1::LEVEL_DEPTH])),
             hidden=hidden, width=width, side_width=side_width, norm=norm, gain=gain, backend=backend, maps=MAX_MAPS)
         self.channels, self.pooling, self.cells = tuple(channels), pooling, cells
 
@@ -392,14 +410,14 @@ class WindowFeaturizer(InputFeaturizer):
     decide what is fast; linear probes of `finetune_*` measure what is seen. COGNATE has no windows.
     """
 
-    averages = len(KINDS)
+    kinds = len(KINDS)
 
     def pool_map(self, sites: WindowMap) -> Float[Tensor, "matrices pooled"]:
         """Run the convolutions over all windows."""
         if sites.sites is None:
-            return sites.shares.new_zeros(len(sites.shares) // self.averages, self.pooled)
+            return sites.shares.new_zeros(len(sites.shares) // self.kinds, self.pooled)
         means = super().pool_map(sites.sites)
-        return (sites.shares.to(means.dtype) @ means).reshape(-1, self.averages * means.shape[1])
+        return (sites.shares.to(means.dtype) @ means).reshape(-1, self.kinds * means.shape[1])
 
     def _build(self, inputs: Sequence[MatrixInput]) -> WindowMap:
         absent = next((item.name for item in inputs if item.windows is None), None)
