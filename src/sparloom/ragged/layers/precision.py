@@ -26,7 +26,7 @@ import numpy as np
 
 from sparloom.errors import Unsupported
 from sparloom.ir import BF16, F32, I8, I32, U8, Cast, Expr, Type, interleaved_rows
-from sparloom.ragged.dimensions import Dim
+from sparloom.ragged.dimensions import Dim, round_up
 from sparloom.ragged.layers.tokens import EncoderShape, batch, pos, schedule_elementwise
 from sparloom.ragged.nests import (
     Operation,
@@ -42,13 +42,14 @@ from sparloom.ragged.nests import (
 )
 from sparloom.ragged.schedule.compute import compute_at
 from sparloom.ragged.schedule.loops import fuse, parallel, vectorise_innermost
-from sparloom.ragged.tensor import Tensor
+from sparloom.ragged.tensor import Read, Tensor
 
 Dims = Mapping[Dim, Expr | int]
 
 PRECISIONS: Mapping[str, Type] = {"float32": F32, "bfloat16": BF16, "int8": U8}
 """Precision -> type of tokens as products read them."""
 MOST_BYTE, MOST_WEIGHT = 255, 127
+KEY_MULTIPLE = 16  # whole vectors of scores, and whole groups of interleaved rows
 BY_TOKEN = ("low", "valid", "step", "inverse")  # what bytes of a token are made of
 
 
@@ -102,6 +103,21 @@ def check_precision(shape: EncoderShape) -> None:
 def round_for_products(shape: EncoderShape, value: Expr) -> tuple[Expr, Type]:
     """Round a value that only products read, if the precision is bfloat16; also return its type."""
     return (Cast(BF16, value), BF16) if shape.precision == "bfloat16" else (value, F32)
+
+
+def number(read: Read) -> Expr:
+    """Return an element as a number of float32."""
+    return Cast(F32, read) if read.tensor.type == BF16 else read
+
+
+def copied(shape: EncoderShape, read: Read) -> tuple[Expr, Type]:
+    """Return an element as products read it, if the precision is bfloat16, else as it is; also return its type."""
+    return (read, BF16) if read.tensor.type == BF16 else round_for_products(shape, read)
+
+
+def padded_keys(shape: EncoderShape, count: Expr) -> Expr:
+    """Round up a number of keys for products of attention in bfloat16, whose rows are interleaved."""
+    return round_up(count, KEY_MULTIPLE) if shape.precision == "bfloat16" else count
 
 
 def operand(shape: EncoderShape, tokens: Operation | Tensor, over: Dims) -> Operand:
