@@ -302,6 +302,7 @@ def default_flags(toolchain: Toolchain) -> tuple[str, ...]:
     flags = ["-O3", native, "-fno-math-errno", "-fno-trapping-math"]
     if not toolchain.is_clang:
         flags += ["-fno-loop-interchange", "-fno-loop-unroll-and-jam", "-Wno-psabi"]
+        flags += ["-fno-thread-jumps"] if toolchain.language == "c" else []
     if not (toolchain.is_clang and sys.platform == "darwin"):
         flags.append("-fopenmp")
     return tuple(flags)
