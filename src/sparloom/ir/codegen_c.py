@@ -149,7 +149,7 @@ static inline float erf_f32(float x)
     return size < 1.0f ? p * x : x < 0.0f ? -far : far;
 }"""
 
-_OWN = dict(zip(OWN_FLOAT_CALLS, (_EXP, _EXP2, _TANH, _ERF), strict=True))  # loops of C's own functions do not vectorise
+_OWN = dict(zip(OWN_FLOAT_CALLS, (_EXP, _EXP2, _TANH, _ERF), strict=True))  # loops of C's functions do not vectorise
 
 
 def _prelude(needs: Set[tuple[str, Type]]) -> str:

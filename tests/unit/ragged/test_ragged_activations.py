@@ -50,6 +50,19 @@ def test_values_and_derivatives(name: str, compiled: bool) -> None:
 
 @pytest.mark.cc
 @pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize("name", ["gelu", "gelu_tanh"])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_values_to_be_rounded(name: str, compiled: bool) -> None:
+    points = POINTS if compiled else POINTS[::40].copy()
+    expected = REFERENCE[name](torch.from_numpy(points).double()).numpy()
+    found = run(ragged.ACTIVATIONS[name].rough, points, compiled=compiled)
+    assert (np.abs(found - expected) <= 5e-5 * np.maximum(1, np.abs(expected))).all()
+    extremes = run(ragged.ACTIVATIONS[name].rough, np.array([np.inf, np.nan, 0.0], np.float32), compiled=compiled)
+    np.testing.assert_array_equal(extremes, [np.inf, np.nan, 0])
+
+
+@pytest.mark.cc
+@pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize(("function", "expected", "ulps"), [
     (ragged.tanh, torch.tanh, 3), (ragged.erf, torch.erf, 5), (ragged.exp, torch.exp, 2),
     (ragged.exp2, torch.exp2, 1)])

@@ -22,15 +22,15 @@ from dataclasses import dataclass, replace
 from functools import reduce
 
 from sparloom.errors import IllegalSchedule
-from sparloom.ir import F32, Binary, Cast, Const, Expr, interleaved_rows
+from sparloom.ir import BF16, F32, Binary, Cast, Const, Expr, Type, interleaved_rows
 from sparloom.ragged.definition import program
 from sparloom.ragged.dimensions import Dim, dims
 from sparloom.ragged.layers.precision import (
     Operand,
-    copied,
     number,
     operand,
     padded_keys,
+    round_for_attention,
     round_for_products,
     schedule_operands,
 )
@@ -69,7 +69,15 @@ from sparloom.ragged.nests import (
     where,
 )
 from sparloom.ragged.schedule.compute import compute_at
-from sparloom.ragged.schedule.loops import fuse, one_block_per_row, parallel, reorder, split, unroll, vectorise_innermost
+from sparloom.ragged.schedule.loops import (
+    fuse,
+    one_block_per_row,
+    parallel,
+    reorder,
+    split,
+    unroll,
+    vectorise_innermost,
+)
 from sparloom.ragged.schedule.operations import inline, offload
 from sparloom.ragged.schedule.storage import reorder_dimensions, split_dimension
 from sparloom.ragged.tensor import Read, Tensor
@@ -94,7 +102,9 @@ def mixing(shape: EncoderShape) -> Program:
     """Define scaled dot-product attention, unscheduled: mixed[batch, pos, head, dim] of qkv[batch, pos, part, head,
     dim].
     """
-    return program("mixing", define_mixing(shape, *_define_sources(shape, Tensor("qkv", {**TOKENS, **shape.of_parts}))))
+    _, type = _rounded_qkv(shape, real(0.0))
+    qkv = Tensor("qkv", {**TOKENS, **shape.of_parts}, type)
+    return program("mixing", define_mixing(shape, *_define_sources(shape, qkv)))
 
 
 def scheduled_mixing(shape: EncoderShape, schedule: EncoderSchedule) -> Program:
@@ -121,7 +131,12 @@ def define_qkv(shape: EncoderShape, tokens: Mapping[Dim, Expr | int], inputs: Op
     outs = shape.of_parts
     x = inputs or Operand(Tensor("x", {**tokens, model: shape.width}))
     value = x.times("w_qkv", {model: shape.width}, outs) + Tensor("b_qkv", outs)[part, head, dim]
-    return compute("qkv", {**tokens, **outs}, *((value, F32) if shape.rotary else round_for_products(shape, value)))
+    return compute("qkv", {**tokens, **outs}, *_rounded_qkv(shape, value))
+
+
+def _rounded_qkv(shape: EncoderShape, value: Expr) -> tuple[Expr, Type]:
+    """Round what attention reads, unless queries and keys are to be rotated first."""
+    return (value, F32) if shape.rotary else round_for_attention(shape, value)
 
 
 def define_output_projection(shape: EncoderShape, mixed: Operand, tokens: Mapping[Dim, Expr | int],
@@ -210,7 +225,7 @@ def define_turned(shape: EncoderShape, qkv: Operation | Tensor) -> Operation:
     Source: Su et al. 2021, with the order of columns of GPT-NeoX.
     """
     turned = rotate(shape, lambda at: qkv[batch, pos, part, head, at], back=False)
-    return compute("turned", turned_axes(shape), *round_for_products(shape, turned))
+    return compute("turned", turned_axes(shape), *round_for_attention(shape, turned))
 
 
 def turned_axes(shape: EncoderShape) -> dict[Dim, Expr | int]:
@@ -285,8 +300,9 @@ def define_mixing(shape: EncoderShape, made: list[Operation], read: Projected) -
     width, groups, stored = shape.head_width, shape.heads // shape.group, padded_keys(shape, shape.keys)
     of_keys = {batch: BATCHES(), head: groups, col: stored, dim: width}
     padded = stored != shape.keys
-    key, type = copied(shape, read.key(minimum(col, shape.keys - 1) if padded else col))
-    value, _ = copied(shape, read.value(col))
+    key, value = read.key(minimum(col, shape.keys - 1) if padded else col), read.value(col)
+    (key, type), (value, _) = ((each, BF16) if each.tensor.type == BF16 else round_for_attention(shape, each)
+                               for each in (key, value))
     keys = compute("keys", of_keys, key, type)
     values = compute("values", of_keys, where(less(col, shape.keys), value, Cast(type, real(0.0))) if padded else value,
                      type)
@@ -301,11 +317,10 @@ def define_mixing(shape: EncoderShape, made: list[Operation], read: Projected) -
     else:
         peak = compute("peak", rows, max_over({col: pos + 1 if shape.causal else seen}, score))
     weight = score_weight(shape, score - peak[row])
-    if padded and (visible is not None or score_addend(shape, pos) is not None):  # which there are not for other keys
-        inside = less(col, shape.keys)
-        visible = inside if visible is None else Binary("and", inside, visible)
-    weights = compute("weights", {**rows, col: computed}, *round_for_products(
-        shape, weight if visible is None else where(visible, weight, real(0.0))))
+    weight = weight if visible is None else where(visible, weight, real(0.0))
+    if padded and (visible is not None or score_addend(shape, pos) is not None):  # they fit no repeated key
+        weight = where(less(col, shape.keys), weight, real(0.0))
+    weights = compute("weights", {**rows, col: computed}, *round_for_attention(shape, weight))
     sums = sum_over({col: seen}, number(weights[(*row, col)]))  # at least 1, unless there is no visible key
     total = compute("total", rows, real(1.0) / (maximum(sums, real(0.5)) if shape.cross else sums))
     dropped = [define_dropped(shape, weights)] if shape.dropout[0] else []
@@ -318,7 +333,7 @@ def define_mixing(shape: EncoderShape, made: list[Operation], read: Projected) -
 def define_dropped(shape: EncoderShape, weights: Operation) -> Operation:
     """Define the weights of attention after dropout."""
     weight = drop_weight(shape, number(weights[(*rows_of_heads(shape), col)]))
-    return compute("dropped", dict(weights.output.axes), *round_for_products(shape, weight))
+    return compute("dropped", dict(weights.output.axes), *round_for_attention(shape, weight))
 
 
 def drop_weight(shape: EncoderShape, weight: Expr) -> Expr:

@@ -97,8 +97,8 @@ class Activation:
     Args:
         value: the function.
         derivative: its derivative; of relu at 0 it is 0, as in PyTorch.
-        rough: the function to within 5e-5, in fewer instructions, where results are rounded to bfloat16: the distance of
-            its numbers is 8e-3 at 1.
+        rough: the function to within 5e-5, in fewer instructions, where results are rounded to bfloat16, whose numbers
+            are 8e-3 apart at 1.
     """
 
     value: Callable[[Expr], Expr]
@@ -126,10 +126,10 @@ def _bent(x: Expr) -> Expr:
 
 
 def _rough_gelu(x: Expr, farthest: float, coefficients: Sequence[float]) -> Expr:
-    """Compute x (1/2 + p(x^2) x), where x beyond `farthest` counts as that, and as x in the first factor if it is large.
+    """Compute x (1/2 + p(x^2) x) for x up to `farthest` from 0; beyond it the sum is 0 or 1.
 
-    The polynomial p, whose highest power comes first, has the least largest error in the product, and is such that the
-    sum is 0 or 1 at the ends.
+    Args:
+        coefficients: of p, which makes the largest error as small as possible; that of the highest power comes first.
     """
     least = maximum(real(-farthest), x)
     near = minimum(real(farthest), least)
@@ -152,9 +152,9 @@ ACTIVATIONS: Mapping[str, Activation] = MappingProxyType({
     "gelu": Activation(lambda x: x * _normal_share(x), _gelu_derivative, lambda x: _rough_gelu(x, 4.4, (
         3.569432937e-11, -3.754052212e-9, 1.740848453e-7, -4.724870372e-6, 8.429303989e-5, -1.054992651e-3,
         9.643028540e-3, -6.607643102e-2, 3.987616102e-1))),
-    "gelu_tanh": Activation(lambda x: HALF * x * (ONE + _bent(x)), _gelu_tanh_derivative, lambda x: _rough_gelu(x, 4.3, (
-        4.898563906e-11, -4.891177153e-9, 2.150391249e-7, -5.529641982e-6, 9.360381493e-5, -1.118169781e-3,
-        9.872627893e-3, -6.640569988e-2, 3.987643613e-1))),
+    "gelu_tanh": Activation(lambda x: HALF * x * (ONE + _bent(x)), _gelu_tanh_derivative, lambda x: _rough_gelu(
+        x, 4.3, (4.898563906e-11, -4.891177153e-9, 2.150391249e-7, -5.529641982e-6, 9.360381493e-5, -1.118169781e-3,
+                 9.872627893e-3, -6.640569988e-2, 3.987643613e-1))),
     "silu": Activation(lambda x: x * _sigmoid(x), _silu_derivative),
 })
 """Activation functions by name."""
