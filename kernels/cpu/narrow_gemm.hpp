@@ -112,6 +112,9 @@ void tile(int64_t groups, const typename P::Left* a, int64_t a_row, const typena
     constexpr int kLanes32 = kLanes<float>;
     const Lanes<float> part(last);
     Totals<P> sums[Rows][Vectors] = {};
+    const typename P::Left* third[(Rows + 2) / 3];  // every third row
+#pragma GCC unroll 4
+    for (int r = 0; r < Rows; r += 3) third[r / 3] = a + r * a_row;
     for (int64_t g = 0; g < groups; ++g) {
         typename P::Factor right[Vectors];
         const auto* from = reinterpret_cast<const float*>(b + g * b_row);
@@ -127,10 +130,15 @@ void tile(int64_t groups, const typename P::Left* a, int64_t a_row, const typena
 #pragma GCC unroll 64
         for (int r = 0; r < Rows; ++r) {
             int32_t numbers;
-            std::memcpy(&numbers, a + r * a_row + g * P::kGroup, sizeof numbers);
+            std::memcpy(&numbers, third[r / 3] + r % 3 * a_row, sizeof numbers);
             const typename P::Factor left = P::left(broadcast(numbers));
 #pragma GCC unroll 8
             for (int v = 0; v < Vectors; ++v) sums[r][v] = P::add(sums[r][v], left, right[v]);
+        }
+#pragma GCC unroll 4
+        for (auto*& row : third) {
+            row += P::kGroup;
+            asm("" : "+r"(row));  // else compilers make a pointer of each row, more than there are registers
         }
     }
 #pragma GCC unroll 64

@@ -15,7 +15,7 @@ from sparloom.ir.verify import COMPARISONS, Binding, Scope, bind_params, type_of
 C_TYPES = {"i32": "int32_t", "i64": "int64_t", "f32": "float", "f64": "double", "bool": "bool", "bf16": "uint16_t",
            "u8": "uint8_t", "i8": "int8_t"}
 
-OWN_FLOAT_CALLS = ("exp", "tanh", "erf")
+OWN_FLOAT_CALLS = ("exp", "exp2", "tanh", "erf")
 """Functions of f32 for which the prelude has code of its own."""
 
 BF16_HELPERS = {

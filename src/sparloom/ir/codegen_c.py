@@ -95,6 +95,24 @@ static inline float exp_f32(float x)
     return (p * (r * r) + r + 1.0f) * power_of_two(half) * power_of_two(whole - half);
 }"""
 
+# 2^x = 2^n 2^r with n = x rounded: a polynomial of r with least relative error, to whose exponent n is added. The error
+# is at most 1 ulp; below 2^-126, where numbers are not normal, at most 2^-127.
+_EXP2 = """\
+static inline float exp2_f32(float x)
+{
+    const float least = x < -127.0f ? -127.0f : x, in = least > 128.0f ? 128.0f : least;
+    const float n = (in + 12582912.0f) - 12582912.0f, r = in - n;
+    float p = 1.535335509e-4f;
+    p = p * r + 1.339887536e-3f;
+    p = p * r + 9.618437385e-3f;
+    p = p * r + 5.550332469e-2f;
+    p = p * r + 2.402264791e-1f;
+    p = p * r + 6.931472029e-1f;
+    union { float value; uint32_t bits; } power = {p * r + 1.0f};
+    power.bits += (uint32_t)(int32_t)n << 23;
+    return power.value;
+}"""
+
 # tanh x / x near 0 is a polynomial of x^2, interpolated at Chebyshev's points; the error is at most 3 ulp.
 _TANH = """\
 static inline float tanh_f32(float x)
@@ -131,7 +149,7 @@ static inline float erf_f32(float x)
     return size < 1.0f ? p * x : x < 0.0f ? -far : far;
 }"""
 
-_OWN = dict(zip(OWN_FLOAT_CALLS, (_EXP, _TANH, _ERF), strict=True))  # loops of C's own functions do not vectorise
+_OWN = dict(zip(OWN_FLOAT_CALLS, (_EXP, _EXP2, _TANH, _ERF), strict=True))  # loops of C's functions do not vectorise
 
 
 def _prelude(needs: Set[tuple[str, Type]]) -> str:
@@ -166,7 +184,7 @@ def _close(needs: Set[tuple[str, Type]]) -> set[tuple[str, Type]]:
             waiting += [("sum", Type(type.scalar, lanes))] if lanes > 1 else []
         elif name == "select":
             waiting += [("type", Type("bool", type.lanes)), ("type", _integer(type))]
-        elif name in _OWN and type.scalar == "f32" and (type.lanes > 1 or name != "exp"):
+        elif name in _OWN and type.scalar == "f32" and (type.lanes > 1 or name in ("tanh", "erf")):
             waiting += [(name if type.lanes > 1 else "exp", Type("f32"))]
         elif name in ("min", "max", "abs") and type.lanes > 1:
             waiting += [("select", type)]

@@ -217,6 +217,7 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
 _CALLS: dict[str, Callable[[Any], Any]] = {
     "sqrt": np.sqrt,
     "exp": np.exp,
+    "exp2": np.exp2,
     "log": np.log,
     "tanh": np.tanh,
     "erf": np.vectorize(math.erf, otypes=[np.float64]),

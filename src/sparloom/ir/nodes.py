@@ -226,7 +226,7 @@ class Select(Expr, integers=("a", "b")):
 
 @dataclass(frozen=True)
 class Call(Expr, tuples=("args",)):
-    """name: sqrt, exp, log, tanh, erf or abs."""
+    """name: sqrt, exp, exp2, log, tanh, erf or abs."""
 
     name: str
     args: tuple[Expr, ...]

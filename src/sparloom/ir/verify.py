@@ -13,7 +13,7 @@ from sparloom.ir import nodes as ir
 ARITHMETIC = ("+", "-", "*", "/", "//", "%", "min", "max")
 COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 LOGIC = ("and", "or")
-FLOAT_CALLS = ("sqrt", "exp", "log", "tanh", "erf")  # named alike in C
+FLOAT_CALLS = ("sqrt", "exp", "exp2", "log", "tanh", "erf")  # named alike in C
 CALLS = (*FLOAT_CALLS, "abs")
 
 _FLOATS = ("f32", "f64")

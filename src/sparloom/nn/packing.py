@@ -54,9 +54,9 @@ def pack(model: M, *, strict: bool = False, precision: str | torch.dtype = "floa
     Args:
         model: any module.
         strict: raise an error if an encoder cannot be packed, and pack none then.
-        precision: of the operands of products with weights where no gradients are needed: "float32", "bfloat16" or
-            "int8", with scales by token and by column of weights. Parameters, everything else and training stay in
-            float32. Packing again changes it.
+        precision: of the operands of products where no gradients are needed: "float32", "bfloat16", or "int8" of those
+            with weights, with scales by token and by column of weights. Parameters, everything else and training stay
+            in float32. Packing again changes it.
 
     Returns:
         The model. `describe_packing` says what was packed, and what was left and why.

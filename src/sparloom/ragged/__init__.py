@@ -28,7 +28,7 @@ _NAMES = {  # module -> its public names
     "tensor": ("At", "FusedInner", "FusedOuter", "Largest", "Length", "Offsets", "Order", "Pointers", "Tensor"),
     "layout": ("Access", "evaluate", "offset_steps", "pointer_steps", "stored_dims"),
     "nests": (
-        "Operation", "Program", "compute", "erf", "exp", "less", "max_over", "maximum", "min_over", "minimum",
+        "Operation", "Program", "compute", "erf", "exp", "exp2", "less", "max_over", "maximum", "min_over", "minimum",
         "printable", "real", "sqrt", "sum_over", "tanh", "where"),
     "definition": ("Part", "part", "program"),
     "schedule.loops": ("bind_threads", "fuse", "parallel", "remap", "reorder", "split", "unroll", "vectorise"),

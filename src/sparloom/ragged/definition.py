@@ -6,7 +6,8 @@ by their limits. If loops are padded, storage must be padded to a multiple of th
 ceil(length, loop) <= ceil(length, storage) for every length. A read under a condition `dimension < extent` is bounded
 by that extent instead, so another operation may contain a change of padding; one under the opposite condition may
 subtract that extent, so that a dimension may be read from its middle on, or a distance between two positions; a sum
-a + b is below n under the condition b < n - a.
+a + b is below n under the condition b < n - a. Where a dimension is as long as n, rounded up, min(dimension, n - 1)
+repeats the last element.
 
 Source: CoRa §4.1 (storage padding at least loop padding). Departure: the prototype does not check.
 """
@@ -19,7 +20,7 @@ from dataclasses import dataclass, field, replace
 
 from sparloom.errors import IllegalSchedule
 from sparloom.ir import Binary, Const, Expr, Ref, Select, is_name, rebuild, simplify_expr, walk
-from sparloom.ragged.dimensions import NAME_RULE, Dim, as_index, free_names, substitute
+from sparloom.ragged.dimensions import NAME_RULE, Dim, as_index, free_names, round_up, substitute
 from sparloom.ragged.nests import Launch, Loop, Nest, Operation, Program, text
 from sparloom.ragged.tensor import At, Length, Read, Tensor, length_indexed_by
 
@@ -194,7 +195,7 @@ def _check(nest: Nest, read: Read, dim: Dim, *, index: Expr, extent: Expr, guard
     tensor = read.tensor
     stored = dict(tensor.padding).get(dim, 1)
     access = f"{nest.name} accesses {tensor.name}, dimension {dim.name}, at {text(index)}"
-    if not _is_nonnegative(index, guards):
+    if _last_element(index, nest) is None and not _is_nonnegative(index, guards):
         raise IllegalSchedule(f"{access}, which cannot be shown to be at least 0: read it by a separate dimension, "
                               "or guard another index by where()")
     wrong: list[int] = []
@@ -221,10 +222,38 @@ def _fits(below: Expr, extent: Expr) -> bool:
         case Binary("*", Binary("+", Binary("//", base, Const(block)), Const(1)), Const(size)) if block == size:
             if below in (base, simplify_expr(base + 1)):  # x < (x // m + 1) * m
                 return True
+    if _is_rounded_up(extent, below):
+        return True
     if isinstance(below, Const):
         lowest = _lower_bound(extent)
         return lowest is not None and below.value <= lowest
     return below == extent
+
+
+def _is_rounded_up(extent: Expr, count: Expr) -> bool:
+    match extent:
+        case Binary("*", Binary("//"), Const(multiple)):
+            return extent == round_up(count, multiple)
+    return False
+
+
+def _last_element(index: Expr, nest: Nest) -> Expr | None:
+    """Return n if an index repeats the last one of n elements beyond them: min(x, n - 1) for x below n, rounded up.
+
+    Where there is an x, n is at least 1.
+    """
+    match index:
+        case Binary("min", Ref(name), Binary("-", count, Const(1))):
+            return count if _is_below_rounded(dict(_extents(nest)).get(name), count) else None
+    return None
+
+
+def _is_below_rounded(extent: Expr | None, count: Expr) -> bool:
+    """Check whether an extent is at most a count that `round_up` has rounded."""
+    match extent:
+        case Binary("min", a, b):
+            return _is_below_rounded(a, count) or _is_below_rounded(b, count)
+    return extent is not None and _is_rounded_up(extent, count)
 
 
 def _lower_bound(extent: Expr) -> int | None:
@@ -252,7 +281,9 @@ def _constant_fits(limit: _UpperBound, extent: Expr, stored: int) -> bool:
 
 def _upper_bound(index: Expr, nest: Nest, guards: Guards) -> _UpperBound | None:
     """Bound an index by the extents of the dimensions that it reads, or by surrounding conditions."""
-    extents, padded = dict(_extents(nest)), dict(nest.padded)
+    extents, padded, last = dict(_extents(nest)), dict(nest.padded), _last_element(index, nest)
+    if last is not None:
+        return _UpperBound(last)
     match index:
         case Const(value):
             return _UpperBound(Const(value + 1))

@@ -92,6 +92,18 @@ def round_up(expr: Expr, multiple: int) -> Expr:
     return simplify_expr(Binary("//", expr + (multiple - 1), Const(multiple)) * multiple)
 
 
+def is_multiple(extent: Expr, factor: int) -> bool:
+    """Check whether an extent is provably a multiple of `factor`."""
+    match extent:
+        case Const(value):
+            return value % factor == 0
+        case Binary("*", a, b):
+            return is_multiple(a, factor) or is_multiple(b, factor)
+        case Binary("+" | "-" | "min" | "max", a, b):
+            return is_multiple(a, factor) and is_multiple(b, factor)
+    return factor == 1
+
+
 class Polynomial:
     """Sum of products with integer coefficients."""
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from sparloom import ir
 from sparloom.errors import IllegalSchedule
 from sparloom.ragged.definition import check_accesses
-from sparloom.ragged.dimensions import Polynomial, constant_bound, expand, free_names
+from sparloom.ragged.dimensions import Polynomial, constant_bound, expand, free_names, is_multiple
 from sparloom.ragged.layout import Access, offset_steps, storage_size
 from sparloom.ragged.nests import NEUTRAL, Launch, Loop, Nest, Program, Reduce, rewrite
 from sparloom.ragged.table_code import Lookups, Meanings, hoist, prune
@@ -334,7 +334,7 @@ def tile_product(nest: Nest, lookups: Lookups, meanings: Meanings, *, written: R
 
     group = ir.interleaved_rows(a.tensor.type.scalar)
     within = f"{depth}_within"
-    if group > 1 and (not isinstance(loops[2].extent, ir.Const) or loops[2].extent.value % group):
+    if group > 1 and not is_multiple(loops[2].extent, group):
         raise _cannot_offload(nest, f"loop {depth} of the reduction is not a multiple of {group}, the number of "
                                     f"interleaved elements of {a.tensor.type}")
 

@@ -171,6 +171,11 @@ def exp(value: Expr) -> Expr:
     return Call("exp", (value,))
 
 
+def exp2(value: Expr) -> Expr:
+    """Compute 2 to the power of a value."""
+    return Call("exp2", (value,))
+
+
 def sqrt(value: Expr) -> Expr:
     """Compute the square root of a value."""
     return Call("sqrt", (value,))

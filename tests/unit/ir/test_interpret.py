@@ -64,7 +64,7 @@ def test_and_or_and_select_evaluate_only_what_they_need():
                               ir.Const(5.0, ir.F32)), ir.F32, x=x) == 5
 
 
-@pytest.mark.parametrize("name", ["sqrt", "exp", "log", "tanh", "erf", "abs"])
+@pytest.mark.parametrize("name", ["sqrt", "exp", "exp2", "log", "tanh", "erf", "abs"])
 def test_functions(name):
     expected = abs(0.25) if name == "abs" else getattr(math, name)(0.25)
     assert evaluate(ir.Call(name, (ir.Const(0.25, ir.F64),)), ir.F64) == pytest.approx(expected, rel=1e-15)

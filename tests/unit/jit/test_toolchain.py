@@ -1,6 +1,7 @@
 """Choice of the compiler."""
 
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -56,6 +57,8 @@ def test_flags_fit_the_compiler(monkeypatch):
     clang = Toolchain(("clang",), "c", "Apple clang version 15.0.0", "x")
     assert "-fno-loop-interchange" in default_flags(gcc)
     assert "-fno-loop-interchange" not in default_flags(clang)
+    assert "-fno-thread-jumps" in default_flags(gcc)
+    assert "-fno-thread-jumps" not in (*default_flags(clang), *default_flags(replace(gcc, language="c++")))
     monkeypatch.setattr("sys.platform", "darwin")
     assert "-fopenmp" not in default_flags(clang)
     assert "-fopenmp" in default_flags(gcc)

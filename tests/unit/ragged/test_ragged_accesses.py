@@ -7,7 +7,21 @@ from ragged_cases import SIZE, batch, batches, col, inner, lengths, row
 
 from sparloom.errors import IllegalSchedule
 from sparloom.ir import Binary, Const
-from sparloom.ragged import Length, Tensor, compute, fuse, less, pad_loop, pad_storage, program, real, sum_over, where
+from sparloom.ragged import (
+    Length,
+    Tensor,
+    compute,
+    fuse,
+    less,
+    minimum,
+    pad_loop,
+    pad_storage,
+    program,
+    real,
+    round_up,
+    sum_over,
+    where,
+)
 
 OUTER = {batch: batches(), row: lengths(batch)}
 LONGEST = lengths(batch)
@@ -35,6 +49,9 @@ def stored_and_padded(loop, extent, *, multiple, stored=1):
     (LONGEST + 1, Const(0), 3),  # lengths are at least 0
     (LONGEST + LONGEST + 2, Const(1), 3),
     (LONGEST, col, LONGEST),
+    (round_up(LONGEST, 16), col, LONGEST),
+    (LONGEST, minimum(col, LONGEST - 1), round_up(LONGEST, 16)),
+    (LONGEST, minimum(col, LONGEST - 1), Binary("min", Const(4), round_up(LONGEST, 16))),
     (LONGEST, col, Binary("min", LONGEST, Const(4))),
     (4, col, Binary("min", LONGEST, Const(4))),
     (Binary("min", LONGEST, Const(4)), col, Binary("min", LONGEST, Const(4))),
@@ -73,6 +90,8 @@ def test_accesses_proved_in_bounds_are_accepted(extent, index, loop):
     (2, col, Binary("max", LONGEST - row, Const(2)), "2"),
     (4, col, Binary("max", LONGEST - row, Const(2)) * 2, "4"),
     (1, col, Binary("max", LONGEST - row, Const(2)) - 1, "1"),
+    (LONGEST, col, round_up(LONGEST, 16), "lengths(batch)"),
+    (round_up(LONGEST, 16), col, LONGEST + 1, "(lengths(batch) + 15) // 16 * 16"),
 ])
 def test_unproved_accesses_are_refused_and_name_the_extent(extent, index, loop, below):
     with pytest.raises(IllegalSchedule, match="y accesses x, dimension inner, at .*, which cannot be shown to stay "
@@ -80,7 +99,8 @@ def test_unproved_accesses_are_refused_and_name_the_extent(extent, index, loop, 
         copied(extent, index, loop=loop)
 
 
-@pytest.mark.parametrize("index", [row - 1, LONGEST - 1, col % 2, col + Const(-1)])
+@pytest.mark.parametrize("index", [row - 1, LONGEST - 1, col % 2, col + Const(-1),
+                                   minimum(col, LONGEST - 1)])
 def test_indices_that_may_be_negative_are_refused(index):
     with pytest.raises(IllegalSchedule, match=r"y accesses x, dimension inner, at .*, which cannot be shown to be at "
                                               r"least 0: read it by a separate dimension, or guard"):

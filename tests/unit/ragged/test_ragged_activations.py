@@ -50,8 +50,22 @@ def test_values_and_derivatives(name: str, compiled: bool) -> None:
 
 @pytest.mark.cc
 @pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize("name", ["gelu", "gelu_tanh"])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_values_to_be_rounded(name: str, compiled: bool) -> None:
+    points = POINTS if compiled else POINTS[::40].copy()
+    expected = REFERENCE[name](torch.from_numpy(points).double()).numpy()
+    found = run(ragged.ACTIVATIONS[name].rough, points, compiled=compiled)
+    assert (np.abs(found - expected) <= 5e-5 * np.maximum(1, np.abs(expected))).all()
+    extremes = run(ragged.ACTIVATIONS[name].rough, np.array([np.inf, np.nan, 0.0], np.float32), compiled=compiled)
+    np.testing.assert_array_equal(extremes, [np.inf, np.nan, 0])
+
+
+@pytest.mark.cc
+@pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize(("function", "expected", "ulps"), [
-    (ragged.tanh, torch.tanh, 3), (ragged.erf, torch.erf, 5), (ragged.exp, torch.exp, 2)])
+    (ragged.tanh, torch.tanh, 3), (ragged.erf, torch.erf, 5), (ragged.exp, torch.exp, 2),
+    (ragged.exp2, torch.exp2, 1)])
 def test_functions_have_small_relative_errors(function, expected, ulps) -> None:
     sizes = np.geomspace(1e-30, 80, 20_000, dtype=np.float32)
     points = np.concatenate([-sizes, sizes])
@@ -68,6 +82,9 @@ def test_special_values() -> None:
     points = np.array([np.inf, -np.inf, np.nan, 0.0], np.float32)
     np.testing.assert_array_equal(run(ragged.tanh, points, compiled=True), [1, -1, np.nan, 0])
     np.testing.assert_array_equal(run(ragged.erf, points, compiled=True), [1, -1, np.nan, 0])
+    points = np.array([np.inf, -np.inf, np.nan, 0.0, 128, 1e9, -127, -1e9, -126], np.float32)
+    np.testing.assert_array_equal(run(ragged.exp2, points, compiled=True),
+                                  [np.inf, 0, np.nan, 1, np.inf, np.inf, 0, 0, 2.0**-126])
 
 
 def test_one_reduction_may_stand_in_several_places_and_two_may_not() -> None:

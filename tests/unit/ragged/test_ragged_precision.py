@@ -65,6 +65,15 @@ def test_operands_that_are_not_interleaved_are_refused() -> None:
         product("bfloat16", interleave=False)
 
 
+def test_reductions_of_any_length_are_not_interleaved() -> None:
+    t, w = ragged.Tensor("t", {**TOKENS, inner: LENGTHS(batch)}, BF16), ragged.Tensor(
+        "w", {batch: BATCHES(), inner: LENGTHS(batch), col: COLS}, BF16)
+    prog = ragged.program("product", [ragged.compute("y", {**TOKENS, col: COLS}, ragged.sum_over(
+        {inner: LENGTHS(batch)}, Cast(F32, t[batch, pos, inner]) * Cast(F32, w[batch, inner, col])))])
+    with pytest.raises(IllegalSchedule, match="loop inner of the reduction is not a multiple of 2, the number of"):
+        offload(prog, "y", "pos", "col", "inner")
+
+
 def test_results_that_cannot_hold_partial_sums_are_refused() -> None:
     t, w = ragged.Tensor("t", {**TOKENS, inner: DEPTH}, BF16), ragged.Tensor("w", {inner: DEPTH, col: COLS}, BF16)
     total = ragged.sum_over({inner: DEPTH}, Cast(F32, t[batch, pos, inner]) * Cast(F32, w[inner, col]))
@@ -139,6 +148,69 @@ def test_compiled_layers_are_interpreted_ones(precision: str) -> None:
     found = found.reshape(x.shape)
     np.testing.assert_allclose(run(shape, values, x), found, atol=2e-2 if precision == "bfloat16" else 4e-2)
     assert cosine(run(shape, values, x), found) > 0.9999
+
+
+FORMS = [{}, {"causal": True}, {"causal": True, "triangles": False}, {"window": 2}, {"causal": True, "window": 2},
+         {"masked": True}, {"linear": True}, {"distances": 3, "masked": True}, {"distances": 3, "scale": 2.0},
+         {"rotary": 4}, {"rotary": 2, "key_heads": 1}, {"cross": True}, {"cross": True, "masked": True},
+         {"dropout": (0.3, 0.0, 0.0, 0.0)}]
+OF_MEMORY = [18, 3, 1, 0]
+
+
+@pytest.mark.cc
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize("form", FORMS)
+def test_attention_in_bfloat16_is_near_that_in_float32(form: dict[str, object]) -> None:
+    """Also where numbers of keys are odd, and with one or no token; compiled and interpreted."""
+    shape, rng = replace(EncoderShape(8, 2, precision="bfloat16"), **form), np.random.default_rng(7)
+    cpu, device = (ragged.scheduled_cross_attention, ragged.device_cross_attention) if shape.cross else (
+        ragged.scheduled_attention, ragged.device_attention)
+    lengths = {ragged.LENGTHS: OF_LENGTHS} | ({ragged.MEMORY_LENGTHS: OF_MEMORY} if shape.cross else {})
+    of, seen = ragged.Structure(lengths), sum(OF_MEMORY if shape.cross else OF_LENGTHS)
+    values = parameters(rng, shape)
+    values |= {"w_q": values["w_qkv"][:8], "b_q": values["b_qkv"][:8], "w_kv": values["w_qkv"][8:],
+               "b_kv": values["b_qkv"][8:], "slopes": rng.uniform(0, 1, 2).astype(np.float32)}
+    values |= {f"bias_{side}": rng.normal(size=(2, 4)).astype(np.float32) for side in ("before", "after")}
+    inputs = {"x": rng.normal(size=(COUNT, 8)), "memory": rng.normal(size=(seen, 8)), "mask": rng.random(seen) > 0.4,
+              "turn_cos": np.cos(np.arange(COUNT * shape.rotary)), "turn_sin": np.sin(np.arange(COUNT * shape.rotary)),
+              "random": rng.integers(1 << 31, size=COUNT).astype(np.float64)}
+    inputs = {name: array if name == "random" else array.astype(np.float32) for name, array in inputs.items()}
+
+    def run_attention(program: ragged.Program, *, interpreted: bool = False) -> np.ndarray:
+        tensors, given = program.tensors(), program.inputs()
+        arrays = {name: stored(tensors[name], values[name]) for name in given if name in values}
+        arrays |= {name: array for name, array in inputs.items() if name in given}
+        found = ragged.interpreted(program, ragged.Structure(lengths, InterpretedLibrary), **arrays)[
+            "attended"] if interpreted else ragged.Executable(program, threads=2)(of, **arrays)
+        return found.reshape(COUNT, 8)
+
+    exact = run_attention(cpu(replace(shape, precision="float32"), EncoderSchedule()))
+    program = cpu(shape, EncoderSchedule())
+    found = run_attention(program)
+    assert 1 - 1e-9 > cosine(exact, found) >= 0.9999
+    others = [program, device(shape)] if form in ({}, {"masked": True}, {"cross": True}) else [program]
+    for other in (run_attention(each, interpreted=True) for each in others):
+        np.testing.assert_allclose(found, other, atol=2e-2)
+        assert cosine(found, other) > 0.9999
+
+
+def stored(tensor: ragged.Tensor, values: np.ndarray) -> np.ndarray:
+    """Pack a parameter, whose reduced dimensions are first in the tensor and last in the array."""
+    extents = [int(extent.value) for _, extent in tensor.axes]
+    reduced = {"w_out": len(extents) - 1}.get(tensor.name, 1) if tensor.name.startswith("w_") else 0
+    found = np.moveaxis(values.reshape(*extents[reduced:], *extents[:reduced]), range(-reduced, 0), range(reduced))
+    return ragged.pack_values(tensor, rounded(np.ascontiguousarray(found)) if tensor.type == BF16 else found)
+
+
+@pytest.mark.cc
+@pytest.mark.usefixtures("own_cache")
+def test_weights_of_attention_add_up_to_one_in_bfloat16() -> None:
+    """Values that are all equal mix to themselves, if those that padding adds have no part in sums."""
+    shape, structure = EncoderShape(32, 4, precision="bfloat16"), structure_of(OF_LENGTHS)
+    qkv = np.random.default_rng(8).normal(size=(COUNT, 3, 32)).astype(np.float32)
+    qkv[:, 2] = 1.5
+    run = ragged.Executable(ragged.scheduled_mixing(shape, EncoderSchedule()), threads=1)
+    np.testing.assert_array_equal(widened(run(structure, qkv=rounded(qkv))), 1.5)
 
 
 @pytest.mark.cc

@@ -22,10 +22,18 @@ from dataclasses import dataclass, replace
 from functools import reduce
 
 from sparloom.errors import IllegalSchedule
-from sparloom.ir import Binary, Const, Expr
+from sparloom.ir import BF16, F32, Binary, Cast, Const, Expr, Type, interleaved_rows
 from sparloom.ragged.definition import program
 from sparloom.ragged.dimensions import Dim, dims
-from sparloom.ragged.layers.precision import Operand, operand, round_for_products, schedule_operands
+from sparloom.ragged.layers.precision import (
+    Operand,
+    number,
+    operand,
+    padded_keys,
+    round_for_attention,
+    round_for_products,
+    schedule_operands,
+)
 from sparloom.ragged.layers.tokens import (
     BATCHES,
     LENGTHS,
@@ -51,7 +59,7 @@ from sparloom.ragged.nests import (
     Operation,
     Program,
     compute,
-    exp,
+    exp2,
     less,
     max_over,
     maximum,
@@ -61,7 +69,15 @@ from sparloom.ragged.nests import (
     where,
 )
 from sparloom.ragged.schedule.compute import compute_at
-from sparloom.ragged.schedule.loops import fuse, one_block_per_row, parallel, reorder, split, vectorise_innermost
+from sparloom.ragged.schedule.loops import (
+    fuse,
+    one_block_per_row,
+    parallel,
+    reorder,
+    split,
+    unroll,
+    vectorise_innermost,
+)
 from sparloom.ragged.schedule.operations import inline, offload
 from sparloom.ragged.schedule.storage import reorder_dimensions, split_dimension
 from sparloom.ragged.tensor import Read, Tensor
@@ -86,7 +102,9 @@ def mixing(shape: EncoderShape) -> Program:
     """Define scaled dot-product attention, unscheduled: mixed[batch, pos, head, dim] of qkv[batch, pos, part, head,
     dim].
     """
-    return program("mixing", define_mixing(shape, *_define_sources(shape, Tensor("qkv", {**TOKENS, **shape.of_parts}))))
+    _, type = _rounded_qkv(shape, real(0.0))
+    qkv = Tensor("qkv", {**TOKENS, **shape.of_parts}, type)
+    return program("mixing", define_mixing(shape, *_define_sources(shape, qkv)))
 
 
 def scheduled_mixing(shape: EncoderShape, schedule: EncoderSchedule) -> Program:
@@ -112,8 +130,13 @@ def define_qkv(shape: EncoderShape, tokens: Mapping[Dim, Expr | int], inputs: Op
     """Define qkv = x w_qkv + b_qkv over dimensions of tokens, or of other inputs than x."""
     outs = shape.of_parts
     x = inputs or Operand(Tensor("x", {**tokens, model: shape.width}))
-    return compute("qkv", {**tokens, **outs}, x.times("w_qkv", {model: shape.width}, outs) + Tensor("b_qkv", outs)[
-        part, head, dim])
+    value = x.times("w_qkv", {model: shape.width}, outs) + Tensor("b_qkv", outs)[part, head, dim]
+    return compute("qkv", {**tokens, **outs}, *_rounded_qkv(shape, value))
+
+
+def _rounded_qkv(shape: EncoderShape, value: Expr) -> tuple[Expr, Type]:
+    """Round what attention reads, unless queries and keys are to be rotated first."""
+    return (value, F32) if shape.rotary else round_for_attention(shape, value)
 
 
 def define_output_projection(shape: EncoderShape, mixed: Operand, tokens: Mapping[Dim, Expr | int],
@@ -178,12 +201,17 @@ def _define_sources(shape: EncoderShape, qkv: Operation | Tensor) -> tuple[list[
     return turned, read_qkv(shape, turned[0] if turned else qkv, qkv)
 
 
-def visible_keys(shape: EncoderShape, query: Dim) -> Expr:
-    """Count the keys for which scores are computed."""
+def visible_keys(shape: EncoderShape, query: Dim, *, count: Expr | None = None) -> Expr:
+    """Count the keys for which scores are computed.
+
+    Args:
+        count: number of keys, if it is not that of the sequence.
+    """
+    count = shape.keys if count is None else count
     if not shape.causal or not shape.triangles:
-        return shape.keys
+        return count
     step = shape.step or EncoderSchedule().queries
-    return minimum(LENGTHS(batch), (query // step + 1) * step)
+    return minimum(count, (query // step + 1) * step)
 
 
 def define_turned(shape: EncoderShape, qkv: Operation | Tensor) -> Operation:
@@ -196,7 +224,8 @@ def define_turned(shape: EncoderShape, qkv: Operation | Tensor) -> Operation:
 
     Source: Su et al. 2021, with the order of columns of GPT-NeoX.
     """
-    return compute("turned", turned_axes(shape), rotate(shape, lambda at: qkv[batch, pos, part, head, at], back=False))
+    turned = rotate(shape, lambda at: qkv[batch, pos, part, head, at], back=False)
+    return compute("turned", turned_axes(shape), *round_for_attention(shape, turned))
 
 
 def turned_axes(shape: EncoderShape) -> dict[Dim, Expr | int]:
@@ -256,50 +285,60 @@ def define_scores(shape: EncoderShape, axes: Mapping[Dim, Expr | int], product: 
 def score_weight(shape: EncoderShape, below: Expr) -> Expr:
     """Return the weight of a score that is so far below the peak of its row."""
     scaled = shape.linear or shape.distances is not None
-    return exp(below if scaled else below * real(shape.score_scale))
+    return exp2(below * real(math.log2(math.e) * (1.0 if scaled else shape.score_scale)))
 
 
 def define_mixing(shape: EncoderShape, made: list[Operation], read: Projected) -> list[Operation]:
     """Define mixed[batch, pos, head, dim], weights of attention times values.
 
-    Queries of cross attention without any visible key mix to 0.
+    Queries of cross attention without any visible key mix to 0. In bfloat16, keys are padded to whole groups of
+    interleaved rows: the last key is repeated, whose scores are no larger than the peak, and values are 0 there.
 
     Args:
         made: operations that run first.
     """
-    width, groups = shape.head_width, shape.heads // shape.group
-    keys, values = (compute(name, {batch: BATCHES(), head: groups, col: shape.keys, dim: width}, each(col))
-                    for name, each in (("keys", read.key), ("values", read.value)))
+    width, groups, stored = shape.head_width, shape.heads // shape.group, padded_keys(shape, shape.keys)
+    of_keys = {batch: BATCHES(), head: groups, col: stored, dim: width}
+    padded = stored != shape.keys
+    key, value = read.key(minimum(col, shape.keys - 1) if padded else col), read.value(col)
+    (key, type), (value, _) = ((each, BF16) if each.tensor.type == BF16 else round_for_attention(shape, each)
+                               for each in (key, value))
+    keys = compute("keys", of_keys, key, type)
+    values = compute("values", of_keys, where(less(col, shape.keys), value, Cast(type, real(0.0))) if padded else value,
+                     type)
     rows = rows_of_heads(shape)
     row = (*rows,)
-    seen, visible = visible_keys(shape, pos), visibility(shape, pos)
-    scores = define_scores(shape, {**rows, col: seen}, sum_over(
-        {along: width}, read.query(pos, along) * keys[batch, head, col, along]))
+    seen, computed, visible = visible_keys(shape, pos), visible_keys(shape, pos, count=stored), visibility(shape, pos)
+    scores = define_scores(shape, {**rows, col: computed}, sum_over(
+        {along: width}, number(read.query(pos, along)) * number(keys[batch, head, col, along])))
     score = scores[(*row, col)]
     if shape.window is not None or shape.masked or (shape.causal and not shape.triangles):
         peak = compute("peak", rows, max_over({col: seen}, where(visible, score, real(-math.inf))))
     else:
         peak = compute("peak", rows, max_over({col: pos + 1 if shape.causal else seen}, score))
     weight = score_weight(shape, score - peak[row])
-    weights = compute("weights", {**rows, col: seen},
-                      weight if visible is None else where(visible, weight, real(0.0)))
-    sums = sum_over({col: seen}, weights[(*row, col)])  # at least 1, unless there is no visible key
+    weight = weight if visible is None else where(visible, weight, real(0.0))
+    if padded and (visible is not None or score_addend(shape, pos) is not None):  # they fit no repeated key
+        weight = where(less(col, shape.keys), weight, real(0.0))
+    weights = compute("weights", {**rows, col: computed}, *round_for_attention(shape, weight))
+    sums = sum_over({col: seen}, number(weights[(*row, col)]))  # at least 1, unless there is no visible key
     total = compute("total", rows, real(1.0) / (maximum(sums, real(0.5)) if shape.cross else sums))
     dropped = [define_dropped(shape, weights)] if shape.dropout[0] else []
     used = dropped[0] if dropped else weights
     mixed = compute("mixed", {**TOKENS, **_heads(shape)}, *round_for_products(shape, sum_over(
-        {col: seen}, used[(*row, col)] * values[batch, head, col, dim]) * total[row]))
+        {col: computed}, number(used[(*row, col)]) * number(values[batch, head, col, dim])) * total[row]))
     return [*made, keys, values, scores, peak, weights, total, *dropped, mixed]
 
 
 def define_dropped(shape: EncoderShape, weights: Operation) -> Operation:
     """Define the weights of attention after dropout."""
-    return compute("dropped", dict(weights.output.axes), drop_weight(shape, weights[(*rows_of_heads(shape), col)]))
+    weight = drop_weight(shape, number(weights[(*rows_of_heads(shape), col)]))
+    return compute("dropped", dict(weights.output.axes), *round_for_attention(shape, weight))
 
 
 def drop_weight(shape: EncoderShape, weight: Expr) -> Expr:
-    number = head if shape.group == 1 else head * shape.group + member
-    return drop(shape, 0, pos, number * MOST_KEYS + col, weight)
+    of_queries = head if shape.group == 1 else head * shape.group + member
+    return drop(shape, 0, pos, of_queries * MOST_KEYS + col, weight)
 
 
 def schedule_attention(prog: Program, schedule: EncoderSchedule, kept: Collection[str]) -> Program:
@@ -328,22 +367,40 @@ def schedule_mixing(prog: Program, schedule: EncoderSchedule, kept: Collection[s
         prog = compute_at(prog, producer, "mixed", "batch_head", local=True)
     prog = _multiply_by_panels(prog, "scores", "keys", cut="col", along="dim", size=schedule.panel)
     prog = _multiply_by_panels(prog, "mixed", "values", cut="dim", along="col", size=schedule.panel)
-    prog = split(prog, "values", "dim", schedule.panel)
+    prog = _copy_by_panels(prog, size=schedule.panel)
     if "turned" in names:
         prog = schedule_elementwise(prog, "turned")
     if "dropped" in names:
         prog = vectorise_innermost(prog, "dropped")
-    return parallel(vectorise_innermost(prog, "values", "weights", "peak", "total"), "mixed", "batch_head")
+    return parallel(vectorise_innermost(prog, "weights", "peak", "total"), "mixed", "batch_head")
 
 
 def _multiply_by_panels(prog: Program, nest: str, operand: str, *, cut: str, along: str, size: int) -> Program:
     """Store an operand in panels, and multiply a tile of the nest by one panel after the other."""
-    prog = reorder_dimensions(split_dimension(prog, operand, cut, size), operand, (
-        f"{cut}_block", along, f"{cut}_within"))
+    prog = split_dimension(prog, operand, cut, size)
+    group, order = interleaved_rows(prog.tensors()[operand].type.scalar), (f"{cut}_block", along, f"{cut}_within")
+    if group > 1:
+        prog = split_dimension(prog, operand, along, group)
+        order = (f"{cut}_block", f"{along}_block", f"{cut}_within", f"{along}_within")
+    prog = reorder_dimensions(prog, operand, order)
     rows, _, reduction = (loop.name for loop in prog.nest(nest).loops[-3:])
     tile = (rows, f"{cut}_inner", reduction)
     prog = reorder(split(prog, nest, cut, size), nest, (f"{cut}_outer", *tile))
     return offload(prog, nest, *tile)
+
+
+def _copy_by_panels(prog: Program, *, size: int) -> Program:
+    """Copy keys and values into panels, where rows are interleaved a group at a time."""
+    prog = split(prog, "values", "dim", size)
+    group = interleaved_rows(prog.tensors()["keys"].type.scalar)
+    if group == 1:
+        return vectorise_innermost(prog, "values")
+    prog = split(split(prog, "keys", "dim", group), "values", "col", group)
+    _, within, *across = (loop.name for loop in prog.nest("values").loops)
+    prog = reorder(prog, "values", (*across, within))
+    for nest in ("keys", "values"):
+        prog = unroll(prog, nest, prog.nest(nest).loops[-1].name)
+    return prog
 
 
 def device_mixing(shape: EncoderShape) -> Program:

@@ -29,7 +29,7 @@ from sparloom.ragged.layers.attention_gradients import (
     define_output_gradients,
     schedule_mixing_gradients,
 )
-from sparloom.ragged.layers.precision import operand, schedule_operands
+from sparloom.ragged.layers.precision import operand, round_for_attention, schedule_operands
 from sparloom.ragged.layers.tokens import (
     MEMORY,
     TILE,
@@ -78,8 +78,9 @@ def cross_attention(shape: EncoderShape) -> Program:
     of_model = {model: shape.width}
     x, memory = (operand(shape, Tensor(name, {**tokens, **of_model}), of_model)
                  for name, tokens in (("x", TOKENS), ("memory", MEMORY)))
-    made = [compute(name, {**tokens, **outs}, inputs.times(f"w_{short}", of_model, outs) + Tensor(f"b_{short}", outs)[
-        (*outs,)]) for name, short, tokens, inputs, outs in (
+    made = [compute(name, {**tokens, **outs}, *round_for_attention(
+        shape, inputs.times(f"w_{short}", of_model, outs) + Tensor(f"b_{short}", outs)[(*outs,)]))
+        for name, short, tokens, inputs, outs in (
             ("queries", "q", TOKENS, x, queries), ("kv", "kv", MEMORY, memory, keys))]
     return program("cross_attention", [
         *x.operations, *memory.operations, *define_mix_and_projection(shape, made, _read(shape, *made))])

@@ -1,4 +1,4 @@
-"""Products of tokens and weights whose operands are stored in fewer bits: bfloat16, or bytes.
+"""Products whose operands are stored in fewer bits: bfloat16, or bytes.
 
 For tokens t[batch, pos, i] and weights w[i, o], with the numbers of columns i and o constant:
 
@@ -8,8 +8,12 @@ For tokens t[batch, pos, i] and weights w[i, o], with the numbers of columns i a
                 w is about scale[o] v with -127 <= v <= 127 and scale = max_i |w| / 127;
                 scale (step sum_i q v + low total), total[o] = sum_i v, added up in int32
 
-Everything else is computed in float32: scores and weights of attention, norms, activations, residual sums. Tokens with
-a NaN or an infinite number become NaN in int8.
+In bfloat16 the two products of attention are such sums, too, of queries and keys and of weights and values: rotated
+queries and keys are rounded after the rotation, and weights of attention before they are added up, so that those that
+values are multiplied by add up to 1. Attention whose scores are not scaled down, such as that of T5, stays in float32:
+its weights are far apart, and errors of few values do not cancel. Everything else is computed in float32: scores, their
+softmax, norms, activations, residual sums; gelu is a polynomial. Tokens with a NaN or an infinite number become NaN in
+int8.
 
 Source: Dettmers et al. 2022 (LLM.int8), §2, for scales by row and column; zero points as in Jacob et al. 2018, §2.1.
 Departure: the offset `low` is not rounded to a multiple of the step.
@@ -26,7 +30,7 @@ import numpy as np
 
 from sparloom.errors import Unsupported
 from sparloom.ir import BF16, F32, I8, I32, U8, Cast, Expr, Type, interleaved_rows
-from sparloom.ragged.dimensions import Dim
+from sparloom.ragged.dimensions import Dim, round_up
 from sparloom.ragged.layers.tokens import EncoderShape, batch, pos, schedule_elementwise
 from sparloom.ragged.nests import (
     Operation,
@@ -42,13 +46,14 @@ from sparloom.ragged.nests import (
 )
 from sparloom.ragged.schedule.compute import compute_at
 from sparloom.ragged.schedule.loops import fuse, parallel, vectorise_innermost
-from sparloom.ragged.tensor import Tensor
+from sparloom.ragged.tensor import Read, Tensor
 
 Dims = Mapping[Dim, Expr | int]
 
 PRECISIONS: Mapping[str, Type] = {"float32": F32, "bfloat16": BF16, "int8": U8}
 """Precision -> type of tokens as products read them."""
 MOST_BYTE, MOST_WEIGHT = 255, 127
+KEY_MULTIPLE = 16  # whole vectors of scores, and whole groups of interleaved rows
 BY_TOKEN = ("low", "valid", "step", "inverse")  # what bytes of a token are made of
 
 
@@ -102,6 +107,25 @@ def check_precision(shape: EncoderShape) -> None:
 def round_for_products(shape: EncoderShape, value: Expr) -> tuple[Expr, Type]:
     """Round a value that only products read, if the precision is bfloat16; also return its type."""
     return (Cast(BF16, value), BF16) if shape.precision == "bfloat16" else (value, F32)
+
+
+def round_for_attention(shape: EncoderShape, value: Expr) -> tuple[Expr, Type]:
+    """Round a value that only products of attention read likewise, see above."""
+    return (Cast(BF16, value), BF16) if _has_narrow_attention(shape) else (value, F32)
+
+
+def _has_narrow_attention(shape: EncoderShape) -> bool:
+    return shape.precision == "bfloat16" and shape.score_scale <= 2 * shape.head_width**-0.5
+
+
+def number(read: Read) -> Expr:
+    """Return an element as a number of float32."""
+    return Cast(F32, read) if read.tensor.type == BF16 else read
+
+
+def padded_keys(shape: EncoderShape, count: Expr) -> Expr:
+    """Round up a number of keys for products of attention in bfloat16, whose rows are interleaved."""
+    return round_up(count, KEY_MULTIPLE) if _has_narrow_attention(shape) else count
 
 
 def operand(shape: EncoderShape, tokens: Operation | Tensor, over: Dims) -> Operand:

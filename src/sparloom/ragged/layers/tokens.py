@@ -79,8 +79,8 @@ class EncoderShape:
         linear: scores get an addend that is linear in the distance, by head.
         cross: tokens attend to those of another batch, of as many sequences, which is called the memory.
         masked: tokens attend to themselves and to those others only that a mask names; in the memory to these alone.
-        precision: of the operands of products with weights: "float32", "bfloat16" or "int8", see
-            `sparloom.ragged.layers.precision`.
+        precision: of the operands of products with weights, and in bfloat16 of those of attention: "float32",
+            "bfloat16" or "int8", see `sparloom.ragged.layers.precision`.
         key_heads: heads of keys and values, each of which a group of as many heads of queries reads (grouped-query
             attention, Ainslie et al. 2023); divides the heads. Head h of queries is member h % group of group
             h // group. Default: as many as heads.

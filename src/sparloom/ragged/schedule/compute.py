@@ -122,6 +122,8 @@ def _read_sites(program: Program, source: Nest, target: Nest, loop: str) -> list
     around = {each.name for each in target.loops[: position + 1]}
     known = {target.expanded(Ref(each)): Ref(each) for each, _ in target.defined
              if free_names(target.expanded(Ref(each))) <= around}
+    simplified = {simplify_expr(definition): name for definition, name in known.items()}  # such as o // 1
+    known |= {definition: name for definition, name in simplified.items() if free_names(definition)}
     tree = list(target.tree())
     for nest in program.nests():
         if nest not in tree and any(read.tensor.name == name for read in nest.operation.reads):

@@ -9,7 +9,7 @@ from functools import reduce
 from sparloom.errors import IllegalSchedule
 from sparloom.ir import Binary, Const, Expr, Ref, fresh, simplify_expr, walk
 from sparloom.ragged.definition import check_accesses
-from sparloom.ragged.dimensions import constant_bound, free_names, round_up, substitute, without_inner
+from sparloom.ragged.dimensions import constant_bound, free_names, is_multiple, round_up, substitute, without_inner
 from sparloom.ragged.nests import Kind, Loop, Nest, Program
 from sparloom.ragged.tensor import At, FusedInner, FusedOuter, Length, Order
 
@@ -147,18 +147,6 @@ def split(program: Program, nest: str, loop: str, factor: int) -> Program:
         each if each in loops else _same_in_tile(each, {loop: value}, inner, factor) for each in changed.loops))
     check_order(changed)
     return program.with_nest(changed)
-
-
-def is_multiple(extent: Expr, factor: int) -> bool:
-    """Check whether an extent is provably a multiple of `factor`."""
-    match extent:
-        case Const(value):
-            return value % factor == 0
-        case Binary("*", a, b):
-            return is_multiple(a, factor) or is_multiple(b, factor)
-        case Binary("+" | "-" | "min" | "max", a, b):
-            return is_multiple(a, factor) and is_multiple(b, factor)
-    return factor == 1
 
 
 def replace_loops(nest: Nest, old: tuple[str, ...], new: tuple[Loop, ...],
