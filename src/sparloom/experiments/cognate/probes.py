@@ -13,7 +13,7 @@ from sklearn.linear_model import RidgeCV
 from sklearn.metrics import r2_score
 from sklearn.model_selection import KFold, cross_val_predict
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 from sparloom.experiments.cognate.evaluation_data import EvaluationData
 from sparloom.models import CognateModel
@@ -25,6 +25,7 @@ PROBED = ("row_cv", "imbalance_32", "reuse_32", "bandwidth_mean")
 PERMUTATIONS = 5
 FOLDS = 5
 PENALTIES = np.logspace(-2, 4, 13)  # of ridge regression; the best by cross-validation counts
+MAX_DEVIATIONS = 5.0
 LEAST = 2 * FOLDS  # matrices of a probe
 
 
@@ -67,9 +68,14 @@ def _linear_probes(model: CognateModel, study: EvaluationData, seed: int) -> dic
     folds, found = KFold(FOLDS, shuffle=True, random_state=seed), {}
     for name in PROBED:
         wanted = signed_logarithm(study.statistics.loc[names, name].to_numpy(np.float64))
-        probe = make_pipeline(StandardScaler(), RidgeCV(PENALTIES))
+        probe = make_pipeline(StandardScaler(), FunctionTransformer(_clip), RidgeCV(PENALTIES))
         found[f"r2_{name}"] = float(r2_score(wanted, cross_val_predict(probe, features, wanted, cv=folds)))
     return found
+
+
+def _clip(deviations: np.ndarray) -> np.ndarray:
+    """Limit features that are all but constant over the matrices of the other folds."""
+    return deviations.clip(-MAX_DEVIATIONS, MAX_DEVIATIONS)
 
 
 @torch.no_grad()
