@@ -50,6 +50,8 @@ RUNS = {  # of every arm, in order: the folder in which its run has been kept fr
         "f1281032 b55c3f72 fd83afe7 ca18810f 5477411c 630ea423 1e48670f f02b5ae1 6770d1ec c68230f3 f7026f83 c358ed98 "
         "57be76ab 2335b8e1 896377cf 24d897bc 0b9a5f9c 1f097cad 88f5e795 2bc70a29 70fa28e4 a563c5b1 e9c235e8 2eda68d9 "
         "1225ceec 37611b97 959b3205 fa99752e c0d6e5c0"),
+    "eval_sources": (
+        "5d494c5c 21b29997 08005984 73c122ee d72af9fa 9ff29661 1469a64a 14b5df2b"),
     "eval_table2": (
         "5870f25d 54f0084a beb5b05f c9fa43bd a6032386"),
     "eval_variants": (
