@@ -161,7 +161,7 @@ class ValidateDealing:
     Args:
         platform: its measured platform runs the schedules; its caches and memory are taken as those of this machine.
         threads: number of threads that are foretold.
-        matrices: number of matrices, evenly spread over row bins and density.
+        matrices: number of matrices, evenly spread over row bins and density; those above `nonzeros` are left out.
         role: their role.
         configs: schedules of a matrix, drawn like samples.
     """
@@ -172,6 +172,7 @@ class ValidateDealing:
     timing: TimingProtocol
     threads: int
     matrices: int
+    nonzeros: int
     role: Role
     configs: int
     seed: int
@@ -179,7 +180,8 @@ class ValidateDealing:
     def run(self, out: Path) -> Mapping[str, float]:
         """Write samples.parquet and per_matrix.parquet; return ratios of foretold over measured seconds, and taus."""
         began, frames, roles = time.monotonic(), [], self.corpus.split()
-        entries = [entry for entry in self.corpus.entries() if roles[entry.name] == self.role]
+        entries = [entry for entry in self.corpus.entries()
+                   if roles[entry.name] == self.role and entry.nnz <= self.nonzeros]
         with harness.exclusive_timing():
             for name in stratified_choice(entries, self.matrices, seed=self.seed):
                 frames.append(self.measured(self.corpus.load(name)).assign(matrix=name))
