@@ -195,9 +195,9 @@ class ValidateDealing:
             ratio = samples[name] / samples["many"]
             metrics |= {f"{name}/ratio_{share}": float(ratio.quantile(share / 100)) for share in (10, 50, 90)}
             metrics |= {f"{name}/within_10_percent": float(((ratio - 1).abs() <= 0.1).mean()),
-                        f"{name}/tau": float(per_matrix[f"{name}_tau"].median()),
-                        f"{name}/tau_of_speedups": kendall_tau(samples["one"] / samples[name],
-                                                               samples["one"] / samples["many"])}
+                        f"{name}/tau": float(per_matrix[f"{name}_tau"].median())}
+        metrics["dealt/tau_of_speedups"] = kendall_tau((samples["one"] / samples["dealt"]).to_numpy(),
+                                                       (samples["one"] / samples["many"]).to_numpy())
         log.console.print(", ".join(f"{key} {value:.3g}" for key, value in metrics.items()))
         return metrics | {"seconds": time.monotonic() - began}
 
