@@ -101,7 +101,7 @@ class Comparison:
             write_json(path, known | {str(file): sha256(file) for file in read})
 
     def _costs(self) -> dict[str, float]:
-        """Return labels and matrices that each method read per seed, the cost of its data, and mean training lengths."""
+        """Return labels and matrices that each method read per seed, its data cost, and mean training lengths."""
         labels = max(len(rows) for rows in self.drawn.values())
         matrices = max(rows["matrix"].nunique() for rows in self.drawn.values())
         source = {"labels": int(self.source.get("labels", 0)), "matrices": len(self.source.get("matrices", ())),
