@@ -156,11 +156,11 @@ class DealSamples:
 
 @dataclass(frozen=True)
 class ValidateDealing:
-    """Measure schedules with one thread and with more, in turn, and foretell the latter by dealing the former.
+    """Measure schedules with one thread and with more, in turn, and predict the latter by dealing the former.
 
     Args:
         platform: its measured platform runs the schedules; its caches and memory are taken as those of this machine.
-        threads: number of threads that are foretold.
+        threads: number of threads to predict for.
         matrices: number of matrices, evenly spread over row bins and density; those above `nonzeros` are left out.
         role: their role.
         configs: schedules of a matrix, drawn like samples.
@@ -178,7 +178,7 @@ class ValidateDealing:
     seed: int
 
     def run(self, out: Path) -> Mapping[str, float]:
-        """Write samples.parquet and per_matrix.parquet; return ratios of foretold over measured seconds, and taus."""
+        """Write samples.parquet and per_matrix.parquet; return ratios of predicted over measured seconds, and taus."""
         began, frames, roles = time.monotonic(), [], self.corpus.split()
         entries = [entry for entry in self.corpus.entries()
                    if roles[entry.name] == self.role and entry.nnz <= self.nonzeros]
@@ -206,7 +206,7 @@ class ValidateDealing:
 
         Returns:
             Columns config, one and many, measured seconds, fastest repetition, median over rounds; dealt, seconds of
-            many threads foretold from those of one; even, those of one divided by the threads.
+            many threads predicted from those of one; even, those of one divided by the threads.
         """
         cpu = self.platform.measured
         space = cpu.space(self.op).bind(matrix.pattern.shape)
