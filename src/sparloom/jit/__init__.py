@@ -13,7 +13,7 @@ Files in the order in which a kernel passes through them:
 from sparloom.lazy import on_demand
 
 _HOMES = {
-    "cache": ("cache_folder", "warn_unwritable"),
+    "cache": ("cache_folder", "is_foreign", "warn_unwritable"),
     "prebuild": ("warmup",),
     "compile": ("Function", "Library", "Source", "compile_c"),
     "cuda": ("check_cuda", "cuda_text"),

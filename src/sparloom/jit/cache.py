@@ -22,7 +22,8 @@ from typing import IO
 from sparloom.errors import CompileError
 from sparloom.files import atomic_path, hold_lock, sha256
 
-__all__ = ["FORMAT", "Cache", "build_folder", "cache_folder", "digest", "load", "take_turn", "warn_unwritable"]
+__all__ = ["FORMAT", "Cache", "build_folder", "cache_folder", "digest", "is_foreign", "load", "take_turn",
+           "warn_unwritable"]
 
 REPORT_AFTER_SECONDS = 3.0  # of waiting, before the holder is logged
 TIMEOUT_SECONDS = 120.0  # of waiting for a running process
@@ -240,7 +241,7 @@ class Cache:
             library = folder / "objects" / f"{name}.so"
             if check != _check(relative.name, name) or not self._is_intact(library):
                 return None
-            if any(map(_is_foreign, (link, library))):
+            if any(map(is_foreign, (link, library))):
                 _warn_once(f"{folder} is writable by others, and {library} or {link} belongs to another user: it is "
                            f"not used; set {VARIABLE} to a folder of your own")
                 return None
@@ -271,6 +272,20 @@ def load(library: Path) -> ctypes.CDLL:
         with suppress(OSError, AttributeError):
             return _load_copy(library)
         raise
+
+
+def is_foreign(path: Path) -> bool:
+    """Return whether another user may have put a file there.
+
+    A file is trusted if it is owned by this user or root, or if no folder above it that others can write to contains an
+    entry of another user on the path to it.
+    """
+    trusted = (0, os.geteuid())
+    if path.stat().st_uid in trusted:
+        return False
+    chain = (path.resolve(), *path.resolve().parents)
+    return any(parent.stat().st_mode & stat.S_IWOTH and child.stat().st_uid not in trusted
+               for child, parent in pairwise(chain))
 
 
 @contextmanager
@@ -376,20 +391,6 @@ def _make_private_folder() -> Path:
     if folder is None:
         raise PermissionError(f"{_private_path()} is not a private folder of this user")
     return folder
-
-
-def _is_foreign(path: Path) -> bool:
-    """Return whether another user may have put a file there.
-
-    A file is trusted if it is owned by this user or root, or if no folder above it that others can write to contains an
-    entry of another user on the path to it.
-    """
-    trusted = (0, os.geteuid())
-    if path.stat().st_uid in trusted:
-        return False
-    chain = (path.resolve(), *path.resolve().parents)
-    return any(parent.stat().st_mode & stat.S_IWOTH and child.stat().st_uid not in trusted
-               for child, parent in pairwise(chain))
 
 
 def _has_memory(size: int) -> bool:

@@ -139,7 +139,7 @@ class PackedWeights:
         current = self._current.get(("forward", layer.forward_layout))
         if current is not None and current.content == content:
             return current
-        arrays = {name: None if parts[0] is None else np.concatenate([_array(name, part) for part in parts])
+        arrays = {name: None if parts[0] is None else _joined([_array(name, part) for part in parts])
                   for name, parts in tensors.items()}
         return self._packed(layer, "forward", arrays, content)
 
@@ -218,6 +218,10 @@ def _token_arrays(layer: Layer, batch: TokenBatch, x: torch.Tensor, parameters: 
     """Return what a program reads by token: x, what belongs to the batch, and such parameters."""
     return {**batch.arrays(x), **{name: _array(name, tensor) for name, tensor in parameters.items()
                                   if name in layer.by_token}}
+
+
+def _joined(parts: list[np.ndarray]) -> np.ndarray:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _array(name: str, parameter: torch.Tensor | None) -> np.ndarray | None:

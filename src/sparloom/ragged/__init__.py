@@ -13,6 +13,7 @@ A program passes through these files:
     structure      batches: lengths with their tables, and values of ragged tensors
     runtime        compiled, interpreted and device programs
     runner         repeated runs on storage of the caller
+    program_cache  scheduled programs on disk
     layers/        attention, the encoder layer, matrix products, and layers for arrays
     workloads      data sets of lengths, and costs of an encoder layer on them
 """

@@ -51,8 +51,10 @@ def encoder_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
         `<precision>/over_float32`: over sparloom in float32. `<model>/<precision>/cosine_min`: the least cosine of a
         vector of sparloom to that of float64.
         `<model>/memory/over_<method>`: bytes beyond those in use before a call; `<model>/memory/packed_weights`: those
-        of packed weights, which are in use before; `<model>/training/over_<method>`: seconds of a step. Nothing without
-        rows of sparloom.
+        of packed weights, which are in use before; `<model>/training/over_<method>`: seconds of a step.
+        `<model>/start/pack_seconds`; `<model>/start/cached_seconds`, with the least and the largest, and
+        `<model>/start/uncached_seconds`: seconds of the first call beyond a later one, with and without compiled
+        kernels on disk. Nothing without rows of sparloom.
     """
     if OWN not in set(frame["method"]):
         return {}
@@ -60,6 +62,10 @@ def encoder_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
     training = _pivot(frame[frame["part"] == "training"], "median")
     for name in training.columns.difference([OWN]):
         found |= _by_model(f"training/over_{name}", training[name] / training[OWN], seed=seed)
+    for row in frame[frame["part"] == "start"].dropna(subset="median").itertuples():
+        found |= {f"{row.model}/start/{name}": float(value) for name, value in {
+            "pack_seconds": row.pack_seconds, "uncached_seconds": row.uncached_seconds, "cached_seconds": row.median,
+            "cached_seconds_min": min(row.seconds), "cached_seconds_max": max(row.seconds)}.items()}
     return found | _inference_metrics(frame[frame["part"] == "inference"], seed=seed)
 
 

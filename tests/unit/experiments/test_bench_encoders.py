@@ -52,7 +52,7 @@ def test_methods_are_checked_and_timed_in_turn(tmp_path, monkeypatch, libraries_
     out.mkdir()
     metrics = BenchEncoders(
         models=["tiny"], lengths=LengthCorpus(None, ["cola", "mrpc"], 0), data=["cola", "mrpc"], batches=[1, 9],
-        methods=METHODS, memory={"cola": 5}, training={}, repetitions=2, threads=1,
+        methods=METHODS, memory={"cola": 5}, training={}, start={"cola": 4}, repetitions=2, threads=1,
         journals=str(tmp_path / "journals"), seed=0).run(out)
     whole = pd.read_parquet(out / "per_case.parquet")
     frame = whole[whole["part"] == "inference"]
@@ -74,24 +74,32 @@ def test_methods_are_checked_and_timed_in_turn(tmp_path, monkeypatch, libraries_
     assert metrics["tiny/memory/over_torch"] == pytest.approx(ratio)
     weights = 2 * (4 * 24 * 24 + 2 * 24 * 40)
     assert 4 * weights <= metrics["tiny/memory/packed_weights"] < 12 * weights  # panels of 24 columns are padded
+    start = whole[(whole["part"] == "start") & (whole["failure"] == "")].set_index("method").loc["sparloom"]
+    assert len(start["seconds"]) == 2
+    assert metrics["tiny/start/cached_seconds"] == start["median"] == pytest.approx(np.mean(start["seconds"]))
+    assert np.isfinite(metrics["tiny/start/uncached_seconds"])
+    assert 0 < metrics["tiny/start/pack_seconds"] == start["pack_seconds"]
     assert not list((tmp_path / "journals").iterdir())
 
 
 def test_unknown_names_are_refused(tmp_path) -> None:
     with pytest.raises(ValueError, match=r"task\.models: gpt: there are minilm_l6, bert_base"):
         BenchEncoders(models=["gpt"], lengths=LengthCorpus(None, ["cola"], 0), data=["cola"], batches=[1],
-                      methods=["torch"], memory={}, training={}, repetitions=1, threads=1, journals=str(tmp_path),
+                      methods=["torch"], memory={}, training={},
+                      start={}, repetitions=1, threads=1, journals=str(tmp_path),
                       seed=0).run(tmp_path)
 
 
 def test_memory_and_training_are_measured_if_a_method_trains(tmp_path) -> None:
     def parts(*methods: str) -> list[str]:
         task = BenchEncoders(models=["cora_layer"], lengths=LengthCorpus(None, ["cola"], 0), data=["cola"], batches=[1],
-                             methods=methods, memory={"cola": 2}, training={"cola": 3}, repetitions=1, threads=1,
+                             methods=methods, memory={"cola": 2}, training={"cola": 3},
+                             start={"cola": 4}, repetitions=1, threads=1,
                              journals=str(tmp_path), seed=0)
         return [case.part for case in task._cases()]
 
-    assert parts("openvino", "sparloom") == ["inference", "memory", "training"]
+    assert parts("openvino", "sparloom") == ["inference", "memory", "training", "start"]
+    assert parts("openvino", "torch") == ["inference", "memory", "training"]
     assert parts("openvino") == ["inference"]
 
 
@@ -115,7 +123,8 @@ def test_methods_whose_losses_differ_are_no_comparison(tmp_path) -> None:
             return {"loss": self.loss, "seconds": float(self.steps)}
 
     task = BenchEncoders(models=["cora_layer"], lengths=LengthCorpus(None, ["cola"], 0), data=["cola"], batches=[1],
-                         methods=["sparloom", "torch"], memory={}, training={"cola": 3}, repetitions=2, threads=1,
+                         methods=["sparloom", "torch"], memory={}, training={"cola": 3},
+                         start={}, repetitions=2, threads=1,
                          journals=str(tmp_path), seed=0)
     case, failed = bench.EncoderCase("training", "cora_layer", "cola", 3), {}
     for loss in (1.0, 1.1):
@@ -138,7 +147,7 @@ def test_wrong_vectors_are_left_out(tmp_path) -> None:
             return np.full((1, 24), np.nan)
 
     settings = BenchEncoders(models=["tiny"], lengths=LengthCorpus(None, ["cola"], 0), data=["cola"], batches=[1],
-                             methods=["torch"], memory={}, training={}, repetitions=1, threads=1,
+                             methods=["torch"], memory={}, training={}, start={}, repetitions=1, threads=1,
                              journals=str(tmp_path), seed=0)
     settings._expected["tiny", 5] = np.ones((1, 24))
     settings._folder.mkdir(parents=True)

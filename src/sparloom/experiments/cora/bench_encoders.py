@@ -34,7 +34,8 @@ CHECKED = 4  # sequences whose vectors are compared with float64
 VOCABULARY = 1000  # tokens; for libraries that read texts each is a word, see text_of
 ROOF_ROUNDS = 5
 PRODUCTS = "products"
-MEASURED = ("median", "seconds", "peak_bytes", "packed_bytes", "cosine", "products_seconds")
+MEASURED = ("median", "seconds", "peak_bytes", "packed_bytes", "cosine", "products_seconds",
+            "pack_seconds", "uncached_seconds")
 SIZES: Mapping[str, Mapping[str, Any]] = MappingProxyType({
     "minilm_l6": {"kind": "bert", "width": 384, "layers": 6, "heads": 12, "hidden": 1536},
     "bert_base": {"kind": "bert", "width": 768, "layers": 12, "heads": 12, "hidden": 3072},
@@ -51,7 +52,7 @@ class EncoderCase(NamedTuple):
     """One batch of one model.
 
     Args:
-        part: what is measured: "inference", "memory" or "training".
+        part: what is measured: "inference", "memory", "training" or "start".
         data: data set of the lengths.
         size: sequences of the batch.
     """
@@ -77,6 +78,7 @@ class BenchEncoders:
         methods: of ENCODERS.
         memory: data set -> sequences of a batch that methods of `TRAINERS` encode at once, to measure their memory.
         training: data set -> sequences of a batch on which these train.
+        start: data set -> sequences of the first batch that sparloom encodes in a new process.
         repetitions: of each method, in turn.
     """
 
@@ -87,6 +89,7 @@ class BenchEncoders:
     methods: Sequence[str]
     memory: Mapping[str, int]
     training: Mapping[str, int]
+    start: Mapping[str, int]
     repetitions: int
     threads: int
     journals: str
@@ -100,7 +103,8 @@ class BenchEncoders:
         """
         for names, known, option in ((self.models, SIZES, "models"), (self.methods, ENCODERS, "methods"),
                                      (self.data, DATASETS, "data"), (self.memory, DATASETS, "memory"),
-                                     (self.training, DATASETS, "training")):
+                                     (self.training, DATASETS, "training"),
+                                     (self.start, DATASETS, "start")):
             unknown = [name for name in names if name not in known]
             if unknown:
                 raise ValueError(f"task.{option}: {', '.join(unknown)}: there are {', '.join(known)}")
@@ -119,14 +123,17 @@ class BenchEncoders:
         for model in self.models:
             for data in self.data:
                 yield from (EncoderCase("inference", model, data, size) for size in self.batches)
-            trains = set(self.methods) & set(TRAINERS)
-            for part, batches in (("memory", self.memory), ("training", self.training)) if trains else ():
+            trains = bool(set(self.methods) & set(TRAINERS))
+            parts = {"memory": self.memory if trains else {}, "training": self.training if trains else {},
+                     "start": self.start if OWN in self.methods else {}}
+            for part, batches in parts.items():
                 yield from (EncoderCase(part, model, data, size) for data, size in batches.items())
 
     def _case(self, case: EncoderCase) -> list[dict[str, Any]]:
         lengths, failed = self._lengths(case), dict(self._refused(case.model))
         write_batch(lengths, VOCABULARY, self._batch, seed=self.seed)
-        measure = {"inference": self._infer, "memory": self._measure_memory, "training": self._train}[case.part]
+        measure = {"inference": self._infer, "memory": self._measure_memory, "training": self._train,
+                   "start": self._start}[case.part]
         measured = measure(case, lengths, failed)
         if not measured:
             raise Unsupported(f"no method runs {case.model}: {failed}")
@@ -172,6 +179,24 @@ class BenchEncoders:
             raise AssertionError(f"losses differ: {losses}")
         seconds = self._in_turn({name: partial(_step_seconds, process, self._batch) for name, process in ready.items()})
         return {name: _times(taken) for name, taken in seconds.items()}
+
+    def _start(self, case: EncoderCase, lengths: np.ndarray, failed: dict[str, str]) -> dict[str, dict[str, Any]]:
+        """Time packing and first calls in new processes: the first finds no compiled kernels, the others those of it.
+
+        Seconds of a first call are beyond those of a later one.
+        """
+        cache = self._folder / "first_calls"
+        shutil.rmtree(cache, ignore_errors=True)
+        with note_failure(OWN, failed):
+            starts = []
+            for _ in range(1 + self.repetitions):
+                process = EncoderProcess(OWN, self._stored(case.model), self.threads, cache=cache)
+                starts.append(process.start(self._batch))
+                process.close()
+            uncached, *cached = [each["first_seconds"] - each["later_seconds"] for each in starts]
+            return {OWN: {**_times(cached), "uncached_seconds": uncached,
+                          "pack_seconds": float(np.median([each["pack_seconds"] for each in starts]))}}
+        return {}
 
     def _in_turn(self, calls: Mapping[str, Callable[[], float]]) -> dict[str, list[float]]:
         """Repeat calls that return seconds, each method first in its turn."""
@@ -268,8 +293,9 @@ class BenchEncoders:
 
     @cached_property
     def _folder(self) -> Path:
-        return journal_folder(self.journals, self.models, self.data, self.batches, self.methods, dict(self.memory),
-                              dict(self.training), self.repetitions, self.threads, self.seed, lengths=self.lengths)
+        return journal_folder(
+            self.journals, self.models, self.data, self.batches, self.methods, dict(self.memory), dict(self.training),
+            dict(self.start), self.repetitions, self.threads, self.seed, lengths=self.lengths)
 
 
 def _times(seconds: list[float]) -> dict[str, Any]:

@@ -9,6 +9,8 @@ standard output:
     {"do": "save", "to": file}      stores the vectors of the last run
     {"do": "peak", "ids": file}     encodes this batch; the answer has the bytes that this took beyond those in use
                                     before, and those of packed weights, which are among these
+    {"do": "start", "ids": file}    encodes this batch for the first time; the answer has the seconds of packing the
+                                    model, of this call, and of later ones
     {"do": "train", "ids": file}    trains on this batch; the answer has the seconds of a step, and the loss before any
 
 Libraries that pad get sequences sorted by length, in micro-batches of the size that was fastest; where memory is
@@ -66,14 +68,16 @@ class EncoderProcess:
     Args:
         method: a key of `ENCODERS`.
         folder: of the model, as `save_pretrained` writes it.
+        cache: folder of compiled kernels, by default that of this process.
 
     Raises:
         Unsupported: the library is not installed, refuses the model, or stands still; says why. The same from all
             methods.
     """
 
-    def __init__(self, method: str, folder: Path, threads: int) -> None:
-        environment = {**os.environ, **QUIET, **SETTINGS.get(method, {}), "OMP_NUM_THREADS": str(threads)}
+    def __init__(self, method: str, folder: Path, threads: int, *, cache: Path | None = None) -> None:
+        environment = {**os.environ, **QUIET, **SETTINGS.get(method, {}), "OMP_NUM_THREADS": str(threads),
+                       **({} if cache is None else {"SPARLOOM_CACHE": str(cache)})}
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__, method, str(folder), str(threads)], stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, text=True)
@@ -95,6 +99,10 @@ class EncoderProcess:
     def peak(self, ids: Path) -> Mapping[str, int]:
         """Encode a batch at once; return the bytes beyond those in use before, and `packed_bytes` of packed weights."""
         return self._ask(do="peak", ids=str(ids))
+
+    def start(self, ids: Path) -> Mapping[str, float]:
+        """Encode a batch for the first time; return `pack_seconds`, `first_seconds` and `later_seconds`."""
+        return self._ask(do="start", ids=str(ids))
 
     def train(self, ids: Path) -> Mapping[str, float]:
         """Train on a batch for a tenth of a second; return the median `seconds` of a step, and the `loss` before."""
@@ -122,7 +130,6 @@ class EncoderProcess:
             self.close()
             raise Unsupported(answer["error"])
         return answer
-
 
     def _watch(self) -> None:
         """Wait for an answer, or the end of the process; end a process whose threads wait for each other.
@@ -160,7 +167,8 @@ class _Packed:
     """A packed model, called without padding."""
 
     def __init__(self, folder: Path, threads: int, *, precision: str = "float32") -> None:
-        self.model = pack(load_model(folder), strict=True, precision=precision)
+        self.model = load_model(folder)
+        self.pack_seconds = seconds_of(lambda: pack(self.model, strict=True, precision=precision))
         self._encoder = self.model.encoder if hasattr(self.model, "shared") else self.model
 
     def __call__(self, sequences: Sequences) -> np.ndarray:
@@ -408,6 +416,12 @@ class _Server:
         whole()  # packs weights, and fills caches
         packed = 0 if model is None else describe_packing(model).weight_bytes
         return {"bytes": peak_bytes(whole), "packed_bytes": packed}
+
+    def start(self, ids: str) -> dict[str, Any]:
+        call = partial(self._encode, _read(Path(ids)))
+        first = seconds_of(call)
+        return {"pack_seconds": self._encode.pack_seconds, "first_seconds": first,
+                "later_seconds": _median_seconds(call)}
 
     def train(self, ids: str) -> dict[str, Any]:
         batch = [torch.from_numpy(each) for each in _pad(_read(Path(ids)))]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from typing import Any
@@ -19,6 +19,7 @@ from sparloom.ragged.layers.precision import check_precision, quantised
 from sparloom.ragged.layers.tokens import EncoderSchedule, EncoderShape
 from sparloom.ragged.layout import evaluate, storage_size, stored_dims
 from sparloom.ragged.nests import Program
+from sparloom.ragged.program_cache import cached_program
 from sparloom.ragged.runner import BoundRun, FixedArrays, Runner
 from sparloom.ragged.structure import Structure
 from sparloom.ragged.tensor import Change, FusedDims, SplitDim, StoredDims, Table, Tensor
@@ -146,29 +147,29 @@ class Layer:
     their own panels: `forward_weights` and `backward_weights` pack them.
 
     Args:
-        forward: makes the program; `kept` names the results to store for the gradients.
+        forward: makes the program, see `cached_program`; `kept` names the results to store for the gradients.
         backward: makes the program of the gradients.
         threads: threads of parallel loops, by default OpenMP's.
     """
 
-    def __init__(self, forward: Callable[..., Program], backward: Callable[[], Program], *,
+    def __init__(self, forward: partial[Program], backward: partial[Program], *,
                  threads: int | None = None) -> None:
         self._forward, self._backward, self._threads = forward, backward, threads
 
     @cached_property
     def inference(self) -> Runner:
         """Runner that computes the result alone."""
-        return Runner(self._forward(), threads=self._threads)
+        return Runner(cached_program(self._forward), threads=self._threads)
 
     @cached_property
     def training(self) -> Runner:
         """Runner that computes the result and stores what the gradients need."""
-        return Runner(self._forward(kept=encoder.KEPT), threads=self._threads)
+        return Runner(cached_program(partial(self._forward, kept=encoder.KEPT)), threads=self._threads)
 
     @cached_property
     def gradients(self) -> Runner:
         """Runner that computes the gradients."""
-        return Runner(self._backward(), threads=self._threads)
+        return Runner(cached_program(self._backward), threads=self._threads)
 
     @cached_property
     def forward_weights(self) -> dict[str, Weight]:

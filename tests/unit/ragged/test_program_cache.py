@@ -1,0 +1,142 @@
+"""Scheduled programs on disk: what is read is what was made, or it is made again; nothing that is read is executed."""
+
+import hashlib
+import os
+import pickle
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sparloom.ir import render_c
+from sparloom.ragged import EncoderSchedule, EncoderShape, Program, lower, program_cache
+from sparloom.ragged.layers import attention, cross_attention, encoder, norms
+from sparloom.ragged.program_cache import cached_program
+
+TINY = EncoderShape(24, 3, 40)
+SCHEDULE = EncoderSchedule(rows=6, panel=8, depth=16, queries=4)
+MADE: list[tuple[object, ...]] = []
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("SPARLOOM_CACHE", str(tmp_path))
+    MADE.clear()
+    return tmp_path
+
+
+def _softmax(width: int, *, kept: tuple[str, ...] = ()) -> Program:
+    MADE.append((width, kept))
+    return norms.scheduled_softmax(width, norms.SoftmaxSchedule())
+
+
+def _entry(folder: Path) -> Path:
+    entry, = (path for path in folder.rglob("*") if path.is_file())
+    return entry
+
+
+@pytest.mark.parametrize("make", [
+    partial(encoder.scheduled_encoder_layer, TINY, SCHEDULE),
+    partial(encoder.scheduled_encoder_layer, TINY, SCHEDULE, kept=encoder.KEPT),
+    partial(encoder.scheduled_encoder_layer,
+            EncoderShape(24, 3, 40, activation="gelu", gated=True, rotary=8, window=3, precision="int8"), SCHEDULE),
+    partial(encoder.scheduled_encoder_layer, EncoderShape(24, 3, 40, precision="bfloat16", causal=True), SCHEDULE),
+    partial(encoder.scheduled_encoder_backward, TINY, SCHEDULE),
+    partial(attention.scheduled_attention, TINY, SCHEDULE),
+    partial(cross_attention.scheduled_cross_attention, EncoderShape(24, 3, 40, cross=True), SCHEDULE),
+    partial(norms.scheduled_layer_norm, 8, norms.NormSchedule(), epsilon=1e-5),
+], ids=lambda make: make.func.__name__)
+def test_a_program_that_is_read_compiles_to_the_same_code(make) -> None:
+    made, read = cached_program(make), cached_program(make)
+    assert read is not made
+    assert read == made
+    assert [render_c(each.kernel) for each in lower(read)] == [render_c(each.kernel) for each in lower(made)]
+
+
+def test_a_program_is_made_once_for_each_set_of_arguments() -> None:
+    makes = [partial(_softmax, 8), partial(_softmax, 9), partial(_softmax, 8, kept=("peak",))]
+    for _ in range(2):
+        for make in makes:
+            cached_program(make)
+    assert MADE == [(8, ()), (9, ()), (8, ("peak",))]
+
+
+def test_changed_code_makes_programs_again(monkeypatch) -> None:
+    cached_program(partial(_softmax, 8))
+    monkeypatch.setattr(program_cache, "_source_digest", lambda: "of changed code")
+    cached_program(partial(_softmax, 8))
+    assert len(MADE) == 2
+
+
+def test_the_digest_of_the_code_covers_every_file_that_schedules(tmp_path, monkeypatch) -> None:
+    package = tmp_path / "ragged"
+    (package / "layers").mkdir(parents=True)
+    file = package / "layers" / "norms.py"
+    file.write_text("a = 1\n")
+    monkeypatch.setattr(program_cache, "PACKAGES", (package,))
+    digest = program_cache._source_digest.__wrapped__
+    before = digest()
+    assert digest() == before
+    file.write_text("a = 2\n")
+    assert digest() != before
+
+
+@pytest.mark.parametrize("damage", [
+    lambda content: b"", lambda content: content[:20], lambda content: content[:-1],
+    lambda content: content[:-3] + bytes([content[-3] ^ 1]) + content[-2:],
+], ids=["empty", "short", "cut", "bit"])
+def test_a_damaged_entry_is_replaced(folder, damage) -> None:
+    whole = cached_program(partial(_softmax, 8))
+    entry = _entry(folder)
+    content = entry.read_bytes()
+    entry.write_bytes(damage(content))
+    assert cached_program(partial(_softmax, 8)) == whole
+    assert len(MADE) == 2
+    assert entry.read_bytes() == content
+
+
+class _Evil:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("value", [_Evil, lambda path: np.zeros(3), lambda path: [path], str])
+def test_entries_of_anything_else_are_not_executed(folder, tmp_path, value) -> None:
+    cached_program(partial(_softmax, 8))
+    entry, created = _entry(folder), tmp_path / "created"
+    content = pickle.dumps(value(created))
+    entry.write_bytes(hashlib.sha256(entry.name.encode() + content).digest() + content)  # its checksum is right
+    assert isinstance(cached_program(partial(_softmax, 8)), Program)
+    assert len(MADE) == 2
+    assert not created.exists()
+
+
+def test_an_entry_under_another_name_is_not_used(folder) -> None:
+    cached_program(partial(_softmax, 8))
+    first = _entry(folder)
+    content = first.read_bytes()
+    first.unlink()
+    cached_program(partial(_softmax, 9))
+    second = _entry(folder)
+    second.write_bytes(content)
+    cached_program(partial(_softmax, 9))
+    assert len(MADE) == 3
+
+
+def test_a_file_of_another_user_is_not_read(monkeypatch) -> None:
+    cached_program(partial(_softmax, 8))
+    monkeypatch.setattr(program_cache, "is_foreign", lambda path: True)
+    cached_program(partial(_softmax, 8))
+    assert len(MADE) == 2
+
+
+def test_a_folder_that_cannot_be_written_costs_only_time(tmp_path, monkeypatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("SPARLOOM_CACHE", str(tmp_path / "file"))
+    for _ in range(2):
+        assert isinstance(cached_program(partial(_softmax, 8)), Program)
+    assert len(MADE) == 2
