@@ -60,7 +60,7 @@ def encoder_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
         return {}
     found = _memory_metrics(frame[frame["part"] == "memory"], seed=seed)
     training = _pivot(frame[frame["part"] == "training"], "median")
-    for name in training.columns.difference([OWN]):
+    for name in training.columns.difference([OWN]) if OWN in training else ():
         found |= _by_model(f"training/over_{name}", training[name] / training[OWN], seed=seed)
     for row in frame[frame["part"] == "start"].dropna(subset="median").itertuples():
         found |= {f"{row.model}/start/{name}": float(value) for name, value in {
@@ -82,7 +82,7 @@ def _by_model(key: str, ratio: pd.Series, *, seed: int) -> dict[str, float]:
 
 def _memory_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
     peaks, found = _pivot(frame, "peak_bytes"), {}
-    for name in peaks.columns.difference([OWN]):
+    for name in peaks.columns.difference([OWN]) if OWN in peaks else ():
         found |= _by_model(f"memory/over_{name}", peaks[name] / peaks[OWN], seed=seed)
     packed = frame[frame["method"] == OWN].groupby("model")["packed_bytes"].max()
     return found | {f"{model}/memory/packed_weights": float(value) for model, value in packed.items()}
@@ -90,6 +90,8 @@ def _memory_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
 
 def _inference_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
     seconds = _pivot(frame, "median")
+    if OWN not in seconds:
+        return {}
     own = seconds[OWN]
     others = seconds[[name for name in seconds if precision_of(name) == "float32"
                       and name not in (OWN, "sparloom_padded", OWN_TEXTS)]]
