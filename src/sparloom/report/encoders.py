@@ -25,6 +25,9 @@ LABELS: Mapping[str, tuple[str, str]] = {  # method -> name in tables and figure
     "onnxruntime_int8": ("ONNX Runtime, int8", "#574a80"),
 }
 PRECISIONS = ("bfloat16", "int8")  # that the last part of a method's name may say
+STARTS: Mapping[str, str] = {  # metrics in seconds, in tables
+    "pack_seconds": "sparloom: packing, s", "cached_seconds": "sparloom: first call beyond a later one, s",
+    "uncached_seconds": "sparloom: the same without compiled kernels, s"}
 KEYS = ["model", "data", "size"]
 PADDING_TICKS = (0.5, 0.7, 1, 1.5, 2, 3, 4)
 
@@ -140,6 +143,9 @@ def encoder_table(metrics: Mapping[str, float]) -> Table:
             if f"{model}/{key}" in metrics:
                 table.add_row(model, label, bounded_cell(metrics, f"{model}/{key}"),
                               *(bounded_cell(metrics, f"{model}/{size}/{key}") for size in sizes))
+        for key, label in STARTS.items():
+            if f"{model}/start/{key}" in metrics:
+                table.add_row(model, label, f"{metrics[f'{model}/start/{key}']:.2f}", *("" for _ in sizes))
     return table
 
 

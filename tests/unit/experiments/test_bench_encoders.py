@@ -78,6 +78,7 @@ def test_methods_are_checked_and_timed_in_turn(tmp_path, monkeypatch, libraries_
     assert len(start["seconds"]) == 2
     assert metrics["tiny/start/cached_seconds"] == start["median"] == pytest.approx(np.mean(start["seconds"]))
     assert np.isfinite(metrics["tiny/start/uncached_seconds"])
+    assert "sparloom: packing, s" in [*encoder_table(metrics).columns[1].cells]
     assert 0 < metrics["tiny/start/pack_seconds"] == start["pack_seconds"]
     assert not list((tmp_path / "journals").iterdir())
 
