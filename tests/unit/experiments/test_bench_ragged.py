@@ -63,7 +63,7 @@ def test_every_part_is_timed_and_reduced(tmp_path, few_peers):
     frame = pd.read_parquet(out / "per_case.parquet")
     methods = frame[frame["median"].notna()].groupby("part")["method"].agg(lambda names: {
         name.split(" ")[0] for name in names}).to_dict()
-    assert methods["vgemm"] == {"sparloom", "loop", "padded"}
+    assert methods["vgemm"] - {"mkl_batch"} == {"sparloom", "loop", "padded"}  # MKL may be installed
     assert methods["trmm"] == {"sparloom", "balanced", "split", "unsplit", "blas", "dense"}
     assert methods["causal"] == {"sparloom", "whole", "unmasked"}
     assert methods["encoder"] >= {"sparloom", "padded", "micro_batches", "prelude"}
