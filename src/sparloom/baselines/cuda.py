@@ -174,7 +174,7 @@ def _cupy_matmul(placed: Any, result: Any) -> Callable[[], None]:
 def _torch_mm(operands: DenseOperands, result: np.ndarray) -> Callable[[], None]:
     import torch
 
-    left, right, out = (torch.from_numpy(array) for array in (operands.dense["A"], operands.dense["B"], result))
+    left, right, out = (torch.from_numpy(array) for array in (*operands.factors, result))
 
     def run() -> None:
         torch.mm(left, right, out=out)

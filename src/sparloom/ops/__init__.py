@@ -5,13 +5,13 @@ results against oracles.
 """
 
 from sparloom.ops.compare import OracleBounds, assert_close, assert_few_close, assert_rows_close, few_rows
-from sparloom.ops.gemm import GEMM, DenseOperands, GemmProblem, GemmShape, GemmShapes
+from sparloom.ops.gemm import GEMM, LAYOUTS, DenseOperands, GemmProblem, GemmShape, GemmShapes
 from sparloom.ops.op import Op, Operands, Work
 from sparloom.ops.pairs import GemmSpmm, SpmmGemm, SpmmSpmm
 from sparloom.ops.sparse import SDDMM, CsrAttention, SpMM, SpmmMax, SpmmMean
 
 __all__ = [
-    "GEMM", "SDDMM", "CsrAttention", "DenseOperands", "GemmProblem", "GemmShape", "GemmShapes", "GemmSpmm", "Op",
+    "GEMM", "LAYOUTS", "SDDMM", "CsrAttention", "DenseOperands", "GemmProblem", "GemmShape", "GemmShapes", "GemmSpmm", "Op",
     "Operands", "OracleBounds", "SpMM", "SpmmGemm", "SpmmMax", "SpmmMean", "SpmmSpmm", "Work", "assert_close",
     "assert_few_close", "assert_rows_close", "few_rows",
 ]

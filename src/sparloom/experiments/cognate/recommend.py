@@ -27,7 +27,7 @@ from sparloom.models.performance import (
     load_performance,
     machine_constants,
 )
-from sparloom.ops import GEMM, GemmShape, Op
+from sparloom.ops import GEMM, LAYOUTS, GemmShape, Op
 from sparloom.report import report_table
 from sparloom.space import Config, GridSpace
 from sparloom.sparse import SparseMatrix
@@ -77,7 +77,7 @@ class RecommendShape:
         began = time.perf_counter()
         ranked = best(lambda configs: model.over(configs).score(problem)[0], space, TOP_K, evolution=self.evolution)
         seconds = time.perf_counter() - began
-        chosen = [entry.config for entry in ranked]
+        chosen = list(dict.fromkeys(gemm_program(entry.config, asked.layout) for entry in ranked))
         predicted, coverage = {"gflops": model.predict(problem, chosen)[0]}, None
         if (folder / INTERVAL).exists():
             interval = load_interval(folder / INTERVAL, spec=GEMM_FEATURES, threads=self.threads)
@@ -131,14 +131,15 @@ def check_verify(verify: str) -> None:
 
 
 def read_shape(shape: object) -> GemmShape:
-    """Check the option `shape`, [m, n, k], and return it as a shape of GEMM."""
-    if isinstance(shape, str | Mapping) or not isinstance(shape, Sequence) or len(shape) != 3:
-        raise ValueError(f"shape={shape} is not [m,n,k]: rows and columns of the result, length of the sums")
-    for name, extent in zip("mnk", shape, strict=True):
+    """Check the option `shape`, [m, n, k] or [m, n, k, layout], and return it as a shape of GEMM."""
+    if isinstance(shape, str | Mapping) or not isinstance(shape, Sequence) or len(shape) not in (3, 4):
+        raise ValueError(f"shape={shape} is not [m,n,k] or [m,n,k,layout]: rows and columns of the result, length of the "
+                         f"sums, and {', '.join(LAYOUTS)}")
+    for name, extent in zip("mnk", shape[:3], strict=True):
         whole = isinstance(extent, int | float) and not isinstance(extent, bool) and extent % 1 == 0
         if not whole or not 1 <= extent <= LARGEST_EXTENT:
             raise ValueError(f"shape={list(shape)}: {name} is {extent!r}, give an integer from 1 to {LARGEST_EXTENT}")
-    return GemmShape(*(int(extent) for extent in shape))
+    return GemmShape(*(int(extent) for extent in shape[:3]), *shape[3:])
 
 
 def _shape_table(
@@ -171,7 +172,7 @@ class Recommend:
     """Rank all configurations of a platform for one matrix.
 
     Args:
-        shape: m, n and k of a GEMM, instead of a matrix.
+        shape: m, n, k and perhaps the layout of a GEMM, instead of a matrix.
         adviser: recommender for this platform and operation.
         verify: measure or simulate nothing, the first five and the default ("top"), or the whole space ("all").
     """

@@ -3,7 +3,7 @@
 import hashlib
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -15,6 +15,7 @@ from sparloom.data import Journal, Sample, compact
 from sparloom.experiments import harness
 from sparloom.measure import TimingProtocol, describe_machine
 from sparloom.ops import GEMM, GemmShape, GemmShapes
+from sparloom.space import Config, gemm_program
 
 if TYPE_CHECKING:
     from sparloom.platforms import CpuKernels, CudaPlatform
@@ -45,7 +46,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class CollectGemm:
-    """Measure every configuration on every shape, `timing.rounds` times, and the vendor's GEMM between them.
+    """Measure every program on every shape, `timing.rounds` times, and the vendor's GEMM between them.
 
     A round is a sweep over all shapes, with newly allocated operands. Every result is compared with float64. Rows of a
     shape are written at once, so an interrupted run continues and loses at most the shape in flight. At the end all
@@ -101,7 +102,7 @@ class CollectGemm:
         """Measure and write the missing rows of one shape in one round."""
         shape, turn = task
         done = self._done(shape, turn)
-        configs = [config for config in self.platform.space(OP) if (self.platform.preset, config.key) not in done]
+        configs = [config for config in self._programs(shape) if (self.platform.preset, config.key) not in done]
         vendors = {config: vendor for config, vendor in vendor_gemms(self.platform).items()
                   if (VENDOR, config.key) not in done}
         once = replace(self.timing, rounds=1, seed=self.timing.seed + turn)
@@ -136,10 +137,9 @@ class CollectGemm:
         return [stage for stage in stages if stage.shapes]
 
     def _measure(self, stage: Stage, turn: int) -> Iterator[Outcome]:
-        configs = [config.key for config in self.platform.space(OP)]
-        waiting = [shape for shape in stage.shapes if not self._complete(shape, turn, configs)]
-        logger.info("sweep %d, %s: %d of %d shapes, %d configurations each, %d processes", turn, stage.name,
-                    len(waiting), len(stage.shapes), len(configs), stage.processes)
+        waiting = [shape for shape in stage.shapes if not self._complete(shape, turn)]
+        logger.info("sweep %d, %s: %d of %d shapes, up to %d configurations each, %d processes", turn, stage.name,
+                    len(waiting), len(stage.shapes), len(self.platform.space(OP)), stage.processes)
         jobs = {f"{shape.matrix} {shape.width}": (shape, turn) for shape in waiting}
         weights = {name: shape.flops + float(SMALL_FLOPS) for name, (shape, _) in jobs.items()}
         finished = {f"{shape.matrix} {shape.width}" for shape in stage.shapes} - {*jobs}
@@ -148,9 +148,14 @@ class CollectGemm:
                                            finished=finished):
             yield outcome
 
-    def _complete(self, shape: GemmShape, turn: int, configs: Sequence[str]) -> bool:
+    def _complete(self, shape: GemmShape, turn: int) -> bool:
         done = self._done(shape, turn)
-        return all((self.platform.preset, key) in done for key in configs) and any(name == VENDOR for name, _ in done)
+        return (all((self.platform.preset, config.key) in done for config in self._programs(shape))
+                and any(name == VENDOR for name, _ in done))
+
+    def _programs(self, shape: GemmShape) -> list[Config]:
+        """List the configurations that are different programs in the layout of a shape."""
+        return list(dict.fromkeys(gemm_program(config, shape.layout) for config in self.platform.space(OP)))
 
     def _done(self, shape: GemmShape, turn: int) -> set[tuple[str, str]]:
         """Return (preset, configuration key) of the rows of one shape and round."""

@@ -1,7 +1,7 @@
 """Load the sweeps that performance models learn from, and judge choices of configurations by them."""
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -31,7 +31,7 @@ from sparloom.models.performance import (
 )
 from sparloom.ops import GemmShape, Op
 from sparloom.report import JudgedProblems, efficiencies, efficiency_metrics, paired_metrics
-from sparloom.space import Config
+from sparloom.space import Config, gemm_program
 from sparloom.sparse import Role
 
 if TYPE_CHECKING:
@@ -90,15 +90,20 @@ class TreeSubject:
 
 
 def gemm_subject(samples: SampleSource, platform: "CpuKernels", op: Op, *, judging: int) -> TreeSubject:
-    """Load GEMM samples: a problem is a shape and a group of its own."""
+    """Load GEMM samples: a problem is a shape in a layout, a group is a shape.
+
+    Configurations that are one program in a layout share its seconds, see `gemm_program`.
+    """
     table, space = samples.table(platform.name, platform.preset, op.name), platform.space(op)
     measured = set(table.sweeps()["config"])
     configs = tuple(config for config in space if config.key in measured)
     sweeps = _opened(table, [config.key for config in configs], judging)
     shapes = [GemmShape.of(*problem) for problem in sweeps.problems]
+    sweeps = replace(sweeps, seconds=_by_program(sweeps.seconds, configs, [shape.layout for shape in shapes]))
     about = pd.DataFrame({
         "matrix": [shape.matrix for shape in shapes], "width": [shape.n for shape in shapes],
         "group": [f"{shape.m}x{shape.n}x{shape.k}" for shape in shapes], "slice": [_slice(shape) for shape in shapes],
+        "layout": [shape.layout for shape in shapes],
     })
     origin = Origin(platform.name, platform.preset, space.digest(), _constants(table, platform))
     problems = gemm_problems(shapes) | {name: np.full(len(shapes), value) for name, value in origin.machine.items()}
@@ -158,6 +163,15 @@ def _opened(table: SampleTable, configs: list[str], judging: int) -> Sweeps:
     if not whole.all():
         logger.warning("%d of %d problems lack rows in one of the sweeps and are left out", (~whole).sum(), len(whole))
     return sweeps.take(whole)
+
+
+def _by_program(
+    seconds: Float[np.ndarray, "problems configs sweeps"], configs: Sequence[Config], layouts: Sequence[str]
+) -> Float[np.ndarray, "problems configs sweeps"]:
+    """Give configurations that were not measured, since they are the program of another one, its seconds."""
+    columns = {config: column for column, config in enumerate(configs)}
+    programs = {layout: [columns[gemm_program(config, layout)] for config in configs] for layout in set(layouts)}
+    return np.stack([of_problem[programs[layout]] for of_problem, layout in zip(seconds, layouts, strict=True)])
 
 
 def _mean(seconds: Float[np.ndarray, "problems configs sweeps"]) -> Float[np.ndarray, "problems configs"]:
@@ -256,10 +270,11 @@ class Judgement:
         for method in self.rows["method"].unique():
             names = METRIC_NAMES.get(method) or {key: f"{method}_{name}" for key, name in METRIC_NAMES["model"].items()}
             found |= efficiency_metrics(self.of_method(method), names, seed=self.seed)
-        for name, rows in self.of_method("model").groupby("slice"):
-            label = str(name).replace(" ", "_")
-            names = {key: f"{label}_{called}" for key, called in METRIC_NAMES["model"].items()}
-            found |= efficiency_metrics(rows, names, seed=self.seed) | {f"{label}_problems": len(rows)}
+        model = self.of_method("model")
+        for column in (name for name in ("slice", "layout") if name in model):
+            for name, rows in model.groupby(column):
+                names = {key: f"{name}_{called}" for key, called in METRIC_NAMES["model"].items()}
+                found |= efficiency_metrics(rows, names, seed=self.seed) | {f"{name}_problems": len(rows)}
         return {f"{self.prefix}{key}": value for key, value in (found | self._comparisons()).items()}
 
     def _comparisons(self) -> dict[str, float]:

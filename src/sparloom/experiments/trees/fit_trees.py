@@ -19,6 +19,7 @@ from sparloom.files import write_json, write_text
 from sparloom.ir import F64, I64, Param
 from sparloom.jit import Source, compile_c
 from sparloom.models.performance import (
+    GEMM_INPUTS,
     BoostingConfig,
     Grid,
     PerformanceModel,
@@ -30,6 +31,7 @@ from sparloom.models.performance import (
     continue_training,
     distil,
     gemm_problems,
+    gemm_shapes,
     load_performance,
     nearby_shapes,
     problem_folds,
@@ -37,7 +39,7 @@ from sparloom.models.performance import (
     save_performance,
     train_performance,
 )
-from sparloom.ops import GemmShape, Op
+from sparloom.ops import Op
 from sparloom.report import efficiency_table, op_title
 from sparloom.sparse import Role
 
@@ -49,13 +51,14 @@ C_REPEATS = 200
 TIMER = """
 #include <time.h>
 
-void sparloom_time(double m, double n, double k, long repeats, double *seconds, double *rates)
+void sparloom_time(double m, double n, double k, double a_transposed, double b_transposed, long repeats,
+                   double *seconds, double *rates)
 {
     struct timespec before, after;
     seconds[0] = 1e9;
     for (long turn = 0; turn < repeats; turn++) {
         clock_gettime(CLOCK_MONOTONIC, &before);
-        volatile int place = sparloom_gemm_best(m, n, k);
+        volatile int place = sparloom_gemm_best(m, n, k, a_transposed, b_transposed);
         clock_gettime(CLOCK_MONOTONIC, &after);
         (void)place;
         const double taken = (after.tv_sec - before.tv_sec) + 1e-9 * (after.tv_nsec - before.tv_nsec);
@@ -63,7 +66,7 @@ void sparloom_time(double m, double n, double k, long repeats, double *seconds, 
             seconds[0] = taken;
     }
     for (int place = 0; place < SPARLOOM_GEMM_CONFIGS; place++)
-        rates[place] = sparloom_gemm_predict(m, n, k, place);
+        rates[place] = sparloom_gemm_predict(m, n, k, a_transposed, b_transposed, place);
 }
 """
 
@@ -84,10 +87,8 @@ class Distillation:
     share: float
 
     def small(self, subject: TreeSubject, model: PerformanceModel) -> PerformanceModel:
-        columns = subject.measured.problems
-        measured = [GemmShape(int(m), int(n), int(k)) for m, n, k in zip(columns["m"], columns["n"], columns["k"],
-                                                                         strict=True)]
-        problems = gemm_problems(nearby_shapes(measured, self.shapes, seed=self.growth.seed))
+        shapes = nearby_shapes(gemm_shapes(subject.measured.problems), self.shapes, seed=self.growth.seed)
+        problems = gemm_problems(shapes)
         return distil(model, problems, subject.measured.configs, growth=self.growth, focus=self.focus, share=self.share)
 
     def scores(self, subject: TreeSubject, model: PerformanceModel) -> Float[np.ndarray, "problems configs"]:
@@ -124,16 +125,16 @@ def write_header(path: Path, model: PerformanceModel, subject: TreeSubject) -> M
     configs = subject.measured.configs
     text = c_header(model, configs, fallback=subject.fallback)
     write_text(path, text)
-    sizes = [Param(name, F64) for name in ("m", "n", "k")]
+    sizes = [Param(name, F64) for name in GEMM_INPUTS]
     results = [Param(name, F64, buffer=True, const=False) for name in ("seconds", "rates")]
     source = Source("sparloom_time", (*sizes, Param("repeats", I64), *results), text + TIMER)
     function = compile_c([source]).function("sparloom_time")
-    problems = {name: subject.measured.problems[name] for name in ("m", "n", "k")}
+    problems = {name: subject.measured.problems[name] for name in GEMM_INPUTS}
     expected = model.over(configs).predict(problems)
     taken, worst = [], 0.0
     for index in range(len(subject)):
         seconds, rates = np.zeros(1), np.zeros(len(configs))
-        sizes = (float(problems[name][index]) for name in ("m", "n", "k"))
+        sizes = (float(problems[name][index]) for name in GEMM_INPUTS)
         function(*sizes, C_REPEATS if index == 0 else 1, seconds, rates)
         taken.append(seconds[0])
         worst = max(worst, float(np.abs(rates / expected[index] - 1).max()))

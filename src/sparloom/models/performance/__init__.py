@@ -10,7 +10,8 @@ from sparloom.lazy import attach
 __all__, __getattr__, __dir__ = attach(__name__, {
     "features": ("Feature", "FeatureSpec", "Formula", "machine_constants"),
     "problems": (
-        "GEMM_FEATURES", "SDDMM_FEATURES", "SPMM_FEATURES", "gemm_problems", "nearby_shapes", "sparse_problems"),
+        "GEMM_FEATURES", "GEMM_INPUTS", "SDDMM_FEATURES", "SPMM_FEATURES", "gemm_problems", "gemm_shapes",
+        "nearby_shapes", "sparse_problems"),
     "growth": (
         "BoostingConfig", "Grid", "Measured", "Rows", "Target", "TreeCount", "assign_folds", "cross_fit",
         "out_of_fold", "train_per_fold"),

@@ -1,4 +1,4 @@
-"""Features of a tiled GEMM C(m,n) = A(m,k) B(k,n), row-major float32, and of SpMM and SDDMM kernels on a CPU."""
+"""Features of a tiled GEMM C(m,n) = A(m,k) B(k,n) in float32, and of SpMM and SDDMM kernels on a CPU."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,11 +7,13 @@ import pandas as pd
 
 from sparloom.models.performance.features import Feature, FeatureSpec
 from sparloom.ops import GemmShape
+from sparloom.space import GEMM_BLOCK_COLUMNS
 from sparloom.sparse import STATISTICS
 
 NEARBY_DEVIATION = 0.5  # standard deviation of the logarithm of a changed extent
 COUNTS = frozenset({"rows", "cols", "nnz"})
 MOVED = "8 * (rows + 1) + 4 * width * (rows + cols)"  # bytes of row pointers and dense operands
+GEMM_INPUTS = ("m", "n", "k", "a_transposed", "b_transposed")
 MAX_STRIP = 256  # columns of the widest strip, with 32 registers of 16 columns
 
 PROBLEM = (
@@ -27,26 +29,30 @@ PROBLEM = (
     Feature("elements_a", "problem", "m * k", "elements"),
     Feature("elements_b", "problem", "k * n", "elements"),
     Feature("elements_c", "problem", "m * n", "elements"),
+    Feature("a_transposed", "problem", "a_transposed", "1"),
+    Feature("b_transposed", "problem", "b_transposed", "1"),
 )
 GEMM_HARDWARE = tuple(Feature(name, "hardware", name, "B") for name in ("l1_bytes", "l2_bytes", "l3_bytes"))
 GEMM_KERNEL = (
     Feature("tile_m", "kernel", "tile_m", "rows"),
-    Feature("tile_n", "kernel", "tile_n", "columns"),
     Feature("tile_k", "kernel", "tile_k", "terms"),
     Feature("micro_rows", "kernel", "first(micro)", "rows"),
     Feature("micro_cols", "kernel", "second(micro)", "columns"),
     Feature("unroll", "kernel", "unroll", "terms"),
     Feature("packs_a", "kernel", "pack == 'ab'", "1"),
-    Feature("packs_b", "kernel", "pack != 'none'", "1"),
+    Feature("packs", "kernel", "pack != 'none'", "1"),
+    Feature("split_k", "kernel", "split_k", "sums"),
+    Feature("prefetch", "kernel", "prefetch", "terms"),
+    Feature("persistent", "kernel", "loop == 'persistent'", "1"),
     Feature("micro_vectors", "kernel", "micro_cols / 16", "vectors"),
     Feature("accumulators", "kernel", "micro_rows * micro_cols", "elements"),
     Feature("micro_intensity", "kernel", "micro_rows * micro_cols / (micro_rows + micro_cols)", "flop/element"),
 )
 
 
-def _cycles(rows: str, vectors: str) -> str:
+def _cycles(rows: str, vectors: str, sums: str = "1") -> str:
     """Cycles per term of a register tile: two multiplications and two loads a cycle, additions with latency four."""
-    return f"max(max({rows} * {vectors} / 2, ({rows} + {vectors}) / 2), 4)"
+    return f"max(max({rows} * {vectors} / 2, ({rows} + {vectors}) / 2), 4 / {sums})"
 
 
 _TAILS = (
@@ -56,20 +62,29 @@ _TAILS = (
     Feature("tail_1", "interaction", "tail_rows - 8 * tail_8 - 4 * tail_4 - 2 * tail_2", "tiles"),
 )
 _ROW_CYCLES = " + ".join([
-    f"floor(m / micro_rows) * {_cycles('micro_rows', 'micro_vectors')}",
+    f"floor(m / micro_rows) * {_cycles('micro_rows', 'micro_vectors', 'split_k')}",
     *(f"tail_{rows} * {_cycles(str(rows), 'micro_vectors')}" for rows in (8, 4, 2, 1)),
 ])
+PROGRAM = (  # what a configuration is in a layout, see `space.gemm_program`
+    Feature("packs_b", "interaction", "max(packs, a_transposed * b_transposed)", "1"),
+    Feature("dots", "interaction", "b_transposed * (1 - packs_b)", "1"),
+    Feature("whole", "interaction", "persistent * (1 - packs_b)", "1"),
+    Feature("ahead", "interaction", "prefetch * (1 - packs_b) * (1 - dots)", "terms"),
+    Feature("ahead_bytes", "interaction", "4 * ahead * n", "B"),
+    Feature("strided_a", "interaction", "a_transposed * (1 - packs_a)", "1"),
+)
 INTERACTION = (
-    Feature("block_m", "interaction", "min(m, tile_m)", "rows"),
-    Feature("block_n", "interaction", "min(n, tile_n)", "columns"),
-    Feature("block_k", "interaction", "min(k, tile_k)", "terms"),
-    Feature("blocks_m", "interaction", "ceil(m / tile_m)", "blocks"),
-    Feature("blocks_n", "interaction", "ceil(n / tile_n)", "blocks"),
-    Feature("blocks_k", "interaction", "ceil(k / tile_k)", "blocks"),
+    Feature("block_m", "interaction", "min(m, tile_m + whole * m)", "rows"),
+    Feature("block_n", "interaction", f"min(n, {GEMM_BLOCK_COLUMNS} + whole * n)", "columns"),
+    Feature("block_k", "interaction", "min(k, tile_k + whole * k)", "terms"),
+    Feature("blocks_m", "interaction", "ceil(m / block_m)", "blocks"),
+    Feature("blocks_n", "interaction", "ceil(n / block_n)", "blocks"),
+    Feature("blocks_k", "interaction", "ceil(k / block_k)", "blocks"),
     Feature("blocks", "interaction", "blocks_m * blocks_n * blocks_k", "blocks"),
-    Feature("fill_m", "interaction", "m / (blocks_m * tile_m)", "1"),
-    Feature("fill_n", "interaction", "n / (blocks_n * tile_n)", "1"),
-    Feature("fill_k", "interaction", "k / (blocks_k * tile_k)", "1"),
+    Feature("fill_m", "interaction", "m / (blocks_m * block_m)", "1"),
+    Feature("fill_n", "interaction", "n / (blocks_n * block_n)", "1"),
+    Feature("fill_k", "interaction", "k / (blocks_k * block_k)", "1"),
+    Feature("panels_m", "interaction", "ceil(m / micro_rows)", "panels"),
     Feature("tail_rows", "interaction", "m - micro_rows * floor(m / micro_rows)", "rows"),
     Feature("tail_row_share", "interaction", "tail_rows / m", "1"),
     Feature("tail_columns", "interaction", "n - micro_cols * floor(n / micro_cols)", "columns"),
@@ -79,11 +94,13 @@ INTERACTION = (
     *_TAILS,
     Feature("row_cycles", "interaction", _ROW_CYCLES, "cycles/term"),
     Feature("cycles", "interaction", "k * row_cycles * vectors / micro_vectors", "cycles"),
-    Feature("estimated_rate", "interaction", "flops / cycles", "flop/cycle"),
+    Feature("dot_columns", "interaction", "ceil(n / micro_vectors)", "tiles"),
+    Feature("dot_cycles", "interaction", f"ceil(k / 16) * panels_m * dot_columns * "
+            f"{_cycles('micro_rows', 'micro_vectors', 'split_k')} + 4 * elements_c * blocks_k", "cycles"),
+    Feature("estimated_rate", "interaction", "flops / (dots * dot_cycles + (1 - dots) * cycles)", "flop/cycle"),
     Feature("held_rows", "interaction", "min(m, micro_rows)", "rows"),
     Feature("held_vectors", "interaction", "min(ceil(n / 16), micro_vectors)", "vectors"),
     Feature("held", "interaction", "held_rows * held_vectors", "vectors"),
-    Feature("panels_m", "interaction", "ceil(m / micro_rows)", "panels"),
     Feature("panels_n", "interaction", "ceil(n / micro_cols)", "panels"),
     Feature("full_share", "interaction", "(1 - tail_row_share) * (1 - tail_column_share)", "1"),
     Feature("micro_calls", "interaction", "panels_m * panels_n * blocks_k", "calls"),
@@ -94,7 +111,8 @@ INTERACTION = (
     Feature("panel_a_fit", "interaction", "4 * min(m, micro_rows) * block_k / l1_bytes", "1"),
     Feature("panel_b_fit", "interaction", "4 * min(n, micro_cols) * block_k / l1_bytes", "1"),
     Feature("operands_fit", "interaction", "bytes / l2_bytes", "1"),
-    Feature("stride_b", "interaction", "4 * n * (1 - packs_b) + 4 * micro_cols * packs_b", "B"),
+    Feature("stride_b", "interaction", "4 * (dots * k + (1 - dots) * (1 - packs_b) * n + packs_b * micro_cols)", "B"),
+    Feature("stride_a", "interaction", "4 * (1 - packs_a) * (a_transposed * m + (1 - a_transposed) * k)", "B"),
     Feature("reads_a", "interaction", "elements_a * panels_n / flops", "elements/flop"),
     Feature("reads_b", "interaction", "elements_b * panels_m / flops", "elements/flop"),
     Feature("writes_c", "interaction", "elements_c * blocks_k / flops", "elements/flop"),
@@ -106,7 +124,7 @@ INTERACTION = (
 )
 
 GEMM_FEATURES = FeatureSpec(
-    op="gemm", version=1, features=(*PROBLEM, *GEMM_HARDWARE, *GEMM_KERNEL, *INTERACTION),
+    op="gemm", version=2, features=(*PROBLEM, *GEMM_HARDWARE, *GEMM_KERNEL, *PROGRAM, *INTERACTION),
     fallback="(n == 1) + (k == 1)",
 )
 """The model does not apply to n = 1 (matrix-vector product) and k = 1 (outer product)."""
@@ -114,11 +132,17 @@ GEMM_FEATURES = FeatureSpec(
 
 def gemm_problems(shapes: Sequence[GemmShape]) -> dict[str, np.ndarray]:
     """Return the inputs of `GEMM_FEATURES` for shapes, (shapes,) each, without constants of the machine."""
-    return {name: np.array([getattr(shape, name) for shape in shapes], np.float64) for name in ("m", "n", "k")}
+    return {name: np.array([getattr(shape, name) for shape in shapes], np.float64) for name in GEMM_INPUTS}
+
+
+def gemm_shapes(problems: Mapping[str, np.ndarray]) -> list[GemmShape]:
+    """Return the shapes of which `gemm_problems` made these inputs."""
+    return [GemmShape(int(m), int(n), int(k), "nt"[int(left)] + "nt"[int(right)])
+            for m, n, k, left, right in zip(*(problems[name] for name in GEMM_INPUTS), strict=True)]
 
 
 def nearby_shapes(shapes: Sequence[GemmShape], count: int, *, seed: int) -> list[GemmShape]:
-    """Draw shapes by changing extents of these, up to the largest number of flops; extents of 1 stay."""
+    """Draw shapes by changing extents of these, up to the largest number of flops; extents of 1 and layouts stay."""
     rng = np.random.default_rng(seed)
     max_flops = max(shape.flops for shape in shapes)
     found: list[GemmShape] = []
@@ -127,7 +151,7 @@ def nearby_shapes(shapes: Sequence[GemmShape], count: int, *, seed: int) -> list
         sizes = np.array([shape.m, shape.n, shape.k])
         factors = np.exp(NEARBY_DEVIATION * rng.standard_normal(3))
         changed = np.where(sizes == 1, 1, np.maximum(2, np.rint(sizes * factors)))
-        near = GemmShape(*(int(size) for size in changed))
+        near = GemmShape(*(int(size) for size in changed), shape.layout)
         if near.flops <= max_flops:
             found.append(near)
     return found

@@ -15,7 +15,7 @@ from sparloom.platforms.cpu_kernels.row_pieces import kernel_library
 from sparloom.platforms.cpu_kernels.sparse_kernels import SPARSE_FAMILIES, Allocate
 from sparloom.platforms.platform import BaselineBinder, Family, Inputs, KernelPlatform, unknown_operation
 from sparloom.platforms.timing import Call, Check, measure_rounds, reallocated, repeat_of
-from sparloom.space import Config, GemmSpace, GridSpace, register_tile
+from sparloom.space import GEMM_BLOCK_COLUMNS, Config, GemmSpace, GridSpace, register_tile
 
 __all__ = ["CpuKernels", "GemmKernels"]
 
@@ -122,9 +122,10 @@ class GemmKernels:
     def bind(self, operands: DenseOperands, config: Config, result: np.ndarray) -> NativeCall:
         shape, (rows, columns) = operands.shape, register_tile(config)
         arguments = _Gemm(
-            m=shape.m, n=shape.n, k=shape.k, tile_m=config["tile_m"], tile_n=config["tile_n"],
+            m=shape.m, n=shape.n, k=shape.k, tile_m=config["tile_m"], tile_n=GEMM_BLOCK_COLUMNS,
             tile_k=config["tile_k"], rows=rows, columns=columns, unroll=config["unroll"], pack=PACK[config["pack"]],
-            threads=self.threads)
+            split_k=config["split_k"], prefetch=config["prefetch"], persistent=config["loop"] == "persistent",
+            a_transposed=shape.a_transposed, b_transposed=shape.b_transposed, threads=self.threads)
         library = kernel_library("gemm")
         library.sparloom_gemm_prepare.restype = ctypes.c_int64
         floats = library.sparloom_gemm_prepare(ctypes.byref(arguments))
@@ -161,6 +162,8 @@ class _Gemm(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("a", "b", "c", "workspace")),
         *((name, ctypes.c_int64) for name in ("m", "n", "k", "tile_m", "tile_n", "tile_k")),
-        *((name, ctypes.c_int32) for name in ("rows", "columns", "unroll", "pack", "threads")),
+        *((name, ctypes.c_int32) for name in (
+            "rows", "columns", "unroll", "pack", "split_k", "prefetch", "persistent", "a_transposed", "b_transposed",
+            "threads")),
         ("tile", ctypes.c_void_p),
     )

@@ -41,12 +41,15 @@ class TritonGemm:
         """Compile and bind the kernel of a configuration.
 
         Raises:
-            Unsupported: Triton refuses it, it needs more shared memory than the device has, an operand is too large or
-                not float32.
+            Unsupported: Triton refuses it, it needs more shared memory than the device has, an operand is too large,
+                transposed, or not float32.
         """
         if operands.element != "float":
             raise Unsupported("the operands are float16: the Triton kernel takes float32, convert them")
         shape = operands.host.shape
+        if shape.layout != "nn":
+            raise Unsupported(f"layout {shape.layout} of {shape.matrix}: the Triton kernel reads A and B as they are "
+                              "multiplied, copy what is stored transposed")
         _check_extent(shape.m * shape.k, shape.k * shape.n, shape.m * shape.n)
         tiling = _tiling(config, shape)
         made = compile_gemm(tiling, gpu.device.compute_capability)
