@@ -21,16 +21,19 @@ def _same(part: Any) -> Any:
 def rebuild(
     node: Node, *, expr: Callable[[ir.Expr], ir.Expr] = _same, body: Callable[[ir.Body], ir.Body] = _same,
 ) -> Node:
-    """Copy `node` with `expr` applied to its direct expressions and `body` to its direct bodies."""
+    """Apply `expr` to the direct expressions of a node and `body` to its direct bodies; a copy if any changes."""
     changed = {}
     for name in ir.field_names(type(node)):
-        value = getattr(node, name)
+        value = new = getattr(node, name)
         if isinstance(value, ir.Expr):
-            changed[name] = expr(value)
+            new = expr(value)
         elif isinstance(value, tuple) and value and isinstance(value[0], ir.Expr):
-            changed[name] = tuple(expr(each) for each in value)
+            new = tuple([expr(each) for each in value])
+            new = value if all(map(operator.is_, new, value)) else new
         elif isinstance(value, tuple) and value and isinstance(value[0], ir.Stmt):
-            changed[name] = body(value)
+            new = body(value)
+        if new is not value:
+            changed[name] = new
     return replace(node, **changed) if changed else node
 
 
