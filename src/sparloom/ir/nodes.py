@@ -375,6 +375,8 @@ def walk(root: Kernel | Stmt | Expr | Body) -> Iterator[Stmt | Expr]:
             pending += node[::-1]
         elif isinstance(node, Kernel):
             pending.append(node.body)
+        elif isinstance(node, (Const, Ref)):
+            yield node
         else:
             yield node
             for name in reversed(field_names(type(node))):
