@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -44,7 +45,7 @@ def interpret(kernel: ir.Kernel, **arguments: Any) -> None:
         else:
             values[param.name] = dtype(arguments[param.name])
     with np.errstate(all="ignore"):
-        _Machine(memory).block(kernel.body, values)
+        _Machine(memory).block(kernel.body)(values)
 
 
 class InterpretedLibrary:
@@ -71,87 +72,156 @@ class InterpretedLibrary:
         """Ignore the number, since iterations run sequentially."""
 
 
+Values = dict[str, Any]
+Step = Callable[[Values], None]
+Evaluation = Callable[[Values], Any]
+
+
 class _Machine:
+    """Turns statements and expressions into functions of the values in scope, each once, however often it runs."""
+
     def __init__(self, memory: _Memory) -> None:
         self.memory = memory
 
-    def block(self, body: tuple[ir.Stmt, ...], values: dict[str, Any]) -> None:
-        """Run a block; names that it declares go out of scope at its end."""
-        declared = []
-        for stmt in body:
-            self._stmt(stmt, values)
-            if isinstance(stmt, (ir.Let, ir.Declare)):
-                declared.append(stmt.name)
-        for name in declared:
-            del values[name]
+    def block(self, body: tuple[ir.Stmt, ...]) -> Step:
+        """Make a function that runs a block; names that it declares go out of scope at its end."""
+        steps = [self._step(stmt) for stmt in body]
+        declared = [stmt.name for stmt in body if isinstance(stmt, (ir.Let, ir.Declare))]
 
-    def _stmt(self, stmt: ir.Stmt, values: dict[str, Any]) -> None:
+        def run(values: Values) -> None:
+            for step in steps:
+                step(values)
+            for name in declared:
+                del values[name]
+
+        return run
+
+    def _step(self, stmt: ir.Stmt) -> Step:
         match stmt:
             case ir.For():
-                self._for(stmt, values)
+                return self._for(stmt)
             case ir.If(cond, body, orelse):
-                self.block(body if self.value(cond, values) else orelse, values)
+                return self._if(self.evaluation(cond), self.block(body), self.block(orelse))
             case ir.Let(name, _, value) | ir.Declare(name, _, value) | ir.Assign(name, value):
-                values[name] = self.value(value, values)
+                return self._let(name, self.evaluation(value))
             case ir.Store(buffer, index, value):
-                self.memory.store(buffer, int(self.value(index, values)), self.value(value, values))
+                return self._store(buffer, self.evaluation(index), self.evaluation(value))
             case ir.Accumulate(buffer, index, value):
-                start, added = int(self.value(index, values)), self.value(value, values)
-                old = self.memory.load(buffer, start, np.size(added))
-                self.memory.store(buffer, start, old + added)
+                return self._accumulate(buffer, self.evaluation(index), self.evaluation(value))
             case ir.Alloc(name, scalar, size):
-                count = size if isinstance(size, int) else int(self.value(size, values))
-                self.memory.alloc(name, count, ir.DTYPES[scalar])
+                count = (lambda values: size) if isinstance(size, int) else self.evaluation(size)
+                return lambda values: self.memory.alloc(name, int(count(values)), ir.DTYPES[scalar])
             case ir.Multiply():
-                type, left = self.memory.type(stmt.c.buffer), self.memory.type(stmt.a.buffer)
-                self._stmt(lower_product(stmt, type, left, {*values, *self.memory.names()}), values)
+                return self._multiply(stmt)
             case ir.Prefetch():
-                pass
+                return lambda values: None
+        raise IllegalSchedule(f"{stmt!r} is not a statement of the IR")
 
-    def _for(self, loop: ir.For, values: dict[str, Any]) -> None:
-        lo, hi = int(self.value(loop.lo, values)), int(self.value(loop.hi, values))
-        if loop.kind == "parallel":
-            self.memory.fork(loop.var)
-        for iteration in range(lo, hi, loop.step):
-            if loop.kind == "parallel":
-                self.memory.enter(iteration)
-            values[loop.var] = np.int64(iteration)
-            self.block(loop.body, values)
-        values.pop(loop.var, None)
-        if loop.kind == "parallel":
-            self.memory.join()
+    def _if(self, cond: Evaluation, body: Step, orelse: Step) -> Step:
+        return lambda values: (body if cond(values) else orelse)(values)
 
-    def value(self, expr: ir.Expr, values: Mapping[str, Any]) -> Any:
-        """Evaluate an expression to a NumPy scalar, or to an array of lanes."""
+    def _let(self, name: str, value: Evaluation) -> Step:
+        def run(values: Values) -> None:
+            values[name] = value(values)
+
+        return run
+
+    def _store(self, buffer: str, index: Evaluation, value: Evaluation) -> Step:
+        return lambda values: self.memory.store(buffer, int(index(values)), value(values))
+
+    def _accumulate(self, buffer: str, index: Evaluation, value: Evaluation) -> Step:
+        def run(values: Values) -> None:
+            start, added = int(index(values)), value(values)
+            old = self.memory.load(buffer, start, np.size(added))
+            self.memory.store(buffer, start, old + added)
+
+        return run
+
+    def _multiply(self, stmt: ir.Multiply) -> Step:
+        """Make a function that runs the loops of a product; types of arrays are known when it first runs."""
+        loops: list[Step] = []
+
+        def run(values: Values) -> None:
+            if not loops:
+                type, left = self.memory.type(stmt.c.buffer), self.memory.type(stmt.a.buffer)
+                loops.append(self._step(lower_product(stmt, type, left, {*values, *self.memory.names()})))
+            loops[0](values)
+
+        return run
+
+    def _for(self, loop: ir.For) -> Step:
+        first, last, body = self.evaluation(loop.lo), self.evaluation(loop.hi), self.block(loop.body)
+        memory, name, parallel = self.memory, loop.var, loop.kind == "parallel"
+
+        def run(values: Values) -> None:
+            lo, hi = int(first(values)), int(last(values))
+            if parallel:
+                memory.fork(name)
+            for iteration in range(lo, hi, loop.step):
+                if parallel:
+                    memory.enter(iteration)
+                values[name] = np.int64(iteration)
+                body(values)
+            values.pop(name, None)
+            if parallel:
+                memory.join()
+
+        return run
+
+    def evaluation(self, expr: ir.Expr) -> Evaluation:
+        """Make a function that evaluates an expression to a NumPy scalar, or to an array of lanes."""
         match expr:
             case ir.Const(value, type):
-                return ir.DTYPES[type.scalar](value)
+                constant = ir.DTYPES[type.scalar](value)
+                return lambda values: constant
             case ir.Ref(name):
-                return values[name]
+                return operator.itemgetter(name)
             case ir.Load(buffer, index, lanes):
-                return self.memory.load(buffer, int(self.value(index, values)), lanes)
-            case ir.Binary("and" | "or" as op, a, b) if np.ndim(left := self.value(a, values)) == 0:
-                return left if bool(left) == (op == "or") else self.value(b, values)
+                load, place = self.memory.load, self.evaluation(index)
+                return lambda values: load(buffer, int(place(values)), lanes)
             case ir.Binary(op, a, b):
-                return _BINARY[op](self.value(a, values), self.value(b, values))
+                return self._binary(op, self.evaluation(a), self.evaluation(b))
             case ir.Unary(op, a):
-                operand = self.value(a, values)
-                return np.negative(operand) if op == "-" else np.logical_not(operand)
+                apply = np.negative if op == "-" else np.logical_not
+                return _applied(apply, self.evaluation(a))
             case ir.Broadcast(a, lanes):
-                return np.full(lanes, self.value(a, values)) if lanes > 1 else self.value(a, values)
+                return _applied(lambda value: np.full(lanes, value) if lanes > 1 else value, self.evaluation(a))
             case ir.Sum(a):
-                return _sum(self.value(a, values))
+                return _applied(_sum, self.evaluation(a))
             case ir.Cast(type, a):
-                return _cast(expr, type, self.value(a, values))
+                return _applied(lambda value: _cast(expr, type, value), self.evaluation(a))
             case ir.Select(cond, a, b):
-                chosen = self.value(cond, values)
-                if np.ndim(chosen) == 0:
-                    return self.value(a if chosen else b, values)
-                return np.where(chosen, self.value(a, values), self.value(b, values))
+                return self._select(*map(self.evaluation, (cond, a, b)))
             case ir.Call(name, (a,)):
-                operand = self.value(a, values)
-                return _CALLS[name](operand).astype(operand.dtype)
+                apply = _CALLS[name]
+                return _applied(lambda value: apply(value).astype(value.dtype), self.evaluation(a))
         raise IllegalSchedule(f"{expr!r} is not an expression of the IR")
+
+    def _binary(self, op: str, a: Evaluation, b: Evaluation) -> Evaluation:
+        apply = _BINARY[op]
+        if op not in ("and", "or"):
+            return lambda values: apply(a(values), b(values))
+
+        def run(values: Values) -> Any:
+            left = a(values)
+            if np.ndim(left) == 0:
+                return left if bool(left) == (op == "or") else b(values)
+            return apply(left, b(values))
+
+        return run
+
+    def _select(self, cond: Evaluation, a: Evaluation, b: Evaluation) -> Evaluation:
+        def run(values: Values) -> Any:
+            chosen = cond(values)
+            if np.ndim(chosen) == 0:
+                return (a if chosen else b)(values)
+            return np.where(chosen, a(values), b(values))
+
+        return run
+
+
+def _applied(apply: Callable[[Any], Any], operand: Evaluation) -> Evaluation:
+    return lambda values: apply(operand(values))
 
 
 def _cast(expr: ir.Cast, type: ir.Type, value: Any) -> Any:
@@ -190,26 +260,28 @@ def _choose(cond: Any, a: Any, b: Any) -> Any:
 
 
 def _quotient(a: Any, b: Any) -> Any:
+    if np.ndim(a) == 0 and a >= 0 and b > 0:
+        return a // b
     if np.any(b == 0):
         raise ZeroDivisionError("integer divided by zero")
     return (np.abs(a) // np.abs(b) * (np.sign(a) * np.sign(b))).astype(a.dtype)
 
 
 _BINARY: dict[str, Callable[[Any, Any], Any]] = {
-    "+": np.add,
-    "-": np.subtract,
-    "*": np.multiply,
-    "/": np.divide,
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
     "//": _quotient,
     "%": lambda a, b: a - _quotient(a, b) * b,
     "min": lambda a, b: _choose(a < b, a, b),
     "max": lambda a, b: _choose(a > b, a, b),
-    "<": np.less,
-    "<=": np.less_equal,
-    ">": np.greater,
-    ">=": np.greater_equal,
-    "==": np.equal,
-    "!=": np.not_equal,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
     "and": np.logical_and,
     "or": np.logical_or,
 }
@@ -278,19 +350,22 @@ class _Memory:
 
     def load(self, name: str, index: int, lanes: int) -> Any:
         """Load a scalar, or a copy of `lanes` elements."""
-        where = self._slice(name, index, lanes)
-        if name in self._stored and not self._stored[name][where].all():
+        array, where = self._arrays[name], self._place(name, index, lanes)
+        stored = self._stored.get(name)
+        if stored is not None and not (stored[index] if lanes == 1 else stored[where].all()):
             raise ValueError(f"load of {name}[{index}; {lanes}], which was never stored")
-        self._mark(name, where, writes=False)
-        return self._arrays[name][index] if lanes == 1 else self._arrays[name][where].copy()
+        self._mark(name, index, lanes, writes=False)
+        return array[index] if lanes == 1 else array[where].copy()
 
     def store(self, name: str, index: int, value: Any) -> None:
         """Store a scalar, or a vector that starts at `index`."""
-        where = self._slice(name, index, np.size(value))
-        self._mark(name, where, writes=True)
+        lanes = np.size(value)
+        where = self._place(name, index, lanes)
+        self._mark(name, index, lanes, writes=True)
         self._arrays[name][where] = value
-        if name in self._stored:
-            self._stored[name][where] = True
+        stored = self._stored.get(name)
+        if stored is not None:
+            stored[where] = True
 
     def fork(self, loop: str) -> None:
         """Begin a parallel loop; arrays allocated inside are private to an iteration."""
@@ -306,31 +381,45 @@ class _Memory:
         """End the parallel loop."""
         self._region = None
 
-    def _slice(self, name: str, index: int, lanes: int) -> slice:
+    def _place(self, name: str, index: int, lanes: int) -> int | slice:
         size = self._arrays[name].size
         if index < 0 or index + lanes > size:
             raise IndexError(f"access to {name}[{index}; {lanes}], which has {size} elements")
-        return slice(index, index + lanes)
+        return index if lanes == 1 else slice(index, index + lanes)
 
-    def _mark(self, name: str, where: slice, *, writes: bool) -> None:
+    def _mark(self, name: str, index: int, lanes: int, *, writes: bool) -> None:
         region = self._region
         if region is None or name in region.private:
             return
-        if name not in region.marks:
+        marks, me = region.marks.get(name), region.order
+        if marks is None:
             size = self._arrays[name].size
-            region.marks[name] = _Marks(np.full(size, _NONE), np.full(size, _NONE))
-        marks, me = region.marks[name], region.order
-        clash = (marks.writer[where] != _NONE) & (marks.writer[where] != me)
+            marks = region.marks[name] = _Marks(np.full(size, _NONE), np.full(size, _NONE))
+        if lanes == 1:
+            writer, reader = marks.writer[index], marks.reader[index]
+            if (writer not in (_NONE, me)) or (writes and reader not in (_NONE, me)):
+                self._report_race(name, index, writes=writes)
+            if writes:
+                marks.writer[index] = me
+            else:
+                marks.reader[index] = me if reader in (_NONE, me) else _SEVERAL
+            return
+        writers, readers = (each[index : index + lanes] for each in (marks.writer, marks.reader))
+        clash = (writers != _NONE) & (writers != me)
         if writes:
-            clash |= (marks.reader[where] != _NONE) & (marks.reader[where] != me)
+            clash |= (readers != _NONE) & (readers != me)
         if clash.any():
-            now, element = region.iterations[me], where.start + int(np.argmax(clash))
-            raise IllegalSchedule(
-                f"iteration {now} of parallel loop {region.loop} {'writes' if writes else 'reads'} {name}[{element}], "
-                f"which another iteration {'reads or writes' if writes else 'writes'}"
-            )
+            self._report_race(name, index + int(np.argmax(clash)), writes=writes)
         if writes:
-            marks.writer[where] = me
+            writers[:] = me
         else:
-            readers = marks.reader[where]
-            marks.reader[where] = np.where((readers == _NONE) | (readers == me), me, _SEVERAL)
+            readers[:] = np.where((readers == _NONE) | (readers == me), me, _SEVERAL)
+
+    def _report_race(self, name: str, element: int, *, writes: bool) -> NoReturn:
+        region = self._region
+        assert region is not None
+        raise IllegalSchedule(
+            f"iteration {region.iterations[region.order]} of parallel loop {region.loop} "
+            f"{'writes' if writes else 'reads'} {name}[{element}], "
+            f"which another iteration {'reads or writes' if writes else 'writes'}"
+        )

@@ -55,7 +55,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -368,17 +368,21 @@ Body = tuple[Stmt, ...]
 
 def walk(root: Kernel | Stmt | Expr | Body) -> Iterator[Stmt | Expr]:
     """Yield every statement and expression under `root`, outer before inner, in program order."""
-    if isinstance(root, Kernel):
-        yield from walk(root.body)
-    elif isinstance(root, tuple):
-        for each in root:
-            yield from walk(each)
-    else:
-        yield root
-        for name in field_names(type(root)):
-            value = getattr(root, name)
-            if isinstance(value, (Expr, tuple)) and name != "reduces":
-                yield from walk(value)
+    pending: list[Any] = [root]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, tuple):
+            pending += node[::-1]
+        elif isinstance(node, Kernel):
+            pending.append(node.body)
+        elif isinstance(node, (Const, Ref)):
+            yield node
+        else:
+            yield node
+            for name in reversed(field_names(type(node))):
+                value = getattr(node, name)
+                if isinstance(value, (Expr, tuple)) and name != "reduces":
+                    pending.append(value)
 
 
 @cache

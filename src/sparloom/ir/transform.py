@@ -21,17 +21,22 @@ def _same(part: Any) -> Any:
 def rebuild(
     node: Node, *, expr: Callable[[ir.Expr], ir.Expr] = _same, body: Callable[[ir.Body], ir.Body] = _same,
 ) -> Node:
-    """Copy `node` with `expr` applied to its direct expressions and `body` to its direct bodies."""
-    changed = {}
+    """Apply `expr` to the direct expressions of a node and `body` to its direct bodies; a copy if any changes."""
+    if isinstance(node, (ir.Const, ir.Ref)):
+        return node
+    parts, changed = [], False
     for name in ir.field_names(type(node)):
-        value = getattr(node, name)
+        value = new = getattr(node, name)
         if isinstance(value, ir.Expr):
-            changed[name] = expr(value)
+            new = expr(value)
         elif isinstance(value, tuple) and value and isinstance(value[0], ir.Expr):
-            changed[name] = tuple(expr(each) for each in value)
+            new = tuple([expr(each) for each in value])
+            new = value if all(map(operator.is_, new, value)) else new
         elif isinstance(value, tuple) and value and isinstance(value[0], ir.Stmt):
-            changed[name] = body(value)
-    return replace(node, **changed) if changed else node
+            new = body(value)
+        parts.append(new)
+        changed = changed or new is not value
+    return type(node)(*parts) if changed else node
 
 
 def declarations(kernel: ir.Kernel) -> Counter[str]:
@@ -134,7 +139,7 @@ def simplify(kernel: ir.Kernel) -> ir.Kernel:
 
 def simplify_expr(expr: ir.Expr) -> ir.Expr:
     """Fold an expression bottom-up."""
-    return _fold(rebuild(expr, expr=simplify_expr))
+    return expr if isinstance(expr, (ir.Const, ir.Ref)) else _fold(rebuild(expr, expr=simplify_expr))
 
 
 def _inlined(stmt: ir.Stmt) -> ir.Body | None:
@@ -171,7 +176,7 @@ def _fold(expr: ir.Expr) -> ir.Expr:
         case ir.Binary("and" | "or" as op, ir.Const(value), b):
             return b if value == (op == "and") else ir.Const(value, ir.BOOL)
         case ir.Binary(op, a, ir.Const(b, type) as right):
-            return _right(op, a, right) if type.scalar in ("i32", "i64") else _float(expr, op, a, b)
+            return _right(expr, op, a, right) if type.scalar in ("i32", "i64") else _float(expr, op, a, b)
         case ir.Unary("-", ir.Const(a, type)) if type.scalar in ("i32", "i64"):
             return _fit(-a, type, expr)
         case ir.Unary("not", ir.Const(a)):
@@ -183,9 +188,9 @@ def _fold(expr: ir.Expr) -> ir.Expr:
     return expr
 
 
-def _right(op: str, a: ir.Expr, right: ir.Const) -> ir.Expr:
+def _right(whole: ir.Expr, op: str, a: ir.Expr, right: ir.Const) -> ir.Expr:
     """Fold an integer operation with a constant on the right."""
-    b, whole = right.value, ir.Binary(op, a, right)
+    b = right.value
     if (op in ("+", "-") and b == 0) or (op in ("*", "//") and b == 1):
         return a
     if (op == "*" and b == 0) or (op == "%" and b == 1):

@@ -14,8 +14,8 @@ from sparloom.report.figures import COLOURS, TICKS, figure, save, set_ticks, sty
 from sparloom.report.runs import report_table
 
 RESAMPLES = 2000
-REDUCTIONS: Mapping[str, Callable[[np.ndarray], float]] = {
-    "mean": lambda values: float(np.mean(values)), "p10": lambda values: float(np.quantile(values, 0.1)),
+REDUCTIONS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {  # over the last axis
+    "mean": lambda values: np.mean(values, axis=-1), "p10": lambda values: np.quantile(values, 0.1, axis=-1),
 }
 
 
@@ -72,8 +72,19 @@ def efficiency_metrics(rows: pd.DataFrame, names: Mapping[str, str], *, seed: in
     metrics: dict[str, float] = {}
     for name, reduce in REDUCTIONS.items():
         if name in names:
-            metrics |= bounded(names[name], reduce(values), [reduce(values[draw]) for draw in draws])
+            metrics |= bounded(names[name], float(reduce(values)), _over_draws(reduce, values, draws))
     return metrics | ({names["min"]: float(values.min())} if "min" in names else {})
+
+
+def _over_draws(
+    reduce: Callable[[np.ndarray], np.ndarray], values: np.ndarray, draws: Sequence[np.ndarray]
+) -> Float[np.ndarray, " draws"]:
+    """Reduce the values of every draw, those with equal numbers of rows at once."""
+    sizes, found = np.array([len(draw) for draw in draws]), np.empty(len(draws))
+    for size in np.unique(sizes):
+        equal = np.flatnonzero(sizes == size)
+        found[equal] = reduce(values[np.stack([draws[number] for number in equal])])
+    return found
 
 
 def paired_metrics(

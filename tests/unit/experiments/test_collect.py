@@ -226,16 +226,19 @@ def test_a_collector_killed_repeatedly_loses_at_most_the_sample_in_flight(
 
 
 @pytest.mark.cc
-def test_attention_on_a_gpu_is_collected(tmp_path):
-    """A head has 4 columns: 36 configurations are legal; the baseline is repeated twice."""
+def test_attention_on_a_gpu_is_collected(tmp_path, monkeypatch):
+    """A head has 4 columns: 12 configurations are legal with warps=4; the baseline is repeated twice."""
     op, platform = CsrAttention(4), CudaPlatform("cuda_kernels", "h200", 16)
-    texts = {AttentionProgram.of(config, 4).text for config in platform.space(op)}
-    platform.gpu = Emulator(sorted(texts), tmp_path)
+    whole = platform.space(op)
+    space = replace(whole, parameters=tuple(replace(each, values=(4,)) if each.name == "warps" else each
+                                            for each in whole.parameters))
+    monkeypatch.setattr(platform, "space", lambda _: space)
+    platform.gpu = Emulator(sorted({AttentionProgram.of(config, 4).text for config in space}), tmp_path)
     timing = TimingProtocol(rounds=1, repetitions=1, short_seconds=0.0, most_repetitions=1, slow_factor=4.0,
                             steal_ratio=1.5, retakes=0, seed=0)
     metrics = collect(tmp_path, op=op, platforms=[platform], timing=timing).run(tmp_path)
     table = SampleTable.read(tmp_path / "toy" / "samples" / "cuda_kernels_attention.parquet")
-    assert metrics["new_rows"] == len(table) == 4 * (36 + 2)
+    assert metrics["new_rows"] == len(table) == 4 * (12 + 2)
     assert metrics["new_failures"] == 0
 
 
