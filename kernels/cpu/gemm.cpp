@@ -9,8 +9,8 @@
 // A packed panel of B holds `columns` floats per k, one of A `rows` floats per k (the last panel as many as are left).
 // Persistent threads have no blocks: each goes through all register tiles, of which every `threads`-th is its own.
 //
-// A transposed B that is not packed is read along k: a register tile has `rows` x `columns` / 16 inner products. Where A
-// is transposed, too, nothing can be read along k, and B is packed in any case.
+// A transposed B that is not packed is read along k: a register tile has `rows` x `columns` / 16 inner products. A
+// transposed A is copied as (m, k) for that.
 //
 // With `split_k` > 1 a register tile has several sums; if there are fewer register tiles than threads, each thread adds
 // up a part of k.
@@ -107,7 +107,9 @@ constexpr Borders<float, kWidest / kLanes<float>> kBorders;
 
 bool packs_a(const Gemm& g) { return g.pack == kPackAB; }
 
-bool packs_b(const Gemm& g) { return g.pack >= kPackB || (g.a_transposed && g.b_transposed); }
+bool packs_b(const Gemm& g) { return g.pack >= kPackB; }
+
+bool copies_a(const Gemm& g) { return g.a_transposed && g.b_transposed && !packs_b(g); }
 
 bool reads_dots(const Gemm& g) { return g.b_transposed && !packs_b(g); }
 
@@ -288,14 +290,23 @@ extern "C" {
 
 // Chooses the register tile; returns the floats of workspace that the product needs, or -1 if there is no such tile.
 int64_t sparloom_gemm_prepare(Gemm* g) {
-    g->tile = sparloom::gemm::choose(*g);
-    return g->tile == nullptr ? -1 : g->threads * sparloom::gemm::workspace(*g);
+    using namespace sparloom::gemm;
+    if (g->m == 1) g->a_transposed = 0;  // it is stored alike
+    g->tile = choose(*g);
+    if (g->tile == nullptr) return -1;
+    return g->threads * workspace(*g) + (copies_a(*g) ? g->m * g->k : 0);
 }
 
 // Every piece is a range of rows or of columns, whichever has more register tiles, and has its own workspace.
 void sparloom_gemm(const void* arguments) {
     using namespace sparloom::gemm;
-    const Gemm& g = *static_cast<const Gemm*>(arguments);
+    Gemm g = *static_cast<const Gemm*>(arguments);
+    if (copies_a(g)) {
+        float* const stored = g.workspace + g.threads * workspace(g);
+        transpose(g.a, g.m, g.k, g.m, stored, g.k);
+        g.a = stored;
+        g.a_transposed = 0;
+    }
     if (shares_k(g)) return multiply_parts(g);
     const bool persistent = g.persistent && !packs_b(g);
     if (small(g)) {

@@ -150,20 +150,14 @@ def GemmSpace() -> GridSpace:  # noqa: N802 (a constructor)
 def gemm_program(config: Config, layout: str) -> Config:
     """Return the configuration that stands for all that are the same program in a layout.
 
-    A transposed B that is not packed is read along k, with neither unrolling nor prefetching; if A is transposed, too,
-    it is packed in any case.
+    A transposed B that is not packed is read along k, with neither unrolling nor prefetching.
 
     Args:
         layout: of `LAYOUTS`.
     """
     if layout[1] == "n" or config["pack"] != "none":
         return config
-    changes: dict[str, int | str] = {"prefetch": 0}
-    if layout[0] == "t":
-        changes |= {"pack": "b", "loop": "blocked"}
-    elif config["split_k"] == 1:
-        changes["unroll"] = 1
-    return config.replace(**changes)
+    return config.replace(prefetch=0, unroll=1 if config["split_k"] == 1 else config["unroll"])
 
 
 def register_tile(config: Config) -> tuple[int, int]:

@@ -40,7 +40,7 @@ GEMM_KERNEL = (
     Feature("micro_cols", "kernel", "second(micro)", "columns"),
     Feature("unroll", "kernel", "unroll", "terms"),
     Feature("packs_a", "kernel", "pack == 'ab'", "1"),
-    Feature("packs", "kernel", "pack != 'none'", "1"),
+    Feature("packs_b", "kernel", "pack != 'none'", "1"),
     Feature("split_k", "kernel", "split_k", "sums"),
     Feature("prefetch", "kernel", "prefetch", "terms"),
     Feature("persistent", "kernel", "loop == 'persistent'", "1"),
@@ -66,17 +66,16 @@ _ROW_CYCLES = " + ".join([
     *(f"tail_{rows} * {_cycles(str(rows), 'micro_vectors')}" for rows in (8, 4, 2, 1)),
 ])
 PROGRAM = (  # what a configuration is in a layout, see `space.gemm_program`
-    Feature("packs_b", "interaction", "max(packs, a_transposed * b_transposed)", "1"),
     Feature("dots", "interaction", "b_transposed * (1 - packs_b)", "1"),
-    Feature("whole", "interaction", "persistent * (1 - packs_b)", "1"),
-    Feature("ahead", "interaction", "prefetch * (1 - packs_b) * (1 - dots)", "terms"),
+    Feature("ahead", "interaction", "prefetch * (1 - dots)", "terms"),
     Feature("ahead_bytes", "interaction", "4 * ahead * n", "B"),
-    Feature("strided_a", "interaction", "a_transposed * (1 - packs_a)", "1"),
+    Feature("copied_a", "interaction", "a_transposed * dots * (m > 1) * elements_a / flops", "elements/flop"),
+    Feature("strided_a", "interaction", "a_transposed * (1 - packs_a) * (1 - dots) * (m > 1)", "1"),
 )
 INTERACTION = (
-    Feature("block_m", "interaction", "min(m, tile_m + whole * m)", "rows"),
-    Feature("block_n", "interaction", f"min(n, {GEMM_BLOCK_COLUMNS} + whole * n)", "columns"),
-    Feature("block_k", "interaction", "min(k, tile_k + whole * k)", "terms"),
+    Feature("block_m", "interaction", "min(m, tile_m + persistent * m)", "rows"),
+    Feature("block_n", "interaction", f"min(n, {GEMM_BLOCK_COLUMNS} + persistent * n)", "columns"),
+    Feature("block_k", "interaction", "min(k, tile_k + persistent * k)", "terms"),
     Feature("blocks_m", "interaction", "ceil(m / block_m)", "blocks"),
     Feature("blocks_n", "interaction", "ceil(n / block_n)", "blocks"),
     Feature("blocks_k", "interaction", "ceil(k / block_k)", "blocks"),
