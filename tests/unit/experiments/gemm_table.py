@@ -7,7 +7,7 @@ import numpy as np
 
 from sparloom.data import Sample, SampleTable
 from sparloom.ops import GemmShape
-from sparloom.space import Config, GemmSpace, register_tile
+from sparloom.space import Config, GemmSpace, gemm_program, register_tile
 
 PEAK, MEMORY, CALL = 1e11, 2e10, 4e-9  # flop/s, bytes/s, seconds
 VENDOR = "vendor=mkl"
@@ -41,7 +41,8 @@ def write_gemm_table(data: Path, shapes: Sequence[GemmShape], *, noise: float = 
                   "stolen": False, "machine": "formula", "commit": "", "started": "2000-01-01T00:00:00Z"}
     samples = []
     for shape in shapes:
-        chosen = dict.fromkeys([GemmSpace().default(), *list(GemmSpace())[::step]])
+        sampled = [GemmSpace().default(), *list(GemmSpace())[::step]]
+        chosen = dict.fromkeys(gemm_program(config, shape.layout) for config in sampled)
         kernels = {config.key: ("t1", formula(shape, config)) for config in chosen}
         vendor = {VENDOR: ("vendor", 1.3 * min(seconds for _, seconds in kernels.values()))}
         for sweep in range(2):

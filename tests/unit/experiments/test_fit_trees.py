@@ -12,12 +12,14 @@ import pytest
 from gemm_table import drawn_shapes, write_gemm_table
 from sparse_table import patterns, write_spmm_table
 
+from sparloom.data import StoredSamples
 from sparloom.errors import MissingArtifact, SchemaError
-from sparloom.experiments.trees import sparse_subject
+from sparloom.experiments.trees import gemm_subject, sparse_subject
 from sparloom.models import load_trees
 from sparloom.models.performance import GEMM_FEATURES, load_interval, load_performance
-from sparloom.ops import SpMM
-from sparloom.space import SpmmSpace
+from sparloom.ops import GEMM, LAYOUTS, GemmShape, SpMM
+from sparloom.platforms import CpuKernels
+from sparloom.space import Config, SpmmSpace, gemm_program
 from sparloom.sparse import SparseMatrix
 
 SMALL = (
@@ -49,7 +51,7 @@ def test_metrics_have_the_names_that_were_agreed(fitted):
     assert {f"oof/{name}" for name in METRICS} <= set(metrics)
     assert metrics["oof/problems"] == 30
     assert metrics["oof/unasked_problems"] == 2
-    assert metrics["oof/rows"] == 30 * 33
+    assert metrics["oof/rows"] == 30 * 32
     assert 0 < metrics["oof/min_efficiency"] <= metrics["oof/p10_efficiency"] <= metrics["oof/noise_ceiling"] <= 1
     assert metrics["oof/mean_efficiency_low"] < metrics["oof/mean_efficiency"] < metrics["oof/mean_efficiency_high"]
     share = metrics["oof/mean_efficiency"] / metrics["oof/noise_ceiling"]
@@ -105,13 +107,13 @@ def test_the_header_compiles_alone_and_was_compared(fitted, tmp_path):
     assert metrics["predict/c_error"] < 1e-6
     assert metrics["predict/c_milliseconds"] < metrics["predict/distilled_milliseconds"]
     user = tmp_path / "user.c"
-    user.write_text('#include "sparloom_gemm.h"\nint best(double m, double n, double k) '
-                    "{ return sparloom_gemm_best(m, n, k); }\n")
+    user.write_text('#include "sparloom_gemm.h"\nint best(double m, double n, double k, double a, double b) '
+                    "{ return sparloom_gemm_best(m, n, k, a, b); }\n")
     subprocess.run(["gcc", "-std=c99", "-Wall", "-Werror", "-shared", "-fPIC", f"-I{models(folder)}", "-o",
                     tmp_path / "user.so", user, "-lm"], check=True)
     library = ctypes.CDLL(str(tmp_path / "user.so"))
-    library.best.argtypes = [ctypes.c_double] * 3
-    assert 0 <= library.best(64, 64, 64) < 33
+    library.best.argtypes = [ctypes.c_double] * 5
+    assert 0 <= library.best(64, 64, 64, 0, 1) < 32
 
 
 @pytest.mark.cc
@@ -151,9 +153,38 @@ def test_degenerate_shapes_are_left_to_the_default(fitted, build, tmp_path, caps
     assert "no model is asked, take tile_m=240" in capsys.readouterr().out
 
 
-def test_a_shape_has_three_extents(build, tmp_path):
-    with pytest.raises(ValueError, match=r"shape=\[64, 64\] is not \[m,n,k\]: rows and columns of the result"):
-        build("recommend", "shape=[64,64]", folder=tmp_path).run(tmp_path)
+@pytest.mark.cc
+def test_kernels_are_recommended_for_a_layout(fitted, build, tmp_path):
+    folder, _ = fitted
+    build("recommend", "shape=[48,64,80,nt]", folder=folder).run(tmp_path)
+    written = json.loads((tmp_path / "recommendation.json").read_text())
+    assert written["shape"] == [48, 64, 80, "nt"]
+    chosen = [Config.parse("cpu_kernels", entry["config"]) for entry in written["configurations"]]
+    assert [gemm_program(config, "nt") for config in chosen] == list(dict.fromkeys(chosen))
+
+
+@pytest.mark.parametrize(("shape", "message"), [
+    ("[64,64]", r"shape=\[64, 64\] is not \[m,n,k\] or \[m,n,k,layout\]: rows and columns of the result"),
+    ("[64,64,64,tx]", "layout='tx' of a product is not one of nn, tn, nt, tt"),
+])
+def test_a_shape_has_three_extents_and_perhaps_a_layout(build, tmp_path, shape, message):
+    with pytest.raises(ValueError, match=message):
+        build("recommend", f"shape={shape}", folder=tmp_path).run(tmp_path)
+
+
+def test_configurations_that_are_one_program_share_its_seconds(tmp_path):
+    shapes = [GemmShape(20, 40, 60, layout) for layout in LAYOUTS] + [GemmShape(2, 3, 5)]
+    write_gemm_table(tmp_path / "data", shapes)
+    samples = StoredSamples(str(tmp_path / "data"), "", "")
+    subject = gemm_subject(samples, CpuKernels(1, 32), GEMM(), judging=1)
+    assert subject.offered.all()
+    assert len(subject.measured.configs) == 493
+    assert len(set(subject.measured.groups)) == 2  # a shape is a group, whatever its layouts
+    layouts = subject.judged.about["layout"].tolist()
+    columns = {config: column for column, config in enumerate(subject.measured.configs)}
+    for seconds, layout in zip(subject.judged.seconds, layouts, strict=True):
+        for config, column in columns.items():
+            assert seconds[column] == seconds[columns[gemm_program(config, layout)]]
 
 
 def test_without_a_model_the_experiment_that_makes_it_is_named(build, tmp_path):

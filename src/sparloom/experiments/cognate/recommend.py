@@ -29,7 +29,7 @@ from sparloom.models.performance import (
 )
 from sparloom.ops import GEMM, LAYOUTS, GemmShape, Op
 from sparloom.report import report_table
-from sparloom.space import Config, GridSpace
+from sparloom.space import Config, GridSpace, gemm_program
 from sparloom.sparse import SparseMatrix
 from sparloom.tuning import Evolution, best
 

@@ -170,7 +170,8 @@ def _by_program(
 ) -> Float[np.ndarray, "problems configs sweeps"]:
     """Give configurations that were not measured, since they are the program of another one, its seconds."""
     columns = {config: column for column, config in enumerate(configs)}
-    programs = {layout: [columns[gemm_program(config, layout)] for config in configs] for layout in set(layouts)}
+    programs = {layout: [columns.get(gemm_program(config, layout), columns[config]) for config in configs]
+                for layout in set(layouts)}
     return np.stack([of_problem[programs[layout]] for of_problem, layout in zip(seconds, layouts, strict=True)])
 
 

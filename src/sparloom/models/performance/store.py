@@ -200,6 +200,7 @@ static double sparloom_{op}_learned({parameters}, int place)
     const double read[] = {{{read}}};
     double sum = 0;
     (void)kernel;
+{unread}
     for (int tree = 0; tree < {trees}; tree++) {{
         int node = sparloom_{op}_roots[tree];
         while (node >= 0)
@@ -269,6 +270,7 @@ def c_header(model: PerformanceModel, configs: Sequence[Config], *, fallback: Co
         leaves=_listed(map(repr, forest.leaves)), roots=_listed(map(str, forest.roots)),
         features="\n".join(f"    const double {name} = {_value(model, name, kernel)};" for name in used
                            if name not in inputs),
+        unread="\n".join(f"    (void){name};" for name in inputs),
         read=", ".join(forest.features), sign="" if model.target.sign < 0 else "-",
         restored=RESTORE[model.target.scale].format(f"sparloom_{spec.op}_learned({', '.join(inputs)}, place)"),
     )

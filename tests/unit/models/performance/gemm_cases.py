@@ -3,7 +3,7 @@
 import numpy as np
 
 from sparloom.models.performance import BoostingConfig, Measured, Origin, Target, gemm_problems
-from sparloom.ops import GemmShape
+from sparloom.ops import LAYOUTS, GemmShape
 from sparloom.space import Config, GridSpace, Parameter
 
 MACHINE = {"l1_bytes": 2.0**15, "l2_bytes": 2.0**20, "l3_bytes": 2.0**25}
@@ -19,10 +19,11 @@ def space() -> GridSpace:
     return GridSpace(
         name="cpu_kernels", op="gemm",
         parameters=(
-            Parameter("tile_m", (16, 96)), Parameter("tile_n", (64, 256)), Parameter("tile_k", (64, 256)),
+            Parameter("tile_m", (16, 96)), Parameter("tile_k", (64, 256)),
             Parameter("micro", ("1x32", "8x32", "4x16")), Parameter("pack", ("none", "b")), Parameter("unroll", (1,)),
+            Parameter("split_k", (1, 2)), Parameter("prefetch", (0,)), Parameter("loop", ("blocked",)),
         ),
-        defaults=(96, 256, 256, "8x32", "b", 1),
+        defaults=(96, 256, "8x32", "b", 1, 1, 0, "blocked"),
     )
 
 
@@ -31,11 +32,11 @@ def origin() -> Origin:
 
 
 def shapes(count: int, seed: int = 0) -> list[GemmShape]:
-    """Draw log-uniform shapes; every sixth has one row."""
+    """Draw log-uniform shapes; every sixth has one row, and layouts take turns."""
     rng = np.random.default_rng(seed)
     drawn = np.exp2(rng.uniform(1, 9, (count, 3))).astype(int)
     drawn[::6, 0] = 1
-    return [GemmShape(*map(int, sizes)) for sizes in drawn]
+    return [GemmShape(*map(int, sizes), LAYOUTS[number % 4]) for number, sizes in enumerate(drawn)]
 
 
 def seconds_of(shape: GemmShape, config: Config) -> float:

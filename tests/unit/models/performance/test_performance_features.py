@@ -7,8 +7,9 @@ import pytest
 from gemm_cases import MACHINE, measured, space
 
 from sparloom.errors import SchemaError
-from sparloom.models.performance import GEMM_FEATURES, Feature, FeatureSpec, gemm_problems
-from sparloom.ops import GemmShape
+from sparloom.models.performance import GEMM_FEATURES, Feature, FeatureSpec, gemm_problems, gemm_shapes
+from sparloom.ops import LAYOUTS, GemmShape
+from sparloom.space import GemmSpace
 
 WORK = (Feature("m", "problem", "m", "rows"), Feature("flops", "problem", "2 * m", "flop"),
         Feature("bytes", "problem", "4 * m", "B"))
@@ -29,21 +30,42 @@ def test_every_feature_is_a_finite_number():
 
 def test_hardware_is_read_only_where_it_varies():
     assert set(GEMM_FEATURES.names(hardware=True)) - set(GEMM_FEATURES.names(hardware=False)) == set(MACHINE)
-    assert set(GEMM_FEATURES.inputs) == {"m", "n", "k", *MACHINE}
+    assert set(GEMM_FEATURES.inputs) == {"m", "n", "k", "a_transposed", "b_transposed", *MACHINE}
 
 
 def test_features_equal_values_computed_by_hand():
-    """Hand-computed for 100 x 70 x 300 with tiles of 16 x 64 x 256."""
-    config = space().config(tile_m=16, tile_n=64, tile_k=256, micro="8x32", pack="b")
+    """Hand-computed for 100 x 70 x 300 with tiles of 16 x 256."""
+    config = space().config(tile_m=16, tile_k=256, micro="8x32", pack="b")
     problem = gemm_problems([GemmShape(100, 70, 300)]) | MACHINE
     found = GEMM_FEATURES.evaluate(problem, GEMM_FEATURES.kernel([config]))
     expected = {
-        "flops": 2 * 100 * 70 * 300, "bytes": 4 * (100 * 300 + 300 * 70 + 100 * 70), "blocks_m": 7, "blocks_n": 2,
+        "flops": 2 * 100 * 70 * 300, "bytes": 4 * (100 * 300 + 300 * 70 + 100 * 70), "blocks_m": 7, "blocks_n": 1,
         "blocks_k": 2, "tail_rows": 4, "tail_columns": 6, "vectors": 5, "micro_rows": 8, "micro_cols": 32, "packs_a": 0,
-        "packs_b": 1, "fill_m": 100 / 112, "fill_n": 70 / 128, "fill_k": 300 / 512, "tail_row_share": 4 / 100,
+        "packs_b": 1, "fill_m": 100 / 112, "fill_n": 1, "fill_k": 300 / 512, "tail_row_share": 4 / 100,
         "tail_column_share": 6 / 70, "vector_fill": 70 / 80, "panels_m": 13, "panels_n": 3, "block_k": 256,
     }
     assert {name: found[name].item() for name in expected} == expected
+
+
+def test_features_say_what_a_program_does_in_a_layout():
+    """A transposed B is read along k unless it is packed; then a transposed A is copied, else read with strides."""
+    real = GemmSpace()
+    packed = real.config(pack="b")
+    plain = real.config(unroll=4, prefetch=8, loop="persistent")
+    for layout, config, expected in (
+            ("nn", plain, {"dots": 0, "ahead": 8, "ahead_bytes": 4 * 8 * 70, "strided_a": 0, "copied_a": 0}),
+            ("tn", plain, {"dots": 0, "ahead": 8, "strided_a": 1, "copied_a": 0, "stride_b": 4 * 70}),
+            ("nt", plain, {"dots": 1, "ahead": 0, "strided_a": 0, "copied_a": 0, "stride_b": 4 * 300}),
+            ("tt", plain, {"dots": 1, "ahead": 0, "strided_a": 0, "copied_a": 1 / 140, "blocks": 1}),
+            ("tt", packed, {"dots": 0, "ahead": 0, "strided_a": 1, "copied_a": 0, "stride_b": 4 * 32})):
+        problem = gemm_problems([GemmShape(100, 70, 300, layout)]) | MACHINE
+        found = GEMM_FEATURES.evaluate(problem, GEMM_FEATURES.kernel([config]))
+        assert {name: found[name].item() for name in expected} == expected, layout
+
+
+def test_shapes_come_back_from_their_inputs():
+    drawn = [GemmShape(2, 3, 4, layout) for layout in LAYOUTS]
+    assert gemm_shapes(gemm_problems(drawn)) == drawn
 
 
 def test_work_needs_no_kernel():

@@ -18,11 +18,14 @@ from sparloom.models.performance import (
     gemm_problems,
     train_performance,
 )
+from sparloom.ops import GemmShape
 
 USER = """\
 #include "sparloom_gemm.h"
-double predict(double m, double n, double k, int place) { return sparloom_gemm_predict(m, n, k, place); }
-int best(double m, double n, double k) { return sparloom_gemm_best(m, n, k); }
+double predict(double m, double n, double k, double a_transposed, double b_transposed, int place)
+{ return sparloom_gemm_predict(m, n, k, a_transposed, b_transposed, place); }
+int best(double m, double n, double k, double a_transposed, double b_transposed)
+{ return sparloom_gemm_best(m, n, k, a_transposed, b_transposed); }
 int tile_m(int place) { return sparloom_gemm_configs[place].tile_m; }
 const char *micro(int place) { return sparloom_gemm_configs[place].micro; }
 """
@@ -47,9 +50,13 @@ def compiled(model: PerformanceModel, folder: Path) -> ctypes.CDLL:
     subprocess.run(["gcc", *flags, "-o", folder / "user.so", folder / "user.c", "-lm"], check=True)
     library = ctypes.CDLL(str(folder / "user.so"))
     library.predict.restype, library.micro.restype = ctypes.c_double, ctypes.c_char_p
-    library.predict.argtypes = [ctypes.c_double] * 3 + [ctypes.c_int]
-    library.best.argtypes = [ctypes.c_double] * 3
+    library.predict.argtypes = [ctypes.c_double] * 5 + [ctypes.c_int]
+    library.best.argtypes = [ctypes.c_double] * 5
     return library
+
+
+def sizes(shape: GemmShape) -> tuple[int, ...]:
+    return shape.m, shape.n, shape.k, shape.a_transposed, shape.b_transposed
 
 
 @pytest.mark.cc
@@ -60,7 +67,7 @@ def test_c_predicts_what_python_predicts(target, tmp_path):
     library = compiled(model, tmp_path)
     asked = shapes(20, seed=5)
     expected = model.predict(gemm_problems(asked), CONFIGS)
-    found = [[library.predict(shape.m, shape.n, shape.k, place) for place in range(len(CONFIGS))] for shape in asked]
+    found = [[library.predict(*sizes(shape), place) for place in range(len(CONFIGS))] for shape in asked]
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
@@ -69,7 +76,7 @@ def test_c_chooses_what_python_chooses(small, tmp_path):
     library = compiled(small, tmp_path)
     asked = [shape for shape in shapes(40, seed=6) if min(shape.n, shape.k) > 1]
     chosen = small.over(CONFIGS).best(gemm_problems(asked), fallback=space().default())
-    found = [library.best(shape.m, shape.n, shape.k) for shape in asked]
+    found = [library.best(*sizes(shape)) for shape in asked]
     assert [CONFIGS[place] for place in found] == chosen
     assert [library.tile_m(place) for place in found] == [config["tile_m"] for config in chosen]
     assert [library.micro(place).decode() for place in found] == [config["micro"] for config in chosen]
@@ -79,7 +86,7 @@ def test_c_chooses_what_python_chooses(small, tmp_path):
 def test_c_gives_degenerate_shapes_the_fallback(small, tmp_path):
     library = compiled(small, tmp_path)
     place = CONFIGS.index(space().default())
-    assert [library.best(64, 1, 64), library.best(64, 64, 1)] == [place, place]
+    assert [library.best(64, 1, 64, 0, 0), library.best(64, 64, 1, 0, 1)] == [place, place]
 
 
 def test_the_small_model_chooses_as_well_as_the_full_one(full, small):

@@ -11,6 +11,7 @@ from gemm_cases import GROWTH, LOG1P, efficiency, measured, origin, space
 from sparloom.errors import SchemaError
 from sparloom.models.performance import (
     GEMM_FEATURES,
+    GEMM_INPUTS,
     Feature,
     Grid,
     Measured,
@@ -84,12 +85,13 @@ def test_prediction_is_the_mean_of_the_members(data, model):
 
 
 def test_constants_of_the_machine_come_with_the_model(data, model):
-    shapes = {name: data.problems[name] for name in ("m", "n", "k")}
+    shapes = {name: data.problems[name] for name in GEMM_INPUTS}
     np.testing.assert_array_equal(model.predict(shapes, data.configs), model.predict(data.problems, data.configs))
 
 
 def test_degenerate_problems_get_the_fallback(data, model):
-    shapes = {"m": np.array([64.0, 64.0]), "n": np.array([1.0, 64.0]), "k": np.array([64.0, 64.0])}
+    shapes = {"m": np.array([64.0, 64.0]), "n": np.array([1.0, 64.0]), "k": np.array([64.0, 64.0]),
+              "a_transposed": np.zeros(2), "b_transposed": np.ones(2)}
     aside = space().config(tile_m=16)
     first, second = model.over(data.configs).best(shapes, fallback=aside)
     assert first == aside
@@ -184,7 +186,7 @@ def test_extending_a_model_never_trains_on_the_scored_fold(data, model):
 
 
 def test_continued_training_refuses_other_features_and_single_models(data, model):
-    more = replace(GEMM_FEATURES, version=2)
+    more = replace(GEMM_FEATURES, version=3)
     with pytest.raises(SchemaError, match="the model to start from was trained on other features"):
         continue_training(model, data, spec=more, growth=GROWTH)
     with pytest.raises(SchemaError, match=(

@@ -3,6 +3,7 @@
 import ctypes
 import functools
 import platform as this
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,9 @@ from hypothesis import strategies as st
 
 from sparloom.errors import IllegalSchedule
 from sparloom.jit import compile_cpp
-from sparloom.ops import GEMM, DenseOperands, GemmShape, OracleBounds
+from sparloom.ops import GEMM, LAYOUTS, DenseOperands, GemmShape, OracleBounds
 from sparloom.platforms import CpuKernels, GemmKernels
-from sparloom.space import GemmSpace
+from sparloom.space import GemmSpace, gemm_program
 
 pytestmark = pytest.mark.cc
 
@@ -23,6 +24,8 @@ CONFIGS = list(SPACE)
 SHAPES = [
     GemmShape(1, 1, 1), GemmShape(1, 300, 5), GemmShape(300, 1, 5), GemmShape(9, 40, 1), GemmShape(29, 533, 270),
     GemmShape(53, 61, 1030), GemmShape(250, 65, 33), GemmShape(3, 3100, 18),
+    *(replace(shape, layout=layout) for layout in LAYOUTS[1:]
+      for shape in (GemmShape(1, 70, 300), GemmShape(29, 133, 270), GemmShape(250, 9, 33))),
 ]
 small = st.integers(1, 70)
 
@@ -48,18 +51,35 @@ def test_every_configuration_is_right(shape):
 
 
 @settings(max_examples=150, deadline=None)
-@given(m=small, n=small, k=small, threads=st.integers(1, 3), place=st.integers(0, len(CONFIGS) - 1))
-def test_any_shape_is_right_on_any_number_of_threads(m, n, k, threads, place):
-    operands, bounds = right(GemmShape(m, n, k))
+@given(m=small, n=small, k=small, layout=st.sampled_from(LAYOUTS), threads=st.integers(1, 3),
+       place=st.integers(0, len(CONFIGS) - 1))
+def test_any_shape_is_right_in_any_layout_on_any_number_of_threads(m, n, k, layout, threads, place):
+    operands, bounds = right(GemmShape(m, n, k, layout))
     bounds.check(platform(threads).run(OP, operands, CONFIGS[place]))
 
 
 @pytest.mark.parametrize("threads", [2, 3, 5])
 def test_threads_share_rows_or_columns(threads):
-    for shape in (GemmShape(1, 700, 20), GemmShape(130, 20, 40), GemmShape(2, 2, 2)):
+    for shape in (GemmShape(1, 700, 20), GemmShape(130, 20, 40), GemmShape(2, 2, 2), GemmShape(130, 260, 400)):
         operands, bounds = right(shape)
         for config in CONFIGS[::7]:
             bounds.check(platform(threads).run(OP, operands, config))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("threads", [2, 3, 5])
+def test_threads_share_the_sums_of_few_tiles(threads, layout):
+    operands, bounds = right(GemmShape(1, 61, 150_001, layout))
+    for config in (config for config in CONFIGS if config["split_k"] > 1 and config["micro"] == "1x64"):
+        bounds.check(platform(threads).run(OP, operands, config))
+
+
+def test_a_configuration_and_its_program_give_the_same_bits():
+    for layout in LAYOUTS:
+        operands, _ = right(GemmShape(29, 133, 270, layout))
+        for config in CONFIGS[::3]:
+            program = gemm_program(config, layout)
+            assert np.array_equal(platform(1).run(OP, operands, config), platform(1).run(OP, operands, program))
 
 
 def test_nothing_beyond_the_result_is_written():
