@@ -11,7 +11,7 @@ from sparloom.ops.pairs import GemmSpmm, SpmmGemm, SpmmSpmm
 from sparloom.ops.sparse import SDDMM, CsrAttention, SpMM, SpmmMax, SpmmMean
 
 __all__ = [
-    "GEMM", "LAYOUTS", "SDDMM", "CsrAttention", "DenseOperands", "GemmProblem", "GemmShape", "GemmShapes", "GemmSpmm", "Op",
-    "Operands", "OracleBounds", "SpMM", "SpmmGemm", "SpmmMax", "SpmmMean", "SpmmSpmm", "Work", "assert_close",
+    "GEMM", "LAYOUTS", "SDDMM", "CsrAttention", "DenseOperands", "GemmProblem", "GemmShape", "GemmShapes", "GemmSpmm",
+    "Op", "Operands", "OracleBounds", "SpMM", "SpmmGemm", "SpmmMax", "SpmmMean", "SpmmSpmm", "Work", "assert_close",
     "assert_few_close", "assert_rows_close", "few_rows",
 ]

@@ -50,8 +50,8 @@ class GemmShape:
         """
         found = _NAME.fullmatch(matrix)
         if found is None:
-            raise ValueError(f"matrix {matrix!r} is not dense/<m>x<k> or dense/<m>x<k>/<tn, nt or tt>, as the operand A "
-                             "of gemm is named")
+            raise ValueError(f"matrix {matrix!r} is not dense/<m>x<k> or dense/<m>x<k>/<tn, nt or tt>, as the operand "
+                             "A of gemm is named")
         return cls(int(found[1]), int(width), int(found[2]), found[3] or "nn")
 
     @property

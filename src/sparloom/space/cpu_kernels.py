@@ -23,8 +23,10 @@ from sparloom.space.shared import (
     one_hot,
 )
 
-__all__ = ["GEMM_BLOCK_COLUMNS", "AttentionSpace", "GemmSpace", "SddmmSpace", "SpmmMaxSpace", "SpmmSpace", "gemm_program",
-           "register_tile"]
+__all__ = [
+    "GEMM_BLOCK_COLUMNS", "AttentionSpace", "GemmSpace", "SddmmSpace", "SpmmMaxSpace", "SpmmSpace", "gemm_program",
+    "register_tile",
+]
 
 ORDER = Parameter("order", ("natural", "column"))  # of rows: as stored, or by their middle column
 BALANCE = Parameter("balance", ("rows", "nonzeros", "dynamic"))  # equal shares of either, or small pieces on demand

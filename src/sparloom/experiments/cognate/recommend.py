@@ -133,8 +133,8 @@ def check_verify(verify: str) -> None:
 def read_shape(shape: object) -> GemmShape:
     """Check the option `shape`, [m, n, k] or [m, n, k, layout], and return it as a shape of GEMM."""
     if isinstance(shape, str | Mapping) or not isinstance(shape, Sequence) or len(shape) not in (3, 4):
-        raise ValueError(f"shape={shape} is not [m,n,k] or [m,n,k,layout]: rows and columns of the result, length of the "
-                         f"sums, and {', '.join(LAYOUTS)}")
+        raise ValueError(f"shape={shape} is not [m,n,k] or [m,n,k,layout]: rows and columns of the result, "
+                         f"length of the sums, and {', '.join(LAYOUTS)}")
     for name, extent in zip("mnk", shape[:3], strict=True):
         whole = isinstance(extent, int | float) and not isinstance(extent, bool) and extent % 1 == 0
         if not whole or not 1 <= extent <= LARGEST_EXTENT:
