@@ -14,7 +14,14 @@ from jaxtyping import Float
 from sparloom import log, models
 from sparloom.data import SampleSource, write_frame
 from sparloom.experiments.harness import FULL, INTERVAL, SMALL, TreeModels
-from sparloom.experiments.trees.evaluation import Judgement, TreeSubject, gemm_subject, model_scores, sparse_subject
+from sparloom.experiments.trees.evaluation import (
+    Judgement,
+    TreeSubject,
+    gemm_subject,
+    model_scores,
+    scores_with_fallback,
+    sparse_subject,
+)
 from sparloom.files import write_json, write_text
 from sparloom.ir import F64, I64, Param
 from sparloom.jit import Source, compile_c
@@ -169,6 +176,7 @@ class LoggedTreeCount:
 
 LABELS: Mapping[str, str] = {
     "noise_ceiling": "fastest of the other sweep", "model": "trees", "distilled": "trees, distilled",
+    "with_fallback": "trees, few rows fixed",
     "log": "trees, log throughput", "raw": "trees, raw throughput", "bandwidth": "trees, log1p bandwidth",
     "latency": "trees, raw latency", "vendor": "MKL", "static": "one configuration for all", "random": "random",
 }
@@ -237,9 +245,11 @@ class FitTrees:
         model = self._trained(asked, self.base, tree_count=self._logged(out, self.gemm))
         scores = {"model": model_scores(asked, model), "distilled": self.distillation.scores(asked, model)}
         scores |= self._others(asked)
+        scores["with_fallback"], limits = scores_with_fallback(asked, scores["model"], model.folds)
         folder = self.models.folder(self.gemm_platform, self.gemm, self.samples)
         metrics, rows = self._judged(asked, model, scores, prefix="oof/")
-        metrics |= {"oof/unasked_problems": int(subject.unasked.sum())}
+        metrics |= {"oof/unasked_problems": int(subject.unasked.sum()),
+                    "oof/fallback_rows_mean": float(np.mean(limits)), "oof/fallback_rows_max": max(limits)}
         metrics |= self._interval(asked, model, folder) | self._small(asked, model, folder)
         self._save(folder, model)
         return metrics, rows
