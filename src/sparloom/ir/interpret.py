@@ -12,7 +12,7 @@ import numpy as np
 
 from sparloom.errors import IllegalSchedule
 from sparloom.ir import nodes as ir
-from sparloom.ir.transform import lower_product
+from sparloom.ir.transform import COMPARISONS, lower_product
 from sparloom.ir.verify import verify
 
 
@@ -276,12 +276,7 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "%": lambda a, b: a - _quotient(a, b) * b,
     "min": lambda a, b: _choose(a < b, a, b),
     "max": lambda a, b: _choose(a > b, a, b),
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-    "==": operator.eq,
-    "!=": operator.ne,
+    **COMPARISONS,
     "and": np.logical_and,
     "or": np.logical_or,
 }
@@ -395,7 +390,7 @@ class _Memory:
         if marks is None:
             size = self._arrays[name].size
             marks = region.marks[name] = _Marks(np.full(size, _NONE), np.full(size, _NONE))
-        if lanes == 1:
+        if lanes == 1:  # as below, without arrays: most accesses are of one element
             writer, reader = marks.writer[index], marks.reader[index]
             if (writer not in (_NONE, me)) or (writes and reader not in (_NONE, me)):
                 self._report_race(name, index, writes=writes)

@@ -169,8 +169,8 @@ def _fold(expr: ir.Expr) -> ir.Expr:
             if op in ("//", "%") and b == 0:
                 return expr
             return _fit(_INTEGER[op](a, b), type, expr)
-        case ir.Binary(op, ir.Const(a, type), ir.Const(b)) if type.scalar in ("i32", "i64") and op in _COMPARE:
-            return ir.Const(_COMPARE[op](a, b), ir.BOOL)
+        case ir.Binary(op, ir.Const(a, type), ir.Const(b)) if type.scalar in ("i32", "i64") and op in COMPARISONS:
+            return ir.Const(COMPARISONS[op](a, b), ir.BOOL)
         case ir.Binary("+" | "*" as op, ir.Const(_, type) as a, b) if type.scalar in ("i32", "i64"):
             return _fold(ir.Binary(op, b, a))  # constants to the right
         case ir.Binary("and" | "or" as op, ir.Const(value), b):
@@ -234,7 +234,7 @@ _INTEGER: dict[str, Callable[[int, int], int]] = {
     "max": max,
 }
 
-_COMPARE: dict[str, Callable[[int, int], bool]] = {
+COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     "<": operator.lt,
     "<=": operator.le,
     ">": operator.gt,

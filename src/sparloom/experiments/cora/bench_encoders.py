@@ -181,9 +181,9 @@ class BenchEncoders:
         return {name: _times(taken) for name, taken in seconds.items()}
 
     def _start(self, case: EncoderCase, lengths: np.ndarray, failed: dict[str, str]) -> dict[str, dict[str, Any]]:
-        """Time packing and first calls in new processes: the first finds no compiled kernels, the others those of it.
+        """Time packing and first calls in new processes: the first process compiles kernels, the others load them.
 
-        Seconds of a first call are beyond those of a later one.
+        Seconds of a first call are beyond those of a later one. Memory is used before, see `TOUCHED_BYTES`.
         """
         cache = self._folder / "first_calls"
         shutil.rmtree(cache, ignore_errors=True)

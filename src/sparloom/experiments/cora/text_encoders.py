@@ -53,7 +53,7 @@ QUIET = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "TRANSFORMERS
 SERIES_SECONDS = 0.1  # of runs, of which the median counts: the first one finds caches that were filled by others
 LOOK_SECONDS, IDLE_LOOKS = 5.0, 24  # between looks at a process that has not answered, and looks without any load
 LEAST_LOAD = 0.02  # of a processor: less is none
-TOUCHED_BYTES = 1 << 30  # of memory, before a first call: that which a host lends a virtual machine comes slowly
+TOUCHED_BYTES = 1 << 30  # of memory, used before a first call: a virtual machine gets it from its host at first use
 PAUSE = 0.05  # seconds before a series, in which threads of other processes stop to spin
 
 Sequences = Sequence[Sequence[int]]
