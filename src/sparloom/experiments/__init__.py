@@ -23,6 +23,6 @@ __all__, __getattr__, __dir__ = attach(__name__, {
     "spade": (
         "BenchSimulator", "CheckSpadeSigns", "CognateTuner", "ExploreDesigns", "ExportBenchmark", "LabelSplit",
         "LearnedTuner", "RankTuners", "SpadeSensitivity", "TunerEntry", "ValidateSimulator"),
-    "trees": ("CheckLearnings", "CollectGemm", "Distillation", "FitTrees"),
+    "trees": ("CheckLearnings", "CollectGemm", "Distillation", "FitProcessors", "FitTrees"),
     "harness": ("Checkpoints", "TensorBoard", "TreeModels", "Wandb"),
 })

@@ -1,6 +1,6 @@
 """Generated sample table of GEMM: all kernels of the real space on a few shapes, seconds from a formula with noise."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +22,12 @@ def drawn_shapes(count: int, seed: int = 0) -> list[GemmShape]:
     return [GemmShape(*map(int, row)) for row in sizes]
 
 
-def formula(shape: GemmShape, config: Config) -> float:
-    """Return seconds: padded work at the rate of the register tile, traffic of blocks, packing, calls."""
+def formula(shape: GemmShape, config: Config, memory: float = MEMORY) -> float:
+    """Return seconds: padded work at the rate of the register tile, traffic of blocks, packing, calls.
+
+    Args:
+        memory: bytes per second.
+    """
     rows, columns = register_tile(config)
     padded = 2 * -(-shape.m // rows) * rows * -(-shape.n // columns) * columns * shape.k
     calls = -(-shape.m // rows) * -(-shape.n // columns) * -(-shape.k // int(config["tile_k"]))
@@ -31,11 +35,19 @@ def formula(shape: GemmShape, config: Config) -> float:
     traffic = 4 * shape.k * shape.n * -(-shape.m // int(config["tile_m"]))
     packing = 8 * shape.k * shape.n * (config["pack"] != "none") + 8 * shape.m * shape.k * (config["pack"] == "ab")
     work = padded / PEAK / intensity / (1.1 if config["unroll"] == 4 else 1.0)
-    return work + (traffic + packing) / MEMORY + calls * CALL
+    return work + (traffic + packing) / memory + calls * CALL
 
 
-def write_gemm_table(data: Path, shapes: Sequence[GemmShape], *, noise: float = 0.02, step: int = 1) -> None:
-    """Write two sweeps of every `step`-th kernel, of the default and of a vendor, for `StoredSamples`."""
+def write_gemm_table(
+    data: Path, shapes: Sequence[GemmShape], *, noise: float = 0.02, step: int = 1, memory: float = MEMORY,
+    machine: Mapping[str, str] | None = None,
+) -> None:
+    """Write two sweeps of every `step`-th kernel, of the default and of a vendor, for `StoredSamples`.
+
+    Args:
+        memory: bytes per second of the processor.
+        machine: its description, in the provenance.
+    """
     rng = np.random.default_rng(0)
     conditions = {"op": "gemm", "platform": "cpu_kernels", "cpu_seconds": (), "kind": "wall", "failure": None,
                   "stolen": False, "machine": "formula", "commit": "", "started": "2000-01-01T00:00:00Z"}
@@ -43,11 +55,12 @@ def write_gemm_table(data: Path, shapes: Sequence[GemmShape], *, noise: float = 
     for shape in shapes:
         sampled = [GemmSpace().default(), *list(GemmSpace())[::step]]
         chosen = dict.fromkeys(gemm_program(config, shape.layout) for config in sampled)
-        kernels = {config.key: ("t1", formula(shape, config)) for config in chosen}
+        kernels = {config.key: ("t1", formula(shape, config, memory)) for config in chosen}
         vendor = {VENDOR: ("vendor", 1.3 * min(seconds for _, seconds in kernels.values()))}
         for sweep in range(2):
             for key, (preset, seconds) in (kernels | vendor).items():
                 samples.append(Sample(
                     preset=preset, matrix=shape.matrix, width=shape.width, config=key, round=sweep,
                     seconds=(float(seconds * np.exp(noise * rng.standard_normal())),), **conditions))
-    SampleTable.of(samples, [{"origin": "formula"}]).write(data / "samples" / "cpu_kernels_gemm.parquet")
+    provenance = {"origin": "formula"} | ({} if machine is None else {"machine": dict(machine)})
+    SampleTable.of(samples, [provenance]).write(data / "samples" / "cpu_kernels_gemm.parquet")
