@@ -147,7 +147,7 @@ def cognate_samples() -> pd.DataFrame:
 
 def tree_bars() -> pd.DataFrame:
     """Collect the rate of the chosen kernel as a share of the best."""
-    metrics = run("fit_trees").metrics
+    metrics = run("fit_trees").metrics | run("fit_trees_gemm").metrics
     keys = {"noise_ceiling": "fastest in an earlier sweep", "mean_efficiency": "trees on log1p of the rate",
             "distilled_mean_efficiency": "the same, distilled to 150 trees",
             "static_efficiency": "one configuration for all", "random_efficiency": "random choice",
@@ -159,7 +159,8 @@ def tree_bars() -> pd.DataFrame:
 
 def tree_problems() -> pd.DataFrame:
     """Tabulate the efficiency of the trees' choice on every problem against its shortest time."""
-    frame = run("fit_trees").table("per_problem")
+    sparse, dense = (run(name).table("per_problem") for name in ("fit_trees", "fit_trees_gemm"))
+    frame = pd.concat([dense, sparse[sparse["op"] != "gemm"]], ignore_index=True)
     titles = {"gemm": "GEMM", "spmm": "SpMM", "sddmm": "SDDMM"}
     frame = frame[frame["method"] == "model"]
     return pd.DataFrame({"series": frame["op"].map(titles), "label": frame["matrix"], "width": frame["width"],
