@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 CONF = Path(__file__).parents[2] / "conf"
 EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 PACKAGED = {"platform": "platform@target", "model": "model@trees"}
-OWN = {"adviser": "recommend"}  # groups of some experiments only
+OWN = {"adviser": "recommend", "growth": "fit_trees"}  # groups of some experiments only
 HYDRA_GROUPS = ("hydra", "local", "hparams", "experiment", "task")
 OPTIONS = sorted(
     (path.parent.name, path.stem) for path in CONF.glob("*/*.yaml") if path.parent.name not in HYDRA_GROUPS)

@@ -12,10 +12,10 @@ KNOWN, NEW = {"cache_l2": "512K"}, {"cache_l2": "2048K"}
 
 
 def write_tables(folder, *, machine=NEW, step=16):
-    """Write 32 shapes of a known processor, and every second of them on one whose memory is 20 times as slow."""
+    """Write 32 shapes of a known processor, and every second of them on one whose memory is 1,000 times as slow."""
     shapes = drawn_shapes(32)
     write_gemm_table(folder / "data", shapes, step=16, machine=KNOWN)
-    write_gemm_table(folder / "data" / "xeon", shapes[::2], step=step, machine=machine, memory=MEMORY / 20)
+    write_gemm_table(folder / "data" / "xeon", shapes[::2], step=step, machine=machine, memory=MEMORY / 1000)
 
 
 @pytest.fixture(scope="module")

@@ -217,7 +217,7 @@ def test_without_a_model_the_experiment_that_makes_it_is_named(build, tmp_path):
 def test_a_model_grows_further_on_more_shapes(fitted, build, tmp_path):
     folder, _ = fitted
     write_gemm_table(tmp_path / "data", drawn_shapes(32) + drawn_shapes(40, seed=1)[:8], step=16)
-    task = build("fit_trees", *SMALL, f"task.base={models(folder) / 'full'}", "task.more_trees=10",
+    task = build("fit_trees", *SMALL, f"task.base={models(folder) / 'full'}", "growth.more_trees=10",
                  folder=tmp_path)
     metrics = task.run(tmp_path)
     lineage = json.loads((models(tmp_path) / "lineage.json").read_text())

@@ -220,7 +220,6 @@ class FitTrees:
     roles: Sequence[Role]
     models: TreeModels
     base: str | None
-    more_trees: int
     threads: int
     seed: int
     logger: Callable[..., Any] | None = None
@@ -276,7 +275,7 @@ class FitTrees:
         if base is not None:
             earlier = load_performance(Path(base), spec=subject.spec, threads=self.growth.threads)
             model = continue_training(earlier, subject.measured, spec=subject.spec,
-                                 growth=self.growth.with_trees(self.more_trees))
+                                 growth=self.growth.with_trees(self.growth.more_trees))
         else:
             model = train_performance(subject.measured, spec=subject.spec, target=target, origin=subject.origin,
                                       growth=self.growth, folds=self.folds, tree_count=tree_count)

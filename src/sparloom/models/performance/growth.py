@@ -133,6 +133,7 @@ class BoostingConfig:
         row_share, column_share: share of rows and columns drawn for every tree.
         bins: number of bins of a feature's values.
         threads: number of LightGBM's threads.
+        more_trees: trees that a model gets when it is trained further.
     """
 
     trees: int
@@ -148,6 +149,7 @@ class BoostingConfig:
     bins: int
     threads: int
     seed: int
+    more_trees: int = 200
 
     def __post_init__(self) -> None:
         checked_threads(self.threads)
