@@ -52,8 +52,8 @@ class TwoProcessors:
     def __post_init__(self) -> None:
         if self.new.measured.configs != self.known.measured.configs:
             own, others = set(self.new.measured.configs), set(self.known.measured.configs)
-            raise SchemaError(f"{len(own ^ others)} configurations were measured on one of the processors only: collect "
-                              "both tables with the same sources")
+            raise SchemaError(f"{len(own ^ others)} configurations were measured on one of the processors only: "
+                              "collect both tables with the same sources")
         if self.new.origin.machine == self.known.origin.machine:
             raise SchemaError(f"both tables were collected on processors with {self.new.origin.machine}: models tell "
                               "processors apart by these numbers, so collect one table on another processor")
@@ -74,7 +74,7 @@ class TwoProcessors:
         return (np.arange(len(self.joined)) < len(self.new))[:, None]
 
     def first(self, count: int) -> Bool[np.ndarray, "problems 1"]:
-        """Draw problems of the new processor so that about `count` are left when the judged fold is held out."""
+        """Draw problems of the new processor, of which about `count` are left if a fold is held out."""
         order = np.random.default_rng(self.seed).permutation(len(self.new))
         chosen = np.zeros((len(self.joined), 1), bool)
         chosen[order[: round(count * self.folds / (self.folds - 1))]] = True
