@@ -195,9 +195,10 @@ def _interval(interval: PredictionInterval) -> Any:
 
 
 def _trained(rng: np.random.Generator) -> PerformanceModel:
-    space = GridSpace(name="cpu_kernels", op="gemm", defaults=(96, 256, 256, "8x32", "b", 1), parameters=(
-        Parameter("tile_m", (16, 96)), Parameter("tile_n", (256,)), Parameter("tile_k", (256,)),
-        Parameter("micro", ("1x32", "8x32")), Parameter("pack", ("b",)), Parameter("unroll", (1,))))
+    space = GridSpace(name="cpu_kernels", op="gemm", defaults=(96, 256, "8x32", "b", 1, 1, 0, "blocked"), parameters=(
+        Parameter("tile_m", (16, 96)), Parameter("tile_k", (256,)),
+        Parameter("micro", ("1x32", "8x32")), Parameter("pack", ("b",)), Parameter("unroll", (1,)),
+        Parameter("split_k", (1,)), Parameter("prefetch", (0,)), Parameter("loop", ("blocked",))))
     shapes = [GemmShape(*map(int, sizes)) for sizes in np.exp2(rng.uniform(1, 9, (20, 3)))]
     machine = {"l1_bytes": 2.0**15, "l2_bytes": 2.0**20, "l3_bytes": 2.0**25}
     columns = gemm_problems(shapes) | {name: np.full(len(shapes), value) for name, value in machine.items()}

@@ -14,6 +14,7 @@ NEARBY_DEVIATION = 0.5  # standard deviation of the logarithm of a changed exten
 COUNTS = frozenset({"rows", "cols", "nnz"})
 MOVED = "8 * (rows + 1) + 4 * width * (rows + cols)"  # bytes of row pointers and dense operands
 GEMM_INPUTS = ("m", "n", "k", "a_transposed", "b_transposed")
+"""What a GEMM problem provides, besides constants of the machine."""
 MAX_STRIP = 256  # columns of the widest strip, with 32 registers of 16 columns
 
 PROBLEM = (
