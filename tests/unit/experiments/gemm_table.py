@@ -51,9 +51,9 @@ def write_gemm_table(
     rng = np.random.default_rng(0)
     conditions = {"op": "gemm", "platform": "cpu_kernels", "cpu_seconds": (), "kind": "wall", "failure": None,
                   "stolen": False, "machine": "formula", "commit": "", "started": "2000-01-01T00:00:00Z"}
-    samples = []
+    samples, space = [], GemmSpace()
+    sampled = [space.default(), *list(space)[::step]]
     for shape in shapes:
-        sampled = [GemmSpace().default(), *list(GemmSpace())[::step]]
         chosen = dict.fromkeys(gemm_program(config, shape.layout) for config in sampled)
         kernels = {config.key: ("t1", formula(shape, config, memory)) for config in chosen}
         vendor = {VENDOR: ("vendor", 1.3 * min(seconds for _, seconds in kernels.values()))}
