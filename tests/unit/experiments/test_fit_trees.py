@@ -162,6 +162,7 @@ def test_kernels_are_recommended_for_a_layout(fitted, build, tmp_path):
     written = json.loads((tmp_path / "recommendation.json").read_text())
     assert written["shape"] == [48, 64, 80, "nt"]
     chosen = [Config.parse("cpu_kernels", entry["config"]) for entry in written["configurations"]]
+    assert len(chosen) == 5
     assert [gemm_program(config, "nt") for config in chosen] == list(dict.fromkeys(chosen))
 
 

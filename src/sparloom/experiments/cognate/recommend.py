@@ -75,9 +75,10 @@ class RecommendShape:
             write_json(out / "recommendation.json", {"shape": list(shape), "fallback": space.default().key})
             return {"fallback": 1}
         began = time.perf_counter()
-        ranked = best(lambda configs: model.over(configs).score(problem)[0], space, TOP_K, evolution=self.evolution)
+        ranked = best(lambda configs: model.over(configs).score(problem)[0], space, len(space),
+                      evolution=self.evolution)
         seconds = time.perf_counter() - began
-        chosen = list(dict.fromkeys(gemm_program(entry.config, asked.layout) for entry in ranked))
+        chosen = list(dict.fromkeys(gemm_program(entry.config, asked.layout) for entry in ranked))[:TOP_K]
         predicted, coverage = {"gflops": model.predict(problem, chosen)[0]}, None
         if (folder / INTERVAL).exists():
             interval = load_interval(folder / INTERVAL, spec=GEMM_FEATURES, threads=self.threads)
