@@ -74,10 +74,14 @@ def test_folds_are_of_shapes_and_new_problems_are_drawn_from_the_new_processor(b
     folds = {}
     for group, fold in zip(both.joined.groups, both.fold.ravel(), strict=True):
         assert folds.setdefault(group, fold) == fold
-    drawn = both.first(6)
+    drawn = both.draw(6)
     assert drawn.sum() == 9  # a third of them is held out
     assert not (drawn & ~both.is_new).any()
     assert both.is_new.sum() == len(new)
+    grid = both.grid(task.target)
+    caches = grid.features[:, 0, grid.names.index("l2_bytes")]
+    assert set(caches[both.is_new.ravel()]) == {2048 * 1024}
+    assert set(caches[~both.is_new.ravel()]) == {512 * 1024}
 
 
 def test_equal_processors_and_different_configurations_are_refused(build, tmp_path):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from sparloom.data import SampleSource, SampleTable, Sweeps
 from sparloom.errors import MissingArtifact, SchemaError
@@ -256,7 +256,8 @@ class Judgement:
         """
         judged = subject.judged
         frames = [judged.choices(method, best_configs(subject, values)) for method, values in scores.items()]
-        frames.append(judged.choices("static", _static(subject, folds)))
+        static = static_scores(efficiencies(subject.measured.seconds), problem_folds(subject.measured, folds))
+        frames.append(judged.choices("static", best_configs(subject, static)))
         frames.append(judged.choices("noise_ceiling", best_configs(subject, subject.other)))
         frames.append(_random(subject))
         if np.isfinite(subject.vendor).any():
@@ -307,15 +308,13 @@ def _speedup(own: np.ndarray, others: np.ndarray) -> float:
     return geomean(others / own)
 
 
-def _static(subject: TreeSubject, folds: Mapping[str, int]) -> np.ndarray:
-    """Choose for each fold the available configuration with the highest mean efficiency on the other folds."""
-    fold = problem_folds(subject.measured, folds).ravel()
-    reached = efficiencies(subject.measured.seconds)
-    columns = np.zeros(len(subject), int)
-    for number in set(folds.values()):
-        own = fold == number
-        columns[own] = np.where(subject.offered[own], -reached[~own].mean(axis=0), np.inf).argmin(axis=1)
-    return columns
+def static_scores(
+    reached: Float[np.ndarray, "problems configs"], folds: Int[np.ndarray, "problems 1"], *,
+    kept: Bool[np.ndarray, "problems 1"] | bool = True,
+) -> Float[np.ndarray, "problems configs"]:
+    """Score configurations by their mean efficiency on the kept problems of the other folds; low = fast."""
+    means = np.stack([reached[((folds != number) & kept).ravel()].mean(axis=0) for number in range(folds.max() + 1)])
+    return -means[folds.ravel()]
 
 
 def scores_with_fallback(

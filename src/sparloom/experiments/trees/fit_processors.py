@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from sparloom import log
 from sparloom.data import SampleSource, write_frame
 from sparloom.errors import SchemaError
-from sparloom.experiments.trees.evaluation import TreeSubject, best_configs, gemm_subject
+from sparloom.experiments.trees.evaluation import TreeSubject, best_configs, gemm_subject, static_scores
 from sparloom.models.performance import (
     BoostingConfig,
     Grid,
@@ -73,7 +73,11 @@ class TwoProcessors:
     def is_new(self) -> Bool[np.ndarray, "problems 1"]:
         return (np.arange(len(self.joined)) < len(self.new))[:, None]
 
-    def first(self, count: int) -> Bool[np.ndarray, "problems 1"]:
+    def grid(self, target: Target) -> Grid:
+        """Evaluate the features of the joined problems, with those that tell the processors apart."""
+        return Grid.of(self.new.spec, self.joined, target=target, hardware=True)
+
+    def draw(self, count: int) -> Bool[np.ndarray, "problems 1"]:
         """Draw problems of the new processor, of which about `count` are left if a fold is held out."""
         order = np.random.default_rng(self.seed).permutation(len(self.new))
         chosen = np.zeros((len(self.joined), 1), bool)
@@ -127,24 +131,18 @@ class FitProcessors:
 
     def _scores(self, both: TwoProcessors) -> Iterator[tuple[str, Float[np.ndarray, "problems configs"]]]:
         """Yield methods with scores of the problems of the new processor, low = fast."""
-        grid = Grid.of(both.new.spec, both.joined, target=self.target, hardware=True)
-        inside = both.is_new.ravel()
+        grid, inside = both.grid(self.target), both.is_new.ravel()
+        judged, fold, reached = grid.take(inside), both.fold[inside], efficiencies(both.joined.seconds)
         for count in self.counts:
-            own = both.first(count)
+            own = both.draw(count)
             kinds = {"both": own | ~both.is_new} | ({"own": own} if count else {})
             for kind, kept in kinds.items():
                 began = time.monotonic()
                 members = train_per_fold(grid, self.growth, both.fold, kept=kept)
-                learned = out_of_fold(grid.take(inside), members, both.fold[inside], threads=self.growth.threads)
+                learned = out_of_fold(judged, members, fold, threads=self.growth.threads)
                 logger.info("%s, %d problems of the new processor: %.0f s", kind, count, time.monotonic() - began)
                 yield f"{kind}_{count}", self.target.sign * learned
-            yield f"static_{count}", -self._static(both, own if count else ~both.is_new)
-
-    def _static(self, both: TwoProcessors, kept: np.ndarray) -> Float[np.ndarray, "problems configs"]:
-        """Return the mean efficiency of configurations on the problems that are kept, without those of each fold."""
-        reached, fold = efficiencies(both.joined.seconds), both.fold.ravel()
-        means = np.stack([reached[(fold != number) & kept.ravel()].mean(axis=0) for number in range(self.folds)])
-        return means[fold[both.is_new.ravel()]]
+            yield f"static_{count}", static_scores(reached, both.fold, kept=own if count else ~both.is_new)[inside]
 
     def _labels(self) -> dict[str, str]:
         labels = {"noise_ceiling": "fastest of the other sweep"}
