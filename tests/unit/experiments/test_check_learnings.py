@@ -16,7 +16,7 @@ ARMS = {"log1p", "raw", "log", "random_rows", "small", "big", "fixed", "mined_1"
 def checked(build, tmp_path_factory) -> tuple[Path, dict]:
     folder = tmp_path_factory.mktemp("learnings")
     write_gemm_table(folder / "data", drawn_shapes(24), step=60)
-    settings = ("task.folds=3", "task.mining.rounds=1", "task.more_trees=2")
+    settings = ("task.folds=3", "task.mining.rounds=1", "growth.more_trees=2")
     return folder, dict(build("check_learnings", *SMALL, *settings, folder=folder).run(folder))
 
 

@@ -118,7 +118,7 @@ class TrainingVariants:
         included = rng.permutation(len(self.subject))[:, None] < self.settings.share * len(self.subject)
         base = train_per_fold(self.grid, self.fixed, self._fold, kept=included)
         yield "part", self._scores(self.grid, base, self._fold)
-        more = self.fixed.with_trees(self.settings.more_trees)
+        more = self.fixed.with_trees(self.settings.growth.more_trees)
         grown = [more.train(self.grid.rows(self._fold != fold), self.grid.names, base=member)
                  for fold, member in enumerate(base)]
         yield "grown_further", self._scores(self.grid, grown, self._fold)
@@ -162,11 +162,10 @@ class CheckLearnings:
     """Train every variant that a learning mentions on the same folds, and compare their choices.
 
     Args:
-        growth: settings of all variants but the two sizes.
+        growth: settings of all variants but the two sizes; a model of fewer problems grows further by its `more_trees`.
         small, big: settings of the two models of the source, without early stopping.
         mining: settings of hard-example mining.
         share: share of the training problems in variants with fewer problems.
-        more_trees: trees that a model on fewer problems adds when it sees all problems.
     """
 
     gemm: GEMM
@@ -179,7 +178,6 @@ class CheckLearnings:
     folds: int
     mining: Mining
     share: float
-    more_trees: int
     seed: int
 
     def run(self, out: Path) -> Mapping[str, float]:
