@@ -39,10 +39,21 @@ CHECKPOINTS = [  # overrides, name of the latent encoder of SPADE, name of the n
 def test_checkpoints_keep_their_names(overrides, latent, source, samples):
     GlobalHydra.instance().clear()
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        config = hydra.compose("config", ["experiment=finetune_spade", *overrides.split()])
+        config = hydra.compose("config", ["experiment=finetune_spade", "hparams=cognate_published", *overrides.split()])
     task = instantiate(config.task)
     net = task.recipe.module.net
     assert task.checkpoints.latent(task.target, task.op) == f"latent_spade_{latent}"
     assert task.checkpoints.source(task.source, task.op, net) == f"source_cpu_{source}"
     assert task.checkpoints.finetuned(task.target, task.op, net) == f"finetuned_spade_cognate32_{source}"
     assert samples_name(task.samples) == samples
+
+
+def test_default_network_keeps_its_names():
+    GlobalHydra.instance().clear()
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        task = instantiate(hydra.compose("config", ["experiment=finetune_spade"]).task)
+    net = task.recipe.module.net
+    assert task.checkpoints.latent(task.source, task.op) == "latent_cpu_many_spmm_autoencoder-1ac0b3ae"
+    assert task.checkpoints.source(task.source, task.op, net) == (
+        "source_cpu_many_workers_32_single_spmm_cognate-ff8d3794")
+    assert task.checkpoints.finetuned(task.target, task.op, net) == "finetuned_spade_cognate32_spmm_cognate-ff8d3794"

@@ -51,6 +51,16 @@ def test_names_of_different_encoders_differ(build, tmp_path):
     assert second.startswith("latent_spade_spmm_variationalautoencoder-")
 
 
+def test_readings_of_a_platform_are_in_the_names(named, build, tmp_path):
+    counts = "readings={_target_: sparloom.space.Readings, panel_values: counts}"
+    usual, other = (build("finetune_tiny", *given, folder=tmp_path) for given in ((), (f"target.{counts}",)))
+    for make in (lambda task: task.checkpoints.latent(task.target, task.op),
+                 lambda task: task.checkpoints.finetuned(task.target, task.op, task.recipe.module.net)):
+        assert make(usual) != make(other)
+    assert named(f"target.{counts}") == named()  # the source has its own
+    assert named("source.measured.readings={_target_: sparloom.space.Readings}") == named()
+
+
 def test_models_of_csv_samples_start_from_those_of_their_base(build, tmp_path):
     task = build("finetune_tiny", folder=tmp_path)
     checkpoints, base = task.checkpoints, task.samples

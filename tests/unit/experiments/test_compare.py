@@ -16,6 +16,7 @@ from small import SMALL
 
 from sparloom import cli
 from sparloom.__main__ import execute
+from sparloom.data import Split
 from sparloom.experiments import Arm
 from sparloom.experiments.cognate import ArmResult, refuse_unequal
 from sparloom.report import read_compared, read_run
@@ -101,6 +102,23 @@ def test_rows_agree_with_the_runs_they_come_from(predictors):
         assert metrics[f"spmm/lstm/{key}"] == run.metrics[f"test/{key}"]
     assert arms["lstm"]["command"].startswith("python run.py experiment=finetune_spade predictor=lstm")
     assert arms["lstm"]["commit"] == read_run(predictors).environment["commit"]
+
+
+def test_matrices_of_one_split_are_compared_apart(evaluate, predictors, tmp_path):
+    finished = kept(predictors)
+    whole = read_compared(predictors).per_matrix
+    names = sorted(whole["matrix"].unique())[:3]
+    Split(dict.fromkeys(names, "test"), {name: name for name in names}).write(tmp_path / "split.csv")
+    part = evaluate("eval_figure08", "~task.arms.gru", "~task.arms.transformer", TREES,
+                    f"task.judged={tmp_path / 'split.csv'}")
+    compared = read_compared(part)
+    assert set(compared.per_matrix["matrix"]) == set(names)
+    assert set(compared.rows["matrices"]) == {3}
+    assert kept(part) == finished  # the runs of the arms are those from before
+    Split({"other": "test"}, {"other": "other"}).write(tmp_path / "other.csv")
+    failed = evaluate("eval_figure08", "~task.arms.gru", "~task.arms.transformer", TREES,
+                      f"task.judged={tmp_path / 'other.csv'}")
+    assert "judges none of the 1 test matrices" in (failed / "run.log").read_text() + (failed / "reported").read_text()
 
 
 def test_rows_matrices_curves_and_figures_are_written(predictors):

@@ -2,13 +2,14 @@
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from sparloom import log, report
+from sparloom.data import Split
 from sparloom.files import write_json, write_text
 
 COSTS = ("target_labels", "target_matrices", "source_labels", "source_matrices", "source_epochs", "epochs", "steps",
@@ -92,6 +93,21 @@ def read_arm(name: str, arm: Arm, folder: Path) -> ArmResult:
                      _renamed(curves, arm, arm.rows), labels)
 
 
+def _only(results: Sequence[ArmResult], split: Path) -> list[ArmResult]:
+    """Keep the rows of test matrices of a split.
+
+    Raises:
+        ValueError: a run judges no such matrix.
+    """
+    names = set(Split.read(split).names("test"))
+    for result in results:
+        if not names & set(result.per_matrix["matrix"]):
+            raise ValueError(f"the run of arm {result.name} judges none of the {len(names)} test matrices in {split}: "
+                             "task.judged is the split.csv of a folder of samples")
+    return [replace(result, per_matrix=result.per_matrix[result.per_matrix["matrix"].isin(names)])
+            for result in results]
+
+
 def refuse_unequal(results: Sequence[ArmResult], *, same_labels: bool) -> None:
     """Refuse arms of one group that are not comparable.
 
@@ -157,6 +173,8 @@ class Compare:
         same_labels: require that arms which draw equally many labels drew the same ones; false if the choice of labels
             is compared.
         columns: statistics in the tables besides speedups and shares of the optimum.
+        judged: path of a table of roles (split.csv); only its test matrices are compared, so that runs which judge two
+            sets of matrices are shown for each. None: all matrices that the runs judge.
         runs, failures: arm -> folder of its run, or reason why it has none; run.py adds those of arms that it runs.
     """
 
@@ -168,6 +186,7 @@ class Compare:
     columns: Sequence[str]
     same_labels: bool
     figure: report.GroupFigure
+    judged: str | None = None
     runs: Mapping[str, str] = field(default_factory=dict)
     failures: Mapping[str, str] = field(default_factory=dict)
 
@@ -207,7 +226,8 @@ class Compare:
         if not self.runs:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in self.failures.items())
             raise ValueError(f"no arm has finished ({reasons})")
-        return [read_arm(name, self.arms[name], Path(folder)) for name, folder in self.runs.items()]
+        results = [read_arm(name, self.arms[name], Path(folder)) for name, folder in self.runs.items()]
+        return results if self.judged is None else _only(results, Path(self.judged))
 
     def _rows(self, frame: pd.DataFrame, results: Sequence[ArmResult]) -> pd.DataFrame:
         """Return statistics, costs, the paper's numbers and notes, in the order of the arms, the optimum last."""

@@ -78,7 +78,7 @@ class Recipe:
         configs_per_step: labelled configurations of a matrix per step; None: all.
         reported: metric by which a sweep may stop a run, such as validation/opa; it must improve in the direction of
             the objective. None: no metric.
-        enough_tau: end a training after the first epoch with this mean Kendall's tau on its own matrices, so that
+        stopping_tau: end a training after the first epoch with this mean Kendall's tau on its own matrices, so that
             networks with and without transfer are trained equally well; None: train all epochs.
     """
 
@@ -88,7 +88,7 @@ class Recipe:
     configs_per_step: int | None
     matrices_per_step: int
     reported: str | None
-    enough_tau: float | None = None
+    stopping_tau: float | None = None
 
 
 @dataclass(frozen=True)
@@ -126,6 +126,7 @@ def train(
     began = time.monotonic()
     module = copy.deepcopy(recipe.module)
     if start is None:
+        module.freeze = "none"  # weights that are drawn have to be learned
         models.initialise(module.net, seed)
         module.net.standardise([item.input for item in train])
     else:
@@ -138,7 +139,7 @@ def train(
                        matrices_per_step=recipe.matrices_per_step, seed=seed)
     torch.manual_seed(seed)
     written = recipe.logger(save_dir=out) if recipe.logger else False
-    trainer = recipe.trainer(out=out, logger=written, callbacks=[curves, *_stop_at(recipe.enough_tau)])
+    trainer = recipe.trainer(out=out, logger=written, callbacks=[curves, *_stop_at(recipe.stopping_tau)])
     models.fit(trainer, module, data)
     ended = torch.load(handed, weights_only=True)
     handed.unlink()
@@ -154,7 +155,7 @@ def _stop_at(tau: float | None) -> list[Callback]:
     if tau is None:
         return []
     if not 0 < tau < 1:
-        raise ValueError(f"task.recipe.enough_tau={tau} is not between 0 and 1: leave it null to train all epochs")
+        raise ValueError(f"task.recipe.stopping_tau={tau} is not between 0 and 1: leave it null to train all epochs")
     return [EarlyStopping("train/kendall_tau", mode="max", stopping_threshold=tau, patience=sys.maxsize,
                           check_on_train_epoch_end=True)]
 

@@ -14,6 +14,7 @@ from sparloom.files import restore_folder
 from sparloom.lazy import stored_class_name
 from sparloom.models import LatentEncoder, Network
 from sparloom.ops import Op
+from sparloom.space import Readings
 from sparloom.sparse import Role
 
 if TYPE_CHECKING:
@@ -43,8 +44,8 @@ class Checkpoints:
     A name ends in a digest of everything that tells two checkpoints apart for a run that looks for one: the settings of
     the network and of the latent encoder, and the matrices and the seed of pre-training. The preset of the platform is
     part of the name of a network, but not of that of a latent encoder: presets share their space. A width of the dense
-    operands other than 256 is part of the name, because spaces depend on it. Epochs and learning rate are not part of
-    the name: training again replaces the checkpoint.
+    operands other than 256 and readings other than the recommended ones are part of the name, because spaces depend on
+    them. Epochs and learning rate are not part of the name: training again replaces the checkpoint.
 
     Args:
         artifacts: folder of checkpoints that were trained here.
@@ -61,15 +62,15 @@ class Checkpoints:
     seed: int
 
     def latent(self, platform: "Platform", op: Op) -> str:
-        return f"latent_{_named(platform, op)}_{op.name}{_width(platform)}_{self._encoder_tag()}"
+        return f"latent_{_named(platform, op)}_{op.name}{_space(platform)}_{self._encoder_tag()}"
 
     def source(self, platform: "Platform", op: Op, net: Network) -> str:
         preset = "" if (platform.name, platform.preset) == UNNAMED else f"_{platform.preset}"
-        return f"source_{_named(platform, op)}{preset}_{op.name}{_width(platform)}_{self._network_tag(net)}"
+        return f"source_{_named(platform, op)}{preset}_{op.name}{_space(platform)}_{self._network_tag(net)}"
 
     def finetuned(self, platform: "Platform", op: Op, net: Network) -> str:
         preset = f"{_named(platform, op)}_{platform.preset}"
-        return f"finetuned_{preset}_{op.name}{_width(platform)}_{self._network_tag(net)}"
+        return f"finetuned_{preset}_{op.name}{_space(platform)}_{self._network_tag(net)}"
 
     def overrides(self, platform: "Platform", op: Op, role: str) -> tuple[str, ...]:
         """List the overrides by which an experiment makes a checkpoint for this platform and operation.
@@ -137,8 +138,11 @@ def _named(platform: "Platform", op: Op) -> str:
     return platform.name if version is None else f"{platform.name}-{version(op)}"
 
 
-def _width(platform: "Platform") -> str:
-    return "" if _columns(platform) == DEFAULT_WIDTH else f"_{_columns(platform)}"
+def _space(platform: "Platform") -> str:
+    """Return a suffix for what the space depends on: columns and readings, each only if it is not the usual one."""
+    columns, readings = _columns(platform), getattr(platform, "readings", None)
+    width = "" if columns == DEFAULT_WIDTH else f"_{columns}"
+    return width if readings in (None, Readings()) else f"{width}_{_digest(asdict(readings))}"
 
 
 def _columns(platform: "Platform") -> int:

@@ -162,6 +162,7 @@ class CpuPlatform:
     readings: Readings | None
 
     name = "cpu"
+    option = "cpu"  # of conf/platform
     kind = "wall"
 
     def conditions(self, op: Op) -> Mapping[str, Any]:
