@@ -17,45 +17,45 @@ CONF = Path(__file__).parents[2] / "conf"
 EVALUATIONS = sorted(path.stem for path in (CONF / "experiment").glob("eval_*.yaml")
                      if "override /task: compare" in path.read_text(encoding="utf-8"))
 
-RUNS = {  # of every arm, in order: the folder in which its run has been kept from the beginning, or, if it is one of
-    # fit_spade, since that has an option for the formula of the platform
+RUNS = {  # of every arm, in order: the folder in which its run is kept, if it is one of fit_spade, since that has an
+    # option for the formula of the platform, and else since trainings may end at a training tau
     "eval_figure02": (
-        "5870f25d f8a1bacc ef6afbea 1cc41242 1086f212"),
+        "179d548e f1fa40c8 8889d94d 0a12165f 2a937b33"),
     "eval_figure04": (
-        "5870f25d 6bf56ae8 f8a1bacc ef6afbea d46f3a79 9cddee9b c64064f3 cda18975 93b649ad bce674c3 a42d999e 7b003d41 "
+        "179d548e e657c2a1 f1fa40c8 8889d94d 66344990 e258b5df 0400b01b dd625404 93b649ad bce674c3 a42d999e 7b003d41 "
         "15e32a69 4cbbe1c8"),
     "eval_figure05": (
-        "5870f25d d46f3a79"),
+        "179d548e 66344990"),
     "eval_figure06": (
-        "5870f25d"),
+        "179d548e"),
     "eval_figure07": (
-        "5870f25d 40f2c00a c8b67f75 59703800 bd101a09"),
+        "179d548e 7cb63e0c bd82682d b3f27174 2899d98a"),
     "eval_figure08": (
-        "5870f25d 4a82cd52 d1c78ecb 11f379c3"),
+        "179d548e f4f71f49 768338f3 65596e18"),
     "eval_figure09": (
-        "72a82937 2039d388 54b6b2d3 f20f819c 5870f25d"),
+        "84e430a0 d1b32f6d 1a3a0831 69ce410c 179d548e"),
     "eval_figure10": (
-        "7d9d2745 5870f25d 8dfbe676 fa25c727 54f0084a"),
+        "e0df6ed7 179d548e 778b79e7 f9a942fd b31ef016"),
     "eval_figure11": (
-        "beb5b05f c9fa43bd 5870f25d a6032386"),
+        "c161a8e9 badc2bd3 179d548e 62b04e34"),
     "eval_figure12": (
-        "7d9d2745 5870f25d 8dfbe676 fa25c727 54f0084a"),
+        "e0df6ed7 179d548e 778b79e7 f9a942fd b31ef016"),
     "eval_labels": (
         "e381b9c3 49b6ecd3 96e0b3aa 21319edd d7bcef9d a23ac904 64e4c306 357a56c2"),
     "eval_members": (
         "f1281032 30f7616e 04531956 f2a26bdd 2cb883d3 b1a8d39d a563c5b1 70203137 1dc851e8 4056aad0 4db37bbc dea1bc6f"),
     "eval_pipeline": (
-        "5870f25d"),
+        "a35965f0"),
     "eval_selection": (
         "f1281032 b55c3f72 fd83afe7 ca18810f 5477411c 630ea423 1e48670f f02b5ae1 6770d1ec c68230f3 f7026f83 c358ed98 "
         "57be76ab 2335b8e1 896377cf 24d897bc 0b9a5f9c 1f097cad 88f5e795 2bc70a29 70fa28e4 a563c5b1 e9c235e8 2eda68d9 "
         "1225ceec 37611b97 959b3205 fa99752e c0d6e5c0"),
     "eval_sources": (
-        "5d494c5c 21b29997 08005984 73c122ee d72af9fa 9ff29661 1469a64a 14b5df2b"),
+        "51fdc044 e377bd47 bd4f1ae2 c6978d01 5ea3c1a7 151bdf79 76e7e5e7 af537eed 9c760e91 ee4590dd"),
     "eval_table2": (
-        "5870f25d 54f0084a beb5b05f c9fa43bd a6032386"),
+        "179d548e b31ef016 c161a8e9 badc2bd3 62b04e34"),
     "eval_variants": (
-        "5870f25d 02ab2fb8 e4fbd6a9 eee1109d"),
+        "179d548e 83f790e9 e2717509 b9548642"),
 }
 
 each = pytest.mark.parametrize("name", EVALUATIONS)

@@ -17,8 +17,8 @@ FILES = dict(re.findall(r"^`([^`\n]+)`:\n\n```(?:python|yaml)\n(.*?)^```$", PAGE
 FINETUNE = re.compile(r"^python (run\.py experiment=finetune_chip .*task\.pretrained=(\S+))$", re.MULTILINE)
 COMMAND, SOURCE = FINETUNE.search(PAGE).groups()
 SHORT = ("trainer=smoke", "logger=none", "encoder.epochs=20")
-TRAINED = ("data/checkpoints/source_cpu_spmm_cognate-d920f156.pt",
-           "artifacts/checkpoints/real/source_cpu_spmm_cognate-d920f156.pt")
+TRAINED = ("data/checkpoints/source_cpu_many_workers_32_single_spmm_cognate-ff8d3794.pt",
+           "artifacts/checkpoints/real/source_cpu_many_workers_32_single_spmm_cognate-ff8d3794.pt")
 IGNORED = shutil.ignore_patterns("__pycache__", "*.egg-info", "test_extending.py", "test_documented_commands.py",
                                  "test_documented_code.py", "test_claims.py")  # they read pages outside of the copy
 
@@ -62,7 +62,8 @@ def source(checkout) -> Path:
     trained = next((ROOT / name for name in TRAINED if (ROOT / name).is_file()), None)
     if trained is None:
         checkout.python("run.py", "experiment=pretrain_cpu", "samples=tiny", *SHORT)
-        trained, = (checkout.folder / "artifacts" / "checkpoints" / "tiny").glob("source_cpu_spmm_cognate-*.pt")
+        made = checkout.folder / "artifacts" / "checkpoints" / "tiny"
+        trained, = made.glob("source_cpu_many_workers_32_single_spmm_cognate-*.pt")
     path.parent.mkdir(parents=True)
     shutil.copy(trained, path)
     return path

@@ -9,6 +9,7 @@ from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 
 from sparloom.data import Manifest, ensure_data, matrix_samples
+from sparloom.experiments.cognate.evaluation_data import with_statistics
 from sparloom.experiments.harness import best_in, labels_with_noise
 from sparloom.experiments.trees import best_configs, gemm_subject
 from sparloom.models import CognateModel, swapped_accuracy
@@ -27,10 +28,11 @@ def test_source_model_depends_on_the_matrix(op: str) -> None:
     space = platform.space(task.op)
     name = task.checkpoints.source(platform, task.op, task.recipe.module.net)
     model = CognateModel.load(ROOT / "data" / "checkpoints" / f"{name}.pt", net=task.recipe.module.net, space=space)
-    labels = labels_with_noise(task.samples.table("cpu", platform.preset, op), space.default().key)
+    labels = labels_with_noise(task.samples.table(platform.name, platform.preset, op), space.default().key)
     roles = task.samples.split()
     held = labels[[roles[name] == "validation" for name in labels["matrix"]]]
-    accuracy = swapped_accuracy(model.net, matrix_samples(held, task.samples.inputs(), space))
+    accuracy = swapped_accuracy(model.net, matrix_samples(held, with_statistics(
+        task.samples.inputs(), task.samples.statistics()), space))
     assert accuracy["opa"] > accuracy["opa_swapped"] + 0.02
 
 

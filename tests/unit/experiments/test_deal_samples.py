@@ -167,7 +167,8 @@ def test_sources_and_their_presets_have_networks_of_their_own(build, tmp_path):
         task = build("finetune_tiny", f"platform@source={option}", folder=tmp_path)
         names.add(task.checkpoints.source(task.source, task.op, task.recipe.module.net))
     assert len(names) == len(options)
-    wider = build("finetune_tiny", "source.threads=64", "source.preset=threads_64", folder=tmp_path)
+    wider = build("finetune_tiny", "platform@source=cpu", "source.threads=64", "source.preset=threads_64",
+                  folder=tmp_path)
     assert wider.checkpoints.source(wider.source, wider.op, wider.recipe.module.net) not in names
 
 

@@ -20,7 +20,7 @@ def test_pretraining_by_two_processes_equals_two_accumulated_batches(build, tmp_
     for name, trainer in TRAINERS.items():
         folder = tmp_path / name
         folder.mkdir()
-        build("autoencode_cpu", *SHORT, folder=folder).run(folder)
+        build("autoencode_cpu", *SHORT, "platform@target=cpu_many_single", folder=folder).run(folder)
         metrics[name] = build("pretrain_cpu", *SHORT, *trainer, folder=folder).run(folder)
         curves[name] = pd.read_csv(folder / "curves.csv")
         reported[name] = pd.read_csv(folder / "intermediate.csv", names=["step", "value"])
