@@ -59,6 +59,7 @@ def test_readings_of_a_platform_are_in_the_names(named, build, tmp_path):
         assert make(usual) != make(other)
     assert named(f"target.{counts}") == named()  # the source has its own
     assert named("source.measured.readings={_target_: sparloom.space.Readings}") == named()
+    assert named(f"source.measured.{counts}") != named()
 
 
 def test_models_of_csv_samples_start_from_those_of_their_base(build, tmp_path):

@@ -34,7 +34,7 @@ from sparloom.platforms.cpu_schedules.kernels import register_columns
 from sparloom.platforms.cpu_schedules.pieces import Dealing, Pieces, pieces_of
 from sparloom.platforms.cpu_schedules.platform import CpuPlatform, Planner
 from sparloom.platforms.cpu_schedules.storage import Packer
-from sparloom.space import Config, GridSpace
+from sparloom.space import Config, GridSpace, Readings
 from sparloom.sparse import Pattern, SparseMatrix
 
 MODEL = 1
@@ -104,6 +104,11 @@ class ManyCorePlatform(ManyCores):
     def width(self) -> int:
         """Columns of the dense operands."""
         return self.measured.width
+
+    @property
+    def readings(self) -> Readings | None:
+        """How the shared model reads the configurations; None: the recommended readings."""
+        return self.measured.readings
 
     def conditions(self, op: Op) -> Mapping[str, Any]:
         """Name what simulated seconds depend on besides the measured ones: the machine, the threads, the model."""
