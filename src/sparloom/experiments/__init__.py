@@ -16,8 +16,8 @@ __all__, __getattr__, __dir__ = attach(__name__, {
         "Recommend", "RecommendShape", "RunCampaign", "SummariseSamples", "Tabulate", "ValidateDealing"),
     "autosage": (
         "BenchAutosage", "BenchDecisions", "BenchDecisionsBusy", "BenchDecompositions", "BenchDispatch",
-        "BenchDispatchCuda", "BenchGcn", "BenchMinibatch", "BusyCase", "CheckGcn", "CheckProbe", "ChooseKernels",
-        "GraphChoice", "Plans", "PolicyVariant", "RandomMatrix"),
+        "BenchDispatchCuda", "BenchGcn", "BenchGraphsage", "BenchMinibatch", "BusyCase", "CheckGcn", "CheckProbe",
+        "ChooseKernels", "GraphChoice", "Plans", "PolicyVariant", "RandomMatrix"),
     "fusion": ("BenchFuse", "BenchFusion", "BenchJacobi", "BenchKernels", "BenchPowers", "Block"),
     "cora": ("BenchEncoders", "BenchRagged", "BenchRaggedCuda", "BenchRaggedSchedules", "EvalRagged"),
     "spade": (

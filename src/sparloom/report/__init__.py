@@ -30,8 +30,8 @@ _HOMES = {
         "draw_amortisation draw_fused_methods draw_fusion draw_gain draw_memory_time draw_rates draw_reuse "
         "draw_scaling draw_steps fusion_metrics fusion_tables ratio_means ratios"),
     "kernels": (
-        "draw_kernels draw_probe in_stored_order portfolio_metrics portfolio_seconds portfolio_table probe_frame "
-        "probe_metrics probe_tables"),
+        "draw_graphsage draw_kernels draw_probe graphsage_metrics graphsage_tables in_stored_order portfolio_metrics "
+        "portfolio_seconds portfolio_table probe_frame probe_metrics probe_tables"),
     "ragged": (
         "INTERNAL_PEERS PAPER_RACE breakdown_frame breakdown_metrics breakdown_tables case_seconds data_title "
         "draw_breakdown draw_ragged ragged_metrics ragged_tables schedule_metrics schedule_tables"),

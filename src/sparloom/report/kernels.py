@@ -1,4 +1,4 @@
-"""Reduce benchmarks of sparse kernels: speedups over libraries, regret of portfolios, accuracy of probes."""
+"""Reduce benchmarks of sparse kernels: over libraries, in GraphSAGE, regret of portfolios, accuracy of probes."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -7,9 +7,9 @@ import numpy as np
 import pandas as pd
 from rich.table import Table
 
-from sparloom.measure import kendall_tau
+from sparloom.measure import geomean, kendall_tau
 from sparloom.report.figures import figure, logarithmic, op_title, save, styled, width_points
-from sparloom.report.runs import bounds_table, ratio_bounds, report_table
+from sparloom.report.runs import bounded_cell, bounds_table, ratio_bounds, report_table
 
 OWN = "own"
 OPS: Mapping[str, str] = {"gemm": "tall GEMM", "spmm": "SpMM", "gemm_spmm": "GeMM-SpMM,\nunfused"}
@@ -218,4 +218,109 @@ def draw_probe(per_case: pd.DataFrame, stem: Path) -> None:
         panel.set(xlabel=f"foretold by {100 * shares[len(shares) // 2]:g} %", title=op_title(op))
     panels[0].set_ylabel("seconds over those of the safe kernel")
     panels[-1].legend(fontsize=7)
+    save(drawn, stem)
+
+
+STAGES: Mapping[str, str] = {"inference": "inference", "training": "training step"}
+CHOICES: Mapping[str, tuple[str, str]] = {
+    "adapted": ("default, adapted to sizes", "#c8c8c8"), "static": ("static", "#9a9a9a"),
+    "cognate": ("COGNATE", "#b5443c"), "cognate_5": ("COGNATE, best of 5", "#d9a441"),
+    "optimum": ("optimum, measured", "#2b2b2b"), "sparloom": ("our layers", "#5f7fa8"),
+    "pyg_csr": ("PyG, CSR", "#7aa974"), "pyg_csr_int32": ("PyG, int32", "#a3c79e"),
+    "pyg_edge_index": ("PyG, edges", "#8064a2"), "pyg_torch_sparse": ("PyG, SparseTensor", "#c58fbf"),
+}
+"""Methods of `bench_graphsage` beside the default -> name and colour."""
+PAPER: Mapping[str, float] = {"inference": 1.30, "training": 1.28}
+"""COGNATE over SparseTIR's default kernel on a GPU, for the matrix transient, COGNATE §4.3."""
+PRODUCTS: Mapping[str, str] = {"spmm": "product_seconds", "spmm_transposed": "transposed_seconds"}
+
+
+def graphsage_metrics(per_case: pd.DataFrame, *, seed: int) -> dict[str, float]:
+    """Reduce steps of GraphSAGE to speedups over the default configuration.
+
+    Args:
+        per_case: per_case.parquet of `bench_graphsage`.
+        seed: of the bootstrap over matrices.
+
+    Returns:
+        By stage, "inference" and "training": `<stage>/matrices`; `<stage>/<method>/speedup` over the default, and
+        `<stage>/<method>/of_optimum`, the seconds of "optimum" over those of the method, above 1 if fastest products
+        do not make the fastest step: geometric means with bounds as of `ratio_bounds`;
+        `<stage>/<method>/aggregation_share` of the step's seconds in sparse products, median, of methods that choose
+        kernels; `<stage>/<method>/choice_steps`, what choosing takes in steps of the default, median.
+        `spmm/<method>/speedup` and `spmm_transposed/<method>/speedup` of the products alone; for "optimum" it is too
+        high by the noise of one measurement, because the same seconds choose and judge.
+    """
+    found: dict[str, float] = {}
+    timed = per_case[per_case["median"].notna()]
+    for stage, rows in timed.groupby("stage", sort=False):
+        seconds = rows.pivot(index="matrix", columns="method", values="median")
+        found[f"{stage}/matrices"] = len(seconds)
+        for method in ("default", *(method for method in CHOICES if method in seconds)):
+            key, of_method = f"{stage}/{method}", rows[rows["method"] == method].set_index("matrix")
+            found |= ratio_bounds(f"{key}/speedup", seconds["default"] / seconds[method], seed=seed)
+            found |= ratio_bounds(f"{key}/of_optimum", seconds["optimum"] / seconds[method], seed=seed)
+            if of_method["aggregation_share"].notna().any():
+                cost = of_method["choice_seconds"] / seconds["default"]
+                found |= {f"{key}/aggregation_share": float(of_method["aggregation_share"].median()),
+                          f"{key}/choice_steps": float(cost.median())}
+    for product, column in PRODUCTS.items():
+        seconds = timed[timed["stage"] == "training"].pivot(index="matrix", columns="method", values=column)
+        for method in (method for method in CHOICES if method in seconds):
+            found |= ratio_bounds(f"{product}/{method}/speedup", seconds["default"] / seconds[method], seed=seed)
+    return found
+
+
+def graphsage_tables(per_case: pd.DataFrame, metrics: Mapping[str, float]) -> Iterator[Table]:
+    """Lay out means by method beside the paper's, then a row for each matrix, a table per stage.
+
+    Of the forms of PyTorch Geometric, PyG, the fastest counts for a matrix.
+    """
+    for stage, title in STAGES.items():
+        table = report_table(("", "over the default", "of the optimum", "in sparse products", "choice, steps"),
+                             title=f"GraphSAGE, {title}, {int(metrics[f'{stage}/matrices'])} graphs")
+        for method in ("default", *CHOICES):
+            key = f"{stage}/{method}"
+            if f"{key}/speedup" in metrics:
+                share, cost = (metrics.get(f"{key}/{name}") for name in ("aggregation_share", "choice_steps"))
+                table.add_row(CHOICES[method][0] if method in CHOICES else "default",
+                              bounded_cell(metrics, f"{key}/speedup"), bounded_cell(metrics, f"{key}/of_optimum"),
+                              "" if share is None else f"{share:.0%}", f"{cost:.1f}" if cost else "")
+        table.add_row("the paper's COGNATE, 1 matrix, GPU", f"{PAPER[stage]:.2f}", "", "", "")
+        yield table
+    timed = per_case[per_case["median"].notna()]
+    for stage, title in STAGES.items():
+        rows = timed[timed["stage"] == stage]
+        seconds = rows.pivot(index="matrix", columns="method", values="median")
+        speedups = seconds.rdiv(seconds["default"], axis=0)
+        speedups["PyG"] = speedups.filter(like="pyg_").max(axis=1)
+        shown = [method for method in (*CHOICES, "PyG") if method in speedups and not method.startswith("pyg_")]
+        table = report_table(("matrix", "edges", "ms", *shown), title=f"{title}: speedup over the default, by matrix")
+        for name, edges in rows.groupby("matrix")["edges"].first().sort_values().items():
+            table.add_row(str(name), f"{edges:,}", f"{1e3 * seconds.loc[name, 'default']:.2f}",
+                          *(f"{speedups.loc[name, method]:.2f}" for method in shown))
+        yield table
+
+
+@styled
+def draw_graphsage(per_case: pd.DataFrame, stem: Path) -> None:
+    """Draw the speedup of every matrix and the geometric mean of each method over the default, a panel per stage."""
+    timed = per_case[per_case["median"].notna()]
+    drawn, panels = figure(10.5, 3.8, columns=len(STAGES))
+    for axes, (stage, title) in zip(panels, STAGES.items(), strict=True):
+        seconds = timed[timed["stage"] == stage].pivot(index="matrix", columns="method", values="median")
+        logarithmic(axes)
+        shown = [method for method in CHOICES if method in seconds]
+        for place, method in enumerate(shown):
+            ratio = (seconds["default"] / seconds[method]).dropna().to_numpy()
+            axes.scatter(np.full(ratio.size, place), ratio, s=8, color="#9a9a9a", alpha=0.6, linewidth=0)
+            axes.plot(place, geomean(ratio), "o", color=CHOICES[method][1], markersize=7, markeredgecolor="#2b2b2b",
+                      markeredgewidth=0.6)
+        axes.axhline(PAPER[stage], color="#b5443c", linewidth=0.8, linestyle=(0, (1, 2)))
+        axes.annotate("the paper, GPU", (1, PAPER[stage]), xycoords=("axes fraction", "data"), xytext=(0, 2),
+                      textcoords="offset points", ha="right", fontsize=7)
+        axes.set_xticks(range(len(shown)), [CHOICES[method][0].replace(", ", ",\n") for method in shown], fontsize=7,
+                        rotation=60, ha="right")
+        axes.set_title(f"{title}, {len(seconds)} graphs")
+    panels[0].set_ylabel("times as fast as the default")
     save(drawn, stem)

@@ -1,23 +1,25 @@
 """AutoSAGE: benchmarks of sparse operations whose kernel is chosen by measurement.
 
 cases (what is timed, reference results), cpu_cases, cuda_cases, bench_dispatch, kernel_choice, bench_decisions,
-bench_decisions_busy, bench_autosage, graph_training, bench_gcn, mini_batches, bench_minibatch, cached_plans,
-bench_decompositions.
+bench_decisions_busy, bench_autosage, graph_training, bench_gcn, bench_graphsage, mini_batches, bench_minibatch,
+cached_plans, bench_decompositions.
 """
 
 from sparloom.lazy import attach
 
 __all__, __getattr__, __dir__ = attach(__name__, {
     "cases": ("OPERATIONS", "BoundMethod", "DispatchCase", "ReferenceRows", "check_own"),
-    "cpu_cases": ("PolicyVariant", "ready_variants"),
+    "cpu_cases": ("PolicyVariant", "ready_variants", "seen_matrices"),
     "cuda_cases": ("CUDA_BASELINES", "CudaDispatchBench"),
     "bench_dispatch": ("BenchDispatch", "BenchDispatchCuda"),
     "kernel_choice": ("SUBGRAPH_ROWS", "CheckProbe", "ChooseKernels", "induced_subgraph"),
     "bench_autosage": ("BenchAutosage", "HubRows"),
     "bench_decisions": ("BenchDecisions",),
     "bench_decisions_busy": ("BenchDecisionsBusy", "BusyCase"),
-    "graph_training": ("Classification", "Trainee"),
+    "graph_training": (
+        "Classification", "MeanLayer", "NeighbourMean", "Trainee", "double_mean", "kernel_product", "mean_matrices"),
     "bench_gcn": ("BenchGcn", "CheckGcn", "GraphChoice"),
+    "bench_graphsage": ("BenchGraphsage", "KernelChooser", "ProductChoice"),
     "mini_batches": (
         "MiniBatch", "cluster_batch", "induced_batch", "sample_neighbours", "small_graphs_batch", "walk_batch"),
     "bench_minibatch": ("BatchCase", "BenchMinibatch"),

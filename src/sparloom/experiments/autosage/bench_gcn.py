@@ -2,23 +2,25 @@
 
 import shutil
 import statistics
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import torch
 
 from sparloom import log
 from sparloom.data import write_frame
 from sparloom.experiments.autosage.graph_training import (
+    LEARNING_RATE,
     Classification,
     Method,
     Trainee,
     baseline_methods,
     own_methods,
-    rest_seconds,
 )
 from sparloom.experiments.harness import journal_folder, timed_cases
 from sparloom.files import scratch_folder
@@ -143,6 +145,25 @@ class BenchGcn:
 
 
 REFERENCE = "csr"  # graph format of the float64 training
+
+
+def rest_seconds(task: Classification, *, steps: int) -> float:
+    """Time the work outside of the layers (ReLU, loss, both backward, Adam): wall seconds of a step."""
+    shape = (task.nodes, task.width)
+    hidden, scores = (torch.rand(shape, requires_grad=True) for _ in range(2))
+    weights = [torch.zeros(extents, requires_grad=True) for extents in 2 * [(task.width, task.width), (task.width,)]]
+    for weight in weights:
+        weight.grad = torch.zeros_like(weight)
+    optimizer, grad = torch.optim.Adam(weights, lr=LEARNING_RATE), torch.rand(shape)
+    seconds = []
+    for _ in range(steps + 1):
+        hidden.grad = scores.grad = None
+        start = time.perf_counter()
+        torch.relu(hidden).backward(grad)
+        torch.nn.functional.cross_entropy(scores, task.labels).backward()
+        optimizer.step()
+        seconds.append(time.perf_counter() - start)
+    return float(np.median(seconds[1:]))
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,7 @@ def ready_variants(ways: Mapping[str, PolicyVariant], entries: Sequence[MatrixEn
             besides = f", for this comparison with {UNSEEN}" if way.shortlist == "trees" else ""
             logger.warning("the way %s is left out: %s%s", name, missing, besides)
             continue
-        seen = [entry.name for entry in entries if {entry.name, entry.family} & learned]
+        seen = seen_matrices(learned, entries)
         if seen:
             remedy = f"python run.py experiment=fit_trees {UNSEEN}" if way.shortlist == "trees" else (
                 "choose another corpus.role")
@@ -101,6 +101,11 @@ def ready_variants(ways: Mapping[str, PolicyVariant], entries: Sequence[MatrixEn
             continue
         ready[name] = way
     return ready
+
+
+def seen_matrices(learned: frozenset[str], entries: Sequence[MatrixEntry]) -> list[str]:
+    """List those of some matrices that a model has learned from, themselves or their family."""
+    return [entry.name for entry in entries if {entry.name, entry.family} & learned]
 
 
 def stored_roof(path: Path, threads: int) -> Roof:
@@ -220,7 +225,7 @@ class DispatchBench:
 
     def _trained(self, case: DispatchCase, matrix: SparseMatrix) -> list[Row]:
         """Time training; kernels are decided and cached as in any program, but in the folder of this run."""
-        with _layers_keep_in(self.plans):
+        with layers_keep_in(self.plans):
             try:
                 if case.op == "sage_training":
                     steps = sage_aggregations(matrix.pattern, case.width, seed=self.seed)
@@ -366,7 +371,7 @@ def _reuse(pattern: Pattern, threads: int) -> PatternReuse:
 
 
 @contextmanager
-def _layers_keep_in(folder: Path) -> Iterator[None]:
+def layers_keep_in(folder: Path) -> Iterator[None]:
     """Make layers, which read the environment, cache their decisions in a folder."""
     os.environ[FOLDER] = str(folder)
     try:

@@ -1,4 +1,7 @@
-"""Train GCN, GraphSAGE and GAT by our layers and by those of PyTorch Geometric, from equal weights."""
+"""Train GCN, GraphSAGE and GAT by our layers and by those of PyTorch Geometric, from equal weights.
+
+`MeanLayer` is GraphSAGE's layer on a `NeighbourMean`, whose two products may be any.
+"""
 
 import importlib
 import math
@@ -10,15 +13,21 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse
 import torch
 
 from sparloom import nn
 from sparloom.errors import Unsupported
 from sparloom.experiments.harness import note_failure
+from sparloom.jit import RESULT_POOL
 from sparloom.lazy import install_command
 from sparloom.nn import GCNConv, Graph, spmm
-from sparloom.sparse import Pattern
+from sparloom.ops import Operands, SpMM
+from sparloom.platforms import CpuKernels
+from sparloom.space import Config
+from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning import PlanCache
+from sparloom.tuning.sparse import NativeReplay
 
 LEARNING_RATE = 0.01
 
@@ -67,53 +76,58 @@ class Classification:
 
 
 class Trainee:
-    """Two layers with ReLU in between, trained by Adam on the device and in the type of the features.
+    """Layers with ReLU in between, trained by Adam on the device and in the type of the features.
 
     Args:
         prepare: builds the graph argument of the layers; called in the first step.
         seed: seed of the weights; layers with the same initialisation start equal.
+        depth: number of layers.
     """
 
-    def __init__(self, layer: Layer, prepare: Callable[[], Any], task: Classification, *, seed: int) -> None:
+    def __init__(
+        self, layer: Layer, prepare: Callable[[], Any], task: Classification, *, seed: int, depth: int = 2,
+    ) -> None:
         torch.manual_seed(seed)
-        self.layers = torch.nn.ModuleList([layer(task.width, task.width) for _ in range(2)]).to(task.features)
+        self.layers = torch.nn.ModuleList([layer(task.width, task.width) for _ in range(depth)]).to(task.features)
         self.loss = float("nan")
         self._optimizer = torch.optim.Adam(self.layers.parameters(), lr=LEARNING_RATE)
         self._prepare, self._task = prepare, task
         self._graph: Any = None
 
+    def infer(self) -> torch.Tensor:
+        """Compute the scores (nodes, classes) without gradients."""
+        with torch.inference_mode():
+            return self._scores()
+
+    def gradients(self) -> dict[str, torch.Tensor]:
+        """Compute the gradient of the loss by each weight, by its name; the weights stay."""
+        self._optimizer.zero_grad()
+        self._backward()
+        return {name: weight.grad.clone() for name, weight in self.layers.named_parameters()}
+
     def train(self, steps: int) -> float:
         """Take steps; return wall seconds."""
         start = time.perf_counter()
-        if self._graph is None:
-            self._graph = self._prepare()
         for _ in range(steps):
             self._optimizer.zero_grad()
-            hidden = torch.relu(self.layers[0](self._task.features, self._graph))
-            loss = torch.nn.functional.cross_entropy(self.layers[1](hidden, self._graph), self._task.labels)
-            loss.backward()
+            loss = self._backward()
             self._optimizer.step()
-        self.loss = float(loss.detach())
+        self.loss = float(loss)
         return time.perf_counter() - start
 
+    def _scores(self) -> torch.Tensor:
+        if self._graph is None:
+            self._graph = self._prepare()
+        hidden = self.layers[0](self._task.features, self._graph)
+        for layer in self.layers[1:]:
+            hidden = layer(torch.relu(hidden), self._graph)
+        return hidden
 
-def rest_seconds(task: Classification, *, steps: int) -> float:
-    """Time the work outside of the layers (ReLU, loss, both backward, Adam): wall seconds of a step."""
-    shape = (task.nodes, task.width)
-    hidden, scores = (torch.rand(shape, requires_grad=True) for _ in range(2))
-    weights = [torch.zeros(extents, requires_grad=True) for extents in 2 * [(task.width, task.width), (task.width,)]]
-    for weight in weights:
-        weight.grad = torch.zeros_like(weight)
-    optimizer, grad = torch.optim.Adam(weights, lr=LEARNING_RATE), torch.rand(shape)
-    seconds = []
-    for _ in range(steps + 1):
-        hidden.grad = scores.grad = None
-        start = time.perf_counter()
-        torch.relu(hidden).backward(grad)
-        torch.nn.functional.cross_entropy(scores, task.labels).backward()
-        optimizer.step()
-        seconds.append(time.perf_counter() - start)
-    return float(np.median(seconds[1:]))
+    def _backward(self) -> torch.Tensor:
+        """Add up gradients; return the loss."""
+        loss = torch.nn.functional.cross_entropy(self._scores(), self._task.labels)
+        loss.backward()
+        return loss.detach()
 
 
 Method = Callable[[], Trainee]
@@ -212,18 +226,18 @@ def sage_aggregations(pattern: Pattern, width: int, *, seed: int, device: torch.
     layer, baselines, refused = geometric().nn.SAGEConv(width, width), {}, {}
     apart: dict[str, float] = {}
     expected = None
-    for name, graph in _forms(task).items():
+    for name, graph in peer_forms(task).items():
         with note_failure(name, refused):
             step = _Aggregation(partial(_propagated, layer, graph), task.features, slopes)
             found = step()
             expected = expected or found
-            apart[name], baselines[name] = max(map(_apart, found, expected)), step
+            apart[name], baselines[name] = max(map(relative_distance, found, expected)), step
     own = _Aggregation(partial(spmm, means), task.features, slopes)
     for _ in range(WARM_UP_STEPS[device.type]):
         found = own()
-    apart[OWN_LAYER] = max(map(_apart, found, expected or found))
+    apart[OWN_LAYER] = max(map(relative_distance, found, expected or found))
     steps = Steps({OWN_LAYER: own}, baselines, refused)
-    return _sorted_out(steps, apart, limit=MEAN_TOLERANCE, what="means or gradients")
+    return sorted_out(steps, apart, limit=MEAN_TOLERANCE, what="means or gradients")
 
 
 def layer_steps(layer: str, pattern: Pattern, width: int, *, seed: int, device: torch.device = CPU) -> Steps:
@@ -237,7 +251,7 @@ def layer_steps(layer: str, pattern: Pattern, width: int, *, seed: int, device: 
     """
     task = Classification.drawn(pattern, width, seed=seed).to(device)
     peer, baselines, refused = getattr(geometric().nn, layer), {}, {}
-    for name, graph in _forms(task).items():
+    for name, graph in peer_forms(task).items():
         with note_failure(name, refused):
             trainee = Trainee(peer, lambda graph=graph: graph, task, seed=seed)
             trainee.train(2)
@@ -250,25 +264,33 @@ def layer_steps(layer: str, pattern: Pattern, width: int, *, seed: int, device: 
     own.train(WARM_UP_STEPS[device.type])
     steps = {name: partial(trainee.train, 1) for name, trainee in trained.items()}
     own_steps = {OWN_LAYER: steps.pop(OWN_LAYER)}
-    return _sorted_out(Steps(own_steps, steps, refused), apart, limit=LOSS_TOLERANCE, what="losses")
+    return sorted_out(Steps(own_steps, steps, refused), apart, limit=LOSS_TOLERANCE, what="losses")
 
 
-def _forms(task: Classification) -> dict[str, Any]:
-    """Convert the graph to every format, the reference first."""
+def peer_forms(task: Classification) -> dict[str, Any]:
+    """Convert the graph to every format, as `graph_forms`: "pyg_<format>", edge_index first."""
     forms = {f"pyg_{name}": graph for name, graph in graph_forms(task).items()}
     return {REFERENCE: forms.pop(REFERENCE), **forms}
 
 
-def _sorted_out(steps: Steps, apart: Mapping[str, float], *, limit: float, what: str) -> Steps:
-    """Refuse baselines that differ from the first method."""
+def sorted_out(steps: Steps, apart: Mapping[str, float], *, limit: float, what: str) -> Steps:
+    """Refuse baselines that differ from the reference.
+
+    Args:
+        apart: method -> distance from the reference, which comes first.
+
+    Raises:
+        AssertionError: an own method differs.
+    """
     far = {name: f"{what} are {size:.1e} apart" for name, size in apart.items() if not size < limit}
-    if OWN_LAYER in far:
-        raise AssertionError(f"{OWN_LAYER} is wrong: {far[OWN_LAYER]} from those of {next(iter(apart))}")
+    for name in far.keys() & steps.own.keys():
+        raise AssertionError(f"{name} is wrong: {far[name]} from those of {next(iter(apart))}")
     baselines = {name: step for name, step in steps.baselines.items() if name not in far}
     return Steps(steps.own, baselines, steps.refused | far)
 
 
-def _apart(found: torch.Tensor, wanted: torch.Tensor) -> float:
+def relative_distance(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    """Return the largest difference, relative to the largest wanted number; infinity if any is NaN."""
     size = float((found - wanted).abs().max() / wanted.abs().max().clamp(min=1e-30))
     return math.inf if math.isnan(size) else size
 
@@ -289,3 +311,90 @@ class _Aggregation:
         found = self._aggregate(self._features)
         (gradient,) = torch.autograd.grad(found, self._features, self._slopes)
         return found.detach(), gradient
+
+
+Product = Callable[[torch.Tensor], torch.Tensor]
+"""Multiplies features (nodes, width), contiguous, by a matrix."""
+
+
+class NeighbourMean:
+    """Means of features over neighbours, and their gradients.
+
+    Args:
+        forward: product with M, M(i, j) = 1 / degree(i) where j is a neighbour of i.
+        backward: product with the transpose of M.
+    """
+
+    def __init__(self, forward: Product, backward: Product) -> None:
+        self._forward, self._backward = forward, backward
+        self.seconds = 0.0
+        """Wall seconds of all products so far."""
+
+    def __call__(self, features: torch.Tensor) -> torch.Tensor:
+        return _Mean.apply(features, self)
+
+    def product(self, features: torch.Tensor, *, transposed: bool) -> torch.Tensor:
+        """Multiply by M or its transpose, and count the seconds."""
+        start = time.perf_counter()
+        found = (self._backward if transposed else self._forward)(features.contiguous())
+        self.seconds += time.perf_counter() - start
+        return found
+
+
+class _Mean(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, features: torch.Tensor, mean: NeighbourMean) -> torch.Tensor:
+        ctx.mean = mean
+        return mean.product(features, transposed=False)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return ctx.mean.product(grad, transposed=True), None
+
+
+class MeanLayer(torch.nn.Module):
+    """W1 x_i + b + W2 mean of x_j over the senders j of i; parameters are named as in SAGEConv of PyTorch Geometric."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.lin_l = torch.nn.Linear(inputs, outputs)
+        self.lin_r = torch.nn.Linear(inputs, outputs, bias=False)
+
+    def forward(self, features: torch.Tensor, mean: NeighbourMean) -> torch.Tensor:
+        return self.lin_l(mean(features)) + self.lin_r(features)
+
+
+def mean_matrices(task: Classification) -> tuple[SparseMatrix, SparseMatrix]:
+    """Make M of `NeighbourMean` and its transpose, both float32, in CSR order."""
+    senders, receivers = task.edges.numpy()
+    degrees = np.bincount(receivers, minlength=task.nodes)
+    mean = scipy.sparse.csr_array(
+        ((1 / degrees[receivers]).astype(np.float32), (receivers, senders)), shape=(task.nodes, task.nodes))
+    matrices = []
+    for each in (mean, mean.T.tocsr()):
+        each.sort_indices()
+        matrices.append(SparseMatrix(Pattern.from_scipy(each), each.data))
+    return matrices[0], matrices[1]
+
+
+def double_mean(task: Classification) -> NeighbourMean:
+    """Make the means of a reference: products of SciPy in float64."""
+    def product(matrix: SparseMatrix) -> Product:
+        wide = matrix.to_scipy().astype(np.float64)
+        return lambda features: torch.from_numpy(wide @ features.detach().numpy())
+
+    return NeighbourMean(*map(product, mean_matrices(task)))
+
+
+def kernel_product(matrix: SparseMatrix, config: Config, *, threads: int) -> Product:
+    """Bind a kernel of the CPU to a matrix; features are read and results are written in place, without a copy."""
+    calls: dict[int, NativeReplay] = {}
+
+    def product(features: torch.Tensor) -> torch.Tensor:
+        operands = Operands(matrix, {"B": features.detach().numpy()})
+        if operands.width not in calls:
+            family = CpuKernels(threads, operands.width, RESULT_POOL.empty).family(SpMM())
+            calls[operands.width] = NativeReplay(family, config)
+        return torch.from_numpy(calls[operands.width](operands))
+
+    return product
