@@ -77,7 +77,7 @@ def files(group: str, option: str) -> Iterator[str]:
     yield str(path.relative_to(ROOT))
     inherited = OmegaConf.load(path).get("defaults", []) if group != "experiment" else []
     for base in (text for text in inherited if isinstance(text, str) and text != "_self_"):
-        yield from files(group, base)
+        yield from files(group, base.partition("@")[0])  # without its package
 
 
 @pytest.mark.parametrize("stage", PIPELINE)
