@@ -13,6 +13,7 @@ from typing import Any
 
 import matplotlib
 import nbformat
+import pandas as pd
 from ipykernel.displayhook import ZMQShellDisplayHook
 from ipykernel.zmqshell import ZMQDisplayPublisher, ZMQInteractiveShell
 from nbformat import NotebookNode
@@ -50,6 +51,7 @@ def run(notebook: NotebookNode) -> None:
     shell = ZMQInteractiveShell.instance(
         displayhook_class=Results, display_pub_class=Displays, config=Config(HistoryManager={"enabled": False}))
     matplotlib.use("module://matplotlib_inline.backend_inline")
+    pd.set_option("display.max_columns", 20)  # what pandas sets if a kernel loads it
     for cell in notebook.cells:
         if cell.cell_type == "code":
             with redirect_stdout(StringIO()) as printed, redirect_stderr(StringIO()) as errors:
