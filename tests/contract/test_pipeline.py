@@ -83,7 +83,9 @@ class Checkout:
 @pytest.fixture(scope="module")
 def python_of_dvc() -> Iterator[list[str]]:
     """The command in place of `python` that DVC is started with: its modules are loaded."""
-    with warm_python(("dvc.cli.parser", "dvc.repo", "dvc.parsing.context", "dvc.data_cloud", "dvc.lock")) as command:
+    modules = ("dvc.cachemgr", "dvc.cli.parser", "dvc.data_cloud", "dvc.lock", "dvc.parsing.context", "dvc.repo",
+               "dvc.rwlock", "dvc.scm", "dvc_render", "networkx", "ruamel.yaml", "scmrepo.git")
+    with warm_python(modules) as command:
         yield command
 
 
