@@ -28,10 +28,15 @@ settings.load_profile("sparloom")
 pytest_plugins = ["compiler_plugin", "file_order", "golden_plugin", "kernel_cache"]
 
 
-def pytest_collection_finish() -> None:
-    """Exclude the modules loaded so far from garbage collection: most objects belong to them, and they stay alive."""
+@pytest.hookimpl(hookwrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect no garbage while modules are loaded, and later seldom, and never what was loaded: most of it stays."""
+    gc.disable()
+    yield
     gc.collect()
     gc.freeze()
+    gc.set_threshold(10_000, 10, 10)
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

@@ -92,9 +92,12 @@ class WarmProgram:
 
 def _serve(name: str, modules: Sequence[str]) -> dict[str, Any]:
     """Fork for every connection until the input ends; returns, in a forked process only, what was asked for."""
+    gc.disable()
     for module in modules:
         importlib.import_module(module)
     gc.freeze()
+    gc.set_threshold(10_000, 10, 10)
+    gc.enable()
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"\0{name}")
         listener.listen(64)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,23 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.utils import instantiate
 from small import SMALL
 
+from sparloom.data import TinySamples
+
 CONF = Path(__file__).parents[3] / "conf"
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _brief_timing() -> Iterator[None]:
     with brief_timing():
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _samples_generated_once() -> Iterator[None]:
+    """Share equal generated samples between tasks; none changes them."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("table", "split", "statistics", "walks", "inputs"):
+            patch.setattr(TinySamples, name, cache(getattr(TinySamples, name)))
         yield
 
 

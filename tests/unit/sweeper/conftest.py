@@ -13,9 +13,10 @@ APP = Path(__file__).parent / "sweep_app" / "app.py"
 CONF = Path(__file__).parents[3] / "conf"
 MODULES = (
     "hydra._internal.hydra", "hydra.core.override_parser.overrides_parser", "optuna.storages", "alembic.command",
-    "sqlalchemy.dialects.sqlite", "matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg",
-    "hydra_plugins.sparloom_sweeps.search", "hydra_plugins.sparloom_sweeps._figures",
-    "hydra_plugins.sparloom_sweeps._results", "hydra_plugins.sparloom_sweeps._study", "sparloom.cli",
+    "alembic.migration", "sqlalchemy.dialects.sqlite", "sqlalchemy.orm", "matplotlib.backends.backend_agg",
+    "matplotlib.backends.backend_svg", "PIL.JpegImagePlugin", "hydra_plugins.sparloom_sweeps.search",
+    "hydra_plugins.sparloom_sweeps._figures", "hydra_plugins.sparloom_sweeps._results",
+    "hydra_plugins.sparloom_sweeps._study", "sparloom.cli",
 )
 
 
