@@ -107,7 +107,8 @@ def finished(tmp_path_factory, programs, python_of_dvc) -> Checkout:
     (checkout.folder / ".dvc").mkdir()
     for name in ("run.py", "dvc.yaml", ".gitignore", ".dvcignore", ".dvc/config", ".dvc/.gitignore"):
         shutil.copy(ROOT / name, checkout.folder / name)
-    platforms = [SimpleNamespace(name="cpu_many", preset="workers_32_single"), SimpleNamespace(name="spade", preset="cognate32")]
+    platforms = [SimpleNamespace(name="cpu_many", preset="workers_32_single"),
+                 SimpleNamespace(name="spade", preset="cognate32")]
     samples = TinySamples(matrices=24, configs=256, seed=0)
     Gather(SimpleNamespace(name="spmm"), platforms, samples, manifest=None).run(checkout.folder / "data")
     (checkout.folder / "data" / "manifest.csv").rename(checkout.folder / "manifest.csv")
