@@ -176,8 +176,8 @@ def test_missing_source_is_reported_before_any_prerequisite_is_made(build, tmp_p
 
 
 def test_source_that_knows_the_judging_matrices_is_refused(build, trained, tmp_path):
-    message = (r"source_cpu_many_workers_32_single_spmm_cognate-\w+\.pt was trained on 12 of the matrices that judge, or on "
-               r"versions of them \(tiny/.*, \.\.\.\): train it on others \(experiment=pre")
+    message = (r"source_cpu_many_workers_32_single_spmm_cognate-\w+\.pt was trained on 12 of the matrices that judge, "
+               r"or on versions of them \(tiny/.*, \.\.\.\): train it on others \(experiment=pre")
     with pytest.raises(ValueError, match=message):
         build("finetune_tiny", *SMALL, "task.eval_role=train", folder=trained).run(tmp_path)
 
@@ -190,7 +190,8 @@ def test_network_of_other_settings_is_refused(build, trained, tmp_path):
 
 
 def test_network_of_other_settings_is_not_looked_for_under_the_same_name(build, trained, tmp_path):
-    with pytest.raises(MissingArtifact, match=r"no checkpoint source_cpu_many_workers_32_single_spmm_cognate-\w+ of tiny samples"):
+    message = r"no checkpoint source_cpu_many_workers_32_single_spmm_cognate-\w+ of tiny samples"
+    with pytest.raises(MissingArtifact, match=message):
         build("finetune_tiny", *SMALL, "predictor.fusion=sum", folder=trained).run(tmp_path)
 
 

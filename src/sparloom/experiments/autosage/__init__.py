@@ -17,7 +17,7 @@ __all__, __getattr__, __dir__ = attach(__name__, {
     "bench_decisions": ("BenchDecisions",),
     "bench_decisions_busy": ("BenchDecisionsBusy", "BusyCase"),
     "graph_training": (
-        "Classification", "MeanLayer", "NeighbourMean", "Trainee", "double_mean", "kernel_product", "mean_matrices"),
+        "Classification", "MeanLayer", "NeighbourMean", "Trainee", "kernel_product", "mean_matrices", "scipy_mean"),
     "bench_gcn": ("BenchGcn", "CheckGcn", "GraphChoice"),
     "bench_graphsage": ("BenchGraphsage", "KernelChooser", "ProductChoice"),
     "mini_batches": (

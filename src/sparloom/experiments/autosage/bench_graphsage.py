@@ -26,12 +26,12 @@ from sparloom.experiments.autosage.graph_training import (
     NeighbourMean,
     Steps,
     Trainee,
-    double_mean,
     geometric,
     kernel_product,
     mean_matrices,
     peer_forms,
     relative_distance,
+    scipy_mean,
     sorted_out,
 )
 from sparloom.experiments.harness import (
@@ -58,7 +58,8 @@ STAGES = ("inference", "training")
 TOP = 5  # choices of the network of which cognate_5 measures the fastest
 WARM_UP_STEPS = 20  # of training with our layers, after which their kernels are decided
 SHARE_STEPS = 3  # in which the time of products is counted
-TOLERANCE = 1e-3  # of scores and gradients, relative to the largest
+TOLERANCE = 1e-3  # of scores and gradients, relative to the largest, ...
+ROUNDING = 3.0  # ... or so many times the distance of SciPy's products in float32: gradients jump where ReLU begins
 FLOAT_BYTES = 4
 
 Row = dict[str, Any]
@@ -257,7 +258,7 @@ class BenchGraphsage:
                  for pair in dict.fromkeys(pairs.values())}
         kernels = {pair: self._trainee(MeanLayer, mean, task) for pair, mean in means.items()}
         trainees, refused = self._trainees(task, {method: kernels[pair] for method, pair in pairs.items()})
-        own, apart = (*METHODS, OWN_LAYER), self._distances(trainees, task, refused)
+        own, (apart, limit) = (*METHODS, OWN_LAYER), self._distances(trainees, task, refused)
         about = {"matrix": entry.name, "kind": entry.kind, "rows": entry.rows, "edges": task.edges.shape[1]}
         rows: list[Row] = []
         for stage in STAGES:
@@ -267,7 +268,7 @@ class BenchGraphsage:
                      if timed_as.get(name, name) == name}
             steps = sorted_out(Steps({name: call for name, call in calls.items() if name in own},
                                      {name: call for name, call in calls.items() if name not in own}, refused),
-                               apart, limit=TOLERANCE, what="scores or gradients")
+                               apart, limit=limit, what="scores or gradients")
             failed = dict(steps.refused)
             taken = side_by_side(steps.own, steps.baselines, failed, self.timing, threads=self.threads)
             shares = {method: _aggregation_share(_step(trainees[method], stage), means[pairs[method]])
@@ -305,27 +306,35 @@ class BenchGraphsage:
 
     def _distances(
         self, trainees: dict[str, Trainee], task: Classification, refused: dict[str, str],
-    ) -> dict[str, float]:
-        """Give all methods the weights of a reference in float64; return the distance of scores and gradients from it.
+    ) -> tuple[dict[str, float], float]:
+        """Give all methods the weights of a reference in float64 and compare scores and gradients.
 
         Methods of PyTorch Geometric that fail are removed.
+
+        Returns:
+            Distances from the reference by method, and the largest that is allowed.
         """
-        reference = self._trainee(MeanLayer, double_mean(task), task.double())
+        reference = self._trainee(MeanLayer, scipy_mean(task.double()), task.double())
         gradients, scores = reference.gradients(), reference.infer()
+
+        def distance(trainee: Trainee) -> float:
+            trainee.layers.load_state_dict(reference.layers.state_dict())
+            found = trainee.gradients()
+            return max(relative_distance(trainee.infer(), scores),
+                       *(relative_distance(found[weight], wanted) for weight, wanted in gradients.items()))
+
         apart = {"float64": 0.0}
         for name, trainee in list(trainees.items()):
-            trainee.layers.load_state_dict(reference.layers.state_dict())
             failed: dict[str, str] = {}
             with note_failure(name, failed):
-                found = trainee.gradients()
-                apart[name] = max(relative_distance(trainee.infer(), scores),
-                                  *(relative_distance(found[weight], wanted) for weight, wanted in gradients.items()))
+                apart[name] = distance(trainee)
             if failed and name in (*METHODS, OWN_LAYER):
                 raise AssertionError(f"{name} fails: {failed[name]}")
             if failed:
                 del trainees[name]
                 refused |= failed
-        return apart
+        single = distance(self._trainee(MeanLayer, scipy_mean(task), task))
+        return apart, max(TOLERANCE, ROUNDING * single)
 
 
 def _kernels(pair: Sequence[Config], stage: str) -> Sequence[Config]:

@@ -377,11 +377,11 @@ def mean_matrices(task: Classification) -> tuple[SparseMatrix, SparseMatrix]:
     return matrices[0], matrices[1]
 
 
-def double_mean(task: Classification) -> NeighbourMean:
-    """Make the means of a reference: products of SciPy in float64."""
+def scipy_mean(task: Classification) -> NeighbourMean:
+    """Make the means of a reference: products of SciPy in the type of the task, float32 or float64."""
     def product(matrix: SparseMatrix) -> Product:
-        wide = matrix.to_scipy().astype(np.float64)
-        return lambda features: torch.from_numpy(wide @ features.detach().numpy())
+        typed = matrix.to_scipy().astype(task.features.numpy().dtype)
+        return lambda features: torch.from_numpy(typed @ features.detach().numpy())
 
     return NeighbourMean(*map(product, mean_matrices(task)))
 
