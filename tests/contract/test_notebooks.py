@@ -33,8 +33,8 @@ AUTOSAGE = {"autosage_attention", "autosage_erdos_renyi", "autosage_guardrail", 
             "autosage_hub_split", "autosage_probe_share", "autosage_products", "autosage_reddit"}
 OWN = AUTOSAGE | {"dispatch_cpu", "dse_spade", "encoders", "fig13_jacobi", "fusion_gemm_spmm", "fusion_spmm_spmm",
        "fusion_steps", "index", "kernels_cpu", "leaderboard", "learnings", "levels_spade", "probe_cpu",
-       "ragged_encoder", "ragged_overheads", "ragged_products", "ragged_schedules", "selection_spade", "sensitivity_spade",
-       "signs_spade", "table2_costs", "training_gcn", "variants_spade"}
+       "ragged_encoder", "ragged_overheads", "ragged_products", "ragged_schedules", "selection_spade",
+       "sensitivity_spade", "signs_spade", "table2_costs", "training_gcn", "variants_spade"}
 MODULES = (  # of the process that runs notebooks
     "PIL.JpegImagePlugin", "ipykernel.zmqshell", "ipykernel.displayhook", "matplotlib.backends.backend_svg",
     "matplotlib.pyplot", "nbformat", "pandas", "pyarrow.compute", "pyarrow.pandas_compat", "pyarrow.parquet",
