@@ -18,7 +18,7 @@ ANY_MACHINE = (  # tasks that need no stored seconds
     "sparloom.experiments.Autoencode", "sparloom.experiments.ExploreDesigns")
 MATRIX_OPTIONS = ("op", "target", "adviser", "width")  # ignored by recommendations for a shape
 PLATFORMS = ("source", "target")
-SAME_MACHINE = ("preset", "width", "readings", "level", "orders", "space")  # settings that do not change seconds
+SAME_MACHINE = ("preset", "width", "readings", "orders", "space")  # settings that do not change seconds
 INHERITED_GROUPS = ("paths", "op", "corpus", "samples", "encoder", "predictor", "selection@pretraining", "model",
                     "trainer", "logger")
 INHERITED_VALUES = ("paths.", "op.", "corpus.", "samples.", "encoder.", "predictor.", "pretraining.", "model.net.",

@@ -7,7 +7,8 @@ from sparloom import cli
 TREE = {
     "width": 256, "seed": 0,
     "op": {"_target_": "SpMM"}, "timing": {"rounds": 1}, "corpus": {"names": ["a"]},
-    "target": {"_target_": "Spade", "preset": "cognate32", "width": "${width}", "dram_gb_per_s": 58.6},
+    "target": {"_target_": "Spade", "preset": "cognate32", "width": "${width}", "level": "t1",
+               "dram_gb_per_s": 58.6},
     "source": {"_target_": "CpuKernels", "width": "${width}", "threads": 2},
     "adviser": {"samples": {"data": "${paths.data}"}, "platform": "${target}"},
     "task": {"op": "${op}", "platforms": ["${source}"], "adviser": "${adviser}", "steps": 3},
@@ -47,6 +48,8 @@ def test_an_unused_width_is_refused():
 def test_changed_settings_of_a_machine_need_another_preset():
     with pytest.raises(cli.UsageError, match="dram_gb_per_s=5 makes another machine, but samples of preset cognate32"):
         cli.refuse_other_machines(TREE, ["target.dram_gb_per_s=5"])
+    with pytest.raises(cli.UsageError, match="target.level=t0 makes another machine"):  # of another simulator
+        cli.refuse_other_machines(TREE, ["target.level=t0"])
     for allowed in (["target.dram_gb_per_s=5", "target.preset=slow"], ["target.width=64"], ["target.orders=waco"],
                     ["source.threads=1"]):
         cli.refuse_other_machines(TREE, allowed)
