@@ -49,11 +49,18 @@ def build() -> Callable[..., Any]:
 
 @pytest.fixture(scope="session")
 def trained(build, tmp_path_factory) -> Path:
-    """Train encoders, a source network and a fine-tuned one for SpMM; return folder, outputs and metrics."""
+    """Train encoders, source networks and fine-tuned ones for SpMM, ours and as published; return their folder.
+
+    The outputs and metrics of ours are in the folders of the experiments, of the published ones in <name>_published.
+    """
     folder = tmp_path_factory.mktemp("trained")
-    for experiment, *more in (("autoencode_cpu", "platform@target=cpu_many_single"), ("autoencode_spade",),
-                              ("pretrain_cpu",), ("finetune_tiny",)):
+    for experiment, *more in (
+            ("autoencode_cpu", "platform@target=cpu_many_single"), ("autoencode_spade",), ("pretrain_cpu",),
+            ("finetune_tiny",), ("autoencode_cpu",), ("pretrain_cpu", "model=cognate", "platform@source=cpu"),
+            ("finetune_tiny", "hparams=cognate_published", "task.seeds=[0]")):
         out = folder / experiment
+        if out.exists():
+            out = folder / f"{experiment}_published"
         out.mkdir()
         metrics = build(experiment, *SMALL, *more, folder=folder).run(out)
         assert metrics["seconds"] > 0

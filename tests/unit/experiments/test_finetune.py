@@ -183,7 +183,7 @@ def test_source_that_knows_the_judging_matrices_is_refused(build, trained, tmp_p
 
 
 def test_network_of_other_settings_is_refused(build, trained, tmp_path):
-    source, = trained.glob("artifacts/checkpoints/tiny/source_*")
+    source, = trained.glob("artifacts/checkpoints/tiny/source_cpu_many_*")
     given = ("predictor.fusion=sum", f"task.pretrained={source}")
     with pytest.raises(SchemaError, match=r"predictor.fusion=concat instead of sum"):
         build("finetune_tiny", *SMALL, *given, folder=trained).run(tmp_path)

@@ -54,7 +54,8 @@ def test_shards_of_a_collection_run_under_a_launcher(run, tmp_path, launcher, pa
 
 @pytest.mark.slow
 def test_missing_prerequisites_are_made_first_and_reported(run, tmp_path):
-    shown = run("experiment=finetune_tiny", "encoder.epochs=20", "task.seeds=[0]", "source.orders=waco",
+    shown = run("experiment=finetune_tiny", "encoder.epochs=20", "task.seeds=[0]", "platform@source=cpu",
+                "source.orders=waco",
                 "model.net.featurizer.channels=[4,4,8,8,8,8,8,8,8,8,8,8]",
                 "hydra.run.dir='outputs/finetune_tiny/run[1]'", folder=tmp_path)
     assert shown.returncode == 0, shown.stderr
