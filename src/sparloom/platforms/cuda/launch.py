@@ -32,6 +32,9 @@ class Family(Protocol):
     def result(self, gpu: Gpu, inputs: Inputs) -> Any:
         """Allocate the array that a kernel overwrites."""
 
+    def compile(self, inputs: Inputs, configs: Sequence[Config]) -> None:
+        """Compile kernels that take so long that they are worth several processes."""
+
     def bind(self, gpu: Gpu, operands: DeviceOperands, config: Config, result: Any) -> Call:
         """Bind the kernels of a legal configuration; whatever else they need is made here, untimed."""
 

@@ -99,6 +99,7 @@ class CudaPlatform(KernelPlatform):
         gpu, family = self.gpu, self.family(op)
         for config in configs:
             family.space().validate(config)
+        family.compile(operands, configs)
         check = family.check(op, operands, seed=timing.seed)
 
         def prepare() -> tuple[dict[Config, Callable[[], Call]], Any]:

@@ -5,7 +5,7 @@ kernels/cuda/{spmm,sddmm,attention}.cu to arrays of a device.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +48,9 @@ class SparseFamily:
     def space(self) -> GridSpace:
         """List the configurations."""
         return self._space
+
+    def compile(self, inputs: Operands, configs: Sequence[Config]) -> None:
+        """Do nothing: NVRTC compiles a kernel when it is bound."""
 
     def check(self, op: Op, inputs: Operands, *, seed: int) -> HostCheck:
         """Compare some rows of a result with the oracle, and make sure that all are written."""

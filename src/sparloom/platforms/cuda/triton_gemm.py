@@ -1,9 +1,10 @@
 """Dense GEMM by Triton: the kernel, its compilation, which needs no device, and its launch without torch."""
 
+import os
 import re
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,9 @@ class TritonGemm:
     """The family of GEMM, without configurations that exceed the limits of the device."""
 
     def __init__(self, limits: CudaDevice) -> None:
+        self._limits = limits
         self._space = TritonGemmSpace(limits.shared_per_block_bytes)
+        self._compiled: dict[Tiling, CompiledGemm | Unsupported] = {}
 
     def space(self) -> GridSpace:
         """List the configurations."""
@@ -37,8 +40,20 @@ class TritonGemm:
         """Allocate C (m, n)."""
         return gpu.empty((inputs.shape.m, inputs.shape.n), np.float32)
 
+    def compile(self, inputs: DenseOperands, configs: Sequence[Config]) -> None:
+        """Compile the kernels of configurations that are not compiled yet, one process per processor."""
+        tilings = dict.fromkeys(_tiling(config, inputs.shape) for config in configs)
+        missing = [tiling for tiling in tilings if tiling not in self._compiled]
+        processes = min(len(os.sched_getaffinity(0)), len(missing))
+        if processes < 2:
+            return
+        from joblib import Parallel, delayed
+
+        tasks = (delayed(_compiled_or_refused)(tiling, self._limits.compute_capability) for tiling in missing)
+        self._compiled.update(zip(missing, Parallel(processes)(tasks), strict=True))
+
     def bind(self, gpu: Gpu, operands: DeviceOperands, config: Config, result: Any) -> Call:
-        """Compile and bind the kernel of a configuration.
+        """Compile the kernel of a configuration, unless `compile` did, and bind it.
 
         Raises:
             Unsupported: Triton refuses it, it needs more shared memory than the device has, an operand is too large,
@@ -52,7 +67,11 @@ class TritonGemm:
                               "multiplied, copy what is stored transposed")
         _check_extent(shape.m * shape.k, shape.k * shape.n, shape.m * shape.n)
         tiling = _tiling(config, shape)
-        made = compile_gemm(tiling, gpu.device.compute_capability)
+        if tiling not in self._compiled:
+            self._compiled[tiling] = _compiled_or_refused(tiling, gpu.device.compute_capability)
+        made = self._compiled[tiling]
+        if isinstance(made, Unsupported):
+            raise made
         tiles = -(-shape.m // tiling.block_m) * -(-shape.n // tiling.block_n)
         grid = LaunchShape((tiles, tiling.split), 32 * tiling.warps, made.shared_bytes)
         numbers = (np.int32(extent) for extent in (shape.m, shape.n, shape.k, config["group_m"]))
@@ -107,7 +126,6 @@ class CompiledGemm:
     scratch: int
 
 
-@cache
 def compile_gemm(tiling: Tiling, compute_capability: int) -> CompiledGemm:
     """Compile for a device such as 90, cached on disk; raises Unsupported if Triton cannot."""
     triton = _triton()
@@ -174,6 +192,13 @@ def _triton() -> Any:
     except ImportError as error:
         raise Unsupported(f"no Triton ({error}): {install_command('gpu')}") from error
     return triton
+
+
+def _compiled_or_refused(tiling: Tiling, compute_capability: int) -> CompiledGemm | Unsupported:
+    try:
+        return compile_gemm(tiling, compute_capability)
+    except Unsupported as error:
+        return error
 
 
 def _tiling(config: Config, shape: GemmShape) -> Tiling:

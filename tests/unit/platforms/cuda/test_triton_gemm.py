@@ -13,7 +13,7 @@ from sparloom.errors import Unsupported
 from sparloom.measure import TimingProtocol
 from sparloom.ops import GEMM, GemmShape, assert_close
 from sparloom.platforms import CudaDevice, CudaPlatform, one_by_one
-from sparloom.platforms.cuda import CompiledGemm, LaunchShape, Tiling, compile_gemm, gemm_kernel
+from sparloom.platforms.cuda import CompiledGemm, DeviceOperands, LaunchShape, Tiling, compile_gemm, gemm_kernel
 from sparloom.space import Config
 
 OP = GEMM()
@@ -45,6 +45,18 @@ class Interpreted:
 
     def binary(self, content: bytes, name: str) -> "_InterpretedKernel":
         return _InterpretedKernel(pickle.loads(content), self.shapes)
+
+
+class Compiled(Interpreted):
+    """Device that keeps the machine code it gets and runs nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.binaries: list[bytes] = []
+
+    def binary(self, content: bytes, name: str) -> "_InterpretedKernel":
+        self.binaries.append(content)
+        return _InterpretedKernel(SMALL, self.shapes)
 
 
 class _InterpretedKernel:
@@ -109,7 +121,7 @@ def test_shared_memory_that_is_known_after_compiling_is_a_failure(interpreted, m
 @pytest.mark.parametrize("changes", [{}, {"split": 4, "aligned_n": True, "aligned_k": True}, {"precision": "tf32x3"}])
 def test_machine_code_needs_no_device(tmp_path, monkeypatch, architecture, changes):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    made = compile_gemm.__wrapped__(replace(SMALL, **changes), architecture)
+    made = compile_gemm(replace(SMALL, **changes), architecture)
     assert made.binary.startswith(b"\x7fELF")
     assert made.scratch == 2
     assert (16 * 16 + 16 * 32) * 4 <= made.shared_bytes <= 2 * (16 * 16 + 16 * 32) * 4
@@ -120,6 +132,22 @@ def test_a_tiling_that_triton_refuses_is_unsupported(tmp_path, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     with pytest.raises(Unsupported, match="Triton refuses Tiling"):
         compile_gemm(replace(SMALL, block_m=17), 90)
+
+
+@triton
+def test_kernels_are_compiled_by_several_processes_and_only_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    platform, operands = CudaPlatform("triton", "h200", 256), OP.operands(GemmShape(40, 50, 60), seed=0)
+    platform.gpu = Compiled()
+    space, family = platform.space(OP), platform.family(OP)
+    configs = [space.config(block_m=16, block_n=32, block_k=16), space.config(block_m=64, block_n=32, block_k=16)]
+    family.compile(operands, configs)
+    monkeypatch.setattr("sparloom.platforms.cuda.triton_gemm.compile_gemm", None)
+    family.compile(operands, configs)
+    for config in configs:
+        family.bind(platform.gpu, DeviceOperands.on(platform.gpu, operands), config, None)
+    assert all(binary.startswith(b"\x7fELF") for binary in platform.gpu.binaries)
 
 
 def test_float16_is_refused():
