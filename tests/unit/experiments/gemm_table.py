@@ -7,7 +7,8 @@ import numpy as np
 
 from sparloom.data import Sample, SampleTable
 from sparloom.ops import GemmShape
-from sparloom.space import Config, GemmSpace, gemm_program, register_tile
+from sparloom.platforms import CudaDevice
+from sparloom.space import Config, GemmSpace, TritonGemmSpace, gemm_program, register_tile
 
 PEAK, MEMORY, CALL = 1e11, 2e10, 4e-9  # flop/s, bytes/s, seconds
 VENDOR = "vendor=mkl"
@@ -64,3 +65,28 @@ def write_gemm_table(
                     seconds=(float(seconds * np.exp(noise * rng.standard_normal())),), **conditions))
     provenance = {"origin": "formula"} | ({} if machine is None else {"machine": dict(machine)})
     SampleTable.of(samples, [provenance]).write(data / "samples" / "cpu_kernels_gemm.parquet")
+
+
+def triton_formula(shape: GemmShape, config: Config) -> float:
+    """Return seconds: waves of eight tiles, each as long as its sums, and partial sums in memory."""
+    rows, columns, parts = (int(config[name]) for name in ("block_m", "block_n", "split_k"))
+    programs = -(-shape.m // rows) * -(-shape.n // columns) * parts
+    rate = 1e12 * rows * columns / (rows + columns) / 64
+    work = -(-programs // 8) * 2 * rows * columns * shape.k / parts / rate
+    return 2e-6 + work + parts * 4e-12 * shape.m * shape.n
+
+
+def write_triton_table(data: Path, shapes: Sequence[GemmShape], *, step: int) -> None:
+    """Write one sweep of every `step`-th Triton kernel and of cuBLAS, for `StoredSamples`."""
+    device = CudaDevice.named("h200")
+    space = TritonGemmSpace(device.shared_per_block_bytes)
+    conditions = {"op": "gemm", "platform": "triton", "cpu_seconds": (), "kind": "device", "failure": None, "round": 0,
+                  "stolen": False, "machine": "formula", "commit": "", "started": "2000-01-01T00:00:00Z"}
+    samples = []
+    for shape in shapes:
+        kernels = {config.key: ("h200", triton_formula(shape, config)) for config in [*list(space)[::step],
+                                                                                    space.default()]}
+        vendor = {"vendor=cublas": ("vendor", 1.1 * min(seconds for _, seconds in kernels.values()))}
+        samples += [Sample(preset=preset, matrix=shape.matrix, width=shape.width, config=key, seconds=(seconds,),
+                           **conditions) for key, (preset, seconds) in (kernels | vendor).items()]
+    SampleTable.of(samples, [{"origin": "formula"}]).write(data / "samples" / "triton_gemm.parquet")

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from gemm_table import drawn_shapes, write_gemm_table
+from gemm_table import drawn_shapes, write_gemm_table, write_triton_table
 from sparse_table import patterns, write_spmm_table
 
 from sparloom.data import StoredSamples
-from sparloom.errors import MissingArtifact, SchemaError
+from sparloom.errors import MissingArtifact, SchemaError, Unsupported
 from sparloom.experiments.trees import best_configs, gemm_subject, sparse_subject
 from sparloom.experiments.trees.evaluation import TreeSubject, scores_with_fallback
 from sparloom.models import load_trees
@@ -229,8 +229,26 @@ def test_a_model_grows_further_on_more_shapes(fitted, build, tmp_path):
 def test_the_sweep_that_judges_must_be_there(build, tmp_path):
     write_gemm_table(tmp_path / "data", drawn_shapes(8), step=100)
     task = build("fit_trees", *SMALL, "task.judging_sweep=2", folder=tmp_path)
-    with pytest.raises(SchemaError, match=r"sweep 2 shall judge .* the table has 2: collect with timing\.rounds=3"):
+    with pytest.raises(SchemaError, match=r"sweep 2 shall judge, the table has 2 .* timing\.rounds=3"):
         task.run(tmp_path)
+
+
+@pytest.mark.cc
+def test_kernels_of_a_gpu_are_chosen_from_one_sweep(build, tmp_path, capsys):
+    write_triton_table(tmp_path / "data", drawn_shapes(32), step=16)
+    small = [option for option in SMALL if not option.startswith("task.sparse")]
+    metrics = build("fit_trees_cuda", *small, folder=tmp_path).run(tmp_path)
+    assert metrics["oof/problems"] == 30
+    assert metrics["oof/mean_efficiency"] > metrics["oof/static_efficiency"] > metrics["oof/random_efficiency"]
+    assert metrics["oof/vendor_efficiency"] == pytest.approx(1 / 1.1)
+    assert not any("noise_ceiling" in name for name in metrics)
+    assert metrics["predict/c_error"] < 1e-6
+    on_gpu = ("platform@single=triton", "single.device=h200")
+    found = build("recommend", "shape=[480,640,800]", *on_gpu, folder=tmp_path).run(tmp_path)
+    assert found["gflops"] > 0
+    assert "block_m=" in json.loads((tmp_path / "recommendation.json").read_text())["configurations"][0]["config"]
+    with pytest.raises(Unsupported, match=r"triton read A and B as they are multiplied, give \[m,n,k\]"):
+        build("recommend", "shape=[48,64,80,tn]", *on_gpu, folder=tmp_path).run(tmp_path)
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from sparloom.experiments.harness import INTERVAL, TreeModels, best_in, measure_
 from sparloom.files import write_json
 from sparloom.measure import TimingProtocol, describe_machine
 from sparloom.models.performance import (
-    GEMM_FEATURES,
+    GEMM_SPECS,
     Origin,
     gemm_problems,
     load_interval,
@@ -34,7 +34,7 @@ from sparloom.sparse import SparseMatrix
 from sparloom.tuning import Evolution, best
 
 if TYPE_CHECKING:
-    from sparloom.platforms import CpuKernels, Platform
+    from sparloom.platforms import CpuKernels, CudaPlatform, Platform
 
 GIGA = 1e9
 logger = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class RecommendShape:
     """
 
     op: GEMM
-    platform: "CpuKernels"
+    platform: "CpuKernels | CudaPlatform"
     samples: SampleSource
     models: TreeModels
     evolution: Evolution
@@ -64,9 +64,12 @@ class RecommendShape:
 
     def run(self, shape: Sequence[int], out: Path) -> Mapping[str, float]:
         """Print the first five kernels with predicted rates and prediction intervals."""
-        asked, space = read_shape(shape), self.platform.space(self.op)
+        asked, space, spec = read_shape(shape), self.platform.space(self.op), GEMM_SPECS[self.platform.name]
+        if self.platform.kind == "device" and asked.layout != "nn":
+            raise Unsupported(f"shape={list(shape)}: the kernels of {self.platform.name} read A and B as they are "
+                              "multiplied, give [m,n,k] and copy what is stored transposed")
         folder = self.models.find(self.platform, self.op, self.samples)
-        model = load_performance(best_in(folder), spec=GEMM_FEATURES, space=space.digest(), threads=self.threads)
+        model = load_performance(best_in(folder), spec=spec, space=space.digest(), threads=self.threads)
         self._warn_of_another_processor(model.origin)
         problem = gemm_problems([asked])
         if model.falls_back(problem)[0]:
@@ -81,7 +84,7 @@ class RecommendShape:
         chosen = list(dict.fromkeys(gemm_program(entry.config, asked.layout) for entry in ranked))[:TOP_K]
         predicted, coverage = {"gflops": model.predict(problem, chosen)[0]}, None
         if (folder / INTERVAL).exists():
-            interval = load_interval(folder / INTERVAL, spec=GEMM_FEATURES, threads=self.threads)
+            interval = load_interval(folder / INTERVAL, spec=spec, threads=self.threads)
             coverage = interval.coverage
             predicted |= zip(("low", "high"), (bound[0] for bound in interval.predict(problem, chosen)), strict=True)
         times = self._verified(asked, chosen, space)
@@ -95,7 +98,9 @@ class RecommendShape:
         return metrics | _shape_regrets(chosen, times, asked)
 
     def _warn_of_another_processor(self, origin: Origin) -> None:
-        """Say so if the model has learned from measurements on another processor."""
+        """Say so if the model has learned from measurements on another processor; the preset of a GPU names it."""
+        if self.platform.kind == "device":
+            return
         here, measured = describe_machine(), None
         with suppress(MissingArtifact, SchemaError, OSError):  # the samples are not there: compare the caches
             measured = processor_of(self.samples.table(self.platform.name, self.platform.preset, self.op.name))

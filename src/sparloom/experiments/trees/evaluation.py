@@ -15,7 +15,7 @@ from sparloom.errors import MissingArtifact, SchemaError
 from sparloom.experiments.harness import check_width
 from sparloom.measure import geomean
 from sparloom.models.performance import (
-    GEMM_FEATURES,
+    GEMM_SPECS,
     SDDMM_FEATURES,
     SPMM_FEATURES,
     FeatureSpec,
@@ -35,7 +35,7 @@ from sparloom.space import Config, gemm_program
 from sparloom.sparse import Role
 
 if TYPE_CHECKING:
-    from sparloom.platforms import CpuKernels
+    from sparloom.platforms import CpuKernels, CudaPlatform
 
 VENDOR = "vendor"  # preset of the rows of vendor libraries
 SPARSE_FEATURES: Mapping[str, FeatureSpec] = {"spmm": SPMM_FEATURES, "sddmm": SDDMM_FEATURES}
@@ -51,9 +51,11 @@ class TreeSubject:
     Args:
         measured: mean seconds of all sweeps, which models learn from; no model is scored on a problem that it has
             learned from, in any sweep.
-        other: seconds of the sweeps that do not judge, (problems, configs).
+        other: seconds of the sweeps that do not judge, (problems, configs); those of the judging sweep if it is the
+            only one, in which case they do not tell the noise.
         vendor: seconds of the fastest vendor kernel in the judging sweep, (problems,); NaN where there is none.
         fallback: configuration for problems outside the domain of the models.
+        repeated: whether there are several sweeps.
     """
 
     spec: FeatureSpec
@@ -63,6 +65,7 @@ class TreeSubject:
     judged: JudgedProblems
     vendor: np.ndarray
     fallback: Config
+    repeated: bool = True
 
     def __len__(self) -> int:
         return len(self.measured)
@@ -90,7 +93,7 @@ class TreeSubject:
                        vendor=self.vendor[indices])
 
 
-def gemm_subject(samples: SampleSource, platform: "CpuKernels", op: Op, *, judging: int) -> TreeSubject:
+def gemm_subject(samples: SampleSource, platform: "CpuKernels | CudaPlatform", op: Op, *, judging: int) -> TreeSubject:
     """Load GEMM samples: a problem is a shape in a layout, a group is a shape.
 
     Configurations that are one program in a layout share its seconds, see `gemm_program`.
@@ -110,9 +113,9 @@ def gemm_subject(samples: SampleSource, platform: "CpuKernels", op: Op, *, judgi
     origin = Origin(platform.name, platform.preset, space.digest(), _constants(table, platform))
     problems = gemm_problems(shapes) | {name: np.full(len(shapes), value) for name, value in origin.machine.items()}
     return TreeSubject(
-        spec=GEMM_FEATURES, origin=origin, fallback=space.default(),
+        spec=GEMM_SPECS[platform.name], origin=origin, fallback=space.default(),
         measured=Measured(problems, tuple(about["group"]), configs, _mean(sweeps.seconds)),
-        other=_mean(np.delete(sweeps.seconds, judging, axis=2)),
+        other=_other(sweeps, judging), repeated=sweeps.seconds.shape[2] > 1,
         judged=JudgedProblems(about, sweeps.configs, sweeps.seconds[:, :, judging]),
         vendor=_fastest_vendor(samples, platform, op, sweeps, judging))
 
@@ -145,7 +148,7 @@ def sparse_subject(
     return TreeSubject(
         spec=SPARSE_FEATURES[op.name], origin=origin, fallback=space.default(),
         measured=Measured(problems, tuple(about["group"]), configs, _mean(sweeps.seconds)),
-        other=_mean(np.delete(sweeps.seconds, judging, axis=2)),
+        other=_other(sweeps, judging), repeated=sweeps.seconds.shape[2] > 1,
         judged=JudgedProblems(about, sweeps.configs, sweeps.seconds[:, :, judging]),
         vendor=_fastest_vendor(samples, platform, op, sweeps, judging))
 
@@ -154,13 +157,15 @@ def _opened(table: SampleTable, configs: list[str], judging: int) -> Sweeps:
     """Arrange a table by sweeps; problems that lack rows in one of the sweeps are left out.
 
     Raises:
-        SchemaError: the judging sweep is missing, or there is no other sweep.
+        SchemaError: the judging sweep is missing.
     """
     sweeps = Sweeps.of(table, configs)
     count = sweeps.seconds.shape[2]
-    if judging >= count or count < 2:
-        raise SchemaError(f"sweep {judging} shall judge and another one tell the noise, the table has {count}: collect "
-                          f"with timing.rounds={max(2, judging + 1)}")
+    if judging >= count:
+        raise SchemaError(f"sweep {judging} shall judge, the table has {count} (0 is the first): collect with "
+                          f"timing.rounds={judging + 1}, or give task.judging_sweep={count - 1}")
+    if count == 1:
+        logger.warning("the table has one sweep, so nothing tells the noise: collect with timing.rounds=2")
     whole = sweeps.complete
     if not whole.all():
         logger.warning("%d of %d problems lack rows in one of the sweeps and are left out", (~whole).sum(), len(whole))
@@ -182,6 +187,13 @@ def _mean(seconds: Float[np.ndarray, "problems configs sweeps"]) -> Float[np.nda
     return np.exp(np.log(seconds).mean(axis=2))
 
 
+def _other(sweeps: Sweeps, judging: int) -> Float[np.ndarray, "problems configs"]:
+    """Mean seconds of the sweeps that do not judge; of the judging one if there is no other."""
+    if sweeps.seconds.shape[2] == 1:
+        return sweeps.seconds[:, :, 0]
+    return _mean(np.delete(sweeps.seconds, judging, axis=2))
+
+
 def _slice(shape: GemmShape) -> str:
     if shape.m == 1:
         return "m1"
@@ -190,14 +202,16 @@ def _slice(shape: GemmShape) -> str:
     return "large" if shape.flops >= LARGE else "medium"
 
 
-def _constants(table: SampleTable, platform: "CpuKernels") -> dict[str, float]:
-    """Return constants of the machine that made the table, as far as its provenance records them."""
+def _constants(table: SampleTable, platform: "CpuKernels | CudaPlatform") -> dict[str, float]:
+    """Return constants of the machine that made the table, as far as its provenance records them, or of the device."""
+    if platform.kind == "device":
+        return {"multiprocessors": float(platform.limits.multiprocessors)}
     machines = [entry["machine"] for entry in table.provenance if isinstance(entry.get("machine"), dict)]
     return machine_constants(machines[-1] if machines else {}, threads=platform.threads)
 
 
 def _fastest_vendor(
-    samples: SampleSource, platform: "CpuKernels", op: Op, sweeps: Sweeps, sweep: int
+    samples: SampleSource, platform: "CpuKernels | CudaPlatform", op: Op, sweeps: Sweeps, sweep: int
 ) -> np.ndarray:
     """Return the least seconds of vendor kernels on each problem; NaN where none was timed."""
     try:
@@ -258,7 +272,8 @@ class Judgement:
         frames = [judged.choices(method, best_configs(subject, values)) for method, values in scores.items()]
         static = static_scores(efficiencies(subject.measured.seconds), problem_folds(subject.measured, folds))
         frames.append(judged.choices("static", best_configs(subject, static)))
-        frames.append(judged.choices("noise_ceiling", best_configs(subject, subject.other)))
+        if subject.repeated:
+            frames.append(judged.choices("noise_ceiling", best_configs(subject, subject.other)))
         frames.append(_random(subject))
         if np.isfinite(subject.vendor).any():
             frames.append(judged.baseline("vendor", subject.vendor).dropna(subset="seconds"))
@@ -283,11 +298,12 @@ class Judgement:
 
     def _comparisons(self) -> dict[str, float]:
         model = self.of_method("model")
-        found = paired_metrics(model, self.of_method("noise_ceiling"), "of_noise_ceiling", _share, column="efficiency",
-                               seed=self.seed)
+        found: dict[str, float] = {}
         for method in self.rows["method"].unique():
             others = self.of_method(method)
             both = model.merge(others[["matrix", "width"]])
+            if method == "noise_ceiling":
+                found |= paired_metrics(model, others, "of_noise_ceiling", _share, column="efficiency", seed=self.seed)
             if method not in ("model", "noise_ceiling", "vendor"):
                 found |= paired_metrics(both, others, f"lead_over_{method}", _lead, column="efficiency", seed=self.seed)
             if method in ("static", "vendor"):

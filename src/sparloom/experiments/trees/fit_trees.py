@@ -51,7 +51,7 @@ from sparloom.report import efficiency_table, op_title
 from sparloom.sparse import Role
 
 if TYPE_CHECKING:
-    from sparloom.platforms import CpuKernels
+    from sparloom.platforms import CpuKernels, CudaPlatform
 
 REPEATS = 30  # timed predictions; the fastest counts, since other processes only slow them down
 C_REPEATS = 200
@@ -178,7 +178,8 @@ LABELS: Mapping[str, str] = {
     "noise_ceiling": "fastest of the other sweep", "model": "trees", "distilled": "trees, distilled",
     "with_fallback": "trees, few rows fixed",
     "log": "trees, log throughput", "raw": "trees, raw throughput", "bandwidth": "trees, log1p bandwidth",
-    "latency": "trees, raw latency", "vendor": "MKL", "static": "one configuration for all", "random": "random",
+    "latency": "trees, raw latency", "vendor": "MKL or cuBLAS", "static": "one configuration for all",
+    "random": "random",
 }
 OTHERS: Mapping[str, Target] = {
     "log": Target("throughput", "log"), "raw": Target("throughput", "raw"), "bandwidth": Target("bandwidth", "log1p"),
@@ -206,7 +207,7 @@ class FitTrees:
     """
 
     gemm: Op
-    gemm_platform: "CpuKernels"
+    gemm_platform: "CpuKernels | CudaPlatform"
     sparse: Sequence[Op]
     sparse_platform: "CpuKernels"
     samples: SampleSource

@@ -10,7 +10,7 @@ from sparloom.lazy import attach
 __all__, __getattr__, __dir__ = attach(__name__, {
     "features": ("Feature", "FeatureSpec", "Formula", "machine_constants"),
     "problems": (
-        "GEMM_FEATURES", "GEMM_INPUTS", "SDDMM_FEATURES", "SPMM_FEATURES", "gemm_problems", "gemm_shapes",
+        "GEMM_FEATURES", "GEMM_INPUTS", "GEMM_SPECS", "SDDMM_FEATURES", "SPMM_FEATURES", "gemm_problems", "gemm_shapes",
         "nearby_shapes", "sparse_problems"),
     "growth": (
         "BoostingConfig", "Grid", "Measured", "Rows", "Target", "TreeCount", "assign_folds", "cross_fit",

@@ -1,4 +1,4 @@
-"""Features of a tiled GEMM C(m,n) = A(m,k) B(k,n) in float32, and of SpMM and SDDMM kernels on a CPU."""
+"""Features of a tiled GEMM C(m,n) = A(m,k) B(k,n) in float32 on a CPU and on a GPU, and of sparse kernels on a CPU."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,6 +15,8 @@ COUNTS = frozenset({"rows", "cols", "nnz"})
 MOVED = "8 * (rows + 1) + 4 * width * (rows + cols)"  # bytes of row pointers and dense operands
 GEMM_INPUTS = ("m", "n", "k", "a_transposed", "b_transposed")
 """What a GEMM problem provides, besides constants of the machine."""
+FUSED_RATE, TENSOR_RATE = 256, 2048
+"""Flop per cycle of a multiprocessor of Hopper: float32 on its plain units, TF32 on its tensor cores."""
 MAX_STRIP = 256  # columns of the widest strip, with 32 registers of 16 columns
 
 PROBLEM = (
@@ -128,6 +130,55 @@ GEMM_FEATURES = FeatureSpec(
     fallback="(n == 1) + (k == 1)",
 )
 """The model does not apply to n = 1 (matrix-vector product) and k = 1 (outer product)."""
+
+TRITON_KERNEL = (
+    *(Feature(name, "kernel", name, unit) for name, unit in (
+        ("block_m", "rows"), ("block_n", "columns"), ("block_k", "terms"), ("warps", "warps"), ("stages", "steps"),
+        ("group_m", "tiles"), ("split_k", "sums"))),
+    Feature("tensor_cores", "kernel", "precision == 'tf32x3'", "1"),
+    Feature("accumulators", "kernel", "block_m * block_n / (32 * warps)", "elements"),
+    Feature("tile_intensity", "kernel", "block_m * block_n / (block_m + block_n)", "flop/element"),
+    Feature("pipeline_bytes", "kernel", "4 * block_k * (block_m + block_n) * (stages - 1)", "B"),
+    Feature("step_cycles", "kernel", f"2 * block_m * block_n * block_k / "
+            f"({FUSED_RATE} + ({TENSOR_RATE} / 3 - {FUSED_RATE}) * (precision == 'tf32x3'))", "cycles"),
+)
+TRITON_PROBLEM = (
+    *PROBLEM,
+    Feature("aligned_n", "problem", "n == 16 * floor(n / 16)", "1"),
+    Feature("aligned_k", "problem", "k == 16 * floor(k / 16)", "1"),
+    Feature("multiprocessors", "hardware", "multiprocessors", "multiprocessors"),
+)
+TRITON_INTERACTION = (
+    Feature("tiles_m", "interaction", "ceil(m / block_m)", "tiles"),
+    Feature("tiles_n", "interaction", "ceil(n / block_n)", "tiles"),
+    Feature("tiles", "interaction", "tiles_m * tiles_n", "tiles"),
+    Feature("programs", "interaction", "tiles * split_k", "programs"),
+    Feature("steps", "interaction", "ceil(k / (block_k * split_k))", "steps"),
+    Feature("pipeline_fill", "interaction", "steps / (steps + stages - 1)", "1"),
+    Feature("fill_m", "interaction", "m / (tiles_m * block_m)", "1"),
+    Feature("fill_n", "interaction", "n / (tiles_n * block_n)", "1"),
+    Feature("fill_k", "interaction", "k / (steps * block_k * split_k)", "1"),
+    Feature("fill", "interaction", "fill_m * fill_n * fill_k", "1"),
+    Feature("waves", "interaction", "programs / multiprocessors", "waves"),
+    Feature("wave_fill", "interaction", "waves / ceil(waves)", "1"),
+    Feature("resident_warps", "interaction", "min(64, ceil(waves) * warps)", "warps"),
+    Feature("program_cycles", "interaction", "steps * step_cycles", "cycles"),
+    Feature("cycles", "interaction", "ceil(waves) * program_cycles", "cycles"),
+    Feature("estimated_rate", "interaction", "flops / cycles", "flop/cycle"),
+    Feature("band", "interaction", "min(group_m, tiles_m)", "tiles"),
+    Feature("reads_a", "interaction", "elements_a * tiles_n / flops", "elements/flop"),
+    Feature("reads_b", "interaction", "elements_b * tiles_m / flops", "elements/flop"),
+    Feature("writes_c", "interaction", "elements_c * split_k / flops", "elements/flop"),
+    Feature("traffic", "interaction", "elements_a * tiles_n + elements_b * tiles_m + elements_c * split_k", "elements"),
+    Feature("program_traffic", "interaction", "traffic / programs", "elements"),
+)
+TRITON_FEATURES = FeatureSpec(
+    op="gemm", version=1, features=(*TRITON_PROBLEM, *TRITON_KERNEL, *TRITON_INTERACTION),
+    fallback="(n == 1) + (k == 1)",
+)
+"""What the trees read of a product and a Triton kernel; they do not apply where `GEMM_FEATURES` do not."""
+GEMM_SPECS: Mapping[str, FeatureSpec] = {"cpu_kernels": GEMM_FEATURES, "triton": TRITON_FEATURES}
+"""Platform -> features of its GEMM kernels."""
 
 
 def gemm_problems(shapes: Sequence[GemmShape]) -> dict[str, np.ndarray]:
