@@ -17,7 +17,7 @@ __all__, __getattr__, __dir__ = attach(__name__, {
     "autosage": (
         "BenchAutosage", "BenchDecisions", "BenchDecisionsBusy", "BenchDecompositions", "BenchDispatch",
         "BenchDispatchCuda", "BenchGcn", "BenchGraphsage", "BenchMinibatch", "BusyCase", "CheckGcn", "CheckProbe",
-        "ChooseKernels", "GraphChoice", "Plans", "PolicyVariant", "RandomMatrix"),
+        "ChooseKernels", "ChooseStoredKernels", "GraphChoice", "Plans", "PolicyVariant", "RandomMatrix"),
     "fusion": ("BenchFuse", "BenchFusion", "BenchJacobi", "BenchKernels", "BenchPowers", "Block"),
     "cora": ("BenchEncoders", "BenchRagged", "BenchRaggedCuda", "BenchRaggedSchedules", "EvalRagged"),
     "spade": (

@@ -42,7 +42,8 @@ _MODULES = {
         "OnlineRace",
     ),
     "search": (
-        "CandidateSource", "CsrCostModel", "Evolution", "Ranked", "best", "portfolio", "top_k",
+        "CandidateSource", "CsrCostModel", "Evolution", "Ranked", "best", "portfolio", "shortlist",
+        "top_k",
     ),
     "fusion_problem": (
         "ORDERS", "Estimate", "LearnedPairCosts", "PairCostModel", "Problem", "Sketch", "pair_numbers",
@@ -78,7 +79,7 @@ __all__ = [
     "kernels_digest", "list_plans", "machine_digest", "machine_digests", "machine_rates", "measure_rates",
     "measure_sparse_rates", "pair_numbers", "plan_pair", "portfolio", "product_operators", "prune_plans", "put_order",
     "put_pair", "put_rates",
-    "put_schedule", "race", "token_operators", "top_k", "watch_load",
+    "put_schedule", "race", "shortlist", "token_operators", "top_k", "watch_load",
 ]
 
 __getattr__, __dir__ = on_demand(__name__, {

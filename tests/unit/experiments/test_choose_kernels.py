@@ -1,17 +1,35 @@
 """Portfolios of kernels, on tiny matrices: timing, choice and outputs."""
 
 import json
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from sparloom.experiments import ChooseKernels
+from sparloom.data import Sample, SampleTable
+from sparloom.errors import SchemaError
+from sparloom.experiments import ChooseKernels, ChooseStoredKernels
 from sparloom.experiments.autosage import OPERATIONS
 from sparloom.measure import TimingProtocol
-from sparloom.platforms import CpuKernels
+from sparloom.ops import SpMM
+from sparloom.platforms import CpuKernels, CudaPlatform
 from sparloom.report import portfolio_metrics
+from sparloom.space import CudaKernelSpace
 from sparloom.sparse import SyntheticCorpus
+
+
+@dataclass(frozen=True)
+class FixedSamples:
+    rows: SampleTable
+    roles: dict[str, str]
+
+    def table(self, platform, preset, op):
+        return self.rows.filter(platform=platform, preset=preset, op=op)
+
+    def split(self):
+        return self.roles
+
 
 TIMING = TimingProtocol(rounds=1, repetitions=2, short_seconds=0, most_repetitions=2, slow_factor=1e9, steal_ratio=100,
                         retakes=0, seed=0)
@@ -38,6 +56,36 @@ def test_every_kernel_is_timed_and_some_are_chosen(tmp_path):
         assert metrics[f"{op}/kernels"] == len(chosen["any"][op])
     assert all(np.isfinite(value) for value in metrics.values())
     assert not list((tmp_path / "journals").glob("*"))
+
+
+def test_kernels_of_a_gpu_are_chosen_from_stored_samples(tmp_path):
+    corpus = SyntheticCorpus([3000], 2, 0, ["uniform", "hub_rows", "nearest"])
+    names, space = [entry.name for entry in corpus.entries()], list(CudaKernelSpace("spmm", width=256))
+    rng, fast = np.random.default_rng(0), {space[5].key, space[50].key}
+    seconds = {(name, config.key): float(rng.uniform(2, 3) if config.key not in fast else rng.uniform(1, 1.2))
+               for name in names for config in space}
+    conditions = {"op": "spmm", "platform": "cuda_kernels", "cpu_seconds": (), "kind": "device", "failure": None,
+                  "round": 0, "width": 256, "stolen": False, "machine": "m", "commit": "",
+                  "started": "2000-01-01T00:00:00Z"}
+    rows = [Sample(preset="h200", matrix=name, config=key, seconds=(taken,), **conditions)
+            for (name, key), taken in seconds.items()]
+    rows += [Sample(preset="vendor", matrix=name, config="vendor=cusparse", seconds=(4.0,), **conditions)
+             for name in names]
+    roles = dict.fromkeys(names[:4], "train") | dict.fromkeys(names[4:], "test")
+    samples = FixedSamples(SampleTable.of(rows, [{}]), roles)
+    task = ChooseStoredKernels(CudaPlatform("cuda_kernels", "h200", 256), [SpMM()], samples, corpus, counts=[1, 2],
+                               draws=20, seed=0)
+    metrics = task.run(tmp_path)
+    chosen = json.loads((tmp_path / "portfolios.json").read_text())["spmm"]
+    assert set(chosen) == fast
+    assert metrics["spmm/portfolio_2"] == 1.0
+    assert metrics["spmm/portfolio_1"] > 1 / 1.2
+    assert metrics["spmm/random_1"] < 0.6
+    assert 1 / 4 <= metrics["spmm/vendor"] <= 1.2 / 4
+    assert len(pd.read_parquet(tmp_path / "per_matrix.parquet")) == 2 * (2 + 4 * 2)
+    everything = replace(task, samples=FixedSamples(samples.rows, dict.fromkeys(names, "train")))
+    with pytest.raises(SchemaError, match="0 of 6 matrices are for tests"):
+        everything.run(tmp_path)
 
 
 def test_a_portfolio_is_judged_on_matrices_that_it_was_not_chosen_on():

@@ -1,6 +1,8 @@
 """Rates of an emulated GPU: timing, caching, and their use in estimates."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +19,8 @@ from sparloom.space import CudaKernelSpace
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning import PlanCache
 from sparloom.tuning.sparse import CudaBackend, CudaEstimate, CudaRates, cuda_estimate, measure_cuda_rates
+from sparloom.tuning.sparse.cuda import FAVOURED, PORTFOLIO
+from sparloom.tuning.sparse.cuda_estimate import NOT_FAVOURED
 
 pytestmark = pytest.mark.cc
 
@@ -87,7 +91,7 @@ def test_rates_are_measured_once_for_a_device(gpu, tmp_path):
 def test_without_a_folder_they_are_measured_once_in_a_process(tmp_path):
     gpu = TimedGpu(tmp_path, TINY)
     models = [CudaBackend(gpu).model(PlanCache(None)) for _ in range(2)]
-    assert models[0] == models[1] == CudaEstimate(measure_cuda_rates(gpu))
+    assert models[0] == models[1] == CudaEstimate(measure_cuda_rates(gpu), FAVOURED)
     assert gpu.repeats == 4
 
 
@@ -109,7 +113,7 @@ def test_without_a_measurement_those_of_data_sheets_are_taken(gpu, tmp_path, mon
         raise error
 
     monkeypatch.setattr(cuda_estimate, "measure_cuda_rates", fail)
-    assert CudaBackend(gpu).model(PlanCache(tmp_path)) == CudaEstimate(CudaRates.of_data_sheet(TINY))
+    assert CudaBackend(gpu).model(PlanCache(tmp_path)) == CudaEstimate(CudaRates.of_data_sheet(TINY), FAVOURED)
     assert not list(tmp_path.iterdir())
     assert f"rates of tiny are not measured: {error}: those of data sheets are used" in caplog.text
 
@@ -149,6 +153,20 @@ def test_more_bytes_in_flight_are_estimated_to_be_faster(op):
     wide = CudaKernelSpace(op, width=128).config(lanes=8, vector=4)
     scores = CudaEstimate(CudaRates(4e12, 6e13)).score(op, operands(np.float32), [wide, wide.replace(vector=1)])
     assert scores[0] < scores[1]
+
+
+@pytest.mark.parametrize("op", ["spmm", "spmm_mean", "sddmm", "attention"])
+def test_the_estimate_prefers_kernels_that_were_fast_on_a_gpu(op):
+    rates, configs = CudaRates(4e12, 6e13), list(CudaKernelSpace(op, width=64 if op == "attention" else 256))
+    assert set(FAVOURED[op]) <= {config.key for config in configs}
+    ratios = (CudaEstimate(rates, FAVOURED).score(op, operands(np.float32), configs)
+              / CudaEstimate(rates).score(op, operands(np.float32), configs))
+    assert ratios == pytest.approx([1.0 if config.key in FAVOURED[op] else NOT_FAVOURED for config in configs])
+
+
+def test_the_preferred_kernels_are_those_of_the_committed_run():
+    chosen = Path(__file__).parents[3] / "results" / "choose_kernels_cuda" / "portfolios.json"
+    assert json.loads(chosen.read_text()) == {op: list(keys) for op, keys in PORTFOLIO.items()}
 
 
 @pytest.mark.gpu

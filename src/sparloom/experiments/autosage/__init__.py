@@ -12,7 +12,7 @@ __all__, __getattr__, __dir__ = attach(__name__, {
     "cpu_cases": ("PolicyVariant", "ready_variants", "seen_matrices"),
     "cuda_cases": ("CUDA_BASELINES", "CudaDispatchBench"),
     "bench_dispatch": ("BenchDispatch", "BenchDispatchCuda"),
-    "kernel_choice": ("SUBGRAPH_ROWS", "CheckProbe", "ChooseKernels", "induced_subgraph"),
+    "kernel_choice": ("SUBGRAPH_ROWS", "CheckProbe", "ChooseKernels", "ChooseStoredKernels", "induced_subgraph"),
     "bench_autosage": ("BenchAutosage", "HubRows"),
     "bench_decisions": ("BenchDecisions",),
     "bench_decisions_busy": ("BenchDecisionsBusy", "BusyCase"),

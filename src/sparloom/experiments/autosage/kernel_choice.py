@@ -1,27 +1,44 @@
-"""Check whether kernels rank on a sample of the rows as on all rows, and choose small portfolios of kernels."""
+"""Check whether kernels rank on a sample of the rows as on all rows; choose small portfolios of kernels."""
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+from rich.table import Table
 
 from sparloom import log, report
-from sparloom.data import write_frame
+from sparloom.data import SampleSource, write_frame
+from sparloom.errors import MissingArtifact, SchemaError
 from sparloom.experiments.autosage.cases import OPERATIONS, DispatchCase, large_cases
-from sparloom.experiments.harness import journal_folder, statistics_of, timed_cases
+from sparloom.experiments.harness import check_width, journal_folder, statistics_of, timed_cases
 from sparloom.files import write_json
-from sparloom.measure import Measurement, TimingProtocol
+from sparloom.measure import Measurement, TimingProtocol, bootstrap_interval, geomean
 from sparloom.ops import Op, Operands
 from sparloom.platforms import CpuKernels, interleaved, keep_threads_awake, reallocated
 from sparloom.space import Config
 from sparloom.sparse import Corpus, Pattern, SparseMatrix
-from sparloom.tuning import portfolio
-from sparloom.tuning.sparse import CandidateSet, CpuBackend, CsrPolicy, sample_rows
+from sparloom.tuning import portfolio, shortlist
+from sparloom.tuning.sparse import (
+    CandidateSet,
+    CpuBackend,
+    CsrPolicy,
+    CudaEstimate,
+    CudaRates,
+    kernel_kind,
+    safe_kernel,
+    sample_rows,
+)
+
+if TYPE_CHECKING:
+    from sparloom.platforms import CudaPlatform
+
+VENDOR = "vendor"  # preset of the rows of vendor libraries
 
 SUBGRAPH_ROWS = 256
 """Fewest rows of a subgraph."""
@@ -197,3 +214,101 @@ class ChooseKernels:
         taken = interleaved(calls, self.timing, threads=self.threads)
         known = {"op": case.op, "matrix": case.matrix, "width": case.width, "nnz": operands.matrix.pattern.nnz}
         return [{**known, "config": name, "safe": name == safe, **statistics_of(each)} for name, each in taken.items()]
+
+
+@dataclass(frozen=True)
+class ChooseStoredKernels:
+    """Choose portfolios of a GPU's kernels from stored samples, and judge them on the test matrices.
+
+    Speeds are shares of the fastest measured kernel; of several kernels the fastest counts, as if a race measured them.
+
+    Args:
+        platform: space and device of the samples.
+        ops: operations, each with samples of the platform.
+        samples: the portfolio is chosen on their training and validation matrices.
+        corpus: source of the patterns, which the estimate reads.
+        counts: numbers of kernels that are compared; the portfolio has as many as the largest.
+        draws: random choices of so many kernels, of which the mean counts.
+    """
+
+    platform: "CudaPlatform"
+    ops: Sequence[Op]
+    samples: SampleSource
+    corpus: Corpus
+    counts: Sequence[int]
+    draws: int
+    seed: int
+
+    def run(self, out: Path) -> Mapping[str, float]:
+        """Write per_matrix.parquet and portfolios.json; return mean shares with bounds over matrices."""
+        frames, chosen = [], {}
+        for op in self.ops:
+            chosen[op.name], shares = self._judged(op)
+            frames.append(shares.assign(op=op.name))
+        frame = pd.concat(frames, ignore_index=True)
+        write_frame(out / "per_matrix.parquet", frame)
+        write_json(out / "portfolios.json", chosen)
+        metrics = {}
+        for (op, method), rows in frame.groupby(["op", "method"], sort=False):
+            low, high = bootstrap_interval(rows["share"].to_numpy(), seed=self.seed)
+            key = f"{op}/{method}"
+            metrics |= {key: geomean(rows["share"]), f"{key}_low": low, f"{key}_high": high}
+        log.console.print(self._table(metrics, frame["method"].unique()))
+        return metrics
+
+    def _table(self, metrics: Mapping[str, float], methods: Sequence[str]) -> Table:
+        table = report.report_table(("", *(op.name for op in self.ops)), title="speed over that of the fastest kernel")
+        for method in methods:
+            keys = [f"{op.name}/{method}" for op in self.ops]
+            table.add_row(method, *(f"{metrics[key]:.3f} ({metrics[f'{key}_low']:.3f}–{metrics[f'{key}_high']:.3f})"
+                                    if key in metrics else "–" for key in keys))
+        return table
+
+    def _judged(self, op: Op) -> tuple[list[str], pd.DataFrame]:
+        """Return the portfolio of one operation, and the shares that methods reach on each test matrix."""
+        seconds, roles = self._seconds(op, self.platform.preset), self.samples.split()
+        tested = np.array([roles[name] == "test" for name in seconds.index])
+        if tested.all() or not tested.any():
+            raise SchemaError(f"samples of {op.name}: {tested.sum()} of {len(tested)} matrices are for tests, and both "
+                              "kinds are needed: collect both, experiment=collect_cuda")
+        most = max(self.counts)
+        chosen = portfolio(seconds[~tested].to_numpy(), most)
+        judged = seconds[tested]
+        shares = judged.min(axis=1).to_numpy()[:, None] / judged.to_numpy()
+        columns = {key: column for column, key in enumerate(judged.columns)}
+        found = {"default": shares[:, columns[safe_kernel(self.platform.space(op), op.name).key]]}
+        for count in self.counts:
+            found[f"portfolio_{count}"] = shares[:, chosen[:count]].max(axis=1)
+            for method, favoured in (("estimate", ()), ("both", {seconds.columns[column] for column in chosen})):
+                found[f"{method}_{count}"] = np.array([
+                    shares[row, [columns[config.key] for config in self._estimated(
+                        op, name, judged.columns, count, favoured)]].max() for row, name in enumerate(judged.index)])
+            found[f"random_{count}"] = self._drawn(shares, count)
+        with suppress(MissingArtifact):  # no library has attention on a pattern
+            vendor = self._seconds(op, VENDOR).min(axis=1).reindex(judged.index)
+            found["vendor"] = (judged.min(axis=1) / vendor).to_numpy()
+        rows = [{"matrix": name, "method": method, "share": share}
+                for method, values in found.items() for name, share in zip(judged.index, values, strict=True)]
+        return [seconds.columns[column] for column in chosen], pd.DataFrame(rows)
+
+    def _seconds(self, op: Op, preset: str) -> pd.DataFrame:
+        """Seconds of every matrix (index) and configuration (columns) in the first round, without those that failed."""
+        table = self.samples.table(self.platform.name, preset, op.name)
+        rows = table.sweeps().query("round == 0")
+        check_width(table, self.platform, op)
+        return rows.pivot(index="matrix", columns="config", values="seconds").dropna(axis=1)
+
+    def _estimated(
+        self, op: Op, name: str, keys: Sequence[str], count: int, favoured: Collection[str],
+    ) -> Sequence[Config]:
+        """Return what a decision would measure by its estimate, with the rates of the data sheet."""
+        estimate = CudaEstimate(CudaRates.of_data_sheet(self.platform.limits), {op.name: favoured})
+        operands = Operands.unfilled(self.corpus.load(name), self.platform.width)
+        configs = [Config.parse(self.platform.name, key) for key in keys]
+        return shortlist(estimate, op.name, operands, configs, count=count, kind=kernel_kind)
+
+    def _drawn(self, shares: np.ndarray, count: int) -> np.ndarray:
+        """Return the mean share (matrices,) of the fastest of `count` random kernels."""
+        rng = np.random.default_rng([self.seed, count])
+        picks = [rng.choice(shares.shape[1], count, replace=False) for _ in range(self.draws)]
+        return np.mean([shares[:, pick].max(axis=1) for pick in picks], axis=0)

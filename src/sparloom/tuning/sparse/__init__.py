@@ -33,7 +33,7 @@ from sparloom.tuning.sparse.backend import (
     gathered_pieces,
 )
 from sparloom.tuning.sparse.cpu import CpuBackend, CsrEstimate, portfolios
-from sparloom.tuning.sparse.cuda import CUDA_LIBRARIES, CudaBackend, gather_dot
+from sparloom.tuning.sparse.cuda import CUDA_LIBRARIES, CudaBackend, gather_dot, kernel_kind, safe_kernel
 from sparloom.tuning.sparse.cuda_estimate import CudaEstimate, CudaRates, measure_cuda_rates
 from sparloom.tuning.sparse.inputs import array_of, dense_of, matrix_of
 from sparloom.tuning.sparse.prepared import Prepared
@@ -46,8 +46,8 @@ __all__ = [
     "CpuBackend", "CsrChoice", "CsrCostModel", "CsrDecider", "CsrEstimate", "CsrPlan", "CsrPolicy", "CudaBackend",
     "CudaEstimate", "CudaRates", "CudaSettings", "Library", "NativeReplay", "OnlineReplay", "Prepared", "ProbeLog",
     "Product", "ProvisionalReplay", "RowCheck", "Sample", "Settings", "array_of", "csr_attention", "dense_of",
-    "gather_dot", "gathered_pieces", "matrix_of", "measure_cuda_rates", "portfolios", "prepare", "sample_rows",
-    "sddmm", "spmm",
+    "gather_dot", "gathered_pieces", "kernel_kind", "matrix_of", "measure_cuda_rates", "portfolios", "prepare",
+    "safe_kernel", "sample_rows", "sddmm", "spmm",
 ]
 
 

@@ -47,6 +47,54 @@ READ: Mapping[str, tuple[str, ...]] = {
 """Operation -> operands that it reads, by their names in messages."""
 
 
+PORTFOLIO: Mapping[str, tuple[str, ...]] = {
+    "spmm": (
+        "balance=q90,lanes=16,vector=4,loads=2,warps=8",
+        "balance=q95,lanes=32,vector=4,loads=2,warps=2",
+        "balance=q99,lanes=8,vector=4,loads=2,warps=4",
+        "balance=rows,lanes=16,vector=4,loads=2,warps=4",
+        "balance=q99,lanes=8,vector=4,loads=2,warps=8",
+        "balance=q95,lanes=8,vector=4,loads=2,warps=2",
+        "balance=q99,lanes=16,vector=4,loads=2,warps=4",
+        "balance=q95,lanes=32,vector=4,loads=2,warps=4",
+    ),
+    "sddmm": (
+        "balance=nonzeros,lanes=32,vector=4,group=2,warps=2",
+        "balance=q90,lanes=16,vector=4,group=2,warps=2",
+        "balance=nonzeros,lanes=16,vector=4,group=2,warps=8",
+        "balance=q90,lanes=32,vector=4,group=2,warps=8",
+        "balance=nonzeros,lanes=8,vector=4,group=4,warps=2",
+        "balance=nonzeros,lanes=32,vector=4,group=1,warps=8",
+        "balance=q90,lanes=16,vector=4,group=2,warps=8",
+        "balance=q90,lanes=32,vector=4,group=2,warps=2",
+    ),
+    "attention": (
+        "balance=q90,lanes=16,vector=4,group=1,warps=8",
+        "balance=rows,lanes=8,vector=4,group=2,warps=2",
+        "balance=q90,lanes=16,vector=4,group=2,warps=8",
+        "balance=q90,lanes=16,vector=4,group=1,warps=4",
+        "balance=q99,lanes=16,vector=4,group=4,warps=4",
+        "balance=q95,lanes=8,vector=4,group=1,warps=2",
+        "balance=q90,lanes=8,vector=4,group=2,warps=8",
+        "balance=q95,lanes=16,vector=2,group=4,warps=8",
+    ),
+}
+"""Operation -> kernels that the estimate prefers, from results/choose_kernels_cuda/portfolios.json, which
+`python run.py experiment=choose_kernels_cuda` writes: chosen on 18 matrices, 256 columns and an H200."""
+FAVOURED = PORTFOLIO | dict.fromkeys(("spmm_mean", "spmm_max"), PORTFOLIO["spmm"])
+
+
+def safe_kernel(space: ConfigSpace, op: str) -> Config:
+    """Adapt the default of a space, with a balance that no matrix makes slow."""
+    return space.default().replace(**BALANCE[op])
+
+
+def kernel_kind(config: Config) -> str:
+    """Name the balance; all thresholds of hubs are one kind."""
+    balance = str(config["balance"]) if "balance" in config.names else ""
+    return "hubs" if balance in HUBS else balance
+
+
 def gather_dot(matrix: DeviceMatrix, threads: int) -> Product:
     """Gather a row of each dense operand for every nonzero, multiply and sum up, in float32.
 
@@ -116,8 +164,7 @@ class CudaBackend:
         return list(self.space(op, operands.width))
 
     def default_config(self, op: Op, operands: Operands) -> Config:
-        """Adapt the default of the space, with a balance that no matrix makes slow."""
-        return self.space(op, operands.width).default().replace(**BALANCE[op.name])
+        return safe_kernel(self.space(op, operands.width), op.name)
 
     def launchable(self, op: Op, operands: Operands, configs: Sequence[Config]) -> list[Config]:
         """Compile kernels, and keep those that the device can launch; the first one must be among them."""
@@ -134,7 +181,7 @@ class CudaBackend:
         return kept
 
     def portfolios(self, op: Op, operands: Operands) -> Sequence[Sequence[Config]]:
-        """Return none: these kernels were measured on few matrices of a GPU."""
+        """Return none: the estimate prefers the kernels of `PORTFOLIO`, and tells which suit the matrix."""
         return ()
 
     def binding_seconds(self, config: Config, pattern: Pattern) -> float:
@@ -142,12 +189,10 @@ class CudaBackend:
         return 0.0
 
     def kind(self, config: Config) -> str:
-        """Name the balance; all thresholds of hubs are one kind."""
-        balance = str(config["balance"]) if "balance" in config.names else ""
-        return "hubs" if balance in HUBS else balance
+        return kernel_kind(config)
 
     def model(self, cache: PlanCache) -> CudaEstimate:
-        return CudaEstimate(cuda_rates(self.gpu, cache, self.signature()))
+        return CudaEstimate(cuda_rates(self.gpu, cache, self.signature()), FAVOURED)
 
     def policy(self) -> CsrPolicy:
         """Sample more than on a CPU; the events of the device can time runs of any length."""

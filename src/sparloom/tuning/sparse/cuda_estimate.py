@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import cache, cached_property
 from typing import Any
 
@@ -53,6 +53,7 @@ WARP = 32  # threads
 LATENCY = 4e-7  # seconds of a step: a load takes 600 cycles of 1.5 GHz
 IN_FLIGHT = 4  # nonzeros of SpMM whose loads are in flight together
 SEARCH_STEP = 0.5  # steps that one step of a search for a row takes: its loads mostly hit a cache
+NOT_FAVOURED = 1.5  # factor of configurations that are not favoured, as on a CPU
 RESIDENT, BLOCKS = 2048, 32  # most threads and blocks of a multiprocessor at a time
 OTHERS = 0.1  # weight of the terms that are not the largest
 OVERHEAD = 3.0  # instructions of a step besides loads and multiplications
@@ -153,15 +154,23 @@ def _in_process(gpu: Gpu) -> CudaRates:
 
 @dataclass(frozen=True)
 class CudaEstimate:
-    """Ranks configurations of the space cuda_kernels for one problem; parameters may be missing."""
+    """Ranks configurations of the space cuda_kernels for one problem; parameters may be missing.
+
+    Args:
+        favoured: operation -> keys of configurations that rank above others, unless the formula is strongly against
+            them.
+    """
 
     rates: CudaRates
+    favoured: Mapping[str, Collection[str]] = field(default_factory=dict)
 
     def score(self, op: str, operands: Operands, configs: Sequence[Config]) -> np.ndarray:
-        """Estimate seconds, (configs,)."""
+        """Estimate seconds, (configs,), longer for configurations that are not favoured."""
         lengths, number = _Lengths(operands.matrix.pattern), next(iter(operands.dense.values())).dtype.itemsize
-        return np.array([self._seconds(_Mapping.of(op, config, operands.width, number_bytes=number), lengths)
-                         for config in configs])
+        seconds = np.array([self._seconds(_Mapping.of(op, config, operands.width, number_bytes=number), lengths)
+                            for config in configs])
+        favoured = self.favoured.get(op, ())
+        return seconds * [1.0 if not favoured or config.key in favoured else NOT_FAVOURED for config in configs]
 
     def _seconds(self, mapping: _Mapping, lengths: _Lengths) -> float:
         divergence = lengths.divergence(mapping)
