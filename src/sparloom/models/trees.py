@@ -102,7 +102,7 @@ class Trees:
 
     Args:
         features: "pattern" reads values and extents of the configuration and statistics of the pattern, "walk" reads
-            `walk_features`.
+            `walk_features`, or the same as "pattern" where a space describes no walks.
         objective: regression of log seconds relative to the matrix's mean ("log") or per nonzero ("level"), or ranking
             within each matrix ("rank"). With an estimate, regressions are of log seconds over it.
         rounds: number of trees per model.
@@ -256,7 +256,14 @@ def _grades(logs: np.ndarray, expected: np.ndarray) -> np.ndarray:
     return order * GRADES // len(logs)
 
 
-FEATURES = {"pattern": pattern_features, "walk": walk_features}
+def _walk_or_pattern(
+    matrix: MatrixFeatures, configs: Sequence[Config], space: ConfigSpace
+) -> Float[np.ndarray, "configs features"]:
+    known = getattr(space, "walks", None) is not None
+    return (walk_features if known else pattern_features)(matrix, configs, space)
+
+
+FEATURES = {"pattern": pattern_features, "walk": _walk_or_pattern}
 OBJECTIVES = {"log": _relative, "level": _level, "rank": _grades}
 
 

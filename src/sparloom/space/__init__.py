@@ -1,8 +1,8 @@
 """Configuration spaces of all platforms as data, and their maps onto loops that the platforms share.
 
 grid: configurations and the spaces that list them; shared: what a cost model sees of a configuration; described: spaces
-that a YAML file describes. The other files have the spaces of one platform each, and ragged_operators those of layers
-on ragged tensors.
+that a YAML file describes. The other files have the spaces of one platform each, and cpu_kernels those of layers on
+ragged tensors, too.
 """
 
 from functools import partial
@@ -12,8 +12,12 @@ from sparloom.space.cpu import CpuSpace, legal_orders
 from sparloom.space.cpu_kernels import (
     GEMM_BLOCK_COLUMNS,
     AttentionSpace,
+    EncoderSpace,
     GemmSpace,
+    NormSpace,
+    RaggedProductSpace,
     SddmmSpace,
+    SoftmaxSpace,
     SpmmMaxSpace,
     SpmmSpace,
     gemm_program,
@@ -31,7 +35,6 @@ from sparloom.space.cuda import (
 )
 from sparloom.space.described import TIME_COLUMNS, Description, read_description
 from sparloom.space.grid import Config, ConfigSpace, GridSpace, Parameter, uniform
-from sparloom.space.ragged_operators import EncoderSpace, NormSpace, RaggedProductSpace, SoftmaxSpace
 from sparloom.space.shared import (
     ENCODED_WIDTH,
     I1,

@@ -1,7 +1,8 @@
-"""Spaces of the hand-written CPU kernels.
+"""Spaces of the CPU's kernels.
 
 Sparse operations: the order of rows, how threads share them, what stays in registers, what is prefetched. GEMM: blocks
-of three loops, the tile in registers, what is packed.
+of three loops, the tile in registers, what is packed. Ragged operators: tiles of rows, panels of columns, chunks of a
+thread.
 """
 
 from functools import partial
@@ -24,8 +25,8 @@ from sparloom.space.shared import (
 )
 
 __all__ = [
-    "GEMM_BLOCK_COLUMNS", "AttentionSpace", "GemmSpace", "SddmmSpace", "SpmmMaxSpace", "SpmmSpace", "gemm_program",
-    "register_tile",
+    "GEMM_BLOCK_COLUMNS", "AttentionSpace", "EncoderSpace", "GemmSpace", "NormSpace", "RaggedProductSpace",
+    "SddmmSpace", "SoftmaxSpace", "SpmmMaxSpace", "SpmmSpace", "gemm_program", "register_tile",
 ]
 
 ORDER = Parameter("order", ("natural", "column"))  # of rows: as stored, or by their middle column
@@ -70,6 +71,18 @@ GEMM_DEFAULTS = (240, 256, "8x32", "none", 1, 1, 0, "blocked")
 GEMM_BLOCK_COLUMNS = 3072
 """Columns of B per block; blocks of 192 made the fastest kernel 0.2 % faster on 259 shapes."""
 GEMM_SPLIT = 256  # most floats of the sums of a register tile in several parts, kSplitFloats of kernels/cpu/gemm.cpp
+
+TILE_ROWS = Parameter("rows", (24, 48, 96, 192))  # of a tile
+PANEL = Parameter("panel", (16, 32, 64))  # columns that are stored side by side
+DEPTH = Parameter("depth", (256, 512, 1024, 2048))  # of the reduction, before the next panel
+QUERIES = Parameter("queries", (32, 64, 128))  # rows of a tile of attention
+TASK_COLS = Parameter("cols", (128, 256, 512))  # of a task
+SEQUENCE_COLS = Parameter("cols", (8, 16, 32, 64, 128))  # of a task of one sequence
+LANES = Parameter("lanes", ("columns", "tokens"))  # in a vector
+POWERS = Parameter("powers", ("stored", "twice"))  # exponentials: kept in the cache, or computed again
+TASKS = Parameter("chunk", (1, 4, 16))  # tasks that a thread takes at a time
+TOKENS = Parameter("rows", (1, 4, 16, 64))  # tokens whose means are computed before they are normalised
+TOKEN_TILES = Parameter("chunk", (1, 4, 16, 64, 256))  # tiles of tokens that a thread takes at a time
 
 
 def AttentionSpace(width: int) -> GridSpace:  # noqa: N802 (a constructor)
@@ -214,3 +227,35 @@ def _refuse_gemm(config: Config) -> str | None:
     if config["loop"] == "persistent" and (config["pack"] != "none" or blocks != GEMM_DEFAULTS[:2]):
         return "loop=persistent packs nothing and has no blocks: write pack=none, tile_m=240 and tile_k=256"
     return None
+
+
+def EncoderSpace(op: str, *, panel: int = 16) -> GridSpace:  # noqa: N802 (a constructor)
+    """Build the space of the encoder layer and of its attention: 144 points, all legal.
+
+    Args:
+        panel: value of `panel` in the default.
+    """
+    return GridSpace(name="ragged", op=op, parameters=(TILE_ROWS, PANEL, DEPTH, QUERIES), defaults=(48, panel, 512, 64),
+                     meaning="ragged 1")
+
+
+def RaggedProductSpace(op: str, *, panel: int = 16) -> GridSpace:  # noqa: N802 (a constructor)
+    """Build the space of vgemm and trmm: 144 points, all legal.
+
+    Args:
+        panel: value of `panel` in the default.
+    """
+    rows = 24 if op == "trmm" else 48
+    return GridSpace(name="ragged", op=op, parameters=(TILE_ROWS, TASK_COLS, PANEL, DEPTH),
+                     defaults=(rows, 256, panel, 512), meaning="ragged 1")
+
+
+def SoftmaxSpace(op: str) -> GridSpace:  # noqa: N802 (a constructor)
+    """Build the space of softmax along tokens: 60 points, all legal."""
+    return GridSpace(name="ragged", op=op, parameters=(SEQUENCE_COLS, LANES, POWERS, TASKS),
+                     defaults=(64, "columns", "stored", 1), meaning="ragged 1")
+
+
+def NormSpace(op: str) -> GridSpace:  # noqa: N802 (a constructor)
+    """Build the space of layer norms: 20 points, all legal."""
+    return GridSpace(name="ragged", op=op, parameters=(TOKENS, TOKEN_TILES), defaults=(1, 16), meaning="ragged 1")

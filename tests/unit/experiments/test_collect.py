@@ -166,6 +166,15 @@ def test_matrices_without_journal_keep_their_rows(tmp_path):
     assert len(read(tmp_path)) == 512
 
 
+def test_large_matrices_are_left_out(tmp_path):
+    nonzeros = {entry.name: entry.nnz for entry in ToyCorpus().entries()}
+    limit = sorted(nonzeros.values())[1]
+    collect(tmp_path, max_nonzeros=limit, configs=2).run(tmp_path)
+    assert set(read(tmp_path).matrices) == {name for name, count in nonzeros.items() if count <= limit}
+    with pytest.raises(ValueError, match="no matrix has at most max_nonzeros=0 nonzeros: raise it"):
+        collect(tmp_path, max_nonzeros=0).run(tmp_path)
+
+
 def test_unknown_matrix_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"no matrix toy/m99 in the corpus of 4: check task.matrices"):
         collect(tmp_path, matrices=["toy/m99"]).run(tmp_path)

@@ -15,7 +15,7 @@ from sparloom.errors import Unsupported
 from sparloom.models import Ensemble, Estimate, GaussianProcess, Learner, MatrixFeatures, Trees
 from sparloom.models.trees import GENERAL, SPECIFIC, walk_features
 from sparloom.platforms.spade import estimate_seconds, simulate_many
-from sparloom.space import Config, CpuSpace
+from sparloom.space import Config, CpuSpace, SpmmSpace
 from sparloom.sparse import Pattern, SyntheticCorpus
 
 ROOT = Path(__file__).parents[3]
@@ -177,6 +177,17 @@ def test_space_without_walks_is_refused():
     space = CpuSpace("spmm")
     with pytest.raises(Unsupported, match="space cpu does not say how its configurations walk a matrix"):
         walk_features(view, [space.default()], space)
+
+
+@pytest.mark.parametrize("learner", [GaussianProcess(smoothness=2.5), Trees(objective="level", **SETTINGS)])
+def test_models_read_the_pattern_where_a_space_has_no_walks(learner):
+    space, views = SpmmSpace(128), dict(list(world()[0].items())[:4])
+    configs = list(space)[::4]
+    labels = pd.DataFrame([{"matrix": name, "config": config.key, "seconds": 1.0 + (config["prefetch"] == 4)}
+                           for name in views for config in configs])
+    fitted = learner.fit(labels, space=space, matrices=views)
+    for view in views.values():
+        assert configs[int(fitted.score(view, configs).argmin())]["prefetch"] != 4
 
 
 def test_the_source_model_has_its_number_of_votes():

@@ -52,6 +52,7 @@ class Collect:
         configs: number of configurations per matrix, drawn with a seed of the matrix; "all": the whole space.
         roles: roles of the split, in the order in which they are collected.
         matrices: names; empty: all matrices of the roles.
+        max_nonzeros: matrices with more are left out, for slow simulators; None: no limit.
         shard: "i/n": every n-th matrix from the i-th on; "0/1" is everything.
         jobs: processes; 1 for anything that is timed.
         journals: folder of the journals, one folder in it per corpus.
@@ -75,6 +76,7 @@ class Collect:
     partial: bool
     seed: int
     overwrite: bool = False
+    max_nonzeros: int | None = None
 
     def run(self, out: Path) -> Mapping[str, float]:
         """Collect missing samples; return counts of matrices, rows and failures."""
@@ -159,6 +161,10 @@ class Collect:
         wanted = set(self.matrices) or {name for name, role in split.items() if role in self.roles}
         if not wanted:
             raise ValueError(f"no matrix has a role of {', '.join(self.roles)}: roles are train, validation, test")
+        if self.max_nonzeros is not None:
+            wanted -= {entry.name for entry in self.corpus.entries() if entry.nnz > self.max_nonzeros}
+            if not wanted:
+                raise ValueError(f"no matrix has at most max_nonzeros={self.max_nonzeros} nonzeros: raise it")
         rank = {role: index for index, role in enumerate(self.roles)}
         return sorted(wanted, key=lambda name: (rank.get(split[name], len(rank)), _digest(name)))
 

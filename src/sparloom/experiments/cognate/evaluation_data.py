@@ -216,10 +216,8 @@ def with_statistics(inputs: MatrixInputs, statistics: pd.DataFrame) -> MatrixInp
 
 
 def estimator_of(platform: "Platform", op: Op) -> Formula | None:
-    """Return the formula of a platform for seconds; None: it has none for configurations whose walks are unknown."""
-    known = getattr(platform.space(op), "walks", None) is not None
-    formula = getattr(platform, "estimate", None) if known else None
-    return None if formula is None else Formula(formula, op)
+    """Return the formula of a platform for seconds; None: it has none for this operation."""
+    return Formula(platform.estimate, op) if hasattr(platform, "estimate") and platform.has_estimate(op) else None
 
 
 def _differences(one: Config, other: Config) -> int:

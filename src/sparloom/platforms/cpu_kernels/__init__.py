@@ -1,12 +1,13 @@
 """Hand-written kernels of the CPU this runs on, chosen by parameters: GEMM, SpMM, its maximum, SDDMM and attention.
 
-row_pieces: the rows of a sparse operand, shared among threads; sparse_kernels: the kernels that read them; kernels:
-GEMM, and the platform that measures all of them.
+row_pieces: the rows of a sparse operand, shared among threads; sparse_kernels: the kernels that read them; estimate: a
+formula of their seconds; kernels: GEMM, and the platform that measures all of them.
 """
 
 from sparloom.lazy import on_demand
 
 _MODULES = {  # module -> its public names
+    "estimate": ("estimate_sparse_seconds",),
     "kernels": ("CpuKernels", "GemmKernels"),
     "row_pieces": ("GRAIN", "BoundRows", "Pieces", "Rows", "Traversal", "kernel_library", "useful_threads"),
     "sparse_kernels": ("ELEMENTS", "SPARSE_FAMILIES", "SparseCall", "SpmmKernels", "SpmmMaxKernels",

@@ -6,11 +6,13 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 from sparloom.jit import NativeCall, address, aligned, compiler_version, sources_digest
 from sparloom.measure import Measurement, TimingProtocol, checked_threads
 from sparloom.ops import GEMM, DenseOperands, Op
 from sparloom.platforms.clock import Stopwatch, keep_threads_awake
+from sparloom.platforms.cpu_kernels.estimate import Described, estimate_sparse_seconds
 from sparloom.platforms.cpu_kernels.row_pieces import kernel_library
 from sparloom.platforms.cpu_kernels.sparse_kernels import SPARSE_FAMILIES, Allocate
 from sparloom.platforms.platform import BaselineBinder, Family, Inputs, KernelPlatform, unknown_operation
@@ -19,6 +21,7 @@ from sparloom.space import GEMM_BLOCK_COLUMNS, Config, GemmSpace, GridSpace, reg
 
 __all__ = ["CpuKernels", "GemmKernels"]
 
+ESTIMATED = ("spmm", "sddmm")  # operations with a formula of seconds
 PACK = {"none": 0, "b": 1, "ab": 2}
 
 
@@ -53,6 +56,14 @@ class CpuKernels(KernelPlatform):
         self.family(op)  # refuses an operation without kernels
         return {"threads": self.threads, "compiler": compiler_version("c++"),
                 "sources": sources_digest([f"cpu/{op.name}.cpp"])}
+
+    def has_estimate(self, op: Op) -> bool:
+        """Tell whether there is a formula for an operation."""
+        return op.name in ESTIMATED
+
+    def estimate(self, op: Op, matrix: Described, configs: Sequence[Config]) -> Float[np.ndarray, " configs"]:
+        """Estimate the seconds of configurations by a formula, without measuring; see `estimate_sparse_seconds`."""
+        return estimate_sparse_seconds(op.name, matrix, configs, width=self.width, threads=self.threads)
 
     def run(self, op: Op, operands: Inputs, config: Config) -> np.ndarray:
         """Compute the result in float32.

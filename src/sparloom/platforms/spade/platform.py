@@ -90,6 +90,10 @@ class SpadePlatform(Machine):
         """Choose SPADE Base (ISCA'23 §7A), whatever the matrix."""
         return self.space(op).default()
 
+    def has_estimate(self, op: Op) -> bool:
+        """Tell whether there is a formula for an operation: for all whose walks are known."""
+        return self.space(op).walks is not None
+
     def estimate(self, op: Op, matrix: Walked, configs: Sequence[Config]) -> Float[np.ndarray, " configs"]:
         """Estimate the seconds of configurations by a formula, without simulating; see `estimate_seconds`."""
         self.space(op)
