@@ -19,6 +19,11 @@ EVALUATIONS = sorted(path.stem for path in (CONF / "experiment").glob("eval_*.ya
 
 RUNS = {  # of every arm, in order: the folder in which its run is kept, if it is one of fit_spade, since that has an
     # option for the formula of the platform, and else since trainings may end at a training tau
+    "eval_ablations": (
+        "5b81fa60 e381b9c3 704c0645 0648b41b 12d339c8 19f9eeb4 83191f50 0e20580a 7d11cb67 0274733a c2305449 "
+        "f0748855 e764394b 41b2d560 6286c421 2427c158 8e949a66 fd1317e0 ddd67e0f 2b40c4a1 a0a4b117 d7bcef9d "
+        "ae96405e 8e1f2c66 bc0c1bc5 8bf82b12 4c75b555 6e9abde8 686320c2 dd9eb5c0 26804666 91781708 b8acb7b1 "
+        "381064c4 8dac9031 25021f83 a0f593e1 030c6768 de163ddd de12e4c8"),
     "eval_figure02": (
         "179d548e f1fa40c8 8889d94d 0a12165f 2a937b33"),
     "eval_figure04": (
