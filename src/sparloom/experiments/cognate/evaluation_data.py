@@ -217,7 +217,8 @@ def with_statistics(inputs: MatrixInputs, statistics: pd.DataFrame) -> MatrixInp
 
 def estimator_of(platform: "Platform", op: Op) -> Formula | None:
     """Return the formula of a platform for seconds; None: it has none for this operation."""
-    return Formula(platform.estimate, op) if hasattr(platform, "estimate") and platform.has_estimate(op) else None
+    known = getattr(platform, "has_estimate", lambda op: hasattr(platform, "estimate"))
+    return Formula(platform.estimate, op) if known(op) else None
 
 
 def _differences(one: Config, other: Config) -> int:

@@ -178,8 +178,7 @@ LABELS: Mapping[str, str] = {
     "noise_ceiling": "fastest of the other sweep", "model": "trees", "distilled": "trees, distilled",
     "with_fallback": "trees, few rows fixed",
     "log": "trees, log throughput", "raw": "trees, raw throughput", "bandwidth": "trees, log1p bandwidth",
-    "latency": "trees, raw latency", "vendor": "MKL or cuBLAS", "static": "one configuration for all",
-    "random": "random",
+    "latency": "trees, raw latency", "vendor": "MKL", "static": "one configuration for all", "random": "random",
 }
 OTHERS: Mapping[str, Target] = {
     "log": Target("throughput", "log"), "raw": Target("throughput", "raw"), "bandwidth": Target("bandwidth", "log1p"),
@@ -290,7 +289,8 @@ class FitTrees:
         judgement = Judgement.of(subject, scores, model.folds, prefix=prefix, seed=self.seed)
         title = (f"{op_title(subject.spec.op)} on {subject.origin.platform} {subject.origin.preset}: efficiency on "
                  f"{len(subject)} problems out of fold, {len(subject.measured.configs)} configurations")
-        log.console.print(efficiency_table(judgement.rows, LABELS, title=title, seed=self.seed), soft_wrap=False)
+        labels = LABELS | ({"vendor": "cuBLAS"} if self.gemm_platform.kind == "device" else {})
+        log.console.print(efficiency_table(judgement.rows, labels, title=title, seed=self.seed), soft_wrap=False)
         metrics = {f"{prefix}rows": int(subject.offered.sum()), f"{prefix}trees": model.trees}
         return metrics | judgement.metrics(), judgement.rows.assign(op=subject.spec.op)
 
