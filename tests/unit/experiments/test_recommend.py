@@ -203,7 +203,7 @@ def test_a_model_that_was_measured_on_another_processor_says_so(caplog, monkeypa
     table = SimpleNamespace(provenance=[{"machine": {"processor": measured}}] if measured else [])
     constants = machine_constants(here if cache_sizes != "other" else {"cache_l2": "3K"}, threads=1)
     asked = RecommendShape(
-        op=GEMM(), platform=SimpleNamespace(name="cpu_kernels", preset="t1", threads=1),
+        op=GEMM(), platform=SimpleNamespace(name="cpu_kernels", preset="t1", kind="wall", threads=1),
         samples=SimpleNamespace(table=lambda *names: table), models=None, evolution=None, verify="none", timing=None,
         threads=1)
     monkeypatch.setattr(logging.getLogger("sparloom"), "propagate", True)
