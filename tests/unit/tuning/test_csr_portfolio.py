@@ -11,8 +11,9 @@ from sparloom.platforms import CpuKernels
 from sparloom.space import Config
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning import Caches, Rates
+from sparloom.tuning.search import NOT_FAVOURED
 from sparloom.tuning.sparse import CpuBackend, CsrDecider, CsrEstimate, CsrPolicy, portfolios
-from sparloom.tuning.sparse.cpu import NOT_FAVOURED, PORTFOLIO, STORED
+from sparloom.tuning.sparse.cpu import PORTFOLIO, STORED
 
 ROOT = Path(__file__).parents[3]
 OPS = {"spmm": SpMM(), "sddmm": SDDMM(), "attention": CsrAttention(4)}

@@ -13,6 +13,7 @@ import pandas as pd
 from rich.table import Table
 
 from sparloom import log, report
+from sparloom.baselines import VENDOR
 from sparloom.data import SampleSource, write_frame
 from sparloom.errors import MissingArtifact, SchemaError
 from sparloom.experiments.autosage.cases import OPERATIONS, DispatchCase, large_cases
@@ -38,7 +39,6 @@ from sparloom.tuning.sparse import (
 if TYPE_CHECKING:
     from sparloom.platforms import CudaPlatform
 
-VENDOR = "vendor"  # preset of the rows of vendor libraries
 
 SUBGRAPH_ROWS = 256
 """Fewest rows of a subgraph."""
@@ -271,19 +271,19 @@ class ChooseStoredKernels:
         if tested.all() or not tested.any():
             raise SchemaError(f"samples of {op.name}: {tested.sum()} of {len(tested)} matrices are for tests, and both "
                               "kinds are needed: collect both, experiment=collect_cuda")
-        most = max(self.counts)
-        chosen = portfolio(seconds[~tested].to_numpy(), most)
+        chosen = portfolio(seconds[~tested].to_numpy(), max(self.counts))
         judged = seconds[tested]
         shares = judged.min(axis=1).to_numpy()[:, None] / judged.to_numpy()
         columns = {key: column for column, key in enumerate(judged.columns)}
         found = {"default": shares[:, columns[safe_kernel(self.platform.space(op), op.name).key]]}
         for count in self.counts:
             found[f"portfolio_{count}"] = shares[:, chosen[:count]].max(axis=1)
-            for method, favoured in (("estimate", ()), ("both", {seconds.columns[column] for column in chosen})):
-                found[f"{method}_{count}"] = np.array([
-                    shares[row, [columns[config.key] for config in self._estimated(
-                        op, name, judged.columns, count, favoured)]].max() for row, name in enumerate(judged.index)])
             found[f"random_{count}"] = self._drawn(shares, count)
+        for method, favoured in (("estimate", ()), ("both", [seconds.columns[column] for column in chosen])):
+            reached = [self._shortlisted(op, name, columns, shares[row], favoured)
+                       for row, name in enumerate(judged.index)]
+            found |= {f"{method}_{count}": np.array(each)
+                      for count, each in zip(self.counts, zip(*reached, strict=True), strict=True)}
         with suppress(MissingArtifact):  # no library has attention on a pattern
             vendor = self._seconds(op, VENDOR).min(axis=1).reindex(judged.index)
             found["vendor"] = (judged.min(axis=1) / vendor).to_numpy()
@@ -298,14 +298,19 @@ class ChooseStoredKernels:
         check_width(table, self.platform, op)
         return rows.pivot(index="matrix", columns="config", values="seconds").dropna(axis=1)
 
-    def _estimated(
-        self, op: Op, name: str, keys: Sequence[str], count: int, favoured: Collection[str],
-    ) -> Sequence[Config]:
-        """Return what a decision would measure by its estimate, with the rates of the data sheet."""
+    def _shortlisted(
+        self, op: Op, name: str, columns: Mapping[str, int], shares: np.ndarray, favoured: Collection[str],
+    ) -> list[float]:
+        """Return the best share on one matrix, by count, of what a decision would measure by its estimate.
+
+        The rates are those of the data sheet.
+        """
         estimate = CudaEstimate(CudaRates.of_data_sheet(self.platform.limits), {op.name: favoured})
         operands = Operands.unfilled(self.corpus.load(name), self.platform.width)
-        configs = [Config.parse(self.platform.name, key) for key in keys]
-        return shortlist(estimate, op.name, operands, configs, count=count, kind=kernel_kind)
+        configs = [Config.parse(self.platform.name, key) for key in columns]
+        lists = (shortlist(estimate, op.name, operands, configs, count=count, kind=kernel_kind)
+                 for count in self.counts)
+        return [float(max(shares[columns[config.key]] for config in listed)) for listed in lists]
 
     def _drawn(self, shares: np.ndarray, count: int) -> np.ndarray:
         """Return the mean share (matrices,) of the fastest of `count` random kernels."""

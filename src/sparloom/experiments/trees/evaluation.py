@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float, Int
 
+from sparloom.baselines import VENDOR
 from sparloom.data import SampleSource, SampleTable, Sweeps
 from sparloom.errors import MissingArtifact, SchemaError
 from sparloom.experiments.harness import check_width
@@ -37,7 +38,6 @@ from sparloom.sparse import Role
 if TYPE_CHECKING:
     from sparloom.platforms import CpuKernels, CudaPlatform
 
-VENDOR = "vendor"  # preset of the rows of vendor libraries
 SPARSE_FEATURES: Mapping[str, FeatureSpec] = {"spmm": SPMM_FEATURES, "sddmm": SDDMM_FEATURES}
 FEW_ROWS = (1, 2, 4, 8, 16)  # largest numbers of rows of products for which a fixed configuration is tried
 LARGE = 64e6  # flops of the smallest large GEMM
@@ -51,21 +51,19 @@ class TreeSubject:
     Args:
         measured: mean seconds of all sweeps, which models learn from; no model is scored on a problem that it has
             learned from, in any sweep.
-        other: seconds of the sweeps that do not judge, (problems, configs); those of the judging sweep if it is the
-            only one, in which case they do not tell the noise.
+        other: seconds of the sweeps that do not judge, (problems, configs); None if there are none, in which case
+            nothing tells the noise.
         vendor: seconds of the fastest vendor kernel in the judging sweep, (problems,); NaN where there is none.
         fallback: configuration for problems outside the domain of the models.
-        repeated: whether there are several sweeps.
     """
 
     spec: FeatureSpec
     origin: Origin
     measured: Measured
-    other: Float[np.ndarray, "problems configs"]
+    other: Float[np.ndarray, "problems configs"] | None
     judged: JudgedProblems
     vendor: np.ndarray
     fallback: Config
-    repeated: bool = True
 
     def __len__(self) -> int:
         return len(self.measured)
@@ -89,19 +87,25 @@ class TreeSubject:
         indices = np.arange(len(self))[selected]
         judged = replace(self.judged, about=self.judged.about.iloc[indices].reset_index(drop=True),
                         seconds=self.judged.seconds[indices])
-        return replace(self, measured=self.measured.take(indices), other=self.other[indices], judged=judged,
+        other = None if self.other is None else self.other[indices]
+        return replace(self, measured=self.measured.take(indices), other=other, judged=judged,
                        vendor=self.vendor[indices])
 
 
-def gemm_subject(samples: SampleSource, platform: "CpuKernels | CudaPlatform", op: Op, *, judging: int) -> TreeSubject:
+def gemm_subject(
+    samples: SampleSource, platform: "CpuKernels | CudaPlatform", op: Op, *, judging: int, alone: bool = False
+) -> TreeSubject:
     """Load GEMM samples: a problem is a shape in a layout, a group is a shape.
 
     Configurations that are one program in a layout share its seconds, see `gemm_program`.
+
+    Args:
+        alone: the judging sweep may be the only one.
     """
     table, space = samples.table(platform.name, platform.preset, op.name), platform.space(op)
     measured = set(table.sweeps()["config"])
     configs = tuple(config for config in space if config.key in measured)
-    sweeps = _opened(table, [config.key for config in configs], judging)
+    sweeps = _opened(table, [config.key for config in configs], judging, alone=alone)
     shapes = [GemmShape.of(*problem) for problem in sweeps.problems]
     sweeps = replace(sweeps, seconds=_by_program(sweeps.seconds, configs, [shape.layout for shape in shapes]))
     about = pd.DataFrame({
@@ -115,7 +119,7 @@ def gemm_subject(samples: SampleSource, platform: "CpuKernels | CudaPlatform", o
     return TreeSubject(
         spec=GEMM_SPECS[platform.name], origin=origin, fallback=space.default(),
         measured=Measured(problems, tuple(about["group"]), configs, _mean(sweeps.seconds)),
-        other=_other(sweeps, judging), repeated=sweeps.seconds.shape[2] > 1,
+        other=_other(sweeps, judging),
         judged=JudgedProblems(about, sweeps.configs, sweeps.seconds[:, :, judging]),
         vendor=_fastest_vendor(samples, platform, op, sweeps, judging))
 
@@ -148,22 +152,22 @@ def sparse_subject(
     return TreeSubject(
         spec=SPARSE_FEATURES[op.name], origin=origin, fallback=space.default(),
         measured=Measured(problems, tuple(about["group"]), configs, _mean(sweeps.seconds)),
-        other=_other(sweeps, judging), repeated=sweeps.seconds.shape[2] > 1,
+        other=_other(sweeps, judging),
         judged=JudgedProblems(about, sweeps.configs, sweeps.seconds[:, :, judging]),
         vendor=_fastest_vendor(samples, platform, op, sweeps, judging))
 
 
-def _opened(table: SampleTable, configs: list[str], judging: int) -> Sweeps:
+def _opened(table: SampleTable, configs: list[str], judging: int, *, alone: bool = False) -> Sweeps:
     """Arrange a table by sweeps; problems that lack rows in one of the sweeps are left out.
 
     Raises:
-        SchemaError: the judging sweep is missing.
+        SchemaError: the judging sweep is missing, or there is no other sweep and it may not be `alone`.
     """
     sweeps = Sweeps.of(table, configs)
     count = sweeps.seconds.shape[2]
-    if judging >= count:
-        raise SchemaError(f"sweep {judging} shall judge, the table has {count} (0 is the first): collect with "
-                          f"timing.rounds={judging + 1}, or give task.judging_sweep={count - 1}")
+    if judging >= count or (count < 2 and not alone):
+        raise SchemaError(f"sweep {judging} shall judge and another one tell the noise, the table has {count}: collect "
+                          f"with timing.rounds={max(2, judging + 1)}")
     if count == 1:
         logger.warning("the table has one sweep, so nothing tells the noise: collect with timing.rounds=2")
     whole = sweeps.complete
@@ -187,11 +191,9 @@ def _mean(seconds: Float[np.ndarray, "problems configs sweeps"]) -> Float[np.nda
     return np.exp(np.log(seconds).mean(axis=2))
 
 
-def _other(sweeps: Sweeps, judging: int) -> Float[np.ndarray, "problems configs"]:
-    """Mean seconds of the sweeps that do not judge; of the judging one if there is no other."""
-    if sweeps.seconds.shape[2] == 1:
-        return sweeps.seconds[:, :, 0]
-    return _mean(np.delete(sweeps.seconds, judging, axis=2))
+def _other(sweeps: Sweeps, judging: int) -> Float[np.ndarray, "problems configs"] | None:
+    """Mean seconds of the sweeps that do not judge; None if there are none."""
+    return None if sweeps.seconds.shape[2] == 1 else _mean(np.delete(sweeps.seconds, judging, axis=2))
 
 
 def _slice(shape: GemmShape) -> str:
@@ -272,7 +274,7 @@ class Judgement:
         frames = [judged.choices(method, best_configs(subject, values)) for method, values in scores.items()]
         static = static_scores(efficiencies(subject.measured.seconds), problem_folds(subject.measured, folds))
         frames.append(judged.choices("static", best_configs(subject, static)))
-        if subject.repeated:
+        if subject.other is not None:
             frames.append(judged.choices("noise_ceiling", best_configs(subject, subject.other)))
         frames.append(_random(subject))
         if np.isfinite(subject.vendor).any():

@@ -239,7 +239,7 @@ class FitTrees:
         return metrics | {"seconds": time.monotonic() - began}
 
     def _dense(self, out: Path) -> tuple[dict[str, float], pd.DataFrame]:
-        subject = gemm_subject(self.samples, self.gemm_platform, self.gemm, judging=self.judging_sweep)
+        subject = gemm_subject(self.samples, self.gemm_platform, self.gemm, judging=self.judging_sweep, alone=True)
         asked = subject.take(~subject.unasked)
         model = self._trained(asked, self.base, tree_count=self._logged(out, self.gemm))
         scores = {"model": model_scores(asked, model), "distilled": self.distillation.scores(asked, model)}
@@ -295,8 +295,12 @@ class FitTrees:
         return metrics | judgement.metrics(), judgement.rows.assign(op=subject.spec.op)
 
     def _interval(self, subject: TreeSubject, model: PerformanceModel, folder: Path) -> dict[str, float]:
-        """Fit quantile models to the other sweeps; return how often the judging sweep lies within the interval."""
-        grid = Grid.of(subject.spec, subject.with_seconds(subject.other), target=self.target)
+        """Fit quantile models to the other sweeps; return how often the judging sweep lies within the interval.
+
+        A sweep that is alone is learned from, too; each problem is judged by models of other problems.
+        """
+        learned = subject.judged.seconds if subject.other is None else subject.other
+        grid = Grid.of(subject.spec, subject.with_seconds(learned), target=self.target)
         folds = problem_folds(subject.measured, model.folds)
         bounds = bounds_out_of_fold(grid, self.growth, folds, coverage=self.coverage)
         save_interval(folder / INTERVAL, bounds.interval(model))

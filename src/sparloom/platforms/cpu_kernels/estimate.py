@@ -1,7 +1,7 @@
 """Estimate seconds of the sparse kernels by a formula: no measurement, no labels, microseconds for each configuration.
 
-The formula reads the statistics of a pattern (`sparloom.sparse.STATISTICS`) and round numbers of a server core. For a
-thread of T, with b bytes in a dense row and n nonzeros:
+The formula reads the statistics of a pattern (`sparloom.sparse.STATISTICS`) and round numbers of a server core. On T
+threads, with b bytes in a dense row and n nonzeros:
 
     seconds  = imbalance (longer + exposed * shorter of (compute, gather)) / T + streamed / rate
     compute  = 2 n width / flops, longer by a reduction over lanes for SDDMM

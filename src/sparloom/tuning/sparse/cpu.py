@@ -24,6 +24,7 @@ from sparloom.sparse import Pattern
 from sparloom.tuning.cache import PlanCache
 from sparloom.tuning.machine import Rates, machine_rates
 from sparloom.tuning.racing import Clock, Timer, by_clock
+from sparloom.tuning.search import favour
 from sparloom.tuning.sparse.backend import LIBRARIES, Library
 from sparloom.tuning.sparse.cpu_arrays import CpuArrays
 from sparloom.tuning.sparse.settings import CsrPolicy
@@ -39,7 +40,6 @@ COMPARED_ROWS = 10_000  # with the ones before them, to estimate how many have t
 LANES = 16  # of a vector; fewer without AVX-512
 EXPOSED = 0.3  # share of the shorter one of gathering and computing that does not overlap with the other
 STRIP = 1.05  # factor of everything if indices are read again for every strip
-NOT_FAVOURED = 1.5  # factor of configurations that are not favoured: less than a bad balance costs
 DYNAMIC = 0.97  # factor of dynamic balance: a thread that is held up does less
 
 SOURCES = ("cpu/*.hpp", "cpu/spmm.cpp", "cpu/spmm_max.cpp", "cpu/sddmm.cpp", "cpu/attention.cpp", "cpu/traversal.cpp")
@@ -213,10 +213,7 @@ class CsrEstimate:
         """Estimate seconds, (configs,), longer for configurations that are not favoured."""
         facts = _Facts(op, operands.matrix.pattern, operands.width, self._caches, operands.value_bytes)
         seconds = np.array([self._seconds(facts, config) for config in configs])
-        favoured = self.favoured(op, operands)
-        if favoured:
-            seconds[[config.key not in favoured for config in configs]] *= NOT_FAVOURED
-        return seconds
+        return favour(seconds, configs, self.favoured(op, operands))
 
     def _seconds(self, facts: _Facts, config: Config) -> float:
         rates, passes = self.rates, 2 if facts.op == "attention" else 1

@@ -31,6 +31,7 @@ from sparloom.space import HUBS, Config
 from sparloom.sparse import Pattern
 from sparloom.tuning.cache import PlanCache
 from sparloom.tuning.machine import check_rates, rates_summary, read_rates
+from sparloom.tuning.search import favour
 
 __all__ = ["CUDA_SOURCES", "CudaEstimate", "CudaRates", "cuda_rates", "measure_cuda_rates"]
 
@@ -53,7 +54,6 @@ WARP = 32  # threads
 LATENCY = 4e-7  # seconds of a step: a load takes 600 cycles of 1.5 GHz
 IN_FLIGHT = 4  # nonzeros of SpMM whose loads are in flight together
 SEARCH_STEP = 0.5  # steps that one step of a search for a row takes: its loads mostly hit a cache
-NOT_FAVOURED = 1.5  # factor of configurations that are not favoured, as on a CPU
 RESIDENT, BLOCKS = 2048, 32  # most threads and blocks of a multiprocessor at a time
 OTHERS = 0.1  # weight of the terms that are not the largest
 OVERHEAD = 3.0  # instructions of a step besides loads and multiplications
@@ -169,8 +169,7 @@ class CudaEstimate:
         lengths, number = _Lengths(operands.matrix.pattern), next(iter(operands.dense.values())).dtype.itemsize
         seconds = np.array([self._seconds(_Mapping.of(op, config, operands.width, number_bytes=number), lengths)
                             for config in configs])
-        favoured = self.favoured.get(op, ())
-        return seconds * [1.0 if not favoured or config.key in favoured else NOT_FAVOURED for config in configs]
+        return favour(seconds, configs, self.favoured.get(op, ()))
 
     def _seconds(self, mapping: _Mapping, lengths: _Lengths) -> float:
         divergence = lengths.divergence(mapping)
