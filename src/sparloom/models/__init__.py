@@ -23,10 +23,10 @@ __all__, __getattr__, __dir__ = attach(__name__, {
         "WindowFeaturizer", "make_norm"),
     "cognate.predictor": ("Predictor", "RecurrentPredictor", "TransformerPredictor", "VectorSequence"),
     "cognate.network": (
-        "Cognate", "ConfigurationMapper", "Network", "NoFeaturizer", "NoMapper", "cognate_with_featurizer",
-        "cognate_with_side", "cognate_without", "initialise"),
+        "Cognate", "ConfigurationMapper", "Network", "NoFeaturizer", "NoMapper", "cognate_variant",
+        "initialise"),
     "cognate.waconet": ("LookupTable", "ProgramEmbedder", "WacoNet"),
-    "cognate.model": ("CognateModel", "load_weights", "restore_cognate"),
+    "cognate.model": ("CognateModel", "load_convolutions", "load_weights", "restore_cognate"),
     "cognate.training": (
         "RankingModule", "fit", "make_trainer", "order_signs", "ranking_loss", "ranking_quality", "swapped_accuracy"),
     "lightning": (

@@ -1,14 +1,17 @@
 """The main experiment on generated samples: outputs, inputs and refusals."""
 
 import json
+import shutil
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from small import SMALL
 
 from sparloom.errors import MissingArtifact, SchemaError
 from sparloom.log import Stopped
+from sparloom.models import load_checkpoint
 from sparloom.report import read_run, summary
 
 METHODS = {"random", "static", "trees", "zero_shot", "no_transfer", "cognate", "optimum"}
@@ -214,3 +217,31 @@ def test_pretraining_keeps_the_best_epoch_and_its_split(trained):
     assert not split["test"]
     with pytest.raises(FileNotFoundError):
         read_run(out)
+
+
+def test_pretraining_takes_convolutions_and_leaves_them_as_they_are(build, trained, tmp_path):
+    """Another predictor on given convolutions; it has learned, and one with other convolutions is refused."""
+    source, = trained.glob("artifacts/checkpoints/tiny/source_cpu_many_*")
+    shutil.copytree(trained / "artifacts", tmp_path / "artifacts")
+    given = f"task.convolutions={source}"
+    build("pretrain_cpu", *SMALL, "predictor.fusion=sum", given, folder=tmp_path).run(tmp_path)
+    made, = set((tmp_path / "artifacts/checkpoints/tiny").glob("source_cpu_many_*")) - {
+        tmp_path / "artifacts/checkpoints/tiny" / source.name}
+    before, after = (load_checkpoint(path, kind="cognate").weights for path in (source, made))
+    convolutions = [name for name in before if name.startswith("featurizer.weights.")]
+    assert len(convolutions) == 12
+    assert all(torch.equal(before[name], after[name]) for name in convolutions)
+    assert not torch.equal(before["featurizer.head.0.weight"], after["featurizer.head.0.weight"])
+    with pytest.raises(SchemaError, match=r"has other convolutions than this network: featurizer.cells=counts instead"):
+        build("pretrain_cpu", *SMALL, "model.net.featurizer.cells=ones", given, folder=tmp_path).run(tmp_path)
+
+
+@pytest.mark.parametrize("encoder", ["augmentation", "mapping"])
+def test_encoders_with_slots_know_simulated_cores_as_the_cpu(build, tmp_path, encoder):
+    given = ("samples=tiny", f"encoder={encoder}")
+    for target in ("cpu", "cpu_many_single"):
+        build("autoencode_cpu", *given, f"platform@target={target}", folder=tmp_path).run(tmp_path)
+    stored = sorted((tmp_path / "artifacts/checkpoints/tiny").glob("latent_*"))
+    first, second = (load_checkpoint(path, kind="encoder").weights for path in stored)
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)

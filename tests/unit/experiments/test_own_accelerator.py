@@ -30,7 +30,7 @@ BASE = ("~samples.base.data", "~samples.base.folder", "~samples.base.corpus",
 SHORT = ("trainer=smoke", "logger=none", "encoder.epochs=20", "model.net.featurizer.channels=[4,4,8,8,8,8,8,8,8,8,8,8]",
          "pretraining.matrices=3", "pretraining.configs_per_matrix=10")
 LEARN = ("trees.bags=2", "trees.rounds=20", "task.seeds=[0]", "task.methods=[trees,cognate]", "selection.matrices=3",
-         "selection.configs_per_matrix=20", "samples.files.spmm=chip.csv", "hparams=cognate_published")
+         "selection.configs_per_matrix=20", "samples.files.spmm=chip.csv")
 
 
 def scattered(seed: int) -> SparseMatrix:

@@ -2,6 +2,8 @@
 
 import json
 import logging
+import os
+import shutil
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -110,13 +112,32 @@ def test_platform_without_fine_tuned_model_is_refused(build, trained, file, tmp_
 
 
 def test_other_preset_needs_its_own_model(build, trained, file, tmp_path):
-    with pytest.raises(MissingArtifact, match="finetuned_spade_cognate32_205_spmm"):
+    with pytest.raises(MissingArtifact, match="no network was fine-tuned on spmm of spade cognate32_205 with tiny"):
         recommend(build, trained, file, "platform@target=spade_205").run(tmp_path)
 
 
 def test_other_network_is_not_taken(build, trained, file, tmp_path):
+    other = ("adviser.net=${model.net}", "model.net.featurizer.pooling=multiscale")
     with pytest.raises(MissingArtifact, match=r"no checkpoint finetuned_spade_cognate32_spmm_cognate-\w+ of tiny"):
-        recommend(build, trained, file, "model.net.featurizer.pooling=multiscale").run(tmp_path)
+        recommend(build, trained, file, *other).run(tmp_path)
+
+
+def test_the_network_that_was_fine_tuned_last_recommends(build, trained, file, tmp_path):
+    """Of whatever settings: the published one has a coarse grid and no statistics, ours windows and statistics."""
+    shutil.copytree(trained / "artifacts", tmp_path / "artifacts")
+    folder = tmp_path / "artifacts" / "checkpoints" / "tiny"
+    stored = sorted(folder.glob("finetuned_spade_cognate32_spmm_*"))
+    assert len(stored) == 2
+    (folder / "finetuned_spade_cognate32_spmm_32_cognate-00000000.pt").touch()  # of another width
+    advised = set()
+    for number, last in enumerate(stored, 1):
+        os.utime(last, (2e9 + number, 2e9 + number))
+        (tmp_path / str(number)).mkdir()
+        task = recommend(build, tmp_path, file)
+        task.run(tmp_path / str(number))
+        assert task.adviser.origin == last.name
+        advised.add((tmp_path / str(number) / "recommendation.json").read_text())
+    assert len(advised) == 2
 
 
 def test_model_fitted_in_each_call_gives_equal_recommendations(build, trained, file, tmp_path, capsys):

@@ -13,12 +13,12 @@ from sparloom.models import (
     Cognate,
     ConfigurationMapper,
     InputFeaturizer,
+    PatternStatistics,
     Predictor,
     SideFeatures,
     TorchBackend,
     WacoFeaturizer,
-    cognate_with_featurizer,
-    cognate_without,
+    cognate_variant,
     initialise,
 )
 
@@ -37,7 +37,8 @@ def parts() -> dict[str, nn.Module]:
 
 def ablated(part: str, seed: int = 0) -> Cognate:
     made = parts()
-    net = cognate_with_featurizer(small_featurizer(), **made) if part == "waco" else cognate_without(part, **made)
+    changes = {"instead": {"featurizer": small_featurizer()}} if part == "waco" else {"without": part}
+    net = cognate_variant(**changes, **made)
     initialise(net, seed)
     net.use_encoder(small_encoder(spade()))
     return net
@@ -104,11 +105,20 @@ def test_sizes_are_standardised_all_the_same(part: str) -> None:
 
 def test_other_components_stay_as_they_are() -> None:
     made = parts()
-    net = cognate_without("encoder", **made)
+    net = cognate_variant(without="encoder", **made)
     assert all(getattr(net, name) is made[name] for name in ("featurizer", "side", "mapper"))
-    net = cognate_with_featurizer(small_featurizer(), **made)
+    net = cognate_variant(instead={"featurizer": small_featurizer()}, **made)
     assert isinstance(net.featurizer, WacoFeaturizer)
     assert all(getattr(net, name) is made[name] for name in ("side", "mapper", "predictor"))
+
+
+def test_parts_are_replaced_and_removed_together() -> None:
+    """Statistics as side vector, and no mapper; without the featurizer, the new side vector goes too."""
+    side = PatternStatistics(hidden=8, width=4)
+    net = cognate_variant(instead={"side": side}, without="mapper", **parts())
+    assert net.side is side
+    assert net.predictor.settings["config_width"] == 0
+    assert cognate_variant(instead={"side": side}, without="featurizer", **parts()).side.settings["width"] == 0
 
 
 def test_the_whole_network_has_its_stored_settings() -> None:
@@ -116,5 +126,7 @@ def test_the_whole_network_has_its_stored_settings() -> None:
 
 
 def test_unknown_component_is_refused() -> None:
-    with pytest.raises(ValueError, match="part='side' is not one of featurizer, mapper, encoder"):
-        cognate_without("side", **parts())
+    with pytest.raises(ValueError, match="without='side' is not one of featurizer, mapper, encoder"):
+        cognate_variant(without="side", **parts())
+    with pytest.raises(ValueError, match="instead has 'head', which is not one of featurizer, side, mapper, predictor"):
+        cognate_variant(instead={"head": nn.Identity()}, **parts())

@@ -18,8 +18,7 @@ from sparloom.models import (
     SideFeatures,
     TorchBackend,
     WindowFeaturizer,
-    cognate_with_featurizer,
-    cognate_with_side,
+    cognate_variant,
     initialise,
     restore_cognate,
 )
@@ -125,7 +124,7 @@ def test_statistics_of_patterns_are_standardised_logarithms():
 
 def test_networks_with_statistics_score_patterns_and_are_restored(tmp_path: Path):
     parts = {name: getattr(ready_net(spade()), name) for name in ("featurizer", "side", "mapper", "predictor")}
-    net = cognate_with_side(PatternStatistics(hidden=8, width=4), **parts)
+    net = cognate_variant(instead={"side": PatternStatistics(hidden=8, width=4)}, **parts)
     initialise(net, 0)
     net.use_encoder(ready_net(spade()).encoder)
     net.standardise([with_statistics(pattern(seed=seed)) for seed in range(4)])
@@ -192,7 +191,7 @@ def test_windows_see_what_a_coarse_grid_averages_out():
 
 def test_networks_with_windows_score_patterns_and_are_restored(tmp_path: Path):
     parts = {name: getattr(ready_net(spade()), name) for name in ("featurizer", "side", "mapper", "predictor")}
-    net = cognate_with_featurizer(window_featurizer(norm="standard", gain=0.5), **parts)
+    net = cognate_variant(instead={"featurizer": window_featurizer(norm="standard", gain=0.5)}, **parts)
     net.use_encoder(ready_net(spade()).encoder)
     net.standardise([whole_input(pattern(seed=seed)) for seed in range(4)])
     model, configs, made = CognateModel(net, spade()), list(spade())[:9], pattern(seed=9)

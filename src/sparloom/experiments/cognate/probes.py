@@ -46,17 +46,19 @@ def _permutation_importance(model: CognateModel, study: EvaluationData, seed: in
     embeddings = {name: model.embedding(views[name]) for name in truth.matrices}
     bins = places_by_bin([views[name].shape[0] for name in truth.matrices])
 
-    def share(of: Sequence[str]) -> float:
-        """Judge choices for each matrix with the embedding of the matrix at its place in `of`."""
-        scores = np.stack([model.score_embedded(embeddings[other], views[name].shape, truth.configs)
-                           for name, other in zip(truth.matrices, of, strict=True)])
+    rng = np.random.default_rng(seed)
+    orders = [truth.matrices, *(tuple(rng.permutation(truth.matrices)) for _ in range(PERMUTATIONS))]
+    scores = np.stack([model.score_embedded(np.stack([embeddings[order[place]] for order in orders]),
+                                            views[name].shape, truth.configs)
+                       for place, name in enumerate(truth.matrices)], axis=1)
+
+    def share(scores: Float[np.ndarray, "matrices configs"]) -> float:
         taken = truth.seconds[np.arange(len(scores)), scores.argmin(axis=1)]
         logs = np.log(truth.best / taken)
         return float(np.exp(np.mean([logs[places].mean() for places in bins])))
 
-    rng = np.random.default_rng(seed)
-    own = share(truth.matrices)
-    permuted = float(np.mean([share(rng.permutation(truth.matrices)) for _ in range(PERMUTATIONS)]))
+    own, *others = map(share, scores)
+    permuted = float(np.mean(others))
     return {"own_of_optimum": own, "permuted_of_optimum": permuted, "permutation_importance": own - permuted}
 
 

@@ -159,13 +159,14 @@ class FineTunedRecommender:
     """Recommend by the checkpoint of a network that was fine-tuned on the platform.
 
     Args:
+        net: network with the settings of the fine-tuned one; None: the network that was fine-tuned last.
         samples: sample source whose checkpoint folder is used.
         calibration_roles: of the matrices on which the choices are calibrated.
     """
 
     op: Op
     platform: "Platform"
-    net: models.Network
+    net: models.Network | None
     samples: SampleSource
     checkpoints: Checkpoints
     calibration_roles: Sequence[Role]
@@ -196,10 +197,11 @@ class FineTunedRecommender:
 
     @cached_property
     def _checkpoint(self) -> Path:
-        return self.checkpoints.find(
-            self.checkpoints.finetuned(self.platform, self.op, self.net), self.samples,
-            experiment=experiment_for("finetune", self.platform),
-            overrides=self.checkpoints.overrides(self.platform, self.op, "target"))
+        made = {"experiment": experiment_for("finetune", self.platform),
+                "overrides": self.checkpoints.overrides(self.platform, self.op, "target")}
+        if self.net is None:
+            return self.checkpoints.find_finetuned(self.platform, self.op, self.samples, **made)
+        return self.checkpoints.find(self.checkpoints.finetuned(self.platform, self.op, self.net), self.samples, **made)
 
     @cached_property
     def _model(self) -> models.CognateModel:

@@ -112,11 +112,14 @@ def train(
     seed: int,
     out: Path,
     reports: Reports,
+    convolutions: Path | None = None,
 ) -> Trained:
     """Fit a network to the order of the times in `train`.
 
     Args:
         start: checkpoint to start from; None: weights drawn from the seed, scales taken from `train`.
+        convolutions: without `start`, checkpoint whose convolutions are taken and not trained further; None: they are
+            drawn and trained, too.
         validation: for curves; with keep="best" the epoch with the least validation loss is kept.
         reports: receives the metrics of every validation.
 
@@ -126,8 +129,10 @@ def train(
     began = time.monotonic()
     module = copy.deepcopy(recipe.module)
     if start is None:
-        module.freeze = "none"  # weights that are drawn have to be learned
+        module.freeze = "none" if convolutions is None else "convolutions"  # weights that are drawn have to be learned
         models.initialise(module.net, seed)
+        if convolutions is not None:
+            models.load_convolutions(module.net, models.load_checkpoint(convolutions, kind="cognate"), convolutions)
         module.net.standardise([item.input for item in train])
     else:
         models.load_weights(module.net, models.load_checkpoint(start, kind="cognate"), start)
@@ -251,7 +256,8 @@ class Autoencode:
         space = self.platform.space(self.op)
         codes = space.heterogeneous_codes()
         seed = self.checkpoints.seed
-        module = models.encoder_module(self.checkpoints.encoder, codes, platform=self.platform.name, seed=seed)
+        module = models.encoder_module(self.checkpoints.encoder, codes, seed=seed,
+                                       platform=getattr(self.platform, "codes_of", self.platform.name))
         models.train_on_cpu(module, out=out / "training", logger=self.logger)
         encoder = module.frozen()
         path = self.checkpoints.path(self.checkpoints.latent(self.platform, self.op), self.samples)
@@ -270,6 +276,8 @@ class Pretrain:
     Args:
         checkpoints: also select the training matrices, at most those that are labelled.
         validation_matrices: largest number of validation matrices.
+        convolutions: path of a pre-trained network with the same convolutions, which are taken and not trained, so that
+            another part of the network is compared at a fraction of the cost; None: all parts are trained.
     """
 
     op: Op
@@ -278,6 +286,7 @@ class Pretrain:
     recipe: Recipe
     checkpoints: Checkpoints
     validation_matrices: int
+    convolutions: str | None = None
 
     def run(self, out: Path) -> Mapping[str, float]:
         """Train, save checkpoint and curves; return last and best losses, and accuracies with swapped matrices."""
@@ -306,7 +315,8 @@ class Pretrain:
         Split({name: split[name] for name in [*names, *watched]}, self.samples.families()).write(out / "split.json")
         logger.info("%s: %d matrices, %d labels; validation on %d", named, len(items), len(chosen), len(held))
         trained = train(self.recipe, start=None, encoder=encoder, train=items, validation=held,
-                        keep="best", seed=seed, out=out / "training", reports=Reports(out, self.recipe.reported))
+                        keep="best", seed=seed, out=out / "training", reports=Reports(out, self.recipe.reported),
+                        convolutions=None if self.convolutions is None else Path(self.convolutions))
         path = self.checkpoints.path(
             self.checkpoints.source(self.platform, self.op, self.recipe.module.net), self.samples)
         notes = {"matrices": names, "labels": len(chosen), "seed": seed, "samples": samples_name(self.samples),

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -69,8 +70,7 @@ class Checkpoints:
         return f"source_{_named(platform, op)}{preset}_{op.name}{_space(platform)}_{self._network_tag(net)}"
 
     def finetuned(self, platform: "Platform", op: Op, net: Network) -> str:
-        preset = f"{_named(platform, op)}_{platform.preset}"
-        return f"finetuned_{preset}_{op.name}{_space(platform)}_{self._network_tag(net)}"
+        return f"{_finetuned(platform, op)}_{self._network_tag(net)}"
 
     def overrides(self, platform: "Platform", op: Op, role: str) -> tuple[str, ...]:
         """List the overrides by which an experiment makes a checkpoint for this platform and operation.
@@ -113,6 +113,31 @@ class Checkpoints:
                               f"{' or '.join(str(path.parent) for path in paths)}",
                               experiment=experiment, overrides=tuple(overrides))
 
+    def find_finetuned(
+        self, platform: "Platform", op: Op, samples: SampleSource, *, experiment: str, overrides: Sequence[str],
+    ) -> Path:
+        """Find the network of any settings that was fine-tuned last; one that was trained here comes first.
+
+        Raises:
+            MissingArtifact: there is none; names the experiment that trains it.
+        """
+        named = re.compile(re.escape(_finetuned(platform, op)) + r"_[a-z]+-[0-9a-f]{8}")
+        folders = [Path(self.artifacts) / "checkpoints" / samples_name(samples)]
+        if samples_name(samples) == "real":
+            ensure_data(Path(self.data))
+            folders.append(Path(self.data) / "checkpoints")
+        for folder in folders:
+            found = [path for path in folder.glob("finetuned_*.pt") if named.fullmatch(path.stem)]
+            if found:
+                last = max(found, key=lambda path: (path.stat().st_mtime_ns, path.name))
+                if folder is not folders[0]:
+                    verify_stored(Path(self.data), last)
+                logger.info("checkpoint %s", last)
+                return last
+        raise MissingArtifact(f"no network was fine-tuned on {op.name} of {platform.name} {platform.preset} with "
+                              f"{samples_name(samples)} samples: there is none in {' or '.join(map(str, folders))}",
+                              experiment=experiment, overrides=tuple(overrides))
+
     def own_paths(self, name: str, samples: SampleSource, base: SampleSource | None = None) -> list[Path]:
         """List the paths of a checkpoint that was trained here, as `find` tries them."""
         return list(dict.fromkeys(self.path(name, each) for each in (samples, base) if each is not None))
@@ -130,6 +155,10 @@ class Checkpoints:
 def experiment_for(verb: str, platform: "Platform") -> str:
     """Return the experiment that makes something for a platform, such as autoencode_spade."""
     return f"{verb}_{getattr(platform, 'experiments', platform.name)}"
+
+
+def _finetuned(platform: "Platform", op: Op) -> str:
+    return f"finetuned_{_named(platform, op)}_{platform.preset}_{op.name}{_space(platform)}"
 
 
 def _named(platform: "Platform", op: Op) -> str:

@@ -18,8 +18,14 @@ from torch import nn
 from sparloom.errors import SchemaError
 from sparloom.models.cognate.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from sparloom.models.cognate.encoder import FrozenEncoder
-from sparloom.models.cognate.featurizer import InputFeaturizer, PatternStatistics, SideFeatures, WindowFeaturizer
-from sparloom.models.cognate.network import Cognate, ConfigurationMapper, Network
+from sparloom.models.cognate.featurizer import (
+    InputFeaturizer,
+    PatternStatistics,
+    SideFeatures,
+    WacoFeaturizer,
+    WindowFeaturizer,
+)
+from sparloom.models.cognate.network import Cognate, ConfigurationMapper, Network, NoFeaturizer, NoMapper
 from sparloom.models.cognate.predictor import Predictor, RecurrentPredictor, TransformerPredictor
 from sparloom.models.cost_model import MatrixFeatures, as_features
 from sparloom.models.sparseconv import TorchBackend
@@ -47,18 +53,19 @@ class CognateModel:
     def score(self, matrix: Pattern | MatrixFeatures, configs: Sequence[Config]) -> Float[np.ndarray, " configs"]:
         """Score configurations: low = fast, no unit."""
         features = as_features(matrix)
-        return self.score_embedded(self.embedding(features), features.shape, configs)
+        return self.score_embedded(self.embedding(features)[None], features.shape, configs)[0]
 
     def score_embedded(
-        self, embedding: Float32[np.ndarray, " width"], shape: tuple[int, int], configs: Sequence[Config],
-    ) -> Float[np.ndarray, " configs"]:
-        """Score configurations of a matrix of this shape, given its embedding."""
-        shared, codes = self.space.bind(shape).vectors(configs)
+        self, embeddings: Float32[np.ndarray, "n width"], shape: tuple[int, int], configs: Sequence[Config],
+    ) -> Float[np.ndarray, "n configs"]:
+        """Score configurations of a matrix of this shape, with each of the embeddings."""
+        vectors = self.space.bind(shape).vectors(configs)
         device = next(self.net.parameters()).device
         with _evaluating(self.net):
-            rows, *others = (torch.from_numpy(array).to(device) for array in (embedding, shared, codes))
-            scores = self.net.score(rows.expand(len(configs), -1), *others)
-        return scores.cpu().numpy().astype(np.float64)
+            shared, codes = (torch.from_numpy(array).to(device) for array in vectors)
+            scores = [self.net.score(row.expand(len(configs), -1), shared, codes)
+                      for row in torch.from_numpy(embeddings).to(device)]
+        return torch.stack(scores).cpu().numpy().astype(np.float64)
 
     def embedding(self, matrix: Pattern | MatrixFeatures) -> Float32[np.ndarray, " width"]:
         features = as_features(matrix)
@@ -80,14 +87,18 @@ class CognateModel:
         save_checkpoint(path, checkpoint, precision=precision)
 
     @classmethod
-    def load(cls, path: Path, *, net: Network, space: ConfigSpace) -> CognateModel:
-        """Load a checkpoint into a network with the same settings.
+    def load(cls, path: Path, *, net: Network | None, space: ConfigSpace) -> CognateModel:
+        """Load a checkpoint into a network with the same settings; None: into one that it describes.
 
         Raises:
-            SchemaError: another operation, platform or version of the space, or other settings of the network.
+            SchemaError: another operation, platform or version of the space, other settings of the network, or a
+                network that cannot be restored without it.
         """
         stored = load_checkpoint(path, kind="cognate", op=space.op, platform=space.name, space=space.digest())
-        load_weights(net, stored, path)
+        if net is None:
+            net = restore_cognate(stored, path)
+        else:
+            load_weights(net, stored, path)
         names = stored.notes[ANCHORS]
         points = stored.weights[ANCHORS].numpy() if names else ()
         return cls(net, space, anchors=dict(zip(names, points, strict=True)))
@@ -105,6 +116,22 @@ def load_weights(net: Network, stored: Checkpoint, path: Path) -> None:
     encoder = {name.removeprefix(ENCODER): value for name, value in stored.weights.items() if name.startswith(ENCODER)}
     net.use_encoder(FrozenEncoder.restore(encoder))
     net.load_state_dict({name: value for name, value in stored.weights.items() if name != ANCHORS})
+
+
+def load_convolutions(net: Network, stored: Checkpoint, path: Path) -> None:
+    """Copy the convolutions of a checkpoint into a network; the other parts may differ.
+
+    Raises:
+        SchemaError: the featurizers differ.
+    """
+    differing = _differences({"featurizer": stored.settings.get("featurizer", {})},
+                             {"featurizer": net.settings["featurizer"]})
+    if differing:
+        raise SchemaError(f"{path} has other convolutions than this network: {'; '.join(differing)}. Give a network "
+                          "with the same featurizer as task.convolutions")
+    starts = ("featurizer.weights.", "featurizer.biases.")
+    weights = {name: value for name, value in stored.weights.items() if name.startswith(starts)}
+    net.load_state_dict(weights, strict=False)
 
 
 def _differences(stored: Mapping[str, Any], made: Mapping[str, Any]) -> list[str]:
@@ -131,9 +158,11 @@ class _evaluating:  # noqa: N801 (reads as a statement)
 
 PARTS: Mapping[str, Mapping[str, Callable[..., nn.Module]]] = {
     "featurizer": {"InputFeaturizer": lambda **settings: InputFeaturizer(**settings, backend=TorchBackend()),
-                   "WindowFeaturizer": lambda **settings: WindowFeaturizer(**settings, backend=TorchBackend())},
+                   "WindowFeaturizer": lambda **settings: WindowFeaturizer(**settings, backend=TorchBackend()),
+                   "WacoFeaturizer": lambda **settings: WacoFeaturizer(**settings, backend=TorchBackend()),
+                   "NoFeaturizer": NoFeaturizer},
     "side": {"SideFeatures": SideFeatures, "PatternStatistics": PatternStatistics},
-    "mapper": {"ConfigurationMapper": ConfigurationMapper},
+    "mapper": {"ConfigurationMapper": ConfigurationMapper, "NoMapper": NoMapper},
     "predictor": {"Predictor": Predictor, "RecurrentPredictor": RecurrentPredictor,
                   "TransformerPredictor": TransformerPredictor},
 }
@@ -144,11 +173,12 @@ def restore_cognate(stored: Checkpoint, path: Path) -> Cognate:
     """Rebuild the network that a checkpoint was saved from, with weights and encoder.
 
     Raises:
-        SchemaError: the network has other parts than model=cognate.
+        SchemaError: the network has other parts than `Cognate`.
     """
     if set(stored.settings) != set(PARTS):
-        raise SchemaError(f"{path} has the parts {', '.join(stored.settings)}, not {', '.join(PARTS)}: give a network "
-                          "of model=cognate")
+        raise SchemaError(f"{path} has the parts {', '.join(stored.settings)}, not {', '.join(PARTS)}, so it is not "
+                          "restored from this file alone: give a network of model=cognate, or its settings, such as "
+                          "adviser.net='${model.net}' model=waconet")
     net = Cognate(**{name: _part(name, stored.settings[name], path) for name in PARTS})
     load_weights(net, stored, path)
     return net

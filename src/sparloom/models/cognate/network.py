@@ -1,11 +1,12 @@
 """The network of COGNATE: a predictor reads a matrix embedding, a mapped configuration and a latent vector (§3.1).
 
-`Network` is the interface of all networks, with replaceable parts. `cognate_without` and `cognate_with_featurizer`
-build the ablations of figure 7.
+`Network` is the interface of all networks, with replaceable parts. `cognate_variant` builds COGNATE with other parts
+and the ablations of figure 7.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -174,35 +175,34 @@ class NoMapper(nn.Module):
         return shared.new_zeros(len(shared), 0)
 
 
-def cognate_without(part: Literal["featurizer", "mapper", "encoder"], **parts: nn.Module) -> Cognate:
-    """Build COGNATE without one component; the predictor reads one vector less.
+def cognate_variant(
+    *, instead: Mapping[str, nn.Module] = MappingProxyType({}),
+    without: Literal["featurizer", "mapper", "encoder"] | None = None, **parts: nn.Module,
+) -> Cognate:
+    """Build COGNATE with other parts, or without one component.
 
-    Components are removed one at a time from the full network. Removing the featurizer also removes the side vector,
-    which reaches the predictor through the featurizer's head: the size of the matrix then only shows where it limits a
-    mapped extent. Without the latent encoder, hardware-specific parameters are not read.
-    """
-    if part not in WIDTH_SETTINGS:
-        raise ValueError(f"part={part!r} is not one of {', '.join(WIDTH_SETTINGS)}")
-    parts["predictor"] = _remake(parts["predictor"], **{WIDTH_SETTINGS[part]: 0})
-    if part == "featurizer":
-        parts |= {"featurizer": NoFeaturizer(), "side": _remake(parts["side"], width=0)}
-    if part == "mapper":
-        parts["mapper"] = NoMapper()
-    return Cognate(**parts)
-
-
-def cognate_with_featurizer(instead: nn.Module, **parts: nn.Module) -> Cognate:
-    """Build COGNATE with another featurizer.
+    Components are removed one at a time from the full network; the predictor reads one vector less. Removing the
+    featurizer also removes the side vector, which reaches the predictor through the featurizer's head: the size of the
+    matrix then only shows where it limits a mapped extent. Without the latent encoder, hardware-specific parameters
+    are not read.
 
     Args:
-        instead: new featurizer, whose vectors are as wide as those of the old one.
+        instead: part -> another one, whose vectors are as wide as those of the old one.
+        without: component that is removed.
     """
-    return Cognate(**(parts | {"featurizer": instead}))
-
-
-def cognate_with_side(instead: nn.Module, **parts: nn.Module) -> Cognate:
-    """Build COGNATE with another side vector, as wide as the old one."""
-    return Cognate(**(parts | {"side": instead}))
+    unknown = [name for name in instead if name not in parts]
+    if unknown:
+        raise ValueError(f"instead has {unknown[0]!r}, which is not one of {', '.join(parts)}")
+    if without is not None and without not in WIDTH_SETTINGS:
+        raise ValueError(f"without={without!r} is not one of {', '.join(WIDTH_SETTINGS)}")
+    parts |= instead
+    if without is not None:
+        parts["predictor"] = _remake(parts["predictor"], **{WIDTH_SETTINGS[without]: 0})
+    if without == "featurizer":
+        parts |= {"featurizer": NoFeaturizer(), "side": _remake(parts["side"], width=0)}
+    if without == "mapper":
+        parts["mapper"] = NoMapper()
+    return Cognate(**parts)
 
 
 def _remake(part: nn.Module, **changes: Any) -> nn.Module:

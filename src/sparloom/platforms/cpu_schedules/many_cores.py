@@ -98,6 +98,7 @@ class ManyCorePlatform(ManyCores):
 
     name = "cpu_many"
     experiments = "cpu"  # whose experiments make its encoder
+    codes_of = "cpu"     # whose hardware-specific parameters it has: encoders with a slot per platform know that one
     kind = "simulated"
 
     @property
