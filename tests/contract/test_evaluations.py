@@ -99,7 +99,7 @@ def test_all_results_of_the_paper_have_a_comparison():
 @each
 def test_arms_compose_and_bind_and_replace_no_network(name):
     for arm, (described, tree) in arms(name).items():
-        Arm(**described)
+        Arm(**{"group": None, **described})
         assert list(faults(tree)) == [], arm
         assert tree["recommends"] is False, arm
         assert set(described["rows"]) <= {"random", *tree["task"].get("methods", [tree["task"].get("name")])}, arm
@@ -108,7 +108,7 @@ def test_arms_compose_and_bind_and_replace_no_network(name):
 @each
 def test_rows_have_different_names_and_every_name_is_a_row(name):
     task = composed((f"experiment={name}",))["task"]
-    rows = [(arm["group"], row) for arm in task["arms"].values() for row in arm["rows"].values()]
+    rows = [(arm.get("group", "spmm"), row) for arm in task["arms"].values() for row in arm["rows"].values()]
     assert len(set(rows)) == len(rows)
     known = {row for _, row in rows} | {"optimum"}
     groups = {group for group, _ in rows}
@@ -136,7 +136,7 @@ def test_groups_are_operations_or_have_a_label(name):
     called = composed((f"experiment={name}",))["task"]["labels"]
     for described, tree in arms(name).values():
         op = tree["op"]["_target_"].rpartition(".")[2].lower()
-        assert described["group"] in {op, *called}
+        assert described.get("group", op) in {op, *called}
 
 
 @each

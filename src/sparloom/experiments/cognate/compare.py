@@ -11,6 +11,7 @@ import pandas as pd
 from sparloom import log, report
 from sparloom.data import Split
 from sparloom.files import write_json, write_text
+from sparloom.ops import Op
 
 COSTS = ("target_labels", "target_matrices", "source_labels", "source_matrices", "source_epochs", "epochs", "steps",
          "dce")
@@ -22,12 +23,12 @@ class Arm:
     """One run of a comparison.
 
     Args:
-        group: rows of one group share their matrices, a table and a figure.
+        group: rows of one group share their matrices, a table and a figure; None: that of the operation.
         rows: method of the run -> row of the comparison.
         note: remark that is printed below its rows.
     """
 
-    group: str
+    group: str | None
     experiment: str
     rows: Mapping[str, str]
     overrides: Sequence[str] = ()
@@ -165,6 +166,7 @@ class Compare:
     """Compare rows of finished runs; run.py runs the arms beforehand.
 
     Args:
+        op: its name is the group of arms that have none.
         arms: name -> `Arm`, or a mapping of its fields.
         common: overrides of every arm.
         reference: row that the other rows are divided by.
@@ -178,6 +180,7 @@ class Compare:
         runs, failures: arm -> folder of its run, or reason why it has none; run.py adds those of arms that it runs.
     """
 
+    op: Op
     arms: Mapping[str, Arm | Mapping[str, Any]]
     common: Sequence[str]
     reference: str
@@ -191,8 +194,9 @@ class Compare:
     failures: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Build the arms that are given as mappings of the fields of `Arm`."""
+        """Build the arms that are given as mappings of the fields of `Arm`, and give each a group."""
         built = {name: arm if isinstance(arm, Arm) else _arm(name, arm) for name, arm in self.arms.items()}
+        built = {name: replace(arm, group=arm.group or self.op.name) for name, arm in built.items()}
         object.__setattr__(self, "arms", built)
 
     def run(self, out: Path) -> Mapping[str, float]:
@@ -273,11 +277,12 @@ class Compare:
 def _arm(name: str, settings: Mapping[str, Any]) -> Arm:
     known = [each.name for each in fields(Arm)]
     unknown = [key for key in settings if key not in known]
-    missing = [key for key in ("group", "experiment", "rows") if key not in settings]
+    missing = [key for key in ("experiment", "rows") if key not in settings]
     if unknown or missing:
         wrong = f"unknown keys {', '.join(unknown)}" if unknown else f"no {', '.join(missing)}"
-        raise ValueError(f"task.arms.{name} has {wrong}: an arm has {', '.join(known)}, the last two optional")
-    return Arm(**settings)
+        raise ValueError(f"task.arms.{name} has {wrong}: an arm has {', '.join(known)}, of which only "
+                         "experiment and rows are required")
+    return Arm(**{"group": None, **settings})
 
 
 @dataclass(frozen=True)
