@@ -238,7 +238,7 @@ def test_pretraining_takes_convolutions_and_leaves_them_as_they_are(build, train
 
 @pytest.mark.parametrize("encoder", ["augmentation", "mapping"])
 def test_encoders_with_slots_know_simulated_cores_as_the_cpu(build, tmp_path, encoder):
-    given = ("samples=tiny", f"encoder={encoder}")
+    given = ("samples=tiny", "logger=none", f"encoder={encoder}")
     for target in ("cpu", "cpu_many_single"):
         build("autoencode_cpu", *given, f"platform@target={target}", folder=tmp_path).run(tmp_path)
     stored = sorted((tmp_path / "artifacts/checkpoints/tiny").glob("latent_*"))
