@@ -220,3 +220,23 @@ def test_frozen_convolutions_run_once_per_matrix_and_again_when_their_weights_ch
     with torch.no_grad():
         made.weights[3] *= 2
         assert not torch.equal(made.averages_of(items), first)
+
+
+def test_averages_follow_weights_that_are_loaded_replaced_or_trained():
+    made = window_featurizer()
+    made.requires_grad_(False)
+    items, state = [whole_input(pattern(seed=0))], copy.deepcopy(made.state_dict())
+    first = made.averages_of(items)
+    made.load_state_dict({name: value + 0.1 for name, value in state.items()})
+    loaded = made.averages_of(items)
+    assert not torch.equal(loaded, first)
+    made.weights[0] = torch.nn.Parameter(state["weights.0"], requires_grad=False)
+    replaced = made.averages_of(items)
+    assert not torch.equal(replaced, loaded)
+    made.weights[1].requires_grad_(True)
+    optimizer = torch.optim.SGD([made.weights[1]], lr=0.1)
+    made.averages_of(items).sum().backward()
+    optimizer.step()
+    with torch.no_grad():
+        assert not torch.equal(made.averages_of(items), replaced)
+        assert not torch.equal(copy.deepcopy(made).averages_of(items), replaced)

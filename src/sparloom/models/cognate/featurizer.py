@@ -6,8 +6,10 @@ averages lose, as a side vector (`SideFeatures`) and may standardise their avera
 is a side vector of many statistics.
 """
 
+import copy
 import hashlib
 import math
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -211,6 +213,9 @@ class PatternStatistics(SideVector):
         return signed_logarithm(numbers[:, self._columns]).astype(np.float32)
 
 
+_NO_DIGEST: tuple[list[nn.Parameter], list[tuple[int, int]], bytes] = ([], [], b"")
+
+
 class Featurizer(nn.Module, ABC):
     """Convolve patterns, average over sites, normalise, and feed averages and side vector to a two-layer head.
 
@@ -245,6 +250,7 @@ class Featurizer(nn.Module, ABC):
         self.width, self.pooled, self.backend = width, pooled, backend
         self._maps = MapCache(maps)
         self._averages = MapCache(MAX_AVERAGES)  # shared by copies, as maps are
+        self._digested = _NO_DIGEST
         self.settings: dict[str, Any] = {
             **options, "hidden": hidden, "width": width, "side_width": side_width, "norm": norm, "gain": gain,
         }
@@ -287,10 +293,24 @@ class Featurizer(nn.Module, ABC):
         return self._averages.get((self._weights_digest(), self._key(inputs)), lambda: self.pool(inputs).detach())
 
     def _weights_digest(self) -> bytes:
-        digest = hashlib.sha256()
-        for each in self.convolutions():
-            digest.update(each.detach().cpu().numpy().data)
-        return digest.digest()
+        """Hash the convolutions; again only after one was replaced, moved or changed, since it takes tens of ms."""
+        tensors = self.convolutions()
+        state = [(each.data_ptr(), each._version) for each in tensors]
+        known, then, digest = self._digested
+        if state != then or not all(map(operator.is_, tensors, known)):
+            hashed = hashlib.sha256()
+            for each in tensors:
+                hashed.update(each.detach().cpu().numpy().data)
+            digest = hashed.digest()
+            self._digested = tensors, state, digest
+        return digest
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Featurizer":
+        """Copy all but the hash."""
+        copied = self.__class__.__new__(self.__class__)
+        memo[id(self)] = copied
+        copied.__dict__.update(copy.deepcopy({**self.__dict__, "_digested": _NO_DIGEST}, memo))
+        return copied
 
     @abstractmethod
     def _build(self, inputs: Sequence[MatrixInput]) -> Any:
