@@ -54,6 +54,7 @@ class Checkpoints:
         encoder: latent encoder of every platform.
         pretraining: which samples of the source networks are pre-trained on.
         seed: of encoders and of pre-training.
+        variant: suffix of the names of source networks, which tells apart two that were trained in different ways.
     """
 
     artifacts: str
@@ -61,13 +62,15 @@ class Checkpoints:
     encoder: LatentEncoder
     pretraining: Selection
     seed: int
+    variant: str | None = None
 
     def latent(self, platform: "Platform", op: Op) -> str:
         return f"latent_{_named(platform, op)}_{op.name}{_space(platform)}_{self._encoder_tag()}"
 
     def source(self, platform: "Platform", op: Op, net: Network) -> str:
         preset = "" if (platform.name, platform.preset) == UNNAMED else f"_{platform.preset}"
-        return f"source_{_named(platform, op)}{preset}_{op.name}{_space(platform)}_{self._network_tag(net)}"
+        variant = "" if self.variant is None else f"_{self.variant}"
+        return f"source_{_named(platform, op)}{preset}_{op.name}{_space(platform)}_{self._network_tag(net)}{variant}"
 
     def finetuned(self, platform: "Platform", op: Op, net: Network) -> str:
         return f"{_finetuned(platform, op)}_{self._network_tag(net)}"
