@@ -34,11 +34,11 @@ RUNS = {  # of every arm, in order: the folder in which its run is kept, if it i
     "eval_figure06": (
         "179d548e"),
     "eval_figure07": (
-        "89552bd6 9fd11aae b8b8a296 973481f5 25179a66"),
+        "89552bd6 25b0413e 9fd11aae b8b8a296 973481f5 25179a66"),
     "eval_figure08": (
-        "89552bd6 54502fe8 94ca0ed4 626ee03e"),
+        "89552bd6 25b0413e 54502fe8 94ca0ed4 626ee03e"),
     "eval_figure09": (
-        "5e4e512f 16856a0f 16d26867 f12a2158 89552bd6"),
+        "5e4e512f 16856a0f 16d26867 f12a2158 89552bd6 25b0413e"),
     "eval_figure10": (
         "e0df6ed7 179d548e 778b79e7 f9a942fd b31ef016"),
     "eval_figure11": (
