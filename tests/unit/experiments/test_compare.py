@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[3]
 COMMON = ("'op=spmm'", "'recommends=false'", "'task.seeds=[0]'", "'selection.configs_per_matrix=40'")
 TREES = ("+task.arms.trees={_target_:sparloom.experiments.Arm,group:spmm,experiment:finetune_spade,"
          "overrides:['task.methods=[trees]'],rows:{trees:trees},note:no network}")
+TWO = ("~task.arms.gru", "~task.arms.transformer", "~task.arms.refit", "task.reference=cognate")
 BROKEN = ("+task.arms.broken={_target_:sparloom.experiments.Arm,group:spmm,experiment:finetune_spade,"
           "overrides:['task.methods=[magic]'],rows:{cognate:magic}}")
 
@@ -55,7 +56,7 @@ def evaluate(tmp_path_factory) -> Callable[..., Path]:
 @pytest.fixture(scope="module")
 def predictors(evaluate) -> Path:
     """Figure 8 with two of its arms, one that fails, and one without network."""
-    return evaluate("eval_figure08", "~task.arms.gru", "~task.arms.transformer", BROKEN, TREES)
+    return evaluate("eval_figure08", *TWO, BROKEN, TREES)
 
 
 def kept(out: Path) -> list[Path]:
@@ -65,10 +66,10 @@ def kept(out: Path) -> list[Path]:
 def test_finished_arms_are_compared_and_the_failed_one_is_reported(predictors):
     assert (predictors / "reported").read_text() == "1 arms failed"
     rows = read_compared(predictors).rows.set_index("row")
-    assert rows.index.tolist() == ["cognate", "lstm", "magic", "trees", "optimum"]
+    assert rows.index.tolist() == ["static", "cognate", "lstm", "magic", "trees", "optimum"]
     assert rows.loc["magic", "failure"].startswith("no method magic: task.methods knows static")
     assert rows.loc[["cognate", "lstm", "optimum"], "failure"].tolist() == ["", "", ""]
-    assert rows.loc["cognate", "label"] == "MLP"
+    assert rows.loc["cognate", "label"] == "MLP, trained at once"
     assert rows.loc["cognate", "paper_top1_speedup"] == 1.4
     assert rows.loc[["lstm", "trees"], "note"].tolist() == ["2 epochs of pre-training", "no network"]
 
@@ -109,22 +110,22 @@ def test_matrices_of_one_split_are_compared_apart(evaluate, predictors, tmp_path
     whole = read_compared(predictors).per_matrix
     names = sorted(whole["matrix"].unique())[:3]
     Split(dict.fromkeys(names, "test"), {name: name for name in names}).write(tmp_path / "split.csv")
-    part = evaluate("eval_figure08", "~task.arms.gru", "~task.arms.transformer", TREES,
+    part = evaluate("eval_figure08", *TWO, TREES,
                     f"task.judged={tmp_path / 'split.csv'}")
     compared = read_compared(part)
     assert set(compared.per_matrix["matrix"]) == set(names)
     assert set(compared.rows["matrices"]) == {3}
     assert kept(part) == finished  # the runs of the arms are those from before
     Split({"other": "test"}, {"other": "other"}).write(tmp_path / "other.csv")
-    failed = evaluate("eval_figure08", "~task.arms.gru", "~task.arms.transformer", TREES,
+    failed = evaluate("eval_figure08", *TWO, TREES,
                       f"task.judged={tmp_path / 'other.csv'}")
     assert "judges none of the 1 test matrices" in (failed / "run.log").read_text() + (failed / "reported").read_text()
 
 
 def test_rows_matrices_curves_and_figures_are_written(predictors):
     frame = pd.read_parquet(predictors / "per_matrix.parquet")
-    assert set(frame["row"]) == {"cognate", "lstm", "trees", "optimum"}
-    assert len(frame) == 4 * frame["matrix"].nunique()
+    assert set(frame["row"]) == {"static", "cognate", "lstm", "trees", "optimum"}
+    assert len(frame) == 5 * frame["matrix"].nunique()
     assert set(pd.read_csv(predictors / "curves.csv")["row"]) == {"cognate", "lstm"}
     for ending in (".png", ".svg"):
         assert (predictors / "figure_spmm").with_suffix(ending).stat().st_size > 1000
@@ -139,7 +140,7 @@ def test_arms_do_not_replace_the_network_that_recommends(predictors):
 def test_other_comparisons_take_the_runs_of_equal_arms(predictors, evaluate):
     before = kept(predictors)
     times = [(path / "metrics.json").stat().st_mtime_ns for path in before if (path / "metrics.json").exists()]
-    again = evaluate("eval_figure08", "~task.arms.gru", "~task.arms.transformer")
+    again = evaluate("eval_figure08", *TWO)
     curves = evaluate("eval_figure06")
     assert not (again / "reported").exists()
     assert kept(again) == before
