@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -234,6 +235,23 @@ def test_pretraining_takes_convolutions_and_leaves_them_as_they_are(build, train
     assert not torch.equal(before["featurizer.head.0.weight"], after["featurizer.head.0.weight"])
     with pytest.raises(SchemaError, match=r"has other convolutions than this network: featurizer.cells=counts instead"):
         build("pretrain_cpu", *SMALL, "model.net.featurizer.cells=ones", given, folder=tmp_path).run(tmp_path)
+
+
+def test_a_network_trained_anew_takes_the_convolutions_of_the_usual_one(build, trained, tmp_path):
+    shutil.copytree(trained / "artifacts", tmp_path / "artifacts")
+    anew = "+checkpoints.variant=refit"
+    with pytest.raises(MissingArtifact, match=r"_refit of tiny samples") as told:
+        build("finetune_tiny", *SMALL, anew, folder=tmp_path).run(tmp_path)
+    assert anew in told.value.overrides
+    build("pretrain_cpu", *SMALL, anew, folder=tmp_path).run(tmp_path)
+    made, = (tmp_path / "artifacts/checkpoints/tiny").glob("source_cpu_many_*_refit.pt")
+    usual = load_checkpoint(made.with_name(made.name.replace("_refit", "")), kind="cognate").weights
+    weights = load_checkpoint(made, kind="cognate").weights
+    same = {name for name in usual if name.startswith("featurizer.weights.")}
+    assert all(torch.equal(weights[name], usual[name]) for name in same)
+    assert not torch.equal(weights["featurizer.head.0.weight"], usual["featurizer.head.0.weight"])
+    with pytest.raises(ValueError, match=r"checkpoints\.variant='other' is not null or refit"):
+        replace(build("pretrain_cpu", folder=tmp_path).checkpoints, variant="other")
 
 
 @pytest.mark.parametrize("encoder", ["augmentation", "mapping"])

@@ -22,7 +22,14 @@ from sparloom import models
 from sparloom.data import MatrixInput, MatrixSamples, SampleSource, Split, draw_labels, matrix_samples
 from sparloom.data.lightning import RankingData
 from sparloom.experiments.cognate.evaluation_data import EvaluationData, with_statistics
-from sparloom.experiments.harness import Checkpoints, experiment_for, labels_with_noise, samples_name, samples_of
+from sparloom.experiments.harness import (
+    PRETRAIN,
+    Checkpoints,
+    experiment_for,
+    labels_with_noise,
+    samples_name,
+    samples_of,
+)
 from sparloom.files import atomic_path
 from sparloom.log import Stopped, report_value
 from sparloom.ops import Op
@@ -316,7 +323,7 @@ class Pretrain:
         logger.info("%s: %d matrices, %d labels; validation on %d", named, len(items), len(chosen), len(held))
         trained = train(self.recipe, start=None, encoder=encoder, train=items, validation=held,
                         keep="best", seed=seed, out=out / "training", reports=Reports(out, self.recipe.reported),
-                        convolutions=None if self.convolutions is None else Path(self.convolutions))
+                        convolutions=self._taken_convolutions())
         path = self.checkpoints.path(
             self.checkpoints.source(self.platform, self.op, self.recipe.module.net), self.samples)
         notes = {"matrices": names, "labels": len(chosen), "seed": seed, "samples": samples_name(self.samples),
@@ -328,3 +335,11 @@ class Pretrain:
         probe = models.swapped_accuracy(trained.module.net, held) if held else {}
         return {"matrices": len(items), "labels": len(chosen), "seconds": trained.seconds, **ends(trained.curves),
                 **{f"kept/validation_{name}": value for name, value in probe.items()}}
+
+    def _taken_convolutions(self) -> Path | None:
+        """Return the checkpoint whose convolutions are taken: a network that is trained anew has the usual one's."""
+        if self.convolutions is not None or self.checkpoints.variant is None:
+            return None if self.convolutions is None else Path(self.convolutions)
+        usual = replace(self.checkpoints, variant=None)
+        return usual.find(usual.source(self.platform, self.op, self.recipe.module.net), self.samples,
+                          experiment=PRETRAIN, overrides=usual.overrides(self.platform, self.op, "source"))

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from sparloom.data import ROLES, SampleSource, Selection, ensure_data, verify_stored
 from sparloom.errors import MissingArtifact
@@ -54,7 +54,8 @@ class Checkpoints:
         encoder: latent encoder of every platform.
         pretraining: which samples of the source networks are pre-trained on.
         seed: of encoders and of pre-training.
-        variant: suffix of the names of source networks, which tells apart two that were trained in different ways.
+        variant: "refit": a source network of which all but the convolutions were trained anew on those of the usual
+            one, with a name of its own; None: the usual one.
     """
 
     artifacts: str
@@ -62,7 +63,11 @@ class Checkpoints:
     encoder: LatentEncoder
     pretraining: Selection
     seed: int
-    variant: str | None = None
+    variant: Literal["refit"] | None = None
+
+    def __post_init__(self) -> None:
+        if self.variant not in (None, "refit"):
+            raise ValueError(f"checkpoints.variant={self.variant!r} is not null or refit")
 
     def latent(self, platform: "Platform", op: Op) -> str:
         return f"latent_{_named(platform, op)}_{op.name}{_space(platform)}_{self._encoder_tag()}"
@@ -83,7 +88,8 @@ class Checkpoints:
         """
         width, option = _columns(platform), getattr(platform, "option", None)
         chosen = () if option is None else (f"platform@{role}={option}",)
-        return (f"op={op.name}", *chosen, *((f"{role}.width={width}",) if width != DEFAULT_WIDTH else ()))
+        refit = (f"+checkpoints.variant={self.variant}",) if role == "source" and self.variant else ()
+        return (f"op={op.name}", *chosen, *((f"{role}.width={width}",) if width != DEFAULT_WIDTH else ()), *refit)
 
     def path(self, name: str, samples: SampleSource) -> Path:
         """Return the path of a newly trained checkpoint."""
@@ -101,19 +107,16 @@ class Checkpoints:
         Raises:
             MissingArtifact: there is none; names the experiment that trains it.
         """
-        own = self.own_paths(name, samples, base)
-        paths = list(own)
-        if samples_name(base or samples) == "real":
-            ensure_data(Path(self.data))
-            paths.append(Path(self.data) / "checkpoints" / f"{name}.pt")
-        for path in paths:
+        folders = self._folders(samples, base)
+        for folder in folders:
+            path = folder / f"{name}.pt"
             if path.exists():
-                if path not in own:
+                if folder == Path(self.data) / "checkpoints":
                     verify_stored(Path(self.data), path)
                 logger.info("checkpoint %s", path)
                 return path
         raise MissingArtifact(f"no checkpoint {name} of {samples_name(samples)} samples in "
-                              f"{' or '.join(str(path.parent) for path in paths)}",
+                              f"{' or '.join(map(str, folders))}",
                               experiment=experiment, overrides=tuple(overrides))
 
     def find_finetuned(
@@ -124,22 +127,24 @@ class Checkpoints:
         Raises:
             MissingArtifact: there is none; names the experiment that trains it.
         """
-        named = re.compile(re.escape(_finetuned(platform, op)) + r"_[a-z]+-[0-9a-f]{8}")
-        folders = [Path(self.artifacts) / "checkpoints" / samples_name(samples)]
-        if samples_name(samples) == "real":
-            ensure_data(Path(self.data))
-            folders.append(Path(self.data) / "checkpoints")
-        for folder in folders:
+        prefix = _finetuned(platform, op)
+        named = re.compile(re.escape(prefix) + r"_[a-z]+-[0-9a-f]{8}")
+        for folder in self._folders(samples):
             found = [path for path in folder.glob("finetuned_*.pt") if named.fullmatch(path.stem)]
             if found:
-                last = max(found, key=lambda path: (path.stat().st_mtime_ns, path.name))
-                if folder is not folders[0]:
-                    verify_stored(Path(self.data), last)
-                logger.info("checkpoint %s", last)
-                return last
-        raise MissingArtifact(f"no network was fine-tuned on {op.name} of {platform.name} {platform.preset} with "
-                              f"{samples_name(samples)} samples: there is none in {' or '.join(map(str, folders))}",
-                              experiment=experiment, overrides=tuple(overrides))
+                name = max(found, key=lambda path: (path.stat().st_mtime_ns, path.name)).stem
+                break
+        else:
+            name = f"{prefix}_* (any network)"
+        return self.find(name, samples, experiment=experiment, overrides=overrides)
+
+    def _folders(self, samples: SampleSource, base: SampleSource | None = None) -> list[Path]:
+        """List the folders of checkpoints, those trained here first; fetches the data store if it has some."""
+        folders = [path.parent for path in self.own_paths("any", samples, base)]
+        if samples_name(base or samples) == "real":
+            ensure_data(Path(self.data))
+            folders.append(Path(self.data) / "checkpoints")
+        return folders
 
     def own_paths(self, name: str, samples: SampleSource, base: SampleSource | None = None) -> list[Path]:
         """List the paths of a checkpoint that was trained here, as `find` tries them."""

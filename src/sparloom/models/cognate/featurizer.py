@@ -6,7 +6,6 @@ averages lose, as a side vector (`SideFeatures`) and may standardise their avera
 is a side vector of many statistics.
 """
 
-import copy
 import hashlib
 import math
 import operator
@@ -213,9 +212,6 @@ class PatternStatistics(SideVector):
         return signed_logarithm(numbers[:, self._columns]).astype(np.float32)
 
 
-_NO_DIGEST: tuple[list[nn.Parameter], list[tuple[int, int]], bytes] = ([], [], b"")
-
-
 class Featurizer(nn.Module, ABC):
     """Convolve patterns, average over sites, normalise, and feed averages and side vector to a two-layer head.
 
@@ -250,7 +246,7 @@ class Featurizer(nn.Module, ABC):
         self.width, self.pooled, self.backend = width, pooled, backend
         self._maps = MapCache(maps)
         self._averages = MapCache(MAX_AVERAGES)  # shared by copies, as maps are
-        self._digested = _NO_DIGEST
+        self._digested: tuple[list[nn.Parameter], list[tuple[int, int]], bytes] = ([], [], b"")
         self.settings: dict[str, Any] = {
             **options, "hidden": hidden, "width": width, "side_width": side_width, "norm": norm, "gain": gain,
         }
@@ -304,13 +300,6 @@ class Featurizer(nn.Module, ABC):
             digest = hashed.digest()
             self._digested = tensors, state, digest
         return digest
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Featurizer":
-        """Copy all but the hash."""
-        copied = self.__class__.__new__(self.__class__)
-        memo[id(self)] = copied
-        copied.__dict__.update(copy.deepcopy({**self.__dict__, "_digested": _NO_DIGEST}, memo))
-        return copied
 
     @abstractmethod
     def _build(self, inputs: Sequence[MatrixInput]) -> Any:
