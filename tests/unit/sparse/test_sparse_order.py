@@ -1,7 +1,5 @@
 """Orders: what reorder does, and that the locality order finds a lost order again."""
 
-import time
-
 import numpy as np
 import pytest
 
@@ -69,12 +67,12 @@ def test_rectangular_order_sorts_rows_of_one_bucket_by_first_column():
     assert rows_perm.tolist() == [1, 2, 0]
 
 
+@pytest.mark.timeout(300)  # a second here; hours in quadratic time
 def test_the_order_of_a_hub_row_takes_linear_time():
     extent = 200_000
     degrees = np.random.default_rng(0).integers(0, 8, extent)
     spokes = np.repeat(np.arange(extent), degrees)
     rows = np.concatenate((np.zeros(extent, np.int64), spokes))
     cols = np.concatenate((np.arange(extent), (spokes + np.arange(spokes.size)) % extent))
-    started = time.process_time()
-    locality_order(Pattern.from_coo(rows, cols, (extent, extent)))
-    assert time.process_time() - started < 5
+    order, _ = locality_order(Pattern.from_coo(rows, cols, (extent, extent)))
+    assert np.array_equal(np.sort(order), np.arange(extent))

@@ -87,6 +87,8 @@ class Recipe:
             the objective. None: no metric.
         stopping_tau: end a training after the first epoch with this mean Kendall's tau on its own matrices, so that
             networks with and without transfer are trained equally well; None: train all epochs.
+        scratch_freeze: parameters that are not trained where a network starts from weights drawn at random: none, or
+            the convolutions, which are then as fixed as those of a pre-trained network with freeze=convolutions.
     """
 
     module: models.RankingModule
@@ -96,6 +98,7 @@ class Recipe:
     matrices_per_step: int
     reported: str | None
     stopping_tau: float | None = None
+    scratch_freeze: Literal["none", "convolutions"] = "none"
 
 
 @dataclass(frozen=True)
@@ -136,7 +139,7 @@ def train(
     began = time.monotonic()
     module = copy.deepcopy(recipe.module)
     if start is None:
-        module.freeze = "none" if convolutions is None else "convolutions"  # weights that are drawn have to be learned
+        module.freeze = recipe.scratch_freeze if convolutions is None else "convolutions"
         models.initialise(module.net, seed)
         if convolutions is not None:
             models.load_convolutions(module.net, models.load_checkpoint(convolutions, kind="cognate"), convolutions)
