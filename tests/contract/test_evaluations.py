@@ -27,12 +27,12 @@ RUNS = {  # of every arm, in order: the folder in which its run is kept, if it i
     "eval_figure02": (
         "89552bd6 cac08b34 d89dfec6 a2f1597b 22c25e49"),
     "eval_figure04": (
-        "179d548e e657c2a1 f1fa40c8 8889d94d 66344990 e258b5df 0400b01b dd625404 93b649ad bce674c3 a42d999e 7b003d41 "
-        "15e32a69 4cbbe1c8"),
+        "89552bd6 7efb1132 cac08b34 d89dfec6 1bdcd4a5 fc4cb7d6 a4229b3d cbbd0a86 8fd46489 badd588e ab27deeb fa7fb2ec "
+        "fed57078 a8c113e9"),
     "eval_figure05": (
-        "179d548e 66344990"),
+        "89552bd6 1bdcd4a5"),
     "eval_figure06": (
-        "179d548e"),
+        "89552bd6"),
     "eval_figure07": (
         "89552bd6 25b0413e 9fd11aae b8b8a296 973481f5 25179a66"),
     "eval_figure08": (
@@ -40,11 +40,11 @@ RUNS = {  # of every arm, in order: the folder in which its run is kept, if it i
     "eval_figure09": (
         "5e4e512f 16856a0f 16d26867 f12a2158 89552bd6 25b0413e"),
     "eval_figure10": (
-        "e0df6ed7 179d548e 778b79e7 f9a942fd b31ef016"),
+        "81f50e99 89552bd6 f04e13d0 7f924d45 2bcf315f"),
     "eval_figure11": (
         "f602fd8f 62313867 89552bd6 91a7b15d"),
     "eval_figure12": (
-        "e0df6ed7 179d548e 778b79e7 f9a942fd b31ef016"),
+        "81f50e99 89552bd6 f04e13d0 7f924d45 2bcf315f"),
     "eval_labels": (
         "e381b9c3 49b6ecd3 96e0b3aa 21319edd d7bcef9d a23ac904 64e4c306 357a56c2"),
     "eval_members": (
@@ -58,7 +58,7 @@ RUNS = {  # of every arm, in order: the folder in which its run is kept, if it i
     "eval_sources": (
         "27fc7014 9de9c045 d0f84c34 d9c622c7 27407b97 9327941b 614da15f f9ba4ec2 ad8d2757 aee9b9d3"),
     "eval_table2": (
-        "179d548e b31ef016 c161a8e9 badc2bd3 62b04e34"),
+        "89552bd6 2bcf315f f602fd8f 62313867 91a7b15d"),
     "eval_variants": (
         "179d548e 83f790e9 e2717509 b9548642"),
 }
