@@ -1,4 +1,4 @@
-"""Run the code cells of a notebook in this process, as a kernel does, and print their processor seconds.
+"""Run the code cells of a notebook in this process, as a kernel does.
 
     python run_notebook.py NOTEBOOK OUT
 
@@ -6,7 +6,6 @@ OUT is the notebook with new outputs. A kernel of its own would need seconds to 
 """
 
 import sys
-import time
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from typing import Any
@@ -68,4 +67,3 @@ if __name__ == "__main__":
     given = nbformat.read(sys.argv[1], as_version=4)
     run(given)
     nbformat.write(given, sys.argv[2])
-    sys.stdout.write(f"{time.process_time()}\n")

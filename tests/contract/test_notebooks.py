@@ -25,7 +25,6 @@ from sparloom.report import row_statistics
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 INDEX = ROOT / "notebooks" / "index.ipynb"
-SECONDS = 60
 FEW = 4
 NONE = "—"
 FIGURES = (2, 4, 5, 6, 7, 8, 9, 10, 11, 12)  # of the COGNATE paper
@@ -97,15 +96,11 @@ def python_of_notebooks() -> Iterator[list[str]]:
         yield command
 
 
-def executed(python: list[str], path: Path, out: Path) -> tuple[nbformat.NotebookNode, float]:
-    """Run a notebook in its own folder, by another process: what it imports, draws and warns of stays there.
-
-    Returns:
-        The notebook as run, and the processor seconds of its cells.
-    """
-    done = subprocess.run([*python, str(Path(__file__).with_name("run_notebook.py")), str(path), str(out)], check=True,
-                          cwd=path.parent, stdout=subprocess.PIPE, text=True)
-    return opened(out), float(done.stdout.splitlines()[-1])
+def executed(python: list[str], path: Path, out: Path) -> nbformat.NotebookNode:
+    """Run a notebook in its own folder, by another process: what it imports, draws and warns of stays there."""
+    subprocess.run([*python, str(Path(__file__).with_name("run_notebook.py")), str(path), str(out)], check=True,
+                   cwd=path.parent)
+    return opened(out)
 
 
 def test_there_are_notebooks():
@@ -187,10 +182,10 @@ def test_it_is_committed_as_run(path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # some seconds here
 @each
-def test_it_runs_within_a_minute_and_prints_the_same(python_of_notebooks, path, tmp_path):
-    notebook, seconds = executed(python_of_notebooks, path, tmp_path / path.name)
-    assert 0 < seconds < SECONDS
+def test_it_runs_and_prints_the_same(python_of_notebooks, path, tmp_path):
+    notebook = executed(python_of_notebooks, path, tmp_path / path.name)
     assert texts(notebook) == texts(opened(path))
     pictures = ["image/png" in output.get("data", {}) for cell in notebook.cells for output in cell.get("outputs", [])]
     assert any(pictures)
