@@ -1,5 +1,6 @@
 """Every file of conf/ composes, and every _target_ accepts the arguments in it; all faults are reported together."""
 
+from itertools import zip_longest
 from pathlib import Path
 
 import hydra
@@ -9,13 +10,25 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import MissingConfigException
 from omegaconf import OmegaConf
 
+from sparloom import cli
+
 CONF = Path(__file__).parents[2] / "conf"
 EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 PACKAGED = {"platform": "platform@target", "model": "model@trees"}
 OWN = {"adviser": "recommend", "growth": "fit_trees"}  # groups of some experiments only
 HYDRA_GROUPS = ("hydra", "local", "hparams", "experiment", "task")
-OPTIONS = sorted(
-    (path.parent.name, path.stem) for path in CONF.glob("*/*.yaml") if path.parent.name not in HYDRA_GROUPS)
+
+
+def choices() -> list[tuple[str, ...]]:
+    """Overrides that together choose every option of every group once, as many at a time as there are groups."""
+    groups: dict[str, dict[str, list[str]]] = {}
+    for path in sorted(CONF.glob("*/*.yaml")):
+        if path.parent.name not in HYDRA_GROUPS:
+            name = path.parent.name
+            groups.setdefault(OWN.get(name, "collect_spade"), {}).setdefault(name, []).append(
+                f"{PACKAGED.get(name, name)}={path.stem}")
+    return [(f"experiment={experiment}", *filter(None, chosen)) for experiment, options in groups.items()
+            for chosen in zip_longest(*options.values())]
 
 
 @pytest.fixture(autouse=True)
@@ -32,14 +45,20 @@ def composed(*overrides: str) -> dict:
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_experiment_composes_and_binds(name):
-    assert list(faults(composed(f"experiment={name}"))) == []
+def test_experiment_composes_binds_and_is_described(name, capsys):
+    config = hydra.compose("config", [f"experiment={name}"])
+    assert list(faults(OmegaConf.to_container(config, resolve=True))) == []
+    entry = next(entry for entry in cli.experiments(CONF) if entry.name == name)
+    cli.describe_experiment(entry, OmegaConf.to_container(config), chosen={"op": "spmm"}, conf=CONF,
+                            paths={"outputs": "outputs"})
+    text = capsys.readouterr().out
+    assert f"writes        outputs/{name}/<time>\n" in text
+    assert not [line for line in text.splitlines() if line.strip().startswith("=")]
 
 
-@pytest.mark.parametrize(("group", "option"), OPTIONS)
-def test_option_binds(group, option):
-    tree = composed(f"experiment={OWN.get(group, 'collect_spade')}", f"{PACKAGED.get(group, group)}={option}")
-    assert list(faults(tree)) == []
+@pytest.mark.parametrize("choice", choices(), ids=" ".join)
+def test_every_option_binds(choice):
+    assert list(faults(composed(*choice))) == []
 
 
 @pytest.mark.parametrize("model", ["cognate", "cognate_waco_featurizer", "waconet"])
@@ -78,9 +97,7 @@ def test_sweeper_composes_and_binds(path):
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_experiment_headers_have_a_title_and_a_time(name):
-    from sparloom.cli import experiments
-
-    entry = next(entry for entry in experiments(CONF) if entry.name == name)
+    entry = next(entry for entry in cli.experiments(CONF) if entry.name == name)
     assert entry.title
     assert entry.time, f"{name}: the header needs a sentence 'Takes ...'"
 

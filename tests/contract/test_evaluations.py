@@ -63,7 +63,9 @@ RUNS = {  # of every arm, in order: the folder in which its run is kept, if it i
         "179d548e 83f790e9 e2717509 b9548642"),
 }
 
-each = pytest.mark.parametrize("name", EVALUATIONS)
+MANY = 20  # arms, which take half a minute to compose
+each = pytest.mark.parametrize("name", [
+    pytest.param(name, marks=pytest.mark.exhaustive if len(RUNS[name].split()) > MANY else ()) for name in EVALUATIONS])
 
 
 @cache

@@ -101,6 +101,7 @@ def test_listing_shows_the_new_experiments(checkout):
         assert title.startswith(row.removeprefix(name).strip().split("  ")[0].removesuffix("..."))
 
 
+@pytest.mark.exhaustive
 def test_new_files_pass_the_contracts_of_all(checkout):
     tests = checkout.folder / "tests"
     shutil.copytree(ROOT / "tests" / "contract", tests / "contract", ignore=IGNORED)

@@ -98,8 +98,8 @@ def python_of_notebooks() -> Iterator[list[str]]:
 
 def executed(python: list[str], path: Path, out: Path) -> nbformat.NotebookNode:
     """Run a notebook in its own folder, by another process: what it imports, draws and warns of stays there."""
-    subprocess.run([*python, str(Path(__file__).with_name("run_notebook.py")), str(path), str(out)], check=True,
-                   cwd=path.parent)
+    subprocess.run([*python, str(Path(__file__).with_name("run_notebook.py")), str(path), str(out), "sketched"],
+                   check=True, cwd=path.parent)
     return opened(out)
 
 
@@ -241,6 +241,7 @@ def reference(rows: pd.DataFrame) -> str | None:
     return min(found, key=len, default=None)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("path", [path for path in NOTEBOOKS if any(map(has_matrices, runs_named(path)))],
                          ids=lambda path: path.stem)
 def test_it_runs_on_a_few_matrices(path, few, tmp_path, monkeypatch):

@@ -167,6 +167,7 @@ def test_a_parameter_of_fine_tuning_runs_it_and_what_follows(clone):
     assert '"spmm/cognate/target_labels": 90' in (clone.folder / "artifacts/evaluate/metrics.json").read_text()
 
 
+@pytest.mark.exhaustive
 def test_a_parameter_of_pre_training_runs_all_but_the_collection(clone):
     clone.replace("conf/selection/source.yaml", "matrices: 100", "matrices: 6")
     assert clone.repro() == STAGES[1:]

@@ -83,6 +83,7 @@ def test_the_committed_run_is_of_this_simulator(op):
         np.testing.assert_allclose([getattr(pair, key) for pair in pairs], rows[key], rtol=1e-9)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @OPS
 def test_times_orders_and_traffic_agree_on_all_families_at_205_gb_per_s(op):

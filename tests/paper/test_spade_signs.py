@@ -175,6 +175,7 @@ def kronecker_tiles():
     return scaled(machine_of("spade_isca224"), 8), STANDINS["KRO"](8), tiles
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.xfail(reason="1024 x small takes 1.07 of 256 x all, the best; at full size 1.00. Neither full size nor "
                    "first_free, free instructions or 60 ns to the LLC change it", raises=AssertionError)
@@ -183,6 +184,7 @@ def test_small_column_and_large_row_panels_suit_kronecker_graphs(kronecker_tiles
     assert np.argmin(times_of(pattern, "spmm", 32, tiles, machine)) == 0
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_small_column_panels_spare_the_llc_on_kronecker_graphs(kronecker_tiles):
     # What makes them faster in the paper; here DRAM limits, whose traffic they do not lower (paper: 0.95 to 0.91).

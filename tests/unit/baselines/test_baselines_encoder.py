@@ -73,13 +73,15 @@ def test_peers_agree_with_one_sequence_after_the_other(module, causal, lengths):
 @pytest.mark.cc
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize(("module", "causal"), [("encoder", False), ("attention", True)])
+@pytest.mark.parametrize(("module", "causal"), [pytest.param("encoder", False, marks=pytest.mark.exhaustive),
+                                                ("attention", True)])
 def test_compiled_peers_agree_with_one_sequence_after_the_other(module, causal):
     given = inputs(module, causal=causal)
     for name in COMPILED:
         assert_agrees(encoder_baselines(given)[name], given)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.cc
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -97,7 +99,8 @@ def test_frozen_and_other_programs_are_not_taken_for_each_other():
 @pytest.mark.cc
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("lengths", [(40,) * 3, (1,), (130,)], ids=str)
+@pytest.mark.parametrize("lengths", [pytest.param((40,) * 3, marks=pytest.mark.exhaustive),
+                                     pytest.param((1,), marks=pytest.mark.exhaustive), (130,)], ids=str)
 def test_flex_takes_any_lengths(lengths):
     assert_agrees(flex, inputs("attention", lengths))
 

@@ -4,10 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import hydra
 import pytest
 from hydra.core.global_hydra import GlobalHydra
-from omegaconf import OmegaConf
 
 from sparloom import cli
 from sparloom.__main__ import describe
@@ -90,19 +88,6 @@ def test_help_of_an_experiment_shows_options_inputs_and_outputs(capsys, monkeypa
 
 def test_help_of_a_sweep_shows_the_defaults(capsys):
     assert "op=spmm " in described(capsys, "-m", "experiment=collect_cpu", "op=spmm,sddmm", "--help")
-
-
-@pytest.mark.parametrize("name", sorted(path.stem for path in (CONF / "experiment").glob("*.yaml")))
-def test_every_experiment_can_be_described(name, capsys):
-    GlobalHydra.instance().clear()
-    entry = next(entry for entry in cli.experiments(CONF) if entry.name == name)
-    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        cfg = hydra.compose("config", [f"experiment={name}"])
-    cli.describe_experiment(entry, OmegaConf.to_container(cfg), chosen={"op": "spmm"}, conf=CONF,
-                            paths={"outputs": "outputs"})
-    text = capsys.readouterr().out
-    assert f"writes        outputs/{name}/<time>\n" in text
-    assert not [line for line in text.splitlines() if line.strip().startswith("=")]
 
 
 def test_help_goes_before_the_run(tmp_path, run_command):

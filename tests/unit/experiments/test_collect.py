@@ -206,7 +206,7 @@ if __name__ == "__main__":
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("jobs", "kind", "seconds"), [
-    (1, "device", 0.01),
+    pytest.param(1, "device", 0.01, marks=pytest.mark.exhaustive),
     (2, "simulated", FLUSH_SECONDS + 0.01),  # so slow that no two are written together
 ])
 def test_a_collector_killed_repeatedly_loses_at_most_the_sample_in_flight(

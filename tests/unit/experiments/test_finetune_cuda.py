@@ -69,8 +69,11 @@ def absent(gpu, placed, result):
 
 
 @pytest.mark.cc
-@pytest.mark.parametrize("vendors", [{}, {"cusparse": dense_product, "cusparse_alg2": absent}, {"cusparse": absent}],
-                         ids=["none", "one", "refused"])
+@pytest.mark.parametrize("vendors", [
+    pytest.param({}, marks=pytest.mark.exhaustive, id="none"),
+    pytest.param({"cusparse": dense_product, "cusparse_alg2": absent}, id="one"),
+    pytest.param({"cusparse": absent}, marks=pytest.mark.exhaustive, id="refused"),
+])
 def test_samples_of_a_device_are_judged(build, tmp_path, monkeypatch, vendors):
     """Dense operands of 16 columns: 72 configurations are legal."""
     monkeypatch.setattr(sparse_vendor, "CupyGpu", Emulator)

@@ -34,7 +34,7 @@ def run(run_command):
 @pytest.mark.cc
 @pytest.mark.slow
 @pytest.mark.parametrize(("launcher", "package"), [("local", "hydra_plugins.hydra_joblib_launcher"),
-                                                   ("ray_local", "ray")])
+                                                   pytest.param("ray_local", "ray", marks=pytest.mark.exhaustive)])
 def test_shards_of_a_collection_run_under_a_launcher(run, tmp_path, launcher, package):
     if find_spec(package) is None:
         pytest.skip(f"no {package}: it is in the extra scale")

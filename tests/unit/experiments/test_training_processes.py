@@ -14,6 +14,7 @@ TRAINERS = {
 }
 
 
+@pytest.mark.exhaustive
 def test_pretraining_by_two_processes_equals_two_accumulated_batches(build, tmp_path):
     """Metrics, curves, values reported to a sweep, and the network of the best epoch are equal."""
     metrics, curves, reported, networks = {}, {}, {}, {}

@@ -159,7 +159,8 @@ OF_MEMORY = [18, 3, 1, 0]
 
 @pytest.mark.cc
 @pytest.mark.usefixtures("own_cache")
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", [form if place % 2 else pytest.param(form, marks=pytest.mark.exhaustive)
+                                  for place, form in enumerate(FORMS)])
 def test_attention_in_bfloat16_is_near_that_in_float32(form: dict[str, object]) -> None:
     """Also where numbers of keys are odd, and with one or no token; compiled and interpreted."""
     shape, rng = replace(EncoderShape(8, 2, precision="bfloat16"), **form), np.random.default_rng(7)

@@ -27,7 +27,8 @@ def ray_address():
         nodes.stdin.close()
 
 
-@pytest.fixture(params=PACKAGES)
+@pytest.fixture(params=[pytest.param("local", marks=pytest.mark.exhaustive), "submitit_local",
+                        pytest.param("sparloom_ray", marks=pytest.mark.exhaustive)])
 def launched(request, sweep):
     """Run a sweep through each launcher."""
     if find_spec(PACKAGES[request.param]) is None:

@@ -73,6 +73,7 @@ def test_killed_sweep_resumes_without_losing_or_repeating_a_trial(sweep, tmp_pat
     assert [trial.params for trial in sweep.trials()] == [trial.params for trial in trials]
 
 
+@pytest.mark.exhaustive
 @SLOW
 def test_killed_batches_resume_without_losing_or_repeating_a_trial(sweep):
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher", reason="the launcher is in the extra scale")
@@ -180,6 +181,7 @@ def test_batch_runs_at_once_through_the_launcher(sweep):
     assert sorted(sweep.notes("end")) == [f"trial_{number:04d}" for number in range(6)]
 
 
+@pytest.mark.exhaustive
 @SLOW
 def test_workers_that_outlive_a_killed_sweep_repeat_nothing(sweep):
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher", reason="the launcher is in the extra scale")

@@ -91,6 +91,7 @@ def test_every_order_is_compiled_right(op):
     assert Kernels(threads=2).prepare(programs) == len(programs) == 30
 
 
+@pytest.mark.exhaustive
 @pytest.mark.cc
 @pytest.mark.slow
 @pytest.mark.parametrize("op", OPS)

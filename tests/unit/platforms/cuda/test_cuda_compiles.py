@@ -75,6 +75,7 @@ def test_a_missing_macro_is_refused():
         compile_or_skip(text)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize("place", range(PARTS))
 def test_every_configuration_compiles(place):

@@ -64,7 +64,8 @@ def test_all_small_cases_and_the_largest_numbers_are_right(tmp_path):
 
 
 @pytest.mark.cc
-@pytest.mark.parametrize("right", BROKEN)
+@pytest.mark.parametrize("right", [right if place % 6 == 0 else pytest.param(right, marks=pytest.mark.exhaustive)
+                                   for place, right in enumerate(BROKEN)])
 def test_a_wrong_function_is_reported(tmp_path, right):
     wrong, said = BROKEN[right]
     assert header().count(right) == 1

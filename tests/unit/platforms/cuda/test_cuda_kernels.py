@@ -84,6 +84,7 @@ def check(device: Emulator, space: str, op: Op, operands: Operands, configs: lis
     return len(legal)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_every_configuration_is_right(tmp_path):
     every = emulator(listed, tmp_path)

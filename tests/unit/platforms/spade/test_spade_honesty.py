@@ -82,6 +82,7 @@ def test_latency_costs_nothing_when_there_is_none(machine):
     assert slow[0] == time_of(pattern, config_of(), everything)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_layout_alone_changes_the_best_configuration(machine):
     pattern = banded(30_000, 60, 6)
