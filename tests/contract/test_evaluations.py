@@ -25,7 +25,7 @@ RUNS = {  # of every arm, in order: the folder in which its run is kept, if it i
         "ae96405e 8e1f2c66 b3eb80b9 8bf82b12 4c75b555 6e9abde8 6766fb0a dd9eb5c0 26804666 91781708 0ab698de "
         "381064c4 8dac9031 25021f83 1c0db2af 030c6768 de163ddd de12e4c8"),
     "eval_figure02": (
-        "89552bd6 cac08b34 d89dfec6 a2f1597b 22c25e49"),
+        "89552bd6 e7988d0b cac08b34 d89dfec6 a2f1597b 22c25e49"),
     "eval_figure04": (
         "89552bd6 7efb1132 cac08b34 d89dfec6 1bdcd4a5 fc4cb7d6 a4229b3d cbbd0a86 8fd46489 badd588e ab27deeb fa7fb2ec "
         "fed57078 a8c113e9"),

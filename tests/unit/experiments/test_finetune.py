@@ -254,6 +254,22 @@ def test_a_network_trained_anew_takes_the_convolutions_of_the_usual_one(build, t
         replace(build("pretrain_cpu", folder=tmp_path).checkpoints, variant="other")
 
 
+def test_drawn_convolutions_are_trained_unless_they_are_frozen(build, trained, tmp_path):
+    weights = []
+    for number, frozen in enumerate(("none", "convolutions", "convolutions")):
+        out = tmp_path / str(number)
+        build("finetune_tiny", *SMALL, "task.methods=[no_transfer]", "task.seeds=[0]", f"trainer.epochs={1 + number}",
+              f"+task.recipe.scratch_freeze={frozen}", folder=trained).run(out)
+        weights.append(load_checkpoint(out / "checkpoints" / "no_transfer_0.pt", kind="cognate").weights)
+    trained_ones, once, twice = weights
+    first, head = "featurizer.weights.0", "featurizer.head.0.weight"
+    assert torch.equal(once[first], twice[first])
+    assert not torch.equal(once[head], twice[head])
+    assert not torch.equal(trained_ones[first], once[first])
+    with pytest.raises(ValueError, match=r"scratch_freeze='all' is not one of none, convolutions"):
+        replace(build("finetune_tiny", *SMALL, folder=trained).recipe, scratch_freeze="all")
+
+
 @pytest.mark.parametrize("encoder", ["augmentation", "mapping"])
 def test_encoders_with_slots_know_simulated_cores_as_the_cpu(build, tmp_path, encoder):
     given = ("samples=tiny", "logger=none", f"encoder={encoder}")

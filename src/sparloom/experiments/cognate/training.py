@@ -87,8 +87,8 @@ class Recipe:
             the objective. None: no metric.
         stopping_tau: end a training after the first epoch with this mean Kendall's tau on its own matrices, so that
             networks with and without transfer are trained equally well; None: train all epochs.
-        scratch_freeze: parameters that are not trained where a network starts from weights drawn at random: none, or
-            the convolutions, which are then as fixed as those of a pre-trained network with freeze=convolutions.
+        scratch_freeze: parameters that are not trained where all weights are drawn at random: none, or the
+            convolutions, as `freeze` does with those of a pre-trained network.
     """
 
     module: models.RankingModule
@@ -99,6 +99,11 @@ class Recipe:
     reported: str | None
     stopping_tau: float | None = None
     scratch_freeze: Literal["none", "convolutions"] = "none"
+
+    def __post_init__(self) -> None:
+        """Refuse an unknown option before anything is trained."""
+        if self.scratch_freeze not in ("none", "convolutions"):
+            raise ValueError(f"task.recipe.scratch_freeze={self.scratch_freeze!r} is not one of none, convolutions")
 
 
 @dataclass(frozen=True)
