@@ -259,7 +259,7 @@ class Compare:
         if row.get("source_epochs", 0) > 0:
             parts.append(f"{row['source_epochs']:.0f} epochs of pre-training")
         if row.get("epochs", 0) > 0 and row["epochs"] < rows.loc[rows["group"] == row["group"], "epochs"].max():
-            parts.append(f"capped at {row['epochs']:.0f} epochs, {row['steps']:.0f} steps")
+            parts.append(f"{row['epochs']:.0f} epochs of training, {row['steps']:.0f} steps")
         return "; ".join(parts)
 
     def _show(self, compared: report.Compared, group: str, rows: pd.DataFrame, out: Path) -> None:
