@@ -139,8 +139,9 @@ def cognate_samples() -> pd.DataFrame:
     """Collect the share of the optimum by the number of matrices to learn from."""
     rows = run("eval_figure12").table("rows")
     rows = rows[rows["row"] != "optimum"]
-    transfer = rows["row"].str.startswith("cognate")
-    return pd.DataFrame({"series": np.where(transfer, "COGNATE", "the same network without transfer"),
+    series = {"cognate": "COGNATE", "no_transfer": "the same network without transfer",
+              "static": "one configuration for all"}
+    return pd.DataFrame({"series": rows["row"].str.replace(r"_\d+$", "", regex=True).map(series),
                          "x": rows["target_matrices"].astype(int), "value": rows["top1_of_optimum"],
                          "low": rows["top1_of_optimum_low"], "high": rows["top1_of_optimum_high"]})
 
