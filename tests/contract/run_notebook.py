@@ -3,7 +3,7 @@
     python run_notebook.py NOTEBOOK OUT [sketched]
 
 OUT is the notebook with new outputs. A kernel of its own would need seconds to start, a fork of a loaded one does not.
-With `sketched`, pictures are coarse and have no SVG, which takes half of the time.
+With `sketched`, pictures are coarse and have no SVG, which takes less time.
 """
 
 import sys
