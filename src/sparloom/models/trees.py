@@ -157,6 +157,11 @@ class Trees:
         model._estimator = estimator
         return model
 
+    @property
+    def starts_from_estimate(self) -> bool:
+        """Whether labels only correct the estimate: a ranking reads it as a feature and learns the rest from labels."""
+        return self._estimator is not None and self.objective != "rank"
+
     def fit(self, labels: pd.DataFrame, *, space: ConfigSpace, matrices: Mapping[str, MatrixFeatures]) -> "Trees":
         """Fit a new model to labels with the columns matrix, config and seconds."""
         features, targets, groups = [], [], []
@@ -289,6 +294,10 @@ class GaussianProcess:
         model = copy.copy(self)
         model._estimator = estimator
         return model
+
+    @property
+    def starts_from_estimate(self) -> bool:
+        return self._estimator is not None
 
     def with_weights(self, fitted: "GaussianProcess") -> "GaussianProcess":
         """Take the weights of parts and noise from a fitted model, which saves most of the time of fitting."""

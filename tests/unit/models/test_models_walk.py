@@ -85,6 +85,49 @@ def test_an_estimate_needs_no_label():
         Estimate().fit(whole, space=spade(), matrices=views)
 
 
+class Trained:
+    """A member whose scores fall, whatever it learns."""
+
+    def __init__(self, starts: bool | None = None) -> None:
+        if starts is not None:
+            self.starts_from_estimate = starts
+
+    def fit(self, labels, *, space, matrices):
+        return self
+
+    def score(self, matrix, configs):
+        return -np.arange(len(configs), dtype=float)
+
+
+@pytest.mark.parametrize(("labels", "vote"), [(5, 0.1), (125, 0.5), (500, 1.0), (2000, 1.0)])
+def test_member_that_does_not_start_from_an_estimate_has_a_vote_that_grows_with_labels(labels, vote):
+    drawn = pd.DataFrame({"matrix": ["a"] * labels})
+    for late in (Trained(), Trained(starts=False)):
+        fitted = Ensemble(members=[Trained(starts=True), late]).fit(drawn, space=spade(), matrices={})
+        assert fitted.member_votes == pytest.approx((1.0, vote))
+    assert Ensemble(members=[Trained(), Trained()]).fit(drawn, space=spade(), matrices={}).member_votes == (1.0, 1.0)
+
+
+def test_votes_of_fitted_members_count():
+    class Rising:
+        def score(self, matrix, configs):
+            return np.arange(len(configs), dtype=float)
+
+    pattern, configs = Pattern.from_coo([0], [0], (2, 2)), list(spade())[:5]
+    for votes, sign in (((1.0, 0.5), 1), ((0.5, 1.0), -1)):
+        model = Ensemble(members=[Rising(), Trained()], member_votes=votes)
+        scores, opinions = model.with_guest(Trained(), 0.1).score_with_opinions(pattern, configs)
+        assert (np.sign(np.diff(scores)) == sign).all()
+        assert opinions.shape == (3, 5)
+
+
+def test_regressions_start_from_an_estimate_and_a_ranking_does_not():
+    alone = {name: LEARNERS[name] for name in ("gaussian", "level", "rank")}
+    assert not any(member.starts_from_estimate for member in alone.values())
+    started = {name: member.with_estimate(estimate).starts_from_estimate for name, member in alone.items()}
+    assert started == {"gaussian": True, "level": True, "rank": False}
+
+
 def test_members_without_an_estimate_stay_as_they_are():
     class Plain:
         def with_seed(self, seed):
