@@ -349,14 +349,14 @@ class _Memory:
         stored = self._stored.get(name)
         if stored is not None and not (stored[index] if lanes == 1 else stored[where].all()):
             raise ValueError(f"load of {name}[{index}; {lanes}], which was never stored")
-        self._mark(name, index, lanes, writes=False)
+        self._record_access(name, index, lanes, writes=False)
         return array[index] if lanes == 1 else array[where].copy()
 
     def store(self, name: str, index: int, value: Any) -> None:
         """Store a scalar, or a vector that starts at `index`."""
         lanes = np.size(value)
         where = self._place(name, index, lanes)
-        self._mark(name, index, lanes, writes=True)
+        self._record_access(name, index, lanes, writes=True)
         self._arrays[name][where] = value
         stored = self._stored.get(name)
         if stored is not None:
@@ -382,7 +382,7 @@ class _Memory:
             raise IndexError(f"access to {name}[{index}; {lanes}], which has {size} elements")
         return index if lanes == 1 else slice(index, index + lanes)
 
-    def _mark(self, name: str, index: int, lanes: int, *, writes: bool) -> None:
+    def _record_access(self, name: str, index: int, lanes: int, *, writes: bool) -> None:
         region = self._region
         if region is None or name in region.private:
             return

@@ -124,15 +124,15 @@ def probe_frame(per_case: pd.DataFrame) -> pd.DataFrame:
         per_case: per_case.parquet of `check_probe`, the safe kernel first in each sample.
 
     Returns:
-        A row for each kernel of each draw: whether it is `safe`, the ratios `foretold` and `truth`, and `whole`,
+        A row for each kernel of each draw: whether it is `safe`, the ratios `predicted` and `truth`, and `whole`,
         seconds on all rows.
     """
     whole, samples = per_case[per_case["sample"] == "all"], per_case[per_case["sample"] != "all"]
     halves = [whole.assign(median=whole["seconds"].map(lambda taken, first=first: float(np.median(taken[first::2]))))
               for first in (0, 1)]
-    foretold = pd.concat([halves[0].assign(sample=AGAIN), samples], ignore_index=True)
+    predicted = pd.concat([halves[0].assign(sample=AGAIN), samples], ignore_index=True)
     truth = _over_safe(halves[1], CASE, "truth").rename(columns={"median": "whole"})
-    return _over_safe(foretold, DRAW, "foretold")[[*DRAW, "config", "safe", "foretold"]].merge(
+    return _over_safe(predicted, DRAW, "predicted")[[*DRAW, "config", "safe", "predicted"]].merge(
         truth[[*CASE, "config", "truth", "whole"]], on=[*CASE, "config"])
 
 
@@ -171,16 +171,16 @@ def probe_metrics(per_case: pd.DataFrame, *, seed: int) -> dict[str, float]:
 
 def _reduced(key: str, rows: pd.DataFrame, seed: int) -> dict[str, float]:
     others = rows[~rows["safe"]]
-    missed = np.log(others["foretold"] / others["truth"])
+    missed = np.log(others["predicted"] / others["truth"])
     error = np.exp(missed.abs().groupby([others[name] for name in CASE]).median())
     found = ratio_bounds(f"{key}/error", error, seed=seed)
     spread = missed.groupby([others[name] for name in [*CASE, "config"]]).std()
     found |= ratio_bounds(f"{key}/spread", np.exp(spread.groupby(level=CASE).median()), seed=seed)
     draws = [draw for _, draw in rows.groupby(DRAW, sort=False)]
-    regret = pd.Series([draw.loc[draw["foretold"].idxmin(), "whole"] / draw["whole"].min() for draw in draws])
+    regret = pd.Series([draw.loc[draw["predicted"].idxmin(), "whole"] / draw["whole"].min() for draw in draws])
     found |= ratio_bounds(f"{key}/regret", regret, seed=seed)
     return found | {f"{key}/tau": float(np.nanmean([
-        kendall_tau(draw["foretold"].to_numpy(), draw["truth"].to_numpy()) for draw in draws]))}
+        kendall_tau(draw["predicted"].to_numpy(), draw["truth"].to_numpy()) for draw in draws]))}
 
 
 def probe_tables(metrics: Mapping[str, float]) -> Iterator[Table]:
@@ -211,11 +211,11 @@ def draw_probe(per_case: pd.DataFrame, stem: Path) -> None:
     for panel, op in zip(panels, ops, strict=True):
         for sample in ("subgraph", "rows", AGAIN):
             rows = middle[(middle["op"] == op) & (middle["sample"] == sample)]
-            panel.plot(rows["foretold"], rows["truth"], "o", color=SAMPLES[sample][1], markersize=2.5, alpha=0.5,
+            panel.plot(rows["predicted"], rows["truth"], "o", color=SAMPLES[sample][1], markersize=2.5, alpha=0.5,
                        label=SAMPLES[sample][0])
         logarithmic(panel, both=True)
         panel.axline((1, 1), (2, 2), color="#2b2b2b", linewidth=0.8)
-        panel.set(xlabel=f"foretold by {100 * shares[len(shares) // 2]:g} %", title=op_title(op))
+        panel.set(xlabel=f"predicted by {100 * shares[len(shares) // 2]:g} %", title=op_title(op))
     panels[0].set_ylabel("seconds over those of the safe kernel")
     panels[-1].legend(fontsize=7)
     save(drawn, stem)

@@ -116,7 +116,7 @@ def test_presets_of_different_measurements_are_refused(build, tmp_path):
 
 
 @pytest.mark.cc
-def test_validation_compares_threads_with_what_is_foretold(build, tmp_path):
+def test_validation_compares_threads_with_what_is_predicted(build, tmp_path):
     metrics = build("validate_cpu_many", "corpus=tiny", "task.matrices=2", "task.configs=5", "width=32",
                     "timing.rounds=1", folder=tmp_path).run(tmp_path)
     rows = pd.read_parquet(tmp_path / "samples.parquet")

@@ -42,10 +42,10 @@ def test_draws_that_differ_have_a_spread():
     assert found["rows/0.1/spread"] == pytest.approx(2 ** 0.5**0.5)
 
 
-def test_all_rows_are_judged_by_other_repetitions_than_they_foretell_by():
+def test_all_rows_are_judged_by_other_repetitions_than_they_predict_by():
     whole = rows("all", 1.0, 0, SECONDS)
     whole[1]["seconds"] = [2.0, 6.0, 2.0, 6.0]
     frame = probe_frame(pd.DataFrame(whole)).set_index("config")
-    assert frame["foretold"].to_dict() == {"safe": 1, "good": 0.5, "bad": 2}
+    assert frame["predicted"].to_dict() == {"safe": 1, "good": 0.5, "bad": 2}
     assert frame["truth"].to_dict() == {"safe": 1, "good": 1.5, "bad": 2}
     assert frame["safe"].to_dict() == {"safe": True, "good": False, "bad": False}
