@@ -35,7 +35,8 @@ class Results(ZMQShellDisplayHook):
         pass
 
     def write_format_data(self, format_dict: dict[str, Any], md_dict: dict[str, Any] | None = None) -> None:
-        outputs.append(new_output("execute_result", format_dict, execution_count=self.prompt_count))
+        outputs.append(new_output("execute_result", format_dict, metadata=md_dict or {},
+                                  execution_count=self.prompt_count))
 
     def finish_displayhook(self) -> None:
         pass
@@ -44,8 +45,8 @@ class Results(ZMQShellDisplayHook):
 class Displays(ZMQDisplayPublisher):
     """Keeps what a cell displays instead of sending it."""
 
-    def publish(self, data: dict[str, Any], *_: Any, **__: Any) -> None:
-        outputs.append(new_output("display_data", data))
+    def publish(self, data: dict[str, Any], metadata: dict[str, Any] | None = None, *_: Any, **__: Any) -> None:
+        outputs.append(new_output("display_data", data, metadata=metadata or {}))
 
 
 def run(notebook: NotebookNode) -> None:

@@ -90,6 +90,12 @@ def texts(notebook: nbformat.NotebookNode) -> list[str]:
     return found
 
 
+def picture_settings(notebook: nbformat.NotebookNode) -> list[dict]:
+    """Return the metadata of every picture, which is the width that it is shown with."""
+    return [output.metadata for cell in notebook.cells for output in cell.get("outputs", [])
+            if "image/png" in output.get("data", {})]
+
+
 @pytest.fixture(scope="module")
 def python_of_notebooks() -> Iterator[list[str]]:
     with warm_python(MODULES) as command:
@@ -186,9 +192,10 @@ def test_it_is_committed_as_run(path):
 @each
 def test_it_runs_and_prints_the_same(python_of_notebooks, path, tmp_path):
     notebook = executed(python_of_notebooks, path, tmp_path / path.name)
-    assert texts(notebook) == texts(opened(path))
-    pictures = ["image/png" in output.get("data", {}) for cell in notebook.cells for output in cell.get("outputs", [])]
-    assert any(pictures)
+    stored = opened(path)
+    assert texts(notebook) == texts(stored)
+    assert picture_settings(notebook)
+    assert picture_settings(notebook) == picture_settings(stored)
 
 
 def runs_named(path: Path) -> list[Path]:
