@@ -20,15 +20,15 @@ EVALUATIONS = sorted(path.stem for path in (CONF / "experiment").glob("eval_*.ya
 RUNS = {  # of every arm, in order: the folder in which its run is kept, if it is one of fit_spade, since that has an
     # option for the formula of the platform, and else since variants of COGNATE are made by one function
     "eval_ablations": (
-        "8efe720e e381b9c3 704c0645 0648b41b dc98d427 19f9eeb4 83191f50 0e20580a 80e7f695 0274733a c2305449 "
-        "f0748855 14f1744f 41b2d560 6286c421 2427c158 048e4317 fd1317e0 ddd67e0f 2b40c4a1 29b03fa0 d7bcef9d "
-        "ae96405e 8e1f2c66 b3eb80b9 8bf82b12 4c75b555 6e9abde8 6766fb0a dd9eb5c0 26804666 91781708 0ab698de "
-        "381064c4 8dac9031 25021f83 1c0db2af 030c6768 de163ddd de12e4c8"),
+        "8efe720e e381b9c3 5bee2e3e cfe84bec dc98d427 19f9eeb4 56ec72e7 a0860d42 80e7f695 0274733a 50a9d466 "
+        "b1eba97b 14f1744f 41b2d560 c3241677 4276da4e 048e4317 fd1317e0 874cc4e2 f1619329 29b03fa0 d7bcef9d "
+        "efd75384 5c141374 b3eb80b9 8bf82b12 531a41d1 1d919a7b 6766fb0a dd9eb5c0 afb07609 1d4b9355 0ab698de "
+        "381064c4 7fe48d2b a8d51c74 1c0db2af 030c6768 9fa1b629 8ba7f35e"),
     "eval_figure02": (
         "89552bd6 e7988d0b cac08b34 d89dfec6 a2f1597b 22c25e49"),
     "eval_figure04": (
-        "89552bd6 7efb1132 cac08b34 d89dfec6 1bdcd4a5 fc4cb7d6 a4229b3d cbbd0a86 8fd46489 badd588e ab27deeb fa7fb2ec "
-        "fed57078 a8c113e9"),
+        "89552bd6 7efb1132 cac08b34 d89dfec6 1bdcd4a5 fc4cb7d6 a4229b3d cbbd0a86 bfc8d8c8 b08fe318 9affb44d daa89d87 "
+        "fa66bca5 7780365a"),
     "eval_figure05": (
         "89552bd6 1bdcd4a5"),
     "eval_figure06": (
@@ -46,15 +46,15 @@ RUNS = {  # of every arm, in order: the folder in which its run is kept, if it i
     "eval_figure12": (
         "81f50e99 89552bd6 f04e13d0 7f924d45 2bcf315f"),
     "eval_labels": (
-        "e381b9c3 49b6ecd3 96e0b3aa 21319edd d7bcef9d a23ac904 64e4c306 357a56c2"),
+        "e381b9c3 40bedbd0 5754e47a c8b0586a d7bcef9d dbbcc8fc ac57e63e d73cdc00"),
     "eval_members": (
-        "f1281032 30f7616e 04531956 f2a26bdd 2cb883d3 b1a8d39d a563c5b1 70203137 1dc851e8 4056aad0 4db37bbc dea1bc6f"),
+        "4598387e a29a9150 04531956 f2a26bdd 2cb883d3 b1a8d39d d45bee96 2f313606 1dc851e8 4056aad0 4db37bbc dea1bc6f"),
     "eval_pipeline": (
         "44e557e0"),
     "eval_selection": (
-        "f1281032 b55c3f72 fd83afe7 ca18810f 5477411c 630ea423 1e48670f f02b5ae1 6770d1ec c68230f3 f7026f83 c358ed98 "
-        "57be76ab 2335b8e1 896377cf 24d897bc 0b9a5f9c 1f097cad 88f5e795 2bc70a29 70fa28e4 a563c5b1 e9c235e8 2eda68d9 "
-        "1225ceec 37611b97 959b3205 fa99752e c0d6e5c0"),
+        "4598387e 16294187 3326ecfc e3da0c80 a379d9ed e045c87f 37f6cd32 cae9ebba a4b5df90 6f162561 da401371 978455e8 "
+        "d54bc9ac 8f3b7b94 24288096 b4eec910 78bb0f07 3a66c77e 4c2c8ef3 fbe3ea26 bff848d9 d45bee96 604986cd c4636ed0 "
+        "c0b3d965 ab15109d e11c5906 42a6b3bc 6139d213"),
     "eval_sources": (
         "27fc7014 9de9c045 d0f84c34 d9c622c7 27407b97 9327941b 614da15f f9ba4ec2 ad8d2757 aee9b9d3"),
     "eval_table2": (

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 RIDGE = 1.0  # of the additive model that fills in untried configurations, in units of one observation
 LISTED = 4096  # spaces up to this size are listed completely
-FULL_VOTE_LABELS = 500  # of members that do not start from an estimate; chosen on validation matrices
+LEAST_EXPLAINED = 0.01  # of the error of an estimate: its votes are at most 99 times those of the members
 
 
 class MatrixFeatures:
@@ -240,43 +240,46 @@ class Ensemble:
     """Average the scores of several models, each scaled to unit variance over the requested configurations.
 
     A model that gives all configurations the same score does not count. Members have one vote each. With an estimate,
-    a member that does not start from it has sqrt(labels / FULL_VOTE_LABELS) votes, at most one.
+    its share of their and its votes is the share of its error that members leave, on average over those that know
+    their `explained_share` and at most 1 - LEAST_EXPLAINED; if none does, it has as many votes as all members.
 
     Args:
         members: models fitted to the same labels.
-        estimate_votes: of an estimate, if there is one.
+        estimate_votes: of an estimate, if there is one; None: as said above.
         guests: models that do not learn from these labels, with their votes, which may be fractions.
-        member_votes: votes of the fitted members; None: one each.
     """
 
-    def __init__(self, *, members: Sequence[Learner], estimate_votes: float = 0.0,
-                 guests: Sequence[tuple[CostModel, float]] = (), member_votes: Sequence[float] | None = None) -> None:
+    def __init__(self, *, members: Sequence[Learner], estimate_votes: float | None = None,
+                 guests: Sequence[tuple[CostModel, float]] = ()) -> None:
         self.members, self.estimate_votes, self.guests = tuple(members), estimate_votes, tuple(guests)
-        self.member_votes = (1.0,) * len(self.members) if member_votes is None else tuple(member_votes)
 
     def with_guest(self, guest: CostModel, votes: float) -> Ensemble:
         """Add the votes of a model that does not learn from these labels."""
-        return Ensemble(members=self.members, estimate_votes=self.estimate_votes,
-                        guests=(*self.guests, (guest, votes)), member_votes=self.member_votes)
+        return self._with(self.members, [*self.guests, (guest, votes)])
 
     def with_estimate(self, estimator: Estimator) -> Ensemble:
         """Let the members that can learn what an estimate leaves unexplained, and the estimate vote."""
         model = self._with([member.with_estimate(estimator) if hasattr(member, "with_estimate") else member
-                            for member in self.members], self.member_votes)
-        return model.with_guest(Estimate().with_estimate(estimator), self.estimate_votes)
+                            for member in self.members], self.guests)
+        votes = float(len(self.members)) if self.estimate_votes is None else self.estimate_votes
+        return model.with_guest(Estimate().with_estimate(estimator), votes)
 
     def with_seed(self, seed: int) -> Ensemble:
-        return self._with([member.with_seed(seed) for member in self.members], self.member_votes)
+        return self._with([member.with_seed(seed) for member in self.members], self.guests)
 
     def fit(self, labels: pd.DataFrame, *, space: ConfigSpace, matrices: Mapping[str, MatrixFeatures]) -> Ensemble:
         """Fit every member; returns a new model."""
-        starts = [getattr(member, "starts_from_estimate", False) for member in self.members]
-        late = min(1.0, (len(labels) / FULL_VOTE_LABELS) ** 0.5) if any(starts) else 1.0
-        return self._with([member.fit(labels, space=space, matrices=matrices) for member in self.members],
-                          [1.0 if start else late for start in starts])
+        members = [member.fit(labels, space=space, matrices=matrices) for member in self.members]
+        explained = [share for member in members if (share := getattr(member, "explained_share", None)) is not None]
+        if self.estimate_votes is not None or not explained:
+            return self._with(members, self.guests)
+        share = max(LEAST_EXPLAINED, float(np.mean(explained)))
+        learned = len(members) * (1 - share) / share
+        return self._with(members, [(guest, learned if isinstance(guest, Estimate) else votes)
+                                    for guest, votes in self.guests])
 
-    def _with(self, members: Sequence[Learner], votes: Sequence[float]) -> Ensemble:
-        return Ensemble(members=members, estimate_votes=self.estimate_votes, guests=self.guests, member_votes=votes)
+    def _with(self, members: Sequence[Learner], guests: Sequence[tuple[CostModel, float]]) -> Ensemble:
+        return Ensemble(members=members, estimate_votes=self.estimate_votes, guests=guests)
 
     def score(self, matrix: Pattern | MatrixFeatures, configs: Sequence[Config]) -> Float[np.ndarray, " configs"]:
         """Score configurations relative to each other: low = fast, no unit."""
@@ -289,10 +292,9 @@ class Ensemble:
         features = as_features(matrix)
         members = self.member_scores(features, configs)
         guests = [scale_scores(guest.score(features, configs)) for guest, _ in self.guests]
-        votes = sum(self.member_votes) + sum(votes for _, votes in self.guests)
+        votes = len(members) + sum(votes for _, votes in self.guests)
         foreign = sum(votes * scores for (_, votes), scores in zip(self.guests, guests, strict=True))
-        own = (np.array(self.member_votes)[:, None] * members).sum(axis=0)
-        return (own + foreign) / votes, np.stack([*members, *guests])
+        return (members.sum(axis=0) + foreign) / votes, np.stack([*members, *guests])
 
     def member_scores(
         self, matrix: Pattern | MatrixFeatures, configs: Sequence[Config]

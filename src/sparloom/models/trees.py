@@ -12,6 +12,7 @@ import lightgbm
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
+from scipy.linalg import cho_solve
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, DotProduct, Kernel, Matern, WhiteKernel
@@ -157,11 +158,6 @@ class Trees:
         model._estimator = estimator
         return model
 
-    @property
-    def starts_from_estimate(self) -> bool:
-        """Whether labels only correct the estimate: a ranking reads it as a feature and learns the rest from labels."""
-        return self._estimator is not None and self.objective != "rank"
-
     def fit(self, labels: pd.DataFrame, *, space: ConfigSpace, matrices: Mapping[str, MatrixFeatures]) -> "Trees":
         """Fit a new model to labels with the columns matrix, config and seconds."""
         features, targets, groups = [], [], []
@@ -280,12 +276,17 @@ class GaussianProcess:
     Args:
         smoothness: nu of the Matern kernel; 2.5 means twice differentiable.
         features: see `Trees`.
+
+    Attributes:
+        explained_share: of the squared error of an estimate within a matrix, the share that is predicted from the
+            labels of the other matrices; None: without an estimate, or not fitted.
     """
 
     def __init__(self, *, smoothness: float, features: Literal["pattern", "walk"] = "walk") -> None:
         if features not in FEATURES:
             raise ValueError(f"features={features!r} is not one of {', '.join(FEATURES)}")
         self.smoothness, self.features = smoothness, features
+        self.explained_share: float | None = None
         self._weights: Kernel | None = None
         self._estimator: Estimator | None = None
         self._space: ConfigSpace | None = None
@@ -294,10 +295,6 @@ class GaussianProcess:
         model = copy.copy(self)
         model._estimator = estimator
         return model
-
-    @property
-    def starts_from_estimate(self) -> bool:
-        return self._estimator is not None
 
     def with_weights(self, fitted: "GaussianProcess") -> "GaussianProcess":
         """Take the weights of parts and noise from a fitted model, which saves most of the time of fitting."""
@@ -330,6 +327,9 @@ class GaussianProcess:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # a weight at its bound is fine
             fitted._regression.fit((np.concatenate(features) - fitted._mean) / fitted._scale, target - fitted._level)
+        if self._estimator is not None:
+            fitted.explained_share = _explained_share(fitted._regression, target - fitted._level,
+                                                      np.cumsum([len(part) for part in targets])[:-1])
         return fitted
 
     def score(self, matrix: Pattern | MatrixFeatures, configs: Sequence[Config]) -> Float[np.ndarray, " configs"]:
@@ -363,3 +363,25 @@ class GaussianProcess:
         linear = DotProduct(sigma_0=1.0, sigma_0_bounds="fixed")
         return (ConstantKernel(1.0, (1e-2, 1e2)) * smooth + ConstantKernel(0.3, (1e-3, 1e2)) * linear
                 + WhiteKernel(0.01, (1e-4, 0.3)))
+
+
+def _explained_share(regression: GaussianProcessRegressor, targets: np.ndarray, starts: np.ndarray) -> float:
+    """Return the share of the variance of targets within groups that the other groups predict.
+
+    The predictions for a left-out group follow from the inverse covariance of all targets (C. E. Rasmussen and
+    C. K. I. Williams, Gaussian Processes for Machine Learning, section 5.4.2, for groups instead of single targets).
+
+    Args:
+        starts: index of the first target of every group but the first.
+
+    Returns:
+        1: all of it; 0: none, or groups have single targets; negative: predictions are worse than none.
+    """
+    inverse = cho_solve((regression.L_, True), np.eye(len(targets)))
+    weights = inverse @ targets
+    left = whole = 0.0
+    for rows in np.split(np.arange(len(targets)), starts):
+        error = np.linalg.solve(inverse[np.ix_(rows, rows)], weights[rows])
+        left += len(rows) * error.var()
+        whole += len(rows) * targets[rows].var()
+    return 1 - left / whole if whole > 0 else 0.0

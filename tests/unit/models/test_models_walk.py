@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import sklearn.base
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from model_parts import spade
@@ -85,12 +86,11 @@ def test_an_estimate_needs_no_label():
         Estimate().fit(whole, space=spade(), matrices=views)
 
 
-class Trained:
-    """A member whose scores fall, whatever it learns."""
+class Learned:
+    """A member with a given share of explained errors, whose scores fall."""
 
-    def __init__(self, starts: bool | None = None) -> None:
-        if starts is not None:
-            self.starts_from_estimate = starts
+    def __init__(self, explained_share: float | None = None) -> None:
+        self.explained_share = explained_share
 
     def fit(self, labels, *, space, matrices):
         return self
@@ -99,33 +99,67 @@ class Trained:
         return -np.arange(len(configs), dtype=float)
 
 
-@pytest.mark.parametrize(("labels", "vote"), [(5, 0.1), (125, 0.5), (500, 1.0), (2000, 1.0)])
-def test_member_that_does_not_start_from_an_estimate_has_a_vote_that_grows_with_labels(labels, vote):
-    drawn = pd.DataFrame({"matrix": ["a"] * labels})
-    for late in (Trained(), Trained(starts=False)):
-        fitted = Ensemble(members=[Trained(starts=True), late]).fit(drawn, space=spade(), matrices={})
-        assert fitted.member_votes == pytest.approx((1.0, vote))
-    assert Ensemble(members=[Trained(), Trained()]).fit(drawn, space=spade(), matrices={}).member_votes == (1.0, 1.0)
+def rising(matrix: MatrixFeatures, configs: Sequence[Config]) -> np.ndarray:
+    """Seconds of an estimate whose scores rise."""
+    return np.exp(np.arange(len(configs), dtype=float))
 
 
-def test_votes_of_fitted_members_count():
-    class Rising:
-        def score(self, matrix, configs):
-            return np.arange(len(configs), dtype=float)
-
+@pytest.mark.parametrize(("given", "shares", "votes"), [
+    (None, [0.25, None], 6.0),       # 3/4 of all votes
+    (None, [0.9, 0.7], 0.5),         # their mean is 0.8
+    (None, [1.0], 0.0),              # the members know everything
+    (None, [-0.5, None, 0.1], 297),  # they know nothing
+    (None, [None, None], 2.0),       # nobody can tell
+    (4.5, [0.9, 0.7], 4.5),
+])
+def test_an_estimate_has_the_share_of_votes_that_members_leave_of_its_error(given, shares, votes):
     pattern, configs = Pattern.from_coo([0], [0], (2, 2)), list(spade())[:5]
-    for votes, sign in (((1.0, 0.5), 1), ((0.5, 1.0), -1)):
-        model = Ensemble(members=[Rising(), Trained()], member_votes=votes)
-        scores, opinions = model.with_guest(Trained(), 0.1).score_with_opinions(pattern, configs)
-        assert (np.sign(np.diff(scores)) == sign).all()
-        assert opinions.shape == (3, 5)
+    model = Ensemble(members=[Learned(share) for share in shares], estimate_votes=given).with_estimate(rising)
+    fitted = model.with_guest(Learned(), 0.3).fit(pd.DataFrame(), space=spade(), matrices={})
+    assert [found for _, found in fitted.guests] == pytest.approx([votes, 0.3])
+    slope = np.diff(fitted.score(pattern, configs))
+    assert (np.sign(slope) == np.sign(votes - 0.3 - len(shares))).all()
+    assert fitted.fit(pd.DataFrame(), space=spade(), matrices={}).guests[0][1] == pytest.approx(votes)
 
 
-def test_regressions_start_from_an_estimate_and_a_ranking_does_not():
-    alone = {name: LEARNERS[name] for name in ("gaussian", "level", "rank")}
-    assert not any(member.starts_from_estimate for member in alone.values())
-    started = {name: member.with_estimate(estimate).starts_from_estimate for name, member in alone.items()}
-    assert started == {"gaussian": True, "level": True, "rank": False}
+@pytest.mark.parametrize(("name", "low", "high"), [("none", -0.6, 0.2), ("all", 0.9, 1.0), ("opposite", -9.0, 0.1)])
+def test_explained_share_is_that_of_errors_that_other_matrices_explain(name, low, high):
+    """Seconds are those estimated, times noise, a factor for one parameter, or such a factor that turns around."""
+    views, _ = world()
+    names, configs = sorted(views), list(spade())[::9]
+    bypass = np.array([config["bypass"] for config in configs])
+    noise = np.random.default_rng(0).normal(0, 0.2, (len(names), len(configs)))
+    errors = {"none": noise, "all": np.tile(1.1 * bypass, (len(names), 1)),
+              "opposite": 1.1 * bypass * np.where(np.arange(len(names)) % 2, 1, -1)[:, None]}[name]
+    rows = [{"matrix": each, "config": config.key, "seconds": second} for each, error in zip(names, errors, strict=True)
+            for config, second in zip(configs, estimate(views[each], configs) * np.exp(error), strict=True)]
+    model = LEARNERS["gaussian"]
+    assert model.fit(pd.DataFrame(rows), space=spade(), matrices=views).explained_share is None
+    assert low <= model.with_estimate(estimate).fit(pd.DataFrame(rows), space=spade(),
+                                                    matrices=views).explained_share <= high
+
+
+def test_explained_share_is_that_of_predictions_without_the_labels_of_a_matrix():
+    views, whole = world()
+    drawn = whole.groupby("matrix", group_keys=False).sample(4, random_state=1)
+    model = LEARNERS["gaussian"].with_estimate(estimate)
+    fitted = model.fit(drawn, space=spade(), matrices=views)
+    regression, scaled, target = fitted._regression, fitted._regression.X_train_, fitted._regression.y_train_
+    left = 0.0
+    for start in range(0, len(drawn), 4):
+        rest = np.delete(np.arange(len(drawn)), slice(start, start + 4))
+        again = sklearn.base.clone(regression).set_params(kernel=regression.kernel_, optimizer=None)
+        error = target[start : start + 4] - again.fit(scaled[rest], target[rest]).predict(scaled[start : start + 4])
+        left += 4 * error.var()
+    spread = 4 * sum(target[start : start + 4].var() for start in range(0, len(drawn), 4))
+    assert fitted.explained_share == pytest.approx(1 - left / spread, abs=1e-6)
+
+
+def test_single_labels_of_matrices_explain_no_order():
+    views, whole = world()
+    drawn = whole.groupby("matrix", group_keys=False).sample(1, random_state=1)
+    fitted = LEARNERS["gaussian"].with_estimate(estimate).fit(drawn, space=spade(), matrices=views)
+    assert fitted.explained_share == 0
 
 
 def test_members_without_an_estimate_stay_as_they_are():
