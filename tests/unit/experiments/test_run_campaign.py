@@ -36,6 +36,7 @@ size=$(wc -c < "$1")
 echo "loaded"
 echo "$size $2 $3 $factor" | awk '{ print ($1 / $2 + 10 * ($3 - 2) ^ 2 + $2) * $4 * 1e-6 }'
 """
+ALL = "# {file} {block} {prefetch} {codec}"  # a comment of the shell that names everything
 
 
 @pytest.fixture
@@ -177,6 +178,8 @@ def test_spade_is_simulated_from_its_estimate(build, place) -> None:
     (["task.results=bad.csv"], SchemaError, r"bad\.csv, line 2: .*block"),
     (["task.command='echo { x'"], ValueError, r"task\.command 'echo \{ x': .*write braces of the shell as \{\{"),
     (["task.command='awk {print}'"], ValueError, r"task\.command has \{print\}"),
+    (["task.command='run {file} {block} {codec}'"], ValueError, r"lacks \{prefetch\}: trials that differ only in"),
+    (["task.command='run {block} {prefetch}'"], ValueError, r"lacks \{codec\}, \{file\}: trials that differ only in"),
     (["task.results=short.csv"], SchemaError, r"short\.csv: the header is matrix,block: column prefetch is missing"),
     (["task.results=comma.csv"], SchemaError, r"comma\.csv, line 2: ms is '0,5': give a positive number"),
     (["task.results=unit.csv"], SchemaError, r"unit\.csv, line 2: ms is '12ms': give a positive number"),
@@ -195,14 +198,14 @@ def test_mistakes_of_the_user(build, place, monkeypatch, overrides, error, messa
 
 
 def test_commands_that_print_no_seconds_have_failed(build, place) -> None:
-    metrics = task(build, place, "task.command='echo fast'", "budget=3").run(out := out_of(place, "out"))
+    metrics = task(build, place, f"task.command='echo fast {ALL}'", "budget=3").run(out := out_of(place, "out"))
     assert metrics["failures"] == 3
     assert (pd.read_parquet(out / "progress.parquet")["failure"] == "printed 'fast', not seconds").all()
 
 
 def test_commands_that_cannot_run_cost_nothing(build, place) -> None:
     with pytest.raises(ValueError, match=r"task\.command cannot be run: .*simulat .*exit status 127"):
-        task(build, place, f"task.command='{place}/simulat {{file}}'").run(out_of(place, "out"))
+        task(build, place, f"task.command='{place}/simulat {ALL}'").run(out_of(place, "out"))
     assert not (place / "state" / "told.jsonl").exists()
     assert task(build, place, by_script(place), "budget=4").run(out_of(place, "again"))["trials"] == 4
 
@@ -211,8 +214,8 @@ def test_a_command_that_always_fails_is_stopped_and_repaired(build, place) -> No
     (place / "licence").write_text("#!/bin/sh\necho no licence >&2; exit 1\n")
     (place / "licence").chmod(0o755)
     with pytest.raises(RuntimeError, match=r"all of the \d trials failed, .*no licence.*task\.retry=true"):
-        task(build, place, f"task.command='{place}/licence {{file}}'").run(out_of(place, "out"))
-    metrics = task(build, place, f"task.command='{place}/licence {{file}} > /dev/null || echo 1.5'", "budget=8",
+        task(build, place, f"task.command='{place}/licence {ALL}'").run(out_of(place, "out"))
+    metrics = task(build, place, f"task.command='{place}/licence > /dev/null || echo 1.5 {ALL}'", "budget=8",
                    "task.retry=true").run(out_of(place, "again"))
     assert metrics["failures"] == 0
     assert metrics["trials"] == 8
@@ -220,8 +223,8 @@ def test_a_command_that_always_fails_is_stopped_and_repaired(build, place) -> No
 
 @pytest.mark.timeout(300)  # the command sleeps for 600 s
 def test_a_command_that_hangs_has_failed(build, place) -> None:
-    metrics = task(build, place, "task.command='sleep 600 & sleep 600'", "budget=2", "task.timeout_seconds=0.2").run(
-        out := out_of(place, "out"))
+    metrics = task(build, place, f"task.command='sleep 600 & sleep 600 {ALL}'", "budget=2",
+                   "task.timeout_seconds=0.2").run(out := out_of(place, "out"))
     assert metrics["failures"] == 2
     assert set(pd.read_parquet(out / "progress.parquet")["failure"]) == {"took longer than 0.2 s"}
 
@@ -231,7 +234,7 @@ def test_what_finished_is_kept_when_another_trial_ends_the_run(build, place) -> 
     (place / "mixed").write_text(f"#!/bin/sh\n{script}\n")
     (place / "mixed").chmod(0o755)
     with pytest.raises(ValueError, match="exit status 127"):
-        task(build, place, f"task.command='{place}/mixed {{block}}'", "task.jobs=4").run(out_of(place, "out"))
+        task(build, place, f"task.command='{place}/mixed {{block}} {ALL}'", "task.jobs=4").run(out_of(place, "out"))
     lines = (place / "state" / "told.jsonl").read_text()
     assert '"failure": null' in lines
     assert "127" not in lines

@@ -4,7 +4,9 @@ import csv
 import io
 import logging
 import math
+import re
 import shlex
+import string
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -50,8 +52,9 @@ class RunCampaign:
         jobs: commands that run at once.
         executor: where they run: a key of `EXECUTORS`.
         executor_options: of Slurm's jobs or Ray's tasks, see `SlurmCommands` and `RayCommands`.
-        command: runs one trial and prints its seconds as the last word: {file}, {matrix} and {parameter} are replaced,
-            quoted for the shell. None: the platform runs it, or results come by hand.
+        command: runs one trial and prints its seconds as the last word: {file} or {matrix} and the names of all
+            parameters in braces are replaced, quoted for the shell. None: the platform runs it, or results come by
+            hand.
         timeout_seconds: of a command, which is then killed and has failed; None: no limit.
         retry: ask again for trials that have failed.
         results: CSV of results, with the columns of proposals.csv and seconds, ms, us, ns or cycles; told before
@@ -145,7 +148,24 @@ class RunCampaign:
             raise ValueError(f"task.executor={self.executor} runs commands, and there is none: give task.command")
         if self.command is not None:
             self._line(Proposal(next(iter(self.files)), self.platform.space(self.op).default()))
+            self._check_names(self.command)
             self._runner  # noqa: B018 - what it needs is missing before anything is asked
+
+    def _check_names(self, command: str) -> None:
+        """Refuse a command that runs the same program for trials that differ.
+
+        Raises:
+            ValueError: names the parameters that the command lacks, or {file}.
+        """
+        named = {re.split(r"[.\[]", name)[0] for _, name, _, _ in string.Formatter().parse(command) if name}
+        missing = [each.name for each in self.platform.space(self.op).parameters
+                   if len(each.values) > 1 and each.name not in named]
+        if len(self.files) > 1 and not named & {FILE, MATRIX}:
+            missing.append(FILE)
+        if missing:
+            lacks = ", ".join(f"{{{name}}}" for name in missing)
+            raise ValueError(f"task.command {command!r} lacks {lacks}: trials that differ only in these would be the "
+                             "same run, so name all of them")
 
     def _spend(self) -> None:
         """Keep `jobs` trials running until the budget is spent or little is to be gained.
