@@ -252,34 +252,40 @@ class Ensemble:
     def __init__(self, *, members: Sequence[Learner], estimate_votes: float | None = None,
                  guests: Sequence[tuple[CostModel, float]] = ()) -> None:
         self.members, self.estimate_votes, self.guests = tuple(members), estimate_votes, tuple(guests)
+        self._estimate: tuple[tuple[CostModel, float], ...] = ()  # and its votes, if there is one
 
     def with_guest(self, guest: CostModel, votes: float) -> Ensemble:
         """Add the votes of a model that does not learn from these labels."""
-        return self._with(self.members, [*self.guests, (guest, votes)])
+        model = self._with(self.members)
+        model.guests = (*self.guests, (guest, votes))
+        return model
 
     def with_estimate(self, estimator: Estimator) -> Ensemble:
-        """Let the members that can learn what an estimate leaves unexplained, and the estimate vote."""
-        model = self._with([member.with_estimate(estimator) if hasattr(member, "with_estimate") else member
-                            for member in self.members], self.guests)
+        """Let the members that can learn what an estimate leaves unexplained, and the estimate vote.
+
+        It takes the place of an earlier one.
+        """
         votes = float(len(self.members)) if self.estimate_votes is None else self.estimate_votes
-        return model.with_guest(Estimate().with_estimate(estimator), votes)
+        return self._with([member.with_estimate(estimator) if hasattr(member, "with_estimate") else member
+                           for member in self.members], (Estimate().with_estimate(estimator), votes))
 
     def with_seed(self, seed: int) -> Ensemble:
-        return self._with([member.with_seed(seed) for member in self.members], self.guests)
+        return self._with([member.with_seed(seed) for member in self.members])
 
     def fit(self, labels: pd.DataFrame, *, space: ConfigSpace, matrices: Mapping[str, MatrixFeatures]) -> Ensemble:
         """Fit every member; returns a new model."""
         members = [member.fit(labels, space=space, matrices=matrices) for member in self.members]
         explained = [share for member in members if (share := getattr(member, "explained_share", None)) is not None]
-        if self.estimate_votes is not None or not explained:
-            return self._with(members, self.guests)
+        if self.estimate_votes is not None or not explained or not self._estimate:
+            return self._with(members)
         share = max(LEAST_EXPLAINED, float(np.mean(explained)))
-        learned = len(members) * (1 - share) / share
-        return self._with(members, [(guest, learned if isinstance(guest, Estimate) else votes)
-                                    for guest, votes in self.guests])
+        return self._with(members, (self._estimate[0][0], len(members) * (1 - share) / share))
 
-    def _with(self, members: Sequence[Learner], guests: Sequence[tuple[CostModel, float]]) -> Ensemble:
-        return Ensemble(members=members, estimate_votes=self.estimate_votes, guests=guests)
+    def _with(self, members: Sequence[Learner], estimate: tuple[CostModel, float] | None = None) -> Ensemble:
+        """Return a copy with other members, and with another estimate and its votes if given."""
+        model = Ensemble(members=members, estimate_votes=self.estimate_votes, guests=self.guests)
+        model._estimate = self._estimate if estimate is None else (estimate,)
+        return model
 
     def score(self, matrix: Pattern | MatrixFeatures, configs: Sequence[Config]) -> Float[np.ndarray, " configs"]:
         """Score configurations relative to each other: low = fast, no unit."""
@@ -288,18 +294,18 @@ class Ensemble:
     def score_with_opinions(
         self, matrix: Pattern | MatrixFeatures, configs: Sequence[Config]
     ) -> tuple[Float[np.ndarray, " configs"], Float[np.ndarray, "voters configs"]]:
-        """Score configurations, and return the scaled scores of all members and guests, too."""
+        """Score configurations, and return the scaled scores of all members, the estimate and the guests, too."""
         features = as_features(matrix)
-        members = self.member_scores(features, configs)
-        guests = [scale_scores(guest.score(features, configs)) for guest, _ in self.guests]
-        votes = len(members) + sum(votes for _, votes in self.guests)
-        foreign = sum(votes * scores for (_, votes), scores in zip(self.guests, guests, strict=True))
+        members, others = self.member_scores(features, configs), (*self._estimate, *self.guests)
+        guests = [scale_scores(guest.score(features, configs)) for guest, _ in others]
+        votes = len(members) + sum(votes for _, votes in others)
+        foreign = sum(votes * scores for (_, votes), scores in zip(others, guests, strict=True))
         return (members.sum(axis=0) + foreign) / votes, np.stack([*members, *guests])
 
     def member_scores(
         self, matrix: Pattern | MatrixFeatures, configs: Sequence[Config]
     ) -> Float[np.ndarray, "members configs"]:
-        """Return the scaled scores of every member, without the guests."""
+        """Return the scaled scores of every member, without the estimate and the guests."""
         features = as_features(matrix)
         return np.stack([scale_scores(member.score(features, configs)) for member in self.members])
 

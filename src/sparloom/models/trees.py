@@ -279,7 +279,8 @@ class GaussianProcess:
 
     Attributes:
         explained_share: of the squared error of an estimate within a matrix, the share that is predicted from the
-            labels of the other matrices; None: without an estimate, or not fitted.
+            labels of the other matrices; of its error among matrices, if each has a single label; None: without an
+            estimate, or not fitted.
     """
 
     def __init__(self, *, smoothness: float, features: Literal["pattern", "walk"] = "walk") -> None:
@@ -320,7 +321,9 @@ class GaussianProcess:
         fitted = copy.copy(self)
         scaled_over, target = np.concatenate(everything), np.concatenate(targets)
         fitted._level = target.mean()
-        fitted._space, fitted._mean, fitted._scale = space, scaled_over.mean(axis=0), scaled_over.std(axis=0) + EPSILON
+        spread = scaled_over.std(axis=0)
+        fitted._space, fitted._mean = space, scaled_over.mean(axis=0)
+        fitted._scale = np.where(spread > EPSILON, spread, 1.0)  # a feature that is new on another matrix is not remote
         kernel = self._weights or self._kernel(scaled_over.shape[1])
         fitted._regression = GaussianProcessRegressor(
             kernel, alpha=EPSILON, optimizer="fmin_l_bfgs_b" if self._weights is None else None)
@@ -342,14 +345,15 @@ class GaussianProcess:
     def posterior(
         self, matrix: MatrixFeatures, configs: Sequence[Config]
     ) -> tuple[Float[np.ndarray, " configs"], Float[np.ndarray, "configs configs"]]:
-        """Return the mean and the covariance of log seconds, without the noise of a measurement."""
+        """Return the mean and the covariance of log seconds of configurations that have no label.
+
+        The noise of the model is part of their variance: it is mostly what features do not explain.
+        """
         if self._space is None:
             raise ValueError("this Gaussian process is not fitted: call fit")
         features = (self._describe(matrix, configs, self._space) - self._mean) / self._scale
         mean, covariance = self._regression.predict(features, return_cov=True)
-        noise = self._regression.kernel_.k2.noise_level
-        return (mean + self._level + _expected(self._estimator, matrix, configs),
-                covariance - noise * np.eye(len(configs)))
+        return mean + self._level + _expected(self._estimator, matrix, configs), covariance
 
     def _describe(self, matrix: MatrixFeatures, configs: Sequence[Config], space: ConfigSpace) -> np.ndarray:
         features = FEATURES[self.features](matrix, configs, space)
@@ -366,22 +370,25 @@ class GaussianProcess:
 
 
 def _explained_share(regression: GaussianProcessRegressor, targets: np.ndarray, starts: np.ndarray) -> float:
-    """Return the share of the variance of targets within groups that the other groups predict.
+    """Return the share of the squares of targets that the other groups predict, less the mean of each group.
 
     The predictions for a left-out group follow from the inverse covariance of all targets (C. E. Rasmussen and
     C. K. I. Williams, Gaussian Processes for Machine Learning, section 5.4.2, for groups instead of single targets).
+
+    Means count where all groups have a single target.
 
     Args:
         starts: index of the first target of every group but the first.
 
     Returns:
-        1: all of it; 0: none, or groups have single targets; negative: predictions are worse than none.
+        1: all of it; 0: none; negative: predictions are worse than none.
     """
     inverse = cho_solve((regression.L_, True), np.eye(len(targets)))
     weights = inverse @ targets
     left = whole = 0.0
+    single = len(starts) + 1 == len(targets)
     for rows in np.split(np.arange(len(targets)), starts):
         error = np.linalg.solve(inverse[np.ix_(rows, rows)], weights[rows])
-        left += len(rows) * error.var()
-        whole += len(rows) * targets[rows].var()
+        left += float(error @ error - (0.0 if single else len(rows) * error.mean() ** 2))
+        whole += float(targets[rows] @ targets[rows] - (0.0 if single else len(rows) * targets[rows].mean() ** 2))
     return 1 - left / whole if whole > 0 else 0.0

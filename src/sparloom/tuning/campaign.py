@@ -33,12 +33,15 @@ from sparloom.models import Estimator, GaussianProcess, MatrixFeatures
 from sparloom.space import Config, ConfigSpace
 
 ASKED, TOLD, SETTINGS = "asked.jsonl", "told.jsonl", "campaign.json"
+TELLING = "telling"  # file that is locked while results are written
 DRAWS = 256  # of the posterior, from which regret is expected
 LEAST_DEVIATION = 1e-9
 LEAST_LABELS = 3  # with which a model is fitted
+LEAST_TO_END = 16  # labels, without an estimate: a model of fewer is too sure of itself
 GROWTH = 1.25  # of the results, at which the weights of the model are found again
 SMOOTHNESS = 2.5
 ESTIMATE_DEVIATION = 0.2  # of the logarithm of estimated seconds, before anything has run
+MAX_SPACE = 4096  # configurations, of which covariances are computed
 MOST_FAILURES = 16  # of a matrix without a success, which is then given up
 
 
@@ -85,7 +88,7 @@ class Campaign:
     Raises:
         SchemaError: the folder holds a campaign of another space, of other matrices or under other conditions, or a
             damaged file.
-        ValueError: there is no matrix.
+        ValueError: there is no matrix, or the space has more than `MAX_SPACE` configurations, all of which are scored.
     """
 
     def __init__(self, folder: Path | str, space: ConfigSpace, matrices: Mapping[str, MatrixFeatures], *,
@@ -93,6 +96,9 @@ class Campaign:
                  ) -> None:
         if not matrices:
             raise ValueError("a campaign without matrices: give at least one")
+        if len(space) > MAX_SPACE:
+            raise ValueError(f"{space.name} has {len(space)} configurations, and a campaign scores all of them for "
+                             f"every trial: give a space of at most {MAX_SPACE}")
         self.folder, self.space, self.matrices = Path(folder), space, dict(matrices)
         self.estimator, self.seed = estimator, seed
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -143,9 +149,10 @@ class Campaign:
             raise ValueError(f"{matrix}, {key}: give either seconds or failure")
         if seconds is not None and not (math.isfinite(seconds) and seconds > 0):
             raise ValueError(f"{matrix}, {key}: seconds={seconds}: give a positive number, or failure=<why>")
-        append_lines(self.folder / TOLD, [json.dumps(
-            {"matrix": matrix, "config": key, "seconds": None if seconds is None else float(seconds),
-             "failure": failure})])
+        with locked(self.folder / TELLING):
+            append_lines(self.folder / TOLD, [json.dumps(
+                {"matrix": matrix, "config": key, "seconds": None if seconds is None else float(seconds),
+                 "failure": failure})])
 
     def program(self, matrix: str, config: Config) -> Config:
         """Return the one of the configurations that are the same program on a matrix that stands for all of them."""
@@ -169,13 +176,11 @@ class Campaign:
             {"matrix": trial.matrix, "config": trial.config.key, "forgotten": True})])
 
     def forget_failures(self) -> int:
-        """Drop the failures, so that their trials may be asked for again; returns how many there were.
-
-        No other process may tell meanwhile.
-        """
-        rows = self._told()
-        good = [row for row in rows if row["failure"] is None]
-        write_text(self.folder / TOLD, "".join(f"{json.dumps(row)}\n" for row in good))
+        """Drop the failures, so that their trials may be asked for again; returns how many there were."""
+        with locked(self.folder / TELLING):
+            rows = self._told()
+            good = [row for row in rows if row["failure"] is None]
+            write_text(self.folder / TOLD, "".join(f"{json.dumps(row)}\n" for row in good))
         for row in rows:
             if row["failure"] is not None:
                 self.forget(Proposal(row["matrix"], Config.parse(self.space.name, row["config"])))
@@ -208,7 +213,7 @@ class Campaign:
                 config, seconds = Config.parse(self.space.name, best["config"]), float(best["seconds"])
             if not left or (config is None and len(trials) >= MOST_FAILURES):
                 gain = regret = 0.0
-            elif seconds is not None and model is not None:
+            elif seconds is not None and model is not None and self._can_tell(labels):
                 mean, covariance = (part[left] for part in self._posterior(model, name))
                 covariance, least = covariance[:, left], math.log(seconds)
                 gain = -math.expm1(-_improvement(least, mean, _deviation(covariance)).max())
@@ -234,7 +239,7 @@ class Campaign:
         choices = [name for name in self.matrices if failures[name] < MOST_FAILURES]
         scores = {name: self._scores(model, name, labels, running, begun=name in begun) / (1 + failures[name])
                   for name in choices}
-        sure = set() if model is None else set(labels["matrix"])
+        sure = set(labels["matrix"]) if model is not None and self._can_tell(labels) else set()
         chosen: list[Proposal] = []
         while len(chosen) < count:
             options = {name: self._open(name, taken) for name in choices}
@@ -267,6 +272,10 @@ class Campaign:
         covariance = _believed(covariance, waiting)
         least = min([*logs, *mean[waiting]], default=mean.min())
         return _improvement(least, mean, _deviation(covariance))
+
+    def _can_tell(self, labels: pd.DataFrame) -> bool:
+        """Return whether there are enough labels to expect what more trials gain."""
+        return self.estimator is not None or len(labels) >= LEAST_TO_END
 
     def _open(self, name: str, taken: set[tuple[str, str]]) -> list[int]:
         """Return the programs of a matrix that neither ran nor run, by place."""

@@ -138,6 +138,57 @@ def test_results_by_hand_go_round_by_csv(build, place) -> None:
     assert whole["failures"] == 3
 
 
+def test_seconds_of_different_origin_are_not_mixed(build, place) -> None:
+    task(build, place, by_script(place), "budget=2").run(out_of(place, "out"))
+    with pytest.raises(SchemaError, match="under other conditions, command"):
+        task(build, place, "budget=4").run(out_of(place, "by_hand"))
+    (place / "done.csv").write_text("matrix,block,prefetch,codec,cycles\nm0,8,0,none,77\n")
+    with pytest.raises(SchemaError, match="under other conditions, unit"):
+        task(build, place, by_script(place), f"task.results={place}/done.csv").run(out_of(place, "cycles"))
+    (place / "spade.csv").write_text("matrix,row_panel,column_panel,split,barrier,bypass,reorder,cycles\n"
+                                     "m0,4,65536,32,1,0,0,77\n")
+    given = [f"matrices='{place}/matrices of mine'", f"task.folder={place}/spade", f"task.results={place}/spade.csv"]
+    with pytest.raises(ValueError, match=r"spade\.csv has cycles, and spade runs further trials in seconds"):
+        build("campaign", *given, folder=place).run(out_of(place, "spade_out"))
+
+
+def test_failures_of_a_table_are_asked_for_again(build, place) -> None:
+    (place / "done.csv").write_text("matrix,block,prefetch,codec,ms\nm0,64,0,none,timeout\nm1,64,0,none,0.5\n")
+    given = [f"task.results={place}/done.csv", "task.batch=100"]
+    assert task(build, place, *given).run(out_of(place, "first"))["failures"] == 1
+    metrics = task(build, place, *given, "task.retry=true").run(out := out_of(place, "again"))
+    assert metrics["failures"] == 0
+    asked = pd.read_csv(out / "proposals.csv")
+    assert (asked[["matrix", "block", "prefetch", "codec"]] == ["m0", 64, 0, "none"]).all(axis=1).any()
+
+
+def test_best_configurations_are_written_as_values_of_the_space(build, place) -> None:
+    (place / "done.csv").write_text("matrix,block,prefetch,codec,ms\nm1,64,2,none,0.5\n")
+    task(build, place, f"task.results={place}/done.csv").run(out := out_of(place, "out"))
+    with (out / "best.csv").open(newline="") as file:
+        rows = {row["matrix"]: row for row in csv.DictReader(file)}
+    assert [rows["m1"][name] for name in ("block", "prefetch", "codec", "trials")] == ["64", "2", "none", "1"]
+    assert [rows["m0"][name] for name in ("block", "seconds", "trials", "expected_regret")] == ["", "", "0", ""]
+
+
+def test_what_a_command_leaves_running_does_not_hold_up_the_campaign(build, place) -> None:
+    metrics = task(build, place, f"task.command='sleep 600 & echo 0.5 {ALL}'", "budget=3").run(out_of(place, "out"))
+    assert (metrics["trials"], metrics["failures"]) == (3, 0)
+
+
+def test_sigterm_ends_the_commands(build, place) -> None:
+    marked = f"sleep 600.{os.getpid() % 1000:03}"
+    command = [sys.executable, str(ROOT / "run.py"), "experiment=campaign", f"space={place}/chip.yaml",
+               f"matrices='{place}/matrices of mine'", f"task.folder={place}/state",
+               f"task.command='touch {place}/begun; {marked} {ALL}'", "logger=none", f"paths.outputs={place}/outputs"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    while process.poll() is None and not (place / "begun").exists():
+        time.sleep(0.02)
+    process.terminate()
+    assert process.wait() == 130
+    assert subprocess.run(["pgrep", "-f", marked], capture_output=True, check=False).stdout == b""
+
+
 def test_a_killed_campaign_loses_nothing(build, place) -> None:
     slow = f"task.command='sleep 0.05; {place}/simulate {{file}} {{block}} {{prefetch}} {{codec}}'"
     command = [sys.executable, str(ROOT / "run.py"), "experiment=campaign", f"space={place}/chip.yaml",
@@ -178,6 +229,8 @@ def test_spade_is_simulated_from_its_estimate(build, place) -> None:
     (["task.results=bad.csv"], SchemaError, r"bad\.csv, line 2: .*block"),
     (["task.command='echo { x'"], ValueError, r"task\.command 'echo \{ x': .*write braces of the shell as \{\{"),
     (["task.command='awk {print}'"], ValueError, r"task\.command has \{print\}"),
+    (["task.command='awk {}'"], ValueError, r"task\.command 'awk \{\}': .*write braces of the shell as \{\{"),
+    (["task.command='run {file[a]}'"], ValueError, r"task\.command 'run \{file\[a\]\}': .*write braces"),
     (["task.command='run {file} {block} {codec}'"], ValueError, r"lacks \{prefetch\}: trials that differ only in"),
     (["task.command='run {block} {prefetch}'"], ValueError, r"lacks \{codec\}, \{file\}: trials that differ only in"),
     (["task.results=short.csv"], SchemaError, r"short\.csv: the header is matrix,block: column prefetch is missing"),
@@ -267,7 +320,7 @@ def test_other_machines_and_matrices_are_refused(build, place) -> None:
 def test_known_rows_of_equal_programs_are_not_told_twice(build, place) -> None:
     given = [f"matrices='{place}/matrices of mine'", f"task.folder={place}/spade", "budget=2",
              f"task.results={place}/done.csv"]
-    (place / "done.csv").write_text("matrix,row_panel,column_panel,split,barrier,bypass,reorder,cycles\n"
+    (place / "done.csv").write_text("matrix,row_panel,column_panel,split,barrier,bypass,reorder,us\n"
                                     "m0,4,65536,32,1,0,0,77\n", encoding="utf-8-sig")
     for turn in range(3):
         assert build("campaign", *given, folder=place).run(out_of(place, f"out{turn}"))["trials"] == 2

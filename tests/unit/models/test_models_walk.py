@@ -116,10 +116,11 @@ def test_an_estimate_has_the_share_of_votes_that_members_leave_of_its_error(give
     pattern, configs = Pattern.from_coo([0], [0], (2, 2)), list(spade())[:5]
     model = Ensemble(members=[Learned(share) for share in shares], estimate_votes=given).with_estimate(rising)
     fitted = model.with_guest(Learned(), 0.3).fit(pd.DataFrame(), space=spade(), matrices={})
-    assert [found for _, found in fitted.guests] == pytest.approx([votes, 0.3])
+    assert [found for _, found in (*fitted._estimate, *fitted.guests)] == pytest.approx([votes, 0.3])
     slope = np.diff(fitted.score(pattern, configs))
     assert (np.sign(slope) == np.sign(votes - 0.3 - len(shares))).all()
-    assert fitted.fit(pd.DataFrame(), space=spade(), matrices={}).guests[0][1] == pytest.approx(votes)
+    again = fitted.fit(pd.DataFrame(), space=spade(), matrices={})
+    assert [found for _, found in again._estimate] == pytest.approx([votes])
 
 
 @pytest.mark.parametrize(("name", "low", "high"), [("none", -0.6, 0.2), ("all", 0.9, 1.0), ("opposite", -9.0, 0.1)])
@@ -155,11 +156,44 @@ def test_explained_share_is_that_of_predictions_without_the_labels_of_a_matrix()
     assert fitted.explained_share == pytest.approx(1 - left / spread, abs=1e-6)
 
 
-def test_single_labels_of_matrices_explain_no_order():
+def test_single_labels_of_matrices_explain_errors_among_matrices():
+    views, _ = world()
+    configs, rng = list(spade()), np.random.default_rng(0)
+    rows = []
+    for each in views:
+        config = configs[int(rng.integers(len(configs)))]
+        rows.append({"matrix": each, "config": config.key,
+                     "seconds": float(estimate(views[each], [config])[0]) * (3.0 if config["bypass"] else 1.0)})
+    model = LEARNERS["gaussian"].with_estimate(estimate)
+    assert 0.2 < model.fit(pd.DataFrame(rows), space=spade(), matrices=views).explained_share <= 1
+    drawn = pd.DataFrame(rows).assign(seconds=[row["seconds"] * factor for row, factor in zip(
+        rows, np.exp(rng.normal(0, 0.3, len(rows))), strict=True)])
+    same = [float(estimate(views[row["matrix"]], [Config.parse("spade", row["config"])])[0]) for row in rows]
+    noisy = drawn.assign(seconds=np.array(same) * np.exp(rng.normal(0, 0.3, len(rows))))
+    assert model.fit(noisy, space=spade(), matrices=views).explained_share < 0.3
+
+
+def test_a_feature_that_no_labelled_matrix_varies_in_makes_no_matrix_remote():
     views, whole = world()
-    drawn = whole.groupby("matrix", group_keys=False).sample(1, random_state=1)
-    fitted = LEARNERS["gaussian"].with_estimate(estimate).fit(drawn, space=spade(), matrices=views)
-    assert fitted.explained_share == 0
+    names = sorted(views)
+
+    def with_runs(name: str, runs: float) -> MatrixFeatures:
+        view = views[name]
+        return MatrixFeatures(shape=view.shape, nnz=view.nnz, load_input=lambda: view.input,
+                              load_statistics=lambda: {**view.statistics, "runs": runs},
+                              load_walks=lambda: view.walks)
+
+    fitted = LEARNERS["gaussian"].fit(whole[whole["matrix"].isin(names[:6])], space=spade(),
+                                      matrices={name: with_runs(name, 7.0) for name in names[:6]})
+    first, second = (fitted.score(with_runs(names[8], runs), list(spade())) for runs in (7.0, 9.0))
+    assert np.corrcoef(first, second)[0, 1] > 0.99
+
+
+def test_an_own_estimate_and_another_keep_their_votes():
+    ensemble = Ensemble(members=[Learned(0.5)]).with_guest(Estimate().with_estimate(rising), 2.0)
+    fitted = ensemble.with_estimate(estimate).with_estimate(rising).fit(pd.DataFrame(), space=spade(), matrices={})
+    assert [votes for _, votes in fitted.guests] == [2.0]
+    assert [votes for _, votes in fitted._estimate] == [1.0]
 
 
 def test_members_without_an_estimate_stay_as_they_are():

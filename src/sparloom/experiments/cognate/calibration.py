@@ -114,7 +114,7 @@ def calibrate(
     study: EvaluationData, advise: Callable[[MatrixFeatures, Sequence[Config]], Recommendation],
     known: frozenset[str], *, roles: Sequence[Role], folder: Path,
 ) -> Calibration | None:
-    """Calibrate a model on all matrices that have all configurations and that it has not learned from.
+    """Calibrate a model on all matrices that have all configurations and of whose family it has learned none.
 
     Args:
         known: names of the matrices that the model has learned from.
@@ -129,8 +129,10 @@ def calibrate(
     except (MissingArtifact, ValueError):  # samples are not here, or of other widths
         return None
     tables = [table for role in roles if (table := study.times(role)) is not None]
+    families = study.samples.families()
+    seen = known | {families[name] for name in known if name in families}
     rows = [(name, seconds) for table in tables for name, seconds in zip(table.matrices, table.seconds, strict=True)
-            if name not in known]
+            if name not in seen and families.get(name) not in seen]
     if len(rows) < LEAST_MATRICES:
         return None
     configs, names = tables[0].configs, [name for name, _ in rows]
@@ -178,8 +180,8 @@ def calibrate_on(
     choices = (scores + votes * common).argmin(axis=1)
     losses = lost[rows, choices]
     doubts = np.array([each.doubt(int(choice)) for each, choice in zip(recommendations, choices, strict=True)])
-    share = min(math.ceil((len(losses) + 1) * COVERAGE) / len(losses), 1.0)
-    bound = float(np.quantile(losses / doubts, share, method="higher"))
+    rank = min(math.ceil((len(losses) + 1) * COVERAGE), len(losses))
+    bound = float(np.sort(losses / doubts)[rank - 1])
     return Calibration(votes, float(losses.mean() / doubts.mean()), bound, list(names), dict(static))
 
 

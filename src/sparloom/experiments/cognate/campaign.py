@@ -6,9 +6,12 @@ import logging
 import math
 import re
 import shlex
+import signal
 import string
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -81,17 +84,31 @@ class RunCampaign:
     seed: int
 
     def run(self, out: Path) -> Mapping[str, float]:
-        """Write best.csv, progress.parquet and a plot, and proposals.csv if results come by hand."""
+        """Write best.csv, progress.parquet and a plot, and proposals.csv if results come by hand.
+
+        Raises:
+            RuntimeError: another process works in the folder, or all of the first trials of a command failed.
+        """
         self._check()
-        if self.retry:
-            logger.info("%d failed trials may be asked for again", self.campaign.forget_failures())
-        if self.results is not None:
-            self._tell_results(Path(self.results))
-        if self.command is None and not getattr(self.platform, "runnable", True):
-            self._propose(out / "proposals.csv")
-        else:
-            self._spend()
+        try:
+            with locked(Path(self.folder) / "running", wait=False):
+                if self.results is not None:
+                    self._tell_results(Path(self.results))
+                if self.retry:
+                    logger.info("%d failed trials may be asked for again", self.campaign.forget_failures())
+                if self._runs_here:
+                    self._spend()
+                else:
+                    self._propose(out / "proposals.csv")
+        except BlockingIOError:
+            raise RuntimeError(f"another process runs the campaign in {self.folder}: give it more task.jobs, or choose "
+                               "another task.folder") from None
         return self._report(out)
+
+    @property
+    def _runs_here(self) -> bool:
+        """Whether trials run by a command or by the platform; if not, results come by hand."""
+        return self.command is not None or getattr(self.platform, "runnable", True)
 
     @cached_property
     def files(self) -> Mapping[str, Path]:
@@ -105,7 +122,7 @@ class RunCampaign:
             if "path" not in header:
                 raise SchemaError(f"{place} has no column path: give a folder of matrix files, or a CSV with that "
                                   "column")
-            listed = [(row.get(MATRIX) or matrix_stem(Path(row["path"])), place.parent / row["path"])
+            listed = [(row.get(MATRIX) or matrix_stem(Path(row["path"])), place.parent / Path(row["path"]).expanduser())
                       for _, row in rows]
         found: dict[str, Path] = {}
         for name, path in listed:
@@ -120,13 +137,17 @@ class RunCampaign:
     @cached_property
     def campaign(self) -> Campaign:
         patterns = {name: matrix.pattern for name, matrix in self._matrices.items()}
-        conditions: dict[str, Any] = {"patterns": {name: pattern.digest() for name, pattern in patterns.items()}}
+        conditions: dict[str, Any] = {"patterns": {name: pattern.digest() for name, pattern in patterns.items()},
+                                      "command": self.command}  # None: of the platform, or by hand
         if self.command is None:
             conditions |= {"platform": self.platform.name, **self.platform.conditions(self.op)}
         else:
-            conditions["command"] = self.command
+            conditions["unit"] = "seconds"
         if self.results is not None:
             conditions["unit"] = "cycles" if "cycles" in table_rows(Path(self.results))[0] else "seconds"
+            if conditions["unit"] == "cycles" and self.command is None and self._runs_here:
+                raise ValueError(f"{self.results} has cycles, and {self.platform.name} runs further trials in seconds: "
+                                 "divide them by the frequency, in a column named seconds")
         return Campaign(
             self.folder, self.platform.space(self.op), {
                 name: MatrixFeatures.from_pattern(pattern, name) for name, pattern in patterns.items()},
@@ -170,21 +191,15 @@ class RunCampaign:
     def _spend(self) -> None:
         """Keep `jobs` trials running until the budget is spent or little is to be gained.
 
-        Raises:
-            RuntimeError: another process works in the folder, or all of the first trials of a command failed.
+        Commands are killed when this ends early, also by SIGTERM.
         """
-        place = Path(self.folder) / "running"
-        try:
-            with locked(place, wait=False), ThreadPoolExecutor(self.jobs if self.command else 1) as pool:
-                try:
-                    self._keep_running(pool)
-                except BaseException:
-                    if self.command is not None:
-                        self._runner.stop()
-                    raise
-        except BlockingIOError:
-            raise RuntimeError(f"another process runs the campaign in {self.folder}: give it more task.jobs, or choose "
-                               "another task.folder") from None
+        with ThreadPoolExecutor(self.jobs if self.command else 1) as pool, _interrupt_on_sigterm():
+            try:
+                self._keep_running(pool)
+            except BaseException:
+                if self.command is not None:
+                    self._runner.stop()
+                raise
 
     def _keep_running(self, pool: ThreadPoolExecutor) -> None:
         campaign, jobs = self.campaign, self.jobs if self.command else 1
@@ -247,10 +262,10 @@ class RunCampaign:
         values = {FILE: self.files[proposal.matrix], MATRIX: proposal.matrix, **parameters}
         try:
             return self.command.format(**{name: shlex.quote(str(value)) for name, value in values.items()})
-        except (KeyError, IndexError) as error:
+        except KeyError as error:
             raise ValueError(f"task.command has {{{error.args[0]}}}: there are {', '.join(values)}; write braces of "
                              "the shell as {{ and }}") from None
-        except (ValueError, AttributeError) as error:
+        except (ValueError, AttributeError, IndexError, TypeError) as error:
             raise ValueError(f"task.command {self.command!r}: {error}; write braces of the shell as {{{{ and }}}}"
                              ) from None
 
@@ -319,9 +334,9 @@ class RunCampaign:
         outlook, progress = self.campaign.outlook(), self.campaign.history()
         write_frame(out / "progress.parquet", progress)
         names = [parameter.name for parameter in self.campaign.space.parameters]
-        best = pd.DataFrame([{MATRIX: each.matrix, **({} if each.config is None else dict(each.config.values)),
-                              "seconds": each.seconds, "trials": each.trials, "expected_regret": each.regret}
-                             for each in outlook], columns=[MATRIX, *names, "seconds", "trials", "expected_regret"])
+        rows = [{MATRIX: each.matrix, "trials": each.trials} | ({} if each.config is None else {
+            **dict(each.config.values), "seconds": each.seconds, "expected_regret": each.regret}) for each in outlook]
+        best = pd.DataFrame(rows, columns=[MATRIX, *names, "seconds", "trials", "expected_regret"], dtype=object)
         write_text(out / "best.csv", best.to_csv(index=False))
         log.console.print(_table(outlook, names), soft_wrap=False)
         draw_campaign(progress, out / "progress")
@@ -332,6 +347,19 @@ class RunCampaign:
             found |= {"expected_regret": geomean(np.array([1 + each.regret for each in begun])) - 1,
                       "expected_gain": float(np.mean([each.gain for each in begun]))}
         return found
+
+
+@contextmanager
+def _interrupt_on_sigterm() -> Iterator[None]:
+    """Let SIGTERM raise KeyboardInterrupt in the main thread, as SIGINT does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def _table(outlook: Sequence[Outlook], names: Sequence[str]) -> Table:

@@ -125,8 +125,8 @@ class LearnerConfig:
     Args:
         source: platform on which the voting network was pre-trained.
         net: network with the settings of the pre-trained one.
-        source_votes: votes of the source network, times 25 / labels, so that it counts most when labels are few; 0: no
-            source network.
+        source_votes: votes of the source network beside one of each member, times 25 / labels, so that it counts most
+            when labels are few; a formula that the labels confirm has many more. 0: no source network.
         estimate: learn what the formula of the platform leaves unexplained, where it has one and the model can.
     """
 

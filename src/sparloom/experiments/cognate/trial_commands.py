@@ -308,13 +308,18 @@ def run_command(line: str, timeout_seconds: float | None, folder: str, *,
 
 
 def _printed(process: subprocess.Popen[str], deadline: float, stopped: Callable[[], bool]) -> tuple[str, str] | None:
-    """Wait for a command; return what it printed, None if it has to be killed: at the deadline, or stopped."""
+    """Wait for a command; return what it printed, None if it has to be killed: at the deadline, or stopped.
+
+    What a command that has ended left running is killed.
+    """
     while True:
         try:
             return process.communicate(timeout=max(min(POLL_SECONDS, deadline - time.monotonic()), 0.0))
         except subprocess.TimeoutExpired:
             if time.monotonic() >= deadline or stopped():
                 return None
+            if process.poll() is not None:  # what it left running holds its output open
+                _kill_group(process)
 
 
 def number_of(text: str) -> float | None:
