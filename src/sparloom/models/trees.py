@@ -276,18 +276,12 @@ class GaussianProcess:
     Args:
         smoothness: nu of the Matern kernel; 2.5 means twice differentiable.
         features: see `Trees`.
-
-    Attributes:
-        explained_share: of the squared error of an estimate within a matrix, the share that is predicted from the
-            labels of the other matrices; of its error among matrices, if each has a single label; None: without an
-            estimate, or not fitted.
     """
 
     def __init__(self, *, smoothness: float, features: Literal["pattern", "walk"] = "walk") -> None:
         if features not in FEATURES:
             raise ValueError(f"features={features!r} is not one of {', '.join(FEATURES)}")
         self.smoothness, self.features = smoothness, features
-        self.explained_share: float | None = None
         self._weights: Kernel | None = None
         self._estimator: Estimator | None = None
         self._space: ConfigSpace | None = None
@@ -330,10 +324,18 @@ class GaussianProcess:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # a weight at its bound is fine
             fitted._regression.fit((np.concatenate(features) - fitted._mean) / fitted._scale, target - fitted._level)
-        if self._estimator is not None:
-            fitted.explained_share = _explained_share(fitted._regression, target - fitted._level,
-                                                      np.cumsum([len(part) for part in targets])[:-1])
+        fitted._starts = np.cumsum([len(part) for part in targets])[:-1]
         return fitted
+
+    @property
+    def explained_share(self) -> float | None:
+        """Of the squared error of an estimate within a matrix, the share that labels of the other matrices predict.
+
+        If each matrix has a single label, of its error among matrices. None: without an estimate, or not fitted.
+        """
+        if self._estimator is None or self._space is None:
+            return None
+        return _explained_share(self._regression, self._regression.y_train_, self._starts)
 
     def score(self, matrix: Pattern | MatrixFeatures, configs: Sequence[Config]) -> Float[np.ndarray, " configs"]:
         if self._space is None:

@@ -1,6 +1,7 @@
 """Finished runs are found and read."""
 
 import json
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -62,6 +63,14 @@ def test_committed_results_are_what_their_list_says():
         digest, name = line.split("  ", 1)
         remedy = "after results/ was changed on purpose: (cd results && sha256sum */* > SHA256SUMS)"
         assert sha256(RESULTS / name) == digest, f"{name}: {remedy}"
+
+
+def test_committed_results_name_no_folder_of_a_machine():
+    """A run is made in a checkout: its folders are relative, and a mirror is `<mirror>`."""
+    absolute = re.compile(r"^[^#\n]*[:=] *['\"]?/\w.*", re.MULTILINE)
+    found = {path.parent.name: line[0] for path in sorted(RESULTS.glob("*/config.yaml"))
+             if (line := absolute.search(path.read_text(encoding="utf-8")))}
+    assert found == {}
 
 
 def test_unfinished_run_is_refused(tmp_path):

@@ -310,7 +310,7 @@ def run_command(line: str, timeout_seconds: float | None, folder: str, *,
 def _printed(process: subprocess.Popen[str], deadline: float, stopped: Callable[[], bool]) -> tuple[str, str] | None:
     """Wait for a command; return what it printed, None if it has to be killed: at the deadline, or stopped.
 
-    What a command that has ended left running is killed.
+    What a command that has ended left running with the same output is killed.
     """
     while True:
         try:
