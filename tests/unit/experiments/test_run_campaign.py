@@ -177,21 +177,29 @@ def test_what_a_command_leaves_running_does_not_hold_up_the_campaign(build, plac
     assert (metrics["trials"], metrics["failures"]) == (3, 0)
 
 
+@pytest.mark.timeout(300)  # the command sleeps for 600 s
 def test_sigterm_ends_the_commands(build, place) -> None:
     marked = f"600.{os.getpid():07}1"
     command = [sys.executable, str(ROOT / "run.py"), "experiment=campaign", f"space={place}/chip.yaml",
                f"matrices='{place}/matrices of mine'", f"task.folder={place}/state",
-               f"task.command='touch {place}/begun; sleep {marked} {ALL}'", "logger=none", f"paths.outputs={place}/outputs"]
+               f"task.command='touch {place}/begun; sleep {marked} {ALL}'",
+               "logger=none", f"paths.outputs={place}/outputs"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     while process.poll() is None and not (place / "begun").exists():
         time.sleep(0.02)
     process.terminate()
     assert process.wait() == 130
-    running = []
+    while is_running(marked):  # a process that was killed ends soon; the test would take 600 s otherwise
+        time.sleep(0.02)
+
+
+def is_running(marked: str) -> bool:
+    """Return whether the command line of a process has a text."""
     for line in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):  # it has ended
-            running.append(line.read_bytes())
-    assert not [line for line in running if marked.encode() in line]
+            if marked.encode() in line.read_bytes():
+                return True
+    return False
 
 
 def test_a_killed_campaign_loses_nothing(build, place) -> None:
