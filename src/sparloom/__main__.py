@@ -88,12 +88,12 @@ def execute(
         metrics = {"stopped": 1}
     except MissingArtifact as missing:
         if not has_samples(cfg, options):
-            fail(record, cli.UsageError(f"{missing}: stored samples come with a checkout of sparloom, set "
+            fail(record, cli.UsageError(f"{missing.message}: stored samples come with a checkout of sparloom, set "
                                         "SPARLOOM_ROOT to one; or set paths.mirror to matrices to collect from"), cfg)
         wanted = prerequisite(missing, options)
         if not cfg.prepare or " ".join(wanted) in made:
             fail(record, missing, cfg)
-        log.console.print(f"{missing}: running {' '.join(wanted)} first", markup=False)
+        log.console.print(f"{missing.message}: running {' '.join(wanted)} first", markup=False)
         other = hydra.compose("config", wanted)
         folder = Path(cfg.paths.outputs) / missing.experiment / datetime.now().strftime("%Y-%m-%d_%H-%M-%S_%f")
         try:

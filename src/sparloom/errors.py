@@ -60,17 +60,20 @@ class SchemaError(SparloomError):
 
 
 class MissingArtifact(SparloomError):
-    """An artifact that a task needs has not been made yet.
+    """An artifact that a task needs has not been made yet; the text of the error names the command that makes it.
 
     Args:
+        message: what is missing.
         experiment: name of the experiment that makes it.
         overrides: further overrides for that experiment, such as "op=sddmm".
     """
 
     def __init__(self, message: str, *, experiment: str, overrides: tuple[str, ...] = ()) -> None:
         super().__init__(message)
-        self.experiment = experiment
-        self.overrides = overrides
+        self.message, self.experiment, self.overrides = message, experiment, overrides
+
+    def __str__(self) -> str:
+        return f"{self.message}: run `python run.py {' '.join((f'experiment={self.experiment}', *self.overrides))}`"
 
 
 def explain_type_errors(function: Callable[P, R]) -> Callable[P, R]:

@@ -15,7 +15,7 @@ from sparloom import cli
 CONF = Path(__file__).parents[2] / "conf"
 EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 PACKAGED = {"platform": "platform@target", "model": "model@trees"}
-OWN = {"adviser": "recommend", "growth": "fit_trees"}  # groups of some experiments only
+OWN = {"recommender": "recommend", "growth": "fit_trees"}  # groups of some experiments only
 HYDRA_GROUPS = ("hydra", "local", "hparams", "experiment", "task")
 
 

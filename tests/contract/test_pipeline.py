@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 STAGES = ["collect", "pretrain", "finetune", "evaluate", "tables"]
 SMALL = {
     "conf/pipeline.yaml": [("src/sparloom/sparse/suitesparse.csv", "manifest.csv"), ("trainer: auto", "trainer: smoke"),
-                           ('finetune: ""', "finetune: \"'task.seeds=[0]'\"")],
+                           ('"trainer.epochs=40"', '""'), ('finetune: ""', "finetune: \"'task.seeds=[0]'\"")],
     "conf/encoder/autoencoder.yaml": [("epochs: 1000", "epochs: 20")],
     "conf/model/cognate.yaml": [("[32, 32, 64, 64, 64, 128, 128, 128, 256, 256, 256, 256]",
                                  "[4, 4, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8]")],

@@ -180,7 +180,7 @@ def _quoted(argument: str, *, swept: bool = False) -> str:
     if not key.startswith(PATH_GROUPS) and key.rpartition(".")[2] not in PATH_KEYS:
         return argument
     if key in REQUIRED_PATHS and value in ("", "null", "''", '""'):
-        raise UsageError(f"{key} is empty: give a folder, or leave it out for {key.partition('.')[2]}/ of the checkout")
+        raise UsageError(f"{key} is empty: give a folder, or leave the option out")
     values = _listed(value)
     if not swept and len(values) > 1 and all(Path(name).expanduser().exists() for name in values):
         raise UsageError(f"{key} names {len(values)} files: add -m for a run of each")

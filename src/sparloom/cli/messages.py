@@ -188,10 +188,10 @@ def _is_users(error: BaseException, cause: BaseException) -> bool:
 
 
 def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, MissingArtifact):
         words = (program(), f"experiment={error.experiment}", *error.overrides)
-        return f"{text}; make it with: {' '.join(words)}"
+        return f"{' '.join(error.message.split())}; make it with: {' '.join(words)}"
+    text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, OSError) and error.strerror and error.filename:
         what = "no such file" if error.errno == errno.ENOENT else error.strerror[0].lower() + error.strerror[1:]
         return f"{error.filename}: {what}: {_remedy(error)}"

@@ -16,7 +16,7 @@ ALWAYS_USED = ("task", "experiment", "hparams", "paths", "logger", "objective", 
                "seed", "sweep", "local", "hydra")  # by run.py itself, or without effect on results
 ANY_MACHINE = (  # tasks that need no stored seconds
     "sparloom.experiments.Autoencode", "sparloom.experiments.ExploreDesigns")
-MATRIX_OPTIONS = ("op", "target", "adviser", "width")  # ignored by recommendations for a shape
+MATRIX_OPTIONS = ("op", "target", "recommender", "width")  # ignored by recommendations for a shape
 PLATFORMS = ("source", "target")
 SAME_MACHINE = ("preset", "width", "readings", "orders", "space")  # settings that do not change seconds
 INHERITED_GROUPS = ("paths", "op", "corpus", "samples", "encoder", "predictor", "selection@pretraining", "model",
@@ -77,7 +77,7 @@ def refuse_other_machines(tree: Mapping[str, Any], overrides: Sequence[str]) -> 
         UsageError: names the preset and the remedy.
     """
     task = tree["task"]
-    if not {"samples", "adviser"} & set(task) or task.get("_target_") in ANY_MACHINE:
+    if not {"samples", "recommender"} & set(task) or task.get("_target_") in ANY_MACHINE:
         return
     for text in overrides:
         name, _, setting = _path(text).partition(".")

@@ -41,7 +41,7 @@ METRICS = "metrics.json"
 PACKAGES = ("numpy", "scipy", "pandas", "pyarrow", "torch", "lightning", "lightgbm", "scikit-learn", "hydra-core",
             "omegaconf")
 COMPARISON_KEYS = ("experiment", "task", "hparams", "objective")  # not passed on to the arms
-NEUTRAL_KEYS = ("paths", "objective", "prepare", "debug", "space", "backend", "backends")  # alone change no result
+NEUTRAL_KEYS = ("paths", "objective", "prepare", "debug", "space", "backend", "backends")  # do not change results
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class Record:
     began: float
 
     def finish(self, metrics: Mapping[str, float]) -> None:
-        """Write checksums of all files, then `metrics.json`: flat, numbers only, null for NaN and infinity."""
+        """Write checksums of JSON and CSV files, then `metrics.json`: flat, numbers only, null for NaN and infinity."""
         numbers = {key: _number(value) for key, value in metrics.items()}
         text = json_text(numbers)
         write_sums(self.out, {METRICS: text})
@@ -212,7 +212,7 @@ def run_arms(
     runs, failures = {}, {}
     for number, (name, arm) in enumerate(arms.items(), 1):
         overrides = arm_overrides(arm, common=common, given=given)
-        command = shlex.join(["python", "run.py", *overrides])
+        command = shlex.join([*program().split(), *overrides])
         logger.info("arm %d of %d, %s: %s", number, len(arms), name, command)
         try:
             run = compose(overrides)
@@ -252,9 +252,8 @@ def _first_names(node: Any) -> Any:
 def stale(folder: Path) -> str | None:
     """Return why the run in a folder cannot be reused, or None.
 
-    A run with damaged files is not reused. Others are reused only while the files they were made from, which
-    made_from.json lists with their hashes, are unchanged, and those listed with null do not exist; deleted files do not
-    matter.
+    A run is reused if its files are not damaged, every file in made_from.json that still exists has the listed hash,
+    and files listed with null do not exist.
     """
     if not (folder / "metrics.json").exists():
         return "not finished"

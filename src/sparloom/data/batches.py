@@ -92,8 +92,7 @@ class Sweeps:
         frame = table.sweeps()
         frame = frame[frame["config"].isin(configs)]
         if not len(frame):
-            raise SchemaError(f"no row has one of the {len(configs)} configurations, such as {configs[0]}: the space "
-                              "has changed, collect again")
+            raise SchemaError("the samples have none of the configurations of the space: collect them again")
         pairs = sorted(set(zip(frame["matrix"].astype(str), frame["width"].tolist(), strict=True)))
         rows = {pair: index for index, pair in enumerate(pairs)}
         columns = {key: index for index, key in enumerate(configs)}

@@ -187,8 +187,10 @@ class TuningProblem:
         """Evaluate a configuration: the seconds (or joules) of a configuration, by number, on a matrix.
 
         Raises:
-            ValueError: the budget is spent, or this matrix may not be evaluated.
+            ValueError: the budget is spent, there is no such configuration, or this matrix may not be evaluated.
         """
+        if not 0 <= config < len(self.configs):
+            raise ValueError(f"there is no configuration {config}: give a number from 0 to {len(self.configs) - 1}")
         if matrix not in self.evaluated:
             raise ValueError(f"{matrix} may not be evaluated: with labels_on={self.labels_on} these may: "
                              f"{len(self.evaluated)} matrices, such as {', '.join(list(self.evaluated)[:3])}")

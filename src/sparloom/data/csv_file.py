@@ -30,6 +30,7 @@ MATRIX = "matrix"  # column of the CSV of a described accelerator
 DUPLICATE_TOLERANCE = 0.01  # relative difference allowed between duplicates
 MISSING = frozenset(("", "nan", "na", "none", "timeout", "inf"))
 ALL_COLUMNS = "NUM_COLS"
+OTHER_SEPARATORS = (";", "\t", "|")  # which spreadsheets may write
 
 log = logging.getLogger(__name__)
 
@@ -181,11 +182,26 @@ def sidecar_path(path: Path) -> Path:
     return path.with_suffix(".json")
 
 
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a JSON object that a user wrote.
+
+    Raises:
+        SchemaError: the file holds something else.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
+    except ValueError as error:  # text in another encoding, too
+        raise SchemaError(f"{path} is not JSON in UTF-8 ({error}): correct it") from None
+    if not isinstance(content, dict):
+        raise SchemaError(f"{path} holds no JSON object: put its entries between {{ and }}")
+    return content
+
+
 def _read_sidecar(path: Path) -> dict[str, Any]:
     defaults = {"unit": "ms", "width": 256, "preset": "", "source": "unknown simulator", "version": "",
                 "started": UNKNOWN_START, "wide_panels": "all"}
     beside = sidecar_path(path)
-    stored = json.loads(beside.read_text(encoding="utf-8")) if beside.exists() else {}
+    stored = read_object(beside) if beside.exists() else {}
     sidecar = {**defaults, **stored}
     if sidecar["unit"] not in UNITS:
         raise SchemaError(f"{beside}: unit {sidecar['unit']!r} is not one of {', '.join(UNITS)}")
@@ -208,6 +224,10 @@ def table_rows(path: Path) -> tuple[tuple[str, ...], list[tuple[int, dict[str, s
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file)
             header = tuple(field.strip() for field in next(reader, []))
+            separator = next((each for each in OTHER_SEPARATORS if len(header) == 1 and each in header[0]), None)
+            if separator is not None:
+                raise SchemaError(f"{path}: fields are separated by {separator!r}: save it with commas between fields "
+                                  "and points in numbers")
             rows = []
             for fields in reader:
                 if not fields:

@@ -1,8 +1,8 @@
 """A source of samples in CSV files, of SPADE or of a described accelerator, and of the matrices that they name."""
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 
@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from sparloom import sparse
-from sparloom.data.csv_file import CsvRules, matrices_in, read_csv, read_described, sidecar_path
+from sparloom.data.csv_file import CsvRules, matrices_in, read_csv, read_described, read_object, sidecar_path
 from sparloom.data.inputs import MatrixInput, MatrixInputs, coarsen
 from sparloom.data.sources import SampleSource
 from sparloom.data.split import Split, split_by_family
@@ -85,8 +85,9 @@ class CsvSamples:
 
     def origins(self, platform: str, op: str) -> list[Path]:
         """List the existing files that training on a platform reads."""
-        own = [Path(name) for name in (self.files.get(op), self.manifest, self.space) if name]
-        own += [sidecar_path(path) for path in own[:1]]
+        own = [Path(name).expanduser() for name in (self.files.get(op), self.manifest, self.space) if name]
+        if self.files.get(op):
+            own.append(sidecar_path(own[0]))
         more = getattr(self.base, "origins", None)
         return [path for path in own if path.exists()] + (more(platform, op) if more else [])
 
@@ -117,17 +118,25 @@ class CsvSamples:
 
     @cached_property
     def _content(self) -> dict:
-        path = _existing(Path(self.manifest))
-        content = json.loads(path.read_text(encoding="utf-8"))
+        path = _existing(self._manifest)
+        content = read_object(path)
         if not isinstance(content.get("matrices"), dict):
             raise SchemaError(f"{path}: a manifest needs the entry \"matrices\", id -> {{\"path\": file}}")
+        for key, entry in content["matrices"].items():
+            if not isinstance(entry, dict) or not isinstance(entry.get("path"), str):
+                raise SchemaError(f"{path}: matrix {key!r} needs the path of its file, {{\"path\": file}}")
         return content
+
+    @property
+    def _manifest(self) -> Path:
+        assert self.manifest is not None
+        return Path(self.manifest).expanduser()
 
     @cached_property
     def _listed(self) -> dict[str, Path]:
         """Files of the matrices by the names that the CSV files use."""
         if self.manifest is not None:
-            folder = Path(self.manifest).parent
+            folder = self._manifest.parent
             return {key: folder / entry["path"] for key, entry in self._content["matrices"].items()}
         if self.matrices is None:
             raise ValueError("where are the matrices? Give their folder, paths.mirror=<folder>, or a list of them, "
@@ -205,8 +214,10 @@ def find_matrices(folder: Path, names: Iterable[str]) -> dict[str, Path]:
     for name in names:
         fitting = found.get(name, [])
         if not fitting:
-            near = ", ".join(sorted(found)[:3]) or "nothing that ends in " + ", ".join(sparse.MATRIX_ENDINGS)
-            raise SchemaError(f"no file of matrix {name!r} in {folder}, which has {near}: add it, or correct the name")
+            near = get_close_matches(name, found, 3) or sorted(found)[:3] or [
+                f"nothing that ends in {', '.join(sparse.MATRIX_ENDINGS)}"]
+            raise SchemaError(f"no file of matrix {name!r} in {folder}, which has {', '.join(near)}: add it, or "
+                              "correct the name")
         if len(fitting) > 1:
             raise SchemaError(f"matrix {name!r} fits {fitting[0]} and {fitting[1]}: name it by its path in "
                               f"{folder}")

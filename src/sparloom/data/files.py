@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import pyarrow.parquet as pq
 
 from sparloom.errors import MissingArtifact, SchemaError
 from sparloom.files import CHECKSUM, atomic_path, locked, read_checked, sha256, stamp, write_text
+from sparloom.lazy import install_command
 
 KEY = "sparloom.checksum"
 READ_ERRORS = (pa.ArrowException, OSError, ValueError, TypeError, LookupError, ArithmeticError, MemoryError,
@@ -97,27 +99,32 @@ def ensure_data(folder: Path) -> None:
 
     Raises:
         MissingArtifact: fetching failed and there is no data.
+        ImportError: dvc is not installed and there is no data.
     """
     folder = Path(folder).absolute()
     pointer = folder.with_name(f"{folder.name}.dvc")
     if not pointer.exists():
         return
-    stamp = folder.parent / ".cache" / f"{folder.name}.version"
-    with locked(stamp.with_suffix(".lock")):
+    recorded = folder.parent / ".cache" / f"{folder.name}.version"
+    with locked(recorded.with_suffix(".lock")):
         version = sha256(pointer)
-        if folder.exists() and stamp.exists() and stamp.read_text(encoding="utf-8") == version:
+        if folder.exists() and recorded.exists() and recorded.read_text(encoding="utf-8") == version:
+            return
+        if find_spec("dvc") is None:
+            if not folder.exists():
+                raise ImportError(f"dvc fetches {folder.name}/ and is not installed: {install_command('data')}")
+            log.warning("%s/ cannot be compared with %s: dvc is not installed", folder.name, pointer.name)
             return
         log.info("fetching %s from the data store of this repository", folder.name)
         fault = _pull(pointer)
         if fault is None:
-            write_text(stamp, version)
+            write_text(recorded, version)
         elif folder.exists():
             log.warning("%s/ differs from the version of %s and was not changed: %s", folder.name, pointer.name, fault)
         else:
             raise MissingArtifact(
-                f"{folder.name}/ could not be fetched from the data store ({fault}); run `dvc pull` in {folder.parent}",
-                experiment="collect_spade",
-            )
+                f"{folder.name}/ could not be fetched from the data store ({fault}): try `dvc pull` in "
+                f"{folder.parent}, or collect samples anew", experiment="collect_spade")
 
 
 def verify_stored(folder: Path, path: Path) -> None:

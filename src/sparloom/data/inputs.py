@@ -150,10 +150,7 @@ class MatrixInputs:
 
     def __getitem__(self, name: str) -> MatrixInput:
         if name not in self._indices:
-            raise MissingArtifact(
-                f"no featurizer input of {name} among {len(self)}: run experiment=prepare_inputs",
-                experiment="prepare_inputs",
-            )
+            raise MissingArtifact(f"no featurizer input of {name} among {len(self)}", experiment="prepare_inputs")
         index, arrays = self._indices[name], self._arrays
         begin, end = self._offsets[index], self._offsets[index + 1]
         rows = np.cumsum(arrays["row_steps"][begin:end], dtype=np.int64)

@@ -44,7 +44,7 @@ class Journal:
         """Return all complete rows.
 
         Raises:
-            SchemaError: a line before the last is damaged; the message names file and line.
+            SchemaError: a complete line is damaged; the message names file and line.
         """
         return list(_complete(self.path))
 

@@ -19,9 +19,6 @@ from sparloom.data.table import SampleTable
 from sparloom.errors import MissingArtifact, SchemaError
 from sparloom.space import ConfigSpace, CpuSpace, CudaSpace, SpadeSpace
 
-COLLECTED_BY: Mapping[str, str] = {"gemm": "collect_gemm"}
-"""Operation -> experiment that collects it, where that is not collect_<platform>."""
-
 REMEDY = "restore it with `dvc pull --force`, or make it again (experiment=prepare_inputs)"
 SPACES: Mapping[str, Callable[[str], ConfigSpace]] = {
     "cpu": CpuSpace, "cpu_many": CpuSpace, "cuda": CudaSpace, "spade": SpadeSpace}
@@ -67,16 +64,14 @@ class StoredSamples:
         Raises:
             MissingArtifact: not collected, or not for this preset.
         """
-        experiment = COLLECTED_BY.get(op, f"collect_{platform}")
-        path = self._path(f"samples/{platform}_{op}.parquet", experiment=experiment, op=op)
+        experiment, overrides = self._collection(platform, op)
+        path = self._path(f"samples/{platform}_{op}.parquet", experiment=experiment, overrides=overrides)
         whole = SampleTable.read(path)
         table = whole.filter(op=op, platform=platform, preset=preset)
         if not len(table):
             raise MissingArtifact(
                 f"{path} has no samples of preset {preset!r}; presets: {', '.join(map(repr, whole.presets()))}",
-                experiment=experiment,
-                overrides=(f"op={op}", *self._corpus),
-            )
+                experiment=experiment, overrides=overrides)
         return table
 
     def split(self) -> Mapping[str, sparse.Role]:
@@ -100,6 +95,15 @@ class StoredSamples:
                  "statistics/walks.parquet")
         return [path for name in names if (path := Path(self.data) / self.folder / name).exists()]
 
+    def _collection(self, platform: str, op: str) -> tuple[str, tuple[str, ...]]:
+        """Return the experiment that collects samples, and its overrides."""
+        if op == "gemm":
+            return ("collect_gemm_cuda" if platform == "triton" else "collect_gemm"), ()
+        overrides = (f"op={op}", *self._corpus)
+        if platform == "cuda_kernels":
+            return "collect_cuda", (*overrides, "platform@target=cuda_kernels")
+        return f"collect_{platform}", overrides
+
     @property
     def _corpus(self) -> tuple[str, ...]:
         return tuple(f"corpus={self.corpus}".split())
@@ -107,16 +111,12 @@ class StoredSamples:
     def _split(self) -> Split:
         return Split.read(self._path("split.csv", experiment="prepare_inputs"))
 
-    def _path(self, relative: str, *, experiment: str, op: str | None = None) -> Path:
+    def _path(self, relative: str, *, experiment: str, overrides: tuple[str, ...] | None = None) -> Path:
         ensure_data(Path(self.data))
         path = Path(self.data) / self.folder / relative
         if not path.exists():
-            overrides = self._corpus if op is None else (f"op={op}", *self._corpus)
-            raise MissingArtifact(
-                f"{path} does not exist: run `python run.py experiment={experiment} {' '.join(overrides)}`",
-                experiment=experiment,
-                overrides=overrides,
-            )
+            raise MissingArtifact(f"{path} does not exist", experiment=experiment,
+                                  overrides=self._corpus if overrides is None else overrides)
         verify_stored(Path(self.data), path)
         return path
 

@@ -89,6 +89,9 @@ class Split:
                 name = f"{row['group']}/{row['name']}" if row.get("group") else row["name"]
                 if name in roles:
                     raise SchemaError(f"{path}, line {rows.line_num}: {name} is listed twice")
+                if row["role"] not in ROLES:
+                    raise SchemaError(f"{path}, line {rows.line_num}: role {row['role']!r} is not one of "
+                                      f"{', '.join(ROLES)}")
                 roles[name], families[name] = row["role"], row["family"]
         return cls(roles, families)
 

@@ -4,7 +4,7 @@ A grid that is coarse enough for convolutions over a whole matrix hides how rows
 Windows show both at native resolution, at a cost that does not grow with the matrix:
 
     whole      the whole matrix on 64 x 64 cells
-    fullest    the 32 consecutive rows with most nonzeros, all columns in 64 cells
+    fullest    the panel of 32 rows (from row 0, 32, 64, ...) with most nonzeros, all columns in 64 cells
     rows       six times 32 consecutive rows, spread evenly over the matrix, all columns in 64 cells
     tile       eight tiles of 32 x 32 rows and columns, each centred on one of eight evenly spread nonzeros
 

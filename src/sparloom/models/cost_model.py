@@ -16,7 +16,7 @@ from jaxtyping import Float
 
 from sparloom.data import MatrixInput, coarsen
 from sparloom.models.sparseconv import conv_flops
-from sparloom.space import Config, ConfigSpace
+from sparloom.space import MAX_LISTED, Config, ConfigSpace
 from sparloom.sparse import Pattern, WalkStatistics, statistics, walk_statistics
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 RIDGE = 1.0  # of the additive model that fills in untried configurations, in units of one observation
-LISTED = 4096  # spaces up to this size are listed completely
 LEAST_EXPLAINED = 0.01  # of the error of an estimate: its votes are at most 99 times those of the members
 
 
@@ -122,7 +121,7 @@ class Static:
     ) -> Static:
         """Fit a new model to the seconds of configurations with these keys, NaN where they are missing."""
         known = np.log(seconds)
-        configs = list(space) if len(space) <= LISTED else [Config.parse(space.name, key) for key in keys]
+        configs = list(space) if len(space) <= MAX_LISTED else [Config.parse(space.name, key) for key in keys]
         columns = {key: index for index, key in enumerate(keys)}
         table = np.full((len(known), len(configs)), np.nan)
         for index, config in enumerate(configs):
@@ -239,29 +238,29 @@ class Estimate:
 class Ensemble:
     """Average the scores of several models, each scaled to unit variance over the requested configurations.
 
-    A model that gives all configurations the same score does not count. Members have one vote each. With an estimate,
-    its share of their and its votes is the share of its error that members leave, on average over those that know
-    their `explained_share` and at most 1 - LEAST_EXPLAINED; if none does, it has as many votes as all members.
+    A model that gives all configurations the same score does not count. Members have one vote each. An estimate's share
+    of all votes is the share of its error that the members do not explain (1 - the mean of their `explained_share`), at
+    most 1 - LEAST_EXPLAINED. If no member has one, it has as many votes as all members.
 
     Args:
         members: models fitted to the same labels.
         estimate_votes: of an estimate, if there is one; None: as said above.
-        guests: models that do not learn from these labels, with their votes, which may be fractions.
+        pretrained: models that do not learn from these labels, with their votes, which may be fractions.
     """
 
     def __init__(self, *, members: Sequence[Learner], estimate_votes: float | None = None,
-                 guests: Sequence[tuple[CostModel, float]] = ()) -> None:
-        self.members, self.estimate_votes, self.guests = tuple(members), estimate_votes, tuple(guests)
+                 pretrained: Sequence[tuple[CostModel, float]] = ()) -> None:
+        self.members, self.estimate_votes, self.pretrained = tuple(members), estimate_votes, tuple(pretrained)
         self._estimate: tuple[tuple[CostModel, float], ...] = ()  # and its votes, if there is one
 
-    def with_guest(self, guest: CostModel, votes: float) -> Ensemble:
+    def with_pretrained(self, model: CostModel, votes: float) -> Ensemble:
         """Add the votes of a model that does not learn from these labels."""
         model = self._with(self.members)
-        model.guests = (*self.guests, (guest, votes))
+        model.pretrained = (*self.pretrained, (model, votes))
         return model
 
     def with_estimate(self, estimator: Estimator) -> Ensemble:
-        """Let the members that can learn what an estimate leaves unexplained, and the estimate vote.
+        """Let members learn the error of an estimate if they can, and let the estimate vote.
 
         It takes the place of an earlier one.
         """
@@ -283,7 +282,7 @@ class Ensemble:
 
     def _with(self, members: Sequence[Learner], estimate: tuple[CostModel, float] | None = None) -> Ensemble:
         """Return a copy with other members, and with another estimate and its votes if given."""
-        model = Ensemble(members=members, estimate_votes=self.estimate_votes, guests=self.guests)
+        model = Ensemble(members=members, estimate_votes=self.estimate_votes, pretrained=self.pretrained)
         model._estimate = self._estimate if estimate is None else (estimate,)
         return model
 
@@ -294,18 +293,18 @@ class Ensemble:
     def score_with_opinions(
         self, matrix: Pattern | MatrixFeatures, configs: Sequence[Config]
     ) -> tuple[Float[np.ndarray, " configs"], Float[np.ndarray, "voters configs"]]:
-        """Score configurations, and return the scaled scores of all members, the estimate and the guests, too."""
+        """Score configurations; also return the scaled scores of all members, the estimate and pretrained models."""
         features = as_features(matrix)
-        members, others = self.member_scores(features, configs), (*self._estimate, *self.guests)
-        guests = [scale_scores(guest.score(features, configs)) for guest, _ in others]
+        members, others = self.member_scores(features, configs), (*self._estimate, *self.pretrained)
+        pretrained = [scale_scores(model.score(features, configs)) for model, _ in others]
         votes = len(members) + sum(votes for _, votes in others)
-        foreign = sum(votes * scores for (_, votes), scores in zip(others, guests, strict=True))
-        return (members.sum(axis=0) + foreign) / votes, np.stack([*members, *guests])
+        foreign = sum(votes * scores for (_, votes), scores in zip(others, pretrained, strict=True))
+        return (members.sum(axis=0) + foreign) / votes, np.stack([*members, *pretrained])
 
     def member_scores(
         self, matrix: Pattern | MatrixFeatures, configs: Sequence[Config]
     ) -> Float[np.ndarray, "members configs"]:
-        """Return the scaled scores of every member, without the estimate and the guests."""
+        """Return the scaled scores of every member, without the estimate and the pretrained models."""
         features = as_features(matrix)
         return np.stack([scale_scores(member.score(features, configs)) for member in self.members])
 

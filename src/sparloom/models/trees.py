@@ -19,13 +19,12 @@ from sklearn.gaussian_process.kernels import ConstantKernel, DotProduct, Kernel,
 
 from sparloom.measure import checked_threads
 from sparloom.models.cost_model import CostModel, Estimator, MatrixFeatures, as_features
-from sparloom.space import Config, ConfigSpace
+from sparloom.space import MAX_LISTED, Config, ConfigSpace
 from sparloom.sparse import STATISTICS, WALK_STATISTICS, WALKS, Pattern, select_walks, signed_logarithm
 
 ELEMENT_BYTES = 4  # of a dense element
 MIN_RATIO = 1e-3  # added to ratios before the logarithm
 GRADES = 32  # relevance levels of the ranking objective
-LISTED = 4096  # spaces up to this size are listed completely to scale features
 EPSILON = 1e-6
 RATIOS = tuple(name for name in WALK_STATISTICS if name.startswith(("private_", "shared_")))
 GENERAL = ("rows", "cols", "nnz", "row_mean", "row_cv", "col_cv", "bandwidth_mean", "runs")
@@ -271,7 +270,8 @@ OBJECTIVES = {"log": _relative, "level": _level, "rank": _grades}
 class GaussianProcess:
     """Model log seconds per nonzero, or over an estimate, as a linear part, a smooth part and noise.
 
-    Their weights have maximum likelihood. Reads features standardised over all configurations on the labelled matrices.
+    The hyperparameters of the kernel have maximum likelihood. Reads features standardised over all configurations on
+    the labelled matrices.
 
     Args:
         smoothness: nu of the Matern kernel; 2.5 means twice differentiable.
@@ -282,7 +282,7 @@ class GaussianProcess:
         if features not in FEATURES:
             raise ValueError(f"features={features!r} is not one of {', '.join(FEATURES)}")
         self.smoothness, self.features = smoothness, features
-        self._weights: Kernel | None = None
+        self._kernel_fitted: Kernel | None = None
         self._estimator: Estimator | None = None
         self._space: ConfigSpace | None = None
 
@@ -291,12 +291,12 @@ class GaussianProcess:
         model._estimator = estimator
         return model
 
-    def with_weights(self, fitted: "GaussianProcess") -> "GaussianProcess":
-        """Take the weights of parts and noise from a fitted model, which saves most of the time of fitting."""
+    def with_hyperparameters(self, fitted: "GaussianProcess") -> "GaussianProcess":
+        """Take the hyperparameters of the kernel from a fitted model, which saves most of the time of fitting."""
         if fitted._space is None:
             raise ValueError("this Gaussian process is not fitted: call fit")
         model = copy.copy(self)
-        model._weights = fitted._regression.kernel_
+        model._kernel_fitted = fitted._regression.kernel_
         return model
 
     def with_seed(self, seed: int) -> "GaussianProcess":
@@ -311,27 +311,27 @@ class GaussianProcess:
         for matrix, configs, logs in _by_matrix(labels, space, matrices):
             features.append(self._describe(matrix, configs, space))
             targets.append(_level(logs, _expected(self._estimator, matrix, configs)))
-            everything.append(self._describe(matrix, list(space) if len(space) <= LISTED else configs, space))
+            everything.append(self._describe(matrix, list(space) if len(space) <= MAX_LISTED else configs, space))
         fitted = copy.copy(self)
         scaled_over, target = np.concatenate(everything), np.concatenate(targets)
         fitted._level = target.mean()
         spread = scaled_over.std(axis=0)
         fitted._space, fitted._mean = space, scaled_over.mean(axis=0)
-        fitted._scale = np.where(spread > EPSILON, spread, 1.0)  # a feature that is new on another matrix is not remote
-        kernel = self._weights or self._kernel(scaled_over.shape[1])
+        fitted._scale = np.where(spread > EPSILON, spread, 1.0)  # constant features are not scaled up
+        kernel = self._kernel_fitted or self._kernel(scaled_over.shape[1])
         fitted._regression = GaussianProcessRegressor(
-            kernel, alpha=EPSILON, optimizer="fmin_l_bfgs_b" if self._weights is None else None)
+            kernel, alpha=EPSILON, optimizer="fmin_l_bfgs_b" if self._kernel_fitted is None else None)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # a weight at its bound is fine
+            warnings.simplefilter("ignore", ConvergenceWarning)  # a hyperparameter at its bound is fine
             fitted._regression.fit((np.concatenate(features) - fitted._mean) / fitted._scale, target - fitted._level)
         fitted._starts = np.cumsum([len(part) for part in targets])[:-1]
         return fitted
 
     @property
     def explained_share(self) -> float | None:
-        """Of the squared error of an estimate within a matrix, the share that labels of the other matrices predict.
+        """Share of an estimate's squared error within matrices that labels of the other matrices predict.
 
-        If each matrix has a single label, of its error among matrices. None: without an estimate, or not fitted.
+        With one label per matrix, of its error across matrices. None: without an estimate, or not fitted.
         """
         if self._estimator is None or self._space is None:
             return None

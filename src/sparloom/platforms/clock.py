@@ -148,9 +148,9 @@ def keep_threads_awake() -> None:
     """Let idle threads of OpenMP spin for about a millisecond, unless the environment has settings of its own.
 
     A thread that waits for the others then counts as busy, so that wall and processor clocks differ only while the
-    machine ran something else; and parallel loops inside serial ones start within a microsecond. Longer would be wrong:
-    libraries with an OpenMP of their own, four in one process of a bench, would take the processors from those timed
-    after them; `interleaved` waits for ten times as long. OpenMP reads the variables when it is loaded: if kernels
+    machine ran something else; and parallel loops inside serial ones start within a microsecond. Do not spin
+    longer: other OpenMP runtimes (a benchmark loads four) would occupy processors while the next library is timed;
+    `interleaved` waits for ten times as long. OpenMP reads the variables when it is loaded: if kernels
     ran before, its own defaults stay.
     """
     for name, value in SPINS.items():

@@ -33,7 +33,8 @@ class Platform(Protocol):
     Several presets of one platform may share their work in `measure_together`, which experiments use where a class has
     it; see `SpadePlatform`. A class may also have `conditions(op)`: a mapping of plain values on which its seconds
     depend, besides the machine, the timing and what a row of a sample table names. Samples are never added to samples
-    that were made under other conditions. Without the method, the conditions are the public attributes except `width`.
+    that were made under other conditions. Without the method, the conditions are its public attributes except width,
+    readings, name, preset and kind.
 
     Args:
         name: of the platform, the same for all presets.
@@ -113,7 +114,7 @@ class KernelPlatform(ABC):
         return self.family(op).space()
 
     def baseline(self, op: Op, pattern: Pattern | None) -> Config:
-        """Take the default of the space, whatever the pattern; GEMM has none."""
+        """Take the default of the space, whatever the pattern, which is None for GEMM."""
         return self.space(op).default()
 
     def measure(self, op: Op, operands: Inputs, config: Config, timing: TimingProtocol) -> Measurement:

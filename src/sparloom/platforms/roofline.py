@@ -9,12 +9,12 @@ of LRU caches in place of the least traffic). The model:
     for every nonzero a dense row is read, as a whole: of B (SpMM), of C (SDDMM), or of K and V (attention)
     the other dense operand, B of SDDMM or Q of attention, is read once: a row stays in registers while its turn lasts
     the result is written once, past the caches unless everything fits into them, and nothing is read for that
-    LRU decides what a cache holds; it holds other data than those before it, so their sizes add up
+    caches are LRU and exclusive (none holds data of a nearer one), so their sizes add up
     private caches see the rows of one thread, a contiguous share with about equally many nonzeros
     the last cache is shared and sees all rows in the stored order, as if threads worked next to each other
 
-Whatever is ideal in this makes the bound lower. Only an order of rows other than the stored one, or a cache that
-protects what returns soon better than LRU does, may let fewer bytes through.
+Every idealisation lowers the bound. Only another order of rows, or a better replacement policy than LRU, can move fewer
+bytes.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class ReuseDistances:
-    """What the nonzeros of consecutive rows, processed again and again, meet between two accesses to one column.
+    """LRU reuse distances of the nonzeros of consecutive rows that are processed repeatedly.
 
     Args:
         columns: (nonzeros,) int32, distinct columns since the last access to the column of each, itself included.
@@ -259,7 +259,7 @@ def _moved(op: Op, width: int, size: int) -> _Moved:
 
 
 def measure_roof(threads: int, *, clock: Callable[[], float] = time.perf_counter, rounds: int = ROUNDS) -> Roof:
-    """Measure the peak rates of `threads` threads and of one, in about a second; the better ones count.
+    """Measure the peak rates of `threads` threads and of one, in about a second; keep the best.
 
     All rates are measured in turn in every round, and the best round counts. A cache is read sequentially, by buffers
     of three times the cache before it and of half its own size. Memory is read, and copied with stores past

@@ -34,7 +34,7 @@ from sparloom.space.cuda import (
     pipeline_bytes,
 )
 from sparloom.space.described import TIME_COLUMNS, Description, read_description
-from sparloom.space.grid import Config, ConfigSpace, GridSpace, Parameter, uniform
+from sparloom.space.grid import MAX_LISTED, Config, ConfigSpace, GridSpace, Parameter, uniform
 from sparloom.space.shared import (
     ENCODED_WIDTH,
     I1,
@@ -62,7 +62,7 @@ from sparloom.space.spade import SpadeSpace
 
 __all__ = [
     "ATTENTION_COLUMNS", "CUDA_KERNELS", "ENCODED_WIDTH", "GEMM_BLOCK_COLUMNS", "HUBS", "I1", "I2", "J1", "J2", "K1",
-    "K2", "K3", "LOOPS", "TIME_COLUMNS", "AttentionSpace", "Code", "Config", "ConfigSpace", "CpuSpace",
+    "K2", "K3", "LOOPS", "MAX_LISTED", "TIME_COLUMNS", "AttentionSpace", "Code", "Config", "ConfigSpace", "CpuSpace",
     "CudaKernelSpace", "CudaSpace", "Description", "EncoderSpace", "GemmSpace", "GridSpace", "NormSpace", "Parameter",
     "RaggedProductSpace", "Readings", "SddmmSpace", "Shape", "SharedSchedule", "SoftmaxSpace", "SpadeSpace",
     "SpmmMaxSpace", "SpmmSpace", "TritonGemmSpace", "Value", "Walk", "accumulators", "encode", "flag", "gemm_program",

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from sparloom.errors import IllegalSchedule, SchemaError, Unsupported
 from sparloom.lazy import import_with_hint
-from sparloom.space.grid import Config, GridSpace, Parameter
+from sparloom.space.grid import MAX_LISTED, Config, GridSpace, Parameter
 from sparloom.space.shared import (
     I1,
     I2,
@@ -36,8 +36,6 @@ from sparloom.space.shared import (
 
 __all__ = ["TIME_COLUMNS", "Description", "read_description"]
 
-MAX_CONFIGS = 4096
-"""Configurations of a described space: models score every one."""
 MAX_GRID = 2**18  # combinations that are checked one by one
 MAX_BYTES = 2**20  # of a description
 MAX_DIGITS = 15  # of an integer
@@ -46,7 +44,7 @@ KINDS = ("integer", "categorical", "boolean", "permutation")
 KEYS = ("name", "operations", "parameters", "width", "times", "illegal")
 ENTRIES = ("kind", "values", "default", "tiles", "orders", "own", "of")  # of a parameter
 OPERATIONS = ("spmm", "sddmm")
-RESERVED = ("cpu", "cpu_kernels", "cuda", "cuda_kernels", "fusion", "null", "ragged", "spade", "triton")
+RESERVED = ("cpu", "cpu_kernels", "cpu_many", "cuda", "cuda_kernels", "fusion", "null", "ragged", "spade", "triton")
 TIME_COLUMNS = ("seconds", "ms", "us", "ns", "cycles")
 """Names of the column of times in a CSV, which are their units; of cycles, only ratios are used."""
 FALSE, TRUE = ("0", "false", "no", "off"), ("1", "true", "yes", "on")
@@ -346,19 +344,22 @@ def _check(found: Description) -> None:
                           for loop in OUTER),
                         ("order the loops", [each.name for each in found.parameters if each.orders])):
         if len(users) > 1:
-            raise SchemaError(f"{found.path}: {' and '.join(users)} both {what}, which one parameter can: let the "
-                              "others be own: true")
+            raise SchemaError(f"{found.path}: {' and '.join(users)}: only one parameter can {what}: give the others "
+                              "own: true")
     total = math.prod(len(each.values) for each in found.parameters)
+    if total > MAX_GRID:
+        raise SchemaError(f"{found.path}: {total:,} combinations of values, above the {MAX_GRID:,} that are checked by "
+                          "the rules of `illegal`: give fewer values")
     try:
         space = found.space(found.operations[0])
-        legal = len(space) if total <= MAX_GRID else total
-        if legal <= MAX_CONFIGS:
+        legal = len(space)
+        if legal <= MAX_LISTED:
             space.validate(space.default())
     except (ValueError, IllegalSchedule) as error:
         raise SchemaError(f"{found.path}: {error}") from None
-    if legal > MAX_CONFIGS:
+    if legal > MAX_LISTED:
         raise SchemaError(f"{found.path}: {legal:,} configurations, and a model scores each: give fewer values, or "
-                          f"rule combinations out by `illegal`, so that at most {MAX_CONFIGS:,} remain")
+                          f"rule combinations out by `illegal`, so that at most {MAX_LISTED:,} remain")
 
 
 def _latent(parameters: Sequence[DescribedParameter]) -> tuple[Code, ...]:

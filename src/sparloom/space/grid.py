@@ -18,8 +18,10 @@ import numpy as np
 from sparloom.errors import IllegalSchedule, Unsupported
 from sparloom.space.shared import ENCODED_WIDTH, Code, Shape, SharedSchedule, Value, Walk, encode
 
-__all__ = ["Config", "ConfigSpace", "GridSpace", "Parameter", "uniform"]
+__all__ = ["MAX_LISTED", "Config", "ConfigSpace", "GridSpace", "Parameter", "uniform"]
 
+MAX_LISTED = 4096
+"""Configurations of the largest space that models list and score whole."""
 MAX_CODES = 4096
 """Codes that `heterogeneous_codes` lists; where there are more (reading latent="config"), it draws so many."""
 

@@ -57,7 +57,7 @@ _MODULES = {
         "product_operators", "put_schedule", "token_operators",
     ),
     "campaign": (
-        "Campaign", "Outlook", "Proposal",
+        "Campaign", "MatrixSummary", "Proposal",
     ),
     "tuners": (
         "gaussian_process_search", "random_search", "smac_search", "tpe_search",

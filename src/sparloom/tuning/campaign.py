@@ -30,7 +30,8 @@ from scipy.stats import norm
 from sparloom.errors import SchemaError
 from sparloom.files import append_lines, locked, read_json, read_lines, write_json, write_text
 from sparloom.models import Estimator, GaussianProcess, MatrixFeatures
-from sparloom.space import Config, ConfigSpace
+from sparloom.space import MAX_LISTED, Config, ConfigSpace
+from sparloom.tuning.tuners import REFIT_GROWTH
 
 ASKED, TOLD, SETTINGS = "asked.jsonl", "told.jsonl", "campaign.json"
 TELLING = "telling"  # file that is locked while results are written
@@ -38,10 +39,8 @@ DRAWS = 256  # of the posterior, from which regret is expected
 LEAST_DEVIATION = 1e-9
 LEAST_LABELS = 3  # with which a model is fitted
 LEAST_TO_END = 16  # labels, without an estimate: a model of fewer is too sure of itself
-GROWTH = 1.25  # of the results, at which the weights of the model are found again
 SMOOTHNESS = 2.5
 ESTIMATE_DEVIATION = 0.2  # of the logarithm of estimated seconds, before anything has run
-MAX_SPACE = 4096  # configurations, of which covariances are computed
 MOST_FAILURES = 16  # of a matrix without a success, which is then given up
 
 
@@ -54,7 +53,7 @@ class Proposal:
 
 
 @dataclass(frozen=True)
-class Outlook:
+class MatrixSummary:
     """What is known and expected of one matrix.
 
     Args:
@@ -88,7 +87,7 @@ class Campaign:
     Raises:
         SchemaError: the folder holds a campaign of another space, of other matrices or under other conditions, or a
             damaged file.
-        ValueError: there is no matrix, or the space has more than `MAX_SPACE` configurations, all of which are scored.
+        ValueError: there is no matrix, or the space has more than `MAX_LISTED` configurations, all of which are scored.
     """
 
     def __init__(self, folder: Path | str, space: ConfigSpace, matrices: Mapping[str, MatrixFeatures], *,
@@ -96,9 +95,9 @@ class Campaign:
                  ) -> None:
         if not matrices:
             raise ValueError("a campaign without matrices: give at least one")
-        if len(space) > MAX_SPACE:
+        if len(space) > MAX_LISTED:
             raise ValueError(f"{space.name} has {len(space)} configurations, and a campaign scores all of them for "
-                             f"every trial: give a space of at most {MAX_SPACE}")
+                             f"every trial: give a space of at most {MAX_LISTED}")
         self.folder, self.space, self.matrices = Path(folder), space, dict(matrices)
         self.estimator, self.seed = estimator, seed
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -106,7 +105,8 @@ class Campaign:
         self._open_folder({"space": space.digest(), "matrices": sizes}, json.loads(json.dumps(dict(conditions or {}))))
         self._programs = {name: _programs(space, view) for name, view in self.matrices.items()}
         self._model: GaussianProcess | None = None
-        self._learned = self._weighed = 0  # results of which the model knows, and with which its weights were found
+        self._learned = (0, 0.0)  # number of the labels that the model was fitted to, and their sum
+        self._tuned_with = 0      # labels to which its hyperparameters were fitted
 
     def ask(self, count: int, *, tolerance: float = 0.0) -> list[Proposal]:
         """Choose the next trials, at most `count`, and remember that they are running.
@@ -133,7 +133,7 @@ class Campaign:
         program on this matrix are not told apart.
 
         Args:
-            seconds: of the run, or any number that is proportional to them on this matrix.
+            seconds: of the run, or any number in proportion to them, with the same factor on all matrices.
             failure: why there are none.
 
         Raises:
@@ -155,7 +155,7 @@ class Campaign:
                  "failure": failure})])
 
     def program(self, matrix: str, config: Config) -> Config:
-        """Return the one of the configurations that are the same program on a matrix that stands for all of them."""
+        """Return the configuration that stands for all that are the same program on a matrix."""
         return self.space.bind(self.matrices[matrix].shape).canonical(config)
 
     def pending(self) -> list[Proposal]:
@@ -176,15 +176,14 @@ class Campaign:
             {"matrix": trial.matrix, "config": trial.config.key, "forgotten": True})])
 
     def forget_failures(self) -> int:
-        """Drop the failures, so that their trials may be asked for again; returns how many there were."""
+        """Count the failures no longer, so that their trials may be asked for again; returns how many there were."""
         with locked(self.folder / TELLING):
-            rows = self._told()
-            good = [row for row in rows if row["failure"] is None]
-            write_text(self.folder / TOLD, "".join(f"{json.dumps(row)}\n" for row in good))
-        for row in rows:
-            if row["failure"] is not None:
-                self.forget(Proposal(row["matrix"], Config.parse(self.space.name, row["config"])))
-        return len(rows) - len(good)
+            failed = [row for row in self._told() if row["failure"] is not None]
+            rows = [row if row["failure"] is None else {**row, "forgotten": True} for row in self._read(TOLD)]
+            write_text(self.folder / TOLD, "".join(f"{json.dumps(row)}\n" for row in rows))
+        for row in failed:
+            self.forget(Proposal(row["matrix"], Config.parse(self.space.name, row["config"])))
+        return len(failed)
 
     def labels(self) -> pd.DataFrame:
         """Return the results with seconds: matrix, config, seconds; medians of repetitions."""
@@ -194,16 +193,20 @@ class Campaign:
         """Count the results, failures included."""
         return len(self._told())
 
-    def history(self) -> pd.DataFrame:
-        """Return all results in the order in which they came: matrix, config, seconds, failure."""
-        return pd.DataFrame(self._told(), columns=["matrix", "config", "seconds", "failure"]).astype(
-            {"seconds": float})
+    def history(self, *, forgotten: bool = False) -> pd.DataFrame:
+        """Return all results in the order in which they came: matrix, config, seconds, failure.
 
-    def outlook(self) -> list[Outlook]:
+        Args:
+            forgotten: with the failures that `forget_failures` no longer counts.
+        """
+        rows = self._read(TOLD) if forgotten else self._told()
+        return pd.DataFrame(rows, columns=["matrix", "config", "seconds", "failure"]).astype({"seconds": float})
+
+    def summary(self) -> list[MatrixSummary]:
         """Return what is known and expected of every matrix."""
         rows = self._told()
         labels, taken = _labels(rows), {(row["matrix"], row["config"]) for row in rows}
-        model, found, rng = self._fitted(rows, labels), [], np.random.default_rng(self.seed)
+        model, found, rng = self._fitted(labels), [], np.random.default_rng(self.seed)
         for name in self.matrices:
             known, left = labels[labels["matrix"] == name], self._open(name, taken)
             trials = [row for row in rows if row["matrix"] == name]
@@ -219,13 +222,12 @@ class Campaign:
                 gain = -math.expm1(-_improvement(least, mean, _deviation(covariance)).max())
                 draws = rng.multivariate_normal(mean, covariance, DRAWS, check_valid="ignore", method="eigh")
                 regret = -math.expm1(-float(np.maximum(0, least - draws.min(axis=1)).mean()))
-            found.append(Outlook(name, config, seconds, len(trials), gain, regret))
+            found.append(MatrixSummary(name, config, seconds, len(trials), gain, regret))
         return found
 
     def predict(self, matrix: str) -> pd.DataFrame:
         """Return what is expected of every program of a matrix: config, seconds, and deviation of their logarithm."""
-        rows = self._told()
-        mean, covariance = self._posterior(self._fitted(rows, _labels(rows)), matrix)
+        mean, covariance = self._posterior(self._fitted(self.labels()), matrix)
         return pd.DataFrame({"config": [config.key for config in self._programs[matrix]], "seconds": np.exp(mean),
                              "deviation": _deviation(covariance)})
 
@@ -235,7 +237,7 @@ class Campaign:
         taken = {(row["matrix"], row["config"]) for row in rows} | {(each.matrix, each.config.key) for each in running}
         failures = {name: sum(row["matrix"] == name for row in rows) for name in self.matrices}
         failures |= dict.fromkeys(labels["matrix"].unique(), 0)
-        model, begun = self._fitted(rows, labels), {matrix for matrix, _ in taken}
+        model, begun = self._fitted(labels), {matrix for matrix, _ in taken}
         choices = [name for name in self.matrices if failures[name] < MOST_FAILURES]
         scores = {name: self._scores(model, name, labels, running, begun=name in begun) / (1 + failures[name])
                   for name in choices}
@@ -243,8 +245,8 @@ class Campaign:
         chosen: list[Proposal] = []
         while len(chosen) < count:
             options = {name: self._open(name, taken) for name in choices}
-            best = {name: max((scores[name][place], -place) for place in places)
-                    for name, places in options.items() if places}
+            best = {name: max((scores[name][index], -index) for index in indices)
+                    for name, indices in options.items() if indices}
             gain = sum(-math.expm1(-score) if name in sure else math.inf for name, (score, _) in best.items())
             if not best or gain / len(self.matrices) < tolerance:
                 break
@@ -258,17 +260,17 @@ class Campaign:
 
     def _scores(self, model: GaussianProcess | None, name: str, labels: pd.DataFrame, running: Sequence[Proposal], *,
                 begun: bool) -> np.ndarray:
-        """Return expected improvements; of a matrix of which nothing has run, 1 and more, larger for faster ones."""
+        """Return expected improvements; without a trial of the matrix, 1 to 1.5, larger for faster configurations."""
         mean, covariance = self._posterior(model, name)
         if not begun:
             return 1 + 1 / (1 + np.exp(mean - mean.min()))
-        places = {config.key: place for place, config in enumerate(self._programs[name])}
-        waiting = [places[trial.config.key] for trial in running if trial.matrix == name]
+        indices = {config.key: index for index, config in enumerate(self._programs[name])}
+        waiting = [indices[trial.config.key] for trial in running if trial.matrix == name]
         known = labels[labels["matrix"] == name]
         logs = np.log(known["seconds"].to_numpy())
-        listed = known["config"].isin(places).to_numpy()
+        listed = known["config"].isin(indices).to_numpy()
         if model is None and listed.any():  # the unit is unknown until a model is fitted
-            mean = mean + (logs[listed] - mean[known.loc[listed, "config"].map(places)]).mean()
+            mean = mean + (logs[listed] - mean[known.loc[listed, "config"].map(indices)]).mean()
         covariance = _believed(covariance, waiting)
         least = min([*logs, *mean[waiting]], default=mean.min())
         return _improvement(least, mean, _deviation(covariance))
@@ -278,24 +280,24 @@ class Campaign:
         return self.estimator is not None or len(labels) >= LEAST_TO_END
 
     def _open(self, name: str, taken: set[tuple[str, str]]) -> list[int]:
-        """Return the programs of a matrix that neither ran nor run, by place."""
-        return [place for place, config in enumerate(self._programs[name]) if (name, config.key) not in taken]
+        """Return the indices of programs of a matrix that have not run and are not running."""
+        return [index for index, config in enumerate(self._programs[name]) if (name, config.key) not in taken]
 
-    def _fitted(self, rows: Sequence[Mapping[str, Any]], labels: pd.DataFrame) -> GaussianProcess | None:
-        """Fit the model to all results, unless it is; None: there are too few.
+    def _fitted(self, labels: pd.DataFrame) -> GaussianProcess | None:
+        """Fit the model to new labels, if there are any; return None if there are too few.
 
-        Its weights are found again whenever there are a quarter more results, which takes long if there are many.
+        Its hyperparameters are fitted again whenever there are a quarter more labels, which takes long if there are
+        many.
         """
-        known = len(rows)
+        known = len(labels), float(labels["seconds"].sum())
         if len(labels) < LEAST_LABELS or known == self._learned:
             return self._model
-        walks = getattr(self.space, "walks", None) is not None
-        model = GaussianProcess(smoothness=SMOOTHNESS, features="walk" if walks else "pattern")
+        model = GaussianProcess(smoothness=SMOOTHNESS)
         model = model if self.estimator is None else model.with_estimate(self.estimator)
-        if self._model is not None and known < GROWTH * self._weighed:
-            model = model.with_weights(self._model)
+        if self._model is not None and len(labels) < REFIT_GROWTH * self._tuned_with:
+            model = model.with_hyperparameters(self._model)
         else:
-            self._weighed = known
+            self._tuned_with = len(labels)
         self._model, self._learned = model.fit(labels, space=self.space, matrices=self.matrices), known
         return self._model
 
@@ -332,7 +334,7 @@ class Campaign:
             write_json(path, {**settings, "conditions": {**before, **conditions}})
 
     def _told(self) -> list[dict[str, Any]]:
-        return self._read(TOLD)
+        return [row for row in self._read(TOLD) if not row.get("forgotten", False)]
 
     def _read(self, name: str) -> list[dict[str, Any]]:
         found = []
@@ -357,7 +359,7 @@ def _programs(space: ConfigSpace, view: MatrixFeatures) -> list[Config]:
 
 
 def _improvement(least: float, mean: np.ndarray, deviation: np.ndarray) -> np.ndarray:
-    """Return by how much each is expected to be below the least, counting only what is."""
+    """Return the expected improvement of each value on the least."""
     deviation = np.maximum(deviation, LEAST_DEVIATION)
     score = (least - mean) / deviation
     return deviation * (score * norm.cdf(score) + norm.pdf(score))
@@ -367,9 +369,9 @@ def _deviation(covariance: np.ndarray) -> np.ndarray:
     return np.sqrt(np.maximum(np.diag(covariance), 0))
 
 
-def _believed(covariance: np.ndarray, places: Sequence[int]) -> np.ndarray:
-    """Return the covariance once the values at some places are known."""
-    if not places:
+def _believed(covariance: np.ndarray, indices: Sequence[int]) -> np.ndarray:
+    """Condition a covariance on the values at some indices."""
+    if not indices:
         return covariance
-    known = covariance[np.ix_(places, places)] + LEAST_DEVIATION * np.eye(len(places))
-    return covariance - covariance[:, places] @ np.linalg.solve(known, covariance[places])
+    known = covariance[np.ix_(indices, indices)] + LEAST_DEVIATION * np.eye(len(indices))
+    return covariance - covariance[:, indices] @ np.linalg.solve(known, covariance[indices])

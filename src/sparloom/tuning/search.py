@@ -28,7 +28,7 @@ import numpy as np
 from sparloom.errors import IllegalSchedule, MissingArtifact, Unsupported
 from sparloom.files import sha256
 from sparloom.ops import Operands
-from sparloom.space import Config, ConfigSpace, GridSpace
+from sparloom.space import MAX_LISTED, Config, ConfigSpace, GridSpace
 from sparloom.sparse import Pattern
 
 if TYPE_CHECKING:
@@ -54,7 +54,6 @@ EXPERIMENTS: Mapping[str, tuple[str, str]] = {
 HEADER = "model.json"  # of a performance model
 SUBFOLDERS = ("", "full", "small")  # in which it may lie, the best model first
 
-MAX_ENUMERATED = 4096  # configurations of a space that is scored whole
 ATTEMPTS = 20  # to make a legal child that was not scored before
 
 NOT_FAVOURED = 1.5  # factor of configurations that are not favoured: less than a bad balance costs
@@ -182,7 +181,7 @@ def best(score: Scorer, space: GridSpace, k: int, *, evolution: Evolution) -> li
     Args:
         evolution: searches a space of more than 4096 configurations.
     """
-    if len(space) > MAX_ENUMERATED:
+    if len(space) > MAX_LISTED:
         return evolution.top_k(score, space, k)
     configs = list(space)
     scores = np.asarray(score(configs), np.float64)
@@ -368,9 +367,7 @@ def _file(kind: str, path: Path) -> Path:
     """Find the file or folder that a path names."""
     found = [path] if kind == "model" else [path / part for part in SUBFOLDERS if (path / part / HEADER).is_file()]
     if not found or not found[0].exists():
-        experiment, command = EXPERIMENTS[kind]
-        raise MissingArtifact(f"{path} does not exist, for shortlist={kind!r}: {command} makes it",
-                              experiment=experiment)
+        raise MissingArtifact(f"{path} does not exist, for shortlist={kind!r}", experiment=EXPERIMENTS[kind][0])
     return found[0].resolve()
 
 

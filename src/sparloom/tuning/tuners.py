@@ -23,7 +23,7 @@ REPEATS = 20  # proposals of known configurations in a row, after which an unkno
 RETRAIN_AFTER = 8  # of SMAC3, its default
 COVERING = 4  # random candidates of SMAC3 per configuration of the space, so that few are left out
 LEAVES = 1024  # of a tree of SMAC3, more than there are labels; its default reserves memory for a million
-REFIT = 1.25  # growth of the labels at which the weights of the Gaussian process are found again
+REFIT_GROWTH = 1.25  # of the labels, at which the hyperparameters of a Gaussian process are fitted again
 
 
 def random_search(problem: TuningProblem, seed: int) -> dict[str, int]:
@@ -144,7 +144,7 @@ def gaussian_process_search(problem: TuningProblem, seed: int) -> dict[str, int]
                   + WhiteKernel(1e-4, (1e-6, 1e-1)))
         fitted_with = 0
         while problem.left(name) > 0:
-            logs, refit = np.array(list(known.values())), len(known) >= fitted_with * REFIT
+            logs, refit = np.array(list(known.values())), len(known) >= fitted_with * REFIT_GROWTH
             model = GaussianProcessRegressor(kernel, normalize_y=True, random_state=0,
                                              optimizer="fmin_l_bfgs_b" if refit else None)
             with warnings.catch_warnings():

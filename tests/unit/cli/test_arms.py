@@ -69,7 +69,7 @@ def test_equal_arms_share_a_run_and_a_second_comparison_runs_nothing(runner):
     assert len(runner.ran) == 2
     index = json.loads((runner.folder / "runs" / "index.json").read_text())
     entry = index[Path(first.runs["mlp"]).name]
-    assert entry == {"command": "python run.py experiment=finetune_spade recommends=false",
+    assert entry == {"command": "sparloom experiment=finetune_spade recommends=false",
                      "arms": ["eval/again", "eval/mlp"]}
 
 

@@ -55,7 +55,8 @@ def test_missing_artifact_names_its_command(tmp_path, capsys):
     error = MissingArtifact("no encoder", experiment="autoencode_spade", overrides=("op=sddmm",))
     with pytest.raises(cli.Reported):
         cli.fail(error, tmp_path, debug=False)
-    assert "experiment=autoencode_spade op=sddmm" in capsys.readouterr().err
+    assert capsys.readouterr().err.count("experiment=autoencode_spade op=sddmm") == 1
+    assert str(error) == "no encoder: run `python run.py experiment=autoencode_spade op=sddmm`"
 
 
 def test_missing_file_is_named(tmp_path, capsys):

@@ -10,8 +10,8 @@ TREE = {
     "target": {"_target_": "Spade", "preset": "cognate32", "width": "${width}", "level": "t1",
                "dram_gb_per_s": 58.6},
     "source": {"_target_": "CpuKernels", "width": "${width}", "threads": 2},
-    "adviser": {"samples": {"data": "${paths.data}"}, "platform": "${target}"},
-    "task": {"op": "${op}", "platforms": ["${source}"], "adviser": "${adviser}", "steps": 3},
+    "recommender": {"samples": {"data": "${paths.data}"}, "platform": "${target}"},
+    "task": {"op": "${op}", "platforms": ["${source}"], "recommender": "${recommender}", "steps": 3},
 }
 
 
@@ -21,7 +21,7 @@ def resolved(**widths):
 
 def test_unused_overrides_are_listed():
     overrides = ["experiment=x", "op=sddmm", "timing=quick", "corpus.names=[b]", "width=64", "target.width=64",
-                 "platform@target=spade", "+adviser.votes=3", "task.steps=4", "paths.outputs=/o",
+                 "platform@target=spade", "+recommender.votes=3", "task.steps=4", "paths.outputs=/o",
                  "hydra/launcher=local", "seed=1", "~timing.rounds"]
     assert cli.unused_overrides(TREE, overrides) == ["timing=quick", "corpus.names=[b]", "~timing.rounds"]
 
@@ -57,7 +57,7 @@ def test_changed_settings_of_a_machine_need_another_preset():
     cli.refuse_other_machines(collecting, ["target.dram_gb_per_s=5"])
 
 
-@pytest.mark.parametrize("given", ["op=sddmm", "platform@target=cpu", "target.preset=x", "adviser=sparloom",
+@pytest.mark.parametrize("given", ["op=sddmm", "platform@target=cpu", "target.preset=x", "recommender=sparloom",
                                    "width=64"])
 def test_options_for_matrices_are_refused_beside_a_shape(given):
     tree = TREE | {"matrix": None, "shape": [512, 64, 512]}

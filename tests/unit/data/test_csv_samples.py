@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -189,6 +190,24 @@ def test_source_without_a_file_names_the_option(source: CsvSamples, tmp_path: Pa
         source.table("spade", "", "spmm")
 
 
+@pytest.mark.parametrize(("text", "reason"), [
+    ('{"matrices": {},}', r"manifest\.json is not JSON in UTF-8 \(.*line 1 column"),
+    ("[]", r"manifest\.json holds no JSON object"),
+    ('{"matrices": {"a": "a.mtx"}}', r"matrix 'a' needs the path of its file"),
+    ('{"matrices": {"a": {"role": "test"}}}', r"matrix 'a' needs the path of its file"),
+])
+def test_a_damaged_manifest_is_named(source: CsvSamples, tmp_path: Path, text: str, reason: str) -> None:
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(SchemaError, match=reason):
+        source.split()
+
+
+def test_a_damaged_sidecar_is_named(source: CsvSamples, tmp_path: Path) -> None:
+    (tmp_path / "mine.json").write_text("{unit: ms}")
+    with pytest.raises(SchemaError, match=r"mine\.json is not JSON in UTF-8"):
+        source.table("spade", "", "spmm")
+
+
 def test_manifest_without_matrices_is_refused(source: CsvSamples, tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text("{}")
     with pytest.raises(SchemaError, match='a manifest needs the entry "matrices"'):
@@ -290,6 +309,12 @@ def test_a_file_without_rows_or_text_is_refused(chip_table: Callable[..., Sample
     (tmp_path / "chip.csv").write_bytes(b"matrix\xff\n")
     with pytest.raises(SchemaError, match="is not a CSV file in UTF-8"):
         read_described(tmp_path / "chip.csv", "spmm", read_description(tmp_path / "chip.yaml"), preset="", names={})
+
+
+@pytest.mark.parametrize("separator", [";", "\t", "|"])
+def test_other_separators_are_named(chip_table: Callable[..., SampleTable], separator: str) -> None:
+    with pytest.raises(SchemaError, match=rf"fields are separated by {re.escape(repr(separator))}: save it"):
+        chip_table(header="matrix,rows,codec,banks,fast,ms".replace(",", separator))
 
 
 @pytest.fixture

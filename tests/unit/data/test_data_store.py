@@ -111,9 +111,21 @@ def test_newer_pointer_brings_newer_data(origin: Path, clone: Path) -> None:
 
 def test_a_broken_store_names_the_remedy(clone: Path) -> None:
     shutil.rmtree(clone / "dvc-store")
-    with pytest.raises(MissingArtifact, match=r"data/ could not be fetched from the data store \(.*run `dvc pull` in"):
+    with pytest.raises(MissingArtifact, match=r"data/ could not be fetched from the data store \(.*try `dvc pull` in"):
         ensure_data(clone / "data")
     assert not (clone / "data").exists()
+
+
+def test_dvc_that_is_not_installed_is_named(
+    clone: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("sparloom.data.files.find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"dvc fetches data/ and is not installed: pip install 'sparloom\[data\]'"):
+        ensure_data(clone / "data")
+    (clone / "data").mkdir()
+    with caplog.at_level(logging.WARNING, logger="sparloom.data"):
+        ensure_data(clone / "data")
+    assert "data/ cannot be compared with data.dvc: dvc is not installed" in caplog.text
 
 
 def test_folder_without_pointer_is_left_alone(tmp_path: Path) -> None:

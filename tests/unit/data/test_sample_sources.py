@@ -28,6 +28,7 @@ from sparloom.space import CpuSpace, SpadeSpace
 from sparloom.sparse import STATISTICS, WALK_STATISTICS, Pattern, walk_statistics
 
 Make = Callable[..., Sample]
+ROOT = Path(__file__).resolve().parents[3]
 TINY = TinySamples(matrices=16, configs=30, seed=0)
 
 
@@ -73,13 +74,30 @@ def test_missing_samples_name_the_experiment_that_makes_them(tmp_path: Path) -> 
         source.table("cpu", "", "sddmm")
     assert caught.value.experiment == "collect_cpu"
     assert caught.value.overrides == ("op=sddmm", "corpus=suitesparse")
-    with pytest.raises(MissingArtifact) as caught:
-        source.table("cpu_kernels", "t1", "gemm")
-    assert caught.value.experiment == "collect_gemm"
     for read in (source.statistics, source.walks, source.inputs, source.split):
         with pytest.raises(MissingArtifact) as caught:
             read()
         assert caught.value.experiment == "prepare_inputs"
+
+
+@pytest.mark.parametrize(("platform", "op", "experiment", "overrides"), [
+    ("spade", "spmm", "collect_spade", ("op=spmm", "corpus=suitesparse")),
+    ("cpu_many", "spmm", "collect_cpu_many", ("op=spmm", "corpus=suitesparse")),
+    ("cpu_kernels", "sddmm", "collect_cpu_kernels", ("op=sddmm", "corpus=suitesparse")),
+    ("cuda", "spmm", "collect_cuda", ("op=spmm", "corpus=suitesparse")),
+    ("cuda_kernels", "attention", "collect_cuda",
+     ("op=attention", "corpus=suitesparse", "platform@target=cuda_kernels")),
+    ("cpu_kernels", "gemm", "collect_gemm", ()),
+    ("triton", "gemm", "collect_gemm_cuda", ()),
+])
+def test_each_platform_names_an_experiment_that_exists(
+    tmp_path: Path, platform: str, op: str, experiment: str, overrides: tuple[str, ...]
+) -> None:
+    source = StoredSamples(data=str(tmp_path), folder="", corpus="suitesparse")
+    with pytest.raises(MissingArtifact) as caught:
+        source.table(platform, "", op)
+    assert (caught.value.experiment, caught.value.overrides) == (experiment, overrides)
+    assert (ROOT / "conf" / "experiment" / f"{experiment}.yaml").is_file()
 
 
 def test_missing_preset_lists_the_present_ones(tmp_path: Path, sample: Make) -> None:

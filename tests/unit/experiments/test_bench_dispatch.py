@@ -180,7 +180,7 @@ def test_every_step_is_written_and_reduced(tmp_path, caplog):
     assert (decided["start_seconds"] + decided["call_seconds"] > decided["decision_seconds"]).all()
     assert decided.groupby("way").size().to_dict() == {"": 6, "default": 6, "full": 3, "all": 3}
     assert "the way trees is left out: nowhere does not exist" in caplog.text
-    assert "python run.py experiment=fit_trees makes it" in caplog.text
+    assert "run `python run.py experiment=fit_trees`" in caplog.text
     assert set(candidates["method"]) >= set(decided["choice"])
     assert {"spmm/small/over_best", "replay_overhead_us", "attention/memory_share", "regret", "spmm/regret",
             "ways/full/regret", "ways/all/sddmm/regret", "ways/all/seconds_median", "ways/all/runs_median",

@@ -35,7 +35,8 @@ def files_of_tiny(tmp_path_factory):
 
 
 def bench(build, trained, mirror, *overrides):
-    return build("bench_recommend", *SMALL, "adviser=finetuned", f"paths.mirror={mirror}", *overrides, folder=trained)
+    return build("bench_recommend", *SMALL, "recommender=finetuned", f"paths.mirror={mirror}", *overrides,
+                 folder=trained)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +70,7 @@ def test_metrics_can_be_made_again_from_the_rows(finished):
 def test_choices_are_those_of_recommend(build, trained, files_of_tiny, finished, tmp_path):
     first = pd.read_parquet(finished[0] / "per_matrix.parquet").iloc[0]
     path = files_of_tiny / f"{first['matrix']}.tar.gz"
-    build("recommend", *SMALL, f"matrix='{path}'", "adviser=finetuned", folder=trained).run(tmp_path)
+    build("recommend", *SMALL, f"matrix='{path}'", "recommender=finetuned", folder=trained).run(tmp_path)
     written = pd.read_json(tmp_path / "recommendation.json", typ="series")
     assert written["configurations"][0]["config"] == first["config"]
 
@@ -112,8 +113,8 @@ def test_a_corpus_without_files_is_refused(build, trained, files_of_tiny, tmp_pa
 
 def test_calibrated_choices_are_judged_on_other_matrices(build, trained, files_of_tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(calibration, "LEAST_MATRICES", 2)
-    small = "adviser.learning.selection"
-    given = ("adviser=sparloom", f"{small}.matrices=4", f"{small}.configs_per_matrix=4")
+    small = "recommender.learning.selection"
+    given = ("recommender=sparloom", f"{small}.matrices=4", f"{small}.configs_per_matrix=4")
     metrics = bench(build, trained, files_of_tiny, *given).run(tmp_path)
     frame = pd.read_parquet(tmp_path / "per_matrix.parquet")
     lost = frame["top1_seconds"] / frame["best_seconds"] - 1
@@ -121,7 +122,8 @@ def test_calibrated_choices_are_judged_on_other_matrices(build, trained, files_o
     assert (frame["static_seconds"] >= frame["best_seconds"]).all()
     with pytest.raises(ValueError, match=r"are calibrated on \d+ of the \d+ .* take validation out"):
         bench(build, trained, files_of_tiny, *given, "task.role=validation").run(tmp_path)
-    other = bench(build, trained, files_of_tiny, *given, "task.role=validation", "adviser.calibration_roles=[train]")
+    other = bench(build, trained, files_of_tiny, *given, "task.role=validation",
+                  "recommender.calibration_roles=[train]")
     assert other.run(tmp_path)["validation/matrices"] > 0
 
 

@@ -80,14 +80,14 @@ def test_few_known_or_missing_matrices_are_no_basis(tmp_path) -> None:
         times=lambda role: table if role == "train" else None)
     asked: list[int] = []
 
-    def advise(view: int, configs: list[Config]) -> Recommendation:
+    def recommend(view: int, configs: list[Config]) -> Recommendation:
         asked.append(view)
         scores = values[view] + 0.1 * np.arange(CONFIGS)
         return Recommendation(scores, scores[None])
 
     def found(known: frozenset[str] = frozenset()):
         asked.clear()
-        return calibrate(study, advise, known, roles=("train", "validation"), folder=tmp_path)
+        return calibrate(study, recommend, known, roles=("train", "validation"), folder=tmp_path)
 
     assert found(frozenset(f"m{number}" for number in range(15))) is None
     assert asked == []
@@ -112,4 +112,4 @@ def test_few_known_or_missing_matrices_are_no_basis(tmp_path) -> None:
             raise self._error
 
     for error in (MissingArtifact("no samples", experiment="collect_spade"), ValueError("samples of other widths")):
-        assert calibrate(Gone(error), advise, frozenset(), roles=("train",), folder=tmp_path) is None
+        assert calibrate(Gone(error), recommend, frozenset(), roles=("train",), folder=tmp_path) is None

@@ -229,7 +229,7 @@ def test_a_model_grows_further_on_more_shapes(fitted, build, tmp_path):
 def test_the_sweep_that_judges_must_be_there(build, tmp_path):
     write_gemm_table(tmp_path / "data", drawn_shapes(8), step=100)
     task = build("fit_trees", *SMALL, "task.judging_sweep=2", folder=tmp_path)
-    with pytest.raises(SchemaError, match=r"sweep 2 shall judge .* the table has 2: collect with timing\.rounds=3"):
+    with pytest.raises(SchemaError, match=r"sweep 2 judges .* the table has 2: collect with timing\.rounds=3"):
         task.run(tmp_path)
 
 
@@ -243,7 +243,7 @@ def test_kernels_of_a_gpu_are_chosen_from_one_sweep(build, tmp_path, capsys):
     assert metrics["oof/vendor_efficiency"] == pytest.approx(1 / 1.1)
     assert not any("noise_ceiling" in name for name in metrics)
     assert metrics["predict/c_error"] < 1e-6
-    with pytest.raises(SchemaError, match=r"sweep 0 shall judge and another one tell the noise, the table has 1"):
+    with pytest.raises(SchemaError, match=r"sweep 0 judges and another one measures the noise, but the table has 1"):
         gemm_subject(StoredSamples(str(tmp_path / "data"), "", "suitesparse"), CudaPlatform("triton", "h200", 256),
                      GEMM(), judging=0)
     on_gpu = ("platform@single=triton", "single.device=h200")

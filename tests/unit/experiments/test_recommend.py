@@ -20,8 +20,8 @@ from sparloom.models.performance import Origin, machine_constants
 from sparloom.ops import GEMM, GemmShape, SpMM
 from sparloom.sparse import Pattern, SparseMatrix, write_matrix
 
-FITTED = ("adviser.learning.selection.matrices=4", "adviser.learning.selection.configs_per_matrix=4")
-DEFAULT = tuple(each.replace("adviser.", "adviser.fitted.") for each in FITTED)
+FITTED = ("recommender.learning.selection.matrices=4", "recommender.learning.selection.configs_per_matrix=4")
+DEFAULT = tuple(each.replace("recommender.", "recommender.fitted.") for each in FITTED)
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +33,8 @@ def file(tmp_path_factory):
     return path
 
 
-def recommend(build, trained, path, *overrides, adviser="finetuned"):
-    return build("recommend", *SMALL, f"matrix='{path}'", f"adviser={adviser}", *overrides, folder=trained)
+def recommend(build, trained, path, *overrides, recommender="finetuned"):
+    return build("recommend", *SMALL, f"matrix='{path}'", f"recommender={recommender}", *overrides, folder=trained)
 
 
 def test_five_different_programs_are_written(build, trained, file, tmp_path, capsys):
@@ -117,7 +117,7 @@ def test_other_preset_needs_its_own_model(build, trained, file, tmp_path):
 
 
 def test_other_network_is_not_taken(build, trained, file, tmp_path):
-    other = ("adviser.net=${model.net}", "model.net.featurizer.pooling=multiscale")
+    other = ("recommender.net=${model.net}", "model.net.featurizer.pooling=multiscale")
     with pytest.raises(MissingArtifact, match=r"no checkpoint finetuned_spade_cognate32_spmm_cognate-\w+ of tiny"):
         recommend(build, trained, file, *other).run(tmp_path)
 
@@ -135,7 +135,7 @@ def test_the_network_that_was_fine_tuned_last_recommends(build, trained, file, t
         (tmp_path / str(number)).mkdir()
         task = recommend(build, tmp_path, file)
         task.run(tmp_path / str(number))
-        assert task.adviser.origin == last.name
+        assert task.recommender.origin == last.name
         advised.add((tmp_path / str(number) / "recommendation.json").read_text())
     assert len(advised) == 2
 
@@ -143,10 +143,10 @@ def test_the_network_that_was_fine_tuned_last_recommends(build, trained, file, t
 def test_model_fitted_in_each_call_gives_equal_recommendations(build, trained, file, tmp_path, capsys):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-        recommend(build, trained, file, *FITTED, adviser="sparloom").run(tmp_path / name)
+        recommend(build, trained, file, *FITTED, recommender="sparloom").run(tmp_path / name)
     one, two = (json.loads((tmp_path / name / "recommendation.json").read_text()) for name in ("one", "two"))
     assert one == two
-    assert one["adviser"] == "sparloom, 16 labels of 4 matrices, seed 0"
+    assert one["recommender"] == "sparloom, 16 labels of 4 matrices, seed 0"
     assert len({entry["config"] for entry in one["configurations"]}) == 5
     assert "lead of the first" in capsys.readouterr().out
 
@@ -155,11 +155,11 @@ def test_the_default_is_the_fitted_model_where_there_are_walks(build, trained, f
     task = build("recommend", *SMALL, f"matrix='{file}'", *DEFAULT, folder=trained)
     task.run(tmp_path)
     written = json.loads((tmp_path / "recommendation.json").read_text())
-    assert written["adviser"] == "sparloom, 16 labels of 4 matrices, seed 0"
-    assert task.adviser.learned_from == task.adviser.fitted.learned_from
+    assert written["recommender"] == "sparloom, 16 labels of 4 matrices, seed 0"
+    assert task.recommender.learned_from == task.recommender.fitted.learned_from
     other = SimpleNamespace(space=lambda op: SimpleNamespace(walks=None))
-    assert replace(task.adviser, platform=other).origin == task.adviser.finetuned.origin
-    assert task.adviser.finetuned.origin.startswith("finetuned_spade")
+    assert replace(task.recommender, platform=other).origin == task.recommender.finetuned.origin
+    assert task.recommender.finetuned.origin.startswith("finetuned_spade")
 
 
 def test_the_formula_is_computed_once_for_a_matrix_and_configurations():
@@ -181,10 +181,10 @@ def test_what_a_choice_may_lose_is_told(build, trained, file, tmp_path, capsys, 
     monkeypatch.setattr(calibration, "LEAST_MATRICES", 2)
     task = build("recommend", *SMALL, f"matrix='{file}'", *DEFAULT, "verify=none", folder=trained)
     metrics = task.run(tmp_path)
-    found = task.adviser.calibration
+    found = task.recommender.calibration
     assert len(found.matrices) >= 2
-    assert not set(found.matrices) & task.adviser.learned_from
-    assert not set(found.matrices) & {name for name, role in task.adviser.fitted.samples.split().items()
+    assert not set(found.matrices) & task.recommender.learned_from
+    assert not set(found.matrices) & {name for name, role in task.recommender.fitted.samples.split().items()
                                       if role == "test"}
     assert metrics["expected_loss"] >= 0
     assert metrics["loss_bound"] >= 0

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +16,10 @@ import pandas as pd
 import pytest
 import scipy.sparse
 
-from sparloom.errors import SchemaError
+from sparloom.errors import SchemaError, Unsupported
 from sparloom.experiments.cognate import campaign
 from sparloom.experiments.cognate.trial_commands import Outcome
+from sparloom.platforms import SpadePlatform
 from sparloom.sparse import Pattern, SparseMatrix, read_matrix, write_matrix
 
 ROOT = Path(__file__).parents[3]
@@ -144,12 +146,12 @@ def test_seconds_of_different_origin_are_not_mixed(build, place) -> None:
     with pytest.raises(SchemaError, match="under other conditions, command"):
         task(build, place, "budget=4").run(out_of(place, "by_hand"))
     (place / "done.csv").write_text("matrix,block,prefetch,codec,cycles\nm0,8,0,none,77\n")
-    with pytest.raises(SchemaError, match="under other conditions, unit"):
+    with pytest.raises(ValueError, match=r"done\.csv has cycles, and further trials run here"):
         task(build, place, by_script(place), f"task.results={place}/done.csv").run(out_of(place, "cycles"))
     (place / "spade.csv").write_text("matrix,row_panel,column_panel,split,barrier,bypass,reorder,cycles\n"
                                      "m0,4,65536,32,1,0,0,77\n")
     given = [f"matrices='{place}/matrices of mine'", f"task.folder={place}/spade", f"task.results={place}/spade.csv"]
-    with pytest.raises(ValueError, match=r"spade\.csv has cycles, and spade runs further trials in seconds"):
+    with pytest.raises(ValueError, match=r"spade\.csv has cycles, and further trials run here and give seconds"):
         build("campaign", *given, folder=place).run(out_of(place, "spade_out"))
 
 
@@ -161,6 +163,39 @@ def test_failures_of_a_table_are_asked_for_again(build, place) -> None:
     assert metrics["failures"] == 0
     asked = pd.read_csv(out / "proposals.csv")
     assert (asked[["matrix", "block", "prefetch", "codec"]] == ["m0", 64, 0, "none"]).all(axis=1).any()
+    assert task(build, place, *given).run(out_of(place, "known"))["failures"] == 0  # the same row
+    with (place / "done.csv").open("a") as file:
+        file.write("m0,64,0,none,timeout\n")
+    assert task(build, place, *given).run(out_of(place, "new"))["failures"] == 1
+
+
+class Fragile(SpadePlatform):
+    """A platform that does not say what its seconds depend on, and whose runs raise."""
+
+    conditions = None
+
+    def measure(self, op, operands, config, timing):
+        raise Unsupported("a matrix that is too large")
+
+
+def test_runs_that_raise_are_failed_trials(build, place) -> None:
+    given = [f"matrices='{place}/matrices of mine/m1.npz'", f"task.folder={place}/state", "budget=2"]
+    made = build("campaign", *given, folder=place)
+    fragile = Fragile(**vars(made.platform))
+    metrics = replace(made, platform=fragile).run(out := out_of(place, "out"))
+    assert metrics["failures"] == metrics["trials"] == 2
+    assert set(pd.read_parquet(out / "progress.parquet")["failure"]) == {"Unsupported: a matrix that is too large"}
+
+
+def test_regret_is_unknown_until_there_are_enough_results(build, place) -> None:
+    metrics = task(build, place, by_script(place), "budget=4").run(out := out_of(place, "out"))
+    assert "expected_regret" not in metrics
+    assert pd.read_csv(out / "best.csv")["expected_regret"].isna().all()
+
+
+def test_a_command_that_prints_nothing_is_told(build, place) -> None:
+    with pytest.raises(RuntimeError, match="the last because: printed nothing, and the seconds must be the last word"):
+        task(build, place, f"task.command='true {ALL}'").run(out_of(place, "out"))
 
 
 def test_best_configurations_are_written_as_values_of_the_space(build, place) -> None:
@@ -175,6 +210,19 @@ def test_best_configurations_are_written_as_values_of_the_space(build, place) ->
 def test_what_a_command_leaves_running_does_not_hold_up_the_campaign(build, place) -> None:
     metrics = task(build, place, f"task.command='sleep 600 & echo 0.5 {ALL}'", "budget=3").run(out_of(place, "out"))
     assert (metrics["trials"], metrics["failures"]) == (3, 0)
+
+
+@pytest.mark.timeout(300)  # the daemon sleeps for 600 s
+def test_a_daemon_that_a_command_starts_does_not_hold_up_the_campaign(build, place) -> None:
+    (place / "start").write_text(f"""#!/bin/sh
+setsid sh -c 'echo $$ > {place}/daemon; exec sleep 600' &
+while [ ! -s {place}/daemon ]; do sleep 0.01; done
+echo 0.5
+""")
+    (place / "start").chmod(0o755)
+    metrics = task(build, place, f"task.command='{place}/start {ALL}'", "budget=1").run(out_of(place, "out"))
+    os.kill(int((place / "daemon").read_text()), signal.SIGKILL)  # it is still there
+    assert (metrics["trials"], metrics["failures"]) == (1, 0)
 
 
 @pytest.mark.timeout(300)  # the command sleeps for 600 s

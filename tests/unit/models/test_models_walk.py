@@ -115,8 +115,8 @@ def rising(matrix: MatrixFeatures, configs: Sequence[Config]) -> np.ndarray:
 def test_an_estimate_has_the_share_of_votes_that_members_leave_of_its_error(given, shares, votes):
     pattern, configs = Pattern.from_coo([0], [0], (2, 2)), list(spade())[:5]
     model = Ensemble(members=[Learned(share) for share in shares], estimate_votes=given).with_estimate(rising)
-    fitted = model.with_guest(Learned(), 0.3).fit(pd.DataFrame(), space=spade(), matrices={})
-    assert [found for _, found in (*fitted._estimate, *fitted.guests)] == pytest.approx([votes, 0.3])
+    fitted = model.with_pretrained(Learned(), 0.3).fit(pd.DataFrame(), space=spade(), matrices={})
+    assert [found for _, found in (*fitted._estimate, *fitted.pretrained)] == pytest.approx([votes, 0.3])
     slope = np.diff(fitted.score(pattern, configs))
     assert (np.sign(slope) == np.sign(votes - 0.3 - len(shares))).all()
     again = fitted.fit(pd.DataFrame(), space=spade(), matrices={})
@@ -188,9 +188,9 @@ def test_a_feature_that_no_labelled_matrix_varies_in_makes_no_matrix_remote():
 
 
 def test_an_own_estimate_and_another_keep_their_votes():
-    ensemble = Ensemble(members=[Learned(0.5)]).with_guest(Estimate().with_estimate(rising), 2.0)
+    ensemble = Ensemble(members=[Learned(0.5)]).with_pretrained(Estimate().with_estimate(rising), 2.0)
     fitted = ensemble.with_estimate(estimate).with_estimate(rising).fit(pd.DataFrame(), space=spade(), matrices={})
-    assert [votes for _, votes in fitted.guests] == [2.0]
+    assert [votes for _, votes in fitted.pretrained] == [2.0]
     assert [votes for _, votes in fitted._estimate] == [1.0]
 
 
@@ -208,7 +208,7 @@ def test_members_without_an_estimate_stay_as_they_are():
     ensemble = Ensemble(members=[Plain(), LEARNERS["gaussian"]], estimate_votes=1).with_estimate(estimate)
     assert share(ensemble, 3) > 0.9
     with pytest.raises(ValueError, match="not fitted"):
-        LEARNERS["gaussian"].with_weights(LEARNERS["gaussian"])
+        LEARNERS["gaussian"].with_hyperparameters(LEARNERS["gaussian"])
 
 
 @pytest.mark.parametrize("name", ["gaussian", "level"])
@@ -310,6 +310,6 @@ def test_the_source_model_has_its_number_of_votes():
 
     pattern, configs = Pattern.from_coo([0], [0], (2, 2)), list(spade())[:5]
     alone = Ensemble(members=[Rising()])
-    assert (np.diff(alone.with_guest(Falling(), 0.5).score(pattern, configs)) > 0).all()
-    assert (np.diff(alone.with_guest(Falling(), 2.0).score(pattern, configs)) < 0).all()
-    assert alone.with_guest(Falling(), 2.0).member_scores(pattern, configs).shape == (1, 5)
+    assert (np.diff(alone.with_pretrained(Falling(), 0.5).score(pattern, configs)) > 0).all()
+    assert (np.diff(alone.with_pretrained(Falling(), 2.0).score(pattern, configs)) < 0).all()
+    assert alone.with_pretrained(Falling(), 2.0).member_scores(pattern, configs).shape == (1, 5)

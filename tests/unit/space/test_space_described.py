@@ -140,7 +140,7 @@ TILE = "kind: integer, values: [8, 64], default: 8, tiles: i"
     (CHIP.replace("rows: 64, codec", "raws: 64, codec"), "illegal: 'raws' is unknown; known are rows, cols"),
     (CHIP.replace("{rows: 64, codec", "{rows: 65, codec"), "illegal: rows has no value 65: its values are 8, 64"),
     (CHIP.replace("- {rows: 64, codec: [delta, bitmap]}", "- {rows: 64, codec: none}"), "illegal: rows=64, codec=none"),
-    (CHIP.replace("tiles: j", "tiles: i"), "rows and cols both tile i, which one parameter can"),
+    (CHIP.replace("tiles: j", "tiles: i"), "rows and cols: only one parameter can tile i: give the others own"),
     (CHIP.replace("name: chip", "name:"), "name must be one value, not nothing"),
     (OWN.format(entry="{}"), "parameters must map names to their entries"),
     (OWN.format(entry="rows: 8"), "parameter rows must have entries"),

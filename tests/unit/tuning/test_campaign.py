@@ -103,7 +103,7 @@ def test_a_campaign_ends_near_the_best_although_its_model_fits_badly(space, tmp_
     while trials := campaign.ask(4, tolerance=0.002):
         for trial in trials:
             campaign.tell(trial.matrix, trial.config, seconds=steep(matrices[trial.matrix], trial.config))
-    for each in campaign.outlook():
+    for each in campaign.summary():
         view = matrices[each.matrix]
         assert each.seconds < 1.02 * min(steep(view, config) for config in space), each
 
@@ -131,7 +131,7 @@ def test_the_estimate_comes_first(space, matrices, tmp_path) -> None:
         view = matrices[trial.matrix]
         assert seconds(view, trial.config) == min(seconds(view, config) for config in space)
         campaign.tell(trial.matrix, trial.config, seconds=seconds(view, trial.config))
-    assert all(each.regret < 0.25 for each in campaign.outlook())
+    assert all(each.regret < 0.25 for each in campaign.summary())
 
 
 def test_a_campaign_goes_on_where_it_was(space, matrices, tmp_path) -> None:
@@ -198,8 +198,8 @@ def test_repetitions_count_by_their_median(space, matrices, tmp_path) -> None:
 
 def test_expected_gain_and_regret_shrink(space, matrices, tmp_path) -> None:
     campaign = run(Campaign(tmp_path, space, matrices), 2, 5)
-    before = campaign.outlook()
-    after = run(campaign, 6, 5).outlook()
+    before = campaign.summary()
+    after = run(campaign, 6, 5).summary()
     assert np.mean([each.regret for each in after]) < np.mean([each.regret for each in before])
     assert np.mean([each.gain for each in after]) < 0.05
     for each in after:
@@ -214,14 +214,14 @@ def test_one_matrix_is_enough_in_any_unit(space, matrices, tmp_path, count, scal
     for told in range(30):
         trials = campaign.ask(1, tolerance=0.002)
         if told < LEAST_TO_END:
-            assert [each.gain for each in campaign.outlook()] == [math.inf] * count
+            assert [each.gain for each in campaign.summary()] == [math.inf] * count
         if not trials:
             break
         view = matrices[trials[0].matrix]
         campaign.tell(trials[0].matrix, trials[0].config, seconds=scale * seconds(view, trials[0].config))
     assert LEAST_TO_END <= campaign.count() < 30
     best = {name: min(seconds(view, config) for config in space) for name, view in campaign.matrices.items()}
-    for each in campaign.outlook():
+    for each in campaign.summary():
         assert each.seconds < 1.03 * scale * best[each.matrix]
         assert each.regret < 0.03
 
@@ -241,7 +241,7 @@ def test_all_programs_told_leave_no_regret(space, matrices, tmp_path) -> None:
         fails = trial.config["codec"] == "delta"  # the fastest ones, by what the model knows
         campaign.tell(name, trial.config, seconds=None if fails else seconds(matrices[name], trial.config),
                       failure="no memory" if fails else None)
-    found, = campaign.outlook()
+    found, = campaign.summary()
     assert (found.gain, found.regret) == (0, 0)
 
 
@@ -251,7 +251,7 @@ def test_a_matrix_that_always_fails_is_given_up(space, matrices, tmp_path) -> No
         name, config = trials[0].matrix, trials[0].config
         campaign.tell(name, config, seconds=None if name == "m0" else seconds(matrices[name], config),
                       failure="empty" if name == "m0" else None)
-    found = {each.matrix: each for each in campaign.outlook()}
+    found = {each.matrix: each for each in campaign.summary()}
     assert campaign.count() < 100
     assert found["m0"].config is None
     assert found["m0"].gain == 0
@@ -273,6 +273,20 @@ def test_failures_may_be_asked_for_again(space, matrices, tmp_path) -> None:
     assert campaign.count() == 1
     assert one not in campaign.pending()
     assert one in campaign.ask(1000)
+
+
+def test_a_result_in_place_of_a_failure_reaches_the_model(space, matrices, tmp_path) -> None:
+    campaign = Campaign(tmp_path, space, matrices)
+    for trial in campaign.ask(6):
+        campaign.tell(trial.matrix, trial.config, seconds=seconds(matrices[trial.matrix], trial.config))
+    failed, = campaign.ask(1)
+    campaign.tell(failed.matrix, failed.config, failure="timeout")
+    before = campaign.predict(failed.matrix).set_index("config")
+    campaign.forget_failures()
+    campaign.tell(failed.matrix, failed.config, seconds=1e-9)
+    after = campaign.predict(failed.matrix).set_index("config")
+    assert after.loc[failed.config.key, "seconds"] < 0.1 * before.loc[failed.config.key, "seconds"]
+    assert len(campaign.history(forgotten=True)) == len(campaign.history()) + 1
 
 
 def test_no_result_is_lost_while_failures_are_dropped(space, matrices, tmp_path) -> None:

@@ -37,7 +37,7 @@ class BenchRecommend:
     also reported separately. Files are in the page cache, because their checksums are compared before.
 
     Args:
-        adviser: recommender for this platform and operation.
+        recommender: recommender for this platform and operation.
         role: role of the matrices; "test" only when nothing is chosen by the result.
         matrices: names; empty: all of the role.
         limit: largest number of matrices, taken evenly over their numbers of nonzeros; None: all.
@@ -45,7 +45,7 @@ class BenchRecommend:
 
     op: Op
     platform: "Platform"
-    adviser: Recommender
+    recommender: Recommender
     samples: SampleSource
     corpus: SuiteSparseCorpus
     role: Role
@@ -57,17 +57,17 @@ class BenchRecommend:
         """Write per_matrix.parquet and the figure; return regrets with 95 % bounds, of all and by rows, and seconds."""
         title = f"{op_title(self.op.name)} on {self.platform.name} {self.platform.preset}"
         study = EvaluationData(self.platform, self.op, self.samples, self.role)
-        recommender = ConfigRanker(self.op, self.platform, self.adviser)
+        ranker = ConfigRanker(self.op, self.platform, self.recommender)
         began = time.perf_counter()
-        self.adviser.prepare()
+        self.recommender.prepare()
         loading = time.perf_counter() - began
         names = self._names(study)
         paths = self._files(names)
-        logger.info("%s: %d training matrices, ready in %.2f s", title, len(self.adviser.learned_from), loading)
+        logger.info("%s: %d training matrices, ready in %.2f s", title, len(self.recommender.learned_from), loading)
         with scratch_folder("cache") as folder:
             scores = static_scores(study)
             static = min(scores, key=scores.__getitem__)
-            rows = [self._measured(name, path, study, recommender=recommender, static=static,
+            rows = [self._measured(name, path, study, ranker=ranker, static=static,
                                    stem=Path(folder) / "spy")
                     for name, path in log.track(zip(names, paths, strict=True), "recommendations", total=len(names))]
         frame = pd.DataFrame(rows).merge(study.about(names), left_on="matrix", right_index=True)
@@ -87,16 +87,17 @@ class BenchRecommend:
             raise ValueError(f"{', '.join(unknown)}: no {self.role} matrix with seconds for all configurations: "
                              "task.matrices takes names with the role task.role")
         names = sorted(self.matrices or judged)
-        known = [name for name in names if name in self.adviser.learned_from]
+        known = [name for name in names if name in self.recommender.learned_from]
         if known:
-            raise ValueError(f"{self.adviser.origin} was trained on {len(known)} of the {len(names)} matrices "
+            raise ValueError(f"{self.recommender.origin} was trained on {len(known)} of the {len(names)} matrices "
                              f"({', '.join(known[:3])}{', ...' if len(known) > 3 else ''}), so its choices for them "
                              "say nothing: task.role=test, or a recommender that has not seen them")
-        calibration = self.adviser.calibration
+        calibration = self.recommender.calibration
         used = [] if calibration is None else sorted(set(names) & set(calibration.matrices))
         if used:
-            raise ValueError(f"the choices of {self.adviser.origin} are calibrated on {len(used)} of the {len(names)} "
-                             f"matrices: task.role=test, or take {self.role} out of calibration_roles of the adviser")
+            raise ValueError(f"the choices of {self.recommender.origin} are calibrated on {len(used)} of the "
+                             f"{len(names)} matrices: task.role=test, or take {self.role} out of the calibration_roles "
+                             "of the recommender")
         if self.limit is None or self.limit >= len(names):
             return names
         if self.limit < 1:
@@ -110,12 +111,12 @@ class BenchRecommend:
         return self.corpus.fetch(names)
 
     def _measured(
-        self, name: str, path: Path, study: EvaluationData, *, recommender: ConfigRanker, static: str, stem: Path
+        self, name: str, path: Path, study: EvaluationData, *, ranker: ConfigRanker, static: str, stem: Path
     ) -> dict[str, object]:
         """Recommend for one file as a user would, and look up the seconds of the choice."""
-        ranking = recommender.rank(path)
+        ranking = ranker.rank(path)
         began = time.perf_counter()
-        recommender.draw(ranking, stem)
+        ranker.draw(ranking, stem)
         drawing = time.perf_counter() - began
         if ranking.view.input.digest != study.inputs[name].digest:
             raise ValueError(f"the pattern of {path} differs from that of {name} when it was sampled: choose the "

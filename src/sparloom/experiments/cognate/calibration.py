@@ -1,11 +1,11 @@
-"""Put a floor under recommendations, and say how much they may lose against the best configuration.
+"""Keep recommendations from being worse than a fixed configuration, and bound what they lose against the best.
 
 Both are read off matrices that all configurations were timed on and that the model has not learned from:
 
-    votes    of scores over all training matrices, of which the fixed configuration is the best: the number with the
-             least mean loss among those with which few first choices are slower than that configuration
+    votes    weight of mean scores over the training matrices, whose best is the fixed configuration: the one with the
+             least mean loss among those that make few first choices slower than it
     loss     logarithm of the seconds of a first choice over those of the best configuration; its mean and an upper
-             bound, in proportion to the doubt of the model
+             bound, in proportion to the uncertainty of the model
 
 The bound is the quantile of a split-conformal one. It holds for about the stated share of matrices like those of the
 calibration, not for certain: votes are chosen on the same matrices, and scores over training matrices know some of
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 
 COVERAGE = 0.9  # share of matrices whose loss is within the bound
 VOTES = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)  # of the best configuration over all matrices, beside one of the model
-SLOWER, TOLERATED = 0.02, 0.02  # at most this share of the matrices may lose more than that against it
+SLOWER, TOLERATED = 0.02, 0.02  # first choices may be more than SLOWER slower than it on a share TOLERATED of matrices
 LEAST_MATRICES = 20
-BASE_DOUBT = 0.1  # of choices on which all voters agree, in standard deviations of their scores
+BASE_UNCERTAINTY = 0.1  # of choices on which all voters agree, in standard deviations of their scores
 ROLES: tuple[Role, ...] = ("train", "validation")
 
 
@@ -55,18 +55,17 @@ class Recommendation:
     Args:
         scores: (configs,), low = fast, no unit.
         opinions: (voters, configs) scores of the parts of the model, of unit variance each.
-        spread: standard deviation of the logarithms of seconds over configurations that a formula expects; 1: none
-            does.
+        spread: standard deviation of the logarithms of estimated seconds over configurations; 1 without a formula.
     """
 
     scores: Float[np.ndarray, " configs"]
     opinions: Float[np.ndarray, "voters configs"]
     spread: float = 1.0
 
-    def doubt(self, choice: int) -> float:
+    def uncertainty(self, choice: int) -> float:
         """Tell how much faster voters expect their own first choices to be than this one."""
         behind = self.opinions[:, choice] - self.opinions.min(axis=1)
-        return self.spread * (BASE_DOUBT + float(behind.mean()))
+        return self.spread * (BASE_UNCERTAINTY + float(behind.mean()))
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ class Calibration:
 
     Args:
         votes: of `static`, beside one of the model.
-        mean, bound: of the loss, per unit of doubt.
+        mean, bound: of the loss, per unit of uncertainty.
         matrices: names of those behind it.
         static: key of a configuration -> its score over all training matrices, of unit variance.
     """
@@ -106,12 +105,12 @@ class Calibration:
 
     def loss(self, recommendation: Recommendation, choice: int) -> ExpectedLoss:
         """Expect the loss of a choice, an index of the configurations that were scored."""
-        doubt = recommendation.doubt(choice)
-        return ExpectedLoss(math.expm1(self.mean * doubt), math.expm1(self.bound * doubt))
+        uncertainty = recommendation.uncertainty(choice)
+        return ExpectedLoss(math.expm1(self.mean * uncertainty), math.expm1(self.bound * uncertainty))
 
 
 def calibrate(
-    study: EvaluationData, advise: Callable[[MatrixFeatures, Sequence[Config]], Recommendation],
+    study: EvaluationData, recommend: Callable[[MatrixFeatures, Sequence[Config]], Recommendation],
     known: frozenset[str], *, roles: Sequence[Role], folder: Path,
 ) -> Calibration | None:
     """Calibrate a model on all matrices that have all configurations and of whose family it has learned none.
@@ -137,18 +136,18 @@ def calibrate(
         return None
     configs, names = tables[0].configs, [name for name, _ in rows]
     seconds = np.stack([each for _, each in rows])
-    first = advise(study.views[names[0]], configs)
+    first = recommend(study.views[names[0]], configs)
     static = static_scores(study)
     conditions = Conditions({
         "code": code(), "platform": study.platform.name, "op": study.op.name, "matrices": names,
         "content": hashlib.sha256(b"".join(
             each.tobytes() for each in (seconds, first.scores, first.opinions))).hexdigest(),
         "spread": first.spread, "static": static, "version": __version__,
-        "settings": [COVERAGE, *VOTES, SLOWER, TOLERATED, BASE_DOUBT]})
+        "settings": [COVERAGE, *VOTES, SLOWER, TOLERATED, BASE_UNCERTAINTY]})
     file = folder / f"{conditions.digest}.json"
     with suppress(OSError, ValueError, TypeError):  # there is none, or it is damaged
         return Calibration(**read_json(file))
-    found = calibrate_on(np.log(seconds), [first, *(advise(study.views[name], configs) for name in names[1:])],
+    found = calibrate_on(np.log(seconds), [first, *(recommend(study.views[name], configs) for name in names[1:])],
                          static, [config.key for config in configs], names)
     with suppress(OSError):  # a folder that cannot be written only costs the time to calibrate again
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -179,10 +178,11 @@ def calibrate_on(
     votes = min(VOTES, key=judged)
     choices = (scores + votes * common).argmin(axis=1)
     losses = lost[rows, choices]
-    doubts = np.array([each.doubt(int(choice)) for each, choice in zip(recommendations, choices, strict=True)])
+    uncertainties = np.array([each.uncertainty(int(choice))
+                              for each, choice in zip(recommendations, choices, strict=True)])
     rank = min(math.ceil((len(losses) + 1) * COVERAGE), len(losses))
-    bound = float(np.sort(losses / doubts)[rank - 1])
-    return Calibration(votes, float(losses.mean() / doubts.mean()), bound, list(names), dict(static))
+    bound = float(np.sort(losses / uncertainties)[rank - 1])
+    return Calibration(votes, float(losses.mean() / uncertainties.mean()), bound, list(names), dict(static))
 
 
 def static_scores(study: EvaluationData) -> dict[str, float]:

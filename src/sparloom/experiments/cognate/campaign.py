@@ -9,9 +9,10 @@ import shlex
 import signal
 import string
 import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,18 +23,19 @@ import pandas as pd
 from rich.table import Table
 
 from sparloom import log
-from sparloom.data import SECONDS, check_columns, described_config, table_rows, write_frame
+from sparloom.data import SECONDS, check_columns, described_config, table_rows, to_json_values, write_frame
 from sparloom.errors import IllegalSchedule, SchemaError
 from sparloom.experiments.cognate.evaluation_data import estimator_of
 from sparloom.experiments.cognate.trial_commands import EXECUTORS, CommandRunner, number_of
+from sparloom.experiments.harness import DEFAULT_WIDTH, FAILURES, conditions_of, exclusive_timing
 from sparloom.files import locked, write_text
 from sparloom.measure import TimingProtocol, geomean
 from sparloom.models import MatrixFeatures
-from sparloom.ops import Op
+from sparloom.ops import Op, Operands
 from sparloom.report import draw_campaign, report_table
 from sparloom.space import Config
 from sparloom.sparse import MATRIX_ENDINGS, SparseMatrix, is_matrix_file, matrix_stem, read_matrix
-from sparloom.tuning import Campaign, Outlook, Proposal
+from sparloom.tuning import Campaign, MatrixSummary, Proposal
 
 if TYPE_CHECKING:
     from sparloom.platforms import Platform
@@ -49,7 +51,7 @@ class RunCampaign:
     """Spend a budget of trials on a folder of matrices, and say which configuration each should have.
 
     Args:
-        matrices: folder of matrix files, or a CSV with the column `path` and, if wanted, `matrix`.
+        matrices: folder of matrix files, one such file, or a CSV with the column `path` and, if wanted, `matrix`.
         budget: trials at most, with those that the folder of the campaign holds already.
         batch: trials that are proposed at once where results come by hand.
         jobs: commands that run at once.
@@ -90,19 +92,22 @@ class RunCampaign:
             RuntimeError: another process works in the folder, or all of the first trials of a command failed.
         """
         self._check()
-        try:
-            with locked(Path(self.folder) / "running", wait=False):
-                if self.results is not None:
-                    self._tell_results(Path(self.results))
-                if self.retry:
-                    logger.info("%d failed trials may be asked for again", self.campaign.forget_failures())
-                if self._runs_here:
-                    self._spend()
-                else:
-                    self._propose(out / "proposals.csv")
-        except BlockingIOError:
-            raise RuntimeError(f"another process runs the campaign in {self.folder}: give it more task.jobs, or choose "
-                               "another task.folder") from None
+        with ExitStack() as held:
+            try:
+                held.enter_context(locked(Path(self.folder) / "running", wait=False))
+            except BlockingIOError:
+                raise RuntimeError(f"another process runs the campaign in {self.folder}: give it more task.jobs, or "
+                                   "choose another task.folder") from None
+            if self.results is not None:
+                self._tell_results(Path(self.results))
+            if self.retry:
+                logger.info("%d failed trials may be asked for again", self.campaign.forget_failures())
+            if self._runs_here:
+                if self.command is None and self.platform.kind != "simulated":
+                    held.enter_context(exclusive_timing())
+                self._spend()
+            else:
+                self._propose(out / "proposals.csv")
         return self._report(out)
 
     @property
@@ -114,7 +119,9 @@ class RunCampaign:
     def files(self) -> Mapping[str, Path]:
         """Path of every matrix, by name."""
         place = Path(str(self.matrices)).expanduser()
-        if place.is_dir():
+        if is_matrix_file(place):
+            listed = [(matrix_stem(place), place)]
+        elif place.is_dir():
             paths = [path for path in sorted(place.rglob("*")) if is_matrix_file(path)]
             listed = [((path.parent.relative_to(place) / matrix_stem(path)).as_posix(), path) for path in paths]
         else:
@@ -140,18 +147,26 @@ class RunCampaign:
         conditions: dict[str, Any] = {"patterns": {name: pattern.digest() for name, pattern in patterns.items()},
                                       "command": self.command}  # None: of the platform, or by hand
         if self.command is None:
-            conditions |= {"platform": self.platform.name, **self.platform.conditions(self.op)}
-        else:
-            conditions["unit"] = "seconds"
+            conditions |= {"platform": self.platform.name, **self._platform_conditions()}
         if self.results is not None:
             conditions["unit"] = "cycles" if "cycles" in table_rows(Path(self.results))[0] else "seconds"
-            if conditions["unit"] == "cycles" and self.command is None and self._runs_here:
-                raise ValueError(f"{self.results} has cycles, and {self.platform.name} runs further trials in seconds: "
-                                 "divide them by the frequency, in a column named seconds")
+            if conditions["unit"] == "cycles" and self._runs_here:
+                raise ValueError(f"{self.results} has cycles, and further trials run here and give seconds: divide "
+                                 "cycles by the frequency, in a column named seconds")
+        elif self.command is not None:
+            conditions["unit"] = "seconds"
         return Campaign(
             self.folder, self.platform.space(self.op), {
                 name: MatrixFeatures.from_pattern(pattern, name) for name, pattern in patterns.items()},
             estimator=estimator_of(self.platform, self.op), conditions=conditions, seed=self.seed)
+
+    def _platform_conditions(self) -> Mapping[str, Any]:
+        """Name what seconds of the platform depend on; those that come by hand were not measured on this machine."""
+        if self._runs_here:
+            made = to_json_values(conditions_of(self.platform, self.op, self.timing).settings)
+            return {**made.pop("platform"), **made}
+        declared = getattr(self.platform, "conditions", None)
+        return {} if declared is None else declared(self.op)
 
     @cached_property
     def _matrices(self) -> Mapping[str, SparseMatrix]:
@@ -159,7 +174,8 @@ class RunCampaign:
 
     def _check(self) -> None:
         if not self.matrices or not Path(self.matrices).expanduser().exists():
-            raise ValueError(f"matrices={self.matrices}: give the folder of your matrix files, or a CSV of their paths")
+            raise ValueError(f"matrices={self.matrices}: give the folder of your matrix files, one file, or a CSV of "
+                             "their paths")
         for name in ("budget", "batch", "jobs"):
             if getattr(self, name) < 1:
                 raise ValueError(f"task.{name}={getattr(self, name)}: it must be at least 1")
@@ -248,8 +264,13 @@ class RunCampaign:
             if not found.started:
                 raise ValueError(f"task.command cannot be run: {line}: {found.failure}")
             return found.failure if found.seconds is None else found.seconds
-        operands = self.op.operands(self._matrices[proposal.matrix], getattr(self.platform, "width", 256), self.seed)
-        measurement = self.platform.measure(self.op, operands, proposal.config, self.timing)
+        matrix, width = self._matrices[proposal.matrix], getattr(self.platform, "width", DEFAULT_WIDTH)
+        operands = (Operands.unfilled(matrix, width) if self.platform.kind == "simulated" else
+                    self.op.operands(matrix, width, self.seed))
+        try:
+            measurement = self.platform.measure(self.op, operands, proposal.config, self.timing)
+        except FAILURES as error:
+            return f"{type(error).__name__}: {error}"
         return measurement.best if measurement.failure is None else measurement.failure
 
     def _line(self, proposal: Proposal) -> str:
@@ -292,10 +313,14 @@ class RunCampaign:
 
     def _tell_results(self, path: Path) -> None:
         """Tell what is new in a CSV of results, once all of it has been read."""
-        known = {(row.matrix, row.config, row.failure if np.isnan(row.seconds) else row.seconds)
-                 for row in self.campaign.history().itertuples()}
-        fresh = [each for each in self._results(path)
-                 if (each[0].matrix, each[0].config.key, each[2] or each[1]) not in known]
+        known = Counter((row.matrix, row.config, row.failure if np.isnan(row.seconds) else row.seconds)
+                        for row in self.campaign.history(forgotten=True).itertuples())
+        fresh = []
+        for each in self._results(path):
+            key = each[0].matrix, each[0].config.key, each[2] or each[1]
+            known[key] -= 1
+            if known[key] < 0:
+                fresh.append(each)
         for proposal, seconds, failure in fresh:
             self.campaign.tell(proposal.matrix, proposal.config, seconds=seconds, failure=failure)
         logger.info("%d new results in %s", len(fresh), path)
@@ -331,19 +356,20 @@ class RunCampaign:
             raise SchemaError(f"{where}: {error}") from None
 
     def _report(self, out: Path) -> Mapping[str, float]:
-        outlook, progress = self.campaign.outlook(), self.campaign.history()
+        summary, progress = self.campaign.summary(), self.campaign.history()
         write_frame(out / "progress.parquet", progress)
         names = [parameter.name for parameter in self.campaign.space.parameters]
         rows = [{MATRIX: each.matrix, "trials": each.trials} | ({} if each.config is None else {
-            **dict(each.config.values), "seconds": each.seconds, "expected_regret": each.regret}) for each in outlook]
+            **dict(each.config.values), "seconds": each.seconds,
+            "expected_regret": each.regret if math.isfinite(each.regret) else None}) for each in summary]
         best = pd.DataFrame(rows, columns=[MATRIX, *names, "seconds", "trials", "expected_regret"], dtype=object)
         write_text(out / "best.csv", best.to_csv(index=False))
-        log.console.print(_table(outlook, names), soft_wrap=False)
+        log.console.print(_table(summary, names), soft_wrap=False)
         draw_campaign(progress, out / "progress")
-        begun = [each for each in outlook if each.config is not None]
-        found = {"trials": float(self.campaign.count()), "matrices": float(len(outlook)), "begun": float(len(begun)),
+        begun = [each for each in summary if each.config is not None]
+        found = {"trials": float(self.campaign.count()), "matrices": float(len(summary)), "begun": float(len(begun)),
                  "failures": float(progress["seconds"].isna().sum())}
-        if begun:
+        if begun and all(math.isfinite(each.regret) for each in begun):
             found |= {"expected_regret": geomean(np.array([1 + each.regret for each in begun])) - 1,
                       "expected_gain": float(np.mean([each.gain for each in begun]))}
         return found
@@ -362,10 +388,10 @@ def _interrupt_on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, previous)
 
 
-def _table(outlook: Sequence[Outlook], names: Sequence[str]) -> Table:
+def _table(summary: Sequence[MatrixSummary], names: Sequence[str]) -> Table:
     table = report_table((MATRIX, *names, "seconds", "trials", "expected regret"), text=(MATRIX,))
-    for each in outlook:
+    for each in summary:
         values = ["" if each.config is None else str(each.config[name]) for name in names]
         table.add_row(each.matrix, *values, "" if each.seconds is None else f"{each.seconds:.4g}", str(each.trials),
-                      "" if each.seconds is None else f"{each.regret:.1%}")
+                      "" if each.seconds is None else f"{each.regret:.1%}" if math.isfinite(each.regret) else "unknown")
     return table

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sparloom.data import Journal, Sample, compact
+from sparloom.data import ROLES, Journal, Sample, compact
 from sparloom.errors import SparloomError
 from sparloom.experiments import harness
 from sparloom.measure import TimingProtocol, describe_machine
@@ -158,9 +158,11 @@ class Collect:
         unknown = sorted(set(self.matrices) - set(split))
         if unknown:
             raise ValueError(f"no matrix {', '.join(unknown)} in the corpus of {len(split)}: check task.matrices")
+        if odd := sorted(set(self.roles) - set(ROLES)):
+            raise ValueError(f"task.roles has {', '.join(odd)}: roles are {', '.join(ROLES)}")
         wanted = set(self.matrices) or {name for name, role in split.items() if role in self.roles}
         if not wanted:
-            raise ValueError(f"no matrix has a role of {', '.join(self.roles)}: roles are train, validation, test")
+            raise ValueError(f"no matrix of the corpus has a role of {', '.join(self.roles)}")
         if self.max_nonzeros is not None:
             wanted -= {entry.name for entry in self.corpus.entries() if entry.nnz > self.max_nonzeros}
             if not wanted:

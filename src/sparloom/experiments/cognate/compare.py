@@ -263,14 +263,12 @@ class Compare:
         return "; ".join(parts)
 
     def _show(self, compared: report.Compared, group: str, rows: pd.DataFrame, out: Path) -> None:
-        finished = rows[rows["failure"] == ""]
-        counted = f"{finished['matrices'].max():.0f} matrices" if len(finished) else "no arm has finished"
-        title = f"{self.labels.get(group, report.op_title(group))}, {counted}"
+        title = f"{self.labels.get(group, report.op_title(group))}, {_counted(rows)}"
         log.console.print(f"{title}: speedup over the default")
         log.console.print(report.rows_table(rows, columns=self.columns, bold=self.reference), soft_wrap=False)
         for remark in _remarks(rows):
             log.console.print(remark, markup=False)
-        if len(finished):
+        if (rows["failure"] == "").any():
             self.figure.draw(compared, group, out / f"figure_{group}", title=title)
 
 
@@ -314,7 +312,7 @@ class Tabulate:
             headings, cells = report.rows_cells(rows, columns=self.columns)
             named = rows["row"].tolist()
             bold = named.index(self.bold) if self.bold in named else None
-            about = [f"{report.op_title(group)}: speedup over the default on {rows['matrices'].max():.0f} matrices.",
+            about = [f"{report.op_title(group)}: speedup over the default on {_counted(rows)}.",
                      *_remarks(rows)]
             table = report.markdown_table(headings, cells, bold=bold).rstrip()
             write_text(out / f"{group}.md", "\n\n".join([about[0], table, *about[1:]]) + "\n")
@@ -322,6 +320,12 @@ class Tabulate:
             write_text(out / f"{group}.tex", comments + report.latex_table(headings, cells, bold=bold))
             logger.info("%s", out / f"{group}.md")
         return {"tables": len(groups), "rows": len(compared.rows)}
+
+
+def _counted(rows: pd.DataFrame) -> str:
+    """Tell on how many matrices the arms that have finished were judged."""
+    finished = rows[rows["failure"] == ""]
+    return f"{finished['matrices'].max():.0f} matrices" if len(finished) else "no matrix, because no arm has finished"
 
 
 def _remarks(rows: pd.DataFrame) -> list[str]:

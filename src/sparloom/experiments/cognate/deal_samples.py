@@ -227,7 +227,7 @@ class ValidateDealing:
         dealer = alone.dealt(self.op, matrix)
         return pd.DataFrame([{"config": config.key, "one": seconds, "many": many[config],
                               "dealt": float(dealer.seconds(config.key, [seconds], [alone])[0, 0]),
-                              "even": seconds / self.threads} for config, seconds in one.items()])
+                              "even": seconds / self.threads} for config, seconds in one.items() if config in many])
 
     @staticmethod
     def _agreement(name: str, rows: pd.DataFrame) -> dict[str, float | str]:

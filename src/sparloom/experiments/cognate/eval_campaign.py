@@ -73,7 +73,7 @@ class EvalCampaign:
         frame = pd.DataFrame(rows)
         write_frame(out / "trials.parquet", frame)
         draw_trials(frame, out / "trials", share=self.share, labels=METHODS)
-        return self._metrics(frame)
+        return self._metrics(frame, len(places))
 
     def _shares(self, study: EvaluationData, places: np.ndarray, method: str, seed: int
                 ) -> Iterator[tuple[int, float]]:
@@ -97,13 +97,13 @@ class EvalCampaign:
                     campaign.tell(name, key, seconds=known.seconds(name, key))
                 yield campaign.count(), known.share(predicted="model" in method)
 
-    def _metrics(self, frame: pd.DataFrame) -> Mapping[str, float]:
+    def _metrics(self, frame: pd.DataFrame, matrices: int) -> Mapping[str, float]:
         """Count trials per matrix until the share is reached; those that never reach it count as `most`."""
         needed = pd.DataFrame({method: [self._needed(frame[(frame["method"] == method) & (frame["seed"] == seed)])
                                         for seed in self.seeds] for method in METHODS})
         table = report_table(("method", f"trials per matrix for {self.share:g}", "reached", "share in the end"),
                              text=("method",))
-        metrics: dict[str, float] = {f"{self.eval_role}/matrices": float(self.matrices)}
+        metrics: dict[str, float] = {f"{self.eval_role}/matrices": float(matrices)}
         for method, label in METHODS.items():
             last = frame[frame["method"] == method].groupby("seed")["share"].last()
             reached, counts = float(needed[method].notna().mean()), needed[method].fillna(self.most)

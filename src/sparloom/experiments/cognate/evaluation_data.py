@@ -16,14 +16,13 @@ from sparloom.experiments.harness import samples_of
 from sparloom.models import CostModel, MatrixFeatures
 from sparloom.ops import Op
 from sparloom.report import RuntimeTable
-from sparloom.space import Config, ConfigSpace
+from sparloom.space import MAX_LISTED, Config, ConfigSpace
 from sparloom.sparse import STATISTICS, Role, WalkStatistics
 
 if TYPE_CHECKING:
     from sparloom.platforms import Platform
 
 VENDOR = "vendor"  # preset of the rows of vendor libraries
-MAX_CONFIGS = 4096  # of a space in which equal programs are looked for
 logger = logging.getLogger(__name__)
 
 
@@ -122,7 +121,7 @@ class EvaluationData:
         """
         parts = [rows]
         for name, known in rows.groupby("matrix"):
-            if len(known) == len(keys) or len(keys) > MAX_CONFIGS:
+            if len(known) == len(keys) or len(keys) > MAX_LISTED:
                 continue
             bound = self.space.bind(self.inputs[str(name)].shape)
             configs = {config.key: config for config in bound}

@@ -170,7 +170,7 @@ class Finetune:
     def run(self, out: Path) -> Mapping[str, float]:
         """Train all methods, print and draw the comparison, save the fine-tuned networks.
 
-        Without the method cognate there are no headline metrics without the name of a method.
+        Headline metrics, whose keys name no method, are those of the method cognate; without it there are none.
         """
         began = time.monotonic()
         unknown = sorted(set(self.methods) - set(METHODS))

@@ -179,7 +179,7 @@ class Recommend:
 
     Args:
         shape: m, n, k and perhaps the layout of a GEMM, instead of a matrix.
-        adviser: recommender for this platform and operation.
+        recommender: recommender for this platform and operation.
         verify: measure or simulate nothing, the first five and the default ("top"), or the whole space ("all").
     """
 
@@ -188,7 +188,7 @@ class Recommend:
     dense: RecommendShape
     op: Op
     platform: "Platform"
-    adviser: Recommender
+    recommender: Recommender
     verify: Literal["none", "top", "all"]
     timing: TimingProtocol
     width: int
@@ -203,37 +203,36 @@ class Recommend:
             raise ValueError(f"matrix={self.matrix} and shape={self.shape}: give one of them")
         if self.shape is not None:
             return self.dense.run(self.shape, out)
-        recommender = ConfigRanker(self.op, self.platform, self.adviser)
-        ranking = recommender.rank(self.matrix)
+        ranker = ConfigRanker(self.op, self.platform, self.recommender)
+        ranking = ranker.rank(self.matrix)
         began = time.perf_counter()
-        recommender.draw(ranking, out / "spy")
+        ranker.draw(ranking, out / "spy")
         drawing = time.perf_counter() - began
         chosen, behind, loss = ranking.programs[:TOP_K], ranking.behind[:TOP_K].tolist(), ranking.loss
         metrics = {"lead": behind[1] if len(behind) > 1 else 0.0,
                    **({} if loss is None else {"expected_loss": loss.mean, "loss_bound": loss.bound}),
                    "rows": ranking.view.shape[0], "cols": ranking.view.shape[1], "nnz": ranking.view.nnz,
                    "seconds": ranking.read_seconds + ranking.rank_seconds + drawing}
-        default = recommender.space.default()
-        times = self._verified(ranking.matrix, chosen, list(recommender.space))
+        default = self.platform.baseline(self.op, ranking.matrix.pattern)
+        times = self._verified(ranking.matrix, chosen, default, list(ranker.space))
         log.console.print(_table(chosen, behind, times, default), soft_wrap=False)
         log.console.print(f"lead of the first: {metrics['lead']:.2f} standard deviations of all scores")
-        log.console.print(_loss_text(loss, self.adviser.calibration), soft_wrap=True)
+        log.console.print(_loss_text(loss, self.recommender.calibration), soft_wrap=True)
         metrics |= _regrets(chosen, times, default, whole=self.verify == "all")
         write_json(out / "recommendation.json", {
             "matrix": str(self.matrix), "op": self.op.name, "platform": self.platform.name,
-            "preset": self.platform.preset, "adviser": self.adviser.origin,
+            "preset": self.platform.preset, "recommender": self.recommender.origin,
             "expected_loss": metrics.get("expected_loss"), "loss_bound": metrics.get("loss_bound"),
             "configurations": [{"config": config.key, "behind": gap, "seconds": times.get(config)}
                                for config, gap in zip(chosen, behind, strict=True)]})
         return metrics
 
     def _verified(
-        self, matrix: SparseMatrix, chosen: Sequence[Config], configs: Sequence[Config]
+        self, matrix: SparseMatrix, chosen: Sequence[Config], default: Config, configs: Sequence[Config]
     ) -> dict[Config, float]:
         """Measure the chosen configurations and the default: median seconds of each."""
         if self.verify == "none":
             return {}
-        default = self.platform.baseline(self.op, matrix.pattern)
         asked = list(configs) if self.verify == "all" else list(dict.fromkeys([*chosen, default]))
         width = getattr(self.platform, "width", self.width)  # target.width alone may have been given
         operands = self.op.operands(matrix, width, self.timing.seed)

@@ -19,7 +19,7 @@ from sparloom.experiments.cognate.transfer import LearnerConfig, TransferInit
 from sparloom.experiments.harness import Checkpoints, experiment_for
 from sparloom.ops import Op
 from sparloom.report import draw_spy
-from sparloom.space import Config, ConfigSpace
+from sparloom.space import MAX_LISTED, Config, ConfigSpace
 from sparloom.sparse import MATRIX_ENDINGS, Role, SparseMatrix, locality_order, read_matrix, reorder
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Recommender(Protocol):
             MissingArtifact: names the experiment that makes what it needs.
         """
 
-    def advise(self, view: models.MatrixFeatures, configs: Sequence[Config]) -> Recommendation: ...
+    def recommend(self, view: models.MatrixFeatures, configs: Sequence[Config]) -> Recommendation: ...
 
     @property
     def calibration(self) -> Calibration | None:
@@ -52,7 +52,6 @@ class Recommender(Protocol):
 
 
 TOP_K = 5
-MAX_SPACE = 4096  # configurations that are scored one by one
 
 
 @dataclass(frozen=True)
@@ -82,12 +81,12 @@ class ConfigRanker:
     """Rank the configurations of a platform for matrix files; the recommender is loaded after the first read.
 
     Args:
-        adviser: recommender for this platform and operation.
+        recommender: recommender for this platform and operation.
     """
 
     op: Op
     platform: "Platform"
-    adviser: Recommender
+    recommender: Recommender
 
     @cached_property
     def space(self) -> ConfigSpace:
@@ -97,9 +96,9 @@ class ConfigRanker:
             Unsupported: there are too many to score every one.
         """
         space = self.platform.space(self.op)
-        if len(space) > MAX_SPACE:
-            raise Unsupported(f"platform {self.platform.name} has {len(space)} configurations and no fine-tuned model: "
-                              "choose a target such as platform@target=spade")
+        if len(space) > MAX_LISTED:
+            raise Unsupported(f"platform {self.platform.name} has {len(space):,} configurations, and at most "
+                              f"{MAX_LISTED:,} are scored one by one: choose a target such as platform@target=spade")
         return space
 
     def rank(self, file: Path | str | None) -> Ranking:
@@ -114,12 +113,12 @@ class ConfigRanker:
         began = time.perf_counter()
         matrix = _read(file)
         read_seconds = time.perf_counter() - began
-        self.adviser.prepare()
+        self.recommender.prepare()
         began = time.perf_counter()
         view = models.MatrixFeatures.from_pattern(matrix.pattern, Path(str(file)).name)
         bound = space.bind(view.shape)
         configs = list(bound)
-        recommendation, calibration = self.adviser.advise(view, configs), self.adviser.calibration
+        recommendation, calibration = self.recommender.recommend(view, configs), self.recommender.calibration
         scores = recommendation.scores if calibration is None else calibration.scores(recommendation, configs)
         programs = [bound.canonical(config) for config in configs]
         order = _distinct(np.argsort(scores, kind="stable"), programs)
@@ -184,7 +183,7 @@ class FineTunedRecommender:
     def prepare(self) -> None:
         _ = self._model, self.calibration
 
-    def advise(self, view: models.MatrixFeatures, configs: Sequence[Config]) -> Recommendation:
+    def recommend(self, view: models.MatrixFeatures, configs: Sequence[Config]) -> Recommendation:
         scores = models.scale_scores(self._model.score(view, configs))
         return Recommendation(scores, scores[None])
 
@@ -192,7 +191,7 @@ class FineTunedRecommender:
     def calibration(self) -> Calibration | None:
         """See `calibrate`."""
         study = EvaluationData(self.platform, self.op, self.samples, "validation")
-        return calibrate(study, self.advise, self.learned_from, roles=self.calibration_roles,
+        return calibrate(study, self.recommend, self.learned_from, roles=self.calibration_roles,
                          folder=calibrations(self.checkpoints))
 
     @cached_property
@@ -238,7 +237,7 @@ class FittedRecommender:
     def prepare(self) -> None:
         _ = self._learned, self.calibration
 
-    def advise(self, view: models.MatrixFeatures, configs: Sequence[Config]) -> Recommendation:
+    def recommend(self, view: models.MatrixFeatures, configs: Sequence[Config]) -> Recommendation:
         """Score configurations; the formula of the platform tells how far their seconds are apart."""
         _, model = self._learned
         if isinstance(model, models.Ensemble):
@@ -253,7 +252,7 @@ class FittedRecommender:
     @cached_property
     def calibration(self) -> Calibration | None:
         """See `calibrate`."""
-        return calibrate(self._study, self.advise, self.learned_from, roles=self.calibration_roles,
+        return calibrate(self._study, self.recommend, self.learned_from, roles=self.calibration_roles,
                          folder=calibrations(self.learning.checkpoints))
 
     @cached_property
@@ -300,8 +299,8 @@ class DefaultRecommender:
     def prepare(self) -> None:
         self._chosen.prepare()
 
-    def advise(self, view: models.MatrixFeatures, configs: Sequence[Config]) -> Recommendation:
-        return self._chosen.advise(view, configs)
+    def recommend(self, view: models.MatrixFeatures, configs: Sequence[Config]) -> Recommendation:
+        return self._chosen.recommend(view, configs)
 
     @property
     def calibration(self) -> Calibration | None:

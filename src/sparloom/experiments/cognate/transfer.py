@@ -161,7 +161,7 @@ class LearnerConfig:
             return model
         budget = self.selection.matrices * self.selection.configs_per_matrix
         votes = self.source_votes * REFERENCE_LABELS / budget
-        return model.with_guest(beginning.zero_shot(self.net, study.space), votes)
+        return model.with_pretrained(beginning.zero_shot(self.net, study.space), votes)
 
     def learn(self, study: EvaluationData, learner: models.Learner, seed: int) -> tuple[pd.DataFrame, models.CostModel]:
         """Draw labels, in rounds if the selection queries the model, and fit the model to all of them."""

@@ -297,10 +297,12 @@ def run_command(line: str, timeout_seconds: float | None, folder: str, *,
             _kill_group(process)
             raise
     printed, errors = found
-    words = printed.split()
-    if process.returncode or not words:
-        why = f"exit status {process.returncode}: {(errors or printed).strip()[-SHOWN_ERROR:]}"
-        return Outcome(None, why, started=process.returncode not in NOT_STARTED)
+    words, shown = printed.split(), (errors or printed).strip()[-SHOWN_ERROR:]
+    if process.returncode:
+        return Outcome(None, f"exit status {process.returncode}: {shown}",
+                       started=process.returncode not in NOT_STARTED)
+    if not words:
+        return Outcome(None, "printed nothing, and the seconds must be the last word" + (f": {shown}" if shown else ""))
     seconds = number_of(words[-1])
     if seconds is None or not 0 < seconds < math.inf:
         return Outcome(None, f"printed {words[-1]!r}, not seconds")
@@ -310,16 +312,26 @@ def run_command(line: str, timeout_seconds: float | None, folder: str, *,
 def _printed(process: subprocess.Popen[str], deadline: float, stopped: Callable[[], bool]) -> tuple[str, str] | None:
     """Wait for a command; return what it printed, None if it has to be killed: at the deadline, or stopped.
 
-    What a command that has ended left running with the same output is killed.
+    What a command that has ended left running with the same output is killed, and not waited for if it lives on in a
+    session of its own.
     """
+    ended = False
     while True:
         try:
             return process.communicate(timeout=max(min(POLL_SECONDS, deadline - time.monotonic()), 0.0))
-        except subprocess.TimeoutExpired:
+        except subprocess.TimeoutExpired as error:
+            if ended:
+                process.wait()
+                return _text(error.output), _text(error.stderr)
             if time.monotonic() >= deadline or stopped():
                 return None
-            if process.poll() is not None:  # what it left running holds its output open
-                _kill_group(process)
+            if os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+                _kill_group(process)  # not reaped yet, so that its number is still its own
+                ended = True
+
+
+def _text(printed: bytes | str | None) -> str:
+    return printed.decode(errors="replace") if isinstance(printed, bytes) else printed or ""
 
 
 def number_of(text: str) -> float | None:

@@ -54,8 +54,8 @@ class Checkpoints:
         encoder: latent encoder of every platform.
         pretraining: which samples of the source networks are pre-trained on.
         seed: of encoders and of pre-training.
-        variant: "refit": a source network of which all but the convolutions were trained anew on those of the usual
-            one, with a name of its own; None: the usual one.
+        variant: "refit": the usual source network with its convolutions kept and all other layers trained anew, under
+            a name of its own; None: the usual one.
     """
 
     artifacts: str
@@ -239,14 +239,16 @@ class TreeModels:
             ensure_data(Path(self.data))
             folders.append(Path(self.data) / "checkpoints" / self.name(platform, op))
         for folder in folders:
-            for name in (FULL, SMALL):
-                restore_folder(folder / name)
+            for each in (folder, folder / FULL, folder / SMALL):
+                restore_folder(each)
             if best_in(folder).exists():
                 for path in sorted(folder.rglob("*")) if folder is not folders[0] else ():
                     verify_stored(Path(self.data), path)
                 return folder
         raise MissingArtifact(f"no performance model of {op.name} on {platform.name} {platform.preset} in "
-                              f"{' or '.join(str(folder.parent) for folder in folders)}", experiment="fit_trees")
+                              f"{' or '.join(str(folder.parent) for folder in folders)}",
+                              experiment="fit_trees_cuda" if platform.kind == "device" else "fit_trees",
+                              overrides=(f"single.device={platform.preset}",) if platform.kind == "device" else ())
 
 
 def best_in(folder: Path) -> Path:

@@ -71,7 +71,7 @@ class Resumed:
     """Existing journals and table of a collection, checked against the conditions of this run.
 
     Args:
-        identities: matrix -> digest, where one name may stand for several matrices.
+        identities: matrix -> digest of its identity in the corpus, because a name may later stand for another matrix.
         overwrite: drop samples that were made under other conditions instead of raising an error.
     """
 
@@ -189,7 +189,7 @@ def samples_of(samples: SampleSource, platform: "Platform", op: Op) -> SampleTab
 
 
 def check_width(table: SampleTable, platform: "Platform", op: Op) -> None:
-    """Refuse samples of other widths than that of the platform.
+    """Check that there are samples of the platform's width.
 
     Raises:
         ValueError: none has this width; the message names the widths that exist.

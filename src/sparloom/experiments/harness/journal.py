@@ -17,7 +17,8 @@ from sparloom.ragged import LengthCorpus
 from sparloom.resources import CHECKOUT
 from sparloom.sparse import Corpus
 
-PACKAGES = ("numpy", "scipy", "torch", "torch-geometric", "mkl", "pymetis", "cupy-cuda13x", "triton")
+PACKAGES = ("numpy", "scipy", "torch", "torch-geometric", "mkl", "pymetis", "cupy-cuda11x", "cupy-cuda12x",
+            "cupy-cuda13x", "triton")
 """Packages that benchmarks run or compare with."""
 
 

@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -165,9 +165,17 @@ def _end_with_parent(parent: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def exclusive_timing() -> AbstractContextManager[None]:
+@contextmanager
+def exclusive_timing() -> Iterator[None]:
     """Lock this machine for timing: wait for other runs of this user, and make later ones wait."""
-    return locked(Path(tempfile.gettempdir()) / f"sparloom-timing-{os.getuid()}.lock")
+    path = Path(tempfile.gettempdir()) / f"sparloom-timing-{os.getuid()}.lock"
+    with ExitStack() as held:
+        try:
+            held.enter_context(locked(path, wait=False))
+        except BlockingIOError:
+            logger.info("another run is timing on this machine: waiting until it has ended")
+            held.enter_context(locked(path))
+        yield
 
 
 @contextmanager
@@ -196,4 +204,4 @@ def claim_processor() -> Iterator[int | None]:
             finally:
                 os.sched_setaffinity(0, allowed)
             return
-    raise RuntimeError(f"all {len(allowed)} processors are claimed by processes that time: lower task.jobs")
+    raise RuntimeError(f"all {len(allowed)} processors are claimed by other timing processes: lower task.jobs")

@@ -45,12 +45,13 @@ def timed_cases(
     Args:
         journal: file of finished cases; the caller removes it when its run is complete.
         weights: expected cost of each case in any unit.
-        threads: of this process, which stay on their processors; None: other processes compute, and would start on
-            that of the thread that starts them.
+        threads: of this process, which stay on their processors; None: do not pin, because child processes would
+            inherit the pinned processor.
     """
     retain_memory()
     done = CaseJournal(journal)
-    waiting = {key: case for key, case in planned.items() if key not in done.rows()}
+    known = done.rows()
+    waiting = {key: case for key, case in planned.items() if key not in known}
     finished = planned.keys() - waiting.keys()
     logger.info("%d of %d cases to do, %d found finished", len(waiting), len(planned), len(finished))
     with exclusive_timing(), nullcontext() if threads is None else pinned(threads):

@@ -40,8 +40,8 @@ REMEDY = "it is simulated again"
 class SimulatedEvents:
     """Cache simulated seconds and events (level T1), one file per matrix, operation and machine.
 
-    The path of a file depends on the operation, the width, all parameters of the machine, the version of the simulator
-    and the content of the pattern, so that an interrupted export continues.
+    The path of a file depends on the operation, its configurations, the width, all parameters of the machine, the
+    version of the simulator, the events and the content of the pattern, so that an interrupted export continues.
 
     Args:
         width: columns of the dense operands.
@@ -60,7 +60,7 @@ class SimulatedEvents:
         from sparloom.platforms.spade import EVENTS, simulate_events
 
         pattern = corpus.load(name).pattern
-        paths = {(op, place): self.path(op, machine, pattern.digest())
+        paths = {(op, place): self.path(op, configs[op], machine, pattern.digest())
                  for op in configs for place, machine in enumerate(machines)}
         lacking = {key: path for key, path in paths.items() if not _is_whole(path)}
         if not lacking:
@@ -74,11 +74,12 @@ class SimulatedEvents:
                                                                                                  strict=True))}))
         return paths
 
-    def path(self, op: str, machine: "Machine", pattern: str) -> Path:
+    def path(self, op: str, configs: Sequence[Config], machine: "Machine", pattern: str) -> Path:
         """Return the file of a pattern, given by its digest."""
-        from sparloom.platforms.spade import simulator_digest
+        from sparloom.platforms.spade import EVENTS, simulator_digest
 
-        made = {"machine": asdict(machine), "width": self.width, "simulator": simulator_digest()}
+        made = {"machine": asdict(machine), "width": self.width, "simulator": simulator_digest(), "events": EVENTS,
+                "configs": [config.key for config in configs]}
         return self.folder / f"{op}-{Conditions(made).digest}" / f"{pattern[:24]}.parquet"
 
 

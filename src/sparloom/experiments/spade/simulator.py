@@ -89,6 +89,8 @@ class ValidateSimulator:
     def run(self, out: Path) -> Mapping[str, float]:
         """Write samples.parquet and per_matrix.parquet; return errors, rank correlations and traffic differences."""
         entries = [entry for entry in self.corpus.entries() if entry.nnz <= self.nonzeros]
+        if not entries:
+            raise ValueError(f"no matrix has at most {self.nonzeros} nonzeros: raise task.nonzeros")
         chosen = [entries[index] for index in _spread(len(entries), self.matrices)]
         weights = {entry.name: float(entry.nnz) for entry in chosen}
         found = dict(run_jobs(self.simulate, {name: name for name in weights}, weights=weights, processes=self.jobs,

@@ -51,8 +51,7 @@ class TreeSubject:
     Args:
         measured: mean seconds of all sweeps, which models learn from; no model is scored on a problem that it has
             learned from, in any sweep.
-        other: seconds of the sweeps that do not judge, (problems, configs); None if there are none, in which case
-            nothing tells the noise.
+        other: mean seconds of the other sweeps, which measure the noise, (problems, configs); None: there is one sweep.
         vendor: seconds of the fastest vendor kernel in the judging sweep, (problems,); NaN where there is none.
         fallback: configuration for problems outside the domain of the models.
     """
@@ -138,7 +137,9 @@ def sparse_subject(
     table, space = samples.table(platform.name, platform.preset, op.name), platform.space(op)
     check_width(table, platform, op)
     split, families, statistics = samples.split(), samples.families(), samples.statistics()
-    table = table.filter(matrices={name for name in table.matrices if split[name] in roles})
+    if unlisted := sorted(set(table.matrices) - split.keys()):
+        logger.warning("%d matrices without a role are left out, such as %s", len(unlisted), unlisted[0])
+    table = table.filter(matrices={name for name in table.matrices if split.get(name) in roles})
     sweeps = _opened(table, sorted(set(table.sweeps()["config"])), judging)
     configs = tuple(Config.parse(space.name, key) for key in sweeps.configs)
     about = pd.DataFrame({
@@ -166,10 +167,10 @@ def _opened(table: SampleTable, configs: list[str], judging: int, *, alone: bool
     sweeps = Sweeps.of(table, configs)
     count = sweeps.seconds.shape[2]
     if judging >= count or (count < 2 and not alone):
-        raise SchemaError(f"sweep {judging} shall judge and another one tell the noise, the table has {count}: collect "
-                          f"with timing.rounds={max(2, judging + 1)}")
+        raise SchemaError(f"sweep {judging} judges and another one measures the noise, but the table has {count}: "
+                          f"collect with timing.rounds={max(2, judging + 1)}")
     if count == 1:
-        logger.warning("the table has one sweep, so nothing tells the noise: collect with timing.rounds=2")
+        logger.warning("the table has one sweep, so the noise is unknown: collect with timing.rounds=2 to measure it")
     whole = sweeps.complete
     if not whole.all():
         logger.warning("%d of %d problems lack rows in one of the sweeps and are left out", (~whole).sum(), len(whole))

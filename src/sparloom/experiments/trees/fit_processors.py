@@ -120,7 +120,7 @@ class FitProcessors:
             frames.append(new.judged.baseline("vendor", new.vendor).dropna(subset="seconds"))
         rows = pd.concat(frames, ignore_index=True)
         write_frame(out / "per_problem.parquet", rows)
-        title = f"GEMM on a processor that few samples know: efficiency on {len(new)} problems out of fold"
+        title = f"GEMM on a processor with few samples: efficiency on {len(new)} problems out of fold"
         log.console.print(efficiency_table(rows, self._labels(), title=title, seed=self.seed), soft_wrap=False)
         return self._metrics(rows) | {"problems": len(new), "known_problems": len(known),
                                       "seconds": time.monotonic() - began}

@@ -22,7 +22,7 @@ from sparloom.experiments.trees.evaluation import (
     scores_with_fallback,
     sparse_subject,
 )
-from sparloom.files import write_json, write_text
+from sparloom.files import atomic_folder, write_json, write_text
 from sparloom.ir import F64, I64, Param
 from sparloom.jit import Source, compile_c
 from sparloom.models.performance import (
@@ -249,15 +249,19 @@ class FitTrees:
         metrics, rows = self._judged(asked, model, scores, prefix="oof/")
         metrics |= {"oof/unasked_problems": int(subject.unasked.sum()),
                     "oof/fallback_rows_mean": float(np.mean(limits)), "oof/fallback_rows_max": max(limits)}
-        metrics |= self._interval(asked, model, folder) | self._small(asked, model, folder)
-        self._save(folder, model)
+        with atomic_folder(folder) as made:  # its models belong together
+            metrics |= self._interval(asked, model, made) | self._small(asked, model, made)
+            self._save(made, model)
+        logger.info("%s: %d trees", folder / FULL, model.trees)
         return metrics, rows
 
     def _sparse(self, op: Op, subject: TreeSubject, out: Path) -> tuple[dict[str, float], pd.DataFrame]:
         asked = subject.take(~subject.unasked)
         model = self._trained(asked, None, tree_count=self._logged(out, op))
         scores = {"model": model_scores(asked, model)} | self._others(asked)
-        self._save(self.models.folder(self.sparse_platform, op, self.samples, self.roles), model)
+        folder = self.models.folder(self.sparse_platform, op, self.samples, self.roles)
+        self._save(folder, model)
+        logger.info("%s: %d trees", folder / FULL, model.trees)
         return self._judged(asked, model, scores, prefix=f"{op.name}/oof_")
 
     def _others(self, subject: TreeSubject) -> dict[str, np.ndarray]:
@@ -271,16 +275,16 @@ class FitTrees:
         self, subject: TreeSubject, base: str | None, target: Target | None = None, tree_count: TreeCount | None = None
     ) -> PerformanceModel:
         began = time.monotonic()
-        target = target or self.target
         if base is not None:
             earlier = load_performance(Path(base), spec=subject.spec, threads=self.growth.threads)
             model = continue_training(earlier, subject.measured, spec=subject.spec,
                                  growth=self.growth.with_trees(self.growth.more_trees))
         else:
-            model = train_performance(subject.measured, spec=subject.spec, target=target, origin=subject.origin,
-                                      growth=self.growth, folds=self.folds, tree_count=tree_count)
-        logger.info("%s, %s %s: %d trees in %d members, %.0f s", subject.spec.op, target.scale, target.quantity,
-                    model.trees, len(model.members), time.monotonic() - began)
+            model = train_performance(subject.measured, spec=subject.spec, target=target or self.target,
+                                      origin=subject.origin, growth=self.growth, folds=self.folds,
+                                      tree_count=tree_count)
+        logger.info("%s, %s %s: %d trees in %d members, %.0f s", subject.spec.op, model.target.scale,
+                    model.target.quantity, model.trees, len(model.members), time.monotonic() - began)
         return model
 
     def _judged(
@@ -289,7 +293,8 @@ class FitTrees:
         judgement = Judgement.of(subject, scores, model.folds, prefix=prefix, seed=self.seed)
         title = (f"{op_title(subject.spec.op)} on {subject.origin.platform} {subject.origin.preset}: efficiency on "
                  f"{len(subject)} problems out of fold, {len(subject.measured.configs)} configurations")
-        labels = LABELS | ({"vendor": "cuBLAS"} if self.gemm_platform.kind == "device" else {})
+        of_gpu = subject.spec.op == self.gemm.name and self.gemm_platform.kind == "device"
+        labels = LABELS | ({"vendor": "cuBLAS"} if of_gpu else {})
         log.console.print(efficiency_table(judgement.rows, labels, title=title, seed=self.seed), soft_wrap=False)
         metrics = {f"{prefix}rows": int(subject.offered.sum()), f"{prefix}trees": model.trees}
         return metrics | judgement.metrics(), judgement.rows.assign(op=subject.spec.op)
@@ -300,12 +305,12 @@ class FitTrees:
         A sweep that is alone is learned from, too; each problem is judged by models of other problems.
         """
         learned = subject.judged.seconds if subject.other is None else subject.other
-        grid = Grid.of(subject.spec, subject.with_seconds(learned), target=self.target)
+        grid = Grid.of(subject.spec, subject.with_seconds(learned), target=model.target)
         folds = problem_folds(subject.measured, model.folds)
         bounds = bounds_out_of_fold(grid, self.growth, folds, coverage=self.coverage)
         save_interval(folder / INTERVAL, bounds.interval(model))
-        judging = Grid.of(subject.spec, subject.with_seconds(subject.judged.seconds), target=self.target).targets
-        widened = self.target.restore(bounds.high + bounds.margins) / self.target.restore(bounds.low - bounds.margins)
+        judging = Grid.of(subject.spec, subject.with_seconds(subject.judged.seconds), target=model.target).targets
+        widened = model.target.restore(bounds.high + bounds.margins) / model.target.restore(bounds.low - bounds.margins)
         return {"interval/meant": self.coverage, "interval/coverage": float(bounds.cover(judging)[grid.ran].mean()),
                 "interval/coverage_unwidened": float(bounds.cover_plain(judging)[grid.ran].mean()),
                 "interval/median_ratio": float(np.median(widened[grid.ran]))}
@@ -323,4 +328,3 @@ class FitTrees:
     def _save(self, folder: Path, model: PerformanceModel) -> None:
         save_performance(folder / FULL, model)
         write_json(folder / "lineage.json", list(model.lineage))
-        logger.info("%s: %d trees", folder / FULL, model.trees)

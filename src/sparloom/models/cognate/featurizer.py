@@ -206,8 +206,7 @@ class PatternStatistics(SideVector):
         """
         absent = next((item.name for item in inputs if item.statistics is None), None)
         if absent is not None:
-            raise MissingArtifact(f"no statistics of {absent}, which this network reads: run experiment=prepare_inputs",
-                                  experiment="prepare_inputs")
+            raise MissingArtifact(f"no statistics of {absent}, which this network reads", experiment="prepare_inputs")
         numbers = np.array([item.statistics for item in inputs], np.float64).reshape(-1, len(STATISTICS))
         return signed_logarithm(numbers[:, self._columns]).astype(np.float32)
 
@@ -431,8 +430,7 @@ class WindowFeaturizer(InputFeaturizer):
     def _build(self, inputs: Sequence[MatrixInput]) -> WindowMap:
         absent = next((item.name for item in inputs if item.windows is None), None)
         if absent is not None:
-            raise MissingArtifact(f"no windows of {absent}, which this network reads: run experiment=prepare_inputs",
-                                  experiment="prepare_inputs")
+            raise MissingArtifact(f"no windows of {absent}, which this network reads", experiment="prepare_inputs")
         windows = [window for item in inputs for window in item.windows]
         kinds = np.array([number * len(KINDS) + KINDS.index(window.kind)
                           for number, item in enumerate(inputs) for window in item.windows], np.int64)

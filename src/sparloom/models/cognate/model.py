@@ -178,7 +178,7 @@ def restore_cognate(stored: Checkpoint, path: Path) -> Cognate:
     if set(stored.settings) != set(PARTS):
         raise SchemaError(f"{path} has the parts {', '.join(stored.settings)}, not {', '.join(PARTS)}, so it is not "
                           "restored from this file alone: give a network of model=cognate, or its settings, such as "
-                          "adviser.net='${model.net}' model=waconet")
+                          "recommender.net='${model.net}' model=waconet")
     net = Cognate(**{name: _part(name, stored.settings[name], path) for name in PARTS})
     load_weights(net, stored, path)
     return net

@@ -17,7 +17,7 @@ from sparloom.platforms.cuda import DeviceOperands
 from sparloom.platforms.cuda.device import CudaDevice, CupyGpu, Gpu
 from sparloom.platforms.cuda.launch import BaselineBinder, Family
 from sparloom.platforms.cuda.sparse_kernels import AttentionKernels, SddmmKernels, SpmmKernels
-from sparloom.platforms.cuda.triton_gemm import TritonGemm
+from sparloom.platforms.cuda.triton_gemm import VERSION, TritonGemm
 from sparloom.platforms.platform import Inputs, KernelPlatform, unknown_operation
 from sparloom.platforms.timing import Call, measure_rounds
 from sparloom.space import Config, CudaKernelSpace, CudaSpace
@@ -71,7 +71,7 @@ class CudaPlatform(KernelPlatform):
         """Name what seconds depend on: the device, the sources of the kernels of `op`, and the compilers."""
         self.family(op)  # refuses an operation without kernels
         compilers = {name: _version(name) for name in COMPILERS}
-        sources = "" if self.name == "triton" else sources_digest([f"cuda/{SOURCES.get(op.name, op.name)}.cu"])
+        sources = VERSION if self.name == "triton" else sources_digest([f"cuda/{SOURCES.get(op.name, op.name)}.cu"])
         return {"device": asdict(self.limits), "sources": sources, "compilers": compilers}
 
     def run(self, op: Op, operands: Inputs, config: Config) -> np.ndarray:
