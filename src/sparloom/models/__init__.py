@@ -19,8 +19,8 @@ __all__, __getattr__, __dir__ = attach(__name__, {
         "Autoencoder", "AutoencoderNet", "FeatureAugmentation", "FeatureMapping", "FrozenEncoder", "LatentEncoder",
         "PrincipalComponents", "VariationalAutoencoder", "load_encoder", "save_encoder"),
     "cognate.featurizer": (
-        "Featurizer", "InputFeaturizer", "PatternStatistics", "SideFeatures", "Standardise", "WacoFeaturizer",
-        "WindowFeaturizer", "make_norm"),
+        "Featurizer", "InputFeaturizer", "MAX_DEVIATIONS", "PatternStatistics", "SideFeatures", "Standardise",
+        "WacoFeaturizer", "WindowFeaturizer", "make_norm"),
     "cognate.predictor": ("Predictor", "RecurrentPredictor", "TransformerPredictor", "VectorSequence"),
     "cognate.network": (
         "Cognate", "ConfigurationMapper", "Network", "NoFeaturizer", "NoMapper", "cognate_variant",

@@ -13,7 +13,7 @@ from small import SMALL
 
 from sparloom.errors import MissingArtifact, Unsupported
 from sparloom.experiments.cognate import RecommendShape, calibration, read_shape
-from sparloom.experiments.cognate.evaluation_data import Formula
+from sparloom.experiments.cognate.evaluation_data import PlatformEstimator
 from sparloom.measure import describe_machine
 from sparloom.models import Network
 from sparloom.models.performance import Origin, machine_constants
@@ -169,7 +169,7 @@ def test_the_formula_is_computed_once_for_a_matrix_and_configurations():
         calls.append((op, matrix, list(configs)))
         return np.arange(1.0, 1.0 + len(configs))
 
-    formula = Formula(seconds, SpMM())
+    formula = PlatformEstimator(seconds, SpMM())
     for matrix, part in ((0, 3), (0, 3), (0, 2), (1, 2), (1, 2), (0, 3)):
         np.testing.assert_array_equal(formula(matrices[matrix], configs[:part]), np.arange(1.0, 1.0 + part))
     assert [(matrices.index(matrix), len(given)) for _, matrix, given in calls] == [(0, 3), (0, 2), (1, 2), (0, 3)]

@@ -18,7 +18,7 @@ import scipy.sparse
 
 from sparloom.errors import SchemaError, Unsupported
 from sparloom.experiments.cognate import campaign
-from sparloom.experiments.cognate.trial_commands import Outcome
+from sparloom.experiments.cognate.trial_commands import CommandResult
 from sparloom.platforms import SpadePlatform
 from sparloom.sparse import Pattern, SparseMatrix, read_matrix, write_matrix
 
@@ -104,9 +104,9 @@ def test_commands_run_where_the_executor_says(build, place, monkeypatch) -> None
         def __init__(self, folder: Path, options: dict[str, int]) -> None:
             made.append((folder, dict(options)))
 
-        def run(self, line: str, timeout_seconds: float | None) -> Outcome:
+        def run(self, line: str, timeout_seconds: float | None) -> CommandResult:
             lines.append((line, timeout_seconds))
-            return Outcome(0.5)
+            return CommandResult(0.5)
 
         def stop(self) -> None: ...
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sparloom.experiments.cognate import trial_commands
-from sparloom.experiments.cognate.trial_commands import LocalCommands, Outcome, RayCommands, SlurmCommands
+from sparloom.experiments.cognate.trial_commands import CommandResult, LocalCommands, RayCommands, SlurmCommands
 
 SLURM = {  # a Slurm of one machine: jobs are processes
     "sbatch": """#!/bin/sh
@@ -89,10 +89,10 @@ def is_running(pid: str) -> bool:
 def test_outcomes(runner, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("size").write_text("0.5")
-    assert runner.run("echo loaded; cat size", None) == Outcome(0.5)
-    assert runner.run("echo broken >&2; exit 3", None) == Outcome(None, "exit status 3: broken")
-    assert runner.run("sleep 60 & sleep 60", 0.3) == Outcome(None, "took longer than 0.3 s")
-    assert runner.run("echo 0", None) == Outcome(None, "printed '0', not seconds")
+    assert runner.run("echo loaded; cat size", None) == CommandResult(0.5)
+    assert runner.run("echo broken >&2; exit 3", None) == CommandResult(None, "exit status 3: broken")
+    assert runner.run("sleep 60 & sleep 60", 0.3) == CommandResult(None, "took longer than 0.3 s")
+    assert runner.run("echo 0", None) == CommandResult(None, "printed '0', not seconds")
     missing = runner.run("./simulat", None)
     assert not missing.started
     assert missing.failure.startswith("exit status 127")
@@ -103,7 +103,7 @@ def test_stopping_ends_what_runs_and_what_would_begin(runner, tmp_path) -> None:
     if isinstance(runner, SlurmCommands):
         pytest.skip("this Slurm ends no job")
     begun, ended = tmp_path / "begun", tmp_path / "ended"  # the first is whole when it has its name
-    found: list[Outcome] = []
+    found: list[CommandResult] = []
     thread = threading.Thread(target=lambda: found.append(
         runner.run(f"echo $$ > {begun}.new; mv {begun}.new {begun}; sleep 600; touch {ended}", None)))
     thread.start()
@@ -111,8 +111,8 @@ def test_stopping_ends_what_runs_and_what_would_begin(runner, tmp_path) -> None:
         time.sleep(0.01)
     runner.stop()
     thread.join()
-    assert found == [Outcome(None)]
-    assert runner.run("echo 1", None) == Outcome(None)
+    assert found == [CommandResult(None)]
+    assert runner.run("echo 1", None) == CommandResult(None)
     deadline = time.monotonic() + 120
     while is_running(begun.read_text().strip()):
         assert time.monotonic() < deadline
@@ -131,7 +131,7 @@ def test_an_interrupt_while_a_command_starts_ends_it(tmp_path, monkeypatch) -> N
             _thread.interrupt_main()  # what a task of Ray gets that is cancelled
 
     monkeypatch.setattr(trial_commands.subprocess, "Popen", Interrupted)
-    assert trial_commands._run_task("sleep 60", None, str(tmp_path), str(tmp_path / "stop")) == Outcome(None)
+    assert trial_commands._run_task("sleep 60", None, str(tmp_path), str(tmp_path / "stop")) == CommandResult(None)
     assert len(begun) == 1
     assert not is_running(begun[0])
     assert signal.getsignal(signal.SIGINT) is previous
@@ -164,7 +164,7 @@ def test_ray_stops_tasks_when_one_way_is_lost(lost, ray_of_this_machine, tmp_pat
         time.sleep(0.05)
     for thread in threads:
         thread.join()
-    assert found == [Outcome(None)] * 2
+    assert found == [CommandResult(None)] * 2
     assert list(tmp_path.iterdir()) == begun  # and none of a second command, nor of stopping
 
 
@@ -183,7 +183,7 @@ def test_a_task_of_ray_that_does_not_stop_is_reported(ray_of_this_machine, tmp_p
     runner.stop()
     stop_file.touch()  # for the machine
     thread.join()
-    assert found == [Outcome(None)]
+    assert found == [CommandResult(None)]
     assert "tasks of Ray that still run 0.1 s after they were stopped: 1" in caplog.text
 
 
@@ -196,7 +196,7 @@ def test_jobs_are_cancelled(tmp_path, monkeypatch) -> None:
         time.sleep(0.01)
     runner.stop()
     thread.join()
-    assert found == [Outcome(None)]
+    assert found == [CommandResult(None)]
     assert (tmp_path / "cancelled").read_text().split()[0] == "7"
 
 
@@ -233,7 +233,7 @@ touch "$FAKE_SLURM/full"
     gate.touch()
     for thread in threads:
         thread.join()
-    assert found == [Outcome(2.0)] * 2
+    assert found == [CommandResult(2.0)] * 2
     (tmp_path / "full").touch()
     with pytest.raises(ValueError, match=r"Slurm takes no job: .*QOSMaxSubmitJob.*: change task\.executor_options"):
         runner.run("echo 1", None)

@@ -1,8 +1,8 @@
 """COGNATE: collect samples, pre-train on one platform, fine-tune on another, compare, recommend.
 
 collect, deal_samples (to simulated cores), samples (gather, export, prepare), sample_statistics, evaluation_data,
-training, transfer, finetune, compare, recommender, recommend, campaign, eval_campaign, bench_recommend,
-bench_featurizer.
+training, transfer, probes, finetune, compare, calibration, recommender, recommend, trial_commands, campaign,
+eval_campaign, bench_recommend, bench_featurizer.
 """
 
 from sparloom.lazy import attach

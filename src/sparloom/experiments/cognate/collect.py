@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CollectedRows:
     """Rows and failures that one matrix added, or the reason why nothing could be collected."""
 
     rows: int
@@ -86,7 +86,7 @@ class Collect:
         planned = self._planned()
         mine = planned[first::step]
         self._resumed.begin()
-        costs = {entry.name: float(entry.nnz + 20_000) for entry in self.corpus.entries()}
+        costs = {entry.name: harness.job_weight(entry.nnz) for entry in self.corpus.entries()}
         title = f"{self.platforms[0].name} {self.op.name}"
         finished = {name for name in mine if self._complete(name)}
         logger.info("%s: %d of %d matrices, %d of them found finished, %s configurations each, %d processes", title,
@@ -109,21 +109,21 @@ class Collect:
             "seconds": time.monotonic() - began,
         }
 
-    def collect(self, name: str) -> Outcome:
+    def collect(self, name: str) -> CollectedRows:
         """Collect the missing samples of one matrix; an unreadable matrix is reported, not raised."""
         missing = [self._missing(name, platform) for platform in self.platforms]
         if not any(any(lacks) for lacks in missing):
-            return Outcome(0, 0)
+            return CollectedRows(0, 0)
         try:
             matrix = self.corpus.load(name)
         except (OSError, ValueError, SparloomError) as error:
-            return Outcome(0, 0, f"cannot be read: {error}")
+            return CollectedRows(0, 0, f"cannot be read: {error}")
         operands = self._operands(matrix)
         rows = failures = 0
         for samples in self._samples(name, operands, missing):
             rows += len(samples)
             failures += sum(sample.failure is not None for sample in samples)
-        return Outcome(rows, failures)
+        return CollectedRows(rows, failures)
 
     def _check(self) -> None:
         """Refuse an invalid number of configurations, and platforms for another width than that of the operands."""

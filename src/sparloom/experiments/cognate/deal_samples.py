@@ -72,7 +72,7 @@ class DealSamples:
             raise ValueError(f"the corpus has none of the {len(table.matrices)} matrices that were measured: choose "
                              "that of the samples")
         samples, absent = [], len(table.matrices) - len(rows)
-        weights = {name: float(entries[name].nnz + 20_000) for name in rows}
+        weights = {name: harness.job_weight(entries[name].nnz) for name in rows}
         for name, (fresh, reason) in harness.run_jobs(self.deal, rows, weights=weights, processes=self.jobs,
                                                       description=f"{self.platforms[0].name} {self.op.name}",
                                                       unit="matrices"):

@@ -44,7 +44,7 @@ class EvaluationData:
         return self.platform.space(self.op)
 
     @cached_property
-    def estimator(self) -> "Formula | None":
+    def estimator(self) -> "PlatformEstimator | None":
         """The formula of the platform, see `estimator_of`."""
         return estimator_of(self.platform, self.op)
 
@@ -189,8 +189,8 @@ class EvaluationData:
         return self.walks[name]
 
 
-class Formula:
-    """The formula of a platform for seconds; remembers its last answer, for which the members of an ensemble ask, too.
+class PlatformEstimator:
+    """Estimate seconds by the formula of a platform; the last result is cached for all members of an ensemble.
 
     Args:
         seconds: of an operation, a matrix and configurations, see `Platform.estimate`.
@@ -214,10 +214,10 @@ def with_statistics(inputs: MatrixInputs, statistics: pd.DataFrame) -> MatrixInp
     return inputs.with_statistics(dict(zip(frame.index, frame.to_numpy(np.float64), strict=True)))
 
 
-def estimator_of(platform: "Platform", op: Op) -> Formula | None:
+def estimator_of(platform: "Platform", op: Op) -> PlatformEstimator | None:
     """Return the formula of a platform for seconds; None: it has none for this operation."""
     known = getattr(platform, "has_estimate", lambda op: hasattr(platform, "estimate"))
-    return Formula(platform.estimate, op) if known(op) else None
+    return PlatformEstimator(platform.estimate, op) if known(op) else None
 
 
 def _differences(one: Config, other: Config) -> int:

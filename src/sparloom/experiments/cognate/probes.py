@@ -16,7 +16,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 from sparloom.experiments.cognate.evaluation_data import EvaluationData
-from sparloom.models import CognateModel
+from sparloom.models import MAX_DEVIATIONS, CognateModel
 from sparloom.report import places_by_bin
 from sparloom.sparse import signed_logarithm
 
@@ -25,7 +25,6 @@ PROBED = ("row_cv", "imbalance_32", "reuse_32", "bandwidth_mean")
 PERMUTATIONS = 5
 FOLDS = 5
 PENALTIES = np.logspace(-2, 4, 13)  # of ridge regression; the best by cross-validation counts
-MAX_DEVIATIONS = 5.0
 LEAST = 2 * FOLDS  # matrices of a probe
 
 

@@ -22,7 +22,7 @@ from sparloom.data import (
     write_walks,
 )
 from sparloom.errors import SparloomError
-from sparloom.experiments.harness import commit, data_folder, run_jobs, samples_of
+from sparloom.experiments.harness import commit, data_folder, job_weight, run_jobs, samples_of
 from sparloom.models import conv_flops
 from sparloom.ops import Op
 from sparloom.sparse import Corpus, WalkStatistics, statistics, walk_statistics
@@ -153,7 +153,7 @@ class PrepareInputs:
         """Read every matrix once; return counts."""
         began = time.monotonic()
         entries = {entry.name: entry for entry in self.corpus.entries()}
-        weights = {name: float(entry.nnz + 20_000) for name, entry in entries.items()}
+        weights = {name: job_weight(entry.nnz) for name, entry in entries.items()}
         inputs, rows, walks = [], {}, {}
         jobs = {name: name for name in entries}
         for name, (item, numbers, walked, fault) in run_jobs(self.prepare, jobs, weights=weights, processes=self.jobs,

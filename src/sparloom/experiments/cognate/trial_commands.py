@@ -20,7 +20,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
-__all__ = ["EXECUTORS", "CommandRunner", "LocalCommands", "Outcome", "RayCommands", "SlurmCommands", "number_of"]
+__all__ = ["EXECUTORS", "CommandResult", "CommandRunner", "LocalCommands", "RayCommands", "SlurmCommands", "number_of"]
 
 SHOWN_ERROR = 300  # characters of what a command that failed has printed
 NOT_STARTED = (126, 127)  # exit statuses of a shell that cannot run a command
@@ -33,7 +33,7 @@ LOST_STATES = ("BOOT_FAIL", "NODE_FAIL", "PREEMPTED", "REVOKED")  # of jobs that
 logger = logging.getLogger(__name__)
 
 
-class Outcome(NamedTuple):
+class CommandResult(NamedTuple):
     """What came out of a command.
 
     Args:
@@ -50,7 +50,7 @@ class Outcome(NamedTuple):
 class CommandRunner(Protocol):
     """Runs commands; its methods may be called by several threads."""
 
-    def run(self, line: str, timeout_seconds: float | None) -> Outcome:
+    def run(self, line: str, timeout_seconds: float | None) -> CommandResult:
         """Run a command of a shell to its end; after `timeout_seconds` it is killed and has failed."""
 
     def stop(self) -> None:
@@ -67,10 +67,10 @@ class LocalCommands:
         self._processes: list[subprocess.Popen[str]] = []
         self._stopped = threading.Event()
 
-    def run(self, line: str, timeout_seconds: float | None) -> Outcome:
+    def run(self, line: str, timeout_seconds: float | None) -> CommandResult:
         """Run a command, see `CommandRunner`."""
         outcome = run_command(line, timeout_seconds, os.getcwd(), started=self._add)
-        return Outcome(None) if self._stopped.is_set() else outcome
+        return CommandResult(None) if self._stopped.is_set() else outcome
 
     def stop(self) -> None:
         """Kill all commands, see `CommandRunner`."""
@@ -108,7 +108,7 @@ class SlurmCommands:
         self._lock = threading.Lock()  # submitit's executors are not safe among threads
         self._stopped = threading.Event()
 
-    def run(self, line: str, timeout_seconds: float | None) -> Outcome:
+    def run(self, line: str, timeout_seconds: float | None) -> CommandResult:
         """Run a command, see `CommandRunner`.
 
         A job that Slurm ends, such as at its own limit of time, has failed. One that is lost with its machine is
@@ -119,13 +119,13 @@ class SlurmCommands:
             job = self._submit(line, timeout_seconds)
             lost = "" if job is None else self._wait(job)
             if job is None or self._stopped.is_set():
-                return Outcome(None)
+                return CommandResult(None)
             if not lost:
                 try:
                     return job.result()
                 except self._failures as error:
-                    return Outcome(None, f"job {job.job_id}: {_last_line(error)}")
-        return Outcome(None, f"job {lost}, the last of {ATTEMPTS} attempts")
+                    return CommandResult(None, f"job {job.job_id}: {_last_line(error)}")
+        return CommandResult(None, f"job {lost}, the last of {ATTEMPTS} attempts")
 
     def _submit(self, line: str, timeout_seconds: float | None) -> Any:
         """Submit a job, after others of this campaign have ended if Slurm takes no more; None if it was stopped.
@@ -204,20 +204,20 @@ class RayCommands:
         self._lock = threading.Lock()  # a task is submitted before the others are stopped, or not at all
         self._stopped = threading.Event()
 
-    def run(self, line: str, timeout_seconds: float | None) -> Outcome:
+    def run(self, line: str, timeout_seconds: float | None) -> CommandResult:
         """Run a command, see `CommandRunner`. A task whose machine is lost has failed."""
         with self._lock:
             if self._stopped.is_set():
-                return Outcome(None)
+                return CommandResult(None)
             task = self._remote.remote(line, timeout_seconds, os.getcwd(), str(self._stop_file))
             self._tasks.add(task)
         try:
             while not self._ray.wait([task], timeout=POLL_SECONDS)[0]:
                 if self._stopped.is_set():
-                    return Outcome(None)
+                    return CommandResult(None)
             return self._ray.get(task)
         except self._ray.exceptions.RayError as error:
-            return Outcome(None) if self._stopped.is_set() else Outcome(None, f"Ray: {_last_line(error)}")
+            return CommandResult(None) if self._stopped.is_set() else CommandResult(None, f"Ray: {_last_line(error)}")
         finally:
             with self._lock:
                 self._tasks.discard(task)
@@ -255,7 +255,7 @@ def _is_queued(job: str) -> bool:
     return bool(found.stdout.strip()) if found.returncode == 0 else "Invalid job id" not in found.stderr
 
 
-def _run_task(line: str, timeout_seconds: float | None, folder: str, stop_file: str) -> Outcome:
+def _run_task(line: str, timeout_seconds: float | None, folder: str, stop_file: str) -> CommandResult:
     """Run a command in a task of Ray, until the file is there or Ray interrupts the task.
 
     The interrupt of a task that is cancelled raises nothing here: it is noted, and `run_command` asks for it.
@@ -271,7 +271,7 @@ def _run_task(line: str, timeout_seconds: float | None, folder: str, stop_file: 
 
 def run_command(line: str, timeout_seconds: float | None, folder: str, *,
                 started: Callable[[subprocess.Popen[str]], None] = lambda process: None,
-                stopped: Callable[[], bool] = lambda: False) -> Outcome:
+                stopped: Callable[[], bool] = lambda: False) -> CommandResult:
     """Run a command in a folder, and read the seconds that it prints.
 
     Args:
@@ -279,12 +279,12 @@ def run_command(line: str, timeout_seconds: float | None, folder: str, *,
         stopped: is asked before the command begins, and then every `POLL_SECONDS`, whether to kill it.
     """
     if stopped():
-        return Outcome(None)
+        return CommandResult(None)
     try:
         process = subprocess.Popen(line, shell=True, text=True, errors="replace", stdin=subprocess.DEVNULL, cwd=folder,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
     except OSError as error:  # the folder is not there
-        return Outcome(None, f"{error} on {os.uname().nodename}", started=False)
+        return CommandResult(None, f"{error} on {os.uname().nodename}", started=False)
     with process:
         try:
             started(process)
@@ -292,21 +292,22 @@ def run_command(line: str, timeout_seconds: float | None, folder: str, *,
                              stopped)
             if found is None:
                 _kill_group(process)
-                return Outcome(None) if stopped() else Outcome(None, f"took longer than {timeout_seconds:g} s")
+                return CommandResult(None, None if stopped() else f"took longer than {timeout_seconds:g} s")
         except BaseException:
             _kill_group(process)
             raise
     printed, errors = found
     words, shown = printed.split(), (errors or printed).strip()[-SHOWN_ERROR:]
     if process.returncode:
-        return Outcome(None, f"exit status {process.returncode}: {shown}",
+        return CommandResult(None, f"exit status {process.returncode}: {shown}",
                        started=process.returncode not in NOT_STARTED)
     if not words:
-        return Outcome(None, "printed nothing, and the seconds must be the last word" + (f": {shown}" if shown else ""))
+        return CommandResult(None, "printed nothing, and the seconds must be the last word" + (
+            f": {shown}" if shown else ""))
     seconds = number_of(words[-1])
     if seconds is None or not 0 < seconds < math.inf:
-        return Outcome(None, f"printed {words[-1]!r}, not seconds")
-    return Outcome(seconds)
+        return CommandResult(None, f"printed {words[-1]!r}, not seconds")
+    return CommandResult(seconds)
 
 
 def _printed(process: subprocess.Popen[str], deadline: float, stopped: Callable[[], bool]) -> tuple[str, str] | None:

@@ -7,7 +7,8 @@ disk), measuring (missing configurations), timing (candidates in turn), checkpoi
 from sparloom.lazy import attach
 
 __all__, __getattr__, __dir__ = attach(__name__, {
-    "process_pool": ("claim_processor", "exclusive_timing", "run_in_subprocess", "run_jobs", "run_steps"),
+    "process_pool": (
+        "claim_processor", "exclusive_timing", "job_weight", "run_in_subprocess", "run_jobs", "run_steps"),
     "journal": ("CaseJournal", "code", "commit", "journal_folder"),
     "conditions": (
         "Resumed", "check_samples", "check_width", "conditions_of", "identities_of", "labels_with_noise", "samples_of"),

@@ -63,6 +63,11 @@ def run_in_subprocess(
     yield from _metered(_parallel(function, jobs, 1), weights, description, unit=unit, finished=finished)
 
 
+def job_weight(nonzeros: int) -> float:
+    """Return the expected cost of the job of a matrix, in any unit."""
+    return float(nonzeros + 20_000)
+
+
 def run_steps(
     steps: Sequence[str], function: Callable[[str, Job], str], waiting: Callable[[str], Mapping[str, Job]], *,
     planned: Callable[[str], Iterable[str]], weight: Callable[[Job], float], level: int = logging.WARNING,
