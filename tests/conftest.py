@@ -25,7 +25,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else every process that tests
 settings.register_profile("sparloom", deadline=None)  # how long an example takes is up to the machine
 settings.load_profile("sparloom")
 
-pytest_plugins = ["compiler_plugin", "file_order", "golden_plugin", "kernel_cache"]
+pytest_plugins = ["compiler_plugin", "file_order", "golden_plugin", "kernel_cache", "parsed_once"]
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -44,7 +44,7 @@ def python_of_runs() -> Iterator[list[str]]:
     """Return a command that replaces `python` for run.py and has its modules loaded; it does not forward signals."""
     modules = ("hydra._internal.hydra", "hydra.core.override_parser.overrides_parser", "sparloom.cli",
                "sparloom.report", "sparloom.experiments.cognate.finetune",
-               "sparloom.experiments.cognate.training", "pyarrow.parquet", "warm_pool")
+               "sparloom.experiments.cognate.training", "pyarrow.parquet", "warm_pool", "parsed_once")
     with warm_python(modules) as command:
         yield command
 

@@ -39,13 +39,15 @@ def told(arguments, environment, progress):
 
 
 @pytest.mark.slow
-def test_ten_thousand_calls_are_right_or_refused(environment, tmp_path):
-    assert not told([FUZZ, 0, 10_000], environment, tmp_path / "progress")
+@pytest.mark.parametrize(("first", "count"), [(0, 4000), pytest.param(4000, 6000, marks=pytest.mark.exhaustive)])
+def test_thousands_of_calls_are_right_or_refused(environment, tmp_path, first, count):
+    assert not told([FUZZ, first, count], environment, tmp_path / "progress")
 
 
-def test_layers_solvers_and_programs_are_right_or_refuse(environment, tmp_path):
+@pytest.mark.parametrize(("first", "count"), [(0, 114), pytest.param(114, 114, marks=pytest.mark.exhaustive)])
+def test_layers_solvers_and_programs_are_right_or_refuse(environment, tmp_path, first, count):
     pytest.importorskip("torch_geometric", reason="torch_geometric is not installed")
-    assert not told([CALLS, 0, 228], environment, tmp_path / "progress")
+    assert not told([CALLS, first, count], environment, tmp_path / "progress")
 
 
 def test_a_crash_is_reported_with_its_seed(environment, tmp_path):

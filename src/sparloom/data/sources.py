@@ -126,7 +126,7 @@ class JoinedSamples:
     """Samples of both parts of the real matrices, each role from one part or from both.
 
     Designs were made and judged on one part, so final figures are made once on the test matrices of the other. A
-    platform that was not measured on that one, such as the CPU, has the samples of the first part alone.
+    platform that has no samples of that one has those of the first part alone.
 
     Args:
         development, final: samples of each part; no matrix is in both.

@@ -255,9 +255,9 @@ class Ensemble:
 
     def with_pretrained(self, model: CostModel, votes: float) -> Ensemble:
         """Add the votes of a model that does not learn from these labels."""
-        model = self._with(self.members)
-        model.pretrained = (*self.pretrained, (model, votes))
-        return model
+        ensemble = self._with(self.members)
+        ensemble.pretrained = (*self.pretrained, (model, votes))
+        return ensemble
 
     def with_estimate(self, estimator: Estimator) -> Ensemble:
         """Let members learn the error of an estimate if they can, and let the estimate vote.
@@ -296,10 +296,10 @@ class Ensemble:
         """Score configurations; also return the scaled scores of all members, the estimate and pretrained models."""
         features = as_features(matrix)
         members, others = self.member_scores(features, configs), (*self._estimate, *self.pretrained)
-        pretrained = [scale_scores(model.score(features, configs)) for model, _ in others]
+        opinions = [scale_scores(model.score(features, configs)) for model, _ in others]
         votes = len(members) + sum(votes for _, votes in others)
-        foreign = sum(votes * scores for (_, votes), scores in zip(others, pretrained, strict=True))
-        return (members.sum(axis=0) + foreign) / votes, np.stack([*members, *pretrained])
+        weighted = sum(votes * scores for (_, votes), scores in zip(others, opinions, strict=True))
+        return (members.sum(axis=0) + weighted) / votes, np.stack([*members, *opinions])
 
     def member_scores(
         self, matrix: Pattern | MatrixFeatures, configs: Sequence[Config]

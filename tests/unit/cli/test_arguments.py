@@ -174,7 +174,7 @@ def test_a_sweep_has_one_output_folder(conf):
 @pytest.mark.parametrize("key", ["paths.outputs", "paths.data", "paths.artifacts"])
 @pytest.mark.parametrize("value", ["", "null", "''"])
 def test_an_empty_folder_is_refused(conf, key, value):
-    with pytest.raises(cli.UsageError, match=f"{key} is empty: give a folder, or leave it out"):
+    with pytest.raises(cli.UsageError, match=f"{key} is empty: give a folder, or leave the option out"):
         cli.prepare(["run.py", "experiment=collect_cpu", f"{key}={value}"], conf)
 
 

@@ -1,6 +1,7 @@
 """Build tasks from conf/ as run.py does, on generated samples with a small network."""
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -11,9 +12,11 @@ import pytest
 from brief_timing import brief_timing
 from hydra.core.global_hydra import GlobalHydra
 from hydra.utils import instantiate
+from matplotlib.figure import Figure
 from small import SMALL
 
 from sparloom.data import TinySamples
+from sparloom.files import locked
 
 CONF = Path(__file__).parents[3] / "conf"
 
@@ -33,6 +36,19 @@ def _samples_generated_once() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _sketches() -> Iterator[None]:
+    """Draw pictures with few pixels; tests of sparloom.report draw them as they are."""
+    drawn = Figure.savefig
+
+    def savefig(figure: Figure, to: Any, **options: Any) -> None:
+        drawn(figure, to, **options | {"dpi": 30})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Figure, "savefig", savefig)
+        yield
+
+
 @pytest.fixture(scope="session")
 def build() -> Callable[..., Any]:
     """Make a task: build("finetune_tiny", "op=sddmm", folder=path)."""
@@ -48,12 +64,23 @@ def build() -> Callable[..., Any]:
 
 
 @pytest.fixture(scope="session")
-def trained(build, tmp_path_factory) -> Path:
+def trained(build, tmp_path_factory, request) -> Path:
     """Train encoders, source networks and fine-tuned ones for SpMM, ours and as published; return their folder.
 
     The outputs and metrics of ours are in the folders of the experiments, of the published ones in <name>_published.
     """
-    folder = tmp_path_factory.mktemp("trained")
+    base = tmp_path_factory.getbasetemp()
+    shared = (base.parent if hasattr(request.config, "workerinput") else base) / "shared_trained"  # by all workers
+    with locked(shared.with_suffix(".lock")):
+        if not shared.exists():
+            _train(build, partial := shared.with_suffix(".partial"))
+            partial.rename(shared)
+    folder = tmp_path_factory.mktemp("trained") / "own"  # which tests change
+    shutil.copytree(shared, folder)
+    return folder
+
+
+def _train(build: Callable[..., Any], folder: Path) -> None:
     for experiment, *more in (
             ("autoencode_cpu", "platform@target=cpu_many_single"), ("autoencode_spade",), ("pretrain_cpu",),
             ("finetune_tiny",), ("autoencode_cpu",), ("pretrain_cpu", "model=cognate", "platform@source=cpu"),
@@ -61,8 +88,7 @@ def trained(build, tmp_path_factory) -> Path:
         out = folder / experiment
         if out.exists():
             out = folder / f"{experiment}_published"
-        out.mkdir()
+        out.mkdir(parents=True)
         metrics = build(experiment, *SMALL, *more, folder=folder).run(out)
         assert metrics["seconds"] > 0
         (out / "returned.json").write_text(json.dumps(metrics), encoding="utf-8")
-    return folder

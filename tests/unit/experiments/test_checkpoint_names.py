@@ -1,6 +1,7 @@
 """Checkpoints of networks with different options have different names."""
 
 import sys
+from functools import cache
 from types import ModuleType
 
 import pytest
@@ -13,6 +14,7 @@ from sparloom.models import MinkowskiBackend
 @pytest.fixture(scope="module")
 def named(build, tmp_path_factory):
     """Return the name of the source network that a run with these overrides loads."""
+    @cache
     def name(*overrides: str) -> str:
         task = build("finetune_tiny", *overrides, folder=tmp_path_factory.mktemp("names"))
         return task.checkpoints.source(task.source, task.op, task.recipe.module.net)

@@ -217,7 +217,8 @@ def test_a_collector_killed_repeatedly_loses_at_most_the_sample_in_flight(
     kills = 0
     for _ in range(30):
         before = _rows(tmp_path)
-        process = WarmProgram(python_of_runs, [str(script), str(tmp_path), str(jobs)], folder=tmp_path)
+        process = WarmProgram(python_of_runs, [str(script), str(tmp_path), str(jobs)], folder=tmp_path,
+                              copied=kills > 0)  # spawned once, as in use
         while process.poll() is None and _rows(tmp_path) < before + 12:
             time.sleep(0.003)
         if process.poll() is not None:

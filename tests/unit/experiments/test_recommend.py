@@ -107,7 +107,7 @@ def test_unknown_verification_is_refused(build, trained, file, tmp_path):
 
 
 def test_platform_without_fine_tuned_model_is_refused(build, trained, file, tmp_path):
-    with pytest.raises(Unsupported, match=r"no fine-tuned model: choose a target such as platform@target=spade"):
+    with pytest.raises(Unsupported, match=r"and at most 4,096 are scored one by one: choose a target such"):
         recommend(build, trained, file, "platform@target=cpu").run(tmp_path)
 
 

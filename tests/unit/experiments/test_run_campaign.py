@@ -5,7 +5,6 @@ import fcntl
 import os
 import signal
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -15,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
+from warm_python import WarmProgram
 
 from sparloom.errors import SchemaError, Unsupported
 from sparloom.experiments.cognate import campaign
@@ -226,16 +226,17 @@ echo 0.5
 
 
 @pytest.mark.timeout(300)  # the command sleeps for 600 s
-def test_sigterm_ends_the_commands(build, place) -> None:
+def test_sigterm_ends_the_commands(python_of_runs, place) -> None:
     marked = f"600.{os.getpid():07}1"
-    command = [sys.executable, str(ROOT / "run.py"), "experiment=campaign", f"space={place}/chip.yaml",
+    command = [str(ROOT / "run.py"), "experiment=campaign", f"space={place}/chip.yaml",
                f"matrices='{place}/matrices of mine'", f"task.folder={place}/state",
                f"task.command='touch {place}/begun; sleep {marked} {ALL}'",
                "logger=none", f"paths.outputs={place}/outputs"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    with open(os.devnull, "wb") as null:
+        process = WarmProgram(python_of_runs, command, folder=place, outputs=[null, null])
     while process.poll() is None and not (place / "begun").exists():
         time.sleep(0.02)
-    process.terminate()
+    process.send_signal(signal.SIGTERM)
     assert process.wait() == 130
     while is_running(marked):  # a process that was killed ends soon; the test would take 600 s otherwise
         time.sleep(0.02)
@@ -250,12 +251,13 @@ def is_running(marked: str) -> bool:
     return False
 
 
-def test_a_killed_campaign_loses_nothing(build, place) -> None:
+def test_a_killed_campaign_loses_nothing(build, place, python_of_runs) -> None:
     slow = f"task.command='sleep 0.05; {place}/simulate {{file}} {{block}} {{prefetch}} {{codec}}'"
-    command = [sys.executable, str(ROOT / "run.py"), "experiment=campaign", f"space={place}/chip.yaml",
+    command = [str(ROOT / "run.py"), "experiment=campaign", f"space={place}/chip.yaml",
                f"matrices='{place}/matrices of mine'", f"task.folder={place}/state", slow, "logger=none",
                f"paths.outputs={place}/outputs"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    with open(os.devnull, "wb") as null:
+        process = WarmProgram(python_of_runs, command, folder=place, outputs=[null, null])
     told = place / "state" / "told.jsonl"
     while process.poll() is None and (not told.exists() or told.read_bytes().count(b"\n") < 6):
         time.sleep(0.02)

@@ -16,7 +16,7 @@ MODULES = (
     "alembic.migration", "sqlalchemy.dialects.sqlite", "sqlalchemy.orm", "matplotlib.backends.backend_agg",
     "matplotlib.backends.backend_svg", "PIL.JpegImagePlugin", "hydra_plugins.sparloom_sweeps.search",
     "hydra_plugins.sparloom_sweeps._figures", "hydra_plugins.sparloom_sweeps._results",
-    "hydra_plugins.sparloom_sweeps._study", "sparloom.cli",
+    "hydra_plugins.sparloom_sweeps._study", "sparloom.cli", "parsed_once",
 )
 
 

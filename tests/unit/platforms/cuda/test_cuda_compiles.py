@@ -1,6 +1,6 @@
 """The CUDA kernels of SpMM, SDDMM and attention compile for their target GPUs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -31,16 +31,16 @@ ATTENTION = AttentionProgram(lanes=16, vector=2, packs=2, group=2, groups=8, bal
 PARTS = 8  # of all sources, compiled one after the other
 
 
-def compile_or_skip(text: str, *options: str) -> None:
+def compile_or_skip(text: str, *options: str, architectures: Sequence[str] = ("sm_80",)) -> None:
     try:
-        check_cuda(text, options=options)
+        check_cuda(text, architectures, options)
     except Unsupported as error:
         pytest.skip(str(error))
 
 
 @pytest.mark.parametrize("program", CORNERS, ids=repr)
 def test_corners_of_the_spaces_compile(program):
-    compile_or_skip(program.text)
+    compile_or_skip(program.text, architectures=("sm_80", "sm_90"))
 
 
 @pytest.mark.parametrize("macros", ["#define ELEMENT double\n", "#define INDEX long long\n"])
