@@ -51,12 +51,12 @@ def test_methods_are_checked_and_timed_in_turn(tmp_path, monkeypatch, libraries_
     out = tmp_path / "out"
     out.mkdir()
     metrics = BenchEncoders(
-        models=["tiny"], lengths=LengthCorpus(None, ["cola", "mrpc"], 0), data=["cola", "mrpc"], batches=[1, 9],
+        models=["tiny"], lengths=LengthCorpus(None, ["cola"], 0), data=["cola"], batches=[1, 9],
         methods=METHODS, memory={"cola": 5}, training={}, start={}, repetitions=2, threads=1,
         journals=str(tmp_path / "journals"), seed=0).run(out)
     whole = pd.read_parquet(out / "per_case.parquet")
     frame = whole[whole["part"] == "inference"]
-    assert len(frame) == 2 * 2 * len(METHODS)
+    assert len(frame) == 2 * len(METHODS)
     refused = frame[frame["failure"] != ""]
     assert set(refused["method"]) == {"missing"}
     assert refused["failure"].str.contains("KeyError: 'missing'").all()

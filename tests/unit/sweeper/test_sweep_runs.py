@@ -51,22 +51,22 @@ def test_sweep_finds_and_keeps_the_best(sweep):
 
 @SLOW
 def test_killed_sweep_resumes_without_losing_or_repeating_a_trial(sweep, tmp_path_factory):
-    arguments = ("-m", *SPACE, "hydra.sweeper.trials=12", "pause=0.2")
-    all_killed(sweep.start(*arguments), lambda: len(sweep.notes("end")) >= 5)
+    arguments = ("-m", *SPACE, "hydra.sweeper.trials=8", "pause=0.2")
+    all_killed(sweep.start(*arguments), lambda: len(sweep.notes("end")) >= 3)
     before = [trial for trial in sweep.trials() if trial.state.name == "COMPLETE"]
-    assert 4 <= len(before) < 12
-    rest, begun = sweep.unfinished(12), len(sweep.notes("begin"))
+    assert 2 <= len(before) < 8
+    rest, begun = sweep.unfinished(8), len(sweep.notes("begin"))
 
     resumed = sweep(*arguments)
     assert resumed.returncode == 0, resumed.stderr
     trials = sweep.trials()
-    assert [trial.number for trial in trials] == list(range(12))
-    assert [trial.state.name for trial in trials] == ["COMPLETE"] * 12
+    assert [trial.number for trial in trials] == list(range(8))
+    assert [trial.state.name for trial in trials] == ["COMPLETE"] * 8
     assert [(trial.params, trial.value, trial.datetime_complete) for trial in trials[:len(before)]] == [
         (trial.params, trial.value, trial.datetime_complete) for trial in before]
-    assert len({(trial.params["x"], trial.params["n"]) for trial in trials}) == 12
+    assert len({(trial.params["x"], trial.params["n"]) for trial in trials}) == 8
     assert sorted(sweep.notes("begin")[begun:]) == rest
-    assert not sweep.unfinished(12)
+    assert not sweep.unfinished(8)
 
     sweep.folder = tmp_path_factory.mktemp("whole")
     assert sweep(*arguments[:-1]).returncode == 0
