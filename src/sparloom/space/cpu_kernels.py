@@ -148,7 +148,7 @@ def GemmSpace() -> GridSpace:  # noqa: N802 (a constructor)
 
     Blocks larger than the operands are legal and mean one block. A block is a multiple of the register tile, and rows
     of A are interleaved only if a register tile has several. Sums in parts and prefetching need an unrolled loop;
-    prefetched are deep blocks of operands that are not packed. Persistent loops have no blocks and pack nothing; they
+    only deep blocks of unpacked operands are prefetched. Persistent loops have no blocks and pack nothing; they
     are written with the blocks of the default. In some layouts several configurations are one program, see
     `gemm_program`.
     """

@@ -23,7 +23,7 @@ __all__ = ["MAX_LISTED", "Config", "ConfigSpace", "GridSpace", "Parameter", "uni
 MAX_LISTED = 4096
 """Configurations of the largest space that models list and score whole."""
 MAX_CODES = 4096
-"""Codes that `heterogeneous_codes` lists; where there are more (reading latent="config"), it draws so many."""
+"""Most codes that `heterogeneous_codes` lists; it samples so many of a larger set (reading latent="config")."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _INTEGER = re.compile(r"-?[0-9]+")

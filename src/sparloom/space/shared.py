@@ -165,7 +165,7 @@ class Readings:
         sddmm: loops of SDDMM are matched between platforms by role, k being the dense dimension, or by the paper's
             letter, where j is the dense dimension on the CPU.
         numbers: extents enter the vector as log2(x) / 16, or raw.
-        cpu_latent: hardware-specific part of a CPU schedule: the level formats, or chunk and parallel loop besides.
+        cpu_latent: hardware-specific part of a CPU schedule: the level formats alone, or with chunk and parallel loop.
         latent: the latent encoder reads the hardware-specific part, or the whole configuration.
     """
 

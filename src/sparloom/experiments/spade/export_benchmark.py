@@ -99,7 +99,7 @@ class ExportBenchmark:
     """Write labels of matrices x operations x configurations x designs, with statistics, split and a description.
 
     Seconds of the target's own design are those of the stored samples, or simulated again if events are. Both must
-    agree, except of reordered matrices, whose samples are older than a rule for ties (docs/readings.md).
+    agree, except for reorder=1: stored samples are older than the rule for ties (docs/readings.md).
 
     Args:
         ops: operations.
@@ -224,7 +224,7 @@ class ExportBenchmark:
         return seconds, {name: events[..., column] for column, name in enumerate(EVENTS)}, joules
 
     def _compare(self, seconds: np.ndarray, stored: np.ndarray, names: Sequence[str], op: str) -> None:
-        """Refuse stored seconds that the simulator does not reproduce; say how many differ by the order of a matrix."""
+        """Refuse stored seconds that the simulator does not reproduce; warn how many matrices are now reordered differently."""
         reordered = np.array(["reorder" in config.names and bool(config["reorder"]) for config in self.configs])
         apart = np.abs(seconds / stored - 1)
         others = apart[:, ~reordered].max(axis=1, initial=0)

@@ -78,7 +78,7 @@ class TwoProcessors:
         return Grid.of(self.new.spec, self.joined, target=target, hardware=True)
 
     def draw(self, count: int) -> Bool[np.ndarray, "problems 1"]:
-        """Draw problems of the new processor, of which about `count` are left if a fold is held out."""
+        """Draw problems of the new processor, so many that about `count` remain when one fold is held out."""
         order = np.random.default_rng(self.seed).permutation(len(self.new))
         chosen = np.zeros((len(self.joined), 1), bool)
         chosen[order[: round(count * self.folds / (self.folds - 1))]] = True

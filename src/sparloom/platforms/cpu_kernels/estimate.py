@@ -10,7 +10,7 @@ threads, with b bytes in a dense row and n nonzeros:
     distinct = dense rows per nonzero of a panel of 256 rows; 1 / reuse_256
     streamed = bytes of the sparse operand, once per strip, and of the result, twice unless it bypasses the caches
 
-Rows ordered by their columns have the reuse of that order, and what they stream is fetched in vain in part. Prefetching
+Rows ordered by column have the reuse of that order, and half of their streamed bytes are charged again. Prefetching
 takes off some of what memory costs and adds to what caches cost. With equal shares of rows the imbalance is that of
 panels of 2,048 rows, or of the longest row.
 

@@ -234,7 +234,7 @@ class CpuPlatform:
             if repeats:
                 shuffled = [*shuffled[: len(others) // 2], reference, *shuffled[len(others) // 2 :], reference]
             asked = [reference, *shuffled]
-            again = iter(range(timing.rounds + 2 * number, timing.rounds + 2 * number + 2))
+            again = iter(range(timing.rounds + REPEATS * number, timing.rounds + REPEATS * (number + 1)))
             measure = Round(self._kernels, op, operands, packer, timing=timing, rng=rng,
                             spot_check=spot_check if number == 0 else None)
             for index, measurement in measure.measure(asked, visits):

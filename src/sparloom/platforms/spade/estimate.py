@@ -17,8 +17,8 @@ elements at work if it is cached, that of one tile in the victim cache if it byp
 
 Source: the smooth maximum and the constants are those of `Machine`, from ISCA'23 and HotTiles; rooflines, Williams et
 al. 2009. Departures: no queueing at a loaded DRAM, no time in which few elements are at work, one miss ratio per level;
-panels that are dealt to the first free element count as those that are dealt in turn; statistics are those of 32
-elements, from which the imbalance of others follows only where panels are few.
+first-free dealing counts as dealing in turn; statistics are those of 32 elements and give the imbalance of other
+numbers only where panels are few.
 """
 
 from collections.abc import Sequence
