@@ -85,8 +85,8 @@ def refuse_other_machines(tree: Mapping[str, Any], overrides: Sequence[str]) -> 
         if not isinstance(platform, Mapping) or "preset" not in platform or not setting or setting in SAME_MACHINE:
             continue
         if setting in platform and f"{name}.preset" not in map(_path, overrides):
-            raise UsageError(f"{text} changes the machine, but the samples of preset {platform['preset']} belong to the "
-                             f"unchanged one: name the new machine with {name}.preset=<name> and collect its samples")
+            raise UsageError(f"{text} changes the machine, but the samples of preset {platform['preset']} belong to "
+                             f"the unchanged one: name the new machine with {name}.preset=<name> and collect its samples")
 
 
 def _path(override: str) -> str:

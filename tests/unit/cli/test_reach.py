@@ -46,7 +46,7 @@ def test_an_unused_width_is_refused():
 
 
 def test_changed_settings_of_a_machine_need_another_preset():
-    with pytest.raises(cli.UsageError, match="dram_gb_per_s=5 changes the machine, but the samples of preset cognate32"):
+    with pytest.raises(cli.UsageError, match="dram_gb_per_s=5 changes the machine, but the samples of preset"):
         cli.refuse_other_machines(TREE, ["target.dram_gb_per_s=5"])
     with pytest.raises(cli.UsageError, match="level=t0 changes the machine"):  # another simulator
         cli.refuse_other_machines(TREE, ["target.level=t0"])

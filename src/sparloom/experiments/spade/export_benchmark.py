@@ -224,7 +224,7 @@ class ExportBenchmark:
         return seconds, {name: events[..., column] for column, name in enumerate(EVENTS)}, joules
 
     def _compare(self, seconds: np.ndarray, stored: np.ndarray, names: Sequence[str], op: str) -> None:
-        """Refuse stored seconds that the simulator does not reproduce; warn how many matrices are now reordered differently."""
+        """Refuse stored seconds that are not reproduced; warn how many matrices are now reordered differently."""
         reordered = np.array(["reorder" in config.names and bool(config["reorder"]) for config in self.configs])
         apart = np.abs(seconds / stored - 1)
         others = apart[:, ~reordered].max(axis=1, initial=0)

@@ -43,7 +43,8 @@ class TunerEntry:
             that returns one.
         labels_on: where it takes labels.
         budgets: numbers of labels; 0 for a tuner that needs none.
-        anytime: its choice is the best configuration that it has tried, so one run with the largest budget gives the choices for all.
+        anytime: its choice is the best configuration that it has tried, so one run with the largest budget gives the
+            choices for all.
         seeds: how many of the task's seeds run.
         source_labels: labels of another platform that it has learned from.
     """
