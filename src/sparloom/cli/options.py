@@ -86,7 +86,8 @@ def refuse_other_machines(tree: Mapping[str, Any], overrides: Sequence[str]) -> 
             continue
         if setting in platform and f"{name}.preset" not in map(_path, overrides):
             raise UsageError(f"{text} changes the machine, but the samples of preset {platform['preset']} belong to "
-                             f"the unchanged one: name the new machine with {name}.preset=<name> and collect its samples")
+                             f"the unchanged one: name the new machine with {name}.preset=<name>, and collect its "
+                             "samples")
 
 
 def _path(override: str) -> str:
