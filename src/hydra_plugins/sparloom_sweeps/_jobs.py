@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from optuna.trial import Trial as OptunaTrial
 
 Trial = Union["Point", "FrozenTrial"]
+METRICS = "metrics.json"  # a run writes it last and at once
 
 
 class State(Enum):
@@ -126,9 +127,6 @@ def read_grid(
 
 def _value(override: str) -> str:
     return override.partition("=")[2]
-
-
-METRICS = "metrics.json"  # a run writes it last and at once
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,11 @@ from hydra_plugins.sparloom_sweeps._jobs import Trial, best
 from sparloom import log
 from sparloom.files import atomic_path, write_text
 
+STATES = {"COMPLETE": "", "PRUNED": "pruned", "FAIL": "failed"}
+NOTED = ("seconds", "reason", "folder")
+SHOWN = 4  # metrics of runs without an objective
+APART = ("experiment", "hparams", "local")  # groups that say how a run was asked for, not what it is
+
 
 @dataclass(frozen=True)
 class Composed:
@@ -62,11 +67,6 @@ def _leaves(tree: Mapping[str, Any], prefix: str) -> Any:
             yield from _leaves(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
-
-
-STATES = {"COMPLETE": "", "PRUNED": "pruned", "FAIL": "failed"}
-NOTED = ("seconds", "reason", "folder")
-SHOWN = 4  # metrics of runs without an objective
 
 
 def names(trials: Sequence[Trial]) -> list[str]:
@@ -128,9 +128,6 @@ def _number(value: float | None) -> str:
 
 def _cell(value: object) -> str:
     return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-APART = ("experiment", "hparams", "local")  # groups that say how a run was asked for, not what it is
 
 
 def write_experiment(path: Path, trial: Composed, compose: Composer, *, header: Sequence[str]) -> None:

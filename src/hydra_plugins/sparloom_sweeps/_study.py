@@ -30,6 +30,11 @@ if TYPE_CHECKING:
 Parse = Callable[[list[str]], list[Override]]
 _PLAIN = re.compile(r"[A-Za-z_][\w./-]*", re.ASCII)
 _WORDS = ("true", "false", "null", "nan", "inf")  # are no strings without quotes
+_KINDS = {
+    "interval": "interval: [low, high] with two numbers", "log_interval": "log_interval: [low, high] with two numbers",
+    "int": "int: [low, high] or [low, high, step] with integers", "choice": "choice: [value, value, ...]",
+}
+LOCK_SECONDS = 60  # to wait for another process that reads the file, such as a dashboard
 
 
 @dataclass(frozen=True)
@@ -201,15 +206,6 @@ def _check_ends(key: str, low: float, high: float, *, log: bool) -> None:
         raise UsageError(f"parameter {key}: low {low} is not below high {high}: give [low, high]")
     if log and low <= 0:
         raise UsageError(f"parameter {key}: low {low} has no logarithm: give a positive one, or interval")
-
-
-_KINDS = {
-    "interval": "interval: [low, high] with two numbers", "log_interval": "log_interval: [low, high] with two numbers",
-    "int": "int: [low, high] or [low, high, step] with integers", "choice": "choice: [value, value, ...]",
-}
-
-
-LOCK_SECONDS = 60  # to wait for another process that reads the file, such as a dashboard
 
 
 class Study:

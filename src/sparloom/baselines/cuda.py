@@ -30,6 +30,8 @@ CUSPARSE_ORDER_ROW = 2
 CUSPARSE_FLOAT = 0  # CUDA_R_32F, of sums
 CUSPARSE_TYPES = {"float": CUSPARSE_FLOAT, "Half": 2, "Bfloat": 14}  # CUDA_R_32F, CUDA_R_16F, CUDA_R_16BF
 CUSPARSE_ALGORITHMS = {"default": 0, "alg2": 6}  # CUSPARSE_SPMM_ALG_DEFAULT, _CSR_ALG2: which is faster varies
+VENDOR = "vendor"
+"""Preset of the rows of vendor libraries in sample tables."""
 
 
 def cublas_strmm(size: int, lower: int, dense: int, result: int) -> Callable[[], None]:
@@ -141,10 +143,6 @@ def _descriptor(cusparse: Any, array: Any) -> Any:
     rows, cols = array.shape
     return cusparse.createDnMat(rows, cols, cols, array.data.ptr, CUSPARSE_TYPES[ELEMENTS[array.dtype]],
                                 CUSPARSE_ORDER_ROW)
-
-
-VENDOR = "vendor"
-"""Preset of the rows of vendor libraries in sample tables."""
 
 
 def vendor_gemms(platform: "CpuKernels | CudaPlatform") -> Mapping[Config, Callable[[Any, Any], Callable[[], None]]]:

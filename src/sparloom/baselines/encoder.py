@@ -30,6 +30,8 @@ Module = nn.TransformerEncoderLayer | nn.MultiheadAttention
 MAX_SHAPES = 10_000  # recompilations; the default of PyTorch is 8
 Wrap = Callable[[Callable[..., torch.Tensor]], Callable[..., torch.Tensor]]
 Made = TypeVar("Made", nn.TransformerEncoderLayer, nn.MultiheadAttention)
+TOLERANCE = 1e-4
+Forward = Callable[..., torch.Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,9 +187,6 @@ def _drawn(make: Callable[[], Made], seed: int) -> Made:
     return module
 
 
-TOLERANCE = 1e-4
-
-
 @dataclass(frozen=True, eq=False)
 class BoundModule:
     """A module bound to inputs in its preferred layout.
@@ -229,9 +228,6 @@ def bind_module(
             first = next(iter(str(error).strip().splitlines()), type(error).__name__)
             raise Unsupported(f"PyTorch {torch.__version__} does not run it here: {first}") from error
     return module
-
-
-Forward = Callable[..., torch.Tensor]
 
 
 @dataclass(frozen=True, eq=False)

@@ -43,6 +43,25 @@ __all__ = [
     "micro_batch_baselines", "nested", "onednn_flex", "onednn_linear", "onednn_loop", "packed_forward",
     "packed_loop", "projected", "sdpa", "varlen",
 ]
+HALF_TOLERANCE = 2e-2  # of bfloat16, for weighted means of values around 1
+Attend = Callable[[torch.Tensor], torch.Tensor]
+"""Attention without its output projection: tokens (tokens, width) -> concatenated heads of the same shape."""
+
+Linear = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""As torch.nn.functional.linear: tokens (tokens, in), weight (out, in) and bias (out,) give (tokens, out)."""
+
+BLOCK, DEVICE_BLOCK = 32, 128
+COMPARED = ("padded", "micro_batches")
+"""Groups of baselines that every case is compared with."""
+
+RISING = ("micro_batches",)
+"""Groups of baselines whose forms have rising sizes."""
+
+Prepare = Callable[[PackedInputs], BoundModule]
+PACKAGES = ("torch", "fbgemm_gpu-cpu", "fbgemm_gpu", "mkl", "numpy")
+PADDED_BASELINES: Mapping[str, Prepare] = MappingProxyType(
+    {"padded": padded, "padded_fast": fast_padded, "compiled": compiled, "compiled_frozen": frozen})
+"""The whole batch padded to its longest sequence."""
 
 
 def document_mask(
@@ -85,15 +104,6 @@ def _listed(chosen: np.ndarray, device: torch.device | str) -> tuple[torch.Tenso
     counts, order = chosen.sum(axis=1), np.argsort(~chosen, axis=1, kind="stable")
     found, listed = (torch.from_numpy(each.astype(np.int32)).to(device)[None, None] for each in (counts, order))
     return found, listed
-
-
-HALF_TOLERANCE = 2e-2  # of bfloat16, for weighted means of values around 1
-
-Attend = Callable[[torch.Tensor], torch.Tensor]
-"""Attention without its output projection: tokens (tokens, width) -> concatenated heads of the same shape."""
-
-Linear = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-"""As torch.nn.functional.linear: tokens (tokens, in), weight (out, in) and bias (out,) give (tokens, out)."""
 
 
 def packed_forward(module: Module, tokens: torch.Tensor, attend: Attend, linear: Linear = linear) -> torch.Tensor:
@@ -258,9 +268,6 @@ def _fbgemm() -> Any:
     return torch.ops.fbgemm
 
 
-BLOCK, DEVICE_BLOCK = 32, 128
-
-
 def flex(inputs: PackedInputs, *, block: int = BLOCK) -> BoundModule:
     """Compile the whole module with FlexAttention on packed tokens, for this number of tokens.
 
@@ -318,18 +325,6 @@ def _attended(qkv: torch.Tensor, mask: BlockMask) -> torch.Tensor:
     queries, keys, values = qkv.permute(1, 2, 0, 3)[:, None]
     return flex_attention(queries, keys, values, block_mask=mask)[0].transpose(0, 1).flatten(1)
 
-
-COMPARED = ("padded", "micro_batches")
-"""Groups of baselines that every case is compared with."""
-RISING = ("micro_batches",)
-"""Groups of baselines whose forms have rising sizes."""
-
-Prepare = Callable[[PackedInputs], BoundModule]
-PACKAGES = ("torch", "fbgemm_gpu-cpu", "fbgemm_gpu", "mkl", "numpy")
-
-PADDED_BASELINES: Mapping[str, Prepare] = MappingProxyType(
-    {"padded": padded, "padded_fast": fast_padded, "compiled": compiled, "compiled_frozen": frozen})
-"""The whole batch padded to its longest sequence."""
 
 RAGGED_BASELINES: Mapping[str, Prepare] = MappingProxyType({
     "loop": loop, "loop_fast": fast_loop, "packed_loop": packed_loop, "nested": nested, "nested_fast": fast_nested,

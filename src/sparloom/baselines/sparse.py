@@ -32,6 +32,13 @@ __all__ = [
 Run = Callable[[], None]
 MAX_INT32 = 2**31 - 1
 PACKAGES = ("torch", "mkl", "numba", "scipy", "numpy", "suitesparse-graphblas", "sparse-dot-mkl", "aoclda")
+AttentionCall = Callable[[], torch.Tensor]
+Call = Callable[[], Any]
+Bind = Callable[[Operands, int], Call]
+GATHERING = ("gather_dot", "gathered")
+"""Baselines that need `gathered_bytes`."""
+
+PairCall = Callable[[], None]
 
 
 def package_versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
@@ -117,9 +124,6 @@ def _numba_spmm_loops() -> Callable[..., None]:
     return numba.njit(parallel=True, fastmath=True)(multiply)
 
 
-AttentionCall = Callable[[], torch.Tensor]
-
-
 def sampled_attention(matrix: torch.Tensor, rows: torch.Tensor, dense: Mapping[str, torch.Tensor]) -> AttentionCall:
     """Bind attention head by head: sampled_addmm, a softmax over the rows, torch.mm with a CSR tensor.
 
@@ -167,10 +171,6 @@ def _row_softmax(scores: torch.Tensor, rows: torch.Tensor, count: int) -> torch.
     weights = (scores - peaks.index_select(0, rows)).exp_()
     totals = scores.new_zeros((count, *scores.shape[1:])).index_add_(0, rows, weights)
     return weights / totals.index_select(0, rows)
-
-
-Call = Callable[[], Any]
-Bind = Callable[[Operands, int], Call]
 
 
 def gathered_bytes(operands: Operands) -> int:
@@ -282,12 +282,6 @@ SPARSE_BASELINES: Mapping[str, Mapping[str, Bind]] = MappingProxyType({
     "attention": {"composed": _composed_sampled, "gathered": _composed_gathered},
 })
 """Operation -> name -> function that binds it to operands and a number of threads."""
-
-GATHERING = ("gather_dot", "gathered")
-"""Baselines that need `gathered_bytes`."""
-
-
-PairCall = Callable[[], None]
 
 
 def torch_pair(op: Pair, operands: Operands, result: np.ndarray, *, threads: int) -> PairCall:

@@ -12,6 +12,9 @@ from sparloom.data.table import SampleTable
 from sparloom.errors import SchemaError
 from sparloom.space import Config, ConfigSpace
 
+Problem = tuple[str, int]
+"""Matrix and width, for which a configuration is chosen."""
+
 
 @dataclass(frozen=True)
 class MatrixSamples:
@@ -63,10 +66,6 @@ def _parsed(keys: Sequence[str], space: ConfigSpace) -> list[Config]:
         if config.names != names:
             raise SchemaError(f"configuration {config} does not have the parameters {', '.join(names)} of {space.name}")
     return configs
-
-
-Problem = tuple[str, int]
-"""Matrix and width, for which a configuration is chosen."""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,13 @@ from sparloom.files import read_json, write_checked_json
 from sparloom.measure import Measurement
 from sparloom.space import Config
 
+Group = tuple[str, str, str]
+"""Operation, platform and preset: all rows of a group in a table have the same conditions."""
+
+GROUP = ("op", "platform", "preset")
+DIGITS = 16
+MAX_LISTED = 5  # differences in a message
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -93,15 +100,6 @@ class Sample:
 
 def _floats(values: Sequence[float]) -> tuple[float, ...]:
     return tuple(map(float, values))
-
-
-Group = tuple[str, str, str]
-"""Operation, platform and preset: all rows of a group in a table have the same conditions."""
-
-GROUP = ("op", "platform", "preset")
-
-DIGITS = 16
-MAX_LISTED = 5  # differences in a message
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,12 @@ BLAS_PREFIXES = {"float32": "s", "float64": "d"}
 Pair = GemmSpmm | SpmmSpmm | SpmmGemm
 """Any of the products of three matrices that can be fused."""
 
+CT_SIZES = (0, 1024, 2048, 4096, 8192, 16384)  # most iterations of a coarse tile; 0: nothing is fused
+CACHES = (0, 1024, 2048, 4096, 8192, 16384, 32768)  # KiB of one thread; 0: nothing is fused
+VARIANT_PARAMETERS = (  # see Variant; the last one in KiB
+    *(Parameter(name, (0, 1)) for name in ("local", "stream", "stream_first")), Parameter("prefetch", (0, 4)))
+COUPLED = ("ct_size", "cache", "order", "local", "stream_first")
+
 
 @dataclass(frozen=True)
 class Variant:
@@ -48,12 +54,6 @@ class Variant:
 
 
 DEFAULT_VARIANT = Variant()  # Algorithm 1 as in the paper
-
-CT_SIZES = (0, 1024, 2048, 4096, 8192, 16384)  # most iterations of a coarse tile; 0: nothing is fused
-CACHES = (0, 1024, 2048, 4096, 8192, 16384, 32768)  # KiB of one thread; 0: nothing is fused
-VARIANT_PARAMETERS = (  # see Variant; the last one in KiB
-    *(Parameter(name, (0, 1)) for name in ("local", "stream", "stream_first")), Parameter("prefetch", (0, 4)))
-COUPLED = ("ct_size", "cache", "order", "local", "stream_first")
 
 
 def TileFusionSpace(op: str, orders: Sequence[str]) -> GridSpace:  # noqa: N802 (a constructor)

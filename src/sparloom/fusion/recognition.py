@@ -26,6 +26,10 @@ from sparloom.jit import IdentityCache
 from sparloom.ops import GemmSpmm, Operands, SpmmGemm, SpmmSpmm
 from sparloom.sparse import Pattern, SparseMatrix
 
+CACHED_MATRICES = 8  # their index arrays are kept alive
+Arguments = Mapping[str, Any]
+Bodies = Literal["recognised", "generated"]
+
 
 @dataclass(frozen=True)
 class RecognisedProduct:
@@ -151,12 +155,6 @@ def _attribute(program: FusedProgram, owner: str, attribute: str) -> Array | Non
 def _index(array: Array, at: Expr) -> Expr:
     load = Load(array.name, at)
     return load if array.type == I64 else Cast(I64, load)
-
-
-CACHED_MATRICES = 8  # their index arrays are kept alive
-
-Arguments = Mapping[str, Any]
-Bodies = Literal["recognised", "generated"]
 
 
 @dataclass(frozen=True)

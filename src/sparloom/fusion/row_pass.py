@@ -28,6 +28,7 @@ CACHE_LINE = 64  # bytes
 KEPT_BYTES = 1 << 20  # of the workspace that a thread keeps from call to call
 STREAM_SHARE = 0.25  # of the caches of all threads; larger results are stored past them
 TOGETHER_SHARE = 0.2  # of rows that repeat the previous row's first and last column, above which comparing all pays off
+_kept = threading.local()
 
 
 @dataclass(frozen=True)
@@ -179,9 +180,6 @@ def run_once(
         setattr(arguments, name, start + offset)
     _run_function(dtype)(ctypes.byref(arguments))
     del workspace
-
-
-_kept = threading.local()
 
 
 def _workspace(size: int) -> tuple[np.ndarray, int]:

@@ -16,6 +16,10 @@ from sparloom.measure import checked_threads
 from sparloom.sparse import Pattern
 
 INDEX_BYTES, POINTER_BYTES = 4, 8
+ARRAYS = {"first": np.int64, "second": np.int32, "second_ptr": np.int64, "needed": np.uint8}
+UNLIMITED = 2**62  # bytes
+TILES_PER_THREAD = 16
+ROW_WORK = 4  # cost of starting a row, in nonzeros
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,9 +131,6 @@ def _sparse_loop(reads: Reads, *, row_bytes: int, element_bytes: int) -> Loop:
                 nonzero_bytes=element_bytes + INDEX_BYTES, column_bytes=row_bytes)
 
 
-ARRAYS = {"first": np.int64, "second": np.int32, "second_ptr": np.int64, "needed": np.uint8}
-
-
 @dataclass(frozen=True, eq=False)
 class TileSchedule:
     """Tiles in two wavefronts with a barrier between them; tiles of one wavefront are independent.
@@ -220,11 +221,6 @@ class TileSchedule:
     def __repr__(self) -> str:
         ones, twos = self.iterations
         return f"TileSchedule({ones} + {twos} iterations, {self.tiles} tiles, {self.fused_rows:.1%} of loop two fused)"
-
-
-UNLIMITED = 2**62  # bytes
-TILES_PER_THREAD = 16
-ROW_WORK = 4  # cost of starting a row, in nonzeros
 
 
 def schedule_tiles(loops: FusedLoops, *, threads: int, cache_bytes: int, ct_size: int = 2048) -> TileSchedule:

@@ -18,6 +18,10 @@ _ARITHMETIC = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 _OPAQUE = {"//": "quotient", "%": "remainder", "min": "least", "max": "greatest"}
 _OPS = {name: op for op, name in _OPAQUE.items()}
 _RELATIONS = {sympy.Eq: "==", sympy.Ge: ">=", sympy.Lt: "<"}
+Elements = Mapping[str, tuple[sympy.Expr, sympy.Expr]]
+"""Label of an integer array -> minimum and maximum of its elements."""
+
+_NEGATED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
 
 
 def symbol(name: str) -> sympy.Symbol:
@@ -124,10 +128,6 @@ class Symbols:
         return sympy.Function(_OPAQUE[op])(a, b) if op in _OPAQUE else None
 
 
-Elements = Mapping[str, tuple[sympy.Expr, sympy.Expr]]
-"""Label of an integer array -> minimum and maximum of its elements."""
-
-
 def value_range(
     expr: sympy.Expr, loops: Sequence[SymbolicLoop], elements: Elements | None = None,
 ) -> tuple[sympy.Expr | None, sympy.Expr | None]:
@@ -173,9 +173,6 @@ def _replace(
     if not factor.is_Integer or rest.has(atom):
         return None
     return sympy.expand(rest + factor * ends[0 if (factor > 0) == least else 1])
-
-
-_NEGATED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
 
 
 def facts(program: FusedProgram, access: Access, loops: Sequence[SymbolicLoop]) -> tuple[sympy.Expr, ...]:

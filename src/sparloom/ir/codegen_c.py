@@ -9,6 +9,89 @@ from sparloom.ir.nodes import PRODUCTS, Assign, Const, For, Kernel, Type, walk
 from sparloom.ir.verify import FLOAT_CALLS, reduction_op, verify
 
 _MAX_UNROLL = 64
+_ELEMENT_BYTES = {"i32": 4, "i64": 8, "f32": 4, "f64": 8, "bool": 4}
+_ORDER = ("allocated", "multiply", *BF16_HELPERS, "broadcast", "sum", "select", "min", "max", "abs", *FLOAT_CALLS)
+_ALLOCATED = """\
+static inline void *allocated(int64_t bytes)
+{
+    void *found = aligned_alloc(64, (size_t)(bytes > 0 ? (bytes + 63) / 64 * 64 : 64));
+    if (found == 0) abort();
+    return found;
+}"""
+# e^x = 2^n e^r with n = x / ln 2 rounded; the polynomial for e^r and the split of ln 2 are those of Cephes' expf. There
+# are no branches or calls, so that loops vectorise; the error is at most 2 ulp.
+_EXP = """\
+static inline float power_of_two(int32_t n)
+{
+    union { int32_t bits; float value; } power = {(n + 127) << 23};
+    return power.value;
+}
+static inline float exp_f32(float x)
+{
+    const float in = x > 89.0f ? 89.0f : x < -104.0f ? -104.0f : x;
+    const float n = (in * 1.44269504f + 12582912.0f) - 12582912.0f;
+    const float r = (in - n * 0.693359375f) + n * 2.12194440e-4f;
+    float p = 1.9875691500e-4f;
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    const int32_t whole = (int32_t)n, half = whole >> 1;
+    return (p * (r * r) + r + 1.0f) * power_of_two(half) * power_of_two(whole - half);
+}"""
+# 2^x = 2^n 2^r with n = x rounded: a polynomial of r with least relative error, to whose exponent n is added. The error
+# is at most 1 ulp; below 2^-126, where numbers are not normal, at most 2^-127.
+_EXP2 = """\
+static inline float exp2_f32(float x)
+{
+    const float least = x < -127.0f ? -127.0f : x, in = least > 128.0f ? 128.0f : least;
+    const float n = (in + 12582912.0f) - 12582912.0f, r = in - n;
+    float p = 1.535335509e-4f;
+    p = p * r + 1.339887536e-3f;
+    p = p * r + 9.618437385e-3f;
+    p = p * r + 5.550332469e-2f;
+    p = p * r + 2.402264791e-1f;
+    p = p * r + 6.931472029e-1f;
+    union { float value; uint32_t bits; } power = {p * r + 1.0f};
+    power.bits += (uint32_t)(int32_t)n << 23;
+    return power.value;
+}"""
+# tanh x / x near 0 is a polynomial of x^2, interpolated at Chebyshev's points; the error is at most 3 ulp.
+_TANH = """\
+static inline float tanh_f32(float x)
+{
+    const float size = fabsf(x), s = x * x;
+    float p = -5.599785130e-3f;
+    p = p * s + 2.053697221e-2f;
+    p = p * s - 5.370427668e-2f;
+    p = p * s + 1.333091706e-1f;
+    p = p * s - 3.333325088e-1f;
+    p = p * s + 1.0f;
+    const float far = 1.0f - 2.0f / (exp_f32(2.0f * size) + 1.0f);
+    return size < 0.63f ? p * x : x < 0.0f ? -far : far;
+}"""
+# erf x / x near 0 likewise; elsewhere the approximation 7.1.26 of Abramowitz and Stegun. The error is at most 5 ulp.
+_ERF = """\
+static inline float erf_f32(float x)
+{
+    const float size = fabsf(x), s = x * x;
+    float p = -5.648059887e-4f;
+    p = p * s + 4.921761807e-3f;
+    p = p * s - 2.671505511e-2f;
+    p = p * s + 1.128031686e-1f;
+    p = p * s - 3.761234283e-1f;
+    p = p * s + 1.128379107f;
+    const float t = 1.0f / (1.0f + 0.3275911f * size);
+    float q = 1.061405429f;
+    q = q * t - 1.453152027f;
+    q = q * t + 1.421413741f;
+    q = q * t - 0.284496736f;
+    q = q * t + 0.254829592f;
+    const float far = 1.0f - q * t * exp_f32(-s);
+    return size < 1.0f ? p * x : x < 0.0f ? -far : far;
+}"""
+_OWN = dict(zip(OWN_FLOAT_CALLS, (_EXP, _EXP2, _TANH, _ERF), strict=True))  # loops of C's functions do not vectorise
 
 
 def render_c(kernel: Kernel, *more: Kernel) -> str:
@@ -59,97 +142,6 @@ _C = Dialect(
     step=lambda loop, step: step,
     after=lambda loop: None,
 )
-
-
-_ELEMENT_BYTES = {"i32": 4, "i64": 8, "f32": 4, "f64": 8, "bool": 4}
-_ORDER = ("allocated", "multiply", *BF16_HELPERS, "broadcast", "sum", "select", "min", "max", "abs", *FLOAT_CALLS)
-
-_ALLOCATED = """\
-static inline void *allocated(int64_t bytes)
-{
-    void *found = aligned_alloc(64, (size_t)(bytes > 0 ? (bytes + 63) / 64 * 64 : 64));
-    if (found == 0) abort();
-    return found;
-}"""
-
-# e^x = 2^n e^r with n = x / ln 2 rounded; the polynomial for e^r and the split of ln 2 are those of Cephes' expf. There
-# are no branches or calls, so that loops vectorise; the error is at most 2 ulp.
-_EXP = """\
-static inline float power_of_two(int32_t n)
-{
-    union { int32_t bits; float value; } power = {(n + 127) << 23};
-    return power.value;
-}
-static inline float exp_f32(float x)
-{
-    const float in = x > 89.0f ? 89.0f : x < -104.0f ? -104.0f : x;
-    const float n = (in * 1.44269504f + 12582912.0f) - 12582912.0f;
-    const float r = (in - n * 0.693359375f) + n * 2.12194440e-4f;
-    float p = 1.9875691500e-4f;
-    p = p * r + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    const int32_t whole = (int32_t)n, half = whole >> 1;
-    return (p * (r * r) + r + 1.0f) * power_of_two(half) * power_of_two(whole - half);
-}"""
-
-# 2^x = 2^n 2^r with n = x rounded: a polynomial of r with least relative error, to whose exponent n is added. The error
-# is at most 1 ulp; below 2^-126, where numbers are not normal, at most 2^-127.
-_EXP2 = """\
-static inline float exp2_f32(float x)
-{
-    const float least = x < -127.0f ? -127.0f : x, in = least > 128.0f ? 128.0f : least;
-    const float n = (in + 12582912.0f) - 12582912.0f, r = in - n;
-    float p = 1.535335509e-4f;
-    p = p * r + 1.339887536e-3f;
-    p = p * r + 9.618437385e-3f;
-    p = p * r + 5.550332469e-2f;
-    p = p * r + 2.402264791e-1f;
-    p = p * r + 6.931472029e-1f;
-    union { float value; uint32_t bits; } power = {p * r + 1.0f};
-    power.bits += (uint32_t)(int32_t)n << 23;
-    return power.value;
-}"""
-
-# tanh x / x near 0 is a polynomial of x^2, interpolated at Chebyshev's points; the error is at most 3 ulp.
-_TANH = """\
-static inline float tanh_f32(float x)
-{
-    const float size = fabsf(x), s = x * x;
-    float p = -5.599785130e-3f;
-    p = p * s + 2.053697221e-2f;
-    p = p * s - 5.370427668e-2f;
-    p = p * s + 1.333091706e-1f;
-    p = p * s - 3.333325088e-1f;
-    p = p * s + 1.0f;
-    const float far = 1.0f - 2.0f / (exp_f32(2.0f * size) + 1.0f);
-    return size < 0.63f ? p * x : x < 0.0f ? -far : far;
-}"""
-
-# erf x / x near 0 likewise; elsewhere the approximation 7.1.26 of Abramowitz and Stegun. The error is at most 5 ulp.
-_ERF = """\
-static inline float erf_f32(float x)
-{
-    const float size = fabsf(x), s = x * x;
-    float p = -5.648059887e-4f;
-    p = p * s + 4.921761807e-3f;
-    p = p * s - 2.671505511e-2f;
-    p = p * s + 1.128031686e-1f;
-    p = p * s - 3.761234283e-1f;
-    p = p * s + 1.128379107f;
-    const float t = 1.0f / (1.0f + 0.3275911f * size);
-    float q = 1.061405429f;
-    q = q * t - 1.453152027f;
-    q = q * t + 1.421413741f;
-    q = q * t - 0.284496736f;
-    q = q * t + 0.254829592f;
-    const float far = 1.0f - q * t * exp_f32(-s);
-    return size < 1.0f ? p * x : x < 0.0f ? -far : far;
-}"""
-
-_OWN = dict(zip(OWN_FLOAT_CALLS, (_EXP, _EXP2, _TANH, _ERF), strict=True))  # loops of C's functions do not vectorise
 
 
 def _prelude(needs: Set[tuple[str, Type]]) -> str:

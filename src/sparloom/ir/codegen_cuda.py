@@ -10,6 +10,61 @@ from sparloom.ir.nodes import For, Kernel, Let, Type
 from sparloom.ir.transform import lower_products
 from sparloom.ir.verify import FLOAT_CALLS, verify
 
+_INTEGERS = """\
+#ifdef __CUDACC_RTC__
+typedef int int32_t;
+typedef long long int64_t;
+typedef unsigned char uint8_t;
+typedef signed char int8_t;
+typedef unsigned short uint16_t;
+typedef unsigned int uint32_t;
+#else
+#include <cstdint>
+#endif
+#ifndef INFINITY
+#define INFINITY __int_as_float(0x7f800000)
+#define NAN __int_as_float(0x7fffffff)
+#endif
+"""
+_VECTORS = """\
+template <typename T, int N> struct vec {
+    T lane[N];
+    __device__ T &operator[](int l) { return lane[l]; }
+    __device__ T operator[](int l) const { return lane[l]; }
+    __device__ vec &operator+=(const vec &b) { return *this = *this + b; }
+};
+template <typename T, int N, typename S> __device__ vec<S, N> convert(vec<T, N> a, vec<S, N> *)
+{
+    vec<S, N> r;
+    for (int l = 0; l < N; ++l) r[l] = (S)a[l];
+    return r;
+}
+#define LANEWISE(result, op) \\
+    template <typename T, int N> __device__ vec<result, N> operator op(vec<T, N> a, vec<T, N> b) \\
+    { \\
+        vec<result, N> r; \\
+        for (int l = 0; l < N; ++l) r[l] = OUTCOME(a[l] op b[l]); \\
+        return r; \\
+    }
+#define OUTCOME(value) value
+LANEWISE(T, +) LANEWISE(T, -) LANEWISE(T, *) LANEWISE(T, /) LANEWISE(T, %) LANEWISE(T, &) LANEWISE(T, |)
+#undef OUTCOME
+#define OUTCOME(value) -(int32_t)(value)
+LANEWISE(int32_t, <) LANEWISE(int32_t, <=) LANEWISE(int32_t, >) LANEWISE(int32_t, >=)
+LANEWISE(int32_t, ==) LANEWISE(int32_t, !=)
+#undef OUTCOME
+template <typename T, int N> __device__ vec<T, N> operator-(vec<T, N> a)
+{
+    for (int l = 0; l < N; ++l) a[l] = -a[l];
+    return a;
+}
+template <typename T, int N> __device__ vec<T, N> operator~(vec<T, N> a)
+{
+    for (int l = 0; l < N; ++l) a[l] = ~a[l];
+    return a;
+}
+"""
+
 
 def render_cuda(kernel: Kernel) -> str:
     """Print a kernel as `extern "C" __global__ void name(params)`, for nvcc and NVRTC.
@@ -68,63 +123,6 @@ _CUDA = Dialect(
     step=_step,
     after=lambda loop: "__syncthreads();" if loop.kind == "shared" else None,
 )
-
-
-_INTEGERS = """\
-#ifdef __CUDACC_RTC__
-typedef int int32_t;
-typedef long long int64_t;
-typedef unsigned char uint8_t;
-typedef signed char int8_t;
-typedef unsigned short uint16_t;
-typedef unsigned int uint32_t;
-#else
-#include <cstdint>
-#endif
-#ifndef INFINITY
-#define INFINITY __int_as_float(0x7f800000)
-#define NAN __int_as_float(0x7fffffff)
-#endif
-"""
-
-_VECTORS = """\
-template <typename T, int N> struct vec {
-    T lane[N];
-    __device__ T &operator[](int l) { return lane[l]; }
-    __device__ T operator[](int l) const { return lane[l]; }
-    __device__ vec &operator+=(const vec &b) { return *this = *this + b; }
-};
-template <typename T, int N, typename S> __device__ vec<S, N> convert(vec<T, N> a, vec<S, N> *)
-{
-    vec<S, N> r;
-    for (int l = 0; l < N; ++l) r[l] = (S)a[l];
-    return r;
-}
-#define LANEWISE(result, op) \\
-    template <typename T, int N> __device__ vec<result, N> operator op(vec<T, N> a, vec<T, N> b) \\
-    { \\
-        vec<result, N> r; \\
-        for (int l = 0; l < N; ++l) r[l] = OUTCOME(a[l] op b[l]); \\
-        return r; \\
-    }
-#define OUTCOME(value) value
-LANEWISE(T, +) LANEWISE(T, -) LANEWISE(T, *) LANEWISE(T, /) LANEWISE(T, %) LANEWISE(T, &) LANEWISE(T, |)
-#undef OUTCOME
-#define OUTCOME(value) -(int32_t)(value)
-LANEWISE(int32_t, <) LANEWISE(int32_t, <=) LANEWISE(int32_t, >) LANEWISE(int32_t, >=)
-LANEWISE(int32_t, ==) LANEWISE(int32_t, !=)
-#undef OUTCOME
-template <typename T, int N> __device__ vec<T, N> operator-(vec<T, N> a)
-{
-    for (int l = 0; l < N; ++l) a[l] = -a[l];
-    return a;
-}
-template <typename T, int N> __device__ vec<T, N> operator~(vec<T, N> a)
-{
-    for (int l = 0; l < N; ++l) a[l] = ~a[l];
-    return a;
-}
-"""
 
 
 def _prelude(needs: Set[tuple[str, Type]]) -> str:

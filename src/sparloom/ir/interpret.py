@@ -15,6 +15,20 @@ from sparloom.ir import nodes as ir
 from sparloom.ir.transform import COMPARISONS, lower_product
 from sparloom.ir.verify import verify
 
+Values = dict[str, Any]
+Step = Callable[[Values], None]
+Evaluation = Callable[[Values], Any]
+_CALLS: dict[str, Callable[[Any], Any]] = {
+    "sqrt": np.sqrt,
+    "exp": np.exp,
+    "exp2": np.exp2,
+    "log": np.log,
+    "tanh": np.tanh,
+    "erf": np.vectorize(math.erf, otypes=[np.float64]),
+    "abs": np.abs,
+}
+_NONE, _SEVERAL = -1, -2
+
 
 def interpret(kernel: ir.Kernel, **arguments: Any) -> None:
     """Run a kernel on NumPy arrays, in place; slow.
@@ -70,11 +84,6 @@ class InterpretedLibrary:
 
     def set_threads(self, count: int) -> None:
         """Ignore the number, since iterations run sequentially."""
-
-
-Values = dict[str, Any]
-Step = Callable[[Values], None]
-Evaluation = Callable[[Values], Any]
 
 
 class _Machine:
@@ -280,19 +289,6 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "and": np.logical_and,
     "or": np.logical_or,
 }
-
-_CALLS: dict[str, Callable[[Any], Any]] = {
-    "sqrt": np.sqrt,
-    "exp": np.exp,
-    "exp2": np.exp2,
-    "log": np.log,
-    "tanh": np.tanh,
-    "erf": np.vectorize(math.erf, otypes=[np.float64]),
-    "abs": np.abs,
-}
-
-
-_NONE, _SEVERAL = -1, -2
 
 
 @dataclass

@@ -61,6 +61,21 @@ import numpy as np
 
 Scalar = Literal["i32", "i64", "f32", "f64", "bool", "bf16", "u8", "i8"]
 Kind = Literal["serial", "parallel", "shared", "simd", "unrolled"]
+DTYPES = {"i32": np.int32, "i64": np.int64, "f32": np.float32, "f64": np.float64, "bool": np.bool_,
+          "bf16": np.uint16, "u8": np.uint8, "i8": np.int8}
+"""NumPy type of each scalar type; NumPy has none for bf16, so arrays hold its bits."""
+
+STORED_AS = {"bf16": "f32", "u8": "i32", "i8": "i32"}
+"""Scalar types in memory only -> the type that is cast from and to them."""
+
+PRODUCTS = {("f32", "f32"): "f32", ("f64", "f64"): "f64", ("bf16", "bf16"): "f32", ("u8", "i8"): "i32"}
+"""Types of the operands of Multiply -> type of the result."""
+
+_LEVELS = {
+    "or": 1, "and": 2, "<": 4, "<=": 4, ">": 4, ">=": 4, "==": 4, "!=": 4, "+": 5, "-": 5, "*": 6, "/": 6, "//": 6,
+    "%": 6,
+}
+_NOT, _NEGATIVE, _PRIMARY = 3, 7, 8
 
 
 @dataclass(frozen=True)
@@ -90,19 +105,6 @@ U8 = Type("u8")
 """Bytes, in memory only."""
 I8 = Type("i8")
 """Signed bytes, in memory only."""
-DTYPES = {"i32": np.int32, "i64": np.int64, "f32": np.float32, "f64": np.float64, "bool": np.bool_,
-          "bf16": np.uint16, "u8": np.uint8, "i8": np.int8}
-"""NumPy type of each scalar type; NumPy has none for bf16, so arrays hold its bits."""
-STORED_AS = {"bf16": "f32", "u8": "i32", "i8": "i32"}
-"""Scalar types in memory only -> the type that is cast from and to them."""
-PRODUCTS = {("f32", "f32"): "f32", ("f64", "f64"): "f64", ("bf16", "bf16"): "f32", ("u8", "i8"): "i32"}
-"""Types of the operands of Multiply -> type of the result."""
-
-_LEVELS = {
-    "or": 1, "and": 2, "<": 4, "<=": 4, ">": 4, ">=": 4, "==": 4, "!=": 4, "+": 5, "-": 5, "*": 6, "/": 6, "//": 6,
-    "%": 6,
-}
-_NOT, _NEGATIVE, _PRIMARY = 3, 7, 8
 
 
 class _Node:

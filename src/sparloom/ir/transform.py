@@ -12,6 +12,14 @@ from sparloom.ir import nodes as ir
 from sparloom.ir.verify import is_literal, verify
 
 Node = TypeVar("Node", ir.Expr, ir.Stmt)
+COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
 
 
 def _same(part: Any) -> Any:
@@ -232,15 +240,6 @@ _INTEGER: dict[str, Callable[[int, int], int]] = {
     "%": lambda a, b: a - _quotient(a, b) * b,
     "min": min,
     "max": max,
-}
-
-COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-    "==": operator.eq,
-    "!=": operator.ne,
 }
 
 

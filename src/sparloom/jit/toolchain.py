@@ -42,6 +42,7 @@ _SIGNATURE_FIELDS = ("model name", "flags", "Features", "CPU implementer", "CPU 
 OPENMP = "libgomp.so.1"
 
 log = logging.getLogger(__name__)
+_AVX2 = ("abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe")
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,6 @@ class Level:
     features: tuple[str, ...]
 
 
-_AVX2 = ("abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe")
 LEVELS: Mapping[str, Level] = {  # the best first; the last one runs everywhere
     "avx512": Level("-march=x86-64-v4", (*_AVX2, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")),
     "avx2": Level("-march=x86-64-v3", _AVX2),

@@ -9,6 +9,8 @@ __all__ = [
     "DCE_COST", "ape_speedup", "ape_time", "bootstrap_interval", "dce", "geomean", "kendall_tau", "noise_floor",
     "ordered_pair_accuracy",
 ]
+DCE_COST: Mapping[str, float] = {"cpu": 1.0, "cpu_many": 1.0, "spade": 1000.0}
+"""Platform -> cost of one sample (COGNATE appendix A.3); those of `cpu_many` are made of samples of the CPU."""
 
 
 def noise_floor(repeats: Sequence[Sequence[float]]) -> float:
@@ -30,10 +32,6 @@ def noise_floor(repeats: Sequence[Sequence[float]]) -> float:
     if joined.size == 0:
         raise ValueError("no pair of repeated measurements: measure the baseline at least twice per round")
     return float(np.quantile(joined, 0.9))
-
-
-DCE_COST: Mapping[str, float] = {"cpu": 1.0, "cpu_many": 1.0, "spade": 1000.0}
-"""Platform -> cost of one sample (COGNATE appendix A.3); those of `cpu_many` are made of samples of the CPU."""
 
 
 def geomean(values: Float[np.ndarray, " n"]) -> float:

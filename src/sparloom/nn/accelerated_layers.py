@@ -40,6 +40,9 @@ HOOKS = tuple(f"_{part}_forward_{kind}hooks" for part in (
 STATE = ("_sparloom_guard", "_sparloom_cached", "_sparloom_declined", "_sparloom_ways")
 """What this package stores in a layer."""
 
+KEPT = ("validated", "reset_parameters", "forward", "extra_repr")
+"""Methods that a layer of PyTorch Geometric has of its own."""
+
 
 class Accelerated:
     """Base class of layers that compute by sparloom.
@@ -259,10 +262,6 @@ class FastRGCNConv(Accelerated, geometric.FastRGCNConv):
     prepare = relational_layers.RGCNConv.prepare
     convolve = relational_layers.RGCNConv.convolve
     _transform_blocks = relational_layers.RGCNConv._transform_blocks
-
-
-KEPT = ("validated", "reset_parameters", "forward", "extra_repr")
-"""Methods that a layer of PyTorch Geometric has of its own."""
 
 
 def _with_methods(*sources: type) -> Callable[[type], type]:

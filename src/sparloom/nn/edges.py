@@ -13,6 +13,12 @@ from sparloom.nn.torch_integration import SUPPORTED_DEVICES, eager
 from sparloom.sparse import Pattern
 
 MAX_NODES = 2**31 - 1  # nodes, which schedules and kernels number by 32 bits
+Flow = Literal["source_to_target", "target_to_source"]
+Size = int | tuple[int | None, int | None] | None
+"""Nodes of a graph, or senders and receivers of a bipartite one; None: as many as the edges need."""
+
+CsrTuple = tuple[torch.Tensor, torch.Tensor, torch.Tensor, tuple[int, int]]
+"""Matrix (receivers, senders) as `sparloom.nn.spmm` accepts it."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +48,6 @@ class Edges:
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of copies and pickles: weights are detached, as torch requires."""
         return {**self.__dict__, "weights": None if self.weights is None else self.weights.detach()}
-
-
-Flow = Literal["source_to_target", "target_to_source"]
-Size = int | tuple[int | None, int | None] | None
-"""Nodes of a graph, or senders and receivers of a bipartite one; None: as many as the edges need."""
 
 
 @eager
@@ -194,10 +195,6 @@ def checked_edge_weight(edge_weight: torch.Tensor, edges: int, compressed: bool,
 
 def _cpu_copy(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to("cpu", copy=True)
-
-
-CsrTuple = tuple[torch.Tensor, torch.Tensor, torch.Tensor, tuple[int, int]]
-"""Matrix (receivers, senders) as `sparloom.nn.spmm` accepts it."""
 
 
 @dataclass(frozen=True, eq=False)

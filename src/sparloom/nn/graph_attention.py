@@ -28,6 +28,9 @@ DTYPES = {torch.float32: "f32", torch.float64: "f64"}
 SLICE_WORK = 1 << 18  # numbers that are read in one slice of rows, which takes a thread about 100 microseconds
 MAX_SLICES = 256
 MAX_SLICES_OF_PARTS = 32  # where each slice sums gradients of its own
+INDEX_NAMES = ("row_pointers", "senders", "row_edges", "col_pointers", "receivers", "col_edges")
+INDEX_COUNT = len(INDEX_NAMES)
+_OPTIONS = "int score, float slope, float dropout, int weights"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,8 +115,6 @@ def dropout_seed() -> torch.Tensor:
 
 
 TENSORS = tuple(field.name for field in fields(AttentionOperands))[:9]
-INDEX_NAMES = ("row_pointers", "senders", "row_edges", "col_pointers", "receivers", "col_edges")
-INDEX_COUNT = len(INDEX_NAMES)
 OPERANDS = slice(INDEX_COUNT, INDEX_COUNT + len(TENSORS))
 
 
@@ -227,7 +228,6 @@ def _empty_gradients(inputs: Sequence[Any]) -> dict[str, torch.Tensor]:
 
 _SCHEMA = ", ".join([*(f"Tensor {name}" for name in INDEX_NAMES), "Tensor values",
                      *(f"Tensor? {name}" for name in TENSORS[1:]), "Tensor? seed"])
-_OPTIONS = "int score, float slope, float dropout, int weights"
 
 _attention = define_operator(
     "graph_attention", f"({_SCHEMA}, {_OPTIONS}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",

@@ -37,6 +37,13 @@ FORWARD_ARGUMENTS = 4  # of _RaggedFunction before x and the parameters
 PUBLIC_NAMES = {"encoder": "TransformerEncoderLayer", "attention": "MultiheadAttention",
                 "cross_attention": "MultiheadAttention", "layer_norm": "LayerNorm",
                 "softmax": "ragged_softmax"}
+Parameters = Mapping[str, torch.Tensor | None]
+JoinedParameters = Mapping[str, torch.Tensor | tuple[torch.Tensor, ...] | None]
+"""Several tensors are joined along their first dimension."""
+
+Weights = Mapping[str, Weight]
+SAMPLED_BLOCKS = 1  # of 4 KiB, of each parameter whose writes torch counts; reading them from memory takes time
+Tensors = tuple[torch.Tensor, ...]
 
 
 def validate_schedule(schedule: Schedule[S], kind: type[S]) -> S | Literal["auto"]:
@@ -60,13 +67,6 @@ def _resolved(
     if key not in _chosen:
         _chosen[key] = searched.schedule(choose_schedule(searched, structure, threads=threads).config)
     return _chosen[key]
-
-
-Parameters = Mapping[str, torch.Tensor | None]
-JoinedParameters = Mapping[str, torch.Tensor | tuple[torch.Tensor, ...] | None]
-"""Several tensors are joined along their first dimension."""
-Weights = Mapping[str, Weight]
-SAMPLED_BLOCKS = 1  # of 4 KiB, of each parameter whose writes torch counts; reading them from memory takes time
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,9 +234,6 @@ def _array(name: str, parameter: torch.Tensor | None) -> np.ndarray | None:
         raise TypeError(f"parameter {name} is {parameter.dtype}, but this layer computes in torch.float32: use "
                         "layer.float()")
     return contiguous_array(parameter)
-
-
-Tensors = tuple[torch.Tensor, ...]
 
 
 def run_layer(

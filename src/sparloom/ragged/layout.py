@@ -43,6 +43,12 @@ from sparloom.ir import Binary, Const, Expr, Ref, simplify_expr, walk
 from sparloom.ragged.dimensions import Axis, Dim, canonical_names, free_names, round_up, substitute
 from sparloom.ragged.tensor import At, Largest, Offsets, Pointers, StoredDims, Table, Tensor, length_indexed_by
 
+TableEntries = Callable[[Table], Any]  # an array, or a number for a table without axes
+_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    "+": np.add, "-": np.subtract, "*": np.multiply, "//": np.floor_divide, "%": np.remainder, "min": np.minimum,
+    "max": np.maximum,
+}
+
 
 @dataclass(frozen=True)
 class Step:
@@ -251,14 +257,6 @@ def _sum(steps: tuple[Step, ...]) -> Expr:
             term = term * factor
         total = total + term
     return simplify_expr(total)
-
-
-TableEntries = Callable[[Table], Any]  # an array, or a number for a table without axes
-
-_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
-    "+": np.add, "-": np.subtract, "*": np.multiply, "//": np.floor_divide, "%": np.remainder, "min": np.minimum,
-    "max": np.maximum,
-}
 
 
 def evaluate(expr: Expr, values: Mapping[str, Any], entries: TableEntries) -> Any:

@@ -41,6 +41,8 @@ from sparloom.ragged.dimensions import (
     substitute,
 )
 
+ELEMENTS = (F32, F64, BF16, U8, I8)
+
 
 class Table(Protocol):
     """Function from coordinates to integers, stored as an array and read in O(1).
@@ -364,9 +366,6 @@ class Read(Expr, tuples=("indices",)):
 
     tensor: Tensor
     indices: tuple[Expr, ...]
-
-
-ELEMENTS = (F32, F64, BF16, U8, I8)
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,9 @@ TENSORS: Mapping[str, tuple[str, ...]] = MappingProxyType({  # by kernel: tensor
     "norm2": ("ff2", "input")})  # input of the next layer
 
 Arrays = tuple[np.ndarray, ...]
+_ACCESSED = tuple(tensor for tensors in TENSORS.values() for tensor in tensors)
+_TENSORS = tuple(dict.fromkeys(_ACCESSED))
+_FUSED = ("qkv", "scores", "values")
 
 
 @dataclass(frozen=True)
@@ -365,10 +368,6 @@ def _prelude(tensors: Iterable[str], kernels: Iterable[str], *, sparse: bool = F
 
     return tables
 
-
-_ACCESSED = tuple(tensor for tensors in TENSORS.values() for tensor in tensors)
-_TENSORS = tuple(dict.fromkeys(_ACCESSED))
-_FUSED = ("qkv", "scores", "values")
 
 PRELUDES: Mapping[str, Callable[[np.ndarray, EncoderSizes, TileSizes], list[AuxiliaryTables]]] = MappingProxyType({
     "redundant": _prelude(_ACCESSED, TENSORS),  # every kernel builds tables for each of its tensors

@@ -26,6 +26,15 @@ HEADINGS: Mapping[str, tuple[str, float, int]] = {
 }
 """Column -> heading, what it is divided by, digits."""
 SIZED = ("equal_bins_of_optimum", "large_of_optimum")  # shown wherever they are known
+DARK, LIGHT, WHOLE, EDGE, GREY = "#3d5a80", "#c3d0e0", "#8a8a8a", "#2b2b2b", "#404040"
+PAPER = {"marker": "D", "markersize": 5, "color": EDGE, "markerfacecolor": "white", "linestyle": ""}
+STYLES = (("-", "o"), ("--", "s"), (":", "^"), ("-.", "D"))  # of lines: distinct without colour
+ASIDE = 1.02  # factor by which lines stand aside, so that bounds do not cover each other
+SHADES = ("#b5443c", "#3d5a80", "#7aa974", "#9a9a9a")
+SIZES: Mapping[str, str] = {
+    "target_matrices": "matrices of the target to learn from", "source_matrices": "matrices of the source",
+    "target_labels": "labels of the target", "source_labels": "labels of the source",
+}
 
 
 @dataclass(frozen=True)
@@ -185,17 +194,6 @@ def _paper(row: Mapping[str, float]) -> str:
     """Format the paper's speedups, top-1 and top-5, as far as it states them."""
     texts = [_number(row.get(f"paper_{top}_speedup"), 1, 2) for top in ("top1", "top5")]
     return " / ".join(text or "–" for text in texts) if texts[1] else texts[0]
-
-
-DARK, LIGHT, WHOLE, EDGE, GREY = "#3d5a80", "#c3d0e0", "#8a8a8a", "#2b2b2b", "#404040"
-PAPER = {"marker": "D", "markersize": 5, "color": EDGE, "markerfacecolor": "white", "linestyle": ""}
-STYLES = (("-", "o"), ("--", "s"), (":", "^"), ("-.", "D"))  # of lines: distinct without colour
-ASIDE = 1.02  # factor by which lines stand aside, so that bounds do not cover each other
-SHADES = ("#b5443c", "#3d5a80", "#7aa974", "#9a9a9a")
-SIZES: Mapping[str, str] = {
-    "target_matrices": "matrices of the target to learn from", "source_matrices": "matrices of the source",
-    "target_labels": "labels of the target", "source_labels": "labels of the source",
-}
 
 
 class GroupFigure(Protocol):

@@ -23,6 +23,22 @@ DESIGN_METHODS: Mapping[str, str] = {
 }
 """How programs are chosen -> as tables and figures call it."""
 REDUCED = ("design", "method", "cost", "speedup", "low", "high", "front")
+LOOKS: Mapping[str, tuple[str, str, str]] = {
+    "default": ("#8a8a8a", "--", "o"), "transferred": ("#b5443c", "-", "s"), "learned": ("#5f7fa8", "-.", "^"),
+    "optimum": ("#2b2b2b", ":", "|"),
+}
+"""Colour, line and marker of each method; lines and markers differ too, for print without colour."""
+
+TICKS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 15, 20)
+UNITS: Mapping[str, str] = {"pes": "PEs", "l2_kib": "L2, KiB", "llc_kib": "LLC, KiB", "dram_gb_per_s": "DRAM, GB/s"}
+OPS: Mapping[str, tuple[str, str, float]] = {"spmm": ("SpMM", "#b5443c", -0.16), "sddmm": ("SDDMM", "#5f7fa8", 0.16)}
+PANELS = (("optimum", "optimum over default"), ("tau", "Kendall tau of the orders"), ("kept", "share of optimum kept"))
+MARKERS: Mapping[str, str] = {"low value": "<", "high value": ">", "the other choice": "o"}
+VERDICTS: Mapping[str, tuple[str, str]] = {
+    "agree": ("#d7e6d3", "same sign, or both within 5 %"), "tie": ("#f3eedd", "one within 5 %, the other not"),
+    "opposite": ("#efc0b8", "opposite signs"), "base": ("#ffffff", "base of the others"),
+}
+FORMATS: Mapping[str, str] = {"barrier": "{:+.1f}", "bypass": "{:+.1f}", "gain": "{:.2f}", "tiles": "{:.2f}"}
 
 
 @styled
@@ -177,17 +193,6 @@ def _kept(costs: pd.Series, default: pd.Series, own: pd.Series, front: pd.Series
     return geomean(np.array(ratios))
 
 
-LOOKS: Mapping[str, tuple[str, str, str]] = {
-    "default": ("#8a8a8a", "--", "o"), "transferred": ("#b5443c", "-", "s"), "learned": ("#5f7fa8", "-.", "^"),
-    "optimum": ("#2b2b2b", ":", "|"),
-}
-"""Colour, line and marker of each method; lines and markers differ too, for print without colour."""
-TICKS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 15, 20)
-
-
-UNITS: Mapping[str, str] = {"pes": "PEs", "l2_kib": "L2, KiB", "llc_kib": "LLC, KiB", "dram_gb_per_s": "DRAM, GB/s"}
-
-
 @styled
 def draw_designs(table: pd.DataFrame, stem: Path, *, title: str) -> None:
     """Draw Pareto fronts, what software buys back, and gains by resource, from designs.parquet of `explore_designs`."""
@@ -242,11 +247,6 @@ def _draw_gains(axes: Axes, table: pd.DataFrame) -> None:
     axes.set_title("what more hardware brings", fontsize=9.5)
 
 
-OPS: Mapping[str, tuple[str, str, float]] = {"spmm": ("SpMM", "#b5443c", -0.16), "sddmm": ("SDDMM", "#5f7fa8", 0.16)}
-PANELS = (("optimum", "optimum over default"), ("tau", "Kendall tau of the orders"), ("kept", "share of optimum kept"))
-MARKERS: Mapping[str, str] = {"low value": "<", "high value": ">", "the other choice": "o"}
-
-
 @styled
 def draw_sensitivity(table: pd.DataFrame, stem: Path, *, title: str) -> None:
     """Draw sensitivity.parquet: numbers at the low and high value of every constant, the most sensitive on top."""
@@ -273,13 +273,6 @@ def draw_sensitivity(table: pd.DataFrame, stem: Path, *, title: str) -> None:
     for label, end in MARKERS.items():
         axes[0].plot([], [], end, color="#606060", label=label)
     save(drawn, stem, title=title, legend=axes[0], loc="outside lower left", columns=5, fontsize=9)
-
-
-VERDICTS: Mapping[str, tuple[str, str]] = {
-    "agree": ("#d7e6d3", "same sign, or both within 5 %"), "tie": ("#f3eedd", "one within 5 %, the other not"),
-    "opposite": ("#efc0b8", "opposite signs"), "base": ("#ffffff", "base of the others"),
-}
-FORMATS: Mapping[str, str] = {"barrier": "{:+.1f}", "bypass": "{:+.1f}", "gain": "{:.2f}", "tiles": "{:.2f}"}
 
 
 @styled

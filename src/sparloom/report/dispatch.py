@@ -42,6 +42,9 @@ MAKING = ("torch_reduce", "scipy", "graphblas", "mkl_dot", "dgl", "gather_dot", 
 """Peers that make the array of their result in each call, as our `sparloom_new` does; the others write to one that is
 there, as `sparloom` does, or train, where there is one own method."""
 
+FEW = 12  # graphs, up to which each has metrics of its own
+VECTORS = ("vec1", "vec4")
+
 
 def dispatch_seconds(per_case: pd.DataFrame) -> pd.DataFrame:
     """Tabulate median seconds: a row per case (op, matrix, width), a column per method, and `best` over the peers."""
@@ -263,10 +266,6 @@ def dispatch_tables(metrics: Mapping[str, float]) -> Iterator[Table]:
                    for name in bounded):
             single.add_row(key, f"{value:.4g}")
     yield single
-
-
-FEW = 12  # graphs, up to which each has metrics of its own
-VECTORS = ("vec1", "vec4")
 
 
 def device_dispatch_metrics(per_case: pd.DataFrame, decisions: pd.DataFrame, *, seed: int) -> dict[str, float]:

@@ -10,6 +10,13 @@ from sparloom.measure import ape_speedup, ape_time, kendall_tau, ordered_pair_ac
 from sparloom.space import Config, ConfigSpace
 from sparloom.sparse import ROW_BINS, row_bin
 
+RESAMPLES = 2000
+LARGE_ROWS = 32_768
+"""Rows from which a matrix is large; methods differ little on others."""
+
+Bounded = tuple[float, float, float]
+"""A statistic with its lower and upper 95 % bootstrap bound."""
+
 
 @dataclass(frozen=True)
 class RuntimeTable:
@@ -138,13 +145,6 @@ def _least_of(picked: int, count: int) -> np.ndarray:
     for step in range(picked):
         beyond *= np.maximum(0, count - np.arange(count + 1) - step) / (count - step)
     return beyond[:-1] - beyond[1:]
-
-
-RESAMPLES = 2000
-LARGE_ROWS = 32_768
-"""Rows from which a matrix is large; methods differ little on others."""
-Bounded = tuple[float, float, float]
-"""A statistic with its lower and upper 95 % bootstrap bound."""
 
 
 def per_matrix(truth: RuntimeTable, choices: Sequence[Choices], about: pd.DataFrame | None = None) -> pd.DataFrame:

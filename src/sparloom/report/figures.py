@@ -45,15 +45,21 @@ TITLES: Mapping[str, str] = {
     "spmm": "SpMM", "sddmm": "SDDMM", "gemm_spmm": "GeMM-SpMM", "spmm_spmm": "SpMM-SpMM", "spmm_gemm": "SpMM-GeMM",
     "attention": "attention", "sage_training": "GraphSAGE means", "sage_steps": "GraphSAGE step",
 }
+styled = matplotlib.rc_context(STYLE)
+"""Decorates what draws: the style holds while it runs and touches nothing else."""
+
+OPS: Mapping[str, tuple[str, str, str]] = {"spmm": ("SpMM", "#b5443c", "o"), "sddmm": ("SDDMM", "#5f7fa8", "D")}
+PANELS = (
+    ("error", "median |log(T1 / T0)|", 0.15), ("spearman", "rank correlation of the times", 0.85),
+    ("traffic_worst", "greatest difference of DRAM lines", 0.10),
+)
+CELLS = 256   # of the longer side
+LINES = 64    # more boundaries than this are not drawn one by one
 
 
 def op_title(op: str) -> str:
     """Return the title of an operation in tables and figures."""
     return TITLES.get(op, op)
-
-
-styled = matplotlib.rc_context(STYLE)
-"""Decorates what draws: the style holds while it runs and touches nothing else."""
 
 
 def figure(width: float, height: float, *, rows: int = 1, columns: int = 1) -> tuple[Figure, Sequence[Axes]]:
@@ -276,13 +282,6 @@ def _bars(metrics: Mapping[str, float], prefix: str) -> list[tuple[str, str, str
     return [*single, *learned, *ours, *others, (COLOURS["optimum"], "optimum", "optimum")]
 
 
-OPS: Mapping[str, tuple[str, str, str]] = {"spmm": ("SpMM", "#b5443c", "o"), "sddmm": ("SDDMM", "#5f7fa8", "D")}
-PANELS = (
-    ("error", "median |log(T1 / T0)|", 0.15), ("spearman", "rank correlation of the times", 0.85),
-    ("traffic_worst", "greatest difference of DRAM lines", 0.10),
-)
-
-
 @styled
 def draw_levels(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
     """Draw errors, rank correlations and traffic with their limits: per_matrix.parquet of `validate_simulator`."""
@@ -302,10 +301,6 @@ def draw_levels(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
         else:
             axis.set_xlim(left=0)
     save(drawn, stem, title=title, legend=axes[0], loc="outside lower left", columns=2, fontsize=9)
-
-
-CELLS = 256   # of the longer side
-LINES = 64    # more boundaries than this are not drawn one by one
 
 
 @styled

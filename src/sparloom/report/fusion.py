@@ -23,6 +23,24 @@ PAIRS = (*(("auto", peer) for peer in PEERS), ("unfused", "mkl"), ("unfused", "t
          ("fused", "coarse"))
 CASE = ["part", "matrix", "op", "width", "threads"]
 FUSES_WELL = 0.85  # share of rows that are fused
+OPS = ("gemm_spmm", "spmm_spmm", "spmm_gemm")
+WIDTHS = (32, 64, 128)
+PARTS: Mapping[str, str] = {"real": "real matrices", "anchors": "anchors"}
+LABELS: Mapping[str, str] = {
+    "unfused": "own unfused", "separated": "same tiles, nothing fused", "fused": "fused as in the paper",
+    "local": "fused, local D1, streamed D", "mkl": "MKL", "torch": "torch", "scipy": "SciPy, one thread",
+    "gemv": "tensor compiler, rows in registers", "blas_gemv": "tensor compiler, BLAS", "listing": "tensor compiler",
+    "atomic": "atomic tiling", "overlapped": "overlapped tiling",
+}
+COLOURS: Mapping[str, str] = {
+    "auto": "#b5443c", "fused": "#d9a441", "local": "#c98a6b", "unfused": "#5f7fa8", "separated": "#8fa9c9",
+    "mkl": "#7aa974", "torch": "#9a9a9a", "scipy": "#c8c8c8", "atomic": "#8a6fa8", "overlapped": "#6f9aa8",
+    "gemv": "#7d7d4d", "blas_gemv": "#a3a35f", "listing": "#4d4d4d", "coarse": "#5f7fa8", "sequential": "#2b2b2b",
+}
+NAMES: Mapping[str, str] = {"auto": "fuse=auto", "coarse": "step one", "sequential": "unfused, one thread", **LABELS}
+COMPARED = ("auto", "fused", "unfused", "mkl", "torch")
+FUSED = ("auto", "fused", "local", "overlapped", "atomic", "gemv", "blas_gemv", "listing")
+WHOLE_WIDTH = 7.2  # inches
 
 
 def fusion_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
@@ -158,17 +176,6 @@ def _scaling(frame: pd.DataFrame) -> dict[str, float]:
     return found
 
 
-OPS = ("gemm_spmm", "spmm_spmm", "spmm_gemm")
-WIDTHS = (32, 64, 128)
-PARTS: Mapping[str, str] = {"real": "real matrices", "anchors": "anchors"}
-LABELS: Mapping[str, str] = {
-    "unfused": "own unfused", "separated": "same tiles, nothing fused", "fused": "fused as in the paper",
-    "local": "fused, local D1, streamed D", "mkl": "MKL", "torch": "torch", "scipy": "SciPy, one thread",
-    "gemv": "tensor compiler, rows in registers", "blas_gemv": "tensor compiler, BLAS", "listing": "tensor compiler",
-    "atomic": "atomic tiling", "overlapped": "overlapped tiling",
-}
-
-
 def fusion_tables(metrics: Mapping[str, float]) -> Iterator[Table]:
     """Lay out speedups of fuse="auto" over each method, a table per operation and part."""
     for part, name in PARTS.items():
@@ -192,17 +199,6 @@ def speedup_cells(metrics: Mapping[str, float], prefixes: Sequence[str]) -> Iter
             yield LABELS[peer], cells
     least = [metrics.get(f"{prefix}/auto_over_unfused_min") for prefix in prefixes]
     yield "own unfused, least", ["" if value is None else f"{value:.2f}" for value in least]
-
-
-COLOURS: Mapping[str, str] = {
-    "auto": "#b5443c", "fused": "#d9a441", "local": "#c98a6b", "unfused": "#5f7fa8", "separated": "#8fa9c9",
-    "mkl": "#7aa974", "torch": "#9a9a9a", "scipy": "#c8c8c8", "atomic": "#8a6fa8", "overlapped": "#6f9aa8",
-    "gemv": "#7d7d4d", "blas_gemv": "#a3a35f", "listing": "#4d4d4d", "coarse": "#5f7fa8", "sequential": "#2b2b2b",
-}
-NAMES: Mapping[str, str] = {"auto": "fuse=auto", "coarse": "step one", "sequential": "unfused, one thread", **LABELS}
-COMPARED = ("auto", "fused", "unfused", "mkl", "torch")
-FUSED = ("auto", "fused", "local", "overlapped", "atomic", "gemv", "blas_gemv", "listing")
-WHOLE_WIDTH = 7.2  # inches
 
 
 def draw_fusion(frame: pd.DataFrame, folder: Path) -> None:

@@ -17,6 +17,31 @@ PEERS: Mapping[str, tuple[str, str]] = {
     "mkl": ("MKL", "#7aa974"), "numba": ("Numba", "#d9a441"), "torch": ("torch", "#9a9a9a"),
     "scipy": ("SciPy", "#c8c8c8"),
 }
+CASE = ["op", "matrix", "width"]
+PARTS = 2  # of the matrices: those of one are judged by what was chosen on the others
+Choose = Callable[[pd.DataFrame], Sequence[str]]
+"""Rows of one operation -> kernels."""
+
+DRAW = [*CASE, "sample", "share", "draw"]
+AGAIN = "again"  # all rows, timed once more: what noise alone does
+SAFE = "safe"  # the kernel that runs where nothing is measured
+SAMPLES: Mapping[str, tuple[str, str]] = {
+    "rows": ("whole rows", "#b5443c"), "subgraph": ("subgraph", "#9a9a9a"), AGAIN: ("all rows, again", "#2b2b2b"),
+    SAFE: ("none, safe kernel", "")}
+STAGES: Mapping[str, str] = {"inference": "inference", "training": "training step"}
+CHOICES: Mapping[str, tuple[str, str]] = {
+    "adapted": ("default, adapted to sizes", "#c8c8c8"), "static": ("static", "#9a9a9a"),
+    "cognate": ("COGNATE", "#b5443c"), "cognate_5": ("COGNATE, best of 5", "#d9a441"),
+    "optimum": ("optimum, measured", "#2b2b2b"), "sparloom": ("our layers", "#5f7fa8"),
+    "pyg_csr": ("PyG, CSR", "#7aa974"), "pyg_csr_int32": ("PyG, int32", "#a3c79e"),
+    "pyg_edge_index": ("PyG, edges", "#8064a2"), "pyg_torch_sparse": ("PyG, SparseTensor", "#c58fbf"),
+}
+"""Methods of `bench_graphsage` beside the default -> name and colour."""
+
+PAPER: Mapping[str, float] = {"inference": 1.30, "training": 1.28}
+"""COGNATE over SparseTIR's default kernel on a GPU, for the matrix transient, COGNATE §4.3."""
+
+PRODUCTS: Mapping[str, str] = {"spmm": "product_seconds", "spmm_transposed": "transposed_seconds"}
 
 
 @styled
@@ -35,13 +60,6 @@ def draw_kernels(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
     axes.set_xticks(range(len(groups)), [f"{PEERS[peer][0]}\n{OPS[op]}" for op, peer in groups], fontsize=8)
     axes.set(ylabel="times as fast is our kernel", title=title)
     save(drawn, stem)
-
-
-CASE = ["op", "matrix", "width"]
-PARTS = 2  # of the matrices: those of one are judged by what was chosen on the others
-
-Choose = Callable[[pd.DataFrame], Sequence[str]]
-"""Rows of one operation -> kernels."""
 
 
 def portfolio_seconds(per_case: pd.DataFrame, half: int | None = None) -> pd.DataFrame:
@@ -104,14 +122,6 @@ def _at(seconds: pd.DataFrame, names: pd.Series) -> pd.Series:
     """Take the seconds of one kernel in each case."""
     columns = seconds.columns.get_indexer(names)
     return pd.Series(seconds.to_numpy()[np.arange(len(seconds)), columns], index=seconds.index)
-
-
-DRAW = [*CASE, "sample", "share", "draw"]
-AGAIN = "again"  # all rows, timed once more: what noise alone does
-SAFE = "safe"  # the kernel that runs where nothing is measured
-SAMPLES: Mapping[str, tuple[str, str]] = {
-    "rows": ("whole rows", "#b5443c"), "subgraph": ("subgraph", "#9a9a9a"), AGAIN: ("all rows, again", "#2b2b2b"),
-    SAFE: ("none, safe kernel", "")}
 
 
 def probe_frame(per_case: pd.DataFrame) -> pd.DataFrame:
@@ -219,20 +229,6 @@ def draw_probe(per_case: pd.DataFrame, stem: Path) -> None:
     panels[0].set_ylabel("seconds over those of the safe kernel")
     panels[-1].legend(fontsize=7)
     save(drawn, stem)
-
-
-STAGES: Mapping[str, str] = {"inference": "inference", "training": "training step"}
-CHOICES: Mapping[str, tuple[str, str]] = {
-    "adapted": ("default, adapted to sizes", "#c8c8c8"), "static": ("static", "#9a9a9a"),
-    "cognate": ("COGNATE", "#b5443c"), "cognate_5": ("COGNATE, best of 5", "#d9a441"),
-    "optimum": ("optimum, measured", "#2b2b2b"), "sparloom": ("our layers", "#5f7fa8"),
-    "pyg_csr": ("PyG, CSR", "#7aa974"), "pyg_csr_int32": ("PyG, int32", "#a3c79e"),
-    "pyg_edge_index": ("PyG, edges", "#8064a2"), "pyg_torch_sparse": ("PyG, SparseTensor", "#c58fbf"),
-}
-"""Methods of `bench_graphsage` beside the default -> name and colour."""
-PAPER: Mapping[str, float] = {"inference": 1.30, "training": 1.28}
-"""COGNATE over SparseTIR's default kernel on a GPU, for the matrix transient, COGNATE §4.3."""
-PRODUCTS: Mapping[str, str] = {"spmm": "product_seconds", "spmm_transposed": "transposed_seconds"}
 
 
 def graphsage_metrics(per_case: pd.DataFrame, *, seed: int) -> dict[str, float]:

@@ -13,6 +13,39 @@ from rich.table import Table
 from sparloom.report.figures import figure, grouped_bars, save, set_ticks, styled
 from sparloom.report.runs import bounds_table, ratio_bounds, report_table
 
+OWN = "sparloom"
+MODULES: Mapping[str, str] = {"encoder": "Encoder layer", "mha": "Multi-head attention"}
+PEERS: Mapping[str, str] = {
+    "padded": "padded", "micro_batches": "micro-batches", "loop": "loop", "loop_fast": "loop, fast path",
+    "packed_loop": "packed, loop of SDPA", "nested": "torch.nested", "nested_fast": "nested fast path",
+    "fbgemm": "fbgemm", "flex": "FlexAttention", "flex_frozen": "FlexAttention, frozen",
+    "onednn_loop": "oneDNN, loop of SDPA", "onednn_flex": "oneDNN, FlexAttention",
+    "sdpa": "packed, padded SDPA", "varlen": "varlen attention, bfloat16",
+}
+INTERNAL_PEERS = ("onednn_loop", "onednn_flex")
+"""Peers that call operators which PyTorch keeps for its compiler."""
+
+MASKED: Mapping[str, str] = {"unmasked": "over_unmasked", "whole": "over_masked_after"}
+ARMS: Mapping[str, str] = {"unmasked": "without a mask", "whole": "computed whole, then masked"}
+COLOURS: Mapping[str, str] = {
+    OWN: "#b5443c", "padded": "#c8c8c8", "micro_batches": "#9a9a9a", "peer": "#5f7fa8", "loop": "#5f7fa8",
+    "mkl_batch": "#7aa974", "blas": "#5f7fa8", "dense": "#c8c8c8", "unsplit": "#f0d9b5", "split": "#e0b070",
+    "balanced": "#d9a441",
+}
+OPERATORS: Mapping[str, str] = {
+    "encoder": "Encoder layer", "attention": "Multi-head attention", "softmax": "Softmax along tokens",
+    "norm": "Layer norm", "vgemm": "Products of variable size", "trmm": "Triangular product"}
+METHODS: Mapping[str, tuple[str, str]] = {"torch": ("PyTorch, packed", "#5f7fa8"), "sparloom": ("sparloom", "#b5443c")}
+BREAKDOWN_OPERATORS: Mapping[str, str] = {
+    "qkv": "Proj1", "attention": "QKT, Softmax,\nAttnV", "projection": "Proj2", "norm1": "Norm 1", "ff1": "FF1",
+    "ff2": "FF2", "norm2": "Norm 2"}
+PAPER_RACE: Mapping[str, Mapping[str, float]] = {  # ms on a V100, RACE, 128 sequences; Table 10
+    "FT-Eff": {"qkv": 5.4 + 1.21, "attention": 2.64 + 4.08 + 2.79, "projection": 0.29 + 1.82, "norm1": 0.38,
+               "ff1": 6.92 + 0.98, "ff2": 7.1, "norm2": 0.38},
+    "CoRa": {"qkv": 6.2, "attention": 2.12 + 1.93 + 2.44, "projection": 2.31, "norm1": 0.31, "ff1": 8.06, "ff2": 8.33,
+             "norm2": 0.31}}
+"""FT-Eff has bias and residual of the last products in its norms."""
+
 
 def data_title(data: str) -> str:
     """Return the paper's name of a data set."""
@@ -47,26 +80,6 @@ def turn_metrics(key: str, ratios: np.ndarray) -> dict[str, float]:
     """Reduce to the median over turns, with `_p10` and `_p90`."""
     shares = {"": 0.5, "_p10": 0.1, "_p90": 0.9}
     return {f"{key}{name}": float(np.quantile(ratios, share)) for name, share in shares.items()}
-
-
-OWN = "sparloom"
-MODULES: Mapping[str, str] = {"encoder": "Encoder layer", "mha": "Multi-head attention"}
-PEERS: Mapping[str, str] = {
-    "padded": "padded", "micro_batches": "micro-batches", "loop": "loop", "loop_fast": "loop, fast path",
-    "packed_loop": "packed, loop of SDPA", "nested": "torch.nested", "nested_fast": "nested fast path",
-    "fbgemm": "fbgemm", "flex": "FlexAttention", "flex_frozen": "FlexAttention, frozen",
-    "onednn_loop": "oneDNN, loop of SDPA", "onednn_flex": "oneDNN, FlexAttention",
-    "sdpa": "packed, padded SDPA", "varlen": "varlen attention, bfloat16",
-}
-INTERNAL_PEERS = ("onednn_loop", "onednn_flex")
-"""Peers that call operators which PyTorch keeps for its compiler."""
-MASKED: Mapping[str, str] = {"unmasked": "over_unmasked", "whole": "over_masked_after"}
-ARMS: Mapping[str, str] = {"unmasked": "without a mask", "whole": "computed whole, then masked"}
-COLOURS: Mapping[str, str] = {
-    OWN: "#b5443c", "padded": "#c8c8c8", "micro_batches": "#9a9a9a", "peer": "#5f7fa8", "loop": "#5f7fa8",
-    "mkl_batch": "#7aa974", "blas": "#5f7fa8", "dense": "#c8c8c8", "unsplit": "#f0d9b5", "split": "#e0b070",
-    "balanced": "#d9a441",
-}
 
 
 def case_seconds(frame: pd.DataFrame, part: str) -> pd.DataFrame:
@@ -210,11 +223,6 @@ def _milliseconds(title: str, seconds: pd.DataFrame, methods: list[str]) -> Tabl
     return table
 
 
-OPERATORS: Mapping[str, str] = {
-    "encoder": "Encoder layer", "attention": "Multi-head attention", "softmax": "Softmax along tokens",
-    "norm": "Layer norm", "vgemm": "Products of variable size", "trmm": "Triangular product"}
-
-
 def schedule_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
     """Reduce seconds to speedups of chosen schedules over default ones.
 
@@ -259,18 +267,6 @@ def schedule_tables(frame: pd.DataFrame) -> Iterator[Table]:
 def _gains(seconds: pd.DataFrame) -> pd.Series:
     """Compute speedups of chosen schedules, by case; NaN where the default was chosen."""
     return seconds["default"] / seconds.reindex(columns=["chosen"])["chosen"]
-
-
-METHODS: Mapping[str, tuple[str, str]] = {"torch": ("PyTorch, packed", "#5f7fa8"), "sparloom": ("sparloom", "#b5443c")}
-BREAKDOWN_OPERATORS: Mapping[str, str] = {
-    "qkv": "Proj1", "attention": "QKT, Softmax,\nAttnV", "projection": "Proj2", "norm1": "Norm 1", "ff1": "FF1",
-    "ff2": "FF2", "norm2": "Norm 2"}
-PAPER_RACE: Mapping[str, Mapping[str, float]] = {  # ms on a V100, RACE, 128 sequences; Table 10
-    "FT-Eff": {"qkv": 5.4 + 1.21, "attention": 2.64 + 4.08 + 2.79, "projection": 0.29 + 1.82, "norm1": 0.38,
-               "ff1": 6.92 + 0.98, "ff2": 7.1, "norm2": 0.38},
-    "CoRa": {"qkv": 6.2, "attention": 2.12 + 1.93 + 2.44, "projection": 2.31, "norm1": 0.31, "ff1": 8.06, "ff2": 8.33,
-             "norm2": 0.31}}
-"""FT-Eff has bias and residual of the last products in its norms."""
 
 
 def breakdown_frame(frame: pd.DataFrame) -> pd.DataFrame:

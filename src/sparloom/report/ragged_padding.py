@@ -23,6 +23,16 @@ MEMORIES: Mapping[str, tuple[str, str]] = {
     "dense": ("padded to the longest", "#c8c8c8"), "partial": ("storage in multiples of 64 (paper)", "#d9a441"),
     "ragged": ("ragged, scores kept", "#5f7fa8"), "own": ("sparloom, statistics of scores kept", "#b5443c")}
 LINES = ("#b5443c", "#d9a441", "#7aa974", "#5f7fa8", "#8fa9c9", "#9a9a9a", "#6d4c7d", "#2b2b2b")
+PAD_FUSION_ARMS: Mapping[str, tuple[str, str]] = {
+    "separate_loops": ("loops, changes by themselves", "#b0b0b0"),
+    "inlined_loops": ("loops, changes inlined", "#6f6f6f"),
+    "separate_products": ("products, changes by themselves", "#8fa9c9"),
+    "inlined_products": ("products, changes inlined", "#5f7fa8"), "sparloom": ("sparloom, no padding", "#b5443c")}
+CHANGES = "changes"
+SPLITTING_ARMS: Mapping[str, tuple[str, str]] = {
+    "padded": ("padded (NoSplit)", "#c8c8c8"), "split": ("split", "#8fa9c9"), "hfused": ("split, at once", "#5f7fa8"),
+    "exact": ("tiles of any extent (sparloom)", "#b5443c")}
+OPERATORS: Mapping[str, str] = {"qkt": "QKT", "attnv": "AttnV"}
 
 
 def over_ideal(frame: pd.DataFrame, *, causal: bool = False) -> pd.DataFrame:
@@ -123,14 +133,6 @@ def draw_memory(frame: pd.DataFrame, stem: Path) -> None:
     save(drawn, stem, legend=axes, columns=2)
 
 
-PAD_FUSION_ARMS: Mapping[str, tuple[str, str]] = {
-    "separate_loops": ("loops, changes by themselves", "#b0b0b0"),
-    "inlined_loops": ("loops, changes inlined", "#6f6f6f"),
-    "separate_products": ("products, changes by themselves", "#8fa9c9"),
-    "inlined_products": ("products, changes inlined", "#5f7fa8"), "sparloom": ("sparloom, no padding", "#b5443c")}
-CHANGES = "changes"
-
-
 def pad_fusion_frame(frame: pd.DataFrame) -> pd.DataFrame:
     """Tabulate median milliseconds: a row per data set and batch size, a column per arm."""
     rows = frame[frame["part"] == "pad_fusion"]
@@ -175,12 +177,6 @@ def draw_pad_fusion(frame: pd.DataFrame, stem: Path) -> None:
     grouped_bars(axes, found, PAD_FUSION_ARMS, [f"{data_title(data)}, {size}" for data, size in found.index])
     axes.set(ylabel="milliseconds", title="Multi-head attention")
     save(drawn, stem, legend=axes)
-
-
-SPLITTING_ARMS: Mapping[str, tuple[str, str]] = {
-    "padded": ("padded (NoSplit)", "#c8c8c8"), "split": ("split", "#8fa9c9"), "hfused": ("split, at once", "#5f7fa8"),
-    "exact": ("tiles of any extent (sparloom)", "#b5443c")}
-OPERATORS: Mapping[str, str] = {"qkt": "QKT", "attnv": "AttnV"}
 
 
 def splitting_frame(frame: pd.DataFrame) -> pd.DataFrame:

@@ -30,6 +30,18 @@ PAPER_KB: Mapping[tuple[str, int, str], tuple[float, float]] = {  # storage and 
     ("race", 32, "redundant"): (2.93, 666.54), ("race", 32, "by_tensor"): (1.2, 106.87),
     ("race", 128, "redundant"): (11.18, 2609.58), ("race", 128, "by_tensor"): (4.58, 418.06)}
 KB = 1024
+SCHEMES: Mapping[str, tuple[str, str]] = {"graph": ("offsets by dimension graph", "#b5443c"),
+                                          "sparse": ("pointers of sparse storage", "#6f6f6f")}
+STORAGE_OPERATORS: Mapping[str, str] = {"qkt": "QKT", "softmax": "Softmax", "attnv": "AttnV"}
+FORMS: Mapping[str, str] = {"over_sparse": "", "unhoisted_over_sparse": "_unhoisted",
+                            "prelude_over_sparse": "_prelude"}  # what both arms end in
+MILLISECONDS = 1e3
+HOISTING_ARMS: Mapping[str, tuple[str, str]] = {
+    "dense": ("dense", "#c8c8c8"), "vloops": ("+ variable loops", "#8fa9c9"), "vdims": ("+ ragged storage", "#d9a441"),
+    "hoisted": ("+ load hoisting", "#b5443c")}
+HOISTING_OPERATORS: Mapping[str, str] = {
+    "proj1": "Proj1", "qkt": "QKT", "qkt_fused": "QKT, three\nloops fused", "softmax": "Softmax", "attnv": "AttnV",
+    "proj2": "Proj2"}
 
 
 def prelude_frame(frame: pd.DataFrame) -> pd.DataFrame:
@@ -91,14 +103,6 @@ def draw_prelude(frame: pd.DataFrame, stem: Path) -> None:
     save(drawn, stem, legend=panels[0], columns=4)
 
 
-SCHEMES: Mapping[str, tuple[str, str]] = {"graph": ("offsets by dimension graph", "#b5443c"),
-                                          "sparse": ("pointers of sparse storage", "#6f6f6f")}
-STORAGE_OPERATORS: Mapping[str, str] = {"qkt": "QKT", "softmax": "Softmax", "attnv": "AttnV"}
-FORMS: Mapping[str, str] = {"over_sparse": "", "unhoisted_over_sparse": "_unhoisted",
-                            "prelude_over_sparse": "_prelude"}  # what both arms end in
-MILLISECONDS = 1e3
-
-
 def storage_frame(frame: pd.DataFrame) -> pd.DataFrame:
     """Tabulate median milliseconds and kilobytes of tables: a row per operator, data set and batch size."""
     rows = {}
@@ -154,14 +158,6 @@ def draw_storage(frame: pd.DataFrame, stem: Path) -> None:
         grouped_points(axes, found, looks, names, width=0.3, fontsize=8)
         axes.set(ylabel="milliseconds", title=title)
     save(drawn, stem, legend=panels[0], columns=2)
-
-
-HOISTING_ARMS: Mapping[str, tuple[str, str]] = {
-    "dense": ("dense", "#c8c8c8"), "vloops": ("+ variable loops", "#8fa9c9"), "vdims": ("+ ragged storage", "#d9a441"),
-    "hoisted": ("+ load hoisting", "#b5443c")}
-HOISTING_OPERATORS: Mapping[str, str] = {
-    "proj1": "Proj1", "qkt": "QKT", "qkt_fused": "QKT, three\nloops fused", "softmax": "Softmax", "attnv": "AttnV",
-    "proj2": "Proj2"}
 
 
 def hoisting_frame(frame: pd.DataFrame) -> pd.DataFrame:

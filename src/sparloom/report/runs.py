@@ -19,6 +19,19 @@ from sparloom.measure import bootstrap_interval, geomean
 
 REMEDY = ("run it again, or bring a committed result back by `git checkout`; after results/ was changed on purpose: "
           "(cd results && sha256sum */* > SHA256SUMS)")
+ROWS = (
+    ("random choice", "random", ""), ("cuSPARSE", "vendor", ""), ("static", "static", ""),
+    ("zero-shot top-1", "zero_shot_top1", ""),
+    ("zero-shot top-5", "zero_shot_top5", ""), ("no transfer top-1", "no_transfer_top1", ""),
+    ("no transfer top-5", "no_transfer_top5", ""), ("trees top-1", "trees_top1", ""), ("trees top-5", "trees_top5", ""),
+    ("trees + source top-1", "trees_source_top1", ""), ("trees + source top-5", "trees_source_top5", ""),
+    ("sparloom top-1", "sparloom_top1", ""), ("sparloom top-5", "sparloom_top5", ""), ("COGNATE top-1", "top1", "bold"),
+    ("COGNATE top-5", "top5", "bold"), ("optimum", "optimum", ""),
+)
+LATEX: Mapping[str, str] = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--", "⁶": "$^6$",
+}
 
 
 @dataclass(frozen=True)
@@ -112,17 +125,6 @@ def _object(path: Path) -> dict[str, Any]:
     return value
 
 
-ROWS = (
-    ("random choice", "random", ""), ("cuSPARSE", "vendor", ""), ("static", "static", ""),
-    ("zero-shot top-1", "zero_shot_top1", ""),
-    ("zero-shot top-5", "zero_shot_top5", ""), ("no transfer top-1", "no_transfer_top1", ""),
-    ("no transfer top-5", "no_transfer_top5", ""), ("trees top-1", "trees_top1", ""), ("trees top-5", "trees_top5", ""),
-    ("trees + source top-1", "trees_source_top1", ""), ("trees + source top-5", "trees_source_top5", ""),
-    ("sparloom top-1", "sparloom_top1", ""), ("sparloom top-5", "sparloom_top5", ""), ("COGNATE top-1", "top1", "bold"),
-    ("COGNATE top-5", "top5", "bold"), ("optimum", "optimum", ""),
-)
-
-
 def results_table(metrics: Mapping[str, float], *, prefix: str) -> Table:
     """Lay out speedups and shares of the optimum with their 95 % bounds, one row per method.
 
@@ -145,12 +147,6 @@ def results_table(metrics: Mapping[str, float], *, prefix: str) -> Table:
 
 def _bounds(metrics: Mapping[str, float], key: str) -> str:
     return f"{metrics[f'{key}_low']:.3f}–{metrics[f'{key}_high']:.3f}"
-
-
-LATEX: Mapping[str, str] = {
-    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}",
-    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--", "⁶": "$^6$",
-}
 
 
 def markdown_table(headings: Sequence[str], cells: Sequence[Sequence[str]], *, bold: int | None) -> str:

@@ -33,6 +33,17 @@ LABELS = {
 }
 METHODS = {"pyg": "PyTorch Geometric", "sparloom": "sparloom"}
 GCN_COLOURS = {"pyg": "#9a9a9a", "sparloom": "#b5443c"}
+BATCHES = {"sampled": "sampled batches", "small": "joined small graphs"}
+BATCH_RATIOS = {
+    "over_pyg": "over PyTorch Geometric, edge_index", "over_best": "over its fastest form",
+    "end_to_end": "with sampling, edge_index",
+}
+REFERENCE = "float64"
+TOLERANCE = 1e-3
+PREFIXES: Mapping[str, str] = {"definite": "", "pattern": "pattern/", "anchors": "anchors/"}
+PARTS: Mapping[str, str] = {
+    "definite": "positive definite", "pattern": "meshes, values of a Laplacian", "anchors": "anchors"}
+PEERS = ("unfused", "unfused_renumbered", "separated", "mkl", "torch", "scipy")
 
 
 def gcn_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
@@ -116,13 +127,6 @@ def draw_gcn(frame: pd.DataFrame, stem: Path) -> None:
     save(drawn, stem, legend=panels[0], columns=2, fontsize=10)
 
 
-BATCHES = {"sampled": "sampled batches", "small": "joined small graphs"}
-BATCH_RATIOS = {
-    "over_pyg": "over PyTorch Geometric, edge_index", "over_best": "over its fastest form",
-    "end_to_end": "with sampling, edge_index",
-}
-
-
 def minibatch_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
     """Reduce times of training steps on mini-batches to speedups.
 
@@ -169,10 +173,6 @@ def minibatch_table(metrics: Mapping[str, float]) -> Table:
     return table
 
 
-REFERENCE = "float64"
-TOLERANCE = 1e-3
-
-
 def loss_error_metrics(frame: pd.DataFrame) -> dict[str, float]:
     """Reduce final losses to their errors against float64.
 
@@ -202,12 +202,6 @@ def loss_error_table(metrics: Mapping[str, float]) -> Table:
         table.add_row(method, f"{metrics[f'{method}/loss_error_median']:.1e}",
                       f"{metrics[f'{method}/loss_error_max']:.1e}", f"{metrics[key]:.0%}")
     return table
-
-
-PREFIXES: Mapping[str, str] = {"definite": "", "pattern": "pattern/", "anchors": "anchors/"}
-PARTS: Mapping[str, str] = {
-    "definite": "positive definite", "pattern": "meshes, values of a Laplacian", "anchors": "anchors"}
-PEERS = ("unfused", "unfused_renumbered", "separated", "mkl", "torch", "scipy")
 
 
 def jacobi_ratios(frame: pd.DataFrame, fast: str, slow: str, column: str = "seconds") -> pd.Series:

@@ -17,6 +17,7 @@ RESAMPLES = 2000
 REDUCTIONS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {  # over the last axis
     "mean": lambda values: np.mean(values, axis=-1), "p10": lambda values: np.quantile(values, 0.1, axis=-1),
 }
+VERDICT_COLOURS = {"holds": "#7aa974", "does not hold": "#b5443c", "cannot say": "#9a9a9a"}
 
 
 @dataclass(frozen=True)
@@ -163,9 +164,6 @@ def draws_of(groups: Sequence[str], *, seed: int) -> list[np.ndarray]:
     shift = begins - (np.cumsum(taken) - taken.ravel())
     indices = np.argsort(group, kind="stable")[np.arange(taken.sum()) + np.repeat(shift, taken.ravel())]
     return np.split(indices, np.cumsum(taken.sum(axis=1))[:-1])
-
-
-VERDICT_COLOURS = {"holds": "#7aa974", "does not hold": "#b5443c", "cannot say": "#9a9a9a"}
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,20 @@ from scipy.sparse.csgraph import breadth_first_order, connected_components
 
 from sparloom.sparse.pattern import Pattern
 
+PANELS = (4, 32, 256, 2048)  # rows per panel: the row panels of SPADE
+BLOCKS = (4, 16, 64)
+TILE_SHAPE = (256, 1024)  # rows and columns
+STATISTICS = (
+    "rows", "cols", "nnz", "density", "aspect",
+    *(f"{axis}_{name}" for axis in ("row", "col") for name in ("mean", "cv", "max", "p99", "gini", "top1", "empty")),
+    "bandwidth_max", "bandwidth_mean", "profile", "span_mean", "runs",
+    *(f"fill_{block}" for block in BLOCKS),
+    *(f"reuse_{panel}" for panel in PANELS),
+    *(f"imbalance_{panel}" for panel in PANELS),
+    "tiles", "tile_cv", "diagonal", "symmetry", "ordered_bandwidth", "ordered_reuse_32", "ordered_reuse_256",
+)  # fmt: skip
+"""Names of the statistics of a pattern, in their order."""
+
 
 def reorder(pattern: Pattern, rows_perm: np.ndarray, cols_perm: np.ndarray) -> Pattern:
     """Permute a pattern: old row rows_perm[r] becomes row r, old column cols_perm[c] becomes column c."""
@@ -79,22 +93,6 @@ def _checked(perm: np.ndarray, extent: int, name: str) -> np.ndarray:
     if perm.shape != (extent,) or not np.array_equal(np.sort(perm), np.arange(extent)):
         raise ValueError(f"{name} of shape {perm.shape} is not a permutation of 0 to {extent - 1}")
     return perm
-
-
-PANELS = (4, 32, 256, 2048)  # rows per panel: the row panels of SPADE
-BLOCKS = (4, 16, 64)
-TILE_SHAPE = (256, 1024)  # rows and columns
-
-STATISTICS = (
-    "rows", "cols", "nnz", "density", "aspect",
-    *(f"{axis}_{name}" for axis in ("row", "col") for name in ("mean", "cv", "max", "p99", "gini", "top1", "empty")),
-    "bandwidth_max", "bandwidth_mean", "profile", "span_mean", "runs",
-    *(f"fill_{block}" for block in BLOCKS),
-    *(f"reuse_{panel}" for panel in PANELS),
-    *(f"imbalance_{panel}" for panel in PANELS),
-    "tiles", "tile_cv", "diagonal", "symmetry", "ordered_bandwidth", "ordered_reuse_32", "ordered_reuse_256",
-)  # fmt: skip
-"""Names of the statistics of a pattern, in their order."""
 
 
 def signed_logarithm(values: np.ndarray) -> np.ndarray:

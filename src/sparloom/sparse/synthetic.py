@@ -40,6 +40,19 @@ SYNTHETIC_ROLES: Mapping[str, Role] = MappingProxyType({
 })
 """Role of each generator."""
 
+PLANE, SPACE = 512, 64  # grid points along an axis
+PLANE_BLOCK, SPACE_BLOCK = 64, 16
+BAND_ROWS, BAND_REACH, BAND_DRAWS = 200_000, 200, 16
+GRAPH_LEVELS, GRAPH_DRAWS = 17, 16
+UNIFORM_ROWS, UNIFORM_DRAWS = 200_000, 8
+COMMUNITY_ROWS, COMMUNITY, COMMUNITY_DRAWS, OUTSIDE = 150_000, 256, 24, 0.2
+Maker = Callable[[float, np.random.Generator], Pattern]
+REDDIT = {"nodes": 232_965, "minimum": 143.0, "maximum": 21_657}  # 491 draws per node, the edges of the real graph
+PRODUCTS = {"nodes": 2_449_029, "minimum": 13.55, "maximum": 17_481}  # 50 draws, likewise; repetitions count once
+RANDOM_EDGES, RANDOM_NODES = 4, 200_000  # p = 2e-5
+HUBS, HUB_SHARE, BACKGROUND = 4, 0.15, 0.5  # synthhub 200000:4:0.15
+SPLIT_NODES, SPLIT_HUB, SPLIT_OTHER, SPLIT_SHARE = 20_000, 5_000, 64, 0.01  # table 10; the share is assumed
+
 
 @dataclass(eq=False)
 class SyntheticCorpus:
@@ -134,14 +147,6 @@ def _catalogue() -> Mapping[str, tuple[int, int, int, str]]:
     }
 
 
-PLANE, SPACE = 512, 64  # grid points along an axis
-PLANE_BLOCK, SPACE_BLOCK = 64, 16
-BAND_ROWS, BAND_REACH, BAND_DRAWS = 200_000, 200, 16
-GRAPH_LEVELS, GRAPH_DRAWS = 17, 16
-UNIFORM_ROWS, UNIFORM_DRAWS = 200_000, 8
-COMMUNITY_ROWS, COMMUNITY, COMMUNITY_DRAWS, OUTSIDE = 150_000, 256, 24, 0.2
-
-
 @dataclass(eq=False)
 class AnchorCorpus:
     """Six matrices for tuning, which fuse well, a little or not at all, and two of them again in block order.
@@ -224,8 +229,6 @@ def _communities(scale: float, rng: np.random.Generator) -> Pattern:
     return Pattern.from_coo(np.concatenate([row, far]), np.concatenate([col, below(rows, far.size, rng)]), (rows, rows))
 
 
-Maker = Callable[[float, np.random.Generator], Pattern]
-
 ANCHORS: Mapping[str, Maker] = MappingProxyType({
     "lap2d": partial(_grid, points=PLANE, axes=2), "lap3d": partial(_grid, points=SPACE, axes=3), "band": _band,
     "rmat17": _rmat, "er": _uniform, "comm": _communities,
@@ -236,13 +239,6 @@ REORDERED_ANCHORS: Mapping[str, Maker] = MappingProxyType({
     "lap3d_blk16": partial(_grid, points=SPACE, axes=3, block=SPACE_BLOCK),
 })
 """Anchors with their points in blocks, by name."""
-
-
-REDDIT = {"nodes": 232_965, "minimum": 143.0, "maximum": 21_657}  # 491 draws per node, the edges of the real graph
-PRODUCTS = {"nodes": 2_449_029, "minimum": 13.55, "maximum": 17_481}  # 50 draws, likewise; repetitions count once
-RANDOM_EDGES, RANDOM_NODES = 4, 200_000  # p = 2e-5
-HUBS, HUB_SHARE, BACKGROUND = 4, 0.15, 0.5  # synthhub 200000:4:0.15
-SPLIT_NODES, SPLIT_HUB, SPLIT_OTHER, SPLIT_SHARE = 20_000, 5_000, 64, 0.01  # table 10; the share is assumed
 
 
 class AutosageCorpus:

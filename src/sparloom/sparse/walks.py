@@ -15,6 +15,31 @@ from sparloom.errors import Unsupported
 from sparloom.sparse.features import locality_order, reorder
 from sparloom.sparse.pattern import Pattern
 
+TILE_STATISTICS = (
+    "tiles", "phases", "tile_cv", "tile_max", "tile_columns", "tile_rows", "tile_set", "phase_set", "wave_columns",
+    "wave_set", "wave_tile_set", "panel_imbalance", "panel_phase_imbalance", "tile_imbalance", "tile_phase_imbalance",
+)  # fmt: skip
+PRIVATE_BYTES = (2**13, 2**15, 2**17, 2**19)
+"""Sizes of the private caches of a lane whose miss ratios are among the statistics of a walk."""
+
+SHARED_BYTES = (2**20, 2**22, 2**24, 2**26)
+"""Sizes of the caches that all lanes share, likewise."""
+
+SAMPLED_NONZEROS = 30_000  # expected, of a sample of columns
+WINDOWS = 2.0 ** np.arange(27)  # lengths in accesses at which the distribution of reuse times is evaluated
+WALK = ("reordered", "row_panel", "column_panel", "phased", "slice")
+"""Parameters of a walk over a matrix."""
+
+WALK_STATISTICS = (
+    *TILE_STATISTICS, *(f"private_{size >> 10}k" for size in PRIVATE_BYTES),
+    *(f"shared_{size >> 10}k" for size in SHARED_BYTES),
+)
+"""Names of the statistics of a walk, in their order."""
+
+ELEMENT_BYTES = 4  # of the dense matrix
+WalkStatistics = Mapping[tuple[int, int, int, int, int], Float32[np.ndarray, " statistics"]]
+"""(reordered, row panel, column panel or 0, phased, slice) -> statistics named in WALK_STATISTICS."""
+
 
 @dataclass(frozen=True)
 class Tiles:
@@ -69,12 +94,6 @@ class Panels:
         begin = np.flatnonzero(first)
         nonzeros = np.add.reduceat(counts.data, begin) if begin.size else np.zeros(0, np.int64)
         return Tiles(panel[begin], phase[begin], nonzeros, np.diff(np.append(begin, counts.nnz)))
-
-
-TILE_STATISTICS = (
-    "tiles", "phases", "tile_cv", "tile_max", "tile_columns", "tile_rows", "tile_set", "phase_set", "wave_columns",
-    "wave_set", "wave_tile_set", "panel_imbalance", "panel_phase_imbalance", "tile_imbalance", "tile_phase_imbalance",
-)  # fmt: skip
 
 
 def tile_statistics(
@@ -134,14 +153,6 @@ def _phase_imbalance(tiles: Tiles, lane: np.ndarray, lanes: int) -> float:
     phases, phase = np.unique(tiles.phase, return_inverse=True)
     loads = np.bincount(phase * lanes + lane, weights=tiles.counts, minlength=len(phases) * lanes)
     return float(loads.reshape(-1, lanes).max(axis=1).sum() * lanes / tiles.counts.sum())
-
-
-PRIVATE_BYTES = (2**13, 2**15, 2**17, 2**19)
-"""Sizes of the private caches of a lane whose miss ratios are among the statistics of a walk."""
-SHARED_BYTES = (2**20, 2**22, 2**24, 2**26)
-"""Sizes of the caches that all lanes share, likewise."""
-SAMPLED_NONZEROS = 30_000  # expected, of a sample of columns
-WINDOWS = 2.0 ** np.arange(27)  # lengths in accesses at which the distribution of reuse times is evaluated
 
 
 @dataclass(frozen=True)
@@ -245,16 +256,6 @@ def _restored(order: np.ndarray, values: np.ndarray) -> np.ndarray:
     return back
 
 
-WALK = ("reordered", "row_panel", "column_panel", "phased", "slice")
-"""Parameters of a walk over a matrix."""
-WALK_STATISTICS = (
-    *TILE_STATISTICS, *(f"private_{size >> 10}k" for size in PRIVATE_BYTES),
-    *(f"shared_{size >> 10}k" for size in SHARED_BYTES),
-)
-"""Names of the statistics of a walk, in their order."""
-ELEMENT_BYTES = 4  # of the dense matrix
-
-
 @dataclass(frozen=True)
 class WalkGrid:
     """Walks to describe: all combinations, each with and without `locality_order` and with and without phases.
@@ -280,9 +281,6 @@ class WalkGrid:
 
 WALKS = WalkGrid(row_panels=(4, 32, 256, 2048), column_panels=(1024, 16384, 65536, 0), slices=(32, 256), lanes=32)
 """Walks that are stored for every corpus: tiles and slices of COGNATE's SPADE space, and its 32 processing elements."""
-
-WalkStatistics = Mapping[tuple[int, int, int, int, int], Float32[np.ndarray, " statistics"]]
-"""(reordered, row panel, column panel or 0, phased, slice) -> statistics named in WALK_STATISTICS."""
 
 
 def walk_statistics(pattern: Pattern, grid: WalkGrid = WALKS) -> WalkStatistics:

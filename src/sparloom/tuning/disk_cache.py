@@ -65,6 +65,7 @@ FILLED, MAX_SHARE = 0.97, 0.9  # share of the file that is filled, and that one 
 
 CORRUPT, NOT_A_DATABASE, BUSY, LOCKED, FULL, READ_ONLY = 11, 26, 5, 6, 13, 8  # error codes of SQLite
 ERRNOS = {FULL: errno.ENOSPC, READ_ONLY: errno.EROFS}
+_forking = local()  # `held`: the caches whose locks this thread holds while it forks
 
 
 @dataclass(frozen=True)
@@ -436,7 +437,6 @@ def _library() -> Any:
 
 
 _CACHES: WeakSet[DiskCache] = WeakSet()
-_forking = local()  # `held`: the caches whose locks this thread holds while it forks
 
 
 def _before_fork() -> None:

@@ -62,6 +62,9 @@ BLOCK_ROWS, STRATA = 64, 8  # of samples
 Scorer = Callable[[Sequence[Config]], np.ndarray]
 """Configurations -> scores, low = fast."""
 
+Stamp = tuple[Path, int, int]
+"""A file, the time of its last change in nanoseconds, and its size: the key under which its content is cached."""
+
 
 @dataclass(frozen=True)
 class Ranked:
@@ -358,9 +361,6 @@ def is_object(model: Given) -> bool:
 
 Given = CsrCostModel | str | Path | Sequence[str | Path] | None
 """A model as users give it."""
-
-Stamp = tuple[Path, int, int]
-"""A file, the time of its last change in nanoseconds, and its size: the key under which its content is cached."""
 
 
 def _file(kind: str, path: Path) -> Path:

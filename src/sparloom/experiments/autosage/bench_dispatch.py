@@ -41,6 +41,11 @@ from sparloom.tuning.sparse import CsrPolicy, CudaBackend
 ROOF = "roof.json"
 CPU_FIXED = 1_000_000  # nonzeros that take about as long as the fixed cost of a case
 logger = logging.getLogger(__name__)
+REFUSALS = (Unsupported, AssertionError, MemoryError, torch.OutOfMemoryError)
+CUDA_FIXED = 2_000_000  # nonzeros that take about as long as the fixed cost of a case
+PACKAGES = ("torch", "torch-geometric", "cupy-cuda12x", "cupy-cuda13x", "numpy")
+ABOUT = ("op", "matrix", "width", "rows", "nnz", "kind")
+DECISION = ("way", "own", "choice", "origin", "reason", "decision_seconds", "decision_executions")
 
 
 @dataclass(frozen=True)
@@ -164,13 +169,6 @@ class BenchDispatch:
     def _folder(self) -> Path:
         return journal_folder(self.journals, self.timing, self.policy, self.heads, self.threads, self.seed,
                               corpora=[self.corpus])
-
-
-REFUSALS = (Unsupported, AssertionError, MemoryError, torch.OutOfMemoryError)
-CUDA_FIXED = 2_000_000  # nonzeros that take about as long as the fixed cost of a case
-PACKAGES = ("torch", "torch-geometric", "cupy-cuda12x", "cupy-cuda13x", "numpy")
-ABOUT = ("op", "matrix", "width", "rows", "nnz", "kind")
-DECISION = ("way", "own", "choice", "origin", "reason", "decision_seconds", "decision_executions")
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,8 @@ from sparloom.report import draw_gcn, gcn_metrics, gcn_table, loss_error_metrics
 from sparloom.sparse import Corpus, MatrixEntry
 from sparloom.tuning import PlanCache
 
+REFERENCE = "csr"  # graph format of the float64 training
+
 
 @dataclass(frozen=True)
 class GraphChoice:
@@ -142,9 +144,6 @@ class BenchGcn:
     def _folder(self) -> Path:
         return journal_folder(self.journals, self.graphs, self.widths, self.blocks, self.block_steps, self.probe_steps,
                               self.threads, self.seed, corpora=[self.corpus])
-
-
-REFERENCE = "csr"  # graph format of the float64 training
 
 
 def rest_seconds(task: Classification, *, steps: int) -> float:

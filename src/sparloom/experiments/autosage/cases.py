@@ -25,6 +25,22 @@ TYPED = {"spmm_float64": "float64", "spmm_bfloat16": "bfloat16"}
 UNDECIDED = (*TRAINING, *TYPED)
 """Operations whose decisions are not looked at: they are made in warm-up calls."""
 
+OPERATIONS: Mapping[str, Callable[[int], Op]] = {
+    **dict.fromkeys(("spmm", *TYPED), lambda heads: SpMM()), "sddmm": lambda heads: SDDMM(),
+    "attention": lambda heads: CsrAttention(heads)}
+"""Operation -> constructor with the number of heads."""
+
+CASE = {"op": "str", "matrix": "str", "width": "int64", "rows": "int64", "nnz": "int64", "kind": "str"}
+TIMED = {"method": "str", "median": "float64", "p10": "float64", "p90": "float64", "stolen": "object",
+         "seconds": "object"}
+PER_CASE = {**CASE, **TIMED, "flops": "float64", "bytes": "float64", "bound_seconds": "float64",
+            "compulsory_seconds": "float64", "bound_by": "str", "peak_bytes": "float64", "failure": "str"}
+DECISIONS = {**CASE, "way": "str", "repeat": "int64", "choice": "str", "origin": "str", "reason": "str",
+             "calls": "int64", "call_seconds": "float64", "beyond_seconds": "float64", "start_seconds": "float64",
+             "decision_seconds": "float64", "decision_executions": "int64"}
+CANDIDATES = {**CASE, **TIMED}
+AFTER_PAGE = 4  # float32 elements from the start of a page at which large arrays of glibc begin
+
 
 def check_environment(*allowed: str) -> None:
     """Refuse environment variables AUTOSAGE_* that change decisions, other than those allowed.
@@ -89,27 +105,10 @@ def large_cases(
     return {case.key: case for each in cases.values() for case in each}, weights
 
 
-OPERATIONS: Mapping[str, Callable[[int], Op]] = {
-    **dict.fromkeys(("spmm", *TYPED), lambda heads: SpMM()), "sddmm": lambda heads: SDDMM(),
-    "attention": lambda heads: CsrAttention(heads)}
-"""Operation -> constructor with the number of heads."""
-
-
 def decision_columns(plan: CsrPlan) -> dict[str, Any]:
     decision = plan.decision
     return {"choice": plan.choice.config or plan.choice.library, "origin": decision.origin, "reason": decision.reason,
             "decision_seconds": decision.seconds, "decision_executions": decision.executions}
-
-
-CASE = {"op": "str", "matrix": "str", "width": "int64", "rows": "int64", "nnz": "int64", "kind": "str"}
-TIMED = {"method": "str", "median": "float64", "p10": "float64", "p90": "float64", "stolen": "object",
-         "seconds": "object"}
-PER_CASE = {**CASE, **TIMED, "flops": "float64", "bytes": "float64", "bound_seconds": "float64",
-            "compulsory_seconds": "float64", "bound_by": "str", "peak_bytes": "float64", "failure": "str"}
-DECISIONS = {**CASE, "way": "str", "repeat": "int64", "choice": "str", "origin": "str", "reason": "str",
-             "calls": "int64", "call_seconds": "float64", "beyond_seconds": "float64", "start_seconds": "float64",
-             "decision_seconds": "float64", "decision_executions": "int64"}
-CANDIDATES = {**CASE, **TIMED}
 
 
 def frame_of(rows: Iterable[Mapping[str, object]], columns: Mapping[str, str]) -> pd.DataFrame:
@@ -152,9 +151,6 @@ class ReferenceRows:
             raise AssertionError(f"shape {found.shape}: it must be {self._shape}")
         assert_few_close(self._where.arrays.gather_rows(found, self._indices), self._expected, self._op, self._few,
                          eps=eps)
-
-
-AFTER_PAGE = 4  # float32 elements from the start of a page at which large arrays of glibc begin
 
 
 class BoundMethod(NamedTuple):

@@ -54,6 +54,13 @@ ROOF_ROUNDS = 20  # half a second
 UNSEEN = "task.roles=[train,validation]"  # override of fit_trees, whose models learn from all roles by default
 
 logger = logging.getLogger(__name__)
+SERIAL = ("scipy",)
+BFLOAT16_EPS = 2.0**-7  # relative, between neighbouring numbers
+FOLDER = "AUTOSAGE_CACHE_DIR"
+AFTERWARDS = 9  # timed calls after a decision
+PROGRAMS = 3  # timed programs that find a decision
+Row = dict[str, Any]
+_loaded: set[str] = set()
 
 
 @dataclass(frozen=True)
@@ -114,16 +121,6 @@ def stored_roof(path: Path, threads: int) -> Roof:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, asdict(measure_roof(threads, rounds=ROOF_ROUNDS)))
     return Roof.from_json(json.loads(path.read_text(encoding="utf-8")))
-
-
-SERIAL = ("scipy",)
-BFLOAT16_EPS = 2.0**-7  # relative, between neighbouring numbers
-FOLDER = "AUTOSAGE_CACHE_DIR"
-AFTERWARDS = 9  # timed calls after a decision
-PROGRAMS = 3  # timed programs that find a decision
-
-Row = dict[str, Any]
-_loaded: set[str] = set()
 
 
 @dataclass(frozen=True)

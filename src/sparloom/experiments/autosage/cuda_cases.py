@@ -35,6 +35,15 @@ from sparloom.tuning import PlanCache
 from sparloom.tuning.sparse import CsrPlan, CsrPolicy, CudaBackend, Library, Prepared
 
 Bind = Callable[[Operands], Callable[[], Any]]
+CUDA_GATHERING = ("torch_gather", "gathered")
+"""Baselines that allocate two arrays (nnz, width)."""
+
+VECTORS = (1, 4)  # values per load of the chosen kernel
+SERIES, CALLS = 5, 20  # series of launches, and launches of a series
+SHORT = 1e-3  # seconds; launch times are measured for shorter runs
+REFUSALS = (Unsupported, AssertionError, MemoryError, RuntimeError)  # raised by other libraries
+Row = dict[str, Any]
+Call = Callable[[], Any]
 
 
 def _library(operands: Operands, *, library: Library) -> Callable[[], Any]:
@@ -69,18 +78,6 @@ CUDA_BASELINES: Mapping[str, Mapping[str, Bind]] = MappingProxyType({
     "attention": {"composed": _composed_sampled, "gathered": _composed_gathered},
 })
 """Operation -> name -> function that binds it to operands on a device."""
-
-CUDA_GATHERING = ("torch_gather", "gathered")
-"""Baselines that allocate two arrays (nnz, width)."""
-
-
-VECTORS = (1, 4)  # values per load of the chosen kernel
-SERIES, CALLS = 5, 20  # series of launches, and launches of a series
-SHORT = 1e-3  # seconds; launch times are measured for shorter runs
-REFUSALS = (Unsupported, AssertionError, MemoryError, RuntimeError)  # raised by other libraries
-
-Row = dict[str, Any]
-Call = Callable[[], Any]
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,17 @@ LEARNING_RATE = 0.01
 Layer = Callable[[int, int], torch.nn.Module]
 """Builds a layer from its input and output channels; the layer takes features and the prepared graph."""
 
+OWN = ("sparloom", "transform_first", "unfused")
+OWN_LAYER = "sparloom"
+REFERENCE = "pyg_edge_index"  # gathers and scatters
+LOSS_TOLERANCE = 1e-3  # relative difference of losses after two steps
+CPU = torch.device("cpu")
+WARM_UP_STEPS = {"cpu": 60, "cuda": 1}  # steps of our method after which all kernels are decided
+MEAN_TOLERANCE = 1e-4  # of means and gradients, relative to the largest
+Step = Callable[[], object]
+Product = Callable[[torch.Tensor], torch.Tensor]
+"""Multiplies features (nodes, width), contiguous, by a matrix."""
+
 
 @dataclass(frozen=True)
 class Classification:
@@ -132,8 +143,6 @@ class Trainee:
 
 Method = Callable[[], Trainee]
 
-OWN = ("sparloom", "transform_first", "unfused")
-
 
 def own_methods(task: Classification, cache: PlanCache, *, seed: int) -> dict[str, Method]:
     """Bind our layer as it is, with the paper's order of products, and without fusion."""
@@ -190,16 +199,6 @@ def geometric() -> Any:
             return importlib.import_module("torch_geometric")
     except ImportError as error:
         raise Unsupported(f"torch_geometric is not installed: {install_command('peers')}") from error
-
-
-OWN_LAYER = "sparloom"
-REFERENCE = "pyg_edge_index"  # gathers and scatters
-LOSS_TOLERANCE = 1e-3  # relative difference of losses after two steps
-CPU = torch.device("cpu")
-WARM_UP_STEPS = {"cpu": 60, "cuda": 1}  # steps of our method after which all kernels are decided
-MEAN_TOLERANCE = 1e-4  # of means and gradients, relative to the largest
-
-Step = Callable[[], object]
 
 
 class Steps(NamedTuple):
@@ -311,10 +310,6 @@ class _Aggregation:
         found = self._aggregate(self._features)
         (gradient,) = torch.autograd.grad(found, self._features, self._slopes)
         return found.detach(), gradient
-
-
-Product = Callable[[torch.Tensor], torch.Tensor]
-"""Multiplies features (nodes, width), contiguous, by a matrix."""
 
 
 class NeighbourMean:

@@ -17,6 +17,8 @@ COSTS = ("target_labels", "target_matrices", "source_labels", "source_matrices",
          "dce")
 """Costs in the metrics of a run: `<role>/<method>_<cost>`."""
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class Arm:
@@ -156,9 +158,6 @@ def _renamed(frame: pd.DataFrame, arm: Arm, rows: Mapping[str, str]) -> pd.DataF
     matching = frame[frame["method"].isin(rows)]
     columns = {"group": arm.group, "row": matching["method"].map(rows)}
     return matching.assign(**columns).drop(columns="method")
-
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 WITHOUT_TARGET = ("random", "vendor", "estimate", "zero_shot")  # all others read the drawn labels
 WITHOUT_SOURCE = ("random", "vendor", "estimate", "static", "trees", "no_transfer")
+METHODS = ("static", "trees", "trees_source", "zero_shot", "no_transfer", "cognate")
+NEED_SOURCE = METHODS[2:]  # need the network of the source or the encoder of the target
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -126,11 +129,6 @@ class Comparison:
         name = self.study.platform.name
         read[name] = read.get(name, 0) + target
         return {"dce": dce(read)} if set(read) <= set(DCE_COST) else {}
-
-
-METHODS = ("static", "trees", "trees_source", "zero_shot", "no_transfer", "cognate")
-NEED_SOURCE = METHODS[2:]  # need the network of the source or the encoder of the target
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,8 @@ from sparloom.sparse import MATRIX_ENDINGS, Role, SparseMatrix, locality_order, 
 if TYPE_CHECKING:
     from sparloom.platforms import Platform
 
+TOP_K = 5
+
 
 class Recommender(Protocol):
     """A model that scores configurations of its platform; loaded or fitted on first use."""
@@ -49,9 +51,6 @@ class Recommender(Protocol):
     @property
     def calibration(self) -> Calibration | None:
         """What is known about its choices on other matrices; None: there are too few."""
-
-
-TOP_K = 5
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 FASTEST = 0.25  # share of the configurations that compete for the choice
+EFFECT = np.log(1.05)  # differences within 5 % are ties (SPADE figure 11 shows +-8 % that cannot be derived)
+EXTENTS = {"rows": "I", "columns": "J", "dense": "K"}
+"""Slope -> extent of a shared tile that it is relative to."""
 
 
 @dataclass(frozen=True)
@@ -105,9 +108,6 @@ def _distributions(frame: pd.DataFrame) -> Table:
     return table
 
 
-EFFECT = np.log(1.05)  # differences within 5 % are ties (SPADE figure 11 shows +-8 % that cannot be derived)
-
-
 @dataclass(frozen=True)
 class SummariseSamples:
     """Describe the optimum and the effect of every knob, for each operation and preset."""
@@ -177,10 +177,6 @@ def knob_effects(truth: RuntimeTable, space: ConfigSpace) -> pd.DataFrame:
                              "faster": float((change < -EFFECT).mean()), "slower": float((change > EFFECT).mean()),
                              "change": float(np.exp(change.mean()))})
     return pd.DataFrame(rows)
-
-
-EXTENTS = {"rows": "I", "columns": "J", "dense": "K"}
-"""Slope -> extent of a shared tile that it is relative to."""
 
 
 @dataclass(frozen=True)

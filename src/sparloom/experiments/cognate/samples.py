@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from sparloom.platforms import Platform
 
 logger = logging.getLogger(__name__)
+REORDER = "reverse Cuthill-McKee on A + A^T; clustering by degree for rectangular matrices"
 
 
 @dataclass(frozen=True)
@@ -97,9 +98,6 @@ def _refuse_absent(names: Sequence[str], known: Collection[str], what: str) -> N
     if absent:
         raise ValueError(f"{len(absent)} of {len(names)} matrices have no {what} ({', '.join(absent[:3])}): "
                          "run experiment=prepare_inputs, or take them out of the manifest")
-
-
-REORDER = "reverse Cuthill-McKee on A + A^T; clustering by degree for rectangular matrices"
 
 
 @dataclass(frozen=True)

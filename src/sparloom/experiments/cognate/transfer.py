@@ -21,6 +21,8 @@ from sparloom.space import ConfigSpace
 if TYPE_CHECKING:
     from sparloom.platforms import Platform
 
+REFERENCE_LABELS = 25  # number of labels at which the source has source_votes votes
+
 
 @dataclass(frozen=True)
 class TransferInit:
@@ -113,9 +115,6 @@ def _refuse_seen(source: Path, stored: models.Checkpoint, study: EvaluationData)
         raise ValueError(f"{source} was trained on {len(seen)} of the matrices that judge, or on versions of them "
                          f"({', '.join(seen[:3])}{', ...' if len(seen) > 3 else ''}): train it on others "
                          f"(experiment={PRETRAIN}), or choose another task.eval_role")
-
-
-REFERENCE_LABELS = 25  # number of labels at which the source has source_votes votes
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,8 @@ from sparloom.ragged import DATASETS, LengthCorpus
 from sparloom.report import INTERNAL_PEERS, draw_ragged, ragged_metrics, ragged_tables
 
 PREPARING = 6_000.0  # tokens that take as long as preparing and compiling the baselines of a batch
+BLAS_SPINS = 0.15  # seconds; idle threads of SciPy's OpenBLAS spin a little less
+Row = dict[str, Any]
 
 
 class PricedCase(Protocol):
@@ -124,10 +126,6 @@ def ragged_frame(
 
 def method_rows(about: Mapping[str, Any], measured: Mapping[str, Measurement]) -> list[dict[str, Any]]:
     return [{**about, "method": method, **statistics_of(taken)} for method, taken in measured.items()]
-
-
-BLAS_SPINS = 0.15  # seconds; idle threads of SciPy's OpenBLAS spin a little less
-Row = dict[str, Any]
 
 
 def _batch(lengths: LengthCorpus, case: RaggedCase) -> tuple[np.ndarray, dict[str, Any]]:

@@ -30,6 +30,8 @@ KERNEL_NESTS: Mapping[str, tuple[str, ...]] = MappingProxyType({  # kernel of th
 STORED: Mapping[str, str] = MappingProxyType({  # tensor of our program -> tensor of the paper
     "qkv": "qkv", "mixed": "attention", "attended": "projection", "norm_1": "norm1", "active": "ff1", "fed": "ff2",
     "norm_2": "norm2", **dict.fromkeys(ragged.KEPT, "statistics")})
+Call = Callable[[], object]
+COUNTED = ("computation", "activations")
 
 
 def computation_rows(batches: Sequence[np.ndarray]) -> list[Row]:
@@ -93,10 +95,6 @@ def activation_rows(batches: Sequence[np.ndarray]) -> list[Row]:
 
 def _over(counts: Mapping[str, int], nests: Sequence[str]) -> int:
     return sum(counts[nest] for nest in nests)
-
-
-Call = Callable[[], object]
-COUNTED = ("computation", "activations")
 
 
 @dataclass(frozen=True)

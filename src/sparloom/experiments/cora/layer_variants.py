@@ -21,6 +21,10 @@ FUSION = ("fused_outer", "fused_inner")
 FORMULAS: Mapping[str, str] = MappingProxyType({  # variant with the paper's tables -> key of PRELUDES
     "redundant": "redundant", "by_tensor": "by_tensor", "by_layout": "shared", "sparse_redundant": "sparse_redundant",
     "sparse_by_tensor": "sparse_by_tensor"})
+TOLERANCE = 1e-4  # absolute, of values around 1; orders of addition differ
+KERNELS: Mapping[str, str] = MappingProxyType({  # operator -> kernel
+    "qkv": "qkv", "attention": "mixed", "projection": "attended", "norm1": "norm_1", "ff1": "active", "ff2": "fed",
+    "norm2": "norm_2"})
 
 
 def prelude_arms(lengths: np.ndarray) -> dict[str, Call]:
@@ -133,12 +137,6 @@ def _one_after_the_other(calls: Sequence[Call]) -> Call:
 
 def _packed(found: np.ndarray, width: int) -> Callable[[object], torch.Tensor]:
     return lambda _: torch.from_numpy(found.reshape(-1, width))
-
-
-TOLERANCE = 1e-4  # absolute, of values around 1; orders of addition differ
-KERNELS: Mapping[str, str] = MappingProxyType({  # operator -> kernel
-    "qkv": "qkv", "attention": "mixed", "projection": "attended", "norm1": "norm_1", "ff1": "active", "ff2": "fed",
-    "norm2": "norm_2"})
 
 
 def breakdown_arms(lengths: Sequence[int] | np.ndarray, *, threads: int, seed: int) -> dict[str, dict[str, Call]]:

@@ -22,6 +22,22 @@ from sparloom.errors import Unsupported
 from sparloom.files import scratch_folder
 from sparloom.nn import MultiheadAttention, TransformerEncoderLayer
 
+Schedule = ragged.EncoderSchedule | Literal["auto"] | None
+log = logging.getLogger(__name__)
+RETRY_RATIO = 1.2  # forms within this ratio of the fastest in the first run are run again
+MAX_RATIO = 1.5  # baselines that are slower than the fastest by more are left out
+Prepare = Callable[[PackedInputs], BoundModule]
+Wait = Callable[[], object]
+PROGRAM = """
+import json, time
+from sparloom.ragged import EncoderSchedule, EncoderShape, Executable, scheduled_encoder_layer
+start = time.perf_counter()
+program = scheduled_encoder_layer(EncoderShape(), EncoderSchedule())
+scheduled = time.perf_counter()
+Executable(program)
+print(json.dumps({"schedule": scheduled - start, "compile": time.perf_counter() - scheduled}))
+"""
+
 
 def module_tensors(inputs: PackedInputs) -> dict[str, np.ndarray]:
     """Return tokens and parameters, packed, by their names in `attention` and `encoder_layer`."""
@@ -42,9 +58,6 @@ def stored_tensors(program: ragged.Program, structure: ragged.Structure, inputs:
     tensors = program.tensors()
     return {name: ragged.RaggedTensor.from_packed(tensors[name], structure, value).data
             for name, value in module_tensors(inputs).items()}
-
-
-Schedule = ragged.EncoderSchedule | Literal["auto"] | None
 
 
 def own_encoder(inputs: PackedInputs, schedule: Schedule) -> BoundModule:
@@ -102,15 +115,6 @@ def prelude_seconds(lengths: Sequence[int] | np.ndarray, *, repetitions: int) ->
         ragged.Structure({ragged.LENGTHS: lengths}).prepare(executable.prelude)
         taken.append(time.perf_counter() - start)
     return taken[1:]
-
-
-log = logging.getLogger(__name__)
-
-RETRY_RATIO = 1.2  # forms within this ratio of the fastest in the first run are run again
-MAX_RATIO = 1.5  # baselines that are slower than the fastest by more are left out
-
-Prepare = Callable[[PackedInputs], BoundModule]
-Wait = Callable[[], object]
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,17 +204,6 @@ def _seconds(run: Callable[[], Any], wait: Wait) -> float:
         run()
         wait()
         return time.perf_counter() - start
-
-
-PROGRAM = """
-import json, time
-from sparloom.ragged import EncoderSchedule, EncoderShape, Executable, scheduled_encoder_layer
-start = time.perf_counter()
-program = scheduled_encoder_layer(EncoderShape(), EncoderSchedule())
-scheduled = time.perf_counter()
-Executable(program)
-print(json.dumps({"schedule": scheduled - start, "compile": time.perf_counter() - scheduled}))
-"""
 
 
 def compile_seconds(repetitions: int) -> dict[str, list[float]]:

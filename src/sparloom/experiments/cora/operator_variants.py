@@ -28,6 +28,10 @@ from sparloom.ragged import (
     stored_densely,
 )
 
+Call = Callable[[], object]
+Oracle = Callable[..., np.ndarray]
+ACCESSES: Mapping[str, Access] = MappingProxyType({"graph": offset_steps, "sparse": pointer_steps})
+
 
 def drawn(tensor: Tensor, structure: Structure, rng: np.random.Generator) -> RaggedTensor:
     """Draw normally distributed values for the storage of a tensor."""
@@ -45,10 +49,6 @@ def by_sequence(oracle: Callable[..., np.ndarray], values: Mapping[str, RaggedTe
 def scale(values: Mapping[str, RaggedTensor]) -> float:
     """Return the product of the largest magnitudes of the operands."""
     return float(np.prod([np.abs(value.data).max() for value in values.values()], dtype=np.float64))
-
-
-Call = Callable[[], object]
-Oracle = Callable[..., np.ndarray]
 
 
 def hoisting_arms(operator: str, *, batch: int, tokens: int, threads: int, seed: int) -> dict[str, Call]:
@@ -157,9 +157,6 @@ def _whole_tile_values(weights: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 SPLITTING_ORACLES: Mapping[str, Callable[..., np.ndarray]] = MappingProxyType(
     {"qkt": _whole_tile_scores, "attnv": _whole_tile_values})
-
-
-ACCESSES: Mapping[str, Access] = MappingProxyType({"graph": offset_steps, "sparse": pointer_steps})
 
 
 def storage_arms(operator: str, lengths: np.ndarray, *, threads: int, seed: int) -> dict[str, Call]:

@@ -22,6 +22,9 @@ TRIANGULAR: Mapping[str, Callable[[], ragged.Program]] = {
     "sparloom": ragged.tiled_trmm, "balanced": ragged.balanced_trmm, "split": ragged.split_trmm,
     "unsplit": ragged.unsplit_trmm,
 }
+log = logging.getLogger(__name__)
+PROGRAMS: Mapping[str, Callable[[ragged.EncoderShape], ragged.Program]] = MappingProxyType(
+    {"encoder": ragged.device_encoder_layer, "mha": ragged.device_attention})
 
 
 @dataclass(frozen=True)
@@ -162,12 +165,6 @@ def check_product(name: str, found: np.ndarray, expected: np.ndarray) -> None:
     apart = float(np.abs(found.reshape(-1) - expected.reshape(-1)).max() / np.abs(expected).max())
     if not apart < TOLERANCE:
         raise AssertionError(f"the result of {name} is wrong by {apart:.1e} of the largest element")
-
-
-log = logging.getLogger(__name__)
-
-PROGRAMS: Mapping[str, Callable[[ragged.EncoderShape], ragged.Program]] = MappingProxyType(
-    {"encoder": ragged.device_encoder_layer, "mha": ragged.device_attention})
 
 
 def device_module(part: str, inputs: PackedInputs, gpu: Gpu, device: torch.device) -> BoundModule:

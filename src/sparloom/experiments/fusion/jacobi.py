@@ -26,6 +26,19 @@ from sparloom.solvers import JacobiSolver, Sweeps, converging_relaxation
 from sparloom.sparse import Corpus, MatrixEntry, Pattern, SparseMatrix
 from sparloom.tuning import PlanCache
 
+BASELINES = ("mkl", "torch", "scipy")
+SERIAL = ("scipy",)
+OWN = {  # method -> settings of its plan
+    "unfused": {"fuse": "never"}, "auto": {"fuse": "auto"}, "fused": {"fuse": "always"},
+    "fused_natural": {"fuse": "always", "numbering": "natural"},
+    "unfused_renumbered": {"fuse": "never", "numbering": "bandwidth"},
+}
+STEPS = ("decide", "score")
+CHECKED = 3  # calls after which all methods must have the same iterate
+Row = dict[str, Any]
+Target = tuple[str, str]
+"""Part and matrix."""
+
 
 def jacobi_set(corpus: Corpus, part: str, *, least_nonzeros: int) -> Sequence[MatrixEntry]:
     """Choose square matrices with more than `least_nonzeros` nonzeros.
@@ -75,10 +88,6 @@ def dominant(pattern: Pattern) -> SparseMatrix:
     values = np.full(whole.nnz, -1.0)
     values[whole.row_ids() == whole.indices] = whole.row_lengths()
     return SparseMatrix(whole, values, np.float64)
-
-
-BASELINES = ("mkl", "torch", "scipy")
-SERIAL = ("scipy",)
 
 
 @dataclass(frozen=True)
@@ -166,19 +175,6 @@ def _mkl(matrix: SparseMatrix, constant: np.ndarray, threads: int) -> TwoSteps:
         second()
 
     return TwoSteps(call, lambda: x)
-
-
-OWN = {  # method -> settings of its plan
-    "unfused": {"fuse": "never"}, "auto": {"fuse": "auto"}, "fused": {"fuse": "always"},
-    "fused_natural": {"fuse": "always", "numbering": "natural"},
-    "unfused_renumbered": {"fuse": "never", "numbering": "bandwidth"},
-}
-STEPS = ("decide", "score")
-CHECKED = 3  # calls after which all methods must have the same iterate
-
-Row = dict[str, Any]
-Target = tuple[str, str]
-"""Part and matrix."""
 
 
 def decide_jacobi(bench: "BenchJacobi", matrix: SparseMatrix, *, definite: bool) -> list[Row]:

@@ -25,6 +25,12 @@ METHODS = (
 )
 """Methods in the order of their runs and tables; the first one is fast."""
 
+ROWS = 32  # random rows, in addition to the longest
+DECIDED = {"unfused": "never", "auto": "auto"}  # method -> argument of `plan_pair`
+GAIN_RUNS = 7
+WATCHED = ("unfused", "fused", "auto")  # timed by thread; with "coarse", also by memory access time
+Row = dict[str, Any]
+
 
 @dataclass(frozen=True)
 class Block:
@@ -95,9 +101,6 @@ def cases(blocks: Iterable[Block], part: str, entries: Sequence[MatrixEntry]) ->
             for name, wanted in found.items() if wanted}
 
 
-ROWS = 32  # random rows, in addition to the longest
-
-
 class PairCheck:
     """Check results of one problem: some rows against the float64 oracle, and all against the first result.
 
@@ -149,13 +152,6 @@ def _rows(matrix: SparseMatrix, rows: np.ndarray) -> SparseMatrix:
     source, indptr = pattern.nonzeros_of(rows), np.concatenate([[0], np.cumsum(pattern.row_lengths()[rows])])
     return SparseMatrix(Pattern((rows.size, pattern.cols), indptr, pattern.indices[source]), matrix.values[source],
                         matrix.dtype)
-
-
-DECIDED = {"unfused": "never", "auto": "auto"}  # method -> argument of `plan_pair`
-GAIN_RUNS = 7
-WATCHED = ("unfused", "fused", "auto")  # timed by thread; with "coarse", also by memory access time
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,15 @@ UNNAMED = ("cpu", "two_threads")
 PRETRAIN = "pretrain_cpu"
 """Experiment that pre-trains on any source, given by platform@source."""
 
+FULL = "full"
+"""Name of a model that was fitted to all samples."""
+
+SMALL = "small"
+"""Name of a model that was distilled to fewer trees."""
+
+INTERVAL = "interval"
+"""Name of a model that bounds its predictions."""
+
 
 def samples_name(samples: SampleSource) -> str:
     """Return the folder of what is learned from a sample source: real, synthetic, tiny, csv.
@@ -193,14 +202,6 @@ def _made(encoder: LatentEncoder) -> dict[str, Any]:
 
 def _digest(made: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:8]
-
-
-FULL = "full"
-"""Name of a model that was fitted to all samples."""
-SMALL = "small"
-"""Name of a model that was distilled to fewer trees."""
-INTERVAL = "interval"
-"""Name of a model that bounds its predictions."""
 
 
 @dataclass(frozen=True)

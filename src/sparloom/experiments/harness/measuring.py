@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 FAILURES = (SparloomError, ValueError, ArithmeticError, MemoryError, RuntimeError, AssertionError, OSError)
 logger = logging.getLogger(__name__)
+TOP_K = 5  # reasons that are printed
 
 
 def measure_presets(
@@ -95,9 +96,6 @@ def _guarded(
             return
         for config, turn in sorted(waiting, key=lambda pair: pair[1]):
             yield config, turn, Measurement.failed(f"{type(error).__name__}: {error}", platform.kind)
-
-
-TOP_K = 5  # reasons that are printed
 
 
 def failure_reasons(table: SampleTable) -> pd.Series:

@@ -27,6 +27,11 @@ from sparloom.sparse import MatrixEntry
 logger = logging.getLogger(__name__)
 
 Case = TypeVar("Case")
+Call = Callable[[], Any]
+FAILURES = (Unsupported, AssertionError, MemoryError, RuntimeError, ValueError)
+STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+FORGET_PEAK = "5"  # see man 5 proc
+RUNS = 3  # other threads, and a system short of memory, may release pages meanwhile
 
 
 def statistics_of(taken: Measurement) -> dict[str, Any]:
@@ -60,10 +65,6 @@ def timed_cases(
             done.append(key, rows)
     found = done.rows()
     return pd.DataFrame([row for key in planned for row in found[key]])
-
-
-Call = Callable[[], Any]
-FAILURES = (Unsupported, AssertionError, MemoryError, RuntimeError, ValueError)
 
 
 @contextmanager
@@ -112,11 +113,6 @@ def seconds_of(call: Call) -> float:
     start = time.perf_counter()
     call()
     return time.perf_counter() - start
-
-
-STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-FORGET_PEAK = "5"  # see man 5 proc
-RUNS = 3  # other threads, and a system short of memory, may release pages meanwhile
 
 
 def peak_bytes(call: Callable[[], Any], forget: Callable[[], None] = lambda: None) -> int:

@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from sparloom.platforms import Platform, SpadePlatform
     from sparloom.platforms.spade import Machine
 
+SAMPLES = ("fast", "reference", "fast_lines", "reference_lines")
+BASELINE = "baseline"  # the unchanged machine
+BAND = 5.0            # percent; smaller effects have no sign, as in SummariseSamples
+BASE = "256 x all"    # the tile that effects of other tiles are relative to
+
 
 @dataclass(frozen=True)
 class BenchSimulator:
@@ -62,9 +67,6 @@ class BenchSimulator:
             seconds += [measurement.seconds[0] for _, _, measurement
                         in self.platform.measure_many(op, operands, configs, self.timing)]
         return np.array(seconds)
-
-
-SAMPLES = ("fast", "reference", "fast_lines", "reference_lines")
 
 
 @dataclass(frozen=True)
@@ -136,9 +138,6 @@ class ValidateSimulator:
 def _spread(available: int, wanted: int) -> np.ndarray:
     """Return `wanted` indices below `available`, or all of them, from the first to the last."""
     return np.unique(np.linspace(0, max(0, available - 1), min(available, wanted)).round().astype(int))
-
-
-BASELINE = "baseline"  # the unchanged machine
 
 
 @dataclass(frozen=True)
@@ -258,10 +257,6 @@ def _shown(table: pd.DataFrame, title: str) -> Table:
         shown.add_row(row.op, row.constant, row.value, f"{row.optimum:.3f}", f"{row.tau:.3f}", f"{row.tau_least:.3f}",
                       f"{row.kept:.3f}", f"{row.kept_least:.3f}")
     return shown
-
-
-BAND = 5.0            # percent; smaller effects have no sign, as in SummariseSamples
-BASE = "256 x all"    # the tile that effects of other tiles are relative to
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,17 @@ if TYPE_CHECKING:
 TrainingVariant = tuple[str, Float[np.ndarray, "problems configs"]]
 """Name and out-of-fold scores, low = fast."""
 
+SHAPES = tuple(GemmShape(*sizes) for sizes in (
+    (1, 1, 1), (1, 1, 64), (1, 64, 1), (64, 1, 1), (64, 1, 64), (64, 64, 1), (300, 1, 257), (300, 257, 1)))
+CLAIMS: Mapping[int, str] = {
+    1: "a logarithm is essential", 2: "one row is the hardest case", 3: "mining hard examples hurts",
+    4: "random folds flatter", 5: "a bigger model is a little better", 6: "kernels fail at N = 1 and K = 1",
+    7: "dimensions and their interaction with tiles matter most", 8: "a model can grow further",
+    9: "data matter more than the size of the model",
+}
+DIMENSIONS = ("m", "n", "k")
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class TrainingVariants:
@@ -127,10 +138,6 @@ class TrainingVariants:
         yield "without_m1", self._scores(self.grid, others, self._fold)
 
 
-SHAPES = tuple(GemmShape(*sizes) for sizes in (
-    (1, 1, 1), (1, 1, 64), (1, 64, 1), (64, 1, 1), (64, 1, 64), (64, 64, 1), (300, 1, 257), (300, 257, 1)))
-
-
 def degenerate_results(platform: "CpuKernels", op: GEMM) -> tuple[int, int]:
     """Run every configuration on small degenerate shapes; return how many results are right, and how many ran."""
     right = asked = 0
@@ -145,16 +152,6 @@ def degenerate_results(platform: "CpuKernels", op: GEMM) -> tuple[int, int]:
                 continue
             right += 1
     return right, asked
-
-
-CLAIMS: Mapping[int, str] = {
-    1: "a logarithm is essential", 2: "one row is the hardest case", 3: "mining hard examples hurts",
-    4: "random folds flatter", 5: "a bigger model is a little better", 6: "kernels fail at N = 1 and K = 1",
-    7: "dimensions and their interaction with tiles matter most", 8: "a model can grow further",
-    9: "data matter more than the size of the model",
-}
-DIMENSIONS = ("m", "n", "k")
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,14 @@ SPARSE_FEATURES: Mapping[str, FeatureSpec] = {"spmm": SPMM_FEATURES, "sddmm": SD
 FEW_ROWS = (1, 2, 4, 8, 16)  # largest numbers of rows of products for which a fixed configuration is tried
 LARGE = 64e6  # flops of the smallest large GEMM
 logger = logging.getLogger(__name__)
+METRIC_NAMES: Mapping[str, Mapping[str, str]] = {
+    "model": {"mean": "mean_efficiency", "p10": "p10_efficiency", "min": "min_efficiency"},
+    "static": {"mean": "static_efficiency", "p10": "static_p10_efficiency", "min": "static_min_efficiency"},
+    "noise_ceiling": {"mean": "noise_ceiling", "p10": "noise_ceiling_p10", "min": "noise_ceiling_min"},
+    "random": {"mean": "random_efficiency"},
+    "vendor": {"mean": "vendor_efficiency", "p10": "vendor_p10_efficiency"},
+}
+"""Method -> names of its metrics; metrics of other methods have the method as a prefix."""
 
 
 @dataclass(frozen=True)
@@ -224,16 +232,6 @@ def _fastest_vendor(
         return np.full(len(sweeps), np.nan)
     least = rows[rows["round"] == sweep].groupby(["matrix", "width"], observed=True)["seconds"].min()
     return np.array([least.get(problem, np.nan) for problem in sweeps.problems])
-
-
-METRIC_NAMES: Mapping[str, Mapping[str, str]] = {
-    "model": {"mean": "mean_efficiency", "p10": "p10_efficiency", "min": "min_efficiency"},
-    "static": {"mean": "static_efficiency", "p10": "static_p10_efficiency", "min": "static_min_efficiency"},
-    "noise_ceiling": {"mean": "noise_ceiling", "p10": "noise_ceiling_p10", "min": "noise_ceiling_min"},
-    "random": {"mean": "random_efficiency"},
-    "vendor": {"mean": "vendor_efficiency", "p10": "vendor_p10_efficiency"},
-}
-"""Method -> names of its metrics; metrics of other methods have the method as a prefix."""
 
 
 def model_scores(subject: TreeSubject, model: PerformanceModel) -> Float[np.ndarray, "problems configs"]:

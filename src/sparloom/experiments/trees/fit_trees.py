@@ -76,6 +76,20 @@ void sparloom_time(double m, double n, double k, double a_transposed, double b_t
         rates[place] = sparloom_gemm_predict(m, n, k, a_transposed, b_transposed, place);
 }
 """
+LABELS: Mapping[str, str] = {
+    "noise_ceiling": "fastest of the other sweep", "model": "trees", "distilled": "trees, distilled",
+    "with_fallback": "trees, few rows fixed",
+    "log": "trees, log throughput", "raw": "trees, raw throughput", "bandwidth": "trees, log1p bandwidth",
+    "latency": "trees, raw latency", "vendor": "MKL", "static": "one configuration for all", "random": "random",
+}
+OTHERS: Mapping[str, Target] = {
+    "log": Target("throughput", "log"), "raw": Target("throughput", "raw"), "bandwidth": Target("bandwidth", "log1p"),
+    "latency": Target("latency", "raw"),
+}
+"""Targets that are compared with that of the saved model: those of the source, and the scales it rejected."""
+
+HEADER = "sparloom_gemm.h"
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -172,21 +186,6 @@ class LoggedTreeCount:
                             callbacks=[EarlyStopping("validation/loss", patience=growth.patience)])
         self._members += 1
         return module.best_trees
-
-
-LABELS: Mapping[str, str] = {
-    "noise_ceiling": "fastest of the other sweep", "model": "trees", "distilled": "trees, distilled",
-    "with_fallback": "trees, few rows fixed",
-    "log": "trees, log throughput", "raw": "trees, raw throughput", "bandwidth": "trees, log1p bandwidth",
-    "latency": "trees, raw latency", "vendor": "MKL", "static": "one configuration for all", "random": "random",
-}
-OTHERS: Mapping[str, Target] = {
-    "log": Target("throughput", "log"), "raw": Target("throughput", "raw"), "bandwidth": Target("bandwidth", "log1p"),
-    "latency": Target("latency", "raw"),
-}
-"""Targets that are compared with that of the saved model: those of the source, and the scales it rejected."""
-HEADER = "sparloom_gemm.h"
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ _CALLS = {
     math.sqrt: "sqrt", math.exp: "exp", math.log: "log", math.tanh: "tanh", math.erf: "erf", math.fabs: "abs",
     np.sqrt: "sqrt", np.exp: "exp", np.log: "log", np.tanh: "tanh", np.abs: "abs", builtins.abs: "abs",
 }
+_DTYPES = {F32: np.float32, F64: np.float64, I32: np.int32, I64: np.int64}
 
 
 def apply_binary(function: Any, a: Number, b: Number, *, result: Type, location: SourceLocation) -> Number:
@@ -114,9 +115,6 @@ _CHOICES: dict[Any, Callable[[Expr, Expr], Expr]] = {
     np.maximum: lambda a, b: _nan_or(">", a, b),
     np.minimum: lambda a, b: _nan_or("<", a, b),
 }
-
-
-_DTYPES = {F32: np.float32, F64: np.float64, I32: np.int32, I64: np.int64}
 
 
 def evaluate(node: Any, target: Any, env: Environment) -> Value:

@@ -34,6 +34,17 @@ from sparloom.sparse import STATISTICS, Pattern
 
 ENCODER = "encoder."
 ANCHORS = "anchors"
+PARTS: Mapping[str, Mapping[str, Callable[..., nn.Module]]] = {
+    "featurizer": {"InputFeaturizer": lambda **settings: InputFeaturizer(**settings, backend=TorchBackend()),
+                   "WindowFeaturizer": lambda **settings: WindowFeaturizer(**settings, backend=TorchBackend()),
+                   "WacoFeaturizer": lambda **settings: WacoFeaturizer(**settings, backend=TorchBackend()),
+                   "NoFeaturizer": NoFeaturizer},
+    "side": {"SideFeatures": SideFeatures, "PatternStatistics": PatternStatistics},
+    "mapper": {"ConfigurationMapper": ConfigurationMapper, "NoMapper": NoMapper},
+    "predictor": {"Predictor": Predictor, "RecurrentPredictor": RecurrentPredictor,
+                  "TransformerPredictor": TransformerPredictor},
+}
+"""Part of `Cognate` -> stored class name -> constructor from the stored settings. The names must not change."""
 
 
 class CognateModel:
@@ -154,19 +165,6 @@ class _evaluating:  # noqa: N801 (reads as a statement)
     def __exit__(self, *problem: object) -> None:
         self._guard.__exit__(*problem)
         self._net.train(self._training)
-
-
-PARTS: Mapping[str, Mapping[str, Callable[..., nn.Module]]] = {
-    "featurizer": {"InputFeaturizer": lambda **settings: InputFeaturizer(**settings, backend=TorchBackend()),
-                   "WindowFeaturizer": lambda **settings: WindowFeaturizer(**settings, backend=TorchBackend()),
-                   "WacoFeaturizer": lambda **settings: WacoFeaturizer(**settings, backend=TorchBackend()),
-                   "NoFeaturizer": NoFeaturizer},
-    "side": {"SideFeatures": SideFeatures, "PatternStatistics": PatternStatistics},
-    "mapper": {"ConfigurationMapper": ConfigurationMapper, "NoMapper": NoMapper},
-    "predictor": {"Predictor": Predictor, "RecurrentPredictor": RecurrentPredictor,
-                  "TransformerPredictor": TransformerPredictor},
-}
-"""Part of `Cognate` -> stored class name -> constructor from the stored settings. The names must not change."""
 
 
 def restore_cognate(stored: Checkpoint, path: Path) -> Cognate:

@@ -21,6 +21,8 @@ from sparloom.space import ENCODED_WIDTH
 if TYPE_CHECKING:
     from sparloom.data.lightning import RankingBatch
 
+WIDTH_SETTINGS = {"featurizer": "matrix_width", "mapper": "config_width", "encoder": "latent_width"}
+
 
 class Network(nn.Module, ABC):
     """Embed matrices and score configurations of the platform whose encoder is in use.
@@ -138,9 +140,6 @@ class Cognate(Network):
         if self.encoder is None:
             raise ValueError("the network has no latent encoder: call use_encoder with the encoder of the platform")
         return self.predictor(embedding, self.mapper(shared), self.encoder(codes))
-
-
-WIDTH_SETTINGS = {"featurizer": "matrix_width", "mapper": "config_width", "encoder": "latent_width"}
 
 
 class NoFeaturizer(nn.Module):

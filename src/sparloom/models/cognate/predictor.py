@@ -11,6 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+CELLS = {"lstm": nn.LSTM, "gru": nn.GRU}
+
 
 class Predictor(nn.Module):
     """Score configurations with a multilayer perceptron: low = fast, no unit.
@@ -85,9 +87,6 @@ class _SequencePredictor(nn.Module):
             **others,
         }
         self.steps = VectorSequence((matrix_width, config_width, latent_width), width)
-
-
-CELLS = {"lstm": nn.LSTM, "gru": nn.GRU}
 
 
 class RecurrentPredictor(_SequencePredictor):

@@ -25,6 +25,14 @@ from sparloom.log import console
 from sparloom.models.cognate.network import Network
 from sparloom.models.sparseconv import retain_memory
 
+LOGGED = ("prl", "opa", "kendall_tau")
+HIDDEN_WARNINGS = (
+    ".*does not have many workers.*",          # batches are in memory; a worker would copy them
+    ".*`IterableDataset` has `__len__` defined.*",
+    ".*GPU available but not used.*",
+    ".*`isinstance\\(treespec, LeafSpec\\)` is deprecated.*",  # inside lightning 2.6 with torch 2.13
+)
+
 
 def order_signs(seconds: Float[Tensor, " n"], spread: Float[Tensor, " n"]) -> Float[Tensor, "n n"]:
     """Return the sign of t_i - t_j, 0 where they differ by at most the larger spread, relative to the faster."""
@@ -53,9 +61,6 @@ def ranking_quality(
     truth = (seconds[:, None] - seconds[None, :]).sign()
     tau = (predicted * truth).sum() / (predicted.abs().sum() * truth.abs().sum()).sqrt()
     return {"opa": float(accuracy), "kendall_tau": float(tau)}
-
-
-LOGGED = ("prl", "opa", "kendall_tau")
 
 
 class RankingModule(LightningModule):
@@ -181,14 +186,6 @@ class RankingModule(LightningModule):
 
 def _empty_values() -> dict[str, list[float]]:
     return {name: [] for name in LOGGED}
-
-
-HIDDEN_WARNINGS = (
-    ".*does not have many workers.*",          # batches are in memory; a worker would copy them
-    ".*`IterableDataset` has `__len__` defined.*",
-    ".*GPU available but not used.*",
-    ".*`isinstance\\(treespec, LeafSpec\\)` is deprecated.*",  # inside lightning 2.6 with torch 2.13
-)
 
 
 def make_trainer(

@@ -20,6 +20,30 @@ from sparloom.errors import SchemaError
 from sparloom.space import Config
 
 Columns = Mapping[str, np.ndarray]
+UNARY = {ast.USub: (np.negative, "(-{})")}
+BINARY = {
+    ast.Add: (np.add, "({} + {})"), ast.Sub: (np.subtract, "({} - {})"), ast.Mult: (np.multiply, "({} * {})"),
+    ast.Div: (np.divide, "({} / {})"),
+}
+COMPARISONS = {
+    ast.Lt: (operator.lt, "({} < {})"), ast.LtE: (operator.le, "({} <= {})"), ast.Gt: (operator.gt, "({} > {})"),
+    ast.GtE: (operator.ge, "({} >= {})"), ast.Eq: (operator.eq, "({} == {})"), ast.NotEq: (operator.ne, "({} != {})"),
+}
+UNITS: Mapping[str, int] = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
+CACHES: Mapping[str, tuple[str, float]] = {
+    "l1_bytes": ("cache_l1d", 2.0**15), "l2_bytes": ("cache_l2", 2.0**20), "l3_bytes": ("cache_l3", 2.0**25),
+}
+"""Constant -> its key in `measure.describe_machine`, and the value to use if that is unknown."""
+
+Group = Literal["problem", "pattern", "kernel", "interaction", "hardware"]
+REQUIRED = ("flops", "bytes")
+_READABLE: Mapping[Group, frozenset[Group]] = {
+    "problem": frozenset({"problem", "hardware"}),
+    "pattern": frozenset({"problem", "pattern", "hardware"}),
+    "kernel": frozenset({"kernel"}),
+    "hardware": frozenset({"hardware"}),
+    "interaction": frozenset(get_args(Group)),
+}
 
 
 def _number(column: np.ndarray, otherwise: np.ndarray) -> np.ndarray:
@@ -34,15 +58,6 @@ def _part(index: int) -> Callable[[np.ndarray], np.ndarray]:
     return lambda column: np.array([float(text.split("x")[index]) for text in column.ravel()]).reshape(column.shape)
 
 
-UNARY = {ast.USub: (np.negative, "(-{})")}
-BINARY = {
-    ast.Add: (np.add, "({} + {})"), ast.Sub: (np.subtract, "({} - {})"), ast.Mult: (np.multiply, "({} * {})"),
-    ast.Div: (np.divide, "({} / {})"),
-}
-COMPARISONS = {
-    ast.Lt: (operator.lt, "({} < {})"), ast.LtE: (operator.le, "({} <= {})"), ast.Gt: (operator.gt, "({} > {})"),
-    ast.GtE: (operator.ge, "({} >= {})"), ast.Eq: (operator.eq, "({} == {})"), ast.NotEq: (operator.ne, "({} != {})"),
-}
 FUNCTIONS = {
     "min": (np.minimum, "fmin({}, {})"), "max": (np.maximum, "fmax({}, {})"), "ceil": (np.ceil, "ceil({})"),
     "floor": (np.floor, "floor({})"), "number": (_number, None), "first": (_part(0), None), "second": (_part(1), None),
@@ -147,13 +162,6 @@ def _c(node: ast.expr, text: str) -> str:
     raise ValueError(f"formula {text!r} reads texts, which C cannot: move that part into a feature of group kernel")
 
 
-UNITS: Mapping[str, int] = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
-CACHES: Mapping[str, tuple[str, float]] = {
-    "l1_bytes": ("cache_l1d", 2.0**15), "l2_bytes": ("cache_l2", 2.0**20), "l3_bytes": ("cache_l3", 2.0**25),
-}
-"""Constant -> its key in `measure.describe_machine`, and the value to use if that is unknown."""
-
-
 def machine_constants(machine: Mapping[str, str | int], *, threads: int) -> dict[str, float]:
     """Read the constants that features use, cache sizes and threads, from the description of a machine."""
     caches = {name: _bytes(str(machine.get(key, "")), otherwise) for name, (key, otherwise) in CACHES.items()}
@@ -163,10 +171,6 @@ def machine_constants(machine: Mapping[str, str | int], *, threads: int) -> dict
 def _bytes(text: str, otherwise: float) -> float:
     found = re.fullmatch(r"(\d+)([KMG]?)", text)
     return float(int(found[1]) * UNITS[found[2]]) if found else otherwise
-
-
-Group = Literal["problem", "pattern", "kernel", "interaction", "hardware"]
-REQUIRED = ("flops", "bytes")
 
 
 @dataclass(frozen=True)
@@ -359,15 +363,6 @@ def config_columns(configs: Sequence[Config]) -> dict[str, np.ndarray]:
         numbers = all(isinstance(value, int) for value in values)
         columns[name] = np.array(values, np.float64) if numbers else np.array([str(value) for value in values])
     return columns
-
-
-_READABLE: Mapping[Group, frozenset[Group]] = {
-    "problem": frozenset({"problem", "hardware"}),
-    "pattern": frozenset({"problem", "pattern", "hardware"}),
-    "kernel": frozenset({"kernel"}),
-    "hardware": frozenset({"hardware"}),
-    "interaction": frozenset(get_args(Group)),
-}
 
 
 def _lines(spec: FeatureSpec) -> Iterator[str]:

@@ -25,6 +25,8 @@ FORWARD = {"raw": np.asarray, "log": np.log, "log1p": np.log1p}
 INVERSE = {"raw": np.asarray, "log": np.exp, "log1p": np.expm1}
 UNITS = {"throughput": "GFLOP/s", "bandwidth": "GB/s", "latency": "us"}
 GIGA, MICRO = 1e9, 1e-6
+TreeCount = Callable[..., int]
+"""Chooses a number of trees; has the parameters of `BoostingConfig.best_tree_count`."""
 
 
 @dataclass(frozen=True)
@@ -204,10 +206,6 @@ class BoostingConfig:
             "num_threads": self.threads, "seed": self.seed, "deterministic": True, "force_row_wise": True,
             "verbosity": -1,
         }
-
-
-TreeCount = Callable[..., int]
-"""Chooses a number of trees; has the parameters of `BoostingConfig.best_tree_count`."""
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,94 @@ HEADER = "model.json"
 INTERVAL = "interval.json"
 END = "end of trees"
 REMEDY = "run experiment=fit_trees, or restore it with `dvc pull --force`"
+RESTORE = {"raw": "{}", "log": "exp({})", "log1p": "expm1({})"}
+PER_LINE = 6
+TEMPLATE = """\
+/* Which kernel of {platform} ({preset}) runs {op} fastest, by {trees} trees; written by sparloom, not to be edited.
+ *
+ *     int place = sparloom_{op}_best({call});
+ *     double rate = sparloom_{op}_predict({call}, place);   ({unit})
+ *     sparloom_{op}_configs[place]                          (its parameters)
+ *
+ * Where ({fallback}) is not 0 the kernels are not made for the problem, and best gives SPARLOOM_{OP}_FALLBACK.
+ * Everything is computed in double precision, features and trees in the order of the Python model. Link with -lm.
+ */
+#ifndef SPARLOOM_{OP}_H
+#define SPARLOOM_{OP}_H
+
+#include <math.h>
+
+enum {{ SPARLOOM_{OP}_CONFIGS = {configs}, SPARLOOM_{OP}_FALLBACK = {place} }};
+
+typedef struct {{
+{fields}
+}} sparloom_{op}_config;
+
+static const sparloom_{op}_config sparloom_{op}_configs[] = {{
+{rows}
+}};
+
+/* What the model reads of each configuration: {kernel}. */
+static const double sparloom_{op}_kernels[][{columns}] = {{
+{numbers}
+}};
+
+/* feature <= threshold goes left; a child below 0 is the leaf -1 - child. */
+static const struct {{ double threshold; int feature, left, right; }} sparloom_{op}_nodes[] = {{
+{nodes}
+}};
+
+static const double sparloom_{op}_leaves[] = {{
+{leaves}
+}};
+
+static const int sparloom_{op}_roots[] = {{
+{roots}
+}};
+
+static double sparloom_{op}_learned({parameters}, int place)
+{{
+    const double *kernel = sparloom_{op}_kernels[place];
+{features}
+    const double read[] = {{{read}}};
+    double sum = 0;
+    (void)kernel;
+{unread}
+    for (int tree = 0; tree < {trees}; tree++) {{
+        int node = sparloom_{op}_roots[tree];
+        while (node >= 0)
+            node = read[sparloom_{op}_nodes[node].feature] <= sparloom_{op}_nodes[node].threshold
+                 ? sparloom_{op}_nodes[node].left : sparloom_{op}_nodes[node].right;
+        sum += sparloom_{op}_leaves[-1 - node];
+    }}
+    return sum;
+}}
+
+/* Predicted {quantity} of one configuration, in {unit}. */
+static inline double sparloom_{op}_predict({parameters}, int place)
+{{
+    return {restored};
+}}
+
+/* The configuration that is predicted to be fastest. */
+static inline int sparloom_{op}_best({parameters})
+{{
+    int best = 0;
+    double most = 0;
+    if ({fallback})
+        return SPARLOOM_{OP}_FALLBACK;
+    for (int place = 0; place < SPARLOOM_{OP}_CONFIGS; place++) {{
+        const double value = {sign}sparloom_{op}_learned({call}, place);
+        if (place == 0 || value > most) {{
+            best = place;
+            most = value;
+        }}
+    }}
+    return best;
+}}
+
+#endif
+"""
 
 
 def save_performance(folder: Path, model: PerformanceModel) -> None:
@@ -145,97 +233,6 @@ def _checksum(text: str) -> str:
 
 def _trees(index: int) -> str:
     return f"trees_{index}.txt"
-
-
-RESTORE = {"raw": "{}", "log": "exp({})", "log1p": "expm1({})"}
-PER_LINE = 6
-
-TEMPLATE = """\
-/* Which kernel of {platform} ({preset}) runs {op} fastest, by {trees} trees; written by sparloom, not to be edited.
- *
- *     int place = sparloom_{op}_best({call});
- *     double rate = sparloom_{op}_predict({call}, place);   ({unit})
- *     sparloom_{op}_configs[place]                          (its parameters)
- *
- * Where ({fallback}) is not 0 the kernels are not made for the problem, and best gives SPARLOOM_{OP}_FALLBACK.
- * Everything is computed in double precision, features and trees in the order of the Python model. Link with -lm.
- */
-#ifndef SPARLOOM_{OP}_H
-#define SPARLOOM_{OP}_H
-
-#include <math.h>
-
-enum {{ SPARLOOM_{OP}_CONFIGS = {configs}, SPARLOOM_{OP}_FALLBACK = {place} }};
-
-typedef struct {{
-{fields}
-}} sparloom_{op}_config;
-
-static const sparloom_{op}_config sparloom_{op}_configs[] = {{
-{rows}
-}};
-
-/* What the model reads of each configuration: {kernel}. */
-static const double sparloom_{op}_kernels[][{columns}] = {{
-{numbers}
-}};
-
-/* feature <= threshold goes left; a child below 0 is the leaf -1 - child. */
-static const struct {{ double threshold; int feature, left, right; }} sparloom_{op}_nodes[] = {{
-{nodes}
-}};
-
-static const double sparloom_{op}_leaves[] = {{
-{leaves}
-}};
-
-static const int sparloom_{op}_roots[] = {{
-{roots}
-}};
-
-static double sparloom_{op}_learned({parameters}, int place)
-{{
-    const double *kernel = sparloom_{op}_kernels[place];
-{features}
-    const double read[] = {{{read}}};
-    double sum = 0;
-    (void)kernel;
-{unread}
-    for (int tree = 0; tree < {trees}; tree++) {{
-        int node = sparloom_{op}_roots[tree];
-        while (node >= 0)
-            node = read[sparloom_{op}_nodes[node].feature] <= sparloom_{op}_nodes[node].threshold
-                 ? sparloom_{op}_nodes[node].left : sparloom_{op}_nodes[node].right;
-        sum += sparloom_{op}_leaves[-1 - node];
-    }}
-    return sum;
-}}
-
-/* Predicted {quantity} of one configuration, in {unit}. */
-static inline double sparloom_{op}_predict({parameters}, int place)
-{{
-    return {restored};
-}}
-
-/* The configuration that is predicted to be fastest. */
-static inline int sparloom_{op}_best({parameters})
-{{
-    int best = 0;
-    double most = 0;
-    if ({fallback})
-        return SPARLOOM_{OP}_FALLBACK;
-    for (int place = 0; place < SPARLOOM_{OP}_CONFIGS; place++) {{
-        const double value = {sign}sparloom_{op}_learned({call}, place);
-        if (place == 0 || value > most) {{
-            best = place;
-            most = value;
-        }}
-    }}
-    return best;
-}}
-
-#endif
-"""
 
 
 def c_header(model: PerformanceModel, configs: Sequence[Config], *, fallback: Config) -> str:

@@ -24,6 +24,7 @@ from sparloom.ragged.tensor import Length, Tensor
 item, row, col, inner = dims("item row col inner")
 PRODUCTS = Length("products")
 ROWS, COLS, INNER = (Length(name, {item: PRODUCTS()}) for name in ("rows", "cols", "inners"))
+EXTENT = Length("extent")
 
 
 def vgemm_structure(rows: Sequence[int], cols: Sequence[int], inners: Sequence[int]) -> Structure:
@@ -97,9 +98,6 @@ def _operands() -> tuple[Tensor, Tensor]:
 def _product(a: Tensor, b: Tensor) -> Operation:
     return compute("c", {item: PRODUCTS(), row: ROWS(item), col: COLS(item)},
                    sum_over({inner: INNER(item)}, a[item, row, inner] * b[item, inner, col]))
-
-
-EXTENT = Length("extent")
 
 
 def trmm_structure(extent: int) -> Structure:

@@ -13,6 +13,8 @@ from sparloom.ragged.dimensions import constant_bound, free_names, is_multiple, 
 from sparloom.ragged.nests import Kind, Loop, Nest, Program
 from sparloom.ragged.tensor import At, FusedInner, FusedOuter, Length, Order
 
+MAX_UNROLLED = 64
+
 
 def reorder(program: Program, nest: str, order: Sequence[str]) -> Program:
     """Change the order of loops; those not named keep their positions.
@@ -266,9 +268,6 @@ def _check_bulk(nest: Nest, first: Loop, second: Loop) -> None:
         if loop not in (first, second) and free_names(nest.expanded(loop.extent)) & {first.name, second.name}:
             raise IllegalSchedule(f"{nest.name}: loops {first.name} and {second.name} cannot be padded in bulk, since "
                                   f"the extent of loop {loop.name} reads them: it is not defined in the padding")
-
-
-MAX_UNROLLED = 64
 
 
 def parallel(program: Program, nest: str, loop: str, *, chunk: int = 1) -> Program:

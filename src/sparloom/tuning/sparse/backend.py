@@ -57,6 +57,9 @@ thread at a time may call it.
 Library = Callable[[SparseMatrix, int], Product]
 """Converts the pattern of a matrix to the format that a library prefers, for products by so many threads."""
 
+OPS: Mapping[str, Op] = {
+    "spmm": SpMM(), "spmm_mean": SpmmMean(), "spmm_max": SpmmMax(), "sddmm": SDDMM(), "attention": CsrAttention()}
+
 
 class Arrays(Protocol):
     """Operands and results of a device. Operands have the same class on every device."""
@@ -188,10 +191,6 @@ class Backend(Protocol):
 
     def signature(self) -> Mapping[str, Any]:
         """Conditions that times depend on: threads, machine and kernels; part of the cache key of a decision."""
-
-
-OPS: Mapping[str, Op] = {
-    "spmm": SpMM(), "spmm_mean": SpmmMean(), "spmm_max": SpmmMax(), "sddmm": SDDMM(), "attention": CsrAttention()}
 
 
 class Case(NamedTuple):

@@ -62,6 +62,76 @@ DEFAULTS: Mapping[str, str] = {
 SORT_SECONDS, COMPARE_SECONDS = (8e-9, 1e-9, 0.6e-9), (3e-9, 0.0, 0.3e-9)
 """Seconds per row, column and nonzero, measured on training matrices of 20,000 to 600,000 nonzeros on an AMD EPYC."""
 
+PORTFOLIO: Mapping[str, Keys] = {
+    "spmm": (
+        "order=natural,balance=nonzeros,prefetch=0,strip=all,together=1,stream=1",
+        "order=column,balance=nonzeros,prefetch=0,strip=all,together=1,stream=0",
+        "order=natural,balance=rows,prefetch=8,strip=all,together=4,stream=1",
+        "order=column,balance=nonzeros,prefetch=0,strip=all,together=1,stream=1",
+        "order=natural,balance=rows,prefetch=8,strip=all,together=1,stream=1",
+        "order=natural,balance=nonzeros,prefetch=0,strip=all,together=4,stream=1",
+        "order=natural,balance=dynamic,prefetch=0,strip=all,together=4,stream=0",
+        "order=column,balance=dynamic,prefetch=0,strip=all,together=1,stream=1",
+    ),
+    "sddmm": (
+        "order=natural,balance=nonzeros,prefetch=8,group=4",
+        "order=column,balance=nonzeros,prefetch=0,group=4",
+        "order=natural,balance=nonzeros,prefetch=0,group=16",
+        "order=natural,balance=nonzeros,prefetch=8,group=1",
+        "order=column,balance=nonzeros,prefetch=0,group=16",
+        "order=natural,balance=dynamic,prefetch=8,group=4",
+        "order=column,balance=nonzeros,prefetch=4,group=4",
+        "order=natural,balance=nonzeros,prefetch=4,group=16",
+    ),
+    "attention": (
+        "order=natural,balance=nonzeros,prefetch=4",
+        "order=natural,balance=nonzeros,prefetch=0",
+        "order=natural,balance=dynamic,prefetch=8",
+        "order=column,balance=nonzeros,prefetch=0",
+        "order=natural,balance=dynamic,prefetch=4",
+        "order=natural,balance=rows,prefetch=0",
+        "order=natural,balance=dynamic,prefetch=0",
+        "order=natural,balance=nonzeros,prefetch=8",
+    ),
+}
+"""Operation -> keys of configurations, each the one that helps most beside the previous ones."""
+
+STORED: Mapping[str, Keys] = {
+    "spmm": (
+        "order=natural,balance=nonzeros,prefetch=0,strip=all,together=1,stream=1",
+        "order=natural,balance=nonzeros,prefetch=0,strip=all,together=1,stream=0",
+        "order=natural,balance=rows,prefetch=8,strip=all,together=4,stream=1",
+        "order=natural,balance=rows,prefetch=8,strip=all,together=1,stream=1",
+        "order=natural,balance=dynamic,prefetch=0,strip=all,together=1,stream=1",
+        "order=natural,balance=nonzeros,prefetch=0,strip=all,together=4,stream=1",
+        "order=natural,balance=dynamic,prefetch=4,strip=all,together=4,stream=1",
+        "order=natural,balance=dynamic,prefetch=0,strip=all,together=4,stream=0",
+    ),
+    "sddmm": (
+        "order=natural,balance=nonzeros,prefetch=8,group=4",
+        "order=natural,balance=nonzeros,prefetch=0,group=4",
+        "order=natural,balance=nonzeros,prefetch=0,group=16",
+        "order=natural,balance=nonzeros,prefetch=8,group=1",
+        "order=natural,balance=dynamic,prefetch=8,group=4",
+        "order=natural,balance=nonzeros,prefetch=0,group=1",
+        "order=natural,balance=nonzeros,prefetch=4,group=16",
+        "order=natural,balance=rows,prefetch=4,group=4",
+    ),
+    "attention": (
+        "order=natural,balance=nonzeros,prefetch=4",
+        "order=natural,balance=nonzeros,prefetch=0",
+        "order=natural,balance=dynamic,prefetch=8",
+        "order=natural,balance=dynamic,prefetch=4",
+        "order=natural,balance=dynamic,prefetch=0",
+        "order=natural,balance=rows,prefetch=0",
+        "order=natural,balance=nonzeros,prefetch=8",
+        "order=natural,balance=rows,prefetch=4",
+    ),
+}
+"""The same among configurations that take rows in stored order.
+
+Both are from results/choose_kernels/portfolios.json, which `python run.py experiment=choose_kernels` writes."""
+
 
 class CpuBackend:
     """Kernels compiled for the processor, timed by wall seconds; see `Backend`.
@@ -306,77 +376,6 @@ class _Facts:
             return DYNAMIC * max(1.0, longest)
         borders = np.linspace(0, self.pattern.rows, self.caches.threads + 1).astype(np.int64)
         return max(1.0, float(np.diff(self.pattern.indptr[borders]).max()) / mean)
-
-
-PORTFOLIO: Mapping[str, Keys] = {
-    "spmm": (
-        "order=natural,balance=nonzeros,prefetch=0,strip=all,together=1,stream=1",
-        "order=column,balance=nonzeros,prefetch=0,strip=all,together=1,stream=0",
-        "order=natural,balance=rows,prefetch=8,strip=all,together=4,stream=1",
-        "order=column,balance=nonzeros,prefetch=0,strip=all,together=1,stream=1",
-        "order=natural,balance=rows,prefetch=8,strip=all,together=1,stream=1",
-        "order=natural,balance=nonzeros,prefetch=0,strip=all,together=4,stream=1",
-        "order=natural,balance=dynamic,prefetch=0,strip=all,together=4,stream=0",
-        "order=column,balance=dynamic,prefetch=0,strip=all,together=1,stream=1",
-    ),
-    "sddmm": (
-        "order=natural,balance=nonzeros,prefetch=8,group=4",
-        "order=column,balance=nonzeros,prefetch=0,group=4",
-        "order=natural,balance=nonzeros,prefetch=0,group=16",
-        "order=natural,balance=nonzeros,prefetch=8,group=1",
-        "order=column,balance=nonzeros,prefetch=0,group=16",
-        "order=natural,balance=dynamic,prefetch=8,group=4",
-        "order=column,balance=nonzeros,prefetch=4,group=4",
-        "order=natural,balance=nonzeros,prefetch=4,group=16",
-    ),
-    "attention": (
-        "order=natural,balance=nonzeros,prefetch=4",
-        "order=natural,balance=nonzeros,prefetch=0",
-        "order=natural,balance=dynamic,prefetch=8",
-        "order=column,balance=nonzeros,prefetch=0",
-        "order=natural,balance=dynamic,prefetch=4",
-        "order=natural,balance=rows,prefetch=0",
-        "order=natural,balance=dynamic,prefetch=0",
-        "order=natural,balance=nonzeros,prefetch=8",
-    ),
-}
-"""Operation -> keys of configurations, each the one that helps most beside the previous ones."""
-
-STORED: Mapping[str, Keys] = {
-    "spmm": (
-        "order=natural,balance=nonzeros,prefetch=0,strip=all,together=1,stream=1",
-        "order=natural,balance=nonzeros,prefetch=0,strip=all,together=1,stream=0",
-        "order=natural,balance=rows,prefetch=8,strip=all,together=4,stream=1",
-        "order=natural,balance=rows,prefetch=8,strip=all,together=1,stream=1",
-        "order=natural,balance=dynamic,prefetch=0,strip=all,together=1,stream=1",
-        "order=natural,balance=nonzeros,prefetch=0,strip=all,together=4,stream=1",
-        "order=natural,balance=dynamic,prefetch=4,strip=all,together=4,stream=1",
-        "order=natural,balance=dynamic,prefetch=0,strip=all,together=4,stream=0",
-    ),
-    "sddmm": (
-        "order=natural,balance=nonzeros,prefetch=8,group=4",
-        "order=natural,balance=nonzeros,prefetch=0,group=4",
-        "order=natural,balance=nonzeros,prefetch=0,group=16",
-        "order=natural,balance=nonzeros,prefetch=8,group=1",
-        "order=natural,balance=dynamic,prefetch=8,group=4",
-        "order=natural,balance=nonzeros,prefetch=0,group=1",
-        "order=natural,balance=nonzeros,prefetch=4,group=16",
-        "order=natural,balance=rows,prefetch=4,group=4",
-    ),
-    "attention": (
-        "order=natural,balance=nonzeros,prefetch=4",
-        "order=natural,balance=nonzeros,prefetch=0",
-        "order=natural,balance=dynamic,prefetch=8",
-        "order=natural,balance=dynamic,prefetch=4",
-        "order=natural,balance=dynamic,prefetch=0",
-        "order=natural,balance=rows,prefetch=0",
-        "order=natural,balance=nonzeros,prefetch=8",
-        "order=natural,balance=rows,prefetch=4",
-    ),
-}
-"""The same among configurations that take rows in stored order.
-
-Both are from results/choose_kernels/portfolios.json, which `python run.py experiment=choose_kernels` writes."""
 
 
 def portfolios(op: str, operands: Operands, caches: Caches) -> list[Keys]:

@@ -36,6 +36,7 @@ __all__ = [
 HALF_BYTES = 2
 MAX_EXTENT = 2**31 - 1  # rows, and columns
 GPU_MEMORY = (2, 13)  # kDLCUDA and kDLCUDAManaged of DLPack
+Parts = tuple[Any, Any, Any, Any]
 
 
 def matrix_of(given: Any, *, columns: int | None = None) -> SparseMatrix:
@@ -361,9 +362,6 @@ def _arrays(given: Any) -> Iterator[tuple[str, Any]]:
             for number, part in enumerate(parts):
                 if isinstance(part, np.ndarray) and part.dtype != object:
                     yield name if len(parts) == 1 else f"{name}[{number}]", part
-
-
-Parts = tuple[Any, Any, Any, Any]
 
 
 def cuda_parts(given: Any, columns: int | None) -> Parts | None:

@@ -51,6 +51,7 @@ Reduce = Literal["sum", "mean", "max"]
 REDUCTIONS = get_args(Reduce)
 OPERANDS = {"spmm": ("X", "values"), "sddmm": ("Q", "K", "values"), "attention": ("Q", "K", "V")}
 HALF_BYTES = 2  # of numbers that cannot represent 1 / nonzeros of a long row: kernels divide the sums instead
+_parsed = lru_cache(256)(Config.parse)
 
 
 class Prepared:
@@ -490,9 +491,6 @@ class Prepared:
     @property
     def _source_key(self) -> Mapping[str, str]:
         return {} if self._source is None else self._source.key
-
-
-_parsed = lru_cache(256)(Config.parse)
 
 
 def _prepared_again(matrix: SparseMatrix, options: Mapping[str, Any]) -> Prepared:

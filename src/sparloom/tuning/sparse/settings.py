@@ -58,6 +58,7 @@ ONLINE_SHORT = replace(ONLINE, candidates=6, repetitions=6, pairs=(6, 48), execu
 ONLINE_GUARD = Guardrail(alpha=0.99, errors=0.0)
 SHORT_SECONDS = 0.5e-3  # of a run, up to which times scatter more, and more calls take no time worth mentioning
 MAX_CONFIGS = 1000  # above the size of any space of sparse kernels on a CPU
+_IGNORED = frozenset({"AUTOSAGE_HUB_T", "AUTOSAGE_NATIVE_PATH"})
 
 
 @dataclass(frozen=True)
@@ -372,5 +373,3 @@ _CUDA_VARIABLES: Mapping[str, _Variable] = {
     "AUTOSAGE_HUB_T": _count("hub_t", 1),
     "AUTOSAGE_NATIVE_PATH": _Variable("native_path", "a path", _path),
 }
-
-_IGNORED = frozenset({"AUTOSAGE_HUB_T", "AUTOSAGE_NATIVE_PATH"})
