@@ -14,7 +14,7 @@ __all__, __getattr__, __dir__ = attach(__name__, {
     "journal": ("Journal", "compact"),
     "table": ("SampleTable",),
     "csv_file": (
-        "CsvRules", "SECONDS", "check_columns", "described_config", "read_csv", "read_described", "table_rows",
+        "CsvRules", "check_columns", "described_config", "read_csv", "read_described", "table_rows",
         "write_csv"),
     "csv_samples": ("CsvSamples",),
     "files": ("ensure_data", "read_frame", "read_rows", "verify_stored", "write_frame", "write_rows"),

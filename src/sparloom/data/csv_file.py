@@ -20,9 +20,6 @@ COLUMNS = ("name", "row_panels", "column_panels", "split", "barrier", "bypass", 
 UNITS: Mapping[str, float] = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "arbitrary": 1.0}
 """Seconds per unit; arbitrary units keep order and ratios."""
 
-SECONDS: Mapping[str, float] = {"seconds": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "cycles": 1.0}
-"""Seconds per unit of a column of times, which is named by its unit; cycles keep order and ratios."""
-
 CLOCKS: Mapping[str, str] = {"measured": "wall", "simulated": "simulated"}
 UNKNOWN_START = "1970-01-01T00:00:00Z"
 MATRIX = "matrix"  # column of the CSV of a described accelerator
@@ -124,7 +121,7 @@ def read_described(
         first.setdefault(key, (line, seconds))
         samples.append(Sample(
             op=op, platform=description.name, preset=preset, matrix=key[0], width=description.width, config=config.key,
-            round=repeated[key], seconds=() if seconds is None else (seconds * SECONDS[unit],), cpu_seconds=(),
+            round=repeated[key], seconds=() if seconds is None else (seconds * TIME_COLUMNS[unit],), cpu_seconds=(),
             kind=CLOCKS[description.times], failure=None if seconds is not None else f"no time in {path.name}",
             stolen=False, machine=description.name, commit="", started=UNKNOWN_START,
         ))

@@ -45,8 +45,9 @@ KEYS = ("name", "operations", "parameters", "width", "times", "illegal")
 ENTRIES = ("kind", "values", "default", "tiles", "orders", "own", "of")  # of a parameter
 OPERATIONS = ("spmm", "sddmm")
 RESERVED = ("cpu", "cpu_kernels", "cpu_many", "cuda", "cuda_kernels", "fusion", "null", "ragged", "spade", "triton")
-TIME_COLUMNS = ("seconds", "ms", "us", "ns", "cycles")
-"""Names of the column of times in a CSV, which are their units; of cycles, only ratios are used."""
+TIME_COLUMNS: Mapping[str, float] = {"seconds": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "cycles": 1.0}
+"""Name of the column of times in a CSV, which is its unit -> seconds per unit; of cycles, only ratios are used."""
+
 FALSE, TRUE = ("0", "false", "no", "off"), ("1", "true", "yes", "on")
 WIDTH = 256  # columns of the dense operands where the description does not say
 

@@ -23,7 +23,7 @@ import pandas as pd
 from rich.table import Table
 
 from sparloom import log
-from sparloom.data import SECONDS, check_columns, described_config, table_rows, to_json_values, write_frame
+from sparloom.data import check_columns, described_config, table_rows, to_json_values, write_frame
 from sparloom.errors import IllegalSchedule, SchemaError
 from sparloom.experiments.cognate.evaluation_data import estimator_of
 from sparloom.experiments.cognate.trial_commands import EXECUTORS, CommandRunner, number_of
@@ -33,7 +33,7 @@ from sparloom.measure import TimingProtocol, geomean
 from sparloom.models import MatrixFeatures
 from sparloom.ops import Op, Operands
 from sparloom.report import draw_campaign, report_table
-from sparloom.space import Config
+from sparloom.space import TIME_COLUMNS, Config
 from sparloom.sparse import MATRIX_ENDINGS, SparseMatrix, is_matrix_file, matrix_stem, read_matrix
 from sparloom.tuning import Campaign, MatrixSummary, Proposal
 
@@ -329,7 +329,7 @@ class RunCampaign:
         """Read results; raises SchemaError that names the line of the first fault."""
         columns, rows = table_rows(path)
         check_columns(path, columns, [each.name for each in self.campaign.space.parameters])
-        unit = next(name for name in columns if name in SECONDS)
+        unit = next(name for name in columns if name in TIME_COLUMNS)
         for line, row in rows:
             where, text = f"{path}, line {line}", row[unit]
             if not text:
@@ -339,7 +339,7 @@ class RunCampaign:
             trial = Proposal(row[MATRIX], self.campaign.program(row[MATRIX], self._config(row, where)))
             value = number_of(text)
             if value is not None and 0 < value < math.inf:
-                yield trial, value * SECONDS[unit], None
+                yield trial, value * TIME_COLUMNS[unit], None
             elif text[0] in "+-.0123456789":
                 raise SchemaError(f"{where}: {unit} is {text!r}: give a positive number such as 0.5, a word such as "
                                   "timeout for a failure, or nothing if it has not run")
