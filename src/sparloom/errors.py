@@ -50,6 +50,9 @@ class CompileError(SparloomError):
         self.source = source
         self.log = log
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return functools.partial(type(self), source=self.source, log=self.log), self.args
+
 
 class NoCompiler(CompileError):
     """There is no compiler for a source text; the message names packages that install one."""
@@ -71,6 +74,9 @@ class MissingArtifact(SparloomError):
     def __init__(self, message: str, *, experiment: str, overrides: tuple[str, ...] = ()) -> None:
         super().__init__(message)
         self.message, self.experiment, self.overrides = message, experiment, overrides
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return functools.partial(type(self), experiment=self.experiment, overrides=self.overrides), self.args
 
     def __str__(self) -> str:
         return f"{self.message}: run `python run.py {' '.join((f'experiment={self.experiment}', *self.overrides))}`"

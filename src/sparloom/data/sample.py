@@ -21,7 +21,7 @@ Group = tuple[str, str, str]
 
 GROUP = ("op", "platform", "preset")
 DIGITS = 16
-MAX_LISTED = 5  # differences in a message
+MAX_DIFFERENCES = 5  # differences in a message
 
 
 @dataclass(frozen=True)
@@ -123,8 +123,8 @@ class Conditions:
         own, theirs = dict(_flat(to_json_values(self.settings))), dict(_flat(to_json_values(other.settings)))
         changes = [f"{name} {own.get(name, 'absent')} -> {theirs.get(name, 'absent')}"
                    for name in sorted({*own, *theirs}) if own.get(name) != theirs.get(name)]
-        more = f" and {len(changes) - MAX_LISTED} more" if len(changes) > MAX_LISTED else ""
-        return ", ".join(changes[:MAX_LISTED]) + more
+        more = f" and {len(changes) - MAX_DIFFERENCES} more" if len(changes) > MAX_DIFFERENCES else ""
+        return ", ".join(changes[:MAX_DIFFERENCES]) + more
 
     def write(self, folder: Path) -> None:
         """Write the settings to conditions_<digest>.json in `folder`, beside the journals that refer to the digest."""

@@ -125,7 +125,7 @@ class StoredSamples:
 class JoinedSamples:
     """Samples of both parts of the real matrices, each role from one part or from both.
 
-    Designs were made and judged on one part, so final figures are made once on the test matrices of the other. A
+    Designs were made and judged on one part, so final figures are made on the test matrices of the other. A
     platform that has no samples of that one has those of the first part alone.
 
     Args:

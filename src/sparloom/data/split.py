@@ -71,7 +71,7 @@ class Split:
         """Read a file of `write`, or a CSV file with the columns group, name, family, role.
 
         Raises:
-            SchemaError: other columns, or a matrix listed twice.
+            SchemaError: other columns, an unknown role, or a matrix listed twice.
         """
         if path.suffix == ".json":
             try:

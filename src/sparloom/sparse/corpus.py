@@ -20,8 +20,8 @@ ROW_BINS = ("<8192", "<32768", "<65536", "<131072", ">=131072")
 Role = Literal["train", "validation", "test"]
 """Role of a matrix in an evaluation."""
 Part = Literal["development", "final"]
-"""Part of the real matrices: designs were made and judged on those of development, and final figures are made once on
-test matrices of the other part."""
+"""Part of the real matrices: designs were made and judged on those of development, and final figures are made on test
+matrices of the other part."""
 
 
 @dataclass(frozen=True)

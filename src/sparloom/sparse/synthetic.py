@@ -51,7 +51,7 @@ REDDIT = {"nodes": 232_965, "minimum": 143.0, "maximum": 21_657}  # 491 draws pe
 PRODUCTS = {"nodes": 2_449_029, "minimum": 13.55, "maximum": 17_481}  # 50 draws, likewise; repetitions count once
 RANDOM_EDGES, RANDOM_NODES = 4, 200_000  # p = 2e-5
 HUBS, HUB_SHARE, BACKGROUND = 4, 0.15, 0.5  # synthhub 200000:4:0.15
-SPLIT_NODES, SPLIT_HUB, SPLIT_OTHER, SPLIT_SHARE = 20_000, 5_000, 64, 0.01  # table 10; the share is assumed
+SPLIT_NODES, SPLIT_HUB, SPLIT_OTHER, SPLIT_SHARE = 20_000, 5_000, 64, 0.01  # AutoSAGE table 10; the share is assumed
 
 
 @dataclass(eq=False)

@@ -80,8 +80,8 @@ class Campaign:
         space: configurations of the platform and operation.
         matrices: features by name.
         estimator: seconds by a formula of the platform, if there is one.
-        conditions: what else seconds depend on, such as the machine or a command, in types of JSON: a campaign goes on
-            under the same ones only.
+        conditions: what else seconds depend on, such as the machine or a command, in types of JSON. Other values are
+            refused once there is a result with seconds.
         seed: of what is drawn.
 
     Raises:
@@ -179,10 +179,10 @@ class Campaign:
         """Count the failures no longer, so that their trials may be asked for again; returns how many there were."""
         with locked(self.folder / TELLING):
             failed = [row for row in self._told() if row["failure"] is not None]
+            for row in failed:
+                self.forget(Proposal(row["matrix"], Config.parse(self.space.name, row["config"])))
             rows = [row if row["failure"] is None else {**row, "forgotten": True} for row in self._read(TOLD)]
             write_text(self.folder / TOLD, "".join(f"{json.dumps(row)}\n" for row in rows))
-        for row in failed:
-            self.forget(Proposal(row["matrix"], Config.parse(self.space.name, row["config"])))
         return len(failed)
 
     def labels(self) -> pd.DataFrame:

@@ -367,7 +367,9 @@ def _file(kind: str, path: Path) -> Path:
     """Find the file or folder that a path names."""
     found = [path] if kind == "model" else [path / part for part in SUBFOLDERS if (path / part / HEADER).is_file()]
     if not found or not found[0].exists():
-        raise MissingArtifact(f"{path} does not exist, for shortlist={kind!r}", experiment=EXPERIMENTS[kind][0])
+        experiment, command = EXPERIMENTS[kind]
+        raise MissingArtifact(f"{path} does not exist, for shortlist={kind!r}, whose files `{command}` makes",
+                              experiment=experiment)
     return found[0].resolve()
 
 

@@ -78,6 +78,14 @@ def test_labels_are_counted_once_each():
         made.evaluate("j", 1)
 
 
+@pytest.mark.parametrize("config", [-1, 3])
+def test_configurations_that_are_not_there_cost_no_label(config):
+    made = problem()
+    with pytest.raises(ValueError, match=rf"there is no configuration {config}: give a number from 0 to 2"):
+        made.evaluate("j", config)
+    assert made.spent() == 0
+
+
 def test_labels_of_training_matrices_are_counted_together():
     made = problem("train")
     made.evaluate("t", 0)

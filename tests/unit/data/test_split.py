@@ -52,6 +52,12 @@ def test_matrix_listed_twice_is_refused(tmp_path: Path) -> None:
         Split.read(tmp_path / "s.csv")
 
 
+def test_an_unknown_role_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "s.csv").write_text("name,family,role\na,a,training\n")
+    with pytest.raises(SchemaError, match=r"s\.csv, line 2: role 'training' is not one of train, validation, test"):
+        Split.read(tmp_path / "s.csv")
+
+
 def test_split_by_family_keeps_families_and_shares_in_every_stratum() -> None:
     families = {f"g/m{place}": f"f{place // 3}" for place in range(600)}
     strata = {name: "small" if int(name[3:]) < 300 else "large" for name in families}

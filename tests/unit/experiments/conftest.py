@@ -36,7 +36,7 @@ def _samples_generated_once() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True, scope="module")
 def _sketches() -> Iterator[None]:
     """Draw pictures with few pixels; tests of sparloom.report draw them as they are."""
     drawn = Figure.savefig
@@ -73,7 +73,9 @@ def trained(build, tmp_path_factory, request) -> Path:
     shared = (base.parent if hasattr(request.config, "workerinput") else base) / "shared_trained"  # by all workers
     with locked(shared.with_suffix(".lock")):
         if not shared.exists():
-            _train(build, partial := shared.with_suffix(".partial"))
+            partial = shared.with_suffix(".partial")
+            shutil.rmtree(partial, ignore_errors=True)  # of a worker that failed
+            _train(build, partial)
             partial.rename(shared)
     folder = tmp_path_factory.mktemp("trained") / "own"  # which tests change
     shutil.copytree(shared, folder)

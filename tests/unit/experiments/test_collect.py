@@ -176,6 +176,8 @@ def test_large_matrices_are_left_out(tmp_path):
 
 
 def test_unknown_matrix_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"task.roles has valid: roles are train, validation, test"):
+        collect(tmp_path, roles=["train", "valid"]).run(tmp_path)
     with pytest.raises(ValueError, match=r"no matrix toy/m99 in the corpus of 4: check task.matrices"):
         collect(tmp_path, matrices=["toy/m99"]).run(tmp_path)
 

@@ -212,6 +212,10 @@ def test_without_a_model_the_experiment_that_makes_it_is_named(build, tmp_path):
     with pytest.raises(MissingArtifact, match="no performance model of gemm on cpu_kernels t1") as error:
         build("recommend", "shape=[64,64,64]", folder=tmp_path).run(tmp_path)
     assert error.value.experiment == "fit_trees"
+    on_gpu = ("platform@single=triton", "single.device=a100")
+    with pytest.raises(MissingArtifact, match="no performance model of gemm on triton a100") as error:
+        build("recommend", "shape=[64,64,64]", *on_gpu, folder=tmp_path).run(tmp_path)
+    assert (error.value.experiment, error.value.overrides) == ("fit_trees_cuda", ("single.device=a100",))
 
 
 @pytest.mark.cc

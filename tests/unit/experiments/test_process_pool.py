@@ -1,10 +1,15 @@
 """Jobs over processes."""
 
+import logging
 import os
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from sparloom.experiments.harness import run_jobs
+from sparloom.errors import CompileError, MissingArtifact
+from sparloom.experiments.harness import exclusive_timing, run_jobs
 
 
 def double(number: int) -> tuple[int, int]:
@@ -34,6 +39,37 @@ def test_failure_of_a_job_is_raised(processes):
     given, weights = jobs(6)
     with pytest.raises(ValueError, match="three is refused"):
         dict(run_jobs(fail, given, weights=weights, processes=processes, description="t"))
+
+
+def lack(kind: type[Exception]) -> int:
+    if kind is CompileError:
+        raise CompileError("refused", source="int", log="error")
+    raise MissingArtifact("no samples", experiment="collect_spade", overrides=("op=spmm",))
+
+
+@pytest.mark.parametrize("kind", [CompileError, MissingArtifact])
+def test_failures_of_other_processes_are_whole(kind):
+    given = {"a": kind, "b": kind}
+    with pytest.raises(kind) as caught:
+        dict(run_jobs(lack, given, weights={"a": 1.0, "b": 1.0}, processes=2, description="t"))
+    assert vars(caught.value).items() >= ({"source": "int", "log": "error"} if kind is CompileError else {
+        "experiment": "collect_spade", "overrides": ("op=spmm",)}).items()
+
+
+def time_alone() -> None:
+    with exclusive_timing():
+        pass
+
+
+def test_a_second_timing_run_says_that_it_waits(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with caplog.at_level(logging.INFO, logger="sparloom"), ThreadPoolExecutor(1) as pool:
+        with exclusive_timing():
+            second = pool.submit(time_alone)
+            while "another run is timing on this machine" not in caplog.text and not second.done():
+                time.sleep(0.01)
+            assert not second.done()
+        second.result()
 
 
 def test_no_process_is_refused():

@@ -129,15 +129,15 @@ def test_the_network_that_was_fine_tuned_last_recommends(build, trained, file, t
     stored = sorted(folder.glob("finetuned_spade_cognate32_spmm_*"))
     assert len(stored) == 2
     (folder / "finetuned_spade_cognate32_spmm_32_cognate-00000000.pt").touch()  # of another width
-    advised = set()
+    found = set()
     for number, last in enumerate(stored, 1):
         os.utime(last, (2e9 + number, 2e9 + number))
         (tmp_path / str(number)).mkdir()
         task = recommend(build, tmp_path, file)
         task.run(tmp_path / str(number))
         assert task.recommender.origin == last.name
-        advised.add((tmp_path / str(number) / "recommendation.json").read_text())
-    assert len(advised) == 2
+        found.add((tmp_path / str(number) / "recommendation.json").read_text())
+    assert len(found) == 2
 
 
 def test_model_fitted_in_each_call_gives_equal_recommendations(build, trained, file, tmp_path, capsys):

@@ -185,6 +185,8 @@ def test_runs_that_raise_are_failed_trials(build, place) -> None:
     metrics = replace(made, platform=fragile).run(out := out_of(place, "out"))
     assert metrics["failures"] == metrics["trials"] == 2
     assert set(pd.read_parquet(out / "progress.parquet")["failure"]) == {"Unsupported: a matrix that is too large"}
+    with pytest.raises(RuntimeError, match=r"all of the 5 trials failed, .* too large: remove the cause, and start"):
+        replace(made, platform=fragile, budget=20).run(out_of(place, "again"))
 
 
 def test_regret_is_unknown_until_there_are_enough_results(build, place) -> None:

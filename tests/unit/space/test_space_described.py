@@ -167,6 +167,8 @@ TILE = "kind: integer, values: [8, 64], default: 8, tiles: i"
     (OWN.format(entry="p: {kind: boolean, default: 0, orders: {0: i, 1: ii.io.jo.ji.ko.ki}}"), "io must come before"),
     (OWN.format(entry=f"n: {{kind: integer, values: {list(range(5000))}, default: 0, own: true}}"),
      "5,000 configurations, and a model scores each: give fewer values, or"),
+    (OWN.format(entry="\n  ".join(f"n{number}: {{kind: integer, values: {list(range(8))}, default: 0, own: true}}"
+                                for number in range(7))), "combinations of values, above the 262,144 that are checked"),
 ])
 def test_a_wrong_file_is_refused_with_the_remedy(read, text, reason):
     with pytest.raises(SchemaError, match=reason) as refused:

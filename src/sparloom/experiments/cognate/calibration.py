@@ -42,7 +42,9 @@ if TYPE_CHECKING:
 
 COVERAGE = 0.9  # share of matrices whose loss is within the bound
 VOTES = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)  # of the best configuration over all matrices, beside one of the model
-SLOWER, TOLERATED = 0.02, 0.02  # first choices may be more than SLOWER slower than it on a share TOLERATED of matrices
+SLOWER, TOLERATED = 0.02, 0.02
+"""First choices may be more than SLOWER slower than the fixed configuration on a share TOLERATED of the matrices."""
+
 LEAST_MATRICES = 20
 BASE_UNCERTAINTY = 0.1  # of choices on which all voters agree, in standard deviations of their scores
 ROLES: tuple[Role, ...] = ("train", "validation")

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 MATRIX = "matrix"
 FILE = "file"  # in a command
-FIRST_FAILURES = 5  # trials of a command; if all of the first ones fail, it is likely wrong
+FIRST_FAILURES = 5  # trials; if all of the first ones fail, the command or the platform is likely wrong
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class RunCampaign:
         """Write best.csv, progress.parquet and a plot, and proposals.csv if results come by hand.
 
         Raises:
-            RuntimeError: another process works in the folder, or all of the first trials of a command failed.
+            RuntimeError: another process works in the folder, or all of the first trials that run here failed.
         """
         self._check()
         with ExitStack() as held:
@@ -241,10 +241,10 @@ class RunCampaign:
 
     def _check_first(self) -> None:
         history = self.campaign.history()
-        if self.command is not None and len(history) >= FIRST_FAILURES and history["seconds"].isna().all():
+        if len(history) >= FIRST_FAILURES and history["seconds"].isna().all():
+            remedy = "remove the cause" if self.command is None else "correct task.command"
             raise RuntimeError(f"all of the {len(history)} trials failed, the last because: "
-                               f"{history['failure'].iloc[-1]}: correct task.command, and start again with "
-                               "task.retry=true")
+                               f"{history['failure'].iloc[-1]}: {remedy}, and start again with task.retry=true")
 
     def _try(self, proposal: Proposal) -> None:
         """Run a trial, and tell what came out as soon as it is known."""

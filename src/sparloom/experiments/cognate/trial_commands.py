@@ -300,7 +300,7 @@ def run_command(line: str, timeout_seconds: float | None, folder: str, *,
     words, shown = printed.split(), (errors or printed).strip()[-SHOWN_ERROR:]
     if process.returncode:
         return CommandResult(None, f"exit status {process.returncode}: {shown}",
-                       started=process.returncode not in NOT_STARTED)
+                             started=process.returncode not in NOT_STARTED)
     if not words:
         return CommandResult(None, "printed nothing, and the seconds must be the last word" + (
             f": {shown}" if shown else ""))
@@ -326,8 +326,11 @@ def _printed(process: subprocess.Popen[str], deadline: float, stopped: Callable[
                 return _text(error.output), _text(error.stderr)
             if time.monotonic() >= deadline or stopped():
                 return None
-            if os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-                _kill_group(process)  # not reaped yet, so that its number is still its own
+            try:
+                if os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+                    _kill_group(process)  # not reaped yet, so that its number is still its own
+                    ended = True
+            except ChildProcessError:  # reaped by another part of this process
                 ended = True
 
 

@@ -25,7 +25,7 @@ METHODS = (
 )
 """Methods in the order of their runs and tables; the first one is fast."""
 
-ROWS = 32  # random rows, in addition to the longest
+ROWS = 32  # random rows that `PairCheck` compares, in addition to the longest
 DECIDED = {"unfused": "never", "auto": "auto"}  # method -> argument of `plan_pair`
 GAIN_RUNS = 7
 WATCHED = ("unfused", "fused", "auto")  # timed by thread; with "coarse", also by memory access time

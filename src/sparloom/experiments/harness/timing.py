@@ -28,10 +28,10 @@ logger = logging.getLogger(__name__)
 
 Case = TypeVar("Case")
 Call = Callable[[], Any]
-FAILURES = (Unsupported, AssertionError, MemoryError, RuntimeError, ValueError)
+REFUSALS = (Unsupported, AssertionError, MemoryError, RuntimeError, ValueError)
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 FORGET_PEAK = "5"  # see man 5 proc
-RUNS = 3  # other threads, and a system short of memory, may release pages meanwhile
+RUNS = 3  # of `peak_bytes`, which takes the median: other threads may release pages meanwhile
 
 
 def statistics_of(taken: Measurement) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def note_failure(name: str, failed: dict[str, str]) -> Iterator[None]:
     """
     try:
         yield
-    except FAILURES as error:
+    except REFUSALS as error:
         failed[name] = f"{type(error).__name__}: {error}"
 
 

@@ -186,7 +186,7 @@ class CollectGemm:
         provenance = {"machine": dict(describe_machine()), "commit": harness.commit(), "seed": self.timing.seed,
                       "timing": timing, "platform": self.platform.name, "op": OP.name, "processes": self.jobs,
                       "processors": "one per process, claimed", "alone_bytes": self.alone_bytes}
-        fresh = compact(self._folder, [provenance]).filter(platform=self.platform.name)  # journals of all lie here
+        fresh = compact(self._folder, [provenance]).filter(platform=self.platform.name)  # all platforms are there
         existing = self._resumed.existing()
         table = fresh if existing is None else existing.updated(fresh)
         table.write(self._table)
