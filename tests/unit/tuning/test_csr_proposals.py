@@ -113,7 +113,7 @@ def test_the_limits_of_time_stay_where_everything_is_measured():
     ({"model": ["net.pt"]}, ValueError, "model=net.pt is not read with shortlist='estimate'"),
     ({"shortlist": "all", "model": Favourite()}, ValueError, "beside a model object"),
     ({"shortlist": "trees", "model": "nowhere"}, MissingArtifact,
-     "nowhere does not exist.* experiment=fit_trees makes"),
+     "nowhere does not exist.* experiment=fit_trees` makes"),
     ({"shortlist": "model", "model": "nowhere"}, MissingArtifact, "-m experiment=finetune_cpu_kernels op=spmm,sddmm"),
 ])
 def test_invalid_arguments_are_refused(given, error, message):

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_WIDTH = 256  # columns of the dense operands in WACO and COGNATE
+DEFAULT_WIDTH = 256
+"""Columns of the dense operands in WACO and COGNATE."""
+
 UNNAMED = ("cpu", "two_threads")
 """Platform and preset of source networks without a preset in their names, as the data store has them."""
 PRETRAIN = "pretrain_cpu"

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from sparloom.platforms import Platform
 
 FAILURES = (SparloomError, ValueError, ArithmeticError, MemoryError, RuntimeError, AssertionError, OSError)
+"""Errors of a platform with which one measurement fails, and not the run."""
+
 logger = logging.getLogger(__name__)
 TOP_K = 5  # reasons that are printed
 

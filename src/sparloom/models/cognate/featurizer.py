@@ -26,7 +26,9 @@ from sparloom.models.sparseconv import LEVEL_DEPTH, MapCache, SparseBackend, lev
 from sparloom.sparse import STATISTICS, signed_logarithm
 
 Norm = Literal["none", "standard"]
-MAX_DEVIATIONS = 5.0  # standardised features are clipped to this
+MAX_DEVIATIONS = 5.0
+"""Standardised features are clipped to this many standard deviations."""
+
 EPSILON = 1e-6
 SIZES = 3  # rows, columns, nonzeros
 MILLION = 1e6
