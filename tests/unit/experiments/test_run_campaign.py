@@ -244,6 +244,22 @@ def test_sigterm_ends_the_commands(python_of_runs, place) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.timeout(300)  # the command sleeps for 600 s
+def test_sigterm_ends_a_campaign_that_loses_the_exception(build, place, monkeypatch) -> None:
+    ask, asked = campaign.Campaign.ask, []
+
+    def interrupted(self, count, **options):
+        with suppress(KeyboardInterrupt):  # as in a finaliser
+            os.kill(os.getpid(), signal.SIGTERM)
+        asked.append(count)
+        return ask(self, count, **options)
+
+    monkeypatch.setattr(campaign.Campaign, "ask", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        task(build, place, f"task.command='sleep 600 {ALL}'").run(out_of(place, "out"))
+    assert len(asked) == 2  # as many as run at once
+
+
 def is_running(marked: str) -> bool:
     """Return whether the command line of a process has a text."""
     for line in Path("/proc").glob("[0-9]*/cmdline"):

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 MATRIX = "matrix"
 FILE = "file"  # in a command
+LOOK_SECONDS = 0.5  # between looks at whether SIGTERM has come
 FIRST_FAILURES = 5  # trials; if all of the first ones fail, the command or the platform is likely wrong
 
 
@@ -209,15 +210,15 @@ class RunCampaign:
 
         Commands are killed when this ends early, also by SIGTERM.
         """
-        with ThreadPoolExecutor(self.jobs if self.command else 1) as pool, _interrupt_on_sigterm():
+        with ThreadPoolExecutor(self.jobs if self.command else 1) as pool, _interrupt_on_sigterm() as terminated:
             try:
-                self._keep_running(pool)
+                self._keep_running(pool, terminated)
             except BaseException:
                 if self.command is not None:
                     self._runner.stop()
                 raise
 
-    def _keep_running(self, pool: ThreadPoolExecutor) -> None:
+    def _keep_running(self, pool: ThreadPoolExecutor, terminated: threading.Event) -> None:
         campaign, jobs = self.campaign, self.jobs if self.command else 1
         again, running, why = campaign.pending(), set[Future[None]](), ""  # pending: of a run that was killed
         while True:
@@ -233,7 +234,11 @@ class RunCampaign:
                 running.add(pool.submit(self._try, trials[0]))
             if not running:
                 break
-            done, running = wait(running, return_when=FIRST_COMPLETED)
+            done: set[Future[None]] = set()
+            while not done:
+                if terminated.is_set():  # whoever was interrupted has lost the exception
+                    raise KeyboardInterrupt
+                done, running = wait(running, timeout=LOOK_SECONDS, return_when=FIRST_COMPLETED)
             for each in done:
                 each.result()
             self._check_first()
@@ -376,14 +381,24 @@ class RunCampaign:
 
 
 @contextmanager
-def _interrupt_on_sigterm() -> Iterator[None]:
-    """Let SIGTERM raise KeyboardInterrupt in the main thread, as SIGINT does."""
+def _interrupt_on_sigterm() -> Iterator[threading.Event]:
+    """Let SIGTERM raise KeyboardInterrupt in the main thread, as SIGINT does.
+
+    Yields:
+        What is set by SIGTERM, too: exceptions that signal handlers raise are lost in finalisers and callbacks.
+    """
+    terminated = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield terminated
         return
-    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+    def interrupt(*_: Any) -> None:
+        terminated.set()
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, interrupt)
     try:
-        yield
+        yield terminated
     finally:
         signal.signal(signal.SIGTERM, previous)
 
