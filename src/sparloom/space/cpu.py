@@ -15,6 +15,7 @@ from sparloom.space.shared import (
     K1,
     K2,
     K3,
+    SPLIT_LOOPS,
     Code,
     Readings,
     Shape,
@@ -39,7 +40,6 @@ DEFAULT_ORDER = "io.ii.jo.ji.ko.ki"
 NEAR_FORMATS = ("UUUC", "UUCC", "CUUC", "CUCC")
 """Formats that are drawn near the default order: rows of a tile dense, columns of a tile compressed."""
 
-BY_ROLE = {"io": I2, "ii": I1, "jo": J2, "ji": J1, "ko": K2, "ki": K1}
 BY_LETTER = {"io": I2, "ii": I1, "jo": K2, "ji": K1, "ko": J2, "ki": J1}
 
 
@@ -101,7 +101,7 @@ def _shared(config: Config, shape: Shape | None, *, width: int, by_letter: bool)
     if shape is None and config["cols_tile"] == "all":
         raise ValueError("cols_tile=all has no extent before the space is bound to a matrix: call bind(shape)")
     rows, cols = shape if shape is not None else (None, None)
-    numbers = BY_LETTER if by_letter else BY_ROLE
+    numbers = BY_LETTER if by_letter else SPLIT_LOOPS
     columns, dense = _extent(config["cols_tile"], cols), _extent(config["dense_tile"], width)
     return SharedSchedule(
         I=_extent(config["rows_tile"], rows),
@@ -145,8 +145,8 @@ def _formats_fault(formats: Value) -> str | None:
 
 def _order_fault(order: Value) -> str | None:
     loops = str(order).split(".")
-    if sorted(loops) != sorted(BY_ROLE):
-        return f"order {order} is not an arrangement of {'.'.join(BY_ROLE)}"
+    if sorted(loops) != sorted(SPLIT_LOOPS):
+        return f"order {order} is not an arrangement of {'.'.join(SPLIT_LOOPS)}"
     for outer, inner in (("io", "ii"), ("jo", "ji"), ("ko", "ki")):
         if loops.index(outer) > loops.index(inner):
             return f"order {order} has {inner} outside {outer}"

@@ -24,6 +24,7 @@ from sparloom.space.shared import (
     K1,
     K2,
     K3,
+    SPLIT_LOOPS,
     Code,
     Shape,
     SharedSchedule,
@@ -52,7 +53,6 @@ FALSE, TRUE = ("0", "false", "no", "off"), ("1", "true", "yes", "on")
 WIDTH = 256  # columns of the dense operands where the description does not say
 
 OUTER = {"i": I2, "j": J2, "k": K2}
-SPLIT = {"io": I2, "ii": I1, "jo": J2, "ji": J1, "ko": K2, "ki": K1}
 DEFAULT_ORDER = ("k", "i", "j")
 
 
@@ -229,8 +229,8 @@ def _items(where: str, kind: str, entry: Mapping[str, Any], *, loops: bool) -> t
     items = tuple(_listed(entry.get("of", list("ijk")), f"{where}: of"))
     if not 2 <= len(items) <= MAX_ITEMS or len(set(items)) < len(items) or any("." in item for item in items):
         raise SchemaError(f"{where}: of has {_shown(items)}: give 2 to {MAX_ITEMS} different items without dots")
-    if loops and not (set(items) <= set(OUTER) or set(items) == set(SPLIT)):
-        raise SchemaError(f"{where}: loops are i, j and k, or all of {', '.join(SPLIT)}; not {_shown(items)}")
+    if loops and not (set(items) <= set(OUTER) or set(items) == set(SPLIT_LOOPS)):
+        raise SchemaError(f"{where}: loops are i, j and k, or all of {', '.join(SPLIT_LOOPS)}; not {_shown(items)}")
     return items
 
 
@@ -282,7 +282,7 @@ def _orders(
                               f"see {wrong}")
     for value, word in words.items():
         names = word.split(".")
-        known = sorted(names) == sorted(SPLIT) or (set(names) <= set(OUTER) and len(set(names)) == len(names))
+        known = sorted(names) == sorted(SPLIT_LOOPS) or (set(names) <= set(OUTER) and len(set(names)) == len(names))
         fault = _inner_first(word) if known else "use i, j and k, or io, ii, jo, ji, ko and ki, joined by dots"
         if fault:
             raise SchemaError(f"{where}: {word!r} of value {value} is no order of loops: {fault}")
@@ -304,7 +304,7 @@ def _loop_order(word: str) -> tuple[int, ...]:
         outer = [next(rest) if loop in names else loop for loop in DEFAULT_ORDER]
         order = [*(OUTER[loop] for loop in outer), I1, J1, K1]
     else:
-        order = [SPLIT[loop] for loop in names]
+        order = [SPLIT_LOOPS[loop] for loop in names]
     return insert_after(order, K2, K3)
 
 

@@ -12,8 +12,8 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 
 __all__ = [
-    "ENCODED_WIDTH", "I1", "I2", "J1", "J2", "K1", "K2", "K3", "LOOPS", "Code", "Readings", "Shape", "SharedSchedule",
-    "Value", "Walk", "encode", "flag", "insert_after", "letters", "logarithm", "one_hot",
+    "ENCODED_WIDTH", "I1", "I2", "J1", "J2", "K1", "K2", "K3", "LOOPS", "SPLIT_LOOPS", "Code", "Readings", "Shape",
+    "SharedSchedule", "Value", "Walk", "encode", "flag", "insert_after", "letters", "logarithm", "one_hot",
 ]
 
 Value = int | str
@@ -36,6 +36,9 @@ K2 = 6
 """Outer loop over dense columns."""
 K3 = 7
 """Third loop over dense columns."""
+
+SPLIT_LOOPS = {"io": I2, "ii": I1, "jo": J2, "ji": J1, "ko": K2, "ki": K1}
+"""Loops of a schedule that splits each of i, j and k once: name -> number."""
 
 LOOPS = ("i1", "i2", "j1", "j2", "k1", "k2", "k3")
 """Names of the shared loops, in the order of their numbers."""
