@@ -17,7 +17,7 @@ from sparloom.data.sample import Sample
 from sparloom.data.split import Split, split_by_family
 from sparloom.data.table import SampleTable
 from sparloom.errors import MissingArtifact, SchemaError
-from sparloom.space import ConfigSpace, CpuSpace, CudaSpace, SpadeSpace
+from sparloom.space import EXTENT_SCALE, ORDER_WIDTH, ConfigSpace, CpuSpace, CudaSpace, SpadeSpace
 
 REMEDY = "restore it with `dvc pull --force`, or make it again (experiment=prepare_inputs)"
 SPACES: Mapping[str, Callable[[str], ConfigSpace]] = {
@@ -326,9 +326,9 @@ def _seconds(vectors: tuple[np.ndarray, np.ndarray], pattern: sparse.Pattern) ->
     shared, heterogeneous = vectors
     reach = np.abs(pattern.row_ids() - pattern.indices).mean() / max(1, pattern.cols)
     crowd = pattern.row_lengths().max() / max(1.0, pattern.row_lengths().mean())
-    suits = np.array([4 + 4 * reach, 10 - 4 * reach, 6.0, 0.0]) / 16
-    tiles = np.abs(shared[:, 49:53] - suits).sum(axis=1)
-    order = shared[:, :49] @ np.linspace(0.0, 0.3, 49)
+    suits = np.array([4 + 4 * reach, 10 - 4 * reach, 6.0, 0.0]) / EXTENT_SCALE
+    tiles = np.abs(shared[:, ORDER_WIDTH:] - suits).sum(axis=1)
+    order = shared[:, :ORDER_WIDTH] @ np.linspace(0.0, 0.3, ORDER_WIDTH)
     flags = heterogeneous @ np.linspace(0.1, 0.3, heterogeneous.shape[1]) * (1 if crowd > 4 else -0.5)
     return pattern.nnz * WIDTH * 1e-9 * np.exp(tiles + order + flags)
 

@@ -19,7 +19,7 @@ from sklearn.gaussian_process.kernels import ConstantKernel, DotProduct, Kernel,
 
 from sparloom.measure import checked_threads
 from sparloom.models.cost_model import CostModel, Estimator, MatrixFeatures, as_features
-from sparloom.space import MAX_LISTED, Config, ConfigSpace
+from sparloom.space import EXTENT_SCALE, MAX_LISTED, ORDER_WIDTH, Config, ConfigSpace
 from sparloom.sparse import STATISTICS, WALK_STATISTICS, WALKS, Pattern, select_walks, signed_logarithm
 
 ELEMENT_BYTES = 4  # of a dense element
@@ -214,7 +214,8 @@ def pattern_features(
     indices = [{value: index for index, value in enumerate(parameter.values)} for parameter in space.parameters]
     values = np.array([[index[value] for index, (_, value) in zip(indices, config.values, strict=True)]
                        for config in configs], np.float64).reshape(len(configs), len(indices))
-    extents = shared[:, 49:] * 16
+    extents = shared[:, ORDER_WIDTH:]
+    extents = np.log2(extents) if getattr(space, "numbers", "log2") == "raw" else extents * EXTENT_SCALE
     sizes = np.log2(np.maximum(1, [*matrix.shape, matrix.nnz]))
     tiles = np.maximum(0, sizes[:2] - extents[:, :2])
     derived = np.column_stack([extents, tiles, sizes[2] - tiles[:, 0], sizes[2] - tiles.sum(axis=1)])

@@ -37,6 +37,7 @@ from sparloom.space.described import TIME_COLUMNS, Description, read_description
 from sparloom.space.grid import MAX_LISTED, Config, ConfigSpace, GridSpace, Parameter, uniform
 from sparloom.space.shared import (
     ENCODED_WIDTH,
+    EXTENT_SCALE,
     I1,
     I2,
     J1,
@@ -45,6 +46,7 @@ from sparloom.space.shared import (
     K2,
     K3,
     LOOPS,
+    ORDER_WIDTH,
     Code,
     Readings,
     Shape,
@@ -61,9 +63,10 @@ from sparloom.space.shared import (
 from sparloom.space.spade import SpadeSpace
 
 __all__ = [
-    "ATTENTION_COLUMNS", "CUDA_KERNELS", "ENCODED_WIDTH", "GEMM_BLOCK_COLUMNS", "HUBS", "I1", "I2", "J1", "J2", "K1",
-    "K2", "K3", "LOOPS", "MAX_LISTED", "TIME_COLUMNS", "AttentionSpace", "Code", "Config", "ConfigSpace", "CpuSpace",
-    "CudaKernelSpace", "CudaSpace", "Description", "EncoderSpace", "GemmSpace", "GridSpace", "NormSpace", "Parameter",
+    "ATTENTION_COLUMNS", "CUDA_KERNELS", "ENCODED_WIDTH", "EXTENT_SCALE", "GEMM_BLOCK_COLUMNS", "HUBS", "I1", "I2",
+    "J1", "J2", "K1", "K2", "K3", "LOOPS", "MAX_LISTED", "ORDER_WIDTH", "TIME_COLUMNS", "AttentionSpace", "Code",
+    "Config", "ConfigSpace", "CpuSpace", "CudaKernelSpace", "CudaSpace", "Description", "EncoderSpace", "GemmSpace",
+    "GridSpace", "NormSpace", "Parameter",
     "RaggedProductSpace", "Readings", "SddmmSpace", "Shape", "SharedSchedule", "SoftmaxSpace", "SpadeSpace",
     "SpmmMaxSpace", "SpmmSpace", "TritonGemmSpace", "Value", "Walk", "accumulators", "encode", "flag", "gemm_program",
     "insert_after", "legal_orders", "letters", "logarithm", "one_hot", "pipeline_bytes", "read_description",

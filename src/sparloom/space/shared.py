@@ -12,8 +12,9 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 
 __all__ = [
-    "ENCODED_WIDTH", "I1", "I2", "J1", "J2", "K1", "K2", "K3", "LOOPS", "SPLIT_LOOPS", "Code", "Readings", "Shape",
-    "SharedSchedule", "Value", "Walk", "encode", "flag", "insert_after", "letters", "logarithm", "one_hot",
+    "ENCODED_WIDTH", "EXTENT_SCALE", "I1", "I2", "J1", "J2", "K1", "K2", "K3", "LOOPS", "ORDER_WIDTH", "SPLIT_LOOPS",
+    "Code", "Readings", "Shape", "SharedSchedule", "Value", "Walk", "encode", "flag", "insert_after", "letters",
+    "logarithm", "one_hot",
 ]
 
 Value = int | str
@@ -42,8 +43,12 @@ SPLIT_LOOPS = {"io": I2, "ii": I1, "jo": J2, "ji": J1, "ko": K2, "ki": K1}
 
 LOOPS = ("i1", "i2", "j1", "j2", "k1", "k2", "k3")
 """Names of the shared loops, in the order of their numbers."""
-ENCODED_WIDTH = len(LOOPS) ** 2 + 4
-"""Entries of an encoded schedule: a one-hot place for each loop, and four extents."""
+ORDER_WIDTH = len(LOOPS) ** 2
+"""Entries of the order of an encoded schedule, which come first: a one-hot position for each loop."""
+ENCODED_WIDTH = ORDER_WIDTH + 4
+"""Entries of an encoded schedule: the order, then four extents."""
+EXTENT_SCALE = 16
+"""An extent x is encoded as log2(x) / 16, unless numbers are raw."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +97,7 @@ def encode(shared: SharedSchedule, numbers: Literal["log2", "raw"] = "log2") -> 
     permutation[np.asarray(shared.order) - 1, np.arange(len(LOOPS))] = 1
     extents = np.array([shared.I, shared.J, shared.K, shared.K_inner], np.float32)
     if numbers == "log2":
-        extents = np.log2(extents) / 16
+        extents = np.log2(extents) / EXTENT_SCALE
     return np.concatenate([permutation.ravel(), extents])
 
 

@@ -9,7 +9,8 @@ from model_parts import spade
 
 from sparloom.data import TinySamples
 from sparloom.models import CostModel, MatrixFeatures, Static, Trees
-from sparloom.space import Config
+from sparloom.models.trees import pattern_features
+from sparloom.space import Config, Readings, SpadeSpace
 from sparloom.sparse import Pattern
 
 SOURCE = TinySamples(matrices=12, configs=256, seed=0)
@@ -135,3 +136,10 @@ def test_models_score_matrices_without_nonzeros(shape: tuple[int, int]) -> None:
     trees = Trees(objective="log", **SETTINGS).fit(labels(0.1), space=spade(), matrices=views())
     for model in (Static().fit(labels(), space=spade()), trees, CognateModel(ready_net(spade()), spade())):
         assert np.isfinite(model.score(empty, list(spade()))).all()
+
+
+def test_features_of_extents_do_not_depend_on_their_encoding() -> None:
+    view, configs = views()["tiny/banded0"], list(spade())[::17]
+    log2, raw = (pattern_features(view, configs, SpadeSpace("spmm", readings=readings))
+                 for readings in (None, Readings(numbers="raw")))
+    np.testing.assert_allclose(raw, log2, rtol=1e-6)

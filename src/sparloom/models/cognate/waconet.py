@@ -12,11 +12,9 @@ from torch import Tensor, nn
 
 from sparloom.models.cognate.encoder import FeatureAugmentation, FeatureMapping, FrozenEncoder, LatentEncoder
 from sparloom.models.cognate.network import Network
-from sparloom.space import ENCODED_WIDTH, LOOPS
+from sparloom.space import ENCODED_WIDTH, EXTENT_SCALE, ORDER_WIDTH
 
-ORDER = len(LOOPS) ** 2           # entries of the flattened permutation, which precede the extents
-EXTENTS = ENCODED_WIDTH - ORDER
-EXTENT_SCALE = 16                 # an extent x is encoded as log2(x) / 16
+EXTENTS = ENCODED_WIDTH - ORDER_WIDTH
 MAX_EXTENT = 4.0                  # encoded 2**64: larger values were not encoded as logarithms
 
 
@@ -102,7 +100,7 @@ class ProgramEmbedder(nn.Module):
         if codes.shape[1] > len(self.own[slot]):
             raise ValueError(f"{codes.shape[1]} codes of {self.platforms[slot]} exceed its {len(self.own[slot])} "
                              f"tables: raise codes.{self.platforms[slot]} of the program embedder")
-        if len(shared) and float(shared[:, ORDER:].max()) > MAX_EXTENT:
+        if len(shared) and float(shared[:, ORDER_WIDTH:].max()) > MAX_EXTENT:
             raise ValueError("the lookup tables need extents that are encoded as logarithms: set "
                              "readings.numbers=log2")
         parts = []
@@ -123,12 +121,12 @@ class _LoopTables(nn.Module):
         super().__init__()
         self.width = (EXTENTS + 1) * table_width
         self.extents = nn.ModuleList(LookupTable(rows=extents, width=table_width) for _ in range(EXTENTS))
-        self.order = nn.Linear(ORDER, table_width)
+        self.order = nn.Linear(ORDER_WIDTH, table_width)
 
     def forward(self, shared: Float[Tensor, "n 53"]) -> Float[Tensor, "n width"]:
-        exponents = shared[:, ORDER:] * EXTENT_SCALE
+        exponents = shared[:, ORDER_WIDTH:] * EXTENT_SCALE
         vectors = [table(exponents[:, number]) for number, table in enumerate(self.extents)]
-        return torch.cat([*vectors, self.order(shared[:, :ORDER])], dim=1)
+        return torch.cat([*vectors, self.order(shared[:, :ORDER_WIDTH])], dim=1)
 
 
 def _class_name(padding: LatentEncoder) -> str:
