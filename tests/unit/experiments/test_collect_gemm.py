@@ -1,9 +1,11 @@
 """Collection of GEMM: sweeps, vendor rows, resuming after kill -9, reports of wrong results."""
 
 import os
+import shutil
 import signal
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -96,6 +98,16 @@ def test_samples_missing_from_a_torn_journal_are_measured_again(collected):
     path.write_bytes(b"".join(lines[:100]) + lines[100][:50])
     assert collect(collected).run(collected)["new_rows"] == len(lines) - 100
     assert len(read(collected)) == 2 * 2 * (CONFIGS + 1)
+
+
+def test_rows_of_another_platform_stay_in_its_own_table(collected, tmp_path):
+    shutil.copytree(collected, tmp_path / "copy")
+    folder = tmp_path / "copy" / "journals" / "gemm"
+    own, other = (Journal(folder, (*platform, "gemm", "dense/9x7x20"))
+                  for platform in (("cpu_kernels", "t1"), ("triton", "h200")))
+    other.append([replace(own.samples()[0], platform="triton", preset="h200")])
+    assert collect(tmp_path / "copy").run(tmp_path)["new_rows"] == 0
+    assert set(read(tmp_path / "copy").frame()["platform"]) == {"cpu_kernels"}
 
 
 def test_shapes_without_journal_keep_their_rows(collected, tmp_path):
