@@ -1,7 +1,6 @@
 """Samples as CSV files: those of SPADE in the format of COGNATE appendix E, and those of described accelerators."""
 
 import csv
-import json
 import logging
 import math
 from collections import Counter, defaultdict
@@ -13,7 +12,7 @@ from typing import Any
 from sparloom.data.sample import Sample
 from sparloom.data.table import SampleTable
 from sparloom.errors import SchemaError
-from sparloom.files import sha256, write_json, write_text
+from sparloom.files import read_json, sha256, write_json, write_text
 from sparloom.space import TIME_COLUMNS, Config, Description, GridSpace, SpadeSpace
 
 COLUMNS = ("name", "row_panels", "column_panels", "split", "barrier", "bypass", "reorder", "time")
@@ -186,12 +185,9 @@ def read_object(path: Path) -> dict[str, Any]:
         SchemaError: the file holds something else.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8-sig"))
+        return read_json(path)
     except ValueError as error:  # text in another encoding, too
-        raise SchemaError(f"{path} is not JSON in UTF-8 ({error}): correct it") from None
-    if not isinstance(content, dict):
-        raise SchemaError(f"{path} holds no JSON object: put its entries between {{ and }}")
-    return content
+        raise SchemaError(f"{path} is not a JSON object in UTF-8 ({error}): correct it") from None
 
 
 def _read_sidecar(path: Path) -> dict[str, Any]:
@@ -221,8 +217,7 @@ def table_rows(path: Path) -> tuple[tuple[str, ...], list[tuple[int, dict[str, s
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file)
             header = tuple(field.strip() for field in next(reader, []))
-            separator = next((each for each in OTHER_SEPARATORS if len(header) == 1 and each in header[0]), None)
-            if separator is not None:
+            if len(header) == 1 and (separator := next(filter(header[0].count, OTHER_SEPARATORS), "")):
                 raise SchemaError(f"{path}: fields are separated by {separator!r}: save it with commas between fields "
                                   "and points in numbers")
             rows = []

@@ -66,10 +66,9 @@ __all__ = [
     "ATTENTION_COLUMNS", "CUDA_KERNELS", "ENCODED_WIDTH", "EXTENT_SCALE", "GEMM_BLOCK_COLUMNS", "HUBS", "I1", "I2",
     "J1", "J2", "K1", "K2", "K3", "LOOPS", "MAX_LISTED", "ORDER_WIDTH", "TIME_COLUMNS", "AttentionSpace", "Code",
     "Config", "ConfigSpace", "CpuSpace", "CudaKernelSpace", "CudaSpace", "Description", "EncoderSpace", "GemmSpace",
-    "GridSpace", "NormSpace", "Parameter",
-    "RaggedProductSpace", "Readings", "SddmmSpace", "Shape", "SharedSchedule", "SoftmaxSpace", "SpadeSpace",
-    "SpmmMaxSpace", "SpmmSpace", "TritonGemmSpace", "Value", "Walk", "accumulators", "encode", "flag", "gemm_program",
-    "insert_after", "legal_orders", "letters", "logarithm", "one_hot", "pipeline_bytes", "read_description",
-    "register_tile", "uniform",
+    "GridSpace", "NormSpace", "Parameter", "RaggedProductSpace", "Readings", "SddmmSpace", "Shape", "SharedSchedule",
+    "SoftmaxSpace", "SpadeSpace", "SpmmMaxSpace", "SpmmSpace", "TritonGemmSpace", "Value", "Walk", "accumulators",
+    "encode", "flag", "gemm_program", "insert_after", "legal_orders", "letters", "logarithm", "one_hot",
+    "pipeline_bytes", "read_description", "register_tile", "uniform",
 ]
 __getattr__ = partial(resolve, __name__)

@@ -105,8 +105,8 @@ class Campaign:
         self._open_folder({"space": space.digest(), "matrices": sizes}, json.loads(json.dumps(dict(conditions or {}))))
         self._programs = {name: _programs(space, view) for name, view in self.matrices.items()}
         self._model: GaussianProcess | None = None
-        self._learned = (0, 0.0)  # number of the labels that the model was fitted to, and their sum
-        self._tuned_with = 0      # labels to which its hyperparameters were fitted
+        self._learned: pd.DataFrame | None = None  # labels to which the model was fitted
+        self._tuned_with = 0  # number of labels to which its hyperparameters were fitted
 
     def ask(self, count: int, *, tolerance: float = 0.0) -> list[Proposal]:
         """Choose the next trials, at most `count`, and remember that they are running.
@@ -176,12 +176,13 @@ class Campaign:
             {"matrix": trial.matrix, "config": trial.config.key, "forgotten": True})])
 
     def forget_failures(self) -> int:
-        """Count the failures no longer, so that their trials may be asked for again; returns how many there were."""
+        """Stop counting the failures, so that their trials may be asked for again; return how many there were."""
         with locked(self.folder / TELLING):
-            failed = [row for row in self._told() if row["failure"] is not None]
+            rows = self._read(TOLD)
+            failed = [row for row in rows if row["failure"] is not None and not row.get("forgotten", False)]
             for row in failed:
                 self.forget(Proposal(row["matrix"], Config.parse(self.space.name, row["config"])))
-            rows = [row if row["failure"] is None else {**row, "forgotten": True} for row in self._read(TOLD)]
+                row["forgotten"] = True
             write_text(self.folder / TOLD, "".join(f"{json.dumps(row)}\n" for row in rows))
         return len(failed)
 
@@ -289,8 +290,7 @@ class Campaign:
         Its hyperparameters are fitted again whenever there are a quarter more labels, which takes long if there are
         many.
         """
-        known = len(labels), float(labels["seconds"].sum())
-        if len(labels) < LEAST_LABELS or known == self._learned:
+        if len(labels) < LEAST_LABELS or labels.equals(self._learned):
             return self._model
         model = GaussianProcess(smoothness=SMOOTHNESS)
         model = model if self.estimator is None else model.with_estimate(self.estimator)
@@ -298,7 +298,7 @@ class Campaign:
             model = model.with_hyperparameters(self._model)
         else:
             self._tuned_with = len(labels)
-        self._model, self._learned = model.fit(labels, space=self.space, matrices=self.matrices), known
+        self._model, self._learned = model.fit(labels, space=self.space, matrices=self.matrices), labels
         return self._model
 
     def _posterior(self, model: GaussianProcess | None, name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -359,7 +359,7 @@ def _programs(space: ConfigSpace, view: MatrixFeatures) -> list[Config]:
 
 
 def _improvement(least: float, mean: np.ndarray, deviation: np.ndarray) -> np.ndarray:
-    """Return the expected improvement of each value on the least."""
+    """Return by how much each value is expected to be below the least (expected improvement)."""
     deviation = np.maximum(deviation, LEAST_DEVIATION)
     score = (least - mean) / deviation
     return deviation * (score * norm.cdf(score) + norm.pdf(score))

@@ -191,8 +191,8 @@ def test_source_without_a_file_names_the_option(source: CsvSamples, tmp_path: Pa
 
 
 @pytest.mark.parametrize(("text", "reason"), [
-    ('{"matrices": {},}', r"manifest\.json is not JSON in UTF-8 \(.*line 1 column"),
-    ("[]", r"manifest\.json holds no JSON object"),
+    ('{"matrices": {},}', r"manifest\.json is not a JSON object in UTF-8 \(.*line 1 column"),
+    ("[]", r"manifest\.json is not a JSON object in UTF-8 \(it holds a list"),
     ('{"matrices": {"a": "a.mtx"}}', r"matrix 'a' needs the path of its file"),
     ('{"matrices": {"a": {"role": "test"}}}', r"matrix 'a' needs the path of its file"),
 ])
@@ -204,7 +204,7 @@ def test_a_damaged_manifest_is_named(source: CsvSamples, tmp_path: Path, text: s
 
 def test_a_damaged_sidecar_is_named(source: CsvSamples, tmp_path: Path) -> None:
     (tmp_path / "mine.json").write_text("{unit: ms}")
-    with pytest.raises(SchemaError, match=r"mine\.json is not JSON in UTF-8"):
+    with pytest.raises(SchemaError, match=r"mine\.json is not a JSON object in UTF-8"):
         source.table("spade", "", "spmm")
 
 

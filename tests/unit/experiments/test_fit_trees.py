@@ -4,6 +4,7 @@ import ctypes
 import json
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,14 @@ from sparloom.errors import MissingArtifact, SchemaError, Unsupported
 from sparloom.experiments.trees import best_configs, gemm_subject, sparse_subject
 from sparloom.experiments.trees.evaluation import TreeSubject, scores_with_fallback
 from sparloom.models import load_trees
-from sparloom.models.performance import GEMM_FEATURES, Measured, gemm_problems, load_interval, load_performance
+from sparloom.models.performance import (
+    GEMM_FEATURES,
+    Measured,
+    Target,
+    gemm_problems,
+    load_interval,
+    load_performance,
+)
 from sparloom.ops import GEMM, LAYOUTS, GemmShape, SpMM
 from sparloom.platforms import CpuKernels, CudaPlatform
 from sparloom.space import Config, GemmSpace, SpmmSpace, gemm_program
@@ -228,6 +236,9 @@ def test_a_model_grows_further_on_more_shapes(fitted, build, tmp_path):
     lineage = json.loads((models(tmp_path) / "lineage.json").read_text())
     assert [entry["problems"] for entry in lineage] == [30, 38]
     assert lineage[1]["trees"] == metrics["oof/trees"] == lineage[0]["trees"] + 3 * 10
+    other = replace(task, target=Target("throughput", "raw")).run(tmp_path)  # of new models; this one has its own
+    assert {key: value for key, value in other.items() if key.startswith("interval/")} == {
+        key: value for key, value in metrics.items() if key.startswith("interval/")}
 
 
 def test_the_sweep_that_judges_must_be_there(build, tmp_path):

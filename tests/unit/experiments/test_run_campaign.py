@@ -386,6 +386,8 @@ def test_a_second_run_in_a_folder_is_refused(build, place) -> None:
 def test_other_machines_and_matrices_are_refused(build, place) -> None:
     given = [f"matrices='{place}/matrices of mine'", f"task.folder={place}/spade", "budget=3"]
     build("campaign", *given, folder=place).run(out_of(place, "out"))
+    with pytest.raises(SchemaError, match="under other conditions, timing"):
+        build("campaign", *given, "timing=quick", folder=place).run(out_of(place, "timed"))
     with pytest.raises(SchemaError, match="under other conditions, level"):
         build("campaign", *given, "target.level=t0", folder=place).run(out_of(place, "other"))
     file = place / "matrices of mine" / "m1.npz"

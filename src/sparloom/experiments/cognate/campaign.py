@@ -26,12 +26,12 @@ from sparloom import log
 from sparloom.data import check_columns, described_config, table_rows, to_json_values, write_frame
 from sparloom.errors import IllegalSchedule, SchemaError
 from sparloom.experiments.cognate.evaluation_data import estimator_of
-from sparloom.experiments.cognate.trial_commands import EXECUTORS, CommandRunner, number_of
-from sparloom.experiments.harness import DEFAULT_WIDTH, FAILURES, conditions_of, exclusive_timing
+from sparloom.experiments.cognate.trial_commands import EXECUTORS, POLL_SECONDS, CommandRunner, number_of
+from sparloom.experiments.harness import DEFAULT_WIDTH, FAILURES, conditions_of, exclusive_timing, operands_for
 from sparloom.files import locked, write_text
 from sparloom.measure import TimingProtocol, geomean
 from sparloom.models import MatrixFeatures
-from sparloom.ops import Op, Operands
+from sparloom.ops import Op
 from sparloom.report import draw_campaign, report_table
 from sparloom.space import TIME_COLUMNS, Config
 from sparloom.sparse import MATRIX_ENDINGS, SparseMatrix, is_matrix_file, matrix_stem, read_matrix
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 MATRIX = "matrix"
 FILE = "file"  # in a command
-LOOK_SECONDS = 0.5  # between looks at whether SIGTERM has come
 FIRST_FAILURES = 5  # trials; if all of the first ones fail, the command or the platform is likely wrong
 
 
@@ -236,9 +235,9 @@ class RunCampaign:
                 break
             done: set[Future[None]] = set()
             while not done:
-                if terminated.is_set():  # whoever was interrupted has lost the exception
+                if terminated.is_set():  # the exception of its handler was lost
                     raise KeyboardInterrupt
-                done, running = wait(running, timeout=LOOK_SECONDS, return_when=FIRST_COMPLETED)
+                done, running = wait(running, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED)
             for each in done:
                 each.result()
             self._check_first()
@@ -270,8 +269,7 @@ class RunCampaign:
                 raise ValueError(f"task.command cannot be run: {line}: {found.failure}")
             return found.failure if found.seconds is None else found.seconds
         matrix, width = self._matrices[proposal.matrix], getattr(self.platform, "width", DEFAULT_WIDTH)
-        operands = (Operands.unfilled(matrix, width) if self.platform.kind == "simulated" else
-                    self.op.operands(matrix, width, self.seed))
+        operands = operands_for(self.platform, self.op, matrix, width, self.seed)
         try:
             measurement = self.platform.measure(self.op, operands, proposal.config, self.timing)
         except FAILURES as error:
@@ -385,7 +383,7 @@ def _interrupt_on_sigterm() -> Iterator[threading.Event]:
     """Let SIGTERM raise KeyboardInterrupt in the main thread, as SIGINT does.
 
     Yields:
-        What is set by SIGTERM, too: exceptions that signal handlers raise are lost in finalisers and callbacks.
+        An event that SIGTERM sets, because exceptions of signal handlers are lost in finalisers and callbacks.
     """
     terminated = threading.Event()
     if threading.current_thread() is not threading.main_thread():

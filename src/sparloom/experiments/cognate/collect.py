@@ -19,7 +19,7 @@ from sparloom.experiments import harness
 from sparloom.measure import TimingProtocol, describe_machine
 from sparloom.ops import Op, Operands
 from sparloom.space import Config
-from sparloom.sparse import Corpus, SparseMatrix
+from sparloom.sparse import Corpus
 
 if TYPE_CHECKING:
     from sparloom.platforms import Platform
@@ -118,7 +118,7 @@ class Collect:
             matrix = self.corpus.load(name)
         except (OSError, ValueError, SparloomError) as error:
             return CollectedRows(0, 0, f"cannot be read: {error}")
-        operands = self._operands(matrix)
+        operands = harness.operands_for(self.platforms[0], self.op, matrix, self.width, self.timing.seed)
         rows = failures = 0
         for samples in self._samples(name, operands, missing):
             rows += len(samples)
@@ -146,20 +146,14 @@ class Collect:
                              "task.jobs=1, or one machine per shard")
         return harness.exclusive_timing()
 
-    def _operands(self, matrix: SparseMatrix) -> Operands:
-        """Draw dense operands; simulators need none."""
-        if self.platforms[0].kind != "simulated":
-            return self.op.operands(matrix, self.width, self.timing.seed)
-        return Operands.unfilled(matrix, self.width)
-
     def _planned(self) -> list[str]:
         """List names by role, within a role in the order of a hash, so that any prefix is a fair sample."""
         split = self.corpus.split()
         unknown = sorted(set(self.matrices) - set(split))
         if unknown:
             raise ValueError(f"no matrix {', '.join(unknown)} in the corpus of {len(split)}: check task.matrices")
-        if odd := sorted(set(self.roles) - set(ROLES)):
-            raise ValueError(f"task.roles has {', '.join(odd)}: roles are {', '.join(ROLES)}")
+        if others := sorted(set(self.roles) - set(ROLES)):
+            raise ValueError(f"task.roles has {', '.join(others)}: roles are {', '.join(ROLES)}")
         wanted = set(self.matrices) or {name for name, role in split.items() if role in self.roles}
         if not wanted:
             raise ValueError(f"no matrix of the corpus has a role of {', '.join(self.roles)}")

@@ -16,7 +16,7 @@ from sparloom.data import SampleSource, SampleTable
 from sparloom.errors import MissingArtifact, SchemaError, Unsupported
 from sparloom.experiments.cognate.calibration import COVERAGE, LEAST_MATRICES, Calibration, ExpectedLoss
 from sparloom.experiments.cognate.recommender import TOP_K, ConfigRanker, Recommender
-from sparloom.experiments.harness import INTERVAL, TreeModels, best_in, measure_missing
+from sparloom.experiments.harness import INTERVAL, TreeModels, best_in, measure_missing, operands_for
 from sparloom.files import write_json
 from sparloom.measure import TimingProtocol, describe_machine
 from sparloom.models.performance import (
@@ -235,7 +235,7 @@ class Recommend:
             return {}
         asked = list(configs) if self.verify == "all" else list(dict.fromkeys([*chosen, default]))
         width = getattr(self.platform, "width", self.width)  # target.width alone may have been given
-        operands = self.op.operands(matrix, width, self.timing.seed)
+        operands = operands_for(self.platform, self.op, matrix, width, self.timing.seed)
         rounds = [asked] * self.timing.rounds
         seconds: dict[Config, list[float]] = {}
         for config, _, measurement in measure_missing(self.platform, self.op, operands, missing=rounds,

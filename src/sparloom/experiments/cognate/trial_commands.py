@@ -326,12 +326,16 @@ def _printed(process: subprocess.Popen[str], deadline: float, stopped: Callable[
                 return _text(error.output), _text(error.stderr)
             if time.monotonic() >= deadline or stopped():
                 return None
-            try:
-                if os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-                    _kill_group(process)  # not reaped yet, so that its number is still its own
-                    ended = True
-            except ChildProcessError:  # reaped by another part of this process
-                ended = True
+            if ended := _has_ended(process):
+                _kill_group(process)
+
+
+def _has_ended(process: subprocess.Popen[str]) -> bool:
+    """Return whether a process has ended, without reaping it: its number stays its own until then."""
+    try:
+        return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:  # reaped by another part of this process
+        return True
 
 
 def _text(printed: bytes | str | None) -> str:

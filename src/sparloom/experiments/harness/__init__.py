@@ -14,7 +14,7 @@ __all__, __getattr__, __dir__ = attach(__name__, {
         "Resumed", "check_samples", "check_width", "conditions_of", "identities_of", "labels_with_noise", "samples_of"),
     "measuring": (
         "FAILURES", "corpus_name", "data_folder", "failure_reasons", "measure_missing", "measure_presets",
-        "print_failures"),
+        "operands_for", "print_failures"),
     "timing": (
         "evenly_by_size", "note_failure", "peak_bytes", "seconds_of", "side_by_side", "statistics_of", "timed_cases",
         "trim_memory"),

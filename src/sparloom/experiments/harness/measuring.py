@@ -15,7 +15,7 @@ from sparloom.lazy import stored_class_name
 from sparloom.measure import REPEATS, Measurement, TimingProtocol
 from sparloom.ops import Op, Operands
 from sparloom.space import Config
-from sparloom.sparse import Corpus
+from sparloom.sparse import Corpus, SparseMatrix
 
 if TYPE_CHECKING:
     from sparloom.platforms import Platform
@@ -25,6 +25,11 @@ FAILURES = (SparloomError, ValueError, ArithmeticError, MemoryError, RuntimeErro
 
 logger = logging.getLogger(__name__)
 TOP_K = 5  # reasons that are printed
+
+
+def operands_for(platform: "Platform", op: Op, matrix: SparseMatrix, width: int, seed: int) -> Operands:
+    """Draw dense operands for a platform; simulators need none."""
+    return Operands.unfilled(matrix, width) if platform.kind == "simulated" else op.operands(matrix, width, seed)
 
 
 def measure_presets(

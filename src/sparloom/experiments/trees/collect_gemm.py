@@ -186,7 +186,8 @@ class CollectGemm:
         provenance = {"machine": dict(describe_machine()), "commit": harness.commit(), "seed": self.timing.seed,
                       "timing": timing, "platform": self.platform.name, "op": OP.name, "processes": self.jobs,
                       "processors": "one per process, claimed", "alone_bytes": self.alone_bytes}
-        fresh = compact(self._folder, [provenance]).filter(platform=self.platform.name)  # all platforms are there
+        # the folder has journals of all platforms
+        fresh = compact(self._folder, [provenance]).filter(platform=self.platform.name)
         existing = self._resumed.existing()
         table = fresh if existing is None else existing.updated(fresh)
         table.write(self._table)

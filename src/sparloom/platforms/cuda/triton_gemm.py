@@ -21,7 +21,7 @@ from sparloom.space import Config, GridSpace, TritonGemmSpace
 NAME = "gemm"
 ARGUMENTS = 7  # a, b, c, m, n, k, group_m; what Triton adds are pointers to scratch memory
 ALIGNMENT = 16  # elements; rows that are multiples of it are loaded in pieces of 16 bytes
-VERSION = ""    # of the kernel, among the conditions of samples: change it with what the kernel computes
+VERSION = ""  # of the kernel, among the conditions of samples: change it with what the kernel computes
 INDEX_LIMIT = 2**31 - 1  # the kernel counts elements in int32
 
 
