@@ -101,10 +101,12 @@ class _Products:
         return self._choice.run((self.format, dense.shape[1], dtype.char, count),
                                 lambda: super(_Products, self).__matmul__(other), ours)
 
-    def _was_changed(self) -> bool:
-        """Tell whether a method has changed the pattern since this was called last."""
-        known, self._known_version = self._known_version, self._transposition.version
-        return known != self._known_version
+    def _product(self, values: np.ndarray, dense: np.ndarray, threads: int, out: np.ndarray | None) -> np.ndarray:
+        """Multiply; tell whether a method has changed the pattern since the last product that has ended."""
+        version = self._transposition.version
+        result = self._multiplied(values, dense, threads, out, changed=version != self._known_version)
+        self._known_version = version
+        return result
 
     def _transposed_as(self, kind: type[_Products], copy: bool) -> Any:
         made = kind((self.data, self.indices, self.indptr), shape=self.shape[::-1], copy=copy)
@@ -153,8 +155,9 @@ class SparseArray(_Products, scipy.sparse.csr_array):
         plain = axes is None and self.ndim == 2
         return self._transposed_as(TransposedSparseArray, copy) if plain else super().transpose(axes, copy)
 
-    def _product(self, values: np.ndarray, dense: np.ndarray, threads: int, out: np.ndarray | None) -> np.ndarray:
-        changed = self._was_changed()
+    def _multiplied(
+        self, values: np.ndarray, dense: np.ndarray, threads: int, out: np.ndarray | None, *, changed: bool,
+    ) -> np.ndarray:
         result = direct_calls(threads).spmm(Csr(self.indptr, self.indices, values, self.shape), dense, out=out)
         if result is not None:
             return result
@@ -176,9 +179,11 @@ class TransposedSparseArray(_Products, scipy.sparse.csc_array):
         plain = axes is None and self.ndim == 2
         return self._transposed_as(SparseArray, copy) if plain else super().transpose(axes, copy)
 
-    def _product(self, values: np.ndarray, dense: np.ndarray, threads: int, out: np.ndarray | None) -> np.ndarray:
+    def _multiplied(
+        self, values: np.ndarray, dense: np.ndarray, threads: int, out: np.ndarray | None, *, changed: bool,
+    ) -> np.ndarray:
         rows = Rows(self.indptr, self.indices, values, self.shape[0])
-        return self._transposition.product(rows, dense, threads, out, changed=self._was_changed())
+        return self._transposition.product(rows, dense, threads, out, changed=changed)
 
 
 def as_linear_operator(matrix: Any, *, center: Any = None, threads: int | None = None) -> LinearOperator:

@@ -93,8 +93,9 @@ class Workspace:
         """Return the buffer of this name; allocate it, with its pages touched, if the shape or type has changed."""
         array = self._arrays.get(name)
         if array is None or array.shape != shape or array.dtype != dtype:
-            array = self._arrays[name] = aligned(shape, dtype.type)
-            array.fill(0)
+            array = aligned(shape, dtype.type)
+            array.fill(0)  # before another thread may compute in it
+            self._arrays[name] = array
         return array
 
 
@@ -192,11 +193,12 @@ class Executor:
         """Map the columns of A to iterations of loop one; cached for the last pattern."""
         if self.order is None:
             return None
-        if self._columns is None or self._columns[0] is not matrix.pattern:
+        columns = self._columns
+        if columns is None or columns[0] is not matrix.pattern:
             iteration = np.empty_like(self.order)
             iteration[self.order] = np.arange(self.order.size, dtype=np.int32)
-            self._columns = matrix.pattern, iteration[matrix.pattern.indices]
-        return self._columns[1]
+            columns = self._columns = matrix.pattern, iteration[matrix.pattern.indices]
+        return columns[1]
 
 
 def check_operands(op: Pair, operands: Operands, result: np.ndarray) -> None:

@@ -71,8 +71,9 @@ class IdentityCache(Generic[Value]):
     def invalidate(self, arrays: Sequence[Any], is_valid: Callable[[Value], bool]) -> None:
         """Drop the entries for these arrays, whatever the details, that are no longer valid."""
         prefix = tuple(map(id, arrays))
-        for key, (_, value) in list(self._entries.items()):
-            if key[:len(prefix)] == prefix and not is_valid(value):
+        for key in list(self._entries):
+            _, value = self._entries.get(key, (None, None))
+            if key[:len(prefix)] == prefix and value is not None and not is_valid(value):
                 self._entries.pop(key, None)
 
 
@@ -202,14 +203,14 @@ class ResultPool:
 
     def _buffer(self, size: int) -> np.ndarray:
         """Return bytes that nothing outside the pool refers to."""
-        for key, candidate in list(self._buffers.items()):  # a copy, because an interrupting call may change them
+        for candidate in list(self._buffers.values()):  # copied in one step: an interrupting call may change them
             if candidate.size == size and _references(candidate) == UNSHARED:
-                buffer = self._buffers.pop(key, None)
+                buffer = self._buffers.pop(id(candidate), None)
                 if buffer is None:  # an interrupting call took it
                     continue
-                if buffer.size == size and _references(buffer) == UNSHARED:
+                if _references(buffer) == UNSHARED:
                     break
-                self._buffers[key] = buffer  # an interrupting call took it and returned it to its caller
+                self._buffers[id(buffer)] = buffer  # an interrupting call took it and returned it to its caller
         else:
             buffer = aligned((size,), np.uint8)
         result = buffer.view()  # shares the memory before the buffer is in the pool again
@@ -219,12 +220,12 @@ class ResultPool:
 
     def _evict(self) -> None:
         """Drop the oldest buffers beyond the limits."""
-        buffers = list(self._buffers.items())
-        count, total = len(buffers), sum(buffer.size for _, buffer in buffers)
-        for key, buffer in buffers:
+        buffers = list(self._buffers.values())
+        count, total = len(buffers), sum(buffer.size for buffer in buffers)
+        for buffer in buffers:
             if count <= MAX_RESULTS and total <= self._kept_bytes:
                 break
-            self._buffers.pop(key, None)
+            self._buffers.pop(id(buffer), None)
             count, total = count - 1, total - buffer.size
 
 

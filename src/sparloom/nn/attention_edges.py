@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Hashable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
 from threading import RLock
@@ -23,6 +22,8 @@ from sparloom.nn.graph import Graph
 from sparloom.nn.torch_integration import eager
 
 FILL_REDUCTIONS = ("add", "mean", "min", "max", "mul")
+
+_LOCK = forkable(RLock())  # reentrant: a finaliser may interrupt a call in the same thread
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +138,7 @@ def attention_edges(graph: Any, rows: int, cols: int, *, loops: int, flow: Flow 
     plain = graph if isinstance(graph, Graph) else plain_edges(graph)
     if not isinstance(plain, Graph | torch.Tensor):
         raise TypeError(f"the graph is a {type(graph).__name__}: expected edge_index, a sparse tensor or a Graph")
-    with without_functorch(), _lock():
+    with without_functorch(), _LOCK:
         content = None if isinstance(plain, Graph) else _content(plain)
         cached_content, found = _cache().get(graph, (None, {}))
         if cached_content != content:
@@ -163,10 +164,6 @@ def _content(graph: torch.Tensor) -> Hashable:
 def _cache() -> WeakIdKeyDictionary:
     return WeakIdKeyDictionary()
 
-
-@cache
-def _lock() -> AbstractContextManager[bool]:
-    return forkable(RLock())  # reentrant: a finaliser may interrupt a call in the same thread
 
 
 def _attention_edges(graph: Any, rows: int, cols: int, loops: int, flow: Flow) -> AttentionEdges:

@@ -20,6 +20,9 @@ PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 RESULT = ctypes.c_uint64 * 2
 SAMPLED_BLOCKS = 32  # blocks of 4 KiB that are read of long index tensors, which takes a few microseconds
 
+_KEY = np.frombuffer(secrets.token_bytes(4 * KEY_WORDS), np.uint32)  # of the hashes of this process
+_KEY_ADDRESS = address(_KEY, np.uint32)
+
 
 def content_hash(tensor: torch.Tensor | None) -> Hashable:
     """Hash a dense tensor: equal for tensors of equal dtype, shape and bits on any device; None for None.
@@ -82,11 +85,12 @@ class SpanFingerprint:
     """The fingerprint of tensors that stay where they are.
 
     Args:
-        tensors: contiguous, on the CPU.
+        tensors: contiguous, on the CPU. Their memory is kept, as another thread may give them other memory.
         sample: as of `fingerprint`.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor], *, sample: int) -> None:
+        self._kept = tensors = [tensor.detach() for tensor in tensors]
         spans = [number for tensor in tensors for number in (tensor.data_ptr(), tensor.nbytes)]
         self._spans, self._sample = _int64_array(len(spans))(*spans), sample
         self._value = self._compute()
@@ -113,7 +117,7 @@ def tensor_from_dlpack(array: Any) -> torch.Tensor:
 def _fingerprint(spans: ctypes.Array, sample: int) -> tuple[int, int]:
     """Compute the fingerprint of memory spans: address, bytes, address, bytes, ..."""
     result = RESULT()
-    _function()(spans, len(spans) // 2, sample, _key()[0], result)
+    _function()(spans, len(spans) // 2, sample, _KEY_ADDRESS, result)
     return tuple(result)
 
 
@@ -121,13 +125,6 @@ def contiguous_array(tensor: torch.Tensor) -> np.ndarray:
     """View a tensor as a C-contiguous, aligned array; copies if it is not one."""
     array = bfloat16_as_uint16(tensor.detach()).numpy(force=True)
     return array if array.flags.c_contiguous and array.flags.aligned else np.require(array, requirements=["C", "A"])
-
-
-@cache
-def _key() -> tuple[int, np.ndarray]:
-    """Draw the hash key of this process; return its address and the array that owns it."""
-    key = np.frombuffer(secrets.token_bytes(4 * KEY_WORDS), np.uint32)
-    return address(key, np.uint32), key
 
 
 @cache

@@ -1,7 +1,6 @@
 """Graphs that layers share: parsed once, with a matrix for each normalisation and dtype."""
 
 from collections.abc import Hashable
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cache
 from threading import RLock
@@ -38,6 +37,8 @@ FUSED_DEVICES = ("cpu",)  # on which the products of a convolution are fused
 USES = 64  # calls of layers after which a graph is prepared
 FEWEST_EDGES = 1 << 15  # of a graph that is prepared: of smaller ones, a call of a prepared product costs too much
 POOL_SHARE = 1 / 8  # of the machine's memory, for reusable results of one graph
+
+_LOCK = forkable(RLock())  # reentrant: a finaliser may interrupt a call in the same thread
 
 MESSAGE_PASSING_DEFAULTS = {
     "flow": "source_to_target", "node_dim": -2, "aggr_module": None, "message": None, "aggregate": None, "update": None,
@@ -181,7 +182,7 @@ def cached_graph(edges: torch.Tensor, nodes: Size, flow: Flow = "source_to_targe
     plain = plain_edges(edges)
     if not isinstance(plain, torch.Tensor) or plain.requires_grad:
         return Graph(plain, nodes, flow=flow)
-    with without_functorch(), _lock():
+    with without_functorch(), _LOCK:
         graphs, key = _known_graphs(edges, plain), (nodes, flow)
         if not isinstance(graphs.get(key), Graph):
             graphs[key] = Graph(plain, nodes, flow=flow)
@@ -196,7 +197,7 @@ def recurring_graph(edges: torch.Tensor, nodes: Size, flow: Flow = "source_to_ta
     plain = plain_edges(edges)
     if not isinstance(plain, torch.Tensor) or plain.requires_grad or in_functorch():
         return cached_graph(edges, nodes, flow)
-    with _lock():
+    with _LOCK:
         graphs, key = _known_graphs(edges, plain), (nodes, flow)
         graph = graphs.get(key)
         if graph is None:
@@ -232,10 +233,6 @@ def _content(edges: torch.Tensor) -> Hashable:
 def _graphs() -> WeakIdKeyDictionary:
     return WeakIdKeyDictionary()
 
-
-@cache
-def _lock() -> AbstractContextManager[bool]:
-    return forkable(RLock())  # reentrant: a finaliser may interrupt a call in the same thread
 
 
 def fuses_on(device: torch.device) -> bool:

@@ -148,7 +148,7 @@ class Guard:
         """Whether the own implementation has won everywhere (True) or nowhere (False), and no new class has come."""
         if self.settled_calls < SETTLED_CALLS:
             return None
-        won = {verdict.speedup >= 1 for verdict in self.verdicts.values()}
+        won = {verdict.speedup >= 1 for verdict in list(self.verdicts.values())}
         return won.pop() if len(won) == 1 else None
 
     def call(

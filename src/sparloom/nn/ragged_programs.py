@@ -71,7 +71,7 @@ def _resolved(
 
 @dataclass(frozen=True, eq=False)
 class PackedProgramWeights:
-    """Weights that a program reads; they do not change while this object, or its `memory`, lives.
+    """Weights that a program reads; they do not change while this object, its `memory` or a view of that lives.
 
     Args:
         content: fingerprint of the parameters, or what else tells whether they have changed.
@@ -113,7 +113,7 @@ class PackedWeights:
     @property
     def nbytes(self) -> int:
         """Bytes of all packed weights."""
-        return sum(packed.memory.nbytes for packed in self._current.values())
+        return sum(packed.memory.nbytes for packed in list(self._current.values()))
 
     def inference(self, layer: Layer, parameters: Parameters) -> PackedProgramWeights:
         """Return the weights of the forward programs.
@@ -173,10 +173,13 @@ class PackedWeights:
         return packed
 
     def _memory(self, key: tuple[str, int], size: int) -> np.ndarray:
-        """Allocate memory that becomes spare when the returned array, and all tensors on it, are freed."""
+        """Allocate memory that becomes spare when the returned array, and all views of it, are freed."""
         spare = self._spare.setdefault(key, [])
-        whole = spare.pop() if spare else aligned((size,), np.uint8)
-        memory = whole[:]
+        try:
+            whole = spare.pop()
+        except IndexError:
+            whole = aligned((size,), np.uint8)
+        memory = np.frombuffer(memoryview(whole), np.uint8)  # views refer to it: NumPy looks through arrays alone
         weakref.finalize(memory, _return_memory, spare, whole).atexit = False
         return memory
 

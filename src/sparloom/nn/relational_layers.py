@@ -17,6 +17,8 @@ from sparloom.nn.edges import MAX_NODES, Flow, parse_edges, plain_edges
 from sparloom.nn.message_passing import Aggregation, Features, GraphLayer, channel_pair, stored_weight
 from sparloom.nn.torch_integration import check_positive_ints, eager
 
+_LOCK = forkable(RLock())  # reentrant: a finaliser may interrupt a call in the same thread
+
 
 @dataclass(frozen=True, eq=False)
 class Relations:
@@ -217,7 +219,7 @@ def relations(
         raise TypeError(f"edge_type is {kind}: expected (edges,) integers")
     if not isinstance(plain, torch.Tensor) or plain.layout != torch.strided:
         raise TypeError("edge_type was passed with a sparse matrix: put the relations into its values")
-    with without_functorch(), _lock():
+    with without_functorch(), _LOCK:
         content: Hashable = sampled_hash(plain, types), senders, receivers, count, flow
         known, made = _known().get(edges, (None, None))
         if known != content:
@@ -250,7 +252,3 @@ def _grouped(
 def _known() -> WeakIdKeyDictionary:
     return WeakIdKeyDictionary()
 
-
-@cache
-def _lock() -> Any:
-    return forkable(RLock())  # reentrant: a finaliser may interrupt a call in the same thread

@@ -49,7 +49,7 @@ class Prelude:
 class Structure:
     """Lengths of one batch and the tables that operators derive from them, each built once.
 
-    Reuse it as long as batches have these lengths: all operators and layers share its tables.
+    Reuse it as long as batches have these lengths: all operators and layers share its tables, and so may threads.
 
     `Structure({lengths: [5, 2, 7]})`; a length without axes that is the extent of another one, such as the number of
     batch items, is inferred from the size of that one.
@@ -95,10 +95,10 @@ class Structure:
         return self._tables[table]
 
     def prepare(self, prelude: Prelude) -> None:
-        """Build the tables of a prelude that do not exist yet."""
+        """Build the tables of a prelude that do not exist yet; none is ever replaced, as programs keep addresses."""
         for kernel in prelude.kernels:
-            if kernel.table not in self._tables:
-                self._tables[kernel.table] = self._build(prelude, kernel)
+            if kernel.table not in self._tables:  # else the table of the thread that was first is used by all
+                self._tables.setdefault(kernel.table, self._build(prelude, kernel))
 
     def number(self, expr: Expr) -> int:
         """Evaluate an extent that reads no dimension."""
@@ -110,7 +110,7 @@ class Structure:
 
     def table_bytes(self) -> int:
         """Count the bytes of the tables built so far, without the given lengths."""
-        return sum(each.nbytes for each in self._tables.values() if isinstance(each, np.ndarray))
+        return sum(each.nbytes for each in list(self._tables.values()) if isinstance(each, np.ndarray))
 
     def _build(self, prelude: Prelude, kernel: TableKernel) -> np.ndarray | int:
         entries = self.number(volume(kernel.table.axes)) if kernel.table.axes else 1

@@ -190,7 +190,7 @@ class _ProcessMemory:
         seconds = min(max(seconds, 2 * before), LATEST)
         self._known[name] = content, clock() + seconds, seconds
         if len(self._known) > MAX_REMEMBERED:
-            with suppress(StopIteration, KeyError):  # another thread was faster
+            with suppress(StopIteration, KeyError, RuntimeError):  # another thread was faster
                 self._known.pop(next(iter(self._known)))
 
     def get(self, name: str) -> bytes | None:

@@ -103,7 +103,7 @@ class DiskCache:
         self._lock, self._connection, self._identity = RLock(), None, None
         self._counted = False  # whether this connection has counted the entries
         self._memory: dict[str, tuple[bytes, float]] = {}  # value and last write of the time of use, by key
-        self._memory_bytes, self._memory_of = 0, None
+        self._memory_of = None
         self._pause_until = 0.0
         _CACHES.add(self)
 
@@ -291,19 +291,20 @@ class DiskCache:
         if identity != self._memory_of:
             self._forget()
             self._memory_of = identity
-        before = self._memory.pop(key, None)
-        self._memory_bytes -= len(before[0]) if before else 0
+        memory = self._memory
+        memory.pop(key, None)
         if len(value) > MEMORY_VALUE:
             return
-        self._memory[key] = value, now
-        self._memory_bytes += len(value)
-        while len(self._memory) > MEMORY_ENTRIES or self._memory_bytes > MEMORY_BYTES:
-            with suppress(StopIteration, KeyError, RuntimeError):  # another thread was faster
-                self._memory_bytes -= len(self._memory.pop(next(iter(self._memory)))[0])
+        memory[key] = value, now
+        size = sum(len(each) for each, _ in list(memory.values()))
+        for oldest in list(memory):
+            if len(memory) <= MEMORY_ENTRIES and size <= MEMORY_BYTES:
+                break
+            size -= len(memory.pop(oldest, (b"", now))[0])  # by default as if another thread was faster
 
     def _forget(self) -> None:
         """Clear the memory."""
-        self._memory, self._memory_bytes, self._memory_of = {}, 0, None
+        self._memory, self._memory_of = {}, None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy and pickle where the file is, and its limits."""

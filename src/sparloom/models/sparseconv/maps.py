@@ -11,6 +11,7 @@ counts the operations of COGNATE's featurizer on a pattern.
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -291,12 +292,13 @@ class MapCache:
 
     def get(self, key: Hashable, build: Callable[[], Any]) -> Any:
         """Return a cached map, or build it and drop the least recently used one."""
-        if key not in self._maps:
-            self._maps[key] = build()
+        if (cached := self._maps.get(key)) is None:
+            cached = self._maps[key] = build()
             if len(self._maps) > self._limit:
                 self._maps.popitem(last=False)
-        self._maps.move_to_end(key)
-        return self._maps[key]
+        with suppress(KeyError):  # another thread has dropped it
+            self._maps.move_to_end(key)
+        return cached
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "MapCache":
         return self

@@ -109,7 +109,7 @@ class CpuKernels(KernelPlatform):
 
 
 class GemmKernels:
-    """The family of dense GEMM; all calls share one workspace for packed blocks.
+    """The family of dense GEMM; all calls share one workspace for packed blocks, so they run one after the other.
 
     Args:
         threads: of every call.
@@ -138,13 +138,15 @@ class GemmKernels:
             split_k=config["split_k"], prefetch=config["prefetch"], persistent=config["loop"] == "persistent",
             a_transposed=shape.a_transposed, b_transposed=shape.b_transposed, threads=self.threads)
         library = kernel_library("gemm")
-        library.sparloom_gemm_prepare.restype = ctypes.c_int64
-        floats = library.sparloom_gemm_prepare(ctypes.byref(arguments))
+        prepare = library.sparloom_gemm_prepare
+        prepare.restype = ctypes.c_int64
+        floats = prepare(ctypes.byref(arguments))
         assert floats >= 0, f"kernels/cpu/gemm.cpp has no register tile {config['micro']}"
-        if floats > self._workspace.size:
-            self._workspace = aligned((floats,), np.float32, zero=True)
-        arguments.workspace = address(self._workspace)
-        call = NativeCall(library.sparloom_gemm, arguments, kept=(self._workspace,))
+        workspace = self._workspace
+        if floats > workspace.size:
+            workspace = self._workspace = aligned((floats,), np.float32, zero=True)
+        arguments.workspace = address(workspace)
+        call = NativeCall(library.sparloom_gemm, arguments, kept=(workspace,))
         self.rebind(call, operands, result)
         return call
 

@@ -179,9 +179,7 @@ class SparseRows:
     """Binds patterns. Keeps traversals and pieces of the latest pattern, because configurations share them."""
 
     def __init__(self) -> None:
-        self._pattern: Pattern | None = None
-        self._traversals: dict[str, Traversal] = {}
-        self._pieces: dict[tuple[str, str, int], Pieces] = {}
+        self._latest: tuple[Pattern | None, dict[str, Traversal], dict[tuple[str, str, int], Pieces]] = None, {}, {}
 
     def bind(
         self, pattern: Pattern, *, order: str, balance: str, threads: int, together: bool = False,
@@ -191,25 +189,23 @@ class SparseRows:
         Args:
             together: whether the kernel reads which rows have equal columns.
         """
-        traversal = self._traversal(pattern, order)
-        if (order, balance, threads) not in self._pieces:
-            self._pieces[order, balance, threads] = traversal.pieces(balance, threads)
-        pieces = self._pieces[order, balance, threads]
+        latest = self._latest
+        if latest[0] is not pattern:
+            latest = self._latest = pattern, {}, {}
+        _, traversals, shared = latest
+        if order not in traversals:
+            traversals[order] = {"natural": Traversal.natural, "column": Traversal.by_column}[order](pattern)
+        traversal = traversals[order]
+        if (order, balance, threads) not in shared:
+            shared[order, balance, threads] = traversal.pieces(balance, threads)
+        pieces, equal = shared[order, balance, threads], traversal.equal if together else None
         arguments = Rows(
             indptr=address(traversal.indptr, np.int64), indices=address(traversal.indices, np.int32),
             source=address(traversal.source, np.int64), place=address(traversal.original_row, np.int32),
-            equal=address(traversal.equal, np.uint8) if together else None,
+            equal=None if equal is None else address(equal, np.uint8),
             piece_rows=address(pieces.rows, np.int64), piece_nonzeros=address(pieces.nonzeros, np.int64),
             nnz=pattern.nnz, pieces=pieces.rows.size - 1, dynamic=pieces.dynamic, threads=threads)
-        return BoundRows(arguments, pieces, kept=(traversal, pieces))
-
-    def _traversal(self, pattern: Pattern, order: str) -> Traversal:
-        if self._pattern is not pattern:
-            self._pattern, self._traversals, self._pieces = pattern, {}, {}
-        if order not in self._traversals:
-            make = {"natural": Traversal.natural, "column": Traversal.by_column}[order]
-            self._traversals[order] = make(pattern)
-        return self._traversals[order]
+        return BoundRows(arguments, pieces, kept=(traversal, pieces, equal))
 
 
 class _Pattern(ctypes.Structure):

@@ -29,7 +29,7 @@ Arrays = Mapping[str, np.ndarray]
 COPIED_BY_NUMPY = 1 << 16  # bytes, below which starting a copy of our own takes longer
 MOST_BYTES, MOST_DIMS = 4, 16  # of an element and of an array that it copies
 
-_LAYOUTS: dict[tuple[tuple[str, Weight], ...], int] = {}
+_LAYOUTS: dict[tuple[tuple[str, Weight], ...], object] = {}
 
 
 def pack_values(tensor: Tensor, values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
@@ -200,14 +200,14 @@ class Layer:
         return {name: _weight(tensors[name], []) for name in program.inputs() if name in self.forward_weights}
 
     @cached_property
-    def forward_layout(self) -> int:
-        """Number of the layout of `forward_weights`: layers whose layouts are equal have the same."""
-        return _number(self.forward_weights)
+    def forward_layout(self) -> object:
+        """Object that stands for the layout of `forward_weights`: layers whose layouts are equal have the same."""
+        return _layout(self.forward_weights)
 
     @cached_property
-    def backward_layout(self) -> int:
-        """Number of the layout of `backward_weights`."""
-        return _number(self.backward_weights)
+    def backward_layout(self) -> object:
+        """Object that stands for the layout of `backward_weights`."""
+        return _layout(self.backward_weights)
 
     @cached_property
     def learned(self) -> frozenset[str]:
@@ -325,8 +325,8 @@ def _check(shape: EncoderShape) -> None:
     check_precision(shape)
 
 
-def _number(weights: Mapping[str, Weight]) -> int:
-    return _LAYOUTS.setdefault(tuple(weights.items()), len(_LAYOUTS))
+def _layout(weights: Mapping[str, Weight]) -> object:
+    return _LAYOUTS.setdefault(tuple(weights.items()), object())
 
 
 def _is_by_token(tensor: Tensor) -> bool:

@@ -17,8 +17,10 @@ import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
+from threading import Lock
 from typing import Any
 
+from sparloom.forks import forkable
 from sparloom.space import Config
 from sparloom.tuning.cache import PlanCache, Summary
 
@@ -87,7 +89,7 @@ class ClassStore:
 class PatternClass:
     """Patterns that are alike; tells which alternative computes the next call.
 
-    Python threads may share it: a call that is counted twice, or not at all, does no harm.
+    Python threads may share it: a call that is not counted, as another one is being recorded, does no harm.
 
     Args:
         key: names the class in the store.
@@ -113,17 +115,29 @@ class PatternClass:
         self._default: float | None = None  # seconds of the first call of a pair
         self._pairs: list[tuple[float, float]] = []
         self._begun = 0, 0.0  # switches and seconds
+        self._recording = forkable(Lock())
 
     def next(self) -> int:
         """Count a call and return its alternative."""
         if self._calls_left >= 0:
             self._calls_left -= 1
             if self._calls_left < 0:
-                self._begin()
+                self._alone(self._begin)
         return self.turn
 
     def record(self, arm: int, seconds: float) -> None:
         """Take the seconds of a call, in proportion to its work."""
+        self._alone(lambda: self._record(arm, seconds))
+
+    def _alone(self, change: Callable[[], None]) -> None:
+        """Change the state, unless another thread, or a call that this one interrupts, is doing so."""
+        if self._recording.acquire(blocking=False):
+            try:
+                change()
+            finally:
+                self._recording.release()
+
+    def _record(self, arm: int, seconds: float) -> None:
         if not self._compared:
             return
         if arm == 0:

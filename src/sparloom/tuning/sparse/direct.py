@@ -274,10 +274,11 @@ class _Call:
     ) -> int | None:
         """Compute and return a checksum; None if the arrays are no matrix for the kernel: nothing was written."""
         indptr, indices, (rows, cols) = matrix.indptr, matrix.indices, matrix.shape
+        places = _numbers(rows.bit_length())  # lives until C returns, whatever other threads do to the cache
         self.family.rebind(self._native, operands, result)
         ARGUMENTS.pack_into(
             self._arguments, 0, address(indptr, indptr.dtype.type), address(indices, indices.dtype.type),
-            _numbers(rows.bit_length())[1], self._run, self._rows, rows, cols, indices.size, indptr.itemsize,
+            address(places, np.int32), self._run, self._rows, rows, cols, indices.size, indptr.itemsize,
             indices.itemsize, ascending, operands.matrix.values.itemsize if mean else 0, self._threads, 0)
         fault = self._function(self._given)
         self._native.release()
@@ -318,10 +319,9 @@ class _Operands(NamedTuple):
 
 
 @cache
-def _numbers(bits: int) -> tuple[np.ndarray, int]:
-    """Return 0, 1, 2, .. with so many bits, and the address of the array."""
-    numbers = np.arange(1 << bits, dtype=np.int32)
-    return numbers, address(numbers, np.int32)
+def _numbers(bits: int) -> np.ndarray:
+    """Return 0, 1, 2, .. with so many bits."""
+    return np.arange(1 << bits, dtype=np.int32)
 
 
 def _is_vector(array: Any, dtypes: Collection[np.dtype]) -> bool:

@@ -292,7 +292,8 @@ class Origin:
 
     def overlapping(self, begin: int, end: int) -> str:
         """Name the NumPy array of A that overlaps memory between two addresses; "" if none does."""
-        for name, (first, last) in list(self._spans.items()):
+        for name in list(self._spans):  # an array may be freed meanwhile
+            first, last = self._spans.get(name, (0, 0))
             if first < end and begin < last:
                 return f"{name} of A"
         return ""
