@@ -17,7 +17,8 @@
 // Scores are computed a chunk of edges at a time, in the forward pass with a running maximum, and again in the backward
 // pass, which visits the edges by sender for the gradients of what senders have, and by receiver for the others:
 //
-//   dA = dD(i) . values(j);  dP = dA, dropped like A;  dScore = P (dP - sum over e of P dP);  the sum is dD(i) . D(i)
+//   dA = dD(i) . values(j);  dP = dA, dropped like A;  dScore = P (dP - sum over e of P dP);  the sum is dD(i) . D(i), of the D that
+// the forward pass has stored apart, as the caller may change the result in place
 //
 // Only the gradients of additive scores are stored per edge, one number per head. Slices of rows have about equal numbers
 // of nonzeros; neither they nor the results depend on the number of threads.
@@ -125,10 +126,12 @@ class Pass : private Edges<T, Block> {
         for (int64_t v = 0; v < period_; v += kLanes<T>) store(m.kept + v, T(1) / load(m.total + v));
         if (begin == end) {
             std::fill_n(largest, 3 * a_.heads, T(0));
+            if (a_.sums != nullptr) std::fill_n(as(a_.sums) + i * total_, total_, T(0));
             if (a_.bias != nullptr) add_scaled(as(a_.bias), T(1), total_, result);
             return;
         }
         heads_.scale(m.kept, result);
+        if (a_.sums != nullptr) std::copy_n(result, total_, as(a_.sums) + i * total_);
         if (a_.bias != nullptr) add_scaled(as(a_.bias), T(1), total_, result);
         if (edges) scale_edges(m.kept, edge_result);
         std::copy_n(m.peak, a_.heads, largest);
@@ -217,11 +220,8 @@ class Pass : private Edges<T, Block> {
     void sum_changes(int64_t i, const Scratch<T>& m) const {
         const T* const grad = as(a_.grad) + i * total_;
         T* const sums = as(a_.statistics) + (3 * i + 2) * a_.heads;
-        const T* const rows[] = {as(a_.result) + i * total_, as(a_.bias)};
-        heads_.dots({rows, a_.bias == nullptr ? 1 : 2}, grad, m.changes);
-        if (a_.bias != nullptr) {  // the result without it
-            for (int64_t h = 0; h < a_.heads; ++h) m.changes[h] -= m.changes[stride_ + h];
-        }
+        const T* const row = as(a_.sums) + i * total_;
+        heads_.dots({&row, 1}, grad, m.changes);
         if (a_.kind == kDot) {
             const int64_t count = a_.edge_width * a_.heads;
             const T *left = as(a_.grad_edge_result) + i * count, *right = as(a_.edge_result) + i * count;

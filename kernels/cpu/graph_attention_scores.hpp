@@ -28,6 +28,7 @@ struct GraphAttention {
     const void* bias;                 // (heads, width), which is added to the result; or null
     void* scores;                     // additive: of nodes, (senders, heads), then (receivers, heads) if sets is 2
     void* result;                     // (receivers, heads, width)
+    void* sums;                       // the result without bias, for gradients; or null
     void* edge_result;                // (receivers, edge_width, heads)
     void* statistics;                 // (receivers, 3, heads): largest score, 1 / sum of exp, room for sum of P dP
     void* coefficients;               // (edges, heads) or null

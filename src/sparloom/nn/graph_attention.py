@@ -18,7 +18,7 @@ import torch
 
 from sparloom.jit import compile_cpp
 from sparloom.nn.attention_edges import EdgeOrder
-from sparloom.nn.custom_ops import Gradients, define_operator
+from sparloom.nn.custom_ops import Gradients, define_operator, needs_derivatives
 from sparloom.nn.torch_integration import torch_threads
 
 Score = Literal["additive", "leaky", "dot"]
@@ -30,7 +30,8 @@ MAX_SLICES = 256
 MAX_SLICES_OF_PARTS = 32  # where each slice sums gradients of its own
 INDEX_NAMES = ("row_pointers", "senders", "row_edges", "col_pointers", "receivers", "col_edges")
 INDEX_COUNT = len(INDEX_NAMES)
-_OPTIONS = "int score, float slope, float dropout, int weights"
+_OPTIONS = "int score, float slope, float dropout, int weights, bool differentiable"
+OPTION_COUNT = len(_OPTIONS.split(","))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,9 +103,9 @@ def graph_attention(
             raise TypeError(f"{name} are {tensor.dtype} and values {operands.values.dtype}: all must be float32, or "
                             "all float64")
     contiguous = [None if each is None else each.resolve_neg().contiguous() for each in tensors]
-    values, edges, _, _, coefficients = _attention(
+    values, edges, *_, coefficients = _attention(
         *order.tensors, *contiguous, operands.seed, SCORES.index(score), operands.slope, operands.dropout,
-        ("none", "used", "whole").index(weights))
+        ("none", "used", "whole").index(weights), needs_derivatives(contiguous))
     has_edges = score == "dot" and operands.edge_features is not None
     return Attended(values, edges if has_edges else None, None if weights == "none" else coefficients)
 
@@ -133,20 +134,24 @@ def _sizes(index: Sequence[torch.Tensor], values: torch.Tensor, edge_features: t
 
 
 def _empty_results(inputs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
-    """Allocate the results of a forward call: values, edges, statistics, scores of nodes, coefficients."""
+    """Allocate the results of a forward call.
+
+    These are values, edges, values without bias for the backward pass, statistics, scores of nodes and coefficients.
+    """
     values, edge_features = inputs[INDEX_COUNT], inputs[INDEX_COUNT + TENSORS.index("edge_features")]
-    score, weights = inputs[-4], inputs[-1]
+    score, _, _, weights, differentiable = inputs[-OPTION_COUNT:]
     size = _sizes(inputs, values, edge_features)
     with_edges = score == SCORES.index("dot") and edge_features is not None
     return (values.new_empty(size.rows, size.heads, size.width),
             values.new_empty(size.rows if with_edges else 0, size.features, size.heads),
+            values.new_empty(size.rows if differentiable else 0, size.heads, size.width),
             values.new_empty(size.rows, 3, size.heads),
             values.new_empty(_scored_nodes(inputs, size), size.heads),
             values.new_empty(size.nonzeros if weights else 0, size.heads))
 
 
 def _scored_nodes(inputs: Sequence[Any], size: _Sizes) -> int:
-    if inputs[-4] != SCORES.index("additive"):
+    if inputs[-OPTION_COUNT] != SCORES.index("additive"):
         return 0
     factors = inputs[INDEX_COUNT + TENSORS.index("factors")]
     return size.cols + (size.rows if factors.shape[0] == 2 else 0)
@@ -155,31 +160,32 @@ def _scored_nodes(inputs: Sequence[Any], size: _Sizes) -> int:
 def _run(*inputs: Any) -> tuple[torch.Tensor, ...]:
     results = _empty_results(inputs)
     call = _Call(inputs)
-    call.set(result=results[0], edge_result=results[1], statistics=results[2], scores=results[3],
-             coefficients=results[4] if inputs[-1] else None)
+    *_, weights, differentiable = inputs
+    call.set(result=results[0], edge_result=results[1], sums=results[2] if differentiable else None,
+             statistics=results[3], scores=results[4], coefficients=results[5] if weights else None)
     call.run("sparloom_graph_attention")
     return results
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-    ctx.save_for_backward(*inputs[:-4], *output[:4])
-    ctx.options = inputs[-4:]
-    ctx.mark_non_differentiable(*output[2:4])
+    ctx.save_for_backward(*inputs[:-OPTION_COUNT], *output[1:5])
+    ctx.options = inputs[-OPTION_COUNT:]
+    ctx.mark_non_differentiable(*output[2:5])
     ctx.set_materialize_grads(False)
 
 
 def _backward(ctx: Any, *grads: torch.Tensor | None) -> Gradients:
-    *inputs, result, edge_result, statistics, scores = ctx.saved_tensors
-    if all(grad is None for grad in (grads[0], grads[1], grads[4])):
+    *inputs, edge_result, sums, statistics, scores = ctx.saved_tensors
+    if all(grad is None for grad in (grads[0], grads[1], grads[5])):
         return (None,) * (len(inputs) + len(ctx.options))
-    grad = torch.zeros_like(result) if grads[0] is None else grads[0].resolve_neg().contiguous()
+    grad = torch.zeros_like(sums) if grads[0] is None else grads[0].resolve_neg().contiguous()
     edge_grad = torch.zeros_like(edge_result) if grads[1] is None else grads[1].resolve_neg().contiguous()
     needed = ctx.needs_input_grad[OPERANDS]
     by_name = dict(zip(TENSORS, needed, strict=True))
     receivers = any(by_name[name] for name in ("targets", "edge_features", "edge_weight", "edge_queries", "factors"))
-    coefficients = None if grads[4] is None else grads[4].resolve_neg().contiguous()
+    coefficients = None if grads[5] is None else grads[5].resolve_neg().contiguous()
     gradients = _attention_backward(
-        *inputs, result, edge_result, statistics, scores, grad, edge_grad, coefficients,
+        *inputs, edge_result, sums, statistics, scores, grad, edge_grad, coefficients,
         by_name["values"] or by_name["sources"], receivers, *ctx.options)
     kept = [gradient if wanted else None for gradient, wanted in zip(gradients, needed, strict=True)]
     if by_name["bias"]:
@@ -194,9 +200,10 @@ def _refuse_second_derivative(*_: Any) -> NoReturn:
 
 def _run_backward(*inputs: Any) -> tuple[torch.Tensor, ...]:
     """Compute the gradients of all operands; of those that do not exist or were not wanted, empty tensors."""
-    *operands, result, edge_result, statistics, scores, grad, edge_grad, coefficients, senders, receivers = inputs[:-4]
-    additive = SCORES[inputs[-4]] == "additive"
-    call = _Call((*operands, *inputs[-4:]))
+    tensors, options = inputs[:-OPTION_COUNT], inputs[-OPTION_COUNT:]
+    *operands, edge_result, sums, statistics, scores, grad, edge_grad, coefficients, senders, receivers = tensors
+    additive = SCORES[options[0]] == "additive"
+    call = _Call((*operands, *options))
     tensors = dict(zip(TENSORS, operands[OPERANDS], strict=True))
     senders = senders or additive
     receivers = tensors["factors"].shape[0] == 2 if additive else receivers
@@ -205,7 +212,7 @@ def _run_backward(*inputs: Any) -> tuple[torch.Tensor, ...]:
              if (receivers or additive) and made[name].numel() else made[name] for name in ("factors", "edge_weight")]
     needs_edge_scores = additive and (receivers or tensors["edge_scores"] is not None)
     edge_scores = grad.new_empty(call.size.nonzeros, call.size.heads) if needs_edge_scores else None
-    call.set(result=result, edge_result=edge_result, statistics=statistics.clone(), scores=scores, grad=grad,
+    call.set(sums=sums, edge_result=edge_result, statistics=statistics.clone(), scores=scores, grad=grad,
              grad_edge_result=edge_grad, grad_coefficients=coefficients, grad_edge_scores=edge_scores,
              grad_factors=parts[0], grad_edge_weight=parts[1],
              **{f"grad_{name}": made[name] for name in (
@@ -230,13 +237,13 @@ _SCHEMA = ", ".join([*(f"Tensor {name}" for name in INDEX_NAMES), "Tensor values
                      *(f"Tensor? {name}" for name in TENSORS[1:]), "Tensor? seed"])
 
 _attention = define_operator(
-    "graph_attention", f"({_SCHEMA}, {_OPTIONS}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    "graph_attention", f"({_SCHEMA}, {_OPTIONS}) -> ({', '.join(['Tensor'] * 6)})",
     run=_run, fake=lambda *inputs: _empty_results(inputs), setup_context=_setup_context, backward=_backward,
     jvp=lambda inputs, tangents: _refuse_second_derivative())
 
 _attention_backward = define_operator(
     "graph_attention_backward",
-    f"({_SCHEMA}, Tensor result, Tensor edge_result, Tensor statistics, Tensor scores, Tensor grad, "
+    f"({_SCHEMA}, Tensor edge_result, Tensor sums, Tensor statistics, Tensor scores, Tensor grad, "
     f"Tensor edge_grad, Tensor? coefficients, bool to_senders, bool to_receivers, {_OPTIONS}) -> "
     f"({', '.join(['Tensor'] * len(TENSORS))})",
     run=_run_backward, fake=lambda *inputs: tuple(_empty_gradients(inputs).values()),
@@ -249,7 +256,7 @@ class _Call:
 
     def __init__(self, inputs: Sequence[Any]) -> None:
         index, tensors = inputs[:INDEX_COUNT], dict(zip(TENSORS, inputs[OPERANDS], strict=True))
-        seed, (score, slope, dropout, weights) = inputs[-5], inputs[-4:]
+        seed, score, slope, dropout, weights, _ = inputs[-OPTION_COUNT - 1:]
         self.size = size = _sizes(index, tensors["values"], tensors["edge_features"])
         self.dtype = tensors["values"].dtype
         work = (size.nonzeros + size.rows + size.cols) * size.heads * max(size.width, 4)
@@ -296,7 +303,7 @@ class _Arguments(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("heads", "width", "edge_width")),
         *((name, ctypes.c_void_p) for name in (
             "targets", "sources", "values", "edge_scores", "edge_features", "edge_weight", "edge_queries", "factors",
-            "bias", "scores", "result", "edge_result", "statistics", "coefficients", "grad", "grad_edge_result",
+            "bias", "scores", "result", "sums", "edge_result", "statistics", "coefficients", "grad", "grad_edge_result",
             "grad_coefficients", "grad_targets", "grad_sources", "grad_values", "grad_edge_scores",
             "grad_edge_features", "grad_edge_queries", "grad_factors", "grad_edge_weight", "scratch")),
         ("slope", ctypes.c_double), ("dropout", ctypes.c_double), ("seed", ctypes.c_uint32 * 2),

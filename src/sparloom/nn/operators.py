@@ -186,10 +186,6 @@ sddmm = define_operator(
     setup_context=_save_inputs, backward=_sddmm_backward)
 
 
-def _save_attention(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-    ctx.save_for_backward(*inputs, output)
-
-
 def _attention_backward(ctx: Any, grad: torch.Tensor) -> Gradients:
     return None, None, *csr_attention_backward(*ctx.saved_tensors, grad)
 
@@ -199,7 +195,7 @@ csr_attention = define_operator(
     run=lambda crow, col, queries, keys, values: pattern_cache().get(crow, col, keys.shape[0]).attention(
         queries, keys, values),
     fake=lambda crow, col, queries, keys, values: queries.new_empty(crow.shape[0] - 1, *values.shape[1:]),
-    setup_context=_save_attention, backward=_attention_backward,
+    setup_context=_save_inputs, backward=_attention_backward,
     jvp=lambda inputs, tangents: _refuse_second_derivative())
 
 
@@ -215,18 +211,17 @@ def _refuse_second_derivative(*_: Any) -> NoReturn:
 
 csr_attention_backward = define_operator(
     "csr_attention_backward",
-    "(Tensor crow, Tensor col, Tensor queries, Tensor keys, Tensor values, Tensor result, Tensor grad)"
+    "(Tensor crow, Tensor col, Tensor queries, Tensor keys, Tensor values, Tensor grad)"
     " -> (Tensor, Tensor, Tensor)",
-    run=lambda crow, col, queries, keys, values, result, grad: _attention_gradients(
-        pattern_cache().get(crow, col, keys.shape[0]), queries, keys, values, result=result, grad=grad),
+    run=lambda crow, col, queries, keys, values, grad: _attention_gradients(
+        pattern_cache().get(crow, col, keys.shape[0]), queries, keys, values, grad),
     fake=lambda crow, col, *tensors: tuple(tensor.new_empty(tensor.shape) for tensor in tensors[:3]),
     setup_context=_save_nothing, backward=_refuse_second_derivative,
     jvp=lambda inputs, tangents: _refuse_second_derivative())
 
 
 def _attention_gradients(
-    pattern: PreparedPattern, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, *,
-    result: torch.Tensor, grad: torch.Tensor,
+    pattern: PreparedPattern, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, grad: torch.Tensor,
 ) -> Three:
     """Compute the gradients of Q (rows, heads, d), K (cols, heads, d) and V (cols, heads, e).
 
@@ -237,23 +232,25 @@ def _attention_gradients(
     gradients = tuple(tensor.new_zeros(tensor.shape) for tensor in inputs)
     dtype = torch.promote_types(queries.dtype, torch.float32)
     for head in range(queries.shape[1] if pattern.pattern.nnz else 0):
-        parts = _head_gradients(pattern, *(tensor[:, head].to(dtype) for tensor in (*inputs, result, grad)))
+        parts = _head_gradients(pattern, *(tensor[:, head].to(dtype) for tensor in (*inputs, grad)))
         for gradient, part in zip(gradients, parts, strict=True):
             gradient[:, head] = part
     return gradients
 
 
 def _head_gradients(
-    pattern: PreparedPattern, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, do: torch.Tensor,
+    pattern: PreparedPattern, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, do: torch.Tensor,
 ) -> Three:
-    """Compute dQ, dK, dV of one head.
+    """Compute dQ, dK, dV of one head, without the result O, which the caller may have changed in place.
 
-        P = softmax(Q KT / sqrt(d));  dV = PT dO;  dP = dO VT;  dS = P * (dP - rowsum(dO * O)) / sqrt(d)
+        P = softmax(Q KT / sqrt(d));  dV = PT dO;  dP = dO VT;  dS = P * (dP - rowsum(P * dP)) / sqrt(d)
         dQ = dS K;  dK = dST Q
     """
     scale = q.shape[1] ** -0.5
     weights = _row_softmax_(pattern, pattern.sddmm(None, q, k).mul_(scale))
-    slopes = pattern.sddmm(None, do, v).sub_(_per_nonzero(pattern, (do * o).sum(1))).mul_(weights).mul_(scale)
+    slopes = pattern.sddmm(None, do, v)
+    sums = torch.segment_reduce(weights * slopes, "sum", offsets=pattern.offsets)
+    slopes = slopes.sub_(_per_nonzero(pattern, sums)).mul_(weights).mul_(scale)
     return pattern.spmm(slopes, k), pattern.spmm_transposed(slopes, q), pattern.spmm_transposed(weights, do)
 
 

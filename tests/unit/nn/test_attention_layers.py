@@ -295,7 +295,7 @@ def test_the_operator_is_registered_correctly(edges) -> None:
     order = attention_edges(edges, NODES, NODES, loops=0).order
     values, factors = dense(NODES, 2, 3).requires_grad_(), dense(2, 2, 3).requires_grad_()
     torch.library.opcheck(torch.ops.sparloom.graph_attention.default, (
-        *order.tensors, values, *(None,) * 6, factors, None, None, 0, 0.2, 0.0, 1))
+        *order.tensors, values, *(None,) * 6, factors, None, None, 0, 0.2, 0.0, 1, True))
 
 
 @pytest.mark.slow

@@ -230,7 +230,7 @@ def test_operators_pass_the_checks_of_torch() -> None:
         torch.library.opcheck(operator.default, inputs)
     result = csr_attention(a, *heads).detach()
     torch.library.opcheck(operators.csr_attention_backward.default,
-                          (crow, col, *(head.detach() for head in heads), result, result),
+                          (crow, col, *(head.detach() for head in heads), result),
                           test_utils=("test_schema", "test_faketensor"))
 
 
