@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from sparloom.nn.custom_ops import without_functorch
+from sparloom.nn.custom_ops import refuse_transformed, without_functorch
 from sparloom.nn.torch_integration import autocast_operands, dtype_remedy, unscriptable
 from sparloom.ragged import (
     LENGTHS,
-    BoundRun,
     Length,
     RaggedTensor,
     Structure,
     Tensor,
     jagged_length,
-    run_bound,
     structure_of,
     tokens_of,
 )
@@ -44,6 +42,7 @@ class TokenBatch:
 
     def arrays(self, x: torch.Tensor) -> dict[str, np.ndarray]:
         """Return x and what else a program reads of the tokens, by name."""
+        refuse_transformed(x, "a batch of tokens without gradients")
         return {"x": x.detach().contiguous().numpy(), **self.others}
 
     def without_tokens(self) -> TokenBatch:
@@ -172,22 +171,6 @@ def _length(tensor: Tensor) -> Length:
 
 
 @dataclass(frozen=True, eq=False)
-class WaitingLayers:
-    """Layers of few tokens whose results are not yet computed.
-
-    Args:
-        runs: in the order in which they are called.
-        known: id of a layer -> layout of its packed weights, and a reference to them, if nothing has changed since they
-            were packed.
-        found: for other layers, what their checks have found, see `sparloom.nn.checked_layers`.
-    """
-
-    known: Mapping[int, tuple[int, Callable[[], Any]]] = field(default_factory=dict)
-    runs: list[BoundRun] = field(default_factory=list)
-    found: list[Any] = field(default_factory=list)
-
-
-@dataclass(frozen=True, eq=False)
 class Sequences:
     """Packed sequences, as layers read them.
 
@@ -195,19 +178,11 @@ class Sequences:
         structure: of their lengths.
         mask: (tokens,) float32, 0 for tokens to which no other one attends; None: there are none.
         tables: parameters that all layers share, by their names in programs.
-        waiting: layers that have been checked and run later, together; None: layers run at once.
     """
 
     structure: Structure
     mask: np.ndarray | None = None
     tables: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    waiting: WaitingLayers | None = None
-
-    def run_waiting(self) -> None:
-        """Compute the results of all layers that wait."""
-        if self.waiting is not None and self.waiting.runs:
-            run_bound(self.waiting.runs)
-            self.waiting.runs.clear()
 
     def pieces(self, most: int) -> list[tuple[Sequences, slice]]:
         """Cut them into pieces of whole sequences.
@@ -260,7 +235,8 @@ class PackedBatch:
 
         Raises:
             TypeError: the mask is no tensor.
-            ValueError: its shape is another one, it is not on the CPU, or has other values than 0 and 1.
+            ValueError: its shape is another one.
+            Unsupported: it is a mask of pairs of tokens, not on the CPU, or has other values than 0 and 1.
         """
         if mask is None:
             return cls._with_a_token([shape[1]] * shape[0], shape, None)
@@ -315,13 +291,13 @@ def _real_tokens(mask: torch.Tensor, shape: tuple[int, int]) -> torch.Tensor:
     """Check an attention mask and convert it to bool."""
     if not isinstance(mask, torch.Tensor):
         raise TypeError(f"attention_mask is a {type(mask).__name__}: expected a tensor of shape {shape}")
+    if mask.dim() > 2 or mask.device.type != "cpu":
+        raise Unsupported(f"attention_mask is {mask.dim()}-dimensional on {mask.device}: programs read masks of tokens, "
+                          "(batch, length), on the CPU")
     if tuple(mask.shape) != shape:
-        more = ": masks of pairs of tokens are not supported" if mask.dim() > 2 else ""
-        raise ValueError(f"attention_mask has shape {tuple(mask.shape)}: expected {shape}{more}")
-    if mask.device.type != "cpu":
-        raise ValueError(f"attention_mask is on {mask.device}: packed models run on the CPU: pass mask.cpu()")
+        raise ValueError(f"attention_mask has shape {tuple(mask.shape)}: expected {shape}")
     if mask.dtype == torch.bool:
         return mask
     if not bool(((mask == 1) | (mask == 0)).all()):
-        raise ValueError("attention_mask has values other than 0 and 1: pass 1 for real tokens and 0 for padding")
+        raise Unsupported("attention_mask has other values than 1 for real tokens and 0 for padding")
     return mask == 1

@@ -1,17 +1,25 @@
-"""torch.nn.TransformerEncoder, its layers, and torch.nn.MultiheadAttention on packed tokens."""
+"""torch.nn.TransformerEncoder, its layers, and torch.nn.MultiheadAttention on packed tokens.
+
+Programs run calls whose key mask, if any, only hides keys, by True or -inf, and whose other mask, if any, is causal.
+All others are computed as before, by the code of torch's modules: nested tensors, tokens of other types than float32,
+masks with other numbers, which are added to scores, masks whose gradients are needed, and what these modules refuse,
+such as masks of integers.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 
 from sparloom.errors import Unsupported
 from sparloom.nn.batches import PackedBatch, Sequences
+from sparloom.nn.custom_ops import is_differentiated
 from sparloom.nn.packed_layers import LayerPaths, PackedLayer, check_parameters, run_layers, run_packed, run_program
 from sparloom.nn.ragged_programs import JoinedParameters
-from sparloom.nn.torch_integration import eager, run_weight_hooks
+from sparloom.nn.torch_integration import autocast_operands, eager, run_weight_hooks
 from sparloom.ragged import EncoderShape, compiled_attention
 
 
@@ -50,10 +58,11 @@ class TransformerEncoderLayer(PackedLayer, torch.nn.TransformerEncoderLayer):
 
         if sequences is not None:
             return run(src, sequences, is_causal)
-        causal = causality(src_mask)
+        batch_first = self.self_attn.batch_first
+        causal = _causality(src, src_mask, src_key_padding_mask, hint=is_causal, batch_first=batch_first)
         if causal is None:
-            return super(PackedLayer, self).forward(src, src_mask, src_key_padding_mask, is_causal)
-        return _on_real_tokens(run, src, src_key_padding_mask, causal, batch_first=self.self_attn.batch_first)
+            return _as_before(super(PackedLayer, self).forward, src, src_mask, src_key_padding_mask, is_causal)
+        return _on_real_tokens(run, src, src_key_padding_mask, causal, batch_first=batch_first)
 
 
 class TransformerEncoder(torch.nn.TransformerEncoder):
@@ -76,18 +85,18 @@ class TransformerEncoder(torch.nn.TransformerEncoder):
             tokens = run_layers(self.layers, tokens, sequences=sequences, is_causal=causal)
             return tokens if self.norm is None else self.norm(tokens)
 
-        causal = causality(mask)
+        batch_first = self.layers[0].self_attn.batch_first
+        causal = _causality(src, mask, src_key_padding_mask, hint=is_causal, batch_first=batch_first)
         if causal is None:
-            return super().forward(src, mask, src_key_padding_mask, is_causal)
-        return _on_real_tokens(run, src, src_key_padding_mask, causal,
-                               batch_first=self.layers[0].self_attn.batch_first)
+            return _as_before(super().forward, src, mask, src_key_padding_mask, is_causal)
+        return _on_real_tokens(run, src, src_key_padding_mask, causal, batch_first=batch_first)
 
 
 class MultiheadAttention(torch.nn.MultiheadAttention):
     """torch.nn.MultiheadAttention that computes real tokens only, where tokens attend to each other.
 
     Calls with different queries, keys and values, those that ask for weights of attention, which are never stored,
-    those with a mask that is not causal, and those with dropout in training are computed as before.
+    those with other masks, and those with dropout in training are computed as before.
     """
 
     def check(self) -> None:
@@ -112,11 +121,11 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         average_attn_weights: bool = True, is_causal: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Let tokens attend; arguments and results are those of torch.nn.MultiheadAttention."""
-        causal = causality(attn_mask)
+        causal = _causality(query, attn_mask, key_padding_mask, hint=is_causal, batch_first=self.batch_first)
         if (need_weights or query is not key or key is not value or causal is None
                 or (self.training and self.dropout > 0)):
-            return super().forward(query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights,
-                                   is_causal)
+            return _as_before(super().forward, query, key, value, key_padding_mask, need_weights, attn_mask,
+                              average_attn_weights, is_causal)
         return _on_real_tokens(self._attend, query, key_padding_mask, causal, batch_first=self.batch_first), None
 
     @eager
@@ -149,16 +158,62 @@ def _on_real_tokens(
     return found[0] if single else found if batch_first else found.transpose(0, 1)
 
 
-def causality(mask: torch.Tensor | None) -> bool | None:
-    """Tell whether a mask lets tokens attend to themselves and earlier ones only; None if it is neither so nor None."""
+def _causality(src: torch.Tensor, mask: torch.Tensor | None, key_mask: torch.Tensor | None, *, hint: bool | None,
+               batch_first: bool) -> bool | None:
+    """Tell whether tokens attend to themselves and earlier ones only, or to all; None if no program runs the call.
+
+    Args:
+        src: as of `_on_real_tokens`.
+        hint: the argument `is_causal`.
+
+    Raises:
+        RuntimeError: `hint` is True and there is no mask. torch's modules raise it, too, unless their fast path runs,
+            which ignores the hint: tokens would see later ones.
+    """
+    if hint and mask is None:
+        raise RuntimeError("is_causal=True without a mask: it only tells that the mask is causal: also pass the mask, "
+                           "torch.nn.Transformer.generate_square_subsequent_mask(length)")
+    if src.is_nested or src.dim() not in (2, 3) or autocast_operands(src)[0].dtype != torch.float32:
+        return None
+    if key_mask is not None and _hidden(key_mask) is None:
+        return None
     if mask is None:
         return False
-    length = mask.shape[-1]
-    if mask.shape != (length, length) or mask.device.type != "cpu":
+    length, hidden = src.shape[-2 if batch_first or src.dim() == 2 else 0], _hidden(mask)
+    if hidden is None or hidden.device.type != "cpu":
         return None
-    hidden = mask if mask.dtype == torch.bool else mask == float("-inf")
-    causal = torch.equal(hidden, torch.ones(length, length, dtype=torch.bool).triu(1))
-    return True if causal and (mask.dtype == torch.bool or not bool(mask.tril().any())) else None
+    return True if torch.equal(hidden, torch.ones(length, length, dtype=torch.bool).triu(1)) else None
+
+
+def _hidden(mask: torch.Tensor) -> torch.Tensor | None:
+    """Return where a mask hides keys; None if it holds other numbers than 0 and -inf, or is differentiated.
+
+    torch's modules add numbers to scores, and refuse integers.
+    """
+    if not isinstance(mask, torch.Tensor) or is_differentiated(mask):
+        return None
+    if not (mask.dtype == torch.bool or mask.is_floating_point()):
+        return None
+    if mask.dtype == torch.bool:
+        return mask
+    hidden = mask == float("-inf")
+    return hidden if bool((hidden | (mask == 0)).all()) else None
+
+
+def _as_before(forward: Callable[..., Any], *arguments: Any) -> Any:
+    """Compute a call by the code of torch's module.
+
+    Raises:
+        ValueError: tokens are a nested tensor, and torch's module does not support it in this call.
+    """
+    try:
+        return forward(*arguments)
+    except (AssertionError, RuntimeError) as error:
+        if not any(isinstance(each, torch.Tensor) and each.is_nested for each in arguments):
+            raise
+        raise ValueError("torch computes nested tensors here only with layout torch.strided, in inference without "
+                         "gradients, and without masks: pass a padded batch, nested.to_padded_tensor(0.0), with a key "
+                         "mask: padding is not computed") from error
 
 
 LAYERS = {torch.nn.TransformerEncoderLayer: TransformerEncoderLayer}
