@@ -10,7 +10,11 @@ import pytest
 import scipy.sparse
 from scipy.sparse.linalg import cg, eigsh, lobpcg, svds
 from sklearn.decomposition import PCA, TruncatedSVD
+from sklearn.metrics import f1_score
+from sklearn.preprocessing import LabelBinarizer
+from sklearn.tree import DecisionTreeClassifier
 from sklearn.utils.extmath import randomized_svd
+from sklearn.utils.multiclass import type_of_target
 
 from sparloom import SparseArray, as_linear_operator
 from sparloom.arrays import TransposedSparseArray
@@ -248,6 +252,28 @@ def test_estimators_of_scikit_learn_take_it(cells):
         ours, theirs = make().fit(array), make().fit(cells)
         np.testing.assert_allclose(ours.explained_variance_, theirs.explained_variance_, rtol=1e-7)
         np.testing.assert_allclose(np.abs(ours.transform(array)), np.abs(theirs.transform(cells)), atol=1e-6)
+
+
+@pytest.mark.parametrize("derive", [
+    lambda array: array, lambda array: array[:, [0, 2]], lambda array: array[::2], lambda array: 1 * array,
+    lambda array: array.T.T, lambda array: SparseArray(array.T.tocsr()).T, lambda array: array.T,
+    lambda array: pickle.loads(pickle.dumps(array))])
+def test_scikit_learn_takes_it_as_targets(derive):
+    labels = np.random.default_rng(5).random((40, 3)) < 0.5
+    ours, theirs = derive(SparseArray(labels.astype(int))), derive(scipy.sparse.csr_array(labels.astype(int)))
+    features = dense(ours.shape[0], 4)
+    assert type_of_target(ours) == type_of_target(theirs) == "multilabel-indicator"
+    binarized = [LabelBinarizer(sparse_output=True).fit(each).transform(each).toarray() for each in (ours, theirs)]
+    np.testing.assert_array_equal(*binarized)
+    scores = [(f1_score(each, 1 - each.toarray(), average="micro"),
+               DecisionTreeClassifier(random_state=0, max_depth=2).fit(features, each.toarray()).score(features, each))
+              for each in (ours, theirs)]
+    assert scores[0] == scores[1]
+
+
+def test_its_class_is_called_by_its_public_name():
+    assert repr(SparseArray) == "<class 'sparloom.arrays.sparse_array.SparseArray'>"
+    assert pickle.loads(pickle.dumps(SparseArray)) is SparseArray
 
 
 def test_centred_operator_is_that_of_the_dense_matrix(cells):

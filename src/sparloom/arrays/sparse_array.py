@@ -164,6 +164,11 @@ class SparseArray(_Products, scipy.sparse.csr_array):
         return spmm((self.indptr, self.indices, values, self.shape), dense, threads=threads, out=out, changed=changed)
 
 
+# scikit-learn refuses targets of a class named SparseArray, which it takes for one of pandas: it gets the name of the
+# base class. Pickles, `repr` and documentation read `__qualname__`, which stays.
+SparseArray.__name__ = scipy.sparse.csr_array.__name__
+
+
 class TransposedSparseArray(_Products, scipy.sparse.csc_array):
     """The transposed matrix of a `SparseArray`, on the same arrays: a `scipy.sparse.csc_array`.
 
