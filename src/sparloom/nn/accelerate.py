@@ -164,6 +164,6 @@ def _refusal(layer: Any) -> str | None:
     base = next((each for each in kind.__mro__ if each in classes), None)
     if base is None:
         return "sparloom has no such layer"
-    changed = [name for name in layers.OVERRIDABLE if name in kind.__dict__ and name != "propagate"]
+    changed = [name for name in layers.METHODS if name in kind.__dict__ and name not in layers.TEMPLATES]
     overridden = f" that overrides {', '.join(changed)}" if changed else ""
     return f"a subclass of {base.__name__}{overridden}"

@@ -8,12 +8,15 @@ the original `forward`.
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Callable, Mapping
+from functools import cache
 from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
 import torch_geometric.nn as geometric
+from torch.nn.modules.module import _has_any_global_hook
 
 from sparloom.errors import Unsupported
 from sparloom.nn import aggregating_layers, attention_layers, graph_layers, relational_layers
@@ -22,7 +25,7 @@ from sparloom.nn.attention_layers import AttentionLayer
 from sparloom.nn.convolution import Adjacency, DeviceAdjacency
 from sparloom.nn.edges import Normalisation
 from sparloom.nn.fresh_graph import FreshMatrices
-from sparloom.nn.graph import Graph, check_features
+from sparloom.nn.graph import cached_graph, check_features, recurring_graph
 from sparloom.nn.guard import Guard, size_class
 from sparloom.nn.message_passing import AGGREGATIONS, Features, initialise_lazy
 from sparloom.nn.tensor_backend import tensor_backend
@@ -33,11 +36,16 @@ MODULES = {"mean": geometric.aggr.MeanAggregation, "sum": geometric.aggr.SumAggr
            "min": geometric.aggr.MinAggregation}
 """By name of the aggregation."""
 
-OVERRIDABLE = ("forward", "propagate", "message", "aggregate", "message_and_aggregate", "update", "edge_update",
-               "edge_updater")
+TEMPLATES = ("propagate", "edge_updater")
+"""Methods that PyTorch Geometric compiles for each class."""
+
+METHODS = ("forward", *TEMPLATES, "message", "aggregate", "message_and_aggregate", "update", "edge_update",
+           "_check_input", "_collect", "_lift", "_set_size", "_index_select", "_index_select_safe")
+"""Methods that a call of a layer of PyTorch Geometric runs."""
+
 HOOKS = tuple(f"_{part}_forward_{kind}hooks" for part in (
     "propagate", "message", "aggregate", "message_and_aggregate", "edge_update") for kind in ("pre_", ""))
-STATE = ("_sparloom_guard", "_sparloom_cached", "_sparloom_declined", "_sparloom_ways")
+STATE = ("_sparloom_guard", "_sparloom_declined", "_sparloom_ways")
 """What this package stores in a layer."""
 
 KEPT = ("validated", "reset_parameters", "forward", "extra_repr")
@@ -54,13 +62,14 @@ class Accelerated:
     original: ClassVar[type[geometric.MessagePassing]]
     linear_class: ClassVar[type[torch.nn.Module]] = geometric.Linear
     aggregations: ClassVar[tuple[str, ...]] = AGGREGATIONS
+    node_dims: ClassVar[tuple[int, ...]] = (-2, 0)
 
     def forward(self, x: Any, edge_index: Any, *arguments: Any, **options: Any) -> torch.Tensor:
         """Compute as `original`, by the faster implementation once both were timed."""
         guard = self.__dict__["_sparloom_guard"]
         if guard is None or torch.compiler.is_compiling():
             return self._own(x, edge_index, *arguments, **options)
-        if guard.outcome is not None:
+        if guard.outcome or (guard.outcome is False and _widened(edge_index) is edge_index):
             self.__dict__["_sparloom_guard"] = None
             if not guard.outcome:
                 back(self)
@@ -70,13 +79,16 @@ class Accelerated:
             return self._own(x, edge_index, *arguments, **options)
         return guard.call(
             key, lambda x: self._prepared(x, edge_index, *arguments, **options), self.convolve,
-            lambda x: self.original.forward(self, x, edge_index, *arguments, **options), x, self.parameters())
+            lambda x: self._original(x, edge_index, *arguments, **options), x, self.parameters())
 
     def _own(self, *arguments: Any, **options: Any) -> torch.Tensor:
-        if torch.compiler.is_exporting():
-            return self.original.forward(self, *arguments, **options)
-        prepared = self._prepared(*arguments, **options)
-        return self.original.forward(self, *arguments, **options) if prepared is None else self.convolve(*prepared)
+        prepared = None if torch.compiler.is_exporting() else self._prepared(*arguments, **options)
+        return self._original(*arguments, **options) if prepared is None else self.convolve(*prepared)
+
+    def _original(self, *arguments: Any, **options: Any) -> torch.Tensor:
+        """Compute by PyTorch Geometric, with indices of int64: torch's gradients for those of int32 are wrong."""
+        return self.original.forward(self, *map(_widened, arguments), **{
+            name: _widened(each) for name, each in options.items()})
 
     def _prepared(self, *arguments: Any, **options: Any) -> tuple[Any, ...] | None:
         """Return the arguments of `convolve`; None: sparloom does not support this call."""
@@ -85,10 +97,12 @@ class Accelerated:
     @classmethod
     def refusal(cls, layer: geometric.MessagePassing) -> str | None:
         """Say why a layer of this kind cannot be accelerated."""
-        changed = [name for name in OVERRIDABLE if name != "propagate" and name in layer.__dict__]
+        changed = cls._methods().replaced(layer)
         hooks = [name for name in HOOKS if getattr(layer, name)]
-        if changed:
-            return f"its {changed[0]} was replaced"
+        if changed is not None:
+            return f"its {changed} was replaced"
+        if _has_any_global_hook():
+            return "hooks are registered on all modules"
         if hooks:
             return f"hooks are registered on its {hooks[0].split('_forward')[0][1:]}"
         if layer.explain:
@@ -98,9 +112,22 @@ class Accelerated:
         if layer.aggr not in cls.aggregations:
             return f"aggr={layer.aggr!r} is not supported (supported: {', '.join(cls.aggregations)})"
         kind = MODULES[layer.aggr]
-        if type(layer.aggr_module) is not kind or not has_default_forward(layer.aggr_module, kind):
+        if type(layer.aggr_module) is not kind or not has_default_forward(layer.aggr_module, kind) or (
+                "reduce" in layer.aggr_module.__dict__):
             return "its aggr_module was replaced or has hooks"
-        return None
+        if layer.node_dim not in cls.node_dims:
+            return f"node_dim={layer.node_dim}"
+        return cls.contradiction(layer)
+
+    @classmethod
+    def contradiction(cls, layer: geometric.MessagePassing) -> str | None:
+        """Say which attributes were changed so that the original computes something else from them than `convolve`."""
+        return None if layer.fuse else "fuse=False"
+
+    @classmethod
+    @cache
+    def _methods(cls) -> _Methods:
+        return _Methods(cls.original)
 
     def _set_jittable_templates(self, raise_on_error: bool = False) -> None:
         """Compile the templates of PyTorch Geometric for the original class, when a copy is made."""
@@ -113,6 +140,54 @@ class Accelerated:
     def __prepare_scriptable__(self) -> geometric.MessagePassing:
         """Let torch.jit.script compile the original layer, with the same parameters."""
         return back(copy.copy(self))
+
+
+class _Methods:
+    """The methods of a class of PyTorch Geometric that a call runs; notices that one was replaced.
+
+    Args:
+        kind: the class.
+    """
+
+    def __init__(self, kind: type[geometric.MessagePassing]) -> None:
+        self._owners = {"", *(base.__name__ for base in kind.__mro__)}  # "": of compiled templates
+        self._read = operator.attrgetter(*METHODS)
+        self._kind, self._checked = kind, ()
+        self._names = frozenset((*METHODS, "collect", "edge_collect"))
+
+    def replaced(self, layer: geometric.MessagePassing) -> str | None:
+        """Return the name of a method of a layer, or of its class, that is not PyTorch Geometric's."""
+        functions = self._read(self._kind)
+        if functions != self._checked:  # also when templates were compiled
+            for name, function in zip(METHODS, functions, strict=True):
+                if not self._is_original(function):
+                    return name
+            self._checked = functions
+        if self._names.isdisjoint(layer.__dict__):
+            return None
+        return next((name for name in layer.__dict__ if name in self._names and not self._is_bound(name, layer)), None)
+
+    def _is_original(self, function: Any) -> bool:
+        module = getattr(function, "__globals__", {}).get("__name__", "")
+        return module.startswith("torch_geometric.") and function.__qualname__.rpartition(".")[0] in self._owners
+
+    def _is_bound(self, name: str, layer: geometric.MessagePassing) -> bool:
+        """Return whether a layer only has a template of its class, as after explaining it."""
+        method = layer.__dict__[name]
+        templates = [getattr(self._kind, f"{prefix}{name}", None) for prefix in ("_orig_", "_jinja_")]
+        return getattr(method, "__self__", None) is layer and method.__func__ in templates
+
+
+def _widened(value: Any) -> Any:
+    """Return indices of int32 as int64: of edges, types, numbers of nodes and compressed matrices."""
+    if isinstance(value, tuple):
+        return tuple(map(_widened, value))
+    if not isinstance(value, torch.Tensor):
+        return value
+    if value.layout == torch.sparse_csr and value.col_indices().dtype == torch.int32:
+        return torch.sparse_csr_tensor(value.crow_indices().long(), value.col_indices().long(), value.values(),
+                                       value.shape, check_invariants=False)
+    return value.long() if value.layout == torch.strided and value.dtype == torch.int32 else value
 
 
 def back(layer: Accelerated) -> geometric.MessagePassing:
@@ -145,7 +220,7 @@ def _prepare(layer: Accelerated, arguments: tuple[Any, ...], options: dict[str, 
         prepared = layer.prepare(*arguments, **options)
         if isinstance(prepared[0], torch.Tensor) and not prepared[0].is_cpu:
             tensor_backend(prepared[0].device)
-    except (TypeError, ValueError, Unsupported) as error:
+    except (TypeError, ValueError, AttributeError, IndexError, Unsupported) as error:
         layer.__dict__["_sparloom_declined"] = str(error)
         return None
     return prepared
@@ -188,22 +263,18 @@ class GCNConv(Accelerated, geometric.GCNConv):
         """Check the arguments of `forward`; return what `convolve` takes."""
         check_features(x, self.in_channels)
         initialise_lazy(self.lin, x)
-        if self.cached and self.normalize:
-            return self.checked(x, self._cached_adjacency)
         loop = 2.0 if self.improved and (edge_weight is not None or _is_matrix(edge_index)) else 1.0
-        made = Normalisation(loop if self.add_self_loops else 0.0, self.normalize)
-        return self.checked(x, lambda x: graph_layers.normalised(x, edge_index, edge_weight, made, self.flow))
-
-    def _cached_adjacency(self, x: torch.Tensor) -> Adjacency | DeviceAdjacency:
-        cached = self._cached_edge_index if self._cached_adj_t is None else (self._cached_adj_t, None)
-        if cached is None:
+        made = Normalisation(loop if self.add_self_loops and self.normalize else 0.0, self.normalize)
+        find, cached = recurring_graph, None
+        if self.normalize:
+            cached = self._cached_edge_index if isinstance(edge_index, torch.Tensor) else self._cached_adj_t
+        if cached is not None:
+            edge_index, edge_weight = cached if isinstance(cached, tuple) else (cached, None)
+            find, made = cached_graph, Normalisation(0.0, symmetric=False)
+        elif self.cached and self.normalize:
             raise ValueError("the first call of a layer with cached=True makes the cache")
-        source, adjacency = self.__dict__.get("_sparloom_cached", (None, None))
-        if source is not cached[0] or adjacency.dtype != x.dtype:
-            graph = Graph(cached[0], x.shape[0], flow=self.flow)
-            adjacency = graph.adjacency(Normalisation(0.0, symmetric=False), x.dtype, cached[1])
-            self.__dict__["_sparloom_cached"] = cached[0], adjacency
-        return adjacency
+        return self.checked(x, lambda x: graph_layers.normalised(
+            x, edge_index, edge_weight, made, self.flow, find=find))
 
 
 def _is_matrix(edge_index: Any) -> bool:
@@ -249,6 +320,7 @@ class RGCNConv(Accelerated, geometric.RGCNConv):
     """RGCNConv."""
 
     original = geometric.RGCNConv
+    node_dims = (0,)
     prepare = relational_layers.RGCNConv.prepare
     convolve = relational_layers.RGCNConv.convolve
     _transform_blocks = relational_layers.RGCNConv._transform_blocks
@@ -259,9 +331,14 @@ class FastRGCNConv(Accelerated, geometric.FastRGCNConv):
 
     original = geometric.FastRGCNConv
     aggregations = ("add", "sum", "mean")
+    node_dims = (0,)
     prepare = relational_layers.RGCNConv.prepare
     convolve = relational_layers.RGCNConv.convolve
     _transform_blocks = relational_layers.RGCNConv._transform_blocks
+
+    @classmethod
+    def contradiction(cls, layer: geometric.MessagePassing) -> str | None:
+        """Accept all; the original sets `fuse` itself."""
 
 
 def _with_methods(*sources: type) -> Callable[[type], type]:
@@ -284,8 +361,19 @@ class _Attending(Accelerated):
     """
 
     aggregations = ("add", "sum")
+    node_dims = (0,)
     projections: ClassVar[tuple[str, str]]
     """Names of the linear layers of senders and receivers."""
+
+    @classmethod
+    def contradiction(cls, layer: geometric.MessagePassing) -> str | None:
+        """Name attributes that disagree with the parts of the layer, and a dropout that is no probability."""
+        if not 0 <= layer.dropout <= 1:
+            return f"dropout={layer.dropout}"
+        for option, part in (("residual", "res"), ("edge_dim", "lin_edge")):
+            if hasattr(layer, option) and bool(getattr(layer, option)) != (getattr(layer, part) is not None):
+                return f"{option}={getattr(layer, option)} and {part}={getattr(layer, part)}"
+        return None
 
     def prepare(self, x: Any, edge_index: Any, edge_attr: torch.Tensor | None = None, *arguments: Any, **options: Any
                 ) -> tuple[Any, ...]:

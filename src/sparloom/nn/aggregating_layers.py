@@ -95,7 +95,7 @@ class SAGEConv(GraphLayer):
         self, source: torch.Tensor, target: torch.Tensor | None, matrices: Matrices,
     ) -> torch.Tensor:
         """Compute the result from checked arguments."""
-        sent = self.lin(source).relu() if self.project else source
+        sent = self.lin(source).relu() if self.project and "lin" in self._modules else source
         initialise_lazy(self.lin_l, sent)
         root = (self.lin_r, target) if self.root_weight and target is not None else None
         result = aggregate_and_transform(matrices, sent, self.aggr, self.lin_l, self.linear_class, root, ways_of(self))

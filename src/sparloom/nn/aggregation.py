@@ -13,7 +13,15 @@ from typing import Any
 import torch
 from torch.nn.parameter import UninitializedParameter
 
-from sparloom.nn.edges import AggregationMatrices, CsrTuple, Flow, aggregation_matrices, check_weights
+from sparloom.nn.edges import (
+    AggregationMatrices,
+    CsrTuple,
+    Flow,
+    aggregation_matrices,
+    check_weights,
+    is_edge_index,
+    stated_size,
+)
 from sparloom.nn.fresh_graph import FreshGraph, FreshMatrices
 from sparloom.nn.graph import Graph, cached_graph, recurring_graph
 from sparloom.nn.guard import Guard, SizeClass, Verdict, can_be_timed
@@ -185,8 +193,8 @@ def _graph(
 ) -> Graph | FreshGraph:
     """Find the graph and check that it has a node for each row of the features."""
     given = (None, None) if size is None else tuple(size)
-    if size is None and target is None and hasattr(edge_index, "sparse_size"):  # an EdgeIndex
-        given = edge_index.sparse_size()
+    if size is None and target is None and is_edge_index(edge_index):
+        given = stated_size(edge_index, flow)
     counts = source.shape[0], given[1] if target is None else target.shape[0]
     for name, count, wanted in zip(("senders", "receivers"), counts, given, strict=True):
         if wanted not in (None, count):

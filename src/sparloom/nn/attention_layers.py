@@ -18,6 +18,7 @@ from sparloom.nn.attention_edges import (
     weighted_edges,
     with_loop_features,
 )
+from sparloom.nn.edges import is_edge_index, stated_size
 from sparloom.nn.graph import Graph
 from sparloom.nn.graph_attention import DTYPES, Attended, AttentionOperands, dropout_seed, graph_attention
 from sparloom.nn.message_passing import (
@@ -27,6 +28,7 @@ from sparloom.nn.message_passing import (
     LazyLinear,
     channel_pair,
     initialise_lazy,
+    is_product,
     linear,
     reset_glorot,
     stored_weight,
@@ -38,7 +40,6 @@ from sparloom.nn.torch_integration import (
     check_real,
     dtype_remedy,
     eager,
-    has_default_forward,
 )
 
 Wanted = Literal["none", "used", "whole"]
@@ -98,8 +99,15 @@ class AttentionLayer(GraphLayer):
             if None not in (wanted, count) and wanted != count:
                 raise ValueError(f"x has {count} rows of {name}, but size={given} was passed: expected {wanted}")
         if receivers is None:
-            receivers = senders if given[1] is None else given[1]
+            receivers = given[1] if given[1] is not None else self._stated_receivers(graph, loops)
+            receivers = senders if receivers is None else receivers
         return attention_edges(graph, receivers, senders, loops=min(receivers, senders) if loops else 0, flow=self.flow)
+
+    def _stated_receivers(self, graph: Any, loops: bool) -> int | None:
+        """Return the number of receivers that a graph states; those of an EdgeIndex with new self-loops are senders."""
+        if isinstance(graph, Graph):
+            return graph.nodes
+        return None if loops and is_edge_index(graph) else stated_size(graph, self.flow)[1]
 
     @eager
     def edge_features(self, edge_attr: Any, graph: Any, edges: AttentionEdges) -> torch.Tensor | None:
@@ -136,7 +144,8 @@ class AttentionLayer(GraphLayer):
         """Return the bias of concatenated heads, which the kernel adds; None: there is none, or heads are averaged."""
         if self.bias is None or not self.concat:
             return None
-        return autocast_operands(self.bias)[0].to(dtype).unflatten(0, (self.heads, self.out_channels))
+        bias = autocast_operands(self.bias)[0].to(dtype)
+        return bias.expand(self.heads * self.out_channels).unflatten(0, (self.heads, self.out_channels))
 
     def joined(self, result: torch.Tensor) -> torch.Tensor:
         """Concatenate or average heads."""
@@ -304,13 +313,14 @@ class GATConv(AttentionLayer):
         edges = self.edges_of(edge_index, x_src, x_dst, size=size, loops=self.add_self_loops)
         residual = None if not self.residual or x_dst is None else self.res(x_dst)
         sent = first(x_src)
-        received = sent if x_src is x_dst and first is second else None if x_dst is None else second(x_dst)
+        shared = x_src is x_dst and first is second and (x is x_src or is_product(first, self.linear_class))
+        received = sent if shared else None if x_dst is None else second(x_dst)
         values, targets, att_src, att_dst = autocast_operands(
             sent.unflatten(1, (self.heads, self.out_channels)), None if received is sent or received is None
             else received.unflatten(1, (self.heads, self.out_channels)), self.att_src, self.att_dst)
         attended = self.attend(
             "additive", edges, "used" if return_attention_weights else "none", values=values, slope=self.negative_slope,
-            targets=targets, factors=att_src if received is None else torch.cat([att_src, att_dst]),
+            targets=targets, factors=att_src if received is None else torch.cat(torch.broadcast_tensors(att_src, att_dst)),
             bias=self.kernel_bias(values.dtype),
             edge_scores=self._edge_scores(edge_attr, edge_index, edges))
         result = self.with_residual(attended.values, residual)
@@ -321,7 +331,7 @@ class GATConv(AttentionLayer):
         features = self.edge_features(edge_attr, graph, edges)
         if features is None:
             return None
-        if not has_default_forward(self.lin_edge, self.linear_class):
+        if not is_product(self.lin_edge, self.linear_class):
             features, att_edge = autocast_operands(self.lin_edge(features), self.att_edge)
             return (features.unflatten(1, (self.heads, self.out_channels)) * att_edge).sum(-1)
         weight, att_edge = autocast_operands(self.lin_edge.weight, self.att_edge)
@@ -399,7 +409,7 @@ class GATv2Conv(AttentionLayer):
         edges = self.edges_of(edge_index, x_l, x_r, loops=self.add_self_loops)
         residual = self.res(x_r) if self.residual else None
         sent = self.lin_l(x_l)
-        received = sent if x_l is x_r and self.lin_l is self.lin_r else self.lin_r(x_r)
+        received = sent if self.share_weights and x is x_l else self.lin_r(x_r)
         features = self.edge_features(edge_attr, edge_index, edges)
         sent, received, att = autocast_operands(sent, received, self.att)
         attended = self.attend(
@@ -415,12 +425,15 @@ class GATv2Conv(AttentionLayer):
         """Return features of edges and the weight, (edge_dim, heads, width), by which the kernel multiplies them."""
         if features is None:
             return {}
-        weight, = autocast_operands(weight_of(self.lin_edge, features, self.linear_class))
+        features, weight = factors_of(self.lin_edge, features, self.linear_class)
         return {"edge_features": features, "edge_weight": weight.T.unflatten(1, (self.heads, self.out_channels))}
 
 
-def weight_of(layer: torch.nn.Module, features: torch.Tensor, linear_class: type[torch.nn.Module]) -> torch.Tensor:
-    """Return the weight of a linear layer without bias, (outputs, inputs), also if hooks or adapters replace it."""
-    if has_default_forward(layer, linear_class):
-        return layer.weight
-    return layer(torch.eye(features.shape[1], dtype=features.dtype, device=features.device)).T
+def factors_of(
+    layer: torch.nn.Module, features: torch.Tensor, linear_class: type[torch.nn.Module],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return F and W, (outputs, inputs), of the result F W^T of a layer: its input and weight, or result and identity."""
+    if is_product(layer, linear_class):
+        return features, autocast_operands(layer.weight)[0]
+    features, = autocast_operands(layer(features))
+    return features, torch.eye(features.shape[1], dtype=features.dtype, device=features.device)

@@ -57,7 +57,7 @@ def parse_edges(graph: Any, nodes: Size, flow: Flow = "source_to_target") -> Edg
     Args:
         graph: (2, edges) integers, senders above receivers, also as an EdgeIndex; or a sparse matrix (receivers,
             senders), CSR, CSC, COO or a SparseTensor.
-        nodes: default: the largest node in edge_index plus one.
+        nodes: default: those that an EdgeIndex states, or the largest node in edge_index plus one.
         flow: "target_to_source": receivers are above senders.
 
     Raises:
@@ -66,7 +66,10 @@ def parse_edges(graph: Any, nodes: Size, flow: Flow = "source_to_target") -> Edg
     """
     if flow not in get_args(Flow):
         raise ValueError(f"flow={flow!r}: expected one of {', '.join(get_args(Flow))}")
-    graph = plain_edges(graph)
+    if nodes is None and is_edge_index(graph) and None not in graph.sparse_size():
+        nodes = stated_size(graph, flow)
+        nodes = nodes[0] if nodes[0] == nodes[1] else nodes
+    graph = plain_edges(graph, nodes, flow)
     if not isinstance(graph, torch.Tensor):
         raise TypeError(f"the graph is a {type(graph).__name__}: expected edge_index, a sparse tensor or a Graph")
     if graph.device.type not in SUPPORTED_DEVICES:
@@ -90,14 +93,42 @@ def parse_edges(graph: Any, nodes: Size, flow: Flow = "source_to_target") -> Edg
     return edges
 
 
-def plain_edges(graph: Any) -> Any:
+def is_edge_index(graph: Any) -> bool:
+    """Return whether a graph is an EdgeIndex of PyTorch Geometric."""
+    return type(graph) is not torch.Tensor and hasattr(graph, "as_tensor") and hasattr(graph, "sort_order")
+
+
+def stated_size(graph: Any, flow: Flow = "source_to_target") -> tuple[int | None, int | None]:
+    """Return the numbers of senders and receivers that an EdgeIndex or a matrix states itself; None: it does not."""
+    if is_edge_index(graph):
+        rows, cols = graph.sparse_size()
+        return (rows, cols) if flow == "source_to_target" else (cols, rows)
+    plain = plain_edges(graph)
+    if not isinstance(plain, torch.Tensor) or plain.layout == torch.strided or plain.dim() < 2:
+        return None, None
+    return plain.shape[1], plain.shape[0]
+
+
+def plain_edges(graph: Any, nodes: Size = None, flow: Flow = "source_to_target") -> Any:
     """Return the tensor in an EdgeIndex, and a SparseTensor as a CSR tensor; everything else unchanged.
 
     What an EdgeIndex says about its order is not used: edges are sorted, or found sorted, all the same.
+
+    Args:
+        nodes: numbers of senders and receivers that the features have, which an EdgeIndex must not contradict.
+
+    Raises:
+        ValueError: it does.
     """
     if type(graph) is torch.Tensor:
         return graph
-    if hasattr(graph, "as_tensor") and hasattr(graph, "sort_order"):
+    if is_edge_index(graph):
+        counts, stated = nodes if isinstance(nodes, tuple) else (nodes, nodes), stated_size(graph, flow)
+        if any(None not in pair and pair[0] != pair[1] for pair in zip(counts, stated, strict=True)):
+            senders, receivers = counts
+            raise ValueError(f"edge_index has sparse_size={graph.sparse_size()}, but there are {senders} senders and "
+                             f"{receivers} receivers: pass the edge_index of these features, or, if only its size is "
+                             "wrong, edge_index.as_tensor()")
         return graph.as_tensor()
     if hasattr(graph, "sparse_sizes") and hasattr(graph, "csr"):
         crow, col, values = graph.csr()

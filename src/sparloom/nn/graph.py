@@ -57,8 +57,8 @@ class Graph:
         edges: edge_index, (2, edges) integers with senders above receivers, or a sparse matrix (nodes, nodes) in CSR,
             CSC or COO with a row for each receiver; on the CPU or an NVIDIA GPU; also an EdgeIndex or a SparseTensor.
             It is copied.
-        nodes: default: the largest node in edge_index plus one. A tuple: a bipartite graph of so many senders and
-            receivers.
+        nodes: default: those that an EdgeIndex states, or the largest node in edge_index plus one. A tuple: a bipartite
+            graph of so many senders and receivers.
         fuse: "auto", "never" or "always", see `sparloom.tuning.plan_pair`; "never" computes all products separately, as
             on a GPU.
         cache: of decisions about fusion (default: the cache of this user).
@@ -179,7 +179,7 @@ def cached_graph(edges: torch.Tensor, nodes: Size, flow: Flow = "source_to_targe
 
     The values of a sparse matrix are compared completely, indices as by `sparloom.nn.content_hash.sampled_hash`.
     """
-    plain = plain_edges(edges)
+    plain = plain_edges(edges, nodes, flow)
     if not isinstance(plain, torch.Tensor) or plain.requires_grad:
         return Graph(plain, nodes, flow=flow)
     with without_functorch(), _LOCK:
@@ -194,7 +194,7 @@ def recurring_graph(edges: torch.Tensor, nodes: Size, flow: Flow = "source_to_ta
 
     It is cached like `cached_graph`.
     """
-    plain = plain_edges(edges)
+    plain = plain_edges(edges, nodes, flow)
     if not isinstance(plain, torch.Tensor) or plain.requires_grad or in_functorch():
         return cached_graph(edges, nodes, flow)
     with _LOCK:
@@ -232,7 +232,6 @@ def _content(edges: torch.Tensor) -> Hashable:
 @cache
 def _graphs() -> WeakIdKeyDictionary:
     return WeakIdKeyDictionary()
-
 
 
 def fuses_on(device: torch.device) -> bool:

@@ -7,7 +7,7 @@ import torch
 
 from sparloom.nn.aggregation import ways_of
 from sparloom.nn.attention_edges import weighted_edges
-from sparloom.nn.attention_layers import AttentionLayer, check_nodes_of, exact_product, pair_of, weight_of
+from sparloom.nn.attention_layers import AttentionLayer, check_nodes_of, exact_product, factors_of, pair_of
 from sparloom.nn.convolution import Adjacency, DeviceAdjacency
 from sparloom.nn.edges import Flow, Normalisation
 from sparloom.nn.fresh_graph import FreshGraph
@@ -27,6 +27,7 @@ from sparloom.nn.message_passing import (
     LazyLinear,
     channel_pair,
     initialise_lazy,
+    is_product,
     linear,
     reset_glorot,
     stored_weight,
@@ -37,7 +38,6 @@ from sparloom.nn.torch_integration import (
     autocast_operands,
     check_bool,
     eager,
-    has_default_forward,
 )
 
 First = Literal["auto", "transform", "aggregate"]
@@ -153,14 +153,14 @@ class GCNConv(GraphLayer):
 
     def convolve(self, x: torch.Tensor, adjacency: Adjacency | DeviceAdjacency) -> torch.Tensor:
         """Compute the result from checked arguments."""
-        weight, bias = autocast_operands(self.lin.weight.resolve_neg(), self.bias)
+        is_plain = is_product(self.lin, self.linear_class)
+        x, = (x,) if is_plain else autocast_operands(self.lin(x))
+        weight = self.lin.weight.resolve_neg() if is_plain else torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
+        weight, bias = autocast_operands(weight, self.bias)
         _check_features(x, weight)
         _check_bias(x, weight, bias)
         aggregate_first = weight.shape[1] <= weight.shape[0] if self.first == "auto" else self.first == "aggregate"
-        if not has_default_forward(self.lin, self.linear_class):  # calling it may recompute the weight, or more
-            x, = autocast_operands(self.lin(x))
-            weight, aggregate_first = torch.eye(x.shape[1], dtype=x.dtype, device=x.device), True
-        elif self.first == "auto" and not aggregate_first:  # the other one takes long to plan
+        if is_plain and self.first == "auto" and not aggregate_first:  # the other one takes long to plan
             return ways_of(self).order(adjacency.values.shape[0], lambda x, first: adjacency.convolve(
                 x, weight, bias, aggregate_first=first), x, weight, (weight, bias))
         return adjacency.convolve(x, weight, bias, aggregate_first=aggregate_first)
@@ -277,7 +277,7 @@ class TransformerConv(AttentionLayer):
         queries = queries * self.out_channels ** -0.5
         weight, operands = None, {}
         if features is not None:
-            weight, = autocast_operands(weight_of(self.lin_edge, features, self.linear_class))
+            features, weight = factors_of(self.lin_edge, features, self.linear_class)
             weight = weight.unflatten(0, (self.heads, self.out_channels))
             operands = {"edge_features": features, "edge_queries": exact_product(queries, weight, "nhc,hcf->nfh")}
         attended = self.attend("dot", edges, "whole" if whole else "none", values=values, targets=queries, sources=keys,

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.autograd import forward_ad
+from torch.nn.parameter import UninitializedParameter
 
 from sparloom.forks import forkable
 from sparloom.nn.custom_ops import in_functorch
@@ -236,7 +237,8 @@ class _Sample:
     def watch(self, result: torch.Tensor, inputs: list[Any]) -> None:
         """Time the backward pass, too: from the gradient of the result to the last one of an input."""
         self._handles = [result.register_hook(self._start), *(
-            each.register_hook(self._stop) for each in inputs if isinstance(each, torch.Tensor) and each.requires_grad)]
+            each.register_hook(self._stop) for each in inputs if isinstance(each, torch.Tensor) and each.requires_grad
+            and not isinstance(each, UninitializedParameter))]
 
     def close(self) -> bool:
         """Stop watching; return whether the backward pass has run."""

@@ -10,7 +10,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from sparloom.nn.edges import Flow
 from sparloom.nn.graph import MESSAGE_PASSING_DEFAULTS
-from sparloom.nn.torch_integration import CompiledModule
+from sparloom.nn.torch_integration import CompiledModule, has_default_forward
 
 Aggregation = Literal["mean", "sum", "add", "max", "min"]
 AGGREGATIONS = get_args(Aggregation)
@@ -114,5 +114,15 @@ def initialise_lazy(layer: torch.nn.Module, x: torch.Tensor | None) -> None:
 
 
 def stored_weight(layer: torch.nn.Module) -> torch.Tensor | None:
-    """Return the weight of a linear layer; None if a parametrization computes it, which is done once per call."""
-    return layer._parameters.get("weight", layer.__dict__.get("weight"))
+    """Return the weight of a linear layer, (outputs, inputs).
+
+    None for other modules, and if a parametrization computes the weight, which is done once per call.
+    """
+    weight = layer._parameters.get("weight", layer.__dict__.get("weight"))
+    lazy = isinstance(weight, UninitializedParameter)
+    return weight if lazy or (isinstance(weight, torch.Tensor) and weight.dim() == 2) else None
+
+
+def is_product(layer: torch.nn.Module, linear_class: type[torch.nn.Module]) -> bool:
+    """Return whether calling a layer only multiplies by its weight, so that reading the weight can replace the call."""
+    return has_default_forward(layer, linear_class) and layer.bias is None

@@ -14,7 +14,7 @@ from sparloom.nn.aggregation import Matrices, aggregate, prepare_aggregation
 from sparloom.nn.content_hash import sampled_hash
 from sparloom.nn.custom_ops import without_functorch
 from sparloom.nn.edges import MAX_NODES, Flow, parse_edges, plain_edges
-from sparloom.nn.message_passing import Aggregation, Features, GraphLayer, channel_pair, stored_weight
+from sparloom.nn.message_passing import Aggregation, Features, GraphLayer, channel_pair
 from sparloom.nn.torch_integration import check_positive_ints, eager
 
 _LOCK = forkable(RLock())  # reentrant: a finaliser may interrupt a call in the same thread
@@ -163,7 +163,7 @@ class RGCNConv(GraphLayer):
                             "of nodes for both")
         if not source.is_floating_point() and self.num_blocks is not None:
             raise ValueError("num_blocks needs features: pass x of float32")
-        weight = stored_weight(self)
+        weight = self._parameters.get("weight")  # None: a parametrization computes it
         if weight is not None and weight.dtype != torch.float32:
             raise TypeError(f"the weight is {weight.dtype}, but this layer computes in torch.float32: use "
                             "layer.float()")
@@ -211,7 +211,7 @@ def relations(
     Raises:
         TypeError, ValueError: types are missing, or have another shape, dtype or range.
     """
-    plain = plain_edges(edges)
+    plain = plain_edges(edges, (senders, receivers), flow)
     if types is None and isinstance(plain, torch.Tensor) and plain.layout != torch.strided:
         return _grouped(plain, None, senders, receivers, count=count, flow=flow)
     if not isinstance(types, torch.Tensor) or types.is_floating_point() or types.is_complex() or types.dim() != 1:
@@ -251,4 +251,3 @@ def _grouped(
 @cache
 def _known() -> WeakIdKeyDictionary:
     return WeakIdKeyDictionary()
-
