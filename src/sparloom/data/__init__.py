@@ -10,7 +10,8 @@ tuning problems. `sparloom.data.lightning` batches them for training and is the 
 from sparloom.lazy import attach
 
 __all__, __getattr__, __dir__ = attach(__name__, {
-    "sample": ("Conditions", "Sample", "conditions_entry", "to_json_values"),
+    "sample": (
+        "Conditions", "Sample", "checked_seconds", "conditions_entry", "label_seconds", "to_json_values"),
     "journal": ("Journal", "compact"),
     "table": ("SampleTable",),
     "csv_file": (

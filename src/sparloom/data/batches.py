@@ -8,6 +8,7 @@ import pandas as pd
 from jaxtyping import Bool, Float
 
 from sparloom.data.inputs import MatrixInput, MatrixInputs
+from sparloom.data.sample import label_seconds
 from sparloom.data.table import SampleTable
 from sparloom.errors import SchemaError
 from sparloom.space import Config, ConfigSpace
@@ -45,8 +46,9 @@ def matrix_samples(labels: pd.DataFrame, inputs: MatrixInputs, space: ConfigSpac
 
     Raises:
         SchemaError: a key has other parameters than the space, or a value without a code.
+        ValueError: seconds are not positive and finite.
     """
-    items = []
+    items, labels = [], labels.assign(seconds=label_seconds(labels))
     for name, rows in labels.groupby("matrix", sort=False, observed=True):
         item = inputs[str(name)]
         bound = space.bind(item.shape)

@@ -20,6 +20,7 @@ import pandas as pd
 from jaxtyping import Float
 
 from sparloom.data.files import read_frame, write_frame
+from sparloom.data.sample import checked_seconds
 from sparloom.errors import SchemaError
 from sparloom.space import Config
 
@@ -187,7 +188,8 @@ class TuningProblem:
         """Evaluate a configuration: the seconds (or joules) of a configuration, by number, on a matrix.
 
         Raises:
-            ValueError: the budget is spent, there is no such configuration, or this matrix may not be evaluated.
+            ValueError: the budget is spent, there is no such configuration, this matrix may not be evaluated, or the
+                label is not positive and finite.
         """
         if not 0 <= config < len(self.configs):
             raise ValueError(f"there is no configuration {config}: give a number from 0 to {len(self.configs) - 1}")
@@ -199,7 +201,7 @@ class TuningProblem:
                 where = "training matrices" if self.labels_on == "train" else matrix
                 raise ValueError(f"all {self.budget} labels on {where} are spent: return what was chosen with them")
             self.evaluated[matrix].append(config)
-        return float(self.labels[matrix][config])
+        return float(checked_seconds(self.labels[matrix][config], lambda _: f"{matrix}, configuration {config}"))
 
     def spent(self) -> int:
         """Count the labels that were taken, on all matrices together."""

@@ -3,13 +3,18 @@
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import UTC, datetime
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from numpy.typing import ArrayLike
 
 from sparloom.errors import SchemaError
 from sparloom.files import read_json, write_checked_json
@@ -140,6 +145,41 @@ class Conditions:
         except (OSError, ValueError, KeyError, AttributeError):
             return None
         return found if found.digest == digest else None
+
+
+def checked_seconds(
+    seconds: ArrayLike, name: Callable[[int], str], *, gaps: bool = False
+) -> Float[np.ndarray, "..."]:
+    """Return labels as float64, after the check that all that learn from seconds share.
+
+    Args:
+        name: names a label by its index in the flat array, for messages.
+        gaps: NaN stands for a configuration that has not run.
+
+    Raises:
+        ValueError: a label is not a number, or not positive and finite; names the first one.
+    """
+    labels = np.asarray(seconds)
+    numbers = np.full(labels.shape, labels.dtype.kind in "iuf")
+    if labels.dtype.kind == "O":
+        numbers.flat = [isinstance(label, Real) and not isinstance(label, bool) for label in labels.flat]
+    converted = np.ones(labels.shape)
+    converted[numbers] = labels[numbers]
+    right = numbers & ((np.isfinite(converted) & (converted > 0)) | (gaps & np.isnan(converted)))
+    if not right.all():
+        index = int(np.argmin(right))
+        raise ValueError(f"{name(index)}: seconds={labels.ravel().tolist()[index]!r}: give a positive number; a run "
+                         "that failed has none")
+    return converted
+
+
+def label_seconds(labels: pd.DataFrame) -> Float[np.ndarray, " rows"]:
+    """Return the checked seconds of labels with the columns matrix, config and seconds, see `checked_seconds`."""
+    missing = [name for name in ("matrix", "config", "seconds") if name not in labels]
+    if missing:
+        raise ValueError(f"labels have no column {missing[0]!r}, but {', '.join(map(str, labels.columns))}: give "
+                         "matrix, config and seconds")
+    return checked_seconds(labels["seconds"], lambda row: ", ".join(map(str, labels[["matrix", "config"]].iloc[row])))
 
 
 def to_json_values(value: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 import numpy as np
 from jaxtyping import Float
 
-from sparloom.data import MatrixInput, coarsen
+from sparloom.data import MatrixInput, checked_seconds, coarsen, label_seconds
 from sparloom.models.sparseconv import conv_flops
 from sparloom.space import MAX_LISTED, Config, ConfigSpace
 from sparloom.sparse import Pattern, WalkStatistics, statistics, walk_statistics
@@ -34,6 +34,7 @@ class MatrixFeatures:
         load_input: returns the featurizer's input; called at most once.
         load_statistics: returns the pattern statistics; called at most once.
         load_walks: returns the result of `walk_statistics`; called at most once.
+        load_digest: returns `Pattern.digest`; None: the featurizer's input has it.
     """
 
     def __init__(
@@ -44,9 +45,11 @@ class MatrixFeatures:
         load_input: Callable[[], MatrixInput],
         load_statistics: Callable[[], Mapping[str, float]],
         load_walks: Callable[[], WalkStatistics],
+        load_digest: Callable[[], str] | None = None,
     ) -> None:
         self.shape, self.nnz = shape, nnz
         self._load_input, self._load_statistics, self._load_walks = load_input, load_statistics, load_walks
+        self._load_digest = load_digest
 
     @classmethod
     def from_pattern(cls, pattern: Pattern, name: str = "") -> MatrixFeatures:
@@ -55,6 +58,7 @@ class MatrixFeatures:
             load_input=lambda: coarsen(pattern, name=name, cost=conv_flops),
             load_statistics=lambda: statistics(pattern),
             load_walks=lambda: walk_statistics(pattern),
+            load_digest=pattern.digest,
         )
 
     @classmethod
@@ -88,6 +92,11 @@ class MatrixFeatures:
     def walks(self) -> WalkStatistics:
         return self._load_walks()
 
+    @cached_property
+    def digest(self) -> str:
+        """Hash of the pattern, on which all features depend: equal on every machine and in every version."""
+        return self.input.digest if self._load_digest is None else self._load_digest()
+
 
 class CostModel(Protocol):
     """Ranks configurations for a matrix that may not be in the training data."""
@@ -112,7 +121,12 @@ class Static:
         self._scores: Mapping[str, float] = {}
 
     def fit(self, labels: pd.DataFrame, *, space: ConfigSpace) -> Static:
-        """Fit a new model to labels with the columns matrix, config and seconds."""
+        """Fit a new model to labels with the columns matrix, config and seconds.
+
+        Raises:
+            ValueError: seconds are not positive and finite.
+        """
+        labels = labels.assign(seconds=label_seconds(labels))
         times = labels.pivot_table(index="matrix", columns="config", values="seconds", aggfunc="median")
         return self.fit_table(times.to_numpy(np.float64), list(times.columns), space=space)
 
@@ -120,7 +134,8 @@ class Static:
         self, seconds: Float[np.ndarray, "matrices keys"], keys: Sequence[str], *, space: ConfigSpace,
     ) -> Static:
         """Fit a new model to the seconds of configurations with these keys, NaN where they are missing."""
-        known = np.log(seconds)
+        known = np.log(checked_seconds(
+            seconds, lambda index: f"matrix {index // len(keys)}, {keys[index % len(keys)]}", gaps=True))
         configs = list(space) if len(space) <= MAX_LISTED else [Config.parse(space.name, key) for key in keys]
         columns = {key: index for index, key in enumerate(keys)}
         table = np.full((len(known), len(configs)), np.nan)
@@ -196,7 +211,8 @@ Estimator = Callable[[MatrixFeatures, Sequence[Config]], Float[np.ndarray, " con
 class Learner(Protocol):
     """A cost model that is fitted to labels; both methods return a copy and do not change the model.
 
-    Those that also have `with_estimate(estimator)` learn what an `Estimator` leaves unexplained.
+    Those that learn from seconds refuse labels that are not positive and finite, see `label_seconds`. Those that also
+    have `with_estimate(estimator)` learn what an `Estimator` leaves unexplained.
     """
 
     def with_seed(self, seed: int) -> Learner: ...

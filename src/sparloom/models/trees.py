@@ -17,6 +17,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, DotProduct, Kernel, Matern, WhiteKernel
 
+from sparloom.data import label_seconds
 from sparloom.measure import checked_threads
 from sparloom.models.cost_model import CostModel, Estimator, MatrixFeatures, as_features
 from sparloom.space import EXTENT_SCALE, MAX_LISTED, ORDER_WIDTH, Config, ConfigSpace
@@ -199,10 +200,15 @@ class Trees:
 def _by_matrix(
     labels: pd.DataFrame, space: ConfigSpace, matrices: Mapping[str, MatrixFeatures]
 ) -> Iterator[tuple[MatrixFeatures, list[Config], np.ndarray]]:
-    """Yield each matrix with its labelled configurations and the logarithms of their seconds."""
+    """Yield each matrix with its labelled configurations and the logarithms of their seconds.
+
+    Raises:
+        ValueError: seconds are not positive and finite.
+    """
+    labels = labels.assign(seconds=label_seconds(labels))
     for name, rows in labels.groupby("matrix", sort=True, observed=True):
         configs = [Config.parse(space.name, key) for key in rows["config"]]
-        yield matrices[str(name)], configs, np.log(rows["seconds"].to_numpy(np.float64))
+        yield matrices[str(name)], configs, np.log(rows["seconds"].to_numpy())
 
 
 def pattern_features(

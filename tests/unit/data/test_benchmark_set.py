@@ -78,6 +78,14 @@ def test_labels_are_counted_once_each():
         made.evaluate("j", 1)
 
 
+@pytest.mark.parametrize("wrong", [0.0, -1.0, np.nan, np.inf])
+def test_labels_that_are_no_times_are_refused(wrong):
+    made = problem()
+    made.labels["j"][2] = wrong
+    with pytest.raises(ValueError, match=f"j, configuration 2: seconds={wrong}: give a positive number"):
+        made.evaluate("j", 2)
+
+
 @pytest.mark.parametrize("config", [-1, 3])
 def test_configurations_that_are_not_there_cost_no_label(config):
     made = problem()

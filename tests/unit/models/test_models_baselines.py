@@ -1,14 +1,17 @@
 """Cost models without a network: static, trees; and the view of a matrix they read."""
 
+import math
+import re
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import numpy as np
 import pandas as pd
 import pytest
 from model_parts import spade
 
-from sparloom.data import TinySamples
-from sparloom.models import CostModel, MatrixFeatures, Static, Trees
+from sparloom.data import TinySamples, label_seconds, matrix_samples
+from sparloom.models import CostModel, Ensemble, GaussianProcess, MatrixFeatures, Static, Trees
 from sparloom.models.trees import pattern_features
 from sparloom.space import Config, Readings, SpadeSpace
 from sparloom.sparse import Pattern
@@ -95,6 +98,54 @@ def test_trees_use_a_prior_in_any_unit() -> None:
               for trees in (alone, alone.with_prior(Told(1)), alone.with_prior(Told(7)))]
     assert chosen[1] - 1 < 0.7 * (chosen[0] - 1)
     assert chosen[1] == pytest.approx(chosen[2])
+
+
+LEARNERS = {
+    "static": lambda frame: Static().fit(frame, space=spade()),
+    **{objective: lambda frame, objective=objective: Trees(objective=objective, **SETTINGS).fit(
+        frame, space=spade(), matrices=views()) for objective in ("log", "level", "rank")},
+    "process": lambda frame: GaussianProcess(smoothness=2.5).fit(frame, space=spade(), matrices=views()),
+    "ensemble": lambda frame: Ensemble(members=[GaussianProcess(smoothness=2.5)]).fit(
+        frame, space=spade(), matrices=views()),
+    "network": lambda frame: matrix_samples(frame, SOURCE.inputs(), spade()),
+}
+NO_TIMES = (math.nan, 0.0, -1.0, math.inf, -math.inf, None, "0.5", True, 1j, pd.NA, pd.Timedelta(1), [1.0])
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+@pytest.mark.parametrize("wrong", NO_TIMES, ids=repr)
+def test_labels_that_are_no_times_are_refused_by_all_that_learn(learner: str, wrong: object) -> None:
+    frame = labels(0.03).astype({"seconds": object if not isinstance(wrong, float) else float}).reset_index(drop=True)
+    frame.at[5, "seconds"] = wrong
+    name = f"{frame['matrix'][5]}, {frame['config'][5]}: seconds={wrong!r}: give a positive number"
+    with pytest.raises(ValueError, match=re.escape(name)):
+        LEARNERS[learner](frame)
+
+
+@pytest.mark.parametrize("type", ["str", "bool", "complex", "timedelta64[ns]", "category"])
+def test_columns_of_other_types_are_refused(type: str) -> None:
+    frame = labels(0.03).assign(seconds=1)
+    with pytest.raises(ValueError, match="seconds=.*: give a positive number") if type != "category" else nullcontext():
+        label_seconds(frame.astype({"seconds": type}))
+
+
+def test_numbers_of_any_type_are_labels() -> None:
+    frame = labels(0.03)
+    expected = Static().fit(frame, space=spade()).score_configs(list(spade()))
+    for kind in (object, "Float64", np.longdouble):
+        same = Static().fit(frame.astype({"seconds": kind}), space=spade()).score_configs(list(spade()))
+        np.testing.assert_allclose(same, expected, rtol=1e-12)
+    with pytest.raises(ValueError, match="labels have no column 'seconds', but matrix, config, time, spread: give"):
+        Static().fit(frame.rename(columns={"seconds": "time"}), space=spade())
+
+
+def test_tables_may_have_gaps_but_no_other_labels_without_a_time() -> None:
+    table, keys = np.array([[1.0, np.nan], [2.0, 3.0]]), [config.key for config in list(spade())[:2]]
+    Static().fit_table(table, keys, space=spade())
+    for wrong in (0.0, -1.0, np.inf):
+        table[1, 0] = wrong
+        with pytest.raises(ValueError, match=f"matrix 1, row_panel=.*: seconds={wrong}: give a positive number"):
+            Static().fit_table(table, keys, space=spade())
 
 
 def test_trees_are_reproducible() -> None:

@@ -14,6 +14,7 @@ import lightgbm
 import numpy as np
 from jaxtyping import Bool, Float
 
+from sparloom.data import checked_seconds
 from sparloom.measure import checked_threads
 from sparloom.models.performance.features import FeatureSpec
 from sparloom.space import Config
@@ -216,12 +217,20 @@ class Measured:
         problems: inputs of a specification, (problems,) each.
         groups: group of each problem; a model is never scored on a group that it was trained on.
         seconds: NaN where a configuration did not run.
+
+    Raises:
+        ValueError: other seconds are not positive and finite.
     """
 
     problems: Mapping[str, np.ndarray]
     groups: tuple[str, ...]
     configs: tuple[Config, ...]
     seconds: Float[np.ndarray, "problems configs"]
+
+    def __post_init__(self) -> None:
+        count = len(self.configs)
+        checked_seconds(self.seconds, lambda index: f"problem {index // count}, {self.configs[index % count]}",
+                        gaps=True)
 
     def __len__(self) -> int:
         return len(self.groups)
