@@ -2,6 +2,7 @@
 
 import _thread
 import ctypes
+import errno
 import fcntl
 import functools
 import hashlib
@@ -21,9 +22,9 @@ from typing import IO, Any
 from sparloom.lazy import resolve
 
 __all__ = [
-    "CHECKSUM", "SUMS", "append_lines", "atomic_folder", "atomic_path", "check_sum", "hold_lock", "json_text",
-    "locked", "read_checked", "read_json", "read_lines", "remove_leftovers", "restore_folder", "scratch_folder",
-    "sha256", "stamp", "stamp_zip", "write_checked_json", "write_json", "write_sums", "write_text",
+    "CHECKSUM", "DISK_FULL", "SUMS", "append_lines", "atomic_folder", "atomic_path", "check_sum", "hold_lock",
+    "json_text", "locked", "read_checked", "read_json", "read_lines", "remove_leftovers", "restore_folder",
+    "scratch_folder", "sha256", "stamp", "stamp_zip", "write_checked_json", "write_json", "write_sums", "write_text",
 ]
 __getattr__ = functools.partial(resolve, __name__)
 
@@ -35,6 +36,7 @@ The markers on both sides are 64 bytes apart, so that one survives 64 zeroed byt
 """
 SUMS = "SHA256SUMS"
 """Name of the file that lists the SHA-256 of a run's JSON and CSV files."""
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _SUMMED_SUFFIXES = (".json", ".csv")  # tables in Parquet carry their own
 _LEFTOVER = re.compile(r"\.(.+)\.([0-9]{1,7})-[0-9]+\.(partial|replaced)")
 _ZIP_END_BYTES = 22  # bytes of the last record of a zip file, without its comment
@@ -69,6 +71,9 @@ def atomic_path(path: Path, *, wait: bool = True) -> Iterator[Path]:
         else:
             with suppress(RuntimeError):  # no more threads: the system flushes it at some time
                 _thread.start_new_thread(_sync_late, (path,))  # `Thread.start` would wait until the thread runs
+    except OSError as error:
+        _name_file(error, path)
+        raise
     finally:
         partial.unlink(missing_ok=True)
         if held is not None:
@@ -177,7 +182,7 @@ def hold_lock(file: IO[Any], take: Callable[[IO[Any]], bool]) -> Iterator[bool]:
     Yields:
         Whether this call took the lock itself; False if it shares one or gave up.
     """
-    locks, key, process = _held_here().locks, _identity(file), os.getpid()
+    locks, key, process = _HELD.locks, _identity(file), os.getpid()
     shared = locks.get(key)
     if shared is not None:
         if not shared.decided:  # it may hold the lock already, or wait for another process; `take` works in both cases
@@ -206,7 +211,7 @@ def append_lines(path: Path, lines: Iterable[str]) -> None:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+b", buffering=0) as file:
-        waiting = _held_here().appends.get(_identity(file))
+        waiting = _HELD.appends.get(_identity(file))
         if waiting is None:
             _append(file, [text])
         else:
@@ -265,8 +270,7 @@ def sha256(path: Path) -> str:
 def write_sums(folder: Path, texts: Mapping[str, str]) -> None:
     """Write the SHA-256 of the JSON and CSV files in `folder` to its file SHA256SUMS, as `sha256sum -c` reads it.
 
-    Args:
-        texts: content of files that will be written next.
+    `texts` will be written to the files of these names next.
     """
     found = {path.name: sha256(path) for path in folder.iterdir() if path.suffix in _SUMMED_SUFFIXES and path.is_file()}
     found |= {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
@@ -349,32 +353,21 @@ def read_checked(path: Path) -> tuple[bytes, bool]:
 
 @dataclass(eq=False)
 class _Lock:
-    """Lock that a call of this thread holds or waits for.
-
-    Args:
-        decided: the call holds it, or gave up.
-    """
+    """Lock that a call of this thread holds or waits for."""
 
     file: IO[Any]
-    decided: bool = False
+    decided: bool = False  # the call holds it, or gave up
 
 
 class _Held(threading.local):
-    """Unfinished calls of a thread, by device and inode of their files.
-
-    Args:
-        locks: held or awaited.
-        appends: texts that interrupting calls add to those of the interrupted call.
-    """
+    """Unfinished calls of a thread, by device and inode of their files."""
 
     def __init__(self) -> None:
-        self.locks: dict[tuple[int, int], _Lock] = {}
-        self.appends: dict[tuple[int, int], list[bytes]] = {}
+        self.locks: dict[tuple[int, int], _Lock] = {}  # held or awaited
+        self.appends: dict[tuple[int, int], list[bytes]] = {}  # of interrupting calls, to be written by the interrupted
 
 
-@functools.cache
-def _held_here() -> _Held:
-    return _Held()
+_HELD = _Held()
 
 
 def _identity(file: IO[Any]) -> tuple[int, int]:
@@ -382,16 +375,12 @@ def _identity(file: IO[Any]) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _wait(file: IO[Any]) -> bool:
-    return fcntl.flock(file, fcntl.LOCK_EX) is None
-
-
 def _append(file: IO[bytes], texts: list[bytes]) -> None:
     """Append texts, and those that interrupting calls add in the meantime."""
-    appends, key = _held_here().appends, _identity(file)
+    appends, key = _HELD.appends, _identity(file)
     waiting = appends[key] = []
     try:
-        with hold_lock(file, _wait):
+        with hold_lock(file, lambda each: fcntl.flock(each, fcntl.LOCK_EX) is None):
             _cut_torn_line(file)
             for text in texts:
                 _write(file, text)
@@ -406,9 +395,20 @@ def _append(file: IO[bytes], texts: list[bytes]) -> None:
 
 
 def _write(file: IO[bytes], text: bytes) -> None:
-    rest = memoryview(text)
-    while rest:
-        rest = rest[os.write(file.fileno(), rest):]
+    """Write a text at the end of a file, or nothing of it if the disk is full."""
+    end, rest = file.seek(0, os.SEEK_END), memoryview(text)
+    try:
+        while rest:
+            rest = rest[os.write(file.fileno(), rest):]
+    except OSError as error:
+        file.truncate(end)
+        _name_file(error, file.name)
+        raise
+
+
+def _name_file(error: OSError, path: Path | str) -> None:
+    if error.errno in DISK_FULL and error.filename is None:
+        error.filename = str(path)
 
 
 def _cut_torn_line(file: IO[bytes]) -> None:

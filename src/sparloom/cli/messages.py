@@ -15,6 +15,7 @@ from pathlib import Path
 
 from sparloom import log
 from sparloom.errors import MissingArtifact, SparloomError
+from sparloom.files import DISK_FULL
 from sparloom.lazy import EXTRAS, install_command
 
 __all__ = [
@@ -22,7 +23,6 @@ __all__ = [
     "program", "suggestion",
 ]
 
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EISDIR)
 USER_ERRORS = (SparloomError, ValueError, OSError, ImportError, MemoryError)
 logger = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ def guard(main: Callable[[], object], keys: Callable[[], Iterable[str]]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
-        users = isinstance(error, UsageError | OSError | UnicodeEncodeError) or _is_hydra(error)
+        users = isinstance(error, UsageError | OSError | UnicodeEncodeError | RecursionError) or _is_hydra(error)
         if os.environ.get("SPARLOOM_DEBUG") or not users:
             raise
         log.errors.print(f"error: {explain(error, keys)}", markup=False)
@@ -206,6 +206,8 @@ def _one_line(error: BaseException) -> str:
         if library in EXTRAS:
             return f"{text}: {install_command(EXTRAS[library])}"
         return f"{text}: install it, or the extra that contains it (pip install 'sparloom[...]', see pyproject.toml)"
+    if isinstance(error, RecursionError):
+        return f"{text}: an option or a file of options nests lists or mappings too deeply"
     if isinstance(error, MemoryError):
         return f"out of memory ({text}): use smaller matrices or fewer jobs"
     return text

@@ -13,7 +13,7 @@ from sparloom.data.sample import Sample
 from sparloom.data.table import SampleTable
 from sparloom.errors import SchemaError
 from sparloom.files import read_json, sha256, write_json, write_text
-from sparloom.space import TIME_COLUMNS, Config, Description, GridSpace, SpadeSpace
+from sparloom.space import TIME_COLUMNS, Config, Description, GridSpace, SpadeSpace, integer_of, number_of
 
 COLUMNS = ("name", "row_panels", "column_panels", "split", "barrier", "bypass", "reorder", "time")
 UNITS: Mapping[str, float] = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "arbitrary": 1.0}
@@ -186,7 +186,7 @@ def read_object(path: Path) -> dict[str, Any]:
     """
     try:
         return read_json(path)
-    except ValueError as error:  # text in another encoding, too
+    except (ValueError, RecursionError) as error:  # text in another encoding, too; or nested too deeply
         raise SchemaError(f"{path} is not a JSON object in UTF-8 ({error}): correct it") from None
 
 
@@ -293,10 +293,10 @@ def _config(row: Mapping[str, str], rules: CsvRules, where: str, *, kept: bool) 
 def _seconds(text: str, where: str) -> float | None:
     if text.lower() in MISSING:
         return None
-    try:
-        value = float(text)
-    except ValueError:
-        raise SchemaError(f"{where}: time {text!r} is not a number; leave it empty when it is missing") from None
+    value = number_of(text)
+    if value is None:
+        raise SchemaError(f"{where}: time {text!r} is not a number such as 0.5 or 1e-3; leave it empty when it is "
+                          "missing")
     if not (math.isfinite(value) and value > 0):
         raise SchemaError(f"{where}: time {text} must be above 0; leave it empty when it is missing")
     return value
@@ -319,10 +319,10 @@ def _outside(config: Config) -> list[tuple[str, int]]:
 
 
 def _integer(text: str, name: str, where: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise SchemaError(f"{where}: {name} {text!r} is not a whole number") from None
+    value = integer_of(text)
+    if value is None:
+        raise SchemaError(f"{where}: {name} {text!r} is not a whole number such as 32")
+    return value
 
 
 def _positive(text: str, name: str, where: str) -> int:

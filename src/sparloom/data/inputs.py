@@ -17,6 +17,7 @@ from sparloom.data.windows import MEMBERS as WINDOW_MEMBERS
 from sparloom.data.windows import PackedWindows, Window, cut_windows, pack_windows
 from sparloom.errors import MissingArtifact, SchemaError
 from sparloom.files import atomic_path, read_checked, stamp_zip, write_text
+from sparloom.space import integer_of
 from sparloom.sparse import Pattern
 
 FORMAT = 1
@@ -292,9 +293,10 @@ class Manifest:
                 where = f"{path}, line {rows.line_num}"
                 if row["name"] in matrices:
                     raise SchemaError(f"{where}: {row['name']} is listed twice")
-                if not all((row[size] or "").isdigit() for size in SIZES):
+                counts = [integer_of(row[size] or "") for size in SIZES]
+                if any(count is None or count < 0 for count in counts):
                     raise SchemaError(f"{where}: rows, cols and nnz are counts, not {[row[size] for size in SIZES]}")
-                matrices[row["name"]] = ManifestEntry(*(int(row[size]) for size in SIZES), row.get(DIGEST) or None)
+                matrices[row["name"]] = ManifestEntry(*counts, row.get(DIGEST) or None)
         return cls(matrices)
 
     def write(self, path: Path) -> None:

@@ -33,7 +33,7 @@ from sparloom.space.cuda import (
     accumulators,
     pipeline_bytes,
 )
-from sparloom.space.described import TIME_COLUMNS, Description, read_description
+from sparloom.space.described import TIME_COLUMNS, Description, integer_of, number_of, read_description
 from sparloom.space.grid import MAX_LISTED, Config, ConfigSpace, GridSpace, Parameter, uniform
 from sparloom.space.shared import (
     ENCODED_WIDTH,
@@ -68,7 +68,7 @@ __all__ = [
     "Config", "ConfigSpace", "CpuSpace", "CudaKernelSpace", "CudaSpace", "Description", "EncoderSpace", "GemmSpace",
     "GridSpace", "NormSpace", "Parameter", "RaggedProductSpace", "Readings", "SddmmSpace", "Shape", "SharedSchedule",
     "SoftmaxSpace", "SpadeSpace", "SpmmMaxSpace", "SpmmSpace", "TritonGemmSpace", "Value", "Walk", "accumulators",
-    "encode", "flag", "gemm_program", "insert_after", "legal_orders", "letters", "logarithm", "one_hot",
-    "pipeline_bytes", "read_description", "register_tile", "uniform",
+    "encode", "flag", "gemm_program", "insert_after", "integer_of", "legal_orders", "letters", "logarithm", "number_of",
+    "one_hot", "pipeline_bytes", "read_description", "register_tile", "uniform",
 ]
 __getattr__ = partial(resolve, __name__)

@@ -7,6 +7,7 @@ docs/tutorials/own_accelerator.md for the file. It is read as text and lists of 
 import itertools
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -35,11 +36,10 @@ from sparloom.space.shared import (
     one_hot,
 )
 
-__all__ = ["TIME_COLUMNS", "Description", "read_description"]
+__all__ = ["TIME_COLUMNS", "Description", "integer_of", "number_of", "read_description"]
 
 MAX_GRID = 2**18  # combinations that are checked one by one
 MAX_BYTES = 2**20  # of a description
-MAX_DIGITS = 15  # of an integer
 MAX_ITEMS = 6  # of a permutation: 720 values
 KINDS = ("integer", "categorical", "boolean", "permutation")
 KEYS = ("name", "operations", "parameters", "width", "times", "illegal")
@@ -49,6 +49,8 @@ RESERVED = ("cpu", "cpu_kernels", "cpu_many", "cuda", "cuda_kernels", "fusion", 
 TIME_COLUMNS: Mapping[str, float] = {"seconds": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "cycles": 1.0}
 """Name of the column of times in a CSV, which is its unit -> seconds per unit; of cycles, only ratios are used."""
 
+_INTEGER = re.compile(r"[+-]?[0-9]{1,15}")
+_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 FALSE, TRUE = ("0", "false", "no", "off"), ("1", "true", "yes", "on")
 WIDTH = 256  # columns of the dense operands where the description does not say
 
@@ -153,12 +155,23 @@ def read_description(path: Path) -> Description:
     if times not in ("measured", "simulated"):
         raise SchemaError(f"{path}: times {times!r} is neither measured nor simulated")
     width = _text(tree.get("width", str(WIDTH)), f"{path}: width")
-    if not width.isdecimal() or int(width) < 1:
+    columns = integer_of(width)
+    if columns is None or columns < 1:
         raise SchemaError(f"{path}: width {width!r} must be a whole number of dense columns, at least 1")
-    found = Description(path, name, operations, parameters, width=int(width), times=times,
+    found = Description(path, name, operations, parameters, width=columns, times=times,
                         illegal=_illegal(path, tree.get("illegal", []), parameters))
     _check(found)
     return found
+
+
+def integer_of(text: str) -> int | None:
+    """Read a whole number of at most 15 ASCII digits; None if the text is none, such as 1_000, which Python reads."""
+    return int(text) if _INTEGER.fullmatch(text) else None
+
+
+def number_of(text: str) -> float | None:
+    """Read a number in ASCII digits; None if the text is none, such as 1_000, which Python reads, nan or inf."""
+    return float(text) if _NUMBER.fullmatch(text) else None
 
 
 def _load(path: Path) -> Mapping[str, Any]:
@@ -188,6 +201,9 @@ def _load(path: Path) -> Mapping[str, Any]:
         raise SchemaError(f"{path} is not text in UTF-8: give the YAML file that describes the parameters") from None
     except yaml.YAMLError as error:
         raise SchemaError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise SchemaError(f"{path} nests lists or mappings too deeply: a description has at most four levels, see "
+                          "docs/tutorials/own_accelerator.md") from None
     if not isinstance(tree, Mapping):
         raise SchemaError(f"{path} must map {', '.join(KEYS[:3])} to values; see docs/tutorials/own_accelerator.md")
     return tree
@@ -412,8 +428,8 @@ def _value(kind: str, text: str, of: tuple[str, ...]) -> Value:
         return 0 if text.lower() in FALSE else 1 if text.lower() in TRUE else text
     if kind == "permutation":
         return ".".join(text) if "." not in text and all(len(item) == 1 for item in of) else text
-    digits = text.removeprefix("-")
-    return int(text) if digits.isascii() and digits.isdecimal() and len(digits) <= MAX_DIGITS else text
+    number = integer_of(text)
+    return text if number is None else number
 
 
 def _known(tree: Mapping[str, Any], keys: Sequence[str], where: str, *, required: Sequence[str] = ()) -> None:

@@ -229,7 +229,7 @@ def _entry(row: Mapping[str, str], source: str) -> MatrixEntry:
             raise ValueError(f"{source}: {column} {row[column]!r} is not a plain file name: refused")
     counts = []
     for column in ("rows", "cols", "nnz"):
-        if not row[column].isdigit():
+        if not (row[column].isascii() and row[column].isdigit()):
             raise ValueError(f"{source}: {column} {row[column]!r} is not a count")
         counts.append(int(row[column]))
     name = f"{row['group']}/{row['name']}"

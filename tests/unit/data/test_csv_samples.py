@@ -105,6 +105,10 @@ def test_unknown_values_are_accepted_and_flagged(
     ("144,4,1024,1,0,0,0,0", "line 2: time 0 must be above 0; leave it empty when it is missing"),
     ("144,4,1024,1,0,0,0,-1", "line 2: time -1 must be above 0"),
     ("144,4,1024,1,0,0,0,fast", "line 2: time 'fast' is not a number"),
+    ("144,4,1024,1,0,0,0,1_000", "line 2: time '1_000' is not a number"),
+    ("144,4,1024,1,0,0,0,٣", "line 2: time '٣' is not a number"),
+    ("144,1_6,1024,1,0,0,0,1.0", "line 2: row_panels '1_6' is not a whole number"),
+    ("144,4,１０,1,0,0,0,1.0", "line 2: column_panels '１０' is not a whole number"),
     ("144,4,1024,1,0,0,0", "line 2: 7 fields instead of 8"),
 ])
 def test_bad_rows_are_refused_with_their_line(table_of: Callable[..., SampleTable], line: str, reason: str) -> None:
@@ -281,6 +285,8 @@ def test_a_missing_time_of_a_described_accelerator_is_a_failed_sample(chip_table
     ("m,,none,x.y,0,2.5", "line 3: rows '' is outside the space"),
     ("m,8,delta,x.y,0,2.5", "line 3: rows=8,codec=delta,.* is illegal: rows=8, codec=delta in .*chip.yaml: drop the"),
     ("m,64,none,x.y,0,-1", "line 3: time -1 must be above 0"),
+    ("m,64,none,x.y,0,2_5", "line 3: time '2_5' is not a number"),
+    ("m,６４,none,x.y,0,2.5", "line 3: rows '６４' is outside the space"),
     ("m,64,none,x.y,0", "line 3: 5 fields instead of 6"),
 ])
 def test_rows_outside_the_space_are_refused_with_their_line(

@@ -63,6 +63,9 @@ def test_a_listed_matrix_without_inputs_is_named(inputs):
     ("name,rows\na/b,1\n", "has the columns name, rows, cols, nnz, not"),
     (f"{HEADER}\na/b,1,1,one\n", "line 2: rows, cols and nnz are counts"),
     (f"{HEADER}\na/b,1,1\n", "line 2: rows, cols and nnz are counts"),
+    (f"{HEADER}\na/b,1,1,1_0\n", "line 2: rows, cols and nnz are counts"),
+    (f"{HEADER}\na/b,²,1,1\n", "line 2: rows, cols and nnz are counts"),
+    (f"{HEADER}\na/b,1,-1,1\n", "line 2: rows, cols and nnz are counts"),
     (f"{HEADER}\na/b,1,1,1\na/b,1,1,1\n", "line 3: a/b is listed twice"),
 ])
 def test_errors_name_the_line_of_a_file(tmp_path, text, message):

@@ -129,6 +129,9 @@ TILE = "kind: integer, values: [8, 64], default: 8, tiles: i"
 @pytest.mark.parametrize(("text", "reason"), [
     ("- a", "must map name, operations, parameters to values"),
     ("name: [", "is not YAML"),
+    ("name: chip\nparameters: " + 20_000 * "[", "nests lists or mappings too deeply"),
+    ("name: chip\nparameters: " + 20_000 * "{a: " + 20_000 * "}", "nests lists or mappings too deeply"),
+    (20_000 * "- ", "nests lists or mappings too deeply"),
     ("name: chip", "lacks 'parameters': add it"),
     (CHIP.replace("width", "widht"), "'widht' is unknown; known are name, operations"),
     (CHIP.replace("  cols", "  rows"), "line 8: 'rows' is given twice: keep one"),
@@ -136,6 +139,7 @@ TILE = "kind: integer, values: [8, 64], default: 8, tiles: i"
     (CHIP.replace("name: chip", "name: My Chip"), "use lower case letters, digits and _"),
     (CHIP.replace("sddmm", "gemm"), "operation 'gemm' is not one of spmm, sddmm"),
     (CHIP.replace("width: 64", "width: 0"), "width '0' must be a whole number of dense columns"),
+    (CHIP.replace("width: 64", "width: ６４"), "width '６４' must be a whole number of dense columns"),
     (CHIP.replace("times: simulated", "times: guessed"), "times 'guessed' is neither measured nor simulated"),
     (CHIP.replace("rows: 64, codec", "raws: 64, codec"), "illegal: 'raws' is unknown; known are rows, cols"),
     (CHIP.replace("{rows: 64, codec", "{rows: 65, codec"), "illegal: rows has no value 65: its values are 8, 64"),

@@ -122,6 +122,7 @@ def test_an_unknown_name_suggests_the_nearest(folder):
         ("HB,two", "HB,/two", "line 3: name '/two' is not a plain file name"),
         ("HB,two", "HB,one", "line 3: HB/one occurs a second time"),
         ("two,5,", "two,many,", "line 3: rows 'many' is not a count"),
+        ("two,5,", "two,²,", "line 3: rows '²' is not a count"),
         ("1,toy,", "1,toy,0", "line 2: sha256 '0[0-9a-f]{64}' is no checksum: damaged or truncated; remove the file"),
     ],
 )
