@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,11 @@ import numpy as np
 import pandas as pd
 from scipy.stats import norm
 
+from sparloom.data import checked_seconds
 from sparloom.errors import SchemaError
 from sparloom.files import append_lines, locked, read_json, read_lines, write_json, write_text
 from sparloom.models import Estimator, GaussianProcess, MatrixFeatures
-from sparloom.space import MAX_LISTED, Config, ConfigSpace
+from sparloom.space import MAX_LISTED, Config, ConfigSpace, Parameter, Value
 from sparloom.tuning.tuners import REFIT_GROWTH
 
 ASKED, TOLD, SETTINGS = "asked.jsonl", "told.jsonl", "campaign.json"
@@ -85,8 +87,9 @@ class Campaign:
         seed: of what is drawn.
 
     Raises:
-        SchemaError: the folder holds a campaign of another space, of other matrices or under other conditions, or a
-            damaged file.
+        SchemaError: the folder holds a campaign of another space, of other matrices, that is of other names or
+            patterns, or under other conditions, or a damaged file.
+        OSError: a new campaign cannot be written, such as to a full disk. One that is there opens even so.
         ValueError: there is no matrix, or the space has more than `MAX_LISTED` configurations, all of which are scored.
     """
 
@@ -102,8 +105,12 @@ class Campaign:
         self.estimator, self.seed = estimator, seed
         self.folder.mkdir(parents=True, exist_ok=True)
         sizes = {name: [*view.shape, view.nnz] for name, view in sorted(self.matrices.items())}
-        self._open_folder({"space": space.digest(), "matrices": sizes}, json.loads(json.dumps(dict(conditions or {}))))
-        self._programs = {name: _programs(space, view) for name, view in self.matrices.items()}
+        patterns = {name: view.digest for name, view in sorted(self.matrices.items())}
+        self._open_folder({"space": space.digest(), "matrices": sizes, "patterns": patterns},
+                          json.loads(json.dumps(dict(conditions or {}))))
+        self._spaces = {name: space.bind(view.shape) for name, view in self.matrices.items()}
+        self._programs = {name: list(dict.fromkeys(map(bound.canonical, bound)))  # one of those that do not differ
+                          for name, bound in self._spaces.items()}
         self._model: GaussianProcess | None = None
         self._learned: pd.DataFrame | None = None  # labels to which the model was fitted
         self._tuned_with = 0  # number of labels to which its hyperparameters were fitted
@@ -125,38 +132,65 @@ class Campaign:
                                                for trial in chosen])
         return chosen
 
-    def tell(self, matrix: str, config: Config | str, *, seconds: float | None = None, failure: str | None = None
-             ) -> None:
+    def tell(self, matrix: str, config: Config | str | Mapping[str, Any], *, seconds: float | None = None,
+             failure: str | None = None) -> None:
         """Add what came out of a trial, asked for or not; it is on disk when this returns.
 
         Several results of one program are repetitions, of which the median counts. Configurations that are the same
         program on this matrix are not told apart.
 
         Args:
+            config: a configuration, its key, or a dict of all parameters.
             seconds: of the run, or any number in proportion to them, with the same factor on all matrices.
             failure: why there are none.
 
         Raises:
-            ValueError: the matrix or the configuration is unknown, seconds are not positive and finite, or both or
+            ValueError: the matrix, a parameter or its value is unknown, seconds are not positive and finite, or both or
                 none of seconds and failure are given.
+            IllegalSchedule: the space does not have the configuration.
+            TypeError: the configuration is something else.
         """
-        if matrix not in self.matrices:
+        row = self._row(matrix, config, seconds=seconds, failure=failure)
+        with locked(self.folder / TELLING):
+            append_lines(self.folder / TOLD, [json.dumps(row)])
+
+    def tell_all(self, results: Iterable[Mapping[str, Any]]) -> None:
+        """Add what came out of many trials; all of it is on disk when this returns, and nothing if it raises.
+
+        Args:
+            results: arguments of `tell` by name: matrix, config, and seconds or failure.
+
+        Raises:
+            ValueError, IllegalSchedule, TypeError: as `tell`.
+        """
+        rows = [self._row(**result) for result in results]
+        with locked(self.folder / TELLING):
+            self._write_told([*self._read(TOLD), *rows])
+
+    def _row(self, matrix: str, config: Config | str | Mapping[str, Any], *, seconds: float | None = None,
+             failure: str | None = None) -> dict[str, Any]:
+        """Check a result; return its row in the journal."""
+        if not isinstance(matrix, str) or matrix not in self.matrices:
             raise ValueError(f"matrix {matrix!r} is not in this campaign: {', '.join(sorted(self.matrices)[:5])}, ...")
-        config = config if isinstance(config, Config) else Config.parse(self.space.name, config)
-        self.space.validate(config)
         key = self.program(matrix, config).key
         if (seconds is None) == (failure is None):
             raise ValueError(f"{matrix}, {key}: give either seconds or failure")
-        if seconds is not None and not (math.isfinite(seconds) and seconds > 0):
-            raise ValueError(f"{matrix}, {key}: seconds={seconds}: give a positive number, or failure=<why>")
-        with locked(self.folder / TELLING):
-            append_lines(self.folder / TOLD, [json.dumps(
-                {"matrix": matrix, "config": key, "seconds": None if seconds is None else float(seconds),
-                 "failure": failure})])
+        if seconds is not None:
+            seconds = checked_seconds(seconds, lambda _: f"{matrix}, {key}").item()
+        return {"matrix": matrix, "config": key, "seconds": seconds,
+                "failure": None if failure is None else str(failure)}
 
-    def program(self, matrix: str, config: Config) -> Config:
-        """Return the configuration that stands for all that are the same program on a matrix."""
-        return self.space.bind(self.matrices[matrix].shape).canonical(config)
+    def program(self, matrix: str, config: Config | str | Mapping[str, Any]) -> Config:
+        """Return the configuration that stands for all that are the same program on a matrix, see `tell`."""
+        if isinstance(config, str):
+            config = Config.parse(self.space.name, config)
+        elif isinstance(config, Mapping):
+            config = _config(self.space, config)
+        elif not isinstance(config, Config):
+            raise TypeError(f"config is of type {type(config).__name__}: give a Config, its key such as "
+                            f"{self.space.default().key!r}, or a dict of all parameters")
+        self.space.validate(config)
+        return self._spaces[matrix].canonical(config)
 
     def pending(self) -> list[Proposal]:
         """Return the trials that were asked for, not forgotten, and not told."""
@@ -180,10 +214,11 @@ class Campaign:
         with locked(self.folder / TELLING):
             rows = self._read(TOLD)
             failed = [row for row in rows if row["failure"] is not None and not row.get("forgotten", False)]
+            append_lines(self.folder / ASKED, [json.dumps(
+                {"matrix": row["matrix"], "config": row["config"], "forgotten": True}) for row in failed])
             for row in failed:
-                self.forget(Proposal(row["matrix"], Config.parse(self.space.name, row["config"])))
                 row["forgotten"] = True
-            write_text(self.folder / TOLD, "".join(f"{json.dumps(row)}\n" for row in rows))
+            self._write_told(rows)
         return len(failed)
 
     def labels(self) -> pd.DataFrame:
@@ -318,20 +353,29 @@ class Campaign:
             if path.exists():
                 try:
                     stored = read_json(path)
-                except ValueError as error:
+                except (ValueError, RecursionError) as error:
                     raise SchemaError(f"{path} is damaged ({error}): choose an empty folder") from None
             else:
-                stored = {**settings, "conditions": {}}
+                stored = {}
+            noted, before = dict(stored), dict(stored.get("conditions", {}))
+            if stored and "patterns" not in stored:  # older versions noted them as a condition, or not at all
+                noted["patterns"] = before.pop("patterns", settings["patterns"])
             for name, value in settings.items():
-                if stored.get(name) != value:
-                    raise SchemaError(f"{self.folder} holds a campaign with other {name}: choose an empty folder")
-            before = stored.get("conditions", {})
+                if noted and noted.get(name) != value:
+                    other = name if name != "patterns" else "matrices of the same sizes, such as " + next(
+                        each for each in value if noted[name].get(each) != value[each])
+                    raise SchemaError(f"{self.folder} holds a campaign with other {other}: choose an empty folder")
             if any(row["seconds"] is not None for row in self._told()):
                 for name, value in conditions.items():
                     if before.get(name, value) != value:
                         raise SchemaError(f"{self.folder} holds a campaign under other conditions, {name}: choose an "
                                           f"empty folder, or change {path} if seconds are comparable")
-            write_json(path, {**settings, "conditions": {**before, **conditions}})
+            fresh = {**settings, "conditions": {**before, **conditions}}
+            if fresh != stored:
+                write_json(path, fresh)
+
+    def _write_told(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        write_text(self.folder / TOLD, "".join(f"{json.dumps(row)}\n" for row in rows))
 
     def _told(self) -> list[dict[str, Any]]:
         return [row for row in self._read(TOLD) if not row.get("forgotten", False)]
@@ -352,10 +396,26 @@ def _labels(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     return frame.groupby(["matrix", "config"], as_index=False, sort=True)["seconds"].median()
 
 
-def _programs(space: ConfigSpace, view: MatrixFeatures) -> list[Config]:
-    """Return one configuration of each program that differs on a matrix."""
-    bound = space.bind(view.shape)
-    return list(dict.fromkeys(bound.canonical(config) for config in bound))
+def _config(space: ConfigSpace, values: Mapping[str, Any]) -> Config:
+    """Make a configuration of a dict of all parameters, whose numbers may be of any type, also texts.
+
+    Raises:
+        ValueError: names the parameter that is unknown, missing or has no such value.
+    """
+    names = [each.name for each in space.parameters]
+    for name in [*values, *names]:
+        if name not in names or name not in values:
+            reason = "is no parameter" if name in values else "is missing"
+            raise ValueError(f"configuration {dict(values)}: {name!r} {reason}: give {', '.join(names)}")
+    return Config(space.name, tuple((each.name, _value(each, values[each.name])) for each in space.parameters))
+
+
+def _value(parameter: Parameter, value: Any) -> Value:
+    for allowed in parameter.values:
+        if str(value) == str(allowed) or (isinstance(value, Real) and value == allowed):
+            return allowed
+    raise ValueError(f"{parameter.name}={value!r} is not in the space: its values are "
+                     f"{', '.join(map(str, parameter.values))}")
 
 
 def _improvement(least: float, mean: np.ndarray, deviation: np.ndarray) -> np.ndarray:

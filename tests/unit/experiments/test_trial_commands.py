@@ -2,16 +2,27 @@
 
 import _thread
 import os
+import shlex
 import signal
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from sparloom.experiments.cognate import trial_commands
-from sparloom.experiments.cognate.trial_commands import CommandResult, LocalCommands, RayCommands, SlurmCommands
+from sparloom.experiments.cognate.trial_commands import (
+    KEPT_BYTES,
+    CommandResult,
+    LocalCommands,
+    RayCommands,
+    SlurmCommands,
+    _Tail,
+    run_command,
+)
 
 SLURM = {  # a Slurm of one machine: jobs are processes
     "sbatch": """#!/bin/sh
@@ -93,9 +104,71 @@ def test_outcomes(runner, tmp_path, monkeypatch) -> None:
     assert runner.run("echo broken >&2; exit 3", None) == CommandResult(None, "exit status 3: broken")
     assert runner.run("sleep 60 & sleep 60", 0.3) == CommandResult(None, "took longer than 0.3 s")
     assert runner.run("echo 0", None) == CommandResult(None, "printed '0', not seconds")
+    assert runner.run("echo 1_000", None) == CommandResult(None, "printed '1_000', not seconds")
     missing = runner.run("./simulat", None)
     assert not missing.started
     assert missing.failure.startswith("exit status 127")
+
+
+PEAK = r"""
+import os, resource, sys
+from sparloom.experiments.cognate.trial_commands import run_command
+
+def peak():
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("VmHWM"))
+
+before = peak()
+result = run_command(sys.argv[1], None, os.getcwd())
+print(repr(result.seconds), (peak() - before) // 1024, (result.failure or "")[:100])
+"""
+MUCH = 48 << 20  # bytes
+
+
+def print_much(unit: str, stream: str = "stdout", rest: str = "", end: str = "0.5") -> str:
+    """Write a command that prints a text many times to a stream and its result at the end."""
+    program = (f"import sys; part = {unit!r} * ({MUCH // 16} // len({unit!r})); "
+               f"[sys.{stream}.write(part) for _ in range(16)]; sys.{stream}.write({rest!r}); sys.{stream}.flush(); "
+               f"print({end!r})")
+    return shlex.join([sys.executable, "-c", program])
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak of memory in /proc")
+@pytest.mark.parametrize(("line", "outcome"), [
+    (print_much("a b c d\n"), 0.5), (print_much("a b c d\n", "stderr"), 0.5), (print_much("x", rest="\n"), 0.5),
+    (print_much("x", "stderr"), 0.5), (print_much("10 % \r"), 0.5), (print_much("\n"), 0.5),
+    (print_much("é", rest=" "), 0.5), (print_much(" ", end="") + " | sed 's/^/0.5/'", 0.5),
+    (print_much("0"), "bytes that end in one word, not seconds"),
+    (print_much("x", rest=" nothing ", end=""), "'nothing'"),
+    (print_much("a b c\n", "stderr", rest="broken") + "; exit 3", "exit status 3: "),
+], ids=["lines", "messages", "one word", "one message", "progress", "blank lines", "letters", "blanks at the end",
+        "digits", "no number", "failure"])
+def test_what_a_command_prints_is_kept_to_a_limit(line, outcome) -> None:
+    done = subprocess.run([sys.executable, "-c", PEAK, line], capture_output=True, text=True, timeout=120, check=True)
+    seconds, megabytes, failure = done.stdout.strip("\n").split(" ", 2)
+    if isinstance(outcome, str):
+        assert (seconds, outcome in failure) == ("None", True), failure
+    else:
+        assert (float(seconds), failure) == (outcome, "")
+    assert int(megabytes) < MUCH >> 21
+
+
+def test_the_end_of_what_a_command_prints_is_what_was_printed() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(40):
+        tail, whole = _Tail(), b""
+        while len(whole) < 6 * KEPT_BYTES:
+            letters = rng.choice(list(b"ab \n"), p=[0.45, 0.45, 0.05, 0.05], size=int(rng.integers(1, KEPT_BYTES)))
+            part = bytes(letters.tolist()) if rng.random() < 0.7 else b" " * letters.size
+            tail.add(part)
+            whole += part
+        assert tail.text.split()[-20:] == whole.decode().split()[-20:]
+        assert len(tail.kept) <= 2 * KEPT_BYTES
+
+
+def test_a_flood_of_output_does_not_hide_the_deadline() -> None:
+    result = run_command(f"{sys.executable} -c \"while True: print('log ' * 1000)\"", 0.5, ".")
+    assert result == CommandResult(None, "took longer than 0.5 s")
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import signal
 import subprocess
 import sys
@@ -320,6 +321,162 @@ def test_conditions_are_part_of_a_campaign(space, matrices, tmp_path) -> None:
         Campaign(tmp_path, space, matrices)
 
 
+def other_patterns(view: Pattern) -> dict[str, Pattern]:
+    """Patterns of the same size: rows in another order, one nonzero moved, columns reversed."""
+    matrix = scipy.sparse.csr_array((np.ones(view.nnz), view.indices, view.indptr), view.shape)
+    rows, moved = matrix[::-1].tocsr(), matrix.tolil()
+    row, col = int(view.row_ids()[0]), int(view.indices[0])
+    moved[row, col], moved[row, next(each for each in range(view.cols) if matrix[row, each] == 0)] = 0, 1
+    columns = matrix[:, ::-1].tocsr()
+    return {name: Pattern.from_coo(*scipy.sparse.coo_array(each).coords, view.shape)
+            for name, each in (("rows", rows), ("one nonzero", moved), ("columns", columns))}
+
+
+BAND = Pattern.from_coo(np.repeat(np.arange(40), 2), (np.repeat(np.arange(40), 2) + np.tile([0, 1], 40)) % 40, (40, 40))
+
+
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize("change", ["rows", "one nonzero", "columns"])
+def test_other_matrices_of_the_same_size_are_refused(space, tmp_path, change, stored) -> None:
+    def features(pattern: Pattern) -> MatrixFeatures:
+        live = MatrixFeatures.from_pattern(pattern)
+        return MatrixFeatures.from_stored(live.input, live.statistics, lambda: live.walks) if stored else live
+
+    other = other_patterns(BAND)[change]
+    assert (other.shape, other.nnz) == (BAND.shape, BAND.nnz)
+    views = {"a": features(BAND), "b": features(other)}
+    Campaign(tmp_path, space, views)
+    Campaign(tmp_path, space, {"b": features(other), "a": features(Pattern(BAND.shape, BAND.indptr, BAND.indices))})
+    for wrong in ({"a": views["b"], "b": views["b"]}, {"a": views["b"], "b": views["a"]}):
+        with pytest.raises(SchemaError, match="other matrices of the same sizes, such as a: choose an empty folder"):
+            Campaign(tmp_path, space, wrong)
+
+
+def test_campaigns_of_older_versions_note_their_patterns_once(space, matrices, tmp_path) -> None:
+    """Those that ran commands had them among their conditions, others had sizes only."""
+    Campaign(tmp_path, space, matrices)
+    path = tmp_path / "campaign.json"
+    whole = json.loads(path.read_text())
+    patterns = whole.pop("patterns")
+    path.write_text(json.dumps(whole))
+    Campaign(tmp_path, space, matrices)
+    assert json.loads(path.read_text())["patterns"] == patterns
+    path.write_text(json.dumps({**whole, "conditions": {"patterns": {**patterns, "m3": "0" * 64}, "command": "run"}}))
+    with pytest.raises(SchemaError, match="other matrices of the same sizes, such as m3"):
+        Campaign(tmp_path, space, matrices)
+    path.write_text(json.dumps({**whole, "conditions": {"patterns": patterns, "command": "run"}}))
+    Campaign(tmp_path, space, matrices)
+    assert json.loads(path.read_text())["conditions"] == {"command": "run"}
+
+
+@pytest.mark.parametrize("given", [
+    {"block_rows": 8, "block_cols": "all", "prefetch": 2, "codec": "delta"},
+    {"codec": "delta", "prefetch": np.int32(2), "block_cols": np.str_("all"), "block_rows": np.int64(8)},
+    {"block_rows": "8", "block_cols": "all", "prefetch": 2.0, "codec": "delta"},
+    "block_rows=8,block_cols=all,prefetch=2,codec=delta",
+])
+def test_configurations_are_told_as_dicts_and_keys(space, matrices, tmp_path, given) -> None:
+    campaign = Campaign(tmp_path, space, matrices)
+    campaign.tell("m0", given, seconds=np.float32(0.5))
+    config = space.parse("block_rows=8,block_cols=all,prefetch=2,codec=delta")
+    assert campaign.program("m0", given) == campaign.program("m0", config)
+    assert campaign.labels().to_dict("records") == [
+        {"matrix": "m0", "config": campaign.program("m0", config).key, "seconds": 0.5}]
+
+
+RIGHT = {"block_rows": 8, "block_cols": "all", "prefetch": 2, "codec": "delta"}
+
+
+@pytest.mark.parametrize(("given", "error", "message"), [
+    ({**RIGHT, "blok": 1}, ValueError, "'blok' is no parameter: give block_rows, block_cols, prefetch, codec"),
+    (dict(list(RIGHT.items())[:3]), ValueError, "'codec' is missing: give block_rows, block_cols, prefetch, codec"),
+    ({}, ValueError, "'block_rows' is missing"),
+    ({**RIGHT, "block_rows": 9}, ValueError, "block_rows=9 is not in the space: its values are 8, 64, 512"),
+    ({**RIGHT, "prefetch": math.nan}, ValueError, "prefetch=nan is not in the space"),
+    ({**RIGHT, "codec": ["delta"]}, ValueError, r"codec=\['delta'\] is not in the space: its values are none, delta"),
+    ((8, "all", 2, "delta"), TypeError, "config is of type tuple: give a Config, its key such as 'block_rows=64,"),
+    (None, TypeError, "config is of type NoneType: give a Config, its key .* or a dict of all parameters"),
+    (Proposal("m0", sparloom.space.Config("chip", ())), TypeError, "config is of type Proposal: give a Config"),
+    (sparloom.space.Config("other", tuple(RIGHT.items())), IllegalSchedule, "belongs to space other, not to chip"),
+    ("block_rows", ValueError, "is not of the form name=value"),
+])
+def test_other_configurations_are_refused(space, matrices, tmp_path, given, error, message) -> None:
+    with pytest.raises(error, match=message):
+        Campaign(tmp_path, space, matrices).tell("m0", given, seconds=1.0)
+    assert not (tmp_path / TOLD).exists()
+
+
+@pytest.mark.parametrize("matrix", [RIGHT, ["m0"], None, Proposal("m0", sparloom.space.Config("chip", ()))])
+def test_other_things_are_no_matrices(space, matrices, tmp_path, matrix) -> None:
+    with pytest.raises(ValueError, match=r"matrix .* is not in this campaign: m0, m1"):
+        Campaign(tmp_path, space, matrices).tell(matrix, RIGHT, seconds=1.0)
+
+
+def test_many_results_are_told_at_once_or_not_at_all(space, matrices, tmp_path, monkeypatch) -> None:
+    flushed, real = [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: (flushed.append(file), real(file))[1])
+    campaign = Campaign(tmp_path, space, matrices)
+    campaign.tell("m1", RIGHT, failure="no memory")
+    before = (tmp_path / TOLD).read_bytes()
+    results = [{"matrix": "m0", "config": config, "seconds": 1.0 + number}
+               for number, config in enumerate([*space, *space])]
+    with pytest.raises(ValueError, match=r"m0, .*: seconds=-1\.0: give a positive number"):
+        campaign.tell_all([*results, {"matrix": "m0", "config": RIGHT, "seconds": -1.0}])
+    with pytest.raises(TypeError, match="second"):
+        campaign.tell_all([*results, {"matrix": "m0", "config": RIGHT, "second": 1.0}])
+    assert (tmp_path / TOLD).read_bytes() == before
+    flushed.clear()
+    campaign.tell_all(results)
+    assert len(flushed) <= 3
+    assert campaign.count() == 1 + len(results)
+    assert campaign.history()["seconds"].tolist()[1:] == [1.0 + number for number in range(len(results))]
+
+
+FULL = """
+import json, resource, sys
+from pathlib import Path
+from sparloom import Campaign
+from sparloom.models import MatrixFeatures
+from sparloom.space import read_description
+from sparloom.sparse import Pattern
+import numpy as np
+folder, limit, what = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+space = read_description(folder / "chip.yaml").space("spmm")
+matrix = MatrixFeatures.from_pattern(Pattern((4, 4), np.arange(5), np.arange(4, dtype=np.int32)))
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+campaign = Campaign(folder / "state", space, {"m": matrix})
+results = [{"matrix": "m", "config": config, "seconds": 2.0} for config in space]
+try:
+    {"ask": lambda: campaign.ask(20), "tell_all": lambda: campaign.tell_all(results),
+     "tell": lambda: [campaign.tell(**result) for result in results]}[what]()
+except OSError as error:
+    print(json.dumps([error.filename, campaign.count(), len(campaign.pending()), len(campaign.summary())]))
+"""
+
+
+@pytest.mark.parametrize(("what", "name"), [("ask", "asked.jsonl"), ("tell", "told.jsonl"), ("tell_all", "told.jsonl")])
+def test_a_full_disk_costs_no_result(space, tmp_path, what, name) -> None:
+    """A limit of the size of files stands for the full disk: writes end in the middle of a line."""
+    (tmp_path / "chip.yaml").write_text(CHIP)
+    matrix = MatrixFeatures.from_pattern(Pattern((4, 4), np.arange(5), np.arange(4, dtype=np.int32)))
+    campaign = Campaign(tmp_path / "state", space, {"m": matrix})
+    asked = campaign.ask(2)
+    campaign.tell("m", asked[0].config, seconds=1.0)
+    before = {path: path.read_bytes() for path in (tmp_path / "state").iterdir()}
+    done = subprocess.run([sys.executable, "-c", FULL, str(tmp_path), "600", what], capture_output=True, text=True,
+                          timeout=120, check=True)
+    filename, count, pending, matrices = json.loads(done.stdout)
+    assert filename == str(tmp_path / "state" / name)
+    journal = (tmp_path / "state" / name).read_bytes()
+    assert journal.startswith(before.pop(tmp_path / "state" / name))
+    assert journal.endswith(b"\n")
+    assert all(path.read_bytes() == content for path, content in before.items())
+    if what != "tell":
+        assert (count, pending) == (1, 1)
+    assert matrices == 1
+    assert campaign.ask(3)
+
+
 def test_bad_arguments_are_refused(space, matrices, tmp_path) -> None:
     campaign = Campaign(tmp_path, space, matrices)
     key = space.default().key
@@ -327,6 +484,8 @@ def test_bad_arguments_are_refused(space, matrices, tmp_path) -> None:
             (ValueError, "matrix 'x' is not in this campaign", lambda: campaign.tell("x", key, seconds=1.0)),
             (ValueError, "seconds=0: give a positive number", lambda: campaign.tell("m0", key, seconds=0)),
             (ValueError, "seconds=nan", lambda: campaign.tell("m0", key, seconds=math.nan)),
+            (ValueError, "seconds='1': give a positive number", lambda: campaign.tell("m0", key, seconds="1")),
+            (ValueError, "seconds=True", lambda: campaign.tell("m0", key, seconds=True)),
             (ValueError, "give either seconds or failure", lambda: campaign.tell("m0", key)),
             (ValueError, "give either seconds or failure", lambda: campaign.tell("m0", key, seconds=1.0, failure="x")),
             (IllegalSchedule, "block_rows", lambda: campaign.tell("m0", key.replace("block_rows=64", "block_rows=5"),

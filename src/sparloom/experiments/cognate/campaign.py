@@ -26,14 +26,14 @@ from sparloom import log
 from sparloom.data import check_columns, described_config, table_rows, to_json_values, write_frame
 from sparloom.errors import IllegalSchedule, SchemaError
 from sparloom.experiments.cognate.evaluation_data import estimator_of
-from sparloom.experiments.cognate.trial_commands import EXECUTORS, POLL_SECONDS, CommandRunner, number_of
+from sparloom.experiments.cognate.trial_commands import EXECUTORS, POLL_SECONDS, CommandRunner
 from sparloom.experiments.harness import DEFAULT_WIDTH, FAILURES, conditions_of, exclusive_timing, operands_for
 from sparloom.files import locked, write_text
 from sparloom.measure import TimingProtocol, geomean
 from sparloom.models import MatrixFeatures
 from sparloom.ops import Op
 from sparloom.report import draw_campaign, report_table
-from sparloom.space import TIME_COLUMNS, Config
+from sparloom.space import TIME_COLUMNS, Config, number_of
 from sparloom.sparse import MATRIX_ENDINGS, SparseMatrix, is_matrix_file, matrix_stem, read_matrix
 from sparloom.tuning import Campaign, MatrixSummary, Proposal
 
@@ -144,8 +144,7 @@ class RunCampaign:
     @cached_property
     def campaign(self) -> Campaign:
         patterns = {name: matrix.pattern for name, matrix in self._matrices.items()}
-        conditions: dict[str, Any] = {"patterns": {name: pattern.digest() for name, pattern in patterns.items()},
-                                      "command": self.command}  # None: of the platform, or by hand
+        conditions: dict[str, Any] = {"command": self.command}  # None: of the platform, or by hand
         if self.command is None:
             conditions |= {"platform": self.platform.name, **self._platform_conditions()}
         if self.results is not None:
@@ -324,8 +323,8 @@ class RunCampaign:
             known[key] -= 1
             if known[key] < 0:
                 fresh.append(each)
-        for proposal, seconds, failure in fresh:
-            self.campaign.tell(proposal.matrix, proposal.config, seconds=seconds, failure=failure)
+        self.campaign.tell_all({"matrix": trial.matrix, "config": trial.config, "seconds": seconds, "failure": failure}
+                               for trial, seconds, failure in fresh)
         logger.info("%d new results in %s", len(fresh), path)
 
     def _results(self, path: Path) -> Iterator[tuple[Proposal, float | None, str | None]]:
@@ -343,7 +342,7 @@ class RunCampaign:
             value = number_of(text)
             if value is not None and 0 < value < math.inf:
                 yield trial, value * TIME_COLUMNS[unit], None
-            elif text[0] in "+-.0123456789":
+            elif text[0] in "+-." or text[0].isnumeric():
                 raise SchemaError(f"{where}: {unit} is {text!r}: give a positive number such as 0.5, a word such as "
                                   "timeout for a failure, or nothing if it has not run")
             else:

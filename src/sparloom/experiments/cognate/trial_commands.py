@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import selectors
 import signal
 import subprocess
 import threading
@@ -18,10 +19,13 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import IO, Any, NamedTuple, Protocol
 
-__all__ = ["EXECUTORS", "CommandResult", "CommandRunner", "LocalCommands", "RayCommands", "SlurmCommands", "number_of"]
+from sparloom.space import number_of
 
+__all__ = ["EXECUTORS", "CommandResult", "CommandRunner", "LocalCommands", "RayCommands", "SlurmCommands"]
+
+KEPT_BYTES = 1 << 16  # of what a command prints to a stream: the last ones
 SHOWN_ERROR = 300  # characters of what a command that failed has printed
 NOT_STARTED = (126, 127)  # exit statuses of a shell that cannot run a command
 POLL_SECONDS = 0.2  # between looks at whether a job has ended
@@ -64,7 +68,7 @@ class LocalCommands:
         if options:
             raise ValueError(f"task.executor_options={dict(options)}: commands on this machine have none: choose "
                              "task.executor=slurm or ray")
-        self._processes: list[subprocess.Popen[str]] = []
+        self._processes: list[subprocess.Popen[bytes]] = []
         self._stopped = threading.Event()
 
     def run(self, line: str, timeout_seconds: float | None) -> CommandResult:
@@ -79,7 +83,7 @@ class LocalCommands:
             if process.returncode is None:
                 _kill_group(process)
 
-    def _add(self, process: subprocess.Popen[str]) -> None:
+    def _add(self, process: subprocess.Popen[bytes]) -> None:
         self._processes.append(process)
         if self._stopped.is_set():
             _kill_group(process)
@@ -270,7 +274,7 @@ def _run_task(line: str, timeout_seconds: float | None, folder: str, stop_file: 
 
 
 def run_command(line: str, timeout_seconds: float | None, folder: str, *,
-                started: Callable[[subprocess.Popen[str]], None] = lambda process: None,
+                started: Callable[[subprocess.Popen[bytes]], None] = lambda process: None,
                 stopped: Callable[[], bool] = lambda: False) -> CommandResult:
     """Run a command in a folder, and read the seconds that it prints.
 
@@ -281,8 +285,8 @@ def run_command(line: str, timeout_seconds: float | None, folder: str, *,
     if stopped():
         return CommandResult(None)
     try:
-        process = subprocess.Popen(line, shell=True, text=True, errors="replace", stdin=subprocess.DEVNULL, cwd=folder,
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+        process = subprocess.Popen(line, shell=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, cwd=folder, bufsize=0, start_new_session=True)
     except OSError as error:  # the folder is not there
         return CommandResult(None, f"{error} on {os.uname().nodename}", started=False)
     with process:
@@ -297,40 +301,84 @@ def run_command(line: str, timeout_seconds: float | None, folder: str, *,
             _kill_group(process)
             raise
     printed, errors = found
-    words, shown = printed.split(), (errors or printed).strip()[-SHOWN_ERROR:]
+    words, shown = printed.text.split(), (errors.text or printed.text).strip()[-SHOWN_ERROR:]
     if process.returncode:
         return CommandResult(None, f"exit status {process.returncode}: {shown}",
                              started=process.returncode not in NOT_STARTED)
     if not words:
         return CommandResult(None, "printed nothing, and the seconds must be the last word" + (
             f": {shown}" if shown else ""))
+    if printed.dropped and len(words) == 1 and not printed.text[0].isspace():
+        return CommandResult(None, f"printed {printed.dropped + len(printed.kept):,} bytes that end in one word, not "
+                                   "seconds")
     seconds = number_of(words[-1])
     if seconds is None or not 0 < seconds < math.inf:
-        return CommandResult(None, f"printed {words[-1]!r}, not seconds")
+        return CommandResult(None, f"printed {words[-1][-SHOWN_ERROR:]!r}, not seconds")
     return CommandResult(seconds)
 
 
-def _printed(process: subprocess.Popen[str], deadline: float, stopped: Callable[[], bool]) -> tuple[str, str] | None:
+class _Tail:
+    """The last bytes of a stream, and the number of those before them; of many blanks at the end, one is here."""
+
+    def __init__(self) -> None:
+        self.kept, self.dropped = bytearray(), 0
+
+    def add(self, printed: bytes) -> None:
+        self.kept += printed
+        if len(self.kept) > 2 * KEPT_BYTES:  # rarely, so that the time stays in proportion to what is printed
+            words, blank = self.kept.rstrip(), self.kept[-1:].isspace()
+            self.kept = words[-KEPT_BYTES:] + b"\n" * blank
+            self.dropped += max(len(words) - KEPT_BYTES, 0)
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.kept.decode(errors="replace").splitlines())
+
+
+def _printed(process: subprocess.Popen[bytes], deadline: float, stopped: Callable[[], bool]
+             ) -> tuple[_Tail, _Tail] | None:
     """Wait for a command; return what it printed, None if it has to be killed: at the deadline, or stopped.
 
     What a command that has ended left running with the same output is killed, and not waited for if it lives on in a
     session of its own.
     """
-    ended = False
-    while True:
-        try:
-            return process.communicate(timeout=max(min(POLL_SECONDS, deadline - time.monotonic()), 0.0))
-        except subprocess.TimeoutExpired as error:
-            if ended:
+    assert process.stdout is not None
+    assert process.stderr is not None
+    tails, ended = {process.stdout: _Tail(), process.stderr: _Tail()}, False
+    with selectors.DefaultSelector() as open_streams:
+        for stream in tails:
+            open_streams.register(stream, selectors.EVENT_READ)
+        while True:
+            until = min(time.monotonic() + POLL_SECONDS, deadline)
+            _read(open_streams, tails, until)
+            if ended or (not open_streams.get_map() and _exits(process, until)):
                 process.wait()
-                return _text(error.output), _text(error.stderr)
+                return tails[process.stdout], tails[process.stderr]
             if time.monotonic() >= deadline or stopped():
                 return None
             if ended := _has_ended(process):
                 _kill_group(process)
 
 
-def _has_ended(process: subprocess.Popen[str]) -> bool:
+def _read(open_streams: selectors.BaseSelector, tails: Mapping[IO[bytes], _Tail], until: float) -> None:
+    """Read what comes until some time, or until all streams are closed."""
+    while open_streams.get_map() and (seconds := until - time.monotonic()) > 0:
+        for key, _ in open_streams.select(seconds):
+            if printed := os.read(key.fd, KEPT_BYTES):
+                tails[key.fileobj].add(printed)
+            else:
+                open_streams.unregister(key.fileobj)
+
+
+def _exits(process: subprocess.Popen[bytes], until: float) -> bool:
+    """Wait for a process that has closed its streams; return whether it has ended by some time."""
+    try:
+        return process.wait(max(until - time.monotonic(), 0.0)) is not None
+    except subprocess.TimeoutExpired:
+        return False
+
+
+def _has_ended(process: subprocess.Popen[bytes]) -> bool:
     """Return whether a process has ended, without reaping it: its number stays its own until then."""
     try:
         return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
@@ -338,19 +386,7 @@ def _has_ended(process: subprocess.Popen[str]) -> bool:
         return True
 
 
-def _text(printed: bytes | str | None) -> str:
-    return printed.decode(errors="replace") if isinstance(printed, bytes) else printed or ""
-
-
-def number_of(text: str) -> float | None:
-    """Read a number; None if the text is none."""
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
-def _kill_group(process: subprocess.Popen[str]) -> None:
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 
