@@ -1,8 +1,8 @@
-"""MatrixMarket text to matrix and back.
+"""MatrixMarket text to matrix and back, and edge lists to matrix.
 
-fast_matrix_market parses the body. It reads the beginning of "1e5.5", "1.5-2" and "1 1.5 3" without an error, and reads
-past the end of a text whose last line has no line end. So every line is matched against the grammar before the parser
-sees it; repeated entries, values that do not fit and numbers that vanish are found after it.
+fast_matrix_market parses the body of the former. It reads the beginning of "1e5.5", "1.5-2" and "1 1.5 3" without an
+error, and reads past the end of a text whose last line has no line end. So every line is matched against the grammar
+before the parser sees it; repeated entries, values that do not fit and numbers that vanish are found after it.
 """
 
 import io
@@ -29,16 +29,32 @@ PIECE = 1 << 18  # bytes that are handed to the parser at a time
 
 INTEGER, UNSIGNED, REAL = rb"[+-]?+\d++", rb"\+?+\d++", rb"[+-]?+(?:\d++\.?+\d*+|\.\d++)(?:[eE][+-]?+\d++)?"
 VALUES = {"real": REAL, "integer": INTEGER, "unsigned-integer": UNSIGNED}
+COMMENT = re.compile(rb"^[ \t]*+[#%][^\n]*+", re.MULTILINE)  # of an edge list
+CONTROL = re.compile(rb"[^\t\r -\xff]")
+HEADER = "%%MatrixMarket matrix coordinate real general"
+OTHER_FORMATS = (  # first lines of other text files, and what to do
+    (rb"(?i:%%matrixmarket)", "the header has five words, of which the second is 'matrix'"),
+    (rb"[#%]|\d+[ \t]+\d+(?:[ \t]+[-+.\deE]+)?[ \t\r]*$", "if it is an edge list, pass format='edges' to read_matrix"),
+    (rb"c(?: |\r?$)|p [a-z]|[ae] \d", "if it is a graph of DIMACS, write source, target and weight of each edge in a "
+     "line, counted from 0, and pass format='edges' to read_matrix"),
+    (rb"[\w.+\"-]+(?:[,;][\w.+\"-]*)+\r?$", "if it is a CSV file, write row, column and value in each line, counted "
+     "from 0, with blanks between them, and pass format='edges' to read_matrix"),
+)
 BLANK_LINE = re.compile(rb"\n[ \t\r]*+$", re.MULTILINE)
 END = re.compile(rb"[ \t\r\n]*+\Z")
 PLUS = re.compile(rb"(?<![eE])\+")
 TINY = re.compile(rb"[eE]-0*+(?:[3-9]\d\d|[1-9]\d{3,})|(?<!0)0{20,}+[1-9]")  # in all numbers that may be below 5e-324
+_Entries = tuple[np.ndarray, np.ndarray, np.ndarray]  # rows and columns, counted from 0, and values
 SPACES = bytes.maketrans(b"\t\r", b"  ")
 
 
 @dataclass(frozen=True)
 class _Header:
-    """Content of the lines above the body: it starts at offset `body`, after `line` lines."""
+    """Content of the lines above the body: it starts at offset `body`, after `line` lines.
+
+    Args:
+        first: index of the first row and column: 1, or 0 of an edge list.
+    """
 
     layout: str
     field: str
@@ -48,6 +64,7 @@ class _Header:
     count: int
     body: int
     line: int
+    first: int = 1
 
     @property
     def tokens(self) -> int:
@@ -85,6 +102,34 @@ def parse_market(text: bytes, source: str, limit_bytes: int, dtype: DTypeLike | 
         return _matrix(text, header, source, dtype)
 
 
+def parse_edges(
+    text: bytes, source: str, limit_bytes: int, *, shape: tuple[int, int] | None = None,
+    dtype: DTypeLike | None = None,
+) -> SparseMatrix:
+    """Read an edge list: a line has the source, the target and possibly the weight of an edge.
+
+    Args:
+        source, limit_bytes, dtype: as of `parse_market`.
+        shape: of the matrix; None: square, with as many rows as the greatest index and one more.
+
+    Raises:
+        ValueError: a line is no edge, an edge is repeated or outside `shape`, a weight does not fit, or there are no
+            edges and no `shape`; the message names `source` and the line.
+        MemoryError: says how much was needed.
+    """
+    if b"\n" not in text:
+        text = text.replace(b"\r", b"\n")
+    lines = text.count(b"\n") + 1
+    with memory_for(f"{source}: {lines} lines need about {ENTRY_BYTES * lines} bytes"):
+        return _edges(b"\n" + COMMENT.sub(b"", text), source, limit_bytes, shape=shape, dtype=dtype)
+
+
+def other_format(text: bytes) -> str | None:
+    """Say what to do with text of another format, by its first line; None if the format is not clear."""
+    line = text[:MAX_BANNER].partition(b"\n")[0]
+    return next((remedy for start, remedy in OTHER_FORMATS if re.match(start, line)), None)
+
+
 def market_text(matrix: SparseMatrix) -> bytes:
     """Write a matrix as coordinate, real, general, with enough digits that every float64 is read back exactly."""
     pattern = matrix.pattern
@@ -94,12 +139,45 @@ def market_text(matrix: SparseMatrix) -> bytes:
     return sink.getvalue()
 
 
+def _edges(
+    text: bytes, source: str, limit_bytes: int, *, shape: tuple[int, int] | None, dtype: DTypeLike | None,
+) -> SparseMatrix:
+    """Read an edge list of blank lines and edges behind a first line end."""
+    edge = re.search(rb"[^ \t\r\n][^\n]*", text)
+    columns = 2 if edge is None else len(_words(edge[0]))
+    if edge is None and shape is None:
+        raise ValueError(f"{source}: no edges: truncated, or pass the shape of the matrix")
+    if columns not in (2, 3):
+        line = text.count(b"\n", 0, edge.start())
+        raise ValueError(f"{source}: line {line}: {_shown(edge[0])} is no edge: an edge list has source, target and "
+                         "possibly a weight in a line, with blanks or tabs between them")
+    header = _Header("coordinate", "pattern" if columns == 2 else "real", "general",
+                     *(shape or (INDEX_LIMIT, INDEX_LIMIT)), count=0, body=1, line=0, first=0)
+    end = _valid_lines(header.layout, header.field).match(text, 1).end()
+    if end < len(text):
+        raise _line_fault(text, header, source, end)
+    numbers = np.zeros((0, columns)) if edge is None else np.fromstring(text, sep=" ").reshape(-1, columns)
+    for indices, extent in zip(numbers.T[:2], (header.rows, header.cols), strict=True):
+        outside = (indices < 0) | (indices >= extent)
+        if outside.any():
+            line = _entry_line(text, header, int(np.argmax(outside)))
+            raise _line_fault(text, header, source, _line_start(text, 1, line - 1))
+    rows, cols = numbers.T[:2].astype(np.int32)
+    shape = shape or (1 + int(max(rows.max(), cols.max())),) * 2
+    check_extents(shape, limit_bytes, source)
+    entries = rows, cols, numbers[:, 2].copy() if columns == 3 else np.ones(len(numbers))
+    _check_entries(text, header, source, entries, dtype)
+    return _assembled(entries, shape, dtype)
+
+
 def _read_header(text: bytes, source: str) -> _Header:
     banner = text[:MAX_BANNER].partition(b"\n")[0]
     words = [word.decode("ascii", "replace").lower() for word in _words(banner)]
     if len(words) != 5 or words[0] != "%%matrixmarket" or words[1] != "matrix":
-        raise ValueError(
-            f"{source}: line 1: no MatrixMarket header; it reads '%%MatrixMarket matrix coordinate real general'")
+        kind = "an empty file" if not text else "binary data" if CONTROL.search(banner) else "an unknown format"
+        raise ValueError(f"{source}: line 1: no MatrixMarket header, such as {HEADER!r}, but "
+                         f"{banner[:60].decode('ascii', 'replace')!r}: "
+                         f"{other_format(banner) or f'{kind}: check where it came from'}")
     layout, field, symmetry = words[2:]
     if layout not in ("coordinate", "array"):
         raise ValueError(f"{source}: line 1: layout {layout!r} is neither 'coordinate' nor 'array'")
@@ -180,8 +258,8 @@ def _complaint(words: list[bytes], header: _Header) -> str | None:
     for word, (axis, limit) in zip(words, limits, strict=False):
         if not re.fullmatch(INTEGER, word):
             return f"{_shown(word)} is not an index"
-        if not 1 <= _integer(word) <= limit:
-            return f"{axis} {_shown(word, quoted=False)} is outside 1 to {limit}"
+        if not header.first <= _integer(word) < header.first + limit:
+            return f"{axis} {_shown(word, quoted=False)} is outside {header.first} to {header.first + limit - 1}"
     for word in words[len(limits) : header.tokens]:
         if header.field == "real" and not re.fullmatch(REAL, word):
             return f"{_shown(word)} is not a finite number"
@@ -190,7 +268,8 @@ def _complaint(words: list[bytes], header: _Header) -> str | None:
         if header.field == "unsigned-integer" and not (re.fullmatch(UNSIGNED, word) and _integer(word) < 2**64):
             return f"{_shown(word)} is not an unsigned integer of 64 bits"
     if len(words) != header.tokens:
-        return f"{len(words)} numbers where a {header.field} {header.layout} file has {header.tokens}"
+        other = "the first edge" if header.first == 0 else f"a {header.field} {header.layout} file"
+        return f"{len(words)} numbers where {other} has {header.tokens}"
     return None
 
 
@@ -220,7 +299,7 @@ def _entry_line(text: bytes, header: _Header, entry: int) -> int:
 
 def _parse(
     text: bytes, header: _Header, source: str, dtype: DTypeLike | None,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+) -> _Entries:
     """Read rows and columns, counted from 0, and float64 values of the stored entries."""
     coordinate = header.layout == "coordinate"
     # an array is read as one column: the parser does not miss entries of symmetric ones
@@ -239,18 +318,29 @@ def _parse(
             raise ValueError(f"{source}: the entries cannot be read ({error})") from error
         raise _line_fault(text, header, source, _line_start(text, header.body, int(named[1]) - 3)) from error
     values = read.astype(np.float64, copy=False)
-    if header.field == "real" and not values.all() and (vanishing := _vanishing(text, header)) is not None:
-        line, word = vanishing
-        raise ValueError(f"{source}: line {line}: {_shown(word)} is too small for float64")
     if not coordinate:
         rows, cols = _array_positions(header)
-    fault = _value_fault(values, rows, cols, dtype=dtype) or (_entry_fault(rows, cols, header) if coordinate else None)
-    if fault is not None:
-        raise ValueError(f"{source}: line {_entry_line(text, header, fault[0])}: {fault[1]}")
+    _check_entries(text, header, source, (rows, cols, values), dtype)
     if coordinate:
         return rows, cols, values
     stored = np.flatnonzero(values)
     return rows[stored], cols[stored], values[stored]
+
+
+def _check_entries(text: bytes, header: _Header, source: str, entries: _Entries, dtype: DTypeLike | None) -> None:
+    """Raise ValueError if a value does not fit, or an entry is repeated."""
+    rows, cols, values = entries
+    if header.field == "real" and not values.all() and (vanishing := _vanishing(text, header)) is not None:
+        line, word = vanishing
+        raise ValueError(f"{source}: line {line}: {_shown(word)} is too small for float64")
+    unfit = unfit_value(values, dtype)
+    if unfit is not None:
+        entry, complaint = unfit
+        fault = entry, f"value {float(values[entry])!r} at {_position(rows, cols, entry, header)} {complaint}"
+    else:
+        fault = _entry_fault(rows, cols, header) if header.layout == "coordinate" else None
+    if fault is not None:
+        raise ValueError(f"{source}: line {_entry_line(text, header, fault[0])}: {fault[1]}")
 
 
 class _Stream:
@@ -317,16 +407,6 @@ def _array_positions(header: _Header) -> tuple[np.ndarray, np.ndarray]:
     return rows, cols
 
 
-def _value_fault(
-    values: np.ndarray, rows: np.ndarray, cols: np.ndarray, *, dtype: DTypeLike | None,
-) -> tuple[int, str] | None:
-    unfit = unfit_value(values, dtype)
-    if unfit is None:
-        return None
-    entry, complaint = unfit
-    return entry, f"value {float(values[entry])!r} at {_position(rows, cols, entry)} {complaint}"
-
-
 def _entry_fault(rows: np.ndarray, cols: np.ndarray, header: _Header) -> tuple[int, str] | None:
     """Find an entry on a diagonal that must be empty, or the second of two entries at one position.
 
@@ -334,7 +414,7 @@ def _entry_fault(rows: np.ndarray, cols: np.ndarray, header: _Header) -> tuple[i
     """
     if header.symmetry == "skew-symmetric" and (rows == cols).any():
         entry = int(np.argmax(rows == cols))
-        return entry, f"diagonal entry {_position(rows, cols, entry)} in a skew-symmetric matrix"
+        return entry, f"diagonal entry {_position(rows, cols, entry, header)} in a skew-symmetric matrix"
     high, low = (rows, cols) if header.symmetry == "general" else (np.maximum(rows, cols), np.minimum(rows, cols))
     for major, minor, extent in ((low, high, header.rows), (high, low, header.cols)):
         keys = major.astype(np.int64) * extent + minor
@@ -347,11 +427,11 @@ def _entry_fault(rows: np.ndarray, cols: np.ndarray, header: _Header) -> tuple[i
         return None
     entry = int(order[repeats + 1].min())
     mirrored = " or its mirror image" if header.symmetry != "general" else ""
-    return entry, f"position {_position(rows, cols, entry)}{mirrored} occurs a second time"
+    return entry, f"position {_position(rows, cols, entry, header)}{mirrored} occurs a second time"
 
 
-def _position(rows: np.ndarray, cols: np.ndarray, entry: int) -> str:
-    return f"({int(rows[entry]) + 1}, {int(cols[entry]) + 1})"
+def _position(rows: np.ndarray, cols: np.ndarray, entry: int, header: _Header) -> str:
+    return f"({int(rows[entry]) + header.first}, {int(cols[entry]) + header.first})"
 
 
 def _matrix(text: bytes, header: _Header, source: str, dtype: DTypeLike | None) -> SparseMatrix:
@@ -365,7 +445,12 @@ def _matrix(text: bytes, header: _Header, source: str, dtype: DTypeLike | None) 
         sign = -1 if header.symmetry == "skew-symmetric" else 1
         rows, cols = np.concatenate((rows, cols[off])), np.concatenate((cols, rows[off]))
         values = np.concatenate((values, sign * values[off]))
-    coo = scipy.sparse.coo_array((values, (rows, cols)), shape=(header.rows, header.cols))
+    return _assembled((rows, cols, values), (header.rows, header.cols), dtype)
+
+
+def _assembled(entries: _Entries, shape: tuple[int, int], dtype: DTypeLike | None) -> SparseMatrix:
+    rows, cols, values = entries
+    coo = scipy.sparse.coo_array((values, (rows, cols)), shape=shape)
     csr = scipy.sparse.csr_array(coo)  # would add up repeated entries, which _entry_fault refused
     csr.sort_indices()
     return SparseMatrix.of_doubles(Pattern(csr.shape, csr.indptr, csr.indices), csr.data, dtype)
