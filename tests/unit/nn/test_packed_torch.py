@@ -81,6 +81,10 @@ def test_a_hint_of_causality_needs_its_mask(make: Callable[[], torch.nn.Module],
         torch.testing.assert_close(call(module, x, mask=mask, is_causal=True), expected, atol=1e-5, rtol=1e-4)
         with pytest.raises(RuntimeError, match=r"is_causal=True without a mask: .* also pass the mask"):
             call(module, x, is_causal=True)
+        if make is attention:
+            for others in ((x, x), (x.clone(), x)):
+                with pytest.raises(RuntimeError, match="is_causal=True without a mask"):
+                    module(x, *others, is_causal=True)
 
 
 @MODULES
