@@ -324,7 +324,8 @@ def _check_kind(begin: bytes, source: Path | str) -> None:
     shown = begin.lstrip() if begin.lstrip().startswith(b"<") else begin
     kind = next((kind for start, kind in OTHER_KINDS if shown.startswith(start)), None)
     if kind is not None:
-        raise ValueError(f"{source}: not a matrix but {kind}")
+        line = shown.partition(b"\n")[0].decode("ascii", "replace")
+        raise ValueError(f"{source}: not a matrix but {kind} (line 1: {line!r})")
 
 
 def _tar(text: bytes, stem: str) -> bytes:
