@@ -12,7 +12,7 @@ import operator
 from collections.abc import Callable, Mapping
 from functools import cache
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 import torch
 import torch_geometric.nn as geometric
@@ -23,7 +23,7 @@ from sparloom.nn import aggregating_layers, attention_layers, graph_layers, rela
 from sparloom.nn.aggregating_layers import Prepared, Size
 from sparloom.nn.attention_layers import AttentionLayer
 from sparloom.nn.convolution import Adjacency, DeviceAdjacency
-from sparloom.nn.edges import Normalisation
+from sparloom.nn.edges import Flow, Normalisation
 from sparloom.nn.fresh_graph import FreshMatrices
 from sparloom.nn.graph import cached_graph, check_features, recurring_graph
 from sparloom.nn.guard import Guard, size_class
@@ -115,8 +115,8 @@ class Accelerated:
         if type(layer.aggr_module) is not kind or not has_default_forward(layer.aggr_module, kind) or (
                 "reduce" in layer.aggr_module.__dict__):
             return "its aggr_module was replaced or has hooks"
-        if layer.node_dim not in cls.node_dims:
-            return f"node_dim={layer.node_dim}"
+        if layer.node_dim not in cls.node_dims or layer.flow not in get_args(Flow):
+            return f"node_dim={layer.node_dim}, flow={layer.flow!r}"
         return cls.contradiction(layer)
 
     @classmethod
@@ -150,14 +150,14 @@ class _Methods:
     """
 
     def __init__(self, kind: type[geometric.MessagePassing]) -> None:
-        self._owners = {"", *(base.__name__ for base in kind.__mro__)}  # "": of compiled templates
-        self._read = operator.attrgetter(*METHODS)
+        self._owners = {"", *(base.__name__ for base in kind.__mro__)}  # "": of templates
+        self._read = operator.attrgetter(*METHODS[1:])  # without `forward`, which an accelerated class has of its own
         self._kind, self._checked = kind, ()
         self._names = frozenset((*METHODS, "collect", "edge_collect"))
 
     def replaced(self, layer: geometric.MessagePassing) -> str | None:
         """Return the name of a method of a layer, or of its class, that is not PyTorch Geometric's."""
-        functions = self._read(self._kind)
+        functions = self._kind.forward, *self._read(type(layer))
         if functions != self._checked:  # also when templates were compiled
             for name, function in zip(METHODS, functions, strict=True):
                 if not self._is_original(function):
@@ -192,8 +192,11 @@ def _widened(value: Any) -> Any:
 
 def back(layer: Accelerated) -> geometric.MessagePassing:
     """Change the class of a layer back to the original; does nothing to others."""
-    if isinstance(layer, Accelerated):
+    kind = type(layer)
+    if "original" in kind.__dict__:
         layer.__class__ = layer.original
+    elif isinstance(layer, Accelerated):  # parametrize has made a class for this layer alone
+        kind.__bases__ = tuple(getattr(base, "original", base) for base in kind.__bases__)
     for name in STATE:
         layer.__dict__.pop(name, None)
     return layer
@@ -256,6 +259,13 @@ class GCNConv(Accelerated, geometric.GCNConv):
     first = "auto"
     convolve = eager(graph_layers.GCNConv.convolve)
     checked = graph_layers.GCNConv.checked
+
+    @classmethod
+    def contradiction(cls, layer: geometric.MessagePassing) -> str | None:
+        """Name a bias of another shape, which the original repeats."""
+        bias = layer._parameters.get("bias")
+        other = bias is not None and bias.shape != (layer.out_channels,)
+        return f"bias of shape {tuple(bias.shape)}" if other else super().contradiction(layer)
 
     def prepare(
         self, x: torch.Tensor, edge_index: Any, edge_weight: torch.Tensor | None = None,

@@ -25,7 +25,14 @@ from sparloom.nn.edges import (
 from sparloom.nn.fresh_graph import FreshGraph, FreshMatrices
 from sparloom.nn.graph import Graph, cached_graph, recurring_graph
 from sparloom.nn.guard import Guard, SizeClass, Verdict, can_be_timed
-from sparloom.nn.message_passing import AGGREGATIONS, Aggregation, Features, initialise_lazy, stored_weight
+from sparloom.nn.message_passing import (
+    AGGREGATIONS,
+    Aggregation,
+    Features,
+    initialise_lazy,
+    is_product,
+    stored_weight,
+)
 from sparloom.nn.sparse import spmm
 from sparloom.nn.torch_integration import (
     SUPPORTED_DEVICES,
@@ -266,8 +273,8 @@ def aggregate_and_transform(
             each, x, aggr, linear, linear_class, root, ways), sent, parameters)
     if root is not None:
         initialise_lazy(*root)
-        if _is_fused(matrices, sent, aggr) and root[0].bias is None and all(
-                has_default_forward(layer, linear_class) for layer in (linear, root[0])):
+        if _is_fused(matrices, sent, aggr) and has_default_forward(linear, linear_class) and is_product(
+                root[0], linear_class):
             adjacency = matrices.adjacency(sent.dtype, mean=aggr == "mean")
             weight, bias, root_weight = linear.weight, linear.bias, root[0].weight
             return _in_order(ways, matrices, sent, lambda x, first: adjacency.convolve_with_root(

@@ -318,10 +318,10 @@ class GATConv(AttentionLayer):
         values, targets, att_src, att_dst = autocast_operands(
             sent.unflatten(1, (self.heads, self.out_channels)), None if received is sent or received is None
             else received.unflatten(1, (self.heads, self.out_channels)), self.att_src, self.att_dst)
+        factors = att_src if received is None else torch.cat(torch.broadcast_tensors(att_src, att_dst))
         attended = self.attend(
-            "additive", edges, "used" if return_attention_weights else "none", values=values, slope=self.negative_slope,
-            targets=targets, factors=att_src if received is None else torch.cat(torch.broadcast_tensors(att_src, att_dst)),
-            bias=self.kernel_bias(values.dtype),
+            "additive", edges, "used" if return_attention_weights else "none", values=values, targets=targets,
+            slope=self.negative_slope, factors=factors, bias=self.kernel_bias(values.dtype),
             edge_scores=self._edge_scores(edge_attr, edge_index, edges))
         result = self.with_residual(attended.values, residual)
         return (result, weighted_edges(edge_index, edges, attended.weights)) if return_attention_weights else result
@@ -432,7 +432,7 @@ class GATv2Conv(AttentionLayer):
 def factors_of(
     layer: torch.nn.Module, features: torch.Tensor, linear_class: type[torch.nn.Module],
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return F and W, (outputs, inputs), of the result F W^T of a layer: its input and weight, or result and identity."""
+    """Return F and W of what a layer computes, F W^T: its input and weight, or else its result and the identity."""
     if is_product(layer, linear_class):
         return features, autocast_operands(layer.weight)[0]
     features, = autocast_operands(layer(features))
