@@ -21,8 +21,8 @@ class SparloomError(Exception):
     """Base class: the command line shows the message without a stack trace."""
 
 
-class Unsupported(SparloomError):
-    """A platform cannot run this operation or configuration."""
+class Unsupported(SparloomError, NotImplementedError):
+    """A platform or a program cannot compute this operation, configuration or model."""
 
 
 class Unfusable(Unsupported):

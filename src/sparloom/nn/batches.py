@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from types import MappingProxyType
 
 import numpy as np
 import torch
 
+from sparloom.errors import Unsupported
 from sparloom.nn.custom_ops import refuse_transformed, without_functorch
 from sparloom.nn.torch_integration import autocast_operands, dtype_remedy, unscriptable
 from sparloom.ragged import (
@@ -22,6 +23,7 @@ from sparloom.ragged import (
     tokens_of,
 )
 
+NO_TABLES: Mapping[str, torch.Tensor] = MappingProxyType({})
 Lengths = Structure | torch.Tensor | np.ndarray | Sequence[int]
 
 
@@ -182,7 +184,7 @@ class Sequences:
 
     structure: Structure
     mask: np.ndarray | None = None
-    tables: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    tables: Mapping[str, torch.Tensor] = field(default_factory=lambda: NO_TABLES)
 
     def pieces(self, most: int) -> list[tuple[Sequences, slice]]:
         """Cut them into pieces of whole sequences.
@@ -292,8 +294,8 @@ def _real_tokens(mask: torch.Tensor, shape: tuple[int, int]) -> torch.Tensor:
     if not isinstance(mask, torch.Tensor):
         raise TypeError(f"attention_mask is a {type(mask).__name__}: expected a tensor of shape {shape}")
     if mask.dim() > 2 or mask.device.type != "cpu":
-        raise Unsupported(f"attention_mask is {mask.dim()}-dimensional on {mask.device}: programs read masks of tokens, "
-                          "(batch, length), on the CPU")
+        raise Unsupported(f"attention_mask has shape {tuple(mask.shape)} on {mask.device}: programs read masks of "
+                          "tokens, (batch, length), on the CPU")
     if tuple(mask.shape) != shape:
         raise ValueError(f"attention_mask has shape {tuple(mask.shape)}: expected {shape}")
     if mask.dtype == torch.bool:

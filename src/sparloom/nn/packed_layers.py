@@ -1,11 +1,15 @@
-"""Encoder layers of models that run as one ragged program each: where their parameters are, and how they are called."""
+"""Encoder layers that run as one ragged program each: where their parameters are, and how programs run.
+
+A packed encoder checks that its layers are what programs compute, reads their parameters, and runs programs; the layers
+themselves stay as they are, and are called where programs cannot compute a call.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,22 +18,18 @@ from torch.autograd import forward_ad
 from torch.nn.modules.module import _has_any_global_hook
 
 from sparloom.errors import Unsupported
-from sparloom.nn.batches import Sequences, TokenBatch, WaitingLayers
-from sparloom.nn.checked_layers import CheckedLayer, CheckedLayers
+from sparloom.nn.batches import Sequences, TokenBatch
 from sparloom.nn.content_hash import fingerprint_tensors, sampled_hash
-from sparloom.nn.custom_ops import needs_derivatives
+from sparloom.nn.custom_ops import in_functorch, needs_derivatives
+from sparloom.nn.encoder_checks import CheckedLayers, ModuleSnapshot, has_adapters
 from sparloom.nn.ragged_layers import activation_name, norm_gain
 from sparloom.nn.ragged_programs import JoinedParameters, PackedProgramWeights, PackedWeights, call_layer
-from sparloom.nn.torch_integration import (
-    autocast_operands,
-    eager,
-    has_default_forward,
-    run_weight_hooks,
-    torch_threads,
-)
-from sparloom.ragged import EncoderSchedule, EncoderShape, Layer, compiled_encoder_layer, run_bound
+from sparloom.nn.torch_integration import autocast_operands, refuse_tracing, torch_threads
+from sparloom.ragged import EncoderSchedule, EncoderShape, Layer, check_precision, compiled_encoder_layer, run_bound
 
-PRECISION, PACKED_WEIGHTS = "_sparloom_precision", "_sparloom_packed"  # attributes of packed modules
+log = logging.getLogger(__name__)
+
+PRECISION, STATE = "_sparloom_precision", "_sparloom_encoder"  # attributes of packed encoders
 FEW_TOKENS = 1024  # of a batch, up to which threads share columns: measured with the sizes of MiniLM and BERT-base
 SHARED_PANELS = 12  # of weights, which threads share: the smallest products of these models have as many
 TRAINING = EncoderSchedule(depth=768)  # products of the width of BERT-base are not cut
@@ -49,6 +49,8 @@ class LayerPaths:
         into, up, back: of the feed-forward network; `up` if it is gated by a module of its own.
         norms: after, or before, attention and the feed-forward network; a torch.nn.Identity is none.
         activation: of the feed-forward network, a module or a function.
+        dropouts: of weights of attention, of the result of attention, of the hidden columns, and of the result of the
+            network: the module in whose training mode there is dropout, and the attribute with the probability.
     """
 
     qkv: tuple[str, ...]
@@ -57,21 +59,21 @@ class LayerPaths:
     back: str
     norms: tuple[str, str]
     activation: str
+    dropouts: tuple[tuple[str, str] | None, ...]
     up: str | None = None
 
-    @property
-    def linears(self) -> tuple[str, ...]:
-        return (*self.qkv, self.out, self.into, self.back, *(() if self.up is None else (self.up,)))
 
+class LayerReader:
+    """Reads the form and the parameters of one encoder layer.
 
-class PackedLayer:
-    """Mixin of encoder layers: called with `sequences`, the layer runs as one program on packed tokens.
-
-    Called without, it computes what its class in the original library computes.
+    Args:
+        path: of the layer in the encoder, for messages.
     """
 
     paths: ClassVar[LayerPaths]
-    norm_class: ClassVar[type[torch.nn.Module]] = torch.nn.LayerNorm
+
+    def __init__(self, layer: Any, path: str) -> None:
+        self.layer, self.path, self.packed = layer, path, PackedWeights()
 
     def count_heads(self) -> int:
         """Return the number of heads."""
@@ -86,54 +88,54 @@ class PackedLayer:
         epsilons = {path: self.epsilon(norm) for path, norm in self.norms()}
         if len(set(epsilons.values())) > 1:
             raise Unsupported(f"norms have different epsilons, {epsilons}: they must be equal")
-        back = submodule(self, self.paths.back)
-        return _shape(back.out_features, self.count_heads(), back.in_features, next(iter(epsilons.values())),
-                      named_activation(_activation(self, self.paths.activation)))
+        back = without_adapters(submodule(self.layer, self.paths.back))
+        return EncoderShape(back.out_features, self.count_heads(), back.in_features, next(iter(epsilons.values())),
+                            activation=named_activation(attribute(self.layer, self.paths.activation)))
+
+    def compiled(self, form: EncoderShape, schedule: EncoderSchedule, threads: int) -> Layer:
+        """Return the program of a form."""
+        return compiled_encoder_layer(form, schedule, threads)
 
     def norms(self) -> list[tuple[str, torch.nn.Module]]:
         """Return the paths and modules of the norms that there are."""
-        found = [(path, submodule(self, path)) for path in self.paths.norms]
-        return [(path, norm) for path, norm in found if not isinstance(norm, torch.nn.Identity)]
-
-    def called_modules(self) -> list[torch.nn.Module]:
-        """Return the modules whose parameters the program reads instead of calling them."""
-        return [*(submodule(self, path) for path in self.paths.linears), *(norm for _, norm in self.norms())]
+        norms = [(path, submodule(self.layer, path)) for path in self.paths.norms]
+        return [(path, norm) for path, norm in norms if not isinstance(norm, torch.nn.Identity)]
 
     def epsilon(self, norm: Any) -> float:
         """Return what a norm adds to variances."""
         return norm.eps
 
-    def program_parameters(self) -> JoinedParameters:
-        """Return the parameters by their names in the program."""
-        paths, found = self.paths, dict(self.projection_parameters())
-        found |= self.network_parameters()
+    def parameters(self) -> JoinedParameters:
+        """Return the parameters by their names in the program.
+
+        Raises:
+            Unsupported: adapters are of a kind that does not only add to the weight; biases are incomplete.
+        """
+        paths = self.paths
+        parameters = {**self.projection_parameters(), **self.network_parameters()}
         for name, path in (("out", paths.out), ("back", paths.back)):
-            found[f"w_{name}"], found[f"b_{name}"] = self.projection(path)
+            parameters[f"w_{name}"], parameters[f"b_{name}"] = self.projection(path)
         for path, norm in self.norms():
             number = 1 + paths.norms.index(path)
-            gain = parameter(norm, "weight")
-            found[f"gain_{number}"] = norm_gain(norm) if gain is None else gain
-            found[f"shift_{number}"] = parameter(norm, "bias")
-        return found
+            gain = norm._parameters.get("weight")
+            parameters[f"gain_{number}"] = norm_gain(norm) if gain is None else gain
+            parameters[f"shift_{number}"] = norm._parameters.get("bias")
+        return parameters
 
     def network_parameters(self) -> JoinedParameters:
         """Return those of the projections into the feed-forward network."""
-        paths, found = {"in": self.paths.into, "up": self.paths.up}, {}
-        for name, path in paths.items():
+        parameters = {}
+        for name, path in (("in", self.paths.into), ("up", self.paths.up)):
             if path is not None:
-                found[f"w_{name}"], found[f"b_{name}"] = self.projection(path)
-        return found
+                parameters[f"w_{name}"], parameters[f"b_{name}"] = self.projection(path)
+        return parameters
 
     def projection(self, path: str) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return the weight and the bias of a torch.nn.Linear, with the adapters that are active.
-
-        Raises:
-            Unsupported: adapters are of a kind that does not only add to the weight.
-        """
-        module = submodule(self, path)
+        """Return the weight and the bias of a torch.nn.Linear, with the adapters that are active."""
+        module = submodule(self.layer, path)
         if not has_adapters(module):
-            return parameter(module, "weight"), parameter(module, "bias")
-        return _adapted_weight(module, path, packed_weights(self)), parameter(module.base_layer, "bias")
+            return module.weight, module.bias
+        return _adapted_weight(module, path, self.packed), module.base_layer.bias
 
     def projection_parameters(self) -> JoinedParameters:
         """Return those of the projection to queries, keys and values."""
@@ -142,181 +144,269 @@ class PackedLayer:
             raise Unsupported(f"of {', '.join(self.paths.qkv)} some have a bias: either all must have one, or none")
         return {"w_qkv": weights, "b_qkv": None if biases[0] is None else biases}
 
-    def dropout_shares(self) -> tuple[float, float, float, float]:
-        """Return the probabilities of dropout in training, see `EncoderShape`."""
-        raise NotImplementedError
+    def dropout_shares(self) -> tuple[float, ...]:
+        """Return the probabilities of dropout, which are 0 of modules that are not in training mode."""
+        shares = []
+        for place in self.paths.dropouts:
+            module = None if place is None else submodule(self.layer, place[0])
+            is_active = module is not None and module.training and not isinstance(module, torch.nn.Identity)
+            shares.append(float(attribute(module, place[1])) if is_active else 0.0)
+        return tuple(shares)
 
-    def check(self) -> None:
-        """Check that the layer can run as a program.
+
+@dataclass(frozen=True, eq=False)
+class CheckedEncoder:
+    """An encoder at a time when it was checked.
+
+    Args:
+        snapshot: of its modules; as long as they are unchanged, all this is valid.
+        readers: of its layers.
+        forms, inference_forms: of its layers in training, and in inference in the precision of the encoder.
+        training_flags: attributes of modules whose training mode decides on dropout.
+        refusal: why programs cannot compute it, if so.
+    """
+
+    snapshot: ModuleSnapshot
+    readers: tuple[LayerReader, ...] = ()
+    forms: tuple[EncoderShape, ...] = ()
+    inference_forms: tuple[EncoderShape, ...] = ()
+    training_flags: Sequence[Mapping[str, Any]] = ()
+    refusal: str | None = None
+
+    @classmethod
+    def of(cls, snapshot: ModuleSnapshot, readers: Sequence[LayerReader], precision: str) -> CheckedEncoder:
+        """Read the forms of layers.
 
         Raises:
-            Unsupported: it cannot; says why.
+            Unsupported: there is no program for one; says why.
         """
-        for path in self.paths.linears:
-            module = without_adapters(submodule(self, path))
-            if not isinstance(module, torch.nn.Linear) or type(module).forward is not torch.nn.Linear.forward:
-                raise Unsupported(f"{path} is a {type(module).__name__}, not a torch.nn.Linear: merge adapters into "
-                                  "the model, or pass it before it is quantised")
-        for path, norm in self.norms():
-            if type(norm).forward is not self.norm_class.forward:
-                raise Unsupported(f"{path} is a {type(norm).__name__}, not a {self.norm_class.__name__}")
-        check_parameters(self)
-        self.form()
-        self.program_parameters()
+        forms, same = [], {}
+        for reader in readers:
+            try:
+                check_parameters(reader.layer)
+                reader.parameters()
+                forms.append(reader.form())
+                check_precision(replace(forms[-1], precision=precision))
+            except Unsupported as error:
+                raise Unsupported(f"{reader.path}: {error}" if reader.path else str(error)) from error
+        forms = [same.setdefault(form, form) for form in forms]
+        inference = [same.setdefault(each, each) for each in (replace(form, precision=precision) for form in forms)]
+        flags = [vars(submodule(reader.layer, place[0])) for reader in readers for place in reader.paths.dropouts
+                 if place is not None]
+        return cls(snapshot, tuple(readers), tuple(forms), tuple(inference), flags)
 
-    def forward(self, tokens: torch.Tensor, *arguments: Any, sequences: Sequences | None = None,
-                record: list[torch.Tensor] | None = None, **options: Any) -> Any:
-        """Apply the layer to (1, tokens, width) packed tokens.
 
-        Args:
-            record: list to which the tokens are appended.
+@dataclass(frozen=True, eq=False)
+class _KeptWeights:
+    """Packed weights of all layers, valid as long as `parameters` are unchanged, and the tables are these."""
+
+    checked: CheckedEncoder
+    parameters: CheckedLayers
+    tables: Mapping[str, torch.Tensor]
+    layouts: list[int]
+    weights: list[PackedProgramWeights]
+
+
+class EncoderState:
+    """What a packed encoder remembers between calls; copies of the encoder, and pickled ones, begin anew.
+
+    Its attributes are replaced as a whole, so that several threads may call an encoder: at worst each packs once.
+    """
+
+    def __init__(self) -> None:
+        self.checked: CheckedEncoder | None = None
+        self.kept: _KeptWeights | None = None
+        self.tables: tuple[Any, Mapping[str, torch.Tensor]] | None = None
+        self.told: str | None = None  # why the last call was not computed by programs
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return EncoderState, ()
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of packed weights."""
+        checked = self.checked
+        return 0 if checked is None else sum(reader.packed.nbytes for reader in checked.readers)
+
+
+class PackedEncoder:
+    """Mixin of encoders whose layers run as programs, and that compute what programs cannot as their original class."""
+
+    def take_snapshot(self) -> ModuleSnapshot:
+        """Remember all modules whose change matters."""
+        raise NotImplementedError
+
+    def check_layers(self) -> Sequence[LayerReader]:
+        """Check that programs compute what the layers compute, and return readers of them.
+
+        Raises:
+            Unsupported: they do not; says why.
         """
-        if sequences is None:
-            return super().forward(tokens, *arguments, **options)
-        if record is not None:
-            record.append(tokens)
-        return run_packed(self, self.form(), tokens[0], sequences, self.by_token(**options))[None]
+        raise NotImplementedError
 
-    def by_token(self, **options: Any) -> Mapping[str, np.ndarray]:
-        """Return further arrays by token that the program reads, from the arguments of the layer."""
-        return {}
+    def state(self) -> EncoderState:
+        """Return what the encoder remembers between calls."""
+        return self.__dict__.get(STATE) or self.__dict__.setdefault(STATE, EncoderState())
+
+    def checked(self) -> CheckedEncoder:
+        """Check the encoder, unless nothing has changed since it was checked.
+
+        Raises:
+            Unsupported: programs cannot compute calls now; says why.
+        """
+        if _has_any_global_hook():
+            raise Unsupported("hooks of all modules are registered, which packed programs do not call")
+        if in_functorch():
+            raise Unsupported("torch.func transforms the call, and programs have no rules for that")
+        refuse_tracing()
+        state = self.state()
+        checked = state.checked
+        if checked is None or not checked.snapshot.unchanged(self):
+            snapshot = self.take_snapshot()  # first, so that the next call notices what changes meanwhile
+            try:
+                checked = CheckedEncoder.of(snapshot, self.check_layers(), self.__dict__.get(PRECISION, "float32"))
+            except Unsupported as error:
+                checked = CheckedEncoder(snapshot, refusal=str(error))
+            state.checked = checked
+        if checked.refusal is not None:
+            raise Unsupported(checked.refusal)
+        return checked
+
+    def report(self, reason: Unsupported) -> None:
+        """Log why a call is computed by the original class, once for each reason in a row."""
+        state = self.state()
+        if state.told != str(reason):
+            state.told = str(reason)
+            log.warning("%s computes this call without packing, as before: %s", type(self).__name__, reason)
 
 
-@eager
-def run_packed(module: Any, form: EncoderShape, tokens: torch.Tensor, sequences: Sequences,
-               others: Mapping[str, np.ndarray] = MappingProxyType({})) -> torch.Tensor:
-    """Run the program of a layer on (tokens, width).
+def run_layers(encoder: PackedEncoder, checked: CheckedEncoder, tokens: torch.Tensor, sequences: Sequences, *,
+               causal: bool = False, by_token: Callable[[Any], Mapping[str, np.ndarray]] | None = None,
+               record: Callable[[torch.Tensor], torch.Tensor] | None = None) -> torch.Tensor:
+    """Run the layers of an encoder one after the other on (tokens, width).
 
     Args:
-        others: further arrays by token that the program reads, by name.
-
-    Raises:
-        RuntimeError: a submodule has hooks or was replaced, which would have no effect.
+        by_token: returns further arrays by token that the program of a layer reads.
+        record: called with the input of every layer, and returns what the layer reads.
     """
-    if sequences.waiting is None or id(module) not in sequences.waiting.known:
-        _check_all_hooks(module)
-    if sequences.mask is not None:
-        form, others = replace(form, masked=True), {**others, "mask": sequences.mask}
-    shares = module.dropout_shares() if module.training else ()
-    if any(shares):
-        random = torch.randint(1 << 31, (len(tokens),)).numpy().astype(np.float64)
-        form, others = replace(form, dropout=tuple(map(float, shares))), {**others, "random": random}
-    return run_program(module, compiled_encoder_layer, form, tokens, sequences, lambda: {
-        **module.program_parameters(), **sequences.tables}, others)
-
-
-def _check_all_hooks(module: Any) -> None:
-    """Check the modules whose parameters the program of a layer reads instead of calling them."""
-    linears = [(path, submodule(module, path)) for path in module.paths.linears]
-    _check_hooks(torch.nn.Linear, [(path, without_adapters(each)) for path, each in linears])
-    for path, each in linears:
-        if has_adapters(each):
-            _check_hooks(type(each), [(path, each)])
-            _check_hooks(torch.nn.Linear, [(f"{path}.{part}.{name}", getattr(each, part)[name])
-                                           for part in ("lora_A", "lora_B") for name in getattr(each, part)])
-    _check_hooks(module.norm_class, module.norms())
-
-
-def run_layers(layers: Iterable[torch.nn.Module], tokens: torch.Tensor, *, sequences: Sequences, **options: Any
-               ) -> torch.Tensor:
-    """Call layers one after the other on (1, tokens, width).
-
-    For few tokens without gradients, all layers are checked before the first one runs, and run in one call: checks in
-    Python take longer between programs that empty the caches. If nothing has changed since the last such call, there is
-    one check for all layers.
-
-    Args:
-        options: further arguments of all layers.
-    """
-    layers = list(layers)
-    together = tokens.shape[1] <= FEW_TOKENS and not torch.is_grad_enabled() and not (
-        torch.is_autocast_enabled("cpu") or forward_ad._current_level >= 0 or _has_any_global_hook()) and all(
-        isinstance(layer, PackedLayer) and has_default_forward(layer, type(layer)) for layer in layers)
-    if not (together and layers):
-        for layer in layers:
-            tokens = layer(tokens, sequences=sequences, **options)
+    threads = torch_threads()
+    tokens = autocast_operands(tokens)[0].contiguous()
+    shared = {} if sequences.mask is None else {"mask": sequences.mask}
+    has_dropout = any([flags["training"] for flags in checked.training_flags])
+    calls = [_LayerCall(reader, *forms, bool(shared), causal, has_dropout,
+                        shared if by_token is None else {**shared, **by_token(reader.layer)})
+             for reader, forms in zip(checked.readers, zip(checked.forms, checked.inference_forms, strict=True),
+                                      strict=True)]
+    if torch.is_grad_enabled() or forward_ad._current_level >= 0:
+        for call in calls:
+            tokens = tokens if record is None else record(tokens)
+            tokens = _run_with_gradients(call, tokens, sequences, threads)
         return tokens
-    first = packed_weights(layers[0])
-    waiting = WaitingLayers(first.checked.weights if first.checked is not None and first.checked.unchanged(layers)
-                            else {})
-    sequences = replace(sequences, waiting=waiting)
-    for layer in layers:
-        tokens = layer(tokens, sequences=sequences, **options)
-    sequences.run_waiting()
-    if waiting.found:
-        first.checked = CheckedLayers.of(waiting.found) if len(waiting.found) == len(layers) else None
+    many = len(tokens) > FEW_TOKENS
+    schedule = MANY if many else few_tokens_schedule(threads)
+    programs = [call.program(call.inference_form, schedule, threads, len(tokens)) for call in calls]
+    runs = []
+    packed = _packed_weights(encoder, checked, programs, sequences.tables)
+    for call, program, weights in zip(calls, programs, packed, strict=True):
+        tokens = tokens if record is None else record(tokens)
+        run, tokens = _bind(program, TokenBatch(tokens, sequences.structure, None, call.by_token), weights)
+        runs.append(run)
+        if many:  # intermediate results of all layers would take much memory
+            run_bound(runs)
+            runs.clear()
+    if runs:  # in one call: Python takes longer between programs, which empty its caches
+        run_bound(runs)
     return tokens
 
 
-def run_program(module: torch.nn.Module, compiled: Callable[..., Layer], form: EncoderShape, tokens: torch.Tensor,
-                sequences: Sequences, parameters: Callable[[], JoinedParameters],
-                others: Mapping[str, np.ndarray] = MappingProxyType({})) -> torch.Tensor:
-    """Run a program on (tokens, width): in float32 if gradients are needed, else in the precision of the module.
+@dataclass(eq=False)
+class _LayerCall:
+    """One layer in one call.
 
     Args:
-        module: keeps the packed weights.
-        compiled: returns the layer of a form, a schedule and a number of threads.
-        parameters: returns the parameters by their names in the program.
-        others: see `run_packed`.
+        form, inference_form: see `CheckedEncoder`.
+        is_masked, is_causal, has_dropout: of this call.
+        by_token: arrays by token that the program reads.
     """
-    threads = torch_threads()
-    tokens, = autocast_operands(tokens)
-    batch = TokenBatch(tokens.contiguous(), sequences.structure, None, others)
-    packed, waiting = packed_weights(module), sequences.waiting
-    layout, weights = _known_weights(module, waiting)
-    given = parameters() if weights is None else {}
-    if needs_derivatives([tokens, *flat_parameters(given)]):
-        sequences.run_waiting()
-        joined = {name: torch.cat(value) if isinstance(value, tuple) else value for name, value in given.items()}
-        return call_layer(compiled(form, TRAINING, threads), batch, joined, packed)
-    precision = module.__dict__.get(PRECISION, form.precision)
-    form = form if precision == form.precision else replace(form, precision=precision)
-    layer = compiled(form, few_tokens_schedule(threads) if len(tokens) <= FEW_TOKENS else MANY, threads)
-    if weights is None or layout != layer.forward_layout:
-        given = given or parameters()
-        weights = packed.sampled(layer, given)
-        if waiting is not None and isinstance(module, PackedLayer):
-            waiting.found.append(CheckedLayer(module, module.called_modules(), flat_parameters(given),
-                                              layer.forward_layout, weights))
-    out = torch.empty_like(batch.x)
-    run = layer.bind(batch.structure, batch.arrays(batch.x), weights.fixed_for(layer, batch.structure), out.numpy())
-    run.kept.append(weights)
-    if waiting is None:
-        run_bound([run])
-    else:
-        waiting.runs.append(run)
-    return out
 
+    reader: LayerReader
+    form: EncoderShape
+    inference_form: EncoderShape
+    is_masked: bool
+    is_causal: bool
+    has_dropout: bool
+    by_token: Mapping[str, np.ndarray]
 
-def _known_weights(
-    module: torch.nn.Module, waiting: WaitingLayers | None,
-) -> tuple[int, PackedProgramWeights] | tuple[None, None]:
-    """Return packed weights that need no check, and their layout, if there are any."""
-    found = None if waiting is None else waiting.known.get(id(module))
-    weights = None if found is None else found[1]()
-    return (None, None) if weights is None else (found[0], weights)
+    def program(self, form: EncoderShape, schedule: EncoderSchedule, threads: int, tokens: int) -> Layer:
+        """Return the program of a form in this call; draws a random number for each token if there is dropout."""
+        shares = self.reader.dropout_shares() if self.has_dropout else ()
+        if any(shares):
+            random = torch.randint(1 << 31, (tokens,)).numpy().astype(np.float64)
+            self.by_token = {**self.by_token, "random": random}
+        if self.is_masked or self.is_causal or any(shares):
+            form = _form_of_call(form, self.is_masked, self.is_causal, shares if any(shares) else form.dropout)
+        return self.reader.compiled(form, schedule, threads)
 
 
 @cache
-def _shape(width: int, heads: int, hidden: int, epsilon: float, activation: str) -> EncoderShape:
-    return EncoderShape(width, heads, hidden, epsilon, activation=activation)
+def _form_of_call(form: EncoderShape, is_masked: bool, is_causal: bool, shares: tuple[float, ...]) -> EncoderShape:
+    return replace(form, masked=is_masked, causal=is_causal, dropout=shares)
+
+
+def _run_with_gradients(call: _LayerCall, tokens: torch.Tensor, sequences: Sequences, threads: int) -> torch.Tensor:
+    """Run a layer where gradients may be needed, and as it is checkpointed by transformers."""
+    tables, layer = sequences.tables, call.reader.layer
+
+    def run(tokens: torch.Tensor, *values: torch.Tensor) -> torch.Tensor:
+        parameters = {**call.reader.parameters(), **dict(zip(tables, values, strict=True))}
+        if needs_derivatives([tokens, *flat_parameters(parameters)]):
+            joined = {name: torch.cat(value) if isinstance(value, tuple) else value
+                      for name, value in parameters.items()}
+            program = call.program(call.form, TRAINING, threads, len(tokens))
+            return call_layer(program, TokenBatch(tokens, sequences.structure, None, call.by_token), joined,
+                              call.reader.packed)
+        schedule = MANY if len(tokens) > FEW_TOKENS else few_tokens_schedule(threads)
+        program = call.program(call.inference_form, schedule, threads, len(tokens))
+        bound, result = _bind(program, TokenBatch(tokens, sequences.structure, None, call.by_token),
+                              call.reader.packed.sampled(program, parameters))
+        run_bound([bound])
+        return result
+
+    check_parameters(layer)
+    if torch.is_grad_enabled() and layer.training and getattr(layer, "gradient_checkpointing", False):
+        return layer._gradient_checkpointing_func(run, tokens, *tables.values())
+    return run(tokens, *tables.values())
+
+
+def _bind(layer: Layer, batch: TokenBatch, weights: PackedProgramWeights) -> tuple[Any, torch.Tensor]:
+    """Check the arguments of a program that runs later, and allocate its result."""
+    out = torch.empty_like(batch.x)
+    run = layer.bind(batch.structure, batch.arrays(batch.x), weights.fixed_for(layer, batch.structure), out.numpy())
+    run.kept.append(weights)
+    return run, out
+
+
+def _packed_weights(encoder: PackedEncoder, checked: CheckedEncoder, layers: Sequence[Layer],
+                    tables: Mapping[str, torch.Tensor]) -> Sequence[PackedProgramWeights]:
+    """Return the weights of all layers, which are packed again only if a parameter has changed."""
+    state, layouts = encoder.state(), [layer.forward_layout for layer in layers]
+    kept = state.kept
+    if kept is not None and kept.checked is checked and kept.layouts == layouts and kept.tables is tables and (
+            kept.parameters.unchanged()):
+        return kept.weights
+    modules, weights = [reader.layer for reader in checked.readers], []
+    parameters = CheckedLayers.of(modules)  # first, so that the next call notices what is written meanwhile
+    for reader, layer in zip(checked.readers, layers, strict=True):
+        check_parameters(reader.layer)
+        weights.append(reader.packed.sampled(layer, {**reader.parameters(), **tables}))
+    state.kept = None if parameters is None else _KeptWeights(checked, parameters, tables, layouts, weights)
+    return weights
 
 
 @cache
 def few_tokens_schedule(threads: int) -> EncoderSchedule:
     """Return the schedule of batches with few tokens."""
     return replace(TRAINING, shared_panels=max(SHARED_PANELS // threads, 1))
-
-
-def packed_weights(module: torch.nn.Module) -> PackedWeights:
-    """Return the packed weights of a module, which keeps them."""
-    return module.__dict__.setdefault(PACKED_WEIGHTS, PackedWeights())
-
-
-def has_adapters(module: torch.nn.Module) -> bool:
-    """Tell whether a module is a torch.nn.Linear to which PEFT has added LoRA adapters."""
-    kind = type(module)
-    return kind is not torch.nn.Linear and (kind.__module__, kind.__name__) == ("peft.tuners.lora.layer", "Linear")
 
 
 def without_adapters(module: torch.nn.Module) -> torch.nn.Module:
@@ -352,21 +442,15 @@ def _adapted_weight(module: Any, path: str, packed: PackedWeights) -> torch.Tens
     return kept[1]
 
 
-def _check_hooks(kind: type[torch.nn.Module], modules: list[tuple[str, torch.nn.Module]]) -> None:
-    """Run hooks that compute weights; refuse others, and modules that were replaced."""
-    for path, module in modules:
-        if not has_default_forward(module, kind):
-            run_weight_hooks(kind, **{path: module})
-
-
 def check_parameters(module: torch.nn.Module) -> None:
     """Check that programs can read the parameters of a module.
 
     Raises:
         Unsupported: one is not float32, or not on the CPU.
     """
-    for name, parameter in module.named_parameters():
+    for parameter in module.parameters():
         if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
+            name = next(name for name, each in module.named_parameters() if each is parameter)
             raise Unsupported(f"{name} is {parameter.dtype} on {parameter.device}: packed layers compute in "
                               "torch.float32 on the CPU, and read such parameters in every precision: call "
                               "pack(model.float().cpu(), precision=...)")
@@ -396,23 +480,14 @@ def named_activation(activation: Any) -> str:
 def submodule(module: torch.nn.Module, path: str) -> torch.nn.Module:
     """Look up a submodule by its path; unlike `get_submodule`, without the checks that each call would pay for."""
     for name in _names(path):
-        found = module._modules.get(name)
-        module = getattr(module, name) if found is None else found
+        module = module._modules[name]
     return module
 
 
-def parameter(module: torch.nn.Module, name: str) -> torch.Tensor | None:
-    """Return a parameter, None if there is none; computed ones are computed."""
-    found = module._parameters.get(name)
-    return getattr(module, name, None) if found is None else found
-
-
-def _activation(module: torch.nn.Module, path: str) -> Any:
-    """Return an activation, which may be a function."""
+def attribute(module: torch.nn.Module, path: str) -> Any:
+    """Look up an attribute of a submodule, or a submodule that may be a function."""
     *parents, name = _names(path)
-    for each in parents:
-        module = module._modules[each]
-    return getattr(module, name)
+    return getattr(submodule(module, ".".join(parents)) if parents else module, name)
 
 
 @cache

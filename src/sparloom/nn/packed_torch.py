@@ -8,112 +8,135 @@ such as masks of integers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from sparloom.errors import Unsupported
-from sparloom.nn.batches import PackedBatch, Sequences
+from sparloom.nn.batches import PackedBatch
 from sparloom.nn.custom_ops import is_differentiated
-from sparloom.nn.packed_layers import LayerPaths, PackedLayer, check_parameters, run_layers, run_packed, run_program
+from sparloom.nn.encoder_checks import HOOKS, ModuleSnapshot, check_called, check_modules, check_untouched
+from sparloom.nn.packed_layers import STATE, LayerPaths, LayerReader, PackedEncoder, run_layers
 from sparloom.nn.ragged_programs import JoinedParameters
-from sparloom.nn.torch_integration import autocast_operands, eager, run_weight_hooks
-from sparloom.ragged import EncoderShape, compiled_attention
+from sparloom.nn.torch_integration import autocast_operands, eager
+from sparloom.ragged import EncoderSchedule, EncoderShape, Layer, compiled_attention
 
 
-class TransformerEncoderLayer(PackedLayer, torch.nn.TransformerEncoderLayer):
-    """A layer of torch.nn.TransformerEncoder, in it or by itself."""
+class TorchLayer(LayerReader):
+    """Layers of torch.nn.TransformerEncoder."""
 
-    paths = LayerPaths(qkv=(), out="self_attn.out_proj", into="linear1", back="linear2", norms=("norm1", "norm2"),
-                       activation="activation")
+    paths = LayerPaths(
+        qkv=(), out="self_attn.out_proj", into="linear1", back="linear2", norms=("norm1", "norm2"),
+        activation="activation",
+        dropouts=(("self_attn", "dropout"), ("dropout1", "p"), ("dropout", "p"), ("dropout2", "p")))
 
     def count_heads(self) -> int:
         """Return the number of heads."""
-        return self.self_attn.num_heads
+        return self.layer.self_attn.num_heads
 
     def form(self) -> EncoderShape:
         """Describe the layer."""
-        return replace(super().form(), norm_first=self.norm_first)
+        return replace(super().form(), norm_first=self.layer.norm_first)
 
     def projection_parameters(self) -> JoinedParameters:
         """Return the parameters of the projection to queries, keys and values."""
-        if type(self.self_attn) not in (torch.nn.MultiheadAttention, MultiheadAttention):
-            raise Unsupported(f"self_attn is a {type(self.self_attn).__name__}, not a torch.nn.MultiheadAttention: "
-                              "merge adapters into the model")
-        return {"w_qkv": self.self_attn.in_proj_weight, "b_qkv": self.self_attn.in_proj_bias}
-
-    def dropout_shares(self) -> tuple[float, float, float, float]:
-        """Return the probabilities of dropout in training."""
-        return self.self_attn.dropout, self.dropout1.p, self.dropout.p, self.dropout2.p
-
-    def forward(
-        self, src: torch.Tensor, src_mask: torch.Tensor | None = None, src_key_padding_mask: torch.Tensor | None = None,
-        is_causal: bool = False, *, sequences: Sequences | None = None,
-    ) -> torch.Tensor:
-        """Apply the layer to a padded batch as torch's layer does, or, with sequences, to (1, tokens, width)."""
-        def run(tokens: torch.Tensor, sequences: Sequences, causal: bool) -> torch.Tensor:
-            return run_packed(self, replace(self.form(), causal=causal), tokens[0], sequences)[None]
-
-        if sequences is not None:
-            return run(src, sequences, is_causal)
-        batch_first = self.self_attn.batch_first
-        causal = _causality(src, src_mask, src_key_padding_mask, hint=is_causal, batch_first=batch_first)
-        if causal is None:
-            return _as_before(super(PackedLayer, self).forward, src, src_mask, src_key_padding_mask, is_causal)
-        return _on_real_tokens(run, src, src_key_padding_mask, causal, batch_first=batch_first)
+        return {"w_qkv": self.layer.self_attn.in_proj_weight, "b_qkv": self.layer.self_attn.in_proj_bias}
 
 
-class TransformerEncoder(torch.nn.TransformerEncoder):
+class TorchAttention(LayerReader):
+    """torch.nn.MultiheadAttention by itself."""
+
+    paths = LayerPaths(qkv=(), out="out_proj", into="", back="", norms=(), activation="", dropouts=())
+
+    def form(self) -> EncoderShape:
+        """Describe the module."""
+        return EncoderShape(self.layer.embed_dim, self.layer.num_heads)
+
+    def compiled(self, form: EncoderShape, schedule: EncoderSchedule, threads: int) -> Layer:
+        """Return the program of attention alone."""
+        return compiled_attention(form, schedule, threads)
+
+    def parameters(self) -> JoinedParameters:
+        """Return the parameters by their names in the program."""
+        weight, bias = self.projection(self.paths.out)
+        return {"w_qkv": self.layer.in_proj_weight, "b_qkv": self.layer.in_proj_bias, "w_out": weight, "b_out": bias}
+
+
+class TransformerEncoderLayer(PackedEncoder, torch.nn.TransformerEncoderLayer):
+    """A layer of torch.nn.TransformerEncoder by itself."""
+
+    def take_snapshot(self) -> ModuleSnapshot:
+        """Remember all modules."""
+        return _snapshot_of_all(self)
+
+    def check_layers(self) -> Sequence[LayerReader]:
+        """Compare the layer with a new one."""
+        return [TorchLayer(_checked_layer(self, ""), "")]
+
+    def forward(self, src: torch.Tensor, src_mask: torch.Tensor | None = None,
+                src_key_padding_mask: torch.Tensor | None = None, is_causal: bool = False) -> torch.Tensor:
+        """Apply the layer to a batch; arguments and results are those of torch.nn.TransformerEncoderLayer."""
+        try:
+            return _compute_packed(self, self.self_attn, src, src_mask, src_key_padding_mask, is_causal)
+        except Unsupported as reason:
+            self.report(reason)
+            return _as_before(super().forward, src, src_mask, src_key_padding_mask, is_causal)
+
+
+class TransformerEncoder(PackedEncoder, torch.nn.TransformerEncoder):
     """torch.nn.TransformerEncoder that computes real tokens only; padding is 0 in the result."""
 
-    def check(self) -> None:
-        """Check that the encoder can be packed.
+    def take_snapshot(self) -> ModuleSnapshot:
+        """Remember all modules."""
+        return _snapshot_of_all(self)
 
-        Raises:
-            Unsupported: it has layers of another class.
-        """
-        kinds = {type(layer) for layer in self.layers} - {*LAYERS, *LAYERS.values()}
-        if kinds:
-            raise Unsupported(f"it has layers of class {kinds.pop().__name__}")
+    def check_layers(self) -> Sequence[LayerReader]:
+        """Compare every layer with a new one."""
+        check_untouched(self.layers, "layers")
+        if not len(self.layers):
+            raise Unsupported("it has no layers")
+        if self.norm is not None:
+            check_called(self.norm, "norm")
+        layers = [_checked_layer(layer, f"layers.{number}") for number, layer in enumerate(self.layers)]
+        if len({layer.self_attn.batch_first for layer in layers}) > 1:
+            raise Unsupported("some layers have batch_first=True, and others have not")
+        return [TorchLayer(layer, f"layers.{number}") for number, layer in enumerate(layers)]
 
     def forward(self, src: torch.Tensor, mask: torch.Tensor | None = None,
                 src_key_padding_mask: torch.Tensor | None = None, is_causal: bool | None = None) -> torch.Tensor:
         """Encode a batch; arguments and results are those of torch.nn.TransformerEncoder."""
-        def run(tokens: torch.Tensor, sequences: Sequences, causal: bool) -> torch.Tensor:
-            tokens = run_layers(self.layers, tokens, sequences=sequences, is_causal=causal)
-            return tokens if self.norm is None else self.norm(tokens)
-
-        batch_first = self.layers[0].self_attn.batch_first
-        causal = _causality(src, mask, src_key_padding_mask, hint=is_causal, batch_first=batch_first)
-        if causal is None:
+        try:
+            attention = getattr(next(iter(self.layers), None), "self_attn", None)
+            result = _compute_packed(self, attention, src, mask, src_key_padding_mask, is_causal, norm=self.norm)
+        except Unsupported as reason:
+            self.report(reason)
             return _as_before(super().forward, src, mask, src_key_padding_mask, is_causal)
-        return _on_real_tokens(run, src, src_key_padding_mask, causal, batch_first=batch_first)
+        return result
 
 
-class MultiheadAttention(torch.nn.MultiheadAttention):
+class MultiheadAttention(PackedEncoder, torch.nn.MultiheadAttention):
     """torch.nn.MultiheadAttention that computes real tokens only, where tokens attend to each other.
 
     Calls with different queries, keys and values, those that ask for weights of attention, which are never stored,
     those with other masks, and those with dropout in training are computed as before.
     """
 
-    def check(self) -> None:
-        """Check that the module can be packed.
+    def take_snapshot(self) -> ModuleSnapshot:
+        """Remember all modules."""
+        return _snapshot_of_all(self)
 
-        Raises:
-            Unsupported: it cannot; says why.
-        """
+    def check_layers(self) -> Sequence[LayerReader]:
+        """Compare the module with a new one."""
         if self.in_proj_weight is None:
             raise Unsupported("keys or values have another width than queries")
         if self.bias_k is not None or self.add_zero_attn:
             raise Unsupported("it adds a key: bias_k or add_zero_attn")
-        check_parameters(self)
-
-    def form(self) -> EncoderShape:
-        """Describe the module."""
-        return EncoderShape(self.embed_dim, self.num_heads)
+        module = _view(self, torch.nn.MultiheadAttention)
+        check_modules(module, torch.nn.MultiheadAttention(self.embed_dim, self.num_heads, batch_first=self.batch_first,
+                                                          device="meta"), "")
+        return [TorchAttention(module, "")]
 
     def forward(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
@@ -121,41 +144,80 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         average_attn_weights: bool = True, is_causal: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Let tokens attend; arguments and results are those of torch.nn.MultiheadAttention."""
-        causal = _causality(query, attn_mask, key_padding_mask, hint=is_causal, batch_first=self.batch_first)
-        if (need_weights or query is not key or key is not value or causal is None
-                or (self.training and self.dropout > 0)):
+        try:
+            if need_weights or query is not key or key is not value or (self.training and self.dropout > 0):
+                raise Unsupported("queries, keys and values differ, there is dropout, or weights of attention are "
+                                  "requested")
+            return _compute_packed(self, self, query, attn_mask, key_padding_mask, is_causal), None
+        except Unsupported as reason:
+            self.report(reason)
             return _as_before(super().forward, query, key, value, key_padding_mask, need_weights, attn_mask,
                               average_attn_weights, is_causal)
-        return _on_real_tokens(self._attend, query, key_padding_mask, causal, batch_first=self.batch_first), None
 
-    @eager
-    def _attend(self, tokens: torch.Tensor, sequences: Sequences, causal: bool) -> torch.Tensor:
-        run_weight_hooks(torch.nn.Linear, out_proj=self.out_proj)
-        parameters = {"w_qkv": self.in_proj_weight, "b_qkv": self.in_proj_bias, "w_out": self.out_proj.weight,
-                      "b_out": self.out_proj.bias}
-        return run_program(self, compiled_attention, replace(self.form(), causal=causal), tokens[0], sequences,
-                           lambda: parameters)[None]
+
+def _snapshot_of_all(encoder: torch.nn.Module) -> ModuleSnapshot:
+    modules = [module for module in encoder.modules() if module is not encoder]
+    return ModuleSnapshot(encoder, modules, modules)
+
+
+def _checked_layer(layer: torch.nn.Module, path: str) -> torch.nn.Module:
+    """Compare a layer with a new one, and return a view of it.
+
+    Raises:
+        Unsupported: they differ in more than their parameters; says where.
+    """
+    original = torch.nn.TransformerEncoderLayer
+    if type(layer) not in (original, TransformerEncoderLayer):
+        raise Unsupported(f"{path or 'it'} is a {type(layer).__name__}, not a torch.nn.TransformerEncoderLayer")
+    attention = layer.self_attn
+    if path:
+        check_untouched(layer, path)
+    if not isinstance(attention, torch.nn.MultiheadAttention) or attention.in_proj_weight is None:
+        raise Unsupported(f"{path}.self_attn is a {type(attention).__name__} with other keys than queries")
+    view = _view(layer, original)
+    reference = original(attention.embed_dim, attention.num_heads, 1, activation=layer.activation,
+                         batch_first=attention.batch_first, norm_first=layer.norm_first, device="meta")
+    check_modules(view, reference, path)
+    return view
+
+
+def _view(module: torch.nn.Module, kind: type[torch.nn.Module]) -> Any:
+    """View a packed module as one of torch without hooks, which has the same parts and parameters."""
+    view = kind.__new__(kind)
+    view.__dict__.update({name: value for name, value in vars(module).items() if name != STATE},
+                         **{name: {} for name in HOOKS})
+    return view
 
 
 @eager
-def _on_real_tokens(
-    run: Callable[[torch.Tensor, Sequences, bool], torch.Tensor], src: torch.Tensor, key_mask: torch.Tensor | None,
-    causal: bool, *, batch_first: bool,
-) -> torch.Tensor:
-    """Run a module on the real tokens of a batch in the layout of torch's modules.
+def _compute_packed(encoder: PackedEncoder, attention: Any, src: torch.Tensor, mask: torch.Tensor | None,
+                    key_mask: torch.Tensor | None, hint: bool | None, *, norm: torch.nn.Module | None = None
+                    ) -> torch.Tensor:
+    """Run an encoder on the real tokens of a batch in the layout of torch's modules.
 
     Args:
+        attention: of the first layer, which knows the layout.
         src: (batch, length, width), or (length, batch, width), or a single sequence, (length, width).
         key_mask: True or -inf for padding.
+        hint: the argument `is_causal`.
+        norm: applied to the result.
+
+    Raises:
+        Unsupported: programs do not compute such a call.
     """
+    checked, batch_first = encoder.checked(), attention.batch_first
+    causal = _causality(src, mask, key_mask, hint=hint, batch_first=batch_first)
+    if causal is None:
+        raise Unsupported("the call has a nested tensor, or masks that do more than to hide padding or later tokens")
     single = src.dim() == 2
     padded = src[None] if single else src if batch_first else src.transpose(0, 1)
     if key_mask is not None:
         key_mask = ~key_mask if key_mask.dtype == torch.bool else key_mask == 0
         key_mask = key_mask[None] if single else key_mask
     batch = PackedBatch.of(key_mask, tuple(padded.shape[:2]))
-    found = batch.scatter(run(batch.gather(padded), batch.sequences, causal))
-    return found[0] if single else found if batch_first else found.transpose(0, 1)
+    tokens = run_layers(encoder, checked, batch.gather(padded)[0], batch.sequences, causal=causal)[None]
+    result = batch.scatter(tokens if norm is None else norm(tokens))
+    return result[0] if single else result if batch_first else result.transpose(0, 1)
 
 
 def _causality(src: torch.Tensor, mask: torch.Tensor | None, key_mask: torch.Tensor | None, *, hint: bool | None,
@@ -163,7 +225,7 @@ def _causality(src: torch.Tensor, mask: torch.Tensor | None, key_mask: torch.Ten
     """Tell whether tokens attend to themselves and earlier ones only, or to all; None if no program runs the call.
 
     Args:
-        src: as of `_on_real_tokens`.
+        src: as of `_compute_packed`.
         hint: the argument `is_causal`.
 
     Raises:
@@ -216,7 +278,6 @@ def _as_before(forward: Callable[..., Any], *arguments: Any) -> Any:
                          "mask: padding is not computed") from error
 
 
-LAYERS = {torch.nn.TransformerEncoderLayer: TransformerEncoderLayer}
-"""Original class of a layer -> packed class."""
-MODELS = {torch.nn.TransformerEncoder: TransformerEncoder, torch.nn.MultiheadAttention: MultiheadAttention, **LAYERS}
-"""The same of what is packed by itself."""
+MODELS = {torch.nn.TransformerEncoder: TransformerEncoder, torch.nn.MultiheadAttention: MultiheadAttention,
+          torch.nn.TransformerEncoderLayer: TransformerEncoderLayer}
+"""Original class -> packed class."""

@@ -1,7 +1,8 @@
 """Models of transformers that run on packed tokens: BERT and its relatives, MPNet, ModernBERT, the encoder of T5.
 
 A packed model takes the real tokens out of the padded batch, runs embeddings and layers on them as on one sequence, and
-puts the results back. Its class is a subclass of the original one, of the same name, as are those of its layers.
+puts the results back. Its class is a subclass of the original one, of the same name. The original class computes calls
+that programs do not, and all calls of a model whose parts have hooks or were replaced.
 
 Where layers read the distance of two tokens, tokens between real ones are computed, too, and no other one attends to
 them; elsewhere they are left out, since positions are those of the padded batch.
@@ -9,13 +10,23 @@ them; elsewhere they are left out, since positions are those of the padded batch
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPooling
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+    BaseModelOutputWithPastAndCrossAttentions,
+    BaseModelOutputWithPooling,
+    BaseModelOutputWithPoolingAndCrossAttentions,
+    ModelOutput,
+)
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.bert import modeling_bert
 from transformers.models.camembert import modeling_camembert
 from transformers.models.distilbert import modeling_distilbert
@@ -27,164 +38,271 @@ from transformers.models.t5 import modeling_t5
 from transformers.models.xlm_roberta import modeling_xlm_roberta
 
 from sparloom.errors import Unsupported
-from sparloom.nn.batches import PackedBatch, Sequences
+from sparloom.nn.batches import NO_TABLES, PackedBatch, Sequences
 from sparloom.nn.content_hash import content_hash
-from sparloom.nn.packed_layers import LayerPaths, PackedLayer, run_layers
+from sparloom.nn.encoder_checks import ModuleSnapshot, check_called, check_modules
+from sparloom.nn.packed_layers import (
+    CheckedEncoder,
+    LayerPaths,
+    LayerReader,
+    PackedEncoder,
+    run_layers,
+    submodule,
+)
 from sparloom.nn.ragged_programs import JoinedParameters
 from sparloom.nn.torch_integration import eager
 from sparloom.ragged import EncoderShape, structure_of
 
-REFUSED = ("encoder_hidden_states", "encoder_attention_mask", "cache", "past_key_values", "head_mask")
+BY_TOKEN = ("input_ids", "inputs_embeds", "token_type_ids", "position_ids")  # arguments that are gathered
+WITHOUT_EFFECT = ("use_cache", "num_items_in_batch")  # arguments that no result of an encoder depends on
 PIECE_TOKENS = 8192  # of a batch that run at a time
 MPNET_BUCKETS, MPNET_DISTANCE = 32, 128  # which MPNet has whatever its configuration says
 
 
-class PackedModel:
+class PackedModel(PackedEncoder):
     """Mixin of encoders that compute real tokens only; padding is 0 in all results."""
 
     reads_distances: ClassVar[bool] = False  # whether layers read the distance of two tokens
+    reader: ClassVar[type[LayerReader]]
+    layers_path: ClassVar[str] = "encoder.layer"
+    result_class: ClassVar[type[ModelOutput]] = BaseModelOutputWithPoolingAndCrossAttentions
+    argument_names: ClassVar[tuple[str, ...]]
 
-    def check(self) -> None:
-        """Check that the model can be packed.
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Give `forward` the signature of the original class, whose arguments by position it takes."""
+        super().__init_subclass__(**options)
+        compute = original(cls).forward
+        cls.argument_names = tuple(inspect.signature(compute).parameters)[1:]
+
+        @functools.wraps(compute)
+        def forward(self: PackedModel, *arguments: Any, **options: Any) -> Any:
+            try:
+                return self._compute_packed(dict(zip(cls.argument_names, arguments, strict=False)) | options)
+            except Unsupported as reason:
+                self.report(reason)
+                return compute(self, *arguments, **options)
+
+        cls.forward = eager(forward)
+
+    def take_snapshot(self) -> ModuleSnapshot:
+        """Remember all modules but the pooler, which reads a padded batch."""
+        modules = [module for name, part in self._modules.items() if name != "pooler" and part is not None
+                   for module in part.modules()]
+        stack = self._modules.get(self.layers_path.partition(".")[0])
+        return ModuleSnapshot(self, modules, () if stack is None else stack.modules(), [self.config])
+
+    def check_layers(self) -> Sequence[LayerReader]:
+        """Compare the layers with those of a new model of the same configuration.
 
         Raises:
-            Unsupported: it cannot; says why.
+            Unsupported: they differ in more than their parameters; says where.
         """
         if getattr(self.config, "is_decoder", False):
             raise Unsupported("it is a decoder: packed models are encoders")
+        attention = self.config._attn_implementation
+        function = ALL_ATTENTION_FUNCTIONS.get(attention)
+        if attention not in ("eager", None) and not getattr(function, "__module__", "").startswith("transformers."):
+            raise Unsupported(f"its attention is {attention!r}, which packed programs do not know")
+        config = copy.deepcopy(self.config)
+        config._attn_implementation = "eager"
+        with torch.device("meta"):
+            reference = type(self)(config)
+        stack = self.layers_path.partition(".")[0]
+        for name, part in self._modules.items():
+            if name == stack:
+                check_modules(part, reference._modules[stack], stack, tuple(submodule(reference, self.layers_path)))
+            elif name != "pooler" and part is not None:
+                check_called(part, name)
+        return [self.reader(layer, f"{self.layers_path}.{number}")
+                for number, layer in enumerate(submodule(self, self.layers_path))]
 
-    @eager
-    def forward(
-        self, input_ids: torch.Tensor | None = None, attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.Tensor | None = None, position_ids: torch.Tensor | None = None,
-        inputs_embeds: torch.Tensor | None = None, **options: Any,
-    ) -> Any:
-        """Encode a batch; arguments and results are those of the original model.
-
-        Raises:
-            ValueError: both or none of `input_ids` and `inputs_embeds` are given, shapes differ, or there are more
-                positions than the model has.
-            Unsupported: an argument is one of decoders, or attention weights are requested, which are never stored.
-        """
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("both or none of input_ids and inputs_embeds are given: pass one of them")
-        for name in REFUSED:
-            if options.get(name) is not None:
-                raise Unsupported(f"{name} is given: packed models are encoders and do not take it: call "
-                                  "sparloom.nn.unpack(model) first")
-        if options.pop("output_attentions", self.config.output_attentions):
-            raise Unsupported("output_attentions=True: packed models never store the weights of attention: call "
-                              "sparloom.nn.unpack(model) first")
-        inputs = input_ids if inputs_embeds is None else inputs_embeds
-        if inputs.dim() != 2 + (inputs_embeds is not None):
-            raise ValueError(f"the inputs have shape {tuple(inputs.shape)}: expected (batch, length)")
-        as_dict = options.pop("return_dict", None)
-        wanted = options.pop("output_hidden_states", None)
-        wanted = self.config.output_hidden_states if wanted is None else wanted
-        if not isinstance(wanted, bool):
-            raise Unsupported(f"output_hidden_states={wanted!r}: packed models return all of them or none: pass True")
-        batch = PackedBatch.of(attention_mask, tuple(inputs.shape[:2]), spans=self.reads_distances)
-        positions = self.positions(input_ids, inputs_embeds) if position_ids is None else position_ids
-        given = {"input_ids": input_ids, "inputs_embeds": inputs_embeds, "token_type_ids": token_type_ids,
-                 "position_ids": positions}
-        packed = {name: batch.gather(value) for name, value in given.items() if value is not None}
-        record: list[torch.Tensor] | None = [] if wanted else None
-        found = self._run(packed, batch.sequences, record=record, **options)
-        found["last_hidden_state"] = batch.scatter(found["last_hidden_state"])
-        if getattr(self, "pooler", None) is not None:
-            found["pooler_output"] = self.pooler(found["last_hidden_state"])
-        if record is not None:
-            found["hidden_states"] = (*map(batch.scatter, record), found["last_hidden_state"])
-        return found.to_tuple() if as_dict is False or (as_dict is None and not self.config.return_dict) else found
-
-    @eager
-    def encode_packed(self, sequences: Sequence[Sequence[int]], **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        """Encode token ids that were never padded.
+    def _compute_packed(self, given: dict[str, Any]) -> Any:
+        """Encode a batch.
 
         Args:
-            sequences: token ids of each sequence, a list or a vector.
-            options: further arguments of the model that are not by token.
+            given: arguments of the original model, by name.
+
+        Raises:
+            Unsupported: programs do not compute such a call; says why.
+            TypeError, ValueError: the mask is no tensor or has another shape, or a position is not in the model.
+        """
+        checked = self.checked()
+        as_dict, wants_states = given.pop("return_dict", None), given.pop("output_hidden_states", None)
+        wants_states = self.config.output_hidden_states if wants_states is None else wants_states
+        if not isinstance(wants_states, bool):
+            raise Unsupported(f"output_hidden_states={wants_states!r}: packed models return all of them or none")
+        if given.get("output_attentions", self.config.output_attentions):
+            raise Unsupported("output_attentions=True: programs never store the weights of attention")
+        mask, tokens = given.pop("attention_mask", None), {
+            name: given.pop(name) for name in BY_TOKEN if name in given and name in self.argument_names}
+        for name, value in given.items():
+            if value is not None and value is not False and name not in WITHOUT_EFFECT:
+                raise Unsupported(f"{name} is given, which programs do not read")
+        input_ids, inputs_embeds = tokens.get("input_ids"), tokens.get("inputs_embeds")
+        inputs = input_ids if inputs_embeds is None else inputs_embeds
+        if inputs is None or (input_ids is not None and inputs is not input_ids) or (
+                inputs.dim() != 2 + (inputs_embeds is not None)):
+            raise Unsupported("the inputs are not one of input_ids and inputs_embeds, (batch, length)")
+        batch = PackedBatch.of(mask, tuple(inputs.shape[:2]), spans=self.reads_distances)
+        if tokens.get("position_ids") is None:
+            tokens["position_ids"] = self.positions(input_ids, inputs_embeds)
+        packed = {name: batch.gather(value) for name, value in tokens.items() if value is not None}
+        states: list[torch.Tensor] = []
+        hidden = self._run(checked, packed, batch.sequences,
+                           record=functools.partial(_keep_state, batch, states) if wants_states else None)
+        result = self.result_class(last_hidden_state=batch.scatter(hidden))
+        if getattr(self, "pooler", None) is not None:
+            result["pooler_output"] = self.pooler(result["last_hidden_state"])
+        if wants_states:
+            padded = states if torch.is_grad_enabled() else [batch.scatter(each[None]) for each in states]
+            result["hidden_states"] = (*padded, result["last_hidden_state"])
+        as_dict = self.config.return_dict if as_dict is None else as_dict
+        return result if as_dict else self.as_tuple(result)
+
+    def as_tuple(self, result: ModelOutput) -> tuple[Any, ...]:
+        """Return what the original model returns for `return_dict=False`."""
+        return result.to_tuple()
+
+    @eager
+    def encode_packed(
+        self, sequences: Sequence[Sequence[int]] | None = None, *, token_type_ids: Sequence[Any] | None = None,
+        position_ids: Sequence[Any] | None = None, attention_mask: Sequence[Any] | None = None,
+        inputs_embeds: Sequence[torch.Tensor] | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Encode sequences that were never padded. All arguments have one list or vector for each sequence.
+
+        Args:
+            sequences: token ids.
+            token_type_ids, position_ids: of the tokens, as of the original model, if that has them.
+            attention_mask: 0 or False for tokens to which no other one attends, and whose result is 0.
+            inputs_embeds: (length, width) of each sequence, instead of token ids.
 
         Returns:
             (tokens, width), sequence after sequence, and the lengths, (sequences,) int64.
 
         Raises:
-            ValueError: a sequence is no vector of integers, or has more positions than the model.
+            TypeError: both or none of `sequences` and `inputs_embeds` are given.
+            ValueError: a sequence is no vector of integers, has more positions than the model, or an argument has
+                other lengths, or the model has no such argument.
+            Unsupported: programs cannot compute the model; says why.
         """
-        parts = [torch.as_tensor(each, dtype=None if len(each) else torch.int64) for each in sequences]
-        for number, part in enumerate(parts):
-            if part.dim() != 1 or part.is_floating_point() or part.is_complex() or part.dtype == torch.bool:
-                raise ValueError(f"sequence {number} is {part.dtype} of shape {tuple(part.shape)}: expected a vector "
-                                 "of token ids")
+        if (sequences is None) == (inputs_embeds is None):
+            raise TypeError("both or none of sequences and inputs_embeds are given: pass one of them")
+        parts = _vectors("sequences", sequences, torch.int64) if inputs_embeds is None else list(inputs_embeds)
         lengths = torch.tensor([len(part) for part in parts], dtype=torch.int64)
-        ids = torch.cat([torch.zeros(0, dtype=torch.int64), *parts])[None]
-        if not ids.numel():
+        packed = {"input_ids" if inputs_embeds is None else "inputs_embeds": _joined(parts)}
+        for name, value in (("token_type_ids", token_type_ids), ("position_ids", position_ids),
+                            ("attention_mask", attention_mask)):
+            if value is not None:
+                if name not in self.argument_names:
+                    raise ValueError(f"{name} is given, and {type(self).__name__} has no such argument: omit it")
+                packed[name] = _joined(_vectors(name, value, torch.int64, lengths.tolist()))
+        if not sum(lengths.tolist()):
             return torch.zeros(0, self.config.hidden_size), lengths
-        packed, positions = {"input_ids": ids}, self.packed_positions(ids[0], lengths)
-        if positions is not None:
-            packed["position_ids"] = positions[None]
-        return self._run(packed, Sequences(structure_of(lengths.numpy())), **options)["last_hidden_state"][0], lengths
+        if "position_ids" not in packed:
+            packed["position_ids"] = self.packed_positions(packed.get("input_ids"), lengths)
+        mask = packed.pop("attention_mask", None)
+        real = None if mask is None else mask != 0
+        seen = None if real is None or bool(real.all()) else real.to(torch.float32).numpy()
+        hidden = self._run(self.checked(), {name: value[None] for name, value in packed.items() if value is not None},
+                           Sequences(structure_of(lengths.numpy()), seen))[0]
+        return hidden if seen is None else hidden * real[:, None], lengths
 
-    def packed_positions(self, ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor | None:
+    def packed_positions(self, ids: torch.Tensor | None, lengths: torch.Tensor) -> torch.Tensor | None:
         """Return the position ids of sequences that are not padded, (tokens,)."""
         counts = lengths.numpy()  # NumPy takes less time for a few sequences
-        return torch.from_numpy(np.arange(len(ids)) - np.repeat(counts.cumsum() - counts, counts))
+        return torch.from_numpy(np.arange(counts.sum()) - np.repeat(counts.cumsum() - counts, counts))
 
     def positions(self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor | None:
         """Return the position ids that the original model gives a padded batch, (batch or 1, length)."""
         length = (input_ids if inputs_embeds is None else inputs_embeds).shape[1]
         return torch.arange(length)[None]
 
-    def _run(self, packed: Mapping[str, torch.Tensor], sequences: Sequences, *,
-             record: list[torch.Tensor] | None = None, **options: Any) -> Any:
-        """Encode packed tokens.
+    def _run(self, checked: CheckedEncoder, packed: Mapping[str, torch.Tensor], sequences: Sequences, *,
+             record: Callable[[torch.Tensor], torch.Tensor] | None = None) -> torch.Tensor:
+        """Encode packed tokens, and return the last hidden state, (1, tokens, width).
 
         Without gradients, large batches run in pieces of whole sequences, which bounds the memory of intermediate
         results.
 
         Args:
             packed: arguments by token, (1, tokens, ...).
-            record: list to which the inputs of all layers are appended.
+            record: see `run_layers`.
         """
         self._check_positions(packed.get("position_ids"))
         sequences = replace(sequences, tables=self.tables())
         pieces = sequences.pieces(PIECE_TOKENS) if record is None and not torch.is_grad_enabled() else []
         if len(pieces) < 2:
-            return self._encode(packed, sequences=sequences, record=record, **options)
-        results = []
-        for part, tokens in pieces:
-            own = {name: value[:, tokens] for name, value in packed.items()}
-            results.append(self._encode(own, sequences=part, record=None, **options))
-        results[0]["last_hidden_state"] = torch.cat([each["last_hidden_state"] for each in results], 1)
-        return results[0]
+            return self.encode_tokens(checked, packed, sequences, record)
+        return torch.cat([self.encode_tokens(checked, {name: value[:, tokens] for name, value in packed.items()}, part,
+                                             None) for part, tokens in pieces], 1)
 
-    def _encode(self, packed: Mapping[str, torch.Tensor], **options: Any) -> Any:
+    def encode_tokens(self, checked: CheckedEncoder, packed: Mapping[str, torch.Tensor], sequences: Sequences,
+                      record: Callable[[torch.Tensor], torch.Tensor] | None) -> torch.Tensor:
         """Run embeddings and layers on packed tokens."""
         tokens = self.embeddings(**packed)
         if hasattr(self, "embeddings_project"):
             tokens = self.embeddings_project(tokens)
-        tokens = run_layers(self.encoder.layer, tokens, **options)
-        return BaseModelOutputWithPooling(last_hidden_state=tokens)
+        return run_layers(self, checked, tokens[0], sequences, record=record)[None]
 
     def tables(self) -> Mapping[str, torch.Tensor]:
         """Return parameters that all layers share, by their names in programs."""
-        return {}
+        return NO_TABLES
 
     def _check_positions(self, positions: torch.Tensor | None) -> None:
-        known = getattr(self.embeddings, "position_embeddings", None) if hasattr(self, "embeddings") else None
-        if positions is None or known is None:
+        table = getattr(self.embeddings, "position_embeddings", None) if hasattr(self, "embeddings") else None
+        if positions is None or table is None:
             return
-        if not 0 <= int(positions.min()) <= int(positions.max()) < known.num_embeddings:
-            raise ValueError(f"a token has position {int(positions.max())}, and the model has {known.num_embeddings}: "
-                             "truncate the inputs")
+        least, most = int(positions.min()), int(positions.max())
+        if least < 0:
+            raise ValueError(f"a token has position {least}: positions are never negative")
+        if most >= table.num_embeddings:
+            raise ValueError(f"a token has position {most}, and the model has {table.num_embeddings}: truncate the "
+                             "inputs")
+
+
+def _keep_state(batch: PackedBatch, states: list[torch.Tensor], tokens: torch.Tensor) -> torch.Tensor:
+    """Append the input of a layer to the hidden states, and return what the layer reads.
+
+    With gradients, it reads the padded state that users get, so that gradients with respect to that exist.
+    """
+    states.append(batch.scatter(tokens[None]) if torch.is_grad_enabled() else tokens)
+    return batch.gather(states[-1])[0] if torch.is_grad_enabled() else tokens
+
+
+def _vectors(name: str, values: Sequence[Any], dtype: torch.dtype, lengths: Sequence[int] | None = None
+             ) -> list[torch.Tensor]:
+    """Convert one list for each sequence to vectors of integers, and check their lengths."""
+    if lengths is not None and len(values) != len(lengths):
+        raise ValueError(f"{name} has {len(values)} lists, and there are {len(lengths)} sequences: pass one for each")
+    parts = [torch.as_tensor(each, dtype=None if len(each) else dtype) for each in values]
+    for number, part in enumerate(parts):
+        is_number = not (part.is_floating_point() or part.is_complex())
+        if part.dim() != 1 or not is_number or (part.dtype == torch.bool and name != "attention_mask"):
+            raise ValueError(f"{name}: sequence {number} is {part.dtype} of shape {tuple(part.shape)}: expected a "
+                             f"vector of {'token ids' if name == 'sequences' else 'integers'}")
+        if lengths is not None and len(part) != lengths[number]:
+            raise ValueError(f"{name}: sequence {number} has {len(part)} values and {lengths[number]} tokens")
+    return [part.to(dtype) for part in parts]
+
+
+def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    return torch.cat(list(parts)) if parts else torch.zeros(0, dtype=torch.int64)
+
+
+def original(packed: type) -> type:
+    """Return the class of transformers that a packed class extends."""
+    return next(base for base in packed.__mro__ if base.__module__.startswith("transformers."))
 
 
 class PaddingAwarePositions:
     """Mixin of models that count positions without padding tokens, from the padding index on."""
 
-    def packed_positions(self, ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    def packed_positions(self, ids: torch.Tensor | None, lengths: torch.Tensor) -> torch.Tensor:
         """Return the position ids of sequences that are not padded, (tokens,)."""
         padding = self.embeddings.padding_idx
+        if ids is None:
+            return super().packed_positions(ids, lengths) + padding + 1
         real = (ids != padding).to(torch.int64)
         before = torch.nn.functional.pad(real.cumsum(0), (1, 0))[lengths.cumsum(0) - lengths]
         return (real.cumsum(0) - torch.repeat_interleave(before, lengths)) * real + padding
@@ -197,109 +315,93 @@ class PaddingAwarePositions:
         return embeddings.create_position_ids_from_input_ids(input_ids, embeddings.padding_idx, 0)
 
 
-class BertLikeLayer(PackedLayer):
-    """Mixin of the layers of BERT and of models whose layers have the same modules."""
+class BertLikeLayer(LayerReader):
+    """Layers of BERT and of models whose layers have the same modules."""
 
     paths = LayerPaths(
         qkv=("attention.self.query", "attention.self.key", "attention.self.value"), out="attention.output.dense",
         into="intermediate.dense", back="output.dense", norms=("attention.output.LayerNorm", "output.LayerNorm"),
-        activation="intermediate.intermediate_act_fn")
+        activation="intermediate.intermediate_act_fn",
+        dropouts=(("attention.self", "dropout.p"), ("attention.output.dropout", "p"), None, ("output.dropout", "p")))
 
     def count_heads(self) -> int:
         """Return the number of heads."""
-        return self.attention.self.num_attention_heads
-
-    def dropout_shares(self) -> tuple[float, float, float, float]:
-        """Return the probabilities of dropout in training."""
-        return self.attention.self.dropout.p, self.attention.output.dropout.p, 0.0, self.output.dropout.p
-
-    def check(self) -> None:
-        """Refuse decoders, and those that cannot run as a program."""
-        if self.is_decoder or self.add_cross_attention:
-            raise Unsupported("it is a layer of a decoder")
-        super().check()
+        return submodule(self.layer, "attention.self").num_attention_heads
 
 
-class BertLayer(BertLikeLayer, modeling_bert.BertLayer):
-    """A layer of BERT."""
+class BertLikeModel:
+    """Mixin of models whose layers are like those of BERT."""
+
+    reader = BertLikeLayer
+
+    def check_layers(self) -> Sequence[LayerReader]:
+        """Refuse cross-attention, which a reference of the same configuration has, too."""
+        if getattr(self.config, "add_cross_attention", False):
+            raise Unsupported("it has layers of a decoder: packed models are encoders")
+        return super().check_layers()
 
 
-class BertModel(PackedModel, modeling_bert.BertModel):
+class BertModel(BertLikeModel, PackedModel, modeling_bert.BertModel):
     """BERT."""
 
 
-class RobertaLayer(BertLikeLayer, modeling_roberta.RobertaLayer):
-    """A layer of RoBERTa."""
-
-
-class RobertaModel(PaddingAwarePositions, PackedModel, modeling_roberta.RobertaModel):
+class RobertaModel(PaddingAwarePositions, BertLikeModel, PackedModel, modeling_roberta.RobertaModel):
     """RoBERTa."""
 
 
-class XLMRobertaLayer(BertLikeLayer, modeling_xlm_roberta.XLMRobertaLayer):
-    """A layer of XLM-RoBERTa."""
-
-
-class XLMRobertaModel(PaddingAwarePositions, PackedModel, modeling_xlm_roberta.XLMRobertaModel):
+class XLMRobertaModel(PaddingAwarePositions, BertLikeModel, PackedModel, modeling_xlm_roberta.XLMRobertaModel):
     """XLM-RoBERTa."""
 
 
-class CamembertLayer(BertLikeLayer, modeling_camembert.CamembertLayer):
-    """A layer of CamemBERT."""
-
-
-class CamembertModel(PaddingAwarePositions, PackedModel, modeling_camembert.CamembertModel):
+class CamembertModel(PaddingAwarePositions, BertLikeModel, PackedModel, modeling_camembert.CamembertModel):
     """CamemBERT."""
 
 
-class ElectraLayer(BertLikeLayer, modeling_electra.ElectraLayer):
-    """A layer of ELECTRA."""
-
-
-class ElectraModel(PackedModel, modeling_electra.ElectraModel):
+class ElectraModel(BertLikeModel, PackedModel, modeling_electra.ElectraModel):
     """ELECTRA."""
 
+    result_class = BaseModelOutputWithPastAndCrossAttentions
 
-class TransformerBlock(PackedLayer, modeling_distilbert.TransformerBlock):
-    """A layer of DistilBERT."""
+
+class DistilBertLayer(LayerReader):
+    """Layers of DistilBERT."""
 
     paths = LayerPaths(
         qkv=("attention.q_lin", "attention.k_lin", "attention.v_lin"), out="attention.out_lin", into="ffn.lin1",
-        back="ffn.lin2", norms=("sa_layer_norm", "output_layer_norm"), activation="ffn.activation")
+        back="ffn.lin2", norms=("sa_layer_norm", "output_layer_norm"), activation="ffn.activation",
+        dropouts=(("attention", "dropout.p"), None, None, ("ffn.dropout", "p")))
 
     def count_heads(self) -> int:
         """Return the number of heads."""
-        return self.attention.n_heads
-
-    def dropout_shares(self) -> tuple[float, float, float, float]:
-        """Return the probabilities of dropout in training."""
-        return self.attention.dropout.p, 0.0, 0.0, self.ffn.dropout.p
+        return submodule(self.layer, "attention").n_heads
 
 
 class DistilBertModel(PackedModel, modeling_distilbert.DistilBertModel):
     """DistilBERT."""
 
-    def _encode(self, packed: Mapping[str, torch.Tensor], **options: Any) -> BaseModelOutput:
+    reader = DistilBertLayer
+    layers_path = "transformer.layer"
+    result_class = BaseModelOutput
+
+    def encode_tokens(self, checked: CheckedEncoder, packed: Mapping[str, torch.Tensor], sequences: Sequences,
+                      record: Callable[[torch.Tensor], torch.Tensor] | None) -> torch.Tensor:
+        """Run embeddings and layers on packed tokens."""
         tokens = self.embeddings(packed.get("input_ids"), packed.get("inputs_embeds"), packed["position_ids"])
-        tokens = run_layers(self.transformer.layer, tokens, **options)
-        return BaseModelOutput(last_hidden_state=tokens)
+        return run_layers(self, checked, tokens[0], sequences, record=record)[None]
 
 
-class MPNetLayer(PackedLayer, modeling_mpnet.MPNetLayer):
-    """A layer of MPNet."""
+class MPNetLayer(LayerReader):
+    """Layers of MPNet."""
 
     paths = LayerPaths(
         qkv=("attention.attn.q", "attention.attn.k", "attention.attn.v"), out="attention.attn.o",
         into="intermediate.dense", back="output.dense", norms=("attention.LayerNorm", "output.LayerNorm"),
-        activation="intermediate.intermediate_act_fn")
+        activation="intermediate.intermediate_act_fn",
+        dropouts=(("attention.attn.dropout", "p"), ("attention.dropout", "p"), None, ("output.dropout", "p")))
 
     def count_heads(self) -> int:
         """Return the number of heads."""
-        return self.attention.attn.num_attention_heads
-
-    def dropout_shares(self) -> tuple[float, float, float, float]:
-        """Return the probabilities of dropout in training."""
-        return self.attention.attn.dropout.p, self.attention.dropout.p, 0.0, self.output.dropout.p
+        return submodule(self.layer, "attention.attn").num_attention_heads
 
     def form(self) -> EncoderShape:
         """Describe the layer."""
@@ -310,6 +412,13 @@ class MPNetModel(PaddingAwarePositions, PackedModel, modeling_mpnet.MPNetModel):
     """MPNet."""
 
     reads_distances = True
+    reader = MPNetLayer
+    result_class = BaseModelOutputWithPooling
+
+    def as_tuple(self, result: ModelOutput) -> tuple[Any, ...]:
+        """Return a tuple, whose second element is None without a pooler."""
+        states = result.get("hidden_states")
+        return result["last_hidden_state"], result.get("pooler_output"), *(() if states is None else (states,))
 
     def positions(self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
         """Return the position ids of a padded batch."""
@@ -325,59 +434,58 @@ class MPNetModel(PaddingAwarePositions, PackedModel, modeling_mpnet.MPNetModel):
         return _kept_tables(self, self.encoder.relative_attention_bias.weight, buckets)
 
 
-class ModernBertEncoderLayer(PackedLayer, modeling_modernbert.ModernBertEncoderLayer):
-    """A layer of ModernBERT."""
+class ModernBertLayer(LayerReader):
+    """Layers of ModernBERT."""
 
-    paths = LayerPaths(qkv=("attn.Wqkv",), out="attn.Wo", into="mlp.Wi", back="mlp.Wo", norms=("attn_norm", "mlp_norm"),
-                       activation="mlp.act")
+    paths = LayerPaths(
+        qkv=("attn.Wqkv",), out="attn.Wo", into="mlp.Wi", back="mlp.Wo", norms=("attn_norm", "mlp_norm"),
+        activation="mlp.act",
+        dropouts=(("attn", "attention_dropout"), ("attn.out_drop", "p"), ("mlp.drop", "p"), None))
 
     def count_heads(self) -> int:
         """Return the number of heads."""
-        return self.config.num_attention_heads
+        return self.layer.config.num_attention_heads
 
     def form(self) -> EncoderShape:
         """Describe the layer."""
-        window = self.config.sliding_window if self.attention_type == "sliding_attention" else None
-        return replace(super().form(), gated=True, norm_first=True, rotary=self.attn.head_dim, window=window,
-                       first_norm=not isinstance(self.attn_norm, torch.nn.Identity))
+        layer, attention = self.layer, submodule(self.layer, "attn")
+        window = layer.config.sliding_window if layer.attention_type == "sliding_attention" else None
+        return replace(super().form(), gated=True, norm_first=True, rotary=attention.head_dim, window=window,
+                       first_norm=not isinstance(layer.attn_norm, torch.nn.Identity))
 
     def network_parameters(self) -> JoinedParameters:
         """Return the two halves of the projection into the feed-forward network."""
-        half = self.mlp.Wo.in_features
-        parts = dict(zip("wb", self.projection(self.paths.into), strict=True))
-        return {f"{kind}_{name}": None if part is None else part[rows] for kind, part in parts.items()
+        weight, bias = self.projection(self.paths.into)
+        half = len(weight) // 2
+        return {f"{kind}_{name}": None if part is None else part[rows] for kind, part in (("w", weight), ("b", bias))
                 for name, rows in (("in", slice(half)), ("up", slice(half, None)))}
-
-    def dropout_shares(self) -> tuple[float, float, float, float]:
-        """Return the probabilities of dropout in training."""
-        return self.attn.attention_dropout, getattr(self.attn.out_drop, "p", 0.0), self.mlp.drop.p, 0.0
-
-    def by_token(self, *, position_embeddings: tuple[torch.Tensor, torch.Tensor], **options: Any
-                 ) -> Mapping[str, np.ndarray]:
-        """Return cosines and sines of the angles by which queries and keys are rotated."""
-        return {name: np.ascontiguousarray(part[0].numpy())
-                for name, part in zip(("turn_cos", "turn_sin"), position_embeddings, strict=True)}
 
 
 class ModernBertModel(PackedModel, modeling_modernbert.ModernBertModel):
     """ModernBERT."""
 
     reads_distances = True
+    reader = ModernBertLayer
+    layers_path = "layers"
+    result_class = BaseModelOutput
 
-    def _encode(self, packed: Mapping[str, torch.Tensor], **options: Any) -> Any:
-        masks = {"full_attention": None, "sliding_attention": None}
-        return modeling_modernbert.ModernBertModel.forward(
-            self, **packed, **options, attention_mask=masks, output_hidden_states=False, return_dict=True)
+    def encode_tokens(self, checked: CheckedEncoder, packed: Mapping[str, torch.Tensor], sequences: Sequences,
+                      record: Callable[[torch.Tensor], torch.Tensor] | None) -> torch.Tensor:
+        """Run embeddings, layers and the last norm on packed tokens."""
+        tokens = self.embeddings(input_ids=packed.get("input_ids"), inputs_embeds=packed.get("inputs_embeds"))
+        turns = {kind: {name: np.ascontiguousarray(part[0].numpy()) for name, part in zip(
+            ("turn_cos", "turn_sin"), self.rotary_emb(tokens, packed["position_ids"], kind), strict=True)}
+            for kind in set(self.config.layer_types)}
+        return self.final_norm(run_layers(self, checked, tokens[0], sequences, record=record,
+                                          by_token=lambda layer: turns[layer.attention_type])[None])
 
 
-class T5Block(PackedLayer, modeling_t5.T5Block):
-    """A layer of the encoder of T5."""
-
-    norm_class = modeling_t5.T5LayerNorm
+class T5Layer(LayerReader):
+    """Layers of the encoder of T5."""
 
     @property
     def gated(self) -> bool:
-        return isinstance(self.layer[-1].DenseReluDense, modeling_t5.T5DenseGatedActDense)
+        return isinstance(submodule(self.layer, "layer.1.DenseReluDense"), modeling_t5.T5DenseGatedActDense)
 
     @property
     def paths(self) -> LayerPaths:
@@ -385,11 +493,13 @@ class T5Block(PackedLayer, modeling_t5.T5Block):
         return LayerPaths(
             qkv=tuple(f"{attention}.{name}" for name in "qkv"), out=f"{attention}.o",
             into=f"{network}.{'wi_0' if self.gated else 'wi'}", up=f"{network}.wi_1" if self.gated else None,
-            back=f"{network}.wo", norms=("layer.0.layer_norm", "layer.1.layer_norm"), activation=f"{network}.act")
+            back=f"{network}.wo", norms=("layer.0.layer_norm", "layer.1.layer_norm"), activation=f"{network}.act",
+            dropouts=((attention, "dropout"), ("layer.0.dropout", "p"), (f"{network}.dropout", "p"),
+                      ("layer.1.dropout", "p")))
 
     def count_heads(self) -> int:
         """Return the number of heads."""
-        return self.layer[0].SelfAttention.n_heads
+        return submodule(self.layer, "layer.0.SelfAttention").n_heads
 
     def epsilon(self, norm: modeling_t5.T5LayerNorm) -> float:
         """Return what a norm adds to the mean of squares."""
@@ -397,58 +507,57 @@ class T5Block(PackedLayer, modeling_t5.T5Block):
 
     def form(self) -> EncoderShape:
         """Describe the layer."""
-        attention = self.layer[0].SelfAttention
+        attention = submodule(self.layer, "layer.0.SelfAttention")
         if attention.inner_dim != attention.d_model:
             raise Unsupported(f"heads have {attention.inner_dim} columns together and tokens {attention.d_model}: they "
                               "must be equal")
         return replace(super().form(), norm="rms", norm_first=True, gated=self.gated, scale=attention.scaling,
                        distances=attention.relative_attention_max_distance)
 
-    def dropout_shares(self) -> tuple[float, float, float, float]:
-        """Return the probabilities of dropout in training."""
-        attention, network = self.layer
-        return attention.SelfAttention.dropout, attention.dropout.p, network.DenseReluDense.dropout.p, network.dropout.p
-
-    def check(self) -> None:
-        """Refuse layers of decoders, and those that cannot run as a program."""
-        if self.is_decoder:
-            raise Unsupported("it is a layer of a decoder")
-        super().check()
-
 
 class T5Stack(PackedModel, modeling_t5.T5Stack):
     """The encoder of T5."""
 
     reads_distances = True
+    reader = T5Layer
+    layers_path = "block"
+    result_class = BaseModelOutputWithPastAndCrossAttentions
 
-    def check(self) -> None:
-        """Refuse decoders."""
-        if self.is_decoder:
-            raise Unsupported("it is a decoder: packed models are encoders")
+    def check_layers(self) -> Sequence[LayerReader]:
+        """Refuse layers in another order, as the first one has the table of relative positions."""
+        readers = super().check_layers()
+        if readers and not submodule(self.block[0], "layer.0.SelfAttention").has_relative_attention_bias:
+            raise Unsupported("its first layer has no table of relative positions")
+        return readers
 
     def positions(self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> None:
         """Return None: T5 has distances instead of positions."""
 
-    def packed_positions(self, ids: torch.Tensor, lengths: torch.Tensor) -> None:
+    def packed_positions(self, ids: torch.Tensor | None, lengths: torch.Tensor) -> None:
         """Return None."""
 
     def tables(self) -> Mapping[str, torch.Tensor]:
         """Return the addends of scores by distance."""
-        attention = self.block[0].layer[0].SelfAttention
+        if not len(self.block):
+            return NO_TABLES
+        attention = submodule(self.block[0], "layer.0.SelfAttention")
         apart = torch.arange(attention.relative_attention_max_distance + 1)
         buckets = [attention._relative_position_bucket(
             way, True, attention.relative_attention_num_buckets, attention.relative_attention_max_distance)
             for way in (-apart, apart)]
         return _kept_tables(self, attention.relative_attention_bias.weight, buckets)
 
-    def _encode(self, packed: Mapping[str, torch.Tensor], **options: Any) -> BaseModelOutput:
+    def encode_tokens(self, checked: CheckedEncoder, packed: Mapping[str, torch.Tensor], sequences: Sequences,
+                      record: Callable[[torch.Tensor], torch.Tensor] | None) -> torch.Tensor:
+        """Run embeddings, layers and the last norm on packed tokens."""
         embedded = packed.get("inputs_embeds")
         tokens = self.dropout(self.embed_tokens(packed["input_ids"]) if embedded is None else embedded)
-        tokens = run_layers(self.block, tokens, **options)
-        return BaseModelOutput(last_hidden_state=self.dropout(self.final_layer_norm(tokens)))
+        tokens = run_layers(self, checked, tokens[0], sequences, record=record)[None]
+        return self.dropout(self.final_layer_norm(tokens))
 
 
-def _kept_tables(model: Any, weight: torch.Tensor, buckets: Sequence[torch.Tensor]) -> Mapping[str, torch.Tensor]:
+def _kept_tables(model: PackedModel, weight: torch.Tensor, buckets: Sequence[torch.Tensor]
+                 ) -> Mapping[str, torch.Tensor]:
     """Look up addends by head and distance; they are kept as long as the weight is the same, unless it is trained."""
     def look_up(weight: torch.Tensor) -> Mapping[str, torch.Tensor]:
         return {name: weight[each].T.contiguous() for name, each in zip(("bias_before", "bias_after"), buckets,
@@ -456,22 +565,15 @@ def _kept_tables(model: Any, weight: torch.Tensor, buckets: Sequence[torch.Tenso
 
     if weight.requires_grad and torch.is_grad_enabled():
         return look_up(weight)
-    key, kept = content_hash(weight), model.__dict__.get("_sparloom_tables")
+    state, key = model.state(), content_hash(weight)
+    kept = state.tables
     if kept is None or kept[0] != key:
-        kept = model.__dict__["_sparloom_tables"] = key, look_up(weight.detach())
+        with torch.inference_mode(False), torch.no_grad():  # later calls may need gradients of other tensors
+            kept = state.tables = key, look_up(weight.detach())
     return kept[1]
-
-
-def original(packed: type) -> type:
-    """Return the class of transformers that a packed class extends."""
-    return next(base for base in packed.__mro__ if base.__module__.startswith("transformers."))
 
 
 MODELS = {original(each): each for each in (
     BertModel, RobertaModel, XLMRobertaModel, CamembertModel, ElectraModel, DistilBertModel, MPNetModel,
     ModernBertModel, T5Stack)}
 """Original class -> packed class."""
-LAYERS = {original(each): each for each in (
-    BertLayer, RobertaLayer, XLMRobertaLayer, CamembertLayer, ElectraLayer, TransformerBlock, MPNetLayer,
-    ModernBertEncoderLayer, T5Block)}
-"""The same of layers."""

@@ -12,14 +12,12 @@ import torch
 
 from sparloom.errors import Unsupported
 from sparloom.nn import packed_torch
-from sparloom.nn.packed_layers import PACKED_WEIGHTS, PRECISION, PackedLayer
-from sparloom.ragged import PRECISIONS, check_precision
+from sparloom.nn.packed_layers import PRECISION, STATE, CheckedEncoder, EncoderState, PackedEncoder
+from sparloom.ragged import PRECISIONS
 
 __all__ = ["Packing", "describe_packing", "pack", "unpack"]
 
 log = logging.getLogger(__name__)
-
-RUN_PROGRAMS = (PackedLayer, packed_torch.MultiheadAttention)
 
 M = TypeVar("M", bound=torch.nn.Module)
 
@@ -45,7 +43,7 @@ def pack(model: M, *, strict: bool = False, precision: str | torch.dtype = "floa
     An encoder is a torch.nn.TransformerEncoder, a layer of one, a torch.nn.MultiheadAttention, or a model of
     transformers such as BertModel, at any depth: in a model with a head, or in a SentenceTransformer. It stays the same
     object with the same parameters, buffers and names: state dicts, optimisers, copies and references are not affected;
-    only its class and those of its layers change, to subclasses. Results are those of before up to rounding, and 0 at
+    only its class changes, to a subclass. Results are those of before up to rounding, and 0 at
     padding.
 
     Weights are packed into panels at the first call, which takes as much memory as the weights of the layers in this
@@ -76,15 +74,13 @@ def pack(model: M, *, strict: bool = False, precision: str | torch.dtype = "floa
         reasons = "; ".join(f"{name or type(model).__name__}: {reason}" for name, reason in found.left.items())
         raise Unsupported(f"{'not all encoders' if found.packed else 'no encoder'} of {type(model).__name__} can be "
                           f"packed: {reasons or 'it has none: ' + _known()}")
-    classes = _classes()
+    models = _models()
     for name in found.packed:
-        for module in model.get_submodule(name).modules():
-            if type(module) in classes:
-                module.__class__ = classes[type(module)]
-            if isinstance(module, RUN_PROGRAMS):
-                if module.__dict__.get(PRECISION) != precision:
-                    module.__dict__.pop(PACKED_WEIGHTS, None)  # those of another precision
-                module.__dict__[PRECISION] = precision
+        encoder = model.get_submodule(name)
+        encoder.__class__ = models.get(type(encoder), type(encoder))
+        if encoder.__dict__.get(PRECISION) != precision:
+            encoder.__dict__.pop(STATE, None)  # weights in another precision
+        encoder.__dict__[PRECISION] = precision
     log.info("%s: packed %s%s", type(model).__name__, ", ".join(name or "the model" for name in found.packed),
              "".join(f"; left {name}: {reason}" for name, reason in found.left.items()))
     return model
@@ -92,11 +88,11 @@ def pack(model: M, *, strict: bool = False, precision: str | torch.dtype = "floa
 
 def unpack(model: M) -> M:
     """Make all encoders of a model compute as before, and free their packed weights; undoes `pack`."""
-    originals = {packed: original for original, packed in _classes().items()}
+    originals = {packed: original for original, packed in _models().items()}
     for module in model.modules():
         if type(module) in originals:
             module.__class__ = originals[type(module)]
-            for name in (PACKED_WEIGHTS, "_sparloom_tables", PRECISION):
+            for name in (STATE, PRECISION):
                 module.__dict__.pop(name, None)
     return model
 
@@ -108,8 +104,8 @@ def describe_packing(model: torch.nn.Module, *, before: bool = False) -> Packing
         before: say which ones `pack` would pack instead.
     """
     found = _describe(model, "float32" if before else None)
-    weights = [module.__dict__.get(PACKED_WEIGHTS) for module in model.modules()]
-    return replace(found, weight_bytes=sum(each.nbytes for each in weights if each is not None))
+    states = [module.__dict__.get(STATE) for module in model.modules()]
+    return replace(found, weight_bytes=sum(each.weight_bytes for each in states if isinstance(each, EncoderState)))
 
 
 def _describe(model: torch.nn.Module, precision: str | None) -> Packing:
@@ -120,11 +116,9 @@ def _describe(model: torch.nn.Module, precision: str | None) -> Packing:
         kind = type(module)
         if any(not outer or name.startswith(f"{outer}.") for outer in packed):
             continue  # it belongs to a packed one
-        if kind in kinds and precision is None:
-            packed.append(name)
-        elif kind in kinds or kind in models:
-            reason = _refusal(module, precision or "float32")
-            if reason is None and precision is not None:
+        if kind in kinds or kind in models:
+            reason = _refusal(module, models.get(kind, kind), precision)
+            if reason is None and (kind in kinds or precision is not None):
                 packed.append(name)
             else:
                 left[name] = reason or "it was not packed"
@@ -133,28 +127,16 @@ def _describe(model: torch.nn.Module, precision: str | None) -> Packing:
     return Packing(tuple(packed), left)
 
 
-def _refusal(module: torch.nn.Module, precision: str) -> str | None:
-    """Say why an encoder cannot be packed."""
-    classes = _classes()
-    packed_classes = set(classes.values())
-    for name, part in module.named_modules():
-        packed = type(part) if type(part) in packed_classes else classes.get(type(part))
-        if packed is not None:
-            view = _as(part, packed)
-            try:
-                packed.check(view)
-                if isinstance(view, RUN_PROGRAMS):
-                    check_precision(replace(view.form(), precision=precision))
-            except Unsupported as error:
-                return f"{name}: {error}" if name else str(error)
+def _refusal(module: torch.nn.Module, packed: type[PackedEncoder], precision: str | None) -> str | None:
+    """Say why programs cannot compute an encoder, which may be packed or not."""
+    view = packed.__new__(packed)  # the module as an instance of the subclass, without changing it
+    view.__dict__.update(vars(module))
+    try:
+        precision = precision or vars(module).get(PRECISION, "float32")
+        CheckedEncoder.of(view.take_snapshot(), view.check_layers(), precision)
+    except Unsupported as error:
+        return str(error)
     return None
-
-
-def _as(module: torch.nn.Module, kind: type) -> Any:
-    """View a module as an instance of a subclass, without changing it."""
-    view = kind.__new__(kind)
-    view.__dict__.update(module.__dict__)
-    return view
 
 
 def _is_encoder(module: torch.nn.Module) -> bool:
@@ -170,12 +152,8 @@ def _known() -> str:
 
 
 def _models() -> Mapping[type, type]:
+    """Return the packed class of every encoder."""
     return {key: value for family in _families() for key, value in family.MODELS.items()}
-
-
-def _classes() -> Mapping[type, type]:
-    """Return the packed classes of encoders and of their layers."""
-    return {key: value for family in _families() for key, value in {**family.MODELS, **family.LAYERS}.items()}
 
 
 def _families() -> list[Any]:

@@ -13,7 +13,7 @@ from encoder_models import CONFIGS, MASKS, RELATIVE, assert_near, inputs_of, mak
 
 from sparloom.errors import Unsupported  # noqa: E402
 from sparloom.nn import describe_packing, pack, unpack  # noqa: E402
-from sparloom.nn.packed_layers import PackedLayer  # noqa: E402
+from sparloom.nn.packed_layers import LayerReader  # noqa: E402
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache", "one_thread")]
 
@@ -147,19 +147,47 @@ def test_bad_calls_are_refused_before_any_work() -> None:
     model = pack(make("BertModel"))
     ids = torch.ones(2, 5, dtype=torch.long)
     for error, message, given in (
-            (ValueError, "both or none of input_ids and inputs_embeds", {}),
+            (ValueError, "exactly one of input_ids or inputs_embeds", {}),
             (ValueError, r"attention_mask has shape \(2, 4\): expected \(2, 5\)", {"attention_mask": ids[:, 1:]}),
-            (ValueError, "masks of pairs of tokens are not supported", {"attention_mask": torch.ones(2, 5, 5)}),
-            (ValueError, "values other than 0 and 1", {"attention_mask": 2 * ids}),
             (TypeError, "attention_mask is a list", {"attention_mask": [[1] * 5] * 2}),
-            (Unsupported, "output_attentions=True", {"output_attentions": True}),
-            (Unsupported, "encoder_hidden_states is given", {"encoder_hidden_states": torch.ones(2, 5, 24)}),
             (ValueError, "a token has position 50, and the model has 50", {"position_ids": ids * 50}),
+            (ValueError, "a token has position -1: positions are never negative", {"position_ids": -ids}),
     ):
         with pytest.raises(error, match=message):
             model(**({"input_ids": ids} if given else {}), **given)
     with pytest.raises(ValueError, match="truncate the inputs"):
         model(torch.ones(1, 51, dtype=torch.long))
+
+
+PARTS = torch.tensor([[0, 0, 0, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1, 1], [0] * 7])
+OTHER_CALLS = {
+    "pairs of tokens": {"attention_mask": PARTS[:, None, :, None] == PARTS[:, None, None, :]},
+    "padding in four dimensions": {"attention_mask": torch.tensor(MASKS["right"])[:, None, None, :].bool()},
+    "counts": {"attention_mask": 2 * torch.tensor(MASKS["right"])},
+    "weights of attention": {"output_attentions": True},
+    "some hidden states": {"output_hidden_states": [0, -1]},
+    "other option": {"is_causal": True},
+}
+
+
+@pytest.mark.parametrize("call", list(OTHER_CALLS))
+@pytest.mark.parametrize("kind", ["BertModel", "MPNetModel", "ModernBertModel", "T5EncoderModel"])
+def test_the_original_class_computes_calls_that_programs_do_not(
+    kind: str, call: str, caplog: pytest.LogCaptureFixture,
+) -> None:
+    model, given = make(kind), {**inputs_of(None), **OTHER_CALLS[call]}
+    if call == "weights of attention" and kind != "MPNetModel":
+        model.set_attn_implementation("eager")
+    twin = copy.deepcopy(model)
+    with torch.no_grad():
+        expected, packed = twin(**given), pack(model)
+        for _ in range(2):
+            result = packed(**given)
+    assert list(result) == list(expected)
+    torch.testing.assert_close(result.last_hidden_state, expected.last_hidden_state)
+    for one, other in zip(result.get("hidden_states") or (), expected.get("hidden_states") or (), strict=True):
+        assert (one is None) == (other is None)
+    assert [record.message for record in caplog.records if "without packing" in record.message]
 
 
 def test_the_bytes_of_packed_weights_are_told() -> None:
@@ -183,9 +211,10 @@ def test_models_that_cannot_be_packed() -> None:
             (lambda model: model.half(), "float16 on cpu: packed layers compute in torch.float32"),
             (lambda model: setattr(model.encoder.layer[0].output.LayerNorm, "eps", 1.0), "they must be equal"),
             (lambda model: setattr(model.encoder.layer[1].output, "dense", torch.nn.Identity()),
-             r"encoder\.layer\.1: output\.dense is a Identity, not a torch\.nn\.Linear"),
+             r"encoder\.layer\.1\.output\.dense is a Identity of torch, not the Linear of torch that packed"),
             (lambda model: setattr(model.encoder.layer[0].intermediate, "intermediate_act_fn", torch.nn.Tanh()),
-             "expected one of relu, gelu")):
+             r"encoder\.layer\.0\.intermediate\.intermediate_act_fn is a Tanh of torch"),
+            (lambda model: model.config.update({"is_decoder": True}), "it is a decoder")):
         model = make("BertModel")
         change(model)
         with pytest.raises(Unsupported, match=message):
@@ -292,14 +321,13 @@ def test_a_decoder_keeps_its_masks() -> None:
 @pytest.mark.parametrize("kind", [
     pytest.param(kind, marks=pytest.mark.exhaustive if kind in ("ElectraModel", "T5EncoderModel") else ())
     for kind in CONFIGS])
-def test_training_with_dropout(kind: str) -> None:
+def test_training_with_dropout(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, given = make(kind), inputs_of(MASKS["right"])
     for module in model.modules():  # embeddings, and models whose default is none
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
-    for layer in pack(model).modules():
-        if isinstance(layer, PackedLayer):
-            layer.dropout_shares = lambda: (0.5, 0.5, 0.5, 0.5)
+    pack(model)
+    monkeypatch.setattr(LayerReader, "dropout_shares", lambda reader: (0.5, 0.5, 0.5, 0.5))
     with torch.no_grad():
         expected = model(**given).last_hidden_state
         model.train()
@@ -312,17 +340,36 @@ def test_training_with_dropout(kind: str) -> None:
         torch.testing.assert_close(model.eval()(**given).last_hidden_state, expected)
 
 
-def test_every_dropout_of_a_layer_is_read() -> None:
-    for kind in CONFIGS:
-        model = pack(make(kind))
-        for layer in (each for each in model.modules() if isinstance(each, PackedLayer)):
-            shares = iter(range(1, 10))
-            for module in layer.modules():
-                for name in ("p", "dropout", "attention_dropout"):
-                    if isinstance(vars(module).get(name), float):
-                        setattr(module, name, 0.01 * next(shares))
-            count = next(shares) - 1
-            assert {round(100 * share) for share in layer.dropout_shares()} - {0} == set(range(1, count + 1)), kind
+@pytest.mark.parametrize("kind", list(CONFIGS))
+def test_every_dropout_of_a_layer_is_read(kind: str) -> None:
+    model = pack(make(kind))
+    encoder = model.encoder if kind.startswith("T5") else model
+    for reader in encoder.check_layers():
+        shares = iter(range(1, 10))
+        for module in reader.layer.modules():
+            for name in ("p", "dropout", "attention_dropout"):
+                if isinstance(vars(module).get(name), float):
+                    setattr(module, name, 0.01 * next(shares))
+        assert not any(reader.dropout_shares())
+        model.train()
+        count = next(shares) - 1
+        assert {round(100 * share) for share in reader.dropout_shares()} - {0} == set(range(1, count + 1))
+        model.eval()
+
+
+@pytest.mark.parametrize("kind", ["BertModel", "T5EncoderModel", "DistilBertModel"])
+def test_dropout_modules_in_training_mode_drop_in_a_model_that_is_not(kind: str) -> None:
+    model, given = pack(make(kind)), inputs_of(MASKS["right"])
+    with torch.no_grad():
+        expected = model(**given).last_hidden_state
+        inner = [module for name, module in model.named_modules()
+                 if isinstance(module, torch.nn.Dropout) and ("layer." in name or "block." in name)]
+        for module in inner:
+            module.p = 0.5
+            module.train()
+        assert not torch.allclose(model(**given).last_hidden_state, expected)
+        model.eval()
+        torch.testing.assert_close(model(**given).last_hidden_state, expected)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -363,5 +410,6 @@ def test_half_precision_and_autocast() -> None:
         with torch.autocast("cpu", torch.bfloat16):
             found = model(**given).last_hidden_state
         assert (found - expected).abs().max() < 0.05 * expected.abs().max()
-        with pytest.raises(TypeError, match=r"w_qkv is torch\.float16, but this layer computes in torch\.float32"):
-            model.half()(**given)
+        half, twin = model.half(), unpack(copy.deepcopy(model))
+        torch.testing.assert_close(half(**given).last_hidden_state, twin(**given).last_hidden_state)
+        torch.testing.assert_close(half.float()(**given).last_hidden_state, expected, atol=0.01, rtol=0.01)

@@ -9,7 +9,7 @@ peft = pytest.importorskip("peft")
 transformers = pytest.importorskip("transformers")
 
 from sparloom.errors import Unsupported  # noqa: E402
-from sparloom.nn import describe_packing, pack  # noqa: E402
+from sparloom.nn import describe_packing, pack, unpack  # noqa: E402
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache", "one_thread"),
               pytest.mark.filterwarnings("ignore::FutureWarning")]
@@ -103,12 +103,16 @@ def test_adapters_may_be_added_to_packed_models() -> None:
         assert_near(real(packed), real(exact))
 
 
-def test_adapters_that_do_not_only_add_to_weights_are_refused() -> None:
+def test_adapters_that_do_not_only_add_to_weights() -> None:
     model = pack(adapted(lora_dropout=0.25).eval())
     with torch.no_grad():
-        real(model.eval())
-        with pytest.raises(Unsupported, match=r"query: adapter 'default' has dropout 0\.25 of its inputs in training"):
-            real(model.train())
+        packed = real(model)
+        torch.manual_seed(1)
+        dropped = real(model.train())  # computed by PEFT
+        torch.manual_seed(1)
+        torch.testing.assert_close(real(unpack(copy.deepcopy(model))), dropped)
+        assert not torch.allclose(dropped, packed)
+        torch.testing.assert_close(real(model.eval()), packed)
     with pytest.raises(Unsupported, match=r"query: adapter 'default' has dropout 0\.25 of its inputs in training"):
         pack(adapted(lora_dropout=0.25))
     for options, message in (({"use_dora": True}, "adapter 'default' has DoraLinearVariant"),
@@ -117,10 +121,27 @@ def test_adapters_that_do_not_only_add_to_weights_are_refused() -> None:
             pack(adapted(target_modules=["query"], **options))
 
 
-@pytest.mark.parametrize("inner", ["", ".base_layer", ".lora_A.default", ".lora_B.default"])
+@pytest.mark.parametrize("inner", ["", ".base_layer", ".lora_A.default", ".lora_B.default", ".lora_dropout.default"])
 def test_hooks_of_adapted_modules_are_not_lost(inner: str) -> None:
     model = pack(adapted())
-    part = model.get_submodule("base_model.model.encoder.layer.1.output.dense" + inner)
-    part.register_forward_hook(lambda *_: None)
-    with torch.no_grad(), pytest.raises(RuntimeError, match=r"output\.dense.* is not called in this layer"):
-        real(model)
+    twin = copy.deepcopy(model)
+    for each in (model, unpack(twin)):
+        part = each.get_submodule("base_model.model.encoder.layer.1.output.dense" + inner)
+        part.register_forward_hook(lambda module, inputs, result: result * 2)
+    with torch.no_grad():
+        torch.testing.assert_close(real(model), real(twin))
+
+
+def test_adapters_that_are_off_for_one_call() -> None:
+    model = pack(adapted())
+    twin = unpack(copy.deepcopy(model))
+    with torch.no_grad():
+        for _ in range(3):
+            expected = real(twin)
+            assert_near(real(model), expected)
+            with model.disable_adapter(), twin.disable_adapter():
+                assert_near(real(model), real(twin))
+                assert not torch.allclose(real(twin), expected)
+            for name, weight in (*model.named_parameters(), *twin.named_parameters()):
+                if "lora_A" in name:
+                    weight.mul_(1.5)

@@ -10,7 +10,7 @@ transformers = pytest.importorskip("transformers")
 
 from sparloom.errors import Unsupported  # noqa: E402
 from sparloom.nn import describe_packing, pack, unpack  # noqa: E402
-from sparloom.nn.packed_layers import PRECISION, PackedLayer  # noqa: E402
+from sparloom.nn.packed_layers import PRECISION, STATE  # noqa: E402
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache", "one_thread")]
 
@@ -128,8 +128,7 @@ def test_batches_with_and_without_masks_share_weights() -> None:
     holes[0, 3] = 0
     encode(model)
     encode(model, holes)
-    layer = next(module for module in model.modules() if isinstance(module, PackedLayer))
-    assert len(layer.__dict__["_sparloom_packed"]._current) == 1
+    assert all(len(reader.packed._current) == 1 for reader in model.__dict__[STATE].checked.readers)
 
 
 @pytest.mark.parametrize("precision", list(LEAST))
@@ -164,12 +163,7 @@ def test_what_cannot_be_done_is_refused() -> None:
 def test_inference_compiles_no_gradients() -> None:
     model = pack(make("BertModel"), precision="int8")
     encode(model)
-    used = [layer for module in model.modules() for layer in programs_of(module)]
+    used = [program for reader in model.__dict__[STATE].checked.readers
+            for weights in reader.packed._current.values() for program in weights.fixed]
     assert used
     assert not any("gradients" in layer.__dict__ or "training" in layer.__dict__ for layer in used)
-
-
-def programs_of(module: torch.nn.Module) -> list[object]:
-    """The programs that packed weights of a module were fixed for."""
-    packed = module.__dict__.get("_sparloom_packed")
-    return [] if packed is None else [layer for weights in packed._current.values() for layer in weights.fixed]

@@ -1,0 +1,218 @@
+"""Every change of every part of a packed encoder has the effect that it has on the encoder before packing."""
+
+import copy
+import itertools
+import types
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+
+from encoder_models import CONFIGS, MASKS, inputs_of, make  # noqa: E402
+
+from sparloom.errors import Unsupported  # noqa: E402
+from sparloom.nn import describe_packing, pack  # noqa: E402
+from sparloom.nn.encoder_checks import HOOKS  # noqa: E402
+
+pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache", "one_thread"),
+              pytest.mark.filterwarnings("ignore::FutureWarning", "ignore:enable_nested_tensor")]
+
+MASK = torch.tensor(MASKS["right"][:2])
+TORCH = {
+    "TransformerEncoder": lambda: torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(
+        24, 3, 40, 0.0, batch_first=True), 2, torch.nn.LayerNorm(24), enable_nested_tensor=False),
+    "TransformerEncoderLayer": lambda: torch.nn.TransformerEncoderLayer(
+        24, 3, 40, 0.0, activation="gelu", norm_first=True, batch_first=True),
+    "MultiheadAttention": lambda: torch.nn.MultiheadAttention(24, 3, batch_first=True),
+}
+KINDS = [*CONFIGS, *TORCH]
+
+
+def build(kind: str) -> torch.nn.Module:
+    torch.manual_seed(0)
+    if kind not in TORCH:
+        return make(kind)
+    model = TORCH[kind]().eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, 0.0, 0.2)
+    return model
+
+
+def call(model: torch.nn.Module) -> torch.Tensor:
+    """Return the results at real tokens."""
+    x = torch.sin(torch.arange(2 * 7 * 24, dtype=torch.float32)).view(2, 7, 24)
+    if isinstance(model, torch.nn.MultiheadAttention):
+        return model(x, x, x, key_padding_mask=MASK == 0, need_weights=False)[0][MASK.bool()]
+    if isinstance(model, (torch.nn.TransformerEncoder, torch.nn.TransformerEncoderLayer)):
+        return model(x, src_key_padding_mask=MASK == 0)[MASK.bool()]
+    given = {name: value[:2] for name, value in inputs_of(MASKS["right"]).items()}
+    return model(**given).last_hidden_state[MASK.bool()]
+
+
+def changed(result: object) -> object:
+    """Change the first result of a module, in a way that depends on the place in a padded batch."""
+    if isinstance(result, tuple):
+        return changed(result[0]), *result[1:]
+    if not isinstance(result, torch.Tensor) or not result.is_floating_point():
+        return result
+    result = result * 1.5
+    if result.dim() > 2:
+        result[:, 0] -= 1
+    return result
+
+
+def replace_class(module: torch.nn.Module) -> None:
+    class Other(type(module)):
+        def forward(self, *arguments: object, **options: object) -> object:
+            return changed(super().forward(*arguments, **options))
+
+    module.__class__ = Other
+
+
+def replace_forward(module: torch.nn.Module) -> None:
+    before = module.forward
+    module.forward = lambda *arguments, **options: changed(before(*arguments, **options))
+
+
+def replace_method(module: torch.nn.Module) -> None:
+    """Replace a method of the class other than forward."""
+    name = next(name for name, value in vars(type(module)).items() if isinstance(value, types.FunctionType)
+                and name not in ("forward", "extra_repr", "reset_parameters") and not name.startswith("_"))
+    before = getattr(module, name)
+    setattr(module, name, lambda *arguments, **options: changed(before(*arguments, **options)))
+
+
+class Around(torch.nn.Module):
+    def __init__(self, inner: torch.nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> object:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.inner, name)
+
+    def forward(self, *arguments: object, **options: object) -> object:
+        return changed(self.inner(*arguments, **options))
+
+
+class Doubled(torch.nn.Module):
+    def forward(self, weight: torch.Tensor) -> torch.Tensor:
+        return 2 * weight
+
+
+def parametrise(module: torch.nn.Module) -> None:
+    torch.nn.utils.parametrize.register_parametrization(module, first_parameter(module), Doubled())
+
+
+def first_parameter(module: torch.nn.Module) -> str:
+    return next(name for name, value in module._parameters.items() if value is not None)
+
+
+def change_scalar(module: torch.nn.Module, number: int) -> None:
+    """Change the attribute of this number among those that are numbers."""
+    names = [name for name, value in vars(module).items() if isinstance(value, (bool, int, float))
+             and not name.startswith("_") and name not in ("training", "layer_idx", "p", "dropout", "num_embeddings",
+                                                           "padding_idx", "inplace", "attention_dropout")]
+    name = names[number]
+    value = getattr(module, name)
+    setattr(module, name, not value if isinstance(value, bool) else 2 * value)
+
+
+CHANGES: dict[str, Callable[[torch.nn.Module], object]] = {
+    "forward hook": lambda part: part.register_forward_hook(lambda module, given, result: changed(result)),
+    "forward pre-hook": lambda part: part.register_forward_pre_hook(
+        lambda module, given: (changed(given[0]), *given[1:]) if given else None),
+    "class": replace_class,
+    "forward": replace_forward,
+    "method": replace_method,
+    "write": lambda part: next(iter(part._parameters.values())).data.mul_(1.5),
+    "parameter": lambda part: setattr(part, first_parameter(part), torch.nn.Parameter(
+        1.5 * getattr(part, first_parameter(part)).detach())),
+    "no bias": lambda part: setattr(part, "bias" if part.bias is not None else "no bias", None),
+    "parametrised": parametrise,
+    **{f"number {number}": lambda part, number=number: change_scalar(part, number) for number in range(6)},
+}
+OUTSIDE = {
+    "module around": Around,
+    "another like it": lambda part: copy.deepcopy(part).requires_grad_(False).apply(
+        lambda module: [value.data.mul_(1.5) for value in module._parameters.values() if value is not None]),
+}
+
+
+def changes(model: torch.nn.Module) -> Iterator[tuple[str, str]]:
+    paths = [path for path, part in model.named_modules() if path and not isinstance(part, torch.nn.ModuleList)]
+    return itertools.product(paths, (*CHANGES, *OUTSIDE))
+
+
+def apply(model: torch.nn.Module, path: str, change: str) -> None:
+    part = model.get_submodule(path)
+    if change in CHANGES:
+        CHANGES[change](part)
+    else:
+        parent, _, name = path.rpartition(".")
+        setattr(model.get_submodule(parent), name, OUTSIDE[change](part))
+
+
+def result_or_error(function: Callable[[], torch.Tensor]) -> torch.Tensor | Exception:
+    try:
+        return function()
+    except Exception as error:
+        return error
+
+
+def differences(kind: str, selected: Callable[[int], bool]) -> tuple[int, list[str]]:
+    """Count changes that matter, and name those whose effect on a packed encoder is another one, without an error."""
+    plain = build(kind)
+    unchanged, wrong, count = call(plain), [], 0
+    for number, (path, change) in enumerate(changes(plain)):
+        if not selected(number):
+            continue
+        edited = copy.deepcopy(plain)
+        if isinstance(result_or_error(lambda edited=edited, path=path, change=change: apply(edited, path, change)),
+                      Exception):
+            continue  # the part has no such attribute
+        expected = result_or_error(lambda edited=edited: call(edited))
+        count += isinstance(expected, torch.Tensor) and not torch.allclose(expected, unchanged, atol=1e-4)
+        for order in ("before", "after", "after a call"):
+            packed = copy.deepcopy(plain)
+            try:
+                if order == "before":
+                    apply(packed, path, change)
+                pack(packed)
+                if order == "after a call":
+                    call(packed)
+                    call(packed)
+                if order != "before":
+                    apply(packed, path, change)
+                results = [call(packed) for _ in range(2)]
+            except Unsupported:
+                continue
+            except Exception:
+                if isinstance(expected, torch.Tensor):
+                    wrong.append(f"{path}: {change}, {order}: fails")
+                continue
+            if isinstance(expected, Exception) or not all(
+                    torch.allclose(result, expected, atol=1e-4, rtol=1e-4) for result in results):
+                wrong.append(f"{path}: {change}, {order}")
+    return count, wrong
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_changes_have_their_effect(kind: str) -> None:
+    with torch.no_grad():
+        count, wrong = differences(kind, lambda number: number % 7 == 0)
+    assert wrong == []
+    assert count
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_changes_have_their_effect(kind: str) -> None:
+    with torch.no_grad():
+        count, wrong = differences(kind, lambda number: True)
+    assert wrong == []
+    assert count > 20
