@@ -135,7 +135,7 @@ def attention_edges(graph: Any, rows: int, cols: int, *, loops: int, flow: Flow 
         TypeError, ValueError: the graph has another type, layout, shape or device, or a node is out of range.
     """
     key = rows, cols, loops, flow
-    plain = graph if isinstance(graph, Graph) else plain_edges(graph, (cols, rows), flow)
+    plain = graph if isinstance(graph, Graph) else plain_edges(graph)
     if not isinstance(plain, Graph | torch.Tensor):
         raise TypeError(f"the graph is a {type(graph).__name__}: expected edge_index, a sparse tensor or a Graph")
     with without_functorch(), _LOCK:

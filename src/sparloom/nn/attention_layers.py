@@ -18,7 +18,7 @@ from sparloom.nn.attention_edges import (
     weighted_edges,
     with_loop_features,
 )
-from sparloom.nn.edges import is_edge_index, stated_size
+from sparloom.nn.edges import is_edge_index, plain_edges, stated_size
 from sparloom.nn.graph import Graph
 from sparloom.nn.graph_attention import DTYPES, Attended, AttentionOperands, dropout_seed, graph_attention
 from sparloom.nn.message_passing import (
@@ -99,15 +99,12 @@ class AttentionLayer(GraphLayer):
             if None not in (wanted, count) and wanted != count:
                 raise ValueError(f"x has {count} rows of {name}, but size={given} was passed: expected {wanted}")
         if receivers is None:
-            receivers = given[1] if given[1] is not None else self._stated_receivers(graph, loops)
-            receivers = senders if receivers is None else receivers
+            receivers = given[1]
+            if receivers is None and not (loops and is_edge_index(graph)):  # whose size new self-loops change
+                receivers = graph.nodes if isinstance(graph, Graph) else stated_size(graph, self.flow)[1]
+        plain_edges(graph, (senders, receivers), self.flow)
+        receivers = senders if receivers is None else receivers
         return attention_edges(graph, receivers, senders, loops=min(receivers, senders) if loops else 0, flow=self.flow)
-
-    def _stated_receivers(self, graph: Any, loops: bool) -> int | None:
-        """Return the number of receivers that a graph states; those of an EdgeIndex with new self-loops are senders."""
-        if isinstance(graph, Graph):
-            return graph.nodes
-        return None if loops and is_edge_index(graph) else stated_size(graph, self.flow)[1]
 
     @eager
     def edge_features(self, edge_attr: Any, graph: Any, edges: AttentionEdges) -> torch.Tensor | None:

@@ -102,6 +102,10 @@ def graph_attention(
         if tensor is not None and (tensor.dtype != operands.values.dtype or tensor.dtype not in DTYPES):
             raise TypeError(f"{name} are {tensor.dtype} and values {operands.values.dtype}: all must be float32, or "
                             "all float64")
+    heads, width = operands.values.shape[1:]
+    for name, shape in (("factors", (-1, heads, width)), ("bias", (heads, width))):
+        if (tensor := getattr(operands, name)) is not None:
+            tensors[TENSORS.index(name)] = tensor.expand(shape)
     contiguous = [None if each is None else each.resolve_neg().contiguous() for each in tensors]
     values, edges, *_, coefficients = _attention(
         *order.tensors, *contiguous, operands.seed, SCORES.index(score), operands.slope, operands.dropout,

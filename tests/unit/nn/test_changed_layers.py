@@ -142,7 +142,8 @@ VALUES = {
     "aggr_module": (nn.MaxAggregation(), nn.SumAggregation()), "lin": (None,), "lin_edge": (None,),
     "is_sorted": (True,), "lin_r": (None,), "_cached_edge_index": (None,),
 }
-CHANGES |= {f"{name}={tuple(value.shape) if isinstance(value, torch.Tensor) else value}": assign(name, value) for name, values in VALUES.items() for value in values}
+CHANGES |= {f"{name}={tuple(value.shape) if isinstance(value, torch.Tensor) else value}": assign(name, value)
+            for name, values in VALUES.items() for value in values}
 
 
 def as_reduced(layer, _):
@@ -223,8 +224,8 @@ def applies(name, change):
         return getattr(layer, part, None) is not None or (part in ("lin_edge", "res", "bias") and "=" in change)
     if "cache" in change:
         return name == "GCN with a cache"
-    return not (change.startswith("parametrized") or "bias" in change) or getattr(
-        layer, {"parametrized attention": "att_src", "parametrized weight": "weight"}.get(change, "bias"), None) is not None
+    parts = {"parametrized attention": "att_src", "parametrized weight": "weight", "pruned bias": "bias"}
+    return change not in parts or getattr(layer, parts[change], None) is not None
 
 
 CASES = [pytest.param(name, change, id=f"{name}, {change}", marks=pytest.mark.exhaustive if number % SHARE else ())
