@@ -184,7 +184,7 @@ def check_csr(matrix: Csr, name: str) -> None:
 
 def _type(name: str, value: Any) -> Any:
     """Return the Numba type of an argument."""
-    from numba.core import types
+    from numba import types  # the package first: this waits for another thread that is importing it
     from numba.np.numpy_support import from_dtype
 
     match value:

@@ -1,11 +1,20 @@
 """Writes into parameters, edge weights and indices are detected, whether torch counts them or not."""
 
+import weakref
+
 import numpy as np
 import pytest
 import torch
 
 from sparloom.nn import GCNConv, LayerNorm, MultiheadAttention, SAGEConv, TransformerEncoderLayer, spmm
-from sparloom.nn.content_hash import KEY_WORDS, content_hash, fingerprint, fingerprint_tensors, sampled_hash
+from sparloom.nn.content_hash import (
+    KEY_WORDS,
+    SpanFingerprint,
+    content_hash,
+    fingerprint,
+    fingerprint_tensors,
+    sampled_hash,
+)
 from sparloom.nn.ragged_programs import PackedWeights
 from sparloom.ragged import LENGTHS, EncoderSchedule, EncoderShape, Structure, compiled_encoder_layer
 
@@ -194,6 +203,17 @@ def test_memory_is_reused_once_it_has_no_readers():
     assert packed.inference(layer, ours.weights()).memory.ctypes.data == address
 
 
+def test_memory_is_not_reused_while_a_view_is_read():
+    layer, packed = compiled_encoder_layer(EncoderShape(WIDTH, HEADS, HIDDEN), EncoderSchedule(), 1), PackedWeights()
+    parameters = {name: torch.randn(weight.shape) for name, weight in layer.forward_weights.items()}
+    fixed = packed.inference(layer, parameters).fixed_for(layer, Structure({LENGTHS: SEQUENCES}))
+    before = {name: array.copy() for name, array in fixed.arrays.items()}
+    for _ in range(3):
+        packed.inference(layer, {name: torch.randn(tensor.shape) for name, tensor in parameters.items()})
+    for name, array in fixed.arrays.items():
+        np.testing.assert_array_equal(array, before[name])
+
+
 def test_parameters_of_another_shape_are_refused():
     ours = encoder()[0]
     ours.linear1.weight = torch.nn.Parameter(torch.randn(WIDTH, HIDDEN))
@@ -316,6 +336,14 @@ def test_fingerprints_of_views_cover_their_elements():
         shown = tensor.detach().resolve_neg().clone(memory_format=torch.contiguous_format)
         bits = shown.view(torch.int16) if shown.dtype == torch.bfloat16 else shown
         assert fingerprint_tensors((tensor, plain)) == fingerprint([bits.numpy(), plain.numpy()])
+
+
+def test_memory_that_is_compared_again_outlives_its_tensor():
+    tensor = torch.ones(1 << 20)
+    compared, storage = SpanFingerprint([tensor], sample=1), weakref.ref(tensor.untyped_storage())
+    tensor.data = torch.zeros(3)
+    assert storage() is not None
+    assert compared.unchanged()
 
 
 def test_contents_differ_by_type_and_shape():

@@ -25,6 +25,8 @@ from sparloom.ragged import (
     fuse,
     interpreted,
 )
+from sparloom.ragged.structure import Prelude
+from sparloom.ragged.table_code import prelude_kernels
 
 
 def interpreted_structure(entries):
@@ -106,6 +108,25 @@ def test_operators_share_the_tables_of_a_structure(tmp_path, monkeypatch):
 
 
 @pytest.mark.cc
+def test_a_table_is_never_replaced(monkeypatch):
+    """Another thread may build it meanwhile, and programs keep its address."""
+    of = interpreted_structure([3, 0, 2])
+    table = Offsets((batches(),), lengths(Ref("x0")))
+    kernels = prelude_kernels((table,))
+    prelude = Prelude(kernels, InterpretedLibrary([each.kernel for each in kernels]))
+    run, first = prelude.run, []
+
+    def interrupted(kernel, arguments):
+        run(kernel, arguments)
+        if not first:
+            first.append(None)
+            first[0] = of.table(table)
+
+    monkeypatch.setattr(prelude, "run", interrupted)
+    of.prepare(prelude)
+    assert of.table(table) is first[0]
+
+
 def test_arrays_of_a_program_are_checked(tmp_path, monkeypatch):
     monkeypatch.setenv("SPARLOOM_CACHE", str(tmp_path))
     run, of = Executable(CASES["scaled"].program), structure([3, 2])

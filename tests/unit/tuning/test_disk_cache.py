@@ -135,6 +135,16 @@ def test_the_memory_of_a_process_is_bounded(tmp_path, monkeypatch):
     assert len(cache.get("29")) == 1 << 17
 
 
+def test_entries_that_are_marked_as_used_again_and_again_fill_no_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(disk_cache, "MEMORY_BYTES", 500)
+    monkeypatch.setattr(disk_cache, "TOUCH_SECONDS", -1.0)
+    cache = small(tmp_path)
+    cache.put("one", bytes(100))
+    for _ in range(10):
+        assert cache.get("one") == bytes(100)
+    assert list(cache._memory) == ["one"]
+
+
 def made_elsewhere(*statements: str):
     def make(path: Path) -> None:
         path.unlink()
