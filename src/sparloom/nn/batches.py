@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from sparloom.errors import Unsupported
-from sparloom.nn.custom_ops import refuse_transformed, without_functorch
+from sparloom.nn.custom_ops import without_functorch
 from sparloom.nn.torch_integration import autocast_operands, dtype_remedy, unscriptable
 from sparloom.ragged import (
     LENGTHS,
@@ -44,7 +44,6 @@ class TokenBatch:
 
     def arrays(self, x: torch.Tensor) -> dict[str, np.ndarray]:
         """Return x and what else a program reads of the tokens, by name."""
-        refuse_transformed(x, "a batch of tokens without gradients")
         return {"x": x.detach().contiguous().numpy(), **self.others}
 
     def without_tokens(self) -> TokenBatch:

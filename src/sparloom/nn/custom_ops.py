@@ -126,13 +126,6 @@ def refuse_legacy_vmap(tensor: torch.Tensor, name: str) -> None:
                            "first or second order: use torch.func.jacrev, or neither of these options")
 
 
-def refuse_transformed(tensor: torch.Tensor, name: str) -> None:
-    """Refuse a tensor of torch.func, such as vmap, whose data cannot be read."""
-    if in_functorch() and torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-        raise RuntimeError(f"{name} cannot be read inside torch.vmap and other transforms of torch.func: pass the "
-                           "whole batch to the model instead, which needs no vmap")
-
-
 def needs_derivatives(tensors: Iterable[Any]) -> bool:
     """Return whether backward may be called later, or forward-mode derivatives are being computed."""
     candidates = [each for each in tensors if isinstance(each, torch.Tensor)]

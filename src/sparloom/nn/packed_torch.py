@@ -78,8 +78,9 @@ class TransformerEncoderLayer(PackedEncoder, torch.nn.TransformerEncoderLayer):
     def forward(self, src: torch.Tensor, src_mask: torch.Tensor | None = None,
                 src_key_padding_mask: torch.Tensor | None = None, is_causal: bool = False) -> torch.Tensor:
         """Apply the layer to a batch; arguments and results are those of torch.nn.TransformerEncoderLayer."""
+        _check_hint(is_causal, src_mask)
         try:
-            return _compute_packed(self, self.self_attn, src, src_mask, src_key_padding_mask, is_causal)
+            return _compute_packed(self, self.self_attn, src, src_mask, src_key_padding_mask)
         except Unsupported as reason:
             self.report(reason)
             return _as_before(super().forward, src, src_mask, src_key_padding_mask, is_causal)
@@ -107,13 +108,13 @@ class TransformerEncoder(PackedEncoder, torch.nn.TransformerEncoder):
     def forward(self, src: torch.Tensor, mask: torch.Tensor | None = None,
                 src_key_padding_mask: torch.Tensor | None = None, is_causal: bool | None = None) -> torch.Tensor:
         """Encode a batch; arguments and results are those of torch.nn.TransformerEncoder."""
+        _check_hint(is_causal, mask)
         try:
             attention = getattr(next(iter(self.layers), None), "self_attn", None)
-            result = _compute_packed(self, attention, src, mask, src_key_padding_mask, is_causal, norm=self.norm)
+            return _compute_packed(self, attention, src, mask, src_key_padding_mask, norm=self.norm)
         except Unsupported as reason:
             self.report(reason)
             return _as_before(super().forward, src, mask, src_key_padding_mask, is_causal)
-        return result
 
 
 class MultiheadAttention(PackedEncoder, torch.nn.MultiheadAttention):
@@ -144,11 +145,12 @@ class MultiheadAttention(PackedEncoder, torch.nn.MultiheadAttention):
         average_attn_weights: bool = True, is_causal: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Let tokens attend; arguments and results are those of torch.nn.MultiheadAttention."""
+        _check_hint(is_causal, attn_mask)
         try:
             if need_weights or query is not key or key is not value or (self.training and self.dropout > 0):
                 raise Unsupported("queries, keys and values differ, there is dropout, or weights of attention are "
                                   "requested")
-            return _compute_packed(self, self, query, attn_mask, key_padding_mask, is_causal), None
+            return _compute_packed(self, self, query, attn_mask, key_padding_mask), None
         except Unsupported as reason:
             self.report(reason)
             return _as_before(super().forward, query, key, value, key_padding_mask, need_weights, attn_mask,
@@ -191,24 +193,22 @@ def _view(module: torch.nn.Module, kind: type[torch.nn.Module]) -> Any:
 
 @eager
 def _compute_packed(encoder: PackedEncoder, attention: Any, src: torch.Tensor, mask: torch.Tensor | None,
-                    key_mask: torch.Tensor | None, hint: bool | None, *, norm: torch.nn.Module | None = None
-                    ) -> torch.Tensor:
+                    key_mask: torch.Tensor | None, *, norm: torch.nn.Module | None = None) -> torch.Tensor:
     """Run an encoder on the real tokens of a batch in the layout of torch's modules.
 
     Args:
         attention: of the first layer, which knows the layout.
         src: (batch, length, width), or (length, batch, width), or a single sequence, (length, width).
         key_mask: True or -inf for padding.
-        hint: the argument `is_causal`.
         norm: applied to the result.
 
     Raises:
         Unsupported: programs do not compute such a call.
     """
     checked, batch_first = encoder.checked(), attention.batch_first
-    causal = _causality(src, mask, key_mask, hint=hint, batch_first=batch_first)
+    causal = _causality(src, mask, key_mask, batch_first=batch_first)
     if causal is None:
-        raise Unsupported("the call has a nested tensor, or masks that do more than to hide padding or later tokens")
+        raise Unsupported("tokens are nested or not float32, or masks do more than hide padding and later tokens")
     single = src.dim() == 2
     padded = src[None] if single else src if batch_first else src.transpose(0, 1)
     if key_mask is not None:
@@ -220,21 +220,23 @@ def _compute_packed(encoder: PackedEncoder, attention: Any, src: torch.Tensor, m
     return result[0] if single else result if batch_first else result.transpose(0, 1)
 
 
-def _causality(src: torch.Tensor, mask: torch.Tensor | None, key_mask: torch.Tensor | None, *, hint: bool | None,
-               batch_first: bool) -> bool | None:
+def _check_hint(is_causal: bool | None, mask: torch.Tensor | None) -> None:
+    """Refuse the hint that a mask is causal if there is no mask.
+
+    torch's modules refuse it, too, unless their fast path runs, which ignores it: tokens would see later ones.
+    """
+    if is_causal and mask is None:
+        raise RuntimeError("is_causal=True without a mask: it only tells that the mask is causal: also pass the mask, "
+                           "torch.nn.Transformer.generate_square_subsequent_mask(length)")
+
+
+def _causality(src: torch.Tensor, mask: torch.Tensor | None, key_mask: torch.Tensor | None, *, batch_first: bool
+               ) -> bool | None:
     """Tell whether tokens attend to themselves and earlier ones only, or to all; None if no program runs the call.
 
     Args:
-        src: as of `_compute_packed`.
-        hint: the argument `is_causal`.
-
-    Raises:
-        RuntimeError: `hint` is True and there is no mask. torch's modules raise it, too, unless their fast path runs,
-            which ignores the hint: tokens would see later ones.
+        src, key_mask: as of `_compute_packed`.
     """
-    if hint and mask is None:
-        raise RuntimeError("is_causal=True without a mask: it only tells that the mask is causal: also pass the mask, "
-                           "torch.nn.Transformer.generate_square_subsequent_mask(length)")
     if src.is_nested or src.dim() not in (2, 3) or autocast_operands(src)[0].dtype != torch.float32:
         return None
     if key_mask is not None and _hidden(key_mask) is None:
