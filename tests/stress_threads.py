@@ -40,6 +40,7 @@ from sparloom import ragged
 from sparloom.fusion import Budget, fprange, fuse
 
 PACKAGE = str(Path(sparloom.__file__).parent)
+STATELESS = os.path.join(PACKAGE, "ir")  # most of what compiling a program runs through; nothing waits there
 THREADS, BATCHES = 8, 20
 FIRST_RUNS, SHARE, SHARE_AT_POINTS, LONGEST_WAIT = 2, 3e-4, 0.3, 5e-4  # runs of a line, of lines, of lines, seconds
 POINTS = {
@@ -272,7 +273,7 @@ class Waits:
 
     def __call__(self, frame, event, argument):
         code = frame.f_code
-        if not code.co_filename.startswith(PACKAGE):
+        if not code.co_filename.startswith(PACKAGE) or code.co_filename.startswith(STATELESS):
             return None
         return self._at_point if code in self._points else self._elsewhere
 
