@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src"
 SMALLEST = ("mean lines",)  # the limit is the smallest value, not the largest
 LIMITS = {
-    "files in src": 365, "mean lines": 180, "longest file": 500, "lines in src": 58_000, "cycles": 0,
+    "files in src": 367, "mean lines": 180, "longest file": 500, "lines in src": 58_000, "cycles": 0,
     "files in conf": 195, "first spmm": 15, "deciding spmm": 20, "replayed spmm": 8, "lowering vgemm": 18,
     "plan_pair": 15, "recommend": 35,
 }

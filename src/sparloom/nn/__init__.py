@@ -30,7 +30,9 @@ Files, from what users call to what runs:
     batches            packed tokens, nested tensors, padded batches
     packing            makes the encoders in a model compute real tokens only, in place
     packed_transformers, packed_torch   encoders that do so, of transformers and of torch
-    packed_layers      their layers: where parameters are, and how programs run
+    transformers_layers   their layers: where parameters are
+    packed_layers      how the layers of an encoder run as programs
+    encoder_checks     whether programs compute what an encoder computes, and what has changed since
     ragged_programs    schedules, packed weights and gradients of compiled programs
 
     torch_integration  base class of layers; autocast, torch.compile, TorchScript, hooks

@@ -88,8 +88,9 @@ class LayerReader:
         epsilons = {path: self.epsilon(norm) for path, norm in self.norms()}
         if len(set(epsilons.values())) > 1:
             raise Unsupported(f"norms have different epsilons, {epsilons}: they must be equal")
-        back = without_adapters(submodule(self.layer, self.paths.back))
-        return EncoderShape(back.out_features, self.count_heads(), back.in_features, next(iter(epsilons.values())),
+        back = submodule(self.layer, self.paths.back)
+        width, hidden = (back.base_layer if has_adapters(back) else back).weight.shape
+        return EncoderShape(width, self.count_heads(), hidden, next(iter(epsilons.values())),
                             activation=named_activation(attribute(self.layer, self.paths.activation)))
 
     def compiled(self, form: EncoderShape, schedule: EncoderSchedule, threads: int) -> Layer:
@@ -272,12 +273,19 @@ class PackedEncoder:
             raise Unsupported(checked.refusal)
         return checked
 
-    def report(self, reason: Unsupported) -> None:
-        """Log why a call is computed by the original class, once for each reason in a row."""
+    def compute_as_before(self, reason: Unsupported, forward: Callable[..., Any], *arguments: Any, **options: Any
+                          ) -> Any:
+        """Call the forward of the original class, and log why, once for each reason in a row."""
+        explanation = f"{type(self).__name__} computes this call without packing, as before: {reason}"
         state = self.state()
-        if state.told != str(reason):
-            state.told = str(reason)
-            log.warning("%s computes this call without packing, as before: %s", type(self).__name__, reason)
+        if state.told != explanation:
+            state.told = explanation
+            log.warning(explanation)
+        try:
+            return forward(*arguments, **options)
+        except Exception as error:
+            error.add_note(explanation)
+            raise
 
 
 def run_layers(encoder: PackedEncoder, checked: CheckedEncoder, tokens: torch.Tensor, sequences: Sequences, *,
@@ -407,11 +415,6 @@ def _packed_weights(encoder: PackedEncoder, checked: CheckedEncoder, layers: Seq
 def few_tokens_schedule(threads: int) -> EncoderSchedule:
     """Return the schedule of batches with few tokens."""
     return replace(TRAINING, shared_panels=max(SHARED_PANELS // threads, 1))
-
-
-def without_adapters(module: torch.nn.Module) -> torch.nn.Module:
-    """Return the torch.nn.Linear of a module that may have adapters."""
-    return module.base_layer if has_adapters(module) else module
 
 
 def _adapted_weight(module: Any, path: str, packed: PackedWeights) -> torch.Tensor:

@@ -82,8 +82,8 @@ class TransformerEncoderLayer(PackedEncoder, torch.nn.TransformerEncoderLayer):
         try:
             return _compute_packed(self, self.self_attn, src, src_mask, src_key_padding_mask)
         except Unsupported as reason:
-            self.report(reason)
-            return _as_before(super().forward, src, src_mask, src_key_padding_mask, is_causal)
+            return self.compute_as_before(reason, _as_before, super().forward, src, src_mask, src_key_padding_mask,
+                                          is_causal)
 
 
 class TransformerEncoder(PackedEncoder, torch.nn.TransformerEncoder):
@@ -113,8 +113,8 @@ class TransformerEncoder(PackedEncoder, torch.nn.TransformerEncoder):
             attention = getattr(next(iter(self.layers), None), "self_attn", None)
             return _compute_packed(self, attention, src, mask, src_key_padding_mask, norm=self.norm)
         except Unsupported as reason:
-            self.report(reason)
-            return _as_before(super().forward, src, mask, src_key_padding_mask, is_causal)
+            return self.compute_as_before(reason, _as_before, super().forward, src, mask, src_key_padding_mask,
+                                          is_causal)
 
 
 class MultiheadAttention(PackedEncoder, torch.nn.MultiheadAttention):
@@ -152,9 +152,8 @@ class MultiheadAttention(PackedEncoder, torch.nn.MultiheadAttention):
                                   "requested")
             return _compute_packed(self, self, query, attn_mask, key_padding_mask), None
         except Unsupported as reason:
-            self.report(reason)
-            return _as_before(super().forward, query, key, value, key_padding_mask, need_weights, attn_mask,
-                              average_attn_weights, is_causal)
+            return self.compute_as_before(reason, _as_before, super().forward, query, key, value, key_padding_mask,
+                                          need_weights, attn_mask, average_attn_weights, is_causal)
 
 
 def _snapshot_of_all(encoder: torch.nn.Module) -> ModuleSnapshot:

@@ -13,8 +13,7 @@ transformers = pytest.importorskip("transformers")
 from encoder_models import CONFIGS, MASKS, inputs_of, make  # noqa: E402
 
 from sparloom.errors import Unsupported  # noqa: E402
-from sparloom.nn import describe_packing, pack  # noqa: E402
-from sparloom.nn.encoder_checks import HOOKS  # noqa: E402
+from sparloom.nn import pack  # noqa: E402
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache", "one_thread"),
               pytest.mark.filterwarnings("ignore::FutureWarning", "ignore:enable_nested_tensor")]
@@ -215,4 +214,4 @@ def test_all_changes_have_their_effect(kind: str) -> None:
     with torch.no_grad():
         count, wrong = differences(kind, lambda number: True)
     assert wrong == []
-    assert count > 20
+    assert count >= 5
