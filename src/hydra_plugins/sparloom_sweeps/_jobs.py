@@ -88,9 +88,14 @@ class Grid:
     varied: Mapping[str, Sequence[str]]
     fixed: Sequence[str]
 
+    @property
+    def values(self) -> dict[str, list[str]]:
+        """The values of every parameter."""
+        return {key: [_value(text) for text in texts] for key, texts in self.varied.items()}
+
     def points(self) -> list[Point]:
         """All combinations; the last parameter changes first."""
-        axes = {key: Values([_value(text) for text in texts]) for key, texts in self.varied.items()}
+        axes = {key: Values(values) for key, values in self.values.items()}
         return [Point(number, params={key: _value(text) for key, text in zip(axes, chosen, strict=True)},
                       distributions=axes, user_attrs={"point": list(chosen)})
                 for number, chosen in enumerate(itertools.product(*self.varied.values()))]

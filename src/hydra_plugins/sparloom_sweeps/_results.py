@@ -102,15 +102,20 @@ def shown(trials: Sequence[Trial], *, maximize: bool, objective: str | None) -> 
 
 
 def write_csv(trials: Sequence[Trial], path: Path) -> None:
-    """Write all trials in the order of their numbers: trial, state, objective, parameters, seconds, reason, folder."""
-    keys = names(trials)
+    """Write all trials in the order of their numbers: trial, state, objective, parameters, metrics, and what is noted.
+
+    The metrics are the first of each run of a grid, which are printed where there is no objective.
+    """
+    keys, metrics = names(trials), _first_metrics(trials)
     with atomic_path(path) as partial, partial.open("w", encoding="utf-8", newline="") as file:
         rows = csv.writer(file)
-        rows.writerow(["trial", "state", "objective", *(key.lstrip("+") for key in keys), *NOTED])
+        rows.writerow(["trial", "state", "objective", *(key.lstrip("+") for key in keys),
+                       *(f"metrics/{name}" for name in metrics), *NOTED])
         for trial in trials:
-            noted = [trial.user_attrs.get(name, "") for name in NOTED]
+            noted, found = [trial.user_attrs.get(name, "") for name in NOTED], trial.user_attrs.get("metrics", {})
             rows.writerow([trial.number, trial.state.name.lower(), "" if trial.value is None else trial.value,
-                           *(trial.params.get(key, "") for key in keys), *noted])
+                           *(trial.params.get(key, "") for key in keys), *(found.get(name, "") for name in metrics),
+                           *noted])
 
 
 def _value(trial: Trial) -> float | None:
@@ -118,8 +123,8 @@ def _value(trial: Trial) -> float | None:
 
 
 def _first_metrics(trials: Sequence[Trial]) -> list[str]:
-    """Names of some metrics that the trials have, for runs without an objective."""
-    return next((list(trial.user_attrs["metrics"])[:SHOWN] for trial in trials if trial.user_attrs.get("metrics")), [])
+    """Names of the first metrics of the trials; those of different experiments have different ones."""
+    return list(dict.fromkeys(name for trial in trials for name in list(trial.user_attrs.get("metrics", ()))[:SHOWN]))
 
 
 def _number(value: float | None) -> str:
@@ -179,7 +184,7 @@ def conclude(
     """
     write_csv(trials, folder / "trials.csv")
     log.console.print(shown(trials, maximize=maximize, objective=objective), soft_wrap=False)
-    leader = best(trials, maximize=maximize)
+    leader = None if objective is None else best(trials, maximize=maximize)
     if leader is None:
         log.console.print(f"results: {folder / 'trials.csv'}", markup=False)
         return None

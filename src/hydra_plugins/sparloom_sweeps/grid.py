@@ -20,6 +20,7 @@ from sparloom.cli import Reported, UsageError, suggestion
 
 LONGEST, DEEPEST = 240, 1000  # bytes of a folder's name, and of all names below the sweep's folder
 SHORTENED = 80                 # bytes of a name that is too long
+UNNAMED = "hydra.job.config.override_dirname.exclude_keys"  # options that are not in names of folders
 
 
 class JobSweeper(Sweeper):
@@ -29,9 +30,43 @@ class JobSweeper(Sweeper):
         """Keep what Hydra gives and make the launcher."""
         self.config = config
         self.hydra_context = hydra_context
+        self._settings = _settings_of_sweep(config)
         self.launcher = Plugins.instance().instantiate_launcher(
             hydra_context=hydra_context, task_function=Once(task_function), config=config)
         self.compose = Composer(hydra_context.config_loader, config.hydra.job.config_name)
+
+    def folder(self, swept: Mapping[str, Sequence[str]]) -> Path:
+        """Name the folder of the sweep, after its experiments where there are several.
+
+        Args:
+            swept: parameter -> its values, if they can be listed.
+        """
+        hydra = self.config.hydra
+        with open_dict(hydra):
+            if hydra.runtime.choices.get("experiment") is None:  # Hydra calls the folder None
+                names = swept.get("experiment") or swept.get("task") or [hydra.runtime.choices.get("task") or "sweep"]
+                hydra.runtime.choices.experiment = folder_name(",".join(names))
+            hydra.sweep.dir = str(Path(hydra.sweep.dir).absolute())
+        return Path(hydra.sweep.dir)
+
+    def load_job(self, fixed: Sequence[str], point: Sequence[str]) -> DictConfig:
+        """Compose the configuration of a job, with Hydra's own node.
+
+        Args:
+            fixed, point: overrides of all jobs, and of this one.
+
+        Raises:
+            HydraException: an override does not fit.
+            UsageError: a swept option chooses a launcher, a sweeper or a folder, for which it is too late.
+        """
+        whole = self.hydra_context.config_loader.load_sweep_config(self.config, [*fixed, *point])
+        for name, settings in _settings_of_sweep(whole).items():
+            if settings != self._settings[name]:
+                chosen = whole.hydra.runtime.choices.get(f"hydra/{name}")
+                remedy = f"hydra.{name}=<folder>" if chosen is None else f"hydra/{name}={chosen}"
+                raise UsageError(f"{' '.join(point)} chooses a {name} of its own, and a sweep has one {name} for all "
+                                 f"runs: give {remedy} on the command line, or run it by itself")
+        return whole
 
     def launch(self, jobs: Sequence[Job]) -> Sequence[JobReturn | Exception]:
         """Run jobs at once; if the launcher fails, as when a worker was killed, its exception stands for every job."""
@@ -61,7 +96,7 @@ class GridSweeper(JobSweeper):
             raise UsageError(f"hydra.sweeper.direction={self.direction} is not one of maximize, minimize")
         parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
         grid = read_grid(self.params, arguments, parser.parse_overrides)
-        folder = Path(self.config.hydra.sweep.dir).absolute()
+        folder = self.folder(grid.values)
         jobs = self._jobs(grid, folder)
         folder.mkdir(parents=True, exist_ok=True)
         OmegaConf.save(self.config, folder / "multirun.yaml")
@@ -76,8 +111,9 @@ class GridSweeper(JobSweeper):
             for job, returned in zip(batch, self.launch(batch), strict=True):
                 _end(job, returned)
         points = [job.trial for job in jobs]
-        conclude(points, objective=jobs[0].objective, maximize=self.direction == "maximize", fixed=grid.fixed,
-                 folder=folder, compose=self.compose)
+        objectives = {job.objective for job in jobs}  # values of different ones are not compared
+        conclude(points, objective=objectives.pop() if len(objectives) == 1 else None, fixed=grid.fixed, folder=folder,
+                 maximize=self.direction == "maximize", compose=self.compose)
         failed = sum(point.state is State.FAIL for point in points)
         if failed:
             log.errors.print(f"error: {failed} of {len(points)} runs failed", markup=False)
@@ -89,19 +125,34 @@ class GridSweeper(JobSweeper):
         Raises:
             HydraException: a combination does not compose; nothing has run yet.
         """
-        jobs = []
+        jobs: dict[Path, Job] = {}
+        unnamed = [key for key in self.config.hydra.job.config.override_dirname.exclude_keys if key not in grid.varied]
         for point in grid.points():
-            overrides = [*grid.fixed, *point.user_attrs["point"]]
-            whole = self.hydra_context.config_loader.load_sweep_config(self.config, overrides)
+            changes = point.user_attrs["point"]
+            whole = self.load_job([*grid.fixed, f"{UNNAMED}={written(unnamed)}"], changes)
             with open_dict(whole):
                 whole.hydra.job.num = point.number
             name, config = folder_name(str(whole.hydra.sweep.subdir)), plain(whole)
-            job = Job(point, [*overrides, f"hydra.sweep.subdir={written(name)}"], folder / name,
+            job = Job(point, [*grid.fixed, *changes, *in_folder(folder, name)], folder / name,
                       OmegaConf.select(config, "objective"))
+            if job.folder in jobs:
+                raise UsageError(f"{' '.join(changes)} has the folder of another run, {job.folder}: give each value "
+                                 "once, and leave hydra.sweep.subdir out or name in it what differs")
+            jobs[job.folder] = job
             if _finished(job.folder, config):
                 _end(job, None)
-            jobs.append(job)
-        return jobs
+        return list(jobs.values())
+
+
+def in_folder(folder: Path, name: str) -> list[str]:
+    """Return the overrides that put a run into the folder of the sweep; ++ tells them from those of the user."""
+    return [f"++hydra.sweep.dir={written(str(folder))}", f"hydra.sweep.subdir={written(name)}"]
+
+
+def _settings_of_sweep(whole: DictConfig) -> dict[str, Any]:
+    """Return what a sweep has once for all its runs, with interpolations as they are written."""
+    hydra = OmegaConf.to_container(whole.hydra, resolve=False)
+    return {"launcher": hydra["launcher"], "sweeper": hydra["sweeper"], "sweep.dir": hydra["sweep"]["dir"]}
 
 
 def folder_name(changes: str) -> str:

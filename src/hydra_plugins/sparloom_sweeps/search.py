@@ -1,6 +1,7 @@
 """The sweeper of searches: asks the study for trials, launches them in batches, tells the study what came of them."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 from hydra_plugins.sparloom_sweeps._jobs import Job, Watch
 from hydra_plugins.sparloom_sweeps._results import conclude, flat, plain
 from hydra_plugins.sparloom_sweeps._study import Space, Study, read_space
-from hydra_plugins.sparloom_sweeps.grid import JobSweeper
+from hydra_plugins.sparloom_sweeps.grid import JobSweeper, in_folder
 from sparloom import log
 from sparloom.cli import UsageError
 
@@ -49,7 +50,8 @@ class OptunaSweeper(JobSweeper):
         space, fixed = read_space(self.params, arguments, parser.parse_overrides)
         first = self.compose([*fixed, *(f"{key}={parameter.first()}" for key, parameter in space.items())])
         self._check(first.config)
-        folder = Path(self.config.hydra.sweep.dir).absolute()
+        folder = self.folder({key: getattr(parameter, "values", ()) for key, parameter in space.items()})
+        self._check_options(space, fixed, str(first.config.objective))
         folder.mkdir(parents=True, exist_ok=True)
         with self._open(folder) as study:
             study.keep_origin(self._origin(space))
@@ -73,6 +75,17 @@ class OptunaSweeper(JobSweeper):
             raise UsageError(f"hydra.sweeper.trials={self.trials}, batch={self.batch}: both must be at least 1")
         if OmegaConf.select(config, "objective") is None:
             raise UsageError("no objective: name a metric that the task returns, objective=<metric>")
+
+    def _check_options(self, space: Space, fixed: Sequence[str], objective: str) -> None:
+        """Refuse options of searched groups whose launcher or sweeper would come too late, or with other objectives."""
+        for key in space.keys() & self.config.hydra.runtime.choices.keys():
+            others = [f"{name}={parameter.first()}" for name, parameter in space.items() if name != key]
+            for value in getattr(space[key], "values", ()):
+                with suppress(HydraException, OmegaConfBaseException):  # its trials fail
+                    job = self.load_job([*fixed, *others], [f"{key}={value}"])
+                    if str(job.objective) != objective:
+                        raise UsageError(f"{key}={value} has the objective {job.objective}, and others {objective}: "
+                                         "give one for all, objective=<metric>")
 
     def _open(self, folder: Path) -> Study:
         path = Path(self.study).absolute() if self.study else folder / "study.db"
@@ -116,7 +129,7 @@ class OptunaSweeper(JobSweeper):
             study.tell(trial, " ".join(str(error).split()))
             self._report(study, trial.number)
             return None
-        job = Job(trial, [*overrides, f"hydra.sweep.subdir={name}"], folder / name, objective)
+        job = Job(trial, [*overrides, *in_folder(folder, name)], folder / name, objective)
         stored, twin = job.stored_outcome(), study.twin(trial)
         if stored is None and twin is None:
             return job

@@ -1,6 +1,7 @@
 """Grids: all combinations, comparison of their results, and resuming."""
 
 import os
+from pathlib import Path
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -105,6 +106,75 @@ def test_errors_of_the_user_are_one_line(sweep, arguments, message):
     assert "Traceback" not in done.stdout + done.stderr
     (error,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert message in error
+
+
+NAMED = "hydra.sweep.dir=${hydra.runtime.choices.experiment}/sweep"
+BY_OPTIONS = ("hydra.sweep.subdir=${hydra.job.override_dirname}",
+              "hydra.job.config.override_dirname.exclude_keys=[experiment,runs]")
+
+
+@SLOW
+@pytest.mark.parametrize("sweeper", [GRID, ("-m", "hydra.sweeper.trials=2")], ids=["grid", "search"])
+def test_a_sweep_over_experiments_is_kept_together(sweep, sweeper):
+    given = [*sweeper, "experiment=wide,steep", *(["x=0,0.3", *BY_OPTIONS] if sweeper == GRID else [])]
+    done = sweep(*given, NAMED)
+    assert done.returncode == 0, done.stderr
+    assert not (sweep.folder / "None").exists()
+    sweep.folder /= "wide,steep"
+    rows = sweep.rows()
+    assert len(rows) == 4 if sweeper == GRID else 2
+    for row in rows:
+        assert row["experiment"] in ("wide", "steep")
+        assert float(row["objective"]) > 0
+        assert float(row["seconds"]) >= 0
+        assert Path(row["folder"]).parent == sweep.folder / "sweep"
+    if sweeper == GRID:
+        assert {Path(row["folder"]).name for row in rows} == {
+            f"experiment={name},x={x}" for name in ("wide", "steep") for x in ("0", "0.3")}
+        assert [float(row["metrics/gain"]) for row in rows] == [-float(row["objective"]) for row in rows]
+    sweep.folder = sweep.folder.parent
+    again = sweep(*given, f"hydra.sweep.dir={sweep.folder}/wide,steep/sweep".replace(",", "\\,"))
+    assert ("4 of 4 runs done" if sweeper == GRID else "2 of 2 trials done") in again.stdout
+    assert len(sweep.notes("begin")) == len(rows)
+
+
+LATE = {
+    "launcher": "hydra:\n  launcher: {n_jobs: 3}\n", "sweeper": "hydra:\n  sweeper: {direction: maximize}\n",
+    "sweep.dir": "hydra:\n  sweep: {dir: elsewhere}\n",
+}
+
+
+@SLOW
+@pytest.mark.parametrize("what", LATE)
+@pytest.mark.parametrize("sweeper", [GRID, ("-m", "hydra.sweeper.trials=2")], ids=["grid", "search"])
+def test_what_swept_experiments_choose_too_late_is_refused(sweep, sweeper, what):
+    (sweep.folder / "conf" / "experiment").mkdir(parents=True)
+    (sweep.folder / "conf" / "experiment" / "late.yaml").write_text(f"# @package _global_\nn: 3\n{LATE[what]}")
+    launcher = ("hydra/launcher=joblib",) if what == "launcher" else ()
+    done = sweep("--config-dir", "conf", *sweeper, *launcher, "experiment=wide,late", "x=0,0.3")
+    assert done.returncode == 1
+    assert f"error: experiment=late {'' if sweeper != GRID else 'x=0 '}chooses a {what} of its own" in done.stderr
+    assert not sweep.notes("begin")
+
+
+@SLOW
+def test_experiments_with_different_objectives_have_a_table_only(sweep):
+    (sweep.folder / "conf" / "experiment").mkdir(parents=True)
+    (sweep.folder / "conf" / "experiment" / "other.yaml").write_text("# @package _global_\nobjective: gain\n")
+    done = sweep("--config-dir", "conf", *GRID, "experiment=wide,other")
+    assert done.returncode == 0, done.stderr
+    assert [float(row["metrics/loss"]) == -float(row["metrics/gain"]) for row in sweep.rows()] == [True, True]
+    assert not (sweep.folder / "sweep" / "experiment").exists()
+    done = sweep("--config-dir", "conf", "-m", "experiment=wide,other")
+    assert "experiment=other has the objective gain, and others loss: give one for all, objective=" in done.stderr
+
+
+@SLOW
+def test_runs_do_not_share_a_folder(sweep):
+    done = sweep(*GRID, "x=0,0.3", "hydra.sweep.subdir=same")
+    assert done.returncode == 1
+    assert "error: x=0.3 has the folder of another run" in done.stderr
+    assert not sweep.notes("begin")
 
 
 def test_folders_are_named_after_changed_options():
