@@ -32,7 +32,7 @@ from sparloom.files import (
     write_text,
 )
 from sparloom.lazy import first_name
-from sparloom.measure import code_revision, describe_machine
+from sparloom.measure import code_changes, code_revision, describe_machine
 from sparloom.resources import CHECKOUT
 
 __all__ = ["ArmRun", "Arms", "Record", "arm_overrides", "begin", "data_hash", "digest", "run_arms", "stale"]
@@ -52,6 +52,7 @@ class Record:
 
     Args:
         out: folder of the run.
+        root: the checkout.
         ledger: file with one line per finished run.
         overrides: of its configuration.
         environment: content of `environment.json`.
@@ -59,6 +60,7 @@ class Record:
     """
 
     out: Path
+    root: Path
     ledger: Path
     overrides: Sequence[str]
     environment: Mapping[str, Any]
@@ -66,6 +68,7 @@ class Record:
 
     def finish(self, metrics: Mapping[str, float]) -> None:
         """Write checksums of JSON and CSV files, then `metrics.json`: flat, numbers only, null for NaN and infinity."""
+        self._compare_revision()
         numbers = {key: _number(value) for key, value in metrics.items()}
         text = json_text(numbers)
         write_sums(self.out, {METRICS: text})
@@ -74,7 +77,18 @@ class Record:
 
     def fail(self, reason: str) -> None:
         """Record why the run has no metrics."""
+        self._compare_revision()
         self._end("failed", reason=reason)
+
+    def _compare_revision(self) -> None:
+        """Write to `environment.json` whether the checkout changed since the run began; null: not known."""
+        now = _revision(self.root)
+        changed = None if now["commit"] is None else any(self.environment[key] != now[key] for key in now)
+        if changed:
+            logger.warning("the checkout %s changed while this run went on: commit the code and run it again if the "
+                           "result is to belong to a commit", self.root)
+        ended = {f"{key}_at_end": value for key, value in now.items()} if changed else {}
+        write_json(self.out / "environment.json", {**self.environment, "changed_during_run": changed, **ended})
 
     def _end(
         self, status: str, *, metrics: Mapping[str, float | None] | None = None, reason: str | None = None
@@ -114,16 +128,14 @@ def begin(
     write_text(out / "command.txt", shlex.join([*program(command[0]).split(), *command[1:]]) + "\n")
     described = environment(root, seed)
     write_json(out / "environment.json", described)
-    return Record(out, ledger, overrides, described, time.monotonic())
+    return Record(out, root, ledger, overrides, described, time.monotonic())
 
 
 def environment(root: Path, seed: int) -> dict[str, object]:
     """Describe commit, versions, machine, threads, seed and data of this run."""
-    found = code_revision(root) if CHECKOUT is not None else None  # a wheel belongs to no commit
     return {
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "commit": found and found.commit,
-        "dirty": bool(found and found.dirty),
+        **_revision(root),
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in ("sparloom", *PACKAGES)},
         "machine": dict(describe_machine()),
@@ -132,6 +144,13 @@ def environment(root: Path, seed: int) -> dict[str, object]:
         "data": data_hash(root),
         "executable": Path(sys.executable).name,
     }
+
+
+def _revision(root: Path) -> dict[str, object]:
+    """Return the commit of a checkout, and a hash of what differs from it; a wheel belongs to no commit."""
+    revision = code_revision(root) if CHECKOUT is not None else None
+    dirty = bool(revision and revision.dirty)
+    return {"commit": revision and revision.commit, "dirty": dirty, "changes": code_changes(root) if dirty else ""}
 
 
 def _threads(setting: str) -> int:

@@ -144,4 +144,5 @@ def code_changes(folder: Path, *paths: str) -> str:
 
 def _git(folder: Path, *arguments: str) -> str:
     command = ["git", "-C", str(folder), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    return subprocess.run(command, capture_output=True, text=True, errors="backslashreplace", timeout=10,
+                          check=True).stdout.strip()

@@ -11,14 +11,25 @@ from sparloom.cli import record
 from sparloom.files import check_sum
 
 
-def test_command_and_environment_are_written(tmp_path):
+@pytest.fixture
+def checkout(tmp_path):
     root = tmp_path / "checkout"
     root.mkdir()
-    git = ["git", "-C", str(root), "-c", "user.name=n", "-c", "user.email=e"]
     subprocess.run(["git", "init", "-q", str(root)], check=True)
     (root / "data.dvc").write_text("outs:\n- md5: abc.dir\n  path: data\n")
+    (root / "code.py").write_text("x = 1\n")
+    commit(root)
+    return root
+
+
+def commit(root):
+    git = ["git", "-C", str(root), "-c", "user.name=n", "-c", "user.email=e"]
     subprocess.run([*git, "add", "."], check=True)
-    subprocess.run([*git, "commit", "-qm", "first"], check=True)
+    subprocess.run([*git, "commit", "-qm", "first", "--allow-empty"], check=True)
+
+
+def test_command_and_environment_are_written(tmp_path, checkout):
+    root = checkout
     cli.begin(tmp_path / "out", root=root, ledger=tmp_path / "runs.jsonl", seed=3, overrides=[],
               command=["/somewhere/run.py", "matrix=a b.mtx"])
     environment = json.loads((tmp_path / "out" / "environment.json").read_text())
@@ -31,10 +42,44 @@ def test_command_and_environment_are_written(tmp_path):
     assert environment["machine"]["threads"] >= 1
 
 
+CHANGES = {
+    "nothing": (lambda root: None, False), "an edit": (lambda root: (root / "code.py").write_text("x = 2\n"), True),
+    "another edit": (lambda root: (root / "code.py").write_text("x = 3\n"), True),
+    "a commit": (commit, True), "a removal": (lambda root: (root / "code.py").unlink(), True),
+    "bytes": (lambda root: (root / "code.py").write_bytes(b"x = '\xff'\n"), True),
+    "an untracked file": (lambda root: (root / "notes.txt").write_text("to do"), False),
+}
+
+
+@pytest.mark.parametrize("dirty", [False, True])
+@pytest.mark.parametrize("ends", ["finish", "fail"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_checkout_that_changed_during_the_run_is_noted(tmp_path, checkout, capsys, change, ends, dirty):
+    if dirty:
+        (checkout / "code.py").write_text("x = 2\n")
+        if change == "an edit":
+            pytest.skip("it is this edit")
+    run = cli.begin(tmp_path / "out", root=checkout, ledger=tmp_path / "runs.jsonl", seed=3, command=["run.py"],
+                    overrides=[])
+    begun = json.loads((tmp_path / "out" / "environment.json").read_text())
+    act, changed = CHANGES[change]
+    act(checkout)
+    {"finish": lambda: run.finish({"a": 1}), "fail": lambda: run.fail("no memory")}[ends]()
+    ended = json.loads((tmp_path / "out" / "environment.json").read_text())
+    assert ended["changed_during_run"] is changed
+    assert {key: ended[key] for key in begun} == begun
+    assert ("commit_at_end" in ended) is changed
+    assert ("changed while this run went on" in capsys.readouterr().out) is changed
+    if ends == "finish":
+        check_sum(tmp_path / "out" / "environment.json", (tmp_path / "out" / "environment.json").read_bytes())
+
+
 def test_outside_a_checkout_the_commit_is_null(tmp_path):
     cli.begin(tmp_path / "out", root=tmp_path, ledger=tmp_path / "runs.jsonl", seed=0, command=["run.py"], overrides=[])
     environment = json.loads((tmp_path / "out" / "environment.json").read_text())
     assert environment["commit"] is None
+    begun(tmp_path).finish({})
+    assert json.loads((tmp_path / "x" / "run" / "environment.json").read_text())["changed_during_run"] is None
     assert environment["data"] is None
 
 
