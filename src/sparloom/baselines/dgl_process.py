@@ -33,6 +33,7 @@ VARIABLE = "SPARLOOM_DGL_PYTHON"
 LEAST_SECONDS = 0.5e-3
 RUN, DONE = b"r", b"d"
 WARM_UPS = 3
+SHOWN_BYTES = 1 << 16  # at the end of what a process that failed has printed, in which its error is looked for
 
 
 def dgl_spmm(operands: Operands, threads: int) -> Callable[[], np.ndarray]:
@@ -94,14 +95,16 @@ class _Process:
             np.save(folder / f"{name}.npy", array)
         np.save(folder / "result.npy", np.zeros(shape, arrays["values"].dtype))
         (folder / "problem.json").write_text(json.dumps(problem))
-        self._child = subprocess.Popen([python, str(Path(__file__).resolve()), str(folder)], stdin=subprocess.PIPE,
-                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0, cwd=folder)
+        with (folder / "errors.txt").open("wb") as errors:  # a pipe would hold it up once 64 KB are in it
+            self._child = subprocess.Popen([python, str(Path(__file__).resolve()), str(folder)], stdin=subprocess.PIPE,
+                                           stdout=subprocess.PIPE, stderr=errors, bufsize=0, cwd=folder)
         self.close = weakref.finalize(self, _end, self._child, self._folder)
         self._result = np.load(folder / "result.npy", mmap_mode="r")
         found = self._child.stdout.readline()
         if not found:
             self._child.wait()
-            lines = self._child.stderr.read().decode(errors="replace").strip().splitlines() or ["it ended"]
+            printed = (folder / "errors.txt").read_bytes()[-SHOWN_BYTES:].decode(errors="replace")
+            lines = printed.strip().splitlines() or ["it ended"]
             self.close()
             error = next((line for line in reversed(lines) if "Error" in line), lines[-1])
             raise Unsupported(f"{python} does not compute with DGL: {error}")
@@ -122,7 +125,7 @@ class _Process:
 def _end(child: subprocess.Popen, folder: tempfile.TemporaryDirectory) -> None:
     child.kill()
     child.wait()
-    for stream in (child.stdin, child.stdout, child.stderr):
+    for stream in (child.stdin, child.stdout):
         stream.close()
     folder.cleanup()
 

@@ -27,3 +27,15 @@ def test_results_are_float64(op, name):
     assert found.dtype == np.float64
     assert_close(found, OPS[op].oracle(operands), terms=OPS[op].terms(matrix.pattern, 16),
                  scale=OPS[op].scale(operands))
+
+
+@pytest.mark.timeout(60)  # it would wait for ever
+def test_a_python_for_dgl_that_prints_much_and_fails_is_named(tmp_path, monkeypatch):
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nhead -c 300000 /dev/zero | tr '\\0' 'w' >&2\n"
+                      "echo >&2\necho 'ImportError: no dgl' >&2\n")
+    python.chmod(0o755)
+    monkeypatch.setenv("SPARLOOM_DGL_PYTHON", str(python))
+    matrix = SparseMatrix(Pattern((2, 2), np.arange(3), np.arange(2, dtype=np.int32)), np.ones(2, np.float32))
+    with pytest.raises(Unsupported, match="does not compute with DGL: ImportError: no dgl"):
+        SPARSE_BASELINES["spmm"]["dgl"](OPS["spmm"].operands(matrix, 4, seed=0), 1)

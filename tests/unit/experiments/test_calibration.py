@@ -66,9 +66,10 @@ def test_a_fixed_configuration_votes_where_the_model_is_worse() -> None:
 
 
 def test_few_known_or_missing_matrices_are_no_basis(tmp_path) -> None:
-    space, views = GridSpace("chip", "spmm", (Parameter("way", tuple(range(CONFIGS))),), (0,)), range(30)
+    space, views = GridSpace("chip", "spmm", (Parameter("way", tuple(range(CONFIGS))),), (0,)), [
+        SimpleNamespace(number=number, digest=f"{number:064x}") for number in range(30)]
     values, _ = matrices(np.random.default_rng(2), 30, noise=0.5, common=1.0)
-    names = [f"m{number}" for number in views]
+    names = [f"m{view.number}" for view in views]
     labels = pd.DataFrame([(name, config.key, float(np.exp(seconds))) for name, row in zip(names, values, strict=True)
                            for config, seconds in zip(space, row, strict=True)],
                           columns=["matrix", "config", "seconds"])
@@ -80,9 +81,9 @@ def test_few_known_or_missing_matrices_are_no_basis(tmp_path) -> None:
         times=lambda role: table if role == "train" else None)
     asked: list[int] = []
 
-    def recommend(view: int, configs: list[Config]) -> Recommendation:
-        asked.append(view)
-        scores = values[view] + 0.1 * np.arange(CONFIGS)
+    def recommend(view: SimpleNamespace, configs: list[Config]) -> Recommendation:
+        asked.append(view.number)
+        scores = values[view.number] + 0.1 * np.arange(CONFIGS)
         return Recommendation(scores, scores[None])
 
     def found(known: frozenset[str] = frozenset()):
@@ -100,6 +101,9 @@ def test_few_known_or_missing_matrices_are_no_basis(tmp_path) -> None:
     assert asked == [0]  # the rest is kept
     file = max(tmp_path.iterdir(), key=lambda each: each.stat().st_mtime_ns)
     file.write_bytes(file.read_bytes()[:40])
+    assert found() == first
+    assert asked == list(range(30))
+    views[20].digest = "f" * 64  # another pattern of that name
     assert found() == first
     assert asked == list(range(30))
 

@@ -142,6 +142,7 @@ def calibrate(
     static = static_scores(study)
     conditions = Conditions({
         "code": code(), "platform": study.platform.name, "op": study.op.name, "matrices": names,
+        "patterns": [study.views[name].digest for name in names],
         "content": hashlib.sha256(b"".join(
             each.tobytes() for each in (seconds, first.scores, first.opinions))).hexdigest(),
         "spread": first.spread, "static": static, "version": __version__,
