@@ -22,7 +22,7 @@ from typing import IO, Any
 from sparloom.lazy import resolve
 
 __all__ = [
-    "CHECKSUM", "DISK_FULL", "SUMS", "append_lines", "atomic_folder", "atomic_path", "check_sum", "hold_lock",
+    "CHECKSUM", "SUMS", "append_lines", "atomic_folder", "atomic_path", "check_sum", "hold_lock",
     "json_text", "locked", "read_checked", "read_json", "read_lines", "remove_leftovers", "restore_folder",
     "scratch_folder", "sha256", "stamp", "stamp_zip", "write_checked_json", "write_json", "write_sums", "write_text",
 ]
@@ -382,8 +382,7 @@ def _append(file: IO[bytes], texts: list[bytes]) -> None:
     try:
         with hold_lock(file, lambda each: fcntl.flock(each, fcntl.LOCK_EX) is None):
             _cut_torn_line(file)
-            for text in texts:
-                _write(file, text)
+            _write(file, b"".join(texts))
             while waiting:
                 _write(file, waiting[0])
                 del waiting[0]

@@ -218,7 +218,8 @@ class Campaign:
                 {"matrix": row["matrix"], "config": row["config"], "forgotten": True}) for row in failed])
             for row in failed:
                 row["forgotten"] = True
-            self._write_told(rows)
+            if failed:
+                self._write_told(rows)
         return len(failed)
 
     def labels(self) -> pd.DataFrame:

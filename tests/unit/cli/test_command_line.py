@@ -42,7 +42,7 @@ def test_without_arguments_it_lists_the_experiments(tmp_path):
     (["-m", "experiment=finetune_tiny", "hparams=finetune_search", "hydra.sweeper.n_trials=3"],
      "did you mean hydra.sweeper.trials"),
     (["experiment=finetune_tiny", "task.seeds=abc"], "task.seeds=abc: give a list of whole numbers, such as [0,1]"),
-    (["experiment=finetune_tiny", f"seed={2000 * '['}"], "an option or a file of options nests lists or mappings too"),
+    (["experiment=finetune_tiny", f"seed={2000 * '['}{2000 * ']'}"], "an option or a file of options nests lists or"),
     (["experiment=collect_spade", "timing.rounds=0"], "rounds 0, repetitions 1, retakes 0: at least 1, 1 and 0"),
 ])
 def test_user_errors_are_one_line(tmp_path, run_command, arguments, message):
