@@ -104,8 +104,11 @@ class PackedModel(PackedEncoder):
             raise Unsupported(f"its attention is {attention!r}, which packed programs do not know")
         config = copy.deepcopy(self.config)
         config._attn_implementation = "eager"
-        with torch.device("meta"):
-            reference = type(self)(config)
+        try:
+            with torch.device("meta"):  # without memory, and without drawing random numbers
+                reference = type(self)(config)
+        except Exception as error:
+            raise Unsupported(f"no model can be made of its configuration: {error}") from error
         stack = self.layers_path.partition(".")[0]
         for name, part in self._modules.items():
             if name == stack:

@@ -116,6 +116,15 @@ def test_copies_pickles_and_undoing() -> None:
         assert all("_sparloom_packed" not in each.__dict__ for each in model.modules())
 
 
+@pytest.mark.parametrize("kind", list(CONFIGS))
+def test_packing_draws_no_random_numbers(kind: str) -> None:
+    model, given = make(kind), inputs_of(MASKS["right"])
+    state = torch.get_rng_state()
+    with torch.no_grad():
+        pack(model)(**given)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
 @pytest.mark.parametrize("kind", ["MPNetModel", "T5EncoderModel"])
 def test_tables_of_distances_keep_no_gradients(kind: str) -> None:
     model = make(kind)
