@@ -118,5 +118,5 @@ class T5Layer(LayerReader):
         if attention.inner_dim != attention.d_model:
             raise Unsupported(f"heads have {attention.inner_dim} columns together and tokens {attention.d_model}: they "
                               "must be equal")
-        return replace(super().form(), norm="rms", norm_first=True, gated=self.gated, scale=attention.scaling,
+        return replace(super().form(), norm="rms", norm_first=True, gated=self.gated, scale=1.0,
                        distances=attention.relative_attention_max_distance)
