@@ -31,10 +31,11 @@ from sparloom.nn import accelerate
 
 STEPS, TOLERANCE = 4, 2e-3
 WIDTH, HIDDEN, CLASSES = 5, 8, 3
+# Gradients of maxima go to one of several equal senders, as nodes without edges are after a layer: they have own tests.
 MODELS = ("GCN", "GraphSAGE", "GIN", "GAT")
 LAYERS: dict[str, Callable[[random.Random, Any], torch.nn.Module]] = {
     "SAGEConv": lambda rng, ins: geometric.SAGEConv(
-        ins, HIDDEN, rng.choice(["mean", "sum", "max"]), normalize=rng.random() < 0.3, root_weight=rng.random() < 0.7),
+        ins, HIDDEN, rng.choice(["mean", "sum"]), normalize=rng.random() < 0.3, root_weight=rng.random() < 0.7),
     "GraphConv": lambda rng, ins: geometric.GraphConv(ins, HIDDEN, rng.choice(["add", "mean"])),
     "GATConv": lambda rng, ins: geometric.GATConv(ins, HIDDEN // 2, heads=2, add_self_loops=not isinstance(ins, tuple)),
     "GATv2Conv": lambda rng, ins: geometric.GATv2Conv(
@@ -136,10 +137,11 @@ def twins(rng: random.Random, model: torch.nn.Module, call: Callable[[torch.nn.M
 
 
 def wide(graph: Any, model: torch.nn.Module) -> Any:
-    """Return the graph for a model: torch's gradients for indices of int32 are wrong without `accelerate`."""
+    """Return the graph for a model: torch's gradients for indices of int32 are wrong in layers not accelerated."""
     if isinstance(graph, dict):
         return {kind: wide(each, model) for kind, each in graph.items()}
-    fast = any("sparloom" in type(each).__module__ for each in model.modules())
+    fast = all("sparloom" in type(each).__module__ for each in model.modules() if isinstance(
+        each, geometric.MessagePassing))
     return graph.long() if not fast and graph.dtype == torch.int32 else graph
 
 
