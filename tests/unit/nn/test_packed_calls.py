@@ -13,9 +13,8 @@ transformers = pytest.importorskip("transformers")
 
 from encoder_models import CONFIGS, MASKS, assert_near, inputs_of, make, real  # noqa: E402
 
-from sparloom.nn import pack  # noqa: E402
+from sparloom.nn import pack, packed_layers  # noqa: E402
 from sparloom.nn.batches import Sequences  # noqa: E402
-from sparloom.nn import packed_layers  # noqa: E402
 from sparloom.nn.packed_layers import MANY, STATE, TRAINING, few_tokens_schedule  # noqa: E402
 from sparloom.nn.ragged_programs import PackedWeights  # noqa: E402
 from sparloom.ragged import LENGTHS, EncoderShape, compiled_encoder_layer, run_bound, structure_of  # noqa: E402
@@ -44,7 +43,7 @@ def test_few_tokens_run_all_layers_in_one_call(kind: str, monkeypatch: pytest.Mo
     model, given, together = make(kind), inputs_of(MASKS["holes"]), []
     exact = copy.deepcopy(model).double()
     pack(model)
-    monkeypatch.setattr("sparloom.nn.packed_layers.run_bound", lambda runs: together.append(len(runs)) or run_bound(runs))
+    monkeypatch.setattr(packed_layers, "run_bound", lambda runs: together.append(len(runs)) or run_bound(runs))
     with torch.no_grad():
         expected = real(exact(**given).last_hidden_state, given)
         assert_near(real(model(**given).last_hidden_state, given), expected)
