@@ -1,10 +1,11 @@
-"""Train random models of PyTorch Geometric beside accelerated twins, and compare results, gradients and losses.
+"""Train random models beside accelerated or packed twins, and compare results, gradients and losses.
 
     python tests/accelerated_models.py [KIND ...] [--cases 1000] [--seed 0]
 
-Kinds: plain (models and stacks of layers), hetero (`to_hetero`, accelerated before or after), lightning (a Lightning
-module is fitted), processes (DistributedDataParallel in two processes by gloo); by default all. Case n of a kind is the
-same in every run with the same seed. Prints the cases that differ, and fails if there are any.
+Kinds: plain (models and stacks of layers of PyTorch Geometric), hetero (`to_hetero`, accelerated before or after),
+encoders (packed encoders of transformers and torch), lightning (a Lightning module is fitted), processes
+(DistributedDataParallel in two processes by gloo), both with graphs and with texts; by default all. Case n of a kind is
+the same in every run with the same seed. Prints the cases that differ, and fails if there are any.
 """
 
 import argparse
@@ -22,12 +23,13 @@ from typing import Any
 import lightning
 import torch
 import torch_geometric.nn as geometric
+from encoder_models import CONFIGS, make
 from torch.nn.parallel import DistributedDataParallel
 from torch_geometric import EdgeIndex
 from torch_geometric.data import Data
 from torch_geometric.loader import DataLoader
 
-from sparloom.nn import accelerate
+from sparloom.nn import accelerate, pack
 
 STEPS, TOLERANCE = 4, 2e-3
 WIDTH, HIDDEN, CLASSES = 5, 8, 3
@@ -70,15 +72,18 @@ class Stack(torch.nn.Module):
 
 
 class Fitted(lightning.LightningModule):
-    """A model that is fitted to batches of small graphs; keeps its losses."""
+    """A model that is fitted to batches of small graphs, or of texts; keeps its losses."""
 
     def __init__(self, model: torch.nn.Module, narrow: bool) -> None:
         super().__init__()
         self.model, self.losses, self.narrow = model, [], narrow
 
-    def training_step(self, batch: Data, _: int) -> torch.Tensor:
-        edges = batch.edge_index.int() if self.narrow else batch.edge_index
-        loss = self.model(batch.x, edges).tanh().square().mean()
+    def training_step(self, batch: Data | list[torch.Tensor], _: int) -> torch.Tensor:
+        if isinstance(batch, list):
+            result = encoded(self.model, *batch)
+        else:
+            result = self.model(batch.x, batch.edge_index.int() if self.narrow else batch.edge_index)
+        loss = result.tanh().square().mean()
         self.losses.append(loss.detach())
         return loss
 
@@ -160,6 +165,56 @@ def trained(model: torch.nn.Module, call: Callable[[torch.nn.Module], Any]) -> I
         optimiser.step()
 
 
+def encoder_twins(rng: random.Random) -> list[torch.nn.Module]:
+    """Draw an encoder without dropout, some of whose parameters may be frozen; returns it and a packed copy."""
+    if rng.random() < 0.3:
+        layer = torch.nn.TransformerEncoderLayer(24, 3, 40, 0.0, rng.choice(["relu", "gelu"]), batch_first=True,
+                                                 norm_first=rng.random() < 0.5)
+        model = torch.nn.TransformerEncoder(layer, rng.randrange(1, 3), enable_nested_tensor=False)
+    else:
+        model = make(rng.choice(list(CONFIGS)))
+    for module in model.modules():
+        for name in ("p", "dropout", "attention_dropout"):
+            if isinstance(vars(module).get(name), float):
+                setattr(module, name, 0.0)
+    share = rng.choice([0.0, 0.0, 0.3])
+    for parameter in model.parameters():
+        parameter.requires_grad_(rng.random() >= share)
+    next(model.parameters()).requires_grad_(True)
+    if rng.random() < 0.3 and getattr(model, "supports_gradient_checkpointing", False):
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    packed = pack(copy.deepcopy(model.train()))
+    if rng.random() < 0.2:
+        path = rng.choice([name for name, part in model.named_modules() if isinstance(part, torch.nn.LayerNorm)] or [""])
+        for each in (model, packed):
+            part = each.get_submodule(path)
+            part.register_forward_hook(lambda module, given, result: result * 1.5 if torch.is_tensor(result) else None)
+    return [model, packed]
+
+
+def batch_of_texts(rng: random.Random) -> tuple[torch.Tensor, torch.Tensor]:
+    """Draw token ids and a mask, in which every text has a token."""
+    shape = rng.randrange(1, 5), rng.randrange(1, 12)
+    mask = (torch.arange(shape[1]) < torch.randint(1, shape[1] + 1, (shape[0], 1))).long()
+    mask = mask.flip(1) if rng.random() < 0.3 else mask
+    return torch.randint(5, 60, shape), mask
+
+
+def encoded(model: torch.nn.Module, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Return the results at real tokens."""
+    inner = model.module if isinstance(model, DistributedDataParallel) else model
+    if isinstance(inner, torch.nn.TransformerEncoder):
+        tokens = torch.sin(ids[:, :, None] * torch.arange(1, 25))
+        return model(tokens, src_key_padding_mask=mask == 0)[mask.bool()]
+    return model(ids, attention_mask=mask).last_hidden_state[mask.bool()]
+
+
+def encoders(rng: random.Random) -> None:
+    """Compare two trainings of one encoder."""
+    models, batch = encoder_twins(rng), batch_of_texts(rng)
+    outcomes(models, lambda model: encoded(model, *batch))
+
+
 def assert_alike(pairs: list[Iterator[torch.Tensor]]) -> None:
     for plain, fast in zip(*pairs, strict=True):
         torch.testing.assert_close(fast, plain, rtol=TOLERANCE, atol=TOLERANCE * max(1e-3, plain.abs().max().item()))
@@ -225,26 +280,40 @@ def hetero(rng: random.Random) -> None:
 
 def fit(rng: random.Random) -> None:
     """Compare losses and weights of Lightning's trainer."""
+    if rng.random() < 0.3:
+        batches = [batch_of_texts(rng) for _ in range(3)]
+        assert_alike([fitted(model, batches, None) for model in encoder_twins(rng)])
+        return
     data = []
     for _ in range(6):
         nodes = rng.randrange(2, 20)
         data.append(Data(x=torch.randn(nodes, WIDTH), edge_index=torch.randint(0, nodes, (2, rng.randrange(1, 50)))))
     model, narrow = model_of(rng, lazy=False), rng.random() < 0.3
     models = twins(rng, model, lambda model: model(data[0].x, data[0].edge_index))
-    results = []
-    for each in models:
-        torch.manual_seed(1)
-        fitted = Fitted(each, narrow and each is models[1])
-        lightning.Trainer(max_epochs=2, accelerator="cpu", logger=False, enable_checkpointing=False,
-                          enable_progress_bar=False, enable_model_summary=False, barebones=False).fit(
-            fitted, DataLoader(data, batch_size=3))
-        results.append(iter([*fitted.losses, *(parameter.detach() for parameter in fitted.parameters())]))
-    assert_alike(results)
+    assert_alike([fitted(each, data, 3, narrow=narrow and each is models[1]) for each in models])
+
+
+def fitted(model: torch.nn.Module, data: list[Any], batch_size: int | None, *, narrow: bool = False
+           ) -> Iterator[torch.Tensor]:
+    """Fit a model by Lightning's trainer; returns losses and parameters."""
+    torch.manual_seed(1)
+    module = Fitted(model, narrow)
+    loader = DataLoader(data, batch_size) if batch_size else torch.utils.data.DataLoader(
+        [list(batch) for batch in data], None)
+    lightning.Trainer(max_epochs=2, accelerator="cpu", logger=False, enable_checkpointing=False,
+                      enable_progress_bar=False, enable_model_summary=False, barebones=False).fit(module, loader)
+    return iter([*module.losses, *(parameter.detach() for parameter in module.parameters())])
 
 
 def distributed(rng: random.Random) -> None:
     """Compare two trainings in processes that share gradients."""
-    model, rank = model_of(rng, lazy=False), torch.distributed.get_rank()
+    rank = torch.distributed.get_rank()
+    if rng.random() < 0.3:
+        batches = [batch_of_texts(rng) for _ in range(2)]
+        wrapped = [DistributedDataParallel(each, find_unused_parameters=True) for each in encoder_twins(rng)]
+        assert_alike([trained(each, lambda model: encoded(model, *batches[rank])) for each in wrapped])
+        return
+    model = model_of(rng, lazy=False)
     nodes = rng.randrange(2, 40)
     graphs = [(torch.randn(nodes, WIDTH), torch.randint(0, nodes, (2, rng.randrange(1, 90)))) for _ in range(2)]
     models = twins(rng, model, lambda model: model(*graphs[0]))
@@ -252,7 +321,7 @@ def distributed(rng: random.Random) -> None:
     assert_alike([trained(each, lambda model: model(*graphs[rank])) for each in wrapped])
 
 
-KINDS = {"plain": plain, "hetero": hetero, "lightning": fit}
+KINDS = {"plain": plain, "hetero": hetero, "encoders": encoders, "lightning": fit}
 
 
 def failures(kind: str, cases: range, seed: int) -> list[str]:

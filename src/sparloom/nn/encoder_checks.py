@@ -53,8 +53,8 @@ def check_modules(module: torch.nn.Module, reference: torch.nn.Module, path: str
                 vars(module).get(name) != value):
             raise Unsupported(f"{path}.{name} is {vars(module).get(name)!r}, and packed programs compute {value!r}")
     if layers and tuple(reference.children()) == layers:
-        for name, layer in module.named_children():
-            _check_layer(layer, layers, f"{path}.{name}")
+        for number, (name, layer) in enumerate(module.named_children()):
+            _check_layer(layer, (layers[min(number, len(layers) - 1)], *layers), f"{path}.{name}")
         return
     if module._modules.keys() != reference._modules.keys():
         raise Unsupported(f"{path} has the parts {', '.join(module._modules)}, and packed programs compute "
@@ -65,7 +65,7 @@ def check_modules(module: torch.nn.Module, reference: torch.nn.Module, path: str
 
 
 def _check_layer(layer: torch.nn.Module, references: Sequence[torch.nn.Module], path: str) -> None:
-    """Check that a layer is like one of the references."""
+    """Check that a layer is like one of the references, of which the first one is in the same place."""
     errors = []
     for reference in references:
         try:

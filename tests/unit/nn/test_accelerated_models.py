@@ -1,4 +1,4 @@
-"""Random models train alike with and without `accelerate`; tests/accelerated_models.py draws and compares them."""
+"""Random models train alike with and without `accelerate` or `pack`; tests/accelerated_models.py draws them."""
 
 import pytest
 
@@ -7,7 +7,7 @@ accelerated_models = pytest.importorskip("accelerated_models", reason="torch_geo
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("sparse_cache"), pytest.mark.filterwarnings("ignore")]
 
 
-@pytest.mark.parametrize(("kind", "cases"), [("plain", 30), ("hetero", 15), ("lightning", 5)])
+@pytest.mark.parametrize(("kind", "cases"), [("plain", 30), ("hetero", 15), ("encoders", 15), ("lightning", 5)])
 def test_models_train_alike(kind, cases) -> None:
     assert not accelerated_models.failures(kind, range(cases), seed=1)
 
