@@ -20,8 +20,7 @@ SET = {
     "AUTOSAGE_CACHE": "0", "AUTOSAGE_REPLAY_ONLY": "1", "AUTOSAGE_LOG_PROBES": "0", "AUTOSAGE_PROBE_FRAC": "0.5",
     "AUTOSAGE_PROBE_MIN_ROWS": "7", "AUTOSAGE_PROBE_ITERS": "6", "AUTOSAGE_PROBE_CAP_MS": "1.5",
     "AUTOSAGE_MIN_PROBE_ROWS": "64", "AUTOSAGE_MIN_PROBE_NNZ": "512", "AUTOSAGE_VERBOSE": "1", "AUTOSAGE_HUB_CTA": "1",
-    "AUTOSAGE_VEC4": "0", "AUTOSAGE_FTILE": "128", "AUTOSAGE_WPB": "8", "AUTOSAGE_HUB_T": "300",
-    "AUTOSAGE_NATIVE_PATH": "/lib/auto.so", "AUTOSAGE_CACHE_DIR": "/nowhere/plans",
+    "AUTOSAGE_VEC4": "0", "AUTOSAGE_FTILE": "128", "AUTOSAGE_WPB": "8", "AUTOSAGE_CACHE_DIR": "/nowhere/plans",
     "AUTOSAGE_SHORTLIST": "trees", "AUTOSAGE_SHORTLIST_MODEL": "/models/spmm:/models/sddmm",
 }
 
@@ -38,7 +37,7 @@ def test_every_variable_is_read_and_documented():
         probe_min_rows=7, probe_iters=6, probe_cap_ms=1.5, shortlist="trees",
         shortlist_model=(Path("/models/spmm"), Path("/models/sddmm")), min_probe_rows=64, min_probe_nnz=512,
         verbose=True,
-        cuda=CudaSettings(hub_cta=True, vec4=False, ftile=128, wpb=8, hub_t=300, native_path=Path("/lib/auto.so")))
+        cuda=CudaSettings(hub_cta=True, vec4=False, ftile=128, wpb=8))
     assert set(SET) == NAMES == set(re.findall(r"AUTOSAGE_[A-Z0-9_]+", PAGE))
     assert len(SET) == len(fields(Settings)) - 1 + len(fields(CudaSettings))
     assert len(PAGE.splitlines()) <= 60
@@ -69,11 +68,11 @@ def test_nothing_set_changes_nothing(environment):
     ("PROBE_MIN_ROWS", "0", "a whole number, at least 1"), ("PROBE_ITERS", "3.5", "a whole number, at least 1"),
     ("PROBE_ITERS", "1_000", "a whole number"), ("PROBE_CAP_MS", "inf", "a number above 0, at most 1,000,000"),
     ("MIN_PROBE_ROWS", "-1", "a whole number, at least 0"), ("MIN_PROBE_NNZ", "many", "a whole number, at least 0"),
-    ("FTILE", "32", "64 or 128"), ("WPB", "3", "2 or 4 or 8"), ("HUB_T", "0", "a whole number, at least 1"),
+    ("FTILE", "32", "64 or 128"), ("WPB", "3", "2 or 4 or 8"),
     ("SHORTLIST", "best", "estimate or all or trees or model"), ("SHORTLIST_MODEL", ":", "paths, with : between"),
     ("CACHE_DIR", __file__, "a folder, or the name of a new one"),
     ("CACHE_DIR", "~no_such_user/plans", "a folder, or"), ("CACHE_DIR", "x" * 300, "a folder, or"),
-    ("SHORTLIST_MODEL", "a:~no_such_user", "paths, with : between"), ("NATIVE_PATH", "~no_such_user", "a path"),
+    ("SHORTLIST_MODEL", "a:~no_such_user", "paths, with : between"),
 ])
 def test_values_that_are_not_allowed_are_refused(name, value, allowed):
     with pytest.raises(ValueError, match=f"AUTOSAGE_{name}='{re.escape(value)}': give {allowed}.*, or unset it"):
@@ -125,19 +124,11 @@ def test_variables_without_effect_are_reported_once(caplog):
         "AUTOSAGE_FTILE, AUTOSAGE_WPB: no effect on a CPU"]
 
 
-def test_variables_without_effect_anywhere_are_reported_separately(caplog):
-    found = Settings.from_environment({
-        "AUTOSAGE_HUB_T": "31", "AUTOSAGE_NATIVE_PATH": "nowhere.so", "AUTOSAGE_VEC4": "0"})
-    assert (found.cuda.hub_t, found.cuda.vec4) == (31, False)
-    assert [record.getMessage() for record in caplog.records] == [
-        "AUTOSAGE_VEC4: no effect on a CPU", "AUTOSAGE_HUB_T, AUTOSAGE_NATIVE_PATH: no effect"]
-
-
 @pytest.mark.parametrize(("given", "kept"), [
     ({"HUB_CTA": "0"}, lambda config: not config["balance"].startswith("q")),
     ({"VEC4": "0"}, lambda config: config["vector"] < 4), ({"WPB": "8"}, lambda config: config["warps"] == 8),
     ({"FTILE": "64"}, lambda config: config["lanes"] * config["vector"] * config["loads"] == 64),
-    ({"HUB_CTA": "1", "VEC4": "1", "HUB_T": "9"}, lambda config: True)])
+    ({"HUB_CTA": "1", "VEC4": "1"}, lambda config: True)])
 def test_which_cuda_kernels_may_be_measured(given, kept):
     allows = Settings.from_environment({f"AUTOSAGE_{name}": text for name, text in given.items()}).cuda.allows
     configs = list(CudaKernelSpace("spmm", width=256))

@@ -18,7 +18,6 @@
 | `AUTOSAGE_HUB_CTA`, `AUTOSAGE_VEC4` | 0, 1 | 1 | 0: no CUDA kernel with a block per hub, or loads of 4, is measured |
 | `AUTOSAGE_FTILE` | 64, 128 | | of the CUDA kernels of SpMM, only those with such tiles of columns are measured |
 | `AUTOSAGE_WPB` | 2, 4, 8 | | of the CUDA kernels, only those with so many warps per block are measured |
-| `AUTOSAGE_HUB_T`, `AUTOSAGE_NATIVE_PATH` | 1, 2, ...; path | | no effect |
 
 An empty variable counts as unset. Source: AutoSAGE, second generation of its code.
 """
@@ -58,7 +57,6 @@ ONLINE_SHORT = replace(ONLINE, candidates=6, repetitions=6, pairs=(6, 48), execu
 ONLINE_GUARD = Guardrail(alpha=0.99, errors=0.0)
 SHORT_SECONDS = 0.5e-3  # of a run, up to which times scatter more, and more calls take no time worth mentioning
 MAX_CONFIGS = 1000  # above the size of any space of sparse kernels on a CPU
-_IGNORED = frozenset({"AUTOSAGE_HUB_T", "AUTOSAGE_NATIVE_PATH"})
 
 
 @dataclass(frozen=True)
@@ -141,16 +139,12 @@ class CudaSettings:
         vec4: False: no kernel loads four values at once.
         ftile: columns of a tile of SpMM.
         wpb: warps of a block.
-        hub_t: minimum nonzeros of a hub row; no effect, as thresholds are quantiles here.
-        native_path: of a compiled library; no effect.
     """
 
     hub_cta: bool | None = None
     vec4: bool | None = None
     ftile: int | None = None
     wpb: int | None = None
-    hub_t: int | None = None
-    native_path: Path | None = None
 
     def allows(self, config: Config) -> bool:
         """Tell whether a kernel may be measured."""
@@ -211,9 +205,8 @@ class Settings:
             near = difflib.get_close_matches(name, [*_VARIABLES, *_CUDA_VARIABLES], n=1)
             _warn(f"{name} is not read" + (f": did you mean {near[0]}?" if near else ""))
         cuda = _values(given, _CUDA_VARIABLES)
-        for names, where in ((_CUDA_VARIABLES.keys() - _IGNORED, " on a CPU"), (_IGNORED, "")):
-            if names & given.keys():
-                _warn(f"{', '.join(sorted(names & given.keys()))}: no effect{where}")
+        if cuda:
+            _warn(f"{', '.join(sorted(_CUDA_VARIABLES.keys() & given.keys()))}: no effect on a CPU")
         return cls(**_values(given, _VARIABLES), cuda=CudaSettings(**cuda))
 
     def plans(self) -> PlanCache:
@@ -370,6 +363,4 @@ _CUDA_VARIABLES: Mapping[str, _Variable] = {
     "AUTOSAGE_VEC4": _flag("vec4"),
     "AUTOSAGE_FTILE": _one_of("ftile", 64, 128),
     "AUTOSAGE_WPB": _one_of("wpb", 2, 4, 8),
-    "AUTOSAGE_HUB_T": _count("hub_t", 1),
-    "AUTOSAGE_NATIVE_PATH": _Variable("native_path", "a path", _path),
 }
