@@ -23,8 +23,7 @@ __all__, __getattr__, __dir__ = attach(__name__, {
         "WacoFeaturizer", "WindowFeaturizer", "make_norm"),
     "cognate.predictor": ("Predictor", "RecurrentPredictor", "TransformerPredictor", "VectorSequence"),
     "cognate.network": (
-        "Cognate", "ConfigurationMapper", "Network", "NoFeaturizer", "NoMapper", "cognate_variant",
-        "cognate_with_featurizer", "cognate_with_side", "cognate_without", "initialise"),
+        "Cognate", "ConfigurationMapper", "Network", "NoFeaturizer", "NoMapper", "cognate_variant", "initialise"),
     "cognate.waconet": ("LookupTable", "ProgramEmbedder", "WacoNet"),
     "cognate.model": ("CognateModel", "load_convolutions", "load_weights", "restore_cognate"),
     "cognate.training": (

@@ -19,9 +19,6 @@ from sparloom.models import (
     TorchBackend,
     WacoFeaturizer,
     cognate_variant,
-    cognate_with_featurizer,
-    cognate_with_side,
-    cognate_without,
     initialise,
 )
 
@@ -122,17 +119,6 @@ def test_parts_are_replaced_and_removed_together() -> None:
     assert net.side is side
     assert net.predictor.settings["config_width"] == 0
     assert cognate_variant(instead={"side": side}, without="featurizer", **parts()).side.settings["width"] == 0
-
-
-def test_former_names_build_the_same_networks() -> None:
-    side, featurizer = PatternStatistics(hidden=8, width=4), small_featurizer()
-    for former, new in (
-        (cognate_without("mapper", **parts()), cognate_variant(without="mapper", **parts())),
-        (cognate_with_side(side, **parts()), cognate_variant(instead={"side": side}, **parts())),
-        (cognate_with_featurizer(featurizer, **parts()),
-         cognate_variant(instead={"featurizer": featurizer}, **parts())),
-    ):
-        assert former.settings == new.settings
 
 
 def test_the_whole_network_has_its_stored_settings() -> None:

@@ -204,21 +204,6 @@ def cognate_variant(
     return Cognate(**parts)
 
 
-def cognate_without(part: Literal["featurizer", "mapper", "encoder"], **parts: nn.Module) -> Cognate:
-    """Build COGNATE without a component: the former name, which stored configurations have."""
-    return cognate_variant(without=part, **parts)
-
-
-def cognate_with_featurizer(instead: nn.Module, **parts: nn.Module) -> Cognate:
-    """Build COGNATE with another featurizer: the former name, which stored configurations have."""
-    return cognate_variant(instead={"featurizer": instead}, **parts)
-
-
-def cognate_with_side(instead: nn.Module, **parts: nn.Module) -> Cognate:
-    """Build COGNATE with another side vector: the former name, which stored configurations have."""
-    return cognate_variant(instead={"side": instead}, **parts)
-
-
 def _remake(part: nn.Module, **changes: Any) -> nn.Module:
     """Make a part anew with changed settings; weights are drawn when the network is initialised."""
     return type(part)(**(part.settings | changes))
