@@ -15,9 +15,9 @@ __all__, __getattr__, __dir__ = attach(__name__, {
         "Finetune", "Fit", "FittedRecommender", "Gather", "LearnerConfig", "PrepareInputs", "Pretrain", "Recipe",
         "Recommend", "RecommendShape", "RunCampaign", "SummariseSamples", "Tabulate", "ValidateDealing"),
     "autosage": (
-        "BenchAutosage", "BenchDecisions", "BenchDecisionsBusy", "BenchDecompositions", "BenchDispatch",
-        "BenchDispatchCuda", "BenchGcn", "BenchGraphsage", "BenchMinibatch", "BusyCase", "CheckGcn", "CheckProbe",
-        "ChooseKernels", "ChooseStoredKernels", "GraphChoice", "Plans", "PolicyVariant", "RandomMatrix"),
+        "BenchAutosage", "BenchDecisions", "BenchDecompositions", "BenchDispatch", "BenchDispatchCuda", "BenchGcn",
+        "BenchGraphsage", "BenchMinibatch", "CheckGcn", "CheckProbe", "ChooseKernels", "ChooseStoredKernels",
+        "GraphChoice", "Plans", "PolicyVariant", "RandomMatrix"),
     "fusion": ("BenchFuse", "BenchFusion", "BenchJacobi", "BenchKernels", "BenchPowers", "Block"),
     "cora": ("BenchEncoders", "BenchRagged", "BenchRaggedCuda", "BenchRaggedSchedules", "EvalRagged"),
     "spade": (

@@ -1,8 +1,8 @@
 """AutoSAGE: benchmarks of sparse operations whose kernel is chosen by measurement.
 
 cases (what is timed, reference results), cpu_cases, cuda_cases, bench_dispatch, kernel_choice, bench_decisions,
-bench_decisions_busy, bench_autosage, graph_training, bench_gcn, bench_graphsage, mini_batches, bench_minibatch,
-cached_plans, bench_decompositions.
+bench_autosage, graph_training, bench_gcn, bench_graphsage, mini_batches, bench_minibatch, cached_plans,
+bench_decompositions.
 """
 
 from sparloom.lazy import attach
@@ -15,7 +15,6 @@ __all__, __getattr__, __dir__ = attach(__name__, {
     "kernel_choice": ("SUBGRAPH_ROWS", "CheckProbe", "ChooseKernels", "ChooseStoredKernels", "induced_subgraph"),
     "bench_autosage": ("BenchAutosage", "HubRows"),
     "bench_decisions": ("BenchDecisions",),
-    "bench_decisions_busy": ("BenchDecisionsBusy", "BusyCase"),
     "graph_training": (
         "Classification", "MeanLayer", "NeighbourMean", "Trainee", "kernel_product", "mean_matrices", "scipy_mean"),
     "bench_gcn": ("BenchGcn", "CheckGcn", "GraphChoice"),
