@@ -21,8 +21,8 @@ __all__, __getattr__, __dir__ = attach(__name__, {
     "fusion": ("BenchFuse", "BenchFusion", "BenchJacobi", "BenchKernels", "BenchPowers", "Block"),
     "cora": ("BenchEncoders", "BenchRagged", "BenchRaggedCuda", "BenchRaggedSchedules", "EvalRagged"),
     "spade": (
-        "BenchSimulator", "CheckSpadeSigns", "CognateTuner", "ExploreDesigns", "ExportBenchmark", "LabelSplit",
-        "LearnedTuner", "RankTuners", "SpadeSensitivity", "TunerEntry", "ValidateSimulator"),
+        "BenchSimulator", "CheckSpadeSigns", "CognateTuner", "ExploreDesigns", "LabelSplit", "LearnedTuner",
+        "RankTuners", "SpadeSensitivity", "TunerEntry", "ValidateSimulator"),
     "trees": ("CheckLearnings", "CollectGemm", "Distillation", "FitProcessors", "FitTrees"),
     "harness": ("Checkpoints", "TensorBoard", "TreeModels", "Wandb"),
 })

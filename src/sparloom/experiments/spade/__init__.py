@@ -1,7 +1,7 @@
 """SPADE: check the simulator and the sensitivity of its results, explore designs of the accelerator, rank tuners.
 
 simulator (its speed, its two levels, the sensitivity to constants that no paper states), explore_designs,
-export_benchmark (all labels, for others), rank_tuners (models and searches by their labels, and the models).
+rank_tuners (models and searches by their labels, and the models).
 """
 
 from sparloom.lazy import attach
@@ -10,6 +10,5 @@ __all__, __getattr__, __dir__ = attach(__name__, {
     "simulator": (
         "BenchSimulator", "CheckSpadeSigns", "SpadeSensitivity", "ValidateSimulator", "judge_signs", "sensitivity"),
     "explore_designs": ("DesignSeconds", "ExploreDesigns"),
-    "export_benchmark": ("ExportBenchmark", "SimulatedEvents"),
     "rank_tuners": ("CognateTuner", "LabelSplit", "LearnedTuner", "RankTuners", "TunerEntry"),
 })

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from sparloom import log
-from sparloom.data import LabelsOn, SampleSource, Selection, Tuner, TuningProblem, describe_configs, write_frame
+from sparloom.data import LabelsOn, SampleSource, Selection, Tuner, TuningProblem, write_frame
 from sparloom.experiments.cognate import EvaluationData
 from sparloom.files import scratch_folder
 from sparloom.models import CostModel, Learner, Static
@@ -109,7 +109,8 @@ class RankTuners:
         train = () if known is None else known.matrices
         labels = dict(zip(truth.matrices, truth.seconds, strict=True))
         labels |= {} if known is None else dict(zip(known.matrices, known.seconds, strict=True))
-        table = describe_configs(truth.configs, truth.configs[truth.baseline]).drop(columns=["key", "default"])
+        table = pd.DataFrame([{name: 0 if value == "all" else value for name, value in config.values}
+                              for config in truth.configs]).rename_axis("config")
         return TuningProblem(configs=table, default=truth.baseline, labels=labels, train=train, judged=truth.matrices,
                              statistics=study.statistics.loc[[*train, *truth.matrices]], budget=budget,
                              labels_on=labels_on)

@@ -1,14 +1,12 @@
 """The SPADE accelerator (ISCA'23) with the configuration space of COGNATE, simulated.
 
 machine: its parameters, and designs around it; estimate: a formula; simulate: the fast level T1; line_accurate: the
-reference level T0; energy: counts of a run times published energies; platform: all as a platform; published_effects:
-tables of the SPADE paper beside ours.
+reference level T0; platform: all as a platform; published_effects: tables of the SPADE paper beside ours.
 """
 
 from sparloom.lazy import on_demand
 
 _MODULES = {  # module -> its public names
-    "energy": ("EVENTS", "count_events", "estimate_joules", "simulate_events"),
     "estimate": ("estimate_seconds",),
     "line_accurate": ("Agreement", "Pair", "both_levels", "simulate_lines", "stratified"),
     "machine": ("Machine", "Prices", "designs"),
