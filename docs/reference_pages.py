@@ -24,16 +24,11 @@ OPTIONS = """    options:
 
 
 def public_names() -> dict[str, list[str]]:
-    """Return the public names of the package, its subpackages and its top modules, in the order of their paths.
-
-    Old packages, whose names moved, are left out.
-    """
-    from sparloom.lazy import PACKAGES
-
+    """Return the public names of the package, its subpackages and its top modules, in the order of their paths."""
     top = importlib.import_module(ROOT)
     names = {ROOT: sorted(top._FUNCTIONS)}
     for found in pkgutil.walk_packages(top.__path__, f"{ROOT}."):
-        if found.name not in PACKAGES and (found.ispkg or found.name.count(".") == 1):
+        if found.ispkg or found.name.count(".") == 1:
             exported = getattr(importlib.import_module(found.name), "__all__", ())
             if exported:
                 names[found.name] = sorted(exported, key=str.lower)

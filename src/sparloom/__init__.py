@@ -13,11 +13,10 @@ _FUNCTIONS = {"Campaign": "tuning", "SparseArray": "arrays", "as_linear_operator
               "spmm": "tuning.sparse", "warmup": "jit"}
 _PACKAGES = ("arrays", "baselines", "data", "experiments", "files", "fusion", "ir", "jit", "log", "measure", "models",
              "nn", "ops", "platforms", "ragged", "report", "solvers", "space", "sparse", "tuning")
-_OLD_PACKAGES = ("dispatch", "search", "tasks")  # their names are listed in `sparloom.lazy`
 
 
 def __getattr__(name: str) -> Any:
-    if name in _PACKAGES or name in _OLD_PACKAGES:
+    if name in _PACKAGES:
         return import_with_hint(f"sparloom.{name}", f"sparloom.{name}")
     if name in _FUNCTIONS:  # bound here, so that later calls do not pay for the look-up
         package = import_with_hint(f"sparloom.{_FUNCTIONS[name]}", f"sparloom.{name}")

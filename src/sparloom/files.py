@@ -19,14 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from sparloom.lazy import resolve
-
 __all__ = [
     "CHECKSUM", "SUMS", "append_lines", "atomic_folder", "atomic_path", "check_sum", "hold_lock",
     "json_text", "locked", "read_checked", "read_json", "read_lines", "remove_leftovers", "restore_folder",
     "scratch_folder", "sha256", "stamp", "stamp_zip", "write_checked_json", "write_json", "write_sums", "write_text",
 ]
-__getattr__ = functools.partial(resolve, __name__)
 
 _BEFORE, _AFTER, _DIGITS = "sparloom-sha256-", "-sparloom-sha256", 64
 CHECKSUM = f"{_BEFORE}{'0' * _DIGITS}{_AFTER}"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import sparloom
-from sparloom.lazy import on_demand
+from sparloom.lazy import attach
 
 
 @pytest.mark.parametrize(
@@ -29,14 +29,14 @@ def test_modules_are_imported_on_first_use():
 
 
 def test_a_failing_import_is_reported():
-    find, _ = on_demand("sparloom", {"There": "sparloom.nowhere"})
+    _, find, _ = attach("sparloom", {"nowhere": ["There"]})
     with pytest.raises(ModuleNotFoundError, match=r"sparloom\.nowhere"):
         find("There")
 
 
 def test_a_name_that_its_module_would_hide_is_refused():
     with pytest.raises(ValueError, match=r"race of sparloom\.tuning would be hidden by modules of the same name"):
-        on_demand("sparloom.tuning", {"race": "sparloom.tuning.race", "duel": "sparloom.tuning.race"})
+        attach("sparloom.tuning", {"race": ["race", "duel"]})
 
 
 def test_every_package_is_an_attribute_of_sparloom():

@@ -6,9 +6,9 @@ encoder (inputs, and encoder layers that pad) and packed_encoder (encoder layers
 FlexAttention, FBGEMM, oneDNN). Names are imported on demand, so that this package costs no import of torch.
 """
 
-from sparloom.lazy import on_demand
+from sparloom.lazy import attach
 
-_NAMES = {
+__all__, __getattr__, __dir__ = attach(__name__, {
     "mkl": ("mkl_gemm_batch", "mkl_spmm"),
     "dgl_process": ("dgl_sddmm", "dgl_spmm"),
     "sparse_libraries": ("aocl_spmm", "graphblas_sddmm", "graphblas_spmm", "mkl_dot"),
@@ -23,9 +23,4 @@ _NAMES = {
         "COMPARED", "DEVICE_BASELINES", "PADDED_BASELINES", "RAGGED_BASELINES", "RISING", "document_mask",
         "encoder_baselines", "encoder_versions", "fbgemm", "flex", "frozen_flex", "micro_batch_baselines", "nested",
         "sdpa", "varlen"),
-}
-
-__all__ = sorted(name for names in _NAMES.values() for name in names)
-
-__getattr__, __dir__ = on_demand(
-    __name__, {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names})
+})

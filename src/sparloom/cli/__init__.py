@@ -5,8 +5,6 @@ quotes what the user typed; options.py refuses options that would be ignored, an
 kinds.py refuses values that do not fit; record.py records a run, and runs the arms of comparisons.
 """
 
-from functools import partial
-
 from sparloom.cli.arguments import (
     asks_help,
     check_paths,
@@ -41,7 +39,6 @@ from sparloom.cli.options import (
     unused_overrides,
 )
 from sparloom.cli.record import ArmRun, Arms, Record, arm_overrides, begin, data_hash, digest, run_arms, stale
-from sparloom.lazy import resolve
 
 __all__ = [
     "ArmRun", "Arms", "Entry", "Interrupted", "Record", "Reported", "RunOptions", "UsageError", "arm_overrides",
@@ -51,4 +48,3 @@ __all__ = [
     "print_experiments", "program", "reached", "refuse_beside_shape", "refuse_other_machines", "refuse_unseen_width",
     "resumes", "run_arms", "stale", "suggestion", "unused_overrides",
 ]
-__getattr__ = partial(resolve, __name__)

@@ -31,7 +31,6 @@ from sparloom.files import (
     write_sums,
     write_text,
 )
-from sparloom.lazy import first_name
 from sparloom.measure import code_changes, code_revision, describe_machine
 from sparloom.resources import CHECKOUT
 
@@ -256,16 +255,8 @@ def arm_overrides(arm: Mapping[str, Any], *, common: Sequence[str], given: Seque
 
 def digest(tree: Mapping[str, Any], data: str | None) -> str:
     """Hash the configuration and data that determine the result of a run to 8 hexadecimal digits."""
-    deciding = _first_names({key: value for key, value in tree.items() if key not in NEUTRAL_KEYS})
+    deciding = {key: value for key, value in tree.items() if key not in NEUTRAL_KEYS}
     return hashlib.sha256(json.dumps([deciding, data], sort_keys=True).encode()).hexdigest()[:8]
-
-
-def _first_names(node: Any) -> Any:
-    """Replace targets by the names that digests have hashed from the beginning."""
-    if isinstance(node, Mapping):
-        return {key: first_name(value) if key == "_target_" and isinstance(value, str) else _first_names(value)
-                for key, value in node.items()}
-    return [_first_names(value) for value in node] if isinstance(node, list) else node
 
 
 def stale(folder: Path) -> str | None:

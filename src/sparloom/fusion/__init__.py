@@ -20,25 +20,20 @@ The way of a product of three matrices, which needs no compilation:
     comparison    the baselines of the paper, a cache simulator, load balance, thread pinning
 """
 
-from sparloom.lazy import on_demand
+from sparloom.lazy import attach
 
-_MODULES = {  # module -> its public names
-    "fusion.comparison": (
+__all__, __getattr__, __dir__ = attach(__name__, {
+    "comparison": (
         "CacheLevel", "access_cycles", "atomic_tiling", "fused_gemv", "machine_levels", "mean_cycles",
         "overlapped_tiling", "pinned", "potential_gain", "tall_gemm"),
-    "fusion.decorator": ("Budget", "FusedFunction", "fuse"),
-    "fusion.executor": ("Executor", "Pair", "TileFusionSpace", "Variant", "Workspace"),
-    "fusion.orders": (
+    "decorator": ("Budget", "FusedFunction", "fuse"),
+    "executor": ("Executor", "Pair", "TileFusionSpace", "Variant", "Workspace"),
+    "orders": (
         "MIN_FUSED_RATIO", "Reordered", "bandwidth_order", "metis_order", "partition_order", "rescue_order"),
-    "fusion.program": ("Csr", "fprange"),
-    "fusion.row_pass": ("RowPass", "RowSteps", "run_once"),
-    "fusion.schedule": (
+    "program": ("Csr", "fprange"),
+    "row_pass": ("RowPass", "RowSteps", "run_once"),
+    "schedule": (
         "FusedLoops", "Loop", "Reads", "TileSchedule", "check_schedule", "coarse_tiles", "gemm_spmm_loops",
         "schedule_tiles", "separated", "spmm_gemm_loops", "spmm_spmm_loops", "unfused_schedule"),
-    "jit": ("IdentityCache",),
-}
-
-__all__ = sorted(name for names in _MODULES.values() for name in names)
-
-__getattr__, __dir__ = on_demand(
-    __name__, {name: f"sparloom.{module}" for module, names in _MODULES.items() for name in names})
+    "sparloom.jit": ("IdentityCache",),
+})

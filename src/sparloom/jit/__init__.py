@@ -10,9 +10,9 @@ Files in the order in which a kernel passes through them:
     cuda       CUDA text of hand-written sources, and its check
 """
 
-from sparloom.lazy import on_demand
+from sparloom.lazy import attach
 
-_HOMES = {
+__all__, __getattr__, __dir__ = attach(__name__, {
     "cache": ("cache_folder", "is_foreign", "warn_unwritable"),
     "prebuild": ("warmup",),
     "compile": ("Function", "Library", "Source", "compile_c"),
@@ -24,8 +24,4 @@ _HOMES = {
     "toolchain": (
         "compile_cpp", "compiler_version", "kernel_folder", "kernel_source", "kernels_digest", "sources_digest"
     ),
-}
-_NAMES = {name: f"sparloom.jit.{file}" for file, names in _HOMES.items() for name in names}
-
-__all__ = sorted(_NAMES)
-__getattr__, __dir__ = on_demand(__name__, _NAMES)
+})

@@ -5,9 +5,9 @@ nest; cpu_kernels and cuda: hand-written kernels; roofline: the least seconds th
 the simulated accelerator.
 """
 
-from sparloom.lazy import on_demand
+from sparloom.lazy import attach
 
-_MODULES = {  # module -> its public names
+__all__, __getattr__, __dir__ = attach(__name__, {
     "clock": (
         "EVENTS", "Repeat", "Repetition", "Stopwatch", "count_reads", "in_series", "keep_threads_awake",
         "one_by_one", "processor_clock", "reads_by_level"),
@@ -24,9 +24,4 @@ _MODULES = {  # module -> its public names
     "platform": ("BaselineBinder", "CustomPlatform", "Family", "NullPlatform", "Platform"),
     "spade.platform": ("SpadePlatform",),
     "timing": ("Contender", "SpotCheck", "interleaved", "interleaved_on_device", "reallocated", "sweep"),
-}
-
-__all__ = sorted(name for names in _MODULES.values() for name in names)
-
-__getattr__, __dir__ = on_demand(
-    __name__, {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names})
+})

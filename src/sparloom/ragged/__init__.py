@@ -22,9 +22,10 @@ from inspect import isfunction
 from typing import Any
 
 from sparloom.errors import explain_type_errors
-from sparloom.lazy import on_demand
+from sparloom.lazy import attach
 
-_NAMES = {  # module -> its public names
+_CHECKED = ("structure_of", "tokens_of")  # these check their arguments themselves
+__all__, _find, __dir__ = attach(__name__, {
     "dimensions": ("Dim", "Polynomial", "dims", "min_of_sums", "round_up", "substitute", "without_inner"),
     "tensor": ("At", "FusedInner", "FusedOuter", "Largest", "Length", "Offsets", "Order", "Pointers", "Tensor"),
     "layout": ("Access", "evaluate", "offset_steps", "pointer_steps", "stored_dims"),
@@ -74,18 +75,12 @@ _NAMES = {  # module -> its public names
         "LoopPadding", "SequenceLengths", "StoragePadding", "TileSizes", "auxiliary_bytes", "dense_activations",
         "dense_flops", "generated_lengths", "partial_flops", "ragged_activations", "ragged_flops", "read_lengths",
         "with_bulk_sequence"),
-}
-_HOMES = {name: f"sparloom.ragged.{module}" for module, names in _NAMES.items() for name in names}
-
-__all__ = sorted(_HOMES)
-
-_CHECKED = ("structure_of", "tokens_of")  # these check their arguments themselves
-_find, __dir__ = on_demand(__name__, _HOMES)
+})
 
 
 def __getattr__(name: str) -> Any:
     found = _find(name)
-    if name in _HOMES and name not in _CHECKED and isfunction(found):
+    if name not in _CHECKED and isfunction(found):
         found = explain_type_errors(found)
     globals()[name] = found
     return found

@@ -6,7 +6,7 @@ models), `dispatch`, `kernels` and `autosage` (sparse kernels), `fusion` and `so
 `ragged_padding`, `ragged_storage` and `encoders` (CoRa). Names are imported on demand.
 """
 
-from sparloom.lazy import on_demand
+from sparloom.lazy import attach
 
 _HOMES = {
     "arms": (
@@ -52,8 +52,5 @@ _HOMES = {
         "efficiency_metrics efficiency_table learnings_table paired_metrics slice_lead verdict"),
     "tuners": "draw_tuners leaderboard rank_rows tuner_metrics tuners_table",
 }
-_PLACES = {name: f"{__name__}.{module}" for module, names in _HOMES.items() for name in names.split()}
 
-__all__ = sorted(_PLACES)
-
-__getattr__, __dir__ = on_demand(__name__, _PLACES)
+__all__, __getattr__, __dir__ = attach(__name__, {module: names.split() for module, names in _HOMES.items()})

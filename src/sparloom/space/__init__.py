@@ -5,9 +5,6 @@ that a YAML file describes. The other files have the spaces of one platform each
 ragged tensors, too.
 """
 
-from functools import partial
-
-from sparloom.lazy import resolve
 from sparloom.space.cpu import CpuSpace, legal_orders
 from sparloom.space.cpu_kernels import (
     GEMM_BLOCK_COLUMNS,
@@ -71,4 +68,3 @@ __all__ = [
     "encode", "flag", "gemm_program", "insert_after", "integer_of", "legal_orders", "letters", "logarithm", "number_of",
     "one_hot", "pipeline_bytes", "read_description", "register_tile", "uniform",
 ]
-__getattr__ = partial(resolve, __name__)

@@ -6,9 +6,9 @@ collection (suitesparse.py, download.py), or generated ones (synthetic.py, gener
 (features.py), also as a tiled schedule visits them (walks.py).
 """
 
-from sparloom.lazy import on_demand
+from sparloom.lazy import attach
 
-_HOMES = {
+__all__, __getattr__, __dir__ = attach(__name__, {
     "corpus": (
         "Corpus", "FolderCorpus", "JoinedCorpus", "MatrixEntry", "Part", "ROW_BINS", "Role", "family_role",
         "is_matrix_file", "row_bin", "stratified_choice",
@@ -25,8 +25,4 @@ _HOMES = {
     "walks": (
         "PRIVATE_BYTES", "SHARED_BYTES", "WALK", "WALKS", "WALK_STATISTICS", "WalkGrid", "WalkStatistics",
         "select_walks", "walk_statistics"),
-}
-_NAMES = {name: f"sparloom.sparse.{file}" for file, names in _HOMES.items() for name in names}
-
-__all__ = sorted(_NAMES)
-__getattr__, __dir__ = on_demand(__name__, _NAMES)
+})

@@ -19,9 +19,9 @@ Files in the order in which a decision passes through them:
 Names are imported on first use: `sparloom.tuning.sparse` needs no torch.
 """
 
-from sparloom.lazy import on_demand
+from sparloom.lazy import attach
 
-_MODULES = {
+__all__, __getattr__, __dir__ = attach(__name__, {
     "disk_cache": (
         "DiskCache",
     ),
@@ -62,26 +62,8 @@ _MODULES = {
     "tuners": (
         "gaussian_process_search", "random_search", "smac_search", "tpe_search",
     ),
-}
-
-_BELOW = {  # of the packages below, offered here too
-    "jit": ("kernels_digest",),
-    "measure": ("Caches", "LoadWatch", "NoLoad", "ProcessLoad", "SystemLoad", "machine_digest", "watch_load"),
-}
-
-__all__ = [
-    "FUSED_SOURCES", "ORDERS", "RAGGED_SOURCES", "CacheEntry", "Caches", "CandidateSource", "CsrCostModel",
-    "Decision", "DiskCache", "Estimate", "Evolution", "ExecutorFactory", "Fuse", "FusionConfig", "Guardrail",
-    "LearnedPairCosts", "LoadWatch", "MeasurementBudget", "NoLoad", "OnlineRace", "PairCostModel",
-    "PairPlan", "PlanCache", "PlanKey", "Policy", "ProbeLog", "Problem", "ProcessLoad", "Pruning", "Race",
-    "RaggedBudget", "RaggedChoice", "RaggedOperator", "Ranked", "Rates", "Sketch", "Summary", "SystemLoad", "Trial",
-    "Verdict", "best", "choose_schedule", "duel", "encoder_operators", "get_order", "get_pair", "get_rates",
-    "kernels_digest", "list_plans", "machine_digest", "machine_digests", "machine_rates", "measure_rates",
-    "measure_sparse_rates", "pair_numbers", "plan_pair", "portfolio", "product_operators", "prune_plans", "put_order",
-    "put_pair", "put_rates",
-    "put_schedule", "race", "shortlist", "token_operators", "top_k", "watch_load",
-]
-
-__getattr__, __dir__ = on_demand(__name__, {
-    **{name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names},
-    **{name: f"sparloom.{package}" for package, names in _BELOW.items() for name in names}})
+    "sparloom.jit": ("kernels_digest",),
+    "sparloom.measure": (
+        "Caches", "LoadWatch", "NoLoad", "ProcessLoad", "SystemLoad", "machine_digest", "watch_load",
+    ),
+})

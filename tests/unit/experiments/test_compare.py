@@ -44,7 +44,7 @@ def evaluate(tmp_path_factory) -> Callable[..., Path]:
             cfg = hydra.compose("config", given)
             choices = hydra.compose("config", given, return_hydra_config=True).hydra.runtime.choices
             try:
-                execute(cfg, out, cli.Given(given, OmegaConf.to_container(choices), cfg))
+                execute(cfg, out, cli.RunOptions(given, OmegaConf.to_container(choices), cfg))
             except cli.Reported as error:
                 (out / "reported").write_text(str(error))
         return out

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from sparloom.data import ROLES, SampleSource, Selection, ensure_data, verify_stored
 from sparloom.errors import MissingArtifact
 from sparloom.files import restore_folder
-from sparloom.lazy import stored_class_name
 from sparloom.models import LatentEncoder, Network
 from sparloom.ops import Op
 from sparloom.space import Readings
@@ -46,7 +45,7 @@ def samples_name(samples: SampleSource) -> str:
 
     A source without a name of its own has that of its class.
     """
-    return getattr(samples, "name", None) or stored_class_name(samples).removesuffix("Samples").lower()
+    return getattr(samples, "name", None) or type(samples).__name__.removesuffix("Samples").lower()
 
 
 @dataclass(frozen=True)
@@ -163,12 +162,12 @@ class Checkpoints:
 
     def _encoder_tag(self) -> str:
         made = {"encoder": _made(self.encoder), "seed": self.seed}
-        return f"{stored_class_name(self.encoder).lower()}-{_digest(made)}"
+        return f"{type(self.encoder).__name__.lower()}-{_digest(made)}"
 
     def _network_tag(self, net: Network) -> str:
-        pretraining = {"class": stored_class_name(self.pretraining), **asdict(self.pretraining)}
+        pretraining = {"class": type(self.pretraining).__name__, **asdict(self.pretraining)}
         made = {"net": net.settings, "encoder": _made(self.encoder), "pretraining": pretraining, "seed": self.seed}
-        return f"{stored_class_name(net).lower()}-{_digest(made)}"
+        return f"{type(net).__name__.lower()}-{_digest(made)}"
 
 
 def experiment_for(verb: str, platform: "Platform") -> str:
@@ -199,7 +198,7 @@ def _columns(platform: "Platform") -> int:
 
 def _made(encoder: LatentEncoder) -> dict[str, Any]:
     """Return the class of an encoder and its constructor arguments, which it keeps as attributes."""
-    return {"class": stored_class_name(encoder), **vars(encoder)}
+    return {"class": type(encoder).__name__, **vars(encoder)}
 
 
 def _digest(made: Mapping[str, Any]) -> str:

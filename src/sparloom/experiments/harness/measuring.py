@@ -11,7 +11,6 @@ import pandas as pd
 from sparloom import log
 from sparloom.data import SampleTable
 from sparloom.errors import SparloomError
-from sparloom.lazy import stored_class_name
 from sparloom.measure import REPEATS, Measurement, TimingProtocol
 from sparloom.ops import Op, Operands
 from sparloom.space import Config
@@ -126,7 +125,7 @@ def corpus_name(corpus: Corpus) -> str:
     """Return the option of conf/corpus that makes a corpus, such as "suitesparse", or "final" for that part of it."""
     if getattr(corpus, "part", None) == "final":
         return "final"
-    return stored_class_name(corpus).removesuffix("Corpus").lower()
+    return type(corpus).__name__.removesuffix("Corpus").lower()
 
 
 def data_folder(data: str, corpus: Corpus) -> Path:

@@ -14,7 +14,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from sparloom.data import MatrixInput
-from sparloom.lazy import stored_class_name
 from sparloom.models.cognate.encoder import FrozenEncoder
 from sparloom.space import ENCODED_WIDTH
 
@@ -50,7 +49,7 @@ class Network(nn.Module, ABC):
     def settings(self) -> dict[str, Any]:
         """Settings of every part as JSON values; a checkpoint with other settings does not load."""
         parts = {name: getattr(self, name) for name in self._parts}
-        return {name: {"class": stored_class_name(part), **part.settings} for name, part in parts.items()}
+        return {name: {"class": type(part).__name__, **part.settings} for name, part in parts.items()}
 
     def use_encoder(self, encoder: FrozenEncoder) -> None:
         """Score configurations of the platform of this encoder from now on; the encoder is not trained."""

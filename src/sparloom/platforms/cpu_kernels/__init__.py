@@ -4,17 +4,12 @@ row_pieces: the rows of a sparse operand, shared among threads; sparse_kernels: 
 formula of their seconds; kernels: GEMM, and the platform that measures all of them.
 """
 
-from sparloom.lazy import on_demand
+from sparloom.lazy import attach
 
-_MODULES = {  # module -> its public names
+__all__, __getattr__, __dir__ = attach(__name__, {
     "estimate": ("estimate_sparse_seconds",),
     "kernels": ("CpuKernels", "GemmKernels"),
     "row_pieces": ("GRAIN", "BoundRows", "Pieces", "Rows", "Traversal", "kernel_library", "useful_threads"),
     "sparse_kernels": ("ELEMENTS", "SPARSE_FAMILIES", "SparseCall", "SpmmKernels", "SpmmMaxKernels",
                        "element_library"),
-}
-
-__all__ = sorted(name for names in _MODULES.values() for name in names)
-
-__getattr__, __dir__ = on_demand(
-    __name__, {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names})
+})

@@ -5,9 +5,9 @@ checked and bound; platform: measures them. many_cores simulates a processor wit
 pieces is the work of the pieces of a parallel loop, dense_traffic what they fetch of the dense operands.
 """
 
-from sparloom.lazy import on_demand
+from sparloom.lazy import attach
 
-_MODULES = {  # module -> its public names
+__all__, __getattr__, __dir__ = attach(__name__, {
     "dense_traffic": ("DenseTraffic",),
     "kernels": ("Kernels", "arguments", "fresh_result", "unpack_result"),
     "lowering": ("Program", "lower"),
@@ -15,9 +15,4 @@ _MODULES = {  # module -> its public names
     "pieces": ("Dealing", "Pieces", "deal", "pieces_of"),
     "platform": ("CpuPlatform", "Planner"),
     "storage": ("FILL_LIMIT", "LEVELS", "PADDING", "Layout", "Packer"),
-}
-
-__all__ = sorted(name for names in _MODULES.values() for name in names)
-
-__getattr__, __dir__ = on_demand(
-    __name__, {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names})
+})

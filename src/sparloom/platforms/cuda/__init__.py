@@ -5,9 +5,9 @@ launch: kernels with arguments; sparse_kernels and triton_gemm: the families; pl
 programs.
 """
 
-from sparloom.lazy import on_demand
+from sparloom.lazy import attach
 
-_MODULES = {  # module -> its public names
+__all__, __getattr__, __dir__ = attach(__name__, {
     "device": ("CudaDevice", "LaunchShape"),
     "operands": (
         "BITS", "ELEMENTS", "MAX_COLUMNS", "DeviceMatrix", "DeviceOperands", "DevicePattern", "HubThresholds",
@@ -16,9 +16,4 @@ _MODULES = {  # module -> its public names
     "sparse_kernels": ("ARGMAX_THREADS", "COMBINE", "MOST_SHARE", "AttentionProgram", "SddmmProgram", "SpmmKernels",
                        "SpmmProgram"),
     "triton_gemm": ("CompiledGemm", "Tiling", "compile_gemm", "gemm_kernel"),
-}
-
-__all__ = sorted(name for names in _MODULES.values() for name in names)
-
-__getattr__, __dir__ = on_demand(
-    __name__, {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names})
+})

@@ -4,9 +4,9 @@ machine: its parameters, and designs around it; estimate: a formula; simulate: t
 reference level T0; platform: all as a platform; published_effects: tables of the SPADE paper beside ours.
 """
 
-from sparloom.lazy import on_demand
+from sparloom.lazy import attach
 
-_MODULES = {  # module -> its public names
+__all__, __getattr__, __dir__ = attach(__name__, {
     "estimate": ("estimate_seconds",),
     "line_accurate": ("Agreement", "Pair", "both_levels", "simulate_lines", "stratified"),
     "machine": ("Machine", "Prices", "designs"),
@@ -17,9 +17,4 @@ _MODULES = {  # module -> its public names
     "simulate": (
         "CYCLIC", "SERVED", "WORK", "Tiling", "TracedRun", "deal", "plan", "seconds", "simulate_counts",
         "simulate_many", "simulate_ops", "simulator_digest", "tile", "trace", "trace_runs"),
-}
-
-__all__ = sorted(name for names in _MODULES.values() for name in names)
-
-__getattr__, __dir__ = on_demand(
-    __name__, {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names})
+})

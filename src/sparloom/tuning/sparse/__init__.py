@@ -14,9 +14,6 @@ Files in the order in which a call passes through them:
     cpu, cuda  both devices; cuda_estimate: which kernels of a GPU are worth a measurement
 """
 
-from typing import Any
-
-from sparloom.lazy import resolve
 from sparloom.tuning.records import ProbeLog
 from sparloom.tuning.search import SHORTLISTS, CandidateSource, CsrCostModel, Sample, sample_rows
 from sparloom.tuning.sparse.api import csr_attention, prepare, sddmm, spmm
@@ -49,7 +46,3 @@ __all__ = [
     "gather_dot", "gathered_pieces", "kernel_kind", "matrix_of", "measure_cuda_rates", "portfolios", "prepare",
     "safe_kernel", "sample_rows", "sddmm", "spmm",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    return resolve(__name__, name)
