@@ -185,7 +185,8 @@ def encoder_twins(rng: random.Random) -> list[torch.nn.Module]:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     packed = pack(copy.deepcopy(model.train()))
     if rng.random() < 0.2:
-        path = rng.choice([name for name, part in model.named_modules() if isinstance(part, torch.nn.LayerNorm)] or [""])
+        norms = [name for name, part in model.named_modules() if isinstance(part, torch.nn.LayerNorm)]
+        path = rng.choice(norms or [""])
         for each in (model, packed):
             part = each.get_submodule(path)
             part.register_forward_hook(lambda module, given, result: result * 1.5 if torch.is_tensor(result) else None)

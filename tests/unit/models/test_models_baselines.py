@@ -125,7 +125,7 @@ def test_labels_that_are_no_times_are_refused_by_all_that_learn(learner: str, wr
 @pytest.mark.parametrize("type", ["str", "bool", "complex", "timedelta64[ns]", "category"])
 def test_columns_of_other_types_are_refused(type: str) -> None:
     frame = labels(0.03).assign(seconds=1)
-    with pytest.raises(ValueError, match="seconds=.*: give a positive number") if type != "category" else nullcontext():
+    with pytest.raises(ValueError, match="give a positive number") if type != "category" else nullcontext():
         label_seconds(frame.astype({"seconds": type}))
 
 
