@@ -4,9 +4,6 @@ It is opaque: it knows neither what is decided nor how.
 
     <folder>/decisions.sqlite   JSON objects, see `DiskCache`
     <folder>/orders.sqlite      bytes, such as orders of rows, which are fewer and larger
-
-Earlier versions kept every entry in a file of the folders `decisions` and `orders`. They are not read; each put deletes
-those of one subfolder, until all are gone.
 """
 
 from __future__ import annotations
@@ -14,8 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache, lru_cache
@@ -30,12 +26,10 @@ from sparloom.tuning.disk_cache import DiskCache
 
 __all__ = [
     "AGAIN", "LATEST", "VERSION", "DiskCache", "OtherVersion", "PlanCache", "Summary", "busy_seconds", "entry_key",
-    "old_entries", "parsed_entry", "tell_busy",
+    "parsed_entry", "tell_busy",
 ]
 
 log = logging.getLogger(__name__)
-
-OLD_ENTRY = re.compile(r"[0-9a-f]{64}|\.[0-9a-f]{64}\.[0-9]{1,7}-[0-9a-f]{8}\.partial")
 
 Read = TypeVar("Read")
 
@@ -167,7 +161,6 @@ class PlanCache:
             return
         try:
             disk.put(name, entry)
-            _delete_old(self.folder)
         except TimeoutError as error:
             log.info("%s is %s: a decision is not stored", disk.path, error.strerror)
         except OSError as error:
@@ -253,43 +246,6 @@ def _open_stores(folder: Path) -> tuple[DiskCache, DiskCache]:
 def _shared_stores(folder: str, entries: int, size_bytes: int) -> tuple[DiskCache, DiskCache]:
     return (DiskCache(Path(folder), entries=entries, size_bytes=size_bytes, name="decisions"),
             DiskCache(Path(folder), entries=MAX_BLOBS, size_bytes=size_bytes, name="orders"))
-
-
-def old_entries(folder: Path) -> Iterator[list[Path]]:
-    """List the files in which earlier versions kept entries, subfolder by subfolder, without files of others."""
-    for store in ("decisions", "orders"):
-        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder / store) as buckets:
-            for bucket in buckets:
-                if bucket.is_dir(follow_symlinks=False):
-                    with os.scandir(bucket) as found:
-                        yield [Path(each.path) for each in found
-                               if OLD_ENTRY.fullmatch(each.name) and each.is_file(follow_symlinks=False)]
-
-
-def _delete_old(folder: Path) -> None:
-    """Delete the entries of earlier versions in one subfolder, if there are any."""
-    if folder in _without_old():
-        return
-    try:
-        for found in old_entries(folder):
-            for path in found:
-                path.unlink(missing_ok=True)
-            if found:
-                with suppress(OSError):  # there are files of others
-                    found[0].parent.rmdir()
-                return
-        for store in ("decisions", "orders"):
-            with suppress(OSError):
-                (folder / store).rmdir()
-    except OSError as error:
-        log.debug("%s: %s", folder, error)
-    _without_old().add(folder)
-
-
-@cache
-def _without_old() -> set[Path]:
-    """Folders in which no entries of earlier versions are left."""
-    return set()
 
 
 def _limit(variable: str, default: int) -> int:

@@ -1,16 +1,4 @@
-"""Records of decisions: the list of a cache and its pruning, and the log of probes.
-
-Earlier versions kept each decision in a file, of the folders `decisions` and `orders`, or of the cache's folder itself.
-These files are not read, but listed and pruned:
-
-    decisions/<2 digits>/<digest>               any decision
-    orders/<2 digits>/<digest>                  an order of rows
-    <digest>.json                               a pair of products
-    schedule-<digest>.json                      a ragged operator, or an operation on one sparse matrix
-    rates-<machine>-<threads>.json              rates of a machine
-    order-<pattern>-<name>-<kernels>.npy        an order of the rows of a pattern
-    .<one of these>.<process>-<thread>.partial  one of these while it was written
-"""
+"""Records of decisions: the list of a cache and its pruning, and the log of probes."""
 
 from __future__ import annotations
 
@@ -19,26 +7,15 @@ import json
 import logging
 import math
 import os
-import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from sparloom.errors import SchemaError
 from sparloom.jit import kernels_digest
-from sparloom.tuning.cache import (
-    OLD_ENTRY,
-    DiskCache,
-    OtherVersion,
-    PlanCache,
-    Summary,
-    entry_key,
-    old_entries,
-    parsed_entry,
-)
+from sparloom.tuning.cache import DiskCache, OtherVersion, PlanCache, Summary, entry_key, parsed_entry
 from sparloom.tuning.disk_cache import Stored, digest_of
 from sparloom.tuning.machine import machine_digests
 
@@ -46,18 +23,11 @@ __all__ = ["CacheEntry", "ProbeLog", "Prune", "Pruning", "State", "list_plans", 
 
 log = logging.getLogger(__name__)
 
-State = Literal["own", "foreign", "damaged", "writing", "orphaned"]
+State = Literal["own", "foreign", "damaged"]
 Prune = Literal["none", "foreign", "all"]
 
 SHOWN_DIGITS = 12  # of a digest
 DAY_SECONDS = 86400.0
-PRUNED_STATES = ("foreign", "damaged", "orphaned")
-
-OLD_NAME = r"[0-9a-f]{64}\.json|schedule-[0-9a-f]{64}\.json|rates-[0-9a-f]{16}-[0-9]{1,7}\.json|" \
-           r"order-[0-9a-f]{32}-[a-z]+-[0-9a-f]{16}\.npy"
-OLD_FILE = re.compile(rf"{OLD_NAME}|\.(?:{OLD_NAME})\.[0-9]{{1,7}}-[0-9]+\.partial")
-OLD_HEADS = (b'{"version": ', b'{\n  "version": ')  # beginning of their JSON
-READ_BYTES = 1 << 20
 
 PROBE_LOG, OLDER_PROBE_LOG = "probe_logs.jsonl", "probe_logs.1.jsonl"
 LOCK_SECONDS = 2.0
@@ -66,14 +36,13 @@ MAX_LOG_BYTES = 10 << 20
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """One entry of a cache, or a file of an earlier version.
+    """One entry of a cache, or a file of it that is damaged as a whole.
 
     Args:
         path: of the file that it is in.
         kind: "pair", "csr" (operations on one sparse matrix), "class" (on fresh matrices that are alike), "ragged",
-            "rates", "order", or "old", of an earlier version.
+            "rates", "order"; "" of a damaged one.
         state: "own": of this machine and these kernels; "foreign": of others, or of another version; "damaged".
-            "writing" and "orphaned" are states of earlier versions, when each entry was a file.
         stamp: they differ once the entry is replaced: of a file, its inode and the time of its last change in
             nanoseconds.
         digest: of the key of an entry; "": the whole file.
@@ -133,8 +102,7 @@ class Pruning:
     """Rules for deleting entries.
 
     Args:
-        which: "foreign": those of other machines, kernels or versions, damaged ones, and what killed processes left;
-            "all"; "none".
+        which: "foreign": those of other machines, kernels or versions, and damaged ones; "all"; "none".
         older_days: also those that were written so many days ago; None: age does not matter.
 
     Raises:
@@ -156,21 +124,18 @@ class Pruning:
             raise ValueError(f"prune=all asks for no age and older_days={given} for one: leave out one of them")
 
     def takes(self, entry: CacheEntry) -> bool:
-        """Tell whether to delete an entry; one that is being written is never deleted."""
-        if entry.state == "writing":
-            return False
+        """Tell whether to delete an entry."""
         old = self.older_days is not None and entry.age_seconds > DAY_SECONDS * self.older_days
-        return old or self.which == "all" or (self.which == "foreign" and entry.state in PRUNED_STATES)
+        return old or self.which == "all" or (self.which == "foreign" and entry.state != "own")
 
 
 def list_plans(folder: Path, *, now: float) -> list[CacheEntry]:
-    """List the entries of a cache and the files of earlier versions, but no files of other programs.
+    """List the entries of a cache, but no files of other programs.
 
     Args:
         now: seconds since the epoch.
     """
-    old = [CacheEntry.of(path, now=now) for path in _old_files(folder)]
-    entries = [replace(entry, kind="old", state="foreign", fault="of an earlier version") for entry in old if entry]
+    entries = []
     for store in PlanCache(folder).stores:
         try:
             entries += [_described(store, each, now) for each in store.stored()]
@@ -195,7 +160,7 @@ def prune_plans(entries: Sequence[CacheEntry], pruning: Pruning) -> list[CacheEn
         ValueError: one has a name that no cache gives; nothing is deleted.
     """
     for each in entries:
-        if not (OLD_ENTRY.fullmatch(each.path.name) or OLD_FILE.fullmatch(each.path.name) or _store_of(each.path)):
+        if _store_of(each.path) is None:
             raise ValueError(f"{each.path} is no file of a cache of decisions: pass what list_plans gives")
     return [each for each in entries if pruning.takes(each) and each.remove()]
 
@@ -236,40 +201,6 @@ def _summarised(entry: CacheEntry, content: dict[str, Any]) -> CacheEntry:
 
 def _stamp(status: os.stat_result) -> tuple[int, int]:
     return status.st_ino, status.st_mtime_ns
-
-
-def _old_files(folder: Path) -> list[Path]:
-    """List the files of earlier versions, by name."""
-    try:
-        with os.scandir(folder) as found:
-            files = sorted(_old_among(found))
-        return files + sorted(path for bucket in old_entries(folder) for path in bucket)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-
-
-def _old_among(found: Iterator[os.DirEntry]) -> Iterator[Path]:
-    for each in found:
-        with suppress(OSError):  # gone or unreadable
-            if OLD_FILE.fullmatch(each.name) and each.is_file(follow_symlinks=False) and _is_old(Path(each.path)):
-                yield Path(each.path)
-
-
-def _is_old(path: Path) -> bool:
-    """Tell whether the content is that of an earlier version: other programs may use such names, too."""
-    if path.suffix != ".json":
-        return True
-    with path.open("rb") as file:
-        content = file.read(READ_BYTES)
-    if any(content[:len(head)] == head[:len(content)] for head in OLD_HEADS):
-        return True
-    if "-" not in path.stem:
-        return False  # a digest may be the name of anything
-    try:
-        json.loads(content)
-    except (ValueError, RecursionError):
-        return True  # damaged
-    return False
 
 
 class ProbeLog:

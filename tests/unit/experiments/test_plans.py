@@ -50,8 +50,8 @@ def run(build, kept, out, *overrides):
 def test_all_cached_decisions_are_listed(build, kept, tmp_path, capsys):
     metrics, left = run(build, kept, tmp_path)
     assert left == set(kept)
-    assert {name: metrics[name] for name in ("files", "own", "foreign", "damaged", "orphaned", "pruned")} == {
-        "files": 4, "own": 2, "foreign": 1, "damaged": 1, "orphaned": 0, "pruned": 0}
+    assert {name: metrics[name] for name in ("files", "own", "foreign", "damaged", "pruned")} == {
+        "files": 4, "own": 2, "foreign": 1, "damaged": 1, "pruned": 0}
     assert metrics["bytes"] == sum(len(path.read_bytes()) for name, path in kept.items() if name != "other")
     shown = capsys.readouterr().out
     assert "40 d" in shown

@@ -170,27 +170,14 @@ def test_an_order_of_another_inspector_is_foreign(tmp_path):
 
 
 def strangers(folder: Path) -> dict[Path, bytes]:
-    """Write files of other programs, some with names like ours."""
-    contents = {
-        "notes.txt": b"mine", "plan.json": b"{}", "A" * 64 + ".json": b"{", "a" * 63 + ".json": b"{",
-        "a" * 64 + ".json": b"{}", "b" * 64 + ".json": b'{"sha": 3}', "c" * 64 + ".json": b"\x00\x01binary",
-        "d" * 64 + ".json": b"[]", "schedule-" + "e" * 64 + ".json": b'{"days": []}', "schedule-mine.json": b"{",
-        "rates-2026.json": b"{", "order-1.npy": b"", "probe_logs.jsonl": b"{}\n", ".notes.txt.1-1.partial": b"",
-        "." + "a" * 64 + ".json.12-1.partial.bak": b"", "a" * 64 + ".json~": b"",
-    }
-    for name, content in contents.items():
+    """Write files of other programs and a cache of its own beside them."""
+    for name, content in {"notes.txt": b"mine", "plan.json": b"{}", "probe_logs.jsonl": b"{}\n"}.items():
         (folder / name).write_bytes(content)
         os.utime(folder / name, (0, 0))
-    (folder / ("f" * 64 + ".json")).mkdir()
     elsewhere = folder / "elsewhere"
     elsewhere.mkdir()
     put_pair(PlanCache(elsewhere), KEY, CHOICE, DECISION)
-    (folder / ("1" * 64 + ".json")).symlink_to(elsewhere / "decisions.sqlite")
-    bucket = folder / "decisions" / "0a"
-    bucket.mkdir(parents=True)
-    for name in ("mine", "a" * 63, "." + "a" * 64 + ".1-1.partial", "." + "a" * 64 + ".1-12345678.partial~"):
-        (bucket / name).write_bytes(b"mine")
-    (bucket / ("b" * 64)).symlink_to(elsewhere / "decisions.sqlite")
+    (folder / "linked.db").symlink_to(elsewhere / "decisions.sqlite")
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
@@ -284,48 +271,3 @@ def test_invalid_arguments_are_refused(which, days, message):
 def test_a_missing_folder_has_no_entries(tmp_path):
     assert list_plans(tmp_path / "none", now=0.0) == []
     assert list(tmp_path.iterdir()) == []
-
-
-SCHEDULE = {"op": "spmm", "threads": 2}
-PAIR = '{"version": 1, "key": {}, "choice": {}}'
-OLD = {f"schedule-{'1' * 64}.json": "xxxx", f"schedule-{'2' * 64}.json": PAIR, "3" * 64 + ".json": PAIR,
-       "4" * 64 + ".json": PAIR[:7], f"rates-{'5' * 16}-2.json": "", f"order-{'6' * 32}-metis-{'7' * 16}.npy": "",
-       f".schedule-{'8' * 64}.json.12-34.partial": "{"}
-OTHERS = {"notes.json": PAIR, "a" * 64 + ".json": '{"mine": 1}', f"schedule-{'b' * 64}.json": '{"days": []}',
-          "probe_logs.jsonl": PAIR}
-BUCKETS = {f"decisions/{number:02x}/{number:02x}{'1' * 62}": "sparloom 1" for number in range(3)} | {
-    f"decisions/01/.{'2' * 64}.12-{'3' * 8}.partial": "", f"orders/00/{'4' * 64}": ""}
-
-
-def write_all(folder: Path, texts) -> None:
-    for name, text in texts.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-
-
-def test_files_of_earlier_versions_are_pruned_and_others_stay(tmp_path):
-    write_all(tmp_path, OLD | BUCKETS | OTHERS)
-    listed = {str(entry.path.relative_to(tmp_path)): entry for entry in list_plans(tmp_path, now=time.time())}
-    assert set(listed) == set(OLD) | set(BUCKETS)
-    assert {(entry.kind, entry.state) for entry in listed.values()} == {("old", "foreign")}
-    assert len(prune_plans(list(listed.values()), Pruning("foreign"))) == len(OLD) + len(BUCKETS)
-    assert {path.name for path in tmp_path.rglob("*") if path.is_file()} == {*OTHERS}
-
-
-def test_puts_delete_the_folders_of_earlier_versions(tmp_path):
-    write_all(tmp_path, BUCKETS | OTHERS | {"decisions/02/notes": "mine", "orders/mine": ""})
-    for number in range(6):
-        PlanCache(tmp_path).put("csr", {**SCHEDULE, "number": number}, {})
-    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
-    assert left == {*OTHERS, "decisions.sqlite", "decisions/02/notes", "orders/mine"}
-
-
-def test_a_put_looks_at_no_files_of_earlier_versions(tmp_path, monkeypatch):
-    for number in range(300):
-        (tmp_path / f"schedule-{number:064x}.json").write_text(PAIR)
-    looked_at, scan = [], os.scandir
-    monkeypatch.setattr(os, "scandir", lambda path: looked_at.append(Path(path)) or scan(path))
-    for number in range(40):
-        PlanCache(tmp_path).put("csr", {**SCHEDULE, "number": number}, {})
-    assert set(looked_at) == {tmp_path / "decisions", tmp_path / "orders"}
-    assert len(looked_at) == 2

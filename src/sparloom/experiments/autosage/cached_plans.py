@@ -17,7 +17,7 @@ from sparloom.files import write_json
 from sparloom.tuning import CacheEntry, PlanCache, Pruning, list_plans, prune_plans
 from sparloom.tuning.sparse import Settings
 
-STATES = ("own", "foreign", "damaged", "writing", "orphaned")
+STATES = ("own", "foreign", "damaged")
 UNITS = (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0))  # seconds
 
 
