@@ -126,10 +126,6 @@ def test_tasks_of_one_experiment_are_in_its_file():
         assert sum(f"override /task: {path.stem}\n" in text for text in texts) > 1, path.stem
 
 
-def test_former_names_of_options_compose_to_the_same():
-    assert composed("experiment=fit_spade", "model=sparloom") == composed("experiment=fit_spade", "model=ensemble")
-
-
 def test_wrong_keys_are_found_at_any_depth():
     tree = {"_target_": "sparloom.ops.SpMM", "nam": 1,
             "part": [{"_target_": "sparloom.nothing.There"}, {"_target_": "sparloom.data.Random", "matrices": 5}]}

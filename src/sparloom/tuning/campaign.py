@@ -358,13 +358,11 @@ class Campaign:
                     raise SchemaError(f"{path} is damaged ({error}): choose an empty folder") from None
             else:
                 stored = {}
-            noted, before = dict(stored), dict(stored.get("conditions", {}))
-            if stored and "patterns" not in stored:  # older versions noted them as a condition, or not at all
-                noted["patterns"] = before.pop("patterns", settings["patterns"])
+            before = stored.get("conditions", {})
             for name, value in settings.items():
-                if noted and noted.get(name) != value:
+                if stored and stored.get(name) != value:
                     other = name if name != "patterns" else "matrices of the same sizes, such as " + next(
-                        each for each in value if noted[name].get(each) != value[each])
+                        each for each in value if stored.get(name, {}).get(each) != value[each])
                     raise SchemaError(f"{self.folder} holds a campaign with other {other}: choose an empty folder")
             if any(row["seconds"] is not None for row in self._told()):
                 for name, value in conditions.items():

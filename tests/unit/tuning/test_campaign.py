@@ -352,23 +352,6 @@ def test_other_matrices_of_the_same_size_are_refused(space, tmp_path, change, st
             Campaign(tmp_path, space, wrong)
 
 
-def test_campaigns_of_older_versions_note_their_patterns_once(space, matrices, tmp_path) -> None:
-    """Those that ran commands had them among their conditions, others had sizes only."""
-    Campaign(tmp_path, space, matrices)
-    path = tmp_path / "campaign.json"
-    whole = json.loads(path.read_text())
-    patterns = whole.pop("patterns")
-    path.write_text(json.dumps(whole))
-    Campaign(tmp_path, space, matrices)
-    assert json.loads(path.read_text())["patterns"] == patterns
-    path.write_text(json.dumps({**whole, "conditions": {"patterns": {**patterns, "m3": "0" * 64}, "command": "run"}}))
-    with pytest.raises(SchemaError, match="other matrices of the same sizes, such as m3"):
-        Campaign(tmp_path, space, matrices)
-    path.write_text(json.dumps({**whole, "conditions": {"patterns": patterns, "command": "run"}}))
-    Campaign(tmp_path, space, matrices)
-    assert json.loads(path.read_text())["conditions"] == {"command": "run"}
-
-
 @pytest.mark.parametrize("given", [
     {"block_rows": 8, "block_cols": "all", "prefetch": 2, "codec": "delta"},
     {"codec": "delta", "prefetch": np.int32(2), "block_cols": np.str_("all"), "block_rows": np.int64(8)},
