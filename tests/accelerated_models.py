@@ -291,6 +291,8 @@ def fit(rng: random.Random) -> None:
         data.append(Data(x=torch.randn(nodes, WIDTH), edge_index=torch.randint(0, nodes, (2, rng.randrange(1, 50)))))
     model, narrow = model_of(rng, lazy=False), rng.random() < 0.3
     models = twins(rng, model, lambda model: model(data[0].x, data[0].edge_index))
+    layers = [layer for layer in models[1].modules() if isinstance(layer, geometric.MessagePassing)]
+    narrow = narrow and all("sparloom" in type(layer).__module__ for layer in layers)  # torch's own gradients are wrong
     assert_alike([fitted(each, data, 3, narrow=narrow and each is models[1]) for each in models])
 
 
