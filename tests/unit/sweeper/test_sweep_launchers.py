@@ -1,41 +1,20 @@
-"""Sweeps through launchers: Slurm's path on this machine, and Ray on an emulated cluster of two nodes."""
+"""Sweeps through launchers: processes of this machine, and Slurm's path on it."""
 
-import os
-import subprocess
-import sys
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
 pytestmark = pytest.mark.slow
 
 GRID = ("hydra/sweeper=sparloom_grid", "~hydra.sweeper.poll_seconds")
-PACKAGES = {"local": "hydra_plugins.hydra_joblib_launcher", "submitit_local": "hydra_plugins.hydra_submitit_launcher",
-            "sparloom_ray": "ray"}
+PACKAGES = {"local": "hydra_plugins.hydra_joblib_launcher", "submitit_local": "hydra_plugins.hydra_submitit_launcher"}
 
 
-@pytest.fixture(scope="module")
-def ray_address():
-    """Address of a Ray cluster of two nodes with one processor each."""
-    nodes = subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("ray_nodes.py"))], text=True, stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        env={**os.environ, "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"})
-    with nodes:
-        yield nodes.stdout.readline().strip()
-        nodes.stdin.close()
-
-
-@pytest.fixture(params=[pytest.param("local", marks=pytest.mark.exhaustive), "submitit_local",
-                        pytest.param("sparloom_ray", marks=pytest.mark.exhaustive)])
+@pytest.fixture(params=[pytest.param("local", marks=pytest.mark.exhaustive), "submitit_local"])
 def launched(request, sweep):
     """Run a sweep through each launcher."""
     if find_spec(PACKAGES[request.param]) is None:
         pytest.skip(f"no {PACKAGES[request.param]}: it is in the extra scale")
-    if request.param == "sparloom_ray":
-        address = request.getfixturevalue("ray_address")
-        sweep.environment |= {"RAY_ADDRESS": address, "RAY_AUTH_MODE": "disabled"}
     return lambda *arguments: sweep("-m", f"hydra/launcher={request.param}", *arguments)
 
 
