@@ -15,6 +15,6 @@ __all__, __getattr__, __dir__ = attach(__name__, {
         "STANDINS", "PublishedEffect", "delaunay", "effect_records", "grid_3d", "kronecker", "mycielskian",
         "road", "scaled", "social", "symmetric"),
     "simulate": (
-        "CYCLIC", "SERVED", "WORK", "Tiling", "TracedRun", "deal", "plan", "seconds", "simulate_counts",
-        "simulate_many", "simulate_ops", "simulator_digest", "tile", "trace", "trace_runs"),
+        "CYCLIC", "SERVED", "WORK", "Tiling", "deal", "plan", "seconds", "simulate_counts",
+        "simulate_many", "simulate_ops", "simulator_digest", "tile", "trace"),
 })

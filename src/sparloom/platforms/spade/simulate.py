@@ -6,7 +6,7 @@ is under kernels/spade/.
 """
 
 import ctypes
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from functools import cache, partial
 from typing import TypeVar
@@ -276,35 +276,6 @@ def simulate_ops(
 ) -> dict[str, np.ndarray]:
     """Simulate several operations as `simulate_many` does one: op -> (machines, configs); they share tilings."""
     result = {op: np.empty((len(machines), len(chosen))) for op, chosen in configs.items()}
-    for run in trace_runs(pattern, configs, width=width, machines=machines):
-        result[run.op][run.machines, run.config] = run.seconds
-    return result
-
-
-@dataclass(frozen=True)
-class TracedRun:
-    """One configuration on the machines that share its trace.
-
-    Args:
-        config: position among the configurations of the operation.
-        machines: positions of the machines.
-        counts: of one pass.
-        passes: how often it runs.
-        seconds: (machines,), of all passes.
-    """
-
-    op: str
-    config: int
-    machines: Sequence[int]
-    counts: Counts
-    passes: int
-    seconds: np.ndarray
-
-
-def trace_runs(
-    pattern: Pattern, configs: Mapping[str, Sequence[Config]], *, width: int, machines: Sequence[Machine],
-) -> Iterator[TracedRun]:
-    """Trace every configuration of several operations on every machine; what has equal traces is traced once."""
     requests = [
         _Request(plan(config, pattern.shape, width), op, column, barrier=bool(config["barrier"]))
         for op, chosen in configs.items() for column, config in enumerate(chosen)
@@ -319,12 +290,11 @@ def trace_runs(
             for (geometry, costs), chosen in _grouped(range(len(machines)), trace_key).items():
                 schedule = deal(tiling, job.op, pes=geometry.pes, barrier=job.phased, costs=costs)
                 counts = trace(tiling, schedule, geometry, bypass={request.plan.bypass for request in same})
-                passes = width // job.slice_width
                 for request in same:
-                    found = counts[request.plan.bypass]
-                    yield TracedRun(request.op, request.column, chosen, found, passes, seconds(
-                        found, request.op, [machines[index] for index in chosen], passes=passes,
-                        barrier=request.barrier))
+                    result[request.op][chosen, request.column] = seconds(
+                        counts[request.plan.bypass], request.op, [machines[index] for index in chosen],
+                        passes=width // job.slice_width, barrier=request.barrier)
+    return result
 
 
 def simulate_counts(pattern: Pattern, op: str, config: Config, *, width: int, machine: Machine) -> Counts:
