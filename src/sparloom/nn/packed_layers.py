@@ -184,7 +184,6 @@ class CheckedEncoder:
         forms, same = [], {}
         for reader in readers:
             try:
-                check_parameters(reader.layer)
                 reader.parameters()
                 forms.append(reader.form())
                 check_precision(replace(forms[-1], precision=precision))
@@ -380,7 +379,7 @@ def _run_with_gradients(call: _LayerCall, tokens: torch.Tensor, sequences: Seque
         run_bound([bound])
         return result
 
-    check_parameters(layer)
+    check_parameters(call.reader)
     if torch.is_grad_enabled() and layer.training and getattr(layer, "gradient_checkpointing", False):
         return layer._gradient_checkpointing_func(run, tokens, *tables.values())
     return run(tokens, *tables.values())
@@ -405,7 +404,7 @@ def _packed_weights(encoder: PackedEncoder, checked: CheckedEncoder, layers: Seq
     modules, weights = [reader.layer for reader in checked.readers], []
     parameters = CheckedLayers.of(modules)  # first, so that the next call notices what is written meanwhile
     for reader, layer in zip(checked.readers, layers, strict=True):
-        check_parameters(reader.layer)
+        check_parameters(reader)
         weights.append(reader.packed.sampled(layer, {**reader.parameters(), **tables}))
     state.kept = None if parameters is None else _KeptWeights(checked, parameters, tables, layouts, weights)
     return weights
@@ -445,17 +444,17 @@ def _adapted_weight(module: Any, path: str, packed: PackedWeights) -> torch.Tens
     return kept[1]
 
 
-def check_parameters(module: torch.nn.Module) -> None:
-    """Check that programs can read the parameters of a module.
+def check_parameters(reader: LayerReader) -> None:
+    """Check that programs can read the parameters of a layer.
 
     Raises:
         Unsupported: one is not float32, or not on the CPU.
     """
-    for parameter in module.parameters():
+    for parameter in reader.layer.parameters():
         if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
-            name = next(name for name, each in module.named_parameters() if each is parameter)
-            raise Unsupported(f"{name} is {parameter.dtype} on {parameter.device}: packed layers compute in "
-                              "torch.float32 on the CPU, and read such parameters in every precision: call "
+            name = next(name for name, each in reader.layer.named_parameters() if each is parameter)
+            raise Unsupported(f"{reader.path}.{name} is {parameter.dtype} on {parameter.device}: packed layers compute "
+                              "in torch.float32 on the CPU, and read such parameters in every precision: call "
                               "pack(model.float().cpu(), precision=...)")
 
 

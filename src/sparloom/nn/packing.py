@@ -12,7 +12,7 @@ import torch
 
 from sparloom.errors import Unsupported
 from sparloom.nn import packed_torch
-from sparloom.nn.packed_layers import PRECISION, STATE, CheckedEncoder, EncoderState, PackedEncoder
+from sparloom.nn.packed_layers import PRECISION, STATE, CheckedEncoder, EncoderState, PackedEncoder, check_parameters
 from sparloom.ragged import PRECISIONS
 
 __all__ = ["Packing", "describe_packing", "pack", "unpack"]
@@ -133,7 +133,9 @@ def _refusal(module: torch.nn.Module, packed: type[PackedEncoder], precision: st
     view.__dict__.update(vars(module))
     try:
         precision = precision or vars(module).get(PRECISION, "float32")
-        CheckedEncoder.of(view.take_snapshot(), view.check_layers(), precision)
+        checked = CheckedEncoder.of(view.take_snapshot(), view.check_layers(), precision)
+        for reader in checked.readers:
+            check_parameters(reader)
     except Unsupported as error:
         return str(error)
     return None

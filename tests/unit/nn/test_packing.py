@@ -423,3 +423,6 @@ def test_half_precision_and_autocast() -> None:
         half, twin = model.half(), unpack(copy.deepcopy(model))
         torch.testing.assert_close(half(**given).last_hidden_state, twin(**given).last_hidden_state)
         torch.testing.assert_close(half.float()(**given).last_hidden_state, expected, atol=0.01, rtol=0.01)
+        first = pack(make("BertModel")).half()
+        first(**given)
+        assert not first.float()(**given).last_hidden_state[given["attention_mask"] == 0].any()  # packed again
