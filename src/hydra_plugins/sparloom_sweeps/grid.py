@@ -61,9 +61,16 @@ class JobSweeper(Sweeper):
         """
         whole = self.hydra_context.config_loader.load_sweep_config(self.config, [*fixed, *point])
         for name, settings in _settings_of_sweep(whole).items():
-            if settings != self._settings[name]:
+            before = self._settings[name]
+            if settings != before:
                 chosen = whole.hydra.runtime.choices.get(f"hydra/{name}")
-                remedy = f"hydra.{name}=<folder>" if chosen is None else f"hydra/{name}={chosen}"
+                if chosen is None:
+                    remedy = f"hydra.{name}=<folder>"
+                elif chosen != self.config.hydra.runtime.choices.get(f"hydra/{name}"):
+                    remedy = f"hydra/{name}={chosen}"
+                else:
+                    key = next(key for key in settings if settings[key] != before.get(key))
+                    remedy = f"hydra.{name}.{key}={settings[key]}"
                 raise UsageError(f"{' '.join(point)} chooses a {name} of its own, and a sweep has one {name} for all "
                                  f"runs: give {remedy} on the command line, or run it by itself")
         return whole

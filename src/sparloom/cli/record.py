@@ -82,7 +82,8 @@ class Record:
     def _compare_revision(self) -> None:
         """Write to `environment.json` whether the checkout changed since the run began; null: not known."""
         now = _revision(self.root)
-        changed = None if now["commit"] is None else any(self.environment[key] != now[key] for key in now)
+        is_unknown = None in (self.environment["commit"], now["commit"])
+        changed = None if is_unknown else any(self.environment[key] != now[key] for key in now)
         if changed:
             logger.warning("the checkout %s changed while this run went on: commit the code and run it again if the "
                            "result is to belong to a commit", self.root)

@@ -164,7 +164,10 @@ def checked_seconds(
     if labels.dtype.kind == "O":
         numbers.flat = [isinstance(label, Real) and not isinstance(label, bool) for label in labels.flat]
     converted = np.ones(labels.shape)
-    converted[numbers] = labels[numbers]
+    try:
+        converted[numbers] = labels[numbers]
+    except OverflowError:
+        raise ValueError("seconds has an int beyond the largest float: give a positive number of seconds") from None
     right = numbers & ((np.isfinite(converted) & (converted > 0)) | (gaps & np.isnan(converted)))
     if not right.all():
         index = int(np.argmin(right))

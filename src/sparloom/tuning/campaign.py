@@ -36,6 +36,7 @@ from sparloom.space import MAX_LISTED, Config, ConfigSpace, Parameter, Value
 from sparloom.tuning.tuners import REFIT_GROWTH
 
 ASKED, TOLD, SETTINGS = "asked.jsonl", "told.jsonl", "campaign.json"
+RESULT_KEYS = {"matrix", "config", "seconds", "failure"}  # of `Campaign.tell_all`
 TELLING = "telling"  # file that is locked while results are written
 DRAWS = 256  # of the posterior, from which regret is expected
 LEAST_DEVIATION = 1e-9
@@ -89,7 +90,8 @@ class Campaign:
     Raises:
         SchemaError: the folder holds a campaign of another space, of other matrices, that is of other names or
             patterns, or under other conditions, or a damaged file.
-        OSError: a new campaign cannot be written, such as to a full disk. One that is there opens even so.
+        OSError: a new campaign cannot be written, such as to a full disk. One that is there opens even so,
+                unless its conditions change.
         ValueError: there is no matrix, or the space has more than `MAX_LISTED` configurations, all of which are scored.
     """
 
@@ -163,9 +165,14 @@ class Campaign:
         Raises:
             ValueError, IllegalSchedule, TypeError: as `tell`.
         """
-        rows = [self._row(**result) for result in results]
+        rows = []
+        for number, result in enumerate(results, start=1):
+            if not isinstance(result, Mapping) or not {"matrix", "config"} <= result.keys() <= RESULT_KEYS:
+                raise TypeError(f"result {number} is {result!r:.200}: give a dict with matrix, config, and seconds or "
+                                "failure")
+            rows.append(json.dumps(self._row(**result)))
         with locked(self.folder / TELLING):
-            self._write_told([*self._read(TOLD), *rows])
+            append_lines(self.folder / TOLD, rows)
 
     def _row(self, matrix: str, config: Config | str | Mapping[str, Any], *, seconds: float | None = None,
              failure: str | None = None) -> dict[str, Any]:
@@ -219,7 +226,7 @@ class Campaign:
             for row in failed:
                 row["forgotten"] = True
             if failed:
-                self._write_told(rows)
+                write_text(self.folder / TOLD, "".join(f"{json.dumps(row)}\n" for row in rows))
         return len(failed)
 
     def labels(self) -> pd.DataFrame:
@@ -351,18 +358,12 @@ class Campaign:
         """Store the settings of a new campaign, or compare them; conditions may change until seconds are told."""
         path = self.folder / SETTINGS
         with locked(self.folder / "lock"):
-            if path.exists():
-                try:
-                    stored = read_json(path)
-                except (ValueError, RecursionError) as error:
-                    raise SchemaError(f"{path} is damaged ({error}): choose an empty folder") from None
-            else:
-                stored = {}
-            before = stored.get("conditions", {})
+            stored = _stored_settings(path) if path.exists() else {**settings, "conditions": {}}
+            before = stored["conditions"]
             for name, value in settings.items():
-                if stored and stored.get(name) != value:
+                if stored[name] != value:
                     other = name if name != "patterns" else "matrices of the same sizes, such as " + next(
-                        each for each in value if stored.get(name, {}).get(each) != value[each])
+                        each for each in value if stored[name].get(each) != value[each])
                     raise SchemaError(f"{self.folder} holds a campaign with other {other}: choose an empty folder")
             if any(row["seconds"] is not None for row in self._told()):
                 for name, value in conditions.items():
@@ -370,11 +371,8 @@ class Campaign:
                         raise SchemaError(f"{self.folder} holds a campaign under other conditions, {name}: choose an "
                                           f"empty folder, or change {path} if seconds are comparable")
             fresh = {**settings, "conditions": {**before, **conditions}}
-            if fresh != stored:
+            if not path.exists() or fresh != stored:
                 write_json(path, fresh)
-
-    def _write_told(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        write_text(self.folder / TOLD, "".join(f"{json.dumps(row)}\n" for row in rows))
 
     def _told(self) -> list[dict[str, Any]]:
         return [row for row in self._read(TOLD) if not row.get("forgotten", False)]
@@ -387,6 +385,19 @@ class Campaign:
             except ValueError as error:
                 raise SchemaError(f"{self.folder / name}, line {number} is damaged ({error}): remove it") from None
         return found
+
+
+def _stored_settings(path: Path) -> dict[str, Any]:
+    """Read the settings of a campaign."""
+    try:
+        stored = read_json(path)
+        kinds = {"space": str, "matrices": dict, "patterns": dict, "conditions": dict}
+        wrong = [name for name, kind in kinds.items() if not isinstance(stored[name], kind)]
+    except (ValueError, RecursionError, KeyError, TypeError) as error:
+        raise SchemaError(f"{path} is damaged or of an earlier version ({error!r}): choose an empty folder") from None
+    if wrong:
+        raise SchemaError(f"{path} is damaged: {wrong[0]} is {stored[wrong[0]]!r:.100}: choose an empty folder")
+    return stored
 
 
 def _labels(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:

@@ -138,9 +138,10 @@ def test_a_sweep_over_experiments_is_kept_together(sweep, sweeper):
     assert len(sweep.notes("begin")) == len(rows)
 
 
-LATE = {
-    "launcher": "hydra:\n  launcher: {n_jobs: 3}\n", "sweeper": "hydra:\n  sweeper: {direction: maximize}\n",
-    "sweep.dir": "hydra:\n  sweep: {dir: elsewhere}\n",
+LATE = {  # what an experiment chooses -> its settings, and the remedy
+    "launcher": ("hydra:\n  launcher: {n_jobs: 3}\n", "hydra.launcher.n_jobs=3"),
+    "sweeper": ("hydra:\n  sweeper: {direction: maximize}\n", "hydra.sweeper.direction=maximize"),
+    "sweep.dir": ("hydra:\n  sweep: {dir: elsewhere}\n", "hydra.sweep.dir=<folder>"),
 }
 
 
@@ -149,11 +150,13 @@ LATE = {
 @pytest.mark.parametrize("sweeper", [GRID, ("-m", "hydra.sweeper.trials=2")], ids=["grid", "search"])
 def test_what_swept_experiments_choose_too_late_is_refused(sweep, sweeper, what):
     (sweep.folder / "conf" / "experiment").mkdir(parents=True)
-    (sweep.folder / "conf" / "experiment" / "late.yaml").write_text(f"# @package _global_\nn: 3\n{LATE[what]}")
+    settings, remedy = LATE[what]
+    (sweep.folder / "conf" / "experiment" / "late.yaml").write_text(f"# @package _global_\nn: 3\n{settings}")
     launcher = ("hydra/launcher=joblib",) if what == "launcher" else ()
     done = sweep("--config-dir", "conf", *sweeper, *launcher, "experiment=wide,late", "x=0,0.3")
     assert done.returncode == 1
     assert f"error: experiment=late {'' if sweeper != GRID else 'x=0 '}chooses a {what} of its own" in done.stderr
+    assert f"give {remedy} on the command line" in done.stderr
     assert not sweep.notes("begin")
 
 

@@ -316,9 +316,11 @@ def test_conditions_are_part_of_a_campaign(space, matrices, tmp_path) -> None:
     for given, name in (({"command": "./other"}, "command"), ({"unit": "seconds"}, "unit")):
         with pytest.raises(SchemaError, match=f"under other conditions, {name}"):
             Campaign(tmp_path, space, matrices, conditions=given)
-    (tmp_path / "campaign.json").write_text("{")
-    with pytest.raises(SchemaError, match=r"campaign\.json is damaged"):
-        Campaign(tmp_path, space, matrices)
+    right = json.loads((tmp_path / "campaign.json").read_text())
+    for wrong in ("{", "{}", "[]", *(json.dumps({**right, name: None}) for name in right)):
+        (tmp_path / "campaign.json").write_text(wrong)
+        with pytest.raises(SchemaError, match=r"campaign\.json is damaged"):
+            Campaign(tmp_path, space, matrices)
 
 
 def other_patterns(view: Pattern) -> dict[str, Pattern]:
@@ -405,8 +407,9 @@ def test_many_results_are_told_at_once_or_not_at_all(space, matrices, tmp_path, 
                for number, config in enumerate([*space, *space])]
     with pytest.raises(ValueError, match=r"m0, .*: seconds=-1\.0: give a positive number"):
         campaign.tell_all([*results, {"matrix": "m0", "config": RIGHT, "seconds": -1.0}])
-    with pytest.raises(TypeError, match="second"):
-        campaign.tell_all([*results, {"matrix": "m0", "config": RIGHT, "second": 1.0}])
+    for wrong in ({"matrix": "m0", "config": RIGHT, "second": 1.0}, {"matrix": "m0", "seconds": 1.0}, "m0"):
+        with pytest.raises(TypeError, match=f"result {len(results) + 1} is .*: give a dict with matrix, config"):
+            campaign.tell_all([*results, wrong])
     assert (tmp_path / TOLD).read_bytes() == before
     flushed.clear()
     campaign.tell_all(results)

@@ -121,21 +121,23 @@ class PatternClass:
         """Count a call and return its alternative."""
         if self._calls_left >= 0:
             self._calls_left -= 1
-            if self._calls_left < 0:
-                self._alone(self._begin)
+            if self._calls_left < 0 and not self._alone(self._begin):
+                self._calls_left = 0  # the next call begins
         return self.turn
 
     def record(self, arm: int, seconds: float) -> None:
         """Take the seconds of a call, in proportion to its work."""
         self._alone(lambda: self._record(arm, seconds))
 
-    def _alone(self, change: Callable[[], None]) -> None:
-        """Change the state, unless another thread, or a call that this one interrupts, is doing so."""
-        if self._recording.acquire(blocking=False):
-            try:
-                change()
-            finally:
-                self._recording.release()
+    def _alone(self, change: Callable[[], None]) -> bool:
+        """Change the state; returns False if another thread, or a call that this one interrupts, is doing so."""
+        if not self._recording.acquire(blocking=False):
+            return False
+        try:
+            change()
+        finally:
+            self._recording.release()
+        return True
 
     def _record(self, arm: int, seconds: float) -> None:
         if not self._compared:
