@@ -235,9 +235,7 @@ class PackedBatch:
             spans: tokens between real ones are computed, too, so that distances are those of the padded batch.
 
         Raises:
-            TypeError: the mask is no tensor.
-            ValueError: its shape is another one.
-            Unsupported: it is a mask of pairs of tokens, not on the CPU, or has other values than 0 and 1.
+            Unsupported: it is no tensor of this shape on the CPU, or has other values than 0 and 1.
         """
         if mask is None:
             return cls._with_a_token([shape[1]] * shape[0], shape, None)
@@ -290,15 +288,11 @@ class PackedBatch:
 
 def _real_tokens(mask: torch.Tensor, shape: tuple[int, int]) -> torch.Tensor:
     """Check an attention mask and convert it to bool."""
-    if not isinstance(mask, torch.Tensor):
-        raise TypeError(f"attention_mask is a {type(mask).__name__}: expected a tensor of shape {shape}")
-    if mask.dim() > 2 or mask.device.type != "cpu":
-        raise Unsupported(f"attention_mask has shape {tuple(mask.shape)} on {mask.device}: programs read masks of "
-                          "tokens, (batch, length), on the CPU")
-    if tuple(mask.shape) != shape:
-        raise ValueError(f"attention_mask has shape {tuple(mask.shape)}: expected {shape}")
-    if mask.dtype == torch.bool:
-        return mask
-    if not bool(((mask == 1) | (mask == 0)).all()):
-        raise Unsupported("attention_mask has other values than 1 for real tokens and 0 for padding")
-    return mask == 1
+    if not isinstance(mask, torch.Tensor) or mask.device.type != "cpu" or tuple(mask.shape) not in (
+            shape, (1, shape[1])):
+        raise Unsupported(f"attention_mask is no tensor of shape {shape} on the CPU")
+    if mask.dtype != torch.bool:
+        if not bool(((mask == 1) | (mask == 0)).all()):
+            raise Unsupported("attention_mask has other values than 1 for real tokens and 0 for padding")
+        mask = mask == 1
+    return mask.expand(shape)

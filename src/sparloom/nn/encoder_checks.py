@@ -10,7 +10,7 @@ from __future__ import annotations
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from operator import is_
+from operator import is_, itemgetter
 from typing import Any
 
 import torch
@@ -22,10 +22,12 @@ from sparloom.nn.ragged_programs import SAMPLED_BLOCKS
 SCALARS = (bool, int, float, str, types.NoneType)
 FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
 HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
-READ_ATTRIBUTES = {  # which programs read, so that they may differ from those of a new encoder
+FREE_ATTRIBUTES = {  # which programs read, or which change no result: they may differ from those of a new encoder
     "training", "p", "eps", "variance_epsilon", "dropout", "attention_dropout", "in_features", "out_features",
-    "inplace", "layer_idx", "gradient_checkpointing"}
-TRUSTED_PACKAGES = ("torch.", "transformers.", "peft.")  # whose modules compute tokens independently of each other
+    "inplace", "layer_idx", "gradient_checkpointing", "_is_hf_initialized"}
+BY_TOKEN_CLASSES = (torch.nn.Embedding, torch.nn.Linear, torch.nn.Dropout, torch.nn.Identity, torch.nn.LayerNorm,
+                    torch.nn.RMSNorm)  # which compute each token by itself, if norms have one dimension
+PARTS = itemgetter(*HOOKS, "_modules", "_parameters")  # of the attributes of a module
 ADAPTER = ("peft.tuners.lora.layer", "Linear")
 ADAPTER_PARTS = (torch.nn.Linear, torch.nn.Dropout, torch.nn.Identity, torch.nn.ModuleDict, torch.nn.ParameterDict)
 
@@ -46,19 +48,23 @@ def check_modules(module: torch.nn.Module, reference: torch.nn.Module, path: str
         module = module.base_layer
     check_untouched(module, path)
     if type(module) is not type(reference):
-        raise Unsupported(f"{path} is a {_full_name(module)}, not the {_full_name(reference)} that packed programs "
-                          "compute: merge adapters into the model, and pack it before it is quantised or parametrised")
+        raise Unsupported(f"{path or 'it'} is a {_full_name(module)}, not the {_full_name(reference)} that packed "
+                          "programs compute: merge adapters into the model, and pack it before it is quantised or "
+                          "parametrised")
     for name, value in vars(reference).items():
-        if isinstance(value, (*SCALARS, *FUNCTIONS)) and not name.startswith("_") and name not in READ_ATTRIBUTES and (
+        if isinstance(value, (*SCALARS, *FUNCTIONS)) and name not in FREE_ATTRIBUTES and (
                 vars(module).get(name) != value):
-            raise Unsupported(f"{path}.{name} is {vars(module).get(name)!r}, and packed programs compute {value!r}")
+            raise Unsupported(f"{path + '.' if path else ''}{name} is {vars(module).get(name)!r}, and packed programs "
+                              f"compute {value!r}")
     if layers and tuple(reference.children()) == layers:
         for number, (name, layer) in enumerate(module.named_children()):
             _check_layer(layer, (layers[min(number, len(layers) - 1)], *layers), f"{path}.{name}")
         return
-    if module._modules.keys() != reference._modules.keys():
-        raise Unsupported(f"{path} has the parts {', '.join(module._modules)}, and packed programs compute "
-                          f"{', '.join(reference._modules)}")
+    for kind in ("_modules", "_parameters"):
+        names, expected = getattr(module, kind), getattr(reference, kind)
+        if names.keys() != expected.keys():
+            raise Unsupported(f"{path or 'it'} has the {kind[1:]} {', '.join(names)}, and packed programs compute "
+                              f"{', '.join(expected)}")
     for name, part in module._modules.items():
         if part is not None:
             check_modules(part, reference._modules[name], f"{path}.{name}" if path else name, layers)
@@ -85,22 +91,41 @@ def check_untouched(module: torch.nn.Module, path: str) -> None:
     for hook in chain.from_iterable(getattr(module, name).values() for name in HOOKS):
         if not str(getattr(hook, "__module__", "")).startswith("transformers."):  # theirs record outputs on request
             raise Unsupported(f"{path} has a hook, {getattr(hook, '__qualname__', hook)}: {remedy}")
-    replaced = [name for name in vars(module) if callable(getattr(kind, name, None))]
-    replaced += [name for name, value in vars(kind).items() if isinstance(value, types.FunctionType)
-                 and value.__module__ not in (kind.__module__, None) and not name.startswith("__")]
-    if replaced:
-        raise Unsupported(f"{path}.{replaced[0]} was replaced: {remedy}")
+    check_methods(module, kind, path)
 
 
-def check_called(module: torch.nn.Module, path: str) -> None:
-    """Check a module that is called with packed tokens, such as embeddings: it must treat each token by itself.
+def check_methods(module: torch.nn.Module, kind: type[torch.nn.Module], path: str) -> None:
+    """Check that the methods of a module, other than its `forward` if it is the encoder itself, are those of its class.
+
+    Args:
+        kind: the class, of the library.
 
     Raises:
-        Unsupported: it, or a part, has hooks or replaced methods, or is of a class of unknown code.
+        Unsupported: a method was replaced, in the module or in its class.
     """
+    replaced = [name for name in vars(module) if callable(getattr(kind, name, None)) and (path or name != "forward")]
+    replaced += [name for name, value in vars(kind).items() if isinstance(value, types.FunctionType)
+                 and _package(value.__globals__["__name__"]) != _package(kind.__module__) and not name.startswith("__")]
+    if replaced:
+        raise Unsupported(f"{path + '.' if path else ''}{replaced[0]} was replaced: restore it, or call "
+                          "sparloom.nn.unpack(model) first")
+
+
+def check_called(module: torch.nn.Module, reference: torch.nn.Module | None, path: str) -> None:
+    """Check a module that is called with packed tokens, such as embeddings: it must compute each token by itself.
+
+    Args:
+        reference: the module in a new encoder, whose classes do so.
+
+    Raises:
+        Unsupported: it, or a part, has hooks or replaced methods, or is of another class that may mix tokens.
+    """
+    classes = {type(part) for part in (() if reference is None else reference.modules())}
     for name, part in module.named_modules(prefix=path):
         check_untouched(part, name)
-        if not type(part).__module__.startswith(TRUSTED_PACKAGES):
+        is_wide_norm = len(getattr(part, "normalized_shape", (1,))) > 1
+        if is_wide_norm or not (type(part) in BY_TOKEN_CLASSES or type(part) in classes
+                                or _package(type(part).__module__) == "peft"):
             raise Unsupported(f"{name} is a {_full_name(part)}, which may need padded batches")
 
 
@@ -120,14 +145,17 @@ def _check_adapters(module: torch.nn.Module, path: str) -> None:
             raise Unsupported(f"{name} is a {_full_name(part)}: packed programs compute adapters of torch.nn.Linear")
 
 
-def _adapter_flags(module: Any) -> tuple[Any, ...]:
+def adapter_flags(module: Any) -> tuple[Any, ...]:
     """Return what decides which adapters add to the weight of a module, and how much."""
-    return (module.training, module.disable_adapters, *module.active_adapters, *module.merged_adapters,
-            *module.scaling.values(), *[getattr(each, "p", 0.0) for each in module.lora_dropout.values()])
+    return module.disable_adapters, *module.active_adapters, *module.merged_adapters, *module.scaling.values()
 
 
 def _full_name(module: torch.nn.Module) -> str:
-    return f"{type(module).__name__} of {type(module).__module__.partition('.')[0]}"
+    return f"{type(module).__name__} of {type(module).__module__}"
+
+
+def _package(name: str) -> str:
+    return name.partition(".")[0]
 
 
 class ModuleSnapshot:
@@ -141,18 +169,19 @@ class ModuleSnapshot:
     """
 
     def __init__(self, root: torch.nn.Module, modules: Sequence[torch.nn.Module],
-                 programmed: Iterable[torch.nn.Module], settings: Sequence[Any] = ()) -> None:
+                 programmed: Sequence[torch.nn.Module], settings: Sequence[Any] = ()) -> None:
         self._modules = list(modules)
-        self._classes = list(map(type, modules))
-        self._class_members = [vars(kind) for kind in dict.fromkeys(self._classes)
-                               if kind.__module__.startswith("transformers.")]
-        self._children = [each._modules for each in (root, *modules)
-                          if each._modules or isinstance(each, torch.nn.ModuleList)]
+        classes = dict.fromkeys([*type(root).__mro__[1:], *map(type, modules)])
+        self._class_members = [vars(kind) for kind in classes if kind.__module__ not in (
+            "torch.nn.modules.module", "transformers.modeling_utils", "builtins")]
         self._attributes = list(map(vars, modules))
-        hooks = [getattr(module, name) for module in modules for name in HOOKS]
+        self._parts = list(map(PARTS, self._attributes))
+        hooks = [each for parts in self._parts for each in parts[:len(HOOKS)]]
         self._without_hooks = [each for each in hooks if not each]
         self._with_hooks = [each for each in hooks if each]
-        self._adapters = [module for module in modules if has_adapters(module)]
+        self._children = [root._modules, *[parts[-2] for parts in self._parts if parts[-2]]]
+        self.parameters = [each._parameters for each in (root, *programmed) if each._parameters]
+        self.adapters = [module for module in modules if has_adapters(module)]
         holders = [each for each in (*programmed, *settings) if type(each) is not torch.nn.Linear]
         places = [(vars(each), name) for each in holders for name, value in vars(each).items()
                   if isinstance(value, (*SCALARS, *FUNCTIONS)) and name not in ("training", "layer_idx")]
@@ -162,17 +191,19 @@ class ModuleSnapshot:
         self._before = self._collect(root)
 
     def unchanged(self, root: torch.nn.Module) -> bool:
-        """Tell whether all modules, hooks, methods and attributes are the same as at first."""
-        return not any(self._without_hooks) and self._collect(root) == self._before
+        """Tell whether all modules, hooks, methods and attributes are the same as at first, and parameters by name."""
+        return (not any(self._without_hooks) and root._modules is self._children[0]
+                and all(map(is_, chain.from_iterable(map(PARTS, self._attributes)), chain.from_iterable(self._parts)))
+                and self._collect(root) == self._before)
 
     def _collect(self, root: torch.nn.Module) -> tuple[Any, ...]:
         own = vars(root)
         return (
             list(chain.from_iterable(map(dict.values, self._children))), list(map(type, self._modules)),
             list(map(len, self._attributes)), list(map(dict.get, self._holders, self._names)),
-            [own.get(name) for name in self._root_names],
+            len(own), root.watched_values(), [own.get(name) for name in self._root_names],
             list(chain.from_iterable([members.values() for members in self._class_members])),
-            [list(each.values()) for each in self._with_hooks], list(map(_adapter_flags, self._adapters)))
+            list(map(len, self.parameters)), [list(each.values()) for each in self._with_hooks])
 
 
 class CheckedLayers:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, ClassVar
 
@@ -21,7 +21,7 @@ from sparloom.errors import Unsupported
 from sparloom.nn.batches import Sequences, TokenBatch
 from sparloom.nn.content_hash import fingerprint_tensors, sampled_hash
 from sparloom.nn.custom_ops import in_functorch, needs_derivatives
-from sparloom.nn.encoder_checks import CheckedLayers, ModuleSnapshot, has_adapters
+from sparloom.nn.encoder_checks import CheckedLayers, ModuleSnapshot, adapter_flags, has_adapters
 from sparloom.nn.ragged_layers import activation_name, norm_gain
 from sparloom.nn.ragged_programs import JoinedParameters, PackedProgramWeights, PackedWeights, call_layer
 from sparloom.nn.torch_integration import autocast_operands, refuse_tracing, torch_threads
@@ -118,7 +118,7 @@ class LayerReader:
             parameters[f"w_{name}"], parameters[f"b_{name}"] = self.projection(path)
         for path, norm in self.norms():
             number = 1 + paths.norms.index(path)
-            gain = norm._parameters.get("weight")
+            gain = norm._parameters["weight"]
             parameters[f"gain_{number}"] = norm_gain(norm) if gain is None else gain
             parameters[f"shift_{number}"] = norm._parameters.get("bias")
         return parameters
@@ -164,6 +164,7 @@ class CheckedEncoder:
         readers: of its layers.
         forms, inference_forms: of its layers in training, and in inference in the precision of the encoder.
         training_flags: attributes of modules whose training mode decides on dropout.
+        adapters: projections with adapters, by their paths.
         refusal: why programs cannot compute it, if so.
     """
 
@@ -172,6 +173,7 @@ class CheckedEncoder:
     forms: tuple[EncoderShape, ...] = ()
     inference_forms: tuple[EncoderShape, ...] = ()
     training_flags: Sequence[Mapping[str, Any]] = ()
+    adapters: Mapping[str, torch.nn.Module] = field(default_factory=dict)
     refusal: str | None = None
 
     @classmethod
@@ -193,15 +195,34 @@ class CheckedEncoder:
         inference = [same.setdefault(each, each) for each in (replace(form, precision=precision) for form in forms)]
         flags = [vars(submodule(reader.layer, place[0])) for reader in readers for place in reader.paths.dropouts
                  if place is not None]
-        return cls(snapshot, tuple(readers), tuple(forms), tuple(inference), flags)
+        adapters = {f"{reader.path}.{path}": module for reader in readers for path, module
+                    in reader.layer.named_modules() if has_adapters(module)}
+        return cls(snapshot, tuple(readers), tuple(forms), tuple(inference), flags, adapters)
+
+    def check_call(self) -> None:
+        """Check what may differ between calls of the same modules: types of parameters, and adapters.
+
+        Raises:
+            Unsupported: programs cannot compute the call; says why.
+        """
+        if self.refusal is not None:
+            raise Unsupported(self.refusal)
+        if not all([each is None or (each.dtype is torch.float32 and each.is_cpu)
+                    for parameters in self.snapshot.parameters for each in parameters.values()]):
+            for reader in self.readers:
+                check_parameters(reader)
+            raise Unsupported("a parameter is not of type torch.float32 on the CPU")
+        for path, module in self.adapters.items():
+            _check_active_adapters(module, path)
 
 
 @dataclass(frozen=True, eq=False)
 class _KeptWeights:
-    """Packed weights of all layers, valid as long as `parameters` are unchanged, and the tables are these."""
+    """Packed weights of all layers, valid as long as `parameters` are unchanged, and the rest is this."""
 
     checked: CheckedEncoder
     parameters: CheckedLayers
+    adapters: list[tuple[Any, ...]]
     tables: Mapping[str, torch.Tensor]
     layouts: list[int]
     weights: list[PackedProgramWeights]
@@ -244,6 +265,10 @@ class PackedEncoder:
         """
         raise NotImplementedError
 
+    def watched_values(self) -> tuple[Any, ...]:
+        """Return further values whose change matters."""
+        return ()
+
     def state(self) -> EncoderState:
         """Return what the encoder remembers between calls."""
         return self.__dict__.get(STATE) or self.__dict__.setdefault(STATE, EncoderState())
@@ -262,14 +287,18 @@ class PackedEncoder:
         state = self.state()
         checked = state.checked
         if checked is None or not checked.snapshot.unchanged(self):
+            state.kept = None
             snapshot = self.take_snapshot()  # first, so that the next call notices what changes meanwhile
             try:
                 checked = CheckedEncoder.of(snapshot, self.check_layers(), self.__dict__.get(PRECISION, "float32"))
             except Unsupported as error:
                 checked = CheckedEncoder(snapshot, refusal=str(error))
             state.checked = checked
-        if checked.refusal is not None:
-            raise Unsupported(checked.refusal)
+        try:
+            checked.check_call()
+        except Unsupported:
+            state.kept = None
+            raise
         return checked
 
     def compute_as_before(self, reason: Unsupported, forward: Callable[..., Any], *arguments: Any, **options: Any
@@ -379,7 +408,6 @@ def _run_with_gradients(call: _LayerCall, tokens: torch.Tensor, sequences: Seque
         run_bound([bound])
         return result
 
-    check_parameters(call.reader)
     if torch.is_grad_enabled() and layer.training and getattr(layer, "gradient_checkpointing", False):
         return layer._gradient_checkpointing_func(run, tokens, *tables.values())
     return run(tokens, *tables.values())
@@ -397,16 +425,16 @@ def _packed_weights(encoder: PackedEncoder, checked: CheckedEncoder, layers: Seq
                     tables: Mapping[str, torch.Tensor]) -> Sequence[PackedProgramWeights]:
     """Return the weights of all layers, which are packed again only if a parameter has changed."""
     state, layouts = encoder.state(), [layer.forward_layout for layer in layers]
-    kept = state.kept
+    kept, adapters = state.kept, list(map(adapter_flags, checked.adapters.values()))
     if kept is not None and kept.checked is checked and kept.layouts == layouts and kept.tables is tables and (
-            kept.parameters.unchanged()):
+            kept.adapters == adapters and kept.parameters.unchanged()):
         return kept.weights
     modules, weights = [reader.layer for reader in checked.readers], []
     parameters = CheckedLayers.of(modules)  # first, so that the next call notices what is written meanwhile
     for reader, layer in zip(checked.readers, layers, strict=True):
-        check_parameters(reader)
         weights.append(reader.packed.sampled(layer, {**reader.parameters(), **tables}))
-    state.kept = None if parameters is None else _KeptWeights(checked, parameters, tables, layouts, weights)
+    state.kept = None if parameters is None else _KeptWeights(
+        checked, parameters, adapters, tables, layouts, weights)
     return weights
 
 
@@ -422,18 +450,9 @@ def _adapted_weight(module: Any, path: str, packed: PackedWeights) -> torch.Tens
     Source: Hu et al. 2021, W + s B A.
     """
     base = module.base_layer.weight
-    names = [name for name in module.active_adapters if name in module.lora_A]
-    if module.disable_adapters or module.merged or not names:
+    names = _active_adapters(module)
+    if not names:
         return base
-    for name in names:
-        kind = type(module.lora_variant[name]).__name__ if name in module.lora_variant else None
-        share = getattr(module.lora_dropout[name], "p", 0.0)
-        kind = kind or ("a bias" if module.lora_bias[name] else None)
-        if kind or (module.training and share):
-            why, remedy = (kind, "") if kind else (f"dropout {share} of its inputs in training",
-                                                   "call model.eval() for inference, train with lora_dropout=0, ")
-            raise Unsupported(f"{path}: adapter {name!r} has {why}, and packed layers add adapters to weights: {remedy}"
-                              "merge it, or call sparloom.nn.unpack(model) first")
     factors = [part[name].weight for name in names for part in (module.lora_A, module.lora_B)]
     if needs_derivatives([base, *factors]):
         return sum(map(module.get_delta_weight, names), base)
@@ -442,6 +461,29 @@ def _adapted_weight(module: Any, path: str, packed: PackedWeights) -> torch.Tens
     if kept is None or kept[0] != key:
         kept = packed.computed[path] = key, sum(map(module.get_delta_weight, names), base)
     return kept[1]
+
+
+def _active_adapters(module: Any) -> list[str]:
+    """Return the names of the adapters that add to the weight of a module."""
+    return [] if module.disable_adapters or module.merged else [
+        name for name in module.active_adapters if name in module.lora_A]
+
+
+def _check_active_adapters(module: Any, path: str) -> None:
+    """Check that adapters only add to the weight.
+
+    Raises:
+        Unsupported: one does more; says what.
+    """
+    for name in _active_adapters(module):
+        kind = type(module.lora_variant[name]).__name__ if name in module.lora_variant else None
+        share, factors = getattr(module.lora_dropout[name], "p", 0.0), (module.lora_A[name], module.lora_B[name])
+        kind = kind or ("a bias" if any(factor.bias is not None for factor in factors) else None)
+        if kind or (module.training and share):
+            why, remedy = (kind, "") if kind else (f"dropout {share} of its inputs in training",
+                                                   "call model.eval() for inference, train with lora_dropout=0, ")
+            raise Unsupported(f"{path}: adapter {name!r} has {why}, and packed layers add adapters to weights: {remedy}"
+                              "merge it, or call sparloom.nn.unpack(model) first")
 
 
 def check_parameters(reader: LayerReader) -> None:

@@ -17,7 +17,14 @@ import torch
 from sparloom.errors import Unsupported
 from sparloom.nn.batches import PackedBatch
 from sparloom.nn.custom_ops import is_differentiated
-from sparloom.nn.encoder_checks import HOOKS, ModuleSnapshot, check_called, check_modules, check_untouched
+from sparloom.nn.encoder_checks import (
+    HOOKS,
+    ModuleSnapshot,
+    check_called,
+    check_methods,
+    check_modules,
+    check_untouched,
+)
 from sparloom.nn.packed_layers import STATE, LayerPaths, LayerReader, PackedEncoder, run_layers
 from sparloom.nn.ragged_programs import JoinedParameters
 from sparloom.nn.torch_integration import autocast_operands, eager
@@ -95,11 +102,12 @@ class TransformerEncoder(PackedEncoder, torch.nn.TransformerEncoder):
 
     def check_layers(self) -> Sequence[LayerReader]:
         """Compare every layer with a new one."""
+        check_methods(self, torch.nn.TransformerEncoder, "")
         check_untouched(self.layers, "layers")
         if not len(self.layers):
             raise Unsupported("it has no layers")
         if self.norm is not None:
-            check_called(self.norm, "norm")
+            check_called(self.norm, None, "norm")
         layers = [_checked_layer(layer, f"layers.{number}") for number, layer in enumerate(self.layers)]
         if len({layer.self_attn.batch_first for layer in layers}) > 1:
             raise Unsupported("some layers have batch_first=True, and others have not")
@@ -135,6 +143,7 @@ class MultiheadAttention(PackedEncoder, torch.nn.MultiheadAttention):
         if self.bias_k is not None or self.add_zero_attn:
             raise Unsupported("it adds a key: bias_k or add_zero_attn")
         module = _view(self, torch.nn.MultiheadAttention)
+        check_methods(module, torch.nn.MultiheadAttention, "")
         check_modules(module, torch.nn.MultiheadAttention(self.embed_dim, self.num_heads, batch_first=self.batch_first,
                                                           device="meta"), "")
         return [TorchAttention(module, "")]
@@ -176,6 +185,7 @@ def _checked_layer(layer: torch.nn.Module, path: str) -> torch.nn.Module:
     if not isinstance(attention, torch.nn.MultiheadAttention) or attention.in_proj_weight is None:
         raise Unsupported(f"{path}.self_attn is a {type(attention).__name__} with other keys than queries")
     view = _view(layer, original)
+    check_methods(view, original, path)
     reference = original(attention.embed_dim, attention.num_heads, 1, activation=layer.activation,
                          batch_first=attention.batch_first, norm_first=layer.norm_first, device="meta")
     check_modules(view, reference, path)
@@ -183,7 +193,7 @@ def _checked_layer(layer: torch.nn.Module, path: str) -> torch.nn.Module:
 
 
 def _view(module: torch.nn.Module, kind: type[torch.nn.Module]) -> Any:
-    """View a packed module as one of torch without hooks, which has the same parts and parameters."""
+    """Copy a module, packed or not, as one of torch without hooks, which shares its parts and parameters."""
     view = kind.__new__(kind)
     view.__dict__.update({name: value for name, value in vars(module).items() if name != STATE},
                          **{name: {} for name in HOOKS})

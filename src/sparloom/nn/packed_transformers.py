@@ -40,7 +40,7 @@ from transformers.models.xlm_roberta import modeling_xlm_roberta
 from sparloom.errors import Unsupported
 from sparloom.nn.batches import NO_TABLES, PackedBatch, Sequences
 from sparloom.nn.content_hash import content_hash
-from sparloom.nn.encoder_checks import ModuleSnapshot, check_called, check_modules
+from sparloom.nn.encoder_checks import ModuleSnapshot, check_called, check_methods, check_modules
 from sparloom.nn.packed_layers import CheckedEncoder, LayerReader, PackedEncoder, run_layers, submodule
 from sparloom.nn.torch_integration import eager
 from sparloom.nn.transformers_layers import (
@@ -54,7 +54,7 @@ from sparloom.nn.transformers_layers import (
 from sparloom.ragged import structure_of
 
 BY_TOKEN = ("input_ids", "inputs_embeds", "token_type_ids", "position_ids")  # arguments that are gathered
-WITHOUT_EFFECT = ("use_cache", "num_items_in_batch")  # arguments that no result of an encoder depends on
+WITHOUT_EFFECT = ("num_items_in_batch",)  # arguments that no result of an encoder depends on
 PIECE_TOKENS = 8192  # of a batch that run at a time
 MPNET_BUCKETS = 32  # which MPNet has whatever its configuration says
 
@@ -71,15 +71,17 @@ class PackedModel(PackedEncoder):
     def __init_subclass__(cls, **options: Any) -> None:
         """Give `forward` the signature of the original class, whose arguments by position it takes."""
         super().__init_subclass__(**options)
-        compute = original(cls).forward
-        cls.argument_names = tuple(inspect.signature(compute).parameters)[1:]
+        base = original(cls)
+        cls.argument_names = names = tuple(inspect.signature(base.forward).parameters)[1:]
 
-        @functools.wraps(compute)
+        @functools.wraps(base.forward)
         def forward(self: PackedModel, *arguments: Any, **options: Any) -> Any:
             try:
-                return self._compute_packed(dict(zip(cls.argument_names, arguments, strict=False)) | options)
+                if len(arguments) > len(names) or not options.keys().isdisjoint(names[:len(arguments)]):
+                    raise Unsupported("the arguments do not fit its signature")
+                return self._compute_packed(dict(zip(names, arguments, strict=False)) | options)
             except Unsupported as reason:
-                return self.compute_as_before(reason, compute, self, *arguments, **options)
+                return self.compute_as_before(reason, base.forward, self, *arguments, **options)
 
         cls.forward = eager(forward)
 
@@ -88,7 +90,11 @@ class PackedModel(PackedEncoder):
         modules = [module for name, part in self._modules.items() if name != "pooler" and part is not None
                    for module in part.modules()]
         stack = self._modules.get(self.layers_path.partition(".")[0])
-        return ModuleSnapshot(self, modules, () if stack is None else stack.modules(), [self.config])
+        return ModuleSnapshot(self, modules, [] if stack is None else list(stack.modules()), [self.config])
+
+    def watched_values(self) -> tuple[Any, ...]:
+        """Return the function of attention, which is registered by name."""
+        return (ALL_ATTENTION_FUNCTIONS.get(self.config._attn_implementation),)
 
     def check_layers(self) -> Sequence[LayerReader]:
         """Compare the layers with those of a new model of the same configuration.
@@ -110,11 +116,13 @@ class PackedModel(PackedEncoder):
         except Exception as error:
             raise Unsupported(f"no model can be made of its configuration: {error}") from error
         stack = self.layers_path.partition(".")[0]
-        for name, part in self._modules.items():
+        check_methods(self, original(type(self)), "")
+        for name, inner in reference._modules.items():
+            part = self._modules.get(name)
             if name == stack:
-                check_modules(part, reference._modules[stack], stack, tuple(submodule(reference, self.layers_path)))
+                check_modules(part, inner, stack, tuple(submodule(reference, self.layers_path)))
             elif name != "pooler" and part is not None:
-                check_called(part, name)
+                check_called(part, inner, name)
         return [self.reader(layer, f"{self.layers_path}.{number}")
                 for number, layer in enumerate(submodule(self, self.layers_path))]
 
@@ -126,7 +134,7 @@ class PackedModel(PackedEncoder):
 
         Raises:
             Unsupported: programs do not compute such a call; says why.
-            TypeError, ValueError: the mask is no tensor or has another shape, or a position is not in the model.
+            ValueError: a position is not in the model.
         """
         checked = self.checked()
         as_dict, wants_states = given.pop("return_dict", None), given.pop("output_hidden_states", None)
@@ -213,12 +221,20 @@ class PackedModel(PackedEncoder):
     def packed_positions(self, ids: torch.Tensor | None, lengths: torch.Tensor) -> torch.Tensor | None:
         """Return the position ids of sequences that are not padded, (tokens,)."""
         counts = lengths.numpy()  # NumPy takes less time for a few sequences
-        return torch.from_numpy(np.arange(counts.sum()) - np.repeat(counts.cumsum() - counts, counts))
+        places = torch.from_numpy(np.arange(counts.sum()) - np.repeat(counts.cumsum() - counts, counts))
+        table = self._position_table(int(counts.max()))
+        return places if table is None else table[0, places]
 
     def positions(self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor | None:
         """Return the position ids that the original model gives a padded batch, (batch or 1, length)."""
         length = (input_ids if inputs_embeds is None else inputs_embeds).shape[1]
-        return torch.arange(length)[None]
+        table = self._position_table(length)
+        return torch.arange(length, device="cpu")[None] if table is None else table[:, :length]
+
+    def _position_table(self, length: int) -> torch.Tensor | None:
+        """Return the position ids that the embeddings keep, (1, most positions), if there are as many as needed."""
+        table = getattr(self.embeddings, "position_ids", None)
+        return None if table is None or table.shape[1] < length else table
 
     def _run(self, checked: CheckedEncoder, packed: Mapping[str, torch.Tensor], sequences: Sequences, *,
              record: Callable[[torch.Tensor], torch.Tensor] | None = None) -> torch.Tensor:

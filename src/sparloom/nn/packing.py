@@ -12,7 +12,7 @@ import torch
 
 from sparloom.errors import Unsupported
 from sparloom.nn import packed_torch
-from sparloom.nn.packed_layers import PRECISION, STATE, CheckedEncoder, EncoderState, PackedEncoder, check_parameters
+from sparloom.nn.packed_layers import PRECISION, STATE, CheckedEncoder, EncoderState, PackedEncoder
 from sparloom.ragged import PRECISIONS
 
 __all__ = ["Packing", "describe_packing", "pack", "unpack"]
@@ -114,8 +114,8 @@ def _describe(model: torch.nn.Module, precision: str | None) -> Packing:
     kinds = set(models.values())
     for name, module in model.named_modules():
         kind = type(module)
-        if any(not outer or name.startswith(f"{outer}.") for outer in packed):
-            continue  # it belongs to a packed one
+        if any(not outer or name.startswith(f"{outer}.") for outer in (*packed, *left)):
+            continue  # a part of an encoder that is packed as a whole, or left as a whole
         if kind in kinds or kind in models:
             reason = _refusal(module, models.get(kind, kind), precision)
             if reason is None and (kind in kinds or precision is not None):
@@ -133,9 +133,7 @@ def _refusal(module: torch.nn.Module, packed: type[PackedEncoder], precision: st
     view.__dict__.update(vars(module))
     try:
         precision = precision or vars(module).get(PRECISION, "float32")
-        checked = CheckedEncoder.of(view.take_snapshot(), view.check_layers(), precision)
-        for reader in checked.readers:
-            check_parameters(reader)
+        CheckedEncoder.of(view.take_snapshot(), view.check_layers(), precision).check_call()
     except Unsupported as error:
         return str(error)
     return None

@@ -103,7 +103,6 @@ class PackedWeights:
 
     def __init__(self) -> None:
         self.computed: dict[str, tuple[Hashable, torch.Tensor]] = {}  # parameters made of others, and what they were
-        self.checked: Any | None = None  # the CheckedLayers of a model of which the module is the first layer
         self._current: dict[tuple[str, int], PackedProgramWeights] = {}  # by layout: layers of a module share them
         self._spare: dict[tuple[str, int], list[np.ndarray]] = {}
 

@@ -70,14 +70,15 @@ class ModernBertLayer(LayerReader):
 
     def count_heads(self) -> int:
         """Return the number of heads."""
-        return self.layer.config.num_attention_heads
+        attention = submodule(self.layer, "attn")
+        return attention.Wo.out_features // attention.head_dim
 
     def form(self) -> EncoderShape:
         """Describe the layer."""
-        layer, attention = self.layer, submodule(self.layer, "attn")
-        window = layer.config.sliding_window if layer.attention_type == "sliding_attention" else None
+        attention = submodule(self.layer, "attn")
+        window = None if attention.sliding_window is None else attention.sliding_window - 1
         return replace(super().form(), gated=True, norm_first=True, rotary=attention.head_dim, window=window,
-                       first_norm=not isinstance(layer.attn_norm, torch.nn.Identity))
+                       first_norm=not isinstance(self.layer.attn_norm, torch.nn.Identity))
 
     def network_parameters(self) -> JoinedParameters:
         """Return the two halves of the projection into the feed-forward network."""

@@ -1,8 +1,10 @@
 """Every change of every part of a packed encoder has the effect that it has on the encoder before packing."""
 
 import copy
+import functools
 import itertools
 import types
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -111,6 +113,16 @@ def first_parameter(module: torch.nn.Module) -> str:
     return next(name for name, value in module._parameters.items() if value is not None)
 
 
+def as_tensor(module: torch.nn.Module, name: str) -> None:
+    value = 1.5 * module._parameters.pop(name).detach()
+    vars(module)[name] = value
+
+
+def as_buffer(module: torch.nn.Module, name: str) -> None:
+    value = 1.5 * module._parameters.pop(name).detach()
+    module.register_buffer(name, value)
+
+
 def change_scalar(module: torch.nn.Module, number: int) -> None:
     """Change the attribute of this number among those that are numbers."""
     names = [name for name, value in vars(module).items() if isinstance(value, (bool, int, float))
@@ -131,6 +143,10 @@ CHANGES: dict[str, Callable[[torch.nn.Module], object]] = {
     "write": lambda part: next(iter(part._parameters.values())).data.mul_(1.5),
     "parameter": lambda part: setattr(part, first_parameter(part), torch.nn.Parameter(
         1.5 * getattr(part, first_parameter(part)).detach())),
+    "hooks": lambda part: setattr(
+        part, "_forward_hooks", OrderedDict({0: lambda module, given, result: changed(result)})),
+    "buffer": lambda part: as_buffer(part, first_parameter(part)),
+    "tensor": lambda part: as_tensor(part, first_parameter(part)),
     "no bias": lambda part: setattr(part, "bias" if part.bias is not None else "no bias", None),
     "parametrised": parametrise,
     **{f"number {number}": lambda part, number=number: change_scalar(part, number) for number in range(6)},
@@ -215,3 +231,75 @@ def test_all_changes_have_their_effect(kind: str) -> None:
         count, wrong = differences(kind, lambda number: True)
     assert wrong == []
     assert count >= 5
+
+
+CLASSES = {"BertModel": ("", "encoder.layer.0.attention.self", "encoder.layer.0.output.dense", "embeddings"),
+           "T5EncoderModel": ("encoder.block.0", "encoder.block.0.layer.0.layer_norm"),
+           "TransformerEncoder": ("", "layers.0", "layers.0.self_attn", "layers.0.norm1")}
+
+
+@pytest.mark.parametrize(("kind", "path"), [(kind, path) for kind, paths in CLASSES.items() for path in paths])
+def test_replaced_methods_of_classes_count(kind: str, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = build(kind)
+    part, packed = type(plain.get_submodule(path)), pack(copy.deepcopy(plain))
+    before = part.forward
+    with torch.no_grad():
+        unchanged = call(packed)
+
+        @functools.wraps(before)
+        def forward(*arguments: object, **options: object) -> object:
+            result = before(*arguments, **options)
+            if isinstance(result, dict):
+                result["last_hidden_state"] = changed(result["last_hidden_state"])
+                return result
+            return changed(result)
+
+        monkeypatch.setattr(part, "forward", forward)
+        expected = call(plain)
+        assert not torch.allclose(expected, unchanged, atol=1e-3)
+        torch.testing.assert_close(call(packed), expected)
+        monkeypatch.undo()
+        torch.testing.assert_close(call(packed), unchanged)
+
+
+@pytest.mark.parametrize(("kind", "method"), [("BertModel", "_create_attention_masks"),
+                                              ("TransformerEncoderLayer", "_ff_block")])
+def test_replaced_methods_of_the_encoder_itself_count(kind: str, method: str) -> None:
+    plain = build(kind)
+    packed = pack(copy.deepcopy(plain))
+    with torch.no_grad():
+        unchanged = call(packed)
+        for each in (plain, packed):
+            if kind == "BertModel":
+                setattr(each, method, lambda **given: (torch.eye(7, dtype=torch.bool)[None, None], None))
+            else:
+                setattr(each, method, lambda x: 0 * x)
+        expected = call(plain.train()) if kind == "TransformerEncoderLayer" else call(plain)  # past its fast path
+        result = call(packed.train()) if kind == "TransformerEncoderLayer" else call(packed)
+        torch.testing.assert_close(result, expected)
+        assert not torch.allclose(result, unchanged, atol=1e-3)
+
+
+def test_shallow_copies_have_parts_of_their_own() -> None:
+    packed, other = pack(build("BertModel")), build("BertModel")
+    with torch.no_grad():
+        before = call(packed)
+        for parameter in other.encoder.parameters():
+            parameter.mul_(1.5)
+        twin = copy.copy(packed)
+        twin._modules = {**packed._modules, "encoder": other.encoder}
+        other.embeddings = packed.embeddings
+        torch.testing.assert_close(call(twin), call(other), atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(call(packed), before)
+
+
+def test_registered_attention_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    plain = build("BertModel")
+    packed, before = pack(copy.deepcopy(plain)), ALL_ATTENTION_FUNCTIONS["sdpa"]
+    with torch.no_grad():
+        call(packed)
+        monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "sdpa",
+                            lambda *given, **options: changed(before(*given, **options)))
+        torch.testing.assert_close(call(packed), call(plain))
