@@ -1,5 +1,7 @@
 """Samples, the rows of a sample table, and the conditions under which their seconds may be compared."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 import math
@@ -9,10 +11,9 @@ from dataclasses import dataclass, fields, is_dataclass
 from datetime import UTC, datetime
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
@@ -20,6 +21,9 @@ from sparloom.errors import SchemaError
 from sparloom.files import read_json, write_checked_json
 from sparloom.measure import Measurement
 from sparloom.space import Config
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Group = tuple[str, str, str]
 """Operation, platform and preset: all rows of a group in a table have the same conditions."""
