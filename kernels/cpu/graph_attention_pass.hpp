@@ -17,8 +17,9 @@
 // Scores are computed a chunk of edges at a time, in the forward pass with a running maximum, and again in the backward
 // pass, which visits the edges by sender for the gradients of what senders have, and by receiver for the others:
 //
-//   dA = dD(i) . values(j);  dP = dA, dropped like A;  dScore = P (dP - sum over e of P dP);  the sum is dD(i) . D(i), of the D that
-// the forward pass has stored apart, as the caller may change the result in place
+//   dA = dD(i) . values(j);  dP = dA, dropped like A;  dScore = P (dP - sum over e of P dP);  the sum is dD(i) . D(i)
+//
+// D(i) is read from `sums`, not from the result, which the caller may have changed in place.
 //
 // Only the gradients of additive scores are stored per edge, one number per head. Slices of rows have about equal numbers
 // of nonzeros; neither they nor the results depend on the number of threads.

@@ -22,7 +22,7 @@ from sparloom.jit import NativeCall, ResultPool
 from sparloom.nn.custom_ops import forward_tangent, in_functorch, product_rule, refuse_legacy_vmap, vmap_by_loop
 from sparloom.nn.edges import CsrTuple
 from sparloom.nn.sparse import spmm
-from sparloom.nn.torch_integration import torch_threads
+from sparloom.nn.torch_integration import check_shapes, torch_threads
 from sparloom.ops import GemmSpmm, Operands
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning import Fuse, PairPlan, PlanCache, plan_pair
@@ -200,6 +200,7 @@ class CpuAdjacency(_Normalised):
             aggregate_first: (A X) W^T, else A (X W^T).
         """
         refuse_legacy_vmap(x, "GCNConv")
+        self.check_operands(x=x, weight=weight, bias=bias)
         if in_functorch() or (forward_ad._current_level >= 0 and any(
                 forward_tangent(tensor) is not None for tensor in (x, weight, bias, self.values))):
             sent = x if aggregate_first else x @ weight.T
@@ -212,7 +213,25 @@ class CpuAdjacency(_Normalised):
     def matmul(self, y: torch.Tensor, values: torch.Tensor, *, transposed: bool = False) -> torch.Tensor:
         """Compute A Y or A^T Y, (nodes, width), with gradients of Y and the values of A in both modes."""
         refuse_legacy_vmap(y, "GCNConv")
+        pattern = self.forward.pattern
+        check_shapes({"x": y}, {"x": (pattern.rows if transposed else pattern.cols, y.shape[-1])}, self._context)
         return _Product.apply(y, values, self, transposed)
+
+    def check_operands(
+        self, *, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, root: torch.Tensor | None = None,
+        root_weight: torch.Tensor | None = None,
+    ) -> None:
+        """Refuse operands of a convolution whose shapes disagree with the matrix or with each other."""
+        pattern, outputs = self.forward.pattern, weight.shape[0]
+        columns = 0 if root is None else root.shape[-1]
+        check_shapes({"x": x, "weight": weight, "bias": bias, "root": root, "root_weight": root_weight}, {
+            "x": (pattern.cols, weight.shape[-1]), "weight": (outputs, x.shape[-1]), "bias": (outputs,),
+            "root": (pattern.rows, columns), "root_weight": (outputs, columns)}, self._context)
+
+    @property
+    def _context(self) -> str:
+        pattern = self.forward.pattern
+        return f"{pattern.cols} senders and {pattern.rows} receivers"
 
     def gradients(
         self, grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, values: torch.Tensor, *,

@@ -139,6 +139,7 @@ class FreshAdjacency(CpuAdjacency):
             root_weight: V, (out, columns).
         """
         refuse_legacy_vmap(x, "SAGEConv")
+        self.check_operands(x=x, weight=weight, bias=bias, root=root, root_weight=root_weight)
         operands = (x, weight, bias, self.values, root, root_weight)
         if in_functorch() or (forward_ad._current_level >= 0 and any(
                 forward_tangent(tensor) is not None for tensor in operands)):

@@ -19,11 +19,15 @@ import torch
 from sparloom.jit import compile_cpp
 from sparloom.nn.attention_edges import EdgeOrder
 from sparloom.nn.custom_ops import Gradients, define_operator, needs_derivatives
-from sparloom.nn.torch_integration import torch_threads
+from sparloom.nn.torch_integration import check_shapes, torch_threads
 
 Score = Literal["additive", "leaky", "dot"]
 SCORES = get_args(Score)
 DTYPES = {torch.float32: "f32", torch.float64: "f64"}
+REQUIRED: dict[Score, tuple[str, ...]] = {
+    "additive": ("factors",), "leaky": ("factors", "targets"), "dot": ("targets", "sources")}
+REQUIRED_WITH_FEATURES = {"leaky": ("edge_weight",), "dot": ("edge_queries",)}
+"""Operands that a score also reads if edges have features."""
 
 SLICE_WORK = 1 << 18  # numbers that are read in one slice of rows, which takes a thread about 100 microseconds
 MAX_SLICES = 256
@@ -96,22 +100,51 @@ def graph_attention(
     Args:
         order: the edges by receiver and by sender.
         weights: also return the weights: as used, some dropped, or whole.
+
+    Raises:
+        TypeError: an operand that the score reads is missing, or dtypes differ.
+        ValueError: an operand has another shape than the edges and the values imply.
     """
-    tensors = [getattr(operands, name) for name in TENSORS]
-    for name, tensor in zip(TENSORS, tensors, strict=True):
-        if tensor is not None and (tensor.dtype != operands.values.dtype or tensor.dtype not in DTYPES):
-            raise TypeError(f"{name} are {tensor.dtype} and values {operands.values.dtype}: all must be float32, or "
-                            "all float64")
-    heads, width = operands.values.shape[1:]
-    for name, shape in (("factors", (-1, heads, width)), ("bias", (heads, width))):
-        if (tensor := getattr(operands, name)) is not None:
-            tensors[TENSORS.index(name)] = tensor.expand(shape)
-    contiguous = [None if each is None else each.resolve_neg().contiguous() for each in tensors]
+    contiguous = [None if each is None else each.resolve_neg().contiguous()
+                  for each in _checked_operands(score, order, operands)]
     values, edges, *_, coefficients = _attention(
         *order.tensors, *contiguous, operands.seed, SCORES.index(score), operands.slope, operands.dropout,
         ("none", "used", "whole").index(weights), needs_derivatives(contiguous))
     has_edges = score == "dot" and operands.edge_features is not None
     return Attended(values, edges if has_edges else None, None if weights == "none" else coefficients)
+
+
+def _checked_operands(score: Score, order: EdgeOrder, operands: AttentionOperands) -> list[torch.Tensor | None]:
+    """Check what the kernel reads without bounds, and repeat factors and the bias to their full shapes."""
+    tensors = {name: getattr(operands, name) for name in TENSORS}
+    required = REQUIRED[score] + (REQUIRED_WITH_FEATURES.get(score, ()) if operands.edge_features is not None else ())
+    for name, tensor in tensors.items():
+        if tensor is None and name in required:
+            raise TypeError(f"{name} is None: scores of kind {score!r} need it")
+        if tensor is not None and (tensor.dtype != operands.values.dtype or tensor.dtype not in DTYPES):
+            raise TypeError(f"{name} are {tensor.dtype} and values {operands.values.dtype}: all must be float32, or "
+                            "all float64")
+    rows, cols, edges = (order.by_receiver[0].shape[0] - 1, order.by_sender[0].shape[0] - 1,
+                         order.by_receiver[1].shape[0])
+    context = f"{cols} senders, {rows} receivers and {edges} edges"
+    if operands.values.dim() != 3:
+        raise ValueError(f"values has shape {tuple(operands.values.shape)}: expected ({cols}, heads, width)")
+    heads, width = operands.values.shape[1:]
+    features = 0 if operands.edge_features is None else operands.edge_features.shape[-1]
+    receives = score == "additive" and operands.factors.shape[:1] == (2,)
+    shapes = {
+        "values": (cols, heads, width), "targets": (rows, heads, width), "sources": (cols, heads, width),
+        "edge_scores": (edges, heads), "edge_features": (edges, features), "edge_weight": (features, heads, width),
+        "edge_queries": (rows, features, heads), "factors": (1 + receives, heads, width), "bias": (heads, width)}
+    for name in ("factors", "bias"):
+        tensor, shape = tensors[name], shapes[name]
+        if tensor is not None and tensor.dim() == len(shape) and all(
+                size in (1, full) for size, full in zip(tensor.shape, shape, strict=True)):
+            tensors[name] = tensor.expand(shape)
+    check_shapes(tensors, shapes, context)
+    if receives and operands.targets is None and rows != cols:
+        raise ValueError(f"targets is None for {context}: receivers are the senders only if there are as many")
+    return list(tensors.values())
 
 
 def dropout_seed() -> torch.Tensor:
@@ -211,24 +244,25 @@ def _run_backward(*inputs: Any) -> tuple[torch.Tensor, ...]:
     tensors = dict(zip(TENSORS, operands[OPERANDS], strict=True))
     senders = senders or additive
     receivers = tensors["factors"].shape[0] == 2 if additive else receivers
-    made = _empty_gradients(inputs)
-    parts = [tensors["values"].new_zeros(call.slices, *made[name].shape) 
-             if (receivers or additive) and made[name].numel() else made[name] for name in ("factors", "edge_weight")]
+    gradients = _empty_gradients(inputs)
+    parts = [tensors["values"].new_zeros(call.slices, *gradients[name].shape)
+             if (receivers or additive) and gradients[name].numel() else gradients[name]
+             for name in ("factors", "edge_weight")]
     needs_edge_scores = additive and (receivers or tensors["edge_scores"] is not None)
     edge_scores = grad.new_empty(call.size.nonzeros, call.size.heads) if needs_edge_scores else None
     call.set(sums=sums, edge_result=edge_result, statistics=statistics.clone(), scores=scores, grad=grad,
              grad_edge_result=edge_grad, grad_coefficients=coefficients, grad_edge_scores=edge_scores,
              grad_factors=parts[0], grad_edge_weight=parts[1],
-             **{f"grad_{name}": made[name] for name in (
-                 "targets", "sources", "values", "edge_features", "edge_queries") if made[name].numel()})
+             **{f"grad_{name}": gradients[name] for name in (
+                 "targets", "sources", "values", "edge_features", "edge_queries") if gradients[name].numel()})
     call.arguments.to_senders = senders
     call.arguments.to_receivers = receivers
     call.run("sparloom_graph_attention_backward")
     if receivers or additive:
-        made["factors"], made["edge_weight"] = (part.sum(0) if part.numel() else part for part in parts)
+        gradients["factors"], gradients["edge_weight"] = (part.sum(0) if part.numel() else part for part in parts)
     if tensors["edge_scores"] is not None:
-        made["edge_scores"] = edge_scores
-    return tuple(made[name] for name in TENSORS)
+        gradients["edge_scores"] = edge_scores
+    return tuple(gradients[name] for name in TENSORS)
 
 
 def _empty_gradients(inputs: Sequence[Any]) -> dict[str, torch.Tensor]:
@@ -286,11 +320,11 @@ class _Call:
     def run(self, name: str) -> None:
         """Run a kernel, unless there is nothing to compute."""
         library = _library(DTYPES[self.dtype])
-        given = ctypes.byref(self.arguments)
-        scratch = torch.empty(self.arguments.threads * library.sparloom_graph_attention_scratch(given) + 64,
+        arguments = ctypes.byref(self.arguments)
+        scratch = torch.empty(self.arguments.threads * library.sparloom_graph_attention_scratch(arguments) + 64,
                               dtype=torch.uint8, device="cpu")
         self.arguments.scratch = -(-scratch.data_ptr() // 64) * 64
-        getattr(library, name)(given)
+        getattr(library, name)(arguments)
 
 
 class _Incidence(ctypes.Structure):

@@ -207,13 +207,39 @@ def support_sparse_parts_in_dynamo() -> None:
 support_sparse_parts_in_dynamo._dynamo_marked_constant = True  # torch.compile runs it instead of tracing it
 
 
+def check_shapes(
+    operands: Mapping[str, torch.Tensor | None], expected: Mapping[str, tuple[int, ...]], context: str,
+) -> None:
+    """Refuse tensors of other shapes than the kernel will read.
+
+    Args:
+        operands, expected: tensors and their shapes, by name; None: not passed.
+        context: what the shapes follow from, for the message.
+
+    Raises:
+        ValueError: a shape differs.
+    """
+    for name, shape in expected.items():
+        tensor = operands[name]
+        if tensor is not None and tensor.shape != shape:
+            raise ValueError(f"{name} has shape {tuple(tensor.shape)}: expected {tuple(shape)} for {context}: layers "
+                             "before it must return one row for each row of their input, of the width that this "
+                             "layer was made for")
+
+
+def is_original(function: Any, module: str) -> bool:
+    """Return whether a function was defined in the module of this name, not by whoever replaced it there."""
+    return getattr(function, "__globals__", {}).get("__name__") == module
+
+
 def has_default_forward(module: torch.nn.Module, kind: type[torch.nn.Module]) -> bool:
     """Return whether calling a module only applies `kind.forward` to its weights.
 
     This is not so if hooks are registered, among them those of pruning and of the older weight_norm and spectral_norm,
     which recompute the weight, or if the module was replaced, for example by an adapter.
     """
-    return type(module).forward is kind.forward and "forward" not in module.__dict__ and not (
+    return type(module).forward is kind.forward and is_original(kind.forward, kind.__module__) and (
+        "forward" not in module.__dict__) and not (
         module._forward_pre_hooks or module._forward_hooks or module._backward_hooks or module._backward_pre_hooks)
 
 

@@ -204,6 +204,39 @@ def test_gradients_are_those_of_finite_differences(score, dropout) -> None:
                             operands[0])
 
 
+@pytest.mark.parametrize("score", ["additive", "leaky", "dot"])
+@pytest.mark.parametrize("change", [lambda each: each[:-1], lambda each: torch.cat([each, each]),
+                                    lambda each: each[..., :-1], lambda each: each.unsqueeze(0), lambda each: each[0]])
+def test_operands_of_other_shapes_are_refused(score, change) -> None:
+    edges = torch.stack([torch.arange(20) % 9, torch.arange(20) * 3 % 7])
+    function, operands = attention(score, edges)
+    for number, operand in enumerate(operands):
+        changed = change(operand)
+        repeated = number in (3, 4) and score != "dot" and changed.dim() == operand.dim() and 1 in changed.shape
+        if not repeated:  # factors for senders alone, and a bias for all heads
+            with pytest.raises(ValueError, match=r"has shape \(.*expected \("):
+                function(*operands[:number], changed, *operands[number + 1:])
+
+
+@pytest.mark.parametrize("score", ["additive", "leaky", "dot"])
+def test_operands_that_a_score_reads_are_required(score) -> None:
+    edges = torch.stack([torch.arange(20) % 9, torch.arange(20) * 3 % 7])
+    names = {"additive": ("values", "targets", "edge_scores", "factors", "bias"),
+             "leaky": ("values", "targets", "edge_features", "edge_weight", "factors"),
+             "dot": ("values", "targets", "sources", "edge_features", "edge_queries")}[score]
+    needed = {"additive": {"factors"}, "leaky": {"targets", "edge_weight", "factors"},
+              "dot": {"targets", "sources", "edge_queries"}}[score]
+    function, operands = attention(score, edges)
+    for number, name in enumerate(names):
+        changed = [*operands[:number], None, *operands[number + 1:]]
+        if name in needed:
+            with pytest.raises(TypeError, match=f"{name} is None: scores of kind '{score}' need it"):
+                function(*changed)
+        elif name in ("targets", "edge_features"):  # what belongs to them is left over
+            with pytest.raises(ValueError, match=r"expected \(0, 2, 3\)|expected \(8, 0, 2\)|targets is None"):
+                function(*changed)
+
+
 def test_dropout_drops_independently_with_its_probability(edges) -> None:
     graph, x = torch.randint(0, 300, (2, 6000), generator=torch.Generator().manual_seed(1)), dense(300, CHANNELS)
     layer, layers = GATConv(CHANNELS, 4, heads=4, dropout=0.3), []
