@@ -199,13 +199,13 @@ def _graph(
     flow: Flow, find: Callable[..., Any],
 ) -> Graph | FreshGraph:
     """Find the graph and check that it has a node for each row of the features."""
-    given = (None, None) if size is None else tuple(size)
+    sizes = (None, None) if size is None else tuple(size)
     if size is None and target is None and is_edge_index(edge_index):
-        given = stated_size(edge_index, flow)
-    counts = source.shape[0], given[1] if target is None else target.shape[0]
-    for name, count, wanted in zip(("senders", "receivers"), counts, given, strict=True):
-        if wanted not in (None, count):
-            raise ValueError(f"x has {count} rows of {name}, but size={given} was passed: expected {wanted}")
+        sizes = stated_size(edge_index, flow)
+    counts = source.shape[0], sizes[1] if target is None else target.shape[0]
+    for name, count, expected in zip(("senders", "receivers"), counts, sizes, strict=True):
+        if expected not in (None, count):
+            raise ValueError(f"x has {count} rows of {name}, but size={sizes} was passed: expected {expected}")
     if isinstance(edge_index, Graph):
         graph = edge_index
     else:
@@ -276,14 +276,14 @@ def aggregate_and_transform(
         if _is_fused(matrices, sent, aggr) and has_default_forward(linear, linear_class) and is_product(
                 root[0], linear_class):
             adjacency = matrices.adjacency(sent.dtype, mean=aggr == "mean")
-            weight, bias, root_weight = linear.weight, linear.bias, root[0].weight
+            weight, bias, root_weight = linear.weight, _full_bias(linear), root[0].weight
             return _in_order(ways, matrices, sent, lambda x, first: adjacency.convolve_with_root(
                 x, weight, bias, root=root[1], root_weight=root_weight, aggregate_first=first),
                 (weight, bias, root_weight))
         return aggregate_and_transform(matrices, sent, aggr, linear, linear_class, ways=ways) + root[0](root[1])
     if aggr in ("max", "min") or not has_default_forward(linear, linear_class):
         return linear(aggregate(matrices, sent, aggr))
-    weight, bias = linear.weight, linear.bias
+    weight, bias = linear.weight, _full_bias(linear)
     aggregate_first = weight.shape[1] <= weight.shape[0]
     if _is_fused(matrices, sent, aggr):
         adjacency = matrices.adjacency(sent.dtype, mean=aggr == "mean")
@@ -294,6 +294,11 @@ def aggregate_and_transform(
     transformed = sent @ weight.T
     result = aggregate(matrices, transformed, aggr)
     return (result if bias is None else result + bias).to(transformed.dtype)
+
+
+def _full_bias(linear: torch.nn.Module) -> torch.Tensor | None:
+    """Repeat a bias of one number, as a linear layer does."""
+    return None if linear.bias is None else linear.bias.expand(linear.weight.shape[0])
 
 
 def _in_order(

@@ -94,16 +94,16 @@ class AttentionLayer(GraphLayer):
             raise ValueError("flow='target_to_source' needs one kind of node: pass edge_index.flip(0) to a layer with "
                              "the default flow")
         senders, receivers = x_src.shape[0], None if x_dst is None else x_dst.shape[0]
-        given = (None, None) if size is None else tuple(size)
-        for name, count, wanted in zip(("senders", "receivers"), (senders, receivers), given, strict=True):
-            if None not in (wanted, count) and wanted != count:
-                raise ValueError(f"x has {count} rows of {name}, but size={given} was passed: expected {wanted}")
-        if receivers is None:
-            receivers = given[1]
-            if receivers is None and not (loops and is_edge_index(graph)):  # whose size new self-loops change
-                receivers = graph.nodes if isinstance(graph, Graph) else stated_size(graph, self.flow)[1]
+        sizes = (None, None) if size is None else tuple(size)
+        for name, count, expected in zip(("senders", "receivers"), (senders, receivers), sizes, strict=True):
+            if None not in (expected, count) and expected != count:
+                raise ValueError(f"x has {count} rows of {name}, but size={sizes} was passed: expected {expected}")
+        receivers = sizes[1] if receivers is None else receivers
         plain_edges(graph, (senders, receivers), self.flow)
-        receivers = senders if receivers is None else receivers
+        if receivers is None:
+            receivers = graph.nodes if isinstance(graph, Graph) else stated_size(graph, self.flow)[1]
+            if receivers is None or (loops and is_edge_index(graph)):  # which new self-loops enlarge
+                receivers = max(senders, receivers or 0)
         return attention_edges(graph, receivers, senders, loops=min(receivers, senders) if loops else 0, flow=self.flow)
 
     @eager

@@ -108,6 +108,36 @@ def test_gat_counts_receivers_without_features_as_the_original(options, form) ->
     assert "original" not in str(report)
 
 
+@pytest.mark.parametrize("loops", [True, False])
+@pytest.mark.parametrize("size", [(9, 12), (9, 20), (None, 12), (9, 9), (9, 5), (None, 5), (9, None), (None, None),
+                                  (12, 9), (7, 12)])
+def test_gat_has_as_many_receivers_as_an_edge_index_states(size, loops) -> None:
+    graph = geometric.EdgeIndex(edges(SENDERS, RECEIVERS))
+    graph._sparse_size = size
+    plain = layer(geometric.nn, "GATConv", (WIDTH, WIDTH), add_self_loops=loops)
+    own = layer(sparloom.nn, "GATConv", (WIDTH, WIDTH), add_self_loops=loops)
+    own.load_state_dict(plain.state_dict())
+    fast = copy.deepcopy(plain)
+    accelerate(fast, guard=False)
+    pair = dense(SENDERS, WIDTH), None
+    if size[0] not in (None, SENDERS):
+        with pytest.raises(ValueError, match="sparse_size"):
+            own(pair, graph)
+        if size[0] > SENDERS or not loops:
+            with pytest.raises(ValueError, match="size"):
+                plain(pair, graph)
+            with pytest.raises(ValueError, match="size"):
+                fast(pair, graph)
+        else:  # new self-loops enlarge the graph to the senders that there are
+            torch.testing.assert_close(fast(pair, graph), plain(pair, graph), rtol=1e-5, atol=1e-5)
+    elif not loops and size[1] is None:  # the original counts the receivers that occur
+        assert own(pair, graph).shape == (SENDERS, WIDTH)
+    else:
+        expected = plain(pair, graph)
+        for each in (own, fast):
+            torch.testing.assert_close(each(pair, graph), expected, rtol=1e-5, atol=1e-5)
+
+
 def test_a_graph_counts_receivers() -> None:
     pairs, own = edges(SENDERS, RECEIVERS), layer(sparloom.nn, "GATConv", (WIDTH, WIDTH), add_self_loops=False)
     x = dense(SENDERS, WIDTH)
