@@ -16,7 +16,9 @@ from typing import Any, ClassVar, get_args
 
 import torch
 import torch_geometric.nn as geometric
+import torch_geometric.nn.conv.gcn_conv as geometric_gcn
 from torch.nn.modules.module import _has_any_global_hook
+from torch.nn.parameter import UninitializedParameter
 
 from sparloom.errors import Unsupported
 from sparloom.nn import aggregating_layers, attention_layers, graph_layers, relational_layers
@@ -27,9 +29,9 @@ from sparloom.nn.edges import Flow, Normalisation
 from sparloom.nn.fresh_graph import FreshMatrices
 from sparloom.nn.graph import cached_graph, check_features, recurring_graph
 from sparloom.nn.guard import Guard, size_class
-from sparloom.nn.message_passing import AGGREGATIONS, Features, initialise_lazy
+from sparloom.nn.message_passing import AGGREGATIONS, Features, initialise_lazy, stored_weight
 from sparloom.nn.tensor_backend import tensor_backend
-from sparloom.nn.torch_integration import eager, has_default_forward
+from sparloom.nn.torch_integration import eager, has_default_forward, is_original
 
 MODULES = {"mean": geometric.aggr.MeanAggregation, "sum": geometric.aggr.SumAggregation,
            "add": geometric.aggr.SumAggregation, "max": geometric.aggr.MaxAggregation,
@@ -113,7 +115,8 @@ class Accelerated:
             return f"aggr={layer.aggr!r} is not supported (supported: {', '.join(cls.aggregations)})"
         kind = MODULES[layer.aggr]
         if type(layer.aggr_module) is not kind or not has_default_forward(layer.aggr_module, kind) or (
-                "reduce" in layer.aggr_module.__dict__):
+                "reduce" in layer.aggr_module.__dict__) or not is_original(
+                    kind.reduce, geometric.Aggregation.__module__):
             return "its aggr_module was replaced or has hooks"
         if layer.node_dim not in cls.node_dims or layer.flow not in get_args(Flow):
             return f"node_dim={layer.node_dim}, flow={layer.flow!r}"
@@ -262,7 +265,9 @@ class GCNConv(Accelerated, geometric.GCNConv):
 
     @classmethod
     def contradiction(cls, layer: geometric.MessagePassing) -> str | None:
-        """Name a bias of another shape, which the original repeats."""
+        """Name a bias of another shape, which the original repeats, and a normalisation that was replaced."""
+        if not is_original(geometric_gcn.gcn_norm, geometric_gcn.__name__):
+            return "gcn_norm was replaced"
         bias = layer._parameters.get("bias")
         other = bias is not None and bias.shape != (layer.out_channels,)
         return f"bias of shape {tuple(bias.shape)}" if other else super().contradiction(layer)
@@ -274,17 +279,17 @@ class GCNConv(Accelerated, geometric.GCNConv):
         check_features(x, self.in_channels)
         initialise_lazy(self.lin, x)
         loop = 2.0 if self.improved and (edge_weight is not None or _is_matrix(edge_index)) else 1.0
-        made = Normalisation(loop if self.add_self_loops and self.normalize else 0.0, self.normalize)
-        find, cached = recurring_graph, None
+        normalisation = Normalisation(loop if self.add_self_loops and self.normalize else 0.0, self.normalize)
+        find_graph, cached = recurring_graph, None
         if self.normalize:
             cached = self._cached_edge_index if isinstance(edge_index, torch.Tensor) else self._cached_adj_t
         if cached is not None:
             edge_index, edge_weight = cached if isinstance(cached, tuple) else (cached, None)
-            find, made = cached_graph, Normalisation(0.0, symmetric=False)
+            find_graph, normalisation = cached_graph, Normalisation(0.0, symmetric=False)
         elif self.cached and self.normalize:
             raise ValueError("the first call of a layer with cached=True makes the cache")
         return self.checked(x, lambda x: graph_layers.normalised(
-            x, edge_index, edge_weight, made, self.flow, find=find))
+            x, edge_index, edge_weight, normalisation, self.flow, find=find_graph))
 
 
 def _is_matrix(edge_index: Any) -> bool:
@@ -363,6 +368,10 @@ def _with_methods(*sources: type) -> Callable[[type], type]:
     return decorate
 
 
+PROJECTIONS = ("lin", "lin_src", "lin_dst", "lin_l", "lin_r", "lin_key", "lin_query", "lin_value", "lin_edge")
+"""Linear layers whose results are divided among heads."""
+
+
 class _Attending(Accelerated):
     """Base class of layers that attend to senders.
 
@@ -381,8 +390,20 @@ class _Attending(Accelerated):
         if not 0 <= layer.dropout <= 1:
             return f"dropout={layer.dropout}"
         for option, part in (("residual", "res"), ("edge_dim", "lin_edge")):
-            if hasattr(layer, option) and bool(getattr(layer, option)) != (getattr(layer, part) is not None):
-                return f"{option}={getattr(layer, option)} and {part}={getattr(layer, part)}"
+            value = getattr(layer, option, None)
+            if isinstance(value, torch.Tensor) or (hasattr(layer, option) and bool(value) != (
+                    getattr(layer, part) is not None)):
+                return f"{option}={value} and {part}={getattr(layer, part)}"
+        heads, width = layer.heads, layer.out_channels
+        weights = {name: stored_weight(layer._modules[name]) for name in PROJECTIONS if layer._modules.get(name)}
+        shapes = {name: (heads * width, weight.shape[1]) for name, weight in weights.items() if weight is not None
+                  and not isinstance(weight, UninitializedParameter)}
+        shapes |= {name: (1, heads, width) for name in ("att", "att_src", "att_dst", "att_edge")}
+        shapes["bias"] = (heads * width if layer.concat else width,)
+        for name, shape in shapes.items():
+            tensor = weights.get(name, layer._parameters.get(name))
+            if tensor is not None and tensor.shape != shape:
+                return f"{name} has shape {tuple(tensor.shape)} for heads={heads}, out_channels={width}"
         return None
 
     def prepare(self, x: Any, edge_index: Any, edge_attr: torch.Tensor | None = None, *arguments: Any, **options: Any

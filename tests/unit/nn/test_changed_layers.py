@@ -9,6 +9,7 @@ import torch
 from sparse_tensors import dense
 from torch.nn.utils import parametrizations, parametrize, prune
 
+import sparloom.nn
 from sparloom.nn import accelerate, restore
 
 geometric = pytest.importorskip("torch_geometric", reason="torch_geometric is not installed")
@@ -17,6 +18,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")]
 
 nn = geometric.nn
+gcn_conv = nn.conv.gcn_conv
 NODES, EDGES, WIDTH, FEATURES = 18, 70, 6, 3
 SHARE = 13  # one of so many cases is in the suite
 ERRORS = (AssertionError, AttributeError, IndexError, NotImplementedError, RuntimeError, TypeError, ValueError)
@@ -71,6 +73,19 @@ class LowRank(torch.nn.Module):
 
     def forward(self, x):
         return self.inner(x) + self.up(self.down(x))
+
+
+class Rows(torch.nn.Module):
+    """Part of the rows of what a layer returns, or these repeated."""
+
+    def __init__(self, inner, share):
+        super().__init__()
+        self.inner, self.share = inner, share
+
+    def forward(self, x):
+        result = self.inner(x)
+        rows = int(self.share * len(result))
+        return torch.cat([result, result])[:rows].contiguous()
 
 
 class Doubled(torch.nn.Module):
@@ -133,17 +148,33 @@ VALUES = {
     "normalize": (False, True), "add_self_loops": (False, True), "improved": (True,), "cached": (True, False),
     "flow": ("target_to_source", "no flow"), "node_dim": (0, -2, 1, -1), "aggr": ("max", "mean", "sum", None),
     "concat": (False, True), "negative_slope": (0.5, 0.0), "dropout": (1.0, 1.5, -1.0), "root_weight": (False, True),
-    "edge_dim": (None, FEATURES), "residual": (False, True), "res": (None,), "share_weights": (True, False),
-    "fill_value": ("add", 2.0), "project": (True, False), "heads": (1, 2, 3), "out_channels": (2, 3), "fuse": (False,),
-    "bias": (None, torch.nn.Parameter(torch.ones(1)), torch.nn.Parameter(torch.ones(WIDTH))), "eps": (2.0,),
+    "edge_dim": (None, FEATURES, torch.ones(2)), "residual": (False, True, torch.ones(2)), "res": (None,),
+    "share_weights": (True, False),
+    "fill_value": ("add", 2.0), "att_dst": (torch.nn.Parameter(torch.ones(1, 2, 3)),),
+    "project": (True, False), "heads": (1, 2, 3), "out_channels": (2, 3), "fuse": (False,),
+    "bias": (None, *(torch.nn.Parameter(torch.ones(shape)) for shape in (1, WIDTH, (1, WIDTH)))), "eps": (2.0,),
     "beta": (False, True), "num_bases": (None,), "num_relations": (1,), "root": (None,), "explain": (True, False),
     "decomposed_layers": (2, 3), "att_src": (torch.nn.Parameter(torch.ones(1, 1, 3)),), "att_edge": (None,),
-    "att": (torch.nn.Parameter(torch.ones(1, 1, 3)), torch.nn.Parameter(torch.ones(1, 1, 1))), "lin_beta": (None,),
-    "aggr_module": (nn.MaxAggregation(), nn.SumAggregation()), "lin": (None,), "lin_edge": (None,),
+    "att": (torch.nn.Parameter(torch.ones(1, 1, 3)), torch.nn.Parameter(torch.ones(1, 1, 1)), None),
+    "lin_beta": (None,), "aggr_module": (nn.MaxAggregation(), nn.SumAggregation()), "lin": (None,), "lin_edge": (None,),
     "is_sorted": (True,), "lin_r": (None,), "_cached_edge_index": (None,),
 }
 CHANGES |= {f"{name}={tuple(value.shape) if isinstance(value, torch.Tensor) else value}": assign(name, value)
             for name, values in VALUES.items() for value in values}
+
+
+def patch_function(kind, name):
+    return lambda layer, patch: patch.setattr(kind, name, halved(getattr(kind, name)))
+
+
+def doubled_norm(layer, patch):
+    norm = gcn_conv.gcn_norm
+    patch.setattr(gcn_conv, "gcn_norm", lambda *given, **named: (lambda edges, weights: (edges, 2 * weights))(
+        *norm(*given, **named)))
+
+
+def averaged_as_one_head(layer, _):
+    layer.heads, layer.concat = 1, False
 
 
 def as_reduced(layer, _):
@@ -171,7 +202,11 @@ def filled_cache(layer, _):
     layer.add_self_loops = False
 
 
+CHANGES |= {f"{kind.__name__}.{name}": patch_function(kind, name) for kind, name in (
+    (nn.Linear, "forward"), (torch.nn.Linear, "forward"), (nn.SumAggregation, "forward"),
+    (nn.MeanAggregation, "forward"), (nn.MaxAggregation, "forward"), (nn.Aggregation, "reduce"))}
 CHANGES |= {
+    "gcn_norm": doubled_norm, "averaged as one head": averaged_as_one_head,
     "hooks of aggr_module": lambda layer, _: layer.aggr_module.register_forward_hook(lambda *each: 2 * each[-1]),
     "reduce of aggr_module": as_reduced, "explained before": explained_before, "decomposed before": decomposed_before,
     "parametrized attention": lambda layer, _: parametrize.register_parametrization(layer, "att_src", Doubled()),
@@ -196,6 +231,8 @@ CHILDREN = {
     "parametrized": lambda child, ins, outs: parametrize.register_parametrization(child, "weight", Doubled()),
     "weight_norm": lambda child, ins, outs: parametrizations.weight_norm(child),
     "pruned": lambda child, ins, outs: prune.l1_unstructured(child, "weight", 3),
+    "with fewer rows": lambda child, ins, outs: Rows(child, 0.6),
+    "with one bias": lambda child, ins, outs: (setattr(child, "bias", torch.nn.Parameter(torch.ones(1))), child)[1],
     "in place": lambda child, ins, outs: torch.nn.Sequential(child, torch.nn.ReLU(inplace=True)),
 }
 LINEAR = ("lin", "lin_l", "lin_r", "lin_src", "lin_dst", "lin_edge", "lin_key", "lin_query", "lin_value", "lin_skip",
@@ -269,6 +306,28 @@ def test_a_changed_layer_computes_as_the_original(name, change, when, monkeypatc
     assert len(errors) in (0, 2)
     for actual, wanted in zip(found, expected, strict=True):
         assert_alike(actual, wanted)
+
+
+@pytest.mark.parametrize(("name", "part"), [
+    (name, part) for name in LAYERS for part in LINEAR if getattr(LAYERS[name](), part, None) is not None])
+def test_more_rows_than_nodes_are_refused(name, part) -> None:
+    plain = LAYERS[name]()
+    replace_child(part, lambda child, *_: Rows(child, 1.5))(plain, None)
+    fast = copy.deepcopy(plain)
+    accelerate(fast, guard=False)
+    actual, expected = outcome(fast, name), outcome(plain, name)
+    if not isinstance(actual, ValueError):
+        assert_alike(actual, expected)
+
+
+@pytest.mark.parametrize("rows", [0.5, 1.5])
+@pytest.mark.parametrize("kind", ["GCNConv", "SAGEConv", "GATConv"])
+def test_layers_of_large_graphs_check_rows(kind, rows) -> None:
+    edges = torch.arange(12000).view(2, 6000).repeat(1, 3) % 2000
+    own = getattr(sparloom.nn, kind)(8, 4, **{"project": True} if kind == "SAGEConv" else {})
+    own.lin = Rows(own.lin, rows)
+    with pytest.raises(ValueError, match=rf"has shape \({int(2000 * rows)}, .* 2000 senders"):
+        own(dense(2000, 8), edges)
 
 
 def test_a_layer_parametrized_later_goes_back() -> None:
