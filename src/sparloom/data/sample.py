@@ -71,7 +71,7 @@ class Sample:
     conditions: str = ""
 
     @classmethod
-    def of(cls, measurement: Measurement, config: Config, *, round: int, **conditions: Any) -> "Sample":
+    def of(cls, measurement: Measurement, config: Config, *, round: int, **conditions: Any) -> Sample:
         """Make a sample from a measurement.
 
         Args:
@@ -94,7 +94,7 @@ class Sample:
         return dict(vars(self))
 
     @classmethod
-    def from_record(cls, record: dict[str, Any]) -> "Sample":
+    def from_record(cls, record: dict[str, Any]) -> Sample:
         """Make a sample from what `record` returned.
 
         Raises:
@@ -127,7 +127,7 @@ class Conditions:
         text = json.dumps(to_json_values(self.settings), sort_keys=True, allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
 
-    def differences(self, other: "Conditions") -> str:
+    def differences(self, other: Conditions) -> str:
         """List the settings that differ in `other`, such as "machine.dram_gb_per_s 58.6 -> 5"."""
         own, theirs = dict(_flat(to_json_values(self.settings))), dict(_flat(to_json_values(other.settings)))
         changes = [f"{name} {own.get(name, 'absent')} -> {theirs.get(name, 'absent')}"
@@ -142,7 +142,7 @@ class Conditions:
             write_checked_json(path, {"settings": to_json_values(self.settings)})
 
     @classmethod
-    def read(cls, folder: Path, digest: str) -> "Conditions | None":
+    def read(cls, folder: Path, digest: str) -> Conditions | None:
         """Read the settings with this digest, or None if they are missing or damaged."""
         try:
             found = cls(read_json(_path(folder, digest))["settings"])
@@ -153,7 +153,7 @@ class Conditions:
 
 def checked_seconds(
     seconds: ArrayLike, name: Callable[[int], str], *, gaps: bool = False
-) -> Float[np.ndarray, "..."]:
+) -> Float[np.ndarray, " *shape"]:
     """Return labels as float64, after the check that all that learn from seconds share.
 
     Args:
