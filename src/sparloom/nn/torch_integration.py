@@ -228,8 +228,9 @@ def check_shapes(
 
 
 def is_original(function: Any, module: str) -> bool:
-    """Return whether a function was defined in the module of this name, not by whoever replaced it there."""
-    return getattr(function, "__globals__", {}).get("__name__") == module
+    """Return whether a function was defined in the package of this module, not by whoever replaced it there."""
+    package = getattr(function, "__globals__", {}).get("__name__", "").partition(".")[0]
+    return package == module.partition(".")[0]
 
 
 def has_default_forward(module: torch.nn.Module, kind: type[torch.nn.Module]) -> bool:
