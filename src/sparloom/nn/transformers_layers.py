@@ -70,8 +70,7 @@ class ModernBertLayer(LayerReader):
 
     def count_heads(self) -> int:
         """Return the number of heads."""
-        attention = submodule(self.layer, "attn")
-        return attention.Wo.out_features // attention.head_dim
+        return len(submodule(self.layer, "mlp_norm").weight) // submodule(self.layer, "attn").head_dim
 
     def form(self) -> EncoderShape:
         """Describe the layer."""
