@@ -27,7 +27,8 @@ FREE_ATTRIBUTES = {  # which programs read, or which change no result: they may 
     "inplace", "layer_idx", "gradient_checkpointing", "_is_hf_initialized"}
 BY_TOKEN_CLASSES = (torch.nn.Embedding, torch.nn.Linear, torch.nn.Dropout, torch.nn.Identity, torch.nn.LayerNorm,
                     torch.nn.RMSNorm)  # which compute each token by itself, if norms have one dimension
-PARTS = itemgetter(*HOOKS, "_modules", "_parameters")  # of the attributes of a module
+PARTS = itemgetter(*HOOKS, "_modules")  # of the attributes of a module
+VERSION = torch._C.TensorBase._version.__get__
 ADAPTER = ("peft.tuners.lora.layer", "Linear")
 ADAPTER_PARTS = (torch.nn.Linear, torch.nn.Dropout, torch.nn.Identity, torch.nn.ModuleDict, torch.nn.ParameterDict)
 
@@ -179,7 +180,7 @@ class ModuleSnapshot:
         hooks = [each for parts in self._parts for each in parts[:len(HOOKS)]]
         self._without_hooks = [each for each in hooks if not each]
         self._with_hooks = [each for each in hooks if each]
-        self._children = [root._modules, *[parts[-2] for parts in self._parts if parts[-2]]]
+        self._children = [root._modules, *[parts[-1] for parts in self._parts if parts[-1]]]
         self.parameters = [each._parameters for each in (root, *programmed) if each._parameters]
         self.adapters = [module for module in modules if has_adapters(module)]
         holders = [each for each in (*programmed, *settings) if type(each) is not torch.nn.Linear]
@@ -193,8 +194,7 @@ class ModuleSnapshot:
     def unchanged(self, root: torch.nn.Module) -> bool:
         """Tell whether all modules, hooks, methods and attributes are the same as at first, and parameters by name."""
         return (not any(self._without_hooks) and root._modules is self._children[0]
-                and all(map(is_, chain.from_iterable(map(PARTS, self._attributes)), chain.from_iterable(self._parts)))
-                and self._collect(root) == self._before)
+                and list(map(PARTS, self._attributes)) == self._parts and self._collect(root) == self._before)
 
     def _collect(self, root: torch.nn.Module) -> tuple[Any, ...]:
         own = vars(root)
@@ -215,6 +215,7 @@ class CheckedLayers:
     def __init__(self, homes: Sequence[Mapping[str, torch.Tensor | None]]) -> None:
         self._homes, self._values = homes, list(chain.from_iterable([each.values() for each in homes]))
         self._tensors = [each for each in self._values if each is not None]
+        self._matrices = [each for each in self._tensors if each.dim() > 1]
         self._counts = self._count()
         self._memory = [tensor.detach() for tensor in self._tensors]
         self._fingerprint = SpanFingerprint(self._memory, sample=SAMPLED_BLOCKS)
@@ -234,5 +235,6 @@ class CheckedLayers:
         return (len(values) == len(self._values) and all(map(is_, values, self._values))
                 and self._count() == self._counts and self._fingerprint.unchanged())
 
-    def _count(self) -> list[Any]:
-        return [(tensor._version, tensor.data_ptr(), tensor.is_contiguous()) for tensor in self._tensors]
+    def _count(self) -> tuple[list[Any], ...]:
+        return (list(map(VERSION, self._tensors)), list(map(torch.Tensor.data_ptr, self._tensors)),
+                list(map(torch.Tensor.is_contiguous, self._matrices)))

@@ -35,8 +35,8 @@ HEADER = "%%MatrixMarket matrix coordinate real general"
 OTHER_FORMATS = (  # first lines of other text files, and what to do
     (rb"(?i:%*[ \t]*matrixmarket)", "the header has five words, of which the first two are '%%MatrixMarket matrix'"),
     (rb"[#%]|\d+[ \t]+\d+(?:[ \t]+[-+.\deE]+)?[ \t\r]*$", "if it is an edge list, pass format='edges' to read_matrix"),
-    (rb"c(?:[ \t]|\r?$)|p[ \t]+[a-z]|[ae][ \t]+\d", "if it is a graph of DIMACS, write source, target and weight of each "
-     "edge in a line, counted from 0, and pass format='edges' to read_matrix"),
+    (rb"c(?:[ \t]|\r?$)|p[ \t]+[a-z]|[ae][ \t]+\d", "if it is a graph of DIMACS, write source, target and weight of "
+     "each edge in a line, counted from 0, and pass format='edges' to read_matrix"),
     (rb"[\w.+\"-]++(?: *+[,;] *+[\w.+\"-]*+)++\r?$", "if it is a CSV file, write row, column and value in each line, "
      "counted from 0, with blanks between them, and pass format='edges' to read_matrix"),
 )

@@ -219,7 +219,7 @@ def differences(kind: str, selected: Callable[[int], bool]) -> tuple[int, list[s
 @pytest.mark.parametrize("kind", KINDS)
 def test_changes_have_their_effect(kind: str) -> None:
     with torch.no_grad():
-        count, wrong = differences(kind, lambda number: number % 7 == 0)
+        count, wrong = differences(kind, lambda number: number % 41 == 0 or kind == "MultiheadAttention")
     assert wrong == []
     assert count
 
