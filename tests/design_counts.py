@@ -29,13 +29,13 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src"
 BUDGETS = {  # package -> lines of code; "top modules": those of sparloom itself
     "arrays": 300, "baselines": 1_010, "cli": 870, "data": 1_840, "experiments": 9_540, "fusion": 2_730,
-    "hydra_plugins": 790, "ir": 1_700, "jit": 990, "measure": 430, "models": 3_280, "nn": 5_360, "ops": 470,
+    "hydra_plugins": 790, "ir": 1_700, "jit": 990, "measure": 430, "models": 3_280, "nn": 5_480, "ops": 470,
     "platforms": 3_540, "ragged": 4_850, "report": 3_040, "solvers": 1_080, "space": 1_130, "sparse": 2_180,
     "top modules": 740, "tuning": 5_000,
 }
 APPLICATIONS = ("baselines", "cli", "experiments", "hydra_plugins", "report")  # all other packages are the library
 LIMITS = {
-    "lines in src": 87_060, "lines in tests": 66_040, "files in conf": 187, "cycles": 0, "first spmm": 15,
+    "lines in src": 87_260, "lines in tests": 66_250, "files in conf": 187, "cycles": 0, "first spmm": 15,
     "deciding spmm": 20, "replayed spmm": 8, "lowering vgemm": 18, "plan_pair": 15, "recommend": 35,
 }
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
