@@ -276,14 +276,14 @@ def aggregate_and_transform(
         if _is_fused(matrices, sent, aggr) and has_default_forward(linear, linear_class) and is_product(
                 root[0], linear_class):
             adjacency = matrices.adjacency(sent.dtype, mean=aggr == "mean")
-            weight, bias, root_weight = linear.weight, _full_bias(linear), root[0].weight
+            (weight, bias), root_weight = _weight_and_bias(linear), root[0].weight
             return _in_order(ways, matrices, sent, lambda x, first: adjacency.convolve_with_root(
                 x, weight, bias, root=root[1], root_weight=root_weight, aggregate_first=first),
                 (weight, bias, root_weight))
         return aggregate_and_transform(matrices, sent, aggr, linear, linear_class, ways=ways) + root[0](root[1])
     if aggr in ("max", "min") or not has_default_forward(linear, linear_class):
         return linear(aggregate(matrices, sent, aggr))
-    weight, bias = linear.weight, _full_bias(linear)
+    weight, bias = _weight_and_bias(linear)
     aggregate_first = weight.shape[1] <= weight.shape[0]
     if _is_fused(matrices, sent, aggr):
         adjacency = matrices.adjacency(sent.dtype, mean=aggr == "mean")
@@ -296,9 +296,10 @@ def aggregate_and_transform(
     return (result if bias is None else result + bias).to(transformed.dtype)
 
 
-def _full_bias(linear: torch.nn.Module) -> torch.Tensor | None:
-    """Repeat a bias of one number, as a linear layer does."""
-    return None if linear.bias is None else linear.bias.expand(linear.weight.shape[0])
+def _weight_and_bias(linear: torch.nn.Module) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Read both once, as they may be computed; a bias of one number is repeated, as a linear layer does."""
+    weight, bias = linear.weight, linear.bias
+    return weight, None if bias is None else bias.expand(len(weight))
 
 
 def _in_order(
