@@ -22,7 +22,7 @@ class SparloomError(Exception):
 
 
 class Unsupported(SparloomError, NotImplementedError):
-    """A platform or a program cannot compute this operation, configuration or model."""
+    """A platform or a program cannot compute this operation, configuration or model (torch: the same)."""
 
 
 class Unfusable(Unsupported):

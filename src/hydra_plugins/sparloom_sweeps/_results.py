@@ -112,10 +112,10 @@ def write_csv(trials: Sequence[Trial], path: Path) -> None:
         rows.writerow(["trial", "state", "objective", *(key.lstrip("+") for key in keys),
                        *(f"metrics/{name}" for name in metrics), *NOTED])
         for trial in trials:
-            noted, found = [trial.user_attrs.get(name, "") for name in NOTED], trial.user_attrs.get("metrics", {})
+            notes, values = [trial.user_attrs.get(name, "") for name in NOTED], trial.user_attrs.get("metrics", {})
             rows.writerow([trial.number, trial.state.name.lower(), "" if trial.value is None else trial.value,
-                           *(trial.params.get(key, "") for key in keys), *(found.get(name, "") for name in metrics),
-                           *noted])
+                           *(trial.params.get(key, "") for key in keys), *(values.get(name, "") for name in metrics),
+                           *notes])
 
 
 def _value(trial: Trial) -> float | None:

@@ -46,7 +46,7 @@ class TuningProblem:
         self.evaluated = {name: [] for name in (self.train if self.labels_on == "train" else self.judged)}
 
     def evaluate(self, matrix: str, config: int) -> float:
-        """Evaluate a configuration: the seconds (or joules) of a configuration, by number, on a matrix.
+        """Evaluate a configuration: the seconds of a configuration, by number, on a matrix.
 
         Raises:
             ValueError: the budget is spent, there is no such configuration, this matrix may not be evaluated, or the

@@ -142,7 +142,7 @@ def _check_adapters(module: torch.nn.Module, path: str) -> None:
         if part is module or part is module.base_layer:
             continue
         check_untouched(part, name)
-        if type(part) not in ADAPTER_PARTS and not type(part).__module__.startswith("peft."):
+        if type(part) not in ADAPTER_PARTS and _package(type(part).__module__) != "peft":
             raise Unsupported(f"{name} is a {_full_name(part)}: packed programs compute adapters of torch.nn.Linear")
 
 
@@ -182,7 +182,6 @@ class ModuleSnapshot:
         self._with_hooks = [each for each in hooks if each]
         self._children = [root._modules, *[parts[-1] for parts in self._parts if parts[-1]]]
         self.parameters = [each._parameters for each in (root, *programmed) if each._parameters]
-        self.adapters = [module for module in modules if has_adapters(module)]
         holders = [each for each in (*programmed, *settings) if type(each) is not torch.nn.Linear]
         places = [(vars(each), name) for each in holders for name, value in vars(each).items()
                   if isinstance(value, (*SCALARS, *FUNCTIONS)) and name not in ("training", "layer_idx")]
@@ -207,18 +206,14 @@ class ModuleSnapshot:
 
 
 class CheckedLayers:
-    """The parameters of layers as they were before they were packed.
-
-    The memory of the parameters is kept as long as this object, so that its address can be read.
-    """
+    """The parameters of layers as they were before they were packed."""
 
     def __init__(self, homes: Sequence[Mapping[str, torch.Tensor | None]]) -> None:
         self._homes, self._values = homes, list(chain.from_iterable([each.values() for each in homes]))
         self._tensors = [each for each in self._values if each is not None]
         self._matrices = [each for each in self._tensors if each.dim() > 1]
         self._counts = self._count()
-        self._memory = [tensor.detach() for tensor in self._tensors]
-        self._fingerprint = SpanFingerprint(self._memory, sample=SAMPLED_BLOCKS)
+        self._fingerprint = SpanFingerprint(self._tensors, sample=SAMPLED_BLOCKS)
 
     @classmethod
     def of(cls, layers: Iterable[torch.nn.Module]) -> CheckedLayers | None:

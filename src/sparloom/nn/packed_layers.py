@@ -254,8 +254,9 @@ class PackedEncoder:
     """Mixin of encoders whose layers run as programs, and that compute what programs cannot as their original class."""
 
     def take_snapshot(self) -> ModuleSnapshot:
-        """Remember all modules whose change matters."""
-        raise NotImplementedError
+        """Remember all modules whose change matters: by default all, which programs replace."""
+        modules = [module for module in self.modules() if module is not self]
+        return ModuleSnapshot(self, modules, modules)
 
     def check_layers(self) -> Sequence[LayerReader]:
         """Check that programs compute what the layers compute, and return readers of them.

@@ -19,7 +19,6 @@ from sparloom.nn.batches import PackedBatch
 from sparloom.nn.custom_ops import is_differentiated
 from sparloom.nn.encoder_checks import (
     HOOKS,
-    ModuleSnapshot,
     check_called,
     check_methods,
     check_modules,
@@ -74,10 +73,6 @@ class TorchAttention(LayerReader):
 class TransformerEncoderLayer(PackedEncoder, torch.nn.TransformerEncoderLayer):
     """A layer of torch.nn.TransformerEncoder by itself."""
 
-    def take_snapshot(self) -> ModuleSnapshot:
-        """Remember all modules."""
-        return _snapshot_of_all(self)
-
     def check_layers(self) -> Sequence[LayerReader]:
         """Compare the layer with a new one."""
         return [TorchLayer(_checked_layer(self, ""), "")]
@@ -95,10 +90,6 @@ class TransformerEncoderLayer(PackedEncoder, torch.nn.TransformerEncoderLayer):
 
 class TransformerEncoder(PackedEncoder, torch.nn.TransformerEncoder):
     """torch.nn.TransformerEncoder that computes real tokens only; padding is 0 in the result."""
-
-    def take_snapshot(self) -> ModuleSnapshot:
-        """Remember all modules."""
-        return _snapshot_of_all(self)
 
     def check_layers(self) -> Sequence[LayerReader]:
         """Compare every layer with a new one."""
@@ -132,10 +123,6 @@ class MultiheadAttention(PackedEncoder, torch.nn.MultiheadAttention):
     those with other masks, and those with dropout in training are computed as before.
     """
 
-    def take_snapshot(self) -> ModuleSnapshot:
-        """Remember all modules."""
-        return _snapshot_of_all(self)
-
     def check_layers(self) -> Sequence[LayerReader]:
         """Compare the module with a new one."""
         if self.in_proj_weight is None:
@@ -163,11 +150,6 @@ class MultiheadAttention(PackedEncoder, torch.nn.MultiheadAttention):
         except Unsupported as reason:
             return self.compute_as_before(reason, _as_before, super().forward, query, key, value, key_padding_mask,
                                           need_weights, attn_mask, average_attn_weights, is_causal)
-
-
-def _snapshot_of_all(encoder: torch.nn.Module) -> ModuleSnapshot:
-    modules = [module for module in encoder.modules() if module is not encoder]
-    return ModuleSnapshot(encoder, modules, modules)
 
 
 def _checked_layer(layer: torch.nn.Module, path: str) -> torch.nn.Module:

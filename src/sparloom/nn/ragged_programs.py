@@ -178,7 +178,7 @@ class PackedWeights:
             whole = spare.pop()
         except IndexError:
             whole = aligned((size,), np.uint8)
-        memory = np.frombuffer(memoryview(whole), np.uint8)  # views refer to it: NumPy looks through arrays alone
+        memory = np.frombuffer(memoryview(whole), np.uint8)  # views keep this array alive, not `whole`
         weakref.finalize(memory, _return_memory, spare, whole).atexit = False
         return memory
 

@@ -300,7 +300,7 @@ class DiskCache:
         for oldest in list(memory):
             if len(memory) <= MEMORY_ENTRIES and size <= MEMORY_BYTES:
                 break
-            size -= len(memory.pop(oldest, (b"", now))[0])  # by default as if another thread was faster
+            size -= len(memory.pop(oldest, (b"", now))[0])  # (b"", now): another thread removed it
 
     def _forget(self) -> None:
         """Clear the memory."""

@@ -318,7 +318,7 @@ def run_command(line: str, timeout_seconds: float | None, folder: str, *,
 
 
 class _Tail:
-    """The last bytes of a stream, and the number of those before them; of many blanks at the end, one is here."""
+    """The last bytes of a stream, and the number of those before them; trailing blanks are cut to one."""
 
     def __init__(self) -> None:
         self.kept, self.dropped = bytearray(), 0
