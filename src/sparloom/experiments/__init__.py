@@ -10,18 +10,18 @@ from sparloom.lazy import attach
 
 __all__, __getattr__, __dir__ = attach(__name__, {
     "cognate": (
-        "Arm", "AuditLabels", "Autoencode", "BenchFeaturizer", "BenchRecommend", "Collect", "Compare", "CompareSlopes",
+        "Arm", "Autoencode", "BenchRecommend", "Collect", "Compare", "CompareSlopes",
         "Comparison", "DealSamples", "DefaultRecommender", "EvalCampaign", "ExportCsv", "FineTunedRecommender",
         "Finetune", "Fit", "FittedRecommender", "Gather", "LearnerConfig", "PrepareInputs", "Pretrain", "Recipe",
-        "Recommend", "RecommendShape", "RunCampaign", "SummariseSamples", "Tabulate", "ValidateDealing"),
+        "Recommend", "RecommendShape", "RunCampaign", "Tabulate", "ValidateDealing"),
     "autosage": (
         "BenchAutosage", "BenchDecisions", "BenchDecompositions", "BenchDispatch", "BenchDispatchCuda", "BenchGcn",
-        "BenchGraphsage", "BenchMinibatch", "CheckGcn", "CheckProbe", "ChooseKernels", "ChooseStoredKernels",
+        "BenchGraphsage", "BenchMinibatch", "CheckProbe", "ChooseKernels", "ChooseStoredKernels",
         "GraphChoice", "Plans", "PolicyVariant", "RandomMatrix"),
     "fusion": ("BenchFuse", "BenchFusion", "BenchJacobi", "BenchKernels", "BenchPowers", "Block"),
     "cora": ("BenchEncoders", "BenchRagged", "BenchRaggedCuda", "BenchRaggedSchedules", "EvalRagged"),
     "spade": (
-        "BenchSimulator", "CheckSpadeSigns", "CognateTuner", "ExploreDesigns", "LabelSplit", "LearnedTuner",
+        "CheckSpadeSigns", "CognateTuner", "ExploreDesigns", "LabelSplit", "LearnedTuner",
         "RankTuners", "SpadeSensitivity", "TunerEntry", "ValidateSimulator"),
     "trees": ("CheckLearnings", "CollectGemm", "Distillation", "FitProcessors", "FitTrees"),
     "harness": ("Checkpoints", "TensorBoard", "TreeModels", "Wandb"),

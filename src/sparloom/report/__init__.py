@@ -45,8 +45,8 @@ _HOMES = {
     "runs": (
         "Run grouped_bounds latex_table markdown_table ratio_bounds read_run read_runs report_table results_table"),
     "solvers": (
-        "draw_gcn draw_jacobi gcn_metrics gcn_table jacobi_metrics jacobi_ratios jacobi_table loss_error_metrics "
-        "loss_error_table minibatch_metrics minibatch_table"),
+        "draw_gcn draw_jacobi gcn_metrics gcn_table jacobi_metrics jacobi_ratios jacobi_table "
+        "minibatch_metrics minibatch_table"),
     "trees": (
         "JudgedProblems PaperClaim bounded contrast draw_efficiencies draw_learnings draw_recommendations efficiencies "
         "efficiency_metrics efficiency_table learnings_table paired_metrics slice_lead verdict"),

@@ -38,8 +38,6 @@ BATCH_RATIOS = {
     "over_pyg": "over PyTorch Geometric, edge_index", "over_best": "over its fastest form",
     "end_to_end": "with sampling, edge_index",
 }
-REFERENCE = "float64"
-TOLERANCE = 1e-3
 PREFIXES: Mapping[str, str] = {"definite": "", "pattern": "pattern/", "anchors": "anchors/"}
 PARTS: Mapping[str, str] = {
     "definite": "positive definite", "pattern": "meshes, values of a Laplacian", "anchors": "anchors"}
@@ -61,7 +59,7 @@ def gcn_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
         layers; medians over graphs of the share of a step that is not in the layers, `rest_share_pyg` and
         `rest_share_sparloom`, and of the share of the training that preparation takes, `preparation_share`.
         `loss_difference_max`, over all cases, is between the final losses of both, and behind it the name of another
-        own method; rounding in float32 grows in a training, see `loss_error_metrics`.
+        own method; rounding in float32 grows in a training.
     """
     found: dict[str, float] = {}
     for width, rows in frame.groupby("width"):
@@ -170,37 +168,6 @@ def minibatch_table(metrics: Mapping[str, float]) -> Table:
             table.add_row(label, layer.upper() or "all", *(bounded_cell(metrics, f"{kind}{middle}/{name}")
                                                            for kind in kinds))
         table.add_row(label, "least", *(f"{metrics[f'{kind}/{name}_min']:.2f}" for kind in kinds))
-    return table
-
-
-def loss_error_metrics(frame: pd.DataFrame) -> dict[str, float]:
-    """Reduce final losses to their errors against float64.
-
-    Args:
-        frame: per_matrix.parquet of `check_gcn`: a row for each matrix, width and method, "float64" among these.
-
-    Returns:
-        `cases`, and by method `<method>/loss_error_median` and `_max`, the absolute difference from the loss of
-        float64, and `<method>/within`, the share of cases where it is at most 1e-3.
-    """
-    losses = frame.pivot(index=["matrix", "width"], columns="method", values="loss")
-    errors = losses.drop(columns=REFERENCE).sub(losses[REFERENCE], axis=0).abs()
-    found: dict[str, float] = {"cases": len(errors)}
-    for method in errors:
-        found |= {f"{method}/loss_error_median": float(errors[method].median()),
-                  f"{method}/loss_error_max": float(errors[method].max()),
-                  f"{method}/within": float((errors[method] <= TOLERANCE).mean())}
-    return found
-
-
-def loss_error_table(metrics: Mapping[str, float]) -> Table:
-    """Lay out one row per method."""
-    table = report_table(("", "median", "largest", f"within {TOLERANCE:g}"),
-                         title=f"final losses of {metrics['cases']} trainings in float32, distance from float64")
-    for key in (key for key in metrics if key.endswith("/within")):
-        method = key.removesuffix("/within")
-        table.add_row(method, f"{metrics[f'{method}/loss_error_median']:.1e}",
-                      f"{metrics[f'{method}/loss_error_max']:.1e}", f"{metrics[key]:.0%}")
     return table
 
 

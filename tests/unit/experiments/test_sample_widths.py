@@ -8,7 +8,7 @@ from sparloom.ops import SDDMM, SpMM
 
 TASKS = {
     "finetune_tiny": "target.width=64", "fit_spade": "width=64", "pretrain_cpu": "width=64",
-    "audit_cpu_labels": "width=64", "recommend": "width=64", "export_csv": "target.width=64"}
+    "recommend": "width=64", "export_csv": "target.width=64"}
 
 
 class Platform:

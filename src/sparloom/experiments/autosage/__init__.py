@@ -17,7 +17,7 @@ __all__, __getattr__, __dir__ = attach(__name__, {
     "bench_decisions": ("BenchDecisions",),
     "graph_training": (
         "Classification", "MeanLayer", "NeighbourMean", "Trainee", "kernel_product", "mean_matrices", "scipy_mean"),
-    "bench_gcn": ("BenchGcn", "CheckGcn", "GraphChoice"),
+    "bench_gcn": ("BenchGcn", "GraphChoice"),
     "bench_graphsage": ("BenchGraphsage", "KernelChooser", "ProductChoice"),
     "mini_batches": (
         "MiniBatch", "cluster_batch", "induced_batch", "sample_neighbours", "small_graphs_batch", "walk_batch"),

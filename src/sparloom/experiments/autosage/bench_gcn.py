@@ -1,4 +1,4 @@
-"""Train graph convolutional networks with our layers and with PyTorch Geometric: wall time, and rounding of losses."""
+"""Train graph convolutional networks with our layers and with PyTorch Geometric: wall time."""
 
 import shutil
 import statistics
@@ -9,7 +9,6 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import torch
 
 from sparloom import log
@@ -24,12 +23,9 @@ from sparloom.experiments.autosage.graph_training import (
 )
 from sparloom.experiments.harness import journal_folder, timed_cases
 from sparloom.files import scratch_folder
-from sparloom.fusion import pinned
-from sparloom.report import draw_gcn, gcn_metrics, gcn_table, loss_error_metrics, loss_error_table
+from sparloom.report import draw_gcn, gcn_metrics, gcn_table
 from sparloom.sparse import Corpus, MatrixEntry
 from sparloom.tuning import PlanCache
-
-REFERENCE = "csr"  # graph format of the float64 training
 
 
 @dataclass(frozen=True)
@@ -163,47 +159,3 @@ def rest_seconds(task: Classification, *, steps: int) -> float:
         optimizer.step()
         seconds.append(time.perf_counter() - start)
     return float(np.median(seconds[1:]))
-
-
-@dataclass(frozen=True)
-class CheckGcn:
-    """Compare final losses of all methods in float32 with PyTorch Geometric in float64; nothing is timed.
-
-    Args:
-        widths: features, hidden channels and classes.
-    """
-
-    corpus: Corpus
-    graphs: GraphChoice
-    widths: Sequence[int]
-    steps: int
-    threads: int
-    seed: int
-
-    def run(self, out: Path) -> Mapping[str, float]:
-        """Write per_matrix.parquet, a row for each graph, width and method; print the errors of the losses."""
-        torch.set_num_threads(self.threads)
-        cases = [(entry, width) for entry in self.graphs.of(self.corpus) for width in self.widths]
-        rows = []
-        with pinned(self.threads):
-            for entry, width in log.track(cases, "trainings", total=len(cases)):
-                task = Classification.drawn(self.corpus.load(entry.name).pattern, width, seed=self.seed)
-                rows += [{"matrix": entry.name, "width": width, "method": method, "loss": loss}
-                         for method, loss in self._losses(task).items()]
-        frame = pd.DataFrame(rows)
-        write_frame(out / "per_matrix.parquet", frame)
-        metrics = loss_error_metrics(frame)
-        log.console.print(loss_error_table(metrics))
-        return metrics
-
-    def _losses(self, task: Classification) -> dict[str, float]:
-        with scratch_folder("cache") as folder:
-            own = own_methods(task, PlanCache(Path(folder), keep_busy=True), seed=self.seed)
-            baselines = {f"pyg_{form}": method for form, method in baseline_methods(task, seed=self.seed).items()}
-            found = {name: self._loss(method) for name, method in (baselines | own).items()}
-        return found | {"float64": self._loss(baseline_methods(task.double(), seed=self.seed)[REFERENCE])}
-
-    def _loss(self, method: Method) -> float:
-        trainee = method()
-        trainee.train(self.steps)
-        return trainee.loss

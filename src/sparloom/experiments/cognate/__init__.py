@@ -2,7 +2,7 @@
 
 collect, deal_samples (to simulated cores), samples (gather, export, prepare), sample_statistics, evaluation_data,
 training, transfer, probes, finetune, compare, calibration, recommender, recommend, trial_commands, campaign,
-eval_campaign, bench_recommend, bench_featurizer.
+eval_campaign, bench_recommend.
 """
 
 from sparloom.lazy import attach
@@ -15,13 +15,11 @@ __all__, __getattr__, __dir__ = attach(__name__, {
     "samples": ("ExportCsv", "Gather", "PrepareInputs"),
     "compare": ("Arm", "ArmResult", "Compare", "Tabulate", "refuse_unequal"),
     "recommend": ("Recommend", "RecommendShape", "read_shape"),
-    "sample_statistics": (
-        "AuditLabels", "CompareSlopes", "SummariseSamples", "audit", "describe_optimum", "knob_effects", "slopes"),
+    "sample_statistics": ("CompareSlopes", "slopes"),
     "evaluation_data": ("EvaluationData",),
     "training": ("Autoencode", "Pretrain", "Recipe"),
     "transfer": ("LearnerConfig",),
     "finetune": ("Comparison", "Finetune", "Fit"),
     "recommender": ("DefaultRecommender", "FineTunedRecommender", "FittedRecommender"),
     "bench_recommend": ("BenchRecommend", "by_rows", "quality", "timings"),
-    "bench_featurizer": ("BenchFeaturizer", "draw_patterns", "peak_shares"),
 })

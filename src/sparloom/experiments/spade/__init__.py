@@ -1,6 +1,6 @@
 """SPADE: check the simulator and the sensitivity of its results, explore designs of the accelerator, rank tuners.
 
-simulator (its speed, its two levels, the sensitivity to constants that no paper states), explore_designs,
+simulator (its two levels, the sensitivity to constants that no paper states), explore_designs,
 rank_tuners (models and searches by their labels, and the models).
 """
 
@@ -8,7 +8,7 @@ from sparloom.lazy import attach
 
 __all__, __getattr__, __dir__ = attach(__name__, {
     "simulator": (
-        "BenchSimulator", "CheckSpadeSigns", "SpadeSensitivity", "ValidateSimulator", "judge_signs", "sensitivity"),
+        "CheckSpadeSigns", "SpadeSensitivity", "ValidateSimulator", "judge_signs", "sensitivity"),
     "explore_designs": ("DesignSeconds", "ExploreDesigns"),
     "rank_tuners": ("CognateTuner", "LabelSplit", "LearnedTuner", "RankTuners", "TunerEntry"),
 })
