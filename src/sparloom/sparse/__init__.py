@@ -15,7 +15,7 @@ __all__, __getattr__, __dir__ = attach(__name__, {
     ),
     "download": ("RetryPolicy",),
     "features": ("STATISTICS", "locality_order", "reorder", "signed_logarithm", "statistics"),
-    "matrix_files": ("MATRIX_ENDINGS", "matrix_stem", "read_matrix", "read_members", "write_matrix"),
+    "matrix_files": ("MATRIX_ENDINGS", "matrix_stem", "read_matrix", "write_matrix"),
     "pattern": ("BFLOAT16", "Pattern", "SparseMatrix"),
     "suitesparse": ("SuiteSparseCorpus",),
     "synthetic": (

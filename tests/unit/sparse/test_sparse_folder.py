@@ -65,7 +65,7 @@ def test_two_files_with_the_same_name_are_refused(folder):
 
 def test_a_damaged_file_is_named(folder):
     (folder / "bad.mtx").write_text("hello")
-    with pytest.raises(ValueError, match=r"bad\.mtx: line 1: no MatrixMarket header"):
+    with pytest.raises(ValueError, match=r"bad\.mtx: line 1: 'hello' is no MatrixMarket header"):
         FolderCorpus(folder).entries()
 
 
