@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import get_args
 
 import numpy as np
-from rich.progress import Progress
 
 from sparloom.files import locked, sha256
+from sparloom.log import track
 from sparloom.sparse.corpus import MatrixEntry, Part, Role, entry_of, family_role, row_bin, stratified_choice
-from sparloom.sparse.download import RetryPolicy, download_bars, fetch
+from sparloom.sparse.download import RetryPolicy, fetch
 from sparloom.sparse.matrix_files import read_matrix
 from sparloom.sparse.pattern import SparseMatrix
 
@@ -81,11 +81,8 @@ class SuiteSparseCorpus:
         for name in names:
             entry_of(self.entries(), name)
         missing = [name for name in names if not self._is_here(name)]
-        if missing:
-            with download_bars() as bars:
-                for number, name in enumerate(missing, start=1):
-                    self._download(f"{name}.tar.gz", bars, title=f"{number} of {len(missing)}: {name}",
-                                   digest=self._index[1][name])
+        for name in track(missing, "downloads") if missing else ():
+            self._download(f"{name}.tar.gz", self._index[1][name])
         return tuple(self._path(name) for name in names)
 
     def split(self) -> dict[str, Role]:
@@ -114,8 +111,7 @@ class SuiteSparseCorpus:
         if self._is_remote() and path.exists():
             self._refresh(path)
         elif self._is_remote():
-            with download_bars() as bars:
-                self._download("index.csv", bars, title="catalogue", digest=None)
+            self._download("index.csv", None)
         if not path.is_file():
             raise FileNotFoundError(f"{path}: no such file: a mirror holds index.csv beside GROUP/NAME.tar.gz")
         return _parse_index(path.read_text(encoding="utf-8"), str(path))
@@ -127,11 +123,10 @@ class SuiteSparseCorpus:
             fetched = path.stat().st_mtime
             if time.time() - fetched < REFRESH_SECONDS:
                 return
-            for left in (fresh, fresh.with_name(f"{fresh.name}.partial")):  # of another version
-                left.unlink(missing_ok=True)
             try:
-                fetch(self._address("index.csv"), fresh, digest=None, advance=lambda reached, total: None,
-                      patience=replace(self.patience or RetryPolicy(), **REFRESH_POLICY))
+                fresh.unlink(missing_ok=True)
+                fetch(self._address("index.csv"), fresh, digest=None,
+                      policy=replace(self.patience or RetryPolicy(), **REFRESH_POLICY))
                 _parse_index(fresh.read_text(encoding="utf-8"), self._address("index.csv"))
                 fresh.replace(path)
             except (OSError, ValueError) as error:
@@ -157,15 +152,8 @@ class SuiteSparseCorpus:
     def _path(self, name: str) -> Path:
         return self._home() / f"{name}.tar.gz"
 
-    def _download(self, relative: str, bars: Progress, *, title: str, digest: str | None) -> None:
-        path = self._home() / relative
-        path.parent.mkdir(parents=True, exist_ok=True)
-        task = bars.add_task(title, total=None, unit="bytes")
-        try:
-            fetch(self._address(relative), path, digest=digest, patience=self.patience or RetryPolicy(),
-                  advance=lambda reached, total: bars.update(task, completed=reached, total=total))
-        finally:
-            bars.remove_task(task)
+    def _download(self, relative: str, digest: str | None) -> None:
+        fetch(self._address(relative), self._home() / relative, digest=digest, policy=self.patience or RetryPolicy())
 
     def _address(self, relative: str) -> str:
         return f"{str(self.mirror).rstrip('/')}/{relative}"

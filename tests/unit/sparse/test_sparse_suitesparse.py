@@ -3,7 +3,6 @@
 import csv
 import logging
 import os
-import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -57,12 +56,8 @@ def folder(tmp_path):
 def server(folder):
     mirror = BrokenMirror()
     mirror.add_folder(folder)
-    thread = threading.Thread(target=mirror.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield mirror
-    mirror.shutdown()
-    mirror.server_close()
-    thread.join()
+    with mirror.running():
+        yield mirror
 
 
 def whole(mirror, cache, patience=None):
@@ -156,7 +151,7 @@ def test_files_are_downloaded_once(server, tmp_path):
     corpus = whole(address, cache, QUICK)
     assert corpus.load("HB/two") == matrix(5)
     assert corpus.load("New+/x_1.5") == matrix(6)
-    assert [path for path, _ in server.requests] == ["/index.csv", "/HB/two.tar.gz", "/New+/x_1.5.tar.gz"]
+    assert server.requests == ["/index.csv", "/HB/two.tar.gz", "/New+/x_1.5.tar.gz"]
 
 
 @pytest.fixture
@@ -175,7 +170,7 @@ def test_an_old_catalogue_is_downloaded_again_once(server, tmp_path, aged):
     for _ in range(2):
         entries = whole(server.address, str(tmp_path / "cache"), QUICK).entries()
         assert [entry.name for entry in entries] == ["AG-Monien/3elt", "HB/one", "New+/x_1.5"]
-    assert server.asked("/index.csv") == [None]
+    assert server.requests == ["/index.csv"]
 
 
 @pytest.mark.parametrize("fault", [404, 503, "rubbish", ("short", 300), ("short", 0)])
@@ -187,7 +182,7 @@ def test_an_old_catalogue_is_used_if_the_new_one_is_invalid(server, tmp_path, ag
     assert len(entries) == 4
     assert aged.read_bytes() == before
     assert f"the catalogue of {time.strftime('%Y-%m-%d', time.gmtime(aged.stat().st_mtime))} is used" in caplog.text
-    assert len(server.asked("/index.csv")) == 1
+    assert server.requests == ["/index.csv"]
 
 
 def test_an_old_catalogue_is_used_without_network(tmp_path, aged, server, caplog):
@@ -199,18 +194,11 @@ def test_an_old_catalogue_is_used_without_network(tmp_path, aged, server, caplog
     assert " is used" in caplog.text
 
 
-def test_a_partial_file_of_another_catalogue_is_not_resumed(server, tmp_path, aged):
-    aged.with_name("index.csv.new.partial").write_bytes(b"group,name")
-    assert len(whole(server.address, str(tmp_path / "cache"), QUICK).entries()) == 4
-    assert server.asked("/index.csv") == [None]
-
-
 def test_fetch_downloads_many_files(server, tmp_path):
     corpus = whole(server.address, str(tmp_path / "cache"), QUICK)
-    server.faults["/HB/one.tar.gz"] = [("cut", 10), 500]
+    server.faults["/HB/one.tar.gz"] = [("cut", 10)]
     paths = corpus.fetch(SIZES)
     assert [files.sha256(path) for path in paths] == [corpus._index[1][name] for name in SIZES]
-    assert server.asked("/HB/one.tar.gz") == [None, "bytes=10-", "bytes=10-"]
     assert all(Path(tmp_path / "cache") in path.parents for path in paths)
 
 
@@ -243,12 +231,6 @@ def test_a_server_without_catalogue_is_reported(server, tmp_path):
     del server.files["/index.csv"]
     with pytest.raises(FileNotFoundError, match=r"/index\.csv: the server answers 404"):
         whole(server.address, str(tmp_path / "cache"), QUICK).entries()
-
-
-def test_a_partial_catalogue_is_resumed(server, tmp_path):
-    server.faults["/index.csv"] = [("cut", 100)]
-    assert len(whole(server.address, str(tmp_path / "cache"), QUICK).entries()) == 4
-    assert server.asked("/index.csv") == [None, "bytes=100-"]
 
 
 def test_known_families_keep_their_frozen_role_and_new_ones_get_one(folder):
