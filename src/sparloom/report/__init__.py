@@ -13,44 +13,40 @@ _HOMES = {
         "Bars Compared Curves GroupFigure Lines Matrices Shares read_compared row_label row_metrics row_statistics "
         "rows_cells rows_table"),
     "autosage": (
-        "autosage_ablation autosage_decisions autosage_metrics autosage_rows autosage_tables draw_autosage_ablations "
+        "autosage_ablation autosage_decisions autosage_metrics autosage_rows draw_autosage_ablations "
         "draw_autosage_speedups"),
     "designs": (
-        "DESIGN_METHODS design_gains design_metrics designs_table draw_campaign draw_designs draw_sensitivity "
-        "draw_signs draw_trials pareto per_design"),
+        "DESIGN_METHODS design_gains design_metrics draw_campaign draw_designs draw_sensitivity draw_signs "
+        "draw_trials pareto per_design"),
     "dispatch": (
-        "MAKING bound_shares decision_regret device_dispatch_metrics dispatch_metrics dispatch_ratios dispatch_seconds "
-        "dispatch_tables draw_dispatch"),
-    "encoders": "draw_encoders encoder_metrics encoder_table precision_of",
-    "evaluation": (
-        "Choices RuntimeTable judge optimum per_matrix places_by_bin random_choice baseline_choice summary"),
-    "figures": (
-        "draw_curves draw_levels draw_matrices draw_methods draw_spy op_title"),
+        "MAKING bound_shares decision_regret device_dispatch_metrics dispatch_metrics dispatch_ratios "
+        "dispatch_seconds draw_dispatch"),
+    "encoders": "draw_encoders encoder_metrics precision_of",
+    "evaluation": "Choices RuntimeTable judge optimum per_matrix places_by_bin random_choice baseline_choice summary",
+    "figures": "draw_curves draw_levels draw_matrices draw_methods draw_spy op_title",
     "fusion": (
         "draw_amortisation draw_fused_methods draw_fusion draw_gain draw_memory_time draw_rates draw_reuse "
-        "draw_scaling draw_steps fusion_metrics fusion_tables ratio_means ratios"),
+        "draw_scaling draw_steps fusion_metrics ratio_means ratios"),
     "kernels": (
-        "draw_graphsage draw_kernels draw_probe graphsage_metrics graphsage_tables in_stored_order portfolio_metrics "
-        "portfolio_seconds portfolio_table probe_frame probe_metrics probe_tables"),
+        "draw_graphsage draw_kernels draw_probe graphsage_metrics in_stored_order portfolio_metrics portfolio_seconds "
+        "probe_frame probe_metrics"),
     "ragged": (
-        "INTERNAL_PEERS PAPER_RACE breakdown_frame breakdown_metrics breakdown_tables case_seconds data_title "
-        "draw_breakdown draw_ragged ragged_metrics ragged_tables schedule_metrics schedule_tables"),
+        "INTERNAL_PEERS PAPER_RACE breakdown_frame breakdown_metrics case_seconds data_title draw_breakdown "
+        "draw_ragged ragged_metrics schedule_metrics"),
     "ragged_padding": (
-        "computation_metrics computation_tables draw_computation draw_memory draw_pad_fusion draw_padding "
-        "draw_splitting over_ideal over_ragged pad_fusion_frame pad_fusion_metrics pad_fusion_tables "
-        "splitting_frame splitting_metrics splitting_tables"),
+        "computation_metrics draw_computation draw_memory draw_pad_fusion draw_padding draw_splitting over_ideal "
+        "over_ragged pad_fusion_frame pad_fusion_metrics splitting_frame splitting_metrics"),
     "ragged_storage": (
         "RAGGED_PARTS RaggedPart draw_hoisting draw_prelude draw_storage hoisting_frame hoisting_metrics "
-        "hoisting_tables prelude_frame prelude_metrics prelude_tables storage_frame storage_metrics storage_tables"),
+        "prelude_frame prelude_metrics storage_frame storage_metrics"),
     "runs": (
-        "Run grouped_bounds latex_table markdown_table ratio_bounds read_run read_runs report_table results_table"),
-    "solvers": (
-        "draw_gcn draw_jacobi gcn_metrics gcn_table jacobi_metrics jacobi_ratios jacobi_table "
-        "minibatch_metrics minibatch_table"),
+        "Run bounded_metrics grouped_bounds latex_table markdown_table metrics_tables ratio_bounds read_run read_runs "
+        "report_table results_table"),
+    "solvers": "draw_gcn draw_jacobi gcn_metrics jacobi_metrics jacobi_ratios minibatch_metrics",
     "trees": (
-        "JudgedProblems PaperClaim bounded contrast draw_efficiencies draw_learnings draw_recommendations efficiencies "
-        "efficiency_metrics efficiency_table learnings_table paired_metrics slice_lead verdict"),
-    "tuners": "draw_tuners leaderboard rank_rows tuner_metrics tuners_table",
+        "JudgedProblems PaperClaim bounded contrast draw_efficiencies draw_learnings draw_recommendations "
+        "efficiencies efficiency_metrics efficiency_table paired_metrics slice_lead verdict"),
+    "tuners": "draw_tuners leaderboard rank_rows tuner_metrics",
 }
 
 __all__, __getattr__, __dir__ = attach(__name__, {module: names.split() for module, names in _HOMES.items()})

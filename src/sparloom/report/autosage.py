@@ -7,17 +7,16 @@ by the noise that made it.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from rich.table import Table
 
 from sparloom.report.figures import figure, logarithmic, op_title, save, styled
-from sparloom.report.runs import ratio_bounds, report_table
+from sparloom.report.runs import ratio_bounds
 
 CASE = ["op", "matrix", "width"]
 SIZES = ["scale", "rows", "nnz"]
@@ -292,28 +291,6 @@ def autosage_ablation(metrics: Mapping[str, float], kind: str) -> pd.DataFrame:
                     column: metrics.get(f"{name}/{column}", math.nan)
                     for column in ("accepted", "wrong", "speedup", "regret", "error", "probe_calls")}})
     return pd.DataFrame(rows).set_index(["baseline", "sample", kind]) if rows else pd.DataFrame()
-
-
-def autosage_tables(decisions: pd.DataFrame, metrics: Mapping[str, float]) -> Iterator[Table]:
-    """Lay out the arms of every case, then the ablations."""
-    table = report_table(("graph", "op", "F", "vendor ms", *(name for name in ARMS), "AutoSAGE predicted", "calls"),
-                         title="speedup over the vendor", text=("graph", "op"))
-    arms = decisions[(decisions["kind"] == "arm") & (decisions["baseline"] == VENDOR)]
-    for (op, graph, width), rows in arms.groupby(CASE, sort=False):
-        of = rows.set_index("name")
-        table.add_row(graph, op_title(op), str(width), f"{1e3 * of['baseline_seconds'].iloc[0]:.3f}",
-                      *(f"{of['speedup'][name]:.2f}" for name in ARMS), f"{of['predicted']['autosage']:.2f}",
-                      f"{of['probe_calls']['autosage']:.2f}")
-    yield table
-    for kind, title in ABLATIONS.items():
-        frame = autosage_ablation(metrics, kind)
-        if frame.empty:
-            continue
-        table = report_table(("baseline", "sample", kind, *frame.columns), title=title,
-                             text=("baseline", "sample", kind))
-        for index, row in frame.iterrows():
-            table.add_row(*index, *(f"{value:.2f}" for value in row))
-        yield table
 
 
 @styled

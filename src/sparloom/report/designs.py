@@ -11,11 +11,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
-from rich.table import Table
 
 from sparloom.measure import bootstrap_interval, geomean
 from sparloom.report.figures import figure, save, set_ticks, styled
-from sparloom.report.runs import report_table
 
 DESIGN_METHODS: Mapping[str, str] = {
     "default": "default program", "transferred": "model of the baseline", "learned": "model of the design",
@@ -165,18 +163,6 @@ def design_metrics(table: pd.DataFrame, *, baseline: str) -> dict[str, float]:
     for row in design_gains(table).to_dict(orient="records"):
         metrics |= {f"gain/{row['parameter']}={row['value']:g}/{method}": row[method] for method in DESIGN_METHODS}
     return metrics
-
-
-def designs_table(table: pd.DataFrame) -> Table:
-    """Lay out the designs that are on the front of any method, cheapest first; an asterisk marks the front."""
-    shown = report_table(("design", "cost", *DESIGN_METHODS.values()))
-    rows = table[table["design"].isin(table.loc[table["front"], "design"])].sort_values(["cost", "design"])
-    for (cost, design), group in rows.groupby(["cost", "design"]):
-        cells = group.set_index("method")
-        marks = [f"{cells.at[method, 'speedup']:.3f}{'*' if cells.at[method, 'front'] else ' '}"
-                 for method in DESIGN_METHODS]
-        shown.add_row(str(design), f"{cost:.3f}", *marks)
-    return shown
 
 
 def _cheapest(costs: pd.Series, speedups: pd.Series, wanted: float) -> str | None:

@@ -5,16 +5,15 @@ bootstrap over cases.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from rich.table import Table
 
 from sparloom.measure import geomean
 from sparloom.report.figures import figure, logarithmic, op_title, save, styled, width_points
-from sparloom.report.runs import bounds_table, grouped_bounds, ratio_bounds
+from sparloom.report.runs import grouped_bounds, ratio_bounds
 
 CASE = ["op", "matrix", "width"]
 OWN, NEW, PLAIN, KERNEL = "sparloom", "sparloom_new", "sparloom_plain", "kernel"
@@ -254,18 +253,6 @@ def _regrets(candidates: pd.DataFrame, decisions: pd.DataFrame, seed: int) -> di
 def _is_stable(decisions: pd.DataFrame) -> bool:
     most = decisions["choice"].value_counts().iloc[0]
     return bool(most >= SAME * len(decisions) or decisions["taken"].max() <= NEAR * decisions["taken"].min())
-
-
-def dispatch_tables(metrics: Mapping[str, float]) -> Iterator[Table]:
-    """Lay out ratios with bounds, then single numbers."""
-    yield bounds_table(metrics, title="times as fast", extremes={"least": "min", "most": "max"})
-    bounded = [key for key in metrics if f"{key}_low" in metrics]
-    single = Table(box=None, pad_edge=False, show_header=False)
-    for key, value in metrics.items():
-        if not any(key.startswith(name) and key.removeprefix(name) in ("", "_low", "_high", "_min", "_max")
-                   for name in bounded):
-            single.add_row(key, f"{value:.4g}")
-    yield single
 
 
 def device_dispatch_metrics(per_case: pd.DataFrame, decisions: pd.DataFrame, *, seed: int) -> dict[str, float]:

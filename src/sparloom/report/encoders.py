@@ -7,10 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from rich.table import Table
 
 from sparloom.report.figures import figure, save, set_ticks
-from sparloom.report.runs import bounded_cell, grouped_bounds, report_table
+from sparloom.report.runs import grouped_bounds
 
 OWN, OWN_TEXTS, TEXTS = "sparloom", "sentence_transformers_packed", "sentence_transformers"
 LABELS: Mapping[str, tuple[str, str]] = {  # method -> name in tables and figures, colour
@@ -25,9 +24,6 @@ LABELS: Mapping[str, tuple[str, str]] = {  # method -> name in tables and figure
     "onnxruntime_int8": ("ONNX Runtime, int8", "#574a80"),
 }
 PRECISIONS = ("bfloat16", "int8")  # that the last part of a method's name may say
-STARTS: Mapping[str, str] = {  # metrics in seconds, in tables
-    "pack_seconds": "sparloom: packing, s", "cached_seconds": "sparloom: first call beyond a later one, s",
-    "uncached_seconds": "sparloom: the same without compiled kernels, s"}
 KEYS = ["model", "data", "size"]
 PADDING_TICKS = (0.5, 0.7, 1, 1.5, 2, 3, 4)
 
@@ -119,34 +115,6 @@ def _inference_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
         for size, of_size in ratio.groupby(level="size"):
             found |= _by_model(f"{size}/{name}", of_size, seed=seed)
     return found
-
-
-def encoder_table(metrics: Mapping[str, float]) -> Table:
-    """Lay out speedups by model and batch size."""
-    models = sorted({key.split("/")[0] for key in metrics})
-    sizes = sorted({int(part) for key in metrics for part in key.split("/")[1:2] if part.isdigit()})
-    table = report_table(("model", "", "all", *(f"batch {size}" for size in sizes)),
-                         title="Encoders: seconds of others over those of sparloom", text=("model", ""))
-    names = {f"over_{name}": label for name, (label, _) in LABELS.items()}
-    names |= {"over_best": "fastest of the others",
-              "packed/over_sentence_transformers": "sentence-transformers, packed",
-              "share_of_products": "share of the rate of products"}
-    for precision in PRECISIONS:
-        names |= {f"{precision}/over_float32": f"sparloom in float32 over {precision}",
-                  f"{precision}/over_best": f"fastest of the others, {precision}"}
-        names |= {f"{precision}/over_{name.removesuffix(f'_{precision}')}": label for name, (label, _) in LABELS.items()
-                  if precision_of(name) == precision and not name.startswith(OWN)}
-    for part in ("training", "memory"):
-        names |= {f"{part}/over_{name}": f"{label}, {part}" for name, (label, _) in LABELS.items()}
-    for model in models:
-        for key, label in names.items():
-            if f"{model}/{key}" in metrics:
-                table.add_row(model, label, bounded_cell(metrics, f"{model}/{key}"),
-                              *(bounded_cell(metrics, f"{model}/{size}/{key}") for size in sizes))
-        for key, label in STARTS.items():
-            if f"{model}/start/{key}" in metrics:
-                table.add_row(model, label, f"{metrics[f'{model}/start/{key}']:.2f}", *("" for _ in sizes))
-    return table
 
 
 def draw_encoders(frame: pd.DataFrame, model: str, stem: Path) -> None:

@@ -1,17 +1,16 @@
 """Reduce benchmarks of tile fusion: metrics, tables, and the paper's Figures 2 and 4 to 10 as PNG and SVG."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from rich.table import Table
 
 from sparloom.measure import geomean
 from sparloom.report.figures import figure, logarithmic, op_title, save, styled, width_points
-from sparloom.report.runs import bounded_cell, method_ratios, ratio_bounds, report_table
+from sparloom.report.runs import method_ratios, ratio_bounds
 
 ANCHORS = ("lap2d", "lap3d", "band", "rmat17", "er", "comm")
 """Anchors of the geometric means; those in block order stand by themselves."""
@@ -23,21 +22,18 @@ PAIRS = (*(("auto", peer) for peer in PEERS), ("unfused", "mkl"), ("unfused", "t
          ("fused", "coarse"))
 CASE = ["part", "matrix", "op", "width", "threads"]
 FUSES_WELL = 0.85  # share of rows that are fused
-OPS = ("gemm_spmm", "spmm_spmm", "spmm_gemm")
-WIDTHS = (32, 64, 128)
-PARTS: Mapping[str, str] = {"real": "real matrices", "anchors": "anchors"}
-LABELS: Mapping[str, str] = {
-    "unfused": "own unfused", "separated": "same tiles, nothing fused", "fused": "fused as in the paper",
-    "local": "fused, local D1, streamed D", "mkl": "MKL", "torch": "torch", "scipy": "SciPy, one thread",
-    "gemv": "tensor compiler, rows in registers", "blas_gemv": "tensor compiler, BLAS", "listing": "tensor compiler",
-    "atomic": "atomic tiling", "overlapped": "overlapped tiling",
-}
 COLOURS: Mapping[str, str] = {
     "auto": "#b5443c", "fused": "#d9a441", "local": "#c98a6b", "unfused": "#5f7fa8", "separated": "#8fa9c9",
     "mkl": "#7aa974", "torch": "#9a9a9a", "scipy": "#c8c8c8", "atomic": "#8a6fa8", "overlapped": "#6f9aa8",
     "gemv": "#7d7d4d", "blas_gemv": "#a3a35f", "listing": "#4d4d4d", "coarse": "#5f7fa8", "sequential": "#2b2b2b",
 }
-NAMES: Mapping[str, str] = {"auto": "fuse=auto", "coarse": "step one", "sequential": "unfused, one thread", **LABELS}
+NAMES: Mapping[str, str] = {
+    "auto": "fuse=auto", "coarse": "step one", "sequential": "unfused, one thread",
+    "unfused": "own unfused", "separated": "same tiles, nothing fused", "fused": "fused as in the paper",
+    "local": "fused, local D1, streamed D", "mkl": "MKL", "torch": "torch", "scipy": "SciPy, one thread",
+    "gemv": "tensor compiler, rows in registers", "blas_gemv": "tensor compiler, BLAS", "listing": "tensor compiler",
+    "atomic": "atomic tiling", "overlapped": "overlapped tiling",
+}
 COMPARED = ("auto", "fused", "unfused", "mkl", "torch")
 FUSED = ("auto", "fused", "local", "overlapped", "atomic", "gemv", "blas_gemv", "listing")
 WHOLE_WIDTH = 7.2  # inches
@@ -174,31 +170,6 @@ def _scaling(frame: pd.DataFrame) -> dict[str, float]:
         prefix = group_prefix(part, op, width, most, most=most)
         found[f"{prefix}/scaling_{method}"] = geomean(values.to_numpy())
     return found
-
-
-def fusion_tables(metrics: Mapping[str, float]) -> Iterator[Table]:
-    """Lay out speedups of fuse="auto" over each method, a table per operation and part."""
-    for part, name in PARTS.items():
-        for op in OPS:
-            prefixes = {width: group_prefix(part, op, width, 2, most=2) for width in WIDTHS}
-            counts = [int(metrics.get(f"{prefix}/matrices", 0)) for prefix in prefixes.values()]
-            if not any(counts):
-                continue
-            table = report_table(("", *(f"width {width}" for width in WIDTHS)),
-                                 title=f"{op_title(op)}, {max(counts)} {name}: times as fast as")
-            for label, cells in speedup_cells(metrics, list(prefixes.values())):
-                table.add_row(label, *cells)
-            yield table
-
-
-def speedup_cells(metrics: Mapping[str, float], prefixes: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the label and the cells, one per group of metrics, of each method that was timed."""
-    for peer in PEERS:
-        cells = [bounded_cell(metrics, f"{prefix}/auto_over_{peer}") for prefix in prefixes]
-        if any(cells):
-            yield LABELS[peer], cells
-    least = [metrics.get(f"{prefix}/auto_over_unfused_min") for prefix in prefixes]
-    yield "own unfused, least", ["" if value is None else f"{value:.2f}" for value in least]
 
 
 def draw_fusion(frame: pd.DataFrame, folder: Path) -> None:

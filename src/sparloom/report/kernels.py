@@ -1,15 +1,14 @@
 """Reduce benchmarks of sparse kernels: over libraries, in GraphSAGE, regret of portfolios, accuracy of probes."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from rich.table import Table
 
 from sparloom.measure import geomean, kendall_tau
 from sparloom.report.figures import figure, logarithmic, op_title, save, styled, width_points
-from sparloom.report.runs import bounded_cell, bounds_table, ratio_bounds, report_table
+from sparloom.report.runs import ratio_bounds
 
 OWN = "own"
 OPS: Mapping[str, str] = {"gemm": "tall GEMM", "spmm": "SpMM", "gemm_spmm": "GeMM-SpMM,\nunfused"}
@@ -113,11 +112,6 @@ def portfolio_metrics(per_case: pd.DataFrame, choose: Choose, *, seed: int) -> d
     return found
 
 
-def portfolio_table(metrics: Mapping[str, float]) -> Table:
-    """Lay out the ratios with bounds."""
-    return bounds_table(metrics, title="times as long as the fastest kernel", digits=3, extremes={"most": "max"})
-
-
 def _at(seconds: pd.DataFrame, names: pd.Series) -> pd.Series:
     """Take the seconds of one kernel in each case."""
     columns = seconds.columns.get_indexer(names)
@@ -193,23 +187,6 @@ def _reduced(key: str, rows: pd.DataFrame, seed: int) -> dict[str, float]:
         kendall_tau(draw["predicted"].to_numpy(), draw["truth"].to_numpy()) for draw in draws]))}
 
 
-def probe_tables(metrics: Mapping[str, float]) -> Iterator[Table]:
-    """Lay out a row for each kind and share of samples."""
-    table = report_table(("sample", "share", "op", "error", "spread", "regret", "95 %", "tau"),
-                         title="samples against all rows", text=("sample", "op"))
-    for key in metrics:
-        if key.endswith("/regret"):
-            name = key.removesuffix("/regret")
-            sample, *of = name.split("/")
-            share, *op = ["", *of] if sample == SAFE else of
-            error, spread, regret, tau = (
-                f"{metrics[f'{name}/{column}']:.{digits}f}" if f"{name}/{column}" in metrics else "–"
-                for column, digits in (("error", 3), ("spread", 3), ("regret", 3), ("tau", 2)))
-            table.add_row(SAMPLES[sample][0], share, "".join(map(op_title, op)), error, spread, regret,
-                          f"{metrics[f'{key}_low']:.3f}-{metrics[f'{key}_high']:.3f}", tau)
-    yield table
-
-
 @styled
 def draw_probe(per_case: pd.DataFrame, stem: Path) -> None:
     """Draw seconds over the default kernel's: on all rows against a sample of the middle share."""
@@ -265,37 +242,6 @@ def graphsage_metrics(per_case: pd.DataFrame, *, seed: int) -> dict[str, float]:
         for method in (method for method in CHOICES if method in seconds):
             found |= ratio_bounds(f"{product}/{method}/speedup", seconds["default"] / seconds[method], seed=seed)
     return found
-
-
-def graphsage_tables(per_case: pd.DataFrame, metrics: Mapping[str, float]) -> Iterator[Table]:
-    """Lay out means by method beside the paper's, then a row for each matrix, a table per stage.
-
-    Of the forms of PyTorch Geometric, PyG, the fastest counts for a matrix.
-    """
-    for stage, title in STAGES.items():
-        table = report_table(("", "over the default", "of the optimum", "in sparse products", "choice, steps"),
-                             title=f"GraphSAGE, {title}, {int(metrics[f'{stage}/matrices'])} graphs")
-        for method in ("default", *CHOICES):
-            key = f"{stage}/{method}"
-            if f"{key}/speedup" in metrics:
-                share, cost = (metrics.get(f"{key}/{name}") for name in ("aggregation_share", "choice_steps"))
-                table.add_row(CHOICES[method][0] if method in CHOICES else "default",
-                              bounded_cell(metrics, f"{key}/speedup"), bounded_cell(metrics, f"{key}/of_optimum"),
-                              "" if share is None else f"{share:.0%}", f"{cost:.1f}" if cost else "")
-        table.add_row("the paper's COGNATE, 1 matrix, GPU", f"{PAPER[stage]:.2f}", "", "", "")
-        yield table
-    timed = per_case[per_case["median"].notna()]
-    for stage, title in STAGES.items():
-        rows = timed[timed["stage"] == stage]
-        seconds = rows.pivot(index="matrix", columns="method", values="median")
-        speedups = seconds.rdiv(seconds["default"], axis=0)
-        speedups["PyG"] = speedups.filter(like="pyg_").max(axis=1)
-        shown = [method for method in (*CHOICES, "PyG") if method in speedups and not method.startswith("pyg_")]
-        table = report_table(("matrix", "edges", "ms", *shown), title=f"{title}: speedup over the default, by matrix")
-        for name, edges in rows.groupby("matrix")["edges"].first().sort_values().items():
-            table.add_row(str(name), f"{edges:,}", f"{1e3 * seconds.loc[name, 'default']:.2f}",
-                          *(f"{speedups.loc[name, method]:.2f}" for method in shown))
-        yield table
 
 
 @styled

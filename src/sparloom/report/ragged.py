@@ -8,10 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from rich.table import Table
 
 from sparloom.report.figures import figure, grouped_bars, save, set_ticks, styled
-from sparloom.report.runs import bounds_table, ratio_bounds, report_table
+from sparloom.report.runs import ratio_bounds
 
 OWN = "sparloom"
 MODULES: Mapping[str, str] = {"encoder": "Encoder layer", "mha": "Multi-head attention"}
@@ -26,7 +25,6 @@ INTERNAL_PEERS = ("onednn_loop", "onednn_flex")
 """Peers that call operators which PyTorch keeps for its compiler."""
 
 MASKED: Mapping[str, str] = {"unmasked": "over_unmasked", "whole": "over_masked_after"}
-ARMS: Mapping[str, str] = {"unmasked": "without a mask", "whole": "computed whole, then masked"}
 COLOURS: Mapping[str, str] = {
     OWN: "#b5443c", "padded": "#c8c8c8", "micro_batches": "#9a9a9a", "peer": "#5f7fa8", "loop": "#5f7fa8",
     "mkl_batch": "#7aa974", "blas": "#5f7fa8", "dense": "#c8c8c8", "unsplit": "#f0d9b5", "split": "#e0b070",
@@ -144,22 +142,6 @@ def ragged_metrics(frame: pd.DataFrame, *, layers: int, seed: int) -> dict[str, 
     return found
 
 
-def ragged_tables(frame: pd.DataFrame, metrics: Mapping[str, float]) -> Iterator[Table]:
-    """Lay out milliseconds by case, then ratios."""
-    for part, title in MODULES.items():
-        seconds = case_seconds(frame, part)
-        if not seconds.empty:
-            yield _milliseconds(title, seconds, [OWN, *(name for name in PEERS if name in seconds)])
-    for part, title, methods in (
-            ("vgemm", "Products of variable size", (OWN, "loop", "padded", "mkl_batch")),
-            ("trmm", "Triangular product", (OWN, "balanced", "split", "unsplit", "blas", "dense")),
-            ("causal", "Masked attention", (OWN, *MASKED))):
-        seconds = case_seconds(frame, part)
-        if not seconds.empty:
-            yield _milliseconds(title, seconds, [name for name in methods if name in seconds])
-    yield bounds_table(metrics, title="times as fast", extremes={"least": "min"})
-
-
 @styled
 def draw_ragged(frame: pd.DataFrame, folder: Path) -> None:
     """Draw the modules (encoder.png, mha.png), vgemm.png and trmm.png, as far as they were timed."""
@@ -214,15 +196,6 @@ def _draw_products(rows: pd.DataFrame, title: str, label: str, stem: Path) -> No
     save(drawn, stem)
 
 
-def _milliseconds(title: str, seconds: pd.DataFrame, methods: list[str]) -> Table:
-    table = report_table(("", "", *({**PEERS, **ARMS}.get(name, name) for name in methods)),
-                         title=f"{title}: milliseconds", wrap=True)
-    for (data, size, _), row in seconds.iterrows():
-        table.add_row(str(data), str(size), *("" if np.isnan(row[name]) else f"{1e3 * row[name]:.1f}"
-                                              for name in methods))
-    return table
-
-
 def schedule_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
     """Reduce seconds to speedups of chosen schedules over default ones.
 
@@ -243,25 +216,6 @@ def schedule_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
             found |= {f"{key}/other_share": float(gain.notna().mean()),
                       f"{key}/search_seconds": float(seconds["search"].mean())}
     return found
-
-
-def schedule_tables(frame: pd.DataFrame) -> Iterator[Table]:
-    """Lay out milliseconds, ratios and schedules by case; empty where the default was chosen."""
-    for operator, title in OPERATORS.items():
-        rows = frame[(frame["part"] == operator) & (frame["method"] == "search")]
-        if rows.empty:
-            continue
-        table = report_table(("", " ", "default, ms", "chosen, ms", "times as fast", "search, s", "schedule"),
-                             title=title, text=("", " ", "schedule"), wrap=True)
-        seconds = case_seconds(frame, operator)
-        gains = _gains(seconds)
-        for _, row in rows.iterrows():
-            case = (row["data"], row["size"], row["number"])
-            default, gain = seconds.loc[case, "default"], gains[case]
-            chosen = ("", "") if np.isnan(gain) else (f"{1e3 * default / gain:.2f}", f"{gain:.2f}")
-            table.add_row(data_title(row["data"]), str(row["size"]), f"{1e3 * default:.2f}", *chosen,
-                          f"{row['median']:.0f}", row["schedule"])
-        yield table
 
 
 def _gains(seconds: pd.DataFrame) -> pd.Series:
@@ -293,17 +247,6 @@ def breakdown_metrics(frame: pd.DataFrame) -> dict[str, float]:
         found |= {f"{key}/total_over_torch": float(whole["torch"] / whole["sparloom"]),
                   f"{key}/total_seconds": float(whole["sparloom"])}
     return found
-
-
-def breakdown_tables(frame: pd.DataFrame) -> Iterator[Table]:
-    """Lay out milliseconds and ratios."""
-    table = report_table(("data", "size", "", *(label for label, _ in METHODS.values()), "times as fast"),
-                         title="an encoder layer, kernel by kernel: milliseconds", text=("data", ""), wrap=True)
-    for (data, size, operator), row in breakdown_frame(frame).iterrows():
-        seconds = [f"{row[name]:.2f}" for name in METHODS]
-        table.add_row(data_title(data), str(size), BREAKDOWN_OPERATORS[operator].replace("\n", " "), *seconds,
-                      f"{row['torch'] / row['sparloom']:.2f}")
-    yield table
 
 
 @styled

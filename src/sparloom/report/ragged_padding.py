@@ -2,17 +2,15 @@
 split loops (Figure 14). A `frame` is the per_case.parquet of `eval_ragged`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from rich.table import Table
 
 from sparloom.measure import geomean
 from sparloom.report.figures import figure, grouped_bars, save, set_ticks, styled
 from sparloom.report.ragged import compared_cases, data_title, turn_metrics, turn_ratios
-from sparloom.report.runs import report_table
 
 CAUSAL = "causal"
 SHOWN = (32, 128)  # sequences, of the paper's Figure 22
@@ -77,18 +75,6 @@ def computation_metrics(frame: pd.DataFrame) -> dict[str, float]:
         key = f"memory/dense_over_{method}"
         found |= {key: geomean(ratio), f"{key}_min": float(ratio.min()), f"{key}_max": float(ratio.max())}
     return found
-
-
-def computation_tables(frame: pd.DataFrame) -> Iterator[Table]:
-    """Lay out computation and memory relative to ragged ones."""
-    for title, values, labels in (("computation of an encoder layer, over that without padding", over_ideal(frame),
-                                   PADDINGS),
-                                  ("memory of its activations, over ragged ones", over_ragged(frame), MEMORIES)):
-        table = report_table((*values.index.names, *(label for label, _ in labels.values())), title=title, wrap=True)
-        for key, row in values.iterrows():
-            data, *size = key if isinstance(key, tuple) else (key,)
-            table.add_row(data_title(data), *map(str, size), *(f"{row[method]:.3f}" for method in labels))
-        yield table
 
 
 @styled
@@ -160,15 +146,6 @@ def pad_fusion_metrics(frame: pd.DataFrame) -> dict[str, float]:
     return found
 
 
-def pad_fusion_tables(frame: pd.DataFrame) -> Iterator[Table]:
-    """Lay out milliseconds."""
-    table = report_table(("data", "size", *(label for label, _ in PAD_FUSION_ARMS.values()), "changes alone"),
-                         title="multi-head attention padded to tiles of 64: milliseconds", wrap=True)
-    for (data, size), row in pad_fusion_frame(frame).iterrows():
-        table.add_row(data_title(data), str(size), *(f"{row[arm]:.1f}" for arm in (*PAD_FUSION_ARMS, CHANGES)))
-    yield table
-
-
 @styled
 def draw_pad_fusion(frame: pd.DataFrame, stem: Path) -> None:
     """Draw milliseconds of the attention (Figure 12)."""
@@ -202,15 +179,6 @@ def splitting_metrics(frame: pd.DataFrame) -> dict[str, float]:
             found |= turn_metrics(f"splitting/{operator}/{data}_{size}/{fast}_over_{slow}",
                                   turn_ratios(case, fast, slow))
     return found
-
-
-def splitting_tables(frame: pd.DataFrame) -> Iterator[Table]:
-    """Lay out ratios."""
-    table = report_table(("", "data", "size", *(label for label, _ in SPLITTING_ARMS.values())), text=("", "data"),
-                         title="products of attention: seconds over those with padding to whole tiles", wrap=True)
-    for (operator, data, size), row in splitting_frame(frame).iterrows():
-        table.add_row(OPERATORS[operator], data_title(data), str(size), *(f"{row[arm]:.2f}" for arm in SPLITTING_ARMS))
-    yield table
 
 
 @styled

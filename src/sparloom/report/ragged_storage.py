@@ -3,20 +3,18 @@
 `RAGGED_PARTS` lists how each part of `eval_ragged` is reported. A `frame` is its per_case.parquet.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
-from rich.table import Table
 
 from sparloom.report import ragged
 from sparloom.report import ragged_padding as padding
 from sparloom.report.figures import figure, grouped_bars, grouped_points, save, styled
 from sparloom.report.ragged import compared_cases, data_title, turn_metrics, turn_ratios
-from sparloom.report.runs import report_table
 
 PRELUDE_ARMS: Mapping[str, tuple[str, str]] = {
     "shared": ("sparloom, one structure", "#b5443c"), "unshared": ("sparloom, one per kernel", "#d9a441"),
@@ -77,17 +75,6 @@ def prelude_metrics(frame: pd.DataFrame) -> dict[str, float]:
     return found
 
 
-def prelude_tables(frame: pd.DataFrame) -> Iterator[Table]:
-    """Lay out microseconds and kilobytes."""
-    found = prelude_frame(frame)
-    table = report_table((*found.index.names, *found.columns), text=("data", "arm"), wrap=True,
-                         title="auxiliary tables of an encoder layer; kB are means over batches")
-    for (data, size, arm), row in found.iterrows():
-        numbers = ["" if np.isnan(value) else f"{value:.2f}" for value in row]
-        table.add_row(data_title(data), str(size), PRELUDE_ARMS[arm][0], *numbers)
-    yield table
-
-
 @styled
 def draw_prelude(frame: pd.DataFrame, stem: Path) -> None:
     """Draw kilobytes and microseconds by arm, for every data set and size of batch."""
@@ -136,17 +123,6 @@ def storage_metrics(frame: pd.DataFrame) -> dict[str, float]:
     return found
 
 
-def storage_tables(frame: pd.DataFrame) -> Iterator[Table]:
-    """Lay out milliseconds and kilobytes."""
-    found = storage_frame(frame)
-    columns = ("", "data", "size", *(column.replace("_", " ") for column in found.columns))
-    table = report_table(columns, text=("", "data"), wrap=True,
-                         title="operators of attention by loops, found by either scheme: milliseconds, kB of tables")
-    for (operator, data, size), row in found.iterrows():
-        table.add_row(STORAGE_OPERATORS[operator], data_title(data), str(size), *(f"{value:.3f}" for value in row))
-    yield table
-
-
 @styled
 def draw_storage(frame: pd.DataFrame, stem: Path) -> None:
     """Draw milliseconds of operators and their preludes, by access scheme."""
@@ -185,16 +161,6 @@ def hoisting_metrics(frame: pd.DataFrame) -> dict[str, float]:
     return found
 
 
-def hoisting_tables(frame: pd.DataFrame) -> Iterator[Table]:
-    """Lay out ratios."""
-    table = report_table(("", *(label for label, _ in HOISTING_ARMS.values())), wrap=True,
-                         title="sequences of one length: seconds over those of the dense operator")
-    for operator, row in hoisting_frame(frame).iterrows():
-        name = HOISTING_OPERATORS[str(operator)].replace("\n", " ")
-        table.add_row(name, *(f"{row[arm]:.2f}" for arm in HOISTING_ARMS))
-    yield table
-
-
 @styled
 def draw_hoisting(frame: pd.DataFrame, stem: Path) -> None:
     """Draw seconds over dense seconds (Figure 23)."""
@@ -222,19 +188,18 @@ class RaggedPart:
     """
 
     metrics: Callable[[pd.DataFrame], dict[str, float]]
-    tables: Callable[[pd.DataFrame], Iterable[Table]]
     figures: Mapping[str, Callable[[pd.DataFrame, Path], None]]
 
 
 RAGGED_PARTS: Mapping[str, RaggedPart] = MappingProxyType({
-    "computation": RaggedPart(padding.computation_metrics, padding.computation_tables, {
+    "computation": RaggedPart(padding.computation_metrics, {
         "computation": padding.draw_computation, "padding": padding.draw_padding, "memory": padding.draw_memory}),
-    "prelude": RaggedPart(prelude_metrics, prelude_tables, {"prelude": draw_prelude}),
-    "hoisting": RaggedPart(hoisting_metrics, hoisting_tables, {"hoisting": draw_hoisting}),
-    "storage": RaggedPart(storage_metrics, storage_tables, {"storage": draw_storage}),
-    "splitting": RaggedPart(padding.splitting_metrics, padding.splitting_tables, {"splitting": padding.draw_splitting}),
-    "pad_fusion": RaggedPart(padding.pad_fusion_metrics, padding.pad_fusion_tables, {
+    "prelude": RaggedPart(prelude_metrics, {"prelude": draw_prelude}),
+    "hoisting": RaggedPart(hoisting_metrics, {"hoisting": draw_hoisting}),
+    "storage": RaggedPart(storage_metrics, {"storage": draw_storage}),
+    "splitting": RaggedPart(padding.splitting_metrics, {"splitting": padding.draw_splitting}),
+    "pad_fusion": RaggedPart(padding.pad_fusion_metrics, {
         "pad_fusion": padding.draw_pad_fusion}),
-    "breakdown": RaggedPart(ragged.breakdown_metrics, ragged.breakdown_tables, {"breakdown": ragged.draw_breakdown}),
+    "breakdown": RaggedPart(ragged.breakdown_metrics, {"breakdown": ragged.draw_breakdown}),
 })
 """In the order of the paper's arguments."""

@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +28,9 @@ ROWS = (
     ("sparloom top-1", "sparloom_top1", ""), ("sparloom top-5", "sparloom_top5", ""), ("COGNATE top-1", "top1", "bold"),
     ("COGNATE top-5", "top5", "bold"), ("optimum", "optimum", ""),
 )
+ENDINGS: Mapping[str, str] = {"value": "", "low": "_low", "high": "_high", "min": "_min", "max": "_max"}
+"""Column -> ending of the metric."""
+SHOWN_METRICS = 60
 LATEX: Mapping[str, str] = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--", "⁶": "$^6$",
@@ -61,6 +64,10 @@ class Run:
         """Read one row per method, seed and epoch."""
         path = self.folder / "curves.csv"
         return pd.read_csv(io.BytesIO(_content(path)))
+
+    def bounded(self, prefix: str = "") -> pd.DataFrame:
+        """Tabulate the metrics that have bounds, see `bounded_metrics`."""
+        return bounded_metrics(self.metrics, prefix)
 
     def table(self, name: str) -> pd.DataFrame:
         """Read another table that the run's task wrote, `name`.parquet."""
@@ -201,20 +208,35 @@ def report_table(
     return table
 
 
-def bounds_table(
-    metrics: Mapping[str, float], *, title: str, digits: int = 2, extremes: Mapping[str, str],
-) -> Table:
-    """Lay out what `ratio_bounds` found, a row per key.
+def bounded_metrics(metrics: Mapping[str, float], prefix: str = "") -> pd.DataFrame:
+    """Tabulate the metrics that have 95 % bounds: value, low, high and, where known, min and max by key.
 
     Args:
-        extremes: heading -> "min" or "max".
+        prefix: of the keys that are kept.
     """
-    table = report_table(("", "geometric mean", "95 %", *extremes), title=title)
-    for key in (key for key in metrics if f"{key}_low" in metrics):
-        table.add_row(key, f"{metrics[key]:.{digits}f}",
-                      f"{metrics[f'{key}_low']:.{digits}f}-{metrics[f'{key}_high']:.{digits}f}",
-                      *(f"{metrics[f'{key}_{extreme}']:.2f}" for extreme in extremes.values()))
-    return table
+    keys = [key for key in metrics if key.startswith(prefix) and f"{key}_low" in metrics]
+    columns = {name: [metrics.get(f"{key}{ending}", np.nan) for key in keys] for name, ending in ENDINGS.items()}
+    return pd.DataFrame(columns, index=pd.Index(keys, name="metric"))
+
+
+def metrics_tables(metrics: Mapping[str, float]) -> Iterator[Table]:
+    """Lay out the metrics with bounds, then the others, as many as fit on a screen."""
+    bounded = bounded_metrics(metrics)
+    covered = {f"{key}{ending}" for key in bounded.index for ending in ENDINGS.values()}
+    single = [key for key in metrics if key not in covered]
+    table = report_table(("metric", *ENDINGS))
+    for key, *values in bounded.head(SHOWN_METRICS).itertuples():
+        table.add_row(key, *("" if np.isnan(value) else f"{value:.3f}" for value in values))
+    if table.row_count:
+        yield table
+    table = report_table(("metric", "value"))
+    for key in single[:SHOWN_METRICS]:
+        table.add_row(key, f"{metrics[key]:.4g}")
+    left = max(0, len(bounded) - SHOWN_METRICS) + max(0, len(single) - SHOWN_METRICS)
+    if left:
+        table.add_row(f"and {left} more in metrics.json", "")
+    if table.row_count:
+        yield table
 
 
 def method_ratios(

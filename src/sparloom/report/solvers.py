@@ -5,14 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from rich.table import Table
 
 from sparloom.measure import geomean
 from sparloom.report.figures import COLOURS, TICKS, figure, save, set_ticks, styled
-from sparloom.report.runs import bounded_cell, grouped_bounds, method_ratios, ratio_bounds, report_table
-
-PAPER: Mapping[int, float] = {32: 3.84, 64: 2.33, 128: 1.34}
-"""Tile fusion over PyTorch Geometric by width, Loop Fusion in Matrix Multiplications with Sparse Dependence, §6.1."""
+from sparloom.report.runs import grouped_bounds, method_ratios, ratio_bounds
 
 RATIOS = {
     "speedup_over_pyg": ("pyg", "sparloom", "seconds"),
@@ -22,22 +18,9 @@ RATIOS = {
     "transform_first_step_over_pyg": ("pyg", "transform_first", "step_seconds"),
     "unfused_over_pyg": ("pyg", "unfused", "seconds"),
 }
-LABELS = {
-    "speedup_over_pyg": "sparloom over PyTorch Geometric, all included",
-    "step_speedup_over_pyg": "without the first step",
-    "layer_speedup_over_pyg": "and without ReLU, loss and Adam",
-    "transform_first_over_pyg": "transforming first, all included",
-    "transform_first_step_over_pyg": "without the first step",
-    "unfused_over_pyg": "own layers, nothing fused",
-    "speedup_over_unfused": "sparloom over own, nothing fused",
-}
 METHODS = {"pyg": "PyTorch Geometric", "sparloom": "sparloom"}
 GCN_COLOURS = {"pyg": "#9a9a9a", "sparloom": "#b5443c"}
 BATCHES = {"sampled": "sampled batches", "small": "joined small graphs"}
-BATCH_RATIOS = {
-    "over_pyg": "over PyTorch Geometric, edge_index", "over_best": "over its fastest form",
-    "end_to_end": "with sampling, edge_index",
-}
 PREFIXES: Mapping[str, str] = {"definite": "", "pattern": "pattern/", "anchors": "anchors/"}
 PARTS: Mapping[str, str] = {
     "definite": "positive definite", "pattern": "meshes, values of a Laplacian", "anchors": "anchors"}
@@ -82,22 +65,6 @@ def gcn_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
     for name in ("transform_first", "unfused"):
         found[f"loss_difference_max_{name}"] = float(largest[name])
     return found
-
-
-def gcn_table(metrics: Mapping[str, float]) -> Table:
-    """Lay out speedups by width beside the paper's."""
-    widths = sorted(int(key.partition("/")[0]) for key in metrics if key.endswith("/graphs"))
-    table = report_table(("", *(f"width {width}" for width in widths)),
-                         title=f"GCN training, {int(metrics[f'{widths[0]}/graphs'])} graphs: times as fast")
-    for key, label in LABELS.items():
-        table.add_row(label, *(bounded_cell(metrics, f"{width}/{key}") for width in widths))
-    table.add_row("least of all graphs", *(f"{metrics[f'{width}/speedup_over_pyg_min']:.2f}" for width in widths))
-    table.add_row("the paper, 14 graphs, 1 node of Ice Lake", *(
-        f"{PAPER[width]:.2f}" if width in PAPER else "" for width in widths))
-    for name, label in METHODS.items():
-        shares = [metrics[f"{width}/rest_share_{name}"] for width in widths]
-        table.add_row(f"not in the layers, {label}", *(f"{share:.0%}" for share in shares))
-    return table
 
 
 @styled
@@ -156,21 +123,6 @@ def minibatch_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
     return found
 
 
-def minibatch_table(metrics: Mapping[str, float]) -> Table:
-    """Lay out speedups by kind of batch and layer."""
-    kinds = [kind for kind in BATCHES if f"{kind}/cases" in metrics]
-    layers = sorted({key.split("/")[1] for key in metrics if key.count("/") == 2})
-    table = report_table(("", "layer", *(f"{BATCHES[kind]}, {int(metrics[f'{kind}/cases'])} cases" for kind in kinds)),
-                         title="Training steps on mini-batches: times as fast", text=("", "layer"))
-    for name, label in BATCH_RATIOS.items():
-        for layer in ("", *layers):
-            middle = f"/{layer}" if layer else ""
-            table.add_row(label, layer.upper() or "all", *(bounded_cell(metrics, f"{kind}{middle}/{name}")
-                                                           for kind in kinds))
-        table.add_row(label, "least", *(f"{metrics[f'{kind}/{name}_min']:.2f}" for kind in kinds))
-    return table
-
-
 def jacobi_ratios(frame: pd.DataFrame, fast: str, slow: str, column: str = "seconds") -> pd.Series:
     """Divide the seconds of `slow` by those of `fast`, by part and matrix, where both were timed.
 
@@ -216,26 +168,6 @@ def jacobi_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
                   f"{prefix}steps_median": float(auto["steps_most"].median()),
                   f"{prefix}converged": float(auto["converged"].mean() / auto["columns"].iloc[0])}
     return found
-
-
-def jacobi_table(frame: pd.DataFrame) -> Table:
-    """Lay out speedups of two fused steps with fuse="auto" over the others, by matrix."""
-    table = report_table(
-        ("matrix", "nonzeros", "fused rows", "own unfused", "renumbered", "same tiles", "MKL", "torch", "SciPy",
-         "steps"), title="two steps of Jacobi's method, fuse=\"auto\": times as fast as")
-    over = {peer: jacobi_ratios(frame, "auto", peer) for peer in PEERS}
-    auto = frame[frame["method"] == "auto"]
-    for part, label in PARTS.items():
-        rows = auto[auto["part"] == part].sort_values("nnz")
-        if rows.empty:
-            continue
-        table.add_row(label, style="bold")
-        for row in rows.itertuples():
-            ratios = (over[peer].get((part, row.matrix)) for peer in PEERS)
-            cells = ["" if ratio is None else f"{ratio:.2f}" for ratio in ratios]
-            share = "none" if row.same else f"{row.fused_rows:.0%}"
-            table.add_row(row.matrix, f"{row.nnz:,}", share, *cells, f"{row.steps_most:.0f}")
-    return table
 
 
 @styled

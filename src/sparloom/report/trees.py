@@ -230,16 +230,6 @@ def slice_lead(rows: pd.DataFrame, method: str, hard: str, *, seed: int) -> tupl
     return tuple(bounded("value", means[0] - means[1], np.subtract(*spreads)).values())
 
 
-def learnings_table(learnings: Sequence[PaperClaim]) -> Table:
-    """Lay out all tests."""
-    table = report_table(("", "claim", "measured", "value", "95 %", "verdict"), wrap=True,
-                         title="what the source learned, on our data", text=("", "claim", "measured", "verdict"))
-    for entry in learnings:
-        table.add_row(str(entry.number), entry.claim, entry.measure, f"{entry.value:+.4f}",
-                      f"{entry.low:+.4f} to {entry.high:+.4f}", entry.verdict)
-    return table
-
-
 @styled
 def draw_learnings(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
     """Draw values and bounds of learnings.parquet of `check_learnings`; right of 0 speaks for the claim."""

@@ -4,11 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from rich.table import Table
 
 from sparloom.measure import bootstrap_interval, geomean
 from sparloom.report.figures import figure, save, styled
-from sparloom.report.runs import report_table
 
 WHERE = {"train": "training matrices", "judged": "each judged matrix"}
 """Where tuners take labels -> as tables call it."""
@@ -68,16 +66,6 @@ def leaderboard(frame: pd.DataFrame) -> pd.DataFrame:
     order = last["share"].sort_values(ascending=False).index
     wide = wide.loc[[each for where in ("train", "judged") for each in order if each[0] == where]]
     return wide.rename(index=WHERE, level=0).rename_axis(["labels on", "tuner"]).rename_axis(None, axis=1)
-
-
-def tuners_table(frame: pd.DataFrame) -> Table:
-    """Tabulate `leaderboard` for the console."""
-    board = leaderboard(frame)
-    table = report_table(("labels on", "tuner", *map(str, board.columns)), text=("labels on", "tuner"))
-    for (where, label), row in board.iterrows():
-        table.add_row(where, label, *("–" if pd.isna(value) else f"{int(value):,}" if isinstance(name, str)
-                                      else f"{value:.3f}" for name, value in row.items()))
-    return table
 
 
 @styled

@@ -33,7 +33,7 @@ def overridden(task, **tables_of):
     return bench_autosage.BenchAutosage(**{**vars(task), "tables": tables_of})
 
 
-def test_tiny_graphs_give_a_row_for_every_arm_and_ablation(build, tmp_path, capsys, monkeypatch):
+def test_tiny_graphs_give_a_row_for_every_arm_and_ablation(build, tmp_path, monkeypatch):
     monkeypatch.setattr(bench_autosage, "NARROW", None)  # the kernels that are compiled anyway
     task = overridden(build("bench_autosage", *TINY, folder=tmp_path),
                       hub_split={"spmm": [8], "sddmm": [8], "attention": [8]}, products_like={"spmm": [8]})
@@ -56,7 +56,6 @@ def test_tiny_graphs_give_a_row_for_every_arm_and_ablation(build, tmp_path, caps
     assert metrics["hub/spmm/hub_split/never"] == 1
     assert metrics["vectors/products_like/8"] > 0
     assert {"spmm/hub_split/8/autosage", "share/rows/0.5/wrong", "over_default/alpha/all/0.95/accepted"} <= set(metrics)
-    assert "speedup over the vendor" in capsys.readouterr().out
     for name in ("speedups", "ablations"):
         assert (tmp_path / f"{name}.png").stat().st_size > 0
     assert not list((tmp_path / "artifacts" / "bench_autosage").iterdir())

@@ -17,7 +17,7 @@ from kept_files import kept_files, text_of
 from sparloom.baselines import SPARSE_BASELINES, gathered_bytes
 from sparloom.errors import Unsupported
 from sparloom.experiments import BenchDispatch, PolicyVariant
-from sparloom.experiments.autosage import BoundMethod, DispatchCase, ReferenceRows, bench_dispatch, check_own
+from sparloom.experiments.autosage import BoundMethod, DispatchCase, ReferenceRows, check_own
 from sparloom.experiments.autosage import cpu_cases as dispatch_score
 from sparloom.experiments.autosage import graph_training as sage_training
 from sparloom.experiments.harness import peak_bytes, side_by_side
@@ -338,19 +338,6 @@ def test_deviating_training_raises_for_our_layers_and_is_noted_for_peers(monkeyp
     monkeypatch.setattr(sage_training, "spmm", lambda means, features: 2 * features)
     with pytest.raises(AssertionError, match=r"sparloom is wrong: means or gradients .* pyg_edge_index"):
         sage_training.sage_aggregations(pattern, 8, seed=0)
-
-
-def test_a_killed_run_resumes(tmp_path, monkeypatch):
-    out = tmp_path / "out"
-    out.mkdir()
-    given = bench(tmp_path, ops={"spmm": [8]})
-    monkeypatch.setattr(bench_dispatch, "dispatch_metrics", lambda **_: (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
-        given.run(out)
-    monkeypatch.undo()
-    before = pd.read_parquet(out / "per_case.parquet")
-    given.run(out)
-    pd.testing.assert_frame_equal(pd.read_parquet(out / "per_case.parquet"), before)
 
 
 def rows(values):

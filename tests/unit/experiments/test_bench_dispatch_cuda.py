@@ -11,7 +11,7 @@ from emulated_gpu import SharedMemory, WallClock
 
 from sparloom.errors import Unsupported
 from sparloom.experiments import BenchDispatchCuda
-from sparloom.experiments.autosage import CUDA_BASELINES, CudaDispatchBench
+from sparloom.experiments.autosage import CUDA_BASELINES
 from sparloom.experiments.autosage import bench_dispatch as bench_dispatch_cuda
 from sparloom.experiments.autosage import cuda_cases as dispatch_device
 from sparloom.measure import TimingProtocol
@@ -97,25 +97,6 @@ def test_metrics_are_of_all_graph_by_graph_and_of_every_width(done):
     assert metrics["left_out"] == 0
     assert all(np.isfinite(value) for value in metrics.values())
     assert (out / "speedups.png").stat().st_size > 0
-
-
-def test_a_killed_run_resumes_where_it_stopped(gpu, tmp_path, monkeypatch):
-    asked = []
-    rows = CudaDispatchBench.rows
-
-    def once(self, case, matrix):
-        asked.append(case.key)
-        if len(asked) == 2:
-            raise KeyboardInterrupt
-        return rows(self, case, matrix)
-
-    monkeypatch.setattr(CudaDispatchBench, "rows", once)
-    given = bench(tmp_path, gpu, ops={"spmm": [8], "sddmm": [8]})
-    with pytest.raises(KeyboardInterrupt):
-        given.run(tmp_path)
-    given.run(tmp_path)
-    assert asked == ["spmm hub_skew 8", "sddmm hub_skew 8", "sddmm hub_skew 8"]
-    assert set(pd.read_parquet(tmp_path / "per_case.parquet")["op"]) == {"spmm", "sddmm"}
 
 
 def test_peers_that_are_too_large_or_wrong_are_reported(gpu, tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ from sparloom.experiments.fusion import bench_fuse, fuse_metrics
 pytestmark = pytest.mark.cc
 
 
-def test_compiled_functions_agree_with_executors_and_libraries(build, tmp_path, capsys):
+def test_compiled_functions_agree_with_executors_and_libraries(build, tmp_path):
     task = build("bench_fuse", "timing=quick", "corpus.scale=0.002", "task.programs=[chebyshev,layer,transposed]",
                  "task.widths=[16]", "task.columns=[2]", "timing.steal_ratio=100", "task.threads=1", folder=tmp_path)
     kept = task.corpus.entries()[:2]
@@ -25,7 +25,6 @@ def test_compiled_functions_agree_with_executors_and_libraries(build, tmp_path, 
     assert "layer/recognised_over_own" not in metrics
     frame = pd.read_parquet(tmp_path / "per_matrix.parquet")
     assert set(frame["method"]) == {"own", "own_unfused", "fused", "loops", "recognised", "scipy", "torch"}
-    assert "transposed/own_over_torch" in capsys.readouterr().out
 
 
 def test_ratios_say_how_many_times_as_fast_the_first_is():

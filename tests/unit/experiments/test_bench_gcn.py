@@ -1,6 +1,5 @@
 """Training side by side on tiny graphs: outputs, and resuming a killed run."""
 
-import json
 import warnings
 from dataclasses import replace
 from functools import partial
@@ -70,25 +69,6 @@ def test_in_float64_both_train_to_the_same_loss() -> None:
         trainee.train(100)
         losses.append(trainee.loss)
     assert max(losses) - min(losses) < 1e-9
-
-
-def test_a_killed_run_resumes(tmp_path, monkeypatch) -> None:
-    task = bench(tmp_path, widths=[8])
-    case, trained = BenchGcn._case, []
-
-    def killed(self, planned):
-        if len(trained) == 2:
-            raise KeyboardInterrupt
-        trained.append(planned[0].name)
-        return case(self, planned)
-
-    monkeypatch.setattr(BenchGcn, "_case", killed)
-    with pytest.raises(KeyboardInterrupt):
-        task.run(tmp_path)
-    lines = next((tmp_path / "journals").glob("*/cases.jsonl")).read_text().splitlines()
-    assert [json.loads(line)["case"] for line in lines] == [f"{name} 8" for name in trained]
-    monkeypatch.setattr(BenchGcn, "_case", case)
-    assert task.run(tmp_path)["8/graphs"] > 2
 
 
 def test_corpus_without_such_graphs_is_refused(tmp_path) -> None:

@@ -1,6 +1,5 @@
 """GraphSAGE with chosen kernels, on tiny graphs: what runs, what is refused, and resuming a killed run."""
 
-import json
 import warnings
 from functools import partial
 from pathlib import Path
@@ -85,7 +84,7 @@ def task() -> Classification:
     return Classification.drawn(CORPUS.load(CORPUS.entries()[0].name).pattern, 16, seed=0)
 
 
-def test_both_stages_are_timed_by_every_method(bench, tmp_path, capsys):
+def test_both_stages_are_timed_by_every_method(bench, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         pytest.importorskip("torch_geometric.nn", reason="torch_geometric is not installed")
@@ -106,9 +105,6 @@ def test_both_stages_are_timed_by_every_method(bench, tmp_path, capsys):
     for key in ("inference/cognate/speedup", "training/optimum/speedup", "training/static/of_optimum"):
         assert metrics[f"{key}_low"] <= metrics[key] <= metrics[f"{key}_high"]
     assert metrics["spmm/optimum/speedup"] >= 1
-    printed = capsys.readouterr().out
-    assert "the paper's COGNATE" in printed
-    assert all(name in printed for name in frame["matrix"].unique())
     assert (out / "speedups.png").stat().st_size > 0
     assert not list((tmp_path / "journals").glob("*"))
 
@@ -234,24 +230,6 @@ def test_a_network_that_has_seen_a_graph_is_refused(bench, tmp_path):
     seen = bench().entries()[1].name
     with pytest.raises(ValueError, match=rf"has learned from 1 of 2 timed graphs \({seen}.*: choose another corpus"):
         bench([*LEARNED, seen]).run(tmp_path)
-
-
-def test_a_killed_run_resumes(bench, tmp_path, monkeypatch):
-    rows, done = BenchGraphsage._rows, []
-
-    def killed(self, chooser, entry):
-        if done:
-            raise KeyboardInterrupt
-        done.append(entry.name)
-        return rows(self, chooser, entry)
-
-    monkeypatch.setattr(BenchGraphsage, "_rows", killed)
-    with pytest.raises(KeyboardInterrupt):
-        bench().run(tmp_path)
-    lines = next((tmp_path / "journals").glob("*/cases.jsonl")).read_text().splitlines()
-    assert [json.loads(line)["case"] for line in lines] == done
-    monkeypatch.setattr(BenchGraphsage, "_rows", lambda *arguments: rows(*arguments))
-    assert bench().run(tmp_path)["training/matrices"] == 2
 
 
 def test_the_conf_names_the_network_that_is_fine_tuned(build, tmp_path):

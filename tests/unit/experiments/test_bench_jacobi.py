@@ -1,7 +1,6 @@
 """The benchmark of Jacobi's method on small systems of every part: one run, then a resumed one."""
 
 import csv
-import json
 
 import numpy as np
 import pandas as pd
@@ -94,21 +93,6 @@ def test_metrics_can_be_made_again_from_the_rows(finished):
     assert metrics["anchors/speedup_over_unfused"] == pytest.approx(geomean(seconds["unfused"] / seconds["auto"]))
     assert metrics["anchors/speedup_over_unfused_min"] == pytest.approx((seconds["unfused"] / seconds["auto"]).min())
     assert metrics["speedup_over_unfused_low"] <= metrics["speedup_over_unfused"]
-
-
-def test_a_killed_run_resumes(build, mirror, tmp_path):
-    """A decision of this run is found; a case in the journal is not timed again."""
-    task = build("bench_jacobi", f"paths.mirror={mirror}", "timing=quick", "task.least_nonzeros=1500",
-                 "task.parts=[pattern]", "task.columns=8", "task.threads=1", folder=tmp_path)
-    for step in ("decide", "score"):
-        assert task.step(step, ("pattern", "a/lost")) == ""
-        assert "not known to be positive definite" in task.step(step, ("pattern", "a/unknown"))
-    journal = task._journal("score").path
-    lines = [json.loads(line) for line in journal.read_text().splitlines()]
-    lines[0]["rows"][0]["seconds"] = 123.0
-    journal.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    task.run(tmp_path)
-    assert (pd.read_parquet(tmp_path / "per_matrix.parquet")["seconds"] == 123.0).sum() == 1
 
 
 def test_sets_of_systems(mirror):

@@ -10,7 +10,7 @@ import pytest
 from sparloom.experiments.fusion import kernel_metrics
 
 
-def test_small_anchors_give_a_ratio_for_every_peer(build, tmp_path, capsys):
+def test_small_anchors_give_a_ratio_for_every_peer(build, tmp_path):
     task = build("bench_kernels", "corpus.scale=0.002", "task.gemm_rows=512", "task.widths=[16]",
                  "timing.short_seconds=0.001", "timing.repetitions=2", "timing.steal_ratio=100", folder=tmp_path)
     metrics = task.run(tmp_path)
@@ -22,7 +22,6 @@ def test_small_anchors_give_a_ratio_for_every_peer(build, tmp_path, capsys):
     assert set(frame[frame["op"] == "spmm"]["matrix"]) == {"lap2d", "lap3d", "band", "rmat17", "er", "comm"}
     assert (frame["p10"] <= frame["p90"]).all()
     assert json.loads((tmp_path / "peers.json").read_text())["torch"]
-    assert "torch.mm" in capsys.readouterr().out
 
 
 def test_ratios_are_seconds_of_others_over_ours():

@@ -103,7 +103,7 @@ def bench(tmp_path, **changes) -> BenchMinibatch:
         classes=4, batches=2, rounds=2, threads=1, journals=str(tmp_path / "journals"), seed=0), **changes)
 
 
-def test_all_methods_are_timed_on_equal_batches(tmp_path, capsys) -> None:
+def test_all_methods_are_timed_on_equal_batches(tmp_path) -> None:
     out = tmp_path / "out"
     out.mkdir()
     metrics = bench(tmp_path).run(out)
@@ -116,7 +116,6 @@ def test_all_methods_are_timed_on_equal_batches(tmp_path, capsys) -> None:
     for key in ("sampled/over_pyg", "small/gcn/over_best", "sampled/sage/end_to_end"):
         assert metrics[f"{key}_low"] <= metrics[key] <= metrics[f"{key}_high"]
         assert metrics[f"{key}_min"] > 0
-    assert "Training steps on mini-batches" in capsys.readouterr().out
     assert not list((tmp_path / "journals").glob("*"))
 
 

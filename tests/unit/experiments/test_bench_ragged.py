@@ -80,19 +80,6 @@ def test_every_part_is_timed_and_reduced(tmp_path, few_peers):
     assert not list((tmp_path / "journals").glob("*"))
 
 
-def test_a_killed_run_resumes(tmp_path, monkeypatch):
-    out = tmp_path / "out"
-    out.mkdir()
-    given = bench(tmp_path, parts=["causal", "trmm"])
-    monkeypatch.setattr(bench_ragged, "triangular_methods", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
-        given.run(out)
-    monkeypatch.undo()
-    monkeypatch.setattr(bench_ragged, "attention_kernels", None)
-    given.run(out)
-    assert len(pd.read_parquet(out / "per_case.parquet")) == 3 + 6
-
-
 def test_an_unknown_part_is_named(tmp_path):
     with pytest.raises(ValueError, match="part 'decoder' of bench_ragged: there are encoder, mha, causal"):
         bench(tmp_path, parts=["decoder"]).run(tmp_path)

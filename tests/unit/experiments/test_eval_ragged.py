@@ -1,6 +1,5 @@
 """The evaluation of ragged programs on a few short sequences: all parts, then a resumed run."""
 
-import json
 
 import numpy as np
 import pandas as pd
@@ -60,18 +59,6 @@ def test_metrics_can_be_made_again_from_the_rows(finished):
     shares = [value for key, value in metrics.items() if key.startswith("breakdown/cola_3/") and key.endswith("_share")]
     assert sum(shares) == pytest.approx(1)
     assert metrics["storage/softmax/cola_3/kb_sparse_over_graph"] > 1
-
-
-@pytest.mark.cc
-def test_a_killed_run_resumes(build, tmp_path):
-    """A case in the journal is not repeated, even if another part is requested."""
-    task = build("eval_ragged", *SMALL, "task.parts=[prelude]", folder=tmp_path)
-    case, = task._planned()
-    rows = [row | {"median": 123.0} for row in task._case(case)]
-    folder = build("eval_ragged", *SMALL, "task.parts=[prelude,computation]", folder=tmp_path)._folder
-    folder.mkdir(parents=True)
-    (folder / "cases.jsonl").write_text(json.dumps({"case": case.key, "rows": rows}) + "\n")
-    assert task.run(tmp_path)["prelude/cola_3/shared_seconds"] == 123.0
 
 
 def test_unknown_parts_are_refused(build, tmp_path):

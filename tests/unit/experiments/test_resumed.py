@@ -208,7 +208,7 @@ def test_lengths_count_by_their_content_and_not_by_their_path(tmp_path, monkeypa
 def test_damaged_lines_of_cases_are_named(tmp_path):
     journal = CaseJournal(tmp_path / "cases.jsonl")
     journal.append("a", [{"seconds": 1.0}])
-    journal.path.write_bytes(journal.path.read_bytes() + b'{"case": "b"}\n')
+    (tmp_path / "cases.jsonl").write_bytes((tmp_path / "cases.jsonl").read_bytes() + b'{"case": "b"}\n')
     with pytest.raises(SchemaError, match=r"cases.jsonl, line 2 is damaged .*: remove it"):
         journal.rows()
 

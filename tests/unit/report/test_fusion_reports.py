@@ -4,7 +4,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sparloom import log
 from sparloom.report import (
     draw_amortisation,
     draw_fused_methods,
@@ -16,7 +15,6 @@ from sparloom.report import (
     draw_scaling,
     draw_steps,
     fusion_metrics,
-    fusion_tables,
     ratio_means,
 )
 
@@ -103,17 +101,6 @@ def test_matrices_that_fuse_well_and_exceed_the_cache_are_listed_separately(metr
 def test_a_method_that_is_not_installed_is_left_out(metrics):
     assert "gemm_spmm/128/auto_over_mkl" not in metrics
     assert metrics["gemm_spmm/128/auto_over_torch"] == pytest.approx(8)
-
-
-def test_tables_name_every_method_and_width(metrics):
-    tables = list(fusion_tables(metrics))
-    assert len(tables) == 4
-    with log.console.capture() as captured:
-        log.console.print(tables[0])
-    text = captured.get()
-    assert "GeMM-SpMM, 7 real matrices: times as fast as" in text
-    assert "own unfused, least" in text
-    assert "3.77 (" in text
 
 
 def test_every_figure_is_drawn_and_the_same_again(frame, tmp_path):

@@ -7,7 +7,6 @@ guardrail against the vendor's library. Beside it run our own samples and decisi
 
 import math
 import platform
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,12 +19,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from sparloom import log
 from sparloom.baselines import SPARSE_BASELINES
-from sparloom.data import write_frame
 from sparloom.experiments.autosage.cases import OPERATIONS, DispatchCase, ReferenceRows, check_environment, user_call
 from sparloom.experiments.autosage.kernel_choice import induced_subgraph
-from sparloom.experiments.harness import journal_folder, seconds_of, statistics_of, timed_cases
+from sparloom.experiments.harness import finish, run_folder, seconds_of, statistics_of, timed_cases
 from sparloom.jit import NativeCall, address, aligned, compile_cpp
 from sparloom.measure import TimingProtocol
 from sparloom.ops import Op, Operands
@@ -34,7 +31,6 @@ from sparloom.platforms.cpu_kernels.row_pieces import BoundRows, Pieces, SparseR
 from sparloom.report import (
     autosage_decisions,
     autosage_metrics,
-    autosage_tables,
     draw_autosage_ablations,
     draw_autosage_speedups,
 )
@@ -118,27 +114,22 @@ class BenchAutosage:
         graphs = [name for name in self.tables if self.corpus.graphs is None or name in self.corpus.graphs]
         scales = {name: self._scale(name) for name in graphs}
         planned = {case.key: case for name in graphs for case in self._cases(name)}
-        folder = journal_folder(
-            self.journals, scales, dict(self.tables), self.candidates, self.shares, self.least_rows, self.iterations,
-            self.hub_width, self.hub_graphs, self.hub_quantiles, self.vector_graphs, self.timing, self.threads,
-            self.seed)
+        folder = run_folder(self, scales, without=("corpus", "memory_bytes", "cap_seconds"))
         load = lru_cache(1)(lambda name: AutosageCorpus(scales[name], [name]).load(name))
         frame = timed_cases(
-            partial(self._rows, load, scales), planned, folder / "cases.jsonl", threads=self.threads,
-            weights={key: scales[case.matrix] * SIZES[case.matrix][1] * case.width + 1e6
-                     for key, case in planned.items()})
+            partial(self._rows, load, scales), planned, folder, threads=self.threads,
+            costs={key: scales[case.matrix] * SIZES[case.matrix][1] * case.width + 1e6
+                   for key, case in planned.items()})
         parts = {name: rows.drop(columns="table").dropna(axis=1, how="all").reset_index(drop=True)
                  for name, rows in frame.groupby("table", sort=False)}
         decided = autosage_decisions(**parts, cap_seconds=self.cap_seconds)
-        for name, rows in {**parts, "decisions": decided}.items():
-            write_frame(out / f"{name}.parquet", rows)
         metrics = autosage_metrics(decided, parts["whole"], seed=self.seed)
-        for table in autosage_tables(decided, metrics):
-            log.console.print(table)
-        draw_autosage_speedups(decided, out / "speedups")
-        draw_autosage_ablations(metrics, out / "ablations")
-        shutil.rmtree(folder)
-        return metrics
+
+        def draw(folder: Path) -> None:
+            draw_autosage_speedups(decided, folder / "speedups")
+            draw_autosage_ablations(metrics, folder / "ablations")
+
+        return finish(out, folder, metrics, draw, **parts, decisions=decided)
 
     def _cases(self, graph: str) -> list[DispatchCase]:
         return [DispatchCase(op, graph, width) for op, widths in self.tables[graph].items() for width in widths]
@@ -271,7 +262,7 @@ class BenchAutosage:
         out.fill(0)
         start = time.perf_counter()
         ready = prepare(adjacency, threads=self.threads, libraries={}, cache=PlanCache(None, keep_busy=True),
-                        policy=CsrPolicy.online())
+                        policy=CsrPolicy())
         call = user_call(ready, op, operands.dense)
         call(out=out)
         first, calls = time.perf_counter() - start, 1

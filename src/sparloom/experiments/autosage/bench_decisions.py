@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,20 +11,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from rich.table import Table
 
-from sparloom import log
-from sparloom.errors import SparloomError
 from sparloom.experiments.autosage.cases import OPERATIONS, DispatchCase, dispatch_cases
 from sparloom.experiments.autosage.cpu_cases import SERIAL, DispatchBench
-from sparloom.experiments.harness import CaseJournal, evenly_by_size, journal_folder, run_steps, statistics_of
-from sparloom.files import atomic_path
+from sparloom.experiments.harness import CaseSteps, evenly_by_size, finish, run_folder, statistics_of
 from sparloom.fusion import pinned
 from sparloom.measure import TimingProtocol
 from sparloom.nn import SPARSE_LIBRARIES
 from sparloom.ops import Operands
 from sparloom.platforms import CpuKernels, interleaved, reallocated
-from sparloom.report import report_table
 from sparloom.space import Config
 from sparloom.sparse import Corpus, MatrixEntry, SparseMatrix
 from sparloom.tuning.sparse import CsrPolicy
@@ -64,42 +58,36 @@ class BenchDecisions:
 
     def run(self, out: Path) -> Mapping[str, float]:
         """Write decisions.parquet; return costs and the share of cases in which the programs decide alike."""
-        planned, entries = self._planned, {entry.name: entry for entry in self.corpus.entries()}
-        run_steps(
-            [*self._steps, TIME], self.step,
-            lambda step: {name: name for name, cases in planned.items() if self._missing(step, cases)},
-            planned=lambda _: planned, weight=lambda name: float((entries[name].nnz + FIXED) * len(planned[name])))
-        frame = pd.DataFrame(self._rows())
-        with atomic_path(out / "decisions.parquet") as path:
-            frame.to_parquet(path, compression="zstd")
-        metrics = decision_metrics(frame)
-        log.console.print(_table(frame))
-        for key, value in metrics.items():
-            log.console.print(f"{key} {value:.4g}")
-        shutil.rmtree(self._folder)
-        return metrics
+        steps = self._stages
+        steps.run()
+        frame = pd.DataFrame(self._rows(steps))
+        return finish(out, self._folder, decision_metrics(frame), decisions=frame)
 
-    def step(self, step: str, name: str) -> str:
-        """Decide the missing cases of a matrix, or time their choices; return why that is impossible, or ""."""
-        try:
-            matrix = self.corpus.load(name)
-        except (OSError, ValueError, SparloomError) as error:
-            return f"cannot be read: {error}"
+    @cached_property
+    def _stages(self) -> CaseSteps[DispatchCase]:
+        entries: Sequence[MatrixEntry] = evenly_by_size(self.corpus.entries(), self.count)
+        planned = dispatch_cases(entries, self.ops, memory_bytes=self.memory_bytes)
+        costs = {entry.name: float((entry.nnz + FIXED) * len(planned.get(entry.name, ()))) for entry in entries}
+        return CaseSteps(self._folder, dict.fromkeys([*self._programs, TIME], planned), self._load, self._measure,
+                         costs)
+
+    def _load(self, case: DispatchCase) -> SparseMatrix:
+        return self.corpus.load(case.matrix)
+
+    def _measure(self, step: str, case: DispatchCase, matrix: SparseMatrix) -> list[Row]:
+        """Decide a case, or time the choices of all programs."""
         bench = DispatchBench(self.timing, self.threads, self.heads, self.policy, SPARSE_LIBRARIES, self.memory_bytes,
                               {}, 1, self._folder / step, self.seed)
-        for case in self._missing(step, self._planned[name]):
-            if step == TIME:
-                rows = self._timed(bench, case, matrix)
-            else:
-                rows = bench.decide(case, matrix)
-                rows[0]["choice"] = bench.decided(case, matrix).choice.name
-            self._journal(step).append(case.key, rows)
-        return ""
+        if step == TIME:
+            return self._timed(bench, case, matrix)
+        rows = bench.decide(case, matrix)
+        rows[0]["choice"] = bench.decided(case, matrix).choice.name
+        return rows
 
     def _timed(self, bench: DispatchBench, case: DispatchCase, matrix: SparseMatrix) -> list[Row]:
         """Time every choice of the programs in turn."""
         torch.set_num_threads(self.threads)
-        choices = {row["choice"] for step in self._steps for row in self._journal(step).rows().get(case.key, ())}
+        choices = {row["choice"] for step in self._programs for row in self._stages.done(step).get(case.key, ())}
         operands = reallocated(bench.operands(case, matrix))
         calls = {name: self._call(case, operands, name) for name in sorted(choices)}
         with pinned(self.threads), torch.inference_mode():
@@ -116,38 +104,22 @@ class BenchDecisions:
         family = CpuKernels(int(threads or self.threads), case.width).family(OPERATIONS[case.op](self.heads))
         return family.bind(operands, Config.parse(CpuKernels.name, key), family.result(operands))
 
-    def _rows(self) -> Iterator[Row]:
+    def _rows(self, steps: CaseSteps[DispatchCase]) -> Iterator[Row]:
         """Yield a row per case and program."""
-        timed = self._journal(TIME).rows()
-        for program, step in enumerate(self._steps):
-            done = self._journal(step).rows()
-            for cases in self._planned.values():
-                for case in cases:
-                    seconds = {row["choice"]: row["choice_seconds"] for row in timed.get(case.key, ())}
-                    for row in done.get(case.key, ()):
-                        yield {"op": case.op, "matrix": case.matrix, "width": case.width, "program": program, **row,
-                               "choice_seconds": seconds.get(row["choice"], np.nan)}
+        timed = steps.done(TIME)
+        for program, step in enumerate(self._programs):
+            for case, row in steps.rows(step):
+                seconds = {row["choice"]: row["choice_seconds"] for row in timed.get(case.key, ())}
+                yield {"op": case.op, "matrix": case.matrix, "width": case.width, "program": program, **row,
+                       "choice_seconds": seconds.get(row["choice"], np.nan)}
 
     @property
-    def _steps(self) -> list[str]:
+    def _programs(self) -> list[str]:
         return [f"program_{number}" for number in range(self.programs)]
 
     @cached_property
-    def _planned(self) -> dict[str, list[DispatchCase]]:
-        entries: Sequence[MatrixEntry] = evenly_by_size(self.corpus.entries(), self.count)
-        return dispatch_cases(entries, self.ops, memory_bytes=self.memory_bytes)
-
-    def _missing(self, step: str, cases: Sequence[DispatchCase]) -> list[DispatchCase]:
-        done = self._journal(step).rows()
-        return [case for case in cases if case.key not in done]
-
-    def _journal(self, step: str) -> CaseJournal:
-        return CaseJournal(self._folder / f"{step}.jsonl")
-
-    @cached_property
     def _folder(self) -> Path:
-        return journal_folder(self.journals, self.timing, self.policy, self.heads, self.threads, self.programs,
-                              self.seed, corpora=[self.corpus])
+        return run_folder(self, corpora=[self.corpus])
 
 
 def decision_metrics(frame: pd.DataFrame) -> dict[str, float]:
@@ -185,15 +157,3 @@ def are_alike(decisions: pd.DataFrame) -> bool:
     """Tell whether the programs of one case decide alike."""
     most, seconds = decisions["choice"].value_counts().iloc[0], decisions["choice_seconds"]
     return bool(most >= SAME * len(decisions) or seconds.max() <= NEAR * seconds.min())
-
-
-def _table(frame: pd.DataFrame) -> Table:
-    """List the cases in which programs do not decide alike."""
-    table = report_table(("op", "matrix", "width", "choices", "slowest / fastest"), text=("op", "matrix", "choices"),
-                         wrap=True)
-    for (op, matrix, width), rows in frame.groupby(["op", "matrix", "width"], sort=False):
-        if not are_alike(rows):
-            counts = ", ".join(f"{count} of {name}" for name, count in rows["choice"].value_counts().items())
-            seconds = rows["choice_seconds"]
-            table.add_row(op, matrix, str(width), counts, f"{seconds.max() / seconds.min():.2f}")
-    return table

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,14 +12,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import scipy.sparse
-from rich.table import Table
 
-from sparloom import log
 from sparloom.arrays import SparseArray
-from sparloom.experiments.harness import CaseJournal, journal_folder
-from sparloom.files import atomic_path
+from sparloom.experiments.harness import finish, run_folder, timed_cases
 from sparloom.platforms import keep_threads_awake
-from sparloom.report import report_table
 
 Row = dict[str, Any]
 
@@ -76,23 +71,13 @@ class BenchDecompositions:
         unknown = set(self.solvers) - set(SOLVERS)
         if unknown:
             raise ValueError(f"no solver {', '.join(sorted(unknown))}: choose from {', '.join(SOLVERS)}")
-        folder = journal_folder(self.journals, self.matrices, self.solvers, self.components, self.dtypes, self.rounds,
-                                self.threads, self.seed)
-        journal = CaseJournal(folder / "cases.jsonl")
-        cases = [(name, dtype) for name in self.matrices for dtype in self.dtypes]
-        for name, dtype in cases:
-            if f"{name}/{dtype}" not in journal.rows():
-                journal.append(f"{name}/{dtype}", self._score(name, dtype))
-        done = journal.rows()
-        frame = pd.DataFrame([row for name, dtype in cases for row in done[f"{name}/{dtype}"]])
-        with atomic_path(out / "per_case.parquet") as path:
-            frame.to_parquet(path, compression="zstd")
-        metrics = decomposition_metrics(frame)
-        log.console.print(_table(frame))
-        shutil.rmtree(folder)
-        return metrics
+        folder = run_folder(self)
+        cases = {f"{name}/{dtype}": (name, dtype) for name in self.matrices for dtype in self.dtypes}
+        frame = timed_cases(self._score, cases, folder, costs=dict.fromkeys(cases, 1.0), threads=None)
+        return finish(out, folder, decomposition_metrics(frame), per_case=frame)
 
-    def _score(self, name: str, dtype: str) -> list[Row]:
+    def _score(self, case: tuple[str, str]) -> list[Row]:
+        name, dtype = case
         keep_threads_awake()
         plain, rows = self.matrices[name].build(dtype, self.seed), []
         logger.info("%s, %s: %d x %d with %d nonzeros", name, dtype, *plain.shape, plain.nnz)
@@ -133,16 +118,6 @@ def decomposition_metrics(frame: pd.DataFrame) -> dict[str, float]:
         metrics |= {name: speedups[-1], f"{name}/low": float((theirs / ours).min()),
                     f"{name}/high": float((theirs / ours).max())}
     return metrics | {"over_scipy": float(np.exp(np.mean(np.log(speedups)))), "over_scipy_min": min(speedups)}
-
-
-def _table(frame: pd.DataFrame) -> Table:
-    table = report_table(("matrix", "type", "solver", "SciPy, s", "sparloom, s", "speedup"),
-                         text=("matrix", "type", "solver"))
-    for row in frame.to_dict("records"):
-        theirs, ours = np.median(row["scipy"]), np.median(row["sparloom"])
-        numbers = (f"{theirs:.2f}", f"{ours:.2f}", f"{theirs / ours:.2f}")
-        table.add_row(row["matrix"], row["dtype"], row["solver"], *numbers)
-    return table
 
 
 def _randomized_svd(array: Any, components: int, seed: int) -> np.ndarray:

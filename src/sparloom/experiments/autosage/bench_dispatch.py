@@ -2,7 +2,7 @@
 
 import logging
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
@@ -12,9 +12,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from sparloom import log
 from sparloom.baselines import package_versions
-from sparloom.data import write_frame
 from sparloom.errors import SparloomError, Unsupported
 from sparloom.experiments.autosage.cases import (
     CANDIDATES,
@@ -28,12 +26,11 @@ from sparloom.experiments.autosage.cases import (
 )
 from sparloom.experiments.autosage.cpu_cases import DispatchBench, PolicyVariant, ready_variants, stored_roof
 from sparloom.experiments.autosage.cuda_cases import CudaDispatchBench
-from sparloom.experiments.harness import CaseJournal, evenly_by_size, journal_folder, run_steps, timed_cases
-from sparloom.files import write_json
+from sparloom.experiments.harness import CaseSteps, evenly_by_size, finish, run_folder, timed_cases
 from sparloom.measure import TimingProtocol
 from sparloom.nn import CUDA_SPARSE_LIBRARIES, SPARSE_LIBRARIES
 from sparloom.platforms import CupyGpu, Gpu, keep_threads_awake
-from sparloom.report import device_dispatch_metrics, dispatch_metrics, dispatch_tables, draw_dispatch
+from sparloom.report import device_dispatch_metrics, dispatch_metrics, draw_dispatch
 from sparloom.sparse import Corpus, MatrixEntry, SparseMatrix
 from sparloom.tuning import PlanCache
 from sparloom.tuning.sparse import CsrPolicy, CudaBackend
@@ -56,7 +53,7 @@ class BenchDispatch:
     every method against float64 and times all of them in turn; its cases have a bound, by peak rates that it measures
     first (`sparloom.platforms.bound`). A third one explores some cases: it times every
     candidate, which shows what the best decision would gain, and repeats the decision under other policies. An
-    interrupted run continues if commit and settings are unchanged; after a change of `ways` only exploration restarts.
+    interrupted run continues if commit and settings are unchanged.
 
     Args:
         count: number of timed matrices, evenly over their nonzeros; None: all.
@@ -97,47 +94,36 @@ class BenchDispatch:
 
     def _run(self, out: Path) -> Mapping[str, float]:
         keep_threads_awake()
-        planned = {step: self._planned(step) for step in ("decide", "score", "explore")}
         entries = {entry.name: entry for entry in self.corpus.entries()}
-        run_steps(
-            list(planned), self.step,
-            lambda step: {name: name for name, cases in planned[step].items() if self._missing(step, cases)},
-            planned=planned.__getitem__,
-            weight=lambda name: float((entries[name].nnz + CPU_FIXED) * len(planned["score"].get(name, ()))))
+        planned = {step: self._planned(step) for step in ("decide", "score", "explore")}
+        steps = CaseSteps(self._folder, planned, self._load, self._measure, {
+            name: float((entries[name].nnz + CPU_FIXED) * len(cases)) for name, cases in planned["score"].items()})
+        steps.run()
         scored, decided, explored = (
-            list(self._rows(step, planned[step], entries)) for step in ("score", "decide", "explore"))
+            [_about(case, entries[case.matrix]) | row for case, row in steps.rows(step)]
+            for step in ("score", "decide", "explore"))
         frames = {
             "per_case": frame_of(scored, PER_CASE),
             "decisions": frame_of([*({**row, "way": "", "repeat": 0} for row in decided),
                                    *(row for row in explored if "way" in row)], DECISIONS),
             "candidates": frame_of((row for row in explored if "way" not in row), CANDIDATES)}
-        for name, frame in frames.items():
-            write_frame(out / f"{name}.parquet", frame)
-        write_json(out / "peers.json", package_versions())
         with suppress(FileNotFoundError):  # no case was timed
             shutil.copyfile(self._folder / ROOF, out / ROOF)
-        metrics = dispatch_metrics(**frames, seed=self.seed)
-        for table in dispatch_tables(metrics):
-            log.console.print(table)
-        draw_dispatch(**frames, folder=out)
-        shutil.rmtree(self._folder)
-        return metrics
+        return finish(out, self._folder, dispatch_metrics(**frames, seed=self.seed),
+                      lambda folder: draw_dispatch(**frames, folder=folder), facts={"peers": package_versions()},
+                      **frames)
 
-    def step(self, step: str, name: str) -> str:
-        """Run the missing cases of a matrix; return the reason why that is impossible, or ""."""
-        try:
-            matrix = self.corpus.load(name)
-        except (OSError, ValueError, SparloomError) as error:
-            return f"cannot be read: {error}"
+    def _load(self, case: DispatchCase) -> SparseMatrix:
+        return self.corpus.load(case.matrix)
+
+    def _measure(self, step: str, case: DispatchCase, matrix: SparseMatrix) -> list[dict[str, Any]]:
         bench = DispatchBench(
             self.timing, self.threads, self.heads, self.policy, SPARSE_LIBRARIES, self.memory_bytes, self.ways,
             self.repeats, self._folder / "plans", self.seed,
             stored_roof(self._folder / ROOF, self.threads) if step == "score" else None)
-        for case in self._missing(step, self._planned(step)[name]):
-            self._journal(step).append(case.key, getattr(bench, step)(case, matrix))
-        return ""
+        return {"decide": bench.decide, "score": bench.score, "explore": bench.explore}[step](case, matrix)
 
-    def _planned(self, step: str) -> dict[str, list[DispatchCase]]:
+    def _planned(self, step: str) -> dict[str, dict[str, DispatchCase]]:
         entries: Sequence[MatrixEntry] = evenly_by_size(self.corpus.entries(), self.count)
         ops = self.ops
         if step != "score":
@@ -146,29 +132,14 @@ class BenchDispatch:
             entries, ops = evenly_by_size(entries, self.explored), dict.fromkeys(ops, self.explored_widths)
         return dispatch_cases(entries, ops, memory_bytes=self.memory_bytes)
 
-    def _missing(self, step: str, cases: Sequence[DispatchCase]) -> list[DispatchCase]:
-        done = self._journal(step).rows()
-        return [case for case in cases if case.key not in done]
-
-    def _rows(
-        self, step: str, planned: Mapping[str, Sequence[DispatchCase]], entries: Mapping[str, MatrixEntry],
-    ) -> Iterator[dict[str, object]]:
-        """Yield one row per case and method, with facts of the matrix."""
-        done = self._journal(step).rows()
-        for name, cases in planned.items():
-            for case in cases:
-                for row in done.get(case.key, ()):
-                    yield {"op": case.op, "matrix": name, "width": case.width, "rows": entries[name].rows,
-                           "nnz": entries[name].nnz, "kind": entries[name].kind, **row}
-
-    def _journal(self, step: str) -> CaseJournal:
-        folder = journal_folder(str(self._folder), self.ways, self.repeats) if step == "explore" else self._folder
-        return CaseJournal(folder / f"{step}.jsonl")
-
     @cached_property
     def _folder(self) -> Path:
-        return journal_folder(self.journals, self.timing, self.policy, self.heads, self.threads, self.seed,
-                              corpora=[self.corpus])
+        return run_folder(self, corpora=[self.corpus])
+
+
+def _about(case: DispatchCase, entry: MatrixEntry) -> dict[str, object]:
+    """Return the columns that name a case, and facts of its matrix."""
+    return dict(zip(ABOUT, (case.op, case.matrix, case.width, entry.rows, entry.nnz, entry.kind), strict=True))
 
 
 @dataclass(frozen=True)
@@ -208,29 +179,21 @@ class BenchDispatchCuda:
         signature = dict(where.gpu.signature())
         entries = {entry.name: entry for entry in evenly_by_size(self.corpus.entries(), self.count)}
         planned = dispatch_cases(list(entries.values()), self.ops, memory_bytes=self.memory_bytes)
-        cases = {case.key: case for each in planned.values() for case in each}
-        folder = journal_folder(self.journals, [(entry.name, entry.nnz) for entry in entries.values()], self.timing,
-                                self.policy, self.heads, self.memory_bytes, signature, self.seed,
-                                corpora=[self.corpus])
+        cases = {key: case for each in planned.values() for key, case in each.items()}
+        folder = run_folder(self, [(entry.name, entry.nnz) for entry in entries.values()], signature,
+                            corpora=[self.corpus], without=("gpu",))
         bench = CudaDispatchBench(where, torch.device(self.device), self.timing, self.heads, self.policy,
-                                    self.memory_bytes, PlanCache(folder / "plans", keep_busy=True), self.seed)
+                                  self.memory_bytes, PlanCache(folder / "plans", keep_busy=True), self.seed)
         frame = timed_cases(
-            partial(_case, bench, lru_cache(1)(self.corpus.load), entries), cases, folder / "cases.jsonl", threads=1,
-            weights={key: float((entries[case.matrix].nnz + CUDA_FIXED) * case.width) for key, case in cases.items()})
+            partial(_case, bench, lru_cache(1)(self.corpus.load), entries), cases, folder, threads=1,
+            costs={key: float((entries[case.matrix].nnz + CUDA_FIXED) * case.width) for key, case in cases.items()})
         if "median" not in frame:
             shutil.rmtree(folder)
             raise Unsupported(f"none of {len(cases)} cases could be timed, {next(iter(cases))}: {frame['failure'][0]}")
         tables = _tables(frame)
-        for name, table in tables.items():
-            write_frame(out / f"{name}.parquet", table)
-        write_json(out / "peers.json", package_versions(PACKAGES))
-        write_json(out / "device.json", signature)
-        metrics = device_dispatch_metrics(**tables, seed=self.seed)
-        for table in dispatch_tables(metrics):
-            log.console.print(table)
-        draw_dispatch(**tables, candidates=pd.DataFrame(), folder=out, least_seconds=0.0)
-        shutil.rmtree(folder)
-        return metrics
+        return finish(out, folder, device_dispatch_metrics(**tables, seed=self.seed),
+                      lambda out: draw_dispatch(**tables, candidates=pd.DataFrame(), folder=out, least_seconds=0.0),
+                      facts={"peers": package_versions(PACKAGES), "device": signature}, **tables)
 
 
 def _case(
@@ -238,8 +201,7 @@ def _case(
     case: DispatchCase,
 ) -> list[dict[str, Any]]:
     """Run one case: a row for each decision and each method, or one row with the reason why it is left out."""
-    entry = entries[case.matrix]
-    about = dict(zip(ABOUT, (case.op, case.matrix, case.width, entry.rows, entry.nnz, entry.kind), strict=True))
+    about = _about(case, entries[case.matrix])
     try:
         matrix = load(case.matrix)
     except (OSError, ValueError, SparloomError) as error:

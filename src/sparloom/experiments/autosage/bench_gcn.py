@@ -1,18 +1,14 @@
 """Train graph convolutional networks with our layers and with PyTorch Geometric: wall time."""
 
-import shutil
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from sparloom import log
-from sparloom.data import write_frame
 from sparloom.experiments.autosage.graph_training import (
     LEARNING_RATE,
     Classification,
@@ -21,9 +17,9 @@ from sparloom.experiments.autosage.graph_training import (
     baseline_methods,
     own_methods,
 )
-from sparloom.experiments.harness import journal_folder, timed_cases
+from sparloom.experiments.harness import finish, run_folder, timed_cases
 from sparloom.files import scratch_folder
-from sparloom.report import draw_gcn, gcn_metrics, gcn_table
+from sparloom.report import draw_gcn, gcn_metrics
 from sparloom.sparse import Corpus, MatrixEntry
 from sparloom.tuning import PlanCache
 
@@ -87,14 +83,11 @@ class BenchGcn:
         torch.set_num_threads(self.threads)
         entries = {entry.name: entry for entry in self.graphs.of(self.corpus)}
         planned = {f"{name} {width}": (entries[name], width) for width in self.widths for name in entries}
-        frame = timed_cases(self._case, planned, self._folder / "cases.jsonl", threads=self.threads, weights={
+        folder = run_folder(self, corpora=[self.corpus])
+        frame = timed_cases(self._case, planned, folder, threads=self.threads, costs={
             key: float(entry.nnz * width) for key, (entry, width) in planned.items()})
-        write_frame(out / "per_matrix.parquet", frame)
-        metrics = gcn_metrics(frame, seed=self.seed)
-        log.console.print(gcn_table(metrics))
-        draw_gcn(frame, out / "training")
-        shutil.rmtree(self._folder)
-        return metrics
+        return finish(out, folder, gcn_metrics(frame, seed=self.seed),
+                      lambda out: draw_gcn(frame, out / "training"), per_matrix=frame)
 
     def _case(self, case: tuple[MatrixEntry, int]) -> list[dict[str, object]]:
         entry, width = case
@@ -135,11 +128,6 @@ class BenchGcn:
             step = statistics.median(blocks[name])
             yield {"method": name, "first_seconds": first[name], "step_seconds": step, "block_seconds": blocks[name],
                    "steps": steps, "seconds": first[name] + (steps - 1) * step, "loss": trainee.loss}
-
-    @cached_property
-    def _folder(self) -> Path:
-        return journal_folder(self.journals, self.graphs, self.widths, self.blocks, self.block_steps, self.probe_steps,
-                              self.threads, self.seed, corpora=[self.corpus])
 
 
 def rest_seconds(task: Classification, *, steps: int) -> float:

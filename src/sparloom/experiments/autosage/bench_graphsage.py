@@ -1,6 +1,5 @@
 """Run GraphSAGE with kernels that COGNATE chose, beside other choices of the kernel and other libraries."""
 
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,8 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from sparloom import log, nn
-from sparloom.data import SampleSource, write_frame
+from sparloom import nn
+from sparloom.data import SampleSource
 from sparloom.errors import Unsupported
 from sparloom.experiments.autosage.bench_gcn import GraphChoice
 from sparloom.experiments.autosage.cases import check_environment
@@ -36,8 +35,9 @@ from sparloom.experiments.autosage.graph_training import (
 )
 from sparloom.experiments.harness import (
     evenly_by_size,
-    journal_folder,
+    finish,
     note_failure,
+    run_folder,
     side_by_side,
     statistics_of,
     timed_cases,
@@ -48,7 +48,7 @@ from sparloom.models import NetworkShortlists, Static, load_checkpoint, load_net
 from sparloom.nn import Graph
 from sparloom.ops import Operands, SpMM
 from sparloom.platforms import CpuKernels, interleaved, keep_threads_awake, reallocated
-from sparloom.report import draw_graphsage, graphsage_metrics, graphsage_tables
+from sparloom.report import draw_graphsage, graphsage_metrics
 from sparloom.space import Config
 from sparloom.sparse import Corpus, MatrixEntry, SparseMatrix
 from sparloom.tuning.sparse import CpuBackend, CsrPolicy
@@ -204,20 +204,14 @@ class BenchGraphsage:
                                 self.threads, self.choice_timing, self.seed)
         torch.set_num_threads(self.threads)
         keep_threads_awake()
-        folder = journal_folder(
-            self.journals, self.width, self.depth, sha256(Path(self.model)), chooser.static.key, self.timing,
-            self.choice_timing, self.threads, self.memory_bytes, self.seed, corpora=[self.corpus])
+        folder = run_folder(self, sha256(Path(self.model)), chooser.static.key, corpora=[self.corpus],
+                            without=("samples", "model"))
         with layers_keep_in(folder / "plans"):
-            frame = timed_cases(partial(self._rows, chooser), {entry.name: entry for entry in chosen},
-                                folder / "cases.jsonl", threads=self.threads,
-                                weights={entry.name: float(entry.nnz + self.width * entry.rows) for entry in chosen})
-        write_frame(out / "per_case.parquet", frame)
-        metrics = graphsage_metrics(frame, seed=self.seed)
-        for table in graphsage_tables(frame, metrics):
-            log.console.print(table)
-        draw_graphsage(frame, out / "speedups")
-        shutil.rmtree(folder)
-        return metrics
+            frame = timed_cases(partial(self._rows, chooser), {entry.name: entry for entry in chosen}, folder,
+                                threads=self.threads,
+                                costs={entry.name: float(entry.nnz + self.width * entry.rows) for entry in chosen})
+        return finish(out, folder, graphsage_metrics(frame, seed=self.seed),
+                      lambda out: draw_graphsage(frame, out / "speedups"), per_case=frame)
 
     def entries(self) -> Sequence[MatrixEntry]:
         """List the timed graphs."""
@@ -241,7 +235,7 @@ class BenchGraphsage:
 
     def _unseen(self, chosen: Sequence[MatrixEntry]) -> Path:
         """Return the path of the network, which must not have learned from any of these matrices."""
-        learned = PolicyVariant(CsrPolicy.online(), "model", [self.model]).learned_from()
+        learned = PolicyVariant(CsrPolicy(), "model", [self.model]).learned_from()
         seen = seen_matrices(learned, chosen)
         if seen:
             raise ValueError(f"{self.model} has learned from {len(seen)} of {len(chosen)} timed graphs ({seen[0]}, "

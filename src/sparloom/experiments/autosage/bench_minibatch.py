@@ -1,25 +1,21 @@
 """Train graph networks on mini-batches by our layers and by those of PyTorch Geometric: wall time of steps."""
 
 import importlib
-import shutil
 import statistics
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from sparloom import log
-from sparloom.data import write_frame
 from sparloom.experiments.autosage.graph_training import LEARNING_RATE, geometric
 from sparloom.experiments.autosage.mini_batches import MiniBatch, Sampler, samplers, small_graphs_batch
-from sparloom.experiments.harness import journal_folder, note_failure, timed_cases
-from sparloom.report import minibatch_metrics, minibatch_table
+from sparloom.experiments.harness import finish, note_failure, run_folder, timed_cases
+from sparloom.report import minibatch_metrics
 from sparloom.sparse import Corpus
 
 OWN, REFERENCE, ALTERNATIVE = "sparloom", "pyg", "pyg_csr"
@@ -99,13 +95,10 @@ class BenchMinibatch:
                              "see task.layers and task.graphs")
         torch.set_num_threads(self.threads)
         planned = {" ".join(map(str, case)): case for case in self._cases()}
-        frame = timed_cases(self._case, planned, self._folder / "cases.jsonl", threads=self.threads,
-                            weights={key: float(case.size) for key, case in planned.items()})
-        write_frame(out / "per_matrix.parquet", frame)
-        metrics = minibatch_metrics(frame, seed=self.seed)
-        log.console.print(minibatch_table(metrics))
-        shutil.rmtree(self._folder)
-        return metrics
+        folder = run_folder(self, corpora=[self.corpus])
+        frame = timed_cases(self._case, planned, folder, threads=self.threads,
+                            costs={key: float(case.size) for key, case in planned.items()})
+        return finish(out, folder, minibatch_metrics(frame, seed=self.seed), per_matrix=frame)
 
     def _cases(self) -> list[BatchCase]:
         ways = ("neighbour", "cluster", "saint")
@@ -165,12 +158,6 @@ class BenchMinibatch:
         if ALTERNATIVE in failed:
             del made[ALTERNATIVE]
         return made
-
-    @cached_property
-    def _folder(self) -> Path:
-        return journal_folder(
-            self.journals, self.graphs, self.seeds, self.fanouts, dict(self.small), self.layers, self.width,
-            self.classes, self.batches, self.rounds, self.threads, self.seed, corpora=[self.corpus])
 
 
 @dataclass(frozen=True)

@@ -73,8 +73,8 @@ class DispatchCase:
 
 def dispatch_cases(
     entries: Sequence[MatrixEntry], ops: Mapping[str, Sequence[int]], *, memory_bytes: float,
-) -> dict[str, list[DispatchCase]]:
-    """List cases by matrix; cases whose dense operands and result exceed the memory are left out.
+) -> dict[str, dict[str, DispatchCase]]:
+    """List cases by matrix and key; cases whose dense operands and result exceed the memory are left out.
 
     Args:
         ops: operation -> widths.
@@ -85,7 +85,7 @@ def dispatch_cases(
                  if (op not in TRAINING or entry.rows == entry.cols)
                  and 8 * width * (entry.rows + entry.cols) + 24 * entry.nnz <= memory_bytes]
         if cases:
-            found[entry.name] = cases
+            found[entry.name] = {case.key: case for case in cases}
     return found
 
 
@@ -101,8 +101,9 @@ def large_cases(
     """
     chosen = evenly_by_size([entry for entry in entries if entry.nnz > least_nonzeros], count)
     cases = dispatch_cases(chosen, ops, memory_bytes=memory_bytes)
-    weights = {case.key: float(entry.nnz * case.width) for entry in chosen for case in cases.get(entry.name, ())}
-    return {case.key: case for each in cases.values() for case in each}, weights
+    costs = {key: float(entry.nnz * case.width)
+             for entry in chosen for key, case in cases.get(entry.name, {}).items()}
+    return {key: case for each in cases.values() for key, case in each.items()}, costs
 
 
 def decision_columns(plan: CsrPlan) -> dict[str, Any]:

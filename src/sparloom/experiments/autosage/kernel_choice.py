@@ -1,6 +1,5 @@
 """Check whether kernels rank on a sample of the rows as on all rows; choose small portfolios of kernels."""
 
-import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -10,15 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from rich.table import Table
 
-from sparloom import log, report
+from sparloom import report
 from sparloom.baselines import VENDOR
-from sparloom.data import SampleSource, write_frame
+from sparloom.data import SampleSource
 from sparloom.errors import MissingArtifact, SchemaError
 from sparloom.experiments.autosage.cases import OPERATIONS, DispatchCase, large_cases
-from sparloom.experiments.harness import check_width, journal_folder, statistics_of, timed_cases
-from sparloom.files import write_json
+from sparloom.experiments.harness import check_width, finish, run_folder, statistics_of, timed_cases
 from sparloom.measure import Measurement, TimingProtocol, bootstrap_interval, geomean
 from sparloom.ops import Op, Operands
 from sparloom.platforms import CpuKernels, interleaved, keep_threads_awake, reallocated
@@ -83,19 +80,13 @@ class CheckProbe:
     def run(self, out: Path) -> Mapping[str, float]:
         """Write per_case.parquet, a row for each kernel and sample, and a figure; return errors and regrets."""
         keep_threads_awake()
-        planned, weights = large_cases(self.corpus.entries(), self.ops, least_nonzeros=self.least_nonzeros,
-                                       count=self.count, memory_bytes=self.memory_bytes)
-        folder = journal_folder(self.journals, self.policy, self.timing, self.heads, self.kernels, self.shares,
-                                self.draws, self.threads, self.seed, corpora=[self.corpus])
+        planned, costs = large_cases(self.corpus.entries(), self.ops, least_nonzeros=self.least_nonzeros,
+                                     count=self.count, memory_bytes=self.memory_bytes)
+        folder = run_folder(self, corpora=[self.corpus])
         rows_of = partial(self._rows, lru_cache(1)(self.corpus.load))  # cases of a matrix follow each other
-        frame = timed_cases(rows_of, planned, folder / "cases.jsonl", threads=self.threads, weights=weights)
-        write_frame(out / "per_case.parquet", frame)
-        metrics = report.probe_metrics(frame, seed=self.seed)
-        for table in report.probe_tables(metrics):
-            log.console.print(table)
-        report.draw_probe(frame, out / "probe")
-        shutil.rmtree(folder)
-        return metrics
+        frame = timed_cases(rows_of, planned, folder, threads=self.threads, costs=costs)
+        return finish(out, folder, report.probe_metrics(frame, seed=self.seed),
+                      lambda out: report.draw_probe(frame, out / "probe"), per_case=frame)
 
     def _rows(self, load: Callable[[str], SparseMatrix], case: DispatchCase) -> list[Row]:
         """Time kernels on all rows, then on each sample."""
@@ -186,19 +177,15 @@ class ChooseKernels:
         Each operation has two portfolios: of all kernels, and of those that take rows in stored order.
         """
         keep_threads_awake()
-        planned, weights = large_cases(self.corpus.entries(), self.ops, least_nonzeros=self.least_nonzeros,
-                                       count=self.count, memory_bytes=self.memory_bytes)
-        folder = journal_folder(self.journals, self.timing, self.heads, self.threads, self.seed, corpora=[self.corpus])
+        planned, costs = large_cases(self.corpus.entries(), self.ops, least_nonzeros=self.least_nonzeros,
+                                     count=self.count, memory_bytes=self.memory_bytes)
+        folder = run_folder(self, corpora=[self.corpus])
         rows_of = partial(self._rows, lru_cache(1)(self.corpus.load))  # cases of a matrix follow each other
-        frame = timed_cases(rows_of, planned, folder / "cases.jsonl", threads=self.threads, weights=weights)
-        write_frame(out / "per_case.parquet", frame)
-        write_json(out / "portfolios.json", {
-            order: {op: self._chosen(rows[rows["op"] == op]) for op in self.ops}
-            for order, rows in (("any", frame), ("stored", report.in_stored_order(frame)))})
-        metrics = report.portfolio_metrics(frame, self._chosen, seed=self.seed)
-        log.console.print(report.portfolio_table(metrics))
-        shutil.rmtree(folder)
-        return metrics
+        frame = timed_cases(rows_of, planned, folder, threads=self.threads, costs=costs)
+        portfolios = {order: {op: self._chosen(rows[rows["op"] == op]) for op in self.ops}
+                      for order, rows in (("any", frame), ("stored", report.in_stored_order(frame)))}
+        return finish(out, folder, report.portfolio_metrics(frame, self._chosen, seed=self.seed),
+                      facts={"portfolios": portfolios}, per_case=frame)
 
     def _chosen(self, rows: pd.DataFrame) -> list[str]:
         """Choose the kernels of a portfolio."""
@@ -246,23 +233,12 @@ class ChooseStoredKernels:
             chosen[op.name], shares = self._judged(op)
             frames.append(shares.assign(op=op.name))
         frame = pd.concat(frames, ignore_index=True)
-        write_frame(out / "per_matrix.parquet", frame)
-        write_json(out / "portfolios.json", chosen)
-        metrics = {}
+        metrics: dict[str, float] = {}
         for (op, method), rows in frame.groupby(["op", "method"], sort=False):
             low, high = bootstrap_interval(rows["share"].to_numpy(), seed=self.seed)
             key = f"{op}/{method}"
             metrics |= {key: geomean(rows["share"]), f"{key}_low": low, f"{key}_high": high}
-        log.console.print(self._table(metrics, frame["method"].unique()))
-        return metrics
-
-    def _table(self, metrics: Mapping[str, float], methods: Sequence[str]) -> Table:
-        table = report.report_table(("", *(op.name for op in self.ops)), title="speed over that of the fastest kernel")
-        for method in methods:
-            keys = [f"{op.name}/{method}" for op in self.ops]
-            table.add_row(method, *(f"{metrics[key]:.3f} ({metrics[f'{key}_low']:.3f}–{metrics[f'{key}_high']:.3f})"
-                                    if key in metrics else "–" for key in keys))
-        return table
+        return finish(out, None, metrics, facts={"portfolios": chosen}, per_matrix=frame)
 
     def _judged(self, op: Op) -> tuple[list[str], pd.DataFrame]:
         """Return the portfolio of one operation, and the shares that methods reach on each test matrix."""

@@ -13,7 +13,7 @@ __all__, __getattr__, __dir__ = attach(__name__, {
     "collect": ("FLUSH_SECONDS", "Collect"),
     "deal_samples": ("DealSamples", "ValidateDealing"),
     "samples": ("ExportCsv", "Gather", "PrepareInputs"),
-    "compare": ("Arm", "ArmResult", "Compare", "Tabulate", "refuse_unequal"),
+    "compare": ("Arm", "ArmResult", "Compare", "Tabulate", "expand_grid", "refuse_unequal"),
     "recommend": ("Recommend", "RecommendShape", "read_shape"),
     "sample_statistics": ("CompareSlopes", "slopes"),
     "evaluation_data": ("EvaluationData",),

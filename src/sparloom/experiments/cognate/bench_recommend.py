@@ -11,10 +11,11 @@ import numpy as np
 import pandas as pd
 
 from sparloom import log
-from sparloom.data import SampleSource, write_frame
-from sparloom.experiments.cognate.calibration import COVERAGE, SLOWER, static_scores
+from sparloom.data import SampleSource
+from sparloom.experiments.cognate.calibration import SLOWER, static_scores
 from sparloom.experiments.cognate.evaluation_data import EvaluationData
 from sparloom.experiments.cognate.recommender import TOP_K, ConfigRanker, Ranking, Recommender
+from sparloom.experiments.harness import finish
 from sparloom.files import scratch_folder
 from sparloom.measure import bootstrap_interval, geomean
 from sparloom.ops import Op
@@ -71,13 +72,12 @@ class BenchRecommend:
                                    stem=Path(folder) / "spy")
                     for name, path in log.track(zip(names, paths, strict=True), "recommendations", total=len(names))]
         frame = pd.DataFrame(rows).merge(study.about(names), left_on="matrix", right_index=True)
-        write_frame(out / "per_matrix.parquet", frame)
         judged = quality(frame, seed=self.seed) | by_rows(frame, seed=self.seed)
         metrics = {f"{self.role}/{key}": value for key, value in judged.items()}
         metrics |= timings(frame) | {"load_seconds": loading}
-        draw_recommendations(frame, out / "recommendations", title=f"{title}, {len(names)} {self.role} matrices")
-        _show(metrics, title, self.role)
-        return metrics
+        title = f"{title}, {len(names)} {self.role} matrices"
+        return finish(out, None, metrics, lambda out: draw_recommendations(frame, out / "recommendations", title=title),
+                      per_matrix=frame)
 
     def _names(self, study: EvaluationData) -> list[str]:
         """List matrices of the role by name; matrices that the recommender has learned from are refused."""
@@ -220,24 +220,3 @@ def _tail(values: np.ndarray) -> float:
 
 def _put(found: dict[str, float], key: str, value: float, bounds: tuple[float, float]) -> None:
     found[key], (found[f"{key}_low"], found[f"{key}_high"]) = value, bounds
-
-
-def _show(metrics: Mapping[str, float], title: str, role: str) -> None:
-    """Print the headline numbers."""
-    def bounded(key: str) -> str:
-        return f"{metrics[key]:.3f} ({metrics[f'{key}_low']:.3f}–{metrics[f'{key}_high']:.3f})"
-
-    log.console.print(f"{title}: {metrics[f'{role}/matrices']} {role} matrices, geometric means with 95 % bounds")
-    log.console.print(f"regret of the first choice {bounded(f'{role}/regret')}, 90th percentile "
-                      f"{bounded(f'{role}/regret_p90')}, most {metrics[f'{role}/regret_max']:.3f}")
-    log.console.print(f"over the best fixed configuration {bounded(f'{role}/over_static')}, slower by more than "
-                      f"{SLOWER:.0%} on {metrics[f'{role}/slower_than_static']:.1%} of the matrices")
-    if f"{role}/coverage" in metrics:
-        log.console.print(f"losses within their bounds of {COVERAGE:.0%}: {metrics[f'{role}/coverage']:.1%}, median "
-                          f"bound {metrics[f'{role}/bound_median']:.1%}")
-    log.console.print(f"regret_top5 {bounded(f'{role}/regret_top5')}, speedup {bounded(f'{role}/speedup')}")
-    for key, label in (("read_seconds", "reading"), ("after_seconds", "after reading")):
-        text = f"{label}: median {metrics[f'{key}_median']:.2f} s, most {metrics[f'{key}_max']:.2f} s"
-        if f"{key}_max_large" in metrics:
-            text += f", from {LARGE:,} nonzeros on {metrics[f'{key}_max_large']:.2f} s"
-        log.console.print(text)

@@ -1,5 +1,6 @@
 """Compare runs of other experiments (arms): one table and one figure per group of rows, also as Markdown and LaTeX."""
 
+import itertools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -167,6 +168,7 @@ class Compare:
     Args:
         op: its name is the group of arms that have none.
         arms: name -> `Arm`, or a mapping of its fields.
+        grids: further arms, see `expand_grid`; they follow `arms`.
         common: overrides of every arm.
         reference: row that the other rows are divided by.
         paper: group -> row -> statistic -> the paper's number.
@@ -189,12 +191,16 @@ class Compare:
     same_labels: bool
     figure: report.GroupFigure
     judged: str | None = None
+    grids: Sequence[Mapping[str, Any]] = ()
     runs: Mapping[str, str] = field(default_factory=dict)
     failures: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Build the arms that are given as mappings of the fields of `Arm`, and give each a group."""
-        built = {name: arm if isinstance(arm, Arm) else _arm(name, arm) for name, arm in self.arms.items()}
+        arms = dict(self.arms)
+        for grid in self.grids:
+            arms |= expand_grid(grid)
+        built = {name: arm if isinstance(arm, Arm) else _arm(name, arm) for name, arm in arms.items()}
         built = {name: replace(arm, group=arm.group or self.op.name) for name, arm in built.items()}
         object.__setattr__(self, "arms", built)
 
@@ -269,6 +275,30 @@ class Compare:
             log.console.print(remark, markup=False)
         if (rows["failure"] == "").any():
             self.figure.draw(compared, group, out / f"figure_{group}", title=title)
+
+
+def expand_grid(grid: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Make an arm of every combination of the values of a grid.
+
+    The values of an arm are those of the grid, then of the value of every axis, of which later ones win; overrides are
+    joined. `{axis}` in its group and rows stands for the name of the value. Names of values, joined by _, are the name
+    of the arm.
+
+    Args:
+        grid: fields of `Arm` that all have, and axes: axis -> name of a value -> fields, or overrides alone.
+    """
+    axes, common = grid["axes"], {key: value for key, value in grid.items() if key != "axes"}
+    arms = {}
+    for values in itertools.product(*(axis.items() for axis in axes.values())):
+        names = dict(zip(axes, (name for name, _ in values), strict=True))
+        parts = [common, *(part if isinstance(part, Mapping) else {"overrides": part} for _, part in values)]
+        arm = {key: value for part in parts for key, value in part.items()}
+        arm["overrides"] = [text for part in parts for text in part.get("overrides", ())]
+        arm["rows"] = {method: row.format(**names) for method, row in arm["rows"].items()}
+        if "group" in arm:
+            arm["group"] = arm["group"].format(**names)
+        arms["_".join(names.values())] = arm
+    return arms
 
 
 def _arm(name: str, settings: Mapping[str, Any]) -> Arm:

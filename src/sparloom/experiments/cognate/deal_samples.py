@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from sparloom import log
-from sparloom.data import Sample, SampleSource, SampleTable, conditions_entry, write_frame
+from sparloom.data import Sample, SampleSource, SampleTable, conditions_entry
 from sparloom.errors import IllegalSchedule, SparloomError
 from sparloom.experiments import harness
 from sparloom.measure import TimingProtocol, kendall_tau
@@ -188,8 +187,6 @@ class ValidateDealing:
                 logger.info("%s: %d schedules", name, len(frames[-1]))
         samples = pd.concat(frames, ignore_index=True)
         per_matrix = pd.DataFrame([self._agreement(str(name), rows) for name, rows in samples.groupby("matrix")])
-        for name, frame in (("samples", samples), ("per_matrix", per_matrix)):
-            write_frame(out / f"{name}.parquet", frame)
         metrics = {"matrices": len(per_matrix), "schedules": len(samples), "threads": self.threads}
         for name in ("dealt", "even"):
             ratio = samples[name] / samples["many"]
@@ -198,8 +195,8 @@ class ValidateDealing:
                         f"{name}/tau": float(per_matrix[f"{name}_tau"].median())}
         metrics["dealt/tau_of_speedups"] = kendall_tau((samples["one"] / samples["dealt"]).to_numpy(),
                                                        (samples["one"] / samples["many"]).to_numpy())
-        log.console.print(", ".join(f"{key} {value:.3g}" for key, value in metrics.items()))
-        return metrics | {"seconds": time.monotonic() - began}
+        return harness.finish(out, None, metrics | {"seconds": time.monotonic() - began}, samples=samples,
+                              per_matrix=per_matrix)
 
     def measured(self, matrix: SparseMatrix) -> pd.DataFrame:
         """Measure schedules of one matrix in turn with one thread and with more.

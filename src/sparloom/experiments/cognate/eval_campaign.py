@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from sparloom import log
-from sparloom.data import SampleSource, write_frame
+from sparloom.data import SampleSource
 from sparloom.experiments.cognate.evaluation_data import EvaluationData
+from sparloom.experiments.harness import finish
 from sparloom.files import scratch_folder
 from sparloom.measure import bootstrap_interval, geomean
 from sparloom.ops import Op
-from sparloom.report import RuntimeTable, draw_trials, report_table
+from sparloom.report import RuntimeTable, draw_trials
 from sparloom.sparse import Role
 from sparloom.tuning import Campaign
 
@@ -71,9 +71,8 @@ class EvalCampaign:
                 logger.info("seed %d, %s: %.4f of the best speed after %.1f trials per matrix", seed, method,
                             rows[-1]["share"], rows[-1]["trials"])
         frame = pd.DataFrame(rows)
-        write_frame(out / "trials.parquet", frame)
-        draw_trials(frame, out / "trials", share=self.share, labels=METHODS)
-        return self._metrics(frame, len(places))
+        return finish(out, None, self._metrics(frame, len(places)),
+                      lambda out: draw_trials(frame, out / "trials", share=self.share, labels=METHODS), trials=frame)
 
     def _shares(self, study: EvaluationData, places: np.ndarray, method: str, seed: int
                 ) -> Iterator[tuple[int, float]]:
@@ -101,23 +100,19 @@ class EvalCampaign:
         """Count trials per matrix until the share is reached; those that never reach it count as `most`."""
         needed = pd.DataFrame({method: [self._needed(frame[(frame["method"] == method) & (frame["seed"] == seed)])
                                         for seed in self.seeds] for method in METHODS})
-        table = report_table(("method", f"trials per matrix for {self.share:g}", "reached", "share in the end"),
-                             text=("method",))
         metrics: dict[str, float] = {f"{self.eval_role}/matrices": float(matrices)}
-        for method, label in METHODS.items():
+        for method in METHODS:
             last = frame[frame["method"] == method].groupby("seed")["share"].last()
             reached, counts = float(needed[method].notna().mean()), needed[method].fillna(self.most)
             metrics |= {f"{self.eval_role}/{method}/trials": float(counts.mean()),
                         f"{self.eval_role}/{method}/reached": reached,
                         f"{self.eval_role}/{method}/share": geomean(last.to_numpy())}
-            table.add_row(label, f"{counts.mean():.1f}", f"{reached:.0%}", f"{geomean(last.to_numpy()):.3f}")
         for ending in ("", "_without_estimate"):
             ratios = (needed[f"random_model{ending}"].fillna(self.most) / needed[f"campaign{ending}"].fillna(self.most)
                       ).to_numpy()
             low, high = bootstrap_interval(ratios, seed=0)
             name = f"{self.eval_role}/random_model_over_campaign{ending}"
             metrics |= {name: geomean(ratios), f"{name}_low": low, f"{name}_high": high}
-        log.console.print(table)
         return metrics
 
     def _needed(self, frame: pd.DataFrame) -> float:

@@ -17,7 +17,7 @@ from sparloom import log, report
 from sparloom.data import SampleSource, Selection, write_frame
 from sparloom.experiments.cognate.evaluation_data import EvaluationData
 from sparloom.experiments.cognate.probes import probe_network
-from sparloom.experiments.cognate.training import Recipe, Reports, Trained, train, with_anchors, write_curves
+from sparloom.experiments.cognate.training import Recipe, Trained, train, with_anchors, write_curves
 from sparloom.experiments.cognate.transfer import LearnerConfig, TransferInit, load_transfer
 from sparloom.experiments.harness import Checkpoints, samples_name
 from sparloom.files import read_json, sha256, write_json
@@ -187,7 +187,6 @@ class Finetune:
         if beginning is not None:
             beginning.write(out, self.checkpoints, self.samples)
         comparison = Comparison(study, beginning.notes if beginning else {})
-        reports = Reports(out, self.recipe.reported)
         comparison.add(report.random_choice(study.truth))
         if study.vendor is not None:
             comparison.add(report.baseline_choice("vendor", study.vendor))
@@ -201,7 +200,7 @@ class Finetune:
             for method in ("no_transfer", "cognate"):
                 if method in self.methods:
                     model, trained = self._trained(method, study, labels, seed=seed, beginning=beginning,
-                                                   reports=reports)
+                                                   out=out)
                     comparison.add(_judged(method, seed, study, model), trained)
                     if method == "cognate":
                         comparison.probes.append(probe_network(model, study, seed=seed))
@@ -223,7 +222,7 @@ class Finetune:
 
     def _trained(
         self, method: str, study: EvaluationData, labels: pd.DataFrame, *, seed: int, beginning: TransferInit,
-        reports: Reports,
+        out: Path,
     ) -> tuple[CognateModel, Trained]:
         """Train a network from the weights of the source or from scratch, and save it."""
         items = study.items(labels)
@@ -231,7 +230,7 @@ class Finetune:
         transfer = method == "cognate"
         trained = train(self.recipe, start=beginning.source if transfer else None, encoder=beginning.encoder,
                         train=items, validation=watched, keep="last", seed=seed,
-                        reports=reports, out=reports.out / "training" / f"{method}_{seed}")
+                        out=out / "training" / f"{method}_{seed}")
         logger.info("%s, seed %d: %.0f s on %d labels of %d matrices", method, seed, trained.seconds, len(labels),
                     len(items))
         known = beginning.notes.get("matrices", ()) if transfer else ()
@@ -240,7 +239,7 @@ class Finetune:
         notes = {"method": method, "seed": seed, "matrices": [item.input.name for item in items], "labels": len(labels),
                  "preset": self.target.preset, "samples": samples_name(self.samples),
                  "width": getattr(self.target, "width", None)}
-        model.save(reports.out / "checkpoints" / f"{method}_{seed}.pt", notes=notes, precision="float16")
+        model.save(out / "checkpoints" / f"{method}_{seed}.pt", notes=notes, precision="float16")
         if transfer and self.recommends and seed == self.seeds[0]:
             name = self.checkpoints.finetuned(self.target, self.op, self.recipe.module.net)
             model.save(self.checkpoints.path(name, self.samples), notes=notes, precision="float16")

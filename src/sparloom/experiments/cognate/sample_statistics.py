@@ -8,14 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from rich.table import Table
 
-from sparloom import log
-from sparloom.data import SampleSource, write_frame
+from sparloom.data import SampleSource
 from sparloom.errors import MissingArtifact
-from sparloom.experiments.harness import samples_of
+from sparloom.experiments.harness import finish, samples_of
 from sparloom.ops import Op
-from sparloom.report import report_table
 
 if TYPE_CHECKING:
     from sparloom.platforms import Platform
@@ -54,7 +51,6 @@ class CompareSlopes:
             except MissingArtifact as missing:
                 logger.warning("%s is left out: %s", _preset(source), missing)
         frames = [frame.assign(platform=name).reset_index() for name, frame in found.items()]
-        write_frame(out / "slopes.parquet", pd.concat(frames, ignore_index=True))
         reference, metrics = found.pop(_preset(self.target)), {}
         for name, frame in found.items():
             for slope in EXTENTS:
@@ -63,8 +59,7 @@ class CompareSlopes:
                 metrics[f"{name}/{slope}/median"] = float(both["source"].median())
                 metrics[f"{name}/{slope}/target_median"] = float(both["target"].median())
                 metrics[f"{name}/{slope}/matrices"] = len(both)
-        log.console.print(_slope_table(metrics, list(found), f"{self.op.name}: slopes of {_preset(self.target)} and"))
-        return metrics
+        return finish(out, None, metrics, slopes=pd.concat(frames, ignore_index=True))
 
 
 def slopes(samples: SampleSource, platform: "Platform", op: Op) -> pd.DataFrame:
@@ -91,13 +86,3 @@ def slopes(samples: SampleSource, platform: "Platform", op: Op) -> pd.DataFrame:
 
 def _preset(platform: "Platform") -> str:
     return f"{platform.name}_{platform.preset}"
-
-
-def _slope_table(metrics: Mapping[str, float], sources: Sequence[str], title: str) -> Table:
-    shown = {"spearman": "Spearman", "median": "median"}
-    table = report_table(("source", "matrices", *(f"{slope} {what}" for slope in EXTENTS for what in shown.values())),
-                         title=f"{title} each source over matrices")
-    for name in sources:
-        table.add_row(name, str(metrics[f"{name}/rows/matrices"]), *(
-            f"{metrics[f'{name}/{slope}/{what}']:.3f}" for slope in EXTENTS for what in shown))
-    return table

@@ -1,7 +1,6 @@
 """Train a ranking network once, from scratch or from a checkpoint, and keep its last or its best epoch.
 
-`Reports` passes validation metrics on while a network trains, so that a sweep can stop a hopeless run. `Autoencode`
-fits the latent encoder of a platform (COGNATE §3.3), `Pretrain` trains on the source platform (§4.1).
+`Autoencode` fits the latent encoder of a platform (COGNATE §3.3), `Pretrain` trains on the source platform (§4.1).
 """
 
 import copy
@@ -31,7 +30,6 @@ from sparloom.experiments.harness import (
     samples_of,
 )
 from sparloom.files import atomic_path
-from sparloom.log import Stopped, report_value
 from sparloom.ops import Op
 from sparloom.report import draw_curves
 from sparloom.space import ConfigSpace
@@ -39,39 +37,7 @@ from sparloom.space import ConfigSpace
 if TYPE_CHECKING:
     from sparloom.platforms import Platform
 
-STRIDE = 100_000  # between the steps of two trainings, more than the epochs of any
 logger = logging.getLogger(__name__)
-
-
-class Reports:
-    """Report one metric to the sweep at every validation.
-
-    Trials of a sweep are compared at equal steps, so every training of a run has steps of its own: the epoch, plus
-    STRIDE for each earlier training.
-
-    Args:
-        metric: name of the logged metric; None: report nothing.
-    """
-
-    def __init__(self, out: Path, metric: str | None) -> None:
-        self.out = out
-        self.metric = metric
-        self._trainings = 0
-
-    def begin(self) -> None:
-        """Start counting the steps of another training."""
-        self._trainings += 1
-
-    def add(self, epoch: int, logged: Mapping[str, float]) -> bool:
-        """Report the metric of an epoch; returns whether the run should stop."""
-        if self.metric is None:
-            return False
-        if self.metric not in logged:
-            logger.warning("task.recipe.reported=%s is not logged, so no sweep can end this run: choose from %s",
-                           self.metric, ", ".join(logged))
-            self.metric = None
-            return False
-        return report_value(self.out, step=(self._trainings - 1) * STRIDE + epoch, value=logged[self.metric])
 
 
 @dataclass(frozen=True)
@@ -83,8 +49,6 @@ class Recipe:
         trainer: keyword arguments out and logger -> Lightning trainer.
         logger: keyword argument save_dir -> Lightning logger; None: no logger.
         configs_per_step: labelled configurations of a matrix per step; None: all.
-        reported: metric by which a sweep may stop a run, such as validation/opa; it must improve in the direction of
-            the objective. None: no metric.
         stopping_tau: end a training after the first epoch with this mean Kendall's tau on its own matrices, so that
             networks with and without transfer are trained equally well; None: train all epochs.
         scratch_freeze: parameters that are not trained where all weights are drawn at random: none, or the
@@ -96,7 +60,6 @@ class Recipe:
     logger: Callable[..., Any] | None
     configs_per_step: int | None
     matrices_per_step: int
-    reported: str | None
     stopping_tau: float | None = None
     scratch_freeze: Literal["none", "convolutions"] = "none"
 
@@ -126,7 +89,6 @@ def train(
     keep: Literal["last", "best"],
     seed: int,
     out: Path,
-    reports: Reports,
     convolutions: Path | None = None,
 ) -> Trained:
     """Fit a network to the order of the times in `train`.
@@ -136,10 +98,6 @@ def train(
         convolutions: without `start`, checkpoint whose convolutions are taken and not trained further; None: they are
             drawn and trained, too.
         validation: for curves; with keep="best" the epoch with the least validation loss is kept.
-        reports: receives the metrics of every validation.
-
-    Raises:
-        Stopped: a sweep asked the run to end.
     """
     began = time.monotonic()
     module = copy.deepcopy(recipe.module)
@@ -152,9 +110,8 @@ def train(
     else:
         models.load_weights(module.net, models.load_checkpoint(start, kind="cognate"), start)
     module.net.use_encoder(encoder)
-    reports.begin()
     handed = out / "ended.pt"
-    curves = _Curves(reports, keep_best=keep == "best" and bool(validation), handed=handed)
+    curves = _Curves(keep_best=keep == "best" and bool(validation), handed=handed)
     data = RankingData(train, validation, configs_per_step=recipe.configs_per_step,
                        matrices_per_step=recipe.matrices_per_step, seed=seed)
     torch.manual_seed(seed)
@@ -163,8 +120,6 @@ def train(
     models.fit(trainer, module, data)
     ended = torch.load(handed, weights_only=True)
     handed.unlink()
-    if ended["stopped"]:
-        raise Stopped(f"ended after epoch {len(ended['rows'])}, as the sweep asked")
     if ended["best"] is not None:
         module.net.load_state_dict(ended["best"])
     return Trained(module.to("cpu"), pd.DataFrame(ended["rows"]), time.monotonic() - began, ended["steps"])
@@ -206,17 +161,16 @@ def ends(curves: pd.DataFrame) -> dict[str, float]:
 
 
 class _Curves(Callback):
-    """Keep logged metrics by epoch and the weights with the least validation loss; report validations.
+    """Keep logged metrics by epoch and the weights with the least validation loss.
 
     Args:
         handed: file for the results, read by the process that started the training: with `trainer=ddp` others train.
     """
 
-    def __init__(self, reports: Reports, *, keep_best: bool, handed: Path) -> None:
+    def __init__(self, *, keep_best: bool, handed: Path) -> None:
         self._rows: list[dict[str, float]] = []
         self._best: dict[str, torch.Tensor] | None = None
-        self._stopped = False
-        self._reports, self._handed = reports, handed
+        self._handed = handed
         self._keep_best, self._least = keep_best, float("inf")
 
     def on_train_epoch_start(self, trainer: Trainer, module: LightningModule) -> None:
@@ -228,15 +182,10 @@ class _Curves(Callback):
         self._note(trainer)
         if trainer.is_global_zero:
             self._handed.parent.mkdir(parents=True, exist_ok=True)
-            torch.save({"rows": self._rows, "best": self._best, "stopped": self._stopped, "steps": trainer.global_step},
-                       self._handed)
+            torch.save({"rows": self._rows, "best": self._best, "steps": trainer.global_step}, self._handed)
 
     def on_validation_end(self, trainer: Trainer, module: LightningModule) -> None:
-        logged = {name: float(value) for name, value in trainer.callback_metrics.items()}
-        asked = trainer.is_global_zero and self._reports.add(trainer.current_epoch + 1, logged)
-        self._stopped = trainer.strategy.reduce_boolean_decision(asked, all=False)
-        trainer.should_stop |= self._stopped
-        loss = logged.get("validation/prl", float("inf"))
+        loss = float(trainer.callback_metrics.get("validation/prl", float("inf")))
         if self._keep_best and loss < self._least:
             self._least = loss
             self._best = {name: value.detach().cpu().clone() for name, value in module.net.state_dict().items()}
@@ -330,7 +279,7 @@ class Pretrain:
         Split({name: split[name] for name in [*names, *watched]}, self.samples.families()).write(out / "split.json")
         logger.info("%s: %d matrices, %d labels; validation on %d", named, len(items), len(chosen), len(held))
         trained = train(self.recipe, start=None, encoder=encoder, train=items, validation=held,
-                        keep="best", seed=seed, out=out / "training", reports=Reports(out, self.recipe.reported),
+                        keep="best", seed=seed, out=out / "training",
                         convolutions=self._taken_convolutions())
         path = self.checkpoints.path(
             self.checkpoints.source(self.platform, self.op, self.recipe.module.net), self.samples)

@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from sparloom import log
-from sparloom.data import write_frame
 from sparloom.errors import Unsupported
 from sparloom.experiments.cora.text_encoders import (
     ENCODERS,
@@ -22,11 +20,11 @@ from sparloom.experiments.cora.text_encoders import (
     text_of,
     write_batch,
 )
-from sparloom.experiments.harness import journal_folder, note_failure, timed_cases
+from sparloom.experiments.harness import finish, note_failure, run_folder, timed_cases
 from sparloom.files import atomic_folder
 from sparloom.platforms import measure_roof
 from sparloom.ragged import DATASETS, LengthCorpus
-from sparloom.report import encoder_metrics, encoder_table, precision_of
+from sparloom.report import encoder_metrics, precision_of
 
 OWN = "sparloom"
 TOLERANCES = {"float32": 1e-4, "bfloat16": 3e-2, "int8": 0.15}  # of vectors, relative to the largest exact element
@@ -110,14 +108,10 @@ class BenchEncoders:
                 raise ValueError(f"task.{option}: {', '.join(unknown)}: there are {', '.join(known)}")
         torch.set_num_threads(self.threads)
         planned = {" ".join(map(str, case)): case for case in self._cases()}
-        frame = timed_cases(self._case, planned, self._folder / "cases.jsonl", threads=None,
-                            weights={key: self._flops(case) for key, case in planned.items()})
+        frame = timed_cases(self._case, planned, self._folder, threads=None,
+                            costs={key: self._flops(case) for key, case in planned.items()})
         self._close()
-        write_frame(out / "per_case.parquet", frame)
-        metrics = encoder_metrics(frame, seed=self.seed)
-        log.console.print(encoder_table(metrics))
-        shutil.rmtree(self._folder)
-        return metrics
+        return finish(out, self._folder, encoder_metrics(frame, seed=self.seed), per_case=frame)
 
     def _cases(self) -> Iterator[EncoderCase]:
         for model in self.models:
@@ -293,9 +287,7 @@ class BenchEncoders:
 
     @cached_property
     def _folder(self) -> Path:
-        return journal_folder(
-            self.journals, self.models, self.data, self.batches, self.methods, dict(self.memory), dict(self.training),
-            dict(self.start), self.repetitions, self.threads, self.seed, lengths=self.lengths)
+        return run_folder(self)
 
 
 def _times(seconds: list[float]) -> dict[str, Any]:

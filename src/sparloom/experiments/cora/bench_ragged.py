@@ -1,9 +1,8 @@
 """Time ragged programs beside the ways in which others handle sequences and matrices of several sizes."""
 
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -11,7 +10,6 @@ import numpy as np
 import pandas as pd
 import torch
 
-from sparloom import log
 from sparloom.baselines import (
     COMPARED,
     DEVICE_BASELINES,
@@ -24,7 +22,6 @@ from sparloom.baselines import (
     encoder_versions,
     micro_batch_baselines,
 )
-from sparloom.data import write_frame
 from sparloom.experiments.cora.modules import (
     OWN_MODULES,
     attention_kernels,
@@ -40,12 +37,11 @@ from sparloom.experiments.cora.products import (
     variable_methods,
     variable_on_device,
 )
-from sparloom.experiments.harness import journal_folder, statistics_of, timed_cases
-from sparloom.files import write_json
+from sparloom.experiments.harness import finish, run_folder, statistics_of, timed_cases
 from sparloom.measure import Measurement, TimingProtocol
 from sparloom.platforms import CupyGpu, Gpu, interleaved, interleaved_on_device
 from sparloom.ragged import DATASETS, LengthCorpus
-from sparloom.report import INTERNAL_PEERS, draw_ragged, ragged_metrics, ragged_tables
+from sparloom.report import INTERNAL_PEERS, draw_ragged, ragged_metrics
 
 PREPARING = 6_000.0  # tokens that take as long as preparing and compiling the baselines of a batch
 BLAS_SPINS = 0.15  # seconds; idle threads of SciPy's OpenBLAS spin a little less
@@ -109,19 +105,15 @@ def planned_cases(
 
 
 def ragged_frame(
-    rows_of: Callable[[Case], Sequence[Mapping[str, Any]]], planned: Iterable[Case], folder: Path, out: Path, *,
-    threads: int,
+    rows_of: Callable[[Case], Sequence[Mapping[str, Any]]], planned: Iterable[Case], folder: Path, *, threads: int,
 ) -> pd.DataFrame:
-    """Run cases by `timed_cases` and write their rows to per_case.parquet.
+    """Run cases by `timed_cases`.
 
     Args:
         folder: folder of the unfinished run; the caller removes it at the end.
     """
     cases = {case.key: case for case in planned}
-    frame = timed_cases(rows_of, cases, folder / "cases.jsonl", threads=threads,
-                        weights={key: case.cost for key, case in cases.items()})
-    write_frame(out / "per_case.parquet", frame)
-    return frame
+    return timed_cases(rows_of, cases, folder, threads=threads, costs={key: case.cost for key, case in cases.items()})
 
 
 def method_rows(about: Mapping[str, Any], measured: Mapping[str, Measurement]) -> list[dict[str, Any]]:
@@ -135,15 +127,6 @@ def _batch(lengths: LengthCorpus, case: RaggedCase) -> tuple[np.ndarray, dict[st
     return batch, {"real": data.real, "tokens": int(batch.sum()), "longest": int(batch.max())}
 
 
-def _report(frame: pd.DataFrame, out: Path, *, layers: int, seed: int) -> dict[str, float]:
-    write_json(out / "peers.json", encoder_versions())
-    metrics = ragged_metrics(frame, layers=layers, seed=seed)
-    for table in ragged_tables(frame, metrics):
-        log.console.print(table)
-    draw_ragged(frame, out)
-    return metrics
-
-
 @dataclass(frozen=True)
 class BenchRagged:
     """Time an encoder layer, its attention, masked attention, vgemm and trmm beside baselines, and the compiler.
@@ -153,7 +136,7 @@ class BenchRagged:
     in one or two runs is timed; other baselines are timed if they are not far behind. Undocumented calls of PyTorch
     (`INTERNAL_PEERS`) exclude no other baseline. All methods run in turn.
 
-    An interrupted run continues with the next case if commit and settings are unchanged; parts can be timed separately.
+    An interrupted run continues with the next case if commit and settings are unchanged.
 
     Args:
         batches: numbers of sequences of a batch.
@@ -183,10 +166,10 @@ class BenchRagged:
 
     def run(self, out: Path) -> Mapping[str, float]:
         """Write per_case.parquet, peers.json and figures; return ratios of seconds with bounds."""
-        frame = ragged_frame(self._case, self._planned(), self._folder, out, threads=self.threads)
-        metrics = _report(frame, out, layers=self.layers, seed=self.seed)
-        shutil.rmtree(self._folder)
-        return metrics
+        folder = run_folder(self)
+        frame = ragged_frame(self._case, self._planned(), folder, threads=self.threads)
+        return finish(out, folder, ragged_metrics(frame, layers=self.layers, seed=self.seed),
+                      lambda out: draw_ragged(frame, out), facts={"peers": encoder_versions()}, per_case=frame)
 
     def _planned(self) -> Iterator[RaggedCase]:
         return planned_cases(self.parts, {
@@ -241,11 +224,6 @@ class BenchRagged:
     def _products(self, about: Row, calls: Mapping[str, Callable[[], object]]) -> list[Row]:
         return method_rows(about, interleaved(calls, self.product_timing, threads=self.threads, settle=BLAS_SPINS))
 
-    @cached_property
-    def _folder(self) -> Path:
-        return journal_folder(self.journals, self.schedule, self.layers, self.timing, self.product_timing, self.threads,
-                              self.seed, lengths=self.lengths)
-
 
 @dataclass(frozen=True)
 class BenchRaggedCuda:
@@ -283,13 +261,11 @@ class BenchRaggedCuda:
         planned = planned_cases(self.parts, {
             **dict.fromkeys(("encoder", "mha"), (self.lengths.names, self.batches, self.count)),
             "vgemm": ([""], self.products, 1), "trmm": ([""], self.triangles, 1)})
-        folder = journal_folder(self.journals, self.timing, self.device, dict(gpu.signature()), self.seed,
-                                lengths=self.lengths)
-        frame = ragged_frame(partial(self._case, gpu), planned, folder, out, threads=1)
-        write_json(out / "device.json", dict(gpu.signature()))
-        metrics = _report(frame, out, layers=1, seed=self.seed)
-        shutil.rmtree(folder)
-        return metrics
+        signature = dict(gpu.signature())
+        folder = run_folder(self, signature, without=("gpu",))
+        frame = ragged_frame(partial(self._case, gpu), planned, folder, threads=1)
+        return finish(out, folder, ragged_metrics(frame, layers=1, seed=self.seed), lambda out: draw_ragged(frame, out),
+                      facts={"device": signature, "peers": encoder_versions()}, per_case=frame)
 
     def _case(self, gpu: Gpu, case: RaggedCase) -> list[dict[str, Any]]:
         about: dict[str, Any] = {"part": case.part, "data": case.data, "size": case.size, "number": case.number}

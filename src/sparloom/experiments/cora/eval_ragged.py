@@ -1,9 +1,7 @@
 """Evaluate what ragged programs save and what raggedness costs: computation, memory, preludes, schedules, kernels."""
 
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -11,11 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from sparloom import log, ragged
+from sparloom import ragged
 from sparloom.experiments.cora.bench_ragged import method_rows, ragged_frame
 from sparloom.experiments.cora.layer_variants import breakdown_arms, pad_fusion_arms, prelude_arms, prelude_bytes
 from sparloom.experiments.cora.operator_variants import hoisting_arms, splitting_arms, storage_arms, storage_bytes
-from sparloom.experiments.harness import journal_folder
+from sparloom.experiments.harness import finish, run_folder
 from sparloom.measure import TimingProtocol
 from sparloom.platforms import interleaved
 from sparloom.report import RAGGED_PARTS
@@ -127,7 +125,7 @@ class EvalRagged:
     """Count what ragged programs compute and keep, and time their parts beside alternatives.
 
     Results of all timed programs are checked first. Methods of one comparison run in turn. An interrupted run continues
-    with the next case if commit and settings are unchanged; parts can be run separately.
+    with the next case if commit and settings are unchanged.
 
     Args:
         parts: "computation" (Figures 2, 22, and memory), "prelude", "hoisting" (Figure 23), "storage" (access as in
@@ -158,17 +156,16 @@ class EvalRagged:
 
     def run(self, out: Path) -> Mapping[str, float]:
         """Write per_case.parquet and figures; return the metrics of every part, see its `..._metrics` in `report`."""
-        frame = ragged_frame(self._case, self._planned(), self._folder, out, threads=self.threads)
-        metrics: dict[str, float] = {}
-        for part in self.parts:
-            report = RAGGED_PARTS[part]
-            metrics |= report.metrics(frame)
-            for table in report.tables(frame):
-                log.console.print(table)
-            for name, draw in report.figures.items():
-                draw(frame, out / name)
-        shutil.rmtree(self._folder)
-        return metrics
+        folder = run_folder(self)
+        frame = ragged_frame(self._case, self._planned(), folder, threads=self.threads)
+        metrics = {key: value for part in self.parts for key, value in RAGGED_PARTS[part].metrics(frame).items()}
+
+        def draw(folder: Path) -> None:
+            for part in self.parts:
+                for name, figure in RAGGED_PARTS[part].figures.items():
+                    figure(frame, folder / name)
+
+        return finish(out, folder, metrics, draw, per_case=frame)
 
     def _planned(self) -> Iterator[Case]:
         for part in self.parts:
@@ -216,8 +213,3 @@ class EvalRagged:
     def _timed(self, about: Row, arms: Mapping[str, Call], *, threads: int | None = None) -> list[Row]:
         with torch.inference_mode():
             return method_rows(about, interleaved(arms, self.timing, threads=threads or self.threads))
-
-    @cached_property
-    def _folder(self) -> Path:
-        return journal_folder(self.journals, self.count, self.tokens, self.equal, self.timing, self.threads, self.seed,
-                              lengths=self.lengths)

@@ -1,6 +1,5 @@
 """Measure what a searched schedule of a ragged operator gains over the default schedule."""
 
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,15 +10,15 @@ import numpy as np
 import torch
 from torch import nn
 
-from sparloom import log, ragged, tuning
+from sparloom import ragged, tuning
 from sparloom.baselines import PackedInputs, attention_module, encoder_layer, reference
 from sparloom.experiments.cora.bench_ragged import RaggedCase, method_rows, ragged_frame
 from sparloom.experiments.cora.modules import OWN_MODULES, CandidateModules
 from sparloom.experiments.cora.products import ProductSizes, check_product
-from sparloom.experiments.harness import journal_folder
+from sparloom.experiments.harness import finish, run_folder
 from sparloom.measure import Measurement, TimingProtocol
 from sparloom.platforms import interleaved
-from sparloom.report import schedule_metrics, schedule_tables
+from sparloom.report import schedule_metrics
 from sparloom.space import Config
 
 Call = Callable[[], object]
@@ -130,12 +129,8 @@ class BenchRaggedSchedules:
 
     def run(self, out: Path) -> Mapping[str, float]:
         """Write per_case.parquet; return ratios of seconds with bounds, see `schedule_metrics`."""
-        frame = ragged_frame(self._case, self._planned(), self._folder, out, threads=self.threads)
-        metrics = schedule_metrics(frame, seed=self.seed)
-        for table in schedule_tables(frame):
-            log.console.print(table)
-        shutil.rmtree(self._folder)
-        return metrics
+        frame = ragged_frame(self._case, self._planned(), self._folder, threads=self.threads)
+        return finish(out, self._folder, schedule_metrics(frame, seed=self.seed), per_case=frame)
 
     def _planned(self) -> Iterator[RaggedCase]:
         sizes = {**dict.fromkeys((*MODULES, *TOKENS), self.batches), "vgemm": self.products, "trmm": self.triangles}
@@ -175,5 +170,4 @@ class BenchRaggedSchedules:
 
     @cached_property
     def _folder(self) -> Path:
-        return journal_folder(self.journals, self.effort, self.timing, self.product_timing, self.threads, self.seed,
-                              lengths=self.lengths)
+        return run_folder(self)

@@ -1,30 +1,23 @@
 """Time fused products of three matrices beside all baselines."""
 
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
-from sparloom import log
-from sparloom.data import write_frame
-from sparloom.errors import SparloomError
 from sparloom.experiments.fusion.pairs import Block, Case, FusionBench, cases, decide, fusion_set, score
-from sparloom.experiments.harness import CaseJournal, journal_folder, run_steps
+from sparloom.experiments.harness import CaseSteps, finish, run_folder
 from sparloom.fusion import Pair
 from sparloom.measure import TimingProtocol, cache_levels
 from sparloom.platforms import keep_threads_awake
-from sparloom.report import draw_fusion, fusion_metrics, fusion_tables
-from sparloom.sparse import Corpus, MatrixEntry
+from sparloom.report import draw_fusion, fusion_metrics
+from sparloom.sparse import Corpus, MatrixEntry, SparseMatrix
 from sparloom.tuning import PlanCache
 
-STEPS = ("decide", "score")
 ARRAYS = 8  # arrays of the size of a dense operand, in addition to those of each method
-
-Target = tuple[str, str]
-"""Part and matrix."""
 
 
 @dataclass(frozen=True)
@@ -59,80 +52,51 @@ class BenchFusion:
         """Write per_matrix.parquet and figures; return geometric means of ratios, with bounds."""
         keep_threads_awake()
         entries = {(part, entry.name): entry for part in self.parts for entry in self._entries(part)}
-        planned = {name: chosen for part in self.parts for name, chosen in self._planned(part).items()}
-        run_steps(
-            STEPS, self.step,
-            lambda step: {" ".join(target): target for target, cases in planned.items() if self._missing(step, cases)},
-            planned=lambda step: map(" ".join, planned),
-            weight=lambda target: float(entries[target].nnz * len(planned[target]) + 1))
-        frame = pd.DataFrame(self._rows(planned, entries))
-        write_frame(out / "per_matrix.parquet", frame)
-        metrics = fusion_metrics(frame, seed=self.seed)
-        for table in fusion_tables(metrics):
-            log.console.print(table)
-        draw_fusion(frame, out)
-        shutil.rmtree(self._folder)
-        return metrics
+        planned: dict[str, dict[str, dict[str, Case]]] = {"decide": {}, "score": {}}
+        for part in self.parts:
+            for name, listed in cases(self.blocks.values(), part, self._entries(part)).items():
+                fitting = [case for case in listed if _bytes(case, entries[part, name]) <= self.memory_bytes]
+                planned["decide"][f"{part} {name}"] = {case.problem: case for case in fitting}
+                planned["score"][f"{part} {name}"] = {case.key: case for case in fitting}
+        costs = {" ".join(target): float(entry.nnz * len(planned["score"].get(" ".join(target), ())) + 1)
+                 for target, entry in entries.items()}
+        steps = CaseSteps(self._folder, planned, self._load, self._measure, costs)
+        steps.run()
+        frame = pd.DataFrame(_rows(steps, entries))
+        return finish(out, self._folder, fusion_metrics(frame, seed=self.seed),
+                      lambda folder: draw_fusion(frame, folder), per_matrix=frame)
 
-    def step(self, step: str, target: Target) -> str:
-        """Run the missing cases of a matrix; return the reason why that is impossible, or ""."""
-        part, name = target
-        corpus = self.anchors if part == "anchors" else self.corpus
-        missing = self._missing(step, self._planned(part)[target])
-        try:
-            matrix = corpus.load(name)
-        except (OSError, ValueError, SparloomError) as error:
-            return f"cannot be read: {error}"
+    def _load(self, case: Case) -> SparseMatrix:
+        return (self.anchors if case.part == "anchors" else self.corpus).load(case.matrix)
+
+    def _measure(self, step: str, case: Case, matrix: SparseMatrix) -> list[dict[str, Any]]:
         bench = FusionBench({op.name: op for op in self.ops}, self.timing,
                             PlanCache(self._folder / "plans", keep_busy=True), self.gemv_flops, self.seed)
-        for case in missing:
-            rows = (decide if step == "decide" else score)(bench, case, matrix)
-            self._journal(step).append(_key(step, case), rows)
-        return ""
+        return (decide if step == "decide" else score)(bench, case, matrix)
 
     def _entries(self, part: str) -> Sequence[MatrixEntry]:
         if part == "anchors":
             return self.anchors.entries()
         return fusion_set(self.corpus, least_nonzeros=self.least_nonzeros)
 
-    def _planned(self, part: str) -> dict[Target, list[Case]]:
-        """List cases by matrix; cases that do not fit the memory are left out."""
-        entries = {entry.name: entry for entry in self._entries(part)}
-        found = {}
-        for name, listed in cases(self.blocks.values(), part, list(entries.values())).items():
-            found[part, name] = [case for case in listed if _bytes(case, entries[name]) <= self.memory_bytes]
-        return found
-
-    def _missing(self, step: str, listed: Sequence[Case]) -> list[Case]:
-        done = self._journal(step).rows()
-        return [case for case in listed if _key(step, case) not in done]
-
-    def _rows(
-        self, planned: Mapping[Target, Sequence[Case]], entries: Mapping[Target, MatrixEntry],
-    ) -> Iterator[dict[str, object]]:
-        """Yield one row per case and method, with facts of the matrix and of the decision."""
-        scored, decided = self._journal("score").rows(), self._journal("decide").rows()
-        for target, listed in planned.items():
-            entry = entries[target]
-            for case in listed:
-                choices = {row["method"]: row for row in decided.get(case.problem, ())}
-                for row in scored.get(case.key, ()):
-                    yield {"part": case.part, "matrix": case.matrix, "op": case.op, "width": case.width,
-                           "threads": case.threads, "rows": entry.rows, "nnz": entry.nnz, "kind": entry.kind,
-                           "spd": entry.spd, "d1_bytes": 4 * entry.cols * case.width,
-                           "last_cache_bytes": _last_cache_bytes(case.threads), **row, **choices.get(row["method"], {})}
-
-    def _journal(self, step: str) -> CaseJournal:
-        return CaseJournal(self._folder / f"{step}.jsonl")
-
     @cached_property
     def _folder(self) -> Path:
-        return journal_folder(self.journals, self.timing, self.gemv_flops, self.seed, self.ops, self.blocks,
-                              corpora=[self.anchors if part == "anchors" else self.corpus for part in self.parts])
+        return run_folder(self, corpora=[self.anchors if part == "anchors" else self.corpus for part in self.parts],
+                          without=("anchors", "corpus"))
 
 
-def _key(step: str, case: Case) -> str:
-    return case.problem if step == "decide" else case.key
+def _rows(
+    steps: CaseSteps[Case], entries: Mapping[tuple[str, str], MatrixEntry],
+) -> Iterator[dict[str, object]]:
+    """Yield one row per case and method, with facts of the matrix and of the decision."""
+    decided = steps.done("decide")
+    for case, row in steps.rows("score"):
+        entry = entries[case.part, case.matrix]
+        choices = {choice["method"]: choice for choice in decided.get(case.problem, ())}
+        yield {"part": case.part, "matrix": case.matrix, "op": case.op, "width": case.width,
+               "threads": case.threads, "rows": entry.rows, "nnz": entry.nnz, "kind": entry.kind,
+               "spd": entry.spd, "d1_bytes": 4 * entry.cols * case.width,
+               "last_cache_bytes": _last_cache_bytes(case.threads), **row, **choices.get(row["method"], {})}
 
 
 def _bytes(case: Case, entry: MatrixEntry) -> int:

@@ -11,8 +11,7 @@ import pandas as pd
 
 from sparloom import log
 from sparloom.baselines import scipy_pair, torch_pair
-from sparloom.data import write_frame
-from sparloom.experiments.harness import statistics_of
+from sparloom.experiments.harness import finish, statistics_of
 from sparloom.fusion import fprange, fuse, pinned
 from sparloom.fusion.decorator import Budget
 from sparloom.measure import TimingProtocol, cache_bytes_per_core
@@ -157,12 +156,7 @@ class BenchFuse:
                         facts = {"program": name, "matrix": entry.name, "width": width, "threads": self.threads}
                         rows += [{**facts, **row} for row in self._case(PROGRAMS[name], compiled[name], matrix, width)]
         frame = pd.DataFrame(rows)
-        write_frame(out / "per_matrix.parquet", frame)
-        metrics = fuse_metrics(frame, seed=self.seed)
-        for key, value in metrics.items():
-            if not key.endswith(("_low", "_high", "_min", "_max")):
-                log.console.print(f"{key} {value:.3f}")
-        return metrics
+        return finish(out, None, fuse_metrics(frame, seed=self.seed), per_matrix=frame)
 
     def _compiled(self, program: Program) -> dict[str, Any]:
         """Compile a program with generated bodies and, where it is a known product, with recognised ones."""

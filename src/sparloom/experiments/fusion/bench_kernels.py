@@ -11,11 +11,9 @@ import pandas as pd
 
 from sparloom import log
 from sparloom.baselines import SPMM_BASELINES, mkl_pair, package_versions, torch_gemm, torch_pair
-from sparloom.data import write_frame
 from sparloom.errors import Unsupported
 from sparloom.experiments.fusion.pairs import PairCheck
-from sparloom.experiments.harness import statistics_of
-from sparloom.files import write_json
+from sparloom.experiments.harness import finish, statistics_of
 from sparloom.fusion import Executor, Variant, pinned, tall_gemm, unfused_schedule
 from sparloom.measure import Measurement, TimingProtocol
 from sparloom.ops import GEMM, GemmShape, GemmSpmm, OracleBounds, SpMM
@@ -73,11 +71,8 @@ class BenchKernels:
                 rows += [{**problem, "method": method, **statistics_of(taken)}
                          for method, taken in measured.items()]
         frame = pd.DataFrame(rows)
-        write_frame(out / "per_matrix.parquet", frame)
-        write_json(out / "peers.json", package_versions())
-        metrics = kernel_metrics(frame, seed=self.seed)
-        _show(metrics, self.widths)
-        return metrics
+        return finish(out, None, kernel_metrics(frame, seed=self.seed), facts={"peers": package_versions()},
+                      per_matrix=frame)
 
     def _problems(self) -> int:
         return len(self.widths) * (1 + 2 * len(self.corpus.entries()))
@@ -178,16 +173,3 @@ def _installed(baselines: Mapping[str, Callable[[], Call]]) -> dict[str, Call]:
         except Unsupported as error:
             logger.warning("%s is left out: %s", name, error)
     return calls
-
-
-def _show(metrics: Mapping[str, float], widths: Sequence[int]) -> None:
-    """Print the headline numbers."""
-    for width in widths:
-        low, high = (metrics[f"gemm/{width}/over_torch_{bound}"] for bound in ("p10", "p90"))
-        log.console.print(f"tall GEMM, {width} columns: {metrics[f'gemm/{width}/over_torch']:.2f} times as fast as "
-                          f"torch.mm (P10 to P90 {low:.2f} to {high:.2f})")
-    for key, label in (("spmm/over_best_peer", "SpMM over the fastest peer"), ("gemm_spmm/over_mkl", "GeMM-SpMM, "
-                       "unfused, over MKL")):
-        if key in metrics:
-            log.console.print(f"{label}: {metrics[key]:.2f} ({metrics[f'{key}_low']:.2f} to "
-                              f"{metrics[f'{key}_high']:.2f}), least {metrics[f'{key}_min']:.2f}")

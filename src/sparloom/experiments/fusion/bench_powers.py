@@ -1,12 +1,10 @@
 """Time k products with one matrix and few columns: plain, blocked and chosen, beside SciPy and MKL."""
 
 import logging
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +12,9 @@ import numpy as np
 import pandas as pd
 import scipy.sparse
 
-from sparloom import log
 from sparloom.baselines import mkl_spmm
-from sparloom.data import write_frame
 from sparloom.errors import SparloomError, Unsupported
-from sparloom.experiments.harness import CaseJournal, journal_folder, statistics_of
-from sparloom.fusion import pinned
+from sparloom.experiments.harness import finish, run_folder, statistics_of, timed_cases
 from sparloom.measure import Caches, TimingProtocol
 from sparloom.platforms import interleaved
 from sparloom.report import ratio_bounds
@@ -128,19 +123,11 @@ class BenchPowers:
             _by_mkl(_scaled(Pattern.identity(1), self.seed), np.ones((1, 1)), 1, last=True, threads=self.threads)
         except Unsupported as error:
             logger.warning("MKL is left out: %s", error)
-        journal = CaseJournal(self._folder / "cases.jsonl")
-        with pinned(self.threads):
-            for (part, name), load in log.track(list(self._matrices().items()), "matrices"):
-                if f"{part} {name}" not in journal.rows():
-                    journal.append(f"{part} {name}", self._rows(part, name, load))
-        frame = pd.DataFrame([row for rows in journal.rows().values() for row in rows])
-        write_frame(out / "per_matrix.parquet", frame)
-        metrics = powers_metrics(frame, seed=self.seed)
-        for key, value in metrics.items():
-            if key.endswith(("_over_plain", "_over_plain_min", "auto_over_mkl", "auto_over_scipy")):
-                log.console.print(f"{key} {value:.3f}")
-        shutil.rmtree(self._folder)
-        return metrics
+        loads = {f"{part} {name}": (part, name, load) for (part, name), load in self._matrices().items()}
+        corpora = [self.corpus] if "real" in self.parts else []
+        folder = run_folder(self, corpora=corpora, without=("corpus",))
+        frame = timed_cases(self._rows, loads, folder, costs=dict.fromkeys(loads, 1.0), threads=self.threads)
+        return finish(out, folder, powers_metrics(frame, seed=self.seed), per_matrix=frame)
 
     def _matrices(self) -> dict[tuple[str, str], Callable[[], Pattern]]:
         """Map part and name to what makes the pattern."""
@@ -158,8 +145,9 @@ class BenchPowers:
         least = Caches.here(self.threads).far_bytes / ENTRY_BYTES
         return entry.rows == entry.cols and least < entry.nnz <= self.most_nonzeros
 
-    def _rows(self, part: str, name: str, load: Callable[[], Pattern]) -> list[Row]:
+    def _rows(self, case: tuple[str, str, Callable[[], Pattern]]) -> list[Row]:
         """Time all cases of a matrix; none if it cannot be read."""
+        part, name, load = case
         try:
             matrix = _scaled(load(), self.seed)
         except (OSError, ValueError, SparloomError) as error:
@@ -209,12 +197,6 @@ class BenchPowers:
             plan = plans.get(row["method"])
             row |= {"depth": 1 if plan is None else plan.depth, "renumbered": plan is not None and plan.renumbered}
         return rows
-
-    @cached_property
-    def _folder(self) -> Path:
-        return journal_folder(self.journals, self.timing, self.parts, self.scale, self.steps, self.columns, self.kept,
-                              self.threads, self.most_nonzeros, self.seed,
-                              corpora=[self.corpus] if "real" in self.parts else [])
 
 
 def powers_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:

@@ -1,27 +1,23 @@
 """Time two steps of Jacobi's method on linear systems, ours and those of other libraries."""
 
 import json
-import logging
-import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from threadpoolctl import ThreadpoolController
 
-from sparloom import log
-from sparloom.data import write_frame
-from sparloom.errors import SparloomError, Unsupported
-from sparloom.experiments.harness import CaseJournal, journal_folder, run_steps
+from sparloom.errors import Unsupported
+from sparloom.experiments.harness import CaseJournal, CaseSteps, finish, run_folder
 from sparloom.fusion import pinned, separated
 from sparloom.measure import Measurement, TimingProtocol
 from sparloom.platforms import interleaved, keep_threads_awake
-from sparloom.report import draw_jacobi, jacobi_metrics, jacobi_table
+from sparloom.report import draw_jacobi, jacobi_metrics
 from sparloom.solvers import JacobiSolver, Sweeps, converging_relaxation
 from sparloom.sparse import Corpus, MatrixEntry, Pattern, SparseMatrix
 from sparloom.tuning import PlanCache
@@ -36,8 +32,13 @@ OWN = {  # method -> settings of its plan
 STEPS = ("decide", "score")
 CHECKED = 3  # calls after which all methods must have the same iterate
 Row = dict[str, Any]
-Target = tuple[str, str]
-"""Part and matrix."""
+
+
+class System(NamedTuple):
+    """A linear system: part and matrix."""
+
+    part: str
+    matrix: str
 
 
 def jacobi_set(corpus: Corpus, part: str, *, least_nonzeros: int) -> Sequence[MatrixEntry]:
@@ -324,63 +325,41 @@ class BenchJacobi:
     def run(self, out: Path) -> Mapping[str, float]:
         """Write per_matrix.parquet and the figure; return geometric means of ratios, with bounds."""
         keep_threads_awake()
-        entries = {(part, entry.name): entry for part in self.parts for entry in self._entries(part)}
-        run_steps(STEPS, self.step, partial(self._waiting, entries), planned=lambda step: map(" ".join, entries),
-                  weight=lambda name: float(entries[name].nnz), level=logging.INFO)
-        frame = pd.DataFrame(self._rows(entries))
-        write_frame(out / "per_matrix.parquet", frame)
-        metrics = jacobi_metrics(frame, seed=self.seed)
-        log.console.print(jacobi_table(frame))
-        for key, value in metrics.items():
-            if key.endswith(("speedup_over_unfused", "speedup_over_best_unfused", "speedup_over_unfused_min")):
-                log.console.print(f"{key} {value:.3f}")
-        draw_jacobi(frame, out / "jacobi")
-        shutil.rmtree(self._folder)
-        return metrics
+        entries = {System(part, entry.name): entry for part in self.parts for entry in self._entries(part)}
+        planned = {" ".join(system): {" ".join(system): system} for system in entries}
+        steps = CaseSteps(self._folder, dict.fromkeys(STEPS, planned), self.load, self.measure,
+                          {" ".join(system): float(entry.nnz) for system, entry in entries.items()})
+        steps.run()
+        frame = pd.DataFrame(self._rows(steps, entries))
+        return finish(out, self._folder, jacobi_metrics(frame, seed=self.seed),
+                      lambda folder: draw_jacobi(frame, folder / "jacobi"), per_matrix=frame)
 
-    def step(self, step: str, target: Target) -> str:
-        """Decide or score one system; return the reason why that is impossible, or ""."""
-        part, name = target
-        try:
-            matrix = system((self.anchors if part == "anchors" else self.corpus).load(name), part)
-        except (OSError, ValueError, SparloomError) as error:
-            self._journal(step).append(" ".join(target), [])
-            return str(error)
+    def load(self, case: System) -> SparseMatrix:
+        """Make the matrix of a system."""
+        return system((self.anchors if case.part == "anchors" else self.corpus).load(case.matrix), case.part)
+
+    def measure(self, step: str, case: System, matrix: SparseMatrix) -> list[Row]:
+        """Decide or score one system."""
         if step == "decide":
-            rows = decide_jacobi(self, matrix, definite=part == "definite")
-        else:
-            rows = score_jacobi(self, matrix, self._journal("decide").rows()[" ".join(target)])
-        self._journal(step).append(" ".join(target), rows)
-        return ""
-
-    def _waiting(self, entries: Mapping[Target, MatrixEntry], step: str) -> dict[str, Target]:
-        done = self._journal(step).rows()
-        return {" ".join(target): target for target in entries if " ".join(target) not in done}
+            return decide_jacobi(self, matrix, definite=case.part == "definite")
+        return score_jacobi(self, matrix, CaseJournal(self._folder / "decide.jsonl").rows()[" ".join(case)])
 
     def _entries(self, part: str) -> Sequence[MatrixEntry]:
         return jacobi_set(self.anchors if part == "anchors" else self.corpus, part, least_nonzeros=self.least_nonzeros)
 
-    def _rows(self, entries: Mapping[Target, MatrixEntry]) -> list[Row]:
-        """Return one row per system and method, with facts of the matrix and of the decision."""
-        scored, decided = self._journal("score").rows(), self._journal("decide").rows()
-        found = []
-        for target, entry in entries.items():
-            chosen = {row["method"]: row for row in decided[" ".join(target)]}
-            for row in scored[" ".join(target)]:
-                found.append({
-                    "part": target[0], "matrix": entry.name, "rows": entry.rows, "nnz": entry.nnz, "kind": entry.kind,
-                    "columns": self.columns, "threads": self.threads,
-                    "relaxation": chosen["auto"]["relaxation"], **row, **chosen.get(row["method"], {})})
-        return found
-
-    def _journal(self, step: str) -> CaseJournal:
-        return CaseJournal(self._folder / f"{step}.jsonl")
+    def _rows(self, steps: CaseSteps[System], entries: Mapping[System, MatrixEntry]) -> Iterator[Row]:
+        """Yield one row per system and method, with facts of the matrix and of the decision."""
+        decided = steps.done("decide")
+        for case, row in steps.rows("score"):
+            entry, chosen = entries[case], {each["method"]: each for each in decided[" ".join(case)]}
+            yield {"part": case.part, "matrix": entry.name, "rows": entry.rows, "nnz": entry.nnz, "kind": entry.kind,
+                   "columns": self.columns, "threads": self.threads, "relaxation": chosen["auto"]["relaxation"],
+                   **row, **chosen.get(row["method"], {})}
 
     @cached_property
     def _folder(self) -> Path:
-        corpora = [self.anchors if part == "anchors" else self.corpus for part in self.parts]
-        return journal_folder(self.journals, self.timing, self.columns, self.threads, self.tolerance, self.most_steps,
-                              self.seed, corpora=corpora)
+        return run_folder(self, corpora=[self.anchors if part == "anchors" else self.corpus for part in self.parts],
+                          without=("anchors", "corpus"))
 
     @cached_property
     def cache(self) -> PlanCache:

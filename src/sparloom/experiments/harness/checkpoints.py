@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sparloom.data import ROLES, SampleSource, Selection, ensure_data, verify_stored
 from sparloom.errors import MissingArtifact
-from sparloom.files import restore_folder
 from sparloom.models import LatentEncoder, Network
 from sparloom.ops import Op
 from sparloom.space import Readings
@@ -241,8 +240,6 @@ class TreeModels:
             ensure_data(Path(self.data))
             folders.append(Path(self.data) / "checkpoints" / self.name(platform, op))
         for folder in folders:
-            for each in (folder, folder / FULL, folder / SMALL):
-                restore_folder(each)
             if best_in(folder).exists():
                 for path in sorted(folder.rglob("*")) if folder is not folders[0] else ():
                     verify_stored(Path(self.data), path)

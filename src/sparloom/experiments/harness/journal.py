@@ -1,16 +1,13 @@
 """Keep finished cases on disk, so that a killed run continues, and record the code and versions that made them."""
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from sparloom.data import Conditions, to_json_values
-from sparloom.errors import SchemaError
+from sparloom.data import Conditions, JsonLines, to_json_values
 from sparloom.experiments.harness.conditions import identities_of
-from sparloom.files import append_lines, read_lines
 from sparloom.jit import compiler_version
 from sparloom.measure import code_changes, code_revision, describe_machine
 from sparloom.ragged import LengthCorpus
@@ -77,7 +74,7 @@ class CaseJournal:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self._lines = JsonLines(path, "remove it to do the case again")
 
     def rows(self) -> dict[str, list[dict[str, Any]]]:
         """Read the rows of every case, in the order in which they were written.
@@ -85,16 +82,8 @@ class CaseJournal:
         Raises:
             SchemaError: a line is damaged; the message names file and line.
         """
-        found = {}
-        for number, line in enumerate(read_lines(self.path), start=1):
-            try:
-                record = json.loads(line)
-                found[record["case"]] = record["rows"]
-            except (ValueError, TypeError, KeyError) as error:
-                raise SchemaError(f"{self.path}, line {number} is damaged ({error}): remove it to do the case "
-                                  "again") from None
-        return found
+        return dict(self._lines.read(lambda record: (record["case"], record["rows"])))
 
     def append(self, case: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Append the rows of a case and wait until they are on disk."""
-        append_lines(self.path, [json.dumps({"case": case, "rows": list(rows)}, allow_nan=False)])
+        self._lines.append([{"case": case, "rows": list(rows)}])

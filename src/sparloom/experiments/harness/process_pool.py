@@ -11,10 +11,9 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -66,31 +65,6 @@ def run_in_subprocess(
 def job_weight(nonzeros: int) -> float:
     """Return the expected cost of the job of a matrix, in any unit."""
     return float(nonzeros + 20_000)
-
-
-def run_steps(
-    steps: Sequence[str], function: Callable[[str, Job], str], waiting: Callable[[str], Mapping[str, Job]], *,
-    planned: Callable[[str], Iterable[str]], weight: Callable[[Job], float], level: int = logging.WARNING,
-) -> None:
-    """Run the steps of a benchmark, each in a fresh process, while this machine is locked for timing.
-
-    Args:
-        function: runs a step of a job and returns the reason why that was impossible, or "".
-        waiting: step -> jobs by name that the step has not done.
-        planned: step -> names of all its jobs.
-        weight: expected cost of a job in any unit.
-        level: log level of these reasons.
-    """
-    with exclusive_timing():
-        for step in steps:
-            jobs = waiting(step)
-            finished = {*planned(step)} - {*jobs}
-            logger.info("%s: %d to do, %d found finished", step, len(jobs), len(finished))
-            weights = {name: weight(job) for name, job in jobs.items()}
-            for name, reason in run_in_subprocess(partial(function, step), jobs, weights=weights, description=step,
-                                                  unit="matrices", finished=finished):
-                if reason:
-                    logger.log(level, "%s is left out: %s", name, reason)
 
 
 def _metered(

@@ -1,32 +1,23 @@
-"""Time cases one after the other, each stored as soon as it is done, and candidates in turn; measure peak memory."""
+"""Time candidates in turn; measure peak memory."""
 
 import ctypes
 import gc
-import logging
 import math
 import statistics
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from sparloom.errors import Unsupported
-from sparloom.experiments.harness.journal import CaseJournal
-from sparloom.experiments.harness.process_pool import exclusive_timing, run_jobs
-from sparloom.fusion import pinned
 from sparloom.measure import Measurement, TimingProtocol
-from sparloom.models import retain_memory
 from sparloom.platforms import interleaved
 from sparloom.sparse import MatrixEntry
 
-logger = logging.getLogger(__name__)
-
-Case = TypeVar("Case")
 Call = Callable[[], Any]
 REFUSALS = (Unsupported, AssertionError, MemoryError, RuntimeError, ValueError)
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
@@ -39,32 +30,6 @@ def statistics_of(taken: Measurement) -> dict[str, Any]:
     low, middle, high = np.quantile(taken.seconds, (0.1, 0.5, 0.9))
     return {"median": float(middle), "p10": float(low), "p90": float(high), "stolen": taken.stolen,
             "seconds": list(taken.seconds)}
-
-
-def timed_cases(
-    rows_of: Callable[[Case], Sequence[Mapping[str, Any]]], planned: Mapping[str, Case], journal: Path, *,
-    weights: Mapping[str, float], threads: int | None,
-) -> pd.DataFrame:
-    """Run the cases that are missing from the journal and return the rows of all cases in the planned order.
-
-    Args:
-        journal: file of finished cases; the caller removes it when its run is complete.
-        weights: expected cost of each case in any unit.
-        threads: of this process, which stay on their processors; None: do not pin, because child processes would
-            inherit the pinned processor.
-    """
-    retain_memory()
-    done = CaseJournal(journal)
-    known = done.rows()
-    waiting = {key: case for key, case in planned.items() if key not in known}
-    finished = planned.keys() - waiting.keys()
-    logger.info("%d of %d cases to do, %d found finished", len(waiting), len(planned), len(finished))
-    with exclusive_timing(), nullcontext() if threads is None else pinned(threads):
-        for key, rows in run_jobs(rows_of, waiting, weights={key: weights[key] for key in waiting}, processes=1,
-                                  description="timing", unit="cases", finished=finished):
-            done.append(key, rows)
-    found = done.rows()
-    return pd.DataFrame([row for key in planned for row in found[key]])
 
 
 @contextmanager

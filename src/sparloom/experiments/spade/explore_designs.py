@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from sparloom import log
-from sparloom.data import Conditions, SampleSource, Selection, Spread, write_frame
+from sparloom.data import Conditions, SampleSource, Selection, Spread
 from sparloom.experiments.cognate import EvaluationData
-from sparloom.experiments.harness import run_jobs
+from sparloom.experiments.harness import finish, run_jobs
 from sparloom.files import read_json, write_json
 from sparloom.models import CostModel, Learner, MatrixFeatures
 from sparloom.ops import Op
-from sparloom.report import design_metrics, designs_table, draw_designs, op_title, per_design
+from sparloom.report import design_metrics, draw_designs, op_title, per_design
 from sparloom.space import Config
 from sparloom.sparse import Corpus, Pattern, Role, stratified_choice
 
@@ -139,19 +138,15 @@ class ExploreDesigns:
         first = frame[(frame["method"] == "default") & (frame["design"] == baseline)].set_index("matrix")["seconds"]
         frame["speedup"] = frame["matrix"].map(first) / frame["seconds"]
         table = per_design(frame, costs).merge(self._parameters(), on="design")
-        for name, rows in (("per_matrix", frame), ("designs", table)):
-            write_frame(out / f"{name}.parquet", rows)
-        write_json(out / "split.json", {"judged": judged, "own_labels": {str(seed): sorted(draws)
-                                                                         for seed, draws in drawn.items()}})
         title = (f"{op_title(self.op.name)} on {len(costs)} designs around {self.target.preset}, "
                  f"{len(judged)} {self.role} matrices")
-        log.console.print(f"{title}: cost and speedup over the baseline with its default program")
-        log.console.print(designs_table(table), soft_wrap=False)
-        draw_designs(table, out / "designs", title=title)
-        labels = {"labels/transferred": self.selection.matrices * self.selection.configs_per_matrix,
-                  "labels/learned": len(costs) * self.own_matrices * self.own_configs}
-        return {"matrices": len(judged), **design_metrics(table, baseline=baseline), **labels,
-                "seconds": time.monotonic() - began}
+        metrics = {
+            "matrices": len(judged), **design_metrics(table, baseline=baseline),
+            "labels/transferred": self.selection.matrices * self.selection.configs_per_matrix,
+            "labels/learned": len(costs) * self.own_matrices * self.own_configs, "seconds": time.monotonic() - began}
+        split = {"judged": judged, "own_labels": {str(seed): sorted(draws) for seed, draws in drawn.items()}}
+        return finish(out, None, metrics, lambda out: draw_designs(table, out / "designs", title=title),
+                      facts={"split": split}, per_matrix=frame, designs=table)
 
     @cached_property
     def machines(self) -> Mapping[str, "Machine"]:

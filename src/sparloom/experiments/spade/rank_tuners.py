@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from sparloom import log
-from sparloom.data import LabelsOn, SampleSource, Selection, Tuner, TuningProblem, write_frame
+from sparloom.data import LabelsOn, SampleSource, Selection, Tuner, TuningProblem
 from sparloom.experiments.cognate import EvaluationData
+from sparloom.experiments.harness import finish
 from sparloom.files import scratch_folder
 from sparloom.models import CostModel, Learner, Static
 from sparloom.ops import Op
-from sparloom.report import draw_tuners, op_title, tuner_metrics, tuners_table
+from sparloom.report import draw_tuners, op_title, tuner_metrics
 from sparloom.sparse import Role
 
 if TYPE_CHECKING:
@@ -94,14 +94,11 @@ class RankTuners:
             took[f"{name}/processor_seconds"] = time.process_time() - start
             logger.info("%s: %.0f s of processors", entry.label, took[f"{name}/processor_seconds"])
         frame = pd.concat(parts, ignore_index=True)
-        write_frame(out / "per_matrix.parquet", frame)
         title = (f"{op_title(self.op.name)} on {self.target.name} {self.target.preset}, "
                  f"{len(study.truth.matrices)} {self.eval_role} matrices")
-        log.console.print(f"{title}: share of the best speed by number of labels")
-        log.console.print(tuners_table(frame), soft_wrap=False)
-        draw_tuners(frame, out / "tuners", title=title)
-        return {f"{self.eval_role}/{name}": value for name, value in (tuner_metrics(frame) | took).items()} | {
-            "seconds": time.monotonic() - began}
+        metrics = {f"{self.eval_role}/{name}": value for name, value in (tuner_metrics(frame) | took).items()}
+        return finish(out, None, metrics | {"seconds": time.monotonic() - began},
+                      lambda out: draw_tuners(frame, out / "tuners", title=title), per_matrix=frame)
 
     def problem(self, study: EvaluationData, budget: int, labels_on: LabelsOn) -> TuningProblem:
         """Make the problem of choosing for the judged matrices of a study."""
@@ -239,7 +236,7 @@ class CognateTuner:
         Raises:
             MissingArtifact: the pre-trained network or the encoder of the target is missing.
         """
-        from sparloom.experiments.cognate.training import Reports, train, with_anchors
+        from sparloom.experiments.cognate.training import train, with_anchors
         from sparloom.experiments.cognate.transfer import load_transfer
 
         beginning = load_transfer(study, source=self.source, net=self.recipe.module.net, checkpoints=self.checkpoints,
@@ -251,7 +248,7 @@ class CognateTuner:
             with scratch_folder("cognate") as folder:
                 # it must be validated on something; nothing is chosen by it, so no more labels are taken
                 trained = train(recipe, start=beginning.source, encoder=beginning.encoder, train=items,
-                                validation=items[:1], keep="last", seed=seed, reports=Reports(folder, None),
+                                validation=items[:1], keep="last", seed=seed,
                                 out=folder)
             known = [name for name in beginning.notes.get("matrices", ()) if name in study.inputs]
             anchors = [item.input for item in items] + [study.inputs[name] for name in known]

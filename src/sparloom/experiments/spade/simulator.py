@@ -7,14 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from rich.table import Table
 
-from sparloom import log
-from sparloom.data import write_frame
-from sparloom.experiments.harness import run_jobs
+from sparloom.experiments.harness import finish, run_jobs
 from sparloom.measure import geomean, kendall_tau
 from sparloom.ops import Op
-from sparloom.report import draw_sensitivity, report_table
+from sparloom.report import draw_sensitivity
 from sparloom.sparse import Corpus, Role, stratified_choice
 
 if TYPE_CHECKING:
@@ -56,8 +53,6 @@ class ValidateSimulator:
         found = dict(run_jobs(self.simulate, {name: name for name in weights}, weights=weights, processes=self.jobs,
                               description="both levels", unit="matrices"))
         samples, table = (pd.concat([found[name][part] for name in weights], ignore_index=True) for part in (0, 1))
-        for name, rows in (("samples", samples), ("per_matrix", table)):
-            write_frame(out / f"{name}.parquet", rows)
         metrics = {"matrices": len(chosen), "points": len(samples)}
         for op, rows in table.groupby("op", sort=False):
             points = samples[samples["op"] == op]
@@ -72,9 +67,7 @@ class ValidateSimulator:
                 f"{op}/regret": geomean(rows["regret"].to_numpy()),
                 f"{op}/regret_worst": float(rows["regret"].max()),
             }
-            log.console.print(f"{op}: " + ", ".join(
-                f"{key.partition('/')[2]} {value:.3g}" for key, value in metrics.items() if key.startswith(f"{op}/")))
-        return metrics
+        return finish(out, None, metrics, samples=samples, per_matrix=table)
 
     def simulate(self, name: str) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Simulate one matrix: a row per operation and configuration, and a row per operation as `Agreement`."""
@@ -133,12 +126,10 @@ class SpadeSensitivity:
                               description="simulator", unit="matrices"))
         frame = pd.concat([found[name] for name in chosen], ignore_index=True)
         table = sensitivity(frame)
-        for name, rows in (("per_matrix", frame), ("sensitivity", table)):
-            write_frame(out / f"{name}.parquet", rows)
         title = f"SPADE {self.target.preset}, one constant changed, {len(chosen)} {self.role} matrices"
-        log.console.print(_shown(table, title), soft_wrap=False)
-        draw_sensitivity(table, out / "sensitivity", title=title)
-        return {"matrices": len(chosen)} | _metrics(table)
+        return finish(out, None, {"matrices": len(chosen)} | _metrics(table),
+                      lambda out: draw_sensitivity(table, out / "sensitivity", title=title), per_matrix=frame,
+                      sensitivity=table)
 
     def machines(self) -> dict[tuple[str, str], "Machine"]:
         """Build the unchanged machine and one for every other value: (constant, value) -> machine.
@@ -208,15 +199,6 @@ def _metrics(table: pd.DataFrame) -> dict[str, float]:
     return metrics
 
 
-def _shown(table: pd.DataFrame, title: str) -> Table:
-    shown = report_table(("op", "constant", "value", "optimum over default", "tau", "least", "kept", "least"),
-                         title=title, text=("op", "constant"))
-    for row in table.itertuples():
-        shown.add_row(row.op, row.constant, row.value, f"{row.optimum:.3f}", f"{row.tau:.3f}", f"{row.tau_least:.3f}",
-                      f"{row.kept:.3f}", f"{row.kept_least:.3f}")
-    return shown
-
-
 @dataclass(frozen=True)
 class CheckSpadeSigns:
     """Simulate the options of ISCA'23 table 3 on generated stand-ins and compare signs with the paper.
@@ -239,15 +221,12 @@ class CheckSpadeSigns:
         found = dict(run_jobs(self.simulate, jobs, weights=dict.fromkeys(jobs, 1.0), processes=self.jobs,
                               description="signs", unit="stand-ins"))
         frame = judge_signs(pd.concat([found[name] for name in self.matrices], ignore_index=True))
-        write_frame(out / "signs.parquet", frame)
         metrics: dict[str, float] = {"factor": self.factor}
         for table, rows in frame[frame["verdict"] != "base"].groupby("table", sort=False):
             counts = rows["verdict"].value_counts()
             metrics |= {f"{table}/cases": len(rows)}
             metrics |= {f"{table}/{verdict}": int(counts.get(verdict, 0)) for verdict in ("agree", "tie", "opposite")}
-            log.console.print(f"{table}: {counts.get('agree', 0)} of {len(rows)} signs agree, "
-                              f"{counts.get('tie', 0)} are a tie on one side, {counts.get('opposite', 0)} are opposite")
-        return metrics
+        return finish(out, None, metrics, signs=frame)
 
     def simulate(self, name: str) -> pd.DataFrame:
         """Simulate one matrix: published numbers and ours, columns as the fields of `PublishedEffect`."""

@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from sparloom import log
-from sparloom.data import SampleSource, write_frame
+from sparloom.data import SampleSource
+from sparloom.experiments.harness import finish
 from sparloom.experiments.trees.evaluation import TreeSubject, best_configs, gemm_subject
 from sparloom.models.performance import (
     BoostingConfig,
@@ -29,7 +29,7 @@ from sparloom.models.performance import (
     train_per_fold,
 )
 from sparloom.ops import GEMM, GemmShape, assert_close
-from sparloom.report import PaperClaim, contrast, draw_learnings, efficiencies, learnings_table, slice_lead
+from sparloom.report import PaperClaim, contrast, draw_learnings, efficiencies, slice_lead
 
 if TYPE_CHECKING:
     from sparloom.platforms import CpuKernels
@@ -192,11 +192,10 @@ class CheckLearnings:
         learnings = [*self._compared(rows), self._degenerate(), self._splits(variants)]
         learnings.sort(key=lambda test: test.number)
         table = pd.DataFrame([asdict(test) | {"verdict": test.verdict} for test in learnings])
-        for name, frame in (("per_problem", rows), ("learnings", table)):
-            write_frame(out / f"{name}.parquet", frame)
-        log.console.print(learnings_table(learnings), soft_wrap=False)
-        draw_learnings(table, out / "learnings", title=f"GEMM, {len(subject)} shapes, {self.folds} folds")
-        return _metrics(rows, learnings) | {"problems": len(subject), "seconds": time.monotonic() - began}
+        title, counts = f"GEMM, {len(subject)} shapes, {self.folds} folds", {"problems": len(subject)}
+        return finish(out, None, _metrics(rows, learnings) | counts | {"seconds": time.monotonic() - began},
+                      lambda out: draw_learnings(table, out / "learnings", title=title), per_problem=rows,
+                      learnings=table)
 
     def _compared(self, rows: pd.DataFrame) -> list[PaperClaim]:
         """Test the learnings that compare choices."""

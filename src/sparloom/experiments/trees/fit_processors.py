@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float, Int
 
-from sparloom import log
-from sparloom.data import SampleSource, write_frame
+from sparloom.data import SampleSource
 from sparloom.errors import SchemaError
+from sparloom.experiments.harness import finish
 from sparloom.experiments.trees.evaluation import TreeSubject, best_configs, gemm_subject, static_scores
 from sparloom.models.performance import (
     BoostingConfig,
@@ -27,7 +27,7 @@ from sparloom.models.performance import (
     train_per_fold,
 )
 from sparloom.ops import Op
-from sparloom.report import contrast, efficiencies, efficiency_metrics, efficiency_table
+from sparloom.report import contrast, efficiencies, efficiency_metrics
 
 if TYPE_CHECKING:
     from sparloom.platforms import CpuKernels
@@ -119,11 +119,8 @@ class FitProcessors:
         if np.isfinite(new.vendor).any():
             frames.append(new.judged.baseline("vendor", new.vendor).dropna(subset="seconds"))
         rows = pd.concat(frames, ignore_index=True)
-        write_frame(out / "per_problem.parquet", rows)
-        title = f"GEMM on a processor with few samples: efficiency on {len(new)} problems out of fold"
-        log.console.print(efficiency_table(rows, self._labels(), title=title, seed=self.seed), soft_wrap=False)
-        return self._metrics(rows) | {"problems": len(new), "known_problems": len(known),
-                                      "seconds": time.monotonic() - began}
+        return finish(out, None, self._metrics(rows) | {
+            "problems": len(new), "known_problems": len(known), "seconds": time.monotonic() - began}, per_problem=rows)
 
     def _subject(self, samples: SampleSource) -> TreeSubject:
         subject = gemm_subject(samples, self.gemm_platform, self.gemm, judging=self.judging_sweep)
@@ -143,15 +140,6 @@ class FitProcessors:
                 logger.info("%s, %d problems of the new processor: %.0f s", kind, count, time.monotonic() - began)
                 yield f"{kind}_{count}", self.target.sign * learned
             yield f"static_{count}", static_scores(reached, both.fold, kept=own if count else ~both.is_new)[inside]
-
-    def _labels(self) -> dict[str, str]:
-        labels = {"noise_ceiling": "fastest of the other sweep"}
-        for count in reversed(self.counts):
-            labels |= {f"both_{count}": f"trees, both processors, {count} new problems",
-                       f"own_{count}": f"trees, {count} new problems",
-                       f"static_{count}": f"one configuration, {count} new problems" if count else
-                       "one configuration of the known processor"}
-        return labels | {"vendor": "MKL"}
 
     def _metrics(self, rows: pd.DataFrame) -> dict[str, float]:
         """`<method>/mean`, `/p10` and `/min`; leads of models of both processors over the others."""
