@@ -1,4 +1,8 @@
-"""Files that processes share: atomic writes, locks, lines that any number of them append, JSON, and checksums."""
+"""Files that processes share: atomic writes, locks, lines that any number of them append, JSON, and checksums.
+
+Damage is detected in Parquet by the CRC of each page, in zip files (.npz, .pt) and gzip files by their CRC-32, in JSON
+of models by a checksum in the file, in the files of a run by SHA256SUMS, and in the data store by its list of MD5 sums.
+"""
 
 import _thread
 import ctypes
@@ -20,25 +24,19 @@ from pathlib import Path
 from typing import IO, Any
 
 __all__ = [
-    "CHECKSUM", "SUMS", "append_lines", "atomic_folder", "atomic_path", "check_sum", "hold_lock",
-    "json_text", "locked", "read_checked", "read_json", "read_lines", "remove_leftovers", "restore_folder",
-    "scratch_folder", "sha256", "stamp", "stamp_zip", "write_checked_json", "write_json", "write_sums", "write_text",
+    "SUMS", "append_lines", "atomic_folder", "atomic_path", "check_sum", "hold_lock", "json_text", "locked",
+    "read_json", "read_lines", "remove_leftovers", "scratch_folder", "sha256", "write_checked_json",
+    "write_json", "write_sums", "write_text",
 ]
 
-_BEFORE, _AFTER, _DIGITS = "sparloom-sha256-", "-sparloom-sha256", 64
-CHECKSUM = f"{_BEFORE}{'0' * _DIGITS}{_AFTER}"
-"""Placeholder for the checksum of a file in the file itself (Parquet metadata, JSON, zip comment); see `stamp`.
-
-The markers on both sides are 64 bytes apart, so that one survives 64 zeroed bytes: it shows that there was a checksum.
-"""
+_UNKNOWN_CHECKSUM = f"sparloom-sha256-{'0' * 64}-sparloom-sha256"  # stands in a JSON file while it is hashed
 SUMS = "SHA256SUMS"
 """Name of the file that lists the SHA-256 of a run's JSON and CSV files."""
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_SUMMED_SUFFIXES = (".json", ".csv")  # tables in Parquet carry their own
-_LEFTOVER = re.compile(r"\.(.+)\.([0-9]{1,7})-[0-9]+\.(partial|replaced)")
-_ZIP_END_BYTES = 22  # bytes of the last record of a zip file, without its comment
+_SUMMED_SUFFIXES = (".json", ".csv")  # Parquet has checksums of its own
+_LEFTOVER = re.compile(r"\..+\.[0-9]{1,7}-[0-9]+\.(partial|replaced)")
+_LEFTOVER_SECONDS = 7 * 86_400  # age at which a partial file belongs to a process that was killed
 _MAX_ENTRIES = 10_000  # of a folder that are searched for leftovers, to bound the time
-_CLOCK_TOLERANCE = 60.0  # seconds by which clocks of files and of processes may differ
 _EXCHANGE, _AT_CWD = 2, -100  # RENAME_EXCHANGE and AT_FDCWD of renameat2(2)
 
 
@@ -47,17 +45,16 @@ def atomic_path(path: Path, *, wait: bool = True) -> Iterator[Path]:
     """Yield a temporary path beside `path` to write to; on success flush it to disk and rename it to `path`.
 
     Each thread has its own temporary path. On an exception the partial file is removed, and an existing `path` is
-    unchanged. Leftovers of killed processes are removed when this process first writes to the folder.
+    unchanged. Leftovers of killed processes are removed a week later, when a process first writes to the folder.
 
     Args:
         wait: False: rename at once and flush in the background. A killed process loses nothing by that, but a power
             failure may, so readers of such a file must recognise an incomplete one.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial, held = _beside(path, "partial"), None
+    partial = _beside(path, "partial")
     if wait:
-        _remove_once(str(path.parent.absolute()), os.getpid())
-        held = _hold(partial, os.O_CREAT | os.O_RDWR)
+        _remove_once(str(path.parent.absolute()))
     try:
         yield partial
         if wait:
@@ -73,24 +70,20 @@ def atomic_path(path: Path, *, wait: bool = True) -> Iterator[Path]:
         raise
     finally:
         partial.unlink(missing_ok=True)
-        if held is not None:
-            os.close(held)
 
 
 @contextmanager
 def atomic_folder(folder: Path) -> Iterator[Path]:
     """Yield a temporary folder beside `folder` to fill; on success it replaces `folder` atomically.
 
-    Where the file system cannot exchange two names, `folder` is renamed away before its successor gets its name;
-    `restore_folder` renames it back if the process is killed in between.
+    Where the file system cannot exchange two names, `folder` is renamed to .FOLDER.<process>.replaced first, and a
+    process that is killed right then leaves it there.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    _remove_once(str(folder.parent.absolute()), os.getpid())
-    restore_folder(folder)
+    _remove_once(str(folder.parent.absolute()))
     partial, replaced = _beside(folder, "partial"), _beside(folder, "replaced")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
-    held = _hold(partial, os.O_RDONLY)
     try:
         yield partial
         _sync(partial)
@@ -99,56 +92,37 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
         elif not _exchange(partial, folder):
             folder.rename(replaced)
             partial.rename(folder)
+            shutil.rmtree(replaced, ignore_errors=True)
         _sync(folder.parent)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-        if folder.exists():
-            shutil.rmtree(replaced, ignore_errors=True)
-        os.close(held)
 
 
 @contextmanager
 def scratch_folder(purpose: str) -> Iterator[Path]:
     """Make a folder for temporary files and remove it at the end; those of killed processes are removed too."""
     parent = Path(tempfile.gettempdir())
-    _remove_once(str(parent), os.getpid())
+    _remove_once(str(parent))
     folder = parent / f".sparloom-{purpose}.{os.getpid()}-{threading.get_native_id()}{time.time_ns()}.partial"
     folder.mkdir(mode=0o700)
-    held = _hold(folder, os.O_RDONLY)
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        os.close(held)
-
-
-def restore_folder(folder: Path) -> None:
-    """Rename back a folder that a killed process had renamed away and not yet replaced."""
-    if not folder.exists() and folder.parent.is_dir():
-        for left in sorted(folder.parent.glob(f".{folder.name}.*.replaced")):
-            if _is_leftover(left):
-                with suppress(OSError):  # another process did it
-                    left.rename(folder)
-                return
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove partial files and folders that killed processes left in `folder`, but not those of running processes.
-
-    A writer holds a lock, by which it is also recognised in other containers, whose process IDs mean nothing here. At
-    most 10,000 entries are examined.
-    """
+    """Remove partial files and folders that are a week old from `folder`; at most 10,000 entries are examined."""
     with suppress(OSError), os.scandir(folder) as entries:
         for _, entry in zip(range(_MAX_ENTRIES), entries, strict=False):
-            found = _LEFTOVER.fullmatch(entry.name)
-            if found is None or not _is_leftover(Path(entry.path)):
+            if not _LEFTOVER.fullmatch(entry.name):
                 continue
-            if found[3] == "replaced" and not Path(folder, found[1]).exists():
-                continue  # `restore_folder` needs it
-            if entry.is_dir(follow_symlinks=False):
-                shutil.rmtree(entry.path, ignore_errors=True)
-            else:
-                with suppress(OSError):
+            with suppress(OSError):
+                if time.time() - entry.stat(follow_symlinks=False).st_mtime < _LEFTOVER_SECONDS:
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path, ignore_errors=True)
+                else:
                     os.unlink(entry.path)
 
 
@@ -238,9 +212,8 @@ def json_text(value: Mapping[str, Any] | list[Any]) -> str:
 
 def write_checked_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write `value` as `write_json` does, with a checksum of the file as its last entry, "checksum"."""
-    with atomic_path(path) as partial:
-        partial.write_text(json_text({**value, "checksum": CHECKSUM}), encoding="utf-8")
-        stamp(partial)
+    text = json_text({**value, "checksum": _UNKNOWN_CHECKSUM})
+    write_text(path, text.replace(_UNKNOWN_CHECKSUM, _checksum(text)))
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -250,12 +223,18 @@ def read_json(path: Path) -> dict[str, Any]:
         ValueError: damaged, or not a JSON object.
         OSError: the file cannot be read.
     """
-    content, _ = read_checked(path)
-    value = json.loads(content)
+    text = path.read_text(encoding="utf-8")
+    value = json.loads(text)
     if not isinstance(value, dict):
         raise ValueError(f"it holds a {type(value).__name__}, not an object")
-    value.pop("checksum", None)
+    checksum = value.pop("checksum", None)
+    if checksum is not None and _checksum(text.replace(str(checksum), _UNKNOWN_CHECKSUM)) != checksum:
+        raise ValueError("its checksum does not match its content")
     return value
+
+
+def _checksum(text: str) -> str:
+    return _UNKNOWN_CHECKSUM.replace("0" * 64, hashlib.sha256(text.encode()).hexdigest())
 
 
 def sha256(path: Path) -> str:
@@ -289,63 +268,6 @@ def check_sum(path: Path, content: bytes) -> None:
         wanted = listed.get(path.absolute().relative_to(folder).as_posix())
         if wanted is not None and hashlib.sha256(content).hexdigest() != wanted:
             raise ValueError(f"its checksum differs from that in {sums}")
-
-
-def stamp(path: Path) -> None:
-    """Replace the placeholder `CHECKSUM` in a file by the SHA-256 of the file with the placeholder.
-
-    Raises:
-        ValueError: the file does not contain `CHECKSUM`.
-    """
-    content = path.read_bytes()
-    offset = content.rfind(CHECKSUM.encode())
-    if offset < 0:
-        raise ValueError(f"{path} has no placeholder for a checksum: write sparloom.files.CHECKSUM into it first")
-    with path.open("r+b") as file:
-        file.seek(offset + len(_BEFORE))
-        file.write(hashlib.sha256(content).hexdigest().encode())
-
-
-def stamp_zip(path: Path) -> None:
-    """Write the checksum of a zip file into its comment, which readers of such files ignore.
-
-    Raises:
-        ValueError: not a zip file, or one that has a comment already.
-    """
-    with path.open("r+b") as file:
-        file.seek(-_ZIP_END_BYTES, os.SEEK_END)
-        end = file.read()
-        if not end.startswith(b"PK\x05\x06") or end[-2:] != b"\0\0":
-            raise ValueError(f"{path} is not a zip file without a comment: it cannot hold a checksum")
-        file.seek(-2, os.SEEK_END)
-        file.write(len(CHECKSUM).to_bytes(2, "little") + CHECKSUM.encode())
-    stamp(path)
-
-
-def read_checked(path: Path) -> tuple[bytes, bool]:
-    """Read a file and verify the checksum in it.
-
-    Returns:
-        The content, and whether it has a checksum; files of older versions have none.
-
-    Raises:
-        ValueError: the checksum does not match the content, or is damaged.
-        OSError: the file cannot be read.
-    """
-    content = path.read_bytes()
-    before, after = _BEFORE.encode(), _AFTER.encode()
-    end = content.rfind(after)
-    start = end - _DIGITS
-    if end < 0 and before not in content:
-        return content, False
-    if start < len(before) or content[start - len(before):start] != before:
-        raise ValueError("its checksum is damaged")
-    whole = hashlib.sha256(memoryview(content)[:start])
-    whole.update(b"0" * _DIGITS)
-    whole.update(memoryview(content)[end:])
-    if whole.hexdigest().encode() != content[start:end]:
-        raise ValueError("its checksum does not match its content")
-    return content, True
 
 
 @dataclass(eq=False)
@@ -429,51 +351,8 @@ def _beside(path: Path, ending: str) -> Path:
 
 
 @functools.lru_cache(maxsize=256)
-def _remove_once(folder: str, process: int) -> None:
+def _remove_once(folder: str) -> None:
     remove_leftovers(Path(folder))
-
-
-def _hold(path: Path, flags: int) -> int:
-    """Open and lock a path that is being written, so that no process takes it for a leftover."""
-    held = os.open(path, flags | os.O_CLOEXEC, 0o666)
-    with suppress(OSError):  # a file system without locks
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    return held
-
-
-def _is_leftover(path: Path) -> bool:
-    """Check that the writer of a partial file is dead: it holds no lock, and its process ID is free or reused."""
-    found = _LEFTOVER.fullmatch(path.name)
-    if found is None:
-        return False
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        started = _start_time(int(found[2]))
-        return started is None or os.fstat(descriptor).st_mtime < started - _CLOCK_TOLERANCE
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
-
-
-def _start_time(process: int) -> float | None:
-    """Return when a process started, in seconds since the epoch; None if there is none, -inf if it is unknown."""
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return None
-    except OSError:
-        pass  # of another user
-    try:
-        fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-        booted = re.search(r"^btime (\d+)", Path("/proc/stat").read_text(encoding="utf-8"), re.MULTILINE)
-        return int(booted[1]) + int(fields[19]) / os.sysconf("SC_CLK_TCK")
-    except (OSError, IndexError, TypeError, ValueError):
-        return float("-inf")
 
 
 def _exchange(first: Path, second: Path) -> bool:

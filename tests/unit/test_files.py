@@ -2,14 +2,12 @@
 
 import fcntl
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
@@ -23,7 +21,6 @@ from sparloom.files import (
     read_json,
     read_lines,
     remove_leftovers,
-    restore_folder,
     scratch_folder,
     write_checked_json,
     write_sums,
@@ -110,36 +107,24 @@ with atomic_path(Path(sys.argv[1]) / "file") as partial, atomic_folder(Path(sys.
 """
 
 
-def test_only_leftovers_of_dead_processes_are_removed(tmp_path, monkeypatch):
+def test_leftovers_of_killed_processes_are_removed_a_week_later(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     monkeypatch.setattr(tempfile, "tempdir", None)
     (tmp_path / "tmp").mkdir()
     subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False)
-    assert len([path for path in tmp_path.rglob(".*.partial")]) == 3
+    left = list(tmp_path.rglob(".*.partial"))
+    assert len(left) == 3
+    for folder in (tmp_path, tmp_path / "tmp"):
+        remove_leftovers(folder)
+    assert set(tmp_path.rglob(".*.partial")) == set(left)
+    for path in left:
+        os.utime(path, (time.time() - 8 * 86_400,) * 2)
     files._remove_once.cache_clear()
     with atomic_path(tmp_path / "other") as partial, scratch_folder("test") as scratch:
-        assert {path for path in tmp_path.rglob(".*.partial")} == {partial, scratch}
-        remove_leftovers(tmp_path)
-        remove_leftovers(tmp_path / "tmp")
-        assert partial.exists()
-        assert scratch.exists()
+        assert set(tmp_path.rglob(".*.partial")) == {scratch}
         partial.write_text("whole")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "tmp"]
     assert not list((tmp_path / "tmp").iterdir())
-
-
-def test_a_lock_but_not_a_reused_process_id_protects_a_file(tmp_path):
-    left = tmp_path / f".file.{os.getpid()}-1.partial"
-    left.write_text("of this process, as far as anyone can tell")
-    remove_leftovers(tmp_path)
-    assert left.exists()
-    os.utime(left, (time.time() - 1e6,) * 2)
-    held = files._hold(left, os.O_RDWR)
-    remove_leftovers(tmp_path)
-    assert left.exists()
-    os.close(held)
-    remove_leftovers(tmp_path)
-    assert not left.exists()
 
 
 def test_an_unfinished_folder_keeps_the_old_one(tmp_path):
@@ -152,37 +137,14 @@ def test_an_unfinished_folder_keeps_the_old_one(tmp_path):
 
 
 @pytest.mark.parametrize("exchanged", [True, False])
-def test_a_folder_exists_whenever_a_process_is_killed(tmp_path, monkeypatch, exchanged):
-    """A copy of what a kill before each change of a name would leave holds the old or the new folder."""
-    seen, rename, exchange = [], Path.rename, files._exchange
-
-    def snapshot() -> None:
-        copy = tmp_path / "copies" / str(len(seen))
-        shutil.copytree(tmp_path / "models", copy)
-        for path in copy.iterdir():  # their process is dead
-            rename(path, path.with_name(path.name.replace(f".{os.getpid()}-", ".3999999-")))
-        with monkeypatch.context() as patch:
-            patch.setattr(Path, "rename", rename)
-            restore_folder(copy / "model")
-        seen.append((copy / "model" / "a").read_text())
-
-    def renamed(self, target):
-        snapshot()
-        return rename(self, target)
-
-    def exchanges(first, second):
-        snapshot()
-        return exchanged and exchange(first, second)
-
-    with atomic_folder(tmp_path / "models" / "model") as made:
-        (made / "a").write_text("1")
-    monkeypatch.setattr(Path, "rename", renamed)
-    monkeypatch.setattr(files, "_exchange", exchanges)
-    with atomic_folder(tmp_path / "models" / "model") as made:
-        (made / "a").write_text("2")
-    snapshot()
-    assert seen == (["1", "2"] if exchanged else ["1", "1", "1", "2"])
-    assert [path.name for path in (tmp_path / "models").iterdir()] == ["model"]
+def test_a_folder_is_replaced(tmp_path, monkeypatch, exchanged):
+    if not exchanged:
+        monkeypatch.setattr(files, "_exchange", lambda first, second: False)
+    for content in "12":
+        with atomic_folder(tmp_path / "model") as made:
+            (made / "a").write_text(content)
+        assert (tmp_path / "model" / "a").read_text() == content
+        assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
 def test_changed_json_with_a_checksum_is_refused(tmp_path):
@@ -192,6 +154,14 @@ def test_changed_json_with_a_checksum_is_refused(tmp_path):
     path.write_text(path.read_text().replace("0.5", "0.7"))
     with pytest.raises(ValueError, match="its checksum does not match its content"):
         read_json(path)
+    for damage in ('"checksum": "', 'sparloom-sha256-'):
+        write_checked_json(path, {"b": 1})
+        path.write_text(path.read_text().replace(damage, damage + "x"))
+        with pytest.raises(ValueError, match="its checksum does not match its content"):
+            read_json(path)
+    stored = '{\n  "b": 1,\n  "checksum": "sparloom-sha256-%s-sparloom-sha256"\n}\n'  # as version 0.1 wrote it
+    path.write_text(stored % "7e3080b50696e4fd59fee3ca032c4a688138ce17f09580edc0dd2b4deb949d45")
+    assert read_json(path) == {"b": 1}
     path.write_text('{"old": 1}')
     assert read_json(path) == {"old": 1}
 

@@ -12,7 +12,7 @@ from sparloom.lazy import attach
 __all__, __getattr__, __dir__ = attach(__name__, {
     "sample": (
         "Conditions", "Sample", "checked_seconds", "conditions_entry", "label_seconds", "to_json_values"),
-    "journal": ("Journal", "compact"),
+    "journal": ("Journal", "JsonLines", "compact"),
     "table": ("SampleTable",),
     "csv_file": (
         "CsvRules", "check_columns", "described_config", "read_csv", "read_described", "table_rows",

@@ -1,4 +1,4 @@
-"""Parquet files with checksums that are verified on reading, and the data store of a clone.
+"""Parquet files whose pages have checksums, and the data store of a clone.
 
 data/ is fetched from the DVC store inside the repository, offline, at first use.
 """
@@ -21,55 +21,45 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sparloom.errors import MissingArtifact, SchemaError
-from sparloom.files import CHECKSUM, atomic_path, locked, read_checked, sha256, stamp, write_text
+from sparloom.files import atomic_path, locked, sha256, write_text
 from sparloom.lazy import install_command
 
-KEY = "sparloom.checksum"
 READ_ERRORS = (pa.ArrowException, OSError, ValueError, TypeError, LookupError, ArithmeticError, MemoryError,
                AttributeError)
-"""Errors of readers when a file without checksum is damaged."""
+"""Errors of readers when a file is damaged."""
 
 log = logging.getLogger(__name__)
 
 
 def write_rows(path: Path, rows: pa.Table, **options: Any) -> None:
-    """Write a table as one Parquet file with a checksum, atomically; equal tables give equal files.
+    """Write a table as one Parquet file, atomically; equal tables give equal files.
 
     Args:
-        options: options of `pyarrow.parquet.ParquetWriter`.
+        options: options of `pyarrow.parquet.write_table`.
     """
     with atomic_path(path) as partial:
-        with pq.ParquetWriter(partial, rows.schema, **{"compression": "zstd", **options}) as writer:
-            writer.write_table(rows)
-            writer.add_key_value_metadata({KEY: CHECKSUM})
-        stamp(partial)
+        pq.write_table(rows, partial, **{"compression": "zstd", "write_page_checksum": True, **options})
 
 
 def write_frame(path: Path, frame: pd.DataFrame) -> None:
-    """Write a frame like `DataFrame.to_parquet`, but with a checksum and atomically."""
+    """Write a frame like `DataFrame.to_parquet`, but with checksums and atomically."""
     write_rows(path, pa.Table.from_pandas(frame))
 
 
-def read_rows(path: Path, remedy: str, **options: Any) -> tuple[pa.Table, bool]:
+def read_rows(path: Path, remedy: str, **options: Any) -> pa.Table:
     """Read a Parquet file.
 
     Args:
         remedy: what to do if the file is damaged, the end of a message.
         options: options of `pyarrow.parquet.read_table`.
 
-    Returns:
-        The table, and whether its checksum was verified: files of older versions have none.
-
     Raises:
         SchemaError: damaged, or not a Parquet file.
         OSError: it cannot be read.
     """
+    content = path.read_bytes()
     try:
-        content, checked = read_checked(path)
-    except ValueError as error:
-        raise SchemaError(f"{path} is damaged ({error}): {remedy}") from None
-    try:
-        return pq.read_table(pa.BufferReader(content), **options), checked
+        return pq.read_table(pa.BufferReader(content), page_checksum_verification=True, **options)
     except READ_ERRORS as error:
         raise SchemaError(f"{path} is not a Parquet file, or damaged ({_first_line(error)}): {remedy}") from None
 
@@ -80,7 +70,7 @@ def read_frame(path: Path, remedy: str) -> pd.DataFrame:
     Raises:
         SchemaError, OSError: as `read_rows`.
     """
-    rows, _ = read_rows(path, remedy)
+    rows = read_rows(path, remedy)
     try:
         return rows.to_pandas()
     except READ_ERRORS as error:
@@ -128,7 +118,7 @@ def ensure_data(folder: Path) -> None:
 
 
 def verify_stored(folder: Path, path: Path) -> None:
-    """Compare a file under `folder` with its copy in the data store, for files without their own checksum.
+    """Compare a file under `folder` with its copy in the data store.
 
     A file of another size is taken as made locally and left to its reader.
 

@@ -16,7 +16,7 @@ import numpy as np
 from sparloom.data.windows import MEMBERS as WINDOW_MEMBERS
 from sparloom.data.windows import PackedWindows, Window, cut_windows, pack_windows
 from sparloom.errors import MissingArtifact, SchemaError
-from sparloom.files import atomic_path, read_checked, stamp_zip, write_text
+from sparloom.files import atomic_path, write_text
 from sparloom.space import integer_of
 from sparloom.sparse import Pattern
 
@@ -126,10 +126,8 @@ class MatrixInputs:
 
     def write(self, path: Path) -> None:
         """Write one compressed .npz file atomically."""
-        with atomic_path(path) as partial:
-            with partial.open("wb") as file:
-                np.savez_compressed(file, **self._arrays)
-            stamp_zip(partial)
+        with atomic_path(path) as partial, partial.open("wb") as file:
+            np.savez_compressed(file, **self._arrays)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -215,21 +213,20 @@ def _join(parts: Sequence[np.ndarray]) -> np.ndarray:
 
 def _open(path: Path) -> dict[str, np.ndarray]:
     try:
-        content, checked = read_checked(path)
-        with np.load(io.BytesIO(content), allow_pickle=False) as stored:
+        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored.files}
     except READ_ERRORS as error:
         raise SchemaError(f"{path} does not contain featurizer inputs ({error}): {REMEDY}") from None
     if arrays.get("format") != FORMAT:
         raise SchemaError(f"{path} has format {arrays.get('format')}, this version reads {FORMAT}: {REMEDY}")
-    fault = None if checked else _fault(arrays)
+    fault = _fault(arrays)
     if fault is not None:
         raise SchemaError(f"{path} is damaged ({fault}): {REMEDY}")
     return arrays
 
 
 def _fault(arrays: Mapping[str, np.ndarray]) -> str | None:
-    """Return what is inconsistent in the arrays of a file without checksum, or None."""
+    """Return what is inconsistent in the arrays of a file whose list of members may be damaged, or None."""
     missing = [name for name in MEMBERS if name not in arrays]
     if missing:
         return f"{missing[0]} is missing"

@@ -4,9 +4,9 @@ import json
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
 from sparloom.data.sample import Conditions, Group, Sample, conditions_entry
@@ -14,15 +14,52 @@ from sparloom.data.table import SampleTable
 from sparloom.errors import SchemaError
 from sparloom.files import append_lines, locked, read_lines, write_text
 
+T = TypeVar("T")
 _CRC_BYTES = len(', "crc": "00000000"}')
 _CONDITIONS = re.compile(rb'"conditions": "([0-9a-f:]+)"')
 
 
-class Journal:
-    """Append-only file of the samples of one (platform, preset, op, matrix), one JSON object per line.
+class JsonLines:
+    """Append-only file of JSON objects, one per line, whose last entry is a CRC-32 of the rest of the line.
 
-    A line that was incomplete when the process died is ignored by readers and cut off by the next append, so at most
-    the samples in flight are lost. Several processes may append to one journal.
+    A line that was incomplete when the process died is ignored by readers and cut off by the next append. Several
+    processes may append to one file.
+
+    Args:
+        remedy: what to do about a damaged line, the end of a message.
+    """
+
+    def __init__(self, path: Path, remedy: str) -> None:
+        self.path, self.remedy = path, remedy
+
+    def append(self, records: Iterable[Mapping[str, Any]]) -> None:
+        """Append records and wait until they are on disk."""
+        append_lines(self.path, map(_line, records))
+
+    def read(self, parse: Callable[[dict[str, Any]], T]) -> list[T]:
+        """Parse all complete lines; those of older versions have no CRC.
+
+        Raises:
+            SchemaError: a line is damaged; the message names file and line.
+        """
+        parsed = []
+        for number, line in enumerate(read_lines(self.path), start=1):
+            try:
+                record = json.loads(line)
+                if record.pop("crc", None) not in (None, _crc(line[:-_CRC_BYTES])):
+                    raise ValueError("its checksum does not match")
+                parsed.append(parse(record))
+            except (ValueError, TypeError, KeyError, AttributeError, SchemaError) as error:
+                raise SchemaError(f"{self.path}, line {number} is damaged ({error}): {self.remedy}") from None
+        return parsed
+
+    def replace(self, records: Iterable[Mapping[str, Any]]) -> None:
+        """Replace the content of the file, atomically."""
+        write_text(self.path, "".join(f"{_line(record)}\n" for record in records))
+
+
+class Journal:
+    """Samples of one (platform, preset, op, matrix); a killed process loses at most the samples in flight.
 
     Args:
         key: platform, preset, op, matrix.
@@ -31,6 +68,7 @@ class Journal:
     def __init__(self, folder: Path, key: Sequence[str]) -> None:
         self.key = tuple(key)
         self.path = Path(folder) / f"{','.join(quote(part, safe='') for part in key)}.jsonl"
+        self._lines = JsonLines(self.path, "remove it to collect it again")
 
     @classmethod
     def at(cls, path: Path) -> "Journal":
@@ -46,7 +84,7 @@ class Journal:
         Raises:
             SchemaError: a complete line is damaged; the message names file and line.
         """
-        return list(_complete(self.path))
+        return self._lines.read(Sample.from_record)
 
     def conditions(self) -> dict[str, int]:
         """Count the rows by conditions; rows of older versions have "".
@@ -63,12 +101,11 @@ class Journal:
     def keep(self, conditions: str) -> None:
         """Remove the rows with other conditions."""
         with locked(self.path):
-            matching = [sample for sample in self.samples() if sample.conditions == conditions]
-            write_text(self.path, "".join(f"{_line(sample.record())}\n" for sample in matching))
+            self._lines.replace(sample.record() for sample in self.samples() if sample.conditions == conditions)
 
     def append(self, rows: Iterable[Sample]) -> None:
         """Append rows and wait until they are on disk."""
-        append_lines(self.path, (_line(row.record()) for row in rows))
+        self._lines.append(row.record() for row in rows)
 
 
 def compact(folder: Path, provenance: Sequence[Mapping[str, Any]]) -> SampleTable:
@@ -79,7 +116,7 @@ def compact(folder: Path, provenance: Sequence[Mapping[str, Any]]) -> SampleTabl
     """
     samples: list[Sample] = []
     for path in sorted(Path(folder).glob("*.jsonl")):
-        samples.extend(_complete(path))
+        samples.extend(Journal.at(path).samples())
     found: dict[Group, set[str]] = {}
     for sample in samples:
         found.setdefault((sample.op, sample.platform, sample.preset), set()).add(sample.conditions.partition(":")[0])
@@ -96,29 +133,9 @@ def compact(folder: Path, provenance: Sequence[Mapping[str, Any]]) -> SampleTabl
 
 
 def _line(record: Mapping[str, Any]) -> str:
-    """Render a record as a line of JSON whose last entry is a checksum of the rest of the line."""
     text = json.dumps(record, allow_nan=False)[:-1]
-    return f'{text}, "crc": "{zlib.crc32(text.encode()):08x}"}}'
+    return f'{text}, "crc": "{_crc(text.encode())}"}}'
 
 
-def _record(line: bytes) -> dict[str, Any]:
-    """Parse a line that `_line` rendered, or one of older versions without checksum.
-
-    Raises:
-        ValueError: the line is damaged.
-    """
-    record = json.loads(line)
-    if not isinstance(record, dict):
-        raise ValueError("it is not an object")
-    noted = record.pop("crc", None)
-    if noted is not None and noted != f"{zlib.crc32(line[:-_CRC_BYTES]):08x}":
-        raise ValueError("its checksum does not match")
-    return record
-
-
-def _complete(path: Path) -> Iterator[Sample]:
-    for number, line in enumerate(read_lines(path), start=1):
-        try:
-            yield Sample.from_record(_record(line))
-        except (ValueError, TypeError, SchemaError) as error:
-            raise SchemaError(f"{path}, line {number} is damaged ({error}): remove it to collect it again") from None
+def _crc(text: bytes) -> str:
+    return f"{zlib.crc32(text):08x}"

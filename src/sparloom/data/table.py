@@ -314,7 +314,7 @@ def _unknown_groups(tables: Sequence[SampleTable]) -> set[Group]:
 
 
 def _read(path: Path) -> SampleTable:
-    rows, checked = read_rows(path, REMEDY, read_dictionary=list(_TEXTS))
+    rows = read_rows(path, REMEDY, read_dictionary=list(_TEXTS))
     stored = (rows.schema.metadata or {}).get(_METADATA)
     if stored is None:
         raise SchemaError(f"{path} is not a sample table: its metadata is missing; write it with SampleTable.write")
@@ -325,9 +325,7 @@ def _read(path: Path) -> SampleTable:
         raise SchemaError(f"{path} is damaged (metadata: {error}): {REMEDY}") from None
     if found != FORMAT:
         raise SchemaError(f"{path} has format {found}, this version reads {FORMAT}: collect it again")
-    if checked:
-        return SampleTable(_conform(rows, str(path)), provenance)
-    try:  # there is no checksum, so at least check that the values are possible
+    try:  # the checksums are those of pages, so check that the values are possible too
         rows.validate(full=True)
         table = SampleTable(_conform(rows, str(path)), provenance)
         table._check_values()

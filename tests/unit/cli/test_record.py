@@ -100,6 +100,7 @@ def test_a_run_removes_leftovers_of_killed_runs_of_its_experiment(tmp_path):
     for folder in (tmp_path / "x" / "run", tmp_path / "x" / "before"):
         folder.mkdir(parents=True)
         (folder / ".per_matrix.parquet.3999999-1.partial").write_text("half")
+        os.utime(folder / ".per_matrix.parquet.3999999-1.partial", (0, 0))
     begun(tmp_path)
     assert not list(tmp_path.rglob("*.partial"))
 

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from sparloom.errors import SchemaError
-from sparloom.files import atomic_path, read_checked, stamp_zip
+from sparloom.files import atomic_path
 
 FORMAT = 1
 REMEDY = "train it again, or restore it with `dvc pull --force`"
 READ_ERRORS = (RuntimeError, UnpicklingError, LookupError, TypeError, ValueError, AttributeError, OSError, EOFError,
            MemoryError, zipfile.BadZipFile, zlib.error, NotImplementedError)
-"""Errors of readers when a file without checksum is damaged."""
+"""Errors of readers when a file is damaged."""
 
 TEXTS = ("kind", "op", "platform", "space")
 
@@ -67,10 +67,8 @@ def save_checkpoint(
     header = {name: getattr(checkpoint, name) for name in TEXTS}
     header |= {"format": FORMAT, "settings": checkpoint.settings, "notes": checkpoint.notes}
     content = {"header": json.dumps(header, allow_nan=False, sort_keys=True), "weights": weights}
-    with atomic_path(path) as partial:
-        with partial.open("wb") as file:
-            torch.save(content, file)  # given a path, it would write the name of the file into the file
-        stamp_zip(partial)
+    with atomic_path(path) as partial, partial.open("wb") as file:
+        torch.save(content, file)  # given a path, it would write the name of the file into the file
 
 
 def load_checkpoint(path: Path, **expected: str) -> Checkpoint:
@@ -83,10 +81,10 @@ def load_checkpoint(path: Path, **expected: str) -> Checkpoint:
         SchemaError: not a checkpoint, another format, or made for something other than expected.
     """
     try:
-        content, checked = read_checked(path)
+        content = path.read_bytes()
         if not zipfile.is_zipfile(io.BytesIO(content)):
             raise ValueError("not a zip file")
-        fault = None if checked else _damaged_member(content)
+        fault = _damaged_member(content)
         if fault is not None:
             raise ValueError(f"its member {fault} is damaged")
         stored = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)

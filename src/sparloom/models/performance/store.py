@@ -14,7 +14,7 @@ import lightgbm
 import numpy as np
 
 from sparloom.errors import SchemaError, Unsupported
-from sparloom.files import atomic_folder, read_json, restore_folder, write_checked_json, write_text
+from sparloom.files import atomic_folder, read_json, write_checked_json, write_text
 from sparloom.models.performance.features import FeatureSpec
 from sparloom.models.performance.growth import Target
 from sparloom.models.performance.model import Origin, PerformanceModel, PredictionInterval
@@ -133,7 +133,6 @@ def load_performance(
     Raises:
         SchemaError: no model, another format, damaged, or trained for something other than expected.
     """
-    restore_folder(folder)
     try:
         header = read_json(folder / HEADER)
     except (OSError, ValueError) as error:
@@ -162,7 +161,6 @@ def load_interval(folder: Path, *, spec: FeatureSpec | None = None, threads: int
     Raises:
         SchemaError: as `load_performance`.
     """
-    restore_folder(folder)
     low, high = (load_performance(folder / name, spec=spec, threads=threads) for name in ("low", "high"))
     try:
         return PredictionInterval(low, high, **read_json(folder / INTERVAL))
