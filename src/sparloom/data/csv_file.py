@@ -4,7 +4,7 @@ import csv
 import logging
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ UNKNOWN_START = "1970-01-01T00:00:00Z"
 MATRIX = "matrix"  # column of the CSV of a described accelerator
 
 DUPLICATE_TOLERANCE = 0.01  # relative difference allowed between duplicates
+UNLISTED = "matrix {!r} is not in the manifest; add its file there"
 MISSING = frozenset(("", "nan", "na", "none", "timeout", "inf"))
 ALL_COLUMNS = "NUM_COLS"
 OTHER_SEPARATORS = (";", "\t", "|")  # which spreadsheets may write
@@ -59,32 +60,26 @@ def read_csv(path: Path, op: str, rules: CsvRules) -> SampleTable:
         SchemaError: names file and line of the first bad value.
     """
     sidecar = _read_sidecar(path)
-    scale, kept = UNITS[sidecar["unit"]], sidecar["wide_panels"] == "kept"
-    first: dict[tuple[str, str], tuple[int, float | None]] = {}
+    header, rows = table_rows(path)
+    if header != COLUMNS:
+        raise SchemaError(f"{path}: the header is {','.join(header)}, not {','.join(COLUMNS)}")
+    listed = {parameter.name: parameter.values for parameter in SpadeSpace("spmm").parameters}
     unknown: dict[str, set[int]] = defaultdict(set)
-    samples = []
-    for line, row in _rows(path):
-        where = f"{path}, line {line}"
-        config = _config(row, rules, where, kept=kept)
-        seconds = _seconds(row["time"], where)
-        key = (row["name"], config.key)
-        if key in first:
-            _check_duplicate(first[key], (line, seconds), path, config)
-            continue
-        first[key] = (line, seconds)
-        for name, value in _outside(config):
-            unknown[name].add(value)
-        samples.append(Sample(
-            op=op, platform="spade", preset=str(sidecar["preset"]), matrix=rules.name(row["name"]),
-            width=int(sidecar["width"]), config=config.key, round=0, cpu_seconds=(), kind="simulated", stolen=False,
-            seconds=() if seconds is None else (seconds * scale,),
-            failure=None if seconds is not None else f"no time in {path.name}",
-            machine=str(sidecar["source"]), commit=str(sidecar["version"]), started=str(sidecar["started"]),
-        ))
+    parsed = []
+    for line, row in rows:
+        config = _config(row, rules, f"{path}, line {line}", kept=sidecar["wide_panels"] == "kept")
+        for name, value in config.values:
+            if value not in listed[name]:
+                unknown[name].add(value)
+        parsed.append((line, rules.name(row["name"]), config, _seconds(row["time"], f"{path}, line {line}")))
     if unknown:
-        listed = "; ".join(f"{name} {', '.join(map(str, sorted(values)))}" for name, values in sorted(unknown.items()))
-        log.warning("%s has values outside the space (%s): train the latent encoder again", path, listed)
-    flagged = {name: sorted(values) for name, values in unknown.items()}
+        values = "; ".join(f"{name} {', '.join(map(str, sorted(each)))}" for name, each in sorted(unknown.items()))
+        log.warning("%s has values outside the space (%s): train the latent encoder again", path, values)
+    samples = _samples(
+        path, parsed, scale=UNITS[sidecar["unit"]], repeated=False, op=op, platform="spade",
+        preset=str(sidecar["preset"]), width=int(sidecar["width"]), kind="simulated", machine=str(sidecar["source"]),
+        commit=str(sidecar["version"]), started=str(sidecar["started"]))
+    flagged = {name: sorted(each) for name, each in unknown.items()}
     return SampleTable.of(samples, [{"file": path.name, "sha256": sha256(path), "unknown": flagged, **sidecar}])
 
 
@@ -106,29 +101,48 @@ def read_described(
     columns, rows = table_rows(path)
     check_columns(path, columns, [each.name for each in description.parameters])
     unit = next(name for name in columns if name in TIME_COLUMNS)
-    first: dict[tuple[str, str], tuple[int, float | None]] = {}
-    repeated: Counter[tuple[str, str]] = Counter()
-    samples = []
+    parsed = []
     for line, row in rows:
         where = f"{path}, line {line}"
+        if row[MATRIX] not in names:
+            raise SchemaError(f"{where}: {UNLISTED.format(row[MATRIX])}")
         config = described_config(row, description, space, where)
-        seconds = _seconds(row[unit], where)
-        key = (_named(row[MATRIX], names, where), config.key)
-        if key in first and description.times == "simulated":
-            _check_duplicate(first[key], (line, seconds), path, config)
-            continue
-        first.setdefault(key, (line, seconds))
-        samples.append(Sample(
-            op=op, platform=description.name, preset=preset, matrix=key[0], width=description.width, config=config.key,
-            round=repeated[key], seconds=() if seconds is None else (seconds * TIME_COLUMNS[unit],), cpu_seconds=(),
-            kind=CLOCKS[description.times], failure=None if seconds is not None else f"no time in {path.name}",
-            stolen=False, machine=description.name, commit="", started=UNKNOWN_START,
-        ))
-        repeated[key] += 1
-    if not samples:
+        parsed.append((line, names[row[MATRIX]], config, _seconds(row[unit], where)))
+    if not parsed:
         raise SchemaError(f"{path} has no rows below its header: add one for each matrix and configuration")
+    samples = _samples(
+        path, parsed, scale=TIME_COLUMNS[unit], repeated=description.times == "measured", op=op,
+        platform=description.name, preset=preset, width=description.width, kind=CLOCKS[description.times],
+        machine=description.name, commit="", started=UNKNOWN_START)
     return SampleTable.of(samples, [{"file": path.name, "sha256": sha256(path), "unit": unit,
                                      "description": description.path.name, "space": space.digest()}])
+
+
+def _samples(
+    path: Path, rows: Iterable[tuple[int, str, Config, float | None]], *, scale: float, repeated: bool, **origin: Any,
+) -> list[Sample]:
+    """Make a sample of each line, matrix, configuration and time.
+
+    Args:
+        scale: seconds of a unit of time.
+        repeated: rows of one configuration are repetitions; else they must agree, and the first is kept.
+        origin: the fields that all samples share.
+    """
+    first: dict[tuple[str, str], tuple[int, float | None]] = {}
+    rounds: Counter[tuple[str, str]] = Counter()
+    samples = []
+    for line, matrix, config, time in rows:
+        key = (matrix, config.key)
+        if key in first and not repeated:
+            _check_duplicate(first[key], (line, time), path, config)
+            continue
+        first[key] = (line, time)
+        samples.append(Sample(
+            **origin, matrix=matrix, config=config.key, round=rounds[key], cpu_seconds=(), stolen=False,
+            seconds=() if time is None else (time * scale,),
+            failure=None if time is not None else f"no time in {path.name}"))
+        rounds[key] += 1
+    return samples
 
 
 def matrices_in(path: Path) -> list[str]:
@@ -204,13 +218,6 @@ def _read_sidecar(path: Path) -> dict[str, Any]:
     return sidecar
 
 
-def _rows(path: Path) -> list[tuple[int, dict[str, str]]]:
-    header, rows = table_rows(path)
-    if header != COLUMNS:
-        raise SchemaError(f"{path}: the header is {','.join(header)}, not {','.join(COLUMNS)}")
-    return rows
-
-
 def table_rows(path: Path) -> tuple[tuple[str, ...], list[tuple[int, dict[str, str]]]]:
     """Return the header, and every row that is not blank with the number of its line."""
     try:
@@ -268,26 +275,19 @@ def described_config(row: Mapping[str, str], description: Description, space: Gr
     return config
 
 
-def _named(name: str, names: Mapping[str, str], where: str) -> str:
-    if name not in names:
-        raise SchemaError(f"{where}: matrix {name!r} is not in the manifest; add its file there")
-    return names[name]
-
-
 def _config(row: Mapping[str, str], rules: CsvRules, where: str, *, kept: bool) -> Config:
     cols = rules.cols(row["name"])
     if cols is None:
-        raise SchemaError(f"{where}: matrix {row['name']!r} is not in the manifest; add its file there")
-    panel = row["column_panels"]
-    columns = "all" if panel == ALL_COLUMNS else _positive(panel, "column_panels", where)
+        raise SchemaError(f"{where}: {UNLISTED.format(row['name'])}")
+    columns = "all" if row["column_panels"] == ALL_COLUMNS else _whole(row, "column_panels", where, least=1)
     if columns != "all" and columns >= cols and not kept:
         columns = "all"
-    code = _integer(row["split"], "split", where)
+    code = _whole(row, "split", where)
     if code < 2 and code not in rules.splits:
         raise SchemaError(f"{where}: split {code} is a code; the manifest must say how many columns it stands for")
-    flags = tuple((name, _flag(row[name], name, where)) for name in ("barrier", "bypass", "reorder"))
-    rows, split = _positive(row["row_panels"], "row_panels", where), rules.splits.get(code, code)
-    return Config("spade", (("row_panel", rows), ("column_panel", columns), ("split", split), *flags))
+    flags = tuple((name, _whole(row, name, where, most=1)) for name in ("barrier", "bypass", "reorder"))
+    panel = ("row_panel", _whole(row, "row_panels", where, least=1))
+    return Config("spade", (panel, ("column_panel", columns), ("split", rules.splits.get(code, code)), *flags))
 
 
 def _seconds(text: str, where: str) -> float | None:
@@ -313,26 +313,9 @@ def _check_duplicate(
         raise SchemaError(f"{path}, lines {line} and {other_line}: two times for {config}: {shown[0]} and {shown[1]}")
 
 
-def _outside(config: Config) -> list[tuple[str, int]]:
-    listed = {parameter.name: parameter.values for parameter in SpadeSpace("spmm").parameters}
-    return [(name, int(value)) for name, value in config.values if value not in listed[name]]
-
-
-def _integer(text: str, name: str, where: str) -> int:
-    value = integer_of(text)
-    if value is None:
-        raise SchemaError(f"{where}: {name} {text!r} is not a whole number such as 32")
+def _whole(row: Mapping[str, str], name: str, where: str, *, least: int = 0, most: int | None = None) -> int:
+    value = integer_of(row[name])
+    if value is None or value < least or (most is not None and value > most):
+        limits = f"from {least}" if most is None else f"from {least} to {most}"
+        raise SchemaError(f"{where}: {name} {row[name]!r} is not a whole number {limits}")
     return value
-
-
-def _positive(text: str, name: str, where: str) -> int:
-    value = _integer(text, name, where)
-    if value < 1:
-        raise SchemaError(f"{where}: {name} {value} is below 1")
-    return value
-
-
-def _flag(text: str, name: str, where: str) -> int:
-    if text not in ("0", "1"):
-        raise SchemaError(f"{where}: {name} is {text!r}, not 0 or 1")
-    return int(text)

@@ -97,11 +97,10 @@ def test_unknown_values_are_accepted_and_flagged(
 
 @pytest.mark.parametrize(("line", "reason"), [
     ("145,4,1024,1,0,0,0,1.0", "line 2: matrix '145' is not in the manifest; add its file there"),
-    ("144,four,1024,1,0,0,0,1.0", "line 2: row_panels 'four' is not a whole number"),
-    ("144,0,1024,1,0,0,0,1.0", "line 2: row_panels 0 is below 1"),
-    ("144,4,ALL,1,0,0,0,1.0", "line 2: column_panels 'ALL' is not a whole number"),
-    ("144,4,1024,1,2,0,0,1.0", "line 2: barrier is '2', not 0 or 1"),
-    ("144,4,1024,1,0,yes,0,1.0", "line 2: bypass is 'yes', not 0 or 1"),
+    ("144,four,1024,1,0,0,0,1.0", "line 2: row_panels 'four' is not a whole number from 1"),
+    ("144,0,1024,1,0,0,0,1.0", "line 2: row_panels '0' is not a whole number from 1"),
+    ("144,4,ALL,1,0,0,0,1.0", "line 2: column_panels 'ALL' is not a whole number from 1"),
+    ("144,4,1024,1,2,0,0,1.0", "line 2: barrier '2' is not a whole number from 0 to 1"),
     ("144,4,1024,1,0,0,0,0", "line 2: time 0 must be above 0; leave it empty when it is missing"),
     ("144,4,1024,1,0,0,0,-1", "line 2: time -1 must be above 0"),
     ("144,4,1024,1,0,0,0,fast", "line 2: time 'fast' is not a number"),
