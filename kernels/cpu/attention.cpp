@@ -14,25 +14,13 @@
 
 #include <numeric>
 
+#include "arguments.hpp"
 #include "attention.hpp"
 #include "attention_rows.hpp"
 
 #ifndef ELEMENT
 #define ELEMENT float
 #endif
-
-extern "C" {
-
-struct Attention {
-    Rows rows;  // its values are not read
-    const void *queries, *keys, *values;
-    void *result, *parts;
-    int64_t heads, width, value_width;
-    double scale;
-    int32_t ahead;  // bytes of K that are prefetched
-};
-
-}  // extern "C"
 
 namespace sparloom::attention {
 namespace {

@@ -8,24 +8,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "arguments.hpp"
 #include "team.hpp"
-
-extern "C" {
-
-struct Rows {
-    const int64_t* indptr;          // (rows + 1)
-    const int32_t* indices;         // (nnz) columns, in this order of rows
-    const void* values;             // (nnz) as the matrix stores them, of the type of the kernel
-    const int64_t* source;          // (rows) where the values of a row begin
-    const int32_t* place;           // (rows) which row of the matrix it is
-    const uint8_t* equal;           // (rows) how many rows from this one on, 1 .. 4, have the same columns; or null
-    const int64_t* piece_rows;      // (pieces + 1)
-    const int64_t* piece_nonzeros;  // (pieces + 1)
-    int64_t nnz;
-    int32_t pieces, dynamic, threads;  // dynamic: pieces are begun in their order, else threads have parts of them, team.hpp
-};
-
-}  // extern "C"
 
 namespace sparloom {
 

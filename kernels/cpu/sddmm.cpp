@@ -11,24 +11,13 @@
 #include <array>
 #include <utility>
 
+#include "arguments.hpp"
 #include "sddmm.hpp"
 #include "spmm.hpp"
 
 #ifndef ELEMENT
 #define ELEMENT float
 #endif
-
-extern "C" {
-
-struct Sddmm {
-    Rows rows;
-    const void *left, *right;
-    void* result;
-    int64_t width;
-    int32_t ahead, group;  // bytes of C, nonzeros
-};
-
-}  // extern "C"
 
 namespace sparloom::sddmm {
 namespace {

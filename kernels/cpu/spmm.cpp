@@ -15,24 +15,12 @@
 #include <type_traits>
 #include <utility>
 
+#include "arguments.hpp"
 #include "spmm.hpp"
 
 #ifndef ELEMENT
 #define ELEMENT float
 #endif
-
-extern "C" {
-
-struct Spmm {
-    Rows rows;
-    const void* dense;
-    void *result, *carries;
-    int64_t width;
-    int32_t strip, ahead, stream, together;  // columns, bytes of the dense operand, flag, flag
-    int32_t mean;                            // flag, of halves: divide sums by the nonzeros of their row
-};
-
-}  // extern "C"
 
 namespace sparloom::spmm {
 namespace {

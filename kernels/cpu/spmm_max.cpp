@@ -17,24 +17,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "arguments.hpp"
 #include "spmm_max.hpp"
 
 #ifndef ELEMENT
 #define ELEMENT float
 #endif
-
-extern "C" {
-
-struct SpmmMax {
-    Rows rows;
-    const void* dense;
-    void *result, *carries;
-    int32_t *places, *carried_places;  // null: not wanted
-    int64_t width;
-    int32_t ahead;  // bytes of the dense operand
-};
-
-}  // extern "C"
 
 namespace sparloom::spmm_max {
 namespace {

@@ -22,6 +22,7 @@
 #include <new>
 #include <utility>
 
+#include "arguments.hpp"
 #include "openmp.hpp"
 
 #if defined(__linux__)
@@ -40,9 +41,8 @@
 
 namespace sparloom {
 
-// Elements of dense rows that one thread reads and writes before a second one is worth waking, as GRAIN of Python; and
-// multiply-adds of a dense product in the time of one such element.
-constexpr int64_t kGrain = 3 << 17, kDenseRate = 16;
+// Multiply-adds of a dense product in the time of one element of dense rows, as kGrain counts them.
+constexpr int64_t kDenseRate = 16;
 
 #if defined(__linux__)
 

@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "arguments.hpp"
+
 namespace {
 
 constexpr int64_t WINDOW = 1024;
@@ -40,19 +42,6 @@ uint64_t sum_of(const uint32_t* words, int64_t count) {
 }  // namespace
 
 extern "C" {
-
-struct Watched {
-    const uint32_t* words;
-    int64_t count;   // of words
-    uint64_t* sums;  // (windows)
-};
-
-struct Watch {
-    Watched* arrays;
-    int64_t count;    // of arrays
-    int64_t calls;    // so far
-    int32_t differs;  // whether the last check found a difference
-};
 
 static int64_t windows_of(const Watched& array) { return (array.count + WINDOW - 1) / WINDOW; }
 

@@ -10,7 +10,7 @@ __version__ = "0.2.0"
 _FUNCTIONS = {"Campaign": "tuning", "SparseArray": "arrays", "as_linear_operator": "arrays",
               "csr_attention": "tuning.sparse", "polynomial": "solvers", "powers": "solvers",
               "prepare": "tuning.sparse", "prepare_powers": "solvers", "sddmm": "tuning.sparse",
-              "spmm": "tuning.sparse", "warmup": "jit"}
+              "spmm": "tuning.sparse", "tune": "tuning.sparse", "warmup": "jit"}
 _PACKAGES = ("arrays", "baselines", "data", "experiments", "files", "fusion", "ir", "jit", "log", "measure", "models",
              "nn", "ops", "platforms", "ragged", "report", "solvers", "space", "sparse", "tuning")
 

@@ -4,17 +4,10 @@
 Products with dense arrays, A X, X A and AT Y, run on all threads, on the kernel that is fastest here; all else is
 SciPy's. `as_linear_operator` does the same for any sparse matrix and solvers that take operators.
 
-Solvers call a BLAS library between products, whose threads spin for a while and hold up ours, and small products are
-quick anyway. So the first products are computed by SciPy and by us in turn, and later ones by the faster; the other is
-tried again now and then. A product with given threads or a given array for its result is always ours.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
-from statistics import median
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -24,13 +17,8 @@ from scipy.sparse.linalg import LinearOperator
 from sparloom.arrays.transposed import TYPES, Rows, Transposition
 from sparloom.measure import checked_threads
 from sparloom.tuning.sparse import spmm
-from sparloom.tuning.sparse.direct import Csr, direct_calls
 
 __all__ = ["SparseArray", "TransposedSparseArray", "as_linear_operator"]
-
-TINY_WORK = 1 << 13  # multiplications that SciPy has done before a kernel of ours is called
-TRIALS = 3  # products by SciPy and by us, before one of the two is chosen
-RETRY = 32  # products until the other one is tried again, then twice as many
 
 
 class _Products:
@@ -42,7 +30,6 @@ class _Products:
     ) -> None:
         self.threads = None if threads is None else checked_threads(threads)
         self._transposition = Transposition()
-        self._choice = _Choice()
         self._known_version = 0
         super().__init__(arg1, shape=shape, dtype=dtype, copy=copy, **options)
 
@@ -66,20 +53,15 @@ class _Products:
         return super().dot(other)
 
     def __matmul__(self, other: Any) -> Any:
-        return self._times(other) if self._takes(other, TINY_WORK) else super().__matmul__(other)
+        return self._times(other) if self._takes(other) else super().__matmul__(other)
 
     def __rmatmul__(self, other: Any) -> Any:
-        fits = self._takes(other, TINY_WORK) and other.shape[-1] == self.shape[0]
+        fits = self._takes(other) and other.shape[-1] == self.shape[0]
         return self.T._times(other.T).T if fits else super().__rmatmul__(other)
 
-    def _takes(self, other: Any, least_work: int = 0) -> bool:
-        """Tell whether the kernels multiply with this: a dense array, and the common type is theirs.
-
-        Args:
-            least_work: multiplications, at least.
-        """
-        return (type(other) is np.ndarray and self.ndim == 2 and other.ndim in (1, 2)
-                and self.data.size * other.size >= least_work * max(self.shape) and self.dtype in TYPES
+    def _takes(self, other: Any) -> bool:
+        """Tell whether the kernels multiply with this: a dense array, and the common type is theirs."""
+        return (type(other) is np.ndarray and self.ndim == 2 and other.ndim in (1, 2) and self.dtype in TYPES
                 and np.result_type(self.dtype, other.dtype) in TYPES)
 
     def _times(self, other: np.ndarray, threads: int | None = None, out: np.ndarray | None = None) -> np.ndarray:
@@ -90,18 +72,12 @@ class _Products:
         dtype = np.result_type(self.dtype, other.dtype)
         dense = np.require(other if other.ndim == 2 else other[:, None], dtype, ["A"])
         values = self.data.astype(dtype, copy=False)
-        count = checked_threads(self.threads if threads is None else threads)
+        result = self._product(values, dense, self.threads if threads is None else threads, out)
+        return result[:, 0] if other.ndim == 1 else result
 
-        def ours() -> np.ndarray:
-            result = self._product(values, dense, count, out)
-            return result[:, 0] if other.ndim == 1 else result
-
-        if threads is not None or out is not None:
-            return ours()
-        return self._choice.run((self.format, dense.shape[1], dtype.char, count),
-                                lambda: super(_Products, self).__matmul__(other), ours)
-
-    def _product(self, values: np.ndarray, dense: np.ndarray, threads: int, out: np.ndarray | None) -> np.ndarray:
+    def _product(
+        self, values: np.ndarray, dense: np.ndarray, threads: int | None, out: np.ndarray | None,
+    ) -> np.ndarray:
         """Multiply; tell whether a method has changed the pattern since the last product that has ended."""
         version = self._transposition.version
         result = self._multiplied(values, dense, threads, out, changed=version != self._known_version)
@@ -114,7 +90,6 @@ class _Products:
         if not copy:  # the very arrays, by which products find what was prepared; SciPy makes views of them
             made.data, made.indices, made.indptr = self.data, self.indices, self.indptr
             made._transposition, made._known_version = self._transposition, self._known_version
-            made._choice = self._choice
         return made
 
 
@@ -156,11 +131,8 @@ class SparseArray(_Products, scipy.sparse.csr_array):
         return self._transposed_as(TransposedSparseArray, copy) if plain else super().transpose(axes, copy)
 
     def _multiplied(
-        self, values: np.ndarray, dense: np.ndarray, threads: int, out: np.ndarray | None, *, changed: bool,
+        self, values: np.ndarray, dense: np.ndarray, threads: int | None, out: np.ndarray | None, *, changed: bool,
     ) -> np.ndarray:
-        result = direct_calls(threads).spmm(Csr(self.indptr, self.indices, values, self.shape), dense, out=out)
-        if result is not None:
-            return result
         return spmm((self.indptr, self.indices, values, self.shape), dense, threads=threads, out=out, changed=changed)
 
 
@@ -185,10 +157,10 @@ class TransposedSparseArray(_Products, scipy.sparse.csc_array):
         return self._transposed_as(SparseArray, copy) if plain else super().transpose(axes, copy)
 
     def _multiplied(
-        self, values: np.ndarray, dense: np.ndarray, threads: int, out: np.ndarray | None, *, changed: bool,
+        self, values: np.ndarray, dense: np.ndarray, threads: int | None, out: np.ndarray | None, *, changed: bool,
     ) -> np.ndarray:
         rows = Rows(self.indptr, self.indices, values, self.shape[0])
-        return self._transposition.product(rows, dense, threads, out, changed=changed)
+        return self._transposition.product(rows, dense, checked_threads(threads), out, changed=changed)
 
 
 def as_linear_operator(matrix: Any, *, center: Any = None, threads: int | None = None) -> LinearOperator:
@@ -244,54 +216,6 @@ class _SparseOperator(LinearOperator):
 
     def _rmatvec(self, vector: np.ndarray) -> np.ndarray:
         return self._rmatmat(vector)
-
-
-class _Choice:
-    """Chooses between SciPy's product and ours by the seconds of earlier ones."""
-
-    def __init__(self) -> None:
-        self._cases: dict[tuple[Any, ...], _Timed] = {}
-
-    def __reduce__(self) -> tuple[type[_Choice], tuple[()]]:
-        """Copies and pickles of a matrix choose anew."""
-        return _Choice, ()
-
-    def run(self, case: tuple[Any, ...], theirs: Callable[[], Any], ours: Callable[[], Any]) -> Any:
-        """Compute a product.
-
-        Args:
-            case: what its seconds depend on, besides the matrix.
-        """
-        timed = self._cases.setdefault(case, _Timed())
-        by_us = timed.next_is_ours()
-        start = perf_counter()
-        result = ours() if by_us else theirs()
-        timed.add(by_us, perf_counter() - start)
-        return result
-
-
-class _Timed:
-    """Seconds of the latest products by SciPy, and by us."""
-
-    def __init__(self) -> None:
-        self._theirs: deque[float] = deque(maxlen=TRIALS)
-        self._ours: deque[float] = deque(maxlen=TRIALS)
-        self._calls, self._retry = 0, RETRY
-
-    def next_is_ours(self) -> bool:
-        """Choose who computes the next product; ours first, then in turn, then the faster."""
-        self._calls += 1
-        if len(self._theirs) < TRIALS:
-            return len(self._ours) <= len(self._theirs) and len(self._ours) < TRIALS
-        faster = median(self._ours) < median(self._theirs)
-        if self._calls < self._retry:
-            return faster
-        self._calls, self._retry = 0, 2 * self._retry
-        return not faster
-
-    def add(self, by_us: bool, seconds: float) -> None:
-        """Record a product."""
-        (self._ours if by_us else self._theirs).append(seconds)
 
 
 def _kind(other: Any) -> str:

@@ -2,17 +2,15 @@
 
 The first products scatter rows of Y to rows of the result. If there are more, and A has many nonzeros in every column,
 an order of the nonzeros by column within tiles of rows is made, so that a row of the result is read and written once
-for each tile (kernels/cpu/transposed.cpp). Otherwise, if the result exceeds the caches, a transposed copy is made and
-timed beside the scatter in turn; its values are permuted in every product, as they may have changed.
+for each tile (kernels/cpu/transposed.cpp). Otherwise, if the result exceeds the caches, a transposed copy is made; its
+values are permuted in every product, as they may have changed.
 """
 
 from __future__ import annotations
 
 import ctypes
 from functools import cache
-from statistics import median
 from threading import RLock
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -35,7 +33,6 @@ NEAR_BYTES = 1 << 20  # of a result that stays in a thread's caches: no transpos
 TILE = 1024  # rows, as in kernels/cpu/transposed.cpp
 TILE_NONZEROS = 2  # in each column of a tile, on average, from which on sorting them pays
 FIRST_CALLS = 2  # that scatter in any case: many programs make no more
-PAIRS = 3  # of timed products before the scatter or the copy is chosen
 
 
 class Rows:
@@ -90,43 +87,30 @@ class Transposition:
         return Transposition, ()
 
     def _forget(self) -> None:
-        self._prepared: _Tiles | _TransposedCopy | None = None
+        self._prepared: dict[type[_Prepared], Any] = {}
         self._calls = 0
-        self._seconds: dict[tuple[int, int, str], tuple[list[float], list[float]]] = {}
 
     def product(
         self, rows: Rows, dense: np.ndarray, threads: int, out: np.ndarray | None, *, changed: bool,
     ) -> np.ndarray:
-        """Compute AT Y, (cols, width), by the way that is the fastest for this width and so many threads."""
+        """Compute AT Y, (cols, width)."""
         with self._lock:
-            if changed or (self._prepared is not None and not self._prepared.fits(rows)):
+            if changed or not all(each.fits(rows) for each in self._prepared.values()):
                 self._forget()
             self._calls += 1
             if self._calls <= FIRST_CALLS or not dense.shape[1]:
                 return _scatter(rows, dense, threads, out)
             if dense.shape[1] > 1 and rows.values.size * TILE >= TILE_NONZEROS * rows.cols * max(TILE, rows.rows):
-                if self._prepared is None:
-                    self._prepared = _Tiles(rows)
-                return _scatter(rows, dense, threads, out, self._prepared)
-            return self._faster(rows, dense, threads, out)
+                return _scatter(rows, dense, threads, out, self._made(_Tiles, rows))
+            if rows.cols * dense.shape[1] * dense.itemsize <= NEAR_BYTES:
+                return _scatter(rows, dense, threads, out)
+            return self._made(_TransposedCopy, rows).product(rows, dense, threads, out)
 
-    def _faster(self, rows: Rows, dense: np.ndarray, threads: int, out: np.ndarray | None) -> np.ndarray:
-        """Scatter, or multiply by a transposed copy: each in turn, then the one that was faster."""
-        scattered, copied = self._seconds.setdefault((dense.shape[1], threads, dense.dtype.name), ([], []))
-        if rows.cols * dense.shape[1] * dense.itemsize <= NEAR_BYTES:
-            copies = False
-        elif len(copied) < PAIRS:
-            copies = len(copied) < len(scattered)
-        else:
-            copies = median(copied) < median(scattered)
-        if copies and self._prepared is None:
-            self._prepared = _TransposedCopy(rows)
-        start = perf_counter()
-        result = (self._prepared.product if copies else _scatter)(rows, dense, threads, out)
-        taken = copied if copies else scattered
-        if len(taken) < PAIRS:
-            taken.append(perf_counter() - start)
-        return result
+    def _made(self, kind: type[_Prepared], rows: Rows) -> Any:
+        """Look up what is prepared of the pattern, or prepare it."""
+        if kind not in self._prepared:
+            self._prepared[kind] = kind(rows)
+        return self._prepared[kind]
 
 
 class _Prepared:

@@ -49,6 +49,9 @@ class IdentityCache(Generic[Value]):
         self._capacity = capacity
         self._entries: OrderedDict[tuple[Any, ...], tuple[tuple[weakref.ref, ...], Value]] = OrderedDict()
 
+    def __len__(self) -> int:
+        return len(self._entries)
+
     def find(self, arrays: Sequence[Any], details: tuple[Any, ...]) -> Value | None:
         """Return the value for these very arrays; None if it is missing."""
         references, value = self._entries.get((*map(id, arrays), *details), (None, None))
@@ -262,6 +265,8 @@ class ChangeDetector:
             _CWatched(address(array, array.dtype.type), count, address(sums, np.uint64))
             for array, count, sums in zip(watched.values(), words, self._sums, strict=True)))
         self._watch = watch = _CWatch(ctypes.addressof(self._arrays), len(watched), 0, 0)
+        self.address = ctypes.addressof(watch) if watched else 0
+        """Address of the struct Watch of kernels/cpu/arguments.hpp; 0 if no array is watched."""
         # the weak reference sets the count to 0 before the array is freed, and C reads it while holding the GIL
         self._references = tuple(weakref.ref(array, partial(_forget, each))
                                  for array, each in zip(watched.values(), self._arrays, strict=True))
@@ -280,13 +285,13 @@ class ChangeDetector:
 
 
 class _CWatched(ctypes.Structure):
-    """The struct Watched of kernels/cpu/watch.cpp."""
+    """The struct Watched of kernels/cpu/arguments.hpp."""
 
     _fields_ = (("words", ctypes.c_void_p), ("count", ctypes.c_int64), ("sums", ctypes.c_void_p))
 
 
 class _CWatch(ctypes.Structure):
-    """The struct Watch of kernels/cpu/watch.cpp."""
+    """The struct Watch of kernels/cpu/arguments.hpp."""
 
     _fields_ = (("arrays", ctypes.c_void_p), ("count", ctypes.c_int64), ("calls", ctypes.c_int64),
                 ("differs", ctypes.c_int32))

@@ -7,7 +7,6 @@ Files in the order in which a decision passes through them:
     records          the list of a cache, its pruning, and the log of decisions
     machine          rates of this machine, and digests by which decisions of others are told apart
     racing           races of candidates, the guardrail, and the decision that results
-    online_race      a race that is made of the calls of a program
     search           candidates: search of a space, shortlists, cost models
     sparse/          SpMM, SDDMM and attention of one sparse matrix
     fusion_problem   products of three matrices: their patterns and cost models
@@ -37,9 +36,6 @@ __all__, __getattr__, __dir__ = attach(__name__, {
     ),
     "racing": (
         "Decision", "Guardrail", "MeasurementBudget", "Race", "Trial", "Verdict", "duel", "race",
-    ),
-    "online_race": (
-        "OnlineRace",
     ),
     "search": (
         "CandidateSource", "CsrCostModel", "Evolution", "Ranked", "best", "portfolio", "shortlist",

@@ -1,7 +1,7 @@
 """Measurement races: many candidates in rounds, or two in turn; and what they decide.
 
 `race`: candidates in rounds; those that fall behind drop out. `duel`: the winner and the best baseline in turn, until
-the `Guardrail` accepts or refuses the winner. `Decision`: evidence. `OnlineRace` has both, made of a program's calls.
+the `Guardrail` accepts or refuses the winner. `Decision`: evidence.
 """
 
 from __future__ import annotations

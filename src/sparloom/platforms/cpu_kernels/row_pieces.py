@@ -1,7 +1,7 @@
 """The rows of a sparse operand as kernels process them: their order, and how threads share them.
 
 A `Traversal` is a pattern with its rows in processing order; `Pieces` cut it for the threads; `SparseRows` fills the
-struct Rows of kernels/cpu/rows.hpp with both.
+struct Rows of kernels/cpu/arguments.hpp with both.
 """
 
 import ctypes
@@ -131,7 +131,7 @@ class Traversal:
 
 
 class Rows(ctypes.Structure):
-    """The struct Rows of kernels/cpu/rows.hpp, with its names."""
+    """The struct Rows of kernels/cpu/arguments.hpp, with its names."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in (

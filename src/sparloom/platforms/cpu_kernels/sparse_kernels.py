@@ -266,7 +266,7 @@ SPARSE_FAMILIES: Mapping[str, type[SparseFamily]] = {
 
 
 class _Spmm(ctypes.Structure):
-    """The struct Spmm of kernels/cpu/spmm.cpp."""
+    """The struct Spmm of kernels/cpu/arguments.hpp."""
 
     _fields_ = (
         ("rows", Rows),
@@ -277,7 +277,7 @@ class _Spmm(ctypes.Structure):
 
 
 class _SpmmMax(ctypes.Structure):
-    """The struct SpmmMax of kernels/cpu/spmm_max.cpp."""
+    """The struct SpmmMax of kernels/cpu/arguments.hpp."""
 
     _fields_ = (
         ("rows", Rows),
@@ -288,7 +288,7 @@ class _SpmmMax(ctypes.Structure):
 
 
 class _Sddmm(ctypes.Structure):
-    """The struct Sddmm of kernels/cpu/sddmm.cpp."""
+    """The struct Sddmm of kernels/cpu/arguments.hpp."""
 
     _fields_ = (
         ("rows", Rows),
@@ -299,7 +299,7 @@ class _Sddmm(ctypes.Structure):
 
 
 class _Attention(ctypes.Structure):
-    """The struct Attention of kernels/cpu/attention.cpp."""
+    """The struct Attention of kernels/cpu/arguments.hpp."""
 
     _fields_ = (
         ("rows", Rows),

@@ -2,21 +2,19 @@
 
 Files in the order in which a call passes through them:
 
-    api        functions `spmm`, `sddmm`, `csr_attention`, `prepare`
-    direct     calls with a pattern that was not seen before
-    classes    what such calls learn about patterns that are alike
+    api        functions `spmm`, `sddmm`, `csr_attention`, `prepare`, `tune`; most calls go on in C++ (kernels/native)
     inputs     matrices and arrays as users pass them
     settings   environment variables and policy
     prepared   `Prepared`: a matrix and the decisions about it
-    replay     what runs the calls: a kernel, a library, or candidates in turn until it is decided
-    tuner      how a decision is made
+    replay     what runs the calls of a prepared matrix outside the core: a kernel on a GPU, a library
+    tuner      how a decision is measured
     backend    what a device offers: kernels, libraries, arrays
     cpu, cuda  both devices; cuda_estimate: which kernels of a GPU are worth a measurement
 """
 
 from sparloom.tuning.records import ProbeLog
 from sparloom.tuning.search import SHORTLISTS, CandidateSource, CsrCostModel, Sample, sample_rows
-from sparloom.tuning.sparse.api import csr_attention, prepare, sddmm, spmm
+from sparloom.tuning.sparse.api import csr_attention, prepare, sddmm, spmm, tune, tuning
 from sparloom.tuning.sparse.backend import (
     LIBRARIES,
     Arrays,
@@ -34,15 +32,15 @@ from sparloom.tuning.sparse.cuda import CUDA_LIBRARIES, CudaBackend, gather_dot,
 from sparloom.tuning.sparse.cuda_estimate import CudaEstimate, CudaRates, measure_cuda_rates
 from sparloom.tuning.sparse.inputs import array_of, dense_of, matrix_of
 from sparloom.tuning.sparse.prepared import Prepared
-from sparloom.tuning.sparse.replay import NativeReplay, OnlineReplay, ProvisionalReplay
+from sparloom.tuning.sparse.replay import NativeReplay
 from sparloom.tuning.sparse.settings import CsrPolicy, CudaSettings, Settings
 from sparloom.tuning.sparse.tuner import CsrDecider
 
 __all__ = [
     "CUDA_LIBRARIES", "LIBRARIES", "SHORTLISTS", "Arrays", "Backend", "CandidateSet", "CandidateSource",
     "CpuBackend", "CsrChoice", "CsrCostModel", "CsrDecider", "CsrEstimate", "CsrPlan", "CsrPolicy", "CudaBackend",
-    "CudaEstimate", "CudaRates", "CudaSettings", "Library", "NativeReplay", "OnlineReplay", "Prepared", "ProbeLog",
-    "Product", "ProvisionalReplay", "RowCheck", "Sample", "Settings", "array_of", "csr_attention", "dense_of",
+    "CudaEstimate", "CudaRates", "CudaSettings", "Library", "NativeReplay", "Prepared", "ProbeLog", "Product",
+    "RowCheck", "Sample", "Settings", "array_of", "csr_attention", "dense_of",
     "gather_dot", "gathered_pieces", "kernel_kind", "matrix_of", "measure_cuda_rates", "portfolios", "prepare",
-    "safe_kernel", "sample_rows", "sddmm", "spmm",
+    "safe_kernel", "sample_rows", "sddmm", "spmm", "tune", "tuning",
 ]

@@ -1,49 +1,62 @@
-"""Sparse operations as functions: calls go direct until a matrix recurs, which is then prepared.
+"""Sparse operations as functions.
 
-Prepared matrices are cached by the identity of their index arrays.
+A call is computed by the native core (kernels/native) if its operands can be read as they are. Otherwise they are
+converted here, or what is wrong with them is said; a matrix on a GPU is prepared there. Matrices that were tuned in
+this process are found by the identity of their index arrays.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
 
 from sparloom.jit import IdentityCache
-from sparloom.measure import checked_threads
-from sparloom.sparse import Pattern, SparseMatrix
+from sparloom.platforms.cpu_kernels import load_kernels, native_core, set_threads
+from sparloom.sparse import SparseMatrix
+from sparloom.tuning.sparse.backend import CsrPlan
+from sparloom.tuning.sparse.cpu_arrays import promoted
 from sparloom.tuning.sparse.cuda import CudaBackend
-from sparloom.tuning.sparse.direct import Csr, DirectCalls, direct_calls
 from sparloom.tuning.sparse.inputs import (
-    NUMBERS,
     Origin,
     Parts,
-    array_of,
     check_apart,
     cuda_matrix,
     cuda_parts,
+    dense_of,
     matrix_of,
     origin_of,
 )
 from sparloom.tuning.sparse.prepared import REDUCTIONS, Prepared, Reduce
-from sparloom.tuning.sparse.settings import CsrPolicy, Settings
 
-__all__ = ["csr_attention", "prepare", "sddmm", "spmm"]
+__all__ = ["csr_attention", "prepare", "sddmm", "spmm", "tune", "tuning"]
 
 AXES = 2  # of a matrix; SciPy has CSR arrays with one
+FLAT_AXES = 2  # of operands of attention with one head
+DENSE_OPERANDS: Mapping[str, Mapping[str, str]] = {
+    "spmm": {"B": "cols"}, "spmm_max": {"B": "cols"}, "sddmm": {"B": "rows", "C": "cols"},
+    "attention": {"Q": "rows", "K": "cols", "V": "cols"}}
+"""Operation -> name of each dense operand -> what its rows belong to."""
+
+_TUNED: IdentityCache[Prepared] = IdentityCache(16)  # entries have copies of index arrays
+_TUNING: ContextVar[bool] = ContextVar("tuning", default=False)
 
 
-def prepare(matrix: Any, **options: Any) -> Prepared:
+def prepare(matrix: Any, *, tune: bool | None = None, **options: Any) -> Prepared:
     """Prepare a sparse matrix for many calls.
 
-    Index arrays are copied and must not be changed in place afterwards; calls notice most changes. Values may be
-    changed between calls if they are used in place: those of a CSR matrix of contiguous arrays with ascending columns
-    in every row. Other matrices are copied.
+    What is known to be fastest for its pattern is chosen before the first call of an operation with a width: by a
+    stored decision of `tune`, else by a model. Index arrays are copied and must not be changed in place afterwards;
+    calls notice most changes. Values may be changed between calls if they are used in place: those of a CSR matrix of
+    contiguous arrays with ascending columns in every row. Other matrices are copied.
 
     Args:
         matrix: as in `spmm`, a tuple with its shape.
+        tune: measure kernels and libraries before the first call, unless that was done and stored before.
         options: of `Prepared`.
 
     Raises:
@@ -52,21 +65,65 @@ def prepare(matrix: Any, **options: Any) -> Prepared:
     parts = cuda_parts(matrix, None)
     if parts is not None:
         return _prepare_on_gpu(parts, **options)
-    return Prepared(*origin_of(matrix_of(matrix), matrix), **options)
+    return Prepared(*origin_of(matrix_of(matrix), matrix), tune=tune, **options)
+
+
+def tune(matrix: Any, op: str = "spmm", width: int = 64, *, heads: int = 1, **options: Any) -> CsrPlan:
+    """Measure which kernel or library computes an operation on a matrix fastest, and store the decision.
+
+    As AutoSAGE does: an estimate makes a shortlist, which is measured on a sample of the rows; what wins must beat the
+    best baseline clearly, and compute the same. The decision is used by `prepare`, in this and later processes, and by
+    calls with the very index arrays in this process.
+
+    Args:
+        matrix: as in `prepare`.
+        op: "spmm", "spmm_max", "sddmm" or "attention".
+        width: columns of the dense operands; of a head, for attention.
+        heads: of attention.
+        options: of `Prepared`.
+
+    Returns:
+        the decision, with its measurements.
+
+    Example:
+        >>> import scipy.sparse, sparloom
+        >>> A = scipy.sparse.random(1000, 1000, 0.01, format="csr", dtype="float32")
+        >>> plan = sparloom.tune(A, "spmm", width=64)
+        >>> print(plan.choice.name, plan.decision.reason)  # doctest: +SKIP
+    """
+    if op not in DENSE_OPERANDS:
+        raise ValueError(f"op={op!r}: give one of {', '.join(DENSE_OPERANDS)}")
+    prepared = _tuned_matrix(matrix, **options)
+    rows, cols = prepared.matrix.pattern.shape
+    dtype, draw = prepared.matrix.dtype, np.random.default_rng(0)
+    extents = {"rows": rows, "cols": cols}
+    trailing = (heads, width) if op == "attention" else (width,)
+    dense = {name: prepared.backend.arrays.to_device(draw.random((extents[side], *trailing)).astype(dtype))
+             for name, side in DENSE_OPERANDS[op].items()}
+    return prepared.plan(op, **dense)
+
+
+@contextmanager
+def tuning() -> Iterator[None]:
+    """Measure, as `tune` does, whatever calls in the block compute for the first time."""
+    token = _TUNING.set(True)
+    try:
+        yield
+    finally:
+        _TUNING.reset(token)
 
 
 def spmm(
     matrix: Any, dense: Any, *, reduce: Reduce = "sum", out: Any | None = None, changed: bool = False,
     threads: int | None = None,
 ) -> Any:
-    """Multiply a sparse matrix by a dense one, with the kernel that is fastest for both on this machine.
+    """Multiply a sparse matrix by a dense one.
 
-    The first calls with index arrays check them and run the default kernel. Arrays that recur are prepared: calls for a
-    width rotate through candidate kernels until the fastest is known; on a GPU, and for a matrix that is not CSR of
-    NumPy arrays, the first call measures a few on sampled rows. The decision is stored for all processes of this user.
-    Results of these calls may differ in their last bits. Matrices that recur are identified by their index arrays,
-    which must not be changed in place between calls without `changed`; most such changes are noticed, those of a few
-    elements within some calls. Values may be changed. `prepare` a large matrix that comes in new arrays each time.
+    The kernel is chosen at once, from the sizes of the operands, so the same call always gives the same bits; on a GPU
+    the first call for a matrix and a width measures a few kernels on sampled rows. `prepare` a matrix, or `tune` it,
+    for kernels that suit its pattern. Index arrays are checked in every call until they come again; then they are
+    identified by their memory, and must not be changed in place between calls without `changed`. Most such changes are
+    noticed, those of a few elements within some calls. Values may be changed.
 
     Args:
         matrix: A (rows, cols): SciPy matrix, (indptr, indices, values[, shape]) of NumPy arrays or others that speak
@@ -78,8 +135,7 @@ def spmm(
             without nonzeros.
         out: (rows, width) of the promoted type, for the result. Default: memory of a dead result, of which up to 1/32
             of the machine's memory is kept, or new memory.
-        changed: index arrays may have been changed in place: compare them, and prepare changed ones again, also for
-            other `threads`.
+        changed: index arrays may have been changed in place: check them again, also for other `threads`.
         threads: default: all processors that this process may use; ignored on a GPU.
 
     Returns:
@@ -91,13 +147,18 @@ def spmm(
             shares memory with an operand; names the operand and the remedy.
         Unsupported: operands are on a GPU and CuPy is not installed, or there are no kernels for the operation.
     """
-    given = _Given.of(matrix, dense, threads, changed)
-    if given.direct is not None and reduce in REDUCTIONS:
-        result = given.direct.spmm(given.csr, dense, reduce=reduce, out=out)
+    tuned = _tuned(matrix, dense, threads, changed)
+    if tuned is not None:
+        return tuned.prepared.spmm(dense, reduce=reduce, values=tuned.values, out=out)
+    core = native_core()
+    if core is not None:
+        result = core.spmm(matrix, dense, reduce, out, changed, threads, None, False, False)
         if result is not None:
             return result
-    prepared, values = given.prepared(matrix, changed, out)
-    return prepared.spmm(dense, reduce=reduce, values=values, out=out)
+    if reduce not in REDUCTIONS:
+        raise ValueError(f"reduce={reduce!r}: give one of {', '.join(REDUCTIONS)}")
+    return _converted(matrix, {"X": dense}, "spmm_max" if reduce == "max" else "spmm", threads, changed, out=out,
+                      reduce=reduce)
 
 
 def sddmm(
@@ -115,13 +176,15 @@ def sddmm(
     Raises:
         TypeError, ValueError, Unsupported: as by `spmm`.
     """
-    given = _Given.of(matrix, right, threads, changed)
-    if given.direct is not None:
-        result = given.direct.sddmm(given.csr, left, right)
+    tuned = _tuned(matrix, right, threads, changed)
+    if tuned is not None:
+        return tuned.prepared.sddmm(left, right, values=tuned.values)
+    core = native_core()
+    if core is not None:
+        result = core.sddmm(matrix, left, right, None, changed, threads, None, False)
         if result is not None:
             return result
-    prepared, values = given.prepared(matrix, changed)
-    return prepared.sddmm(left, right, values=values)
+    return _converted(matrix, {"Q": left, "K": right}, "sddmm", threads, changed)
 
 
 def csr_attention(
@@ -140,110 +203,121 @@ def csr_attention(
     Raises:
         TypeError, ValueError, Unsupported: as by `spmm`.
     """
-    given = _Given.of(matrix, keys, threads, changed)
-    if given.direct is not None:
-        result = given.direct.attention(given.csr, queries, keys, values)
+    tuned = _tuned(matrix, keys, threads, changed)
+    core = native_core() if tuned is None else None
+    if core is not None:
+        result = core.attention(matrix, queries, keys, values, None, changed, threads, False)
         if result is not None:
             return result
-    prepared, _ = given.prepared(matrix, changed)
-    dense = [prepared.backend.arrays.array(array, name) for array, name in ((queries, "Q"), (keys, "K"), (values, "V"))]
-    if all(array.ndim == 2 for array in dense):
-        return prepared.attention(*(array[:, None] for array in dense))[:, 0]
-    return prepared.attention(*dense)
+    dense = {"Q": queries, "K": keys, "V": values}
+    flat = all(getattr(array, "ndim", 0) == FLAT_AXES for array in dense.values())
+    if flat:
+        dense = {name: array[:, None] for name, array in dense.items()}
+    if tuned is not None:
+        result = tuned.prepared.attention(*dense.values())
+    else:
+        result = _converted(matrix, dense, "attention", threads, changed)
+    return result[:, 0] if flat else result
 
 
-@dataclass(frozen=True)
-class _Entry:
-    """Prepared matrix of index arrays.
-
-    Args:
-        in_order: columns are sorted and unique, so values are in the order of the pattern; and changes of the index
-            arrays are noticed. Otherwise every call compares their content.
-    """
+class _Tuned(NamedTuple):
+    """A prepared matrix that was measured, or will be, and the values of this call in the order of its pattern."""
 
     prepared: Prepared
-    in_order: bool
-
-    def fits(self, pattern: Pattern, *, in_order: bool) -> bool:
-        """Tell whether it was made for index arrays with this content; reads all of them."""
-        fits = self.in_order == in_order and self.prepared.fits(pattern)
-        return fits and (in_order or not self.prepared.origin.changed())
+    values: Any | None
 
 
-_PREPARED: IdentityCache[_Entry] = IdentityCache(16)  # entries have copies of index arrays
+def _tuned(matrix: Any, dense: Any, threads: int | None, changed: bool) -> _Tuned | None:
+    """Look up a matrix that was tuned in this process, or that is to be tuned now; None for any other."""
+    measures = _TUNING.get()
+    if not measures and not _TUNED:
+        return None
+    columns = dense.shape[0] if getattr(dense, "ndim", 0) else None
+    if cuda_parts(matrix, columns) is not None:
+        return None
+    arrays = _index_arrays(matrix, columns)
+    if arrays is None:
+        return _Tuned(prepare(matrix, tune=True, threads=threads), None) if measures else None
+    indptr, indices, values, shape = arrays
+    if changed:
+        pattern = matrix_of(arrays).pattern
+        _TUNED.invalidate((indptr, indices), lambda each: each.fits(pattern))
+    prepared = _TUNED.find((indptr, indices), (shape, threads))
+    if prepared is None and measures:
+        prepared = _tuned_matrix(arrays, threads=threads)
+    return None if prepared is None else _Tuned(prepared, values)
 
 
-class _Given(NamedTuple):
-    """A sparse operand of a call, and what is known of it.
+def _tuned_matrix(matrix: Any, **options: Any) -> Prepared:
+    """Prepare a matrix for measurements; later calls with its index arrays find it, if its columns are in order."""
+    prepared = prepare(matrix, tune=True, **options)
+    arrays = _index_arrays(matrix, None)
+    if arrays is not None and np.array_equal(prepared.matrix.pattern.indices, arrays[1]):
+        _TUNED.get(arrays[:2], (arrays[3], options.get("threads")), lambda: prepared)
+    return prepared
+
+
+def _index_arrays(matrix: Any, columns: int | None) -> Parts | None:
+    """Return index arrays, values and shape of a CSR matrix of NumPy arrays; None for any other."""
+    if isinstance(matrix, SparseMatrix):
+        return matrix.pattern.indptr, matrix.pattern.indices, matrix.values, matrix.pattern.shape
+    if scipy.sparse.issparse(matrix) and matrix.format == "csr" and len(matrix.shape) == AXES:
+        return matrix.indptr, matrix.indices, matrix.data, matrix.shape
+    if isinstance(matrix, tuple) and len(matrix) in (3, 4) and all(type(part) is np.ndarray for part in matrix[:3]):
+        return *matrix[:3], tuple(matrix[3]) if len(matrix) == 4 else (matrix[0].size - 1, columns)
+    return None
+
+
+def _converted(
+    matrix: Any, dense: Mapping[str, Any], op: str, threads: int | None, changed: bool, *, out: Any | None = None,
+    **options: Any,
+) -> Any:
+    """Compute with operands that the core cannot read as they are, or say what is wrong with them.
 
     Args:
-        columns: of A, if it does not say so itself.
-        csr: its arrays; None if there are no index arrays to identify A by.
-        entry: of these index arrays.
-        direct: computes the call without preparing A; None: A is prepared, or to be prepared.
+        dense: by their names in messages; the last one has a row for each column of A.
+        options: of the method of `Prepared`.
     """
+    last = [*dense.values()][-1]
+    columns = last.shape[0] if getattr(last, "ndim", 0) else None
+    placed = cuda_parts(matrix, columns)
+    if placed is None:
+        made = matrix_of(matrix, columns=columns)
+        check_apart(out, matrix)
+        result = _by_core(made, dense, op, threads, out, **options) if set_threads(threads) else None
+        if result is not None:
+            return result
+        prepared = Prepared(*origin_of(made, matrix), threads=threads)
+    else:
+        prepared = _prepared_on_gpu(placed, changed)
+        options = options if op == "attention" else {**options, "values": placed[2]}
+    method = prepared.spmm if op == "spmm_max" else getattr(prepared, op)
+    return method(*dense.values(), out=out, **options)
 
-    columns: int | None
-    threads: int | None
-    csr: Csr | None = None
-    entry: _Entry | None = None
-    direct: DirectCalls | None = None
 
-    @classmethod
-    def of(cls, matrix: Any, dense: Any, threads: int | None, changed: bool) -> _Given:
-        """Look up the operand."""
-        threads = None if threads is None else checked_threads(threads)
-        columns = dense.shape[0] if getattr(dense, "ndim", 0) else None
-        csr = _csr_of(matrix, columns)
-        if csr is None:
-            return cls(columns, threads)
-        entry = _PREPARED.find(csr[:2], (csr.shape, threads))
-        if entry is not None or changed or len(csr.shape) != AXES:
-            return cls(columns, threads, csr, entry)
-        direct = direct_calls(threads)
-        return cls(columns, threads, csr, None, None if direct.recur(csr) else direct)
-
-    def prepared(self, matrix: Any, changed: bool, out: Any | None = None) -> tuple[Prepared, Any]:
-        """Look up or prepare the matrix; also return its values in the order of the pattern."""
-        columns, threads = self.columns, self.threads
-        if self.csr is None:
-            placed = cuda_parts(matrix, columns)
-            if placed is not None:
-                return _prepared_on_gpu(placed, changed), placed[2]
-            made = matrix_of(matrix, columns=columns)
-            policy = Settings.from_environment().policy(CsrPolicy(), made.pattern)  # not online: no call follows
-            made, origin = origin_of(made, matrix)
-            return Prepared(made, origin, threads=threads, policy=policy), made.values
-        indptr, indices, values, shape, _ = self.csr
-
-        entry = self.entry
-        if changed:
-            pattern = matrix_of(matrix, columns=columns).pattern
-            in_order = np.array_equal(pattern.indices, indices)
-            _PREPARED.invalidate((indptr, indices), lambda each: each.fits(pattern, in_order=in_order))
-            entry = None
-        details = shape, threads
-        if entry is None:
-            entry = _PREPARED.get((indptr, indices), details, lambda: self._entry(matrix))
-        if not entry.in_order or values.dtype not in NUMBERS:
-            check_apart(out, matrix)  # these values may differ from those that were prepared
-            made = matrix_of(matrix, columns=columns)
-            if not entry.prepared.fits(made.pattern):
-                _PREPARED.invalidate((indptr, indices), lambda each: each is not entry)
-                entry = _PREPARED.get((indptr, indices), details, lambda: self._entry(matrix))
-            values = made.values
-        return entry.prepared, array_of(values, "values")
-
-    def _entry(self, matrix: Any) -> _Entry:
-        """Prepare the matrix."""
-        indptr, indices = self.csr[:2]
-        made = matrix_of(matrix, columns=self.columns)
-        if isinstance(matrix, SparseMatrix):  # was checked when it was made, and may have been changed since
-            Pattern(made.pattern.shape, indptr, indices)
-        made, origin = origin_of(made, matrix)
-        watched = all(array.flags.c_contiguous and array.flags.aligned for array in (indptr, indices))
-        return _Entry(Prepared(made, origin, threads=self.threads),
-                      watched and np.array_equal(made.pattern.indices, indices))
+def _by_core(
+    matrix: SparseMatrix, dense: Mapping[str, Any], op: str, threads: int | None, out: Any | None,
+    reduce: Reduce = "sum",
+) -> np.ndarray | None:
+    """Convert dense operands, load the kernels, and call the core; None: it cannot, and `Prepared` says why."""
+    rows, cols = matrix.pattern.shape
+    try:
+        arrays = [dense_of(array, name, rows=rows if name == "Q" else cols, axes=3 if op == "attention" else 2)
+                  for name, array in dense.items()]
+    except (TypeError, ValueError):
+        return None
+    if op == "attention":
+        values, arrays = matrix.values, promoted(*arrays)
+    else:
+        values, *arrays = promoted(matrix.values, *arrays)
+    if not load_kernels(op, arrays[0].dtype):
+        return None
+    core, parts = native_core(), (matrix.pattern.indptr, matrix.pattern.indices, values, (rows, cols))
+    if op == "attention":
+        return core.attention(parts, *arrays, out, False, threads, False)
+    if op == "sddmm":
+        return core.sddmm(parts, *arrays, out, False, threads, None, False)
+    return core.spmm(parts, *arrays, reduce, out, False, threads, None, False, False)
 
 
 def _prepared_on_gpu(parts: Parts, changed: bool) -> Prepared:
@@ -252,24 +326,10 @@ def _prepared_on_gpu(parts: Parts, changed: bool) -> Prepared:
     arrays = parts[:2]
     if changed:
         pattern = cuda_matrix(backend.gpu, parts).pattern
-        _PREPARED.invalidate(arrays, lambda entry: entry.fits(pattern, in_order=True))
-    return _PREPARED.get(arrays, (tuple(parts[3]), backend), lambda: _Entry(_prepare_on_gpu(parts), True)).prepared
+        _TUNED.invalidate(arrays, lambda prepared: prepared.fits(pattern))
+    return _TUNED.get(arrays, (tuple(parts[3]), backend), lambda: _prepare_on_gpu(parts))
 
 
 def _prepare_on_gpu(parts: Parts, **options: Any) -> Prepared:
     backend = options.pop("where", None) or CudaBackend.here()
     return Prepared(cuda_matrix(backend.gpu, parts), Origin(parts[:3]), where=backend, **options)
-
-
-def _csr_of(matrix: Any, columns: int | None) -> Csr | None:
-    """Return index arrays, values and shape as given; None if there are no index arrays to identify A by."""
-    if isinstance(matrix, SparseMatrix):
-        return Csr(matrix.pattern.indptr, matrix.pattern.indices, matrix.values, matrix.pattern.shape)
-    if scipy.sparse.issparse(matrix) and matrix.format == "csr":
-        canonical = matrix.__dict__.get("_has_canonical_format", False)  # the property would compute it
-        return Csr(matrix.indptr, matrix.indices, matrix.data, matrix.shape, canonical)
-    if isinstance(matrix, tuple) and len(matrix) in (3, 4) and all(isinstance(part, np.ndarray) for part in matrix[:3]):
-        shape = matrix[3] if len(matrix) == 4 else (matrix[0].size - 1, columns)
-        if isinstance(shape, tuple) and all(isinstance(extent, int) for extent in shape):
-            return Csr(*matrix[:3], shape)
-    return None

@@ -27,7 +27,7 @@ from sparloom.ops import (
 )
 from sparloom.platforms import Family
 from sparloom.space import Config, ConfigSpace
-from sparloom.sparse import Pattern, SparseMatrix
+from sparloom.sparse import SparseMatrix
 from sparloom.tuning.cache import PlanCache
 from sparloom.tuning.racing import Call, Clock, Decision, Timer
 from sparloom.tuning.search import CsrCostModel
@@ -166,17 +166,6 @@ class Backend(Protocol):
     def launchable(self, op: Op, operands: Operands, configs: Sequence[Config]) -> list[Config]:
         """Compile kernels, and keep the configurations that can be launched."""
 
-    def portfolios(self, op: Op, operands: Operands) -> Sequence[Sequence[Config]]:
-        """List configurations of which one is near the fastest on most such problems.
-
-        Returns:
-            Lists, the better ones first; the others are for problems on which not all of the first can be taken.
-            Nothing where that is not known.
-        """
-
-    def binding_seconds(self, config: Config, pattern: Pattern) -> float:
-        """Estimate what binding a configuration takes beyond binding any other."""
-
     def kind(self, config: Config) -> str:
         """Name what an estimate cannot compare: at least one configuration of each kind is measured."""
 
@@ -217,21 +206,19 @@ class CsrChoice:
     Args:
         library: its name; "" for our own kernels.
         config: key of a point of the space; "" for a library.
-        threads: of the configuration; 0: all threads of the backend.
     """
 
     library: str = ""
     config: str = ""
-    threads: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to JSON values, without threads where they are all."""
-        return {name: value for name, value in asdict(self).items() if value or name != "threads"}
+        """Convert to JSON values."""
+        return asdict(self)
 
     @property
     def name(self) -> str:
         """Its name among trials."""
-        return self.library or (f"{self.config},threads={self.threads}" if self.threads else self.config)
+        return self.library or self.config
 
 
 @dataclass(frozen=True)

@@ -59,9 +59,6 @@ DEFAULTS: Mapping[str, str] = {
 }
 """Keys of the configurations that `CpuBackend.default_config` adapts: the defaults of the spaces, in equal shares."""
 
-SORT_SECONDS, COMPARE_SECONDS = (8e-9, 1e-9, 0.6e-9), (3e-9, 0.0, 0.3e-9)
-"""Seconds per row, column and nonzero, measured on training matrices of 20,000 to 600,000 nonzeros on an AMD EPYC."""
-
 PORTFOLIO: Mapping[str, Keys] = {
     "spmm": (
         "order=natural,balance=nonzeros,prefetch=0,strip=all,together=1,stream=1",
@@ -154,10 +151,6 @@ class CpuBackend:
     def kernels(self, op: Op, width: int) -> Family:
         return SPARSE_FAMILIES[op.name](self.threads, width, RESULT_POOL.empty)
 
-    def with_threads(self, threads: int) -> CpuBackend:
-        """Make the same backend with so many threads."""
-        return CpuBackend(threads, self.libraries)
-
     def space(self, op: Op, width: int) -> ConfigSpace:
         return SPARSE_FAMILIES[op.name].make_space(width)
 
@@ -193,19 +186,6 @@ class CpuBackend:
     def launchable(self, op: Op, operands: Operands, configs: Sequence[Config]) -> list[Config]:
         return list(configs)
 
-    def portfolios(self, op: Op, operands: Operands) -> Sequence[Sequence[Config]]:
-        """List configurations chosen on training matrices, see `portfolios`; results are treated as by the default."""
-        return list(map(_parsed, self._portfolios(op.name, operands)))
-
-    def binding_seconds(self, config: Config, pattern: Pattern) -> float:
-        """Estimate what sorting rows takes, or searching for rows with equal columns."""
-        sizes, seconds = (*pattern.shape, pattern.nnz), 0.0
-        if config["order"] != "natural":
-            seconds += float(np.dot(SORT_SECONDS, sizes))
-        if "together" in config.names and int(config["together"]) > 1:
-            seconds += float(np.dot(COMPARE_SECONDS, sizes))
-        return seconds
-
     def kind(self, config: Config) -> str:
         """Return one kind for all: portfolios cover what the estimate cannot compare."""
         return ""
@@ -226,7 +206,7 @@ class CpuBackend:
         return [_streamed(keys, stream) for keys in listed]
 
     def policy(self) -> CsrPolicy:
-        return CsrPolicy.online()
+        return CsrPolicy()
 
     def timer(self, clock: Clock) -> Timer:
         return by_clock(clock)

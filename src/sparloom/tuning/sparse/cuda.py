@@ -180,14 +180,6 @@ class CudaBackend:
             kept.append(config)
         return kept
 
-    def portfolios(self, op: Op, operands: Operands) -> Sequence[Sequence[Config]]:
-        """Return none: the estimate prefers the kernels of `PORTFOLIO`, and tells which suit the matrix."""
-        return ()
-
-    def binding_seconds(self, config: Config, pattern: Pattern) -> float:
-        """Return 0: what kernels need of a pattern is made once for all of them."""
-        return 0.0
-
     def kind(self, config: Config) -> str:
         return kernel_kind(config)
 

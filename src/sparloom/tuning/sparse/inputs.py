@@ -274,6 +274,8 @@ class Origin:
                    and isinstance(array, np.ndarray)}
         self._watch = ChangeDetector(indices if _is_csr(given) else {})
         self.changed = self._watch.changed
+        self.watch_address = self._watch.address
+        """Address of what the native core asks for changes; 0: there is nothing to ask."""
 
     def __reduce__(self) -> tuple[type[Origin], tuple[()]]:
         return Origin, ()

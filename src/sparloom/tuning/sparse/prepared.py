@@ -7,36 +7,26 @@ import math
 from collections.abc import Mapping
 from functools import cached_property, lru_cache, partial
 from threading import RLock
-from time import monotonic as clock
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
 from sparloom.errors import IllegalSchedule, NoCompiler, NotDecided, SchemaError
 from sparloom.forks import forkable
-from sparloom.measure import watch_load, watched
+from sparloom.jit import address_of
 from sparloom.ops import Operands
 from sparloom.platforms import Family
+from sparloom.platforms.cpu_kernels import bind_prepared, native_core, new_prepared
 from sparloom.space import Config
 from sparloom.sparse import Pattern, SparseMatrix
-from sparloom.tuning.cache import AGAIN, LATEST, PlanCache, Summary, tell_busy
+from sparloom.tuning.cache import PlanCache, Summary
 from sparloom.tuning.racing import Decision
 from sparloom.tuning.search import Given
 from sparloom.tuning.sparse.backend import LIBRARIES, LIBRARY_DTYPES, OPS, Backend, Case, CsrChoice, CsrPlan, Library
 from sparloom.tuning.sparse.cpu import CpuBackend
 from sparloom.tuning.sparse.fallback import FallbackReplay, kernels_available
 from sparloom.tuning.sparse.inputs import Origin, check_widths, number_array
-from sparloom.tuning.sparse.repeated import RepeatedCalls
-from sparloom.tuning.sparse.replay import (
-    ArgmaxReplay,
-    EmptyReplay,
-    LibraryReplay,
-    NativeReplay,
-    OnlineReplay,
-    ProvisionalReplay,
-    Replay,
-    TimedReplay,
-)
+from sparloom.tuning.sparse.replay import ArgmaxReplay, EmptyReplay, LibraryReplay, NativeReplay, Replay
 from sparloom.tuning.sparse.settings import CsrPolicy, Settings
 from sparloom.tuning.sparse.tuner import CsrDecider
 
@@ -57,30 +47,32 @@ _parsed = lru_cache(256)(Config.parse)
 class Prepared:
     """A sparse matrix and the decisions about it.
 
-    The first calls of an operation with a width decide how it runs, unless the decision is cached: on a processor they
-    rotate through the candidates, on a GPU the first one measures. Threads may share it; their calls run one after the
-    other. A call by a signal handler or a finaliser that interrupts another call in the same thread has its own
-    arguments and workspaces. The arrays of the matrix are used in place: its values may be changed between calls, its
-    indices must not be.
+    Before the first call of an operation with a width it is decided how it runs: as a stored decision says, else, on a
+    processor, by the model of `default_config`, and where tuning is asked for by a measurement. Later calls run in the
+    native core. Threads may share it. The arrays of the matrix are used in place: its values may be changed between
+    calls, its indices must not be.
 
     Args:
         matrix: A (rows, cols), on the device `where`.
         origin: the arrays that A came in, if `matrix` has copies of its index arrays.
         threads: of every call on the processor (default: all processors that this process may use).
+        tune: measure what is not decided yet, and store the decision; always so on a GPU. Default: where `policy`,
+            `shortlist` or `model` say how.
         cache: of decisions (default: as in `Settings`, else the folder of this user).
-        policy: how decisions are made (default: as in `Settings`).
+        policy: how measurements decide (default: as in `Settings`).
         shortlist: what selects the candidates: "estimate", "all", "trees" or "model", see `CandidateSource` (default:
             as in `Settings`).
         model: paths of the files that "trees" or "model" read, or a model object in place of `shortlist`.
         libraries: operation -> baselines besides the default configuration (default: those of `where`).
-        replay_only: measure nothing.
+        replay_only: use stored decisions only.
         where: device of A, and of dense operands and results (default: CPU).
     """
 
     def __init__(
         self, matrix: SparseMatrix | DeviceMatrix, origin: Origin | None = None, *, threads: int | None = None,
-        cache: PlanCache | None = None, policy: CsrPolicy | None = None, shortlist: str | None = None,
-        model: Given = None, libraries: Mapping[str, Mapping[str, Library]] | None = None, replay_only: bool = False,
+        tune: bool | None = None, cache: PlanCache | None = None, policy: CsrPolicy | None = None,
+        shortlist: str | None = None, model: Given = None,
+        libraries: Mapping[str, Mapping[str, Library]] | None = None, replay_only: bool = False,
         where: Backend | None = None,
     ) -> None:
         self.matrix = matrix
@@ -89,6 +81,8 @@ class Prepared:
         self._arrays, self.threads = self.backend.arrays, self.backend.threads
         self._settings = Settings.from_environment()
         self._settings.show_decisions()
+        asked = policy is not None or shortlist is not None or model is not None
+        self._tunes = tune or not self.threads or (asked and tune is None)
         self._cache = self._settings.plans() if cache is None else cache
         formula = shortlist is None and model is None and self._settings.shortlist is None
         self._source = None if formula else self._settings.candidate_source(shortlist, model)
@@ -99,12 +93,12 @@ class Prepared:
         self._plans: dict[Case, CsrPlan] = {}
         self._replays: dict[Case, Replay] = {}
         self._argmax_replays: dict[Case, Replay] = {}  # of `spmm_max`
-        self._repeated = RepeatedCalls()
         self._weights: dict[np.dtype, Any] = {}  # of means, by their type
-        self._families: dict[tuple[str, int], Family] = {}  # for any width
-        self._provisional: dict[Case, float] = {}  # decided on a busy machine -> seconds until it is decided again
+        self._families: dict[str, Family] = {}  # for any width
         self._lock = forkable(RLock())
-        self._twin: Prepared | None = None
+        core = native_core() if where is None else None
+        self._core = core
+        self._native = None if core is None else new_prepared(core, matrix, self.origin)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy and pickle the matrix and the options; decisions are looked up in the cache, or made again.
@@ -119,7 +113,7 @@ class Prepared:
         if self._libraries is not LIBRARIES:
             libraries = {op: dict(named) for op, named in self._libraries.items()}
         return _prepared_again, (self.matrix, {
-            "threads": self.threads, "cache": self._cache, "policy": self._policy,
+            "threads": self.threads, "tune": self._tunes, "cache": self._cache, "policy": self._policy,
             "libraries": libraries, "replay_only": self._replay_only,
             **({"shortlist": "estimate"} if source is None else {
                 "shortlist": None if source.given is not None else source.kind,
@@ -147,9 +141,10 @@ class Prepared:
             Unsupported: there are no kernels for this on the device of A.
             NotDecided: `replay_only`, and no decision is stored for A and this width.
         """
-        if reduce == "sum" and values is None and (
-                found := self._repeated.result("spmm", (dense,), out, self._lock)) is not None:
-            return found
+        if self._native is not None and (out is None or self._is_apart(out)):
+            result = self._core.spmm(self._native, dense, reduce, out, False, None, values, False, False)
+            if result is not None:
+                return result
         if reduce not in REDUCTIONS:
             raise ValueError(f"reduce={reduce!r}: give one of {', '.join(REDUCTIONS)}")
         given = self._arrays.dense(dense, "X", rows=self.matrix.pattern.cols, axes=2)
@@ -174,18 +169,15 @@ class Prepared:
         Raises:
             TypeError, ValueError, Unsupported, NotDecided: as by `spmm`; also where A has 2**31 nonzeros or more.
         """
+        if self._native is not None:
+            result = self._core.spmm(self._native, dense, "max", None, False, None, values, False, True)
+            if result is not None:
+                return result
         given = self._arrays.dense(dense, "X", rows=self.matrix.pattern.cols, axes=2)
         matrix, given = self._arrays.promoted(self._with(values), given)
         operands = Operands(matrix, {"B": given})
-        changed = self.origin.changed()
-        if changed:
-            self.origin.refuse(changed)
-        case, own = self._case("spmm_max", operands), self._unlocked()
-        with own._lock:
-            replay = own._argmax_replays.get(case)
-            if replay is None:
-                replay = own._argmax_replays[case] = own._start(case, operands, argmax=True)
-            return replay(operands)
+        self._check_unchanged()
+        return self._computed(self._argmax_replays, self._case("spmm_max", operands), operands, None, argmax=True)
 
     def sddmm(
         self, left: Any, right: Any, *, values: Any | None = None, out: Any | None = None,
@@ -203,9 +195,10 @@ class Prepared:
         Raises:
             TypeError, ValueError, Unsupported, NotDecided: as by `spmm`; also where Q and K differ in width.
         """
-        if values is None and (
-                found := self._repeated.result("sddmm", (left, right), out, self._lock)) is not None:
-            return found
+        if self._native is not None and (out is None or self._is_apart(out)):
+            result = self._core.sddmm(self._native, left, right, out, False, None, values, False)
+            if result is not None:
+                return result
         rows, cols = self.matrix.pattern.shape
         dense = self._arrays.dense
         first, second = dense(left, "Q", rows=rows, axes=2), dense(right, "K", rows=cols, axes=2)
@@ -229,6 +222,10 @@ class Prepared:
         Raises:
             TypeError, ValueError, Unsupported, NotDecided: as by `spmm`; also where heads or widths differ.
         """
+        if self._native is not None and (out is None or self._is_apart(out)):
+            result = self._core.attention(self._native, queries, keys, values, out, False, None, False)
+            if result is not None:
+                return result
         rows, cols = self.matrix.pattern.shape
         given = {name: self._arrays.dense(array, name, rows=count, axes=3) for name, array, count in (
             ("Q", queries, rows), ("K", keys, cols), ("V", values, cols))}
@@ -244,21 +241,15 @@ class Prepared:
                          (queries, keys, values))
 
     def plan(self, op: str, **dense: Any) -> CsrPlan:
-        """Return the decision for such dense operands, made now if necessary; an online race is run to its end."""
+        """Return the decision for such dense operands, made now if necessary."""
         operands = Operands(self.matrix, dense)
         case = self._case(op, operands)
         if any(0 in shape for shape in case.shapes):
             raise ValueError(f"{op} with operands of shapes {case.shapes} computes nothing: there is nothing to plan")
         if self.threads and not kernels_available(op, case.dtype):
             raise NoCompiler(f"no kernel of {op} can be compiled: there is nothing to choose from", source="", log="")
-        own = self._unlocked()
-        with own._lock:
-            while case not in own._plans:
-                if case not in own._replays:
-                    own._replays[case] = own._start(case, operands)
-                if case not in own._plans:
-                    own._replays[case](operands)
-            return own._plans[case]
+        with self._lock:
+            return self._planned(case, operands)
 
     def decided(self, op: str, **dense: Any) -> bool:
         """Tell whether it is decided how calls with such dense operands run; runs nothing."""
@@ -297,114 +288,68 @@ class Prepared:
         self, op: str, operands: Operands, out: Any | None, shape: tuple[int, ...], given: tuple[Any, ...],
     ) -> Any:
         case = self._case(op, operands)
-        changed = self.origin.changed()
-        if changed:
-            self.origin.refuse(changed)
+        self._check_unchanged()
         if out is not None:
             names = OPERANDS.get(op, OPERANDS["spmm"])
             inputs = (*zip(names, given, strict=True), ("values of A", self.matrix.values))
             out = self._arrays.check_out(out, shape, operands, inputs, self.origin)
-        own = self if not self._lock._is_owned() else self._unlocked()
-        with own._lock:
-            replay = own._replays.get(case)
-            if replay is None:
-                replay = own._replays[case] = own._start(case, operands)
-            result = replay(operands, out)
-            if operands.matrix is self.matrix:
-                own._repeated.keep(op, replay, operands, given, result, self.origin)
-            return result
+        return self._computed(self._replays, case, operands, out)
 
-    def _unlocked(self) -> Prepared:
-        """Return this object, or a twin with the same decisions for a signal handler that interrupts a call of it."""
-        if not self._lock._is_owned():
-            return self
-        if self._twin is None:
-            twin = object.__new__(type(self))
-            twin.__dict__.update(self.__dict__, _lock=forkable(RLock()), _twin=None, _replays={}, _argmax_replays={},
-                                 _repeated=RepeatedCalls(), _families={})
-            self._twin = twin
-        return self._twin._unlocked()
+    def _computed(
+        self, replays: dict[Case, Replay], case: Case, operands: Operands, out: Any | None, *, argmax: bool = False,
+    ) -> Any:
+        """Compute by the replay of a case; one thread at a time, as a replay has one set of arguments."""
+        if self._lock._is_owned():  # a signal handler or a finaliser interrupts a call of this thread
+            return self._start(case, operands, argmax=argmax)(operands, out)
+        with self._lock:
+            replay = replays.get(case)
+            if replay is None:
+                replay = replays[case] = self._start(case, operands, argmax=argmax)
+            return replay(operands, out)
+
+    def _check_unchanged(self) -> None:
+        """Refuse index arrays that were changed since they were prepared."""
+        changed = self.origin.changed()
+        if changed:
+            self.origin.refuse(changed)
+
+    def _is_apart(self, out: Any) -> bool:
+        """Tell whether an array shares no memory with those that the matrix came in; False if that is not known."""
+        if type(out) is not np.ndarray or not self.origin.all_numpy or not out.size:
+            return False
+        begin = address_of(out)
+        return not self.origin.overlapping(begin, begin + out.nbytes)
 
     def _case(self, op: str, operands: Operands) -> Case:
         shapes = tuple([array.shape[1:] for array in operands.dense.values()])
         return Case(op, shapes, self._arrays.dtype(op, operands))
 
     def _start(self, case: Case, operands: Operands, *, argmax: bool = False) -> Replay:
-        """Make the replay of a case: by its decision if there is one, else deciding online or now."""
+        """Make the replay of a case; later calls of a kernel run in the native core, if there is one."""
         if any(0 in shape for shape in case.shapes):
             return EmptyReplay(self._family(case.op), self._arrays, argmax=argmax)
         if self.threads and not kernels_available(case.op, case.dtype):
             return FallbackReplay(case.op, self._family(case.op), argmax=argmax)
-        if case not in self._plans:
-            plan = self._cached(case) or self._unmeasured(case, operands)
-            if plan is None and self._policy.calibrate == "online":
-                return self._online(case, operands, argmax)
-            self._plans[case] = plan or self._decided(case, operands)
+        plan = self._planned(case, operands)
         default = self.backend.default_config(case.operation, operands)
-        made = self._replay_of(case, default, self._plans[case].choice, argmax)
-        return self._provisional_replay(case, made, argmax) if case in self._provisional else made
-
-    def _replay_of(self, case: Case, default: Config, choice: CsrChoice, argmax: bool) -> TimedReplay:
-        """Make the replay of a choice; the argmax is always computed by our own kernels."""
-        config = _parsed(default.space, choice.config) if choice.config else default
-        if argmax:
-            return ArgmaxReplay(self._family(case.op, choice.threads), config)
-        if choice.library:
-            library = self._libraries_for(case)[choice.library]
+        config = _parsed(default.space, plan.choice.config) if plan.choice.config else default
+        if plan.choice.library and not argmax:
+            library = self._libraries_for(case)[plan.choice.library]
             return LibraryReplay(library(self.matrix, self.threads), self._arrays)
-        return NativeReplay(self._family(case.op, choice.threads), config)
+        if self._native is not None and not plan.choice.library:
+            bind_prepared(self._native, case.op, operands, config, self.threads)
+        return (ArgmaxReplay if argmax else NativeReplay)(self._family(case.op), config)
 
-    def _provisional_replay(self, case: Case, replay: Replay, argmax: bool) -> ProvisionalReplay:
-        """Run a choice that was made on a busy machine until it is decided again, after twice as long each time."""
-        replays: dict[Case, Any] = self._argmax_replays if argmax else self._replays
+    def _family(self, op: str) -> Family:
+        if op not in self._families:
+            self._families[op] = self.backend.kernels(OPS[op], 1)
+        return self._families[op]
 
-        def renew(operands: Operands) -> Replay:
-            self._provisional[case] = min(2 * self._provisional.get(case, AGAIN), LATEST)
-            found = self._cached(case)  # by another process
-            if found is not None:
-                self._settle_case(case, found)
-            elif self._policy.calibrate == "online":
-                replays[case] = self._online(case, operands, argmax)
-                return replays[case]
-            else:
-                self._plans[case] = self._decided(case, operands)
-            replays[case] = self._start(case, operands, argmax=argmax)
-            return replays[case]
-
-        return ProvisionalReplay(replay, clock() + self._provisional.setdefault(case, AGAIN), renew, clock=clock)
-
-    def _settle_case(self, case: Case, plan: CsrPlan) -> None:
-        self._plans[case] = plan
-        self._provisional.pop(case, None)
-
-    def _online(self, case: Case, operands: Operands, argmax: bool) -> OnlineReplay:
-        """Decide online; calls that compute the argmax have no libraries among their candidates."""
-        replays: dict[Case, Any] = self._argmax_replays if argmax else self._replays
-        default, libraries = self.backend.default_config(case.operation, operands), self._libraries_for(case)
-
-        def settle(choice: CsrChoice, decision: Decision, replay: Replay, busy: str, again: bool) -> None:
-            known = None if again or case in self._provisional else self._plans.get(case)  # of calls with other results
-            if known is None and not (argmax and libraries) and not (again and busy):
-                self._store(case, CsrPlan(choice, decision, default.space), busy)
-            made = replay if known is None else self._replay_of(case, default, known.choice, argmax)
-            busy = "" if again or known is not None else busy
-            # last: after an exception before it, the race is run again
-            replays[case] = self._provisional_replay(case, made, argmax) if busy else made
-
-        return OnlineReplay(self._decider(case, {} if argmax else libraries),
-                            lambda choice: self._replay_of(case, default, choice, argmax), settle,
-                            lambda: watch_load(keep_busy=self._keep_busy))
-
-    @property
-    def _keep_busy(self) -> bool:
-        """Tell whether the load of the processors does not matter, as on a GPU."""
-        return self._cache.keep_busy or not self.threads
-
-    def _family(self, op: str, threads: int = 0) -> Family:
-        if (op, threads) not in self._families:
-            backend = self.backend.with_threads(threads) if threads else self.backend
-            self._families[op, threads] = backend.kernels(OPS[op], 1)
-        return self._families[op, threads]
+    def _planned(self, case: Case, operands: Operands) -> CsrPlan:
+        """Look up the decision about a case, or make it."""
+        if case not in self._plans:
+            self._plans[case] = self._cached(case) or self._unmeasured(case, operands) or self._decided(case, operands)
+        return self._plans[case]
 
     def _cached(self, case: Case) -> CsrPlan | None:
         found, op = self._cache.get("csr", self._key(case)), case.op
@@ -417,31 +362,33 @@ class Prepared:
                 raise SchemaError(f"library {plan.choice.library} is not installed")
             if not plan.choice.library:
                 space.validate(plan.config)
-            if plan.choice.threads not in range(1 + self.threads):
-                raise SchemaError(f"threads={plan.choice.threads!r} of {self.threads}")
         except (AttributeError, KeyError, TypeError, ValueError, IllegalSchedule, SchemaError) as error:
             log.warning("cached decision about %s on %s: %s: it is decided anew", op, self.matrix, error)
             return None
         return plan
 
     def _unmeasured(self, case: Case, operands: Operands) -> CsrPlan | None:
-        """Plan the default configuration if the environment allows no measurement; else None."""
+        """Plan the default configuration, unless a measurement is asked for and allowed."""
         if self._replay_only:
             raise NotDecided(f"no plan for {case.op} with {self.matrix}, shapes {case.shapes}, {self.threads} threads: "
-                             "call it without replay_only until it is decided, or its plan once")
-        reason, op = self._settings.unmeasured(self.matrix.pattern), case.operation
+                             "tune it once without replay_only")
+        reason = self._settings.unmeasured(self.matrix.pattern) if self._tunes else "chosen by the model"
         if not reason:
             return None
-        default = self.backend.default_config(op, operands)
+        default = self.backend.default_config(case.operation, operands)
         return CsrPlan(CsrChoice(config=default.key), Decision("rule", reason), default.space)
 
     def _decided(self, case: Case, operands: Operands) -> CsrPlan:
-        decider = self._decider(case, self._libraries_for(case))
-        (choice, decision), busy = watched(lambda: decider.decide(operands), keep_busy=self._keep_busy)
-        if busy and choice.library:
-            choice = CsrChoice(config=self.backend.default_config(case.operation, operands).key)
+        """Measure, and store the decision for later processes."""
+        choice, decision = self._decider(case, self._libraries_for(case)).decide(operands)
         plan = CsrPlan(choice, decision, self.backend.space(case.operation, operands.width).name)
-        self._store(case, plan, busy)
+        value = {"choice": plan.choice.to_json(), "decision": plan.decision.to_json()}
+        self._cache.put("csr", self._key(case), value, summary=self._summary(case, plan))
+        probes = self._settings.probe_log(self._cache)
+        if probes is not None:
+            probes.add(self._key(case), value)
+        log.info("%s, %s, %s: %s; %s; %d runs, %.3f s", case.op, self.matrix, case.shapes, plan.choice.name,
+                 plan.decision.reason, plan.decision.executions, plan.decision.seconds)
         return plan
 
     def _libraries_for(self, case: Case) -> Mapping[str, Library]:
@@ -455,23 +402,6 @@ class Prepared:
         allows = {} if self.threads else {"allows": self._settings.cuda.allows}
         return CsrDecider(case.operation, backend, libraries, self._policy, model, **allows,
                           slow_model=source is not None and source.learned)
-
-    def _store(self, case: Case, plan: CsrPlan, busy: str = "") -> None:
-        """Record a decision and log it; store it for later processes unless the machine was busy."""
-        value = {"choice": plan.choice.to_json(), "decision": plan.decision.to_json()}
-        if busy:
-            self._provisional.setdefault(case, AGAIN)
-            self._plans[case] = plan
-            tell_busy()
-        else:
-            self._cache.put("csr", self._key(case), value, summary=self._summary(case, plan))
-            self._settle_case(case, plan)  # after it is stored: after an exception in between, it is decided again
-        probes = self._settings.probe_log(self._cache)
-        if probes is not None:
-            probes.add(self._key(case), value)
-        log.info("%s, %s, %s: %s; %s%s; %d runs, %.3f s", case.op, self.matrix, case.shapes, plan.choice.name,
-                 plan.decision.reason, f"; not stored: {busy}" if busy else "", plan.decision.executions,
-                 plan.decision.seconds)
 
     def _summary(self, case: Case, plan: CsrPlan) -> Summary:
         speedup, source = plan.decision.speedup(plan.choice.name), str(self._source_key.get("shortlist", "")).split()

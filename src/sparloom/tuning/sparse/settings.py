@@ -49,13 +49,9 @@ log = logging.getLogger(__name__)
 PREFIX = "AUTOSAGE_"
 LOGGER = "sparloom.tuning"  # of all decisions
 
-Calibration = Literal["sample", "full", "online"]
+Calibration = Literal["sample", "full"]
 CALIBRATIONS = get_args(Calibration)
 
-ONLINE = MeasurementBudget(candidates=4, repetitions=3, pairs=(4, 24), executions=110, seconds=1.0, tolerance=0.12)
-ONLINE_SHORT = replace(ONLINE, candidates=6, repetitions=6, pairs=(6, 48), executions=240, tolerance=0.15)
-ONLINE_GUARD = Guardrail(alpha=0.99, errors=0.0)
-SHORT_SECONDS = 0.5e-3  # of a run, up to which times scatter more, and more calls take no time worth mentioning
 MAX_CONFIGS = 1000  # above the size of any space of sparse kernels on a CPU
 
 
@@ -67,10 +63,8 @@ class CsrPolicy:
         share: of the nonzeros in the sample, ...
         least_nonzeros: ... but at least so many.
         parts: of the sample, on which the winner and the best baseline meet in turn; the verdict includes the spread.
-        calibrate: "sample"; "full": measure on all rows, however long that takes; "online": rotate the calls of the
-            program through the candidates until the fastest is known.
-        runs: measurements take at most as long as so many runs of the default configuration on all rows; online,
-            candidates may take so much longer than it, including what binding them takes.
+        calibrate: "sample"; "full": measure on all rows, however long that takes.
+        runs: measurements take at most as long as so many runs of the default configuration on all rows.
         least_seconds: if that is less than this, or too few runs on the sample, nothing is measured.
         effort: at most `executions` runs on the sample in the race and in the duel; at most twice `seconds` for both.
         guardrail: that our kernels must pass.
@@ -95,22 +89,6 @@ class CsrPolicy:
             raise ValueError(f"share={self.share} of the nonzeros: give a number above 0, at most 1")
         if self.parts < 1:
             raise ValueError(f"parts={self.parts} of the sample: give at least 1")
-
-    @classmethod
-    def online(cls, **changes: Any) -> CsrPolicy:
-        """Policy of online tuning.
-
-        The guardrail has hardly any margin: a choice that turns out the same in every program is worth more than
-        staying with the default for one percent.
-
-        Args:
-            changes: of its fields.
-        """
-        return cls(**{"calibrate": "online", "runs": 5.0, "effort": ONLINE, "guardrail": ONLINE_GUARD, **changes})
-
-    def effort_of(self, run: float) -> MeasurementBudget:
-        """Effort of an online race in which a run of the default configuration takes so many seconds."""
-        return ONLINE_SHORT if run <= SHORT_SECONDS and self.effort == ONLINE else self.effort
 
     def measuring_all(self) -> CsrPolicy:
         """Admit every configuration, within the same limits of time."""

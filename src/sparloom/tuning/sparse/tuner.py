@@ -1,13 +1,9 @@
 """Decide how one sparse operation runs: a shortlist by a cost model, a race, a guardrail.
 
-With calibrate="sample" or "full", before the call, on sampled rows or on all:
+On sampled rows, or with calibrate="full" on all:
 
     default configuration -> shortlist -> race -> duel of the winner with the best baseline, on parts of the sample in
     turn -> the winner, if it passes the guardrail
-
-With calibrate="online" the calls of the program are the race (`OnlineReplay` of replay.py):
-
-    default configuration, as the first calls -> shortlist, with the libraries that are not far behind it on a sample
 
 Baselines are the default configuration of our space and other libraries; the best of them runs if nothing passes. The
 measurements take no longer than some runs of the default configuration on all rows; if that is too short to measure
@@ -50,11 +46,6 @@ SLOW_FLOPS, SLOW_BYTES = 1e9, 4e9  # per second, of a thread and of the memory; 
 SAMPLE_RUNS = 3  # of the default configuration on the sample, unless one shows that there is no time for more
 MIN_RUNS = 10  # on the sample, below which nothing can be settled: two candidates twice, and the fewest pairs
 RACE_SHARE = 0.6  # of the remaining time, for the race; the duel has the rest
-NEAR = 1.3  # times as long as the default on a sample, up to which a library computes calls of the program
-LIBRARY_RUNS = 2  # of each on the sample to find out
-MAX_BINDING_RUNS = 1.0  # runs that binding a candidate may take which computes calls of a program
-WAKING_SECONDS = 50e-6  # of all threads but one in a run, up to which waking them may take longer than they save
-MODEL_SECONDS = 1e-3  # of a run, from which on a model is asked, which takes about as long
 
 
 @dataclass(frozen=True)
@@ -118,55 +109,6 @@ class CsrDecider:
         rows = sum(part.matrix.pattern.rows for part in parts)
         return candidates.choice(chosen), Decision("measured", f"{reason}; {rows} of {pattern.rows} rows", trials,
                                                    before + executions, watch.seconds)
-
-    def candidates(self, operands: Operands, run: float, busy: bool = False) -> tuple[list[CsrChoice], list[int]]:
-        """Choose what is worth computing a call of the program.
-
-        Args:
-            run: seconds of the default configuration, as the program has called it.
-            busy: the machine is busy, so that one thread may be faster than many.
-
-        Returns:
-            Choices, a baseline first and then the most promising ones; indices of the baselines.
-        """
-        default = self.backend.default_config(self.op, operands)
-        launchable = self.backend.launchable(self.op, operands, self._quick_configs(operands, default, run))
-        own = [CsrChoice(config=config.key) for config in launchable]
-        libraries = [CsrChoice(library=name) for name in self._near_libraries(operands, default, run)]
-        others = self.backend.threads - 1
-        alone = [replace(own[0], threads=1)] if others > 0 and (busy or others * run <= WAKING_SECONDS) else []
-        rest = own[1:max(1, self.policy.effort_of(run).candidates - len(alone))]
-        return [own[0], *libraries, *alone, *rest], list(range(1 + len(libraries)))
-
-    def _quick_configs(self, operands: Operands, default: Config, run: float) -> list[Config]:
-        """Choose configurations of our kernels, the default first; no model is asked if runs are short."""
-        backend, pattern = self.backend, operands.matrix.pattern
-
-        def quick(configs: Sequence[Config]) -> list[Config]:
-            return [config for config in configs
-                    if self.allows(config) and backend.binding_seconds(config, pattern) <= MAX_BINDING_RUNS * run]
-
-        portfolios, count = backend.portfolios(self.op, operands), self.policy.effort_of(run).candidates
-        if self.slow_model or run >= MODEL_SECONDS or max(map(len, portfolios), default=0) < count:
-            configs = quick(backend.configs(self.op, operands, sampled=False))
-            return self._shortlist(self.model(), default, operands, configs, count)
-        return [default, *(config for config in max(map(quick, portfolios), key=len) if config != default)][:count]
-
-    def _near_libraries(self, operands: Operands, default: Config, run: float) -> list[str]:
-        """Name libraries that are not far behind the default on a sample, if there is time to find out."""
-        if not self.libraries or self.policy.runs * run < self.policy.least_seconds:
-            return []
-        candidates = CandidateSet(self.op, self.backend, [default], self.libraries, self._parts(operands)[:1])
-        timed, taken = self.backend.timer(self.clock), {}
-        for index, name in enumerate(candidates.names):
-            try:
-                call = candidates.call(index)
-                taken[name] = min(timed(call, 1) for _ in range(LIBRARY_RUNS))
-            except Exception as error:
-                if not index:
-                    raise
-                log.warning("%s by %s fails: %r", self.op.name, name, error)
-        return [name for name in self.libraries if taken.get(name, math.inf) <= NEAR * taken[default.key]]
 
     def _settled(
         self, candidates: CandidateSet, end: Callable[[float], float], sample_seconds: float,

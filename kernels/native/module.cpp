@@ -1,0 +1,263 @@
+// The module sparloom._native: the path of a call from Python to a kernel, in one C++ function.
+//
+//   objects.hpp   Python objects, views of arrays and tensors
+//   results.hpp   new arrays and tensors, whose memory is reused
+//   patterns.hpp  matrices: as passed, as known, as prepared
+//   calls.hpp     one call
+//
+// It uses the limited API of Python 3.11 and knows no kernel: Python loads the libraries for this processor and passes
+// the addresses of their functions (sparloom.jit.core).
+
+#include "calls.hpp"
+
+namespace sparloom::native {
+namespace {
+
+PyObject* given(PyObject* object) { return object == Py_None ? nullptr : object; }
+
+// Sets the options that every operation has; false: Python checks them.
+bool set_options(Request& request, PyObject* out, PyObject* changed, PyObject* threads, PyObject* values, PyObject* tensors) {
+    request.out = given(out);
+    request.values = given(values);
+    request.changed = changed == Py_True;
+    request.home = tensors == Py_True ? Home::kTorch : Home::kNumpy;
+    if (changed != Py_True && changed != Py_False) return false;
+    if (threads == Py_None) return true;
+    if (Py_TYPE(threads) != &PyLong_Type) return false;
+    const long count = PyLong_AsLong(threads);
+    if (count == -1 && PyErr_Occurred() != nullptr) PyErr_Clear();
+    request.threads = static_cast<int32_t>(count);
+    return count > 0 && count < INT32_MAX;  // others have no limits set
+}
+
+bool expects(Py_ssize_t count, Py_ssize_t wanted) {
+    if (count == wanted) return true;
+    PyErr_Format(PyExc_TypeError, "expected %zd arguments, got %zd", wanted, count);
+    return false;
+}
+
+// spmm(matrix, dense, reduce, out, changed, threads, values, tensors, argmax)
+PyObject* spmm(PyObject*, PyObject* const* a, Py_ssize_t count) {
+    static PyObject* const kSum = name_of("sum");
+    static PyObject* const kMean = name_of("mean");
+    static PyObject* const kMax = name_of("max");
+    if (!expects(count, 9)) return nullptr;
+    Request request{a[2] == kMax ? kSpmmMax : kSpmm, a[0], {a[1]}, 1};
+    request.mean = a[2] == kMean;
+    request.argmax = a[8] == Py_True;
+    const bool reduces = a[2] == kSum || a[2] == kMean || a[2] == kMax;
+    if (!reduces || !set_options(request, a[3], a[4], a[5], a[6], a[7])) Py_RETURN_NONE;
+    return answer(request);
+}
+
+// sddmm(matrix, left, right, out, changed, threads, values, tensors)
+PyObject* sddmm(PyObject*, PyObject* const* a, Py_ssize_t count) {
+    if (!expects(count, 8)) return nullptr;
+    Request request{kSddmm, a[0], {a[1], a[2]}, 2};
+    if (!set_options(request, a[3], a[4], a[5], a[6], a[7])) Py_RETURN_NONE;
+    return answer(request);
+}
+
+// attention(matrix, queries, keys, values, out, changed, threads, tensors)
+PyObject* attention(PyObject*, PyObject* const* a, Py_ssize_t count) {
+    if (!expects(count, 8)) return nullptr;
+    Request request{kAttention, a[0], {a[1], a[2], a[3]}, 3};
+    if (!set_options(request, a[4], a[5], a[6], Py_None, a[7])) Py_RETURN_NONE;
+    return answer(request);
+}
+
+// set_kernel(operation, type, address)
+PyObject* set_kernel(PyObject*, PyObject* arguments) {
+    int op, type;
+    unsigned long long address;
+    if (!PyArg_ParseTuple(arguments, "iiK", &op, &type, &address)) return nullptr;
+    if (op < 0 || op >= kOps || type < 0 || type >= kFloatTypes) {
+        PyErr_SetString(PyExc_ValueError, "no such operation or type");
+        return nullptr;
+    }
+    functions().kernels[op][type] = reinterpret_cast<void (*)(const void*)>(address);
+    Py_RETURN_NONE;
+}
+
+// set_helpers(check_indices, cut_rows, divide_by_row, watch, changed): their addresses
+PyObject* set_helpers(PyObject*, PyObject* arguments) {
+    unsigned long long a[5];
+    if (!PyArg_ParseTuple(arguments, "KKKKK", a, a + 1, a + 2, a + 3, a + 4)) return nullptr;
+    Functions& all = functions();
+    all.check_indices = reinterpret_cast<decltype(all.check_indices)>(a[0]);
+    all.cut_rows = reinterpret_cast<decltype(all.cut_rows)>(a[1]);
+    all.divide_by_row = reinterpret_cast<decltype(all.divide_by_row)>(a[2]);
+    all.watch = reinterpret_cast<decltype(all.watch)>(a[3]);
+    all.changed = reinterpret_cast<decltype(all.changed)>(a[4]);
+    Py_RETURN_NONE;
+}
+
+// set_classes(csr_matrix, csr_array, SparseMatrix, type of bfloat16)
+PyObject* set_classes(PyObject*, PyObject* arguments) {
+    Classes& all = classes();
+    if (!PyArg_ParseTuple(arguments, "OOOO", &all.csr_matrix, &all.csr_array, &all.sparse_matrix, &all.bfloat16)) {
+        return nullptr;
+    }
+    for (PyObject* each : {all.csr_matrix, all.csr_array, all.sparse_matrix, all.bfloat16}) Py_INCREF(each);
+    Py_RETURN_NONE;
+}
+
+// use_tensors(Tensor, Parameter): tells whether their library exchanges tensors by functions that are known here.
+PyObject* use_tensors(PyObject*, PyObject* arguments) {
+    PyObject *tensor, *parameter;
+    if (!PyArg_ParseTuple(arguments, "OO", &tensor, &parameter)) return nullptr;
+    const Ref capsule(PyObject_GetAttrString(tensor, "__dlpack_c_exchange_api__"));
+    const auto* const api = !capsule ? nullptr : static_cast<const dlpack::ExchangeApi*>(
+        PyCapsule_GetPointer(capsule.get(), "dlpack_exchange_api"));
+    if (api == nullptr || api->version.major != dlpack::kMajor || api->describe == nullptr) {
+        PyErr_Clear();
+        Py_RETURN_FALSE;
+    }
+    Py_INCREF(tensor);
+    Py_INCREF(parameter);
+    classes().tensor = tensor;
+    classes().parameter = parameter;
+    classes().exchange = api;
+    Py_RETURN_TRUE;
+}
+
+// set_limits(threads, distant_bytes, overflow_bytes, whether these are the threads of calls that name none)
+PyObject* set_limits(PyObject*, PyObject* arguments) {
+    Limits limits;
+    int is_default;
+    if (!PyArg_ParseTuple(arguments, "iddp", &limits.threads, &limits.distant_bytes, &limits.overflow_bytes, &is_default)) {
+        return nullptr;
+    }
+    auto& all = settings().limits;
+    const auto same = [&](const Limits& each) { return each.threads == limits.threads; };
+    all.erase(std::remove_if(all.begin(), all.end(), same), all.end());
+    all.push_back(limits);
+    if (is_default) settings().threads = limits.threads;
+    Py_RETURN_NONE;
+}
+
+// set_memory(bytes): that dead results, and copies of patterns, may keep
+PyObject* set_memory(PyObject*, PyObject* arguments) {
+    long long results, copies;
+    if (!PyArg_ParseTuple(arguments, "LL", &results, &copies)) return nullptr;
+    pool().set_limit(results);
+    patterns().set_limit(copies);
+    Py_RETURN_NONE;
+}
+
+PyObject* clear(PyObject*, PyObject*) {
+    pool().clear();
+    patterns().clear();
+    Py_RETURN_NONE;
+}
+
+PyObject* counts(PyObject*, PyObject*) {
+    const Counters& c = counters();
+    return Py_BuildValue("{s:L,s:L,s:L,s:L,s:n}", "known", static_cast<long long>(c.known), "fresh",
+                         static_cast<long long>(c.fresh), "prepared", static_cast<long long>(c.prepared), "asked",
+                         static_cast<long long>(c.asked), "patterns", static_cast<Py_ssize_t>(patterns().size()));
+}
+
+// ---- Prepared ------------------------------------------------------------------------------------------------------
+
+PyObject* new_prepared(PyTypeObject* type, PyObject* arguments, PyObject*) {
+    long long rows, cols, nnz;
+    PyObject *values, *kept;
+    unsigned long long watch;
+    if (!PyArg_ParseTuple(arguments, "LLLOKO", &rows, &cols, &nnz, &values, &watch, &kept)) return nullptr;
+    auto* const allocate = reinterpret_cast<allocfunc>(PyType_GetSlot(type, Py_tp_alloc));
+    auto* const prepared = reinterpret_cast<PreparedObject*>(allocate(type, 0));
+    if (prepared == nullptr) return nullptr;
+    prepared->rows = rows;
+    prepared->cols = cols;
+    prepared->nnz = nnz;
+    prepared->values = Ref::borrowed(values).release();
+    prepared->watch = reinterpret_cast<void*>(watch);
+    prepared->kept = Ref::borrowed(kept).release();
+    prepared->bounds = new std::vector<std::unique_ptr<Bound>>;
+    return reinterpret_cast<PyObject*>(prepared);
+}
+
+void delete_prepared(PyObject* object) {
+    auto* const prepared = reinterpret_cast<PreparedObject*>(object);
+    PyTypeObject* const type = Py_TYPE(object);
+    delete prepared->bounds;
+    Py_XDECREF(prepared->values);
+    Py_XDECREF(prepared->kept);
+    reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(object);
+    Py_DECREF(type);
+}
+
+// bind(operation, type, columns (3), heads, mean, (ahead, strip, stream, together, group), address of Rows, cut, kept)
+PyObject* bind(PyObject* self, PyObject* arguments) {
+    auto bound = std::make_unique<Bound>();
+    int op, type, mean, cut;
+    long long columns[kMaxAxes], heads;
+    unsigned long long rows;
+    PyObject* kept;
+    Choice& c = bound->choice;
+    if (!PyArg_ParseTuple(arguments, "ii(LLL)Lp(iiiii)KpO", &op, &type, columns, columns + 1, columns + 2, &heads, &mean,
+                          &c.ahead, &c.strip, &c.stream, &c.together, &c.group, &rows, &cut, &kept)) {
+        return nullptr;
+    }
+    bound->op = static_cast<Op>(op);
+    bound->type = static_cast<Type>(type);
+    std::copy(columns, columns + kMaxAxes, bound->columns);
+    bound->heads = heads;
+    bound->mean = mean != 0;
+    bound->rows = *reinterpret_cast<const Rows*>(rows);
+    bound->cut = cut != 0;
+    bound->kept = Ref::borrowed(kept);
+    auto& bounds = *reinterpret_cast<PreparedObject*>(self)->bounds;
+    const auto same = [&](const std::unique_ptr<Bound>& each) {
+        return each->op == bound->op && each->type == bound->type && each->heads == bound->heads && each->mean == bound->mean
+            && std::equal(each->columns, each->columns + kMaxAxes, bound->columns);
+    };
+    const auto before = std::find_if(bounds.begin(), bounds.end(), same);
+    if (before == bounds.end()) {
+        bounds.push_back(std::move(bound));
+    } else {
+        std::swap(*before, bound);
+    }
+    Py_RETURN_NONE;
+}
+
+PyMethodDef prepared_methods[] = {{"bind", bind, METH_VARARGS, "Use a kernel for operands of these shapes from now on."},
+                                  {nullptr, nullptr, 0, nullptr}};
+PyType_Slot prepared_slots[] = {{Py_tp_new, reinterpret_cast<void*>(new_prepared)},
+                                {Py_tp_dealloc, reinterpret_cast<void*>(delete_prepared)},
+                                {Py_tp_methods, prepared_methods},
+                                {0, nullptr}};
+PyType_Spec prepared_spec = {"sparloom._native.Prepared", sizeof(PreparedObject), 0, Py_TPFLAGS_DEFAULT, prepared_slots};
+
+PyMethodDef methods[] = {
+    {"spmm", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(spmm)), METH_FASTCALL, nullptr},
+    {"sddmm", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(sddmm)), METH_FASTCALL, nullptr},
+    {"attention", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(attention)), METH_FASTCALL, nullptr},
+    {"set_kernel", set_kernel, METH_VARARGS, nullptr},
+    {"set_helpers", set_helpers, METH_VARARGS, nullptr},
+    {"set_classes", set_classes, METH_VARARGS, nullptr},
+    {"set_limits", set_limits, METH_VARARGS, nullptr},
+    {"set_memory", set_memory, METH_VARARGS, nullptr},
+    {"use_tensors", use_tensors, METH_VARARGS, nullptr},
+    {"clear", clear, METH_NOARGS, "Forget all patterns and free the memory of dead results."},
+    {"counts", counts, METH_NOARGS, "Count calls by the way they went, and patterns that are kept."},
+    {nullptr, nullptr, 0, nullptr}};
+
+int execute(PyObject* module) {
+    import_array1(-1);
+    protect_forks();
+    prepared_type() = PyType_FromSpec(&prepared_spec);
+    if (prepared_type() == nullptr) return -1;
+    return PyModule_AddIntConstant(module, "INTERFACE", 1) == 0
+        && PyModule_AddObjectRef(module, "Prepared", prepared_type()) == 0 ? 0 : -1;
+}
+
+PyModuleDef_Slot slots[] = {{Py_mod_exec, reinterpret_cast<void*>(execute)}, {0, nullptr}};
+PyModuleDef definition = {PyModuleDef_HEAD_INIT, "sparloom._native", "The path of a call from Python to a kernel.", 0,
+                          methods, slots, nullptr, nullptr, nullptr};
+
+}  // namespace
+}  // namespace sparloom::native
+
+PyMODINIT_FUNC PyInit__native() { return PyModuleDef_Init(&sparloom::native::definition); }
