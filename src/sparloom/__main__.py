@@ -4,7 +4,9 @@
 that knows Hydra.
 """
 
+import json
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -19,6 +21,7 @@ try:
     import hydra
     from hydra.core.global_hydra import GlobalHydra
     from hydra.core.hydra_config import HydraConfig
+    from hydra.errors import HydraException
     from hydra.types import RunMode
     from hydra.utils import instantiate
     from omegaconf import DictConfig, OmegaConf
@@ -28,51 +31,66 @@ except ModuleNotFoundError as missing:
     sys.exit(f"error: {missing.name} is not installed, which experiments need: {install_command('experiments')}")
 
 from sparloom.errors import MissingArtifact
-from sparloom.log import Stopped
 from sparloom.resources import CHECKOUT, FOLDERS
 
 LOCAL_LOGGERS = ("csv", "none")  # loggers that write only curves
 
 
 def main(cfg: DictConfig) -> float | None:
-    """Run the chosen task in the folder that Hydra made for it."""
+    """Run the chosen task in the folder that Hydra made for it; a job of a sweep that has finished is not repeated."""
     settings = HydraConfig.get()
     options = cli.RunOptions(list(settings.overrides.task), dict(settings.runtime.choices), cfg)
     out = Path(settings.runtime.output_dir)
+    is_sweep = settings.mode == RunMode.MULTIRUN
     try:
+        if is_sweep and (metrics := finished_metrics(cfg, out)) is not None:
+            return metrics.get(cfg.objective)
         check(cfg, options, out)
         return execute(cfg, out, options).get(cfg.objective)
     except cli.Reported:
-        if settings.mode == RunMode.RUN:
-            sys.exit(1)
-        raise  # a sweep records the failure of this job
+        if is_sweep:
+            raise  # the sweeper records the failure of this job
+        sys.exit(1)
+
+
+def finished_metrics(cfg: DictConfig, out: Path) -> dict[str, float] | None:
+    """Read the metrics of an earlier run with the same configuration in a folder; None if there is none."""
+    if not (out / "metrics.json").exists() or not (out / "config.yaml").exists() or cli.stale(out):
+        return None
+    if OmegaConf.load(out / "config.yaml") != OmegaConf.create(OmegaConf.to_container(cfg, resolve=True)):
+        return None
+    return json.loads((out / "metrics.json").read_text(encoding="utf-8"))
 
 
 def check(cfg: DictConfig, options: cli.RunOptions, out: Path) -> None:
     """Refuse ignored options that would choose data, and warn about other ignored ones."""
-    if "arms" in cfg.task:
+    if is_comparison(cfg):
         return  # options go to the arms, which refuse those that none of them reads
-    tree = OmegaConf.to_container(cfg, resolve=False)
+    tree, resolved = OmegaConf.to_container(cfg, resolve=False), OmegaConf.to_container(cfg, resolve=True)
     try:
-        cli.refuse_unseen_width(tree, OmegaConf.to_container(cfg, resolve=True), options.overrides)
+        cli.refuse_unseen_width(tree, resolved, options.overrides)
         cli.refuse_other_machines(tree, options.overrides)
-        cli.refuse_beside_shape(tree, options.overrides)
-    except cli.UsageError as error:
+        cli.check_threads(resolved)
+    except (cli.UsageError, TypeError, ValueError) as error:
         cli.fail(error, out, debug=cfg.debug)
     for text in cli.unused_overrides(tree, options.overrides):
         log.errors.print(f"warning: {text} changes nothing: this experiment does not read it", markup=False)
 
 
+def is_comparison(cfg: DictConfig) -> bool:
+    """Tell whether the task compares runs of other experiments."""
+    return "arms" in cfg.task
+
+
 def execute(
     cfg: DictConfig, out: Path, options: cli.RunOptions, made: tuple[str, ...] = (), command: Sequence[str] = (),
-    overrides: Sequence[str] = (), keeps: bool = False,
+    overrides: Sequence[str] = (),
 ) -> dict[str, float]:
     """Run a task; if an artifact is missing, run the experiment that makes it and try again.
 
     Args:
         made: overrides of the prerequisites that ran already.
         command, overrides: recorded in place of those of this process.
-        keeps: a prerequisite has finished, so an interrupted run does not start again from the beginning.
     """
     try:
         record = cli.begin(out, root=Path(cfg.paths.root), ledger=Path(cfg.paths.outputs) / "runs.jsonl", seed=cfg.seed,
@@ -80,12 +98,10 @@ def execute(
     except OSError as error:
         cli.fail(error, out, debug=cfg.debug)
     try:
+        (out / "metrics.json").unlink(missing_ok=True)  # of an earlier run with another configuration
         OmegaConf.save(cfg, out / "config.yaml", resolve=True)
         publish = make_publisher(cfg, out, options)
         metrics = build_task(cfg, out, options).run(out)
-    except Stopped as early:
-        log.console.print(str(early))
-        metrics = {"stopped": 1}
     except MissingArtifact as missing:
         if not has_samples(cfg, options):
             fail(record, cli.UsageError(f"{missing.message}: stored samples come with a checkout of sparloom, set "
@@ -97,14 +113,14 @@ def execute(
         other = hydra.compose("config", wanted)
         folder = Path(cfg.paths.outputs) / missing.experiment / datetime.now().strftime("%Y-%m-%d_%H-%M-%S_%f")
         try:
-            execute(other, folder, options, (*made, " ".join(wanted)), command, wanted, keeps)
+            execute(other, folder, options, (*made, " ".join(wanted)), command, wanted)
         except cli.Reported as failure:
             record.fail(f"experiment={missing.experiment} failed: {failure}")
             raise
-        return execute(cfg, out, options, (*made, " ".join(wanted)), command, overrides, keeps=True)
+        return execute(cfg, out, options, (*made, " ".join(wanted)), command, overrides)
     except (KeyboardInterrupt, SystemExit):  # Lightning turns the one into the other
         record.fail("interrupted")
-        raise cli.Interrupted(kept=keeps or cli.resumes(cfg.task) or continues_search()) from None
+        raise KeyboardInterrupt from None
     except Exception as error:
         fail(record, error, cfg)
     try:
@@ -116,13 +132,6 @@ def execute(
     if metrics.get("failed_arms"):
         raise cli.Reported(f"{metrics['failed_arms']} arms failed")
     return dict(metrics)
-
-
-def continues_search() -> bool:
-    """Tell whether this run is a trial of a search that the same command finds again."""
-    settings = HydraConfig.get()
-    named = any(text.startswith(("hydra.sweep.dir=", "hydra.sweeper.study=")) for text in settings.overrides.hydra)
-    return settings.mode == RunMode.MULTIRUN and named and "study" in settings.sweeper
 
 
 def has_samples(cfg: DictConfig, options: cli.RunOptions) -> bool:
@@ -159,16 +168,10 @@ def make_publisher(cfg: DictConfig, out: Path, options: cli.RunOptions) -> Calla
 
 def build_task(cfg: DictConfig, out: Path, options: cli.RunOptions) -> Any:
     """Build the task; a comparison first runs its arms, except those whose finished runs are given."""
-    tree, resolved = OmegaConf.to_container(cfg), OmegaConf.to_container(cfg, resolve=True)
-    cli.check_threads(resolved)
-    cli.check_accelerator(resolved, cli.reached(tree))
-    cli.check_options(tree, resolved, options.overrides, FOLDERS["conf"])
-    cli.check_kinds(resolved, options.overrides)
     task = instantiate(cfg.task)
-    if "arms" not in cfg.task:
-        return task
-    arms = OmegaConf.to_container(cfg.task.arms, resolve=True)
-    missing = {name: arm for name, arm in arms.items() if name not in task.runs}
+    arms = task.arms if is_comparison(cfg) else {}
+    missing = {name: {"experiment": arm.experiment, "overrides": arm.overrides}
+               for name, arm in arms.items() if name not in task.runs}
     if not missing:
         return task
     root = Path(cfg.paths.root).resolve()
@@ -202,30 +205,26 @@ def prerequisite(missing: MissingArtifact, options: cli.RunOptions) -> list[str]
 
 
 def known_keys(conf: Path) -> list[str]:
-    """List the keys of the configuration that the option files on the command line make."""
+    """List the keys of the configuration that the groups on the command line make."""
     GlobalHydra.instance().clear()
     with hydra.initialize_config_dir(str(conf), version_base="1.3"):
-        folders = cli.config_folders(sys.argv[1:], conf)
-        more = [f"'file://{folder.absolute()}'" for folder in folders[1:]]
-        chosen = cli.group_choices(sys.argv[1:], folders)
-        cfg = hydra.compose("config", [f"hydra.searchpath=[{','.join(more)}]", *chosen], return_hydra_config=True)
-    return list(cli.dotted_keys(OmegaConf.to_container(cfg)))
+        chosen = [text for text in cli.overrides_of(sys.argv[1:])
+                  if re.match(r"(hydra/)?[\w@]+=[\w/]+$", text) and not text.startswith("seed=")]
+        while True:
+            try:
+                cfg = hydra.compose("config", chosen, return_hydra_config=True)
+                return list(cli.dotted_keys(OmegaConf.to_container(cfg)))
+            except HydraException:
+                chosen = chosen[:-1]
 
 
 def describe(arguments: Sequence[str], conf: Path) -> None:
-    """Print the header of the chosen experiment, its options, and what it reads and writes."""
-    given = cli.overrides_of(arguments)
-    if any(flag in arguments for flag in ("-m", "--multirun")):  # values of a sweep: show the defaults
-        given = [text for text in given if text.startswith("experiment=")]
-    with hydra.initialize_config_dir(str(conf), version_base="1.3"):
-        whole = hydra.compose("config", given, return_hydra_config=True)
-    chosen = OmegaConf.to_container(whole.hydra.runtime.choices)
-    entry = next((entry for entry in cli.experiments(conf) if entry.name == chosen.get("experiment")), None)
-    if entry is None:
-        raise cli.UsageError("--help describes one experiment: give experiment=<name>")
-    cfg = OmegaConf.masked_copy(whole, [key for key in whole if key != "hydra"])
-    cli.describe_experiment(entry, OmegaConf.to_container(cfg), chosen=chosen, conf=conf,
-                            paths=OmegaConf.to_container(cfg.paths, resolve=True))
+    """Print the header and the file of the chosen experiment."""
+    name = next(text.partition("=")[2] for text in arguments if text.startswith("experiment="))
+    entries = {entry.name: entry for entry in cli.experiments(conf)}
+    if name not in entries:
+        raise cli.UsageError(f"experiment {name!r} does not exist: {cli.suggestion(name, entries)}")
+    cli.describe_experiment(entries[name], conf)
 
 
 def run(root: Path | None = None) -> int:
@@ -245,8 +244,6 @@ def run(root: Path | None = None) -> int:
         folder = CHECKOUT if root is None else root
         if folder is not None:
             os.environ.setdefault("SPARLOOM_ROOT", str(folder))
-        cli.check_paths({"the current folder": str(Path.cwd()), **{
-            name: value for name, value in os.environ.items() if name.startswith("SPARLOOM_")}})
         sys.argv = cli.prepare(sys.argv, conf)
         if cli.asks_help(sys.argv):
             describe(sys.argv[1:], conf)

@@ -1,4 +1,4 @@
-"""Output of a run while it runs: console, log file, progress bars, and objective values that a sweep watches."""
+"""Output of a run while it runs: console, log file and progress bars."""
 
 import logging
 import sys
@@ -11,20 +11,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-__all__ = [
-    "REPORTED", "STOP", "STOPPED", "Stopped", "console", "counts", "errors", "progress", "report_value", "start",
-    "track",
-]
+__all__ = ["console", "counts", "errors", "progress", "start", "track"]
 
 T = TypeVar("T")
 
 WIDTH = 160  # columns of tables in files and pipes
-REPORTED = "intermediate.csv"
-"""File in which a run reports intermediate values to its sweep."""
-STOP = "stop"
-"""File by which a sweep stops a run."""
-STOPPED = "stopped"
-"""File by which a run tells that it has been stopped."""
 
 console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else WIDTH)
 """Prints tables and result lines to stdout."""
@@ -128,24 +119,3 @@ def track(items: Iterable[T], description: str, total: int | None = None) -> Ite
         for item in items:
             yield item
             bars.advance(bar)
-
-
-class Stopped(Exception):
-    """Ends a run early because its sweep asked for it."""
-
-
-def report_value(out: Path, *, step: int, value: float) -> bool:
-    """Append a value of the objective to `out/intermediate.csv` and return whether the run should stop here.
-
-    A sweep watches the file and answers with a file `out/stop`, which may come some steps late; without a sweep the
-    answer is always False. A run that is asked to stop raises `Stopped`, or returns the metrics that it has.
-
-    Args:
-        step: counts up from 0 in units that all trials of a sweep share, such as epochs.
-    """
-    with (out / REPORTED).open("a", encoding="utf-8") as file:
-        file.write(f"{step},{float(value)!r}\n")
-    asked = (out / STOP).exists()
-    if asked:
-        (out / STOPPED).touch()
-    return asked

@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 
 from sparloom import cli
 from sparloom.experiments import Arm
+from sparloom.experiments.cognate import expand_grid
 
 CONF = Path(__file__).parents[2] / "conf"
 EVALUATIONS = sorted(path.stem for path in (CONF / "experiment").glob("eval_*.yaml")
@@ -35,7 +36,11 @@ def arms(name: str) -> dict[str, tuple[dict, dict]]:
     """Map each arm to its description and the configuration of its run."""
     task = composed((f"experiment={name}",))["task"]
     return {arm: (described, composed(tuple(cli.arm_overrides(described, common=task["common"], given=()))))
-            for arm, described in task["arms"].items()}
+            for arm, described in described_arms(task).items()}
+
+
+def described_arms(task: dict) -> dict[str, dict]:
+    return task["arms"] | {name: arm for grid in task["grids"] for name, arm in expand_grid(grid).items()}
 
 
 def run_of(name: str, arm: str) -> str:
@@ -59,7 +64,7 @@ def test_arms_compose_and_bind_and_replace_no_network(name):
 @each
 def test_rows_have_different_names_and_every_name_is_a_row(name):
     task = composed((f"experiment={name}",))["task"]
-    rows = [(arm.get("group", "spmm"), row) for arm in task["arms"].values() for row in arm["rows"].values()]
+    rows = [(arm.get("group", "spmm"), row) for arm in described_arms(task).values() for row in arm["rows"].values()]
     assert len(set(rows)) == len(rows)
     known = {row for _, row in rows} | {"optimum"}
     groups = {group for group, _ in rows}

@@ -10,6 +10,7 @@ import torch
 from hydra.core.global_hydra import GlobalHydra
 from hydra.utils import instantiate
 
+from hydra_plugins.sparloom.options import read_tables
 from sparloom.models import CognateModel, MatrixFeatures, initialise
 from sparloom.space import CpuSpace, SpadeSpace
 from sparloom.sparse import Pattern
@@ -17,12 +18,13 @@ from sparloom.sparse import Pattern
 CONF = Path(__file__).parents[2] / "conf"
 PADDED = ("augmentation", "mapping")
 NO_NETWORKS = ("ensemble", "estimate", "gaussian_process", "sparloom", "trees", "trees_walk")
-MODELS = sorted(path.stem for path in (CONF / "model").glob("*.yaml") if path.stem not in NO_NETWORKS)
+TABLES = read_tables(CONF)
+MODELS = [name for name in TABLES["model"] if name not in NO_NETWORKS]
 CASES = [
     *([f"model={name}", f"encoder={encoder}"] for name in MODELS
       for encoder in (PADDED if name == "waconet" else ("pca",))),
-    *([f"encoder={path.stem}"] for path in sorted((CONF / "encoder").glob("*.yaml"))),
-    *([f"predictor={path.stem}", "encoder=pca"] for path in sorted((CONF / "predictor").glob("*.yaml"))),
+    *([f"encoder={name}"] for name in TABLES["encoder"]),
+    *([f"predictor={name}", "encoder=pca"] for name in TABLES["predictor"]),
 ]
 PATTERN = Pattern.from_coo(np.arange(50) % 20, np.arange(50) * 7 % 30, (20, 30))
 

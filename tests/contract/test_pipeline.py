@@ -22,10 +22,10 @@ STAGES = ["collect", "pretrain", "finetune", "evaluate", "tables"]
 SMALL = {
     "conf/pipeline.yaml": [("src/sparloom/sparse/suitesparse.csv", "manifest.csv"), ("trainer: auto", "trainer: smoke"),
                            ('"trainer.epochs=40"', '""'), ('finetune: ""', "finetune: \"'task.seeds=[0]'\"")],
-    "conf/encoder/autoencoder.yaml": [("epochs: 1000", "epochs: 20")],
-    "conf/model/cognate.yaml": [("[32, 32, 64, 64, 64, 128, 128, 128, 256, 256, 256, 256]",
-                                 "[4, 4, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8]")],
-    "conf/model/trees.yaml": [("bags: 20", "bags: 2"), ("rounds: 80", "rounds: 10"), ("threads: 2", "threads: 1")],
+    "conf/options/models.yaml": [
+        ("epochs: 1000", "epochs: 20"), ("threads: 2", "threads: 1"), ("bags: 20", "bags: 2"),
+        ("rounds: 80", "rounds: 10"),
+        ("[32, 32, 64, 64, 64, 128, 128, 128, 256, 256, 256, 256]", "[4, 4, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8]")],
     "conf/experiment/finetune_spade.yaml": [("matrices: 5", "matrices: 3"), ("matrix: 100", "matrix: 20")],
 }
 
@@ -157,7 +157,7 @@ def test_a_repeated_run_and_a_pulled_clone_are_up_to_date(finished, pulled):
 
 
 def test_a_comment_runs_nothing(clone):
-    clone.replace("conf/selection/source.yaml", "# COGNATE §4.1; figure 11", "# figure 11")
+    clone.replace("conf/options/data.yaml", "# COGNATE §4.1; figure 11", "# figure 11")
     assert clone.repro() == []
 
 
@@ -169,7 +169,7 @@ def test_a_parameter_of_fine_tuning_runs_it_and_what_follows(clone):
 
 @pytest.mark.exhaustive
 def test_a_parameter_of_pre_training_runs_all_but_the_collection(clone):
-    clone.replace("conf/selection/source.yaml", "matrices: 100", "matrices: 6")
+    clone.replace("conf/options/data.yaml", "matrices: 100", "matrices: 6")
     assert clone.repro() == STAGES[1:]
     assert '"spmm/cognate/source_matrices": 6' in (clone.folder / "artifacts/evaluate/metrics.json").read_text()
 

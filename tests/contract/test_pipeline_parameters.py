@@ -1,4 +1,4 @@
-"""dvc.yaml lists for every stage exactly the files of conf/ whose values reach its tasks; stages are connected."""
+"""dvc.yaml lists for every stage exactly the options of conf/ whose values reach its tasks; stages are connected."""
 
 import shlex
 from collections.abc import Iterator
@@ -16,6 +16,8 @@ CONF = ROOT / "conf"
 WRITTEN = OmegaConf.load(ROOT / "dvc.yaml")
 CHOICES = OmegaConf.merge(OmegaConf.load(ROOT / WRITTEN.vars[0]), *WRITTEN.vars[1:])
 PIPELINE = OmegaConf.to_container(OmegaConf.merge(WRITTEN, CHOICES), resolve=True)["stages"]
+TABLES = {str(path.relative_to(ROOT)): OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+          for path in sorted((CONF / "options").glob("*.yaml"))}
 NEUTRAL = ("paths", "logger")  # change no result
 
 
@@ -39,13 +41,19 @@ def parameters(stage: str) -> dict[str, list[str] | None]:
     return {_filled(name): keys for entry in PIPELINE[stage]["params"] for name, keys in entry.items()}
 
 
+def listed(stage: str) -> set[str]:
+    """Files and options of tables that a stage lists."""
+    return {found for name, keys in parameters(stage).items() if name != "conf/config.yaml"
+            for found in ([f"{name}:{key.removesuffix('._target_')}" for key in keys] if keys else [name])}
+
+
 def _filled(name: str) -> str:
     """Resolve the choices in a key, which OmegaConf does not."""
     return OmegaConf.to_container(OmegaConf.merge(CHOICES, {"name": name}), resolve=True)["name"]
 
 
 def needed(overrides: list[str]) -> Iterator[str]:
-    """List the files with a value that reaches the task: chosen options and those that they inherit from."""
+    """List the experiments and options with a value that reaches the task: chosen ones and those that they extend."""
     whole = hydra.compose("config", [text for text in overrides if not text.startswith("hydra.")],
                           return_hydra_config=True)
     cfg = OmegaConf.masked_copy(whole, [key for key in whole if key != "hydra"])
@@ -72,18 +80,27 @@ def task_of(cfg: DictConfig) -> Any:
 
 
 def files(group: str, option: str) -> Iterator[str]:
-    """The file of an option, and those of the same group that it inherits from."""
-    path = CONF / group / f"{option}.yaml"
-    yield str(path.relative_to(ROOT))
-    inherited = OmegaConf.load(path).get("defaults", []) if group != "experiment" else []
-    for base in (text for text in inherited if isinstance(text, str) and text != "_self_"):
-        yield from files(group, base.partition("@")[0])  # without its package
+    """The file of an experiment, or an option and those of the same group that it extends."""
+    if group == "experiment":
+        yield f"conf/experiment/{option}.yaml"
+        return
+    path, table = next((path, table) for path, table in TABLES.items() if group in table)
+    yield f"{path}:{group}.{option}"
+    for base in table[group][option].get("defaults", ()):
+        if base != "_self_":
+            yield from files(group, base.partition("@")[0])  # without its package
 
 
 @pytest.mark.parametrize("stage", PIPELINE)
 def test_parameters_are_the_files_that_reach_the_tasks(stage):
     found = {name for overrides in commands(stage) for name in needed(overrides)}
-    assert set(parameters(stage)) - {"conf/config.yaml"} == found
+    assert listed(stage) == found
+
+
+def value_at(values: Any, path: str) -> Any:
+    for name in path.split("."):
+        values = values[name]
+    return values
 
 
 @pytest.mark.parametrize("stage", PIPELINE)
@@ -93,7 +110,7 @@ def test_lock_holds_the_values_of_the_parameters(stage):
     for entry in PIPELINE[stage]["params"]:
         for name, keys in entry.items():
             values = OmegaConf.to_container(OmegaConf.load(ROOT / _filled(name)), resolve=False)
-            now.setdefault(_filled(name), {}).update({key: values[key] for key in keys or values})
+            now.setdefault(_filled(name), {}).update({key: value_at(values, key) for key in keys or values})
     assert locked == now, "write the values of conf/ to dvc.lock: dvc commit"
 
 

@@ -19,8 +19,8 @@ from sparloom.files import DISK_FULL
 from sparloom.lazy import EXTRAS, install_command
 
 __all__ = [
-    "Interrupted", "Reported", "UsageError", "close_names", "dotted_keys", "explain", "fail", "failure_reason", "guard",
-    "program", "suggestion",
+    "Reported", "UsageError", "close_names", "dotted_keys", "explain", "fail", "failure_reason", "guard", "program",
+    "suggestion",
 ]
 
 UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EISDIR)
@@ -34,18 +34,6 @@ class UsageError(ValueError):
 
 class Reported(Exception):
     """A failure that was already reported to the user."""
-
-
-class Interrupted(KeyboardInterrupt):
-    """The user stopped a run.
-
-    Args:
-        kept: the same command continues with what was finished.
-    """
-
-    def __init__(self, *, kept: bool) -> None:
-        super().__init__()
-        self.kept = kept
 
 
 def fail(error: Exception, out: Path, *, debug: bool) -> None:
@@ -81,13 +69,8 @@ def guard(main: Callable[[], object], keys: Callable[[], Iterable[str]]) -> int:
         main()
     except Reported:
         return 1
-    except Interrupted as stop:
-        after = ("finished parts are kept; run the same command again to continue" if stop.kept
-                 else "the same command starts again from the beginning")
-        log.errors.print(f"interrupted: {after}", markup=False)
-        return 130
     except KeyboardInterrupt:
-        log.errors.print("interrupted", markup=False)
+        log.errors.print("interrupted: the same command continues where a journal was kept", markup=False)
         return 130
     except BrokenPipeError:  # the reader of a pipe, such as head, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -109,6 +92,10 @@ def explain(error: Exception, keys: Callable[[], Iterable[str]]) -> str:
         key = missing[1].rstrip(".").partition("=")[0]
         alike = (name for name in keys() if name.startswith("hydra.") == key.startswith("hydra."))
         return f"unknown key {key!r}: {suggestion(key, alike)}"
+    group = re.search(r"Could not find '([^']+)/([^'/]*)'\s+Available options in '[^']+':\s((?:\s+\S+\n?)+)", text)
+    if group:
+        options = group[3].partition("Config search path")[0].split()
+        return f"{group[1]} {group[2]!r} does not exist: {suggestion(group[2], options)}"
     if re.search(r"mismatched input|token recognition|no viable alternative|extraneous input", text):
         return f"{text.splitlines()[0]}: put the value in quotes, key=\"'...'\""
     launcher = re.search(r"Could not (?:find|load) 'hydra/launcher/(joblib|submitit\w*)'", text)

@@ -1,22 +1,27 @@
-"""Refuse options of a run that would be ignored, and choose those that its prerequisites inherit."""
+"""Check the command line before a run: options that would be ignored, and those that prerequisites inherit."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from sparloom.cli.messages import UsageError
+from sparloom.cli.experiments import print_experiments
+from sparloom.cli.messages import UsageError, suggestion
+from sparloom.measure import checked_threads
 
 __all__ = [
-    "RunOptions", "at", "key_of", "merge_overrides", "reached", "refuse_beside_shape", "refuse_other_machines",
-    "refuse_unseen_width", "unused_overrides",
+    "RunOptions", "asks_help", "check_threads", "key_of", "merge_overrides", "overrides_of", "prepare",
+    "refuse_other_machines", "refuse_unseen_width", "unused_overrides",
 ]
 
+FLAGS_WITH_VALUE = ("--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir",
+                    "-cd", "--info", "-i", "--experimental-rerun")
+DESCRIBED = ("platform@target=custom", "samples=csv")  # what space=<file> implies
 ALWAYS_USED = ("task", "experiment", "hparams", "paths", "logger", "objective", "prepare", "debug", "recommends",
-               "seed", "sweep", "local", "hydra")  # by run.py itself, or without effect on results
+               "seed", "local", "hydra", "space")  # by run.py itself, or without effect on results
 ANY_MACHINE = (  # tasks that need no stored seconds
     "sparloom.experiments.Autoencode", "sparloom.experiments.ExploreDesigns")
-MATRIX_OPTIONS = ("op", "target", "recommender", "width")  # ignored by recommendations for a shape
 PLATFORMS = ("source", "target")
 SAME_MACHINE = ("preset", "width", "readings", "orders", "space")  # settings that do not change seconds
 INHERITED_GROUPS = ("paths", "op", "corpus", "samples", "encoder", "predictor", "selection@pretraining", "model",
@@ -26,6 +31,63 @@ INHERITED_VALUES = ("paths.", "op.", "corpus.", "samples.", "encoder.", "predict
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 
 
+def prepare(argv: Sequence[str], conf: Path) -> list[str]:
+    """Return the command line for Hydra; without arguments, or with --help alone, print the experiments and exit.
+
+    `space=<file>` chooses the platform and the samples of a described accelerator.
+
+    Raises:
+        UsageError: no experiment is chosen, or the samples are not those of the described accelerator.
+    """
+    arguments = list(argv[1:])
+    overrides = overrides_of(arguments)
+    chosen = any(text.startswith(("experiment=", "+experiment=", "task=", "+task=")) for text in overrides)
+    if not arguments or (asks_help(arguments) and not chosen):
+        print_experiments(conf)
+        raise SystemExit(0)
+    if not chosen and not any(text.startswith(("--version", "-sc", "--shell")) for text in arguments):
+        names = [path.stem for path in (conf / "experiment").glob("*.yaml")]
+        near = next((text for text in overrides if "=" not in text), "")
+        raise UsageError(f"no experiment chosen: give experiment=<name>; {suggestion(near, names)}")
+    given = {key_of(text): text for text in overrides}
+    if given.get("space", "space=null") in ("space=", "space=null"):
+        return list(argv)
+    if given.get("samples", "samples=csv") != "samples=csv":
+        raise UsageError(f"{given['samples']} has no seconds of the accelerator that {given['space']} describes: leave "
+                         "it out, and give samples.files.spmm=<CSV file>")
+    return [*argv, *(text for text in DESCRIBED if key_of(text) not in given)]
+
+
+def asks_help(arguments: Sequence[str]) -> bool:
+    """Tell whether the command line asks for help on an experiment."""
+    return any(argument in ("-h", "--help") for argument in arguments)
+
+
+def overrides_of(arguments: Sequence[str]) -> list[str]:
+    """Drop flags and their values."""
+    return [word for word, flag in zip(arguments, ["", *arguments], strict=False)
+            if not word.startswith("-") and flag not in FLAGS_WITH_VALUE]
+
+
+def check_threads(config: Any, path: str = "") -> None:
+    """Check all numbers of threads in a configuration before anything starts: too large a number kills the process.
+
+    Args:
+        path: of the configuration, for messages.
+
+    Raises:
+        TypeError, ValueError: see `checked_threads`; names the key.
+    """
+    items = config.items() if isinstance(config, Mapping) else enumerate(config) if isinstance(config, list) else ()
+    for key, value in items:
+        key_path = f"{path}.{key}" if path else str(key)
+        if key == "threads":
+            for threads in value if isinstance(value, list) else [value]:
+                checked_threads(threads, key_path)
+        else:
+            check_threads(value, key_path)
+
+
 def unused_overrides(tree: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
     """List the overrides that the configuration of the task does not refer to.
 
@@ -33,8 +95,8 @@ def unused_overrides(tree: Mapping[str, Any], overrides: Sequence[str]) -> list[
         tree: configuration with unresolved interpolations.
         overrides: of the command line.
     """
-    found = reached(tree)
-    return [text for text in overrides if not _reads(found, _path(text))]
+    reached = _reached(tree)
+    return [text for text in overrides if not _reads(reached, _path(text))]
 
 
 def refuse_unseen_width(tree: Mapping[str, Any], resolved: Mapping[str, Any], overrides: Sequence[str]) -> None:
@@ -43,31 +105,16 @@ def refuse_unseen_width(tree: Mapping[str, Any], resolved: Mapping[str, Any], ov
     Raises:
         UsageError: names the platform with a width of its own, and the option that sets it.
     """
-    given = next((text for text in overrides if _path(text) == "width"), None)
-    if given is None:
+    paths = {_path(text): text for text in overrides}
+    if "width" not in paths:
         return
-    found = reached(tree)
-    if not _reads(found, "width"):
-        raise UsageError(f"{given} would change nothing: this experiment does not read width")
-    own = [name for name in PLATFORMS if _reads(found, name) and isinstance(resolved.get(name), Mapping)
-           and resolved[name].get("width", resolved["width"]) != resolved["width"]]
-    if own and not any(_path(text) == f"{name}.width" for name in own for text in overrides):
-        raise UsageError(f"{given} does not reach the {own[0]} platform, which has a width of its own, "
-                         f"{resolved[own[0]]['width']}: give {own[0]}.width={resolved['width']}")
-
-
-def refuse_beside_shape(tree: Mapping[str, Any], overrides: Sequence[str]) -> None:
-    """Refuse options of recommendations for a matrix where one for the shape of a GEMM is requested.
-
-    Raises:
-        UsageError: names the option and what to give instead.
-    """
-    if tree.get("shape") is None or tree.get("matrix", "") is not None:
-        return
-    for text in overrides:
-        if _path(text).partition(".")[0] in MATRIX_OPTIONS and text != "op=gemm":
-            raise UsageError(f"{text} would change nothing beside shape=: a shape is that of a GEMM, m, n and k, on "
-                             "the platform named single; leave it out, or give matrix=<path> in place of shape")
+    reached, width = _reached(tree), resolved["width"]
+    if not _reads(reached, "width"):
+        raise UsageError(f"{paths['width']} would change nothing: this experiment does not read width")
+    for name in PLATFORMS:
+        if _reads(reached, name) and resolved[name].get("width", width) != width and f"{name}.width" not in paths:
+            raise UsageError(f"{paths['width']} does not reach the {name} platform, which has a width of its own, "
+                             f"{resolved[name]['width']}: give {name}.width={width}")
 
 
 def refuse_other_machines(tree: Mapping[str, Any], overrides: Sequence[str]) -> None:
@@ -79,12 +126,13 @@ def refuse_other_machines(tree: Mapping[str, Any], overrides: Sequence[str]) -> 
     task = tree["task"]
     if not {"samples", "recommender"} & set(task) or task.get("_target_") in ANY_MACHINE:
         return
-    for text in overrides:
-        name, _, setting = _path(text).partition(".")
+    paths = {_path(text): text for text in overrides}
+    for path, text in paths.items():
+        name, _, setting = path.partition(".")
         platform = tree.get(name) if name in PLATFORMS else None
-        if not isinstance(platform, Mapping) or "preset" not in platform or not setting or setting in SAME_MACHINE:
+        if not isinstance(platform, Mapping) or "preset" not in platform or setting in SAME_MACHINE:
             continue
-        if setting in platform and f"{name}.preset" not in map(_path, overrides):
+        if setting in platform and f"{name}.preset" not in paths:
             raise UsageError(f"{text} changes the machine, but the samples of preset {platform['preset']} belong to "
                              f"the unchanged one: name the new machine with {name}.preset=<name>, and collect its "
                              "samples")
@@ -101,9 +149,9 @@ def _reads(reached: set[str], path: str) -> bool:
     return any(path == other or path.startswith(f"{other}.") or other.startswith(f"{path}.") for other in reached)
 
 
-def reached(tree: Mapping[str, Any]) -> set[str]:
+def _reached(tree: Mapping[str, Any]) -> set[str]:
     """Collect the paths to which the task refers, directly or through other references."""
-    found: set[str] = set()
+    reached: set[str] = set()
     waiting = [tree.get("task")]
     while waiting:
         node = waiting.pop()
@@ -113,13 +161,13 @@ def reached(tree: Mapping[str, Any]) -> set[str]:
             waiting += node
         elif isinstance(node, str):
             for path in _REFERENCE.findall(node):
-                if path not in found:
-                    found.add(path)
-                    waiting.append(at(tree, path))
-    return found
+                if path not in reached:
+                    reached.add(path)
+                    waiting.append(_at(tree, path))
+    return reached
 
 
-def at(tree: Any, path: str) -> Any:
+def _at(tree: Any, path: str) -> Any:
     for name in path.split("."):
         tree = tree.get(name) if isinstance(tree, Mapping) else None
     return tree

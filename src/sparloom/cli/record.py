@@ -17,6 +17,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from sparloom import log
 from sparloom.cli.messages import Reported, UsageError, program
 from sparloom.cli.options import key_of, merge_overrides
@@ -34,9 +36,11 @@ from sparloom.files import (
 from sparloom.measure import code_changes, code_revision, describe_machine
 from sparloom.resources import CHECKOUT
 
-__all__ = ["ArmRun", "Arms", "Record", "arm_overrides", "begin", "data_hash", "digest", "run_arms", "stale"]
+__all__ = ["ArmRun", "Arms", "Record", "arm_overrides", "begin", "data_hash", "digest", "run_arms", "stale",
+           "sweep_table"]
 
 METRICS = "metrics.json"
+SHOWN_METRICS = 4  # of runs without an objective, in the table of a sweep
 PACKAGES = ("numpy", "scipy", "pandas", "pyarrow", "torch", "lightning", "lightgbm", "scikit-learn", "hydra-core",
             "omegaconf")
 COMPARISON_KEYS = ("experiment", "task", "hparams", "objective")  # not passed on to the arms
@@ -220,7 +224,7 @@ def run_arms(
         common: overrides of all arms.
         given: overrides of the command line of the comparison.
         compose: raises Reported if overrides do not fit.
-        folder: holds the runs, each in a folder named by `digest`; index.json lists them.
+        folder: holds the runs, each in a folder named by `digest`.
         data: hash of the data that runs read.
         out: folder of the comparison, to whose log this function writes.
 
@@ -239,7 +243,6 @@ def run_arms(
             with locked(folder / f".{result.name}.lock"):
                 _run_or_reuse(run, result, out)
             runs[name] = str(result)
-            _add_to_index(folder, result.name, arm=f"{out.parent.name}/{name}", command=command)
         except Reported as error:
             log.start(out)
             failures[name] = str(error)
@@ -290,18 +293,6 @@ def _run_or_reuse(run: ArmRun, folder: Path, out: Path) -> None:
     log.start(out)
 
 
-def _add_to_index(folder: Path, name: str, *, arm: str, command: str) -> None:
-    """List a run in index.json, with its command and the arms that read it."""
-    with locked(folder / ".index.lock"):
-        path = folder / "index.json"
-        index = _object(path)
-        if index is None or not all(isinstance(entry, dict) for entry in index.values()):
-            logger.warning("%s is damaged: it is rebuilt from the arms of this comparison", path)
-            index = {}
-        arms = {*index.get(name, {}).get("arms", ()), arm}
-        write_json(path, index | {name: {"command": command, "arms": sorted(arms)}})
-
-
 def _object(path: Path) -> dict[str, Any] | None:
     """Read a JSON object; {} without a file, None if it is damaged."""
     if not path.exists():
@@ -313,6 +304,10 @@ def _object(path: Path) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
+
+
+def _yaml(path: Path) -> Any:
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
 def _refuse_unused(given: Sequence[str], common: Sequence[str], arms: Mapping[str, Mapping[str, Any]]) -> None:
@@ -327,3 +322,23 @@ def _refuse_unused(given: Sequence[str], common: Sequence[str], arms: Mapping[st
 def _passes(text: str) -> bool:
     key = key_of(text)
     return key not in COMPARISON_KEYS and not key.startswith(("task.", "hydra"))
+
+
+def sweep_table(folder: Path) -> None:
+    """Print what the runs of a sweep changed and their objective, or else their first metrics; write trials.csv."""
+    import pandas as pd
+
+    rows, changes = [], {}
+    for path in sorted(folder.glob("**/.hydra/overrides.yaml")):
+        run = path.parent.parent
+        changed = {key_of(text): text.partition("=")[2] for text in _yaml(path)}
+        changes |= changed
+        metrics = _object(run / METRICS) or {}
+        objective = _yaml(run / "config.yaml").get("objective") if (run / "config.yaml").exists() else None
+        shown = {objective: metrics.get(objective)} if objective else dict(list(metrics.items())[:SHOWN_METRICS])
+        rows.append({**changed, **shown, "state": "finished" if metrics else "failed", "folder": run.name})
+    table = pd.DataFrame(rows)
+    table = table.drop(columns=[name for name in changes if table[name].nunique(dropna=False) == 1])
+    write_text(folder / "trials.csv", table.to_csv(index=False))
+    log.console.print(table.drop(columns="folder").to_string(index=False), markup=False)
+    log.console.print(f"results: {folder / 'trials.csv'}", markup=False)

@@ -38,10 +38,11 @@ def test_without_arguments_it_lists_the_experiments(tmp_path):
     (["experiment=recommend", "platform@target=spad"], "platform 'spad' does not exist: did you mean spade"),
     (["experiment=finetune_spade", "prepare=false", "samples=tiny"], "no checkpoint latent_spade_spmm"),
     (["experiment=collect_spade", "task.shard=9/4"], "shard '9/4' is not i/n"),
+    (["experiment=finetune_spade", "platfrm@target=spade"], "config group 'platfrm' does not exist"),
+    (["experiment=recommend", "matrix=/a(1).mtx"], "put the value in quotes"),
     (["experiment=bench_kernels", "task.threads=40000"], "task.threads: 40000 threads: give at most"),
     (["-m", "experiment=finetune_tiny", "hparams=finetune_search", "hydra.sweeper.n_trials=3"],
      "did you mean hydra.sweeper.trials"),
-    (["experiment=finetune_tiny", "task.seeds=abc"], "task.seeds=abc: give a list of whole numbers, such as [0,1]"),
     (["experiment=finetune_tiny", f"seed={2000 * '['}{2000 * ']'}"], "an option or a file of options nests lists or"),
     (["experiment=collect_spade", "timing.rounds=0"], "rounds 0, repetitions 1, retakes 0: at least 1, 1 and 0"),
 ])

@@ -139,18 +139,6 @@ def test_names_that_are_not_utf8_take_one_line(capsys):
     assert capsys.readouterr().err.startswith("error: '\\udcff.mtx' cannot be written as utf-8: rename the file")
 
 
-@pytest.mark.parametrize(("error", "text"), [
-    (cli.Interrupted(kept=True), "interrupted: finished parts are kept; run the same command again to continue\n"),
-    (cli.Interrupted(kept=False), "interrupted: the same command starts again from the beginning\n"),
-    (KeyboardInterrupt(), "interrupted\n")])
-def test_finished_parts_are_promised_only_where_they_are_kept(error, text, capsys):
-    def main():
-        raise error
-
-    assert cli.guard(main, keys) == 130
-    assert capsys.readouterr().err == text
-
-
 def test_bugs_keep_their_trace():
     def main():
         raise KeyError("bug")

@@ -1,7 +1,11 @@
 """Near names."""
 
+import pytest
+
 from sparloom import cli
 
+UNKNOWN = ("In 'config': Could not find 'op/{}'\n\nAvailable options in 'op':\n\tgemm\n\tspmm\nConfig search path:\n"
+           "\tprovider=hydra, path=pkg://hydra.conf")
 KEYS = ["seed", "model", "model.optimizer", "model.optimizer.lr", "selection.matrices", "trainer.epochs"]
 
 
@@ -20,3 +24,15 @@ def test_without_a_close_name_all_are_listed():
 
 def test_dotted_keys_include_inner_nodes():
     assert list(cli.dotted_keys({"a": {"b": 1, "c": {"d": 2}}})) == ["a", "a.b", "a.c", "a.c.d"]
+
+
+@pytest.mark.parametrize(("message", "shown"), [
+    ("Could not override 'hydra.sweeper.n_trials'.",
+     "unknown key 'hydra.sweeper.n_trials': did you mean hydra.sweeper.trials"),
+    ("Could not override 'task.n_trial'.", "unknown key 'task.n_trial': did you mean task.n_trials?"),
+    (UNKNOWN.format("spm"), "op 'spm' does not exist: did you mean spmm?"),
+    (UNKNOWN.format("x"), "op 'x' does not exist: known are gemm, spmm"),
+])
+def test_errors_of_hydra_name_what_was_probably_meant(message, shown):
+    keys = ["task.n_trials", "hydra.sweeper.trials", "hydra.sweeper.batch"]
+    assert cli.explain(type("ConfigCompositionException", (Exception,), {})(message), lambda: keys).startswith(shown)

@@ -55,13 +55,3 @@ def test_changed_settings_of_a_machine_need_another_preset():
         cli.refuse_other_machines(TREE, allowed)
     collecting = TREE | {"task": {"platforms": ["${target}"]}}
     cli.refuse_other_machines(collecting, ["target.dram_gb_per_s=5"])
-
-
-@pytest.mark.parametrize("given", ["op=sddmm", "platform@target=cpu", "target.preset=x", "recommender=sparloom",
-                                   "width=64"])
-def test_options_for_matrices_are_refused_beside_a_shape(given):
-    tree = TREE | {"matrix": None, "shape": [512, 64, 512]}
-    with pytest.raises(cli.UsageError, match=f"{given} would change nothing beside shape=.*matrix=<path>"):
-        cli.refuse_beside_shape(tree, ["experiment=recommend", "shape=[512,64,512]", given])
-    cli.refuse_beside_shape(tree, ["experiment=recommend", "shape=[512,64,512]", "op=gemm", "verify=top"])
-    cli.refuse_beside_shape(tree | {"matrix": "m.mtx", "shape": None}, [given])

@@ -11,7 +11,6 @@ import torch
 from small import SMALL
 
 from sparloom.errors import MissingArtifact, SchemaError
-from sparloom.log import Stopped
 from sparloom.models import load_checkpoint
 from sparloom.report import read_run, summary
 
@@ -139,27 +138,6 @@ def test_trees_may_read_the_score_of_the_source(trained, build, tmp_path, capsys
 def test_no_method_is_refused(build, tmp_path):
     with pytest.raises(ValueError, match=r"task\.methods is empty: choose from static, trees"):
         build("finetune_tiny", *SMALL, "task.methods=[]", folder=tmp_path).run(tmp_path)
-
-
-def test_every_training_reports_its_validations_under_steps_of_its_own(trained):
-    lines = [line.split(",") for line in (trained / "finetune_tiny" / "intermediate.csv").read_text().splitlines()]
-    assert [int(step) for step, _ in lines] == [place * 100_000 + epoch for place in range(4) for epoch in (1, 2)]
-    curves = pd.read_csv(trained / "finetune_tiny" / "curves.csv").sort_values("seed", kind="stable")
-    assert [float(value) for _, value in lines] == pytest.approx(curves["validation/opa"].to_list())
-
-
-def test_a_run_that_a_sweep_asks_to_stop_ends_and_keeps_no_checkpoint(build, trained, tmp_path):
-    (tmp_path / "stop").touch()
-    with pytest.raises(Stopped, match="ended after epoch 1, as the sweep asked"):
-        build("finetune_tiny", *SMALL, "task.methods=[cognate]", folder=trained).run(tmp_path)
-    assert (tmp_path / "stopped").exists()
-    assert not (tmp_path / "checkpoints").exists()
-
-
-def test_a_metric_that_is_not_logged_is_reported(build, trained, tmp_path, caplog):
-    build("pretrain_cpu", *SMALL, "task.recipe.reported=validation/ope", folder=trained).run(tmp_path)
-    assert "task.recipe.reported=validation/ope is not logged, so no sweep can end this run" in caplog.text
-    assert not (tmp_path / "intermediate.csv").exists()
 
 
 def test_unknown_method_is_refused(build, trained, tmp_path):
