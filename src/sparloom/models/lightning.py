@@ -138,14 +138,12 @@ class ClosedFormModule(LightningModule):
 
 
 class BoostingModule(LightningModule):
-    """Grow a LightGBM model, one tree per epoch of one step.
+    """Let LightGBM train a model in one step, with early stopping on held-out rows if there are some.
 
-    Logs `validation/loss`, the error on held-out rows, at every step; without such rows `train/loss`. `EarlyStopping`
-    on it stops where LightGBM's own early stopping does. A checkpoint has the trees; training that continues from it
-    adds trees to them, but draws other rows and columns than training without interruption.
+    Logs `validation/loss`, the error on held-out rows, after every tree. A checkpoint has the trees.
 
     Args:
-        growth: settings, among them the largest number of trees; see `epochs`.
+        growth: settings, among them the largest number of trees and the patience.
         names: names of the features.
         rows: rows to train on; None: the module only predicts.
         held: held-out rows.
@@ -153,24 +151,19 @@ class BoostingModule(LightningModule):
         base: model whose trees come first.
     """
 
+    epochs = 1
+
     def __init__(
         self, growth: BoostingConfig, names: tuple[str, ...], *, rows: Rows | None = None, held: Rows | None = None,
         quantile: float | None = None, base: lightgbm.Booster | None = None,
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
-        self.growth, self.names, self.quantile, self.epochs = growth, names, quantile, growth.trees
-        self.rows, self.held = rows, held
-        self.booster, self.losses = base, []
-        self._growing = False
-
-    @property
-    def best_trees(self) -> int:
-        """Number of new trees with the smallest logged loss."""
-        return int(np.argmin(self.losses)) + 1
+        self.growth, self.names, self.quantile, self.base = growth, names, quantile, base
+        self.rows, self.held, self.booster = rows, held, None
 
     def forward(self, features: Float[Tensor, "rows features"]) -> Float[Tensor, " rows"]:
-        """Predict on the scale of the target with all trees so far.
+        """Predict on the scale of the target, with the number of trees that was best on held-out rows.
 
         Raises:
             ValueError: there is no tree.
@@ -182,38 +175,33 @@ class BoostingModule(LightningModule):
     def on_fit_start(self) -> None:
         if self.rows is None:
             raise ValueError("there are no rows to train on: pass rows= to BoostingModule")
-        self._growing = False
 
     def train_dataloader(self) -> DataLoader:
         return _loader([len(self.rows)])
 
     def training_step(self, batch: Any, index: int) -> None:
-        self.optimizers().step(self._grow)
-        results = self.booster.eval_train() if self.held is None else self.booster.eval_valid()
-        loss = float(results[0][2])
-        self.losses.append(loss)
-        name = "train/loss" if self.held is None else "validation/loss"
-        self.log(name, torch.tensor(loss, dtype=torch.float64), batch_size=1)  # float32 would tie different losses
+        self.optimizers().step(self._fit)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return _StepCounter()
 
-    def get_extra_state(self) -> dict[str, Any]:
-        """Return trees and losses, which Lightning writes to a checkpoint."""
-        trees = None if self.booster is None else self.booster.model_to_string(num_iteration=-1)
-        return {"trees": trees, "losses": list(self.losses)}
+    def get_extra_state(self) -> str | None:
+        """Return the trees, which Lightning writes to a checkpoint."""
+        return None if self.booster is None else self.booster.model_to_string()
 
-    def set_extra_state(self, state: dict[str, Any]) -> None:
-        self.booster = None if state["trees"] is None else lightgbm.Booster(model_str=state["trees"])
-        self.losses, self._growing = list(state["losses"]), False
+    def set_extra_state(self, trees: str | None) -> None:
+        self.booster = None if trees is None else lightgbm.Booster(model_str=trees)
 
-    def _grow(self) -> None:
-        if self._growing:
-            self.booster.update()
-        else:
-            self.booster = self.growth.first_tree(self.rows, self.names, held=self.held, base=self.booster,
-                                                  quantile=self.quantile)
-            self._growing = True
+    def _fit(self) -> None:
+        options = {"base": self.base, "quantile": self.quantile}
+        if self.held is None:
+            self.booster = self.growth.train(self.rows, self.names, **options)
+            return
+        self.booster, losses = self.growth.train_until_best(self.rows, self.held, self.names, **options)
+        for number, loss in enumerate(losses):
+            for logger in self.loggers:
+                logger.log_metrics({"validation/loss": loss}, step=number)
+        self.log("validation/loss", torch.tensor(min(losses), dtype=torch.float64), batch_size=1, logger=False)
 
 
 class _StepCounter(torch.optim.Optimizer):

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import lightgbm
 import numpy as np
 import pandas as pd
 import pytest
@@ -68,19 +67,11 @@ def drawn(count: int, seed: int) -> Rows:
     return Rows(features, features[:, 0] * features[:, 1] + 0.5 * rng.standard_normal(count))
 
 
-def boosting(**more: object) -> BoostingModule:
-    return BoostingModule(GROWTH, NAMES, rows=drawn(150, 0), held=drawn(60, 1), **more)
-
-
 def train(module: LightningModule, epochs: int, out: Path, checkpoint: Path | None = None) -> Trainer:
     trainer = make_trainer(accelerator="cpu", devices=1, strategy="auto", precision="32-true", epochs=epochs,
                            validate_every=1, out=out)
     fit(trainer, module, checkpoint=checkpoint)
     return trainer
-
-
-def trees(booster: lightgbm.Booster) -> str:
-    return booster.model_to_string(num_iteration=-1).split("end of trees")[0]
 
 
 def same_encoder(first: torch.nn.Module, second: torch.nn.Module) -> bool:
@@ -158,43 +149,27 @@ def test_trees_are_those_of_lightgbm_and_stop_where_it_stops(
     quantile: float | None, more: bool, tmp_path: Path
 ) -> None:
     base = GROWTH.with_trees(3).train(drawn(150, 2), NAMES) if more else None
-    module = boosting(quantile=quantile, base=base)
-    train_on_cpu(module, out=tmp_path, logger=CSV,
-                 callbacks=[EarlyStopping("validation/loss", patience=GROWTH.patience)])
-    grown = len(module.losses)
-    assert trees(module.booster) == trees(
-        GROWTH.with_trees(grown).train(drawn(150, 0), NAMES, base=base, quantile=quantile))
-    assert grown == module.best_trees + GROWTH.patience < GROWTH.trees
-    if base is None:
-        assert module.best_trees == GROWTH.best_tree_count(drawn(150, 0), drawn(60, 1), NAMES, quantile=quantile)
-    logged = pd.read_csv(tmp_path / "metrics.csv")
-    assert logged["step"].tolist() == list(range(grown))
-    assert logged["validation/loss"].tolist() == pytest.approx(module.losses, rel=1e-12)
-
-
-def test_best_trees_are_kept_and_loaded(tmp_path: Path) -> None:
-    keeper, count = ModelCheckpoint(tmp_path / "kept", filename="best", monitor="validation/loss"), Count()
-    module = boosting()
-    train_on_cpu(module, out=tmp_path, callbacks=[keeper, count])
-    assert count.epochs == GROWTH.trees == module.booster.num_trees()
-    loaded = BoostingModule.load_from_checkpoint(tmp_path / "kept" / "best.ckpt", growth=GROWTH, names=NAMES,
-                                                 weights_only=True)
-    assert loaded.booster.num_trees() == loaded.best_trees == module.best_trees < GROWTH.trees
+    module = BoostingModule(GROWTH, NAMES, rows=drawn(150, 0), held=drawn(60, 1), quantile=quantile, base=base)
+    train_on_cpu(module, out=tmp_path, logger=CSV, callbacks=[ModelCheckpoint(tmp_path, filename="kept")])
+    best = module.booster.best_iteration - 3 * more
     features = drawn(20, 3).features
-    expected = GROWTH.with_trees(module.best_trees).train(drawn(150, 0), NAMES).predict(features)
+    expected = GROWTH.with_trees(best).train(drawn(150, 0), NAMES, base=base, quantile=quantile).predict(features)
+    np.testing.assert_array_equal(module(torch.from_numpy(features)).numpy(), expected)
+    loaded = BoostingModule.load_from_checkpoint(tmp_path / "kept.ckpt", growth=GROWTH, names=NAMES, weights_only=True)
     np.testing.assert_array_equal(loaded(torch.from_numpy(features)).numpy(), expected)
+    if base is None:
+        assert best == GROWTH.best_tree_count(drawn(150, 0), drawn(60, 1), NAMES, quantile=quantile)
+    logged = pd.read_csv(tmp_path / "metrics.csv")
+    assert logged["step"].tolist() == list(range(len(logged)))
+    assert len(logged) == best + GROWTH.patience < GROWTH.trees
+    assert logged["validation/loss"].argmin() + 1 == best
+    assert float(module.trainer.callback_metrics["validation/loss"]) == logged["validation/loss"].min()
 
 
-def test_trees_are_added_to_those_of_a_checkpoint(tmp_path: Path) -> None:
-    first = BoostingModule(GROWTH.with_trees(4), NAMES, rows=drawn(150, 0))
-    train_on_cpu(first, out=tmp_path)
-    first.trainer.save_checkpoint(tmp_path / "kept.ckpt")
-    assert list(first.trainer.callback_metrics) == ["train/loss"]
-    second = BoostingModule(GROWTH, NAMES, rows=drawn(150, 0))
-    train(second, 7, tmp_path, tmp_path / "kept.ckpt")
-    assert second.booster.num_trees() == len(second.losses) == 7
-    assert second.losses[:4] == first.losses
-    assert second.losses == sorted(second.losses, reverse=True)
+def test_without_held_out_rows_all_trees_are_trained(tmp_path: Path) -> None:
+    module = BoostingModule(GROWTH, NAMES, rows=drawn(150, 0))
+    train_on_cpu(module, out=tmp_path)
+    assert module.booster.num_trees() == GROWTH.trees
 
 
 @pytest.mark.parametrize(("use", "message"), [

@@ -172,30 +172,31 @@ class BoostingConfig:
         """
         return lightgbm.train(self._parameters(quantile), rows.dataset(names), self.trees, init_model=base)
 
-    def first_tree(
-        self, rows: Rows, names: tuple[str, ...], *, held: Rows | None = None, base: lightgbm.Booster | None = None,
+    def train_until_best(
+        self, rows: Rows, held: Rows, names: tuple[str, ...], *, base: lightgbm.Booster | None = None,
         quantile: float | None = None,
-    ) -> lightgbm.Booster:
-        """Train the first tree of a model whose `update` trains the next ones, as `train` would.
+    ) -> tuple[lightgbm.Booster, list[float]]:
+        """Train until the error on held-out rows has not fallen for `patience` trees.
 
         Args:
-            held: held-out rows whose error `eval_valid` returns.
             base, quantile: as in `train`.
+
+        Returns:
+            The model, which predicts with the trees up to the smallest error, `best_iteration`, and the error after
+            each tree.
         """
-        data = rows.dataset(names)
-        watched = [] if held is None else [held.dataset(names, data)]
-        return lightgbm.train(self._parameters(quantile), data, 1, valid_sets=watched, init_model=base,
-                              keep_training_booster=True)
+        data, errors = rows.dataset(names), {}
+        callbacks = [lightgbm.early_stopping(self.patience, verbose=False), lightgbm.record_evaluation(errors)]
+        model = lightgbm.train(self._parameters(quantile), data, self.trees, valid_sets=[held.dataset(names, data)],
+                               init_model=base, callbacks=callbacks)
+        (losses,) = errors["valid_0"].values()
+        return model, losses
 
     def best_tree_count(
         self, rows: Rows, held: Rows, names: tuple[str, ...], *, quantile: float | None = None
     ) -> int:
         """Return the number of trees with the smallest error on held-out rows."""
-        data = rows.dataset(names)
-        stop = lightgbm.early_stopping(self.patience, verbose=False)
-        model = lightgbm.train(self._parameters(quantile), data, self.trees, valid_sets=[held.dataset(names, data)],
-                               callbacks=[stop])
-        return max(1, model.best_iteration)
+        return max(1, self.train_until_best(rows, held, names, quantile=quantile)[0].best_iteration)
 
     def _parameters(self, quantile: float | None) -> dict[str, Any]:
         objective = {"objective": "l2"} if quantile is None else {"objective": "quantile", "alpha": quantile}
