@@ -28,8 +28,7 @@ _HOMES = {
         "draw_amortisation draw_fused_methods draw_fusion draw_gain draw_memory_time draw_rates draw_reuse "
         "draw_scaling draw_steps fusion_metrics ratio_means ratios"),
     "kernels": (
-        "draw_graphsage draw_kernels draw_probe graphsage_metrics in_stored_order portfolio_metrics portfolio_seconds "
-        "probe_frame probe_metrics"),
+        "draw_graphsage draw_kernels draw_probe graphsage_metrics probe_frame probe_metrics"),
     "ragged": (
         "INTERNAL_PEERS PAPER_RACE breakdown_frame breakdown_metrics case_seconds data_title draw_breakdown "
         "draw_ragged ragged_metrics schedule_metrics"),

@@ -1,6 +1,6 @@
-"""Reduce benchmarks of sparse kernels: over libraries, in GraphSAGE, regret of portfolios, accuracy of probes."""
+"""Reduce benchmarks of sparse kernels: over libraries, in GraphSAGE, accuracy of probes."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +17,6 @@ PEERS: Mapping[str, tuple[str, str]] = {
     "scipy": ("SciPy", "#c8c8c8"),
 }
 CASE = ["op", "matrix", "width"]
-PARTS = 2  # of the matrices: those of one are judged by what was chosen on the others
-Choose = Callable[[pd.DataFrame], Sequence[str]]
-"""Rows of one operation -> kernels."""
 
 DRAW = [*CASE, "sample", "share", "draw"]
 AGAIN = "again"  # all rows, timed once more: what noise alone does
@@ -59,63 +56,6 @@ def draw_kernels(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
     axes.set_xticks(range(len(groups)), [f"{PEERS[peer][0]}\n{OPS[op]}" for op, peer in groups], fontsize=8)
     axes.set(ylabel="times as fast is our kernel", title=title)
     save(drawn, stem)
-
-
-def portfolio_seconds(per_case: pd.DataFrame, half: int | None = None) -> pd.DataFrame:
-    """Take the median seconds of all repetitions, or of the even (0) or odd (1) ones.
-
-    A row for each case, a column for each kernel; one that some widths do not have is left out.
-
-    Args:
-        per_case: per_case.parquet of `choose_kernels`.
-    """
-    taken = per_case["seconds"].map(lambda each: float(np.median(each if half is None else each[half::2])))
-    return per_case.assign(taken=taken).pivot(index=CASE, columns="config", values="taken").dropna(axis=1)
-
-
-def in_stored_order(per_case: pd.DataFrame) -> pd.DataFrame:
-    """Keep kernels that take rows as they are stored."""
-    return per_case[per_case["config"].str.startswith("order=natural,")]
-
-
-def portfolio_metrics(per_case: pd.DataFrame, choose: Choose, *, seed: int) -> dict[str, float]:
-    """Judge portfolios on matrices that they were not chosen on.
-
-    Args:
-        per_case: as for `portfolio_seconds`, repeated at least twice.
-        choose: a portfolio.
-        seed: of the bootstrap over cases.
-
-    Returns:
-        By operation, with bounds as of `ratio_bounds`: `<op>/regret`, how many times as long the kernel of the
-        portfolio that was fastest in the even repetitions takes in the odd ones as the one of all that was fastest in
-        the even ones; `<op>/stored/regret`, the same of a portfolio of kernels that take rows as they are stored;
-        `<op>/safe`, of the safe kernel; `<op>/kernels`, how many a portfolio has.
-    """
-    matrices = np.array(sorted(per_case["matrix"].unique()))
-    part = dict(zip(matrices, np.arange(matrices.size) % PARTS, strict=True))
-    found: dict[str, float] = {}
-    for op, rows in per_case.groupby("op", sort=False):
-        regrets: dict[str, list[pd.Series]] = {f"{op}/regret": [], f"{op}/stored/regret": [], f"{op}/safe": []}
-        for number in range(PARTS):
-            judged = rows["matrix"].map(part) == number
-            others = rows[~judged]
-            picked, truth = (portfolio_seconds(rows[judged], half) for half in (0, 1))
-            best = _at(truth, picked.idxmin(axis=1))
-            for name, known in (("regret", others), ("stored/regret", in_stored_order(others))):
-                regrets[f"{op}/{name}"].append(_at(truth, picked[list(choose(known))].idxmin(axis=1)) / best)
-            names = rows[judged & rows["safe"]].set_index(CASE)["config"].loc[truth.index]
-            regrets[f"{op}/safe"].append(_at(truth, names) / best)
-        for key, ratios in regrets.items():
-            found |= ratio_bounds(key, pd.concat(ratios), seed=seed)
-        found[f"{op}/kernels"] = float(len(choose(rows)))
-    return found
-
-
-def _at(seconds: pd.DataFrame, names: pd.Series) -> pd.Series:
-    """Take the seconds of one kernel in each case."""
-    columns = seconds.columns.get_indexer(names)
-    return pd.Series(seconds.to_numpy()[np.arange(len(seconds)), columns], index=seconds.index)
 
 
 def probe_frame(per_case: pd.DataFrame) -> pd.DataFrame:

@@ -1,8 +1,8 @@
 """AutoSAGE: benchmarks of sparse operations whose kernel is chosen by measurement.
 
-cases (what is timed, reference results), cpu_cases, cuda_cases, bench_dispatch, kernel_choice, bench_decisions,
-bench_autosage, graph_training, bench_gcn, bench_graphsage, mini_batches, bench_minibatch, cached_plans,
-bench_decompositions.
+cases (what is timed, reference results), cpu_cases, cuda_cases, bench_dispatch, kernel_choice, learned_choice,
+bench_decisions, bench_autosage, graph_training, bench_gcn, bench_graphsage, mini_batches, bench_minibatch,
+cached_plans, bench_decompositions.
 """
 
 from sparloom.lazy import attach
@@ -12,7 +12,8 @@ __all__, __getattr__, __dir__ = attach(__name__, {
     "cpu_cases": ("PolicyVariant", "ready_variants", "seen_matrices"),
     "cuda_cases": ("CUDA_BASELINES", "CudaDispatchBench"),
     "bench_dispatch": ("BenchDispatch", "BenchDispatchCuda"),
-    "kernel_choice": ("SUBGRAPH_ROWS", "CheckProbe", "ChooseKernels", "ChooseStoredKernels", "induced_subgraph"),
+    "kernel_choice": ("SUBGRAPH_ROWS", "CheckProbe", "ChooseStoredKernels", "induced_subgraph"),
+    "learned_choice": ("ChooseKernels",),
     "bench_autosage": ("BenchAutosage", "HubRows"),
     "bench_decisions": ("BenchDecisions",),
     "graph_training": (

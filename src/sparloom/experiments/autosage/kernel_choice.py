@@ -1,4 +1,4 @@
-"""Check whether kernels rank on a sample of the rows as on all rows; choose small portfolios of kernels."""
+"""Check whether kernels rank on a sample of the rows as on all rows; choose small portfolios of kernels of a GPU."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -18,7 +18,7 @@ from sparloom.experiments.autosage.cases import OPERATIONS, DispatchCase, large_
 from sparloom.experiments.harness import check_width, finish, run_folder, statistics_of, timed_cases
 from sparloom.measure import Measurement, TimingProtocol, bootstrap_interval, geomean
 from sparloom.ops import Op, Operands
-from sparloom.platforms import CpuKernels, interleaved, keep_threads_awake, reallocated
+from sparloom.platforms import interleaved, keep_threads_awake
 from sparloom.space import Config
 from sparloom.sparse import Corpus, Pattern, SparseMatrix
 from sparloom.tuning import portfolio, shortlist
@@ -144,63 +144,6 @@ def induced_subgraph(
     count = min(pattern.rows, max(least_rows, int(share * pattern.rows)))
     kept = np.sort(rng.choice(pattern.rows, count, replace=False))
     return Pattern.from_scipy(pattern.to_scipy()[kept][:, kept])
-
-
-@dataclass(frozen=True)
-class ChooseKernels:
-    """Time all kernels in turn, and choose a portfolio for each operation: one of it is near the best everywhere.
-
-    An interrupted run continues if commit and settings are unchanged.
-
-    Args:
-        corpus: source of the matrices, which judge no decisions.
-        count: number of timed matrices, evenly over their nonzeros.
-        least_nonzeros: lower bound of the nonzeros of a matrix.
-        ops: "spmm", "sddmm", "attention" -> widths of dense operands, all heads together.
-    """
-
-    corpus: Corpus
-    count: int
-    least_nonzeros: int
-    ops: Mapping[str, Sequence[int]]
-    heads: int
-    most: int
-    timing: TimingProtocol
-    threads: int
-    memory_bytes: float
-    journals: str
-    seed: int
-
-    def run(self, out: Path) -> Mapping[str, float]:
-        """Write per_case.parquet, a row for each kernel, and portfolios.json; return the losses of portfolios.
-
-        Each operation has two portfolios: of all kernels, and of those that take rows in stored order.
-        """
-        keep_threads_awake()
-        planned, costs = large_cases(self.corpus.entries(), self.ops, least_nonzeros=self.least_nonzeros,
-                                     count=self.count, memory_bytes=self.memory_bytes)
-        folder = run_folder(self, corpora=[self.corpus])
-        rows_of = partial(self._rows, lru_cache(1)(self.corpus.load))  # cases of a matrix follow each other
-        frame = timed_cases(rows_of, planned, folder, threads=self.threads, costs=costs)
-        portfolios = {order: {op: self._chosen(rows[rows["op"] == op]) for op in self.ops}
-                      for order, rows in (("any", frame), ("stored", report.in_stored_order(frame)))}
-        return finish(out, folder, report.portfolio_metrics(frame, self._chosen, seed=self.seed),
-                      facts={"portfolios": portfolios}, per_case=frame)
-
-    def _chosen(self, rows: pd.DataFrame) -> list[str]:
-        """Choose the kernels of a portfolio."""
-        seconds = report.portfolio_seconds(rows)
-        return [seconds.columns[index] for index in portfolio(seconds.to_numpy(), self.most)]
-
-    def _rows(self, load: Callable[[str], SparseMatrix], case: DispatchCase) -> list[Row]:
-        op, backend = OPERATIONS[case.op](self.heads), CpuBackend(self.threads)
-        operands: Operands = reallocated(op.operands(load(case.matrix), case.width, self.seed))
-        family, safe = CpuKernels(self.threads, case.width).family(op), backend.default_config(op, operands).key
-        result = family.result(operands)
-        calls = {config.key: family.bind(operands, config, result) for config in family.space()}
-        taken = interleaved(calls, self.timing, threads=self.threads)
-        known = {"op": case.op, "matrix": case.matrix, "width": case.width, "nnz": operands.matrix.pattern.nnz}
-        return [{**known, "config": name, "safe": name == safe, **statistics_of(each)} for name, each in taken.items()]
 
 
 @dataclass(frozen=True)
