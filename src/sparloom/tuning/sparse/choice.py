@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -120,6 +121,7 @@ def features(
     return described
 
 
+@cache
 def _library() -> ctypes.CDLL:
     return compile_cpp(["cpu/choose.cpp"])
 
