@@ -166,27 +166,37 @@ def hold_lock(file: IO[Any], take: Callable[[IO[Any]], bool]) -> Iterator[bool]:
         mine.decided = True
         yield taken
     finally:
-        del locks[key]
-        if os.getpid() == process:  # a child forked in the body shares the lock of its parent
-            fcntl.flock(file, fcntl.LOCK_UN)  # closing is not enough where a forked child has the file open too
+        mine.decided = False  # a call that interrupts the following lines takes the lock by itself
+        try:
+            if os.getpid() == process:  # a child forked in the body shares the lock of its parent
+                fcntl.flock(file, fcntl.LOCK_UN)  # closing is not enough where a forked child has the file open too
+        finally:
+            del locks[key]
 
 
 def append_lines(path: Path, lines: Iterable[str]) -> None:
-    """Append lines and flush them to disk; any number of processes may append to a file.
+    """Append lines and flush them to disk; any number of processes, and signal handlers, may append to a file.
 
-    An incomplete last line of a killed process is cut off first, so that it is not joined to another. Lines of a signal
-    handler or finaliser that interrupts a call for the same file are written by that call, after its own.
+    An incomplete last line of a killed process is cut off first, so that it is not joined to another.
+
+    Raises:
+        OSError: the disk is full; nothing was appended.
     """
     text = "".join(f"{line}\n" for line in lines).encode()
     if not text:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+b", buffering=0) as file:
-        waiting = _HELD.appends.get(_identity(file))
-        if waiting is None:
-            _append(file, [text])
-        else:
-            waiting.append(text)
+    with path.open("a+b", buffering=0) as file, hold_lock(file, lambda each: fcntl.flock(each, fcntl.LOCK_EX) is None):
+        _cut_torn_line(file)
+        try:
+            written = os.write(file.fileno(), text)  # in one call, which no signal handler interrupts
+            if written < len(text):
+                file.truncate(file.seek(0, os.SEEK_END) - written)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            _name_file(error, path)
+            raise
+        os.fsync(file.fileno())
 
 
 def read_lines(path: Path) -> list[bytes]:
@@ -279,11 +289,10 @@ class _Lock:
 
 
 class _Held(threading.local):
-    """Unfinished calls of a thread, by device and inode of their files."""
+    """Locks that the unfinished calls of a thread hold or wait for, by device and inode of their files."""
 
     def __init__(self) -> None:
-        self.locks: dict[tuple[int, int], _Lock] = {}  # held or awaited
-        self.appends: dict[tuple[int, int], list[bytes]] = {}  # of interrupting calls, to be written by the interrupted
+        self.locks: dict[tuple[int, int], _Lock] = {}
 
 
 _HELD = _Held()
@@ -294,37 +303,7 @@ def _identity(file: IO[Any]) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _append(file: IO[bytes], texts: list[bytes]) -> None:
-    """Append texts, and those that interrupting calls add in the meantime."""
-    appends, key = _HELD.appends, _identity(file)
-    waiting = appends[key] = []
-    try:
-        with hold_lock(file, lambda each: fcntl.flock(each, fcntl.LOCK_EX) is None):
-            _cut_torn_line(file)
-            _write(file, b"".join(texts))
-            while waiting:
-                _write(file, waiting[0])
-                del waiting[0]
-            os.fsync(file.fileno())
-    finally:
-        del appends[key]
-        if waiting:  # added at the last moment, or after an exception
-            _append(file, waiting)
-
-
-def _write(file: IO[bytes], text: bytes) -> None:
-    """Write a text at the end of a file, or nothing of it if the disk is full."""
-    end, rest = file.seek(0, os.SEEK_END), memoryview(text)
-    try:
-        while rest:
-            rest = rest[os.write(file.fileno(), rest):]
-    except OSError as error:
-        file.truncate(end)
-        _name_file(error, file.name)
-        raise
-
-
-def _name_file(error: OSError, path: Path | str) -> None:
+def _name_file(error: OSError, path: Path) -> None:
     if error.errno in DISK_FULL and error.filename is None:
         error.filename = str(path)
 
