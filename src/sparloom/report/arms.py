@@ -222,7 +222,7 @@ class Bars:
         axes.set_ylim(0, 1.14 * max(row[f"{top}_speedup_high"] for row in rows for top in ("top1", "top5")))
         axes.set_xticks(range(len(rows)), [row["label"].replace(" ", "\n") for row in rows])
         axes.set(ylabel="speedup over the default", title=title)
-        save(drawn, stem, legend=axes)
+        save(drawn, stem, legend=True)
 
 
 @dataclass(frozen=True)
@@ -262,7 +262,7 @@ class Lines:
         axes.set_xscale("log")
         set_ticks(axes.xaxis, sorted({int(rows[name][self.x]) for name in joined if name in rows}))
         axes.set(xlabel=SIZES.get(self.x, self.x), ylabel="speedup over the default", title=title)
-        save(drawn, stem, legend=axes, columns=4)
+        save(drawn, stem, legend=True, columns=4)
 
 
 @dataclass(frozen=True)
@@ -282,7 +282,7 @@ class Shares:
         axes.set_yticks(range(len(rows)), [row["label"] for row in rows], fontsize=8.5)
         axes.grid(visible=True, axis="x")
         axes.set(xlabel="share of the optimum", title=title)
-        save(drawn, stem, legend=axes, loc="outside lower right", columns=2)
+        save(drawn, stem, legend=True, loc="outside lower right", columns=2)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 
 from sparloom.measure import bootstrap_interval, geomean
-from sparloom.report.figures import figure, save, set_ticks, styled
+from sparloom.report.figures import Line, draw_lines, figure, save, set_ticks, styled
 
 DESIGN_METHODS: Mapping[str, str] = {
     "default": "default program", "transferred": "model of the baseline", "learned": "model of the design",
@@ -39,7 +39,6 @@ VERDICTS: Mapping[str, tuple[str, str]] = {
 FORMATS: Mapping[str, str] = {"barrier": "{:+.1f}", "bypass": "{:+.1f}", "gain": "{:.2f}", "tiles": "{:.2f}"}
 
 
-@styled
 def draw_campaign(history: pd.DataFrame, stem: Path) -> None:
     """Draw the share of the speed found in the end that was found after each trial.
 
@@ -49,15 +48,12 @@ def draw_campaign(history: pd.DataFrame, stem: Path) -> None:
     least = history["seconds"].groupby(history["matrix"]).cummin()
     names = sorted(set(history["matrix"]))
     best = pd.DataFrame({name: least.where(history["matrix"] == name) for name in names}).ffill()
-    drawn, (axes,) = figure(6.0, 3.2)
-    if best.notna().any(axis=None):
-        shares = np.exp(np.log(best.min() / best).mean(axis=1))
-        axes.step(np.arange(1, len(shares) + 1), shares, where="post", color="#b5443c")
-    axes.set(xlabel="trials", ylabel="share of the final speed", title="Best configurations found, mean over matrices")
-    save(drawn, stem)
+    shares = np.exp(np.log(best.min() / best).mean(axis=1)) if best.notna().any(axis=None) else best.iloc[:, 0]
+    line = Line(np.arange(1, len(shares) + 1), shares, "", "#b5443c", "-")
+    draw_lines({"Best configurations found, mean over matrices": [line]}, stem, x="trials",
+               y="share of the final speed", size=(6.0, 3.2))
 
 
-@styled
 def draw_trials(frame: pd.DataFrame, stem: Path, *, share: float, labels: Mapping[str, str]) -> None:
     """Draw the share of the best speed that methods have found by trials per matrix: means and ranges over seeds.
 
@@ -66,16 +62,12 @@ def draw_trials(frame: pd.DataFrame, stem: Path, *, share: float, labels: Mappin
         share: that is to be reached.
         labels: methods, in the order of the legend -> what the legend calls them.
     """
-    drawn, (axes,) = figure(6.0, 3.2)
+    lines = []
     for method, label in labels.items():
         table = frame[frame["method"] == method].pivot(index="trials", columns="seed", values="share").ffill()
-        line, = axes.plot(table.index, table.mean(axis=1), label=label)
-        axes.fill_between(table.index, table.min(axis=1), table.max(axis=1), alpha=0.15, color=line.get_color(),
-                          linewidth=0)
-    axes.axhline(share, color="0.5", linewidth=0.8, linestyle=":")
-    axes.set(xlabel="trials per matrix", ylabel="share of the best speed", ylim=(max(0.0, frame["share"].min()), 1.0))
-    axes.legend(loc="lower right")
-    save(drawn, stem)
+        lines.append(Line(table.index, table.mean(axis=1), label, None, "-", table.min(axis=1), table.max(axis=1)))
+    draw_lines({"": lines}, stem, x="trials per matrix", y="share of the best speed", size=(6.0, 3.6), at=share,
+               ylim=(max(0.0, frame["share"].min()), 1.0))
 
 
 def pareto(costs: np.ndarray, speedups: np.ndarray) -> np.ndarray:
@@ -185,7 +177,7 @@ def draw_designs(table: pd.DataFrame, stem: Path, *, title: str) -> None:
     drawn, (fronts, gains) = figure(11, 4.6, columns=2)
     _draw_fronts(fronts, table)
     _draw_gains(gains, table)
-    save(drawn, stem, title=title, legend=fronts, loc="outside lower left", fontsize=9)
+    save(drawn, stem, title=title, legend=True, loc="outside lower left", fontsize=9)
 
 
 def _draw_fronts(axes: Axes, table: pd.DataFrame) -> None:
@@ -258,7 +250,7 @@ def draw_sensitivity(table: pd.DataFrame, stem: Path, *, title: str) -> None:
         axis.grid(visible=True, axis="both")
     for label, end in MARKERS.items():
         axes[0].plot([], [], end, color="#606060", label=label)
-    save(drawn, stem, title=title, legend=axes[0], loc="outside lower left", columns=5, fontsize=9)
+    save(drawn, stem, title=title, legend=True, loc="outside lower left", columns=5, fontsize=9)
 
 
 @styled

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from sparloom.measure import geomean
-from sparloom.report.figures import figure, logarithmic, op_title, save, styled, width_points
+from sparloom.report.figures import draw_means, figure, logarithmic, op_title, save, styled
 from sparloom.report.runs import grouped_bounds, ratio_bounds
 
 CASE = ["op", "matrix", "width"]
@@ -311,7 +311,6 @@ def _shares(decisions: pd.DataFrame) -> Mapping[str, float]:
     return found
 
 
-@styled
 def draw_dispatch(
     per_case: pd.DataFrame, decisions: pd.DataFrame, candidates: pd.DataFrame, *, folder: Path,
     least_seconds: float = LARGE,
@@ -333,21 +332,17 @@ def draw_dispatch(
 
 def _draw_speedups(large: pd.DataFrame, stem: Path) -> None:
     """Draw a row of grouped points per operation."""
-    ops = list(dict.fromkeys(large.index.get_level_values("op")))
-    known = large.groupby("op").count().gt(0)
-    shown = {op: [peer for peer in PEERS if peer in known and known.loc[op, peer]] for op in ops}
-    drawn, panels = figure(1.2 + 1.6 * max(map(len, shown.values())), 2.6 * len(ops), rows=len(ops))
-    for panel, (op, peers) in zip(panels, shown.items(), strict=True):
+    panels, most = {}, 0
+    for op in dict.fromkeys(large.index.get_level_values("op")):
         over = dispatch_ratios(large.xs(op, level="op"))
-        found = {(peer, int(width)): own.to_numpy()
-                 for peer in peers for width, own in over[peer].dropna().groupby("width")}
-        width_points(panel, found, {peer: PEERS[peer][1] for peer in peers})
-        logarithmic(panel)
-        panel.set_xticks(range(len(peers)), [PEERS[peer][0] for peer in peers], fontsize=9)
-        panel.set(ylabel="times as fast", title=f"{op_title(op)}, over each baseline, by width")
-    save(drawn, stem)
+        found = {(peer, int(width)): own.to_numpy() for peer in PEERS if peer in over
+                 for width, own in over[peer].dropna().groupby("width")}
+        panels[f"{op_title(op)}, over each baseline, by width"] = found
+        most = max(most, len({peer for peer, _ in found}))
+    draw_means(panels, PEERS, stem, y="times as fast", size=(1.2 + 1.6 * most, 2.6 * len(panels)), rows=True)
 
 
+@styled
 def _draw_best(per_case: pd.DataFrame, large: pd.DataFrame, stem: Path) -> None:
     """Draw every case over the nonzeros of its matrix."""
     nonzeros = per_case.drop_duplicates("matrix").set_index("matrix")["nnz"]
@@ -369,20 +364,13 @@ def _draw_best(per_case: pd.DataFrame, large: pd.DataFrame, stem: Path) -> None:
         panel.set_axis_off()
     for width, colour in colours.items():
         panels[0].plot([], [], "o", color=colour, markersize=4, label=f"{width} columns")
-    save(drawn, stem, legend=panels[0], columns=len(colours))
+    save(drawn, stem, legend=True, columns=len(colours))
 
 
 def _draw_regret(judged: pd.DataFrame, stem: Path) -> None:
     """Draw a dot per case and a point for the geometric mean."""
     first = judged[judged["repeat"] == 0]
-    ways = list(dict.fromkeys(first["way"]))
-    drawn, (panel,) = figure(1.4 + 0.64 * len(ways), 3.4)
-    for number, way in enumerate(ways):
-        values = first.loc[first["way"] == way, "regret"].to_numpy()
-        panel.scatter(np.full(values.size, number), values, s=8, color="#9a9a9a", alpha=0.5, linewidth=0)
-        panel.plot(number, geomean(values), "o", color="#b5443c" if way == "default" else "#5f7fa8", markersize=7,
-                   markeredgecolor="#2b2b2b", markeredgewidth=0.6)
-    panel.axhline(1, color="#404040", linewidth=0.8, linestyle=(0, (4, 3)))
-    panel.set_xticks(range(len(ways)), [way.replace("_", "\n") for way in ways], fontsize=8)
-    panel.set(ylabel="times as slow as the best candidate", title="regret of decisions")
-    save(drawn, stem)
+    found = {(str(way), ""): rows["regret"].to_numpy() for way, rows in first.groupby("way", sort=False)}
+    looks = {way: (way.replace("_", "\n"), "#b5443c" if way == "default" else "#5f7fa8") for way, _ in found}
+    draw_means({"regret of decisions": found}, looks, stem, y="times as slow as the best candidate",
+               size=(1.4 + 0.64 * len(found), 3.4))

@@ -144,4 +144,4 @@ def draw_encoders(frame: pd.DataFrame, model: str, stem: Path) -> None:
     padding.axhline(1, color=LABELS[OWN][1])
     set_ticks(padding.yaxis, PADDING_TICKS)
     padding.set(xlabel="share of padding in the batch", ylabel="seconds / seconds of sparloom")
-    save(drawn, stem, legend=rates, columns=3, fontsize=9)
+    save(drawn, stem, legend=True, columns=3, fontsize=9)

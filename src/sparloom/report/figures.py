@@ -1,7 +1,9 @@
 """Draw COGNATE's figures 4 to 6, simulator levels and spy plots, in one style; each as PNG and SVG."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -112,44 +114,6 @@ def set_ticks(axis: Axis, ticks: Sequence[float]) -> None:
     axis.set_major_formatter("{x:g}")
 
 
-def grouped_bars(
-    axes: Axes, values: pd.DataFrame, looks: Mapping[str, tuple[str, str]], names: Sequence[str], *,
-    width: float = 0.84, **text: Any,
-) -> None:
-    """Draw a group of bars for each row of a table, named below the group, with a bar for each column.
-
-    Args:
-        looks: column -> label and colour, in the order of the bars.
-        width: of a group.
-        text: style of the names.
-    """
-    step = width / len(looks)
-    for at, column, label, colour in _grouped(values, looks, step):
-        axes.bar(at, values[column], 0.92 * step, color=colour, label=label)
-    axes.set_xticks(np.arange(len(values)), names, **text)
-
-
-def grouped_points(
-    axes: Axes, values: pd.DataFrame, looks: Mapping[str, tuple[str, str]], names: Sequence[str], *,
-    width: float = 0.7, **text: Any,
-) -> None:
-    """Draw what `grouped_bars` draws as points, for a logarithmic axis, on which the length of a bar means nothing."""
-    for at, column, label, colour in _grouped(values, looks, width / len(looks)):
-        axes.plot(at, values[column], "o", color=colour, markersize=5, label=label)
-    for border in np.arange(len(values) - 1) + 0.5:
-        axes.axvline(border, color="#e6e6e6", linewidth=0.8)
-    axes.set_yscale("log")
-    set_ticks(axes.yaxis, [digit * 10.0**power for power in range(-6, 7) for digit in (1, 2, 5)])
-    axes.set_xticks(np.arange(len(values)), names, **text)
-
-
-def _grouped(
-    values: pd.DataFrame, looks: Mapping[str, tuple[str, str]], step: float,
-) -> Iterator[tuple[np.ndarray, str, str, str]]:
-    for number, (column, (label, colour)) in enumerate(looks.items()):
-        yield np.arange(len(values)) + (number - (len(looks) - 1) / 2) * step, column, label, colour
-
-
 def width_points(axes: Axes, found: Mapping[tuple[str, int], np.ndarray], colours: Mapping[str, str]) -> None:
     """Draw geometric means by name and width, a group of points for each name, and a dot for every value.
 
@@ -173,26 +137,191 @@ def width_points(axes: Axes, found: Mapping[tuple[str, int], np.ndarray], colour
 
 
 def save(
-    drawn: Figure, stem: Path, *, title: str = "", legend: Axes | None = None, loc: str = "outside lower center",
+    drawn: Figure, stem: Path, *, title: str = "", legend: bool = False, loc: str = "outside lower center",
     columns: int = 3, fontsize: int = 8,
 ) -> None:
     """Write `stem`.png and `stem`.svg, atomically; equal figures give equal files.
 
     Args:
         title: of the whole figure.
-        legend: the panel whose legend is put below all panels, if it has entries.
+        legend: list the entries of all panels below them.
         loc, columns, fontsize: of the legend.
     """
     if title:
         drawn.suptitle(title, x=0.01, ha="left", fontsize=11)
-    handles, labels = ([], []) if legend is None else legend.get_legend_handles_labels()
-    if handles:
-        drawn.legend(handles, labels, loc=loc, ncols=columns, fontsize=fontsize)
+    entries: dict[str, Any] = {}
+    for axes in drawn.axes if legend else ():
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    if entries:
+        drawn.legend(entries.values(), entries.keys(), loc=loc, ncols=columns, fontsize=fontsize)
     formats = {"png": {"dpi": 200, "metadata": {"Software": None}}, "svg": {"metadata": {"Date": None}}}
     for ending, options in formats.items():
         with atomic_path(stem.with_suffix(f".{ending}")) as partial:
             drawn.savefig(partial, format=ending, **options)
         drawn.set_layout_engine("none")  # what was laid out once stays where it is
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of `draw_lines`.
+
+    Args:
+        low, high: bounds of a band around it, if there is one.
+        style: as matplotlib writes it, such as "o-".
+    """
+
+    x: Any
+    y: Any
+    label: str
+    colour: str | None = None
+    style: str = ".-"
+    low: Any = None
+    high: Any = None
+
+
+def ranked(values: pd.Series, label: str, colour: str) -> Line:
+    """Make a line of values in their order, over the ranks 1, 2, ..."""
+    return Line(np.arange(1, len(values) + 1), values.to_numpy(), label, colour)
+
+
+@styled
+def draw_lines(
+    panels: Mapping[str, Sequence[Line]], stem: Path, *, x: str, y: str, title: str = "",
+    size: tuple[float, float] | None = None, at: float | None = None, ticks: Sequence[float] = (), columns: int = 3,
+    **options: Any,
+) -> None:
+    """Draw lines, a panel for each title.
+
+    Args:
+        x, y: labels of the axes.
+        at: value that a dashed line marks.
+        ticks: on a logarithmic horizontal axis; none: it is linear, unless `options` say otherwise.
+        columns: of the legend.
+        options: of every panel, such as ylim, see `Axes.set`.
+    """
+    count = max(1, len(panels))
+    drawn, axes = figure(*(size or (3.6 * count, 3.4)), columns=count)
+    for axis, (name, lines) in zip(axes, panels.items(), strict=False):
+        for line in lines:
+            (curve,) = axis.plot(line.x, line.y, line.style, color=line.colour, linewidth=1, markersize=4,
+                                 label=line.label)
+            if line.low is not None:
+                axis.fill_between(line.x, line.low, line.high, alpha=0.13, linewidth=0, color=curve.get_color())
+        if at is not None:
+            axis.axhline(at, color="#404040", linewidth=0.8, linestyle=(0, (4, 3)))
+        axis.set(title=name, xlabel=x, **options)
+        if len(ticks):
+            axis.set_xscale("log")
+            set_ticks(axis.xaxis, ticks)
+        if any(isinstance(value, str) for line in lines for value in line.x):
+            axis.tick_params(axis="x", rotation=60, labelsize=8)
+    axes[0].set_ylabel(y)
+    save(drawn, stem, title=title, legend=True, columns=columns)
+
+
+@styled
+def draw_groups(
+    panels: Mapping[str, pd.DataFrame], looks: Mapping[str, tuple[str, str]], stem: Path, *, y: str, width: float,
+    points: bool = False, at: float | None = None, top: float | None = None, columns: int = 4, **text: Any,
+) -> None:
+    """Draw a group of bars for each row of a table, named by its index, a panel for each title.
+
+    Args:
+        looks: column -> label and colour, in the order of the bars.
+        y: label of the upright axis.
+        width: inches of a panel.
+        points: draw points on a logarithmic axis, on which the length of a bar means nothing.
+        at: value that a dashed line marks.
+        top: of the axis; higher bars say their number.
+        columns: of the legend.
+        text: style of the names.
+    """
+    drawn, axes = figure(1.4 + width * len(panels), 3.4, columns=len(panels))
+    for axis, (title, values) in zip(axes, panels.items(), strict=True):
+        step = (0.7 if points else 0.84) / len(looks)
+        for number, (column, (label, colour)) in enumerate(looks.items()):
+            places = np.arange(len(values)) + (number - (len(looks) - 1) / 2) * step
+            if points:
+                axis.plot(places, values[column], "o", color=colour, markersize=5, label=label)
+            else:
+                axis.bar(places, values[column], 0.92 * step, color=colour, label=label)
+            for place, value in zip(places, values[column], strict=True):
+                if top is not None and value > top:
+                    axis.annotate(f"{value:.1f}", (place, top), ha="center", va="bottom", fontsize=8)
+        if points:
+            for border in np.arange(len(values) - 1) + 0.5:
+                axis.axvline(border, color="#e6e6e6", linewidth=0.8)
+            axis.set_yscale("log")
+            set_ticks(axis.yaxis, [digit * 10.0**power for power in range(-6, 7) for digit in (1, 2, 5)])
+        if at is not None:
+            axis.axhline(at, color="#404040", linewidth=0.8, linestyle=(0, (4, 3)))
+        axis.set_xticks(np.arange(len(values)), list(values.index), **text)
+        axis.set_ylim(top=top)
+        axis.set_title(title, pad=14 if top else None)
+    axes[0].set_ylabel(y)
+    save(drawn, stem, legend=True, columns=columns)
+
+
+@styled
+def draw_means(
+    panels: Mapping[str, Mapping[tuple[str, Any], np.ndarray]], looks: Mapping[str, tuple[str, str]], stem: Path, *,
+    y: str, size: tuple[float, float], title: str = "", rows: bool = False, **text: Any,
+) -> None:
+    """Draw geometric means on a logarithmic axis, a group of points for each name, and a dot for every value.
+
+    Args:
+        panels: title -> values by name and width, "" if there is only one; see `width_points`.
+        looks: name -> label and colour.
+        y: label of the upright axis.
+        size: of the figure.
+        rows: panels stand above each other.
+        text: style of the names.
+    """
+    drawn, axes = figure(*size, **{"rows" if rows else "columns": max(1, len(panels))})
+    for axis, (name, found) in zip(axes, panels.items(), strict=False):
+        names = list(dict.fromkeys(each for each, _ in found))
+        width_points(axis, found, {each: looks[each][1] for each in names})
+        logarithmic(axis)
+        axis.set_xticks(range(len(names)), [looks[each][0] for each in names], **{"fontsize": 8, **text})
+        axis.set_title(name)
+        if rows or axis is axes[0]:
+            axis.set_ylabel(y)
+    save(drawn, stem, title=title)
+
+
+@styled
+def draw_intervals(
+    labels: Sequence[str], series: Mapping[str, tuple[str, pd.DataFrame]], stem: Path, *, x: str, title: str,
+    at: float | None = None, digits: int = 3,
+) -> None:
+    """Draw values with their bounds, the first label on top.
+
+    Args:
+        series: name -> colour, and columns value, low and high indexed by the place of the label.
+        x: label of the horizontal axis.
+        at: value that a dashed line marks.
+        digits: of the numbers beside the bounds.
+    """
+    drawn, (axes,) = figure(8.4, 1.5 + 0.38 * len(labels))
+    overlap = any(first.index.intersection(second.index).size
+                  for (_, first), (_, second) in pairwise(series.values()))
+    shifts = np.linspace(0.2, -0.2, len(series)) if overlap else np.zeros(len(series))
+    for shift, (name, (colour, values)) in zip(shifts, series.items(), strict=True):
+        heights = shift - values.index.to_numpy()
+        axes.hlines(heights, values["low"], values["high"], color=colour, linewidth=2)
+        axes.plot(values["value"], heights, "o", color=colour, markersize=5, label=name)
+        for height, value, high in zip(heights, values["value"], values["high"], strict=True):
+            axes.annotate(f"{value:.{digits}f}", (high, height), xytext=(4, 0), color=colour,
+                          textcoords="offset points", va="center", fontsize=7)
+    if at is not None:
+        axes.axvline(at, color="#404040", linewidth=0.8, linestyle=(0, (4, 3)))
+    axes.margins(x=0.1)
+    axes.set_ylim(0.6 - len(labels), 0.6)
+    axes.set_yticks(-np.arange(len(labels)), labels, fontsize=8.5)
+    axes.grid(visible=True, axis="x")
+    axes.set(xlabel=x, title=title)
+    save(drawn, stem, legend=True, fontsize=9)
 
 
 @styled
@@ -266,7 +395,7 @@ def draw_curves(frame: pd.DataFrame, stem: Path) -> None:
                           label=f"{NAMES.get(str(method), method)}, {stage}")
                 axis.fill_between(mean.index, by_epoch.min(), by_epoch.max(), color=colour, alpha=0.12, linewidth=0)
         axis.set(xlabel="epoch", title=label)
-    save(drawn, stem, legend=axes[0], columns=4)
+    save(drawn, stem, legend=True, columns=4)
 
 
 def _bars(metrics: Mapping[str, float], prefix: str) -> list[tuple[str, str, str]]:
@@ -300,7 +429,7 @@ def draw_levels(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
             axis.set_xlim(right=1.005)
         else:
             axis.set_xlim(left=0)
-    save(drawn, stem, title=title, legend=axes[0], loc="outside lower left", columns=2, fontsize=9)
+    save(drawn, stem, title=title, legend=True, loc="outside lower left", columns=2, fontsize=9)
 
 
 @styled

@@ -1,15 +1,14 @@
 """Reduce benchmarks of tile fusion: metrics, tables, and the paper's Figures 2 and 4 to 10 as PNG and SVG."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from sparloom.measure import geomean
-from sparloom.report.figures import figure, logarithmic, op_title, save, styled, width_points
+from sparloom.report.figures import Line, draw_lines, draw_means, op_title, ranked
 from sparloom.report.runs import method_ratios, ratio_bounds
 
 ANCHORS = ("lap2d", "lap3d", "band", "rmat17", "er", "comm")
@@ -193,104 +192,75 @@ def draw_fusion(frame: pd.DataFrame, folder: Path) -> None:
             draw_scaling(rows, folder / f"{part}_scaling", title=_part(rows))
 
 
-@styled
 def draw_rates(frame: pd.DataFrame, stem: Path, *, title: str, methods: Sequence[str] = COMPARED) -> None:
     """Draw GFLOP/s on every matrix, sorted by the rate of "auto", a panel for each width (Figures 4 and 10)."""
-    widths, drawn, axes = _panels(frame["width"])
-    for axis, width in zip(axes, widths, strict=False):
+    panels = {}
+    for width in sorted(frame["width"].unique()):
         rates = _rates(frame[frame["width"] == width])
         order = rates["auto"].sort_values().index
-        for method in (method for method in methods[::-1] if method in rates):
-            _curve(axis, rates[method].reindex(order), method)
-        axis.set_title(f"{width} columns")
-        axis.set_ylim(bottom=0)
-        axis.set_xlabel("matrices, by rate of fuse=auto")
+        lines = [_curve(rates[method].reindex(order), method) for method in methods[::-1] if method in rates]
         if len(order) <= len(ANCHORS) + 2:
-            axis.set_xticks(range(1, len(order) + 1), order, rotation=60, ha="right", fontsize=8)
-            axis.set_xlabel("")
-    axes[0].set_ylabel("GFLOP/s")
-    save(drawn, stem, title=title, legend=axes[0])
+            lines = [replace(line, x=list(order)) for line in lines]
+        panels[f"{width} columns"] = lines
+    draw_lines(panels, stem, x="matrices, by rate of fuse=auto", y="GFLOP/s", title=title, ylim=(0, None))
 
 
-@styled
 def draw_fused_methods(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
     """Draw geometric mean speedups over each way to fuse, on the matrices that have it (Figure 5)."""
-    widths = sorted(frame["width"].unique())
-    known = {(method, width): ratios(frame[frame["width"] == width], "auto", method).to_numpy()
-             for method in FUSED[1:] for width in widths}
-    shown = [method for method in FUSED[1:] if any(known[method, width].size for width in widths)]
-    drawn, (axes,) = figure(WHOLE_WIDTH, 3.4)
-    width_points(axes, {key: values for key, values in known.items() if key[0] in shown}, COLOURS)
-    logarithmic(axes)
-    labels = [NAMES[method].replace(", ", ",\n").replace(" as ", "\nas ").replace(" compiler", "\ncompiler")
-              for method in shown]
-    axes.set_xticks(range(len(shown)), labels, fontsize=8)
-    axes.set(ylabel="times as fast is fuse=auto", title=title)
-    save(drawn, stem)
+    found = {(method, width): values for method in FUSED[1:] for width in sorted(frame["width"].unique())
+             if (values := ratios(frame[frame["width"] == width], "auto", method).to_numpy()).size}
+    looks = {method: (NAMES[method].replace(", ", ",\n").replace(" as ", "\nas ").replace(" compiler", "\ncompiler"),
+                      COLOURS[method]) for method in FUSED}
+    draw_means({title: found}, looks, stem, y="times as fast is fuse=auto", size=(WHOLE_WIDTH, 3.4))
 
 
-@styled
 def draw_gain(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
     """Draw the share of time that balanced threads would save, by matrix, a panel per width (Figure 7)."""
-    widths, drawn, axes = _panels(frame["width"])
-    for axis, width in zip(axes, widths, strict=False):
-        rows = frame[(frame["width"] == width) & frame["gain_seconds"].notna()]
+    panels = {}
+    for width, rows in frame[frame["gain_seconds"].notna()].groupby("width"):
         share = (rows["gain_seconds"] / rows["seconds"]).groupby([rows["matrix"], rows["method"]]).first().unstack()
         order = share["unfused"].sort_values().index
-        for method in (method for method in ("unfused", "fused", "auto") if method in share):
-            _curve(axis, 100 * share[method].reindex(order), method)
-        axis.set(title=f"{width} columns", xlabel="matrices, by gain of unfused")
-    axes[0].set_ylabel("potential gain, % of the time")
-    save(drawn, stem, title=title, legend=axes[0])
+        panels[f"{width} columns"] = [_curve(100 * share[method].reindex(order), method)
+                                      for method in ("unfused", "fused", "auto") if method in share]
+    draw_lines(panels, stem, x="matrices, by gain of unfused", y="potential gain, % of the time", title=title)
 
 
-@styled
 def draw_steps(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
     """Draw the speedup of the scheduler's step one over one thread, and of step two over step one (Figure 8)."""
     first, both = ratios(frame, "coarse", "sequential"), ratios(frame, "fused", "sequential")
     order = both.sort_values().index
-    drawn, (axes,) = figure(WHOLE_WIDTH, 3.2)
-    _curve(axes, first.reindex(order), "coarse")
-    _curve(axes, both.reindex(order), "fused")
-    axes.axhline(1, color="#404040", linewidth=0.8, linestyle=(0, (4, 3)))
-    axes.set(xlabel="matrices and widths, by speedup of both steps", ylabel="times as fast as one thread")
-    save(drawn, stem, title=title, legend=axes)
+    draw_lines({"": [_curve(first.reindex(order), "coarse"), _curve(both.reindex(order), "fused")]}, stem, at=1,
+               x="matrices and widths, by speedup of both steps", y="times as fast as one thread", title=title,
+               size=(WHOLE_WIDTH, 3.2))
 
 
-@styled
 def draw_reuse(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
     """Draw the shares of computation and of rows of D1 that stay in a coarse tile (Figure 2)."""
     rows = frame[frame["reused_flops"].notna()].drop_duplicates("matrix").sort_values("reused_flops")
-    drawn, (axes,) = figure(WHOLE_WIDTH, 3.2)
-    ranks = np.arange(1, len(rows) + 1)
+    lines = []
     for column, label, colour in (("reused_flops", "computation of both loops", "#b5443c"),
                                   ("kept_rows", "rows of D1 that no other tile reads", "#5f7fa8")):
-        values = 100 * rows[column].to_numpy()
-        mean = f"{values.mean():.0f} %" if values.size else "unknown"
-        axes.plot(ranks, values, ".-", color=colour, linewidth=0.8, markersize=4, label=f"{label}, mean {mean}")
-    axes.set(ylim=(0, 100), xlabel="matrices, by computation", ylabel="in one tile of 2048 iterations, %")
-    save(drawn, stem, title=title, legend=axes)
+        mean = f"{100 * rows[column].mean():.0f} %" if len(rows) else "unknown"
+        lines.append(ranked(100 * rows[column], f"{label}, mean {mean}", colour))
+    draw_lines({"": lines}, stem, x="matrices, by computation", y="in one tile of 2048 iterations, %", title=title,
+               size=(WHOLE_WIDTH, 3.2), ylim=(0, 100))
 
 
-@styled
 def draw_memory_time(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
     """Draw the average time of a memory access, in cycles, counted or simulated (Figure 6)."""
     cycles = frame[frame["access_cycles"].notna()].pivot_table(
         index=["matrix", "width"], columns="method", values="access_cycles")
     order = cycles.get("unfused", pd.Series(dtype=float)).sort_values().index
-    drawn, (axes,) = figure(WHOLE_WIDTH, 3.2)
-    for method in (method for method in ("unfused", "fused", "auto") if method in cycles):
-        _curve(axes, cycles[method].reindex(order), method)
     source = ", ".join(sorted(frame["access_source"].dropna().unique()))
-    axes.set(xlabel="matrices, by access time of unfused", ylabel=f"cycles per access, {source}")
-    save(drawn, stem, title=title, legend=axes)
+    draw_lines({"": [_curve(cycles[method].reindex(order), method) for method in ("unfused", "fused", "auto")
+                     if method in cycles]}, stem, x="matrices, by access time of unfused",
+               y=f"cycles per access, {source}", title=title, size=(WHOLE_WIDTH, 3.2))
 
 
-@styled
 def draw_amortisation(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
     """Draw how many runs amortise inspector and decision, where the fused code is faster (§5.2.5)."""
     seconds = frame.pivot_table(index=["matrix", "width"], columns="method", values="seconds")
-    drawn, (axes,) = figure(WHOLE_WIDTH, 3.2)
+    lines = []
     for method, column, label in (("fused", "build_seconds", "inspector, fused as in the paper"),
                                   ("auto", "decision_seconds", "decision of fuse=auto")):
         if method not in seconds or column not in frame:
@@ -299,37 +269,22 @@ def draw_amortisation(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
         saved = seconds["unfused"] - seconds[method]
         runs = np.sort((cost / saved)[saved > 0].dropna().to_numpy())
         if runs.size:
-            axes.plot(runs, np.arange(1, runs.size + 1) / len(cost), color=COLOURS[method], linewidth=1.3,
-                      label=f"{label}: median {np.median(runs):.0f}")
-    axes.set_xscale("log")
-    axes.set(ylim=(0, 1), xlabel="runs until it has paid", ylabel="share of matrices and widths")
-    save(drawn, stem, title=title, legend=axes)
+            lines.append(Line(runs, np.arange(1, runs.size + 1) / len(cost), f"{label}: median {np.median(runs):.0f}",
+                              COLOURS[method], "-"))
+    draw_lines({"": lines}, stem, x="runs until it has paid", y="share of matrices and widths", title=title,
+               size=(WHOLE_WIDTH, 3.2), xscale="log", ylim=(0, 1))
 
 
-@styled
 def draw_scaling(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
     """Draw geometric mean rates over the number of threads, for what was timed with each of them (Figure 9)."""
     counts = sorted(frame["threads"].unique())
     rows = frame.assign(rate=frame["flops"] / frame["seconds"] / 1e9)
     table = rows.pivot_table(index=["op", "matrix", "width", "method"], columns="threads", values="rate").dropna()
-    ops, drawn, axes = _panels(table.index.get_level_values("op"))
-    for axis, op in zip(axes, ops, strict=False):
-        known = table[table.index.get_level_values("op") == op]
-        for method in (method for method in COMPARED if method in known.index.unique("method")):
-            own = known.xs(method, level="method")
-            axis.plot(counts, [geomean(own[count].to_numpy()) for count in counts], "o-", color=COLOURS[method],
-                      linewidth=1.2, markersize=4, label=NAMES[method])
-        axis.set_xticks(counts)
-        axis.set_ylim(bottom=0)
-        axis.set(title=op_title(op), xlabel="threads")
-    axes[0].set_ylabel("GFLOP/s, geometric mean")
-    save(drawn, stem, title=title, legend=axes[0])
-
-
-def _panels(values: pd.Series | pd.Index) -> tuple[list, Figure, Sequence[Axes]]:
-    """Make a panel per distinct value, and one empty panel if there is none."""
-    found = sorted(values.unique())
-    return (found, *figure(3.6 * max(1, len(found)), 3.4, columns=max(1, len(found))))
+    panels = {op_title(op): [
+        Line(counts, [geomean(own[count].to_numpy()) for count in counts], NAMES[method], COLOURS[method], "o-")
+        for method in COMPARED if len(own := rates[rates.index.get_level_values("method") == method])]
+        for op, rates in table.groupby(level="op")}
+    draw_lines(panels, stem, x="threads", y="GFLOP/s, geometric mean", title=title, xticks=counts, ylim=(0, None))
 
 
 def _part(rows: pd.DataFrame) -> str:
@@ -343,6 +298,5 @@ def _rates(frame: pd.DataFrame) -> pd.DataFrame:
         index="matrix", columns="method", values="rate")
 
 
-def _curve(axis: Axes, values: pd.Series, method: str) -> None:
-    axis.plot(np.arange(1, len(values) + 1), values.to_numpy(), ".-", color=COLOURS[method], linewidth=0.8,
-              markersize=4, label=NAMES[method])
+def _curve(values: pd.Series, method: str) -> Line:
+    return ranked(values, NAMES[method], COLOURS[method])

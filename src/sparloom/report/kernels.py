@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from sparloom.measure import geomean, kendall_tau
-from sparloom.report.figures import figure, logarithmic, op_title, save, styled, width_points
+from sparloom.measure import kendall_tau
+from sparloom.report.figures import draw_means, figure, logarithmic, op_title, save, styled
 from sparloom.report.runs import ratio_bounds
 
 OWN = "own"
@@ -40,22 +40,16 @@ PAPER: Mapping[str, float] = {"inference": 1.30, "training": 1.28}
 PRODUCTS: Mapping[str, str] = {"spmm": "product_seconds", "spmm_transposed": "transposed_seconds"}
 
 
-@styled
 def draw_kernels(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
     """Draw geometric mean speedups over each peer, a point per width, from per_matrix.parquet of `bench_kernels`."""
-    found = {}
-    for op in OPS:
+    found, looks = {}, {}
+    for op, name in OPS.items():
         seconds = frame[frame["op"] == op].pivot(index=["matrix", "width"], columns="method", values="median")
         for peer in (peer for peer in PEERS if peer in seconds):
             ratio = (seconds[peer] / seconds[OWN]).dropna()
+            looks[f"{op} {peer}"] = (f"{PEERS[peer][0]}\n{name}", PEERS[peer][1])
             found |= {(f"{op} {peer}", width): own.to_numpy() for width, own in ratio.groupby("width")}
-    groups = [name.split() for name in dict.fromkeys(name for name, _ in found)]
-    drawn, (axes,) = figure(8.4, 3.8)
-    width_points(axes, found, {f"{op} {peer}": PEERS[peer][1] for op, peer in groups})
-    logarithmic(axes)
-    axes.set_xticks(range(len(groups)), [f"{PEERS[peer][0]}\n{OPS[op]}" for op, peer in groups], fontsize=8)
-    axes.set(ylabel="times as fast is our kernel", title=title)
-    save(drawn, stem)
+    draw_means({title: found}, looks, stem, y="times as fast is our kernel", size=(8.4, 3.8))
 
 
 def probe_frame(per_case: pd.DataFrame) -> pd.DataFrame:
@@ -184,25 +178,13 @@ def graphsage_metrics(per_case: pd.DataFrame, *, seed: int) -> dict[str, float]:
     return found
 
 
-@styled
 def draw_graphsage(per_case: pd.DataFrame, stem: Path) -> None:
     """Draw the speedup of every matrix and the geometric mean of each method over the default, a panel per stage."""
-    timed = per_case[per_case["median"].notna()]
-    drawn, panels = figure(10.5, 3.8, columns=len(STAGES))
-    for axes, (stage, title) in zip(panels, STAGES.items(), strict=True):
+    timed, panels = per_case[per_case["median"].notna()], {}
+    for stage, title in STAGES.items():
         seconds = timed[timed["stage"] == stage].pivot(index="matrix", columns="method", values="median")
-        logarithmic(axes)
-        shown = [method for method in CHOICES if method in seconds]
-        for place, method in enumerate(shown):
-            ratio = (seconds["default"] / seconds[method]).dropna().to_numpy()
-            axes.scatter(np.full(ratio.size, place), ratio, s=8, color="#9a9a9a", alpha=0.6, linewidth=0)
-            axes.plot(place, geomean(ratio), "o", color=CHOICES[method][1], markersize=7, markeredgecolor="#2b2b2b",
-                      markeredgewidth=0.6)
-        axes.axhline(PAPER[stage], color="#b5443c", linewidth=0.8, linestyle=(0, (1, 2)))
-        axes.annotate("the paper, GPU", (1, PAPER[stage]), xycoords=("axes fraction", "data"), xytext=(0, 2),
-                      textcoords="offset points", ha="right", fontsize=7)
-        axes.set_xticks(range(len(shown)), [CHOICES[method][0].replace(", ", ",\n") for method in shown], fontsize=7,
-                        rotation=60, ha="right")
-        axes.set_title(f"{title}, {len(seconds)} graphs")
-    panels[0].set_ylabel("times as fast as the default")
-    save(drawn, stem)
+        panels[f"{title}, {len(seconds)} graphs (the paper, on a GPU: {PAPER[stage]:.2f})"] = {
+            (method, ""): (seconds["default"] / seconds[method]).dropna().to_numpy()
+            for method in CHOICES if method in seconds}
+    draw_means(panels, CHOICES, stem, y="times as fast as the default", size=(10.5, 3.8), fontsize=7, rotation=60,
+               ha="right")

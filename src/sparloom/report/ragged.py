@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from sparloom.report.figures import figure, grouped_bars, save, set_ticks, styled
+from sparloom.report.figures import Line, draw_groups, draw_lines
 from sparloom.report.runs import ratio_bounds
 
 OWN = "sparloom"
@@ -142,7 +142,6 @@ def ragged_metrics(frame: pd.DataFrame, *, layers: int, seed: int) -> dict[str, 
     return found
 
 
-@styled
 def draw_ragged(frame: pd.DataFrame, folder: Path) -> None:
     """Draw the modules (encoder.png, mha.png), vgemm.png and trmm.png, as far as they were timed."""
     for part, title in MODULES.items():
@@ -153,7 +152,10 @@ def draw_ragged(frame: pd.DataFrame, folder: Path) -> None:
                                ("trmm", "Triangular product", "rows")):
         rows = frame[frame["part"] == part]
         if not rows.empty:
-            _draw_products(rows, title, label, folder / part)
+            lines = [Line(own["size"], own["flops"] / own["median"] / 1e9, str(name), COLOURS[str(name)], "o-")
+                     for name, own in rows.groupby("method", sort=False)]
+            draw_lines({title: lines}, folder / part, x=label, y="useful GFLOP/s", size=(5.2, 3.6), ylim=(0, None),
+                       ticks=sorted(rows["size"].unique()))
 
 
 def _draw_module(seconds: pd.DataFrame, title: str, stem: Path) -> None:
@@ -163,37 +165,10 @@ def _draw_module(seconds: pd.DataFrame, title: str, stem: Path) -> None:
     if "micro_batches" in seconds:  # a batch of two has none
         times = {"micro_batches": seconds["micro_batches"], **times}
     shown = pd.DataFrame({name: seconds["padded"] / taken for name, taken in times.items()})
+    shown.index = [f"{data_title(data)} {size}" for data, size, _ in shown.index]
     labels = {"micro_batches": "length-sorted micro-batches", "peer": "best of all peers", OWN: "sparloom"}
-    drawn, (panel,) = figure(max(5.0, 0.36 * len(shown) + 1.4), 3.4)
-    centres = np.arange(len(shown))
-    for number, name in enumerate(shown):
-        panel.bar(centres + (number - 1) * 0.27, shown[name], 0.25, color=COLOURS[name], label=labels[name])
-    panel.axhline(1, color="#2b2b2b", linewidth=0.8)
-    names = [f"{size}" for _, size, _ in shown.index]
-    data = pd.Series(centres, index=shown.index).groupby(level=0, sort=False)
-    for name, places in data:
-        panel.annotate(data_title(name), (places.mean(), 0), xycoords=("data", "axes fraction"), xytext=(0, -26),
-                       textcoords="offset points", ha="center", fontsize=9)
-    panel.set_xticks(centres, names, fontsize=8)
-    panel.tick_params(axis="x", pad=2)
-    panel.set(ylabel="times as fast as padded", title=title)
-    panel.legend(ncols=3, loc="upper left", fontsize=8)
-    panel.set_ylim(0, float(shown.max().max()) * 1.2)
-    save(drawn, stem)
-
-
-def _draw_products(rows: pd.DataFrame, title: str, label: str, stem: Path) -> None:
-    """Draw useful operations per second by size."""
-    drawn, (panel,) = figure(5.2, 3.2)
-    for name, own in rows.groupby("method", sort=False):
-        panel.plot(own["size"], own["flops"] / own["median"] / 1e9, "o-", color=COLOURS[name], markersize=4,
-                   label=name)
-    panel.set_xscale("log", base=2)
-    set_ticks(panel.xaxis, sorted(rows["size"].unique()))
-    panel.set_ylim(bottom=0)
-    panel.set(xlabel=label, ylabel="useful GFLOP/s", title=title)
-    panel.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    save(drawn, stem)
+    draw_groups({title: shown}, {name: (labels[name], COLOURS[name]) for name in shown}, stem, at=1,
+                y="times as fast as padded", width=max(3.6, 0.36 * len(shown)), fontsize=8, rotation=90)
 
 
 def schedule_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
@@ -249,15 +224,8 @@ def breakdown_metrics(frame: pd.DataFrame) -> dict[str, float]:
     return found
 
 
-@styled
 def draw_breakdown(frame: pd.DataFrame, stem: Path) -> None:
     """Draw milliseconds of each kernel, a panel for each batch (Figures 13 and 24)."""
-    found = breakdown_frame(frame)
-    cases = list(dict.fromkeys(key[:2] for key in found.index))
-    drawn, panels = figure(1.4 + 5.0 * len(cases), 3.6, columns=len(cases))
-    for axes, case in zip(panels, cases, strict=True):
-        shown = found.loc[case]
-        grouped_bars(axes, shown, METHODS, [BREAKDOWN_OPERATORS[operator] for operator in shown.index], fontsize=8)
-        axes.set_title(f"{data_title(case[0])}, {case[1]} sequences")
-    panels[0].set_ylabel("milliseconds")
-    save(drawn, stem, legend=panels[0], columns=2)
+    panels = {f"{data_title(str(data))}, {size} sequences": rows.droplevel(["data", "size"]).rename(BREAKDOWN_OPERATORS)
+              for (data, size), rows in breakdown_frame(frame).groupby(level=["data", "size"], sort=False)}
+    draw_groups(panels, METHODS, stem, y="milliseconds", width=5.0, columns=2, fontsize=8)

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from sparloom.measure import geomean
-from sparloom.report.figures import figure, grouped_bars, save, set_ticks, styled
+from sparloom.report.figures import Line, draw_groups, draw_lines
 from sparloom.report.ragged import compared_cases, data_title, turn_metrics, turn_ratios
 
 CAUSAL = "causal"
@@ -77,46 +77,29 @@ def computation_metrics(frame: pd.DataFrame) -> dict[str, float]:
     return found
 
 
-@styled
 def draw_computation(frame: pd.DataFrame, stem: Path) -> None:
     """Draw computation with full padding over useful computation, by batch size (Figure 2)."""
     ratio = over_ideal(frame)["dense"]
-    drawn, (axes,) = figure(6.4, 3.4)
-    for (data, rows), colour in zip(ratio.groupby("data", sort=False), LINES, strict=False):
-        sizes = rows.index.get_level_values("size")
-        axes.plot(sizes, rows.to_numpy(), "o-", color=colour, markersize=4, linewidth=1.2, label=data_title(str(data)))
-    axes.set_xscale("log", base=2)
-    set_ticks(axes.xaxis, sorted(set(ratio.index.get_level_values("size"))))
-    axes.axhline(1, color="#404040", linewidth=0.8, linestyle=(0, (4, 3)))
-    axes.set(xlabel="sequences in a batch", ylabel="computation, padded / none",
-             title="An encoder layer with all sequences padded to the longest")
-    axes.legend(fontsize=8, ncols=2)
-    save(drawn, stem)
+    lines = [Line(rows.index.get_level_values("size"), rows.to_numpy(), data_title(str(data)), colour, "o-")
+             for (data, rows), colour in zip(ratio.groupby("data", sort=False), LINES, strict=False)]
+    draw_lines({"An encoder layer with all sequences padded to the longest": lines}, stem, x="sequences in a batch",
+               y="computation, padded / none", size=(6.4, 3.8), at=1, columns=4,
+               ticks=sorted(set(ratio.index.get_level_values("size"))))
 
 
-@styled
 def draw_padding(frame: pd.DataFrame, stem: Path) -> None:
     """Draw computation with each kind of padding, by data set, for batches of 32 and 128 (Figure 22)."""
     ratio = over_ideal(frame)
     there = set(ratio.index.get_level_values("size"))
     sizes = [size for size in SHOWN if size in there] or [max(there)]
-    drawn, panels = figure(1.8 + 4.4 * len(sizes), 3.4, columns=len(sizes))
-    for axes, size in zip(panels, sizes, strict=True):
-        shown = ratio.xs(size, level="size")
-        grouped_bars(axes, shown, PADDINGS, list(map(data_title, shown.index)), fontsize=8, rotation=30)
-        axes.set_title(f"{size} sequences in a batch")
-    panels[0].set_ylabel("computation over none in vain")
-    save(drawn, stem, legend=panels[0], columns=4)
+    panels = {f"{size} sequences in a batch": ratio.xs(size, level="size").rename(data_title) for size in sizes}
+    draw_groups(panels, PADDINGS, stem, y="computation over none in vain", width=4.4, fontsize=8, rotation=30)
 
 
-@styled
 def draw_memory(frame: pd.DataFrame, stem: Path) -> None:
     """Draw memory of activations with each kind of storage, by data set."""
-    shown = over_ragged(frame)
-    drawn, (axes,) = figure(6.4, 3.7)
-    grouped_bars(axes, shown, MEMORIES, list(map(data_title, shown.index)), fontsize=8, rotation=30)
-    axes.set(ylabel="bytes over ragged ones", title="Activations of an encoder layer")
-    save(drawn, stem, legend=axes, columns=2)
+    draw_groups({"Activations of an encoder layer": over_ragged(frame).rename(data_title)}, MEMORIES, stem, columns=2,
+                y="bytes over ragged ones", width=5.0, fontsize=8, rotation=30)
 
 
 def pad_fusion_frame(frame: pd.DataFrame) -> pd.DataFrame:
@@ -146,14 +129,11 @@ def pad_fusion_metrics(frame: pd.DataFrame) -> dict[str, float]:
     return found
 
 
-@styled
 def draw_pad_fusion(frame: pd.DataFrame, stem: Path) -> None:
     """Draw milliseconds of the attention (Figure 12)."""
     found = pad_fusion_frame(frame)
-    drawn, (axes,) = figure(7.2, 3.4)
-    grouped_bars(axes, found, PAD_FUSION_ARMS, [f"{data_title(data)}, {size}" for data, size in found.index])
-    axes.set(ylabel="milliseconds", title="Multi-head attention")
-    save(drawn, stem, legend=axes)
+    found.index = [f"{data_title(data)}, {size}" for data, size in found.index]
+    draw_groups({"Multi-head attention": found}, PAD_FUSION_ARMS, stem, y="milliseconds", width=5.8, columns=3)
 
 
 def splitting_frame(frame: pd.DataFrame) -> pd.DataFrame:
@@ -181,17 +161,8 @@ def splitting_metrics(frame: pd.DataFrame) -> dict[str, float]:
     return found
 
 
-@styled
 def draw_splitting(frame: pd.DataFrame, stem: Path) -> None:
     """Draw seconds over padded seconds, a panel per operator (Figure 14)."""
-    found = splitting_frame(frame)
-    operators = list(dict.fromkeys(found.index.get_level_values("operator")))
-    drawn, panels = figure(1.4 + 3.6 * len(operators), 3.4, columns=len(operators))
-    for axes, operator in zip(panels, operators, strict=True):
-        shown = found.xs(operator, level="operator")
-        names = [f"{data_title(data)}\n{size}" for data, size in shown.index]
-        grouped_bars(axes, shown, SPLITTING_ARMS, names, fontsize=8)
-        axes.axhline(1, color="#404040", linewidth=0.8, linestyle=(0, (4, 3)))
-        axes.set_title(OPERATORS[operator])
-    panels[0].set_ylabel("time over padded")
-    save(drawn, stem, legend=panels[0], columns=4)
+    panels = {OPERATORS[str(operator)]: rows.set_axis([f"{data_title(data)}\n{size}" for _, data, size in rows.index])
+              for operator, rows in splitting_frame(frame).groupby(level="operator", sort=False)}
+    draw_groups(panels, SPLITTING_ARMS, stem, y="time over padded", width=3.6, at=1, fontsize=8)

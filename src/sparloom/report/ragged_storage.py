@@ -13,7 +13,7 @@ import pandas as pd
 
 from sparloom.report import ragged
 from sparloom.report import ragged_padding as padding
-from sparloom.report.figures import figure, grouped_bars, grouped_points, save, styled
+from sparloom.report.figures import draw_groups
 from sparloom.report.ragged import compared_cases, data_title, turn_metrics, turn_ratios
 
 PRELUDE_ARMS: Mapping[str, tuple[str, str]] = {
@@ -75,19 +75,18 @@ def prelude_metrics(frame: pd.DataFrame) -> dict[str, float]:
     return found
 
 
-@styled
 def draw_prelude(frame: pd.DataFrame, stem: Path) -> None:
     """Draw kilobytes and microseconds by arm, for every data set and size of batch."""
     found = prelude_frame(frame)
-    total = found["storage kB"] + found["fusion kB"]
-    drawn, panels = figure(11.0, 3.6, columns=2)
-    for axes, values, label in ((panels[0], total, "kB"), (panels[1], found["microseconds"], "microseconds")):
-        shown = values.unstack("arm")
-        names = [f"{data_title(data)}\n{size}" for data, size in shown.index]
-        grouped_points(axes, shown, PRELUDE_ARMS, names, fontsize=9)
-        axes.set_ylabel(label)
-    panels[0].set_title("Auxiliary tables of an encoder layer")
-    save(drawn, stem, legend=panels[0], columns=4)
+    panels = {"Auxiliary tables of an encoder layer, kB": found["storage kB"] + found["fusion kB"],
+              "The time to make them, microseconds": found["microseconds"]}
+    draw_groups({title: _named(values.unstack("arm")) for title, values in panels.items()}, PRELUDE_ARMS, stem, y="",
+                width=4.8, points=True, fontsize=9)
+
+
+def _named(found: pd.DataFrame) -> pd.DataFrame:
+    """Name rows by data set and batch size."""
+    return found.set_axis([f"{data_title(data)}\n{size}" for data, size in found.index])
 
 
 def storage_frame(frame: pd.DataFrame) -> pd.DataFrame:
@@ -123,17 +122,13 @@ def storage_metrics(frame: pd.DataFrame) -> dict[str, float]:
     return found
 
 
-@styled
 def draw_storage(frame: pd.DataFrame, stem: Path) -> None:
     """Draw milliseconds of operators and their preludes, by access scheme."""
     found = storage_frame(frame)
-    drawn, panels = figure(12.0, 3.6, columns=2)
     names = [f"{STORAGE_OPERATORS[operator]}\n{data_title(data)}\n{size}" for operator, data, size in found.index]
-    for axes, ending, title in ((panels[0], "", "Operators"), (panels[1], "_prelude", "Their preludes")):
-        looks = {f"{scheme}{ending}": look for scheme, look in SCHEMES.items()}
-        grouped_points(axes, found, looks, names, width=0.3, fontsize=8)
-        axes.set(ylabel="milliseconds", title=title)
-    save(drawn, stem, legend=panels[0], columns=2)
+    panels = {title: found[[f"{scheme}{ending}" for scheme in SCHEMES]].set_axis(names).set_axis(list(SCHEMES), axis=1)
+              for title, ending in (("Operators", ""), ("Their preludes", "_prelude"))}
+    draw_groups(panels, SCHEMES, stem, y="milliseconds", width=5.3, points=True, columns=2, fontsize=8)
 
 
 def hoisting_frame(frame: pd.DataFrame) -> pd.DataFrame:
@@ -161,22 +156,11 @@ def hoisting_metrics(frame: pd.DataFrame) -> dict[str, float]:
     return found
 
 
-@styled
 def draw_hoisting(frame: pd.DataFrame, stem: Path) -> None:
     """Draw seconds over dense seconds (Figure 23)."""
     found = hoisting_frame(frame)
-    drawn, (axes,) = figure(7.6, 3.4)
-    grouped_bars(axes, found, HOISTING_ARMS, [HOISTING_OPERATORS[operator] for operator in found.index])
-    axes.axhline(1, color="#404040", linewidth=0.8, linestyle=(0, (4, 3)))
-    top = min(2.2, 1.15 * float(found.max().max()))
-    for group in zip(*axes.containers, strict=True):
-        for bar in (bar for bar in group if bar.get_height() > top):
-            axes.annotate(f"{bar.get_height():.1f}", (bar.get_x() + bar.get_width() / 2, top), ha="center",
-                          va="bottom", fontsize=8)
-    axes.set_ylim(0, top)
-    axes.set_ylabel("time over dense")
-    axes.set_title("All sequences of one length", pad=14)
-    save(drawn, stem, legend=axes, columns=4)
+    draw_groups({"All sequences of one length": found.rename(HOISTING_OPERATORS)}, HOISTING_ARMS, stem, at=1,
+                y="time over dense", width=6.2, top=min(2.2, 1.15 * float(found.max().max())))
 
 
 @dataclass(frozen=True)

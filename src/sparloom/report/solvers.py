@@ -89,7 +89,7 @@ def draw_gcn(frame: pd.DataFrame, stem: Path) -> None:
         panel.set_yticks(heights, [name.partition("/")[2] for name in order] if panel is panels[0] else [], fontsize=8)
         panel.set(xlabel="seconds of the training", title=f"{width} features, channels, classes")
         panel.margins(x=0.16)
-    save(drawn, stem, legend=panels[0], columns=2, fontsize=10)
+    save(drawn, stem, legend=True, columns=2, fontsize=10)
 
 
 def minibatch_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
@@ -191,4 +191,4 @@ def draw_jacobi(frame: pd.DataFrame, stem: Path) -> None:
         axes.set_title(PARTS[part], fontsize=9)
         axes.set_xlabel(f"{len(order)} matrices, by speedup")
     panels[0].set_ylabel("speedup over own unfused")
-    save(drawn, stem, legend=panels[0], columns=2)
+    save(drawn, stem, legend=True, columns=2)

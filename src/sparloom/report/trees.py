@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from rich.table import Table
 
 from sparloom.measure import geomean
-from sparloom.report.figures import COLOURS, TICKS, figure, save, set_ticks, styled
+from sparloom.report.figures import COLOURS, TICKS, draw_intervals, figure, save, set_ticks, styled
 from sparloom.report.runs import report_table
 
 RESAMPLES = 2000
@@ -124,7 +124,6 @@ def efficiency_table(rows: pd.DataFrame, labels: Mapping[str, str], *, title: st
     return table
 
 
-@styled
 def draw_efficiencies(
     rows: pd.DataFrame, labels: Mapping[str, str], stem: Path, *, title: str, seed: int
 ) -> None:
@@ -134,26 +133,14 @@ def draw_efficiencies(
         labels: method -> how it is called, in the order in which they are drawn; those without rows are left out.
     """
     shown = [method for method in labels if (rows["method"] == method).any()]
-    drawn, (axes,) = figure(7.2, 1.5 + 0.4 * len(shown))
-    for number, method in enumerate(shown):
-        found = efficiency_metrics(rows[rows["method"] == method], {key: key for key in (*REDUCTIONS, "min")},
-                                   seed=seed)
-        for key, colour, height in (("mean", "#b5443c", 0.12), ("p10", "#5f7fa8", -0.12)):
-            axes.plot([found[f"{key}_low"], found[f"{key}_high"]], [height - number] * 2, color=colour, linewidth=2)
-            axes.plot(found[key], height - number, "o", color=colour, markersize=5)
-            axes.annotate(f"{found[key]:.3f}", (found[f"{key}_high"], height - number), xytext=(4, 0), color=colour,
-                          textcoords="offset points", va="center", fontsize=7)
-        axes.plot(found["min"], -number, "x", color="#9a9a9a", markersize=5)
-    for label, style in (("mean, 95 %", {"color": "#b5443c", "marker": "o"}),
-                         ("10th percentile, 95 %", {"color": "#5f7fa8", "marker": "o"}),
-                         ("least", {"color": "#9a9a9a", "marker": "x", "linestyle": ""})):
-        axes.plot([], [], label=label, **style)
-    axes.margins(x=0.1)
-    axes.set_ylim(0.6 - len(shown), 0.6)
-    axes.set_yticks(-np.arange(len(shown)), [labels[method] for method in shown], fontsize=9)
-    axes.grid(visible=True, axis="x")
-    axes.set(xlabel="efficiency of the choice, 1 = fastest measured", title=title)
-    save(drawn, stem, legend=axes, fontsize=9)
+    found = [efficiency_metrics(rows[rows["method"] == method], {key: key for key in (*REDUCTIONS, "min")}, seed=seed)
+             for method in shown]
+    series = {name: (colour, pd.DataFrame([{end: each.get(f"{key}{ending}", each[key]) for end, ending in (
+        ("value", ""), ("low", "_low"), ("high", "_high"))} for each in found]))
+        for key, name, colour in (("mean", "mean, 95 %", "#b5443c"), ("p10", "10th percentile, 95 %", "#5f7fa8"),
+                                  ("min", "least", "#9a9a9a"))}
+    draw_intervals([labels[method] for method in shown], series, stem, title=title,
+                   x="efficiency of the choice, 1 = fastest measured")
 
 
 def draws_of(groups: Sequence[str], *, seed: int) -> list[np.ndarray]:
@@ -230,22 +217,13 @@ def slice_lead(rows: pd.DataFrame, method: str, hard: str, *, seed: int) -> tupl
     return tuple(bounded("value", means[0] - means[1], np.subtract(*spreads)).values())
 
 
-@styled
 def draw_learnings(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
     """Draw values and bounds of learnings.parquet of `check_learnings`; right of 0 speaks for the claim."""
-    drawn, (axes,) = figure(9.6, 1.4 + 0.36 * len(frame))
-    for number, row in enumerate(frame.itertuples()):
-        colour = VERDICT_COLOURS[verdict(row.low, row.high)]
-        axes.plot([row.low, row.high], [-number, -number], color=colour, linewidth=2)
-        axes.plot(row.value, -number, "o", color=colour, markersize=5)
-    for label, colour in VERDICT_COLOURS.items():
-        axes.plot([], [], color=colour, linewidth=2, label=label)
-    axes.axvline(0, color="#404040", linewidth=0.8, linestyle=(0, (4, 3)))
-    axes.set_yticks(-np.arange(len(frame)), [f"{row.number}  {row.measure}" for row in frame.itertuples()], fontsize=8)
-    axes.set_ylim(0.6 - len(frame), 0.6)
-    axes.grid(visible=True, axis="x")
-    axes.set(xlabel="right of 0 speaks for the claim", title=title)
-    save(drawn, stem, legend=axes, loc="outside lower left", fontsize=9)
+    frame = frame.reset_index(drop=True)
+    verdicts = [verdict(row.low, row.high) for row in frame.itertuples()]
+    series = {name: (colour, frame[[each == name for each in verdicts]]) for name, colour in VERDICT_COLOURS.items()}
+    draw_intervals([f"{row.number}  {row.measure}" for row in frame.itertuples()], series, stem, at=0, title=title,
+                   x="right of 0 speaks for the claim")
 
 
 @styled
@@ -267,7 +245,4 @@ def draw_recommendations(frame: pd.DataFrame, stem: Path, *, title: str) -> None
     right.set_xscale("log")
     right.set_yscale("log")
     right.set(xlabel="nonzeros", ylabel="seconds")
-    handles, labels = (first + second for first, second in zip(
-        left.get_legend_handles_labels(), right.get_legend_handles_labels(), strict=True))
-    drawn.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8)
-    save(drawn, stem)
+    save(drawn, stem, legend=True, columns=4)

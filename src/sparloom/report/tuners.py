@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from sparloom.measure import bootstrap_interval, geomean
-from sparloom.report.figures import figure, save, styled
+from sparloom.report.figures import Line, draw_lines
 
 WHERE = {"train": "training matrices", "judged": "each judged matrix"}
 """Where tuners take labels -> as tables call it."""
@@ -68,26 +68,20 @@ def leaderboard(frame: pd.DataFrame) -> pd.DataFrame:
     return wide.rename(index=WHERE, level=0).rename_axis(["labels on", "tuner"]).rename_axis(None, axis=1)
 
 
-@styled
 def draw_tuners(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
     """Draw the share of the best speed by the number of labels, one panel for each place where they are taken."""
-    rows, (drawn, axes) = rank_rows(frame), figure(9.0, 3.6, columns=2)
-    for place, (where, name) in zip(axes, WHERE.items(), strict=True):
+    rows, panels, colours = rank_rows(frame), {}, []
+    budgets = sorted(set(rows["budget"]) - {0})
+    for where, name in WHERE.items():
+        lines = []
         for label, group in rows[rows["labels_on"] == where].groupby("label", sort=False):
             group = group.sort_values("budget")
             if group["budget"].max() == 0:
-                place.axhline(group["share"].iloc[0], linewidth=0.9, linestyle=":", label=label, color="0.4")
-                continue
-            line, = place.plot(group["budget"], group["share"], marker="o", markersize=3, label=label)
-            place.fill_between(group["budget"], group["low"], group["high"], alpha=0.12, linewidth=0,
-                               color=line.get_color())
-        place.set(xscale="log", xlabel=f"labels on {name}" + (", in all" if where == "train" else ""),
-                  ylim=(max(0.0, rows["low"].min() - 0.02), 1.005))
-        budgets = sorted(set(rows["budget"]) - {0})
-        place.set_xticks(budgets, [str(budget) for budget in budgets])
-        place.minorticks_off()
-        if place.get_legend_handles_labels()[0]:
-            place.legend(loc="lower right", fontsize=8)
-    axes[0].set(ylabel="share of the best speed")
-    drawn.suptitle(title, x=0.01, ha="left", fontsize=11)
-    save(drawn, stem)
+                lines.append(Line(budgets, [group["share"].iloc[0]] * len(budgets), label, "0.4", ":"))
+            else:
+                lines.append(Line(group["budget"], group["share"], label, f"C{len(colours)}", "o-", group["low"],
+                                  group["high"]))
+                colours.append(label)
+        panels[f"labels on {name}" + (", in all" if where == "train" else "")] = lines
+    draw_lines(panels, stem, x="labels", y="share of the best speed", title=title, size=(9.0, 3.8), ticks=budgets,
+               ylim=(max(0.0, rows["low"].min() - 0.02), 1.005))
