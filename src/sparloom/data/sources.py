@@ -26,7 +26,7 @@ WIDTH = 256  # of tiny samples
 
 
 class SampleSource(Protocol):
-    """Samples of several platforms and operations on the same matrices; conf/samples has one file per source."""
+    """Samples of several platforms and operations on the same matrices; conf/options has one option per source."""
 
     def table(self, platform: str, preset: str, op: str) -> SampleTable: ...
     def split(self) -> Mapping[str, sparse.Role]: ...  # by matrix, as all the following

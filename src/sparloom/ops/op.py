@@ -88,7 +88,7 @@ class Work:
 
 
 class Op(Protocol):
-    """An operation; its name is the key of sample tables and of conf/op."""
+    """An operation; its name is the key of sample tables and of conf/options."""
 
     name: str
 

@@ -208,7 +208,7 @@ class CustomPlatform:
         width: columns of the dense operands; None: as the file says.
     """
 
-    option = "custom"  # of conf/platform
+    option = "custom"  # of conf/options/platforms.yaml
     experiments = "spade"  # whose experiments make its encoder and its model
     runnable = False
 

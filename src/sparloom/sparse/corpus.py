@@ -60,7 +60,7 @@ class MatrixEntry:
 
 
 class Corpus(Protocol):
-    """Named matrices with a split by family; conf/corpus has one file per kind of corpus."""
+    """Named matrices with a split by family; `corpus` in conf/options has one option per kind of corpus."""
 
     def entries(self) -> tuple[MatrixEntry, ...]:
         """List the matrices."""

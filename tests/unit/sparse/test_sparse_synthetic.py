@@ -11,12 +11,12 @@ import yaml
 from sparloom.sparse import ROW_BINS, SYNTHETIC_ROLES, SyntheticCorpus, statistics, synthetic
 from sparloom.sparse.generators import GENERATORS
 
-CONF = Path(__file__).resolve().parents[3] / "conf" / "corpus"
+TABLE = Path(__file__).resolve().parents[3] / "conf" / "options" / "data.yaml"
 CATALOGUE = Path(synthetic.__file__).with_name("synthetic.csv")
 
 
 def corpus(name):
-    arguments = yaml.safe_load((CONF / f"{name}.yaml").read_text())
+    arguments = yaml.safe_load(TABLE.read_text(encoding="utf-8"))["corpus"][name]
     assert arguments.pop("_target_") == "sparloom.sparse.SyntheticCorpus"
     return SyntheticCorpus(**arguments)
 

@@ -122,7 +122,7 @@ def print_failures(table: SampleTable) -> None:
 
 
 def corpus_name(corpus: Corpus) -> str:
-    """Return the option of conf/corpus that makes a corpus, such as "suitesparse", or "final" for that part of it."""
+    """Return the option of `corpus` that makes a corpus, such as "suitesparse", or "final" for that part of it."""
     if getattr(corpus, "part", None) == "final":
         return "final"
     return type(corpus).__name__.removesuffix("Corpus").lower()

@@ -15,7 +15,7 @@ Two threads show no imbalance: a schedule with two equal pieces is as fast as on
 Nothing else is modelled: remote memory, clocks that fall with the number of busy cores, and sharing of rows among
 workers are left out. With the measured threads, caches and memory, the simulated seconds are the measured ones.
 
-conf/platform/cpu_many.yaml has the constants, each with its origin.
+conf/options/platforms.yaml has the constants, each with its origin.
 """
 
 import math
@@ -89,7 +89,7 @@ class ManyCorePlatform(ManyCores):
     Args:
         measured: platform of the measured labels.
         preset: name of these settings in sample tables.
-        option: name of these settings in conf/platform.
+        option: name of these settings in conf/options/platforms.yaml.
     """
 
     measured: CpuPlatform

@@ -162,7 +162,7 @@ class CpuPlatform:
     readings: Readings | None
 
     name = "cpu"
-    option = "cpu"  # of conf/platform
+    option = "cpu"  # of conf/options/platforms.yaml
     kind = "wall"
 
     def conditions(self, op: Op) -> Mapping[str, Any]:

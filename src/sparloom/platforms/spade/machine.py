@@ -1,6 +1,6 @@
 """Parameters of a SPADE machine (ISCA'23 table 1, HotTiles, COGNATE §4.1), and designs around it with their prices.
 
-Values of the parameters are in conf/platform/.
+Values of the parameters are in conf/options/platforms.yaml.
 """
 
 from collections.abc import Mapping, Sequence

@@ -59,7 +59,7 @@ class SpadePlatform(Machine):
         level: "t1", row-granular, for samples; "t0", line by line, as the reference.
         width: columns of the dense operands for which `space` is made.
         readings: how the shared model reads the configurations; None: the recommended readings.
-        option: name of these settings in conf/platform.
+        option: name of these settings in conf/options/platforms.yaml.
     """
 
     preset: str

@@ -1,4 +1,4 @@
-"""Machines from conf/platform, and critical patterns."""
+"""Machines from conf/options/platforms.yaml, and critical patterns."""
 
 import numpy as np
 import pytest

@@ -10,14 +10,12 @@ from sparloom.platforms.spade import Machine
 from sparloom.space import Config
 from sparloom.sparse import Pattern, reorder
 
-PLATFORMS = Path(__file__).resolve().parents[4] / "conf" / "platform"
+PLATFORMS = OmegaConf.load(Path(__file__).resolve().parents[4] / "conf" / "options" / "platforms.yaml").platform
 
 
 def machine_of(preset: str, **changes) -> Machine:
-    """The machine of conf/platform/<preset>.yaml with some parameters changed."""
-    chosen = OmegaConf.load(PLATFORMS / "spade.yaml")
-    if preset != "spade":
-        chosen = OmegaConf.merge(chosen, OmegaConf.load(PLATFORMS / f"{preset}.yaml"))
+    """The machine of a platform in conf/options/platforms.yaml with some parameters changed."""
+    chosen = OmegaConf.merge(PLATFORMS.spade, PLATFORMS[preset])
     machine = Machine(**{field.name: chosen[field.name] for field in fields(Machine)})
     return replace(machine, **changes)
 

@@ -21,11 +21,10 @@ OPS = pytest.mark.parametrize("op", [SpMM(), SDDMM()], ids=lambda op: op.name)
 
 
 def platform_of(preset="spade", **changes) -> SpadePlatform:
-    chosen = OmegaConf.merge(OmegaConf.load(PLATFORMS / "spade.yaml"), {"width": 256})
-    if preset != "spade":
-        chosen = OmegaConf.merge(chosen, OmegaConf.load(PLATFORMS / f"{preset}.yaml"))
-        del chosen["defaults"]
-    return instantiate(OmegaConf.merge(chosen, changes))
+    parts = [PLATFORMS.spade, {"width": 256}, *([PLATFORMS[preset]] if preset != "spade" else []), changes]
+    chosen = OmegaConf.to_container(OmegaConf.merge(*parts))
+    chosen.pop("defaults", None)
+    return instantiate(chosen)
 
 
 def matrix_of(pattern: Pattern) -> SparseMatrix:
