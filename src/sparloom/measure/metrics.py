@@ -6,9 +6,11 @@ import numpy as np
 from jaxtyping import Float
 
 __all__ = [
-    "DCE_COST", "ape_speedup", "ape_time", "bootstrap_interval", "dce", "geomean", "kendall_tau", "noise_floor",
-    "ordered_pair_accuracy",
+    "DCE_COST", "ape_speedup", "ape_time", "bootstrap_interval", "central", "dce", "geomean", "kendall_tau",
+    "noise_floor", "ordered_pair_accuracy", "resample",
 ]
+RESAMPLES = 2000  # of the bootstrap
+STORED_SHARES = ((1 - 0.95) / 2, 0.975)  # the first is not 0.025: committed bounds have been made with it
 DCE_COST: Mapping[str, float] = {"cpu": 1.0, "cpu_many": 1.0, "spade": 1000.0}
 """Platform -> cost of one sample (COGNATE appendix A.3); those of `cpu_many` are made of samples of the CPU."""
 
@@ -40,34 +42,33 @@ def geomean(values: Float[np.ndarray, " n"]) -> float:
     return float(np.exp(np.log(values).mean()))
 
 
+def resample(count: int, seed: int | np.random.Generator, *, resamples: int = RESAMPLES) -> np.ndarray:
+    """Draw places with replacement, (resamples, count): equal draws for equal seeds, so that ratios are paired."""
+    return np.random.default_rng(seed).integers(count, size=(resamples, count))
+
+
+def central(spread: Sequence[float] | np.ndarray, shares: tuple[float, float] = (0.025, 0.975)) -> tuple[float, float]:
+    """Return the bounds of the central 95 % of resampled statistics."""
+    low, high = np.quantile(spread, shares)
+    return float(low), float(high)
+
+
 def bootstrap_interval(
-    values: Float[np.ndarray, " n"],
-    *,
-    seed: int,
-    statistic: Callable[[np.ndarray], float] = geomean,
-    confidence: float = 0.95,
-    resamples: int = 2000,
+    values: Float[np.ndarray, " n"], *, seed: int, statistic: Callable[[np.ndarray], float] = geomean,
+    resamples: int = RESAMPLES,
 ) -> tuple[float, float]:
-    """Compute a confidence interval of a statistic over matrices (percentile bootstrap: matrices are resampled).
+    """Compute the 95 % bounds of a statistic over matrices (percentile bootstrap: matrices are resampled).
 
     Args:
         values: one per matrix.
-
-    Returns:
-        Lower and upper bound of the central `confidence` share of the resampled statistics.
     """
     values = np.asarray(values, dtype=np.float64)
     if values.size == 0:
         raise ValueError("no values: a bootstrap needs at least one matrix")
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence {confidence} is not in (0, 1)")
-    draws = np.random.default_rng(seed).integers(values.size, size=(resamples, values.size))
+    drawn = resample(values.size, seed, resamples=resamples)
     if statistic is geomean:  # all at once, for reports with hundreds of intervals
-        results = np.exp(np.log(_positive("values", values))[draws].mean(axis=1))
-    else:
-        results = np.array([statistic(values[draw]) for draw in draws])
-    low, high = np.quantile(results, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return float(low), float(high)
+        return central(np.exp(np.log(_positive("values", values))[drawn].mean(axis=1)), STORED_SHARES)
+    return central([statistic(values[draw]) for draw in drawn], STORED_SHARES)
 
 
 def kendall_tau(first: Float[np.ndarray, " n"], second: Float[np.ndarray, " n"]) -> float:

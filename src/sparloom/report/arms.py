@@ -12,7 +12,8 @@ from rich.table import Table
 
 from sparloom.data import read_frame, write_frame
 from sparloom.files import atomic_path
-from sparloom.report.evaluation import by_size, draws, largest, lead, quality, speedups
+from sparloom.measure.metrics import resample
+from sparloom.report.evaluation import by_size, largest, lead, quality, speedups
 from sparloom.report.figures import NAMES, draw_curves, draw_matrices, figure, save, set_ticks, styled
 from sparloom.report.runs import report_table
 
@@ -72,7 +73,7 @@ class Compared:
         part = self.per_matrix[self.per_matrix["group"] == group]
         labels = self.rows[self.rows["group"] == group].set_index("row")["label"]
         rows = dict(tuple(part.groupby("row", sort=False)))
-        draw = draws(part["matrix"].nunique(), seed=0)
+        draw = resample(part["matrix"].nunique(), 0)
         found = [(labels[row], labels[other], *lead(rows[row], rows[other], draw)) for row, other in pairs.items()]
         return pd.DataFrame(found, columns=["row", "over", "ratio", "low", "high"]).set_index("row")
 
@@ -100,7 +101,7 @@ def row_statistics(frame: pd.DataFrame, *, reference: str | None, seed: int) -> 
     found = []
     for group, part in frame.groupby("group", sort=False):
         rows = dict(tuple(part.groupby("row", sort=False)))
-        draw = draws(part["matrix"].nunique(), seed)
+        draw = resample(part["matrix"].nunique(), seed)
         for name, own in rows.items():
             bounded = speedups(own, rows["optimum"], draw) | quality(own, draw)
             judged = reference in rows and name not in (reference, "optimum")

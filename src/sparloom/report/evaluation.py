@@ -6,11 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from sparloom.measure import ape_speedup, ape_time, kendall_tau, ordered_pair_accuracy
+from sparloom.measure.metrics import ape_speedup, ape_time, central, kendall_tau, ordered_pair_accuracy, resample
 from sparloom.space import Config, ConfigSpace
 from sparloom.sparse import ROW_BINS, row_bin
 
-RESAMPLES = 2000
 LARGE_ROWS = 32_768
 """Rows from which a matrix is large; methods differ little on others."""
 
@@ -180,7 +179,7 @@ def summary(frame: pd.DataFrame, *, headline: str | None, prefix: str, seed: int
         `_of_optimum`; the headline's ranking quality and its lead over every other method; each with `_low`, `_high`.
         If the frame has rows of matrices, `_of_optimum` and leads also as `by_size` gives them.
     """
-    draw = draws(frame["matrix"].nunique(), seed)
+    draw = resample(frame["matrix"].nunique(), seed)
     methods = dict(tuple(frame.groupby("method", sort=False)))
     metrics: dict[str, float] = {"matrices": draw.shape[1],
                                  "seeds": max(rows["seed"].nunique() for rows in methods.values())}
@@ -263,11 +262,6 @@ def places_by_bin(rows: Sequence[int]) -> list[np.ndarray]:
     return [places for name in ROW_BINS if (places := np.flatnonzero(known == name)).size]
 
 
-def draws(matrices: int, seed: int) -> np.ndarray:
-    """Draw matrices with replacement, (resamples, matrices); equal for equal arguments, so ratios are paired."""
-    return np.random.default_rng(seed).integers(matrices, size=(RESAMPLES, matrices))
-
-
 def speedups(rows: pd.DataFrame, optimum: pd.DataFrame, draw: np.ndarray) -> dict[str, Bounded]:
     """Compute speedups over the baseline and shares of the optimum, of top-1 and top-5.
 
@@ -311,8 +305,7 @@ def quality(rows: pd.DataFrame, draw: np.ndarray) -> dict[str, Bounded]:
         table = rows.assign(value=values).pivot(index="seed", columns="matrix", values="value").to_numpy()
         if np.isfinite(table).any():
             spread = np.nanmean(table[:, draw], axis=2).mean(axis=0)
-            low, high = np.quantile(spread, [0.025, 0.975])
-            found[key] = (float(np.nanmean(table, axis=1).mean()), float(low), float(high))
+            found[key] = (float(np.nanmean(table, axis=1).mean()), *central(spread))
     return found
 
 
@@ -328,21 +321,19 @@ def interval(logs: np.ndarray, draw: np.ndarray, *, over: np.ndarray | None = No
     value, spread = _means(logs, whole), _means(logs, draw)
     if over is not None:
         value, spread = value / _means(over, whole), spread / _means(over, draw)
-    low, high = np.quantile(spread, [0.025, 0.975])
-    return float(value[0]), float(low), float(high)
+    return float(value[0]), *central(spread)
 
 
 def _bin_interval(logs: np.ndarray, bins: Sequence[np.ndarray], over: np.ndarray, seed: int) -> Bounded:
     """Divide geometric means in which every bin, an array of columns, has the same weight, as `interval` does."""
     rng = np.random.default_rng(seed)
-    drawn = [columns[rng.integers(columns.size, size=(RESAMPLES, columns.size))] for columns in bins]
+    drawn = [columns[resample(columns.size, rng)] for columns in bins]
 
     def means(values: np.ndarray, parts: Sequence[np.ndarray]) -> np.ndarray:
         return np.exp(np.mean([values[:, part].mean(axis=2) for part in parts], axis=0)).mean(axis=0)
 
     whole = [columns[None] for columns in bins]
-    low, high = np.quantile(means(logs, drawn) / means(over, drawn), [0.025, 0.975])
-    return float((means(logs, whole) / means(over, whole))[0]), float(low), float(high)
+    return float((means(logs, whole) / means(over, whole))[0]), *central(means(logs, drawn) / means(over, drawn))
 
 
 def _means(logs: np.ndarray, draw: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ from rich.table import Table
 from sparloom.data import read_frame
 from sparloom.errors import SchemaError
 from sparloom.files import check_sum, read_lines
-from sparloom.measure import bootstrap_interval, geomean
+from sparloom.measure.metrics import STORED_SHARES, bootstrap_interval, central, geomean, resample
 
 REMEDY = ("run it again, or bring a committed result back by `git checkout`; after results/ was changed on purpose: "
           "(cd results && sha256sum */* > SHA256SUMS)")
@@ -265,12 +265,8 @@ def grouped_bounds(key: str, ratio: pd.Series, *, level: str, seed: int) -> dict
     if not logs.size:
         return {}
     groups = logs.groupby(level=level).agg(["sum", "count"]).to_numpy()
-
-    def mean(drawn: np.ndarray) -> float:
-        total, count = groups[drawn.astype(np.int64)].sum(axis=0)
-        return float(np.exp(total / count))
-
-    low, high = bootstrap_interval(np.arange(len(groups), dtype=np.float64), seed=seed, statistic=mean)
+    drawn = (groups[draw].sum(axis=0) for draw in resample(len(groups), seed))
+    low, high = central([np.exp(total / count) for total, count in drawn], STORED_SHARES)
     return {key: float(np.exp(logs.mean())), f"{key}_low": low, f"{key}_high": high,
             f"{key}_min": float(np.exp(logs.min())), f"{key}_max": float(np.exp(logs.max()))}
 

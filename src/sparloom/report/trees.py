@@ -9,11 +9,10 @@ import pandas as pd
 from jaxtyping import Float, Int
 from rich.table import Table
 
-from sparloom.measure import geomean
+from sparloom.measure.metrics import central, geomean, resample
 from sparloom.report.figures import COLOURS, TICKS, draw_intervals, figure, save, set_ticks, styled
 from sparloom.report.runs import report_table
 
-RESAMPLES = 2000
 REDUCTIONS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {  # over the last axis
     "mean": lambda values: np.mean(values, axis=-1), "p10": lambda values: np.quantile(values, 0.1, axis=-1),
 }
@@ -101,8 +100,8 @@ def paired_metrics(
 
 def bounded(key: str, value: float, spread: Sequence[float]) -> dict[str, float]:
     """Store a number with the central 95 % of its resampled values as `_low` and `_high`."""
-    low, high = np.quantile(spread, [0.025, 0.975])
-    return {key: float(value), f"{key}_low": float(low), f"{key}_high": float(high)}
+    low, high = central(spread)
+    return {key: float(value), f"{key}_low": low, f"{key}_high": high}
 
 
 def efficiency_table(rows: pd.DataFrame, labels: Mapping[str, str], *, title: str, seed: int) -> Table:
@@ -146,7 +145,7 @@ def draw_efficiencies(
 def draws_of(groups: Sequence[str], *, seed: int) -> list[np.ndarray]:
     """Draw groups with replacement and give the indices of all their rows; equal groups give equal draws."""
     _, group, sizes = np.unique(np.asarray(groups), return_inverse=True, return_counts=True)
-    drawn = np.random.default_rng(seed).integers(sizes.size, size=(RESAMPLES, sizes.size))
+    drawn = resample(sizes.size, seed)
     taken, begins = sizes[drawn], (np.cumsum(sizes) - sizes)[drawn].ravel()  # indices of a group, side by side
     shift = begins - (np.cumsum(taken) - taken.ravel())
     indices = np.argsort(group, kind="stable")[np.arange(taken.sum()) + np.repeat(shift, taken.ravel())]

@@ -16,7 +16,7 @@ from sparloom.data import SampleSource
 from sparloom.errors import MissingArtifact, SchemaError
 from sparloom.experiments.autosage.cases import OPERATIONS, DispatchCase, large_cases
 from sparloom.experiments.harness import check_width, finish, run_folder, statistics_of, timed_cases
-from sparloom.measure import Measurement, TimingProtocol, bootstrap_interval, geomean
+from sparloom.measure import Measurement, TimingProtocol
 from sparloom.ops import Op, Operands
 from sparloom.platforms import interleaved, keep_threads_awake
 from sparloom.space import Config
@@ -178,9 +178,7 @@ class ChooseStoredKernels:
         frame = pd.concat(frames, ignore_index=True)
         metrics: dict[str, float] = {}
         for (op, method), rows in frame.groupby(["op", "method"], sort=False):
-            low, high = bootstrap_interval(rows["share"].to_numpy(), seed=self.seed)
-            key = f"{op}/{method}"
-            metrics |= {key: geomean(rows["share"]), f"{key}_low": low, f"{key}_high": high}
+            metrics |= report.ratio_bounds(f"{op}/{method}", rows["share"], seed=self.seed)
         return finish(out, None, metrics, facts={"portfolios": chosen}, per_matrix=frame)
 
     def _judged(self, op: Op) -> tuple[list[str], pd.DataFrame]:

@@ -13,9 +13,9 @@ from sparloom.data import SampleSource
 from sparloom.experiments.cognate.evaluation_data import EvaluationData
 from sparloom.experiments.harness import finish
 from sparloom.files import scratch_folder
-from sparloom.measure import bootstrap_interval, geomean
+from sparloom.measure import geomean
 from sparloom.ops import Op
-from sparloom.report import RuntimeTable, draw_trials
+from sparloom.report import RuntimeTable, draw_trials, ratio_bounds
 from sparloom.sparse import Role
 from sparloom.tuning import Campaign
 
@@ -108,11 +108,8 @@ class EvalCampaign:
                         f"{self.eval_role}/{method}/reached": reached,
                         f"{self.eval_role}/{method}/share": geomean(last.to_numpy())}
         for ending in ("", "_without_estimate"):
-            ratios = (needed[f"random_model{ending}"].fillna(self.most) / needed[f"campaign{ending}"].fillna(self.most)
-                      ).to_numpy()
-            low, high = bootstrap_interval(ratios, seed=0)
-            name = f"{self.eval_role}/random_model_over_campaign{ending}"
-            metrics |= {name: geomean(ratios), f"{name}_low": low, f"{name}_high": high}
+            ratio = needed[f"random_model{ending}"].fillna(self.most) / needed[f"campaign{ending}"].fillna(self.most)
+            metrics |= ratio_bounds(f"{self.eval_role}/random_model_over_campaign{ending}", ratio, seed=0)
         return metrics
 
     def _needed(self, frame: pd.DataFrame) -> float:
