@@ -39,7 +39,6 @@ from sparloom.space.shared import (
 __all__ = ["TIME_COLUMNS", "Description", "integer_of", "number_of", "read_description"]
 
 MAX_GRID = 2**18  # combinations that are checked one by one
-MAX_BYTES = 2**20  # of a description
 MAX_ITEMS = 6  # of a permutation: 720 values
 KINDS = ("integer", "categorical", "boolean", "permutation")
 KEYS = ("name", "operations", "parameters", "width", "times", "illegal")
@@ -192,9 +191,6 @@ def _load(path: Path) -> Mapping[str, Any]:
                 seen.add(key.value)
             return super().construct_mapping(node, deep)
 
-    if path.stat().st_size > MAX_BYTES:
-        raise SchemaError(f"{path} has more than {MAX_BYTES >> 20} MiB, which no description of parameters needs: "
-                          "give the YAML file, not the samples")
     try:
         tree = yaml.load(path.read_text(encoding="utf-8"), Loader=Loader)
     except UnicodeDecodeError:
