@@ -92,15 +92,15 @@ def explain(error: Exception, keys: Callable[[], Iterable[str]]) -> str:
         key = missing[1].rstrip(".").partition("=")[0]
         alike = (name for name in keys() if name.startswith("hydra.") == key.startswith("hydra."))
         return f"unknown key {key!r}: {suggestion(key, alike)}"
-    group = re.search(r"Could not find '([^']+)/([^'/]*)'\s+Available options in '[^']+':\s((?:\s+\S+\n?)+)", text)
-    if group:
-        options = group[3].partition("Config search path")[0].split()
-        return f"{group[1]} {group[2]!r} does not exist: {suggestion(group[2], options)}"
     if re.search(r"mismatched input|token recognition|no viable alternative|extraneous input", text):
         return f"{text.splitlines()[0]}: put the value in quotes, key=\"'...'\""
     launcher = re.search(r"Could not (?:find|load) 'hydra/launcher/(joblib|submitit\w*)'", text)
     if launcher:
         return f"launcher {launcher[1]} is not installed: {install_command('scale')}"
+    group = re.search(r"Could not find '([^']+)/([^'/]*)'\s+Available options in '[^']+':\s((?:\s+\S+\n?)+)", text)
+    if group:
+        options = group[3].partition("Config search path")[0].split()
+        return f"{group[1]} {group[2]!r} does not exist: {suggestion(group[2], options)}"
     interpolation = re.search(r"Interpolation key '([^']+)' not found", text)
     if interpolation:
         folder, dot, _ = interpolation[1].rpartition(".")

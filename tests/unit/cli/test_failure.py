@@ -73,7 +73,8 @@ def test_an_unknown_key_suggests_the_nearest():
 
 @pytest.mark.parametrize("reason", ["find", "load"])
 def test_missing_launcher_names_the_extra(reason):
-    error = ConfigCompositionException(f"In 'hydra/launcher/local': Could not {reason} 'hydra/launcher/joblib'")
+    error = ConfigCompositionException(f"In 'hydra/launcher/local': Could not {reason} 'hydra/launcher/joblib'\n\n"
+                                       "Available options in 'hydra/launcher':\n\tbasic\n\tlocal\n")
     assert cli.explain(error, keys) == f"launcher joblib is not installed: {BOTH.format('scale', 'scale')}"
 
 
