@@ -13,7 +13,6 @@ from warm_python import warm_python
 # times as long; processes that tests start inherit this. Those of libgomp, which reads it when
 # torch or a kernel is loaded, do not spin at all.
 os.environ.setdefault("GOMP_SPINCOUNT", "0")
-os.environ.setdefault("SPARLOOM_KEEP_BUSY", "1")  # what tests decide does not depend on what else runs
 # Numba counts processors when it is loaded, which may be while a test pins this process to one.
 os.environ.setdefault("NUMBA_NUM_THREADS", str(len(os.sched_getaffinity(0))))
 if "PYTEST_XDIST_WORKER_COUNT" in os.environ:

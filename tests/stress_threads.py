@@ -27,7 +27,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 os.environ.setdefault("GOMP_SPINCOUNT", "0")
-os.environ.setdefault("SPARLOOM_KEEP_BUSY", "1")
 
 import numpy as np
 import scipy.sparse

@@ -51,10 +51,10 @@ inline Counters& counters() {
     return all;
 }
 
-// What a machine with so many threads holds in its caches.
+// What so many threads hold in their caches.
 struct Limits {
     int32_t threads;
-    double distant_bytes, overflow_bytes;  // of dense rows: better prefetched; results better bypass the caches
+    double near_bytes, far_bytes;
 };
 
 struct Settings {
@@ -67,22 +67,21 @@ inline Settings& settings() {
     return all;
 }
 
-// The kernel for a pattern that nothing is known of but its sizes; as CpuBackend.default_config of Python.
-inline Choice default_choice(const Request& request, const Operands& o, const Limits& limits) {
-    constexpr int32_t kRowsAhead = 8, kLongRows = 12, kMaxGroupWidth = 128, kMaxFlatWidth = 48;
-    const double dense_bytes = static_cast<double>(bytes_of(o.type) * o.columns[0] * (o.rows + o.cols));
-    const bool distant = dense_bytes > limits.distant_bytes;
+// The kernel for a pattern that is not prepared: by its sizes if there is little work, else also by its statistics.
+inline Launch choose(const Request& request, const Operands& o, const Limits& limits, const PatternStatistics& statistics) {
+    const ChoiceCase in{o.columns[0], static_cast<int32_t>(bytes_of(o.type)), limits.threads, limits.near_bytes, limits.far_bytes};
     Choice choice;
-    if (distant) choice.ahead = kRowsAhead * (request.op == kSddmm ? 2048 : 1024);
-    choice.stream = request.op == kSpmm && dense_bytes > limits.overflow_bytes;
-    if (request.op == kSddmm) {
-        if (o.nnz >= kLongRows * o.rows) {
-            choice.group = o.columns[0] <= kMaxGroupWidth ? 4 : 1;
-        } else {
-            choice.group = distant || o.columns[0] <= kMaxFlatWidth ? 1 : 16;
-        }
-    }
-    return choice;
+    functions().choose(request.op, 0, &statistics, &in, &choice);
+    return {choice.prefetch * (request.op == kSddmm ? 2048 : 1024), choice.strip == 0 ? INT32_MAX : choice.strip,
+            choice.stream, choice.together > 1, choice.group};
+}
+
+inline PatternStatistics sizes_of(const Operands& o) {
+    PatternStatistics sizes{};
+    sizes.rows = o.rows;
+    sizes.cols = o.cols;
+    sizes.nnz = o.nnz;
+    return sizes;
 }
 
 inline bool wants_gradient(PyObject* tensor) {
@@ -172,7 +171,7 @@ struct Carries {
 };
 
 inline Arguments arguments_of(
-    const Request& request, const Operands& o, const Rows& rows, const Choice& choice, bool mean, char* result,
+    const Request& request, const Operands& o, const Rows& rows, const Launch& launch, bool mean, char* result,
     int32_t* places, Scratch& scratch, const Carries& carries) {
     void* const sums = carries.bytes > 0 ? scratch.take<char>(carries.bytes) : nullptr;
     auto* const carried_places = carries.argmax_bytes > 0 ? scratch.take<int32_t>(carries.argmax_bytes / 4) : nullptr;
@@ -180,26 +179,26 @@ inline Arguments arguments_of(
     Arguments arguments;
     switch (request.op) {
         case kSpmm:
-            arguments.spmm = {rows, dense[0].data, result, sums, o.columns[0], choice.strip, choice.ahead, choice.stream,
-                              choice.together, mean};
+            arguments.spmm = {rows, dense[0].data, result, sums, o.columns[0], launch.strip, launch.ahead, launch.stream,
+                              launch.together, mean};
             break;
         case kSpmmMax:
-            arguments.spmm_max = {rows, dense[0].data, result, sums, places, carried_places, o.columns[0], choice.ahead};
+            arguments.spmm_max = {rows, dense[0].data, result, sums, places, carried_places, o.columns[0], launch.ahead};
             break;
         case kSddmm:
-            arguments.sddmm = {rows, dense[0].data, dense[1].data, result, o.columns[0], choice.ahead, choice.group};
+            arguments.sddmm = {rows, dense[0].data, dense[1].data, result, o.columns[0], launch.ahead, launch.group};
             break;
         case kAttention: {
             const int64_t width = o.columns[0] / o.heads;
             arguments.attention = {rows, dense[0].data, dense[1].data, dense[2].data, result, sums, o.heads, width,
-                                   o.columns[2] / o.heads, 1 / std::sqrt(static_cast<double>(width)), choice.ahead};
+                                   o.columns[2] / o.heads, std::pow(static_cast<double>(width), -0.5), launch.ahead};
             break;
         }
     }
     return arguments;
 }
 
-inline void launch(void (*kernel)(const void*), const Arguments& arguments, int64_t elements) {
+inline void run_kernel(void (*kernel)(const void*), const Arguments& arguments, int64_t elements) {
     if (elements < kKeepLock) {
         kernel(&arguments);
     } else {
@@ -237,7 +236,7 @@ inline Answer out_of_memory() {
 }
 
 // Runs the kernel on checked rows.
-inline Answer run_rows(const Request& request, const Operands& o, Rows rows, bool cut, const Choice& choice, Result& result) {
+inline Answer run_rows(const Request& request, const Operands& o, Rows rows, bool cut, const Launch& launch, Result& result) {
     const bool divides = request.mean && !is_half(o.type);
     const Carries carries(request, o, rows.pieces, cut);
     const int64_t divided = divides ? Scratch::room<char>(o.nnz * bytes_of(o.type)) : 0, bytes = carries.room() + divided;
@@ -250,24 +249,38 @@ inline Answer run_rows(const Request& request, const Operands& o, Rows rows, boo
         rows.values = values;
     }
     const Arguments arguments = arguments_of(
-        request, o, rows, choice, request.mean && !divides, result.data, reinterpret_cast<int32_t*>(result.places), scratch,
+        request, o, rows, launch, request.mean && !divides, result.data, reinterpret_cast<int32_t*>(result.places), scratch,
         carries);
-    launch(functions().kernels[request.op][o.type], arguments, o.elements());
+    run_kernel(functions().kernels[request.op][o.type], arguments, o.elements());
     return Answer::kDone;
 }
 
-inline Answer run_known(const Request& request, const Operands& o, Pattern& pattern, int32_t threads, const Choice& choice,
+inline Launch known_launch(const Request& request, const Operands& o, Pattern& pattern, const Limits& limits) {
+    const Chosen key{request.op, o.type, o.columns[0], limits.threads};
+    for (const auto& [chosen, launch] : pattern.chosen) {
+        if (chosen == key) return launch;
+    }
+    if (pattern.statistics.rows == 0) {
+        functions().statistics(pattern.indptr.data(), pattern.indices.data(), o.rows, o.cols, &pattern.statistics);
+    }
+    const Launch launch = choose(request, o, limits, pattern.statistics);
+    pattern.chosen.emplace_back(key, launch);
+    return launch;
+}
+
+inline Answer run_known(const Request& request, const Operands& o, Pattern& pattern, int32_t threads, const Limits& limits,
                         Result& result) {
+    const Launch launch = known_launch(request, o, pattern, limits);
     const Pieces& pieces = pattern.pieces_of(threads);
     const Rows rows{pattern.indptr.data(), pattern.indices.data(), nullptr, pattern.indptr.data(), counted(o.rows), nullptr,
                     pieces.rows.data(), pieces.nonzeros.data(), o.nnz, static_cast<int32_t>(pieces.rows.size() - 1), 0, threads};
     ++counters().known;
-    return run_rows(request, o, rows, pieces.cut, choice, result);
+    return run_rows(request, o, rows, pieces.cut, launch, result);
 }
 
 // Checks the index arrays, and runs the kernel on them or on converted copies that live as long as the call.
 inline Answer run_fresh(const Request& request, const Operands& o, const Csr& csr, int32_t threads, bool ascending,
-                        const Choice& choice, Result& result) {
+                        const Limits& limits, Result& result) {
     const bool widen = csr.indptr.type == kI32, narrow = csr.indices.type == kI64;
     const int32_t pieces = pieces_for(threads);
     const int64_t bytes = 2 * Scratch::room<int64_t>(pieces + 1) + (widen ? Scratch::room<int64_t>(o.rows + 1) : 0)
@@ -302,7 +315,10 @@ inline Answer run_fresh(const Request& request, const Operands& o, const Csr& cs
     const auto* const indices = narrow ? checked.narrow : static_cast<const int32_t*>(checked.indices);
     const Rows rows{indptr, indices, nullptr, indptr, counted(o.rows), nullptr, checked.piece_rows, checked.piece_nonzeros,
                     o.nnz, pieces, 0, threads};
-    const Answer answer = run_rows(request, o, rows, checked.cut, choice, result);
+    PatternStatistics statistics = sizes_of(o);
+    if (o.elements() >= kGrain) functions().statistics(indptr, indices, o.rows, o.cols, &statistics);
+    const Launch launch = choose(request, o, limits, statistics);
+    const Answer answer = run_rows(request, o, rows, checked.cut, launch, result);
     if (answer != Answer::kDone) return answer;
     ++counters().fresh;
     if (patterns().recurs(csr, checked.checksum)) {
@@ -338,15 +354,14 @@ inline Answer run_csr(const Request& request, Operands& o, Result& result) {
     }
     const int32_t threads = o.elements() >= kGrain ? limit : 1;
     const bool ascending = csr.canonical || request.op != kSpmm || request.mean;
-    const Choice choice = default_choice(request, o, *limits);
     if (request.changed) patterns().forget(csr);
     const std::shared_ptr<Pattern> pattern = patterns().find(csr);
-    if (pattern == nullptr) return run_fresh(request, o, csr, threads, ascending, choice, result);
+    if (pattern == nullptr) return run_fresh(request, o, csr, threads, ascending, *limits, result);
     const int32_t changed = functions().changed(&pattern->watch);
     if (changed != 0) return refuse_change(changed);
     if (ascending && !pattern->ascending) return Answer::kAsk;
     if (!result.allocate(request, o)) return Answer::kError;
-    return run_known(request, o, *pattern, threads, choice, result);
+    return run_known(request, o, *pattern, threads, *limits, result);
 }
 
 inline Answer run_prepared(const Request& request, Operands& o, Result& result) {
@@ -371,11 +386,11 @@ inline Answer run_prepared(const Request& request, Operands& o, Result& result) 
     if (prepared->watch != nullptr && functions().changed(prepared->watch) != 0) return Answer::kAsk;
     const Ref alive = Ref::borrowed(bound->kept.get());
     const Rows rows = bound->rows;
-    const Choice choice = bound->choice;
+    const Launch launch = bound->launch;
     const bool cut = bound->cut;
     if (!result.allocate(request, o)) return Answer::kError;
     ++counters().prepared;
-    return run_rows(request, o, rows, cut, choice, result);
+    return run_rows(request, o, rows, cut, launch, result);
 }
 
 // Computes an operation; Python's None: ask Python.
@@ -384,7 +399,7 @@ inline PyObject* answer(const Request& request) {
     Result result;
     Answer state = Answer::kAsk;
     if (view_dense(request, operands) && functions().kernels[request.op][operands.type] != nullptr
-        && functions().check_indices != nullptr) {
+        && functions().choose != nullptr) {
         state = is_prepared(request.matrix) ? run_prepared(request, operands, result) : run_csr(request, operands, result);
     }
     if (state == Answer::kDone) return result.release();

@@ -79,16 +79,18 @@ PyObject* set_kernel(PyObject*, PyObject* arguments) {
     Py_RETURN_NONE;
 }
 
-// set_helpers(check_indices, cut_rows, divide_by_row, watch, changed): their addresses
+// set_helpers(check_indices, cut_rows, divide_by_row, watch, changed, statistics, choose): their addresses
 PyObject* set_helpers(PyObject*, PyObject* arguments) {
-    unsigned long long a[5];
-    if (!PyArg_ParseTuple(arguments, "KKKKK", a, a + 1, a + 2, a + 3, a + 4)) return nullptr;
+    unsigned long long a[7];
+    if (!PyArg_ParseTuple(arguments, "KKKKKKK", a, a + 1, a + 2, a + 3, a + 4, a + 5, a + 6)) return nullptr;
     Functions& all = functions();
     all.check_indices = reinterpret_cast<decltype(all.check_indices)>(a[0]);
     all.cut_rows = reinterpret_cast<decltype(all.cut_rows)>(a[1]);
     all.divide_by_row = reinterpret_cast<decltype(all.divide_by_row)>(a[2]);
     all.watch = reinterpret_cast<decltype(all.watch)>(a[3]);
     all.changed = reinterpret_cast<decltype(all.changed)>(a[4]);
+    all.statistics = reinterpret_cast<decltype(all.statistics)>(a[5]);
+    all.choose = reinterpret_cast<decltype(all.choose)>(a[6]);
     Py_RETURN_NONE;
 }
 
@@ -121,11 +123,11 @@ PyObject* use_tensors(PyObject*, PyObject* arguments) {
     Py_RETURN_TRUE;
 }
 
-// set_limits(threads, distant_bytes, overflow_bytes, whether these are the threads of calls that name none)
+// set_limits(threads, bytes of the cache of a core, of all threads together, whether calls that name none have these)
 PyObject* set_limits(PyObject*, PyObject* arguments) {
     Limits limits;
     int is_default;
-    if (!PyArg_ParseTuple(arguments, "iddp", &limits.threads, &limits.distant_bytes, &limits.overflow_bytes, &is_default)) {
+    if (!PyArg_ParseTuple(arguments, "iddp", &limits.threads, &limits.near_bytes, &limits.far_bytes, &is_default)) {
         return nullptr;
     }
     auto& all = settings().limits;
@@ -195,7 +197,7 @@ PyObject* bind(PyObject* self, PyObject* arguments) {
     long long columns[kMaxAxes], heads;
     unsigned long long rows;
     PyObject* kept;
-    Choice& c = bound->choice;
+    Launch& c = bound->launch;
     if (!PyArg_ParseTuple(arguments, "ii(LLL)Lp(iiiii)KpO", &op, &type, columns, columns + 1, columns + 2, &heads, &mean,
                           &c.ahead, &c.strip, &c.stream, &c.together, &c.group, &rows, &cut, &kept)) {
         return nullptr;

@@ -13,11 +13,12 @@
 #include <vector>
 
 #include "cpu/arguments.hpp"
+#include "cpu/choice.hpp"
 #include "results.hpp"
 
 namespace sparloom::native {
 
-enum Op : int8_t { kSpmm, kSpmmMax, kSddmm, kAttention };
+enum Op : int8_t { kSpmm, kSddmm, kAttention, kSpmmMax };  // as in kernels/cpu/choose.cpp
 constexpr int kOps = 4;
 
 // The functions of the libraries of kernels, which Python loads for this processor when they are first needed.
@@ -28,6 +29,8 @@ struct Functions {
     void (*divide_by_row)(const Rows*, int64_t, int32_t, void*) = nullptr;
     void (*watch)(const void*) = nullptr;
     int32_t (*changed)(void*) = nullptr;
+    void (*statistics)(const int64_t*, const int32_t*, int64_t, int64_t, PatternStatistics*) = nullptr;
+    void (*choose)(int32_t, int32_t, const PatternStatistics*, const ChoiceCase*, Choice*) = nullptr;
 };
 
 inline Functions& functions() {
@@ -35,9 +38,9 @@ inline Functions& functions() {
     return all;
 }
 
-// How a kernel is called, besides its operands.
-struct Choice {
-    int32_t ahead = 0, strip = INT32_MAX, stream = 0, together = 0, group = 16;
+// How a kernel is called, besides its operands and rows.
+struct Launch {
+    int32_t ahead, strip, stream, together, group;
 };
 
 constexpr int32_t kPiecesPerThread = 8;
@@ -64,6 +67,18 @@ struct Csr {
     bool canonical = false;  // the matrix says that columns ascend, so they must
 };
 
+// What a choice depends on, besides the pattern.
+struct Chosen {
+    Op op;
+    Type type;
+    int64_t width;
+    int32_t threads;
+
+    bool operator==(const Chosen& other) const {
+        return op == other.op && type == other.type && width == other.width && threads == other.threads;
+    }
+};
+
 struct Pieces {
     int32_t threads;
     std::vector<int64_t> rows, nonzeros;
@@ -76,6 +91,8 @@ struct Pattern {
     std::vector<int32_t> indices;
     bool ascending;
     std::vector<std::unique_ptr<Pieces>> pieces;
+    PatternStatistics statistics = {};
+    std::vector<std::pair<Chosen, Launch>> chosen;
     std::vector<uint64_t> sums[2];
     Watched watched[2];
     Watch watch;
@@ -313,7 +330,7 @@ struct Bound {
     int64_t columns[kMaxAxes];  // of each dense operand, all heads together
     int64_t heads;
     bool mean;
-    Choice choice;
+    Launch launch;
     Rows rows;  // without values
     bool cut;
     Ref kept;   // owns the arrays of `rows`

@@ -37,7 +37,7 @@ SPADE = ("tiling", "trace", "timing", "execute", "event")  # one library of all
 TYPED = ("spmm", "spmm_max", "sddmm", "attention", "argmax_products")
 ELEMENTS = ("double", "Half", "Bfloat")
 """Types of numbers, besides float, for which the sources in `TYPED` are compiled as libraries of their own."""
-COMMON = ("spmm", "spmm_max", "sddmm", "attention", "check_indices", "traversal", "watch", "repeat", "pin",
+COMMON = ("spmm", "spmm_max", "sddmm", "attention", "check_indices", "choose", "traversal", "watch", "repeat", "pin",
           "argmax_products", "fingerprint", "team", "multiply", "launches", "graph_attention_f32", "attention_edges",
           "fresh_graph")
 """Sources that products, attention and layers of graph networks need."""

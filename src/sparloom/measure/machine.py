@@ -1,39 +1,25 @@
-"""Conditions of a measurement: the machine with its caches, memory and threads, and how busy it is.
-
-On a busy machine the wrong candidate wins. A kernel of several threads is as slow as the thread that waits longest for
-a processor, so a kernel of one thread may win that is several times slower on an idle machine. Linux counts the seconds
-that each thread has waited (/proc/self/task/*/schedstat); elsewhere involuntary context switches stand in. Processors
-taken away by other virtual machines or by the limit of a container are counted in /proc/stat and in the cpu.stat of the
-control group.
-"""
+"""The machine of a measurement: its processors with their caches, its memory, and numbers of threads."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 import operator
 import os
 import platform
-import resource
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sparloom.sparse import Pattern
 
 __all__ = [
-    "KEEP_BUSY", "VALUE_BYTES", "Caches", "LoadWatch", "NoLoad", "ProcessLoad", "SystemLoad", "cache_bytes_per_core",
-    "cache_capacities", "cache_levels", "checked_threads", "describe_machine", "machine_digest", "processor_digests",
-    "usable_memory", "vector_lanes", "watch_load", "watched",
+    "VALUE_BYTES", "Caches", "cache_bytes_per_core", "cache_capacities", "cache_levels", "checked_threads",
+    "describe_machine", "machine_digest", "processor_digests", "usable_memory", "vector_lanes",
 ]
-
-Result = TypeVar("Result")
 
 CONTAINER_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 CPU0 = Path("/sys/devices/system/cpu/cpu0")
@@ -48,15 +34,6 @@ VALUE_BYTES = 4
 """Bytes of a float32."""
 OVERFLOW_FACTOR = 3.0  # of the caches of the cores, above which results better bypass them
 SHARED_FRACTION = 0.25  # of the shared cache that is left to dense rows
-
-KEEP_BUSY = "SPARLOOM_KEEP_BUSY"
-"""Environment variable that stores decisions of busy machines, too."""
-
-MAX_WAITED, MAX_TAKEN = 0.05, 0.05  # shares of the measured seconds, above which a machine is busy
-WAKE_SECONDS = 50e-6  # that a thread may wait in one call: as long as it takes to wake it up
-SWITCH_SECONDS = 3e-3  # waited after an involuntary context switch, where waiting is not counted
-MAX_THREADS = 16  # of this process that are watched, the first one and the newest
-GROUPS = (Path("/sys/fs/cgroup/cpu.stat"), Path("/sys/fs/cgroup/cpu/cpu.stat"))
 
 
 @cache
@@ -224,158 +201,6 @@ class Caches:
         return _dense_bytes(pattern, width, value_bytes) > self.far_bytes
 
 
-class SystemLoad(Protocol):
-    """Counts how long this process had no processors; tests provide their own numbers."""
-
-    def waits(self) -> Mapping[int, float]:
-        """Seconds that each thread has been ready to run without a processor: thread -> seconds."""
-
-    def taken(self) -> float:
-        """Seconds for which the average processor was taken away."""
-
-    def refresh(self) -> None:
-        """Also count for threads that were started since."""
-
-    def close(self) -> None:
-        """Release the counters."""
-
-
-class ProcessLoad:
-    """The load that the system reports; if it reports none, the machine counts as idle."""
-
-    def __init__(self) -> None:
-        self._process = os.getpid()
-        self._files: dict[int, int] = {}  # set before any is open: an exception may come at any point
-        _open_files(self._files)
-
-    def waits(self) -> Mapping[int, float]:
-        """Count for up to 16 threads, or for the whole process; takes some microseconds."""
-        waits = {}
-        if os.getpid() == self._process:  # the files of a forked child are those of its parent
-            for thread, file in self._files.items():
-                with suppress(OSError, ValueError, IndexError):  # it has ended
-                    waits[thread] = 1e-9 * int(os.pread(file, 100, 0).split()[1])
-        if any(waits.values()):
-            return waits
-        return {0: SWITCH_SECONDS * resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw}
-
-    def taken(self) -> float:
-        """Seconds stolen from this virtual machine, and seconds for which its container was throttled."""
-        return _stolen() + _throttled()
-
-    def refresh(self) -> None:
-        """Open the counters of the current threads."""
-        self.close()
-        self._process = os.getpid()
-        _open_files(self._files)
-
-    def close(self) -> None:
-        """Close the files."""
-        while self._files:
-            os.close(self._files.popitem()[1])
-
-    def __del__(self) -> None:
-        self.close()
-
-
-class NoLoad:
-    """A machine that counts as idle, whatever runs there."""
-
-    def waits(self) -> Mapping[int, float]:
-        return {}
-
-    def taken(self) -> float:
-        return 0.0
-
-    def refresh(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-class LoadWatch:
-    """Sums up for how much of the measured time processors were missing.
-
-    Args:
-        load: counters (default: of this process).
-        clock: wall seconds.
-    """
-
-    def __init__(self, load: SystemLoad | None = None, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._load, self._clock = load or ProcessLoad(), clock
-        self._start, self._taken = clock(), self._load.taken()
-        self._before: Mapping[int, float] = {}
-        self._ended = -math.inf  # time of the last measurement
-        self._waited = self._measured = 0.0
-
-    def begin(self) -> None:
-        """Begin a measurement; reuse the counts at the end of the last one if it has just ended."""
-        if self._clock() - self._ended > WAKE_SECONDS:
-            self._before = self._load.waits()
-
-    def end(self, seconds: float) -> None:
-        """End a measurement of so many seconds; the thread that waited longest delayed it."""
-        before, after = self._before, self._load.waits()
-        waited = max((now - before.get(thread, 0.0) for thread, now in after.items()), default=0.0)
-        self._waited += waited if waited > WAKE_SECONDS else 0.0
-        self._measured += seconds
-        self._before, self._ended = after, self._clock()
-
-    @contextmanager
-    def over(self) -> Iterator[None]:
-        """Watch the block, including threads that it starts."""
-        start = self._clock()
-        self.begin()
-        yield
-        self._load.refresh()
-        self.end(self._clock() - start)
-
-    @property
-    def held_up(self) -> bool:
-        """Tell whether threads waited for more than a small part of the time."""
-        return self._waited > MAX_WAITED * self._measured
-
-    def reason(self) -> str:
-        """Reason why the machine was busy; "" if it was not."""
-        if self.held_up:
-            share = self._waited / max(self._measured, 1e-9)
-            return f"threads waited for processors for {100 * min(1.0, share):.0f} % of the time"
-        taken, elapsed = self._load.taken() - self._taken, max(self._clock() - self._start, 1e-9)
-        if taken > MAX_TAKEN * elapsed:
-            return f"processors were taken away for {1e3 * taken:.0f} ms of {1e3 * elapsed:.0f}"
-        return ""
-
-    def close(self) -> str:
-        """Release the counters and return the reason."""
-        reason = self.reason()
-        self._load.close()
-        return reason
-
-
-def watch_load(*, keep_busy: bool = False) -> LoadWatch:
-    """Watch the load of this process, unless decisions of a busy machine are to be stored, too.
-
-    Args:
-        keep_busy: they are; SPARLOOM_KEEP_BUSY=1 has the same effect.
-
-    Raises:
-        ValueError: SPARLOOM_KEEP_BUSY is neither 0 nor 1.
-    """
-    given = os.environ.get(KEEP_BUSY) or "0"
-    if given not in ("0", "1"):
-        raise ValueError(f"{KEEP_BUSY}={given!r}: give 0 or 1, or unset it")
-    return LoadWatch(NoLoad() if keep_busy or given == "1" else ProcessLoad())
-
-
-def watched(decide: Callable[[], Result], *, keep_busy: bool) -> tuple[Result, str]:
-    """Decide, and return why the machine was busy meanwhile ("" if it was not)."""
-    watch = watch_load(keep_busy=keep_busy)
-    with watch.over():
-        result = decide()
-    return result, watch.close()
-
-
 @cache
 def _thread_limit() -> int:
     return max(MIN_THREAD_LIMIT, THREADS_PER_PROCESSOR * (os.cpu_count() or 1))
@@ -439,39 +264,3 @@ def _levels() -> dict[int, int]:
 
 def _dense_bytes(pattern: Pattern, width: int, value_bytes: int) -> int:
     return value_bytes * width * (pattern.rows + pattern.cols)
-
-
-def _open_files(files: dict[int, int]) -> None:
-    """Open the counters of some threads: thread -> file."""
-    try:
-        threads = sorted(map(int, os.listdir("/proc/self/task")))
-    except OSError:
-        return
-    for thread in [*threads[:1], *threads[1:][-(MAX_THREADS - 1):]]:
-        with suppress(OSError):
-            files[thread] = os.open(f"/proc/self/task/{thread}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-
-
-def _stolen() -> float:
-    with suppress(OSError, ValueError, IndexError), open("/proc/stat", "rb") as file:
-        return int(file.readline().split()[8]) / os.sysconf("SC_CLK_TCK") / (os.cpu_count() or 1)
-    return 0.0
-
-
-def _throttled() -> float:
-    for path in _limited_groups():
-        figures = _figures(path)
-        return 1e-6 * figures.get("throttled_usec", 0) + 1e-9 * figures.get("throttled_time", 0)
-    return 0.0
-
-
-@cache
-def _limited_groups() -> tuple[Path, ...]:
-    """Control group of this process, if its processors are limited."""
-    return tuple(path for path in GROUPS if _figures(path).get("nr_periods"))
-
-
-def _figures(path: Path) -> dict[str, int]:
-    with suppress(OSError, ValueError):
-        return {name: int(number) for name, number in map(str.split, path.read_text().splitlines())}
-    return {}

@@ -25,7 +25,6 @@ from sparloom.tuning import (
     plan_pair,
     put_pair,
     race,
-    watch_load,
 )
 
 __all__ = ["NUMBERINGS", "BlockedSweeps", "Numbering", "SweepPlan", "SweepPlanner", "Sweeps"]
@@ -254,15 +253,13 @@ class SweepPlanner:
             raise NotDecided(f"which sweeps of {self._matrix.pattern} are the fastest: plan once without replay_only")
         start = time.perf_counter()
         candidates = {name: self.plan(*name.split()) for name in _candidate_names(fuse)}
-        watch = watch_load(keep_busy=self._cache.keep_busy)
-        with watch.over():
-            run = race([Sweeps(candidate.plan.executor, candidate.numbering.matrix, self._zeros[1]).advance
-                        for candidate in candidates.values()], effort=MeasurementBudget(), clock=time.perf_counter)
+        run = race([Sweeps(candidate.plan.executor, candidate.numbering.matrix, self._zeros[1]).advance
+                    for candidate in candidates.values()], effort=MeasurementBudget(), clock=time.perf_counter)
         best, names = [min(seconds, default=np.inf) for seconds in run.seconds], list(candidates)
         winner = names[run.winner] if best[run.winner] < GUARDRAIL * best[0] or fuse != "auto" else names[0]
         trials = tuple(Trial(name, seconds) for name, seconds in zip(names, run.seconds, strict=True))
         put_pair(self._cache, key, candidates[winner].plan.choice, Decision(
-            "measured", winner, trials, run.executions, time.perf_counter() - start), busy=watch.close())
+            "measured", winner, trials, run.executions, time.perf_counter() - start))
         return candidates[winner]
 
     def _operands(self, numbering: Numbering) -> Operands:

@@ -60,6 +60,6 @@ __all__, __getattr__, __dir__ = attach(__name__, {
     ),
     "sparloom.jit": ("kernels_digest",),
     "sparloom.measure": (
-        "Caches", "LoadWatch", "NoLoad", "ProcessLoad", "SystemLoad", "machine_digest", "watch_load",
+        "Caches", "machine_digest",
     ),
 })

@@ -12,21 +12,17 @@ import json
 import logging
 import os
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache, lru_cache
 from pathlib import Path
-from time import monotonic as clock
 from typing import Any, TypeVar
 
 from sparloom.errors import SchemaError
 from sparloom.jit import cache_folder, warn_unwritable
-from sparloom.measure import KEEP_BUSY
 from sparloom.tuning.disk_cache import DiskCache
 
 __all__ = [
-    "AGAIN", "LATEST", "VERSION", "DiskCache", "OtherVersion", "PlanCache", "Summary", "busy_seconds", "entry_key",
-    "parsed_entry", "tell_busy",
+    "VERSION", "DiskCache", "OtherVersion", "PlanCache", "Summary", "entry_key", "parsed_entry",
 ]
 
 log = logging.getLogger(__name__)
@@ -37,9 +33,6 @@ VERSION = 2  # of the content of an entry
 ENTRIES, MEGABYTES = "SPARLOOM_PLANS_ENTRIES", "SPARLOOM_PLANS_MB"
 OPEN_FOLDERS = 8  # whose files and memory are kept after the last use of a cache
 MAX_BLOBS = 64  # entries of bytes, such as orders of rows: each has 4 bytes for every row of a matrix
-MAX_REMEMBERED = 256  # entries in the memory of one process
-AGAIN, LATEST = 1.0, 600.0  # seconds until a decision of a busy machine is made again, first and at most
-REUSE_FACTOR = 20.0  # such a decision is used for so many times what it took
 
 DAMAGE = (ValueError, KeyError, TypeError, EOFError, RecursionError, MemoryError, SchemaError)
 """Exceptions that parsing an arbitrary entry may raise."""
@@ -76,12 +69,10 @@ class PlanCache:
 
     Args:
         folder: created by the first put; None: nothing is stored.
-        keep_busy: store decisions that were made on a busy machine, too; read by those who decide.
     """
 
-    def __init__(self, folder: Path | None, *, keep_busy: bool = False) -> None:
+    def __init__(self, folder: Path | None) -> None:
         self.folder = None if folder is None else Path(folder)
-        self.keep_busy = keep_busy
         self.stores: tuple[DiskCache, ...] = () if folder is None else _open_stores(self.folder)
 
     @classmethod
@@ -104,21 +95,17 @@ class PlanCache:
 
     def put(
         self, kind: str, key: Mapping[str, Any], value: Mapping[str, Any], *, summary: Summary | None = None,
-        remember_seconds: float = 0.0,
     ) -> None:
         """Store a JSON object in place of the previous one. A full disk is logged, not raised.
 
         Args:
             key: all that the value depends on, as JSON values.
-            remember_seconds: not on disk, but in this process for so many seconds, or for twice as long as the last
-                time if that is longer; at most ten minutes.
         """
-        self._write(0, kind, key, {"summary": asdict(summary or Summary()), "value": dict(value)}, b"",
-                    remember_seconds)
+        self._write(0, kind, key, {"summary": asdict(summary or Summary()), "value": dict(value)}, b"")
 
     def put_bytes(self, kind: str, key: Mapping[str, Any], value: bytes, *, summary: Summary | None = None) -> None:
         """Store bytes, as `put` does an object; at most 64 such entries are kept."""
-        self._write(1, kind, key, {"summary": asdict(summary or Summary()), "bytes": len(value)}, value, 0.0)
+        self._write(1, kind, key, {"summary": asdict(summary or Summary()), "bytes": len(value)}, value)
 
     def _read(self, store: int, kind: str, key: Mapping[str, Any], parse: Callable[[Any], Read]) -> Read | None:
         if not self.stores:
@@ -135,7 +122,6 @@ class PlanCache:
         except DAMAGE as error:
             log.warning("%s, %s: %s: it is decided anew", disk.path, kind, error)
             return None
-        content = _REMEMBERED.get(f"{disk.path} {name}") if content is None else content
         if content is None:
             return None
         try:
@@ -149,16 +135,12 @@ class PlanCache:
 
     def _write(
         self, store: int, kind: str, key: Mapping[str, Any], content: Mapping[str, Any], blob: bytes,
-        remember_seconds: float,
     ) -> None:
         if not self.stores:
             return
         disk, name = self.stores[store], entry_key(kind, key)
         head = json.dumps({"version": VERSION, "kind": kind, "key": dict(key), **content}, allow_nan=False)
         entry = head.encode() + b"\n" + blob
-        if remember_seconds:
-            _REMEMBERED.put(f"{disk.path} {name}", entry, remember_seconds)
-            return
         try:
             disk.put(name, entry)
         except TimeoutError as error:
@@ -169,49 +151,6 @@ class PlanCache:
                                          "folder that can be")
         except ValueError as error:
             log.warning("%s: %s: a decision is not stored", disk.path, error)
-
-
-class _ProcessMemory:
-    """Entries that this process remembers for some seconds, by file and key; at most 256."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, tuple[bytes, float, float]] = {}  # content, end, duration
-
-    def put(self, name: str, content: bytes, seconds: float) -> None:
-        """Remember an entry; if it was remembered before, for at least twice as long."""
-        _, _, before = self._known.pop(name, (b"", 0.0, 0.0))
-        seconds = min(max(seconds, 2 * before), LATEST)
-        self._known[name] = content, clock() + seconds, seconds
-        if len(self._known) > MAX_REMEMBERED:
-            with suppress(StopIteration, KeyError, RuntimeError):  # another thread was faster
-                self._known.pop(next(iter(self._known)))
-
-    def get(self, name: str) -> bytes | None:
-        """Look up an entry that has not expired."""
-        content, end, _ = self._known.get(name, (None, 0.0, 0.0))
-        return content if clock() < end else None
-
-
-_REMEMBERED = _ProcessMemory()
-
-
-def busy_seconds(reason: str, decision_seconds: float) -> float:
-    """Seconds for which to use a decision of a busy machine, 20 times what it took; 0.0 if it was not busy.
-
-    Args:
-        reason: why the machine was busy; "" if it was not.
-    """
-    if not reason:
-        return 0.0
-    tell_busy()
-    return max(AGAIN, REUSE_FACTOR * decision_seconds)
-
-
-@cache
-def tell_busy() -> None:
-    """Log once per process that decisions are not stored."""
-    log.info("the machine is busy: decisions are used by this process alone until made again; %s=1 stores them",
-             KEEP_BUSY)
 
 
 def entry_key(kind: str, key: Mapping[str, Any]) -> str:

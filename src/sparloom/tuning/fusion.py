@@ -31,7 +31,7 @@ from sparloom.jit import NativeCall
 from sparloom.measure import cache_levels, checked_threads
 from sparloom.ops import Operands
 from sparloom.space import Config, GridSpace
-from sparloom.tuning.cache import PlanCache, Summary, busy_seconds
+from sparloom.tuning.cache import PlanCache, Summary
 from sparloom.tuning.fusion_problem import (
     ORDERS,
     Estimate,
@@ -40,7 +40,7 @@ from sparloom.tuning.fusion_problem import (
     is_partitionable,
     metis_is_installed,
 )
-from sparloom.tuning.machine import FUSED_SOURCES, kernels_digest, machine_digest, machine_rates, watched
+from sparloom.tuning.machine import FUSED_SOURCES, kernels_digest, machine_digest, machine_rates
 from sparloom.tuning.racing import Call, Clock, Decision, Guardrail, MeasurementBudget, challenge, race, trials_of
 from sparloom.tuning.search import Evolution, best
 
@@ -425,16 +425,12 @@ def get_pair(cache: PlanCache, key: PlanKey) -> Decided | None:
         FusionConfig.from_json(value["choice"]), Decision.from_json(value["decision"])))
 
 
-def put_pair(cache: PlanCache, key: PlanKey, choice: FusionConfig, decision: Decision, *, busy: str = "") -> None:
-    """Store a decision in place of the previous one.
-
-    Args:
-        busy: why the machine was busy, if it was: then this process alone finds the decision, see `busy_seconds`.
-    """
+def put_pair(cache: PlanCache, key: PlanKey, choice: FusionConfig, decision: Decision) -> None:
+    """Store a decision in place of the previous one."""
     shapes = f"{key.width}" + (f", inner {key.inner}" if key.inner else "") + f", {key.dtype}"
     cache.put("pair", asdict(key), {"choice": choice.to_json(), "decision": decision.to_json()}, summary=Summary(
         " ".join(filter(None, (key.op, key.form, f"fuse={key.fuse}"))), shapes, choice.key, decision.reason,
-        decision.speedup(choice.key), FUSED_SOURCES), remember_seconds=busy_seconds(busy, decision.seconds))
+        decision.speedup(choice.key), FUSED_SOURCES))
 
 
 def get_order(cache: PlanCache, pattern: str, name: str, *, rows: int) -> np.ndarray | None:
@@ -489,9 +485,8 @@ def _decide(decider: Decider, key: PlanKey, cache: PlanCache) -> Decided:
         decide = partial(decider.auto, before)
     else:
         decide = decider.always if key.fuse == "always" else decider.never
-    decided, busy = watched(decide, keep_busy=cache.keep_busy)
-    choice, decision = decided
-    put_pair(cache, key, choice, decision, busy=busy)
+    choice, decision = decided = decide()
+    put_pair(cache, key, choice, decision)
     if choice.order != "natural":
         put_order(cache, key.pattern, choice.order, decider.problem.order(choice.order))
     return decided

@@ -16,7 +16,7 @@ import numpy as np
 from sparloom.errors import SchemaError, Unsupported
 from sparloom.fusion import Executor, Variant, unfused_schedule
 from sparloom.jit import aligned, kernels_digest
-from sparloom.measure import VALUE_BYTES, Caches, machine_digest, processor_digests, watched
+from sparloom.measure import VALUE_BYTES, Caches, machine_digest, processor_digests
 from sparloom.ops import GemmSpmm, Operands, SpmmSpmm
 from sparloom.platforms import CupyGpu, SpmmKernels
 from sparloom.sparse import Pattern, SparseMatrix
@@ -116,13 +116,12 @@ class Rates:
 
 
 def machine_rates(cache: PlanCache, *, threads: int, kernels: Kernels = "fused") -> Rates:
-    """Look up the rates of this machine, or measure them once per process and store them unless it was busy."""
+    """Look up the rates of this machine, or measure them once and store them."""
     found = get_rates(cache, threads=threads, kernels=kernels)
     if found is not None:
         return found
-    measured, busy = _rates_in_process(threads, kernels)
-    if not busy or cache.keep_busy:
-        put_rates(cache, measured, threads=threads, kernels=kernels)
+    measured = _rates_in_process(threads, kernels)
+    put_rates(cache, measured, threads=threads, kernels=kernels)
     return measured
 
 
@@ -220,6 +219,6 @@ def _rates_key(threads: int, kernels: Kernels) -> dict[str, Any]:
 
 
 @cache
-def _rates_in_process(threads: int, kernels: Kernels = "fused") -> tuple[Rates, str]:
+def _rates_in_process(threads: int, kernels: Kernels = "fused") -> Rates:
     measure = measure_rates if kernels == "fused" else measure_sparse_rates
-    return watched(lambda: measure(threads=threads), keep_busy=False)
+    return measure(threads=threads)

@@ -40,8 +40,8 @@ from sparloom.ragged import (
     tiled_vgemm,
 )
 from sparloom.space import Config, EncoderSpace, GridSpace, NormSpace, RaggedProductSpace, SoftmaxSpace
-from sparloom.tuning.cache import PlanCache, Summary, busy_seconds
-from sparloom.tuning.machine import RAGGED_SOURCES, kernels_digest, machine_digest, watched
+from sparloom.tuning.cache import PlanCache, Summary
+from sparloom.tuning.machine import RAGGED_SOURCES, kernels_digest, machine_digest
 from sparloom.tuning.racing import Call, Guardrail, MeasurementBudget, Race, challenge, race
 from sparloom.tuning.search import Evolution, best
 
@@ -205,8 +205,8 @@ def choose_schedule(
     if not search:
         return RaggedChoice(operator.space.default(), 1.0, 0, 0.0)
     part, effort = operator.part(structure), effort or RaggedBudget()
-    choice, busy = watched(lambda: _searched(operator, part, threads, effort), keep_busy=plans.keep_busy)
-    put_schedule(plans, key, choice, busy=busy)
+    choice = _searched(operator, part, threads, effort)
+    put_schedule(plans, key, choice)
     log.info("%s: %s, %.3f of the seconds of the default, chosen in %.1f s", operator.name, choice.config, choice.ratio,
              choice.seconds)
     return choice
@@ -224,18 +224,13 @@ def _cached(plans: PlanCache, key: Mapping[str, Any], operator: RaggedOperator) 
         return None
 
 
-def put_schedule(cache: PlanCache, key: Mapping[str, Any], choice: RaggedChoice, *, busy: str = "") -> None:
-    """Store a choice in place of the previous one.
-
-    Args:
-        busy: why the machine was busy, if it was: then this process alone finds the choice, see `busy_seconds`.
-    """
+def put_schedule(cache: PlanCache, key: Mapping[str, Any], choice: RaggedChoice) -> None:
+    """Store a choice in place of the previous one."""
     alike = ", ".join(f"{name}={number}" for name, number in key["alike"].items())
     reason = f"{choice.measured} measured in {choice.seconds:.1f} s"
     cache.put("ragged", key, {
         "config": choice.config.key, "ratio": choice.ratio, "measured": choice.measured, "seconds": choice.seconds,
-    }, summary=Summary(key["operator"], alike, choice.config.key, reason, 1 / choice.ratio, RAGGED_SOURCES),
-        remember_seconds=busy_seconds(busy, choice.seconds))
+    }, summary=Summary(key["operator"], alike, choice.config.key, reason, 1 / choice.ratio, RAGGED_SOURCES))
 
 
 def _searched(operator: RaggedOperator, structure: Structure, threads: int, effort: RaggedBudget) -> RaggedChoice:

@@ -3,7 +3,7 @@
 `best` searches a space: every configuration of a small one, by evolution in a large one. `shortlist` keeps the few
 configurations that a cost model ranks first. `CandidateSource` says which model that is:
 
-    estimate  a formula over rates of this machine, `CsrEstimate`
+    estimate  a small learned model on a processor, a formula over rates of this machine on a GPU
     all       every configuration; the formula gives the order in which they are measured
     trees     performance models, folders written by experiment=fit_trees
     model     COGNATE networks, files written by experiment=finetune_cpu_kernels

@@ -1,17 +1,12 @@
 """Dense rows that fit in caches, and the choice of kernels."""
 
-import itertools
-
 import numpy as np
 import pytest
 
 from sparloom.ops import SDDMM, SpMM
-from sparloom.platforms import SPARSE_FAMILIES
-from sparloom.space import Config
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning import Caches
 from sparloom.tuning.sparse import CpuBackend
-from sparloom.tuning.sparse.cpu import DEFAULTS
 
 SMALL = Caches(near_bytes=1 << 12, far_bytes=1 << 17, threads=2)
 
@@ -40,12 +35,6 @@ def small(monkeypatch):
     monkeypatch.setattr(Caches, "here", classmethod(lambda cls, threads: SMALL))
 
 
-@pytest.mark.parametrize("op", ["spmm", "spmm_max", "sddmm", "attention"])
-def test_the_default_is_that_of_the_space_in_equal_shares(op):
-    space = SPARSE_FAMILIES[op].make_space(64)
-    assert Config.parse(space.name, DEFAULTS[op]) == space.config(balance="nonzeros")
-
-
 def test_the_safe_kernel_follows_the_caches(small):
     place = CpuBackend(2)
     near, far = (place.default_config(SpMM(), operands(SpMM(), banded(rows), 16)) for rows in (60, 900))
@@ -65,20 +54,10 @@ def test_sddmm_takes_groups_of_one_row_where_rows_are_long_and_narrow(small):
     assert [safe(rows, 16)["prefetch"] for rows in (60, 900)] == [0, 8]  # 2 * rows * 16 * 4 bytes: 7.5 and 112.5 KiB
 
 
-def test_candidates_that_read_all_nonzeros_take_longer_to_bind(small):
-    place, given = CpuBackend(2), operands(SpMM(), banded(900), 16)
-    safe, pattern = place.default_config(SpMM(), given), given.matrix.pattern
-    assert place.binding_seconds(safe, pattern) == 0
-    assert 1e-6 < place.binding_seconds(safe.replace(together=4), pattern) < 1e-4
-    assert 1e-6 < place.binding_seconds(safe.replace(order="column"), pattern) < 1e-4
-
-
 @pytest.mark.parametrize(("rows", "stream"), [(60, 0), (900, 1)])
 def test_no_race_chooses_whether_results_bypass_the_caches(small, rows, stream):
     place, given = CpuBackend(2), operands(SpMM(), banded(rows), 16)
-    candidates = [*place.configs(SpMM(), given, sampled=False), *itertools.chain(*place.portfolios(SpMM(), given))]
-    assert {config["stream"] for config in candidates} == {stream}
-    assert all(len(set(keys)) == len(keys) >= 4 for keys in place.portfolios(SpMM(), given))
+    assert {config["stream"] for config in place.configs(SpMM(), given, sampled=False)} == {stream}
 
 
 def test_a_sample_does_not_choose_prefetching(small):

@@ -10,7 +10,6 @@ import scipy.sparse
 from csr_operands import close, dense, matrix
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kept_files import kept_files
 from strategies import patterns
 
 import sparloom
@@ -96,18 +95,6 @@ def test_the_argmax_needs_a_decision(tmp_path):
         ready.spmm_max(dense(200, 8))
     with pytest.raises(ValueError, match=r"X has shape \(199, 8\): it must be \(200, width\)"):
         ready.spmm_max(dense(199, 8))
-
-
-def test_other_values_on_the_same_pattern_need_no_new_decision():
-    cache = PlanCache.of_this_user()
-    a, x = matrix(seed=5), dense(200, 24)
-    for _ in range(400):  # direct calls first, then a race
-        sparloom.spmm(a, x)
-    kept = kept_files(cache.folder)
-    other = scipy.sparse.csr_array((2 * a.data, a.indices, a.indptr), shape=a.shape)
-    close(SpMM(), other, {"B": x}, sparloom.spmm(other, x))
-    assert kept_files(cache.folder, "csr")
-    assert kept_files(cache.folder) == kept
 
 
 def test_operands_of_every_kind():

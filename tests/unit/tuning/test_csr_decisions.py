@@ -2,7 +2,6 @@
 
 import json
 import logging
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -16,14 +15,14 @@ from sparloom.errors import NotDecided
 from sparloom.ops import SpMM
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning import PlanCache
-from sparloom.tuning.sparse import CandidateSet, CsrPolicy, Prepared, sample_rows, tuner
+from sparloom.tuning.sparse import CandidateSet, CsrPolicy, Prepared, sample_rows
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
 
 
 def test_replay_measures_nothing(tmp_path):
     cache, x = PlanCache(tmp_path), dense(200, 8)
-    with pytest.raises(NotDecided, match=r"no plan for spmm with .* call it without replay_only until"):
+    with pytest.raises(NotDecided, match=r"no plan for spmm with .* tune it once without replay_only"):
         Prepared(SparseMatrix(Pattern.from_scipy(matrix()), matrix().data), cache=cache, replay_only=True).spmm(x)
     first = sparloom.prepare(matrix(), cache=cache, policy=CsrPolicy())
     expected = first.spmm(x)
@@ -78,15 +77,6 @@ def test_nothing_is_measured_if_a_probe_would_cost_too_much(tmp_path):
     assert "7 runs of" in decision.reason
     assert not decision.trials
     assert decision.executions == 0  # what is short by its flops and bytes is not even run
-
-
-def test_no_rates_are_measured_without_a_race(tmp_path, monkeypatch):
-    monkeypatch.setattr("sparloom.tuning.sparse.cpu.machine_rates", None)
-    monkeypatch.setattr(tuner, "MODEL_SECONDS", math.inf)  # a run may be held up, however short it is
-    small = scipy.sparse.eye_array(5, format="csr", dtype=np.float32)
-    sparloom.prepare(small, cache=PlanCache(tmp_path)).plan("spmm", B=dense(5, 3))
-    ready = sparloom.prepare(small, cache=PlanCache(tmp_path), policy=CsrPolicy(least_seconds=1e9))
-    assert ready.plan("spmm", B=dense(5, 3)).decision.origin == "rule"
 
 
 def test_where_too_few_runs_on_the_sample_would_fit_nothing_is_measured(tmp_path):

@@ -187,10 +187,9 @@ def test_the_winner_is_among_those_measured_most_often():
 
 
 @pytest.mark.parametrize(("policy", "share", "accepted"), [
-    (CsrPolicy(), 0.94, True), (CsrPolicy(), 0.96, False), (CsrPolicy(), 1.0, False), (CsrPolicy(), 1.04, False),
-    (CsrPolicy.online(), 0.98, True), (CsrPolicy.online(), 0.995, False), (CsrPolicy.online(), 1.0, False)])
+    (CsrPolicy(), 0.94, True), (CsrPolicy(), 0.96, False), (CsrPolicy(), 1.0, False), (CsrPolicy(), 1.04, False)])
 def test_a_sparse_kernel_must_be_faster_than_the_baseline_by_a_margin(policy, share, accepted):
-    """A twentieth on a sample, a hundredth in calls of the program; without noise only the margin decides."""
+    """By a twentieth; without noise only the margin decides."""
     assert policy.guardrail.judge([share] * 8, [1.0] * 8).accepted is accepted
 
 

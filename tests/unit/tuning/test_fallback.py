@@ -11,7 +11,7 @@ import scipy.sparse
 import sparloom
 from sparloom.errors import NoCompiler
 from sparloom.ops import SDDMM, CsrAttention, Operands, SpMM, SpmmMax, SpmmMean
-from sparloom.tuning.sparse import fallback
+from sparloom.tuning.sparse import api, fallback, prepared
 
 OPS = {"sum": SpMM(), "mean": SpmmMean(), "max": SpmmMax()}
 
@@ -22,6 +22,9 @@ def without_compiler(monkeypatch):
         raise NoCompiler("no C++ compiler found", source="", log="")
 
     monkeypatch.setattr(fallback, "kernel_library", kernel_library)
+    monkeypatch.setattr(api, "native_core", lambda: None)  # other tests have loaded its kernels
+    monkeypatch.setattr(prepared, "native_core", lambda: None)
+    monkeypatch.setattr(api, "set_threads", lambda threads: False)
     monkeypatch.setattr(fallback, "BLOCK", 600)  # many blocks, some of a single row
     for cached in (fallback.kernels_available, fallback._warn):
         cached.cache_clear()

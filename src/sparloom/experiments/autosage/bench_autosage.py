@@ -167,7 +167,7 @@ class BenchAutosage:
 
     def _configs(self, backend: CpuBackend, op: Op, operands: Operands) -> list[Config]:
         """Shortlist by our estimate, since that of AutoSAGE is not published; the default comes first."""
-        default, model = backend.default_config(op, operands), backend.model(PlanCache(None, keep_busy=True))
+        default, model = backend.default_config(op, operands), backend.model(PlanCache(None))
         listed = shortlist(model, op.name, operands, backend.configs(op, operands, sampled=False),
                            count=self.candidates + 1, kind=backend.kind)
         return [default, *(config for config in listed if config != default)][:self.candidates + 1]
@@ -261,7 +261,7 @@ class BenchAutosage:
         out, adjacency = family.result(operands), operands.matrix.to_scipy()
         out.fill(0)
         start = time.perf_counter()
-        ready = prepare(adjacency, threads=self.threads, libraries={}, cache=PlanCache(None, keep_busy=True),
+        ready = prepare(adjacency, threads=self.threads, libraries={}, cache=PlanCache(None),
                         policy=CsrPolicy())
         call = user_call(ready, op, operands.dense)
         call(out=out)

@@ -183,7 +183,7 @@ class BenchDispatchCuda:
         folder = run_folder(self, [(entry.name, entry.nnz) for entry in entries.values()], signature,
                             corpora=[self.corpus], without=("gpu",))
         bench = CudaDispatchBench(where, torch.device(self.device), self.timing, self.heads, self.policy,
-                                  self.memory_bytes, PlanCache(folder / "plans", keep_busy=True), self.seed)
+                                  self.memory_bytes, PlanCache(folder / "plans"), self.seed)
         frame = timed_cases(
             partial(_case, bench, lru_cache(1)(self.corpus.load), entries), cases, folder, threads=1,
             costs={key: float((entries[case.matrix].nnz + CUDA_FIXED) * case.width) for key, case in cases.items()})

@@ -98,9 +98,9 @@ class BenchGcn:
         probes = {name: self._probed(method) for name, method in baselines.items()}
         form = min(probes, key=probes.__getitem__)
         with scratch_folder("cache") as warm, scratch_folder("cache") as fresh:
-            for method in own_methods(task, PlanCache(Path(warm), keep_busy=True), seed=self.seed).values():
+            for method in own_methods(task, PlanCache(Path(warm)), seed=self.seed).values():
                 self._probed(method)
-            own = own_methods(task, PlanCache(Path(fresh), keep_busy=True), seed=self.seed)
+            own = own_methods(task, PlanCache(Path(fresh)), seed=self.seed)
             methods = {"pyg": baselines[form], **own}
             rows = list(self._trained(methods))
         rest = rest_seconds(task, steps=self.block_steps)

@@ -259,7 +259,7 @@ class DispatchBench:
 
     def _products(self, operands: Operands) -> dict[str, Callable[[], np.ndarray]]:
         """Bind our product once its kernel is decided, into an array and into a new one."""
-        ready = self._prepared(operands.matrix, cache=PlanCache(None, keep_busy=True), policy=self.policy)
+        ready = self._prepared(operands.matrix, cache=PlanCache(None), policy=self.policy)
         call = user_call(ready, "spmm", operands.dense)
         into = partial(call, out=CpuKernels(self.threads, operands.width).family(SpMM()).result(operands))
         while not ready.decided("spmm", **operands.dense):
@@ -300,12 +300,12 @@ class DispatchBench:
         operands = OPERATIONS[op](self.heads).operands(
             SparseMatrix(pattern, np.ones(pattern.nnz, np.float32)), 8 * self.heads, self.seed)
         policy = replace(self.policy, calibrate="full", effort=replace(self.policy.effort, seconds=0.05))
-        self._until_decided(op, operands, PlanCache(None, keep_busy=True), PolicyVariant(policy))
+        self._until_decided(op, operands, PlanCache(None), PolicyVariant(policy))
 
     def _cold(self, case: DispatchCase, operands: Operands, way: PolicyVariant) -> Row:
         """Make the first calls with an empty cache, except for the rates of the machine."""
         with scratch_folder("plans") as folder:
-            return self._until_decided(case.op, operands, PlanCache(folder, keep_busy=True), way)
+            return self._until_decided(case.op, operands, PlanCache(folder), way)
 
     def _until_decided(self, op: str, operands: Operands, cache: PlanCache, way: PolicyVariant) -> Row:
         """Prepare a matrix and call an operation until its kernel is decided, then a few times more.
@@ -314,7 +314,7 @@ class DispatchBench:
         caching and logging the decision, binding the choice. Then programs that find the decision make as many calls.
         """
         if cache.folder is not None:
-            rates = machine_rates(PlanCache(self.plans, keep_busy=True), threads=self.threads, kernels="sparse")
+            rates = machine_rates(PlanCache(self.plans), threads=self.threads, kernels="sparse")
             put_rates(cache, rates, threads=self.threads, kernels="sparse")
         adjacency, out = operands.matrix.to_scipy(), CpuKernels(self.threads, operands.width).family(
             OPERATIONS[op](self.heads)).result(operands)
@@ -340,7 +340,7 @@ class DispatchBench:
 
     def _plan_cache(self, case: DispatchCase) -> PlanCache:
         """Return the cache that holds only the decision of a case."""
-        return PlanCache(self.plans / case.key, keep_busy=True)
+        return PlanCache(self.plans / case.key)
 
     def _prepared(self, matrix: SparseMatrix, **options: Any) -> Prepared:
         return Prepared(matrix, threads=self.threads, libraries=self.libraries, **options)

@@ -112,7 +112,7 @@ class CudaDispatchBench:
         operands = Operands(self.where.matrix(matrix), {
             name: self.where.arrays.to_device(array) for name, array in drawn.dense.items()})
         plans = {way: self._prepared(operands, cache).plan(case.op, **operands.dense)
-                 for way, cache in (("first", self.cache), ("", PlanCache(None, keep_busy=True)))}
+                 for way, cache in (("first", self.cache), ("", PlanCache(None)))}
         decided = [{"way": way, "own": not plan.choice.library, **decision_columns(plan)}
                    for way, plan in plans.items()]
         return decided + self._timed(case, op, operands)

@@ -162,7 +162,7 @@ class BenchRaggedSchedules:
 
     def _chosen(self, operator: tuning.RaggedOperator, structure: ragged.Structure) -> tuning.RaggedChoice:
         return tuning.choose_schedule(operator, structure, threads=self.threads, effort=self.effort,
-                                      plans=tuning.PlanCache(self._folder / "plans", keep_busy=True))
+                                      plans=tuning.PlanCache(self._folder / "plans"))
 
     def _timed(self, arms: Mapping[str, Callable[[], object]], timing: TimingProtocol) -> dict[str, Measurement]:
         with torch.inference_mode():

@@ -71,7 +71,7 @@ class BenchFusion:
 
     def _measure(self, step: str, case: Case, matrix: SparseMatrix) -> list[dict[str, Any]]:
         bench = FusionBench({op.name: op for op in self.ops}, self.timing,
-                            PlanCache(self._folder / "plans", keep_busy=True), self.gemv_flops, self.seed)
+                            PlanCache(self._folder / "plans"), self.gemv_flops, self.seed)
         return (decide if step == "decide" else score)(bench, case, matrix)
 
     def _entries(self, part: str) -> Sequence[MatrixEntry]:

@@ -364,4 +364,4 @@ class BenchJacobi:
     @cached_property
     def cache(self) -> PlanCache:
         """Cache of decisions, in which another process finds them."""
-        return PlanCache(self._folder / "plans", keep_busy=True)
+        return PlanCache(self._folder / "plans")

@@ -30,12 +30,12 @@ __all__ = ["bind_prepared", "load_kernels", "native_core", "new_prepared", "set_
 
 VARIABLE = "SPARLOOM_NATIVE"
 INTERFACE = 1  # that this module expects of the core
-OPERATIONS = ("spmm", "spmm_max", "sddmm", "attention")  # in the order of the core's numbers
+OPERATIONS = ("spmm", "sddmm", "attention", "spmm_max")  # in the order of the core's numbers
 TYPES = tuple(ELEMENTS)  # likewise
 DENSE_AXES = 3  # dense operands of a call, at most
 AHEAD_BYTES = {"sddmm": 2048}  # of each step of prefetching; others have 1024
 HELPERS = (("check_indices", "check_indices"), ("check_indices", "cut_rows"), ("check_indices", "divide_by_row"),
-           ("watch", "watch"), ("watch", "changed"))
+           ("watch", "watch"), ("watch", "changed"), ("choose", "statistics"), ("choose", "choose"))
 RESULT_SHARE, COPY_SHARE = 1 / 32, 1 / 32  # of the memory, for dead results, and for the copy of one pattern
 
 log = logging.getLogger(__name__)
@@ -141,7 +141,7 @@ def _loaded(op: str, dtype: np.dtype) -> bool:
 def _use_threads(core: ModuleType, threads: int | None) -> None:
     count = checked_threads(threads)
     caches = Caches.here(count)
-    core.set_limits(count, caches.distant_bytes, caches.overflow_bytes, threads is None)
+    core.set_limits(count, caches.near_bytes, caches.far_bytes, threads is None)
 
 
 def _address(function: Any) -> int:

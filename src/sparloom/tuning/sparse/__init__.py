@@ -7,6 +7,7 @@ Files in the order in which a call passes through them:
     settings   environment variables and policy
     prepared   `Prepared`: a matrix and the decisions about it
     replay     what runs the calls of a prepared matrix outside the core: a kernel on a GPU, a library
+    choice     which kernel of a processor runs, and how candidates rank, by a small learned model
     tuner      how a decision is measured
     backend    what a device offers: kernels, libraries, arrays
     cpu, cuda  both devices; cuda_estimate: which kernels of a GPU are worth a measurement
@@ -27,7 +28,7 @@ from sparloom.tuning.sparse.backend import (
     RowCheck,
     gathered_pieces,
 )
-from sparloom.tuning.sparse.cpu import CpuBackend, CsrEstimate, portfolios
+from sparloom.tuning.sparse.cpu import CpuBackend, CpuScores
 from sparloom.tuning.sparse.cuda import CUDA_LIBRARIES, CudaBackend, gather_dot, kernel_kind, safe_kernel
 from sparloom.tuning.sparse.cuda_estimate import CudaEstimate, CudaRates, measure_cuda_rates
 from sparloom.tuning.sparse.inputs import array_of, dense_of, matrix_of
@@ -38,9 +39,9 @@ from sparloom.tuning.sparse.tuner import CsrDecider
 
 __all__ = [
     "CUDA_LIBRARIES", "LIBRARIES", "SHORTLISTS", "Arrays", "Backend", "CandidateSet", "CandidateSource",
-    "CpuBackend", "CsrChoice", "CsrCostModel", "CsrDecider", "CsrEstimate", "CsrPlan", "CsrPolicy", "CudaBackend",
+    "CpuBackend", "CpuScores", "CsrChoice", "CsrCostModel", "CsrDecider", "CsrPlan", "CsrPolicy", "CudaBackend",
     "CudaEstimate", "CudaRates", "CudaSettings", "Library", "NativeReplay", "Prepared", "ProbeLog", "Product",
     "RowCheck", "Sample", "Settings", "array_of", "csr_attention", "dense_of",
-    "gather_dot", "gathered_pieces", "kernel_kind", "matrix_of", "measure_cuda_rates", "portfolios", "prepare",
+    "gather_dot", "gathered_pieces", "kernel_kind", "matrix_of", "measure_cuda_rates", "prepare",
     "safe_kernel", "sample_rows", "sddmm", "spmm", "tune", "tuning",
 ]

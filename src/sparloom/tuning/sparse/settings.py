@@ -8,8 +8,8 @@
 | `AUTOSAGE_LOG_PROBES` | 0, 1 | 1 | a line per decision in probe_logs.jsonl beside the decisions |
 | `AUTOSAGE_PROBE_FRAC` | above 0, at most 1 | 0.05 | share of the nonzeros in a sample |
 | `AUTOSAGE_PROBE_MIN_ROWS` | 1, 2, ... | 20,000 nonzeros | minimum rows, of mean length, in a sample |
-| `AUTOSAGE_PROBE_ITERS` | 1, 2, ... | 3; 3 on a sample | repetitions of candidates that stay to the end |
-| `AUTOSAGE_PROBE_CAP_MS` | above 0 | 1000; 200 on a sample | half of the time of a race and its duel |
+| `AUTOSAGE_PROBE_ITERS` | 1, 2, ... | 3 | repetitions of candidates that stay to the end |
+| `AUTOSAGE_PROBE_CAP_MS` | above 0 | 200 | half of the time of a race and its duel |
 | `AUTOSAGE_SHORTLIST` | estimate, all, trees, model | estimate | what selects the candidates: `CandidateSource` |
 | `AUTOSAGE_SHORTLIST_MODEL` | paths, with `:` between | | files of the learned model, if one is used |
 | `AUTOSAGE_MIN_PROBE_ROWS` | 0, 1, ... | 0 | smaller matrices run the baseline, unmeasured; minimum rows of samples |

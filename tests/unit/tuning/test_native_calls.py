@@ -1,18 +1,19 @@
-"""Direct calls: patterns seen for the first time are computed without being prepared, and always rightly."""
+"""Calls that the native core computes: patterns that it sees for the first time, that it knows, and prepared ones."""
 
+import gc
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import scipy.sparse
+import torch
 from csr_operands import close, dense, matrix
 
 import sparloom
 from sparloom.ops import SDDMM, CsrAttention, SpMM, SpmmMax
+from sparloom.platforms.cpu_kernels import native_core
 from sparloom.sparse import Pattern, SparseMatrix
-from sparloom.tuning.cache import PlanCache
-from sparloom.tuning.sparse import Prepared, api, classes, direct
-from sparloom.tuning.sparse.direct import Csr, DirectCalls
+from sparloom.tuning.sparse import CpuBackend, Prepared
 
 ROWS, COLS = 300, 200
 
@@ -20,14 +21,8 @@ pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
 
 
 @pytest.fixture
-def unprepared(monkeypatch):
-    """Let nothing be prepared, looked up or stored."""
-    monkeypatch.setattr(Prepared, "__init__", None)
-    monkeypatch.setattr(Pattern, "digest", None)
-    monkeypatch.setattr(PlanCache, "get", None)
-    monkeypatch.setattr(PlanCache, "put", None)
-    monkeypatch.setattr(direct, "PREPARE_WORK", 10**12)
-    monkeypatch.setattr(classes, "WARM_CALLS", 10**12)
+def core():
+    return native_core() or pytest.skip("the native core is not built")
 
 
 def forms(a):
@@ -55,34 +50,129 @@ EMPTY = scipy.sparse.csr_array((ROWS, COLS), dtype=np.float32)
 @pytest.mark.parametrize("a", [matrix(), hub(), EMPTY, matrix(1, 1), matrix(800, 600)], ids=[
     "random", "hub", "empty", "one", "threads"])
 @pytest.mark.parametrize("threads", [1, 3])
-def test_every_operation_on_every_form_is_right(unprepared, a, threads):
+def test_every_operation_on_every_form_is_right(core, a, threads):
     rows, cols = a.shape
     x, q = dense(cols, 40), dense(rows, 40)
     q3, k3, v3 = dense(rows, 2, 8), dense(cols, 2, 8), dense(cols, 2, 5)
+    before = core.counts()
     for form in forms(a):
-        close(SpMM(), a, {"B": x}, sparloom.spmm(form, x, threads=threads))
+        for _ in range(4):  # fresh, then known
+            close(SpMM(), a, {"B": x}, sparloom.spmm(form, x, threads=threads))
         close(SpmmMax(), a, {"B": x}, sparloom.spmm(form, x, threads=threads, reduce="max"))
         mean = sparloom.spmm(form, x, threads=threads, reduce="mean")
         np.testing.assert_allclose(mean, a @ x / np.maximum(1, np.diff(a.indptr))[:, None], rtol=1e-4, atol=1e-5)
         close(SDDMM(), a, {"B": q, "C": x}, sparloom.sddmm(form, q, x, threads=threads))
         close(CsrAttention(2), a, {"Q": q3, "K": k3, "V": v3},
               sparloom.csr_attention(form, q3, k3, v3, threads=threads))
+    after = core.counts()
+    assert after["fresh"] > before["fresh"]
+    assert after["known"] > before["known"]
 
 
-def test_direct_and_prepared_results_of_one_thread_have_equal_bits():
-    a, x = matrix(), dense(COLS, 24)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_every_way_of_a_call_gives_the_same_bits(dtype, threads):
+    """Fresh, known and prepared calls of the core, and calls through Python."""
+    a, x = matrix(800, COLS), dense(COLS, 24).astype(dtype)
+    indptr, indices, values = a.indptr, a.indices, a.data.astype(dtype)
+    given = indptr, indices, values, a.shape
+    ready = sparloom.prepare(given, threads=threads)
+    python = Prepared(ready.matrix, where=CpuBackend(threads))
     for reduce in ("sum", "mean", "max"):
-        first = sparloom.spmm(a.copy(), x, reduce=reduce, threads=1)
-        assert np.array_equal(first, sparloom.prepare(a, threads=1).spmm(x, reduce=reduce))
+        results = [sparloom.spmm(given, x, reduce=reduce, threads=threads) for _ in range(5)]
+        results += [each.spmm(x, reduce=reduce) for each in (ready, ready, python, python)]
+        assert all(np.array_equal(each, results[0]) for each in results), reduce
+    q = dense(800, 24).astype(dtype)
+    results = [sparloom.sddmm(given, q, x, threads=threads), *(each.sddmm(q, x) for each in (ready, ready, python))]
+    assert all(np.array_equal(each, results[0]) for each in results)
+    heads = q.reshape(800, 3, 8), x.reshape(COLS, 3, 8), x.reshape(COLS, 3, 8)
+    results = [sparloom.csr_attention(given, *heads, threads=threads),
+               *(each.attention(*heads) for each in (ready, ready, python))]
+    assert all(np.array_equal(each, results[0]) for each in results)
+    for (most, at), (others, places) in [(ready.spmm_max(x), python.spmm_max(x)) for _ in range(2)]:
+        assert np.array_equal(most, others)
+        assert np.array_equal(at, places)
 
 
-def test_out_is_written(unprepared):
+def test_a_prepared_matrix_runs_in_the_core(core):
+    a, x, out = matrix(), dense(COLS, 16), np.empty((ROWS, 16), np.float32)
+    ready = sparloom.prepare(a)
+    ready.spmm(x)
+    before = core.counts()["prepared"]
+    other = np.ones_like(a.data)
+    assert ready.spmm(x, out=out) is out
+    close(SpMM(), a, {"B": x}, out)
+    changed = ready.spmm(x, values=other)
+    close(SpMM(), scipy.sparse.csr_array((other, a.indices, a.indptr), shape=a.shape), {"B": x}, changed)
+    assert core.counts()["prepared"] == before + 2
+
+
+def test_a_known_pattern_dies_with_its_arrays(core):
+    a, x = matrix(), dense(COLS, 4)
+    before = core.counts()["patterns"]
+    for _ in range(4):
+        sparloom.spmm(a, x)
+    assert core.counts()["patterns"] == before + 1
+    del a
+    assert core.counts()["patterns"] == before
+
+
+def test_results_reuse_the_memory_of_dead_ones_only():
+    a, x = matrix(), dense(COLS, 64)
+    kept = [sparloom.spmm(a, x) for _ in range(3)]
+    copies = [each.copy() for each in kept]
+    view = sparloom.spmm(a, x)[3:]
+    expected = view.copy()
+    for seed in range(20):
+        sparloom.spmm(matrix(seed=seed), 2 * x)
+    assert all(np.array_equal(*pair) for pair in zip(kept, copies, strict=True))
+    assert np.array_equal(view, expected)
+
+
+def test_a_call_within_a_call_is_right(core):
+    """A finaliser that the interpreter runs while the core allocates calls the core again."""
+    a, x = matrix(800, COLS), dense(COLS, 16)
+    expected, inner = sparloom.spmm(a, x), []
+
+    class Calls:
+        def __init__(self):
+            self.self = self  # the collector of cycles calls the finaliser
+
+        def __del__(self):
+            inner.append(sparloom.spmm(a, x))
+
+    for _ in range(200):
+        Calls()
+        assert np.array_equal(sparloom.spmm(a, x), expected)
+    gc.collect()
+    assert len(inner) == 200
+    assert all(np.array_equal(each, expected) for each in inner)
+
+
+def test_tensors_on_the_processor_are_read_in_place():
+    a, x = matrix(), dense(COLS, 8)
+    parts = tuple(torch.from_numpy(each) for each in (a.indptr, a.indices, a.data))
+    for _ in range(4):
+        close(SpMM(), a, {"B": x}, sparloom.spmm((*parts, a.shape), torch.from_numpy(x)))
+    with pytest.raises(TypeError, match="requires a gradient"):
+        sparloom.spmm((*parts, a.shape), torch.from_numpy(x).requires_grad_())
+
+
+def test_a_known_pattern_never_counts_for_other_columns():
+    a, x = matrix(), dense(COLS, 8)
+    for _ in range(4):
+        sparloom.spmm((a.indptr, a.indices, a.data), x)
+    with pytest.raises(ValueError, match="indices of A run from"):
+        sparloom.spmm((a.indptr, a.indices, a.data), x[: COLS // 2])
+
+
+def test_out_is_written(core):
     a, x, out = matrix(), dense(COLS, 8), np.full((ROWS, 8), np.nan, np.float32)
     assert sparloom.spmm(a, x, out=out) is out
     close(SpMM(), a, {"B": x}, out)
 
 
-def test_unsorted_and_double_columns_are_summed_without_preparing(unprepared):
+def test_unsorted_and_double_columns_are_summed_without_preparing(core):
     a, x = matrix(), dense(COLS, 8)
     doubled = 2 * a.indptr, np.repeat(a.indices, 2), np.repeat(a.data / 2, 2), a.shape
     close(SpMM(), a, {"B": x}, sparloom.spmm(doubled, x))
@@ -123,52 +213,30 @@ def test_arrays_at_the_address_of_freed_ones_are_computed_anew():
         del a
 
 
-def test_a_pattern_that_recurs_is_prepared(monkeypatch):
-    monkeypatch.setattr(direct, "PREPARE_WORK", 3 * direct.CALL_WORK)
-    a, x = matrix(), dense(COLS, 1)
-    made = []
-    monkeypatch.setattr(api, "Prepared", lambda *given, **options: made.append(1) or Prepared(*given, **options))
-    for _ in range(6):
-        close(SpMM(), a, {"B": x}, sparloom.spmm(a, x))
-    assert made == [1]
-
-
-@pytest.mark.parametrize("work", [0, 3 * direct.CALL_WORK])
-def test_a_pattern_that_changes_before_every_call_is_never_prepared(unprepared, monkeypatch, work):
-    monkeypatch.setattr(direct, "PREPARE_WORK", work)
-    a, x = matrix(), dense(COLS, 1)
-    for call in range(12):
-        a.indices[-1] = COLS - 1 - call % 2
-        close(SpMM(), a, {"B": x}, sparloom.spmm(a, x))
-
-
 @pytest.mark.parametrize("pointers", [np.int32, np.int64])
 @pytest.mark.parametrize("columns", [np.int32, np.int64])
 def test_wrong_arrays_are_left_to_the_messages_of_prepared_matrices(pointers, columns):
-    a, x, calls = matrix(), dense(COLS, 8), DirectCalls(2)
+    a, x = matrix(), dense(COLS, 8)
     limits = np.iinfo(pointers)
     out = np.zeros((ROWS, 8), np.float32)
     for place, wrong in ((1, -1), (0, 1), (0, -1), (-1, a.nnz + 1), (5, limits.max), (5, limits.min), (-2, a.nnz + 1)):
         indptr = a.indptr.astype(pointers)
         indptr[place] = wrong
-        assert calls.spmm(Csr(indptr, a.indices.astype(columns), a.data, a.shape), x, out=out) is None
         with pytest.raises(ValueError, match="indptr of A must be 301 numbers that rise"):
-            sparloom.spmm((indptr, a.indices.astype(columns), a.data, a.shape), x)
+            sparloom.spmm((indptr, a.indices.astype(columns), a.data, a.shape), x, out=out)
     limits = np.iinfo(columns)
     for place in (0, 1, a.nnz // 2, a.nnz - 1):
         for wrong in (-1, COLS, limits.max, limits.min, *([2**32, 2**32 + 1] if columns is np.int64 else [])):
             indices = a.indices.astype(columns)
             indices[place] = wrong
-            assert calls.spmm(Csr(a.indptr.astype(pointers), indices, a.data, a.shape), x, out=out) is None
             with pytest.raises(ValueError, match="indices of A run from"):
-                sparloom.spmm((a.indptr.astype(pointers), indices, a.data, a.shape), x)
+                sparloom.spmm((a.indptr.astype(pointers), indices, a.data, a.shape), x, out=out)
     assert not out.any()
 
 
 def test_values_in_gaps_and_overlapping_results_are_left_to_prepared_matrices():
-    a, x, calls = matrix(), dense(COLS, 8), DirectCalls(2)
+    a, x = matrix(), dense(COLS, 8)
     gaps = np.repeat(a.data, 2)[::2]
-    assert calls.spmm(Csr(a.indptr, a.indices, gaps, a.shape), x) is None
     close(SpMM(), a, {"B": x}, sparloom.spmm((a.indptr, a.indices, gaps, a.shape), x))
     square = matrix(COLS, COLS)
     with pytest.raises(ValueError, match="out lies in the memory of an operand, X"):
@@ -186,14 +254,3 @@ def test_python_threads_may_call_at_once():
 def test_a_one_dimensional_array_is_refused():
     with pytest.raises(ValueError, match="two axes"):
         sparloom.spmm(scipy.sparse.csr_array(np.ones(5, np.float32)), np.ones((5, 2), np.float32))
-
-
-def test_as_many_matrices_as_one_likes_leave_nothing_behind():
-    calls, x = DirectCalls(1), dense(COLS, 2)
-    for seed in range(300):
-        a = matrix(20, COLS, seed)
-        calls.spmm(Csr(a.indptr, a.indices, a.data, a.shape), x)
-        assert len(calls._sightings._seen) <= 256
-    for width in range(1, 300):
-        calls.spmm(Csr(a.indptr, a.indices, a.data, a.shape), dense(COLS, width))
-        assert len(calls._ready) <= direct.MAX_KINDS
