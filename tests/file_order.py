@@ -7,8 +7,7 @@ import pytest
 
 LONGEST = (  # under tests/, of few tests each; files with more tests follow in the order of their number
     "contract/test_pipeline.py", "unit/platforms/cuda/test_cuda_compiles.py", "unit/experiments/test_loggers.py",
-    "contract/test_extending.py", "contract/test_notebooks.py", "unit/tuning/test_plan_processes.py",
-    "unit/experiments/test_training_processes.py",
+    "contract/test_extending.py", "contract/test_notebooks.py", "unit/experiments/test_training_processes.py",
     "unit/experiments/test_bench_fusion.py", "unit/experiments/test_compare.py",
     "unit/experiments/test_bench_jacobi.py", "unit/experiments/test_eval_ragged.py",
     "unit/report/test_fusion_reports.py", "unit/experiments/test_bench_dispatch.py", "property/test_sparse_fuzz.py",

@@ -1,53 +1,37 @@
 """Entries of a decision cache, for tests that read, damage or age them."""
 
 import json
+import os
 import sqlite3
-import zlib
+import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sparloom.tuning import disk_cache
-
 __all__ = ["Kept", "changed", "kept_files", "rewrite", "text_of"]
 
 
 @dataclass(frozen=True, order=True)
 class Kept:
-    """One entry of a file; its value may be damaged, which the memory of this process then forgets."""
+    """One entry of a file."""
 
     file: Path
+    table: str
     digest: str
 
     def exists(self) -> bool:
-        return bool(self._run("SELECT 1 FROM entries WHERE digest = ?"))
-
-    def read_bytes(self) -> bytes:
-        return self._run("SELECT value FROM entries WHERE digest = ?")[0][0]
-
-    def write_bytes(self, value: bytes) -> None:
-        """Replace the value but not its checksum."""
-        self._run("UPDATE entries SET value = ?2 WHERE digest = ?1", value)
-
-    def unlink(self) -> None:
-        self._run("DELETE FROM entries WHERE digest = ?")
-
-    def replace(self, value: bytes) -> None:
-        """Replace the value, with a valid checksum."""
-        checksum = zlib.crc32(value, zlib.crc32(bytes.fromhex(self.digest)))
-        self._run("UPDATE entries SET value = ?2, checksum = ?3 WHERE digest = ?1", value, checksum)
+        return bool(self.run("SELECT 1 FROM {} WHERE digest = ?"))
 
     def age(self, seconds: float) -> None:
         """Make it as if it had been written and used so many seconds before."""
-        self._run("UPDATE entries SET written = written - ?2, used = used - ?2 WHERE digest = ?1", seconds)
+        self.run("UPDATE {} SET written = written - ?2, used = used - ?2 WHERE digest = ?1", seconds)
 
-    def _run(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+    def run(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         with closing(sqlite3.connect(self.file)) as connection, connection:
-            found = connection.execute(statement, (bytes.fromhex(self.digest), *values)).fetchall()
-        for each in disk_cache._CACHES:
-            each._forget()
+            found = connection.execute(statement.format(self.table), (bytes.fromhex(self.digest), *values)).fetchall()
+        os.utime(self.file, ns=(0, time.time_ns()))  # exact, so that it differs from that of a write just before
         return found
 
 
@@ -56,20 +40,21 @@ def kept_files(folder: Path, kind: str = "") -> list[Kept]:
     kept = []
     for file in sorted(folder.rglob("*.sqlite")):
         with closing(sqlite3.connect(file)) as connection:
-            rows = connection.execute("SELECT digest, value FROM entries").fetchall()
-        kept += [Kept(file, digest.hex()) for digest, value in rows
-                 if not kind or f'"kind": "{kind}"'.encode() in value]
+            for table in ("decisions", "orders"):
+                rows = connection.execute(f"SELECT digest, entry FROM {table}").fetchall()
+                kept += [Kept(file, table, digest.hex()) for digest, entry in rows
+                         if not kind or f'"kind": "{kind}"'.encode() in entry]
     return sorted(kept)
 
 
 def text_of(kept: Kept) -> str:
-    """Read the content of an entry."""
-    return kept.read_bytes().decode()
+    """Read the JSON of an entry."""
+    return kept.run("SELECT entry FROM {} WHERE digest = ?")[0][0].decode()
 
 
 def rewrite(kept: Kept, text: str | bytes) -> None:
-    """Replace the content of an entry, with a valid checksum."""
-    kept.replace(text.encode() if isinstance(text, str) else text)
+    """Replace the JSON of an entry."""
+    kept.run("UPDATE {} SET entry = ?2 WHERE digest = ?1", text.encode() if isinstance(text, str) else text)
 
 
 def changed(change: Callable[[dict[str, Any]], Any]) -> Callable[[Kept], None]:

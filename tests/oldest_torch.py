@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 VERSION = "2.6.0"
-PACKAGES = ("numpy", "scipy", "jaxtyping", "sympy", "pytest", "pytest-timeout", "hypothesis",
+PACKAGES = ("numpy", "scipy", "jaxtyping", "filelock", "sympy", "pytest", "pytest-timeout", "hypothesis",
             "torch-geometric")
 TESTS = ("test_aggregating_layers.py", "test_gcn_conv.py", "test_gcn_conv_pyg.py", "test_nn_sparse.py",
          "test_nn_max.py", "test_transformer.py", "test_token_layers.py", "test_compiled.py", "test_transforms.py")

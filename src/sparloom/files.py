@@ -174,8 +174,8 @@ def hold_lock(file: IO[Any], take: Callable[[IO[Any]], bool]) -> Iterator[bool]:
             del locks[key]
 
 
-def append_lines(path: Path, lines: Iterable[str]) -> None:
-    """Append lines and flush them to disk; any number of processes, and signal handlers, may append to a file.
+def append_lines(path: Path, lines: Iterable[str], *, wait: bool = True) -> None:
+    """Append lines, and flush them to disk if `wait`; several processes, and signal handlers, may append to a file.
 
     An incomplete last line of a killed process is cut off first, so that it is not joined to another.
 
@@ -196,7 +196,8 @@ def append_lines(path: Path, lines: Iterable[str]) -> None:
         except OSError as error:
             _name_file(error, path)
             raise
-        os.fsync(file.fileno())
+        if wait:
+            os.fsync(file.fileno())
 
 
 def read_lines(path: Path) -> list[bytes]:

@@ -2,8 +2,7 @@
 
 Files in the order in which a decision passes through them:
 
-    disk_cache       byte strings by key in one file, bounded
-    cache            decisions on disk: key in, JSON or bytes out
+    cache            decisions on disk: key in, JSON or bytes out, in one bounded file
     records          the list of a cache, its pruning, and the log of decisions
     machine          rates of this machine, and digests by which decisions of others are told apart
     racing           races of candidates, the guardrail, and the decision that results
@@ -21,9 +20,6 @@ Names are imported on first use: `sparloom.tuning.sparse` needs no torch.
 from sparloom.lazy import attach
 
 __all__, __getattr__, __dir__ = attach(__name__, {
-    "disk_cache": (
-        "DiskCache",
-    ),
     "cache": (
         "PlanCache", "Summary",
     ),

@@ -1,45 +1,69 @@
-"""The decision cache: key in, JSON or bytes out, bounded, on disk, shared by any number of processes.
+"""The decision cache: key in, JSON or bytes out, in one bounded SQLite file that any number of processes share.
 
-It is opaque: it knows neither what is decided nor how.
+    <folder>/decisions.sqlite   tables `decisions` (JSON objects) and `orders` (bytes, such as orders of rows)
 
-    <folder>/decisions.sqlite   JSON objects, see `DiskCache`
-    <folder>/orders.sqlite      bytes, such as orders of rows, which are fewer and larger
+It is opaque: it knows neither what is decided nor how. Each operation is one transaction on a connection of its own,
+and forks wait for it, so a child never uses a connection of its parent. SQLite keeps a rollback journal, because a
+write-ahead log needs memory that all processes share, which network file systems do not have. Nothing is flushed: a
+power failure may damage the file. A damaged file, or one with other tables, is replaced by an empty one.
+
+A damaged entry is not taken for another decision: it contains its key, whose hash must be the one by which it was
+found; it must be JSON; and the caller's `parse` must accept its value. Only data is read from a file: one that has
+triggers, views or tables of others is not used.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from threading import RLock
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sparloom.errors import SchemaError
 from sparloom.jit import cache_folder, warn_unwritable
-from sparloom.tuning.disk_cache import DiskCache
 
-__all__ = [
-    "VERSION", "DiskCache", "OtherVersion", "PlanCache", "Summary", "entry_key", "parsed_entry",
-]
+if TYPE_CHECKING:
+    from sqlite3 import Connection
+
+__all__ = ["DAMAGE", "VERSION", "PlanCache", "Row", "Summary", "digest_of"]
 
 log = logging.getLogger(__name__)
 
 Read = TypeVar("Read")
+Json = Mapping[str, Any]
+Row = tuple[bytes, float, bytes, int]
+"""Digest of the key, time of writing in seconds since the epoch, JSON text, and size in bytes of one entry."""
 
 VERSION = 2  # of the content of an entry
 ENTRIES, MEGABYTES = "SPARLOOM_PLANS_ENTRIES", "SPARLOOM_PLANS_MB"
-OPEN_FOLDERS = 8  # whose files and memory are kept after the last use of a cache
-MAX_BLOBS = 64  # entries of bytes, such as orders of rows: each has 4 bytes for every row of a matrix
+MAX_ORDERS = 64  # each has 4 bytes for every row of a matrix
+DAY_SECONDS = 86400.0  # between two writes of the time of use of one entry
+LOCK_SECONDS, BUSY = 0.5, 5  # of waiting for another process, and the code of SQLite's error after that
+MEMORY_ENTRIES = 1024  # decisions that a process remembers until their file changes
 
-DAMAGE = (ValueError, KeyError, TypeError, EOFError, RecursionError, MemoryError, SchemaError)
-"""Exceptions that parsing an arbitrary entry may raise."""
+DAMAGE = (AttributeError, KeyError, RecursionError, SchemaError, TypeError, ValueError)
+"""Exceptions that reading an arbitrary entry may raise."""
 
+SIZES = {  # entries and bytes
+    "decisions": "SELECT count(*), (SELECT (page_count - freelist_count) * page_size FROM pragma_page_count, "
+                 "pragma_freelist_count, pragma_page_size) FROM decisions",
+    "orders": "SELECT count(*), total(length(content)) FROM orders",
+}
+SCHEMA = {f"CREATE TABLE {table} (digest BLOB PRIMARY KEY NOT NULL, written REAL NOT NULL, used REAL NOT NULL, "
+          "entry BLOB NOT NULL, content BLOB NOT NULL)" for table in SIZES}
+CREATE = f"PRAGMA auto_vacuum=FULL; BEGIN IMMEDIATE; {';'.join(SCHEMA)}; COMMIT".replace("TABLE", "TABLE IF NOT EXISTS")
+SETTINGS = ("trusted_schema=OFF", "cell_size_check=ON", "journal_mode=DELETE", "synchronous=OFF")
 
-class OtherVersion(SchemaError):
-    """An entry was written by an earlier or a later version."""
+_LOCK = RLock()  # held by every operation
+os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
 
 
 @dataclass(frozen=True)
@@ -61,11 +85,10 @@ class Summary:
 class PlanCache:
     """A folder of decisions, shared by any number of processes.
 
-    An entry is whole or absent, and the last writer wins. A damaged entry, or one of another version, counts as absent
-    and is logged as a warning. A folder that cannot be written to is still read; one warning names the remedy. A put
-    that would have to wait for another process is lost, and logged. The cache is bounded by `SPARLOOM_PLANS_ENTRIES`
-    (10,240 by default) and `SPARLOOM_PLANS_MB` megabytes (64), half of them for bytes; the least recently used entries
-    are evicted. Caches of one folder share the memory of the process, see `DiskCache`.
+    An entry is whole or absent, and the last writer wins. A damaged entry counts as absent and is logged as a warning.
+    A folder that cannot be written to is still read; one warning names the remedy. A put that would have to wait for
+    another process is lost, and logged. The cache is bounded by `SPARLOOM_PLANS_ENTRIES` (10,240 by default) and
+    `SPARLOOM_PLANS_MB` megabytes (64), half of them for bytes; the least recently used entries are evicted.
 
     Args:
         folder: created by the first put; None: nothing is stored.
@@ -73,129 +96,184 @@ class PlanCache:
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = None if folder is None else Path(folder)
-        self.stores: tuple[DiskCache, ...] = () if folder is None else _open_stores(self.folder)
+        self.path = None if folder is None else Path(os.path.abspath(folder)) / "decisions.sqlite"
+        self._max_entries, self._max_bytes = _limit(ENTRIES, 10_240), 1_000_000 * _limit(MEGABYTES, 64)
 
     @classmethod
     def of_this_user(cls) -> PlanCache:
         """Open the folder plans/ of SPARLOOM_CACHE, or else of ~/.cache/sparloom."""
         return cls(cache_folder() / "plans")
 
-    def get(self, kind: str, key: Mapping[str, Any], parse: Callable[[Any], Read] = dict) -> Read | None:
+    def get(self, kind: str, key: Json, parse: Callable[[Any], Read] = dict) -> Read | None:
         """Look up a JSON object; None if there is none, or if it is damaged.
 
         Args:
             key: JSON values.
             parse: reads the object; raises ValueError, KeyError, TypeError or SchemaError if it is damaged.
         """
-        return self._read(0, kind, key, parse)
+        return self._read("decisions", kind, key, lambda entry, content: parse(entry["value"]))
 
-    def get_bytes(self, kind: str, key: Mapping[str, Any], parse: Callable[[bytes], Read] = bytes) -> Read | None:
+    def get_bytes(self, kind: str, key: Json, parse: Callable[[bytes], Read] = bytes) -> Read | None:
         """Look up bytes, as `get` does an object."""
-        return self._read(1, kind, key, parse)
+        return self._read("orders", kind, key, lambda entry, content: parse(content))
 
-    def put(
-        self, kind: str, key: Mapping[str, Any], value: Mapping[str, Any], *, summary: Summary | None = None,
-    ) -> None:
+    def put(self, kind: str, key: Json, value: Json, *, summary: Summary | None = None) -> None:
         """Store a JSON object in place of the previous one. A full disk is logged, not raised.
 
         Args:
             key: all that the value depends on, as JSON values.
         """
-        self._write(0, kind, key, {"summary": asdict(summary or Summary()), "value": dict(value)}, b"")
+        self._write("decisions", kind, key, {"summary": asdict(summary or Summary()), "value": dict(value)}, b"")
 
-    def put_bytes(self, kind: str, key: Mapping[str, Any], value: bytes, *, summary: Summary | None = None) -> None:
+    def put_bytes(self, kind: str, key: Json, value: bytes, *, summary: Summary | None = None) -> None:
         """Store bytes, as `put` does an object; at most 64 such entries are kept."""
-        self._write(1, kind, key, {"summary": asdict(summary or Summary()), "bytes": len(value)}, value)
+        self._write("orders", kind, key, {"summary": asdict(summary or Summary())}, value)
 
-    def _read(self, store: int, kind: str, key: Mapping[str, Any], parse: Callable[[Any], Read]) -> Read | None:
-        if not self.stores:
+    def rows(self) -> list[Row]:
+        """Read all entries."""
+        query = " UNION ALL ".join("SELECT digest, CAST(written AS REAL), CAST(entry AS BLOB), length(entry) + "
+                                   f"length(content) FROM {table}" for table in SIZES)
+        return _run(self.path, lambda connection: connection.execute(query).fetchall()) or []
+
+    def remove(self, entries: Iterable[tuple[bytes, float]]) -> set[bytes]:
+        """Delete entries, given by digest and time of writing, unless they were replaced since; return their digests.
+        """
+        def delete(connection: Connection) -> set[bytes]:
+            return {each[0] for each in entries for table in SIZES if connection.execute(
+                f"DELETE FROM {table} WHERE digest = ? AND written = ?", each).rowcount}
+
+        removed = _run(self.path, delete) or set()
+        _remembered.cache_clear()
+        return removed
+
+    def _read(self, table: str, kind: str, key: Json, parse: Callable[[Any, bytes], Read]) -> Read | None:
+        digest, state = digest_of(kind, key), _state(self.path)
+        row = state and (_remembered if table == "decisions" else _select)(self.path, state, table, digest)
+        if not row:
             return None
-        disk, name = self.stores[store], entry_key(kind, key)
         try:
-            content = disk.get(name)
-        except TimeoutError as error:
-            log.info("%s is %s: the decision is made anew", disk.path, error.strerror)
-            return None
-        except OSError as error:
-            _warn_once(self.folder, f"cannot be read: {error.strerror}: its decisions are made anew")
-            return None
-        except DAMAGE as error:
-            log.warning("%s, %s: %s: it is decided anew", disk.path, kind, error)
-            return None
-        if content is None:
-            return None
-        try:
-            entry = parsed_entry(content)
-            if entry_key(kind, entry.get("key")) != name:  # tuples come back as lists
+            entry = json.loads(row[0])
+            if digest_of(entry["kind"], entry["key"]) != digest:
                 raise SchemaError("written for something else")
-            return parse(entry["value"])
+            return parse(entry, row[1])
         except DAMAGE as error:
-            log.warning("%s, %s: %s: it is decided anew", disk.path, kind, error)
+            log.warning("%s, %s: %s: it is decided anew", self.path, kind, error)
             return None
 
-    def _write(
-        self, store: int, kind: str, key: Mapping[str, Any], content: Mapping[str, Any], blob: bytes,
-    ) -> None:
-        if not self.stores:
-            return
-        disk, name = self.stores[store], entry_key(kind, key)
-        head = json.dumps({"version": VERSION, "kind": kind, "key": dict(key), **content}, allow_nan=False)
-        entry = head.encode() + b"\n" + blob
+    def _write(self, table: str, kind: str, key: Json, entry: Json, content: bytes) -> None:
+        text = json.dumps({"version": VERSION, "kind": kind, "key": dict(key), **entry}, allow_nan=False).encode()
+        now = time.time()
+
+        def write(connection: Connection) -> bool:
+            connection.execute(f"INSERT OR REPLACE INTO {table} VALUES (?, ?, ?, ?, ?)",
+                               (digest_of(kind, key), now, now, text, content))
+            _evict(connection, "orders", MAX_ORDERS, self._max_bytes // 2, now)
+            _evict(connection, "decisions", self._max_entries, self._max_bytes, now)
+            return True
+
+        if len(text) + len(content) < self._max_bytes // 2 and _run(self.path, write, create=True):
+            _remembered.cache_clear()
+
+
+def digest_of(kind: str, key: Json) -> bytes:
+    """Hash a key: 32 bytes, by which its entry is found."""
+    return hashlib.sha256(json.dumps([VERSION, kind, key], sort_keys=True).encode()).digest()
+
+
+def _run(path: Path | None, work: Callable[[Connection], Read], *, create: bool = False) -> Read | None:
+    """Do one transaction; None if there is no file, or if it cannot be used, which is logged."""
+    if path is None or not (create or os.path.exists(path)) or _LOCK._is_owned():  # by a call that this one interrupts
+        return None
+    try:
+        import sqlite3  # takes milliseconds, and some builds of Python lack it
         try:
-            disk.put(name, entry)
-        except TimeoutError as error:
-            log.info("%s is %s: a decision is not stored", disk.path, error.strerror)
-        except OSError as error:
-            warn_unwritable(self.folder, f"{self.folder} cannot be written to: {error.strerror}: decisions are not "
-                                         "kept for later processes; set SPARLOOM_CACHE, or AUTOSAGE_CACHE_DIR, to a "
-                                         "folder that can be")
-        except ValueError as error:
-            log.warning("%s: %s: a decision is not stored", disk.path, error)
+            return _transaction(path, work, create)
+        except sqlite3.OperationalError:  # full, locked, read-only
+            raise
+        except sqlite3.DatabaseError as error:
+            log.warning("%s is damaged (%s): it is replaced, and decided anew", path, error)
+            for name in (f"{path.name}-journal", path.name):
+                path.with_name(name).unlink(missing_ok=True)
+            return _transaction(path, work, create) if create else None
+    except (ImportError, OSError) as error:
+        return _report(path, error)
+    except sqlite3.Error as error:
+        return _report(path, error)
 
 
-def entry_key(kind: str, key: Mapping[str, Any]) -> str:
-    """Name an entry by its kind and its key."""
-    return f"{kind} {json.dumps(key, sort_keys=True)}"
-
-
-def parsed_entry(content: bytes) -> dict[str, Any]:
-    """Parse an entry.
+def _transaction(path: Path, work: Callable[[Connection], Read], create: bool) -> Read | None:
+    """Open a file, check it, and work on it; None if it is empty.
 
     Raises:
-        ValueError, RecursionError: it is not JSON, or does not have as many bytes as it says.
-        SchemaError: it is of another version (OtherVersion), or something else.
+        OSError, sqlite3.Error: it is damaged, locked by another process, full, or cannot be read or written.
     """
-    head, _, blob = content.partition(b"\n")
-    value = json.loads(head.decode())
-    if not isinstance(value, dict):
-        raise SchemaError(f"not of version {VERSION}")
-    if value.get("version") != VERSION:
-        raise OtherVersion(f"of version {value.get('version')!r}, not {VERSION}")
-    if value.get("bytes", 0) != len(blob):
-        raise ValueError(f"{len(blob)} bytes in place of {value.get('bytes', 0)!r}")
-    return {**value, "value": blob} if "bytes" in value else value
+    import sqlite3
+    if create:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with _LOCK, closing(sqlite3.connect(
+            f"{path.as_uri()}?mode={'rwc' if create else 'rw'}", uri=True, timeout=LOCK_SECONDS,
+            isolation_level="IMMEDIATE")) as connection, connection:
+        for setting in SETTINGS:
+            connection.execute(f"PRAGMA {setting}")
+        tables = {sql for sql, in connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")}
+        if create and not tables:
+            connection.executescript(CREATE)
+            tables = SCHEMA
+        if tables not in (set(), SCHEMA):
+            raise sqlite3.DatabaseError("its tables are other ones")
+        if os.stat(path).st_uid != os.geteuid() and connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
+            raise sqlite3.DatabaseError("its pages are damaged")
+        return work(connection) if tables else None
 
 
-def _open_stores(folder: Path) -> tuple[DiskCache, DiskCache]:
-    """Open the store of JSON objects and that of bytes, which are fewer and larger."""
-    return _shared_stores(os.path.abspath(folder), _limit(ENTRIES, 10_240), _limit(MEGABYTES, 64) * 1_000_000 // 2)
+def _select(path: Path, state: tuple[int, ...], table: str, digest: bytes) -> tuple[bytes, bytes] | None:
+    """Read the text and the bytes of an entry, and note its use once a day.
+
+    Args:
+        state: of the file; it distinguishes calls that are remembered.
+    """
+    def select(connection: Connection) -> tuple[bytes, bytes] | None:
+        now = time.time()
+        row = connection.execute(f"SELECT CAST(entry AS BLOB), CAST(content AS BLOB), abs(used - ?) FROM {table} "
+                                 "WHERE digest = ?", (now, digest)).fetchone()
+        if row and row[2] > DAY_SECONDS:
+            with suppress(connection.OperationalError):  # it can only be read
+                connection.execute(f"UPDATE {table} SET used = ? WHERE digest = ?", (now, digest))
+        return row and row[:2]
+
+    return _run(path, select)
 
 
-@lru_cache(OPEN_FOLDERS)
-def _shared_stores(folder: str, entries: int, size_bytes: int) -> tuple[DiskCache, DiskCache]:
-    return (DiskCache(Path(folder), entries=entries, size_bytes=size_bytes, name="decisions"),
-            DiskCache(Path(folder), entries=MAX_BLOBS, size_bytes=size_bytes, name="orders"))
+_remembered = lru_cache(MEMORY_ENTRIES)(_select)
+
+
+def _evict(connection: Connection, table: str, max_entries: int, max_bytes: int, now: float) -> None:
+    """Delete the entries used least recently until the limits hold, first those of a clock that was ahead."""
+    while True:
+        entries, size = connection.execute(SIZES[table]).fetchone()
+        if entries <= 1 or (entries <= max_entries and size <= max_bytes):
+            return
+        connection.execute(f"DELETE FROM {table} WHERE digest IN (SELECT digest FROM {table} ORDER BY used <= ?, used "
+                           "LIMIT ?)", (now, max(entries - max_entries, 1 + entries // 100)))
+
+
+def _state(path: Path | None) -> tuple[int, ...] | None:
+    """Describe the current content of a file; None if there is none."""
+    with suppress(OSError, TypeError):
+        status = os.stat(path)
+        return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
+    return None
+
+
+def _report(path: Path, error: Exception) -> None:
+    if getattr(error, "sqlite_errorcode", 0) == BUSY:
+        return log.info("%s is locked by another process: it is not used", path)
+    warn_unwritable(path.parent, f"{path} cannot be used ({error}): decisions are not kept for later processes; "
+                                 "set SPARLOOM_CACHE, or AUTOSAGE_CACHE_DIR, to a folder that can be written to")
 
 
 def _limit(variable: str, default: int) -> int:
-    given = os.environ.get(variable)
-    if not given:
-        return default
-    if not (given.isascii() and given.isdigit() and len(given) <= 12 and int(given) >= 1):
-        raise ValueError(f"{variable}={given!r}: give a whole number, at least 1, or unset it")
-    return int(given)
-
-
-@cache
-def _warn_once(folder: Path, text: str) -> None:
-    log.warning("%s %s", folder, text)
+    text = os.environ.get(variable) or str(default)
+    if not (text.isascii() and text.isdigit() and len(text) <= 12 and int(text) >= 1):
+        raise ValueError(f"{variable}={text!r}: give a whole number, at least 1, or unset it")
+    return int(text)

@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from kept_files import kept_files
+from kept_files import kept_files, rewrite, text_of
 
 from sparloom.fusion import Variant
 from sparloom.tuning import (
@@ -35,7 +35,7 @@ def kept(tmp_path):
         put_pair(PlanCache(folder), key, CHOICE, DECISION)
         (names[name],) = set(kept_files(folder)) - set(before)
     names["old"].age(40 * 86400)
-    names["damaged"].write_bytes(b"")
+    rewrite(names["damaged"], b"")
     names["other"] = folder / "notes.json"
     names["other"].write_text("{}")
     return names
@@ -52,7 +52,7 @@ def test_all_cached_decisions_are_listed(build, kept, tmp_path, capsys):
     assert left == set(kept)
     assert {name: metrics[name] for name in ("files", "own", "foreign", "damaged", "pruned")} == {
         "files": 4, "own": 2, "foreign": 1, "damaged": 1, "pruned": 0}
-    assert metrics["bytes"] == sum(len(path.read_bytes()) for name, path in kept.items() if name != "other")
+    assert metrics["bytes"] == sum(len(text_of(path)) for name, path in kept.items() if name != "other")
     shown = capsys.readouterr().out
     assert "40 d" in shown
     assert "aaaaaaaaaaaa" in shown

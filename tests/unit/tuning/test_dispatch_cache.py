@@ -1,17 +1,16 @@
-"""Decisions on disk: lookups in this process and in another one, and damaged files."""
+"""Decisions, rates and orders on disk: lookups in this process and in another one, and damaged entries."""
 
 import functools
 import itertools
 import logging
 import subprocess
 import sys
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from kept_files import changed, kept_files, rewrite, text_of
+from kept_files import changed, kept_files, rewrite
 
 from sparloom.errors import NotDecided
 from sparloom.fusion import Variant
@@ -72,14 +71,6 @@ def test_rates_and_orders_come_back(tmp_path):
 
 
 @pytest.mark.parametrize(("damage", "reason"), [
-    (lambda path: path.write_bytes(b"\xff\x00"), "its checksum differs"),
-    (lambda path: path.write_bytes(path.read_bytes()[:40]), "its checksum differs"),
-    (lambda path: path.write_bytes(path.read_bytes().replace(b"8192", b"8193")), "its checksum differs"),
-    (lambda path: rewrite(path, b"\xff\x00"), "decode"),
-    (lambda path: rewrite(path, text_of(path)[:40]), "line 1 column"),
-    (lambda path: rewrite(path, "[]"), "not of version 2"),
-    (changed(lambda value: value.update(version=0)), "of version 0, not 2"),
-    (changed(lambda value: value["key"].update(kernels="other")), "written for something else"),
     (changed(lambda entry: entry["value"].pop("choice")), "choice"),
     (changed(lambda entry: entry["value"]["choice"].pop("fused")), "FusionConfig has the fields"),
     (changed(lambda entry: entry["value"]["choice"].update(threads="2")), "threads of FusionConfig is '2'"),
@@ -90,7 +81,7 @@ def test_rates_and_orders_come_back(tmp_path):
     (changed(lambda entry: entry["value"]["decision"].update(origin="guess")), "origin 'guess' of a decision"),
     (changed(lambda entry: entry["value"]["decision"].update(trials=[[]])), "a decision does not have its fields"),
 ])
-def test_damaged_and_foreign_files_are_left_aside_with_a_warning(damage, reason, tmp_path, caplog):
+def test_damaged_decisions_are_left_aside_with_a_warning(damage, reason, tmp_path, caplog):
     cache = PlanCache(tmp_path)
     put_pair(cache, KEY, CHOICE, DECISION)
     (path,) = kept_files(tmp_path)
@@ -101,72 +92,28 @@ def test_damaged_and_foreign_files_are_left_aside_with_a_warning(damage, reason,
     assert "decided anew" in caplog.text
 
 
-SCHEDULE = {"op": "spmm", "pattern": "a" * 64, "shapes": [[8]], "threads": 2}
-
-
-@pytest.mark.parametrize(("damage", "reason"), [
-    (lambda path: path.write_bytes(b""), "its checksum differs"),
-    (lambda path: path.write_bytes(b"\x7fELF\xff\x00"), "its checksum differs"),
-    (lambda path: path.write_bytes(path.read_bytes()[:-9]), "its checksum differs"),
-    (lambda path: rewrite(path, b""), "Expecting value"),
-    (lambda path: rewrite(path, "[" * 100_000), "recursion"),
-    (changed(lambda value: value.update(version=3)), "of version 3, not 2"),
-    (changed(lambda value: value.update(key=None)), "written for something else"),
-    (changed(lambda value: value["key"].update(threads=3)), "written for something else"),
-    (changed(lambda value: value.update(value=3)), "not iterable"),
-    (changed(lambda value: value.pop("value")), "value"),
-])
-def test_damaged_and_foreign_schedules_are_left_aside_with_a_warning(damage, reason, tmp_path, caplog):
-    cache = PlanCache(tmp_path)
-    cache.put("csr", SCHEDULE, {"config": "a=1"})
-    assert cache.get("csr", SCHEDULE) == {"config": "a=1"}
-    (path,) = kept_files(tmp_path)
-    damage(path)
-    assert cache.get("csr", SCHEDULE) is None
-    assert reason in caplog.text
-    assert "decided anew" in caplog.text
-    cache.put("csr", SCHEDULE, {"config": "a=2"})
-    assert cache.get("csr", SCHEDULE) == {"config": "a=2"}
-
-
 def test_without_a_folder_nothing_is_cached(monkeypatch):
     calls = []
     monkeypatch.setattr(machine, "measure_rates", lambda threads: calls.append(threads) or RATES)
     monkeypatch.setattr(machine, "_rates_in_process", functools.cache(machine._rates_in_process.__wrapped__))
     cache, order = PlanCache(None), np.arange(3, dtype=np.int32)
     put_pair(cache, KEY, CHOICE, DECISION)
-    cache.put("csr", SCHEDULE, {})
     put_order(cache, "d" * 64, "metis", order)
-    assert get_pair(cache, KEY) is cache.get("csr", SCHEDULE) is get_order(cache, "d" * 64, "metis", rows=3) is None
+    assert get_pair(cache, KEY) is get_order(cache, "d" * 64, "metis", rows=3) is None
     assert [machine_rates(each, threads=threads) for each, threads in (
         (cache, 1001), (PlanCache(None), 1001), (cache, 1002))] == [RATES] * 3
     assert calls == [1001, 1002]
 
 
-def test_a_folder_that_cannot_be_written_is_no_error(tmp_path, caplog):
-    (tmp_path / "file").write_text("")
-    cache = PlanCache(tmp_path / "file")
-    put_pair(cache, KEY, CHOICE, DECISION)
-    put_order(cache, "d" * 64, "metis", np.arange(3, dtype=np.int32))
-    put_pair(PlanCache(tmp_path / "file"), KEY, CHOICE, DECISION)
-    assert caplog.text.count("decisions are not kept for later processes; set SPARLOOM_CACHE") == 1
-    assert get_pair(cache, KEY) is None
-
-
 @pytest.mark.parametrize("content", [
-    b"", b"\x93NUMPY", np.arange(3.0).tobytes(), b"PK\x03\x04" + bytes(60),
-])
+    b"", b"\x93NUMPY", np.arange(3.0).tobytes(), np.array([0, 0, 1], np.int32).tobytes()])
 def test_damaged_orders_are_left_aside_with_a_warning(content, tmp_path, caplog):
     cache = PlanCache(tmp_path)
-    put_order(cache, "d" * 64, "metis", np.array([0, 0, 1], np.int32))
+    put_order(cache, "d" * 64, "metis", np.array([2, 0, 1], np.int32))
+    kept_files(tmp_path)[0].run("UPDATE {} SET content = ?2 WHERE digest = ?1", content)
     assert get_order(cache, "d" * 64, "metis", rows=3) is None
-    assert "numbers are no order of 3 rows" in caplog.text
-    (path,) = kept_files(tmp_path)
-    for damage in (path.write_bytes, path.replace):
-        caplog.clear()
-        damage(content)
-        assert get_order(cache, "d" * 64, "metis", rows=3) is None
-        assert "decided anew" in caplog.text
+    assert "numbers are no order of 3 rows" in caplog.text or "buffer size" in caplog.text
+    assert "decided anew" in caplog.text
 
 
 @pytest.mark.parametrize("numbers", [{}, {"flops": -1.0}, {"flops": "fast"}, 3])
@@ -180,14 +127,6 @@ def test_damaged_rates_are_left_aside(numbers, tmp_path, caplog):
     assert "rates of a machine" in caplog.text
 
 
-def test_a_key_with_tuples_is_found_again(tmp_path, caplog):
-    key = {"widths": ((4, 2), (8,)), "op": "spmm"}
-    PlanCache(tmp_path).put("class", key, {"choice": "a"})
-    assert PlanCache(tmp_path).get("class", key) == {"choice": "a"}
-    assert PlanCache(tmp_path).get("class", {**key, "widths": ((4, 2), (9,))}) is None
-    assert not caplog.records
-
-
 def test_keys_of_different_problems_differ():
     op, matrix = GemmSpmm(), band()
     problem = Problem.of(op, op.operands(matrix, 8, seed=0))
@@ -197,28 +136,6 @@ def test_keys_of_different_problems_differ():
         keys.add(PlanKey.of(Problem.of(other, other.operands(matrix, 8, seed=0)), threads=2, fuse="auto"))
     keys |= {PlanKey.of(problem, threads=1, fuse="auto"), PlanKey.of(problem, threads=2, fuse="never")}
     assert len(keys) == 8
-
-
-def _keep(place: int, folder: Path) -> None:
-    put_pair(PlanCache(folder), replace(KEY, width=1 + place % 4), CHOICE, DECISION)
-
-
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_processes_that_write_at_the_same_time_lose_nothing(tmp_path):
-    with ProcessPoolExecutor(4) as pool:
-        list(pool.map(_keep, range(40), [tmp_path] * 40))
-    found = [get_pair(PlanCache(tmp_path), replace(KEY, width=1 + place)) for place in range(4)]
-    assert all(each is not None for each in found)
-    assert len(kept_files(tmp_path)) == 4
-
-
-def test_threads_that_write_at_the_same_time_do_not_meet(tmp_path, caplog):
-    cache, long = PlanCache(tmp_path), "x" * 10_000
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda place: cache.put("csr", SCHEDULE, {"place": place, "long": long}), range(200)))
-    assert caplog.text == ""
-    assert cache.get("csr", SCHEDULE)["long"] == long
-    assert len(kept_files(tmp_path)) == 1
 
 
 def test_nothing_is_measured_for_a_replay_that_is_not_there(tmp_path):
@@ -257,7 +174,7 @@ def test_a_decision_is_made_again_after_a_damaged_file(tmp_path):
     operands, cache = op.operands(band(), 8, seed=0), PlanCache(tmp_path)
     plan_pair(op, operands, threads=2, cache=cache)
     for path in kept_files(tmp_path):
-        path.write_bytes(b"{")
+        rewrite(path, b"{")
     assert not plan_pair(op, operands, threads=2, cache=cache).decision.from_cache
     assert plan_pair(op, operands, threads=2, cache=cache).decision.from_cache
 

@@ -63,7 +63,7 @@ def _default_folder() -> Path:
 
 def _written(plan: CacheEntry) -> dict[str, Any]:
     fields = asdict(plan)
-    del fields["stamp"]
+    del fields["written"]
     return {**fields, "path": str(plan.path)}
 
 
