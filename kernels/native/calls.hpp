@@ -27,7 +27,9 @@ struct Request {
     int32_t count;                            // of dense operands
     PyObject *out = nullptr, *values = nullptr;  // null: not given
     bool mean = false, argmax = false, changed = false;
+    bool transposed = false;                  // AT X
     int32_t threads = 0;                      // 0: as many as processors
+    int64_t cols = 0;                         // of A, where the operation is transposed
     Home home = Home::kNumpy;                 // of the result
 };
 
@@ -38,6 +40,8 @@ struct Operands {
     int64_t heads = 1, rows, cols, nnz;
     Type type;
     Shape result;
+    const int32_t* order = nullptr;  // of the values that the kernel reads; null: as they are
+    bool has_values = true;          // else they are ones
 
     int64_t elements() const { return (nnz + rows) * (columns[0] + columns[1] + columns[2]); }
 };
@@ -235,16 +239,45 @@ inline Answer out_of_memory() {
     return Answer::kError;
 }
 
+template <typename T>
+void permute(const char* from, const int32_t* order, int64_t count, char* to) {
+    const T* const values = reinterpret_cast<const T*>(from);
+    T* const permuted = reinterpret_cast<T*>(to);
+    for (int64_t n = 0; n < count; ++n) permuted[n] = values[order[n]];
+}
+
+// Writes the values that the kernel reads, if they are not those of the matrix as they are.
+inline void write_values(const Operands& o, char* to) {
+    if (o.has_values) {
+        switch (bytes_of(o.type)) {
+            case 8: return permute<uint64_t>(o.values.data, o.order, o.nnz, to);
+            case 4: return permute<uint32_t>(o.values.data, o.order, o.nnz, to);
+            default: return permute<uint16_t>(o.values.data, o.order, o.nnz, to);
+        }
+    }
+    switch (o.type) {
+        case kF64: std::fill_n(reinterpret_cast<double*>(to), o.nnz, 1.0); break;
+        case kF32: std::fill_n(reinterpret_cast<float*>(to), o.nnz, 1.0f); break;
+        default: std::fill_n(reinterpret_cast<uint16_t*>(to), o.nnz, o.type == kF16 ? 0x3c00 : 0x3f80); break;
+    }
+}
+
 // Runs the kernel on checked rows.
 inline Answer run_rows(const Request& request, const Operands& o, Rows rows, bool cut, const Launch& launch, Result& result) {
-    const bool divides = request.mean && !is_half(o.type);
+    const bool divides = request.mean && !is_half(o.type), writes = o.order != nullptr || !o.has_values;
     const Carries carries(request, o, rows.pieces, cut);
-    const int64_t divided = divides ? Scratch::room<char>(o.nnz * bytes_of(o.type)) : 0, bytes = carries.room() + divided;
+    const int64_t values_bytes = o.nnz * bytes_of(o.type);
+    const int64_t bytes = carries.room() + (divides + writes) * Scratch::room<char>(values_bytes);
     Scratch scratch(bytes);
     if (scratch.failed(bytes)) return out_of_memory();
     rows.values = o.values.data;
+    if (writes && request.op != kAttention) {
+        char* const values = scratch.take<char>(values_bytes);
+        write_values(o, values);
+        rows.values = values;
+    }
     if (divides) {
-        char* const values = scratch.take<char>(o.nnz * bytes_of(o.type));
+        char* const values = scratch.take<char>(values_bytes);
         functions().divide_by_row(&rows, o.rows, static_cast<int32_t>(bytes_of(o.type)), values);
         rows.values = values;
     }
@@ -336,13 +369,16 @@ inline Answer refuse_change(int32_t array) {
 inline Answer run_csr(const Request& request, Operands& o, Result& result) {
     const bool by_cols = request.op == kSpmm || request.op == kSpmmMax;
     Csr csr;
-    if (!csr_of(request.matrix, o.dense[by_cols ? 0 : 1].shape[0], csr)) return Answer::kAsk;
-    o.rows = csr.rows;
-    o.cols = csr.cols;
+    if (!csr_of(request.matrix, request.transposed ? request.cols : o.dense[by_cols ? 0 : 1].shape[0], csr)) {
+        return Answer::kAsk;
+    }
+    o.rows = request.transposed ? csr.cols : csr.rows;
+    o.cols = request.transposed ? csr.rows : csr.cols;
     o.nnz = csr.nnz;
     o.values = csr.values;
-    if (request.op != kAttention && csr.values.type != o.type) return Answer::kAsk;
-    if (csr.values.home == Home::kTorch && request.home == Home::kNumpy && wants_gradient(csr.values_object.get())) {
+    o.has_values = csr.has_values;
+    if (request.op != kAttention && csr.has_values && csr.values.type != o.type) return Answer::kAsk;
+    if (csr.has_values && csr.values.home == Home::kTorch && request.home == Home::kNumpy && wants_gradient(csr.values_object.get())) {
         return Answer::kAsk;
     }
     const int32_t limit = request.threads > 0 ? request.threads : settings().threads;
@@ -353,9 +389,22 @@ inline Answer run_csr(const Request& request, Operands& o, Result& result) {
         return Answer::kAsk;
     }
     const int32_t threads = o.elements() >= kGrain ? limit : 1;
-    const bool ascending = csr.canonical || request.op != kSpmm || request.mean;
+    const bool ascending = csr.canonical || request.op != kSpmm || request.mean || request.home == Home::kTorch;
     if (request.changed) patterns().forget(csr);
-    const std::shared_ptr<Pattern> pattern = patterns().find(csr);
+    std::shared_ptr<Pattern> pattern = patterns().find(csr);
+    if (pattern != nullptr && !unchanged(csr, *pattern)) {
+        patterns().forget(csr);
+        pattern = nullptr;
+    }
+    if (request.transposed) {
+        if (pattern == nullptr) pattern = copy_pattern(csr, limit);
+        if (pattern == nullptr || o.nnz > INT32_MAX || (ascending && !pattern->ascending)) return Answer::kAsk;
+        if (patterns().may_keep(csr)) patterns().add(csr, pattern);
+        Pattern& other = transposed(*pattern);
+        o.order = other.order.data();
+        if (!result.allocate(request, o)) return Answer::kError;
+        return run_known(request, o, other, threads, *limits, result);
+    }
     if (pattern == nullptr) return run_fresh(request, o, csr, threads, ascending, *limits, result);
     const int32_t changed = functions().changed(&pattern->watch);
     if (changed != 0) return refuse_change(changed);

@@ -50,6 +50,17 @@ PyObject* spmm(PyObject*, PyObject* const* a, Py_ssize_t count) {
     return answer(request);
 }
 
+// spmm_transposed(matrix, dense, cols, threads, tensors): AT Y; cols of A count if it is a tuple without a shape
+PyObject* spmm_transposed(PyObject*, PyObject* const* a, Py_ssize_t count) {
+    if (!expects(count, 5)) return nullptr;
+    Request request{kSpmm, a[0], {a[1]}, 1};
+    request.transposed = true;
+    request.cols = PyLong_AsLongLong(a[2]);
+    if (request.cols == -1 && PyErr_Occurred() != nullptr) return nullptr;
+    if (!set_options(request, Py_None, Py_False, a[3], Py_None, a[4]) || is_prepared(a[0])) Py_RETURN_NONE;
+    return answer(request);
+}
+
 // sddmm(matrix, left, right, out, changed, threads, values, tensors)
 PyObject* sddmm(PyObject*, PyObject* const* a, Py_ssize_t count) {
     if (!expects(count, 8)) return nullptr;
@@ -234,6 +245,7 @@ PyType_Spec prepared_spec = {"sparloom._native.Prepared", sizeof(PreparedObject)
 
 PyMethodDef methods[] = {
     {"spmm", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(spmm)), METH_FASTCALL, nullptr},
+    {"spmm_transposed", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(spmm_transposed)), METH_FASTCALL, nullptr},
     {"sddmm", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(sddmm)), METH_FASTCALL, nullptr},
     {"attention", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(attention)), METH_FASTCALL, nullptr},
     {"set_kernel", set_kernel, METH_VARARGS, nullptr},

@@ -64,7 +64,8 @@ struct Csr {
     View indptr, indices, values;
     Ref indptr_object, indices_object, values_object;
     int64_t rows = 0, cols = -1, nnz = 0;
-    bool canonical = false;  // the matrix says that columns ascend, so they must
+    bool canonical = false;   // the matrix says that columns ascend, so they must
+    bool has_values = true;   // else they count as ones
 };
 
 // What a choice depends on, besides the pattern.
@@ -97,7 +98,10 @@ struct Pattern {
     Watched watched[2];
     Watch watch;
     Ref owners[2];
+    int64_t versions[2];  // of tensors, which PyTorch counts up with every write; else 0
     int64_t last_use = 0;
+    std::unique_ptr<Pattern> transposed;  // made when it is first needed
+    std::vector<int32_t> order;           // of the transposed one: positions of its nonzeros in the other
 
     bool alive() const { return is_alive(owners[0]) && is_alive(owners[1]); }
 
@@ -112,6 +116,16 @@ struct Pattern {
         return *pieces.back();
     }
 };
+
+// The number of writes to a tensor so far; -1: PyTorch does not count them.
+inline int64_t version_of(PyObject* object, Home home) {
+    if (home == Home::kNumpy) return 0;
+    static PyObject* const kVersion = PyUnicode_InternFromString("_version");
+    const Ref number(PyObject_GetAttr(object, kVersion));
+    const int64_t version = number ? PyLong_AsLongLong(number.get()) : -1;
+    if (PyErr_Occurred() != nullptr) PyErr_Clear();
+    return version;
+}
 
 // Checks and copies the index arrays of a matrix; null: they are no matrix, or have no owner to follow.
 inline std::shared_ptr<Pattern> copy_pattern(const Csr& matrix, int32_t threads) {
@@ -130,6 +144,8 @@ inline std::shared_ptr<Pattern> copy_pattern(const Csr& matrix, int32_t threads)
     pattern->owners[0] = owner_of(matrix.indptr_object.get(), matrix.indptr.home);
     pattern->owners[1] = owner_of(matrix.indices_object.get(), matrix.indices.home);
     if (!pattern->owners[0] || !pattern->owners[1]) return nullptr;
+    pattern->versions[0] = version_of(matrix.indptr_object.get(), matrix.indptr.home);
+    pattern->versions[1] = version_of(matrix.indices_object.get(), matrix.indices.home);
     constexpr int64_t kWindow = 1024;  // words, as in kernels/cpu/watch.cpp
     const View* const arrays[2] = {&matrix.indptr, &matrix.indices};
     for (int i = 0; i < 2; ++i) {
@@ -140,6 +156,51 @@ inline std::shared_ptr<Pattern> copy_pattern(const Csr& matrix, int32_t threads)
     pattern->watch = {pattern->watched, 2, 0, 0};
     functions().watch(&pattern->watch);
     return pattern;
+}
+
+template <typename J>
+bool equals(const View& view, const std::vector<J>& copy) {
+    const auto same = [&](const auto* from) {
+        return std::equal(copy.begin(), copy.end(), from, [](auto one, auto other) { return one == other; });
+    };
+    return view.type == kI32 ? same(reinterpret_cast<const int32_t*>(view.data)) : same(reinterpret_cast<const int64_t*>(view.data));
+}
+
+// Whether index arrays are as they were when they were copied; where PyTorch counted writes they are compared.
+inline bool unchanged(const Csr& matrix, Pattern& pattern) {
+    if (matrix.indptr.home == Home::kNumpy && matrix.indices.home == Home::kNumpy) return true;
+    const int64_t versions[2] = {version_of(matrix.indptr_object.get(), matrix.indptr.home),
+                                 version_of(matrix.indices_object.get(), matrix.indices.home)};
+    if (versions[0] >= 0 && versions[1] >= 0 && versions[0] == pattern.versions[0] && versions[1] == pattern.versions[1]) {
+        return functions().changed(&pattern.watch) == 0;
+    }
+    std::copy(versions, versions + 2, pattern.versions);
+    return equals(matrix.indptr, pattern.indptr) && equals(matrix.indices, pattern.indices);
+}
+
+// The transposed pattern, with its nonzeros by column and then by row.
+inline Pattern& transposed(Pattern& pattern) {
+    if (pattern.transposed != nullptr) return *pattern.transposed;
+    auto other = std::make_unique<Pattern>();
+    other->rows = pattern.cols;
+    other->cols = pattern.rows;
+    other->nnz = pattern.nnz;
+    other->ascending = true;
+    other->indptr.assign(pattern.cols + 1, 0);
+    other->indices.resize(pattern.nnz);
+    other->order.resize(pattern.nnz);
+    for (const int32_t column : pattern.indices) ++other->indptr[column + 1];
+    for (int64_t column = 0; column < pattern.cols; ++column) other->indptr[column + 1] += other->indptr[column];
+    std::vector<int64_t> next(other->indptr.begin(), other->indptr.end() - 1);
+    for (int64_t row = 0; row < pattern.rows; ++row) {
+        for (int64_t n = pattern.indptr[row]; n < pattern.indptr[row + 1]; ++n) {
+            const int64_t at = next[pattern.indices[n]]++;
+            other->indices[at] = static_cast<int32_t>(row);
+            other->order[at] = static_cast<int32_t>(n);
+        }
+    }
+    pattern.transposed = std::move(other);
+    return *pattern.transposed;
 }
 
 class Patterns {
@@ -158,9 +219,11 @@ class Patterns {
 
     void forget(const Csr& matrix) { known_.erase(Key(matrix)); }
 
+    bool may_keep(const Csr& matrix) const { return (matrix.rows + matrix.nnz) * 12 <= limit_bytes_; }
+
     // Counts a call with arrays that are in no pattern; tells whether they came often enough to be copied.
     bool recurs(const Csr& matrix, uint32_t checksum) {
-        if ((matrix.rows + matrix.nnz) * 12 > limit_bytes_) return false;
+        if (!may_keep(matrix)) return false;
         if (seen_.size() >= kSeen) seen_.clear();
         Sighting& sighting = seen_[Key(matrix)];
         sighting.calls = sighting.checksum == checksum ? sighting.calls + 1 : 1;
@@ -282,6 +345,19 @@ inline bool csr_of_scipy(PyObject* matrix, Csr& csr) {
     return shape_of(PyDict_GetItemWithError(fields.get(), kShape), csr.rows, csr.cols);
 }
 
+inline bool csr_of_tensor(PyObject* matrix, Csr& csr) {
+    static PyObject* const kShape = name_of("shape");
+    csr.indptr_object = Ref(PyObject_CallMethod(matrix, "crow_indices", nullptr));
+    if (csr.indptr_object) csr.indices_object = Ref(PyObject_CallMethod(matrix, "col_indices", nullptr));
+    if (csr.indices_object) csr.values_object = Ref(PyObject_CallMethod(matrix, "values", nullptr));
+    if (csr.values_object) {
+        const Ref shape(PyObject_GetAttr(matrix, kShape));
+        if (shape_of(shape.get(), csr.rows, csr.cols)) return true;
+    }
+    PyErr_Clear();  // it has another layout
+    return false;
+}
+
 inline bool csr_of_sparse_matrix(PyObject* matrix, Csr& csr) {
     static PyObject* const kPattern = name_of("pattern");
     static PyObject* const kIndptr = name_of("indptr");
@@ -306,19 +382,21 @@ inline bool csr_of(PyObject* matrix, int64_t columns, Csr& csr) {
     auto* const type = reinterpret_cast<PyObject*>(Py_TYPE(matrix));
     const bool has_arrays = Py_TYPE(matrix) == &PyTuple_Type ? csr_of_tuple(matrix, columns, csr)
         : type == classes().csr_matrix || type == classes().csr_array ? csr_of_scipy(matrix, csr)
-        : type == classes().sparse_matrix && csr_of_sparse_matrix(matrix, csr);
+        : type == classes().sparse_matrix ? csr_of_sparse_matrix(matrix, csr)
+        : is_tensor(matrix) && csr_of_tensor(matrix, csr);
     if (!has_arrays || !csr.indptr_object || !csr.indices_object || !csr.values_object) return false;
+    csr.has_values = csr.values_object.get() != Py_None;
     if (!view_of(csr.indptr_object.get(), csr.indptr) || !view_of(csr.indices_object.get(), csr.indices)
-        || !view_of(csr.values_object.get(), csr.values)) {
+        || (csr.has_values && !view_of(csr.values_object.get(), csr.values))) {
         return false;
     }
     const auto is_vector = [](const View& view) { return view.axes == 1 && view.contiguous; };
     csr.nnz = csr.indices.shape[0];
     if (csr.rows < 0) csr.rows = csr.indptr.shape[0] - 1;
-    return is_vector(csr.indptr) && is_vector(csr.indices) && is_vector(csr.values) && is_index(csr.indptr.type)
-        && is_index(csr.indices.type) && is_float(csr.values.type) && csr.rows >= 0 && csr.rows <= kMaxExtent
-        && csr.cols >= 0 && csr.cols <= kMaxExtent && csr.indptr.shape[0] == csr.rows + 1
-        && csr.values.shape[0] == csr.nnz;
+    return is_vector(csr.indptr) && is_vector(csr.indices) && is_index(csr.indptr.type) && is_index(csr.indices.type)
+        && csr.rows >= 0 && csr.rows <= kMaxExtent && csr.cols >= 0 && csr.cols <= kMaxExtent
+        && csr.indptr.shape[0] == csr.rows + 1
+        && (!csr.has_values || (is_vector(csr.values) && is_float(csr.values.type) && csr.values.shape[0] == csr.nnz));
 }
 
 // ---- prepared matrices ---------------------------------------------------------------------------------------------

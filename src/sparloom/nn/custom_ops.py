@@ -88,6 +88,14 @@ def define_operator(
             return vmap_by_loop(Transformed, info, in_dims, inputs)
 
     def call(*inputs: Any) -> Any:
+        if is_plain():
+            needs_gradient = False
+            for each in inputs:
+                if isinstance(each, torch.Tensor):
+                    if type(each) not in PLAIN_TENSORS:
+                        return dispatched(*inputs)
+                    needs_gradient = needs_gradient or each.requires_grad
+            return Direct.apply(*inputs) if needs_gradient and torch.is_grad_enabled() else run(*inputs)
         if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0:
             return dispatched(*inputs)
         if dynamo_is_active():
@@ -97,16 +105,21 @@ def define_operator(
         in_forward_mode = forward_ad._current_level >= 0 and any(forward_tangent(each) is not None for each in inputs)
         if _must_dispatch(inputs) and not in_forward_mode:
             return dispatched(*inputs)
-        if in_forward_mode or (torch.is_grad_enabled() and any(
-                isinstance(each, torch.Tensor) and each.requires_grad for each in inputs)):
-            return Direct.apply(*inputs)
-        return run(*inputs)
+        return Direct.apply(*inputs)
 
     outside_dynamo = torch._disable_dynamo(call)
     Direct.jvp = Transformed.jvp = staticmethod(forward_derivative)
     for function in (Direct, Transformed):
         function.__name__ = function.__qualname__ = f"sparloom_{name}"
     return call
+
+
+def is_plain() -> bool:
+    """Return whether nothing of torch watches or transforms operations: only autograd may record them."""
+    return not (
+        torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or forward_ad._current_level >= 0
+        or torch._C._functorch.peek_interpreter_stack() is not None or torch._C._is_tracing()
+        or torch._C._autograd._profiler_enabled() or dynamo_is_active())
 
 
 def in_functorch() -> bool:

@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from sparloom.nn import core_calls
 from sparloom.nn.custom_ops import Gradients, define_operator, product_rule
 from sparloom.nn.pattern_cache import PreparedPattern, pattern_cache
 from sparloom.nn.tensor_backend import ArgmaxProducts
@@ -74,7 +75,8 @@ def _spmm_max_jvp(inputs: Sequence[torch.Tensor], tangents: Sequence[torch.Tenso
 
 spmm_max = define_operator(
     "spmm_max", "(Tensor crow, Tensor col, Tensor values, Tensor dense) -> (Tensor, Tensor)",
-    run=lambda crow, col, values, dense: pattern_cache().get(crow, col, dense.shape[0]).spmm_max(values, dense),
+    run=lambda crow, col, values, dense: core_calls.spmm_max(crow, col, values, dense) or pattern_cache().get(
+        crow, col, dense.shape[0]).spmm_max(values, dense),
     fake=lambda crow, col, values, dense: (
         dense.new_empty(crow.shape[0] - 1, dense.shape[1]),
         dense.new_empty(crow.shape[0] - 1, dense.shape[1], dtype=torch.int32)),
@@ -121,6 +123,34 @@ sddmm_at = define_operator(
     setup_context=_save_inputs, backward=_sddmm_at_backward)
 
 
+def _run_spmm(
+    crow: torch.Tensor, col: torch.Tensor, values: torch.Tensor, dense: torch.Tensor, reduce: str,
+) -> torch.Tensor:
+    result = core_calls.spmm(crow, col, values, dense, reduce)
+    return pattern_cache().get(crow, col, dense.shape[0]).spmm(values, dense, reduce) if result is None else result
+
+
+def _run_spmm_transposed(
+    crow: torch.Tensor, col: torch.Tensor, values: torch.Tensor, dense: torch.Tensor, cols: int,
+) -> torch.Tensor:
+    result = core_calls.spmm_transposed(crow, col, values, dense, cols)
+    return pattern_cache().get(crow, col, cols).spmm_transposed(values, dense) if result is None else result
+
+
+def _run_sddmm(
+    crow: torch.Tensor, col: torch.Tensor, values: torch.Tensor | None, left: torch.Tensor, right: torch.Tensor,
+) -> torch.Tensor:
+    result = core_calls.sddmm(crow, col, values, left, right)
+    return pattern_cache().get(crow, col, right.shape[0]).sddmm(values, left, right) if result is None else result
+
+
+def _run_attention(
+    crow: torch.Tensor, col: torch.Tensor, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor,
+) -> torch.Tensor:
+    result = core_calls.attention(crow, col, queries, keys, values)
+    return pattern_cache().get(crow, col, keys.shape[0]).attention(queries, keys, values) if result is None else result
+
+
 def _save_spmm(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
     ctx.reduce = inputs[4]
     _save_factors(ctx, inputs, both=ctx.reduce == "max")
@@ -149,8 +179,7 @@ def _spmm_jvp(inputs: tuple[Any, ...], tangents: tuple[torch.Tensor | None, ...]
 
 spmm = define_operator(
     "spmm", "(Tensor crow, Tensor col, Tensor values, Tensor dense, str reduce) -> Tensor",
-    run=lambda crow, col, values, dense, reduce: pattern_cache().get(crow, col, dense.shape[0]).spmm(
-        values, dense, reduce),
+    run=_run_spmm,
     fake=lambda crow, col, values, dense, reduce: dense.new_empty(crow.shape[0] - 1, dense.shape[1]),
     setup_context=_save_spmm, backward=_spmm_backward, jvp=_spmm_jvp)
 
@@ -163,7 +192,7 @@ def _spmm_transposed_backward(ctx: Any, grad: torch.Tensor) -> Gradients:
 
 spmm_transposed = define_operator(
     "spmm_transposed", "(Tensor crow, Tensor col, Tensor values, Tensor dense, SymInt cols) -> Tensor",
-    run=lambda crow, col, values, dense, cols: pattern_cache().get(crow, col, cols).spmm_transposed(values, dense),
+    run=_run_spmm_transposed,
     fake=lambda crow, col, values, dense, cols: dense.new_empty(cols, dense.shape[1]),
     setup_context=lambda ctx, inputs, output: _save_factors(ctx, inputs),
     backward=_spmm_transposed_backward)
@@ -180,8 +209,7 @@ def _sddmm_backward(ctx: Any, grad: torch.Tensor) -> Gradients:
 
 sddmm = define_operator(
     "sddmm", "(Tensor crow, Tensor col, Tensor? values, Tensor left, Tensor right) -> Tensor",
-    run=lambda crow, col, values, left, right: pattern_cache().get(crow, col, right.shape[0]).sddmm(
-        values, left, right),
+    run=_run_sddmm,
     fake=lambda crow, col, values, left, right: left.new_empty(col.shape[0]),
     setup_context=_save_inputs, backward=_sddmm_backward)
 
@@ -192,8 +220,7 @@ def _attention_backward(ctx: Any, grad: torch.Tensor) -> Gradients:
 
 csr_attention = define_operator(
     "csr_attention", "(Tensor crow, Tensor col, Tensor queries, Tensor keys, Tensor values) -> Tensor",
-    run=lambda crow, col, queries, keys, values: pattern_cache().get(crow, col, keys.shape[0]).attention(
-        queries, keys, values),
+    run=_run_attention,
     fake=lambda crow, col, queries, keys, values: queries.new_empty(crow.shape[0] - 1, *values.shape[1:]),
     setup_context=_save_inputs, backward=_attention_backward,
     jvp=lambda inputs, tangents: _refuse_second_derivative())

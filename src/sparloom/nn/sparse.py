@@ -1,15 +1,12 @@
-"""Sparse operations on torch tensors, with gradients: the kernel that is fastest on this machine, found by measurement.
-
-Decisions are cached as by `sparloom.spmm`; torch's own products are among the baselines that a kernel must beat.
-"""
+"""Sparse operations on torch tensors, with gradients of any order; kernels are chosen as by `sparloom.spmm`."""
 
 import operator
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 
-from sparloom.nn import operators
-from sparloom.nn.custom_ops import without_functorch
+from sparloom.nn import core_calls, operators
+from sparloom.nn.custom_ops import is_plain, without_functorch
 from sparloom.nn.torch_integration import (
     SUPPORTED_DEVICES,
     SUPPORTED_DTYPES,
@@ -31,9 +28,8 @@ TRAILING_DIMENSIONS = {2: "width", 3: "heads, width"}
 def spmm(A: SparseInput, X: torch.Tensor, *, reduce: Reduce = "sum") -> torch.Tensor:
     """Multiply a sparse matrix by a dense matrix: A X, with gradients of A's values and X of any order.
 
-    The first calls for a pattern and a width, and the first backward passes, rotate through the candidate kernels until
-    the fastest is known; on a GPU the first call measures a few on a sample of the rows. Decisions are tied to the
-    index tensors and live as long as they do; A's values may change from call to call. torch.compile(fullgraph=True)
+    On a GPU the first call measures a few kernels on a sample of the rows; what is prepared of index tensors lives as
+    long as they do. A's values may change from call to call. torch.compile(fullgraph=True)
     does not accept sparse tensors: pass A as a tuple. Operands of several dtypes are converted to the one that
     torch.promote_types gives. Under torch.autocast operands of half precision are converted to float32, on a GPU only
     if their dtypes differ.
@@ -54,6 +50,10 @@ def spmm(A: SparseInput, X: torch.Tensor, *, reduce: Reduce = "sum") -> torch.Te
         TypeError, ValueError: an operand has an unsupported type, shape or device; names it and the remedy.
         Unsupported: operands are on a GPU, and CuPy is not installed.
     """
+    if is_plain():
+        result = core_calls.product(A, X, reduce)
+        if result is not None:
+            return result
     if reduce not in REDUCTIONS:
         raise ValueError(f"reduce={reduce!r}: expected one of {', '.join(REDUCTIONS)}")
     matrix = _parse_sparse(A)

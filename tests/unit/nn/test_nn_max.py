@@ -280,11 +280,3 @@ def test_compiled_functions_are_one_graph(index) -> None:
         torch.testing.assert_close(actual, right, rtol=0, atol=1e-6 * max(1.0, float(right.abs().max())))
     with torch.no_grad():
         torch.testing.assert_close(compiled(*inputs), network(*inputs))
-
-
-def test_more_nonzeros_than_the_argmax_can_index_are_refused(monkeypatch) -> None:
-    monkeypatch.setattr("sparloom.platforms.cpu_kernels.sparse_kernels.MAX_ARGMAX", 10)
-    a, x = sparse_tensor(seed=5), dense(COLS, 7)
-    largest(a, a.values(), x)
-    with pytest.raises(ValueError, match=r"A has \d+ nonzeros, above the 10 that the argmax can index"):
-        largest(a, a.values(), x.requires_grad_())
