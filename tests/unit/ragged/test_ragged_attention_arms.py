@@ -143,15 +143,6 @@ def test_split_and_padded_tiles_compute_the_same(operator):
         np.testing.assert_allclose(compiled(SPLIT_ARMS[arm](defined), of, values), wanted, atol=1e-5)
 
 
-@pytest.mark.parametrize(("operator", "parts"), [("qkt", 4), ("attnv", 2)])
-def test_parts_are_separate_launches_or_one(operator, parts):
-    defined, of = SPLIT_OPERATORS[operator](SHAPE), Structure({LENGTHS: GIVEN}, InterpretedLibrary)
-    launches = {arm: len(schedule(defined).launches) for arm, schedule in SPLIT_ARMS.items()}
-    assert launches == {"padded": 1, "split": parts, "hfused": 1, "exact": 1}
-    computed = {arm: sum(iterations(schedule(defined), of).values()) for arm, schedule in SPLIT_ARMS.items()}
-    assert computed["split"] == computed["hfused"] == computed["exact"] < computed["padded"]
-
-
 @pytest.mark.cc
 @pytest.mark.parametrize("arm", PADDED_ATTENTION)
 def test_attention_with_padding(arm):

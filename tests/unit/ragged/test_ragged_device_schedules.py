@@ -50,9 +50,3 @@ def test_the_text_compiles(name):
             check_cuda(render_cuda(each.kernel))
     except Unsupported as error:
         pytest.skip(str(error))
-
-
-def test_keys_and_values_are_not_copied():
-    tensors = ragged.device_encoder_layer(PLAIN).tensors()
-    assert not {"keys", "values"} & tensors.keys()
-    assert {"scores", "weights"} <= tensors.keys()

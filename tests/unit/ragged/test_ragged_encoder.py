@@ -5,7 +5,6 @@ import pytest
 from interpreted import InterpretedLibrary
 
 from sparloom import ragged
-from sparloom.errors import IllegalSchedule
 from sparloom.jit import compile_c
 
 SHAPE = ragged.EncoderShape(width=8, heads=2, hidden=12)
@@ -92,27 +91,8 @@ def test_a_compiled_layer(shape, chosen, tmp_path, monkeypatch):
     np.testing.assert_allclose(found.reshape(-1, shape.width), oracle(shape, values, layer=True), atol=2e-5)
 
 
-@pytest.mark.parametrize(("shape", "kept", "row"), [
-    (LONG_ROWS, (), 1024 + 16), (LONG_ROWS, ragged.KEPT, 1024), (SHAPE, (), 12)])
-def test_rows_that_share_a_set_of_the_cache_are_stored_with_gaps(shape, kept, row):
-    program = ragged.scheduled_encoder_layer(shape, ragged.EncoderSchedule(), kept=kept)
-    of = ragged.Structure({ragged.LENGTHS: LENGTHS_GIVEN}, InterpretedLibrary)
-    assert of.size(program.tensors()["active"]) == row * sum(LENGTHS_GIVEN)
-
-
 def test_causal_attention_computes_triangles_of_tiles():
     text = str(ragged.scheduled_mixing(CAUSAL, SMALL))
     assert "dense for col in 0 .. min(lengths(batch), (pos_outer + 1) * 4) (reduction):" in text
     assert "made scores: local f32[" in text
     assert str(ragged.mixing(CAUSAL)).count("launch") == 7
-
-
-def test_the_step_of_causal_attention_is_whole_tiles():
-    with pytest.raises(IllegalSchedule, match="in steps of 6 with 4 queries in a tile: use a multiple of 4"):
-        ragged.scheduled_mixing(ragged.EncoderShape(width=8, heads=2, causal=True, step=6), SMALL)
-
-
-def test_kernels_of_a_layer_read_one_table():
-    """Everything is stored as the loops run, so neither the maps of fused loops nor orders are built."""
-    run = ragged.Executable(ragged.scheduled_encoder_layer(SHAPE, SMALL))
-    assert [made.table.label for made in run.prelude.kernels] == ["offsets"]

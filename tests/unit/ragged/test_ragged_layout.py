@@ -7,7 +7,7 @@ from ragged_cases import batch, batches, col, head, inner, item, lengths, row, w
 
 from sparloom.errors import IllegalSchedule
 from sparloom.ir import walk
-from sparloom.ragged import At, Length, Offsets, Structure, Tensor, dims, element_offsets, offset_steps, prelude_kernels
+from sparloom.ragged import At, Offsets, Structure, Tensor, dims, element_offsets, offset_steps
 
 LENGTHS = [3, 0, 5, 1]
 WIDTHS = [2, 0, 1, 4, 1, 1, 0, 3, 2]
@@ -90,23 +90,6 @@ def test_padding_of_an_unknown_dimension(padding, message):
         Tensor("t", {row: 3}, padding=padding)
 
 
-def test_the_attention_matrix_has_one_table_of_a_number_per_sequence():
-    (table,) = tables(attention)
-    of = structure()
-    np.testing.assert_array_equal(of.table(table), np.cumsum([0, 9, 0, 25, 1]))
-
-
-def test_tensors_share_tables_across_dimension_names_and_constants():
-    query = Tensor("q", {part: 3, batch: batches(), row: lengths(batch), head: 8, inner: 64})
-    output = Tensor("o", {batch: batches(), col: lengths(batch), inner: 512})
-    assert tables(query) == tables(output)
-    assert len(tables(query)) == 1
-
-
-def test_slices_of_one_size_need_no_table():
-    assert tables(Tensor("t", {batch: batches(), row: 7, inner: lengths(0)})) == set()
-
-
 def test_a_length_of_a_middle_dimension_needs_a_table_of_that_dimension_alone():
     triangle = Tensor("t", {batch: batches(), row: lengths(batch), head: 2, col: row + 1})
     of = structure()
@@ -115,10 +98,3 @@ def test_a_length_of_a_middle_dimension_needs_a_table_of_that_dimension_alone():
     sizes = sorted(of.table(table).size for table in tables(triangle))
     assert sizes == [5, 6]  # sequences + 1, longest sequence + 1
     assert list(by_axes) == [1]
-
-
-def test_tables_are_built_after_those_they_read():
-    deep = Tensor("t", {batch: batches(), row: lengths(batch), item: widths(batch, row)})
-    made = prelude_kernels(tables(deep))
-    for number, each in enumerate(made):
-        assert all(isinstance(read, Length) or read in [other.table for other in made[:number]] for read in each.reads)

@@ -1,13 +1,34 @@
-"""Contents of generated kernels."""
+"""Generated kernels: hoisted tables, ranges and tiles, and CUDA text."""
+
+import itertools
+from textwrap import dedent
 
 import numpy as np
 import pytest
+from cuda_devices import run_on_host
 from interpreted import InterpretedLibrary
-from ragged_cases import CASES, batches, col, lengths, operands, row
+from ragged_cases import CASES, batches, col, expected, lengths, operands, row, structure
 
-from sparloom import ragged
-from sparloom.errors import IllegalSchedule
-from sparloom.ir import For, Load, Ref, interpret, pretty, walk
+from sparloom import ir, ragged
+from sparloom.errors import IllegalSchedule, Unsupported
+from sparloom.ir import (
+    Binary,
+    Const,
+    Expr,
+    For,
+    Load,
+    Ref,
+    Select,
+    interpret,
+    pretty,
+    pretty_expr,
+    render_cuda,
+    simplify_expr,
+    walk,
+)
+from sparloom.jit import check_cuda, compile_c
+from sparloom.ops import assert_close
+from sparloom.ragged import At, FusedInner, FusedOuter, Structure, evaluate, hoist, index_range, printable
 
 
 def text(program, **options):
@@ -22,32 +43,6 @@ def test_a_tensor_stored_in_the_order_of_a_fused_loop_is_accessed_at_it_alone():
     printed = text(fused_projection())
     assert "x[batch_row * 3 + inner]" in printed
     assert "y[batch_row * 4 + out]" in printed
-
-
-def test_programs_and_kernels_are_logged(caplog):
-    program = CASES["scaled"].program
-    with caplog.at_level("DEBUG", logger="sparloom.ragged.lowering"):
-        ragged.lower(program)
-    assert caplog.messages == [str(program), text(program)]
-
-
-def test_maps_that_nothing_reads_are_not_built():
-    (lowered,) = ragged.lower(fused_projection())
-    assert [param.name for param in lowered.kernel.params] == ["x", "w", "bias", "y", "offsets", "batches"]
-    (before,) = ragged.lower(CASES["scaled"].program)
-    assert {table.label for table in before.meaning.values() if not isinstance(table, ragged.Tensor)} == {
-        "batches", "lengths", "offsets"}
-
-
-def test_identities_of_the_maps():
-    o, i = Ref("o"), Ref("i")
-    outer, other = ragged.FusedOuter(batches(), lengths(Ref("x0"))), ragged.FusedInner(batches(),
-                                                                                       lengths(Ref("x0")) + 1)
-    assert ragged.simplify_map(ragged.At(outer, (ragged.At(outer.starts, (o,)) + i,))) == o
-    assert ragged.simplify_map(ragged.At(ragged.FusedInner(outer.extent, outer.inner),
-                                         (ragged.At(outer.starts, (o,)) + i,))) == i
-    kept = ragged.At(other, (ragged.At(outer.starts, (o,)) + i,))
-    assert ragged.simplify_map(kept) == kept
 
 
 def loads_inside_innermost(program, **options):
@@ -100,3 +95,270 @@ def test_storage_is_checked_again_when_lowering():
     unpadded = stored.with_tensor(program.tensors()["x"])
     with pytest.raises(IllegalSchedule, match="y accesses x, dimension row, at row, whose loops are padded"):
         ragged.lower(unpadded)
+
+
+ROW, J, N = ir.Ref("i"), ir.Ref("j"), ir.Ref("n")
+ZERO = ir.Const(0.0, ir.F32)
+ENTRY = ir.Load("starts", ROW)
+PARAMS = (ir.Param("starts", ir.I32, True), ir.Param("x", ir.F32, True), ir.Param("out", ir.F32, True, const=False),
+          ir.Param("n", ir.I64))
+
+
+def hoisted(*body: ir.Stmt, params: tuple[ir.Param, ...] = PARAMS) -> str:
+    """Hoist the entries of `starts` and print the body of the kernel."""
+    return dedent(ir.pretty(hoist(ir.Kernel("k", params, body), {"starts"})).split("\n", 1)[1]).strip()
+
+
+def copied(index: ir.Expr) -> ir.Store:
+    return ir.Store("out", J, ir.Load("x", index))
+
+
+def loops(*body: ir.Stmt) -> ir.For:
+    return ir.For("i", 0, N, (ir.For("j", 0, N, body),))
+
+
+def test_an_entry_is_read_once_where_its_index_is_known():
+    assert hoisted(loops(copied(ENTRY), copied(ENTRY + J), copied(ir.Load("starts", ir.Const(3))))) == dedent("""\
+        let starts_entry: i32 = starts[3]
+        for i in 0 .. n:
+            let starts_entry_1: i32 = starts[i]
+            for j in 0 .. n:
+                out[j] = x[starts_entry_1]
+                out[j] = x[starts_entry_1 + j]
+                out[j] = x[starts_entry]""")
+
+
+@pytest.mark.parametrize("declared", [
+    ir.Let("starts_entry", ir.I64, ir.Const(5)), ir.Declare("starts_entry", ir.I64, ir.Const(5)),
+    ir.Alloc("starts_entry", "i64", 5)])
+def test_an_entry_gets_a_name_that_nothing_in_the_kernel_has(declared):
+    assert "let starts_entry_1: i32 = starts[i]" in hoisted(loops(declared, copied(ENTRY)))
+    assert "let starts_entry_1: i32 = starts[i]" in hoisted(loops(copied(ENTRY)), declared)
+    also = (*PARAMS, ir.Param("starts_entry", ir.I64), ir.Param("starts_entry_1", ir.I64))
+    assert "let starts_entry_2: i32 = starts[i]" in hoisted(loops(copied(ENTRY)), params=also)
+    assert "let starts_entry_1: i32 = starts[i]" in hoisted(ir.For("starts_entry", 0, N, (loops(copied(ENTRY)),)))
+
+
+def test_an_entry_stays_where_a_name_of_the_loop_is_in_its_index():
+    """Let, variable, array and loop of the inside: none of them exists outside."""
+    inside = (
+        ir.Let("a", ir.I64, ROW + 1), ir.Declare("b", ir.I64, J), ir.Alloc("c", "i64", 4),
+        copied(ir.Load("starts", ir.Ref("a"))), copied(ir.Load("starts", ir.Ref("b"))),
+        copied(ir.Load("starts", ir.Load("c", ROW))),
+        ir.For("m", 0, N, (copied(ir.Load("starts", ROW + ir.Ref("m"))),)))
+    assert hoisted(loops(*inside)) == dedent("""\
+        for i in 0 .. n:
+            for j in 0 .. n:
+                let a: i64 = i + 1
+                var b: i64 = j
+                array c: i64[4]
+                out[j] = x[starts[a]]
+                out[j] = x[starts[b]]
+                out[j] = x[starts[c[i]]]
+                for m in 0 .. n:
+                    out[j] = x[starts[i + m]]""")
+
+
+def chosen(cond: ir.Expr, index: ir.Expr, otherwise: ir.Expr = ZERO) -> ir.Stmt:
+    return ir.Store("out", J, ir.Select(cond, ir.Load("x", ir.Load("starts", index)), otherwise))
+
+
+@pytest.mark.parametrize("cond", [
+    ir.Binary("<", ROW, N),
+    ir.Binary("and", ir.Binary("<", J, N), ir.Binary("<", ROW, N)),
+    ir.Binary("and", ir.Binary("<", ROW, N), ir.Binary("<", J, N)),
+    ir.Binary("<=", ROW, N),
+    ir.Binary("<", ir.Load("lengths", ROW), N),
+])
+def test_an_entry_stays_where_a_condition_guards_its_index(cond):
+    printed = hoisted(loops(chosen(cond, ROW)))
+    assert "let" not in printed
+    assert "x[starts[i]]" in printed
+
+
+def test_a_guard_ends_with_its_choice():
+    """Statements after, around or on the other side of a condition are not guarded by it."""
+    inner = ir.Select(ir.Binary("<", N, ir.Const(4)), ir.Load("x", ENTRY), ir.Load("x", ir.Load("starts", N)))
+    outer = ir.Store("out", J, ir.Select(ir.Binary("<", ROW, N), inner, ir.Const(0.0, ir.F32)))
+    printed = hoisted(loops(outer, copied(ir.Load("starts", N + 1))))
+    assert "select(i < n, select(n < 4, x[starts[i]], x[starts_entry]), 0.0)" in printed
+    assert "x[starts_entry_1]" in printed
+    assert "x[starts[i]]" in printed
+
+
+i, j, o = Ref("i"), Ref("j"), Ref("o")
+EXTENTS = {"i": Const(4), "j": simplify_expr(Binary("min", Const(3), o + 2))}
+OUTER, INNER = FusedOuter(batches(), lengths(Ref("x0"))), FusedInner(batches(), lengths(Ref("x0")))
+
+
+@pytest.mark.parametrize(("index", "tight"), [
+    (i, True), (i * 5 + j, True), (o + i, True), (Const(9) - i, True), (i - j, True), (Binary("min", i * 3, j + 4),
+    True), (Binary("//", i + 5, Const(3)), True), (i + (Const(9) - i), False),
+])
+def test_ranges_match_enumeration(index: Expr, tight: bool):
+    found = index_range(index, EXTENTS, {})
+    for outside in range(3):
+        inner = evaluate(EXTENTS["j"], {"o": np.int64(outside)}, None)
+        seen = [int(evaluate(index, {"o": np.int64(outside), "i": np.int64(a), "j": np.int64(b)}, None))
+                for a, b in itertools.product(range(4), range(inner))]
+        first, last = (int(evaluate(end, {"o": np.int64(outside)}, None)) for end in (found.first, found.last))
+        assert (first, last) == (min(seen), max(seen)) if tight else first <= min(seen) <= max(seen) <= last
+
+
+def test_products_of_loops_and_remainders_have_no_range():
+    assert index_range(i * j, EXTENTS, {}) is None
+    assert index_range(Binary("%", i, Const(2)), EXTENTS, {}) is None
+
+
+def value(expr: Expr, values: dict[str, int], of: Structure) -> int:
+    if isinstance(expr, Select):
+        chosen = value(expr.cond.a, values, of) == value(expr.cond.b, values, of)
+        return value(expr.a if chosen else expr.b, values, of)
+    return int(evaluate(expr, {name: np.int64(each) for name, each in values.items()}, of.table))
+
+
+@pytest.mark.parametrize("entries", [[3, 0, 2, 4], [1, 1], [5]])
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_ranges_of_a_tile_of_a_fused_loop_cover_it_and_no_more(entries, size):
+    """Figure 7: over all o of the range, the i of the range are those of the tile."""
+    of = Structure({lengths: entries}, InterpretedLibrary)
+    pairs = [(a, b) for a, length in enumerate(entries) for b in range(length)]
+    f = simplify_expr(Ref("t") * size + Ref("f"))
+    extents = {"f": simplify_expr(Binary("min", Const(size), OUTER.total - Ref("t") * size))}
+    outer = index_range(At(OUTER, (f,)), extents, {})
+    inner = index_range(At(INNER, (f,)), extents, {OUTER: o})
+    for tile in range(-(-len(pairs) // size)):
+        found = []
+        for a in range(value(outer.first, {"t": tile}, of), value(outer.last, {"t": tile}, of) + 1):
+            first, last = (value(end, {"t": tile, "o": a}, of) for end in (inner.first, inner.last))
+            found += [(a, b) for b in range(first, last + 1)]
+        assert found == pairs[tile * size : (tile + 1) * size]
+
+
+def test_the_whole_of_a_fused_loop_is_whole_dimensions():
+    extents = {"f": OUTER.total}
+    outer = index_range(At(OUTER, (Ref("f"),)), extents, {})
+    inner = index_range(At(INNER, (Ref("f"),)), extents, {OUTER: o})
+    printed = [pretty_expr(printable(end)) for each in (outer, inner) for end in (each.first, each.last)]
+    assert printed == ["0", "batches() - 1", "0", "lengths(o) - 1"]
+    assert index_range(At(INNER, (Ref("f"),)), extents, {}) is None
+
+
+TILING_ROW = simplify_expr(Ref("outer") * 8 + Ref("inner"))
+
+
+def floor(expr: Expr, multiple: int) -> Expr:
+    return Binary("//", expr, Const(multiple)) * multiple
+
+
+@pytest.mark.parametrize(("extent", "text"), [
+    (floor(Ref("row"), 8), "outer * 8"),
+    (floor(Ref("row"), 4), None),
+    (ragged.round_up(Ref("row") + 1, 8), "(outer + 1) * 8"),
+    (ragged.round_up(Ref("row"), 8), None),
+    (ragged.round_up(Ref("row") + 1, 16), "(outer + 2) // 2 * 16"),
+    (floor(Ref("row") + 16, 8) + Ref("n"), "(outer + 2) * 8 + n"),
+    (Binary("//", Ref("row") + Ref("n"), Const(8)), None),
+])
+def test_the_inner_loop_is_dropped_in_whole_tiles(extent, text):
+    expr = simplify_expr(ragged.substitute(extent, {"row": TILING_ROW}))
+    simple = ragged.without_inner(expr, "inner", 8)
+    assert pretty_expr(simple) == text if text is not None else simple == expr
+    outer, inner = (each.reshape(-1) for each in np.meshgrid(np.arange(5), np.arange(8)))
+    values = {"outer": outer, "inner": inner, "n": np.int64(3)}
+    np.testing.assert_array_equal(np.broadcast_to(ragged.evaluate(simple, values, None), outer.shape),
+                                  ragged.evaluate(expr, values, None))
+
+
+def test_a_triangle_is_covered_by_tiles():
+    case = CASES["causal"]
+    stored = ragged.pad_storage(case.program, "s", {row: 4, col: 4})
+    for tensor in ("q", "k"):
+        stored = ragged.pad_storage(stored, tensor, {row: 4})
+    padded = ragged.pad_loop(ragged.pad_loop(stored, "s", row, 4), "s", col, 4)
+    tiled = ragged.split(ragged.split(padded, "s", "row", 4), "s", "col", 4)
+    tiled = ragged.reorder(tiled, "s", ("row_outer", "head", "col_outer", "row_inner", "col_inner"))
+    tiled = ragged.unroll(tiled, "s", "row_inner")
+    assert "for col_outer in 0 .. row_outer + 1:" in str(tiled)
+    of = ragged.Structure({lengths: [6, 0, 4, 1]}, InterpretedLibrary)
+    inputs = operands(tiled, of, seed=1)
+    found = ragged.interpreted(tiled, of, **{name: value.data for name, value in inputs.items()})
+    packed = ragged.RaggedTensor(tiled.tensors()["s"], of, found["s"]).to_packed()[0]
+    assert_close(packed.reshape(-1), expected(case, of, inputs)["s"], terms=3, scale=9.0)
+
+
+def test_minima_are_written_in_one_order():
+    """Kernels are cached by their text, so it must not depend on the order in which sets of terms are traversed."""
+    for number in range(20):
+        a, b, n = Ref(f"a{number}"), Ref(f"b{number}"), Ref("n")
+        sums = {ragged.min_of_sums(Binary("min", n, each)) for each in (a + b - 512, b + a - 512, b - 512 + a)}
+        assert sums == {Binary("min", a + b - 512, n)}
+
+
+def fused(name, nest):
+    return ragged.parallel(ragged.fuse(CASES[name].program, nest, "batch", "row"), nest, "batch_row")
+
+
+def halves():
+    program = ragged.split_operation(CASES["scores"].program, "s", row, multiple=2)
+    program = ragged.unroll(ragged.split(program, "s_main", "row", 2), "s_main", "row_inner")
+    return ragged.hfuse(ragged.parallel(ragged.parallel(program, "s_main", "batch"), "s_rest", "batch"),
+                        ["s_main", "s_rest"])
+
+
+def blocks():
+    """Tiles of tokens for blocks, tokens for threads."""
+    tiled = ragged.split(ragged.fuse(CASES["projection"].program, "y", "batch", "row"), "y", "batch_row", 2)
+    return ragged.bind_threads(ragged.parallel(tiled, "y", "batch_row_outer"), "y", "batch_row_inner")
+
+
+PROGRAMS = {
+    "projection": fused("projection", "y"),
+    "projection in blocks": blocks(),
+    "values": ragged.remap(ragged.parallel(CASES["values"].program, "o", "batch"), "o", "batch"),
+    "scores": halves(),
+}
+
+
+@pytest.mark.cc
+@pytest.mark.usefixtures('own_cache')
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_cuda_text_run_on_the_host_matches_numpy(name, tmp_path):
+    program, case = PROGRAMS[name], CASES[name.split()[0]]
+    lowered = ragged.lower(program)
+    run = run_on_host([each.kernel for each in lowered], tmp_path)
+    of = structure([3, 0, 5, 1], compiler=compile_c)
+    inputs = operands(program, of, seed=4)
+    tensors = ragged.bind_arrays(program, of, {each: value.data for each, value in inputs.items()})
+    for each in lowered:
+        run(each.kernel, ragged.kernel_arguments(each, of, tensors))
+    for output, oracle in expected(case, of, inputs).items():
+        packed = ragged.RaggedTensor(program.tensors()[output], of, tensors[output]).to_packed()[0]
+        assert_close(packed.reshape(-1), oracle, terms=16, scale=8.0)
+
+
+@pytest.mark.cc
+@pytest.mark.usefixtures('own_cache')
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_text_compiles(name):
+    try:
+        for each in ragged.lower(PROGRAMS[name]):
+            check_cuda(render_cuda(each.kernel))
+    except Unsupported as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.cc
+@pytest.mark.usefixtures('own_cache')
+def test_a_tile_is_a_block():
+    (text,) = ragged.Executable(PROGRAMS["projection in blocks"]).cuda()
+    assert "batch_row_outer = (int64_t)blockIdx.x" in text
+    assert "batch_row_inner = (int64_t)threadIdx.x" in text
+
+
+@pytest.mark.cc
+@pytest.mark.usefixtures('own_cache')
+def test_a_serial_program_has_no_cuda_form():
+    with pytest.raises(Unsupported, match="kernel scaled_y has no CUDA form: give it one parallel loop at the top"):
+        ragged.Executable(CASES["scaled"].program).cuda()
+    assert 'extern "C" __global__ void projection_y' in ragged.Executable(PROGRAMS["projection"]).cuda()[0]

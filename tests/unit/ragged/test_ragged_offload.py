@@ -7,7 +7,6 @@ from ragged_cases import CASES, batch, batches, expected, inner, lengths, operan
 
 from sparloom import ragged
 from sparloom.errors import IllegalSchedule
-from sparloom.ir import pretty
 from sparloom.ops import assert_close
 
 PROJECTION, SCORES, VALUES = (CASES[name].program for name in ("projection", "scores", "values"))
@@ -83,15 +82,6 @@ def test_the_operand_with_the_rows_may_be_the_second():
     values = {"x": rng.standard_normal((3, 3)).astype(np.float32), "w": rng.standard_normal((3, 4)).astype(np.float32)}
     found = ragged.interpreted(ragged.offload(swapped, "y", "row", "out", "inner"), of, **values)["y"]
     np.testing.assert_allclose(found.reshape(3, 4), values["x"] @ values["w"], rtol=1e-5)
-
-
-def test_rows_without_a_bound_use_no_local_array():
-    """One column and any number of rows: more than a local array has."""
-    columns = ragged.reorder(ragged.split(PROJECTION, "y", "out", 1), "y",
-                             ("batch", "out_outer", "row", "out_inner", "inner"))
-    scheduled = ragged.offload(columns, "y", "row", "out_inner", "inner")
-    assert "y_tile" not in pretty(ragged.lower(scheduled)[0].kernel)
-    computes("projection", scheduled)
 
 
 def test_products_of_matrices_only():

@@ -161,10 +161,6 @@ def test_padding_of_a_loop_that_another_depends_on_without_a_length_function():
     refused("k, dimension row, at col, whose loops are padded", pad_storage, both, "k", {row: 2})
 
 
-def test_an_unknown_tensor_is_not_padded():
-    refused("program scaled has no tensor z; there are: x, y", pad_storage, SCALED, "z", {row: 2})
-
-
 def test_operation_splitting():
     halves = split_operation(SCALED, "y", row, multiple=4)
     assert loops(halves, "y_main")[1] == "for row in 0 .. lengths(batch) // 4 * 4:"
@@ -214,11 +210,8 @@ def test_a_parallel_loop_is_outside_reductions_and_the_only_one():
     refused("y: parallel loop batch in chunks of 0: use at least 1", parallel, SCALED, "y", "batch", chunk=0)
     chunked = split(parallel(SCALED, "y", "batch", chunk=4), "y", "batch", 2)
     assert loops(chunked, "y")[0] == "parallel for batch_outer in 0 .. (batches() + 1) // 2 chunk 4:"
-    refused("y: loop batch is already parallel: split it to have both", unroll_of_two, parallel(SCALED, "y", "batch"))
-
-
-def unroll_of_two(program):
-    return vectorise(program, "y", "batch")
+    refused("y: loop batch is already parallel: split it to have both", vectorise, parallel(SCALED, "y", "batch"), "y",
+            "batch")
 
 
 def test_threads_of_a_block_share_a_loop_directly_in_a_parallel_one():

@@ -32,14 +32,6 @@ def test_a_level_inside_of_one_dimension_shares_the_table_of_the_dimension_graph
     assert tables(inputs, ragged.pointer_steps) == tables(inputs, ragged.offset_steps)
 
 
-def test_tables_are_built_after_those_that_their_sizes_are_made_of():
-    (pointers,) = (table for table in tables(SCORES, ragged.pointer_steps) if isinstance(table, ragged.Pointers))
-    kernels = ragged.prelude_kernels((pointers,))
-    of = ragged.Structure({lengths: [3, 0, 2]}, compiler=None)  # can build nothing but what is prepared
-    of.prepare(ragged.Prelude(kernels, InterpretedLibrary([each.kernel for each in kernels])))
-    assert of.table(pointers).size == 5 * 2 + 1
-
-
 def test_rows_found_by_pointers_are_not_offloaded():
     prog = ragged.reorder(CASES["values"].program, "o", ("batch", "head", "row", "inner", "col"))
     prog = ragged.offload(prog, "o", "row", "inner", "col")

@@ -12,14 +12,11 @@ from sparloom import ragged
 from sparloom.errors import SparloomError
 from sparloom.ir import Ref
 from sparloom.ragged import (
-    At,
     Executable,
     FusedInner,
     FusedOuter,
-    Largest,
     Length,
     Offsets,
-    Order,
     Structure,
     Tensor,
     fuse,
@@ -68,13 +65,6 @@ def test_the_maps_of_a_fused_loop():
     assert of.number(outer.total) == 5
 
 
-def test_largest_and_order():
-    of, x0 = interpreted_structure([2, 0, 3, 2]), Ref("x0")
-    assert of.number(At(Largest((batches(),), lengths(x0)), ())) == 3
-    np.testing.assert_array_equal(of.table(Order(batches(), lengths(x0) * 2)), [2, 0, 3, 1])
-    assert interpreted_structure([]).number(At(Largest((batches(),), lengths(x0)), ())) == 0
-
-
 def test_offsets_over_two_axes():
     of = Structure({lengths: [2, 0, 1], widths: [3, 1, 2]}, InterpretedLibrary)
     x0, x1 = Ref("x0"), Ref("x1")
@@ -90,21 +80,6 @@ def test_a_program_is_interpreted_without_a_compiler(tmp_path, monkeypatch):
     np.testing.assert_array_equal(found.reshape(5, 3)[:, 0], [2, 3, 4, 2, 3])
     assert of.table_bytes() > 0
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.cc
-def test_operators_share_the_tables_of_a_structure(tmp_path, monkeypatch):
-    monkeypatch.setenv("SPARLOOM_CACHE", str(tmp_path))
-    first, second = Executable(CASES["scaled"].program), Executable(CASES["projection"].program)
-    of = Structure({lengths: [3, 2]})
-    ran = []
-    for each in (first, second, first):
-        run = each.prelude.run
-        monkeypatch.setattr(
-            each.prelude, "run", lambda made, inputs, run=run: (ran.append(made.table), run(made, inputs)))
-        of.prepare(each.prelude)
-    assert len(ran) == len(set(ran)) > 0
-    assert of.table_bytes() == 3 * 8
 
 
 @pytest.mark.cc
@@ -172,14 +147,3 @@ def test_structures_of_any_sequence(lengths) -> None:
     structure = ragged.structure_of(lengths)
     assert structure is ragged.structure_of(np.array(lengths, np.int64))
     assert ragged.tokens_of(structure) == sum(lengths)
-
-
-def test_errors_name_the_function_the_argument_and_its_type() -> None:
-    with pytest.raises(TypeError, match="split: program is of type list: give Program"):
-        ragged.split([1], "out", "row", 4)
-    with pytest.raises(TypeError, match="ragged_flops: lengths is of type list: give "):
-        ragged.ragged_flops([1, 2], ragged.EncoderSizes())
-    with pytest.raises(TypeError, match="structure of type list: give structure_of"):
-        ragged.tokens_of([1, 2])
-    with pytest.raises(TypeError, match="takes 0 positional arguments"):
-        ragged.trmm(3)

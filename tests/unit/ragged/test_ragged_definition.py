@@ -1,0 +1,554 @@
+"""Definitions of ragged programs: what they compute, and accesses that are shown to stay in bounds or refused."""
+
+import math
+import re
+
+import numpy as np
+import pytest
+from interpreted import InterpretedLibrary
+from ragged_cases import (
+    CASES,
+    HEADS,
+    SIZE,
+    batch,
+    batches,
+    col,
+    expected,
+    head,
+    inner,
+    lengths,
+    operands,
+    row,
+    structure,
+    which,
+)
+
+from sparloom import ragged
+from sparloom.errors import IllegalSchedule
+from sparloom.ir import F64, I32, Binary, Const
+from sparloom.jit import compile_c
+from sparloom.ops import assert_close
+from sparloom.ragged import (
+    Executable,
+    Length,
+    RaggedTensor,
+    Structure,
+    Tensor,
+    compute,
+    compute_at,
+    dims,
+    fuse,
+    interpreted,
+    less,
+    max_over,
+    minimum,
+    pad_loop,
+    pad_storage,
+    part,
+    program,
+    real,
+    round_up,
+    sum_over,
+    where,
+)
+
+x = Tensor("x", {batch: batches(), row: lengths(batch), inner: 4})
+token = {batch: batches(), row: lengths(batch)}
+
+
+def test_an_extent_reads_only_dimensions_before_it():
+    with pytest.raises(ValueError, match="tensor t: the extent of row depends on batch, which does not come before "
+                                         "it: put batch first"):
+        Tensor("t", {row: lengths(batch), batch: batches()})
+    with pytest.raises(ValueError, match="length function w: the extent of row depends on batch"):
+        Length("w", {row: lengths(batch)})
+
+
+def test_a_negative_extent_and_a_dimension_twice_are_refused():
+    with pytest.raises(ValueError, match="the extent of row is -1: extents are at least 0"):
+        Tensor("t", {row: -1})
+    with pytest.raises(ValueError, match="operation t: dimension row occurs twice: make a second name"):
+        compute("t", token, sum_over({row: 3}, x[batch, row, 0]))
+
+
+@pytest.mark.parametrize("make", [lambda: dims("a b-c"), lambda: Length("for"), lambda: Tensor("_x", {row: 3})])
+def test_names_are_names_of_kernels(make):
+    with pytest.raises(ValueError, match="use letters, digits and single underscores after a letter"):
+        make()
+
+
+def test_elements_have_types_of_the_language():
+    with pytest.raises(ValueError, match="tensor t of i32: elements are f32, f64, bf16, u8, i8"):
+        Tensor("t", {row: 3}, I32)
+
+
+def test_coordinates_are_counted():
+    with pytest.raises(ValueError, match=r"length function lengths takes 1 coordinates \(batch\), got 2"):
+        lengths(batch, row)
+    with pytest.raises(ValueError, match=r"tensor x has 3 dimensions \(batch, row, inner\), indexed with 1"):
+        x[batch]
+
+
+def test_a_limit_is_a_number():
+    with pytest.raises(ValueError, match="length function w: its limit reads batch: use a constant"):
+        Length("w", {batch: batches()}, limit=lengths(batch))
+
+
+def test_values_read_known_dimensions_and_other_tensors():
+    with pytest.raises(IllegalSchedule, match="y reads col, which is not one of its dimensions: batch, inner, row"):
+        compute("y", {**token, inner: 4}, x[batch, col, inner])
+    with pytest.raises(IllegalSchedule, match="x reads itself: give the result another name"):
+        compute("x", {**token, inner: 4}, x[batch, row, inner])
+
+
+def test_a_value_has_one_reduction():
+    total = sum_over({inner: 4}, x[batch, row, inner])
+    with pytest.raises(IllegalSchedule, match="y has 2 reductions: compute all but one as separate tensors"):
+        compute("y", token, total / sum_over({col: 4}, x[batch, row, col]))
+    with pytest.raises(IllegalSchedule, match="a reduction over no dimension"):
+        max_over({}, x[batch, row, 0])
+
+
+def test_accesses_must_stay_inside():
+    with pytest.raises(IllegalSchedule, match=r"y accesses x, dimension inner, at inner, which cannot be shown to stay "
+                                              r"below 4: read it by a dimension of that extent"):
+        program("p", [compute("y", {**token, inner: 5}, x[batch, row, inner])])
+    with pytest.raises(IllegalSchedule, match=r"at row \+ 1, which cannot be shown to stay below lengths\(batch\)"):
+        program("p", [compute("y", {**token, inner: 4}, x[batch, row + 1, inner])])
+    with pytest.raises(IllegalSchedule, match=r"at row - 1, which cannot be shown to be at least 0"):
+        program("p", [compute("y", {**token, inner: 4}, x[batch, row - 1, inner])])
+
+
+def test_a_shorter_dimension_and_a_constant_may_read_a_longer_one():
+    program("p", [compute("y", {**token, inner: 3}, x[batch, row, inner + 1])])
+    program("p", [compute("y", {**token, col: row + 1}, x[batch, col, 3])])
+
+
+def test_a_constant_stays_below_extents_that_are_never_less():
+    triangle = Tensor("t", {row: 4, col: row + 1})
+    program("p", [compute("y", {row: 4}, triangle[row, 0])])
+    with pytest.raises(IllegalSchedule, match=r"dimension col, at 1, which cannot be shown to stay below row \+ 1"):
+        program("p", [compute("y", {row: 4}, triangle[row, 1])])
+    with pytest.raises(IllegalSchedule, match=r"at 0, which cannot be shown to stay below lengths\(batch\)"):
+        program("p", [compute("y", {batch: batches()}, x[batch, 0, 0])])
+
+
+def test_a_limit_shows_that_an_access_stays_inside():
+    short = Length("bounded", {batch: batches()}, limit=4)
+    program("p", [compute("y", {batch: batches(), inner: short(batch)}, sum_over({row: 2}, Tensor(
+        "w", {row: 2, inner: 4})[row, inner]))])
+
+
+def test_results_are_computed_before_they_are_read():
+    y = compute("y", {**token, inner: 4}, x[batch, row, inner])
+    z = compute("z", {**token, inner: 4}, y[batch, row, inner])
+    with pytest.raises(IllegalSchedule, match="z reads y before it is computed: put y first"):
+        program("p", [z, y])
+    with pytest.raises(IllegalSchedule, match="program p defines y, y: define every tensor once"):
+        program("p", [y, y])
+    with pytest.raises(IllegalSchedule, match="program p computes no x; it computes: y, z"):
+        program("p", [y, z], ["x"])
+    with pytest.raises(IllegalSchedule, match="program p has a tensor and a dimension named row: give each its own "
+                                              "name"):
+        program("p", [compute("row", {batch: batches()}, sum_over({row: 1}, Tensor(
+            "v", {batch: batches(), row: 1})[batch, row]))])
+    other = Tensor("x", {row: 3})
+    with pytest.raises(IllegalSchedule, match="program p has two tensors named x: give each its own name"):
+        program("p", [y, compute("u", {row: 3}, other[row])])
+
+
+BATCHES = [(), (0,), (1,), (3, 0, 5), (4, 4), (7, 1, 0, 0, 2)]
+
+
+@pytest.mark.parametrize("entries", BATCHES)
+@pytest.mark.parametrize("name", CASES)
+def test_interpreted_programs(name, entries):
+    case, of = CASES[name], structure(entries)
+    inputs = operands(case.program, of, seed=1)
+    found = interpreted(case.program, of, **{each: value.data for each, value in inputs.items()})
+    for output, oracle in expected(case, of, inputs).items():
+        packed = RaggedTensor(case.program.tensors()[output], of, found[output]).to_packed()[0]
+        assert_close(packed.reshape(-1), oracle, terms=16, scale=8.0)
+
+
+@pytest.mark.cc
+@pytest.mark.parametrize("name", CASES)
+def test_compiled_programs(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("SPARLOOM_CACHE", str(tmp_path))
+    case = CASES[name]
+    run = Executable(case.program)
+    for entries in BATCHES:
+        of = structure(entries, compiler=compile_c)
+        inputs = operands(case.program, of, seed=1)
+        made = run(of, **{each: value.data for each, value in inputs.items()})
+        found = dict(zip(case.program.outputs, made if isinstance(made, tuple) else (made,), strict=True))
+        for output, oracle in expected(case, of, inputs).items():
+            np.testing.assert_equal(found[output].size, oracle.size)
+            assert_close(found[output], oracle, terms=16, scale=8.0)
+
+
+values_x = ragged.Tensor("x", {**token, inner: 3})
+OF = ragged.Structure({lengths: [2, 0, 3]}, InterpretedLibrary)
+X = np.random.default_rng(0).standard_normal((5, 3), np.float32)
+
+
+def run(value, axes=token):
+    return ragged.interpreted(ragged.program("p", [ragged.compute("y", axes, value)]), OF, x=X)["y"]
+
+
+def test_functions_of_elements():
+    element = values_x[batch, row, inner]
+    found = run(ragged.sqrt(ragged.maximum(element, ragged.real(0.0))) + ragged.exp(element), {**token, inner: 3})
+    np.testing.assert_allclose(found.reshape(5, 3), np.sqrt(np.maximum(X, 0)) + np.exp(X), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("reduce", "of"),
+                         [(ragged.max_over, np.max), (ragged.min_over, np.min), (ragged.sum_over, np.sum)])
+def test_reductions(reduce, of):
+    np.testing.assert_allclose(run(reduce({inner: 3}, values_x[batch, row, inner])), of(X, axis=1), rtol=1e-6)
+
+
+def test_a_reduction_over_no_dimension():
+    empty = {"sum": 0.0, "max": -math.inf, "min": math.inf}
+    for reduce, name in ((ragged.sum_over, "sum"), (ragged.max_over, "max"), (ragged.min_over, "min")):
+        np.testing.assert_array_equal(run(reduce({inner: 0}, values_x[batch, row, inner])), np.full(5, empty[name]))
+
+
+def test_a_condition_on_dimensions_masks_elements():
+    square = {**token, col: lengths(batch)}
+    found = run(ragged.where(ragged.less(col, row + 1), values_x[batch, col, 0], ragged.real(-1.0)), square)
+    expected = [np.where(np.tri(n, dtype=bool), X[start : start + n, 0], -1) for start, n in ((0, 2), (2, 3))]
+    np.testing.assert_array_equal(found, np.concatenate([each.reshape(-1) for each in expected]))
+
+
+def test_lengths_and_dimensions_are_numbers():
+    found = run(ragged.where(ragged.less(row, 9), ragged.real(lengths(batch)) * ragged.real(10.0) + ragged.real(row),
+                             values_x[batch, row, 0]), token)
+    np.testing.assert_array_equal(found, [20, 21, 30, 31, 32])
+
+
+def test_two_dimensions_are_reduced_at_once():
+    found = run(ragged.sum_over({row: lengths(batch), inner: 3}, values_x[batch, row, inner]), {batch: batches()})
+    np.testing.assert_allclose(found, [X[:2].sum(), 0, X[2:].sum()], rtol=1e-6)
+
+
+@pytest.mark.cc
+def test_double_precision(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPARLOOM_CACHE", str(tmp_path))
+    wide = ragged.Tensor("x", {**token, inner: 3}, F64)
+    value = ragged.sum_over({inner: 3}, wide[batch, row, inner] * wide[batch, row, inner])
+    run = ragged.Executable(ragged.program("p", [ragged.compute("y", token, value, F64)]))
+    data = np.random.default_rng(0).standard_normal((5, 3))
+    np.testing.assert_allclose(run(ragged.Structure({lengths: [2, 3]}), x=data), (data**2).sum(axis=1), rtol=1e-14)
+
+
+def test_minima_and_maxima_ignore_padding_with_every_accumulator():
+    """Padding is NaN, so a maximum and a minimum cannot both ignore it by chance."""
+    for reduce, of in ((ragged.max_over, np.max), (ragged.min_over, np.min)):
+        top = ragged.program("p", [ragged.compute("y", {batch: batches(), inner: 3}, reduce(
+            {row: lengths(batch)}, values_x[batch, row, inner]))])
+        padded = ragged.pad_loop(ragged.pad_storage(top, "x", {row: 4}), "y", row, 4)
+        tiled = ragged.reorder(ragged.split(padded, "y", "row", 2), "y", ("row_outer", "row_inner", "inner"))
+        stored = np.full((8, 3), np.nan, np.float32)
+        stored[:2], stored[4:7] = X[:2], X[2:]
+        for each in (padded, tiled, ragged.vectorise(ragged.reorder(padded, "y", ("row", "inner")), "y", "inner")):
+            found = ragged.interpreted(each, OF, x=stored)["y"].reshape(3, 3)
+            np.testing.assert_array_equal(found[[0, 2]], [of(X[:2], axis=0), of(X[2:], axis=0)])
+
+
+def test_operands_have_one_element_type():
+    product = values_x[batch, row, inner] * ragged.real(2.0, F64)
+    mixed = ragged.program("p", [ragged.compute("y", {**token, inner: 3}, product)])
+    with pytest.raises(IllegalSchedule, match=r"operands of \* are f32 and f64: use Cast"):
+        ragged.interpreted(mixed, OF, x=X)
+
+
+OUTER = {batch: batches(), row: lengths(batch)}
+LONGEST = lengths(batch)
+limited = Length("limited", {batch: batches()}, limit=6)
+
+
+widths = Length("widths", {batch: batches(), row: lengths(batch)})
+
+
+def copied(extent, index, *, loop=SIZE, guard=None):
+    """y[batch, row, col] = x[batch, row, index], where x has `extent` elements there and col runs to `loop`."""
+    value = Tensor("x", {**OUTER, inner: extent})[batch, row, index]
+    return program("p", [compute("y", {**OUTER, col: loop}, value if guard is None else where(guard, value, real(0)))])
+
+
+def stored_and_padded(loop, extent, *, multiple, stored=1):
+    """Pad the loop along col, the storage of y as well, and that of x to multiples of `stored`."""
+    made = pad_storage(copied(extent, col, loop=loop), "y", {col: multiple})
+    return pad_loop(pad_storage(made, "x", {inner: stored}) if stored > 1 else made, "y", col, multiple)
+
+
+@pytest.mark.parametrize(("extent", "index", "loop"), [
+    (3, Const(2), 3),
+    (4, col + 1, 3),
+    (LONGEST + 1, Const(0), 3),  # lengths are at least 0
+    (LONGEST + LONGEST + 2, Const(1), 3),
+    (LONGEST, col, LONGEST),
+    (round_up(LONGEST, 16), col, LONGEST),
+    (LONGEST, minimum(col, LONGEST - 1), round_up(LONGEST, 16)),
+    (LONGEST, minimum(col, LONGEST - 1), Binary("min", Const(4), round_up(LONGEST, 16))),
+    (LONGEST, col, Binary("min", LONGEST, Const(4))),
+    (4, col, Binary("min", LONGEST, Const(4))),
+    (Binary("min", LONGEST, Const(4)), col, Binary("min", LONGEST, Const(4))),
+    ((row // 4 + 1) * 4, col, row + 1),
+    ((row // 4 + 1) * 4, col, row),
+    (6, col, limited(batch)),
+    (LONGEST, col, row + 1),
+    (LONGEST + 1, col, row + 2),
+    (LONGEST * 2, col, (row + 1) * 2),
+    (Binary("max", LONGEST, Const(2)), col, Binary("max", row + 1, Const(2))),
+    (Binary("min", LONGEST, limited(batch)), col, Binary("min", row + 1, limited(batch))),
+    ((LONGEST - 1) // 2 + 1, col, row // 2 + 1),
+    ((LONGEST - 1) // 2 - 1, col, row // 2 - 1),
+])
+def test_accesses_proved_in_bounds_are_accepted(extent, index, loop):
+    assert copied(extent, index, loop=loop).tensors()["x"].axes[2] == (inner, extent if not isinstance(extent, int)
+                                                                      else Const(extent))
+
+
+@pytest.mark.parametrize(("extent", "index", "loop", "below"), [
+    (3, Const(3), 3, "3"),
+    (3, col + 1, 3, "3"),
+    (LONGEST, Const(0), 3, "lengths(batch)"),
+    (LONGEST + 1, Const(1), 3, "lengths(batch) + 1"),
+    (LONGEST * 2 + 1, Const(0), 3, "lengths(batch) * 2 + 1"),
+    (Binary("min", LONGEST, Const(4)), col, Const(4), "lengths(batch)"),
+    (Binary("min", LONGEST, Const(4)), col, LONGEST, "4"),
+    (3, col, Binary("min", LONGEST, Const(4)), "3"),
+    ((row // 4 + 1) * 4, col, row + 2, "(row // 4 + 1) * 4"),
+    ((row // 4 + 1) * 8, col, row + 1, "(row // 4 + 1) * 8"),
+    ((row // 4 + 2) * 4, col, row + 1, "(row // 4 + 2) * 4"),
+    (5, col, limited(batch), "5"),
+    (6, col, LONGEST, "6"),
+    (LONGEST, col, row + 2, "lengths(batch)"),
+    (1, col, LONGEST - row, "1"),  # falls when row grows
+    (2, col, Binary("max", LONGEST - row, Const(2)), "2"),
+    (4, col, Binary("max", LONGEST - row, Const(2)) * 2, "4"),
+    (1, col, Binary("max", LONGEST - row, Const(2)) - 1, "1"),
+    (LONGEST, col, round_up(LONGEST, 16), "lengths(batch)"),
+    (round_up(LONGEST, 16), col, LONGEST + 1, "(lengths(batch) + 15) // 16 * 16"),
+])
+def test_unproved_accesses_are_refused_and_name_the_extent(extent, index, loop, below):
+    with pytest.raises(IllegalSchedule, match="y accesses x, dimension inner, at .*, which cannot be shown to stay "
+                                              "below " + re.escape(below) + ": read it by a dimension of that extent"):
+        copied(extent, index, loop=loop)
+
+
+@pytest.mark.parametrize("index", [row - 1, LONGEST - 1, col % 2, col + Const(-1),
+                                   minimum(col, LONGEST - 1)])
+def test_indices_that_may_be_negative_are_refused(index):
+    with pytest.raises(IllegalSchedule, match=r"y accesses x, dimension inner, at .*, which cannot be shown to be at "
+                                              r"least 0: read it by a separate dimension, or guard"):
+        copied(100, index)
+
+
+def test_a_condition_bounds_one_part_of_a_smaller_extent():
+    extent = Binary("min", LONGEST, Const(4))
+    copied(extent, col, loop=LONGEST, guard=less(col, 4))
+    with pytest.raises(IllegalSchedule, match="stay below 4"):
+        copied(extent, col, loop=LONGEST, guard=less(col, 5))
+
+
+@pytest.mark.parametrize(("loop", "extent", "multiple", "stored"), [
+    (8, 8, 4, 1), (6, 8, 4, 1), (5, 5, 4, 9), (3, 3, 2, 4), (limited(batch), 8, 4, 1),
+])
+def test_padded_loops_of_constants_fit_where_their_last_iteration_does(loop, extent, multiple, stored):
+    stored_and_padded(loop, extent, multiple=multiple, stored=stored)
+
+
+@pytest.mark.parametrize(("loop", "extent", "multiple", "stored"), [
+    (6, 6, 4, 1), (6, 6, 4, 3), (5, 6, 4, 7), (LONGEST, LONGEST, 2, 1), (limited(batch), 6, 4, 1),
+    (LONGEST, LONGEST, 4, 2), (row + 1, LONGEST, 4, 2),
+])
+def test_padded_loops_need_storage_that_is_padded_as_well(loop, extent, multiple, stored):
+    with pytest.raises(IllegalSchedule, match=f"y accesses x, dimension inner, at col, whose loops are padded to "
+                                              f"multiples of {multiple}, but its storage is padded to multiples of "
+                                              f"{stored}: pad the storage to a multiple of {multiple} first"):
+        stored_and_padded(loop, extent, multiple=multiple, stored=stored)
+
+
+def test_an_index_next_to_a_padded_dimension_is_refused():
+    made = pad_storage(copied(8, col + 1, loop=3), "y", {col: 2})
+    with pytest.raises(IllegalSchedule, match="cannot be shown to stay below 8"):
+        pad_loop(made, "y", col, 2)
+
+
+def test_lengths_have_no_entries_for_padded_iterations():
+    """Neither as the extent of a reduction nor in the value."""
+    message = ("y: loop row cannot be padded, since length function widths has no entry beyond its end: fuse it with "
+               r"the loop inside and pad that \(bulk padding\)$")
+    summed = compute("y", OUTER, sum_over({col: widths(batch, row)}, real(1)))
+    asked = compute("y", OUTER, where(less(Const(0), widths(batch, row)), real(1), real(0)))
+    for y in (summed, asked):
+        with pytest.raises(IllegalSchedule, match=message):
+            pad_loop(pad_storage(program("p", [y]), "y", {row: 4}), "y", row, 4)
+
+
+def test_lengths_are_not_read_in_bulk_padding():
+    y = compute("y", OUTER, Tensor("x", OUTER)[batch, row] * real(lengths(batch)))
+    stored = pad_storage(pad_storage(program("p", [y]), "x", bulk={row: 4}), "y", bulk={row: 4})
+    fuse(stored, "y", "batch", "row")
+    with pytest.raises(IllegalSchedule, match=r"^y reads lengths\(batch\), which is not defined in bulk padding: fuse "
+                                              r"without padding$"):
+        fuse(stored, "y", "batch", "row", padding=4)
+
+
+def in_bulk(x: Tensor, value, *, multiple: int = 4):
+    """Pad the fused loop of batch and row where y has storage for it."""
+    made = program("p", [compute("y", {**OUTER, inner: SIZE}, value(x))])
+    return fuse(pad_storage(made, "y", bulk={row: multiple}), "y", "batch", "row", padding=multiple)
+
+
+@pytest.mark.parametrize(("x", "value"), [
+    (Tensor("x", {**OUTER, inner: SIZE}, bulk={row: 8}), lambda x: x[batch, row, inner]),
+    (Tensor("x", {inner: SIZE, **OUTER}, bulk={row: 4}), lambda x: x[inner, batch, row]),
+    (Tensor("x", {inner: SIZE}), lambda x: x[inner]),
+])
+def test_bulk_padded_storage_is_read_by_bulk_padded_loops(x, value):
+    in_bulk(x, value)
+
+
+@pytest.mark.parametrize(("x", "value", "place"), [
+    (Tensor("x", {**OUTER, inner: SIZE}), lambda x: x[batch, row, inner], "batch"),
+    (Tensor("x", {**OUTER, inner: SIZE}, bulk={row: 6}), lambda x: x[batch, row, inner], "batch"),
+    (Tensor("x", {**OUTER, inner: SIZE}, padding={row: 4}), lambda x: x[batch, row, inner], "batch"),
+    (Tensor("x", {batch: batches(), inner: SIZE}), lambda x: x[batch, inner], "batch"),
+    (Tensor("x", {batch: batches(), inner: SIZE, row: lengths(batch)}), lambda x: x[batch, inner, row], "batch"),
+    (Tensor("x", {inner: SIZE, **OUTER}), lambda x: x[inner, batch, row], "batch"),
+    (Tensor("x", {batch: batches(), col: lengths(batch)}), lambda x: x[batch, row], "batch"),
+])
+def test_bulk_padded_loops_refuse_other_storage(x, value, place):
+    with pytest.raises(IllegalSchedule, match=(
+            rf"^y accesses x at {place} in a fused loop padded to multiples of 4: x must store batch and row next to "
+            rf"each other, unpadded but for bulk padding of \w+ to a multiple of 4: pad_storage\(bulk=...\) first$")):
+        in_bulk(x, value)
+
+
+guards_token = {batch: batches(), row: lengths(batch), head: HEADS, inner: SIZE}
+q = ragged.Tensor("q", guards_token)
+
+
+def test_added_padding_is_fused_with_the_product_that_reads_it():
+    fused = ragged.inline(ragged.inline(CASES["added"].program, "q_added"), "k_added")
+    stored = ragged.pad_storage(fused, "s", {row: 4, col: 4})
+    tiled = ragged.split(ragged.pad_loop(ragged.pad_loop(stored, "s", row, 4), "s", col, 4), "s", "col", 4)
+    tiled = ragged.unroll(tiled, "s", "col_inner")
+    of = ragged.Structure({lengths: [5, 0, 3, 8]}, InterpretedLibrary)
+    inputs = operands(tiled, of, seed=1)
+    found = ragged.interpreted(tiled, of, **{name: value.data for name, value in inputs.items()})["s"]
+    made = ragged.RaggedTensor(tiled.tensors()["s"], of, found)
+    assert_close(made.to_packed()[0].reshape(-1), expected(CASES["scores"], of, inputs)["s"], terms=SIZE, scale=8.0)
+    assert np.isfinite(found).all()  # padding is computed from zeros
+
+
+def test_an_unguarded_read_is_refused():
+    ragged.pad_loop(ragged.pad_storage(CASES["added"].program, "q_added", {row: 4}), "q_added", row, 4)
+    copied = ragged.compute("y", guards_token, q[batch, row, head, inner])
+    with pytest.raises(IllegalSchedule, match="y accesses q, dimension row, at row, whose loops are padded"):
+        ragged.pad_loop(ragged.pad_storage(ragged.program("p", [copied]), "y", {row: 4}), "y", row, 4)
+    longer = ragged.compute("y", guards_token,
+                            ragged.where(ragged.less(row, lengths(batch) + 1), q[batch, row, head, inner],
+                                         ragged.real(0.0)))
+    with pytest.raises(IllegalSchedule, match="y accesses q, dimension row, at row, whose loops are padded"):
+        ragged.pad_loop(ragged.pad_storage(ragged.program("p", [longer]), "y", {row: 4}), "y", row, 4)
+
+
+def test_a_weaker_condition_does_not_hide_the_extent():
+    ragged.program("p",
+                   [ragged.compute("y", guards_token,
+                                   ragged.where(ragged.less(row, 9), q[batch, row, head, inner], ragged.real(0.0)))])
+
+
+def test_a_conjunction_bounds_its_branch_only():
+    both = Binary("and", ragged.less(row, lengths(batch)), ragged.less(head, HEADS))
+    kept = ragged.compute("y", guards_token, ragged.where(both, q[batch, row, head, inner], ragged.real(0.0)))
+    ragged.pad_loop(ragged.pad_storage(ragged.program("p", [kept]), "y", {row: 4}), "y", row, 4)
+    swapped = ragged.compute("y", guards_token, ragged.where(both, ragged.real(0.0), q[batch, row, head, inner]))
+    with pytest.raises(IllegalSchedule, match="y accesses q, dimension row, at row, whose loops are padded"):
+        ragged.pad_loop(ragged.pad_storage(ragged.program("p", [swapped]), "y", {row: 4}), "y", row, 4)
+
+
+def test_tables_are_not_read_beyond_the_end_of_a_condition():
+    """Rows of a triangle begin at entries of a table, which has none for padded rows."""
+    triangle = ragged.Tensor("x", {batch: batches(), row: lengths(batch), col: row + 1, inner: 2})
+    y = ragged.compute("y", {batch: batches(), row: lengths(batch), inner: 2}, ragged.where(
+        ragged.less(row, lengths(batch)), triangle[batch, row, 0, inner], ragged.real(0.0)))
+    padded = ragged.pad_loop(ragged.pad_storage(ragged.program("p", [y]), "y", {row: 8}), "y", row, 8)
+    of = ragged.Structure({lengths: [5, 3]}, InterpretedLibrary)
+    inputs = operands(padded, of, seed=2)
+    found = ragged.interpreted(padded, of, x=inputs["x"].data)["y"]
+    np.testing.assert_array_equal(found.reshape(16, 2)[:5, 0], [inputs["x"].slice(0, each)[0, 0] for each in range(5)])
+    assert len(ragged.lower(padded)) == 1
+
+
+def test_a_sum_is_bounded_by_a_condition_on_one_of_its_parts():
+    later = ragged.Dim("later")
+
+    def moved(limit):
+        seen = ragged.where(ragged.less(later, limit), q[batch, row + later, head, inner], ragged.real(0.0))
+        return ragged.program("p", [ragged.compute("y", guards_token, ragged.sum_over({later: lengths(batch)}, seen))])
+
+    of = ragged.Structure({lengths: [5, 0, 3]}, InterpretedLibrary)
+    inputs = operands(program := moved(lengths(batch) - row), of, seed=3)
+    found = ragged.RaggedTensor(program.tensors()["y"], of, ragged.interpreted(program, of, q=inputs["q"].data)["y"])
+    for number, length in enumerate([5, 0, 3]):
+        values = inputs["q"].slice(number)[:length].astype(float)
+        np.testing.assert_allclose(found.slice(number)[:length], values[::-1].cumsum(0)[::-1], atol=1e-5)
+    for limit in (lengths(batch) - row + 1, lengths(batch), lengths(batch) - head):
+        with pytest.raises(IllegalSchedule, match=r"at row \+ later, which cannot be shown to stay below"):
+            moved(limit)
+
+
+parts_x = Tensor("x", {**token, inner: 3})
+pair = Tensor("pair", {**token, which: 2, inner: 3})
+value = parts_x[batch, row, inner]
+DOUBLE, NEXT = part("double", pair, {which: 0}, value + value), part("next", pair, {which: 1}, value + real(1.0))
+
+
+def test_parts_are_nests_of_one_tensor():
+    both = program("both", [DOUBLE, NEXT], ["pair"])
+    of = Structure({lengths: [2, 0, 1]}, InterpretedLibrary)
+    inputs = np.arange(9, dtype=np.float32)
+    found = interpreted(both, of, x=inputs)["pair"].reshape(3, 2, 3)
+    np.testing.assert_array_equal(found, np.stack([2 * inputs.reshape(3, 3), inputs.reshape(3, 3) + 1], axis=1))
+    assert "pair[batch, row, 1, inner] = x[batch, row, inner] + 1.0" in str(both)
+
+
+def test_all_parts_precede_readers_of_the_tensor():
+    last = compute("last", {**token, inner: 3}, pair[batch, row, 0, inner])
+    program("fine", [DOUBLE, NEXT, last])
+    with pytest.raises(IllegalSchedule, match="last reads pair before it is computed: put pair first"):
+        program("late", [DOUBLE, last, NEXT])
+
+
+@pytest.mark.parametrize("inputs", [
+    [DOUBLE], [DOUBLE, NEXT, part("again", pair, {which: 1}, value)],
+    [DOUBLE, part("other", pair, {inner: 1}, parts_x[batch, row, which])],
+])
+def test_parts_define_every_element_once(inputs):
+    with pytest.raises(IllegalSchedule, match="they must fix the same dimensions, and have every coordinate once"):
+        program("p", inputs, ["pair"])
+
+
+def test_a_part_and_the_whole_are_refused():
+    with pytest.raises(IllegalSchedule, match="define every tensor once"):
+        program("p", [DOUBLE, NEXT, compute("pair", dict(pair.axes), parts_x[batch, row, inner])])
+
+
+def test_a_part_has_a_coordinate_of_a_constant_dimension():
+    with pytest.raises(IllegalSchedule, match="part third of pair at which = 2: use a coordinate of a dimension of "
+                                              "constant extent: which: 2, inner: 3"):
+        part("third", pair, {which: 2}, value)
+    with pytest.raises(IllegalSchedule, match="part first of pair at row = 0"):
+        part("first", pair, {row: 0}, value)
+
+
+def test_a_part_is_not_computed_where_it_is_read():
+    last = compute("last", {**token, inner: 3}, pair[batch, row, 0, inner])
+    with pytest.raises(IllegalSchedule, match=r"double cannot be computed .* in parts"):
+        compute_at(program("p", [DOUBLE, NEXT, last]), "double", "last", "row")
