@@ -99,9 +99,13 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def scratch_folder(purpose: str) -> Iterator[Path]:
-    """Make a folder for temporary files and remove it at the end; those of killed processes are removed too."""
-    parent = Path(tempfile.gettempdir())
+def scratch_folder(purpose: str, parent: Path | None = None) -> Iterator[Path]:
+    """Make a folder for temporary files and remove it at the end; those of killed processes are removed too.
+
+    Args:
+        parent: in which it is made (default: that of the system).
+    """
+    parent = parent or Path(tempfile.gettempdir())
     _remove_once(str(parent))
     folder = parent / f".sparloom-{purpose}.{os.getpid()}-{threading.get_native_id()}{time.time_ns()}.partial"
     folder.mkdir(mode=0o700)

@@ -13,7 +13,7 @@ Files in the order in which a kernel passes through them:
 from sparloom.lazy import attach
 
 __all__, __getattr__, __dir__ = attach(__name__, {
-    "cache": ("cache_folder", "is_foreign", "warn_unwritable"),
+    "cache": ("Cache", "cache_folder", "warn_unwritable"),
     "prebuild": ("warmup",),
     "compile": ("Function", "Library", "Source", "compile_c"),
     "cuda": ("check_cuda", "cuda_text"),

@@ -1,8 +1,6 @@
 """Caches that are read-only, damaged or owned by others; machines without a compiler or a home."""
 
-import contextlib
 import ctypes
-import fcntl
 import os
 import pwd
 import re
@@ -10,7 +8,6 @@ import shutil
 import signal
 import tempfile
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -45,7 +42,7 @@ def places(monkeypatch, tmp_path):
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     module._warn_once.cache_clear()
-    module._unwritable.cache_clear()
+    module._unwritable.clear()
     tools._reported.cache_clear()
     return folder
 
@@ -239,7 +236,7 @@ def test_an_intact_library_that_does_not_load_is_compiled_again(cache, runs, tmp
     (key,) = files(cache, "keys/*/*")
     other = tmp_path / "other.so"
     other.write_bytes(b"made for another machine")
-    Cache(cache / "jit").store(other, {key.name: key.name})
+    Cache(cache / "jit").store(other.read_bytes(), [("keys", key.name)])
     assert value(compile_c([source(1)])) == 1
     assert len(runs) == 2
     assert "does not load" in caplog.text
@@ -253,17 +250,10 @@ def test_missing_memory_for_a_library_is_reported(tmp_path, monkeypatch):
         load(library)
 
 
-def test_folders_of_killed_compilations_are_removed(places):
-    left, held, young = (places / f"sparloom-build-{name}" for name in ("left", "held", "young"))
-    for folder in (left, held, young, places / "another"):
-        folder.mkdir()
-    for folder in (left, held):
-        (folder / "held").write_text("")
-    with (held / "held").open() as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        with build_folder(places):
-            pass
-    assert {path.name for path in places.iterdir()} == {"sparloom-build-held", "sparloom-build-young", "another"}
+def test_folders_of_compilations_are_removed(places):
+    with build_folder(places) as folder:
+        assert folder.parent == places
+    assert not folder.exists()
 
 
 def test_the_cache_has_room_to_compile_in_if_nothing_else_has(cache, monkeypatch):
@@ -331,65 +321,41 @@ def test_a_compiler_that_cannot_be_started(monkeypatch, tmp_path):
         toolchain.compile(tmp_path / "k.c", tmp_path / "k.so", ())
 
 
-@pytest.fixture
-def hasty(monkeypatch):
-    monkeypatch.setattr(module, "REPORT_AFTER_SECONDS", 0.05)
-    monkeypatch.setattr(module, "TIMEOUT_SECONDS", 0.3)
-    monkeypatch.setattr(module, "STOPPED_TIMEOUT_SECONDS", 0.1)
-    monkeypatch.setattr(module, "POLL_SECONDS", 0.01)
+def test_the_least_recently_used_files_are_deleted_once_a_day(cache, runs, monkeypatch):
+    for number in (1, 2, 3):
+        compile_c([source(number)])
+    for path in (cache / "jit").rglob("*"):
+        os.utime(path, (0, 0))
+    compile_c([source(1)])  # which notes its use
+    sizes = [path.stat().st_blocks * 512 for path in files(cache, "objects/*")]
+    monkeypatch.setattr(module, "MAX_BYTES", sum(sizes[:2]) + 12_288)  # two libraries and their keys
+    compile_c([source(4)])
+    assert len(files(cache, "objects/*")) == 2
+    monkeypatch.setattr(module, "MAX_BYTES", 0)
+    assert [value(compile_c([source(number)])) for number in (1, 4, 2)] == [1, 4, 2]
+    assert len(runs) == 5
 
 
-def test_the_holder_of_a_turn_is_named_and_waiting_ends(tmp_path, hasty, caplog):
+def test_only_one_process_compiles_at_a_time_and_waiting_ends(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(module, "WAITS", ((0.05, "waiting for it"), (0.2, "no longer waiting")))
+    store, order = Cache(tmp_path), []
+
     def take():
-        with module.take_turn(tmp_path / "lock", "compile b"):
-            pass
+        with store.turn("key", "compile b"):
+            order.append("b")
 
-    with module.take_turn(tmp_path / "lock", "compile a"):
-        with module.take_turn(tmp_path / "lock", "compile by a signal handler"):
-            assert not caplog.messages
+    with store.turn("key", "compile a"):
         other = threading.Thread(target=take)
         other.start()
         other.join()
-    waiting, apart = caplog.messages
-    assert f"waiting for process {os.getpid()} to release {tmp_path / 'lock'}, held since 2" in waiting
-    assert "to compile b; proceeding" in waiting
-    assert "proceeding without the lock to compile b" in apart
-    with module.take_turn(tmp_path / "lock", "compile c"):
+    said = [f"another process has been holding {tmp_path / 'locks' / 'ke'} for 0 s, to compile b: {then}"
+            for then in ("waiting for it", "no longer waiting")]
+    assert (caplog.messages, order) == (said, ["b"])
+    process = os.fork()
+    if process == 0:
+        with store.turn("key", "compile c"):
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(process, 0)
+    with store.turn("key", "compile d"):
         pass
-    assert len(caplog.messages) == 2
-
-
-def test_stopped_and_running_processes_are_distinguished(tmp_path, hasty, caplog):
-    ready, begun = os.pipe()
-    child = os.fork()
-    if child == 0:
-        with contextlib.suppress(BaseException), module.take_turn(tmp_path / "lock", "compile a"):
-            os.write(begun, b"1")
-            time.sleep(60)
-        os._exit(0)
-    try:
-        os.read(ready, 1)
-        os.kill(child, signal.SIGSTOP)
-        os.waitpid(child, os.WUNTRACED)
-        with module.take_turn(tmp_path / "lock", "compile b"):
-            pass
-        assert f"process {child}, which is stopped, still holds" in caplog.messages[-1]
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-    caplog.clear()
-    with module.take_turn(tmp_path / "lock", "compile c"):
-        pass
-    assert not caplog.messages, "that of a dead process is free at once"
-
-
-def test_a_compilation_continues_beside_a_stopped_one(cache, hasty, runs, caplog):
-    compile_c([source(1)])
-    (lock,) = files(cache, "locks/*")
-    (key,) = files(cache, "keys/*/*")
-    key.unlink()
-    with lock.open("a") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        assert value(compile_c([source(1)])) == 1
-    assert len(runs) == 2
-    assert "proceeding without the lock to compile answer" in caplog.text
+    assert caplog.messages == said, "the lock of a killed process is free"
