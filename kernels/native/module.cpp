@@ -6,9 +6,13 @@
 //   calls.hpp     one call
 //
 // It uses the limited API of Python 3.11 and knows no kernel: Python loads the libraries for this processor and passes
-// the addresses of their functions (sparloom.jit.core).
+// the addresses of their functions (platforms/cpu_kernels/core.py). sparloom.jit.prebuild compiles it.
 
 #include "calls.hpp"
+
+#ifndef SPARLOOM_SOURCES  // a digest of these files, by which Python tells whether they have changed since
+#error "run `pip install -e .` or sparloom.warmup(), which define SPARLOOM_SOURCES"
+#endif
 
 namespace sparloom::native {
 namespace {
@@ -263,7 +267,7 @@ int execute(PyObject* module) {
     protect_forks();
     prepared_type() = PyType_FromSpec(&prepared_spec);
     if (prepared_type() == nullptr) return -1;
-    return PyModule_AddIntConstant(module, "INTERFACE", 1) == 0
+    return PyModule_AddStringConstant(module, "SOURCES", SPARLOOM_SOURCES) == 0
         && PyModule_AddObjectRef(module, "Prepared", prepared_type()) == 0 ? 0 : -1;
 }
 

@@ -4,7 +4,7 @@ Files in the order in which a kernel passes through them:
 
     toolchain  hand-written sources under kernels/, the compiler with its flags, and the libraries that it builds
     cache      compiled libraries on disk, safe among processes
-    prebuild   libraries that are compiled ahead: for wheels, and by `sparloom.warmup`
+    prebuild   what is compiled ahead: when the package is installed, and by `sparloom.warmup`
     native     calls with a struct of arguments, pooled results, caches by identity, detection of changed arrays
     compile    C text to checked functions
     cuda       CUDA text of hand-written sources, and its check
@@ -22,6 +22,7 @@ __all__, __getattr__, __dir__ = attach(__name__, {
         "aligned", "check_memory",
     ),
     "toolchain": (
-        "compile_cpp", "compiler_version", "kernel_folder", "kernel_source", "kernels_digest", "sources_digest"
+        "compile_cpp", "compiler_version", "core_digest", "kernel_folder", "kernel_source", "kernels_digest",
+        "sources_digest",
     ),
 })

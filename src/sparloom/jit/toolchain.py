@@ -4,7 +4,6 @@ import ctypes
 import errno
 import functools
 import hashlib
-import json
 import logging
 import os
 import platform
@@ -25,9 +24,9 @@ from sparloom.jit.cache import FORMAT, Cache, build_folder, cache_folder, digest
 from sparloom.resources import FOLDERS, PACKAGE
 
 __all__ = [
-    "LEVELS", "OPENMP", "Level", "Toolchain", "compile_cpp", "compiler_version", "default_flags", "find_toolchain",
-    "kernel_folder", "kernel_source", "kernels_digest", "library_texts", "macros_of", "processor_signature",
-    "sources_digest",
+    "CORE", "LEVELS", "OPENMP", "PREBUILT", "Level", "Toolchain", "compile_cpp", "compiler_version", "core_digest",
+    "default_flags", "find_toolchain", "kernel_folder", "kernel_source", "kernels_digest", "library_texts", "macros_of",
+    "processor_levels", "processor_signature", "ready_key", "sources_digest",
 ]
 
 Language = Literal["c", "c++"]
@@ -39,7 +38,10 @@ _REPORT_AFTER_SECONDS = 1.0  # of compiling, before it is reported
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 _SIGNATURE_FIELDS = ("model name", "flags", "Features", "CPU implementer", "CPU part")
 
+CORE = "native/module.cpp"  # source of sparloom._native
 OPENMP = "libgomp.so.1"
+PREBUILT = "_prebuilt"
+"""Folder of the package with ready-built libraries, LEVEL/NAME-KEY.so, and the runtime of OpenMP; see prebuild.py."""
 
 log = logging.getLogger(__name__)
 _AVX2 = ("abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe")
@@ -56,7 +58,7 @@ class Level:
 LEVELS: Mapping[str, Level] = {  # the best first; the last one runs everywhere
     "avx512": Level("-march=x86-64-v4", (*_AVX2, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")),
     "avx2": Level("-march=x86-64-v3", _AVX2),
-    "generic": Level("-march=x86-64", ()),
+    "generic": Level("-march=x86-64", ("lm",)),
 }
 
 
@@ -66,8 +68,8 @@ def compile_cpp(
     """Compile hand-written C++ under kernels/ to a shared library, or take it from the cache, and load it.
 
     The key is the text of the sources and all headers, the compiler's version, the flags and the processor. If no
-    compiler is installed, a library that any compiler made of the same sources for this processor is used. If this
-    package has the library ready-built (see prebuild.py), it is used until `native` compiles it for this processor.
+    compiler is installed, a library that any compiler made of the same sources for this processor is used. If the
+    library was built when this package was (see prebuild.py), it is used until `native` compiles it for this processor.
 
     Args:
         relative_paths: such as ["cpu/pack.cpp"]; headers are found relative to the source and to kernels/. Macros
@@ -84,9 +86,12 @@ def compile_cpp(
     sources, texts = library_texts(relative_paths)
     cache = Cache(cache_folder() / "jit")
     without_compiler = digest("c++", FORMAT, processor_signature(), *(("default",) if flags is None else flags), *texts)
-    ready = _ready_built().get(digest(*texts)) if flags is None and not native else None
+    ready = _ready_built().get(ready_key(texts)) if flags is None and not native else None
     if ready is not None:
-        return cache.get(without_compiler, kind="any") or load(ready)
+        try:
+            return cache.get(without_compiler, kind="any") or load(ready)
+        except OSError as error:
+            log.warning("%s does not load (%s): compiling it again", ready, error)
     try:
         toolchain = find_toolchain("c++")
     except NoCompiler:
@@ -112,12 +117,11 @@ def compile_cpp(
 def library_texts(relative_paths: Sequence[str]) -> tuple[list[Path], list[str]]:
     """Return the paths of sources, and what a library depends on.
 
-    This is the macros among `relative_paths`, and the names and texts of the sources and all headers.
+    This is the macros among `relative_paths`, and the names and texts of the sources and all that they include.
     """
     macros = macros_of(relative_paths)
     sources = [kernel_source(relative) for relative in relative_paths if relative not in macros]
-    headers = sorted(path for path in kernel_folder().rglob("*.h*") if path.suffix in (".h", ".hpp"))
-    return sources, [f"{path.name}\n{path.read_text(encoding='utf-8')}" for path in (*sources, *headers)] + macros
+    return sources, [f"{path.name}\n{path.read_text(encoding='utf-8')}" for path in _with_headers(sources)] + macros
 
 
 def macros_of(relative_paths: Sequence[str]) -> list[str]:
@@ -125,21 +129,30 @@ def macros_of(relative_paths: Sequence[str]) -> list[str]:
     return [relative for relative in relative_paths if relative.startswith("-D")]
 
 
+def ready_key(texts: Sequence[str]) -> str:
+    """Return the key of a ready-built library: the flags of gcc, and what the library depends on."""
+    return digest(*default_flags(Toolchain(("g++",), "c++", "", "")), *texts)
+
+
+def processor_levels() -> list[str]:
+    """List the levels whose kernels this processor runs, the best first; none if it is not x86-64."""
+    described = re.search(r"^flags\s*:(.*)$", processor_signature(), re.MULTILINE)
+    features = set(described[1].split()) if described else set()
+    return [name for name, level in LEVELS.items() if features >= {*level.features}]
+
+
 @functools.cache
 def _ready_built() -> Mapping[str, Path]:
-    """Map digests of sources to the ready-built libraries of this package that run on this processor."""
-    folder = PACKAGE / "_prebuilt"
-    if not (folder / "index.json").is_file():
+    """Map keys to the ready-built libraries of this package for the best level that this processor runs."""
+    folder = PACKAGE / PREBUILT
+    level = next((name for name in processor_levels() if (folder / name).is_dir()), None)
+    if level is None:
         return {}
-    described = re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
-    features = set(described[1].split()) if described else set()
-    built = json.loads((folder / "index.json").read_text(encoding="utf-8"))
-    level = next(name for name, level in LEVELS.items() if name in built and features >= {*level.features})
     try:
         ctypes.CDLL(OPENMP)
     except OSError:  # not installed: libraries then find the one that was loaded from beside them
         ctypes.CDLL(str(folder / OPENMP))
-    return {key: folder / level / name for key, name in built[level].items()}
+    return {library.stem.rpartition("-")[2]: library for library in (folder / level).glob("*.so")}
 
 
 def kernel_folder() -> Path:
@@ -176,17 +189,19 @@ def sources_digest(relative_paths: Sequence[str]) -> str:
     Raises:
         FileNotFoundError: there is no such source.
     """
-    pending, visited = [kernel_source(relative) for relative in relative_paths], set()
-    while pending:
-        path = pending.pop()
-        if path in visited:
-            continue
-        visited.add(path)
-        for name in _INCLUDE.findall(path.read_text(encoding="utf-8")):
-            candidates = (path.parent / name, kernel_folder() / name)
-            pending += [candidate for candidate in candidates if candidate.is_file()][:1]
-    texts = sorted(hashlib.sha256(path.read_bytes()).digest() for path in visited)
+    files = _with_headers([kernel_source(relative) for relative in relative_paths])
+    texts = sorted(hashlib.sha256(path.read_bytes()).digest() for path in files)
     return hashlib.sha256(b"".join(texts)).hexdigest()[:16]
+
+
+def _with_headers(sources: Sequence[Path]) -> list[Path]:
+    """Return sources and everything they include, each once, in a fixed order."""
+    files = list(dict.fromkeys(sources))
+    for path in files:  # which grows
+        for name in _INCLUDE.findall(path.read_text(encoding="utf-8")):
+            candidates = [folder / name for folder in (path.parent, kernel_folder()) if (folder / name).is_file()]
+            files += [candidate for candidate in candidates[:1] if candidate not in files]
+    return files
 
 
 @functools.cache
@@ -198,6 +213,11 @@ def kernels_digest(sources: tuple[str, ...]) -> str:
     """
     folder = kernel_folder()
     return sources_digest([str(path.relative_to(folder)) for name in sources for path in sorted(folder.glob(name))])
+
+
+def core_digest() -> str:
+    """Hash the sources of the native core."""
+    return kernels_digest((CORE,))
 
 
 @dataclass(frozen=True)

@@ -19,17 +19,18 @@ import numpy as np
 import scipy.sparse
 
 from sparloom.errors import NoCompiler
+from sparloom.jit import core_digest
 from sparloom.measure import Caches, checked_threads, usable_memory
 from sparloom.ops import Operands
 from sparloom.platforms.cpu_kernels.row_pieces import SparseRows, kernel_library, useful_threads
 from sparloom.platforms.cpu_kernels.sparse_kernels import ELEMENTS, MAX_STRIP, element_library
+from sparloom.resources import CHECKOUT
 from sparloom.space import Config
 from sparloom.sparse import BFLOAT16, SparseMatrix
 
 __all__ = ["bind_prepared", "load_kernels", "native_core", "new_prepared", "set_threads"]
 
 VARIABLE = "SPARLOOM_NATIVE"
-INTERFACE = 1  # that this module expects of the core
 OPERATIONS = ("spmm", "sddmm", "attention", "spmm_max")  # in the order of the core's numbers
 TYPES = tuple(ELEMENTS)  # likewise
 DENSE_AXES = 3  # dense operands of a call, at most
@@ -52,9 +53,9 @@ def native_core() -> ModuleType | None:
         log.info("sparloom was installed without its native core, so calls take longer: install it again where a C++ "
                  "compiler is")
         return None
-    if _native.INTERFACE != INTERFACE:
-        log.warning("the native core was built from other sources: run `pip install -e .` again; until then it is not "
-                    "used")
+    if CHECKOUT is not None and core_digest() != _native.SOURCES:
+        log.warning("the native core was built from other sources than those of %s, so it is not used and calls take "
+                    "longer: run `pip install -e .` there", CHECKOUT)
         return None
     _native.set_classes(scipy.sparse.csr_matrix, scipy.sparse.csr_array, SparseMatrix, BFLOAT16)
     memory = usable_memory()
