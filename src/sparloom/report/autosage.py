@@ -27,8 +27,8 @@ LEAST_ROWS, LEAST_NONZEROS = 64, 512  # of a sample on which a candidate may be 
 ARMS: Mapping[str, tuple[str, str]] = {
     DEFAULT: ("our default kernel", "#9a9a9a"), "autosage": ("AutoSAGE: subgraph", "#b5443c"),
     "rows": ("the same on our samples", "#d9a441"), "full": ("the same on all rows", "#5f7fa8"),
-    "online": ("our online decision", "#2b2b2b")}
-"""Arm -> name and colour."""
+    "online": ("calls as the race (earlier design)", "#2b2b2b"), "tuned": ("sparloom.tune", "#2b2b2b")}
+"""Arm -> name and colour; runs of the earlier design have `online` in place of `tuned`."""
 ABLATIONS: Mapping[str, str] = {
     "share": "share of the rows in the probe", "alpha": "guardrail alpha", "hub": "shared rows"}
 
@@ -136,12 +136,12 @@ class _Rule:
 
 
 def autosage_decisions(
-    whole: pd.DataFrame, probes: pd.DataFrame, online: pd.DataFrame, *, cap_seconds: float,
+    whole: pd.DataFrame, probes: pd.DataFrame, tuned: pd.DataFrame, *, cap_seconds: float,
 ) -> pd.DataFrame:
     """Decide every case by every arm and ablation.
 
     Args:
-        whole, probes, online: whole.parquet, probes.parquet and online.parquet of `bench_autosage`.
+        whole, probes, tuned: whole.parquet, probes.parquet and tuned.parquet of `bench_autosage`.
         cap_seconds: of the timed runs of AutoSAGE's candidates; no ablation has a cap.
 
     Returns:
@@ -152,7 +152,7 @@ def autosage_decisions(
         whole graph), `probe_calls` (cost of the decision in calls of the vendor's product) and `first_seconds`
         (decision and one call).
     """
-    probed, calls = dict(list(probes.groupby(CASE))), online.set_index(CASE)
+    probed, calls = dict(list(probes.groupby(CASE))), tuned.set_index(CASE)
     rules = _rules(sorted(probes["share"].unique()), cap_seconds)
     rows = []
     for case, each in whole.groupby(CASE, sort=False):
@@ -188,13 +188,13 @@ def _hub_rules(case: _Timed, rules: Sequence[tuple[str, str, _Rule]]) -> list[tu
             for name, role in case.roles.items() if role == "hub" for rule in arms]
 
 
-def _fixed_arms(case: _Timed, online: pd.Series) -> dict[str, dict[str, Any]]:
-    """Judge the default kernel, which needs no measurement, and the online decision."""
-    vendor, default, choice = case.named(VENDOR), case.named(DEFAULT), str(online["choice"])
+def _fixed_arms(case: _Timed, tuned: pd.Series) -> dict[str, dict[str, Any]]:
+    """Judge the default kernel, which needs no measurement, and what `sparloom.tune` has chosen."""
+    vendor, default, choice = case.named(VENDOR), case.named(DEFAULT), str(tuned["choice"])
     arms = {DEFAULT: case.judged((vendor, default, default), math.nan, 0.0, accepted=True),
-            "online": case.judged((vendor, choice, choice), math.nan, max(0.0, float(online["beyond_seconds"])),
-                                  accepted=True)}
-    arms["online"]["first_seconds"] = float(online["first_seconds"])
+            "tuned": case.judged((vendor, choice, choice), math.nan, max(0.0, float(tuned["beyond_seconds"])),
+                                 accepted=True)}
+    arms["tuned"]["first_seconds"] = float(tuned["first_seconds"])
     return arms
 
 
@@ -218,9 +218,8 @@ def autosage_metrics(decisions: pd.DataFrame, whole: pd.DataFrame, *, seed: int)
     """
     found: dict[str, float] = {}
     arms = decisions[(decisions["kind"] == "arm") & (decisions["baseline"] == VENDOR)]
-    for name in ARMS:
-        rows = arms[arms["name"] == name]
-        found |= _reduced(name, rows, seed)
+    for name, rows in arms.groupby("name", sort=False):
+        found |= _reduced(str(name), rows, seed)
         for op, part in rows.groupby("op", sort=False):
             found |= _reduced(f"{op}/{name}", part, seed)
     for row in arms.itertuples():
@@ -304,10 +303,11 @@ def draw_autosage_speedups(
     """
     shown = autosage_rows(decisions, graphs=graphs, ops=ops).reset_index()
     groups = list(shown.groupby(["graph", "op", "F"], sort=False).groups)
+    arms = {name: look for name, look in ARMS.items() if name in set(shown["arm"])}
     drawn, (axes,) = figure(max(4.0, 1.5 + 0.35 * len(groups)), 4.2)
-    for number, (name, (label, colour)) in enumerate(ARMS.items()):
+    for number, (name, (label, colour)) in enumerate(arms.items()):
         rows = shown[shown["arm"] == name].set_index(["graph", "op", "F"])["speedup"]
-        places = np.arange(len(groups)) + 0.14 * (number - len(ARMS) // 2)
+        places = np.arange(len(groups)) + 0.14 * (number - len(arms) // 2)
         axes.plot(places, [rows[group] for group in groups], "o", color=colour, markersize=4, label=label)
     logarithmic(axes)
     axes.set_xticks(range(len(groups)), [f"{graph} {op_title(op)} {width}" for graph, op, width in groups],

@@ -24,7 +24,7 @@ def arm(decisions: pd.DataFrame, name: str, baseline: str = "vendor", kind: str 
 
 def test_the_fastest_candidate_is_accepted_against_both_baselines():
     decisions = decided(frames())
-    for name in ("autosage", "rows", "full", "online"):
+    for name in ("autosage", "rows", "full", "tuned"):
         found = arm(decisions, name)
         assert (found["choice"], found["accepted"], found["wrong"]) == (GOOD, True, False)
         assert found["speedup"] == pytest.approx(4)
@@ -38,8 +38,8 @@ def test_the_cost_counts_drawing_and_all_runs_in_calls_of_the_vendor():
     decisions = decided(frames())
     probed = 0.03 * (4 + 2 + 1 + 5) * 1e-3 * 8 + 1e-4
     assert arm(decisions, "rows")["probe_calls"] == pytest.approx(probed / 4e-3)
-    assert arm(decisions, "online")["probe_calls"] == pytest.approx(2)
-    assert arm(decisions, "online")["first_seconds"] == pytest.approx(6e-3)
+    assert arm(decisions, "tuned")["probe_calls"] == pytest.approx(2)
+    assert arm(decisions, "tuned")["first_seconds"] == pytest.approx(6e-3)
 
 
 def test_a_misleading_subgraph_is_a_wrong_acceptance():

@@ -38,7 +38,7 @@ from sparloom.space import Config
 from sparloom.sparse import AutosageCorpus, Pattern, SparseMatrix
 from sparloom.tuning import PlanCache
 from sparloom.tuning.search import shortlist
-from sparloom.tuning.sparse import CpuBackend, CsrPolicy, prepare, sample_rows
+from sparloom.tuning.sparse import CpuBackend, prepare, sample_rows
 
 VENDOR = {"spmm": "torch", "sddmm": "sampled_addmm", "attention": "composed"}
 """Operation -> the library in the role of AutoSAGE's vendor: torch's product with a CSR tensor, which calls MKL."""
@@ -51,9 +51,7 @@ EDGE_BYTES, ELEMENT_BYTES = 64, 16  # of an edge while a graph is made, of an el
 NARROW = ("-O3", "-march=x86-64", "-fno-math-errno", "-fno-trapping-math", "-fno-loop-interchange",
           "-fno-loop-unroll-and-jam", "-Wno-psabi", "-fopenmp")
 """Flags of kernels whose vectors hold four numbers, as loads of four values do on a GPU."""
-AFTERWARDS = 5  # timed calls after an online decision
-MOST_CALLS = 500  # of an online decision
-THREADS = ",threads="  # in the name of an online choice with fewer threads
+AFTERWARDS = 5  # timed calls of a tuned matrix
 
 Row = dict[str, Any]
 Calls = dict[str, Callable[[], Any]]
@@ -99,7 +97,7 @@ class BenchAutosage:
     seed: int
 
     def run(self, out: Path) -> Mapping[str, float]:
-        """Write whole.parquet, probes.parquet, online.parquet, decisions.parquet and two figures; return metrics.
+        """Write whole.parquet, probes.parquet, tuned.parquet, decisions.parquet and two figures; return metrics.
 
         Raises:
             ValueError: a graph of the tables does not exist, or variables AUTOSAGE_* that change decisions are set.
@@ -149,7 +147,7 @@ class BenchAutosage:
     def _rows(
         self, load: Callable[[str], SparseMatrix], scales: Mapping[str, float], case: DispatchCase,
     ) -> list[Row]:
-        """Time one case on the whole graph, probe it on samples, and decide it online."""
+        """Tune one case, time it on the whole graph, and probe it on samples."""
         matrix = load(case.matrix)
         if case.op == "sddmm":  # the vendor does not multiply by the values
             matrix = SparseMatrix(matrix.pattern, np.ones(matrix.pattern.nnz, np.float32))
@@ -159,9 +157,9 @@ class BenchAutosage:
                  "rows": matrix.pattern.rows, "nnz": matrix.pattern.nnz}
         configs, hubs = self._configs(backend, op, operands), self._hubs(case, matrix.pattern)
         with torch.inference_mode():
-            online = self._online(case.op, operands)
-            found = [{"table": "online", **online}]
-            found += self._whole(case, op, operands, configs, hubs, online["choice"])
+            tuned = self._tuned(case.op, operands)
+            found = [{"table": "tuned", **tuned}]
+            found += self._whole(case, op, operands, configs, hubs, tuned["choice"])
             found += self._probes(op, operands, configs, hubs)
         return [{**known, **row} for row in found]
 
@@ -200,9 +198,8 @@ class BenchAutosage:
         """Check all methods, then time them in turn."""
         binders, result = self._own(op, operands, configs, hubs)
         if choice not in binders:
-            key, _, threads = choice.partition(THREADS)
-            family = SPARSE_FAMILIES[op.name](int(threads or self.threads), operands.width)
-            binders[choice] = partial(family.bind, operands, Config.parse("cpu_kernels", key), result)
+            family = SPARSE_FAMILIES[op.name](self.threads, operands.width)
+            binders[choice] = partial(family.bind, operands, Config.parse("cpu_kernels", choice), result)
         own = {name: bind() for name, bind in binders.items()}
         if case.op == "spmm" and case.matrix in self.vector_graphs and _narrow_exists():
             own["vectors_4"] = _narrow(own[configs[0].key])
@@ -255,24 +252,19 @@ class BenchAutosage:
             rows = sample_rows(pattern, nonzeros=wanted, parts=1, seed=self.seed).rows
             yield "rows", share, operands.take_rows(rows, op.name), time.perf_counter() - start
 
-    def _online(self, op: str, operands: Operands) -> Row:
-        """Make calls with a matrix that was not seen before until our online decision is made, and some more."""
+    def _tuned(self, op: str, operands: Operands) -> Row:
+        """Tune a matrix that was not seen before, as `sparloom.tune` does, and call it."""
         family = SPARSE_FAMILIES[op](self.threads, operands.width)
         out, adjacency = family.result(operands), operands.matrix.to_scipy()
         out.fill(0)
         start = time.perf_counter()
-        ready = prepare(adjacency, threads=self.threads, libraries={}, cache=PlanCache(None),
-                        policy=CsrPolicy())
+        ready = prepare(adjacency, tune=True, threads=self.threads, libraries={}, cache=PlanCache(None))
         call = user_call(ready, op, operands.dense)
         call(out=out)
-        first, calls = time.perf_counter() - start, 1
-        while not ready.decided(op, **operands.dense) and calls < MOST_CALLS:
-            call(out=out)
-            calls += 1
-        total = time.perf_counter() - start
-        cached = median(seconds_of(lambda: call(out=out)) for _ in range(AFTERWARDS))
-        return {"choice": ready.plan(op, **operands.dense).choice.name, "calls": calls, "first_seconds": first,
-                "cached_seconds": cached, "beyond_seconds": total - calls * cached}
+        first = time.perf_counter() - start
+        usual = median(seconds_of(lambda: call(out=out)) for _ in range(AFTERWARDS))
+        return {"choice": ready.plan(op, **operands.dense).choice.name, "first_seconds": first, "call_seconds": usual,
+                "beyond_seconds": first - usual}
 
 
 class HubRows:
@@ -317,7 +309,7 @@ def _role(name: str, default: str, listed: set[str]) -> str:
         return "default"
     if name in listed:
         return "candidate"
-    return name if name == "vendor" else "online" if "=" in name else name.partition("_")[0]
+    return name if name == "vendor" else "tuned" if "=" in name else name.partition("_")[0]
 
 
 def _narrow_exists() -> bool:
