@@ -52,18 +52,6 @@ def test_values_without_a_json_form_are_refused():
         to_json_values({"a": [object()]})
 
 
-def test_differences_name_the_settings():
-    other = {**SETTINGS, "machine": {"rate": 5, "ways": [8, 20]}, "level": "t1"}
-    assert Conditions(SETTINGS).differences(Conditions(other)) == 'level absent -> "t1", machine.rate 58.6 -> 5'
-
-
-def test_settings_are_found_by_their_digest(tmp_path):
-    made = Conditions(SETTINGS)
-    made.write(tmp_path)
-    assert Conditions.read(tmp_path, made.digest).digest == made.digest
-    assert Conditions.read(tmp_path, "0" * 16) is None
-
-
 def test_a_table_stores_the_conditions_of_its_rows(tmp_path: Path, sample):
     made = Conditions(SETTINGS)
     made.write(tmp_path / "journals")

@@ -78,12 +78,6 @@ def test_damage_is_detected_by_the_list_of_the_store(clone: Path) -> None:
     verify_stored(clone / "data", path)
 
 
-def test_interrupted_fetch_is_completed(clone: Path) -> None:
-    (clone / "data" / "samples").mkdir(parents=True)
-    ensure_data(clone / "data")
-    assert (clone / "data" / "samples" / "a.txt").read_text() == "first"
-
-
 def test_changed_files_are_kept_with_a_warning(clone: Path, caplog: pytest.LogCaptureFixture) -> None:
     (clone / "data" / "samples").mkdir(parents=True)
     (clone / "data" / "samples" / "a.txt").write_text("mine")
@@ -126,8 +120,3 @@ def test_dvc_that_is_not_installed_is_named(
     with caplog.at_level(logging.WARNING, logger="sparloom.data"):
         ensure_data(clone / "data")
     assert "data/ cannot be compared with data.dvc: dvc is not installed" in caplog.text
-
-
-def test_folder_without_pointer_is_left_alone(tmp_path: Path) -> None:
-    ensure_data(tmp_path / "data")
-    assert list(tmp_path.iterdir()) == []

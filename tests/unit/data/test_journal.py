@@ -32,11 +32,6 @@ for number in range(len(journal.done()), 200):
 """
 
 
-def test_absent_journal_is_empty(tmp_path: Path) -> None:
-    assert Journal(tmp_path, KEY).done() == set()
-    assert len(compact(tmp_path, [])) == 0
-
-
 def test_appended_rows_read_back(tmp_path: Path, sample: Make) -> None:
     journal = Journal(tmp_path / "new", KEY)
     failed = sample(round=1, seconds=(), cpu_seconds=(), failure="killed")
@@ -45,13 +40,6 @@ def test_appended_rows_read_back(tmp_path: Path, sample: Make) -> None:
     journal.append([])
     assert journal.samples() == [sample(), failed]
     assert journal.done() == {("knob=1", 0), ("knob=1", 1)}
-
-
-def test_keys_do_not_collide(tmp_path: Path) -> None:
-    keys = [("a", "b", "spmm", name) for name in ("g/x", "g%2Fx", "g/../x")] + [("a,b", "", "spmm", "g/x")]
-    paths = {Journal(tmp_path, key).path for key in keys}
-    assert len(paths) == len(keys)
-    assert {path.parent for path in paths} == {tmp_path}
 
 
 @pytest.mark.parametrize("kept", [1, 20, -2, -1])

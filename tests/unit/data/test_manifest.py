@@ -33,12 +33,6 @@ def test_a_manifest_reads_back_and_fits_what_it_was_made_of(inputs, tmp_path):
     again.check(inputs)
 
 
-def test_further_matrices_do_not_matter(inputs):
-    matrices = Manifest.of(inputs).matrices
-    Manifest({name: matrices[name] for name in inputs.names[:2]}).check(inputs)
-    Manifest({}).check(inputs)
-
-
 @pytest.mark.parametrize(("values", "message"), [
     ({"rows": 1}, "tiny/banded0 differs .* nonzeros, not 1 x .*: collect the samples of this matrix again"),
     ({"nnz": 0}, "tiny/banded0 differs from the manifest .* with 0"),
@@ -47,10 +41,6 @@ def test_further_matrices_do_not_matter(inputs):
 def test_another_matrix_of_that_name_is_refused(inputs, values, message):
     with pytest.raises(SchemaError, match=message):
         changed(inputs, **values).check(inputs)
-
-
-def test_without_a_digest_sizes_are_compared(inputs):
-    changed(inputs, digest=None).check(inputs)
 
 
 def test_a_listed_matrix_without_inputs_is_named(inputs):
@@ -82,10 +72,6 @@ def test_the_real_matrices_of_each_part_have_a_manifest(part, count):
     assert set(listed) == frozen
     assert len(listed) == count
     assert all(facts.digest for facts in listed.values())
-
-
-def test_the_catalogue_of_generated_matrices_is_a_manifest_without_digests():
-    assert {facts.digest for facts in Manifest.read(PACKAGE / "synthetic.csv").matrices.values()} == {None}
 
 
 def test_sizes_of_the_real_matrices_are_those_of_the_catalogue(mirror):

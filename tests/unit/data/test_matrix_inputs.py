@@ -61,10 +61,6 @@ def test_dear_patterns_are_coarsened_further() -> None:
     assert (dear.quantum, len(dear.coords)) == (16, 63)
 
 
-def test_cost_that_is_never_met_ends_with_one_site() -> None:
-    assert len(coarsen(diagonal(1000), name="g/a", cost=lambda coords: 1e12).coords) == 1
-
-
 @pytest.mark.parametrize("shape", [(0, 0), (3, 0), (3, 4)])
 def test_pattern_without_nonzeros_has_no_sites(shape: tuple[int, int], tmp_path: Path) -> None:
     item = coarsen(Pattern.from_coo(np.zeros(0, int), np.zeros(0, int), shape), name="g/a", cost=free)
@@ -90,12 +86,6 @@ def test_file_reads_back(tmp_path: Path) -> None:
         assert (item.shape, item.nnz, item.quantum, item.digest) == (same.shape, same.nnz, same.quantum, same.digest)
 
 
-def test_files_are_opened_at_first_access(tmp_path: Path) -> None:
-    inputs = MatrixInputs.read(tmp_path / "absent.npz")
-    with pytest.raises(SchemaError, match="does not contain featurizer inputs"):
-        inputs["g/a"]
-
-
 def test_absent_matrix_names_the_experiment() -> None:
     inputs = MatrixInputs.of([coarsen(diagonal(3), name="g/a", cost=free)])
     with pytest.raises(MissingArtifact, match="no featurizer input of g/b among 1") as caught:
@@ -106,10 +96,4 @@ def test_absent_matrix_names_the_experiment() -> None:
 def test_objects_are_not_unpickled(tmp_path: Path) -> None:
     np.savez(tmp_path / "i.npz", format=np.array(1), names=np.array([{"a": 1}], dtype=object))
     with pytest.raises(SchemaError, match=r"does not contain featurizer inputs \(Object arrays cannot be loaded"):
-        len(MatrixInputs.read(tmp_path / "i.npz"))
-
-
-def test_other_format_is_refused(tmp_path: Path) -> None:
-    np.savez(tmp_path / "i.npz", format=np.array(7))
-    with pytest.raises(SchemaError, match="has format 7, this version reads 1"):
         len(MatrixInputs.read(tmp_path / "i.npz"))

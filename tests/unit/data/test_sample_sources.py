@@ -18,14 +18,12 @@ from sparloom.data import (
     StoredSamples,
     TinySamples,
     coarsen,
-    read_statistics,
     read_walks,
     write_statistics,
     write_walks,
 )
 from sparloom.errors import MissingArtifact, SchemaError
-from sparloom.space import CpuSpace, SpadeSpace
-from sparloom.sparse import STATISTICS, WALK_STATISTICS, Pattern, walk_statistics
+from sparloom.sparse import WALK_STATISTICS, Pattern, walk_statistics
 
 Make = Callable[..., Sample]
 ROOT = Path(__file__).resolve().parents[3]
@@ -107,14 +105,6 @@ def test_missing_preset_lists_the_present_ones(tmp_path: Path, sample: Make) -> 
         source.table("cpu", "high", "spmm")
 
 
-def test_statistics_need_their_index(tmp_path: Path) -> None:
-    with pytest.raises(SchemaError, match="need a unique index named matrix"):
-        write_statistics(tmp_path / "s.parquet", pd.DataFrame({"rows": [1.0]}))
-    pd.DataFrame({"rows": [1.0]}).to_parquet(tmp_path / "s.parquet")
-    with pytest.raises(SchemaError, match="have the index matrix, not None"):
-        read_statistics(tmp_path / "s.parquet")
-
-
 @pytest.mark.parametrize("op", ["spmm", "sddmm"])
 @pytest.mark.parametrize("platform", ["cpu", "cpu_many", "spade", "cuda"])
 def test_tiny_samples_are_valid_and_repeatable(platform: str, op: str) -> None:
@@ -125,29 +115,10 @@ def test_tiny_samples_are_valid_and_repeatable(platform: str, op: str) -> None:
     pd.testing.assert_frame_equal(table.labels(), again.labels())
 
 
-def test_tiny_samples_belong_to_their_space() -> None:
-    for platform, space in (("cpu", CpuSpace("spmm")), ("spade", SpadeSpace("spmm"))):
-        for key in set(TINY.table(platform, "", "spmm").labels()["config"]):
-            space.parse(key)
-
-
 def test_tiny_matrices_differ_in_their_best_configuration() -> None:
     labels = TinySamples(matrices=16, configs=256, seed=0).table("spade", "", "spmm").labels()
     best = labels.loc[labels.groupby("matrix")["seconds"].idxmin(), "config"]
     assert best.nunique() > 1
-
-
-def test_tiny_parts_fit_together() -> None:
-    names = set(TINY.table("spade", "", "spmm").matrices)
-    assert len(names) == 16
-    assert names == set(TINY.split()) == set(TINY.statistics().index) == set(TINY.inputs().names)
-    assert set(TINY.split().values()) == {"train", "validation", "test"}
-    assert tuple(TINY.statistics().columns) == STATISTICS
-
-
-def test_unknown_platform_of_tiny_samples_is_refused() -> None:
-    with pytest.raises(ValueError, match="tiny samples support the platforms cpu, cpu_many, cuda, spade, not abacus"):
-        TINY.table("abacus", "", "spmm")
 
 
 def test_samples_are_read_without_torch() -> None:
@@ -190,14 +161,6 @@ def test_each_role_comes_from_the_part_that_is_asked_for(two_parts, training, te
     assert set(source.statistics().index) == set(source.walks()) == set(source.inputs().names) == names
     assert source.inputs().conditions == {"sites": 8}
     assert len(source.origins("spade", "spmm")) == 10
-
-
-def test_a_platform_that_one_part_lacks_has_the_samples_of_the_other(two_parts) -> None:
-    assert two_parts(None, None).table("cpu", "one", "spmm").matrices == ("old/test", "old/train")
-    with pytest.raises(MissingArtifact, match=r"run `python run.py experiment=collect_cuda op=spmm corpus=suitesparse "
-                                              r"\+corpus.part=x`") as caught:
-        two_parts(None, None).table("cuda", "one", "spmm")
-    assert caught.value.overrides == ("op=spmm", "corpus=suitesparse", "+corpus.part=x")
 
 
 @pytest.mark.parametrize(("training", "test", "message"), [

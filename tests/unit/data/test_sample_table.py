@@ -1,10 +1,8 @@
 """The sample table: files, merging, labels, errors."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -29,22 +27,6 @@ def test_file_keeps_rows_and_provenance(tmp_path: Path, sample: Make) -> None:
     assert [list(values) for values in frame["seconds"]] == [pair, [], pair]
     assert frame["failure"].isna().tolist() == [True, False, True]
     assert frame["started"].iloc[0] == pd.Timestamp("2025-01-02T03:04:05Z")
-
-
-def test_equal_rows_make_equal_files(tmp_path: Path, sample: Make) -> None:
-    rows = [sample(matrix=f"g/{name}", config=f"knob={value}") for name in "ba" for value in (2, 1)]
-    SampleTable.of(rows).write(tmp_path / "one.parquet")
-    SampleTable.of(rows[::-1]).write(tmp_path / "two.parquet")
-    assert (tmp_path / "one.parquet").read_bytes() == (tmp_path / "two.parquet").read_bytes()
-
-
-def test_empty_table_has_a_file_too(tmp_path: Path) -> None:
-    SampleTable.of([]).write(tmp_path / "t.parquet")
-    back = SampleTable.read(tmp_path / "t.parquet")
-    back.validate()
-    assert len(back) == 0
-    assert back.matrices == ()
-    assert len(back.filter(op="spmm", matrices=["g/a"]).labels()) == 0
 
 
 def test_shards_merge_and_repeated_rows_count_once(tmp_path: Path, sample: Make) -> None:
@@ -107,11 +89,6 @@ def test_spread_is_at_least_the_tie_of_its_clock(sample: Make) -> None:
     assert simulated.labels(ties={"simulated": 0.0})["spread"].tolist() == [0.0]
 
 
-def test_measured_noise_raises_the_spread_of_its_matrix(sample: Make) -> None:
-    labels = SampleTable.of([sample(), sample(matrix="g/b")]).labels(noise={"g/b": 0.2})
-    assert dict(zip(labels["matrix"], labels["spread"], strict=True)) == {"g/a": 0.05, "g/b": 0.2}
-
-
 @pytest.mark.parametrize("change", [
     {"op": "sddmm"}, {"platform": "spade"}, {"preset": "fast"}, {"width": 128}, {"kind": "simulated"}])
 def test_labels_of_mixed_rows_are_refused(sample: Make, change: dict) -> None:
@@ -142,47 +119,9 @@ def test_validate_names_the_fault(sample: Make, change: dict, reason: str) -> No
         SampleTable.of([sample(config="knob=0"), sample(**change)]).validate()
 
 
-def test_validate_names_the_row(sample: Make) -> None:
-    with pytest.raises(SchemaError, match=r"row 1 \(op spmm, platform cpu, preset , matrix g/b"):
-        SampleTable.of([sample(), sample(matrix="g/b", failure="why")]).validate()
-
-
 def test_other_columns_are_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"op": ["spmm"], "time": [1.0]}), tmp_path / "t.parquet")
     with pytest.raises(SchemaError, match="is not a sample table: its metadata is missing"):
         SampleTable.read(tmp_path / "t.parquet")
     with pytest.raises(SchemaError, match=r"missing columns \['platform'.*unknown columns \['time'\]"):
         SampleTable(pa.table({"op": ["spmm"], "time": [1.0]}))
-
-
-def test_other_types_are_refused(sample: Make) -> None:
-    frame = SampleTable.of([sample()]).frame()
-    with pytest.raises(SchemaError, match=r"column width is .*, not int32"):
-        SampleTable(pa.Table.from_pandas(frame.assign(width="wide"), preserve_index=False))
-
-
-def test_other_format_is_refused(tmp_path: Path, sample: Make) -> None:
-    path = tmp_path / "t.parquet"
-    SampleTable.of([sample()]).write(path)
-    rows = pq.read_table(path)
-    metadata = json.dumps({"format": 99, "provenance": []}).encode()
-    pq.write_table(rows.replace_schema_metadata({b"sparloom": metadata}), path)
-    with pytest.raises(SchemaError, match="has format 99, this version reads 1"):
-        SampleTable.read(path)
-
-
-def test_files_that_are_not_parquet_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "t.parquet").write_text("op,platform\n")
-    with pytest.raises(SchemaError, match=r"t\.parquet is not a Parquet file"):
-        SampleTable.read(tmp_path / "t.parquet")
-
-
-def test_file_of_many_samples_is_small(tmp_path: Path, sample: Make) -> None:
-    rng = np.random.default_rng(0)
-    rows = [
-        sample(platform="spade", preset=preset, kind="simulated", cpu_seconds=(), matrix=f"g/{place}",
-               config=config.key, seconds=(float(rng.lognormal()),))
-        for place in range(20) for preset in ("a", "b") for config in SpadeSpace("spmm")
-    ]
-    SampleTable.of(rows).write(tmp_path / "t.parquet")
-    assert (tmp_path / "t.parquet").stat().st_size < 4.5 * len(rows) + 20_000

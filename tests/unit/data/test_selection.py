@@ -37,32 +37,6 @@ def test_choice_is_distinct_sorted_and_repeatable(selection: Selection) -> None:
     assert chosen == selection.choose(STATISTICS, NAMES[::-1], 5, 7)
 
 
-@every
-def test_seeds_differ(selection: Selection) -> None:
-    assert len({tuple(selection.choose(STATISTICS, NAMES, 5, seed)) for seed in range(6)}) > 1
-
-
-@every
-def test_only_candidates_are_chosen(selection: Selection) -> None:
-    candidates = NAMES[10:17]
-    assert set(selection.choose(STATISTICS, candidates, 5, 0)) <= set(candidates)
-    assert selection.choose(STATISTICS, candidates, 7, 0) == sorted(candidates)
-
-
-@every
-def test_more_than_there_are_is_refused(selection: Selection) -> None:
-    with pytest.raises(ValueError, match=r"cannot choose 4 of 3 matrices; lower selection\.matrices"):
-        selection.choose(STATISTICS, NAMES[:3], 4, 0)
-    with pytest.raises(ValueError, match="cannot choose 0 of 3"):
-        selection.choose(STATISTICS, NAMES[:3], 0, 0)
-
-
-@every
-def test_matrix_without_statistics_is_refused(selection: Selection) -> None:
-    with pytest.raises(ValueError, match="no statistics of 1 matrices, first g/new; run experiment=prepare_inputs"):
-        selection.choose(STATISTICS, ["g/new", *NAMES[:6]], 5, 0)
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_stratified_takes_one_matrix_of_each_row_bin(seed: int) -> None:
     chosen = ALL[1].choose(STATISTICS, NAMES, 5, seed)
@@ -95,11 +69,6 @@ def test_coverage_takes_one_matrix_of_each_cluster() -> None:
         assert {name.split("/")[0] for name in chosen} == {f"c{cluster}" for cluster in range(5)}
 
 
-def test_coverage_accepts_constant_statistics() -> None:
-    statistics = pd.DataFrame({"rows": [5.0] * 6, "density": [0.1] * 6}, index=list("abcdef"))
-    assert len(ALL[2].choose(statistics, list("abcdef"), 3, 0)) == 3
-
-
 def labels() -> pd.DataFrame:
     rows = [(name, f"knob={value}", 1.0, 0.01) for name in NAMES[:60] for value in range(12)]
     return pd.DataFrame(rows, columns=["matrix", "config", "seconds", "spread"])
@@ -113,22 +82,10 @@ def test_drawn_labels_are_the_chosen_matrices_with_that_many_configurations(sele
     assert not drawn.duplicated(["matrix", "config"]).any()
 
 
-def test_drawn_labels_do_not_depend_on_the_order_of_rows() -> None:
-    first = draw_labels(ALL[0], labels(), statistics=STATISTICS, candidates=NAMES, seed=3)
-    turned = draw_labels(ALL[0], labels().iloc[::-1], statistics=STATISTICS, candidates=NAMES[::-1], seed=3)
-    pd.testing.assert_frame_equal(first, turned)
-
-
 def test_matrices_draw_different_configurations() -> None:
     selection = Random(matrices=20, configs_per_matrix=3)
     drawn = draw_labels(selection, labels(), statistics=STATISTICS, candidates=NAMES, seed=0)
     assert len({tuple(rows["config"]) for _, rows in drawn.groupby("matrix")}) > 10
-
-
-def test_fewer_labels_than_wanted_are_all_taken() -> None:
-    drawn = draw_labels(
-        Random(matrices=2, configs_per_matrix=100), labels(), statistics=STATISTICS, candidates=NAMES, seed=0)
-    assert drawn.groupby("matrix").size().tolist() == [12, 12]
 
 
 def test_only_a_budget_above_the_samples_warns(caplog) -> None:
@@ -168,16 +125,3 @@ def test_uncertainty_prefers_disagreement_among_good_configurations() -> None:
     assert selection.most_uncertain({"g/a": agree, "g/b": differ}, 1) == {"g/b": [1]}
     assert selection.initial().matrices == 2
     assert selection.quotas() == [1, 1]
-
-
-def test_fewer_candidates_than_labels_are_refused() -> None:
-    with pytest.raises(ValueError, match="promising=5 at least configs_per_matrix=10"):
-        Uncertainty(matrices=4, configs_per_matrix=10, first=0.5, rounds=2, promising=5)
-
-
-@pytest.mark.parametrize("budget", [0, -3, 2.5, True])
-def test_a_budget_is_a_count(budget):
-    labels = pd.DataFrame({"matrix": ["a"], "config": ["x=1"], "seconds": [1.0]})
-    with pytest.raises(ValueError, match=r"selection.configs_per_matrix=.*: give an integer of at least 1"):
-        draw_labels(Random(1, budget), labels, statistics=pd.DataFrame({"rows": [1]}, index=["a"]), candidates=["a"],
-                    seed=0)

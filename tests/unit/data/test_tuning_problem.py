@@ -48,16 +48,3 @@ def test_labels_of_training_matrices_are_counted_together():
         made.evaluate("t", 1)
     with pytest.raises(ValueError, match=r"j may not be evaluated: with labels_on=train these may: 2 matrices, such"):
         made.evaluate("j", 0)
-
-
-def test_nobody_takes_more_than_there_is():
-    made = problem(budget=500)
-    assert made.left("j") == 3
-    assert made.best_evaluated("j") == 1
-
-
-def test_wrong_problems_are_refused():
-    with pytest.raises(ValueError, match=r"labels_on='both' is unknown: use train or judged"):
-        problem("both")
-    with pytest.raises(ValueError, match=r"budget=-1 is negative"):
-        problem(budget=-1)

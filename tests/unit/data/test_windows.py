@@ -7,7 +7,6 @@ import pytest
 
 from sparloom.data import MatrixInputs, coarsen, cut_windows
 from sparloom.data.windows import KINDS, MAX_CELLS, PANEL, PANELS, TILES, Window
-from sparloom.errors import SchemaError
 from sparloom.sparse import Pattern
 
 
@@ -72,14 +71,6 @@ def test_cells_are_limited_and_the_first_kinds_are_always_there(seed: int) -> No
                for window in windows)
 
 
-def test_equal_patterns_have_equal_windows_and_empty_ones_none() -> None:
-    first, second = (cut_windows(scattered(700, 800, 5000)) for _ in range(2))
-    assert repr(first) == repr(second)
-    assert cut_windows(Pattern.from_coo(np.zeros(0, int), np.zeros(0, int), (5, 0))) == ()
-    (single, *_) = cut_windows(Pattern.from_coo(np.array([4]), np.array([2]), (5, 3)))
-    assert single.coords.tolist() == [[4, 2]]
-
-
 def test_windows_are_stored_with_the_inputs(tmp_path: Path) -> None:
     patterns = {"g/empty": Pattern.from_coo(np.zeros(0, int), np.zeros(0, int), (3, 3)), "g/a": scattered(90, 90, 500),
                 "h/large": scattered(4000, 4000, 60_000)}
@@ -88,17 +79,3 @@ def test_windows_are_stored_with_the_inputs(tmp_path: Path) -> None:
     back = MatrixInputs.read(tmp_path / "i.npz")
     for name, item in items.items():
         assert repr(back[name].windows) == repr(item.windows) == repr(cut_windows(patterns[name]))
-
-
-@pytest.mark.parametrize("change", ["window_kinds", "window_numbers", "window_cells", "lacking"])
-def test_inconsistent_windows_are_refused(tmp_path: Path, change: str) -> None:
-    MatrixInputs.of([coarsen(scattered(90, 90, 500), name="g/a", cost=lambda coords: 0.0)]).write(tmp_path / "i.npz")
-    with np.load(tmp_path / "i.npz") as stored:
-        arrays = {name: stored[name] for name in stored.files}
-    if change == "lacking":
-        del arrays["window_counts"]
-    else:
-        arrays[change] = np.full_like(arrays[change], {"window_cells": 4096}.get(change, 200))
-    np.savez(tmp_path / "i.npz", **arrays)
-    with pytest.raises(SchemaError, match=r"i\.npz is damaged"):
-        MatrixInputs.read(tmp_path / "i.npz")["g/a"]
