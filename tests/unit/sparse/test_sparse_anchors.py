@@ -34,14 +34,3 @@ def test_block_order_renumbers_the_same_grid(name, axes, block):
 def test_a_band_reaches_200_columns():
     pattern = SMALL.load("band").pattern
     assert np.abs(pattern.row_ids().astype(int) - pattern.indices).max() == 200
-
-
-def test_communities_are_blocks_with_a_few_links_outside():
-    pattern = SMALL.load("comm").pattern
-    outside = pattern.row_ids() // 256 != pattern.indices // 256
-    assert 0 < outside.sum() < 0.2 * pattern.rows
-
-
-def test_a_scale_outside_zero_to_one_is_refused():
-    with pytest.raises(ValueError, match=r"scale 2 of the anchors is not in \(0, 1\]"):
-        AnchorCorpus(scale=2, reordered=False)

@@ -40,10 +40,3 @@ def test_social_graphs_have_the_degrees_of_the_real_ones(name, mean, median):
     assert 0.75 * mean < lengths.mean() < 1.05 * mean
     assert 0.8 * median < np.median(lengths) < 1.2 * median
     assert lengths.max() > 5 * mean
-
-
-def test_unknown_graphs_and_scales_are_refused():
-    with pytest.raises(ValueError, match=r"scale 2 of the graphs is not in \(0, 1\]"):
-        AutosageCorpus(scale=2)
-    with pytest.raises(ValueError, match="no graph 'reddit': choose from erdos_renyi, hub_skew"):
-        AutosageCorpus(scale=1, graphs=["reddit"])

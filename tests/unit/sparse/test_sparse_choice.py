@@ -32,12 +32,6 @@ def test_bins_are_filled_evenly():
     assert max(bins_of(stratified_choice(ENTRIES, 7, seed=0)).values()) == 2
 
 
-def test_an_exhausted_bin_passes_its_share_on():
-    few = [found for found in ENTRIES if found.row_bin != "<8192"] + [entry(500, 700, 1)]
-    assert bins_of(stratified_choice(few, 25, seed=0))["<8192"] == 1
-    assert len(stratified_choice(few, len(few), seed=0)) == len(set(found.name for found in few))
-
-
 def test_each_stratum_of_density_gives_one():
     only = [found for found in ENTRIES if found.rows == 1000]
     for seed in range(10):
@@ -48,17 +42,6 @@ def test_each_stratum_of_density_gives_one():
 def test_choice_depends_on_the_seed_and_not_on_the_order():
     assert stratified_choice(ENTRIES, 10, seed=3) == stratified_choice(ENTRIES[::-1], 10, seed=3)
     assert len({stratified_choice(ENTRIES, 10, seed=seed) for seed in range(20)}) == 20
-
-
-@pytest.mark.parametrize("count", [-1, 46])
-def test_choosing_more_than_all_is_refused(count):
-    with pytest.raises(ValueError, match=f"{count} matrices requested, the corpus has 45: request at most that many"):
-        stratified_choice(ENTRIES, count, seed=0)
-
-
-def test_choosing_none_is_allowed():
-    assert stratified_choice(ENTRIES, 0, seed=0) == ()
-    assert stratified_choice([], 0, seed=0) == ()
 
 
 def test_roles_by_hash_are_frozen_and_have_their_shares():

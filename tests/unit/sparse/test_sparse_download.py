@@ -53,27 +53,12 @@ def test_a_lasting_fault_is_reported(server, tmp_path, fault, digest, message):
     assert left(tmp_path) == []
 
 
-@pytest.mark.parametrize("status", [404, 403, 410])
-def test_a_refused_file_is_requested_once(server, tmp_path, status):
-    server.always["/m.tar.gz"] = status
-    with pytest.raises(FileNotFoundError, match=rf"/m\.tar\.gz: the server answers {status}"):
-        get(server.address, tmp_path)
-    assert len(server.requests) == 1
-
-
 @pytest.mark.parametrize("fault", ["rubbish", ("short", 1000), ("short", 0)])
 def test_a_wrong_checksum_is_refused_and_nothing_is_kept(server, tmp_path, fault):
     server.always["/m.tar.gz"] = fault
     with pytest.raises(ValueError, match=rf"checksum [0-9a-f]{{64}}, the catalogue says {DIGEST}: refused and removed"):
         get(server.address, tmp_path)
     assert left(tmp_path) == []
-
-
-def test_an_unreachable_server_is_reported(tmp_path):
-    mirror = BrokenMirror()
-    mirror.server_close()
-    with pytest.raises(ConnectionError, match=r"gave up after 3 attempts .*refused"):
-        get(mirror.address, tmp_path)
 
 
 def test_an_endless_file_stops_at_the_limit(server, tmp_path):

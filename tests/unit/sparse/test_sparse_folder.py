@@ -35,21 +35,10 @@ def test_files_in_sub_folders_are_listed(folder):
     assert [(entry.rows, entry.cols, entry.nnz) for entry in entries] == [(n, n + 1, n) for n in (2, 3, 4, 5)]
 
 
-def test_matrices_load_by_name(folder):
-    assert FolderCorpus(folder).load("wing/fine") == matrix(5)
-    with pytest.raises(KeyError, match="no matrix 'wing/fin' in the corpus of 4; nearest: wing/fine"):
-        FolderCorpus(folder).load("wing/fin")
-
-
 def test_a_sub_folder_is_one_family(folder):
     corpus = FolderCorpus(folder)
     assert [entry.family for entry in corpus.entries()] == ["a", "b", "wing", "wing"]
     assert corpus.split()["wing/coarse"] == corpus.split()["wing/fine"] == family_role("wing")
-
-
-def test_an_empty_folder_is_an_empty_corpus(tmp_path):
-    assert FolderCorpus(tmp_path).entries() == ()
-    assert FolderCorpus(tmp_path).split() == {}
 
 
 def test_a_missing_folder_is_named(tmp_path):
@@ -67,12 +56,6 @@ def test_a_damaged_file_is_named(folder):
     (folder / "bad.mtx").write_text("hello")
     with pytest.raises(ValueError, match=r"bad\.mtx: line 1: 'hello' is no MatrixMarket header"):
         FolderCorpus(folder).entries()
-
-
-def test_macos_attribute_files_are_ignored(folder):
-    (folder / "._a.mtx").write_bytes(b"\0\5\x16\7")
-    (folder / "wing" / "._fine.mtx.gz").write_bytes(b"\0\5\x16\7")
-    assert len(FolderCorpus(str(folder)).entries()) == 4
 
 
 def test_values_are_float32_and_exact_ones_are_kept(folder):
@@ -101,8 +84,3 @@ def test_joined_corpora_keep_one_role():
         JoinedCorpus([generated], role="test").load("uniform/n200_v0_s0")
     with pytest.raises(ValueError, match="role 'tset' is not one of"):
         JoinedCorpus([generated], role="tset").entries()
-
-
-def test_a_name_in_two_corpora_is_refused(folder):
-    with pytest.raises(ValueError, match="mine/a is in two of the joined corpora"):
-        JoinedCorpus([FolderCorpus(str(folder)), FolderCorpus(str(folder))]).entries()

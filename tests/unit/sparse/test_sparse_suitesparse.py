@@ -7,12 +7,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
-import hydra
 import numpy as np
 import pytest
 from broken_mirror import BrokenMirror
-from hydra.core.global_hydra import GlobalHydra
-from hydra.utils import instantiate
 
 from sparloom import files
 from sparloom.sparse import (
@@ -27,7 +24,6 @@ from sparloom.sparse import (
     write_matrix,
 )
 
-CONF = Path(__file__).parents[3] / "conf"
 QUICK = RetryPolicy(attempts=2, timeout_seconds=5.0, pause_seconds=0.001)
 FIELDS = ("group", "name", "family", "rows", "cols", "nnz", "symmetric", "kind", "sha256")
 SIZES = {"HB/one": 3, "HB/two": 5, "AG-Monien/3elt": 4, "New+/x_1.5": 6}
@@ -83,19 +79,10 @@ def test_a_folder_is_read_in_place(folder, tmp_path):
     assert not (tmp_path / "cache").exists()
 
 
-def test_constructing_opens_nothing():
-    whole("/nowhere", "/nowhere")
-
-
 @pytest.mark.parametrize("mirror", [None, ""])
 def test_a_missing_mirror_names_the_remedy(mirror):
     with pytest.raises(ValueError, match=r"no mirror of real matrices: set SPARLOOM_MIRROR, or paths\.mirror=\.\.\."):
         whole(mirror, "cache").entries()
-
-
-def test_an_unsupported_address_is_refused():
-    with pytest.raises(ValueError, match="mirror 'ftp://host/x': give a folder or an address with https://"):
-        whole("ftp://host/x", "cache").entries()
 
 
 def test_a_folder_without_catalogue_is_refused(tmp_path):
@@ -124,13 +111,6 @@ def test_an_unknown_name_suggests_the_nearest(folder):
 def test_a_bad_catalogue_is_refused_with_its_line(folder, old, new, message):
     change_index(folder, old, new)
     with pytest.raises(ValueError, match=message):
-        whole(str(folder), "cache").entries()
-
-
-def test_a_truncated_catalogue_is_detected(folder):
-    text = (folder / "index.csv").read_text()
-    (folder / "index.csv").write_text(text[:-80])
-    with pytest.raises(ValueError, match="line 5: fewer fields than line 1 names: truncated; remove the file"):
         whole(str(folder), "cache").entries()
 
 
@@ -173,18 +153,6 @@ def test_an_old_catalogue_is_downloaded_again_once(server, tmp_path, aged):
     assert server.requests == ["/index.csv"]
 
 
-@pytest.mark.parametrize("fault", [404, 503, "rubbish", ("short", 300), ("short", 0)])
-def test_an_old_catalogue_is_used_if_the_new_one_is_invalid(server, tmp_path, aged, caplog, fault):
-    server.always["/index.csv"] = fault
-    before = aged.read_bytes()
-    with caplog.at_level(logging.WARNING):
-        entries = whole(server.address, str(tmp_path / "cache"), QUICK).entries()
-    assert len(entries) == 4
-    assert aged.read_bytes() == before
-    assert f"the catalogue of {time.strftime('%Y-%m-%d', time.gmtime(aged.stat().st_mtime))} is used" in caplog.text
-    assert server.requests == ["/index.csv"]
-
-
 def test_an_old_catalogue_is_used_without_network(tmp_path, aged, server, caplog):
     server.shutdown()
     server.server_close()
@@ -192,23 +160,6 @@ def test_an_old_catalogue_is_used_without_network(tmp_path, aged, server, caplog
     with caplog.at_level(logging.WARNING):
         assert len(corpus.entries()) == 4
     assert " is used" in caplog.text
-
-
-def test_fetch_downloads_many_files(server, tmp_path):
-    corpus = whole(server.address, str(tmp_path / "cache"), QUICK)
-    server.faults["/HB/one.tar.gz"] = [("cut", 10)]
-    paths = corpus.fetch(SIZES)
-    assert [files.sha256(path) for path in paths] == [corpus._index[1][name] for name in SIZES]
-    assert all(Path(tmp_path / "cache") in path.parents for path in paths)
-
-
-def test_two_mirrors_do_not_share_a_cache(server, folder, tmp_path):
-    other = BrokenMirror()
-    try:
-        homes = {whole(mirror.address, str(tmp_path))._home() for mirror in (server, other)}
-    finally:
-        other.server_close()
-    assert len(homes) == 2
 
 
 def test_a_wrong_checksum_over_http_is_refused(server, tmp_path):
@@ -225,12 +176,6 @@ def test_a_damaged_file_in_the_cache_is_downloaded_again(server, tmp_path, caplo
     with caplog.at_level(logging.WARNING):
         assert corpus.load("HB/two") == matrix(5)
     assert "damaged in the cache; downloading it again" in caplog.text
-
-
-def test_a_server_without_catalogue_is_reported(server, tmp_path):
-    del server.files["/index.csv"]
-    with pytest.raises(FileNotFoundError, match=r"/index\.csv: the server answers 404"):
-        whole(server.address, str(tmp_path / "cache"), QUICK).entries()
 
 
 def test_known_families_keep_their_frozen_role_and_new_ones_get_one(folder):
@@ -312,19 +257,3 @@ def test_choice_of_real_matrices_covers_the_row_bins(mirror, tmp_path):
     assert Counter(entry.row_bin for entry in corpus.entries()) == dict.fromkeys(ROW_BINS, 2)
     assert set(corpus.split().values()) == {"train"}
     assert corpus.entries() != other.entries()
-
-
-def test_the_choice_is_configurable(folder):
-    GlobalHydra.instance().clear()
-    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        given = ("corpus=suitesparse", f"paths.mirror={folder}", "corpus.count=3", "corpus.seed=1")
-        corpus = instantiate(hydra.compose("config", ["experiment=collect_spade", *given]).corpus)
-    assert len(corpus.entries()) == 3
-
-
-def test_the_catalogue_may_mark_positive_definite_matrices(folder, tmp_path):
-    assert not any(entry.spd for entry in whole(str(folder), tmp_path).entries())
-    first, *others = (folder / "index.csv").read_text().splitlines()
-    lines = [f"{first},spd_likely", *(f"{line},{int('two' in line)}" for line in others)]
-    (folder / "index.csv").write_text("\n".join(lines) + "\n")
-    assert [entry.name for entry in whole(str(folder), tmp_path).entries() if entry.spd] == ["HB/two"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sparloom.sparse import ROW_BINS, SYNTHETIC_ROLES, SyntheticCorpus, statistics, synthetic
+from sparloom.sparse import ROW_BINS, SYNTHETIC_ROLES, SyntheticCorpus, synthetic
 from sparloom.sparse.generators import GENERATORS
 
 TABLE = Path(__file__).resolve().parents[3] / "conf" / "options" / "data.yaml"
@@ -43,19 +43,6 @@ def test_no_family_has_two_roles():
     roles = {(entry.family, split[entry.name]) for entry in made.entries()}
     assert len(roles) == len(GENERATORS)
     assert set(Counter(split.values())) == {"train", "validation", "test"}
-
-
-def test_tiny_corpus_is_tiny_and_has_every_role():
-    made = corpus("tiny")
-    assert len(made.entries()) == 10
-    assert all(entry.rows < 300 and entry.nnz < 50_000 for entry in made.entries())
-    assert Counter(made.split().values()) == {"train": 5, "validation": 2, "test": 3}
-
-
-def test_listing_the_default_corpora_generates_nothing(monkeypatch):
-    monkeypatch.setattr(synthetic, "_make", None)
-    assert corpus("synthetic").entries()
-    assert corpus("tiny").entries()
 
 
 def test_bytes_of_the_tiny_corpus_are_golden():
@@ -94,33 +81,9 @@ def test_entries_describe_what_load_returns():
         assert entry.name == f"{entry.family}/n60_{entry.name.partition('_v')[1][1:]}{entry.name.partition('_v')[2]}"
 
 
-def test_seeds_and_variants_differ():
-    first, second = (SyntheticCorpus([100], 2, seed, ["uniform"]) for seed in (0, 1))
-    patterns = {made.load(entry.name).pattern.digest() for made in (first, second) for entry in made.entries()}
-    assert len(patterns) == 4
-
-
-def test_values_are_within_one_and_vary():
-    values = corpus("tiny").load("uniform/n200_v0_s0").values
-    assert abs(values).max() <= 1
-    assert values.min() < -0.9 < 0.9 < values.max()
-
-
 def test_difference_from_the_catalogue_is_a_warning(monkeypatch, caplog):
     other = GENERATORS | {"uniform": GENERATORS["banded"]}
     monkeypatch.setattr(synthetic, "GENERATORS", other)
     with caplog.at_level(logging.WARNING):
         corpus("tiny").load("uniform/n200_v0_s0")
     assert "uniform/n200_v0_s0 differs from the catalogue on this machine" in caplog.text
-
-
-def test_unknown_names_are_refused():
-    with pytest.raises(ValueError, match="no synthetic family 'circle': choose from star_2d, "):
-        SyntheticCorpus([10], 1, 0, ["circle"]).entries()
-    with pytest.raises(KeyError, match="no matrix 'uniform/n9' in the corpus of 10; nearest: "):
-        corpus("tiny").load("uniform/n9")
-
-
-def test_patterns_of_tiny_have_finite_statistics():
-    made = corpus("tiny")
-    assert len({tuple(statistics(made.load(entry.name).pattern).values()) for entry in made.entries()}) == 10

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sparloom.sparse import WALK_STATISTICS, WALKS, Pattern, WalkGrid, locality_order, reorder, walk_statistics
-from sparloom.sparse.walks import PRIVATE_BYTES, SHARED_BYTES, TILE_STATISTICS, ReuseTimes
+from sparloom.sparse.walks import PRIVATE_BYTES, SHARED_BYTES, TILE_STATISTICS
 
 GRID = WalkGrid(row_panels=(1, 3, 16), column_panels=(4, 10, 0), slices=(32,), lanes=4)
 
@@ -113,21 +113,6 @@ def test_patterns_without_nonzeros_give_finite_numbers():
     numbers = np.array(list(walk_statistics(empty).values()))
     assert numbers.shape == (128, len(WALK_STATISTICS))
     assert np.isfinite(numbers).all()
-
-
-def test_equal_patterns_give_equal_numbers():
-    first, second = (walk_statistics(scattered(3)) for _ in range(2))
-    assert list(first) == list(second)
-    assert all((first[walk] == second[walk]).all() for walk in first)
-
-
-def test_no_accesses_give_no_misses():
-    assert ReuseTimes(np.zeros(0), 0).miss_ratios([10.0]) == [0.0]
-
-
-def test_sizes_below_one_are_refused():
-    with pytest.raises(ValueError, match="0 lanes: all must be at least 1"):
-        WalkGrid(row_panels=(4,), column_panels=(0,), slices=(32,), lanes=0)
 
 
 def test_stored_walks_are_those_of_the_spade_space():
