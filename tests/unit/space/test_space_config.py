@@ -18,14 +18,6 @@ def test_parse_reads_a_key_back_with_its_types() -> None:
     assert Config.parse("spade", POINT.key)["row_panel"] == 4
 
 
-def test_equal_values_are_one_dictionary_entry() -> None:
-    assert len({POINT: 1, Config.parse("spade", POINT.key): 2}) == 1
-
-
-def test_same_values_in_another_space_differ() -> None:
-    assert Config("cuda", POINT.values) != POINT
-
-
 def test_replace_changes_one_value_and_leaves_the_original() -> None:
     assert POINT.replace(barrier=1).key == "row_panel=4,column_panel=all,barrier=1"
     assert POINT["barrier"] == 0
@@ -53,10 +45,3 @@ def test_damaged_key_is_refused(key: str) -> None:
 def test_text_that_would_not_survive_a_key_is_refused(value: str) -> None:
     with pytest.raises(ValueError, match="does not fit a key"):
         Config("toy", (("knob", value),))
-
-
-def test_bad_or_repeated_names_are_refused() -> None:
-    with pytest.raises(ValueError, match="parameter name 'Row panel'"):
-        Config("toy", (("Row panel", 1),))
-    with pytest.raises(ValueError, match="given twice in 'knob=1,knob=2'"):
-        Config("toy", (("knob", 1), ("knob", 2)))

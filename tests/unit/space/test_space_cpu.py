@@ -56,20 +56,6 @@ def test_sample_is_the_default_a_third_near_its_order_and_the_rest(op: str) -> N
         space.validate(config)
 
 
-def test_sample_depends_on_the_seed_only() -> None:
-    space = CpuSpace("spmm")
-    assert space.sample(20, np.random.default_rng(1)) == space.sample(20, np.random.default_rng(1))
-    assert space.sample(20, np.random.default_rng(1)) != space.sample(20, np.random.default_rng(2))
-
-
-@pytest.mark.parametrize("count", [0, 1, 2, 3])
-def test_small_samples(count: int) -> None:
-    space = CpuSpace("spmm")
-    drawn = space.sample(count, np.random.default_rng(0))
-    assert len(drawn) == count
-    assert drawn[:1] == [space.default()][:count]
-
-
 @pytest.mark.parametrize(("changes", "reason"), [
     ({"order": "ii.io.jo.ji.ko.ki"}, "has ii outside io"),
     ({"order": "io.ii.ji.jo.ko.ki"}, "has ji outside jo"),
@@ -84,11 +70,6 @@ def test_small_samples(count: int) -> None:
 def test_illegal_schedules_are_refused_with_the_reason(op: str, changes: dict[str, str], reason: str) -> None:
     with pytest.raises(IllegalSchedule, match=reason):
         CpuSpace(op).config(**changes)
-
-
-def test_waco_orders_leave_no_other_reason() -> None:
-    with pytest.raises(IllegalSchedule, match="its values are"):
-        CpuSpace("spmm", orders="waco").config(order="ko.io.ii.jo.ji.ki")
 
 
 def test_columns_are_parallel_only_for_sddmm_and_only_outside_rows() -> None:
@@ -109,11 +90,6 @@ def test_tiles_larger_than_the_matrix_are_legal_and_clipped() -> None:
     space = CpuSpace("spmm", width=64).bind((10, 20))
     shared = space.shared(space.config(rows_tile=2048, cols_tile=65536, dense_tile=128))
     assert (shared.I, shared.J, shared.K) == (10, 20, 64)
-
-
-def test_all_columns_need_a_bound_space() -> None:
-    with pytest.raises(ValueError, match="cols_tile=all has no extent"):
-        CpuSpace("spmm").shared(CpuSpace("spmm").default())
 
 
 def test_sddmm_by_letter_swaps_columns_and_dense_dimension() -> None:
@@ -140,10 +116,3 @@ def test_chunk_and_parallel_join_by_a_reading() -> None:
     config = space.config(parallel="jo", order="jo.io.ii.ji.ko.ki", chunk=256)
     assert space.heterogeneous(config).tolist() == [1, 1, 1, 0, 1, 1]
     assert space.heterogeneous_codes().shape == (15 * 5 * 2, 6)
-
-
-def test_codes_of_whole_configurations_are_limited() -> None:
-    space = CpuSpace("spmm", readings=Readings(latent="config"))
-    codes = space.heterogeneous_codes()
-    assert 4000 < len(codes) <= 4096
-    assert space.heterogeneous(space.default()).shape == (codes.shape[1],)

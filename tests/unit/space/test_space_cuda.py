@@ -3,7 +3,7 @@
 import pytest
 
 from sparloom.errors import IllegalSchedule
-from sparloom.space import CudaKernelSpace, CudaSpace, Readings
+from sparloom.space import CudaKernelSpace, CudaSpace
 
 
 @pytest.mark.parametrize(("op", "count"), [("spmm", 288), ("sddmm", 324)])
@@ -47,14 +47,3 @@ def test_sddmm_maps_groups_to_rows_and_vectors_to_columns() -> None:
     shared = space.shared(space.config(groups_per_block=4, group=2, vector=4, lanes=16))
     assert (shared.I, shared.J, shared.K, shared.K_inner) == (8, 1, 4, 16)
     assert space.heterogeneous_codes().shape == (27, 5)
-
-
-def test_whole_configurations_are_distinct_codes() -> None:
-    for op, count in (("spmm", 288), ("sddmm", 324)):
-        space = CudaSpace(op, readings=Readings(latent="config"))
-        assert len({tuple(space.heterogeneous(config)) for config in space}) == count
-
-
-def test_sddmm_by_letter_is_refused() -> None:
-    with pytest.raises(ValueError, match="use sddmm='role'"):
-        CudaSpace("sddmm", readings=Readings(sddmm="letter"))

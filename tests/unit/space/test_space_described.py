@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sparloom.errors import IllegalSchedule, SchemaError, Unsupported
+from sparloom.errors import IllegalSchedule, SchemaError
 from sparloom.space import Description, read_description
 
 CHIP = """
@@ -91,11 +91,6 @@ def test_inner_loops_stay_inside_theirs(read):
     assert len(read(OWN.format(entry=f"way: {{{orders}}}")).space("spmm")) == 720 // 8
 
 
-def test_an_accelerator_without_own_parameters_has_one_code(read):
-    space = read(OWN.format(entry="rows: {kind: integer, values: [1, 2], default: 1, tiles: i}")).space("spmm")
-    assert space.heterogeneous_codes().tolist() == [[0.0]]
-
-
 def test_the_digest_changes_with_what_the_file_means(read):
     digests = {read(text).space("spmm").digest() for text in (
         CHIP, CHIP.replace("tiles: i", "tiles: j").replace("tiles: j}\n  slice", "tiles: i}\n  slice"),
@@ -103,11 +98,6 @@ def test_the_digest_changes_with_what_the_file_means(read):
         CHIP.replace("codec: [delta, bitmap]", "codec: delta"), CHIP.replace("bitmap", "mask"))}
     assert len(digests) == 6
     assert read(CHIP + "# a comment\n").space("spmm").digest() in digests
-
-
-def test_other_operations_are_unsupported(read):
-    with pytest.raises(Unsupported, match=r"operation gemm on chip: .*chip\.yaml has operations spmm, sddmm"):
-        read(CHIP).space("gemm")
 
 
 def test_nothing_in_the_file_is_executed(read, tmp_path):

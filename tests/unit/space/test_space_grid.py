@@ -1,12 +1,11 @@
 """A custom space, from values alone."""
 
 import pickle
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from sparloom.errors import IllegalSchedule, Unsupported
+from sparloom.errors import IllegalSchedule
 from sparloom.space import (
     Config,
     CpuSpace,
@@ -16,7 +15,6 @@ from sparloom.space import (
     Shape,
     SharedSchedule,
     SpadeSpace,
-    flag,
     logarithm,
     one_hot,
 )
@@ -68,36 +66,9 @@ def test_codes_are_all_vectors_of_the_space() -> None:
     assert codes == {tuple(TOY.heterogeneous(config)) for config in TOY}
 
 
-def test_sample_can_take_every_point() -> None:
-    drawn = TOY.sample(9, np.random.default_rng(0))
-    assert set(drawn) == set(TOY)
-
-
 def test_sample_beyond_the_space_is_refused() -> None:
     with pytest.raises(ValueError, match=r"cannot draw 10 configurations: space toy \(spmm\) has 9"):
         TOY.sample(10, np.random.default_rng(0))
-
-
-def test_without_rules_a_configuration_is_its_own_representative() -> None:
-    assert TOY.bind((5, 5)).canonical(TOY.default()) == TOY.default()
-
-
-def test_space_without_shared_terms_still_draws_and_validates() -> None:
-    plain = replace(TOY, mapping=None, latent=())
-    assert set(plain.sample(9, np.random.default_rng(0))) == set(TOY)
-    assert plain.heterogeneous_names == ()
-    with pytest.raises(Unsupported, match=r"space toy \(spmm\) has no map onto shared schedules"):
-        plain.vectors([plain.default()])
-
-
-def test_flag_is_zero_or_one() -> None:
-    assert dict(flag("prefetch", (1, 4)).table) == {1: (0.0,), 4: (1.0,)}
-
-
-def test_text_among_numbers_gets_its_own_number() -> None:
-    code = logarithm("panel", (4, "all"), 2)
-    assert code.names == ("panel", "panel_text")
-    assert dict(code.table) == {4: (1.0, 0.0), "all": (0.0, 1.0)}
 
 
 @pytest.mark.parametrize("space", [SpadeSpace("spmm"), CpuSpace("sddmm"), CudaSpace("spmm"), TOY])

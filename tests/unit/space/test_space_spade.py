@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sparloom.errors import IllegalSchedule, Unsupported
+from sparloom.errors import IllegalSchedule
 from sparloom.space import Readings, SpadeSpace
 
 SPACE = SpadeSpace("spmm")
@@ -31,38 +31,15 @@ def test_barrier_puts_column_panels_outside_row_panels() -> None:
     assert SPACE.shared(EXAMPLE.replace(barrier=1)).order == (6, 7, 4, 2, 1, 3, 5)
 
 
-def test_all_columns_need_a_bound_space() -> None:
-    with pytest.raises(ValueError, match=r"^column_panel=all has no extent .* call bind\(shape\)"):
-        SPACE.shared(SPACE.default())
-    assert SPACE.bind((1000, 5000)).shared(SPACE.default()).J == 5000
-
-
 def test_extents_are_clipped_to_the_matrix() -> None:
     shared = SPACE.bind((100, 3000)).shared(SPACE.config(row_panel=2048, column_panel=65536))
     assert (shared.I, shared.J) == (100, 3000)
-
-
-@pytest.mark.parametrize(("shape", "extents"), [((0, 0), (1, 1)), ((0, 7), (1, 7)), ((1, 3), (1, 3))])
-def test_smallest_matrices_have_extents_of_at_least_one(shape: tuple[int, int], extents: tuple[int, int]) -> None:
-    shared = SPACE.bind(shape).shared(SPACE.default())
-    assert extents == (shared.I, shared.J)
-
-
-def test_split_is_clipped_to_the_width() -> None:
-    assert SpadeSpace("spmm", width=128).bind((10, 10)).shared(SPACE.default()).K == 128
 
 
 def test_flags_are_the_hardware_specific_part() -> None:
     assert SPACE.heterogeneous_names == ("barrier", "bypass", "reorder")
     assert SPACE.heterogeneous(EXAMPLE.replace(bypass=1)).tolist() == [0, 1, 0]
     assert SPACE.heterogeneous_codes().shape == (8, 3)
-
-
-def test_vectors_stack_both_parts() -> None:
-    shared, heterogeneous = SPACE.bind((10, 10)).vectors(list(SPACE))
-    assert shared.shape == (256, 53)
-    assert heterogeneous.shape == (256, 3)
-    assert SPACE.vectors([])[0].shape == (0, 53)
 
 
 def test_panels_beyond_the_columns_are_one_program() -> None:
@@ -83,16 +60,6 @@ def test_equal_programs_have_equal_vectors_except_for_the_barrier() -> None:
     for config in SPACE:
         ours, theirs = bound.shared(config), bound.shared(bound.canonical(config))
         assert (ours.I, ours.J, ours.K) == (theirs.I, theirs.J, theirs.K)
-
-
-def test_small_matrix_has_few_distinct_programs() -> None:
-    bound = SPACE.bind((3, 3))
-    assert len({bound.canonical(config) for config in bound}) == 2 * 2 * 2
-
-
-def test_canonical_needs_a_shape() -> None:
-    with pytest.raises(ValueError, match="not bound to a matrix"):
-        SPACE.canonical(EXAMPLE)
 
 
 @pytest.mark.parametrize(("changes", "reason"), [
@@ -143,21 +110,11 @@ def test_reading_config_encodes_every_parameter() -> None:
     assert space.heterogeneous(EXAMPLE)[:2].tolist() == [2 / 16, 10 / 16]  # as encode() writes extents
 
 
-def test_reading_raw_reaches_the_vectors() -> None:
-    space = SpadeSpace("spmm", readings=Readings(numbers="raw"))
-    assert space.vectors([EXAMPLE])[0][0, 49:].tolist() == [4, 1024, 32, 1]
-
-
 def test_digest_changes_with_op_width_and_reading() -> None:
     reading = SpadeSpace("spmm", readings=Readings(barrier="order"))
     spaces = [SPACE, SpadeSpace("sddmm"), SpadeSpace("spmm", width=128), reading]
     assert len({space.digest() for space in spaces}) == len(spaces)
     assert SPACE.digest() == SpadeSpace("spmm").bind((3, 4)).digest()
-
-
-def test_unknown_reading_is_refused() -> None:
-    with pytest.raises(ValueError, match="reading panels='rows' is not one of rows_to_i, literal"):
-        Readings(panels="rows")  # type: ignore[arg-type]
 
 
 def test_panels_of_exactly_the_matrix_are_those_of_all() -> None:
@@ -172,11 +129,3 @@ def test_walks_follow_the_parameters() -> None:
     assert space.walk(SPACE.config(row_panel=4, column_panel=1024, split=32, reorder=1)) == (1, 4, 1024, 0, 32)
     assert space.walk(SPACE.config(row_panel=32, split=256, barrier=1)) == (0, 32, 0, 1, 32)
     assert SpadeSpace("spmm", width=512).walk(SPACE.config(split=256)).slice == 256
-
-
-@pytest.mark.parametrize("width", [16, 128])
-def test_passes_without_stored_statistics_have_no_walks(width: int) -> None:
-    space = SpadeSpace("spmm", width=width)
-    assert space.walks is None
-    with pytest.raises(Unsupported, match="a width of 32 and from 256 on"):
-        space.walk(space.default())

@@ -32,7 +32,3 @@ def test_models_read_strips_as_extents_and_the_rest_as_codes():
         assert len(np.unique(vectors, axis=0)) == len(configs)  # no two look the same
     with pytest.raises(ValueError, match=r"call bind\(shape\)"):
         SddmmSpace(128).shared(SddmmSpace(128).default())
-
-
-def test_every_width_has_its_own_space():
-    assert SpmmMaxSpace(64).digest() != SpmmMaxSpace(65).digest()
