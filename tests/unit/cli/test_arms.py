@@ -69,10 +69,6 @@ def test_equal_arms_share_a_run_and_a_second_comparison_runs_nothing(runner):
     assert len(runner.ran) == 2
 
 
-def test_other_data_needs_another_run(runner):
-    assert runner.run(mlp=MLP, data="a").runs != runner.run(mlp=MLP, data="b").runs
-
-
 def test_a_failing_arm_does_not_stop_the_others_and_is_retried(runner, caplog):
     arms = {"failing": {**MLP, "overrides": ["predictor=failing"]},
             "broken": {**MLP, "overrides": ["predictor=broken"]}, "mlp": MLP}
@@ -97,14 +93,6 @@ def test_a_run_is_repeated_if_its_input_files_changed(runner, tmp_path):
     assert not (kept / "made_from.json").exists()
 
 
-def test_a_run_is_repeated_if_a_preferred_file_appears(runner, tmp_path):
-    kept = Path(runner.run(mlp=MLP).runs["mlp"])
-    (kept / "made_from.json").write_text(json.dumps({str(tmp_path / "better.pt"): None}))
-    assert cli.stale(kept) is None
-    (tmp_path / "better.pt").touch()
-    assert cli.stale(kept) == f"older than {tmp_path / 'better.pt'}"
-
-
 def test_a_killed_run_restarts_in_an_empty_folder(runner):
     kept = Path(runner.run(mlp=MLP).runs["mlp"])
     (kept / "metrics.json").unlink()
@@ -112,13 +100,6 @@ def test_a_killed_run_restarts_in_an_empty_folder(runner):
     assert cli.stale(kept) == "not finished"
     runner.run(mlp=MLP)
     assert sorted(path.name for path in kept.iterdir()) == ["metrics.json"]
-
-
-def test_the_log_of_the_comparison_lists_its_runs(runner):
-    runner.run(mlp=MLP)
-    runner.run(mlp=MLP)
-    text = (runner.folder / "eval" / "now" / "run.log").read_text()
-    assert "is finished and is reused" in text
 
 
 def test_an_override_that_changes_no_arm_is_refused(runner):

@@ -1,7 +1,5 @@
 """Experiments are listed by purpose in lines of 80 columns, and described by their files."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -51,20 +49,6 @@ def test_experiments_are_listed_below_their_purpose(conf, capsys):
     assert cli.experiments(conf)[2].group == OTHER
 
 
-def test_titles_that_are_too_long_are_cut(conf, capsys):
-    written(conf, "a", f"# Group: train\n# {'Train ' * 20}.\n# Takes 3 min.\n")
-    cli.print_experiments(conf)
-    line = capsys.readouterr().out.splitlines()[1]
-    assert len(line) <= 80
-    assert "..." in line
-    assert line.endswith("3 min")
-
-
-def test_commands_of_a_header_stay_lines_of_their_own(conf):
-    written(conf, "a", "# Group: train\n# Train a.\n# It is\n# long.\n#   python run.py x\n# Needs nothing.\n")
-    assert cli.experiments(conf)[0].text == ("It is long.", "  python run.py x", "Needs nothing.")
-
-
 def test_help_of_an_experiment_shows_its_header_and_its_file(capsys):
     describe(["experiment=collect_cpu", "--help", "op=sddmm"], CONF)
     text = capsys.readouterr().out
@@ -72,21 +56,3 @@ def test_help_of_an_experiment_shows_its_header_and_its_file(capsys):
     assert "(COGNATE §4.1)." in text
     assert "  configs: 100                  # COGNATE §4.1\n" in text
     assert text.endswith("experiment=collect_cpu --cfg job\n")
-
-
-def test_help_goes_before_the_run(tmp_path, run_command):
-    shown = subprocess.run([*run_command, "experiment=finetune_spade", "-h"], cwd=tmp_path, capture_output=True,
-                           text=True)
-    assert (shown.returncode, shown.stderr) == (0, "")
-    assert "seeds: [0, 1, 2]" in shown.stdout
-    wrong = subprocess.run([*run_command, "experiment=finetun_spade", "--help"], cwd=tmp_path,
-                           capture_output=True, text=True)
-    assert wrong.returncode == 1
-    assert "did you mean finetune_spade" in wrong.stderr
-
-
-def test_a_reader_that_ends_early_sees_no_error(tmp_path):
-    command = f"{sys.executable} {ROOT / 'run.py'} | head -1"
-    shown = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True)
-    assert shown.stdout.splitlines() == ["Start here"]
-    assert shown.stderr == ""

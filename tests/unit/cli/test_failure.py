@@ -6,7 +6,7 @@ import logging
 import os
 
 import pytest
-from hydra.errors import ConfigCompositionException, InstantiationException
+from hydra.errors import ConfigCompositionException
 
 from sparloom import cli, log
 from sparloom.errors import MissingArtifact, SchemaError
@@ -43,27 +43,12 @@ def test_other_errors_are_reported_as_possible_bugs(tmp_path, capsys):
     assert "KeyError" in (tmp_path / "run.log").read_text()
 
 
-def test_wrapped_error_shows_its_cause(tmp_path, capsys):
-    wrapped = InstantiationException("Error in call to target 'x'")
-    wrapped.__cause__ = ValueError("width 3 is odd: use an even one")
-    with pytest.raises(cli.Reported):
-        cli.fail(wrapped, tmp_path, debug=False)
-    assert "error: width 3 is odd: use an even one" in capsys.readouterr().err
-
-
 def test_missing_artifact_names_its_command(tmp_path, capsys):
     error = MissingArtifact("no encoder", experiment="autoencode_spade", overrides=("op=sddmm",))
     with pytest.raises(cli.Reported):
         cli.fail(error, tmp_path, debug=False)
     assert capsys.readouterr().err.count("experiment=autoencode_spade op=sddmm") == 1
     assert str(error) == "no encoder: run `python run.py experiment=autoencode_spade op=sddmm`"
-
-
-def test_missing_file_is_named(tmp_path, capsys):
-    error = FileNotFoundError(2, "No such file or directory", str(tmp_path / "gone.mtx"))
-    with pytest.raises(cli.Reported):
-        cli.fail(error, tmp_path, debug=False)
-    assert "gone.mtx: no such file: check the path" in capsys.readouterr().err
 
 
 def test_an_unknown_key_suggests_the_nearest():
@@ -83,13 +68,6 @@ def test_missing_launcher_names_the_extra(reason):
     (ModuleNotFoundError("No module named 'ray'", name="ray"), BOTH.format("scale", "scale"))])
 def test_missing_libraries_name_the_extra_for_both_kinds_of_installation(error, remedy):
     assert cli.failure_reason(error) == f"{error}: {remedy}"
-
-
-@pytest.mark.parametrize("error", [
-    ImportError("logger=x needs the package x: pip install x"),
-    ImportError("cannot import name 'b'")])
-def test_other_import_errors_are_not_explained_twice_or_wrongly(error):
-    assert cli.failure_reason(error) == str(error)
 
 
 def test_guard_gives_exit_statuses(capsys, monkeypatch):
@@ -125,21 +103,6 @@ def test_outputs_that_cannot_be_written_take_one_line(number, text, capsys):
     assert len(shown.splitlines()) == 1
 
 
-def test_a_full_disk_names_the_folder(tmp_path, capsys):
-    with pytest.raises(cli.Reported):
-        cli.fail(OSError(errno.ENOSPC, "No space left on device"), tmp_path / "out", debug=False)
-    assert capsys.readouterr().err == (f"error: {tmp_path / 'out'}: no space left on device: free space, or write to "
-                                       "another disk with paths.outputs=<folder> paths.artifacts=<folder>\n")
-
-
-def test_names_that_are_not_utf8_take_one_line(capsys):
-    def main():
-        "\udcff.mtx".encode()
-
-    assert cli.guard(main, keys) == 1
-    assert capsys.readouterr().err.startswith("error: '\\udcff.mtx' cannot be written as utf-8: rename the file")
-
-
 def test_bugs_keep_their_trace():
     def main():
         raise KeyError("bug")
@@ -166,18 +129,3 @@ def test_a_log_on_a_full_disk_ends_with_one_line(tmp_path, capsys, monkeypatch):
 def test_a_reference_that_does_not_exist_is_explained():
     error = ConfigCompositionException("Interpolation key 'c' not found")
     assert "a file or folder with ${ in its name needs another name" in cli.explain(error, keys)
-
-
-def test_a_name_beside_known_ones_is_answered_with_these():
-    error = ConfigCompositionException("Interpolation key 'selection.matrixes' not found")
-    assert cli.explain(error, keys) == "'selection.matrixes' does not exist: did you mean selection.matrices?"
-
-
-def test_a_missing_package_gets_one_remedy():
-    assert cli.failure_reason(ImportError("No module named 'x'")).count("pip install") == 1
-    assert cli.failure_reason(ImportError("build it: pip install x")) == "build it: pip install x"
-
-
-def test_remedies_of_unwritable_folders_name_those_of_models_too():
-    error = NotADirectoryError(20, "Not a directory", "/file/checkpoints")
-    assert "paths.artifacts=<folder>" in cli.failure_reason(error)

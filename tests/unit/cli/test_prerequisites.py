@@ -7,7 +7,6 @@ from sparloom import cli
 CPU = {"_target_": "Cpu", "orders": "all", "preset": "two_threads"}
 SPADE = {"_target_": "Spade", "pes": 32, "preset": "cognate32"}
 FASTER = {"_target_": "Spade", "pes": 32, "preset": "cognate32_205"}
-SMALL = {"_target_": "Spade", "pes": 4, "preset": "hottiles4"}
 
 
 def given(*overrides, source=CPU, target=SPADE, **options):
@@ -24,26 +23,9 @@ def test_data_and_network_are_inherited_but_not_training_options():
         "backend=minkowski"]
 
 
-def test_overrides_of_the_prerequisite_win():
-    assert cli.merge_overrides(["op=spmm", "corpus=suitesparse"], ["experiment=x", "corpus=synthetic"]) == [
-        "experiment=x", "corpus=synthetic", "op=spmm"]
-
-
-def test_equal_platforms_need_no_override():
-    assert given().platforms({"source": CPU, "target": SPADE, "seed": 0}) == []
-    assert given().platforms({"source": CPU, "target": CPU}) == []
-
-
 def test_a_prerequisite_gets_the_preset_of_the_run():
     run = given(target=FASTER, **{"platform@target": "spade_205"})
     assert run.platforms({"source": CPU, "target": SPADE}) == ["platform@target=spade_205"]
-
-
-def test_a_prerequisite_with_the_same_platform_keeps_it():
-    both = {"source": CPU, "target": SPADE, "faster": FASTER}
-    assert given(target=FASTER, **{"platform@target": "spade_205"}).platforms(both) == []
-    run = given(target=SMALL, **{"platform@target": "spade_hottiles4"})
-    assert run.platforms(both) == ["platform@target=spade_hottiles4"]
 
 
 @pytest.mark.parametrize("text", ["target.pes=64", "++target.pes=64", "target.readings={barrier: order}"])
@@ -58,7 +40,3 @@ def test_the_source_of_a_run_is_the_target_of_its_autoencoder():
         "platform@source=cpu", "source.orders=waco", "platform@target=cpu", "target.orders=waco"]
     assert run.platforms({"source": {"_target_": "Other"}, "target": CPU}) == [
         "platform@target=cpu", "target.orders=waco"]
-
-
-def test_a_platform_that_the_run_lacks_is_unchanged():
-    assert given("target.pes=64", target={**SPADE, "pes": 64}).platforms({"source": CPU, "target": CPU}) == []

@@ -26,23 +26,11 @@ def test_unused_overrides_are_listed():
     assert cli.unused_overrides(TREE, overrides) == ["timing=quick", "corpus.names=[b]", "~timing.rounds"]
 
 
-def test_a_width_that_all_platforms_read_is_accepted():
-    cli.refuse_unseen_width(TREE, resolved(), ["experiment=x", "width=64"])
-    cli.refuse_unseen_width(TREE, resolved(target=128), ["experiment=x", "target.width=128"])
-    cli.refuse_unseen_width(TREE, resolved(target=128), ["width=64", "target.width=128"])
-
-
 @pytest.mark.parametrize("given", ["width=64", "+width=64", "++width=64"])
 def test_a_width_that_a_platform_ignores_is_refused(given):
     with pytest.raises(cli.UsageError, match="width=64 does not reach the target platform, which has a width of its "
                                              r"own, 128: give target.width=64"):
         cli.refuse_unseen_width(TREE, resolved(target=128), [given])
-
-
-def test_an_unused_width_is_refused():
-    other = TREE | {"task": {"widths": [32, 64], "op": "${op}"}}
-    with pytest.raises(cli.UsageError, match="width=64 would change nothing: this experiment does not read width"):
-        cli.refuse_unseen_width(other, resolved(), ["width=64"])
 
 
 def test_changed_settings_of_a_machine_need_another_preset():

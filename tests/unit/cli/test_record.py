@@ -7,7 +7,6 @@ import subprocess
 import pytest
 
 from sparloom import cli
-from sparloom.cli import record
 from sparloom.files import check_sum
 
 
@@ -74,15 +73,6 @@ def test_a_checkout_that_changed_during_the_run_is_noted(tmp_path, checkout, cap
         check_sum(tmp_path / "out" / "environment.json", (tmp_path / "out" / "environment.json").read_bytes())
 
 
-def test_outside_a_checkout_the_commit_is_null(tmp_path):
-    cli.begin(tmp_path / "out", root=tmp_path, ledger=tmp_path / "runs.jsonl", seed=0, command=["run.py"], overrides=[])
-    environment = json.loads((tmp_path / "out" / "environment.json").read_text())
-    assert environment["commit"] is None
-    begun(tmp_path).finish({})
-    assert json.loads((tmp_path / "x" / "run" / "environment.json").read_text())["changed_during_run"] is None
-    assert environment["data"] is None
-
-
 def begun(folder, *overrides):
     return cli.begin(folder / "x" / "run", root=folder, ledger=folder / "runs.jsonl", seed=3, command=["run.py"],
                      overrides=overrides)
@@ -105,11 +95,6 @@ def test_a_run_removes_leftovers_of_killed_runs_of_its_experiment(tmp_path):
     assert not list(tmp_path.rglob("*.partial"))
 
 
-def test_metrics_are_plain_numbers(tmp_path):
-    begun(tmp_path).finish({"a": 1, "b": 0.5, "c": float("nan"), "d": True})
-    assert json.loads((tmp_path / "x" / "run" / "metrics.json").read_text()) == {"a": 1, "b": 0.5, "c": None, "d": 1}
-
-
 def test_every_end_of_a_run_is_one_line_of_the_ledger(tmp_path):
     begun(tmp_path, "experiment=try", "lr=1").finish({"loss": 0.5})
     begun(tmp_path, "task=fit").fail("no data: collect some")
@@ -124,13 +109,6 @@ def test_every_end_of_a_run_is_one_line_of_the_ledger(tmp_path):
     assert not (tmp_path / "metrics.json").exists()
 
 
-def test_a_run_outside_the_outputs_is_named_by_its_absolute_path(tmp_path):
-    record = cli.begin(tmp_path / "run", root=tmp_path, ledger=tmp_path / "outputs" / "runs.jsonl", seed=0,
-                       command=["run.py"], overrides=[])
-    record.finish({})
-    assert json.loads((tmp_path / "outputs" / "runs.jsonl").read_text())["folder"] == str(tmp_path / "run")
-
-
 @pytest.mark.parametrize("blocked", ["x", "x/run", "runs.jsonl"])
 def test_unwritable_files_are_reported_before_the_run(tmp_path, blocked):
     """A file blocks a needed folder, or a folder blocks the ledger."""
@@ -142,12 +120,3 @@ def test_unwritable_files_are_reported_before_the_run(tmp_path, blocked):
         place.write_text("")
     with pytest.raises(OSError, match=blocked):
         begun(tmp_path)
-
-
-@pytest.mark.parametrize(("given", "threads"), [
-    ("3", 3), ("4,2", 4), (" 5 ", 5), ("0", None), ("-1", None), ("abc", None), ("1.5", None), ("", None), (",", None),
-    ("9" * 30, None), ("\u0663", None)])
-def test_recorded_threads_are_those_of_openmp(monkeypatch, tmp_path, given, threads):
-    monkeypatch.setenv("OMP_NUM_THREADS", given)
-    monkeypatch.setattr(record, "code_revision", lambda root: None)
-    assert record.environment(tmp_path, 0)["threads"] == (threads or len(os.sched_getaffinity(0)))
