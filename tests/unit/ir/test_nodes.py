@@ -1,6 +1,6 @@
 """Building kernels."""
 
-from sparloom.ir import F32, I64, Binary, Const, For, Kernel, Load, Ref, Store, Type
+from sparloom.ir import F32, I64, Binary, Const, For, Kernel, Load, Ref, Store
 
 
 def test_integers_stand_for_i64_constants():
@@ -12,16 +12,8 @@ def test_integers_stand_for_i64_constants():
     assert Store("x", 0, 1) == Store("x", Const(0), Const(1))
 
 
-def test_truth_values_do_not():
-    assert Store("x", 0, True).value is True  # left for verify to refuse
-
-
 def test_bodies_are_frozen():
     kernel = Kernel("k", [], [For("i", 0, 4, [Store("x", 0, Const(1.0, F32))])])
     assert isinstance(kernel.body, tuple)
     assert isinstance(kernel.body[0].body, tuple)
     assert hash(kernel) == hash(Kernel("k", (), kernel.body))
-
-
-def test_types_print_as_in_rendered_code():
-    assert (str(Type("f32")), str(Type("f32", 16)), str(Type("bool", 4))) == ("f32", "f32x16", "boolx4")

@@ -7,7 +7,7 @@ import pytest
 from interpreted import InterpretedLibrary
 
 from sparloom import ir
-from sparloom.errors import IllegalSchedule, Unsupported
+from sparloom.errors import IllegalSchedule
 from sparloom.jit import compile_c
 
 SIZES = tuple(ir.Param(name, ir.I64) for name in ("rows", "cols", "depth"))
@@ -97,12 +97,6 @@ def test_the_interpreter_detects_products_out_of_bounds():
         ir.interpret(product(), rows=3, cols=5, depth=5, **dict(zip("abc", inputs, strict=True)))
 
 
-def test_a_product_prints():
-    assert "c[0 + (cols, 1)] = a[0 + (depth, 1)] b[0 + (cols, 1)]    (rows x cols, depth depth)" in ir.pretty(product())
-    some = ir.Binary("!=", ROWS, ir.Const(0))
-    assert "c[0 + (cols, 1)] += if rows != 0 else = a" in ir.pretty(product(add=some))
-
-
 def test_products_are_loops_in_cuda():
     rows = ir.Kernel("k",
                      (*SIZES, ir.Param("a", ir.F32, True), ir.Param("b", ir.F32, True),
@@ -160,16 +154,6 @@ def test_local_arrays_of_any_size(library, n):
     x, y = np.arange(n + 1, dtype=np.float32), np.zeros(2 * n + 1, np.float32)
     library([doubled_in_an_array()]).function("k")(n, x, y)
     np.testing.assert_array_equal(y[:-1], np.tile(2 * x[:-1], 2))
-
-
-def test_cuda_rejects_local_arrays_of_variable_size():
-    with pytest.raises(Unsupported, match="local array t has a size that is not a constant: give lengths a limit"):
-        ir.render_cuda(doubled_in_an_array())
-
-
-def test_the_size_of_an_array_is_an_integer():
-    with pytest.raises(IllegalSchedule, match="array t of f32 f32: the size is an i64"):
-        ir.verify(ir.Kernel("k", (), [ir.Alloc("t", "f32", ir.Const(2.0, ir.F32))]))
 
 
 @pytest.mark.cc

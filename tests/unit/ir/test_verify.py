@@ -31,24 +31,10 @@ def test_reserved_names_of_c_are_rejected(name):
     refuse(ir.Let(name, ir.I64, 0), message=f"{name!r} is no usable name")
 
 
-def test_names_similar_to_reserved_ones_are_accepted():
-    ir.verify(ir.Kernel("k", PARAMS,
-                        [ir.Let("a_b", ir.I64, 0), ir.Let("x16", ir.I64, 0), ir.Let("acc_f32", ir.I64, 0),
-                         ir.Let("sums", ir.I64, 0)]))
-
-
 def test_shadowing_is_rejected():
     refuse(ir.For("n", 0, 4, []), message="kernel k / for n: name n is already in scope")
     refuse(ir.Let("a", ir.I64, 0), ir.If(ir.Const(True, ir.BOOL), [ir.Declare("a", ir.I64, 1)]),
            message="name a is already in scope")
-
-
-def test_names_may_be_reused_after_their_block():
-    ir.verify(ir.Kernel("k", PARAMS,
-                        [ir.If(ir.Const(True, ir.BOOL), [ir.Let("a", ir.I64, 0)], [ir.Let("a", ir.F32, ZERO)]),
-                         ir.Let("a", ir.I64, 0)]))
-    refuse(ir.If(ir.Const(True, ir.BOOL), [ir.Let("a", ir.I64, 0)]), ir.Let("b", ir.I64, ir.Ref("a")),
-           message="let b: name a is not in scope")
 
 
 def test_duplicate_parameters_are_rejected():
