@@ -8,17 +8,6 @@ PROTOCOL = {"rounds": 2, "repetitions": 3, "short_seconds": 0.0, "most_repetitio
             "steal_ratio": 1.1, "retakes": 1, "seed": 0}
 
 
-def test_best_is_the_least_repetition():
-    assert Measurement((2.0, 1.0, 3.0), "wall").best == 1.0
-
-
-def test_failed_measurement_keeps_its_reason():
-    failed = Measurement.failed("fill: too many values", "wall")
-    assert (failed.seconds, failed.failure) == ((), "fill: too many values")
-    with pytest.raises(ValueError, match=r"no seconds: the measurement failed \(fill: too many values"):
-        failed.best  # noqa: B018
-
-
 @pytest.mark.parametrize(("seconds", "failure"), [((), None), ((1.0,), "broken")])
 def test_a_measurement_has_seconds_or_a_failure(seconds, failure):
     with pytest.raises(ValueError, match="seconds or a failure, not both or neither"):
@@ -29,11 +18,6 @@ def test_a_measurement_has_seconds_or_a_failure(seconds, failure):
 def test_seconds_are_finite_and_positive(seconds):
     with pytest.raises(ValueError, match="must be finite and above 0: give a failure instead"):
         Measurement((seconds,), "wall")
-
-
-def test_processor_seconds_come_one_per_repetition():
-    with pytest.raises(ValueError, match="1 cpu_seconds for 2 seconds: one per repetition"):
-        Measurement((1.0, 2.0), "wall", cpu_seconds=(1.0,))
 
 
 @pytest.mark.parametrize(("change", "message"), [

@@ -48,11 +48,6 @@ def test_bootstrap_has_its_nominal_coverage():
     assert 0.87 <= hits / 100 <= 1.0
 
 
-def test_bootstrap_needs_matrices():
-    with pytest.raises(ValueError, match="at least one matrix"):
-        bootstrap_interval(np.array([]), seed=0)
-
-
 def test_kendall_tau_of_equal_and_opposite_rankings():
     values = np.array([3.0, 1.0, 2.0])
     assert kendall_tau(values, 10 * values) == pytest.approx(1.0)
@@ -95,16 +90,6 @@ def test_the_two_readings_of_ape_differ():
 ])
 def test_collection_expense_gives_the_column_of_table_2(cpu, spade, published):
     assert dce({"cpu": cpu, "spade": spade}) / 1e6 == pytest.approx(published, abs=0.0051)
-
-
-def test_collection_expense_names_an_unknown_platform():
-    with pytest.raises(ValueError, match="no cost for platform tpu: known are cpu, cpu_many, spade"):
-        dce({"tpu": 1})
-
-
-def test_lengths_must_agree():
-    with pytest.raises(ValueError, match=r"shapes \(2,\) and \(3,\)"):
-        kendall_tau(np.ones(2), np.ones(3))
 
 
 def test_noise_floor_is_the_upper_tail_of_repeated_runs():
