@@ -78,12 +78,6 @@ def test_work_counts_the_flops_of_the_unfused_code():
     assert SpmmGemm(dtype="float64").work(pattern, width).bytes == sparse + 4 * pattern.nnz + 8 * (24 + 36 + 24)
 
 
-@ops
-def test_widths_are_positive(op):
-    with pytest.raises(ValueError, match="width 0 must be at least 1"):
-        op.operands(matrix(), 0, seed=0)
-
-
 def test_impossible_operands_are_refused():
     with pytest.raises(ValueError, match="inner 0 must be at least 1"):
         GemmSpmm(inner=0).operands(matrix(), 4, seed=0)
