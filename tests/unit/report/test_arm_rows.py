@@ -80,12 +80,6 @@ def test_leads_are_those_over_the_reference_and_their_inverse(compared):
     assert found["over"].tolist() == [rows.loc["cognate", "label"], rows.loc["static", "label"]]
 
 
-def test_without_curves_no_file_is_written(compared, tmp_path):
-    Compared(compared.rows, compared.per_matrix, pd.DataFrame()).write(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["per_matrix.parquet", "rows.parquet"]
-    assert read_compared(tmp_path).curves.empty
-
-
 def test_table_shows_labels_paper_and_failures(compared):
     rows = compared.rows[compared.rows["group"] == "sddmm"]
     table = rows_table(rows, columns=["ape_speedup"], bold="trees")
@@ -109,14 +103,3 @@ def test_figures_are_drawn_equally_twice(compared, tmp_path, figure):
     for ending in (".png", ".svg"):
         assert (tmp_path / f"one{ending}").read_bytes() == (tmp_path / f"two{ending}").read_bytes()
         assert (tmp_path / f"one{ending}").stat().st_size > 1000
-
-
-def test_failed_rows_are_not_drawn(compared, tmp_path):
-    Bars().draw(compared, "sddmm", tmp_path / "bars", title="a title")
-    assert "<!-- lost" not in (tmp_path / "bars.svg").read_text()
-    Lines("target_matrices", {"ours": ["lost", "trees"]}).draw(compared, "sddmm", tmp_path / "lines", title="a title")
-
-
-def test_curves_of_a_group_without_networks_are_refused(compared, tmp_path):
-    with pytest.raises(ValueError, match="no curves of sddmm: none of its arms trained a network"):
-        Curves().draw(compared, "sddmm", tmp_path / "curves", title="a title")

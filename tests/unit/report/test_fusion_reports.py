@@ -5,15 +5,7 @@ import pandas as pd
 import pytest
 
 from sparloom.report import (
-    draw_amortisation,
-    draw_fused_methods,
     draw_fusion,
-    draw_gain,
-    draw_memory_time,
-    draw_rates,
-    draw_reuse,
-    draw_scaling,
-    draw_steps,
     fusion_metrics,
     ratio_means,
 )
@@ -98,11 +90,6 @@ def test_matrices_that_fuse_well_and_exceed_the_cache_are_listed_separately(metr
     assert "gemm_spmm/32/qualifying/auto_over_unfused" not in metrics
 
 
-def test_a_method_that_is_not_installed_is_left_out(metrics):
-    assert "gemm_spmm/128/auto_over_mkl" not in metrics
-    assert metrics["gemm_spmm/128/auto_over_torch"] == pytest.approx(8)
-
-
 def test_every_figure_is_drawn_and_the_same_again(frame, tmp_path):
     for folder, rows in (("once", frame), ("again", frame[frame["part"] == "real"])):
         (tmp_path / folder).mkdir()
@@ -117,23 +104,8 @@ def test_every_figure_is_drawn_and_the_same_again(frame, tmp_path):
         assert path.read_bytes() == (tmp_path / "once" / path.name).read_bytes()
 
 
-def test_figures_without_rows_are_not_drawn(frame, tmp_path):
-    few = frame[(frame["method"].isin(("auto", "unfused"))) & (frame["threads"] == 2) & (frame["part"] == "real")]
-    draw_fusion(few.drop(columns=["access_cycles", "reused_flops"]), tmp_path)
-    assert not list(tmp_path.glob("*steps*"))
-    assert not list(tmp_path.glob("*memory*"))
-    assert list(tmp_path.glob("*rates.png"))
-
-
 def test_means_of_ratios_are_those_of_the_metrics(frame, metrics):
     means, unfused = ratio_means(frame), metrics["gemm_spmm/64/auto_over_unfused"]
     assert means.loc[("real", "gemm_spmm", 64, 2), "unfused"] == pytest.approx(unfused)
     assert means.loc[("real", "spmm_spmm", 32, 1), "mkl"] == pytest.approx(metrics["spmm_spmm/32/t1/auto_over_mkl"])
     assert np.isnan(means.loc[("real", "gemm_spmm", 128, 2), "mkl"])
-
-
-@pytest.mark.parametrize("draw", [draw_amortisation, draw_fused_methods, draw_gain, draw_memory_time, draw_rates,
-                                  draw_reuse, draw_scaling, draw_steps])
-def test_figures_of_nothing_are_empty(frame, draw, tmp_path):
-    draw(frame.iloc[:0], tmp_path / "empty", title="nothing")
-    assert (tmp_path / "empty.png").exists()

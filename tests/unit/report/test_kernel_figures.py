@@ -22,9 +22,3 @@ def test_kernels_are_drawn_and_the_same_again(frame, tmp_path):
         draw_kernels(frame, tmp_path / name, title="t")
     for ending in (".png", ".svg"):
         assert (tmp_path / f"once{ending}").read_bytes() == (tmp_path / f"again{ending}").read_bytes()
-
-
-@pytest.mark.parametrize("kept", [slice(0), slice(4)])
-def test_methods_without_timings_are_left_out(frame, kept, tmp_path):
-    draw_kernels(frame.iloc[kept], tmp_path / "few", title="t")
-    assert (tmp_path / "few.png").exists()

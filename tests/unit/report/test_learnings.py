@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sparloom.report import PaperClaim, contrast, draw_learnings, slice_lead, verdict
+from sparloom.report import PaperClaim, contrast, slice_lead, verdict
 
 PROBLEMS = pd.DataFrame({"matrix": [f"m{place}" for place in range(40)], "width": 1})
 PROBLEMS["slice"] = ["m1"] * 10 + ["tall"] * 30
@@ -44,10 +44,3 @@ def test_a_slice_is_compared_with_the_rest():
 def test_bounds_decide(low, high, said):
     assert verdict(low, high) == said
     assert PaperClaim(1, "key", "claim", "measure", (low + high) / 2, low, high).verdict == said
-
-
-@pytest.mark.parametrize("count", [1, 3])
-def test_any_number_of_tests_is_drawn(count, tmp_path):
-    frame = pd.DataFrame([vars(PaperClaim(1, "key", "claim", "measure", 0.1, 0.0, 0.2))] * count)
-    draw_learnings(frame, tmp_path / "learnings", title="t")
-    assert (tmp_path / "learnings.png").exists()

@@ -26,8 +26,3 @@ def test_latex_escapes_what_is_special_there():
         r"  \bottomrule",
         r"\end{tabular}",
     ]
-
-
-def test_a_table_without_rows_is_its_head():
-    assert markdown_table(HEADINGS[:2], [], bold=None) == "|  | top-1 |\n| --- | ---: |\n"
-    assert latex_table(HEADINGS[:2], [], bold=None).count(r"\\") == 1
