@@ -15,10 +15,10 @@ import scipy.sparse
 import sparloom
 from sparloom.errors import IllegalSchedule, SchemaError
 from sparloom.models import MatrixFeatures
-from sparloom.space import CpuSpace, SpadeSpace, read_description
+from sparloom.space import read_description
 from sparloom.sparse import Pattern
 from sparloom.tuning import Campaign, Proposal
-from sparloom.tuning.campaign import LEAST_TO_END, MOST_FAILURES, TOLD, _believed, _improvement
+from sparloom.tuning.campaign import LEAST_TO_END, MOST_FAILURES, TOLD
 
 CHIP = """
 name: chip
@@ -83,35 +83,6 @@ def test_few_trials_find_nearly_the_best(space, matrices, tmp_path) -> None:
         drawn.append(regret(other))
     assert regret(campaign) < 1.02
     assert regret(campaign) < min(np.mean(drawn), 1.05)
-
-
-@pytest.mark.parametrize("seed", [0, 1])
-def test_a_campaign_ends_near_the_best_although_its_model_fits_badly(space, tmp_path, seed) -> None:
-    """Effects multiply and have their least in the middle, and matrices differ in their numbers of nonzeros alone."""
-    rng = np.random.default_rng(seed)
-    matrices = {}
-    for number in range(5):
-        size = int(rng.integers(300, 1500))
-        band = scipy.sparse.diags_array([1.0] * (2 * number + 3), offsets=range(-number - 1, number + 2),
-                                        shape=(size, size), format="csr")
-        matrices[f"m{number}"] = MatrixFeatures.from_pattern(Pattern((size, size), band.indptr, band.indices))
-
-    def steep(view: MatrixFeatures, config) -> float:
-        slow = {"none": 5, "delta": 3, "bitmap": 4}[config["codec"]] * (1.0 if config["block_rows"] == 64 else 1.7)
-        return 1e-7 * view.nnz * slow * (1 + 0.5 * (config["prefetch"] - 2) ** 2)
-
-    campaign = Campaign(tmp_path, space, matrices, seed=seed)
-    while trials := campaign.ask(4, tolerance=0.002):
-        for trial in trials:
-            campaign.tell(trial.matrix, trial.config, seconds=steep(matrices[trial.matrix], trial.config))
-    for each in campaign.summary():
-        view = matrices[each.matrix]
-        assert each.seconds < 1.02 * min(steep(view, config) for config in space), each
-
-
-def test_large_spaces_are_refused(matrices, tmp_path) -> None:
-    with pytest.raises(ValueError, match=r"cpu has \d+ configurations, and a campaign scores all .*at most 4096"):
-        Campaign(tmp_path, CpuSpace("spmm"), matrices)
 
 
 def test_every_matrix_runs_first_and_no_program_twice(space, matrices, tmp_path) -> None:
@@ -180,23 +151,6 @@ def test_askers_at_once_get_different_trials(space, matrices, tmp_path) -> None:
     assert len(set(found)) == 36
 
 
-def test_configurations_that_are_one_program_are_one(tmp_path) -> None:
-    spade = SpadeSpace("spmm")
-    narrow = {"narrow": MatrixFeatures.from_pattern(Pattern.from_coo(np.arange(60), np.arange(60) % 9, (60, 9)))}
-    campaign = Campaign(tmp_path, spade, narrow)
-    for config in spade:
-        campaign.tell("narrow", config, seconds=1.0)
-    assert campaign.ask(10) == []
-    assert len(campaign.labels()) == len(campaign._programs["narrow"]) < len(spade)
-
-
-def test_repetitions_count_by_their_median(space, matrices, tmp_path) -> None:
-    campaign = Campaign(tmp_path, space, matrices)
-    for value in (5.0, 1.0, 2.0):
-        campaign.tell("m0", space.default().key, seconds=value)
-    assert campaign.labels()["seconds"].tolist() == [2.0]
-
-
 def test_expected_gain_and_regret_shrink(space, matrices, tmp_path) -> None:
     campaign = run(Campaign(tmp_path, space, matrices), 2, 5)
     before = campaign.summary()
@@ -235,17 +189,6 @@ def test_a_campaign_ends_once_little_is_to_be_gained(space, matrices, tmp_path) 
     assert campaign.ask(5)
 
 
-def test_all_programs_told_leave_no_regret(space, matrices, tmp_path) -> None:
-    name = next(iter(matrices))
-    campaign = Campaign(tmp_path, space, {name: matrices[name]})
-    for trial in campaign.ask(1000):
-        fails = trial.config["codec"] == "delta"  # the fastest ones, by what the model knows
-        campaign.tell(name, trial.config, seconds=None if fails else seconds(matrices[name], trial.config),
-                      failure="no memory" if fails else None)
-    found, = campaign.summary()
-    assert (found.gain, found.regret) == (0, 0)
-
-
 def test_a_matrix_that_always_fails_is_given_up(space, matrices, tmp_path) -> None:
     campaign = Campaign(tmp_path, space, matrices)
     while campaign.count() < 200 and (trials := campaign.ask(1, tolerance=0.002)):
@@ -263,31 +206,6 @@ def test_a_matrix_that_always_fails_is_given_up(space, matrices, tmp_path) -> No
 def regret_of(found, matrices, space) -> float:
     return math.exp(np.mean([math.log(each.seconds / min(seconds(matrices[name], config) for config in space))
                              for name, each in found.items() if each.seconds is not None]))
-
-
-def test_failures_may_be_asked_for_again(space, matrices, tmp_path) -> None:
-    campaign = Campaign(tmp_path, space, matrices)
-    one, other, _ = campaign.ask(3)
-    campaign.tell(one.matrix, one.config, failure="exit status 127")
-    campaign.tell(other.matrix, other.config, seconds=2.0)
-    assert campaign.forget_failures() == 1
-    assert campaign.count() == 1
-    assert one not in campaign.pending()
-    assert one in campaign.ask(1000)
-
-
-def test_a_result_in_place_of_a_failure_reaches_the_model(space, matrices, tmp_path) -> None:
-    campaign = Campaign(tmp_path, space, matrices)
-    for trial in campaign.ask(6):
-        campaign.tell(trial.matrix, trial.config, seconds=seconds(matrices[trial.matrix], trial.config))
-    failed, = campaign.ask(1)
-    campaign.tell(failed.matrix, failed.config, failure="timeout")
-    before = campaign.predict(failed.matrix).set_index("config")
-    campaign.forget_failures()
-    campaign.tell(failed.matrix, failed.config, seconds=1e-9)
-    after = campaign.predict(failed.matrix).set_index("config")
-    assert after.loc[failed.config.key, "seconds"] < 0.1 * before.loc[failed.config.key, "seconds"]
-    assert len(campaign.history(forgotten=True)) == len(campaign.history()) + 1
 
 
 def test_no_result_is_lost_while_failures_are_dropped(space, matrices, tmp_path) -> None:
@@ -391,12 +309,6 @@ def test_other_configurations_are_refused(space, matrices, tmp_path, given, erro
     assert not (tmp_path / TOLD).exists()
 
 
-@pytest.mark.parametrize("matrix", [RIGHT, ["m0"], None, Proposal("m0", sparloom.space.Config("chip", ()))])
-def test_other_things_are_no_matrices(space, matrices, tmp_path, matrix) -> None:
-    with pytest.raises(ValueError, match=r"matrix .* is not in this campaign: m0, m1"):
-        Campaign(tmp_path, space, matrices).tell(matrix, RIGHT, seconds=1.0)
-
-
 def test_many_results_are_told_at_once_or_not_at_all(space, matrices, tmp_path, monkeypatch) -> None:
     flushed, real = [], os.fsync
     monkeypatch.setattr(os, "fsync", lambda file: (flushed.append(file), real(file))[1])
@@ -488,28 +400,3 @@ def test_bad_arguments_are_refused(space, matrices, tmp_path) -> None:
     (tmp_path / TOLD).write_text("nonsense\n")
     with pytest.raises(SchemaError, match=r"told\.jsonl, line 1 is damaged"):
         campaign.labels()
-
-
-def test_expected_improvement_is_that_of_draws() -> None:
-    rng = np.random.default_rng(0)
-    mean, deviation = np.array([0.3, -0.2, 1.5]), np.array([0.5, 0.1, 1.0])
-    draws = np.maximum(0, 0.1 - rng.normal(mean, deviation, (400_000, 3))).mean(0)
-    np.testing.assert_allclose(_improvement(0.1, mean, deviation), draws, atol=3e-3)
-
-
-def test_believed_values_have_no_variance() -> None:
-    root = np.random.default_rng(0).normal(size=(6, 6))
-    covariance = root @ root.T
-    found = _believed(covariance, [1, 4])
-    np.testing.assert_allclose(found[[1, 4]], 0, atol=1e-6)
-    others = [0, 2, 3, 5]
-    schur = covariance[np.ix_(others, others)] - covariance[np.ix_(others, [1, 4])] @ np.linalg.inv(
-        covariance[np.ix_([1, 4], [1, 4])]) @ covariance[np.ix_([1, 4], others)]
-    np.testing.assert_allclose(found[np.ix_(others, others)], schur, atol=1e-6)
-
-
-def test_proposals_name_matrix_and_configuration(space, matrices, tmp_path) -> None:
-    trial, = Campaign(tmp_path, space, matrices).ask(1)
-    assert isinstance(trial, Proposal)
-    line = json.loads((tmp_path / "asked.jsonl").read_text())
-    assert line == {"matrix": trial.matrix, "config": trial.config.key}

@@ -125,43 +125,6 @@ def memoryless(array):
     return Foreign()
 
 
-@pytest.mark.parametrize(("given", "error", "message"), [
-    (lambda a: a.toarray(), TypeError, "A is ndarray: give a SciPy matrix"),
-    (lambda a: a.astype(np.int64), TypeError, r"values of A are int64: pass A.astype\(numpy.float32\)"),
-    (lambda a: (a.indptr, a.indices), TypeError, "A is a tuple of 2"),
-    (lambda a: (a.indptr, a.indices.astype(float), a.data), TypeError, "indices of A is float64"),
-    (lambda a: (a.indptr, a.indices + 150, a.data), ValueError, "indices of A run from .* columns are 0 to 199"),
-    (lambda a: (a.indptr[::-1].copy(), a.indices, a.data), ValueError, "indptr of A must be 301 numbers that rise"),
-    (lambda a: (a.indptr[:-1], a.indices, a.data), ValueError, "indptr of A must be 300 numbers"),
-    (lambda a: (a.indptr, a.indices, a.data[1:]), ValueError, "values for .* indices"),
-    (lambda a: (a.indptr[None], a.indices, a.data), ValueError, "indptr of A has shape"),
-])
-def test_invalid_matrices_are_refused(given, error, message):
-    with pytest.raises(error, match=message):
-        sparloom.spmm(given(matrix()), dense(200, 8))
-
-
-@pytest.mark.parametrize(("given", "error", "message"), [
-    (dense(199, 8), ValueError, r"X has shape \(199, 8\): it must be \(200, width\)"),
-    (dense(200), ValueError, r"X has shape \(200,\)"),
-    (dense(200, 8).astype(np.int64), TypeError, r"X is int64: pass X.astype\(numpy.float32\)"),
-    ([[1.0]], TypeError, "X is list: give a NumPy array"),
-])
-def test_dense_operands_that_do_not_fit_are_refused(given, error, message):
-    with pytest.raises(error, match=message):
-        sparloom.spmm(matrix(), given)
-
-
-def test_shapes_must_agree():
-    a = matrix()
-    with pytest.raises(ValueError, match=r"Q has shape \(300, 8\) and K \(200, 9\)"):
-        sparloom.sddmm(a, dense(300, 8), dense(200, 9))
-    with pytest.raises(ValueError, match="V has 3 heads and Q 2"):
-        sparloom.csr_attention(a, dense(300, 2, 8), dense(200, 2, 8), dense(200, 3, 8))
-    with pytest.raises(ValueError, match="reduce='min': give one of sum, mean, max"):
-        sparloom.spmm(a, dense(200, 8), reduce="min")
-
-
 @settings(max_examples=30, deadline=None)
 @given(pattern=patterns(max_rows=40), width=st.integers(1, 40), threads=st.integers(1, 3))
 def test_any_pattern_is_right(pattern, width, threads):

@@ -9,7 +9,6 @@ from csr_operands import close, dense, matrix
 import sparloom
 from sparloom.ops import SpMM, assert_close
 from sparloom.sparse import Pattern, SparseMatrix
-from sparloom.tuning.sparse import Prepared
 
 DECIDED = 80  # calls after which it is decided how further ones run
 
@@ -71,21 +70,6 @@ def test_rows_unsorted_in_place_are_detected_on_request(there):
             array[part] = array[part][::-1].copy()
         for changed in (True, False):
             assert_close(sparloom.spmm(parts, x, changed=changed), expected, terms=40)
-
-
-def test_unchanged_parts_stay_prepared(monkeypatch):
-    a, x = matrix(seed=9), dense(200, 8)
-    expected = sparloom.spmm(a, x, changed=True)
-    monkeypatch.setattr(Prepared, "__init__", None)
-    assert np.array_equal(sparloom.spmm(a, x, changed=True), expected)
-
-
-def test_equal_tuples_are_recognised(monkeypatch):
-    a, x = matrix(seed=9), dense(200, 8)
-    parts = (a.indptr, a.indices, a.data)
-    sparloom.spmm(parts, x)
-    monkeypatch.setattr(Prepared, "__init__", None)  # nothing is prepared again
-    close(SpMM(), a, {"B": x}, sparloom.spmm((a.indptr, a.indices, a.data), x))
 
 
 def test_masked_values_are_refused_though_the_indices_are_known():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from csr_operands import dense
 from device_operands import COLS, LIBRARIES, POLICY, ROWS, WIDTH, close, host, parts, prepared
-from emulated_gpu import EmulatedGpu, Foreign, OnDevice
+from emulated_gpu import EmulatedGpu, Foreign
 from gpu_here import on_a_gpu
 
 import sparloom
@@ -18,7 +18,7 @@ from sparloom.ops import SDDMM, CsrAttention, Operands, SpMM, SpmmMax, assert_cl
 from sparloom.platforms import CudaDevice
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning import PlanCache, list_plans
-from sparloom.tuning.sparse import CsrDecider, CudaBackend, Prepared, gather_dot, tuner
+from sparloom.tuning.sparse import CsrDecider, CudaBackend, Prepared, tuner
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("sheet_rates")]
 
@@ -105,40 +105,6 @@ def test_a_kernel_that_is_wrong_is_refused(where, tmp_path, second_wins, monkeyp
     assert "refused: other than the baseline: element" in plan.decision.reason
 
 
-def test_hubs_of_a_sample_are_those_of_the_whole_matrix(where, monkeypatch):
-    monkeypatch.setattr("sparloom.platforms.cuda.operands.MIN_HUB", 1)
-    matrix = where.matrix(host())
-    operands = Operands(matrix, {"B": where.gpu.upload(dense(COLS, WIDTH))})
-    short = np.flatnonzero(host().pattern.row_lengths() < 4)
-    part = where.arrays.take_rows(operands, short, "spmm").matrix.placed
-    assert part.hubs(where.gpu, "q95").degree == matrix.placed.hubs(where.gpu, "q95").degree
-    assert part.hubs(where.gpu, "q95").count == 0
-
-
-def test_arrays_are_not_copied(where, tmp_path):
-    a = host()
-    given = parts(a)
-    ready = sparloom.prepare(given, where=where, cache=PlanCache(tmp_path), policy=POLICY)
-    assert np.shares_memory(ready.matrix.values, given[2].array)
-    assert np.shares_memory(ready.matrix.placed.indices, given[1].array)
-    assert np.shares_memory(where.arrays.dense(given[2], "X", rows=a.pattern.nnz, axes=1), given[2].array)
-    out = where.gpu.empty((ROWS, WIDTH), np.float32)
-    x = dense(COLS, WIDTH)
-    assert ready.spmm(Foreign(x), out=out) is out
-    close(SpMM(), a, {"B": x}, out)
-    with pytest.raises(ValueError, match=r"out is float32 of shape \(60, 7\)"):
-        ready.spmm(Foreign(x), out=where.gpu.empty((ROWS, 7), np.float32))
-
-
-def test_calls_keep_no_operands(where, tmp_path, second_wins):
-    ready = prepared(where, tmp_path)
-    x = dense(COLS, WIDTH)
-    before = sys.getrefcount(x)
-    for _ in range(2):
-        ready.spmm(x.view(OnDevice))
-    assert sys.getrefcount(x) == before
-
-
 def test_one_array_may_be_both_operands(where, tmp_path, second_wins):
     square = SparseMatrix(Pattern.identity(30), np.ones(30))
     ready = Prepared(where.matrix(square), where=where, cache=PlanCache(tmp_path), policy=POLICY)
@@ -165,17 +131,6 @@ def test_values_may_change_in_place(here, reduce):
         values = given.matrix.values if isinstance(given, Prepared) else given[2].array
         values *= 2
         np.testing.assert_array_equal(np.asarray(call(x, reduce=reduce)), 2 * before)
-
-
-def test_gathering_takes_some_nonzeros_at_a_time(where, monkeypatch):
-    monkeypatch.setattr("sparloom.tuning.sparse.backend.GATHERED_BYTES", 12 * WIDTH * 50)
-    a, q, k = host(), dense(ROWS, WIDTH), dense(COLS, WIDTH, seed=2)
-    gathered, take = [], OnDevice.__getitem__
-    monkeypatch.setattr(OnDevice, "__getitem__", lambda self, places: gathered.append(places) or take(self, places))
-    placed = {name: where.gpu.upload(array) for name, array in {"B": q, "C": k}.items()}
-    found = gather_dot(where.matrix(a), 0)(Operands(where.matrix(a), placed))
-    close(SDDMM(), a, {"B": q, "C": k}, found)
-    assert max(places.size for places in gathered if isinstance(places, np.ndarray)) == 50
 
 
 def test_changes_in_place_are_detected_on_request(here):

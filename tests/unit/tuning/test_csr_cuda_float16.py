@@ -57,13 +57,6 @@ def test_float16_gives_float16(here, monkeypatch):
     close_short(SpMM(), a, {"B": x}, out)
 
 
-def test_attention_does_not_ask_for_the_type_of_values_that_it_does_not_read(where, tmp_path):
-    q = halves(ROWS, 1, WIDTH)
-    heads = {"Q": q, "K": halves(COLS, 1, WIDTH, seed=2), "V": halves(COLS, 1, WIDTH, seed=3)}
-    found = prepared(where, tmp_path, policy=UNMEASURED).attention(*map(Foreign, heads.values()))
-    close_short(CsrAttention(), host(), heads, found)
-
-
 def test_gather_dot_adds_up_in_float32(where):
     a, q, k = eighths(), halves(ROWS, WIDTH), halves(COLS, WIDTH, seed=2)
     matrix = where.matrix(a).with_values(where.gpu.upload(a.values.astype(np.float16)))

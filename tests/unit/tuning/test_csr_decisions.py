@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import scipy.sparse
 from csr_operands import close, dense, matrix
 from kept_files import kept_files, rewrite, text_of
 

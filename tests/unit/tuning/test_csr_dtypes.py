@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pytest
 import scipy.sparse
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import sparloom
 from sparloom.ops import SDDMM, CsrAttention, Op, Operands, SpMM, SpmmMax, SpmmMean, assert_close
@@ -165,31 +161,6 @@ def test_out_has_the_promoted_type(dtype):
             call(x, out=np.empty((ROWS, 4), np.float32))
 
 
-def test_scipy_matrices_of_all_types_and_formats():
-    x = dense(COLS, 6, dtype=F32)
-    for dtype in (F64, F16):
-        a = scipy.sparse.csr_array((dense(PATTERN.nnz, dtype=dtype), PATTERN.indices, PATTERN.indptr), PATTERN.shape)
-        check(sparloom.spmm(a, x.astype(dtype)), SpMM(), a.data, dtype, B=x.astype(dtype))
-    for fmt in ("csr", "csc", "coo"):
-        a = scipy.sparse.csr_array((dense(PATTERN.nnz, dtype=F64), PATTERN.indices, PATTERN.indptr), PATTERN.shape)
-        check(sparloom.spmm(a.asformat(fmt), x), SpMM(), a.data, F64, B=x)
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_columns_may_be_in_any_order_and_repeated(dtype):
-    values, x = dense(PATTERN.nnz, dtype=dtype), dense(COLS, 6, dtype=dtype)
-    row, indices, shuffled = slice(*PATTERN.indptr[7:9]), PATTERN.indices.copy(), values.copy()
-    indices[row], shuffled[row] = indices[row][::-1], values[row][::-1]
-    a = PATTERN.indptr.copy(), indices, shuffled, PATTERN.shape
-    q = dense(ROWS, 6, dtype=dtype, seed=2)
-    for _ in range(2):
-        check(sparloom.spmm(a, x), SpMM(), values, dtype, B=x)
-        check(sparloom.spmm(a, x, reduce="max"), SpmmMax(), values, dtype, B=x)
-        check(sparloom.sddmm(a, q, x), SDDMM(), values, dtype, B=q, C=x)
-    twice = np.array([0, 2]), np.array([0, 0]), cast(np.array([1.5, 2.0]), dtype), (1, 1)
-    assert wide(sparloom.prepare(twice, cache=PlanCache(None)).matrix.values).tolist() == [3.5]
-
-
 @pytest.mark.parametrize(("dtype", "message"), [
     (np.complex64, "complex numbers are not computed with: give the real and the imaginary part"),
     (np.complex128, "complex numbers are not computed with"), (np.int64, r"pass \S+\.astype\(numpy\.float32\)"),
@@ -270,27 +241,3 @@ def test_decisions_are_kept_for_each_type(dtype, tmp_path):
                             replay_only=True).plan("spmm", B=x).choice == plan.choice
     if dtype.itemsize == 2:
         assert not plan.choice.library
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_python_threads_share_a_prepared_matrix(dtype):
-    values = dense(PATTERN.nnz, dtype=dtype)
-    ready, a = sparloom.prepare(parts(values), threads=2, cache=PlanCache(None)), parts(values)
-    inputs = [dense(COLS, 16, dtype=dtype, seed=seed) for seed in range(8)]
-    with ThreadPoolExecutor(4) as pool:
-        for x, found in zip(inputs, pool.map(ready.spmm, inputs), strict=True):
-            check(found, SpMM(), values, dtype, B=x)
-        for x, found in zip(inputs, pool.map(lambda x: sparloom.spmm(a, x, threads=2), inputs), strict=True):
-            check(found, SpMM(), values, dtype, B=x)
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.sampled_from([F32, *DTYPES]), st.sampled_from([F32, *DTYPES]), st.integers(1, 40), st.integers(1, 3),
-       st.sampled_from(list(REDUCTIONS)), st.integers(0, 2**31))
-def test_random_types_widths_and_threads(first, second, width, threads, reduce, seed):
-    values, x = dense(PATTERN.nnz, dtype=first, seed=seed), dense(COLS, width, dtype=second, seed=seed + 1)
-    expected = first if first == second else np.result_type(*(F32 if each == BFLOAT16 else each for each in (
-        first, second)))
-    found = sparloom.prepare(parts(values), threads=threads, cache=PlanCache(None)).spmm(x, reduce=reduce)
-    check(found, REDUCTIONS[reduce], values, expected, B=x)
-    check(sparloom.spmm(parts(values), x, reduce=reduce, threads=threads), REDUCTIONS[reduce], values, expected, B=x)

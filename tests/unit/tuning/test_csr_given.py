@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from sparloom.tuning.sparse import array_of, dense_of, matrix_of
+from sparloom.tuning.sparse import array_of, matrix_of
 
 
 def matrix():
@@ -90,11 +90,6 @@ def test_arrays_anywhere_in_memory_are_taken():
     np.testing.assert_array_equal(found.values, [1, 2, 3, 4])
 
 
-def test_a_matrix_of_numpy_is_an_array():
-    dense = dense_of(scipy.sparse.csr_matrix(matrix()).todense(), "X", rows=3, axes=2)
-    assert type(dense) is np.ndarray
-
-
 @pytest.mark.parametrize("error", [BufferError("far"), RuntimeError("no export"), TypeError("no"), AttributeError("x")])
 def test_unreadable_arrays_are_refused_by_name(error):
     class Elsewhere:
@@ -106,24 +101,6 @@ def test_unreadable_arrays_are_refused_by_name(error):
 
     with pytest.raises(TypeError, match=rf"Q cannot be read by the processor \({error}\): move it there"):
         array_of(Elsewhere(), "Q")
-
-
-@pytest.mark.parametrize(("given", "message"), [
-    (lambda: matrix().astype(bool), r"values of A are bool: pass A\.astype\(numpy\.float32\)"),
-    (lambda: matrix().astype(np.longdouble), r"values of A are \w+: pass A\.astype\(numpy\.float32\)"),
-    (lambda: parts(values=np.ones(4, int)),
-     r"values of A are int64: pass values\.astype\(numpy\.float32\) in the tuple"),
-    (lambda: matrix().astype(np.complex64), "values of A are complex64: complex numbers are not computed with: give"),
-    (lambda: parts(values=np.ones(4, complex)), "values of A are complex128: complex numbers are not computed with"),
-])
-def test_types_are_explained_for_what_was_given(given, message):
-    with pytest.raises(TypeError, match=message):
-        matrix_of(given())
-
-
-def test_complex_dense_operands_are_not_sent_to_a_real_type():
-    with pytest.raises(TypeError, match=r"X is complex64: complex numbers are not computed with: give the real and"):
-        dense_of(np.ones((3, 2), np.complex64), "X", rows=3, axes=2)
 
 
 def test_tensors_that_numpy_cannot_represent_are_refused_with_the_reason():

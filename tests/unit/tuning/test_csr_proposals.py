@@ -12,7 +12,7 @@ from sparloom.space import SpmmSpace
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning import MeasurementBudget, PlanCache, list_plans
 from sparloom.tuning.search import shortlist
-from sparloom.tuning.sparse import CandidateSource, CsrPolicy, Settings
+from sparloom.tuning.sparse import CandidateSource, CsrPolicy
 
 PATIENT = CsrPolicy(least_seconds=0, runs=1e9, effort=MeasurementBudget(candidates=4, executions=8, seconds=30.0))
 
@@ -82,11 +82,6 @@ def test_the_best_are_listed_with_as_many_kinds_as_there_is_room_for(count):
         assert {config["balance"] for config in listed} >= set([*dict.fromkeys(kinds)][:count])
 
 
-def test_decisions_by_the_formula_keep_their_cache_key():
-    assert CandidateSource.of(None).key == CandidateSource.of("estimate").key == {}
-    assert CandidateSource.of("all").key == {"shortlist": "all"}
-
-
 def test_model_files_are_identified_by_their_content(tmp_path):
     path = tmp_path / "net.pt"
     path.write_bytes(b"first")
@@ -119,14 +114,3 @@ def test_the_limits_of_time_stay_where_everything_is_measured():
 def test_invalid_arguments_are_refused(given, error, message):
     with pytest.raises(error, match=message):
         sparloom.prepare(Pattern.identity(3), **given)
-
-
-def test_arguments_override_environment_variables(tmp_path):
-    file, model = tmp_path / "net.pt", Favourite()
-    file.touch()
-    found = Settings(shortlist="model", shortlist_model=(file,))
-    assert found.candidate_source() == CandidateSource("model", (file,))
-    assert found.candidate_source("all") == CandidateSource("all")
-    assert found.candidate_source(model=model) == CandidateSource("given", given=model)
-    assert Settings(shortlist="all").candidate_source("model", [file]) == CandidateSource("model", (file,))
-    assert Settings().candidate_source() == CandidateSource("estimate")

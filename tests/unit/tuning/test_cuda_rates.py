@@ -10,7 +10,7 @@ from emulated_gpu import EmulatedGpu
 from gpu_here import on_a_gpu
 from kept_files import kept_files, rewrite, text_of
 
-from sparloom.errors import SchemaError, Unsupported
+from sparloom.errors import Unsupported
 from sparloom.jit import cuda_text
 from sparloom.ops import Operands
 from sparloom.platforms import CudaDevice, Repetition
@@ -88,13 +88,6 @@ def test_rates_are_measured_once_for_a_device(gpu, tmp_path):
     assert other.repeats == 2
 
 
-def test_without_a_folder_they_are_measured_once_in_a_process(tmp_path):
-    gpu = TimedGpu(tmp_path, TINY)
-    models = [CudaBackend(gpu).model(PlanCache(None)) for _ in range(2)]
-    assert models[0] == models[1] == CudaEstimate(measure_cuda_rates(gpu), FAVOURED)
-    assert gpu.repeats == 4
-
-
 @pytest.mark.parametrize("spoil", [lambda text: "", lambda text: text.replace("memory", "speed"),
                                    lambda text: text.replace("\"memory\": ", "\"memory\": -")])
 def test_damaged_rates_are_measured_again(gpu, tmp_path, spoil, caplog):
@@ -118,18 +111,6 @@ def test_without_a_measurement_those_of_data_sheets_are_taken(gpu, tmp_path, mon
     assert f"rates of tiny are not measured: {error}: those of data sheets are used" in caplog.text
 
 
-def test_data_sheet_rates_have_the_right_magnitude():
-    sheet = CudaRates.of_data_sheet(CudaDevice.named("h200"))
-    assert 1e12 < sheet.memory < 1e13
-    assert 1e13 < sheet.flops < 1e14
-
-
-@pytest.mark.parametrize("value", [{"memory": 1.0}, {"memory": 1.0, "flops": 0.0}, {"memory": 1.0, "flops": "fast"}, 3])
-def test_invalid_rates_are_refused(value):
-    with pytest.raises(SchemaError, match="rates of a GPU"):
-        CudaRates.from_json(value)
-
-
 def operands(dtype) -> Operands:
     pattern = Pattern.from_coo(*np.nonzero(np.random.default_rng(0).random((200, 100)) < 0.2), (200, 100))
     return Operands(SparseMatrix(pattern, np.ones(pattern.nnz)), {"B": np.ones((100, 128), dtype)})
@@ -145,14 +126,6 @@ def test_estimates_follow_the_rates():
     assert bytes_[np.float16] == pytest.approx(bytes_[np.float32] * (2 * 128 + 6 * 4) / (4 * 128 + 8 * 4))
     twice = CudaEstimate(CudaRates(2e6, 1e20)).score("spmm", operands(np.float32), [four])[0]
     assert twice == pytest.approx(bytes_[np.float32] / 2)
-
-
-@pytest.mark.parametrize("op", ["spmm", "sddmm", "attention"])
-def test_more_bytes_in_flight_are_estimated_to_be_faster(op):
-    """Measured on an H200 (docs/results/gpu.md): loads of four elements are faster also where bytes limit the speed."""
-    wide = CudaKernelSpace(op, width=128).config(lanes=8, vector=4)
-    scores = CudaEstimate(CudaRates(4e12, 6e13)).score(op, operands(np.float32), [wide, wide.replace(vector=1)])
-    assert scores[0] < scores[1]
 
 
 @pytest.mark.parametrize("op", ["spmm", "spmm_mean", "sddmm", "attention"])

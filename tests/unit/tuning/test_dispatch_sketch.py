@@ -7,7 +7,7 @@ from sparloom.fusion import schedule_tiles
 from sparloom.ops import GemmSpmm, SpmmGemm, SpmmSpmm
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning import Problem
-from sparloom.tuning.fusion_problem import is_partitionable, make_order
+from sparloom.tuning.fusion_problem import is_partitionable
 
 UNLIMITED = 1 << 62
 
@@ -52,20 +52,6 @@ def test_smaller_caches_make_smaller_tiles():
     assert tilings[2].bytes <= 1 << 13
 
 
-def test_near_reads_and_far_reads_are_distinguished():
-    assert problem(GemmSpmm(), grid(40)).sketch().near(100) == 1.0
-    assert problem(GemmSpmm(), scattered(1600)).sketch().near(100) < 0.2
-
-
 def test_a_mesh_is_partitionable_and_a_random_graph_has_none():
     assert is_partitionable(grid(60))
     assert not is_partitionable(scattered(3600))
-
-
-@pytest.mark.cc
-def test_rows_of_a_part_stay_in_their_order():
-    order = make_order("partition", grid(100))
-    np.testing.assert_array_equal(np.sort(order), np.arange(10000))
-    falls = np.flatnonzero(np.diff(order) < 0)
-    assert falls.size == 1
-    assert make_order("natural", grid(4)) is None

@@ -31,17 +31,6 @@ def test_lowest_scores_come_first() -> None:
     assert [entry.score for entry in found] == sorted(scores)[:5]
 
 
-def test_equal_scores_keep_the_order_of_the_space() -> None:
-    found = top_k(Given(np.zeros(256)), PATTERN, SPACE, 3)
-    assert [entry.config for entry in found] == list(SPACE)[:3]
-
-
-@pytest.mark.parametrize("k", [0, 257])
-def test_k_outside_the_space_is_refused(k: int) -> None:
-    with pytest.raises(ValueError, match=rf"top {k} of space spade \(spmm\): choose k from 1 to 256"):
-        top_k(Given(np.zeros(256)), PATTERN, SPACE, k)
-
-
 def test_scores_that_are_no_numbers_are_refused() -> None:
     with pytest.raises(ValueError, match="Given gave 256 scores, 1 of them NaN, for 256 configurations"):
         top_k(Given(np.where(np.arange(256) == 7, np.nan, 0)), PATTERN, SPACE, 1)

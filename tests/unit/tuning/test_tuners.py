@@ -39,15 +39,6 @@ def test_a_search_spends_its_budget_and_returns_the_best_of_it(search):
         assert chosen[name] == min(made.evaluated[name], key=lambda config: made.labels[name][config])
 
 
-def test_a_search_is_reproduced_by_its_seed(search):
-    first, second, other = problem(8), problem(8), problem(8)
-    search(first, 1)
-    search(second, 1)
-    search(other, 2)
-    assert first.evaluated == second.evaluated
-    assert first.evaluated != other.evaluated
-
-
 def test_a_search_of_everything_finds_the_optimum(search):
     made = problem(500)
     chosen = search(made, 0)
