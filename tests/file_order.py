@@ -11,7 +11,7 @@ LONGEST = (  # under tests/, of few tests each; files with more tests follow in 
     "unit/experiments/test_bench_fusion.py", "unit/experiments/test_compare.py",
     "unit/experiments/test_bench_jacobi.py", "unit/experiments/test_eval_ragged.py",
     "unit/report/test_fusion_reports.py", "unit/experiments/test_bench_dispatch.py", "property/test_sparse_fuzz.py",
-    "unit/tuning/test_csr_calls.py", "unit/experiments/test_bench_ragged.py",
+    "unit/tuning/test_sparse_calls.py", "unit/experiments/test_bench_ragged.py",
     "unit/experiments/test_bench_gcn.py", "unit/models/test_models_processes.py", "unit/data/test_processes.py",
     "unit/experiments/test_finetune.py", "unit/baselines/test_baselines_encoder.py",
     "unit/platforms/cuda/test_cuda_kernels.py", "unit/experiments/test_launchers.py",

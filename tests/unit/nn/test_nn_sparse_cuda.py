@@ -42,7 +42,7 @@ def where(tmp_path_factory) -> CudaBackend:
 
 @pytest.fixture
 def on_gpu(where, monkeypatch) -> CudaBackend:
-    """Use the CPU as the emulated GPU, without measurements: see test_csr_cuda.py for these."""
+    """Use the CPU as the emulated GPU, without measurements: see test_sparse_cuda.py for these."""
     monkeypatch.setattr(CudaBackend, "policy", lambda self: CsrPolicy(least_seconds=1e9))
     monkeypatch.setattr("sparloom.tuning.sparse.cuda_estimate.measure_cuda_rates",
                         lambda gpu: CudaRates.of_data_sheet(gpu.device))
