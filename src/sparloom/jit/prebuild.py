@@ -53,7 +53,7 @@ ELEMENTS = ("double", "Half", "Bfloat")
 COMMON = [(f"cpu/{name}.cpp",) for name in (
     "spmm", "check_indices", "watch", "choose", "attention", "sddmm", "row_pass", "graph_attention_f32", "spmm_max",
     "fresh_graph", "argmax_products", "fingerprint", "attention_edges", "traversal", "team", "launches", "repeat",
-    "pin")]
+    "pin", "transposed")]
 """Libraries that products, attention and layers of graph networks need: those of the first product first, then those
 that take long.
 """
