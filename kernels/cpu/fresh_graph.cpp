@@ -1,5 +1,5 @@
 // CSR matrices of graphs that are seen for the first time: edges in any order become rows of receivers, with self-loops
-// and normalisation, in two passes over the edges; and the transposes of such matrices.
+// and normalisation, in two passes over the edges.
 //
 // Columns of a row are in the order of the edges, the self-loop first; duplicate edges stay. Sorting counts, so it takes
 // a few nanoseconds for each edge.
@@ -28,18 +28,6 @@ struct FreshGraph {
     void* scale;                                       // (rows) workspace
     void* diagonal;                                    // (rows) workspace, for kReplaced
     int32_t loops, scaling, wide, is_double;           // wide: indices of the graph are int64, else int32
-};
-
-struct Transposition {
-    const int64_t* indptr;  // (rows + 1)
-    const int32_t* indices;
-    const void* values;     // null: not wanted
-    int64_t rows, cols;
-    int64_t* to_indptr;     // (cols + 1)
-    int32_t* to_indices;
-    void* to_values;
-    int64_t* order;         // position of each nonzero in the matrix that is transposed; null: not wanted
-    int32_t is_double;
 };
 
 }  // extern "C"
@@ -193,24 +181,6 @@ class Sorting {
 };
 
 template <typename T>
-void transpose(const Transposition t) {
-    int64_t* const next = t.to_indptr + 1;
-    const int64_t nnz = t.indptr[t.rows];
-    t.to_indptr[0] = 0;
-    for (int64_t col = 0; col < t.cols; ++col) next[col] = 0;
-    for (int64_t n = 0; n < nnz; ++n) ++next[t.indices[n]];
-    begin_rows(next, t.cols);
-    for (int64_t row = 0; row < t.rows; ++row) {
-        for (int64_t n = t.indptr[row]; n < t.indptr[row + 1]; ++n) {
-            const int64_t at = next[t.indices[n]]++;
-            t.to_indices[at] = static_cast<int32_t>(row);
-            if (t.values != nullptr) static_cast<T*>(t.to_values)[at] = static_cast<const T*>(t.values)[n];
-            if (t.order != nullptr) t.order[at] = n;
-        }
-    }
-}
-
-template <typename T>
 Status sort(const FreshGraph& g) {
     return g.wide ? Sorting<T, int64_t>(g).run() : Sorting<T, int32_t>(g).run();
 }
@@ -221,25 +191,4 @@ Status sort(const FreshGraph& g) {
 // Returns a Status.
 extern "C" int32_t sparloom_fresh_graph(const FreshGraph* g) {
     return g->is_double ? sparloom::fresh::sort<double>(*g) : sparloom::fresh::sort<float>(*g);
-}
-
-extern "C" void sparloom_fresh_transpose(const Transposition* t) {
-    t->is_double ? sparloom::fresh::transpose<double>(*t) : sparloom::fresh::transpose<float>(*t);
-}
-
-// Bounds of `count` slices of rows of about equal work: (count + 1). A row costs `row_work` nonzeros besides its own.
-extern "C" void sparloom_fresh_slices(const int64_t* indptr, int64_t rows, int64_t row_work, int64_t count,
-                                      int64_t* bounds) {
-    const int64_t total = indptr[rows] + row_work * rows;
-    bounds[0] = 0;
-    for (int64_t slice = 1; slice < count; ++slice) {
-        const int64_t target = static_cast<int64_t>(static_cast<double>(total) * slice / count);
-        int64_t low = bounds[slice - 1], high = rows;
-        while (low < high) {
-            const int64_t row = (low + high) / 2;
-            indptr[row] + row_work * row < target ? low = row + 1 : high = row;
-        }
-        bounds[slice] = low;
-    }
-    bounds[count] = rows;
 }

@@ -80,6 +80,14 @@ inline Launch choose(const Request& request, const Operands& o, const Limits& li
             choice.stream, choice.together > 1, choice.group};
 }
 
+inline const Limits* limits_of(const Request& request) {
+    const int32_t threads = request.threads > 0 ? request.threads : settings().threads;
+    for (const Limits& each : settings().limits) {
+        if (each.threads == threads) return &each;
+    }
+    return nullptr;
+}
+
 inline PatternStatistics sizes_of(const Operands& o) {
     PatternStatistics sizes{};
     sizes.rows = o.rows;
@@ -381,14 +389,12 @@ inline Answer run_csr(const Request& request, Operands& o, Result& result) {
     if (csr.has_values && csr.values.home == Home::kTorch && request.home == Home::kNumpy && wants_gradient(csr.values_object.get())) {
         return Answer::kAsk;
     }
-    const int32_t limit = request.threads > 0 ? request.threads : settings().threads;
-    const auto limits = std::find_if(settings().limits.begin(), settings().limits.end(),
-                                     [&](const Limits& each) { return each.threads == limit; });
-    if (!shapes_fit(request, o) || limits == settings().limits.end() || (request.argmax && o.nnz > INT32_MAX)
+    const Limits* const limits = limits_of(request);
+    if (!shapes_fit(request, o) || limits == nullptr || (request.argmax && o.nnz > INT32_MAX)
         || (request.out != nullptr && !out_fits(request, o, &csr))) {
         return Answer::kAsk;
     }
-    const int32_t threads = o.elements() >= kGrain ? limit : 1;
+    const int32_t threads = o.elements() >= kGrain ? limits->threads : 1;
     const bool ascending = csr.canonical || request.op != kSpmm || request.mean || request.home == Home::kTorch;
     if (request.changed) patterns().forget(csr);
     std::shared_ptr<Pattern> pattern = patterns().find(csr);
@@ -397,7 +403,7 @@ inline Answer run_csr(const Request& request, Operands& o, Result& result) {
         pattern = nullptr;
     }
     if (request.transposed) {
-        if (pattern == nullptr) pattern = copy_pattern(csr, limit);
+        if (pattern == nullptr) pattern = copy_pattern(csr, threads);
         if (pattern == nullptr || o.nnz > INT32_MAX || (ascending && !pattern->ascending)) return Answer::kAsk;
         if (patterns().may_keep(csr)) patterns().add(csr, pattern);
         Pattern& other = transposed(*pattern);
@@ -411,6 +417,26 @@ inline Answer run_csr(const Request& request, Operands& o, Result& result) {
     if (ascending && !pattern->ascending) return Answer::kAsk;
     if (!result.allocate(request, o)) return Answer::kError;
     return run_known(request, o, *pattern, threads, *limits, result);
+}
+
+// A product with a pattern that its holder passes, by the values of this call in the order of the pattern.
+inline Answer run_pattern(const Request& request, Operands& o, Result& result) {
+    const std::shared_ptr<Pattern> held = *reinterpret_cast<PatternObject*>(request.matrix)->pattern;
+    const Limits* const limits = limits_of(request);
+    Pattern& pattern = request.transposed && held->nnz <= INT32_MAX ? transposed(*held) : *held;
+    if (request.transposed) {
+        if (&pattern == held.get()) return Answer::kAsk;
+        o.order = pattern.order.data();
+    }
+    o.rows = pattern.rows;
+    o.cols = pattern.cols;
+    o.nnz = pattern.nnz;
+    if (limits == nullptr || request.values == nullptr || !view_of(request.values, o.values) || !o.values.contiguous
+        || o.values.axes != 1 || o.values.shape[0] < o.nnz || o.values.type != o.type || !shapes_fit(request, o)
+        || request.op != kSpmm || (request.out != nullptr && !out_fits(request, o, nullptr)) || !result.allocate(request, o)) {
+        return PyErr_Occurred() != nullptr ? Answer::kError : Answer::kAsk;
+    }
+    return run_known(request, o, pattern, o.elements() >= kGrain ? limits->threads : 1, *limits, result);
 }
 
 inline Answer run_prepared(const Request& request, Operands& o, Result& result) {
@@ -449,7 +475,9 @@ inline PyObject* answer(const Request& request) {
     Answer state = Answer::kAsk;
     if (view_dense(request, operands) && functions().kernels[request.op][operands.type] != nullptr
         && functions().choose != nullptr) {
-        state = is_prepared(request.matrix) ? run_prepared(request, operands, result) : run_csr(request, operands, result);
+        state = is_prepared(request.matrix) ? run_prepared(request, operands, result)
+            : is_pattern(request.matrix) ? run_pattern(request, operands, result)
+            : run_csr(request, operands, result);
     }
     if (state == Answer::kDone) return result.release();
     if (state == Answer::kError) return nullptr;

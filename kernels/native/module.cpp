@@ -54,14 +54,15 @@ PyObject* spmm(PyObject*, PyObject* const* a, Py_ssize_t count) {
     return answer(request);
 }
 
-// spmm_transposed(matrix, dense, cols, threads, tensors): AT Y; cols of A count if it is a tuple without a shape
+// spmm_transposed(matrix, dense, cols, out, threads, values, tensors): AT Y; cols of A count if it is a tuple without a
+// shape
 PyObject* spmm_transposed(PyObject*, PyObject* const* a, Py_ssize_t count) {
-    if (!expects(count, 5)) return nullptr;
+    if (!expects(count, 7)) return nullptr;
     Request request{kSpmm, a[0], {a[1]}, 1};
     request.transposed = true;
     request.cols = PyLong_AsLongLong(a[2]);
     if (request.cols == -1 && PyErr_Occurred() != nullptr) return nullptr;
-    if (!set_options(request, Py_None, Py_False, a[3], Py_None, a[4]) || is_prepared(a[0])) Py_RETURN_NONE;
+    if (!set_options(request, a[3], Py_False, a[4], a[5], a[6]) || is_prepared(a[0])) Py_RETURN_NONE;
     return answer(request);
 }
 
@@ -247,6 +248,49 @@ PyType_Slot prepared_slots[] = {{Py_tp_new, reinterpret_cast<void*>(new_prepared
                                 {0, nullptr}};
 PyType_Spec prepared_spec = {"sparloom._native.Prepared", sizeof(PreparedObject), 0, Py_TPFLAGS_DEFAULT, prepared_slots};
 
+// ---- Pattern -------------------------------------------------------------------------------------------------------
+
+PyObject* new_pattern(PyTypeObject* type, PyObject* arguments, PyObject*) {
+    PyObject *indptr, *indices;
+    long long cols;
+    if (!PyArg_ParseTuple(arguments, "OOL", &indptr, &indices, &cols)) return nullptr;
+    Csr matrix;
+    matrix.indptr_object = Ref::borrowed(indptr);
+    matrix.indices_object = Ref::borrowed(indices);
+    const auto is_vector = [](PyObject* object, View& view) {
+        return view_of(object, view) && view.axes == 1 && view.contiguous && is_index(view.type);
+    };
+    if (!is_vector(indptr, matrix.indptr) || !is_vector(indices, matrix.indices) || matrix.indptr.shape[0] < 1
+        || functions().check_indices == nullptr) {
+        PyErr_SetString(PyExc_TypeError, "give contiguous vectors of int32 or int64, once kernels are loaded");
+        return nullptr;
+    }
+    matrix.rows = matrix.indptr.shape[0] - 1;
+    matrix.cols = cols;
+    matrix.nnz = matrix.indices.shape[0];
+    auto pattern = copy_pattern(matrix, 1, false);
+    if (pattern == nullptr) {
+        PyErr_SetString(PyExc_ValueError, "indptr and indices are no matrix");
+        return nullptr;
+    }
+    auto* const object = reinterpret_cast<PatternObject*>(
+        reinterpret_cast<allocfunc>(PyType_GetSlot(type, Py_tp_alloc))(type, 0));
+    if (object != nullptr) object->pattern = new std::shared_ptr<Pattern>(std::move(pattern));
+    return reinterpret_cast<PyObject*>(object);
+}
+
+void delete_pattern(PyObject* object) {
+    PyTypeObject* const type = Py_TYPE(object);
+    delete reinterpret_cast<PatternObject*>(object)->pattern;
+    reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(object);
+    Py_DECREF(type);
+}
+
+PyType_Slot pattern_slots[] = {{Py_tp_new, reinterpret_cast<void*>(new_pattern)},
+                               {Py_tp_dealloc, reinterpret_cast<void*>(delete_pattern)},
+                               {0, nullptr}};
+PyType_Spec pattern_spec = {"sparloom._native.Pattern", sizeof(PatternObject), 0, Py_TPFLAGS_DEFAULT, pattern_slots};
+
 PyMethodDef methods[] = {
     {"spmm", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(spmm)), METH_FASTCALL, nullptr},
     {"spmm_transposed", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(spmm_transposed)), METH_FASTCALL, nullptr},
@@ -266,9 +310,11 @@ int execute(PyObject* module) {
     import_array1(-1);
     protect_forks();
     prepared_type() = PyType_FromSpec(&prepared_spec);
-    if (prepared_type() == nullptr) return -1;
+    pattern_type() = PyType_FromSpec(&pattern_spec);
+    if (prepared_type() == nullptr || pattern_type() == nullptr) return -1;
     return PyModule_AddStringConstant(module, "SOURCES", SPARLOOM_SOURCES) == 0
-        && PyModule_AddObjectRef(module, "Prepared", prepared_type()) == 0 ? 0 : -1;
+        && PyModule_AddObjectRef(module, "Prepared", prepared_type()) == 0
+        && PyModule_AddObjectRef(module, "Pattern", pattern_type()) == 0 ? 0 : -1;
 }
 
 PyModuleDef_Slot slots[] = {{Py_mod_exec, reinterpret_cast<void*>(execute)}, {0, nullptr}};

@@ -127,8 +127,9 @@ inline int64_t version_of(PyObject* object, Home home) {
     return version;
 }
 
-// Checks and copies the index arrays of a matrix; null: they are no matrix, or have no owner to follow.
-inline std::shared_ptr<Pattern> copy_pattern(const Csr& matrix, int32_t threads) {
+// Checks and copies the index arrays of a matrix; null: they are no matrix. A copy that `follows` its arrays notices
+// changes of them; null if they have no owner.
+inline std::shared_ptr<Pattern> copy_pattern(const Csr& matrix, int32_t threads, bool follows = true) {
     auto pattern = std::make_shared<Pattern>();
     pattern->rows = matrix.rows;
     pattern->cols = matrix.cols;
@@ -141,6 +142,7 @@ inline std::shared_ptr<Pattern> copy_pattern(const Csr& matrix, int32_t threads)
                     threads, 1, pattern->indptr.data(), pattern->indices.data(), piece_rows, piece_nonzeros, 0, 0, 0};
     if (functions().check_indices(&checked) != 0) return nullptr;
     pattern->ascending = checked.ascending != 0;
+    if (!follows) return pattern;
     pattern->owners[0] = owner_of(matrix.indptr_object.get(), matrix.indptr.home);
     pattern->owners[1] = owner_of(matrix.indices_object.get(), matrix.indices.home);
     if (!pattern->owners[0] || !pattern->owners[1]) return nullptr;
@@ -428,6 +430,19 @@ inline PyObject*& prepared_type() {
     static PyObject* type = nullptr;
     return type;
 }
+
+// A pattern that its holder passes to calls: its columns may be in any order, and may be there twice.
+struct PatternObject {
+    PyObject_HEAD
+    std::shared_ptr<Pattern>* pattern;
+};
+
+inline PyObject*& pattern_type() {
+    static PyObject* type = nullptr;
+    return type;
+}
+
+inline bool is_pattern(PyObject* object) { return reinterpret_cast<PyObject*>(Py_TYPE(object)) == pattern_type(); }
 
 inline bool is_prepared(PyObject* object) { return reinterpret_cast<PyObject*>(Py_TYPE(object)) == prepared_type(); }
 

@@ -31,7 +31,7 @@ __all__, __getattr__, __dir__ = attach(__name__, {
     "orders": (
         "MIN_FUSED_RATIO", "Reordered", "bandwidth_order", "metis_order", "partition_order", "rescue_order"),
     "program": ("Csr", "fprange"),
-    "row_pass": ("RowPass", "RowSteps", "run_once"),
+    "row_pass": ("RowPass", "RowSteps"),
     "schedule": (
         "FusedLoops", "Loop", "Reads", "TileSchedule", "check_schedule", "coarse_tiles", "gemm_spmm_loops",
         "schedule_tiles", "separated", "spmm_gemm_loops", "spmm_spmm_loops", "unfused_schedule"),

@@ -2,7 +2,6 @@
 
 import ctypes
 import threading
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import accumulate
@@ -149,37 +148,6 @@ class RowPass:
         nonzeros = 0 if steps.matrix is None else self.pattern.indptr
         work = (ROW_WORK + dense // DENSE_SHARE) * np.arange(rows + 1) + nonzeros
         return np.searchsorted(work, np.linspace(0, work[-1], min(most, max(1, rows)) + 1)).astype(np.int64)
-
-
-def run_once(
-    matrix: tuple[int, int, int, int] | None, operands: Mapping[str, int], sizes: tuple[int, int, int, int, int], *,
-    slices: np.ndarray, dtype: type[np.generic], threads: int, c_transposed: bool = False,
-    prefetch_bytes: int = PREFETCH_BYTES,
-) -> None:
-    """Run steps at raw addresses once, without the checks and the preparation of `RowPass`.
-
-    Args:
-        matrix: addresses of indptr, indices and values of A, and the number of its nonzeros.
-        operands: addresses of the arrays of `RowSteps`, contiguous, by name; what is written overlaps nothing.
-        sizes: columns of G, D, L, R and of the summed array; 0 for those that are not there.
-        slices: (count + 1,) int64, bounds of slices of the rows, which threads take one by one.
-    """
-    template, parts, bytes_needed = _template(dtype, slices.size - 1, threads, c_transposed, prefetch_bytes, *sizes)
-    arguments = _RowPass.from_buffer_copy(template)
-    arguments.slices = address(slices, np.int64)
-    for name, number in operands.items():
-        setattr(arguments, name, number)
-    if matrix is not None:
-        begin, indices, values, nnz = matrix
-        rows = arguments.a
-        rows.begin, rows.end, rows.indices, rows.values, rows.nnz = begin, begin + 8, indices, values, nnz
-    row_bytes, limit = int(slices[-1]) * np.dtype(dtype).itemsize, STREAM_SHARE * threads * _cache_bytes()
-    arguments.stream_g, arguments.stream_d = row_bytes * sizes[0] > limit, row_bytes * sizes[1] > limit
-    workspace, start = _workspace(bytes_needed)
-    for name, offset in parts:
-        setattr(arguments, name, start + offset)
-    _run_function(dtype)(ctypes.byref(arguments))
-    del workspace
 
 
 def _workspace(size: int) -> tuple[np.ndarray, int]:

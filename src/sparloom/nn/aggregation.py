@@ -241,8 +241,6 @@ def aggregate(
                 once = replace(matrices, recurs=False)
                 return ways.matrices(once, lambda each, x: aggregate(each, x, aggr), sent, ())
             sent, = autocast_operands(sent)
-            if matrices.gathers(sent.shape[1]):
-                return matrices.graph.gathered(sent, mean=aggr == "mean")
             adjacency = matrices.adjacency(sent.dtype, mean=aggr == "mean")
             return adjacency.matmul(sent, adjacency.values)
         matrices = matrices.prepared()
@@ -316,7 +314,7 @@ def _in_order(
 def _is_fused(matrices: Matrices, sent: torch.Tensor, aggr: Aggregation) -> bool:
     """Tell whether one operation aggregates and transforms; autocast computes products of layers in half precision."""
     return (isinstance(matrices, FreshMatrices) and aggr in LINEAR_AGGREGATIONS
-            and not matrices.gathers(sent.shape[1]) and not torch.is_autocast_enabled("cpu"))
+            and not torch.is_autocast_enabled("cpu"))
 
 
 def _linear_matrix(matrices: AggregationMatrices, aggr: Aggregation) -> CsrTuple:

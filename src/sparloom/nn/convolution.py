@@ -173,9 +173,9 @@ class _Normalised:
 class CpuAdjacency(_Normalised):
     """Base class of normalised adjacency matrices on the CPU: their products, with gradients.
 
-    Subclasses have `values` (nnz,), which may require a gradient; `transposition` (nnz,) int64, the position in A of
-    each nonzero of its transpose; `forward` and `backward`, the products by matrices of the pattern of A and of its
-    transpose, like `Propagation`; `matrix` and `transposed`, A and its transpose as these take them.
+    Subclasses have `values` (nnz,), which may require a gradient; `forward` and `backward`, the products by matrices of
+    the pattern of A and of its transpose, like `Propagation`; `matrix` and `transposed`, A and its transpose as these
+    take them; and `matrix_of`, the same for other values.
     """
 
     @property
@@ -268,7 +268,13 @@ class Adjacency(CpuAdjacency):
     @cached_property
     def transposed(self) -> SparseMatrix:
         """A^T, detached."""
-        return self.backward.matrix(self.values.detach().index_select(0, self.transposition))
+        return self.matrix_of(self.values, transposed=True)
+
+    def matrix_of(self, values: torch.Tensor, *, transposed: bool) -> SparseMatrix:
+        """Combine the pattern with other values, (nnz,), or its transpose with them."""
+        if transposed:
+            return self.backward.matrix(values.detach().index_select(0, self.transposition))
+        return self.forward.matrix(values)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of copies and pickles, with values as a detached array.
@@ -297,7 +303,7 @@ class _Product(torch.autograd.Function):
         if not torch._C._functorch.is_functorch_wrapped_tensor(own) and values.data_ptr() == own.data_ptr():
             matrix = adjacency.transposed if transposed else adjacency.matrix
         else:
-            matrix = nodes.matrix(values.index_select(0, adjacency.transposition) if transposed else values)
+            matrix = adjacency.matrix_of(values, transposed=transposed)
         result = nodes.empty(y.shape[1], y.dtype)
         nodes.run(matrix, y=y.resolve_neg().contiguous(), g=result)
         return result

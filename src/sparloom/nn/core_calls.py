@@ -11,12 +11,16 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 
 from sparloom.nn.torch_integration import torch_threads
-from sparloom.platforms.cpu_kernels import native_core, set_threads
+from sparloom.platforms.cpu_kernels import load_kernels, native_core, set_threads
 
-__all__ = ["attention", "product", "sddmm", "spmm", "spmm_max", "spmm_transposed"]
+__all__ = ["NUMPY_DTYPES", "PatternProducts", "attention", "product", "sddmm", "spmm", "spmm_max", "spmm_transposed"]
+
+NUMPY_DTYPES = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
+"""dtype of layers of graphs -> type of their kernels."""
 
 VALUES = 2  # place of the values in a tuple
 
@@ -55,7 +59,7 @@ def spmm_transposed(crow: Tensor, col: Tensor, values: Tensor, dense: Tensor, co
     """Multiply: AT Y, (cols, width)."""
     core = _core()
     return None if core is None else core.spmm_transposed(
-        (crow, col, values), dense.contiguous(), cols, _threads(), True)
+        (crow, col, values), dense.contiguous(), cols, None, _threads(), None, True)
 
 
 def sddmm(crow: Tensor, col: Tensor, values: Tensor | None, left: Tensor, right: Tensor) -> Tensor | None:
@@ -73,6 +77,53 @@ def attention(crow: Tensor, col: Tensor, queries: Tensor, keys: Tensor, values: 
         return None
     return core.attention((crow, col, None), queries.contiguous(), keys.contiguous(), values.contiguous(), None, False,
                           _threads(), True)
+
+
+class PatternProducts:
+    """Products by the matrices of one pattern, and by their transposes.
+
+    Args:
+        indptr: (rows + 1,) int64.
+        columns: (nnz,) int32, those of a row in any order and possibly several times.
+        cols: number of columns.
+    """
+
+    def __init__(self, indptr: Tensor, columns: Tensor, cols: int) -> None:
+        self._indptr, self._columns, self.rows, self.cols = indptr, columns, indptr.shape[0] - 1, cols
+
+    def multiply(self, values: Tensor, dense: Tensor, out: Tensor, *, transposed: bool = False) -> None:
+        """Write A Y, (rows, width), or AT Y, (cols, width), to `out`; all tensors contiguous and of one dtype.
+
+        Args:
+            values: (nnz,) in the order of the pattern.
+        """
+        if out.numel() and dense.numel():
+            result = self._by_core(values, dense, out, transposed)
+            if result is not None:
+                return
+        out.zero_()
+        rows = torch.repeat_interleave(torch.arange(self.rows), self._indptr.diff())
+        ends = (rows, self._columns.long()) if transposed else (self._columns.long(), rows)
+        out.index_add_(0, ends[1], values[:, None] * dense[ends[0]])
+
+    def _by_core(self, values: Tensor, dense: Tensor, out: Tensor, transposed: bool) -> Any:
+        core = _core()
+        pattern = None if core is None else self._held(values.dtype)
+        if pattern is None:
+            return None
+        if transposed:
+            return core.spmm_transposed(pattern, dense, self.cols, out, _threads(), values, True)
+        return core.spmm(pattern, dense, "sum", out, False, _threads(), values, True, False)
+
+    def _held(self, dtype: torch.dtype) -> Any:
+        """Return the core's copy of the pattern, made at first use; None if there are no kernels for the dtype."""
+        if not load_kernels("spmm", NUMPY_DTYPES[dtype]):
+            return None
+        if self._pattern is None:
+            self._pattern = _core().Pattern(self._indptr, self._columns, self.cols)
+        return self._pattern
+
+    _pattern: Any = None
 
 
 @cache

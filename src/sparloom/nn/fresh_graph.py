@@ -1,7 +1,6 @@
 """Graphs that are seen for the first time, as in mini-batches: their matrices, without any preparation.
 
-Edges are sorted by receiver in one call of compiled code, which also adds self-loops and normalises. Sums over a few
-hundred edges are not worth that: rows are gathered and added by torch.
+Edges are sorted by receiver in one call of compiled code, which also adds self-loops and normalises.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ NO_LOOPS, REPLACED, ADDED = range(3)  # enum Loops of kernels/cpu/fresh_graph.cp
 UNSCALED, SYMMETRIC, MEAN = range(3)  # enum Scaling
 NOT_CSR = 3  # enum Status
 INDEX_DTYPES = (torch.int64, torch.int32)
-GATHERED = 1 << 16  # elements of all edges up to which gathering rows is faster than sorting edges
 
 
 class FreshGraph:
@@ -54,8 +52,6 @@ class FreshGraph:
         """Calls of layers so far."""
         self._source = source
         self._adjacencies: dict[Hashable, tuple[Hashable, FreshAdjacency]] = {}
-        self._copied: tuple[torch.Tensor, torch.Tensor] | None = None  # senders, receivers
-        self._counts: torch.Tensor | None = None  # edges of each receiver, at least 1, (nodes, 1)
 
     @property
     def edges(self) -> int:
@@ -96,36 +92,6 @@ class FreshGraph:
                 return self._differentiated_aggregation(dtype, edge_weight, mean=mean)
             weights, content = edge_weight, content_hash(edge_weight)
         return self._made((scaling, dtype, weighted), content, weights, dtype, scaling=scaling)
-
-    def gathers(self, width: int) -> bool:
-        """Tell whether the edges have no weights and are so few that `gathered` is the fastest way."""
-        source = self._source
-        return source.receivers is not None and source.weights is None and self.edges * width <= GATHERED
-
-    def gathered(self, x: torch.Tensor, *, mean: bool) -> torch.Tensor:
-        """Sum or average the features of the senders of each node, (nodes, width), from those of all senders.
-
-        Raises:
-            ValueError: a node is out of range.
-        """
-        self.uses += 1
-        if self._copied is None:  # the caller may change its tensor before the backward pass
-            with torch.inference_mode(False):  # inference tensors could not be used in training
-                self._copied = self._source.senders.clone(), self._source.receivers.clone()
-        senders, receivers = self._copied
-        try:
-            sums = torch.index_add(x.new_zeros(self.nodes, x.shape[1]), 0, receivers, x.index_select(0, senders))
-        except (IndexError, RuntimeError) as error:
-            for name, numbers, count in (("receiver", receivers, self.nodes), ("sender", senders, self.senders)):
-                if numbers.numel() and not 0 <= int(numbers.min()) <= int(numbers.max()) < count:
-                    raise ValueError(_out_of_range(name, numbers, count)) from error
-            raise
-        if not mean:
-            return sums
-        if self._counts is None:
-            with torch.inference_mode(False):
-                self._counts = torch.bincount(receivers, minlength=self.nodes).clamp_(min=1)[:, None]
-        return sums / self._counts
 
     def _made(
         self, key: Hashable, content: Hashable, weights: torch.Tensor | None, dtype: torch.dtype, **options: Any,
@@ -173,10 +139,6 @@ class FreshMatrices:
     weighted: bool
     prepared: Callable[[], AggregationMatrices]
     recurs: bool = False
-
-    def gathers(self, width: int) -> bool:
-        """Tell whether `FreshGraph.gathered` is the fastest way."""
-        return self.edge_weight is None and self.graph.gathers(width)
 
     def adjacency(self, dtype: torch.dtype, *, mean: bool) -> FreshAdjacency:
         """Return the matrix that sums or averages."""

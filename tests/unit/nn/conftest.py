@@ -7,7 +7,7 @@ import pytest
 import torch
 from kernel_cache import beside_kernels
 
-from sparloom.nn import fresh_graph
+from sparloom.nn import core_calls
 
 
 @pytest.fixture(scope="session")
@@ -24,10 +24,11 @@ def sparse_cache(sparse_folder: Path) -> Iterator[Path]:
         yield sparse_folder
 
 
-@pytest.fixture(params=["sorted", "gathered"])
+@pytest.fixture(params=["core", "torch"])
 def each_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Aggregate over small fresh graphs as over large ones, and by gathering rows."""
-    monkeypatch.setattr(fresh_graph, "GATHERED", -1 if request.param == "sorted" else 1 << 16)
+    """Aggregate by the native core, and as where it cannot be used."""
+    if request.param == "torch":
+        monkeypatch.setattr(core_calls, "_core", lambda: None)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import torch
 from sparse_tensors import dense
 
 from sparloom import nn
-from sparloom.nn import aggregation, fresh_graph, graph
+from sparloom.nn import aggregation, graph
 from sparloom.nn.guard import MOST
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("sparse_cache")]
@@ -32,7 +32,6 @@ def _measure_small_graphs_that_recur(monkeypatch):
     monkeypatch.setattr(graph, "USES", 3)
     monkeypatch.setattr(graph, "FEWEST_EDGES", 0)
     monkeypatch.setattr(aggregation, "MEASURED_WORK", 0)
-    monkeypatch.setattr(fresh_graph, "GATHERED", -1)
 
 
 def gradients(layer: torch.nn.Module, edges: object) -> list[torch.Tensor]:
