@@ -159,7 +159,7 @@ def build_libraries(
     native = default_flags(toolchain)
     if toolchain.is_clang or "-march=native" not in native or os.uname().machine != "x86_64":
         raise Unsupported(f"ready-built kernels are made by gcc for x86-64, and {toolchain.command[0]} is another "
-                          "compiler: set CXX=g++, or build a wheel without SPARLOOM_PREBUILD")
+                          "compiler: set CXX=g++, or let kernels be compiled when they are first used")
 
     def build(level: str, relative: tuple[str, ...]) -> Path:
         parts = (*Path(relative[0]).with_suffix("").parts, *(each.rpartition("=")[2] for each in macros_of(relative)))
