@@ -2,12 +2,12 @@
 
 import gc
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from warm_python import warm_python
 
 # Workers share the cores. Threads of one that wait, spinning, for those that another keeps from running take three
 # times as long; processes that tests start inherit this. Those of libgomp, which reads it when
@@ -39,18 +39,8 @@ def pytest_collection() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def python_of_runs() -> Iterator[list[str]]:
-    """Return a command that replaces `python` for run.py and has its modules loaded; it does not forward signals."""
-    modules = ("hydra._internal.hydra", "hydra.core.override_parser.overrides_parser", "sparloom.cli",
-               "sparloom.report", "sparloom.experiments.cognate.finetune",
-               "sparloom.experiments.cognate.training", "pyarrow.parquet", "warm_pool", "parsed_once")
-    with warm_python(modules) as command:
-        yield command
-
-
-@pytest.fixture(scope="session")
-def run_command(python_of_runs: list[str]) -> list[str]:
-    return [*python_of_runs, str(Path(__file__).parents[1] / "run.py")]
+def run_command() -> list[str]:
+    return [sys.executable, str(Path(__file__).parents[1] / "run.py")]
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,4 @@
-"""Parse each YAML text once per process: parsing takes most of the time of composing a configuration.
-
-A server of `warm_python` that loads this module has parsed all files of conf/, so that the programs that it forks need
-not.
-"""
+"""Parse each YAML text once per process: parsing takes most of the time of composing a configuration."""
 
 from functools import cache
 from pathlib import Path
@@ -11,8 +7,6 @@ from typing import Any
 import yaml
 from omegaconf import OmegaConf
 from omegaconf._utils import get_yaml_loader
-
-CONF = Path(__file__).parents[1] / "conf"
 
 
 @cache
@@ -27,5 +21,3 @@ def _load(file: Any) -> Any:
 
 
 OmegaConf.load = staticmethod(_load)
-for path in CONF.rglob("*.yaml"):
-    _parsed(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Processes of pools and trainings are forked from a server with loaded modules, or from a copy of their parent."""
+"""Processes of pools and trainings are forked from a server with loaded modules."""
 
 import multiprocessing
 import multiprocessing.forkserver
@@ -6,8 +6,8 @@ import multiprocessing.resource_tracker
 import multiprocessing.util
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing.context import BaseContext, ForkServerContext, ForkServerProcess
 from typing import Any
 
@@ -17,7 +17,7 @@ from brief_timing import brief_timing
 
 from sparloom.experiments.harness import process_pool
 
-__all__ = ["copied_processes", "warm_processes"]
+__all__ = ["warm_processes"]
 
 MODULES = [  # what processes of any test use: a server is never started again
     "pytest", "torch", "lightning.pytorch", "pandas", "sparloom.models", "sparloom.data.lightning", "sparloom.report",
@@ -50,37 +50,10 @@ def _end_with_server(_: int) -> None:
     process_pool._end_with_parent(os.getppid())
 
 
-def _copy(_: str, arguments: Sequence[str], descriptors: Sequence[int]) -> int:
-    """Fork this process, where a new Python was asked for, and let the copy run what that would; it ends with this."""
-    parent = os.getpid()
-    process = os.fork()
-    if process == 0:
-        process_pool._end_with_parent(parent)
-        for descriptor in map(int, os.listdir("/proc/self/fd")):
-            if descriptor > 2 and descriptor not in descriptors:
-                with suppress(OSError):  # it was for the listing
-                    os.close(descriptor)
-        exec(arguments[-1], {})
-        os._exit(0)
-    return process
-
-
 @contextmanager
 def warm_processes() -> Iterator[None]:
     """Let whoever asks for the start method "spawn" fork from a server that has loaded the modules."""
     multiprocessing.set_forkserver_preload(MODULES)
-    with _forked():
-        yield
-
-
-@contextmanager
-def copied_processes() -> Iterator[None]:
-    """Let whoever asks for the start method "spawn" fork from a copy of this process as it is now, without threads."""
-    multiprocessing.set_forkserver_preload([])
-    multiprocessing.resource_tracker.ensure_running()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(multiprocessing.util, "spawnv_passfds", _copy)
-        multiprocessing.forkserver.ensure_running()
     with _forked():
         yield
 

@@ -5,8 +5,9 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from collections import ChainMap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from functools import cache
 from io import StringIO
@@ -18,7 +19,6 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from autosage_run import write_run
-from warm_python import warm_python
 
 from sparloom.report import row_statistics
 
@@ -34,12 +34,6 @@ OWN = AUTOSAGE | {"dispatch_cpu", "dse_spade", "encoders", "fig13_jacobi", "fusi
        "fusion_steps", "index", "kernels_cpu", "leaderboard", "learnings", "levels_spade", "probe_cpu",
        "ragged_encoder", "ragged_overheads", "ragged_products", "ragged_schedules", "selection_spade",
        "sensitivity_spade", "signs_spade", "table2_costs", "training_gcn", "variants_spade"}
-MODULES = (  # of the process that runs notebooks
-    "PIL.JpegImagePlugin", "ipykernel.zmqshell", "ipykernel.displayhook", "matplotlib.backends.backend_svg",
-    "matplotlib.pyplot", "nbformat", "pandas", "pyarrow.compute", "pyarrow.pandas_compat", "pyarrow.parquet",
-    "rich.progress", "rich.table", "scipy.stats", "sparloom.report.arms", "sparloom.report.evaluation",
-    "sparloom.report.runs",
-)
 EXPERIMENT = re.compile(r"experiment=(\w+)")
 
 each = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -96,15 +90,9 @@ def picture_settings(notebook: nbformat.NotebookNode) -> list[dict]:
             if "image/png" in output.get("data", {})]
 
 
-@pytest.fixture(scope="module")
-def python_of_notebooks() -> Iterator[list[str]]:
-    with warm_python(MODULES) as command:
-        yield command
-
-
-def executed(python: list[str], path: Path, out: Path) -> nbformat.NotebookNode:
+def executed(path: Path, out: Path) -> nbformat.NotebookNode:
     """Run a notebook in its own folder, by another process: what it imports, draws and warns of stays there."""
-    subprocess.run([*python, str(Path(__file__).with_name("run_notebook.py")), str(path), str(out), "sketched"],
+    subprocess.run([sys.executable, str(Path(__file__).with_name("run_notebook.py")), str(path), str(out), "sketched"],
                    check=True, cwd=path.parent)
     return opened(out)
 
@@ -192,8 +180,8 @@ def test_it_is_committed_as_run(path):
 @pytest.mark.slow
 @pytest.mark.timeout(600)  # some seconds here
 @each
-def test_it_runs_and_prints_the_same(python_of_notebooks, path, tmp_path):
-    notebook = executed(python_of_notebooks, path, tmp_path / path.name)
+def test_it_runs_and_prints_the_same(path, tmp_path):
+    notebook = executed(path, tmp_path / path.name)
     stored = opened(path)
     assert texts(notebook) == texts(stored)
     assert picture_settings(notebook)

@@ -2,17 +2,14 @@
 
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from warm_python import warm_python
 
 from sparloom.data import TinySamples
 from sparloom.experiments import Gather
@@ -34,12 +31,10 @@ pytestmark = pytest.mark.slow
 
 @dataclass(frozen=True)
 class Checkout:
-    """A checkout with a pipeline, the home of its user, and a folder whose programs are found before all others."""
+    """A checkout with a pipeline, and the home of its user."""
 
     folder: Path
     home: Path
-    programs: Path
-    python_of_dvc: list[str]
 
     def call(self, *command: str) -> str:
         """Run a command and return its output."""
@@ -47,14 +42,14 @@ class Checkout:
         named = {f"GIT_{who}_{what}": "nobody" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
         done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, check=False, env={
             **kept, **named, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "HOME": str(self.home),
-            "PATH": os.pathsep.join([str(self.programs), str(Path(sys.executable).parent), os.environ["PATH"]]),
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
             "DVC_SITE_CACHE_DIR": str(self.folder / ".dvc" / "tmp" / "site"),
         })
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
     def dvc(self, *arguments: str) -> str:
-        return self.call(*self.python_of_dvc, str(Path(__file__).with_name("dvc_program.py")), *arguments)
+        return self.call(sys.executable, "-m", "dvc", *arguments)
 
     def repro(self) -> list[str]:
         """Bring the pipeline up to date and return the stages that ran."""
@@ -81,28 +76,9 @@ class Checkout:
 
 
 @pytest.fixture(scope="module")
-def python_of_dvc() -> Iterator[list[str]]:
-    """The command in place of `python` that DVC is started with: its modules are loaded."""
-    modules = ("dvc.cachemgr", "dvc.cli.parser", "dvc.data_cloud", "dvc.lock", "dvc.parsing.context", "dvc.repo",
-               "dvc.rwlock", "dvc.scm", "dvc_render", "networkx", "ruamel.yaml", "scmrepo.git")
-    with warm_python(modules) as command:
-        yield command
-
-
-@pytest.fixture(scope="module")
-def programs(python_of_runs, tmp_path_factory) -> Path:
-    """A folder with the `python` of the stages, which need not load modules."""
-    folder = tmp_path_factory.mktemp("programs")
-    (folder / "python").write_text(f'#!/bin/sh\nexec {shlex.join(python_of_runs)} "$@"\n')
-    (folder / "python").chmod(0o755)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory, programs, python_of_dvc) -> Checkout:
+def finished(tmp_path_factory) -> Checkout:
     """A project whose pipeline has run on a data store of made-up samples; all is pushed and committed."""
-    checkout = Checkout(tmp_path_factory.mktemp("pipeline") / "project", tmp_path_factory.mktemp("home"), programs,
-                        python_of_dvc)
+    checkout = Checkout(tmp_path_factory.mktemp("pipeline") / "project", tmp_path_factory.mktemp("home"))
     shutil.copytree(ROOT / "conf", checkout.folder / "conf", ignore=shutil.ignore_patterns("local"))
     (checkout.folder / ".dvc").mkdir()
     for name in ("run.py", "dvc.yaml", ".gitignore", ".dvcignore", ".dvc/config", ".dvc/.gitignore"):
@@ -190,10 +166,10 @@ def test_the_manifest_decides_what_is_collected(clone):
     assert "finetune" in changed
 
 
-def test_a_pulled_clone_of_this_repository_is_up_to_date(python_of_dvc, tmp_path):
+def test_a_pulled_clone_of_this_repository_is_up_to_date(tmp_path):
     if not (ROOT / ".git").exists():
         pytest.skip("no repository: this is an unpacked archive")
-    made = Checkout(tmp_path / "clone", tmp_path, tmp_path, python_of_dvc)
+    made = Checkout(tmp_path / "clone", tmp_path)
     subprocess.run(["git", "clone", "-q", str(ROOT), str(made.folder)], check=True)
     made.dvc("pull", "-q")
     assert "Data and pipelines are up to date." in made.dvc("status")

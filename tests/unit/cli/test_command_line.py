@@ -27,6 +27,7 @@ def test_without_arguments_it_lists_the_experiments(tmp_path):
     assert "min" in shown.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "message"), [
     (["experiment=finetun_spade"], "did you mean finetune_spade"),
     (["experiment=finetune_spade", "selektion.matrices=3"], "unknown key 'selektion.matrices': did you mean sel"),
@@ -63,11 +64,13 @@ def refused(tmp_path_factory, run_command) -> Path:
     return folder / "outputs"
 
 
+@pytest.mark.slow
 def test_trace_of_a_user_error_is_in_the_log(refused):
     (log,) = refused.rglob("run.log")
     assert "Traceback" in log.read_text()
 
 
+@pytest.mark.slow
 def test_a_failed_run_is_listed_in_the_ledger(refused):
     line = json.loads((refused / "runs.jsonl").read_text())
     assert (line["experiment"], line["overrides"]) == ("collect_spade", ["experiment=collect_spade", "task.shard=9/4"])
@@ -76,6 +79,7 @@ def test_a_failed_run_is_listed_in_the_ledger(refused):
     assert (refused / line["folder"] / "run.log").exists()
 
 
+@pytest.mark.slow
 def test_debug_shows_the_trace(tmp_path, run_command):
     shown = run("experiment=collect_spade", "task.shard=9/4", "debug=true", folder=tmp_path, command=run_command)
     assert "Traceback" in shown.stderr

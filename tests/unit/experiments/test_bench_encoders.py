@@ -1,23 +1,17 @@
 """The bench of encoders: methods agree in their own processes, and what is refused or wrong is left out."""
 
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
-import torch
-from warm_python import warm_python
 
 pytest.importorskip("transformers")
 pytest.importorskip("sentence_transformers")
 
-from sparloom.errors import Unsupported
 from sparloom.experiments import BenchEncoders
 from sparloom.experiments.cora import bench_encoders as bench
-from sparloom.experiments.cora import text_encoders
-from sparloom.experiments.cora.text_encoders import _MicroBatches, _Server
+from sparloom.experiments.cora.text_encoders import _MicroBatches
 from sparloom.ragged import LengthCorpus
 from sparloom.report import draw_encoders, encoder_metrics
 
@@ -28,23 +22,7 @@ METHODS = ("sparloom", "sparloom_bfloat16", "sparloom_int8", "torch", "torch_bfl
 TINY = {"kind": "bert", "width": 24, "layers": 2, "heads": 3, "hidden": 40}
 
 
-@pytest.fixture
-def libraries_loaded(monkeypatch):
-    """Processes of methods have loaded their libraries."""
-    def started(command: list[str], **options) -> subprocess.Popen:
-        return subprocess.Popen([*python, *command[1:]], **options)
-
-    for name, value in text_encoders.QUIET.items():
-        monkeypatch.setenv(name, value)
-    modules = ("transformers.models.bert.modeling_bert", "sentence_transformers", "sparloom.experiments.cora")
-    with warm_python(modules) as python:
-        monkeypatch.setattr(text_encoders, "subprocess", SimpleNamespace(
-            Popen=started, PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL))
-        monkeypatch.setattr(text_encoders, "IDLE_LOOKS", sys.maxsize)  # the process that is looked at only waits
-        yield
-
-
-def test_methods_are_checked_and_timed_in_turn(tmp_path, monkeypatch, libraries_loaded) -> None:
+def test_methods_are_checked_and_timed_in_turn(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(bench, "SIZES", {"tiny": TINY})
     monkeypatch.setattr(bench, "measure_roof", lambda threads, rounds: SimpleNamespace(flops=1e9))
     monkeypatch.setattr(bench, "ENCODERS", {name: None for name in METHODS})
@@ -104,15 +82,6 @@ def test_first_calls_are_those_of_new_processes_of_which_the_first_compiles(tmp_
         "cached_seconds_max": 2.0}.items()}
 
 
-def test_a_server_times_packing_and_the_first_call(tmp_path) -> None:
-    torch.manual_seed(0)
-    bench.make_model(TINY).save_pretrained(tmp_path / "model")
-    bench.write_batch(np.array([3, 7]), bench.VOCABULARY, tmp_path / "batch.npz", seed=0)
-    found = _Server("sparloom", tmp_path / "model", 1).start(str(tmp_path / "batch.npz"))
-    assert set(found) == {"pack_seconds", "first_seconds", "later_seconds"}
-    assert min(found.values()) > 0
-
-
 def test_unknown_names_are_refused(tmp_path) -> None:
     with pytest.raises(ValueError, match=r"task\.models: gpt: there are minilm_l6, bert_base"):
         BenchEncoders(models=["gpt"], lengths=LengthCorpus(None, ["cola"], 0), data=["cola"], batches=[1],
@@ -134,41 +103,6 @@ def test_memory_and_training_are_measured_if_a_method_trains(tmp_path) -> None:
     assert parts("openvino") == ["inference"]
 
 
-def test_every_case_of_training_begins_anew(tmp_path) -> None:
-    torch.manual_seed(0)
-    bench.make_model(TINY).save_pretrained(tmp_path / "model")
-    bench.write_batch(np.array([3, 7]), bench.VOCABULARY, tmp_path / "batch.npz", seed=0)
-    server = _Server("torch", tmp_path / "model", 1)
-    first, second = (server.train(str(tmp_path / "batch.npz")) for _ in range(2))
-    assert first["loss"] == second["loss"] > 0  # each call begins anew
-    assert first["seconds"] > 0
-
-
-def test_methods_whose_losses_differ_are_no_comparison(tmp_path) -> None:
-    class Trained:
-        def __init__(self, loss: float) -> None:
-            self.loss, self.steps = loss, 0
-
-        def train(self, batch) -> dict[str, float]:
-            self.steps += 1
-            return {"loss": self.loss, "seconds": float(self.steps)}
-
-    task = BenchEncoders(models=["cora_layer"], lengths=LengthCorpus(None, ["cola"], 0), data=["cola"], batches=[1],
-                         methods=["sparloom", "torch"], memory={}, training={"cola": 3},
-                         start={}, repetitions=2, threads=1,
-                         journals=str(tmp_path), seed=0)
-    case, failed = bench.EncoderCase("training", "cora_layer", "cola", 3), {}
-    for loss in (1.0, 1.1):
-        processes = {"sparloom": Trained(1.0), "torch": Trained(loss), "openvino": None}
-        task._running["cora_layer"] = processes, {}
-        if loss == 1.0:
-            found = task._train(case, np.array([3]), failed)
-            assert {name: row["seconds"] for name, row in found.items()} == {"sparloom": [2, 3], "torch": [2, 3]}
-        else:
-            with pytest.raises(AssertionError, match=r"losses differ: .*1\.1"):
-                task._train(case, np.array([3]), failed)
-
-
 def test_wrong_vectors_are_left_out(tmp_path) -> None:
     class Wrong:
         def bind(self, file) -> None: ...
@@ -184,32 +118,6 @@ def test_wrong_vectors_are_left_out(tmp_path) -> None:
     settings._folder.mkdir(parents=True)
     with pytest.raises(AssertionError, match="vectors differ by nan"):
         settings._check(bench.EncoderCase("inference", "tiny", "cola", 1), Wrong(), np.array([5]), 1e-4)
-
-
-def test_a_method_without_its_library_says_so(tmp_path) -> None:
-    with pytest.raises(Unsupported, match=r"(OS|Value)Error"):
-        bench.EncoderProcess("torch", tmp_path / "no_model", 1)
-
-
-@pytest.mark.parametrize("computes", [True, False])
-def test_a_process_that_stands_still_is_ended(computes, monkeypatch) -> None:
-    monkeypatch.setattr(text_encoders, "LOOK_SECONDS", 0.01)
-    waiting, looks = bench.EncoderProcess.__new__(bench.EncoderProcess), []
-    waiting._process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], text=True,
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-
-    def used(process: int) -> float:
-        looks.append(process)
-        if len(looks) > 3 * text_encoders.IDLE_LOOKS:
-            waiting._process.kill()
-        return float(len(looks))
-
-    if computes:
-        monkeypatch.setattr(text_encoders, "_processor_seconds", used)
-    message = "the process ended with -9" if computes else r"did not answer, and computed nothing for 0\.24 s"
-    with pytest.raises(Unsupported, match=message):
-        waiting.run()
-    assert waiting._process.poll() is not None
 
 
 def test_micro_batches_keep_the_order_of_sequences() -> None:

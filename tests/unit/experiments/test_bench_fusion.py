@@ -3,13 +3,14 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from warm_python import WarmProgram
 
 ROOT = Path(__file__).parents[3]
 OVERRIDES = (
@@ -22,11 +23,11 @@ OVERRIDES = (
 KILLS = 2
 
 
-def started(python: list[str], folder: Path) -> WarmProgram:
+def started(folder: Path) -> subprocess.Popen:
     places = {"ARTIFACTS": "artifacts", "OUTPUTS": "outputs"}
     environment = os.environ | {f"SPARLOOM_{name}": str(folder / place) for name, place in places.items()}
-    command = [str(ROOT / "run.py"), *OVERRIDES, f"hydra.run.dir={folder / 'run'}"]
-    return WarmProgram(python, command, folder=ROOT, environment=environment | {"GOMP_SPINCOUNT": "0"}, copied=True)
+    command = [sys.executable, str(ROOT / "run.py"), *OVERRIDES, f"hydra.run.dir={folder / 'run'}"]
+    return subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True)
 
 
 def lines(folder: Path) -> int:
@@ -35,16 +36,16 @@ def lines(folder: Path) -> int:
 
 @pytest.mark.cc
 @pytest.mark.slow
-def test_a_run_killed_repeatedly_resumes(python_of_runs, tmp_path):
+def test_a_run_killed_repeatedly_resumes(tmp_path):
     for number in range(KILLS):
-        before, process = lines(tmp_path), started(python_of_runs, tmp_path)
+        before, process = lines(tmp_path), started(tmp_path)
         while process.poll() is None and lines(tmp_path) < before + 2:
             time.sleep(0.01)
         assert process.poll() is None, number
         process.send_signal(signal.SIGKILL)
         process.wait()
     assert lines(tmp_path) >= 2 * KILLS
-    assert started(python_of_runs, tmp_path).wait() == 0
+    assert started(tmp_path).wait() == 0
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     for op in ("gemm_spmm", "spmm_spmm"):
         assert metrics[f"anchors/{op}/16/matrices"] == 6

@@ -9,7 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from warm_python import WarmProgram
 
 from sparloom.data import SampleTable
 from sparloom.report import read_runs
@@ -74,13 +73,12 @@ def test_without_preparing_the_error_stays(run, tmp_path):
 
 
 @pytest.mark.slow
-def test_interrupted_training_is_reported(python_of_runs, tmp_path):
-    command = (str(ROOT / "run.py"), "experiment=pretrain_cpu", "samples=tiny", "encoder.epochs=20", "trainer=cpu",
+def test_interrupted_training_is_reported(run_command, tmp_path):
+    command = (*run_command, "experiment=pretrain_cpu", "samples=tiny", "encoder.epochs=20", "trainer=cpu",
                "trainer.epochs=10000", "model.net.featurizer.channels=[4,4,8,8,8,8,8,8,8,8,8,8]", "hydra.run.dir=run")
     printed, told = (tmp_path / name for name in ("printed", "told"))
     with printed.open("wb") as output, told.open("wb") as errors:
-        process = WarmProgram(python_of_runs, command, folder=tmp_path, environment=environment(tmp_path),
-                              outputs=[output, errors])
+        process = subprocess.Popen(command, cwd=tmp_path, env=environment(tmp_path), stdout=output, stderr=errors)
     try:
         while process.poll() is None and not (tmp_path / "run" / "training").exists():
             time.sleep(0.1)
