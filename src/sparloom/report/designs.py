@@ -48,7 +48,7 @@ def draw_campaign(history: pd.DataFrame, stem: Path) -> None:
     least = history["seconds"].groupby(history["matrix"]).cummin()
     names = sorted(set(history["matrix"]))
     best = pd.DataFrame({name: least.where(history["matrix"] == name) for name in names}).ffill()
-    shares = np.exp(np.log(best.min() / best).mean(axis=1)) if best.notna().any(axis=None) else best.iloc[:, 0]
+    shares = np.exp(np.log(best.min() / best).mean(axis=1)) if best.notna().any(axis=None) else history["seconds"]
     line = Line(np.arange(1, len(shares) + 1), shares, "", "#b5443c", "-")
     draw_lines({"Best configurations found, mean over matrices": [line]}, stem, x="trials",
                y="share of the final speed", size=(6.0, 3.2))
