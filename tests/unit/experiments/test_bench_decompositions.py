@@ -29,8 +29,3 @@ def test_metrics_are_ratios_of_medians():
     assert metrics["a/float64/pca/over_scipy"] == 4.0
     assert (metrics["a/float64/pca/over_scipy/low"], metrics["a/float64/pca/over_scipy/high"]) == (1.0, 4.0)
     assert (metrics["over_scipy"], metrics["over_scipy_min"]) == (2.0, 1.0)
-
-
-def test_unknown_solvers_are_refused(build, tmp_path):
-    with pytest.raises(ValueError, match="no solver lanczos: choose from randomized_svd, pca, svds"):
-        build("bench_decompositions", *SMALL, "task.solvers=[lanczos]", folder=tmp_path).run(tmp_path)

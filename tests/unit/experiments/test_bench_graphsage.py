@@ -144,23 +144,6 @@ def test_the_chosen_kernels_run(task, monkeypatch):
     assert bound == [(matrices[0], pair[0].key), (matrices[1], pair[1].key)]
 
 
-def test_the_kernels_of_a_row_are_those_that_it_names(bench, tmp_path, monkeypatch):
-    asked = []
-
-    def noted(matrix, config, *, threads):
-        asked.append(config.key)
-        return kernel_product(matrix, config, threads=threads)
-
-    monkeypatch.setattr(bench_graphsage, "kernel_product", noted)
-    bench(count=1).run(tmp_path)
-    frame = pd.read_parquet(tmp_path / "per_case.parquet")
-    rows = frame[frame["stage"].eq("training") & frame["config"].notna()]
-    pairs = list(zip(rows["config"], rows["config_transposed"], strict=True))
-    assert list(zip(asked[::2], asked[1::2], strict=True)) == list(dict.fromkeys(pairs))
-    first = {pair: rows["method"].iloc[pairs.index(pair)] for pair in pairs}
-    assert rows["timed_as"].tolist() == [first[pair] for pair in pairs]
-
-
 def test_choices_are_those_of_their_methods(bench, network, task, monkeypatch):
     matrix, configs = mean_matrices(task)[0], list(SpmmSpace(128))
     scores = dict(zip((config.key for config in configs), network.score(matrix.pattern, configs), strict=True))
@@ -181,16 +164,6 @@ def test_choices_are_those_of_their_methods(bench, network, task, monkeypatch):
     assert chosen["cognate_5"] == chosen["optimum"] == ranked[3]
     assert chosen["default"] == SpmmSpace(16).default().key
     assert chosen["static"] == made.static().key
-
-
-def test_static_is_the_best_on_average_over_the_labels_of_the_fine_tuning(bench):
-    made = bench()
-    labels = made.samples.table("cpu_kernels", "t2", "spmm").filter(width=128).labels()
-    labels = labels[labels["matrix"].isin(LEARNED)]
-    means = labels.assign(seconds=np.log(labels["seconds"])).groupby("config")["seconds"].mean()
-    assert made.static().key == means.idxmin()
-    with pytest.raises(ValueError, match=r"no labels of 1 matrices .* \(made/gone\): give task\.samples those"):
-        bench([*LEARNED, "made/gone"]).static()
 
 
 def test_a_wrong_product_is_refused(bench, tmp_path, monkeypatch):
@@ -215,28 +188,10 @@ def test_a_wrong_kernel_is_refused(bench, tmp_path, monkeypatch):
         bench(count=1).run(tmp_path)
 
 
-def test_wrong_baselines_are_left_out(bench, tmp_path, monkeypatch):
-    geometric = pytest.importorskip("torch_geometric.nn", reason="torch_geometric is not installed")
-    forward = geometric.SAGEConv.forward
-    monkeypatch.setattr(geometric.SAGEConv, "forward", lambda *arguments: forward(*arguments) + 0.1)
-    bench(count=1).run(tmp_path)
-    frame = pd.read_parquet(tmp_path / "per_case.parquet")
-    rows = frame[frame["method"].str.startswith("pyg")]
-    assert rows["median"].isna().all()
-    assert rows["failure"].str.contains("scores or gradients are .* apart").all()
-
-
 def test_a_network_that_has_seen_a_graph_is_refused(bench, tmp_path):
     seen = bench().entries()[1].name
     with pytest.raises(ValueError, match=rf"has learned from 1 of 2 timed graphs \({seen}.*: choose another corpus"):
         bench([*LEARNED, seen]).run(tmp_path)
-
-
-def test_the_conf_names_the_network_that_is_fine_tuned(build, tmp_path):
-    tuned, made = build("finetune_cpu_kernels", folder=tmp_path), build("bench_graphsage", folder=tmp_path)
-    name = tuned.checkpoints.finetuned(tuned.target, tuned.op, tuned.recipe.module.net)
-    assert made.model == str(tuned.checkpoints.path(name, tuned.samples))
-    assert made.corpus.role == "test"
 
 
 def test_metrics_are_geometric_means_over_matrices():
@@ -251,5 +206,3 @@ def test_metrics_are_geometric_means_over_matrices():
     assert found["training/cognate/aggregation_share"] == 0.5
     assert found["training/cognate/choice_steps"] == 0.75
     assert found["spmm/cognate/speedup"] == 1
-
-

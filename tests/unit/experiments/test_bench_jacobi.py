@@ -8,7 +8,7 @@ import pytest
 
 from sparloom import files
 from sparloom.errors import Unsupported
-from sparloom.experiments.fusion import dominant, jacobi_set, system
+from sparloom.experiments.fusion import jacobi_set, system
 from sparloom.measure import geomean
 from sparloom.sparse import AnchorCorpus, Pattern, SparseMatrix, SuiteSparseCorpus, write_matrix
 
@@ -107,9 +107,3 @@ def test_sets_of_systems(mirror):
     loose = Pattern.from_coo(np.array([0, 1]), np.array([1, 0]), (2, 2))
     with pytest.raises(Unsupported, match="its diagonal is not stored"):
         system(SparseMatrix(loose, np.ones(2)), "pattern")
-
-
-def test_dominant_values_are_those_of_a_laplacian_plus_the_identity():
-    pattern = Pattern.from_coo(np.array([0, 0, 0, 2]), np.array([0, 1, 2, 0]), (3, 3))
-    expected = [[3, -1, -1], [0, 1, 0], [-1, 0, 2]]
-    np.testing.assert_array_equal(dominant(pattern).to_scipy().toarray(), expected)

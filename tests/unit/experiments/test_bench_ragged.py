@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -15,12 +14,11 @@ from sparloom.baselines import (
     BoundModule,
     PackedInputs,
     attention_module,
-    micro_batch_baselines,
     padded,
 )
 from sparloom.errors import Unsupported
 from sparloom.experiments import BenchRagged
-from sparloom.experiments.cora import ProductSizes, bench_ragged, prepare_baselines, triangular_methods
+from sparloom.experiments.cora import bench_ragged, prepare_baselines, triangular_methods
 from sparloom.measure import TimingProtocol
 from sparloom.ragged import LengthCorpus
 from sparloom.report import ragged_metrics
@@ -99,30 +97,6 @@ def test_peers_that_do_not_run_or_compute_something_else():
         found.check("wrong", wrong)
 
 
-def test_of_a_group_the_fastest_form_takes_part():
-    inputs = PackedInputs.drawn(attention_module(16, 2, seed=0), [5, 2, 3, 9, 1, 4, 4, 2], seed=0)
-    forms = micro_batch_baselines(8)
-    found = prepare_baselines(inputs, {"micro_batches": forms}, always=("micro_batches",), rising=("micro_batches",))
-    ((name, _),) = found.chosen.values()
-    assert name in forms
-    (call,) = found.calls()
-    assert call == f"micro_batches {name}"
-    assert set(found.left_out) < {f"micro_batches {form}" for form in forms}
-
-
-def test_a_separate_group_excludes_no_peer(monkeypatch):
-    inputs = PackedInputs.drawn(attention_module(16, 2, seed=0), [5, 2, 3], seed=0)
-    right, clock = padded(inputs), Clock()
-    monkeypatch.setattr("sparloom.experiments.cora.modules.time", clock)
-    groups = {name: {name: partial(delayed, right, clock, seconds)}
-              for name, seconds in {"kept": 0.001, "public": 0.03, "slow": 0.3}.items()}
-    assert list(prepare_baselines(inputs, groups, always=()).chosen) == ["kept"]
-    found = prepare_baselines(inputs, groups, always=(), apart=("kept",))
-    assert list(found.chosen) == ["kept", "public"]
-    assert list(found.left_out) == ["slow"]
-    assert list(prepare_baselines(inputs, groups, always=(), apart=("slow",)).chosen) == ["kept"]
-
-
 class Clock:
     """Clock that advances only while a peer runs."""
 
@@ -132,25 +106,10 @@ class Clock:
         return self.now
 
 
-def delayed(peer: BoundModule, clock: Clock, seconds: float, _) -> BoundModule:
-    def run():
-        clock.now += seconds
-        return peer.run()
-
-    return BoundModule(run, peer.unpack)
-
-
 def test_a_wrong_product_is_reported(monkeypatch):
     monkeypatch.setattr("sparloom.experiments.cora.products.TOLERANCE", 0.0)
     with pytest.raises(AssertionError, match="the result of sparloom is wrong"):
         triangular_methods(20, threads=1, seed=0)
-
-
-def test_products_are_drawn_as_in_the_paper():
-    sizes = ProductSizes.drawn(500, seed=0)
-    values = np.concatenate([sizes.rows, sizes.cols, sizes.inners])
-    assert set(values) == set(range(512, 1409, 128))
-    assert sizes.flops == sum(2 * m * n * k for m, n, k in zip(sizes.rows, sizes.cols, sizes.inners, strict=True))
 
 
 def rows(part, data, size, **medians):

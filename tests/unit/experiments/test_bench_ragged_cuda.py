@@ -15,9 +15,7 @@ from sparloom.baselines import (
     padded,
     reference,
     sdpa,
-    varlen,
 )
-from sparloom.errors import Unsupported
 from sparloom.experiments import BenchRaggedCuda
 from sparloom.experiments.cora import bench_ragged as bench_ragged_cuda
 from sparloom.experiments.cora import device_module
@@ -76,9 +74,3 @@ def test_attention_padded_by_itself_is_right(lengths, causal):
     found = sdpa(inputs)
     for _ in range(2):
         torch.testing.assert_close(found.packed(), reference(inputs), atol=1e-5, rtol=1e-5)
-
-
-def test_peers_that_need_a_gpu_are_unsupported_on_the_cpu():
-    inputs = PackedInputs.drawn(attention_module(16, 2, seed=0), (3, 1), seed=1)
-    with pytest.raises(Unsupported, match="varlen attention for cpu"):
-        varlen(inputs)

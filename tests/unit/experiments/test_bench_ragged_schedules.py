@@ -74,17 +74,6 @@ def test_chosen_schedules_are_compared_with_the_default(operator, size):
 
 
 @pytest.mark.cc
-@pytest.mark.parametrize(("operator", "changed"), [("softmax", {"lanes": "tokens"}), ("norm", {"rows": 4})])
-def test_chosen_operators_on_tokens_are_compared_with_the_default(operator, changed, monkeypatch):
-    monkeypatch.setattr(chosen_schedules, "WIDTH", 16)
-    arms, choice = chosen_schedules.token_arms(
-        operator, np.array([5, 2]), lambda found, structure: RaggedChoice(
-            found.space.default().replace(**changed), ratio=0.9, measured=5, seconds=1.0), threads=1, seed=0)
-    assert list(arms) == ["default", "chosen"]
-    assert choice.config[next(iter(changed))] == changed[next(iter(changed))]
-
-
-@pytest.mark.cc
 def test_a_chosen_module_computes_the_same(monkeypatch):
     monkeypatch.setattr(chosen_schedules, "encoder_layer", lambda *, seed: encoder_layer(16, 2, 32, seed=seed))
     arms, _ = chosen_schedules.module_arms("encoder", np.array([5, 2]), chosen, seed=0)
@@ -97,11 +86,6 @@ def test_schedules_with_different_results_are_reported(monkeypatch):
     monkeypatch.setattr("sparloom.experiments.cora.products.TOLERANCE", 0.0)
     with pytest.raises(AssertionError, match="the result of chosen is wrong"):
         chosen_schedules.product_arms("trmm", 20, chosen, threads=1, seed=0)
-
-
-def test_an_unknown_operator_is_named(tmp_path):
-    with pytest.raises(ValueError, match="operator 'gemm' of bench_ragged_schedules: there are encoder, attention"):
-        bench(tmp_path, operators=["gemm"]).run(tmp_path)
 
 
 def test_gains_are_geometric_means_over_cases():

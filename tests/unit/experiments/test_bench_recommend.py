@@ -10,7 +10,7 @@ from small import SMALL
 from sparloom import files
 from sparloom.data import TinySamples
 from sparloom.experiments.cognate import by_rows, calibration, quality, timings
-from sparloom.sparse import Pattern, SparseMatrix, write_matrix
+from sparloom.sparse import SparseMatrix, write_matrix
 
 COLUMNS = ("group", "name", "family", "rows", "cols", "nnz", "symmetric", "kind", "sha256")
 SAMPLES = TinySamples(matrices=24, configs=256, seed=0)
@@ -75,40 +75,11 @@ def test_choices_are_those_of_recommend(build, trained, files_of_tiny, finished,
     assert written["configurations"][0]["config"] == first["config"]
 
 
-def test_a_limit_spreads_over_the_sizes(build, trained, files_of_tiny, tmp_path):
-    bench(build, trained, files_of_tiny, "task.limit=2").run(tmp_path)
-    sizes = [SAMPLES._patterns[name].nnz for name in TEST]
-    assert sorted(pd.read_parquet(tmp_path / "per_matrix.parquet")["nnz"]) == [min(sizes), max(sizes)]
-
-
 def test_matrices_of_the_training_are_refused(build, trained, files_of_tiny, tmp_path):
     message = (r"finetuned_spade_cognate32_spmm_cognate-\w+\.pt was trained on 12 of the 12 matrices "
                r"\(tiny/.*, \.\.\.\), so its choices for them say nothing: task\.role=test")
     with pytest.raises(ValueError, match=message):
         bench(build, trained, files_of_tiny, "task.role=train").run(tmp_path)
-
-
-def test_a_matrix_of_another_role_is_refused(build, trained, files_of_tiny, tmp_path):
-    other = next(name for name, role in ROLES.items() if role == "validation")
-    with pytest.raises(ValueError, match=f"{other}: no test matrix with seconds for all configurations"):
-        bench(build, trained, files_of_tiny, f"task.matrices=[{other}]").run(tmp_path)
-
-
-def test_no_matrix_at_all_is_refused(build, trained, files_of_tiny, tmp_path):
-    with pytest.raises(ValueError, match=r"task\.limit=0 leaves no matrix: give at least 1, or null for all"):
-        bench(build, trained, files_of_tiny, "task.limit=0").run(tmp_path)
-
-
-def test_another_version_of_a_matrix_is_refused(build, trained, tmp_path):
-    other = Pattern.from_coo(np.arange(9), np.arange(9), (9, 9))
-    write_mirror(tmp_path, {**SAMPLES._patterns, TEST[0]: other})
-    with pytest.raises(ValueError, match=f"{TEST[0]}.tar.gz differs from that of {TEST[0]} when it was sampled"):
-        bench(build, trained, tmp_path, f"task.matrices=[{TEST[0]}]").run(tmp_path)
-
-
-def test_a_corpus_without_files_is_refused(build, trained, files_of_tiny, tmp_path):
-    with pytest.raises(ValueError, match="SyntheticCorpus has no matrix files: choose corpus=suitesparse"):
-        bench(build, trained, files_of_tiny, "corpus=tiny").run(tmp_path)
 
 
 def test_calibrated_choices_are_judged_on_other_matrices(build, trained, files_of_tiny, tmp_path, monkeypatch):

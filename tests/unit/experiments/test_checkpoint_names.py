@@ -1,14 +1,11 @@
 """Checkpoints of networks with different options have different names."""
 
-import sys
 from functools import cache
-from types import ModuleType
 
 import pytest
 
 from sparloom.data import CsvSamples
 from sparloom.errors import MissingArtifact
-from sparloom.models import MinkowskiBackend
 
 
 @pytest.fixture(scope="module")
@@ -36,21 +33,6 @@ def test_options_that_change_the_network_are_in_the_name(named, override):
 ])
 def test_options_of_fine_tuning_are_not_in_the_name(named, override):
     assert named(override) == named()
-
-
-def test_backend_of_convolutions_is_not_in_the_name(named, build, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "MinkowskiEngine", ModuleType("MinkowskiEngine"))
-    for model in ("cognate", "cognate_waco_featurizer"):
-        task = build("finetune_tiny", f"model={model}", "backend=minkowski", folder=tmp_path)
-        assert isinstance(task.recipe.module.net.featurizer.backend, MinkowskiBackend)
-        assert named(f"model={model}", "backend=minkowski") == named(f"model={model}")
-
-
-def test_names_of_different_encoders_differ(build, tmp_path):
-    tasks = [build("autoencode_spade", f"encoder={name}", folder=tmp_path) for name in ("autoencoder", "variational")]
-    first, second = (task.checkpoints.latent(task.platform, task.op) for task in tasks)
-    assert first.startswith("latent_spade_spmm_autoencoder-")
-    assert second.startswith("latent_spade_spmm_variationalautoencoder-")
 
 
 def test_readings_of_a_platform_are_in_the_names(named, build, tmp_path):

@@ -1,7 +1,6 @@
 """A comparison from its command line to its figures, on generated samples: arms run, are shared and fail alone."""
 
 import json
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -137,59 +136,6 @@ def test_arms_do_not_replace_the_network_that_recommends(predictors):
     assert not any(name.startswith("finetuned_") for name in names)
 
 
-def test_other_comparisons_take_the_runs_of_equal_arms(predictors, evaluate):
-    before = kept(predictors)
-    times = [(path / "metrics.json").stat().st_mtime_ns for path in before if (path / "metrics.json").exists()]
-    again = evaluate("eval_figure08", *TWO)
-    curves = evaluate("eval_figure06")
-    assert not (again / "reported").exists()
-    assert kept(again) == before
-    assert times == [(path / "metrics.json").stat().st_mtime_ns for path in before if (path / "metrics.json").exists()]
-    assert "is finished and is reused" in (again / "run.log").read_text()
-    same = read_run(predictors).metrics
-    assert {key: value for key, value in read_run(curves).metrics.items() if key.startswith("spmm/cognate/top1_s")} == {
-        key: value for key, value in same.items() if key.startswith("spmm/cognate/top1_s")}
-    assert set(pd.read_csv(curves / "curves.csv")["row"]) == {"cognate", "no_transfer"}
-    metrics = read_run(curves).metrics
-    assert metrics["spmm/cognate/validation_prl"] > 0
-    assert (metrics["spmm/no_transfer/target_labels"], metrics["spmm/no_transfer/source_labels"]) == (200, 0)
-
-
-def test_a_finished_run_replaces_the_run_of_its_arm(predictors, evaluate):
-    arms = json.loads((predictors / "arms.json").read_text())
-    run = predictors.parents[1] / "artifacts" / "runs" / arms["mlp"]["run"]
-    before = kept(predictors)
-    moved = run.parents[1] / "moved"
-    shutil.copytree(run, moved, ignore=shutil.ignore_patterns("environment.json", "checkpoints", "training"))
-    fewer = [f"~task.arms.finetune.rows.{method}" for method in ("static", "trees", "zero_shot", "no_transfer")]
-    out = evaluate("eval_pipeline", f"+task.runs.finetune={moved}", *fewer)
-    assert kept(out) == before
-    arms = json.loads((out / "arms.json").read_text())
-    assert (arms["finetune"]["run"], arms["finetune"]["commit"]) == ("moved", None)
-    assert read_run(out).metrics["spmm/cognate/top1_speedup"] == read_run(moved).metrics["test/top1_speedup"]
-
-
-def test_a_run_of_no_arm_is_refused(evaluate):
-    out = evaluate("eval_pipeline", "+task.runs.finetune=artifacts", "+task.runs.other=artifacts")
-    assert "task.runs names other, which is no arm: arms are finetune" in (out / "reported").read_text()
-
-
-def test_a_comparison_of_failures_alone_fails(evaluate):
-    out = evaluate("eval_figure06", "~task.arms.cognate", BROKEN)
-    assert "no arm has finished (broken: no method magic" in (out / "reported").read_text()
-    assert not (out / "metrics.json").exists()
-
-
-def test_a_method_that_the_run_lacks_is_named(predictors, evaluate):
-    out = evaluate("eval_figure06", "+task.arms.cognate.rows.recommended=x")
-    assert "the run of arm cognate has no method recommended: it has random, " in (out / "reported").read_text()
-
-
-def test_without_run_py_there_are_no_runs(build, tmp_path):
-    with pytest.raises(ValueError, match=r"no run of arm cognate: start the comparison with run\.py"):
-        build("eval_figure06", folder=tmp_path).run(tmp_path)
-
-
 def result(name: str, row: str, *, group: str = "spmm", config: str = "a", matrices: str = "xy",
            seconds: float = 1.0) -> ArmResult:
     judged = pd.DataFrame({"row": "optimum", "matrix": list(matrices), "best_seconds": seconds,
@@ -215,12 +161,3 @@ def test_arms_that_do_not_compare_are_refused_by_name(changes, message):
     with pytest.raises(ValueError, match=f"arms first and other {message}: compare their runs, first and other, or"):
         refuse_unequal([first, other], same_labels=True)
     refuse_unequal([first, replace(other, arm=replace(other.arm, group="sddmm"))], same_labels=True)
-
-
-def test_arms_with_other_budgets_may_draw_other_labels():
-    more = replace(result("more", "two"), labels={0: frozenset({("m", "b"), ("m", "c")})})
-    refuse_unequal([result("first", "one"), more], same_labels=True)
-
-
-def test_arms_that_compare_choices_of_labels_may_draw_other_labels():
-    refuse_unequal([result("first", "one"), result("other", "two", config="b")], same_labels=False)

@@ -93,29 +93,6 @@ def test_samples_remember_the_machine_they_were_dealt_to(build, dealt, tmp_path)
 
 
 @pytest.mark.cc
-def test_dealing_again_replaces_a_preset_and_keeps_the_others(build, dealt):
-    folder, _ = dealt
-    before = table(folder, "cpu_many").frame().set_index(["preset", "matrix", "config", "round"])["seconds"]
-    build("collect_cpu_many", *TINY, "task.platforms=[${target}]", "target.workers=2", folder=folder).run(folder)
-    after = table(folder, "cpu_many").frame().set_index(["preset", "matrix", "config", "round"])["seconds"]
-    assert after.xs("workers_32_static").map(tuple).equals(before.xs("workers_32_static").map(tuple))
-    assert not after.xs("workers_32").map(tuple).equals(before.xs("workers_32").map(tuple))
-    build("collect_cpu_many", *TINY, folder=folder).run(folder)  # as the other tests expect it
-
-
-def test_dealing_needs_measured_samples(build, tmp_path):
-    (tmp_path / "data" / "synthetic").mkdir(parents=True)
-    with pytest.raises(MissingArtifact, match=r"run `python run\.py experiment=collect_cpu op=spmm") as caught:
-        build("collect_cpu_many", *TINY, folder=tmp_path).run(tmp_path)
-    assert caught.value.experiment == "collect_cpu"
-
-
-def test_presets_of_different_measurements_are_refused(build, tmp_path):
-    with pytest.raises(ValueError, match="are made of different measurements: give them the same `measured`"):
-        build("collect_cpu_many", *TINY, "static.measured.threads=4", folder=tmp_path).run(tmp_path)
-
-
-@pytest.mark.cc
 def test_validation_compares_threads_with_what_is_predicted(build, tmp_path):
     metrics = build("validate_cpu_many", "corpus=tiny", "task.matrices=2", "task.configs=5", "width=32",
                     "timing.rounds=1", folder=tmp_path).run(tmp_path)

@@ -1,7 +1,6 @@
 """Exploration of designs on generated matrices, from conf/ to the folder of the run."""
 
 import json
-from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -59,28 +58,6 @@ def test_no_choice_beats_the_optimum_and_bandwidth_never_slows_it(explored):
 
 
 @pytest.mark.cc
-def test_killed_run_simulates_only_what_is_missing(build, explored, monkeypatch, tmp_path):
-    metrics, folder = explored
-    kept = sorted((folder / "artifacts" / "designs").rglob("*.json"))
-    assert len(kept) == 2 * 5
-    content = kept[0].read_text()
-    kept[0].unlink()
-    asked = []
-    real = __import__("sparloom.platforms.spade", fromlist=["simulate_many"]).simulate_many
-
-    def counted(pattern, op, *, configs, machines, **given):
-        asked.append(len(configs) * len(machines))
-        return real(pattern, op, configs=configs, machines=machines, **given)
-
-    monkeypatch.setattr("sparloom.platforms.spade.simulate_many", counted)
-    again = build("dse_spade", *QUICK, folder=folder).run(tmp_path)
-    assert asked == [len(json.loads(content))]
-    assert kept[0].read_text() == content
-    assert {key: value for key, value in again.items() if key != "seconds"} == {
-        key: value for key, value in metrics.items() if key != "seconds"}
-
-
-@pytest.mark.cc
 def test_kept_seconds_are_extended_and_other_machines_are_other_files(build, tmp_path):
     task = build("dse_spade", *QUICK, folder=tmp_path)
     first, second = task.machines.values()
@@ -93,16 +70,3 @@ def test_kept_seconds_are_extended_and_other_machines_are_other_files(build, tmp
     assert (whole[0, :2] == some[0]).all()
     assert (kept.of(pattern, configs[::-1], [second]) == whole[1:, ::-1]).all()
     assert len(list(tmp_path.glob("spmm-*/*.json"))) == 2
-
-
-def test_train_matrices_do_not_judge(build, tmp_path):
-    with pytest.raises(ValueError, match=r"task\.role=train: models learn from train matrices"):
-        build("dse_spade", *QUICK, "task.role=train", folder=tmp_path).run(tmp_path)
-
-
-def test_grid_without_the_target_is_refused(build, tmp_path):
-    task = build("dse_spade", *QUICK, folder=tmp_path)
-    with pytest.raises(ValueError, match=r"the grid lacks the target itself.*: add pes=32"):
-        replace(task, grid={"pes": [8, 16]}).run(tmp_path)
-    with pytest.raises(ValueError, match=r"l4_kib: no parameter of the machine: task\.grid takes names"):
-        replace(task, grid={"l4_kib": [8]}).run(tmp_path)

@@ -112,19 +112,6 @@ def test_loss_of_an_encoder_is_logged_and_changes_no_digit(build, tmp_path, enco
     assert len(pd.read_csv(tmp_path / "csv" / "training" / "metrics.csv")) == rows
 
 
-def test_methods_without_network_need_no_checkpoint_and_no_headline(build, tmp_path, capsys):
-    methods = "task.methods=[static,trees]"
-    metrics = build("finetune_tiny", *SMALL, methods, "task.seeds=[1]", folder=tmp_path).run(tmp_path)
-    assert set(pd.read_parquet(tmp_path / "per_matrix.parquet")["method"]) == {"random", "static", "trees", "optimum"}
-    assert {"test/static_speedup", "test/trees_top1_speedup", "test/optimum_speedup"} <= set(metrics)
-    assert (metrics["test/seeds"], metrics["test/source_labels"], metrics["test/labels_per_seed"]) == (1, 0, 120)
-    assert not {"test/top1_speedup", "test/kendall_tau", "test/top1_over_trees"} & set(metrics)
-    shown = capsys.readouterr().out
-    assert "trees top-1" in shown
-    assert "COGNATE" not in shown
-    assert (tmp_path / "matrices.png").stat().st_size > 1000
-
-
 def test_trees_may_read_the_score_of_the_source(trained, build, tmp_path, capsys):
     methods = "task.methods=[trees,trees_source]"
     metrics = build("finetune_tiny", *SMALL, methods, "task.seeds=[1]", folder=trained).run(tmp_path)
@@ -133,16 +120,6 @@ def test_trees_may_read_the_score_of_the_source(trained, build, tmp_path, capsys
     frame = pd.read_parquet(tmp_path / "per_matrix.parquet").set_index("method")
     assert not np.allclose(frame.loc["trees", "kendall_tau"], frame.loc["trees_source", "kendall_tau"])
     assert "trees + source top-1" in capsys.readouterr().out
-
-
-def test_no_method_is_refused(build, tmp_path):
-    with pytest.raises(ValueError, match=r"task\.methods is empty: choose from static, trees"):
-        build("finetune_tiny", *SMALL, "task.methods=[]", folder=tmp_path).run(tmp_path)
-
-
-def test_unknown_method_is_refused(build, trained, tmp_path):
-    with pytest.raises(ValueError, match=r"no method magic: task.methods knows static, trees, trees_source, zero_shot"):
-        build("finetune_tiny", *SMALL, "task.methods=[magic]", folder=trained).run(tmp_path)
 
 
 def test_missing_prerequisites_name_their_experiment(build, tmp_path):
@@ -169,23 +146,6 @@ def test_network_of_other_settings_is_refused(build, trained, tmp_path):
     given = ("predictor.fusion=sum", f"task.pretrained={source}")
     with pytest.raises(SchemaError, match=r"predictor.fusion=concat instead of sum"):
         build("finetune_tiny", *SMALL, *given, folder=trained).run(tmp_path)
-
-
-def test_network_of_other_settings_is_not_looked_for_under_the_same_name(build, trained, tmp_path):
-    message = r"no checkpoint source_cpu_many_workers_32_single_spmm_cognate-\w+ of tiny samples"
-    with pytest.raises(MissingArtifact, match=message):
-        build("finetune_tiny", *SMALL, "predictor.fusion=sum", folder=trained).run(tmp_path)
-
-
-def test_too_small_samples_have_no_optimum(build, trained, tmp_path):
-    with pytest.raises(ValueError, match="no test matrix has seconds for all 256 configurations of spade"):
-        build("finetune_tiny", *SMALL, "samples.configs=60", folder=trained).run(tmp_path)
-
-
-def test_pretraining_logs_beside_the_record_of_the_run(build, trained, tmp_path):
-    (tmp_path / "run.log").touch()
-    build("pretrain_cpu", *SMALL, "logger=csv", folder=trained).run(tmp_path)
-    assert (tmp_path / "training" / "metrics.csv").stat().st_size > 0
 
 
 def test_pretraining_keeps_the_best_epoch_and_its_split(trained):
@@ -230,22 +190,6 @@ def test_a_network_trained_anew_takes_the_convolutions_of_the_usual_one(build, t
     assert not torch.equal(weights["featurizer.head.0.weight"], usual["featurizer.head.0.weight"])
     with pytest.raises(ValueError, match=r"checkpoints\.variant='other' is not null or refit"):
         replace(build("pretrain_cpu", folder=tmp_path).checkpoints, variant="other")
-
-
-def test_drawn_convolutions_are_trained_unless_they_are_frozen(build, trained, tmp_path):
-    weights = []
-    for number, frozen in enumerate(("none", "convolutions", "convolutions")):
-        out = tmp_path / str(number)
-        build("finetune_tiny", *SMALL, "task.methods=[no_transfer]", "task.seeds=[0]", f"trainer.epochs={1 + number}",
-              f"+task.recipe.scratch_freeze={frozen}", folder=trained).run(out)
-        weights.append(load_checkpoint(out / "checkpoints" / "no_transfer_0.pt", kind="cognate").weights)
-    trained_ones, once, twice = weights
-    first, head = "featurizer.weights.0", "featurizer.head.0.weight"
-    assert torch.equal(once[first], twice[first])
-    assert not torch.equal(once[head], twice[head])
-    assert not torch.equal(trained_ones[first], once[first])
-    with pytest.raises(ValueError, match=r"scratch_freeze='all' is not one of none, convolutions"):
-        replace(build("finetune_tiny", *SMALL, folder=trained).recipe, scratch_freeze="all")
 
 
 @pytest.mark.parametrize("encoder", ["augmentation", "mapping"])

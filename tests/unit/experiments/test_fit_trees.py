@@ -2,7 +2,6 @@
 
 import ctypes
 import json
-import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from sparse_table import patterns, write_spmm_table
 
 from sparloom.data import StoredSamples
 from sparloom.errors import MissingArtifact, SchemaError, Unsupported
-from sparloom.experiments.trees import best_configs, gemm_subject, sparse_subject
+from sparloom.experiments.trees import best_configs, gemm_subject
 from sparloom.experiments.trees.evaluation import TreeSubject, scores_with_fallback
 from sparloom.models import load_trees
 from sparloom.models.performance import (
@@ -28,7 +27,7 @@ from sparloom.models.performance import (
 )
 from sparloom.ops import GEMM, LAYOUTS, GemmShape, SpMM
 from sparloom.platforms import CpuKernels, CudaPlatform
-from sparloom.space import Config, GemmSpace, SpmmSpace, gemm_program
+from sparloom.space import GemmSpace, SpmmSpace, gemm_program
 from sparloom.sparse import SparseMatrix
 
 SMALL = (
@@ -103,15 +102,6 @@ def test_the_saved_model_is_the_scored_one(fitted):
 
 
 @pytest.mark.cc
-def test_every_tree_of_the_saved_model_is_logged(fitted):
-    folder, metrics = fitted
-    logs = sorted((folder / "out" / "training" / "gemm").glob("member_*/metrics.csv"))
-    losses = [pd.read_csv(path)["validation/loss"] for path in logs]
-    assert len(losses) == 3
-    assert sum(int(values.idxmin()) + 1 for values in losses) == metrics["oof/trees"]
-
-
-@pytest.mark.cc
 def test_the_header_compiles_alone_and_was_compared(fitted, tmp_path):
     folder, metrics = fitted
     assert metrics["predict/c_error"] < 1e-6
@@ -141,46 +131,6 @@ def test_kernels_are_recommended_for_a_shape(fitted, build, tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "90% interval" in shown
     assert "measured" in shown
-
-
-@pytest.mark.cc
-def test_the_distilled_model_alone_recommends_without_intervals(fitted, build, tmp_path, capsys):
-    folder = tmp_path / "fitted"
-    shutil.copytree(fitted[0], folder)
-    for name in ("full", "interval"):
-        shutil.rmtree(models(folder) / name)
-    build("recommend", "shape=[48,64,80]", folder=folder).run(tmp_path)
-    written = json.loads((tmp_path / "recommendation.json").read_text())["configurations"]
-    assert len({entry["config"] for entry in written}) == 5
-    assert "low" not in written[0]
-    assert "interval" not in capsys.readouterr().out
-
-
-@pytest.mark.cc
-def test_degenerate_shapes_are_left_to_the_default(fitted, build, tmp_path, capsys):
-    metrics = build("recommend", "shape=[64,1,64]", folder=fitted[0]).run(tmp_path)
-    assert metrics == {"fallback": 1}
-    assert "no model is asked, take tile_m=240" in capsys.readouterr().out
-
-
-@pytest.mark.cc
-def test_kernels_are_recommended_for_a_layout(fitted, build, tmp_path):
-    folder, _ = fitted
-    build("recommend", "shape=[48,64,80,nt]", folder=folder).run(tmp_path)
-    written = json.loads((tmp_path / "recommendation.json").read_text())
-    assert written["shape"] == [48, 64, 80, "nt"]
-    chosen = [Config.parse("cpu_kernels", entry["config"]) for entry in written["configurations"]]
-    assert len(chosen) == 5
-    assert [gemm_program(config, "nt") for config in chosen] == list(dict.fromkeys(chosen))
-
-
-@pytest.mark.parametrize(("shape", "message"), [
-    ("[64,64]", r"shape=\[64, 64\] is not \[m,n,k\] or \[m,n,k,layout\]: rows and columns of the result"),
-    ("[64,64,64,tx]", "layout='tx' of a product is not one of nn, tn, nt, tt"),
-])
-def test_a_shape_has_three_extents_and_perhaps_a_layout(build, tmp_path, shape, message):
-    with pytest.raises(ValueError, match=message):
-        build("recommend", f"shape={shape}", folder=tmp_path).run(tmp_path)
 
 
 def test_few_rows_get_a_fixed_configuration_where_that_is_faster_on_other_folds():
@@ -241,13 +191,6 @@ def test_a_model_grows_further_on_more_shapes(fitted, build, tmp_path):
         key: value for key, value in metrics.items() if key.startswith("interval/")}
 
 
-def test_the_sweep_that_judges_must_be_there(build, tmp_path):
-    write_gemm_table(tmp_path / "data", drawn_shapes(8), step=100)
-    task = build("fit_trees", *SMALL, "task.judging_sweep=2", folder=tmp_path)
-    with pytest.raises(SchemaError, match=r"sweep 2 judges .* the table has 2: collect with timing\.rounds=3"):
-        task.run(tmp_path)
-
-
 @pytest.mark.cc
 def test_kernels_of_a_gpu_are_chosen_from_one_sweep(build, tmp_path, capsys):
     write_triton_table(tmp_path / "data", drawn_shapes(32), step=16)
@@ -299,16 +242,6 @@ def test_the_model_of_spmm_ranks_kernels_for_a_pattern(sparse_fitted):
     first = configs[load_trees([name], threads=2).score("spmm", operands, configs).argmin()]
     assert first["balance"] != "rows"
     assert first["stream"] == 1
-
-
-@pytest.mark.cc
-def test_matrices_of_other_roles_are_left_alone(build, sparse_fitted, tmp_path):
-    folder, _ = sparse_fitted
-    task = build("fit_trees", *SMALL, "task.roles=[train]", folder=folder)
-    subject = sparse_subject(task.samples, task.sparse_platform, SpMM(), judging=1, roles=task.roles)
-    split = task.samples.split()
-    assert {split[name] for name in subject.judged.about["matrix"]} == {"train"}
-    assert subject.unasked.sum() == 2 * (split["made/empty"] == "train")
 
 
 @pytest.mark.cc

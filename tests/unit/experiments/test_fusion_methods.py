@@ -6,12 +6,10 @@ import pytest
 from sparloom.errors import Unsupported
 from sparloom.experiments.fusion import (
     METHODS,
-    Block,
     Case,
     FusionBench,
     Methods,
     PairCheck,
-    cases,
     decide,
     fusion_set,
     reuse,
@@ -102,27 +100,6 @@ def test_a_wrong_element_is_detected_at_any_position(op, matrix):
             check.check(wrong)
 
 
-def test_the_first_result_must_be_finite(matrix):
-    op = OPS["spmm_spmm"]
-    operands = op.operands(matrix, 8, 0)
-    result = op.oracle(operands).astype(np.float32)
-    check = PairCheck(op, operands, seed=0)
-    result[np.setdiff1d(np.arange(result.shape[0]), check._rows)[0], 0] = np.nan
-    with pytest.raises(AssertionError, match="1 elements are not finite"):
-        check.check(result)
-
-
-def test_many_equal_neighbours_of_a_hub_are_no_fault():
-    rows = 40_000
-    leaves = np.arange(1, rows)
-    star = Pattern.from_coo(np.concatenate([np.zeros(rows - 1, int), leaves]),
-                            np.concatenate([leaves, np.zeros(rows - 1, int)]), (rows, rows))
-    op = OPS["spmm_spmm"]
-    operands = op.operands(SparseMatrix(star, np.ones(star.nnz)), 4, 0)
-    csr = operands.matrix.to_scipy()
-    PairCheck(op, operands, seed=0).check(csr @ (csr @ operands.dense["C"]))
-
-
 @pytest.mark.cc
 def test_cached_decisions_are_found_and_scored(matrix, tmp_path):
     bench = FusionBench(OPS, QUICK, PlanCache(tmp_path), gemv_flops=1.0, seed=0)
@@ -165,30 +142,3 @@ def test_the_set_is_square_and_positive_definite_or_a_graph():
                     entry("f", 10, 200, kind="undirected graph"))
 
     assert [found.name for found in fusion_set(Listed(), least_nonzeros=100)] == ["a", "b", "f"]
-
-
-def test_blocks_that_meet_join_their_methods():
-    entries = [entry(name, 10, nnz) for name, nnz in (("a", 5), ("b", 1), ("c", 3))]
-    blocks = [Block("real", ("gemm_spmm",), (32, 64), 2, None, ("torch", "unfused")),
-              Block("real", ("gemm_spmm",), (64,), 2, 2, ("unfused", "atomic")),
-              Block("anchors", ("gemm_spmm",), (64,), 2, None, ("auto",))]
-    found = cases(blocks, "real", entries)
-    assert [case.methods for case in found["c"]] == [("unfused", "torch"), ("unfused", "torch")]
-    assert [case.methods for case in found["b"]] == [("unfused", "torch"), ("unfused", "torch", "atomic")]
-    assert [case.key for case in found["a"]][1] == "real a gemm_spmm 64 2 unfused,torch,atomic"
-
-
-def test_an_unknown_method_is_refused():
-    with pytest.raises(ValueError, match="no method magic: choose from unfused"):
-        cases([Block("real", ("gemm_spmm",), (32,), 2, None, ("magic",))], "real", [])
-
-
-def test_mkl_may_be_absent(monkeypatch):
-    from sparloom.baselines import mkl
-
-    monkeypatch.setenv("MKL_RT", "/nowhere/libmkl_rt.so")
-    mkl._library.cache_clear()
-    with pytest.raises(Unsupported, match="MKL is not installed: pip install mkl"):
-        mkl.mkl_spmm(SparseMatrix(Pattern((1, 1), np.array([0, 1]), np.array([0])), np.ones(1)),
-                     np.ones((1, 1), np.float32), np.ones((1, 1), np.float32), threads=1)
-    mkl._library.cache_clear()

@@ -11,10 +11,6 @@ TINY = TinySamples(matrices=8, configs=20, seed=0)
 SMALL = ("samples=tiny", "samples.matrices=8", "samples.configs=20")
 
 
-def files(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 @pytest.fixture
 def gathered(build, tmp_path) -> Path:
     out = tmp_path / "gathered"
@@ -42,12 +38,6 @@ def test_files_that_learning_reads_are_listed(gathered):
         "spade_spmm.parquet", "split.csv", "inputs.npz", "statistics.parquet", "walks.parquet"]
 
 
-def test_gathering_twice_gives_equal_bytes(gathered, build, tmp_path):
-    again = tmp_path / "again"
-    build("gather_samples", f"samples.data={gathered}", folder=tmp_path).run(again)
-    assert files(again) == files(gathered)
-
-
 def test_only_matrices_of_the_manifest_are_taken(build, tmp_path):
     listed = Manifest.of(TINY.inputs()).matrices
     Manifest({name: listed[name] for name in list(listed)[:3]}).write(tmp_path / "three.csv")
@@ -59,12 +49,6 @@ def test_only_matrices_of_the_manifest_are_taken(build, tmp_path):
         assert sorted(names) == sorted(listed)[:3]
 
 
-def test_presets_of_one_platform_share_a_file(build, tmp_path):
-    build("gather_samples", *SMALL, "platform@source=spade_205", folder=tmp_path).run(tmp_path)
-    stored = StoredSamples(str(tmp_path), folder="", corpus="suitesparse")
-    assert len(stored.table("spade", "cognate32", "spmm")) == len(stored.table("spade", "cognate32_205", "spmm")) == 160
-
-
 def test_samples_of_other_matrices_are_refused(build, tmp_path):
     Manifest.of(TinySamples(matrices=8, configs=20, seed=1).inputs()).write(tmp_path / "other.csv")
     task = build("gather_samples", *SMALL, f"task.manifest={tmp_path / 'other.csv'}", folder=tmp_path)
@@ -72,9 +56,3 @@ def test_samples_of_other_matrices_are_refused(build, tmp_path):
     with pytest.raises(SchemaError, match=match):
         task.run(tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_a_manifest_of_nothing_gathers_nothing(build, tmp_path):
-    Manifest({}).write(tmp_path / "none.csv")
-    with pytest.raises(ValueError, match="no samples of cpu two_threads of any of 0 matrices"):
-        build("gather_samples", *SMALL, f"task.manifest={tmp_path / 'none.csv'}", folder=tmp_path).run(tmp_path / "out")

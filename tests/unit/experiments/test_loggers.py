@@ -10,13 +10,11 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from wandb_server import WandbServer, wandb_server
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[3]
 CURVES = {f"{stage}/{name}" for stage in ("train", "validation") for name in ("prl", "opa", "kendall_tau")}
-KEY = "0123456789" * 4
 
 
 def pretrain(command: list[str], folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
@@ -73,10 +71,8 @@ def test_tensorboard_gets_curves_and_metrics(run_command, tmp_path):
 
 def test_wandb_offline_needs_no_account_and_no_network(run_command, tmp_path):
     needs("wandb")
-    with wandb_server() as server:
-        done = pretrain(run_command, tmp_path, "logger=wandb", WANDB_BASE_URL=server.address)
-        assert done.returncode == 0, done.stderr
-        assert server.requests == 0
+    done = pretrain(run_command, tmp_path, "logger=wandb", WANDB_BASE_URL="http://127.0.0.1:9")  # nobody listens
+    assert done.returncode == 0, done.stderr
     curves, metrics = expected(tmp_path)
     training, = (tmp_path / "run" / "training" / "wandb").glob("offline-run-*")
     end, = (tmp_path / "run" / "wandb").glob("offline-run-*")
@@ -85,42 +81,9 @@ def test_wandb_offline_needs_no_account_and_no_network(run_command, tmp_path):
     assert {name: row[name] for name in metrics} == metrics
 
 
-def test_wandb_online_sends_everything_with_the_key(run_command, tmp_path):
-    needs("wandb")
-    with wandb_server() as server:
-        done = pretrain(run_command, tmp_path, "logger=wandb", "logger.offline=false", "logger.project=looms",
-                        WANDB_BASE_URL=server.address, WANDB_API_KEY=KEY)
-        assert done.returncode == 0, done.stderr
-    assert server.keys == {KEY}
-    curves, metrics = expected(tmp_path)
-    runs = {run["displayName"]: run for run in server.runs.values()}
-    assert set(runs) == {"training", "metrics"}
-    assert {run["project"] for run in runs.values()} == {"looms"}
-    assert len({run["groupName"] for run in runs.values()}) == 1
-    same(server.rows[runs["training"]["name"]], curves)
-    row, = server.rows[runs["metrics"]["name"]]
-    assert {name: row[name] for name in metrics} == metrics
-
-
-@pytest.mark.parametrize(("key", "message"), [
-    ({}, "logger.offline=false needs a key of Weights & Biases: set WANDB_API_KEY, run `wandb login`, or stay offline"),
-    ({"WANDB_API_KEY": "short"}, "Weights & Biases refuses the key: WANDB_API_KEY invalid: API key must have"),
-    ({"WANDB_API_KEY": WandbServer.refused}, "Weights & Biases refuses the key: "),
-])
-def test_wandb_online_without_a_good_key_ends_before_anything_runs(run_command, tmp_path, key, message):
-    needs("wandb")
-    with wandb_server() as server:
-        done = pretrain(run_command, tmp_path, "logger=wandb", "logger.offline=false",
-                        WANDB_BASE_URL=server.address, **key)
-    assert done.returncode == 1
-    assert f"error: {message}" in done.stderr
-    assert "Traceback" not in done.stderr + done.stdout
-    assert not (tmp_path / "artifacts").exists()
-
-
 @pytest.mark.parametrize(("logger", "package"), [("wandb", "wandb"), ("tensorboard", "tensorboard")])
-def test_missing_package_is_reported_before_anything_runs(python_of_runs, tmp_path, logger, package):
-    command = [*python_of_runs, str(Path(__file__).with_name("without_package.py")), package, str(ROOT / "run.py")]
+def test_missing_package_is_reported_before_anything_runs(tmp_path, logger, package):
+    command = [sys.executable, str(Path(__file__).with_name("without_package.py")), package, str(ROOT / "run.py")]
     done = pretrain(command, tmp_path, f"logger={logger}")
     assert done.returncode == 1
     assert f"error: logger={logger} needs the package {package}: pip install 'sparloom[track]' (in a" in done.stderr

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from sparloom.errors import CompileError, MissingArtifact
 from sparloom.experiments.harness import exclusive_timing, run_jobs
 
 
@@ -41,21 +40,6 @@ def test_failure_of_a_job_is_raised(processes):
         dict(run_jobs(fail, given, weights=weights, processes=processes, description="t"))
 
 
-def lack(kind: type[Exception]) -> int:
-    if kind is CompileError:
-        raise CompileError("refused", source="int", log="error")
-    raise MissingArtifact("no samples", experiment="collect_spade", overrides=("op=spmm",))
-
-
-@pytest.mark.parametrize("kind", [CompileError, MissingArtifact])
-def test_failures_of_other_processes_are_whole(kind):
-    given = {"a": kind, "b": kind}
-    with pytest.raises(kind) as caught:
-        dict(run_jobs(lack, given, weights={"a": 1.0, "b": 1.0}, processes=2, description="t"))
-    assert vars(caught.value).items() >= ({"source": "int", "log": "error"} if kind is CompileError else {
-        "experiment": "collect_spade", "overrides": ("op=spmm",)}).items()
-
-
 def time_alone() -> None:
     with exclusive_timing():
         pass
@@ -70,8 +54,3 @@ def test_a_second_timing_run_says_that_it_waits(tmp_path, monkeypatch, caplog):
                 time.sleep(0.01)
             assert not second.done()
         second.result()
-
-
-def test_no_process_is_refused():
-    with pytest.raises(ValueError, match="0 processes: at least 1 is needed"):
-        dict(run_jobs(double, {}, weights={}, processes=0, description="t"))

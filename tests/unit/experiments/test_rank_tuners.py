@@ -74,15 +74,6 @@ def test_a_function_plugs_in(build, tmp_path):
     assert metrics["test/mine/1/share"] == pytest.approx(np.exp(shares.mean()))
 
 
-def test_a_function_plugs_in_from_the_command_line(build, tmp_path):
-    override = ("+task.tuners.mine={_target_: sparloom.experiments.TunerEntry, label: mine, labels_on: judged, "
-                "budgets: [3], anytime: true, seeds: 1, "
-                "tuner: {_target_: sparloom.tuning.random_search, _partial_: true}}")
-    task = build("rank_tuners", *TINY, override, folder=tmp_path)
-    metrics = replace(task, tuners={"mine": task.tuners["mine"], "other": None}).run(tmp_path)
-    assert metrics["test/mine/3/labels_on_matrix"] == 3
-
-
 def test_wrong_tuners_are_refused(build, tmp_path):
     task = build("rank_tuners", *TINY, folder=tmp_path)
     with pytest.raises(ValueError, match=r"the tuner chose no configuration for \d+ matrices, first tiny/"):

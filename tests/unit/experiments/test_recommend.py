@@ -11,13 +11,11 @@ import numpy as np
 import pytest
 from small import SMALL
 
-from sparloom.errors import MissingArtifact, Unsupported
+from sparloom.errors import Unsupported
 from sparloom.experiments.cognate import RecommendShape, calibration, read_shape
-from sparloom.experiments.cognate.evaluation_data import PlatformEstimator
 from sparloom.measure import describe_machine
-from sparloom.models import Network
 from sparloom.models.performance import Origin, machine_constants
-from sparloom.ops import GEMM, GemmShape, SpMM
+from sparloom.ops import GEMM
 from sparloom.sparse import Pattern, SparseMatrix, write_matrix
 
 FITTED = ("recommender.learning.selection.matrices=4", "recommender.learning.selection.configs_per_matrix=4")
@@ -74,13 +72,6 @@ def test_equal_matrices_get_equal_advice(build, trained, file, tmp_path):
         tmp_path / "two" / "recommendation.json").read_bytes()
 
 
-def test_matrix_is_embedded_once(build, trained, file, tmp_path, monkeypatch):
-    seen, embed = [], Network.embed
-    monkeypatch.setattr(Network, "embed", lambda net, inputs: seen.append(inputs) or embed(net, inputs))
-    recommend(build, trained, file).run(tmp_path)
-    assert [len(inputs) for inputs in seen] == [1]
-
-
 def test_matrix_without_nonzeros_is_refused(build, trained, tmp_path):
     empty = tmp_path / "empty.mtx"
     empty.write_text("%%MatrixMarket matrix coordinate real general\n3 3 0\n")
@@ -96,30 +87,9 @@ def test_broken_file_is_named(build, trained, tmp_path, text):
         recommend(build, trained, broken).run(tmp_path)
 
 
-def test_no_matrix_is_refused(build, trained, tmp_path):
-    with pytest.raises(ValueError, match=r"no matrix given: add matrix=<path of a file that ends in .tar.gz"):
-        build("recommend", *SMALL, folder=trained).run(tmp_path)
-
-
-def test_unknown_verification_is_refused(build, trained, file, tmp_path):
-    with pytest.raises(ValueError, match="verify='some' is not one of none, top, all"):
-        recommend(build, trained, file, "verify=some").run(tmp_path)
-
-
 def test_platform_without_fine_tuned_model_is_refused(build, trained, file, tmp_path):
     with pytest.raises(Unsupported, match=r"and at most 4,096 are scored one by one: choose a target such"):
         recommend(build, trained, file, "platform@target=cpu").run(tmp_path)
-
-
-def test_other_preset_needs_its_own_model(build, trained, file, tmp_path):
-    with pytest.raises(MissingArtifact, match=r"finetuned_spade_cognate32_205_spmm_\* \(any network\) of tiny"):
-        recommend(build, trained, file, "platform@target=spade_205").run(tmp_path)
-
-
-def test_other_network_is_not_taken(build, trained, file, tmp_path):
-    other = ("recommender.net=${model.net}", "model.net.featurizer.pooling=multiscale")
-    with pytest.raises(MissingArtifact, match=r"no checkpoint finetuned_spade_cognate32_spmm_cognate-\w+ of tiny"):
-        recommend(build, trained, file, *other).run(tmp_path)
 
 
 def test_the_network_that_was_fine_tuned_last_recommends(build, trained, file, tmp_path):
@@ -162,21 +132,6 @@ def test_the_default_is_the_fitted_model_where_there_are_walks(build, trained, f
     assert task.recommender.finetuned.origin.startswith("finetuned_spade")
 
 
-def test_the_formula_is_computed_once_for_a_matrix_and_configurations():
-    calls, matrices, configs = [], [object(), object()], list("abc")
-
-    def seconds(op, matrix, configs):
-        calls.append((op, matrix, list(configs)))
-        return np.arange(1.0, 1.0 + len(configs))
-
-    formula = PlatformEstimator(seconds, SpMM())
-    for matrix, part in ((0, 3), (0, 3), (0, 2), (1, 2), (1, 2), (0, 3)):
-        np.testing.assert_array_equal(formula(matrices[matrix], configs[:part]), np.arange(1.0, 1.0 + part))
-    assert [(matrices.index(matrix), len(given)) for _, matrix, given in calls] == [(0, 3), (0, 2), (1, 2), (0, 3)]
-    with pytest.raises(ValueError, match="read-only"):
-        formula(matrices[0], configs)[0] = 0
-
-
 def test_what_a_choice_may_lose_is_told(build, trained, file, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(calibration, "LEAST_MATRICES", 2)
     task = build("recommend", *SMALL, f"matrix='{file}'", *DEFAULT, "verify=none", folder=trained)
@@ -205,15 +160,6 @@ def test_what_a_choice_may_lose_is_told(build, trained, file, tmp_path, capsys, 
 def test_extents_are_integers_in_range(shape, text):
     with pytest.raises(ValueError, match=text):
         read_shape(shape)
-
-
-def test_whole_numbers_are_extents():
-    assert read_shape([1e3, 64, 512]) == GemmShape(1000, 64, 512)
-
-
-def test_a_matrix_and_a_shape_are_not_answered_at_once(build, trained, file, tmp_path):
-    with pytest.raises(ValueError, match=r"shape=\[64, 64, 64\]: give one of them"):
-        recommend(build, trained, file, "shape=[64,64,64]").run(tmp_path)
 
 
 @pytest.mark.parametrize(("processor", "cache_sizes", "told"), [

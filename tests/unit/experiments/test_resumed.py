@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 from toy import SIMULATED, ToyCorpus, ToyPlatform
 
-from sparloom.data import Conditions, Journal, SampleTable
+from sparloom.data import Journal, SampleTable
 from sparloom.data.sample import conditions_entry
 from sparloom.errors import SchemaError
 from sparloom.experiments import Collect, CollectGemm
-from sparloom.experiments.harness import CaseJournal, check_samples, conditions_of, identities_of, journal_folder
+from sparloom.experiments.harness import check_samples, conditions_of, journal_folder
 from sparloom.experiments.harness import journal as case_journal
 from sparloom.ops import CsrAttention, GemmShapes, SpMM
 from sparloom.platforms import CpuKernels, NullPlatform, SpadePlatform
 from sparloom.platforms.spade import Machine
 from sparloom.ragged import LengthCorpus, generated_lengths
 from sparloom.space import Readings
-from sparloom.sparse import AnchorCorpus, FolderCorpus
+from sparloom.sparse import AnchorCorpus
 
 TABLE = Path("toy", "samples", "toy_spmm.parquet")
 GROUP = ("spmm", "toy", "only")
@@ -92,14 +92,6 @@ def test_samples_of_another_machine_are_refused_before_anything_is_measured(tmp_
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == kept
 
 
-def test_a_table_without_its_journals_is_refused_as_well(tmp_path):
-    collect(tmp_path).run(tmp_path)
-    other = {"platforms": [ToyPlatform(sleep_seconds=1e-5)], "journals": str(tmp_path / "others")}
-    with pytest.raises(SchemaError, match=r"toy_spmm.parquet holds samples .* \(platform.sleep_seconds 0 -> 1e-05\)"):
-        collect(tmp_path, **other).run(tmp_path)
-    assert collect(tmp_path, journals=str(tmp_path / "others")).run(tmp_path)["new_rows"] == 20
-
-
 def test_overwriting_drops_what_was_made_under_other_conditions(tmp_path):
     collect(tmp_path).run(tmp_path)
     other = {"platforms": [ToyPlatform(sleep_seconds=1e-5)], "matrices": ["toy/m8"]}
@@ -140,16 +132,6 @@ def test_another_matrix_of_the_same_name_is_refused(tmp_path):
     Changed.__name__ = Same.__name__  # one folder of journals
     with pytest.raises(SchemaError, match=r"toy%2Fm9.jsonl .*toy/m9 was another matrix"):
         collect(tmp_path, corpus=Changed()).run(tmp_path)
-
-
-def test_files_of_a_folder_are_known_by_their_content(tmp_path):
-    for folder, value in (("a", 1), ("b", 2), ("c", 1)):
-        (tmp_path / folder).mkdir()
-        text = f"%%MatrixMarket matrix coordinate real general\n2 2 1\n1 1 {value}\n"
-        (tmp_path / folder / "m.mtx").write_text(text)
-    first, second, third = (identities_of(FolderCorpus(tmp_path / name)) for name in "abc")
-    assert first != second
-    assert list(first.values()) == list(third.values())
 
 
 def test_drawn_configurations_of_another_seed_are_refused_and_the_whole_space_has_none(tmp_path):
@@ -205,14 +187,6 @@ def test_lengths_count_by_their_content_and_not_by_their_path(tmp_path, monkeypa
     assert first == second != third
 
 
-def test_damaged_lines_of_cases_are_named(tmp_path):
-    journal = CaseJournal(tmp_path / "cases.jsonl")
-    journal.append("a", [{"seconds": 1.0}])
-    (tmp_path / "cases.jsonl").write_bytes((tmp_path / "cases.jsonl").read_bytes() + b'{"case": "b"}\n')
-    with pytest.raises(SchemaError, match=r"cases.jsonl, line 2 is damaged .*: remove it"):
-        journal.rows()
-
-
 def test_samples_of_a_machine_with_other_parameters_teach_nothing_about_this_one(spade):
     entry = conditions_entry(("spmm", "spade", "cognate32"), "", conditions_of(spade, SpMM(), SIMULATED))
     table = SampleTable.of([], [entry])
@@ -220,10 +194,3 @@ def test_samples_of_a_machine_with_other_parameters_teach_nothing_about_this_one
     check_samples(SampleTable.of([]), replace(spade, dram_gb_per_s=5), SpMM())
     with pytest.raises(SchemaError, match=r"another machine .* \(machine.dram_gb_per_s 58.6 -> 5\): .*collect"):
         check_samples(table, replace(spade, dram_gb_per_s=5), SpMM())
-
-
-def test_conditions_that_a_run_left_are_read_again(tmp_path):
-    task = collect(tmp_path)
-    task.run(tmp_path)
-    made = task._resumed.conditions["only"]
-    assert Conditions.read(tmp_path / "journals" / "toy", made.digest) is not None

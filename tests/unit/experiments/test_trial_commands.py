@@ -16,7 +16,6 @@ from sparloom.experiments.cognate.trial_commands import (
     LocalCommands,
     RayCommands,
     SlurmCommands,
-    run_command,
 )
 
 SLURM = {  # a Slurm of one machine: jobs are processes
@@ -148,11 +147,6 @@ def test_what_a_command_prints_is_kept_to_a_limit(line, outcome) -> None:
     assert int(megabytes) < MUCH >> 21
 
 
-def test_a_flood_of_output_does_not_hide_the_deadline() -> None:
-    result = run_command(f"{sys.executable} -c \"while True: print('log ' * 1000)\"", 0.5, ".")
-    assert result == CommandResult(None, "took longer than 0.5 s")
-
-
 @pytest.mark.slow
 def test_stopping_ends_what_runs_and_what_would_begin(runner, tmp_path) -> None:
     if isinstance(runner, SlurmCommands):
@@ -196,32 +190,6 @@ def test_a_lost_job_is_submitted_again(tmp_path, monkeypatch) -> None:
     assert outcome.failure.startswith("job 3: ")
     assert outcome.failure.endswith("the last of 3 attempts")
     assert outcome.seconds is None
-
-
-@pytest.mark.slow
-def test_a_refused_job_waits_for_others(tmp_path, monkeypatch) -> None:
-    one = SLURM["sbatch"].replace("#!/bin/sh\n", """#!/bin/sh
-if [ -f "$FAKE_SLURM/full" ]; then echo "sbatch: error: QOSMaxSubmitJobPerUserLimit" >&2; exit 1; fi
-touch "$FAKE_SLURM/full"
-""")
-    install_slurm(tmp_path, monkeypatch, sbatch=one, squeue="#!/bin/sh\necho \"$@\"\n")
-    monkeypatch.setattr(trial_commands, "STATE_SECONDS", 0.05)
-    runner, found = SlurmCommands(tmp_path, {}), []
-    gate = tmp_path / "gate"
-    threads = [threading.Thread(daemon=True, target=lambda: found.append(
-        runner.run(f"while [ ! -f {gate} ]; do sleep 0.05; done; rm -f {tmp_path}/full; echo 2", None)))
-        for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    while not runner._jobs:
-        time.sleep(0.01)
-    gate.touch()
-    for thread in threads:
-        thread.join()
-    assert found == [CommandResult(2.0)] * 2
-    (tmp_path / "full").touch()
-    with pytest.raises(ValueError, match=r"Slurm takes no job: .*QOSMaxSubmitJob.*: change task\.executor_options"):
-        runner.run("echo 1", None)
 
 
 @pytest.mark.parametrize(("make", "options", "message"), [
