@@ -23,7 +23,8 @@ TESTS = [command[2:] for command in COMMANDS if command[0] == "-m"]
 RUNS = [command[1:] for command in COMMANDS if command[0] == "run.py"]
 RUN = re.compile(r"(?<!\S)`?python run\.py ([^`\n]+)")
 PLACEHOLDER = re.compile(r"<|_chip")  # of the reader; of docs/extending.md, which has a test of its own
-REMOVED = {  # commit -> studies whose results stay, but not their code
+REMOVED = {  # commit -> runs whose results stay, but not their code or not all that their configuration names
+    "6d36a0fa": ["bench_decisions", "bench_dispatch", "bench_dispatch_final", "bench_dispatch_samples"],
     "5aa39e6d": ["bench_decisions_busy", "export_benchmark"],
     "4962a906": ["audit_cpu_labels", "bench_featurizer", "bench_simulator", "check_gcn", "eval_members",
                  "summarise_spade"]}
