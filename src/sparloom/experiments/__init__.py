@@ -15,9 +15,9 @@ __all__, __getattr__, __dir__ = attach(__name__, {
         "Finetune", "Fit", "FittedRecommender", "Gather", "LearnerConfig", "PrepareInputs", "Pretrain", "Recipe",
         "Recommend", "RecommendShape", "RunCampaign", "Tabulate", "ValidateDealing"),
     "autosage": (
-        "BenchAutosage", "BenchDecisions", "BenchDecompositions", "BenchDispatch", "BenchDispatchCuda", "BenchGcn",
+        "BenchAutosage", "BenchDecompositions", "BenchDispatch", "BenchDispatchCuda", "BenchGcn",
         "BenchGraphsage", "BenchMinibatch", "CheckProbe", "ChooseKernels", "ChooseStoredKernels",
-        "GraphChoice", "Plans", "PolicyVariant", "RandomMatrix"),
+        "GraphChoice", "Plans", "RandomMatrix"),
     "fusion": ("BenchFuse", "BenchFusion", "BenchJacobi", "BenchKernels", "BenchPowers", "Block"),
     "cora": ("BenchEncoders", "BenchRagged", "BenchRaggedCuda", "BenchRaggedSchedules", "EvalRagged"),
     "spade": (

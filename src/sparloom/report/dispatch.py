@@ -16,14 +16,13 @@ from sparloom.report.figures import draw_means, figure, logarithmic, op_title, s
 from sparloom.report.runs import grouped_bounds, ratio_bounds
 
 CASE = ["op", "matrix", "width"]
-OWN, NEW, PLAIN, KERNEL = "sparloom", "sparloom_new", "sparloom_plain", "kernel"
+OWN, NEW = "sparloom", "sparloom_new"  # a prepared matrix, into an array that is there and into a new one
+PLAIN_CALL, TUNED, KERNEL = "call", "tuned", "kernel"
 WIDEST = 256  # columns, up to which a case counts
 LARGE = 0.5e-3  # seconds of the best baseline, from which on a case counts
 SLOWER = 0.97  # times as fast as the best baseline: below is a regression
 ALIASES = {"attention": "over_composed", "sage_training": "over_pyg"}  # what over_best is called as well
 CALLS = 100  # over which a decision is spread
-NEAR = 1.03  # times as slow as the fastest of several choices: as good as the same
-SAME = 0.9  # share of repeated decisions that choose the same
 PEERS: Mapping[str, tuple[str, str]] = {
     "torch": ("torch CSR", "#9a9a9a"), "torch_reduce": ("torch reduce", "#c8c8c8"), "mkl": ("MKL", "#7aa974"),
     "numba": ("Numba", "#d9a441"), "scipy": ("SciPy", "#5f7fa8"), "aocl": ("AOCL", "#b5651d"),
@@ -33,13 +32,14 @@ PEERS: Mapping[str, tuple[str, str]] = {
     "pyg_csr_int32": ("PyG, int32", "#c8c8c8"), "pyg_edge_index": ("PyG, edges", "#7aa974"),
     "pyg_torch_sparse": ("PyG, SparseTensor", "#5f7fa8"), "float32": ("our float32", "#9a9a9a"),
     "cusparse": ("cuSPARSE", "#7aa974"), "cusparse_alg2": ("cuSPARSE, 2nd", "#5f7fa8"),
-    "torch_mm": ("torch CSR", "#9a9a9a"), "torch_sampled_addmm": ("torch", "#9a9a9a"),
+    "torch_mm": ("torch CSR", "#9a9a9a"), "torch_int64": ("torch CSR, int64", "#c8c8c8"),
+    "torch_sampled_addmm": ("torch", "#9a9a9a"),
     "torch_gather": ("gather, dot", "#c8c8c8"),
 }
 MAKING = ("torch_reduce", "scipy", "graphblas", "mkl_dot", "dgl", "gather_dot", "composed", "gathered", "cusparse",
-          "cusparse_alg2", "torch_mm", "torch_sampled_addmm", "torch_gather")
+          "cusparse_alg2", "torch_mm", "torch_int64", "torch_sampled_addmm", "torch_gather")
 """Peers that make the array of their result in each call, as our `sparloom_new` does; the others write to one that is
-there, as `sparloom` does, or train, where there is one own method."""
+there, as `sparloom` does. Where we have only one method, all are compared with it."""
 
 FEW = 12  # graphs, up to which each has metrics of its own
 VECTORS = ("vec1", "vec4")
@@ -51,21 +51,18 @@ def dispatch_seconds(per_case: pd.DataFrame) -> pd.DataFrame:
     return seconds.assign(best=seconds[[name for name in PEERS if name in seconds]].min(axis=1))
 
 
-def dispatch_ratios(seconds: pd.DataFrame, own: str = OWN) -> pd.DataFrame:
-    """Divide the seconds of each peer by ours; peers that allocate their result are compared with our call that does.
-
-    Args:
-        own: our call for the peers that write to an array.
-    """
-    return pd.DataFrame({name: seconds[name] / seconds[NEW if name in MAKING else own]
+def dispatch_ratios(seconds: pd.DataFrame) -> pd.DataFrame:
+    """Divide the seconds of each peer by ours; peers that make their result are compared with our call that does."""
+    making = seconds[NEW].fillna(seconds[OWN]) if NEW in seconds else seconds[OWN]
+    return pd.DataFrame({name: seconds[name] / (making if name in MAKING else seconds[OWN])
                          for name in PEERS if name in seconds}, index=seconds.index)
 
 
-def bound_shares(per_case: pd.DataFrame, own: str = OWN) -> pd.Series:
+def bound_shares(per_case: pd.DataFrame) -> pd.Series:
     """Divide the bound of each case by our seconds; cases without a bound, and runs older than bounds, have none."""
     if "bound_seconds" not in per_case:
         return pd.Series(dtype=float, index=pd.MultiIndex.from_arrays([[], [], []], names=CASE))
-    timed = per_case[(per_case["method"] == own) & per_case["bound_seconds"].notna()].set_index(CASE)
+    timed = per_case[(per_case["method"] == OWN) & per_case["bound_seconds"].notna()].set_index(CASE)
     return (timed["bound_seconds"] / timed["median"]).dropna()
 
 
@@ -101,11 +98,12 @@ def dispatch_metrics(
     Returns:
         Geometric means over the cases that count, with 95 % bounds `_low` and `_high` and the extremes `_min` and
         `_max`: `<op>/over_<baseline>`, how many times as fast we are, see `dispatch_ratios`; `<op>/over_best`, the
-        least of these in each case; `<op>/new_over_best`, the call that makes its result against the fastest baseline
-        of any kind; `<op>/plain_over_best`, as over_best, but the array that we write to does not start at a page, so
-        that nothing is written past the caches; `<op>/cases` and `<op>/slower_share`, of over_best below 0.97.
+        least of these in each case; `<op>/new_over_best`, a prepared matrix that makes its result against the fastest
+        baseline of any kind; `<op>/call_over_best`, a plain call against it; `<op>/over_tuned`, a prepared matrix
+        against a tuned one; `<op>/cases` and `<op>/slower_share`, of over_best below 0.97.
         `<op>/all/over_best` of all cases up to `most_width`, however short, with bounds over matrices: the bootstrap
-        draws matrices with all their cases; `<op>/all/cases` and `<op>/all/slower_share`. `<op>/all/share_of_bound`
+        draws matrices with all their cases; `<op>/all/call_over_best` likewise; `<op>/all/cases` and
+        `<op>/all/slower_share`. `<op>/all/share_of_bound`
         likewise, the least seconds that arithmetic and caches allow over ours, and `<op>/share_of_bound` of the cases
         that count; both where cases have a bound.
 
@@ -115,20 +113,12 @@ def dispatch_metrics(
         their gradients. `<op>/memory_share` of attention and of training steps, their peak over that of the baseline
         which needs least, with the largest, `_max`.
 
-        What deciding costs, of the same cases, any width: `probe_runs_max`, how many calls of what was chosen a program
-        could have made in the time that its calls until the decision took longer than as many calls of a program that
-        finds it in the cache: candidates, what is measured beside calls, keeping and logging, binding; only compiling
-        and loading kernels and libraries, and the rates of the machine, are behind. `probe_share_median` and `_p90`,
-        this over 100 calls. `start_runs_median` and `_max`, the same beside as many calls of a prepared matrix: with
-        checks and hash of A, which programs need that find the decision, too. All of them where decisions have
-        `beyond_seconds`. `measuring_share_median` and `measuring_runs_max`, of what decisions say that they took;
-        `calls_until_decided`, the median; `measured_share` of the decisions. Of explored cases that count,
-        `probe_runs_repeated_median` and `_max` over cases, of the median of all cold decisions of a case: one that the
-        machine holds up for some milliseconds is not in these.
+        What tuning costs, of the same cases, any width: `measuring_share_median`, over 100 calls, and
+        `measuring_runs_max`, in calls; `measured_share` of the decisions.
 
-        Of the explored cases `regret`, by operation, by way and by both, see `decision_regret`; what a decision alone
-        takes, `ways/<way>/seconds_median`, and over one run of the best candidate, `ways/<way>/runs_median`;
-        `stable_share`, those on which at least 9 of 10 decisions are the same or all choices are within 3 %.
+        Of the explored cases `ways/<way>/regret`, by operation `ways/<way>/<op>/regret`, see `decision_regret`; of what
+        a plain call runs ("default") also as `regret` and `<op>/regret`. `default_over_tuned`, how many times as fast
+        the kernel of a plain call is as that of a tuned matrix, and `prepared_over_tuned`; the same by operation.
     """
     seconds, shares = dispatch_seconds(per_case), bound_shares(per_case)
     found: dict[str, float] = {}
@@ -140,9 +130,8 @@ def dispatch_metrics(
     if KERNEL in seconds and len(small):
         found |= _replay_overhead(small)
     found |= _memory(per_case)
-    found |= _costs(decisions[decisions["way"] == ""], seconds[seconds["best"] >= least_seconds])
-    found |= _repeated_costs(decisions[decisions["way"] == "default"], seconds[seconds["best"] >= least_seconds])
-    return found | _regrets(candidates, decisions[decisions["way"] != ""], seed)
+    found |= _costs(decisions[decisions["way"].isin(("", TUNED))], seconds[seconds["best"] >= least_seconds])
+    return found | _regrets(candidates, decisions, seed)
 
 
 def _speedups(
@@ -161,8 +150,9 @@ def _speedups(
         found |= ratio_bounds(f"{op}/over_{name}", over.loc[large.index, name], seed=seed)
     if NEW in rows:
         found |= ratio_bounds(f"{op}/new_over_best", large["best"] / large[NEW], seed=seed)
-    if PLAIN in rows and not over.drop(columns=[*MAKING], errors="ignore").dropna(how="all").empty:
-        found |= ratio_bounds(f"{op}/plain_over_best", dispatch_ratios(large, PLAIN).min(axis=1), seed=seed)
+    if PLAIN_CALL in rows:
+        found |= ratio_bounds(f"{op}/call_over_best", large["best"] / large[PLAIN_CALL], seed=seed)
+        found |= ratio_bounds(f"{op}/over_tuned", large[TUNED] / large[OWN], seed=seed)
     found |= ratio_bounds(f"{op}/small/over_best", over.loc[small.index].min(axis=1), seed=seed)
     alias = ALIASES.get(op)
     if alias:
@@ -180,7 +170,10 @@ def _of_all(
     if len(ratio):
         found[f"{op}/all/slower_share"] = float((ratio < SLOWER).mean())
     counted = shares[shares.index.isin(rows.index[rows["best"] >= least_seconds])]
-    for key, each in (("all/over_best", ratio), ("all/share_of_bound", shares), ("share_of_bound", counted)):
+    ratios = {"all/over_best": ratio, "all/share_of_bound": shares, "share_of_bound": counted}
+    if PLAIN_CALL in rows:
+        ratios["all/call_over_best"] = (rows["best"] / rows[PLAIN_CALL]).dropna()
+    for key, each in ratios.items():
         found |= grouped_bounds(f"{op}/{key}", each, level="matrix", seed=seed)
     return found
 
@@ -211,48 +204,26 @@ def _costs(decided: pd.DataFrame, counted: pd.DataFrame) -> dict[str, float]:
     if known.empty:
         return {}
     alone = known["decision_seconds"] / known[OWN]
-    found = {"measuring_share_median": float(alone.median() / CALLS), "measuring_runs_max": float(alone.max()),
-             "measured_share": float((known["origin"] == "measured").mean())}
-    if "beyond_seconds" not in known:
-        return found
-    beyond, start = (known[name] / known["call_seconds"] for name in ("beyond_seconds", "start_seconds"))
-    return {"start_runs_median": float(start.median()), "start_runs_max": float(start.max()),
-            "probe_share_median": float(beyond.median() / CALLS),
-            "probe_share_p90": float(beyond.quantile(0.9) / CALLS), "probe_runs_max": float(beyond.max()),
-            "calls_until_decided": float(known["calls"].median()), **found}
-
-
-def _repeated_costs(decided: pd.DataFrame, counted: pd.DataFrame) -> dict[str, float]:
-    """Reduce the cost of deciding over large cases that were decided several times."""
-    known = decided.merge(counted.reset_index()[CASE], on=CASE)
-    if known.empty or "beyond_seconds" not in known:
-        return {}
-    usual = (known["beyond_seconds"] / known["call_seconds"]).groupby([known[name] for name in CASE]).median()
-    return {"probe_runs_repeated_median": float(usual.median()), "probe_runs_repeated_max": float(usual.max())}
+    return {"measuring_share_median": float(alone.median() / CALLS), "measuring_runs_max": float(alone.max()),
+            "measured_share": float((known["origin"] == "measured").mean())}
 
 
 def _regrets(candidates: pd.DataFrame, decisions: pd.DataFrame, seed: int) -> dict[str, float]:
     if candidates.empty or decisions.empty:
         return {}
-    judged = decision_regret(candidates, decisions)
-    first = judged[judged["repeat"] == 0]
-    own = first[first["way"] == "default"]
-    found = ratio_bounds("regret", own["regret"], seed=seed)
-    for op, rows in own.groupby("op", sort=False):
-        found |= ratio_bounds(f"{op}/regret", rows["regret"], seed=seed)
-    for way, rows in first.groupby("way", sort=False):
-        found |= ratio_bounds(f"ways/{way}/regret", rows["regret"], seed=seed)
-        for op, part in rows.groupby("op", sort=False):
-            found |= ratio_bounds(f"ways/{way}/{op}/regret", part["regret"], seed=seed)
-        found[f"ways/{way}/seconds_median"] = float(rows["decision_seconds"].median())
-        found[f"ways/{way}/runs_median"] = float((rows["decision_seconds"] / rows["judged_by"]).median())
-    stable = [_is_stable(rows) for _, rows in judged[judged["way"] == "default"].groupby(CASE)]
-    return found | {"stable_share": float(np.mean(stable)), "stable_cases": len(stable)}
-
-
-def _is_stable(decisions: pd.DataFrame) -> bool:
-    most = decisions["choice"].value_counts().iloc[0]
-    return bool(most >= SAME * len(decisions) or decisions["taken"].max() <= NEAR * decisions["taken"].min())
+    judged, found = decision_regret(candidates, decisions), {}
+    for way, rows in judged.groupby("way", sort=False):
+        keys = [f"ways/{way}/", *([""] if way == "default" else [])]
+        for op, part in ((None, rows), *rows.groupby("op", sort=False)):
+            for key in keys:
+                found |= ratio_bounds(f"{key}{op}/regret" if op else f"{key}regret", part["regret"], seed=seed)
+    taken = judged.pivot(index=CASE, columns="way", values="taken")
+    for way in ("default", "prepared"):
+        faster = taken[TUNED] / taken[way]
+        found |= ratio_bounds(f"{way}_over_tuned", faster, seed=seed)
+        for op, part in faster.groupby("op", sort=False):
+            found |= ratio_bounds(f"{op}/{way}_over_tuned", part, seed=seed)
+    return found
 
 
 def device_dispatch_metrics(per_case: pd.DataFrame, decisions: pd.DataFrame, *, seed: int) -> dict[str, float]:
@@ -325,7 +296,7 @@ def draw_dispatch(
     if len(large):
         _draw_speedups(large, folder / "speedups")
         _draw_best(per_case, large, folder / "best")
-    explored = decisions[decisions["way"] != ""]
+    explored = decisions[decisions["way"] != ""].drop_duplicates([*CASE, "way"])  # earlier runs repeated decisions
     if len(candidates) and len(explored):
         _draw_regret(decision_regret(candidates, explored), folder / "regret")
 
@@ -369,8 +340,7 @@ def _draw_best(per_case: pd.DataFrame, large: pd.DataFrame, stem: Path) -> None:
 
 def _draw_regret(judged: pd.DataFrame, stem: Path) -> None:
     """Draw a dot per case and a point for the geometric mean."""
-    first = judged[judged["repeat"] == 0]
-    found = {(str(way), ""): rows["regret"].to_numpy() for way, rows in first.groupby("way", sort=False)}
+    found = {(str(way), ""): rows["regret"].to_numpy() for way, rows in judged.groupby("way", sort=False)}
     looks = {way: (way.replace("_", "\n"), "#b5443c" if way == "default" else "#5f7fa8") for way, _ in found}
     draw_means({"regret of decisions": found}, looks, stem, y="times as slow as the best candidate",
                size=(1.4 + 0.64 * len(found), 3.4))

@@ -5,7 +5,7 @@ from sparse_table import write_spmm_table
 
 from sparloom.data import StoredSamples
 from sparloom.experiments.cognate import EvaluationData
-from sparloom.ops import SDDMM, SpMM
+from sparloom.ops import SpMM
 from sparloom.platforms import CpuKernels
 from sparloom.sparse import SyntheticCorpus
 
@@ -18,20 +18,6 @@ def test_labels_are_those_of_the_width(tmp_path):
         assert labels.groupby("matrix")["config"].nunique().unique().tolist() == [points]
     with pytest.raises(ValueError, match=r"no samples of spmm on cpu_kernels with 64 columns: .* width of 32, 128"):
         _ = EvaluationData(CpuKernels(2, 64), SpMM(), samples, "test").labels
-
-
-def test_the_bench_looks_where_models_are_written(build, tmp_path):
-    ways = build("bench_dispatch", folder=tmp_path).ways
-    tuned = build("finetune_cpu_kernels", folder=tmp_path)
-    fitted = build("fit_trees", "task.roles=[train,validation]", folder=tmp_path)
-    networks, trees = [], []
-    for op in (SpMM(), SDDMM()):
-        name = tuned.checkpoints.finetuned(tuned.target, op, tuned.recipe.module.net)
-        networks.append(str(tuned.checkpoints.path(name, tuned.samples)))
-        trees.append(str(fitted.models.folder(fitted.sparse_platform, op, fitted.samples, fitted.roles)))
-    assert ways["model"].model == networks
-    assert ways["trees"].model == trees
-    assert ways["all"].shortlist == "all"
 
 
 def test_missing_prerequisites_are_made_for_the_same_width(build, tmp_path):

@@ -1,7 +1,6 @@
 """Trained models supply the shortlists of sparse operations: only their candidates are measured."""
 
 import logging
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +12,9 @@ from model_parts import small_net
 import sparloom
 from sparloom.data import coarsen
 from sparloom.errors import SchemaError, Unsupported
-from sparloom.experiments.autosage import PolicyVariant, ready_variants
 from sparloom.models import (
     Autoencoder,
     CognateModel,
-    TreeShortlists,
     conv_flops,
     load_networks,
     load_trees,
@@ -30,13 +27,12 @@ from sparloom.models.performance import (
     Origin,
     PerformanceModel,
     Target,
-    load_performance,
     save_performance,
     train_performance,
 )
 from sparloom.ops import CsrAttention, SpMM
 from sparloom.space import Config, SddmmSpace, SpmmSpace
-from sparloom.sparse import STATISTICS, MatrixEntry, Pattern, SparseMatrix, statistics
+from sparloom.sparse import STATISTICS, Pattern, SparseMatrix, statistics
 from sparloom.tuning import MeasurementBudget, PlanCache, search
 from sparloom.tuning.sparse import CsrPolicy
 
@@ -171,22 +167,6 @@ def test_unsupported_operations_use_the_formula_with_one_warning(saved_trees, tm
         "shortlists of sddmm are made by the formula: there are trees only for spmm"]
 
 
-def test_trees_read_statistics_width_and_threads(saved_trees):
-    matrix, configs = uneven(52), list(SpmmSpace(128))
-    costs = load_trees([saved_trees["rows"] / "full"], threads=2)
-    operands = SpMM().operands(matrix, 128, seed=0)
-    model = load_performance(saved_trees["rows"] / "full")
-    problem = {name: np.array([value]) for name, value in statistics(matrix.pattern).items()}
-    expected = model.over(configs).score(problem | {"width": np.array([128.0])})[0]
-    assert np.array_equal(costs.score("spmm", operands, configs), expected)
-    seen = []
-    model_of_two = TreeShortlists({"spmm": model}, threads=2)
-    model_of_two._statistics._compute = lambda pattern: seen.append(pattern) or statistics(pattern)
-    for _ in range(2):
-        model_of_two.score("spmm", operands, configs)
-    assert seen == [matrix.pattern]  # one matrix is looked at once
-
-
 def test_trees_refuse_unknown_problems(saved_trees, tmp_path):
     costs = load_trees([saved_trees["rows"] / "full"], threads=2)
     matrix = uneven(53)
@@ -214,19 +194,6 @@ def test_a_network_is_restored_from_its_file_alone(tmp_path):
         np.testing.assert_array_equal(costs.score("spmm", SpMM().operands(matrix, width, seed=0), configs), expected)
 
 
-def test_the_network_of_the_nearest_width_is_used(tmp_path):
-    matrix, scores = uneven(55), {}
-    for width, favourite in ((32, "rows"), (128, "dynamic")):
-        model = network(width, favourite, steps=2)
-        model.save(tmp_path / f"{width}.pt", notes={"width": width}, precision="float32")
-        scores[width] = partial(model.score, matrix.pattern)
-    costs = load_networks([tmp_path / "32.pt", tmp_path / "128.pt"], threads=2)
-    for width, nearest in ((8, 32), (60, 32), (100, 128)):
-        configs = list(SpmmSpace(min(width, nearest)))
-        found = costs.score("spmm", SpMM().operands(matrix, width, seed=0), configs)
-        np.testing.assert_array_equal(found, scores[nearest](configs))
-
-
 def test_a_network_refuses_unknown_problems(tmp_path):
     model, matrix = network(32, "rows"), uneven(56)
     model.save(tmp_path / "good.pt", notes={"width": 32}, precision="float32")
@@ -244,18 +211,3 @@ def test_a_network_refuses_unknown_problems(tmp_path):
     model.save(tmp_path / "unsaid.pt", notes={}, precision="float32")
     with pytest.raises(SchemaError, match="is a network of spmm for width None"):
         load_networks([tmp_path / "unsaid.pt"], threads=2)
-
-
-def test_a_model_is_not_evaluated_on_its_training_data(saved_trees, saved_network, tmp_path, caplog):
-    ways = {"trees": PolicyVariant(PATIENT, "trees", [str(saved_trees["rows"])]), "all": PolicyVariant(PATIENT, "all"),
-            "model": PolicyVariant(PATIENT, "model", [str(saved_network)])}
-    known = MatrixEntry("made/0", "0", 9, 9, 9, symmetric=False, kind="made", row_bin="tiny")
-    other = MatrixEntry("made/9", "9", 9, 9, 9, symmetric=False, kind="made", row_bin="tiny")
-    assert ready_variants(ways, [other]) == ways
-    assert list(ready_variants(ways, [other, known])) == ["all", "model"]
-    assert [record.getMessage() for record in caplog.records] == [
-        "the way trees is left out: its model has learned from 1 of 2 matrices (made/0, ...): python run.py "
-        "experiment=fit_trees task.roles=[train,validation]"]
-    network(32, "rows").save(tmp_path / "seen.pt", notes={"width": 32, "matrices": ["made/0"]}, precision="float32")
-    seen = {"model": PolicyVariant(PATIENT, "model", [str(tmp_path / "seen.pt")])}
-    assert ready_variants(seen, [known]) == {}

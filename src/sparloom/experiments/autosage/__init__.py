@@ -1,7 +1,7 @@
-"""AutoSAGE: benchmarks of sparse operations whose kernel is chosen by measurement.
+"""AutoSAGE: benchmarks of sparse operations whose kernel is chosen for each input.
 
-cases (what is timed, reference results), cpu_cases, cuda_cases, bench_dispatch, kernel_choice, learned_choice,
-bench_decisions, bench_autosage, graph_training, bench_gcn, bench_graphsage, mini_batches, bench_minibatch,
+cases (what is timed, reference results), call_cases, cpu_cases, cuda_cases, bench_dispatch, kernel_choice,
+learned_choice, bench_autosage, graph_training, bench_gcn, bench_graphsage, mini_batches, bench_minibatch,
 cached_plans, bench_decompositions.
 """
 
@@ -9,13 +9,11 @@ from sparloom.lazy import attach
 
 __all__, __getattr__, __dir__ = attach(__name__, {
     "cases": ("OPERATIONS", "BoundMethod", "DispatchCase", "ReferenceRows", "check_own"),
-    "cpu_cases": ("PolicyVariant", "ready_variants", "seen_matrices"),
     "cuda_cases": ("CUDA_BASELINES", "CudaDispatchBench"),
     "bench_dispatch": ("BenchDispatch", "BenchDispatchCuda"),
     "kernel_choice": ("SUBGRAPH_ROWS", "CheckProbe", "ChooseStoredKernels", "induced_subgraph"),
     "learned_choice": ("ChooseKernels",),
     "bench_autosage": ("BenchAutosage", "HubRows"),
-    "bench_decisions": ("BenchDecisions",),
     "graph_training": (
         "Classification", "MeanLayer", "NeighbourMean", "Trainee", "kernel_product", "mean_matrices", "scipy_mean"),
     "bench_gcn": ("BenchGcn", "GraphChoice"),

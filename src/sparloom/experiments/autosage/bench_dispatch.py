@@ -1,10 +1,10 @@
-"""Time operations whose kernel is chosen by measurement, beside other libraries and the best possible choice."""
+"""Time sparse operations as users call them, beside other libraries and the best possible choice of a kernel."""
 
 import logging
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -16,19 +16,19 @@ from sparloom.baselines import package_versions
 from sparloom.errors import SparloomError, Unsupported
 from sparloom.experiments.autosage.cases import (
     CANDIDATES,
+    CHOSEN,
     DECISIONS,
     PER_CASE,
-    UNDECIDED,
     DispatchCase,
     check_environment,
     dispatch_cases,
     frame_of,
 )
-from sparloom.experiments.autosage.cpu_cases import DispatchBench, PolicyVariant, ready_variants, stored_roof
+from sparloom.experiments.autosage.cpu_cases import DispatchBench, stored_roof
 from sparloom.experiments.autosage.cuda_cases import CudaDispatchBench
 from sparloom.experiments.harness import CaseSteps, evenly_by_size, finish, run_folder, timed_cases
 from sparloom.measure import TimingProtocol
-from sparloom.nn import CUDA_SPARSE_LIBRARIES, SPARSE_LIBRARIES
+from sparloom.nn import CUDA_SPARSE_LIBRARIES
 from sparloom.platforms import CupyGpu, Gpu, keep_threads_awake
 from sparloom.report import device_dispatch_metrics, dispatch_metrics, draw_dispatch
 from sparloom.sparse import Corpus, MatrixEntry, SparseMatrix
@@ -49,21 +49,19 @@ DECISION = ("way", "own", "choice", "origin", "reason", "decision_seconds", "dec
 class BenchDispatch:
     """Time SpMM, SDDMM and attention on a sparse pattern, as users call them, beside other libraries.
 
-    One process makes the first calls of every case, which decide; another finds the decisions in the cache, checks
-    every method against float64 and times all of them in turn; its cases have a bound, by peak rates that it measures
-    first (`sparloom.platforms.bound`). A third one explores some cases: it times every
-    candidate, which shows what the best decision would gain, and repeats the decision under other policies. An
-    interrupted run continues if commit and settings are unchanged.
+    One process checks every method and times all of them in turn: calls as they come, a prepared and a tuned matrix,
+    and libraries. Its cases have a bound, by peak rates that it measures first (`sparloom.platforms.bound`). Another
+    one explores some cases: it times every candidate, which shows what the best choice would gain. An interrupted run
+    continues if commit and settings are unchanged.
 
     Args:
         count: number of timed matrices, evenly over their nonzeros; None: all.
-        ops: operation -> widths of dense operands, all heads together: "spmm", "sddmm", "attention"; on square patterns
-            "sage_training" (neighbour means of a GraphSAGE training step, with gradients), "sage_steps" (whole steps),
-            "gat_steps" and "gatv2_steps"; "spmm_float64" beside libraries in float64, and "spmm_bfloat16" beside our
-            own product in float32.
+        ops: operation -> widths of dense operands, all heads together: "spmm", "sddmm", "attention"; "spmm_fresh" with
+            new index arrays in every call, "spmm_torch" and "spmm_gradient" on torch's tensors; "spmm_float64" beside
+            libraries in float64, and "spmm_bfloat16" beside our own product in float32; on square patterns
+            "sage_training" (neighbour means of a GraphSAGE training step, with gradients), and whole training steps:
+            "gcn_steps", "sage_steps", "gin_steps", "gat_steps", "gatv2_steps".
         explored: number of explored matrices, evenly over their nonzeros.
-        repeats: repetitions of a cold decision in explored cases.
-        ways: name -> other policy or source of shortlists; `ready_variants` leaves out what cannot be compared.
         timing: protocol for methods in turn.
         memory_bytes: cases and baselines that need more memory are left out.
     """
@@ -74,9 +72,6 @@ class BenchDispatch:
     heads: int
     explored: int
     explored_widths: Sequence[int]
-    repeats: int
-    ways: Mapping[str, PolicyVariant]
-    policy: CsrPolicy
     timing: TimingProtocol
     threads: int
     memory_bytes: float
@@ -90,23 +85,18 @@ class BenchDispatch:
             ValueError: variables AUTOSAGE_* are set, which change decisions or their cache.
         """
         check_environment()
-        return replace(self, ways=ready_variants(self.ways, self.corpus.entries()))._run(out)
-
-    def _run(self, out: Path) -> Mapping[str, float]:
         keep_threads_awake()
         entries = {entry.name: entry for entry in self.corpus.entries()}
-        planned = {step: self._planned(step) for step in ("decide", "score", "explore")}
+        planned = {step: self._planned(step) for step in ("score", "explore")}
         steps = CaseSteps(self._folder, planned, self._load, self._measure, {
             name: float((entries[name].nnz + CPU_FIXED) * len(cases)) for name, cases in planned["score"].items()})
         steps.run()
-        scored, decided, explored = (
-            [_about(case, entries[case.matrix]) | row for case, row in steps.rows(step)]
-            for step in ("score", "decide", "explore"))
+        scored, explored = ([_about(case, entries[case.matrix]) | row for case, row in steps.rows(step)]
+                            for step in planned)
         frames = {
-            "per_case": frame_of(scored, PER_CASE),
-            "decisions": frame_of([*({**row, "way": "", "repeat": 0} for row in decided),
-                                   *(row for row in explored if "way" in row)], DECISIONS),
-            "candidates": frame_of((row for row in explored if "way" not in row), CANDIDATES)}
+            "per_case": frame_of((row for row in scored if "way" not in row), PER_CASE),
+            "decisions": frame_of((row for row in scored if "way" in row), DECISIONS),
+            "candidates": frame_of(explored, CANDIDATES)}
         with suppress(FileNotFoundError):  # no case was timed
             shutil.copyfile(self._folder / ROOF, out / ROOF)
         return finish(out, self._folder, dispatch_metrics(**frames, seed=self.seed),
@@ -118,18 +108,17 @@ class BenchDispatch:
 
     def _measure(self, step: str, case: DispatchCase, matrix: SparseMatrix) -> list[dict[str, Any]]:
         bench = DispatchBench(
-            self.timing, self.threads, self.heads, self.policy, SPARSE_LIBRARIES, self.memory_bytes, self.ways,
-            self.repeats, self._folder / "plans", self.seed,
+            self.timing, self.threads, self.heads, self.memory_bytes, self._folder / "plans", self.seed,
             stored_roof(self._folder / ROOF, self.threads) if step == "score" else None)
-        return {"decide": bench.decide, "score": bench.score, "explore": bench.explore}[step](case, matrix)
+        return {"score": bench.score, "explore": bench.explore}[step](case, matrix)
 
     def _planned(self, step: str) -> dict[str, dict[str, DispatchCase]]:
         entries: Sequence[MatrixEntry] = evenly_by_size(self.corpus.entries(), self.count)
         ops = self.ops
-        if step != "score":
-            ops = {op: widths for op, widths in ops.items() if op not in UNDECIDED}
         if step == "explore":
-            entries, ops = evenly_by_size(entries, self.explored), dict.fromkeys(ops, self.explored_widths)
+            entries = evenly_by_size(entries, self.explored)
+            ops = {op: [width for width in widths if width in self.explored_widths] for op, widths in ops.items()
+                   if op in CHOSEN}
         return dispatch_cases(entries, ops, memory_bytes=self.memory_bytes)
 
     @cached_property

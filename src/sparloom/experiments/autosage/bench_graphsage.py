@@ -16,7 +16,7 @@ from sparloom.data import SampleSource
 from sparloom.errors import Unsupported
 from sparloom.experiments.autosage.bench_gcn import GraphChoice
 from sparloom.experiments.autosage.cases import check_environment
-from sparloom.experiments.autosage.cpu_cases import PolicyVariant, layers_keep_in, seen_matrices
+from sparloom.experiments.autosage.cpu_cases import layers_keep_in
 from sparloom.experiments.autosage.graph_training import (
     OWN_LAYER,
     REFERENCE,
@@ -51,12 +51,12 @@ from sparloom.platforms import CpuKernels, interleaved, keep_threads_awake, real
 from sparloom.report import draw_graphsage, graphsage_metrics
 from sparloom.space import Config
 from sparloom.sparse import Corpus, MatrixEntry, SparseMatrix
-from sparloom.tuning.sparse import CpuBackend, CsrPolicy
+from sparloom.tuning.sparse import CandidateSource, CpuBackend
 
 METHODS = ("default", "adapted", "static", "cognate", "cognate_5", "optimum")
 STAGES = ("inference", "training")
 TOP = 5  # choices of the network of which cognate_5 measures the fastest
-WARM_UP_STEPS = 20  # of training with our layers, after which their kernels are decided
+WARM_UP_STEPS = 3  # of training with our layers, in which graphs are prepared and kernels are loaded
 SHARE_STEPS = 3  # in which the time of products is counted
 TOLERANCE = 1e-3  # of scores and gradients, relative to the largest, ...
 ROUNDING = 3.0  # ... or so many times the distance of SciPy's products in float32: gradients jump where ReLU begins
@@ -235,12 +235,14 @@ class BenchGraphsage:
 
     def _unseen(self, chosen: Sequence[MatrixEntry]) -> Path:
         """Return the path of the network, which must not have learned from any of these matrices."""
-        learned = PolicyVariant(CsrPolicy(), "model", [self.model]).learned_from()
-        seen = seen_matrices(learned, chosen)
+        (path,) = CandidateSource.of("model", self.model).files
+        notes = load_checkpoint(path, kind="cognate").notes
+        learned = {*notes.get("matrices", ()), *notes.get("anchors", ())}
+        seen = [entry.name for entry in chosen if {entry.name, entry.family} & learned]
         if seen:
             raise ValueError(f"{self.model} has learned from {len(seen)} of {len(chosen)} timed graphs ({seen[0]}, "
                              "...): choose another corpus.role, or a network of other matrices by task.model")
-        return Path(self.model)
+        return path
 
     def _rows(self, chooser: KernelChooser, entry: MatrixEntry) -> list[Row]:
         task = Classification.drawn(self.corpus.load(entry.name).pattern, self.width, seed=self.seed)

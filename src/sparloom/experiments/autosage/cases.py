@@ -1,6 +1,5 @@
 """Define the cases of the dispatch benchmarks, the columns of their tables, and the check against float64."""
 
-import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,23 +10,24 @@ import numpy as np
 import pandas as pd
 
 from sparloom.experiments.harness import evenly_by_size
-from sparloom.jit import aligned
 from sparloom.ops import SDDMM, CsrAttention, Op, Operands, SpMM, assert_few_close, few_rows
-from sparloom.platforms import CpuKernels
 from sparloom.sparse import MatrixEntry
 from sparloom.tuning.sparse import Backend, CsrPlan, Prepared
 
-LAYERS = {"sage_steps": "SAGEConv", "gat_steps": "GATConv", "gatv2_steps": "GATv2Conv"}
+LAYERS = {"gcn_steps": "GCNConv", "sage_steps": "SAGEConv", "gin_steps": "GINConv", "gat_steps": "GATConv",
+          "gatv2_steps": "GATv2Conv"}
 """Training steps -> layer of the network."""
 TRAINING = ("sage_training", *LAYERS)  # operations with gradients, on square patterns
 TYPED = {"spmm_float64": "float64", "spmm_bfloat16": "bfloat16"}
 """Products of other numbers than float32 -> their type."""
-UNDECIDED = (*TRAINING, *TYPED)
-"""Operations whose decisions are not looked at: they are made in warm-up calls."""
+CHOSEN = ("spmm", "sddmm", "attention")
+"""Operations whose choices are compared with all candidates."""
+GRADIENTS = (*TRAINING, "spmm_gradient")
+"""Operations that run with gradients."""
 
 OPERATIONS: Mapping[str, Callable[[int], Op]] = {
-    **dict.fromkeys(("spmm", *TYPED), lambda heads: SpMM()), "sddmm": lambda heads: SDDMM(),
-    "attention": lambda heads: CsrAttention(heads)}
+    **dict.fromkeys(("spmm", *TYPED, "spmm_fresh", "spmm_torch", "spmm_gradient"), lambda heads: SpMM()),
+    "sddmm": lambda heads: SDDMM(), "attention": lambda heads: CsrAttention(heads)}
 """Operation -> constructor with the number of heads."""
 
 CASE = {"op": "str", "matrix": "str", "width": "int64", "rows": "int64", "nnz": "int64", "kind": "str"}
@@ -35,11 +35,9 @@ TIMED = {"method": "str", "median": "float64", "p10": "float64", "p90": "float64
          "seconds": "object"}
 PER_CASE = {**CASE, **TIMED, "flops": "float64", "bytes": "float64", "bound_seconds": "float64",
             "compulsory_seconds": "float64", "bound_by": "str", "peak_bytes": "float64", "failure": "str"}
-DECISIONS = {**CASE, "way": "str", "repeat": "int64", "choice": "str", "origin": "str", "reason": "str",
-             "calls": "int64", "call_seconds": "float64", "beyond_seconds": "float64", "start_seconds": "float64",
-             "decision_seconds": "float64", "decision_executions": "int64"}
+DECISIONS = {**CASE, "way": "str", "choice": "str", "origin": "str", "reason": "str", "decision_seconds": "float64",
+             "decision_executions": "float64"}
 CANDIDATES = {**CASE, **TIMED}
-AFTER_PAGE = 4  # float32 elements from the start of a page at which large arrays of glibc begin
 
 
 def check_environment(*allowed: str) -> None:
@@ -167,23 +165,6 @@ def user_call(ready: Prepared, op: str, dense: Mapping[str, Any]) -> Callable[..
     return partial(method, *dense.values())
 
 
-def bind_methods(ready: Prepared, plan: CsrPlan, op: Op, operands: Operands) -> dict[str, BoundMethod]:
-    """Bind every way to call a decided operation.
-
-    Returns:
-        "sparloom", into an array at the start of a page; "sparloom_plain", into an array that begins where those of
-        `numpy.empty` do; "sparloom_new", into a new array; "kernel", the chosen kernel by itself, if there is one.
-    """
-    family = CpuKernels(ready.threads, operands.width).family(op)
-    result, call = family.result(operands), user_call(ready, op.name, operands.dense)
-    plain = _plain(result.shape)
-    calls = {"sparloom": BoundMethod(partial(call, out=result), result), "sparloom_new": BoundMethod(call),
-             "sparloom_plain": BoundMethod(partial(call, out=plain), plain)}
-    if plan.choice.config:
-        calls["kernel"] = BoundMethod(family.bind(operands, plan.config, result), result)
-    return calls
-
-
 def check_own(calls: Mapping[str, BoundMethod], known: ReferenceRows) -> None:
     """Run each method once, with output arrays full of NaN, and check the result."""
     for name, (run, out) in calls.items():
@@ -194,7 +175,3 @@ def check_own(calls: Mapping[str, BoundMethod], known: ReferenceRows) -> None:
             known.check(returned if out is None else out)
         except AssertionError as error:
             raise AssertionError(f"{name} is wrong: {error}") from error
-
-
-def _plain(shape: tuple[int, ...]) -> np.ndarray:
-    return aligned((math.prod(shape) + AFTER_PAGE,), np.float32)[AFTER_PAGE:].reshape(shape)

@@ -39,7 +39,7 @@ OWN_LAYER = "sparloom"
 REFERENCE = "pyg_edge_index"  # gathers and scatters
 LOSS_TOLERANCE = 1e-3  # relative difference of losses after two steps
 CPU = torch.device("cpu")
-WARM_UP_STEPS = {"cpu": 60, "cuda": 1}  # steps of our method after which all kernels are decided
+WARM_UP_STEPS = 3  # of our method, in which graphs are prepared and kernels are loaded
 MEAN_TOLERANCE = 1e-4  # of means and gradients, relative to the largest
 Step = Callable[[], object]
 Product = Callable[[torch.Tensor], torch.Tensor]
@@ -232,7 +232,7 @@ def sage_aggregations(pattern: Pattern, width: int, *, seed: int, device: torch.
             expected = expected or found
             apart[name], baselines[name] = max(map(relative_distance, found, expected)), step
     own = _Aggregation(partial(spmm, means), task.features, slopes)
-    for _ in range(WARM_UP_STEPS[device.type]):
+    for _ in range(WARM_UP_STEPS):
         found = own()
     apart[OWN_LAYER] = max(map(relative_distance, found, expected or found))
     steps = Steps({OWN_LAYER: own}, baselines, refused)
@@ -242,28 +242,35 @@ def sage_aggregations(pattern: Pattern, width: int, *, seed: int, device: torch.
 def layer_steps(layer: str, pattern: Pattern, width: int, *, seed: int, device: torch.device = CPU) -> Steps:
     """Bind a training step of each method, see `sage_aggregations`; refuse methods whose loss differs.
 
-    Two layers of `width` channels, ReLU in between, cross entropy, both backward, Adam. Graphs are prepared and kernels
-    are decided in warm-up steps.
+    Two layers of `width` channels, ReLU in between, cross entropy, both backward, Adam.
 
     Args:
         layer: name of a layer that PyTorch Geometric has, too, such as "SAGEConv".
     """
     task = Classification.drawn(pattern, width, seed=seed).to(device)
-    peer, baselines, refused = getattr(geometric().nn, layer), {}, {}
+    peer, baselines, refused = _constructor(geometric().nn, layer), {}, {}
     for name, graph in peer_forms(task).items():
         with note_failure(name, refused):
             trainee = Trainee(peer, lambda graph=graph: graph, task, seed=seed)
             trainee.train(2)
             baselines[name] = trainee
-    own = Trainee(getattr(nn, layer), partial(Graph, task.edges, task.nodes), task, seed=seed)
+    own = Trainee(_constructor(nn, layer), partial(Graph, task.edges, task.nodes), task, seed=seed)
     own.train(2)
     trained = {**baselines, OWN_LAYER: own}
     expected = next(iter(trained.values())).loss
     apart = {name: abs(trainee.loss / expected - 1) for name, trainee in trained.items()}
-    own.train(WARM_UP_STEPS[device.type])
+    own.train(WARM_UP_STEPS)
     steps = {name: partial(trainee.train, 1) for name, trainee in trained.items()}
     own_steps = {OWN_LAYER: steps.pop(OWN_LAYER)}
     return sorted_out(Steps(own_steps, steps, refused), apart, limit=LOSS_TOLERANCE, what="losses")
+
+
+def _constructor(module: Any, name: str) -> Layer:
+    """Return what builds a layer: GCN stores the normalised graph, GIN has a linear map."""
+    layer = getattr(module, name)
+    if name == "GINConv":
+        return lambda inputs, outputs: layer(torch.nn.Linear(inputs, outputs))
+    return partial(layer, cached=True) if name == "GCNConv" else layer
 
 
 def peer_forms(task: Classification) -> dict[str, Any]:
