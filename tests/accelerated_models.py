@@ -135,7 +135,7 @@ def twins(rng: random.Random, model: torch.nn.Module, call: Callable[[torch.nn.M
     early = rng.random() < 0.5
     if early:
         changed(rng, model, fast)
-    accelerate(fast, guard=rng.random() < 0.5)
+    accelerate(fast, check=rng.random() < 0.5)
     if not early:
         changed(rng, model, fast)
     return [model, fast]
@@ -266,7 +266,7 @@ def hetero(rng: random.Random) -> None:
     early = rng.random() < 0.5
     fast = copy.deepcopy(stack)
     if early:
-        accelerate(fast, guard=rng.random() < 0.5)
+        accelerate(fast, check=rng.random() < 0.5)
     metadata = list(counts), kinds
     models = [geometric.to_hetero(each, metadata, aggr=aggr) for each in (stack, fast)]
     for model in models:
@@ -274,7 +274,7 @@ def hetero(rng: random.Random) -> None:
             model(x, graphs)
     models[1].load_state_dict(models[0].state_dict())
     if not early:
-        accelerate(models[1], guard=rng.random() < 0.5)
+        accelerate(models[1], check=rng.random() < 0.5)
     changed(rng, *models)
     outcomes(models, lambda model: model(x, wide(graphs, model)))
 

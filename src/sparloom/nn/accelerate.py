@@ -87,7 +87,7 @@ class Acceleration:
         return "\n  ".join([f"{self._kind}: {counts}", *map(str, self._choices.values())])
 
 
-def accelerate(model: torch.nn.Module, *, strict: bool = False, guard: bool = True) -> Acceleration:
+def accelerate(model: torch.nn.Module, *, strict: bool = False, check: bool = True) -> Acceleration:
     """Make the layers of a PyTorch Geometric model compute by sparloom, in place.
 
     Layers stay the same objects with the same parameters, hooks, buffers and names: state dicts, optimisers, copies,
@@ -97,9 +97,10 @@ def accelerate(model: torch.nn.Module, *, strict: bool = False, guard: bool = Tr
     Args:
         model: any module; its layers, at any depth, or the layer itself.
         strict: raise an error if a layer of PyTorch Geometric cannot be replaced, and replace none then.
-        guard: time each layer against the original in alternating calls, forward and backward, and go back to the
-            original where it is faster, for each class of sizes. Nothing is computed twice. Copies and pickles keep
-            what is decided. It does nothing inside torch.compile, torch.func and checkpoints.
+        check: time each layer against the original in alternating calls, forward and backward, and go back to the
+            original where it is faster; this takes at most the first 20 calls of each class of sizes. Nothing is
+            computed twice. Copies and pickles keep what is decided. It does nothing inside torch.compile, torch.func
+            and checkpoints. False: nothing is ever timed.
 
     Returns:
         What was replaced, and what was left and why.
@@ -122,9 +123,9 @@ def accelerate(model: torch.nn.Module, *, strict: bool = False, guard: bool = Tr
         kind = getattr(layer, "original", type(layer)).__name__
         watch = None
         if reason is None:
-            layers.back(layer)
-            watch = Guard(name or kind, team) if guard else None
-            layers.forth(layer, watch)
+            layers.restore_layer(layer)
+            watch = Guard(name or kind, team) if check else None
+            layers.replace_layer(layer, watch)
         choices[name] = LayerChoice(name, kind, reason, weakref.ref(layer), watch)
     report = Acceleration(model, choices)
     log.info("%r", report)
@@ -136,7 +137,7 @@ def restore(model: torch.nn.Module) -> None:
     layers = _layers()
     for layer in model.modules():
         if isinstance(layer, layers.Accelerated):
-            layers.back(layer)
+            layers.restore_layer(layer)
 
 
 def _layers() -> Any:

@@ -47,7 +47,7 @@ METHODS = ("forward", *TEMPLATES, "message", "aggregate", "message_and_aggregate
 
 HOOKS = tuple(f"_{part}_forward_{kind}hooks" for part in (
     "propagate", "message", "aggregate", "message_and_aggregate", "edge_update") for kind in ("pre_", ""))
-STATE = ("_sparloom_guard", "_sparloom_declined", "_sparloom_ways")
+STATE = ("_sparloom_guard", "_sparloom_declined")
 """What this package stores in a layer."""
 
 KEPT = ("validated", "reset_parameters", "forward", "extra_repr")
@@ -74,7 +74,7 @@ class Accelerated:
         if guard.outcome or (guard.outcome is False and _widened(edge_index) is edge_index):
             self.__dict__["_sparloom_guard"] = None
             if not guard.outcome:
-                back(self)
+                restore_layer(self)
             return self.forward(x, edge_index, *arguments, **options)
         key = size_class(x, edge_index)
         if key is None:
@@ -142,7 +142,7 @@ class Accelerated:
 
     def __prepare_scriptable__(self) -> geometric.MessagePassing:
         """Let torch.jit.script compile the original layer, with the same parameters."""
-        return back(copy.copy(self))
+        return restore_layer(copy.copy(self))
 
 
 class _Methods:
@@ -193,7 +193,7 @@ def _widened(value: Any) -> Any:
     return value.long() if value.layout == torch.strided and value.dtype == torch.int32 else value
 
 
-def back(layer: Accelerated) -> geometric.MessagePassing:
+def restore_layer(layer: Accelerated) -> geometric.MessagePassing:
     """Change the class of a layer back to the original; does nothing to others."""
     kind = type(layer)
     if "original" in kind.__dict__:
@@ -205,7 +205,7 @@ def back(layer: Accelerated) -> geometric.MessagePassing:
     return layer
 
 
-def forth(layer: geometric.MessagePassing, guard: Guard | None) -> None:
+def replace_layer(layer: geometric.MessagePassing, guard: Guard | None) -> None:
     """Change the class of a layer to that which computes by sparloom."""
     layer.__dict__["_sparloom_guard"] = guard
     layer.__class__ = accelerated_classes()[type(layer)]

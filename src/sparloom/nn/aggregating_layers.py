@@ -9,7 +9,6 @@ from sparloom.nn.aggregation import (
     aggregate,
     aggregate_and_transform,
     prepare_aggregation,
-    ways_of,
 )
 from sparloom.nn.message_passing import (
     Aggregation,
@@ -31,7 +30,7 @@ class SAGEConv(GraphLayer):
     """W1 x_i + W2 mean of x_j over the senders j of i, a drop-in replacement for torch_geometric.nn.SAGEConv.
 
     Arguments, initialisation, names and shapes of parameters are those of PyTorch Geometric; results and gradients
-    agree up to rounding. The kernel that aggregates is chosen by measurement, see `sparloom.nn.spmm`.
+    agree up to rounding.
 
     Args:
         in_channels: columns of X; a tuple: those of senders and of receivers; -1: those of the first call.
@@ -98,7 +97,7 @@ class SAGEConv(GraphLayer):
         sent = self.lin(source).relu() if self.project and "lin" in self._modules else source
         initialise_lazy(self.lin_l, sent)
         root = (self.lin_r, target) if self.root_weight and target is not None else None
-        result = aggregate_and_transform(matrices, sent, self.aggr, self.lin_l, self.linear_class, root, ways_of(self))
+        result = aggregate_and_transform(matrices, sent, self.aggr, self.lin_l, self.linear_class, root)
         return torch.nn.functional.normalize(result, dim=-1) if self.normalize else result
 
     def extra_repr(self) -> str:
@@ -158,8 +157,7 @@ class GraphConv(GraphLayer):
         """Compute the result from checked arguments."""
         initialise_lazy(self.lin_rel, source)
         root = None if target is None else (self.lin_root, target)
-        return aggregate_and_transform(matrices, source, self.aggr, self.lin_rel, self.linear_class, root,
-                                       ways_of(self))
+        return aggregate_and_transform(matrices, source, self.aggr, self.lin_rel, self.linear_class, root)
 
     def extra_repr(self) -> str:
         """Return the channels."""
@@ -214,7 +212,7 @@ class GINConv(GraphLayer):
         self, source: torch.Tensor, target: torch.Tensor | None, matrices: Matrices,
     ) -> torch.Tensor:
         """Compute the result from checked arguments."""
-        result = aggregate(matrices, source, self.aggr, ways_of(self))
+        result = aggregate(matrices, source, self.aggr)
         if target is not None:
             result = result + (1 + self.eps) * target
         return self.nn(result)

@@ -1,12 +1,10 @@
-"""Aggregation over the senders of each node: checks of graphs and features, and the fastest way to compute it.
+"""Aggregation over the senders of each node: checks of graphs and features, and the operations that compute it.
 
-Sums and means of a graph that recurs can be computed in several ways: by the operations of fresh graphs, which also
-transform features, or by prepared matrices whose kernel is chosen for the graph; and with the linear layer before or
-after the aggregation. Which one is the fastest, forward and backward, is measured in the calls of a program.
+Sums and means of a graph that layers were not given as a `Graph` run by the operations of fresh graphs. A linear layer
+is applied where features have fewer columns: before the aggregation or after it.
 """
 
-import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +22,6 @@ from sparloom.nn.edges import (
 )
 from sparloom.nn.fresh_graph import FreshGraph, FreshMatrices
 from sparloom.nn.graph import Graph, cached_graph, recurring_graph
-from sparloom.nn.guard import Guard, SizeClass, Verdict, can_be_timed
 from sparloom.nn.message_passing import (
     AGGREGATIONS,
     Aggregation,
@@ -43,68 +40,10 @@ from sparloom.nn.torch_integration import (
     has_default_forward,
 )
 
-log = logging.getLogger(__name__)
-
 DTYPES = {"cpu": (torch.float32, torch.float64), "cuda": (torch.float32,)}  # by device type
 LINEAR_AGGREGATIONS = ("mean", "sum", "add")
-MEASURED_WORK = 1 << 22  # multiplications of a product below which ways are not measured
-LIKELY = 4  # times fewer columns decide about the order without measuring
-
 
 Matrices = AggregationMatrices | FreshMatrices
-
-
-class Ways:
-    """Chooses how a layer aggregates, for each class of sizes; times the ways in alternating calls, see `Guard`."""
-
-    def __init__(self) -> None:
-        self._matrices = _Choice("prepared matrices")
-        self._order = _Choice("the order by columns")
-
-    def matrices(
-        self, fresh: FreshMatrices, compute: Callable[[Matrices, torch.Tensor], torch.Tensor], sent: torch.Tensor,
-        parameters: Iterable[torch.Tensor],
-    ) -> torch.Tensor:
-        """Compute from prepared matrices or from those of the fresh graph."""
-        key = _size_class(fresh.graph.edges, fresh.graph.senders, sent.shape[1])
-        if key is None:
-            return compute(fresh, sent)
-        return self._matrices.call(key, lambda x: (x,), lambda x: compute(fresh.prepared(), x),
-                                   lambda x: compute(fresh, x), sent, parameters)
-
-    def order(
-        self, edges: int, compute: Callable[[torch.Tensor, bool], torch.Tensor], sent: torch.Tensor,
-        weight: torch.Tensor, parameters: Iterable[torch.Tensor],
-    ) -> torch.Tensor:
-        """Aggregate over so many edges before, True, or after features are multiplied by a weight (outputs, inputs)."""
-        outputs, inputs = weight.shape
-        least, most = sorted((outputs, inputs))
-        key = None if least == most or most >= LIKELY * least else _size_class(edges, sent.shape[0], most)
-        if key is None:
-            return compute(sent, inputs <= outputs)
-        return self._order.call(key, lambda x: (x,), lambda x: compute(x, inputs <= outputs),
-                                lambda x: compute(x, inputs > outputs), sent, parameters)
-
-
-class _Choice(Guard):
-    """A choice between two ways; the first one is the default."""
-
-    def tell(self, verdict: Verdict, key: SizeClass) -> None:
-        """Log a decision."""
-        log.debug("%s: %.2f times as fast as the other way (%s)", self.name, verdict.speedup, key)
-
-
-def ways_of(layer: torch.nn.Module) -> Ways:
-    """Return the choices of a layer, made at its first call."""
-    ways = layer.__dict__.get("_sparloom_ways")
-    return layer.__dict__.setdefault("_sparloom_ways", Ways()) if ways is None else ways
-
-
-def _size_class(edges: int, nodes: int, width: int) -> SizeClass | None:
-    """Return the class of a product, or None if it is too small or cannot be timed."""
-    if edges * width < MEASURED_WORK or not can_be_timed():
-        return None
-    return SizeClass(edges.bit_length(), nodes.bit_length(), width, torch.is_grad_enabled())
 
 
 def prepare_aggregation(
@@ -149,7 +88,7 @@ def _prepare_aggregation(
                                         edge_weight=edge_weight, has_weights=has_weights)[2]
 
         fresh = graph.fresh if recurs else graph
-        return source, target, FreshMatrices(fresh, _flat(edge_weight), weighted, prepared, recurs)
+        return source, target, FreshMatrices(fresh, _flat(edge_weight), weighted, prepared)
     if edge_weight is None:
         if weighted:
             return source, target, graph.aggregation(dtype)
@@ -226,20 +165,14 @@ def _graph(
 
 
 def aggregate(
-    matrices: Matrices, sent: torch.Tensor, aggr: Aggregation, ways: Ways | None = None,
+    matrices: Matrices, sent: torch.Tensor, aggr: Aggregation,
 ) -> torch.Tensor:
     """Aggregate features of senders, (senders, width), to (receivers, width); 0 for nodes without senders.
 
     The gradient of a maximum or minimum goes to the first of several equal senders.
-
-    Args:
-        ways: choices of the layer (default: as the matrices are).
     """
     if isinstance(matrices, FreshMatrices):
         if aggr in LINEAR_AGGREGATIONS:
-            if matrices.recurs and ways is not None:
-                once = replace(matrices, recurs=False)
-                return ways.matrices(once, lambda each, x: aggregate(each, x, aggr), sent, ())
             sent, = autocast_operands(sent)
             adjacency = matrices.adjacency(sent.dtype, mean=aggr == "mean")
             return adjacency.matmul(sent, adjacency.values)
@@ -256,37 +189,30 @@ def aggregate(
 def aggregate_and_transform(
     matrices: Matrices, sent: torch.Tensor, aggr: Aggregation, linear: torch.nn.Module,
     linear_class: type[torch.nn.Module] = torch.nn.Linear,
-    root: tuple[torch.nn.Module, torch.Tensor] | None = None, ways: Ways | None = None,
+    root: tuple[torch.nn.Module, torch.Tensor] | None = None,
 ) -> torch.Tensor:
     """Apply a linear layer to aggregated features; before the aggregation if the result has fewer columns.
 
     Args:
         linear_class: whose forward only applies the weight and the bias.
         root: another linear layer, and features of receivers that it is applied to; its result is added.
-        ways: choices of the layer (default: as the matrices are, and by columns).
     """
-    if ways is not None and isinstance(matrices, FreshMatrices) and matrices.recurs and aggr in LINEAR_AGGREGATIONS:
-        parameters = [*linear.parameters(), *(() if root is None else root[0].parameters())]
-        return ways.matrices(replace(matrices, recurs=False), lambda each, x: aggregate_and_transform(
-            each, x, aggr, linear, linear_class, root, ways), sent, parameters)
     if root is not None:
         initialise_lazy(*root)
         if _is_fused(matrices, sent, aggr) and has_default_forward(linear, linear_class) and is_product(
                 root[0], linear_class):
             adjacency = matrices.adjacency(sent.dtype, mean=aggr == "mean")
             (weight, bias), root_weight = _weight_and_bias(linear), root[0].weight
-            return _in_order(ways, matrices, sent, lambda x, first: adjacency.convolve_with_root(
-                x, weight, bias, root=root[1], root_weight=root_weight, aggregate_first=first),
-                (weight, bias, root_weight))
-        return aggregate_and_transform(matrices, sent, aggr, linear, linear_class, ways=ways) + root[0](root[1])
+            return adjacency.convolve_with_root(sent, weight, bias, root=root[1], root_weight=root_weight,
+                                                aggregate_first=weight.shape[1] <= weight.shape[0])
+        return aggregate_and_transform(matrices, sent, aggr, linear, linear_class) + root[0](root[1])
     if aggr in ("max", "min") or not has_default_forward(linear, linear_class):
         return linear(aggregate(matrices, sent, aggr))
     weight, bias = _weight_and_bias(linear)
     aggregate_first = weight.shape[1] <= weight.shape[0]
     if _is_fused(matrices, sent, aggr):
         adjacency = matrices.adjacency(sent.dtype, mean=aggr == "mean")
-        return _in_order(ways, matrices, sent, lambda x, first: adjacency.convolve(
-            x, weight, bias, aggregate_first=first), (weight, bias))
+        return adjacency.convolve(sent, weight, bias, aggregate_first=aggregate_first)
     if aggregate_first:
         return torch.nn.functional.linear(aggregate(matrices, sent, aggr), weight, bias)
     transformed = sent @ weight.T
@@ -298,17 +224,6 @@ def _weight_and_bias(linear: torch.nn.Module) -> tuple[torch.Tensor, torch.Tenso
     """Read both once, as they may be computed; a bias of one number is repeated, as a linear layer does."""
     weight, bias = linear.weight, linear.bias
     return weight, None if bias is None else bias.expand(len(weight))
-
-
-def _in_order(
-    ways: Ways | None, matrices: FreshMatrices, sent: torch.Tensor,
-    compute: Callable[[torch.Tensor, bool], torch.Tensor], parameters: tuple[torch.Tensor | None, ...],
-) -> torch.Tensor:
-    """Compute in the faster order; `parameters` begins with the weight of the features that are sent."""
-    weight = parameters[0]
-    if ways is None:
-        return compute(sent, weight.shape[1] <= weight.shape[0])
-    return ways.order(matrices.graph.edges, compute, sent, weight, parameters)
 
 
 def _is_fused(matrices: Matrices, sent: torch.Tensor, aggr: Aggregation) -> bool:

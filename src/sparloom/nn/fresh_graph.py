@@ -131,14 +131,12 @@ class FreshMatrices:
     Args:
         edge_weight, weighted: see `FreshGraph.aggregation`.
         prepared: makes the matrices of the prepared graph, for what these cannot do.
-        recurs: the graph was used so often that preparing it may pay off.
     """
 
     graph: FreshGraph
     edge_weight: torch.Tensor | None
     weighted: bool
     prepared: Callable[[], AggregationMatrices]
-    recurs: bool = False
 
     def adjacency(self, dtype: torch.dtype, *, mean: bool) -> FreshAdjacency:
         """Return the matrix that sums or averages."""

@@ -5,7 +5,6 @@ from typing import Any, Literal, get_args
 
 import torch
 
-from sparloom.nn.aggregation import ways_of
 from sparloom.nn.attention_edges import weighted_edges
 from sparloom.nn.attention_layers import AttentionLayer, check_nodes_of, exact_product, factors_of, pair_of
 from sparloom.nn.convolution import Adjacency, DeviceAdjacency
@@ -160,9 +159,6 @@ class GCNConv(GraphLayer):
         _check_features(x, weight)
         _check_bias(x, weight, bias)
         aggregate_first = weight.shape[1] <= weight.shape[0] if self.first == "auto" else self.first == "aggregate"
-        if is_plain and self.first == "auto" and not aggregate_first:  # the other one takes long to plan
-            return ways_of(self).order(adjacency.values.shape[0], lambda x, first: adjacency.convolve(
-                x, weight, bias, aggregate_first=first), x, weight, (weight, bias))
         return adjacency.convolve(x, weight, bias, aggregate_first=aggregate_first)
 
     @property

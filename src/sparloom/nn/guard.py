@@ -26,9 +26,10 @@ __all__ = ["Guard", "SizeClass", "Team", "Verdict", "can_be_timed", "size_class"
 
 log = logging.getLogger(__name__)
 
-FEWEST, EARLY, MOST = 5, 12, 30  # samples of each: for a win, for a clear defeat, for any decision
+MIN_SAMPLES_TO_ACCEPT, MIN_SAMPLES_TO_REJECT = 5, 8  # of each implementation: for a win, for a clear defeat
+MAX_SAMPLES = 10  # of each, for any decision
 CLEAR = 1.5  # times as slow
-WINDOW = 10  # latest samples that a decision rests on: the first ones prepare graphs and choose kernels
+WINDOW = 5  # latest samples that a decision rests on: the first ones prepare graphs
 UNFINISHED = 10  # calls without a backward pass, after which only forward passes are timed
 SETTLED_CALLS = 64  # calls without a class of sizes that is new, after which the guard leaves
 SHARED = 0.1  # share of preparing in a layer's time from which layers depend on each other
@@ -87,13 +88,13 @@ class _Trial:
             shared: seconds of preparing per layer, added to each sample.
         """
         count = min(len(self.own), len(self.original))
-        if count < FEWEST:
+        if count < MIN_SAMPLES_TO_ACCEPT:
             return None
         made = Verdict(median(self.own[-WINDOW:]) + shared, median(self.original[-WINDOW:]))
         least, least_original = min(self.own) + shared, min(self.original)
         won = made.own <= made.original and least <= least_original
-        lost = count >= EARLY and least > CLEAR * least_original
-        return made if won or lost or count >= MOST else None
+        lost = count >= MIN_SAMPLES_TO_REJECT and least > CLEAR * least_original
+        return made if won or lost or count >= MAX_SAMPLES else None
 
 
 class Team:

@@ -73,9 +73,9 @@ def assert_alike(actual: list[torch.Tensor], expected: list[torch.Tensor]) -> No
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("guard", [True, False])
-def test_models_agree_in_every_call(name, guard) -> None:
-    model, twin = twins(name, guard=guard)
+@pytest.mark.parametrize("check", [True, False])
+def test_models_agree_in_every_call(name, check) -> None:
+    model, twin = twins(name, check=check)
     expected = gradients(model)
     for _ in range(4):
         assert_alike(gradients(twin), expected)
@@ -88,7 +88,7 @@ def test_models_agree_in_every_call(name, guard) -> None:
 
 @pytest.mark.parametrize("name", ["GCN", "GraphSAGE", "GIN"])
 def test_models_agree_on_sparse_matrices(name) -> None:
-    model, twin = twins(name, guard=False)
+    model, twin = twins(name, check=False)
     matrix = (dense(NODES, NODES).abs() * (dense(NODES, NODES, seed=4) > 0.5)).to_sparse_csr()
     assert_alike(gradients(twin, matrix), gradients(model, matrix))
 
@@ -167,7 +167,7 @@ def test_layers_that_are_left_have_a_reason(make, reason) -> None:
 
 
 def test_what_changes_later_is_computed_by_the_original() -> None:
-    model, twin = twins("GraphSAGE", guard=False)
+    model, twin = twins("GraphSAGE", check=False)
     for each in (model, twin):
         hooked(each.convs[0])._message_forward_hooks.popitem()
         each.convs[0].register_message_forward_hook(lambda layer, inputs, output: 2 * output)
@@ -176,7 +176,7 @@ def test_what_changes_later_is_computed_by_the_original() -> None:
 
 @pytest.mark.parametrize("name", ["GCN", "GraphSAGE", "GIN"])
 def test_other_dtypes_are_computed_by_the_original(name) -> None:
-    model, twin = twins(name, guard=False)
+    model, twin = twins(name, check=False)
     for dtype in (torch.float64, torch.bfloat16):
         model.to(dtype), twin.to(dtype)
         assert_alike([call(twin, dense(NODES, WIDTH).to(dtype))], [call(model, dense(NODES, WIDTH).to(dtype))])
@@ -267,7 +267,7 @@ def test_graphs_of_several_kinds(wrap) -> None:
 def test_attention_has_edge_features_and_weights(kind) -> None:
     model = getattr(geometric.nn, kind)((WIDTH, 3), CLASSES, heads=2, edge_dim=5)
     twin, named = copy.deepcopy(model), {"edge_attr": dense(EDGES, 5)}
-    accelerate(twin, strict=True, guard=False)
+    accelerate(twin, strict=True, check=False)
     x, graph = (dense(NODES, WIDTH), dense(NODES, 3)), edges()
     assert_alike([twin(x, graph, **named)], [model(x, graph, **named)])
     results = [each(x, graph, **named, return_attention_weights=True) for each in (twin, model)]
@@ -277,7 +277,7 @@ def test_attention_has_edge_features_and_weights(kind) -> None:
 
 @pytest.mark.parametrize("name", ["GCN", "GraphSAGE", "GIN", "GAT"])
 def test_autocast_has_the_dtypes_of_the_original(name) -> None:
-    model, twin = twins(name, guard=False)
+    model, twin = twins(name, check=False)
     with torch.autocast("cpu", torch.bfloat16):
         expected, actual = call(model), call(twin)
     torch.testing.assert_close(actual, expected, rtol=0.05, atol=0.05)
@@ -352,7 +352,7 @@ def test_threads_share_a_model() -> None:
 
 def test_a_model_is_accelerated_twice_and_restored() -> None:
     model, twin = twins("GCN")
-    report = accelerate(twin, guard=False)
+    report = accelerate(twin, check=False)
     assert report.replaced == ["convs.0", "convs.1"]
     assert report.speedups == {}
     assert_alike(gradients(twin), gradients(model))
@@ -363,7 +363,7 @@ def test_a_model_is_accelerated_twice_and_restored() -> None:
 
 def test_a_slower_layer_goes_back(monkeypatch) -> None:
     clock = iter(range(10**9))
-    model, twin = twins("GCN", guard=False)
+    model, twin = twins("GCN", check=False)
     report = accelerate(twin)
     monkeypatch.setattr("sparloom.nn.guard.perf_counter", lambda: float(next(clock)))
     convolve = type(twin.convs[0]).convolve

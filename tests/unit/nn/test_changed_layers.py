@@ -285,9 +285,9 @@ def test_a_changed_layer_computes_as_the_original(name, change, when, monkeypatc
     plain = LAYERS[name]()
     fast = copy.deepcopy(plain)
     if when == "after":
-        accelerate(fast, guard=False)
+        accelerate(fast, check=False)
     elif when == "after a call":
-        accelerate(fast, guard=False)
+        accelerate(fast, check=False)
         outcome(fast, name), outcome(plain, name)
     errors = []
     for layer in (plain, fast):
@@ -298,7 +298,7 @@ def test_a_changed_layer_computes_as_the_original(name, change, when, monkeypatc
             except ERRORS as error:
                 errors.append(error)
             if when == "before" and layer is fast:
-                accelerate(fast, guard=False)
+                accelerate(fast, check=False)
             found = outcome(layer, name), outcome(layer, name)
         if layer is plain:
             expected = found
@@ -313,7 +313,7 @@ def test_more_rows_than_nodes_are_refused(name, part) -> None:
     plain = LAYERS[name]()
     replace_child(part, lambda child, *_: Rows(child, 1.5))(plain, None)
     fast = copy.deepcopy(plain)
-    accelerate(fast, guard=False)
+    accelerate(fast, check=False)
     actual, expected = outcome(fast, name), outcome(plain, name)
     if not isinstance(actual, ValueError):
         assert_alike(actual, expected)
@@ -331,7 +331,7 @@ def test_layers_of_large_graphs_check_rows(kind, rows) -> None:
 
 def test_a_layer_parametrized_later_goes_back() -> None:
     layer = LAYERS["GAT"]()
-    accelerate(layer, guard=False)
+    accelerate(layer, check=False)
     parametrize.register_parametrization(layer, "att_src", Doubled())
     before = outcome(layer, "GAT")
     restore(layer)
@@ -340,12 +340,12 @@ def test_a_layer_parametrized_later_goes_back() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in LAYERS if "matrix" not in name])
-@pytest.mark.parametrize("guard", [True, False])
-def test_indices_of_32_bits_have_the_gradients_of_64(name, guard) -> None:
+@pytest.mark.parametrize("check", [True, False])
+def test_indices_of_32_bits_have_the_gradients_of_64(name, check) -> None:
     torch.manual_seed(0)
     plain = LAYERS[name]()
     fast, left = copy.deepcopy(plain), copy.deepcopy(plain)
-    accelerate(fast, guard=guard), accelerate(left, guard=guard)
+    accelerate(fast, check=check), accelerate(left, check=check)
     left.register_propagate_forward_hook(lambda *_: None)
     x, features, *graph = inputs(name)
     narrow = [each.int() if not each.is_floating_point() else each for each in graph]

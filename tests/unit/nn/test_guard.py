@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sparloom.nn import guard as module
-from sparloom.nn.guard import MOST, SETTLED_CALLS, Guard, SizeClass, Team, size_class
+from sparloom.nn.guard import MAX_SAMPLES, SETTLED_CALLS, Guard, SizeClass, Team, size_class
 
 KEY = SizeClass(5, 4, 3, training=True)
 PLAIN = KEY._replace(training=False)
@@ -72,7 +72,7 @@ def test_calls_alternate_and_the_faster_one_stays(clock) -> None:
 
 def test_the_backward_pass_counts(clock) -> None:
     layer = Layer(clock, own=(0.1, 3.0), original=(1.0, 1.0))
-    layer.train(2 * MOST + 3)
+    layer.train(2 * MAX_SAMPLES + 3)
     assert layer.guard.verdicts[KEY].speedup < 1
     assert layer.calls[-3:] == ["original"] * 3
 
@@ -81,7 +81,7 @@ def test_first_calls_that_prepare_do_not_lose(clock) -> None:
     layer = Layer(clock, own=(100.0, 0.0), original=(1.0, 1.0))
     layer.train(12)
     layer.costs["own"] = (0.5, 0.5)
-    layer.train(2 * MOST)
+    layer.train(2 * MAX_SAMPLES)
     assert layer.guard.verdicts[KEY].speedup > 1
 
 
@@ -89,7 +89,7 @@ def test_who_prepares_a_graph_does_not_pay_alone(clock) -> None:
     team = Team()
     first = Layer(clock, own=(0.5, 0.5), original=(1.0, 1.0), preparing=1.5, team=team)
     second = Layer(clock, own=(0.5, 0.5), original=(1.0, 1.0), team=team)
-    for _ in range(2 * MOST):
+    for _ in range(2 * MAX_SAMPLES):
         first.train(1)
         second.train(1)
     assert all(layer.guard.verdicts[KEY].speedup > 1 for layer in (first, second))
@@ -103,7 +103,7 @@ def test_a_layer_that_leaves_lets_the_others_be_timed_again(clock) -> None:
         first.train(1)
         second.train(1)
     assert second.guard.verdicts[KEY].speedup > 1
-    first.train(2 * MOST)
+    first.train(2 * MAX_SAMPLES)
     assert first.guard.verdicts[KEY].speedup < 1
     assert KEY not in second.guard.verdicts
 
@@ -112,7 +112,7 @@ def test_each_class_of_sizes_has_a_verdict(clock) -> None:
     layer, small = Layer(clock, own=(1.0, 1.0), original=(2.0, 2.0)), KEY._replace(edges=2)
     layer.train(11)
     layer.costs["original"] = (0.1, 0.1)
-    layer.train(2 * MOST + 1, small)
+    layer.train(2 * MAX_SAMPLES + 1, small)
     assert layer.guard.verdicts[KEY].speedup > 1 > layer.guard.verdicts[small].speedup
     layer.train(SETTLED_CALLS)
     assert layer.guard.outcome is None
@@ -121,7 +121,7 @@ def test_each_class_of_sizes_has_a_verdict(clock) -> None:
 @pytest.mark.parametrize("faster", [True, False])
 def test_the_guard_leaves_when_nothing_new_comes(clock, faster) -> None:
     layer = Layer(clock, original=(2.0, 2.0) if faster else (0.1, 0.1))
-    layer.train(2 * MOST)
+    layer.train(2 * MAX_SAMPLES)
     assert layer.guard.outcome is None
     layer.train(SETTLED_CALLS)
     assert layer.guard.outcome is faster

@@ -48,7 +48,7 @@ def test_of_layers(name, operation) -> None:
     own = getattr(sparloom.nn, kind)(WIDTH, 5, **options)
     own.load_state_dict(reference.state_dict())
     guarded, unguarded = copy.deepcopy(reference), copy.deepcopy(reference)
-    accelerate(guarded), accelerate(unguarded, guard=False)
+    accelerate(guarded), accelerate(unguarded, check=False)
     expected = gradients(reference, kind, options, out_of_place)
     for layer in (own, unguarded, *3 * [guarded]):
         torch.testing.assert_close(gradients(layer, kind, options, in_place), expected, rtol=1e-4, atol=1e-4)

@@ -44,7 +44,7 @@ def test_an_edge_index_of_another_size_is_refused(flow, kind, size) -> None:
     plain = layer(geometric.nn, kind)
     plain.flow = flow
     fast = copy.deepcopy(plain)
-    accelerate(fast, guard=False)
+    accelerate(fast, check=False)
     try:
         expected = plain(x, graph, *types)
     except (ValueError, IndexError, RuntimeError) as error:
@@ -98,7 +98,7 @@ def test_gat_counts_receivers_without_features_as_the_original(options, form) ->
     own = layer(sparloom.nn, "GATConv", (WIDTH, WIDTH), **options)
     own.load_state_dict(plain.state_dict())
     fast = copy.deepcopy(plain)
-    report = accelerate(fast, guard=False)
+    report = accelerate(fast, check=False)
     x = dense(SENDERS, WIDTH).requires_grad_()
     results = [each((x, None), graph, **size) for each in (own, fast, plain)]
     assert results[0].shape == results[2].shape
@@ -118,7 +118,7 @@ def test_gat_has_as_many_receivers_as_an_edge_index_states(size, loops) -> None:
     own = layer(sparloom.nn, "GATConv", (WIDTH, WIDTH), add_self_loops=loops)
     own.load_state_dict(plain.state_dict())
     fast = copy.deepcopy(plain)
-    accelerate(fast, guard=False)
+    accelerate(fast, check=False)
     pair = dense(SENDERS, WIDTH), None
     if size[0] not in (None, SENDERS):
         with pytest.raises(ValueError, match="sparse_size"):
@@ -165,6 +165,6 @@ def test_layers_that_need_features_of_receivers(form, kind) -> None:
         layer(sparloom.nn, kind, (WIDTH, WIDTH))((x, None), graph)
     plain = layer(geometric.nn, kind, (WIDTH, WIDTH))
     fast = copy.deepcopy(plain)
-    accelerate(fast, guard=False)
+    accelerate(fast, check=False)
     pair = x, dense(RECEIVERS, WIDTH)
     torch.testing.assert_close(fast(pair, graph), plain(pair, graph), rtol=1e-5, atol=1e-5)
