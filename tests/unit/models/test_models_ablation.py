@@ -1,19 +1,17 @@
 """COGNATE without a component: ignored inputs and remaining behaviour."""
 
-from pathlib import Path
 
 import pytest
 import torch
-from model_parts import CHANNELS, ready_net, small_encoder, small_net, spade, tiny_samples
+from model_parts import CHANNELS, small_encoder, spade, tiny_samples
 from torch import nn
-from waco_parts import assert_same_after_file, assert_seed_decides, losses, small_featurizer
+from waco_parts import assert_seed_decides, losses, small_featurizer
 
 from sparloom.data.lightning import collate
 from sparloom.models import (
     Cognate,
     ConfigurationMapper,
     InputFeaturizer,
-    PatternStatistics,
     Predictor,
     SideFeatures,
     TorchBackend,
@@ -23,7 +21,6 @@ from sparloom.models import (
 )
 
 PARTS = ("featurizer", "mapper", "encoder")
-LEFT = {"featurizer": "matrix_width", "mapper": "config_width", "encoder": "latent_width"}
 
 
 def parts() -> dict[str, nn.Module]:
@@ -63,14 +60,6 @@ def test_omitted_parts_do_not_affect_scores(part: str) -> None:
         assert torch.equal(scores(net), changed) is (name == part), name
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_predictor_is_narrower_by_the_vector(part: str) -> None:
-    net, whole = ablated(part), small_net()
-    missing = whole.predictor.settings[LEFT[part]]
-    assert net.predictor.layers[0].in_features == whole.predictor.layers[0].in_features - missing
-    assert net.settings["predictor"] == whole.settings["predictor"] | {LEFT[part]: 0}
-
-
 @pytest.mark.parametrize("part", [*PARTS, "waco"])
 def test_gradient_reaches_every_parameter(part: str) -> None:
     net = ablated(part)
@@ -84,23 +73,10 @@ def test_seed_decides_all_weights(part: str) -> None:
 
 
 @pytest.mark.parametrize("part", [*PARTS, "waco"])
-def test_scores_are_the_same_after_the_file(tmp_path: Path, part: str) -> None:
-    assert_same_after_file(ablated(part), ablated(part, seed=9), spade(), tmp_path / "a.pt")
-
-
-@pytest.mark.parametrize("part", [*PARTS, "waco"])
 def test_network_fits_its_training_data(part: str) -> None:
     """Missing inputs limit the loss: without the encoder it stays above three quarters."""
     found = losses(ablated(part), tiny_samples(matrices=4, configs=30)[:2], steps=30, lr=1e-2)
     assert found[-1] < 0.9 * found[0]
-
-
-@pytest.mark.parametrize("part", PARTS)
-def test_sizes_are_standardised_all_the_same(part: str) -> None:
-    """Training sets the scale of the side vector for every composition of the network."""
-    net = ablated(part)
-    net.side.standardise([item.input for item in tiny_samples(matrices=4, configs=3)])
-    assert net.featurizer.convolutions() == [] or part != "featurizer"
 
 
 def test_other_components_stay_as_they_are() -> None:
@@ -110,19 +86,6 @@ def test_other_components_stay_as_they_are() -> None:
     net = cognate_variant(instead={"featurizer": small_featurizer()}, **made)
     assert isinstance(net.featurizer, WacoFeaturizer)
     assert all(getattr(net, name) is made[name] for name in ("side", "mapper", "predictor"))
-
-
-def test_parts_are_replaced_and_removed_together() -> None:
-    """Statistics as side vector, and no mapper; without the featurizer, the new side vector goes too."""
-    side = PatternStatistics(hidden=8, width=4)
-    net = cognate_variant(instead={"side": side}, without="mapper", **parts())
-    assert net.side is side
-    assert net.predictor.settings["config_width"] == 0
-    assert cognate_variant(instead={"side": side}, without="featurizer", **parts()).side.settings["width"] == 0
-
-
-def test_the_whole_network_has_its_stored_settings() -> None:
-    assert list(ready_net(spade()).settings) == ["featurizer", "side", "mapper", "predictor"]
 
 
 def test_unknown_component_is_refused() -> None:

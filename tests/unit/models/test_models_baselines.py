@@ -3,17 +3,15 @@
 import math
 import re
 from collections.abc import Sequence
-from contextlib import nullcontext
 
 import numpy as np
 import pandas as pd
 import pytest
 from model_parts import spade
 
-from sparloom.data import TinySamples, label_seconds, matrix_samples
+from sparloom.data import TinySamples, matrix_samples
 from sparloom.models import CostModel, Ensemble, GaussianProcess, MatrixFeatures, Static, Trees
-from sparloom.models.trees import pattern_features
-from sparloom.space import Config, Readings, SpadeSpace
+from sparloom.space import Config
 from sparloom.sparse import Pattern
 
 SOURCE = TinySamples(matrices=12, configs=256, seed=0)
@@ -67,11 +65,6 @@ def test_static_estimates_untried_configurations() -> None:
     assert scores[guess.argmin()] < np.quantile(scores, 0.05)
 
 
-def test_static_before_fit_is_refused() -> None:
-    with pytest.raises(ValueError, match="was not in the space at fit: fit Static on this space first"):
-        Static().score(next(iter(views().values())), list(spade()))
-
-
 @pytest.mark.parametrize("objective", ["log", "rank"])
 def test_trees_beat_random_on_unseen_matrices(objective: str) -> None:
     names = sorted(SOURCE.split())
@@ -122,23 +115,6 @@ def test_labels_that_are_no_times_are_refused_by_all_that_learn(learner: str, wr
         LEARNERS[learner](frame)
 
 
-@pytest.mark.parametrize("type", ["str", "bool", "complex", "timedelta64[ns]", "category"])
-def test_columns_of_other_types_are_refused(type: str) -> None:
-    frame = labels(0.03).assign(seconds=1)
-    with pytest.raises(ValueError, match="give a positive number") if type != "category" else nullcontext():
-        label_seconds(frame.astype({"seconds": type}))
-
-
-def test_numbers_of_any_type_are_labels() -> None:
-    frame = labels(0.03)
-    expected = Static().fit(frame, space=spade()).score_configs(list(spade()))
-    for kind in (object, "Float64", np.longdouble):
-        same = Static().fit(frame.astype({"seconds": kind}), space=spade()).score_configs(list(spade()))
-        np.testing.assert_allclose(same, expected, rtol=1e-12)
-    with pytest.raises(ValueError, match="labels have no column 'seconds', but matrix, config, time, spread: give"):
-        Static().fit(frame.rename(columns={"seconds": "time"}), space=spade())
-
-
 def test_tables_may_have_gaps_but_no_other_labels_without_a_time() -> None:
     table, keys = np.array([[1.0, np.nan], [2.0, 3.0]]), [config.key for config in list(spade())[:2]]
     Static().fit_table(table, keys, space=spade())
@@ -148,20 +124,6 @@ def test_tables_may_have_gaps_but_no_other_labels_without_a_time() -> None:
             Static().fit_table(table, keys, space=spade())
 
 
-def test_trees_are_reproducible() -> None:
-    train, view = labels(0.2), next(iter(views().values()))
-    scores = [Trees(objective="log", **SETTINGS).fit(train, space=spade(), matrices=views()).score(view, list(spade()))
-              for _ in range(2)]
-    np.testing.assert_array_equal(*scores)
-
-
-def test_trees_refuse_wrong_use() -> None:
-    with pytest.raises(ValueError, match="objective='l1' is not one of log, level, rank"):
-        Trees(objective="l1", **SETTINGS)
-    with pytest.raises(ValueError, match="these trees are not fitted: call fit"):
-        Trees(objective="log", **SETTINGS).score(next(iter(views().values())), list(spade()))
-
-
 def test_view_of_a_pattern_equals_the_stored_one() -> None:
     pattern = Pattern.from_coo([0, 1, 2, 2], [0, 1, 0, 2], (3, 3))
     live = MatrixFeatures.from_pattern(pattern, "a/b")
@@ -169,12 +131,6 @@ def test_view_of_a_pattern_equals_the_stored_one() -> None:
     assert (stored.shape, stored.nnz) == (live.shape, live.nnz) == ((3, 3), 4)
     np.testing.assert_array_equal(live.input.coords, [(0, 0), (1, 1), (2, 0), (2, 2)])
     assert live.statistics["nnz"] == 4
-
-
-def test_missing_statistics_are_named() -> None:
-    pattern = Pattern.from_coo([0], [0], (1, 1))
-    with pytest.raises(ValueError, match="the statistics of a/b are missing: pass them to MatrixFeatures"):
-        _ = MatrixFeatures.from_stored(MatrixFeatures.from_pattern(pattern, "a/b").input).statistics
 
 
 @pytest.mark.parametrize("shape", [(0, 0), (1, 1), (5, 3)])
@@ -187,10 +143,3 @@ def test_models_score_matrices_without_nonzeros(shape: tuple[int, int]) -> None:
     trees = Trees(objective="log", **SETTINGS).fit(labels(0.1), space=spade(), matrices=views())
     for model in (Static().fit(labels(), space=spade()), trees, CognateModel(ready_net(spade()), spade())):
         assert np.isfinite(model.score(empty, list(spade()))).all()
-
-
-def test_features_of_extents_do_not_depend_on_their_encoding() -> None:
-    view, configs = views()["tiny/banded0"], list(spade())[::17]
-    log2, raw = (pattern_features(view, configs, SpadeSpace("spmm", readings=readings))
-                 for readings in (None, Readings(numbers="raw")))
-    np.testing.assert_allclose(raw, log2, rtol=1e-6)

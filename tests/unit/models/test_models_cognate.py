@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from model_parts import ready_net, small_net, spade, tiny_samples
+from model_parts import ready_net, spade, tiny_samples
 
 from sparloom.data.lightning import collate
 from sparloom.models import ConfigurationMapper, Predictor
@@ -26,11 +26,6 @@ def test_scores_of_a_batch_equal_those_of_single_matrices() -> None:
     together = net(collate(items))
     single = torch.cat([net(collate([item])) for item in items])
     torch.testing.assert_close(together, single, rtol=1e-4, atol=1e-6)
-
-
-def test_network_without_encoder_names_the_missing_encoder() -> None:
-    with pytest.raises(ValueError, match="the network has no latent encoder: call use_encoder"):
-        small_net()(collate(tiny_samples(matrices=4, configs=3)))
 
 
 def test_encoder_is_stored_with_the_network_but_not_trained() -> None:

@@ -39,11 +39,6 @@ def test_table_5_has_the_papers_weights() -> None:
     assert [tuple(layer.weight.shape) for layer in net.head if hasattr(layer, "weight")] == [(256, 288), (128, 256)]
 
 
-def test_readings_change_the_width_of_the_head() -> None:
-    assert small_net().featurizer.head[0].in_features == 8 + 4
-    assert small_net(pooling="multiscale").featurizer.head[0].in_features == 4 + 6 + 6 + 8 + 4
-
-
 @pytest.mark.parametrize("pooling", ["last", "multiscale"])
 def test_batch_equals_single_matrices(pooling: str) -> None:
     net = small_net(pooling=pooling)
@@ -62,25 +57,6 @@ def test_counts_matter_only_when_they_are_read() -> None:
         assert torch.allclose(*pooled) is equal
 
 
-def test_same_seed_gives_the_same_weights() -> None:
-    first, second, third = small_net(3), small_net(3), small_net(4)
-    for name, value in first.state_dict().items():
-        assert torch.equal(value, second.state_dict()[name])
-    assert not torch.equal(first.featurizer.weights[0], third.featurizer.weights[0])
-    before = torch.get_rng_state()
-    initialise(first, 5)
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_unknown_readings_are_refused() -> None:
-    with pytest.raises(ValueError, match="pooling='max' is not one of last, multiscale"):
-        small_net(pooling="max")
-    with pytest.raises(ValueError, match="cells='sum' is not one of ones, counts"):
-        small_net(cells="sum")
-    with pytest.raises(ValueError, match="11 layers do not make blocks of 3: give a multiple of 3"):
-        small_net(channels=CHANNELS[:11])
-
-
 def test_side_vector_is_standardised_over_the_given_matrices() -> None:
     side = SideFeatures(scale="log1p", hidden=4, width=2)
     items = [matrix_input(SITES, shape) for shape in ((10, 20), (1000, 20), (50, 20))]
@@ -89,12 +65,6 @@ def test_side_vector_is_standardised_over_the_given_matrices() -> None:
     np.testing.assert_allclose(side.mean, raw.mean(0), rtol=1e-5)
     np.testing.assert_allclose(side.deviation, [raw[:, 0].std(), 1, 1], rtol=1e-5)  # constant ones stay as they are
     assert side(items).shape == (3, 2)
-
-
-def test_side_vector_of_width_0_is_empty() -> None:
-    assert SideFeatures(scale="linear", hidden=4, width=0)([matrix_input(SITES)]).shape == (1, 0)
-    with pytest.raises(ValueError, match="scale='log' is not one of log1p, linear"):
-        SideFeatures(scale="log", hidden=4, width=2)
 
 
 def pattern(*, seed: int, rows: int = 60) -> Pattern:
@@ -162,19 +132,6 @@ def test_windows_of_a_kind_are_averaged_and_those_of_others_apart():
                      for place, window in enumerate(item.windows) if window.kind == kind]
             expected = torch.cat(alone).mean(0)
             torch.testing.assert_close(found[number * 24:(number + 1) * 24], expected, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("pooling", ["last", "multiscale"])
-def test_windows_of_a_batch_equal_those_of_single_matrices(pooling: str):
-    made = window_featurizer(pooling=pooling)
-    empty = whole_input(Pattern.from_coo(np.zeros(0, int), np.zeros(0, int), (9, 9)))
-    items = [whole_input(pattern(seed=3)), empty, whole_input(pattern(seed=4, rows=400))]
-    together = made.pool(items)
-    torch.testing.assert_close(together, torch.cat([made.pool([item]) for item in items]), rtol=1e-5, atol=1e-6)
-    assert not together[1].any()
-    assert together.shape[1] == made.head[0].in_features - 4
-    with pytest.raises(MissingArtifact, match=r"no windows of g/a, which .*: run .*experiment=prepare"):
-        made.pool([replace(items[0], windows=None, digest="another")])
 
 
 def test_windows_see_what_a_coarse_grid_averages_out():

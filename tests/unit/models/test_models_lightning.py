@@ -1,6 +1,5 @@
 """Lightning modules of encoders and trees: fit, callback, logger, early stopping, checkpoint, as without Lightning."""
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -139,11 +138,6 @@ def test_closed_form_ends_after_one_step_and_logs_what_is_lost(tmp_path: Path) -
     assert 0.01 < float(narrow.trainer.callback_metrics["train/loss"]) < 0.9
 
 
-def test_encoder_without_fit_is_refused() -> None:
-    with pytest.raises(ValueError, match="this encoder is not fitted: run"):
-        module_of("pca")(torch.zeros(1, 3))
-
-
 @pytest.mark.parametrize(("quantile", "more"), [(None, False), (0.2, True)])
 def test_trees_are_those_of_lightgbm_and_stop_where_it_stops(
     quantile: float | None, more: bool, tmp_path: Path
@@ -164,18 +158,3 @@ def test_trees_are_those_of_lightgbm_and_stop_where_it_stops(
     assert len(logged) == best + GROWTH.patience < GROWTH.trees
     assert logged["validation/loss"].argmin() + 1 == best
     assert float(module.trainer.callback_metrics["validation/loss"]) == logged["validation/loss"].min()
-
-
-def test_without_held_out_rows_all_trees_are_trained(tmp_path: Path) -> None:
-    module = BoostingModule(GROWTH, NAMES, rows=drawn(150, 0))
-    train_on_cpu(module, out=tmp_path)
-    assert module.booster.num_trees() == GROWTH.trees
-
-
-@pytest.mark.parametrize(("use", "message"), [
-    (lambda out: train_on_cpu(BoostingModule(GROWTH, NAMES), out=out), "no rows to train on: pass rows= to"),
-    (lambda out: BoostingModule(GROWTH, NAMES)(torch.zeros(1, 3)), "there are no trees yet: run Trainer.fit"),
-])
-def test_trees_without_rows_are_refused(use: Callable[[Path], None], message: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=message):
-        use(tmp_path)

@@ -1,12 +1,11 @@
 """Predictors that read the three vectors as a sequence, and vectors that are left out."""
 
-from pathlib import Path
 
 import pytest
 import torch
 from model_parts import ready_net, small_encoder, small_net, spade, tiny_samples
 from torch import nn
-from waco_parts import assert_same_after_file, assert_seed_decides, losses
+from waco_parts import losses
 
 from sparloom.models import Cognate, Predictor, RecurrentPredictor, TransformerPredictor, VectorSequence, initialise
 
@@ -70,40 +69,12 @@ def test_vector_of_width_0_is_ignored(kind: str, place: int, name: str) -> None:
     assert torch.equal(predictor(*given), predictor(*empty))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_settings_make_the_same_predictor(kind: str) -> None:
-    predictor = made(kind)
-    again = type(predictor)(**predictor.settings)
-    assert {name: value.shape for name, value in again.state_dict().items()} == {
-        name: value.shape for name, value in predictor.state_dict().items()}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_seed_decides_all_weights(kind: str) -> None:
-    assert_seed_decides(net_with(kind))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_scores_are_the_same_after_the_file(tmp_path: Path, kind: str) -> None:
-    net, space = net_with(kind), spade()
-    net.use_encoder(small_encoder(space))
-    assert_same_after_file(net, net_with(kind, seed=9), space, tmp_path / "p.pt")
-
-
 @pytest.mark.parametrize("kind", KINDS[1:])
 def test_network_fits_its_training_data(kind: str) -> None:
     net = net_with(kind)
     net.use_encoder(small_encoder(spade()))
     found = losses(net, tiny_samples(matrices=4, configs=30)[:2], steps=30, lr=1e-2)
     assert found[-1] < 0.7 * found[0]
-
-
-def test_sum_of_one_vector_is_the_vector() -> None:
-    for name in ("config_width", "latent_width"):
-        predictor = Predictor(hidden=(4,), fusion="sum", **(WIDTHS | {name: 0}))
-        assert predictor.layers[0].in_features == 20
-        assert predictor(*vectors()).shape == (5,)
-    assert Predictor(hidden=(4,), fusion="sum", **(WIDTHS | {"matrix_width": 0}))(*vectors()).shape == (5,)
 
 
 def test_weights_of_the_whole_predictor_are_as_before() -> None:

@@ -2,12 +2,11 @@
 
 from pathlib import Path
 
-import pytest
 import torch
 from model_parts import module_of, ready_net, spade, tiny_samples
 
 from sparloom.data.lightning import RankingData
-from sparloom.models import Standardise, fit, make_norm, make_trainer, swapped_accuracy
+from sparloom.models import Standardise, fit, make_trainer, swapped_accuracy
 
 
 def features(seed: int = 0) -> torch.Tensor:
@@ -38,21 +37,6 @@ def test_moments_follow_in_training_only() -> None:
     followed = norm.mean.clone()
     norm(features())
     assert torch.equal(norm.mean, followed)
-
-
-def test_without_a_norm_no_features_are_read() -> None:
-    def unasked():
-        raise AssertionError
-        yield
-
-    norm = make_norm("none", 6, gain=0.1)
-    norm.fit(unasked())
-    assert torch.equal(norm(features()), features())
-
-
-def test_unknown_norm_is_refused() -> None:
-    with pytest.raises(ValueError, match="norm='batch' is not one of none, standard"):
-        make_norm("batch", 6, gain=1.0)
 
 
 def test_network_depends_on_the_matrix(tmp_path: Path) -> None:

@@ -69,14 +69,6 @@ def test_convolutions_learn_at_a_rate_of_their_own(tmp_path: Path) -> None:
             assert torch.equal(slow[name], moved), name
 
 
-def test_thawed_parameters_train_again(tmp_path: Path) -> None:
-    net = ready_net(spade())
-    run(module_of(net, freeze="featurizer"), tmp_path, epochs=1)
-    before = net.featurizer.weights[0].clone()
-    run(module_of(net), tmp_path, epochs=1)
-    assert not torch.equal(net.featurizer.weights[0], before)
-
-
 def test_same_seed_gives_the_same_network(tmp_path: Path) -> None:
     first, second = ready_net(spade()), ready_net(spade())
     run(module_of(first), tmp_path, epochs=2)
@@ -95,30 +87,11 @@ def test_learning_rate_warms_up_and_decays() -> None:
     assert module_of(ready_net(spade()), warmup_steps=2)._rate(9, 10) == 1.0
 
 
-def test_schedule_and_several_matrices_per_step_run(tmp_path: Path) -> None:
-    module = module_of(ready_net(spade()), warmup_steps=2, decay="cosine", clip=0.5)
-    run(module, tmp_path, epochs=2, steps=3)
-    assert module.trainer.global_step == 4
-
-
 def test_curves_are_logged_to_csv(tmp_path: Path) -> None:
     logger = CSVLogger(tmp_path, name="", version="")
     run(module_of(ready_net(spade())), tmp_path, epochs=2, logger=logger)
     header = (tmp_path / "metrics.csv").read_text().splitlines()[0]
     assert {"epoch", "train/prl", "validation/opa"} <= set(header.split(","))
-
-
-def test_unknown_readings_are_refused() -> None:
-    with pytest.raises(ValueError, match="freeze='all' is not one of none, convolutions, featurizer"):
-        module_of(ready_net(spade()), freeze="all")
-    with pytest.raises(ValueError, match="decay='linear' is not one of constant, cosine"):
-        module_of(ready_net(spade()), decay="linear")
-
-
-def test_strategy_that_repeats_the_whole_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="strategy=auto would repeat the whole run for each of 2 devices: choose"):
-        make_trainer(accelerator="cpu", devices=2, strategy="auto", precision="32-true", epochs=1, validate_every=1,
-                     out=tmp_path)
 
 
 @pytest.mark.slow

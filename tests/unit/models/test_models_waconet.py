@@ -9,23 +9,16 @@ from model_parts import matrix_input, module_of, spade, tiny_samples
 from waco_parts import (
     CODES,
     PADDINGS,
-    assert_same_after_file,
-    assert_seed_decides,
     encoder_of,
     losses,
     scores_of,
-    small_featurizer,
     small_waconet,
 )
 
-from sparloom.data import MatrixSamples
 from sparloom.data.lightning import RankingData, collate
-from sparloom.errors import SchemaError
 from sparloom.models import (
     Autoencoder,
-    CognateModel,
     LookupTable,
-    MatrixFeatures,
     ProgramEmbedder,
     TorchBackend,
     WacoFeaturizer,
@@ -114,44 +107,11 @@ def test_parameters_of_a_platform_matter(padding: str) -> None:
     assert len(set(scores.tolist())) == 8
 
 
-@pytest.mark.parametrize("padding", PADDINGS)
-def test_equal_configurations_get_equal_scores(padding: str) -> None:
-    space, (item, *_) = spade(), tiny_samples(matrices=4, configs=3)
-    model = CognateModel(ready(padding, space), space)
-    config = space.default()
-    scores = model.score(_view(item), [config, config.replace(bypass=1), config])
-    assert scores[0] == pytest.approx(scores[2], rel=1e-5)
-    assert abs(scores[0] - scores[1]) > 1e-4
-    assert model.embedding(_view(item)).shape == (12,)
-
-
-def _view(item: MatrixSamples) -> MatrixFeatures:
-    return MatrixFeatures.from_stored(item.input)
-
-
 def test_scores_of_a_batch_equal_those_of_single_matrices() -> None:
     net, items = ready("mapping", spade()), tiny_samples(matrices=4, configs=7)
     together = net(collate(items))
     single = torch.cat([net(collate([item])) for item in items])
     torch.testing.assert_close(together, single, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize("padding", PADDINGS)
-def test_seed_decides_all_weights(padding: str) -> None:
-    assert_seed_decides(small_waconet(padding))
-
-
-@pytest.mark.parametrize("padding", PADDINGS)
-def test_scores_are_the_same_after_the_file(tmp_path: Path, padding: str) -> None:
-    space = spade()
-    assert_same_after_file(ready(padding, space), small_waconet(padding, seed=9), space, tmp_path / "w.pt")
-
-
-def test_file_of_another_padding_is_refused(tmp_path: Path) -> None:
-    space = spade()
-    CognateModel(ready("mapping", space), space).save(tmp_path / "w.pt", notes={}, precision="float16")
-    with pytest.raises(SchemaError, match=r"embedder\.padding=FeatureMapping instead of FeatureAugmentation"):
-        CognateModel.load(tmp_path / "w.pt", net=small_waconet("augmentation"), space=space)
 
 
 @pytest.mark.parametrize("padding", PADDINGS)
@@ -171,22 +131,6 @@ def test_network_trains_and_freezes_as_cognate_does(tmp_path: Path) -> None:
         if name.startswith("featurizer.weights"):
             assert torch.equal(value, before[name]), name
     assert not torch.equal(net.predictor.layers[0].weight, before["predictor.layers.0.weight"])
-
-
-def test_maps_are_built_once() -> None:
-    class Counting(TorchBackend):
-        built = 0
-
-        def build_strided_map(self, coords, *, steps):
-            self.built += 1
-            return super().build_strided_map(coords, steps=steps)
-
-    net, item = small_featurizer(), matrix_input(np.argwhere(np.eye(9)))
-    net.backend = Counting()
-    initialise(net, 0)
-    side = torch.zeros(1, 4)
-    assert torch.equal(net([item], side), net([item], side))
-    assert net.backend.built == 1
 
 
 def test_wrong_use_is_refused() -> None:

@@ -7,14 +7,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-import sklearn.base
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from model_parts import spade
 
 from sparloom.errors import Unsupported
 from sparloom.models import Ensemble, Estimate, GaussianProcess, Learner, MatrixFeatures, Trees
-from sparloom.models.trees import GENERAL, SPECIFIC, walk_features
+from sparloom.models.trees import SPECIFIC, walk_features
 from sparloom.platforms.spade import estimate_seconds, simulate_many
 from sparloom.space import Config, CpuSpace, SpmmSpace
 from sparloom.sparse import Pattern, SyntheticCorpus
@@ -71,6 +70,7 @@ def estimate(matrix: MatrixFeatures, configs: Sequence[Config]) -> np.ndarray:
     return estimate_seconds(machine(), "spmm", matrix, configs, width=256)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gaussian", "level", "ensemble"])
 def test_few_labels_are_enough_with_an_estimate(name):
     assert share(LEARNERS[name].with_estimate(estimate), 3) > 0.9
@@ -140,37 +140,6 @@ def test_explained_share_is_that_of_errors_that_other_matrices_explain(name, low
                                                     matrices=views).explained_share <= high
 
 
-def test_explained_share_is_that_of_predictions_without_the_labels_of_a_matrix():
-    views, whole = world()
-    drawn = whole.groupby("matrix", group_keys=False).sample(4, random_state=1)
-    model = LEARNERS["gaussian"].with_estimate(estimate)
-    fitted = model.fit(drawn, space=spade(), matrices=views)
-    regression, scaled, target = fitted._regression, fitted._regression.X_train_, fitted._regression.y_train_
-    left = 0.0
-    for start in range(0, len(drawn), 4):
-        rest = np.delete(np.arange(len(drawn)), slice(start, start + 4))
-        again = sklearn.base.clone(regression).set_params(kernel=regression.kernel_, optimizer=None)
-        error = target[start : start + 4] - again.fit(scaled[rest], target[rest]).predict(scaled[start : start + 4])
-        left += 4 * error.var()
-    spread = 4 * sum(target[start : start + 4].var() for start in range(0, len(drawn), 4))
-    assert fitted.explained_share == pytest.approx(1 - left / spread, abs=1e-6)
-
-
-def test_single_labels_of_matrices_explain_errors_among_matrices():
-    views, rng = world()[0], np.random.default_rng(0)
-    many = {f"{name}_{copy}": view for name, view in views.items() for copy in range(5)}
-    drawn = {name: list(spade())[int(rng.integers(256))] for name in many}
-    seconds = np.array([float(estimate(many[name], [config])[0]) for name, config in drawn.items()])
-    bypass = np.array([config["bypass"] for config in drawn.values()])
-    model, found = LEARNERS["gaussian"].with_estimate(estimate), []
-    for factor in (np.exp(1.1 * bypass), np.exp(rng.normal(0, 0.3, len(many)))):
-        labels = pd.DataFrame({"matrix": list(drawn), "config": [config.key for config in drawn.values()],
-                               "seconds": seconds * factor})
-        found.append(model.fit(labels, space=spade(), matrices=many).explained_share)
-    assert 0.7 < found[0] <= 1
-    assert found[1] < 0.3
-
-
 def test_a_feature_that_no_labelled_matrix_varies_in_makes_no_matrix_remote():
     views, whole = world()
     names = sorted(views)
@@ -186,30 +155,6 @@ def test_a_feature_that_no_labelled_matrix_varies_in_makes_no_matrix_remote():
                                       matrices={name: with_runs(name, 7.0) for name in names[:6]})
     first, second = (fitted.score(with_runs(names[8], runs), list(spade())) for runs in (7.0, 9.0))
     assert np.corrcoef(first, second)[0, 1] > 0.99
-
-
-def test_an_own_estimate_and_another_keep_their_votes():
-    ensemble = Ensemble(members=[Learned(0.5)]).with_pretrained(Estimate().with_estimate(rising), 2.0)
-    fitted = ensemble.with_estimate(estimate).with_estimate(rising).fit(pd.DataFrame(), space=spade(), matrices={})
-    assert [votes for _, votes in fitted.pretrained] == [2.0]
-    assert [votes for _, votes in fitted._estimate] == [1.0]
-
-
-def test_members_without_an_estimate_stay_as_they_are():
-    class Plain:
-        def with_seed(self, seed):
-            return self
-
-        def fit(self, labels, *, space, matrices):
-            return self
-
-        def score(self, matrix, configs):
-            return np.zeros(len(configs))
-
-    ensemble = Ensemble(members=[Plain(), LEARNERS["gaussian"]], estimate_votes=1).with_estimate(estimate)
-    assert share(ensemble, 3) > 0.9
-    with pytest.raises(ValueError, match="not fitted"):
-        LEARNERS["gaussian"].with_hyperparameters(LEARNERS["gaussian"])
 
 
 @pytest.mark.parametrize("name", ["gaussian", "level"])
@@ -245,32 +190,6 @@ def test_learning_leaves_the_learner_as_it_was_and_is_repeatable(name):
     if name != "ensemble":
         with pytest.raises(ValueError, match="call fit"):
             LEARNERS[name].score(view, configs)
-
-
-def test_seeds_of_an_ensemble_reach_its_members():
-    seeded = LEARNERS["ensemble"].with_seed(9)
-    assert [getattr(member, "seed", None) for member in seeded.members] == [None, 9, 9]
-
-
-def test_member_without_an_opinion_does_not_vote():
-    class Silent:
-        def score(self, matrix, configs):
-            return np.full(len(configs), 3.0)
-
-    class Clear:
-        def score(self, matrix, configs):
-            return np.arange(len(configs), dtype=float)
-
-    scores = Ensemble(members=[Silent(), Clear()]).score(Pattern.from_coo([0], [0], (2, 2)), list(spade())[:5])
-    assert (np.diff(scores) > 0).all()
-
-
-def test_every_feature_is_finite_and_named():
-    views, _ = world()
-    for view in views.values():
-        features = walk_features(view, list(spade()), spade())
-        assert features.shape == (256, len(SPECIFIC) - 1 + len(spade().heterogeneous_names) + len(GENERAL))
-        assert np.isfinite(features).all()
 
 
 def test_barrier_on_a_single_column_of_tiles_changes_only_its_own_code():

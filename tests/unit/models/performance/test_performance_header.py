@@ -6,9 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gemm_cases import GROWTH, LOG1P, MACHINE, efficiency, measured, origin, shapes, space
+from gemm_cases import GROWTH, LOG1P, efficiency, measured, origin, shapes, space
 
-from sparloom.errors import Unsupported
 from sparloom.models.performance import (
     GEMM_FEATURES,
     PerformanceModel,
@@ -95,16 +94,3 @@ def test_the_small_model_chooses_as_well_as_the_full_one(full, small):
     assert small.trees == 40
     assert chosen[1] > chosen[0] - 0.01
     assert small.lineage[-1]["problems"] == 400
-
-
-def test_constants_of_the_machine_are_in_the_header(small):
-    text = c_header(small, CONFIGS, fallback=space().default())
-    assert f"l2_bytes = {MACHINE['l2_bytes']}" in text
-    assert "fallback" not in text.replace("FALLBACK", "")
-
-
-def test_models_of_several_members_are_refused(full):
-    with pytest.raises(Unsupported, match="a header holds one model, this one has 3 members: distil it first"):
-        c_header(full, CONFIGS, fallback=space().default())
-    with pytest.raises(ValueError, match="is not one of the 1 configurations of the header"):
-        c_header(full.member(0), CONFIGS[:1], fallback=space().default())

@@ -11,7 +11,6 @@ from gemm_cases import GROWTH, LOG1P, efficiency, measured, origin, space
 from sparloom.errors import SchemaError
 from sparloom.models.performance import (
     GEMM_FEATURES,
-    GEMM_INPUTS,
     Feature,
     Grid,
     Measured,
@@ -84,20 +83,6 @@ def test_prediction_is_the_mean_of_the_members(data, model):
     np.testing.assert_allclose(model.predict(few, data.configs), np.expm1(np.mean(single, axis=0)), rtol=1e-12)
 
 
-def test_constants_of_the_machine_come_with_the_model(data, model):
-    shapes = {name: data.problems[name] for name in GEMM_INPUTS}
-    np.testing.assert_array_equal(model.predict(shapes, data.configs), model.predict(data.problems, data.configs))
-
-
-def test_degenerate_problems_get_the_fallback(data, model):
-    shapes = {"m": np.array([64.0, 64.0]), "n": np.array([1.0, 64.0]), "k": np.array([64.0, 64.0]),
-              "a_transposed": np.zeros(2), "b_transposed": np.ones(2)}
-    aside = space().config(tile_m=16)
-    first, second = model.over(data.configs).best(shapes, fallback=aside)
-    assert first == aside
-    assert second == data.configs[model.over(data.configs).score(shapes)[1].argmin()]
-
-
 def test_failed_configurations_are_not_trained_on(data):
     gaps = replace(data, seconds=np.where(np.arange(48) % 2, np.nan, data.seconds))
     made = train_performance(gaps, spec=GEMM_FEATURES, target=LOG1P, origin=origin(), growth=GROWTH, folds=FOLDS)
@@ -156,19 +141,6 @@ def test_a_model_exists_until_its_successor_is_complete(model, tmp_path: Path, m
     assert [path.name for path in tmp_path.iterdir()] == ["gemm"]
 
 
-def test_headers_without_checksum_are_read_and_damage_is_one_line(model, tmp_path: Path):
-    save_performance(tmp_path / "gemm", model)
-    header = tmp_path / "gemm" / "model.json"
-    stored = json.loads(header.read_text())
-    del stored["checksum"]
-    header.write_text(json.dumps(stored))
-    assert digest(load_performance(tmp_path / "gemm")) == digest(model)
-    del stored["target"]
-    header.write_text(json.dumps(stored))
-    with pytest.raises(SchemaError, match=r"model\.json is damaged \(KeyError: 'target'\): run experiment=fit_trees"):
-        load_performance(tmp_path / "gemm")
-
-
 def test_continued_training_keeps_trees_and_records_lineage(data, model):
     half = train_performance(data.take(np.arange(45) < 25), spec=GEMM_FEATURES, target=LOG1P, origin=origin(),
                              growth=GROWTH, folds=FOLDS)
@@ -191,46 +163,3 @@ def test_extending_a_model_never_trains_on_the_scored_fold(data, model):
     same = [mine.model_to_string() == other.model_to_string()
             for mine, other in zip(grown.members, again.members, strict=True)]
     assert same == [False, True, False]
-
-
-def test_continued_training_refuses_other_features_and_single_models(data, model):
-    more = replace(GEMM_FEATURES, version=3)
-    with pytest.raises(SchemaError, match="the model to start from was trained on other features"):
-        continue_training(model, data, spec=more, growth=GROWTH)
-    with pytest.raises(SchemaError, match=(
-            r"^the model to start from has a single member and no folds, like a distilled model: start from the full "
-            "model that experiment=fit_trees saves$")):
-        continue_training(model.member(0), data, spec=GEMM_FEATURES, growth=GROWTH)
-
-
-def test_hardware_that_varies_is_read(data):
-    twice = Measured(
-        problems={name: np.concatenate([column, column * (2 if name == "l2_bytes" else 1)])
-                  for name, column in data.problems.items()},
-        groups=data.groups * 2, configs=data.configs, seconds=np.concatenate([data.seconds, data.seconds * 0.5]))
-    made = train_performance(twice, spec=GEMM_FEATURES, target=LOG1P, origin=origin(), growth=GROWTH, folds=FOLDS,
-                             hardware=True)
-    assert "l2_bytes" in made.names
-    assert made.members[0].feature_importance()[made.names.index("l2_bytes")] > 0
-
-
-@pytest.mark.parametrize(("scale", "forward"), [("raw", 3.0), ("log", np.log(3.0)), ("log1p", np.log(4.0))])
-@pytest.mark.parametrize(("quantity", "seconds"), [("throughput", 2.0), ("bandwidth", 4.0), ("latency", 3e-6)])
-def test_targets_have_their_scale_in_both_directions(quantity, scale, forward, seconds):
-    """6e9 flops in 2 s, 12e9 bytes in 4 s and 3e-6 s are all 3, in GFLOP/s, GB/s and microseconds."""
-    target = Target(quantity, scale)
-    learned = target.of(np.array([seconds]), np.array([6e9]), np.array([12e9]))
-    assert learned == pytest.approx([forward], rel=1e-12)
-    assert target.restore(learned) == pytest.approx([3.0], rel=1e-12)
-    assert target.sign == (1 if quantity == "latency" else -1)
-
-
-@pytest.mark.parametrize("given", [("rate", "log"), ("latency", "square")])
-def test_unknown_targets_are_refused(given):
-    with pytest.raises(ValueError, match="of a target is not one of"):
-        Target(*given)
-
-
-def test_two_folds_are_too_few(data):
-    with pytest.raises(ValueError, match="2 folds leave no training data, since one is scored and one stops"):
-        train_performance(data, spec=GEMM_FEATURES, target=LOG1P, origin=origin(), growth=GROWTH, folds=2)

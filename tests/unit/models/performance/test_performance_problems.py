@@ -28,10 +28,6 @@ def test_caches_are_read_from_the_description_of_a_machine():
         "l1_bytes": 2.0**15, "l2_bytes": 2.0**20, "l3_bytes": 2.0**25, "threads": 2.0}
 
 
-def test_unknown_caches_have_a_usual_size():
-    assert machine_constants({"cache_l1d": ""}, threads=1)["l1_bytes"] == 2.0**15
-
-
 def test_nearby_shapes_resemble_the_given_ones():
     given = shapes(30)
     near = nearby_shapes(given, 400, seed=1)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sparloom.models import SparseMap, build_map, conv_flops, map_flops
-from sparloom.models.sparseconv import MapCache, maps
+from sparloom.models.sparseconv import maps
 
 CHANNELS = (8, 8, 8, 8)
 
@@ -61,12 +61,6 @@ def test_blocks_cover_all_pairs_within_their_limit(monkeypatch: pytest.MonkeyPat
     assert pairs_of(cut, 0) == pairs_of(whole, 0)
 
 
-def test_order_of_coordinates_does_not_matter() -> None:
-    coords = drawn(4)
-    shuffled = np.random.default_rng(0).permutation(coords)
-    assert pairs_of(build_map([shuffled], channels=CHANNELS), 0) == brute_pairs(coords)
-
-
 def test_matrices_of_a_batch_do_not_touch() -> None:
     parts = [drawn(5), drawn(6), np.zeros((0, 2)), drawn(7, side=7)]
     batch = build_map(parts, channels=CHANNELS)
@@ -107,15 +101,3 @@ def test_repeated_and_negative_sites_are_refused() -> None:
         build_map([np.array([(0, 0)]), np.array([(0, -1)])], channels=CHANNELS)
     with pytest.raises(ValueError, match="no matrices: a map needs at least one"):
         build_map([], channels=CHANNELS)
-
-
-def test_cache_builds_once_and_forgets_the_oldest() -> None:
-    built = []
-    cache = MapCache(limit=2)
-
-    def ask(key: str) -> str:
-        return cache.get(key, lambda: built.append(key) or key)
-
-    for key in ("a", "b", "a", "c", "a", "b"):
-        assert ask(key) == key
-    assert built == ["a", "b", "c", "b"]

@@ -88,14 +88,6 @@ def test_batch_equals_single_matrices() -> None:
     assert batch[-1].eq(0).all()
 
 
-def test_order_of_coordinates_does_not_matter() -> None:
-    weights, coords = drawn_weights(2), PATTERNS["clustered"]
-    shuffled = np.random.default_rng(0).permutation(coords)
-    first, second = (sparse_network(build_strided_map([given], steps=3, dtype=torch.float64), weights[:4])
-                     for given in (coords, shuffled))
-    assert torch.equal(first, second)
-
-
 @pytest.mark.parametrize("biased", [False, True])
 def test_gradients_are_numerical_ones(biased: bool) -> None:
     coords = np.array([(0, 0), (0, 1), (1, 1), (2, 0), (3, 3), (3, 4), (4, 4)])
@@ -115,18 +107,3 @@ def test_matrix_without_sites_gives_zeros_and_no_gradient() -> None:
     assert out.shape == (1, (STEPS + 1) * CHANNELS)
     assert out.eq(0).all()
     assert all(gradient.eq(0).all() for gradient in torch.autograd.grad(out.sum(), weights))
-
-
-def test_same_pass_gives_the_same_bits() -> None:
-    weights, sites = drawn_weights(4), build_strided_map([PATTERNS["banded"]], steps=STEPS, dtype=torch.float64)
-    first, second = (sparse_network(sites, weights) for _ in range(2))
-    assert torch.equal(first, second)
-    assert all(map(torch.equal, torch.autograd.grad(first.sum(), weights),
-                   torch.autograd.grad(second.sum(), weights)))
-
-
-def test_repeated_and_negative_sites_are_refused() -> None:
-    with pytest.raises(ValueError, match="a site occurs twice: merge equal coordinates"):
-        build_strided_map([np.array([(1, 2), (1, 2)])], steps=2)
-    with pytest.raises(ValueError, match="matrix 0 of the batch has the coordinate -1: sites start at 0"):
-        build_strided_map([np.array([(0, -1)])], steps=2)

@@ -114,15 +114,6 @@ def test_pooling_gradients_are_numerical_ones() -> None:
     assert torch.autograd.gradcheck(lambda given: BACKEND.max_pool(given, small(), 0), (x,))
 
 
-def test_of_equal_children_the_first_takes_the_gradient() -> None:
-    sites = build_map([np.array([(0, 0), (0, 1), (1, 0), (1, 1)])], channels=(4, 4))
-    x = torch.tensor([[1.0, 0.0], [2.0, 0.0], [2.0, 0.0], [1.0, 0.0]], requires_grad=True)
-    out = BACKEND.max_pool(x, sites, 0)
-    assert out.tolist() == [[2.0, 0.0]]
-    out.sum().backward()
-    assert x.grad.tolist() == [[0.0, 1.0], [1.0, 0.0], [0.0, 0.0], [0.0, 0.0]]
-
-
 def test_input_features_are_read_under_the_kernel() -> None:
     coords = np.array([(0, 0), (0, 2), (5, 5)])
     values = np.array([[1.0, 10.0], [2.0, 20.0], [3.0, 30.0]])
@@ -130,11 +121,3 @@ def test_input_features_are_read_under_the_kernel() -> None:
     weight = torch.zeros(25, 2, 1)
     weight[2 * 5 + 4, 1, 0] = 1  # two columns to the right, second number
     assert BACKEND.input_conv(weight, None, sites).flatten().tolist() == [20.0, 0.0, 0.0]
-
-
-def test_same_pass_gives_the_same_bits() -> None:
-    weights, biases = draw_weights(5, False)
-    sites = build_map([PATTERNS["banded"]], channels=LEVELS)
-    first, second = (run_network(BACKEND, sites, weights, biases) for _ in range(2))
-    assert torch.equal(first, second)
-    assert all(map(torch.equal, gradients(first, weights, biases), gradients(second, weights, biases)))
