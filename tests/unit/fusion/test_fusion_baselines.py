@@ -10,7 +10,7 @@ from strategies import patterns
 from tile_schedules import brute_force, schedule_of
 
 from sparloom.errors import Unsupported
-from sparloom.fusion import Executor, Variant, atomic_tiling, fused_gemv, overlapped_tiling, potential_gain
+from sparloom.fusion import Executor, Variant, atomic_tiling, fused_gemv, overlapped_tiling
 from sparloom.ops import GemmSpmm, Operands, SpmmGemm, SpmmSpmm, assert_close
 from sparloom.sparse import Pattern, SparseMatrix
 
@@ -105,8 +105,3 @@ def test_baselines_reject_unsupported_operations():
     order = np.arange(320, dtype=np.int32)
     with pytest.raises(ValueError, match="BLAS needs consecutive rows of B"):
         Executor(GemmSpmm(), brute_force(pattern, []), threads=1, variant=Variant(blas=True), order=order)
-
-
-def test_potential_gain_is_the_mean_waiting_time():
-    assert potential_gain(np.array([[4.0, 2.0], [1.0, 1.0]])) == pytest.approx(1.0)
-    assert potential_gain(np.zeros((2, 3))) == 0

@@ -91,21 +91,6 @@ def test_subscripts_that_a_condition_lets_out_of_bounds_are_rejected(lines, mess
         fuse(_pair(*lines))(A, B, N, 0, 2)
 
 
-def compared_reals(B, n, alpha, beta):
-    D1, D = np.zeros(n), np.zeros(n)
-    for i in fprange(n):
-        D1[i] = B[i, 0]
-    for j in fprange(n):
-        if alpha > beta:
-            D[j] = D1[j + 1]
-    return D
-
-
-def test_comparisons_of_floats_are_ignored():
-    with pytest.raises(ValueError, match="subscript 0 of D1 runs from 1 to 6"):
-        fuse(compared_reals)(B, N, 0.0, 0.5)
-
-
 def lower_triangle(A, B, n):
     D1, D = np.zeros(n), np.zeros(n)
     for i in fprange(n):

@@ -11,9 +11,8 @@ import pytest
 import scipy.sparse
 from fused_cases import CASES, operands
 from interpreted import InterpretedLibrary
-from numba.core.compiler_lock import global_compiler_lock
 
-from sparloom.fusion import Budget, Csr, fprange, frontend, fuse
+from sparloom.fusion import Budget, frontend, fuse
 from sparloom.fusion.frontend import read_program
 from sparloom.sparse import Pattern, SparseMatrix
 
@@ -60,22 +59,6 @@ def test_arrays_allocated_without_dtype_have_the_type_of_the_operands(gemm_spmm)
     assert gemm_spmm(*_arguments(np.float64)).dtype == np.float64
 
 
-def with_dtypes(B, n):
-    """Arrays with explicit types."""
-    D1 = np.zeros(n, np.float64)
-    D = np.zeros((n, 1), dtype=B.dtype)
-    for i in fprange(n):
-        D1[i] = B[i, 0] * 3
-    for j in fprange(n):
-        D[j, 0] = D1[j]
-    return D1, D
-
-
-def test_an_explicit_dtype_is_kept():
-    D1, D = fuse(with_dtypes)(np.ones((3, 2), np.float32), 3)
-    assert (D1.dtype, D.dtype) == (np.float64, np.float32)
-
-
 def test_operands_may_be_views_and_keyword_arguments(gemm_spmm):
     A, B, C, n, inner, width = _arguments()
     expected = gemm_spmm(A, B, C, n, inner, width)
@@ -120,24 +103,6 @@ def test_schedules_respect_the_budget(gemm_spmm):
     assert schedule.tiles[0] >= BUDGET.threads
 
 
-def test_a_one_to_one_dependence_has_one_wavefront():
-    function, names = CASES["spmm_gemm"]
-    fused = fuse(function, budget=BUDGET)
-    schedule = fused.schedule(*operands(names, n=9, real=np.float32, seed=0))
-    assert (schedule.tiles[1], schedule.fused_rows) == (0, 1.0)
-
-
-def test_unknown_bodies_are_rejected():
-    with pytest.raises(ValueError, match="bodies 'written': give one of recognised, generated"):
-        fuse(with_dtypes, bodies="written")
-
-
-def test_the_undecorated_function_is_accessible(gemm_spmm):
-    assert gemm_spmm.__name__ == "gemm_spmm"
-    assert gemm_spmm.__wrapped__ is CASES["gemm_spmm"][0]
-    assert isinstance(_arguments()[0], Csr)
-
-
 def _compiled_by_numba(factor):
     made = {}
     exec(SUM.format(factor=factor), made)
@@ -167,31 +132,3 @@ def test_functions_are_compiled_from_several_threads_beside_those_of_numba(monke
     finally:
         sys.setswitchinterval(interval)
     assert len(read) == 4, "once for what is shared, once for each other"
-
-
-def test_a_function_is_read_under_the_lock_of_numba(monkeypatch):
-    held = []
-    monkeypatch.setattr(frontend, "read_program", lambda *given: held.append(global_compiler_lock.is_locked())
-                        or read_program(*given))
-    fuse(CASES["gemm_spmm"][0], budget=BUDGET).source(*_arguments())
-    assert held == [True]
-    assert not global_compiler_lock.is_locked()
-
-
-def test_compiled_functions_may_be_called_while_another_thread_compiles(gemm_spmm):
-    arguments, begun, may_end = _arguments(), threading.Event(), threading.Event()
-    expected = gemm_spmm(*arguments)
-
-    def compile_long():
-        with global_compiler_lock:
-            begun.set()
-            may_end.wait(60)
-
-    other = threading.Thread(target=compile_long)
-    other.start()
-    begun.wait(60)
-    with ThreadPoolExecutor(1) as pool:
-        found = pool.submit(gemm_spmm, *arguments)
-        np.testing.assert_array_equal(found.result(60), expected)
-        may_end.set()
-    other.join()

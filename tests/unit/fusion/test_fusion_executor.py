@@ -1,6 +1,5 @@
 """Executors against the float64 oracles: every variant, element type and order of rows, patterns of every kind."""
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import patterns
-from tile_schedules import brute_force, one_to_one, schedule_of
+from tile_schedules import brute_force, schedule_of
 
 from sparloom.fusion import (
     Executor,
@@ -163,19 +162,6 @@ def test_invalid_changes_are_rejected():
         executor.bind(dense, executor.result(dense), changes=np.empty((2, 8), np.float32))
 
 
-def test_rectangular_operands_are_supported():
-    pattern = Pattern.from_coo(np.array([0, 2, 2, 6]), np.array([3, 0, 4, 1]), (7, 5))
-    for op, schedule in ((GemmSpmm(inner=3), brute_force(pattern, [2])), (SpmmGemm(inner=3), one_to_one(7, [2]))):
-        check(op, Executor(op, schedule, threads=2), operands_of(op, pattern, 9), 9)
-
-
-def test_an_executor_accepts_new_values_and_widths():
-    op, pattern = GemmSpmm(), varied()
-    executor = Executor(op, brute_force(pattern, [50]), threads=2, variant=Variant(local=True))
-    for width in (32, 7, 64):
-        check(op, executor, operands_of(op, pattern, width), width)
-
-
 def test_no_write_is_outside_the_result():
     op, pattern = GemmSpmm(), varied()
     operands = operands_of(op, pattern, 37)
@@ -183,15 +169,6 @@ def test_no_write_is_outside_the_result():
     for variant in VARIANTS:
         Executor(op, brute_force(pattern, [31]), threads=2, variant=variant).bind(operands, room[1:-1])()
         assert (room[[0, -1]] == 7).all()
-
-
-def test_threads_are_timed_on_request():
-    op, pattern = SpmmSpmm(), varied()
-    executor = Executor(op, brute_force(pattern, [50]), threads=2, timed=True)
-    check(op, executor, operands_of(op, pattern, 64), 64)
-    assert executor.seconds.shape == (2, 2)
-    assert (executor.seconds >= 0).all()
-    assert executor.seconds.sum() > 0
 
 
 def test_mismatched_operands_are_rejected():
@@ -259,23 +236,3 @@ def test_a_result_that_overlaps_an_operand_is_rejected(op):
             for bound in (executor.bind, lambda *given: executor.rebind(call, *given)):
                 with pytest.raises(ValueError, match=f"the result overlaps {where}: give an array of its own"):
                     bound(operands, over(array, shape, op.dtype))
-
-
-def test_several_threads_may_run_one_executor():
-    op, pattern = GemmSpmm(), varied(900)
-    executor = Executor(op, unfused_schedule(pattern, threads=2), 2)
-    several = [replace(operands_of(op, pattern, 32), dense={
-        "B": np.full((900, 8), value, np.float32), "C": np.ones((8, 32), np.float32)}) for value in range(1, 5)]
-
-    def run(operands):
-        wrong, result = 0, executor.result(operands)
-        call = executor.bind(operands, result)
-        expected = operands.matrix.to_scipy() @ (operands.dense["B"] @ operands.dense["C"])
-        for _ in range(100):
-            result.fill(0)
-            call()
-            wrong += not np.allclose(result, expected, atol=1e-3)
-        return wrong
-
-    with ThreadPoolExecutor(4) as pool:
-        assert sum(pool.map(run, several)) == 0

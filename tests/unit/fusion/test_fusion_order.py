@@ -1,6 +1,5 @@
 """Orders are permutations that keep values and neighbours, and let more iterations fuse."""
 
-import sys
 
 import numpy as np
 import pytest
@@ -9,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import patterns
 
-from sparloom.errors import Unsupported
 from sparloom.fusion import (
     Reads,
     Reordered,
@@ -93,27 +91,12 @@ def test_metis_order_fuses_a_mesh():
     assert metis_order(mesh, parts=1).tolist() == list(range(mesh.rows))
 
 
-def test_a_missing_pymetis_is_reported_with_an_alternative(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pymetis", None)
-    with pytest.raises(Unsupported, match=r"pymetis is not installed: pip install .*\[peers\].*, or take partition"):
-        metis_order(_mesh(3), parts=2)
-
-
-def test_the_number_of_parts_is_limited_by_the_vertices():
-    assert partition_order(_mesh(2), parts=10**12).tolist() == partition_order(_mesh(2), parts=8).tolist()
-
-
 def test_connected_components_stay_together():
     shuffled = np.random.default_rng(0).permutation(60)
     blocks = Pattern.from_coo(*np.nonzero(np.kron(np.eye(3), np.ones((20, 20)))), (60, 60))
     pattern = reorder(blocks, shuffled, shuffled)
     assert _fused(pattern, np.arange(60), ct_size=20) < 0.5
     assert _fused(pattern, partition_order(pattern, parts=3), ct_size=20) == 1.0
-
-
-def test_vertices_without_edges_keep_their_order():
-    nothing = Pattern((5, 5), np.zeros(6, int), np.zeros(0, int))
-    assert partition_order(nothing, parts=2).tolist() == [0, 1, 2, 3, 4]
 
 
 def test_bandwidth_order_applies_where_almost_nothing_is_fused():
@@ -126,13 +109,6 @@ def test_bandwidth_order_applies_where_almost_nothing_is_fused():
     order = rescue_order(none_fused, hidden)
     assert _fused(hidden, order, ct_size=100) > 0.95
     assert rescue_order(_schedule(chain, ct_size=100), chain) is None
-
-
-@pytest.mark.parametrize("order", [bandwidth_order, lambda p: partition_order(p, parts=2),
-                                   lambda p: metis_order(p, parts=2), lambda p: Reordered.of(p, np.arange(2))])
-def test_orders_of_rectangular_patterns_are_rejected(order):
-    with pytest.raises(ValueError, match="a pattern of 2 x 3: only a square one has an order of both"):
-        order(Pattern((2, 3), np.zeros(3, int), np.zeros(0, int)))
 
 
 def test_meaningless_arguments_are_rejected():

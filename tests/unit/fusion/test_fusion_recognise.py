@@ -73,36 +73,6 @@ def both_returned(A, B, C, n):
     return D1, D
 
 
-def made_inside(A, B, n):
-    """C is not an argument but allocated like D."""
-    D1 = np.zeros((n, n))
-    D = np.zeros((n, n))
-    for i in fprange(n):
-        for k in range(A.p[i], A.p[i + 1]):
-            for c in range(n):
-                D1[i, c] += A.x[k] * D[A.i[k], c]
-    for j in fprange(n):
-        for e in range(A.p[j], A.p[j + 1]):
-            for c in range(n):
-                D[j, c] += A.x[e] * D1[A.i[e], c]
-    return D
-
-
-def named_like_a_keyword(default, int_, register, n):
-    """Arguments whose names are reserved in C."""
-    D1 = np.zeros((n, register.shape[1]))
-    D = np.zeros((n, register.shape[1]))
-    for i in fprange(n):
-        for k in range(int_.shape[1]):
-            for c in range(register.shape[1]):
-                D1[i, c] += int_[i, k] * register[k, c]
-    for j in fprange(n):
-        for e in range(default.p[j], default.p[j + 1]):
-            for c in range(register.shape[1]):
-                D[j, c] += default.x[e] * D1[default.i[e], c]
-    return D
-
-
 def integral(A, B, C, n):
     """With integers."""
     D1 = np.zeros((n, 3), np.int64)
@@ -116,15 +86,6 @@ def integral(A, B, C, n):
             for c in range(3):
                 D[j, c] += A.x[e] * D1[A.i[e], c]
     return D
-
-
-def test_recognised_operands_have_the_names_of_arguments():
-    found = _recognised(named_like_a_keyword, operands(("A", "B", "C", "n"), n=6, real=np.float32, seed=0))
-    assert found.operands == {"A": "default", "B": "int_", "C": "register"}
-
-
-def test_allocated_arrays_are_not_operands():
-    assert _recognised(made_inside, operands(("A", "B", "n"), n=6, real=np.float32, seed=0)) is None
 
 
 def test_integer_products_are_not_recognised():

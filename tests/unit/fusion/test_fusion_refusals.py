@@ -91,44 +91,11 @@ def unmarked(B, n):
     return D
 
 
-def three(B, n):
-    D1, D = np.zeros(n), np.zeros(n)
-    for i in fprange(n):
-        D1[i] = B[i, 0]
-    for j in fprange(n):
-        D[j] = D1[j]
-    for k in fprange(n):  # rejected
-        D[k] = 2.0 * D[k]
-    return D
-
-
-def nested(B, n):
-    D1, D = np.zeros(n), np.zeros(n)
-    for i in fprange(n):
-        for k in fprange(3):  # rejected
-            D1[i] += B[i, k]
-    for j in fprange(n):
-        D[j] = D1[j]
-    return D
-
-
 def one(B, n):  # rejected
     D1 = np.zeros(n)
     for i in fprange(n):
         D1[i] = B[i, 0]
     return D1
-
-
-def left_early(B, n):
-    D1, D = np.zeros(n), np.zeros(n)
-    for i in fprange(n):
-        for k in range(3):
-            if B[i, k] < 0:
-                break  # rejected
-            D1[i] += B[i, k]
-    for j in fprange(n):
-        D[j] = D1[j]
-    return D
 
 
 def open_ended(B, n):
@@ -149,28 +116,6 @@ def called(B, n):
         D1[i] = np.cbrt(B[i, 0])  # rejected
     for j in fprange(n):
         D[j] = D1[j]
-    return D
-
-
-def helper(x):
-    return x
-
-
-def called_python(B, n):
-    D1, D = np.zeros(n), np.zeros(n)
-    for i in fprange(n):
-        D1[i] = helper(B[i, 0])  # rejected
-    for j in fprange(n):
-        D[j] = D1[j]
-    return D
-
-
-def sliced(B, n):
-    D1, D = np.zeros((n, 3)), np.zeros((n, 3))
-    for i in fprange(n):
-        D1[i, 0] = np.sum(B[i])  # rejected
-    for j in fprange(n):
-        D[j, 0] = D1[j, 0]
     return D
 
 
@@ -218,30 +163,10 @@ def written_index(A, B, n):
     return D
 
 
-def made_inside(B, n):
-    D1, D = np.zeros(n), np.zeros(n)
-    for i in fprange(n):
-        row = np.zeros(3)  # rejected
-        row[0] = B[i, 0]
-        D1[i] = row[0]
-    for j in fprange(n):
-        D[j] = D1[j]
-    return D
-
-
 def negative(B, n):
     D1, D = np.zeros(n), np.zeros(n)
     for i in fprange(n):
         D1[i] = B[i, -1]  # rejected
-    for j in fprange(n):
-        D[j] = D1[j]
-    return D
-
-
-def backwards(B, n):
-    D1, D = np.zeros(n), np.zeros(n)
-    for i in fprange(n, 0, -1):  # rejected
-        D1[i - 1] = B[i - 1, 0]
     for j in fprange(n):
         D[j] = D1[j]
     return D
@@ -265,21 +190,14 @@ REJECTED = [
     (between, (B, N), "pivot is computed from D1 after the first loop has begun"),
     (stored_between, (B, N), "a store outside the marked loops"),
     (unmarked, (B, N), "an outermost loop that is not marked"),
-    (three, (B, N), "a third marked loop"),
-    (nested, (B, N), "a marked loop inside a loop"),
     (one, (B, N), "1 marked loops: mark two"),
-    (left_early, (B, N), "a loop is left early"),
     (open_ended, (B, N), "a loop that does not run over a range"),
     (called, (B, N), "the call of cbrt is not supported"),
-    (called_python, (B, N), "helper"),
-    (sliced, (B, N), "B has 2 dimensions: write one integer for each"),
     (computed_subscript, (B, N), r"the subscripts of D1\[\?\] depend on"),
     (changing_subscript, (A, B, N), r"the subscripts of D1\[\?\] depend on a variable that changes"),
     (changing_bound, (A, B, N), r"the bounds of the loops around D1\[k\] are not supported"),
     (written_index, (A, B, N), r"the subscripts of D1\[A.i\[j\]\] are read from A.i, which the loops write"),
-    (made_inside, (B, N), "an array is allocated inside a loop"),
     (negative, (B, N), "a negative subscript of B"),
-    (backwards, (B, N), "the step of a loop is not a positive constant"),
     (number_returned, (B, N), "the function does not return an array"),
 ]
 

@@ -8,7 +8,6 @@ from sparloom.fusion import (
     Loop,
     Reads,
     TileSchedule,
-    coarse_tiles,
     gemm_spmm_loops,
     schedule_tiles,
     spmm_gemm_loops,
@@ -19,7 +18,6 @@ from sparloom.sparse import Pattern
 pytestmark = pytest.mark.cc
 
 BLOCKS = Reads.of(Pattern.from_coo(*np.nonzero(np.kron(np.eye(3), np.ones((4, 4)))), (12, 12)))
-NO_READS = Reads(np.zeros(1, np.int64), np.zeros(0, np.int32), 0)
 
 
 def _schedule(loops: FusedLoops, **changes: int) -> TileSchedule:
@@ -49,17 +47,6 @@ def test_tiles_are_equal_and_balanced_over_threads():
     assert np.diff(schedule.first).tolist() == [12, 13, 12, 13, 12, 13, 12, 13]
 
 
-def test_limits_may_be_larger_than_any_loop():
-    schedule = _schedule(_gemm_spmm(BLOCKS), cache_bytes=10**30, ct_size=10**30, threads=1)
-    assert schedule.tiles == (1, 0)
-
-
-def test_coarse_tiles_are_those_of_a_schedule_that_fits():
-    for threads, ct_size in ((1, 4), (2, 5), (3, 100), (20, 1)):
-        schedule = _schedule(_gemm_spmm(BLOCKS), threads=threads, ct_size=ct_size)
-        assert schedule.tiles[0] == coarse_tiles(12, threads=threads, ct_size=ct_size)
-
-
 def test_one_to_one_loops_are_fused_completely():
     schedule = _schedule(spmm_gemm_loops(BLOCKS, inner=5, width=2, element_bytes=8))
     assert schedule.fused_rows == 1.0
@@ -86,18 +73,6 @@ def test_a_long_last_row_leaves_an_iteration_to_every_tile_of_wavefront_1():
     assert np.diff(schedule.second_ptr)[3:].tolist() == [3, 1, 1]
 
 
-def test_loops_without_iterations_have_no_tiles():
-    schedule = _schedule(_gemm_spmm(NO_READS))
-    assert schedule.tiles == (0, 0)
-    assert schedule.iterations == (0, 0)
-
-
-def test_one_iteration_is_one_tile():
-    schedule = _schedule(_gemm_spmm(Reads(np.array([0, 1]), np.zeros(1, np.int32), 1)), cache_bytes=1)
-    assert schedule.tiles == (1, 0)
-    assert schedule.build_seconds > 0
-
-
 @pytest.mark.parametrize("index", [-1, 12])
 def test_reads_out_of_range_are_rejected(index):
     indices = BLOCKS.indices.copy()
@@ -107,17 +82,6 @@ def test_reads_out_of_range_are_rejected(index):
                         (spmm_spmm_loops(BLOCKS, broken, width=2, element_bytes=4), "one")):
         with pytest.raises(ValueError, match=f"iteration 5 of loop {loop} reads a row that is outside 0 to 11"):
             _schedule(loops)
-
-
-@pytest.mark.parametrize("name", ["threads", "cache_bytes", "ct_size"])
-def test_arguments_below_one_are_rejected(name):
-    with pytest.raises(ValueError, match=f"{name} is 0: it must be at least 1"):
-        _schedule(_gemm_spmm(BLOCKS), **{name: 0})
-
-
-def test_loops_of_different_lengths_are_rejected():
-    with pytest.raises(ValueError, match="loops of 4 and 3 iterations: only loops of one length are fused"):
-        FusedLoops(Loop(4, None, 1), Loop(3, None, 1))
 
 
 def test_reads_of_rows_that_loop_one_does_not_write_are_rejected():
@@ -170,11 +134,3 @@ def test_reads_of_a_pattern_are_its_arrays():
 def test_noncontiguous_reads_and_decreasing_pointers_are_rejected(indptr, indices, message):
     with pytest.raises(ValueError, match=message):
         Reads(indptr, indices, 3)
-
-
-def test_reads_without_indices_in_an_iteration_are_accepted():
-    assert Reads(np.array([0, 1, 1, 2]), np.zeros(2, np.int32), 3).iterations == 3
-
-
-def test_pointers_declared_as_rising_are_not_checked():
-    assert Reads(np.array([0, 2, 1, 2]), np.zeros(2, np.int32), 3, rising=True).iterations == 3

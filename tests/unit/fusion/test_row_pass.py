@@ -87,16 +87,6 @@ def test_each_step_alone() -> None:
         assert_computed(alone, results)
 
 
-def test_separate_steps_give_the_same_result() -> None:
-    steps = problem(grid(), 16, 24, 40)
-    results, run = expected(steps), RowPass(steps.matrix.pattern, threads=2)
-    parts = steps.apart()
-    for part in parts:
-        run(part)
-    assert len(parts) == 4
-    assert_computed(steps, results)
-
-
 @settings(max_examples=60, deadline=None)
 @given(pattern=patterns(), width=st.integers(1, 40), out=st.integers(1, 40))
 def test_any_pattern(pattern: Pattern, width: int, out: int) -> None:
@@ -133,17 +123,6 @@ def test_rows_with_equal_columns() -> None:
     results = expected(steps)
     RowPass(pattern, threads=2)(steps)
     assert_computed(steps, results)
-
-
-def test_a_bound_call_accepts_other_arrays() -> None:
-    steps, other = problem(grid(), 32, 16, 8), problem(grid(), 32, 16, 8)
-    call = RowPass(steps.matrix.pattern, threads=2).bind(steps)
-    other.y[:] += 1
-    results = expected(other)
-    for name, array in other.arrays().items():
-        setattr(call.arguments, name, array.ctypes.data)
-    call()
-    assert_computed(other, results)
 
 
 def test_mismatched_arrays_are_rejected() -> None:
