@@ -161,42 +161,11 @@ def test_right_hand_sides_that_are_not_real_are_rejected(wrong, text):
             refused(wrong)
 
 
-@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
-def test_right_hand_sides_that_are_not_finite_are_rejected(value):
-    b = B.copy()
-    b[4, 1] = value
-    with pytest.raises(ValueError, match="right-hand side 1 holds a value that is not finite"):
-        jacobi(matrix(), b)
-
-
-@pytest.mark.parametrize("kind", [bool, np.int8, np.uint64, np.float16, np.longdouble])
-def test_right_hand_sides_of_other_number_types_are_accepted(kind):
-    b = (np.abs(B) * 10).astype(kind)
-    found = jacobi(matrix(), b)
-    assert found.solution.dtype == np.float64
-    np.testing.assert_allclose(PLAIN @ found.solution, b.astype(np.float64), atol=1e-6)
-
-
-def test_right_hand_sides_that_underflow_in_float64_are_rejected():
-    b = B.astype(np.longdouble)
-    b[3, 1] *= np.longdouble("1e-4000")
-    with pytest.raises(ValueError, match="right-hand side 1 holds a value that is too small for float64: scale it"):
-        jacobi(matrix(), b)
-
-
 @pytest.mark.parametrize("wrong", [None, "1", 1j, np.ones(2), [1.0], np.array([])])
 def test_tolerance_and_relaxation_must_be_scalars(wrong):
     with pytest.raises(TypeError, match=r"tolerance .*above 0"):
         jacobi(matrix(), B, tolerance=wrong)
     with pytest.raises(TypeError, match=r"relaxation .*: give one real number above 0"):
-        jacobi(matrix(), B, relaxation=wrong)
-
-
-@pytest.mark.parametrize("wrong", [10**400, -(10**400), np.longdouble("1e4000")])
-def test_tolerance_and_relaxation_fit_into_float64(wrong):
-    with pytest.raises(ValueError, match="above 0"):
-        jacobi(matrix(), B, tolerance=wrong)
-    with pytest.raises(ValueError, match="above 0"):
         jacobi(matrix(), B, relaxation=wrong)
 
 
@@ -214,22 +183,9 @@ def test_invalid_tolerances_and_step_limits_are_rejected(wrong):
         jacobi(matrix(), B, **wrong)
 
 
-@pytest.mark.parametrize("wrong", [{"tolerance": "small"}, {"tolerance": 1j}, {"max_iterations": 10.5},
-                                   {"max_iterations": None}])
-def test_bounds_of_wrong_type_are_rejected(wrong):
-    with pytest.raises(TypeError, match="give a number and an integer"):
-        jacobi(matrix(), B, **wrong)
-
-
 @pytest.mark.parametrize("relaxation", [np.nan, np.inf, -1.0])
 def test_a_relaxation_is_a_finite_number_above_0(relaxation):
     with pytest.raises(ValueError, match="give a finite number above 0"):
-        jacobi(matrix(), B, relaxation=relaxation)
-
-
-@pytest.mark.parametrize("relaxation", [None, "1", 1j])
-def test_a_relaxation_that_is_not_real_is_rejected_by_name(relaxation):
-    with pytest.raises(TypeError, match=r"relaxation .*: give one real number above 0"):
         jacobi(matrix(), B, relaxation=relaxation)
 
 
@@ -247,15 +203,6 @@ def test_a_matrix_whose_ratios_overflow_is_rejected():
         JacobiSolver(matrix(values), 3, dtype="float32")
     with pytest.raises(ValueError, match="float64 does not hold their ratio: scale the unknowns"):
         JacobiSolver(matrix(np.where(PLAIN.data == 4, 1e-300, PLAIN.data * 1e20)), 3)
-
-
-def test_bare_sweeps_reject_right_hand_sides_whose_norms_overflow():
-    solver = JacobiSolver(matrix(), 3, dtype="float32", threads=2)
-    for scale in (1e-25, 1e20):
-        with pytest.raises(ValueError, match="bare sweeps in float32 take 2\\^-51 to 2\\^51; scale it, or use solve"):
-            solver.sweeps(B * scale)
-    changes = solver.sweeps(B * 1e-12).advance()
-    np.testing.assert_allclose(changes, np.linalg.norm(B * 1e-12 / 4, axis=0), rtol=1e-5)
 
 
 def test_the_relaxation_does_not_depend_on_units():

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-import sparloom
 from sparloom.solvers import MatrixPowers, matrix_powers, packed_steps, polynomial, powers, prepare_powers, traversal
 from sparloom.sparse import Pattern, SparseMatrix
 
@@ -159,11 +158,6 @@ def test_levels_of_a_shuffled_band_let_products_share_a_reading(small_blocks, mo
             "k,k...->...", COEFFICIENTS, expected(matrix, x, 4)), np.float64)
 
 
-def test_a_graph_of_small_diameter_is_not_blocked(small_blocks, monkeypatch):
-    monkeypatch.setattr(traversal.Caches, "here", lambda threads: traversal.Caches(1000, 10_000, threads))
-    assert prepare_powers(random_graph(400, 0.02), k=4, method="blocked", threads=2).plan(4, 1).depth == 1
-
-
 def test_a_blocked_pass_does_not_start_before_its_rows_are_done(small_blocks):
     """Every step of a block follows the previous step of all blocks that it reads."""
     for matrix in map(scipy.sparse.csr_array.copy, MATRICES.values()):
@@ -235,28 +229,6 @@ def test_auto_keeps_plain_products_unless_others_are_clearly_faster(small_blocks
     assert plan.speedup == 2
 
 
-def test_small_matrices_are_multiplied_by_one_thread(monkeypatch):
-    assert prepare_powers(band(), k=2, threads=2).threads == 1
-    assert prepare_powers(band(), k=2).threads == 1
-    monkeypatch.setattr(matrix_powers, "THREAD_BYTES", 8000)
-    assert prepare_powers(band(), k=2, threads=2).threads == 2  # of 25,000 bytes
-    assert prepare_powers(scipy.sparse.csr_array((3, 3)), threads=2).threads == 1
-
-
-def test_functions_take_a_matrix_once():
-    matrix = band()
-    x = columns(matrix, (2,), np.float64)
-    wanted = expected(matrix, x, 3)
-    assert_near(sparloom.powers(matrix, x, 3), wanted, np.float64)
-    assert_near(sparloom.powers(matrix, x, 3, last=True, method="blocked", threads=2), wanted[3], np.float64)
-    terms = np.einsum("k,kij->ij", COEFFICIENTS[:4], wanted)
-    assert_near(sparloom.polynomial(matrix.tocoo(), x, COEFFICIENTS[:4]), terms, np.float64)
-    narrow = matrix.astype(np.float32)
-    assert powers(narrow, x, 1).dtype == np.float64  # as NumPy promotes
-    assert powers(matrix, x.astype(np.float32), 1).dtype == np.float64
-    assert powers(narrow, x.astype(np.float32), 1).dtype == np.float32
-
-
 def test_a_prepared_matrix_is_a_copy():
     matrix = band()
     x = columns(matrix, (), np.float64)
@@ -294,12 +266,6 @@ def test_no_rows_no_columns_and_no_products():
     np.testing.assert_array_equal(powers(matrix, x, 0), x[None])
     np.testing.assert_array_equal(powers(matrix, x, 0, last=True), x)
     np.testing.assert_array_equal(polynomial(matrix, x, [2.0]), 2 * x)
-
-
-def test_input_that_is_not_contiguous_is_read_as_it_is():
-    matrix, x = band(), columns(band(), (4,), np.float64)
-    assert_near(powers(matrix, x[:, ::2], 2), expected(matrix, x[:, ::2], 2), np.float64)
-    assert_near(powers(matrix, np.asfortranarray(x), 2), expected(matrix, x, 2), np.float64)
 
 
 @pytest.mark.parametrize(("change", "error", "message"), [

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import patterns
 
-from sparloom.errors import NotDecided
-from sparloom.solvers import JacobiIteration, JacobiSolver, converging_relaxation, jacobi
+from sparloom.solvers import JacobiSolver, converging_relaxation, jacobi
 from sparloom.sparse import Pattern, SparseMatrix, read_matrix, write_matrix
 from sparloom.tuning import PlanCache
 
@@ -166,18 +165,6 @@ def test_relaxation_makes_positive_definite_systems_converge():
     np.testing.assert_allclose(dense @ found.solution, b, atol=1e-6)
 
 
-def test_the_iteration_splits_the_matrix():
-    dense = np.array([[2.0, -1.0, 0.0], [0.5, -4.0, 1.0], [0.0, 0.0, 1.0]])
-    b = right_hand_sides(3, 2)
-    plain = JacobiIteration.of(of_dense(dense), relaxation=1.0, dtype="float64")
-    np.testing.assert_allclose(plain.matrix.to_scipy().toarray(), np.eye(3) - dense / np.diag(dense)[:, None])
-    assert plain.matrix.pattern.nnz == 3
-    np.testing.assert_allclose(plain.constant(b), b / np.diag(dense)[:, None])
-    damped = JacobiIteration.of(of_dense(dense), relaxation=0.5, dtype="float32")
-    np.testing.assert_allclose(damped.matrix.to_scipy().toarray(), np.eye(3) - 0.5 * dense / np.diag(dense)[:, None])
-    assert damped.matrix.dtype == np.float32
-
-
 def test_unsolvable_systems_are_rejected():
     b = np.ones((3, 2))
     rectangle = SparseMatrix(Pattern((3, 4), [0, 0, 0, 0], []), [])
@@ -216,18 +203,6 @@ def test_the_relaxation_that_converges_is_found(rows):
     assert found == (1.0 if largest < 1.99 else pytest.approx(0.95 * 2 / largest, rel=1e-2))
     assert jacobi(heavy, right_hand_sides(rows, 2), relaxation=found).converged.all()
     assert converging_relaxation(plane()) == 1.0
-
-
-@pytest.mark.parametrize("fuse", ["auto", "always"])
-def test_decisions_are_reused(fuse, tmp_path):
-    matrix, cache = plane(), PlanCache(tmp_path)
-    with pytest.raises(NotDecided, match="which sweeps of"):
-        JacobiSolver(matrix, 8, fuse=fuse, threads=2, cache=cache, replay_only=True)
-    first = JacobiSolver(matrix, 8, fuse=fuse, threads=2, cache=cache)
-    again = JacobiSolver(matrix, 8, fuse=fuse, threads=2, cache=cache, replay_only=True)
-    assert again.plan.choice == first.plan.choice
-    assert again.numbering.name == first.numbering.name
-    assert first.plan.choice.fused or fuse == "auto"
 
 
 @pytest.mark.parametrize("ending", [".mtx", ".npz"])
