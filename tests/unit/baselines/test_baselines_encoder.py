@@ -17,7 +17,6 @@ from sparloom.baselines import (
     document_mask,
     encoder_baselines,
     encoder_layer,
-    encoder_versions,
     fast_path,
     fbgemm,
     flex,
@@ -162,13 +161,6 @@ def test_calls_keep_no_gradient():
             assert not prepare(given).packed().requires_grad, name
 
 
-@pytest.mark.parametrize("name", NEVER_CAUSAL)
-def test_nested_tensors_are_not_causal(name):
-    given = inputs("encoder", causal=True)
-    with pytest.raises(Unsupported, match=r"no causal attention in nested|no mask with nested"):
-        encoder_baselines(given)[name](given)
-
-
 def test_without_fbgemm_its_peer_names_the_remedy(monkeypatch):
     monkeypatch.setitem(sys.modules, "fbgemm_gpu", None)
     with pytest.raises(Unsupported, match=r"fbgemm_gpu is not installed, .* pip install .*sparloom\[peers\]"):
@@ -213,19 +205,6 @@ def test_without_a_compiler_compiled_peers_are_unsupported(told_without_compiler
     assert told_without_compiler[peer].startswith("unsupported: PyTorch ")
 
 
-@pytest.mark.parametrize(("lengths", "message"), [
-    ((), "0 sequences, the shortest of 0 tokens: take at least one"),
-    ((3, 0), "2 sequences, the shortest of 0 tokens: take at least one sequence, and leave empty ones out")])
-def test_empty_sequences_are_refused(lengths, message):
-    with pytest.raises(ValueError, match=message):
-        inputs("encoder", lengths)
-
-
-def test_tokens_have_to_fit():
-    with pytest.raises(ValueError, match=r"tokens of shape \(4, 64\): these lengths and the module need \(5, 64\)"):
-        PackedInputs(MODULES["encoder"], torch.zeros(4, 64), (3, 2))
-
-
 @pytest.mark.parametrize(("change", "message"), [
     ({"norm_first": True}, "norm_first=True or without ReLU"),
     ({"activation": "gelu"}, "norm_first=True or without ReLU"),
@@ -235,21 +214,3 @@ def test_modules_that_not_all_can_compute_are_refused(change, message):
     options = {"batch_first": True, **change}
     with pytest.raises(ValueError, match=message):
         PackedInputs.drawn(torch.nn.TransformerEncoderLayer(8, 2, 8, **options).eval(), [2], seed=0)
-
-
-def test_modules_in_training_are_refused():
-    with pytest.raises(ValueError, match="module in training mode"):
-        PackedInputs.drawn(torch.nn.MultiheadAttention(8, 2, batch_first=True), [2], seed=0)
-
-
-def test_seeds_draw_the_same_module_and_leave_the_global_generator_alone():
-    state = torch.random.get_rng_state()
-    first, again, other = (encoder_layer(8, 2, 8, seed=seed).self_attn.in_proj_bias for seed in (0, 0, 1))
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
-    assert first.abs().min() > 0
-    assert torch.equal(torch.random.get_rng_state(), state)
-
-
-def test_versions_name_torch():
-    assert encoder_versions()["torch"] == torch.__version__
