@@ -54,13 +54,3 @@ def test_threads_of_the_previous_method_are_idle():
 def test_slow_methods_are_repeated_less():
     measured = Machine(fast=1.0, slow=5.0, slowest=20.0).measure()
     assert [len(found.seconds) for found in measured.values()] == [3, 1, 1]
-
-
-def test_methods_on_one_thread_are_not_marked_as_stolen():
-    measured = Machine(two=1.0, one=1.0).measure(serial=("one",))
-    assert not any(found.stolen for found in measured.values())
-    assert measured["one"].cpu_seconds == pytest.approx((1.0, 1.0, 1.0))
-
-
-def test_no_methods_give_no_measurements():
-    assert interleaved({}, TIMING, threads=1) == {}

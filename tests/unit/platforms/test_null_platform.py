@@ -44,8 +44,3 @@ def test_illegal_configurations_are_refused_and_recorded(matrix):
     (_, _, measured), = platform.measure_many(op, operands, [config], TIMING)
     assert "chunk" in measured.failure
     assert measured.kind == "simulated"
-
-
-def test_configurations_carry_its_name(matrix):
-    platform = NullPlatform(width=4, preset="formula")
-    assert platform.space(SpMM()).name == platform.baseline(SpMM(), matrix.pattern).space == "null"

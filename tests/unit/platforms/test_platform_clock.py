@@ -63,11 +63,6 @@ def test_after_all_retakes_the_stolen_are_kept_and_marked():
     assert machine.count == 1 + TIMING.retakes + TIMING.repetitions
 
 
-def test_slight_idleness_is_not_steal():
-    assert not measure(Machine((1.0, 0.92))).stolen
-    assert measure(Machine((1.0, 0.90))).stolen
-
-
 def test_a_serial_kernel_is_compared_with_one_thread():
     machine = Machine((1.0, 0.5))
     watch = Stopwatch(machine.repeat(), TIMING, threads=1)
@@ -80,29 +75,11 @@ def test_slow_configurations_are_visited_less(seconds, visits):
     assert Machine((seconds, 1.0)).watch().warm_up(1.0) == visits
 
 
-def test_a_very_slow_warm_up_is_the_only_repetition():
-    machine = Machine((20.0, 1.0))
-    assert measure(machine, baseline=1.0).seconds == (20.0,)
-    assert machine.count == 2
-
-
-def test_an_interrupted_warm_up_does_not_make_a_configuration_slow():
-    machine = Machine((20.0, 1.0), (1.0, 1.0))
-    assert measure(machine, baseline=1.0).seconds == pytest.approx((1.0,) * 3)
-    assert machine.count == 2 + 3
-
-
 def test_a_stolen_slow_warm_up_is_retaken():
     machine = Machine((30.0, 0.5), (30.0, 0.5), (20.0, 1.0))
     measured = measure(machine, baseline=1.0)
     assert measured.seconds == (20.0,)
     assert not measured.stolen
-
-
-def test_later_rounds_use_the_visits_of_the_first():
-    machine = Machine((20.0, 1.0))
-    assert machine.watch().warm_up(1.0, visits=3) == 3
-    assert machine.watch().warm_up(1.0, visits=0) == 0
 
 
 def test_short_runs_are_repeated_within_a_visit():
@@ -133,10 +110,6 @@ def test_a_series_lasts_as_long_as_requested():
     series = repeat(0.01)
     assert series[:2] == pytest.approx((1e-4, 2e-4))
     assert 100 <= series.runs <= 106
-
-
-def test_short_runs_are_never_slow():
-    assert Machine((0.2, 1.0)).watch(SHORT).warm_up(0.001) == 3
 
 
 def test_processor_clock_advances_with_work():

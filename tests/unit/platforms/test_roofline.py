@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from sparloom.errors import Unsupported
 from sparloom.measure import vector_lanes
-from sparloom.ops import GEMM, SDDMM, CsrAttention, SpMM, SpmmMean
+from sparloom.ops import SDDMM, CsrAttention, SpMM
 from sparloom.platforms import PatternReuse, ReuseDistances, Roof, Supply, bound, measure_roof
 from sparloom.sparse import Pattern
 
@@ -45,15 +44,6 @@ def test_misses_are_those_of_a_simulated_cache_of_any_size(seed):
     reuse = ReuseDistances.of(pattern)
     for held in range(0, 400, 37):
         assert reuse.misses(held, gathered=GATHERED, nonzero=NONZERO, row=ROW) == simulated_misses(pattern, held)
-
-
-def test_distances_do_not_depend_on_how_often_the_axis_of_time_is_full():
-    """With two columns it has room for four accesses."""
-    pattern = Pattern((500, 2), 2 * np.arange(501), np.tile([0, 1], 500))
-    reuse = ReuseDistances.of(pattern)
-    assert (reuse.columns == 2).all()
-    assert (reuse.nonzeros == 2).all()
-    assert (reuse.begun == 1).all()
 
 
 def test_rows_are_counted_as_if_there_were_no_others():
@@ -115,23 +105,11 @@ def test_each_thread_has_private_caches_for_its_own_rows():
     assert [share.distinct for share in whole.shares] == [2, 2]
 
 
-def test_known_distances_give_the_same_bound():
-    pattern = drawn(np.random.default_rng(0), 40, 30, 0.2)
-    known, ours = PatternReuse.of(pattern, 2), roof(2, near=100)
-    for op, width in ((SpMM(), 4), (SDDMM(), 16), (SpmmMean(), 8)):
-        assert bound(op, known, width, roof=ours) == bound(op, pattern, width, roof=ours)
-
-
 def test_wider_types_move_more_and_their_flops_count_twice():
     half, single, double = (bound(SpMM(), PATTERN, 2, roof=roof(), dtype=dtype)
                             for dtype in (np.float16, np.float32, np.float64))
     assert half.parts["L2"] < single.parts["L2"] < double.parts["L2"]
     assert half.parts["flops"] == single.parts["flops"] == double.parts["flops"] / 2
-
-
-def test_other_operations_have_no_bound():
-    with pytest.raises(Unsupported, match="no bound of gemm: give spmm"):
-        bound(GEMM(), PATTERN, 2, roof=roof())
 
 
 def test_this_machine_has_rates_and_growing_caches():

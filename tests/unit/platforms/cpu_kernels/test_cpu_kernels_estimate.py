@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from sparloom.experiments.cognate.evaluation_data import estimator_of
 from sparloom.models import MatrixFeatures
-from sparloom.ops import GEMM, SDDMM, SpMM
+from sparloom.ops import SDDMM, SpMM
 from sparloom.platforms import CpuKernels
 from sparloom.space import SddmmSpace, SpmmSpace
 from sparloom.sparse import Pattern
@@ -55,19 +54,3 @@ def test_prefetching_helps_where_dense_rows_exceed_the_caches():
     assert seconds(near, prefetch=8) > seconds(near, prefetch=0)
     assert seconds(distant, prefetch=8) < seconds(distant, prefetch=0)
     assert seconds(distant, stream=1) < seconds(distant, stream=0)
-
-
-def test_near_columns_are_gathered_faster():
-    sizes = {"rows": 300_000, "cols": 300_000, "per_row": 4}
-    assert seconds(features(**sizes, band=64)) < 0.7 * seconds(features(**sizes))
-
-
-def test_short_rows_are_reduced_in_small_groups():
-    short, long = features(per_row=3), features(per_row=64)
-    assert seconds(short, "sddmm", group=4) < seconds(short, "sddmm", group=16)
-    assert seconds(long, "sddmm", width=32, group=16) < seconds(long, "sddmm", width=32, group=1)
-
-
-def test_the_platform_tells_which_operations_have_a_formula():
-    assert estimator_of(CpuKernels(2, 128), SpMM()) is not None
-    assert estimator_of(CpuKernels(1, 128), GEMM()) is None

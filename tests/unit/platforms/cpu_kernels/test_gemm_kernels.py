@@ -15,7 +15,7 @@ from sparloom.errors import IllegalSchedule
 from sparloom.jit import compile_cpp
 from sparloom.ops import GEMM, LAYOUTS, DenseOperands, GemmShape, OracleBounds
 from sparloom.platforms import CpuKernels, GemmKernels
-from sparloom.space import GemmSpace, gemm_program
+from sparloom.space import GemmSpace
 
 pytestmark = pytest.mark.cc
 
@@ -56,30 +56,6 @@ def test_every_configuration_is_right(shape):
 def test_any_shape_is_right_in_any_layout_on_any_number_of_threads(m, n, k, layout, threads, place):
     operands, bounds = right(GemmShape(m, n, k, layout))
     bounds.check(platform(threads).run(OP, operands, CONFIGS[place]))
-
-
-@pytest.mark.parametrize("threads", [2, 3, 5])
-def test_threads_share_rows_or_columns(threads):
-    for shape in (GemmShape(1, 700, 20), GemmShape(130, 20, 40), GemmShape(2, 2, 2), GemmShape(130, 260, 400)):
-        operands, bounds = right(shape)
-        for config in CONFIGS[::7]:
-            bounds.check(platform(threads).run(OP, operands, config))
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("threads", [2, 3, 5])
-def test_threads_share_the_sums_of_few_tiles(threads, layout):
-    operands, bounds = right(GemmShape(1, 61, 150_001, layout))
-    for config in (config for config in CONFIGS if config["split_k"] > 1 and config["micro"] == "1x64"):
-        bounds.check(platform(threads).run(OP, operands, config))
-
-
-def test_a_configuration_and_its_program_give_the_same_bits():
-    for layout in LAYOUTS:
-        operands, _ = right(GemmShape(29, 133, 270, layout))
-        for config in CONFIGS[::3]:
-            program = gemm_program(config, layout)
-            assert np.array_equal(platform(1).run(OP, operands, config), platform(1).run(OP, operands, program))
 
 
 def test_nothing_beyond_the_result_is_written():

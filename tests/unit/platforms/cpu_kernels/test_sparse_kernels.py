@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import patterns
 
-from sparloom.errors import IllegalSchedule
 from sparloom.jit import compile_cpp
 from sparloom.ops import SDDMM, CsrAttention, Op, SpMM, SpmmMax, assert_close
 from sparloom.platforms import CpuKernels
@@ -153,22 +152,6 @@ def test_wrong_and_unwritten_results_are_reported(op):
         compare(right)
 
 
-@pytest.mark.parametrize(("heads", "width"), [(1, 300), (2, 34), (3, 48), (8, 512)])
-@pytest.mark.parametrize("threads", [1, 3])
-def test_heads_attend_independently(heads, width, threads):
-    for pattern in (varied(), hub()):
-        check(CsrAttention(heads), pattern, width=width, threads=threads)
-
-
-def test_values_may_be_wider_than_keys():
-    op, pattern = CsrAttention(2), varied()
-    drawn = op.operands(SparseMatrix(pattern, np.ones(pattern.nnz)), 16, seed=0)
-    wide = np.random.default_rng(3).standard_normal((pattern.cols, 2, 21), dtype=np.float32)
-    operands = replace(drawn, dense={**drawn.dense, "V": wide})
-    found = platform(2, 64).run(op, operands, next(iter(platform(2, 64).space(op))))
-    assert_close(found, op.oracle(operands), terms=op.terms(pattern, 42), scale=op.scale(operands))
-
-
 @pytest.mark.parametrize("factor", [1e-3, 30.0, 1e4])
 def test_large_scores_overflow_nothing(factor):
     op, pattern = CsrAttention(), hub()
@@ -202,12 +185,3 @@ def test_nan_stays_in_its_row():
     operands, kernels = replace(drawn, dense={**drawn.dense, "Q": queries}), platform(1, 64)
     found = kernels.run(op, operands, kernels.baseline(op, pattern))
     assert np.isnan(found).any(axis=(1, 2)).nonzero()[0].tolist() == [7]
-
-
-def test_strips_belong_to_a_width():
-    space = platform(1, 128).space(SpMM())
-    assert space.config(strip=64)["strip"] == 64
-    with pytest.raises(IllegalSchedule, match="strip=64 covers all 32 columns: write strip=all"):
-        platform(1, 32).space(SpMM()).config(strip=64)
-    with pytest.raises(IllegalSchedule, match="strip=64 requires order=natural and together=1"):
-        space.config(strip=64, together=4)

@@ -24,12 +24,6 @@ def test_rows_come_by_their_middle_column_and_empty_ones_last(pattern):
 
 
 @pytest.mark.cc
-def test_few_rows_of_many_columns_are_sorted():
-    pattern = Pattern.from_coo(np.array([0, 1, 3]), np.array([10**6, 0, 5]), (4, 10**6 + 1))
-    assert Traversal.by_column(pattern).original_row.tolist() == [1, 3, 0, 2]
-
-
-@pytest.mark.cc
 @given(pattern=patterns(), column=st.booleans())
 def test_orders_keep_every_row(pattern, column):
     walk = Traversal.by_column(pattern) if column else Traversal.natural(pattern)

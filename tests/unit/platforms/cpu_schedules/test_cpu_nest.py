@@ -134,25 +134,10 @@ def test_a_wrong_kernel_is_found(monkeypatch):
         Kernels(threads=1).prepare([program])
 
 
-def test_loops_of_extent_one_are_left_out():
-    config = schedule("spmm", 64, order="ko.io.jo.ii.ji.ki", dense_tile=64, cols_tile=65536)
-    _, program = lowered(config, (100, 100), width=64, op="spmm", cols_tile="all")
-    assert program.order == ("io", "ii", "ji", "ki")
-    _, program = lowered(config, (100, 100), width=65, op="spmm", cols_tile=16)
-    assert program.order == ("ko", "io", "jo", "ii", "ji", "ki")
-
-
 def test_configurations_that_differ_in_run_time_numbers_share_a_program():
     programs = {lowered(schedule("spmm", 64, chunk=chunk), shape, width=64, op="spmm", rows_tile=tile)[1]
                 for chunk, shape, tile in itertools.product((1, 256), ((50, 90), (500, 90)), (4, 32))}
     assert len(programs) == 1
-
-
-def test_a_parallel_loop_that_is_left_out_leaves_a_serial_kernel():
-    config = schedule("sddmm", 16, order="jo.io.ii.ji.ko.ki", parallel="jo", cols_tile="all")
-    _, program = lowered(config, (50, 50), width=16, op="sddmm", cols_tile="all")
-    assert program.parallel is None
-    assert "omp parallel" not in render_c(lower(program))
 
 
 @pytest.mark.parametrize(("op", "changes", "overwrites"), [

@@ -1,16 +1,14 @@
 """The CPU as a platform: results, refusals, interleaved rounds."""
 
-import dataclasses
 
 import numpy as np
 import pytest
 
-from sparloom.errors import IllegalSchedule, Unsupported
+from sparloom.errors import IllegalSchedule
 from sparloom.measure import TimingProtocol
 from sparloom.ops import SDDMM, Operands, SpMM, assert_close
 from sparloom.platforms import CpuPlatform, SpotCheck
 from sparloom.platforms.cpu_schedules import Kernels
-from sparloom.space import Readings
 from sparloom.sparse import Pattern, SparseMatrix
 
 pytestmark = pytest.mark.cc
@@ -51,15 +49,6 @@ def test_sampled_schedules_give_the_same_result(platform, hub_matrix, op):
     assert done >= 5
 
 
-def test_other_operations_are_not_supported(platform):
-    @dataclasses.dataclass(frozen=True)
-    class Other:
-        name: str = "gemm"
-
-    with pytest.raises(Unsupported, match="operation gemm on platform cpu: use spmm or sddmm"):
-        platform.space(Other())
-
-
 def test_a_configuration_outside_the_space_is_refused(platform, hub_matrix):
     operands = OPS[0].operands(hub_matrix, WIDTH, seed=0)
     config = platform.baseline(OPS[0], hub_matrix.pattern).replace(rows_tile=12)
@@ -94,13 +83,6 @@ def test_refused_configurations_give_their_reason_once_per_round(platform):
     assert [(each, number) for each, number, _ in taken] == [(config, 0), (config, 1)]
     assert all(measurement.failure.startswith("fill: 5120000 values for 2 nonzeros") for _, _, measurement in taken)
     assert platform.measure(OPS[0], operands, config, TIMING).failure == taken[0][2].failure
-
-
-def test_measure_joins_the_rounds(platform, hub_matrix):
-    operands = OPS[0].operands(hub_matrix, WIDTH, seed=0)
-    measured = platform.measure(OPS[0], operands, platform.baseline(OPS[0], hub_matrix.pattern), TIMING)
-    assert len(measured.seconds) == TIMING.rounds * TIMING.repetitions
-    assert len(measured.cpu_seconds) == len(measured.seconds)
 
 
 def test_operands_of_the_caller_are_not_touched(platform, hub_matrix):
@@ -145,17 +127,6 @@ def test_the_spot_check_holds_the_longest_row(hub_matrix, op):
     wrong[123 if op.name == "spmm" else pattern.indptr[123]] += 1
     with pytest.raises(AssertionError, match="wrong in the sampled rows"):
         spot_check.check(wrong, "config")
-
-
-def test_constructors_only_store(monkeypatch):
-    monkeypatch.setattr("sparloom.platforms.cpu_schedules.kernels.compile_c", lambda *_: pytest.fail("compiled"))
-    built = [CpuPlatform(threads=2, width=8, orders="waco", preset="x", readings=None) for _ in range(2)]
-    assert len(built[0].space(OPS[0]).parameters) == 7
-
-
-def test_readings_reach_the_space():
-    platform = CpuPlatform(threads=2, width=8, orders="all", preset="x", readings=Readings(cpu_latent="all"))
-    assert platform.space(OPS[1]).heterogeneous_names[4:] == ("chunk", "parallel")
 
 
 def test_widths_other_than_the_space_run_too(platform, hub_matrix):

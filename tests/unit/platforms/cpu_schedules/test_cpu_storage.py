@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sparloom.errors import IllegalSchedule
-from sparloom.platforms.cpu_schedules import FILL_LIMIT, LEVELS, PADDING, Layout, Packer
+from sparloom.platforms.cpu_schedules import LEVELS, PADDING, Layout, Packer
 from sparloom.sparse import Pattern, SparseMatrix
 
 pytestmark = pytest.mark.cc
@@ -102,19 +102,6 @@ def test_too_many_positions_of_an_inner_level_are_refused():
         packer.count(layout)
 
 
-def test_fill_limit_is_inclusive():
-    pattern = Pattern.from_coo(np.array([0]), np.array([0]), (1, FILL_LIMIT))
-    layout = Layout.of(pattern.shape, rows_tile=1, cols_tile="all", order=LEVELS, formats="CCUU")
-    assert Packer(SparseMatrix(pattern, np.ones(1, np.float32))).count(layout)[-1] == FILL_LIMIT
-
-
 def test_tiles_must_be_powers_of_two():
     with pytest.raises(IllegalSchedule, match="rows_tile 12 is not a power of two: tiles are cut by shifting"):
         Layout.of((50, 50), rows_tile=12, cols_tile="all", order=LEVELS, formats="UUUC")
-
-
-def test_arrays_start_at_a_page(hub_matrix):
-    layout = Layout.of(hub_matrix.pattern.shape, rows_tile=8, cols_tile=16, order=LEVELS, formats="CCCC")
-    arrays = Packer(hub_matrix).pack(layout, locate=False).arrays
-    assert len(arrays) == 9
-    assert all(array.ctypes.data % 4096 == 0 for array in arrays.values())

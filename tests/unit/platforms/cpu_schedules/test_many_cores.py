@@ -1,7 +1,6 @@
 """Simulated cores: pieces of parallel loops, who gets them, what they fetch, and the seconds that follow."""
 
 import itertools
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -100,15 +99,6 @@ def test_first_free_is_at_most_a_piece_later_than_in_turn(regions, workers):
     dynamic, static = (deal(work, region, workers=workers, dealing=dealing) for dealing in ("dynamic", "static"))
     largest = np.array([max(each, default=0.0) for each in regions])
     assert (dynamic <= static + largest + 1e-9).all()
-
-
-def test_unknown_dealing_and_no_workers_are_refused():
-    with pytest.raises(ValueError, match="dealing 'random' is unknown: use dynamic or static"):
-        deal(np.ones(3), np.array([0, 3]), workers=2, dealing="random")
-    with pytest.raises(ValueError, match="0 workers: at least 1 is needed"):
-        deal(np.ones(3), np.array([0, 3]), workers=0, dealing="static")
-    with pytest.raises(ValueError, match="llc_mib 0 of a processor with many cores must be above 0"):
-        platform(llc_mib=0)
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -235,14 +225,6 @@ def test_less_cache_and_less_bandwidth_make_slower():
     assert seconds(0, 32e9) == pytest.approx(0.1)
 
 
-def test_a_fixed_chunk_replaces_that_of_the_schedule(hub_matrix):
-    drawn, single = platform(), platform(chunk=1)
-    key = drawn.measured.space(OPS["spmm"]).default().replace(rows_tile=4, chunk=64).key
-    one, many = (drawn.dealt(OPS["spmm"], hub_matrix).seconds(key, [0.01], [drawn, single])[:, 0])
-    assert one == pytest.approx(0.01, rel=0.01)  # a single piece
-    assert many < 0.5 * one
-
-
 @pytest.mark.parametrize("op", OPS.values(), ids=OPS)
 def test_results_are_those_of_the_schedule(hub_matrix, op):
     many, operands = platform(), OPS[op.name].operands(hub_matrix, WIDTH, seed=0)
@@ -262,11 +244,3 @@ def test_nothing_is_measured(hub_matrix):
         many.measure(OPS["spmm"], operands, config, timing)
     with pytest.raises(Unsupported, match=message):
         many.measure_many(OPS["spmm"], operands, [config], timing)
-
-
-def test_conditions_name_machine_and_measured_threads():
-    first, second = platform(), platform(workers=64)
-    assert first.conditions(OPS["spmm"]) != second.conditions(OPS["spmm"])
-    other = replace(first, measured=replace(first.measured, threads=4))
-    assert first.conditions(OPS["spmm"])["threads"] == 2
-    assert other.conditions(OPS["spmm"]) != first.conditions(OPS["spmm"])

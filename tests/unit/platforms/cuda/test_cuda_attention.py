@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from strategies import patterns
 
 from sparloom.errors import IllegalSchedule, Unsupported
-from sparloom.measure import TimingProtocol
 from sparloom.ops import CsrAttention, Operands, assert_close
 from sparloom.platforms import CudaPlatform
 from sparloom.platforms.cuda import AttentionProgram, DeviceOperands
@@ -20,8 +19,6 @@ pytestmark = pytest.mark.cc
 HEADS, FEW = 2, 5
 WIDTH, VALUE_WIDTH = 128, 36  # of a head; the first lets every configuration be legal, the second leaves lanes idle
 WIDTHS = [(1, 1), (7, 5), (30, 42), (12, 300)]
-TIMING = TimingProtocol(rounds=2, repetitions=3, short_seconds=0.0, most_repetitions=3, slow_factor=float("inf"),
-                        steal_ratio=1.5, retakes=0, seed=0)
 
 
 def listed(width: int = WIDTH, value_width: int = VALUE_WIDTH) -> list[Config]:
@@ -114,23 +111,6 @@ def test_scores_beyond_the_range_of_an_exponential(emulated, factor):
     check(emulated, operands, few())
 
 
-@pytest.mark.parametrize("step", [-40, 40])
-def test_scores_that_fall_or_rise_along_a_row(emulated, step):
-    operands = operands_of(hubs())
-    operands.dense["Q"][:] = 1
-    operands.dense["K"][:] = (step * np.arange(20) / WIDTH**0.5)[:, None, None]
-    check(emulated, operands, few())
-
-
-def test_one_column_gives_its_values(emulated):
-    pattern = Pattern.from_coo(np.array([0, 2, 3]), np.zeros(3, int), (5, 1))
-    operands = operands_of(pattern)
-    for config in few():
-        found = attend(emulated, operands, config)
-        assert (found[[0, 2, 3]] == operands.dense["V"][0]).all()
-        assert (found[[1, 4]] == 0).all()
-
-
 def test_scores_of_minus_infinity_weigh_nothing(emulated):
     pattern, operands = Pattern.from_coo(np.zeros(7, int), np.arange(7), (1, 7)), operands_of(hubs())
     dense = {name: operands.dense[name][:7] for name in ("K", "V")} | {"Q": np.ones((1, HEADS, WIDTH), np.float32)}
@@ -211,18 +191,3 @@ def test_loads_that_do_not_fit_a_head_are_refused(emulated):
     family = CudaPlatform("cuda_kernels", "h200", HEADS * WIDTH).family(CsrAttention(HEADS))
     with pytest.raises(Unsupported, match="vector=4 does not divide the 6 columns of a head of V: use vector=1"):
         family.bind(emulated, placed, family.space().config(lanes=8, vector=4), family.result(emulated, placed.host))
-
-
-def test_configurations_are_measured_on_the_clock_of_the_device(emulated):
-    platform = CudaPlatform("cuda_kernels", "h200", HEADS * WIDTH)
-    platform.gpu = emulated
-    found = list(platform.measure_many(CsrAttention(HEADS), operands_of(hubs()), few()[:2], TIMING))
-    assert len(found) == 4
-    assert {(taken.kind, taken.failure, len(taken.seconds)) for _, _, taken in found} == {("device", None, 3)}
-
-
-def test_every_number_of_heads_has_its_own_space():
-    platform = CudaPlatform("cuda_kernels", "h200", 64)
-    one, eight = platform.space(CsrAttention(1)), platform.space(CsrAttention(8))
-    assert (one.default()["lanes"], eight.default()["lanes"]) == (16, 8)
-    assert platform.space(CsrAttention(8)) is eight

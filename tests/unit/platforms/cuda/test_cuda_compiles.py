@@ -64,11 +64,6 @@ def test_the_rate_kernels_compile():
     compile_or_skip(cuda_text("cuda/rates.cu", {"THREADS": 256, "CHAINS": 8}))
 
 
-def test_an_unknown_element_is_refused():
-    with pytest.raises((CompileError, pytest.skip.Exception), match=r"Quarter|CUDA compiler"):
-        compile_or_skip(replace(ATTENTION, element="Quarter").text)
-
-
 def test_a_missing_macro_is_refused():
     text = cuda_text("cuda/spmm.cu", {"LANES": 8, "COLUMNS": 1, "VECTOR": 1, "REDUCTION": "kOutside", "UNROLL": 1})
     with pytest.raises((CompileError, pytest.skip.Exception), match=r"THREADS|CUDA compiler"):

@@ -155,18 +155,6 @@ def argmax_of(operands: Operands) -> np.ndarray:
     return argmax
 
 
-def test_largest_products_may_be_negative(emulated):
-    operands = operands_of(SpmmMax(), hubs(), WIDEST)
-    operands.dense["B"][:] = np.abs(operands.dense["B"]) + np.float32(0.5)
-    negative = Operands(operands.matrix.with_values(-np.abs(operands.matrix.values) - 1), operands.dense)
-    filled = hubs().row_lengths() > 0
-    for config in few("cuda_kernels", SpmmMax()):
-        found, _ = largest(emulated, negative, config)
-        assert (found[filled] < 0).all()
-        assert (found[~filled] == 0).all()
-    check(emulated, "cuda_kernels", SpmmMax(), negative, few("cuda_kernels", SpmmMax()))
-
-
 def test_nan_and_infinities_are_products_like_others(emulated):
     operands = operands_of(SpmmMax(), hubs(), WIDEST)
     operands.dense["B"][3::7, 5::3] = np.nan
@@ -254,9 +242,3 @@ def test_a_row_that_just_reaches_the_threshold_is_computed_once(emulated, monkey
         assert np.isfinite(whole).all()
         assert np.isnan(parts[hub]).all()
         np.testing.assert_array_equal(parts[~hub], whole[~hub])
-
-
-def test_a_pattern_is_copied_to_the_device_once(emulated):
-    place, pattern = PatternCache(), hubs()
-    assert place.on(emulated, pattern) is place.on(emulated, pattern)
-    assert place.on(emulated, pattern) is not place.on(emulated, hubs())

@@ -44,27 +44,6 @@ def test_one_object_serves_batches_of_any_lengths(on_device, lengths, tmp_path, 
     assert_close(there["norm_2"], wanted, terms=64, scale=8.0)
 
 
-def test_tables_are_copied_once(on_device):
-    copied = []
-
-    def upload(array):
-        copied.append(id(array))
-        return array.copy()
-
-    program = DeviceProgram(device_encoder_layer(SHAPE))
-    of = Structure({LENGTHS: [3, 2]})
-    tensors = program.program.tensors()
-    calls, there = program.bind(of, upload, **{
-        name: np.zeros(of.size(tensors[name]), np.float32) for name in program.program.inputs()})
-    assert len(copied) == len(set(copied)) > len(there)
-    assert list(calls) == list(program.texts)
-
-
-def test_a_missing_tensor_is_named(on_device):
-    with pytest.raises(TypeError, match=r"program encoder: missing tensors \['b_back'"):
-        on_device.bind(Structure({LENGTHS: [1]}))
-
-
 def test_a_program_for_a_processor_is_refused():
     with pytest.raises(Unsupported, match="has no CUDA form: give it one parallel loop at the top"):
         DeviceProgram(encoder_layer(SHAPE))

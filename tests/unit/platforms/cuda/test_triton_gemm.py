@@ -150,14 +150,6 @@ def test_kernels_are_compiled_by_several_processes_and_only_once(tmp_path, monke
     assert all(binary.startswith(b"\x7fELF") for binary in platform.gpu.binaries)
 
 
-def test_float16_is_refused():
-    platform, drawn = CudaPlatform("triton", "h200", 256), OP.operands(GemmShape(4, 4, 4), seed=0)
-    platform.gpu = Interpreted()
-    short = replace(drawn, dense={name: array.astype(np.float16) for name, array in drawn.dense.items()})
-    with pytest.raises(Unsupported, match="the operands are float16: the Triton kernel takes float32, convert them"):
-        platform.run(OP, short, platform.space(OP).default())
-
-
 def test_missing_triton_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "triton", None)
     with pytest.raises(Unsupported, match=r"no Triton .*pip install"):

@@ -21,12 +21,3 @@ def test_grid_is_every_combination_with_the_base_among_them(machine):
     assert len(made) == 4
     assert made[f"pes={machine.pes},dram_gb_per_s={machine.dram_gb_per_s}"] == machine
     assert made["pes=64,dram_gb_per_s=29.3"] == replace(machine, pes=64, dram_gb_per_s=29.3)
-
-
-def test_grid_of_nothing_is_the_base(machine):
-    assert designs(machine, {}, width=256) == {"": machine}
-
-
-def test_impossible_machine_is_refused(machine):
-    with pytest.raises(ValueError, match="llc_ways 65 is outside 1 to 64"):
-        designs(machine, {"llc_ways": [machine.llc_ways, 65]}, width=256)

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from spade_cases import banded, config_of, even_rows, grid, machine_of, uniform
 
-from sparloom.errors import Unsupported
 from sparloom.measure import kendall_tau
 from sparloom.models import MatrixFeatures
 from sparloom.platforms.spade import estimate_seconds, simulate_many
@@ -63,17 +62,5 @@ def test_a_full_bandwidth_is_a_floor() -> None:
     assert (estimated(pattern) >= used * 1024 / MACHINE.bandwidth).all()
 
 
-def test_machines_without_caches_have_estimates() -> None:
-    bare = machine_of("spade", l2_kib=0, llc_kib=0, victim_kib=0)
-    found = estimated(PATTERNS["band"], machine=bare)
-    assert np.isfinite(found).all()
-    assert (found >= estimated(PATTERNS["band"])).all()
-
-
 def test_a_matrix_without_nonzeros_has_finite_estimates() -> None:
     assert np.isfinite(estimated(Pattern.from_coo([], [], (5, 7)))).all()
-
-
-def test_walks_without_statistics_are_refused() -> None:
-    with pytest.raises(Unsupported, match=r"row_panel=5, .* is not among the walks with statistics"):
-        estimated(PATTERNS["band"], configs=[config_of(row_panel=5)])

@@ -91,25 +91,12 @@ def test_presets_differ_as_their_papers_say():
     assert platform_of("spade_hottiles4").pes == 4
 
 
-def test_parameters_are_plain_values():
-    platform = platform_of(pes=64, dram_gb_per_s=205)
-    assert (platform.machine.pes, platform.machine.dram_gb_per_s) == (64, 205)
-
-
 def test_a_matrix_without_nonzeros_fails_with_a_reason():
     pattern = Pattern((3, 3), np.zeros(4, np.int64), np.empty(0, np.int32))
     op, platform = SpMM(), platform_of()
     operands = op.operands(matrix_of(pattern), 256, seed=0)
     measured = platform.measure(op, operands, platform.baseline(op, pattern), TIMING)
     assert measured.failure == "the matrix has no nonzeros, so nothing runs"
-
-
-def test_other_operations_are_not_supported():
-    class Gemm:
-        name = "gemm"
-
-    with pytest.raises(Unsupported, match="operation gemm on platform spade: use spmm or sddmm"):
-        platform_of().space(Gemm())
 
 
 def test_values_outside_the_space_are_refused():
@@ -120,13 +107,6 @@ def test_values_outside_the_space_are_refused():
         platform.run(op, operands, config)
     with pytest.raises(IllegalSchedule, match="row_panel"):
         platform.measure(op, operands, config, TIMING)
-
-
-def test_an_unknown_level_is_refused():
-    op, pattern, platform = SpMM(), uniform(50, 2), platform_of(level="t2")
-    operands = op.operands(matrix_of(pattern), 256, seed=0)
-    with pytest.raises(ValueError, match=r"level 't2' of the simulator is unknown: use t0 \(small matrices\) or t1"):
-        platform.measure(op, operands, platform.baseline(op, pattern), TIMING)
 
 
 def test_large_matrices_are_refused_at_the_line_accurate_level():

@@ -120,13 +120,6 @@ def test_accounts_reconcile(machine, op, bypass):
     assert run.busy.max() + run.waiting[run.busy.argmax()] == pytest.approx((run.busy + run.waiting).max())
 
 
-def test_repetition_gives_the_same_bits(machine):
-    pattern = uniform(700, 5)
-    first, again = (simulate_lines(pattern, "spmm", config_of(4, 128), width=256, machine=machine) for _ in range(2))
-    assert first.seconds == again.seconds
-    assert first.counts == again.counts
-
-
 def test_strided_slices_conflict_in_the_caches():
     pattern = uniform(4000, 8, cols=3000)
     small = machine_of("spade", l2_kib=0, llc_kib=96)

@@ -111,19 +111,3 @@ def test_empty_tiles_and_empty_column_panels_do_not_exist():
     assert tiling.count == 2
     assert tiling.column_panels == 4
     assert deal(tiling, "spmm", pes=2, barrier=True).phases == 2
-
-
-def test_nothing_to_tile():
-    tiling = tile(Pattern((3, 4), np.zeros(4, np.int64), np.empty(0, np.int32)), 2, 2)
-    assert tiling.count == 0
-    assert deal(tiling, "sddmm", pes=4, barrier=True).phases == 0
-
-
-def test_a_tile_needs_rows_and_columns():
-    with pytest.raises(ValueError, match="tile of 0 rows and 4 columns: both must be at least 1"):
-        tile(HAND, 0, 4)
-
-
-def test_an_unknown_operation_is_named():
-    with pytest.raises(ValueError, match="op 'spmv' has no schedule on SPADE: use 'spmm' or 'sddmm'"):
-        deal(tile(HAND, 4, 4), "spmv", pes=2, barrier=False)

@@ -114,14 +114,6 @@ def test_twice_the_clock_halves_a_compute_bound_time_and_the_bandwidth_does_noth
     assert halved / base == pytest.approx(1, rel=0.02)
 
 
-def test_the_control_processor_bounds_the_time(machine):
-    pattern = uniform(3000, 3)
-    slow = replace(machine, instruction_ns=10_000)
-    counts = simulate_counts(pattern, "spmm", config_of(4, 1024), width=256, machine=slow)
-    time = seconds(counts, "spmm", [slow], passes=1, barrier=False)[0]
-    assert time == pytest.approx((counts.total("tiles") + slow.pes) * 1e-5, rel=1e-9)
-
-
 def test_busy_elements_end_in_order_and_share_the_rate():
     # Two elements of 1 s and 3 s alone, each moving all it can: while both run, each gets a smoothed half.
     alone, moved, bandwidth = [1.0, 3.0], [8.0, 24.0], 8.0
