@@ -1,9 +1,7 @@
 """`SparseArray` computes what SciPy's array computes, wherever solvers and estimators take one."""
 
-import copy
 import pickle
 import warnings
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -69,11 +67,6 @@ def test_vectors_strided_operands_and_threads(threads):
     wide = dense(800, 40)[::-2, ::3]
     assert_equal(array.T @ wide, plain.T @ wide)
     assert_equal(array.dot(right[:, None], threads=1), plain @ right[:, None])
-
-
-def test_many_threads_on_a_wide_result_split_columns():
-    plain = random_csr(500, 3000, density=0.001)
-    assert_equal(SparseArray(plain).T.dot(dense(500, 70), threads=3), plain.T @ dense(500, 70))
 
 
 @pytest.mark.parametrize("shape", [(0, 4), (4, 0), (1, 1), (3, 5)])
@@ -181,24 +174,6 @@ def test_wrong_arguments_are_refused():
         SparseArray(random_csr(3, 3), threads=0)
 
 
-def test_copies_and_pickles_compute():
-    array = SparseArray(tall(cols=200), threads=1)
-    left = dense(2500, 5, dtype=np.float32)
-    expected = [array.T @ left for _ in range(FIRST_CALLS + 1)][-1]
-    for made in (copy.copy(array), copy.deepcopy(array), pickle.loads(pickle.dumps(array)), array.copy(),
-                 pickle.loads(pickle.dumps(array.T)).T):
-        assert isinstance(made, SparseArray)
-        assert_equal(made.T @ left, expected)
-
-
-def test_threads_of_python_share_an_array():
-    array = SparseArray(tall(cols=200))
-    operands = [dense(2500, 20, dtype=np.float32, seed=seed) for seed in range(8)]
-    with ThreadPoolExecutor(4) as pool:
-        for operand, product in zip(operands, pool.map(lambda operand: array.T @ operand, operands), strict=True):
-            assert_equal(product, scipy.sparse.csr_array(array).T @ operand)
-
-
 @pytest.fixture(scope="module")
 def cells():
     """Counts of 300 cells for 120 genes, of low rank."""
@@ -249,11 +224,6 @@ def test_scikit_learn_takes_it_as_targets(derive):
                DecisionTreeClassifier(random_state=0, max_depth=2).fit(features, each.toarray()).score(features, each))
               for each in (ours, theirs)]
     assert scores[0] == scores[1]
-
-
-def test_its_class_is_called_by_its_public_name():
-    assert repr(SparseArray) == "<class 'sparloom.arrays.sparse_array.SparseArray'>"
-    assert pickle.loads(pickle.dumps(SparseArray)) is SparseArray
 
 
 def test_centred_operator_is_that_of_the_dense_matrix(cells):

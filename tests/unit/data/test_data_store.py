@@ -12,6 +12,8 @@ import pytest
 from sparloom.data import ensure_data, verify_stored
 from sparloom.errors import MissingArtifact, SchemaError
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[3]
 
 

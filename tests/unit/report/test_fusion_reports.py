@@ -90,6 +90,7 @@ def test_matrices_that_fuse_well_and_exceed_the_cache_are_listed_separately(metr
     assert "gemm_spmm/32/qualifying/auto_over_unfused" not in metrics
 
 
+@pytest.mark.slow
 def test_every_figure_is_drawn_and_the_same_again(frame, tmp_path):
     for folder, rows in (("once", frame), ("again", frame[frame["part"] == "real"])):
         (tmp_path / folder).mkdir()
