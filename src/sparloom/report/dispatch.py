@@ -103,9 +103,8 @@ def dispatch_metrics(
         against a tuned one; `<op>/cases` and `<op>/slower_share`, of over_best below 0.97.
         `<op>/all/over_best` of all cases up to `most_width`, however short, with bounds over matrices: the bootstrap
         draws matrices with all their cases; `<op>/all/call_over_best` likewise; `<op>/all/cases` and
-        `<op>/all/slower_share`. `<op>/all/share_of_bound`
-        likewise, the least seconds that arithmetic and caches allow over ours, and `<op>/share_of_bound` of the cases
-        that count; both where cases have a bound.
+        `<op>/all/slower_share`. `<op>/all/share_of_bound` likewise, the least seconds that arithmetic and caches allow
+        over ours, and `<op>/share_of_bound` of the cases that count; both where cases have a bound.
 
         `<op>/<width>/over_best` by width, wider ones, too. `<op>/small/over_best` of the other cases, and what calls of
         a prepared matrix take beside the kernel, `replay_overhead_us`, median over all small cases, with `_p90`.

@@ -285,7 +285,7 @@ class BenchGraphsage:
     def _trainees(
         self, task: Classification, kernels: Mapping[str, Trainee],
     ) -> tuple[dict[str, Trainee], dict[str, str]]:
-        """Add our layers, whose kernels are decided here, and those of PyTorch Geometric; also return what failed."""
+        """Add our layers, which are warmed up here, and those of PyTorch Geometric; also return what failed."""
         refused: dict[str, str] = {}
         own = Trainee(nn.SAGEConv, partial(Graph, task.edges, task.nodes), task, seed=self.seed, depth=self.depth)
         own.train(WARM_UP_STEPS)

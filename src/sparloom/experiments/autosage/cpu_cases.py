@@ -56,7 +56,7 @@ ROOF_ROUNDS = 20  # half a second
 SERIAL = ("scipy",)
 BFLOAT16_EPS = 2.0**-7  # relative, between neighbouring numbers
 FOLDER = "AUTOSAGE_CACHE_DIR"
-PLAIN_CALLS: Mapping[str, Callable[..., Any]] = {
+PLAIN_CALLS: Mapping[str, Callable[..., Any]] = {  # of the operations in `CHOSEN`
     "spmm": sparloom.spmm, "sddmm": sparloom.sddmm, "attention": sparloom.csr_attention}
 Row = dict[str, Any]
 
@@ -107,7 +107,7 @@ class DispatchBench:
             with pinned(self.threads), torch.inference_mode(case.op not in GRADIENTS):
                 taken = side_by_side(steps.own, steps.baselines, steps.refused, self.timing, threads=self.threads,
                                      serial=SERIAL)
-            about = {} if operands is None else self._limits(case, operands)
+            about = {} if case.op in GRADIENTS else self._limits(case, operands)
             calls = {**steps.own, **steps.baselines}
             rows = [{"method": name, **statistics_of(each), **about, **self._peak(case, calls[name])}
                     for name, each in taken.items()]
