@@ -19,7 +19,14 @@ from torch.autograd import forward_ad
 from sparloom.forks import forkable
 from sparloom.fusion import RowPass, RowSteps
 from sparloom.jit import NativeCall, ResultPool
-from sparloom.nn.custom_ops import forward_tangent, in_functorch, product_rule, refuse_legacy_vmap, vmap_by_loop
+from sparloom.nn.custom_ops import (
+    forward_tangent,
+    in_functorch,
+    is_plain,
+    product_rule,
+    refuse_legacy_vmap,
+    vmap_by_loop,
+)
 from sparloom.nn.edges import CsrTuple
 from sparloom.nn.sparse import spmm
 from sparloom.nn.torch_integration import check_shapes, torch_threads
@@ -215,7 +222,7 @@ class CpuAdjacency(_Normalised):
         refuse_legacy_vmap(y, "GCNConv")
         pattern = self.forward.pattern
         check_shapes({"x": y}, {"x": (pattern.rows if transposed else pattern.cols, y.shape[-1])}, self._context)
-        return _Product.apply(y, values, self, transposed)
+        return (_PlainProduct if is_plain() else _Product).apply(y, values, self, transposed)
 
     def check_operands(
         self, *, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, root: torch.Tensor | None = None,
@@ -330,6 +337,22 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[torch.Tensor, int]:
         return vmap_by_loop(_Product, info, in_dims, inputs)
+
+
+class _PlainProduct(torch.autograd.Function):
+    """The same without transforms of torch, whose support makes each call look up a signature: 40 us."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, y: torch.Tensor, values: torch.Tensor, adjacency: CpuAdjacency, transposed: bool,
+    ) -> torch.Tensor:
+        ctx.adjacency, ctx.is_transposed = adjacency, transposed
+        ctx.save_for_backward(y if ctx.needs_input_grad[1] else None, values)
+        return _Product.forward(y, values, adjacency, transposed)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        return _Product.backward(ctx, grad)
 
 
 class _Convolution(torch.autograd.Function):

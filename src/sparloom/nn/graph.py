@@ -6,11 +6,12 @@ from functools import cache
 from threading import RLock
 from typing import Any, get_args
 
+import numpy as np
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from sparloom.forks import forkable
-from sparloom.jit import ResultPool
+from sparloom.jit import ChangeDetector, ResultPool
 from sparloom.nn.content_hash import content_hash, sampled_hash
 from sparloom.nn.convolution import Adjacency, CpuAdjacency, DeviceAdjacency, PlanOptions, Propagation
 from sparloom.nn.custom_ops import in_functorch, is_differentiated, without_functorch
@@ -36,6 +37,7 @@ from sparloom.tuning import Fuse, PlanCache
 FUSED_DEVICES = ("cpu",)  # on which the products of a convolution are fused
 USES = 64  # calls of layers after which a graph is prepared
 FEWEST_EDGES = 1 << 15  # of a graph that is prepared: of smaller ones, a call of a prepared product costs too much
+INDEX_TYPES = (np.int32, np.int64)
 POOL_SHARE = 1 / 8  # of the machine's memory, for reusable results of one graph
 
 _LOCK = forkable(RLock())  # reentrant: a finaliser may interrupt a call in the same thread
@@ -211,12 +213,39 @@ def recurring_graph(edges: torch.Tensor, nodes: Size, flow: Flow = "source_to_ta
 
 def _known_graphs(edges: torch.Tensor, plain: torch.Tensor) -> dict[tuple[Size, Flow], Graph | FreshGraph]:
     """Return what is cached for this tensor and its present content, to be added to."""
+    cached = _graphs().get(edges)
+    if cached is not None and cached.is_unchanged(plain):
+        return cached.graphs
     content = _content(plain)
-    cached_content, graphs = _graphs().get(edges, (None, None))
-    if graphs is None or cached_content != content:
-        graphs = {}
-        _graphs()[edges] = content, graphs
+    graphs = {} if cached is None or cached.content != content else cached.graphs
+    _graphs()[edges] = _CachedGraphs(content, graphs, edges if plain is edges else None)
     return graphs
+
+
+class _CachedGraphs:
+    """The graphs of a tensor with its present content.
+
+    Args:
+        edges: the tensor, to notice changes without hashing it; None: hash it in every call.
+    """
+
+    def __init__(self, content: Hashable, graphs: dict[tuple[Size, Flow], Graph | FreshGraph], edges: Any) -> None:
+        self.content, self.graphs = content, graphs
+        self._memory: np.ndarray | None = None
+        if edges is not None and edges.layout == torch.strided and edges.is_cpu and not edges.is_inference():
+            array = edges.detach().numpy()
+            if array.dtype in INDEX_TYPES and array.size and array.flags.c_contiguous:
+                self._memory = array  # an alias, which does not keep `edges` alive
+                self._state, self._watch = _state(edges), ChangeDetector({"edges": array})
+
+    def is_unchanged(self, edges: torch.Tensor) -> bool:
+        """Tell whether PyTorch counted no write, and the parts that are looked at are as they were."""
+        return self._memory is not None and _state(edges) == self._state and not self._watch.changed()
+
+
+def _state(edges: torch.Tensor) -> tuple[Any, ...]:
+    """Describe the memory of a tensor, and how often PyTorch has written to it."""
+    return edges._version, edges.data_ptr(), edges.shape, edges.stride()
 
 
 def _content(edges: torch.Tensor) -> Hashable:
