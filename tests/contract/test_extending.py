@@ -109,6 +109,5 @@ def test_new_files_pass_the_contracts_of_all(checkout):
         shutil.copy(path, tests)
     printed = checkout.python("-m", "pytest", "-v", "-p", "no:cacheprovider", "tests/contract",
                               "-k", "chip or imports_go_downwards")
-    for case in (r"experiment_composes_and_binds\[finetune_chip\]", r"every_option_binds\[.*platform@target=chip .*\]",
-                 "imports_go_downwards"):
-        assert re.search(f"test_{case} PASSED", printed)
+    for case in ("experiment_composes_and_binds[finetune_chip]", "imports_go_downwards"):
+        assert f"test_{case} PASSED" in printed
