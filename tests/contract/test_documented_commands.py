@@ -51,6 +51,7 @@ def test_the_page_has_commands():
     assert len(RUNS) >= 5
 
 
+@pytest.mark.slow
 def test_every_test_command_for_a_gpu_selects_tests():
     done = subprocess.run([sys.executable, "-c", COLLECT, json.dumps(TESTS)], cwd=ROOT, capture_output=True, text=True,
                           check=False)

@@ -276,7 +276,7 @@ def test_autosage_notebooks_show_a_run_or_say_that_it_is_missing(stem, autosage,
     folder, metrics = autosage
     path = ROOT / "notebooks" / f"{stem}.ipynb"
     missing = [row["metric"] for row in tables(opened(path))
-               if row["metric"].replace("/online", "/tuned") not in metrics]  # the committed run is of an earlier design
+               if row["metric"].replace("/online", "/tuned") not in metrics]  # the run is of an earlier design
     assert not missing
     shown = run_in(folder, path, monkeypatch)
     assert "does not exist" not in shown

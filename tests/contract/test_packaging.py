@@ -18,6 +18,8 @@ import pytest
 
 import sparloom
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 
 PROGRAM = """

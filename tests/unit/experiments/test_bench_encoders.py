@@ -22,6 +22,7 @@ METHODS = ("sparloom", "sparloom_bfloat16", "sparloom_int8", "torch", "torch_bfl
 TINY = {"kind": "bert", "width": 24, "layers": 2, "heads": 3, "hidden": 40}
 
 
+@pytest.mark.slow
 def test_methods_are_checked_and_timed_in_turn(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(bench, "SIZES", {"tiny": TINY})
     monkeypatch.setattr(bench, "measure_roof", lambda threads, rounds: SimpleNamespace(flops=1e9))

@@ -54,6 +54,7 @@ def bench(tmp_path, **changes) -> BenchRagged:
     return BenchRagged(**settings | changes)
 
 
+@pytest.mark.slow
 def test_every_part_is_timed_and_reduced(tmp_path, few_peers):
     out = tmp_path / "out"
     out.mkdir()

@@ -61,6 +61,7 @@ def test_every_part_is_checked_timed_and_reduced(tmp_path, few, monkeypatch):
     assert not list((tmp_path / "journals").glob("*"))
 
 
+@pytest.mark.slow
 def test_an_encoder_layer_is_bound(tmp_path):
     inputs = PackedInputs.drawn(encoder_layer(8, 2, 6, seed=0), (2, 1), seed=1)
     peer = device_module("encoder", inputs, EmulatedGpu(tmp_path), torch.device("cpu"))

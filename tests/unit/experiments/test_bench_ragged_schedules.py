@@ -40,6 +40,7 @@ def default_of(operator):
     return {**product_operators(), **token_operators(16)}[operator].space.default().key
 
 
+@pytest.mark.slow
 @pytest.mark.cc
 def test_every_operator_is_timed_by_both_schedules(tmp_path, monkeypatch):
     monkeypatch.setattr(chosen_schedules, "attention_module", lambda *, seed: attention_module(16, 2, seed=seed))

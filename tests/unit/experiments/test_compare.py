@@ -20,6 +20,8 @@ from sparloom.experiments import Arm
 from sparloom.experiments.cognate import ArmResult, refuse_unequal
 from sparloom.report import read_compared, read_run
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 COMMON = ("'op=spmm'", "'recommends=false'", "'task.seeds=[0]'", "'selection.configs_per_matrix=40'")
 TREES = ("+task.arms.trees={_target_:sparloom.experiments.Arm,group:spmm,experiment:finetune_spade,"

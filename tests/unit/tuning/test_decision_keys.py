@@ -1,11 +1,9 @@
 """Decisions of another problem, machine or kernel are not found."""
 
-import re
 import shutil
 import sys
 from dataclasses import fields, replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -33,7 +31,6 @@ from sparloom.tuning import (
     put_order,
     put_pair,
     put_rates,
-    ragged,
 )
 from sparloom.tuning.sparse import CpuBackend, cpu
 
@@ -90,13 +87,6 @@ def test_a_sparse_right_operand_is_named_by_its_own_pattern():
     assert key(SpmmSpmm(addends=True)).form == "addends"
 
 
-@pytest.mark.parametrize("name", ["machine", "kernels"])
-def test_a_key_names_the_machine_and_the_kernels(name, monkeypatch):
-    before = key()
-    monkeypatch.setattr(fusion, f"{name}_digest", lambda *_: "another")
-    assert differs(before, key()) == {name}
-
-
 @pytest.mark.parametrize("name", measured_machine.MACHINE)
 def test_the_machine_is_all_that_describes_it(name, monkeypatch):
     here = machine_digest.__wrapped__()
@@ -150,21 +140,3 @@ def test_orders_are_made_again_with_other_kernels(tmp_path, monkeypatch):
     assert get_order(cache, "d" * 64, "rcm", rows=3) is None
     monkeypatch.setattr(fusion, "kernels_digest", lambda *_: "another")
     assert get_order(cache, "d" * 64, "metis", rows=3) is None
-
-
-@pytest.mark.parametrize("change", ["name", "space", "alike", "threads", "machine_digest", "kernels_digest"])
-def test_ragged_schedules_are_chosen_again_on_another_machine(change, monkeypatch):
-    facts = {"name": "encoder", "space": "s", "alike": {"rows": 3}, "threads": 2}
-
-    def made() -> dict:
-        operator = SimpleNamespace(name=facts["name"], space=SimpleNamespace(digest=lambda: facts["space"]),
-                                   alike=lambda _: facts["alike"])
-        return dict(ragged._key(operator, None, facts["threads"]))
-
-    before = made()
-    if change in facts:
-        facts[change] = {"rows": 4} if change == "alike" else changed(facts[change])
-    else:
-        monkeypatch.setattr(ragged, change, lambda *_: "another")
-    assert sum(value != before[name] for name, value in made().items()) == 1
-    assert re.fullmatch("[0-9a-f]{64}", before["machine"])
