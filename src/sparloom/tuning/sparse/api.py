@@ -153,6 +153,8 @@ def spmm(
     core = native_core()
     if core is not None:
         result = core.spmm(matrix, dense, reduce, out, changed, threads, None, False, False)
+        if result is None and load_kernels("spmm_max" if reduce == "max" else "spmm", getattr(dense, "dtype", None)):
+            result = core.spmm(matrix, dense, reduce, out, changed, threads, None, False, False)  # the first call
         if result is not None:
             return result
     if reduce not in REDUCTIONS:
