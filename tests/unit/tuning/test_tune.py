@@ -11,7 +11,7 @@ from csr_operands import close, dense, matrix
 import sparloom
 from sparloom.ops import SpMM
 from sparloom.tuning.cache import PlanCache
-from sparloom.tuning.sparse import CsrDecider, tuning
+from sparloom.tuning.sparse import CsrDecider
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
 
@@ -73,7 +73,7 @@ def test_a_tuned_matrix_follows_its_values_and_reported_changes():
 
 def test_within_a_block_whatever_is_new_is_measured(decided):
     a, x = matrix(5000, 200), dense(200, 24)
-    with tuning():
+    with sparloom.tuning():
         for _ in range(3):
             close(SpMM(), a, {"B": x}, sparloom.spmm(a, x))
         close(SpMM(), a, {"B": x}, sparloom.spmm(a.tocsc(), x))
