@@ -45,6 +45,7 @@ def finished(build, trained, files_of_tiny, tmp_path_factory):
     return out, bench(build, trained, files_of_tiny).run(out)
 
 
+@pytest.mark.slow
 def test_every_test_matrix_is_judged_once(finished):
     out, metrics = finished
     frame = pd.read_parquet(out / "per_matrix.parquet")
@@ -57,6 +58,7 @@ def test_every_test_matrix_is_judged_once(finished):
     assert (out / "recommendations.png").stat().st_size > 1000
 
 
+@pytest.mark.slow
 def test_metrics_can_be_made_again_from_the_rows(finished):
     out, metrics = finished
     frame = pd.read_parquet(out / "per_matrix.parquet")
@@ -67,6 +69,7 @@ def test_metrics_can_be_made_again_from_the_rows(finished):
     assert all("/" not in key.removeprefix("test/").removeprefix("rows<8192/") for key in metrics)
 
 
+@pytest.mark.slow
 def test_choices_are_those_of_recommend(build, trained, files_of_tiny, finished, tmp_path):
     first = pd.read_parquet(finished[0] / "per_matrix.parquet").iloc[0]
     path = files_of_tiny / f"{first['matrix']}.tar.gz"
@@ -75,6 +78,7 @@ def test_choices_are_those_of_recommend(build, trained, files_of_tiny, finished,
     assert written["configurations"][0]["config"] == first["config"]
 
 
+@pytest.mark.slow
 def test_matrices_of_the_training_are_refused(build, trained, files_of_tiny, tmp_path):
     message = (r"finetuned_spade_cognate32_spmm_cognate-\w+\.pt was trained on 12 of the 12 matrices "
                r"\(tiny/.*, \.\.\.\), so its choices for them say nothing: task\.role=test")
@@ -82,6 +86,7 @@ def test_matrices_of_the_training_are_refused(build, trained, files_of_tiny, tmp
         bench(build, trained, files_of_tiny, "task.role=train").run(tmp_path)
 
 
+@pytest.mark.slow
 def test_calibrated_choices_are_judged_on_other_matrices(build, trained, files_of_tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(calibration, "LEAST_MATRICES", 2)
     small = "recommender.learning.selection"

@@ -12,6 +12,8 @@ from sparloom.errors import Unsupported
 from sparloom.space import read_description
 from sparloom.sparse import Pattern, SparseMatrix, write_matrix
 
+pytestmark = pytest.mark.slow
+
 CHIP = """
 name: chip
 parameters:
