@@ -74,20 +74,6 @@ def test_written_arrays_must_be_contiguous():
         fuse(function)(A, np.asfortranarray(X), n)
 
 
-def test_each_pattern_is_scheduled_once(gemm_spmm, monkeypatch):
-    made = []
-    original = gemm_spmm._inspect
-    monkeypatch.setattr(gemm_spmm, "_inspect", lambda *given: made.append(1) or original(*given))
-    A, *dense = _arguments()
-    for values in (A.x, 2 * A.x):
-        gemm_spmm(A._replace(x=values), *dense)
-    assert len(made) == 1
-    gemm_spmm(A._replace(i=A.i.copy()), *dense)
-    assert len(made) == 2
-    gemm_spmm(A, np.ones((9, 7), np.float32), np.ones((7, 3), np.float32), 9, 7, 3)
-    assert len(made) == 3
-
-
 def test_a_new_pattern_at_the_address_of_a_dead_one_is_scheduled(gemm_spmm):
     _, *dense = _arguments()
     for seed in range(5):

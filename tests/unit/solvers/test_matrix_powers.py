@@ -217,18 +217,6 @@ def test_auto_chooses_and_agrees_with_plain_products(small_blocks):
     assert_near(powers(prepared, x, 4), expected(matrix, x, 4), np.float64)
 
 
-def test_auto_keeps_plain_products_unless_others_are_clearly_faster(small_blocks, monkeypatch):
-    class Run:
-        seconds, winner = ((1.0,), (0.98,)), 1
-
-    monkeypatch.setattr(matrix_powers, "race", lambda calls, **_: Run)
-    assert prepare_powers(band(), k=4).plan(4, 1).depth == 1
-    Run.seconds = ((1.0,), (0.5,))
-    plan = prepare_powers(band(), k=4).plan(4, 1)
-    assert plan.depth == 4
-    assert plan.speedup == 2
-
-
 def test_a_prepared_matrix_is_a_copy():
     matrix = band()
     x = columns(matrix, (), np.float64)
