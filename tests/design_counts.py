@@ -34,8 +34,9 @@ BUDGETS = {  # package -> lines of code; "top modules": those of sparloom itself
 }
 APPLICATIONS = ("baselines", "cli", "experiments", "hydra_plugins", "report")  # all other packages are the library
 LIMITS = {
-    "lines in src": 87_260, "lines in tests": 66_250, "files in conf": 187, "cycles": 0, "first spmm": 15,
-    "recurring spmm": 2, "tune": 40, "accelerate and a step": 40, "pack and a call": 60, "lowering vgemm": 18, "plan_pair": 15, "recommend": 35,
+    "lines in src": 87_260, "lines in tests": 66_250, "files in conf": 187, "cycles": 0, "first spmm": 11,
+    "recurring spmm": 2, "tune": 31, "accelerate and a step": 23, "pack and a call": 43, "lowering vgemm": 18,
+    "plan_pair": 15, "recommend": 35,
 }
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 CALLS = {  # name -> code; `trace(f)` calls f and returns the number of files that it ran through

@@ -3,9 +3,8 @@
 import ctypes
 import threading
 from dataclasses import dataclass
-from functools import cache, lru_cache
-from itertools import accumulate
-from typing import Any, NamedTuple
+from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +22,6 @@ PIECE_BYTES = 1 << 16  # of G: a few times the L1 cache
 ROW_WORK = 4  # cost of starting a row, in nonzeros
 DENSE_SHARE = 8  # dense multiplications that cost as much as one nonzero
 PREFETCH_BYTES = 4096  # of a row of Y
-CACHE_LINE = 64  # bytes
 KEPT_BYTES = 1 << 20  # of the workspace that a thread keeps from call to call
 STREAM_SHARE = 0.25  # of the caches of all threads; larger results are stored past them
 TOGETHER_SHARE = 0.2  # of rows that repeat the previous row's first and last column, above which comparing all pays off
@@ -150,22 +148,6 @@ class RowPass:
         return np.searchsorted(work, np.linspace(0, work[-1], min(most, max(1, rows)) + 1)).astype(np.int64)
 
 
-def _workspace(size: int) -> tuple[np.ndarray, int]:
-    """Return memory of a thread and its first address at a cache line; it is kept if it is small.
-
-    Its content only matters while a kernel runs, when no other Python code can run in the same thread.
-    """
-    if size <= KEPT_BYTES:
-        found = getattr(_kept, "workspace", None)
-        if found is not None and found[0].size >= size + CACHE_LINE:
-            return found
-    array = np.empty(size + CACHE_LINE, np.uint8)
-    found = array, -(-address(array, np.uint8) // CACHE_LINE) * CACHE_LINE
-    if size <= KEPT_BYTES:
-        _kept.workspace = found
-    return found
-
-
 class _RowPass(ctypes.Structure):
     """The struct RowPass of kernels/cpu/row_pass.hpp."""
 
@@ -178,39 +160,6 @@ class _RowPass(ctypes.Structure):
             "count", "piece", "width", "out", "left_columns", "right_columns", "summed_columns", "ahead")),
         *((name, ctypes.c_int32) for name in ("threads", "c_transposed", "together", "stream_g", "stream_d")),
     )
-
-
-class _Template(NamedTuple):
-    """What passes over any number of rows have in common.
-
-    Args:
-        arguments: without addresses.
-        parts: of the workspace, and their offsets in bytes.
-        workspace_bytes: of all parts.
-    """
-
-    arguments: _RowPass
-    parts: tuple[tuple[str, int], ...]
-    workspace_bytes: int
-
-
-@lru_cache
-def _template(
-    dtype: type[np.generic], count: int, threads: int, c_transposed: bool, prefetch_bytes: int, *sizes: int,
-) -> _Template:
-    width, out, left, right, summed = sizes
-    itemsize = np.dtype(dtype).itemsize
-    arguments = _RowPass(
-        count=count, piece=_piece_rows(max(1, width, out, left, right), itemsize), width=width, out=out,
-        left_columns=left, right_columns=right, summed_columns=summed, ahead=prefetch_bytes, threads=threads,
-        c_transposed=c_transposed)
-    suffix, line = SUFFIX[np.dtype(dtype).name], CACHE_LINE // itemsize
-    elements = {"partials": count * left * right, "partial_sums": count * summed,
-                "packed": _function("packed", suffix)(ctypes.c_int64(width), ctypes.c_int64(out)) if out else 0,
-                "buffers": threads * _function("buffer", suffix)(ctypes.byref(arguments))}
-    ends = [0, *accumulate(-(-size // line) * line for size in elements.values())]
-    parts = tuple((name, end * itemsize) for name, end in zip(elements, ends, strict=False) if elements[name])
-    return _Template(arguments, parts, ends[-1] * itemsize)
 
 
 def _piece_rows(widest: int, itemsize: int) -> int:
@@ -278,18 +227,6 @@ def _library() -> ctypes.CDLL:
 def _function(name: str, suffix: str) -> Any:
     function = getattr(_library(), f"sparloom_row_pass_{name}_{suffix}")
     function.restype = ctypes.c_int64
-    return function
-
-
-@cache
-def _cache_bytes() -> int:
-    return cache_bytes_per_core()
-
-
-@cache
-def _run_function(dtype: type[np.generic]) -> Any:
-    function = getattr(_library(), f"sparloom_row_pass_{SUFFIX[np.dtype(dtype).name]}")
-    function.restype, function.argtypes = None, [ctypes.c_void_p]
     return function
 
 

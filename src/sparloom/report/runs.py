@@ -185,13 +185,6 @@ def _escaped(text: str) -> str:
     return "".join(LATEX.get(letter, letter) for letter in text)
 
 
-def bounded_cell(metrics: Mapping[str, float], key: str) -> str:
-    """Format what `ratio_bounds` found, such as "1.52 (1.43–1.61)"; empty if there is nothing under the key."""
-    if key not in metrics:
-        return ""
-    return f"{metrics[key]:.2f} ({metrics[f'{key}_low']:.2f}–{metrics[f'{key}_high']:.2f})"
-
-
 def report_table(
     columns: Sequence[str], *, title: str | None = None, text: Collection[str] | None = None, wrap: bool = False,
 ) -> Table:

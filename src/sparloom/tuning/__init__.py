@@ -32,7 +32,7 @@ __all__, __getattr__, __dir__ = attach(__name__, {
     ),
     "machine": (
         "FUSED_SOURCES", "RAGGED_SOURCES", "Rates", "get_rates", "machine_digests", "machine_rates", "measure_rates",
-        "measure_sparse_rates", "put_rates",
+        "put_rates",
     ),
     "racing": (
         "Decision", "Guardrail", "MeasurementBudget", "Race", "Trial", "Verdict", "duel", "race",

@@ -9,41 +9,34 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from sparloom.errors import SchemaError, Unsupported
 from sparloom.fusion import Executor, Variant, unfused_schedule
-from sparloom.jit import aligned, kernels_digest
+from sparloom.jit import kernels_digest
 from sparloom.measure import VALUE_BYTES, Caches, machine_digest, processor_digests
-from sparloom.ops import GemmSpmm, Operands, SpmmSpmm
-from sparloom.platforms import CupyGpu, SpmmKernels
+from sparloom.ops import GemmSpmm, SpmmSpmm
+from sparloom.platforms import CupyGpu
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning.cache import PlanCache, Summary
 
 __all__ = [
-    "FUSED_SOURCES", "RAGGED_SOURCES", "SPARSE_SOURCES", "Rates", "check_rates", "device_digest", "get_rates",
-    "machine_digests", "machine_rates", "measure_rates", "measure_sparse_rates", "put_rates", "rates_summary",
+    "FUSED_SOURCES", "RAGGED_SOURCES", "Rates", "check_rates", "device_digest", "get_rates",
+    "machine_digests", "machine_rates", "measure_rates", "put_rates", "rates_summary",
     "read_rates",
 ]
 
 Read = TypeVar("Read")
-Kernels = Literal["fused", "sparse"]
-"""Kernels by which rates are measured: those of products of three matrices, or of one sparse matrix."""
-
 FUSED_SOURCES = ("cpu/*.hpp", "cpu/fused_f32.cpp", "cpu/fused_f64.cpp", "cpu/partition_order.cpp",
                  "cpu/tile_schedule.cpp")
 """Sources of the fused kernels, under kernels/; their content is in the cache key."""
-SPARSE_SOURCES = ("cpu/*.hpp", "cpu/spmm.cpp")
-SOURCES: Mapping[str, tuple[str, ...]] = {"fused": FUSED_SOURCES, "sparse": SPARSE_SOURCES}
-"""Of the kernels by which rates are measured."""
 RAGGED_SOURCES = ("cpu/multiply.cpp", "cpu/tall_gemm.hpp", "cpu/gemm.hpp", "cpu/vector.hpp")
 """Sources of the ragged kernels, under kernels/; their content is in the cache key."""
 
 WIDTH, READS = 64, 32
 DENSE_ROWS, NEAR_ROWS, FAR_ROWS, STREAMED_ROWS = 1 << 10, 1 << 13, 1 << 15, 1 << 18  # a dense row of 64 is 256 bytes
-CACHED_ROWS = 64  # dense rows of twice the width that fit into the nearest cache
 RUNS = 5
 
 
@@ -115,24 +108,24 @@ class Rates:
         return read_rates(cls, value, of="a machine")
 
 
-def machine_rates(cache: PlanCache, *, threads: int, kernels: Kernels = "fused") -> Rates:
+def machine_rates(cache: PlanCache, *, threads: int) -> Rates:
     """Look up the rates of this machine, or measure them once and store them."""
-    found = get_rates(cache, threads=threads, kernels=kernels)
+    found = get_rates(cache, threads=threads)
     if found is not None:
         return found
-    measured = _rates_in_process(threads, kernels)
-    put_rates(cache, measured, threads=threads, kernels=kernels)
+    measured = _rates_in_process(threads)
+    put_rates(cache, measured, threads=threads)
     return measured
 
 
-def get_rates(cache: PlanCache, *, threads: int, kernels: Kernels = "fused") -> Rates | None:
+def get_rates(cache: PlanCache, *, threads: int) -> Rates | None:
     """Look up the rates of this machine; None if they were not measured."""
-    return cache.get("rates", _rates_key(threads, kernels), Rates.from_json)
+    return cache.get("rates", _rates_key(threads), Rates.from_json)
 
 
-def put_rates(cache: PlanCache, rates: Rates, *, threads: int, kernels: Kernels = "fused") -> None:
+def put_rates(cache: PlanCache, rates: Rates, *, threads: int) -> None:
     """Store the rates of this machine."""
-    cache.put("rates", _rates_key(threads, kernels), asdict(rates), summary=rates_summary(rates, SOURCES[kernels]))
+    cache.put("rates", _rates_key(threads), asdict(rates), summary=rates_summary(rates, FUSED_SOURCES))
 
 
 def rates_summary(rates: Any, sources: tuple[str, ...]) -> Summary:
@@ -151,27 +144,6 @@ def measure_rates(*, threads: int, clock: Callable[[], float] = time.perf_counte
     dense = _pair_seconds(GemmSpmm(inner=128), nothing, 128, threads, clock)
     near, far, memory = (_pair_seconds(SpmmSpmm(), pattern, WIDTH, threads, clock) for pattern in _all_gathers())
     return _rates(threads, 2 * DENSE_ROWS * 128 * 128 / dense, near / 2, far / 2, memory / 6)  # C, D1 thrice, D twice
-
-
-def measure_sparse_rates(*, threads: int, clock: Callable[[], float] = time.perf_counter) -> Rates:
-    """Measure with SpMM, in some hundredths of a second.
-
-    Args:
-        clock: wall seconds.
-    """
-    def seconds(pattern: Pattern, dense: np.ndarray) -> float:
-        family = SpmmKernels(threads, dense.shape[1])
-        operands = Operands(SparseMatrix(pattern, np.ones(pattern.nnz)), {"B": dense})
-        return _least_seconds(family.bind(operands, family.space().default(), family.result(operands)), clock)
-
-    columns = np.tile(np.arange(CACHED_ROWS), NEAR_ROWS)
-    cached = Pattern((NEAR_ROWS, CACHED_ROWS), CACHED_ROWS * np.arange(NEAR_ROWS + 1), columns)
-    dense = aligned((CACHED_ROWS, 2 * WIDTH), np.float32)
-    dense.fill(1)
-    flops = 2 * cached.nnz * 2 * WIDTH / seconds(cached, dense)
-    near, far, memory = (
-        seconds(pattern, np.ones((pattern.cols, WIDTH), np.float32)) for pattern in _all_gathers())  # not aligned
-    return _rates(threads, flops, near, far, memory / 3)  # B, the result twice
 
 
 def _rates(threads: int, flops: float, near: float, far: float, memory: float) -> Rates:
@@ -214,11 +186,10 @@ def _least_seconds(call: Callable[[], None], clock: Callable[[], float]) -> floa
     return min(spent)
 
 
-def _rates_key(threads: int, kernels: Kernels) -> dict[str, Any]:
-    return {"machine": machine_digest(), "kernels": kernels_digest(SOURCES[kernels]), "threads": threads}
+def _rates_key(threads: int) -> dict[str, Any]:
+    return {"machine": machine_digest(), "kernels": kernels_digest(FUSED_SOURCES), "threads": threads}
 
 
 @cache
-def _rates_in_process(threads: int, kernels: Kernels = "fused") -> Rates:
-    measure = measure_rates if kernels == "fused" else measure_sparse_rates
-    return measure(threads=threads)
+def _rates_in_process(threads: int) -> Rates:
+    return measure_rates(threads=threads)

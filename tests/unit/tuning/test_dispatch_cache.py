@@ -30,7 +30,6 @@ from sparloom.tuning import (
     machine,
     machine_rates,
     measure_rates,
-    measure_sparse_rates,
     plan_pair,
     put_order,
     put_pair,
@@ -179,22 +178,10 @@ def test_a_decision_is_made_again_after_a_damaged_file(tmp_path):
     assert plan_pair(op, operands, threads=2, cache=cache).decision.from_cache
 
 
-def test_rates_of_sparse_and_of_fused_kernels_do_not_mix(tmp_path):
-    cache = PlanCache(tmp_path)
-    put_rates(cache, RATES, threads=2)
-    assert get_rates(cache, threads=2, kernels="sparse") is None
-    others = replace(RATES, flops=2 * RATES.flops)
-    put_rates(cache, others, threads=2, kernels="sparse")
-    assert get_rates(cache, threads=2) == RATES
-    assert get_rates(cache, threads=2, kernels="sparse") == machine_rates(cache, threads=2, kernels="sparse") == others
-
-
 @pytest.mark.cc
-@pytest.mark.parametrize("measure", [measure_rates, measure_sparse_rates])
-def test_rates_are_work_over_seconds(measure):
+def test_rates_are_work_over_seconds():
     ticks = itertools.count()
-    rates = measure(threads=1, clock=lambda: float(next(ticks)))  # every run takes a second
-    assert rates.flops == {measure_rates: 2 * 1024 * 128 * 128, measure_sparse_rates: 2 * 2**13 * 64 * 128}[measure]
-    sizes = {measure_rates: (2, 6), measure_sparse_rates: (1, 3)}[measure]
-    assert (rates.near, rates.far) == (sizes[0] * 2**13 * 32 * 256, sizes[0] * 2**15 * 32 * 256)
-    assert rates.memory == sizes[1] * 2**18 * 256
+    rates = measure_rates(threads=1, clock=lambda: float(next(ticks)))  # every run takes a second
+    assert rates.flops == 2 * 1024 * 128 * 128
+    assert (rates.near, rates.far) == (2 * 2**13 * 32 * 256, 2 * 2**15 * 32 * 256)
+    assert rates.memory == 6 * 2**18 * 256
