@@ -1,7 +1,6 @@
 """SpMM-GeMM in one pass over the rows, with products and sums of the same rows on the side."""
 
 import ctypes
-import threading
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -22,10 +21,8 @@ PIECE_BYTES = 1 << 16  # of G: a few times the L1 cache
 ROW_WORK = 4  # cost of starting a row, in nonzeros
 DENSE_SHARE = 8  # dense multiplications that cost as much as one nonzero
 PREFETCH_BYTES = 4096  # of a row of Y
-KEPT_BYTES = 1 << 20  # of the workspace that a thread keeps from call to call
 STREAM_SHARE = 0.25  # of the caches of all threads; larger results are stored past them
 TOGETHER_SHARE = 0.2  # of rows that repeat the previous row's first and last column, above which comparing all pays off
-_kept = threading.local()
 
 
 @dataclass(frozen=True)
