@@ -45,7 +45,7 @@ WIDTHS = (32, 128)
 
 
 def uneven(seed: int, rows: int = 400) -> SparseMatrix:
-    """Rows of geometric lengths, which share no columns and of which the first has most: no formula deals out rows."""
+    """Rows of geometric lengths, longest first, with random columns."""
     rng = np.random.default_rng(seed)
     lengths = np.sort(np.minimum(rng.geometric(0.08, rows), rows // 2))[::-1]
     pattern = Pattern.from_coo(np.repeat(np.arange(rows), lengths), rng.integers(0, rows, lengths.sum()), (rows, rows))
@@ -120,7 +120,7 @@ def measured_by(cache: PlanCache, **source: object) -> list[Config]:
 @pytest.mark.cc
 def test_trees_select_the_measured_candidates(saved_trees, tmp_path):
     by_formula = measured_by(PlanCache(tmp_path))
-    assert "rows" not in {config["balance"] for config in by_formula}
+    assert len({config["balance"] for config in by_formula}) > 1  # the library has no favourite
     for favourite, folder in saved_trees.items():
         proposed = measured_by(PlanCache(tmp_path), shortlist="trees", model=folder)
         assert {config["balance"] for config in proposed} == {favourite}
@@ -138,7 +138,7 @@ def test_the_environment_chooses_a_model(saved_trees, tmp_path, monkeypatch):
     monkeypatch.setenv("AUTOSAGE_SHORTLIST", "trees")
     monkeypatch.setenv("AUTOSAGE_SHORTLIST_MODEL", str(saved_trees["rows"] / "full"))
     assert {config["balance"] for config in measured_by(PlanCache(tmp_path))} == {"rows"}
-    assert "rows" not in {config["balance"] for config in measured_by(PlanCache(tmp_path), shortlist="estimate")}
+    assert len({config["balance"] for config in measured_by(PlanCache(tmp_path), shortlist="estimate")}) > 1
 
 
 @pytest.mark.cc
