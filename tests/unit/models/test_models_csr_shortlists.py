@@ -120,7 +120,7 @@ def measured_by(cache: PlanCache, **source: object) -> list[Config]:
 @pytest.mark.cc
 def test_trees_select_the_measured_candidates(saved_trees, tmp_path):
     by_formula = measured_by(PlanCache(tmp_path))
-    assert len({config["balance"] for config in by_formula}) > 1  # the library has no favourite
+    assert len({config["balance"] for config in by_formula}) > 1  # the estimate has no favourite
     for favourite, folder in saved_trees.items():
         proposed = measured_by(PlanCache(tmp_path), shortlist="trees", model=folder)
         assert {config["balance"] for config in proposed} == {favourite}
