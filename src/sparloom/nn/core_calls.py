@@ -22,20 +22,14 @@ __all__ = ["NUMPY_DTYPES", "PatternProducts", "attention", "product", "sddmm", "
 NUMPY_DTYPES = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
 """dtype of layers of graphs -> type of their kernels."""
 
-VALUES = 2  # place of the values in a tuple
-
 Tensor = torch.Tensor
 
 
 def product(matrix: Any, dense: Any, reduce: str) -> Tensor | None:
-    """Multiply a CSR tensor, or a tuple of its parts, where no gradient is wanted and no autocast is enabled."""
+    """Multiply a CSR tensor, or a tuple of its parts, where no autocast is enabled; records nothing for autograd."""
     core = _core()
     if core is None or torch.is_autocast_enabled("cpu"):
         return None
-    if torch.is_grad_enabled():
-        values = matrix[2] if type(matrix) is tuple and len(matrix) > VALUES else matrix
-        if getattr(values, "requires_grad", True) or getattr(dense, "requires_grad", True):
-            return None
     return core.spmm(matrix, dense, reduce, None, False, _threads(), None, True, False)
 
 

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 import torch
 
 from sparloom.nn import core_calls
-from sparloom.nn.custom_ops import Gradients, define_operator, product_rule
+from sparloom.nn.custom_ops import Gradients, define_operator, product_rule, refuse_legacy_vmap
 from sparloom.nn.pattern_cache import PreparedPattern, pattern_cache
 from sparloom.nn.tensor_backend import ArgmaxProducts
 
@@ -157,16 +157,21 @@ def _save_spmm(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
 
 
 def _spmm_backward(ctx: Any, grad: torch.Tensor) -> Gradients:
+    return _spmm_gradients(ctx, grad, ctx.needs_input_grad)
+
+
+def _spmm_gradients(ctx: Any, grad: torch.Tensor, needed: Sequence[bool]) -> Gradients:
+    """Compute the needed gradients of crow, col, values and X, and None for the reduction."""
     crow, col, values, dense = ctx.saved_tensors
     if ctx.reduce == "max":
         _, argmax = spmm_max(crow, col, values, dense)
         gradients = _argmax_gradients(
-            crow, col, values, dense, argmax, grad, cols=ctx.cols, needed=ctx.needs_input_grad)
+            crow, col, values, dense, argmax, grad, cols=ctx.cols, needed=needed)
         return *gradients, None
     if ctx.reduce == "mean":
         grad = grad / crow.diff().clamp(min=1).unsqueeze(1)
-    return (None, None, sddmm(crow, col, None, grad, dense) if ctx.needs_input_grad[2] else None,
-            spmm_transposed(crow, col, values, grad, ctx.cols) if ctx.needs_input_grad[3] else None, None)
+    return (None, None, sddmm(crow, col, None, grad, dense) if needed[2] else None,
+            spmm_transposed(crow, col, values, grad, ctx.cols) if needed[3] else None, None)
 
 
 def _spmm_jvp(inputs: tuple[Any, ...], tangents: tuple[torch.Tensor | None, ...]) -> torch.Tensor:
@@ -182,6 +187,37 @@ spmm = define_operator(
     run=_run_spmm,
     fake=lambda crow, col, values, dense, reduce: dense.new_empty(crow.shape[0] - 1, dense.shape[1]),
     setup_context=_save_spmm, backward=_spmm_backward, jvp=_spmm_jvp)
+
+
+class _RecordedSpmm(torch.autograd.Function):
+    """Records a product that is computed already."""
+
+    @staticmethod
+    def forward(ctx: Any, result: list[torch.Tensor], *inputs: Any) -> torch.Tensor:
+        crow, col, values, dense, ctx.reduce = inputs
+        both, (needs_values, needs_dense) = ctx.reduce == "max", ctx.needs_input_grad[3:5]
+        ctx.cols = dense.shape[0]
+        ctx.save_for_backward(crow, col, values if both or needs_dense else None,
+                              dense if both or needs_values else None)
+        return result[0]
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Gradients:
+        refuse_legacy_vmap(grad, "spmm")
+        return None, *_spmm_gradients(ctx, grad, ctx.needs_input_grad[1:])
+
+
+def recorded_spmm(result: torch.Tensor, matrix: Any, dense: torch.Tensor, reduce: str) -> torch.Tensor:
+    """Record a product for autograd if a gradient is wanted.
+
+    Args:
+        matrix: CSR tensor or tuple of its parts, of which the native core has just computed `result`.
+    """
+    values = matrix[2] if isinstance(matrix, tuple) else matrix
+    if not (torch.is_grad_enabled() and (values.requires_grad or dense.requires_grad)):
+        return result
+    parts = matrix[:3] if isinstance(matrix, tuple) else (matrix.crow_indices(), matrix.col_indices(), matrix.values())
+    return _RecordedSpmm.apply([result], *parts, dense, reduce)
 
 
 def _spmm_transposed_backward(ctx: Any, grad: torch.Tensor) -> Gradients:

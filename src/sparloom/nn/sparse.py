@@ -53,7 +53,7 @@ def spmm(A: SparseInput, X: torch.Tensor, *, reduce: Reduce = "sum") -> torch.Te
     if is_plain():
         result = core_calls.product(A, X, reduce)
         if result is not None:
-            return result
+            return operators.recorded_spmm(result, A, X, reduce)
     if reduce not in REDUCTIONS:
         raise ValueError(f"reduce={reduce!r}: expected one of {', '.join(REDUCTIONS)}")
     matrix = _parse_sparse(A)
