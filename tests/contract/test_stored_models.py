@@ -36,6 +36,7 @@ def test_source_model_depends_on_the_matrix(op: str) -> None:
     assert accuracy["opa"] > accuracy["opa_swapped"] + 0.02
 
 
+@pytest.mark.slow
 def test_small_model_of_gemm_chooses_fast_kernels(tmp_path: Path) -> None:
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         config = compose("config", overrides=["experiment=fit_trees", f"paths.root={ROOT}",

@@ -29,6 +29,7 @@ def assert_same_meaning(actual: Kernel, kernel: Kernel) -> None:
         np.testing.assert_array_equal(array, expected[name], err_msg=f"{name}\n{pretty(kernel)}\n{pretty(actual)}")
 
 
+@pytest.mark.slow
 @pytest.mark.cc
 @settings(quick, max_examples=8)
 @given(st.tuples(*(kernels(name=f"random{number}") for number in range(BATCH))), st.integers(0, 99))

@@ -115,6 +115,7 @@ def other_source(request, build, trained, tmp_path_factory):
     return request.param, out, metrics
 
 
+@pytest.mark.slow
 def test_other_sources_pre_train_and_fine_tune(other_source, trained):
     option, out, metrics = other_source
     name, preset = SOURCES[option]

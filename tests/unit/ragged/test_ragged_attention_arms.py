@@ -100,6 +100,7 @@ def test_interpreted_operators(operator):
     np.testing.assert_allclose(found, expected(operator, program, of, values, len(FEW)), atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.cc
 @pytest.mark.parametrize("operator", ATTENTION_OPERATORS)
 def test_variants_of_an_operator_on_ragged_sequences(operator):
