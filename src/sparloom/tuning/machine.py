@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 import numpy as np
 
 from sparloom.errors import SchemaError, Unsupported
-from sparloom.fusion import Executor, Variant, unfused_schedule
 from sparloom.jit import kernels_digest
 from sparloom.measure import VALUE_BYTES, Caches, machine_digest, processor_digests
 from sparloom.ops import GemmSpmm, SpmmSpmm
@@ -171,6 +170,8 @@ def _gathers(rows: int, reach: int, reads: int) -> Pattern:
 def _pair_seconds(
     op: GemmSpmm | SpmmSpmm, pattern: Pattern, width: int, threads: int, clock: Callable[[], float],
 ) -> float:
+    from sparloom.fusion import Executor, Variant, unfused_schedule  # takes long to import
+
     operands = op.operands(SparseMatrix(pattern, np.ones(pattern.nnz)), width, seed=0)
     executor = Executor(op, unfused_schedule(pattern, threads=threads), threads=threads, variant=Variant())
     return _least_seconds(executor.bind(operands, executor.result(operands)), clock)

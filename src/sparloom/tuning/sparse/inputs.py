@@ -21,7 +21,6 @@ import numpy as np
 import scipy.sparse
 from numpy.lib.array_utils import byte_bounds
 
-from sparloom.ir import rounded as bfloat16_bits
 from sparloom.jit import ChangeDetector
 from sparloom.platforms import DeviceMatrix, DevicePattern, Gpu, on_cuda
 from sparloom.platforms.cpu_kernels import ELEMENTS as NUMBERS
@@ -84,6 +83,8 @@ def rounded(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
     if dtype != BFLOAT16:
         with np.errstate(over="ignore"):
             return array.astype(dtype)
+    from sparloom.ir import rounded as bfloat16_bits  # the compiler's intermediate representation takes long to import
+
     return bfloat16_bits(array).view(BFLOAT16)
 
 
