@@ -51,6 +51,7 @@ def test_experiment_composes_and_binds(name):
     assert list(faults(composed(f"experiment={name}"))) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_an_experiment_is_read_in_few_files(name):
     chosen = hydra.compose("config", [f"experiment={name}"], return_hydra_config=True).hydra.runtime.choices

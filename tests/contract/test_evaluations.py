@@ -52,6 +52,7 @@ def test_all_results_of_the_paper_have_a_comparison():
     assert set(EVALUATIONS) >= {*figures, "eval_table2"}
 
 
+@pytest.mark.slow
 @each
 def test_arms_compose_and_bind_and_replace_no_network(name):
     for arm, (described, tree) in arms(name).items():

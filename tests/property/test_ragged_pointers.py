@@ -50,6 +50,7 @@ def test_interpreted(name, data):
         np.testing.assert_array_equal(found[each], values)
 
 
+@pytest.mark.slow
 @pytest.mark.cc
 @pytest.mark.parametrize("name", CASES)
 @settings(quick, max_examples=4)

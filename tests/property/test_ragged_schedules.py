@@ -35,6 +35,7 @@ def test_interpreted(name, data):
     check(case, program, of, inputs, found)
 
 
+@pytest.mark.slow
 @pytest.mark.cc
 @pytest.mark.parametrize("name", CASES)
 @settings(quick, max_examples=6)

@@ -44,6 +44,7 @@ def test_thousands_of_calls_are_right_or_refused(environment, tmp_path, first, c
     assert not told([FUZZ, first, count], environment, tmp_path / "progress")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first", "count"), [(0, 114), pytest.param(114, 114, marks=pytest.mark.exhaustive)])
 def test_layers_solvers_and_programs_are_right_or_refuse(environment, tmp_path, first, count):
     pytest.importorskip("torch_geometric", reason="torch_geometric is not installed")

@@ -49,6 +49,7 @@ def ones(rows=70, cols=50):
     return SparseMatrix(pattern, np.ones(pattern.nnz, np.float32))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("op", "name"), [(op, name) for op, peers in SPARSE_BASELINES.items() for name in peers])
 def test_peers_compute_what_we_do(op, name):
     operands = OPS[op].operands(ones(), 24, seed=0)

@@ -37,6 +37,7 @@ def test_the_encoder_is_of_the_same_space(build, tmp_path):
         assert made.platform.space(made.op).digest() == tuned.target.space(tuned.op).digest()
 
 
+@pytest.mark.slow
 def test_every_method_learns_from_five_matrices(build, trained, tmp_path):
     build("autoencode_cuda", *SMALL, folder=trained).run(tmp_path)
     metrics = build("finetune_cuda", *WHOLE, "task.seeds=[0]", folder=trained).run(tmp_path)

@@ -44,6 +44,7 @@ def check(op, operands: Operands, width: int, bind) -> None:
         assert_close(result, op.oracle(operands), terms=op.terms(pattern, width), scale=op.scale(operands))
 
 
+@pytest.mark.slow
 @pairs
 @dtypes
 @tilings

@@ -105,6 +105,7 @@ LEARNERS = {
 NO_TIMES = (math.nan, 0.0, -1.0, math.inf, -math.inf, None, "0.5", True, 1j, pd.NA, pd.Timedelta(1), [1.0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learner", LEARNERS)
 @pytest.mark.parametrize("wrong", NO_TIMES, ids=repr)
 def test_labels_that_are_no_times_are_refused_by_all_that_learn(learner: str, wrong: object) -> None:

@@ -157,6 +157,7 @@ FORMS = [{}, {"causal": True}, {"causal": True, "triangles": False}, {"window": 
 OF_MEMORY = [18, 3, 1, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.cc
 @pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize("form", [form if place % 2 else pytest.param(form, marks=pytest.mark.exhaustive)

@@ -352,6 +352,7 @@ except OSError as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("what", "name"), [("ask", "asked.jsonl"), ("tell", "told.jsonl"), ("tell_all", "told.jsonl")])
 def test_a_full_disk_costs_no_result(space, tmp_path, what, name) -> None:
     """A limit of the size of files stands for the full disk: writes end in the middle of a line."""

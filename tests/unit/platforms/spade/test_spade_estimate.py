@@ -20,6 +20,7 @@ def estimated(pattern: Pattern, op: str = "spmm", machine=MACHINE, configs=None)
     return estimate_seconds(machine, op, MatrixFeatures.from_pattern(pattern), configs, width=256)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", ["spmm", "sddmm"])
 @pytest.mark.parametrize("name", PATTERNS)
 def test_seconds_and_orders_are_near_those_of_the_simulator(name: str, op: str) -> None:
