@@ -122,6 +122,14 @@ inline Type tensor_type(const dlpack::DataType& type) {
     }
 }
 
+// Whether a tensor stands for the negative of what is in its memory, such as `z.conj().imag`.
+inline bool is_negated(PyObject* tensor) {
+    static PyObject* const kName = PyUnicode_InternFromString("is_neg");
+    const Ref answer(PyObject_CallMethodObjArgs(tensor, kName, nullptr));
+    if (!answer) PyErr_Clear();
+    return answer.get() != Py_False;
+}
+
 inline bool view_tensor(PyObject* object, View& view) {
     dlpack::Tensor tensor;
     if (classes().exchange->describe(object, &tensor) != 0) {
@@ -142,7 +150,8 @@ inline bool view_tensor(PyObject* object, View& view) {
     view.contiguous = view.contiguous && reinterpret_cast<uintptr_t>(view.data) % bytes_of(view.type) == 0;
     view.home = Home::kTorch;
     view.writable = true;
-    return true;
+    if (view.data == nullptr && view.size() > 0) return false;  // its memory was taken away, or it is all zeros
+    return !is_float(view.type) || !is_negated(object);
 }
 
 inline bool is_tensor(PyObject* object) {

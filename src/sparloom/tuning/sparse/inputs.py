@@ -138,7 +138,8 @@ def array_of(given: Any, name: str) -> np.ndarray:
                         "this name in sparloom.nn for tensors")
     if hasattr(given, "__dlpack__"):
         try:
-            array = np.from_dlpack(given)
+            resolve_neg = getattr(given, "resolve_neg", None)  # of z.conj().imag, whose sign torch does not export
+            array = np.from_dlpack(given if resolve_neg is None else resolve_neg())
             if int(given.__dlpack_device__()[0]) in GPU_MEMORY:
                 raise TypeError("it is on a GPU")  # CuPy gives a copy
             return array
