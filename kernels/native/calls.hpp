@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cmath>
+#include <new>
 
 #include "patterns.hpp"
 
@@ -80,12 +81,13 @@ inline Launch choose(const Request& request, const Operands& o, const Limits& li
             choice.stream, choice.together > 1, choice.group};
 }
 
-inline const Limits* limits_of(const Request& request) {
+// A copy, as another thread may add limits during the call; of 0 threads: nothing is known of so many.
+inline Limits limits_of(const Request& request) {
     const int32_t threads = request.threads > 0 ? request.threads : settings().threads;
     for (const Limits& each : settings().limits) {
-        if (each.threads == threads) return &each;
+        if (each.threads == threads) return each;
     }
-    return nullptr;
+    return {};
 }
 
 inline PatternStatistics sizes_of(const Operands& o) {
@@ -96,9 +98,11 @@ inline PatternStatistics sizes_of(const Operands& o) {
     return sizes;
 }
 
-inline bool wants_gradient(PyObject* tensor) {
+// Whether an operand requires a gradient, which only results that are tensors have.
+inline bool misses_gradient(const Request& request, PyObject* operand, const View& view) {
     static PyObject* const kName = name_of("requires_grad");
-    const Ref answer(PyObject_GetAttr(tensor, kName));
+    if (view.home == Home::kNumpy || request.home == Home::kTorch) return false;
+    const Ref answer(PyObject_GetAttr(operand, kName));
     if (!answer) PyErr_Clear();
     return answer.get() != Py_False;
 }
@@ -109,7 +113,7 @@ inline bool view_dense(const Request& request, Operands& o) {
         View& view = o.dense[i];
         if (!view_of(request.dense[i], view) || !view.contiguous || !is_float(view.type)) return false;
         if (view.type != o.dense[0].type || view.axes != o.dense[0].axes) return false;
-        if (view.home == Home::kTorch && request.home == Home::kNumpy && wants_gradient(request.dense[i])) return false;
+        if (misses_gradient(request, request.dense[i], view)) return false;
     }
     o.type = o.dense[0].type;
     const int32_t axes = o.dense[0].axes;
@@ -147,7 +151,8 @@ inline bool shapes_fit(const Request& request, Operands& o) {
 
 inline bool out_fits(const Request& request, Operands& o, const Csr* csr) {
     View& out = o.out;
-    if (!view_of(request.out, out) || !out.contiguous || !out.writable || out.type != o.type || out.axes != o.result.axes
+    if (!view_of(request.out, out) || out.home != request.home || !out.contiguous || !out.writable || out.type != o.type
+        || out.axes != o.result.axes
         || !std::equal(out.shape, out.shape + kMaxAxes, o.result.extents) || request.argmax) {
         return false;
     }
@@ -386,15 +391,13 @@ inline Answer run_csr(const Request& request, Operands& o, Result& result) {
     o.values = csr.values;
     o.has_values = csr.has_values;
     if (request.op != kAttention && csr.has_values && csr.values.type != o.type) return Answer::kAsk;
-    if (csr.has_values && csr.values.home == Home::kTorch && request.home == Home::kNumpy && wants_gradient(csr.values_object.get())) {
-        return Answer::kAsk;
-    }
-    const Limits* const limits = limits_of(request);
-    if (!shapes_fit(request, o) || limits == nullptr || (request.argmax && o.nnz > INT32_MAX)
+    if (csr.has_values && misses_gradient(request, csr.values_object.get(), csr.values)) return Answer::kAsk;
+    const Limits limits = limits_of(request);
+    if (!shapes_fit(request, o) || limits.threads == 0 || (request.argmax && o.nnz > INT32_MAX)
         || (request.out != nullptr && !out_fits(request, o, &csr))) {
         return Answer::kAsk;
     }
-    const int32_t threads = o.elements() >= kGrain ? limits->threads : 1;
+    const int32_t threads = o.elements() >= kGrain ? limits.threads : 1;
     const bool ascending = csr.canonical || request.op != kSpmm || request.mean || request.home == Home::kTorch;
     if (request.changed) patterns().forget(csr);
     std::shared_ptr<Pattern> pattern = patterns().find(csr);
@@ -409,20 +412,20 @@ inline Answer run_csr(const Request& request, Operands& o, Result& result) {
         Pattern& other = transposed(*pattern);
         o.order = other.order.data();
         if (!result.allocate(request, o)) return Answer::kError;
-        return run_known(request, o, other, threads, *limits, result);
+        return run_known(request, o, other, threads, limits, result);
     }
-    if (pattern == nullptr) return run_fresh(request, o, csr, threads, ascending, *limits, result);
+    if (pattern == nullptr) return run_fresh(request, o, csr, threads, ascending, limits, result);
     const int32_t changed = functions().changed(&pattern->watch);
     if (changed != 0) return refuse_change(changed);
     if (ascending && !pattern->ascending) return Answer::kAsk;
     if (!result.allocate(request, o)) return Answer::kError;
-    return run_known(request, o, *pattern, threads, *limits, result);
+    return run_known(request, o, *pattern, threads, limits, result);
 }
 
 // A product with a pattern that its holder passes, by the values of this call in the order of the pattern.
 inline Answer run_pattern(const Request& request, Operands& o, Result& result) {
     const std::shared_ptr<Pattern> held = *reinterpret_cast<PatternObject*>(request.matrix)->pattern;
-    const Limits* const limits = limits_of(request);
+    const Limits limits = limits_of(request);
     Pattern& pattern = request.transposed && held->nnz <= INT32_MAX ? transposed(*held) : *held;
     if (request.transposed) {
         if (&pattern == held.get()) return Answer::kAsk;
@@ -431,12 +434,12 @@ inline Answer run_pattern(const Request& request, Operands& o, Result& result) {
     o.rows = pattern.rows;
     o.cols = pattern.cols;
     o.nnz = pattern.nnz;
-    if (limits == nullptr || request.values == nullptr || !view_of(request.values, o.values) || !o.values.contiguous
+    if (limits.threads == 0 || request.values == nullptr || !view_of(request.values, o.values) || !o.values.contiguous
         || o.values.axes != 1 || o.values.shape[0] < o.nnz || o.values.type != o.type || !shapes_fit(request, o)
         || request.op != kSpmm || (request.out != nullptr && !out_fits(request, o, nullptr)) || !result.allocate(request, o)) {
         return PyErr_Occurred() != nullptr ? Answer::kError : Answer::kAsk;
     }
-    return run_known(request, o, pattern, o.elements() >= kGrain ? limits->threads : 1, *limits, result);
+    return run_known(request, o, pattern, o.elements() >= kGrain ? limits.threads : 1, limits, result);
 }
 
 inline Answer run_prepared(const Request& request, Operands& o, Result& result) {
@@ -444,7 +447,8 @@ inline Answer run_prepared(const Request& request, Operands& o, Result& result) 
     o.rows = prepared->rows;
     o.cols = prepared->cols;
     o.nnz = prepared->nnz;
-    if (!view_of(request.values != nullptr ? request.values : prepared->values, o.values) || !o.values.contiguous
+    PyObject* const values = request.values != nullptr ? request.values : prepared->values;
+    if (!view_of(values, o.values) || misses_gradient(request, values, o.values) || !o.values.contiguous
         || o.values.axes != 1 || o.values.shape[0] != o.nnz || (request.op != kAttention && o.values.type != o.type)
         || !shapes_fit(request, o) || (request.out != nullptr && !out_fits(request, o, nullptr))) {
         return Answer::kAsk;
@@ -468,17 +472,25 @@ inline Answer run_prepared(const Request& request, Operands& o, Result& result) 
     return run_rows(request, o, rows, cut, launch, result);
 }
 
-// Computes an operation; Python's None: ask Python.
-inline PyObject* answer(const Request& request) {
+inline Answer run(const Request& request, Result& result) {
     Operands operands;
-    Result result;
-    Answer state = Answer::kAsk;
-    if (view_dense(request, operands) && functions().kernels[request.op][operands.type] != nullptr
-        && functions().choose != nullptr) {
-        state = is_prepared(request.matrix) ? run_prepared(request, operands, result)
+    if (!view_dense(request, operands) || functions().kernels[request.op][operands.type] == nullptr
+        || functions().choose == nullptr) {
+        return Answer::kAsk;
+    }
+    try {
+        return is_prepared(request.matrix) ? run_prepared(request, operands, result)
             : is_pattern(request.matrix) ? run_pattern(request, operands, result)
             : run_csr(request, operands, result);
+    } catch (const std::bad_alloc&) {
+        return out_of_memory();
     }
+}
+
+// Computes an operation; Python's None: ask Python.
+inline PyObject* answer(const Request& request) {
+    Result result;
+    const Answer state = run(request, result);
     if (state == Answer::kDone) return result.release();
     if (state == Answer::kError) return nullptr;
     ++counters().asked;

@@ -323,7 +323,7 @@ inline bool csr_of_tuple(PyObject* matrix, int64_t columns, Csr& csr) {
     csr.indptr_object = Ref::borrowed(PyTuple_GetItem(matrix, 0));
     csr.indices_object = Ref::borrowed(PyTuple_GetItem(matrix, 1));
     csr.values_object = Ref::borrowed(PyTuple_GetItem(matrix, 2));
-    if (count == 4) return shape_of(PyTuple_GetItem(matrix, 3), csr.rows, csr.cols);
+    if (count == 4) return shape_of(PyTuple_GetItem(matrix, 3), csr.rows, csr.cols) && csr.rows >= 0;
     csr.rows = -1;  // as many as indptr has
     csr.cols = columns;
     return true;

@@ -136,12 +136,6 @@ class Scratch {
 struct Shape {
     int32_t axes;
     int64_t extents[kMaxAxes];
-
-    int64_t size() const {
-        int64_t product = 1;
-        for (int i = 0; i < axes; ++i) product *= extents[i];
-        return product;
-    }
 };
 
 inline Ref new_array(Type type, const Shape& shape, void* memory) {
@@ -204,7 +198,11 @@ inline Ref new_tensor(Type type, const Shape& shape, void* memory) {
 
 // Makes an uninitialised array or tensor; null with an exception.
 inline Ref new_result(Home home, Type type, const Shape& shape, char** data) {
-    void* const memory = pool().take(shape.size() * bytes_of(type));
+    int64_t bytes = bytes_of(type);
+    for (int i = 0; i < shape.axes; ++i) {
+        if (__builtin_mul_overflow(bytes, shape.extents[i], &bytes)) return Ref(PyErr_NoMemory());
+    }
+    void* const memory = pool().take(bytes);
     if (memory == nullptr) return Ref(PyErr_NoMemory());
     *data = static_cast<char*>(memory);
     return home == Home::kNumpy ? new_array(type, shape, memory) : new_tensor(type, shape, memory);

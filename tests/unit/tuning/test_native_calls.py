@@ -158,6 +158,51 @@ def test_tensors_on_the_processor_are_read_in_place():
         sparloom.spmm((*parts, a.shape), torch.from_numpy(x).requires_grad_())
 
 
+@pytest.fixture
+def tensor_core(core):
+    """The core after `sparloom.nn` was used: it reads tensors itself."""
+    return core if core.use_tensors(torch.Tensor, torch.nn.Parameter) else pytest.skip("torch exchanges no tensors")
+
+
+def test_a_negated_tensor_has_its_sign(tensor_core):
+    a, x = matrix(), dense(COLS, 8)
+    z = torch.complex(torch.from_numpy(x), torch.from_numpy(-x)).conj().imag  # strided
+    ready = sparloom.prepare(a)
+    for negated in (z, torch.from_numpy(-x)._neg_view()):
+        for _ in range(2):  # the first calls load and choose kernels
+            close(SpMM(), a, {"B": x}, sparloom.spmm(a, negated))
+            close(SpMM(), a, {"B": x}, ready.spmm(negated))
+            close(SpMM(), a, {"B": x}, ready.spmm(x, values=torch.from_numpy(-a.data)._neg_view()))
+
+
+def test_gradients_and_results_in_tensors_are_refused(tensor_core):
+    a, x = matrix(), dense(COLS, 8)
+    ready, wanted = sparloom.prepare(a), torch.from_numpy(a.data.copy()).requires_grad_()
+    for _ in range(2):
+        with pytest.raises(TypeError, match="values requires a gradient"):
+            ready.spmm(x, values=wanted)
+        with pytest.raises(ValueError, match="out is Tensor: it must be an array"):
+            sparloom.spmm(a, x, out=torch.zeros(ROWS, 8))
+        ready.spmm(x)
+
+
+@pytest.mark.parametrize("empty", [np.empty, torch.empty], ids=["array", "tensor"])
+def test_a_result_larger_than_all_memory_is_refused(tensor_core, empty):
+    """An operand without rows takes no memory, however wide it is."""
+    a = np.zeros(17, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32), (16, 0)
+    with pytest.raises(MemoryError):
+        sparloom.spmm(a, empty((0, 2**57)))
+    with pytest.raises(MemoryError):  # for a tensor
+        tensor_core.spmm((*a[:2], None, a[3]), empty((0, 2**57)), "sum", None, False, None, None, True, False)
+
+
+def test_a_negative_extent_is_refused():
+    a, x = matrix(), dense(COLS, 8)
+    sparloom.spmm(a, x)
+    with pytest.raises(ValueError, match="rows and columns are between 0 and"):
+        sparloom.spmm((a.indptr, a.indices, a.data, (-1, COLS)), x)
+
+
 def test_a_known_pattern_never_counts_for_other_columns():
     a, x = matrix(), dense(COLS, 8)
     for _ in range(4):
