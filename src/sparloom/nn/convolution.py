@@ -34,6 +34,7 @@ from sparloom.ops import GemmSpmm, Operands
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning import Fuse, PairPlan, PlanCache, plan_pair
 
+MATRIX_AXES = 2
 NUMPY_DTYPES = {torch.float32: np.float32, torch.float64: np.float64}
 
 BLOCK = 1 << 16  # nonzeros per block, which bounds the memory of the gradient of A
@@ -230,6 +231,11 @@ class CpuAdjacency(_Normalised):
     ) -> None:
         """Refuse operands of a convolution whose shapes disagree with the matrix or with each other."""
         pattern, outputs = self.forward.pattern, weight.shape[0]
+        if (x.shape == (pattern.cols, weight.shape[-1]) and weight.dim() == MATRIX_AXES
+                and (bias is None or bias.shape == (outputs,)) and (root is None or (
+                    root.shape == (pattern.rows, root_weight.shape[-1])
+                    and root_weight.shape == (outputs, root.shape[-1])))):
+            return  # the usual case
         columns = 0 if root is None else root.shape[-1]
         check_shapes({"x": x, "weight": weight, "bias": bias, "root": root, "root_weight": root_weight}, {
             "x": (pattern.cols, weight.shape[-1]), "weight": (outputs, x.shape[-1]), "bias": (outputs,),

@@ -75,27 +75,23 @@ class FreshProducts:
         self, values: torch.Tensor | None = None, *, c_transposed: bool = False, **tensors: torch.Tensor | None,
     ) -> None:
         """Run steps over the rows of A, see `Propagation.run`."""
-        given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
-        dtype = next(iter(given.values())).dtype
-        for name, tensor in given.items():
-            if tensor.dtype != dtype or not tensor.is_contiguous() or tensor.is_neg():
-                raise ValueError(f"{name} is {tensor.dtype} with strides {tensor.stride()}: kernels read contiguous "
-                                 f"{dtype} tensors: pass {name}.to({dtype}).resolve_neg().contiguous()")
-        g = given.get("g")
+        g = tensors.get("g")
         if values is not None:
-            y = given["y"]
-            g = self.empty(y.shape[1], dtype) if g is None else g
+            y = tensors["y"]
+            g = self.empty(y.shape[1], y.dtype) if g is None else g
             self.pattern.products.multiply(values, y, g, transposed=self._transposed)
-        if "d" in given:
-            c = given["c"].T if c_transposed else given["c"]
-            if "bias" in given:
-                torch.addmm(given["bias"], g, c, out=given["d"])
+        d, s, sums = (tensors.get(name) for name in ("d", "s", "sums"))
+        if d is not None:
+            c, bias = tensors["c"].T if c_transposed else tensors["c"], tensors.get("bias")
+            if bias is None:
+                torch.mm(g, c, out=d)
             else:
-                torch.mm(g, c, out=given["d"])
-        if "s" in given:
-            torch.mm(given.get("left", g).T, given["right"], out=given["s"])
-        if "sums" in given:
-            torch.sum(given["summed"], 0, out=given["sums"])
+                torch.addmm(bias, g, c, out=d)
+        if s is not None:
+            left = tensors.get("left")
+            torch.mm((g if left is None else left).T, tensors["right"], out=s)
+        if sums is not None:
+            torch.sum(tensors["summed"], 0, out=sums)
 
 
 class FreshAdjacency(CpuAdjacency):
