@@ -105,7 +105,7 @@ class SpanFingerprint:
 
 def bfloat16_as_uint16(tensor: torch.Tensor) -> torch.Tensor:
     """View a bfloat16 tensor as uint16 for libraries without bfloat16; return other tensors unchanged."""
-    return tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor
+    return tensor.resolve_neg().view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor
 
 
 def tensor_from_dlpack(array: Any) -> torch.Tensor:
