@@ -142,7 +142,7 @@ def test_source_that_knows_the_judging_matrices_is_refused(build, trained, tmp_p
 
 
 def test_network_of_other_settings_is_refused(build, trained, tmp_path):
-    source, = trained.glob("artifacts/checkpoints/tiny/source_cpu_many_*")
+    source, = trained.glob("artifacts/checkpoints/tiny/source_cpu_many_*single*")
     given = ("predictor.fusion=sum", f"task.pretrained={source}")
     with pytest.raises(SchemaError, match=r"predictor.fusion=concat instead of sum"):
         build("finetune_tiny", *SMALL, *given, folder=trained).run(tmp_path)
@@ -160,7 +160,7 @@ def test_pretraining_keeps_the_best_epoch_and_its_split(trained):
 
 def test_pretraining_takes_convolutions_and_leaves_them_as_they_are(build, trained, tmp_path):
     """Another predictor on given convolutions; it has learned, and one with other convolutions is refused."""
-    source, = trained.glob("artifacts/checkpoints/tiny/source_cpu_many_*")
+    source, = trained.glob("artifacts/checkpoints/tiny/source_cpu_many_*single*")
     shutil.copytree(trained / "artifacts", tmp_path / "artifacts")
     given = f"task.convolutions={source}"
     build("pretrain_cpu", *SMALL, "predictor.fusion=sum", given, folder=tmp_path).run(tmp_path)
