@@ -52,8 +52,7 @@ POINTS = {
     "sparloom.platforms.cpu_kernels.row_pieces": ("SparseRows.bind",),
     "sparloom.ragged.runner": ("Runner._for", "Runner._plan", "Runner.bind"),
     "sparloom.ragged.structure": ("Structure.prepare", "Structure.table", "Structure._build"),
-    "sparloom.tuning.sparse.classes": ("PatternClass.next", "PatternClass._record"),
-    "sparloom.tuning.sparse.direct": ("DirectCalls._run", "_Call.__call__"),
+    "sparloom.tuning.sparse.prepared": ("Prepared.plan", "Prepared._check_unchanged"),
 }
 
 

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("transformers")
 pytest.importorskip("torch_geometric")
 
-pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
+pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache"), pytest.mark.slow]
 STRESS = Path(__file__).parents[1] / "stress_threads.py"
 
 
