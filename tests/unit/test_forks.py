@@ -140,11 +140,13 @@ else:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.cc
 def test_all_parallel_calls_work_in_children_and_grandchildren(tmp_path):
     assert "works 8" in _run(SCRIPT, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.cc
 @pytest.mark.parametrize("before", ["", "import sparloom"], ids=["imported in the child", "imported in the parent"])
 def test_a_child_works_if_its_parent_used_only_torch(tmp_path, before):

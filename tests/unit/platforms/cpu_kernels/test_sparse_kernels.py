@@ -57,6 +57,7 @@ def check(op: Op, pattern: Pattern, *, width: int, threads: int, configs=None) -
             raise AssertionError(f"width {width}, {threads} threads, {config}: {error}") from error
 
 
+@pytest.mark.slow
 @ops
 @pytest.mark.parametrize("width", [1, 15, 16, 33, 70, 128, 256, 300])
 def test_every_configuration_is_right(op, width):
