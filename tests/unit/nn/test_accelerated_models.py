@@ -7,6 +7,7 @@ accelerated_models = pytest.importorskip("accelerated_models", reason="torch_geo
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("sparse_cache"), pytest.mark.filterwarnings("ignore")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "cases"), [("plain", 30), ("hetero", 15), ("encoders", 15), ("lightning", 5)])
 def test_models_train_alike(kind, cases) -> None:
     assert not accelerated_models.failures(kind, range(cases), seed=1)

@@ -216,6 +216,7 @@ def differences(kind: str, selected: Callable[[int], bool]) -> tuple[int, list[s
     return count, wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_changes_have_their_effect(kind: str) -> None:
     with torch.no_grad():

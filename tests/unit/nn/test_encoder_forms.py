@@ -127,6 +127,7 @@ def reference(shape: EncoderShape, x: torch.Tensor, values: dict[str, torch.Tens
     return torch.cat(results)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", [
     pytest.param(form, marks=pytest.mark.exhaustive if number in PARTS_ELSEWHERE else ())
     for number, form in enumerate(FORMS)], ids=str)

@@ -10,7 +10,7 @@ from emulated_gpu import SharedMemory
 from sparse_tensors import dense
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from sparloom.nn import GCNConv, Graph, SAGEConv, TransformerConv
+from sparloom.nn import GCNConv, Graph, SAGEConv, TransformerConv, core_calls
 from sparloom.nn import graph as graphs
 from sparloom.nn import tensor_backend as tensor_backends
 from sparloom.nn.convolution import DeviceAdjacency
@@ -46,6 +46,7 @@ def emulated(where, monkeypatch) -> contextlib.AbstractContextManager[CudaBacken
                           lambda gpu: CudaRates.of_data_sheet(gpu.device))
             patch.setattr(tensor_backends, "CUDA_SPARSE_LIBRARIES", {})
             patch.setattr(graphs, "FUSED_DEVICES", ())
+            patch.setattr(core_calls, "_core", lambda: None)  # it would take the tensors for those of the processor
             patch.setattr("sparloom.nn.pattern_cache.tensor_backend",
                           lambda device: CudaTensorBackend(device, where, lambda: 0))
             yield where

@@ -20,7 +20,7 @@ from sparse_tensors import (
 )
 
 from sparloom.errors import Unsupported
-from sparloom.nn import baselines, csr_attention, sddmm, spmm, torch_integration
+from sparloom.nn import baselines, core_calls, csr_attention, sddmm, spmm, torch_integration
 from sparloom.nn import tensor_backend as tensor_backends
 from sparloom.nn.content_hash import bfloat16_as_uint16, tensor_from_dlpack
 from sparloom.nn.tensor_backend import CudaTensorBackend, tensor_backend
@@ -46,6 +46,7 @@ def on_gpu(where, monkeypatch) -> CudaBackend:
     monkeypatch.setattr(CudaBackend, "policy", lambda self: CsrPolicy(least_seconds=1e9))
     monkeypatch.setattr("sparloom.tuning.sparse.cuda_estimate.measure_cuda_rates",
                         lambda gpu: CudaRates.of_data_sheet(gpu.device))
+    monkeypatch.setattr(core_calls, "_core", lambda: None)  # it would take the tensors for those of the processor
     monkeypatch.setattr(tensor_backends, "CUDA_SPARSE_LIBRARIES", LIBRARIES)
     monkeypatch.setattr("sparloom.nn.pattern_cache.tensor_backend",
                         lambda device: CudaTensorBackend(device, where, lambda: 0))

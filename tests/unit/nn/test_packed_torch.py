@@ -276,6 +276,7 @@ def near(found: list[torch.Tensor], expected: list[torch.Tensor] | Exception, to
         for actual, wanted in zip(found, expected, strict=True) if actual.numel() or wanted.numel())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", [range(150), pytest.param(range(150, 2150), marks=pytest.mark.exhaustive)], ids=len)
 def test_calls_drawn_at_random(seeds: range) -> None:
     for seed in seeds:

@@ -12,7 +12,7 @@ from sparloom.errors import Unsupported  # noqa: E402
 from sparloom.nn import describe_packing, pack, unpack  # noqa: E402
 from sparloom.nn.packed_layers import PRECISION, STATE  # noqa: E402
 
-pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache", "one_thread")]
+pytestmark = [pytest.mark.cc, pytest.mark.slow, pytest.mark.usefixtures("own_cache", "one_thread")]
 
 SIZES = {"vocab_size": 60, "hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 96,
          "max_position_embeddings": 50}

@@ -391,6 +391,7 @@ def test_compiled_models_call_the_layer_as_it_is():
             torch.testing.assert_close(one, other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "heads", "hidden", "lengths", "causal"), [
     (2, 2, 8, [5, 3], False), (4, 4, 1, [5, 0, 3], True), (1, 1, 1, [1], False), (16, 16, 3, [70, 1], True),
     (15, 3, 7, [2, 6], False), (15, 3, 7, [2, 6], True), (3, 3, 5, [], False),
