@@ -2,7 +2,7 @@
 //
 //   operands that kernels can read as they are?          no: Python converts them, or says what is wrong
 //   a prepared matrix: the kernel that Python bound      none for these shapes: Python binds one
-//   index arrays that came before: their checked copy    changed meanwhile: ValueError
+//   index arrays that came before: their checked copy    changed meanwhile and not forgotten: ValueError
 //   other index arrays: checked in this call
 //
 // Answers are kDone, kAsk (nothing was written, Python decides) and kError (an exception is set). State is on the stack
@@ -27,7 +27,7 @@ struct Request {
     PyObject* dense[kMaxAxes];
     int32_t count;                            // of dense operands
     PyObject *out = nullptr, *values = nullptr;  // null: not given
-    bool mean = false, argmax = false, changed = false;
+    bool mean = false, argmax = false;
     bool transposed = false;                  // AT X
     int32_t threads = 0;                      // 0: as many as processors
     int64_t cols = 0;                         // of A, where the operation is transposed
@@ -399,10 +399,9 @@ inline Answer run_csr(const Request& request, Operands& o, Result& result) {
     }
     const int32_t threads = o.elements() >= kGrain ? limits.threads : 1;
     const bool ascending = csr.canonical || request.op != kSpmm || request.mean || request.home == Home::kTorch;
-    if (request.changed) patterns().forget(csr);
     std::shared_ptr<Pattern> pattern = patterns().find(csr);
     if (pattern != nullptr && !unchanged(csr, *pattern)) {
-        patterns().forget(csr);
+        patterns().forget(csr.indptr.data, csr.indices.data);
         pattern = nullptr;
     }
     if (request.transposed) {

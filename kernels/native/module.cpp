@@ -20,12 +20,10 @@ namespace {
 PyObject* given(PyObject* object) { return object == Py_None ? nullptr : object; }
 
 // Sets the options that every operation has; false: Python checks them.
-bool set_options(Request& request, PyObject* out, PyObject* changed, PyObject* threads, PyObject* values, PyObject* tensors) {
+bool set_options(Request& request, PyObject* out, PyObject* threads, PyObject* values, PyObject* tensors) {
     request.out = given(out);
     request.values = given(values);
-    request.changed = changed == Py_True;
     request.home = tensors == Py_True ? Home::kTorch : Home::kNumpy;
-    if (changed != Py_True && changed != Py_False) return false;
     if (threads == Py_None) return true;
     if (Py_TYPE(threads) != &PyLong_Type) return false;
     const long count = PyLong_AsLong(threads);
@@ -40,17 +38,17 @@ bool expects(Py_ssize_t count, Py_ssize_t wanted) {
     return false;
 }
 
-// spmm(matrix, dense, reduce, out, changed, threads, values, tensors, argmax)
+// spmm(matrix, dense, reduce, out, threads, values, tensors, argmax)
 PyObject* spmm(PyObject*, PyObject* const* a, Py_ssize_t count) {
     static PyObject* const kSum = name_of("sum");
     static PyObject* const kMean = name_of("mean");
     static PyObject* const kMax = name_of("max");
-    if (!expects(count, 9)) return nullptr;
+    if (!expects(count, 8)) return nullptr;
     Request request{a[2] == kMax ? kSpmmMax : kSpmm, a[0], {a[1]}, 1};
     request.mean = a[2] == kMean;
-    request.argmax = a[8] == Py_True;
+    request.argmax = a[7] == Py_True;
     const bool reduces = a[2] == kSum || a[2] == kMean || a[2] == kMax;
-    if (!reduces || !set_options(request, a[3], a[4], a[5], a[6], a[7])) Py_RETURN_NONE;
+    if (!reduces || !set_options(request, a[3], a[4], a[5], a[6])) Py_RETURN_NONE;
     return answer(request);
 }
 
@@ -62,23 +60,23 @@ PyObject* spmm_transposed(PyObject*, PyObject* const* a, Py_ssize_t count) {
     request.transposed = true;
     request.cols = PyLong_AsLongLong(a[2]);
     if (request.cols == -1 && PyErr_Occurred() != nullptr) return nullptr;
-    if (!set_options(request, a[3], Py_False, a[4], a[5], a[6]) || is_prepared(a[0])) Py_RETURN_NONE;
+    if (!set_options(request, a[3], a[4], a[5], a[6]) || is_prepared(a[0])) Py_RETURN_NONE;
     return answer(request);
 }
 
-// sddmm(matrix, left, right, out, changed, threads, values, tensors)
+// sddmm(matrix, left, right, out, threads, values, tensors)
 PyObject* sddmm(PyObject*, PyObject* const* a, Py_ssize_t count) {
-    if (!expects(count, 8)) return nullptr;
+    if (!expects(count, 7)) return nullptr;
     Request request{kSddmm, a[0], {a[1], a[2]}, 2};
-    if (!set_options(request, a[3], a[4], a[5], a[6], a[7])) Py_RETURN_NONE;
+    if (!set_options(request, a[3], a[4], a[5], a[6])) Py_RETURN_NONE;
     return answer(request);
 }
 
-// attention(matrix, queries, keys, values, out, changed, threads, tensors)
+// attention(matrix, queries, keys, values, out, threads, tensors)
 PyObject* attention(PyObject*, PyObject* const* a, Py_ssize_t count) {
-    if (!expects(count, 8)) return nullptr;
+    if (!expects(count, 7)) return nullptr;
     Request request{kAttention, a[0], {a[1], a[2], a[3]}, 3};
-    if (!set_options(request, a[4], a[5], a[6], Py_None, a[7])) Py_RETURN_NONE;
+    if (!set_options(request, a[4], a[5], Py_None, a[6])) Py_RETURN_NONE;
     return answer(request);
 }
 
@@ -160,6 +158,17 @@ PyObject* set_memory(PyObject*, PyObject* arguments) {
     if (!PyArg_ParseTuple(arguments, "LL", &results, &copies)) return nullptr;
     pool().set_limit(results);
     patterns().set_limit(copies);
+    Py_RETURN_NONE;
+}
+
+// forget(matrix): its index arrays may have been changed in place
+PyObject* forget(PyObject*, PyObject* matrix) {
+    Csr csr;
+    View indptr, indices;
+    csr_of(matrix, 0, csr);
+    if (csr.indptr_object) view_of(csr.indptr_object.get(), indptr);
+    if (csr.indices_object) view_of(csr.indices_object.get(), indices);
+    patterns().forget(indptr.data, indices.data);
     Py_RETURN_NONE;
 }
 
@@ -268,7 +277,8 @@ PyObject* new_pattern(PyTypeObject* type, PyObject* arguments, PyObject*) {
     matrix.rows = matrix.indptr.shape[0] - 1;
     matrix.cols = cols;
     matrix.nnz = matrix.indices.shape[0];
-    auto pattern = copy_pattern(matrix, 1, false);
+    const bool has_extents = matrix.rows <= kMaxExtent && cols >= 0 && cols <= kMaxExtent;
+    auto pattern = has_extents ? copy_pattern(matrix, 1, false) : nullptr;
     if (pattern == nullptr) {
         PyErr_SetString(PyExc_ValueError, "indptr and indices are no matrix");
         return nullptr;
@@ -302,6 +312,7 @@ PyMethodDef methods[] = {
     {"set_limits", set_limits, METH_VARARGS, nullptr},
     {"set_memory", set_memory, METH_VARARGS, nullptr},
     {"use_tensors", use_tensors, METH_VARARGS, nullptr},
+    {"forget", forget, METH_O, "Forget patterns that have the index arrays of a matrix."},
     {"clear", clear, METH_NOARGS, "Forget all patterns and free the memory of dead results."},
     {"counts", counts, METH_NOARGS, "Count calls by the way they went, and patterns that are kept."},
     {nullptr, nullptr, 0, nullptr}};

@@ -219,7 +219,14 @@ class Patterns {
         return entry->second;
     }
 
-    void forget(const Csr& matrix) { known_.erase(Key(matrix)); }
+    // Forgets what has one of these arrays, with any shape; null stands for none.
+    void forget(const void* indptr, const void* indices) {
+        for (auto each = known_.begin(); each != known_.end();) {
+            const bool has = (indptr != nullptr && each->first.indptr == indptr)
+                || (indices != nullptr && each->first.indices == indices);
+            each = has ? known_.erase(each) : std::next(each);
+        }
+    }
 
     bool may_keep(const Csr& matrix) const { return (matrix.rows + matrix.nnz) * 12 <= limit_bytes_; }
 
@@ -306,6 +313,8 @@ inline Patterns& patterns() {
 
 // ---- matrices that are passed to a call ---------------------------------------------------------------------------
 
+constexpr int64_t kMaxExtent = INT32_MAX;  // rows, and columns
+
 inline PyObject* name_of(const char* text) { return PyUnicode_InternFromString(text); }
 
 inline bool shape_of(PyObject* shape, int64_t& rows, int64_t& cols) {
@@ -380,7 +389,6 @@ inline bool csr_of_sparse_matrix(PyObject* matrix, Csr& csr) {
 
 // Reads the arrays of a matrix; false: it is none that can be computed with as it is.
 inline bool csr_of(PyObject* matrix, int64_t columns, Csr& csr) {
-    constexpr int64_t kMaxExtent = INT32_MAX;
     auto* const type = reinterpret_cast<PyObject*>(Py_TYPE(matrix));
     const bool has_arrays = Py_TYPE(matrix) == &PyTuple_Type ? csr_of_tuple(matrix, columns, csr)
         : type == classes().csr_matrix || type == classes().csr_array ? csr_of_scipy(matrix, csr)

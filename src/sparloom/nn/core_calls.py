@@ -30,7 +30,7 @@ def product(matrix: Any, dense: Any, reduce: str) -> Tensor | None:
     core = _core()
     if core is None or torch.is_autocast_enabled("cpu"):
         return None
-    return core.spmm(matrix, dense, reduce, None, False, _threads(), None, True, False)
+    return core.spmm(matrix, dense, reduce, None, _threads(), None, True, False)
 
 
 def spmm(crow: Tensor, col: Tensor, values: Tensor, dense: Tensor, reduce: str) -> Tensor | None:
@@ -38,7 +38,7 @@ def spmm(crow: Tensor, col: Tensor, values: Tensor, dense: Tensor, reduce: str) 
     core = _core()
     if core is None:
         return None
-    return core.spmm((crow, col, values), dense.contiguous(), reduce, None, False, _threads(), None, True, False)
+    return core.spmm((crow, col, values), dense.contiguous(), reduce, None, _threads(), None, True, False)
 
 
 def spmm_max(crow: Tensor, col: Tensor, values: Tensor, dense: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -46,7 +46,7 @@ def spmm_max(crow: Tensor, col: Tensor, values: Tensor, dense: Tensor) -> tuple[
     core = _core()
     if core is None:
         return None
-    return core.spmm((crow, col, values), dense.contiguous(), "max", None, False, _threads(), None, True, True)
+    return core.spmm((crow, col, values), dense.contiguous(), "max", None, _threads(), None, True, True)
 
 
 def spmm_transposed(crow: Tensor, col: Tensor, values: Tensor, dense: Tensor, cols: int) -> Tensor | None:
@@ -61,7 +61,7 @@ def sddmm(crow: Tensor, col: Tensor, values: Tensor | None, left: Tensor, right:
     core = _core()
     if core is None:
         return None
-    return core.sddmm((crow, col, values), left.contiguous(), right.contiguous(), None, False, _threads(), None, True)
+    return core.sddmm((crow, col, values), left.contiguous(), right.contiguous(), None, _threads(), None, True)
 
 
 def attention(crow: Tensor, col: Tensor, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor | None:
@@ -69,7 +69,7 @@ def attention(crow: Tensor, col: Tensor, queries: Tensor, keys: Tensor, values: 
     core = _core()
     if core is None:
         return None
-    return core.attention((crow, col, None), queries.contiguous(), keys.contiguous(), values.contiguous(), None, False,
+    return core.attention((crow, col, None), queries.contiguous(), keys.contiguous(), values.contiguous(), None,
                           _threads(), True)
 
 
@@ -107,7 +107,7 @@ class PatternProducts:
             return None
         if transposed:
             return core.spmm_transposed(pattern, dense, self.cols, out, _threads(), values, True)
-        return core.spmm(pattern, dense, "sum", out, False, _threads(), values, True, False)
+        return core.spmm(pattern, dense, "sum", out, _threads(), values, True, False)
 
     def _held(self, dtype: torch.dtype) -> Any:
         """Return the core's copy of the pattern, made at first use; None if there are no kernels for the dtype."""

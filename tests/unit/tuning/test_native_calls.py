@@ -193,7 +193,22 @@ def test_a_result_larger_than_all_memory_is_refused(tensor_core, empty):
     with pytest.raises(MemoryError):
         sparloom.spmm(a, empty((0, 2**57)))
     with pytest.raises(MemoryError):  # for a tensor
-        tensor_core.spmm((*a[:2], None, a[3]), empty((0, 2**57)), "sum", None, False, None, None, True, False)
+        tensor_core.spmm((*a[:2], None, a[3]), empty((0, 2**57)), "sum", None, None, None, True, False)
+
+
+@pytest.mark.parametrize("options", [{}, {"changed": 1}, {"threads": np.int64(1)}], ids=["true", "one", "threads"])
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("pointers", [np.int32, np.int64])
+def test_changed_arrays_are_checked_again_however_the_call_goes(options, order, pointers):
+    a, x = matrix(), dense(COLS, 8)
+    given = a.indptr.astype(pointers), a.indices, a.data, a.shape
+    for _ in range(4):
+        sparloom.spmm(given, x)
+    a.indices[a.indptr[:-1][np.diff(a.indptr) > 0]] = 0  # the columns of a row still ascend
+    for call in ({"changed": True, **options}, {}):
+        expected = scipy.sparse.csr_array((a.data, a.indices, a.indptr), shape=a.shape)
+        close(SpMM(), expected, {"B": x}, sparloom.spmm(given, np.asarray(x, order=order), **call))
+    close(SpMM(), expected, {"B": x}, sparloom.spmm(given, x))
 
 
 def test_a_negative_extent_is_refused():

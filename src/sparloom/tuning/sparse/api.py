@@ -147,14 +147,16 @@ def spmm(
             shares memory with an operand; names the operand and the remedy.
         Unsupported: operands are on a GPU and CuPy is not installed, or there are no kernels for the operation.
     """
+    if changed:
+        _forget(matrix)
     tuned = _tuned(matrix, dense, threads, changed)
     if tuned is not None:
         return tuned.prepared.spmm(dense, reduce=reduce, values=tuned.values, out=out)
     core = native_core()
     if core is not None:
-        result = core.spmm(matrix, dense, reduce, out, changed, threads, None, False, False)
+        result = core.spmm(matrix, dense, reduce, out, threads, None, False, False)
         if result is None and load_kernels("spmm_max" if reduce == "max" else "spmm", getattr(dense, "dtype", None)):
-            result = core.spmm(matrix, dense, reduce, out, changed, threads, None, False, False)  # the first call
+            result = core.spmm(matrix, dense, reduce, out, threads, None, False, False)  # the first call
         if result is not None:
             return result
     if reduce not in REDUCTIONS:
@@ -178,12 +180,14 @@ def sddmm(
     Raises:
         TypeError, ValueError, Unsupported: as by `spmm`.
     """
+    if changed:
+        _forget(matrix)
     tuned = _tuned(matrix, right, threads, changed)
     if tuned is not None:
         return tuned.prepared.sddmm(left, right, values=tuned.values)
     core = native_core()
     if core is not None:
-        result = core.sddmm(matrix, left, right, None, changed, threads, None, False)
+        result = core.sddmm(matrix, left, right, None, threads, None, False)
         if result is not None:
             return result
     return _converted(matrix, {"Q": left, "K": right}, "sddmm", threads, changed)
@@ -205,10 +209,12 @@ def csr_attention(
     Raises:
         TypeError, ValueError, Unsupported: as by `spmm`.
     """
+    if changed:
+        _forget(matrix)
     tuned = _tuned(matrix, keys, threads, changed)
     core = native_core() if tuned is None else None
     if core is not None:
-        result = core.attention(matrix, queries, keys, values, None, changed, threads, False)
+        result = core.attention(matrix, queries, keys, values, None, threads, False)
         if result is not None:
             return result
     dense = {"Q": queries, "K": keys, "V": values}
@@ -227,6 +233,13 @@ class _Tuned(NamedTuple):
 
     prepared: Prepared
     values: Any | None
+
+
+def _forget(matrix: Any) -> None:
+    """Let the core check the index arrays of a matrix again."""
+    core = native_core()
+    if core is not None:
+        core.forget(matrix)
 
 
 def _tuned(matrix: Any, dense: Any, threads: int | None, changed: bool) -> _Tuned | None:
@@ -285,6 +298,8 @@ def _converted(
     placed = cuda_parts(matrix, columns)
     if placed is None:
         made = matrix_of(matrix, columns=columns)
+        if changed:
+            _forget(made)  # it may share the index arrays of a class that the core does not know
         check_apart(out, matrix)
         result = _by_core(made, dense, op, threads, out, **options) if set_threads(threads) else None
         if result is not None:
@@ -316,10 +331,10 @@ def _by_core(
         return None
     core, parts = native_core(), (matrix.pattern.indptr, matrix.pattern.indices, values, (rows, cols))
     if op == "attention":
-        return core.attention(parts, *arrays, out, False, threads, False)
+        return core.attention(parts, *arrays, out, threads, False)
     if op == "sddmm":
-        return core.sddmm(parts, *arrays, out, False, threads, None, False)
-    return core.spmm(parts, *arrays, reduce, out, False, threads, None, False, False)
+        return core.sddmm(parts, *arrays, out, threads, None, False)
+    return core.spmm(parts, *arrays, reduce, out, threads, None, False, False)
 
 
 def _prepared_on_gpu(parts: Parts, changed: bool) -> Prepared:

@@ -142,7 +142,7 @@ class Prepared:
             NotDecided: `replay_only`, and no decision is stored for A and this width.
         """
         if self._native is not None and (out is None or self._is_apart(out)):
-            result = self._core.spmm(self._native, dense, reduce, out, False, None, values, False, False)
+            result = self._core.spmm(self._native, dense, reduce, out, None, values, False, False)
             if result is not None:
                 return result
         if reduce not in REDUCTIONS:
@@ -170,7 +170,7 @@ class Prepared:
             TypeError, ValueError, Unsupported, NotDecided: as by `spmm`; also where A has 2**31 nonzeros or more.
         """
         if self._native is not None:
-            result = self._core.spmm(self._native, dense, "max", None, False, None, values, False, True)
+            result = self._core.spmm(self._native, dense, "max", None, None, values, False, True)
             if result is not None:
                 return result
         given = self._arrays.dense(dense, "X", rows=self.matrix.pattern.cols, axes=2)
@@ -196,7 +196,7 @@ class Prepared:
             TypeError, ValueError, Unsupported, NotDecided: as by `spmm`; also where Q and K differ in width.
         """
         if self._native is not None and (out is None or self._is_apart(out)):
-            result = self._core.sddmm(self._native, left, right, out, False, None, values, False)
+            result = self._core.sddmm(self._native, left, right, out, None, values, False)
             if result is not None:
                 return result
         rows, cols = self.matrix.pattern.shape
@@ -223,7 +223,7 @@ class Prepared:
             TypeError, ValueError, Unsupported, NotDecided: as by `spmm`; also where heads or widths differ.
         """
         if self._native is not None and (out is None or self._is_apart(out)):
-            result = self._core.attention(self._native, queries, keys, values, out, False, None, False)
+            result = self._core.attention(self._native, queries, keys, values, out, None, False)
             if result is not None:
                 return result
         rows, cols = self.matrix.pattern.shape
