@@ -215,15 +215,19 @@ inline Arguments arguments_of(
     return arguments;
 }
 
-inline void run_kernel(void (*kernel)(const void*), const Arguments& arguments, int64_t elements) {
-    if (elements < kKeepLock) {
-        kernel(&arguments);
-    } else {
-        Py_BEGIN_ALLOW_THREADS
-        kernel(&arguments);
-        Py_END_ALLOW_THREADS
+// Releases the interpreter's lock while it lives, if so much work is worth it.
+class Unlocked {
+   public:
+    explicit Unlocked(int64_t elements) : state_(elements < kKeepLock ? nullptr : PyEval_SaveThread()) {}
+    ~Unlocked() {
+        if (state_ != nullptr) PyEval_RestoreThread(state_);
     }
-}
+    Unlocked(const Unlocked&) = delete;
+    Unlocked& operator=(const Unlocked&) = delete;
+
+   private:
+    PyThreadState* state_;
+};
 
 // The result of a call, with its argmax if that is asked for.
 struct Result {
@@ -297,7 +301,8 @@ inline Answer run_rows(const Request& request, const Operands& o, Rows rows, boo
     const Arguments arguments = arguments_of(
         request, o, rows, launch, request.mean && !divides, result.data, reinterpret_cast<int32_t*>(result.places), scratch,
         carries);
-    run_kernel(functions().kernels[request.op][o.type], arguments, o.elements());
+    const Unlocked unlocked(o.elements());
+    functions().kernels[request.op][o.type](&arguments);
     return Answer::kDone;
 }
 
@@ -348,12 +353,9 @@ inline Answer run_fresh(const Request& request, const Operands& o, const Csr& cs
     checked.wide = widen ? scratch.take<int64_t>(o.rows + 1) : nullptr;
     checked.narrow = narrow ? scratch.take<int32_t>(o.nnz) : nullptr;
     int32_t fault;
-    if (o.elements() < kKeepLock) {
+    {
+        const Unlocked unlocked(o.elements());
         fault = functions().check_indices(&checked);
-    } else {
-        Py_BEGIN_ALLOW_THREADS
-        fault = functions().check_indices(&checked);
-        Py_END_ALLOW_THREADS
     }
     if (fault != 0 || (ascending && !checked.ascending)) return Answer::kAsk;
     if (!result.allocate(request, o)) return Answer::kError;
