@@ -98,13 +98,13 @@ inline PatternStatistics sizes_of(const Operands& o) {
     return sizes;
 }
 
-// Whether an operand requires a gradient, which only results that are tensors have.
-inline bool misses_gradient(const Request& request, PyObject* operand, const View& view) {
+// Whether an operand suits the result: a tensor results from tensors, an array from all that require no gradient.
+inline bool suits(const Request& request, PyObject* operand, const View& view) {
     static PyObject* const kName = name_of("requires_grad");
-    if (view.home == Home::kNumpy || request.home == Home::kTorch) return false;
+    if (view.home == Home::kNumpy || request.home == Home::kTorch) return view.home == request.home;
     const Ref answer(PyObject_GetAttr(operand, kName));
     if (!answer) PyErr_Clear();
-    return answer.get() != Py_False;
+    return answer.get() == Py_False;
 }
 
 // Views the dense operands, and checks that they are contiguous numbers of one type.
@@ -113,7 +113,7 @@ inline bool view_dense(const Request& request, Operands& o) {
         View& view = o.dense[i];
         if (!view_of(request.dense[i], view) || !view.contiguous || !is_float(view.type)) return false;
         if (view.type != o.dense[0].type || view.axes != o.dense[0].axes) return false;
-        if (misses_gradient(request, request.dense[i], view)) return false;
+        if (!suits(request, request.dense[i], view)) return false;
     }
     o.type = o.dense[0].type;
     const int32_t axes = o.dense[0].axes;
@@ -393,7 +393,11 @@ inline Answer run_csr(const Request& request, Operands& o, Result& result) {
     o.values = csr.values;
     o.has_values = csr.has_values;
     if (request.op != kAttention && csr.has_values && csr.values.type != o.type) return Answer::kAsk;
-    if (csr.has_values && misses_gradient(request, csr.values_object.get(), csr.values)) return Answer::kAsk;
+    const bool of_tensors = request.home == Home::kTorch;
+    if ((csr.has_values ? !suits(request, csr.values_object.get(), csr.values) : by_cols || !of_tensors)
+        || (of_tensors && (csr.indptr.home != Home::kTorch || csr.indices.home != Home::kTorch))) {
+        return Answer::kAsk;
+    }
     const Limits limits = limits_of(request);
     if (!shapes_fit(request, o) || limits.threads == 0 || (request.argmax && o.nnz > INT32_MAX)
         || (request.out != nullptr && !out_fits(request, o, &csr))) {
@@ -449,7 +453,7 @@ inline Answer run_prepared(const Request& request, Operands& o, Result& result) 
     o.cols = prepared->cols;
     o.nnz = prepared->nnz;
     PyObject* const values = request.values != nullptr ? request.values : prepared->values;
-    if (!view_of(values, o.values) || misses_gradient(request, values, o.values) || !o.values.contiguous
+    if (!view_of(values, o.values) || !suits(request, values, o.values) || !o.values.contiguous
         || o.values.axes != 1 || o.values.shape[0] != o.nnz || (request.op != kAttention && o.values.type != o.type)
         || !shapes_fit(request, o) || (request.out != nullptr && !out_fits(request, o, nullptr))) {
         return Answer::kAsk;

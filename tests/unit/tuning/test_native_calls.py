@@ -10,6 +10,7 @@ import torch
 from csr_operands import close, dense, matrix
 
 import sparloom
+import sparloom.nn
 from sparloom.ops import SDDMM, CsrAttention, SpMM, SpmmMax
 from sparloom.platforms.cpu_kernels import native_core
 from sparloom.sparse import Pattern, SparseMatrix
@@ -186,14 +187,24 @@ def test_gradients_and_results_in_tensors_are_refused(tensor_core):
         ready.spmm(x)
 
 
-@pytest.mark.parametrize("empty", [np.empty, torch.empty], ids=["array", "tensor"])
-def test_a_result_larger_than_all_memory_is_refused(tensor_core, empty):
+def test_arrays_among_tensors_are_refused(tensor_core):
+    a, x = matrix(), torch.from_numpy(dense(COLS, 8))
+    sparloom.spmm(a, x)  # loads kernels
+    parts = tuple(map(torch.from_numpy, (a.indptr, a.indices, a.data)))
+    for given, name in ((a, "A"), ((a.indptr, *parts[1:]), "crow_indices of A"), ((*parts[:2], a.data), "values of A"),
+                        ((*parts[:2], None), "values of A")):
+        with pytest.raises(TypeError, match=f"{name} is .*: expected a"):
+            sparloom.nn.spmm(given, x)
+
+
+def test_a_result_larger_than_all_memory_is_refused(tensor_core):
     """An operand without rows takes no memory, however wide it is."""
     a = np.zeros(17, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32), (16, 0)
+    tensors = *map(torch.from_numpy, a[:3]), a[3]
     with pytest.raises(MemoryError):
-        sparloom.spmm(a, empty((0, 2**57)))
-    with pytest.raises(MemoryError):  # for a tensor
-        tensor_core.spmm((*a[:2], None, a[3]), empty((0, 2**57)), "sum", None, None, None, True, False)
+        sparloom.spmm(a, np.empty((0, 2**58), np.float32))
+    with pytest.raises(MemoryError):
+        tensor_core.spmm(tensors, torch.empty(0, 2**58), "sum", None, None, None, True, False)
 
 
 @pytest.mark.parametrize("options", [{}, {"changed": 1}, {"threads": np.int64(1)}], ids=["true", "one", "threads"])
