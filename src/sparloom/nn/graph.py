@@ -233,7 +233,7 @@ class _CachedGraphs:
         self.content, self.graphs = content, graphs
         self._memory: np.ndarray | None = None
         if edges is not None and edges.layout == torch.strided and edges.is_cpu and not edges.is_inference():
-            array = edges.detach().numpy()
+            array = np.from_dlpack(edges.detach())  # `numpy()` would forbid to resize the tensor
             if array.dtype in INDEX_TYPES and array.size and array.flags.c_contiguous:
                 self._memory = array  # an alias, which does not keep `edges` alive
                 self._state, self._watch = _state(edges), ChangeDetector({"edges": array})
