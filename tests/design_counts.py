@@ -30,11 +30,11 @@ BUDGETS = {  # package -> lines of code; "top modules": those of sparloom itself
     "arrays": 250, "baselines": 1_010, "cli": 540, "data": 1_820, "experiments": 8_970, "fusion": 2_660,
     "hydra_plugins": 110, "ir": 1_700, "jit": 940, "measure": 300, "models": 3_260, "nn": 5_490, "ops": 470,
     "platforms": 3_620, "ragged": 4_830, "report": 2_580, "solvers": 1_080, "space": 1_130, "sparse": 1_550,
-    "top modules": 620, "tuning": 3_690,
+    "top modules": 620, "tuning": 3_700,
 }
 APPLICATIONS = ("baselines", "cli", "experiments", "hydra_plugins", "report")  # all other packages are the library
 LIMITS = {
-    "lines in src": 81_090, "lines in tests": 56_500, "files in conf": 84, "cycles": 0, "first spmm": 11,
+    "lines in src": 81_100, "lines in tests": 56_550, "files in conf": 84, "cycles": 0, "first spmm": 11,
     "recurring spmm": 2, "tune": 31, "accelerate and a step": 23, "pack and a call": 43, "lowering vgemm": 18,
     "plan_pair": 15, "recommend": 35,
 }
