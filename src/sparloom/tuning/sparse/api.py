@@ -24,6 +24,7 @@ from sparloom.tuning.sparse.cuda import CudaBackend
 from sparloom.tuning.sparse.inputs import (
     Origin,
     Parts,
+    array_of,
     check_apart,
     cuda_matrix,
     cuda_parts,
@@ -218,14 +219,17 @@ def csr_attention(
         if result is not None:
             return result
     dense = {"Q": queries, "K": keys, "V": values}
-    flat = all(getattr(array, "ndim", 0) == FLAT_AXES for array in dense.values())
-    if flat:
-        dense = {name: array[:, None] for name, array in dense.items()}
     if tuned is not None:
-        result = tuned.prepared.attention(*dense.values())
-    else:
-        result = _converted(matrix, dense, "attention", threads, changed)
-    return result[:, 0] if flat else result
+        return _attended(tuned.prepared, dense)
+    return _converted(matrix, dense, "attention", threads, changed)
+
+
+def _attended(prepared: Prepared, dense: Mapping[str, Any]) -> Any:
+    """Compute attention by a prepared matrix; operands without the axis of heads get one."""
+    arrays = [prepared.backend.arrays.array(array, name) for name, array in dense.items()]
+    if all(array.ndim == FLAT_AXES for array in arrays):
+        return prepared.attention(*(array[:, None] for array in arrays))[:, 0]
+    return prepared.attention(*arrays)
 
 
 class _Tuned(NamedTuple):
@@ -307,7 +311,9 @@ def _converted(
         prepared = Prepared(*origin_of(made, matrix), threads=threads)
     else:
         prepared = _prepared_on_gpu(placed, changed)
-        options = options if op == "attention" else {**options, "values": placed[2]}
+        options = {**options, "values": placed[2]}
+    if op == "attention":
+        return _attended(prepared, dense)
     method = prepared.spmm if op == "spmm_max" else getattr(prepared, op)
     return method(*dense.values(), out=out, **options)
 
@@ -319,8 +325,10 @@ def _by_core(
     """Convert dense operands, load the kernels, and call the core; None: it cannot, and `Prepared` says why."""
     rows, cols = matrix.pattern.shape
     try:
-        arrays = [dense_of(array, name, rows=rows if name == "Q" else cols, axes=3 if op == "attention" else 2)
-                  for name, array in dense.items()]
+        arrays = [array_of(array, name) for name, array in dense.items()]
+        axes = 2 if op != "attention" or all(array.ndim == FLAT_AXES for array in arrays) else 3
+        arrays = [dense_of(array, name, rows=rows if name == "Q" else cols, axes=axes)
+                  for name, array in zip(dense, arrays, strict=True)]
     except (TypeError, ValueError):
         return None
     if op == "attention":
