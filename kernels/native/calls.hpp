@@ -98,10 +98,12 @@ inline PatternStatistics sizes_of(const Operands& o) {
     return sizes;
 }
 
-// Whether an operand suits the result: a tensor results from tensors, an array from all that require no gradient.
+// Whether an operand suits the result: a tensor results from tensors, an array from all that could be arrays and require
+// no gradient.
 inline bool suits(const Request& request, PyObject* operand, const View& view) {
     static PyObject* const kName = name_of("requires_grad");
     if (view.home == Home::kNumpy || request.home == Home::kTorch) return view.home == request.home;
+    if (view.type == kBF16) return false;  // NumPy does not have it
     const Ref answer(PyObject_GetAttr(operand, kName));
     if (!answer) PyErr_Clear();
     return answer.get() == Py_False;

@@ -212,7 +212,7 @@ WRONG_GRAPHS: Mapping[str, Callable[[torch.Tensor], Any]] = {
     "beyond": lambda e: changed(e, 0, NODES), "negative": lambda e: changed(e, 1, -1), "array": lambda e: e.numpy(),
     "None": lambda e: None, "list": lambda e: e.tolist(), "one axis": lambda e: e[0], "meta": lambda e: e.to("meta"),
     "rectangular": lambda e: torch.ones(NODES, NODES + 1).to_sparse_csr(), "dense": lambda e: torch.ones(NODES, NODES),
-    "smaller": lambda e: torch.ones(3, 3).to_sparse_csr(), "CSC": lambda e: torch.eye(NODES).to_sparse_csc(),
+    "smaller": lambda e: torch.ones(3, 3).to_sparse_csr(),
     "BSR": lambda e: torch.eye(NODES).to_sparse_bsr((1, 1)), "Graph of fewer": lambda e: Graph(e[:, :0], 3),
     "complex": lambda e: torch.eye(NODES, dtype=torch.complex64).to_sparse_csr(),
     "far": lambda e: changed(e, 0, 2**50),

@@ -13,7 +13,7 @@ import sparloom
 import sparloom.nn
 from sparloom.ops import SDDMM, CsrAttention, SpMM, SpmmMax
 from sparloom.platforms.cpu_kernels import native_core
-from sparloom.sparse import Pattern, SparseMatrix
+from sparloom.sparse import BFLOAT16, Pattern, SparseMatrix
 from sparloom.tuning.sparse import CpuBackend, Prepared
 
 ROWS, COLS = 300, 200
@@ -157,6 +157,13 @@ def test_tensors_on_the_processor_are_read_in_place():
         close(SpMM(), a, {"B": x}, sparloom.spmm((*parts, a.shape), torch.from_numpy(x)))
     with pytest.raises(TypeError, match="requires a gradient"):
         sparloom.spmm((*parts, a.shape), torch.from_numpy(x).requires_grad_())
+    halves = *parts[:2], parts[2].bfloat16(), a.shape
+    for dtype in (np.float32, BFLOAT16):  # also once the core has kernels for these numbers
+        sparloom.spmm((a.indptr, a.indices, a.data.astype(np.float32), a.shape), x)
+        if dtype == BFLOAT16:
+            sparloom.spmm((a.indptr, a.indices, np.zeros(a.nnz, BFLOAT16), a.shape), np.zeros(x.shape, BFLOAT16))
+        with pytest.raises(TypeError, match="is bfloat16, which NumPy does not have"):
+            sparloom.spmm(halves, torch.from_numpy(x).bfloat16())
 
 
 @pytest.fixture
