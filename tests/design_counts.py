@@ -34,7 +34,7 @@ BUDGETS = {  # package -> lines of code; "top modules": those of sparloom itself
 }
 APPLICATIONS = ("baselines", "cli", "experiments", "hydra_plugins", "report")  # all other packages are the library
 LIMITS = {
-    "lines in src": 81_100, "lines in tests": 56_550, "files in conf": 84, "cycles": 0, "first spmm": 11,
+    "lines in src": 81_110, "lines in tests": 56_550, "files in conf": 84, "cycles": 0, "first spmm": 11,
     "recurring spmm": 2, "tune": 31, "accelerate and a step": 23, "pack and a call": 43, "lowering vgemm": 18,
     "plan_pair": 15, "recommend": 35,
 }
