@@ -84,6 +84,7 @@ class PatternProducts:
 
     def __init__(self, indptr: Tensor, columns: Tensor, cols: int) -> None:
         self._indptr, self._columns, self.rows, self.cols = indptr, columns, indptr.shape[0] - 1, cols
+        self._pattern: Any = None
 
     def multiply(self, values: Tensor, dense: Tensor, out: Tensor, *, transposed: bool = False) -> None:
         """Write A Y, (rows, width), or AT Y, (cols, width), to `out`; all tensors contiguous and of one dtype.
@@ -102,22 +103,13 @@ class PatternProducts:
 
     def _by_core(self, values: Tensor, dense: Tensor, out: Tensor, transposed: bool) -> Any:
         core = _core()
-        pattern = None if core is None else self._held(values.dtype)
-        if pattern is None:
-            return None
-        if transposed:
-            return core.spmm_transposed(pattern, dense, self.cols, out, _threads(), values, True)
-        return core.spmm(pattern, dense, "sum", out, _threads(), values, True, False)
-
-    def _held(self, dtype: torch.dtype) -> Any:
-        """Return the core's copy of the pattern, made at first use; None if there are no kernels for the dtype."""
-        if not load_kernels("spmm", NUMPY_DTYPES[dtype]):
+        if core is None or not load_kernels("spmm", NUMPY_DTYPES[values.dtype]):
             return None
         if self._pattern is None:
-            self._pattern = _core().Pattern(self._indptr, self._columns, self.cols)
-        return self._pattern
-
-    _pattern: Any = None
+            self._pattern = core.Pattern(self._indptr, self._columns, self.cols)
+        if transposed:
+            return core.spmm_transposed(self._pattern, dense, self.cols, out, _threads(), values, True)
+        return core.spmm(self._pattern, dense, "sum", out, _threads(), values, True, False)
 
 
 @cache
@@ -130,10 +122,10 @@ def _core() -> ModuleType | None:
 def _threads() -> int:
     """Return the threads of torch, which the core knows about."""
     threads = torch.get_num_threads()
-    if threads not in _KNOWN_THREADS:
+    if threads not in _REGISTERED_THREADS:
         set_threads(torch_threads())
-        _KNOWN_THREADS.add(threads)
+        _REGISTERED_THREADS.add(threads)
     return threads
 
 
-_KNOWN_THREADS: set[int] = set()
+_REGISTERED_THREADS: set[int] = set()

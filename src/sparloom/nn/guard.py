@@ -22,7 +22,7 @@ from torch.nn.parameter import UninitializedParameter
 from sparloom.forks import forkable
 from sparloom.nn.custom_ops import in_functorch
 
-__all__ = ["Guard", "SizeClass", "Team", "Verdict", "can_be_timed", "size_class"]
+__all__ = ["Guard", "SizeClass", "Team", "Verdict", "size_class"]
 
 log = logging.getLogger(__name__)
 
