@@ -18,19 +18,18 @@ class Kept:
     """One entry of a file."""
 
     file: Path
-    table: str
     digest: str
 
     def exists(self) -> bool:
-        return bool(self.run("SELECT 1 FROM {} WHERE digest = ?"))
+        return bool(self.run("SELECT 1 FROM decisions WHERE digest = ?"))
 
     def age(self, seconds: float) -> None:
         """Make it as if it had been written and used so many seconds before."""
-        self.run("UPDATE {} SET written = written - ?2, used = used - ?2 WHERE digest = ?1", seconds)
+        self.run("UPDATE decisions SET written = written - ?2, used = used - ?2 WHERE digest = ?1", seconds)
 
     def run(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         with closing(sqlite3.connect(self.file)) as connection, connection:
-            found = connection.execute(statement.format(self.table), (bytes.fromhex(self.digest), *values)).fetchall()
+            found = connection.execute(statement, (bytes.fromhex(self.digest), *values)).fetchall()
         os.utime(self.file, ns=(0, time.time_ns()))  # exact, so that it differs from that of a write just before
         return found
 
@@ -40,21 +39,20 @@ def kept_files(folder: Path, kind: str = "") -> list[Kept]:
     kept = []
     for file in sorted(folder.rglob("*.sqlite")):
         with closing(sqlite3.connect(file)) as connection:
-            for table in ("decisions", "orders"):
-                rows = connection.execute(f"SELECT digest, entry FROM {table}").fetchall()
-                kept += [Kept(file, table, digest.hex()) for digest, entry in rows
-                         if not kind or f'"kind": "{kind}"'.encode() in entry]
+            rows = connection.execute("SELECT digest, entry FROM decisions").fetchall()
+            kept += [Kept(file, digest.hex()) for digest, entry in rows
+                     if not kind or f'"kind": "{kind}"'.encode() in entry]
     return sorted(kept)
 
 
 def text_of(kept: Kept) -> str:
     """Read the JSON of an entry."""
-    return kept.run("SELECT entry FROM {} WHERE digest = ?")[0][0].decode()
+    return kept.run("SELECT entry FROM decisions WHERE digest = ?")[0][0].decode()
 
 
 def rewrite(kept: Kept, text: str | bytes) -> None:
     """Replace the JSON of an entry."""
-    kept.run("UPDATE {} SET entry = ?2 WHERE digest = ?1", text.encode() if isinstance(text, str) else text)
+    kept.run("UPDATE decisions SET entry = ?2 WHERE digest = ?1", text.encode() if isinstance(text, str) else text)
 
 
 def changed(change: Callable[[dict[str, Any]], Any]) -> Callable[[Kept], None]:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, get_args
+from unittest.mock import patch
 
 import numpy as np
 import scipy.sparse
@@ -25,7 +26,7 @@ from sparloom.ops import Operands
 from sparloom.space import Config
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning import Guardrail, MeasurementBudget
-from sparloom.tuning.sparse import CsrPolicy, Prepared
+from sparloom.tuning.sparse import CpuBackend, CsrPolicy, Prepared
 from sparloom.tuning.sparse.prepared import Reduce
 
 __all__ = ["POLICY", "THREADS", "Case", "Fuzz", "expected_of", "main"]
@@ -39,7 +40,7 @@ LARGE = range(5, len(PATTERNS))  # patterns with nonzeros and several rows and c
 SHOWN = 10  # failures
 VARIETY = 3  # kernels of an operation, at least
 POLICY = CsrPolicy(  # whoever wins a race of two that took microseconds is taken: nearly any kernel is, somewhere
-    least_seconds=0, runs=1e6, guardrail=Guardrail(alpha=1e6, errors=0),
+    guardrail=Guardrail(alpha=1e6, errors=0),
     effort=MeasurementBudget(candidates=2, repetitions=1, pairs=(1, 1), executions=4, short_seconds=1e-6))
 
 Matrix = scipy.sparse.csr_array
@@ -109,11 +110,12 @@ class Fuzz:
 
     def __init__(self) -> None:
         model = _Shuffled(np.random.default_rng(0))
-        self.ready = [Prepared(SparseMatrix(Pattern(*pattern), self._values(pattern)), threads=THREADS, policy=POLICY,
-                                model=model) for pattern in PATTERNS]
-        self.kernels = {(op, ready.plan(op, **dense).choice.config)
-                        for ready, (shape, _, _) in zip(self.ready, PATTERNS, strict=True)
-                        for op, dense in _asked(*shape)}
+        self.ready = [Prepared(SparseMatrix(Pattern(*pattern), self._values(pattern)), threads=THREADS, policy=POLICY)
+                      for pattern in PATTERNS]
+        with patch.object(CpuBackend, "model", lambda self, cache: model):
+            self.kernels = {(op, ready.plan(op, **dense).choice.config)
+                            for ready, (shape, _, _) in zip(self.ready, PATTERNS, strict=True)
+                            for op, dense in _asked(*shape)}
 
     def draw(self, seed: int) -> Case:
         """Draw one case: half of them are right, a quarter have a wrong matrix, a quarter a wrong array."""

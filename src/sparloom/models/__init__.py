@@ -31,5 +31,5 @@ __all__, __getattr__, __dir__ = attach(__name__, {
     "lightning": (
         "AutoencoderModule", "BoostingModule", "ClosedFormModule", "encoder_module", "train_on_cpu"),
     "trees": ("GaussianProcess", "Trees"),
-    "shortlists": ("NetworkShortlists", "TreeShortlists", "load_networks", "load_trees"),
+    "shortlists": ("NetworkShortlists", "load_networks"),
 })

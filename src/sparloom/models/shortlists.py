@@ -1,4 +1,4 @@
-"""Models that rank sparse CPU kernels for the shortlists of online tuning: fine-tuned networks and boosted trees."""
+"""Fine-tuned networks that rank sparse CPU kernels."""
 
 from __future__ import annotations
 
@@ -13,13 +13,10 @@ from sparloom.errors import IllegalSchedule, SchemaError, Unsupported
 from sparloom.models.cognate.checkpoint import load_checkpoint
 from sparloom.models.cognate.model import CognateModel, restore_cognate
 from sparloom.models.cost_model import MatrixFeatures, OneEntryCache
-from sparloom.models.performance import SDDMM_FEATURES, SPMM_FEATURES, FeatureSpec, PerformanceModel, load_performance
 from sparloom.ops import Operands
 from sparloom.space import Config, GridSpace, SddmmSpace, SpmmSpace
-from sparloom.sparse import STATISTICS, statistics
 
 SPACES: Mapping[str, Callable[[int], GridSpace]] = {"spmm": SpmmSpace, "sddmm": SddmmSpace}
-SPECS: Mapping[str, FeatureSpec] = {spec.op: spec for spec in (SPMM_FEATURES, SDDMM_FEATURES)}
 PLATFORM = "cpu_kernels"
 
 
@@ -59,12 +56,11 @@ class NetworkShortlists:
         return model.score(self._matrices.get(pattern), configs)
 
 
-def load_networks(files: Sequence[Path], *, threads: int) -> NetworkShortlists:
+def load_networks(files: Sequence[Path]) -> NetworkShortlists:
     """Load networks that experiment=finetune_cpu_kernels saved.
 
     Args:
         files: one checkpoint per operation and width.
-        threads: number of kernel threads; networks ignore it.
 
     Raises:
         SchemaError: a file does not hold such a network, or one for another version of the space.
@@ -82,58 +78,3 @@ def load_networks(files: Sequence[Path], *, threads: int) -> NetworkShortlists:
                               f"experiment=finetune_cpu_kernels op={stored.op} target.width={width}")
         models[stored.op, width] = CognateModel(restore_cognate(stored, path), space)
     return NetworkShortlists(models)
-
-
-class TreeShortlists:
-    """Ranks configurations with the performance model of the operation, for any width.
-
-    Args:
-        models: operation -> model.
-        threads: number of kernel threads, which may differ from that in training.
-    """
-
-    def __init__(self, models: Mapping[str, PerformanceModel], *, threads: int) -> None:
-        self._models, self._threads = dict(models), threads
-        self._statistics = OneEntryCache(statistics)
-
-    def score(self, op: str, operands: Operands, configs: Sequence[Config]) -> Float[np.ndarray, " configs"]:
-        """Score configurations: low = fast.
-
-        Raises:
-            Unsupported: no model for this operation, a problem outside the models, or configurations of another
-                space.
-        """
-        if op not in self._models:
-            raise Unsupported(f"there are trees only for {', '.join(sorted(self._models))}")
-        model, numbers = self._models[op], self._statistics.get(operands.matrix.pattern)
-        problem = {name: np.array([numbers[name]], np.float64) for name in STATISTICS} | {
-            "width": np.array([operands.width], np.float64), "threads": np.array([self._threads], np.float64)}
-        foreign = [config.space for config in configs if config.space != model.origin.platform]
-        if foreign:
-            raise Unsupported(f"the trees of {op} score configurations of {model.origin.platform}, not of {foreign[0]}")
-        constants = {name: np.array([value]) for name, value in model.origin.machine.items()}
-        if model.falls_back(constants | problem).any():
-            raise Unsupported(f"trees do not apply where {model.spec.fallback}")
-        try:
-            return model.over(configs).score(problem)[0]
-        except KeyError as error:
-            raise Unsupported(f"the trees of {op} read {error}, which the configurations do not have") from None
-
-
-def load_trees(folders: Sequence[Path], *, threads: int) -> TreeShortlists:
-    """Load performance models that experiment=fit_trees saved; a later model of an operation replaces an earlier one.
-
-    Args:
-        folders: one folder with a model.json per model.
-
-    Raises:
-        SchemaError: a folder does not hold a model of sparse CPU kernels, or one of other features.
-    """
-    models = {}
-    for folder in folders:
-        model = load_performance(folder, platform=PLATFORM)
-        if model.spec.op not in SPECS:
-            raise SchemaError(f"{folder} holds trees of {model.spec.op}: give trees of {' or '.join(SPECS)}")
-        SPECS[model.spec.op].check(model.spec, origin=str(folder))
-        models[model.spec.op] = model
-    return TreeShortlists(models, threads=threads)

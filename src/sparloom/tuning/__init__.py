@@ -2,8 +2,8 @@
 
 Files in the order in which a decision passes through them:
 
-    cache            decisions on disk: key in, JSON or bytes out, in one bounded file
-    records          the list of a cache, its pruning, and the log of decisions
+    cache            decisions on disk: key in, JSON out, in one bounded file
+    records          the list of a cache, and its pruning
     machine          rates of this machine, and digests by which decisions of others are told apart
     racing           races of candidates, the guardrail, and the decision that results
     search           candidates: search of a space, shortlists, cost models
@@ -14,12 +14,8 @@ Files in the order in which a decision passes through them:
     campaign         which configurations of which matrices to time next on an accelerator: ask and tell
     tuners           searches on one matrix at a time, beside which models are ranked
 
-Names are imported on first use: `sparloom.tuning.sparse` needs no torch. `with sparloom.tuning():` calls this package.
+Names are imported on first use: `sparloom.tuning.sparse` needs no torch.
 """
-
-import sys
-from contextlib import AbstractContextManager
-from types import ModuleType
 
 from sparloom.lazy import attach
 
@@ -28,7 +24,7 @@ __all__, __getattr__, __dir__ = attach(__name__, {
         "PlanCache", "Summary",
     ),
     "records": (
-        "CacheEntry", "ProbeLog", "Pruning", "list_plans", "prune_plans",
+        "CacheEntry", "Pruning", "list_plans", "prune_plans",
     ),
     "machine": (
         "FUSED_SOURCES", "RAGGED_SOURCES", "Rates", "get_rates", "machine_digests", "machine_rates", "measure_rates",
@@ -38,15 +34,15 @@ __all__, __getattr__, __dir__ = attach(__name__, {
         "Decision", "Guardrail", "MeasurementBudget", "Race", "Trial", "Verdict", "duel", "race",
     ),
     "search": (
-        "CandidateSource", "CsrCostModel", "Evolution", "Ranked", "best", "portfolio", "shortlist",
+        "CsrCostModel", "Evolution", "Ranked", "best", "portfolio", "shortlist",
         "top_k",
     ),
     "fusion_problem": (
-        "ORDERS", "Estimate", "LearnedPairCosts", "PairCostModel", "Problem", "Sketch", "pair_numbers",
+        "ORDERS", "Estimate", "PairCostModel", "Problem", "Sketch",
     ),
     "fusion": (
-        "ExecutorFactory", "Fuse", "FusionConfig", "PairPlan", "PlanKey", "Policy", "get_order", "get_pair",
-        "plan_pair", "put_order", "put_pair",
+        "ExecutorFactory", "Fuse", "FusionConfig", "PairPlan", "PlanKey", "get_pair", "plan_pair",
+        "put_pair",
     ),
     "ragged": (
         "RaggedBudget", "RaggedChoice", "RaggedOperator", "choose_schedule", "encoder_operators",
@@ -63,16 +59,3 @@ __all__, __getattr__, __dir__ = attach(__name__, {
         "Caches", "machine_digest",
     ),
 })
-
-
-class _Package(ModuleType):
-    """This package, which can be called."""
-
-    def __call__(self) -> AbstractContextManager[None]:
-        """Measure whatever calls in the block compute for the first time, see `sparloom.tuning.sparse.tuning`."""
-        from sparloom.tuning.sparse import tuning
-
-        return tuning()
-
-
-sys.modules[__name__].__class__ = _Package

@@ -1,6 +1,6 @@
-"""The decision cache: key in, JSON or bytes out, in one bounded SQLite file that any number of processes share.
+"""The decision cache: key in, JSON out, in one bounded SQLite file that any number of processes share.
 
-    <folder>/decisions.sqlite   tables `decisions` (JSON objects) and `orders` (bytes, such as orders of rows)
+    <folder>/decisions.sqlite   table `decisions`
 
 It is opaque: it knows neither what is decided nor how. Each operation is one transaction on a connection of its own,
 and forks wait for it, so a child never uses a connection of its parent. SQLite keeps a rollback journal, because a
@@ -27,7 +27,7 @@ from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sparloom.errors import SchemaError
+from sparloom.errors import IllegalSchedule, SchemaError
 from sparloom.jit import cache_folder, warn_unwritable
 
 if TYPE_CHECKING:
@@ -44,22 +44,18 @@ Row = tuple[bytes, float, bytes, int]
 
 VERSION = 2  # of the content of an entry
 ENTRIES, MEGABYTES = "SPARLOOM_PLANS_ENTRIES", "SPARLOOM_PLANS_MB"
-MAX_ORDERS = 64  # each has 4 bytes for every row of a matrix
 DAY_SECONDS = 86400.0  # between two writes of the time of use of one entry
 LOCK_SECONDS, BUSY = 0.5, 5  # of waiting for another process, and the code of SQLite's error after that
 MEMORY_ENTRIES = 1024  # decisions that a process remembers until their file changes
 
-DAMAGE = (AttributeError, KeyError, RecursionError, SchemaError, TypeError, ValueError)
+DAMAGE = (AttributeError, IllegalSchedule, KeyError, RecursionError, SchemaError, TypeError, ValueError)
 """Exceptions that reading an arbitrary entry may raise."""
 
-SIZES = {  # entries and bytes
-    "decisions": "SELECT count(*), (SELECT (page_count - freelist_count) * page_size FROM pragma_page_count, "
-                 "pragma_freelist_count, pragma_page_size) FROM decisions",
-    "orders": "SELECT count(*), total(length(content)) FROM orders",
-}
-SCHEMA = {f"CREATE TABLE {table} (digest BLOB PRIMARY KEY NOT NULL, written REAL NOT NULL, used REAL NOT NULL, "
-          "entry BLOB NOT NULL, content BLOB NOT NULL)" for table in SIZES}
-CREATE = f"PRAGMA auto_vacuum=FULL; BEGIN IMMEDIATE; {';'.join(SCHEMA)}; COMMIT".replace("TABLE", "TABLE IF NOT EXISTS")
+SIZES = ("SELECT count(*), (SELECT (page_count - freelist_count) * page_size FROM pragma_page_count, "
+         "pragma_freelist_count, pragma_page_size) FROM decisions")  # entries and bytes
+SCHEMA = ("CREATE TABLE decisions (digest BLOB PRIMARY KEY NOT NULL, written REAL NOT NULL, used REAL NOT NULL, entry "
+          "BLOB NOT NULL)")
+CREATE = f"PRAGMA auto_vacuum=FULL; BEGIN IMMEDIATE; {SCHEMA}; COMMIT".replace("TABLE", "TABLE IF NOT EXISTS")
 SETTINGS = ("trusted_schema=OFF", "cell_size_check=ON", "journal_mode=DELETE", "synchronous=OFF")
 
 _LOCK = RLock()  # held by every operation
@@ -88,7 +84,7 @@ class PlanCache:
     An entry is whole or absent, and the last writer wins. A damaged entry counts as absent and is logged as a warning.
     A folder that cannot be written to is still read; one warning names the remedy. A put that would have to wait for
     another process is lost, and logged. The cache is bounded by `SPARLOOM_PLANS_ENTRIES` (10,240 by default) and
-    `SPARLOOM_PLANS_MB` megabytes (64), half of them for bytes; the least recently used entries are evicted.
+    `SPARLOOM_PLANS_MB` megabytes (64); the least recently used entries are evicted.
 
     Args:
         folder: created by the first put; None: nothing is stored.
@@ -111,11 +107,18 @@ class PlanCache:
             key: JSON values.
             parse: reads the object; raises ValueError, KeyError, TypeError or SchemaError if it is damaged.
         """
-        return self._read("decisions", kind, key, lambda entry, content: parse(entry["value"]))
-
-    def get_bytes(self, kind: str, key: Json, parse: Callable[[bytes], Read] = bytes) -> Read | None:
-        """Look up bytes, as `get` does an object."""
-        return self._read("orders", kind, key, lambda entry, content: parse(content))
+        digest, state = digest_of(kind, key), _state(self.path)
+        row = state and _remembered(self.path, state, digest)
+        if not row:
+            return None
+        try:
+            entry = json.loads(row[0])
+            if digest_of(entry["kind"], entry["key"]) != digest:
+                raise SchemaError("written for something else")
+            return parse(entry["value"])
+        except DAMAGE as error:
+            log.warning("%s, %s: %s: it is decided anew", self.path, kind, error)
+            return None
 
     def put(self, kind: str, key: Json, value: Json, *, summary: Summary | None = None) -> None:
         """Store a JSON object in place of the previous one. A full disk is logged, not raised.
@@ -123,56 +126,34 @@ class PlanCache:
         Args:
             key: all that the value depends on, as JSON values.
         """
-        self._write("decisions", kind, key, {"summary": asdict(summary or Summary()), "value": dict(value)}, b"")
+        entry = {"version": VERSION, "kind": kind, "key": dict(key), "summary": asdict(summary or Summary()),
+                 "value": dict(value)}
+        text, now = json.dumps(entry, allow_nan=False).encode(), time.time()
 
-    def put_bytes(self, kind: str, key: Json, value: bytes, *, summary: Summary | None = None) -> None:
-        """Store bytes, as `put` does an object; at most 64 such entries are kept."""
-        self._write("orders", kind, key, {"summary": asdict(summary or Summary())}, value)
+        def write(connection: Connection) -> bool:
+            connection.execute("INSERT OR REPLACE INTO decisions VALUES (?, ?, ?, ?)",
+                               (digest_of(kind, key), now, now, text))
+            _evict(connection, self._max_entries, self._max_bytes, now)
+            return True
+
+        if len(text) < self._max_bytes // 2 and _run(self.path, write, create=True):
+            _remembered.cache_clear()
 
     def rows(self) -> list[Row]:
         """Read all entries."""
-        query = " UNION ALL ".join("SELECT digest, CAST(written AS REAL), CAST(entry AS BLOB), length(entry) + "
-                                   f"length(content) FROM {table}" for table in SIZES)
+        query = "SELECT digest, CAST(written AS REAL), CAST(entry AS BLOB), length(entry) FROM decisions"
         return _run(self.path, lambda connection: connection.execute(query).fetchall()) or []
 
     def remove(self, entries: Iterable[tuple[bytes, float]]) -> set[bytes]:
         """Delete entries, given by digest and time of writing, unless they were replaced since; return their digests.
         """
         def delete(connection: Connection) -> set[bytes]:
-            return {each[0] for each in entries for table in SIZES if connection.execute(
-                f"DELETE FROM {table} WHERE digest = ? AND written = ?", each).rowcount}
+            return {each[0] for each in entries if connection.execute(
+                "DELETE FROM decisions WHERE digest = ? AND written = ?", each).rowcount}
 
         removed = _run(self.path, delete) or set()
         _remembered.cache_clear()
         return removed
-
-    def _read(self, table: str, kind: str, key: Json, parse: Callable[[Any, bytes], Read]) -> Read | None:
-        digest, state = digest_of(kind, key), _state(self.path)
-        row = state and (_remembered if table == "decisions" else _select)(self.path, state, table, digest)
-        if not row:
-            return None
-        try:
-            entry = json.loads(row[0])
-            if digest_of(entry["kind"], entry["key"]) != digest:
-                raise SchemaError("written for something else")
-            return parse(entry, row[1])
-        except DAMAGE as error:
-            log.warning("%s, %s: %s: it is decided anew", self.path, kind, error)
-            return None
-
-    def _write(self, table: str, kind: str, key: Json, entry: Json, content: bytes) -> None:
-        text = json.dumps({"version": VERSION, "kind": kind, "key": dict(key), **entry}, allow_nan=False).encode()
-        now = time.time()
-
-        def write(connection: Connection) -> bool:
-            connection.execute(f"INSERT OR REPLACE INTO {table} VALUES (?, ?, ?, ?, ?)",
-                               (digest_of(kind, key), now, now, text, content))
-            _evict(connection, "orders", MAX_ORDERS, self._max_bytes // 2, now)
-            _evict(connection, "decisions", self._max_entries, self._max_bytes, now)
-            return True
-
-        if len(text) + len(content) < self._max_bytes // 2 and _run(self.path, write, create=True):
-            _remembered.cache_clear()
 
 
 def digest_of(kind: str, key: Json) -> bytes:
@@ -218,43 +199,41 @@ def _transaction(path: Path, work: Callable[[Connection], Read], create: bool) -
         tables = {sql for sql, in connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")}
         if create and not tables:
             connection.executescript(CREATE)
-            tables = SCHEMA
-        if tables not in (set(), SCHEMA):
+            tables = {SCHEMA}
+        if tables not in (set(), {SCHEMA}):
             raise sqlite3.DatabaseError("its tables are other ones")
         if os.stat(path).st_uid != os.geteuid() and connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
             raise sqlite3.DatabaseError("its pages are damaged")
         return work(connection) if tables else None
 
 
-def _select(path: Path, state: tuple[int, ...], table: str, digest: bytes) -> tuple[bytes, bytes] | None:
-    """Read the text and the bytes of an entry, and note its use once a day.
+@lru_cache(MEMORY_ENTRIES)
+def _remembered(path: Path, state: tuple[int, ...], digest: bytes) -> tuple[bytes] | None:
+    """Read the text of an entry, and note its use once a day.
 
     Args:
         state: of the file; it distinguishes calls that are remembered.
     """
-    def select(connection: Connection) -> tuple[bytes, bytes] | None:
+    def select(connection: Connection) -> tuple[bytes] | None:
         now = time.time()
-        row = connection.execute(f"SELECT CAST(entry AS BLOB), CAST(content AS BLOB), abs(used - ?) FROM {table} "
-                                 "WHERE digest = ?", (now, digest)).fetchone()
-        if row and row[2] > DAY_SECONDS:
+        row = connection.execute("SELECT CAST(entry AS BLOB), abs(used - ?) FROM decisions WHERE digest = ?",
+                                 (now, digest)).fetchone()
+        if row and row[1] > DAY_SECONDS:
             with suppress(connection.OperationalError):  # it can only be read
-                connection.execute(f"UPDATE {table} SET used = ? WHERE digest = ?", (now, digest))
-        return row and row[:2]
+                connection.execute("UPDATE decisions SET used = ? WHERE digest = ?", (now, digest))
+        return row and row[:1]
 
     return _run(path, select)
 
 
-_remembered = lru_cache(MEMORY_ENTRIES)(_select)
-
-
-def _evict(connection: Connection, table: str, max_entries: int, max_bytes: int, now: float) -> None:
+def _evict(connection: Connection, max_entries: int, max_bytes: int, now: float) -> None:
     """Delete the entries used least recently until the limits hold, first those of a clock that was ahead."""
     while True:
-        entries, size = connection.execute(SIZES[table]).fetchone()
+        entries, size = connection.execute(SIZES).fetchone()
         if entries <= 1 or (entries <= max_entries and size <= max_bytes):
             return
-        connection.execute(f"DELETE FROM {table} WHERE digest IN (SELECT digest FROM {table} ORDER BY used <= ?, used "
-                           "LIMIT ?)", (now, max(entries - max_entries, 1 + entries // 100)))
+        connection.execute("DELETE FROM decisions WHERE digest IN (SELECT digest FROM decisions ORDER BY used <= ?, "
+                           "used LIMIT ?)", (now, max(entries - max_entries, 1 + entries // 100)))
 
 
 def _state(path: Path | None) -> tuple[int, ...] | None:

@@ -1,6 +1,6 @@
 """Fused or not: how a product of three matrices is decided, stored and executed.
 
-    rule (`Policy`) -> shortlist by a cost model -> race of fused candidates -> duel with the fastest unfused variant ->
+    rule -> shortlist by a cost model -> race of fused candidates -> duel with the fastest unfused variant ->
     guardrail -> cache
 """
 
@@ -8,14 +8,12 @@
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
-import numpy as np
-
-from sparloom.errors import NotDecided, SchemaError, Unsupported
+from sparloom.errors import NotDecided, Unsupported
 from sparloom.fusion import (
     MIN_FUSED_RATIO,
     Executor,
@@ -45,8 +43,8 @@ from sparloom.tuning.racing import Call, Clock, Decision, Guardrail, Measurement
 from sparloom.tuning.search import Evolution, best
 
 __all__ = [
-    "Decided", "Decider", "ExecutorFactory", "Fuse", "FusionConfig", "PairPlan", "PlanKey", "Policy", "get_order",
-    "get_pair", "plan_pair", "put_order", "put_pair", "shortlist",
+    "Decided", "Decider", "ExecutorFactory", "Fuse", "FusionConfig", "PairPlan", "PlanKey", "get_pair",
+    "plan_pair", "put_pair", "shortlist",
 ]
 
 log = logging.getLogger(__name__)
@@ -60,6 +58,13 @@ EVOLUTION = Evolution(population=512, generations=12, patience=4, mutation=0.2, 
 RANKED = 512  # configurations from which the shortlist is taken
 MAX_SAME_TILES = 2  # candidates with the same tiles
 
+MIN_FUSED_ROWS = 0.05  # share of loop two below which nothing fused is measured
+ENOUGH_FUSED_ROWS = 0.8  # share from which on only the natural order is tried
+ORDER_ROW_BYTES = 1024
+"""Shorter rows of D1 keep the natural order: matrices are not permuted, so every row of B, C and D accessed out of
+order costs about 20 ns, and fusion saves at most writing and reading a row of D1."""
+ORDER_NONZEROS = 8e6  # more keep the natural order: making another one would take over 2 s
+
 
 @dataclass(frozen=True)
 class FusionConfig:
@@ -70,9 +75,6 @@ class FusionConfig:
         ct_size: maximum iterations of a coarse tile; 0 if not fused.
         cache_bytes: of one thread, for the inspector; 0 if not fused.
         order: of the iterations: natural, bandwidth, partition or metis, see `sparloom.fusion.orders`.
-
-    Raises:
-        ValueError: the order is unknown, there is no thread, or the sizes contradict `fused`.
     """
 
     fused: bool
@@ -81,17 +83,6 @@ class FusionConfig:
     order: str
     variant: Variant
     threads: int
-
-    def __post_init__(self) -> None:
-        if self.order not in ORDERS:
-            raise ValueError(f"order {self.order!r} is not one of {', '.join(ORDERS)}")
-        if self.threads < 1:
-            raise ValueError(f"{self.threads} threads: give at least 1")
-        if self.fused != (self.ct_size > 0) or self.fused != (self.cache_bytes > 0):
-            raise ValueError(f"fused is {self.fused}, ct_size {self.ct_size} and cache_bytes {self.cache_bytes}: both "
-                             f"are above 0 where loops are fused, else 0")
-        if not self.fused and self.order != "natural":
-            raise ValueError(f"order {self.order!r} of loops that are not fused: take natural")
 
     @classmethod
     def of(cls, config: Config, *, threads: int) -> "FusionConfig":
@@ -109,34 +100,6 @@ class FusionConfig:
                    "stream_first": int(variant.stream_first), "prefetch": variant.prefetch_bytes // 1024}
         values = {"ct_size": self.ct_size, "cache": self.cache_bytes // 1024, "order": self.order, **numbers}
         return ",".join(f"{name}={value}" for name, value in values.items())
-
-    def to_json(self) -> dict[str, Any]:
-        """Convert to JSON values."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "FusionConfig":
-        """Read the values of `to_json`.
-
-        Raises:
-            SchemaError: a field is missing, unknown or of another type.
-        """
-        variant = _typed(Variant, value.get("variant") if isinstance(value, Mapping) else None)
-        return _typed(cls, {**value, "variant": variant})
-
-
-def _typed(kind: type, value: Any) -> Any:
-    """Make a dataclass from values whose types are exactly the declared ones."""
-    names = {field.name: field.type for field in fields(kind)}
-    if not isinstance(value, Mapping) or set(value) != set(names):
-        raise SchemaError(f"{kind.__name__} has the fields {', '.join(names)}, got {value!r}")
-    for name, declared in names.items():
-        if type(value[name]) is not declared:
-            raise SchemaError(f"{name} of {kind.__name__} is {value[name]!r}: it must be of type {declared.__name__}")
-    try:
-        return kind(**value)
-    except ValueError as error:
-        raise SchemaError(str(error)) from error
 
 
 Decided = tuple[FusionConfig, Decision]
@@ -213,68 +176,6 @@ class ExecutorFactory:
         return self._schedules[key]
 
 
-@dataclass(frozen=True)
-class Policy:
-    """Policy of decisions, and the rule that needs no measurement.
-
-    Args:
-        least_fused_rows: if a smaller share of loop two can be fused in any order tried, nothing fused is measured.
-        enough_fused_rows: if this share can be fused, only the natural order is tried; ...
-        order_row_bytes: ... also if rows of D1 are shorter: matrices are not permuted, so every row of B, C and D
-            accessed out of order costs about 20 ns, and fusion saves at most writing and reading a row of D1; ...
-        order_seconds, order_nonzeros: ... also if making an order may take longer, at so many nonzeros per second.
-        effort: of measurements.
-        guardrail: that fused loops must pass.
-    """
-
-    least_fused_rows: float = 0.05
-    enough_fused_rows: float = 0.8
-    order_row_bytes: int = 1024
-    order_seconds: float = 2.0
-    order_nonzeros: float = 4e6
-    effort: MeasurementBudget = field(default_factory=MeasurementBudget)
-    guardrail: Guardrail = field(default_factory=Guardrail)
-
-    def try_fusion(self, problem: Problem, *, threads: int, cache_bytes: float) -> tuple[tuple[str, ...], str]:
-        """Choose the orders in which fusion is tried; if there are none, return the reason.
-
-        Args:
-            cache_bytes: sum of the private caches of all threads.
-        """
-        if not problem.fusible:
-            return (), "the loops differ in length"
-        if problem.total_bytes <= cache_bytes:
-            return (), f"all {problem.total_bytes / 2**20:.1f} MiB lie in the caches of the cores"
-        orders = self.orders(problem, threads=threads)
-        fused = self.fused_rows(problem, orders, threads=threads)
-        if fused < self.least_fused_rows:
-            return (), f"{fused:.1%} of loop two could be fused (orders: {', '.join(orders)})"
-        return orders, ""
-
-    def orders(self, problem: Problem, *, threads: int) -> tuple[str, ...]:
-        """Choose the orders of iterations to try, "natural" first; makes some of them.
-
-        The paper's order is tried below its ratio. If too little is fused and the graph can be partitioned, our own
-        partition is tried, and that of METIS if even that does not fuse half of what is enough.
-        """
-        tried = ("natural",)
-        natural = self.fused_rows(problem, tried, threads=threads)
-        affordable = problem.graph.nnz <= self.order_seconds * self.order_nonzeros
-        if natural >= self.enough_fused_rows or problem.row_bytes < self.order_row_bytes or not affordable:
-            return tried
-        if natural / 2 < MIN_FUSED_RATIO:
-            tried += ("bandwidth",)
-        if is_partitionable(problem.graph):
-            tried += ("partition",)
-            if metis_is_installed() and 2 * self.fused_rows(problem, tried, threads=threads) < self.enough_fused_rows:
-                tried += ("metis",)
-        return tried
-
-    def fused_rows(self, problem: Problem, orders: tuple[str, ...], *, threads: int) -> float:
-        """Largest share of loop two that could be fused in any of the orders."""
-        return max(problem.sketch(order).tiling(**MAX_FUSING, threads=threads).fused_rows for order in orders)
-
-
 def shortlist(
     model: PairCostModel, problem: Problem, space: GridSpace, *, threads: int, count: int,
 ) -> list[Config]:
@@ -308,16 +209,17 @@ class Decider:
         bind: configurations -> calls that run the product once.
         model: makes the cost model of the shortlist; called if there is one.
         cache_bytes: sum of the private caches of all threads.
+        effort: of a race or a duel.
         clock: wall seconds.
     """
 
     problem: Problem
     bind: Callable[[Sequence[FusionConfig]], Sequence[Call]]
     threads: int
-    policy: Policy
     model: Callable[[], PairCostModel]
     cache_bytes: float
-    clock: Clock
+    effort: MeasurementBudget = MeasurementBudget()  # noqa: RUF009 (it is frozen)
+    clock: Clock = time.perf_counter
 
     def never(self) -> Decided:
         """Choose the fastest variant of unfused loops."""
@@ -327,35 +229,71 @@ class Decider:
 
     def always(self) -> Decided:
         """Choose the fastest of the fused candidates."""
-        return self._fastest(self._shortlist(self.policy.orders(self.problem, threads=self.threads)))
+        return self._fastest(self._shortlist(self.orders()))
 
     def auto(self, unfused: Decided) -> Decided:
         """Choose the fastest of the fused candidates if it passes the guardrail against unfused loops."""
         start, (baseline, before) = self.clock(), unfused
-        orders, objection = self.policy.try_fusion(self.problem, threads=self.threads, cache_bytes=self.cache_bytes)
+        orders, objection = self._try_fusion()
         if objection:
             return baseline, Decision("rule", objection, (), before.executions,
                                       before.seconds + self.clock() - start)
         configs = [*self._shortlist(orders), baseline]
         calls = self.bind(configs)
-        run = race(calls[:-1], effort=self.policy.effort, clock=self.clock)
+        run = race(calls[:-1], effort=self.effort, clock=self.clock)
         outcome = challenge(
             [config.key for config in configs], run, (run.winner, len(configs) - 1), [(calls[run.winner], calls[-1])],
-            guardrail=self.policy.guardrail, effort=self.policy.effort, clock=self.clock)
+            guardrail=Guardrail(), effort=self.effort, clock=self.clock)
         return configs[outcome.chosen], Decision(
             "measured", outcome.verdict.text, outcome.trials,
             before.executions + run.executions + outcome.duel.executions, before.seconds + self.clock() - start)
 
+    def orders(self) -> tuple[str, ...]:
+        """Choose the orders of iterations to try, "natural" first; makes some of them.
+
+        The paper's order is tried below its ratio. If too little is fused and the graph can be partitioned, our own
+        partition is tried, and that of METIS if even that does not fuse half of what is enough.
+        """
+        problem, tried = self.problem, ("natural",)
+        natural = self._fused_rows(tried)
+        if natural >= ENOUGH_FUSED_ROWS or problem.row_bytes < ORDER_ROW_BYTES or problem.graph.nnz > ORDER_NONZEROS:
+            return tried
+        if natural / 2 < MIN_FUSED_RATIO:
+            tried += ("bandwidth",)
+        if is_partitionable(problem.graph):
+            tried += ("partition",)
+            if metis_is_installed() and 2 * self._fused_rows(tried) < ENOUGH_FUSED_ROWS:
+                tried += ("metis",)
+        return tried
+
+    def _try_fusion(self) -> tuple[tuple[str, ...], str]:
+        """Choose the orders in which fusion is tried; if there are none, return the reason."""
+        problem = self.problem
+        if not problem.fusible:
+            return (), "the loops differ in length"
+        if problem.total_bytes <= self.cache_bytes:
+            return (), f"all {problem.total_bytes / 2**20:.1f} MiB lie in the caches of the cores"
+        orders = self.orders()
+        fused = self._fused_rows(orders)
+        if fused < MIN_FUSED_ROWS:
+            return (), f"{fused:.1%} of loop two could be fused (orders: {', '.join(orders)})"
+        return orders, ""
+
+    def _fused_rows(self, orders: tuple[str, ...]) -> float:
+        """Largest share of loop two that could be fused in any of the orders."""
+        return max(self.problem.sketch(order).tiling(**MAX_FUSING, threads=self.threads).fused_rows
+                   for order in orders)
+
     def _fastest(self, configs: Sequence[FusionConfig]) -> Decided:
         start = self.clock()
-        run = race(self.bind(configs), effort=self.policy.effort, clock=self.clock)
+        run = race(self.bind(configs), effort=self.effort, clock=self.clock)
         trials = trials_of([config.key for config in configs], run.seconds)
         return configs[run.winner], Decision(
             "measured", f"fastest of {len(configs)}", trials, run.executions, self.clock() - start)
 
     def _shortlist(self, orders: Sequence[str]) -> list[FusionConfig]:
         configs = shortlist(self.model(), self.problem, TileFusionSpace(self.problem.op.name, orders),
-                            threads=self.threads, count=self.policy.effort.candidates)
+                            threads=self.threads, count=self.effort.candidates)
         return [FusionConfig.of(config, threads=self.threads) for config in configs]
 
 
@@ -374,22 +312,19 @@ class PairPlan:
 
 def plan_pair(
     op: Pair, operands: Operands, *, fuse: Fuse = "auto", threads: int | None = None, cache: PlanCache | None = None,
-    cost_model: PairCostModel | None = None, policy: Policy | None = None, replay_only: bool = False,
-    clock: Callable[[], float] = time.perf_counter,
+    replay_only: bool = False,
 ) -> PairPlan:
     """Choose how to compute a product of three matrices, and prepare it.
 
-    The first call for a pattern and a width measures a few candidates on the operands, within the budget of the policy;
-    later calls, in any process, find the decision in the cache.
+    The first call for a pattern and a width measures a few candidates on the operands; later calls, in any process,
+    find the decision in the cache.
 
     Args:
         fuse: "auto": fused loops if they pass the guardrail, else unfused ones; "never" and "always": the fastest of
             one kind.
         threads: of every call (default: all processors that this process may use).
         cache: of decisions (default: the folder of this user).
-        cost_model: selects the candidates (default: a formula over rates of this machine).
         replay_only: measure nothing.
-        clock: wall seconds.
 
     Raises:
         TypeError, ValueError: `fuse` is none of the three, or `threads` is too large or no number.
@@ -408,11 +343,9 @@ def plan_pair(
     if replay_only:
         raise NotDecided(f"no plan for {op.name} with {problem.pattern}, width {problem.width}, {problem.dtype}, "
                          f"{threads} threads, fuse={fuse!r} in {cache.folder}: plan once without replay_only")
-    policy = Policy() if policy is None else policy
     decider = Decider(
-        problem, lambda choices: ExecutorFactory(problem).calls(operands, choices), threads, policy,
-        lambda: cost_model or Estimate(machine_rates(cache, threads=threads), threads),
-        threads * cache_levels().get(2, 0), clock)
+        problem, lambda choices: ExecutorFactory(problem).calls(operands, choices), threads,
+        lambda: Estimate(machine_rates(cache, threads=threads), threads), threads * cache_levels().get(2, 0))
     choice, decision = _decide(decider, key, cache)
     log.info("%s, %s, width %d: %s; %s; %d executions, %.2f s", op.name, problem.pattern, problem.width, choice.key,
              decision.reason, decision.executions, decision.seconds)
@@ -422,42 +355,16 @@ def plan_pair(
 def get_pair(cache: PlanCache, key: PlanKey) -> Decided | None:
     """Look up a decision; None if there is none."""
     return cache.get("pair", asdict(key), lambda value: (
-        FusionConfig.from_json(value["choice"]), Decision.from_json(value["decision"])))
+        FusionConfig.of(TileFusionSpace(key.op, ORDERS).parse(value["choice"]), threads=key.threads),
+        Decision.from_json(value["decision"])))
 
 
 def put_pair(cache: PlanCache, key: PlanKey, choice: FusionConfig, decision: Decision) -> None:
     """Store a decision in place of the previous one."""
     shapes = f"{key.width}" + (f", inner {key.inner}" if key.inner else "") + f", {key.dtype}"
-    cache.put("pair", asdict(key), {"choice": choice.to_json(), "decision": decision.to_json()}, summary=Summary(
+    cache.put("pair", asdict(key), {"choice": choice.key, "decision": decision.to_json()}, summary=Summary(
         " ".join(filter(None, (key.op, key.form, f"fuse={key.fuse}"))), shapes, choice.key, decision.reason,
         decision.speedup(choice.key), FUSED_SOURCES))
-
-
-def get_order(cache: PlanCache, pattern: str, name: str, *, rows: int) -> np.ndarray | None:
-    """Look up an order of the rows of a pattern, given by its digest; None if none was stored."""
-    def parse(content: bytes) -> np.ndarray:
-        order = np.frombuffer(content, "<i4").astype(np.int32)
-        if order.shape != (rows,) or not np.array_equal(np.sort(order), np.arange(rows)):
-            raise ValueError(f"{order.size} numbers are no order of {rows} rows")
-        return order
-
-    return cache.get_bytes("order", _order_key(pattern, name), parse)
-
-
-def put_order(cache: PlanCache, pattern: str, name: str, order: np.ndarray) -> None:
-    """Store an order: making it may take longer than many executions.
-
-    Raises:
-        ValueError: it is not one axis of int32.
-    """
-    if order.dtype != np.int32 or order.ndim != 1:
-        raise ValueError(f"an order of {order.dtype} and {order.ndim} axes: give one axis of int32")
-    cache.put_bytes("order", _order_key(pattern, name), order.astype("<i4").tobytes(), summary=Summary(
-        name, f"{order.size} rows", sources=FUSED_SOURCES))
-
-
-def _order_key(pattern: str, name: str) -> dict[str, str]:
-    return {"pattern": pattern, "order": name, "kernels": kernels_digest(FUSED_SOURCES)}
 
 
 def _replayed(problem: Problem, key: PlanKey, cache: PlanCache) -> PairPlan | None:
@@ -466,10 +373,6 @@ def _replayed(problem: Problem, key: PlanKey, cache: PlanCache) -> PairPlan | No
     if found is None:
         return None
     choice, decision = found
-    order = None if choice.order == "natural" else get_order(
-        cache, key.pattern, choice.order, rows=problem.pattern.rows)
-    if order is not None:
-        problem.set_order(choice.order, order)
     try:
         return PairPlan(choice, decision, ExecutorFactory(problem).executor(choice))
     except Unsupported as error:
@@ -487,6 +390,4 @@ def _decide(decider: Decider, key: PlanKey, cache: PlanCache) -> Decided:
         decide = decider.always if key.fuse == "always" else decider.never
     choice, decision = decided = decide()
     put_pair(cache, key, choice, decision)
-    if choice.order != "natural":
-        put_order(cache, key.pattern, choice.order, decider.problem.order(choice.order))
     return decided

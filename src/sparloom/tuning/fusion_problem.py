@@ -44,8 +44,8 @@ from sparloom.sparse import Pattern
 from sparloom.tuning.machine import Rates
 
 __all__ = [
-    "ORDERS", "Estimate", "LearnedPairCosts", "PairCostModel", "Problem", "Sketch", "Tiling", "is_partitionable",
-    "make_order", "metis_is_installed", "pair_numbers",
+    "ORDERS", "Estimate", "PairCostModel", "Problem", "Sketch", "Tiling", "is_partitionable",
+    "make_order", "metis_is_installed",
 ]
 
 ORDERS = ("natural", "bandwidth", "partition", "metis")
@@ -56,9 +56,6 @@ WALK_STEPS = 12  # breadth-first steps that reach half of a graph only if it can
 
 SAMPLED_READS = 1 << 16  # of loop two, whose distances are measured
 SAMPLED_TILES = 3  # whose reads are counted exactly
-
-TILES = (1024, 2048, 4096, 8192, 16384)  # iterations, for which models are told what would be fused
-UNLIMITED_BYTES = 1 << 62
 
 PERMUTED_SECONDS = 20e-9  # of a thread for a row that does not follow the previous one
 NO_PREFETCH = 1.2  # factor of gathering without prefetching
@@ -292,10 +289,6 @@ class Problem:
             self._orders[name] = make_order(name, self.graph)
         return self._orders[name]
 
-    def set_order(self, name: str, order: np.ndarray) -> None:
-        """Set an order that was made before."""
-        self._orders[name] = order
-
     def loops(self, order: str = "natural") -> FusedLoops:
         """Both loops as the inspector takes them.
 
@@ -348,56 +341,6 @@ class PairCostModel(Protocol):
 
     def score(self, problem: Problem, configs: Sequence[Config]) -> np.ndarray:
         """Score configurations, (configs,): low = fast; not comparable between problems."""
-
-
-class Scorer(Protocol):
-    """A model over fixed configurations, such as `sparloom.models.performance.CandidateScorer`."""
-
-    def score(self, problems: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Score, (problems, configs): low = fast."""
-
-
-class Predictor(Protocol):
-    """A model of how fast configurations are, such as `sparloom.models.performance.PerformanceModel`."""
-
-    def over(self, configs: Sequence[Config]) -> Scorer:
-        """Fix the configurations."""
-
-
-def pair_numbers(problem: Problem, *, threads: int) -> dict[str, float]:
-    """Features of a problem for a learned model, in time linear in the nonzeros.
-
-    Returns:
-        rows, nnz (of A), right_nnz (of B if it is sparse), width, inner, element_bytes; fused_<n> and needed_<n>: see
-        `Tiling`, in natural order, for tiles of n iterations.
-    """
-    numbers = {
-        "rows": problem.pattern.rows, "nnz": problem.pattern.nnz,
-        "right_nnz": 0 if problem.right is None else problem.right.nnz, "width": problem.width,
-        "inner": problem.inner, "element_bytes": problem.element_bytes,
-    }
-    for size in TILES:
-        tiling = problem.sketch().tiling(ct_size=size, cache_bytes=UNLIMITED_BYTES, threads=threads)
-        numbers |= {f"fused_{size}": tiling.fused_rows, f"needed_{size}": tiling.needed_rows}
-    return {name: float(value) for name, value in numbers.items()}
-
-
-@dataclass(frozen=True)
-class LearnedPairCosts:
-    """A performance model trained on samples of fused and unfused pairs, as a cost model.
-
-    Args:
-        model: its features may read `pair_numbers`.
-        threads: of the executor.
-    """
-
-    model: Predictor
-    threads: int
-
-    def score(self, problem: Problem, configs: Sequence[Config]) -> np.ndarray:
-        """Score configurations, (configs,): low = fast."""
-        numbers = pair_numbers(problem, threads=self.threads)
-        return self.model.over(configs).score({name: np.array([value]) for name, value in numbers.items()})[0]
 
 
 @dataclass(frozen=True)

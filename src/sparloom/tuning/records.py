@@ -1,34 +1,25 @@
-"""Records of decisions: the list of a cache and its pruning, and the log of probes."""
+"""Records of decisions: the list of a cache, and its pruning."""
 
 from __future__ import annotations
 
 import json
-import logging
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from sparloom.files import append_lines
 from sparloom.jit import kernels_digest
 from sparloom.tuning.cache import DAMAGE, VERSION, PlanCache, Row, Summary, digest_of
 from sparloom.tuning.machine import machine_digests
 
-__all__ = ["CacheEntry", "ProbeLog", "Prune", "Pruning", "State", "list_plans", "prune_plans"]
-
-log = logging.getLogger(__name__)
+__all__ = ["CacheEntry", "Prune", "Pruning", "State", "list_plans", "prune_plans"]
 
 State = Literal["own", "foreign", "damaged"]
 Prune = Literal["none", "foreign", "all"]
 
 SHOWN_DIGITS = 12  # of a digest
 DAY_SECONDS = 86400.0
-
-PROBE_LOG, OLDER_PROBE_LOG = "probe_logs.jsonl", "probe_logs.1.jsonl"
-LOCK_SECONDS = 2.0
-MAX_LOG_BYTES = 10 << 20
 
 
 @dataclass(frozen=True)
@@ -149,36 +140,3 @@ def _summarised(entry: CacheEntry, kind: str, key: Mapping[str, Any], summary: S
     if key["kernels"] != kernels_digest(tuple(summary.sources)):
         return replace(entry, state="foreign", fault="of other kernels")
     return replace(entry, choice=summary.choice, reason=summary.reason, speedup=summary.speedup)
-
-
-class ProbeLog:
-    """The file probe_logs.jsonl of a folder, to which any number of processes may append.
-
-    A file that would grow too large is renamed to probe_logs.1.jsonl, replacing the older one.
-
-    Args:
-        folder: created by the first line.
-        limit_bytes: of each of the two files.
-    """
-
-    def __init__(self, folder: Path, *, limit_bytes: int = MAX_LOG_BYTES) -> None:
-        self.path = folder / PROBE_LOG
-        self._limit_bytes = limit_bytes
-
-    def add(self, key: Mapping[str, Any], value: Mapping[str, Any]) -> None:
-        """Append a decision; a failure is logged as a warning.
-
-        Args:
-            key, value: of the decision in the cache.
-        """
-        from filelock import FileLock  # takes milliseconds
-
-        line = json.dumps({"time": time.time(), "key": dict(key), **value})
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with FileLock(f"{self.path}.lock", timeout=LOCK_SECONDS):  # so that only one process renames the file
-                if self.path.exists() and self.path.stat().st_size + len(line) >= self._limit_bytes:
-                    self.path.replace(self.path.with_name(OLDER_PROBE_LOG))
-                append_lines(self.path, [line], wait=False)
-        except OSError as error:
-            log.warning("%s: %s: the probe is not logged", self.path, error)

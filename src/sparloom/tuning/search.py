@@ -1,32 +1,19 @@
 """Select what to measure: configurations found by search or proposed by a cost model, and sample rows for them.
 
 `best` searches a space: every configuration of a small one, by evolution in a large one. `shortlist` keeps the few
-configurations that a cost model ranks first. `CandidateSource` says which model that is:
-
-    estimate  a small learned model on a processor, a formula over rates of this machine on a GPU
-    all       every configuration; the formula gives the order in which they are measured
-    trees     performance models, folders written by experiment=fit_trees
-    model     COGNATE networks, files written by experiment=finetune_cpu_kernels
-
-If a learned model was not trained for a problem, the formula takes its place. Learned models need lightgbm or torch,
-which this package must not import: `sparloom.models` is imported when such a model is used.
+configurations that a cost model ranks first.
 """
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
-from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from sparloom.errors import IllegalSchedule, MissingArtifact, Unsupported
-from sparloom.files import sha256
+from sparloom.errors import IllegalSchedule
 from sparloom.ops import Operands
 from sparloom.space import MAX_LISTED, Config, ConfigSpace, GridSpace
 from sparloom.sparse import Pattern
@@ -35,24 +22,8 @@ if TYPE_CHECKING:
     from sparloom.models import CostModel, MatrixFeatures
 
 __all__ = [
-    "SHORTLISTS", "CandidateSource", "CsrCostModel", "Evolution", "Given", "Ranked", "Sample", "best",
-    "favour", "is_object", "portfolio", "sample_rows", "shortlist", "top_k",
+    "CsrCostModel", "Evolution", "Ranked", "Sample", "best", "favour", "portfolio", "sample_rows", "shortlist", "top_k",
 ]
-
-
-log = logging.getLogger(__name__)
-
-SHORTLISTS = ("estimate", "all", "trees", "model")
-"""What may select the candidates of a decision."""
-OBJECT = "given"  # kind of a source that is a model object
-LOADERS: Mapping[str, str] = {"trees": "load_trees", "model": "load_networks"}
-EXPERIMENTS: Mapping[str, tuple[str, str]] = {
-    "trees": ("fit_trees", "python run.py experiment=fit_trees"),
-    "model": ("finetune_cpu_kernels", "python run.py -m experiment=finetune_cpu_kernels op=spmm,sddmm")}
-"""Source of shortlists -> the experiment that makes its files, and the command."""
-
-HEADER = "model.json"  # of a performance model
-SUBFOLDERS = ("", "full", "small")  # in which it may lie, the best model first
 
 ATTEMPTS = 20  # to make a legal child that was not scored before
 
@@ -61,10 +32,6 @@ BLOCK_ROWS, STRATA = 64, 8  # of samples
 
 Scorer = Callable[[Sequence[Config]], np.ndarray]
 """Configurations -> scores, low = fast."""
-
-Stamp = tuple[Path, int, int]
-"""A file, the time of its last change in nanoseconds, and its size: the key under which its content is cached."""
-
 
 @dataclass(frozen=True)
 class Ranked:
@@ -230,11 +197,7 @@ class CsrCostModel(Protocol):
     """Ranks configurations of one operation for one problem."""
 
     def score(self, op: str, operands: Operands, configs: Sequence[Config]) -> np.ndarray:
-        """Score, (configs,): low = fast.
-
-        Raises:
-            Unsupported: the model was not trained for this; the formula takes its place.
-        """
+        """Score, (configs,): low = fast."""
 
 
 def shortlist(
@@ -258,141 +221,6 @@ def shortlist(
             del chosen[last]
             chosen.append(next(config for config in ranked if kind(config) == missing))
     return chosen
-
-
-@dataclass(frozen=True)
-class CandidateSource:
-    """Source of shortlists.
-
-    Args:
-        kind: one of `SHORTLISTS`, or "given" for a model object.
-        files: of a learned model: folders with a model.json, or checkpoints.
-        given: the model object.
-    """
-
-    kind: str
-    files: tuple[Path, ...] = ()
-    given: CsrCostModel | None = None
-
-    @classmethod
-    def of(cls, shortlist: str | None, model: Given = None) -> CandidateSource:
-        """Check what a user asks for.
-
-        Args:
-            shortlist: one of `SHORTLISTS`; None: the formula, or `model` if it is an object.
-            model: paths of the files of a learned model, one or several, or a model object.
-
-        Raises:
-            ValueError: an unknown word, a model that it does not use, or a learned model without files.
-            MissingArtifact: a file does not exist; names the command that makes it.
-        """
-        if shortlist is not None and shortlist not in SHORTLISTS:
-            raise ValueError(f"shortlist={shortlist!r}: give one of {', '.join(SHORTLISTS)}")
-        if is_object(model):
-            if shortlist is not None:
-                raise ValueError(f"shortlist={shortlist!r} beside a model object: give one of them")
-            return cls(OBJECT, given=model)
-        paths = [model] if isinstance(model, str | Path) else list(model or ())
-        kind = shortlist or "estimate"
-        if kind not in LOADERS:
-            if paths:
-                raise ValueError(f"model={paths[0]!s} is not read with shortlist={kind!r}: give shortlist=\"trees\" or "
-                                 "\"model\"")
-            return cls(kind)
-        if not paths:
-            raise ValueError(f"shortlist={kind!r} needs model=<paths of its files>, or AUTOSAGE_SHORTLIST_MODEL: "
-                             f"{EXPERIMENTS[kind][1]} makes them")
-        return cls(kind, tuple(_file(kind, Path(path).expanduser()) for path in paths))
-
-    @property
-    def learned(self) -> bool:
-        """Tell whether it is a model that may take longer than a race."""
-        return self.kind in LOADERS or self.kind == OBJECT
-
-    @property
-    def key(self) -> Mapping[str, str]:
-        """Part of the key of a decision, so that those of several sources do not mix; empty for the formula.
-
-        Learned models are identified by the content of their files, objects by their class and `digest`, if any.
-        """
-        if self.kind == "estimate":
-            return {}
-        if self.kind == OBJECT:
-            named = f"{type(self.given).__module__}.{type(self.given).__qualname__}"
-            return {"shortlist": f"{named} {getattr(self.given, 'digest', '')}".strip()}
-        return {"shortlist": " ".join([self.kind, *sorted(_content(_stamp(path)) for path in self.files)])}
-
-    def scorer(self, formula: Callable[[], CsrCostModel], *, threads: int) -> CsrCostModel:
-        """Load the cost model.
-
-        Args:
-            formula: makes the formula, which replaces a model that was not trained for a problem.
-            threads: of the kernels.
-
-        Raises:
-            SchemaError: a file has unexpected content.
-        """
-        if not self.learned:
-            return formula()
-        opened = self.given or _opened(self.kind, tuple(map(_stamp, self.files)), threads)
-        return _OrFormula(opened, formula)
-
-
-@dataclass(frozen=True)
-class _OrFormula:
-    """A model with the formula as its fallback, which is logged once per process."""
-
-    model: CsrCostModel
-    formula: Callable[[], CsrCostModel]
-
-    def score(self, op: str, operands: Operands, configs: Sequence[Config]) -> np.ndarray:
-        """Score configurations."""
-        try:
-            return self.model.score(op, operands, configs)
-        except Unsupported as reason:
-            _warn_once(f"shortlists of {op} are made by the formula: {reason}")
-            return self.formula().score(op, operands, configs)
-
-
-def is_object(model: Given) -> bool:
-    """Tell whether a model is an object rather than paths of files, or None."""
-    return model is not None and not isinstance(model, str | Path | Sequence)
-
-
-Given = CsrCostModel | str | Path | Sequence[str | Path] | None
-"""A model as users give it."""
-
-
-def _file(kind: str, path: Path) -> Path:
-    """Find the file or folder that a path names."""
-    found = [path] if kind == "model" else [path / part for part in SUBFOLDERS if (path / part / HEADER).is_file()]
-    if not found or not found[0].exists():
-        experiment, command = EXPERIMENTS[kind]
-        raise MissingArtifact(f"{path} does not exist, for shortlist={kind!r}, whose files `{command}` makes",
-                              experiment=experiment)
-    return found[0].resolve()
-
-
-def _stamp(path: Path) -> Stamp:
-    status = (path / HEADER if path.is_dir() else path).stat()
-    return path, status.st_mtime_ns, status.st_size
-
-
-@lru_cache(16)
-def _content(stamp: Stamp) -> str:
-    """Digest of a file; the header of a performance model contains those of its trees."""
-    path = stamp[0]
-    return sha256(path / HEADER if path.is_dir() else path)[:16]
-
-
-@lru_cache(4)
-def _opened(kind: str, stamps: tuple[Stamp, ...], threads: int) -> Any:
-    return getattr(import_module("sparloom.models"), LOADERS[kind])([path for path, *_ in stamps], threads=threads)
-
-
-@cache
-def _warn_once(text: str) -> None:
-    log.warning("%s", text)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from sparloom.tuning.sparse import CsrPolicy, CudaBackend, CudaRates, cuda_estim
 pytestmark = [pytest.mark.cc, pytest.mark.filterwarnings("ignore:Sparse")]
 TIMING = TimingProtocol(rounds=1, repetitions=2, short_seconds=0, most_repetitions=2, slow_factor=1e9, steal_ratio=100,
                         retakes=0, seed=0)
-POLICY = CsrPolicy(least_nonzeros=100, runs=1e9, least_seconds=0.0, effort=MeasurementBudget(
+POLICY = CsrPolicy(least_nonzeros=100, effort=MeasurementBudget(
     candidates=3, repetitions=1, pairs=(2, 2), executions=30, seconds=60.0, short_seconds=0.0))
 THERE = {"spmm": ("torch_mm",), "sddmm": ("torch_sampled_addmm", "torch_gather"), "attention": ("composed", "gathered")}
 

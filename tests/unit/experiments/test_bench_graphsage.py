@@ -156,7 +156,7 @@ def test_choices_are_those_of_their_methods(bench, network, task, monkeypatch):
 
     monkeypatch.setattr(KernelChooser, "_measured", measured)
     made = bench()
-    networks = load_networks([Path(made.model)], threads=1)
+    networks = load_networks([Path(made.model)])
     chooser = KernelChooser(networks, made.static(), width=16, threads=1, timing=TIMING, seed=0)
     chosen = {name: config.key for name, config in chooser.choose(matrix).configs.items()}
     assert asked == [ranked[:5], ranked]

@@ -10,13 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from gemm_table import drawn_shapes, write_gemm_table, write_triton_table
-from sparse_table import patterns, write_spmm_table
+from sparse_table import write_spmm_table
 
 from sparloom.data import StoredSamples
 from sparloom.errors import MissingArtifact, SchemaError, Unsupported
 from sparloom.experiments.trees import best_configs, gemm_subject
 from sparloom.experiments.trees.evaluation import TreeSubject, scores_with_fallback
-from sparloom.models import load_trees
 from sparloom.models.performance import (
     GEMM_FEATURES,
     Measured,
@@ -27,8 +26,7 @@ from sparloom.models.performance import (
 )
 from sparloom.ops import GEMM, LAYOUTS, GemmShape, SpMM
 from sparloom.platforms import CpuKernels, CudaPlatform
-from sparloom.space import GemmSpace, SpmmSpace, gemm_program
-from sparloom.sparse import SparseMatrix
+from sparloom.space import GemmSpace, gemm_program
 
 SMALL = (
     "task.sparse=[]", "task.others=[raw]", "task.folds=3", "growth.trees=20", "growth.leaves=15", "growth.threads=1",
@@ -230,18 +228,6 @@ def test_sparse_kernels_are_chosen_out_of_families_that_are_known(sparse_fitted)
     rows = pd.read_parquet(folder / "per_problem.parquet")
     narrow = rows[(rows["op"] == "spmm") & (rows["width"] == 32) & (rows["config"] != "")]
     assert not narrow["config"].str.contains("strip=64").any()
-
-
-@pytest.mark.cc
-def test_the_model_of_spmm_ranks_kernels_for_a_pattern(sparse_fitted):
-    folder, _ = sparse_fitted
-    name = folder / "artifacts" / "checkpoints" / "real" / "performance_cpu_kernels_t2_spmm" / "full"
-    uneven = patterns(2)["made/uneven1"]
-    operands = SpMM().operands(SparseMatrix(uneven, np.ones(uneven.nnz, np.float32)), 128, seed=0)
-    configs = list(SpmmSpace(128))
-    first = configs[load_trees([name], threads=2).score("spmm", operands, configs).argmin()]
-    assert first["balance"] != "rows"
-    assert first["stream"] == 1
 
 
 @pytest.mark.cc

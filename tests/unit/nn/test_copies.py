@@ -190,7 +190,7 @@ def test_attributes_of_modules_are_copied_with_them(kind, way) -> None:
 
 @pytest.mark.parametrize("way", APART)
 def test_copies_of_a_prepared_matrix_have_values_and_options_of_their_own(way) -> None:
-    prepared = sparloom.prepare(matrix(), threads=1, shortlist="all", replay_only=False)
+    prepared = sparloom.prepare(matrix(), threads=1, replay_only=False)
     x = dense(NODES, 5).numpy()
     expected = prepared.spmm(x)
     copied = WAYS[way](prepared)

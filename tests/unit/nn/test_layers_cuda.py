@@ -16,6 +16,7 @@ from sparloom.nn import tensor_backend as tensor_backends
 from sparloom.nn.convolution import DeviceAdjacency
 from sparloom.nn.edges import AggregationMatrices, Normalisation
 from sparloom.nn.tensor_backend import CudaTensorBackend
+from sparloom.tuning import MeasurementBudget
 from sparloom.tuning.sparse import CsrPolicy, CudaBackend, CudaRates
 
 pytestmark = [
@@ -41,7 +42,7 @@ def emulated(where, monkeypatch) -> contextlib.AbstractContextManager[CudaBacken
     @contextlib.contextmanager
     def taken() -> Iterator[CudaBackend]:
         with monkeypatch.context() as patch:
-            patch.setattr(CudaBackend, "policy", lambda self: CsrPolicy(least_seconds=1e9))
+            patch.setattr(CudaBackend, "policy", lambda self: CsrPolicy(effort=MeasurementBudget(seconds=1e-9)))
             patch.setattr("sparloom.tuning.sparse.cuda_estimate.measure_cuda_rates",
                           lambda gpu: CudaRates.of_data_sheet(gpu.device))
             patch.setattr(tensor_backends, "CUDA_SPARSE_LIBRARIES", {})

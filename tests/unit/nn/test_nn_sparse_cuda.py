@@ -43,7 +43,7 @@ def where(tmp_path_factory) -> CudaBackend:
 @pytest.fixture
 def on_gpu(where, monkeypatch) -> CudaBackend:
     """Use the CPU as the emulated GPU, without measurements: see test_sparse_cuda.py for these."""
-    monkeypatch.setattr(CudaBackend, "policy", lambda self: CsrPolicy(least_seconds=1e9))
+    monkeypatch.setattr(CudaBackend, "policy", lambda self: CsrPolicy(effort=MeasurementBudget(seconds=1e-9)))
     monkeypatch.setattr("sparloom.tuning.sparse.cuda_estimate.measure_cuda_rates",
                         lambda gpu: CudaRates.of_data_sheet(gpu.device))
     monkeypatch.setattr(core_calls, "_core", lambda: None)  # it would take the tensors for those of the processor
@@ -229,7 +229,7 @@ def test_bfloat16_is_decided_about_and_checked(where, tmp_path, monkeypatch) -> 
     there = np.random.default_rng(0).random((ROWS, COLS)) < 0.2
     pattern, cache = Pattern.from_coo(*np.nonzero(there), there.shape), PlanCache(tmp_path)
     ready = Prepared(where.ones(pattern), where=where, cache=cache, libraries={}, policy=CsrPolicy(
-        least_nonzeros=10, runs=1e9, least_seconds=0.0, effort=MeasurementBudget(candidates=2, seconds=60.0)))
+        least_nonzeros=10, effort=MeasurementBudget(candidates=2, seconds=60.0)))
     values, x = (dense(*shape).bfloat16() for shape in ((pattern.nnz,), (COLS, WIDTH)))
     compute = CandidateSet._computed  # the second candidate seems to round the other way, as it may
     monkeypatch.setattr(CandidateSet, "_computed", lambda self, place, operands: (

@@ -14,7 +14,7 @@ from sparloom.tuning.sparse import CsrChoice, CsrDecider, CsrPolicy, Prepared, g
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("sparse_cache")]
 
-PATIENT = CsrPolicy(least_nonzeros=1000, least_seconds=0, runs=1e6, effort=MeasurementBudget(
+PATIENT = CsrPolicy(least_nonzeros=1000, effort=MeasurementBudget(
     candidates=2, repetitions=1, pairs=(2, 2), executions=40, seconds=60.0, short_seconds=0.0))
 OPS = {"spmm": SpMM(), "sddmm": SDDMM()}
 BASELINES = [(op, name) for op in OPS for name in SPARSE_LIBRARIES[op]]

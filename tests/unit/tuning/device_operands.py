@@ -16,7 +16,7 @@ from sparloom.tuning.sparse import CsrPolicy, CudaBackend, Prepared, Product, ga
 __all__ = ["COLS", "LIBRARIES", "POLICY", "ROWS", "WIDTH", "close", "host", "parts", "prepared"]
 
 ROWS, COLS, WIDTH = 60, 40, 8
-POLICY = CsrPolicy(least_nonzeros=100, runs=1e9, least_seconds=0.0, parts=2, effort=MeasurementBudget(
+POLICY = CsrPolicy(least_nonzeros=100, parts=2, effort=MeasurementBudget(
     candidates=3, repetitions=1, pairs=(2, 2), executions=30, seconds=60.0, short_seconds=0.0))
 
 

@@ -21,14 +21,11 @@ from sparloom.tuning import (
     PlanKey,
     Problem,
     Rates,
-    fusion,
-    get_order,
     get_pair,
     get_rates,
     kernels_digest,
     machine,
     machine_digest,
-    put_order,
     put_pair,
     put_rates,
 )
@@ -131,12 +128,3 @@ def test_rates_are_measured_again_on_another_machine(name, tmp_path, monkeypatch
     put_rates(cache, Rates(1e11, 2e11, 1e11, 5e10, 1 << 20, 1 << 25), threads=2)
     monkeypatch.setattr(machine, name, lambda *_: "another")
     assert get_rates(cache, threads=2) is None
-
-
-def test_orders_are_made_again_with_other_kernels(tmp_path, monkeypatch):
-    cache = PlanCache(tmp_path)
-    put_order(cache, "d" * 64, "metis", np.array([2, 0, 1], np.int32))
-    assert get_order(cache, "e" * 64, "metis", rows=3) is None
-    assert get_order(cache, "d" * 64, "rcm", rows=3) is None
-    monkeypatch.setattr(fusion, "kernels_digest", lambda *_: "another")
-    assert get_order(cache, "d" * 64, "metis", rows=3) is None

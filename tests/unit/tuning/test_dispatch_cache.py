@@ -1,4 +1,4 @@
-"""Decisions, rates and orders on disk: lookups in this process and in another one, and damaged entries."""
+"""Decisions and rates on disk: lookups in this process and in another one, and damaged entries."""
 
 import functools
 import itertools
@@ -24,14 +24,12 @@ from sparloom.tuning import (
     Problem,
     Rates,
     Trial,
-    get_order,
     get_pair,
     get_rates,
     machine,
     machine_rates,
     measure_rates,
     plan_pair,
-    put_order,
     put_pair,
     put_rates,
 )
@@ -58,25 +56,19 @@ def test_a_decision_comes_back_as_it_was(tmp_path):
     assert CHOICE.key == "ct_size=8192,cache=16384,order=partition,local=1,stream=0,stream_first=0,prefetch=4"
 
 
-def test_rates_and_orders_come_back(tmp_path):
-    cache, order = PlanCache(tmp_path), np.array([2, 0, 1], np.int32)
+def test_rates_come_back(tmp_path):
+    cache = PlanCache(tmp_path)
     assert get_rates(cache, threads=2) is None
-    assert get_order(cache, "d" * 64, "metis", rows=3) is None
     put_rates(cache, RATES, threads=2)
-    put_order(cache, "d" * 64, "metis", order)
     assert get_rates(cache, threads=2) == RATES
     assert get_rates(cache, threads=1) is None
-    np.testing.assert_array_equal(get_order(cache, "d" * 64, "metis", rows=3), order)
 
 
 @pytest.mark.parametrize(("damage", "reason"), [
     (changed(lambda entry: entry["value"].pop("choice")), "choice"),
-    (changed(lambda entry: entry["value"]["choice"].pop("fused")), "FusionConfig has the fields"),
-    (changed(lambda entry: entry["value"]["choice"].update(threads="2")), "threads of FusionConfig is '2'"),
-    (changed(lambda entry: entry["value"]["choice"].update(order="sideways")),
-     "order 'sideways' is not one of natural"),
-    (changed(lambda entry: entry["value"]["choice"].update(fused=False)), "fused is False, ct_size 8192"),
-    (changed(lambda entry: entry["value"]["choice"].update(variant=None)), "Variant has the fields"),
+    (changed(lambda entry: entry["value"].update(choice=3)), "int"),
+    (changed(lambda entry: entry["value"].update(choice=CHOICE.key.replace("partition", "sideways"))), "sideways"),
+    (changed(lambda entry: entry["value"].update(choice=CHOICE.key.replace("8192", "0"))), "ct_size=0"),
     (changed(lambda entry: entry["value"]["decision"].update(origin="guess")), "origin 'guess' of a decision"),
     (changed(lambda entry: entry["value"]["decision"].update(trials=[[]])), "a decision does not have its fields"),
 ])
@@ -95,24 +87,12 @@ def test_without_a_folder_nothing_is_cached(monkeypatch):
     calls = []
     monkeypatch.setattr(machine, "measure_rates", lambda threads: calls.append(threads) or RATES)
     monkeypatch.setattr(machine, "_rates_in_process", functools.cache(machine._rates_in_process.__wrapped__))
-    cache, order = PlanCache(None), np.arange(3, dtype=np.int32)
+    cache = PlanCache(None)
     put_pair(cache, KEY, CHOICE, DECISION)
-    put_order(cache, "d" * 64, "metis", order)
-    assert get_pair(cache, KEY) is get_order(cache, "d" * 64, "metis", rows=3) is None
+    assert get_pair(cache, KEY) is None
     assert [machine_rates(each, threads=threads) for each, threads in (
         (cache, 1001), (PlanCache(None), 1001), (cache, 1002))] == [RATES] * 3
     assert calls == [1001, 1002]
-
-
-@pytest.mark.parametrize("content", [
-    b"", b"\x93NUMPY", np.arange(3.0).tobytes(), np.array([0, 0, 1], np.int32).tobytes()])
-def test_damaged_orders_are_left_aside_with_a_warning(content, tmp_path, caplog):
-    cache = PlanCache(tmp_path)
-    put_order(cache, "d" * 64, "metis", np.array([2, 0, 1], np.int32))
-    kept_files(tmp_path)[0].run("UPDATE {} SET content = ?2 WHERE digest = ?1", content)
-    assert get_order(cache, "d" * 64, "metis", rows=3) is None
-    assert "numbers are no order of 3 rows" in caplog.text or "buffer size" in caplog.text
-    assert "decided anew" in caplog.text
 
 
 @pytest.mark.parametrize("numbers", [{}, {"flops": -1.0}, {"flops": "fast"}, 3])

@@ -5,7 +5,7 @@ import pytest
 
 from sparloom.ops import GemmSpmm, SpmmGemm
 from sparloom.sparse import Pattern, SparseMatrix
-from sparloom.tuning import FusionConfig, MeasurementBudget, Policy, Problem
+from sparloom.tuning import FusionConfig, MeasurementBudget, Problem, fusion
 from sparloom.tuning.fusion import Decider
 
 N = 4000
@@ -44,8 +44,8 @@ class Model:
         return np.array([-config["ct_size"] - config["cache"] - config["stream"] for config in configs], np.float64)
 
 
-def decider(problem: Problem, machine: Machine, **policy) -> Decider:
-    return Decider(problem, machine.bind, 2, Policy(**policy), Model, 1e5, machine.clock)
+def decider(problem: Problem, machine: Machine, **options) -> Decider:
+    return Decider(problem, machine.bind, 2, Model, 1e5, clock=machine.clock, **options)
 
 
 def test_fused_loops_that_are_faster_are_taken():
@@ -93,7 +93,7 @@ def test_nothing_is_measured_where_next_to_nothing_can_be_fused():
 
 def test_nothing_is_measured_where_all_lies_in_caches():
     machine = Machine(fused=0.001, unfused=0.010)
-    small = Decider(problem(10), machine.bind, 2, Policy(), Model, 1e9, machine.clock)
+    small = Decider(problem(10), machine.bind, 2, Model, 1e9, clock=machine.clock)
     choice, decision = small.auto(small.never())
     assert not choice.fused
     assert "lie in the caches of the cores" in decision.reason
@@ -106,10 +106,12 @@ def test_always_takes_a_fused_candidate():
     assert len(decision.trials) <= MeasurementBudget().candidates
 
 
-def test_other_orders_are_tried_where_they_may_pay():
+def test_other_orders_are_tried_where_they_may_pay(monkeypatch):
+    def orders(problem: Problem) -> tuple[str, ...]:
+        return decider(problem, Machine(1.0, 1.0)).orders()
+
     narrow, wide = problem(1500), problem(1500, width=256)
-    assert Policy().orders(narrow, threads=2) == ("natural",)
-    assert "partition" in Policy().orders(wide, threads=2)
-    assert Policy().orders(problem(10, width=256), threads=2) == ("natural",)
-    assert Policy(order_seconds=1e-6).orders(wide, threads=2) == ("natural",)
-    assert Policy().orders(problem(1500, SpmmGemm(), 256), threads=2) == ("natural",)
+    assert orders(narrow) == orders(problem(10, width=256)) == orders(problem(1500, SpmmGemm(), 256)) == ("natural",)
+    assert "partition" in orders(wide)
+    monkeypatch.setattr(fusion, "ORDER_NONZEROS", 10)
+    assert orders(wide) == ("natural",)

@@ -12,7 +12,7 @@ from sparloom.jit import NativeCall, ResultPool
 from sparloom.ops import SpMM
 from sparloom.platforms.cpu_kernels import SpmmKernels
 from sparloom.tuning import PlanCache
-from sparloom.tuning.sparse import CsrDecider, ProbeLog
+from sparloom.tuning.sparse import CsrDecider
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
 
@@ -45,7 +45,7 @@ def interrupting(monkeypatch, owner: type, name: str, call: Callable[[], None]) 
 
 PLACES = {
     "allocation": (ResultPool, "empty"), "pointing": (SpmmKernels, "rebind"), "run": (NativeCall, "__call__"),
-    "lines": (ProbeLog, "add"), "binding": (SpmmKernels, "bind"), "choosing": (CsrDecider, "decide"),
+    "binding": (SpmmKernels, "bind"), "choosing": (CsrDecider, "decide"),
 }
 
 

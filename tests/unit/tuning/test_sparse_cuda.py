@@ -79,14 +79,6 @@ def test_decisions_are_measured_by_the_clock_of_the_device(where, tmp_path, monk
     assert set(LIBRARIES[op]) <= {trial.candidate for trial in decision.trials if trial.seconds}
 
 
-def test_switches_choose_what_is_measured(where, tmp_path, monkeypatch):
-    monkeypatch.setenv("AUTOSAGE_WPB", "8")
-    decision = prepared(where, tmp_path).plan("spmm", B=where.gpu.upload(dense(COLS, WIDTH))).decision
-    _, *measured = [trial.candidate for trial in decision.trials[: 1 + POLICY.effort.candidates]]  # the safe one first
-    assert len(measured) == POLICY.effort.candidates
-    assert all("warps=8" in candidate for candidate in measured)
-
-
 @pytest.mark.parametrize("other", [{"driver": 13000}, {"device": CudaDevice.named("a100")}])
 def test_plans_of_another_device_or_driver_are_not_used(where, tmp_path, other):
     x = dense(COLS, WIDTH)

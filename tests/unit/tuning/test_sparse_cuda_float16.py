@@ -11,12 +11,12 @@ import sparloom
 from sparloom.errors import NotDecided
 from sparloom.ops import SDDMM, CsrAttention, Op, Operands, SpMM, SpmmMax, SpmmMean
 from sparloom.sparse import SparseMatrix
-from sparloom.tuning import PlanCache, list_plans
+from sparloom.tuning import MeasurementBudget, PlanCache, list_plans
 from sparloom.tuning.sparse import CsrPolicy, CudaBackend, Prepared, gather_dot
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("sheet_rates")]
 
-UNMEASURED = CsrPolicy(least_seconds=1e9)
+UNMEASURED = CsrPolicy(effort=MeasurementBudget(seconds=1e-9))
 
 
 def short(matrix: SparseMatrix) -> tuple:

@@ -231,7 +231,7 @@ def test_float64_results_are_float64():
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_decisions_are_kept_for_each_type(dtype, tmp_path):
-    policy = CsrPolicy(calibrate="full")
+    policy = CsrPolicy()
     values, x = dense(PATTERN.nnz, dtype=dtype), dense(COLS, 64, dtype=dtype)
     ready = sparloom.prepare(parts(values), threads=1, cache=PlanCache(tmp_path), policy=policy)
     plan = ready.plan("spmm", B=x)

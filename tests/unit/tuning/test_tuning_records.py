@@ -1,9 +1,7 @@
-"""Listing and deletion of cached decisions; the log of probes."""
+"""Listing and deletion of cached decisions."""
 
-import json
 import os
 import time
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +19,6 @@ from sparloom.tuning import (
     RAGGED_SOURCES,
     Decision,
     PlanCache,
-    ProbeLog,
     Pruning,
     RaggedChoice,
     Trial,
@@ -31,7 +28,6 @@ from sparloom.tuning import (
     machine_digest,
     machine_digests,
     prune_plans,
-    put_order,
     put_pair,
     put_rates,
     put_schedule,
@@ -45,7 +41,6 @@ RAGGED = {"operator": "mixing width=32", "space": "s", "alike": {"tokens": 64, "
 UNFUSED = replace(CHOICE, fused=False, ct_size=0, cache_bytes=0, order="natural")
 DUEL = (Trial(CHOICE.key, (1.0,)), Trial(UNFUSED.key, (2.0,)), Trial(CHOICE.key, (1.0, 1.0, 2.0)),
         Trial(UNFUSED.key, (3.0, 2.0, 9.0)))
-VALUE = {"choice": CHOICE.to_json(), "decision": DECISION.to_json()}
 
 
 def only(folder: Path):
@@ -73,17 +68,15 @@ def test_a_speedup_is_listed_if_it_was_measured(choice, decision, speedup, tmp_p
     assert only(tmp_path).speedup == speedup
 
 
-def test_ragged_operators_rates_and_orders_are_listed(tmp_path):
+def test_ragged_operators_and_rates_are_listed(tmp_path):
     cache = PlanCache(tmp_path)
     put_schedule(cache, RAGGED, RaggedChoice(SimpleNamespace(key="tile=4"), 0.5, measured=7, seconds=1.25))
     put_rates(cache, RATES, threads=2)
-    put_order(cache, "d" * 64, "metis", np.array([2, 0, 1], np.int32))
-    order, ragged, rates = sorted(list_plans(tmp_path, now=0.0), key=lambda plan: plan.kind)
-    assert (order.kind, order.op, order.pattern, order.shapes) == ("order", "metis", "d" * 12, "3 rows")
+    ragged, rates = sorted(list_plans(tmp_path, now=0.0), key=lambda plan: plan.kind)
     assert (ragged.kind, ragged.op, ragged.shapes) == ("ragged", "mixing width=32", "tokens=64, longest=9")
     assert (ragged.choice, ragged.reason, ragged.speedup) == ("tile=4", "7 measured in 1.2 s", 2.0)
     assert (rates.kind, rates.threads, rates.choice) == ("rates", 2, "100 GFLOP/s, 50 GB/s from memory")
-    assert {plan.state for plan in (order, rates, ragged)} == {"own"}
+    assert {plan.state for plan in (rates, ragged)} == {"own"}
     assert ragged.age_seconds == 0  # a clock that is behind
 
 
@@ -92,7 +85,7 @@ def test_entries_of_sparse_operations_are_listed_as_such(tmp_path):
     matrix = scipy.sparse.random_array((300, 200), density=0.05, format="csr", dtype=np.float32,
                                        rng=np.random.default_rng(0))
     put_rates(PlanCache(tmp_path), RATES, threads=2)
-    ready = sparloom.prepare(matrix, cache=PlanCache(tmp_path), threads=2, policy=CsrPolicy(least_seconds=0, runs=1e6))
+    ready = sparloom.prepare(matrix, cache=PlanCache(tmp_path), threads=2, policy=CsrPolicy())
     made = ready.plan("spmm", B=np.ones((200, 8), np.float32))
     plan = next(plan for plan in list_plans(tmp_path, now=time.time()) if plan.kind == "csr")
     assert (plan.state, plan.op, plan.shapes, plan.threads) == ("own", "spmm", "8", 2)
@@ -135,7 +128,7 @@ def test_a_process_with_fewer_processors_is_on_this_machine():
 
 
 def test_nothing_but_decisions_of_the_folder_is_listed_or_deleted(tmp_path):
-    for name in ("notes.txt", "plan.json", "probe_logs.jsonl"):
+    for name in ("notes.txt", "plan.json"):
         (tmp_path / name).write_text("mine")
     put_pair(PlanCache(tmp_path / "elsewhere"), KEY, CHOICE, DECISION)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
@@ -195,44 +188,3 @@ def test_invalid_arguments_are_refused(which, days, message):
 def test_a_missing_folder_has_no_entries(tmp_path):
     assert list_plans(tmp_path / "none", now=0.0) == []
     assert list(tmp_path.iterdir()) == []
-
-
-def lines(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-def test_a_probe_tells_the_decision(tmp_path):
-    probes = ProbeLog(tmp_path / "new")
-    probes.add({"op": "spmm", "shapes": [[8]]}, VALUE)
-    with probes.path.open("a") as file:
-        file.write('{"time": 1')  # by a process that was killed
-    probes.add({"op": "sddmm"}, {"choice": {"library": "scipy"}})
-    first, second = lines(tmp_path / "new" / "probe_logs.jsonl")
-    assert first["key"] == {"op": "spmm", "shapes": [[8]]}
-    assert first["decision"]["trials"] == [{"candidate": CHOICE.key, "seconds": [0.5, 0.25]}]
-    assert second["choice"] == {"library": "scipy"}
-    assert first["time"] <= second["time"]
-
-
-def test_a_log_that_cannot_be_written_is_no_error(tmp_path, caplog):
-    (tmp_path / "file").write_text("")
-    ProbeLog(tmp_path / "file").add({}, VALUE)
-    assert "the probe is not logged" in caplog.text
-
-
-def _add(process: int, folder: Path) -> None:
-    for place in range(50):
-        ProbeLog(folder, limit_bytes=20_000).add({"process": process, "place": place}, VALUE)
-
-
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_processes_log_at_the_same_time_in_two_bounded_files(tmp_path):
-    with ProcessPoolExecutor(4) as pool:
-        list(pool.map(_add, range(4), [tmp_path] * 4))
-    older, newer = lines(tmp_path / "probe_logs.1.jsonl"), lines(tmp_path / "probe_logs.jsonl")
-    sizes = [(tmp_path / name).stat().st_size for name in ("probe_logs.1.jsonl", "probe_logs.jsonl")]
-    assert 20_000 - 2 * sizes[0] / len(older) < sizes[0] <= 20_000 >= sizes[1]  # the older one is full
-    told = [(line["key"]["process"], line["key"]["place"]) for line in older + newer]
-    assert len(set(told)) == len(told)
-    assert all([place for process, place in told if process == each] == sorted(
-        place for process, place in told if process == each) for each in range(4))

@@ -13,7 +13,7 @@ import torch
 
 from sparloom import nn
 from sparloom.data import SampleSource
-from sparloom.errors import Unsupported
+from sparloom.errors import MissingArtifact, Unsupported
 from sparloom.experiments.autosage.bench_gcn import GraphChoice
 from sparloom.experiments.autosage.cases import check_environment
 from sparloom.experiments.autosage.cpu_cases import layers_keep_in
@@ -51,7 +51,7 @@ from sparloom.platforms import CpuKernels, interleaved, keep_threads_awake, real
 from sparloom.report import draw_graphsage, graphsage_metrics
 from sparloom.space import Config
 from sparloom.sparse import Corpus, MatrixEntry, SparseMatrix
-from sparloom.tuning.sparse import CandidateSource, CpuBackend
+from sparloom.tuning.sparse import CpuBackend
 
 METHODS = ("default", "adapted", "static", "cognate", "cognate_5", "optimum")
 STAGES = ("inference", "training")
@@ -200,7 +200,7 @@ class BenchGraphsage:
         """
         check_environment()
         chosen = self.entries()
-        chooser = KernelChooser(load_networks([self._unseen(chosen)], threads=self.threads), self.static(), self.width,
+        chooser = KernelChooser(load_networks([self._unseen(chosen)]), self.static(), self.width,
                                 self.threads, self.choice_timing, self.seed)
         torch.set_num_threads(self.threads)
         keep_threads_awake()
@@ -235,7 +235,10 @@ class BenchGraphsage:
 
     def _unseen(self, chosen: Sequence[MatrixEntry]) -> Path:
         """Return the path of the network, which must not have learned from any of these matrices."""
-        (path,) = CandidateSource.of("model", self.model).files
+        path = Path(self.model).expanduser().resolve()
+        if not path.exists():
+            raise MissingArtifact(f"{path} does not exist: `python run.py experiment=finetune_cpu_kernels` makes it",
+                                  experiment="finetune_cpu_kernels")
         notes = load_checkpoint(path, kind="cognate").notes
         learned = {*notes.get("matrices", ()), *notes.get("anchors", ())}
         seen = [entry.name for entry in chosen if {entry.name, entry.family} & learned]

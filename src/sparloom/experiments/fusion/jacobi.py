@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -231,7 +231,7 @@ def _solver(
 
 
 def _describe(solver: JacobiSolver) -> str:
-    return json.dumps({"numbering": solver.numbering.name, **solver.plan.choice.to_json()})
+    return json.dumps({"numbering": solver.numbering.name, **asdict(solver.plan.choice)})
 
 
 def _methods(

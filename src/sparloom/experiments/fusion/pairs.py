@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -178,7 +178,7 @@ def decide(bench: FusionBench, case: Case, matrix: SparseMatrix) -> list[Row]:
         operands = op.operands(matrix, case.width, bench.seed)
         for method, fuse in DECIDED.items():
             plan = plan_pair(op, operands, fuse=fuse, threads=case.threads, cache=bench.cache)
-            rows.append({"method": method, "choice": json.dumps(plan.choice.to_json()),
+            rows.append({"method": method, "choice": json.dumps(asdict(plan.choice)),
                          "reason": plan.decision.reason, "decision_seconds": plan.decision.seconds,
                          "decision_executions": plan.decision.executions})
     return rows

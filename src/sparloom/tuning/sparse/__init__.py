@@ -13,9 +13,8 @@ Files in the order in which a call passes through them:
     cpu, cuda  both devices; cuda_estimate: which kernels of a GPU are worth a measurement
 """
 
-from sparloom.tuning.records import ProbeLog
-from sparloom.tuning.search import SHORTLISTS, CandidateSource, CsrCostModel, Sample, sample_rows
-from sparloom.tuning.sparse.api import csr_attention, prepare, sddmm, spmm, tune, tuning
+from sparloom.tuning.search import CsrCostModel, Sample, sample_rows
+from sparloom.tuning.sparse.api import csr_attention, prepare, sddmm, spmm, tune
 from sparloom.tuning.sparse.backend import (
     LIBRARIES,
     Arrays,
@@ -34,14 +33,13 @@ from sparloom.tuning.sparse.cuda_estimate import CudaEstimate, CudaRates, measur
 from sparloom.tuning.sparse.inputs import array_of, dense_of, matrix_of
 from sparloom.tuning.sparse.prepared import Prepared
 from sparloom.tuning.sparse.replay import NativeReplay
-from sparloom.tuning.sparse.settings import CsrPolicy, CudaSettings, Settings
+from sparloom.tuning.sparse.settings import CsrPolicy, Settings
 from sparloom.tuning.sparse.tuner import CsrDecider
 
 __all__ = [
-    "CUDA_LIBRARIES", "LIBRARIES", "SHORTLISTS", "Arrays", "Backend", "CandidateSet", "CandidateSource",
-    "CpuBackend", "CpuScores", "CsrChoice", "CsrCostModel", "CsrDecider", "CsrPlan", "CsrPolicy", "CudaBackend",
-    "CudaEstimate", "CudaRates", "CudaSettings", "Library", "NativeReplay", "Prepared", "ProbeLog", "Product",
-    "RowCheck", "Sample", "Settings", "array_of", "csr_attention", "dense_of",
+    "CUDA_LIBRARIES", "LIBRARIES", "Arrays", "Backend", "CandidateSet", "CpuBackend", "CpuScores", "CsrChoice",
+    "CsrCostModel", "CsrDecider", "CsrPlan", "CsrPolicy", "CudaBackend", "CudaEstimate", "CudaRates", "Library",
+    "NativeReplay", "Prepared", "Product", "RowCheck", "Sample", "Settings", "array_of", "csr_attention", "dense_of",
     "gather_dot", "gathered_pieces", "kernel_kind", "matrix_of", "measure_cuda_rates", "prepare",
-    "safe_kernel", "sample_rows", "sddmm", "spmm", "tune", "tuning",
+    "safe_kernel", "sample_rows", "sddmm", "spmm", "tune",
 ]

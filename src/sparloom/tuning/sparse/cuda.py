@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from types import MappingProxyType
@@ -187,8 +186,8 @@ class CudaBackend:
         return CudaEstimate(cuda_rates(self.gpu, cache, self.signature()), FAVOURED)
 
     def policy(self) -> CsrPolicy:
-        """Sample more than on a CPU; the events of the device can time runs of any length."""
-        return CsrPolicy(least_nonzeros=MIN_SAMPLE_NONZEROS, runs=math.inf, least_seconds=0.0)
+        """Sample more than on a CPU."""
+        return CsrPolicy(least_nonzeros=MIN_SAMPLE_NONZEROS)
 
     def timer(self, clock: Clock) -> Timer:
         def timed(call: Call, runs: int) -> float:

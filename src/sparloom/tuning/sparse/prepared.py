@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -21,7 +21,6 @@ from sparloom.space import Config
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning.cache import PlanCache, Summary
 from sparloom.tuning.racing import Decision
-from sparloom.tuning.search import Given
 from sparloom.tuning.sparse.backend import LIBRARIES, LIBRARY_DTYPES, OPS, Backend, Case, CsrChoice, CsrPlan, Library
 from sparloom.tuning.sparse.cpu import CpuBackend
 from sparloom.tuning.sparse.fallback import FallbackReplay, kernels_available
@@ -56,13 +55,10 @@ class Prepared:
         matrix: A (rows, cols), on the device `where`.
         origin: the arrays that A came in, if `matrix` has copies of its index arrays.
         threads: of every call on the processor (default: all processors that this process may use).
-        tune: measure what is not decided yet, and store the decision; always so on a GPU. Default: where `policy`,
-            `shortlist` or `model` say how.
+        tune: measure what is not decided yet, and store the decision; always so on a GPU. Default: where `policy` says
+            how.
         cache: of decisions (default: as in `Settings`, else the folder of this user).
         policy: how measurements decide (default: as in `Settings`).
-        shortlist: what selects the candidates: "estimate", "all", "trees" or "model", see `CandidateSource` (default:
-            as in `Settings`).
-        model: paths of the files that "trees" or "model" read, or a model object in place of `shortlist`.
         libraries: operation -> baselines besides the default configuration (default: those of `where`).
         replay_only: use stored decisions only.
         where: device of A, and of dense operands and results (default: CPU).
@@ -71,7 +67,6 @@ class Prepared:
     def __init__(
         self, matrix: SparseMatrix | DeviceMatrix, origin: Origin | None = None, *, threads: int | None = None,
         tune: bool | None = None, cache: PlanCache | None = None, policy: CsrPolicy | None = None,
-        shortlist: str | None = None, model: Given = None,
         libraries: Mapping[str, Mapping[str, Library]] | None = None, replay_only: bool = False,
         where: Backend | None = None,
     ) -> None:
@@ -80,14 +75,9 @@ class Prepared:
         self.backend = CpuBackend(threads) if where is None else where
         self._arrays, self.threads = self.backend.arrays, self.backend.threads
         self._settings = Settings.from_environment()
-        self._settings.show_decisions()
-        asked = policy is not None or shortlist is not None or model is not None
-        self._tunes = tune or not self.threads or (asked and tune is None)
+        self._tunes = tune or not self.threads or (policy is not None and tune is None)
         self._cache = self._settings.plans() if cache is None else cache
-        formula = shortlist is None and model is None and self._settings.shortlist is None
-        self._source = None if formula else self._settings.candidate_source(shortlist, model)
-        policy = self._settings.policy(self.backend.policy(), matrix.pattern) if policy is None else policy
-        self._policy = policy if self._source is None or self._source.kind != "all" else policy.measuring_all()
+        self._policy = self._settings.policy(self.backend.policy()) if policy is None else policy
         self._libraries = self.backend.libraries if libraries is None else libraries
         self._replay_only = replay_only
         self._plans: dict[Case, CsrPlan] = {}
@@ -109,15 +99,12 @@ class Prepared:
         if not isinstance(self.backend, CpuBackend):
             raise TypeError(f"{self.matrix} was prepared on a GPU and cannot be copied or pickled: prepare its "
                             "arrays again instead")
-        source, libraries = self._source, None
+        libraries = None
         if self._libraries is not LIBRARIES:
             libraries = {op: dict(named) for op, named in self._libraries.items()}
         return _prepared_again, (self.matrix, {
             "threads": self.threads, "tune": self._tunes, "cache": self._cache, "policy": self._policy,
-            "libraries": libraries, "replay_only": self._replay_only,
-            **({"shortlist": "estimate"} if source is None else {
-                "shortlist": None if source.given is not None else source.kind,
-                "model": source.given or list(source.files)})})
+            "libraries": libraries, "replay_only": self._replay_only})
 
     def spmm(
         self, dense: Any, *, reduce: Reduce = "sum", values: Any | None = None, out: Any | None = None,
@@ -372,21 +359,19 @@ class Prepared:
         if self._replay_only:
             raise NotDecided(f"no plan for {case.op} with {self.matrix}, shapes {case.shapes}, {self.threads} threads: "
                              "tune it once without replay_only")
-        reason = self._settings.unmeasured(self.matrix.pattern) if self._tunes else "chosen by the model"
-        if not reason:
+        if self._tunes and not self._settings.replay_only:
             return None
+        reason = "AUTOSAGE_REPLAY_ONLY=1 and no decision is stored" if self._tunes else "chosen by the model"
         default = self.backend.default_config(case.operation, operands)
         return CsrPlan(CsrChoice(config=default.key), Decision("rule", reason), default.space)
 
     def _decided(self, case: Case, operands: Operands) -> CsrPlan:
         """Measure, and store the decision for later processes."""
-        choice, decision = self._decider(case, self._libraries_for(case)).decide(operands)
+        choice, decision = CsrDecider(
+            case.operation, self.backend, self._libraries_for(case), self._policy, self._cache).decide(operands)
         plan = CsrPlan(choice, decision, self.backend.space(case.operation, operands.width).name)
         value = {"choice": plan.choice.to_json(), "decision": plan.decision.to_json()}
         self._cache.put("csr", self._key(case), value, summary=self._summary(case, plan))
-        probes = self._settings.probe_log(self._cache)
-        if probes is not None:
-            probes.add(self._key(case), value)
         log.info("%s, %s, %s: %s; %s; %d runs, %.3f s", case.op, self.matrix, case.shapes, plan.choice.name,
                  plan.decision.reason, plan.decision.executions, plan.decision.seconds)
         return plan
@@ -395,32 +380,17 @@ class Prepared:
         """Baselines of a case; on a processor, libraries have none for 16-bit numbers."""
         return {} if self.threads and case.dtype not in LIBRARY_DTYPES else self._libraries.get(case.op, {})
 
-    def _decider(self, case: Case, libraries: Mapping[str, Library]) -> CsrDecider:
-        backend, source = self.backend, self._source
-        formula = partial(backend.model, self._cache)
-        model = formula if source is None else lambda: source.scorer(formula, threads=self.threads)
-        allows = {} if self.threads else {"allows": self._settings.cuda.allows}
-        return CsrDecider(case.operation, backend, libraries, self._policy, model, **allows,
-                          slow_model=source is not None and source.learned)
-
     def _summary(self, case: Case, plan: CsrPlan) -> Summary:
-        speedup, source = plan.decision.speedup(plan.choice.name), str(self._source_key.get("shortlist", "")).split()
+        speedup = plan.decision.speedup(plan.choice.name)
         if speedup is None and plan.decision.origin == "measured":
             speedup = 1.0  # nothing was faster than the best baseline, which runs
         shapes = ", ".join("x".join(map(str, shape)) for shape in case.shapes)
-        return Summary(", shortlist=".join([case.op, *source[:1]]), shapes, plan.choice.name, plan.decision.reason,
-                       speedup, self.backend.sources)
+        return Summary(case.op, shapes, plan.choice.name, plan.decision.reason, speedup, self.backend.sources)
 
     def _key(self, case: Case) -> dict[str, Any]:
         return {
             "op": case.op, "pattern": self._pattern, "shapes": [list(shape) for shape in case.shapes],
-            "dtype": case.dtype, **self.backend.signature(),
-            "libraries": sorted(self._libraries_for(case)), "calibrate": self._policy.calibrate,
-            **self._source_key}
-
-    @property
-    def _source_key(self) -> Mapping[str, str]:
-        return {} if self._source is None else self._source.key
+            "dtype": case.dtype, **self.backend.signature(), "libraries": sorted(self._libraries_for(case))}
 
 
 def _prepared_again(matrix: SparseMatrix, options: Mapping[str, Any]) -> Prepared:
