@@ -163,9 +163,8 @@ def graph_builder(program: FusedProgram, dependence: Dependence, name: str) -> G
     end = Store(Names.GRAPH_INDPTR, _iteration_number(Ref(str(row.variable)), row, symbols) + 1, Ref(Names.EDGES))
 
     def nest(inner: tuple[Stmt, ...], last: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-        conditions = (*solution.guards, *solution.conditions)
-        if conditions:
-            inner = (If(fold("and", map(symbols.ir, conditions)), inner),)
+        if solution.conditions:
+            inner = (If(fold("and", map(symbols.ir, solution.conditions)), inner),)
         outermost, *others = solution.loops
         for loop in reversed(others):
             inner = (_for(loop, inner, symbols),)
@@ -184,7 +183,7 @@ def shared_pattern(program: FusedProgram, dependence: Dependence) -> str | None:
     `{[j] -> [A.i[k]] : A.p[j] <= k < A.p[j + 1]}  ->  the rows of A`.
     """
     solution = dependence.solution
-    if dependence.solved != "i" or solution.conditions or solution.guards or len(solution.loops) != 2:
+    if dependence.solved != "i" or solution.conditions or len(solution.loops) != 2:
         return None
     return _owner(solution.value, solution.loops)
 

@@ -21,7 +21,7 @@ from typing import Literal
 import sympy
 
 from sparloom.fusion.program import Access, FusedProgram, MarkedLoop, refuse
-from sparloom.fusion.symbolic import SymbolicLoop, Symbols, facts, is_at_least, symbol, value_range
+from sparloom.fusion.symbolic import SymbolicLoop, Symbols, is_at_least, symbol, value_range
 
 
 @dataclass(frozen=True)
@@ -29,16 +29,13 @@ class Solution:
     """The `value` of the unknown outermost iterator, for each iteration of `loops` in which the `conditions` hold.
 
     Args:
-        loops: the known loops that value, conditions and guards need, outermost first.
-        guards: conditions of the branches around the known access. They hold as well; where they do not, value and
-            conditions are meaningless.
+        loops: the known loops that value and conditions need, outermost first.
         never: the accesses never touch the same element.
     """
 
     value: sympy.Expr | None
     loops: tuple[SymbolicLoop, ...] = ()
     conditions: tuple[sympy.Basic, ...] = ()
-    guards: tuple[sympy.Basic, ...] = ()
     never: bool = False
 
     @property
@@ -75,8 +72,7 @@ class Dependence:
         first, second = self.iterations
         value = self.solution.value
         left, right = (second.variable, value) if self.solved == "i" else (value, first.variable)
-        conditions = (*self.solution.guards, *self.solution.conditions)
-        limits = [*map(str, self.solution.loops), *map(_condition, conditions)]
+        limits = [*map(str, self.solution.loops), *map(_condition, self.solution.conditions)]
         return f"{{[{left}] -> [{right}] : {' and '.join(limits)}}}"
 
     @property
@@ -146,10 +142,8 @@ def _dependence(program: FusedProgram, source: Access, sink: Access) -> Dependen
     first, second = _loops(source, program, symbols), _loops(sink, program, symbols)
     left, right = _subscripts(sink, program, symbols), _subscripts(source, program, symbols)
     extents = _extents(program, source.array, symbols)
-    forward = _solve(list(zip(left, right, strict=True)), first, second, extents=extents,
-                     facts=facts(program, sink, second))
-    backward = _solve(list(zip(right, left, strict=True)), second, first, extents=extents,
-                      facts=facts(program, source, first))
+    forward = _solve(list(zip(left, right, strict=True)), first, second, extents=extents)
+    backward = _solve(list(zip(right, left, strict=True)), second, first, extents=extents)
     best = min((each for each in (forward, backward) if each is not None), key=lambda each: len(each.loops),
                default=None)
     if best is None or not (best.never or best.varies):
@@ -176,7 +170,7 @@ def _flat(subscripts: Sequence[sympy.Expr], extents: Sequence[sympy.Expr]) -> sy
 
 def _distinct(nest: MarkedLoop) -> list[Access]:
     """Return the accesses of a loop without duplicates."""
-    kept = {(each.array, each.subscripts, each.writes, each.loops, each.conditions): each
+    kept = {(each.array, each.subscripts, each.writes, each.loops): each
             for each in reversed(nest.accesses)}
     return list(reversed(kept.values()))
 
@@ -249,17 +243,15 @@ class _State:
 
 def _solve(
     equations: Sequence[tuple[sympy.Expr, sympy.Expr]], unknown: Sequence[SymbolicLoop],
-    known: Sequence[SymbolicLoop], *, extents: Sequence[sympy.Expr], facts: Sequence[sympy.Expr] = (),
+    known: Sequence[SymbolicLoop], *, extents: Sequence[sympy.Expr],
 ) -> Solution | None:
     """Solve for the outermost unknown iterator; None if the equations do not determine it.
 
     Args:
         equations: (known side, unknown side) of each dimension.
-        extents: of the array; the known subscripts are in bounds wherever the known access happens.
-        facts: expressions that are at least 0 there.
+        extents: of the array; the known subscripts are in bounds.
     """
-    inside = () if facts else zip(equations, extents, strict=True)
-    ranges = {right: extent for (_, right), extent in inside}
+    ranges = {right: extent for (_, right), extent in zip(equations, extents, strict=True)}
     state = _State({loop.variable: loop for loop in unknown}, [*known, *unknown], ranges)
     pending = [part for a, b in equations for part in _split(sympy.expand(a - b), state.loops, _strides(a - b))]
     progress = True
@@ -276,9 +268,8 @@ def _solve(
     if outermost not in state.found:
         return None
     value = state.found[outermost]
-    guards = tuple(dict.fromkeys(sympy.Ge(fact, 0, evaluate=False) for fact in facts))
-    loops = _needed(known, (value, *state.conditions, *guards))
-    return Solution(value, loops, tuple(dict.fromkeys(state.conditions)), guards)
+    loops = _needed(known, (value, *state.conditions))
+    return Solution(value, loops, tuple(dict.fromkeys(state.conditions)))
 
 
 def _apply(left: sympy.Expr, state: _State) -> bool:

@@ -79,8 +79,6 @@ class Access:
         subscripts: one i64 expression per dimension, of iterators, scalars and elements of integer arrays; None if it
             depends on a mutable variable.
         loops: iterators of the enclosing loops, outermost first.
-        conditions: conditions of the enclosing branches, outermost first, all of which hold where the access happens;
-            None for one that depends on a mutable variable.
     """
 
     array: str
@@ -88,7 +86,6 @@ class Access:
     writes: bool
     loops: tuple[Iterator, ...]
     location: SourceLocation
-    conditions: tuple[Expr | None, ...] = ()
 
 
 @dataclass(frozen=True)

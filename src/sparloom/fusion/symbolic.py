@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from collections.abc import Iterator as Iterates
 from dataclasses import dataclass
 from functools import reduce
-from itertools import combinations
 
 import sympy
 
 from sparloom.fusion.program import Access, FusedProgram, Iterator, SourceLocation
-from sparloom.ir import I32, I64, Binary, Cast, Const, Expr, Load, Ref, Unary, walk
+from sparloom.ir import I32, I64, Binary, Cast, Const, Expr, Load, Ref, Unary
 
 _ARITHMETIC = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 _OPAQUE = {"//": "quotient", "%": "remainder", "min": "least", "max": "greatest"}
@@ -20,8 +18,6 @@ _OPS = {name: op for op, name in _OPAQUE.items()}
 _RELATIONS = {sympy.Eq: "==", sympy.Ge: ">=", sympy.Lt: "<"}
 Elements = Mapping[str, tuple[sympy.Expr, sympy.Expr]]
 """Label of an integer array -> minimum and maximum of its elements."""
-
-_NEGATED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
 
 
 def symbol(name: str) -> sympy.Symbol:
@@ -175,23 +171,6 @@ def _replace(
     return sympy.expand(rest + factor * ends[0 if (factor > 0) == least else 1])
 
 
-def facts(program: FusedProgram, access: Access, loops: Sequence[SymbolicLoop]) -> tuple[sympy.Expr, ...]:
-    """Derive expressions that are at least 0 wherever an access happens, outer conditions first.
-
-    Comparisons of integers count, under `not`, true `and` and false `or`; other conditions are ignored. The result has
-    iterators of `loops` only, the enclosing loops with known bounds.
-    """
-    symbols, elements, found = Symbols(program), _index_elements(program), []
-    unknown = {symbol(iterator.name) for iterator in access.loops} - {loop.variable for loop in loops}
-    for condition in access.conditions:
-        for relation in () if condition is None else _relations(condition, holds=True):
-            operands = (relation.a, relation.b)
-            a, b = (symbols.expr(operand) if _integral(program, operand) else None for operand in operands)
-            if a is not None and b is not None:
-                found += _nonnegative(relation.op, sympy.expand(a - b), loops, elements)
-    return tuple(fact for fact in found if not fact.free_symbols & unknown)
-
-
 def _index_elements(program: FusedProgram) -> Elements:
     """Return the value ranges of the index arrays of sparse arguments."""
     found: dict[str, tuple[sympy.Expr, sympy.Expr]] = {}
@@ -205,53 +184,9 @@ def _index_elements(program: FusedProgram) -> Elements:
     return found
 
 
-def _relations(condition: Expr, *, holds: bool) -> Iterates[Binary]:
-    match condition:
-        case Unary("not", inner):
-            yield from _relations(inner, holds=not holds)
-        case Binary(op, a, b) if op == ("and" if holds else "or"):
-            yield from _relations(a, holds=holds)
-            yield from _relations(b, holds=holds)
-        case Binary(op, a, b) if op in _NEGATED:
-            yield Binary(op if holds else _NEGATED[op], a, b)
-
-
-def _integral(program: FusedProgram, expr: Expr) -> bool:
-    """Tell whether an expression consists of integers that the loops do not change."""
-    others = {scalar.name for scalar in program.scalars if scalar.type != I64}
-    nodes = list(walk(expr))
-    written = any(isinstance(node, Load) and node.buffer in program.written() for node in nodes)
-    return not written and not any(getattr(node, "name", None) in others for node in nodes)
-
-
-def _nonnegative(
-    op: str, difference: sympy.Expr, loops: Sequence[SymbolicLoop], elements: Elements,
-) -> list[sympy.Expr]:
-    """Express `difference op 0` by expressions that are at least 0."""
-    match op:
-        case ">":
-            return [difference - 1]
-        case ">=":
-            return [difference]
-        case "<":
-            return [-difference - 1]
-        case "<=":
-            return [-difference]
-        case "==":
-            return [difference, -difference]
-    least, greatest = value_range(difference, loops, elements)
-    above = [difference - 1] if is_at_least(least, sympy.Integer(0)) else []
-    return above or ([-difference - 1] if is_at_least(sympy.Integer(0), greatest) else [])
-
-
 @dataclass(frozen=True)
 class BoundCheck:
-    """Requires 0 <= least and greatest < extent if the marked loop `nest` (0 or 1) has iterations and possible >= 0.
-
-    Args:
-        possible: negative if the conditions around the access certainly never hold; None if that is unknown.
-        guarded: there are such conditions.
-    """
+    """Requires 0 <= least and greatest < extent if the marked loop `nest` (0 or 1) has iterations."""
 
     label: str
     axis: int
@@ -259,31 +194,26 @@ class BoundCheck:
     least: Expr
     greatest: Expr
     extent: Expr
-    possible: Expr | None
-    guarded: bool
     location: SourceLocation
 
     @property
     def numbers(self) -> tuple[Expr, ...]:
         """The expressions whose values `check` takes."""
-        limits = (self.least, self.greatest, self.extent)
-        return limits if self.possible is None else (*limits, self.possible)
+        return self.least, self.greatest, self.extent
 
-    def check(self, iterations: int, least: int, greatest: int, extent: int, possible: int = 0) -> None:
+    def check(self, iterations: int, least: int, greatest: int, extent: int) -> None:
         """Refuse a call of so many iterations of the marked loop in which the subscript may be out of bounds."""
-        if not iterations or possible < 0 or least > greatest or 0 <= least <= greatest < extent:
-            return
-        remedy = ": let the `if` around it compare it with its limits" if self.guarded else ""
-        raise ValueError(f"{self.location}: subscript {self.axis} of {self.label} runs from {least} to {greatest}, but "
-                         f"its extent is {extent}{remedy}")
+        if iterations and least <= greatest and not 0 <= least <= greatest < extent:
+            raise ValueError(f"{self.location}: subscript {self.axis} of {self.label} runs from {least} to {greatest}, "
+                             f"but its extent is {extent}: change the bounds of the loops; an `if` does not count")
 
 
 def bound_checks(program: FusedProgram) -> tuple[BoundCheck, ...]:
     """List the subscripts that each call must check, because the program does not prove them in bounds.
 
-    Row pointers and columns of sparse arguments are in range, which is checked separately. Under an `if`, a subscript
-    is assumed to reach all values that the integer comparisons in the condition allow. Not checked: elements of other
-    index arrays, products of iterators, mutable variables.
+    Row pointers and columns of sparse arguments are in range, which is checked separately. A subscript under an `if` is
+    checked as if its branch always ran. Not checked: elements of other index arrays, products of iterators, mutable
+    variables.
     """
     elements = _index_elements(program)
     found: dict[tuple[object, ...], BoundCheck] = {}
@@ -299,43 +229,16 @@ def _checks(program: FusedProgram, access: Access, elements: Elements, number: i
     loops = [symbols.loop(iterator) for iterator in access.loops]
     if None in loops:
         return []
-    array, checks, known = program.array(access.array), [], facts(program, access, loops)
-    greatest_facts = _without_elements(value_range(fact, loops, elements)[1] for fact in known)
-    possible = fold("min", map(symbols.ir, greatest_facts)) if greatest_facts else None
+    array, checks = program.array(access.array), []
     for axis, (subscript, extent) in enumerate(zip(access.subscripts, array.extents, strict=True)):
         value = symbols.expr(subscript)
-        least, greatest = ([], []) if value is None else _subscript_bounds(value, known, loops, elements)
-        size = symbols.expr(extent)
-        above = any(is_at_least(end, sympy.Integer(0)) for end in least)
-        below = any(is_at_least(size - 1, end) for end in greatest)
-        least, greatest = _without_elements(least), _without_elements(greatest)
-        if (above and below) or not least or not greatest:
+        least, greatest = (None, None) if value is None else value_range(sympy.expand(value), loops, elements)
+        proven = is_at_least(least, sympy.Integer(0)) and is_at_least(symbols.expr(extent) - 1, greatest)
+        if proven or any(end is None or end.atoms(sympy.Indexed) for end in (least, greatest)):
             continue
-        ends = (fold("max", map(symbols.ir, least)), fold("min", map(symbols.ir, greatest)))
         checks.append(BoundCheck(
-            array.label, axis, number, *ends, extent, possible, bool(access.conditions), access.location))
+            array.label, axis, number, symbols.ir(least), symbols.ir(greatest), extent, access.location))
     return checks
-
-
-def _subscript_bounds(
-    value: sympy.Expr, known: Sequence[sympy.Expr], loops: Sequence[SymbolicLoop], elements: Elements,
-) -> tuple[list[sympy.Expr | None], list[sympy.Expr | None]]:
-    """Bound a subscript from below and from above, in several ways: value - f <= value <= value + f if f >= 0."""
-    scaled = [fact * factor for fact in known for factor in _factors(value, fact)]
-    slack = [sympy.Integer(0), *scaled, *(a + b for a, b in combinations(scaled, 2))]
-    return ([value_range(sympy.expand(value - each), loops, elements)[0] for each in slack],
-            [value_range(sympy.expand(value + each), loops, elements)[1] for each in slack])
-
-
-def _factors(value: sympy.Expr, fact: sympy.Expr) -> set[sympy.Expr]:
-    """Return factors by which a fact cancels an iterator of the value."""
-    ratios = {abs(value.coeff(name) / fact.coeff(name)) for name in fact.free_symbols if fact.coeff(name).is_Integer}
-    return {sympy.Integer(1), *(ratio for ratio in ratios if ratio.is_Integer and ratio > 1)}
-
-
-def _without_elements(ends: Iterable[sympy.Expr | None]) -> list[sympy.Expr]:
-    """Drop unknown bounds, and those that contain elements of arrays."""
-    return [end for end in dict.fromkeys(ends) if end is not None and not end.atoms(sympy.Indexed)]
 
 
 def fold(op: str, exprs: Iterable[Expr]) -> Expr:

@@ -105,7 +105,6 @@ class Environment:
         self.arrays: dict[str, Array] = {}
         self.accesses: list[Access] = []
         self.loops: list[Iterator] = []
-        self.conditions: list[Expr | None] = []  # of the enclosing branches
         self.storage: dict[str, Number] = {}  # leader of a group -> the declared variable
         self.current: dict[str, str] = {}  # leader of a group -> its current version
         self.definitions: dict[str, Expr] = {}  # immutable names -> their values
@@ -222,7 +221,7 @@ class Environment:
     def access(self, array: str, subscripts: tuple[Expr, ...], *, writes: bool, location: SourceLocation) -> Expr:
         """Record a read or write; return its index into the flattened array."""
         resolved = tuple(self.resolve(expr) for expr in subscripts)
-        self.accesses.append(Access(array, resolved, writes, tuple(self.loops), location, tuple(self.conditions)))
+        self.accesses.append(Access(array, resolved, writes, tuple(self.loops), location))
         index = subscripts[0]
         for extent, subscript in zip(self.arrays[array].extents[1:], subscripts[1:], strict=True):
             index = index * extent + subscript

@@ -42,7 +42,6 @@ from sparloom.ir import (
     Stmt,
     Store,
     Type,
-    Unary,
     walk,
 )
 
@@ -143,10 +142,8 @@ class StatementReader:
         join = self.flow.join(label)
         cond = truth(number(branch.cond, self.env))
         ways: tuple[list[Stmt], list[Stmt]] = ([], [])
-        for way, target, met in zip(ways, (branch.truebr, branch.falsebr), (cond, Unary("not", cond)), strict=True):
-            self.env.conditions.append(self.env.resolve(met))
+        for way, target in zip(ways, (branch.truebr, branch.falsebr), strict=True):
             self._read_into(way, target, join)
-            self.env.conditions.pop()
         if any(ways):
             self._emit(If(cond, *ways), branch)
         return join
