@@ -10,10 +10,10 @@ from sparloom.lazy import attach
 
 __all__, __getattr__, __dir__ = attach(__name__, {
     "cognate": (
-        "Arm", "Autoencode", "BenchRecommend", "Collect", "Compare", "CompareSlopes",
+        "Arm", "Autoencode", "BenchRecommend", "Collect", "Compare",
         "Comparison", "DealSamples", "DefaultRecommender", "EvalCampaign", "ExportCsv", "FineTunedRecommender",
         "Finetune", "Fit", "FittedRecommender", "Gather", "LearnerConfig", "PrepareInputs", "Pretrain", "Recipe",
-        "Recommend", "RecommendShape", "RunCampaign", "Tabulate", "ValidateDealing"),
+        "Recommend", "RecommendShape", "RunCampaign", "Tabulate"),
     "autosage": (
         "BenchAutosage", "BenchDecompositions", "BenchDispatch", "BenchDispatchCuda", "BenchGcn",
         "BenchGraphsage", "BenchMinibatch", "CheckProbe", "ChooseKernels", "ChooseStoredKernels",

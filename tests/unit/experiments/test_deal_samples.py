@@ -1,17 +1,14 @@
-"""Samples dealt to simulated cores, networks pre-trained on other sources, and slopes of sources and target."""
+"""Samples dealt to simulated cores, and networks pre-trained on other sources."""
 
 import json
 
 import numpy as np
-import pandas as pd
 import pytest
 from small import SMALL
 
 from sparloom.data import Sample, SampleTable
 from sparloom.errors import MissingArtifact, SchemaError
-from sparloom.experiments.cognate import slopes
-from sparloom.ops import SpMM
-from sparloom.platforms import SpadePlatform
+from sparloom.experiments.harness import samples_of
 from sparloom.space import CpuSpace
 from sparloom.sparse import SyntheticCorpus
 
@@ -85,22 +82,11 @@ def test_measured_and_dealt_samples_do_not_mix(dealt):
 
 
 @pytest.mark.cc
-def test_samples_remember_the_machine_they_were_dealt_to(build, dealt, tmp_path):
+def test_samples_remember_the_machine_they_were_dealt_to(build, dealt):
     folder, _ = dealt
-    task = build("compare_slopes", "samples=synthetic", "many.workers=48", "many.dealing=static", folder=folder)
-    with pytest.raises(SchemaError, match=r"are of another machine than this run \(machine.dealing .* -> "):
-        slopes(task.samples, task.sources[1], task.op)
-
-
-@pytest.mark.cc
-def test_validation_compares_threads_with_what_is_predicted(build, tmp_path):
-    metrics = build("validate_cpu_many", "corpus=tiny", "task.matrices=2", "task.configs=5", "width=32",
-                    "timing.rounds=1", folder=tmp_path).run(tmp_path)
-    rows = pd.read_parquet(tmp_path / "samples.parquet")
-    assert metrics["schedules"] == len(rows) > 0
-    assert (rows[["one", "many", "dealt", "even"]] > 0).all(axis=None)
-    assert rows["even"].to_numpy() == pytest.approx(rows["one"].to_numpy() / 2)
-    assert {"dealt/ratio_50", "dealt/tau", "even/ratio_50", "dealt/tau_of_speedups"} <= set(metrics)
+    task = build("autoencode_cpu", "samples=synthetic", "platform@target=cpu_many", "target.workers=48", folder=folder)
+    with pytest.raises(SchemaError, match=r"are of another machine than this run \(machine.workers .* -> "):
+        samples_of(task.samples, task.platform, task.op)
 
 
 @pytest.fixture(scope="module", params=SOURCES)
@@ -148,34 +134,3 @@ def test_sources_and_their_presets_have_networks_of_their_own(build, tmp_path):
     wider = build("finetune_tiny", "platform@source=cpu", "source.threads=64", "source.preset=threads_64",
                   folder=tmp_path)
     assert wider.checkpoints.source(wider.source, wider.op, wider.recipe.module.net) not in names
-
-
-class MadeUp:
-    """Samples of one matrix whose seconds are known powers of the extents."""
-
-    def inputs(self):
-        return {"a/b": type("Input", (), {"shape": (100_000, 100_000)})}
-
-    def table(self, platform, preset, op):
-        space = self.space.bind((100_000, 100_000))
-        return SampleTable.of([Sample(
-            op=op, platform=platform, preset=preset, matrix="a/b", width=256, config=config.key, round=0,
-            seconds=(1e-3 * space.shared(config).I ** 0.5 / space.shared(config).J ** 0.25 * (1 + config["bypass"]),),
-            cpu_seconds=(), kind="simulated", failure=None, stolen=False, machine="m", commit="c",
-            started="2026-01-01T00:00:00Z") for config in space])
-
-
-def test_slopes_are_the_powers_of_the_extents(build, tmp_path):
-    platform: SpadePlatform = build("collect_spade", folder=tmp_path).platforms[0]
-    samples = MadeUp()
-    samples.space = platform.space(SpMM())
-    found = slopes(samples, platform, SpMM()).loc["a/b"]
-    assert found.to_dict() == pytest.approx({"rows": 0.5, "columns": -0.25, "dense": 0.0}, abs=1e-6)
-
-
-def test_slopes_of_sources_are_compared_with_the_target(build, tmp_path):
-    metrics = build("compare_slopes", "samples=tiny", "samples.configs=256", folder=tmp_path).run(tmp_path)
-    same = metrics["spade_cognate32_205/rows/spearman"]  # made-up samples do not depend on the preset
-    assert same == pytest.approx(1)
-    assert {f"{name}/rows/spearman" for name in ("cpu_two_threads", "cpu_many_workers_32")} <= set(metrics)
-    assert len(pd.read_parquet(tmp_path / "slopes.parquet")) == 24 * 7

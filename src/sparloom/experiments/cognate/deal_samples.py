@@ -1,4 +1,4 @@
-"""Deal measured samples of the CPU to the workers of a simulated processor, and test the dealing against measurements.
+"""Deal measured samples of the CPU to the workers of a simulated processor.
 
 The platform holds the model, see `sparloom.platforms.ManyCorePlatform`. Dealt samples are a platform of their own: they
 have their own table, `cpu_many_<op>.parquet`, and their own checkpoints.
@@ -7,7 +7,7 @@ have their own table, `cpu_many_<op>.parquet`, and their own checkpoints.
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +17,12 @@ import pandas as pd
 from sparloom.data import Sample, SampleSource, SampleTable, conditions_entry
 from sparloom.errors import IllegalSchedule, SparloomError
 from sparloom.experiments import harness
-from sparloom.measure import TimingProtocol, kendall_tau
+from sparloom.measure import TimingProtocol
 from sparloom.ops import Op
-from sparloom.space import Config
-from sparloom.sparse import Corpus, Role, SparseMatrix, stratified_choice
+from sparloom.sparse import Corpus
 
 if TYPE_CHECKING:
-    from sparloom.platforms import CpuPlatform, ManyCorePlatform
+    from sparloom.platforms import ManyCorePlatform
 
 logger = logging.getLogger(__name__)
 
@@ -151,84 +150,3 @@ class DealSamples:
             after = made.filter(preset=platform.preset).labels().set_index(["matrix", "config"])["seconds"]
             found[f"{platform.preset}/speedup_over_measured"] = float((before / after).median())
         return found
-
-
-@dataclass(frozen=True)
-class ValidateDealing:
-    """Measure schedules with one thread and with more, in turn, and predict the latter by dealing the former.
-
-    Args:
-        platform: its measured platform runs the schedules; its caches and memory are taken as those of this machine.
-        threads: number of threads to predict for.
-        matrices: number of matrices, evenly spread over row bins and density; those above `nonzeros` are left out.
-        role: their role.
-        configs: schedules of a matrix, drawn like samples.
-    """
-
-    op: Op
-    platform: "ManyCorePlatform"
-    corpus: Corpus
-    timing: TimingProtocol
-    threads: int
-    matrices: int
-    nonzeros: int
-    role: Role
-    configs: int
-    seed: int
-
-    def run(self, out: Path) -> Mapping[str, float]:
-        """Write samples.parquet and per_matrix.parquet; return ratios of predicted over measured seconds, and taus."""
-        began, frames, roles = time.monotonic(), [], self.corpus.split()
-        entries = [entry for entry in self.corpus.entries()
-                   if roles[entry.name] == self.role and entry.nnz <= self.nonzeros]
-        with harness.exclusive_timing():
-            for name in stratified_choice(entries, self.matrices, seed=self.seed):
-                frames.append(self.measured(self.corpus.load(name)).assign(matrix=name))
-                logger.info("%s: %d schedules", name, len(frames[-1]))
-        samples = pd.concat(frames, ignore_index=True)
-        per_matrix = pd.DataFrame([self._agreement(str(name), rows) for name, rows in samples.groupby("matrix")])
-        metrics = {"matrices": len(per_matrix), "schedules": len(samples), "threads": self.threads}
-        for name in ("dealt", "even"):
-            ratio = samples[name] / samples["many"]
-            metrics |= {f"{name}/ratio_{share}": float(ratio.quantile(share / 100)) for share in (10, 50, 90)}
-            metrics |= {f"{name}/within_10_percent": float(((ratio - 1).abs() <= 0.1).mean()),
-                        f"{name}/tau": float(per_matrix[f"{name}_tau"].median())}
-        metrics["dealt/tau_of_speedups"] = kendall_tau((samples["one"] / samples["dealt"]).to_numpy(),
-                                                       (samples["one"] / samples["many"]).to_numpy())
-        return harness.finish(out, None, metrics | {"seconds": time.monotonic() - began}, samples=samples,
-                              per_matrix=per_matrix)
-
-    def measured(self, matrix: SparseMatrix) -> pd.DataFrame:
-        """Measure schedules of one matrix in turn with one thread and with more.
-
-        Returns:
-            Columns config, one and many, measured seconds, fastest repetition, median over rounds; dealt, seconds of
-            many threads predicted from those of one; even, those of one divided by the threads.
-        """
-        cpu = self.platform.measured
-        space = cpu.space(self.op).bind(matrix.pattern.shape)
-        configs = space.sample(self.configs, np.random.default_rng(self.seed))
-        operands = self.op.operands(matrix, cpu.width, self.timing.seed)
-        taken: dict[int, dict[Config, list[float]]] = {1: {}, self.threads: {}}
-        for turn in range(self.timing.rounds):
-            once = replace(self.timing, rounds=1, seed=self.timing.seed + turn)
-            for threads, found in taken.items():
-                fresh: CpuPlatform = replace(cpu, threads=threads)  # sets the threads of this process
-                for config, _, measurement in fresh.measure_many(self.op, operands, configs, once):
-                    if measurement.failure is None:
-                        found.setdefault(config, []).append(measurement.best)
-        one, many = ({config: float(np.median(seconds)) for config, seconds in found.items()}
-                     for found in taken.values())
-        alone = replace(self.platform, measured=replace(cpu, threads=1), workers=self.threads, dealing="dynamic",
-                        llc_mib=self.platform.measured_llc_mib, workers_per_llc=self.threads)
-        dealer = alone.dealt(self.op, matrix)
-        return pd.DataFrame([{"config": config.key, "one": seconds, "many": many[config],
-                              "dealt": float(dealer.seconds(config.key, [seconds], [alone])[0, 0]),
-                              "even": seconds / self.threads} for config, seconds in one.items() if config in many])
-
-    @staticmethod
-    def _agreement(name: str, rows: pd.DataFrame) -> dict[str, float | str]:
-        return {"matrix": name, "schedules": len(rows),
-                **{f"{each}_tau": kendall_tau(rows[each].to_numpy(), rows["many"].to_numpy())
-                   for each in ("dealt", "even")},
-                **{f"{each}_ratio": float((rows[each] / rows["many"]).median()) for each in ("dealt", "even")}}
