@@ -23,7 +23,6 @@ def without_compiler(monkeypatch):
     monkeypatch.setattr(api, "native_core", lambda: None)  # other tests have loaded its kernels
     monkeypatch.setattr(prepared, "native_core", lambda: None)
     monkeypatch.setattr(api, "set_threads", lambda threads: False)
-    monkeypatch.setattr(fallback, "BLOCK", 600)  # many blocks, some of a single row
     for cached in (fallback.kernels_available, fallback._warn):
         cached.cache_clear()
     yield
@@ -35,7 +34,7 @@ def without_compiler(monkeypatch):
 def matrix():
     matrix = scipy.sparse.random(120, 90, 0.05, format="lil", dtype=np.float32, random_state=0)
     matrix[7] = 0
-    matrix[30] = np.arange(90)  # longer than a block
+    matrix[30] = np.arange(90)
     matrix[119] = 0
     matrix = matrix.tocsr()
     matrix.eliminate_zeros()

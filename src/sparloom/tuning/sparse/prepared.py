@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -23,9 +23,9 @@ from sparloom.tuning.cache import PlanCache, Summary
 from sparloom.tuning.racing import Decision
 from sparloom.tuning.sparse.backend import LIBRARIES, LIBRARY_DTYPES, OPS, Backend, Case, CsrChoice, CsrPlan, Library
 from sparloom.tuning.sparse.cpu import CpuBackend
-from sparloom.tuning.sparse.fallback import FallbackReplay, kernels_available
+from sparloom.tuning.sparse.fallback import computed, kernels_available
 from sparloom.tuning.sparse.inputs import Origin, check_widths, number_array
-from sparloom.tuning.sparse.replay import ArgmaxReplay, EmptyReplay, LibraryReplay, NativeReplay, Replay
+from sparloom.tuning.sparse.replay import NativeReplay, Replay, copying
 from sparloom.tuning.sparse.settings import CsrPolicy, Settings
 from sparloom.tuning.sparse.tuner import CsrDecider
 
@@ -314,18 +314,18 @@ class Prepared:
     def _start(self, case: Case, operands: Operands, *, argmax: bool = False) -> Replay:
         """Make the replay of a case; later calls of a kernel run in the native core, if there is one."""
         if any(0 in shape for shape in case.shapes):
-            return EmptyReplay(self._family(case.op), self._arrays, argmax=argmax)
+            return copying(partial(_nothing, self._family(case.op), argmax=argmax), self._arrays)
         if self.threads and not kernels_available(case.op, case.dtype):
-            return FallbackReplay(case.op, self._family(case.op), argmax=argmax)
+            return copying(partial(computed, case.operation, self._family(case.op), argmax=argmax), self._arrays)
         plan = self._planned(case, operands)
         default = self.backend.default_config(case.operation, operands)
         config = _parsed(default.space, plan.choice.config) if plan.choice.config else default
         if plan.choice.library and not argmax:
             library = self._libraries_for(case)[plan.choice.library]
-            return LibraryReplay(library(self.matrix, self.threads), self._arrays)
+            return copying(library(self.matrix, self.threads), self._arrays)
         if self._native is not None and not plan.choice.library:
             bind_prepared(self._native, case.op, operands, config, self.threads)
-        return (ArgmaxReplay if argmax else NativeReplay)(self._family(case.op), config)
+        return NativeReplay(self._family(case.op), config, argmax=argmax)
 
     def _family(self, op: str) -> Family:
         if op not in self._families:
@@ -391,6 +391,13 @@ class Prepared:
         return {
             "op": case.op, "pattern": self._pattern, "shapes": [list(shape) for shape in case.shapes],
             "dtype": case.dtype, **self.backend.signature(), "libraries": sorted(self._libraries_for(case))}
+
+
+def _nothing(family: Family, operands: Operands, *, argmax: bool) -> Any:
+    """Return the result for operands without columns or heads: it has no elements, or all are empty sums."""
+    result = family.result(operands)
+    result.fill(0)
+    return (result, family.argmax(operands)) if argmax else result
 
 
 def _prepared_again(matrix: SparseMatrix, options: Mapping[str, Any]) -> Prepared:

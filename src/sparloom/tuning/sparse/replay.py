@@ -1,18 +1,19 @@
 """Replays: what runs the calls of one operation on one matrix, once it is decided how.
 
-`NativeReplay` runs a kernel and `LibraryReplay` a library. The native core calls most kernels of a processor itself.
+`NativeReplay` runs a kernel, `copying` a library or NumPy. The native core calls most kernels of a processor itself.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from sparloom.ops import Operands
-from sparloom.platforms import DeviceKernels, Family, SpmmMaxKernels
+from sparloom.platforms import Family
 from sparloom.space import Config
-from sparloom.tuning.sparse.backend import Arrays, Product
+from sparloom.tuning.sparse.backend import Arrays
 
-__all__ = ["ArgmaxReplay", "EmptyReplay", "LibraryReplay", "NativeReplay", "Replay"]
+__all__ = ["NativeReplay", "Replay", "copying"]
 
 
 class Replay(Protocol):
@@ -27,73 +28,36 @@ class Replay(Protocol):
 
 
 class NativeReplay:
-    """One of our kernels: bound by the first call, pointed to other arrays by later ones."""
+    """One of our kernels: bound by the first call, pointed to other arrays by later ones.
 
-    def __init__(self, family: Family, config: Config) -> None:
-        self._family, self._config = family, config
+    Args:
+        argmax: of a maximum: also return which nonzero each maximum comes from.
+    """
+
+    def __init__(self, family: Family, config: Config, *, argmax: bool = False) -> None:
+        self._family, self._config, self._argmax = family, config, argmax
         self._call = None
 
     def __call__(self, operands: Operands, out: Any | None = None) -> Any:
-        result = self._pointed(operands, out)
+        results = (self._family.result(operands) if out is None else out,)
+        if self._argmax:
+            results += (self._family.argmax(operands),)
+        if self._call is None:
+            self._call = self._family.bind(operands, self._config, *results)
+        else:
+            self._family.rebind(self._call, operands, *results)
         self._call()
         self._call.lent = ()
-        return result
-
-    def _pointed(self, operands: Operands, out: Any | None) -> Any:
-        result = self._family.result(operands) if out is None else out
-        if self._call is None:
-            self._call = self._family.bind(operands, self._config, result)
-        else:
-            self._family.rebind(self._call, operands, result)
-        return result
+        return results if self._argmax else results[0]
 
 
-class ArgmaxReplay(NativeReplay):
-    """The maximum of products by one of our kernels, with the argmax: which nonzero each maximum comes from.
-
-    Raises:
-        ValueError: there are too many nonzeros to count them in int32.
-    """
-
-    def __init__(self, family: SpmmMaxKernels | DeviceKernels, config: Config) -> None:
-        super().__init__(family, config)
-
-    def _pointed(self, operands: Operands, out: None) -> tuple[Any, Any]:
-        both = self._family.result(operands), self._family.argmax(operands)
-        if self._call is None:
-            self._call = self._family.bind(operands, self._config, *both)
-        else:
-            self._family.rebind(self._call, operands, *both)
-        return both
-
-
-class EmptyReplay:
-    """The result for dense operands without columns or heads: it has no elements, or all of them are empty sums."""
-
-    def __init__(self, family: Family, arrays: Arrays, *, argmax: bool) -> None:
-        self._family, self._arrays, self._argmax = family, arrays, argmax
-
-    def __call__(self, operands: Operands, out: Any | None = None) -> Any:
-        """Return zeros, for a maximum with its argmax if that is asked for."""
-        result = self._family.result(operands)
-        result.fill(0)
-        if self._argmax:
-            return result, self._family.argmax(operands)
+def copying(compute: Callable[[Operands], Any], arrays: Arrays) -> Replay:
+    """Copy what a function returns to where the caller wants it."""
+    def replay(operands: Operands, out: Any | None = None) -> Any:
+        result = compute(operands)
         if out is None:
             return result
-        self._arrays.copy(result, out)
+        arrays.copy(result, out)
         return out
 
-
-class LibraryReplay:
-    """The product of a library, prepared for the pattern."""
-
-    def __init__(self, product: Product, arrays: Arrays) -> None:
-        self._product, self._arrays = product, arrays
-
-    def __call__(self, operands: Operands, out: Any | None = None) -> Any:
-        result = self._product(operands)
-        if out is None:
-            return result
-        self._arrays.copy(result, out)
-        return out
+    return replay
