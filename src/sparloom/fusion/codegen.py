@@ -59,14 +59,6 @@ def lower_fused(program: FusedProgram) -> Kernel:
     return Kernel(f"{program.name}_fused", (*params_used(program, body), *SCHEDULE), body)
 
 
-def lower_wavefronts(program: FusedProgram) -> tuple[Kernel, Kernel]:
-    """Make one kernel per wavefront for GPUs: a thread block runs a tile, and a launch is the barrier."""
-    first, second = (
-        Kernel(f"{program.name}_wavefront_{number}", (*params_used(program, body), *SCHEDULE), body)
-        for number, loop in enumerate(_wavefronts(program)) for body in [(*program.prelude, loop)])
-    return first, second
-
-
 def lower_unfused(program: FusedProgram) -> Kernel:
     """Run one loop after the other, each parallel over its iterations."""
     loops = tuple(

@@ -17,7 +17,6 @@ from sparloom.fusion.codegen import (
     lower_fused,
     lower_sizes,
     lower_unfused,
-    lower_wavefronts,
     shared_pattern,
 )
 from sparloom.fusion.dependence import Dependence, check_independent, check_trip_counts, dependences
@@ -25,7 +24,7 @@ from sparloom.fusion.program import Access, Array, Csr, FusedProgram, MarkedLoop
 from sparloom.fusion.recognition import Arguments, Bodies, ProductRunner, recognise
 from sparloom.fusion.schedule import FusedLoops, Loop, Reads, TileSchedule
 from sparloom.fusion.symbolic import bound_checks
-from sparloom.ir import DTYPES, Expr, Kernel, Load, Param, Ref, render_c, render_cuda, walk
+from sparloom.ir import DTYPES, Expr, Kernel, Load, Param, Ref, render_c, walk
 from sparloom.jit import Library, compile_c
 from sparloom.sparse import Pattern
 
@@ -85,11 +84,6 @@ class CompiledProgram:
     def source(self) -> str:
         """Print the kernels as C."""
         return render_c(*self._kernels())
-
-    def cuda(self) -> tuple[str, str]:
-        """Print the wavefronts as CUDA, one launch each, with a tile per thread block."""
-        first, second = lower_wavefronts(self.program)
-        return render_cuda(first), render_cuda(second)
 
     def sizes(self, arguments: Arguments) -> Sizes:
         """Compute the sizes of a call; refuse subscripts that may be out of bounds."""

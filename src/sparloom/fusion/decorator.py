@@ -89,10 +89,6 @@ class FusedFunction:
         """Print the generated C for arguments like these."""
         return self._compile(args, kwargs)[0].source()
 
-    def cuda(self, *args: Any, **kwargs: Any) -> tuple[str, str]:
-        """Print CUDA for arguments like these: a kernel per wavefront, in which each thread block runs a tile."""
-        return self._compile(args, kwargs)[0].cuda()
-
     def dependences(self, *args: Any, **kwargs: Any) -> str:
         """Print the dependence relations for arguments like these, before and after simplification."""
         return "\n".join(map(str, self._compile(args, kwargs)[0].dependences))

@@ -2,15 +2,11 @@
 
 import ctypes
 import importlib.util
-import os
 import re
-import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sparloom.errors import CompileError, Unsupported
-from sparloom.files import scratch_folder
 from sparloom.jit.toolchain import kernel_source
 
 __all__ = ["check_cuda", "cuda_text"]
@@ -41,31 +37,19 @@ def check_cuda(
 ) -> str:
     """Compile `source` to device code for each architecture and discard the code; no GPU is needed.
 
-    NVRTC is the compiler that is used at run time; nvcc replaces it if it is not installed.
-
     Returns:
-        The compiler: the path of the NVRTC library of a Python wheel, or of nvcc.
+        The path of the compiler, the NVRTC library of a Python wheel.
 
     Raises:
         CompileError: compilation failed.
-        Unsupported: neither NVRTC nor nvcc is installed.
+        Unsupported: NVRTC is not installed.
     """
     nvrtc = _find_nvrtc()
-    nvcc = _find_nvcc() if nvrtc is None else None
-    if nvrtc is None and nvcc is None:
-        raise Unsupported("no CUDA compiler: put nvcc on PATH, set CUDA_HOME, or pip install nvidia-cuda-nvrtc")
+    if nvrtc is None:
+        raise Unsupported("no CUDA compiler: pip install nvidia-cuda-nvrtc")
     for architecture in architectures:
-        if nvrtc is not None:
-            _check_nvrtc(nvrtc, source, architecture, options)
-        else:
-            _check_nvcc(nvcc, source, architecture)
-    return str(nvrtc) if nvrtc is not None else nvcc
-
-
-def _find_nvcc() -> str | None:
-    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
-    beside = shutil.which("nvcc", path=str(Path(home) / "bin")) if home else None
-    return beside or shutil.which("nvcc")
+        _check_nvrtc(nvrtc, source, architecture, options)
+    return str(nvrtc)
 
 
 def _find_nvrtc() -> Path | None:
@@ -74,17 +58,6 @@ def _find_nvrtc() -> Path | None:
     folders = [Path(folder) for folder in (spec.submodule_search_locations or ())] if spec is not None else []
     found = [library for folder in folders for library in sorted(folder.glob("*/lib/libnvrtc.so.*"))]
     return next((library for library in found if "builtins" not in library.name and "alt" not in library.name), None)
-
-
-def _check_nvcc(nvcc: str, source: str, architecture: str) -> None:
-    with scratch_folder("compile") as folder:
-        path = Path(folder) / "kernel.cu"
-        path.write_text(source, encoding="utf-8")
-        out = str(path.with_suffix(".cubin"))
-        arguments = [nvcc, "-cubin", f"-arch={architecture}", "-o", out, str(path)]
-        done = subprocess.run(arguments, capture_output=True, text=True, errors="replace", check=False)
-    if done.returncode != 0:
-        raise _refused("nvcc", source, architecture, done.stderr + done.stdout)
 
 
 def _check_nvrtc(library: Path, source: str, architecture: str, options: Sequence[str]) -> None:
@@ -102,11 +75,8 @@ def _check_nvrtc(library: Path, source: str, architecture: str, options: Sequenc
             nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
             text = ctypes.create_string_buffer(size.value)
             nvrtc.nvrtcGetProgramLog(program, text)
-            raise _refused("NVRTC", source, architecture, text.value.decode(errors="replace"))
+            log = text.value.decode(errors="replace")
+            first = next((line for line in log.splitlines() if "error" in line), "no message")
+            raise CompileError(f"NVRTC refused the kernel for {architecture}: {first.strip()}", source=source, log=log)
     finally:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
-
-
-def _refused(compiler: str, source: str, architecture: str, log: str) -> CompileError:
-    first = next((line for line in log.splitlines() if "error" in line), "no message")
-    return CompileError(f"{compiler} refused the kernel for {architecture}: {first.strip()}", source=source, log=log)

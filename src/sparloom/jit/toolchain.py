@@ -12,9 +12,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -255,7 +253,7 @@ class Toolchain:
             raise CompileError(f"{self.command[0]} refused {source.name}: {first.strip()}", source=text, log=printed)
 
     def _run(self, arguments: Sequence[str], source: Path, folder: Path) -> tuple[int, str]:
-        """Run the compiler; report it once if it takes long, and keep how long it took."""
+        """Run the compiler; report it once if it takes long."""
         environment = os.environ | {"TMPDIR": str(folder), "LC_ALL": "C"}
         try:
             process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -265,18 +263,16 @@ class Toolchain:
                 raise MemoryError(f"no memory to start {self.command[0]}: {source.name} is not compiled") from error
             problem = f"{self.command[0]} cannot be started ({error.strerror})"
             raise CompileError(f"{problem}: {source.name} is not compiled", source="", log=str(error)) from error
-        began = time.monotonic()
         with process:
             try:
                 try:
                     printed, _ = process.communicate(timeout=_REPORT_AFTER_SECONDS)
                 except subprocess.TimeoutExpired:
-                    _report_compiling(source.name, _last_seconds(source.name))
+                    _report_compiling(source.name)
                     printed, _ = process.communicate()
             except BaseException:
                 process.kill()
                 raise
-        _keep_seconds(source.name, time.monotonic() - began)
         return process.returncode, printed
 
 
@@ -354,42 +350,20 @@ def _version(command: tuple[str, ...], stamp: tuple[str, int]) -> str:
     return done.stdout.strip()
 
 
-def _seconds_file(name: str) -> Path:
-    return cache_folder() / "jit" / "seconds" / name
-
-
-def _last_seconds(name: str) -> float | None:
-    """Return the seconds that compiling a source of this name took last time; None if that is not known."""
-    try:
-        return float(_seconds_file(name).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-
-
-def _keep_seconds(name: str, seconds: float) -> None:
-    if seconds < _REPORT_AFTER_SECONDS:
-        return
-    with suppress(OSError):
-        path = _seconds_file(name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"{seconds:.1f}", encoding="utf-8")
-
-
 @functools.cache
 def _reported() -> list[str]:
     """What this process has said about compiling: one line at most."""
     return []
 
 
-def _report_compiling(name: str, last: float | None) -> None:
+def _report_compiling(name: str) -> None:
     """Say once that kernels are compiled: to the log of a run, or on stderr of a program without one."""
     if _reported():
         return
-    took = "" if last is None else f", which took {last:.0f} s last time"
     kernels = cache_folder() / "jit"
     folder = Cache(kernels).writable_folder()
     kept = f"later runs load them from {cache_folder() if folder == kernels else folder}" if folder else "none are kept"
-    text = f"compiling kernels for this processor ({name}{took}); {kept}"
+    text = f"compiling kernels for this processor ({name}); {kept}"
     _reported().append(text)
     if log.hasHandlers():
         log.info(text)

@@ -265,9 +265,8 @@ def test_the_cache_has_room_to_compile_in_if_nothing_else_has(cache, monkeypatch
 
 
 @pytest.mark.parametrize("logged", [True, False])
-def test_compiling_is_reported_once_with_the_time_of_the_last_run(cache, monkeypatch, caplog, capsys, logged):
+def test_compiling_is_reported_once(cache, monkeypatch, caplog, capsys, logged):
     monkeypatch.setattr(tools, "_REPORT_AFTER_SECONDS", 0.0)
-    monkeypatch.setattr(tools, "_last_seconds", lambda name: 8.4)
     if not logged:
         monkeypatch.setattr(tools.log, "hasHandlers", lambda: False)
     with caplog.at_level("INFO"):
@@ -276,7 +275,7 @@ def test_compiling_is_reported_once_with_the_time_of_the_last_run(cache, monkeyp
     said = [record.message for record in caplog.records] if logged else capsys.readouterr().err.splitlines()
     said = [text.removeprefix("sparloom: ") for text in said if "compiling kernels" in text]
     assert len(said) == 1
-    assert re.fullmatch(r"compiling kernels for this processor \(\S+\.c, which took 8 s last time\); later runs load "
+    assert re.fullmatch(r"compiling kernels for this processor \(\S+\.c\); later runs load "
                         rf"them from {re.escape(os.environ['SPARLOOM_CACHE'])}", said[0])
 
 
@@ -284,7 +283,6 @@ def test_compiling_is_reported_once_with_the_time_of_the_last_run(cache, monkeyp
 def test_compiling_names_the_folder_that_keeps_kernels(places, monkeypatch, caplog, private):
     monkeypatch.setenv("SPARLOOM_CACHE", "/dev/null/cache")
     monkeypatch.setattr(tools, "_REPORT_AFTER_SECONDS", 0.0)
-    monkeypatch.setattr(tools, "_last_seconds", lambda name: 8.4)
     if not private:
         (places / f"sparloom-{os.geteuid()}").write_text("a file in the way")
     with caplog.at_level("INFO"):
@@ -303,16 +301,6 @@ def test_one_warning_is_given_for_all_folders_of_the_cache(places, monkeypatch, 
     for _ in range(2):
         module.warn_unwritable(tmp_path, "elsewhere")
     assert caplog.text.count("elsewhere") == 1
-
-
-def test_the_seconds_of_compiling_are_kept(cache, monkeypatch):
-    monkeypatch.setattr(tools, "_REPORT_AFTER_SECONDS", 0.0)
-    assert tools._last_seconds("kernels.c") is None
-    tools._keep_seconds("kernels.c", 3.21)
-    assert tools._last_seconds("kernels.c") == 3.2
-    monkeypatch.setenv("SPARLOOM_CACHE", "/dev/null/cache")
-    tools._keep_seconds("kernels.c", 3.21)  # cannot be written
-    assert tools._last_seconds("kernels.c") is None
 
 
 def test_a_compiler_that_cannot_be_started(monkeypatch, tmp_path):

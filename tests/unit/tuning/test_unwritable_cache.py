@@ -8,7 +8,6 @@ import pytest
 
 PROGRAM = """
 from sparloom import jit
-from sparloom.jit import toolchain
 from sparloom.tuning import PlanCache
 
 jit.compile_c([jit.Source("answer", (), "int answer(void) { return 1; }\\n")])
@@ -16,14 +15,12 @@ cache = PlanCache.of_this_user()
 for kind in ("csr", "rates"):
     cache.put(kind, {"key": 1}, {"value": 1})
     assert cache.get(kind, {"key": 1}) is None
-toolchain._keep_seconds("answer.c", 10.0)
-assert toolchain._last_seconds("answer.c") is None
 """
 
 
 @pytest.mark.cc
 @pytest.mark.parametrize("place", ["/dev/null/x", "parts"])
-def test_kernels_decisions_and_times_do_without_a_cache_and_one_warning_says_so(tmp_path, place):
+def test_kernels_and_decisions_do_without_a_cache_and_one_warning_says_so(tmp_path, place):
     (tmp_path / "parts").mkdir()
     for part in ("jit", "plans"):
         (tmp_path / "parts" / part).write_text("in the way")

@@ -184,7 +184,7 @@ def _csr(
     """Check arrays, and make a matrix of them without assumptions about their order."""
     indptr, indices, values = (np.require(array_of(part, name), requirements=["C", "A"]) for part, name in (
         (indptr, "indptr"), (indices, "indices"), (values, "values")))
-    _check_compressed(indptr, indices, {"rows": shape[0], "columns": shape[1]}, values=values.shape)
+    _check_compressed(indptr, indices, shape, values=values.shape)
     _check_float(values.dtype, conversion)
     return scipy.sparse.csr_array((values, indices, indptr), shape=shape)
 
@@ -218,15 +218,10 @@ def _remedy(dtype: np.dtype, conversion: str) -> str:
 
 def _check_format(given: Any) -> None:
     """Refuse damaged matrices of formats other than CSR whose `tocsr` would not notice."""
-    if given.format == "csc":
-        extents = {"columns": given.shape[1], "rows": given.shape[0]}
-        _check_compressed(array_of(given.indptr, "indptr"), array_of(given.indices, "indices"), extents,
-                          values=given.data.shape)
-    elif given.format == "bsr":
-        high, wide = given.blocksize
-        extents = {"rows of blocks": given.shape[0] // high, "columns of blocks": given.shape[1] // wide}
-        _check_compressed(array_of(given.indptr, "indptr"), array_of(given.indices, "indices"), extents,
-                          values=given.data.shape[:1])
+    if given.format in ("csc", "bsr"):
+        given.check_format(full_check=True)
+        if len(given.indices) != len(given.data):
+            raise ValueError(f"it has {len(given.data)} values for {len(given.indices)} indices")
     elif given.format == "coo":
         scipy.sparse.coo_array((given.data, given.coords), shape=given.shape)  # checks them
     elif given.format == "dia" and given.offsets.shape != given.data.shape[:1]:
@@ -236,25 +231,20 @@ def _check_format(given: Any) -> None:
 
 
 def _check_compressed(
-    indptr: np.ndarray, indices: np.ndarray, extents: dict[str, int], *, values: tuple[int, ...],
+    indptr: np.ndarray, indices: np.ndarray, shape: tuple[int, int], *, values: tuple[int, ...],
 ) -> None:
-    """Check pointers and indices of a matrix in CSR or a similar format.
-
-    Args:
-        extents: name and number of what pointers count, then of what indices count.
-        values: shape, which must be that of the indices.
-    """
+    """Check pointers and indices of a matrix in CSR, and that `values`, a shape, is that of the indices."""
     for part, name in ((indptr, "indptr"), (indices, "indices")):
         if part.ndim != 1:
             raise ValueError(f"{name} of A has shape {part.shape}: it must have one axis")
         if part.dtype not in (np.int32, np.int64):
             raise TypeError(f"{name} of A is {part.dtype}: it must be int32 or int64")
-    (major, count), (minor, limit) = extents.items()
+    count, limit = shape
     if indptr.size != count + 1 or indptr[0] != 0 or indptr[-1] != indices.size or (indptr[1:] < indptr[:-1]).any():
         raise ValueError(f"indptr of A must be {count + 1} numbers that rise from 0 to {indices.size}, one more than "
-                         f"{major}")
+                         "rows")
     if indices.size and not 0 <= indices.min() <= indices.max() < limit:
-        raise ValueError(f"indices of A run from {indices.min()} to {indices.max()}: {minor} are 0 to {limit - 1}")
+        raise ValueError(f"indices of A run from {indices.min()} to {indices.max()}: columns are 0 to {limit - 1}")
     if values != indices.shape:
         raise ValueError(f"A has {' x '.join(map(str, values))} values for {indices.size} indices: give one for each")
 
