@@ -4,9 +4,8 @@ import csv
 import io
 import logging
 import re
-import time
 from collections.abc import Iterable, Mapping
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import get_args
 
 import numpy as np
 
-from sparloom.files import locked, sha256
+from sparloom.files import sha256
 from sparloom.log import track
 from sparloom.sparse.corpus import MatrixEntry, Part, Role, entry_of, family_role, row_bin, stratified_choice
 from sparloom.sparse.download import RetryPolicy, fetch
@@ -24,8 +23,6 @@ from sparloom.sparse.pattern import SparseMatrix
 log = logging.getLogger(__name__)
 
 COLUMNS = ("group", "name", "family", "rows", "cols", "nnz", "symmetric", "kind", "sha256")
-REFRESH_SECONDS = 86_400  # age at which the catalogue of an address is downloaded again
-REFRESH_POLICY = {"attempts": 1, "timeout_seconds": 10.0}  # a run without network must start at once
 SAFE_NAME = re.compile(r"[A-Za-z0-9_+-][A-Za-z0-9_.+-]*")  # path component that stays in its folder
 DIGEST = re.compile(r"[0-9A-Fa-f]{64}")
 
@@ -38,7 +35,7 @@ class SuiteSparseCorpus:
         mirror: folder, or address that begins with https:// or http://; with None, every use raises an error that says
             how to set one.
         cache: folder for downloads, with a folder for each address; a mirror that is a folder is read in place.
-            A catalogue that is a day old is downloaded again; without network the old one is used.
+            A catalogue is downloaded once: remove it for a newer one.
         patience: when a download is given up; None: the default policy.
         count: number of matrices, chosen evenly over row bins and sparsity (`stratified_choice`); None: all.
         role: keep only matrices with this role; None: all.
@@ -108,30 +105,11 @@ class SuiteSparseCorpus:
     def _index(self) -> tuple[tuple[MatrixEntry, ...], Mapping[str, str]]:
         """Read the catalogue: entries, and checksums by name."""
         path = self._home() / "index.csv"
-        if self._is_remote() and path.exists():
-            self._refresh(path)
-        elif self._is_remote():
+        if self._is_remote() and not path.exists():
             self._download("index.csv", None)
         if not path.is_file():
             raise FileNotFoundError(f"{path}: no such file: a mirror holds index.csv beside GROUP/NAME.tar.gz")
         return _parse_index(path.read_text(encoding="utf-8"), str(path))
-
-    def _refresh(self, path: Path) -> None:
-        """Replace an old catalogue by that of the mirror; if that fails, keep it and warn."""
-        fresh = path.with_name("index.csv.new")
-        with locked(path.parent / ".locks" / "refresh"):
-            fetched = path.stat().st_mtime
-            if time.time() - fetched < REFRESH_SECONDS:
-                return
-            try:
-                fresh.unlink(missing_ok=True)
-                fetch(self._address("index.csv"), fresh, digest=None,
-                      policy=replace(self.patience or RetryPolicy(), **REFRESH_POLICY))
-                _parse_index(fresh.read_text(encoding="utf-8"), self._address("index.csv"))
-                fresh.replace(path)
-            except (OSError, ValueError) as error:
-                day = time.strftime("%Y-%m-%d", time.gmtime(fetched))
-                log.warning("%s; the catalogue of %s is used", error, day)
 
     def _is_here(self, name: str) -> bool:
         """Return whether the file exists and is intact; False only where it can be downloaded."""

@@ -2,8 +2,6 @@
 
 import csv
 import logging
-import os
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -132,34 +130,6 @@ def test_files_are_downloaded_once(server, tmp_path):
     assert corpus.load("HB/two") == matrix(5)
     assert corpus.load("New+/x_1.5") == matrix(6)
     assert server.requests == ["/index.csv", "/HB/two.tar.gz", "/New+/x_1.5.tar.gz"]
-
-
-@pytest.fixture
-def aged(server, tmp_path):
-    """Fetch the catalogue two days ago."""
-    whole(server.address, str(tmp_path / "cache"), QUICK).entries()
-    (path,) = (tmp_path / "cache").glob("*/index.csv")
-    os.utime(path, (time.time() - 2 * 86_400,) * 2)
-    server.requests.clear()
-    return path
-
-
-def test_an_old_catalogue_is_downloaded_again_once(server, tmp_path, aged):
-    lines = server.files["/index.csv"].splitlines(keepends=True)
-    server.files["/index.csv"] = b"".join(line for line in lines if not line.startswith(b"HB,two"))
-    for _ in range(2):
-        entries = whole(server.address, str(tmp_path / "cache"), QUICK).entries()
-        assert [entry.name for entry in entries] == ["AG-Monien/3elt", "HB/one", "New+/x_1.5"]
-    assert server.requests == ["/index.csv"]
-
-
-def test_an_old_catalogue_is_used_without_network(tmp_path, aged, server, caplog):
-    server.shutdown()
-    server.server_close()
-    corpus = whole(server.address, str(tmp_path / "cache"), QUICK)
-    with caplog.at_level(logging.WARNING):
-        assert len(corpus.entries()) == 4
-    assert " is used" in caplog.text
 
 
 def test_a_wrong_checksum_over_http_is_refused(server, tmp_path):
