@@ -29,11 +29,11 @@ from sparloom.fusion.executor import (
     fill_arguments,
     fused_library,
 )
-from sparloom.fusion.schedule import TileSchedule, unfused_schedule
+from sparloom.fusion.schedule import TileSchedule
 from sparloom.jit import NativeCall, address, check_memory, compile_cpp
 from sparloom.measure import cache_levels
 from sparloom.ops import GemmSpmm, Operands, SpmmSpmm
-from sparloom.sparse import Pattern, SparseMatrix
+from sparloom.sparse import Pattern
 
 LINE_BYTES = 64
 MEMORY_CYCLES = 300.0
@@ -127,32 +127,6 @@ def fused_gemv(
     if kind == "blas_gemv":
         arguments.blas = blas_routine("gemv", operands.matrix.dtype)
     return _call(f"gemm_spmm_{kind}", operands, arguments, kept)
-
-
-def tall_gemm(
-    left: np.ndarray, right: np.ndarray, *, threads: int, variant: Variant,
-) -> tuple[NativeCall, np.ndarray]:
-    """Bind the dense product of GeMM-SpMM alone; also return the array (rows, width) that the call overwrites.
-
-    It runs loop one of GeMM-SpMM with an A of one empty row, so it times the code that unfused products execute.
-
-    Args:
-        left: (rows, inner).
-        right: (inner, width), of the same type.
-        variant: only `stream_first` and `blas` have an effect.
-    """
-    (rows, inner), (depth, width) = left.shape, right.shape
-    if inner != depth:
-        raise ValueError(f"{rows} x {inner} times {depth} x {width}: give as many rows of right as columns of left")
-    pattern = Pattern((1, rows), np.zeros(2, np.int64), np.empty(0, np.int32))
-    matrix = SparseMatrix(pattern, np.empty(0, left.dtype), left.dtype.name)
-    operands, workspace = Operands(matrix, {"B": left, "C": right}), Workspace()
-    schedule = unfused_schedule(pattern, threads=threads)
-    loops = BoundLoops(schedule, threads, variant, CsrRows.of(matrix))
-    empty = np.empty((1, width), left.dtype)
-    arguments, kept = fill_arguments(GemmSpmm(inner=inner, dtype=left.dtype.name), operands, empty, loops, workspace)
-    call = NativeCall(fused_library(left.dtype).sparloom_gemm_spmm, arguments, kept=kept)
-    return call, workspace.array("d1", (rows, width), left.dtype)
 
 
 class _AtomicArguments(ctypes.Structure):

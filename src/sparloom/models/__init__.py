@@ -2,8 +2,8 @@
 
 `cost_model` has the interfaces and the features of a matrix. `sparseconv` convolves patterns for the networks in
 `cognate`; `trees` has models on described features; `performance` predicts times from declared features; `lightning`
-trains latent encoders and performance models with Lightning; `shortlists` ranks kernels for online tuning. Names are
-imported on demand: `performance` needs no torch.
+trains latent encoders and performance models with Lightning. Names are imported on demand: `performance` needs no
+torch.
 """
 
 from sparloom.lazy import attach
@@ -31,5 +31,4 @@ __all__, __getattr__, __dir__ = attach(__name__, {
     "lightning": (
         "AutoencoderModule", "BoostingModule", "ClosedFormModule", "encoder_module", "train_on_cpu"),
     "trees": ("GaussianProcess", "Trees"),
-    "shortlists": ("NetworkShortlists", "load_networks"),
 })

@@ -35,7 +35,6 @@ __all__, __getattr__, __dir__ = attach(__name__, {
     ),
     "search": (
         "CsrCostModel", "Evolution", "Ranked", "best", "portfolio", "shortlist",
-        "top_k",
     ),
     "fusion_problem": (
         "ORDERS", "Estimate", "PairCostModel", "Problem", "Sketch",

@@ -269,12 +269,6 @@ class Campaign:
             found.append(MatrixSummary(name, config, seconds, len(trials), gain, regret))
         return found
 
-    def predict(self, matrix: str) -> pd.DataFrame:
-        """Return what is expected of every program of a matrix: config, seconds, and deviation of their logarithm."""
-        mean, covariance = self._posterior(self._fitted(self.labels()), matrix)
-        return pd.DataFrame({"config": [config.key for config in self._programs[matrix]], "seconds": np.exp(mean),
-                             "deviation": _deviation(covariance)})
-
     def _choose(self, count: int, tolerance: float) -> list[Proposal]:
         rows = self._told()
         labels, running = _labels(rows), self._pending(rows)

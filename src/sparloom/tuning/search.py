@@ -15,14 +15,14 @@ import numpy as np
 
 from sparloom.errors import IllegalSchedule
 from sparloom.ops import Operands
-from sparloom.space import MAX_LISTED, Config, ConfigSpace, GridSpace
+from sparloom.space import MAX_LISTED, Config, GridSpace
 from sparloom.sparse import Pattern
 
 if TYPE_CHECKING:
-    from sparloom.models import CostModel, MatrixFeatures
+    pass
 
 __all__ = [
-    "CsrCostModel", "Evolution", "Ranked", "Sample", "best", "favour", "portfolio", "sample_rows", "shortlist", "top_k",
+    "CsrCostModel", "Evolution", "Ranked", "Sample", "best", "favour", "portfolio", "sample_rows", "shortlist",
 ]
 
 ATTEMPTS = 20  # to make a legal child that was not scored before
@@ -39,25 +39,6 @@ class Ranked:
 
     config: Config
     score: float
-
-
-def top_k(model: CostModel, matrix: Pattern | MatrixFeatures, space: ConfigSpace, k: int) -> list[Ranked]:
-    """Find the k configurations with the lowest scores, best first; equal scores keep the order of the space.
-
-    Args:
-        space: bound or not; it is bound to the shape of the matrix here.
-
-    Raises:
-        ValueError: k is not in 1..len(space), or the model gave a score that is not a number.
-    """
-    if not 1 <= k <= len(space):
-        raise ValueError(f"top {k} of space {space.name} ({space.op}): choose k from 1 to {len(space)}")
-    configs = list(space.bind(matrix.shape))
-    scores = np.asarray(model.score(matrix, configs), np.float64)
-    if scores.shape != (len(configs),) or np.isnan(scores).any():
-        raise ValueError(f"{type(model).__name__} gave {scores.size} scores, {np.isnan(scores).sum()} of them NaN, for "
-                         f"{len(configs)} configurations: its training diverged, train it again")
-    return [Ranked(configs[index], float(scores[index])) for index in np.argsort(scores, kind="stable")[:k]]
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,13 @@
 """Search of a space, shortlists, portfolios, and the rows of a sample."""
 
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
 from sparloom.ops import Operands
-from sparloom.space import Config, GridSpace, Parameter, SpadeSpace, SpmmSpace
+from sparloom.space import Config, GridSpace, Parameter, SpmmSpace
 from sparloom.sparse import Pattern, SparseMatrix
-from sparloom.tuning import Evolution, best, portfolio, shortlist, top_k
+from sparloom.tuning import Evolution, best, portfolio, shortlist
 from sparloom.tuning.search import sample_rows
 
 SEARCH = Evolution(population=32, generations=60, patience=15, mutation=0.2, tournament=2, seed=0)
@@ -69,35 +68,6 @@ def test_small_spaces_are_scored_whole_and_large_ones_searched():
     assert len(whole.seen) == len(small) == 128
     assert found[0].score == min(Distance()(list(small)))
     assert [entry.score for entry in found] == sorted(entry.score for entry in found)
-
-
-SPADE = SpadeSpace("spmm")
-PATTERN = Pattern.from_coo([0, 1], [1, 0], (2, 2))
-
-
-class Given:
-    """Model that returns given scores."""
-
-    def __init__(self, scores: np.ndarray) -> None:
-        self.scores = scores
-
-    def score(self, matrix: Pattern, configs: Sequence[Config]) -> np.ndarray:
-        return self.scores
-
-
-def test_lowest_scores_come_first() -> None:
-    scores = np.random.default_rng(0).random(256)
-    found = top_k(Given(scores), PATTERN, SPADE, 5)
-    configs = list(SPADE)
-    assert [entry.config for entry in found] == [configs[place] for place in np.argsort(scores)[:5]]
-    assert [entry.score for entry in found] == sorted(scores)[:5]
-
-
-def test_scores_that_are_no_numbers_are_refused() -> None:
-    with pytest.raises(ValueError, match="Given gave 256 scores, 1 of them NaN, for 256 configurations"):
-        top_k(Given(np.where(np.arange(256) == 7, np.nan, 0)), PATTERN, SPADE, 1)
-    with pytest.raises(ValueError, match="Given gave 2 scores, 0 of them NaN, for 256 configurations"):
-        top_k(Given(np.zeros(2)), PATTERN, SPADE, 1)
 
 
 def test_each_one_helps_most_where_those_before_do_not():

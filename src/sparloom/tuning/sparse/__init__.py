@@ -24,7 +24,6 @@ from sparloom.tuning.sparse.backend import (
     CsrPlan,
     Library,
     Product,
-    RowCheck,
     gathered_pieces,
 )
 from sparloom.tuning.sparse.cpu import CpuBackend, CpuScores
@@ -39,7 +38,7 @@ from sparloom.tuning.sparse.tuner import CsrDecider
 __all__ = [
     "CUDA_LIBRARIES", "LIBRARIES", "Arrays", "Backend", "CandidateSet", "CpuBackend", "CpuScores", "CsrChoice",
     "CsrCostModel", "CsrDecider", "CsrPlan", "CsrPolicy", "CudaBackend", "CudaEstimate", "CudaRates", "Library",
-    "NativeReplay", "Prepared", "Product", "RowCheck", "Sample", "Settings", "array_of", "csr_attention", "dense_of",
+    "NativeReplay", "Prepared", "Product", "Sample", "Settings", "array_of", "csr_attention", "dense_of",
     "gather_dot", "gathered_pieces", "kernel_kind", "matrix_of", "measure_cuda_rates", "prepare",
     "safe_kernel", "sample_rows", "sddmm", "spmm", "tune",
 ]

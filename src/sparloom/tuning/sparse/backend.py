@@ -36,7 +36,7 @@ from sparloom.tuning.sparse.settings import CsrPolicy
 
 __all__ = [
     "LIBRARIES", "LIBRARY_DTYPES", "OPS", "Arrays", "Backend", "CandidateSet", "Case", "CsrChoice", "CsrPlan",
-    "Library", "Product", "RowCheck", "gathered_pieces",
+    "Library", "Product", "gathered_pieces",
 ]
 
 EPS: Mapping[str, float] = {"bfloat16": 2.0**-7}
@@ -239,43 +239,6 @@ class CsrPlan:
         return Config.parse(self.space, self.choice.config)
 
 
-@dataclass(frozen=True)
-class RowCheck:
-    """Compares results in some rows of a problem."""
-
-    op: Op
-    backend: Backend
-    operands: Operands
-
-    @cached_property
-    def rows(self) -> np.ndarray:
-        """Indices of these rows."""
-        return few_rows(self.operands.matrix.pattern)
-
-    def of(self, result: Any) -> np.ndarray:
-        """Take these rows of a result for all rows."""
-        pattern = self.operands.matrix.pattern
-        indices = pattern.nonzeros_of(self.rows) if self.op.name == "sddmm" else self.rows
-        return self.backend.arrays.gather_rows(result, indices)
-
-    def computed(self, choice: CsrChoice, libraries: Mapping[str, Library]) -> np.ndarray:
-        """Compute these rows alone."""
-        operands = self.backend.arrays.take_rows(self.operands, self.rows, self.op.name)
-        family = self.backend.kernels(self.op, operands.width)
-        result = _computed(choice, operands, family, libraries, self.backend.threads)
-        return self.backend.arrays.gather_rows(result, np.arange(result.shape[0]))
-
-    def difference(self, found: np.ndarray, expected: np.ndarray) -> str:
-        """Describe where these rows differ from those of the baseline; "" if they do not."""
-        arrays = self.backend.arrays
-        few = arrays.gather_operands(self.operands, self.rows, self.op.name)
-        try:
-            assert_few_close(found, expected, self.op, few, eps=EPS.get(arrays.dtype(self.op.name, self.operands)))
-        except AssertionError as error:
-            return f"other than the baseline: {error}"
-        return ""
-
-
 class CandidateSet:
     """Candidates and baselines, bound to the parts of a sample on request.
 
@@ -326,9 +289,17 @@ class CandidateSet:
 
     def difference(self, winner: int, baseline: int) -> str:
         """Describe where, in some rows, the winner computes something else than the baseline; "" if it does not."""
-        check = RowCheck(self._op, self._backend, self.parts[0])
-        expected, found = (check.of(self._computed(index, self.parts[0])) for index in (baseline, winner))
-        return check.difference(found, expected)
+        operands, name, arrays = self.parts[0], self._op.name, self._backend.arrays
+        rows = few_rows(operands.matrix.pattern)
+        places = operands.matrix.pattern.nonzeros_of(rows) if name == "sddmm" else rows
+        expected, found = (
+            arrays.gather_rows(self._computed(index, operands), places) for index in (baseline, winner))
+        few = arrays.gather_operands(operands, rows, name)
+        try:
+            assert_few_close(found, expected, self._op, few, eps=EPS.get(arrays.dtype(name, operands)))
+        except AssertionError as error:
+            return f"other than the baseline: {error}"
+        return ""
 
     def _bound(self, index: int, part: int) -> Call:
         operands = self.parts[part]
@@ -338,18 +309,12 @@ class CandidateSet:
         return lambda: product(operands)
 
     def _computed(self, index: int, operands: Operands) -> Any:
-        return _computed(self.choice(index), operands, self._families[0], self._libraries, self._backend.threads)
-
-
-def _computed(
-    choice: CsrChoice, operands: Operands, family: Family, libraries: Mapping[str, Library], threads: int,
-) -> Any:
-    """Run a choice once."""
-    if choice.library:
-        return libraries[choice.library](operands.matrix, threads)(operands)
-    result = family.result(operands)
-    family.bind(operands, Config.parse(family.space().name, choice.config), result)()
-    return result
+        """Run a candidate once."""
+        if index >= len(self.own):
+            return self._libraries[self.names[index]](operands.matrix, self._backend.threads)(operands)
+        result = self._families[0].result(operands)
+        self._families[0].bind(operands, self.own[index], result)()
+        return result
 
 
 def gathered_pieces(nnz: int, width: int) -> Iterator[slice]:
