@@ -26,7 +26,7 @@ from sparloom.sparse import SparseMatrix
 
 __all__ = [
     "GATHERING", "SPARSE_BASELINES", "SPMM_BASELINES", "csr_tensor", "gathered_attention", "gathered_bytes",
-    "mkl_pair", "package_versions", "sampled_attention", "scipy_pair", "torch_csr", "torch_gemm", "torch_pair",
+    "mkl_pair", "package_versions", "sampled_attention", "scipy_pair", "torch_csr", "torch_pair",
 ]
 
 Run = Callable[[], None]
@@ -67,13 +67,6 @@ def csr_tensor(crow: torch.Tensor, col: torch.Tensor, values: torch.Tensor, shap
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # torch calls its CSR format a beta
         return torch.sparse_csr_tensor(crow.to(integer), col.to(integer), values, size=shape)
-
-
-def torch_gemm(left: np.ndarray, right: np.ndarray, result: np.ndarray, *, threads: int) -> Run:
-    """Multiply by torch.mm."""
-    torch.set_num_threads(threads)
-    first, second, out = (torch.from_numpy(array) for array in (left, right, result))
-    return lambda: torch.mm(first, second, out=out)
 
 
 def torch_spmm(matrix: SparseMatrix, dense: np.ndarray, result: np.ndarray, *, threads: int) -> Run:

@@ -20,8 +20,7 @@ FLAGS_WITH_VALUE = ("--cfg", "-c", "--package", "-p", "--config-path", "-cp", "-
 DESCRIBED = ("platform@target=custom", "samples=csv")  # what space=<file> implies
 ALWAYS_USED = ("task", "experiment", "hparams", "paths", "logger", "objective", "prepare", "debug", "recommends",
                "seed", "local", "hydra", "space")  # by run.py itself, or without effect on results
-ANY_MACHINE = (  # tasks that need no stored seconds
-    "sparloom.experiments.Autoencode", "sparloom.experiments.ExploreDesigns")
+ANY_MACHINE = "sparloom.experiments.Autoencode"  # the task that needs no stored seconds
 PLATFORMS = ("source", "target")
 SAME_MACHINE = ("preset", "width", "readings", "orders", "space")  # settings that do not change seconds
 INHERITED_GROUPS = ("paths", "op", "corpus", "samples", "encoder", "predictor", "selection@pretraining", "model",
@@ -124,7 +123,7 @@ def refuse_other_machines(tree: Mapping[str, Any], overrides: Sequence[str]) -> 
         UsageError: names the preset and the remedy.
     """
     task = tree["task"]
-    if not {"samples", "recommender"} & set(task) or task.get("_target_") in ANY_MACHINE:
+    if not {"samples", "recommender"} & set(task) or task.get("_target_") == ANY_MACHINE:
         return
     paths = {_path(text): text for text in overrides}
     for path, text in paths.items():

@@ -11,18 +11,18 @@ from sparloom.lazy import attach
 __all__, __getattr__, __dir__ = attach(__name__, {
     "cognate": (
         "Arm", "Autoencode", "BenchRecommend", "Collect", "Compare",
-        "Comparison", "DealSamples", "DefaultRecommender", "EvalCampaign", "ExportCsv", "FineTunedRecommender",
+        "Comparison", "DealSamples", "DefaultRecommender", "ExportCsv", "FineTunedRecommender",
         "Finetune", "Fit", "FittedRecommender", "Gather", "LearnerConfig", "PrepareInputs", "Pretrain", "Recipe",
         "Recommend", "RecommendShape", "RunCampaign", "Tabulate"),
     "autosage": (
-        "BenchAutosage", "BenchDecompositions", "BenchDispatch", "BenchDispatchCuda", "BenchGcn",
-        "BenchGraphsage", "BenchMinibatch", "CheckProbe", "ChooseKernels", "ChooseStoredKernels",
-        "GraphChoice", "Plans", "RandomMatrix"),
-    "fusion": ("BenchFuse", "BenchFusion", "BenchJacobi", "BenchKernels", "BenchPowers", "Block"),
-    "cora": ("BenchEncoders", "BenchRagged", "BenchRaggedCuda", "BenchRaggedSchedules", "EvalRagged"),
+        "BenchAutosage", "BenchDispatch", "BenchDispatchCuda", "BenchGcn",
+        "BenchMinibatch", "ChooseKernels", "ChooseStoredKernels",
+        "GraphChoice", "Plans"),
+    "fusion": ("BenchFuse", "BenchFusion", "BenchJacobi", "Block"),
+    "cora": ("BenchEncoders", "BenchRagged", "BenchRaggedCuda", "EvalRagged"),
     "spade": (
-        "CheckSpadeSigns", "CognateTuner", "ExploreDesigns", "LabelSplit", "LearnedTuner",
-        "RankTuners", "SpadeSensitivity", "TunerEntry", "ValidateSimulator"),
-    "trees": ("CheckLearnings", "CollectGemm", "Distillation", "FitProcessors", "FitTrees"),
+        "CheckSpadeSigns", "CognateTuner", "LabelSplit", "LearnedTuner",
+        "RankTuners", "TunerEntry", "ValidateSimulator"),
+    "trees": ("CheckLearnings", "CollectGemm", "Distillation", "FitTrees"),
     "harness": ("Checkpoints", "TensorBoard", "TreeModels", "Wandb"),
 })

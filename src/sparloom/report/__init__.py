@@ -16,8 +16,7 @@ _HOMES = {
         "autosage_ablation autosage_decisions autosage_metrics autosage_rows draw_autosage_ablations "
         "draw_autosage_speedups"),
     "designs": (
-        "DESIGN_METHODS design_gains design_metrics draw_campaign draw_designs draw_sensitivity draw_signs "
-        "draw_trials pareto per_design"),
+        "DESIGN_METHODS design_gains draw_campaign draw_designs draw_sensitivity draw_signs"),
     "dispatch": (
         "MAKING bound_shares decision_regret device_dispatch_metrics dispatch_metrics dispatch_ratios "
         "dispatch_seconds draw_dispatch"),
@@ -28,10 +27,10 @@ _HOMES = {
         "draw_amortisation draw_fused_methods draw_fusion draw_gain draw_memory_time draw_rates draw_reuse "
         "draw_scaling draw_steps fusion_metrics ratio_means ratios"),
     "kernels": (
-        "draw_graphsage draw_kernels draw_probe graphsage_metrics probe_frame probe_metrics"),
+        "draw_kernels draw_probe probe_frame"),
     "ragged": (
         "INTERNAL_PEERS PAPER_RACE breakdown_frame breakdown_metrics case_seconds data_title draw_breakdown "
-        "draw_ragged ragged_metrics schedule_metrics"),
+        "draw_ragged ragged_metrics"),
     "ragged_padding": (
         "computation_metrics draw_computation draw_memory draw_pad_fusion draw_padding draw_splitting over_ideal "
         "over_ragged pad_fusion_frame pad_fusion_metrics splitting_frame splitting_metrics"),

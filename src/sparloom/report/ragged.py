@@ -1,6 +1,6 @@
 """Reduce benchmarks of ragged programs: ratios, tables, CoRa's Figures 9 to 11, 13 and 24, gains of schedule search.
 
-A `frame` is the per_case.parquet of `bench_ragged`, `bench_ragged_schedules` or, for `breakdown_...`, `eval_ragged`.
+A `frame` is the per_case.parquet of `bench_ragged` or, for `breakdown_...`, `eval_ragged`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -30,9 +30,6 @@ COLOURS: Mapping[str, str] = {
     "mkl_batch": "#7aa974", "blas": "#5f7fa8", "dense": "#c8c8c8", "unsplit": "#f0d9b5", "split": "#e0b070",
     "balanced": "#d9a441",
 }
-OPERATORS: Mapping[str, str] = {
-    "encoder": "Encoder layer", "attention": "Multi-head attention", "softmax": "Softmax along tokens",
-    "norm": "Layer norm", "vgemm": "Products of variable size", "trmm": "Triangular product"}
 METHODS: Mapping[str, tuple[str, str]] = {"torch": ("PyTorch, packed", "#5f7fa8"), "sparloom": ("sparloom", "#b5443c")}
 BREAKDOWN_OPERATORS: Mapping[str, str] = {
     "qkv": "Proj1", "attention": "QKT, Softmax,\nAttnV", "projection": "Proj2", "norm1": "Norm 1", "ff1": "FF1",
@@ -169,33 +166,6 @@ def _draw_module(seconds: pd.DataFrame, title: str, stem: Path) -> None:
     labels = {"micro_batches": "length-sorted micro-batches", "peer": "best of all peers", OWN: "sparloom"}
     draw_groups({title: shown}, {name: (labels[name], COLOURS[name]) for name in shown}, stem, at=1,
                 y="times as fast as padded", width=max(3.6, 0.36 * len(shown)), fontsize=8, rotation=90)
-
-
-def schedule_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
-    """Reduce seconds to speedups of chosen schedules over default ones.
-
-    Args:
-        seed: of the bootstrap over cases.
-
-    Returns:
-        By `schedules/<operator>/`: `over_default`, the geometric mean over cases with 95 % bounds `_low` and `_high`
-        and the extremes `_min` and `_max`, 1 where the default was chosen; `other_share`, of cases where it was not;
-        `search_seconds`, mean over cases of what the choice for batches like it took.
-    """
-    found: dict[str, float] = {}
-    for operator in OPERATORS:
-        seconds = case_seconds(frame, operator)
-        if not seconds.empty:
-            key, gain = f"schedules/{operator}", _gains(seconds)
-            found |= ratio_bounds(f"{key}/over_default", gain.fillna(1.0), seed=seed)
-            found |= {f"{key}/other_share": float(gain.notna().mean()),
-                      f"{key}/search_seconds": float(seconds["search"].mean())}
-    return found
-
-
-def _gains(seconds: pd.DataFrame) -> pd.Series:
-    """Compute speedups of chosen schedules, by case; NaN where the default was chosen."""
-    return seconds["default"] / seconds.reindex(columns=["chosen"])["chosen"]
 
 
 def breakdown_frame(frame: pd.DataFrame) -> pd.DataFrame:

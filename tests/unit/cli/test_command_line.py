@@ -41,7 +41,7 @@ def test_without_arguments_it_lists_the_experiments(tmp_path):
     (["experiment=collect_spade", "task.shard=9/4"], "shard '9/4' is not i/n"),
     (["experiment=finetune_spade", "platfrm@target=spade"], "config group 'platfrm' does not exist"),
     (["experiment=recommend", "matrix=/a(1).mtx"], "put the value in quotes"),
-    (["experiment=bench_kernels", "task.threads=40000"], "task.threads: 40000 threads: give at most"),
+    (["experiment=bench_fuse", "task.threads=40000"], "task.threads: 40000 threads: give at most"),
     (["-m", "experiment=finetune_tiny", "hparams=finetune_search", "hydra.sweeper.n_trials=3"],
      "did you mean hydra.sweeper.trials"),
     (["experiment=finetune_tiny", f"seed={2000 * '['}{2000 * ']'}"], "an option or a file of options nests lists or"),

@@ -1,4 +1,4 @@
-"""Portfolios of a GPU's kernels, from stored samples of tiny matrices."""
+"""Portfolios of a GPU's kernels, from stored samples of tiny matrices; subgraphs of a pattern."""
 
 import json
 from dataclasses import dataclass, replace
@@ -10,10 +10,11 @@ import pytest
 from sparloom.data import Sample, SampleTable
 from sparloom.errors import SchemaError
 from sparloom.experiments import ChooseStoredKernels
+from sparloom.experiments.autosage import SUBGRAPH_ROWS, induced_subgraph
 from sparloom.ops import SpMM
 from sparloom.platforms import CudaPlatform
 from sparloom.space import CudaKernelSpace
-from sparloom.sparse import SyntheticCorpus
+from sparloom.sparse import Pattern, SyntheticCorpus
 
 
 @dataclass(frozen=True)
@@ -56,3 +57,14 @@ def test_kernels_of_a_gpu_are_chosen_from_stored_samples(tmp_path):
     everything = replace(task, samples=FixedSamples(samples.rows, dict.fromkeys(names, "train")))
     with pytest.raises(SchemaError, match="0 of 6 matrices are for tests"):
         everything.run(tmp_path)
+
+
+def test_a_subgraph_has_some_rows_and_the_same_columns():
+    rng = np.random.default_rng(0)
+    rows, cols = rng.integers(0, 2000, (2, 20_000))
+    pattern = Pattern.from_coo(rows, cols, (2000, 2000))
+    found = induced_subgraph(pattern, 0.25, rng)
+    assert found.shape == (500, 500)
+    assert found.nnz == pytest.approx(pattern.nnz / 16, rel=0.2)  # every row is thinned, too
+    assert induced_subgraph(pattern, 0.01, rng).rows == SUBGRAPH_ROWS
+    assert induced_subgraph(Pattern.from_coo(rows, cols, (2000, 2001)), 0.25, rng) is None

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from sparloom.experiments.harness import evenly_by_size
 from sparloom.ops import SDDMM, CsrAttention, Op, Operands, SpMM, assert_few_close, few_rows
 from sparloom.sparse import MatrixEntry
 from sparloom.tuning.sparse import Backend, CsrPlan, Prepared
@@ -85,23 +84,6 @@ def dispatch_cases(
         if cases:
             found[entry.name] = {case.key: case for case in cases}
     return found
-
-
-def large_cases(
-    entries: Sequence[MatrixEntry], ops: Mapping[str, Sequence[int]], *, least_nonzeros: int, count: int,
-    memory_bytes: float,
-) -> tuple[dict[str, DispatchCase], dict[str, float]]:
-    """List cases of matrices with more than `least_nonzeros` nonzeros by key, and expected costs in any unit.
-
-    Args:
-        count: number of matrices, evenly over their nonzeros.
-        ops, memory_bytes: see `dispatch_cases`.
-    """
-    chosen = evenly_by_size([entry for entry in entries if entry.nnz > least_nonzeros], count)
-    cases = dispatch_cases(chosen, ops, memory_bytes=memory_bytes)
-    costs = {key: float(entry.nnz * case.width)
-             for entry in chosen for key, case in cases.get(entry.name, {}).items()}
-    return {key: case for each in cases.values() for key, case in each.items()}, costs
 
 
 def decision_columns(plan: CsrPlan) -> dict[str, Any]:

@@ -1,33 +1,24 @@
-"""Train GCN, GraphSAGE and GAT by our layers and by those of PyTorch Geometric, from equal weights.
-
-`MeanLayer` is GraphSAGE's layer on a `NeighbourMean`, whose two products may be any.
-"""
+"""Train GCN, GraphSAGE and GAT by our layers and by those of PyTorch Geometric, from equal weights."""
 
 import importlib
 import math
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.sparse
 import torch
 
 from sparloom import nn
 from sparloom.errors import Unsupported
 from sparloom.experiments.harness import note_failure
-from sparloom.jit import RESULT_POOL
 from sparloom.lazy import install_command
 from sparloom.nn import GCNConv, Graph, spmm
-from sparloom.ops import Operands, SpMM
-from sparloom.platforms import CpuKernels
-from sparloom.space import Config
-from sparloom.sparse import Pattern, SparseMatrix
+from sparloom.sparse import Pattern
 from sparloom.tuning import PlanCache
-from sparloom.tuning.sparse import NativeReplay
 
 LEARNING_RATE = 0.01
 
@@ -42,8 +33,6 @@ CPU = torch.device("cpu")
 WARM_UP_STEPS = 3  # of our method, in which graphs are prepared and kernels are loaded
 MEAN_TOLERANCE = 1e-4  # of means and gradients, relative to the largest
 Step = Callable[[], object]
-Product = Callable[[torch.Tensor], torch.Tensor]
-"""Multiplies features (nodes, width), contiguous, by a matrix."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +58,6 @@ class Classification:
         return cls(edges, torch.rand(pattern.rows, width, generator=generator),
                    torch.randint(width, (pattern.rows,), generator=generator))
 
-    def double(self) -> "Classification":
-        """Return the task with features in float64, the type of its training."""
-        return replace(self, features=self.features.double())
-
     def to(self, device: torch.device) -> "Classification":
         return Classification(*(tensor.to(device) for tensor in (self.edges, self.features, self.labels)))
 
@@ -87,58 +72,37 @@ class Classification:
 
 
 class Trainee:
-    """Layers with ReLU in between, trained by Adam on the device and in the type of the features.
+    """Two layers with ReLU in between, trained by Adam on the device and in the type of the features.
 
     Args:
         prepare: builds the graph argument of the layers; called in the first step.
         seed: seed of the weights; layers with the same initialisation start equal.
-        depth: number of layers.
     """
 
-    def __init__(
-        self, layer: Layer, prepare: Callable[[], Any], task: Classification, *, seed: int, depth: int = 2,
-    ) -> None:
+    def __init__(self, layer: Layer, prepare: Callable[[], Any], task: Classification, *, seed: int) -> None:
         torch.manual_seed(seed)
-        self.layers = torch.nn.ModuleList([layer(task.width, task.width) for _ in range(depth)]).to(task.features)
+        self.layers = torch.nn.ModuleList([layer(task.width, task.width) for _ in range(2)]).to(task.features)
         self.loss = float("nan")
         self._optimizer = torch.optim.Adam(self.layers.parameters(), lr=LEARNING_RATE)
         self._prepare, self._task = prepare, task
         self._graph: Any = None
-
-    def infer(self) -> torch.Tensor:
-        """Compute the scores (nodes, classes) without gradients."""
-        with torch.inference_mode():
-            return self._scores()
-
-    def gradients(self) -> dict[str, torch.Tensor]:
-        """Compute the gradient of the loss by each weight, by its name; the weights stay."""
-        self._optimizer.zero_grad()
-        self._backward()
-        return {name: weight.grad.clone() for name, weight in self.layers.named_parameters()}
 
     def train(self, steps: int) -> float:
         """Take steps; return wall seconds."""
         start = time.perf_counter()
         for _ in range(steps):
             self._optimizer.zero_grad()
-            loss = self._backward()
+            loss = torch.nn.functional.cross_entropy(self._scores(), self._task.labels)
+            loss.backward()
             self._optimizer.step()
-        self.loss = float(loss)
+        self.loss = float(loss.detach())
         return time.perf_counter() - start
 
     def _scores(self) -> torch.Tensor:
         if self._graph is None:
             self._graph = self._prepare()
-        hidden = self.layers[0](self._task.features, self._graph)
-        for layer in self.layers[1:]:
-            hidden = layer(torch.relu(hidden), self._graph)
-        return hidden
-
-    def _backward(self) -> torch.Tensor:
-        """Add up gradients; return the loss."""
-        loss = torch.nn.functional.cross_entropy(self._scores(), self._task.labels)
-        loss.backward()
-        return loss.detach()
+        first, second = self.layers
+        return second(torch.relu(first(self._task.features, self._graph)), self._graph)
 
 
 Method = Callable[[], Trainee]
@@ -317,86 +281,3 @@ class _Aggregation:
         found = self._aggregate(self._features)
         (gradient,) = torch.autograd.grad(found, self._features, self._slopes)
         return found.detach(), gradient
-
-
-class NeighbourMean:
-    """Means of features over neighbours, and their gradients.
-
-    Args:
-        forward: product with M, M(i, j) = 1 / degree(i) where j is a neighbour of i.
-        backward: product with the transpose of M.
-    """
-
-    def __init__(self, forward: Product, backward: Product) -> None:
-        self._forward, self._backward = forward, backward
-        self.seconds = 0.0
-        """Wall seconds of all products so far."""
-
-    def __call__(self, features: torch.Tensor) -> torch.Tensor:
-        return _Mean.apply(features, self)
-
-    def product(self, features: torch.Tensor, *, transposed: bool) -> torch.Tensor:
-        """Multiply by M or its transpose, and count the seconds."""
-        start = time.perf_counter()
-        found = (self._backward if transposed else self._forward)(features.contiguous())
-        self.seconds += time.perf_counter() - start
-        return found
-
-
-class _Mean(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, features: torch.Tensor, mean: NeighbourMean) -> torch.Tensor:
-        ctx.mean = mean
-        return mean.product(features, transposed=False)
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return ctx.mean.product(grad, transposed=True), None
-
-
-class MeanLayer(torch.nn.Module):
-    """W1 x_i + b + W2 mean of x_j over the senders j of i; parameters are named as in SAGEConv of PyTorch Geometric."""
-
-    def __init__(self, inputs: int, outputs: int) -> None:
-        super().__init__()
-        self.lin_l = torch.nn.Linear(inputs, outputs)
-        self.lin_r = torch.nn.Linear(inputs, outputs, bias=False)
-
-    def forward(self, features: torch.Tensor, mean: NeighbourMean) -> torch.Tensor:
-        return self.lin_l(mean(features)) + self.lin_r(features)
-
-
-def mean_matrices(task: Classification) -> tuple[SparseMatrix, SparseMatrix]:
-    """Make M of `NeighbourMean` and its transpose, both float32, in CSR order."""
-    senders, receivers = task.edges.numpy()
-    degrees = np.bincount(receivers, minlength=task.nodes)
-    mean = scipy.sparse.csr_array(
-        ((1 / degrees[receivers]).astype(np.float32), (receivers, senders)), shape=(task.nodes, task.nodes))
-    matrices = []
-    for each in (mean, mean.T.tocsr()):
-        each.sort_indices()
-        matrices.append(SparseMatrix(Pattern.from_scipy(each), each.data))
-    return matrices[0], matrices[1]
-
-
-def scipy_mean(task: Classification) -> NeighbourMean:
-    """Make the means of a reference: products of SciPy in the type of the task, float32 or float64."""
-    def product(matrix: SparseMatrix) -> Product:
-        typed = matrix.to_scipy().astype(task.features.numpy().dtype)
-        return lambda features: torch.from_numpy(typed @ features.detach().numpy())
-
-    return NeighbourMean(*map(product, mean_matrices(task)))
-
-
-def kernel_product(matrix: SparseMatrix, config: Config, *, threads: int) -> Product:
-    """Bind a kernel of the CPU to a matrix; features are read and results are written in place, without a copy."""
-    calls: dict[int, NativeReplay] = {}
-
-    def product(features: torch.Tensor) -> torch.Tensor:
-        operands = Operands(matrix, {"B": features.detach().numpy()})
-        if operands.width not in calls:
-            family = CpuKernels(threads, operands.width, RESULT_POOL.empty).family(SpMM())
-            calls[operands.width] = NativeReplay(family, config)
-        return torch.from_numpy(calls[operands.width](operands))
-
-    return product

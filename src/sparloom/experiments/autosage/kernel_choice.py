@@ -1,11 +1,10 @@
 """Check whether kernels rank on a sample of the rows as on all rows; choose small portfolios of kernels of a GPU."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -14,23 +13,16 @@ from sparloom import report
 from sparloom.baselines import VENDOR
 from sparloom.data import SampleSource
 from sparloom.errors import MissingArtifact, SchemaError
-from sparloom.experiments.autosage.cases import OPERATIONS, DispatchCase, large_cases
-from sparloom.experiments.harness import check_width, finish, run_folder, statistics_of, timed_cases
-from sparloom.measure import Measurement, TimingProtocol
+from sparloom.experiments.harness import check_width, finish
 from sparloom.ops import Op, Operands
-from sparloom.platforms import interleaved, keep_threads_awake
 from sparloom.space import Config
-from sparloom.sparse import Corpus, Pattern, SparseMatrix
+from sparloom.sparse import Corpus, Pattern
 from sparloom.tuning import portfolio, shortlist
 from sparloom.tuning.sparse import (
-    CandidateSet,
-    CpuBackend,
-    CsrPolicy,
     CudaEstimate,
     CudaRates,
     kernel_kind,
     safe_kernel,
-    sample_rows,
 )
 
 if TYPE_CHECKING:
@@ -39,95 +31,6 @@ if TYPE_CHECKING:
 
 SUBGRAPH_ROWS = 256
 """Fewest rows of a subgraph."""
-
-Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class CheckProbe:
-    """Check whether kernels rank on a sample of the rows as on all rows.
-
-    Samples are those of our decisions, "rows": blocks of neighbouring rows with all their columns, and those of
-    AutoSAGE, "subgraph": random rows, and the columns with the same numbers. An interrupted run continues if commit and
-    settings are unchanged.
-
-    Args:
-        count: number of timed matrices, evenly over their nonzeros.
-        least_nonzeros: lower bound of the nonzeros, so that samples are parts of a matrix.
-        ops: "spmm", "sddmm", "attention" -> widths of dense operands, all heads together.
-        kernels: number of timed kernels: the default, and others drawn from those that may be measured on a sample.
-        shares: shares of the nonzeros, or of the rows of a subgraph.
-        draws: number of samples of each share.
-        policy: policy of decisions, with the least size and the number of parts of a sample.
-        timing: protocol for kernels in turn.
-    """
-
-    corpus: Corpus
-    count: int
-    least_nonzeros: int
-    ops: Mapping[str, Sequence[int]]
-    heads: int
-    kernels: int
-    shares: Sequence[float]
-    draws: int
-    policy: CsrPolicy
-    timing: TimingProtocol
-    threads: int
-    memory_bytes: float
-    journals: str
-    seed: int
-
-    def run(self, out: Path) -> Mapping[str, float]:
-        """Write per_case.parquet, a row for each kernel and sample, and a figure; return errors and regrets."""
-        keep_threads_awake()
-        planned, costs = large_cases(self.corpus.entries(), self.ops, least_nonzeros=self.least_nonzeros,
-                                     count=self.count, memory_bytes=self.memory_bytes)
-        folder = run_folder(self, corpora=[self.corpus])
-        rows_of = partial(self._rows, lru_cache(1)(self.corpus.load))  # cases of a matrix follow each other
-        frame = timed_cases(rows_of, planned, folder, threads=self.threads, costs=costs)
-        return finish(out, folder, report.probe_metrics(frame, seed=self.seed),
-                      lambda out: report.draw_probe(frame, out / "probe"), per_case=frame)
-
-    def _rows(self, load: Callable[[str], SparseMatrix], case: DispatchCase) -> list[Row]:
-        """Time kernels on all rows, then on each sample."""
-        op, backend = OPERATIONS[case.op](self.heads), CpuBackend(self.threads)
-        operands = op.operands(load(case.matrix), case.width, self.seed)
-        configs = self._configs(backend, op, operands)
-        known = {"op": case.op, "matrix": case.matrix, "width": case.width, "nnz": operands.matrix.pattern.nnz}
-        found = []
-        for sample, share, draw, parts in self._samples(op, operands, case.width):
-            nonzeros = sum(part.matrix.pattern.nnz for part in parts)
-            taken = self._timed(CandidateSet(op, backend, configs, {}, parts))
-            found += [{**known, "sample": sample, "share": share, "draw": draw, "sampled": nonzeros, "config": name,
-                       **statistics_of(each)} for name, each in taken.items()]
-        return found
-
-    def _configs(self, backend: CpuBackend, op: Op, operands: Operands) -> list[Config]:
-        """Take the safe configuration, then others at random."""
-        safe = backend.default_config(op, operands)
-        others = [config for config in backend.configs(op, operands, sampled=True) if config != safe]
-        drawn = np.random.default_rng(self.seed).permutation(len(others))[:self.kernels - 1]
-        return [safe, *(others[number] for number in drawn)]
-
-    def _samples(
-        self, op: Op, operands: Operands, width: int,
-    ) -> Iterator[tuple[str, float, int, Sequence[Operands]]]:
-        """Yield samples, all rows first: name, share, draw, and operands of the parts."""
-        yield "all", 1.0, 0, [operands]
-        pattern = operands.matrix.pattern
-        for share in self.shares:
-            for draw in range(self.draws):
-                wanted = max(self.policy.least_nonzeros, int(share * pattern.nnz))
-                sample = sample_rows(pattern, nonzeros=wanted, parts=self.policy.parts, seed=self.seed + draw)
-                yield "rows", share, draw, [operands.take_rows(rows, op.name) for rows in sample.parts]
-                thinned = induced_subgraph(pattern, share, np.random.default_rng(self.seed + draw))
-                if thinned is not None and thinned.nnz:
-                    ones = SparseMatrix(thinned, np.ones(thinned.nnz, np.float32))
-                    yield "subgraph", share, draw, [op.operands(ones, width, self.seed)]
-
-    def _timed(self, candidates: CandidateSet) -> Mapping[str, Measurement]:
-        calls = {name: candidates.call(number) for number, name in enumerate(candidates.names)}
-        return interleaved(calls, self.timing, threads=self.threads, settle=0.0)
 
 
 def induced_subgraph(

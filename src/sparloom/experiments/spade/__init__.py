@@ -1,14 +1,11 @@
-"""SPADE: check the simulator and the sensitivity of its results, explore designs of the accelerator, rank tuners.
+"""SPADE: check the simulator, rank tuners.
 
-simulator (its two levels, the sensitivity to constants that no paper states), explore_designs,
-rank_tuners (models and searches by their labels, and the models).
+simulator (its two levels, published effects), rank_tuners (models and searches by their labels, and the models).
 """
 
 from sparloom.lazy import attach
 
 __all__, __getattr__, __dir__ = attach(__name__, {
-    "simulator": (
-        "CheckSpadeSigns", "SpadeSensitivity", "ValidateSimulator", "judge_signs", "sensitivity"),
-    "explore_designs": ("DesignSeconds", "ExploreDesigns"),
+    "simulator": ("CheckSpadeSigns", "ValidateSimulator", "judge_signs"),
     "rank_tuners": ("CognateTuner", "LabelSplit", "LearnedTuner", "RankTuners", "TunerEntry"),
 })

@@ -1,7 +1,7 @@
-"""Check the SPADE simulator: its fast level against the exact one, its sensitivity and published effects."""
+"""Check the SPADE simulator: its fast level against the exact one, and published effects."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,17 +9,14 @@ import numpy as np
 import pandas as pd
 
 from sparloom.experiments.harness import finish, run_jobs
-from sparloom.measure import geomean, kendall_tau
+from sparloom.measure import geomean
 from sparloom.ops import Op
-from sparloom.report import draw_sensitivity
-from sparloom.sparse import Corpus, Role, stratified_choice
+from sparloom.sparse import Corpus
 
 if TYPE_CHECKING:
     from sparloom.platforms import SpadePlatform
-    from sparloom.platforms.spade import Machine
 
 SAMPLES = ("fast", "reference", "fast_lines", "reference_lines")
-BASELINE = "baseline"  # the unchanged machine
 BAND = 5.0            # percent; smaller effects have no sign: figure 11 shows +-8 % that cannot be derived
 BASE = "256 x all"    # the tile that effects of other tiles are relative to
 
@@ -89,114 +86,6 @@ class ValidateSimulator:
 def _spread(available: int, wanted: int) -> np.ndarray:
     """Return `wanted` indices below `available`, or all of them, from the first to the last."""
     return np.unique(np.linspace(0, max(0, available - 1), min(available, wanted)).round().astype(int))
-
-
-@dataclass(frozen=True)
-class SpadeSensitivity:
-    """Measure how much results depend on constants that no paper states: vary one at a time.
-
-    Args:
-        target: the unchanged machine; simulated at level T1.
-        varied: constant -> other values, low before high.
-        role: role of the matrices; "test" is for results only.
-        matrices: number of matrices, chosen evenly over row bins and sparsity.
-        nonzeros: larger matrices are left out.
-    """
-
-    ops: Sequence[Op]
-    target: "SpadePlatform"
-    corpus: Corpus
-    varied: Mapping[str, Sequence[float | str]]
-    role: Role
-    matrices: int
-    nonzeros: int
-    width: int
-    jobs: int
-    seed: int
-
-    def run(self, out: Path) -> Mapping[str, float]:
-        """Write per_matrix.parquet and sensitivity.parquet; print and draw the latter; return its numbers."""
-        self.machines()
-        roles = self.corpus.split()
-        entries = {entry.name: entry for entry in self.corpus.entries()
-                   if roles[entry.name] == self.role and entry.nnz <= self.nonzeros}
-        chosen = stratified_choice(entries.values(), self.matrices, seed=self.seed)
-        weights = {name: float(entries[name].nnz) for name in chosen}
-        found = dict(run_jobs(self.simulate, {name: name for name in chosen}, weights=weights, processes=self.jobs,
-                              description="simulator", unit="matrices"))
-        frame = pd.concat([found[name] for name in chosen], ignore_index=True)
-        table = sensitivity(frame)
-        title = f"SPADE {self.target.preset}, one constant changed, {len(chosen)} {self.role} matrices"
-        return finish(out, None, {"matrices": len(chosen)} | _metrics(table),
-                      lambda out: draw_sensitivity(table, out / "sensitivity", title=title), per_matrix=frame,
-                      sensitivity=table)
-
-    def machines(self) -> dict[tuple[str, str], "Machine"]:
-        """Build the unchanged machine and one for every other value: (constant, value) -> machine.
-
-        Raises:
-            ValueError: a constant does not exist, or a machine would be impossible.
-        """
-        base = self.target.machine
-        unknown = sorted(set(self.varied) - {field.name for field in fields(base)})
-        if unknown:
-            raise ValueError(f"{', '.join(unknown)}: no constant of the machine: task.varied takes names of the "
-                             "platform's options")
-        made = {(BASELINE, ""): base}
-        for constant, values in self.varied.items():
-            for value in values:
-                made[constant, str(value)] = replace(base, **{constant: value})
-        for machine in made.values():
-            machine.geometry(self.width)
-        return made
-
-    def simulate(self, name: str) -> pd.DataFrame:
-        """Simulate one matrix: a row per operation and machine.
-
-        Returns:
-            Columns op, matrix, nnz, constant, value; optimum: default over best seconds on this machine; kept: best
-            seconds over those of the configuration that is best on the unchanged machine; tau: Kendall tau between the
-            seconds of all configurations on both.
-        """
-        from sparloom.platforms.spade import simulate_ops
-
-        pattern, machines = self.corpus.load(name).pattern, self.machines()
-        spaces = {op.name: self.target.space(op) for op in self.ops}
-        configs = {op: list(space) for op, space in spaces.items()}
-        times = simulate_ops(pattern, configs, width=self.width, machines=list(machines.values()))
-        rows = []
-        for op, seconds in times.items():
-            default, best = configs[op].index(spaces[op].default()), seconds[0].argmin()
-            for (constant, value), own in zip(machines, seconds, strict=True):
-                rows.append({"op": op, "matrix": name, "nnz": pattern.nnz, "constant": constant, "value": value,
-                             "optimum": own[default] / own.min(), "kept": own.min() / own[best],
-                             "tau": kendall_tau(seconds[0], own)})
-        return pd.DataFrame(rows)
-
-
-def sensitivity(frame: pd.DataFrame) -> pd.DataFrame:
-    """Reduce rows of matrices to one row per operation and machine.
-
-    Returns:
-        Columns op, constant, value; optimum and kept, geometric means; tau, the median; kept_least and tau_least.
-    """
-    groups = frame.groupby(["op", "constant", "value"], sort=False)
-    columns = {"optimum": groups["optimum"].agg(geomean), "tau": groups["tau"].median(),
-               "tau_least": groups["tau"].min(), "kept": groups["kept"].agg(geomean),
-               "kept_least": groups["kept"].min()}
-    return pd.DataFrame(columns).reset_index()
-
-
-def _metrics(table: pd.DataFrame) -> dict[str, float]:
-    """Name metrics `<op>/<constant>=<value>/<number>`, and `<op>/optimum` for the unchanged machine."""
-    metrics: dict[str, float] = {}
-    for row in table.to_dict(orient="records"):
-        if row["constant"] == BASELINE:
-            metrics[f"{row['op']}/optimum"] = row["optimum"]
-            continue
-        for key in ("optimum", "tau", "tau_least", "kept", "kept_least"):
-            metrics[f"{row['op']}/{row['constant']}={row['value']}/{key}"] = row[key]
-    return metrics
 
 
 @dataclass(frozen=True)

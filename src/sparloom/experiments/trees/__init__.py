@@ -1,7 +1,6 @@
 """Performance models of trees (CK Tile): collect GEMM samples, evaluate, fit, export.
 
-collect_gemm, evaluation (what models learn from and are judged by), fit_trees, fit_processors
-(one model of two processors), check_learnings.
+collect_gemm, evaluation (what models learn from and are judged by), fit_trees, check_learnings.
 """
 
 from sparloom.lazy import attach
@@ -10,6 +9,5 @@ __all__, __getattr__, __dir__ = attach(__name__, {
     "collect_gemm": ("CollectGemm",),
     "evaluation": ("best_configs", "gemm_subject", "sparse_subject"),
     "fit_trees": ("Distillation", "FitTrees"),
-    "fit_processors": ("FitProcessors",),
     "check_learnings": ("CheckLearnings",),
 })

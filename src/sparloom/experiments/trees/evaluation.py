@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
 from sparloom.baselines import VENDOR
 from sparloom.data import SampleSource, SampleTable, Sweeps
@@ -326,11 +326,10 @@ def _speedup(own: np.ndarray, others: np.ndarray) -> float:
 
 
 def static_scores(
-    reached: Float[np.ndarray, "problems configs"], folds: Int[np.ndarray, "problems 1"], *,
-    kept: Bool[np.ndarray, "problems 1"] | bool = True,
+    reached: Float[np.ndarray, "problems configs"], folds: Int[np.ndarray, "problems 1"],
 ) -> Float[np.ndarray, "problems configs"]:
-    """Score configurations by their mean efficiency on the kept problems of the other folds; low = fast."""
-    means = np.stack([reached[((folds != number) & kept).ravel()].mean(axis=0) for number in range(folds.max() + 1)])
+    """Score configurations by their mean efficiency on the problems of the other folds; low = fast."""
+    means = np.stack([reached[(folds != number).ravel()].mean(axis=0) for number in range(folds.max() + 1)])
     return -means[folds.ravel()]
 
 
