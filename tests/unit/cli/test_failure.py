@@ -65,7 +65,7 @@ def test_missing_launcher_names_the_extra(reason):
 
 @pytest.mark.parametrize(("error", "remedy"), [
     (ModuleNotFoundError("No module named 'lightgbm'", name="lightgbm.basic"), BOTH.format(*["experiments"] * 2)),
-    (ModuleNotFoundError("No module named 'ray'", name="ray"), BOTH.format("scale", "scale"))])
+    (ModuleNotFoundError("No module named 'submitit'", name="submitit"), BOTH.format("scale", "scale"))])
 def test_missing_libraries_name_the_extra_for_both_kinds_of_installation(error, remedy):
     assert cli.failure_reason(error) == f"{error}: {remedy}"
 

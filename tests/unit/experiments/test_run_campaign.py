@@ -250,8 +250,8 @@ def test_spade_is_simulated_from_its_estimate(build, place) -> None:
 
 @pytest.mark.parametrize(("overrides", "error", "message"), [
     (["matrices=/nowhere"], ValueError, "matrices=/nowhere: give the folder"),
-    (["task.executor=moon", "task.command='echo 1'"], ValueError, r"task\.executor=moon: there are local, slurm, ray"),
-    (["task.executor=ray"], ValueError, r"task\.executor=ray runs commands, and there is none"),
+    (["task.executor=moon", "task.command='echo 1'"], ValueError, r"task\.executor=moon: there are local, slurm"),
+    (["task.executor=slurm"], ValueError, r"task\.executor=slurm runs commands, and there is none"),
     (["budget=0"], ValueError, r"task\.budget=0: it must be at least 1"),
     (["task.command='echo {blok}'"], ValueError, r"task\.command has \{blok\}: there are file, matrix, block"),
     (["task.results=bad.csv"], SchemaError, r"bad\.csv, line 2: .*block"),

@@ -56,7 +56,7 @@ class RunCampaign:
         batch: trials that are proposed at once where results come by hand.
         jobs: commands that run at once.
         executor: where they run: a key of `EXECUTORS`.
-        executor_options: of Slurm's jobs or Ray's tasks, see `SlurmCommands` and `RayCommands`.
+        executor_options: of Slurm's jobs, see `SlurmCommands`.
         command: runs one trial and prints its seconds as the last word: {file} or {matrix} and the names of all
             parameters in braces are replaced, quoted for the shell. None: the platform runs it, or results come by
             hand.
