@@ -126,9 +126,9 @@ def test_the_default_is_the_fitted_model_where_there_are_walks(build, trained, f
     task.run(tmp_path)
     written = json.loads((tmp_path / "recommendation.json").read_text())
     assert written["recommender"] == "sparloom, 16 labels of 4 matrices, seed 0"
-    assert task.recommender.learned_from == task.recommender.fitted.learned_from
+    assert task.recommender.chosen is task.recommender.fitted
     other = SimpleNamespace(space=lambda op: SimpleNamespace(walks=None))
-    assert replace(task.recommender, platform=other).origin == task.recommender.finetuned.origin
+    assert replace(task.recommender, platform=other).chosen is task.recommender.finetuned
     assert task.recommender.finetuned.origin.startswith("finetuned_spade")
 
 
@@ -136,9 +136,9 @@ def test_what_a_choice_may_lose_is_told(build, trained, file, tmp_path, capsys, 
     monkeypatch.setattr(calibration, "LEAST_MATRICES", 2)
     task = build("recommend", *SMALL, f"matrix='{file}'", *DEFAULT, "verify=none", folder=trained)
     metrics = task.run(tmp_path)
-    found = task.recommender.calibration
+    found = task.recommender.chosen.calibration
     assert len(found.matrices) >= 2
-    assert not set(found.matrices) & task.recommender.learned_from
+    assert not set(found.matrices) & task.recommender.chosen.learned_from
     assert not set(found.matrices) & {name for name, role in task.recommender.fitted.samples.split().items()
                                       if role == "test"}
     assert metrics["expected_loss"] >= 0

@@ -14,7 +14,13 @@ from sparloom import log
 from sparloom.data import SampleSource
 from sparloom.experiments.cognate.calibration import SLOWER, static_scores
 from sparloom.experiments.cognate.evaluation_data import EvaluationData
-from sparloom.experiments.cognate.recommender import TOP_K, ConfigRanker, Ranking, Recommender
+from sparloom.experiments.cognate.recommender import (
+    TOP_K,
+    DefaultRecommender,
+    Ranking,
+    Recommender,
+    draw_ranking,
+)
 from sparloom.experiments.harness import finish
 from sparloom.files import scratch_folder
 from sparloom.measure import bootstrap_interval, geomean
@@ -46,7 +52,7 @@ class BenchRecommend:
 
     op: Op
     platform: "Platform"
-    recommender: Recommender
+    recommender: Recommender | DefaultRecommender
     samples: SampleSource
     corpus: SuiteSparseCorpus
     role: Role
@@ -58,17 +64,17 @@ class BenchRecommend:
         """Write per_matrix.parquet and the figure; return regrets with 95 % bounds, of all and by rows, and seconds."""
         title = f"{op_title(self.op.name)} on {self.platform.name} {self.platform.preset}"
         study = EvaluationData(self.platform, self.op, self.samples, self.role)
-        ranker = ConfigRanker(self.op, self.platform, self.recommender)
+        recommender = self.recommender.chosen
         began = time.perf_counter()
-        self.recommender.prepare()
+        recommender.prepare()
         loading = time.perf_counter() - began
-        names = self._names(study)
+        names = self._names(study, recommender)
         paths = self._files(names)
-        logger.info("%s: %d training matrices, ready in %.2f s", title, len(self.recommender.learned_from), loading)
+        logger.info("%s: %d training matrices, ready in %.2f s", title, len(recommender.learned_from), loading)
         with scratch_folder("cache") as folder:
             scores = static_scores(study)
             static = min(scores, key=scores.__getitem__)
-            rows = [self._measured(name, path, study, ranker=ranker, static=static,
+            rows = [self._measured(name, path, study, recommender, static=static,
                                    stem=Path(folder) / "spy")
                     for name, path in log.track(zip(names, paths, strict=True), "recommendations", total=len(names))]
         frame = pd.DataFrame(rows).merge(study.about(names), left_on="matrix", right_index=True)
@@ -79,7 +85,7 @@ class BenchRecommend:
         return finish(out, None, metrics, lambda out: draw_recommendations(frame, out / "recommendations", title=title),
                       per_matrix=frame)
 
-    def _names(self, study: EvaluationData) -> list[str]:
+    def _names(self, study: EvaluationData, recommender: Recommender) -> list[str]:
         """List matrices of the role by name; matrices that the recommender has learned from are refused."""
         judged = study.truth.matrices
         unknown = sorted(set(self.matrices) - set(judged))
@@ -87,15 +93,15 @@ class BenchRecommend:
             raise ValueError(f"{', '.join(unknown)}: no {self.role} matrix with seconds for all configurations: "
                              "task.matrices takes names with the role task.role")
         names = sorted(self.matrices or judged)
-        known = [name for name in names if name in self.recommender.learned_from]
+        known = [name for name in names if name in recommender.learned_from]
         if known:
-            raise ValueError(f"{self.recommender.origin} was trained on {len(known)} of the {len(names)} matrices "
+            raise ValueError(f"{recommender.origin} was trained on {len(known)} of the {len(names)} matrices "
                              f"({', '.join(known[:3])}{', ...' if len(known) > 3 else ''}), so its choices for them "
                              "say nothing: task.role=test, or a recommender that has not seen them")
-        calibration = self.recommender.calibration
+        calibration = recommender.calibration
         used = [] if calibration is None else sorted(set(names) & set(calibration.matrices))
         if used:
-            raise ValueError(f"the choices of {self.recommender.origin} are calibrated on {len(used)} of the "
+            raise ValueError(f"the choices of {recommender.origin} are calibrated on {len(used)} of the "
                              f"{len(names)} matrices: task.role=test, or take {self.role} out of the calibration_roles "
                              "of the recommender")
         if self.limit is None or self.limit >= len(names):
@@ -111,12 +117,12 @@ class BenchRecommend:
         return self.corpus.fetch(names)
 
     def _measured(
-        self, name: str, path: Path, study: EvaluationData, *, ranker: ConfigRanker, static: str, stem: Path
+        self, name: str, path: Path, study: EvaluationData, recommender: Recommender, *, static: str, stem: Path
     ) -> dict[str, object]:
         """Recommend for one file as a user would, and look up the seconds of the choice."""
-        ranking = ranker.rank(path)
+        ranking = recommender.rank(path)
         began = time.perf_counter()
-        ranker.draw(ranking, stem)
+        draw_ranking(ranking, recommender.space, stem)
         drawing = time.perf_counter() - began
         if ranking.view.input.digest != study.inputs[name].digest:
             raise ValueError(f"the pattern of {path} differs from that of {name} when it was sampled: choose the "

@@ -15,7 +15,7 @@ from sparloom import log
 from sparloom.data import SampleSource, SampleTable
 from sparloom.errors import MissingArtifact, SchemaError, Unsupported
 from sparloom.experiments.cognate.calibration import COVERAGE, LEAST_MATRICES, Calibration, ExpectedLoss
-from sparloom.experiments.cognate.recommender import TOP_K, ConfigRanker, Recommender
+from sparloom.experiments.cognate.recommender import TOP_K, DefaultRecommender, Recommender, draw_ranking
 from sparloom.experiments.harness import INTERVAL, TreeModels, best_in, measure_missing, operands_for
 from sparloom.files import write_json
 from sparloom.measure import TimingProtocol, describe_machine
@@ -188,7 +188,7 @@ class Recommend:
     dense: RecommendShape
     op: Op
     platform: "Platform"
-    recommender: Recommender
+    recommender: Recommender | DefaultRecommender
     verify: Literal["none", "top", "all"]
     timing: TimingProtocol
     width: int
@@ -203,10 +203,10 @@ class Recommend:
             raise ValueError(f"matrix={self.matrix} and shape={self.shape}: give one of them")
         if self.shape is not None:
             return self.dense.run(self.shape, out)
-        ranker = ConfigRanker(self.op, self.platform, self.recommender)
-        ranking = ranker.rank(self.matrix)
+        recommender = self.recommender.chosen
+        ranking = recommender.rank(self.matrix)
         began = time.perf_counter()
-        ranker.draw(ranking, out / "spy")
+        draw_ranking(ranking, recommender.space, out / "spy")
         drawing = time.perf_counter() - began
         chosen, behind, loss = ranking.programs[:TOP_K], ranking.behind[:TOP_K].tolist(), ranking.loss
         metrics = {"lead": behind[1] if len(behind) > 1 else 0.0,
@@ -214,14 +214,14 @@ class Recommend:
                    "rows": ranking.view.shape[0], "cols": ranking.view.shape[1], "nnz": ranking.view.nnz,
                    "seconds": ranking.read_seconds + ranking.rank_seconds + drawing}
         default = self.platform.baseline(self.op, ranking.matrix.pattern)
-        times = self._verified(ranking.matrix, chosen, default, list(ranker.space))
+        times = self._verified(ranking.matrix, chosen, default, list(recommender.space))
         log.console.print(_table(chosen, behind, times, default), soft_wrap=False)
         log.console.print(f"lead of the first: {metrics['lead']:.2f} standard deviations of all scores")
-        log.console.print(_loss_text(loss, self.recommender.calibration), soft_wrap=True)
+        log.console.print(_loss_text(loss, recommender.calibration), soft_wrap=True)
         metrics |= _regrets(chosen, times, default, whole=self.verify == "all")
         write_json(out / "recommendation.json", {
             "matrix": str(self.matrix), "op": self.op.name, "platform": self.platform.name,
-            "preset": self.platform.preset, "recommender": self.recommender.origin,
+            "preset": self.platform.preset, "recommender": recommender.origin,
             "expected_loss": metrics.get("expected_loss"), "loss_bound": metrics.get("loss_bound"),
             "configurations": [{"config": config.key, "behind": gap, "seconds": times.get(config)}
                                for config, gap in zip(chosen, behind, strict=True)]})

@@ -1,11 +1,12 @@
 """Rank the configurations of a platform for a matrix file, by a model fine-tuned before or fitted on first use."""
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -26,31 +27,6 @@ if TYPE_CHECKING:
     from sparloom.platforms import Platform
 
 TOP_K = 5
-
-
-class Recommender(Protocol):
-    """A model that scores configurations of its platform; loaded or fitted on first use."""
-
-    @property
-    def origin(self) -> str:
-        """Name of the model, for records of its recommendations."""
-
-    @property
-    def learned_from(self) -> frozenset[str]:
-        """Names of the matrices that the model has learned from."""
-
-    def prepare(self) -> None:
-        """Load or fit the model now.
-
-        Raises:
-            MissingArtifact: names the experiment that makes what it needs.
-        """
-
-    def recommend(self, view: models.MatrixFeatures, configs: Sequence[Config]) -> Recommendation: ...
-
-    @property
-    def calibration(self) -> Calibration | None:
-        """What is known about its choices on other matrices; None: there are too few."""
 
 
 @dataclass(frozen=True)
@@ -75,17 +51,43 @@ class Ranking:
     rank_seconds: float
 
 
-@dataclass(frozen=True)
-class ConfigRanker:
-    """Rank the configurations of a platform for matrix files; the recommender is loaded after the first read.
+@dataclass(frozen=True, kw_only=True)
+class Recommender(ABC):
+    """Rank the configurations of a platform for matrix files, by a model that is loaded or fitted on first use.
 
     Args:
-        recommender: recommender for this platform and operation.
+        samples: sample source that the model has learned from, and whose checkpoint folder is used.
+        calibration_roles: of the matrices on which the choices are calibrated.
     """
 
     op: Op
     platform: "Platform"
-    recommender: Recommender
+    samples: SampleSource
+    calibration_roles: Sequence[Role]
+    checkpoints: Checkpoints
+
+    @property
+    @abstractmethod
+    def origin(self) -> str:
+        """Name of the model, for records of its recommendations."""
+
+    @property
+    @abstractmethod
+    def learned_from(self) -> frozenset[str]:
+        """Names of the matrices that the model has learned from."""
+
+    @property
+    @abstractmethod
+    def model(self) -> models.CostModel:
+        """The model; raises MissingArtifact, which names the experiment that makes what it needs."""
+
+    @abstractmethod
+    def recommend(self, view: models.MatrixFeatures, configs: Sequence[Config]) -> Recommendation: ...
+
+    @property
+    def chosen(self) -> "Recommender":
+        """The recommender itself, see `DefaultRecommender`."""
+        return self
 
     @cached_property
     def space(self) -> ConfigSpace:
@@ -100,24 +102,39 @@ class ConfigRanker:
                               f"{MAX_LISTED:,} are scored one by one: choose a target such as platform@target=spade")
         return space
 
+    @cached_property
+    def study(self) -> EvaluationData:
+        """Samples of the platform."""
+        return EvaluationData(self.platform, self.op, self.samples, "validation")
+
+    @cached_property
+    def calibration(self) -> Calibration | None:
+        """What is known about its choices on other matrices; None: there are too few. See `calibrate`."""
+        return calibrate(self.study, self.recommend, self.learned_from, roles=self.calibration_roles,
+                         folder=Path(self.checkpoints.artifacts) / "calibrations")
+
+    def prepare(self) -> None:
+        """Load or fit the model now, and calibrate it."""
+        _ = self.model, self.calibration
+
     def rank(self, file: Path | str | None) -> Ranking:
         """Read a matrix, score all configurations, and drop equal programs.
 
         Raises:
             Unsupported: the space is too large.
             ValueError: no file is given, or it holds no matrix or no nonzeros.
-            MissingArtifact: the model of the recommender is missing.
+            MissingArtifact: the model is missing.
         """
         space = self.space
         began = time.perf_counter()
         matrix = _read(file)
         read_seconds = time.perf_counter() - began
-        self.recommender.prepare()
+        self.prepare()
         began = time.perf_counter()
         view = models.MatrixFeatures.from_pattern(matrix.pattern, Path(str(file)).name)
         bound = space.bind(view.shape)
         configs = list(bound)
-        recommendation, calibration = self.recommender.recommend(view, configs), self.recommender.calibration
+        recommendation, calibration = self.recommend(view, configs), self.calibration
         scores = recommendation.scores if calibration is None else calibration.scores(recommendation, configs)
         programs = [bound.canonical(config) for config in configs]
         order = _distinct(np.argsort(scores, kind="stable"), programs)
@@ -126,13 +143,14 @@ class ConfigRanker:
         return Ranking(matrix, view, tuple(programs[index] for index in order), behind, loss, read_seconds,
                        time.perf_counter() - began)
 
-    def draw(self, ranking: Ranking, stem: Path) -> None:
-        """Draw the tiles of the first choice, with rows and columns in its order."""
-        pattern, config = ranking.matrix.pattern, ranking.programs[0]
-        shared = self.space.bind(pattern.shape).shared(config)
-        if "reorder" in config.names and config["reorder"] == 1:
-            pattern = reorder(pattern, *locality_order(pattern))
-        draw_spy(pattern, stem, rows_step=shared.I, cols_step=shared.J, title=f"{ranking.view.input.name}\n{config}")
+
+def draw_ranking(ranking: Ranking, space: ConfigSpace, stem: Path) -> None:
+    """Draw the tiles of the first choice, with rows and columns in its order."""
+    pattern, config = ranking.matrix.pattern, ranking.programs[0]
+    shared = space.bind(pattern.shape).shared(config)
+    if "reorder" in config.names and config["reorder"] == 1:
+        pattern = reorder(pattern, *locality_order(pattern))
+    draw_spy(pattern, stem, rows_step=shared.I, cols_step=shared.J, title=f"{ranking.view.input.name}\n{config}")
 
 
 def _read(file: Path | str | None) -> SparseMatrix:
@@ -152,22 +170,15 @@ def _distinct(order: np.ndarray, programs: Sequence[Config]) -> list[int]:
     return list(seen.values())
 
 
-@dataclass(frozen=True)
-class FineTunedRecommender:
+@dataclass(frozen=True, kw_only=True)
+class FineTunedRecommender(Recommender):
     """Recommend by the checkpoint of a network that was fine-tuned on the platform.
 
     Args:
         net: network with the settings of the fine-tuned one; None: the network that was fine-tuned last.
-        samples: sample source whose checkpoint folder is used.
-        calibration_roles: of the matrices on which the choices are calibrated.
     """
 
-    op: Op
-    platform: "Platform"
     net: models.Network | None
-    samples: SampleSource
-    checkpoints: Checkpoints
-    calibration_roles: Sequence[Role]
 
     @property
     def origin(self) -> str:
@@ -179,19 +190,13 @@ class FineTunedRecommender:
         notes = models.load_checkpoint(self._checkpoint, kind="cognate").notes
         return frozenset((*notes["matrices"], *notes["anchors"]))
 
-    def prepare(self) -> None:
-        _ = self._model, self.calibration
+    @cached_property
+    def model(self) -> models.CognateModel:
+        return models.CognateModel.load(self._checkpoint, net=self.net, space=self.platform.space(self.op))
 
     def recommend(self, view: models.MatrixFeatures, configs: Sequence[Config]) -> Recommendation:
-        scores = models.scale_scores(self._model.score(view, configs))
+        scores = models.scale_scores(self.model.score(view, configs))
         return Recommendation(scores, scores[None])
-
-    @cached_property
-    def calibration(self) -> Calibration | None:
-        """See `calibrate`."""
-        study = EvaluationData(self.platform, self.op, self.samples, "validation")
-        return calibrate(study, self.recommend, self.learned_from, roles=self.calibration_roles,
-                         folder=calibrations(self.checkpoints))
 
     @cached_property
     def _checkpoint(self) -> Path:
@@ -201,24 +206,12 @@ class FineTunedRecommender:
             return self.checkpoints.find_finetuned(self.platform, self.op, self.samples, **made)
         return self.checkpoints.find(self.checkpoints.finetuned(self.platform, self.op, self.net), self.samples, **made)
 
-    @cached_property
-    def _model(self) -> models.CognateModel:
-        return models.CognateModel.load(self._checkpoint, net=self.net, space=self.platform.space(self.op))
 
+@dataclass(frozen=True, kw_only=True)
+class FittedRecommender(Recommender):
+    """Recommend by a model without a network, which is fitted in seconds on first use and not stored."""
 
-@dataclass(frozen=True)
-class FittedRecommender:
-    """Recommend by a model without a network, which is fitted in seconds on first use and not stored.
-
-    Args:
-        calibration_roles: of the matrices on which the choices are calibrated.
-    """
-
-    op: Op
-    platform: "Platform"
-    samples: SampleSource
     learning: LearnerConfig
-    calibration_roles: Sequence[Role]
     name: str
     seed: int
 
@@ -233,50 +226,35 @@ class FittedRecommender:
         known = self._beginning.notes.get("matrices", ()) if self._beginning else ()
         return frozenset((*self._learned[0]["matrix"], *known))
 
-    def prepare(self) -> None:
-        _ = self._learned, self.calibration
+    @property
+    def model(self) -> models.CostModel:
+        return self._learned[1]
 
     def recommend(self, view: models.MatrixFeatures, configs: Sequence[Config]) -> Recommendation:
         """Score configurations; the formula of the platform tells how far their seconds are apart."""
-        _, model = self._learned
-        if isinstance(model, models.Ensemble):
-            scores, opinions = model.score_with_opinions(view, configs)
+        if isinstance(self.model, models.Ensemble):
+            scores, opinions = self.model.score_with_opinions(view, configs)
         else:
-            scores = models.scale_scores(model.score(view, configs))
+            scores = models.scale_scores(self.model.score(view, configs))
             opinions = scores[None]
-        estimator = self._study.estimator if self.learning.estimate else None
+        estimator = self.study.estimator if self.learning.estimate else None
         spread = 1.0 if estimator is None else float(np.log(estimator(view, configs)).std())
         return Recommendation(scores, opinions, spread or 1.0)
 
     @cached_property
-    def calibration(self) -> Calibration | None:
-        """See `calibrate`."""
-        return calibrate(self._study, self.recommend, self.learned_from, roles=self.calibration_roles,
-                         folder=calibrations(self.learning.checkpoints))
-
-    @cached_property
-    def _study(self) -> EvaluationData:
-        return EvaluationData(self.platform, self.op, self.samples, "validation")
-
-    @cached_property
     def _beginning(self) -> TransferInit | None:
-        self._study.refuse_other_widths()
-        return self.learning.begin(self._study)
+        self.study.refuse_other_widths()
+        return self.learning.begin(self.study)
 
     @cached_property
     def _learned(self) -> tuple[pd.DataFrame, models.CostModel]:
-        learner = self.learning.learner(self._study, self._beginning)
-        return self.learning.learn(self._study, learner, self.seed)
-
-
-def calibrations(checkpoints: Checkpoints) -> Path:
-    """Return the folder that keeps calibrations."""
-    return Path(checkpoints.artifacts) / "calibrations"
+        learner = self.learning.learner(self.study, self._beginning)
+        return self.learning.learn(self.study, learner, self.seed)
 
 
 @dataclass(frozen=True)
 class DefaultRecommender:
-    """Recommend by a fitted model where a space says how configurations walk a matrix, else by a fine-tuned network.
+    """Choose the fitted model where a space says how configurations walk a matrix, else the fine-tuned network.
 
     Rationale: on matrices that neither has seen, the first choice of the fitted model is nearer to the best.
     """
@@ -287,26 +265,7 @@ class DefaultRecommender:
     finetuned: FineTunedRecommender
 
     @property
-    def origin(self) -> str:
-        return self._chosen.origin
-
-    @property
-    def learned_from(self) -> frozenset[str]:
-        """Names of the matrices that the model has learned from."""
-        return self._chosen.learned_from
-
-    def prepare(self) -> None:
-        self._chosen.prepare()
-
-    def recommend(self, view: models.MatrixFeatures, configs: Sequence[Config]) -> Recommendation:
-        return self._chosen.recommend(view, configs)
-
-    @property
-    def calibration(self) -> Calibration | None:
-        """See `calibrate`."""
-        return self._chosen.calibration
-
-    @property
-    def _chosen(self) -> Recommender:
+    def chosen(self) -> Recommender:
+        """The recommender of this platform and operation."""
         walks = getattr(self.platform.space(self.op), "walks", None)
         return self.finetuned if walks is None else self.fitted
