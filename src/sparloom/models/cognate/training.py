@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from lightning import LightningDataModule, LightningModule, Trainer
-from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.loggers import Logger
 from torch import Tensor, nn
 
@@ -206,16 +205,15 @@ def make_trainer(
         epochs: number of passes over the training matrices.
         validate_every: number of epochs between validations.
         out: folder for files of the logger and of callbacks.
-        more: further arguments of lightning.Trainer; checkpoints are written only by the `callbacks` among them.
+        more: further arguments of lightning.Trainer.
 
     Raises:
         ValueError: the strategy would restart the whole program for each device.
     """
-    saves = any(isinstance(each, Checkpoint) for each in more.get("callbacks") or ())
     with _quiet():
         trainer = Trainer(
             accelerator=accelerator, devices=devices, strategy=strategy, precision=precision, max_epochs=epochs,
-            check_val_every_n_epoch=validate_every, default_root_dir=out, logger=logger, enable_checkpointing=saves,
+            check_val_every_n_epoch=validate_every, default_root_dir=out, logger=logger, enable_checkpointing=False,
             enable_model_summary=False, num_sanity_val_steps=0, log_every_n_steps=1,
             **{"enable_progress_bar": console.is_terminal} | more,
         )
@@ -225,19 +223,11 @@ def make_trainer(
     return trainer
 
 
-def fit(
-    trainer: Trainer, module: LightningModule, data: LightningDataModule | None = None, *,
-    checkpoint: Path | None = None,
-) -> None:
-    """Run `trainer.fit` without Lightning's advice about workers and devices.
-
-    Args:
-        data: batches; None: the module loads its own.
-        checkpoint: Lightning checkpoint to continue from.
-    """
+def fit(trainer: Trainer, module: LightningModule, data: LightningDataModule) -> None:
+    """Run `trainer.fit` without Lightning's advice about workers and devices."""
     retain_memory()
     with _quiet():
-        trainer.fit(module, datamodule=data, ckpt_path=checkpoint)
+        trainer.fit(module, datamodule=data)
 
 
 class _quiet(warnings.catch_warnings):  # noqa: N801 (reads as a statement)

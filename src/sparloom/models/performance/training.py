@@ -16,7 +16,6 @@ from sparloom.models.performance.growth import (
     Measured,
     Rows,
     Target,
-    TreeCount,
     assign_folds,
     cross_fit,
     out_of_fold,
@@ -92,17 +91,16 @@ def _predict_within(
 
 def train_performance(
     measured: Measured, *, spec: FeatureSpec, target: Target, origin: Origin, growth: BoostingConfig, folds: int,
-    hardware: bool = False, tree_count: TreeCount | None = None,
+    hardware: bool = False,
 ) -> PerformanceModel:
     """Train one member per fold of the groups.
 
     Args:
         hardware: include features of group hardware, which is useful only if they vary.
-        tree_count: as in `cross_fit`.
     """
     grid = Grid.of(spec, measured, target=target, hardware=hardware)
     assigned = assign_folds(measured.groups, folds, seed=growth.seed)
-    members = cross_fit(grid, growth, problem_folds(measured, assigned), tree_count=tree_count)
+    members = cross_fit(grid, growth, problem_folds(measured, assigned))
     trees = sum(member.num_trees() for member in members)
     return PerformanceModel(
         spec=spec, target=target, origin=origin, names=grid.names, members=tuple(members), folds=assigned,
