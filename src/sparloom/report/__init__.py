@@ -42,7 +42,7 @@ _HOMES = {
         "report_table results_table"),
     "solvers": "draw_gcn draw_jacobi gcn_metrics jacobi_metrics jacobi_ratios minibatch_metrics",
     "trees": (
-        "JudgedProblems PaperClaim bounded contrast draw_efficiencies draw_learnings draw_recommendations "
+        "JudgedProblems PaperClaim bounded contrast draw_efficiencies draw_learnings "
         "efficiencies efficiency_metrics efficiency_table paired_metrics slice_lead verdict"),
     "tuners": "draw_tuners leaderboard rank_rows tuner_metrics",
 }

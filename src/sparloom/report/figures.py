@@ -1,6 +1,5 @@
 """Draw COGNATE's figures 4 to 6, simulator levels and spy plots, in one style; each as PNG and SVG."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -18,6 +17,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 
 from sparloom.files import atomic_path
 from sparloom.measure import geomean
+from sparloom.report.runs import method_rows
 
 if TYPE_CHECKING:
     from sparloom.sparse import Pattern
@@ -32,8 +32,6 @@ NAMES: Mapping[str, str] = {
     "trees": "trees", "trees_source": "trees + source score",
     "zero_shot": "zero-shot", "no_transfer": "no transfer", "cognate": "COGNATE", "optimum": "optimum",
 }
-BAR_NAMES = {"trees_source": "trees,\nsource"}  # names that are too long for a bar
-OTHERS = ("#7d5ba6", "#3f8f8c", "#b07d3c")  # colours of methods that have none above
 TICKS = (0.25, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 15, 20, 30, 50, 100)  # of logarithmic speedups
 STYLE = {
     "font.family": "sans-serif", "font.size": 10, "axes.spines.top": False, "axes.spines.right": False,
@@ -324,24 +322,14 @@ def draw_intervals(
     save(drawn, stem, legend=True, fontsize=9)
 
 
-@styled
 def draw_methods(metrics: Mapping[str, float], stem: Path, *, prefix: str, title: str) -> None:
     """Draw geometric mean speedups of all methods with their bootstrap bounds (figure 4)."""
-    bars = [(colour, label, f"{prefix}/{key}_speedup") for colour, label, key in _bars(metrics, prefix)]
-    bars = [bar for bar in bars if bar[2] in metrics]
-    drawn, (axes,) = figure(1.6 + 0.75 * len(bars), 3.4)
-    for number, (colour, _, key) in enumerate(bars):
-        value = metrics[key]
-        axes.bar(number, value, width=0.68, color=colour)
-        axes.errorbar(number, value, yerr=[[value - metrics[f"{key}_low"]], [metrics[f"{key}_high"] - value]],
-                      color="#404040", linewidth=1, capsize=3)
-        axes.annotate(f"{value:.2f}", (number, metrics[f"{key}_high"]), xytext=(0, 3), textcoords="offset points",
-                      ha="center", fontsize=9)
-    axes.axhline(1, color="#404040", linewidth=0.8, linestyle=(0, (4, 3)))
-    axes.set_ylim(0, 1.12 * max(metrics[f"{key}_high"] for _, _, key in bars))
-    axes.set_xticks(range(len(bars)), [label for _, label, _ in bars])
-    axes.set(ylabel="speedup over the default", title=title)
-    save(drawn, stem)
+    rows = method_rows(metrics, prefix)
+    bounds = {"value": "", "low": "_low", "high": "_high"}
+    values = pd.DataFrame([{name: metrics[f"{prefix}/{key}_speedup{ending}"] for name, ending in bounds.items()}
+                           for _, key, _ in rows])
+    draw_intervals([label for label, *_ in rows], {"geometric mean, 95 %": (COLOURS["cognate"], values)}, stem,
+                   x="speedup over the default", title=title, at=1, digits=2)
 
 
 @styled
@@ -396,19 +384,6 @@ def draw_curves(frame: pd.DataFrame, stem: Path) -> None:
                 axis.fill_between(mean.index, by_epoch.min(), by_epoch.max(), color=colour, alpha=0.12, linewidth=0)
         axis.set(xlabel="epoch", title=label)
     save(drawn, stem, legend=True, columns=4)
-
-
-def _bars(metrics: Mapping[str, float], prefix: str) -> list[tuple[str, str, str]]:
-    """List colour, label and metric of every bar; methods without a name here come before the optimum."""
-    single = [(COLOURS[method], NAMES[method], method) for method in ("random", "vendor", "static")]
-    known = ("zero_shot", "no_transfer", "trees", "trees_source")
-    learned = [(COLOURS[name], f"{BAR_NAMES.get(name, NAMES[name])}\ntop-1", f"{name}_top1") for name in known]
-    ours = [(COLOURS["cognate"], f"COGNATE\ntop-{top}", f"top{top}") for top in (1, 5)]
-    found = [match[1] for match in (re.fullmatch(f"{re.escape(prefix)}/(.+)_top1_speedup", key) for key in metrics)
-             if match and match[1] not in known]
-    others = [(OTHERS[number % len(OTHERS)], f"{name}\ntop-{top}", f"{name}_top{top}")
-              for number, name in enumerate(found) for top in (1, 5)]
-    return [*single, *learned, *ours, *others, (COLOURS["optimum"], "optimum", "optimum")]
 
 
 @styled

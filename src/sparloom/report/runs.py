@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -132,6 +133,15 @@ def _object(path: Path) -> dict[str, Any]:
     return value
 
 
+def method_rows(metrics: Mapping[str, float], prefix: str) -> list[tuple[str, str, str]]:
+    """List label, key and style of every method that has a speedup, those without a name here before the optimum."""
+    known = {key for _, key, _ in ROWS}
+    found = (re.fullmatch(f"{re.escape(prefix)}/([^/]+_top[15])_speedup", key) for key in metrics)
+    others = [match[1] for match in found if match and match[1] not in known]
+    rows = [*ROWS[:-1], *((name.replace("_top", " top-"), name, "") for name in others), ROWS[-1]]
+    return [row for row in rows if f"{prefix}/{row[1]}_speedup" in metrics]
+
+
 def results_table(metrics: Mapping[str, float], *, prefix: str) -> Table:
     """Lay out speedups and shares of the optimum with their 95 % bounds, one row per method.
 
@@ -140,10 +150,8 @@ def results_table(metrics: Mapping[str, float], *, prefix: str) -> Table:
     groups = {title: group for title, group in (("equal bins", "equal_bins"), ("large", "large"))
               if any(key.startswith(f"{prefix}/{group}/") and key.endswith("_of_optimum") for key in metrics)}
     table = report_table(("method", "geomean speedup", "95 %", "max", "of optimum", "95 %", *groups))
-    for label, key, style in ROWS:
+    for label, key, style in method_rows(metrics, prefix):
         speedup = f"{prefix}/{key}_speedup"
-        if speedup not in metrics:
-            continue
         share = f"{prefix}/{key}_of_optimum"
         cells = [f"{metrics[speedup]:.3f}", _bounds(metrics, speedup), f"{metrics[f'{prefix}/{key}_max']:.2f}"]
         cells += [f"{metrics[share]:.3f}", _bounds(metrics, share)] if share in metrics else ["", ""]

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from rich.table import Table
 
 from sparloom.measure.metrics import central, geomean, resample
-from sparloom.report.figures import COLOURS, TICKS, draw_intervals, figure, save, set_ticks, styled
+from sparloom.report.figures import draw_intervals
 from sparloom.report.runs import report_table
 
 REDUCTIONS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {  # over the last axis
@@ -223,25 +223,3 @@ def draw_learnings(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
     series = {name: (colour, frame[[each == name for each in verdicts]]) for name, colour in VERDICT_COLOURS.items()}
     draw_intervals([f"{row.number}  {row.measure}" for row in frame.itertuples()], series, stem, at=0, title=title,
                    x="right of 0 speaks for the claim")
-
-
-@styled
-def draw_recommendations(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
-    """Draw regrets, sorted, and seconds against nonzeros, from per_matrix.parquet of `bench_recommend`."""
-    drawn, (left, right) = figure(7.2, 3.2, columns=2)
-    ranks = np.arange(1, len(frame) + 1)
-    for top, label, style in (("top1", "first choice", "o"), ("top5", "best of five", "-")):
-        regret = np.sort((frame[f"{top}_seconds"] / frame["best_seconds"]).to_numpy())
-        left.plot(ranks, regret, style, color=COLOURS["cognate" if top == "top1" else "optimum"], markersize=3,
-                  linewidth=1.2, label=label)
-    left.set_yscale("log")
-    set_ticks(left.yaxis, [1, 1.1, 1.2, 1.3, *TICKS[4:]])
-    left.set(xlabel="matrices, by regret", ylabel="seconds over the best of all", title=title)
-    after = frame["rank_seconds"] + frame["draw_seconds"]
-    for seconds, label, colour in ((after, "after reading", COLOURS["cognate"]),
-                                   (frame["read_seconds"], "reading", COLOURS["trees"])):
-        right.scatter(frame["nnz"], seconds, s=9, color=colour, label=label)
-    right.set_xscale("log")
-    right.set_yscale("log")
-    right.set(xlabel="nonzeros", ylabel="seconds")
-    save(drawn, stem, legend=True, columns=4)

@@ -55,7 +55,6 @@ def test_every_test_matrix_is_judged_once(finished):
     assert (frame["top5_seconds"] <= frame["top1_seconds"]).all()
     assert (frame[["read_seconds", "rank_seconds", "draw_seconds"]] > 0).all().all()
     assert frame["nnz"].tolist() == [SAMPLES._patterns[name].nnz for name in TEST]
-    assert (out / "recommendations.png").stat().st_size > 1000
 
 
 @pytest.mark.slow

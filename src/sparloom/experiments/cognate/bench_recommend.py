@@ -25,7 +25,7 @@ from sparloom.experiments.harness import finish
 from sparloom.files import scratch_folder
 from sparloom.measure import bootstrap_interval, geomean
 from sparloom.ops import Op
-from sparloom.report import draw_recommendations, op_title
+from sparloom.report import op_title
 from sparloom.sparse import ROW_BINS, Role, SuiteSparseCorpus, row_bin
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class BenchRecommend:
     seed: int
 
     def run(self, out: Path) -> Mapping[str, float]:
-        """Write per_matrix.parquet and the figure; return regrets with 95 % bounds, of all and by rows, and seconds."""
+        """Write per_matrix.parquet; return regrets with 95 % bounds, of all and by rows, and seconds."""
         title = f"{op_title(self.op.name)} on {self.platform.name} {self.platform.preset}"
         study = EvaluationData(self.platform, self.op, self.samples, self.role)
         recommender = self.recommender.chosen
@@ -81,9 +81,7 @@ class BenchRecommend:
         judged = quality(frame, seed=self.seed) | by_rows(frame, seed=self.seed)
         metrics = {f"{self.role}/{key}": value for key, value in judged.items()}
         metrics |= timings(frame) | {"load_seconds": loading}
-        title = f"{title}, {len(names)} {self.role} matrices"
-        return finish(out, None, metrics, lambda out: draw_recommendations(frame, out / "recommendations", title=title),
-                      per_matrix=frame)
+        return finish(out, None, metrics, per_matrix=frame)
 
     def _names(self, study: EvaluationData, recommender: Recommender) -> list[str]:
         """List matrices of the role by name; matrices that the recommender has learned from are refused."""

@@ -16,7 +16,7 @@ import pandas as pd
 from sparloom import log, report
 from sparloom.data import SampleSource, Selection, write_frame
 from sparloom.experiments.cognate.evaluation_data import EvaluationData
-from sparloom.experiments.cognate.probes import probe_network
+from sparloom.experiments.cognate.probes import permutation_importance
 from sparloom.experiments.cognate.training import Recipe, Trained, train, with_anchors, write_curves
 from sparloom.experiments.cognate.transfer import LearnerConfig, TransferInit, load_transfer
 from sparloom.experiments.harness import Checkpoints, samples_name
@@ -203,7 +203,7 @@ class Finetune:
                                                    out=out)
                     comparison.add(_judged(method, seed, study, model), trained)
                     if method == "cognate":
-                        comparison.probes.append(probe_network(model, study, seed=seed))
+                        comparison.probes.append(permutation_importance(model, study, seed=seed))
         comparison.add(report.optimum(study.truth))
         return comparison.write(out) | {"seconds": time.monotonic() - began}
 
