@@ -62,7 +62,8 @@ def test_first_calls_are_those_of_new_processes_of_which_the_first_compiles(tmp_
             self.compiles = not cache.exists()
             cache.mkdir(exist_ok=True)
 
-        def start(self, batch) -> dict[str, float]:
+        def ask(self, name, batch) -> dict[str, float]:
+            assert name == "start"
             return {"pack_seconds": 0.5, "first_seconds": 9.0 if self.compiles else 3.0, "later_seconds": 1.0}
 
         def close(self) -> None: ...
@@ -106,11 +107,8 @@ def test_memory_and_training_are_measured_if_a_method_trains(tmp_path) -> None:
 
 def test_wrong_vectors_are_left_out(tmp_path) -> None:
     class Wrong:
-        def bind(self, file) -> None: ...
-        def run(self) -> float:
-            return 1.0
-        def vectors(self, file) -> np.ndarray:
-            return np.full((1, 24), np.nan)
+        def ask(self, name, *arguments) -> np.ndarray | None:
+            return np.full((1, 24), np.nan) if name == "vectors" else None
 
     settings = BenchEncoders(models=["tiny"], lengths=LengthCorpus(None, ["cola"], 0), data=["cola"], batches=[1],
                              methods=["torch"], memory={}, training={}, start={}, repetitions=1, threads=1,

@@ -142,9 +142,9 @@ class BenchEncoders:
         for name, process in self._processes(case.model).items():
             with note_failure(name, failed):
                 cosines[name] = self._check(case, process, lengths, TOLERANCES[precision_of(name)])
-                process.bind(self._batch)
+                process.ask("bind", self._batch)
                 ready[name] = process
-        seconds = self._in_turn({**{name: process.run for name, process in ready.items()},
+        seconds = self._in_turn({**{name: partial(process.ask, "run") for name, process in ready.items()},
                                  PRODUCTS: partial(self._products_seconds, case)})
         products = float(np.median(seconds.pop(PRODUCTS)))
         return {name: {**_times(taken), "cosine": cosines[name], "products_seconds": products}
@@ -156,7 +156,7 @@ class BenchEncoders:
         for name, process in self._processes(case.model).items():
             if name in TRAINERS:
                 with note_failure(name, failed):
-                    peak = process.peak(self._batch)
+                    peak = process.ask("peak", self._batch)
                     found[name] = {"peak_bytes": peak["bytes"], "packed_bytes": peak["packed_bytes"]}
         return found
 
@@ -166,7 +166,7 @@ class BenchEncoders:
         for name, process in self._processes(case.model).items():
             if name in TRAINERS:
                 with note_failure(name, failed):
-                    losses[name] = process.train(self._batch)["loss"]
+                    losses[name] = process.ask("train", self._batch)["loss"]
                     ready[name] = process
         apart = max(losses.values(), default=0.0) - min(losses.values(), default=0.0)
         if not apart <= TOLERANCES["float32"] * max(losses.values(), default=1.0):  # also if one is no number
@@ -185,7 +185,7 @@ class BenchEncoders:
             starts = []
             for _ in range(1 + self.repetitions):
                 process = EncoderProcess(OWN, self._stored(case.model), self.threads, cache=cache)
-                starts.append(process.start(self._batch))
+                starts.append(process.ask("start", self._batch))
                 process.close()
             uncached, *cached = [each["first_seconds"] - each["later_seconds"] for each in starts]
             return {OWN: {**_times(cached), "uncached_seconds": uncached,
@@ -203,16 +203,15 @@ class BenchEncoders:
 
     def _check(self, case: EncoderCase, process: EncoderProcess, lengths: np.ndarray, tolerance: float) -> float:
         """Compare the vectors of some sequences with those of transformers in float64; return the least cosine."""
-        few, found = lengths[:CHECKED], self._folder / "vectors.npy"
-        file = self._folder / "checked.npz"
+        few, file = lengths[:CHECKED], self._folder / "checked.npz"
         write_batch(few, VOCABULARY, file, seed=self.seed)
-        process.bind(file)
-        process.run()
+        process.ask("bind", file)
+        process.ask("run")
         key = (case.model, *few.tolist())
         if key not in self._expected:
             self._expected[key] = self._reference(case.model, file)
         expected = self._expected[key]
-        vectors = process.vectors(found).astype(np.float64)
+        vectors = process.ask("vectors").astype(np.float64)
         apart = np.abs(vectors - expected).max() / np.abs(expected).max()
         if not apart <= tolerance:
             raise AssertionError(f"vectors differ by {apart:.1e} of the largest element from float64")
@@ -295,7 +294,7 @@ def _times(seconds: list[float]) -> dict[str, Any]:
 
 
 def _step_seconds(process: EncoderProcess, batch: Path) -> float:
-    return process.train(batch)["seconds"]
+    return process.ask("train", batch)["seconds"]
 
 
 def make_model(sizes: Mapping[str, Any]) -> Any:

@@ -1,17 +1,7 @@
-"""Encode token ids by several libraries, each in a process of its own, this module run as a program.
+"""Encode token ids by several libraries, each in a process of its own.
 
 A method reads a model folder with random weights, and turns lists of token ids into the mean vectors of the last layer,
-as embedding services do; all of that is timed. Commands come by standard input, a line of JSON each, and answers go by
-standard output:
-
-    {"do": "bind", "ids": file}     the batch of the following commands; what is compiled or chosen for it is done now
-    {"do": "run"}                   encodes it again and again, for a tenth of a second; the answer has the seconds
-    {"do": "save", "to": file}      stores the vectors of the last run
-    {"do": "peak", "ids": file}     encodes this batch; the answer has the bytes that this took beyond those in use
-                                    before, and those of packed weights, which are among these
-    {"do": "start", "ids": file}    encodes this batch for the first time; the answer has the seconds of packing the
-                                    model, of this call, and of later ones
-    {"do": "train", "ids": file}    trains on this batch; the answer has the seconds of a step, and the loss before any
+as embedding services do; all of that is timed. The methods of `_Server` are what a process can be asked for.
 
 Libraries that pad get sequences sorted by length, in micro-batches of the size that was fastest; where memory is
 measured, and in training, one batch as long as its longest sequence. Files of ids are .npz with `ids` and `lengths`.
@@ -20,14 +10,12 @@ measured, and in training, one batch as long as its longest sequence. Files of i
 from __future__ import annotations
 
 import importlib
-import json
+import multiprocessing
 import os
-import select
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 from types import MappingProxyType
@@ -51,8 +39,7 @@ SETTINGS: Mapping[str, Mapping[str, str]] = MappingProxyType({  # what lets libr
 })
 QUIET = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "TRANSFORMERS_VERBOSITY": "error"}
 SERIES_SECONDS = 0.1  # of runs, of which the median counts: the first one finds caches that were filled by others
-LOOK_SECONDS, IDLE_LOOKS = 5.0, 24  # between looks at a process that has not answered, and looks without any load
-LEAST_LOAD = 0.02  # of a processor: less is none
+ANSWER_SECONDS = 1800.0  # after which a process is ended: threads of some libraries wait for each other for ever
 TOUCHED_BYTES = 1 << 30  # of memory, used before a first call: a virtual machine gets it from its host at first use
 PAUSE = 0.05  # seconds before a series, in which threads of other processes stop to spin
 
@@ -77,82 +64,44 @@ class EncoderProcess:
     """
 
     def __init__(self, method: str, folder: Path, threads: int, *, cache: Path | None = None) -> None:
-        environment = {**os.environ, **QUIET, **SETTINGS.get(method, {}), "OMP_NUM_THREADS": str(threads),
+        context = multiprocessing.get_context("spawn")
+        self._connection, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, method, folder, threads), daemon=True)
+        before = dict(os.environ)
+        os.environ |= {**QUIET, **SETTINGS.get(method, {}), "OMP_NUM_THREADS": str(threads),
                        **({} if cache is None else {"SPARLOOM_CACHE": str(cache)})}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__, method, str(folder), str(threads)], stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, text=True)
+        try:
+            self._process.start()
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+        theirs.close()
         self._answer()
 
-    def bind(self, ids: Path) -> None:
-        """Prepare for a batch."""
-        self._ask(do="bind", ids=str(ids))
-
-    def run(self) -> float:
-        """Encode the batch for a tenth of a second; return the median seconds."""
-        return self._ask(do="run")["seconds"]
-
-    def vectors(self, file: Path) -> np.ndarray:
-        """Return the vectors of the last run, stored in a file in between."""
-        self._ask(do="save", to=str(file))
-        return np.load(file)
-
-    def peak(self, ids: Path) -> Mapping[str, int]:
-        """Encode a batch at once; return the bytes beyond those in use before, and `packed_bytes` of packed weights."""
-        return self._ask(do="peak", ids=str(ids))
-
-    def start(self, ids: Path) -> Mapping[str, float]:
-        """Encode a batch for the first time; return `pack_seconds`, `first_seconds` and `later_seconds`."""
-        return self._ask(do="start", ids=str(ids))
-
-    def train(self, ids: Path) -> Mapping[str, float]:
-        """Train on a batch for a tenth of a second; return the median `seconds` of a step, and the `loss` before."""
-        return self._ask(do="train", ids=str(ids))
+    def ask(self, name: str, *arguments: Any) -> Any:
+        """Call a method of `_Server` in the process, and return its result."""
+        if not self._process.is_alive():
+            raise Unsupported("the process has ended before")
+        self._connection.send((name, arguments))
+        return self._answer()
 
     def close(self) -> None:
         """End the process."""
         self._process.kill()
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
-            stream.close()
+        self._process.join()
+        self._connection.close()
 
-    def _ask(self, **command: str) -> dict[str, Any]:
-        if self._process.poll() is not None:
-            raise Unsupported("the process has ended before")
-        self._process.stdin.write(json.dumps(command) + "\n")
-        self._process.stdin.flush()
-        return self._answer()
-
-    def _answer(self) -> dict[str, Any]:
-        self._watch()
-        line = self._process.stdout.readline()
-        answer = json.loads(line) if line else {"error": f"the process ended with {self._process.wait()}"}
-        if "error" in answer:
+    def _answer(self) -> Any:
+        try:
+            answer, error = self._connection.recv() if self._connection.poll(ANSWER_SECONDS) else (
+                None, f"the process did not answer for {ANSWER_SECONDS:g} s")
+        except EOFError:
+            self._process.join()
+            answer, error = None, f"the process ended with {self._process.exitcode}"
+        if error:
             self.close()
-            raise Unsupported(answer["error"])
+            raise Unsupported(error)
         return answer
-
-    def _watch(self) -> None:
-        """Wait for an answer, or the end of the process; end a process whose threads wait for each other.
-
-        Looks are counted, not seconds, so that a benchmark may be suspended with its processes.
-        """
-        used, idle = 0.0, 0
-        while not select.select([self._process.stdout], [], [], LOOK_SECONDS)[0]:
-            before, used = used, _processor_seconds(self._process.pid)
-            idle = idle + 1 if used - before < LEAST_LOAD * LOOK_SECONDS else 0
-            if idle >= IDLE_LOOKS:
-                self.close()
-                raise Unsupported(f"the process did not answer, and computed nothing for {idle * LOOK_SECONDS:g} s")
-
-
-def _processor_seconds(process: int) -> float:
-    """Return the processor time that all threads of a process have used; 0 if it has ended."""
-    try:
-        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def load_model(folder: Path) -> Any:
@@ -385,7 +334,7 @@ def _means(states: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
 
 class _Server:
-    """Answers commands about one method."""
+    """What a process does with one method."""
 
     def __init__(self, method: str, folder: Path, threads: int) -> None:
         torch.set_num_threads(threads)
@@ -393,40 +342,44 @@ class _Server:
         self._batch: Sequences = ()
         self._vectors = np.zeros((0, 0), np.float32)
 
-    def bind(self, ids: str) -> dict[str, Any]:
-        self._batch = _read(Path(ids))
+    def bind(self, ids: Path) -> None:
+        """Prepare for the batch of the following calls; what is compiled or chosen for it is done now."""
+        self._batch = _read(ids)
         if isinstance(self._encode, _MicroBatches):
             self._encode.choose(self._batch)
         self._encode(self._batch)
-        return {"bound": len(self._batch)}
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> float:
+        """Encode the batch for a tenth of a second; return the median seconds."""
         def encode() -> None:
             self._vectors = self._encode(self._batch)
 
-        return {"seconds": _median_seconds(encode)}
+        return _median_seconds(encode)
 
-    def save(self, to: str) -> dict[str, Any]:
-        np.save(to, self._vectors)
-        return {"saved": True}
+    def vectors(self) -> np.ndarray:
+        """Return the vectors of the last run."""
+        return self._vectors
 
-    def peak(self, ids: str) -> dict[str, Any]:
-        batch, encode = _read(Path(ids)), self._encode
+    def peak(self, ids: Path) -> dict[str, int]:
+        """Encode a batch at once; return the bytes beyond those in use before, and `packed_bytes` of packed weights."""
+        batch, encode = _read(ids), self._encode
         model = getattr(encode, "model", None)
         whole = partial(encode.whole if isinstance(encode, _MicroBatches) else encode, batch)
         whole()  # packs weights, and fills caches
         packed = 0 if model is None else describe_packing(model).weight_bytes
         return {"bytes": peak_bytes(whole), "packed_bytes": packed}
 
-    def start(self, ids: str) -> dict[str, Any]:
-        call = partial(self._encode, _read(Path(ids)))
+    def start(self, ids: Path) -> dict[str, float]:
+        """Encode a batch for the first time; return seconds of packing the model, of this call and of later ones."""
+        call = partial(self._encode, _read(ids))
         np.ones(TOUCHED_BYTES, np.uint8)
         first = seconds_of(call)
         return {"pack_seconds": self._encode.pack_seconds, "first_seconds": first,
                 "later_seconds": _median_seconds(call)}
 
-    def train(self, ids: str) -> dict[str, Any]:
-        batch = [torch.from_numpy(each) for each in _pad(_read(Path(ids)))]
+    def train(self, ids: Path) -> dict[str, float]:
+        """Train on a batch for a tenth of a second; return the median `seconds` of a step, and the `loss` before."""
+        batch = [torch.from_numpy(each) for each in _pad(_read(ids))]
         trainer = TRAINERS[self._method](self._folder)
         loss = trainer.loss_of_evaluation(*batch)
         trainer.step(*batch)  # compiles, and allocates the state of the optimizer
@@ -442,22 +395,21 @@ def _median_seconds(call: Callable[[], object]) -> float:
     return median(seconds)
 
 
-def _serve(method: str, folder: str, threads: str) -> None:
-    """Answer commands until standard input ends."""
-    answers, sys.stdout = sys.stdout, sys.stderr  # libraries print
-
-    def answer(values: Mapping[str, Any]) -> None:
-        answers.write(json.dumps(values) + "\n")
-        answers.flush()
-
+def _serve(connection: Connection, method: str, folder: Path, threads: int) -> None:
+    """Answer calls with a result and an error, one of them None, until the other end is closed."""
+    silent = os.open(os.devnull, os.O_WRONLY)  # libraries print
+    for stream in (1, 2):
+        os.dup2(silent, stream)
     try:
-        server = _Server(method, Path(folder), int(threads))
-        answer({"ready": True})
-        for line in sys.stdin:
-            command = json.loads(line)
-            answer(getattr(server, command.pop("do"))(**command))
+        server = _Server(method, folder, threads)
+        connection.send((None, None))
+        while True:
+            name, arguments = connection.recv()
+            connection.send((getattr(server, name)(*arguments), None))
+    except EOFError:
+        return
     except Exception as error:
-        answer({"error": f"{type(error).__name__}: {error}"[:500]})
+        connection.send((None, f"{type(error).__name__}: {error}"[:500]))
 
 
 def _read(file: Path) -> list[list[int]]:
@@ -470,7 +422,3 @@ def write_batch(lengths: np.ndarray, vocabulary: int, file: Path, *, seed: int) 
     ids = np.random.default_rng(seed).integers(vocabulary // 2, vocabulary, int(lengths.sum()))
     with atomic_path(file) as path, path.open("wb") as out:
         np.savez(out, ids=ids, lengths=lengths)
-
-
-if __name__ == "__main__":
-    _serve(*sys.argv[1:])
