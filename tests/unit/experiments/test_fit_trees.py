@@ -6,7 +6,6 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 from gemm_table import drawn_shapes, write_gemm_table, write_triton_table
@@ -14,19 +13,16 @@ from sparse_table import write_spmm_table
 
 from sparloom.data import StoredSamples
 from sparloom.errors import MissingArtifact, SchemaError, Unsupported
-from sparloom.experiments.trees import best_configs, gemm_subject
-from sparloom.experiments.trees.evaluation import TreeSubject, scores_with_fallback
+from sparloom.experiments.trees import gemm_subject
 from sparloom.models.performance import (
     GEMM_FEATURES,
-    Measured,
     Target,
-    gemm_problems,
     load_interval,
     load_performance,
 )
 from sparloom.ops import GEMM, LAYOUTS, GemmShape, SpMM
 from sparloom.platforms import CpuKernels, CudaPlatform
-from sparloom.space import GemmSpace, gemm_program
+from sparloom.space import gemm_program
 
 SMALL = (
     "task.sparse=[]", "task.others=[raw]", "task.folds=3", "growth.trees=20", "growth.leaves=15", "growth.threads=1",
@@ -35,7 +31,7 @@ SMALL = (
 SPARSE = (*SMALL, "task.sparse=[{_target_: sparloom.ops.SpMM}]", "growth.rows_per_leaf=5")
 METRICS = {"mean_efficiency", "p10_efficiency", "min_efficiency", "noise_ceiling", "static_efficiency",
            "raw_mean_efficiency", "m1_mean_efficiency", "nn_mean_efficiency", "few_rows_mean_efficiency",
-           "many_rows_p10_efficiency", "with_fallback_mean_efficiency", "fallback_rows_mean", "fallback_rows_max"}
+           "many_rows_p10_efficiency"}
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +77,7 @@ def test_every_choice_is_written(fitted):
     assert len(model) == 30
     assert model["efficiency"].mean() == pytest.approx(metrics["oof/mean_efficiency"])
     assert set(rows["method"]) == {"model", "distilled", "raw", "static", "noise_ceiling", "random",
-                                   "vendor", "with_fallback"}
+                                   "vendor"}
     assert set(model["slice"]) <= {"m1", "tiny", "medium", "large"}
     assert model.groupby("fold").size().tolist() == [10, 10, 10]
 
@@ -129,24 +125,6 @@ def test_kernels_are_recommended_for_a_shape(fitted, build, tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "90% interval" in shown
     assert "measured" in shown
-
-
-def test_few_rows_get_a_fixed_configuration_where_that_is_faster_on_other_folds():
-    """Three folds of products of 1, 8 and 64 rows; the model is right about those of 64 rows only."""
-    rows = np.tile([1.0, 8.0, 64.0], 4)
-    folds = {str(number): number // 3 % 3 for number in range(12)}
-    seconds = np.where(np.arange(3) == np.where(rows == 64, 2, 1)[:, None], 1.0, 2.0)
-    seconds[rows == 8, 0] = 1.0
-    problems = gemm_problems([GemmShape(int(m), 4, 4) for m in rows])
-    configs = tuple(GemmSpace())[:3]
-    measured = Measured(problems, tuple(folds), configs, seconds)
-    subject = TreeSubject(GEMM_FEATURES, None, measured, seconds, None, np.full(12, np.nan), configs[0])
-    wrong = np.tile([1.0, 1.0, 0.0], (12, 1))
-    changed, limits = scores_with_fallback(subject, wrong, folds)
-    assert limits == [8, 8, 8]
-    assert best_configs(subject, changed).tolist() == [1, 1, 2] * 4
-    right = np.where(seconds == 1.0, 0.0, 1.0)
-    assert scores_with_fallback(subject, right, folds)[1] == [0, 0, 0]
 
 
 def test_configurations_that_are_one_program_share_its_seconds(tmp_path):

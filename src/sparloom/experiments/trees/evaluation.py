@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from sparloom.platforms import CpuKernels, CudaPlatform
 
 SPARSE_FEATURES: Mapping[str, FeatureSpec] = {"spmm": SPMM_FEATURES, "sddmm": SDDMM_FEATURES}
-FEW_ROWS = (1, 2, 4, 8, 16)  # largest numbers of rows of products for which a fixed configuration is tried
+FEW_ROWS = 16  # at most, of products that are judged by themselves, too
 LARGE = 64e6  # flops of the smallest large GEMM
 logger = logging.getLogger(__name__)
 METRIC_NAMES: Mapping[str, Mapping[str, str]] = {
@@ -119,7 +119,7 @@ def gemm_subject(
         "matrix": [shape.matrix for shape in shapes], "width": [shape.n for shape in shapes],
         "group": [f"{shape.m}x{shape.n}x{shape.k}" for shape in shapes], "slice": [_slice(shape) for shape in shapes],
         "layout": [shape.layout for shape in shapes],
-        "height": ["few_rows" if shape.m <= FEW_ROWS[-1] else "many_rows" for shape in shapes],
+        "height": ["few_rows" if shape.m <= FEW_ROWS else "many_rows" for shape in shapes],
     })
     origin = Origin(platform.name, platform.preset, space.digest(), _constants(table, platform))
     problems = gemm_problems(shapes) | {name: np.full(len(shapes), value) for name, value in origin.machine.items()}
@@ -331,38 +331,6 @@ def static_scores(
     """Score configurations by their mean efficiency on the problems of the other folds; low = fast."""
     means = np.stack([reached[(folds != number).ravel()].mean(axis=0) for number in range(folds.max() + 1)])
     return -means[folds.ravel()]
-
-
-def scores_with_fallback(
-    subject: TreeSubject, scores: Float[np.ndarray, "problems configs"], folds: Mapping[str, int]
-) -> tuple[Float[np.ndarray, "problems configs"], list[int]]:
-    """Give products of few rows one fixed configuration, if that is faster on the other folds.
-
-    For each fold, the largest number of rows of such products is chosen among `FEW_ROWS`, and the configuration is the
-    best one for them, both on the other folds.
-
-    Args:
-        scores: out-of-fold scores of the model.
-
-    Returns:
-        The scores, changed so that the fixed configuration is best where it is chosen, and the number of rows chosen
-        for each fold; 0: the model is asked for every product.
-    """
-    fold, rows = problem_folds(subject.measured, folds).ravel(), subject.measured.problems["m"]
-    reached = efficiencies(subject.measured.seconds)
-    learned = reached[np.arange(len(subject)), best_configs(subject, scores)]
-    changed, limits = scores.copy(), []
-    for number in range(max(folds.values()) + 1):
-        gains = {0: (0.0, 0)}
-        for limit in FEW_ROWS:
-            few = (fold != number) & (rows <= limit)
-            if few.any():
-                best = int(reached[few].mean(axis=0).argmax())
-                gains[limit] = (float((reached[few, best] - learned[few]).sum()), best)
-        limit = max(gains, key=lambda each: gains[each][0])
-        limits.append(limit)
-        changed[(fold == number) & (rows <= limit), gains[limit][1]] = -np.inf
-    return changed, limits
 
 
 def _random(subject: TreeSubject) -> pd.DataFrame:

@@ -19,7 +19,6 @@ from sparloom.experiments.trees.evaluation import (
     TreeSubject,
     gemm_subject,
     model_scores,
-    scores_with_fallback,
     sparse_subject,
 )
 from sparloom.files import atomic_folder, write_json, write_text
@@ -76,7 +75,6 @@ void sparloom_time(double m, double n, double k, double a_transposed, double b_t
 """
 LABELS: Mapping[str, str] = {
     "noise_ceiling": "fastest of the other sweep", "model": "trees", "distilled": "trees, distilled",
-    "with_fallback": "trees, few rows fixed",
     "log": "trees, log throughput", "raw": "trees, raw throughput", "bandwidth": "trees, log1p bandwidth",
     "latency": "trees, raw latency", "vendor": "MKL", "static": "one configuration for all", "random": "random",
 }
@@ -213,11 +211,9 @@ class FitTrees:
         model = self._trained(asked, self.base)
         scores = {"model": model_scores(asked, model), "distilled": self.distillation.scores(asked, model)}
         scores |= self._others(asked)
-        scores["with_fallback"], limits = scores_with_fallback(asked, scores["model"], model.folds)
         folder = self.models.folder(self.gemm_platform, self.gemm, self.samples)
         metrics, rows = self._judged(asked, model, scores, prefix="oof/")
-        metrics |= {"oof/unasked_problems": int(subject.unasked.sum()),
-                    "oof/fallback_rows_mean": float(np.mean(limits)), "oof/fallback_rows_max": max(limits)}
+        metrics |= {"oof/unasked_problems": int(subject.unasked.sum())}
         with atomic_folder(folder) as made:  # its models belong together
             metrics |= self._interval(asked, model, made) | self._small(asked, model, made)
             self._save(made, model)
