@@ -32,7 +32,6 @@ MIN_THREAD_LIMIT = 64  # allowed on any machine
 MACHINE = ("name", "processor", "architecture", "cache_l1d", "cache_l2", "cache_l3")
 VALUE_BYTES = 4
 """Bytes of a float32."""
-OVERFLOW_FACTOR = 3.0  # of the caches of the cores, above which results better bypass them
 SHARED_FRACTION = 0.25  # of the shared cache that is left to dense rows
 
 
@@ -179,26 +178,13 @@ class Caches:
         return cls(near, threads * levels.get(3, near), threads)
 
     @property
-    def overflow_bytes(self) -> float:
-        """Bytes of dense rows above which results better bypass the caches."""
-        return OVERFLOW_FACTOR * self.near_bytes * self.threads
-
-    @property
     def distant_bytes(self) -> float:
         """Bytes of dense rows above which they are better prefetched."""
         return SHARED_FRACTION * self.far_bytes
 
-    def overflow(self, pattern: Pattern, width: int, value_bytes: int = VALUE_BYTES) -> bool:
-        """Tell whether dense rows, one per row and column of A, are so large that results better bypass the caches."""
-        return _dense_bytes(pattern, width, value_bytes) > self.overflow_bytes
-
     def distant(self, pattern: Pattern, width: int, value_bytes: int = VALUE_BYTES) -> bool:
-        """Tell whether they are so large that most rows come from memory and are better prefetched."""
+        """Tell whether dense rows are so many that most come from memory and are better prefetched."""
         return _dense_bytes(pattern, width, value_bytes) > self.distant_bytes
-
-    def beyond(self, pattern: Pattern, width: int, value_bytes: int = VALUE_BYTES) -> bool:
-        """Tell whether they exceed the shared cache."""
-        return _dense_bytes(pattern, width, value_bytes) > self.far_bytes
 
 
 @cache

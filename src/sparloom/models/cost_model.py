@@ -6,10 +6,9 @@ A `CostModel` scores configurations of a matrix, given as `MatrixFeatures`; a `L
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from jaxtyping import Float
@@ -22,7 +21,6 @@ from sparloom.sparse import Pattern, WalkStatistics, statistics, walk_statistics
 if TYPE_CHECKING:
     import pandas as pd
 
-Value = TypeVar("Value")
 RIDGE = 1.0  # of the additive model that fills in untried configurations, in units of one observation
 LEAST_EXPLAINED = 0.01  # of the error of an estimate: its votes are at most 99 times those of the members
 
@@ -181,27 +179,6 @@ def _indicators(configs: Sequence[Config]) -> np.ndarray:
     for row, present in enumerate(entries):
         design[row, present] = 1
     return design
-
-
-class OneEntryCache(Generic[Value]):
-    """Cache what is computed from the most recent pattern: operations and widths ask about one matrix in turn.
-
-    The cache holds no strong reference to the pattern.
-
-    Args:
-        compute: function whose result is cached.
-    """
-
-    def __init__(self, compute: Callable[[Pattern], Value]) -> None:
-        self._compute = compute
-        self._entry: tuple[weakref.ref[Pattern], Value] | None = None
-
-    def get(self, pattern: Pattern) -> Value:
-        """Return the cached result of this pattern, or compute it."""
-        entry = self._entry
-        if entry is None or entry[0]() is not pattern:
-            entry = self._entry = weakref.ref(pattern), self._compute(pattern)
-        return entry[1]
 
 
 Estimator = Callable[[MatrixFeatures, Sequence[Config]], Float[np.ndarray, " configs"]]

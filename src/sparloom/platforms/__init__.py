@@ -9,8 +9,7 @@ from sparloom.lazy import attach
 
 __all__, __getattr__, __dir__ = attach(__name__, {
     "clock": (
-        "EVENTS", "Repeat", "Repetition", "Stopwatch", "count_reads", "in_series", "keep_threads_awake",
-        "one_by_one", "processor_clock", "reads_by_level"),
+        "Repeat", "Repetition", "Stopwatch", "in_series", "keep_threads_awake", "one_by_one", "processor_clock"),
     "cpu_kernels.kernels": ("CpuKernels", "GemmKernels"),
     "cpu_kernels.sparse_kernels": ("SPARSE_FAMILIES", "SpmmKernels", "SpmmMaxKernels"),
     "cpu_schedules.many_cores": ("ManyCorePlatform",),

@@ -1,35 +1,23 @@
-"""Clocks and counters of the processor.
+"""Clocks of the processor.
 
 A `Stopwatch` takes repetitions on the wall clock and the processor clock, and retakes those during which other
-processes or machines took our processors (steal). `count_reads` counts the reads that each cache level serves (Linux).
+processes or machines took our processors (steal).
 """
 
-import ctypes
 import math
 import os
-import platform
-import struct
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from sparloom.errors import Unsupported
 from sparloom.measure import Kind, Measurement, TimingProtocol
 
 SPINS = {"GOMP_SPINCOUNT": "100000", "KMP_BLOCKTIME": "1"}
 """How long idle threads of OpenMP spin: iterations of GCC's, about a millisecond; milliseconds of LLVM's."""
 
 Clock = Callable[[], float]
-
-PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}  # number of the system call
-HW_CACHE, ATTRIBUTE_BYTES = 3, 112  # linux/perf_event.h: PERF_TYPE_HW_CACHE, PERF_ATTR_SIZE_VER5
-USER_ONLY = 1 << 5 | 1 << 6  # exclude_kernel, exclude_hv
-L1_DATA, LAST, READ, MISS = 0, 2, 0 << 8, 1 << 16
-EVENTS = {"first": L1_DATA | READ, "first_missed": L1_DATA | READ | MISS, "last": LAST | READ,
-          "last_missed": LAST | READ | MISS}
-"""Codes of the processor's cache events for Linux's perf, by what they count."""
 
 
 class Repetition(NamedTuple):
@@ -183,50 +171,3 @@ def thread_clocks() -> tuple[int, ...]:
     """
     tasks = Path("/proc/self/task")
     return tuple(~int(task.name) << 3 | 6 for task in tasks.iterdir()) if tasks.is_dir() else ()
-
-
-def count_reads(run: Callable[[], None]) -> dict[str, int]:
-    """Run once and count the `EVENTS` of all threads of this process; raises Unsupported where it cannot."""
-    threads = [int(task.name) for task in Path("/proc/self/task").iterdir()] if Path("/proc/self/task").is_dir() else []
-    files: dict[str, list[int]] = {name: [] for name in EVENTS}
-    try:
-        for name, event in EVENTS.items():
-            files[name] = [_opened(event, thread) for thread in threads]
-        if not threads:
-            raise Unsupported("cache misses are counted on Linux only")
-        before = {name: _total(opened) for name, opened in files.items()}
-        run()
-        return {name: _total(opened) - before[name] for name, opened in files.items()}
-    finally:
-        for opened in files.values():
-            for file in opened:
-                os.close(file)
-
-
-def reads_by_level(counts: dict[str, int]) -> tuple[int, int, int, int]:
-    """Split counted reads by where they were served: first, second and last level of the caches, memory."""
-    missed = min(counts["first_missed"], counts["first"])
-    last = min(counts["last"], missed)
-    memory = min(counts["last_missed"], last)
-    return counts["first"] - missed, missed - last, last - memory, memory
-
-
-def _opened(event: int, thread: int) -> int:
-    number = PERF_EVENT_OPEN.get(platform.machine())
-    if number is None:
-        raise Unsupported(f"no counters on {platform.machine()}: only on {', '.join(PERF_EVENT_OPEN)}")
-    attribute = bytearray(ATTRIBUTE_BYTES)
-    struct.pack_into("=IIQ", attribute, 0, HW_CACHE, ATTRIBUTE_BYTES, event)
-    struct.pack_into("=Q", attribute, 40, USER_ONLY)
-    library = ctypes.CDLL(None, use_errno=True)
-    library.syscall.restype = ctypes.c_long
-    file = library.syscall(ctypes.c_long(number), (ctypes.c_char * ATTRIBUTE_BYTES).from_buffer(attribute),
-                           ctypes.c_int(thread), ctypes.c_int(-1), ctypes.c_int(-1), ctypes.c_ulong(0))
-    if file < 0:
-        raise Unsupported(f"cache events cannot be counted ({os.strerror(ctypes.get_errno())}): see "
-                          "/proc/sys/kernel/perf_event_paranoid; virtual machines often have no counters")
-    return int(file)
-
-
-def _total(files: list[int]) -> int:
-    return sum(int.from_bytes(os.read(file, 8), "little") for file in files)

@@ -4,11 +4,10 @@ A `FeatureSpec` lists the features of an operation and is saved with every model
 """
 
 import ast
-import difflib
 import operator
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Literal, get_args
@@ -199,7 +198,7 @@ class FeatureSpec:
 
     Args:
         version: version of the meaning of the inputs; raise it when that changes and the formulas do not.
-        features: all features; a model reads those of group hardware only if they vary.
+        features: all features; a model does not read those of group hardware.
         fallback: formula over inputs; the model does not apply where it is not 0.
 
     Raises:
@@ -258,9 +257,10 @@ class FeatureSpec:
         return tuple(feature.name for feature in self.features
                      if feature.group != "kernel" and feature.formula == feature.name)
 
-    def names(self, *, hardware: bool) -> tuple[str, ...]:
-        """Columns that a model reads, in order; with those of group hardware if they vary."""
-        return tuple(feature.name for feature in self.features if hardware or feature.group != "hardware")
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Columns that a model reads, in order; those of group hardware are constants of its training data."""
+        return tuple(feature.name for feature in self.features if feature.group != "hardware")
 
     def needed(self, names: Sequence[str]) -> tuple[str, ...]:
         """Return these features and all that they are computed from, in order."""
@@ -340,10 +340,10 @@ class FeatureSpec:
         """
         if other == self:
             return
-        changes = difflib.unified_diff(list(_lines(other)), list(_lines(self)), lineterm="", n=0)
-        shown = [line for line in changes if not line.startswith(("---", "+++", "@@"))]
-        raise SchemaError(f"{origin} was trained on other features (- its own, + those of this version):\n"
-                          + "\n".join(shown) + "\ntrain it again: experiment=fit_trees")
+        changed = sorted({feature.name for feature in {*self.features} ^ {*other.features}}) or ["the order or fallback"]
+        raise SchemaError(f"{origin} was trained on other features ({other.op}, version {other.version}; this version "
+                          f"has {self.op}, version {self.version}; changed: {', '.join(changed)}): "
+                          "train it again, experiment=fit_trees")
 
     def _value(self, feature: Feature, columns: Columns) -> np.ndarray:
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -363,10 +363,3 @@ def config_columns(configs: Sequence[Config]) -> dict[str, np.ndarray]:
         numbers = all(isinstance(value, int) for value in values)
         columns[name] = np.array(values, np.float64) if numbers else np.array([str(value) for value in values])
     return columns
-
-
-def _lines(spec: FeatureSpec) -> Iterator[str]:
-    yield f"op {spec.op}, version {spec.version}"
-    yield f"fallback = {spec.fallback}"
-    for feature in spec.features:
-        yield f"{feature.name} = {feature.formula}  ({feature.group}, {feature.unit})"

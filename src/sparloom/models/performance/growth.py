@@ -238,17 +238,12 @@ class Grid:
     targets: Float[np.ndarray, "problems configs"]
 
     @classmethod
-    def of(cls, spec: FeatureSpec, measured: Measured, *, target: Target, hardware: bool = False) -> "Grid":
-        """Evaluate the features and turn seconds into targets.
-
-        Args:
-            hardware: include features of group hardware, which is useful only if they vary.
-        """
+    def of(cls, spec: FeatureSpec, measured: Measured, *, target: Target) -> "Grid":
+        """Evaluate the features and turn seconds into targets."""
         inputs = {name: np.asarray(column, np.float64)[:, None] for name, column in measured.problems.items()}
-        names = spec.names(hardware=hardware)
-        features = spec.matrix(inputs, spec.kernel(measured.configs), names=names)
+        features = spec.matrix(inputs, spec.kernel(measured.configs), names=spec.names)
         flops, traffic = spec.work(inputs)
-        return cls(names, np.broadcast_to(features, (*measured.seconds.shape, len(names))),
+        return cls(spec.names, np.broadcast_to(features, (*measured.seconds.shape, len(spec.names))),
                    target.of(measured.seconds, flops, traffic))
 
     @property
@@ -271,8 +266,7 @@ class Grid:
 
 
 def cross_fit(
-    grid: Grid, growth: BoostingConfig, folds: np.ndarray, *, weights: np.ndarray | None = None,
-    quantile: float | None = None,
+    grid: Grid, growth: BoostingConfig, folds: np.ndarray, *, quantile: float | None = None,
 ) -> list[lightgbm.Booster]:
     """Train one model per fold on all other folds.
 
@@ -281,7 +275,6 @@ def cross_fit(
 
     Args:
         folds: integers from 0 that broadcast to (problems, configs).
-        weights: weights of rows, which broadcast likewise.
         quantile: quantile to predict instead of the mean.
 
     Raises:
@@ -294,22 +287,21 @@ def cross_fit(
     members = []
     for fold in range(count):
         following = (fold + 1) % count
-        trees = growth.best_tree_count(grid.rows((folds != fold) & (folds != following), weights),
+        trees = growth.best_tree_count(grid.rows((folds != fold) & (folds != following)),
                                        grid.rows(folds == following), grid.names, quantile=quantile)
-        members.append(growth.with_trees(trees).train(grid.rows(folds != fold, weights), grid.names, quantile=quantile))
+        members.append(growth.with_trees(trees).train(grid.rows(folds != fold), grid.names, quantile=quantile))
     return members
 
 
 def train_per_fold(
-    grid: Grid, growth: BoostingConfig, folds: np.ndarray, *, weights: np.ndarray | None = None,
-    kept: np.ndarray | bool = True,
+    grid: Grid, growth: BoostingConfig, folds: np.ndarray, *, kept: np.ndarray | bool = True,
 ) -> list[lightgbm.Booster]:
     """Train one model per fold with all trees, on the rows of all other folds that are `kept`.
 
     Args:
-        folds, weights, kept: broadcast to (problems, configs).
+        folds, kept: broadcast to (problems, configs).
     """
-    return [growth.train(grid.rows((folds != fold) & kept, weights), grid.names)
+    return [growth.train(grid.rows((folds != fold) & kept), grid.names)
             for fold in range(int(np.max(folds)) + 1)]
 
 

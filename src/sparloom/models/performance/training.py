@@ -91,14 +91,9 @@ def _predict_within(
 
 def train_performance(
     measured: Measured, *, spec: FeatureSpec, target: Target, origin: Origin, growth: BoostingConfig, folds: int,
-    hardware: bool = False,
 ) -> PerformanceModel:
-    """Train one member per fold of the groups.
-
-    Args:
-        hardware: include features of group hardware, which is useful only if they vary.
-    """
-    grid = Grid.of(spec, measured, target=target, hardware=hardware)
+    """Train one member per fold of the groups."""
+    grid = Grid.of(spec, measured, target=target)
     assigned = assign_folds(measured.groups, folds, seed=growth.seed)
     members = cross_fit(grid, growth, problem_folds(measured, assigned))
     trees = sum(member.num_trees() for member in members)
@@ -122,8 +117,7 @@ def continue_training(
     if not base.folds:
         raise SchemaError("the model to start from has a single member and no folds, like a distilled model: start "
                           "from the full model that experiment=fit_trees saves")
-    hardware = any(feature.group == "hardware" for feature in spec.features if feature.name in base.names)
-    grid = Grid.of(spec, measured, target=base.target, hardware=hardware)
+    grid = Grid.of(spec, measured, target=base.target)
     known = assign_folds(measured.groups, len(base.members), seed=growth.seed, known=base.folds)
     fold = problem_folds(measured, known)
     members = [growth.train(grid.rows(fold != index), grid.names, base=member)

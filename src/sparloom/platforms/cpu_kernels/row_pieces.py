@@ -8,7 +8,7 @@ import ctypes
 import math
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from sparloom.ops import Operands
 from sparloom.sparse import Pattern
 
 __all__ = [
-    "GRAIN", "BoundRows", "Pieces", "RowBinder", "Rows", "SparseRows", "Traversal", "kernel_library", "useful_threads",
+    "GRAIN", "BoundRows", "Pieces", "Rows", "SparseRows", "Traversal", "kernel_library", "useful_threads",
 ]
 
 MAX_TOGETHER = 4  # rows with equal columns that a kernel processes at once
@@ -164,15 +164,6 @@ def useful_threads(operands: Operands, threads: int) -> int:
     pattern = operands.matrix.pattern
     width = sum([math.prod(array.shape[1:]) for array in operands.dense.values()])
     return threads if (pattern.nnz + pattern.rows) * width >= GRAIN else 1
-
-
-class RowBinder(Protocol):
-    """Binds patterns, or leaves that to whoever makes the call."""
-
-    def bind(
-        self, pattern: Pattern, *, order: str, balance: str, threads: int, together: bool = False,
-    ) -> BoundRows:
-        """Fill the struct for one order of the rows and one way of sharing them among threads."""
 
 
 class SparseRows:

@@ -15,7 +15,6 @@ from sparloom.jit import NativeCall, address, aligned
 from sparloom.ops import Op, Operands
 from sparloom.platforms.cpu_kernels.row_pieces import (
     BoundRows,
-    RowBinder,
     Rows,
     SparseRows,
     kernel_library,
@@ -74,13 +73,13 @@ class SparseFamily(ABC):
         threads: of every call.
         width: columns of the dense operands, all heads together, for which `space` is made; kernels take any width.
         allocate: makes arrays for results.
-        rows: binds patterns (default: a `SparseRows`).
+        rows: binds patterns, as a `SparseRows` (the default) does.
     """
 
     make_space: Callable[[int], GridSpace]
 
     def __init__(
-        self, threads: int, width: int, allocate: Allocate = aligned, rows: RowBinder | None = None,
+        self, threads: int, width: int, allocate: Allocate = aligned, rows: Any = None,
     ) -> None:
         self.threads = threads
         self.width = width

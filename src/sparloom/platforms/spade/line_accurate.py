@@ -46,14 +46,8 @@ class LineRun:
         return sum(self.counts[name] for name in names) + self.flush
 
 
-def simulate_lines(
-    pattern: Pattern, op: str, config: Config, *, width: int, machine: Machine, strided: bool = False,
-) -> LineRun:
-    """Simulate one configuration.
-
-    Args:
-        strided: keep the stride of the whole dense row between its slices, so that narrow slices use few cache sets;
-            by default each slice is stored contiguously.
+def simulate_lines(pattern: Pattern, op: str, config: Config, *, width: int, machine: Machine) -> LineRun:
+    """Simulate one configuration, whose slices of dense rows are each stored contiguously.
 
     Raises:
         Unsupported: the matrix has more than MAX_NONZEROS nonzeros.
@@ -64,7 +58,7 @@ def simulate_lines(
     row_lines = chosen.slice_width * VALUE_BYTES // LINE_BYTES
     geometry = machine.geometry(LINE_BYTES // VALUE_BYTES)
     shape = [  # in the order of struct LineShape in kernels/spade/event.cpp
-        row_lines, width * VALUE_BYTES // LINE_BYTES if strided else row_lines, machine.vector_registers,
+        row_lines, row_lines, machine.vector_registers,
         machine.reservation_stations, machine.dense_loads, machine.sparse_loads, machine.store_queue, TILE_QUEUE,
         int(op == "spmm"), chosen.bypass, int(DIRTY_HIGH * machine.vector_registers),
         int(DIRTY_LOW * machine.vector_registers),

@@ -22,9 +22,8 @@ def spec(*features: Feature) -> FeatureSpec:
 def test_every_feature_is_a_finite_number():
     data = measured(30)
     columns = {name: column[:, None] for name, column in data.problems.items()}
-    names = GEMM_FEATURES.names(hardware=True)
-    numbers = GEMM_FEATURES.matrix(columns, GEMM_FEATURES.kernel(data.configs), names=names)
-    assert numbers.shape == (30, 48, len(names))
+    numbers = GEMM_FEATURES.matrix(columns, GEMM_FEATURES.kernel(data.configs), names=GEMM_FEATURES.names)
+    assert numbers.shape == (30, 48, len(GEMM_FEATURES.names))
     assert np.isfinite(numbers).all()
 
 
@@ -81,18 +80,13 @@ def test_missing_and_infinite_inputs_are_refused():
         spec(Feature("inverse", "problem", "1 / m", "1")).evaluate({"m": np.array([0.0])}, {})
 
 
-@pytest.mark.parametrize(("changed", "shown"), [
-    (lambda spec: replace(spec, version=2), ["-op gemm, version 2", "+op gemm, version 1"]),
-    (lambda spec: replace(spec, fallback="m == 2"), ["-fallback = m == 2", "+fallback = m == 1"]),
-    (lambda spec: replace(spec, features=(*spec.features, Feature("n", "problem", "n", "1"))),
-     ["-n = n  (problem, 1)"]),
+@pytest.mark.parametrize(("changed", "named"), [
+    (lambda spec: replace(spec, version=2), r"gemm, version 2; .* version 1; changed: the order"),
+    (lambda spec: replace(spec, fallback="m == 2"), "changed: the order or fallback"),
+    (lambda spec: replace(spec, features=(*spec.features, Feature("n", "problem", "n", "1"))), "changed: n"),
     (lambda spec: replace(spec, features=(*spec.features[:2], replace(spec.features[2], formula="8 * m"))),
-     ["-bytes = 8 * m  (problem, B)", "+bytes = 4 * m  (problem, B)"]),
+     "changed: bytes"),
 ])
-def test_differences_are_listed_line_by_line(changed, shown):
-    with pytest.raises(SchemaError) as error:
+def test_models_of_other_features_are_refused(changed, named):
+    with pytest.raises(SchemaError, match=rf"models/old was trained on other features .*{named}.*experiment=fit_trees"):
         spec().check(changed(spec()), origin="models/old")
-    first, *lines, last = str(error.value).splitlines()
-    assert first == "models/old was trained on other features (- its own, + those of this version):"
-    assert lines == shown
-    assert last == "train it again: experiment=fit_trees"

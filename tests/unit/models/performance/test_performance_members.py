@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
-from gemm_cases import GROWTH, LOG1P, MACHINE, efficiency, measured, origin
+from gemm_cases import GROWTH, LOG1P, efficiency, measured, origin
 
 from sparloom.models.performance import (
     GEMM_FEATURES,
@@ -67,8 +67,7 @@ def weights_by_problem(rows) -> dict[int, float]:
 
 
 def test_cross_fit_sizes_and_grows_without_the_scored_fold(grid, grown):
-    weights = np.arange(1.0, PROBLEMS + 1)[:, None]
-    members = cross_fit(grid, SMALL, FOLDS, weights=weights, quantile=0.25)
+    members = cross_fit(grid, SMALL, FOLDS, quantile=0.25)
     assert len(members) == 3
     for fold in range(3):
         (kind, rows, held, asked), (then, all_rows, _, again) = grown[2 * fold : 2 * fold + 2]
@@ -76,8 +75,6 @@ def test_cross_fit_sizes_and_grows_without_the_scored_fold(grid, grown):
         assert folds_of(held) == {(fold + 1) % 3}
         assert folds_of(rows) == {(fold + 2) % 3}
         assert folds_of(all_rows) == {0, 1, 2} - {fold}
-        for each in (rows, all_rows):
-            assert weights_by_problem(each) == {place: place + 1.0 for place in weights_by_problem(each)}
 
 
 def test_train_per_fold_omits_its_fold_and_other_rows(grid, grown):
@@ -85,10 +82,9 @@ def test_train_per_fold_omits_its_fold_and_other_rows(grid, grown):
     assert [folds_of(rows) for _, rows, _, _ in grown] == [{1, 2}, {0, 2}, {0, 1}]
     assert [len(rows) for _, rows, _, _ in grown] == [8 * CONFIGS] * 3
     grown.clear()
-    kept, weights = np.arange(PROBLEMS)[:, None] >= 6, np.full((PROBLEMS, 1), 2.0)
-    train_per_fold(grid, SMALL, FOLDS, weights=weights, kept=kept)
+    train_per_fold(grid, SMALL, FOLDS, kept=np.arange(PROBLEMS)[:, None] >= 6)
     assert [len(rows) for _, rows, _, _ in grown] == [4 * CONFIGS] * 3
-    assert all((rows.weights == 2).all() and rows.targets.min() > 6 for _, rows, _, _ in grown)
+    assert all(rows.targets.min() > 6 for _, rows, _, _ in grown)
 
 
 def test_hard_examples_are_found_without_the_scored_fold_and_weigh_more(grid, grown):
@@ -160,18 +156,15 @@ def test_a_model_says_how_it_was_trained():
 
 
 def test_extending_a_model_keeps_all_but_trees_and_folds():
-    """The base reads features of hardware, so what is grown on top of it reads them too."""
     data = measured(30)
-    varied = np.where(np.arange(30) % 2, 1.0, 2.0) * MACHINE["l2_bytes"]
-    data = replace(data, problems={**data.problems, "l2_bytes": varied})
     growth, target = replace(GROWTH, trees=5, threads=2), Target("latency", "log")
     base = train_performance(data.take(np.arange(30) < 20), spec=GEMM_FEATURES, target=target, origin=origin(),
-                             growth=growth, folds=3, hardware=True)
+                             growth=growth, folds=3)
     model = continue_training(base, data, spec=GEMM_FEATURES, growth=growth)
-    assert model.names == base.names == GEMM_FEATURES.names(hardware=True)
+    assert model.names == base.names == GEMM_FEATURES.names
     assert (model.spec, model.origin, model.target) == (base.spec, base.origin, target)
     assert model.threads == growth.threads
     assert model.folds == assign_folds(data.groups, 3, seed=growth.seed, known=base.folds)
-    learned = out_of_fold(Grid.of(GEMM_FEATURES, data, target=target, hardware=True), model.members,
+    learned = out_of_fold(Grid.of(GEMM_FEATURES, data, target=target), model.members,
                           np.array([[model.folds[group]] for group in data.groups]), threads=1)
     assert efficiency(data, learned).mean() > 0.5

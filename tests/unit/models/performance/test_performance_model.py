@@ -114,7 +114,7 @@ def test_wrong_use_of_a_saved_model_is_refused(model, tmp_path: Path):
     with pytest.raises(SchemaError, match=r"was trained for platform 'cpu_kernels', not 'gpu'"):
         load_performance(tmp_path / "gemm", platform="gpu")
     more = replace(GEMM_FEATURES, features=(*GEMM_FEATURES.features, Feature("mn", "problem", "m * n", "1")))
-    with pytest.raises(SchemaError, match=r"\+mn = m \* n  \(problem, 1\)"):
+    with pytest.raises(SchemaError, match="changed: mn"):
         load_performance(tmp_path / "gemm", spec=more)
     with pytest.raises(SchemaError, match="holds no performance model"):
         load_performance(tmp_path / "nothing")

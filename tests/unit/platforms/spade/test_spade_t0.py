@@ -120,14 +120,6 @@ def test_accounts_reconcile(machine, op, bypass):
     assert run.busy.max() + run.waiting[run.busy.argmax()] == pytest.approx((run.busy + run.waiting).max())
 
 
-def test_strided_slices_conflict_in_the_caches():
-    pattern = uniform(4000, 8, cols=3000)
-    small = machine_of("spade", l2_kib=0, llc_kib=96)
-    run = {strided: simulate_lines(pattern, "spmm", config_of(split=32), width=256, machine=small, strided=strided)
-           for strided in (False, True)}
-    assert run[True].counts["dram"] > 1.2 * run[False].counts["dram"]
-
-
 def test_fewer_entries_never_make_it_faster(machine):
     pattern = uniform(2000, 6)
     base = simulate_lines(pattern, "spmm", config_of(), width=256, machine=machine).seconds
