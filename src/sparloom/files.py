@@ -17,14 +17,13 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 __all__ = [
-    "SUMS", "append_lines", "atomic_folder", "atomic_path", "check_sum", "hold_lock", "json_text", "locked",
+    "SUMS", "append_lines", "atomic_folder", "atomic_path", "check_sum", "json_text", "locked",
     "read_json", "read_lines", "remove_leftovers", "scratch_folder", "sha256", "write_checked_json",
     "write_json", "write_sums", "write_text",
 ]
@@ -142,40 +141,29 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     mode = fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB)
-    with path.open("a", encoding="utf-8") as file, hold_lock(file, lambda each: fcntl.flock(each, mode) is None):
+    with path.open("a", encoding="utf-8") as file, _hold_lock(file, mode):
         yield
 
 
 @contextmanager
-def hold_lock(file: IO[Any], take: Callable[[IO[Any]], bool]) -> Iterator[bool]:
-    """Hold a lock on an open file; a call that interrupts another of the same thread shares its lock.
-
-    Args:
-        take: locks a file, which may be that of the interrupted call; returns False if it gave up, in which case the
-            body runs without the lock.
-
-    Yields:
-        Whether this call took the lock itself; False if it shares one or gave up.
-    """
-    locks, key, process = _HELD.locks, _identity(file), os.getpid()
-    shared = locks.get(key)
-    if shared is not None:
-        if not shared.decided:  # it may hold the lock already, or wait for another process; `take` works in both cases
-            take(shared.file)
-        yield False
+def _hold_lock(file: IO[Any], mode: int = fcntl.LOCK_EX) -> Iterator[None]:
+    """Lock an open file by flock(2); a call that interrupts another of the same thread shares its lock."""
+    status, process, locked_files = os.fstat(file.fileno()), os.getpid(), _HELD.files
+    key = status.st_dev, status.st_ino
+    if key in locked_files:
+        fcntl.flock(locked_files[key], mode)  # the interrupted call may hold the lock, or wait for another process
+        yield
         return
-    mine = locks[key] = _Lock(file)  # before the lock is taken, so that an interruption right after it finds it
+    locked_files[key] = file  # before the lock is taken, so that an interruption right after it finds it
     try:
-        taken = take(file)
-        mine.decided = True
-        yield taken
+        fcntl.flock(file, mode)
+        yield
     finally:
-        mine.decided = False  # a call that interrupts the following lines takes the lock by itself
         try:
             if os.getpid() == process:  # a child forked in the body shares the lock of its parent
                 fcntl.flock(file, fcntl.LOCK_UN)  # closing is not enough where a forked child has the file open too
         finally:
-            del locks[key]
+            del locked_files[key]
 
 
 def append_lines(path: Path, lines: Iterable[str], *, wait: bool = True) -> None:
@@ -190,7 +178,7 @@ def append_lines(path: Path, lines: Iterable[str], *, wait: bool = True) -> None
     if not text:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+b", buffering=0) as file, hold_lock(file, lambda each: fcntl.flock(each, fcntl.LOCK_EX) is None):
+    with path.open("a+b", buffering=0) as file, _hold_lock(file):
         _cut_torn_line(file)
         try:
             written = os.write(file.fileno(), text)  # in one call, which no signal handler interrupts
@@ -285,27 +273,14 @@ def check_sum(path: Path, content: bytes) -> None:
             raise ValueError(f"its checksum differs from that in {sums}")
 
 
-@dataclass(eq=False)
-class _Lock:
-    """Lock that a call of this thread holds or waits for."""
-
-    file: IO[Any]
-    decided: bool = False  # the call holds it, or gave up
-
-
 class _Held(threading.local):
-    """Locks that the unfinished calls of a thread hold or wait for, by device and inode of their files."""
+    """Files that the unfinished calls of a thread have locked or wait for, by device and inode."""
 
     def __init__(self) -> None:
-        self.locks: dict[tuple[int, int], _Lock] = {}
+        self.files: dict[tuple[int, int], IO[Any]] = {}
 
 
 _HELD = _Held()
-
-
-def _identity(file: IO[Any]) -> tuple[int, int]:
-    status = os.fstat(file.fileno())
-    return status.st_dev, status.st_ino
 
 
 def _name_file(error: OSError, path: Path) -> None:
