@@ -340,10 +340,10 @@ class FeatureSpec:
         """
         if other == self:
             return
-        changed = sorted({feature.name for feature in {*self.features} ^ {*other.features}}) or ["the order or fallback"]
+        names = {feature.name for feature in {*self.features} ^ {*other.features}} or {"order or fallback"}
         raise SchemaError(f"{origin} was trained on other features ({other.op}, version {other.version}; this version "
-                          f"has {self.op}, version {self.version}; changed: {', '.join(changed)}): "
-                          "train it again, experiment=fit_trees")
+                          f"has {self.op}, version {self.version}; changed: {', '.join(sorted(names))}): train it again, "
+                          "experiment=fit_trees")
 
     def _value(self, feature: Feature, columns: Columns) -> np.ndarray:
         with np.errstate(divide="ignore", invalid="ignore"):
