@@ -25,7 +25,7 @@ from sparloom.experiments.harness import peak_bytes, side_by_side
 from sparloom.measure import TimingProtocol
 from sparloom.ops import SDDMM, CsrAttention, SpMM, assert_rows_close
 from sparloom.platforms import CpuKernels, Roof
-from sparloom.report import MAKING, decision_regret, dispatch_metrics
+from sparloom.report import MAKING
 from sparloom.sparse import Pattern, SparseMatrix, SyntheticCorpus
 from sparloom.tuning.sparse import CpuBackend
 
@@ -318,78 +318,3 @@ def test_deviating_training_raises_for_our_layers_and_is_noted_for_peers(monkeyp
     monkeypatch.setattr(sage_training, "spmm", lambda means, features: 2 * features)
     with pytest.raises(AssertionError, match=r"sparloom is wrong: means or gradients .* pyg_edge_index"):
         sage_training.sage_aggregations(pattern, 8, seed=0)
-
-
-def rows(values):
-    return pd.DataFrame([{"op": "spmm", "matrix": matrix, "width": 64, "nnz": 1, "method": method, "median": seconds,
-                          "seconds": [seconds] * 4} for matrix, method, seconds in values])
-
-
-def decided(choices):
-    return pd.DataFrame([{"op": "spmm", "matrix": "a", "width": 64, "way": way, "choice": choice, "origin": "measured",
-                          "decision_seconds": 9e-3} for way, choice in choices])
-
-
-def test_metrics_equal_values_computed_by_hand():
-    scored = rows([("a", "sparloom", 1e-3), ("a", "sparloom_new", 2e-3), ("a", "call", 2.5e-3), ("a", "tuned", 0.9e-3),
-                   ("a", "kernel", 1e-3), ("a", "mkl", 2e-3), ("a", "torch", 3e-3), ("b", "sparloom", 1e-4),
-                   ("b", "sparloom_new", 1e-4), ("b", "call", 2e-4), ("b", "tuned", 1e-4), ("b", "kernel", 0.9e-4),
-                   ("b", "mkl", 0.5e-4), ("b", "torch", 4e-4)])
-    told = decided([("default", "y"), ("prepared", "x"), ("tuned", "z")])
-    found = dispatch_metrics(scored, told, rows([("a", "x", 1.0), ("a", "y", 1.5), ("a", "z", 1.2)]), seed=0)
-    assert found["spmm/cases"] == 1
-    assert found["spmm/over_best"] == pytest.approx(2)
-    assert found["spmm/over_torch"] == pytest.approx(3)
-    assert found["spmm/new_over_best"] == pytest.approx(1)
-    assert found["spmm/call_over_best"] == pytest.approx(0.8)
-    assert found["spmm/all/call_over_best_min"] == pytest.approx(0.25)
-    assert found["spmm/over_tuned"] == pytest.approx(0.9)
-    assert found["spmm/small/over_best"] == pytest.approx(0.5)
-    assert found["replay_overhead_us"] == pytest.approx(10)
-    assert found["measuring_share_median"] == pytest.approx(0.09)
-    assert found["measuring_runs_max"] == pytest.approx(9)
-    assert found["regret"] == found["ways/default/spmm/regret"] == pytest.approx(1.5)
-    assert found["ways/tuned/regret"] == pytest.approx(1.2)
-    assert found["default_over_tuned"] == found["spmm/default_over_tuned_min"] == pytest.approx(0.8)
-    assert found["prepared_over_tuned"] == pytest.approx(1.2)
-
-
-def test_all_sizes_count_together_with_bounds_over_matrices():
-    """Ratios: a 2, 2 and b 0.5, 0.5, 0.5; both wide cases of c are left out."""
-    cases = [("a", 32, 2e-3), ("a", 64, 2e-3), *(("b", width, 5e-5) for width in (32, 64, 128)), ("c", 512, 1.0)]
-    scored = pd.DataFrame([
-        {"op": "sddmm", "matrix": matrix, "width": width, "nnz": 1, "method": method, "median": seconds,
-         "bound_seconds": 5e-4 if matrix == "a" else 2e-5}
-        for matrix, width, numba in cases
-        for method, seconds in (("numba", numba), ("sparloom", 1e-3 if matrix == "a" else 1e-4))])
-    found = dispatch_metrics(scored, decided([("tuned", "x")]), rows([]).reindex(columns=[*scored]), seed=0)
-    assert found["sddmm/all/cases"] == 5
-    assert found["sddmm/all/over_best"] == pytest.approx(2 ** (-1 / 5))
-    assert (found["sddmm/all/over_best_min"], found["sddmm/all/over_best_max"]) == pytest.approx((0.5, 2))
-    assert (found["sddmm/all/over_best_low"], found["sddmm/all/over_best_high"]) == pytest.approx((0.5, 2))
-    assert found["sddmm/all/slower_share"] == pytest.approx(3 / 5)
-    assert found["sddmm/over_best"] == pytest.approx(2)
-    assert found["sddmm/all/share_of_bound"] == pytest.approx((0.5**2 * 0.2**3) ** (1 / 5))
-    assert found["sddmm/all/share_of_bound_min"] == pytest.approx(0.2)
-    assert found["sddmm/share_of_bound"] == pytest.approx(0.5)
-
-
-def test_peers_that_make_their_result_are_compared_with_our_call_that_does():
-    scored = rows([("a", "sparloom", 1e-3), ("a", "sparloom_new", 2e-3), ("a", "mkl", 3e-3),
-                   ("a", "torch_reduce", 2.4e-3), ("b", "sparloom", 1e-3), ("b", "sparloom_new", 2e-3),
-                   ("b", "mkl", 6e-3), ("c", "sparloom", 1e-3), ("c", "torch_mm", 4e-3)])
-    found = dispatch_metrics(scored, decided([("tuned", "x")]), rows([]).reindex(columns=[*scored]), seed=0)
-    assert found["spmm/over_mkl_min"] == pytest.approx(3)
-    assert found["spmm/over_torch_reduce"] == pytest.approx(1.2)
-    assert (found["spmm/over_best_min"], found["spmm/over_best_max"]) == pytest.approx((1.2, 6))
-    assert (found["spmm/new_over_best_min"], found["spmm/new_over_best_max"]) == pytest.approx((1.2, 3))
-    assert found["spmm/over_torch_mm"] == pytest.approx(4)
-    assert found["spmm/slower_share"] == 0
-
-
-@pytest.mark.parametrize("kept", [list, np.array], ids=["in_memory", "as_parquet_gives_it"])
-def test_the_best_candidate_is_chosen_by_other_repetitions_than_it_is_judged_by(kept):
-    candidates = rows([("a", "x", 1.0), ("a", "y", 1.0)])
-    candidates["seconds"] = [kept([0.5, 2.0, 0.5, 2.0]), kept([1.0, 1.0, 1.0, 1.0])]
-    judged = decision_regret(candidates, decided([("default", "y")]))
-    assert judged["regret"].tolist() == [0.5]

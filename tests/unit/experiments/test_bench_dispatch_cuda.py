@@ -18,7 +18,6 @@ from sparloom.measure import TimingProtocol
 from sparloom.nn import CUDA_SPARSE_LIBRARIES
 from sparloom.nn import tensor_backend as tensor_backends
 from sparloom.nn.tensor_backend import CudaTensorBackend
-from sparloom.report import device_dispatch_metrics
 from sparloom.sparse import AutosageCorpus
 from sparloom.tuning import MeasurementBudget, Race
 from sparloom.tuning.sparse import CsrPolicy, CudaBackend, CudaRates, cuda_estimate, tuner
@@ -88,17 +87,6 @@ def test_every_method_is_timed_and_every_decision_reported(done):
     assert not list((out / "journals").glob("*"))
 
 
-def test_metrics_are_of_all_graph_by_graph_and_of_every_width(done):
-    out, metrics = done
-    assert {"spmm/over_best", "spmm/over_best_min", "sddmm/over_best", "attention/over_composed", "spmm/over_torch_mm",
-            "sddmm/over_torch_sampled_addmm", "spmm/hub_skew/over_best", "attention/hub_skew/8/over_best",
-            "replay_overhead_us"} <= metrics.keys()
-    assert metrics["spmm/own_share"] == metrics["attention/same_share"] == 1
-    assert metrics["left_out"] == 0
-    assert all(np.isfinite(value) for value in metrics.values())
-    assert (out / "speedups.png").stat().st_size > 0
-
-
 def test_peers_that_are_too_large_or_wrong_are_reported(gpu, tmp_path, monkeypatch):
     corpus = AutosageCorpus(2e-4, ["erdos_renyi"])
     (entry,) = corpus.entries()
@@ -148,26 +136,3 @@ def test_without_a_gpu_nothing_is_made(tmp_path, monkeypatch):
     monkeypatch.setattr(AutosageCorpus, "entries", None)
     with pytest.raises(Unsupported, match=r"no CuPy .*: pip install .*\[gpu\]\"\), on a machine with an NVIDIA GPU"):
         bench(tmp_path, None).run(tmp_path)
-
-
-def test_loads_of_four_launches_and_choices_are_reduced():
-    def row(width, method, seconds, launch=None):
-        return {"op": "spmm", "matrix": "a", "width": width, "method": method, "median": seconds,
-                "launch_seconds": launch}
-
-    per_case = pd.DataFrame([
-        row(32, "sparloom", 0.5e-4, 3e-5), row(32, "sparloom_new", 1e-4), row(32, "kernel", 1e-4, 1e-5),
-        row(32, "cusparse", 2e-4), row(32, "vec1", 1e-4), row(32, "vec4", 2e-4), row(64, "sparloom", 0.5e-4),
-        row(64, "sparloom_new", 1e-4), row(64, "cusparse", 1e-4), row(64, "cusparse_alg2", 0.5e-4)])
-    decisions = pd.DataFrame([
-        {"op": "spmm", "matrix": "a", "width": width, "way": way, "choice": choice, "own": choice != "cusparse",
-         "origin": "measured", "decision_seconds": 1e-2}
-        for width, way, choice in ((32, "first", "x"), (32, "", "x"), (64, "first", "cusparse"), (64, "", "x"))])
-    found = device_dispatch_metrics(per_case, decisions, seed=0)
-    assert found["spmm/over_best"] == pytest.approx(1)
-    assert found["spmm/over_best_min"] == pytest.approx(0.5)
-    assert found["spmm/a/32/over_best"] == pytest.approx(2)
-    assert found["spmm/over_cusparse"] == pytest.approx(2**0.5)
-    assert found["spmm/vec4_gain"] == found["spmm/a/32/vec4_gain"] == pytest.approx(0.5)
-    assert found["replay_overhead_us"] == pytest.approx(20)
-    assert (found["spmm/own_share"], found["spmm/same_share"]) == (0.5, 0.5)

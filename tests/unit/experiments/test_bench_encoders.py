@@ -13,7 +13,7 @@ from sparloom.experiments import BenchEncoders
 from sparloom.experiments.cora import bench_encoders as bench
 from sparloom.experiments.cora.text_encoders import _MicroBatches
 from sparloom.ragged import LengthCorpus
-from sparloom.report import draw_encoders, encoder_metrics
+from sparloom.report import encoder_metrics
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
 
@@ -133,38 +133,3 @@ def test_micro_batches_keep_the_order_of_sequences() -> None:
     np.testing.assert_array_equal(batches(sequences), [[each[0], len(each)] for each in sequences])
     flat = [length for part in sizes for length in part]
     assert flat == sorted(flat, reverse=True)
-
-
-def test_ratios_are_over_cases_with_bounds_over_data_sets(tmp_path) -> None:
-    rows = [{"part": "inference", "model": "m", "data": data, "size": size, "method": method, "median": seconds,
-             "tokens": 50, "padded": 100, "products_seconds": 0.5, "cosine": 0.999 if data == "a" else 0.9999}
-            for data in ("a", "b") for size in (1, 8)
-            for method, seconds in (("sparloom", 1.0), ("sparloom_padded", 1.2), ("torch", 2.0), ("openvino", None),
-                                    ("ctranslate2", 1.5 if data == "a" else 6.0), ("sentence_transformers", 3.0),
-                                    ("sentence_transformers_packed", 1.5), ("sparloom_int8", 0.5), ("torch_int8", 0.6),
-                                    ("onnxruntime_int8", 0.8))]
-    rows += [{"part": "memory", "model": "m", "data": "a", "size": 8, "method": method, "peak_bytes": size,
-              "packed_bytes": packed} for method, size, packed in (("sparloom", 10.0, 7), ("torch", 40.0, 0))]
-    rows += [{"part": "training", "model": "m", "data": data, "size": 4, "method": method, "median": seconds}
-             for data in ("a", "b") for method, seconds in (("sparloom", 2.0), ("torch", 3.0))]
-    frame = pd.DataFrame(rows)
-    metrics = encoder_metrics(frame, seed=0)
-    assert metrics["m/over_torch"] == pytest.approx(2.0)
-    assert metrics["m/over_ctranslate2"] == pytest.approx(3.0)
-    assert metrics["m/8/over_best"] == pytest.approx(3**0.5)
-    assert metrics["m/over_best_min"] == pytest.approx(1.5)
-    assert metrics["m/packed/over_sentence_transformers"] == pytest.approx(2.0)
-    assert metrics["m/share_of_products"] == pytest.approx(0.5)
-    assert metrics["m/memory/over_torch"] == pytest.approx(4.0)
-    assert metrics["m/memory/packed_weights"] == 7
-    assert metrics["m/training/over_torch"] == pytest.approx(1.5)
-    assert metrics["m/int8/over_float32"] == pytest.approx(2.0)
-    assert metrics["m/int8/over_best"] == pytest.approx(1.2)
-    assert metrics["m/8/int8/over_onnxruntime"] == pytest.approx(1.6)
-    assert metrics["m/int8/cosine_min"] == 0.999
-    assert encoder_metrics(frame[frame["method"] == "torch"], seed=0) == {}
-    assert "m/over_sparloom_padded" not in metrics
-    assert "m/over_torch_int8" not in metrics
-    assert "m/over_openvino" not in metrics
-    draw_encoders(frame, "m", tmp_path / "encoders")
-    assert (tmp_path / "encoders.svg").stat().st_size > 1000

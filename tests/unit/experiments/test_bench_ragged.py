@@ -21,7 +21,6 @@ from sparloom.experiments import BenchRagged
 from sparloom.experiments.cora import bench_ragged, prepare_baselines, triangular_methods
 from sparloom.measure import TimingProtocol
 from sparloom.ragged import LengthCorpus
-from sparloom.report import ragged_metrics
 
 pytestmark = pytest.mark.cc
 TIMING = TimingProtocol(rounds=1, repetitions=2, short_seconds=0, most_repetitions=2, slow_factor=1e9, steal_ratio=100,
@@ -111,27 +110,3 @@ def test_a_wrong_product_is_reported(monkeypatch):
     monkeypatch.setattr("sparloom.experiments.cora.products.TOLERANCE", 0.0)
     with pytest.raises(AssertionError, match="the result of sparloom is wrong"):
         triangular_methods(20, threads=1, seed=0)
-
-
-def rows(part, data, size, **medians):
-    return [{"part": part, "data": data, "size": size, "number": 0, "method": name, "median": seconds}
-            for name, seconds in medians.items()]
-
-
-def test_metrics_are_geometric_means_over_cases():
-    frame = pd.DataFrame([
-        *rows("encoder", "race", 32, **{
-            "sparloom": 1.0, "padded compiled": 4.0, "flex": 2.0, "onednn_loop": 1.5, "prelude": 0.06}),
-        *rows("encoder", "cola", 32, **{"sparloom": 2.0, "padded padded_fast": 2.0, "flex": 3.0, "prelude": 0.24}),
-        *rows("mha", "cola", 32, **{"sparloom": 1.0, "padded": 3.0, "micro_batches micro_batches_8": 2.0}),
-        *rows("causal", "race", 32, sparloom=1.0, whole=1.75, unmasked=1.5)])
-    metrics = ragged_metrics(frame, layers=6, seed=0)
-    assert metrics["encoder/over_padded"] == pytest.approx(2.0)
-    assert metrics["encoder/over_best_public"] == pytest.approx(2.0**0.5)
-    assert metrics["encoder/over_best_peer"] == pytest.approx(1.5**0.5)
-    assert metrics["encoder/over_best_peer_min"] == pytest.approx(1.0)
-    assert metrics["mha/over_microbatch"] == pytest.approx(2.0)
-    assert metrics["causal/over_unmasked"] == metrics["causal/race/over_unmasked"] == pytest.approx(1.5)
-    assert metrics["causal/over_masked_after"] == metrics["causal/race/over_masked_after_low"] == pytest.approx(1.75)
-    assert metrics["prelude_share"] == pytest.approx(0.015)
-    assert metrics["prelude_share_max"] == pytest.approx(0.02)

@@ -9,7 +9,7 @@ from small import SMALL
 
 from sparloom import files
 from sparloom.data import TinySamples
-from sparloom.experiments.cognate import by_rows, calibration, quality, timings
+from sparloom.experiments.cognate import calibration
 from sparloom.sparse import SparseMatrix, write_matrix
 
 COLUMNS = ("group", "name", "family", "rows", "cols", "nnz", "symmetric", "kind", "sha256")
@@ -58,17 +58,6 @@ def test_every_test_matrix_is_judged_once(finished):
 
 
 @pytest.mark.slow
-def test_metrics_can_be_made_again_from_the_rows(finished):
-    out, metrics = finished
-    frame = pd.read_parquet(out / "per_matrix.parquet")
-    assert {f"test/{key}": value for key, value in quality(frame, seed=0).items()}.items() <= metrics.items()
-    assert timings(frame).items() <= metrics.items()
-    assert metrics["load_seconds"] > 0
-    assert {f"test/{key}": value for key, value in by_rows(frame, seed=0).items()}.items() <= metrics.items()
-    assert all("/" not in key.removeprefix("test/").removeprefix("rows<8192/") for key in metrics)
-
-
-@pytest.mark.slow
 def test_choices_are_those_of_recommend(build, trained, files_of_tiny, finished, tmp_path):
     first = pd.read_parquet(finished[0] / "per_matrix.parquet").iloc[0]
     path = files_of_tiny / f"{first['matrix']}.tar.gz"
@@ -100,43 +89,3 @@ def test_calibrated_choices_are_judged_on_other_matrices(build, trained, files_o
     other = bench(build, trained, files_of_tiny, *given, "task.role=validation",
                   "recommender.calibration_roles=[train]")
     assert other.run(tmp_path)["validation/matrices"] > 0
-
-
-def choices(**changes):
-    frame = pd.DataFrame({
-        "top1_seconds": [2.0, 3.0], "top5_seconds": [1.0, 3.0], "best_seconds": [1.0, 1.5],
-        "baseline_seconds": [4.0, 3.0], "static_seconds": [1.9, 3.0], "nnz": [10, 2_000_000],
-        "read_seconds": [0.1, 0.4],
-        "rank_seconds": [1.0, 0.2], "draw_seconds": [0.5, 0.1]})
-    return frame.assign(**changes)
-
-
-def test_quality_by_hand():
-    found = quality(choices(), seed=0)
-    assert (found["regret"], found["regret_max"]) == pytest.approx((2.0, 2.0))
-    assert found["regret_top5"] == pytest.approx(2**0.5)
-    assert found["regret_top5_p90"] == pytest.approx(1.9)
-    assert found["speedup"] == pytest.approx(2**0.5)
-    assert (found["of_optimum"], found["top5_of_optimum"]) == pytest.approx((0.5, 0.5**0.5))
-    assert found["over_static"] == pytest.approx(0.95**0.5)
-    assert (found["slower_than_static"], found["slower_than_default"]) == (0.5, 0)
-    assert "coverage" not in found
-    bounded = quality(choices(expected_loss=[0.1, 0.2], loss_bound=[0.9, 1.1]), seed=0)
-    assert (bounded["coverage"], bounded["bound_median"]) == (0.5, 1.0)
-    assert found["regret_top5_low"] == pytest.approx(1.0)
-    assert found["regret_top5_high"] == pytest.approx(2.0)
-
-
-def test_choices_are_judged_by_bins_of_rows():
-    found = by_rows(choices(rows=[8191, 131_072]), seed=0)
-    assert {key: found[key] for key in found if not key.endswith(("_low", "_high"))} == pytest.approx({
-        "rows<8192/matrices": 1, "rows<8192/of_optimum": 0.5, "rows<8192/over_static": 0.95,
-        "rows>=131072/matrices": 1, "rows>=131072/of_optimum": 0.5, "rows>=131072/over_static": 1.0})
-
-
-def test_timings_by_hand():
-    found = timings(choices())
-    assert found["first_seconds"] == pytest.approx(1.6)
-    assert (found["after_seconds_median"], found["after_seconds_max"]) == pytest.approx((0.9, 1.5))
-    assert (found["large_matrices"], found["after_seconds_max_large"]) == (1, pytest.approx(0.3))
-    assert "seconds_max_large" not in timings(choices(nnz=[10, 20]))

@@ -47,20 +47,6 @@ def test_every_part_has_its_rows_and_figures(finished):
     assert not list((folder / "artifacts" / "eval_ragged").iterdir())
 
 
-@pytest.mark.cc
-def test_metrics_can_be_made_again_from_the_rows(finished):
-    out, metrics, _ = finished
-    frame = pd.read_parquet(out / "per_case.parquet")
-    again = {key: value for part in RAGGED_PARTS.values() for key, value in part.metrics(frame).items()}
-    assert again == pytest.approx(dict(metrics))
-    assert metrics["padding_own/batch_4"] == 0 < metrics["padding/batch_4"]
-    assert metrics["memory/dense_over_ragged"] > 1
-    assert metrics["prelude/cola_3/shared_fusion_kb"] == 0
-    shares = [value for key, value in metrics.items() if key.startswith("breakdown/cola_3/") and key.endswith("_share")]
-    assert sum(shares) == pytest.approx(1)
-    assert metrics["storage/softmax/cola_3/kb_sparse_over_graph"] > 1
-
-
 def test_unknown_parts_are_refused(build, tmp_path):
     task = build("eval_ragged", *SMALL, "task.parts=[speed]", folder=tmp_path)
     with pytest.raises(ValueError, match="part 'speed' of eval_ragged: there are computation, prelude, hoisting"):

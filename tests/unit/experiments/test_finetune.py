@@ -12,7 +12,7 @@ from small import SMALL
 
 from sparloom.errors import MissingArtifact, SchemaError
 from sparloom.models import load_checkpoint
-from sparloom.report import read_run, summary
+from sparloom.report import read_run
 
 METHODS = {"random", "static", "trees", "zero_shot", "no_transfer", "cognate", "optimum"}
 
@@ -46,16 +46,6 @@ def test_labels_read_are_as_many_as_allowed(trained):
     labels = pd.read_parquet(trained / "finetune_tiny" / "labels.parquet")
     assert labels.groupby("seed").size().to_dict() == {0: 120, 1: 120}
     assert set(labels.groupby(["seed", "matrix"]).size()) == {40}
-
-
-def test_metrics_can_be_made_again_from_the_rows(trained, frame):
-    metrics = json.loads((trained / "finetune_tiny" / "returned.json").read_text(encoding="utf-8"))
-    again = summary(frame, headline="cognate", prefix="test", seed=0)
-    assert {key: metrics[key] for key in again} == again
-    assert "test/equal_bins/top1_over_no_transfer_low" in again
-    for key in ("test/labels_per_seed", "test/dce", "test/top1_over_trees_low", "test/no_transfer_top1_speedup",
-                "test/zero_shot_top1_speedup", "test/trees_top1_speedup"):
-        assert key in metrics
 
 
 def test_networks_are_probed(trained, frame):

@@ -13,8 +13,6 @@ import pytest
 from sparloom.data import SampleTable
 from sparloom.report import read_runs
 
-ROOT = Path(__file__).parents[3]
-
 
 def environment(folder: Path) -> dict[str, str]:
     settings = {f"SPARLOOM_{name}": str(folder / name.lower()) for name in ("ARTIFACTS", "OUTPUTS", "DATA")}

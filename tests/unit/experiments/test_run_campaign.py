@@ -19,7 +19,6 @@ from sparloom.experiments.cognate import campaign
 from sparloom.experiments.cognate.trial_commands import CommandResult
 from sparloom.sparse import Pattern, SparseMatrix, read_matrix, write_matrix
 
-ROOT = Path(__file__).parents[3]
 CHIP = """
 name: chip
 operations: [spmm]

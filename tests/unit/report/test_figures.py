@@ -2,12 +2,10 @@
 
 
 import matplotlib
-import numpy as np
 import pandas as pd
 import pytest
 
 from sparloom.report import (
-    draw_curves,
     draw_methods,
     judge,
     optimum,
@@ -44,16 +42,6 @@ def test_the_method_that_ran_is_shown(truth, tmp_path, method, label):
     assert f"<!-- {label}" in drawn
     assert "<!-- random" in drawn
     assert "<!-- optimum" in drawn
-
-
-@pytest.mark.parametrize("columns", [["train/prl", "train/opa"], ["train/prl", "train/opa", "validation/prl"]])
-def test_curves_are_drawn_with_what_was_logged(tmp_path, columns):
-    rows = [{"method": method, "seed": seed, "epoch": epoch, **dict.fromkeys(columns, 1 / epoch)}
-            for method in ("cognate", "no_transfer") for seed in (0, 1) for epoch in range(1, 4)]
-    frame = pd.DataFrame(rows)
-    frame.loc[frame["epoch"] != 2, [name for name in columns if name.startswith("validation")]] = np.nan
-    draw_curves(frame, tmp_path / "curves")
-    assert both(tmp_path / "curves")
 
 
 def test_table_has_a_row_per_method(frame):
