@@ -342,8 +342,8 @@ class FeatureSpec:
             return
         names = {feature.name for feature in {*self.features} ^ {*other.features}} or {"order or fallback"}
         raise SchemaError(f"{origin} was trained on other features ({other.op}, version {other.version}; this version "
-                          f"has {self.op}, version {self.version}; changed: {', '.join(sorted(names))}): train it again, "
-                          "experiment=fit_trees")
+                          f"has {self.op}, version {self.version}; changed: {', '.join(sorted(names))}): "
+                          "train it again, experiment=fit_trees")
 
     def _value(self, feature: Feature, columns: Columns) -> np.ndarray:
         with np.errstate(divide="ignore", invalid="ignore"):
