@@ -82,12 +82,6 @@ def test_drawn_labels_are_the_chosen_matrices_with_that_many_configurations(sele
     assert not drawn.duplicated(["matrix", "config"]).any()
 
 
-def test_matrices_draw_different_configurations() -> None:
-    selection = Random(matrices=20, configs_per_matrix=3)
-    drawn = draw_labels(selection, labels(), statistics=STATISTICS, candidates=NAMES, seed=0)
-    assert len({tuple(rows["config"]) for _, rows in drawn.groupby("matrix")}) > 10
-
-
 def test_only_a_budget_above_the_samples_warns(caplog) -> None:
     draw_labels(Random(2, 61), labels(), statistics=STATISTICS, candidates=NAMES, seed=0)
     most = labels().groupby("matrix").size().min()

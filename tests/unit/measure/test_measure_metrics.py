@@ -19,10 +19,6 @@ from sparloom.measure import (
 )
 
 
-def test_geomean_of_reciprocals_is_one():
-    assert geomean(np.array([4.0, 0.25])) == pytest.approx(1.0)
-
-
 @pytest.mark.parametrize("values", [[], [1.0, 0.0], [1.0, -2.0], [float("nan")]])
 def test_geomean_refuses_nonpositive_values(values):
     with pytest.raises(ValueError, match="at least one number, all above 0"):
@@ -37,15 +33,6 @@ def test_bootstrap_covers_the_statistic_and_repeats_by_seed():
     assert bootstrap_interval(values, seed=1) == (low, high)
     assert bootstrap_interval(values, seed=2) != (low, high)
     assert bootstrap_interval(values, seed=1, statistic=lambda drawn: geomean(drawn)) == (low, high)
-
-
-def test_bootstrap_has_its_nominal_coverage():
-    rng = np.random.default_rng(3)
-    hits = 0
-    for trial in range(100):
-        low, high = bootstrap_interval(rng.normal(size=60), seed=trial, statistic=np.mean, resamples=200)
-        hits += low <= 0 <= high
-    assert 0.87 <= hits / 100 <= 1.0
 
 
 def test_kendall_tau_of_equal_and_opposite_rankings():
@@ -70,12 +57,6 @@ def test_pairs_within_the_tolerance_are_left_out():
     assert ordered_pair_accuracy(scores, seconds) == pytest.approx(2 / 3)
     assert ordered_pair_accuracy(scores, seconds, tolerance=0.05) == 1.0
     assert np.isnan(ordered_pair_accuracy(scores[:2], seconds[:2], tolerance=0.05))
-
-
-def test_accuracy_is_half_of_tau_plus_one_without_ties():
-    rng = np.random.default_rng(0)
-    scores, seconds = rng.random(30), rng.random(30)
-    assert ordered_pair_accuracy(scores, seconds) == pytest.approx((1 + kendall_tau(scores, seconds)) / 2)
 
 
 def test_the_two_readings_of_ape_differ():

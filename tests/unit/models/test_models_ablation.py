@@ -5,7 +5,7 @@ import pytest
 import torch
 from model_parts import CHANNELS, small_encoder, spade, tiny_samples
 from torch import nn
-from waco_parts import assert_seed_decides, losses, small_featurizer
+from waco_parts import assert_seed_decides, small_featurizer
 
 from sparloom.data.lightning import collate
 from sparloom.models import (
@@ -70,13 +70,6 @@ def test_gradient_reaches_every_parameter(part: str) -> None:
 @pytest.mark.parametrize("part", [*PARTS, "waco"])
 def test_seed_decides_all_weights(part: str) -> None:
     assert_seed_decides(ablated(part))
-
-
-@pytest.mark.parametrize("part", [*PARTS, "waco"])
-def test_network_fits_its_training_data(part: str) -> None:
-    """Missing inputs limit the loss: without the encoder it stays above three quarters."""
-    found = losses(ablated(part), tiny_samples(matrices=4, configs=30)[:2], steps=30, lr=1e-2)
-    assert found[-1] < 0.9 * found[0]
 
 
 def test_other_components_stay_as_they_are() -> None:

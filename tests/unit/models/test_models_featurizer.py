@@ -92,22 +92,6 @@ def test_statistics_of_patterns_are_standardised_logarithms():
         PatternStatistics(hidden=4, width=2, statistics=["colour"])
 
 
-def test_networks_with_statistics_score_patterns_and_are_restored(tmp_path: Path):
-    parts = {name: getattr(ready_net(spade()), name) for name in ("featurizer", "side", "mapper", "predictor")}
-    net = cognate_variant(instead={"side": PatternStatistics(hidden=8, width=4)}, **parts)
-    initialise(net, 0)
-    net.use_encoder(ready_net(spade()).encoder)
-    net.standardise([with_statistics(pattern(seed=seed)) for seed in range(4)])
-    model, configs, made = CognateModel(net, spade()), list(spade())[:9], pattern(seed=9)
-    expected = model.score(made, configs)
-    assert not np.allclose(expected, model.score(pattern(seed=10), configs))
-    stored = MatrixFeatures.from_stored(with_statistics(made))
-    np.testing.assert_allclose(model.score(stored, configs), expected, rtol=1e-5)
-    model.save(tmp_path / "net.pt", notes={}, precision="float32")
-    again = restore_cognate(load_checkpoint(tmp_path / "net.pt", kind="cognate"), tmp_path / "net.pt")
-    np.testing.assert_allclose(CognateModel(again, spade()).score(made, configs), expected, rtol=1e-5)
-
-
 def window_featurizer(**changes: object) -> WindowFeaturizer:
     settings = {"channels": CHANNELS, "pooling": "multiscale", "cells": "counts", "bias": False, "hidden": 16,
                 "width": 12, "side_width": 4, "norm": "none", "gain": 1.0, "backend": TorchBackend()} | changes
@@ -146,17 +130,23 @@ def test_windows_see_what_a_coarse_grid_averages_out():
     assert min(fullest.max(), rows.max()) > 2 * whole.max()
 
 
-def test_networks_with_windows_score_patterns_and_are_restored(tmp_path: Path):
-    parts = {name: getattr(ready_net(spade()), name) for name in ("featurizer", "side", "mapper", "predictor")}
-    net = cognate_variant(instead={"featurizer": window_featurizer(norm="standard", gain=0.5)}, **parts)
+@pytest.mark.parametrize(("name", "made"), [
+    ("side", lambda: PatternStatistics(hidden=8, width=4)),
+    ("featurizer", lambda: window_featurizer(norm="standard", gain=0.5))])
+def test_networks_with_other_parts_score_patterns_and_are_restored(tmp_path: Path, name, made):
+    parts = {part: getattr(ready_net(spade()), part) for part in ("featurizer", "side", "mapper", "predictor")}
+    net = cognate_variant(instead={name: made()}, **parts)
+    initialise(net, 0)
     net.use_encoder(ready_net(spade()).encoder)
-    net.standardise([whole_input(pattern(seed=seed)) for seed in range(4)])
-    model, configs, made = CognateModel(net, spade()), list(spade())[:9], pattern(seed=9)
-    expected = model.score(made, configs)
+    net.standardise([with_statistics(pattern(seed=seed)) for seed in range(4)])
+    model, configs, matrix = CognateModel(net, spade()), list(spade())[:9], pattern(seed=9)
+    expected = model.score(matrix, configs)
     assert not np.allclose(expected, model.score(pattern(seed=10), configs))
+    stored = MatrixFeatures.from_stored(with_statistics(matrix))
+    np.testing.assert_allclose(model.score(stored, configs), expected, rtol=1e-5)
     model.save(tmp_path / "net.pt", notes={}, precision="float32")
     again = restore_cognate(load_checkpoint(tmp_path / "net.pt", kind="cognate"), tmp_path / "net.pt")
-    np.testing.assert_allclose(CognateModel(again, spade()).score(made, configs), expected, rtol=1e-5)
+    np.testing.assert_allclose(CognateModel(again, spade()).score(matrix, configs), expected, rtol=1e-5)
 
 
 def test_frozen_convolutions_run_once_per_matrix_and_again_when_their_weights_change():

@@ -4,7 +4,6 @@ Comparisons need MinkowskiEngine, which docs/howto/minkowski.md builds; they are
 """
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -54,71 +53,6 @@ def assert_near(actual: Tensor, expected: Tensor) -> None:
 
 def drawn(*shape: int, seed: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
-def row_order(sites: object, level: int) -> Tensor:
-    """Where MinkowskiEngine keeps the sites of a level, in the order of TorchBackend: by matrix, row and column."""
-    places = sites.manager.get_coordinates(sites.keys[level]).numpy()
-    return torch.from_numpy(np.lexsort(places.T[::-1]))
-
-
-def assert_same_layer(
-    layer: Callable[..., Tensor], maps: tuple[object, object], shapes: list[tuple[int, ...]], levels: tuple[int, int],
-) -> None:
-    """Compare a layer and all its gradients; its first argument is the input, a row per site of the first level.
-
-    Args:
-        layer: backend, map and arguments -> rows of the second level.
-        shapes: of the arguments.
-    """
-    ours, theirs = maps
-    given = [drawn(*shape, seed=seed).requires_grad_() for seed, shape in enumerate(shapes)]
-    before, after = (row_order(theirs, level) for level in levels)
-    expected = layer(TORCH, ours, *given)
-    cotangent = drawn(*expected.shape, seed=9)
-    gradients = torch.autograd.grad(expected, given, cotangent)
-    moved = [torch.empty_like(given[0]).index_copy(0, before, given[0].detach()).requires_grad_(), *given[1:]]
-    actual = layer(MinkowskiBackend(), theirs, *moved)[after]
-    assert_near(actual, expected)
-    first, *others = torch.autograd.grad(actual, moved, cotangent)
-    for one, other in zip([first[before], *others], gradients, strict=True):
-        assert_near(one, other)
-
-
-def test_first_layers_are_equal(engine, coords) -> None:
-    values = [np.stack([np.ones(len(each)), np.arange(len(each)) % 7], axis=1) for each in coords]
-    ours, theirs = (backend.build_map(coords, values, channels=(8,)) for backend in (TORCH, engine))
-    weight, bias = drawn(25, 2, 8, seed=0).requires_grad_(), drawn(8, seed=1).requires_grad_()
-    expected = TORCH.input_conv(weight, bias, ours)
-    actual = engine.input_conv(weight, bias, theirs)[row_order(theirs, 0)]
-    assert_near(actual, expected)
-    cotangent = drawn(*expected.shape, seed=2)
-    pairs = zip(*(torch.autograd.grad(out, [weight, bias], cotangent) for out in (actual, expected)), strict=True)
-    for one, other in pairs:
-        assert_near(one, other)
-
-
-@pytest.mark.parametrize("level", [0, 1, 3])
-def test_convolutions_are_equal(engine, coords, level) -> None:
-    maps = tuple(backend.build_map(coords, channels=(16,) * 4) for backend in (TORCH, engine))
-    sites = maps[0].levels[level].sites
-    assert_same_layer(lambda backend, sites, x, weight, bias: backend.conv(x, weight, bias, sites, level), maps,
-                      [(sites, 6), (9, 6, 10), (10,)], (level, level))
-
-
-@pytest.mark.parametrize("level", [0, 2])
-def test_strided_convolutions_are_equal(engine, coords, level) -> None:
-    maps = tuple(backend.build_strided_map(coords, steps=4) for backend in (TORCH, engine))
-    sites = maps[0].levels[level].sites
-    assert_same_layer(lambda backend, sites, x, weight, bias: backend.strided_conv(x, weight, bias, sites, level), maps,
-                      [(sites, 6), (9, 6, 10), (10,)], (level, level + 1))
-
-
-@pytest.mark.parametrize("level", [0, 2])
-def test_pooled_maxima_are_equal(engine, coords, level) -> None:
-    maps = tuple(backend.build_map(coords, channels=(16,) * 4) for backend in (TORCH, engine))
-    assert_same_layer(lambda backend, sites, x: backend.max_pool(x, sites, level), maps,
-                      [(maps[0].levels[level].sites, 6)], (level, level + 1))
 
 
 def featurizers(kind: str, backend: object) -> Featurizer:

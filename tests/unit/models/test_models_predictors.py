@@ -3,11 +3,9 @@
 
 import pytest
 import torch
-from model_parts import ready_net, small_encoder, small_net, spade, tiny_samples
 from torch import nn
-from waco_parts import losses
 
-from sparloom.models import Cognate, Predictor, RecurrentPredictor, TransformerPredictor, VectorSequence, initialise
+from sparloom.models import Predictor, RecurrentPredictor, TransformerPredictor, VectorSequence, initialise
 
 WIDTHS = {"matrix_width": 12, "config_width": 8, "latent_width": 8}
 
@@ -19,13 +17,6 @@ def made(kind: str, **changes: int) -> nn.Module:
     if kind == "mlp":
         return Predictor(hidden=(16, 8), fusion="concat", **widths)
     return RecurrentPredictor(cell=kind, width=8, layers=2, **widths)
-
-
-def net_with(kind: str, seed: int = 0) -> Cognate:
-    whole = small_net()
-    net = Cognate(featurizer=whole.featurizer, side=whole.side, mapper=whole.mapper, predictor=made(kind))
-    initialise(net, seed)
-    return net
 
 
 def vectors(rows: int = 5) -> list[torch.Tensor]:
@@ -67,22 +58,6 @@ def test_vector_of_width_0_is_ignored(kind: str, place: int, name: str) -> None:
     assert torch.equal(predictor(*given), predictor(*changed))
     empty = [vector[:, :0] if at == place else vector for at, vector in enumerate(given)]
     assert torch.equal(predictor(*given), predictor(*empty))
-
-
-@pytest.mark.parametrize("kind", KINDS[1:])
-def test_network_fits_its_training_data(kind: str) -> None:
-    net = net_with(kind)
-    net.use_encoder(small_encoder(spade()))
-    found = losses(net, tiny_samples(matrices=4, configs=30)[:2], steps=30, lr=1e-2)
-    assert found[-1] < 0.7 * found[0]
-
-
-def test_weights_of_the_whole_predictor_are_as_before() -> None:
-    """Widths above 0 give the layers and the settings that stored networks have."""
-    net = ready_net(spade())
-    assert list(net.predictor.settings) == ["matrix_width", "config_width", "latent_width", "hidden", "fusion"]
-    assert {name for name in net.state_dict() if name.startswith("predictor")} == {
-        f"predictor.layers.{place}.{kind}" for place in (0, 2, 4) for kind in ("weight", "bias")}
 
 
 def test_wrong_settings_are_refused() -> None:

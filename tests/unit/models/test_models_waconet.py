@@ -1,21 +1,19 @@
 """WacoNet: its published sizes, feature augmentation and mapping, training, files."""
 
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from model_parts import matrix_input, module_of, spade, tiny_samples
+from model_parts import matrix_input, spade, tiny_samples
 from waco_parts import (
     CODES,
     PADDINGS,
     encoder_of,
-    losses,
     scores_of,
     small_waconet,
 )
 
-from sparloom.data.lightning import RankingData, collate
+from sparloom.data.lightning import collate
 from sparloom.models import (
     Autoencoder,
     LookupTable,
@@ -23,9 +21,7 @@ from sparloom.models import (
     TorchBackend,
     WacoFeaturizer,
     WacoNet,
-    fit,
     initialise,
-    make_trainer,
 )
 from sparloom.space import ConfigSpace, CpuSpace, CudaSpace, Readings, SpadeSpace
 
@@ -94,43 +90,11 @@ def test_platforms_share_loops_only_where_they_are_mapped(padding: str, shared: 
     assert all(bool(value.grad.any()) for value in net.embedder.own[0].parameters())
 
 
-@pytest.mark.parametrize("padding", PADDINGS)
-def test_parameters_of_a_platform_matter(padding: str) -> None:
-    """The eight settings of barrier, bypass and reordering get eight scores."""
-    space = spade()
-    net = ready(padding, space)
-    item = matrix_input(np.argwhere(np.eye(40)), (40, 40))
-    bound = space.bind(item.shape)
-    configs = [bound.default().replace(barrier=a, bypass=b, reorder=c) for a in (0, 1) for b in (0, 1) for c in (0, 1)]
-    shared, codes = map(torch.from_numpy, bound.vectors(configs))
-    scores = net.score(net.embed([item]).expand(8, -1), shared, codes)
-    assert len(set(scores.tolist())) == 8
-
-
 def test_scores_of_a_batch_equal_those_of_single_matrices() -> None:
     net, items = ready("mapping", spade()), tiny_samples(matrices=4, configs=7)
     together = net(collate(items))
     single = torch.cat([net(collate([item])) for item in items])
     torch.testing.assert_close(together, single, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize("padding", PADDINGS)
-def test_network_fits_its_training_data(padding: str) -> None:
-    found = losses(ready(padding, spade()), tiny_samples(matrices=4, configs=30)[:2], steps=30, lr=3e-3)
-    assert found[-1] < 0.5 * found[0]
-
-
-def test_network_trains_and_freezes_as_cognate_does(tmp_path: Path) -> None:
-    net, samples = ready("augmentation", spade()), tiny_samples(matrices=6, configs=12)
-    before = {name: value.clone() for name, value in net.named_parameters()}
-    trainer = make_trainer(accelerator="cpu", devices=1, strategy="auto", precision="32-true", epochs=1,
-                           validate_every=1, out=tmp_path)
-    data = RankingData(samples[:4], samples[4:], configs_per_step=None, matrices_per_step=2, seed=0)
-    fit(trainer, module_of(net, freeze="convolutions"), data)
-    for name, value in net.named_parameters():
-        if name.startswith("featurizer.weights"):
-            assert torch.equal(value, before[name]), name
-    assert not torch.equal(net.predictor.layers[0].weight, before["predictor.layers.0.weight"])
 
 
 def test_wrong_use_is_refused() -> None:

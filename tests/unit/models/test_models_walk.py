@@ -140,23 +140,6 @@ def test_explained_share_is_that_of_errors_that_other_matrices_explain(name, low
                                                     matrices=views).explained_share <= high
 
 
-def test_a_feature_that_no_labelled_matrix_varies_in_makes_no_matrix_remote():
-    views, whole = world()
-    names = sorted(views)
-
-    def with_runs(name: str, runs: float) -> MatrixFeatures:
-        view = views[name]
-        return MatrixFeatures(shape=view.shape, nnz=view.nnz, load_input=lambda: view.input,
-                              load_statistics=lambda: {**view.statistics, "runs": runs},
-                              load_walks=lambda: view.walks)
-
-    labels = whole[whole["matrix"].isin(names[:6])].groupby("matrix").sample(20, random_state=0)
-    fitted = LEARNERS["gaussian"].fit(labels, space=spade(),
-                                      matrices={name: with_runs(name, 7.0) for name in names[:6]})
-    first, second = (fitted.score(with_runs(names[8], runs), list(spade())) for runs in (7.0, 9.0))
-    assert np.corrcoef(first, second)[0, 1] > 0.99
-
-
 @pytest.mark.parametrize("name", ["gaussian", "level"])
 def test_what_an_estimate_leaves_unexplained_is_learned(name):
     """Seconds are those estimated, times a constant for one value of a parameter."""
@@ -217,19 +200,3 @@ def test_models_read_the_pattern_where_a_space_has_no_walks(learner):
     fitted = learner.fit(labels, space=space, matrices=views)
     for view in views.values():
         assert configs[int(fitted.score(view, configs).argmin())]["prefetch"] != 4
-
-
-def test_the_source_model_has_its_number_of_votes():
-    class Rising:
-        def score(self, matrix, configs):
-            return np.arange(len(configs), dtype=float)
-
-    class Falling:
-        def score(self, matrix, configs):
-            return -np.arange(len(configs), dtype=float)
-
-    pattern, configs = Pattern.from_coo([0], [0], (2, 2)), list(spade())[:5]
-    alone = Ensemble(members=[Rising()])
-    assert (np.diff(alone.with_pretrained(Falling(), 0.5).score(pattern, configs)) > 0).all()
-    assert (np.diff(alone.with_pretrained(Falling(), 2.0).score(pattern, configs)) < 0).all()
-    assert alone.with_pretrained(Falling(), 2.0).member_scores(pattern, configs).shape == (1, 5)

@@ -1,21 +1,16 @@
 """A small WacoNet, and checks that apply to all networks."""
 
 import copy
-from pathlib import Path
 
 import numpy as np
 import torch
 from model_parts import tiny_samples
 
-from sparloom.data import MatrixSamples
-from sparloom.data.lightning import collate
 from sparloom.models import (
-    CognateModel,
     FeatureAugmentation,
     FeatureMapping,
     FrozenEncoder,
     LatentEncoder,
-    MatrixFeatures,
     Network,
     Predictor,
     ProgramEmbedder,
@@ -24,8 +19,6 @@ from sparloom.models import (
     WacoFeaturizer,
     WacoNet,
     initialise,
-    order_signs,
-    ranking_loss,
 )
 from sparloom.space import ConfigSpace
 
@@ -63,32 +56,6 @@ def scores_of(net: Network, space: ConfigSpace, count: int = 20) -> torch.Tensor
     bound = space.bind(item.shape)
     shared, codes = map(torch.from_numpy, bound.vectors(bound.sample(count, np.random.default_rng(0))))
     return net.score(net.embed([item]).expand(count, -1), shared, codes)
-
-
-def losses(net: Network, items: list[MatrixSamples], *, steps: int, lr: float) -> list[float]:
-    """Ranking loss before each step of Adam on one matrix after the other."""
-    optimizer, found = torch.optim.Adam(net.parameters(), lr=lr), []
-    for _ in range(steps):
-        total = 0.0
-        for item in items:
-            batch = collate([item])
-            loss = ranking_loss(net(batch), order_signs(batch.seconds, batch.spread), margin=1.0)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            total += float(loss.detach())
-        found.append(total / len(items))
-    return found
-
-
-def assert_same_after_file(net: Network, fresh: Network, space: ConfigSpace, path: Path) -> None:
-    """Save a network with its encoder, load it into an equal network, and compare all scores."""
-    view = MatrixFeatures.from_stored(tiny_samples(matrices=4, configs=3)[0].input)
-    model = CognateModel(net, space, anchors={"a": np.ones(3, np.float32), "b": np.zeros(3, np.float32)})
-    model.save(path, notes={}, precision="float32")
-    loaded = CognateModel.load(path, net=fresh, space=space)
-    configs = list(space.sample(30, np.random.default_rng(0)))
-    np.testing.assert_array_equal(loaded.score(view, configs), model.score(view, configs))
 
 
 def assert_seed_decides(net: Network) -> None:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sparloom.space import ENCODED_WIDTH, LOOPS, SharedSchedule, encode
+from sparloom.space import ENCODED_WIDTH, SharedSchedule, encode
 
 ORDER = (6, 7, 2, 4, 1, 3, 5)
 
@@ -19,7 +19,3 @@ def test_permutation_has_a_row_per_loop_and_a_column_per_position() -> None:
     assert permutation.sum() == 7
     for position, loop in enumerate(ORDER):
         assert permutation[loop - 1, position] == 1
-
-
-def test_loops_are_numbered_as_in_appendix_e() -> None:
-    assert LOOPS == ("i1", "i2", "j1", "j2", "k1", "k2", "k3")

@@ -49,12 +49,6 @@ def test_panels_beyond_the_columns_are_one_program() -> None:
     assert bound.canonical(SPACE.config(column_panel=16384, barrier=1))["barrier"] == 1
 
 
-def test_panels_beyond_the_rows_are_one_program() -> None:
-    bound = SPACE.bind((200, 100_000))
-    assert bound.canonical(SPACE.config(row_panel=2048)) == SPACE.default()
-    assert bound.canonical(SPACE.config(row_panel=32))["row_panel"] == 32
-
-
 def test_equal_programs_have_equal_vectors_except_for_the_barrier() -> None:
     bound = SPACE.bind((200, 20_000))
     for config in SPACE:

@@ -92,15 +92,6 @@ def test_dealing_is_as_by_hand(regions, workers, dealing):
         ends_by_hand(work, region, workers, dealing))
 
 
-@settings(deadline=None)
-@given(regions=REGIONS, workers=st.integers(1, 6))
-def test_first_free_is_at_most_a_piece_later_than_in_turn(regions, workers):
-    work, region = flat(regions)
-    dynamic, static = (deal(work, region, workers=workers, dealing=dealing) for dealing in ("dynamic", "static"))
-    largest = np.array([max(each, default=0.0) for each in regions])
-    assert (dynamic <= static + largest + 1e-9).all()
-
-
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("order", legal_orders("sddmm"))
 def test_pieces_hold_every_stored_value_once(values_only, hub_matrix, op, order):
@@ -133,12 +124,6 @@ def test_a_loop_around_the_parallel_one_makes_regions(hub_matrix):
     assert serial.seconds(1.0, workers=32, dealing="dynamic", barrier=1.0) == pytest.approx(serial.total)
 
 
-def test_one_worker_needs_the_serial_seconds(hub_matrix):
-    found = counted("spmm", hub_matrix, chunk=1)
-    for dealing in ("dynamic", "static"):
-        assert found.seconds(2e-9, workers=1, dealing=dealing, barrier=1.0) == pytest.approx(found.total * 2e-9)
-
-
 def test_one_heavy_row_holds_up_many_workers():
     rows = np.concatenate([np.arange(640), np.zeros(4000, np.int64)])
     matrix = SparseMatrix(Pattern.from_coo(rows, np.concatenate([np.arange(640), np.arange(4000)]), (640, 4000)),
@@ -150,12 +135,6 @@ def test_one_heavy_row_holds_up_many_workers():
     even = counted("spmm", SparseMatrix(Pattern.from_coo(np.arange(640), np.arange(640), (640, 640)),
                                         np.ones(640, np.float32)), rows_tile=4, cols_tile="all", chunk=1)
     assert even.seconds(1.0, workers=32, dealing="dynamic") == pytest.approx(even.total / 32)
-
-
-def test_handing_out_pieces_takes_its_time():
-    found = Pieces(np.ones(1000), np.array([0, 1000]), repeats=2, even=0.0, shared=True)
-    assert found.seconds(1.0, workers=1000, dealing="dynamic", dispatch=0.5) == pytest.approx(2 * 500)
-    assert found.seconds(1.0, workers=1000, dealing="static", dispatch=0.5, barrier=3.0) == pytest.approx(2 * 4)
 
 
 @pytest.mark.parametrize("op", OPS)

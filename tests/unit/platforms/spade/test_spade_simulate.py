@@ -1,10 +1,10 @@
-"""One trace for many configurations and machines: the results are those of each alone."""
+"""One trace for many configurations and machines: the results are those of each alone; exact consequences."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from spade_cases import config_of, machine_of, uniform
+from spade_cases import config_of, even_rows, machine_of, uniform
 
 from sparloom.platforms.spade import simulate_many, simulate_ops
 from sparloom.space import SpadeSpace
@@ -73,3 +73,22 @@ def test_caches_are_sized_in_rows(machine):
     wide, narrow = machine.geometry(256), machine.geometry(32)
     assert (wide.l1_sets * 8, wide.l2_sets * 20, wide.llc_sets * 16) == (32, 1280, 12288)
     assert (narrow.l1_sets * 8, narrow.victim_sets * 2) == (256, 128)
+
+
+@pytest.mark.parametrize("op", ["spmm", "sddmm"])
+@pytest.mark.parametrize("split", [32, 256])
+def test_with_one_column_panel_a_barrier_costs_only_itself(machine, op, split):
+    pattern = uniform(1000, 6)
+    configs = [config_of(32, panel, split, barrier) for panel in (1024, 16384, "all") for barrier in (0, 1)]
+    times = simulate_many(pattern, op, width=256, configs=configs, machines=[machine])[0]
+    assert len(set(times[::2])) == 1
+    np.testing.assert_allclose(times[1::2] - times[::2], 256 // split * machine.barrier_ns * 1e-9, rtol=1e-6)
+
+
+def test_balance_alone_gains_what_the_paper_gained_at_most(machine):
+    # 1500 even rows: 256 rows on the busiest of 6 elements, or 48 on that of 32.
+    compute = replace(machine, dram_gb_per_s=1e6, dram_ns=0, link_ns=0, llc_ns=0, l2_ns=0, l1_ns=0, tile_ns=0,
+                      instruction_ns=0)
+    base, small = simulate_many(even_rows(1500, 20, 1500), "sddmm", width=256, configs=[config_of(), config_of(4)],
+                                machines=[compute])[0]
+    assert base / small == pytest.approx(256 / 48, rel=0.01)
