@@ -17,10 +17,10 @@ __all__, __getattr__, __dir__ = attach(__name__, {
         "mkl_pair", "package_versions", "sampled_attention", "scipy_pair", "torch_csr", "torch_pair"),
     "cuda": ("VENDOR", "cublas_strmm", "cusparse_spmm", "vendor_gemms", "vendor_sparse"),
     "encoder": (
-        "BoundModule", "PackedInputs", "attention_module", "compiled", "encoder_layer", "fast_path", "frozen",
+        "BoundModule", "PackedInputs", "attention_module", "compiled", "encoder_layer", "fast_path",
         "micro_batch_sizes", "padded", "reference"),
     "packed_encoder": (
         "COMPARED", "DEVICE_BASELINES", "PADDED_BASELINES", "RAGGED_BASELINES", "RISING", "document_mask",
-        "encoder_baselines", "encoder_versions", "fbgemm", "flex", "frozen_flex", "micro_batch_baselines", "nested",
+        "encoder_baselines", "encoder_versions", "fbgemm", "flex", "micro_batch_baselines", "nested",
         "sdpa", "varlen"),
 })

@@ -22,8 +22,7 @@ from sparloom.errors import Unsupported
 
 __all__ = [
     "BoundModule", "Module", "PackedInputs", "attention_module", "bind_module", "compilation", "compiled",
-    "encoder_layer", "fast_loop", "fast_micro_batches", "fast_nested", "fast_padded", "fast_path", "frozen", "loop",
-    "micro_batch_sizes", "micro_batches", "padded", "reference",
+    "encoder_layer", "fast_nested", "fast_path", "micro_batch_sizes", "micro_batches", "padded", "reference",
 ]
 
 Module = nn.TransformerEncoderLayer | nn.MultiheadAttention
@@ -45,7 +44,7 @@ class PackedInputs:
         causal: tokens attend to themselves and to earlier tokens only.
 
     Raises:
-        ValueError: lengths do not match the tokens, or some baselines do not support the module.
+        ValueError: lengths do not match the tokens.
     """
 
     module: Module
@@ -60,16 +59,6 @@ class PackedInputs:
         if self.tokens.shape != (sum(self.lengths), self.width):
             raise ValueError(f"tokens of shape {tuple(self.tokens.shape)}: these lengths and the module need "
                              f"{(sum(self.lengths), self.width)}")
-        layer = self.module
-        if isinstance(layer, nn.TransformerEncoderLayer) and (layer.norm_first or layer.activation_relu_or_gelu != 1):
-            raise ValueError("encoder layer with norm_first=True or without ReLU: take norm_first=False, "
-                             "activation='relu'")
-        attention = self.attention
-        if (layer.training or not attention.batch_first or attention.in_proj_weight is None
-                or attention.in_proj_bias is None or attention.bias_k is not None or attention.add_zero_attn):
-            raise ValueError("module in training mode, or attention without batch_first=True, with embeddings of "
-                             "several widths, without bias or with added keys: call eval() and keep PyTorch's defaults "
-                             "but batch_first=True")
 
     @classmethod
     def drawn(cls, module: Module, lengths: Sequence[int], *, seed: int, causal: bool = False) -> "PackedInputs":
@@ -248,32 +237,19 @@ class Group:
     mask: torch.Tensor | None
 
 
-def padded(inputs: PackedInputs) -> BoundModule:
-    """Pad to the longest sequence; without the fast path."""
-    return micro_batches(inputs, len(inputs.lengths))
+def padded(inputs: PackedInputs, *, fast: bool = False) -> BoundModule:
+    """Pad to the longest sequence, see `micro_batches`."""
+    return micro_batches(inputs, len(inputs.lengths), fast=fast)
 
 
-def fast_padded(inputs: PackedInputs) -> BoundModule:
-    """Pad to the longest sequence; with PyTorch's fused inference kernels."""
-    return fast_micro_batches(inputs, len(inputs.lengths))
-
-
-def compiled(inputs: PackedInputs) -> BoundModule:
-    """Pad to the longest sequence; torch.compile for this shape.
+def compiled(inputs: PackedInputs, *, freeze: bool = False) -> BoundModule:
+    """Pad to the longest sequence; torch.compile for this shape, and for weights laid out beforehand if `freeze`.
 
     Raises:
         Unsupported: there is no C++ compiler.
     """
-    return _compiled(inputs, freeze=False)
-
-
-def frozen(inputs: PackedInputs) -> BoundModule:
-    """As `compiled`, with constant weights that are laid out beforehand.
-
-    Raises:
-        Unsupported: there is no C++ compiler.
-    """
-    return _compiled(inputs, freeze=True)
+    with compilation(freeze=freeze) as compile_later:
+        return _grouped(inputs, _groups(inputs, len(inputs.lengths)), compile_later(_forward), fast=False)
 
 
 def fast_nested(inputs: PackedInputs) -> BoundModule:
@@ -300,27 +276,15 @@ def micro_batch_sizes(batch: int) -> list[int]:
     return [1 << power for power in range(1, max(batch - 1, 0).bit_length())]
 
 
-def micro_batches(inputs: PackedInputs, size: int) -> BoundModule:
-    """Sort sequences by length, split the batch, and pad each part to its longest; without the fast path.
+def micro_batches(inputs: PackedInputs, size: int, *, fast: bool = False) -> BoundModule:
+    """Sort sequences by length, split the batch, and pad each part to its longest.
 
     Source: CoRa §D.8, PT-UB.
+
+    Args:
+        fast: whether PyTorch's fused inference kernels run.
     """
-    return _grouped(inputs, _groups(inputs, size), _forward, fast=False)
-
-
-def fast_micro_batches(inputs: PackedInputs, size: int) -> BoundModule:
-    """Micro-batches with PyTorch's fused inference kernels."""
-    return _grouped(inputs, _groups(inputs, size), _forward, fast=True)
-
-
-def loop(inputs: PackedInputs) -> BoundModule:
-    """One sequence after the other, without padding and without the fast path."""
-    return micro_batches(inputs, 1)
-
-
-def fast_loop(inputs: PackedInputs) -> BoundModule:
-    """One sequence after the other, with PyTorch's fused inference kernels."""
-    return fast_micro_batches(inputs, 1)
+    return _grouped(inputs, _groups(inputs, size), _forward, fast=fast)
 
 
 def _grouped(inputs: PackedInputs, groups: Sequence[Group], forward: Forward, *, fast: bool) -> BoundModule:
@@ -329,11 +293,6 @@ def _grouped(inputs: PackedInputs, groups: Sequence[Group], forward: Forward, *,
             return [forward(inputs.module, group.tokens, group.padding, group.mask) for group in groups]
 
     return bind_module(run, partial(_ungrouped, inputs, groups))
-
-
-def _compiled(inputs: PackedInputs, *, freeze: bool) -> BoundModule:
-    with compilation(freeze=freeze) as compile_later:
-        return _grouped(inputs, _groups(inputs, len(inputs.lengths)), compile_later(_forward), fast=False)
 
 
 def _forward(module: Module, tokens: torch.Tensor, padding: torch.Tensor | None = None,

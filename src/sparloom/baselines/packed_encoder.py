@@ -23,12 +23,7 @@ from sparloom.baselines.encoder import (
     bind_module,
     compilation,
     compiled,
-    fast_loop,
-    fast_micro_batches,
     fast_nested,
-    fast_padded,
-    frozen,
-    loop,
     micro_batch_sizes,
     micro_batches,
     padded,
@@ -38,10 +33,9 @@ from sparloom.errors import Unsupported
 from sparloom.lazy import install_command
 
 __all__ = [
-    "COMPARED", "DEVICE_BASELINES", "PADDED_BASELINES", "RAGGED_BASELINES", "RISING", "device_flex",
-    "document_mask", "encoder_baselines", "encoder_versions", "fbgemm", "flex", "frozen_flex",
-    "micro_batch_baselines", "nested", "onednn_flex", "onednn_linear", "onednn_loop", "packed_forward",
-    "packed_loop", "projected", "sdpa", "varlen",
+    "COMPARED", "DEVICE_BASELINES", "PADDED_BASELINES", "RAGGED_BASELINES", "RISING", "document_mask",
+    "encoder_baselines", "encoder_versions", "fbgemm", "flex", "micro_batch_baselines", "nested", "onednn_flex",
+    "onednn_linear", "packed_forward", "packed_loop", "projected", "sdpa", "varlen",
 ]
 HALF_TOLERANCE = 2e-2  # of bfloat16, for weighted means of values around 1
 Attend = Callable[[torch.Tensor], torch.Tensor]
@@ -60,7 +54,8 @@ RISING = ("micro_batches",)
 Prepare = Callable[[PackedInputs], BoundModule]
 PACKAGES = ("torch", "fbgemm_gpu-cpu", "fbgemm_gpu", "mkl", "numpy")
 PADDED_BASELINES: Mapping[str, Prepare] = MappingProxyType(
-    {"padded": padded, "padded_fast": fast_padded, "compiled": compiled, "compiled_frozen": frozen})
+    {"padded": padded, "padded_fast": partial(padded, fast=True), "compiled": compiled,
+     "compiled_frozen": partial(compiled, freeze=True)})
 """The whole batch padded to its longest sequence."""
 
 
@@ -144,15 +139,6 @@ def onednn_linear(inputs: PackedInputs) -> Linear:
         return torch.ops.mkldnn._linear_pointwise(tokens, laid_out[weight], bias, "none", [], "")
 
     return product
-
-
-def onednn_loop(inputs: PackedInputs) -> BoundModule:
-    """Attend as `packed_loop`, with linear layers by oneDNN.
-
-    Raises:
-        Unsupported: see `onednn_linear`.
-    """
-    return packed_loop(inputs, linear=onednn_linear(inputs))
 
 
 def packed_loop(inputs: PackedInputs, *, linear: Linear = linear) -> BoundModule:
@@ -268,7 +254,7 @@ def _fbgemm() -> Any:
     return torch.ops.fbgemm
 
 
-def flex(inputs: PackedInputs, *, block: int = BLOCK) -> BoundModule:
+def flex(inputs: PackedInputs, *, block: int = BLOCK, freeze: bool = False) -> BoundModule:
     """Compile the whole module with FlexAttention on packed tokens, for this number of tokens.
 
     Args:
@@ -278,17 +264,10 @@ def flex(inputs: PackedInputs, *, block: int = BLOCK) -> BoundModule:
     Raises:
         Unsupported: there is no C++ compiler.
     """
-    return _compiled(inputs, block, freeze=False)
-
-
-def device_flex(inputs: PackedInputs) -> BoundModule:
-    """As `flex`, with the block size that PyTorch's GPU kernels need."""
-    return flex(inputs, block=DEVICE_BLOCK)
-
-
-def frozen_flex(inputs: PackedInputs, *, block: int = BLOCK) -> BoundModule:
-    """As `flex`, with constant weights that are laid out beforehand."""
-    return _compiled(inputs, block, freeze=True)
+    mask = document_mask(inputs.lengths, block=block, causal=inputs.causal, device=inputs.device)
+    with compilation(freeze=freeze) as compile_later:
+        call = compile_later(_forward)
+        return bind_module(lambda: call(inputs.module, inputs.tokens, mask))
 
 
 def onednn_flex(inputs: PackedInputs, *, block: int = BLOCK) -> BoundModule:
@@ -308,13 +287,6 @@ def onednn_flex(inputs: PackedInputs, *, block: int = BLOCK) -> BoundModule:
         return bind_module(lambda: packed_forward(inputs.module, inputs.tokens, attend, linear))
 
 
-def _compiled(inputs: PackedInputs, block: int, *, freeze: bool) -> BoundModule:
-    mask = document_mask(inputs.lengths, block=block, causal=inputs.causal, device=inputs.device)
-    with compilation(freeze=freeze) as compile_later:
-        call = compile_later(_forward)
-        return bind_module(lambda: call(inputs.module, inputs.tokens, mask))
-
-
 def _forward(module: Module, tokens: torch.Tensor, mask: BlockMask) -> torch.Tensor:
     attention = module if isinstance(module, torch.nn.MultiheadAttention) else module.self_attn
 
@@ -327,21 +299,23 @@ def _attended(qkv: torch.Tensor, mask: BlockMask) -> torch.Tensor:
 
 
 RAGGED_BASELINES: Mapping[str, Prepare] = MappingProxyType({
-    "loop": loop, "loop_fast": fast_loop, "packed_loop": packed_loop, "nested": nested, "nested_fast": fast_nested,
-    "fbgemm": fbgemm, "flex": flex, "flex_frozen": frozen_flex, "onednn_loop": onednn_loop, "onednn_flex": onednn_flex})
+    "loop": partial(micro_batches, size=1), "loop_fast": partial(micro_batches, size=1, fast=True),
+    "packed_loop": packed_loop, "nested": nested, "nested_fast": fast_nested, "fbgemm": fbgemm, "flex": flex,
+    "flex_frozen": partial(flex, freeze=True),
+    "onednn_loop": lambda inputs: packed_loop(inputs, linear=onednn_linear(inputs)), "onednn_flex": onednn_flex})
 """No padding, or padding of the attention only."""
 
 DEVICE_BASELINES: Mapping[str, Prepare] = MappingProxyType({
-    "packed_loop": packed_loop, "nested": nested, "nested_fast": fast_nested, "sdpa": sdpa, "flex": device_flex,
-    "varlen": varlen})
+    "packed_loop": packed_loop, "nested": nested, "nested_fast": fast_nested, "sdpa": sdpa,
+    "flex": partial(flex, block=DEVICE_BLOCK), "varlen": varlen})
 """As `RAGGED_BASELINES`, on a GPU."""
 
 
 def micro_batch_baselines(batch: int) -> dict[str, Prepare]:
     """Return micro-batches of every size by both paths: "micro_batches_<size>" and "micro_batches_fast_<size>"."""
-    paths = {"micro_batches": micro_batches, "micro_batches_fast": fast_micro_batches}
-    return {f"{name}_{size}": partial(prepare, size=size)
-            for size in micro_batch_sizes(batch) for name, prepare in paths.items()}
+    paths = {"micro_batches": False, "micro_batches_fast": True}
+    return {f"{name}_{size}": partial(micro_batches, size=size, fast=fast)
+            for size in micro_batch_sizes(batch) for name, fast in paths.items()}
 
 
 def encoder_baselines(inputs: PackedInputs) -> dict[str, Prepare]:
