@@ -1,8 +1,6 @@
 """List the experiments of conf/ by purpose, and describe one by its header and its file."""
 
 import re
-import textwrap
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +15,6 @@ GROUPS = ("start here", "recommend and decide", "reproduce COGNATE", "train", "b
 OTHER = "other"
 COLUMNS = 80
 DURATION = re.compile(r"\bTakes ((?:\d+ h )?\d[\d-]* (?:s|min|h))\b([^.]*)")
-OPENERS = re.compile(r"(Paper|Bars?:|Needs|Writes|Source,)")  # of sentences that begin a paragraph of their own
 
 
 @dataclass(frozen=True)
@@ -29,7 +26,7 @@ class Entry:
         title: first sentence of its header.
         time: how long it takes, such as "3 min" or "~2 h" for an estimate; "" if the header does not say.
         group: its purpose, one of `GROUPS` or "other".
-        text: paragraphs of the header after the title; those that begin with a blank are commands.
+        text: lines of the header after the title.
     """
 
     name: str
@@ -66,10 +63,7 @@ def print_experiments(conf: Path) -> None:
 
 def describe_experiment(entry: Entry, conf: Path) -> None:
     """Print the header of an experiment and its file."""
-    lines = [f"{entry.name}: {entry.title}", ""]
-    for paragraph in entry.text:
-        lines += [paragraph] if paragraph.startswith(" ") else textwrap.wrap(paragraph, COLUMNS, break_long_words=False,
-                                                                             break_on_hyphens=False)
+    lines = [f"{entry.name}: {entry.title}", "", *entry.text]
     text = (conf / "experiment" / f"{entry.name}.yaml").read_text(encoding="utf-8")
     values = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
     lines += ["", f"conf/experiment/{entry.name}.yaml, whose options are key=value on the command line:", "", values]
@@ -90,19 +84,4 @@ def _entry(path: Path) -> Entry:
             lines.append(text)
     taken = DURATION.search(" ".join(lines))
     time = f"{'~' if 'estimate' in taken[2] else ''}{taken[1]}" if taken else ""
-    return Entry(path.stem, lines[0].rstrip(".") if lines else "", time, group, tuple(_paragraphs(lines[1:])))
-
-
-def _paragraphs(lines: Iterable[str]) -> Iterator[str]:
-    """Join lines; commands, which are indented, stay as they are."""
-    joined = ""
-    for line in lines:
-        if joined and (line.startswith(" ") or OPENERS.match(line)):
-            yield joined
-            joined = ""
-        if line.startswith(" "):
-            yield line
-        else:
-            joined = f"{joined} {line}".strip()
-    if joined:
-        yield joined
+    return Entry(path.stem, lines[0].rstrip(".") if lines else "", time, group, tuple(lines[1:]))
