@@ -1,13 +1,14 @@
 """Reduce benchmarks of GCN training (the paper's Figure 12), of mini-batches, and of Jacobi's method (Figure 13)."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from sparloom.measure import geomean
-from sparloom.report.figures import COLOURS, TICKS, figure, save, set_ticks, styled
+from sparloom.report.figures import COLOURS, draw_lines, figure, ranked, save, set_ticks, styled
 from sparloom.report.runs import grouped_bounds, method_ratios, ratio_bounds
 
 RATIOS = {
@@ -170,25 +171,13 @@ def jacobi_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
     return found
 
 
-@styled
 def draw_jacobi(frame: pd.DataFrame, stem: Path) -> None:
     """Draw sorted speedups over our unfused solver, a panel per part (the paper's Figure 13)."""
-    parts = [part for part in PARTS if part in set(frame["part"])]
-    drawn, panels = figure(1.6 + 2.6 * len(parts), 3.2, columns=len(parts))
     auto, always = (jacobi_ratios(frame, method, "unfused") for method in ("auto", "fused"))
-    for axes, part in zip(panels, parts, strict=True):
+    panels = {}
+    for part in [part for part in PARTS if part in set(frame["part"])]:
         order = auto[part].sort_values().index
-        ranks = np.arange(1, len(order) + 1)
-        axes.plot(ranks, always[part][order], "x", color=COLOURS["trees"], markersize=4, label="always fused")
-        axes.plot(ranks, auto[part][order], "o", color=COLOURS["cognate"], markersize=4, label="fused or not (auto)")
-        axes.axhline(1, color="#404040", linewidth=0.8, linestyle=(0, (4, 3)))
-        mean = geomean(auto[part].to_numpy())
-        axes.axhline(mean, color=COLOURS["cognate"], linewidth=0.8)
-        axes.annotate(f"{mean:.2f}", (1, mean), xycoords=("axes fraction", "data"), xytext=(3, 0),
-                      textcoords="offset points", va="center", fontsize=9)
-        axes.set_yscale("log")
-        set_ticks(axes.yaxis, [0.8, 0.9, 1.1, 1.2, 1.3, 1.4, 1.7, *TICKS])
-        axes.set_title(PARTS[part], fontsize=9)
-        axes.set_xlabel(f"{len(order)} matrices, by speedup")
-    panels[0].set_ylabel("speedup over own unfused")
-    save(drawn, stem, legend=True, columns=2)
+        panels[f"{PARTS[part]}: {geomean(auto[part].to_numpy()):.2f} on average"] = [
+            replace(ranked(always[part][order], "always fused", COLOURS["trees"]), style="x"),
+            replace(ranked(auto[part][order], "fused or not (auto)", COLOURS["cognate"]), style="o")]
+    draw_lines(panels, stem, x="matrices, by speedup", y="speedup over own unfused", at=1, columns=2)
