@@ -127,26 +127,9 @@ class _Packed:
             return torch.segment_reduce(tokens, "mean", lengths=lengths).numpy()
 
 
-def _padded_by_us(folder: Path, threads: int) -> Encode:
-    """The same model, called with padded batches and masks as before it was packed."""
-    return _micro_batched(_by_torch(pack(load_model(folder), strict=True)))
-
-
-def _eager(folder: Path, threads: int) -> Encode:
-    return _micro_batched(_by_torch(load_model(folder)))
-
-
-def _eager_bfloat16(folder: Path, threads: int) -> Encode:
-    return _micro_batched(_by_torch(load_model(folder).bfloat16()))
-
-
-def _eager_int8(folder: Path, threads: int) -> Encode:
-    return _micro_batched(_by_torch(torch.ao.quantization.quantize_dynamic(
-        load_model(folder), {torch.nn.Linear}, dtype=torch.qint8)))
-
-
-def _compiled(folder: Path, threads: int) -> Encode:
-    return _micro_batched(_by_torch(torch.compile(load_model(folder), dynamic=True)))
+def _padded(change: Callable[[Any], Any]) -> Callable[[Path, int], Encode]:
+    """Load a model of transformers and change it; it is called with padded batches and masks."""
+    return lambda folder, threads: _micro_batched(_by_torch(change(load_model(folder))))
 
 
 def _by_torch(model: Any) -> Padded:
@@ -171,10 +154,6 @@ def _sentences(folder: Path, threads: int, *, packed: bool = False) -> Encode:
 def text_of(ids: Sequence[int]) -> str:
     """Write a text whose words are these tokens."""
     return " ".join(f"w{number}" for number in ids)
-
-
-def _packed_sentences(folder: Path, threads: int) -> Encode:
-    return _sentences(folder, threads, packed=True)
 
 
 def _ctranslate2(folder: Path, threads: int, *, compute_type: str = "float32") -> Encode:
@@ -232,15 +211,18 @@ class _LastState(torch.nn.Module):
 
 
 ENCODERS: Mapping[str, Callable[[Path, int], Encode]] = MappingProxyType({
-    "sparloom": _Packed, "sparloom_padded": _padded_by_us, "torch": _eager, "torch_compiled": _compiled,
-    "sentence_transformers": _sentences, "sentence_transformers_packed": _packed_sentences,
-    "ctranslate2": _ctranslate2, "ctranslate2_avx512": _ctranslate2, "onnxruntime": _onnxruntime,
-    "openvino": _openvino,
-    "sparloom_bfloat16": partial(_Packed, precision="bfloat16"), "torch_bfloat16": _eager_bfloat16,
-    "openvino_bfloat16": partial(_openvino, hint="bf16"),
-    "sparloom_int8": partial(_Packed, precision="int8"), "torch_int8": _eager_int8,
+    "sparloom": _Packed, "sparloom_bfloat16": partial(_Packed, precision="bfloat16"),
+    "sparloom_int8": partial(_Packed, precision="int8"),
+    "sparloom_padded": _padded(lambda model: pack(model, strict=True)),
+    "torch": _padded(lambda model: model), "torch_bfloat16": _padded(lambda model: model.bfloat16()),
+    "torch_int8": _padded(lambda model: torch.ao.quantization.quantize_dynamic(
+        model, {torch.nn.Linear}, dtype=torch.qint8)),
+    "torch_compiled": _padded(lambda model: torch.compile(model, dynamic=True)),
+    "sentence_transformers": _sentences, "sentence_transformers_packed": partial(_sentences, packed=True),
+    "ctranslate2": _ctranslate2, "ctranslate2_avx512": _ctranslate2,
     "ctranslate2_int8": partial(_ctranslate2, compute_type="int8_float32"),
-    "onnxruntime_int8": partial(_onnxruntime, int8=True)})
+    "onnxruntime": _onnxruntime, "onnxruntime_int8": partial(_onnxruntime, int8=True),
+    "openvino": _openvino, "openvino_bfloat16": partial(_openvino, hint="bf16")})
 """Name -> loads a model folder and returns how it encodes."""
 
 
