@@ -4,7 +4,6 @@ Damage is detected in Parquet by the CRC of each page, in zip files (.npz, .pt) 
 of models by a checksum in the file, in the files of a run by SHA256SUMS, and in the data store by its list of MD5 sums.
 """
 
-import _thread
 import ctypes
 import errno
 import fcntl
@@ -40,30 +39,20 @@ _EXCHANGE, _AT_CWD = 2, -100  # RENAME_EXCHANGE and AT_FDCWD of renameat2(2)
 
 
 @contextmanager
-def atomic_path(path: Path, *, wait: bool = True) -> Iterator[Path]:
+def atomic_path(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path` to write to; on success flush it to disk and rename it to `path`.
 
     Each thread has its own temporary path. On an exception the partial file is removed, and an existing `path` is
     unchanged. Leftovers of killed processes are removed a week later, when a process first writes to the folder.
-
-    Args:
-        wait: False: rename at once and flush in the background. A killed process loses nothing by that, but a power
-            failure may, so readers of such a file must recognise an incomplete one.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = _beside(path, "partial")
-    if wait:
-        _remove_once(str(path.parent.absolute()))
+    _remove_once(str(path.parent.absolute()))
     try:
         yield partial
-        if wait:
-            _sync(partial)
+        _sync(partial)
         partial.replace(path)
-        if wait:
-            _sync(path.parent)
-        else:
-            with suppress(RuntimeError):  # no more threads: the system flushes it at some time
-                _thread.start_new_thread(_sync_late, (path,))  # `Thread.start` would wait until the thread runs
+        _sync(path.parent)
     except OSError as error:
         _name_file(error, path)
         raise
@@ -166,8 +155,8 @@ def _hold_lock(file: IO[Any], mode: int = fcntl.LOCK_EX) -> Iterator[None]:
             del locked_files[key]
 
 
-def append_lines(path: Path, lines: Iterable[str], *, wait: bool = True) -> None:
-    """Append lines, and flush them to disk if `wait`; several processes, and signal handlers, may append to a file.
+def append_lines(path: Path, lines: Iterable[str]) -> None:
+    """Append lines and flush them to disk; several processes, and signal handlers, may append to a file.
 
     An incomplete last line of a killed process is cut off first, so that it is not joined to another.
 
@@ -188,8 +177,7 @@ def append_lines(path: Path, lines: Iterable[str], *, wait: bool = True) -> None
         except OSError as error:
             _name_file(error, path)
             raise
-        if wait:
-            os.fsync(file.fileno())
+        os.fsync(file.fileno())
 
 
 def read_lines(path: Path) -> list[bytes]:
@@ -197,9 +185,9 @@ def read_lines(path: Path) -> list[bytes]:
     return path.read_bytes().split(b"\n")[:-1] if path.exists() else []
 
 
-def write_text(path: Path, text: str, *, wait: bool = True) -> None:
-    """Write `text` as UTF-8, atomically; `wait` as in `atomic_path`."""
-    with atomic_path(path, wait=wait) as partial:
+def write_text(path: Path, text: str) -> None:
+    """Write `text` as UTF-8, atomically."""
+    with atomic_path(path) as partial:
         partial.write_text(text, encoding="utf-8")
 
 
@@ -318,12 +306,6 @@ def _exchange(first: Path, second: Path) -> bool:
     """Exchange the names of two files or folders atomically; False where the system cannot."""
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     return rename is not None and rename(_AT_CWD, os.fsencode(first), _AT_CWD, os.fsencode(second), _EXCHANGE) == 0
-
-
-def _sync_late(path: Path) -> None:
-    with suppress(OSError):  # it may be gone by now
-        _sync(path)
-        _sync(path.parent)
 
 
 def _sync(path: Path) -> None:

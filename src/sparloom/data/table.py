@@ -161,19 +161,16 @@ class SampleTable:
         others.provenance = tuple(entry for entry in others.provenance if group_of(entry) in present - new.keys())
         return SampleTable.concat([others, fresh])
 
-    def labels(
-        self, *, ties: Mapping[str, float] = DEFAULT_TIES, noise: Mapping[str, float] | None = None
-    ) -> pd.DataFrame:
+    def labels(self, *, noise: Mapping[str, float] | None = None) -> pd.DataFrame:
         """Reduce repetitions and rounds to one value per matrix and configuration; drop failures.
 
         Args:
-            ties: relative difference below which a pair is a tie, by kind of clock.
             noise: measured A/A noise by matrix, which raises the spread of that matrix.
 
         Returns:
             Columns matrix, config, seconds (median over rounds of the fastest repetition) and spread. A pair is ordered
             if its times differ by more than the larger spread, relative to the faster time. The spread is the largest
-            of `ties`, `noise` and the relative difference between the rounds of a row.
+            of `DEFAULT_TIES`, `noise` and the relative difference between the rounds of a row.
 
         Raises:
             SchemaError: the rows mix operations, platforms, presets, widths or clocks, whose times are not comparable.
@@ -185,7 +182,7 @@ class SampleTable:
         labels = groups.agg(seconds="median", low="min", high="max").reset_index()
         spread = (labels["high"] - labels["low"]) / labels["seconds"]
         kinds = self._unique("kind")
-        spread = spread.clip(lower=ties[kinds[0]] if kinds else 0.0)
+        spread = spread.clip(lower=DEFAULT_TIES[kinds[0]] if kinds else 0.0)
         if noise:
             spread = np.maximum(spread, labels["matrix"].map(noise).astype(float).fillna(0.0))
         labels = labels.assign(matrix=labels["matrix"].astype(str), config=labels["config"].astype(str), spread=spread)

@@ -119,18 +119,15 @@ def ape_speedup(chosen: Float[np.ndarray, " n"], optimum: Float[np.ndarray, " n"
     return np.abs(1 - optimum / chosen) * 100
 
 
-def dce(samples: Mapping[str, int], cost: Mapping[str, float] = DCE_COST) -> float:
+def dce(samples: Mapping[str, int]) -> float:
     """Compute the data collection expense: number of samples times the cost of one, summed over platforms.
 
     Args:
         samples: platform -> number of samples read in training.
-        cost: platform -> cost of one sample; default of COGNATE appendix A.3, where 500 SPADE and 10000 CPU samples
-            give 0.51e6.
+
+    Source: COGNATE appendix A.3, where 500 SPADE and 10000 CPU samples give 0.51e6.
     """
-    unknown = sorted(set(samples) - set(cost))
-    if unknown:
-        raise ValueError(f"no cost for platform {', '.join(unknown)}: known are {', '.join(sorted(cost))}, give `cost`")
-    return float(sum(count * cost[platform] for platform, count in samples.items()))
+    return float(sum(count * DCE_COST[platform] for platform, count in samples.items()))
 
 
 def _pair_signs(scores: np.ndarray, seconds: np.ndarray, tolerance: float) -> tuple[np.ndarray, np.ndarray]:

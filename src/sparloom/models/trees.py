@@ -278,17 +278,14 @@ class GaussianProcess:
     """Model log seconds per nonzero, or over an estimate, as a linear part, a smooth part and noise.
 
     The hyperparameters of the kernel have maximum likelihood. Reads features standardised over all configurations on
-    the labelled matrices.
+    the labelled matrices, those that `Trees` calls "walk".
 
     Args:
         smoothness: nu of the Matern kernel; 2.5 means twice differentiable.
-        features: see `Trees`.
     """
 
-    def __init__(self, *, smoothness: float, features: Literal["pattern", "walk"] = "walk") -> None:
-        if features not in FEATURES:
-            raise ValueError(f"features={features!r} is not one of {', '.join(FEATURES)}")
-        self.smoothness, self.features = smoothness, features
+    def __init__(self, *, smoothness: float) -> None:
+        self.smoothness = smoothness
         self._kernel_fitted: Kernel | None = None
         self._estimator: Estimator | None = None
         self._space: ConfigSpace | None = None
@@ -365,7 +362,7 @@ class GaussianProcess:
         return mean + self._level + _expected(self._estimator, matrix, configs), covariance
 
     def _describe(self, matrix: MatrixFeatures, configs: Sequence[Config], space: ConfigSpace) -> np.ndarray:
-        features = FEATURES[self.features](matrix, configs, space)
+        features = _walk_or_pattern(matrix, configs, space)
         if self._estimator is None:
             return features
         return np.column_stack([features, _estimate_feature(self._estimator, matrix, configs)])

@@ -20,7 +20,7 @@ __all__, __getattr__, __dir__ = attach(__name__, {
     "cuda.platform": ("CudaPlatform",),
     "cuda.ragged": ("RaggedOnDevice",),
     "roofline": ("Bound", "PatternReuse", "ReuseDistances", "Roof", "Supply", "bound", "measure_roof"),
-    "platform": ("BaselineBinder", "CustomPlatform", "Family", "NullPlatform", "Platform"),
+    "platform": ("BaselineBinder", "CustomPlatform", "Family", "Platform"),
     "spade.platform": ("SpadePlatform",),
     "timing": ("Contender", "SpotCheck", "interleaved", "interleaved_on_device", "reallocated", "sweep"),
 })

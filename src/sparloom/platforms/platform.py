@@ -1,25 +1,19 @@
-"""The interfaces of platforms and of their kernels, and two platforms without hardware."""
+"""The interfaces of platforms and of their kernels, and the platform of accelerators that a file describes."""
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from sparloom.errors import IllegalSchedule, Unsupported
+from sparloom.errors import Unsupported
 from sparloom.measure import Kind, Measurement, TimingProtocol
 from sparloom.ops import DenseOperands, Op, Operands
 from sparloom.platforms.timing import Call, Check
-from sparloom.space import Config, ConfigSpace, CpuSpace, Description, GridSpace, read_description
+from sparloom.space import Config, ConfigSpace, Description, GridSpace, read_description
 from sparloom.sparse import Pattern
-
-FLOPS_PER_SECOND = 1e10
-BEST_ROWS = 256  # rows of the tile that the formula favours
-STEP = 0.05  # cost of each factor of two away from it
 
 Inputs = Operands | DenseOperands
 
@@ -140,63 +134,6 @@ class KernelPlatform(ABC):
 def unknown_operation(op: Op, platform: str, known: Iterable[str]) -> Unsupported:
     """Make the error of a platform that has no kernels for an operation."""
     return Unsupported(f"operation {op.name} on platform {platform}: there are kernels for {', '.join(known)}")
-
-
-@dataclass(eq=False)
-class NullPlatform:
-    """Runs every configuration of the CPU's space, instantly and with the same seconds on every machine.
-
-    For trying out pipelines without a compiler or a simulator, and as the shortest example of a platform. The seconds
-    are made up: useless for anything but tests.
-
-    Args:
-        width: columns of the dense operands for which `space` is made.
-        preset: name of these settings in sample tables.
-    """
-
-    width: int
-    preset: str
-
-    name = "null"
-    kind = "simulated"
-
-    def conditions(self, op: Op) -> Mapping[str, Any]:
-        """Name the constants of the formula."""
-        return {"best_rows": BEST_ROWS, "flops_per_second": FLOPS_PER_SECOND, "step": STEP}
-
-    def space(self, op: Op) -> ConfigSpace:
-        """Take the CPU's schedules under the name of this platform, for unknown operations those of SpMM."""
-        return replace(CpuSpace(op.name if op.name == "sddmm" else "spmm", width=self.width), name=self.name)
-
-    def baseline(self, op: Op, pattern: Pattern) -> Config:
-        """Take the default of the space."""
-        return self.space(op).default()
-
-    def run(self, op: Op, operands: Operands, config: Config) -> np.ndarray:
-        """Compute by the oracle, in float32.
-
-        Raises:
-            IllegalSchedule: the configuration is not in the space.
-        """
-        self.space(op).validate(config)
-        return op.oracle(operands).astype(np.float32)
-
-    def measure(self, op: Op, operands: Operands, config: Config, timing: TimingProtocol) -> Measurement:
-        """Divide the work by a constant rate; tiles far from 256 rows and compressed levels cost more."""
-        self.space(op).validate(config)
-        work = op.work(operands.matrix.pattern, operands.width)
-        distance = abs(math.log2(int(config["rows_tile"]) / BEST_ROWS)) + str(config["formats"]).count("C")
-        return Measurement(((work.flops + 1) / FLOPS_PER_SECOND * (1 + STEP * distance),), "simulated")
-
-    def measure_many(
-        self, op: Op, operands: Operands, configs: Sequence[Config], timing: TimingProtocol
-    ) -> Iterator[tuple[Config, int, Measurement]]:
-        """Yield every configuration once, because all rounds would give the same seconds."""
-        for config in configs:
-            try:
-                yield config, 0, self.measure(op, operands, config, timing)
-            except IllegalSchedule as error:
-                yield config, 0, Measurement.failed(str(error), "simulated")
 
 
 class CustomPlatform:

@@ -44,7 +44,7 @@ KINDS = ("integer", "categorical", "boolean", "permutation")
 KEYS = ("name", "operations", "parameters", "width", "times", "illegal")
 ENTRIES = ("kind", "values", "default", "tiles", "orders", "own", "of")  # of a parameter
 OPERATIONS = ("spmm", "sddmm")
-RESERVED = ("cpu", "cpu_kernels", "cpu_many", "cuda", "cuda_kernels", "fusion", "null", "ragged", "spade", "triton")
+RESERVED = ("cpu", "cpu_kernels", "cpu_many", "cuda", "cuda_kernels", "fusion", "ragged", "spade", "triton")
 TIME_COLUMNS: Mapping[str, float] = {"seconds": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "cycles": 1.0}
 """Name of the column of times in a CSV, which is its unit -> seconds per unit; of cycles, only ratios are used."""
 
