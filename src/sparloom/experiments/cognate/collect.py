@@ -6,14 +6,14 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sparloom.data import ROLES, Journal, Sample, compact
+from sparloom.data import ROLES, Journal, Sample
 from sparloom.errors import SparloomError
 from sparloom.experiments import harness
 from sparloom.measure import TimingProtocol, describe_machine
@@ -247,15 +247,7 @@ class Collect:
         if waiting and not self.partial:
             logger.info("%d of %d matrices are incomplete, so no table is written", len(waiting), len(planned))
             return
-        timing = {key: str(value) for key, value in asdict(self.timing).items()}
-        provenance = {"machine": dict(describe_machine()), "commit": harness.commit(), "seed": self.seed,
-                      "timing": timing, "platform": self.platforms[0].name, "op": self.op.name}
-        fresh = compact(self._folder, [provenance]).filter(op=self.op.name, platform=self.platforms[0].name)
-        existing = self._resumed.existing()
-        table = fresh if existing is None else existing.updated(fresh)
-        table.write(self._table)
-        logger.info("%s: %d rows of %d matrices", self._table, len(table), len(table.matrices))
-        harness.print_failures(table)
+        self._resumed.put_together(self.timing, commit=harness.commit(), seed=self.seed)
 
 
 def _append(journals: Mapping[str, Journal], samples: Sequence[Sample]) -> list[Sample]:

@@ -14,8 +14,8 @@ __all__, __getattr__, __dir__ = attach(__name__, {
     "conditions": (
         "Resumed", "check_samples", "check_width", "conditions_of", "identities_of", "labels_with_noise", "samples_of"),
     "measuring": (
-        "FAILURES", "corpus_name", "data_folder", "failure_reasons", "measure_missing", "measure_presets",
-        "operands_for", "print_failures"),
+        "FAILURES", "corpus_name", "data_folder", "measure_missing", "measure_presets",
+        "operands_for"),
     "timing": (
         "evenly_by_size", "note_failure", "peak_bytes", "seconds_of", "side_by_side", "statistics_of", "trim_memory"),
     "benchmark": ("CaseSteps", "finish", "run_folder", "timed_cases"),

@@ -1,5 +1,6 @@
 """Record the conditions under which samples were made, and refuse to mix samples of different conditions."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -7,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from sparloom.data import Conditions, Journal, SampleSource, SampleTable, to_json_values
+from sparloom.data import Conditions, Journal, SampleSource, SampleTable, compact, to_json_values
 from sparloom.errors import SchemaError
+from sparloom.experiments.harness.measuring import print_failures
 from sparloom.measure import TimingProtocol, describe_machine
 from sparloom.ops import Op
 from sparloom.sparse import Corpus
@@ -20,6 +22,7 @@ import pandas as pd
 
 from sparloom.measure import noise_floor
 
+logger = logging.getLogger(__name__)
 IRRELEVANT = ("width", "readings", "name", "preset", "kind")
 """Attributes of a platform that do not influence its seconds, or that every row has in a column of its own."""
 
@@ -115,6 +118,17 @@ class Resumed:
             if table.conditions().get(group) not in (None, conditions.digest):
                 table = table.without(group)
         return table
+
+    def put_together(self, timing: TimingProtocol, **provenance: Any) -> None:
+        """Write the table from the journals and what it had, and print failures."""
+        entry = {"machine": dict(describe_machine()), "platform": self.platform, "op": self.op,
+                 "timing": {key: str(value) for key, value in asdict(timing).items()}, **provenance}
+        fresh = compact(self.journals, [entry]).filter(op=self.op, platform=self.platform)
+        existing = self.existing()
+        table = fresh if existing is None else existing.updated(fresh)
+        table.write(self.table)
+        logger.info("%s: %d rows of %d matrices", self.table, len(table), len(table.matrices))
+        print_failures(table)
 
     def _paths(self) -> list[Path]:
         """List journals of this platform and operation; other presets may hold rows of the same vendor library."""

@@ -6,8 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
 from sparloom import log
 from sparloom.data import SampleTable
 from sparloom.errors import SparloomError
@@ -104,14 +102,9 @@ def _guarded(
             yield config, turn, Measurement.failed(f"{type(error).__name__}: {error}", platform.kind)
 
 
-def failure_reasons(table: SampleTable) -> pd.Series:
-    """Count failed samples by reason, most frequent first; reasons that differ only in numbers are merged."""
-    return table.failures()["failure"].str.replace(r"\d+(\.\d+)?", "#", regex=True).value_counts()
-
-
 def print_failures(table: SampleTable) -> None:
-    """Print how many samples failed and the most frequent reasons; print nothing if none failed."""
-    reasons = failure_reasons(table)
+    """Print how many samples failed, and the most frequent reasons; those that differ only in numbers are merged."""
+    reasons = table.failures()["failure"].str.replace(r"\d+(\.\d+)?", "#", regex=True).value_counts()
     if reasons.empty:
         return
     log.console.print(f"{reasons.sum():,} of {len(table):,} samples failed ({reasons.sum() / len(table):.1%}):")

@@ -5,13 +5,13 @@ import logging
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sparloom.baselines import VENDOR, vendor_gemms
-from sparloom.data import Journal, Sample, compact
+from sparloom.data import Journal, Sample
 from sparloom.experiments import harness
 from sparloom.measure import TimingProtocol, describe_machine
 from sparloom.ops import GEMM, GemmShape, GemmShapes
@@ -93,7 +93,8 @@ class CollectGemm:
         seconds = time.monotonic() - began
         if wrong:
             logger.error("%d of %d new rows are wrong results: mend the kernels before using the table", wrong, rows)
-        self._put_together()
+        self._resumed.put_together(self.timing, commit=harness.commit(), seed=self.timing.seed, processes=self.jobs,
+                                   processors="one per process, claimed", alone_bytes=self.alone_bytes)
         shapes = sum(len(stage.shapes) for stage in stages)
         return {"shapes": shapes, "new_rows": rows, "new_failures": failures, "seconds": seconds,
                 "rows_per_second": rows / seconds, **metrics}
@@ -180,19 +181,6 @@ class CollectGemm:
     @property
     def _folder(self) -> Path:
         return Path(self.journals) / OP.name
-
-    def _put_together(self) -> None:
-        timing = {key: str(value) for key, value in asdict(self.timing).items()}
-        provenance = {"machine": dict(describe_machine()), "commit": harness.commit(), "seed": self.timing.seed,
-                      "timing": timing, "platform": self.platform.name, "op": OP.name, "processes": self.jobs,
-                      "processors": "one per process, claimed", "alone_bytes": self.alone_bytes}
-        # the folder has journals of all platforms
-        fresh = compact(self._folder, [provenance]).filter(platform=self.platform.name)
-        existing = self._resumed.existing()
-        table = fresh if existing is None else existing.updated(fresh)
-        table.write(self._table)
-        logger.info("%s: %d rows", self._table, len(table))
-        harness.print_failures(table)
 
 
 def _digest(shape: GemmShape) -> bytes:
