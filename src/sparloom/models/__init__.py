@@ -19,7 +19,7 @@ __all__, __getattr__, __dir__ = attach(__name__, {
         "PrincipalComponents", "VariationalAutoencoder", "load_encoder", "save_encoder"),
     "cognate.featurizer": (
         "Featurizer", "InputFeaturizer", "MAX_DEVIATIONS", "PatternStatistics", "SideFeatures", "Standardise",
-        "WacoFeaturizer", "WindowFeaturizer", "make_norm"),
+        "WacoFeaturizer", "WindowFeaturizer"),
     "cognate.predictor": ("Predictor", "RecurrentPredictor", "TransformerPredictor", "VectorSequence"),
     "cognate.network": (
         "Cognate", "ConfigurationMapper", "Network", "NoFeaturizer", "NoMapper", "cognate_variant", "initialise"),

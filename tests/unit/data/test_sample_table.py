@@ -86,7 +86,6 @@ def test_spread_is_at_least_the_tie_of_its_clock(sample: Make) -> None:
     assert SampleTable.of([sample()]).labels()["spread"].tolist() == [0.05]
     simulated = SampleTable.of([sample(kind="simulated")])
     assert simulated.labels()["spread"].tolist() == [0.01]
-    assert simulated.labels(ties={"simulated": 0.0})["spread"].tolist() == [0.0]
 
 
 @pytest.mark.parametrize("change", [

@@ -38,16 +38,6 @@ MAX_STRIDED_MAPS = 256  # a map has at most 4096 sites on each level, up to 2 Mi
 MAX_AVERAGES = 4096  # of matrices, at most some KiB each
 
 
-class NoNorm(nn.Module):
-    """Leave features as they are."""
-
-    def fit(self, features: Iterable[Tensor]) -> None:
-        """Do nothing: there is nothing to fit."""
-
-    def forward(self, features: Tensor) -> Tensor:
-        return features
-
-
 class Standardise(nn.Module):
     """Centre and scale the logarithms of nonnegative features over the training matrices.
 
@@ -102,17 +92,6 @@ class Standardise(nn.Module):
         scatter = (logs - self.mean).square().mean(0)
         self.mean.add_(step, alpha=self.momentum)
         self.variance.lerp_(scatter, self.momentum)
-
-
-def make_norm(name: Norm, width: int, *, gain: float) -> NoNorm | Standardise:
-    """Make the normalisation of pooled features with this name.
-
-    Raises:
-        ValueError: the name is unknown.
-    """
-    if name not in ("none", "standard"):
-        raise ValueError(f"norm={name!r} is not one of none, standard")
-    return Standardise(width, gain=gain) if name == "standard" else NoNorm()
 
 
 def _all_gather(logs: Tensor) -> tuple[int, list[Tensor]]:
@@ -253,7 +232,9 @@ class Featurizer(nn.Module, ABC):
         }
         self.weights = nn.ParameterList(torch.empty(shape) for shape in shapes)
         self.biases = nn.ParameterList(torch.empty(outputs) for *_, outputs in shapes) if bias else None
-        self.norm = make_norm(norm, pooled, gain=gain)
+        if norm not in ("none", "standard"):
+            raise ValueError(f"norm={norm!r} is not one of none, standard")
+        self.norm = Standardise(pooled, gain=gain) if norm == "standard" else nn.Identity()
         self.head = nn.Sequential(nn.Linear(pooled + side_width, hidden), nn.ReLU(), nn.Linear(hidden, width))
 
     def reset(self, generator: torch.Generator) -> None:
@@ -277,8 +258,9 @@ class Featurizer(nn.Module, ABC):
 
     def standardise(self, inputs: Sequence[MatrixInput]) -> None:
         """Fit the normalisation of the averages to these matrices; see `Standardise`."""
-        with torch.no_grad():
-            self.norm.fit(self.averages_of([item]) for item in inputs)
+        if isinstance(self.norm, Standardise):
+            with torch.no_grad():
+                self.norm.fit(self.averages_of([item]) for item in inputs)
 
     def forward(self, inputs: Sequence[MatrixInput], side: Float[Tensor, "matrices s"]) -> Float[Tensor, "matrices w"]:
         return self.head(torch.cat([self.norm(self.averages_of(inputs)), side], dim=1))

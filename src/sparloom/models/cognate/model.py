@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -151,20 +152,16 @@ def _differences(stored: Mapping[str, Any], made: Mapping[str, Any]) -> list[str
             if stored.get(part, {}).get(name) != made.get(part, {}).get(name)]
 
 
-class _evaluating:  # noqa: N801 (reads as a statement)
-    """Evaluation mode without gradients; restores the mode afterwards."""
-
-    def __init__(self, net: torch.nn.Module) -> None:
-        self._net, self._guard = net, torch.no_grad()
-
-    def __enter__(self) -> None:
-        self._training = self._net.training
-        self._net.eval()
-        self._guard.__enter__()
-
-    def __exit__(self, *problem: object) -> None:
-        self._guard.__exit__(*problem)
-        self._net.train(self._training)
+@contextmanager
+def _evaluating(net: Network) -> Iterator[None]:
+    """Switch to evaluation mode without gradients; restore the mode afterwards."""
+    training = net.training
+    try:
+        with torch.no_grad():
+            net.eval()
+            yield
+    finally:
+        net.train(training)
 
 
 def restore_cognate(stored: Checkpoint, path: Path) -> Cognate:

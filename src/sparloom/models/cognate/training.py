@@ -7,7 +7,8 @@ and advice, which here would cost more than the steps. `swapped_accuracy` tests 
 import logging
 import math
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -230,22 +231,21 @@ def fit(trainer: Trainer, module: LightningModule, data: LightningDataModule) ->
         trainer.fit(module, datamodule=data)
 
 
-class _quiet(warnings.catch_warnings):  # noqa: N801 (reads as a statement)
+@contextmanager
+def _quiet() -> Iterator[None]:
     """Hide warnings and device banners until the block ends."""
-
-    def __enter__(self) -> None:
-        super().__enter__()
-        for text in HIDDEN_WARNINGS:
-            warnings.filterwarnings("ignore", message=text)
-        self._loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
-        self._levels = [logger.level for logger in self._loggers]
-        for logger in self._loggers:
-            logger.setLevel(logging.WARNING)
-
-    def __exit__(self, *problem: object) -> None:
-        for logger, level in zip(self._loggers, self._levels, strict=True):
-            logger.setLevel(level)
-        super().__exit__(*problem)
+    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
+    levels = [each.level for each in loggers]
+    try:
+        with warnings.catch_warnings():
+            for text in HIDDEN_WARNINGS:
+                warnings.filterwarnings("ignore", message=text)
+            for each in loggers:
+                each.setLevel(logging.WARNING)
+            yield
+    finally:
+        for each, level in zip(loggers, levels, strict=True):
+            each.setLevel(level)
 
 
 @torch.no_grad()

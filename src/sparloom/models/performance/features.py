@@ -6,11 +6,10 @@ A `FeatureSpec` lists the features of an operation and is saved with every model
 import ast
 import operator
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -36,13 +35,6 @@ CACHES: Mapping[str, tuple[str, float]] = {
 
 Group = Literal["problem", "pattern", "kernel", "interaction", "hardware"]
 REQUIRED = ("flops", "bytes")
-_READABLE: Mapping[Group, frozenset[Group]] = {
-    "problem": frozenset({"problem", "hardware"}),
-    "pattern": frozenset({"problem", "pattern", "hardware"}),
-    "kernel": frozenset({"kernel"}),
-    "hardware": frozenset({"hardware"}),
-    "interaction": frozenset(get_args(Group)),
-}
 
 
 def _number(column: np.ndarray, otherwise: np.ndarray) -> np.ndarray:
@@ -200,37 +192,12 @@ class FeatureSpec:
         version: version of the meaning of the inputs; raise it when that changes and the formulas do not.
         features: all features; a model does not read those of group hardware.
         fallback: formula over inputs; the model does not apply where it is not 0.
-
-    Raises:
-        ValueError: a repeated name, an unknown group, a formula that reads a later feature or one that its group may
-            not read, or no flops and bytes.
     """
 
     op: str
     version: int
     features: tuple[Feature, ...]
     fallback: str
-
-    def __post_init__(self) -> None:
-        repeated = [name for name, count in Counter(feature.name for feature in self.features).items() if count > 1]
-        if repeated:
-            raise ValueError(f"feature {repeated[0]} is defined twice")
-        groups: dict[str, Group] = {}
-        for feature in self.features:
-            if feature.group not in get_args(Group):
-                raise ValueError(f"group {feature.group!r} of feature {feature.name} is not one of "
-                                 f"{', '.join(get_args(Group))}")
-            reads = self._formulas[feature.name].names - {feature.name}
-            missing = sorted(reads - set(groups)) if feature.group != "kernel" else []
-            if missing:
-                raise ValueError(f"feature {feature.name} reads {', '.join(missing)}, which is not defined before it")
-            foreign = {groups[name] for name in reads if name in groups} - _READABLE[feature.group]
-            if foreign:
-                raise ValueError(f"feature {feature.name} of group {feature.group} reads one of group {foreign.pop()}")
-            groups[feature.name] = feature.group
-        absent = [name for name in REQUIRED if groups.get(name) not in ("problem", "pattern")]
-        if absent:
-            raise ValueError(f"features of {self.op} lack {', '.join(absent)} of a problem")
 
     @cached_property
     def _formulas(self) -> dict[str, Formula]:

@@ -62,17 +62,6 @@ def test_degenerate_shapes_fall_back():
     assert GEMM_FEATURES.falls_back(problems).tolist() == [False, True, True, True]
 
 
-@pytest.mark.parametrize(("feature", "message"), [
-    (Feature("rate", "interaction", "m / late", "1"), "feature rate reads late, which is not defined before it"),
-    (Feature("m", "interaction", "2 * flops", "1"), "feature m is defined twice"),
-    (Feature("rate", "other", "m", "1"), "group 'other' of feature rate is not one of problem, pattern, kernel"),
-    (Feature("cube", "problem", "m ** 3", "1"), "is not allowed"),
-])
-def test_wrong_features_are_refused(feature, message):
-    with pytest.raises(ValueError, match=message):
-        spec(feature)
-
-
 def test_missing_and_infinite_inputs_are_refused():
     with pytest.raises(ValueError, match="a problem of gemm must provide m"):
         spec().evaluate({}, {})
