@@ -74,11 +74,6 @@ class CudaDevice:
         """Raise Unsupported, with the remedy, unless there are a device and CuPy; fast once there were."""
         _check_here()
 
-    @property
-    def architecture(self) -> str:
-        """Name for compilers: "sm_90"."""
-        return f"sm_{self.compute_capability}"
-
     def refuse(self, shape: LaunchShape) -> str | None:
         """Name the limit that a launch exceeds, or None if it can start."""
         limits = (
