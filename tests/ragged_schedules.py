@@ -1,6 +1,5 @@
 """Random legal schedules: refused steps are skipped."""
 
-import itertools
 from collections.abc import Callable
 from functools import partial
 
@@ -14,7 +13,6 @@ from sparloom.ragged import (
     compute_with,
     decompose_reduction,
     fuse,
-    fuse_dimensions,
     hfuse,
     inline,
     narrow,
@@ -90,20 +88,6 @@ def _fuse(draw, program):
     pairs = [(nest.name, one.name, other.name) for nest in program.nests()
              for one, other in zip(nest.loops, nest.loops[1:], strict=False)]
     return fuse(program, *_one(draw, pairs))
-
-
-def _bulk(draw, program):
-    """Pad a fused loop, and all storage that has its dimensions."""
-    multiple, more = draw(st.integers(2, 4)), draw(st.integers(1, 2))
-
-    def step(program, nest, outer, inner):
-        for name, tensor in program.tensors().items():
-            for dim in [dim for dim, _ in tensor.axes if dim.name == inner]:
-                program = pad_storage(program, name, bulk={dim: multiple * more})
-        return fuse(program, nest, outer, inner, padding=multiple)
-
-    return _possible(draw, program, step, [
-        (nest.name, nest.loops[0].name, nest.loops[1].name) for nest in program.nests() if len(nest.loops) > 1])
 
 
 def _bind_threads(draw, program):
@@ -224,11 +208,6 @@ def _split_dimension(draw, program):
     return split_dimension(program, name, _one(draw, dims), draw(st.integers(1, 4)))
 
 
-def _fuse_dimensions(draw, program):
-    name, dims = _stored(draw, program)
-    return _possible(draw, program, fuse_dimensions, [(name, *pair) for pair in itertools.pairwise(dims)])
-
-
 def _reorder_dimensions(draw, program):
     name, dims = _stored(draw, program)
     return reorder_dimensions(program, name, draw(st.permutations(dims)))
@@ -238,7 +217,6 @@ STEPS: dict[str, Callable[..., Program]] = {
     "split": _split,
     "reorder": _reorder,
     "fuse": _fuse,
-    "bulk": _bulk,
     "pad": _pad,
     "full": _full,
     "split_operation": _split_operation,
@@ -246,7 +224,6 @@ STEPS: dict[str, Callable[..., Program]] = {
     "compute_with": _compute_with,
     "decompose_reduction": _decompose,
     "narrow": _narrow,
-    "fuse_dimensions": _fuse_dimensions,
     "offload": _offload,
     "reorder_dimensions": _reorder_dimensions,
     "split_dimension": _split_dimension,

@@ -10,7 +10,6 @@ from sparloom.ragged import (
     compute,
     compute_at,
     fuse,
-    fuse_dimensions,
     lower,
     offload,
     pad_loop,
@@ -28,25 +27,19 @@ from sparloom.ragged import (
 )
 
 
-def padded_projection():
-    scheduled = CASES["projection"].program
-    for tensor in ("x", "y"):
-        scheduled = pad_storage(scheduled, tensor, bulk={row: 8})
-    return parallel(fuse(scheduled, "y", "batch", "row", padding=8), "y", "batch_row")
-
-
 def tiled_scores():
     scheduled = pad_storage(pad_storage(CASES["scores"].program, "s", {row: 4}), "q", {row: 4})
     scheduled = fuse(split(pad_loop(scheduled, "s", row, 4), "s", "row", 4), "s", "batch", "row_outer")
     return vectorise(parallel(scheduled, "s", "batch_row_outer"), "s", "inner")
 
 
-PROGRAMS = {"projection": padded_projection(), "scores": tiled_scores(), "causal": CASES["causal"].program}
+PROJECTION = fuse(CASES["projection"].program, "y", "batch", "row")
+PROGRAMS = {"projection": parallel(PROJECTION, "y", "batch_row"), "scores": tiled_scores(),
+            "causal": CASES["causal"].program}
 
 
 def tiled_projection():
-    tiled = fuse(CASES["projection"].program, "y", "batch", "row")
-    tiled = split(split(tiled, "y", "batch_row", 4), "y", "out", 2)
+    tiled = split(split(PROJECTION, "y", "batch_row", 4), "y", "out", 2)
     return reorder(tiled, "y", ("batch_row_outer", "out_outer", "batch_row_inner", "out_inner", "inner"))
 
 
@@ -144,11 +137,9 @@ def producer_of_a_tile():
 
 
 def storage_in_blocks():
-    """Tokens in blocks across sequences; the loops run along neither."""
-    fused = fuse_dimensions(CASES["scores"].program, "q", "batch", "row")
-    blocks = reorder_dimensions(split_dimension(fused, "q", "batch_row", 4), "q", (
-        "batch_row_block", "head", "batch_row_within", "inner"))
-    return fuse_dimensions(blocks, "k", "head", "inner")
+    """Tokens in blocks of their sequences; the loops run along neither."""
+    blocks = split_dimension(CASES["scores"].program, "q", "row", 4)
+    return reorder_dimensions(blocks, "q", ("row_block", "head", "row_within", "inner"))
 
 
 NESTS = {each.__name__: each() for each in (

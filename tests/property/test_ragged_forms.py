@@ -14,7 +14,7 @@ lengths = Length("lengths", {batch: batches()})
 quick = settings(derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck),
                  max_examples=60)
 batches_of_lengths = st.lists(st.integers(0, 5), max_size=5)
-storages = st.sampled_from([{}, {"padding": {row: 4}}, {"bulk": {row: 8}}, {"full": (row,)}])
+storages = st.sampled_from([{}, {"padding": {row: 4}}, {"full": (row,)}])
 
 
 def drawn(tensor, of):

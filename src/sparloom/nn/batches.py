@@ -149,7 +149,7 @@ def from_nested(tensor: Tensor, nested: torch.Tensor, structure: Structure | Non
         raise ValueError(f"tensor {tensor.name}: the lengths of the nested tensor differ from those of the structure: "
                          "make a structure for each")
     packed = np.ascontiguousarray(values.numpy())
-    if not (tensor.padding or tensor.full or tensor.bulk):
+    if not (tensor.padding or tensor.full):
         return RaggedTensor(tensor, structure, packed.reshape(-1))
     return RaggedTensor.from_packed(tensor, structure, packed)
 

@@ -37,7 +37,7 @@ __all__, _find, __dir__ = attach(__name__, {
     "schedule.compute": ("compute_at", "compute_with", "index_range"),
     "schedule.operations": ("decompose_reduction", "hfuse", "inline", "narrow", "offload", "split_operation"),
     "schedule.storage": (
-        "PANEL", "fuse_dimensions", "pad_loop", "pad_storage", "reorder_dimensions", "split_dimension"),
+        "PANEL", "pad_loop", "pad_storage", "reorder_dimensions", "split_dimension"),
     "table_code": ("hoist", "prelude_kernels", "simplify_map"),
     "lowering": ("Lowered", "lower"),
     "structure": ("Prelude", "RaggedTensor", "Structure", "element_offsets", "iterations", "jagged_length"),

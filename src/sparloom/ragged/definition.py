@@ -141,12 +141,6 @@ def check_accesses(nest: Nest) -> None:
         values = {dim.name: index for (dim, _), index in zip(read.tensor.axes, read.indices, strict=True)}
         for (dim, extent), index in zip(read.tensor.axes, read.indices, strict=True):
             _check(nest, read, dim, index=index, extent=simplify_expr(substitute(extent, values)), guards=guards)
-        for outer, inner, multiple in nest.bulk:
-            _check_bulk(nest, read, (outer, inner), multiple)
-    for node in walk(nest.operation.value):
-        if isinstance(node, At) and free_names(node) & {name for *pair, _ in nest.bulk for name in pair}:
-            raise IllegalSchedule(f"{nest.name} reads {text(node)}, which is not defined in bulk padding: fuse "
-                                  "without padding")
 
 
 def _check_lengths(nest: Nest, reads: list[Read], padded: str) -> None:
@@ -160,31 +154,7 @@ def _check_lengths(nest: Nest, reads: list[Read], padded: str) -> None:
         length = length_indexed_by(expr, name)
         if length is not None:
             raise IllegalSchedule(f"{nest.name}: loop {padded} cannot be padded, since length function {length.name} "
-                                  f"has no entry beyond its end: fuse it with the loop inside and pad that (bulk "
-                                  "padding)")
-
-
-def _check_bulk(nest: Nest, read: Read, pair: tuple[str, str], multiple: int) -> None:
-    """Check that a tensor read in the padding of a fused loop has storage for it."""
-    tensor, indices = read.tensor, read.indices
-    extents = dict(_extents(nest))
-    padded = (*dict(tensor.padding), *tensor.full)
-    position = 0
-    while position < len(indices):
-        if not free_names(indices[position]) & set(pair):
-            position += 1
-            continue
-        names = tuple(index.name for index in indices[position : position + 2] if isinstance(index, Ref))
-        dim = tensor.axes[min(position + 1, len(indices) - 1)][0]
-        plain = tensor.axes[position][0] not in padded and dim not in padded
-        values = {each.name: index for (each, _), index in zip(tensor.axes, indices, strict=True)}
-        same = names == pair and substitute(dict(tensor.axes)[dim], values) == extents[pair[1]]
-        if not (plain and same and dict(tensor.bulk).get(dim, 1) % multiple == 0):
-            raise IllegalSchedule(
-                f"{nest.name} accesses {tensor.name} at {text(indices[position])} in a fused loop padded to multiples "
-                f"of {multiple}: {tensor.name} must store {pair[0]} and {pair[1]} next to each other, unpadded but for "
-                f"bulk padding of {dim.name} to a multiple of {multiple}: pad_storage(bulk=...) first")
-        position += 2
+                                  "has no entry beyond its end: pad another loop")
 
 
 def _check(nest: Nest, read: Read, dim: Dim, *, index: Expr, extent: Expr, guards: Guards) -> None:

@@ -40,7 +40,7 @@ import numpy as np
 
 from sparloom.errors import IllegalSchedule
 from sparloom.ir import Binary, Const, Expr, Ref, simplify_expr, walk
-from sparloom.ragged.dimensions import Axis, Dim, canonical_names, free_names, round_up, substitute
+from sparloom.ragged.dimensions import Axis, canonical_names, free_names, round_up, substitute
 from sparloom.ragged.tensor import At, Largest, Offsets, Pointers, StoredDims, Table, Tensor, length_indexed_by
 
 TableEntries = Callable[[Table], Any]  # an array, or a number for a table without axes
@@ -95,11 +95,7 @@ def largest_extent(extent: Expr, axes: Sequence[Axis]) -> Expr:
 
 @lru_cache(maxsize=1024)
 def offset_steps(tensor: Tensor) -> tuple[Step, ...]:
-    """Return the steps whose sum is the offset of an element, over the stored dimensions.
-
-    Raises:
-        IllegalSchedule: bulk padding of a dimension whose slices are not all that varies.
-    """
+    """Return the steps whose sum is the offset of an element, over the stored dimensions."""
     return _steps(tensor)[0]
 
 
@@ -112,12 +108,12 @@ def storage_size(tensor: Tensor) -> Expr:
 @lru_cache(maxsize=1024)
 def volume(axes: tuple[Axis, ...]) -> Expr:
     """Return the number of coordinates."""
-    return _product(_walk(axes, {})[1])
+    return _product(_walk(axes)[1])
 
 
 def table_steps(axes: Sequence[Axis]) -> tuple[Step, ...]:
     """Return the steps whose sum is the index of a table entry."""
-    return _walk(axes, {})[0]
+    return _walk(axes)[0]
 
 
 def _steps(tensor: Tensor) -> tuple[tuple[Step, ...], tuple[Expr, ...]]:
@@ -128,47 +124,26 @@ def _steps(tensor: Tensor) -> tuple[tuple[Step, ...], tuple[Expr, ...]]:
                 raise IllegalSchedule(f"tensor {tensor.name}: {dim.name} cannot be padded, since the extent of "
                                       f"{inner.name} reads length function {length.name} at it, which has no entry "
                                       f"beyond its end")
-    axes = stored_dims(tensor).axes
-    if tensor.bulk and tensor.changes:
-        raise IllegalSchedule(f"tensor {tensor.name}: dimensions with bulk padding cannot be rearranged: use one of "
-                              "the two")
-    order = [dim for dim, _ in axes]
-    sums = {order[order.index(dim) - 1]: (dim, multiple) for dim, multiple in tensor.bulk if order.index(dim) > 0}
-    if len(sums) < len(tensor.bulk):
-        raise _bulk_error(tensor, order[0])
-    steps, total, summed = _walk(axes, {dim: multiple for dim, (_, multiple) in sums.items()})
-    extents = dict(axes)
-    for dim, (inner, _) in sums.items():
-        if summed.get(dim) != (extents[inner],):
-            raise _bulk_error(tensor, inner)
-    return steps, total
+    return _walk(stored_dims(tensor).axes)
 
 
-def _bulk_error(tensor: Tensor, dim: Dim) -> IllegalSchedule:
-    return IllegalSchedule(f"bulk padding of {dim.name} in tensor {tensor.name}: slices of {dim.name} must vary with "
-                           f"the dimension before it, and nothing inside them may vary; pad the slices instead")
-
-
-def _walk(axes: Sequence[Axis], bulk: dict[Dim, int]) -> tuple[
-        tuple[Step, ...], tuple[Expr, ...], dict[Dim, tuple[Expr, ...]]]:
-    """Return steps, volume of the whole, and for each dimension the factors summed over it."""
+def _walk(axes: Sequence[Axis]) -> tuple[tuple[Step, ...], tuple[Expr, ...]]:
+    """Return steps, and factors of the volume of the whole."""
     factors: tuple[Expr, ...] = ()
     steps: list[Step] = []
-    summed: dict[Dim, tuple[Expr, ...]] = {}
     for number in reversed(range(len(axes))):
         dim, extent = axes[number]
         varying = tuple(factor for factor in factors if dim.name in free_names(factor))
         rest = tuple(factor for factor in factors if dim.name not in free_names(factor))
         if varying:
-            summed[dim] = varying
             position = _offsets(axes[: number + 1], _product(varying))
             steps.append(Step(rest, position))
-            whole = round_up(substitute(position, {dim.name: extent}), bulk.get(dim, 1))
+            whole = substitute(position, {dim.name: extent})
         else:
             steps.append(Step(rest, dim))
             whole = extent
         factors = merge_constants((*rest, whole))
-    return tuple(reversed(steps)), factors, summed
+    return tuple(reversed(steps)), factors
 
 
 def _offsets(axes: Sequence[Axis], summand: Expr) -> At:
@@ -222,18 +197,11 @@ def _product(factors: Sequence[Expr]) -> Expr:
 def pointer_steps(tensor: Tensor) -> tuple[Step, ...]:
     """Return the steps whose sum is the offset of an element, by pointers; local tensors are accessed as by
     `offset_steps`.
-
-    Raises:
-        IllegalSchedule: bulk padding inside more than one dimension: it has no position.
     """
     found = offset_steps(tensor)
     if tensor.local is not None:
         return found
     axes = stored_dims(tensor).axes
-    for dim, _ in tensor.bulk:
-        if axes[1][0] != dim:
-            raise IllegalSchedule(f"tensor {tensor.name}: bulk padding of {dim.name} inside several dimensions has no "
-                                  "positions: pad the slices instead, or access it by offsets")
     names = canonical_names(dim for dim, _ in axes)
     extents = tuple(substitute(extent, names) for _, extent in axes)
     steps: tuple[Step, ...] = ()

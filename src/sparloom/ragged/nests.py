@@ -6,7 +6,7 @@
 
     program := Program(name, launch*, output*)
     launch  := Launch(nest*)                   one kernel; several nests run concurrently (horizontal fusion)
-    nest    := Nest(name, operation, loop*, defined*, padded*, attached*, begins, ends, bulk*, narrowed*)
+    nest    := Nest(name, operation, loop*, defined*, padded*, attached*, begins, ends, narrowed*)
     loop    := Loop(name, extent, kind, reduces, chunk)
     defined := (name, expression)              a transformed dimension in terms of the loops that replaced it
     attached:= (loop, nest)                    producer computed in every iteration of a loop, before the loop's body
@@ -249,7 +249,6 @@ class Nest:
         padded: multiples to which loops along dimensions are padded.
         begins: the reduction starts from the neutral element.
         ends: the value is completed; otherwise the partial reduction is stored.
-        bulk: pairs of dimensions whose fused loop is padded, with the multiple.
         narrowed: dimensions whose loop ends where the reduction has nothing left to add.
     """
 
@@ -261,7 +260,6 @@ class Nest:
     attached: tuple[tuple[str, Nest], ...] = ()
     begins: bool = True
     ends: bool = True
-    bulk: tuple[tuple[str, str, int], ...] = ()
     narrowed: tuple[str, ...] = ()
 
     def loop(self, name: str) -> Loop:
@@ -427,7 +425,6 @@ def _entry(table: object, args: str) -> str:
 def _tensor(tensor: Tensor) -> str:
     notes = [f"{dim.name} to {multiple}" for dim, multiple in tensor.padding]
     notes += [f"{dim.name} full" for dim in tensor.full]
-    notes += [f"sum of {dim.name} to {multiple}" for dim, multiple in tensor.bulk]
     if tensor.local is None:
         kind, axes = "", _axes(tensor.axes)
     else:

@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sparloom import ir
-from sparloom.ragged.dimensions import Axis, Dim, difference, expand, quotient, round_up, substitute
+from sparloom.ragged.dimensions import Axis, Dim, difference, expand, quotient, substitute
 from sparloom.ragged.layout import Access, Step, offset_steps, stored_dims, table_steps, volume
 from sparloom.ragged.tensor import (
     At,
@@ -90,8 +90,6 @@ class Lookups:
                 return ir.Binary(op, inner, ir.Const(factor))
             case ir.Binary("-", dim, first):
                 return difference(expand(substitute(dim, values), defined), expand(first, defined))
-            case ir.Binary("+", a, b):
-                return sum_of_positions([self._coordinate(part, values, defined) for part in (a, b)], defined)
         return substitute(coordinate, values)
 
     def fresh(self, name: str) -> str:
@@ -166,8 +164,7 @@ def _fused_variable(start: ir.Expr, inner: ir.Expr, defined: Meanings) -> ir.Exp
         return None
     match _definition(start.args[0], defined), _definition(inner, defined):
         case At(FusedOuter() as outers, (f,)), At(FusedInner() as inners, (g,)):
-            same = f == g and outers.starts == inners.starts == start.table and outers.multiple == inners.multiple
-            return f if same else None
+            return f if f == g and outers.starts == inners.starts == start.table else None
     return None
 
 
@@ -303,7 +300,7 @@ def prelude_kernels(tables: Iterable[Table]) -> tuple[TableKernel, ...]:
 def table_kernel(table: Table) -> TableKernel:
     """Write the kernel of a derived table; for an Order it computes the work of every iteration, to be sorted."""
     axes = table.around if isinstance(table, Pointers) else table.axes
-    lookups = Lookups((OUT, "sum_so_far", "place", "most", "start", "f", "x0", "x1", *(dim.name for dim, _ in axes)))
+    lookups = Lookups((OUT, "sum_so_far", "place", "most", "start", "x0", "x1", *(dim.name for dim, _ in axes)))
     match table:
         case Offsets():
             body = _offsets(table, lookups)
@@ -351,19 +348,11 @@ def _pointers(table: Pointers, lookups: Lookups) -> list[ir.Stmt]:
 
 
 def _fused_maps(table: FusedOuter | FusedInner, lookups: Lookups) -> list[ir.Stmt]:
-    """for x0: for x1 < inner(x0): entries[start + x1] = x0 or x1; after the total: extent, or the number of entries
-    since the total"""
-    is_outer = isinstance(table, FusedOuter)
-    x0, x1, f = ir.Ref("x0"), ir.Ref("x1"), ir.Ref("f")
+    """for x0: for x1 < inner(x0): entries[start + x1] = x0 or x1"""
+    x0, x1 = ir.Ref("x0"), ir.Ref("x1")
     start = ir.Let("start", ir.I64, lookups.expr(At(table.starts, (x0,))))
-    store = ir.Store(OUT, ir.Ref("start") + x1, ir.Cast(ir.I32, x0 if is_outer else x1))
-    lines = _loops([(x0, table.extent)], [start, *_loops([(x1, table.inner)], [store], lookups)], lookups)
-    if table.multiple > 1:
-        total = lookups.expr(table.total)
-        beyond = lookups.expr(table.extent) if is_outer else f - total
-        end = lookups.expr(round_up(table.total, table.multiple))
-        lines.append(ir.For("f", total, end, [ir.Store(OUT, f, ir.Cast(ir.I32, beyond))]))
-    return lines
+    store = ir.Store(OUT, ir.Ref("start") + x1, ir.Cast(ir.I32, x0 if isinstance(table, FusedOuter) else x1))
+    return _loops([(x0, table.extent)], [start, *_loops([(x1, table.inner)], [store], lookups)], lookups)
 
 
 def _loops(axes: Sequence[Axis], inside: Sequence[ir.Stmt], lookups: Lookups) -> list[ir.Stmt]:

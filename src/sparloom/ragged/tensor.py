@@ -4,8 +4,8 @@
            | Offsets(extent*, summand)           exclusive sums of `summand` along the last axis, one extra entry
            | Pointers(extent*, summand, count)   exclusive sums over all coordinates, numbered: one axis
            | Largest(extent*, value)             one number: maximum over all axes, 0 without entries
-           | FusedOuter(extent, inner, multiple)
-           | FusedInner(extent, inner, multiple)
+           | FusedOuter(extent, inner)
+           | FusedInner(extent, inner)
            | Order(extent, work)                 iterations by falling work
     axis  := (dim, extent)                       extents may read earlier axes
 
@@ -13,8 +13,7 @@ The prelude builds all tables but lengths. Their axes are called x0, x1, ..., so
 equal, built once and shared. A tensor may be stored in other dimensions than its own:
 
     change := split(dim, factor)                 i  ->  i_block = i // factor, i_within = i % factor
-            | fuse(outer, inner)                 o, i  ->  o_i = o * n + i, or starts(o) + i if the extent of i varies
-            | order(dim*)
+             | order(dim*)
 
 Source: CoRa §4, §4.1 (tensor dimension scheduling), §5.1, §5.3. Departure: a table may have any number of axes, each of
 variable extent.
@@ -34,7 +33,6 @@ from sparloom.ragged.dimensions import (
     Axis,
     Dim,
     as_index,
-    canonical_names,
     checked_axes,
     free_names,
     round_up,
@@ -183,12 +181,10 @@ class _Fused:
 
     Args:
         inner: extent of the inner loop, over x0.
-        multiple: the number of iterations of f is rounded up to it; padding iterations have x0 = extent.
     """
 
     extent: Expr
     inner: Expr
-    multiple: int = 1
 
     type: ClassVar[Type] = I32
 
@@ -199,12 +195,12 @@ class _Fused:
 
     @property
     def total(self) -> Expr:
-        """Number of iterations of f without padding."""
+        """Number of iterations of f."""
         return At(self.starts, (self.extent,))
 
     @cached_property
     def axes(self) -> tuple[Axis, ...]:
-        return ((Ref("x0"), round_up(self.total, self.multiple)),)
+        return ((Ref("x0"), self.total),)
 
 
 @dataclass(frozen=True)
@@ -303,39 +299,6 @@ class SplitDim:
 
 
 @dataclass(frozen=True)
-class FusedDims:
-    """Store two neighbouring dimensions as one."""
-
-    outer: str
-    inner: str
-
-    def applied(self, owner: str, stored: StoredDims) -> StoredDims:
-        """Return the dimensions after the change."""
-        at = stored.index(owner, self.outer)
-        if stored.index(owner, self.inner) != at + 1:
-            raise IllegalSchedule(f"tensor {owner}: {self.inner} is not stored directly inside {self.outer}: reorder "
-                                  "dimensions first")
-        (outer, count), (_, extent) = stored.axes[at : at + 2]
-        o, i = stored.coordinates[at : at + 2]
-        fused = Ref(f"{self.outer}_{self.inner}")
-        deep = [dim.name for dim, each in stored.axes if self.inner in free_names(each)]
-        if deep or free_names(extent) - {self.outer}:
-            raise IllegalSchedule(f"tensor {owner}: {self.outer} and {self.inner} cannot be fused, since the extent of "
-                                  f"{deep[0] if deep else self.inner} depends on more than {self.outer}")
-        if isinstance(extent, Const):
-            axis: Axis = (fused, simplify_expr(count * extent.value))
-            values: dict[str, Expr] = {self.outer: Binary("//", fused, extent)}
-            return stored.substitute(values).with_dims(at, 2, (axis,), (o * extent.value + i,))
-        if free_names(count):
-            raise IllegalSchedule(f"tensor {owner}: {self.outer} and {self.inner} cannot be fused, since the extent of "
-                                  f"{self.outer} varies too: fuse it first with the dimension that it depends on")
-        inner = substitute(extent, canonical_names([outer]))
-        starts = Offsets((count,), inner)
-        values = {self.outer: At(FusedOuter(count, inner), (fused,))}
-        return stored.substitute(values).with_dims(at, 2, ((fused, At(starts, (count,))),), (At(starts, (o,)) + i,))
-
-
-@dataclass(frozen=True)
 class OrderedDims:
     """Store dimensions in another order; those not named keep their positions."""
 
@@ -357,7 +320,7 @@ class OrderedDims:
         return StoredDims(tuple(axes), tuple(coordinates))
 
 
-Change = SplitDim | FusedDims | OrderedDims
+Change = SplitDim | OrderedDims
 
 
 @dataclass(frozen=True)
@@ -380,7 +343,6 @@ class Tensor:
         type: f32, f64, bf16, u8 or i8.
         padding: storage padding: slices of a dimension are rounded up to this multiple.
         full: dimensions whose slices all get the size of the largest (dense storage).
-        bulk: multiple to which the sum of the slices of a dimension over the dimension before it is rounded up.
         changes: how stored dimensions are made from `axes`, in order of application.
         local: storage of one loop iteration, if it has its own: varying dimensions, each with its first coordinate and
             extent, over names defined around it.
@@ -398,7 +360,6 @@ class Tensor:
     type: Type = F32
     padding: tuple[tuple[Dim, int], ...] | Mapping[Dim, int] = ()
     full: tuple[Dim, ...] = ()
-    bulk: tuple[tuple[Dim, int], ...] | Mapping[Dim, int] = ()
     changes: tuple[Change, ...] = ()
     local: tuple[tuple[Dim, Expr, Expr], ...] | None = None
 
@@ -409,7 +370,6 @@ class Tensor:
             raise ValueError(f"tensor {self.name} of {self.type}: elements are {', '.join(map(str, ELEMENTS))}")
         object.__setattr__(self, "axes", checked_axes(f"tensor {self.name}", self.axes))
         object.__setattr__(self, "padding", self._multiples(self.padding))
-        object.__setattr__(self, "bulk", self._multiples(self.bulk))
         self._multiples((dim, 1) for dim in self.full)
         object.__setattr__(self, "full", tuple(dim for dim, _ in self.axes if dim in self.full))
 
@@ -421,11 +381,9 @@ class Tensor:
                              f"{len(indices)}")
         return Read(self, tuple(as_index(index) for index in indices))
 
-    def stored(self, *, padding: Mapping[Dim, int] | None = None, full: Iterable[Dim] = (),
-               bulk: Mapping[Dim, int] | None = None) -> Tensor:
+    def stored(self, *, padding: Mapping[Dim, int] | None = None, full: Iterable[Dim] = ()) -> Tensor:
         """Change the storage; dimensions not named keep what they have."""
-        return replace(self, padding={**dict(self.padding), **(padding or {})}, full=(*self.full, *full),
-                       bulk={**dict(self.bulk), **(bulk or {})})
+        return replace(self, padding={**dict(self.padding), **(padding or {})}, full=(*self.full, *full))
 
     def _multiples(self, padding: Iterable[tuple[Dim, int]] | Mapping[Dim, int]) -> tuple[tuple[Dim, int], ...]:
         """Check padding and sort it by dimension; multiples of 1 are dropped."""

@@ -10,7 +10,6 @@ from sparloom.ragged import (
     Structure,
     Tensor,
     compute,
-    fuse_dimensions,
     pack_values,
     pad_storage,
     program,
@@ -31,8 +30,6 @@ def panels(inputs):
     lambda prog: prog,
     panels,
     lambda prog: split_dimension(panels(prog), "w", "inner", 3),
-    lambda prog: fuse_dimensions(prog, "w", "row", "col"),
-    lambda prog: split_dimension(fuse_dimensions(prog, "w", "col", "inner"), "w", "col_inner", 5),
     lambda prog: reorder_dimensions(prog, "w", ("inner", "row")),
     lambda prog: panels(pad_storage(prog, "w", {row: 3, inner: 4})),
 ])

@@ -37,7 +37,6 @@ from sparloom.ragged import (
     compute,
     compute_at,
     dims,
-    fuse,
     interpreted,
     less,
     max_over,
@@ -380,53 +379,13 @@ def test_an_index_next_to_a_padded_dimension_is_refused():
 
 def test_lengths_have_no_entries_for_padded_iterations():
     """Neither as the extent of a reduction nor in the value."""
-    message = ("y: loop row cannot be padded, since length function widths has no entry beyond its end: fuse it with "
-               r"the loop inside and pad that \(bulk padding\)$")
+    message = ("y: loop row cannot be padded, since length function widths has no entry beyond its end: pad "
+               "another loop$")
     summed = compute("y", OUTER, sum_over({col: widths(batch, row)}, real(1)))
     asked = compute("y", OUTER, where(less(Const(0), widths(batch, row)), real(1), real(0)))
     for y in (summed, asked):
         with pytest.raises(IllegalSchedule, match=message):
             pad_loop(pad_storage(program("p", [y]), "y", {row: 4}), "y", row, 4)
-
-
-def test_lengths_are_not_read_in_bulk_padding():
-    y = compute("y", OUTER, Tensor("x", OUTER)[batch, row] * real(lengths(batch)))
-    stored = pad_storage(pad_storage(program("p", [y]), "x", bulk={row: 4}), "y", bulk={row: 4})
-    fuse(stored, "y", "batch", "row")
-    with pytest.raises(IllegalSchedule, match=r"^y reads lengths\(batch\), which is not defined in bulk padding: fuse "
-                                              r"without padding$"):
-        fuse(stored, "y", "batch", "row", padding=4)
-
-
-def in_bulk(x: Tensor, value, *, multiple: int = 4):
-    """Pad the fused loop of batch and row where y has storage for it."""
-    made = program("p", [compute("y", {**OUTER, inner: SIZE}, value(x))])
-    return fuse(pad_storage(made, "y", bulk={row: multiple}), "y", "batch", "row", padding=multiple)
-
-
-@pytest.mark.parametrize(("x", "value"), [
-    (Tensor("x", {**OUTER, inner: SIZE}, bulk={row: 8}), lambda x: x[batch, row, inner]),
-    (Tensor("x", {inner: SIZE, **OUTER}, bulk={row: 4}), lambda x: x[inner, batch, row]),
-    (Tensor("x", {inner: SIZE}), lambda x: x[inner]),
-])
-def test_bulk_padded_storage_is_read_by_bulk_padded_loops(x, value):
-    in_bulk(x, value)
-
-
-@pytest.mark.parametrize(("x", "value", "place"), [
-    (Tensor("x", {**OUTER, inner: SIZE}), lambda x: x[batch, row, inner], "batch"),
-    (Tensor("x", {**OUTER, inner: SIZE}, bulk={row: 6}), lambda x: x[batch, row, inner], "batch"),
-    (Tensor("x", {**OUTER, inner: SIZE}, padding={row: 4}), lambda x: x[batch, row, inner], "batch"),
-    (Tensor("x", {batch: batches(), inner: SIZE}), lambda x: x[batch, inner], "batch"),
-    (Tensor("x", {batch: batches(), inner: SIZE, row: lengths(batch)}), lambda x: x[batch, inner, row], "batch"),
-    (Tensor("x", {inner: SIZE, **OUTER}), lambda x: x[inner, batch, row], "batch"),
-    (Tensor("x", {batch: batches(), col: lengths(batch)}), lambda x: x[batch, row], "batch"),
-])
-def test_bulk_padded_loops_refuse_other_storage(x, value, place):
-    with pytest.raises(IllegalSchedule, match=(
-            rf"^y accesses x at {place} in a fused loop padded to multiples of 4: x must store batch and row next to "
-            rf"each other, unpadded but for bulk padding of \w+ to a multiple of 4: pad_storage\(bulk=...\) first$")):
-        in_bulk(x, value)
 
 
 guards_token = {batch: batches(), row: lengths(batch), head: HEADS, inner: SIZE}

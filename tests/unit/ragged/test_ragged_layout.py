@@ -61,21 +61,6 @@ def test_full_slices_are_as_large_as_the_largest():
     assert of.size(attention.stored(full=(row, col), padding={col: 4})) == 4 * 5 * 2 * 8
 
 
-def test_bulk_padding_is_at_the_end():
-    of = structure()
-    tensor = Tensor("t", {batch: batches(), row: lengths(batch), inner: 3}, bulk={row: 4})
-    np.testing.assert_array_equal(element_offsets(tensor, of)[1], np.arange(27))
-    assert of.size(tensor) == 12 * 3
-
-
-@pytest.mark.parametrize("tensor", [
-    attention, Tensor("t", {row: 3, inner: 2}), Tensor("t", {batch: batches(), row: 2})])
-def test_bulk_padding_needs_slices_that_vary_alone(tensor):
-    with pytest.raises(IllegalSchedule, match="bulk padding of row in tensor t: slices of row must vary with the "
-                                              "dimension before it, and nothing inside them may vary"):
-        offset_steps(tensor.stored(bulk={row: 4}))
-
-
 def test_a_dimension_that_indexes_a_length_function_is_not_padded():
     tensor = Tensor("t", {batch: batches(), row: lengths(batch), item: widths(batch, row)}, padding={row: 4})
     with pytest.raises(IllegalSchedule, match="tensor t: row cannot be padded, since the extent of item reads length "

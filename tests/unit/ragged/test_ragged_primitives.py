@@ -1,7 +1,7 @@
 """Effects of each primitive on the loops, and refusals."""
 
 import pytest
-from ragged_cases import CASES, batch, col, inner, lengths, row
+from ragged_cases import CASES, batch, col, inner, row
 
 from sparloom.errors import IllegalSchedule
 from sparloom.ragged import (
@@ -114,22 +114,6 @@ def test_fuse_refuses():
     refused("s: loops col and inner cannot be fused, since one is of the result and one of the reduction", fuse, SCORES,
             "s", "col", "inner")
     refused("y: loop batch is parallel: fuse before that", fuse, parallel(SCALED, "y", "batch"), "y", "batch", "row")
-    refused("loops row and head need no bulk padding, since head does not vary with row", fuse, SCORES, "s", "row",
-            "head", padding=4)
-
-
-def test_bulk_padding_needs_storage_for_it():
-    refused("y accesses y at batch in a fused loop padded to multiples of 4: y must store batch and row next to each "
-            r"other, unpadded but for bulk padding of row to a multiple of 4: pad_storage\(bulk=...\) first",
-            fuse, SCALED, "y", "batch", "row", padding=4)
-    stored = pad_storage(pad_storage(SCALED, "x", bulk={row: 8}), "y", bulk={row: 4})
-    refused("y accesses x at batch in a fused loop .* x must store batch and row next to each other, unpadded but for "
-            "bulk padding", fuse, pad_storage(stored, "x", {row: 2}), "y", "batch", "row", padding=4)
-    padded = fuse(stored, "y", "batch", "row", padding=4)
-    assert loops(padded, "y")[0] == "for batch_row in 0 .. (offsets<lengths(x0)>(batches()) + 3) // 4 * 4:"
-    refused("bulk padding of row to a multiple of 4", pad_storage, padded, "x", bulk={row: 2})
-    refused("s: loops batch and row cannot be padded in bulk, since the extent of loop col reads them", fuse, SCORES,
-            "s", "batch", "row", padding=4)
 
 
 def test_loop_padding_needs_as_much_storage_padding():
@@ -143,8 +127,8 @@ def test_loop_padding_needs_as_much_storage_padding():
 
 
 def test_loop_padding_refuses():
-    refused("y: loop batch cannot be padded, since length function lengths has no entry beyond its end: fuse it with "
-            "the loop inside and pad that", pad_loop, pad_storage(PROJECTION, "w", {inner: 2}), "y", batch, 2)
+    refused("y: loop batch cannot be padded, since length function lengths has no entry beyond its end: pad another "
+            "loop", pad_loop, pad_storage(PROJECTION, "w", {inner: 2}), "y", batch, 2)
     refused("y: loop row cannot be padded to multiples of 0: use a positive int", pad_loop, SCALED, "y", row, 0)
     refused("y: loop row_outer is no longer a whole dimension: pad before you change it", pad_loop, split(
         SCALED, "y", "row", 2), "y", type(row)("row_outer"), 2)
@@ -193,14 +177,6 @@ def test_remap_runs_the_most_work_first():
     refused("y: loop row cannot be remapped, since its extent depends on batch: fuse the two first", remap, SCALED, "y",
             "row")
     refused("y: loop batch cannot be remapped, since its work depends on row", remap, SCALED, "y", "batch", row + 1)
-
-
-def test_remap_has_no_work_in_bulk_padding():
-    stored = pad_storage(pad_storage(SCALED, "x", bulk={row: 8}), "y", bulk={row: 4})
-    padded = fuse(stored, "y", "batch", "row", padding=4)
-    assert "order<1>" in loops(remap(padded, "y", "batch_row"), "y")[1]
-    refused("y: loop batch_row cannot be remapped by lengths, which has no entry in bulk padding: fuse without", remap,
-            padded, "y", "batch_row", lengths(batch))
 
 
 def test_a_parallel_loop_is_outside_reductions_and_the_only_one():

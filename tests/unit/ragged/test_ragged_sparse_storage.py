@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from interpreted import InterpretedLibrary
-from ragged_cases import CASES, batch, batches, head, lengths, row, structure
+from ragged_cases import CASES, structure
 
 from sparloom import ragged
 from sparloom.errors import IllegalSchedule
@@ -37,22 +37,6 @@ def test_rows_found_by_pointers_are_not_offloaded():
     prog = ragged.offload(prog, "o", "row", "inner", "col")
     with pytest.raises(IllegalSchedule, match="elements of p are not evenly spaced along row, inner and col"):
         ragged.lower(prog, access=ragged.pointer_steps)
-
-
-@pytest.mark.parametrize("axes", [(batch, row), (head, batch, row)])
-def test_bulk_padding_has_positions_after_the_last_sequence_only(axes):
-    extents = {batch: batches(), row: lengths(batch), head: 2}
-    x = ragged.Tensor("x", {dim: extents[dim] for dim in axes})
-    y = ragged.compute("y", {batch: batches(), row: lengths(batch)},
-                       x[tuple(0 if dim == head else dim for dim in axes)])
-    prog = ragged.pad_storage(ragged.program("copied", [y]), "x", bulk={row: 4})
-    if axes[0] == batch:
-        of = ragged.Structure({lengths: [3, 0, 2]}, InterpretedLibrary)
-        values = ragged.RaggedTensor.from_packed(prog.tensors()["x"], of, np.arange(5, dtype=np.float32)).data
-        np.testing.assert_array_equal(ragged.interpreted(prog, of, ragged.pointer_steps, x=values)["y"], np.arange(5))
-    else:
-        with pytest.raises(IllegalSchedule, match="tensor x: bulk padding of row inside several dimensions has no"):
-            ragged.lower(prog, access=ragged.pointer_steps)
 
 
 @pytest.mark.parametrize("operator", ragged.ATTENTION_LOOPS)

@@ -43,16 +43,6 @@ def test_dimensions_in_another_order():
     computes("scores", changed)
 
 
-def test_fused_dimensions_are_one():
-    fused = ragged.fuse_dimensions(SCORES, "q", "batch", "row")
-    assert "stored as [batch_row: offsets<lengths(x0)>(batches()), head: 2, inner: 3]" in str(fused)
-    blocks = ragged.reorder_dimensions(ragged.split_dimension(fused, "q", "batch_row", 4), "q", (
-        "batch_row_block", "head", "batch_row_within"))
-    assert OF.size(stored(blocks, "q")) == 8 * 2 * 3
-    computes("scores", blocks)
-    computes("scores", ragged.fuse_dimensions(SCORES, "k", "head", "inner"))
-
-
 @pytest.mark.parametrize(("step", "message"), [
     (lambda: ragged.reorder_dimensions(SCORES, "s", ("col", "batch")), "dimension col cannot be stored outside batch"),
     (lambda: ragged.reorder_dimensions(SCORES, "s", ("col", "col")), "names a dimension twice"),
@@ -61,8 +51,6 @@ def test_fused_dimensions_are_one():
     (lambda: ragged.split_dimension(SCORES, "s", "inner", 2),
      "tensor s stores no dimension inner; there are: batch, row"),
     (lambda: ragged.split_dimension(SCORES, "t", "inner", 2), "has no tensor t; there are"),
-    (lambda: ragged.fuse_dimensions(SCORES, "s", "batch", "head"), "head is not stored directly inside batch"),
-    (lambda: ragged.fuse_dimensions(SCORES, "s", "head", "col"), "the extent of col depends on more than head"),
 ])
 def test_storage_that_is_refused(step, message):
     with pytest.raises(IllegalSchedule, match=message):

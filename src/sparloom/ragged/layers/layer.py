@@ -22,7 +22,7 @@ from sparloom.ragged.nests import Program
 from sparloom.ragged.program_cache import cached_program
 from sparloom.ragged.runner import BoundRun, FixedArrays, Runner
 from sparloom.ragged.structure import Structure
-from sparloom.ragged.tensor import Change, FusedDims, SplitDim, StoredDims, Table, Tensor
+from sparloom.ragged.tensor import Change, SplitDim, StoredDims, Table, Tensor
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -46,7 +46,7 @@ def pack_values(tensor: Tensor, values: np.ndarray, out: np.ndarray | None = Non
         Flat array of the tensor's type; padding is 0.
     """
     stored = stored_dims(tensor)
-    if tensor.bulk or not all(isinstance(extent, Const) for _, extent in (*tensor.axes, *stored.axes)):
+    if not all(isinstance(extent, Const) for _, extent in (*tensor.axes, *stored.axes)):
         raise ValueError(f"tensor {tensor.name} has extents that vary: use RaggedTensor.from_padded")
     shape = tuple(int(extent.value) for _, extent in tensor.axes)
     if values.shape != shape:
@@ -93,9 +93,6 @@ def _changed(values: np.ndarray, names: StoredDims, change: Change, owner: str) 
             at = names.index(owner, name)
             values = _padded(values, at, factor)
             return values.reshape((*values.shape[:at], values.shape[at] // factor, factor, *values.shape[at + 1:]))
-        case FusedDims(outer):
-            at = names.index(owner, outer)
-            return values.reshape((*values.shape[:at], values.shape[at] * values.shape[at + 1], *values.shape[at + 2:]))
     here = [names.index(owner, name) for name in change.names]
     order = list(range(values.ndim))
     for to, at in zip(sorted(here), here, strict=True):

@@ -100,9 +100,9 @@ def _check_producer(program: Program, source: Nest, target: Nest) -> None:
                               f"compute_at first, then schedule it there")
     if name in program.outputs:
         raise IllegalSchedule(f"{source.name} cannot be computed at a loop, since it is an output of {program.name}")
-    if Launch((target,)) not in program.launches or target.bulk:
+    if Launch((target,)) not in program.launches:
         raise IllegalSchedule(f"{source.name} cannot be computed at a loop of {target.name}, which is attached to "
-                              f"another, fused with another, or padded in bulk: use a loop of a separate launch")
+                              f"another, or fused with another: use a loop of a separate launch")
 
 
 def _check_padding(source: Nest, target: Nest) -> None:
@@ -306,9 +306,9 @@ def _check_launches(program: Program, moved: Nest, target: Nest) -> None:
     if -1 in positions or abs(positions[0] - positions[1]) != 1:
         raise IllegalSchedule(f"{moved.name} cannot be computed with {target.name}: they are not separate launches "
                               f"that follow each other in {', '.join(launch.name for launch in program.launches)}")
-    if moved.attached or moved.bulk or target.bulk:
+    if moved.attached:
         raise IllegalSchedule(f"{moved.name} cannot be computed with {target.name}, since something is computed in its "
-                              f"loops, or one of both is padded in bulk: compute_with first, then compute_at")
+                              f"loops: compute_with first, then compute_at")
     for first, second in ((moved, target), (target, moved)):
         written = {each.operation.output.name for each in first.tree()}
         read = {each.tensor.name for other in second.tree() for each in other.operation.reads}
@@ -443,8 +443,7 @@ def _combine(op: str, a: Range | None, b: Range | None) -> Range | None:
 
 
 def _range_of_map(table: FusedOuter | FusedInner, f: Range, own: Mapping[FusedOuter, Expr]) -> Range | None:
-    outers = FusedOuter(table.extent, table.inner, table.multiple)
-    inners = FusedInner(table.extent, table.inner, table.multiple)
+    outers, inners = FusedOuter(table.extent, table.inner), FusedInner(table.extent, table.inner)
     whole = f == Range(Const(0), simplify_expr(table.total - 1))
     if isinstance(table, FusedOuter):
         if whole:

@@ -7,11 +7,10 @@ from dataclasses import replace
 from functools import reduce
 
 from sparloom.errors import IllegalSchedule
-from sparloom.ir import Binary, Const, Expr, Ref, fresh, simplify_expr, walk
-from sparloom.ragged.definition import check_accesses
-from sparloom.ragged.dimensions import constant_bound, free_names, is_multiple, round_up, substitute, without_inner
+from sparloom.ir import Binary, Const, Expr, Ref, fresh, simplify_expr
+from sparloom.ragged.dimensions import constant_bound, free_names, is_multiple, substitute, without_inner
 from sparloom.ragged.nests import Kind, Loop, Nest, Program
-from sparloom.ragged.tensor import At, FusedInner, FusedOuter, Length, Order
+from sparloom.ragged.tensor import At, FusedInner, FusedOuter, Order
 
 MAX_UNROLLED = 64
 
@@ -182,7 +181,7 @@ def _quotient(extent: Expr, factor: int) -> Expr:
     return simplify_expr(Binary("//", extent, Const(factor)))
 
 
-def fuse(program: Program, nest: str, outer: str, inner: str, *, padding: int = 1) -> Program:
+def fuse(program: Program, nest: str, outer: str, inner: str) -> Program:
     """Fuse a loop with the one directly inside it.
 
     `for o in 0 .. n: for i in 0 .. l(o): S  ->  for f in 0 .. F: S`, F = sum of l(o), with o = outer(f) and i =
@@ -190,15 +189,9 @@ def fuse(program: Program, nest: str, outer: str, inner: str, *, padding: int = 
     stored in the same order are then accessed at f alone.
 
     Legal if the loops are neighbours, both of the result or both of the reduction, both serial, and l depends on no
-    third loop. With bulk padding F is rounded up; then both loops must run along whole dimensions of the result, no
-    other extent may read them, and every tensor that reads them must store them next to each other with bulk padding
-    to a multiple of `padding`.
+    third loop.
 
-    Args:
-        padding: F is rounded up to a multiple of it.
-
-    Source: CoRa §5.1, Figure 6; bulk padding §7.2. Departure: no padding sequence is appended to the batch; the maps
-    have entries for padding.
+    Source: CoRa §5.1, Figure 6. Departure: no bulk padding (§7.2), since tile products may have any extent.
     """
     found = program.nest(nest)
     first, second = found.loop(outer), found.loop(inner)
@@ -206,9 +199,6 @@ def fuse(program: Program, nest: str, outer: str, inner: str, *, padding: int = 
     extent, size = found.expanded(second.extent), found.expanded(first.extent)
     fused = fresh(f"{outer}_{inner}", taken_names(program, nest))
     if outer not in free_names(extent):
-        if padding != 1:
-            raise IllegalSchedule(f"{nest}: loops {outer} and {inner} need no bulk padding, since {inner} does not "
-                                  f"vary with {outer}: pad a loop before fusing")
         total = simplify_expr(first.extent * second.extent)
         values = (Binary("//", Ref(fused), second.extent), Binary("%", Ref(fused), second.extent))
     else:
@@ -217,15 +207,11 @@ def fuse(program: Program, nest: str, outer: str, inner: str, *, padding: int = 
             raise IllegalSchedule(f"{nest}: loops {outer} and {inner} cannot be fused, since their extents depend on "
                                   f"{others[0]}: fuse {others[0]} and {outer} first")
         names = {outer: Ref("x0")}
-        maps = [each(size, substitute(extent, names), padding) for each in (FusedOuter, FusedInner)]
-        total = round_up(maps[0].total, padding)
+        maps = [each(size, substitute(extent, names)) for each in (FusedOuter, FusedInner)]
+        total = maps[0].total
         values = tuple(At(each, (Ref(fused),)) for each in maps)
     loop = Loop(fused, total, reduces=first.reduces)
     changed = replace_loops(found, (outer, inner), (loop,), defined=((outer, values[0]), (inner, values[1])))
-    if padding != 1:
-        _check_bulk(found, first, second)
-        changed = replace(changed, bulk=(*changed.bulk, (outer, inner, padding)))
-        check_accesses(changed)
     check_order(changed)
     return program.with_nest(changed)
 
@@ -253,21 +239,6 @@ def _check_pair(nest: Nest, first: Loop, second: Loop) -> None:
         if at == first.name:
             raise IllegalSchedule(f"{nest.name}: loop {first.name} cannot be fused, since {each.name} is computed at "
                                   f"it: fuse before compute_at")
-
-
-def _check_bulk(nest: Nest, first: Loop, second: Loop) -> None:
-    if nest.attached:
-        raise IllegalSchedule(f"{nest.name}: loops {first.name} and {second.name} cannot be padded in bulk, since "
-                              f"{nest.attached[0][1].name} is computed in the nest: keep it apart")
-    extents = {dim.name: extent for dim, extent in nest.axes}
-    for loop in (first, second):
-        if loop.reduces or extents.get(loop.name) != loop.extent:
-            raise IllegalSchedule(f"{nest.name}: loop {loop.name} cannot be padded in bulk: it is not a whole "
-                                  "dimension of the result")
-    for loop in nest.loops:
-        if loop not in (first, second) and free_names(nest.expanded(loop.extent)) & {first.name, second.name}:
-            raise IllegalSchedule(f"{nest.name}: loops {first.name} and {second.name} cannot be padded in bulk, since "
-                                  f"the extent of loop {loop.name} reads them: it is not defined in the padding")
 
 
 def parallel(program: Program, nest: str, loop: str, *, chunk: int = 1) -> Program:
@@ -384,8 +355,7 @@ def remap(program: Program, nest: str, loop: str, work: Expr | None = None) -> P
             depends on `i` alone.
 
     Raises:
-        IllegalSchedule: the extent or the work depends on another loop, or is undefined in bulk padding; or the loop is
-            dense.
+        IllegalSchedule: the extent or the work depends on another loop, or the loop is dense.
 
     Source: CoRa §4.1 (thread remapping), §7.1. Departure: the order is by work, the same for any number of threads.
     """
@@ -401,10 +371,6 @@ def remap(program: Program, nest: str, loop: str, work: Expr | None = None) -> P
         if others:
             raise IllegalSchedule(f"{nest}: loop {loop} cannot be remapped, since its {what} depends on {others[0]}: "
                                   f"fuse the two first, or give a work of {loop} alone")
-    beyond = [node for node in walk(measure) if isinstance(node, At) and isinstance(node.table, Length) and node.args]
-    if beyond and found.bulk:
-        raise IllegalSchedule(f"{nest}: loop {loop} cannot be remapped by {beyond[0].table.name}, which has no entry "
-                              f"in bulk padding: fuse without")
     mapped = fresh(f"{loop}_th", taken_names(program, nest))
     order = Order(extent, simplify_expr(substitute(measure, {loop: Ref("x0")})))
     changed = replace_loops(found, (loop,), (replace(old, name=mapped),),

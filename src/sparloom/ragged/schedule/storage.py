@@ -12,7 +12,7 @@ from sparloom.ragged.dimensions import Dim, round_up
 from sparloom.ragged.layout import offset_steps
 from sparloom.ragged.nests import Program
 from sparloom.ragged.schedule.loops import reorder, split, vectorise
-from sparloom.ragged.tensor import Change, FusedDims, OrderedDims, SplitDim, Tensor
+from sparloom.ragged.tensor import Change, OrderedDims, SplitDim, Tensor
 
 PANEL = max(16, 2 * vector_lanes())
 """Columns of a panel: two vectors, and at least 16, so that every loaded number of the left operand is used twice."""
@@ -45,22 +45,20 @@ def pad_loop(program: Program, nest: str, loop: Dim, multiple: int) -> Program:
     return program.with_nest(changed)
 
 
-def pad_storage(program: Program, tensor: str, padding: Mapping[Dim, int] | None = None, *, full: Iterable[Dim] = (),
-                bulk: Mapping[Dim, int] | None = None) -> Program:
+def pad_storage(program: Program, tensor: str, padding: Mapping[Dim, int] | None = None, *, full: Iterable[Dim] = ()
+                ) -> Program:
     """Make the slices of a tensor larger than their elements require.
 
-    `tensor[o, i: n(o)]  ->  tensor[o, i: ceil(n(o) / m) * m]`; with `full`, `tensor[o, i: largest n]`; with `bulk`,
-    the sum of n(o) over o is rounded up, as bulk padding of a fused loop requires.
+    `tensor[o, i: n(o)]  ->  tensor[o, i: ceil(n(o) / m) * m]`; with `full`, `tensor[o, i: largest n]`.
 
-    Legal if it covers the padding of all loops that access the tensor; bulk padding also requires that nothing inside
-    the dimension varies.
+    Legal if it covers the padding of all loops that access the tensor.
 
     Args:
         tensor: an input or a result; values in its padding are undefined.
 
     Source: CoRa §4.1.
     """
-    return _with_tensor(program, tensor, lambda each: each.stored(padding=padding, full=full, bulk=bulk))
+    return _with_tensor(program, tensor, lambda each: each.stored(padding=padding, full=full))
 
 
 def pad_all(program: Program, tensors: Mapping[str, Mapping[Dim, int]], nest: str, loops: Mapping[Dim, int]) -> Program:
@@ -83,17 +81,6 @@ def split_dimension(program: Program, tensor: str, dim: str, factor: int) -> Pro
         raise IllegalSchedule(f"tensor {tensor}: dimension {dim} cannot be split into blocks of {factor!r}: use a "
                               "positive int")
     return _with_change(program, tensor, SplitDim(dim, factor))
-
-
-def fuse_dimensions(program: Program, tensor: str, outer: str, inner: str) -> Program:
-    """Store two neighbouring dimensions as one: `t[.., o, i, ..]  ->  t[.., starts(o) + i, ..]`, named outer_inner.
-
-    Legal if the extent of the inner one is constant or depends on the outer one alone, and no other extent depends on
-    it.
-
-    Source: CoRa §4.1, §5.1.
-    """
-    return _with_change(program, tensor, FusedDims(outer, inner))
 
 
 def reorder_dimensions(program: Program, tensor: str, order: Sequence[str]) -> Program:
