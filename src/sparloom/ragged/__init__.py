@@ -52,10 +52,10 @@ __all__, _find, __dir__ = attach(__name__, {
         "scheduled_layer_norm_backward", "scheduled_softmax", "scheduled_softmax_backward", "softmax",
         "softmax_backward"),
     "layers.attention": (
-        "attention", "device_attention", "device_mixing", "mixing", "scheduled_attention", "scheduled_mixing"),
+        "attention", "device_attention", "mixing", "scheduled_attention", "scheduled_mixing"),
     "layers.attention_gradients": ("attention_backward", "scheduled_attention_backward"),
     "layers.cross_attention": (
-        "cross_attention", "cross_attention_backward", "device_cross_attention", "scheduled_cross_attention",
+        "cross_attention", "cross_attention_backward", "scheduled_cross_attention",
         "scheduled_cross_attention_backward"),
     "layers.precision": ("PRECISIONS", "check_precision"),
     "layers.encoder": (
@@ -65,7 +65,7 @@ __all__, _find, __dir__ = attach(__name__, {
         "ATTENTION_LOOPS", "ATTENTION_OPERATORS", "PADDED_ATTENTION", "PADDING_CHANGES", "SPLIT_ARMS",
         "SPLIT_OPERATORS", "TokenExtents", "equal_tokens", "ragged_tokens", "stored_densely"),
     "layers.products": (
-        "balanced_trmm", "device_trmm", "device_vgemm", "scheduled_vgemm", "split_trmm", "tiled_trmm", "tiled_vgemm",
+        "balanced_trmm", "device_trmm", "device_vgemm", "split_trmm", "tiled_trmm", "tiled_vgemm",
         "trmm", "trmm_structure", "unsplit_trmm", "vgemm", "vgemm_structure"),
     "layers.layer": (
         "Layer", "Weight", "compiled_attention", "compiled_cross_attention", "compiled_encoder_layer",

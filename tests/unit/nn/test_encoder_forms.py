@@ -20,22 +20,19 @@ FORMS = [{"activation": "gelu", "window": 4}, {"activation": "silu", "norm_first
          {"activation": "gelu_tanh", "gated": True, "causal": True, "scale": 0.7},
          {"norm": "rms", "distances": 6, "rotary": 4, "scale": 0.7}, {"distances": 40, "causal": True},
          {"norm_first": True, "first_norm": False, "masked": True, "window": 3},
-         {"linear": True, "causal": True, "window": 9, "key_heads": 2}, {"dropout": (0.3, 0.2, 0.1, 0.4)},
+         {"causal": True, "window": 9}, {"dropout": (0.3, 0.2, 0.1, 0.4)},
          {"dropout": (0.5, 0.0, 0.5, 0.0), "activation": "silu", "gated": True, "norm_first": True, "rotary": 8},
-         {"key_heads": 1, "rotary": 6, "causal": True},
-         {"key_heads": 2, "distances": 5, "dropout": (0.4, 0.0, 0.0, 0.0), "window": 4}]
+         {"rotary": 6, "causal": True}, {"distances": 5, "dropout": (0.4, 0.0, 0.0, 0.0), "window": 4}]
 PARTS_ELSEWHERE = (1,)  # forms whose parts are in others, too
 RANDOM = np.random.default_rng(0).integers(0, 1 << 31, sum(LENGTHS))
 
 
 def parameters(shape: EncoderShape) -> dict[str, torch.Tensor]:
-    columns = (HEADS + 2 * (shape.key_heads or HEADS)) * shape.head_width
-    sizes = {"w_qkv": (columns, WIDTH), "b_qkv": (columns,), "w_out": (WIDTH, WIDTH), "b_out": (WIDTH,),
+    sizes = {"w_qkv": (3 * WIDTH, WIDTH), "b_qkv": (3 * WIDTH,), "w_out": (WIDTH, WIDTH), "b_out": (WIDTH,),
              "w_in": (HIDDEN, WIDTH), "b_in": (HIDDEN,), "w_back": (WIDTH, HIDDEN), "b_back": (WIDTH,),
              **{f"{name}_{number}": (WIDTH,) for name in ("gain", "shift")
                 for number in ("12" if shape.first_norm else "2")},
              **({"w_up": (HIDDEN, WIDTH), "b_up": (HIDDEN,)} if shape.gated else {}),
-             **({"slopes": (HEADS,)} if shape.linear else {}),
              **({name: (HEADS, shape.distances + 1) for name in TABLES} if shape.distances else {})}
     return {name: torch.randn(size) * (size[-1] ** -0.5 if len(size) > 1 else 0.5) for name, size in sizes.items()}
 
@@ -64,8 +61,6 @@ def addend(shape: EncoderShape, mask: torch.Tensor, values: dict[str, torch.Tens
     tokens = len(mask)
     apart = torch.arange(tokens)[:, None] - torch.arange(tokens)
     found = torch.zeros(HEADS, tokens, tokens, dtype=values["b_out"].dtype)
-    if shape.linear:
-        found = -values["slopes"][:, None, None] * apart.abs()
     if shape.distances:
         reach = apart.abs().clamp(max=shape.distances)
         found = torch.where(apart >= 0, values["bias_before"][:, reach], values["bias_after"][:, reach])
@@ -92,9 +87,7 @@ def factors(shape: EncoderShape, place: int, random: np.ndarray, index: np.ndarr
 def attended(shape: EncoderShape, x: torch.Tensor, values: dict[str, torch.Tensor], mask: torch.Tensor,
              random: np.ndarray) -> torch.Tensor:
     qkv = functional.linear(x, values["w_qkv"], values["b_qkv"])
-    *q, k, v = qkv.view(-1, shape.group + 2, HEADS // shape.group, shape.head_width).permute(1, 2, 0, 3)
-    q = torch.stack(q, 1).flatten(0, 1)
-    k, v = (each.repeat_interleave(shape.group, 0) for each in (k, v))
+    q, k, v = qkv.view(-1, 3, HEADS, shape.head_width).permute(1, 2, 0, 3)
     if shape.rotary:
         q, k = turned(shape, q), turned(shape, k)
     scale = q.shape[-1] ** -0.5 if shape.scale is None else shape.scale

@@ -13,13 +13,10 @@ from sparloom.ops import assert_close
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
 
 PLAIN, CAUSAL = ragged.EncoderShape(16, 2, 24), ragged.EncoderShape(16, 2, 24, causal=True, step=2)
-GROUPED = ragged.EncoderShape(16, 4, 24, key_heads=2)
 SEQUENCES = ragged.Structure({ragged.LENGTHS: [3, 0, 5, 1]})
 CASES = {
-    "mixing": (ragged.device_mixing(PLAIN), ragged.mixing(PLAIN), SEQUENCES),
-    "masked mixing": (ragged.device_mixing(CAUSAL), ragged.mixing(CAUSAL), SEQUENCES),
     "attention": (ragged.device_attention(PLAIN), ragged.attention(PLAIN), SEQUENCES),
-    "grouped keys": (ragged.device_attention(GROUPED), ragged.attention(GROUPED), SEQUENCES),
+    "masked attention": (ragged.device_attention(CAUSAL), ragged.attention(CAUSAL), SEQUENCES),
     "encoder layer": (ragged.device_encoder_layer(PLAIN), ragged.encoder_layer(PLAIN), SEQUENCES),
     "vgemm": (ragged.device_vgemm(), ragged.vgemm(), ragged.vgemm_structure([3, 0, 5], [2, 4, 7], [6, 1, 0])),
     "trmm": (ragged.device_trmm(), ragged.trmm(), ragged.trmm_structure(9)),

@@ -14,9 +14,7 @@ ATTENTION = (ragged.attention_backward, ragged.scheduled_attention_backward)
 FORMS = [ragged.EncoderShape(width=4, heads=2, hidden=6, activation="gelu", norm_first=True),
          ragged.EncoderShape(width=4, heads=2, hidden=6, activation="silu", gated=True, norm="rms"),
          ragged.EncoderShape(width=4, heads=2, hidden=6, distances=3, scale=0.5),
-         ragged.EncoderShape(width=4, heads=2, hidden=6, distances=7, causal=True, step=4),
-         ragged.EncoderShape(width=4, heads=2, hidden=6, linear=True),
-         ragged.EncoderShape(width=8, heads=4, hidden=6, key_heads=2)]
+         ragged.EncoderShape(width=4, heads=2, hidden=6, distances=7, causal=True, step=4)]
 LAYER = (ragged.encoder_backward, ragged.scheduled_encoder_backward)
 
 

@@ -85,7 +85,7 @@ def test_results_that_cannot_hold_partial_sums_are_refused() -> None:
 
 def parameters(rng: np.random.Generator, shape: EncoderShape) -> dict[str, np.ndarray]:
     wide, hidden = shape.width, shape.hidden
-    columns = (shape.heads + 2 * (shape.key_heads or shape.heads)) * shape.head_width
+    columns = 3 * shape.width
     sizes = {"w_qkv": (columns, wide), "b_qkv": (columns,), "w_out": (wide, wide), "b_out": (wide,),
              "w_in": (hidden, wide), "b_in": (hidden,), "w_back": (wide, hidden), "b_back": (wide,),
              "gain_1": (wide,), "shift_1": (wide,), "gain_2": (wide,), "shift_2": (wide,),
@@ -115,7 +115,7 @@ def cosine(a: np.ndarray, b: np.ndarray) -> float:
 @pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize(("precision", "least"), [("bfloat16", 0.9999), ("int8", 0.999)])
 @pytest.mark.parametrize("form", [{}, {"activation": "silu", "gated": True, "norm_first": True, "norm": "rms"},
-                                  {"rotary": 16, "window": 3, "causal": True}, {"key_heads": 1}])
+                                  {"rotary": 16, "window": 3, "causal": True}])
 def test_layers_are_near_those_in_float32(precision: str, least: float, form: dict[str, object]) -> None:
     shape, rng = replace(SHAPE, **form), np.random.default_rng(1)
     values, x = parameters(rng, shape), rng.normal(size=(COUNT, shape.width)).astype(np.float32)
@@ -151,8 +151,8 @@ def test_compiled_layers_are_interpreted_ones(precision: str) -> None:
 
 
 FORMS = [{}, {"causal": True}, {"causal": True, "triangles": False}, {"window": 2}, {"causal": True, "window": 2},
-         {"masked": True}, {"linear": True}, {"distances": 3, "masked": True}, {"distances": 3, "scale": 2.0},
-         {"rotary": 4}, {"rotary": 2, "key_heads": 1}, {"cross": True}, {"cross": True, "masked": True},
+         {"masked": True}, {"distances": 3, "masked": True}, {"distances": 3, "scale": 2.0},
+         {"rotary": 4}, {"cross": True}, {"cross": True, "masked": True},
          {"dropout": (0.3, 0.0, 0.0, 0.0)}]
 OF_MEMORY = [18, 3, 1, 0]
 
@@ -165,13 +165,12 @@ OF_MEMORY = [18, 3, 1, 0]
 def test_attention_in_bfloat16_is_near_that_in_float32(form: dict[str, object]) -> None:
     """Also where numbers of keys are odd, and with one or no token; compiled and interpreted."""
     shape, rng = replace(EncoderShape(8, 2, precision="bfloat16"), **form), np.random.default_rng(7)
-    cpu, device = (ragged.scheduled_cross_attention, ragged.device_cross_attention) if shape.cross else (
-        ragged.scheduled_attention, ragged.device_attention)
+    cpu = ragged.scheduled_cross_attention if shape.cross else ragged.scheduled_attention
     lengths = {ragged.LENGTHS: OF_LENGTHS} | ({ragged.MEMORY_LENGTHS: OF_MEMORY} if shape.cross else {})
     of, seen = ragged.Structure(lengths), sum(OF_MEMORY if shape.cross else OF_LENGTHS)
     values = parameters(rng, shape)
     values |= {"w_q": values["w_qkv"][:8], "b_q": values["b_qkv"][:8], "w_kv": values["w_qkv"][8:],
-               "b_kv": values["b_qkv"][8:], "slopes": rng.uniform(0, 1, 2).astype(np.float32)}
+               "b_kv": values["b_qkv"][8:]}
     values |= {f"bias_{side}": rng.normal(size=(2, 4)).astype(np.float32) for side in ("before", "after")}
     inputs = {"x": rng.normal(size=(COUNT, 8)), "memory": rng.normal(size=(seen, 8)), "mask": rng.random(seen) > 0.4,
               "turn_cos": np.cos(np.arange(COUNT * shape.rotary)), "turn_sin": np.sin(np.arange(COUNT * shape.rotary)),
@@ -190,7 +189,7 @@ def test_attention_in_bfloat16_is_near_that_in_float32(form: dict[str, object]) 
     program = cpu(shape, EncoderSchedule())
     found = run_attention(program)
     assert 1 - 1e-9 > cosine(exact, found) >= 0.9999
-    others = [program, device(shape)] if form in ({}, {"masked": True}, {"cross": True}) else [program]
+    others = [program, ragged.device_attention(shape)] if form in ({}, {"masked": True}) else [program]
     for other in (run_attention(each, interpreted=True) for each in others):
         np.testing.assert_allclose(found, other, atol=2e-2)
         assert cosine(found, other) > 0.9999
@@ -257,12 +256,6 @@ def test_sizes_that_cannot_be_interleaved_are_refused() -> None:
 def test_unknown_kinds_are_refused(name: str, value: str) -> None:
     with pytest.raises(ValueError, match=f"{name}='{value}': there are "):
         compiled_encoder_layer(replace(SHAPE, **{name: value}), EncoderSchedule())
-
-
-@pytest.mark.parametrize("key_heads", [0, 2, 6])
-def test_groups_of_heads_are_equal(key_heads: int) -> None:
-    with pytest.raises(ValueError, match=f"key_heads={key_heads} of 3 heads: they divide the heads"):
-        compiled_encoder_layer(replace(SHAPE, key_heads=key_heads), EncoderSchedule())
 
 
 def test_programs_have_cuda_text() -> None:

@@ -48,7 +48,6 @@ from sparloom.ragged.layers.tokens import (
     drop,
     fuse_reduction,
     head,
-    member,
     model,
     part,
     pos,
@@ -92,8 +91,7 @@ def attention(shape: EncoderShape) -> Program:
     """Define multi-head attention, unscheduled: attended = (softmax(q kT / sqrt(head width)) v) w_out + b_out.
 
     Inputs are x[batch, pos, model], w_qkv[model, part, head, dim] with parts q, k and v, b_qkv[part, head, dim],
-    w_out[head, dim, channel] and b_out[channel]. With grouped keys, there is a part of queries for each member of a
-    group, and w_out[head, member, dim, channel].
+    w_out[head, dim, channel] and b_out[channel].
     """
     return program("attention", define_attention(shape, residual=False))
 
@@ -143,13 +141,9 @@ def define_output_projection(shape: EncoderShape, mixed: Operand, tokens: Mappin
                              residual: Expr | None = None) -> Operation:
     """Define attended = mixed w_out + b_out, plus a residual if given, over dimensions of tokens."""
     outs = {channel: shape.width}
-    out = mixed.times("w_out", _heads(shape), outs) + Tensor("b_out", outs)[channel]
+    out = mixed.times("w_out", shape.of_heads, outs) + Tensor("b_out", outs)[channel]
     out = drop(shape, 1, pos, channel, out)
     return compute("attended", {**tokens, channel: shape.width}, out if residual is None else out + residual)
-
-
-def _heads(shape: EncoderShape) -> dict[Dim, Expr | int]:
-    return {**shape.of_heads, dim: shape.head_width}
 
 
 def define_attention(shape: EncoderShape, *, residual: bool, inputs: Operation | None = None) -> list[Operation]:
@@ -170,7 +164,7 @@ def define_mix_and_projection(shape: EncoderShape, made: list[Operation], read: 
                 ) -> list[Operation]:
     """Define what follows the projection to queries, keys and values: `made`, the mix, and the output projection."""
     mixing = define_mixing(shape, made, read)
-    mixed = operand(shape, mixing[-1], _heads(shape))
+    mixed = operand(shape, mixing[-1], shape.of_heads)
     return [*mixing, *mixed.operations, define_output_projection(shape, mixed, TOKENS, residual)]
 
 
@@ -188,17 +182,16 @@ class Projected:
     value: Callable[[Expr], Read]
 
 
-def read_qkv(shape: EncoderShape, source: Operation | Tensor, qkv: Operation | Tensor) -> Projected:
+def read_qkv(source: Operation | Tensor, qkv: Operation | Tensor) -> Projected:
     """Read queries and keys from a source, qkv or what it was rotated to, and values from qkv."""
-    group = shape.group
-    return Projected(lambda at, column: source[batch, at, 0 if group == 1 else member, head, column],
-                     lambda at: source[batch, at, group, head, dim], lambda at: qkv[batch, at, group + 1, head, dim])
+    return Projected(lambda at, column: source[batch, at, 0, head, column],
+                     lambda at: source[batch, at, 1, head, dim], lambda at: qkv[batch, at, 2, head, dim])
 
 
 def _define_sources(shape: EncoderShape, qkv: Operation | Tensor) -> tuple[list[Operation], Projected]:
     """Define the rotation of queries and keys, if there is one, and where they are read."""
     turned = [define_turned(shape, qkv)] if shape.rotary else []
-    return turned, read_qkv(shape, turned[0] if turned else qkv, qkv)
+    return turned, read_qkv(turned[0] if turned else qkv, qkv)
 
 
 def visible_keys(shape: EncoderShape, query: Dim, *, count: Expr | None = None) -> Expr:
@@ -229,7 +222,7 @@ def define_turned(shape: EncoderShape, qkv: Operation | Tensor) -> Operation:
 
 
 def turned_axes(shape: EncoderShape) -> dict[Dim, Expr | int]:
-    return {**TOKENS, **shape.of_parts, part: shape.group + 1}
+    return {**TOKENS, **shape.of_parts, part: 2}
 
 
 def rotate(shape: EncoderShape, read: Callable[[Expr], Read], *, back: bool) -> Expr:
@@ -248,20 +241,16 @@ def rotate(shape: EncoderShape, read: Callable[[Expr], Read], *, back: bool) -> 
 
 def rows_of_heads(shape: EncoderShape) -> dict[Dim, Expr | int]:
     """Return the dimensions of rows of scores."""
-    return {batch: BATCHES(), **shape.of_heads, pos: LENGTHS(batch)}
+    return {batch: BATCHES(), head: shape.heads, pos: LENGTHS(batch)}
 
 
 def score_addend(shape: EncoderShape, row: Dim) -> Expr | None:
     """Return what is added to the score of a row and `col`."""
-    if shape.linear:
-        return Tensor("slopes", shape.of_heads)[(*shape.of_heads,)] * real(minimum(row, col) - maximum(row, col))
     if shape.distances is None:
         return None
-    sizes = {**shape.of_heads, distance: shape.distances + 1}
+    sizes, most = {head: shape.heads, distance: shape.distances + 1}, Const(shape.distances)
     before, after = Tensor("bias_before", sizes), Tensor("bias_after", sizes)
-    heads, most = (*shape.of_heads,), Const(shape.distances)
-    return where(less(col, row + 1), before[(*heads, minimum(row - col, most))],
-                 after[(*heads, minimum(col - row, most))])
+    return where(less(col, row + 1), before[head, minimum(row - col, most)], after[head, minimum(col - row, most)])
 
 
 def visibility(shape: EncoderShape, row: Dim) -> Expr | None:
@@ -284,8 +273,7 @@ def define_scores(shape: EncoderShape, axes: Mapping[Dim, Expr | int], product: 
 
 def score_weight(shape: EncoderShape, below: Expr) -> Expr:
     """Return the weight of a score that is so far below the peak of its row."""
-    scaled = shape.linear or shape.distances is not None
-    return exp2(below * real(math.log2(math.e) * (1.0 if scaled else shape.score_scale)))
+    return exp2(below * real(math.log2(math.e) * (shape.score_scale if shape.distances is None else 1.0)))
 
 
 def define_mixing(shape: EncoderShape, made: list[Operation], read: Projected) -> list[Operation]:
@@ -297,8 +285,8 @@ def define_mixing(shape: EncoderShape, made: list[Operation], read: Projected) -
     Args:
         made: operations that run first.
     """
-    width, groups, stored = shape.head_width, shape.heads // shape.group, padded_keys(shape, shape.keys)
-    of_keys = {batch: BATCHES(), head: groups, col: stored, dim: width}
+    width, stored = shape.head_width, padded_keys(shape, shape.keys)
+    of_keys = {batch: BATCHES(), head: shape.heads, col: stored, dim: width}
     padded = stored != shape.keys
     key, value = read.key(minimum(col, shape.keys - 1) if padded else col), read.value(col)
     (key, type), (value, _) = ((each, BF16) if each.tensor.type == BF16 else round_for_attention(shape, each)
@@ -325,7 +313,7 @@ def define_mixing(shape: EncoderShape, made: list[Operation], read: Projected) -
     total = compute("total", rows, real(1.0) / (maximum(sums, real(0.5)) if shape.cross else sums))
     dropped = [define_dropped(shape, weights)] if shape.dropout[0] else []
     used = dropped[0] if dropped else weights
-    mixed = compute("mixed", {**TOKENS, **_heads(shape)}, *round_for_products(shape, sum_over(
+    mixed = compute("mixed", {**TOKENS, **shape.of_heads}, *round_for_products(shape, sum_over(
         {col: computed}, number(used[(*row, col)]) * number(values[batch, head, col, dim])) * total[row]))
     return [*made, keys, values, scores, peak, weights, total, *dropped, mixed]
 
@@ -337,8 +325,7 @@ def define_dropped(shape: EncoderShape, weights: Operation) -> Operation:
 
 
 def drop_weight(shape: EncoderShape, weight: Expr) -> Expr:
-    of_queries = head if shape.group == 1 else head * shape.group + member
-    return drop(shape, 0, pos, of_queries * MOST_KEYS + col, weight)
+    return drop(shape, 0, pos, head * MOST_KEYS + col, weight)
 
 
 def schedule_attention(prog: Program, schedule: EncoderSchedule, kept: Collection[str]) -> Program:
@@ -357,8 +344,7 @@ def schedule_mix_and_projection(prog: Program, schedule: EncoderSchedule, kept: 
 
 def schedule_mixing(prog: Program, schedule: EncoderSchedule, kept: Collection[str]) -> Program:
     """Compute attention by tiles of queries; everything before the mix is an array of one tile."""
-    heads = [loop.name for loop in prog.nest("mixed").loops if loop.name in ("head", "member")]
-    prog = split(reorder(prog, "mixed", ("batch", *heads, "pos")), "mixed", "pos", schedule.queries)
+    prog = split(reorder(prog, "mixed", ("batch", "head", "pos")), "mixed", "pos", schedule.queries)
     prog = fuse(prog, "mixed", "batch", "head")
     names = {nest.name for nest in prog.nests()}
     for producer in (each for each in ("dropped", "total", "weights", "peak", "scores") if each in names):
@@ -403,11 +389,6 @@ def _copy_by_panels(prog: Program, *, size: int) -> Program:
     return prog
 
 
-def device_mixing(shape: EncoderShape) -> Program:
-    """Schedule `mixing` for a GPU."""
-    return schedule_on_device(mixing(shape))
-
-
 def device_attention(shape: EncoderShape) -> Program:
     """Schedule `attention` for a GPU."""
     return schedule_on_device(attention(shape))
@@ -417,6 +398,5 @@ def schedule_on_device(prog: Program) -> Program:
     """Make one kernel for each operation; keys and values are read from qkv."""
     prog = inline(inline(prog, "keys"), "values")
     for nest in [nest.name for nest in prog.nests()]:
-        members = sum(dim == member for dim, _ in prog.nest(nest).operation.output.axes)
-        prog = one_block_per_row(prog, nest, ROW_DIMENSIONS[nest] + members if nest in ROW_DIMENSIONS else 2)
+        prog = one_block_per_row(prog, nest, ROW_DIMENSIONS.get(nest, 2))
     return prog

@@ -11,8 +11,6 @@ may have addends by distance, whose tables get gradients; CoRa has no backward p
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from sparloom.ir import Binary, Const, Expr
 from sparloom.ragged.definition import Part, program
 from sparloom.ragged.definition import part as part_of
@@ -47,7 +45,6 @@ from sparloom.ragged.layers.tokens import (
     drop,
     fuse_reduction,
     head,
-    member,
     model,
     part,
     pos,
@@ -57,11 +54,11 @@ from sparloom.ragged.layers.tokens import (
     schedule_weight_gradient,
     sum_over_tokens,
 )
-from sparloom.ragged.nests import Operation, Program, compute, less, maximum, minimum, real, sum_over, where
+from sparloom.ragged.nests import Operation, Program, compute, less, minimum, real, sum_over, where
 from sparloom.ragged.schedule.compute import compute_at, compute_with
 from sparloom.ragged.schedule.loops import fuse, parallel, reorder, split, vectorise_innermost
 from sparloom.ragged.schedule.operations import decompose_reduction, narrow, offload_innermost
-from sparloom.ragged.tensor import Read, Tensor
+from sparloom.ragged.tensor import Tensor
 
 
 def attention_backward(shape: EncoderShape) -> Program:
@@ -79,34 +76,26 @@ def scheduled_attention_backward(shape: EncoderShape, schedule: EncoderSchedule)
 
 def table_gradients(shape: EncoderShape) -> list[str]:
     """Name the gradients of what is added to scores."""
-    if shape.linear:
-        return ["d_slopes"]
     return [] if shape.distances is None else ["d_bias_before", "d_bias_after"]
 
 
 def _define_table_gradients(shape: EncoderShape, d_scores: Operation) -> tuple[list[Operation], list[Operation]]:
     """Define the gradients of what is added to scores, in two steps: sums by sequence, and their sums.
 
-        d_slopes_each[batch, head, pos]                     over the keys of a query
         d_before_each and d_after_each[batch, head, pos]    over queries and the keys `pos` tokens before or after them
     """
-    rows, heads = rows_of_heads(shape), (*shape.of_heads,)
-    raised = real(1 / shape.score_scale)  # d_scores are the gradients of products before they are scaled
-    if shape.linear:
-        reach = real(minimum(pos, col) - maximum(pos, col))
-        each = compute("d_slopes_each", rows, sum_over(
-            {col: visible_keys(shape, pos)}, d_scores[(*rows, col)] * reach))
-        return [each], [sum_over_tokens("d_slopes", shape.of_heads, each[(*rows,)] * raised)]
     if shape.distances is None:
         return [], []
+    rows = rows_of_heads(shape)
+    raised = real(1 / shape.score_scale)  # d_scores are the gradients of products before they are scaled
     seen, last = visible_keys(shape, query), Const(shape.distances)
     pairs = {"before": (less(pos, query + 1), query - pos),
              "after": (Binary("and", less(0, pos), less(pos, seen - query)), query + pos)}
     each = {name: compute(f"d_{name}_each", rows, sum_over(
-        {query: LENGTHS(batch)}, where(exists, d_scores[(batch, *heads, query, key)], real(0.0))))
+        {query: LENGTHS(batch)}, where(exists, d_scores[batch, head, query, key], real(0.0))))
         for name, (exists, key) in pairs.items()}
     return list(each.values()), [
-        sum_over_tokens(f"d_bias_{name}", {**shape.of_heads, distance: shape.distances + 1}, where(
+        sum_over_tokens(f"d_bias_{name}", {head: shape.heads, distance: shape.distances + 1}, where(
             Binary("==", minimum(pos, last), distance), one[(*rows,)] * raised, real(0.0)))
         for name, one in each.items()]
 
@@ -125,12 +114,12 @@ def define_mixing_gradients(shape: EncoderShape, d_mixed: Operation, read: Proje
     Reads queries, keys and values, by default of qkv, mixed, and of the forward pass peak and total[batch, head, pos]:
     the largest score of a row, and one over the sum of its exponentials, from which the weights are recomputed.
     """
-    width, group, rows = shape.head_width, shape.group, rows_of_heads(shape)
-    row, heads = (*rows,), (*shape.of_heads,)
-    qkv, mixed = Tensor("qkv", {**TOKENS, **shape.of_parts}), Tensor("mixed", {**TOKENS, **shape.of_heads, dim: width})
-    read = read or read_qkv(shape, Tensor("turned", turned_axes(shape)) if shape.rotary else qkv, qkv)
+    width, rows = shape.head_width, rows_of_heads(shape)
+    row = (*rows,)
+    qkv, mixed = Tensor("qkv", {**TOKENS, **shape.of_parts}), Tensor("mixed", {**TOKENS, **shape.of_heads})
+    read = read or read_qkv(Tensor("turned", turned_axes(shape)) if shape.rotary else qkv, qkv)
     peak, total = Tensor("peak", rows), Tensor("total", rows)
-    of_keys = {batch: BATCHES(), head: shape.heads // group, dim: width, col: shape.keys}
+    of_keys = {batch: BATCHES(), **shape.of_heads, col: shape.keys}
     keys, values = (compute(name, of_keys, each(col))
                     for name, each in (("keys", read.key), ("values", read.value)))
     seen, scale, visible = visible_keys(shape, pos), real(shape.score_scale), visibility(shape, pos)
@@ -140,28 +129,27 @@ def define_mixing_gradients(shape: EncoderShape, d_mixed: Operation, read: Proje
     weight = score_weight(shape, scores[(*row, col)] - peak[row]) * total[row]
     weights = compute("weights", pairs, weight if visible is None else where(visible, weight, real(0.0)))
     delta = compute("delta", rows, sum_over(
-        {dim: width}, d_mixed[(batch, pos, *heads, dim)] * mixed[(batch, pos, *heads, dim)]))
+        {dim: width}, d_mixed[batch, pos, head, dim] * mixed[batch, pos, head, dim]))
     d_weights = compute("d_weights", pairs, sum_over(
-        {dim: width}, d_mixed[(batch, pos, *heads, dim)] * values[batch, head, dim, col]))
+        {dim: width}, d_mixed[batch, pos, head, dim] * values[batch, head, dim, col]))
     d_scores = compute("d_scores", pairs, weights[(*row, col)] * (
         drop_weight(shape, d_weights[(*row, col)]) - delta[row]) * scale)
     dropped = [define_dropped(shape, weights)] if shape.dropout[0] else []
     used = dropped[0] if dropped else weights
-    of_members = {each: size for each, size in shape.of_heads.items() if each == member}
 
     def over_queries(value: Expr) -> Expr:
         seeing = where(less(pos, visible_keys(shape, query)), value, real(0.0)) if shape.causal else value
-        return sum_over({**of_members, query: LENGTHS(batch)}, seeing)
+        return sum_over({query: LENGTHS(batch)}, seeing)
 
     d_queries = sum_over({col: seen}, d_scores[(*row, col)] * read.key(col))
-    d_keys = over_queries(d_scores[(batch, *heads, query, pos)] * read.query(query, dim))
+    d_keys = over_queries(d_scores[batch, head, query, pos] * read.query(query, dim))
     d_q, d_k, back = _define_inward(shape, d_queries, d_keys)
     into, number = _values_of(shape)
     each, sums = _define_table_gradients(shape, d_scores)
     return [
         keys, values, scores, weights, *dropped, delta, d_weights, d_scores,
         d_q, d_k, part_of("d_v", into, {part: number}, over_queries(
-            used[(batch, *heads, query, pos)] * d_mixed[(batch, query, *heads, dim)])),
+            used[batch, head, query, pos] * d_mixed[batch, query, head, dim])),
         *each, *back, *sums,
     ]
 
@@ -173,36 +161,26 @@ def d_kv(shape: EncoderShape) -> Tensor:
 
 def _values_of(shape: EncoderShape) -> tuple[Tensor, int]:
     """Return the tensor and the part of the gradient of values."""
-    return (d_kv(shape), 1) if shape.cross else (Tensor("d_qkv", {**TOKENS, **shape.of_parts}), shape.group + 1)
+    return (d_kv(shape), 1) if shape.cross else (Tensor("d_qkv", {**TOKENS, **shape.of_parts}), 2)
 
 
 def _define_inward(shape: EncoderShape, d_queries: Expr, d_keys: Expr
                    ) -> tuple[Operation | Part, Operation | Part, list[Part]]:
     """Define d_q and d_k, and the parts of d_qkv that are made of them.
 
-    Both are parts of d_qkv, or, if queries and keys were rotated, of d_turned, unless keys are grouped or those of the
-    memory.
+    Both are parts of d_qkv, or, if queries and keys were rotated, of d_turned, unless keys are those of the memory.
     """
     if shape.cross:
-        return (compute("d_q", {**TOKENS, **shape.of_heads, dim: shape.head_width}, d_queries),
+        return (compute("d_q", {**TOKENS, **shape.of_heads}, d_queries),
                 part_of("d_k", d_kv(shape), {part: 0}, d_keys), [])
-    d_qkv, group = Tensor("d_qkv", {**TOKENS, **shape.of_parts}), shape.group
-
-    def turn_back(name: str, number: int, read: Callable[[Expr], Read]) -> Part:
-        return part_of(name, d_qkv, {part: number}, rotate(shape, read, back=True) if shape.rotary else read(dim))
-
-    if group == 1:
-        inward = Tensor("d_turned", turned_axes(shape)) if shape.rotary else d_qkv
-        back = [turn_back(f"d_{name}_back", number, lambda at, number=number: inward[batch, pos, number, head, at])
-                for number, name in enumerate("qk")] if shape.rotary else []
-        return part_of("d_q", inward, {part: 0}, d_queries), part_of("d_k", inward, {part: 1}, d_keys), back
-    d_q = compute("d_q", {**TOKENS, **shape.of_heads, dim: shape.head_width}, d_queries)
-    back = [turn_back(f"d_q_{number}_back", number, lambda at, number=number: d_q[batch, pos, head, number, at])
-            for number in range(group)]
-    if not shape.rotary:
-        return d_q, part_of("d_k", d_qkv, {part: group}, d_keys), back
-    d_k = compute("d_k", {**TOKENS, head: shape.heads // group, dim: shape.head_width}, d_keys)
-    return d_q, d_k, [*back, turn_back("d_k_back", group, lambda at: d_k[batch, pos, head, at])]
+    inward = d_qkv = Tensor("d_qkv", {**TOKENS, **shape.of_parts})
+    back = []
+    if shape.rotary:
+        inward = Tensor("d_turned", turned_axes(shape))
+        back = [part_of(f"d_{name}_back", d_qkv, {part: number}, rotate(
+            shape, lambda at, number=number: inward[batch, pos, number, head, at], back=True))
+            for number, name in enumerate("qk")]
+    return part_of("d_q", inward, {part: 0}, d_queries), part_of("d_k", inward, {part: 1}, d_keys), back
 
 
 def schedule_mixing_gradients(prog: Program, shape: EncoderShape, *, queries: int) -> Program:
@@ -213,8 +191,7 @@ def schedule_mixing_gradients(prog: Program, shape: EncoderShape, *, queries: in
     """
     for name in ("d_k", "d_v"):
         prog = decompose_reduction(prog, name)
-    members = ("member",) if shape.group > 1 else ()
-    prog = reorder(prog, "d_q", ("batch", "head", *members, "pos"))
+    prog = reorder(prog, "d_q", ("batch", "head", "pos"))
     for nest in ("d_k_start", "d_k_rest", "d_v_start", "d_v_rest"):
         prog = reorder(prog, nest, ("batch", "head", "pos"))
     for nest in ("d_q", "d_k_start", "d_k_rest", "d_v_start", "d_v_rest"):
@@ -222,7 +199,7 @@ def schedule_mixing_gradients(prog: Program, shape: EncoderShape, *, queries: in
     prog = split(prog, "d_q", "pos", queries)
     for name in ("d_k", "d_v"):
         prog = split(prog, f"{name}_rest", "query", queries)
-        prog = reorder(prog, f"{name}_rest", (*members, "query_outer", "pos", "dim", "query_inner"))
+        prog = reorder(prog, f"{name}_rest", ("query_outer", "pos", "dim", "query_inner"))
         if shape.causal:
             prog = narrow(prog, f"{name}_rest", pos)
         prog = compute_with(prog, f"{name}_start", "d_q", "batch_head")
@@ -243,10 +220,7 @@ def schedule_mixing_gradients(prog: Program, shape: EncoderShape, *, queries: in
 
 def _schedule_table_gradients(prog: Program, shape: EncoderShape, queries: int) -> Program:
     """Sum gradients of scores by distance in the loops of `d_q`, and over sequences afterwards."""
-    if "d_slopes" in table_gradients(shape):
-        prog = split(fuse(prog, "d_slopes_each", "batch", "head"), "d_slopes_each", "pos", queries)
-        prog = compute_with(prog, "d_slopes_each", "d_q", "pos_outer")
-    for name in ("before", "after") if "d_bias_before" in table_gradients(shape) else ():
+    for name in () if shape.distances is None else ("before", "after"):
         each = f"d_{name}_each"
         prog = decompose_reduction(prog, each)
         for nest in (f"{each}_start", f"{each}_rest"):
@@ -263,7 +237,7 @@ def _schedule_table_gradients(prog: Program, shape: EncoderShape, queries: int) 
 
 def define_output_gradients(shape: EncoderShape, d_attended: Tensor | Operation) -> list[Operation]:
     """Define the gradients of the output projection; the last one is d_mixed, that of what it projects."""
-    size, of_head = shape.width, {**shape.of_heads, dim: shape.head_width}
+    size, of_head = shape.width, shape.of_heads
     w_out, mixed = Tensor("w_out", {channel: size, **of_head}), Tensor("mixed", {**TOKENS, **of_head})
     added = [compute("d_added", {**TOKENS, channel: size}, drop(
         shape, 1, pos, channel, d_attended[batch, pos, channel]))] if shape.dropout[1] else []

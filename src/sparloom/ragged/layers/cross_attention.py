@@ -21,7 +21,6 @@ from sparloom.ragged.layers.attention import (
     Projected,
     define_mix_and_projection,
     schedule_mix_and_projection,
-    schedule_on_device,
 )
 from sparloom.ragged.layers.attention_gradients import (
     d_kv,
@@ -61,7 +60,7 @@ def check_cross(shape: EncoderShape) -> None:
     Raises:
         Unsupported: something does.
     """
-    for name in ("causal", "window", "rotary", "distances", "linear"):
+    for name in ("causal", "window", "rotary", "distances"):
         if getattr(shape, name) not in (None, False, 0):
             raise Unsupported(f"{name}={getattr(shape, name)} with tokens of another batch, whose positions are not "
                               "related: leave it out")
@@ -74,7 +73,7 @@ def cross_attention(shape: EncoderShape) -> Program:
         Unsupported: scores of the shape depend on distances.
     """
     check_cross(shape)
-    queries, keys = {**shape.of_heads, dim: shape.head_width}, {**shape.of_parts, part: 2}
+    queries, keys = shape.of_heads, {**shape.of_parts, part: 2}
     of_model = {model: shape.width}
     x, memory = (operand(shape, Tensor(name, {**tokens, **of_model}), of_model)
                  for name, tokens in (("x", TOKENS), ("memory", MEMORY)))
@@ -83,11 +82,11 @@ def cross_attention(shape: EncoderShape) -> Program:
         for name, short, tokens, inputs, outs in (
             ("queries", "q", TOKENS, x, queries), ("kv", "kv", MEMORY, memory, keys))]
     return program("cross_attention", [
-        *x.operations, *memory.operations, *define_mix_and_projection(shape, made, _read(shape, *made))])
+        *x.operations, *memory.operations, *define_mix_and_projection(shape, made, _read(*made))])
 
 
-def _read(shape: EncoderShape, queries: Operation | Tensor, kv: Operation | Tensor) -> Projected:
-    return Projected(lambda at, column: queries[(batch, at, *shape.of_heads, column)],
+def _read(queries: Operation | Tensor, kv: Operation | Tensor) -> Projected:
+    return Projected(lambda at, column: queries[batch, at, head, column],
                      lambda at: kv[batch, at, 0, head, dim], lambda at: kv[batch, at, 1, head, dim])
 
 
@@ -99,18 +98,13 @@ def scheduled_cross_attention(shape: EncoderShape, schedule: EncoderSchedule, *,
     return schedule_mix_and_projection(prog, schedule, kept)
 
 
-def device_cross_attention(shape: EncoderShape) -> Program:
-    """Schedule `cross_attention` for a GPU."""
-    return schedule_on_device(cross_attention(shape))
-
-
 def cross_attention_backward(shape: EncoderShape) -> Program:
     """Define the gradients of `cross_attention`, unscheduled; its outputs are `OUTPUTS`."""
     check_cross(shape)
-    size, of_head, of_parts = shape.width, {**shape.of_heads, dim: shape.head_width}, {**shape.of_parts, part: 2}
+    size, of_head, of_parts = shape.width, shape.of_heads, {**shape.of_parts, part: 2}
     made = Tensor("queries", {**TOKENS, **of_head}), Tensor("kv", {**MEMORY, **of_parts})
     projection = define_output_gradients(shape, Tensor("d_attended", {**TOKENS, channel: size}))
-    gradients = define_mixing_gradients(shape, projection[-1], _read(shape, *made))
+    gradients = define_mixing_gradients(shape, projection[-1], _read(*made))
     found = [*projection, *gradients]
     d_q = next(each for each in gradients if each.name == "d_q")
     for name, short, tokens, d_made, outs in (("x", "q", TOKENS, d_q, of_head), ("memory", "kv", MEMORY, d_kv(shape),
@@ -134,7 +128,7 @@ def scheduled_cross_attention_backward(shape: EncoderShape, schedule: EncoderSch
     for name in ("d_x", "d_memory"):
         prog, reduction = fuse_reduction(prog, name)
         prog = schedule_linear(prog, name, "model", reduction, schedule)
-    for name, outs in (("out", 1), ("q", 1 + len(shape.of_heads)), ("kv", 3)):
+    for name, outs in (("out", 1), ("q", 2), ("kv", 3)):
         prog = schedule_weight_gradient(prog, f"d_w_{name}", outs, tile=TILE)
         prog = schedule_token_sum(prog, f"d_b_{name}")
     return prog

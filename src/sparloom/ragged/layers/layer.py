@@ -314,8 +314,6 @@ def _check(shape: EncoderShape) -> None:
     if min(shape.width, shape.heads, shape.hidden) < 1 or shape.width % shape.heads:
         raise ValueError(f"a layer of width {shape.width} with {shape.heads} heads and {shape.hidden} hidden columns: "
                          f"all are at least 1, and heads divide the width")
-    if shape.key_heads is not None and (shape.key_heads < 1 or shape.heads % shape.key_heads):
-        raise ValueError(f"key_heads={shape.key_heads} of {shape.heads} heads: they divide the heads")
     for name, kinds in (("activation", encoder.ACTIVATIONS), ("norm", NORMS)):
         if getattr(shape, name) not in kinds:
             raise ValueError(f"{name}={getattr(shape, name)!r}: there are {', '.join(kinds)}")

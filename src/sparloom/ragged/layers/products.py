@@ -68,23 +68,6 @@ def tiled_vgemm(*, rows: int = 48, cols: int = 256, panel: int = PANEL, depth: i
     return parallel(prog, "c", "item_col_outer_th")
 
 
-def scheduled_vgemm(*, rows: int = 8, cols: int = 32) -> Program:
-    """Schedule `vgemm` for a CPU with tiles that a compiler keeps in registers.
-
-    Rows and columns are padded to whole tiles, loops and storage; columns are vectorised, and the reduction runs
-    around a tile. Tiles of rows of all products are one parallel loop, those of large products first.
-
-    Args:
-        rows, cols: extents of a tile; padding costs least if they divide the sizes.
-    """
-    tile = {row: rows, col: cols}
-    padded = pad_all(vgemm(), {"a": {row: rows}, "b": {col: cols}, "c": tile}, "c", tile)
-    tiled = split(split(padded, "c", "row", rows), "c", "col", cols)
-    tiled = reorder(tiled, "c", ("item", "row_outer", "col_outer", "inner", "row_inner", "col_inner"))
-    fused = remap(fuse(tiled, "c", "item", "row_outer"), "c", "item_row_outer")
-    return vectorise(unroll(parallel(fused, "c", "item_row_outer_th"), "c", "row_inner"), "c", "col_inner")
-
-
 def device_vgemm() -> Program:
     """Schedule `vgemm` for a GPU: a block per row, a thread per column."""
     return one_block_per_row(vgemm(), "c", 2)

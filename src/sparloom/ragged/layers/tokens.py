@@ -35,7 +35,6 @@ from sparloom.ragged.structure import Structure, length_vector
 from sparloom.ragged.tensor import Length, Tensor
 
 batch, pos, col, model, part, head, dim, channel, hidden = dims("batch pos col model part head dim channel hidden")
-member = Dim("member")  # of the heads of queries that read one head of keys and values
 BATCHES = Length("batches")
 LENGTHS = Length("lengths", {batch: BATCHES()})
 """Lengths of the sequences of a batch."""
@@ -76,14 +75,10 @@ class EncoderShape:
         window: tokens attend to others up to so many positions away; None: to all.
         distances: scores get an addend of a table by head and distance, up to this distance and for all beyond it;
             None: none.
-        linear: scores get an addend that is linear in the distance, by head.
         cross: tokens attend to those of another batch, of as many sequences, which is called the memory.
         masked: tokens attend to themselves and to those others only that a mask names; in the memory to these alone.
         precision: of the operands of products with weights, and in bfloat16 of those of attention: "float32",
             "bfloat16" or "int8", see `sparloom.ragged.layers.precision`.
-        key_heads: heads of keys and values, each of which a group of as many heads of queries reads (grouped-query
-            attention, Ainslie et al. 2023); divides the heads. Head h of queries is member h % group of group
-            h // group. Default: as many as heads.
         dropout: probabilities, at most 1, of dropout of weights of attention, of what attention adds to tokens, of the
             hidden columns, and of what the feed-forward network adds.
     """
@@ -104,17 +99,10 @@ class EncoderShape:
     rotary: int = 0
     window: int | None = None
     distances: int | None = None
-    linear: bool = False
     cross: bool = False
     masked: bool = False
     precision: str = "float32"
-    key_heads: int | None = None
     dropout: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
-
-    @property
-    def group(self) -> int:
-        """Number of heads of queries that read one head of keys and values."""
-        return 1 if self.key_heads is None else self.heads // self.key_heads
 
     @property
     def keys(self) -> Expr:
@@ -123,13 +111,13 @@ class EncoderShape:
 
     @property
     def of_heads(self) -> dict[Dim, Expr | int]:
-        """Dimensions of the heads of queries."""
-        return {head: self.heads} if self.group == 1 else {head: self.heads // self.group, member: self.group}
+        """Dimensions of a column of every head."""
+        return {head: self.heads, dim: self.head_width}
 
     @property
     def of_parts(self) -> dict[Dim, Expr | int]:
-        """Dimensions of queries, keys and values: a part for each member of a group, and one each."""
-        return {part: self.group + 2, head: self.heads // self.group, dim: self.head_width}
+        """Dimensions of queries, keys and values."""
+        return {part: 3, **self.of_heads}
 
     @property
     def head_width(self) -> int:
