@@ -87,6 +87,20 @@ def test_figures_curves_and_checkpoints_are_written(trained):
         "cognate_0.pt", "cognate_1.pt", "no_transfer_0.pt", "no_transfer_1.pt"]
 
 
+@pytest.mark.parametrize(("encoder", "rows"), [("autoencoder", 20), ("mapping", 1)])
+def test_loss_of_an_encoder_is_logged_and_changes_no_digit(build, tmp_path, encoder, rows):
+    few = ["encoder.epochs=20"] if encoder == "autoencoder" else []
+    metrics = {}
+    for logger in ("csv", "none"):
+        task = build("autoencode_spade", f"encoder={encoder}", f"logger={logger}", *few, folder=tmp_path / logger)
+        (tmp_path / logger).mkdir()
+        metrics[logger] = task.run(tmp_path / logger)
+    assert metrics["csv"]["least_distance"] == metrics["none"]["least_distance"]
+    first, second = (sorted((tmp_path / logger / "artifacts").rglob("latent_*.pt"))[0] for logger in metrics)
+    assert first.read_bytes() == second.read_bytes()
+    assert len(pd.read_csv(tmp_path / "csv" / "training" / "metrics.csv")) == rows
+
+
 def test_trees_may_read_the_score_of_the_source(trained, build, tmp_path, capsys):
     methods = "task.methods=[trees,trees_source]"
     metrics = build("finetune_tiny", *SMALL, methods, "task.seeds=[1]", folder=trained).run(tmp_path)

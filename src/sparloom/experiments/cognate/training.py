@@ -205,12 +205,14 @@ class Autoencode:
     Args:
         platform: platform whose space is encoded.
         samples: sample source whose checkpoint folder is used.
+        logger: keyword argument save_dir -> Lightning logger of the loss; None: no logger.
     """
 
     op: Op
     platform: "Platform"
     samples: SampleSource
     checkpoints: Checkpoints
+    logger: Callable[..., Any] | None = None
 
     def run(self, out: Path) -> Mapping[str, float]:
         """Fit and save the encoder; return the least distance of two latent vectors."""
@@ -218,8 +220,10 @@ class Autoencode:
         space = self.platform.space(self.op)
         codes = space.heterogeneous_codes()
         seed = self.checkpoints.seed
-        encoder = self.checkpoints.encoder.fit(
-            codes, platform=getattr(self.platform, "codes_of", self.platform.name), seed=seed)
+        module = models.encoder_module(self.checkpoints.encoder, codes, seed=seed,
+                                       platform=getattr(self.platform, "codes_of", self.platform.name))
+        models.train_on_cpu(module, out=out / "training", logger=self.logger)
+        encoder = module.frozen()
         path = self.checkpoints.path(self.checkpoints.latent(self.platform, self.op), self.samples)
         models.save_encoder(path, encoder, space, notes={"seed": seed, "names": list(space.heterogeneous_names)})
         with torch.no_grad():

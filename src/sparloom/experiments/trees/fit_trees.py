@@ -2,16 +2,16 @@
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from sparloom import log
+from sparloom import log, models
 from sparloom.data import SampleSource, write_frame
 from sparloom.experiments.harness import FULL, INTERVAL, SMALL, TreeModels
 from sparloom.experiments.trees.evaluation import (
@@ -29,7 +29,9 @@ from sparloom.models.performance import (
     BoostingConfig,
     Grid,
     PerformanceModel,
+    Rows,
     Target,
+    TreeCount,
     bounds_out_of_fold,
     c_header,
     continue_training,
@@ -158,6 +160,29 @@ def write_header(path: Path, model: PerformanceModel, subject: TreeSubject) -> M
     return {"c_milliseconds": taken[0] * 1e3, "c_error": worst}
 
 
+class LoggedTreeCount:
+    """Choose the number of trees of every member of a model in turn, and log the error after every tree.
+
+    Gives the same numbers as `BoostingConfig.best_tree_count`.
+
+    Args:
+        out: folder of the logs; each member has a folder in it.
+        logger: keyword argument save_dir -> Lightning logger.
+    """
+
+    def __init__(self, out: Path, logger: Callable[..., Any]) -> None:
+        self._out, self._logger, self._members = out, logger, 0
+
+    def __call__(
+        self, growth: BoostingConfig, rows: Rows, held: Rows, names: tuple[str, ...], *, quantile: float | None = None
+    ) -> int:
+        """Train with early stopping on the held-out rows; return the number of trees with the smallest error."""
+        module = models.BoostingModule(growth, names, rows=rows, held=held, quantile=quantile)
+        models.train_on_cpu(module, out=self._out / f"member_{self._members}", logger=self._logger)
+        self._members += 1
+        return max(1, module.booster.best_iteration)
+
+
 @dataclass(frozen=True)
 class FitTrees:
     """Train a model of GEMM and one of each sparse operation.
@@ -171,6 +196,7 @@ class FitTrees:
         roles: roles of the matrices of sparse operations; without "test" while anything is chosen by the result. Models
             of fewer roles have folders of their own.
         base: folder of an earlier GEMM model that is trained further, or None.
+        logger: keyword argument save_dir -> Lightning logger of the trees of the saved models; None: no logger.
     """
 
     gemm: Op
@@ -190,25 +216,26 @@ class FitTrees:
     base: str | None
     threads: int
     seed: int
+    logger: Callable[..., Any] | None = None
 
     def run(self, out: Path) -> Mapping[str, float]:
         """Write models, per_problem.parquet and the C header; print efficiencies with bounds."""
         began = time.monotonic()
         subjects = [sparse_subject(self.samples, self.sparse_platform, op, judging=self.judging_sweep,
                                    roles=self.roles) for op in self.sparse]  # before anything is trained
-        metrics, rows = self._dense()
+        metrics, rows = self._dense(out)
         frames = [rows]
         for op, subject in zip(self.sparse, subjects, strict=True):
-            found, rows = self._sparse(op, subject)
+            found, rows = self._sparse(op, subject, out)
             metrics |= found
             frames.append(rows)
         write_frame(out / "per_problem.parquet", pd.concat(frames, ignore_index=True))
         return metrics | {"seconds": time.monotonic() - began}
 
-    def _dense(self) -> tuple[dict[str, float], pd.DataFrame]:
+    def _dense(self, out: Path) -> tuple[dict[str, float], pd.DataFrame]:
         subject = gemm_subject(self.samples, self.gemm_platform, self.gemm, judging=self.judging_sweep, alone=True)
         asked = subject.take(~subject.unasked)
-        model = self._trained(asked, self.base)
+        model = self._trained(asked, self.base, tree_count=self._logged(out, self.gemm))
         scores = {"model": model_scores(asked, model), "distilled": self.distillation.scores(asked, model)}
         scores |= self._others(asked)
         folder = self.models.folder(self.gemm_platform, self.gemm, self.samples)
@@ -220,9 +247,9 @@ class FitTrees:
         logger.info("%s: %d trees", folder / FULL, model.trees)
         return metrics, rows
 
-    def _sparse(self, op: Op, subject: TreeSubject) -> tuple[dict[str, float], pd.DataFrame]:
+    def _sparse(self, op: Op, subject: TreeSubject, out: Path) -> tuple[dict[str, float], pd.DataFrame]:
         asked = subject.take(~subject.unasked)
-        model = self._trained(asked, None)
+        model = self._trained(asked, None, tree_count=self._logged(out, op))
         scores = {"model": model_scores(asked, model)} | self._others(asked)
         folder = self.models.folder(self.sparse_platform, op, self.samples, self.roles)
         self._save(folder, model)
@@ -233,7 +260,12 @@ class FitTrees:
         """Return scores of models of other targets, which are not saved."""
         return {name: model_scores(subject, self._trained(subject, None, OTHERS[name])) for name in self.others}
 
-    def _trained(self, subject: TreeSubject, base: str | None, target: Target | None = None) -> PerformanceModel:
+    def _logged(self, out: Path, op: Op) -> TreeCount | None:
+        return LoggedTreeCount(out / "training" / op.name, self.logger) if self.logger else None
+
+    def _trained(
+        self, subject: TreeSubject, base: str | None, target: Target | None = None, tree_count: TreeCount | None = None
+    ) -> PerformanceModel:
         began = time.monotonic()
         if base is not None:
             earlier = load_performance(Path(base), spec=subject.spec, threads=self.growth.threads)
@@ -241,7 +273,8 @@ class FitTrees:
                                  growth=self.growth.with_trees(self.growth.more_trees))
         else:
             model = train_performance(subject.measured, spec=subject.spec, target=target or self.target,
-                                      origin=subject.origin, growth=self.growth, folds=self.folds)
+                                      origin=subject.origin, growth=self.growth, folds=self.folds,
+                                      tree_count=tree_count)
         logger.info("%s, %s %s: %d trees in %d members, %.0f s", subject.spec.op, model.target.scale,
                     model.target.quantity, model.trees, len(model.members), time.monotonic() - began)
         return model

@@ -2,10 +2,10 @@
 
 `Autoencoder` is the paper's (table 4). Figure 9 compares it with `VariationalAutoencoder`, `PrincipalComponents` and
 the two that learn nothing, `FeatureAugmentation` and `FeatureMapping`. Each fits a `FrozenEncoder`, which is stored
-like a network, with kind "encoder".
+like a network, with kind "encoder". `encoder_module` makes the Lightning module that trains any of them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
@@ -116,13 +116,13 @@ class Autoencoder:
         self.epochs, self.batch_size, self.learning_rate = epochs, batch_size, learning_rate
 
     def fit(self, codes: Float[np.ndarray, "n h"], *, platform: str, seed: int) -> FrozenEncoder:
-        """Train on every distinct code of the platform, in shuffled batches."""
-        net = _AutoencoderNet(self, codes, seed=seed)
-        optimizer = torch.optim.Adam([*net.encoder.parameters(), *net.decoder.parameters()], lr=self.learning_rate)
+        """Train on every distinct code of the platform, in shuffled batches, as `AutoencoderModule` does."""
+        net = AutoencoderNet(self, codes, seed=seed)
+        optimizer = net.optimizer()
         for _ in range(self.epochs):
-            for rows in torch.randperm(len(net.codes), generator=net.generator).split(self.batch_size):
+            for batch in net.batches():
                 optimizer.zero_grad(set_to_none=True)
-                self.loss(net.encoder, net.decoder, net.codes[rows], net.generator).backward()
+                net(batch).backward()
                 optimizer.step()
         return net.frozen()
 
@@ -163,23 +163,51 @@ class VariationalAutoencoder(Autoencoder):
         return (error + self.noise * divergence).mean()
 
 
-class _AutoencoderNet:
-    """Encoder and decoder in training, with their codes and random numbers: weights, then batches and noise in turn."""
+class AutoencoderNet(nn.Module):
+    """Encoder and decoder in training, with their codes and random numbers: weights, then batches and noise in turn.
+
+    Args:
+        settings: widths, loss and learning rate.
+        codes: all distinct codes of the platform.
+    """
 
     def __init__(self, settings: Autoencoder, codes: Float[np.ndarray, "n h"], *, seed: int) -> None:
-        self.mean, self.deviation = _moments(codes)
-        self.width = settings.width
-        self.codes = (torch.as_tensor(codes, dtype=torch.float32) - self.mean) / self.deviation
+        super().__init__()
+        mean, deviation = _moments(codes)
+        self.register_buffer("mean", mean)
+        self.register_buffer("deviation", deviation)
+        self.settings, self.codes = settings, (torch.as_tensor(codes, dtype=torch.float32) - mean) / deviation
         self.generator = torch.Generator().manual_seed(seed)
-        self.encoder = _mlp((len(self.mean), settings.hidden, settings.outputs * settings.width), self.generator)
-        self.decoder = _mlp((settings.width, settings.hidden, len(self.mean)), self.generator)
+        self.encoder = _mlp((len(mean), settings.hidden, settings.outputs * settings.width), self.generator)
+        self.decoder = _mlp((settings.width, settings.hidden, len(mean)), self.generator)
+
+    def batches(self) -> Iterator[Float[Tensor, "n h"]]:
+        """Draw the batches of one epoch, of standardised codes."""
+        for rows in torch.randperm(len(self.codes), generator=self.generator).split(self.settings.batch_size):
+            yield self.codes[rows]
+
+    def forward(self, batch: Float[Tensor, "n h"]) -> Tensor:
+        """Compute the loss of a batch."""
+        return self.settings.loss(self.encoder, self.decoder, batch, self.generator)
+
+    def optimizer(self) -> torch.optim.Optimizer:
+        """Make the optimizer of all weights."""
+        return torch.optim.Adam([*self.encoder.parameters(), *self.decoder.parameters()],
+                                lr=self.settings.learning_rate)
 
     def frozen(self) -> FrozenEncoder:
         """Copy the encoder as trained so far; of a variational one, the part that gives the mean."""
         *hidden, (weight, bias) = ((part.weight.detach().clone(), part.bias.detach().clone())
                                    for part in self.encoder if isinstance(part, nn.Linear))
-        return FrozenEncoder(self.mean, self.deviation,
-                             [*hidden, (weight[:self.width].clone(), bias[:self.width].clone())])
+        width = self.settings.width
+        return FrozenEncoder(self.mean, self.deviation, [*hidden, (weight[:width].clone(), bias[:width].clone())])
+
+    def get_extra_state(self) -> Tensor:
+        """Return the state of the generator, so that training can continue from a checkpoint."""
+        return self.generator.get_state()
+
+    def set_extra_state(self, state: Tensor) -> None:
+        self.generator.set_state(state.cpu())
 
 
 class PrincipalComponents:

@@ -399,7 +399,7 @@ class WindowFeaturizer(InputFeaturizer):
     matrix has no window of are 0.
 
     Rationale: one grid of at most 4,096 cells over a matrix does not tell how rows vary and columns are reused, which
-    decide what is fast. COGNATE has no windows.
+    decide what is fast; linear probes of `finetune_*` measure what is seen. COGNATE has no windows.
     """
 
     kinds = len(KINDS)

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from lightning import LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.loggers import Logger
 from torch import Tensor, nn
 
@@ -206,15 +207,16 @@ def make_trainer(
         epochs: number of passes over the training matrices.
         validate_every: number of epochs between validations.
         out: folder for files of the logger and of callbacks.
-        more: further arguments of lightning.Trainer.
+        more: further arguments of lightning.Trainer; checkpoints are written only by the `callbacks` among them.
 
     Raises:
         ValueError: the strategy would restart the whole program for each device.
     """
+    saves = any(isinstance(each, Checkpoint) for each in more.get("callbacks") or ())
     with _quiet():
         trainer = Trainer(
             accelerator=accelerator, devices=devices, strategy=strategy, precision=precision, max_epochs=epochs,
-            check_val_every_n_epoch=validate_every, default_root_dir=out, logger=logger, enable_checkpointing=False,
+            check_val_every_n_epoch=validate_every, default_root_dir=out, logger=logger, enable_checkpointing=saves,
             enable_model_summary=False, num_sanity_val_steps=0, log_every_n_steps=1,
             **{"enable_progress_bar": console.is_terminal} | more,
         )
@@ -224,11 +226,19 @@ def make_trainer(
     return trainer
 
 
-def fit(trainer: Trainer, module: LightningModule, data: LightningDataModule) -> None:
-    """Run `trainer.fit` without Lightning's advice about workers and devices."""
+def fit(
+    trainer: Trainer, module: LightningModule, data: LightningDataModule | None = None, *,
+    checkpoint: Path | None = None,
+) -> None:
+    """Run `trainer.fit` without Lightning's advice about workers and devices.
+
+    Args:
+        data: batches; None: the module loads its own.
+        checkpoint: Lightning checkpoint to continue from.
+    """
     retain_memory()
     with _quiet():
-        trainer.fit(module, datamodule=data)
+        trainer.fit(module, datamodule=data, ckpt_path=checkpoint)
 
 
 @contextmanager

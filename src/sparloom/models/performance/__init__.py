@@ -13,7 +13,7 @@ __all__, __getattr__, __dir__ = attach(__name__, {
         "GEMM_FEATURES", "GEMM_INPUTS", "GEMM_SPECS", "SDDMM_FEATURES", "SPMM_FEATURES", "gemm_problems", "gemm_shapes",
         "nearby_shapes", "sparse_problems"),
     "growth": (
-        "BoostingConfig", "Grid", "Measured", "Rows", "Target", "assign_folds", "cross_fit",
+        "BoostingConfig", "Grid", "Measured", "Rows", "Target", "TreeCount", "assign_folds", "cross_fit",
         "out_of_fold", "train_per_fold"),
     "model": ("Bounds", "CandidateScorer", "Origin", "PerformanceModel", "PredictionInterval", "bounds_out_of_fold"),
     "training": ("Mining", "continue_training", "distil", "mine_hard_examples", "problem_folds", "train_performance"),

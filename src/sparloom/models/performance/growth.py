@@ -6,7 +6,7 @@ some of its rows, `cross_fit` one per fold.
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -26,6 +26,8 @@ FORWARD = {"raw": np.asarray, "log": np.log, "log1p": np.log1p}
 INVERSE = {"raw": np.asarray, "log": np.exp, "log1p": np.expm1}
 UNITS = {"throughput": "GFLOP/s", "bandwidth": "GB/s", "latency": "us"}
 GIGA, MICRO = 1e9, 1e-6
+TreeCount = Callable[..., int]
+"""Chooses a number of trees; has the parameters of `BoostingConfig.best_tree_count`."""
 
 
 @dataclass(frozen=True)
@@ -170,14 +172,31 @@ class BoostingConfig:
         """
         return lightgbm.train(self._parameters(quantile), rows.dataset(names), self.trees, init_model=base)
 
+    def train_until_best(
+        self, rows: Rows, held: Rows, names: tuple[str, ...], *, base: lightgbm.Booster | None = None,
+        quantile: float | None = None,
+    ) -> tuple[lightgbm.Booster, list[float]]:
+        """Train until the error on held-out rows has not fallen for `patience` trees.
+
+        Args:
+            base, quantile: as in `train`.
+
+        Returns:
+            The model, which predicts with the trees up to the smallest error, `best_iteration`, and the error after
+            each tree.
+        """
+        data, errors = rows.dataset(names), {}
+        callbacks = [lightgbm.early_stopping(self.patience, verbose=False), lightgbm.record_evaluation(errors)]
+        model = lightgbm.train(self._parameters(quantile), data, self.trees, valid_sets=[held.dataset(names, data)],
+                               init_model=base, callbacks=callbacks)
+        (losses,) = errors["valid_0"].values()
+        return model, losses
+
     def best_tree_count(
         self, rows: Rows, held: Rows, names: tuple[str, ...], *, quantile: float | None = None
     ) -> int:
-        """Return the number of trees with the smallest error on held-out rows; stop `patience` trees after it."""
-        data = rows.dataset(names)
-        model = lightgbm.train(self._parameters(quantile), data, self.trees, valid_sets=[held.dataset(names, data)],
-                               callbacks=[lightgbm.early_stopping(self.patience, verbose=False)])
-        return max(1, model.best_iteration)
+        """Return the number of trees with the smallest error on held-out rows."""
+        return max(1, self.train_until_best(rows, held, names, quantile=quantile)[0].best_iteration)
 
     def _parameters(self, quantile: float | None) -> dict[str, Any]:
         objective = {"objective": "l2"} if quantile is None else {"objective": "quantile", "alpha": quantile}
@@ -267,6 +286,7 @@ class Grid:
 
 def cross_fit(
     grid: Grid, growth: BoostingConfig, folds: np.ndarray, *, quantile: float | None = None,
+    tree_count: TreeCount | None = None,
 ) -> list[lightgbm.Booster]:
     """Train one model per fold on all other folds.
 
@@ -276,6 +296,7 @@ def cross_fit(
     Args:
         folds: integers from 0 that broadcast to (problems, configs).
         quantile: quantile to predict instead of the mean.
+        tree_count: called in place of `BoostingConfig.best_tree_count`, for example to log the error of every tree.
 
     Raises:
         ValueError: fewer than three folds: one is scored, one stops training, the others are trained on.
@@ -287,8 +308,9 @@ def cross_fit(
     members = []
     for fold in range(count):
         following = (fold + 1) % count
-        trees = growth.best_tree_count(grid.rows((folds != fold) & (folds != following)),
-                                       grid.rows(folds == following), grid.names, quantile=quantile)
+        trees = (tree_count or BoostingConfig.best_tree_count)(
+            growth, grid.rows((folds != fold) & (folds != following)), grid.rows(folds == following),
+            grid.names, quantile=quantile)
         members.append(growth.with_trees(trees).train(grid.rows(folds != fold), grid.names, quantile=quantile))
     return members
 

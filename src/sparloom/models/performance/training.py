@@ -16,6 +16,7 @@ from sparloom.models.performance.growth import (
     Measured,
     Rows,
     Target,
+    TreeCount,
     assign_folds,
     cross_fit,
     out_of_fold,
@@ -91,11 +92,16 @@ def _predict_within(
 
 def train_performance(
     measured: Measured, *, spec: FeatureSpec, target: Target, origin: Origin, growth: BoostingConfig, folds: int,
+    tree_count: TreeCount | None = None,
 ) -> PerformanceModel:
-    """Train one member per fold of the groups."""
+    """Train one member per fold of the groups.
+
+    Args:
+        tree_count: as in `cross_fit`.
+    """
     grid = Grid.of(spec, measured, target=target)
     assigned = assign_folds(measured.groups, folds, seed=growth.seed)
-    members = cross_fit(grid, growth, problem_folds(measured, assigned))
+    members = cross_fit(grid, growth, problem_folds(measured, assigned), tree_count=tree_count)
     trees = sum(member.num_trees() for member in members)
     return PerformanceModel(
         spec=spec, target=target, origin=origin, names=grid.names, members=tuple(members), folds=assigned,
