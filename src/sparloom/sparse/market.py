@@ -1,4 +1,4 @@
-"""MatrixMarket text to matrix and back.
+"""MatrixMarket text to matrix and back, and edge lists to matrix.
 
 SciPy reads the body of MatrixMarket text. It also reads the beginning of "1e5.5", "1.5-2" and "1 1.5 3" without an
 error, fills missing entries of symmetric arrays with zeros, and reads past the end of a text that ends in a blank. So
@@ -28,6 +28,7 @@ VALUES = {"real": (REAL, "a finite number"), "double": (REAL, "a finite number")
           "unsigned-integer": (INTEGER, "an unsigned integer")}  # of a field: its grammar and its name
 SIGNED = ("real", "double", "integer")
 TOP = re.compile(rb"(?:[ \t\r]*+(?:%[^\n]*+)?+\n)*+[^\n]*+\n?+")  # comments, blank lines and the size line
+COMMENT = re.compile(rb"^[ \t]*+[#%][^\n]*+", re.MULTILINE)  # of an edge list
 
 
 def parse_market(text: bytes, source: str, limit_bytes: int, dtype: DTypeLike | None = None) -> SparseMatrix:
@@ -48,8 +49,8 @@ def parse_market(text: bytes, source: str, limit_bytes: int, dtype: DTypeLike | 
     banner = BANNER.match(text)
     if banner is None:
         line = text.partition(b"\n")[0][:SHOWN].decode("ascii", "replace")
-        raise ValueError(f"{source}: line 1: {line!r} is no MatrixMarket header such as {HEADER!r}: "
-                         "convert other formats, or check where the file came from")
+        raise ValueError(f"{source}: line 1: {line!r} is no MatrixMarket header such as {HEADER!r}: pass "
+                         "format='edges' for an edge list, convert other formats, or check where the file came from")
     text = b"%%MatrixMarket matrix " + text[banner.end():]
     try:
         rows, cols, count, layout, field, symmetry = scipy.io.mminfo(io.BytesIO(text))
@@ -68,6 +69,44 @@ def parse_market(text: bytes, source: str, limit_bytes: int, dtype: DTypeLike | 
         return assembled(entries, dtype, first=1)
     except (ValueError, OverflowError) as error:
         raise ValueError(f"{source}: {str(error)[:1].lower()}{str(error)[1:]}") from error
+
+
+def parse_edges(
+    text: bytes, source: str, limit_bytes: int, *, shape: tuple[int, int] | None = None,
+    dtype: DTypeLike | None = None,
+) -> SparseMatrix:
+    """Read an edge list: a line has the source, the target and possibly the weight of an edge.
+
+    Args:
+        source, limit_bytes, dtype: as of `parse_market`.
+        shape: of the matrix; None: square, with as many rows as the greatest index and one more.
+
+    Raises:
+        ValueError: a line is no edge, an edge is repeated or outside `shape`, a weight does not fit, or there are no
+            edges and no `shape`; the message names `source` and the line or position.
+    """
+    if BANNER.match(text):
+        raise ValueError(f"{source}: a MatrixMarket file, no edge list: leave format away")
+    text = COMMENT.sub(b"", _with_line_ends(text))
+    edge = re.search(rb"[^ \t\r\n][^\n]*", text)
+    if edge is None and shape is None:
+        raise ValueError(f"{source}: no edges: truncated, or pass the shape of the matrix")
+    field = "pattern" if edge is None or len(edge[0].split()) == 2 else "real"
+    try:
+        _check_lines(text, 0, "coordinate", field)
+        columns = 2 if field == "pattern" else 3
+        numbers = np.zeros((0, columns)) if edge is None else np.fromstring(text, sep=" ").reshape(-1, columns)
+        greatest = numbers[:, :2].max(axis=0, initial=-1)
+        limits = shape or (INDEX_LIMIT, INDEX_LIMIT)
+        if (greatest >= limits).any():
+            raise ValueError(f"index {greatest.max():.0f} is outside of shape {limits}, counted from 0")
+        rows, cols = numbers[:, :2].T.astype(np.int32)
+        shape = shape or (1 + int(greatest.max()),) * 2
+        check_size(POINTER_BYTES * (max(shape) + 1), limit_bytes, f"{shape[0]} x {shape[1]} need")
+        values = numbers[:, 2].copy() if columns == 3 else np.ones(len(numbers))
+        return assembled(scipy.sparse.coo_array((values, (rows, cols)), shape=shape), dtype, first=0)
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from error
 
 
 def market_text(matrix: SparseMatrix) -> bytes:

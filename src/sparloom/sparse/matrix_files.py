@@ -9,6 +9,7 @@ import io
 import struct
 import tarfile
 import zipfile
+from numbers import Integral
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from numpy.typing import DTypeLike
 
 from sparloom.files import atomic_path
 from sparloom.sparse.archive import LIMIT_BYTES, check_size, read_text
-from sparloom.sparse.market import POINTER_BYTES, assembled, market_text, parse_market
+from sparloom.sparse.market import POINTER_BYTES, assembled, market_text, parse_edges, parse_market
 from sparloom.sparse.pattern import INDEX_LIMIT, SparseMatrix
 
 MATRIX_ENDINGS = (".tar.gz", ".tgz", ".mtx.gz", ".mtx", ".npz")
@@ -28,14 +29,22 @@ ZIP_END_BYTES = 22  # of the record at the end of a zip file, before its comment
 
 
 def read_matrix(
-    path: Path | str, *, limit_bytes: int = LIMIT_BYTES, dtype: DTypeLike | None = None,
+    path: Path | str, *, format: str | None = None, shape: tuple[int, int] | None = None,
+    limit_bytes: int = LIMIT_BYTES, dtype: DTypeLike | None = None,
 ) -> SparseMatrix:
     """Read a real matrix from .mtx, .mtx.gz, a SuiteSparse .tar.gz or .npz; unpacked files may keep their names.
+
+    With `format="edges"`, read an edge list under any name, possibly gzipped, as SNAP publishes them: a line has the
+    source, the target and possibly the weight of an edge, with blanks or tabs between them; lines that begin with # or
+    % are comments. Edge (i, j), counted from 0, is entry (i, j), 1 without a weight; it is not mirrored, and a second
+    one at the same position is an error.
 
     No digit of the file is lost: numbers that float32 rounds are kept in `SparseMatrix.exact`, from which `astype`
     restores them.
 
     Args:
+        format: "edges", or None for the formats that a file tells by itself.
+        shape: of the matrix of an edge list (default: square, as large as its greatest index needs).
         limit_bytes: maximum size after unpacking.
         dtype: of the values: numpy.float32, numpy.float64, or None for float32 unless that makes a number 0, then
             float64. A number that is not finite in the type is an error; with an explicit type, so is one that becomes
@@ -43,15 +52,21 @@ def read_matrix(
 
     Raises:
         FileNotFoundError, IsADirectoryError: there is no such file, or it is a folder.
-        ValueError: unknown ending, or a file that is damaged, too large or not a valid matrix; the message names the
-            file and the line, position or member.
+        ValueError: unknown ending or format, a `shape` that is none or of a file that holds its own, or a file that is
+            damaged, too large or not a valid matrix; the message names the file and the line, position or member.
     """
     path = Path(path)
-    ending = _ending(path)
+    if format not in (None, "edges"):
+        raise ValueError(f"format={format!r}: pass 'edges' for an edge list, or leave it away")
+    if shape is not None:
+        _check_shape(shape, format)
+    ending = _ending(path) if format is None else ""
     if ending == ".npz":
         return _read_arrays(path, limit_bytes, dtype)
     text, member = read_text(path, limit_bytes, path.name.removesuffix(ending))
     source = str(path) if member is None else f"{path}: member {member!r}"
+    if format == "edges":
+        return parse_edges(text, source, limit_bytes, shape=shape, dtype=dtype)
     return parse_market(text, source, limit_bytes, dtype)
 
 
@@ -149,7 +164,16 @@ def _ending(path: Path) -> str:
     for ending in MATRIX_ENDINGS:
         if path.name.endswith(ending):
             return ending
-    raise ValueError(f"{path}: not a matrix file: its name must end in {', '.join(MATRIX_ENDINGS)}")
+    raise ValueError(f"{path}: not a matrix file: its name must end in {', '.join(MATRIX_ENDINGS)}; pass "
+                     "format='edges' to read_matrix for an edge list")
+
+
+def _check_shape(shape: tuple[int, int], format: str | None) -> None:
+    if format is None:
+        raise ValueError(f"shape={shape!r} goes with format='edges': other files hold their shape")
+    if not (isinstance(shape, tuple) and len(shape) == 2
+            and all(isinstance(extent, Integral) and 0 <= extent <= INDEX_LIMIT for extent in shape)):
+        raise ValueError(f"shape={shape!r}: expected a tuple of two integers from 0 to {INDEX_LIMIT}")
 
 
 def _tar(text: bytes, stem: str) -> bytes:

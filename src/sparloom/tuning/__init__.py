@@ -14,8 +14,12 @@ Files in the order in which a decision passes through them:
     campaign         which configurations of which matrices to time next on an accelerator: ask and tell
     tuners           searches on one matrix at a time, beside which models are ranked
 
-Names are imported on first use: `sparloom.tuning.sparse` needs no torch.
+Names are imported on first use: `sparloom.tuning.sparse` needs no torch. `with sparloom.tuning():` calls this package.
 """
+
+import sys
+from contextlib import AbstractContextManager
+from types import ModuleType
 
 from sparloom.lazy import attach
 
@@ -58,3 +62,16 @@ __all__, __getattr__, __dir__ = attach(__name__, {
         "Caches", "machine_digest",
     ),
 })
+
+
+class _Package(ModuleType):
+    """This package, which can be called."""
+
+    def __call__(self) -> AbstractContextManager[None]:
+        """Measure whatever calls in the block compute for the first time, see `sparloom.tuning.sparse.tuning`."""
+        from sparloom.tuning.sparse import tuning
+
+        return tuning()
+
+
+sys.modules[__name__].__class__ = _Package

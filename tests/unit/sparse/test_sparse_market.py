@@ -1,5 +1,6 @@
-"""MatrixMarket text: what is read, and what is refused with its line or position."""
+"""MatrixMarket text and edge lists: what is read, and what is refused with its line or position."""
 
+import gzip
 import itertools
 import re
 
@@ -9,11 +10,12 @@ import pytest
 from sparloom.sparse import read_matrix, write_matrix
 
 GENERAL = "%%MatrixMarket matrix coordinate real general"
+SNAP = "# Directed graph\n# Nodes: 3 Edges: 3\n# FromNodeId\tToNodeId\n0\t1\r\n1\t2\n\n2\t0"
 WORDS = ["".join(letters) for length in range(1, 6) for letters in itertools.product("1.eE+-", repeat=length)]
 
 
 def read(tmp_path, text, **options):
-    path = tmp_path / "m.mtx"
+    path = tmp_path / ("graph.txt" if options.get("format") == "edges" else "m.mtx")
     path.write_bytes(text.encode() if isinstance(text, str) else text)
     return read_matrix(path, **options)
 
@@ -102,7 +104,7 @@ def test_a_line_that_is_no_entry_is_refused(tmp_path, line):
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    ("", "line 1: '' is no MatrixMarket header such as '%%MatrixMarket matrix coordinate real general': convert"),
+    ("", "line 1: '' is no MatrixMarket header such as '%%MatrixMarket matrix coordinate real general': pass format="),
     *[(line, f"line 1: {shown} is no MatrixMarket header") for line, shown in (
         ("# Nodes: 3\n0\t1\n", "'# Nodes: 3'"), ("<html>404", "'<html>404'"), (b"PK\3\4rest", r"'PK.*rest'"),
         ("%%MatrixMarket graph coordinate real general\n", "'%%MatrixMarket graph .*'"))],
@@ -174,3 +176,42 @@ def test_the_value_type_can_be_chosen(tmp_path):
     assert read(tmp_path, text, dtype=np.float16).values.tolist() == [float(np.float16(0.1)), 3.0]
     with pytest.raises(ValueError, match="int32"):
         read(tmp_path, text, dtype=np.int32)
+
+
+@pytest.mark.parametrize("text", [
+    SNAP, SNAP.replace("#", "%"), SNAP.replace("\t", "  "), SNAP.replace("\r", "").replace("\n", "\r"),
+    "2 0\n1 2\n0 1\n", " 0 1 \n1 2\n  # a comment\n2 0 "])
+@pytest.mark.parametrize("name", ["graph.txt", "graph.txt.gz", "graph.npz", "graph"])
+def test_edges_are_read_under_any_name(tmp_path, text, name):
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(text.encode()) if name.endswith("gz") else text.encode())
+    matrix = read_matrix(path, format="edges")
+    assert matrix.to_scipy().toarray().tolist() == [[0, 1, 0], [0, 0, 1], [1, 0, 0]]
+
+
+def test_weights_and_shapes_of_edges(tmp_path):
+    matrix = read(tmp_path, "0 1 0.1\n1 0 -2e3\n0 0 0\n", format="edges")
+    np.testing.assert_array_equal(matrix.astype(np.float64).to_scipy().toarray(), [[0, 0.1], [-2000, 0]])
+    assert matrix.pattern.nnz == 3
+    assert read(tmp_path, "0 1\n", format="edges", shape=(2, 5)).pattern.shape == (2, 5)
+    assert read(tmp_path, "# none\n", format="edges", shape=(2, 0)).pattern.shape == (2, 0)
+
+
+@pytest.mark.parametrize(("text", "shape", "message"), [
+    ("# only comments\n", None, "no edges: truncated, or pass the shape of the matrix"),
+    ("# c\n0,1\n", None, "line 2: '0,1' is not row, column, a finite number"),
+    ("0 1 2 3\n", None, "line 1: '0 1 2 3' is not row"), ("0 1.0\n", None, "line 1: '0 1.0' is not row, column"),
+    ("0 1\n\n1 2 3\n", None, "line 3: '1 2 3' is not row, column"), ("0 1 1\n1 2\n", None, "line 2: '1 2' is not row"),
+    ("0 1\n-1 2\n", None, "line 2: '-1 2' is not row"), ("0 1 nan\n", None, "line 1: '0 1 nan' is not row"),
+    ("0 1\n1 99999999999999999999\n", None, r"index 1\d{20} is outside of shape \(2147483647, 2147483647\)"),
+    ("0 0\n2 0\n", (2, 5), r"index 2 is outside of shape \(2, 5\), counted from 0"),
+    ("0 0\n0 1\n", (2, 1), r"index 1 is outside of shape \(2, 1\)"),
+    ("0 1 1e60\n", None, r"value 1e\+60 at \(0, 1\) is not finite in float32"),
+    ("# c\n0 1\n1 0\n\n0 1\n", None, r"position \(0, 1\) or its mirror image occurs a second time"),
+    ("0 900000000\n", None, "900000001 x 900000001 need 7200000016 bytes, more than 4294967296"),
+    (f"{banner('pattern')}\n1 1 1\n1 1\n", None, "a MatrixMarket file, no edge list: leave format away"),
+])
+def test_what_is_no_edge_list_is_refused(tmp_path, text, shape, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        read(tmp_path, text, format="edges", shape=shape)
+    assert str(caught.value).startswith(str(tmp_path / "graph.txt"))

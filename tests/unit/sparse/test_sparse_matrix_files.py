@@ -58,8 +58,15 @@ def test_unknown_ending(tmp_path, name):
 def test_names_and_formats_are_refused(tmp_path):
     path = tmp_path / "graph.txt"
     path.write_text("0 1\n")
-    with pytest.raises(ValueError, match="must end in"):
+    with pytest.raises(ValueError, match=r"must end in .*; pass format='edges' to read_matrix for an edge list"):
         read_matrix(path)
+    with pytest.raises(ValueError, match="format='csv': pass 'edges' for an edge list, or leave it away"):
+        read_matrix(path, format="csv")
+    with pytest.raises(ValueError, match=r"shape=\(3, 3\) goes with format='edges'"):
+        read_matrix(path, shape=(3, 3))
+    for wrong in ((2,), (2, -1), (2, 0.5), 3, (2, 2**31)):
+        with pytest.raises(ValueError, match=r"shape=.*: expected a tuple of two integers from 0 to 2147483647"):
+            read_matrix(path, format="edges", shape=wrong)
     (tmp_path / "m.mtx").mkdir()
     for ending in (".mtx", ".npz"):
         with pytest.raises(IsADirectoryError if ending == ".mtx" else FileNotFoundError, match=f"m{ending}"):

@@ -1,4 +1,4 @@
-"""Measuring where it is asked for: `tune` and `prepare(tune=True)`; everything else measures nothing."""
+"""Measuring where it is asked for: `tune`, `prepare(tune=True)`, `with tuning()`; everything else measures nothing."""
 
 import subprocess
 import sys
@@ -69,6 +69,18 @@ def test_a_tuned_matrix_follows_its_values_and_reported_changes():
     a.indptr[-1] = a.nnz
     changed = scipy.sparse.csr_array((a.data, a.indices, a.indptr), shape=a.shape)
     np.testing.assert_allclose(sparloom.spmm(a, x, changed=True), changed @ x, rtol=1e-3, atol=1e-3)
+
+
+def test_within_a_block_whatever_is_new_is_measured(decided):
+    a, x = matrix(5000, 200), dense(200, 24)
+    with sparloom.tuning():
+        for _ in range(3):
+            close(SpMM(), a, {"B": x}, sparloom.spmm(a, x))
+        close(SpMM(), a, {"B": x}, sparloom.spmm(a.tocsc(), x))
+        sparloom.sddmm(a, dense(5000, 24), x)
+    assert decided == ["spmm", "sddmm"]  # the same pattern in CSC finds the stored decision
+    sparloom.spmm(matrix(400, 200), x)
+    assert decided == ["spmm", "sddmm"]
 
 
 def test_an_unknown_operation_is_refused():

@@ -14,7 +14,7 @@ Files in the order in which a call passes through them:
 """
 
 from sparloom.tuning.search import CsrCostModel, Sample, sample_rows
-from sparloom.tuning.sparse.api import csr_attention, prepare, sddmm, spmm, tune
+from sparloom.tuning.sparse.api import csr_attention, prepare, sddmm, spmm, tune, tuning
 from sparloom.tuning.sparse.backend import (
     LIBRARIES,
     Arrays,
@@ -40,5 +40,5 @@ __all__ = [
     "CsrCostModel", "CsrDecider", "CsrPlan", "CsrPolicy", "CudaBackend", "CudaEstimate", "CudaRates", "Library",
     "NativeReplay", "Prepared", "Product", "Sample", "Settings", "array_of", "csr_attention", "dense_of",
     "gather_dot", "gathered_pieces", "kernel_kind", "matrix_of", "measure_cuda_rates", "prepare",
-    "safe_kernel", "sample_rows", "sddmm", "spmm", "tune",
+    "safe_kernel", "sample_rows", "sddmm", "spmm", "tune", "tuning",
 ]

@@ -7,7 +7,9 @@ this process are found by the identity of their index arrays.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,7 +34,7 @@ from sparloom.tuning.sparse.inputs import (
 )
 from sparloom.tuning.sparse.prepared import REDUCTIONS, Prepared, Reduce
 
-__all__ = ["csr_attention", "prepare", "sddmm", "spmm", "tune"]
+__all__ = ["csr_attention", "prepare", "sddmm", "spmm", "tune", "tuning"]
 
 AXES = 2  # of a matrix; SciPy has CSR arrays with one
 FLAT_AXES = 2  # of operands of attention with one head
@@ -42,6 +44,7 @@ DENSE_OPERANDS: Mapping[str, Mapping[str, str]] = {
 """Operation -> name of each dense operand -> what its rows belong to."""
 
 _TUNED: IdentityCache[Prepared] = IdentityCache(16)  # entries have copies of index arrays
+_TUNING: ContextVar[bool] = ContextVar("tuning", default=False)
 
 
 def prepare(matrix: Any, *, tune: bool | None = None, **options: Any) -> Prepared:
@@ -99,6 +102,16 @@ def tune(matrix: Any, op: str = "spmm", width: int = 64, *, heads: int = 1, **op
     dense = {name: prepared.backend.arrays.to_device(draw.random((extents[side], *trailing)).astype(dtype))
              for name, side in DENSE_OPERANDS[op].items()}
     return prepared.plan(op, **dense)
+
+
+@contextmanager
+def tuning() -> Iterator[None]:
+    """Measure, as `tune` does, whatever calls in the block compute for the first time."""
+    token = _TUNING.set(True)
+    try:
+        yield
+    finally:
+        _TUNING.reset(token)
 
 
 def spmm(
@@ -220,7 +233,7 @@ def _attended(prepared: Prepared, dense: Mapping[str, Any]) -> Any:
 
 
 class _Tuned(NamedTuple):
-    """A prepared matrix that was measured, and the values of this call in the order of its pattern."""
+    """A prepared matrix that was measured, or will be, and the values of this call in the order of its pattern."""
 
     prepared: Prepared
     values: Any | None
@@ -234,20 +247,23 @@ def _forget(matrix: Any) -> None:
 
 
 def _tuned(matrix: Any, dense: Any, threads: int | None, changed: bool) -> _Tuned | None:
-    """Look up a matrix that was tuned in this process; None for any other."""
-    if not _TUNED:
+    """Look up a matrix that was tuned in this process, or that is to be tuned now; None for any other."""
+    measures = _TUNING.get()
+    if not measures and not _TUNED:
         return None
     columns = dense.shape[0] if getattr(dense, "ndim", 0) else None
     if cuda_parts(matrix, columns) is not None:
         return None
     arrays = _index_arrays(matrix, columns)
     if arrays is None:
-        return None
+        return _Tuned(prepare(matrix, tune=True, threads=threads), None) if measures else None
     indptr, indices, values, shape = arrays
     if changed:
         pattern = matrix_of(arrays).pattern
         _TUNED.invalidate((indptr, indices), lambda each: each.fits(pattern))
     prepared = _TUNED.find((indptr, indices), (shape, threads))
+    if prepared is None and measures:
+        prepared = _tuned_matrix(arrays, threads=threads)
     return None if prepared is None else _Tuned(prepared, values)
 
 
