@@ -27,7 +27,7 @@ Files, from what users call to what runs:
     convolution        the products of a graph convolution
 
     ragged_layers      `TransformerEncoderLayer`, `MultiheadAttention`, `LayerNorm`, `ragged_softmax`
-    batches            packed tokens, nested tensors, padded batches
+    batches            packed tokens, also of nested tensors, and padded batches
     packing            makes the encoders in a model compute real tokens only, in place
     packed_transformers, packed_torch   encoders that do so, of transformers and of torch
     transformers_layers   their layers: where parameters are
@@ -42,7 +42,6 @@ from sparloom.nn.accelerate import Acceleration, accelerate, restore
 from sparloom.nn.aggregating_layers import GINConv, GraphConv, SAGEConv
 from sparloom.nn.attention_layers import GATConv, GATv2Conv
 from sparloom.nn.baselines import CUDA_SPARSE_LIBRARIES, SPARSE_LIBRARIES, device_csr, torch_csr
-from sparloom.nn.batches import from_nested, to_nested
 from sparloom.nn.graph import Graph
 from sparloom.nn.graph_layers import GCNConv, TransformerConv
 from sparloom.nn.packing import Packing, describe_packing, pack, unpack
@@ -53,6 +52,6 @@ from sparloom.nn.sparse import csr_attention, sddmm, spmm
 __all__ = [
     "CUDA_SPARSE_LIBRARIES", "SPARSE_LIBRARIES", "Acceleration", "GATConv", "GATv2Conv", "GCNConv", "GINConv", "Graph",
     "GraphConv", "LayerNorm", "MultiheadAttention", "Packing", "RGCNConv", "SAGEConv", "TransformerConv",
-    "TransformerEncoderLayer", "accelerate", "csr_attention", "describe_packing", "device_csr", "from_nested", "pack",
-    "ragged_softmax", "restore", "sddmm", "spmm", "to_nested", "torch_csr", "unpack",
+    "TransformerEncoderLayer", "accelerate", "csr_attention", "describe_packing", "device_csr", "pack",
+    "ragged_softmax", "restore", "sddmm", "spmm", "torch_csr", "unpack",
 ]

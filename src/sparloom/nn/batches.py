@@ -11,14 +11,10 @@ import torch
 
 from sparloom.errors import Unsupported
 from sparloom.nn.custom_ops import without_functorch
-from sparloom.nn.torch_integration import autocast_operands, dtype_remedy, unscriptable
+from sparloom.nn.torch_integration import autocast_operands, dtype_remedy
 from sparloom.ragged import (
     LENGTHS,
-    Length,
-    RaggedTensor,
     Structure,
-    Tensor,
-    jagged_length,
     structure_of,
     tokens_of,
 )
@@ -121,54 +117,6 @@ def _checked_tokens(tokens: torch.Tensor, structure: Structure) -> torch.Tensor:
     if tokens.shape[0] != expected:
         raise ValueError(f"the lengths add up to {expected}, but there are {tokens.shape[0]} tokens")
     return tokens
-
-
-@unscriptable
-def from_nested(tensor: Tensor, nested: torch.Tensor, structure: Structure | None = None) -> RaggedTensor:
-    """Convert a jagged nested tensor; no copy if the storage of `tensor` is unpadded.
-
-    Args:
-        tensor: [batch, row(batch), constant extents..], row by a length function of batch alone.
-        nested: torch.nested tensor of layout torch.jagged, contiguous, on the CPU, of the dtype of `tensor`.
-        structure: of these lengths (default: made from them).
-
-    Raises:
-        ValueError: nested or tensor has another form, or the lengths differ from those of the structure.
-    """
-    length = _length(tensor)
-    if not nested.is_nested or nested.layout != torch.jagged:
-        raise ValueError(f"tensor {tensor.name}: the source has layout {nested.layout}: make it by "
-                         f"torch.nested.nested_tensor(..., layout=torch.jagged)")
-    if nested.lengths() is not None or nested.device.type != "cpu":
-        raise ValueError(f"tensor {tensor.name}: the nested tensor is on {nested.device} or not contiguous: pass "
-                         "nested.contiguous().cpu()")
-    values, lengths = nested.values().detach(), np.diff(nested.offsets().numpy())
-    if structure is None:
-        structure = Structure({length: lengths})
-    elif not np.array_equal(structure.table(length), lengths):
-        raise ValueError(f"tensor {tensor.name}: the lengths of the nested tensor differ from those of the structure: "
-                         "make a structure for each")
-    packed = np.ascontiguousarray(values.numpy())
-    if not (tensor.padding or tensor.full):
-        return RaggedTensor(tensor, structure, packed.reshape(-1))
-    return RaggedTensor.from_packed(tensor, structure, packed)
-
-
-@unscriptable
-def to_nested(value: RaggedTensor) -> torch.Tensor:
-    """Copy to a jagged nested tensor."""
-    _length(value.tensor)
-    packed, starts = value.to_packed()
-    return torch.nested.nested_tensor_from_jagged(torch.from_numpy(packed), torch.from_numpy(starts.astype(np.int64)))
-
-
-def _length(tensor: Tensor) -> Length:
-    """Return the length function of a tensor that torch.nested can hold."""
-    length = jagged_length(tensor)
-    if length is None:
-        raise ValueError(f"tensor {tensor.name} has no jagged form: torch.nested supports one ragged dimension, the "
-                         "second, whose lengths depend on the first, followed by constant ones")
-    return length
 
 
 @dataclass(frozen=True, eq=False)

@@ -40,7 +40,7 @@ __all__, _find, __dir__ = attach(__name__, {
         "PANEL", "pad_loop", "pad_storage", "reorder_dimensions", "split_dimension"),
     "table_code": ("hoist", "prelude_kernels", "simplify_map"),
     "lowering": ("Lowered", "lower"),
-    "structure": ("Prelude", "RaggedTensor", "Structure", "element_offsets", "iterations", "jagged_length"),
+    "structure": ("Prelude", "RaggedTensor", "Structure", "element_offsets", "iterations"),
     "runtime": (
         "DeviceProgram", "Executable", "bind_arrays", "interpreted", "kernel_arguments", "kernel_preludes"),
     "runner": ("BoundRun", "FixedArrays", "Runner", "run_bound"),

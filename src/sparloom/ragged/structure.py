@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from sparloom.ir import DTYPES, Const, Expr, Kernel, Ref
+from sparloom.ir import DTYPES, Expr, Kernel, Ref
 from sparloom.jit import compile_c
 from sparloom.ragged.dimensions import Axis, expand, free_names
 from sparloom.ragged.layout import (
@@ -189,34 +189,20 @@ class RaggedTensor:
         return cls(tensor, structure, np.zeros(structure.size(tensor), DTYPES[tensor.type.scalar]))
 
     @classmethod
-    def from_padded(cls, tensor: Tensor, structure: Structure | None, padded: np.ndarray, *,
-                    mask: np.ndarray | None = None) -> RaggedTensor:
+    def from_padded(cls, tensor: Tensor, structure: Structure, padded: np.ndarray) -> RaggedTensor:
         """Copy the elements of a dense array.
 
         Args:
-            structure: None to infer the lengths from the mask, for tensors [batch, row(batch), constant extents..].
             padded: array with the tensor's number of dimensions, each at least as long as its largest slice.
-            mask: true where there is an element, as returned by `to_padded`, but with the extents of `padded`.
 
         Raises:
-            ValueError: an extent is too small; the mask has holes or does not match the structure; or neither
-                structure nor mask is given.
+            ValueError: an extent is too small.
         """
-        if padded.ndim != len(tensor.axes):
-            raise ValueError(f"tensor {tensor.name} from an array of shape {padded.shape}: it has {len(tensor.axes)} "
-                             f"dimensions")
-        if mask is not None:
-            checked_mask(tensor, mask, padded.shape[: _varying(tensor)])
-        if structure is None:
-            length = infer_length(tensor, source="a mask", available=mask is not None)
-            structure = Structure({length: mask.sum(axis=1)})
         result = cls.zeros(tensor, structure)
         found, flat = element_offsets(tensor, structure)
         shape = result._largest()
-        if any(has < needs for has, needs in zip(padded.shape, shape, strict=True)):
+        if padded.ndim != len(shape) or any(has < needs for has, needs in zip(padded.shape, shape, strict=True)):
             raise ValueError(f"tensor {tensor.name} from an array of shape {padded.shape}: it needs at least {shape}")
-        if mask is not None:
-            _check_elements(tensor, mask, found)
         result.data[flat] = padded[tuple(found.values())]
         return result
 
@@ -234,33 +220,21 @@ class RaggedTensor:
         shape = self._largest()
         padded = np.full(shape, fill, self.data.dtype)
         padded[tuple(found.values())] = self.data[flat]
-        return padded, _mask(found, shape[: _varying(self.tensor)])
+        mask = np.zeros(shape[: _varying(self.tensor)], dtype=bool)
+        mask[tuple(found.values())[: mask.ndim]] = True
+        return padded, mask
 
     @classmethod
-    def from_packed(cls, tensor: Tensor, structure: Structure | None, packed: np.ndarray, *,
-                    cu_seqlens: np.ndarray | Sequence[int] | None = None) -> RaggedTensor:
+    def from_packed(cls, tensor: Tensor, structure: Structure, packed: np.ndarray) -> RaggedTensor:
         """Copy elements given in order without padding: (tokens, ..) of FlashAttention's varlen form, or flat.
 
-        Args:
-            structure: None to infer the lengths from cu_seqlens, for tensors [batch, row(batch), constant extents..].
-            cu_seqlens: starts of the slices followed by the number of tokens, as returned by `to_packed`.
-
         Raises:
-            ValueError: the number of elements differs from the tensor's; cu_seqlens decrease, do not start with 0, do
-                not end with the number of tokens, or do not match the structure; or neither structure nor cu_seqlens
-                are given.
+            ValueError: the number of elements differs from the tensor's.
         """
-        starts = None if cu_seqlens is None else checked_cu_seqlens(tensor, cu_seqlens)
-        if structure is None:
-            length = infer_length(tensor, source="cu_seqlens", available=starts is not None)
-            structure = Structure({length: np.diff(starts)})
         result = cls.zeros(tensor, structure)
         _, flat = element_offsets(tensor, structure)
-        if starts is not None:
-            _check_starts(tensor, starts, result._starts())
         if packed.size != flat.size:
-            end = "" if starts is None else f", as cu_seqlens end with {starts[-1]} tokens"
-            raise ValueError(f"tensor {tensor.name} from {packed.size} packed elements: it has {flat.size}{end}")
+            raise ValueError(f"tensor {tensor.name} from {packed.size} packed elements: it has {flat.size}")
         result.data[flat] = packed.reshape(-1)
         return result
 
@@ -271,10 +245,15 @@ class RaggedTensor:
             Array (slices of the last varying dimension, constant extents..), and cu_seqlens: int32 starts of the
             slices of the last varying dimension, followed by their total.
         """
-        flat = element_offsets(self.tensor, self.structure)[1]
-        trailing = [int(self.structure.number(extent)) for _, extent in self.tensor.axes[_varying(self.tensor):]]
+        flat, axes, varying = element_offsets(self.tensor, self.structure)[1], self.tensor.axes, _varying(self.tensor)
+        trailing = [int(self.structure.number(extent)) for _, extent in axes[varying:]]
         packed = self.data[flat].reshape(-1, *trailing) if flat.size else np.empty((0, *trailing), self.data.dtype)
-        return packed, self._starts()
+        starts = np.zeros(1, dtype=np.int32)
+        if varying:
+            before = coordinates(axes[: varying - 1], self.structure)
+            extents = evaluate(axes[varying - 1][1], before, self.structure.table)
+            starts = np.concatenate(([0], np.cumsum(extents))).astype(np.int32)
+        return packed, starts
 
     def slice(self, *coordinate: int) -> np.ndarray:
         """Copy the elements at coordinates of the first dimensions, as a dense array over the others."""
@@ -305,66 +284,6 @@ class RaggedTensor:
     def _largest(self) -> tuple[int, ...]:
         axes = self.tensor.axes
         return tuple(self.structure.number(largest_extent(extent, axes)) for _, extent in axes)
-
-    def _starts(self) -> np.ndarray:
-        """Return the starts of the slices of the last varying dimension."""
-        varying = _varying(self.tensor)
-        if varying == 0:
-            return np.zeros(1, dtype=np.int32)
-        before = coordinates(self.tensor.axes[: varying - 1], self.structure)
-        extents = evaluate(self.tensor.axes[varying - 1][1], before, self.structure.table)
-        return np.concatenate(([0], np.cumsum(extents))).astype(np.int32)
-
-
-def jagged_length(tensor: Tensor) -> Length | None:
-    """Find the length function of a tensor [batch, row(batch), constant extents..]; None for any other form."""
-    match tensor.axes:
-        case ((batch, _), (_, At(Length() as length, args)), *trailing) if args == (batch,):
-            if all(isinstance(extent, Const) for _, extent in trailing):
-                return length
-    return None
-
-
-def infer_length(tensor: Tensor, *, source: str, available: bool) -> Length:
-    """Find the length function whose entries the source, "a mask" or "cu_seqlens", determines if it is available."""
-    length = jagged_length(tensor)
-    if length is None:
-        raise ValueError(f"tensor {tensor.name} without a structure: {source} determines the lengths of "
-                         f"[batch, row(batch), constant extents..] only: give a structure")
-    if not available:
-        raise ValueError(f"tensor {tensor.name} without a structure: give one, or {source} to infer the lengths")
-    return length
-
-
-def checked_mask(tensor: Tensor, mask: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Check that a mask has this shape, and that the elements of every slice of the last dimension are its first."""
-    if mask.dtype != bool or mask.shape != shape:
-        raise ValueError(f"tensor {tensor.name} from a mask of {mask.dtype} and shape {mask.shape}: give bool of "
-                         f"shape {shape}, true where there is an element")
-    slices = np.atleast_1d(mask)
-    holes = np.argwhere(slices[..., 1:] & ~slices[..., :-1]).tolist()
-    if holes:
-        *at, missing = holes[0]
-        raise ValueError(f"tensor {tensor.name} from a mask whose slice {tuple(at)} has element {missing + 1}, but not "
-                         f"{missing}: the elements of a slice are its first ones, without holes")
-    return mask
-
-
-def checked_cu_seqlens(tensor: Tensor, cu_seqlens: np.ndarray | Sequence[int]) -> np.ndarray:
-    """Check that slices begin at 0, each at the end of the one before; convert to int64."""
-    entries = np.asarray(cu_seqlens)
-    if entries.ndim != 1 or not entries.size or entries.dtype.kind not in "iu":
-        raise ValueError(f"tensor {tensor.name} from cu_seqlens of {entries.dtype} and shape {entries.shape}: give a "
-                         "vector of integers, one more than there are slices")
-    starts = entries.astype(np.int64)
-    if starts[0] != 0:
-        raise ValueError(f"tensor {tensor.name} from cu_seqlens that start with {starts[0]}: they start with 0")
-    falls = np.flatnonzero(starts[1:] < starts[:-1])
-    if falls.size:
-        entry = int(falls[0]) + 1
-        raise ValueError(f"tensor {tensor.name} from cu_seqlens whose entry {entry} is {starts[entry]}, after "
-                         f"{starts[entry - 1]}: they must not decrease")
-    return starts
 
 
 def coordinates(axes: Sequence[Axis], structure: Structure) -> dict[str, np.ndarray]:
@@ -427,30 +346,3 @@ def _volume(axes: Sequence[Axis], structure: Structure) -> int:
 def _varying(tensor: Tensor) -> int:
     """Count the dimensions up to the last one that varies with another."""
     return max((number + 1 for number, (_, extent) in enumerate(tensor.axes) if free_names(extent)), default=0)
-
-
-def _mask(found: Mapping[str, np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
-    """Mark the coordinates of all elements in the first dimensions."""
-    mask = np.zeros(shape, dtype=bool)
-    mask[tuple(found.values())[: len(shape)]] = True
-    return mask
-
-
-def _check_elements(tensor: Tensor, mask: np.ndarray, found: Mapping[str, np.ndarray]) -> None:
-    """Check that a mask has the elements of a structure."""
-    wrong = np.argwhere(mask != _mask(found, mask.shape)).tolist()
-    if wrong:
-        at = tuple(wrong[0])
-        raise ValueError(f"tensor {tensor.name} from a mask that is {bool(mask[at])} at {at}: the structure has "
-                         f"{'no' if mask[at] else 'an'} element there")
-
-
-def _check_starts(tensor: Tensor, starts: np.ndarray, own: np.ndarray) -> None:
-    """Check that cu_seqlens are those of a structure."""
-    if starts.size != own.size:
-        raise ValueError(f"tensor {tensor.name} from {starts.size} cu_seqlens: the structure has {own.size}")
-    wrong = np.flatnonzero(starts != own)
-    if wrong.size:
-        entry = int(wrong[0])
-        raise ValueError(f"tensor {tensor.name} from cu_seqlens whose entry {entry} is {starts[entry]}: the structure "
-                         f"has {own[entry]} there")

@@ -82,8 +82,7 @@ def test_layers_are_neither_traced_nor_scripted_and_work_afterwards(kind) -> Non
             torch.jit.script(model)
 
 
-@pytest.mark.parametrize("name", ["spmm", "sddmm", "csr_attention", "ragged_softmax", "from_nested", "to_nested",
-                                  "torch_csr", "device_csr"])
+@pytest.mark.parametrize("name", ["spmm", "sddmm", "csr_attention", "ragged_softmax", "torch_csr", "device_csr"])
 def test_functions_are_not_scripted_alone_or_where_others_call_them(name) -> None:
     function = getattr(nn, name)
 
