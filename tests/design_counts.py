@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src"
 BUDGETS = {  # package -> lines of code; "top modules": those of sparloom itself
     "arrays": 250, "baselines": 970, "cli": 520, "data": 1_810, "experiments": 7_490, "fusion": 2_560,
-    "hydra_plugins": 110, "ir": 1_700, "jit": 910, "measure": 290, "models": 3_120, "nn": 5_480, "ops": 470,
+    "hydra_plugins": 110, "ir": 1_700, "jit": 910, "measure": 290, "models": 3_150, "nn": 5_480, "ops": 470,
     "platforms": 3_510, "ragged": 4_830, "report": 2_400, "solvers": 990, "space": 1_130, "sparse": 1_540,
     "top modules": 600, "tuning": 3_250,
 }
