@@ -10,7 +10,7 @@ from interpreted import InterpretedLibrary
 from ragged_cases import CASES, batches, col, expected, lengths, operands, row, structure
 
 from sparloom import ir, ragged
-from sparloom.errors import IllegalSchedule, Unsupported
+from sparloom.errors import Unsupported
 from sparloom.ir import (
     Binary,
     Const,
@@ -33,16 +33,6 @@ from sparloom.ragged import At, FusedInner, FusedOuter, Structure, evaluate, hoi
 
 def text(program, **options):
     return "\n".join(pretty(each.kernel) for each in ragged.lower(program, **options))
-
-
-def fused_projection():
-    return ragged.parallel(ragged.fuse(CASES["projection"].program, "y", "batch", "row"), "y", "batch_row")
-
-
-def test_a_tensor_stored_in_the_order_of_a_fused_loop_is_accessed_at_it_alone():
-    printed = text(fused_projection())
-    assert "x[batch_row * 3 + inner]" in printed
-    assert "y[batch_row * 4 + out]" in printed
 
 
 def loads_inside_innermost(program, **options):
@@ -81,22 +71,6 @@ def test_a_reduction_is_kept_in_a_variable_an_array_or_the_result():
     assert "s_acc" not in text(moved)
 
 
-def test_padded_iterations_of_a_reduction_add_nothing():
-    stored = CASES["values"].program
-    for tensor, padding in {"p": {col: 4}, "v": {row: 4}}.items():
-        stored = ragged.pad_storage(stored, tensor, padding)
-    printed = text(ragged.pad_loop(stored, "o", col, 4))
-    assert "select(col < " in printed
-
-
-def test_storage_is_checked_again_when_lowering():
-    program = CASES["scaled"].program
-    stored = ragged.pad_loop(ragged.pad_storage(ragged.pad_storage(program, "x", {row: 4}), "y", {row: 4}), "y", row, 4)
-    unpadded = stored.with_tensor(program.tensors()["x"])
-    with pytest.raises(IllegalSchedule, match="y accesses x, dimension row, at row, whose loops are padded"):
-        ragged.lower(unpadded)
-
-
 ROW, J, N = ir.Ref("i"), ir.Ref("j"), ir.Ref("n")
 ZERO = ir.Const(0.0, ir.F32)
 ENTRY = ir.Load("starts", ROW)
@@ -115,48 +89,6 @@ def copied(index: ir.Expr) -> ir.Store:
 
 def loops(*body: ir.Stmt) -> ir.For:
     return ir.For("i", 0, N, (ir.For("j", 0, N, body),))
-
-
-def test_an_entry_is_read_once_where_its_index_is_known():
-    assert hoisted(loops(copied(ENTRY), copied(ENTRY + J), copied(ir.Load("starts", ir.Const(3))))) == dedent("""\
-        let starts_entry: i32 = starts[3]
-        for i in 0 .. n:
-            let starts_entry_1: i32 = starts[i]
-            for j in 0 .. n:
-                out[j] = x[starts_entry_1]
-                out[j] = x[starts_entry_1 + j]
-                out[j] = x[starts_entry]""")
-
-
-@pytest.mark.parametrize("declared", [
-    ir.Let("starts_entry", ir.I64, ir.Const(5)), ir.Declare("starts_entry", ir.I64, ir.Const(5)),
-    ir.Alloc("starts_entry", "i64", 5)])
-def test_an_entry_gets_a_name_that_nothing_in_the_kernel_has(declared):
-    assert "let starts_entry_1: i32 = starts[i]" in hoisted(loops(declared, copied(ENTRY)))
-    assert "let starts_entry_1: i32 = starts[i]" in hoisted(loops(copied(ENTRY)), declared)
-    also = (*PARAMS, ir.Param("starts_entry", ir.I64), ir.Param("starts_entry_1", ir.I64))
-    assert "let starts_entry_2: i32 = starts[i]" in hoisted(loops(copied(ENTRY)), params=also)
-    assert "let starts_entry_1: i32 = starts[i]" in hoisted(ir.For("starts_entry", 0, N, (loops(copied(ENTRY)),)))
-
-
-def test_an_entry_stays_where_a_name_of_the_loop_is_in_its_index():
-    """Let, variable, array and loop of the inside: none of them exists outside."""
-    inside = (
-        ir.Let("a", ir.I64, ROW + 1), ir.Declare("b", ir.I64, J), ir.Alloc("c", "i64", 4),
-        copied(ir.Load("starts", ir.Ref("a"))), copied(ir.Load("starts", ir.Ref("b"))),
-        copied(ir.Load("starts", ir.Load("c", ROW))),
-        ir.For("m", 0, N, (copied(ir.Load("starts", ROW + ir.Ref("m"))),)))
-    assert hoisted(loops(*inside)) == dedent("""\
-        for i in 0 .. n:
-            for j in 0 .. n:
-                let a: i64 = i + 1
-                var b: i64 = j
-                array c: i64[4]
-                out[j] = x[starts[a]]
-                out[j] = x[starts[b]]
-                out[j] = x[starts[c[i]]]
-                for m in 0 .. n:
-                    out[j] = x[starts[i + m]]""")
 
 
 def chosen(cond: ir.Expr, index: ir.Expr, otherwise: ir.Expr = ZERO) -> ir.Stmt:
