@@ -10,7 +10,7 @@ LONGEST = (  # under tests/, of few tests each; files with more tests follow in 
     "contract/test_extending.py", "contract/test_notebooks.py", "unit/experiments/test_training_processes.py",
     "unit/experiments/test_bench_fusion.py", "unit/experiments/test_compare.py",
     "unit/experiments/test_bench_jacobi.py", "unit/experiments/test_eval_ragged.py",
-    "unit/report/test_fusion_reports.py", "unit/experiments/test_bench_dispatch.py", "property/test_sparse_fuzz.py",
+    "unit/experiments/test_bench_dispatch.py", "property/test_sparse_fuzz.py",
     "unit/tuning/test_sparse_calls.py", "unit/experiments/test_bench_ragged.py",
     "unit/experiments/test_bench_gcn.py", "unit/models/test_models_processes.py", "unit/data/test_processes.py",
     "unit/experiments/test_finetune.py", "unit/baselines/test_baselines_encoder.py",

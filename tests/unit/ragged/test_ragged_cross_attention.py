@@ -4,12 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cuda_devices import run_on_host
 from interpreted import InterpretedLibrary
 
 from sparloom import ragged
 from sparloom.errors import Unsupported
-from sparloom.ops import assert_close
 
 OF_LENGTHS, OF_MEMORY = [5, 1, 0, 6, 2], [3, 4, 2, 0, 9]
 SHAPE = ragged.EncoderShape(width=8, heads=4, cross=True)
@@ -94,21 +92,6 @@ def test_other_precisions_are_near(precision: str) -> None:
     cosines = (found[0] * found[1]).sum(1) / np.linalg.norm(found[0], axis=1) / np.linalg.norm(found[1], axis=1)
     assert {"bfloat16": 0.9999, "int8": 0.999}[precision] <= cosines.min()
     assert np.abs(found[0] - found[1]).max() > 1e-6
-
-
-@pytest.mark.cc
-@pytest.mark.usefixtures("own_cache")
-@pytest.mark.parametrize("shape", FORMS[:2])
-def test_the_cuda_text_run_on_the_host_matches_the_definition(shape: ragged.EncoderShape, tmp_path) -> None:
-    program, of = ragged.device_cross_attention(shape), ragged.structure_of(OF_LENGTHS, OF_MEMORY)
-    values = inputs_of(program, of)
-    run_definition, wanted = ragged.Executable(ragged.cross_attention(shape)).bind(of, **values)
-    run_definition()
-    arrays, lowered = ragged.bind_arrays(program, of, values), ragged.lower(program)
-    run = run_on_host([each.kernel for each in lowered], tmp_path)
-    for each in lowered:
-        run(each.kernel, ragged.kernel_arguments(each, of, arrays))
-    assert_close(arrays["attended"], wanted["attended"], terms=64, scale=8.0)
 
 
 def test_what_depends_on_distances_is_refused() -> None:
