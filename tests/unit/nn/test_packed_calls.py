@@ -1,9 +1,7 @@
 """How packed models are called: in pieces, all layers of few tokens in one call, with hooks, from several threads."""
 
 import copy
-import gc
 import threading
-import weakref
 
 import numpy as np
 import pytest
@@ -15,9 +13,8 @@ from encoder_models import CONFIGS, MASKS, assert_near, inputs_of, make, real  #
 
 from sparloom.nn import pack, packed_layers  # noqa: E402
 from sparloom.nn.batches import Sequences  # noqa: E402
-from sparloom.nn.packed_layers import MANY, STATE, TRAINING, few_tokens_schedule  # noqa: E402
 from sparloom.nn.ragged_programs import PackedWeights  # noqa: E402
-from sparloom.ragged import LENGTHS, EncoderShape, compiled_encoder_layer, run_bound, structure_of  # noqa: E402
+from sparloom.ragged import LENGTHS, run_bound, structure_of  # noqa: E402
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache", "one_thread")]
 
@@ -110,22 +107,6 @@ def test_several_threads_may_call_one_model() -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("form", [
-    EncoderShape(24, 3, 40), EncoderShape(24, 3, 1024, gated=True, norm_first=True)], ids=str)
-def test_all_schedules_of_a_layer_read_the_same_weights(form: EncoderShape) -> None:
-    schedules = (TRAINING, few_tokens_schedule(2), MANY)
-    layers = [compiled_encoder_layer(form, schedule, 1) for schedule in schedules]
-    assert layers[0].forward_layout == layers[1].forward_layout == layers[2].forward_layout
-    rng, lengths = np.random.default_rng(0), [50, 1, 0, 7]
-    weights = {name: rng.standard_normal(each.elements).astype(np.float32) * 0.1
-               for name, each in layers[0].forward_weights.items()}
-    x, found = rng.standard_normal((sum(lengths), 24)).astype(np.float32), []
-    for layer in layers:
-        found.append(np.empty_like(x))
-        layer.infer(structure_of(lengths), {"x": x}, weights, found[-1])
-    np.testing.assert_allclose(found[1:], [found[0]] * 2, atol=1e-5)
-
-
 def test_many_tokens_run_by_the_other_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
     model, given = pack(make("BertModel")), inputs_of(MASKS["right"])
     with torch.no_grad():
@@ -183,22 +164,3 @@ def test_unchanged_layers_are_checked_together(monkeypatch: pytest.MonkeyPatch) 
         assert len(packed) == 4
     model(**given)
     assert len(packed) == 4  # with gradients
-
-
-def test_state_keeps_nothing_alive() -> None:
-    model, given = pack(make("BertModel")), inputs_of(None)
-    with torch.no_grad():
-        for _ in range(2):
-            model(**given)
-        copied = copy.deepcopy(model)
-        torch.testing.assert_close(copied(**given).last_hidden_state, model(**given).last_hidden_state)
-    readers = model.__dict__[STATE].checked.readers
-    objects = [weakref.ref(each) for reader in readers for each in (reader.layer, reader.packed)]
-    del readers
-    gc.collect()
-    gc.disable()
-    try:
-        del model
-        assert [each() for each in objects] == [None] * 4
-    finally:
-        gc.enable()

@@ -43,34 +43,6 @@ MODULES = pytest.mark.parametrize("make", [encoder, layer, attention])
 
 
 @MODULES
-@pytest.mark.parametrize("training", [False, True])
-def test_numbers_of_key_masks_are_added_to_scores(make: Callable[[], torch.nn.Module], training: bool) -> None:
-    x, mask = torch.randn(2, 4, WIDTH), torch.tensor([[0.0, 0.7, 0.0, -torch.inf], [-0.5, 0.0, 0.0, 0.0]])
-    module = make().train(training)
-    exact, results = copy.deepcopy(module).double(), []
-    for each, tokens, added in ((pack(module), x, mask), (exact, x.double(), mask.double())):
-        added = added.clone().requires_grad_()
-        out = call(each, tokens, added)[mask > -torch.inf]
-        results.append((out, torch.autograd.grad(out.square().sum(), added)[0]))
-    for actual, expected in zip(*results, strict=True):
-        torch.testing.assert_close(actual.double(), expected, atol=1e-4, rtol=1e-4)
-
-
-@MODULES
-@pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])
-@pytest.mark.parametrize("length", [1, 3])
-def test_masks_of_integers_are_refused(make: Callable[[], torch.nn.Module], training: bool, dtype: torch.dtype,
-                                       length: int) -> None:
-    module, x = pack(make()).train(training), torch.randn(2, length, WIDTH)
-    with torch.set_grad_enabled(training):
-        for masks in ({"key_mask": torch.ones(2, length, dtype=dtype)},
-                      {"mask": torch.zeros(length, length, dtype=dtype)}):
-            with pytest.raises(AssertionError, match=r"only bool and floating types of \w*mask are supported"):
-                call(module, x, **masks)
-
-
-@MODULES
 @pytest.mark.parametrize("gradients", [False, True])
 def test_a_hint_of_causality_needs_its_mask(make: Callable[[], torch.nn.Module], gradients: bool) -> None:
     module, x = make().eval(), torch.randn(1, 5, WIDTH)
@@ -88,12 +60,6 @@ def test_a_hint_of_causality_needs_its_mask(make: Callable[[], torch.nn.Module],
 
 
 @MODULES
-def test_masks_of_other_lengths_are_refused(make: Callable[[], torch.nn.Module]) -> None:
-    with pytest.raises(RuntimeError, match="The shape of the 2D attn_mask is"):
-        call(pack(make()), torch.randn(1, 5, WIDTH), mask=torch.ones(6, 6, dtype=torch.bool).triu(1))
-
-
-@MODULES
 def test_nested_tensors(make: Callable[[], torch.nn.Module]) -> None:
     module, parts = make().eval(), [torch.randn(3, WIDTH), torch.randn(5, WIDTH)]
     with torch.no_grad():
@@ -105,15 +71,6 @@ def test_nested_tensors(make: Callable[[], torch.nn.Module]) -> None:
         call(module, torch.nested.nested_tensor(parts, layout=torch.jagged))
     with pytest.raises(ValueError, match=r"in inference without .* pass a padded batch, nested\.to_padded"):
         call(module.train(), torch.nested.nested_tensor(parts))
-
-
-@MODULES
-def test_tokens_of_other_types_are_computed_as_before(make: Callable[[], torch.nn.Module]) -> None:
-    module, x = make().eval(), torch.randn(2, 4, WIDTH, dtype=torch.float64)
-    exact = copy.deepcopy(module).double()
-    torch.testing.assert_close(call(pack(module).double(), x), call(exact, x))
-    with pytest.raises(RuntimeError, match="same dtype"):
-        call(module.float(), x)
 
 
 @MODULES

@@ -10,7 +10,7 @@ transformers = pytest.importorskip("transformers")
 
 from sparloom.errors import Unsupported  # noqa: E402
 from sparloom.nn import describe_packing, pack, unpack  # noqa: E402
-from sparloom.nn.packed_layers import PRECISION, STATE  # noqa: E402
+from sparloom.nn.packed_layers import PRECISION  # noqa: E402
 
 pytestmark = [pytest.mark.cc, pytest.mark.slow, pytest.mark.usefixtures("own_cache", "one_thread")]
 
@@ -114,23 +114,6 @@ def test_packing_again_changes_the_precision() -> None:
     assert describe_packing(model).packed == ("",)
 
 
-def test_weights_that_change_are_converted_again() -> None:
-    model = pack(make("BertModel"), precision="int8")
-    before = encode(model)
-    with torch.no_grad():
-        model.encoder.layer[0].intermediate.dense.weight.mul_(2)
-    assert not torch.equal(encode(model), before)
-
-
-def test_batches_with_and_without_masks_share_weights() -> None:
-    model = pack(make("BertModel"), precision="bfloat16")
-    holes = MASK.clone()
-    holes[0, 3] = 0
-    encode(model)
-    encode(model, holes)
-    assert all(len(reader.packed._current) == 1 for reader in model.__dict__[STATE].checked.readers)
-
-
 @pytest.mark.parametrize("precision", list(LEAST))
 def test_modules_of_torch(precision: str) -> None:
     torch.manual_seed(0)
@@ -158,12 +141,3 @@ def test_what_cannot_be_done_is_refused() -> None:
         pack(odd, precision="int8")
     with pytest.raises(Unsupported, match=r"call pack\(model.float\(\).cpu\(\), precision=...\)"):
         pack(make("BertModel").bfloat16(), precision="bfloat16")
-
-
-def test_inference_compiles_no_gradients() -> None:
-    model = pack(make("BertModel"), precision="int8")
-    encode(model)
-    used = [program for reader in model.__dict__[STATE].checked.readers
-            for weights in reader.packed._current.values() for program in weights.fixed]
-    assert used
-    assert not any("gradients" in layer.__dict__ or "training" in layer.__dict__ for layer in used)

@@ -1,6 +1,5 @@
 """Embedding models and rerankers of sentence-transformers on packed tokens, and adapters of peft-like libraries."""
 
-import copy
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ sentence_transformers = pytest.importorskip("sentence_transformers")
 
 from sentence_transformers.sentence_transformer import modules  # noqa: E402
 
-from sparloom.errors import Unsupported  # noqa: E402
 from sparloom.nn import describe_packing, pack, unpack  # noqa: E402
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
@@ -58,31 +56,3 @@ def test_rerankers(folder: str, tmp_path) -> None:
     expected = model.predict(pairs)
     assert np.ptp(expected) > 1e-4
     np.testing.assert_allclose(pack(model).predict(pairs), expected, atol=1e-6)
-
-
-class Adapted(torch.nn.Module):
-    """A linear layer with a low-rank adapter, as libraries of adapters replace it."""
-
-    def __init__(self, base: torch.nn.Linear) -> None:
-        super().__init__()
-        self.base_layer = base
-        self.down, self.up = torch.nn.Linear(base.in_features, 2, False), torch.nn.Linear(2, base.out_features, False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.base_layer(x) + self.up(self.down(x))
-
-
-def test_other_adapters_are_refused_by_pack_and_count_afterwards(folder: str) -> None:
-    model = transformers.AutoModel.from_pretrained(folder).eval()
-    twin, ids = copy.deepcopy(model), torch.ones(1, 4, dtype=torch.long)
-    for each in (model, twin):
-        torch.manual_seed(0)
-        each.encoder.layer[0].attention.self.query = Adapted(each.encoder.layer[0].attention.self.query)
-    with pytest.raises(Unsupported, match=r"attention\.self\.query is a Adapted .*: merge adapters into the model"):
-        pack(copy.deepcopy(model))
-    attention = model.encoder.layer[0].attention.self
-    adapter, attention.query = attention.query, attention.query.base_layer
-    pack(model)
-    attention.query = adapter
-    with torch.no_grad():
-        torch.testing.assert_close(model(ids).last_hidden_state, twin(ids).last_hidden_state)

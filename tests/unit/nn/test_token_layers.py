@@ -4,12 +4,11 @@ import copy
 import pickle
 import re
 
-import numpy as np
 import pytest
 import torch
 
 from sparloom.nn import LayerNorm, ragged_softmax
-from sparloom.ragged import LENGTHS, NormSchedule, SoftmaxSchedule, Structure
+from sparloom.ragged import NormSchedule, SoftmaxSchedule
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
 
@@ -108,14 +107,6 @@ def test_nested_tensors_stay_nested():
     assert all(part.grad.abs().sum() > 0 for part in parts)
 
 
-def test_lengths_in_all_forms():
-    x = torch.randn(9, WIDTH)
-    shared, expected = Structure({LENGTHS: [5, 4]}), by_sequence(x, [5, 4])
-    for lengths in ([5, 4], torch.tensor([5, 4]), np.array([5, 4]), shared):
-        assert_near(ragged_softmax(x, lengths), expected)
-        assert_near(LayerNorm(WIDTH)(x, lengths), torch.layer_norm(x, [WIDTH]))
-
-
 def test_norm_is_copied_and_saved():
     ours = norms()[1]
     x = torch.randn(6, WIDTH)
@@ -139,14 +130,8 @@ def test_arguments_are_checked():
     for call in (ragged_softmax, LayerNorm(WIDTH)):
         with pytest.raises(TypeError, match=r"lengths have layout torch\.sparse_coo: expected a dense tensor"):
             call(x, torch.tensor([6]).to_sparse())
-        with pytest.raises(TypeError, match=r"tokens are torch\.float64: expected a torch\.float32 tensor"):
-            call(x.double(), [6])
-        with pytest.raises(TypeError, match=r"tokens are ndarray: expected a torch\.float32 tensor"):
-            call(x.numpy(), [6])
         with pytest.raises(ValueError, match="the lengths add up to 7, but there are 6 tokens"):
             call(x, [7])
-        with pytest.raises(TypeError, match="without lengths: pass the length of every sequence"):
-            call(x)
     with pytest.raises(ValueError, match=r"tokens have shape \(6, 20\): expected \(tokens, 8\)"):
         LayerNorm(8)(x, [6])
     for shape in (0, [2, 3], []):
@@ -164,12 +149,3 @@ def test_gradients_and_norms_without_weights_are_float32_under_any_default_dtype
         torch.set_default_dtype(torch.float32)
     wanted, = torch.autograd.grad(norm(ragged_softmax(x, [4, 2]), [4, 2]).square().sum() + norm(x, [6])[0, 0], x)
     assert torch.equal(found, wanted)
-
-
-@pytest.mark.parametrize(("options", "named"), [
-    ({"normalized_shape": 1.5}, "normalized_shape"), ({"normalized_shape": True}, "normalized_shape"),
-    ({"normalized_shape": None}, "normalized_shape"), ({"normalized_shape": 8, "eps": "1"}, "eps"),
-    ({"normalized_shape": 8, "eps": None}, "eps")], ids=str)
-def test_widths_and_eps_must_be_numbers(options, named):
-    with pytest.raises(TypeError, match=f"{named}=.*: expected a"):
-        LayerNorm(**options)

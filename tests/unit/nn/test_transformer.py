@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sparloom.nn import MultiheadAttention, TransformerEncoderLayer
-from sparloom.ragged import LENGTHS, EncoderSchedule, EncoderShape, Structure, compiled_encoder_layer, structure_of
+from sparloom.ragged import LENGTHS, Structure
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache", "one_thread")]
 
@@ -102,16 +102,6 @@ def test_layers_without_bias(pair):
     assert_near(ours(x, [5, 4]), by_sequence(theirs, x, [5, 4]))
     assert [name for name, _ in ours.named_parameters()] == [name for name, _ in theirs.named_parameters()]
     assert_same_gradients(x, (ours, ours(x, [5, 4])), (theirs, by_sequence(theirs, x, [5, 4])))
-
-
-def test_sizes_that_fill_no_tile():
-    theirs = torch.nn.TransformerEncoderLayer(30, 5, 601, 0.0, batch_first=True, layer_norm_eps=1e-3)
-    ours = TransformerEncoderLayer(30, 5, 601, layer_norm_eps=1e-3, schedule=EncoderSchedule(rows=7, queries=6))
-    ours.load_state_dict(theirs.state_dict())
-    x = torch.randn(20, 30, requires_grad=True)
-    results = ours(x, [13, 7], is_causal=True), by_sequence(theirs, x, [13, 7], causal=True)
-    assert_near(*results)
-    assert_same_gradients(x, (ours, results[0]), (theirs, results[1]))
 
 
 def test_threads_of_torch_are_those_of_the_layer():
@@ -245,14 +235,6 @@ def test_changed_weights_are_packed_again():
     same()
 
 
-def test_weights_are_packed_once():
-    ours = layers()[1]
-    ours(torch.randn(6, WIDTH), [6])
-    kept = {key: id(packed) for key, packed in ours._packed._current.items()}
-    ours(torch.randn(3, WIDTH), [1, 2])
-    assert {key: id(packed) for key, packed in ours._packed._current.items()} == kept
-
-
 def test_saved_and_copied_layers(tmp_path):
     ours = layers()[1]
     x = torch.randn(6, WIDTH)
@@ -281,20 +263,6 @@ def test_inference_mode():
         assert not torch.allclose(made(x, [2, 4]), ours(x, [2, 4]))
 
 
-def test_tokens_of_any_strides():
-    theirs, ours = layers()
-    x = torch.randn(WIDTH, 12).T[::2]
-    assert_near(ours(x, [2, 4]), by_sequence(theirs, x, [2, 4]))
-
-
-def test_layers_share_programs_and_structures():
-    shape = EncoderShape(WIDTH, HEADS, HIDDEN)
-    assert compiled_encoder_layer(shape, EncoderSchedule(), 1) is compiled_encoder_layer(shape, EncoderSchedule(), 1)
-    assert structure_of(np.array([1, 2])) is structure_of(np.array([1, 2], np.int32))
-    with pytest.raises(ValueError, match="a layer of width 30 with 4 heads and 48 hidden columns: all are at least 1"):
-        compiled_encoder_layer(EncoderShape(30, 4, 48), EncoderSchedule())
-
-
 def refused(error, message, call, *arguments, **options):
     with pytest.raises(error, match=message):
         call(*arguments, **options)
@@ -320,20 +288,6 @@ def test_arguments_of_forward_are_checked(ours):
     refused(TypeError, r"parameter .* is torch\.float64, but this layer computes in torch\.float32: use layer\.float",
             ours().double(), x, [6])
     refused(ValueError, r"parameter .* is on meta: this layer supports the CPU only", ours().to("meta"), x, [6])
-
-
-def test_nested_arguments_are_checked():
-    layer = layers()[1]
-    nested = torch.nested.nested_tensor([torch.randn(3, WIDTH), torch.randn(2, WIDTH)], layout=torch.jagged)
-    refused(TypeError, "lengths were passed with a nested tensor, which has lengths of its own: omit them", layer,
-            nested, [3, 2])
-    refused(ValueError, r"the nested tensor has layout torch\.jagged and 3 dimensions: make it by", layer,
-            nested.transpose(1, 2))
-    refused(ValueError, r"the nested tensor has layout torch\.jagged and 4 dimensions", layer, nested.unsqueeze(-1))
-    holes = torch.nested.nested_tensor_from_jagged(torch.randn(5, WIDTH), torch.tensor([0, 3, 5]), torch.tensor([1, 2]))
-    refused(ValueError, r"the nested tensor is not contiguous: pass nested\.contiguous\(\)", layer, holes)
-    narrow = torch.nested.nested_tensor([torch.randn(3, 4)], layout=torch.jagged)
-    refused(ValueError, r"tokens have shape \(3, 4\): expected \(tokens, 32\)", layer, narrow)
 
 
 def test_arguments_of_layers_are_checked():
@@ -364,14 +318,6 @@ def test_activations_may_be_functions_or_modules(name):
     for activation in same:
         named.activation = activation
         assert_near(named(x, [7]), theirs(x[None])[0])
-
-
-@pytest.mark.parametrize("options", [{"activation": "gelu"}, {"norm_first": True}], ids=str)
-def test_forms_of_the_layer(options):
-    theirs, ours = layers(**options)
-    x = torch.randn(9, WIDTH, requires_grad=True)
-    assert_near(ours(x, [5, 4]), by_sequence(theirs, x, [5, 4]))
-    assert_same_gradients(x, (ours, ours(x, [5, 4])), (theirs, by_sequence(theirs, x, [5, 4])))
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -6,7 +6,6 @@ import torch
 from interpreted import InterpretedLibrary
 
 from sparloom import ragged
-from sparloom.errors import IllegalSchedule
 from sparloom.jit import compile_c
 from sparloom.ragged import dims
 from sparloom.ragged.schedule.loops import vectorise_innermost
@@ -85,13 +84,3 @@ def test_special_values() -> None:
     points = np.array([np.inf, -np.inf, np.nan, 0.0, 128, 1e9, -127, -1e9, -126], np.float32)
     np.testing.assert_array_equal(run(ragged.exp2, points, compiled=True),
                                   [np.inf, 0, np.nan, 1, np.inf, np.inf, 0, 0, 2.0**-126])
-
-
-def test_one_reduction_may_stand_in_several_places_and_two_may_not() -> None:
-    x = ragged.Tensor("x", {batch: BATCHES(), pos: LENGTHS(batch)})
-    total = ragged.sum_over({pos: LENGTHS(batch)}, x[batch, pos])
-    prog = ragged.program("twice", [ragged.compute("y", {batch: BATCHES()}, total * (total + ragged.real(1.0)))])
-    of = ragged.Structure({LENGTHS: [2, 3]}, InterpretedLibrary)
-    np.testing.assert_allclose(ragged.interpreted(prog, of, x=np.arange(5, dtype=np.float32))["y"], [2, 90])
-    with pytest.raises(IllegalSchedule, match="y has 2 reductions"):
-        ragged.compute("y", {batch: BATCHES()}, total + ragged.max_over({pos: LENGTHS(batch)}, x[batch, pos]))

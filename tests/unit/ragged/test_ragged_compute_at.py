@@ -88,22 +88,6 @@ def test_a_producer_at_tiles_of_a_fused_loop_has_the_range_of_the_maps(loop):
         assert "select(batch == fused_outer" in str(placed)
 
 
-def test_an_attached_producer_can_be_scheduled():
-    placed = compute_at(CHAIN, "twice", "shifted", "row")
-    is_chain(split(placed, "twice", "inner", 2))
-
-
-def test_a_producer_of_a_reduction_is_computed_before_it():
-    case = CASES["causal"]
-    s, t = (nest.operation for nest in CAUSAL.nests())
-    alone = program("causal", [s, t], ["t"])
-    placed = compute_at(alone, "s", "t", "head")
-    of = Structure({lengths: [4, 0, 3]}, InterpretedLibrary)
-    inputs = operands(placed, of, seed=1)
-    found = interpreted(placed, of, **{name: value.data for name, value in inputs.items()})
-    assert_close(found["t"], expected(case, of, inputs)["t"], terms=16, scale=4.0)
-
-
 def test_compute_at_refuses():
     refused("y cannot be computed at a loop, since it is an output of softmax", compute_at, SOFTMAX, "y", "z", "head")
     refused("top cannot be computed at a loop of z, since e reads it too: keep it apart", compute_at,

@@ -87,12 +87,6 @@ def test_tables(built, expected):
         assert array.dtype == np.int32
 
 
-@pytest.mark.parametrize("name", PRELUDES)
-def test_tables_have_as_many_entries_as_their_formula_says(name):
-    for table in PRELUDES[name](np.array([70, 64, 5, 1]), EncoderSizes(), TileSizes()):
-        assert sum(array.size for array in table.build()) == table.entries
-
-
 def test_entries_of_ragged_and_sparse_storage():
     lengths, batch = np.array([70, 64, 5, 1]), 4
     entries = {name: {table.subject: table.entries for table in PRELUDES[name](lengths, EncoderSizes(), TileSizes())

@@ -60,11 +60,6 @@ def test_products_of_narrow_types_are_exact_sums(precision: str) -> None:
         np.testing.assert_allclose(found, exact / 2, rtol=1e-5, atol=1e-5)
 
 
-def test_operands_that_are_not_interleaved_are_refused() -> None:
-    with pytest.raises(IllegalSchedule, match="elements of w are not contiguous along loop col_inner"):
-        product("bfloat16", interleave=False)
-
-
 def test_reductions_of_any_length_are_not_interleaved() -> None:
     t, w = ragged.Tensor("t", {**TOKENS, inner: LENGTHS(batch)}, BF16), ragged.Tensor(
         "w", {batch: BATCHES(), inner: LENGTHS(batch), col: COLS}, BF16)

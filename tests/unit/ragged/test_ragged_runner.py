@@ -49,12 +49,6 @@ def test_tensors_alive_at_once_do_not_overlap(seed):
                 assert places[one] + sizes[one] <= places[other] or places[other] + sizes[other] <= places[one]
 
 
-def test_tensors_not_alive_at_once_share_memory():
-    places, total = assign_offsets({"a": (0, 1), "b": (1, 2), "c": (2, 3), "d": (3, 4)}, dict.fromkeys("abcd", 64))
-    assert total == 128
-    assert places["a"] == places["c"]
-
-
 @pytest.fixture(scope="module")
 def runner():
     return Runner(CHAIN, threads=1)
@@ -178,13 +172,6 @@ def test_bound_runs_run_in_order_and_share_memory(runner):
 
 
 @pytest.mark.cc
-def test_kernels_of_too_many_arguments_are_refused(monkeypatch):
-    monkeypatch.setattr(module, "MOST_ARGUMENTS", 3)
-    with pytest.raises(ValueError, match="kernel chain_a has 5 arguments: a Runner calls kernels of at most 3, use an"):
-        Runner(CHAIN)
-
-
-@pytest.mark.cc
 def test_a_bound_program_interrupted_by_itself_runs_again():
     of, values = Structure({lengths: [3]}), np.arange(9, dtype=np.float32)
     total = compute("total", token, x[batch, row, inner] + real(1.0))
@@ -204,16 +191,6 @@ def test_a_bound_program_interrupted_by_itself_runs_again():
     run = executable._on_threads([interrupted, second])
     run()
     np.testing.assert_array_equal(bound["twice"], 2 * (np.arange(9) + 2))
-
-
-@pytest.mark.cc
-def test_lengths_may_change_after_they_are_passed(runner):
-    entries = np.array([3], np.int32)
-    of, values = Structure({lengths: entries}), np.ones(9, np.float32)
-    entries[:] = 2**30
-    found = {"d": np.empty_like(values), "e": np.empty(3, np.float32)}
-    runner(of, {"x": values, **found})
-    np.testing.assert_array_equal(found["d"], 113)
 
 
 @pytest.mark.cc

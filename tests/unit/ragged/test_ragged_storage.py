@@ -109,24 +109,3 @@ def test_triangles_of_tiles():
     found = ragged.interpreted(placed, OF, x=values)["total"]
     first, second = 3 * values[:3, 0], 3 * values[3:, 0]
     np.testing.assert_allclose(found, [first[:2].sum(), first[:2].sum(), first.sum(), second.sum(), second.sum()])
-
-
-def test_a_producer_loop_does_not_share_a_name_that_the_consumer_defines():
-    """The consumer splits inner; the producer runs along inner itself, and is stored in blocks of it."""
-    token = {batch: batches(), row: lengths(batch)}
-    x, w = ragged.Tensor("x", {**token, inner: 5}), ragged.Tensor("w", {inner: 5, col: 3})
-    near = ragged.compute("near", {inner: 5, col: 3}, w[inner, col])
-    y = ragged.compute("y", {**token, col: 3}, ragged.sum_over({inner: 5}, x[batch, row, inner] * near[inner, col]))
-    prog = ragged.split(ragged.program("nearby", [near, y]), "y", "inner", 2)
-    prog = ragged.compute_at(prog, "near", "y", "batch", local=True)
-    prog = ragged.reorder_dimensions(ragged.split_dimension(prog, "near", "inner", 2), "near", (
-        "inner_block", "col", "inner_within"))
-    rng = np.random.default_rng(0)
-    values, weights = rng.standard_normal((5, 5)).astype(np.float32), rng.standard_normal((5, 3)).astype(np.float32)
-    found = ragged.interpreted(prog, OF, x=values, w=weights)["y"]
-    np.testing.assert_allclose(found.reshape(5, 3), values @ weights, rtol=1e-5)
-
-
-def test_local_arrays_are_not_arguments():
-    scheduled = ragged.compute_at(SOFTMAX, "z", "y", "head", local=True)
-    assert "z" not in ragged.lower(scheduled)[-1].meaning

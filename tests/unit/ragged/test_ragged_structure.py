@@ -6,19 +6,17 @@ from contextlib import suppress
 import numpy as np
 import pytest
 from interpreted import InterpretedLibrary
-from ragged_cases import CASES, batch, batches, lengths, row, structure, widths
+from ragged_cases import CASES, batch, batches, lengths, widths
 
 from sparloom import ragged
 from sparloom.errors import SparloomError
 from sparloom.ir import Ref
 from sparloom.ragged import (
-    Executable,
     FusedInner,
     FusedOuter,
     Length,
     Offsets,
     Structure,
-    Tensor,
     fuse,
     interpreted,
 )
@@ -49,11 +47,6 @@ def test_the_number_of_sequences_is_that_of_their_lengths():
 def test_lengths_are_checked(inputs, message):
     with pytest.raises(ValueError, match=message):
         Structure(inputs, InterpretedLibrary)
-
-
-def test_a_missing_length_is_named():
-    with pytest.raises(ValueError, match="length function lengths was not given to the structure; there are: batches"):
-        Structure({batches: 3}, InterpretedLibrary).size(Tensor("t", {batch: batches(), row: lengths(batch)}))
 
 
 def test_the_maps_of_a_fused_loop():
@@ -100,19 +93,6 @@ def test_a_table_is_never_replaced(monkeypatch):
     monkeypatch.setattr(prelude, "run", interrupted)
     of.prepare(prelude)
     assert of.table(table) is first[0]
-
-
-def test_arrays_of_a_program_are_checked(tmp_path, monkeypatch):
-    monkeypatch.setenv("SPARLOOM_CACHE", str(tmp_path))
-    run, of = Executable(CASES["scaled"].program), structure([3, 2])
-    with pytest.raises(TypeError, match=r"program scaled: missing tensors \['x'\], unknown tensors \['z'\]"):
-        run(of, z=np.zeros(15, np.float32))
-    with pytest.raises(ValueError, match="tensor x is an array of 14 float32: its storage has 15 elements of float32"):
-        run(of, x=np.zeros(14, np.float32))
-    inputs = np.ones((5, 3), np.float32)
-    kept = np.zeros(15, np.float32)
-    assert run(of, x=inputs, y=kept) is kept
-    np.testing.assert_array_equal(kept.reshape(5, 3)[:, 0], [2, 3, 4, 2, 3])
 
 
 FUNCTIONS = [name for name in ragged.__all__ if inspect.isfunction(getattr(ragged, name))]
