@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -19,7 +18,6 @@ from sparloom.ragged import (
     tokens_of,
 )
 
-NO_TABLES: Mapping[str, torch.Tensor] = MappingProxyType({})
 Lengths = Structure | torch.Tensor | np.ndarray | Sequence[int]
 
 
@@ -126,12 +124,10 @@ class Sequences:
     Args:
         structure: of their lengths.
         mask: (tokens,) float32, 0 for tokens to which no other one attends; None: there are none.
-        tables: parameters that all layers share, by their names in programs.
     """
 
     structure: Structure
     mask: np.ndarray | None = None
-    tables: Mapping[str, torch.Tensor] = field(default_factory=lambda: NO_TABLES)
 
     def pieces(self, most: int) -> list[tuple[Sequences, slice]]:
         """Cut them into pieces of whole sequences.

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -29,6 +30,7 @@ from sparloom.ragged import EncoderSchedule, EncoderShape, Layer, check_precisio
 
 log = logging.getLogger(__name__)
 
+NO_TABLES: Mapping[str, torch.Tensor] = MappingProxyType({})
 PRECISION, STATE = "_sparloom_precision", "_sparloom_encoder"  # attributes of packed encoders
 FEW_TOKENS = 1024  # of a batch, up to which threads share columns: measured with the sizes of MiniLM and BERT-base
 SHARED_PANELS = 12  # of weights, which threads share: the smallest products of these models have as many
@@ -270,6 +272,10 @@ class PackedEncoder:
         """Return further values whose change matters."""
         return ()
 
+    def tables(self) -> Mapping[str, torch.Tensor]:
+        """Return parameters that all layers share, by their names in programs; the same object while they are."""
+        return NO_TABLES
+
     def state(self) -> EncoderState:
         """Return what the encoder remembers between calls."""
         return self.__dict__.get(STATE) or self.__dict__.setdefault(STATE, EncoderState())
@@ -326,29 +332,22 @@ def run_layers(encoder: PackedEncoder, checked: CheckedEncoder, tokens: torch.Te
         by_token: returns further arrays by token that the program of a layer reads.
         record: called with the input of every layer, and returns what the layer reads.
     """
-    threads = torch_threads()
-    tokens = autocast_operands(tokens)[0].contiguous()
-    shared = {} if sequences.mask is None else {"mask": sequences.mask}
-    has_dropout = any([flags["training"] for flags in checked.training_flags])
-    calls = [_LayerCall(reader, *forms, bool(shared), causal, has_dropout,
-                        shared if by_token is None else {**shared, **by_token(reader.layer)})
-             for reader, forms in zip(checked.readers, zip(checked.forms, checked.inference_forms, strict=True),
-                                      strict=True)]
+    tokens, tables = autocast_operands(tokens)[0].contiguous(), encoder.tables()
+    call = _Call(sequences, causal, any([flags["training"] for flags in checked.training_flags]), by_token)
     if torch.is_grad_enabled() or forward_ad._current_level >= 0:
-        for call in calls:
+        for reader, *forms in zip(checked.readers, checked.forms, checked.inference_forms, strict=True):
             tokens = tokens if record is None else record(tokens)
-            tokens = _run_with_gradients(call, tokens, sequences, threads)
+            tokens = _run_with_gradients(call, reader, forms, tokens, tables)
         return tokens
-    many = len(tokens) > FEW_TOKENS
-    schedule = MANY if many else few_tokens_schedule(threads)
-    programs = [call.program(call.inference_form, schedule, threads, len(tokens)) for call in calls]
-    runs = []
-    packed = _packed_weights(encoder, checked, programs, sequences.tables)
-    for call, program, weights in zip(calls, programs, packed, strict=True):
+    schedule, runs = inference_schedule(len(tokens)), []
+    layers = [call.layer(reader, form, schedule, len(tokens))
+              for reader, form in zip(checked.readers, checked.inference_forms, strict=True)]
+    packed = _packed_weights(encoder, checked, [layer for layer, _ in layers], tables)
+    for (layer, arrays), weights in zip(layers, packed, strict=True):
         tokens = tokens if record is None else record(tokens)
-        run, tokens = _bind(program, TokenBatch(tokens, sequences.structure, None, call.by_token), weights)
+        run, tokens = _bind(layer, TokenBatch(tokens, sequences.structure, None, arrays), weights)
         runs.append(run)
-        if many:  # intermediate results of all layers would take much memory
+        if schedule is MANY:  # intermediate results of all layers would take much memory
             run_bound(runs)
             runs.clear()
     if runs:  # in one call: Python takes longer between programs, which empty its caches
@@ -356,33 +355,32 @@ def run_layers(encoder: PackedEncoder, checked: CheckedEncoder, tokens: torch.Te
     return tokens
 
 
-@dataclass(eq=False)
-class _LayerCall:
-    """One layer in one call.
+def inference_schedule(tokens: int) -> EncoderSchedule:
+    """Return the schedule of a batch where no gradients are needed."""
+    return MANY if tokens > FEW_TOKENS else few_tokens_schedule(torch_threads())
 
-    Args:
-        form, inference_form: see `CheckedEncoder`.
-        is_masked, is_causal, has_dropout: of this call.
-        by_token: arrays by token that the program reads.
-    """
 
-    reader: LayerReader
-    form: EncoderShape
-    inference_form: EncoderShape
-    is_masked: bool
-    is_causal: bool
+@dataclass(frozen=True, eq=False)
+class _Call:
+    """What the layers of an encoder have in common in one call; arguments are those of `run_layers`."""
+
+    sequences: Sequences
+    causal: bool
     has_dropout: bool
-    by_token: Mapping[str, np.ndarray]
+    by_token: Callable[[Any], Mapping[str, np.ndarray]] | None
 
-    def program(self, form: EncoderShape, schedule: EncoderSchedule, threads: int, tokens: int) -> Layer:
-        """Return the program of a form in this call; draws a random number for each token if there is dropout."""
-        shares = self.reader.dropout_shares() if self.has_dropout else ()
+    def layer(self, reader: LayerReader, form: EncoderShape, schedule: EncoderSchedule, tokens: int
+              ) -> tuple[Layer, dict[str, np.ndarray]]:
+        """Return the program of a layer, and what it reads by token, with random numbers if there is dropout."""
+        mask, shares = self.sequences.mask, reader.dropout_shares() if self.has_dropout else form.dropout
+        arrays = {} if mask is None else {"mask": mask}
+        if self.by_token is not None:
+            arrays |= self.by_token(reader.layer)
         if any(shares):
-            random = torch.randint(1 << 31, (tokens,)).numpy().astype(np.float64)
-            self.by_token = {**self.by_token, "random": random}
-        if self.is_masked or self.is_causal or any(shares):
-            form = _form_of_call(form, self.is_masked, self.is_causal, shares if any(shares) else form.dropout)
-        return self.reader.compiled(form, schedule, threads)
+            arrays["random"] = torch.randint(1 << 31, (tokens,)).numpy().astype(np.float64)
+        if mask is not None or self.causal or any(shares):
+            form = _form_of_call(form, mask is not None, self.causal, shares)
+        return reader.compiled(form, schedule, torch_threads()), arrays
 
 
 @cache
@@ -390,22 +388,25 @@ def _form_of_call(form: EncoderShape, is_masked: bool, is_causal: bool, shares: 
     return replace(form, masked=is_masked, causal=is_causal, dropout=shares)
 
 
-def _run_with_gradients(call: _LayerCall, tokens: torch.Tensor, sequences: Sequences, threads: int) -> torch.Tensor:
-    """Run a layer where gradients may be needed, and as it is checkpointed by transformers."""
-    tables, layer = sequences.tables, call.reader.layer
+def _run_with_gradients(call: _Call, reader: LayerReader, forms: Sequence[EncoderShape], tokens: torch.Tensor,
+                        tables: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """Run a layer where gradients may be needed, and as it is checkpointed by transformers.
+
+    Args:
+        forms: in training and in inference.
+    """
+    layer, count, structure = reader.layer, len(tokens), call.sequences.structure
 
     def run(tokens: torch.Tensor, *values: torch.Tensor) -> torch.Tensor:
-        parameters = {**call.reader.parameters(), **dict(zip(tables, values, strict=True))}
+        parameters = {**reader.parameters(), **dict(zip(tables, values, strict=True))}
         if needs_derivatives([tokens, *flat_parameters(parameters)]):
             joined = {name: torch.cat(value) if isinstance(value, tuple) else value
                       for name, value in parameters.items()}
-            program = call.program(call.form, TRAINING, threads, len(tokens))
-            return call_layer(program, TokenBatch(tokens, sequences.structure, None, call.by_token), joined,
-                              call.reader.packed)
-        schedule = MANY if len(tokens) > FEW_TOKENS else few_tokens_schedule(threads)
-        program = call.program(call.inference_form, schedule, threads, len(tokens))
-        bound, result = _bind(program, TokenBatch(tokens, sequences.structure, None, call.by_token),
-                              call.reader.packed.sampled(program, parameters))
+            program, arrays = call.layer(reader, forms[0], TRAINING, count)
+            return call_layer(program, TokenBatch(tokens, structure, None, arrays), joined, reader.packed)
+        program, arrays = call.layer(reader, forms[1], inference_schedule(count), count)
+        bound, result = _bind(program, TokenBatch(tokens, structure, None, arrays),
+                              reader.packed.sampled(program, parameters))
         run_bound([bound])
         return result
 

@@ -14,7 +14,6 @@ import copy
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -38,10 +37,10 @@ from transformers.models.t5 import modeling_t5
 from transformers.models.xlm_roberta import modeling_xlm_roberta
 
 from sparloom.errors import Unsupported
-from sparloom.nn.batches import NO_TABLES, PackedBatch, Sequences
+from sparloom.nn.batches import PackedBatch, Sequences
 from sparloom.nn.content_hash import content_hash
 from sparloom.nn.encoder_checks import ModuleSnapshot, check_called, check_methods, check_modules
-from sparloom.nn.packed_layers import CheckedEncoder, LayerReader, PackedEncoder, run_layers, submodule
+from sparloom.nn.packed_layers import NO_TABLES, CheckedEncoder, LayerReader, PackedEncoder, run_layers, submodule
 from sparloom.nn.torch_integration import eager
 from sparloom.nn.transformers_layers import (
     MPNET_DISTANCE,
@@ -248,7 +247,6 @@ class PackedModel(PackedEncoder):
             record: see `run_layers`.
         """
         self._check_positions(packed.get("position_ids"))
-        sequences = replace(sequences, tables=self.tables())
         pieces = sequences.pieces(PIECE_TOKENS) if record is None and not torch.is_grad_enabled() else []
         if len(pieces) < 2:
             return self.encode_tokens(checked, packed, sequences, record)
@@ -262,10 +260,6 @@ class PackedModel(PackedEncoder):
         if hasattr(self, "embeddings_project"):
             tokens = self.embeddings_project(tokens)
         return run_layers(self, checked, tokens[0], sequences, record=record)[None]
-
-    def tables(self) -> Mapping[str, torch.Tensor]:
-        """Return parameters that all layers share, by their names in programs."""
-        return NO_TABLES
 
     def _check_positions(self, positions: torch.Tensor | None) -> None:
         table = getattr(self.embeddings, "position_embeddings", None) if hasattr(self, "embeddings") else None
