@@ -333,13 +333,13 @@ def run_layers(encoder: PackedEncoder, checked: CheckedEncoder, tokens: torch.Te
         record: called with the input of every layer, and returns what the layer reads.
     """
     tokens, tables = autocast_operands(tokens)[0].contiguous(), encoder.tables()
-    call = _Call(sequences, causal, any([flags["training"] for flags in checked.training_flags]), by_token)
+    call = _Call(sequences, causal, torch_threads(), any([flags["training"] for flags in checked.training_flags]), by_token)
     if torch.is_grad_enabled() or forward_ad._current_level >= 0:
         for reader, *forms in zip(checked.readers, checked.forms, checked.inference_forms, strict=True):
             tokens = tokens if record is None else record(tokens)
             tokens = _run_with_gradients(call, reader, forms, tokens, tables)
         return tokens
-    schedule, runs = inference_schedule(len(tokens)), []
+    schedule, runs = inference_schedule(len(tokens), call.threads), []
     layers = [call.layer(reader, form, schedule, len(tokens))
               for reader, form in zip(checked.readers, checked.inference_forms, strict=True)]
     packed = _packed_weights(encoder, checked, [layer for layer, _ in layers], tables)
@@ -355,17 +355,18 @@ def run_layers(encoder: PackedEncoder, checked: CheckedEncoder, tokens: torch.Te
     return tokens
 
 
-def inference_schedule(tokens: int) -> EncoderSchedule:
+def inference_schedule(tokens: int, threads: int) -> EncoderSchedule:
     """Return the schedule of a batch where no gradients are needed."""
-    return MANY if tokens > FEW_TOKENS else few_tokens_schedule(torch_threads())
+    return MANY if tokens > FEW_TOKENS else few_tokens_schedule(threads)
 
 
 @dataclass(frozen=True, eq=False)
 class _Call:
-    """What the layers of an encoder have in common in one call; arguments are those of `run_layers`."""
+    """What the layers of an encoder have in common in one call; other fields are arguments of `run_layers`."""
 
     sequences: Sequences
     causal: bool
+    threads: int
     has_dropout: bool
     by_token: Callable[[Any], Mapping[str, np.ndarray]] | None
 
@@ -380,7 +381,7 @@ class _Call:
             arrays["random"] = torch.randint(1 << 31, (tokens,)).numpy().astype(np.float64)
         if mask is not None or self.causal or any(shares):
             form = _form_of_call(form, mask is not None, self.causal, shares)
-        return reader.compiled(form, schedule, torch_threads()), arrays
+        return reader.compiled(form, schedule, self.threads), arrays
 
 
 @cache
@@ -404,7 +405,7 @@ def _run_with_gradients(call: _Call, reader: LayerReader, forms: Sequence[Encode
                       for name, value in parameters.items()}
             program, arrays = call.layer(reader, forms[0], TRAINING, count)
             return call_layer(program, TokenBatch(tokens, structure, None, arrays), joined, reader.packed)
-        program, arrays = call.layer(reader, forms[1], inference_schedule(count), count)
+        program, arrays = call.layer(reader, forms[1], inference_schedule(count, call.threads), count)
         bound, result = _bind(program, TokenBatch(tokens, structure, None, arrays),
                               reader.packed.sampled(program, parameters))
         run_bound([bound])
