@@ -50,7 +50,7 @@ POINTS = {
     "sparloom.nn.pattern_cache": ("PatternCache.get", "PreparedPattern._transposed_values"),
     "sparloom.nn.ragged_programs": ("PackedWeights._packed", "PackedWeights._memory", "PackedProgramWeights.fixed_for"),
     "sparloom.platforms.cpu_kernels.row_pieces": ("SparseRows.bind",),
-    "sparloom.ragged.runner": ("Runner._for", "Runner._plan", "Runner.bind"),
+    "sparloom.ragged.runtime": ("Runner._for", "Runner._plan", "Runner.bind"),
     "sparloom.ragged.structure": ("Structure.prepare", "Structure.table", "Structure._build"),
     "sparloom.tuning.sparse.prepared": ("Prepared.plan", "Prepared._check_unchanged"),
 }

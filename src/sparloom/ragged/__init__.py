@@ -11,9 +11,7 @@ A program passes through these files:
     table_code     code that reads tables in kernels, and the prelude that builds them
     lowering       from programs to kernels of the loop IR
     structure      batches: lengths with their tables, and values of ragged tensors
-    runtime        compiled, interpreted and device programs
-    runner         repeated runs on storage of the caller
-    program_cache  scheduled programs on disk
+    runtime        compiled, interpreted and device programs, repeated runs on storage of the caller
     layers/        attention, the encoder layer, matrix products, and layers for arrays
     workloads      data sets of lengths, and costs of an encoder layer on them
 """
@@ -42,8 +40,8 @@ __all__, _find, __dir__ = attach(__name__, {
     "lowering": ("Lowered", "lower"),
     "structure": ("Prelude", "RaggedTensor", "Structure", "element_offsets", "iterations"),
     "runtime": (
-        "DeviceProgram", "Executable", "bind_arrays", "interpreted", "kernel_arguments", "kernel_preludes"),
-    "runner": ("BoundRun", "FixedArrays", "Runner", "run_bound"),
+        "BoundRun", "DeviceProgram", "Executable", "FixedArrays", "Runner", "bind_arrays", "interpreted",
+        "kernel_arguments", "kernel_preludes", "run_bound"),
     "layers.tokens": (
         "LENGTHS", "MEMORY_LENGTHS", "TOKENS", "EncoderSchedule", "EncoderShape", "schedule_token_sum",
         "schedule_weight_gradient", "structure_of", "sum_over_tokens", "tokens_of"),

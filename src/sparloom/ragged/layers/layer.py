@@ -1,17 +1,30 @@
-"""Layers compiled for arrays: programs of one shape, forward and backward, with packed weights."""
+"""Layers compiled for arrays: programs of one shape, forward and backward, with packed weights.
+
+Scheduled programs are cached on disk: scheduling a layer takes a fifth of a second, reading it a millisecond. An entry
+is found by the function that makes the program, its arguments, and the source code of the compiler. It is a pickle of
+which only dataclasses of the loop IR and of ragged programs are read; anything else, such as a damaged entry, is
+scheduled again.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import logging
+import pickle
+import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from functools import cache, cached_property, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from sparloom import ir
+from sparloom.files import sha256
 from sparloom.ir import BF16, DTYPES, Const, rounded
 from sparloom.jit import address_of, compile_cpp
+from sparloom.jit.cache import Cache, cache_folder, digest
 from sparloom.ragged.dimensions import Dim
 from sparloom.ragged.layers import attention, attention_gradients, cross_attention, encoder, norms, tokens
 from sparloom.ragged.layers.norms import NORMS, NormSchedule, SoftmaxSchedule
@@ -19,8 +32,7 @@ from sparloom.ragged.layers.precision import check_precision, quantised
 from sparloom.ragged.layers.tokens import EncoderSchedule, EncoderShape
 from sparloom.ragged.layout import evaluate, storage_size, stored_dims
 from sparloom.ragged.nests import Program
-from sparloom.ragged.program_cache import cached_program
-from sparloom.ragged.runner import BoundRun, FixedArrays, Runner
+from sparloom.ragged.runtime import BoundRun, FixedArrays, Runner
 from sparloom.ragged.structure import Structure
 from sparloom.ragged.tensor import Change, SplitDim, StoredDims, Table, Tensor
 
@@ -29,6 +41,11 @@ Arrays = Mapping[str, np.ndarray]
 COPIED_BY_NUMPY = 1 << 16  # bytes, below which starting a copy of our own takes longer
 MOST_BYTES, MOST_DIMS = 4, 16  # of an element and of an array that it copies
 
+PROTOCOL = 5  # of pickle
+PACKAGES = (Path(ir.__file__).parent, Path(__file__).parents[1])  # whose code makes programs
+MODULES = ("sparloom.ir.", "sparloom.ragged.")
+
+log = logging.getLogger(__name__)
 _LAYOUTS: dict[tuple[tuple[str, Weight], ...], object] = {}
 
 
@@ -338,3 +355,47 @@ def _weight(tensor: Tensor, last: list[Dim]) -> Weight:
     parameter = [dim for dim in dims if dim not in last] + [dim for dim in dims if dim in last]
     extents = {dim: int(extent.value) for dim, extent in tensor.axes}
     return Weight(tensor, tuple(extents[dim] for dim in parameter), tuple(parameter.index(dim) for dim in dims))
+
+
+def cached_program(make: partial[Program]) -> Program:
+    """Return the program that `make` makes, from the cache if it was made before.
+
+    Args:
+        make: a function of a module and its arguments, whose `repr` tells all about them; its result depends on nothing
+            else.
+    """
+    store, function = Cache(cache_folder() / "jit"), make.func
+    named = (function.__module__, function.__qualname__, make.args, sorted(make.keywords.items()))
+    key = digest(repr(named), _source_digest())
+    program = _read(store.path(key, "programs"))
+    if program is None:
+        program = make()
+        store.store(pickle.dumps(program, PROTOCOL), [("programs", key)])
+    return program
+
+
+@cache
+def _source_digest() -> str:
+    """Hash the code that makes programs, and the version of Python."""
+    return digest(sys.version, *(sha256(path) for package in PACKAGES for path in sorted(package.rglob("*.py"))))
+
+
+def _read(path: Path | None) -> Program | None:
+    """Read an entry; None if there is none, or if it is none of a program."""
+    if path is None:
+        return None
+    try:
+        with path.open("rb") as file:
+            program = _ProgramUnpickler(file).load()
+    except Exception as error:  # pickle raises errors of any class
+        log.debug("%s is scheduled again: %s", path, error)
+        return None
+    return program if isinstance(program, Program) else None
+
+
+class _ProgramUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        found = super().find_class(module, name) if module.startswith(MODULES) else None
+        if isinstance(found, type) and is_dataclass(found):
+            return found
+        raise pickle.UnpicklingError(f"{module}.{name} is no part of a program")

@@ -10,9 +10,9 @@ import pytest
 
 from sparloom.ir import render_c
 from sparloom.jit import Cache
-from sparloom.ragged import EncoderSchedule, EncoderShape, Program, lower, program_cache
-from sparloom.ragged.layers import attention, cross_attention, encoder, norms
-from sparloom.ragged.program_cache import cached_program
+from sparloom.ragged import EncoderSchedule, EncoderShape, Program, lower
+from sparloom.ragged.layers import attention, cross_attention, encoder, layer, norms
+from sparloom.ragged.layers.layer import cached_program
 
 TINY = EncoderShape(24, 3, 40)
 SCHEDULE = EncoderSchedule(rows=6, panel=8, depth=16, queries=4)
@@ -64,7 +64,7 @@ def test_a_program_is_made_once_for_each_set_of_arguments() -> None:
 
 def test_changed_code_makes_programs_again(monkeypatch) -> None:
     cached_program(partial(_softmax, 8))
-    monkeypatch.setattr(program_cache, "_source_digest", lambda: "of changed code")
+    monkeypatch.setattr(layer, "_source_digest", lambda: "of changed code")
     cached_program(partial(_softmax, 8))
     assert len(MADE) == 2
 

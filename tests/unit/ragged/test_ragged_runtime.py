@@ -7,8 +7,8 @@ import pytest
 from ragged_cases import batch, batches, inner, lengths, row
 
 from sparloom.ragged import Executable, Runner, Structure, Tensor, compute, program, real, run_bound, sum_over
-from sparloom.ragged import runner as module
-from sparloom.ragged.runner import assign_offsets, lifetimes, needed_launches
+from sparloom.ragged import runtime as module
+from sparloom.ragged.runtime import assign_offsets, lifetimes, needed_launches
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 token = {batch: batches(), row: lengths(batch), inner: 3}
