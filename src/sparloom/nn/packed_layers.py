@@ -333,7 +333,8 @@ def run_layers(encoder: PackedEncoder, checked: CheckedEncoder, tokens: torch.Te
         record: called with the input of every layer, and returns what the layer reads.
     """
     tokens, tables = autocast_operands(tokens)[0].contiguous(), encoder.tables()
-    call = _Call(sequences, causal, torch_threads(), any([flags["training"] for flags in checked.training_flags]), by_token)
+    has_dropout = any([flags["training"] for flags in checked.training_flags])
+    call = _Call(sequences, causal, torch_threads(), has_dropout, by_token)
     if torch.is_grad_enabled() or forward_ad._current_level >= 0:
         for reader, *forms in zip(checked.readers, checked.forms, checked.inference_forms, strict=True):
             tokens = tokens if record is None else record(tokens)

@@ -35,7 +35,7 @@ from sparloom.ragged import (
     compiled_softmax,
     structure_of,
 )
-from sparloom.tuning import RaggedOperator, encoder_operators, token_operators
+from sparloom.tuning import RaggedOperator, token_operators
 
 FUNCTIONS = {torch.relu: "relu", torch.nn.functional.relu: "relu", torch.nn.functional.gelu: "gelu",
              torch.nn.functional.silu: "silu"}
@@ -81,10 +81,12 @@ class ScheduledModule(CompiledModule):
     """Base class of layers that run a program on packed tokens.
 
     Args:
-        schedule: of the programs, of `schedule_kind`, "auto" or None.
+        schedule: of the programs, of `schedule_kind`, "auto" or None. Where schedules are not `searched`, "auto" is
+            the default.
     """
 
     schedule_kind: ClassVar[type]
+    searched: ClassVar[bool] = True
 
     def __init__(self, schedule: Schedule[Any]) -> None:
         super().__init__()
@@ -93,14 +95,16 @@ class ScheduledModule(CompiledModule):
 
     def validated(self, name: str, value: Any) -> Any:
         """Check the schedule."""
-        return validate_schedule(value, self.schedule_kind) if name == "schedule" else value
+        if name != "schedule":
+            return value
+        return validate_schedule(None if value == "auto" and not self.searched else value, self.schedule_kind)
 
     def weights(self) -> Parameters:
         """Return the parameters by the names of the program."""
         raise NotImplementedError
 
-    def _run(self, batch: TokenBatch, compiled: Callable[..., Layer], operator: Callable[[], RaggedOperator]
-             ) -> torch.Tensor:
+    def _run(self, batch: TokenBatch, compiled: Callable[..., Layer],
+             operator: Callable[[], RaggedOperator] | None = None) -> torch.Tensor:
         return run_layer(batch, self.schedule, compiled, operator, parameters=self.weights(), packed=self._packed)
 
 
@@ -112,7 +116,7 @@ class LayerNorm(ScheduledModule):
 
     Args:
         normalized_shape: width of a token, or a sequence with this one number.
-        schedule: of the programs (default: `NormSchedule()`), or "auto", as in `TransformerEncoderLayer`.
+        schedule: of the programs (default: `NormSchedule()`), or "auto", as in `ragged_softmax`.
 
     Source: CoRa §7.2.
     """
@@ -178,12 +182,13 @@ class MultiheadAttention(ScheduledModule):
     Args:
         dropout: 0 only.
         batch_first: True only: the sequences of a batch are concatenated.
-        schedule: of the programs, as in `TransformerEncoderLayer`; "auto" is the default schedule with a memory.
+        schedule: of the programs, as in `TransformerEncoderLayer`.
 
     Source: CoRa §7.2 (multi-head attention on ragged tensors); Vaswani et al. 2017, §3.2.3 (other tokens).
     """
 
     schedule_kind = EncoderSchedule
+    searched = False
     fixed_attributes = frozenset({"embed_dim"})
     required_attributes: ClassVar[Mapping[str, Any]] = {
         "dropout": 0, "batch_first": True, "add_zero_attn": False, "bias_k": None, "bias_v": None}
@@ -249,13 +254,11 @@ class MultiheadAttention(ScheduledModule):
         if memory_lengths is not None:
             raise ValueError("memory_lengths without memory: pass both or none")
         shape = EncoderShape(self.embed_dim, self.num_heads, causal=is_causal)
-        return self._run(batch, lambda *options: compiled_attention(shape, *options),
-                         lambda: encoder_operators(shape)["attention"])
+        return self._run(batch, lambda *options: compiled_attention(shape, *options))
 
     def _attend_to(self, memory: TokenBatch, batch: TokenBatch, *, is_causal: bool) -> torch.Tensor:
         shape = EncoderShape(self.embed_dim, self.num_heads, causal=is_causal)
-        schedule = EncoderSchedule() if self.schedule == "auto" else self.schedule
-        layer = compiled_cross_attention(shape, schedule, torch_threads())
+        layer = compiled_cross_attention(shape, self.schedule, torch_threads())
         both = replace(batch, structure=structure_of(*[each.structure.table(LENGTHS) for each in (batch, memory)]))
         width, bias = self.embed_dim, self.in_proj_bias
         return both.like(call_layer(layer, both, {
@@ -283,13 +286,14 @@ class TransformerEncoderLayer(ScheduledModule):
         dropout, batch_first: as in `MultiheadAttention`.
         activation: "relu", "gelu", "gelu_tanh" or "silu", a function of torch.nn.functional, or such a module.
         norm_first: tokens are normalised before attention and before the feed-forward network, not after the sums.
-        schedule: of the programs (default: `EncoderSchedule()`); "auto": searched by `sparloom.tuning.choose_schedule`
-            the first time that a machine sees batches like this one.
+        schedule: of the programs (default: `EncoderSchedule()`); "auto" is the default, too, since searches found
+            nothing faster.
 
     Source: CoRa §7.2.
     """
 
     schedule_kind = EncoderSchedule
+    searched = False
 
     def __init__(
         self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.0,
@@ -340,8 +344,7 @@ class TransformerEncoderLayer(ScheduledModule):
         shape = EncoderShape(self.linear1.in_features, self.self_attn.num_heads, self.linear1.out_features,
                              self.norm1.eps, is_causal, activation=activation_name(self.activation),
                              norm_first=self.norm_first)
-        return self._run(batch, lambda *options: compiled_encoder_layer(shape, *options),
-                         lambda: encoder_operators(shape)["encoder"])
+        return self._run(batch, lambda *options: compiled_encoder_layer(shape, *options))
 
     def weights(self) -> Parameters:
         return {**self.self_attn.weights(), "w_in": self.linear1.weight, "b_in": self.linear1.bias,

@@ -57,7 +57,7 @@ def validate_schedule(schedule: Schedule[S], kind: type[S]) -> S | Literal["auto
 
 
 def _resolved(
-    schedule: S | Literal["auto"], operator: Callable[[], RaggedOperator], structure: Structure, threads: int,
+    schedule: S | Literal["auto"], operator: Callable[[], RaggedOperator] | None, structure: Structure, threads: int,
 ) -> S:
     """Return the schedule; "auto" searches for it the first time that a machine sees batches like this one."""
     if schedule != "auto":
@@ -240,14 +240,14 @@ def _array(name: str, parameter: torch.Tensor | None) -> np.ndarray | None:
 
 def run_layer(
     batch: TokenBatch, schedule: S | Literal["auto"], compiled: Callable[[S, int], Layer],
-    operator: Callable[[], RaggedOperator], *, parameters: Parameters = MappingProxyType({}),
+    operator: Callable[[], RaggedOperator] | None, *, parameters: Parameters = MappingProxyType({}),
     packed: PackedWeights | None = None,
 ) -> torch.Tensor:
     """Run a layer on a batch, whose form the result has.
 
     Args:
         compiled: returns the layer of a schedule and a number of threads.
-        operator: returns the operator to search schedules for.
+        operator: returns the operator to search schedules for, if the schedule may be "auto".
         parameters, packed: see `call_layer`.
     """
     threads = torch_threads()

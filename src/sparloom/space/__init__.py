@@ -9,7 +9,6 @@ from sparloom.space.cpu import CpuSpace, legal_orders
 from sparloom.space.cpu_kernels import (
     GEMM_BLOCK_COLUMNS,
     AttentionSpace,
-    EncoderSpace,
     GemmSpace,
     NormSpace,
     RaggedProductSpace,
@@ -62,7 +61,7 @@ from sparloom.space.spade import SpadeSpace
 __all__ = [
     "ATTENTION_COLUMNS", "CUDA_KERNELS", "ENCODED_WIDTH", "EXTENT_SCALE", "GEMM_BLOCK_COLUMNS", "HUBS", "I1", "I2",
     "J1", "J2", "K1", "K2", "K3", "LOOPS", "MAX_LISTED", "ORDER_WIDTH", "TIME_COLUMNS", "AttentionSpace", "Code",
-    "Config", "ConfigSpace", "CpuSpace", "CudaKernelSpace", "CudaSpace", "Description", "EncoderSpace", "GemmSpace",
+    "Config", "ConfigSpace", "CpuSpace", "CudaKernelSpace", "CudaSpace", "Description", "GemmSpace",
     "GridSpace", "NormSpace", "Parameter", "RaggedProductSpace", "Readings", "SddmmSpace", "Shape", "SharedSchedule",
     "SoftmaxSpace", "SpadeSpace", "SpmmMaxSpace", "SpmmSpace", "TritonGemmSpace", "Value", "Walk", "accumulators",
     "encode", "flag", "gemm_program", "insert_after", "integer_of", "legal_orders", "letters", "logarithm", "number_of",

@@ -25,7 +25,7 @@ from sparloom.space.shared import (
 )
 
 __all__ = [
-    "GEMM_BLOCK_COLUMNS", "AttentionSpace", "EncoderSpace", "GemmSpace", "NormSpace", "RaggedProductSpace",
+    "GEMM_BLOCK_COLUMNS", "AttentionSpace", "GemmSpace", "NormSpace", "RaggedProductSpace",
     "SddmmSpace", "SoftmaxSpace", "SpmmMaxSpace", "SpmmSpace", "gemm_program", "register_tile",
 ]
 
@@ -227,16 +227,6 @@ def _refuse_gemm(config: Config) -> str | None:
     if config["loop"] == "persistent" and (config["pack"] != "none" or blocks != GEMM_DEFAULTS[:2]):
         return "loop=persistent packs nothing and has no blocks: write pack=none, tile_m=240 and tile_k=256"
     return None
-
-
-def EncoderSpace(op: str, *, panel: int = 16) -> GridSpace:  # noqa: N802 (a constructor)
-    """Build the space of the encoder layer and of its attention: 144 points, all legal.
-
-    Args:
-        panel: value of `panel` in the default.
-    """
-    return GridSpace(name="ragged", op=op, parameters=(TILE_ROWS, PANEL, DEPTH, QUERIES), defaults=(48, panel, 512, 64),
-                     meaning="ragged 1")
 
 
 def RaggedProductSpace(op: str, *, panel: int = 16) -> GridSpace:  # noqa: N802 (a constructor)

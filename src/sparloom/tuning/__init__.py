@@ -48,8 +48,8 @@ __all__, __getattr__, __dir__ = attach(__name__, {
         "put_pair",
     ),
     "ragged": (
-        "RaggedBudget", "RaggedChoice", "RaggedOperator", "choose_schedule", "encoder_operators",
-        "product_operators", "put_schedule", "token_operators",
+        "RaggedBudget", "RaggedChoice", "RaggedOperator", "choose_schedule", "product_operators",
+        "put_schedule", "token_operators",
     ),
     "campaign": (
         "Campaign", "MatrixSummary", "Proposal",

@@ -24,30 +24,25 @@ from sparloom.models import Static
 from sparloom.ragged import (
     LENGTHS,
     PANEL,
-    EncoderSchedule,
-    EncoderShape,
     Executable,
     NormSchedule,
     Program,
     SoftmaxSchedule,
     Structure,
-    scheduled_attention,
-    scheduled_encoder_layer,
     scheduled_layer_norm,
-    scheduled_mixing,
     scheduled_softmax,
     tiled_trmm,
     tiled_vgemm,
 )
-from sparloom.space import Config, EncoderSpace, GridSpace, NormSpace, RaggedProductSpace, SoftmaxSpace
+from sparloom.space import Config, GridSpace, NormSpace, RaggedProductSpace, SoftmaxSpace
 from sparloom.tuning.cache import PlanCache, Summary
 from sparloom.tuning.machine import RAGGED_SOURCES, kernels_digest, machine_digest
 from sparloom.tuning.racing import Call, Guardrail, MeasurementBudget, Race, challenge, race
 from sparloom.tuning.search import Evolution, best
 
 __all__ = [
-    "RaggedBudget", "RaggedChoice", "RaggedOperator", "choose_schedule", "encoder_operators", "product_operators",
-    "put_schedule", "token_operators",
+    "RaggedBudget", "RaggedChoice", "RaggedOperator", "choose_schedule", "product_operators", "put_schedule",
+    "token_operators",
 ]
 
 log = logging.getLogger(__name__)
@@ -82,19 +77,6 @@ class RaggedOperator:
     def program(self, config: Config) -> Program:
         """Return the program of a configuration."""
         return self.scheduled(self.schedule(config))
-
-
-@cache
-def encoder_operators(shape: EncoderShape) -> Mapping[str, RaggedOperator]:
-    """Make the encoder layer, multi-head attention and attention without projections: encoder, attention, mixing."""
-    sizes = ",".join(f"{name}={value}" for name, value in vars(shape).items() if value is not None)
-    makers = {"encoder": scheduled_encoder_layer, "attention": scheduled_attention, "mixing": scheduled_mixing}
-
-    def operator(name: str, made: Callable[[EncoderShape, EncoderSchedule], Program]) -> RaggedOperator:
-        return RaggedOperator(f"{name} {sizes}", EncoderSpace(name, panel=PANEL), EncoderSchedule,
-                              lambda schedule: made(shape, schedule), _sequences, _some_sequences)
-
-    return {name: operator(name, made) for name, made in makers.items()}
 
 
 @cache
