@@ -46,6 +46,7 @@ class LayerPaths:
     """Where an encoder layer has its modules, by their paths.
 
     Args:
+        heads: the attribute with the number of heads.
         qkv: torch.nn.Linear of queries, keys and values; none if they are no such modules.
         out: of the result of attention.
         into, up, back: of the feed-forward network; `up` if it is gated by a module of its own.
@@ -55,6 +56,7 @@ class LayerPaths:
             network: the module in whose training mode there is dropout, and the attribute with the probability.
     """
 
+    heads: str
     qkv: tuple[str, ...]
     out: str
     into: str
@@ -79,7 +81,7 @@ class LayerReader:
 
     def count_heads(self) -> int:
         """Return the number of heads."""
-        raise NotImplementedError
+        return attribute(self.layer, self.paths.heads)
 
     def form(self) -> EncoderShape:
         """Describe the layer.

@@ -34,13 +34,10 @@ class TorchLayer(LayerReader):
     """Layers of torch.nn.TransformerEncoder."""
 
     paths = LayerPaths(
-        qkv=(), out="self_attn.out_proj", into="linear1", back="linear2", norms=("norm1", "norm2"),
+        heads="self_attn.num_heads", qkv=(), out="self_attn.out_proj", into="linear1", back="linear2",
+        norms=("norm1", "norm2"),
         activation="activation",
         dropouts=(("self_attn", "dropout"), ("dropout1", "p"), ("dropout", "p"), ("dropout2", "p")))
-
-    def count_heads(self) -> int:
-        """Return the number of heads."""
-        return self.layer.self_attn.num_heads
 
     def form(self) -> EncoderShape:
         """Describe the layer."""
@@ -54,7 +51,8 @@ class TorchLayer(LayerReader):
 class TorchAttention(LayerReader):
     """torch.nn.MultiheadAttention by itself."""
 
-    paths = LayerPaths(qkv=(), out="out_proj", into="", back="", norms=(), activation="", dropouts=())
+    paths = LayerPaths(heads="num_heads", qkv=(), out="out_proj", into="", back="", norms=(), activation="",
+                       dropouts=())
 
     def form(self) -> EncoderShape:
         """Describe the module."""

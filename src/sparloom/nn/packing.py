@@ -97,13 +97,9 @@ def unpack(model: M) -> M:
     return model
 
 
-def describe_packing(model: torch.nn.Module, *, before: bool = False) -> Packing:
-    """Say which encoders of a model are packed, and why others are not.
-
-    Args:
-        before: say which ones `pack` would pack instead.
-    """
-    found = _describe(model, "float32" if before else None)
+def describe_packing(model: torch.nn.Module) -> Packing:
+    """Say which encoders of a model are packed, and why others are not."""
+    found = _describe(model, None)
     states = [module.__dict__.get(STATE) for module in model.modules()]
     return replace(found, weight_bytes=sum(each.weight_bytes for each in states if isinstance(each, EncoderState)))
 

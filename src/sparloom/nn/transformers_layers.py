@@ -19,41 +19,32 @@ class BertLikeLayer(LayerReader):
     """Layers of BERT and of models whose layers have the same modules."""
 
     paths = LayerPaths(
+        heads="attention.self.num_attention_heads",
         qkv=("attention.self.query", "attention.self.key", "attention.self.value"), out="attention.output.dense",
         into="intermediate.dense", back="output.dense", norms=("attention.output.LayerNorm", "output.LayerNorm"),
         activation="intermediate.intermediate_act_fn",
         dropouts=(("attention.self", "dropout.p"), ("attention.output.dropout", "p"), None, ("output.dropout", "p")))
-
-    def count_heads(self) -> int:
-        """Return the number of heads."""
-        return submodule(self.layer, "attention.self").num_attention_heads
 
 
 class DistilBertLayer(LayerReader):
     """Layers of DistilBERT."""
 
     paths = LayerPaths(
-        qkv=("attention.q_lin", "attention.k_lin", "attention.v_lin"), out="attention.out_lin", into="ffn.lin1",
+        heads="attention.n_heads", qkv=("attention.q_lin", "attention.k_lin", "attention.v_lin"),
+        out="attention.out_lin", into="ffn.lin1",
         back="ffn.lin2", norms=("sa_layer_norm", "output_layer_norm"), activation="ffn.activation",
         dropouts=(("attention", "dropout.p"), None, None, ("ffn.dropout", "p")))
-
-    def count_heads(self) -> int:
-        """Return the number of heads."""
-        return submodule(self.layer, "attention").n_heads
 
 
 class MPNetLayer(LayerReader):
     """Layers of MPNet."""
 
     paths = LayerPaths(
+        heads="attention.attn.num_attention_heads",
         qkv=("attention.attn.q", "attention.attn.k", "attention.attn.v"), out="attention.attn.o",
         into="intermediate.dense", back="output.dense", norms=("attention.LayerNorm", "output.LayerNorm"),
         activation="intermediate.intermediate_act_fn",
         dropouts=(("attention.attn.dropout", "p"), ("attention.dropout", "p"), None, ("output.dropout", "p")))
-
-    def count_heads(self) -> int:
-        """Return the number of heads."""
-        return submodule(self.layer, "attention.attn").num_attention_heads
 
     def form(self) -> EncoderShape:
         """Describe the layer."""
@@ -64,7 +55,7 @@ class ModernBertLayer(LayerReader):
     """Layers of ModernBERT."""
 
     paths = LayerPaths(
-        qkv=("attn.Wqkv",), out="attn.Wo", into="mlp.Wi", back="mlp.Wo", norms=("attn_norm", "mlp_norm"),
+        heads="", qkv=("attn.Wqkv",), out="attn.Wo", into="mlp.Wi", back="mlp.Wo", norms=("attn_norm", "mlp_norm"),
         activation="mlp.act",
         dropouts=(("attn", "attention_dropout"), ("attn.out_drop", "p"), ("mlp.drop", "p"), None))
 
@@ -98,15 +89,11 @@ class T5Layer(LayerReader):
     def paths(self) -> LayerPaths:
         attention, network = "layer.0.SelfAttention", "layer.1.DenseReluDense"
         return LayerPaths(
-            qkv=tuple(f"{attention}.{name}" for name in "qkv"), out=f"{attention}.o",
+            heads=f"{attention}.n_heads", qkv=tuple(f"{attention}.{name}" for name in "qkv"), out=f"{attention}.o",
             into=f"{network}.{'wi_0' if self.gated else 'wi'}", up=f"{network}.wi_1" if self.gated else None,
             back=f"{network}.wo", norms=("layer.0.layer_norm", "layer.1.layer_norm"), activation=f"{network}.act",
             dropouts=((attention, "dropout"), ("layer.0.dropout", "p"), (f"{network}.dropout", "p"),
                       ("layer.1.dropout", "p")))
-
-    def count_heads(self) -> int:
-        """Return the number of heads."""
-        return submodule(self.layer, "layer.0.SelfAttention").n_heads
 
     def epsilon(self, norm: modeling_t5.T5LayerNorm) -> float:
         """Return what a norm adds to the mean of squares."""

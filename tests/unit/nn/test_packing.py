@@ -215,7 +215,7 @@ def test_the_bytes_of_packed_weights_are_told() -> None:
     assert 4 * parameters <= sizes[0]
     assert sizes[1] <= 0.7 * sizes[0]  # biases and norms stay in float32
     unpack(model)
-    assert describe_packing(model, before=True).weight_bytes == 0
+    assert describe_packing(model).weight_bytes == 0
 
 
 def test_models_that_cannot_be_packed() -> None:
