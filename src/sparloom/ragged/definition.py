@@ -172,8 +172,7 @@ def _check(nest: Nest, read: Read, dim: Dim, *, index: Expr, extent: Expr, guard
     for limit in (_upper_bound(index, nest, guards), _upper_bound(index, nest, Guards()), _bound_of_difference(index)):
         while limit is not None:
             if _fits(limit.extent, extent):
-                wrong = [multiple for multiple in sorted(limit.multiples) if stored % multiple
-                         and not _constant_fits(limit, extent, stored)]
+                wrong = [multiple for multiple in sorted(limit.multiples) if stored % multiple]
                 if not wrong:
                     return
                 break
@@ -237,16 +236,6 @@ def _lower_bound(extent: Expr) -> int | None:
             parts = (_lower_bound(a), _lower_bound(b))
             return None if None in parts else sum(parts)
     return None
-
-
-def _constant_fits(limit: _UpperBound, extent: Expr, stored: int) -> bool:
-    """Check whether constants fit although neither multiple divides the other."""
-    if not isinstance(limit.extent, Const) or not isinstance(extent, Const):
-        return False
-    top = limit.extent.value
-    for multiple in sorted(limit.multiples):
-        top = -(-top // multiple) * multiple
-    return len(limit.multiples) == 1 and top <= -(-extent.value // stored) * stored
 
 
 def _upper_bound(index: Expr, nest: Nest, guards: Guards) -> _UpperBound | None:

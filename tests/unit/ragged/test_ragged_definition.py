@@ -266,13 +266,6 @@ def test_a_condition_bounds_one_part_of_a_smaller_extent():
 
 
 @pytest.mark.parametrize(("loop", "extent", "multiple", "stored"), [
-    (8, 8, 4, 1), (6, 8, 4, 1), (5, 5, 4, 9), (3, 3, 2, 4), (limited(batch), 8, 4, 1),
-])
-def test_padded_loops_of_constants_fit_where_their_last_iteration_does(loop, extent, multiple, stored):
-    stored_and_padded(loop, extent, multiple=multiple, stored=stored)
-
-
-@pytest.mark.parametrize(("loop", "extent", "multiple", "stored"), [
     (6, 6, 4, 1), (6, 6, 4, 3), (5, 6, 4, 7), (LONGEST, LONGEST, 2, 1), (limited(batch), 6, 4, 1),
     (LONGEST, LONGEST, 4, 2), (row + 1, LONGEST, 4, 2),
 ])
