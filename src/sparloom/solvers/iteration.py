@@ -10,6 +10,7 @@ from sparloom.sparse import Pattern, SparseMatrix
 
 __all__ = ["JacobiIteration", "checked_right_hand_sides", "converging_relaxation", "is_positive", "system_diagonal"]
 
+LARGE = 2.0 ** 900  # a column of g with a maximum between 1 / LARGE and LARGE neither over- nor underflows
 MAX_EIGENVALUE = 1.99  # of A / D, up to which no relaxation is needed: 2, less the error of the estimate
 RELAXATION_SHARE = 0.95  # of the largest relaxation that converges
 
@@ -58,13 +59,53 @@ class JacobiIteration:
             pattern, values = Pattern(pattern.shape, indptr, pattern.indices[kept]), values[kept]
         return cls(SparseMatrix(pattern, values, dtype), diagonal, relaxation)
 
-    def constant(self, right_hand_sides: np.ndarray) -> np.ndarray:
-        """Compute g (n, columns) for right-hand sides of that shape, in double precision."""
+    @property
+    def scale(self) -> np.ndarray:
+        """w D⁻¹, (n,)."""
         with np.errstate(over="ignore"):
-            found = right_hand_sides / self.diagonal[:, None]
+            return self.relaxation / self.diagonal
+
+    def constant(self, right_hand_sides: np.ndarray, dtype: DTypeLike = np.float64) -> np.ndarray:
+        """Compute g (n, columns) for right-hand sides of that shape, in double precision or a wider type."""
+        with np.errstate(over="ignore"):
+            found = right_hand_sides / self.diagonal.astype(dtype)[:, None]
             if self.relaxation != 1:
                 found *= self.relaxation
         return found
+
+    def scaled_constant(
+        self, right_hand_sides: np.ndarray, dtype: DTypeLike = np.float64,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Compute g with scaled columns, so that squares of residuals neither over- nor underflow.
+
+        Scaling by powers of two is exact: the iterates of scaled columns are the scaled iterates.
+
+        Args:
+            right_hand_sides: B (n, columns), real and finite.
+            dtype: as for `constant`.
+
+        Returns:
+            (n, columns), columns g / 2^e whose largest magnitude is in [0.5, 1), or 0; and the exponents e (columns,).
+        """
+        found = self.constant(right_hand_sides, dtype)
+        largest = _largest(found)
+        exponents = np.frexp(largest)[1]
+        extreme = np.flatnonzero(~((largest > 1 / LARGE) & (largest < LARGE)))
+        exponents[extreme] = 0
+        found *= np.ldexp(1.0, -exponents)
+        extreme = extreme[right_hand_sides[:, extreme].any(axis=0)]
+        if extreme.size:  # g itself would over- or underflow
+            found[:, extreme], exponents[extreme] = self._scaled_by_parts(right_hand_sides[:, extreme], dtype)
+        return found, exponents
+
+    def _scaled_by_parts(self, right_hand_sides: np.ndarray, dtype: DTypeLike) -> tuple[np.ndarray, np.ndarray]:
+        """Do the same with separate fractions and exponents, for columns that are not 0."""
+        b, b_powers = np.frexp(right_hand_sides.astype(dtype))
+        d, d_powers = np.frexp(self.diagonal.astype(dtype))
+        parts, powers = np.frexp(b / d[:, None] * self.relaxation)
+        powers += b_powers - d_powers[:, None]
+        tops = np.where(parts != 0, powers, np.iinfo(powers.dtype).min).max(axis=0)
+        return np.ldexp(parts, np.where(parts != 0, powers - tops, 0)), tops
 
 
 def system_diagonal(matrix: SparseMatrix) -> np.ndarray:
@@ -110,18 +151,27 @@ def checked_right_hand_sides(right_hand_sides: np.ndarray, shape: tuple[int, int
 
     Raises:
         TypeError: B holds complex numbers, objects or strings, is sparse, or has masked entries.
-        ValueError: B has another shape, or holds an infinity or NaN.
+        ValueError: B has another shape, holds an infinity or NaN, or a nonzero number that is 0 in float64.
     """
+    if scipy.sparse.issparse(right_hand_sides):
+        raise TypeError(f"the right-hand sides are a {type(right_hand_sides).__name__}: give a dense array, .toarray()")
     if np.ma.is_masked(right_hand_sides):
         raise TypeError("the right-hand sides have masked entries: fill them first")
     b = np.asarray(right_hand_sides)
+    if b.dtype.kind == "c":
+        raise TypeError("complex right-hand sides: only real systems are solved; solve for B.real and B.imag side by "
+                        "side")
     if b.dtype.kind not in "fiub":
-        raise TypeError(f"right-hand sides of type {b.dtype}: give real numbers in a dense array; of complex ones, the "
-                        "real and the imaginary part")
+        raise TypeError(f"right-hand sides of type {b.dtype}: give real numbers, float64 or float32")
     if b.shape != shape:
         raise ValueError(f"right-hand sides of shape {b.shape}: this solver is for {shape}")
     if b.dtype not in (np.float32, np.float64):
-        b = b.astype(np.float64)
+        with np.errstate(over="ignore", under="ignore"):
+            wide, b = b, b.astype(np.float64)
+        vanished = ((b == 0) & (wide != 0)).any(axis=0)
+        if vanished.any():
+            raise ValueError(f"right-hand side {int(np.argmax(vanished))} holds a value that is too small for float64: "
+                             "scale it")
     finite = np.isfinite(b).all(axis=0)
     if not finite.all():
         raise ValueError(f"right-hand side {int(np.argmin(finite))} holds a value that is not finite")
@@ -140,6 +190,11 @@ def is_positive(value: float, name: str) -> bool:
         return False
     except (TypeError, ValueError):
         raise TypeError(f"{name} {value!r}: give one real number above 0") from None
+
+
+def _largest(columns: np.ndarray) -> np.ndarray:
+    """Return the largest magnitude of each column, 0 if there are no rows, without a copy of the array."""
+    return np.maximum(columns.max(axis=0, initial=0), -columns.min(axis=0, initial=0))
 
 
 def _check_range(values: np.ndarray, rows: np.ndarray, dtype: np.dtype) -> None:

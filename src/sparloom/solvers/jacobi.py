@@ -24,8 +24,12 @@ from sparloom.tuning import Fuse, PairPlan, PlanCache
 
 __all__ = ["JacobiResult", "JacobiSolver", "jacobi"]
 
+WIDER_TYPES = {"float32": np.float64, "float64": np.longdouble}
+ROUNDING = 8  # upper bound of the rounding error of a residual, in ulps of the terms of its sum
 DIVERGENCE_LIMIT = 1e6  # residual, relative to that of x = 0, above which a column has diverged
-SAFE_EXPONENTS = 0.4  # share of a type's exponents for which squares neither over- nor underflow
+SAFE_EXPONENTS = 0.4  # share of a type's exponents for which squares in `sweeps` neither over- nor underflow
+RANGE_SHARE = 1e-3  # share of a type's range above which a solution is checked for infinities
+EXACT_EXPONENTS = 60  # multiplying by 2^e is done in place for |e| below this
 RECHECK_SHARE = 0.9  # share of its residual at which a column is checked again if the exact residual was too large
 COMPACT_SHARE = 0.75  # converged columns are removed if at most this share remains
 LINE_BYTES = 64  # rows are narrowed to whole cache lines
@@ -41,7 +45,7 @@ class JacobiResult:
         solution: (n, columns).
         iterations: (columns,) int64, number of steps from x = 0 to `solution`, which is even.
         residuals: (columns,) ‖D⁻¹(b − A x)‖₂ / ‖D⁻¹b‖₂ of `solution`, where D is the diagonal of A; 0 where b = 0. It
-            is computed in double precision.
+            is recomputed in a wider type where rounding could hide that it exceeds the tolerance.
         converged: (columns,) bool, the residual is within the tolerance; always false if `dtype` is too coarse for the
             tolerance.
         diverged: (columns,) bool, the residual grew without bounds, so that the method does not solve this system. A
@@ -100,7 +104,7 @@ class JacobiSolver:
             matrix = matrix.astype(np.float64)  # its file may hold more digits than float32
         self.iteration = JacobiIteration.of(matrix, relaxation=relaxation, dtype=dtype)
         self.shape = (matrix.pattern.rows, columns)
-        self._matrix = matrix
+        self._exact = _ExactResiduals(matrix, self.iteration)
         self._blocked: tuple[MatrixPowers, int] | None = None
         if steps:
             m = self.iteration.matrix
@@ -140,22 +144,19 @@ class JacobiSolver:
 
         Raises:
             TypeError: B does not hold real numbers.
-            ValueError: B has another shape, holds an infinity or NaN, or is so large or small that squares would over-
-                or underflow.
+            ValueError: B has another shape, holds an infinity or NaN, or is so large or small that the norms returned
+                by `Sweeps.advance` would over- or underflow; `solve` accepts such a B.
         """
-        return self._sweeps(self._constant(checked_right_hand_sides(right_hand_sides, self.shape)))
-
-    def _constant(self, b: np.ndarray) -> np.ndarray:
-        """Compute g; refuse columns whose squares over- or underflow."""
-        constant, dtype = self.iteration.constant(b), self.iteration.matrix.dtype
-        exponents = np.frexp(np.abs(constant).max(axis=0, initial=0))[1]
-        limit = int(SAFE_EXPONENTS * np.finfo(dtype).maxexp)
-        overflows, vanishes = ~np.isfinite(constant).all(axis=0), b.any(axis=0) & ~constant.any(axis=0)
-        outside = (np.abs(exponents) > limit) | overflows | vanishes
+        b = checked_right_hand_sides(right_hand_sides, self.shape)
+        _, exponents = self.iteration.scaled_constant(b)
+        limit = int(SAFE_EXPONENTS * np.finfo(self.iteration.matrix.dtype).maxexp)
+        outside = np.abs(exponents) > limit
         if outside.any():
-            raise ValueError(f"right-hand side {int(np.argmax(outside))}, divided by the diagonal, is not of a size "
-                             f"between 2^-{limit} and 2^{limit}, as {dtype} needs: scale it")
-        return constant
+            column = int(np.argmax(outside))
+            raise ValueError(f"right-hand side {column}, divided by the diagonal, is of size 2^{exponents[column]}: "
+                             f"bare sweeps in {self.iteration.matrix.dtype} take 2^-{limit} to 2^{limit}; scale it, or "
+                             "use solve")
+        return self._sweeps(self.iteration.constant(b))
 
     def _sweeps(self, constant: np.ndarray) -> Sweeps | BlockedSweeps:
         constant = constant.astype(self.iteration.matrix.dtype, copy=False)
@@ -179,15 +180,20 @@ class JacobiSolver:
 
         Raises:
             TypeError: B does not hold real numbers.
-            ValueError: as for `sweeps`; the tolerance is not a finite number above 0, or there are no iterations.
+            ValueError: B has another shape, holds an infinity or NaN, or D⁻¹b overflows `dtype`; the tolerance
+                is not a finite number above 0, or there are no iterations.
         """
         _check_bounds(tolerance, max_iterations)
         b = checked_right_hand_sides(right_hand_sides, self.shape)
-        sweeps, columns = self._sweeps(self._constant(b)), self.shape[1]
+        constant, exponents = self.iteration.scaled_constant(b)
+        self._check_fits(exponents)
+        sweeps = self._sweeps(constant)
+        del constant
+        columns = self.shape[1]
         result = JacobiResult(np.zeros(self.shape, self.iteration.matrix.dtype), np.zeros(columns, np.int64),
                               np.zeros(columns), *(np.zeros(columns, bool) for _ in range(2)))
         indices = np.arange(columns)  # column of B for each column of the arrays
-        active, thresholds = np.ones(columns, bool), np.full(columns, tolerance)
+        active, thresholds, x_norms = np.ones(columns, bool), np.full(columns, tolerance), np.zeros(columns)
         for steps in range(0, max_iterations + 2, 2):
             changes = sweeps.advance()
             if steps == 0:
@@ -195,12 +201,14 @@ class JacobiSolver:
             with np.errstate(invalid="ignore", over="ignore"):
                 residuals = changes / lengths[indices]
             residuals[np.isnan(residuals)] = np.inf
+            x_norms[indices] += 2 * residuals  # an upper bound of ‖x‖ / ‖g‖
             ended = (residuals <= thresholds[indices]) | (residuals > DIVERGENCE_LIMIT) | (steps >= max_iterations)
             stopped = active & ended
             if stopped.any():
                 stopping, found = indices[stopped], residuals[stopped]
-                x = self.numbering.unpermute(sweeps.current[:, stopped])
-                exact = self._exact_residuals(b[:, stopping], x)
+                x = _scale_columns(self.numbering.unpermute(sweeps.current[:, stopped]), exponents[stopping])
+                exact = self._exact_residuals(found, tolerance, b=b, x=x, columns=stopping, x_norms=x_norms[stopping],
+                                              exponents=exponents[stopping])
                 # more steps do not help where the exact residual is more than twice that of the iteration
                 more = (found <= tolerance) & (exact > tolerance) & (exact <= 2 * found) & (steps < max_iterations)
                 thresholds[stopping[more]] = RECHECK_SHARE * found[more]
@@ -217,25 +225,28 @@ class JacobiSolver:
         _warn(result, tolerance, max_iterations)
         return result
 
-    def _exact_residuals(self, right_hand_sides: np.ndarray, solution: np.ndarray) -> np.ndarray:
-        """Compute ‖D⁻¹(b − A x)‖₂ / ‖D⁻¹b‖₂ in double precision: rounding of the iteration hides where it stands still.
+    def _exact_residuals(
+        self, found: np.ndarray, tolerance: float, *, b: np.ndarray, x: np.ndarray, columns: np.ndarray,
+        x_norms: np.ndarray, exponents: np.ndarray,
+    ) -> np.ndarray:
+        """Recompute the residuals of uncertain columns of B; infinity where the solution overflows."""
+        uncertain = np.flatnonzero(self._exact.uncertain(found, tolerance, x_norms=x_norms, exponents=exponents))
+        exact = found.copy()
+        if uncertain.size:
+            exact[uncertain] = self._exact.of(b[:, columns[uncertain]], x[:, uncertain])
+        near_limit = np.flatnonzero(np.exp2(exponents - float(np.finfo(x.dtype).maxexp)) * (1 + x_norms) > RANGE_SHARE)
+        exact[near_limit[~np.isfinite(x[:, near_limit]).all(axis=0)]] = np.inf
+        return exact
 
-        Returns:
-            (columns,) float64; infinity where the solution is not finite, 0 where b and x are 0.
-        """
-        constant = self.iteration.constant(right_hand_sides) / self.iteration.relaxation
-        with np.errstate(invalid="ignore", over="ignore"):
-            residual = constant - self._scaled_matrix @ solution
-            lengths = np.linalg.norm(constant, axis=0)
-            found = np.linalg.norm(residual, axis=0) / np.where(lengths > 0, lengths, 1)
-        return np.where(np.isfinite(found), found, np.inf)
-
-    @cached_property
-    def _scaled_matrix(self) -> scipy.sparse.csr_array:
-        """D⁻¹ A."""
-        a = self._matrix.to_scipy()
-        values = a.data / self.iteration.diagonal[self._matrix.pattern.row_ids()]
-        return scipy.sparse.csr_array((values, a.indices, a.indptr), shape=a.shape)
+    def _check_fits(self, exponents: np.ndarray) -> None:
+        """Reject B whose first iterate overflows the type."""
+        dtype = self.iteration.matrix.dtype
+        beyond = exponents > np.finfo(dtype).maxexp
+        if beyond.any():
+            column = int(np.argmax(beyond))
+            remedy = "give dtype=\"float64\", or scale it" if dtype.itemsize < 8 else "scale it"
+            raise ValueError(f"right-hand side {column}, divided by the diagonal, is of size 2^{exponents[column]}, "
+                             f"which {dtype} does not hold: {remedy}")
 
     def _columns_to_keep(self, active: np.ndarray) -> np.ndarray | None:
         """Return the columns to continue with, padded to whole cache lines by stopped ones; None to keep all."""
@@ -274,6 +285,70 @@ def jacobi(
     return solver.solve(b, tolerance=tolerance, max_iterations=max_iterations)
 
 
+class _ExactResiduals:
+    """Recomputes residuals in a wider type where rounding may hide that a column has not converged.
+
+    One product in the wider type costs several sweeps, so it is computed only for uncertain columns: those whose
+    tolerance is near the precision of the iteration, or whose solution is near the limits of its range.
+
+    Args:
+        matrix: A (n, n).
+    """
+
+    def __init__(self, matrix: SparseMatrix, iteration: JacobiIteration) -> None:
+        self._a, self._iteration = matrix, iteration
+        self._limits = np.finfo(iteration.matrix.dtype)
+        self._wider = WIDER_TYPES[iteration.matrix.dtype.name]
+        m = iteration.matrix
+        sums = np.bincount(m.pattern.row_ids(), np.abs(m.values), m.pattern.rows)
+        self._growth = 1 + sums.max(initial=0)
+
+    def __reduce__(self) -> tuple[type["_ExactResiduals"], tuple[SparseMatrix, JacobiIteration]]:
+        """Copy and pickle only A and the iteration, because NumPy does not pickle np.finfo."""
+        return _ExactResiduals, (self._a, self._iteration)
+
+    def uncertain(
+        self, residuals: np.ndarray, tolerance: float, *, x_norms: np.ndarray, exponents: np.ndarray,
+    ) -> np.ndarray:
+        """Mark the columns whose exact residual may be on the other side of the tolerance, or below the rounding error.
+
+        Args:
+            residuals: (columns,) as computed by the iteration, relative to ‖g‖.
+            x_norms: (columns,) upper bounds of ‖x‖ / ‖g‖.
+            exponents: (columns,) exponents of the powers of two that scale the iterates at the end.
+        """
+        rounding = float(self._limits.eps) * (1 + self._growth * x_norms)
+        with np.errstate(over="ignore", under="ignore"):
+            rounding += np.ldexp(1.0, self._limits.minexp - self._limits.nmant - 1 - exponents)  # of subnormal results
+            upper = np.hypot(residuals, ROUNDING * rounding) + rounding  # errors are nearly orthogonal to residuals
+        return np.where(residuals <= tolerance, upper > tolerance, residuals < ROUNDING * rounding)
+
+    def of(self, right_hand_sides: np.ndarray, solution: np.ndarray) -> np.ndarray:
+        """Compute ‖D⁻¹(b − A x)‖₂ / ‖D⁻¹b‖₂.
+
+        Args:
+            right_hand_sides, solution: (n, columns).
+
+        Returns:
+            (columns,) float64; infinity where the solution is not finite, 0 where b and x are 0.
+        """
+        constant, exponents = self._iteration.scaled_constant(right_hand_sides, self._wider)
+        constant /= self._iteration.relaxation
+        x = np.ldexp(solution.astype(self._wider), -exponents)
+        with np.errstate(invalid="ignore", over="ignore"):
+            residual = constant - self._scaled @ x
+            lengths = np.sqrt((constant * constant).sum(axis=0))
+            found = np.sqrt((residual * residual).sum(axis=0)) / np.where(lengths > 0, lengths, 1)
+        return np.where(np.isfinite(found), found, np.inf).astype(np.float64)
+
+    @cached_property
+    def _scaled(self) -> scipy.sparse.csr_array:
+        """D⁻¹ A."""
+        a = self._a.to_scipy()
+        values = a.data.astype(self._wider) / self._iteration.diagonal.astype(self._wider)[self._a.pattern.row_ids()]
+        return scipy.sparse.csr_array((values, a.indices, a.indptr), shape=a.shape)
+
+
 def _check_bounds(tolerance: float, max_iterations: int) -> None:
     try:
         fit = is_positive(tolerance, "tolerance") and operator.index(max_iterations) > 0
@@ -282,6 +357,14 @@ def _check_bounds(tolerance: float, max_iterations: int) -> None:
                         "both above 0") from None
     if not fit:
         raise ValueError(f"tolerance {tolerance} and {max_iterations} iterations: both must be above 0 and finite")
+
+
+def _scale_columns(x: np.ndarray, exponents: np.ndarray) -> np.ndarray:
+    """Multiply columns by powers of two, in place if the exponents are small."""
+    if (np.abs(exponents) < EXACT_EXPONENTS).all():
+        return np.multiply(x, np.ldexp(x.dtype.type(1), exponents), out=x)
+    with np.errstate(over="ignore"):
+        return np.ldexp(x, exponents)
 
 
 def _warn(result: JacobiResult, tolerance: float, max_iterations: int) -> None:
@@ -296,6 +379,6 @@ def _warn(result: JacobiResult, tolerance: float, max_iterations: int) -> None:
     if stopped.any():
         first = int(np.argmax(stopped))
         log.warning("Jacobi's method comes no nearer in %s to %d of %d solutions, the first of them %d: its residual "
-                    "is %.1e after %d steps, and the tolerance is %.1e. Give a larger tolerance, or dtype=\"float64\"",
-                    result.solution.dtype, stopped.sum(), stopped.size, first, result.residuals[first],
-                    result.iterations[first], tolerance)
+                    "is %.1e after %d steps, and the tolerance is %.1e. Give a larger tolerance, dtype=\"float64\", or "
+                    "other exponents if the solution is near the ends of the type's range", result.solution.dtype,
+                    stopped.sum(), stopped.size, first, result.residuals[first], result.iterations[first], tolerance)
