@@ -43,6 +43,8 @@ def main(cfg: DictConfig) -> float | None:
     out = Path(settings.runtime.output_dir)
     is_sweep = settings.mode == RunMode.MULTIRUN
     try:
+        if is_sweep:
+            refuse_late_launcher(settings, out, debug=cfg.debug)
         if is_sweep and (metrics := finished_metrics(cfg, out)) is not None:
             return metrics.get(cfg.objective)
         check(cfg, options, out)
@@ -51,6 +53,19 @@ def main(cfg: DictConfig) -> float | None:
         if is_sweep:
             raise  # the sweeper records the failure of this job
         sys.exit(1)
+
+
+def refuse_late_launcher(settings: DictConfig, out: Path, *, debug: bool) -> None:
+    """Refuse a launcher that a swept experiment chooses: Hydra has taken one before it reads that experiment."""
+    sweep = Path(settings.sweep.dir) / "multirun.yaml"
+    if not sweep.exists():
+        return
+    running = OmegaConf.load(sweep).hydra.runtime.choices["hydra/launcher"]
+    wanted = settings.runtime.choices["hydra/launcher"]
+    if wanted != running:
+        cli.fail(cli.UsageError(f"this experiment chooses the launcher {wanted}, but the sweep runs by {running}: add "
+                                f"hydra/launcher={wanted}, or hydra/launcher={running} for all of them"), out,
+                 debug=debug)
 
 
 def finished_metrics(cfg: DictConfig, out: Path) -> dict[str, float] | None:

@@ -40,6 +40,7 @@ __all__ = ["ArmRun", "Arms", "Record", "arm_overrides", "begin", "data_hash", "d
            "sweep_table"]
 
 METRICS = "metrics.json"
+ENVIRONMENT = "environment.json"
 SHOWN_METRICS = 4  # of runs without an objective, in the table of a sweep
 PACKAGES = ("numpy", "scipy", "pandas", "pyarrow", "torch", "lightning", "lightgbm", "scikit-learn", "hydra-core",
             "omegaconf")
@@ -84,7 +85,7 @@ class Record:
         self._end("failed", reason=reason)
 
     def _compare_revision(self) -> None:
-        """Write to `environment.json` whether the checkout changed since the run began; null: not known."""
+        """Write to `environment.json` how long the run took and whether the checkout changed; null: not known."""
         now = _revision(self.root)
         is_unknown = None in (self.environment["commit"], now["commit"])
         changed = None if is_unknown else any(self.environment[key] != now[key] for key in now)
@@ -92,7 +93,11 @@ class Record:
             logger.warning("the checkout %s changed while this run went on: commit the code and run it again if the "
                            "result is to belong to a commit", self.root)
         ended = {f"{key}_at_end": value for key, value in now.items()} if changed else {}
-        write_json(self.out / "environment.json", {**self.environment, "changed_during_run": changed, **ended})
+        write_json(self.out / ENVIRONMENT, {
+            **self.environment, "wall_seconds": self._seconds(), "changed_during_run": changed, **ended})
+
+    def _seconds(self) -> float:
+        return round(time.monotonic() - self.began, 3)
 
     def _end(
         self, status: str, *, metrics: Mapping[str, float | None] | None = None, reason: str | None = None
@@ -103,7 +108,7 @@ class Record:
             "experiment": chosen[-1] if chosen else None,
             "overrides": list(self.overrides),
             "folder": str(folder.relative_to(root) if folder.is_relative_to(root) else folder),
-            "wall_seconds": round(time.monotonic() - self.began, 3),
+            "wall_seconds": self._seconds(),
             **{key: self.environment[key] for key in ("started", "commit", "dirty", "seed")},
             "status": status, "reason": reason, "metrics": metrics,
         }
@@ -131,7 +136,7 @@ def begin(
         remove_leftovers(folder)
     write_text(out / "command.txt", shlex.join([*program(command[0]).split(), *command[1:]]) + "\n")
     described = environment(root, seed)
-    write_json(out / "environment.json", described)
+    write_json(out / ENVIRONMENT, described)
     return Record(out, root, ledger, overrides, described, time.monotonic())
 
 
@@ -336,7 +341,8 @@ def sweep_table(folder: Path) -> None:
         metrics = _object(run / METRICS) or {}
         objective = _yaml(run / "config.yaml").get("objective") if (run / "config.yaml").exists() else None
         shown = {objective: metrics.get(objective)} if objective else dict(list(metrics.items())[:SHOWN_METRICS])
-        rows.append({**changed, **shown, "state": "finished" if metrics else "failed", "folder": run.name})
+        rows.append({**changed, **shown, "seconds": (_object(run / ENVIRONMENT) or {}).get("wall_seconds"),
+                     "state": "finished" if metrics else "failed", "folder": run.name})
     table = pd.DataFrame(rows)
     table = table.drop(columns=[name for name in changes if table[name].nunique(dropna=False) == 1])
     write_text(folder / "trials.csv", table.to_csv(index=False))

@@ -31,10 +31,24 @@ def test_a_grid_ends_with_a_table_and_repeats_nothing(sweep, tmp_path):
     table = pd.read_csv(tmp_path / "sweep" / "trials.csv")
     assert list(table["corpus.rows"]) == ["[200]", "[400]"]
     assert set(table["state"]) == {"finished"}
+    assert table["seconds"].min() > 0
     written = [(tmp_path / "sweep" / name / "metrics.json").stat().st_mtime_ns for name in "01"]
     assert sweep("corpus.rows=[200],[400],[600]").returncode == 0
     assert [(tmp_path / "sweep" / name / "metrics.json").stat().st_mtime_ns for name in "01"] == written
     assert len(pd.read_csv(tmp_path / "sweep" / "trials.csv")) == 3
+
+
+def test_a_launcher_that_a_swept_experiment_chooses_is_refused(run_command, tmp_path):
+    experiments = tmp_path / "conf" / "experiment"
+    experiments.mkdir(parents=True)
+    for name, launcher in (("near", ""), ("apart", "  - override /hydra/launcher: local\n")):
+        (experiments / f"{name}.yaml").write_text(f"# @package _global_\ndefaults:\n  - plans\n{launcher}"
+                                                  f"task:\n  folder: {tmp_path / 'decisions'}\n")
+    done = subprocess.run([*run_command, "--config-dir", str(tmp_path / "conf"), "-m", "experiment=apart,near",
+                           f"paths.outputs={tmp_path / 'outputs'}"],
+                          cwd=tmp_path, text=True, capture_output=True, timeout=600, check=False)
+    assert done.returncode == 1
+    assert "this experiment chooses the launcher local, but the sweep runs by basic" in done.stderr
 
 
 @pytest.mark.slow
