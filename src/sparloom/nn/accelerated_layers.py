@@ -69,7 +69,7 @@ class Accelerated:
     def forward(self, x: Any, edge_index: Any, *arguments: Any, **options: Any) -> torch.Tensor:
         """Compute as `original`, by the faster implementation once both were timed."""
         guard = self.__dict__["_sparloom_guard"]
-        if guard is None or torch.compiler.is_compiling():
+        if guard is None or torch.compiler.is_compiling() or self._draws():
             return self._own(x, edge_index, *arguments, **options)
         if guard.outcome or (guard.outcome is False and _widened(edge_index) is edge_index):
             self.__dict__["_sparloom_guard"] = None
@@ -82,6 +82,10 @@ class Accelerated:
         return guard.call(
             key, lambda x: self._prepared(x, edge_index, *arguments, **options), self.convolve,
             lambda x: self._original(x, edge_index, *arguments, **options), x, self.parameters())
+
+    def _draws(self) -> bool:
+        """Tell whether a call draws random numbers, of which both implementations draw others: it is never timed."""
+        return False
 
     def _own(self, *arguments: Any, **options: Any) -> torch.Tensor:
         prepared = None if torch.compiler.is_exporting() else self._prepared(*arguments, **options)
@@ -383,6 +387,9 @@ class _Attending(Accelerated):
     node_dims = (0,)
     projections: ClassVar[tuple[str, str]]
     """Names of the linear layers of senders and receivers."""
+
+    def _draws(self) -> bool:
+        return bool(self.training and self.dropout)
 
     @classmethod
     def contradiction(cls, layer: geometric.MessagePassing) -> str | None:

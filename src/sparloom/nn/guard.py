@@ -1,8 +1,8 @@
 """Time two implementations of a layer in alternating calls of a program, and keep the faster one.
 
-Each call runs one of them, and its result is what the program goes on with, so that nothing is computed twice and
-random numbers are drawn as before. Where a gradient is needed, the backward pass is timed, too: from the gradient of
-the result to those of the inputs and parameters.
+Each call runs one of them, and its result is what the program goes on with, so that nothing is computed twice. Calls
+that draw random numbers are never timed, as a seed would then give results that depend on the clock. Where a gradient
+is needed, the backward pass is timed, too: from the gradient of the result to those of the inputs and parameters.
 """
 
 from __future__ import annotations

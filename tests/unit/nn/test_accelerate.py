@@ -378,6 +378,18 @@ def test_a_slower_layer_goes_back(monkeypatch) -> None:
     assert_alike(gradients(twin), gradients(model))
 
 
+@pytest.mark.parametrize("kind", ["GATConv", "GATv2Conv", "TransformerConv"])
+def test_training_with_dropout_is_never_timed(kind) -> None:
+    layer = getattr(geometric.nn, kind)(8, 3, dropout=0.5)
+    accelerate(layer)
+    x, edges = torch.randn(20, 8), torch.randint(0, 20, (2, 60))
+    for _ in range(30):
+        layer(x, edges).sum().backward()
+    assert not layer.__dict__["_sparloom_guard"].trials
+    layer.eval()(x, edges)
+    assert layer.__dict__["_sparloom_guard"].trials
+
+
 def test_what_is_no_model_is_refused() -> None:
     with pytest.raises(TypeError, match=r"model is a dict: expected a torch.nn.Module"):
         accelerate({})
