@@ -1,6 +1,6 @@
-// The arguments of the sparse kernels, as spmm.cpp, spmm_max.cpp, sddmm.cpp and attention.cpp read them, and of the
-// functions that check index arrays (direct.cpp) and notice changes of them (watch.cpp). Python fills in the same
-// structs in sparse_kernels.py; the native core does in kernels/native.
+// The arguments of the sparse kernels, as spmm.cpp, spmm_max.cpp, sddmm.cpp and attention.cpp read them, of passes over
+// rows (row_pass.cpp), and of the functions that check index arrays (check_indices.cpp) and notice changes of them
+// (watch.cpp). Python fills in the same structs in sparse_kernels.py; the native core does in kernels/native.
 
 #pragma once
 
@@ -61,6 +61,26 @@ struct Attention {
     int64_t heads, width, value_width;
     double scale;
     int32_t ahead;  // bytes of K that are prefetched
+};
+
+// The steps of row_pass.hpp over the rows of a matrix. All dense matrices are row-major without gaps.
+struct RowPass {
+    const int64_t* indptr;   // (rows + 1); null: G is given
+    const int32_t* indices;  // (nnz)
+    const void* values;      // (nnz)
+    const void* y;           // (cols, width)
+    void* g;                 // (rows, width): read without A, else written; null: not kept
+    const void *c, *bias;    // c: (width, out), null: the identity; bias: (out), null: none
+    const void *root, *root_c;  // (rows, root_columns) and (root_columns, out), unless root_columns is 0
+    void* d;                    // (rows, out), unless out is 0
+    const void *left, *right;   // left null: G; right: unless right_columns is 0
+    void* s;                    // (left_columns, right_columns)
+    const void* summed;         // (rows, summed_columns), unless that is 0
+    void* sums;                 // (summed_columns)
+    void* workspace;            // of sparloom_row_pass_room bytes, aligned to a cache line
+    int64_t rows, nnz, width, out, root_columns, left_columns, right_columns, summed_columns;
+    double cache_bytes;         // of all threads together; large results are stored past the caches
+    int32_t threads, c_transposed, together;  // c_transposed: of C and of the C of the root; together: see csr.hpp
 };
 
 // Index arrays of a CSR matrix as a user passes them, and what kernels read instead.

@@ -55,9 +55,11 @@ void pack(const T* y, int64_t depth, int64_t width, bool transposed, T* to) {
 template <typename T>
 class TallGemm {
    public:
-    // list: row i of X is x[list[i]], null: x[i]; streams: whether results are streamed past the caches if possible.
-    TallGemm(const T* x, const int32_t* list, int64_t depth, const T* packed, int64_t width, bool streams)
-        : x_(x), list_(list), packed_(packed), depth_(depth), width_(width), streams_(streams) {}
+    // list: row i of X is x[list[i]], null: x[i]; streams: whether results are streamed past the caches if possible;
+    // adds: to what is in the result, which is then not streamed.
+    TallGemm(const T* x, const int32_t* list, int64_t depth, const T* packed, int64_t width, bool streams,
+             bool adds = false)
+        : x_(x), list_(list), packed_(packed), depth_(depth), width_(width), streams_(streams && !adds), adds_(adds) {}
 
     // Elements of the buffer that `multiply` needs.
     static int64_t buffer_size(int64_t depth, bool listed) { return listed ? kChunk * depth : 0; }
@@ -114,7 +116,7 @@ class TallGemm {
             for (int64_t column = 0; column < width_; column += kPanel) {
                 const int64_t columns = std::min(kPanel, width_ - column);
                 const bool ahead = column == 0 && list_ == nullptr && depth * int64_t{sizeof(T)} >= kRowsAhead;
-                strip(x + k, rows, depth, panel, columns, ahead, result + column, k > 0);
+                strip(x + k, rows, depth, panel, columns, ahead, result + column, adds_ || k > 0);
                 panel += depth * whole_vectors(columns, kLanes<T>);
             }
         }
@@ -145,7 +147,7 @@ class TallGemm {
     const int32_t* list_;
     const T* packed_;
     int64_t depth_, width_;
-    bool streams_;
+    bool streams_, adds_;
 };
 
 }  // namespace sparloom::gemm

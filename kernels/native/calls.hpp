@@ -217,6 +217,12 @@ inline Arguments arguments_of(
     return arguments;
 }
 
+inline bool expects(Py_ssize_t count, Py_ssize_t wanted) {
+    if (count == wanted) return true;
+    PyErr_Format(PyExc_TypeError, "expected %zd arguments, got %zd", wanted, count);
+    return false;
+}
+
 // Releases the interpreter's lock while it lives, if so much work is worth it.
 class Unlocked {
    public:

@@ -3,12 +3,13 @@
 //   objects.hpp   Python objects, views of arrays and tensors
 //   results.hpp   new arrays and tensors, whose memory is reused
 //   patterns.hpp  matrices: as passed, as known, as prepared
-//   calls.hpp     one call
+//   calls.hpp     one call of a sparse operation
+//   layers.hpp    one layer of a graph network, and its gradients
 //
 // It uses the limited API of Python 3.11 and knows no kernel: Python loads the libraries for this processor and passes
 // the addresses of their functions (platforms/cpu_kernels/core.py). sparloom.jit.prebuild compiles it.
 
-#include "calls.hpp"
+#include "layers.hpp"
 
 #ifndef SPARLOOM_SOURCES  // a digest of these files, by which Python tells whether they have changed since
 #error "run `pip install -e .` or sparloom.warmup(), which define SPARLOOM_SOURCES"
@@ -30,12 +31,6 @@ bool set_options(Request& request, PyObject* out, PyObject* threads, PyObject* v
     if (count == -1 && PyErr_Occurred() != nullptr) PyErr_Clear();
     request.threads = static_cast<int32_t>(count);
     return count > 0 && count < INT32_MAX;  // others have no limits set
-}
-
-bool expects(Py_ssize_t count, Py_ssize_t wanted) {
-    if (count == wanted) return true;
-    PyErr_Format(PyExc_TypeError, "expected %zd arguments, got %zd", wanted, count);
-    return false;
 }
 
 // spmm(matrix, dense, reduce, out, threads, values, tensors, argmax)
@@ -105,6 +100,20 @@ PyObject* set_helpers(PyObject*, PyObject* arguments) {
     all.changed = reinterpret_cast<decltype(all.changed)>(a[4]);
     all.statistics = reinterpret_cast<decltype(all.statistics)>(a[5]);
     all.choose = reinterpret_cast<decltype(all.choose)>(a[6]);
+    Py_RETURN_NONE;
+}
+
+// set_layer_kernels(type, address of a pass over rows, address of the function that tells its workspace)
+PyObject* set_layer_kernels(PyObject*, PyObject* arguments) {
+    int type;
+    unsigned long long pass, room;
+    if (!PyArg_ParseTuple(arguments, "iKK", &type, &pass, &room)) return nullptr;
+    if (type < 0 || type >= kFullTypes) {
+        PyErr_SetString(PyExc_ValueError, "no such type");
+        return nullptr;
+    }
+    functions().row_pass[type] = reinterpret_cast<void (*)(const RowPass*)>(pass);
+    functions().row_pass_room[type] = reinterpret_cast<int64_t (*)(const RowPass*)>(room);
     Py_RETURN_NONE;
 }
 
@@ -306,7 +315,11 @@ PyMethodDef methods[] = {
     {"spmm_transposed", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(spmm_transposed)), METH_FASTCALL, nullptr},
     {"sddmm", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(sddmm)), METH_FASTCALL, nullptr},
     {"attention", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(attention)), METH_FASTCALL, nullptr},
+    {"convolve", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(convolve)), METH_FASTCALL, nullptr},
+    {"convolve_gradients", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(convolve_gradients)), METH_FASTCALL, nullptr},
+    {"transposed_values", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(transposed_values)), METH_FASTCALL, nullptr},
     {"set_kernel", set_kernel, METH_VARARGS, nullptr},
+    {"set_layer_kernels", set_layer_kernels, METH_VARARGS, nullptr},
     {"set_helpers", set_helpers, METH_VARARGS, nullptr},
     {"set_classes", set_classes, METH_VARARGS, nullptr},
     {"set_limits", set_limits, METH_VARARGS, nullptr},

@@ -20,6 +20,7 @@ namespace sparloom::native {
 
 enum Op : int8_t { kSpmm, kSddmm, kAttention, kSpmmMax };  // as in kernels/cpu/choose.cpp
 constexpr int kOps = 4;
+constexpr int kFullTypes = 2;  // kF32 and kF64, those of layers
 
 // The functions of the libraries of kernels, which Python loads for this processor when they are first needed.
 struct Functions {
@@ -31,6 +32,8 @@ struct Functions {
     int32_t (*changed)(void*) = nullptr;
     void (*statistics)(const int64_t*, const int32_t*, int64_t, int64_t, PatternStatistics*) = nullptr;
     void (*choose)(int32_t, int32_t, const PatternStatistics*, const ChoiceCase*, Choice*) = nullptr;
+    void (*row_pass[kFullTypes])(const RowPass*) = {};
+    int64_t (*row_pass_room[kFullTypes])(const RowPass*) = {};
 };
 
 inline Functions& functions() {

@@ -19,7 +19,7 @@ import numpy as np
 import scipy.sparse
 
 from sparloom.errors import NoCompiler
-from sparloom.jit import core_digest
+from sparloom.jit import compile_cpp, core_digest
 from sparloom.measure import Caches, checked_threads, usable_memory
 from sparloom.ops import Operands
 from sparloom.platforms.cpu_kernels.row_pieces import SparseRows, kernel_library, useful_threads
@@ -28,7 +28,7 @@ from sparloom.resources import CHECKOUT
 from sparloom.space import Config
 from sparloom.sparse import BFLOAT16, SparseMatrix
 
-__all__ = ["bind_prepared", "load_kernels", "native_core", "new_prepared", "set_threads"]
+__all__ = ["bind_prepared", "load_kernels", "load_layer_kernels", "native_core", "new_prepared", "set_threads"]
 
 VARIABLE = "SPARLOOM_NATIVE"
 OPERATIONS = ("spmm", "sddmm", "attention", "spmm_max")  # in the order of the core's numbers
@@ -37,6 +37,7 @@ DENSE_AXES = 3  # dense operands of a call, at most
 AHEAD_BYTES = {"sddmm": 2048}  # of each step of prefetching; others have 1024
 HELPERS = (("check_indices", "check_indices"), ("check_indices", "cut_rows"), ("check_indices", "divide_by_row"),
            ("watch", "watch"), ("watch", "changed"), ("choose", "statistics"), ("choose", "choose"))
+LAYER_SUFFIXES = {"float32": "f32", "float64": "f64"}
 RESULT_SHARE, COPY_SHARE = 1 / 32, 1 / 32  # of the memory, for dead results, and for the copy of one pattern
 
 log = logging.getLogger(__name__)
@@ -74,6 +75,11 @@ def load_kernels(op: str, dtype: np.dtype) -> bool:
     if core is None or op not in OPERATIONS or dtype not in ELEMENTS:
         return False
     return _loaded(op, dtype)
+
+
+def load_layer_kernels(dtype: np.dtype) -> bool:
+    """Load the kernels of layers of graph networks, float32 or float64, and what products need, see `load_kernels`."""
+    return load_kernels("spmm", dtype) and _loaded_layers(dtype)
 
 
 def set_threads(threads: int | None) -> bool:
@@ -135,6 +141,14 @@ def _loaded(op: str, dtype: np.dtype) -> bool:
         return False
     core.set_helpers(*helpers)
     core.set_kernel(OPERATIONS.index(op), TYPES.index(dtype), kernel)
+    return True
+
+
+@cache
+def _loaded_layers(dtype: np.dtype) -> bool:
+    library, suffix = compile_cpp(["cpu/row_pass.cpp"]), LAYER_SUFFIXES[dtype.name]
+    native_core().set_layer_kernels(TYPES.index(dtype), _address(getattr(library, f"sparloom_row_pass_{suffix}")),
+                                    _address(getattr(library, f"sparloom_row_pass_room_{suffix}")))
     return True
 
 
