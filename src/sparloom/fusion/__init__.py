@@ -16,7 +16,6 @@ The way of a product of three matrices, which needs no compilation:
     schedule      the two loops, tile schedules, their legality, and the inspector (Algorithm 1)
     orders        orders of the iterations that fuse more of them
     executor      runs a schedule with the kernels of kernels/cpu; the space of schedules and variants
-    row_pass      SpMM-GeMM with sums on the side, in one pass over the rows
     comparison    the baselines of the paper, a cache simulator, load balance, thread pinning
 """
 
@@ -31,7 +30,6 @@ __all__, __getattr__, __dir__ = attach(__name__, {
     "orders": (
         "MIN_FUSED_RATIO", "Reordered", "bandwidth_order", "metis_order", "partition_order", "rescue_order"),
     "program": ("Csr", "fprange"),
-    "row_pass": ("RowPass", "RowSteps"),
     "schedule": (
         "FusedLoops", "Loop", "Reads", "TileSchedule", "check_schedule", "coarse_tiles", "gemm_spmm_loops",
         "schedule_tiles", "separated", "spmm_gemm_loops", "spmm_spmm_loops", "unfused_schedule"),

@@ -22,9 +22,10 @@ Files, from what users call to what runs:
     aggregation        how these aggregate: checks, and the fastest way
     message_passing    what graph layers share: options, lazy sizes
     graph              `Graph`: what layers share
-    fresh_graph        graphs that are seen for the first time, without preparation
-    edges              edges, normalisation, matrices
-    convolution        the products of a graph convolution
+    convolution        the matrices of graphs, and layers computed with them
+    sorted_edges       edges sorted by receiver, without other preparation
+    edges              edges, normalisation, sorted matrices
+    core_calls         calls of the native core
 
     ragged_layers      `TransformerEncoderLayer`, `MultiheadAttention`, `LayerNorm`, `ragged_softmax`
     batches            packed tokens, also of nested tensors, and padded batches

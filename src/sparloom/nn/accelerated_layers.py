@@ -23,15 +23,15 @@ from torch.nn.parameter import UninitializedParameter
 from sparloom.errors import Unsupported
 from sparloom.nn import aggregating_layers, attention_layers, graph_layers, relational_layers
 from sparloom.nn.aggregating_layers import Prepared, Size
+from sparloom.nn.aggregation import GraphMatrices
 from sparloom.nn.attention_layers import AttentionLayer
-from sparloom.nn.convolution import Adjacency, DeviceAdjacency
+from sparloom.nn.convolution import Adjacency
 from sparloom.nn.edges import Flow, Normalisation
-from sparloom.nn.fresh_graph import FreshMatrices
-from sparloom.nn.graph import cached_graph, check_features, recurring_graph
+from sparloom.nn.graph import check_features
 from sparloom.nn.guard import Guard, size_class
 from sparloom.nn.message_passing import AGGREGATIONS, Features, initialise_lazy, stored_weight
 from sparloom.nn.tensor_backend import tensor_backend
-from sparloom.nn.torch_integration import eager, has_default_forward, is_original
+from sparloom.nn.torch_integration import autocast_operands, eager, has_default_forward, is_original
 
 MODULES = {"mean": geometric.aggr.MeanAggregation, "sum": geometric.aggr.SumAggregation,
            "add": geometric.aggr.SumAggregation, "max": geometric.aggr.MaxAggregation,
@@ -252,7 +252,8 @@ def _with_maximum(layer: Accelerated, prepared: Prepared) -> Prepared:
     if layer.aggr not in ("max", "min"):
         return prepared
     *features, matrices = prepared
-    matrices = matrices.prepared() if isinstance(matrices, FreshMatrices) else matrices
+    if isinstance(matrices, GraphMatrices):
+        matrices = matrices.sorted(autocast_operands(features[0])[0].dtype)
     if matrices.max is None:
         raise ValueError("edges with weights occur more than once, of which the maximum is ambiguous")
     return *features, matrices
@@ -278,22 +279,22 @@ class GCNConv(Accelerated, geometric.GCNConv):
 
     def prepare(
         self, x: torch.Tensor, edge_index: Any, edge_weight: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, Adjacency | DeviceAdjacency]:
+    ) -> tuple[torch.Tensor, Adjacency]:
         """Check the arguments of `forward`; return what `convolve` takes."""
         check_features(x, self.in_channels)
         initialise_lazy(self.lin, x)
         loop = 2.0 if self.improved and (edge_weight is not None or _is_matrix(edge_index)) else 1.0
         normalisation = Normalisation(loop if self.add_self_loops and self.normalize else 0.0, self.normalize)
-        find_graph, cached = recurring_graph, None
+        cached = None
         if self.normalize:
             cached = self._cached_edge_index if isinstance(edge_index, torch.Tensor) else self._cached_adj_t
         if cached is not None:
             edge_index, edge_weight = cached if isinstance(cached, tuple) else (cached, None)
-            find_graph, normalisation = cached_graph, Normalisation(0.0, symmetric=False)
+            normalisation = Normalisation(0.0, symmetric=False)
         elif self.cached and self.normalize:
             raise ValueError("the first call of a layer with cached=True makes the cache")
         return self.checked(x, lambda x: graph_layers.normalised(
-            x, edge_index, edge_weight, normalisation, self.flow, find=find_graph))
+            x, edge_index, edge_weight, normalisation, self.flow))
 
 
 def _is_matrix(edge_index: Any) -> bool:

@@ -1,27 +1,18 @@
 """Aggregation over the senders of each node: checks of graphs and features, and the operations that compute it.
 
-Sums and means of a graph that layers were not given as a `Graph` run by the operations of fresh graphs. A linear layer
-is applied where features have fewer columns: before the aggregation or after it.
+On the CPU sums and means, with the linear layers around them, are single operations, see `sparloom.nn.convolution`. A
+linear layer is applied where features have fewer columns: before the aggregation or after it.
 """
 
-from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.nn.parameter import UninitializedParameter
 
-from sparloom.nn.edges import (
-    AggregationMatrices,
-    CsrTuple,
-    Flow,
-    aggregation_matrices,
-    check_weights,
-    is_edge_index,
-    stated_size,
-)
-from sparloom.nn.fresh_graph import FreshGraph, FreshMatrices
-from sparloom.nn.graph import Graph, cached_graph, recurring_graph
+from sparloom.nn.convolution import Adjacency
+from sparloom.nn.edges import AggregationMatrices, CsrTuple, Flow, is_edge_index, stated_size
+from sparloom.nn.graph import Graph, cached_graph, fuses_on
 from sparloom.nn.message_passing import (
     AGGREGATIONS,
     Aggregation,
@@ -43,7 +34,29 @@ from sparloom.nn.torch_integration import (
 DTYPES = {"cpu": (torch.float32, torch.float64), "cuda": (torch.float32,)}  # by device type
 LINEAR_AGGREGATIONS = ("mean", "sum", "add")
 
-Matrices = AggregationMatrices | FreshMatrices
+
+@dataclass(frozen=True, eq=False)
+class GraphMatrices:
+    """The matrices of a graph on the CPU for aggregation, made on demand.
+
+    Args:
+        edge_weight, weighted: see `Graph.aggregating`.
+    """
+
+    graph: Graph
+    edge_weight: torch.Tensor | None
+    weighted: bool
+
+    def linear(self, dtype: torch.dtype, aggr: Aggregation) -> Adjacency:
+        """Return the matrix that sums or averages."""
+        return self.graph.aggregating(dtype, self.edge_weight, mean=aggr == "mean", weighted=self.weighted)
+
+    def sorted(self, dtype: torch.dtype) -> AggregationMatrices:
+        """Return the sorted matrices, which also tell maxima."""
+        return self.graph.aggregation(dtype, self.edge_weight, weighted=self.weighted)
+
+
+Matrices = AggregationMatrices | GraphMatrices
 
 
 def prepare_aggregation(
@@ -62,13 +75,13 @@ def prepare_aggregation(
     Returns:
         Features of senders and of receivers, and the matrices of the graph.
     """
-    find = cached_graph if torch.compiler.is_compiling() or dynamo_is_active() else recurring_graph
-    return _prepare_aggregation(x, edge_index, size, flow=flow, find=find, **options)
+    is_compiling = torch.compiler.is_compiling() or dynamo_is_active()
+    return _prepare_aggregation(x, edge_index, size, flow=flow, is_compiling=is_compiling, **options)
 
 
 @eager
 def _prepare_aggregation(
-    x: Features, edge_index: Any, size: tuple[int | None, int | None] | None, *, flow: Flow, find: Callable[..., Any],
+    x: Features, edge_index: Any, size: tuple[int | None, int | None] | None, *, flow: Flow, is_compiling: bool,
     linear: torch.nn.Module | None = None, edge_weight: torch.Tensor | None = None, has_weights: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None, Matrices]:
     bipartite = isinstance(x, tuple)
@@ -79,29 +92,12 @@ def _prepare_aggregation(
                          "default flow")
     source, target = x if bipartite else (x, x)
     dtype = _checked_dtype(source, linear)
-    graph = _graph(source, target, edge_index, size, flow=flow, find=find)
+    graph = _graph(source, target, edge_index, size, flow=flow)
     weighted = has_weights or type(edge_index) is torch.Tensor or not hasattr(edge_index, "sparse_sizes")
-    recurs = find is recurring_graph and isinstance(graph, Graph) and graph.fresh is not None
-    if recurs or isinstance(graph, FreshGraph):
-        def prepared() -> AggregationMatrices:
-            return _prepare_aggregation(x, edge_index, size, flow=flow, find=cached_graph, linear=linear,
-                                        edge_weight=edge_weight, has_weights=has_weights)[2]
-
-        fresh = graph.fresh if recurs else graph
-        return source, target, FreshMatrices(fresh, _flat(edge_weight), weighted, prepared)
-    if edge_weight is None:
-        if weighted:
-            return source, target, graph.aggregation(dtype)
-        return source, target, aggregation_matrices(replace(graph.edges, weights=None), graph.pattern(), dtype)
-    check_weights(edge_weight, "edge_weight")
-    if graph.edges.compressed:
-        raise ValueError("edge_weight was passed with a sparse matrix: put the weights into the matrix")
-    edge_weight = _flat(edge_weight)
-    if edge_weight.shape != graph.edges.rows.shape:
-        raise ValueError(f"edge_weight has shape {tuple(edge_weight.shape)} for {graph.edges.rows.numel()} edges: "
-                         "expected one weight per edge")
-    edges = replace(graph.edges, weights=edge_weight.cpu())
-    return source, target, aggregation_matrices(edges, graph.pattern(), dtype)
+    matrices = GraphMatrices(graph, _flat(edge_weight), weighted)
+    if is_compiling or not fuses_on(graph.device):
+        return source, target, matrices.sorted(dtype)
+    return source, target, matrices
 
 
 def _flat(edge_weight: Any) -> Any:
@@ -135,8 +131,8 @@ def _checked_dtype(x: Any, linear: torch.nn.Module | None) -> torch.dtype:
 
 def _graph(
     source: torch.Tensor, target: torch.Tensor | None, edge_index: Any, size: tuple[int | None, int | None] | None, *,
-    flow: Flow, find: Callable[..., Any],
-) -> Graph | FreshGraph:
+    flow: Flow,
+) -> Graph:
     """Find the graph and check that it has a node for each row of the features."""
     sizes = (None, None) if size is None else tuple(size)
     if size is None and target is None and is_edge_index(edge_index):
@@ -150,7 +146,7 @@ def _graph(
     else:
         if counts[1] is None and getattr(edge_index, "layout", None) == torch.strided:
             counts = source.shape[0], source.shape[0]
-        graph = find(edge_index, counts[0] if counts[0] == counts[1] else counts, flow)
+        graph = cached_graph(edge_index, counts[0] if counts[0] == counts[1] else counts, flow)
     if graph.senders != source.shape[0] or (target is not None and graph.nodes != target.shape[0]):
         if graph.senders == graph.nodes and target is source:
             raise ValueError(f"x has {source.shape[0]} rows, but the graph has {graph.nodes} nodes: expected one row "
@@ -171,12 +167,11 @@ def aggregate(
 
     The gradient of a maximum or minimum goes to the first of several equal senders.
     """
-    if isinstance(matrices, FreshMatrices):
+    if isinstance(matrices, GraphMatrices):
+        sent, = autocast_operands(sent)
         if aggr in LINEAR_AGGREGATIONS:
-            sent, = autocast_operands(sent)
-            adjacency = matrices.adjacency(sent.dtype, mean=aggr == "mean")
-            return adjacency.matmul(sent, adjacency.values)
-        matrices = matrices.prepared()
+            return matrices.linear(sent.dtype, aggr).aggregate(sent)
+        matrices = matrices.sorted(sent.dtype)
     if aggr in ("max", "min"):
         if matrices.max is None:
             sender, receiver = matrices.duplicate_edge
@@ -199,20 +194,17 @@ def aggregate_and_transform(
     """
     if root is not None:
         initialise_lazy(*root)
-        if _is_fused(matrices, sent, aggr) and has_default_forward(linear, linear_class) and is_product(
-                root[0], linear_class):
-            adjacency = matrices.adjacency(sent.dtype, mean=aggr == "mean")
-            (weight, bias), root_weight = _weight_and_bias(linear), root[0].weight
-            return adjacency.convolve_with_root(sent, weight, bias, root=root[1], root_weight=root_weight,
-                                                aggregate_first=weight.shape[1] <= weight.shape[0])
-        return aggregate_and_transform(matrices, sent, aggr, linear, linear_class) + root[0](root[1])
+        if not (_is_fused(matrices, aggr) and has_default_forward(linear, linear_class) and is_product(
+                root[0], linear_class)):
+            return aggregate_and_transform(matrices, sent, aggr, linear, linear_class) + root[0](root[1])
     if aggr in ("max", "min") or not has_default_forward(linear, linear_class):
         return linear(aggregate(matrices, sent, aggr))
     weight, bias = _weight_and_bias(linear)
     aggregate_first = weight.shape[1] <= weight.shape[0]
-    if _is_fused(matrices, sent, aggr):
-        adjacency = matrices.adjacency(sent.dtype, mean=aggr == "mean")
-        return adjacency.convolve(sent, weight, bias, aggregate_first=aggregate_first)
+    if _is_fused(matrices, aggr):
+        return matrices.linear(sent.dtype, aggr).convolve(
+            sent, weight, bias, order="aggregate" if aggregate_first else "transform",
+            root=None if root is None else root[1], root_weight=None if root is None else root[0].weight)
     if aggregate_first:
         return torch.nn.functional.linear(aggregate(matrices, sent, aggr), weight, bias)
     transformed = sent @ weight.T
@@ -226,9 +218,9 @@ def _weight_and_bias(linear: torch.nn.Module) -> tuple[torch.Tensor, torch.Tenso
     return weight, None if bias is None else bias.expand(len(weight))
 
 
-def _is_fused(matrices: Matrices, sent: torch.Tensor, aggr: Aggregation) -> bool:
+def _is_fused(matrices: Matrices, aggr: Aggregation) -> bool:
     """Tell whether one operation aggregates and transforms; autocast computes products of layers in half precision."""
-    return (isinstance(matrices, FreshMatrices) and aggr in LINEAR_AGGREGATIONS
+    return (isinstance(matrices, GraphMatrices) and aggr in LINEAR_AGGREGATIONS
             and not torch.is_autocast_enabled("cpu"))
 
 

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 
 from sparloom.nn.torch_integration import torch_threads
-from sparloom.platforms.cpu_kernels import load_kernels, native_core, set_threads
+from sparloom.platforms.cpu_kernels import load_layer_kernels, native_core, set_threads
 
-__all__ = ["NUMPY_DTYPES", "PatternProducts", "attention", "product", "sddmm", "spmm", "spmm_max", "spmm_transposed"]
+__all__ = ["NUMPY_DTYPES", "LayerPattern", "attention", "product", "sddmm", "spmm", "spmm_max", "spmm_transposed"]
 
 NUMPY_DTYPES = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
 """dtype of layers of graphs -> type of their kernels."""
@@ -73,8 +73,10 @@ def attention(crow: Tensor, col: Tensor, queries: Tensor, keys: Tensor, values: 
                           _threads(), True)
 
 
-class PatternProducts:
-    """Products by the matrices of one pattern, and by their transposes.
+class LayerPattern:
+    """Pattern of the matrices of layers of graph networks; makes the core's copy of it at first use.
+
+    Methods return None where the core cannot compute; all tensors are contiguous, of one type and of fitting shapes.
 
     Args:
         indptr: (rows + 1,) int64.
@@ -83,33 +85,44 @@ class PatternProducts:
     """
 
     def __init__(self, indptr: Tensor, columns: Tensor, cols: int) -> None:
-        self._indptr, self._columns, self.rows, self.cols = indptr, columns, indptr.shape[0] - 1, cols
+        self._arrays, self.cols = (indptr, columns), cols
         self._pattern: Any = None
 
-    def multiply(self, values: Tensor, dense: Tensor, out: Tensor, *, transposed: bool = False) -> None:
-        """Write A Y, (rows, width), or AT Y, (cols, width), to `out`; all tensors contiguous and of one dtype.
+    def ready(self, dtype: torch.dtype) -> bool:
+        """Tell whether the core can compute with this type of numbers."""
+        core = _core()
+        if core is None or dtype not in NUMPY_DTYPES or not load_layer_kernels(NUMPY_DTYPES[dtype]):
+            return False
+        if self._pattern is None:
+            self._pattern = core.Pattern(*self._arrays, self.cols)
+        return True
+
+    def multiply(self, values: Tensor, x: Tensor, *, transposed: bool = False) -> Tensor | None:
+        """Multiply: A X, (rows, width), or AT X, (cols, width); values (nnz,) in the order of the pattern."""
+        if transposed:
+            return _core().spmm_transposed(self._pattern, x, self.cols, None, _threads(), values, True)
+        return _core().spmm(self._pattern, x, "sum", None, _threads(), values, True, False)
+
+    def convolve(self, values: Tensor, x: Tensor, weight: Tensor, *others: Any) -> Any:
+        """Compute A X W^T + R V^T + b.
 
         Args:
-            values: (nnz,) in the order of the pattern.
+            others: b, R and V or None; whether A X comes first; whether it is returned, too.
         """
-        if out.numel() and dense.numel():
-            result = self._by_core(values, dense, out, transposed)
-            if result is not None:
-                return
-        out.zero_()
-        rows = torch.repeat_interleave(torch.arange(self.rows), self._indptr.diff())
-        ends = (rows, self._columns.long()) if transposed else (self._columns.long(), rows)
-        out.index_add_(0, ends[1], values[:, None] * dense[ends[0]])
+        return _core().convolve(self._pattern, values, x, weight, *others, _threads())
 
-    def _by_core(self, values: Tensor, dense: Tensor, out: Tensor, transposed: bool) -> Any:
-        core = _core()
-        if core is None or not load_kernels("spmm", NUMPY_DTYPES[values.dtype]):
-            return None
-        if self._pattern is None:
-            self._pattern = core.Pattern(self._indptr, self._columns, self.cols)
-        if transposed:
-            return core.spmm_transposed(self._pattern, dense, self.cols, out, _threads(), values, True)
-        return core.spmm(self._pattern, dense, "sum", out, _threads(), values, True, False)
+    def gradients(self, values: Tensor | None, grad: Tensor, *others: Any) -> Any:
+        """Compute gradients of X, W, b, R and V, None where they are not needed.
+
+        Args:
+            values: by `transposed_values`.
+            others: X, W, A X or None, R, V, and which are needed, see kernels/native/layers.hpp.
+        """
+        return _core().convolve_gradients(self._pattern, values, grad, *others, _threads())
+
+    def transposed_values(self, values: Tensor) -> Tensor:
+        """Permute values into the order of the transposed pattern."""
+        return _core().transposed_values(self._pattern, values)
 
 
 @cache

@@ -248,6 +248,11 @@ class AdjacencyPattern:
     transposition: torch.Tensor
     device: torch.device
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Receivers and senders."""
+        return self.pattern.shape
+
     def values(self, weights: torch.Tensor) -> torch.Tensor:
         """Permute weights of edges, (edges,), into the order of nonzeros, (nnz,); sum those of duplicate edges."""
         if self.nonzero_of_edge is None:

@@ -1,21 +1,22 @@
 """Graphs that layers share: parsed once, with a matrix for each normalisation and dtype."""
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
-from functools import cache
+from functools import cache, cached_property
 from threading import RLock
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from sparloom.forks import forkable
-from sparloom.jit import ChangeDetector, ResultPool
+from sparloom.jit import ChangeDetector
 from sparloom.nn.content_hash import content_hash, sampled_hash
-from sparloom.nn.convolution import Adjacency, CpuAdjacency, DeviceAdjacency, PlanOptions, Propagation
-from sparloom.nn.custom_ops import in_functorch, is_differentiated, without_functorch
+from sparloom.nn.convolution import Adjacency, TileFusion
+from sparloom.nn.custom_ops import is_differentiated, without_functorch
 from sparloom.nn.edges import (
+    MAX_NODES,
     AdjacencyPattern,
     AggregationMatrices,
     Edges,
@@ -30,15 +31,24 @@ from sparloom.nn.edges import (
     parse_edges,
     plain_edges,
 )
-from sparloom.nn.fresh_graph import FreshGraph, fresh_graph
+from sparloom.nn.sorted_edges import (
+    ADDED,
+    CPU,
+    MEAN,
+    NO_LOOPS,
+    REPLACED,
+    SYMMETRIC,
+    UNSCALED,
+    EdgePattern,
+    EdgeSource,
+    sorted_edges,
+    sorted_matrix,
+)
 from sparloom.nn.torch_integration import SUPPORTED_DEVICES, autocast_operands, dtype_remedy, eager
-from sparloom.tuning import Fuse, PlanCache
+from sparloom.tuning import PlanCache
 
-FUSED_DEVICES = ("cpu",)  # on which the products of a convolution are fused
-USES = 64  # calls of layers after which a graph is prepared
-FEWEST_EDGES = 1 << 15  # of a graph that is prepared: of smaller ones, a call of a prepared product costs too much
+FUSED_DEVICES = ("cpu",)  # on which the core computes whole layers
 INDEX_TYPES = (np.int32, np.int64)
-POOL_SHARE = 1 / 8  # of the machine's memory, for reusable results of one graph
 
 _LOCK = forkable(RLock())  # reentrant: a finaliser may interrupt a call in the same thread
 
@@ -50,10 +60,11 @@ MESSAGE_PASSING_DEFAULTS = {
 
 
 class Graph:
-    """A graph, for layers of any width; schedules are made at first use and shared by all layers.
+    """A graph, for layers of any width; its matrices are made at first use and shared by all layers.
 
-    Layers compute on the device of `edges`. The graph is sorted and normalised on the CPU, once; trainable edge weights
-    are copied to the CPU and back in every step. Copies and pickles hold the edges only, with detached weights.
+    Layers compute on the device of `edges`. The graph is sorted and normalised on the CPU, once; on a GPU, trainable
+    edge weights are copied to the CPU and back in every step. Copies and pickles hold the edges only, with detached
+    weights.
 
     Args:
         edges: edge_index, (2, edges) integers with senders above receivers, or a sparse matrix (nodes, nodes) in CSR,
@@ -61,58 +72,71 @@ class Graph:
             It is copied.
         nodes: default: those that an EdgeIndex states, or the largest node in edge_index plus one. A tuple: a bipartite
             graph of so many senders and receivers.
-        fuse: "auto", "never" or "always", see `sparloom.tuning.plan_pair`; "never" computes all products separately, as
-            on a GPU.
-        cache: of decisions about fusion (default: the cache of this user).
+        cache: of decisions about tile fusion, which layers with first="transform" use (default: the cache of this
+            user).
         flow: "target_to_source": receivers are above senders in edge_index.
     """
 
     def __init__(
-        self, edges: torch.Tensor, nodes: Size = None, *, fuse: Fuse = "auto", cache: PlanCache | None = None,
+        self, edges: torch.Tensor, nodes: Size = None, *, cache: PlanCache | None = None,
         flow: Flow = "source_to_target",
     ) -> None:
-        if fuse not in get_args(Fuse):
-            raise ValueError(f"fuse={fuse!r}: expected one of {', '.join(get_args(Fuse))}")
-        self.edges = parse_edges(edges, nodes, flow)
-        self._options = PlanOptions(fuse, cache)
+        self._set(parse_edges(edges, nodes, flow), cache)
+
+    @classmethod
+    def of_memory(cls, edges: torch.Tensor, nodes: Size, flow: Flow) -> "Graph | None":
+        """Make a graph that reads the memory of `edges`, which must not change while it is used, and plans nothing.
+
+        Returns:
+            None for edges that must be converted or refused.
+        """
+        senders, receivers = nodes if isinstance(nodes, tuple) and len(nodes) == 2 else (nodes, nodes)
+        if type(senders) is not int or type(receivers) is not int or not 0 <= min(senders, receivers) <= max(
+                senders, receivers) <= MAX_NODES:
+            return None
+        source = EdgeSource.of(edges, (receivers, senders), flow) if fuses_on(edges.device) else None
+        if source is None:
+            return None
+        graph = cls.__new__(cls)
+        graph.nodes, graph.senders, graph._source, graph._tiles = receivers, senders, source, {}
+        graph._reset()
+        return graph
+
+    def _set(self, edges: Edges, cache: PlanCache | None) -> None:
+        self.edges, self._cache = edges, cache
+        self.nodes, self.senders = edges.nodes, edges.senders
+        self._source = EdgeSource(edges.rows, edges.cols, None, edges.weights, edges.compressed) if fuses_on(
+            edges.device) else None
+        self._tiles = {has_loops: TileFusion(cache) for has_loops in (False, True)}
         self._reset()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state of copies and pickles, which make schedules and normalised matrices of their own."""
-        return {"edges": self.edges, "_options": self._options}
+        """Return the state of copies and pickles, which make matrices of their own."""
+        return {"edges": self.edges, "_cache": self.__dict__.get("_cache")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._reset()
+        self._set(state["edges"], state["_cache"])
 
     def _reset(self) -> None:
         """Reset all that is derived from the edges."""
-        self._pool = ResultPool(POOL_SHARE)
-        self._patterns: dict[bool, tuple[AdjacencyPattern, Propagation, Propagation]] = {}
-        self._adjacencies: dict[tuple[Normalisation, torch.dtype], tuple[Hashable, Adjacency | DeviceAdjacency]] = {}
+        self._patterns: dict[bool, EdgePattern | AdjacencyPattern] = {}
+        self._adjacencies: dict[Hashable, tuple[Hashable, Adjacency]] = {}
         self._aggregation: dict[torch.dtype, AggregationMatrices] = {}
-        self.fresh: FreshGraph | None = None
-        """The same graph as it was used before it was prepared."""
         self._lock = forkable(RLock())  # reentrant: a finaliser may interrupt a call in the same thread
 
-    @property
-    def nodes(self) -> int:
-        """Number of nodes; of those that receive, in a bipartite graph."""
-        return self.edges.nodes
-
-    @property
-    def senders(self) -> int:
-        """Number of nodes that send; equal to `nodes` unless the graph is bipartite."""
-        return self.edges.senders
+    @cached_property
+    def edges(self) -> Edges:
+        """The edges as passed: in any order, with possible duplicates."""
+        return self._source.edges((self.nodes, self.senders))
 
     @property
     def device(self) -> torch.device:
         """Device on which layers compute."""
-        return self.edges.device
+        return self.edges.device if self._source is None else CPU
 
     def adjacency(
         self, normalisation: Normalisation, dtype: torch.dtype, edge_weight: torch.Tensor | None = None,
-    ) -> Adjacency | DeviceAdjacency:
+    ) -> Adjacency:
         """Return the normalised matrix; the same object for equal weights, unless they need a gradient.
 
         Args:
@@ -122,58 +146,117 @@ class Graph:
             TypeError, ValueError: edge_weight has the wrong shape, layout or device, or the graph is a sparse matrix,
                 which has weights of its own.
         """
-        edges = self.edges
-        check_square(edges.senders, edges.nodes)
-        if edge_weight is not None:
-            checked_edge_weight(edge_weight, edges.rows.numel(), edges.compressed, self.device)
-            edges = replace(edges, weights=edge_weight.cpu())
-        with self._lock:
-            if edges.weights is not None and is_differentiated(edges.weights):
-                with torch.inference_mode(False):
-                    return self._build(normalise(edges, normalisation, dtype), normalisation.self_loop != 0)
-            cached_content, made = self._adjacencies.get((normalisation, dtype), (None, None))
-            if made is not None and cached_content is None and edge_weight is None:
-                return made
-            with torch.inference_mode(False), without_functorch():
-                content = content_hash(edge_weight)
-                if made is None or cached_content != content:
-                    made = self._build(normalise(edges, normalisation, dtype), normalisation.self_loop != 0)
-                    self._adjacencies[normalisation, dtype] = content, made
-        return made
+        check_square(self.senders, self.nodes)
+        has_loops = normalisation.self_loop != 0
 
-    def aggregation(self, dtype: torch.dtype = torch.float32) -> AggregationMatrices:
-        """Return the matrices for aggregation without normalisation; the same object unless weights need a gradient."""
+        def make(weights: torch.Tensor | None) -> Adjacency:
+            if self._source is None or (weights is not None and is_differentiated(weights)):
+                return self._recorded(weights, has_loops, lambda edges: normalise(edges, normalisation, dtype))
+            loops = (ADDED if self._source.compressed else REPLACED) if has_loops else NO_LOOPS
+            scaling = SYMMETRIC if normalisation.symmetric else UNSCALED
+            return self._sorted(weights, dtype, has_loops, loops=loops, scaling=scaling,
+                                self_loop=normalisation.self_loop)
+
+        return self._cached((normalisation, dtype), edge_weight, make)
+
+    def aggregating(
+        self, dtype: torch.dtype, edge_weight: torch.Tensor | None = None, *, mean: bool, weighted: bool = True,
+    ) -> Adjacency:
+        """Return the matrix that sums over the senders of each node, or averages over its edges; on the CPU only.
+
+        Args:
+            edge_weight: see `adjacency`.
+            weighted: the values of a sparse matrix are weights, not ignored.
+        """
+        def make(weights: torch.Tensor | None) -> Adjacency:
+            if weights is None or not is_differentiated(weights):
+                return self._sorted(weights, dtype, False, scaling=MEAN if mean else UNSCALED)
+            weights, rows = weights.to(dtype), self.edges.rows
+            if mean:
+                weights = weights / torch.bincount(rows, minlength=self.nodes).clamp(min=1)[rows]
+            return self._recorded(weights, False, lambda edges: edges)
+
+        return self._cached((mean, dtype, weighted), edge_weight, make, weighted=weighted)
+
+    def _cached(
+        self, key: Hashable, edge_weight: torch.Tensor | None, make: Callable[[torch.Tensor | None], Adjacency], *,
+        weighted: bool = True,
+    ) -> Adjacency:
+        """Return what `make` makes of the weights, from the cache if they are those of the last call."""
+        if edge_weight is not None:
+            checked_edge_weight(edge_weight, self._count, self._compressed, self.device)
+        cached_content, adjacency = self._adjacencies.get(key, (None, None))
+        if adjacency is not None and cached_content is None and edge_weight is None:
+            return adjacency
+        weights = edge_weight if edge_weight is not None else self._weights if weighted else None
+        with self._lock, torch.inference_mode(False):
+            if weights is not None and is_differentiated(weights):
+                return make(weights)
+            with without_functorch():
+                content = content_hash(edge_weight)
+                cached_content, adjacency = self._adjacencies.get(key, (None, None))
+                if adjacency is None or cached_content != content:
+                    adjacency = make(weights)
+                    self._adjacencies[key] = content, adjacency
+        return adjacency
+
+    def _sorted(self, weights: torch.Tensor | None, dtype: torch.dtype, has_loops: bool, **options: Any) -> Adjacency:
+        pattern, values = sorted_matrix(self._source, (self.nodes, self.senders), weights, dtype, **options)
+        return Adjacency(pattern, values, self._tiles.get(has_loops))
+
+    def _recorded(
+        self, weights: torch.Tensor | None, has_loops: bool, normalised: Callable[[Edges], Edges],
+    ) -> Adjacency:
+        """Make a matrix by operations of torch, which autograd records."""
+        if has_loops not in self._patterns:
+            with without_functorch():
+                edges = normalised(replace(self.edges, weights=None))
+                self._patterns[has_loops] = adjacency_pattern(edges) if self._source is None else sorted_edges(
+                    EdgeSource(edges.rows, edges.cols, None, None, edges.compressed), (self.nodes, self.senders))
+        pattern = self._patterns[has_loops]
+        edges = normalised(replace(self.edges, weights=None if weights is None else weights.cpu()))
+        return Adjacency(pattern, pattern.values(edges.weights).to(self.device), self._tiles.get(has_loops))
+
+    @property
+    def _weights(self) -> torch.Tensor | None:
+        return self.edges.weights if self._source is None else self._source.weights
+
+    @property
+    def _count(self) -> int:
+        return self.edges.rows.numel() if self._source is None else self._source.senders.numel()
+
+    @property
+    def _compressed(self) -> bool:
+        return self.edges.compressed if self._source is None else self._source.compressed
+
+    def aggregation(
+        self, dtype: torch.dtype = torch.float32, edge_weight: torch.Tensor | None = None, *, weighted: bool = True,
+    ) -> AggregationMatrices:
+        """Return the sorted matrices for aggregation without normalisation; the same object without weights.
+
+        Args:
+            edge_weight, weighted: see `aggregating`.
+        """
+        if edge_weight is not None:
+            checked_edge_weight(edge_weight, self._count, self._compressed, self.device)
+        edges = self.edges
+        plain = edge_weight is None and weighted and (edges.weights is None or not edges.weights.requires_grad)
         with self._lock:
-            if dtype in self._aggregation:
+            if plain and dtype in self._aggregation:
                 return self._aggregation[dtype]
+            if edge_weight is not None:
+                return aggregation_matrices(replace(edges, weights=edge_weight.cpu()), self._pattern, dtype)
             with torch.inference_mode(False), without_functorch():
-                made = aggregation_matrices(self.edges, self._products(self.edges, has_loops=False)[0], dtype)
-            if self.edges.weights is None or not self.edges.weights.requires_grad:
+                made = aggregation_matrices(edges if weighted else replace(edges, weights=None), self._pattern, dtype)
+            if plain:
                 self._aggregation[dtype] = made
         return made
 
-    def pattern(self) -> AdjacencyPattern:
-        """Return the pattern of the matrices for aggregation."""
-        with self._lock:
-            return self._products(self.edges, has_loops=False)[0]
-
-    def _build(self, edges: Edges, has_loops: bool) -> Adjacency | DeviceAdjacency:
-        pattern, forward, backward = self._products(edges, has_loops=has_loops)
-        values = pattern.values(edges.weights)
-        if self.device.type not in FUSED_DEVICES:
-            return DeviceAdjacency(pattern.operand(values))
-        return Adjacency(values, pattern.transposition, forward, backward)
-
-    def _products(self, edges: Edges, *, has_loops: bool) -> tuple[AdjacencyPattern, Propagation, Propagation]:
-        """Return the sorted edges and their products, made once."""
-        if has_loops not in self._patterns:
-            with without_functorch():
-                pattern = adjacency_pattern(edges)
-            forward = Propagation(pattern.pattern, self._options, self._pool)
-            same = pattern.transposed is pattern.pattern
-            backward = forward if same else Propagation(pattern.transposed, self._options, self._pool)
-            self._patterns[has_loops] = pattern, forward, backward
-        return self._patterns[has_loops]
+    @cached_property
+    def _pattern(self) -> AdjacencyPattern:
+        """Pattern of the matrices for aggregation."""
+        with torch.inference_mode(False), without_functorch():
+            return adjacency_pattern(self.edges)
 
 
 def cached_graph(edges: torch.Tensor, nodes: Size, flow: Flow = "source_to_target") -> Graph:
@@ -186,32 +269,12 @@ def cached_graph(edges: torch.Tensor, nodes: Size, flow: Flow = "source_to_targe
         return Graph(plain, nodes, flow=flow)
     with without_functorch(), _LOCK:
         graphs, key = _known_graphs(edges, plain), (nodes, flow)
-        if not isinstance(graphs.get(key), Graph):
-            graphs[key] = Graph(plain, nodes, flow=flow)
+        if key not in graphs:
+            graphs[key] = Graph.of_memory(plain, nodes, flow) or Graph(plain, nodes, flow=flow)
         return graphs[key]
 
 
-def recurring_graph(edges: torch.Tensor, nodes: Size, flow: Flow = "source_to_target") -> Graph | FreshGraph:
-    """Return the graph of this tensor, which is not prepared before layers have used it so often that it pays off.
-
-    It is cached like `cached_graph`.
-    """
-    plain = plain_edges(edges, nodes, flow)
-    if not isinstance(plain, torch.Tensor) or plain.requires_grad or in_functorch():
-        return cached_graph(edges, nodes, flow)
-    with _LOCK:
-        graphs, key = _known_graphs(edges, plain), (nodes, flow)
-        graph = graphs.get(key)
-        if graph is None:
-            graph = fresh_graph(plain, nodes, flow) or Graph(plain, nodes, flow=flow)
-        elif isinstance(graph, FreshGraph) and graph.uses >= USES and graph.edges >= FEWEST_EDGES:
-            fresh, graph = graph, Graph(plain, nodes, flow=flow)
-            graph.fresh = fresh
-        graphs[key] = graph
-        return graph
-
-
-def _known_graphs(edges: torch.Tensor, plain: torch.Tensor) -> dict[tuple[Size, Flow], Graph | FreshGraph]:
+def _known_graphs(edges: torch.Tensor, plain: torch.Tensor) -> dict[tuple[Size, Flow], Graph]:
     """Return what is cached for this tensor and its present content, to be added to."""
     cached = _graphs().get(edges)
     if cached is not None and cached.is_unchanged(plain):
@@ -229,7 +292,7 @@ class _CachedGraphs:
         edges: the tensor, to notice changes without hashing it; None: hash it in every call.
     """
 
-    def __init__(self, content: Hashable, graphs: dict[tuple[Size, Flow], Graph | FreshGraph], edges: Any) -> None:
+    def __init__(self, content: Hashable, graphs: dict[tuple[Size, Flow], Graph], edges: Any) -> None:
         self.content, self.graphs = content, graphs
         self._memory: np.ndarray | None = None
         if edges is not None and edges.layout == torch.strided and edges.is_cpu and not edges.is_inference():
@@ -278,7 +341,7 @@ def check_features(x: torch.Tensor, channels: int) -> None:
         raise TypeError(f"x is {kind}: expected a dense tensor (nodes, {channels})")
 
 
-def check_nodes(x: torch.Tensor, graph: Graph | FreshGraph | CpuAdjacency | DeviceAdjacency) -> None:
+def check_nodes(x: torch.Tensor, graph: Graph | Adjacency) -> None:
     """Check that features have a row for each node, on the device of the graph."""
     if x.shape[0] != graph.nodes:
         raise ValueError(f"x has {x.shape[0]} rows, but the graph has {graph.nodes} nodes: expected one row per node")

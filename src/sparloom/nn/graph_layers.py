@@ -7,9 +7,8 @@ import torch
 
 from sparloom.nn.attention_edges import weighted_edges
 from sparloom.nn.attention_layers import AttentionLayer, check_nodes_of, exact_product, factors_of, pair_of
-from sparloom.nn.convolution import Adjacency, DeviceAdjacency
+from sparloom.nn.convolution import Adjacency
 from sparloom.nn.edges import Flow, Normalisation
-from sparloom.nn.fresh_graph import FreshGraph
 from sparloom.nn.graph import (
     Graph,
     aggregation_inputs,
@@ -17,7 +16,6 @@ from sparloom.nn.graph import (
     check_features,
     check_nodes,
     fuses_on,
-    recurring_graph,
 )
 from sparloom.nn.message_passing import (
     Channels,
@@ -54,10 +52,10 @@ class GCNConv(GraphLayer):
         improved: A + 2 I. Departure: also for an edge_index without weights, where PyTorch Geometric 2.8 uses A + I.
         cached: keep the first normalised matrix for all later calls, whatever graph they pass. Without it a matrix is
             still normalised once per tensor, until the tensor is written to.
-        first: "transform": A (X W^T), on the CPU planned by `sparloom.tuning.plan_pair`; "aggregate": (A X) W^T,
-            where A X is saved, and spares a sparse product in the backward pass, if X needs no gradient; "auto":
-            "aggregate" unless the result has fewer columns than X; if it has, and the product is large, both are timed
-            in the first calls.
+        first: "transform": A (X W^T), on the CPU by tile fusion if the layer is called with a `Graph`, planned by
+            `sparloom.tuning.plan_pair` in the first call; "aggregate": (A X) W^T, where A X is saved, and spares a
+            sparse product in the backward pass, if X needs no gradient; "auto": "aggregate" unless the result has
+            fewer columns than X.
         options: `flow`, see `Graph`; other options of PyTorch Geometric's MessagePassing must have their defaults.
 
     Source: Kipf and Welling, Semi-Supervised Classification with Graph Convolutional Networks.
@@ -99,7 +97,7 @@ class GCNConv(GraphLayer):
             reset_glorot(self.lin)
         if self.bias is not None:
             torch.nn.init.zeros_(self.bias)
-        self._cached: Adjacency | DeviceAdjacency | None = None
+        self._cached: Adjacency | None = None
 
     @eager
     def forward(
@@ -120,15 +118,15 @@ class GCNConv(GraphLayer):
 
     def prepare(
         self, x: torch.Tensor, edge_index: torch.Tensor | Graph, edge_weight: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, Adjacency | DeviceAdjacency]:
+    ) -> tuple[torch.Tensor, Adjacency]:
         """Check the arguments of `forward`; return features and the normalised matrix, as `convolve` takes them."""
         check_features(x, self.in_channels)
         initialise_lazy(self.lin, x)
         return self.checked(x, lambda x: self._adjacency(x, edge_index, edge_weight))
 
     def checked(
-        self, x: torch.Tensor, adjacency: Callable[[torch.Tensor], Adjacency | DeviceAdjacency],
-    ) -> tuple[torch.Tensor, Adjacency | DeviceAdjacency]:
+        self, x: torch.Tensor, adjacency: Callable[[torch.Tensor], Adjacency],
+    ) -> tuple[torch.Tensor, Adjacency]:
         """Check features and the matrix for them, which is made once they are checked."""
         x, weight = autocast_operands(x.resolve_neg(), stored_weight(self.lin))
         if weight is not None:
@@ -139,18 +137,17 @@ class GCNConv(GraphLayer):
 
     def _adjacency(
         self, x: torch.Tensor, edge_index: torch.Tensor | Graph, edge_weight: torch.Tensor | None,
-    ) -> Adjacency | DeviceAdjacency:
+    ) -> Adjacency:
         adjacency = self._cached
         if adjacency is None:
-            find = cached_graph if self.cached else recurring_graph
-            adjacency = normalised(x, edge_index, edge_weight, self.normalisation, self.flow, find=find)
+            adjacency = normalised(x, edge_index, edge_weight, self.normalisation, self.flow)
             if self.cached and self.normalize:
                 self._cached = adjacency
         elif adjacency.dtype != x.dtype:
             adjacency = self._cached = adjacency.to(x.dtype)
         return adjacency
 
-    def convolve(self, x: torch.Tensor, adjacency: Adjacency | DeviceAdjacency) -> torch.Tensor:
+    def convolve(self, x: torch.Tensor, adjacency: Adjacency) -> torch.Tensor:
         """Compute the result from checked arguments."""
         is_plain = is_product(self.lin, self.linear_class)
         x, = (x,) if is_plain else autocast_operands(self.lin(x))
@@ -158,8 +155,10 @@ class GCNConv(GraphLayer):
         weight, bias = autocast_operands(weight, self.bias)
         _check_features(x, weight)
         _check_bias(x, weight, bias)
-        aggregate_first = weight.shape[1] <= weight.shape[0] if self.first == "auto" else self.first == "aggregate"
-        return adjacency.convolve(x, weight, bias, aggregate_first=aggregate_first)
+        order = "tile_fused" if self.first == "transform" else self.first
+        if order == "auto":
+            order = "aggregate" if weight.shape[1] <= weight.shape[0] else "transform"
+        return adjacency.convolve(x, weight, bias, order=order)
 
     @property
     def normalisation(self) -> Normalisation:
@@ -179,10 +178,10 @@ class GCNConv(GraphLayer):
 
 def normalised(
     x: torch.Tensor, edge_index: torch.Tensor | Graph, edge_weight: torch.Tensor | None, normalisation: Normalisation,
-    flow: Flow, *, find: Callable[..., Graph | FreshGraph] = recurring_graph,
-) -> Adjacency | DeviceAdjacency:
+    flow: Flow,
+) -> Adjacency:
     """Return the normalised matrix of a graph, or of edges between as many nodes as x has rows."""
-    graph = edge_index if isinstance(edge_index, Graph) else find(edge_index, x.shape[0], flow)
+    graph = edge_index if isinstance(edge_index, Graph) else cached_graph(edge_index, x.shape[0], flow)
     return graph.adjacency(normalisation, x.dtype, edge_weight)
 
 

@@ -7,7 +7,7 @@ import torch
 
 import sparloom
 from sparloom import nn
-from sparloom.fusion import Budget, Executor, RowPass, fprange, fuse, unfused_schedule
+from sparloom.fusion import Budget, Executor, fprange, fuse, unfused_schedule
 from sparloom.jit import compile_c
 from sparloom.measure import checked_threads
 from sparloom.ops import Operands, SpmmSpmm
@@ -31,7 +31,6 @@ DOORS = {
     "plan_pair": lambda threads: plan_pair(SpmmSpmm(), PAIR, threads=threads),
     "jacobi": lambda threads: JacobiSolver(A, 2, threads=threads),
     "executor": lambda threads: Executor(SpmmSpmm(), unfused_schedule(A.pattern, threads=1), threads),
-    "row pass": lambda threads: RowPass(A.pattern, threads=threads),
     "fuse": lambda threads: fuse(twice, budget=Budget(threads, 1 << 16))(SCIPY, X),
     "kernels": lambda threads: CpuKernels(threads, 8),
     "ragged layer": lambda threads: compiled_layer_norm(8, 1e-5, NormSchedule(), threads=threads).inference,

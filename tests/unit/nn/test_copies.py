@@ -162,7 +162,6 @@ def matrix(dtype=np.float32) -> SparseMatrix:
 SAGE, GCN, NORM = nn.SAGEConv(WIDTH, 4), nn.GCNConv(WIDTH, 4), nn.LayerNorm(WIDTH)
 HELD = {
     "graph": (graph, lambda held: [layer(dense(NODES, WIDTH), held) for layer in (SAGE, GCN)]),
-    "graph, unfused": (lambda: graph(fuse="never"), lambda held: [GCN(dense(NODES, WIDTH), held)]),
     "weights": (lambda: weighted(False), lambda held: [SAGE(dense(NODES, WIDTH), held)]),
     "learning weights": (lambda: weighted(True), lambda held: [SAGE(dense(NODES, WIDTH), held)]),
     "structure": (lambda: Structure({LENGTHS: LENGTHS_GIVEN}), lambda held: [NORM(dense(NODES, WIDTH), held)]),

@@ -92,12 +92,12 @@ def test_all_gradients_by_differences(channels) -> None:
         assert torch.autograd.gradcheck(convolution, inputs)
 
 
-@pytest.mark.parametrize("fuse", ["auto", "never", "always"])
+@pytest.mark.parametrize("first", ["auto", "aggregate", "transform"])
 @pytest.mark.parametrize("channels", [(16, 16), (24, 16)])
-def test_fused_or_not_gives_the_same(edges, generator, fuse, channels) -> None:
-    layer = GCNConv(*channels)
+def test_each_order_gives_the_same(edges, generator, first, channels) -> None:
+    layer = GCNConv(*channels, first=first)
     x = torch.randn(NODES, channels[0], generator=generator, requires_grad=True)
-    result = layer(x, Graph(edges, NODES, fuse=fuse))
+    result = layer(x, Graph(edges, NODES))
     expected = dense_convolution(layer, x, edges, None)
     assert_near(result, expected)
     wanted = [x, *layer.parameters()]
@@ -205,17 +205,17 @@ def test_weights_that_learn_after_a_look_without_gradients(edges, generator) -> 
 
 def test_layers_share_one_graph(edges, generator) -> None:
     graph, x = Graph(edges, NODES), torch.randn(NODES, 8, generator=generator)
-    first, second = GCNConv(8, 4), GCNConv(8, 4)
+    first, second = (GCNConv(8, 4, first="transform") for _ in range(2))
     first(x, graph)
-    propagation = graph.adjacency(first.normalisation, torch.float32).forward
-    plans = dict(propagation.plans)
+    tiles = graph.adjacency(first.normalisation, torch.float32).tiles
+    plans = dict(tiles.plans)
     second(x, graph)
     assert len(plans) == 1
-    assert propagation.plans == plans
+    assert tiles.plans == plans
 
 
 def test_threads_follow_torch(edges, generator) -> None:
-    layer, graph = GCNConv(8, 4), Graph(edges, NODES)
+    layer, graph = GCNConv(8, 4, first="transform"), Graph(edges, NODES)
     x, threads = torch.randn(NODES, 8, generator=generator), torch.get_num_threads()
     results = []
     try:
@@ -224,7 +224,7 @@ def test_threads_follow_torch(edges, generator) -> None:
             results.append(layer(x, graph))
     finally:
         torch.set_num_threads(threads)
-    plans = graph.adjacency(layer.normalisation, torch.float32).forward.plans
+    plans = graph.adjacency(layer.normalisation, torch.float32).tiles.plans
     assert sorted(plan.choice.threads for plan in plans.values()) == [1, 2]
     assert_near(*results)
 
@@ -272,15 +272,6 @@ def test_biases_of_another_type_are_refused(edges, dtype) -> None:
     layer.bias = torch.nn.Parameter(torch.ones(8, dtype=dtype), requires_grad=False)
     with pytest.raises(TypeError, match=rf"the bias is {dtype} on cpu and x torch\.float32"):
         layer(torch.zeros(NODES, 4), edges)
-
-
-def test_kernels_are_given_contiguous_tensors_of_one_type(edges) -> None:
-    layer = GCNConv(4, 8)
-    propagation = Graph(edges).adjacency(layer.normalisation, torch.float32).forward
-    inputs = {"summed": torch.zeros(NODES, 4), "sums": torch.zeros(4)}
-    for name, wrong in (("summed", torch.zeros(4, NODES).T), ("sums", torch.zeros(4, dtype=torch.float64))):
-        with pytest.raises(ValueError, match=f"{name} is torch.float.* kernels read contiguous torch.float32 tensors"):
-            propagation.run(**{**inputs, name: wrong})
 
 
 def test_channels_and_options_are_checked() -> None:
@@ -342,7 +333,5 @@ def test_invalid_graphs_are_refused_when_they_are_made(edges) -> None:
             Graph(edges, wrong)
     with pytest.raises(ValueError, match="edge_index contains node 1099511627776, above the largest supported"):
         Graph(torch.tensor([[0], [2**40]]))
-    with pytest.raises(ValueError, match="fuse='sometimes': expected one of auto, never, always"):
-        Graph(edges, fuse="sometimes")
     with pytest.raises(TypeError, match=r"edge_weight has layout .*: expected a dense tensor"):
         GCNConv(2, 2)(torch.ones(NODES, 2), edges, torch.ones(EDGES).to_sparse())

@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -13,8 +14,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from sparloom.nn import GCNConv, Graph, SAGEConv, TransformerConv, core_calls
 from sparloom.nn import graph as graphs
 from sparloom.nn import tensor_backend as tensor_backends
-from sparloom.nn.convolution import DeviceAdjacency
-from sparloom.nn.edges import AggregationMatrices, Normalisation
+from sparloom.nn.convolution import Adjacency
+from sparloom.nn.edges import AdjacencyPattern, AggregationMatrices, Normalisation
 from sparloom.nn.tensor_backend import CudaTensorBackend
 from sparloom.tuning import MeasurementBudget
 from sparloom.tuning.sparse import CsrPolicy, CudaBackend, CudaRates
@@ -103,13 +104,19 @@ def test_a_cached_matrix_is_kept_there(emulated, edges) -> None:
     layer, x = GCNConv(CHANNELS, 4, cached=True), dense(NODES, CHANNELS)
     with emulated:
         expected = layer(x, edges)
-        assert isinstance(layer._cached, DeviceAdjacency)
+        assert isinstance(layer._cached.pattern, AdjacencyPattern)
         torch.testing.assert_close(layer(x, edges.flip(0)), expected)
 
 
+def moved(graph: Graph, device: torch.device) -> Graph:
+    """Return the graph as if it had been made from edges on another device."""
+    there = Graph.__new__(Graph)
+    there._set(replace(graph.edges, device=device), None)
+    return there
+
+
 def test_matrices_of_a_graph_are_made_on_its_device(edges) -> None:
-    graph = Graph(torch.cat([edges, edges[:, :1]], dim=1), NODES)
-    graph.edges = replace(graph.edges, device=torch.device("meta"))
+    graph = moved(Graph(torch.cat([edges, edges[:, :1]], dim=1), NODES), torch.device("meta"))
     found = graph.aggregation()
     for matrix in (found.sum, found.mean, found.max, graph.adjacency(NORMALISED, torch.float32).matrix):
         assert [part.device.type for part in matrix[:3]] == ["meta"] * 3
@@ -118,13 +125,22 @@ def test_matrices_of_a_graph_are_made_on_its_device(edges) -> None:
     assert graph.adjacency(NORMALISED, torch.float32) is graph.adjacency(NORMALISED, torch.float32)
 
 
+class MatrixThere(NamedTuple):
+    """A pattern whose matrix is made already."""
+
+    matrix: tuple
+    shape: tuple[int, int] = (NODES, NODES)
+
+    def operand(self, values: torch.Tensor) -> tuple:
+        return self.matrix
+
+
 @pytest.mark.parametrize("kind", LAYERS)
 def test_layers_compute_where_their_tensors_are(edges, kind) -> None:
     """Tensors without numbers, which know their device: operations of torch on tensors of two are errors."""
     layer, graph = LAYERS[kind](), Graph(edges, NODES)
-    matrices, looped = graph.aggregation(), graph.adjacency(NORMALISED, torch.float32)
-    indices = map(torch.from_numpy, (looped.matrix.pattern.indptr, looped.matrix.pattern.indices))
-    graph.edges = replace(graph.edges, device=THERE)
+    matrices, looped = graph.aggregation(), graph.adjacency(NORMALISED, torch.float32).matrix
+    graph = moved(graph, THERE)
     with FakeTensorMode(), torch.no_grad():
         def there(*parts: torch.Tensor) -> tuple:
             return *(torch.zeros(part.shape, dtype=part.dtype).to(THERE) for part in parts), (NODES, NODES)
@@ -135,8 +151,8 @@ def test_layers_compute_where_their_tensors_are(edges, kind) -> None:
                 setattr(module, name, there(parameter)[0])
         graph._aggregation[torch.float32] = AggregationMatrices(
             *(there(*each[:3]) for each in (matrices.sum, matrices.mean, matrices.max)), None)
-        graph._adjacencies[NORMALISED, torch.float32] = None, DeviceAdjacency(
-            there(*indices, looped.values))
+        normalised = there(*looped[:3])
+        graph._adjacencies[NORMALISED, torch.float32] = None, Adjacency(MatrixThere(normalised), normalised[2])
         result = layer(there(dense(NODES, CHANNELS))[0], graph)
     assert result.device == THERE
     assert result.shape[0] == NODES
@@ -144,10 +160,9 @@ def test_layers_compute_where_their_tensors_are(edges, kind) -> None:
 
 @pytest.mark.parametrize("kind", ["mean", "transform", "attention"])
 def test_features_and_graph_on_two_devices_are_refused(edges, kind) -> None:
-    layer, graph = LAYERS[kind](), Graph(edges, NODES)
-    graph.edges = replace(graph.edges, device=THERE)
+    layer, graph = LAYERS[kind](), moved(Graph(edges, NODES), THERE)
     if kind == "transform":
-        layer._cached = DeviceAdjacency((None, None, torch.zeros(1, device="meta"), (NODES, NODES)))
+        layer._cached = Adjacency(MatrixThere(()), torch.zeros(1, device="meta"))
     with pytest.raises(ValueError, match=r"x is on cpu and the graph on (cuda:0|meta): make the graph from"):
         layer(dense(NODES, CHANNELS), graph)
 

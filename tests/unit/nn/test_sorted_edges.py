@@ -1,4 +1,4 @@
-"""Graphs that are seen for the first time, against prepared ones."""
+"""Edges in every form, as layers take them for the first time, against a `Graph` of them."""
 
 import gc
 import weakref
@@ -10,8 +10,6 @@ import torch
 from sparloom.nn import GCNConv, GINConv, Graph, GraphConv, SAGEConv
 from sparloom.nn import graph as graphs
 from sparloom.nn.edges import Normalisation
-from sparloom.nn.fresh_graph import FreshGraph, fresh_graph
-from sparloom.nn.graph import recurring_graph
 
 pytestmark = [pytest.mark.cc, pytest.mark.filterwarnings("ignore:Sparse")]  # torch says that they are in beta
 
@@ -68,10 +66,9 @@ def assert_near(found: list[torch.Tensor], expected: list[torch.Tensor]) -> None
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("options", [{}, {"improved": True}, {"normalize": False}, {"first": "transform"}], ids=str)
-def test_fresh_and_prepared_graphs_agree(edges, generator, form, options) -> None:
+def test_edges_and_graphs_agree(edges, generator, form, options) -> None:
     layer, x = GCNConv(12, 9, **options), torch.randn(NODES, 12, generator=generator)
     graph = FORMS[form](edges)
-    assert isinstance(recurring_graph(graph, NODES), FreshGraph)
     assert_near(gradients(layer, x, graph, None), gradients(layer, x, Graph(graph, NODES), None))
 
 
@@ -206,20 +203,6 @@ def test_a_graph_is_forgotten_with_its_tensor_and_leaves_no_file(generator, tmp_
     assert list(Path(tmp_path).rglob("*")) == []
 
 
-def test_a_graph_that_recurs_is_prepared(edges, generator, monkeypatch) -> None:
-    monkeypatch.setattr(graphs, "USES", 4)
-    monkeypatch.setattr(graphs, "FEWEST_EDGES", 0)
-    layer, x = GCNConv(6, 4), torch.randn(NODES, 6, generator=generator)
-    expected = gradients(layer, x, Graph(edges, NODES), None)
-    kinds = []
-    for _ in range(6):
-        kinds.append(type(recurring_graph(edges, NODES)))
-        assert_near(gradients(layer, x, edges, None), expected)
-    assert kinds == [FreshGraph] * 4 + [Graph] * 2
-    edges[0, 0] = 5
-    assert isinstance(recurring_graph(edges, NODES), FreshGraph)
-
-
 def test_threads_share_larger_graphs(generator) -> None:
     nodes, count = 3000, torch.get_num_threads()
     edges = torch.randint(0, nodes, (2, 20_000), generator=generator)
@@ -247,19 +230,11 @@ def test_a_graph_of_an_evaluation_can_be_trained_on(edges, generator, kind) -> N
 
 def test_the_matrix_is_that_of_the_edges() -> None:
     edges = torch.tensor([[2, 0, 1, 1, 2], [0, 0, 2, 0, 2]])
-    made = fresh_graph(edges, 3).adjacency(Normalisation(1.0, False), torch.float32)
-    rows, cols = torch.from_numpy(made.pattern.row_ids()).long(), torch.from_numpy(made.pattern.indices).long()
+    made = Graph.of_memory(edges, 3, "source_to_target").adjacency(Normalisation(1.0, False), torch.float32)
+    rows, cols = made.pattern.row_ids, made.pattern.columns.long()
     matrix = torch.zeros(3, 3).index_put((rows, cols), made.values, accumulate=True)
     assert matrix.tolist() == [[1, 1, 1], [0, 1, 0], [0, 1, 1]]
-
-
-def test_results_with_gaps_are_written_and_others_refused() -> None:
-    adjacency = fresh_graph(torch.zeros(2, 5, dtype=torch.int64), 3).aggregation(torch.float32, mean=True)
-    y, gaps = torch.rand(3, 2), torch.zeros(3, 3).T[:, :2]
-    adjacency.forward.run(adjacency.values, y=y, g=gaps)
-    torch.testing.assert_close(gaps, torch.stack([y[0], torch.zeros(2), torch.zeros(2)]))
-    with pytest.raises(RuntimeError, match="same scalar type"):
-        adjacency.forward.run(adjacency.values, y=y, g=torch.zeros(3, 2, dtype=torch.float64))
+    torch.testing.assert_close(torch.sparse_csr_tensor(*made.matrix[:3], (3, 3)).to_dense(), matrix)
 
 
 @pytest.mark.parametrize("trained", [False, True])
