@@ -1,15 +1,18 @@
 """Graph layers that sum, average or maximise features of senders: drop-in replacements of PyTorch Geometric's."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from sparloom.nn.aggregation import (
+    GraphMatrices,
     Matrices,
     aggregate,
     aggregate_and_transform,
     prepare_aggregation,
 )
+from sparloom.nn.custom_ops import is_differentiated
 from sparloom.nn.message_passing import (
     Aggregation,
     Channels,
@@ -19,7 +22,7 @@ from sparloom.nn.message_passing import (
     initialise_lazy,
     linear,
 )
-from sparloom.nn.torch_integration import check_bool
+from sparloom.nn.torch_integration import check_bool, has_default_forward
 
 Size = tuple[int | None, int | None] | None
 Prepared = tuple[torch.Tensor, torch.Tensor | None, Matrices]
@@ -212,10 +215,29 @@ class GINConv(GraphLayer):
         self, source: torch.Tensor, target: torch.Tensor | None, matrices: Matrices,
     ) -> torch.Tensor:
         """Compute the result from checked arguments."""
+        if isinstance(matrices, GraphMatrices) and target is source and self.aggr in ("add", "sum") and (
+                not is_differentiated(self.eps)):
+            matrices = replace(matrices, self_loop=1 + float(self.eps))
+            return _aggregated_and_mapped(matrices, source, self.aggr, self.nn)
         result = aggregate(matrices, source, self.aggr)
         if target is not None:
             result = result + (1 + self.eps) * target
         return self.nn(result)
+
+
+def _aggregated_and_mapped(
+    matrices: GraphMatrices, source: torch.Tensor, aggr: Aggregation, nn: torch.nn.Module,
+) -> torch.Tensor:
+    """Aggregate and apply `nn`; its first linear layer and the aggregation are one operation."""
+    if type(nn) is torch.nn.Linear:
+        return aggregate_and_transform(matrices, source, aggr, nn)
+    is_sequence = type(nn) is torch.nn.Sequential and has_default_forward(nn, torch.nn.Sequential)
+    if not is_sequence or not len(nn) or type(nn[0]) is not torch.nn.Linear:
+        return nn(aggregate(matrices, source, aggr))
+    result = aggregate_and_transform(matrices, source, aggr, nn[0])
+    for module in nn[1:]:
+        result = module(result)
+    return result
 
 
 def _reset(module: Any) -> None:

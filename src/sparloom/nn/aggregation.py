@@ -40,16 +40,18 @@ class GraphMatrices:
     """The matrices of a graph on the CPU for aggregation, made on demand.
 
     Args:
-        edge_weight, weighted: see `Graph.aggregating`.
+        edge_weight, weighted, self_loop: see `Graph.aggregating`.
     """
 
     graph: Graph
     edge_weight: torch.Tensor | None
     weighted: bool
+    self_loop: float = 0.0
 
     def linear(self, dtype: torch.dtype, aggr: Aggregation) -> Adjacency:
         """Return the matrix that sums or averages."""
-        return self.graph.aggregating(dtype, self.edge_weight, mean=aggr == "mean", weighted=self.weighted)
+        return self.graph.aggregating(dtype, self.edge_weight, mean=aggr == "mean", weighted=self.weighted,
+                                      self_loop=self.self_loop)
 
     def sorted(self, dtype: torch.dtype) -> AggregationMatrices:
         """Return the sorted matrices, which also tell maxima."""

@@ -107,7 +107,7 @@ class Graph:
         self.nodes, self.senders = edges.nodes, edges.senders
         self._source = EdgeSource(edges.rows, edges.cols, None, edges.weights, edges.compressed) if fuses_on(
             edges.device) else None
-        self._tiles = {has_loops: TileFusion(cache) for has_loops in (False, True)}
+        self._tiles = {loops: TileFusion(cache) for loops in (NO_LOOPS, REPLACED, ADDED)}
         self._reset()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -119,7 +119,7 @@ class Graph:
 
     def _reset(self) -> None:
         """Reset all that is derived from the edges."""
-        self._patterns: dict[bool, EdgePattern | AdjacencyPattern] = {}
+        self._patterns: dict[int, EdgePattern | AdjacencyPattern] = {}  # by the loops in them
         self._adjacencies: dict[Hashable, tuple[Hashable, Adjacency]] = {}
         self._aggregation: dict[torch.dtype, AggregationMatrices] = {}
         self._lock = forkable(RLock())  # reentrant: a finaliser may interrupt a call in the same thread
@@ -147,36 +147,41 @@ class Graph:
                 which has weights of its own.
         """
         check_square(self.senders, self.nodes)
-        has_loops = normalisation.self_loop != 0
+        loops = NO_LOOPS if not normalisation.self_loop else ADDED if self._compressed else REPLACED
 
         def make(weights: torch.Tensor | None) -> Adjacency:
             if self._source is None or (weights is not None and is_differentiated(weights)):
-                return self._recorded(weights, has_loops, lambda edges: normalise(edges, normalisation, dtype))
-            loops = (ADDED if self._source.compressed else REPLACED) if has_loops else NO_LOOPS
-            scaling = SYMMETRIC if normalisation.symmetric else UNSCALED
-            return self._sorted(weights, dtype, has_loops, loops=loops, scaling=scaling,
+                return self._recorded(weights, loops, lambda edges: normalise(edges, normalisation, dtype))
+            return self._sorted(weights, dtype, loops=loops, scaling=SYMMETRIC if normalisation.symmetric else UNSCALED,
                                 self_loop=normalisation.self_loop)
 
         return self._cached((normalisation, dtype), edge_weight, make)
 
     def aggregating(
         self, dtype: torch.dtype, edge_weight: torch.Tensor | None = None, *, mean: bool, weighted: bool = True,
+        self_loop: float = 0.0,
     ) -> Adjacency:
         """Return the matrix that sums over the senders of each node, or averages over its edges; on the CPU only.
 
         Args:
             edge_weight: see `adjacency`.
             weighted: the values of a sparse matrix are weights, not ignored.
+            self_loop: weight of self-loops that are added to a sum, also to those that the graph has.
         """
+        loops = ADDED if self_loop else NO_LOOPS
+
         def make(weights: torch.Tensor | None) -> Adjacency:
             if weights is None or not is_differentiated(weights):
-                return self._sorted(weights, dtype, False, scaling=MEAN if mean else UNSCALED)
+                return self._sorted(weights, dtype, loops=loops, scaling=MEAN if mean else UNSCALED,
+                                    self_loop=self_loop)
             weights, rows = weights.to(dtype), self.edges.rows
             if mean:
                 weights = weights / torch.bincount(rows, minlength=self.nodes).clamp(min=1)[rows]
-            return self._recorded(weights, False, lambda edges: edges)
+            added = Normalisation(self_loop, symmetric=False)
+            return self._recorded(weights, loops, lambda edges: normalise(
+                replace(edges, compressed=True), added, dtype))
 
-        return self._cached((mean, dtype, weighted), edge_weight, make, weighted=weighted)
+        return self._cached((mean, dtype, weighted, self_loop), edge_weight, make, weighted=weighted)
 
     def _cached(
         self, key: Hashable, edge_weight: torch.Tensor | None, make: Callable[[torch.Tensor | None], Adjacency], *,
@@ -200,22 +205,23 @@ class Graph:
                     self._adjacencies[key] = content, adjacency
         return adjacency
 
-    def _sorted(self, weights: torch.Tensor | None, dtype: torch.dtype, has_loops: bool, **options: Any) -> Adjacency:
-        pattern, values = sorted_matrix(self._source, (self.nodes, self.senders), weights, dtype, **options)
-        return Adjacency(pattern, values, self._tiles.get(has_loops))
+    def _sorted(self, weights: torch.Tensor | None, dtype: torch.dtype, *, loops: int, **options: Any) -> Adjacency:
+        shape = self.nodes, self.senders
+        pattern, values = sorted_matrix(self._source, shape, weights, dtype, loops=loops, **options)
+        return Adjacency(pattern, values, self._tiles.get(loops))
 
     def _recorded(
-        self, weights: torch.Tensor | None, has_loops: bool, normalised: Callable[[Edges], Edges],
+        self, weights: torch.Tensor | None, loops: int, normalised: Callable[[Edges], Edges],
     ) -> Adjacency:
         """Make a matrix by operations of torch, which autograd records."""
-        if has_loops not in self._patterns:
+        if loops not in self._patterns:
             with without_functorch():
                 edges = normalised(replace(self.edges, weights=None))
-                self._patterns[has_loops] = adjacency_pattern(edges) if self._source is None else sorted_edges(
+                self._patterns[loops] = adjacency_pattern(edges) if self._source is None else sorted_edges(
                     EdgeSource(edges.rows, edges.cols, None, None, edges.compressed), (self.nodes, self.senders))
-        pattern = self._patterns[has_loops]
+        pattern = self._patterns[loops]
         edges = normalised(replace(self.edges, weights=None if weights is None else weights.cpu()))
-        return Adjacency(pattern, pattern.values(edges.weights).to(self.device), self._tiles.get(has_loops))
+        return Adjacency(pattern, pattern.values(edges.weights).to(self.device), self._tiles.get(loops))
 
     @property
     def _weights(self) -> torch.Tensor | None:
