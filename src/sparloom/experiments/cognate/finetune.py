@@ -279,13 +279,11 @@ class Fit:
         """Fit, then print and draw the quality of the choices."""
         began = time.monotonic()
         study = EvaluationData(self.target, self.op, self.samples, self.eval_role)
-        study.refuse_other_widths()
         learning = LearnerConfig(self.selection, self.model, self.source, self.net, self.checkpoints,
                                  self.source_votes, self.estimate)
-        beginning = learning.begin(study)
+        learner, beginning = learning.begin(study)
         if beginning is not None:
             beginning.write(out, self.checkpoints, self.samples)
-        learner = learning.learner(study, beginning)
         comparison = Comparison(study, beginning.notes if beginning else {})
         comparison.add(report.random_choice(study.truth))
         for seed in self.seeds:

@@ -15,7 +15,7 @@ from sparloom import log
 from sparloom.data import SampleSource, SampleTable
 from sparloom.errors import MissingArtifact, SchemaError, Unsupported
 from sparloom.experiments.cognate.calibration import COVERAGE, LEAST_MATRICES, Calibration, ExpectedLoss
-from sparloom.experiments.cognate.recommender import TOP_K, DefaultRecommender, Recommender, draw_ranking
+from sparloom.experiments.cognate.recommender import TOP_K, Recommender, draw_ranking
 from sparloom.experiments.harness import INTERVAL, TreeModels, best_in, measure_missing, operands_for
 from sparloom.files import write_json
 from sparloom.measure import TimingProtocol, describe_machine
@@ -188,7 +188,7 @@ class Recommend:
     dense: RecommendShape
     op: Op
     platform: "Platform"
-    recommender: Recommender | DefaultRecommender
+    recommender: Recommender
     verify: Literal["none", "top", "all"]
     timing: TimingProtocol
     width: int
@@ -203,7 +203,7 @@ class Recommend:
             raise ValueError(f"matrix={self.matrix} and shape={self.shape}: give one of them")
         if self.shape is not None:
             return self.dense.run(self.shape, out)
-        recommender = self.recommender.chosen
+        recommender = self.recommender
         ranking = recommender.rank(self.matrix)
         began = time.perf_counter()
         draw_ranking(ranking, recommender.space, out / "spy")
@@ -221,7 +221,7 @@ class Recommend:
         metrics |= _regrets(chosen, times, default, whole=self.verify == "all")
         write_json(out / "recommendation.json", {
             "matrix": str(self.matrix), "op": self.op.name, "platform": self.platform.name,
-            "preset": self.platform.preset, "recommender": recommender.origin,
+            "preset": self.platform.preset, "recommender": recommender.fitted.name,
             "expected_loss": metrics.get("expected_loss"), "loss_bound": metrics.get("loss_bound"),
             "configurations": [{"config": config.key, "behind": gap, "seconds": times.get(config)}
                                for config, gap in zip(chosen, behind, strict=True)]})
