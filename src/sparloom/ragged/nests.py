@@ -125,6 +125,10 @@ class Operation:
     def reads(self) -> tuple[Read, ...]:
         return tuple(node for node in walk(self.value) if isinstance(node, Read))
 
+    def accesses(self, tensor: str) -> bool:
+        """Tell whether a tensor of this name is read or defined."""
+        return self.output.name == tensor or any(read.tensor.name == tensor for read in self.reads)
+
 
 def _type(value: Expr) -> Type:
     match value:
@@ -344,7 +348,8 @@ class Program:
         """Apply a change to all nests, attached ones first."""
 
         def deep(nest: Nest) -> Nest:
-            return change(replace(nest, attached=tuple((at, deep(each)) for at, each in nest.attached)))
+            attached = tuple((at, deep(each)) for at, each in nest.attached)
+            return change(replace(nest, attached=attached) if attached else nest)
 
         launches = tuple(Launch(tuple(deep(nest) for nest in launch.nests)) for launch in self.launches)
         return replace(self, launches=launches)
@@ -357,6 +362,8 @@ class Program:
 
         def change(nest: Nest) -> Nest:
             operation = nest.operation
+            if not operation.accesses(changed.name):
+                return nest
             output = changed if operation.output.name == changed.name else operation.output
             return replace(nest, operation=replace(operation, output=output, value=rewrite(operation.value, read)))
 

@@ -1,30 +1,17 @@
-"""Layers compiled for arrays: programs of one shape, forward and backward, with packed weights.
-
-Scheduled programs are cached on disk: scheduling a layer takes a fifth of a second, reading it a millisecond. An entry
-is found by the function that makes the program, its arguments, and the source code of the compiler. It is a pickle of
-which only dataclasses of the loop IR and of ragged programs are read; anything else, such as a damaged entry, is
-scheduled again.
-"""
+"""Layers compiled for arrays: programs of one shape, forward and backward, with packed weights."""
 
 from __future__ import annotations
 
 import ctypes
-import logging
-import pickle
-import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, is_dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sparloom import ir
-from sparloom.files import sha256
 from sparloom.ir import BF16, DTYPES, Const, rounded
 from sparloom.jit import address_of, compile_cpp
-from sparloom.jit.cache import Cache, cache_folder, digest
 from sparloom.ragged.dimensions import Dim
 from sparloom.ragged.layers import attention, attention_gradients, cross_attention, encoder, norms, tokens
 from sparloom.ragged.layers.norms import NORMS, NormSchedule, SoftmaxSchedule
@@ -41,11 +28,6 @@ Arrays = Mapping[str, np.ndarray]
 COPIED_BY_NUMPY = 1 << 16  # bytes, below which starting a copy of our own takes longer
 MOST_BYTES, MOST_DIMS = 4, 16  # of an element and of an array that it copies
 
-PROTOCOL = 5  # of pickle
-PACKAGES = (Path(ir.__file__).parent, Path(__file__).parents[1])  # whose code makes programs
-MODULES = ("sparloom.ir.", "sparloom.ragged.")
-
-log = logging.getLogger(__name__)
 _LAYOUTS: dict[tuple[tuple[str, Weight], ...], object] = {}
 
 
@@ -161,29 +143,29 @@ class Layer:
     their own panels: `forward_weights` and `backward_weights` pack them.
 
     Args:
-        forward: makes the program, see `cached_program`; `kept` names the results to store for the gradients.
+        forward: makes the program; its argument `kept` names the results to store for the gradients.
         backward: makes the program of the gradients.
         threads: threads of parallel loops, by default OpenMP's.
     """
 
-    def __init__(self, forward: partial[Program], backward: partial[Program], *,
+    def __init__(self, forward: Callable[..., Program], backward: Callable[[], Program], *,
                  threads: int | None = None) -> None:
         self._forward, self._backward, self._threads = forward, backward, threads
 
     @cached_property
     def inference(self) -> Runner:
         """Runner that computes the result alone."""
-        return Runner(cached_program(self._forward), threads=self._threads)
+        return Runner(self._forward(), threads=self._threads)
 
     @cached_property
     def training(self) -> Runner:
         """Runner that computes the result and stores what the gradients need."""
-        return Runner(cached_program(partial(self._forward, kept=encoder.KEPT)), threads=self._threads)
+        return Runner(self._forward(kept=encoder.KEPT), threads=self._threads)
 
     @cached_property
     def gradients(self) -> Runner:
         """Runner that computes the gradients."""
-        return Runner(cached_program(self._backward), threads=self._threads)
+        return Runner(self._backward(), threads=self._threads)
 
     @cached_property
     def forward_weights(self) -> dict[str, Weight]:
@@ -355,47 +337,3 @@ def _weight(tensor: Tensor, last: list[Dim]) -> Weight:
     parameter = [dim for dim in dims if dim not in last] + [dim for dim in dims if dim in last]
     extents = {dim: int(extent.value) for dim, extent in tensor.axes}
     return Weight(tensor, tuple(extents[dim] for dim in parameter), tuple(parameter.index(dim) for dim in dims))
-
-
-def cached_program(make: partial[Program]) -> Program:
-    """Return the program that `make` makes, from the cache if it was made before.
-
-    Args:
-        make: a function of a module and its arguments, whose `repr` tells all about them; its result depends on nothing
-            else.
-    """
-    store, function = Cache(cache_folder() / "jit"), make.func
-    named = (function.__module__, function.__qualname__, make.args, sorted(make.keywords.items()))
-    key = digest(repr(named), _source_digest())
-    program = _read(store.path(key, "programs"))
-    if program is None:
-        program = make()
-        store.store(pickle.dumps(program, PROTOCOL), [("programs", key)])
-    return program
-
-
-@cache
-def _source_digest() -> str:
-    """Hash the code that makes programs, and the version of Python."""
-    return digest(sys.version, *(sha256(path) for package in PACKAGES for path in sorted(package.rglob("*.py"))))
-
-
-def _read(path: Path | None) -> Program | None:
-    """Read an entry; None if there is none, or if it is none of a program."""
-    if path is None:
-        return None
-    try:
-        with path.open("rb") as file:
-            program = _ProgramUnpickler(file).load()
-    except Exception as error:  # pickle raises errors of any class
-        log.debug("%s is scheduled again: %s", path, error)
-        return None
-    return program if isinstance(program, Program) else None
-
-
-class _ProgramUnpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        found = super().find_class(module, name) if module.startswith(MODULES) else None
-        if isinstance(found, type) and is_dataclass(found):
-            return found
-        raise pickle.UnpicklingError(f"{module}.{name} is no part of a program")

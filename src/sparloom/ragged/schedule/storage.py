@@ -123,5 +123,6 @@ def _with_tensor(program: Program, tensor: str, change: Callable[[Tensor], Tenso
     offset_steps(changed)
     result = program.with_tensor(changed)
     for nest in result.nests():
-        check_accesses(nest)
+        if nest.operation.accesses(tensor):
+            check_accesses(nest)
     return result
