@@ -73,6 +73,7 @@ class Recommender:
         samples: sample source that the model has learned from, and whose checkpoint folder is used.
         learning: of the model without a network.
         calibration_roles: of the matrices on which the choices are calibrated.
+        net: with the settings of the fine-tuned network; None: the network of any settings that was fine-tuned last.
         seed: of the labels that are drawn, and of fitting.
     """
 
@@ -81,6 +82,7 @@ class Recommender:
     platform: "Platform"
     samples: SampleSource
     learning: LearnerConfig
+    net: models.Network | None
     calibration_roles: Sequence[Role]
     checkpoints: Checkpoints
     seed: int
@@ -169,11 +171,15 @@ class Recommender:
 
     def _load(self) -> Fitted:
         """Load the network; it knows matrices of the target and of the source."""
-        path = self.checkpoints.find_finetuned(
-            self.platform, self.op, self.samples, experiment=experiment_for("finetune", self.platform),
-            overrides=self.checkpoints.overrides(self.platform, self.op, "target"))
+        made = {"experiment": experiment_for("finetune", self.platform),
+                "overrides": self.checkpoints.overrides(self.platform, self.op, "target")}
+        if self.net is None:
+            path = self.checkpoints.find_finetuned(self.platform, self.op, self.samples, **made)
+        else:
+            path = self.checkpoints.find(self.checkpoints.finetuned(self.platform, self.op, self.net), self.samples,
+                                         **made)
         notes = models.load_checkpoint(path, kind="cognate").notes
-        model = models.CognateModel.load(path, net=None, space=self.platform.space(self.op))
+        model = models.CognateModel.load(path, net=self.net, space=self.platform.space(self.op))
         return Fitted(model, path.name, frozenset((*notes["matrices"], *notes["anchors"])))
 
 
