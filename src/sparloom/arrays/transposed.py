@@ -18,8 +18,7 @@ import scipy.sparse
 
 from sparloom.forks import forkable
 from sparloom.jit import RESULT_POOL, ChangeDetector, address, aligned, compile_cpp
-from sparloom.tuning.sparse import spmm
-from sparloom.tuning.sparse.fallback import kernels_available
+from sparloom.tuning.sparse import kernels_available, spmm
 
 __all__ = ["Rows", "Transposition"]
 
