@@ -48,7 +48,7 @@ POINTS = {
     "sparloom.jit.native": ("IdentityCache.get", "ResultPool._buffer", "ResultPool._evict"),
     "sparloom.nn.content_hash": ("SpanFingerprint.unchanged",),
     "sparloom.nn.pattern_cache": ("PatternCache.get", "PreparedPattern._transposed_values"),
-    "sparloom.nn.ragged_programs": ("PackedWeights._packed", "PackedWeights._memory", "PackedProgramWeights.fixed_for"),
+    "sparloom.nn.ragged_programs": ("PackedWeights._packed", "PackedWeights._memory"),
     "sparloom.platforms.cpu_kernels.row_pieces": ("SparseRows.bind",),
     "sparloom.ragged.runtime": ("Runner._for", "Runner._plan", "Runner.bind"),
     "sparloom.ragged.structure": ("Structure.prepare", "Structure.table", "Structure._build"),

@@ -40,8 +40,8 @@ __all__, _find, __dir__ = attach(__name__, {
     "lowering": ("Lowered", "lower"),
     "structure": ("Prelude", "RaggedTensor", "Structure", "element_offsets", "iterations"),
     "runtime": (
-        "BoundRun", "DeviceProgram", "Executable", "FixedArrays", "Runner", "bind_arrays", "interpreted",
-        "kernel_arguments", "kernel_preludes", "run_bound"),
+        "BoundRun", "DeviceProgram", "Executable", "Runner", "bind_arrays", "interpreted", "kernel_arguments",
+        "kernel_preludes", "run_bound"),
     "layers.tokens": (
         "LENGTHS", "MEMORY_LENGTHS", "TOKENS", "EncoderSchedule", "EncoderShape", "schedule_token_sum",
         "schedule_weight_gradient", "structure_of", "sum_over_tokens", "tokens_of"),
@@ -67,7 +67,7 @@ __all__, _find, __dir__ = attach(__name__, {
         "trmm", "trmm_structure", "unsplit_trmm", "vgemm", "vgemm_structure"),
     "layers.layer": (
         "Layer", "Weight", "compiled_attention", "compiled_cross_attention", "compiled_encoder_layer",
-        "compiled_layer_norm", "compiled_softmax", "pack_values"),
+        "compiled_layer_norm", "compiled_softmax", "pack_values", "pack_weights"),
     "workloads": (
         "DATASETS", "PRELUDES", "AuxiliaryTables", "Dataset", "EncoderSizes", "LengthCorpus", "LengthStatistics",
         "LoopPadding", "SequenceLengths", "StoragePadding", "TileSizes", "auxiliary_bytes", "dense_activations",

@@ -11,6 +11,7 @@ from array import array
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -237,14 +238,6 @@ def _tables(program: Program, lowered: tuple[Lowered, ...]) -> list[Table]:
     return list(dict.fromkeys([*read, *sizes]))
 
 
-@dataclass(frozen=True, eq=False)
-class FixedArrays:
-    """Storage of inputs that `Runner.fix` has checked; it stays where it is while this object lives."""
-
-    addresses: Mapping[str, int]
-    arrays: Mapping[str, np.ndarray]
-
-
 @dataclass(frozen=True)
 class _Plan:
     """Launches to run, and byte offsets of the intermediate tensors in a buffer of `total` bytes."""
@@ -303,26 +296,14 @@ class Runner:
         """Return the number of elements of every tensor that is not local."""
         return self._for(structure).elements
 
-    def fix(self, structure: Structure, arrays: Mapping[str, np.ndarray]) -> FixedArrays:
-        """Check storage of inputs once for several calls, such as that of weights, whose size no length changes.
-
-        Raises:
-            TypeError, ValueError: as in a call; also if an array is no input.
-        """
-        prepared = self._for(structure)
-        results = sorted(arrays.keys() - self._inputs)
-        if results:
-            raise ValueError(f"tensor {results[0]} is no input of program {self.program.name}: pass it with each call")
-        return FixedArrays({name: self._address(name, array, prepared) for name, array in arrays.items()}, dict(arrays))
-
     def bind(self, structure: Structure, arrays: Mapping[str, np.ndarray], wanted: Collection[str] | None = None, *,
-             fixed: FixedArrays | None = None) -> BoundRun:
+             fixed: Mapping[str, int] = MappingProxyType({})) -> BoundRun:
         """Check the storage for a run that computes the wanted results, without launches that they do not need.
 
         Args:
             arrays: storage of inputs and wanted results, C-contiguous, without overlap.
             wanted: results, by default the outputs of the program.
-            fixed: storage of further inputs, which that of results does not overlap.
+            fixed: addresses of further inputs, such as packed weights, which the caller checks and keeps alive.
 
         Raises:
             TypeError: a tensor is missing, unknown, or not a NumPy array.
@@ -332,15 +313,14 @@ class Runner:
         prepared = self._for(structure)
         addresses = {name: self._address(name, array, prepared) for name, array in arrays.items()}
         self._check_apart(addresses, arrays)
-        if fixed is not None:
-            addresses |= fixed.addresses
+        addresses |= fixed
         plan = self._plan(prepared, frozenset(self.program.outputs if wanted is None else wanted), frozenset(addresses))
-        return BoundRun(self._executable, self._entries, prepared, plan, addresses, [structure, arrays, fixed])
+        return BoundRun(self._executable, self._entries, prepared, plan, addresses, [structure, arrays])
 
-    def __call__(self, structure: Structure, arrays: Mapping[str, np.ndarray], wanted: Collection[str] | None = None, *,
-                 fixed: FixedArrays | None = None) -> None:
+    def __call__(self, structure: Structure, arrays: Mapping[str, np.ndarray], wanted: Collection[str] | None = None
+                 ) -> None:
         """Compute the wanted results; arguments and errors are those of `bind`."""
-        run_bound([self.bind(structure, arrays, wanted, fixed=fixed)])
+        run_bound([self.bind(structure, arrays, wanted)])
 
     def _address(self, name: str, array: np.ndarray, prepared: _Prepared) -> int:
         wanted = prepared.elements.get(name)

@@ -191,21 +191,3 @@ def test_a_bound_program_interrupted_by_itself_runs_again():
     run = executable._on_threads([interrupted, second])
     run()
     np.testing.assert_array_equal(bound["twice"], 2 * (np.arange(9) + 2))
-
-
-@pytest.mark.cc
-def test_fixed_inputs_are_checked_once_and_read_by_every_call():
-    weights = Tensor("w", {inner: 3})
-    scaled = Runner(program("scaled", [compute("y", token, x[batch, row, inner] * weights[inner])]), threads=1)
-    factors = np.array([1, 2, 3], np.float32)
-    fixed = scaled.fix(Structure({lengths: [2]}), {"w": factors})
-    for entries in ([2], [1, 3]):
-        values, found = (np.arange(3.0 * sum(entries), dtype=np.float32) for _ in range(2))
-        scaled(Structure({lengths: entries}), {"x": values, "y": found}, fixed=fixed)
-        np.testing.assert_array_equal(found.reshape(-1, 3), values.reshape(-1, 3) * factors)
-    with pytest.raises(ValueError, match="tensor w is an array of 2 float32"):
-        scaled.fix(Structure({lengths: [2]}), {"w": factors[:2].copy()})
-    with pytest.raises(ValueError, match="tensor y is no input of program scaled: pass it with each call"):
-        scaled.fix(Structure({lengths: [2]}), {"y": np.zeros(6, np.float32)})
-    with pytest.raises(TypeError, match="program scaled: missing tensors w"):
-        scaled(Structure({lengths: [2]}), {"x": np.zeros(6, np.float32), "y": np.zeros(6, np.float32)})

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
+import math
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,7 +23,7 @@ from sparloom.ragged.layers.precision import check_precision, quantised
 from sparloom.ragged.layers.tokens import EncoderSchedule, EncoderShape
 from sparloom.ragged.layout import evaluate, storage_size, stored_dims
 from sparloom.ragged.nests import Program
-from sparloom.ragged.runtime import BoundRun, FixedArrays, Runner
+from sparloom.ragged.runtime import BoundRun, Runner
 from sparloom.ragged.structure import Structure
 from sparloom.ragged.tensor import Change, SplitDim, StoredDims, Table, Tensor
 
@@ -28,7 +32,7 @@ Arrays = Mapping[str, np.ndarray]
 COPIED_BY_NUMPY = 1 << 16  # bytes, below which starting a copy of our own takes longer
 MOST_BYTES, MOST_DIMS = 4, 16  # of an element and of an array that it copies
 
-_LAYOUTS: dict[tuple[tuple[str, Weight], ...], object] = {}
+_WEIGHTS: dict[tuple[tuple[str, Weight], ...], Mapping[str, Weight]] = {}
 
 
 def pack_values(tensor: Tensor, values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
@@ -130,10 +134,32 @@ class Weight:
         """NumPy type of the storage."""
         return np.dtype(DTYPES[self.tensor.type.scalar])
 
-    def packed(self, values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-        """Pack a parameter of any shape with the right number of elements, see `pack_values`."""
+    def packed(self, values: np.ndarray | None, out: np.ndarray | None = None) -> np.ndarray:
+        """Pack a parameter of any shape with the right number of elements, see `pack_values`; None stands for zeros."""
+        values = np.zeros(self.shape, self.dtype) if values is None else values
         values = rounded(values) if self.tensor.type == BF16 and values.dtype == np.float32 else values
         return pack_values(self.tensor, values.reshape(self.shape).transpose(self.order), out)
+
+
+def pack_weights(weights: Mapping[str, Weight], parameters: Mapping[str, np.ndarray | None],
+                 out: Arrays = MappingProxyType({})) -> dict[str, np.ndarray]:
+    """Pack parameters by name in the precision of a program.
+
+    Args:
+        parameters: None stands for zeros.
+        out: arrays to write instead of new ones.
+
+    Raises:
+        ValueError: a matrix has another number of elements, or other rows.
+    """
+    for name in weights.keys() & parameters.keys():
+        array, shape = parameters[name], weights[name].shape
+        if array is not None and (array.size != math.prod(shape)
+                                  or array.shape[0] not in itertools.accumulate(shape, operator.mul)):
+            raise ValueError(f"parameter {name} has shape {array.shape}: expected the {math.prod(shape)} elements of "
+                             f"{shape}, with leading dimensions flattened or not")
+    arrays = quantised(parameters, {name: weight.tensor for name, weight in weights.items()})
+    return {name: weight.packed(arrays[name], out.get(name)) for name, weight in weights.items()}
 
 
 class Layer:
@@ -168,15 +194,15 @@ class Layer:
         return Runner(self._backward(), threads=self._threads)
 
     @cached_property
-    def forward_weights(self) -> dict[str, Weight]:
-        """Weights of `inference` and `training` by name."""
+    def forward_weights(self) -> Mapping[str, Weight]:
+        """Weights of `inference` and `training` by name; the same object for layers with equal ones."""
         program = self.inference.program
         found: dict[str, Weight] = {}
         for operation in (nest.operation for nest in program.nests()):
             for tensor in (read.tensor for read in operation.reads):
                 if tensor.name in program.inputs() and not _is_by_token(tensor):
                     found[tensor.name] = _weight(tensor, [dim for dim, _ in operation.reduced])
-        return found
+        return _shared(found)
 
     @cached_property
     def by_token(self) -> frozenset[str]:
@@ -184,26 +210,12 @@ class Layer:
         program = self.inference.program
         return frozenset(name for name in program.inputs() if _is_by_token(program.tensors()[name]))
 
-    def forward_arrays(self, parameters: Mapping[str, np.ndarray | None]) -> dict[str, np.ndarray | None]:
-        """Return what `forward_weights` pack, of parameters by name: themselves, or bytes with their scales."""
-        return quantised(parameters, {name: weight.tensor for name, weight in self.forward_weights.items()})
-
     @cached_property
-    def backward_weights(self) -> dict[str, Weight]:
-        """Weights of `gradients` by name."""
+    def backward_weights(self) -> Mapping[str, Weight]:
+        """Weights of `gradients` by name; the same object for layers with equal ones."""
         program = self.gradients.program
         tensors = program.tensors()
-        return {name: _weight(tensors[name], []) for name in program.inputs() if name in self.forward_weights}
-
-    @cached_property
-    def forward_layout(self) -> object:
-        """Object that stands for the layout of `forward_weights`: layers whose layouts are equal have the same."""
-        return _layout(self.forward_weights)
-
-    @cached_property
-    def backward_layout(self) -> object:
-        """Object that stands for the layout of `backward_weights`."""
-        return _layout(self.backward_weights)
+        return _shared({name: _weight(tensors[name], []) for name in program.inputs() if name in self.forward_weights})
 
     @cached_property
     def learned(self) -> frozenset[str]:
@@ -221,19 +233,15 @@ class Layer:
         made = set(self.training.program.tensors()) - set(self.training.program.inputs())
         return tuple(name for name in self.gradients.program.inputs() if name in made)
 
-    def infer(self, structure: Structure, inputs: Arrays, weights: Arrays, out: np.ndarray) -> None:
-        """Compute the result.
+    def bind(self, structure: Structure, inputs: Arrays, weights: Mapping[str, int], out: np.ndarray) -> BoundRun:
+        """Check the arguments of a run that computes the result.
 
         Args:
             structure: structure with LENGTHS.
             inputs: by name, x of (tokens, width) and whatever else the program reads of tokens.
-            weights: packed for the forward pass.
+            weights: addresses of the weights packed for the forward pass, by name.
             out: (tokens, width).
         """
-        self.inference(structure, {**inputs, **weights, self.result: out})
-
-    def bind(self, structure: Structure, inputs: Arrays, weights: FixedArrays, out: np.ndarray) -> BoundRun:
-        """Check the arguments of `infer`, to be run later; `inference` has fixed the weights."""
         return self.inference.bind(structure, {**inputs, self.result: out}, fixed=weights)
 
     def train(self, structure: Structure, inputs: Arrays, weights: Arrays, out: np.ndarray, *, kept: Arrays) -> None:
@@ -319,8 +327,8 @@ def _check(shape: EncoderShape) -> None:
     check_precision(shape)
 
 
-def _layout(weights: Mapping[str, Weight]) -> object:
-    return _LAYOUTS.setdefault(tuple(weights.items()), object())
+def _shared(weights: Mapping[str, Weight]) -> Mapping[str, Weight]:
+    return _WEIGHTS.setdefault(tuple(weights.items()), weights)
 
 
 def _is_by_token(tensor: Tensor) -> bool:
