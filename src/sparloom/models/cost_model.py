@@ -186,13 +186,14 @@ Estimator = Callable[[MatrixFeatures, Sequence[Config]], Float[np.ndarray, " con
 
 
 class Learner(Protocol):
-    """A cost model that is fitted to labels; both methods return a copy and do not change the model.
+    """A cost model that is fitted to labels; all methods return a copy and do not change the model.
 
-    Those that learn from seconds refuse labels that are not positive and finite, see `label_seconds`. Those that also
-    have `with_estimate(estimator)` learn what an `Estimator` leaves unexplained.
+    Those that learn from seconds refuse labels that are not positive and finite, see `label_seconds`. With an estimate
+    they learn what it leaves unexplained.
     """
 
     def with_seed(self, seed: int) -> Learner: ...
+    def with_estimate(self, estimator: Estimator) -> Learner: ...
     def fit(self, labels: pd.DataFrame, *, space: ConfigSpace, matrices: Mapping[str, MatrixFeatures]) -> CostModel: ...
 
 
@@ -253,13 +254,13 @@ class Ensemble:
         return ensemble
 
     def with_estimate(self, estimator: Estimator) -> Ensemble:
-        """Let members learn the error of an estimate if they can, and let the estimate vote.
+        """Let members learn the error of an estimate, and let the estimate vote.
 
         It takes the place of an earlier one.
         """
         votes = float(len(self.members)) if self.estimate_votes is None else self.estimate_votes
-        return self._with([member.with_estimate(estimator) if hasattr(member, "with_estimate") else member
-                           for member in self.members], (Estimate().with_estimate(estimator), votes))
+        return self._with([member.with_estimate(estimator) for member in self.members],
+                          (Estimate().with_estimate(estimator), votes))
 
     def with_seed(self, seed: int) -> Ensemble:
         return self._with([member.with_seed(seed) for member in self.members])

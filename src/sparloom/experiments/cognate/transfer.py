@@ -146,7 +146,7 @@ class LearnerConfig:
         """
         study.refuse_other_widths()
         model, estimator = self.model, study.estimator if self.estimate else None
-        if estimator is not None and hasattr(model, "with_estimate"):
+        if estimator is not None:
             model = model.with_estimate(estimator)
         if not self.source_votes:
             return model, None

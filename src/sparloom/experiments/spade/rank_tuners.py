@@ -198,11 +198,8 @@ class LearnedTuner:
 
     def bind(self, study: EvaluationData, out: Path) -> Tuner:
         """Make a tuner of the matrices of a study."""
-        from sparloom.experiments.cognate.evaluation_data import estimator_of
-
-        learner = self.learner
-        estimator = estimator_of(study.platform, study.op) if self.estimate else None
-        if learner is not None and estimator is not None and hasattr(learner, "with_estimate"):
+        learner, estimator = self.learner, study.estimator if self.estimate else None
+        if learner is not None and estimator is not None:
             learner = learner.with_estimate(estimator)
 
         def tune(problem: TuningProblem, seed: int) -> dict[str, int]:
