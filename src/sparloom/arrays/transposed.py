@@ -20,8 +20,6 @@ from sparloom.forks import forkable
 from sparloom.jit import RESULT_POOL, ChangeDetector, address, aligned, compile_cpp
 from sparloom.tuning.sparse import kernels_available, spmm
 
-__all__ = ["Rows", "Transposition"]
-
 TYPES = {np.dtype(np.float32): "f32", np.dtype(np.float64): "f64"}
 LINE = 64  # bytes of a cache line
 NO_MEMORY = 2  # status of kernels/cpu/transposed.cpp

@@ -24,8 +24,6 @@ from pathlib import Path
 from sparloom.errors import CompileError
 from sparloom.files import remove_leftovers, scratch_folder, sha256
 
-__all__ = ["FORMAT", "Cache", "build_folder", "cache_folder", "digest", "load", "warn_unwritable"]
-
 WAITS = (3.0, "waiting for it"), (120.0, "no longer waiting")  # seconds for another process, and what follows
 VARIABLE = "SPARLOOM_CACHE"
 FORMAT = "2"  # version of the entries

@@ -18,8 +18,6 @@ from sparloom.jit.cache import FORMAT, Cache, build_folder, cache_folder, digest
 from sparloom.jit.toolchain import Toolchain, compile_cpp, default_flags, find_toolchain, processor_signature
 from sparloom.measure import checked_threads
 
-__all__ = ["Function", "Library", "Source", "compile_c", "link_tile_multiply"]
-
 _C_TYPES = {
     "i32": ctypes.c_int32, "i64": ctypes.c_int64, "f32": ctypes.c_float, "f64": ctypes.c_double, "bool": ctypes.c_bool,
 }

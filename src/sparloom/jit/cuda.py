@@ -5,8 +5,6 @@ from collections.abc import Mapping
 
 from sparloom.jit.toolchain import kernel_source
 
-__all__ = ["cuda_text"]
-
 _CUDA_INCLUDE = re.compile(r'^#include "([^"]+)"$', re.MULTILINE)
 
 

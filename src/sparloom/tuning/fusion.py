@@ -42,11 +42,6 @@ from sparloom.tuning.machine import FUSED_SOURCES, kernels_digest, machine_diges
 from sparloom.tuning.racing import Call, Clock, Decision, Guardrail, MeasurementBudget, challenge, race, trials_of
 from sparloom.tuning.search import Evolution, best
 
-__all__ = [
-    "Decided", "Decider", "ExecutorFactory", "Fuse", "FusionConfig", "PairPlan", "PlanKey", "get_pair",
-    "plan_pair", "put_pair", "shortlist",
-]
-
 log = logging.getLogger(__name__)
 
 Fuse = Literal["auto", "never", "always"]

@@ -43,11 +43,6 @@ from sparloom.space import Config
 from sparloom.sparse import Pattern
 from sparloom.tuning.machine import Rates
 
-__all__ = [
-    "ORDERS", "Estimate", "PairCostModel", "Problem", "Sketch", "Tiling", "is_partitionable",
-    "make_order", "metis_is_installed",
-]
-
 ORDERS = ("natural", "bandwidth", "partition", "metis")
 """Orders of the rows that a fused schedule may use."""
 

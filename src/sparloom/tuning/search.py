@@ -10,8 +10,6 @@ import numpy as np
 from sparloom.errors import IllegalSchedule
 from sparloom.space import MAX_LISTED, Config, GridSpace
 
-__all__ = ["Evolution", "Ranked", "best", "portfolio"]
-
 ATTEMPTS = 20  # to make a legal child that was not scored before
 
 Scorer = Callable[[Sequence[Config]], np.ndarray]

@@ -19,8 +19,6 @@ from sparloom.platforms.platform import BaselineBinder, Family, Inputs, KernelPl
 from sparloom.platforms.timing import Call, Check, measure_rounds, reallocated, repeat_of
 from sparloom.space import GEMM_BLOCK_COLUMNS, Config, GemmSpace, GridSpace, register_tile
 
-__all__ = ["CpuKernels", "GemmKernels"]
-
 ESTIMATED = ("spmm", "sddmm")  # operations with a formula of seconds
 PACK = {"none": 0, "b": 1, "ab": 2}
 

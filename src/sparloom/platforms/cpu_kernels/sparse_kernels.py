@@ -24,11 +24,6 @@ from sparloom.platforms.timing import Check, SpotCheck
 from sparloom.space import AttentionSpace, Config, GridSpace, SddmmSpace, SpmmMaxSpace, SpmmSpace
 from sparloom.sparse import BFLOAT16
 
-__all__ = [
-    "ELEMENTS", "SPARSE_FAMILIES", "Allocate", "AttentionKernels", "SddmmKernels", "SparseCall", "SparseFamily",
-    "SpmmKernels", "SpmmMaxKernels", "SpmmMeanKernels", "element_library",
-]
-
 ELEMENTS: Mapping[np.dtype, str] = {
     np.dtype(np.float32): "float", np.dtype(np.float64): "double", np.dtype(np.float16): "Half",
     BFLOAT16: "Bfloat"}

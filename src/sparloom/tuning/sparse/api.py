@@ -34,8 +34,6 @@ from sparloom.tuning.sparse.inputs import (
 from sparloom.tuning.sparse.prepared import REDUCTIONS, Prepared, Reduce
 from sparloom.tuning.sparse.tuner import CsrPlan
 
-__all__ = ["csr_attention", "prepare", "sddmm", "spmm", "tune", "tuning"]
-
 AXES = 2  # of a matrix; SciPy has CSR arrays with one
 FLAT_AXES = 2  # of operands of attention with one head
 DENSE_OPERANDS: Mapping[str, Mapping[str, str]] = {

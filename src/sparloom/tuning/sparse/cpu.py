@@ -31,8 +31,6 @@ from sparloom.tuning.sparse.inputs import NUMBERS, Origin, array_of, dense_of
 from sparloom.tuning.sparse.settings import CsrPolicy
 from sparloom.tuning.sparse.tuner import LIBRARIES, Library
 
-__all__ = ["SOURCES", "CpuBackend", "promoted"]
-
 SOURCES = ("cpu/*.hpp", "cpu/spmm.cpp", "cpu/spmm_max.cpp", "cpu/sddmm.cpp", "cpu/attention.cpp", "cpu/traversal.cpp")
 STREAMING = ("spmm", "spmm_mean")  # operations whose results may bypass the caches
 DTYPE_NAMES = {dtype: "bfloat16" if dtype == BFLOAT16 else dtype.name for dtype in NUMBERS}

@@ -32,8 +32,6 @@ from sparloom.tuning.sparse.inputs import Origin, cuda_dense
 from sparloom.tuning.sparse.settings import CsrPolicy
 from sparloom.tuning.sparse.tuner import Library, Product, gathered_pieces
 
-__all__ = ["CUDA_LIBRARIES", "CudaBackend", "gather_dot"]
-
 MIN_SAMPLE_NONZEROS = 2_000_000  # fewer do not fill a large GPU, and kernels behave differently
 EQUAL_SHARES = MappingProxyType({"balance": "nonzeros"})
 BALANCE: Mapping[str, Mapping[str, str]] = {

@@ -32,8 +32,6 @@ from sparloom.sparse import Pattern
 from sparloom.tuning.cache import PlanCache
 from sparloom.tuning.machine import check_rates, rates_summary, read_rates
 
-__all__ = ["CUDA_SOURCES", "CudaEstimate", "CudaRates", "cuda_rates", "measure_cuda_rates"]
-
 log = logging.getLogger(__name__)
 
 CUDA_SOURCES = ("cuda/*.cu", "cuda/*.cuh")

@@ -53,8 +53,6 @@ from sparloom.tuning.sparse.tuner import (
 if TYPE_CHECKING:
     from sparloom.platforms import DeviceMatrix
 
-__all__ = ["NativeReplay", "Prepared", "kernels_available"]
-
 log = logging.getLogger(__name__)
 
 Reduce = Literal["sum", "mean", "max"]

@@ -57,11 +57,6 @@ from sparloom.tuning.racing import (
 from sparloom.tuning.sparse.inputs import Origin
 from sparloom.tuning.sparse.settings import CsrPolicy
 
-__all__ = [
-    "LIBRARIES", "LIBRARY_DTYPES", "OPS", "Arrays", "Backend", "CandidateSet", "Case", "CsrChoice", "CsrCostModel",
-    "CsrDecider", "CsrPlan", "Library", "Product", "gathered_pieces", "sample_rows", "shortlist",
-]
-
 log = logging.getLogger(__name__)
 
 SAMPLE_RUNS = 3  # of the default configuration on the sample
