@@ -14,14 +14,13 @@ from kept_files import changed, kept_files, rewrite
 
 from sparloom.errors import NotDecided
 from sparloom.fusion import Variant
-from sparloom.ops import GemmSpmm, SpmmSpmm
+from sparloom.ops import GemmSpmm
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning import (
     Decision,
     FusionConfig,
     PlanCache,
     PlanKey,
-    Problem,
     Rates,
     Trial,
     get_pair,
@@ -104,17 +103,6 @@ def test_damaged_rates_are_left_aside(numbers, tmp_path, caplog):
                                        if numbers else {}))(path)
     assert get_rates(cache, threads=2) is None
     assert "rates of a machine" in caplog.text
-
-
-def test_keys_of_different_problems_differ():
-    op, matrix = GemmSpmm(), band()
-    problem = Problem.of(op, op.operands(matrix, 8, seed=0))
-    keys = {PlanKey.of(problem, threads=2, fuse="auto")}
-    for other in (GemmSpmm(c_transposed=True), GemmSpmm(inner=3), GemmSpmm(dtype="float64"), SpmmSpmm(),
-                  SpmmSpmm(addends=True)):
-        keys.add(PlanKey.of(Problem.of(other, other.operands(matrix, 8, seed=0)), threads=2, fuse="auto"))
-    keys |= {PlanKey.of(problem, threads=1, fuse="auto"), PlanKey.of(problem, threads=2, fuse="never")}
-    assert len(keys) == 8
 
 
 def test_nothing_is_measured_for_a_replay_that_is_not_there(tmp_path):
