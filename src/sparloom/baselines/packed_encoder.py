@@ -30,7 +30,7 @@ from sparloom.baselines.encoder import (
 )
 from sparloom.errors import Unsupported
 from sparloom.lazy import install_command
-from sparloom.measure import package_versions
+from sparloom.resources import package_versions
 
 HALF_TOLERANCE = 2e-2  # of bfloat16, for weighted means of values around 1
 Attend = Callable[[torch.Tensor], torch.Tensor]

@@ -20,8 +20,8 @@ from sparloom.baselines.mkl import mkl_gemm, mkl_spmm
 from sparloom.baselines.sparse_libraries import aocl_spmm, graphblas_sddmm, graphblas_spmm, mkl_dot
 from sparloom.fusion import Pair
 from sparloom.jit import aligned
-from sparloom.measure import package_versions
 from sparloom.ops import Operands
+from sparloom.resources import package_versions
 from sparloom.sparse import SparseMatrix
 
 Run = Callable[[], None]

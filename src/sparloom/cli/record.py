@@ -32,8 +32,8 @@ from sparloom.files import (
     write_sums,
     write_text,
 )
-from sparloom.measure import code_changes, code_revision, describe_machine, package_versions
-from sparloom.resources import CHECKOUT
+from sparloom.measure import code_changes, code_revision, describe_machine
+from sparloom.resources import CHECKOUT, package_versions
 
 METRICS = "metrics.json"
 ENVIRONMENT = "environment.json"

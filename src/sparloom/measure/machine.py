@@ -7,11 +7,9 @@ import json
 import operator
 import os
 import platform
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "VALUE_BYTES", "Caches", "cache_bytes_per_core", "cache_capacities", "cache_levels", "checked_threads",
-    "describe_machine", "machine_digest", "package_versions", "processor_digests", "usable_memory", "vector_lanes",
+    "describe_machine", "machine_digest", "processor_digests", "usable_memory", "vector_lanes",
 ]
 
 CONTAINER_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
@@ -35,15 +33,6 @@ MACHINE = ("name", "processor", "architecture", "cache_l1d", "cache_l2", "cache_
 VALUE_BYTES = 4
 """Bytes of a float32."""
 SHARED_FRACTION = 0.25  # of the shared cache that is left to dense rows
-
-
-def package_versions(packages: Iterable[str]) -> dict[str, str]:
-    """Return the versions of those of these packages that are installed."""
-    found = {}
-    for name in packages:
-        with suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
 
 
 @cache

@@ -27,10 +27,11 @@ from sparloom.experiments.autosage.cases import (
 from sparloom.experiments.autosage.cpu_cases import DispatchBench, stored_roof
 from sparloom.experiments.autosage.cuda_cases import CudaDispatchBench
 from sparloom.experiments.harness import CaseSteps, evenly_by_size, finish, run_folder, timed_cases
-from sparloom.measure import TimingProtocol, package_versions
+from sparloom.measure import TimingProtocol
 from sparloom.nn import CUDA_SPARSE_LIBRARIES
 from sparloom.platforms import CupyGpu, Gpu, keep_threads_awake
 from sparloom.report import device_dispatch_metrics, dispatch_metrics, draw_dispatch
+from sparloom.resources import package_versions
 from sparloom.sparse import Corpus, MatrixEntry, SparseMatrix
 from sparloom.tuning import PlanCache
 from sparloom.tuning.sparse import CsrPolicy, CudaBackend

@@ -8,9 +8,9 @@ from typing import Any
 from sparloom.data import Conditions, JsonLines, to_json_values
 from sparloom.experiments.harness.conditions import identities_of
 from sparloom.jit import compiler_version
-from sparloom.measure import code_changes, code_revision, describe_machine, package_versions
+from sparloom.measure import code_changes, code_revision, describe_machine
 from sparloom.ragged import LengthCorpus
-from sparloom.resources import CHECKOUT
+from sparloom.resources import CHECKOUT, package_versions
 from sparloom.sparse import Corpus
 
 PACKAGES = ("numpy", "scipy", "torch", "torch-geometric", "mkl", "pymetis", "cupy-cuda11x", "cupy-cuda12x",
