@@ -96,11 +96,10 @@ class Comparison:
             **{role: self.study.names(role) for role in ("train", "validation", "test")},
         })
         write_frame(out / "labels.parquet", pd.concat([rows.assign(seed=seed) for seed, rows in self.drawn.items()]))
-        origins = getattr(self.study.samples, "origins", None)
-        if origins is not None:  # so that a finished run is not reused for other samples
+        read = self.study.samples.origins(self.study.platform.name, self.study.op.name)
+        if read:  # so that a finished run is not reused for other samples
             path = out / "made_from.json"
             known = read_json(path) if path.exists() else {}
-            read = origins(self.study.platform.name, self.study.op.name)
             write_json(path, known | {str(file): sha256(file) for file in read})
 
     def _costs(self) -> dict[str, float]:

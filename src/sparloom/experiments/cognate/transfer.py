@@ -145,9 +145,7 @@ class LearnerConfig:
             ValueError: the model has no members to vote with, or the samples have other widths only.
         """
         study.refuse_other_widths()
-        model, estimator = self.model, study.estimator if self.estimate else None
-        if estimator is not None:
-            model = model.with_estimate(estimator)
+        model = models.with_estimate(self.model, study.estimator if self.estimate else None)
         if not self.source_votes:
             return model, None
         if not isinstance(self.model, models.Ensemble):
