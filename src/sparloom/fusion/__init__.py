@@ -29,7 +29,7 @@ __all__, __getattr__, __dir__ = attach(__name__, {
     "decorator": ("Budget", "FusedFunction", "fuse"),
     "executor": ("Executor", "Pair", "TileFusionSpace", "Variant", "Workspace"),
     "orders": (
-        "MIN_FUSED_RATIO", "Reordered", "bandwidth_order", "metis_order", "partition_order", "rescue_order"),
+        "Reordered", "bandwidth_order", "rescue_order"),
     "program": ("Csr", "fprange"),
     "row_pass": ("RowPass", "RowSteps"),
     "schedule": (

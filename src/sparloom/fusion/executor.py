@@ -28,7 +28,7 @@ CT_SIZES = (0, 1024, 2048, 4096, 8192, 16384)  # most iterations of a coarse til
 CACHES = (0, 1024, 2048, 4096, 8192, 16384, 32768)  # KiB of one thread; 0: nothing is fused
 VARIANT_PARAMETERS = (  # see Variant; the last one in KiB
     *(Parameter(name, (0, 1)) for name in ("local", "stream", "stream_first")), Parameter("prefetch", (0, 4)))
-COUPLED = ("ct_size", "cache", "order", "local", "stream_first")
+COUPLED = ("ct_size", "cache", "local", "stream_first")
 
 
 @dataclass(frozen=True)
@@ -56,21 +56,17 @@ class Variant:
 DEFAULT_VARIANT = Variant()  # Algorithm 1 as in the paper
 
 
-def TileFusionSpace(op: str, orders: Sequence[str]) -> GridSpace:  # noqa: N802 (a constructor)
-    """Build the space of schedules and variants: 8 points without fusion, and 360 for each order, "natural" first."""
+def TileFusionSpace(op: str) -> GridSpace:  # noqa: N802 (a constructor)
+    """Build the space of schedules and variants: 8 points without fusion, and 360 with it."""
     return GridSpace(
-        name="tile_fusion", op=op, defaults=(0, 0, "natural", 0, 0, 0, 0), refuse=_refuse, coupled=COUPLED,
-        meaning="tile_fusion 1", parameters=(
-            Parameter("ct_size", CT_SIZES), Parameter("cache", CACHES), Parameter("order", tuple(orders)),
-            *VARIANT_PARAMETERS))
+        name="tile_fusion", op=op, defaults=(0,) * 6, refuse=_refuse, coupled=COUPLED, meaning="tile_fusion 2",
+        parameters=(Parameter("ct_size", CT_SIZES), Parameter("cache", CACHES), *VARIANT_PARAMETERS))
 
 
 def _refuse(config: Config) -> str | None:
     ct_size, cache = config["ct_size"], config["cache"]
     if (ct_size == 0) != (cache == 0):
         return f"ct_size={ct_size} and cache={cache}: both are 0 where nothing is fused, else above"
-    if ct_size == 0 and config["order"] != "natural":
-        return f"order={config['order']} of loops that are not fused"
     if config["local"] and ct_size == 0:
         return "local=1 keeps rows of D1 from one loop to the next, and nothing is fused"
     if config["local"] and config["stream_first"]:
@@ -107,9 +103,7 @@ class Executor:
     since they share these buffers.
 
     Args:
-        schedule: legal for the pattern of A, see `check_schedule`; with an `order`, for the reordered pattern.
-        order: (n,) int32, iteration -> row of the matrices, which are not moved. SpMM-GeMM takes no order, since its
-            iterations depend only on their own row.
+        schedule: legal for the pattern of A, see `check_schedule`.
         timed: fill `seconds` in each call.
         workspace: executors may share one.
     """
@@ -118,18 +112,13 @@ class Executor:
     schedule: TileSchedule
     threads: int
     variant: Variant = DEFAULT_VARIANT
-    order: np.ndarray | None = None
     timed: bool = False
     workspace: Workspace = field(default_factory=Workspace, repr=False)
-    _columns: tuple[Pattern, np.ndarray] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.threads = checked_threads(self.threads)
-        if self.op.name == "spmm_gemm" and (self.order is not None or not self.schedule.natural):
-            raise ValueError("rows of spmm_gemm do not depend on each other: give a schedule in natural order, and no "
-                             "order of rows")
-        if self.order is not None and self.variant.blas:
-            raise ValueError("BLAS needs consecutive rows of B: give no order, or a variant without blas")
+        if self.op.name == "spmm_gemm" and not self.schedule.natural:
+            raise ValueError("rows of spmm_gemm do not depend on each other: give a schedule in natural order")
         self.seconds = np.zeros((2, self.threads))
         """Busy seconds of each thread in each wavefront of the last call."""
 
@@ -149,8 +138,7 @@ class Executor:
         """
         self._check_schedule(operands.matrix.pattern)
         check_operands(self.op, operands, result)
-        a = CsrRows.of(operands.matrix, self.order, self._renumbered_columns(operands.matrix))
-        loops = BoundLoops(self.schedule, self.threads, self.variant, a, read=self.order, write=self.order)
+        loops = BoundLoops(self.schedule, self.threads, self.variant, CsrRows.of(operands.matrix))
         arguments, kept = fill_arguments(self.op, operands, result, loops, self.workspace)
         if changes is not None:
             self._check_changes(operands, changes)
@@ -177,8 +165,6 @@ class Executor:
         if self.schedule.iterations != (middle, pattern.rows):
             raise ValueError(f"a schedule of {self.schedule.iterations} iterations for loops of {middle} and "
                              f"{pattern.rows}: schedule the pattern that is multiplied")
-        if self.order is not None and self.order.shape != (pattern.rows,):
-            raise ValueError(f"an order of {self.order.size} rows for {pattern.rows}")
 
     def _check_changes(self, operands: Operands, changes: np.ndarray) -> None:
         if self.op.name != "spmm_spmm" or operands.right.pattern.rows != operands.right.pattern.cols:
@@ -188,17 +174,6 @@ class Executor:
             raise ValueError(f"changes have shape {changes.shape}, not {shape}: a row for each tile of wavefront 0")
         check_overlap("changes overlap", changes, _arrays_read(operands))
         changes.fill(0)  # tiles without rows write nothing
-
-    def _renumbered_columns(self, matrix: SparseMatrix) -> np.ndarray | None:
-        """Map the columns of A to iterations of loop one; cached for the last pattern."""
-        if self.order is None:
-            return None
-        columns = self._columns
-        if columns is None or columns[0] is not matrix.pattern:
-            iteration = np.empty_like(self.order)
-            iteration[self.order] = np.arange(self.order.size, dtype=np.int32)
-            columns = self._columns = matrix.pattern, iteration[matrix.pattern.indices]
-        return columns[1]
 
 
 def check_operands(op: Pair, operands: Operands, result: np.ndarray) -> None:

@@ -41,7 +41,7 @@ __all__, __getattr__, __dir__ = attach(__name__, {
         "Evolution", "Ranked", "best", "portfolio",
     ),
     "fusion_problem": (
-        "ORDERS", "Estimate", "PairCostModel", "Problem", "Sketch",
+        "Estimate", "PairCostModel", "Problem", "Sketch",
     ),
     "fusion": (
         "ExecutorFactory", "Fuse", "FusionConfig", "PairPlan", "PlanKey", "get_pair", "plan_pair",

@@ -22,8 +22,7 @@ from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning.cache import PlanCache, Summary
 
 Read = TypeVar("Read")
-FUSED_SOURCES = ("cpu/*.hpp", "cpu/fused_f32.cpp", "cpu/fused_f64.cpp", "cpu/partition_order.cpp",
-                 "cpu/tile_schedule.cpp")
+FUSED_SOURCES = ("cpu/*.hpp", "cpu/fused_f32.cpp", "cpu/fused_f64.cpp", "cpu/tile_schedule.cpp")
 """Sources of the fused kernels, under kernels/; their content is in the cache key."""
 RAGGED_SOURCES = ("cpu/multiply.cpp", "cpu/tall_gemm.hpp", "cpu/gemm.hpp", "cpu/vector.hpp")
 """Sources of the ragged kernels, under kernels/; their content is in the cache key."""

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import patterns
-from tile_schedules import brute_force, schedule_of
+from tile_schedules import schedule_of
 
 from sparloom.errors import Unsupported
 from sparloom.fusion import Executor, Variant, atomic_tiling, fused_gemv, overlapped_tiling
@@ -103,6 +103,3 @@ def test_baselines_reject_unsupported_operations():
     transposed = GemmSpmm(c_transposed=True)
     with pytest.raises(Unsupported, match="it is for gemm_spmm with C as it is"):
         fused_gemv(transposed, operands_of(transposed, pattern, 8), result, threads=1, kind="gemv")
-    order = np.arange(320, dtype=np.int32)
-    with pytest.raises(ValueError, match="BLAS needs consecutive rows of B"):
-        Executor(GemmSpmm(), brute_force(pattern, []), threads=1, variant=Variant(blas=True), order=order)

@@ -13,7 +13,7 @@ from sparloom.ragged import LengthCorpus
 from sparloom.resources import CHECKOUT, package_versions
 from sparloom.sparse import Corpus
 
-PACKAGES = ("numpy", "scipy", "torch", "torch-geometric", "mkl", "pymetis", "cupy-cuda11x", "cupy-cuda12x",
+PACKAGES = ("numpy", "scipy", "torch", "torch-geometric", "mkl", "cupy-cuda11x", "cupy-cuda12x",
             "cupy-cuda13x", "triton")
 """Packages that benchmarks run or compare with."""
 
