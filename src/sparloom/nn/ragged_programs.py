@@ -21,7 +21,7 @@ from sparloom.nn.batches import TokenBatch
 from sparloom.nn.content_hash import contiguous_array, fingerprint, sampled_hash
 from sparloom.nn.custom_ops import in_functorch, needs_derivatives, refuse_legacy_vmap, vmap_by_loop
 from sparloom.nn.torch_integration import autocast_operands, torch_threads
-from sparloom.ragged import ACTIVATIONS, BoundRun, Layer, Structure, Weight, pack_weights, run_bound
+from sparloom.ragged import ACTIVATIONS, BoundRun, Layer, Structure, Weight, run_bound
 from sparloom.tuning import RaggedOperator, choose_schedule
 
 S = TypeVar("S")
@@ -154,7 +154,7 @@ class PackedWeights:
         self._current.pop(key, None)  # its memory becomes spare now unless a call still reads it
         memory = self._memory(key, sum(map(_padded_size, weights.values())))
         views = packed_views(weights, memory)
-        pack_weights(weights, arrays, views)
+        Weight.pack_all(weights, arrays, views)
         packed = self._current[key] = PackedProgramWeights(
             content, memory, views, {name: address_of(view) for name, view in views.items()})
         return packed

@@ -11,7 +11,7 @@ A program passes through these files:
     table_code     code that reads tables in kernels, and the prelude that builds them
     lowering       from programs to kernels of the loop IR
     structure      batches: lengths with their tables, and values of ragged tensors
-    runtime        compiled, interpreted and device programs, repeated runs on storage of the caller
+    runtime        compiled, interpreted and device programs
     layers/        attention, the encoder layer, matrix products, and layers for arrays
     workloads      data sets of lengths, and costs of an encoder layer on them
 """
@@ -40,8 +40,8 @@ __all__, _find, __dir__ = attach(__name__, {
     "lowering": ("Lowered", "lower"),
     "structure": ("Prelude", "RaggedTensor", "Structure", "element_offsets", "iterations"),
     "runtime": (
-        "BoundRun", "DeviceProgram", "Executable", "Runner", "bind_arrays", "interpreted", "kernel_arguments",
-        "kernel_preludes", "run_bound"),
+        "BoundRun", "DeviceProgram", "Executable", "bind_arrays", "interpreted", "kernel_arguments", "kernel_preludes",
+        "run_bound"),
     "layers.tokens": (
         "LENGTHS", "MEMORY_LENGTHS", "TOKENS", "EncoderSchedule", "EncoderShape", "schedule_token_sum",
         "schedule_weight_gradient", "structure_of", "sum_over_tokens", "tokens_of"),
@@ -67,7 +67,7 @@ __all__, _find, __dir__ = attach(__name__, {
         "trmm", "trmm_structure", "unsplit_trmm", "vgemm", "vgemm_structure"),
     "layers.layer": (
         "Layer", "Weight", "compiled_attention", "compiled_cross_attention", "compiled_encoder_layer",
-        "compiled_layer_norm", "compiled_softmax", "pack_values", "pack_weights"),
+        "compiled_layer_norm", "compiled_softmax", "pack_values"),
     "workloads": (
         "DATASETS", "PRELUDES", "AuxiliaryTables", "Dataset", "EncoderSizes", "LengthCorpus", "LengthStatistics",
         "LoopPadding", "SequenceLengths", "StoragePadding", "TileSizes", "auxiliary_bytes", "dense_activations",

@@ -84,8 +84,8 @@ def test_other_precisions_are_near(precision: str) -> None:
     found = []
     for name in ("float32", precision):
         layer = ragged.compiled_cross_attention(replace(wide, precision=name), ragged.EncoderSchedule(), 1)
-        weights, out = ragged.pack_weights(layer.forward_weights, values), np.empty_like(x)
-        layer.inference(ragged.structure_of(OF_LENGTHS, OF_MEMORY), {
+        weights, out = ragged.Weight.pack_all(layer.forward_weights, values), np.empty_like(x)
+        layer.inference.run(ragged.structure_of(OF_LENGTHS, OF_MEMORY), {
             "x": x, "memory": memory, **weights, layer.result: out})
         found.append(out)
     cosines = (found[0] * found[1]).sum(1) / np.linalg.norm(found[0], axis=1) / np.linalg.norm(found[1], axis=1)

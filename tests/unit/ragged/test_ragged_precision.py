@@ -93,8 +93,8 @@ def run(shape: EncoderShape, values: dict[str, np.ndarray], x: np.ndarray, *, sh
         ) -> np.ndarray:
     layer = compiled_encoder_layer(shape, EncoderSchedule(shared_panels=share), 2)
     out = np.empty_like(x)
-    weights = ragged.pack_weights(layer.forward_weights, values)
-    layer.inference(structure_of(OF_LENGTHS), {"x": x, **others, **weights, layer.result: out})
+    weights = ragged.Weight.pack_all(layer.forward_weights, values)
+    layer.inference.run(structure_of(OF_LENGTHS), {"x": x, **others, **weights, layer.result: out})
     return out
 
 
@@ -134,7 +134,7 @@ def test_compiled_layers_are_interpreted_ones(precision: str) -> None:
     shape, rng = replace(SHAPE, width=8, heads=2, hidden=8, precision=precision), np.random.default_rng(3)
     values, x = parameters(rng, shape), rng.normal(size=(COUNT, shape.width)).astype(np.float32)
     of = ragged.Structure({ragged.LENGTHS: OF_LENGTHS}, InterpretedLibrary)
-    weights = ragged.pack_weights(compiled_encoder_layer(shape, EncoderSchedule(), 2).forward_weights, values)
+    weights = ragged.Weight.pack_all(compiled_encoder_layer(shape, EncoderSchedule(), 2).forward_weights, values)
     found = ragged.interpreted(scheduled_encoder_layer(shape, EncoderSchedule()), of, x=x, **weights)["norm_2"]
     found = found.reshape(x.shape)
     np.testing.assert_allclose(run(shape, values, x), found, atol=2e-2 if precision == "bfloat16" else 4e-2)

@@ -23,7 +23,7 @@ from sparloom.ragged.layers.precision import check_precision, quantised
 from sparloom.ragged.layers.tokens import EncoderSchedule, EncoderShape
 from sparloom.ragged.layout import evaluate, storage_size, stored_dims
 from sparloom.ragged.nests import Program
-from sparloom.ragged.runtime import BoundRun, Runner
+from sparloom.ragged.runtime import BoundRun, Executable
 from sparloom.ragged.structure import Structure
 from sparloom.ragged.tensor import Change, SplitDim, StoredDims, Table, Tensor
 
@@ -140,26 +140,26 @@ class Weight:
         values = rounded(values) if self.tensor.type == BF16 and values.dtype == np.float32 else values
         return pack_values(self.tensor, values.reshape(self.shape).transpose(self.order), out)
 
-
-def pack_weights(weights: Mapping[str, Weight], parameters: Mapping[str, np.ndarray | None],
+    @staticmethod
+    def pack_all(weights: Mapping[str, Weight], parameters: Mapping[str, np.ndarray | None],
                  out: Arrays = MappingProxyType({})) -> dict[str, np.ndarray]:
-    """Pack parameters by name in the precision of a program.
+        """Pack parameters by name in the precision of a program.
 
-    Args:
-        parameters: None stands for zeros.
-        out: arrays to write instead of new ones.
+        Args:
+            parameters: None stands for zeros.
+            out: arrays to write instead of new ones.
 
-    Raises:
-        ValueError: a matrix has another number of elements, or other rows.
-    """
-    for name in weights.keys() & parameters.keys():
-        array, shape = parameters[name], weights[name].shape
-        if array is not None and (array.size != math.prod(shape)
-                                  or array.shape[0] not in itertools.accumulate(shape, operator.mul)):
-            raise ValueError(f"parameter {name} has shape {array.shape}: expected the {math.prod(shape)} elements of "
-                             f"{shape}, with leading dimensions flattened or not")
-    arrays = quantised(parameters, {name: weight.tensor for name, weight in weights.items()})
-    return {name: weight.packed(arrays[name], out.get(name)) for name, weight in weights.items()}
+        Raises:
+            ValueError: a matrix has another number of elements, or other rows.
+        """
+        for name in weights.keys() & parameters.keys():
+            array, shape = parameters[name], weights[name].shape
+            if array is not None and (array.size != math.prod(shape)
+                                      or array.shape[0] not in itertools.accumulate(shape, operator.mul)):
+                raise ValueError(f"parameter {name} has shape {array.shape}: expected the {math.prod(shape)} elements "
+                                 f"of {shape}, with leading dimensions flattened or not")
+        arrays = quantised(parameters, {name: weight.tensor for name, weight in weights.items()})
+        return {name: weight.packed(arrays[name], out.get(name)) for name, weight in weights.items()}
 
 
 class Layer:
@@ -179,19 +179,19 @@ class Layer:
         self._forward, self._backward, self._threads = forward, backward, threads
 
     @cached_property
-    def inference(self) -> Runner:
-        """Runner that computes the result alone."""
-        return Runner(self._forward(), threads=self._threads)
+    def inference(self) -> Executable:
+        """Program that computes the result alone."""
+        return Executable(self._forward(), threads=self._threads)
 
     @cached_property
-    def training(self) -> Runner:
-        """Runner that computes the result and stores what the gradients need."""
-        return Runner(self._forward(kept=encoder.KEPT), threads=self._threads)
+    def training(self) -> Executable:
+        """Program that computes the result and stores what the gradients need."""
+        return Executable(self._forward(kept=encoder.KEPT), threads=self._threads)
 
     @cached_property
-    def gradients(self) -> Runner:
-        """Runner that computes the gradients."""
-        return Runner(self._backward(), threads=self._threads)
+    def gradients(self) -> Executable:
+        """Program that computes the gradients."""
+        return Executable(self._backward(), threads=self._threads)
 
     @cached_property
     def forward_weights(self) -> Mapping[str, Weight]:
@@ -242,7 +242,7 @@ class Layer:
             weights: addresses of the weights packed for the forward pass, by name.
             out: (tokens, width).
         """
-        return self.inference.bind(structure, {**inputs, self.result: out}, fixed=weights)
+        return self.inference.prepare(structure, {**inputs, self.result: out}, fixed=weights)
 
     def train(self, structure: Structure, inputs: Arrays, weights: Arrays, out: np.ndarray, *, kept: Arrays) -> None:
         """Compute the result and what the gradients need.
@@ -250,7 +250,7 @@ class Layer:
         Args:
             kept: arrays to write, by the names in `kept`, with the sizes of `sizes`.
         """
-        self.training(structure, {**inputs, **weights, self.result: out, **kept}, (self.result, *kept))
+        self.training.run(structure, {**inputs, **weights, self.result: out, **kept}, (self.result, *kept))
 
     def sizes(self, structure: Structure) -> dict[str, int]:
         """Count the elements of the kept tensors."""
@@ -268,7 +268,7 @@ class Layer:
         """
         names = {f"d_{name}": array for name, array in wanted.items()}
         given = {name: array for name, array in inputs.items() if name in self.gradients.program.inputs()}
-        self.gradients(structure, {**given, **weights, **kept, f"d_{self.result}": upstream, **names}, tuple(names))
+        self.gradients.run(structure, {**given, **weights, **kept, f"d_{self.result}": upstream, **names}, tuple(names))
 
 
 @cache
