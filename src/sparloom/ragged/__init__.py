@@ -7,7 +7,7 @@ A program passes through these files:
     layout         offsets of elements in ragged storage
     nests          operations and programs: scheduled loop nests
     definition     programs from operations; every access is checked to be in bounds
-    schedule/      primitives that change a program: loops, compute, operations, storage
+    schedule/      primitives that change a program: loops, compute, operations
     table_code     code that reads tables in kernels, and the prelude that builds them
     lowering       from programs to kernels of the loop IR
     structure      batches: lengths with their tables, and values of ragged tensors
@@ -30,12 +30,12 @@ __all__, _find, __dir__ = attach(__name__, {
     "nests": (
         "Operation", "Program", "compute", "erf", "exp", "exp2", "less", "max_over", "maximum", "min_over", "minimum",
         "printable", "real", "sqrt", "sum_over", "tanh", "where"),
-    "definition": ("Part", "part", "program"),
+    "definition": ("part", "program"),
     "schedule.loops": ("bind_threads", "fuse", "parallel", "remap", "reorder", "split", "unroll", "vectorise"),
     "schedule.compute": ("compute_at", "compute_with", "index_range"),
-    "schedule.operations": ("decompose_reduction", "hfuse", "inline", "narrow", "offload", "split_operation"),
-    "schedule.storage": (
-        "PANEL", "pad_loop", "pad_storage", "reorder_dimensions", "split_dimension"),
+    "schedule.operations": (
+        "PANEL", "decompose_reduction", "hfuse", "inline", "narrow", "offload", "pad_loop", "pad_storage",
+        "reorder_dimensions", "split_dimension", "split_operation"),
     "table_code": ("hoist", "prelude_kernels", "simplify_map"),
     "lowering": ("Lowered", "lower"),
     "structure": ("Prelude", "RaggedTensor", "Structure", "element_offsets", "iterations"),

@@ -60,6 +60,7 @@ class Operation:
 
     Args:
         at: dimensions of which only one coordinate, a constant, is defined.
+        part: name of the nest that defines these elements, if it is not that of the output.
 
     Raises:
         IllegalSchedule: the value reads a name that is not a dimension, reads the output itself, or has two
@@ -69,6 +70,7 @@ class Operation:
     output: Tensor
     value: Expr
     at: tuple[tuple[Dim, Expr], ...] = ()
+    part: str = ""
 
     def __post_init__(self) -> None:
         name = self.output.name
@@ -95,6 +97,16 @@ class Operation:
     @property
     def name(self) -> str:
         return self.output.name
+
+    @property
+    def nest(self) -> str:
+        """Name of the nest that it is defined by."""
+        return self.part or self.output.name
+
+    def loops(self) -> tuple[Loop, ...]:
+        """Return the loops of a nest that is not scheduled."""
+        return (*(Loop(dim.name, extent) for dim, extent in self.axes),
+                *(Loop(dim.name, extent, reduces=True) for dim, extent in self.reduced))
 
     @cached_property
     def axes(self) -> tuple[Axis, ...]:

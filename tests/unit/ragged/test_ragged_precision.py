@@ -12,8 +12,7 @@ from sparloom.ir import BF16, F32, I8, I32, U8, Cast, rounded, widened
 from sparloom.ragged import EncoderSchedule, EncoderShape, compiled_encoder_layer, dims, structure_of
 from sparloom.ragged.layers.encoder import scheduled_encoder_layer
 from sparloom.ragged.schedule.loops import fuse, parallel, reorder, split
-from sparloom.ragged.schedule.operations import offload
-from sparloom.ragged.schedule.storage import reorder_dimensions, split_dimension
+from sparloom.ragged.schedule.operations import offload, reorder_dimensions, split_dimension
 
 batch, pos, inner, col = dims("batch pos inner col")
 BATCHES = ragged.Length("batches")
