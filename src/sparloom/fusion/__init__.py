@@ -24,8 +24,8 @@ from sparloom.lazy import attach
 
 __all__, __getattr__, __dir__ = attach(__name__, {
     "comparison": (
-        "CacheLevel", "access_cycles", "atomic_tiling", "fused_gemv", "machine_levels", "mean_cycles",
-        "overlapped_tiling", "pinned", "potential_gain"),
+        "CacheLevel", "access_cycles", "atomic_tiling", "fused_gemv", "machine_levels", "overlapped_tiling", "pinned",
+        "potential_gain"),
     "decorator": ("Budget", "FusedFunction", "fuse"),
     "executor": ("Executor", "Pair", "TileFusionSpace", "Variant", "Workspace"),
     "orders": (

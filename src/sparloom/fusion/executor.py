@@ -1,7 +1,6 @@
 """Products of three matrices by a tile schedule: kernels of kernels/cpu/fused.hpp, their variants, and the space."""
 
 import ctypes
-import importlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -19,7 +18,6 @@ from sparloom.space import Config, GridSpace, Parameter
 from sparloom.sparse import Pattern, SparseMatrix
 
 SOURCES = {"float32": "cpu/fused_f32.cpp", "float64": "cpu/fused_f64.cpp"}
-BLAS_PREFIXES = {"float32": "s", "float64": "d"}
 
 Pair = GemmSpmm | SpmmSpmm | SpmmGemm
 """Any of the products of three matrices that can be fused."""
@@ -41,16 +39,12 @@ class Variant:
         stream: write D with non-temporal stores where its rows are whole vectors.
         stream_first: write D1 with non-temporal stores, unless it is local.
         prefetch_bytes: how much of a gathered dense row to prefetch.
-        together: compute rows with equal columns side by side.
-        blas: multiply dense tiles with SciPy's BLAS; limit it to one thread (threadpoolctl).
     """
 
     local: bool = False
     stream: bool = False
     stream_first: bool = False
     prefetch_bytes: int = 0
-    together: bool = True
-    blas: bool = False
 
 
 DEFAULT_VARIANT = Variant()  # Algorithm 1 as in the paper
@@ -324,7 +318,7 @@ def fill_arguments(
     arguments = FusedArguments(
         tiles=_tile_arguments(loops, kept), a=loops.a.arguments(kept), c=address(operands.dense["C"], dtype),
         d=address(result, dtype, written=True), rows=result.shape[0], width=width,
-        largest_tile=loops.schedule.largest_tile, ahead=variant.prefetch_bytes, together=variant.together,
+        largest_tile=loops.schedule.largest_tile, ahead=variant.prefetch_bytes, together=True,
         stream=variant.stream, stream_first=variant.stream_first,
         c_transposed=op.name == "gemm_spmm" and op.c_transposed)
     for name in ("read", "write"):
@@ -339,8 +333,6 @@ def fill_arguments(
     else:
         dense = operands.dense["B"]
         arguments.dense_b, arguments.inner = address(dense, dtype), dense.shape[1]
-        if variant.blas:
-            arguments.blas = blas_routine("gemm", operands.matrix.dtype)
     _allocate_buffers(arguments, arguments.inner if op.name == "spmm_gemm" else width, loops, workspace, kept)
     return arguments, kept
 
@@ -377,13 +369,3 @@ def fused_library(dtype: np.dtype) -> ctypes.CDLL:
     library = compile_cpp([SOURCES[dtype.name]])
     library.sparloom_fused_buffer.restype = library.sparloom_fused_packed.restype = ctypes.c_int64
     return library
-
-
-def blas_routine(name: str, dtype: np.dtype) -> int:
-    """Return the address of a Fortran routine of SciPy's BLAS, such as "gemm" for SGEMM or DGEMM."""
-    capsule = importlib.import_module("scipy.linalg.cython_blas").__pyx_capi__[BLAS_PREFIXES[dtype.name] + name]
-    python = ctypes.pythonapi
-    python.PyCapsule_GetName.restype, python.PyCapsule_GetName.argtypes = ctypes.c_char_p, [ctypes.py_object]
-    python.PyCapsule_GetPointer.restype = ctypes.c_void_p
-    python.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
-    return python.PyCapsule_GetPointer(capsule, python.PyCapsule_GetName(capsule))

@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Literal, get_args
 
+import numpy as np
+
 from sparloom.errors import NotDecided, Unsupported
 from sparloom.fusion import (
     Executor,
@@ -27,12 +29,11 @@ from sparloom.fusion import (
 from sparloom.jit import NativeCall
 from sparloom.measure import cache_levels, checked_threads
 from sparloom.ops import Operands
-from sparloom.space import Config, GridSpace
+from sparloom.space import Config
 from sparloom.tuning.cache import PlanCache, Summary
 from sparloom.tuning.fusion_problem import Estimate, PairCostModel, Problem
 from sparloom.tuning.machine import FUSED_SOURCES, kernels_digest, machine_digest, machine_rates
 from sparloom.tuning.racing import Call, Clock, Decision, Guardrail, MeasurementBudget, challenge, race, trials_of
-from sparloom.tuning.search import Evolution, best
 
 log = logging.getLogger(__name__)
 
@@ -41,8 +42,6 @@ Fuse = Literal["auto", "never", "always"]
 
 FORMS = ("c_transposed", "addends")
 MAX_FUSING = {"ct_size": 16384, "cache_bytes": 1 << 62}  # tiles that fuse the most
-EVOLUTION = Evolution(population=512, generations=12, patience=4, mutation=0.2, tournament=3, seed=0)
-RANKED = 512  # configurations from which the shortlist is taken
 MAX_SAME_TILES = 2  # candidates with the same tiles
 
 MIN_FUSED_ROWS = 0.05  # share of loop two below which nothing fused is measured
@@ -156,31 +155,6 @@ class ExecutorFactory:
         return self._schedules[key]
 
 
-def shortlist(
-    model: PairCostModel, problem: Problem, space: GridSpace, *, threads: int, count: int,
-) -> list[Config]:
-    """Choose fused candidates with low scores, best first, but few with the same tiles.
-
-    Args:
-        threads: of the executor.
-        count: at most.
-    """
-    ranked = best(lambda listed: model.score(problem, listed), space, min(RANKED, len(space)), evolution=EVOLUTION)
-    alike: Counter[int] = Counter()
-    chosen: dict[tuple[object, ...], Config] = {}
-    for config in (each.config for each in ranked):
-        if config["ct_size"] == 0:
-            continue
-        tiling = problem.sketch.tiling(
-            ct_size=config["ct_size"], cache_bytes=1024 * config["cache"], threads=threads)
-        tiles = tiling.tiles
-        program = (tiles, *(config[name] for name in ("local", "stream", "stream_first", "prefetch")))
-        if program not in chosen and alike[tiles] < MAX_SAME_TILES:
-            chosen[program] = config
-            alike[tiles] += 1
-    return list(chosen.values())[:count]
-
-
 @dataclass(frozen=True)
 class Decider:
     """Decides for one problem.
@@ -246,9 +220,18 @@ class Decider:
             "measured", f"fastest of {len(configs)}", trials, run.executions, self.clock() - start)
 
     def _shortlist(self) -> list[FusionConfig]:
-        configs = shortlist(self.model(), self.problem, TileFusionSpace(self.problem.op.name), threads=self.threads,
-                            count=self.effort.candidates)
-        return [FusionConfig.of(config, threads=self.threads) for config in configs]
+        """Choose fused candidates with low scores, best first, but few with the same tiles."""
+        space = [config for config in TileFusionSpace(self.problem.op.name) if config["ct_size"]]
+        alike: Counter[int] = Counter()
+        chosen: dict[tuple[object, ...], FusionConfig] = {}
+        for index in np.argsort(self.model().score(self.problem, space), kind="stable"):
+            config = FusionConfig.of(space[index], threads=self.threads)
+            tiles = self.problem.sketch.tiling(
+                ct_size=config.ct_size, cache_bytes=config.cache_bytes, threads=self.threads).tiles
+            if (tiles, config.variant) not in chosen and alike[tiles] < MAX_SAME_TILES:
+                chosen[tiles, config.variant] = config
+                alike[tiles] += 1
+        return list(chosen.values())[:self.effort.candidates]
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import patterns
-from tile_schedules import schedule_of
 
 from sparloom.errors import Unsupported
-from sparloom.fusion import Executor, Variant, atomic_tiling, fused_gemv, overlapped_tiling
+from sparloom.fusion import atomic_tiling, fused_gemv, overlapped_tiling
 from sparloom.ops import GemmSpmm, Operands, SpmmGemm, SpmmSpmm, assert_close
 from sparloom.sparse import Pattern, SparseMatrix
 
@@ -73,16 +72,6 @@ def test_tilings_are_correct_for_any_pattern(op, tiling, data):
 def test_fused_gemv_is_correct_for_any_pattern(dtype, kind, data, pattern, width):
     op, threads = GemmSpmm(inner=data.draw(st.integers(1, 40)), dtype=dtype), data.draw(st.integers(1, 3))
     check(op, operands_of(op, pattern, width), width, lambda *given: fused_gemv(op, *given, threads=threads, kind=kind))
-
-
-@pytest.mark.parametrize("op", [*PAIRS[:2], SpmmGemm(inner=20)], ids=lambda op: f"{op.name}_{op.inner}")
-@dtypes
-def test_blas_tiles_are_correct(op, dtype):
-    op, pattern = replace(op, dtype=dtype), hub()
-    operands, schedule = operands_of(op, pattern, 48), schedule_of(op, pattern, [100, 101])
-    for local in (False, True):
-        executor = Executor(op, schedule, threads=2, variant=Variant(local=local, blas=True))
-        check(op, operands, 48, executor.bind)
 
 
 def test_overlapped_tiling_supports_addends_and_atomic_tiling_rejects_them():

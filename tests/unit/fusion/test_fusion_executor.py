@@ -29,7 +29,7 @@ OPS = [GemmSpmm(), GemmSpmm(c_transposed=True), SpmmSpmm(), SpmmSpmm(addends=Tru
 DTYPES = ["float32", "float64"]
 VARIANTS = [
     Variant(), Variant(local=True), Variant(local=True, stream=True, prefetch_bytes=1024),
-    Variant(stream=True, stream_first=True, together=False), Variant(prefetch_bytes=4096),
+    Variant(stream=True, stream_first=True), Variant(prefetch_bytes=4096),
 ]
 WIDTHS = [*range(1, 41), 64, 100, 128, 200]
 INNERS = [*range(1, 41), 64, 128, 600]

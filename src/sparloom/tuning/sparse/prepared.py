@@ -267,10 +267,6 @@ class Prepared:
         with self._lock:
             return self._planned(case, operands)
 
-    def decided(self, op: str, **dense: Any) -> bool:
-        """Tell whether it is decided how calls with such dense operands run; runs nothing."""
-        return self._case(op, Operands(self.matrix, dense)) in self._plans
-
     def fits(self, pattern: Pattern) -> bool:
         """Tell whether this was made for a pattern with this content; reads all of it."""
         return pattern.digest() == self._pattern
