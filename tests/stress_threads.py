@@ -48,9 +48,9 @@ POINTS = {
     "sparloom.jit.native": ("IdentityCache.get", "ResultPool._buffer", "ResultPool._evict"),
     "sparloom.nn.content_hash": ("SpanFingerprint.unchanged",),
     "sparloom.nn.pattern_cache": ("PatternCache.get", "PreparedPattern._transposed_values"),
-    "sparloom.nn.ragged_programs": ("PackedWeights._packed", "PackedWeights._memory", "PackedProgramWeights.fixed_for"),
+    "sparloom.nn.ragged_programs": ("PackedWeights._packed", "PackedWeights._memory"),
     "sparloom.platforms.cpu_kernels.row_pieces": ("SparseRows.bind",),
-    "sparloom.ragged.runtime": ("Runner._for", "Runner._plan", "Runner.bind"),
+    "sparloom.ragged.runtime": ("Executable._for", "Executable._plan", "Executable.prepare"),
     "sparloom.ragged.structure": ("Structure.prepare", "Structure.table", "Structure._build"),
     "sparloom.tuning.sparse.prepared": ("Prepared.plan", "Prepared._check_unchanged"),
 }
@@ -112,7 +112,6 @@ def packed(kind: str, rng: random.Random) -> Work:
 def ragged_programs(rng: random.Random) -> Work:
     draw = np.random.default_rng(rng.randrange(1 << 30))
     executable = ragged.Executable(ragged.tiled_vgemm(rows=5, cols=32, panel=16, depth=8), threads=1)
-    runner = ragged.Runner(executable.program, threads=1)
     tensors = executable.program.tensors()
     theirs = torch.nn.TransformerEncoderLayer(24, 3, 40, 0.0, batch_first=True)
     ours = sparloom.nn.TransformerEncoderLayer(24, 3, 40)
@@ -130,7 +129,7 @@ def ragged_programs(rng: random.Random) -> Work:
             a, b = (ragged.RaggedTensor.from_packed(tensors[name], structure, array).data
                     for name, array in zip("ab", packed_arrays, strict=True))
             out = ragged.RaggedTensor.zeros(tensors["c"], structure)
-            runner(structure, {"a": a, "b": b, "c": out.data})
+            executable.run(structure, {"a": a, "b": b, "c": out.data})
             for data in (out.data, executable(structure, a=a, b=b)):
                 result = ragged.RaggedTensor(tensors["c"], structure, data).to_packed()[0]
                 np.testing.assert_allclose(result.reshape(-1), expected, atol=1e-3)

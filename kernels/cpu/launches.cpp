@@ -10,7 +10,7 @@
 
 namespace {
 
-constexpr size_t kMostArguments = 48;  // as in src/sparloom/ragged/runner.py
+constexpr size_t kMostArguments = 48;  // as in src/sparloom/ragged/runtime.py
 
 using Call = void (*)(int64_t entry, const int64_t* arguments);
 

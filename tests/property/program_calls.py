@@ -18,7 +18,7 @@ from sparloom.errors import Unfusable
 from sparloom.fusion import FusedFunction, fuse
 from sparloom.fusion.decorator import csr
 from sparloom.ops import GemmSpmm, Operands, SpmmGemm, SpmmSpmm
-from sparloom.ragged import Executable, Runner
+from sparloom.ragged import Executable
 from sparloom.solvers import JacobiResult, JacobiSolver, jacobi
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning import PairPlan, plan_pair
@@ -308,7 +308,7 @@ def draw_threads(rng: np.random.Generator) -> Case:
     wrong = rng.random() < 0.6
     form = pick(rng, BAD_THREADS if wrong else GOOD_THREADS)
     threads = (BAD_THREADS if wrong else GOOD_THREADS)[form]
-    name = pick(rng, ("spmm", "sddmm", "attention", "prepare", "jacobi", "pair", "runner", "executable"))
+    name = pick(rng, ("spmm", "sddmm", "attention", "prepare", "jacobi", "pair", "executable"))
     matrix = _system(rng, 6)
     a = scipy.sparse.csr_array(_dense(matrix).astype(np.float32))
     x, heads = _drawn(rng, 6, 3, dtype=np.float32), np.ones((6, 2, 3), np.float32)
@@ -319,6 +319,5 @@ def draw_threads(rng: np.random.Generator) -> Case:
         "prepare": lambda: sparloom.prepare(a, threads=threads, policy=POLICY).spmm(x),
         "jacobi": lambda: jacobi(matrix, np.ones((6, 1)), threads=threads),
         "pair": lambda: plan_pair(GemmSpmm(), GemmSpmm().operands(matrix, 3, 0), threads=threads, fuse="never"),
-        "runner": lambda: Runner(linear_product(), threads=threads),
         "executable": lambda: Executable(linear_product(), threads=threads)}
     return Case(f"threads {form}, {name}", calls[name], r"\bthreads\b" if wrong else None)

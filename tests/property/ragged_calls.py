@@ -12,7 +12,6 @@ from sparloom.ragged import (
     Length,
     Program,
     RaggedTensor,
-    Runner,
     Structure,
     Tensor,
     compute,
@@ -47,11 +46,6 @@ def linear_product() -> Program:
 
 
 @cache
-def _runner() -> Runner:
-    return Runner(linear_product(), threads=THREADS)
-
-
-@cache
 def _executable() -> Executable:
     return Executable(linear_product(), threads=THREADS)
 
@@ -61,7 +55,7 @@ WRONG_LENGTHS = {"negative": [3, -1], "fractions": [1.5, 2.0], "text": ["3"], "N
 
 
 def draw_ragged(rng: np.random.Generator) -> Case:
-    """Draw storage for a ragged product, by `Runner` or `Executable`, or invalid lengths."""
+    """Draw storage for a ragged product, which is all given or made, or invalid lengths."""
     if rng.random() < 0.15:
         form = pick(rng, WRONG_LENGTHS)
         return Case(f"lengths {form}", lambda: Structure({LENGTHS: WRONG_LENGTHS[form]}), r"\blengths\b")
@@ -96,13 +90,13 @@ def draw_ragged(rng: np.random.Generator) -> Case:
     elif form == "padded":
         structure = Structure({LENGTHS: lengths})
         arrays["x"] = RaggedTensor.from_padded(X, structure, RaggedTensor(X, structure, x.copy()).to_padded()[0]).data
-    runs = pick(rng, ("runner", "executable"))
+    runs = pick(rng, ("run", "call"))
 
     def call() -> None:
         structure = Structure({LENGTHS: lengths})
         with unchanged(*(arrays[name] for name in ("x", "w") if name in arrays)):
-            if runs == "runner":
-                _runner()(structure, arrays)
+            if runs == "run":
+                _executable().run(structure, arrays)
             else:
                 _executable()(structure, **arrays)
         close(np.array(arrays["y"]).reshape(y.shape), expected, 1e-5)

@@ -18,8 +18,6 @@ from sparloom.arrays.transposed import TYPES, Rows, Transposition
 from sparloom.measure import checked_threads
 from sparloom.tuning.sparse import spmm
 
-__all__ = ["SparseArray", "TransposedSparseArray", "as_linear_operator"]
-
 
 class _Products:
     """Products with dense arrays, of both classes below; those of other operands are SciPy's."""

@@ -18,10 +18,7 @@ import scipy.sparse
 
 from sparloom.forks import forkable
 from sparloom.jit import RESULT_POOL, ChangeDetector, address, aligned, compile_cpp
-from sparloom.tuning.sparse import spmm
-from sparloom.tuning.sparse.fallback import kernels_available
-
-__all__ = ["Rows", "Transposition"]
+from sparloom.tuning.sparse import kernels_available, spmm
 
 TYPES = {np.dtype(np.float32): "f32", np.dtype(np.float64): "f64"}
 LINE = 64  # bytes of a cache line

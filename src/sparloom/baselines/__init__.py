@@ -14,7 +14,7 @@ __all__, __getattr__, __dir__ = attach(__name__, {
     "sparse_libraries": ("aocl_spmm", "graphblas_sddmm", "graphblas_spmm", "mkl_dot"),
     "sparse": (
         "GATHERING", "SPARSE_BASELINES", "SPMM_BASELINES", "csr_tensor", "gathered_attention", "gathered_bytes",
-        "mkl_pair", "package_versions", "sampled_attention", "scipy_pair", "torch_csr", "torch_pair"),
+        "library_versions", "mkl_pair", "sampled_attention", "scipy_pair", "torch_csr", "torch_pair"),
     "cuda": ("VENDOR", "cublas_strmm", "cusparse_spmm", "vendor_gemms", "vendor_sparse"),
     "encoder": (
         "BoundModule", "PackedInputs", "attention_module", "compiled", "encoder_layer", "fast_path",

@@ -22,8 +22,6 @@ from sparloom.space import Config
 if TYPE_CHECKING:
     from sparloom.platforms import CpuKernels, Platform
 
-__all__ = ["VENDOR", "cublas_strmm", "cusparse_spmm", "vendor_gemms", "vendor_sparse"]
-
 VERSIONS = ("libcublas.so.13", "libcublas.so.12", "libcublas.so.11")
 RIGHT, UPPER, PLAIN, NON_UNIT = 1, 1, 0, 0  # cublasSideMode_t, cublasFillMode_t, cublasOperation_t, cublasDiagType_t
 CUSPARSE_ORDER_ROW = 2

@@ -27,8 +27,6 @@ import numpy as np
 if TYPE_CHECKING:
     from sparloom.ops import Operands
 
-__all__ = ["dgl_sddmm", "dgl_spmm"]
-
 VARIABLE = "SPARLOOM_DGL_PYTHON"
 LEAST_SECONDS = 0.5e-3
 RUN, DONE = b"r", b"d"

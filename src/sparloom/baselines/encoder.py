@@ -20,11 +20,6 @@ from torch._inductor import config as inductor
 
 from sparloom.errors import Unsupported
 
-__all__ = [
-    "BoundModule", "Module", "PackedInputs", "attention_module", "bind_module", "compilation", "compiled",
-    "encoder_layer", "fast_nested", "fast_path", "micro_batch_sizes", "micro_batches", "padded", "reference",
-]
-
 Module = nn.TransformerEncoderLayer | nn.MultiheadAttention
 MAX_SHAPES = 10_000  # recompilations; the default of PyTorch is 8
 Wrap = Callable[[Callable[..., torch.Tensor]], Callable[..., torch.Tensor]]

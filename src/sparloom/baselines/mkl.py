@@ -13,8 +13,6 @@ import numpy as np
 from sparloom.errors import Unsupported
 from sparloom.sparse import SparseMatrix
 
-__all__ = ["mkl_gemm", "mkl_gemm_batch", "mkl_path", "mkl_spmm", "set_mkl_threads"]
-
 ROW_MAJOR, PLAIN, TRANSPOSED = 101, 111, 112  # CBLAS
 NOT_TRANSPOSED, GENERAL = 10, 20  # mkl_spblas.h
 MANY_CALLS = 10_000

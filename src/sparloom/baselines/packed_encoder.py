@@ -28,15 +28,10 @@ from sparloom.baselines.encoder import (
     micro_batches,
     padded,
 )
-from sparloom.baselines.sparse import package_versions
 from sparloom.errors import Unsupported
 from sparloom.lazy import install_command
+from sparloom.resources import package_versions
 
-__all__ = [
-    "COMPARED", "DEVICE_BASELINES", "PADDED_BASELINES", "RAGGED_BASELINES", "RISING", "document_mask",
-    "encoder_baselines", "encoder_versions", "fbgemm", "flex", "micro_batch_baselines", "nested", "onednn_flex",
-    "onednn_linear", "packed_forward", "packed_loop", "projected", "sdpa", "varlen",
-]
 HALF_TOLERANCE = 2e-2  # of bfloat16, for weighted means of values around 1
 Attend = Callable[[torch.Tensor], torch.Tensor]
 """Attention without its output projection: tokens (tokens, width) -> concatenated heads of the same shape."""

@@ -6,9 +6,8 @@ call that allocates its own. In pairs, the result of the first product is alloca
 output array: torch and MKL do, SciPy's sparse product does not.
 """
 
-import importlib.metadata
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from types import MappingProxyType
 from typing import Any
@@ -22,12 +21,8 @@ from sparloom.baselines.sparse_libraries import aocl_spmm, graphblas_sddmm, grap
 from sparloom.fusion import Pair
 from sparloom.jit import aligned
 from sparloom.ops import Operands
+from sparloom.resources import package_versions
 from sparloom.sparse import SparseMatrix
-
-__all__ = [
-    "GATHERING", "SPARSE_BASELINES", "SPMM_BASELINES", "csr_tensor", "gathered_attention", "gathered_bytes",
-    "mkl_pair", "package_versions", "sampled_attention", "scipy_pair", "torch_csr", "torch_pair",
-]
 
 Run = Callable[[], None]
 MAX_INT32 = 2**31 - 1
@@ -41,15 +36,9 @@ GATHERING = ("gather_dot", "gathered")
 PairCall = Callable[[], None]
 
 
-def package_versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
+def library_versions() -> dict[str, str]:
     """Return the versions of installed packages."""
-    found = {}
-    for name in packages:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
+    return package_versions(PACKAGES)
 
 
 def torch_csr(matrix: SparseMatrix) -> torch.Tensor:

@@ -22,8 +22,6 @@ from sparloom.errors import Unsupported
 from sparloom.ops import Operands
 from sparloom.sparse import Pattern, SparseMatrix
 
-__all__ = ["aocl_spmm", "graphblas_sddmm", "graphblas_spmm", "mkl_dot"]
-
 Call = Callable[[], Any]
 """Computes; NumPy makes an array of what it returns."""
 

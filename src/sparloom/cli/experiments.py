@@ -7,8 +7,6 @@ from pathlib import Path
 from sparloom import log
 from sparloom.cli.messages import program
 
-__all__ = ["GROUPS", "Entry", "describe_experiment", "experiments", "print_experiments"]
-
 GROUPS = ("start here", "recommend and decide", "reproduce COGNATE", "train", "benchmarks", "accelerator studies",
           "collect samples", "GPU")
 """Purposes of experiments, in the order in which they are listed; a header names one with `# Group:`."""

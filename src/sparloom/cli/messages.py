@@ -18,11 +18,6 @@ from sparloom.errors import MissingArtifact, SparloomError
 from sparloom.files import DISK_FULL
 from sparloom.lazy import EXTRAS, install_command
 
-__all__ = [
-    "Reported", "UsageError", "close_names", "dotted_keys", "explain", "fail", "failure_reason", "guard", "program",
-    "suggestion",
-]
-
 UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EISDIR)
 USER_ERRORS = (SparloomError, ValueError, OSError, ImportError, MemoryError)
 logger = logging.getLogger(__name__)

@@ -10,11 +10,6 @@ from sparloom.cli.experiments import print_experiments
 from sparloom.cli.messages import UsageError, suggestion
 from sparloom.measure import checked_threads
 
-__all__ = [
-    "RunOptions", "asks_help", "check_threads", "key_of", "merge_overrides", "overrides_of", "prepare",
-    "refuse_other_machines", "refuse_unseen_width", "unused_overrides",
-]
-
 FLAGS_WITH_VALUE = ("--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir",
                     "-cd", "--info", "-i", "--experimental-rerun")
 DESCRIBED = ("platform@target=custom", "samples=csv")  # what space=<file> implies

@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -34,16 +33,13 @@ from sparloom.files import (
     write_text,
 )
 from sparloom.measure import code_changes, code_revision, describe_machine
-from sparloom.resources import CHECKOUT
-
-__all__ = ["ArmRun", "Arms", "Record", "arm_overrides", "begin", "data_hash", "digest", "run_arms", "stale",
-           "sweep_table"]
+from sparloom.resources import CHECKOUT, package_versions
 
 METRICS = "metrics.json"
 ENVIRONMENT = "environment.json"
 SHOWN_METRICS = 4  # of runs without an objective, in the table of a sweep
-PACKAGES = ("numpy", "scipy", "pandas", "pyarrow", "torch", "lightning", "lightgbm", "scikit-learn", "hydra-core",
-            "omegaconf")
+PACKAGES = ("sparloom", "numpy", "scipy", "pandas", "pyarrow", "torch", "lightning", "lightgbm", "scikit-learn",
+            "hydra-core", "omegaconf")
 COMPARISON_KEYS = ("experiment", "task", "hparams", "objective")  # not passed on to the arms
 NEUTRAL_KEYS = ("paths", "objective", "prepare", "debug", "space", "backend", "backends")  # do not change results
 
@@ -146,7 +142,7 @@ def environment(root: Path, seed: int) -> dict[str, object]:
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         **_revision(root),
         "python": platform.python_version(),
-        "versions": {name: _version(name) for name in ("sparloom", *PACKAGES)},
+        "versions": dict.fromkeys(PACKAGES) | package_versions(PACKAGES),
         "machine": dict(describe_machine()),
         "threads": _threads(os.environ.get("OMP_NUM_THREADS", "")),
         "seed": seed,
@@ -173,13 +169,6 @@ def _number(value: float) -> float | int | None:
     if isinstance(value, bool | int):
         return int(value)
     return float(value) if math.isfinite(value) else None
-
-
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def data_hash(root: Path) -> str | None:

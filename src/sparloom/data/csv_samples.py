@@ -84,12 +84,10 @@ class CsvSamples:
         return MatrixInputs.of([*(item for item in self.base.inputs() if item.name not in own), *self._inputs])
 
     def origins(self, platform: str, op: str) -> list[Path]:
-        """List the existing files that training on a platform reads."""
         own = [Path(name).expanduser() for name in (self.files.get(op), self.manifest, self.space) if name]
         if self.files.get(op):
             own.append(sidecar_path(own[0]))
-        more = getattr(self.base, "origins", None)
-        return [path for path in own if path.exists()] + (more(platform, op) if more else [])
+        return [path for path in own if path.exists()] + self.base.origins(platform, op)
 
     @cached_property
     def _read(self) -> dict[tuple[str, str], SampleTable]:

@@ -35,6 +35,9 @@ class SampleSource(Protocol):
     def walks(self) -> Mapping[str, sparse.WalkStatistics]: ...
     def inputs(self) -> MatrixInputs: ...
 
+    def origins(self, platform: str, op: str) -> list[Path]:
+        """List the existing files that training on a platform reads."""
+
 
 @dataclass(frozen=True)
 class StoredSamples:
@@ -90,7 +93,6 @@ class StoredSamples:
         return MatrixInputs.read(self._path("inputs/inputs.npz", experiment="prepare_inputs"))
 
     def origins(self, platform: str, op: str) -> list[Path]:
-        """List the existing files that training on a platform reads."""
         names = (f"samples/{platform}_{op}.parquet", "split.csv", "inputs/inputs.npz", "statistics/statistics.parquet",
                  "statistics/walks.parquet")
         return [path for name in names if (path := Path(self.data) / self.folder / name).exists()]
@@ -186,7 +188,6 @@ class JoinedSamples:
                                sources[0].conditions)
 
     def origins(self, platform: str, op: str) -> list[Path]:
-        """List the existing files that training on a platform reads."""
         return [path for source in self._parts.values() for path in source.origins(platform, op)]
 
     @property
@@ -287,6 +288,9 @@ class TinySamples:
                     machine="formula", commit="", started="2000-01-01T00:00:00Z",
                 ))
         return SampleTable.of(samples, [{"origin": "formula of sparloom.data.TinySamples"}])
+
+    def origins(self, platform: str, op: str) -> list[Path]:
+        return []
 
     def split(self) -> Mapping[str, sparse.Role]:
         names = list(self._patterns)

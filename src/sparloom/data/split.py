@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from sparloom.errors import SchemaError
-from sparloom.files import read_json, write_json, write_text
+from sparloom.files import write_text
 from sparloom.sparse import ROW_BINS, Role, row_bin, signed_logarithm
 
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -58,11 +58,7 @@ class Split:
         return tuple(sorted(name for name, other in self.roles.items() if other == role))
 
     def write(self, path: Path) -> None:
-        """Write name, family and role as CSV, or as JSON with one list of names per role."""
-        if path.suffix == ".json":
-            families = {name: family for name, family in sorted(self.families.items()) if name in self.roles}
-            write_json(path, {**{role: list(self.names(role)) for role in ROLES}, "families": families})
-            return
+        """Write name, family and role as CSV."""
         lines = [f"{name},{self.families.get(name, name)},{role}" for name, role in sorted(self.roles.items())]
         write_text(path, "\n".join(["name,family,role", *lines]) + "\n")
 
@@ -73,12 +69,6 @@ class Split:
         Raises:
             SchemaError: other columns, an unknown role, or a matrix listed twice.
         """
-        if path.suffix == ".json":
-            try:
-                stored = read_json(path)
-                return cls({name: role for role in ROLES for name in stored[role]}, stored["families"])
-            except (ValueError, KeyError, TypeError) as error:
-                raise SchemaError(f"{path} is damaged, or not a split ({error}): make it again") from None
         with path.open(encoding="utf-8", newline="") as file:
             rows = csv.DictReader(file)
             if not {"name", "family", "role"} <= set(rows.fieldnames or ()):

@@ -261,12 +261,8 @@ class SampleTable:
         return seconds
 
     def _groups(self) -> list[Group]:
-        texts = [self._text(name) for name in GROUP]
-        codes = np.stack([text.codes for text in texts], axis=1).astype(np.int64)
-        sizes = [len(text.categories) for text in texts]
-        found = np.unique(np.ravel_multi_index(tuple(codes.T), sizes)) if len(self) else ()
-        return [tuple(str(text.categories[code]) for text, code in zip(texts, indices, strict=True))
-                for indices in zip(*np.unravel_index(found, sizes), strict=True)] if len(self) else []
+        found = pd.DataFrame({name: self._text(name) for name in GROUP}).drop_duplicates()
+        return list(found.astype(str).itertuples(index=False, name=None))
 
     def _problems(self) -> pd.MultiIndex:
         columns = {name: self._text(name).astype(str) if name in _TEXTS else self._rows[name] for name in PROBLEM}
@@ -277,9 +273,7 @@ class SampleTable:
         return pd.Categorical.from_codes(column.indices.to_numpy(), column.dictionary.to_pandas())
 
     def _is_in(self, name: str, wanted: Collection[str]) -> np.ndarray:
-        column = self._rows[name].combine_chunks()
-        found = pc.is_in(column.dictionary, value_set=pa.array(list(wanted), pa.string()))
-        return found.to_numpy(zero_copy_only=False)[column.indices.to_numpy()] if len(self) else np.zeros(0, bool)
+        return self._text(name).isin(list(wanted))
 
     def _unique(self, name: str) -> list[Any]:
         return pc.unique(self._rows[name].combine_chunks()).to_pylist()

@@ -11,9 +11,8 @@ from sparloom.lazy import attach
 __all__, __getattr__, __dir__ = attach(__name__, {
     "cognate": (
         "Arm", "Autoencode", "BenchRecommend", "Collect", "Compare",
-        "Comparison", "DealSamples", "DefaultRecommender", "ExportCsv", "FineTunedRecommender",
-        "Finetune", "Fit", "FittedRecommender", "Gather", "LearnerConfig", "PrepareInputs", "Pretrain", "Recipe",
-        "Recommend", "RecommendShape", "RunCampaign", "Tabulate"),
+        "Comparison", "DealSamples", "ExportCsv", "Finetune", "Fit", "Gather", "LearnerConfig", "PrepareInputs",
+        "Pretrain", "Recipe", "Recommend", "RecommendShape", "Recommender", "RunCampaign", "Tabulate"),
     "autosage": (
         "BenchAutosage", "BenchDispatch", "BenchDispatchCuda", "BenchGcn",
         "BenchMinibatch", "ChooseKernels", "ChooseStoredKernels",

@@ -23,12 +23,12 @@ from sparloom.lazy import attach
 
 __all__, __getattr__, __dir__ = attach(__name__, {
     "comparison": (
-        "CacheLevel", "access_cycles", "atomic_tiling", "fused_gemv", "machine_levels", "mean_cycles",
-        "overlapped_tiling", "pinned", "potential_gain"),
+        "CacheLevel", "access_cycles", "atomic_tiling", "fused_gemv", "machine_levels", "overlapped_tiling", "pinned",
+        "potential_gain"),
     "decorator": ("Budget", "FusedFunction", "fuse"),
     "executor": ("Executor", "Pair", "TileFusionSpace", "Variant", "Workspace"),
     "orders": (
-        "MIN_FUSED_RATIO", "Reordered", "bandwidth_order", "metis_order", "partition_order", "rescue_order"),
+        "Reordered", "bandwidth_order", "rescue_order"),
     "program": ("Csr", "fprange"),
     "schedule": (
         "FusedLoops", "Loop", "Reads", "TileSchedule", "check_schedule", "coarse_tiles", "gemm_spmm_loops",

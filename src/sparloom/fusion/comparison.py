@@ -6,6 +6,7 @@ use the row kernels and compiler flags of `Executor`.
 """
 
 import ctypes
+import importlib
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -24,7 +25,6 @@ from sparloom.fusion.executor import (
     Pair,
     Variant,
     Workspace,
-    blas_routine,
     check_operands,
     fill_arguments,
     fused_library,
@@ -125,8 +125,19 @@ def fused_gemv(
     arguments, kept = fill_arguments(op, operands, result, loops, Workspace())
     assert arguments.rows == operands.matrix.pattern.rows
     if kind == "blas_gemv":
-        arguments.blas = blas_routine("gemv", operands.matrix.dtype)
+        arguments.blas = _blas_gemv(operands.matrix.dtype)
     return _call(f"gemm_spmm_{kind}", operands, arguments, kept)
+
+
+def _blas_gemv(dtype: np.dtype) -> int:
+    """Return the address of SGEMV or DGEMV of SciPy's BLAS."""
+    name = {"float32": "sgemv", "float64": "dgemv"}[dtype.name]
+    capsule = importlib.import_module("scipy.linalg.cython_blas").__pyx_capi__[name]
+    python = ctypes.pythonapi
+    python.PyCapsule_GetName.restype, python.PyCapsule_GetName.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    python.PyCapsule_GetPointer.restype = ctypes.c_void_p
+    python.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+    return python.PyCapsule_GetPointer(capsule, python.PyCapsule_GetName(capsule))
 
 
 class _AtomicArguments(ctypes.Structure):
@@ -185,7 +196,7 @@ def machine_levels(threads: int) -> tuple[CacheLevel, ...]:
 
 def access_cycles(
     op: Pair, pattern: Pattern, schedule: TileSchedule, *, inner: int, width: int, threads: int, variant: Variant,
-    levels: Sequence[CacheLevel], memory_cycles: float = MEMORY_CYCLES,
+    levels: Sequence[CacheLevel],
 ) -> float:
     """Simulate the average cycles of the cache-line reads of a schedule, for float32; NaN where nothing is read.
 
@@ -211,15 +222,7 @@ def access_cycles(
         tuple(level.ways for level in levels), variant.local, variant.stream)
     wanted = sum(4 * level.bytes // LINE_BYTES for level in levels) * threads
     check_memory(_cache_walk()(ctypes.byref(walk)), f"simulate {len(levels)} levels of caches", wanted)
-    return mean_cycles(walk.reads[:], levels, memory_cycles=memory_cycles)
-
-
-def mean_cycles(
-    reads: Sequence[int], levels: Sequence[CacheLevel], *, memory_cycles: float = MEMORY_CYCLES
-) -> float:
-    """Average the cycles of reads, given how many each level and then memory served; NaN if there are none."""
-    cycles = np.array([*(level.cycles for level in levels), memory_cycles])
-    counts = np.array(reads, dtype=np.float64)
+    counts, cycles = np.array(walk.reads[:]), [*(level.cycles for level in levels), MEMORY_CYCLES]
     return float(counts @ cycles / counts.sum()) if counts.sum() else float("nan")
 
 

@@ -1,7 +1,6 @@
 """Products of three matrices by a tile schedule: kernels of kernels/cpu/fused.hpp, their variants, and the space."""
 
 import ctypes
-import importlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -19,7 +18,6 @@ from sparloom.space import Config, GridSpace, Parameter
 from sparloom.sparse import Pattern, SparseMatrix
 
 SOURCES = {"float32": "cpu/fused_f32.cpp", "float64": "cpu/fused_f64.cpp"}
-BLAS_PREFIXES = {"float32": "s", "float64": "d"}
 
 Pair = GemmSpmm | SpmmSpmm | SpmmGemm
 """Any of the products of three matrices that can be fused."""
@@ -28,7 +26,7 @@ CT_SIZES = (0, 1024, 2048, 4096, 8192, 16384)  # most iterations of a coarse til
 CACHES = (0, 1024, 2048, 4096, 8192, 16384, 32768)  # KiB of one thread; 0: nothing is fused
 VARIANT_PARAMETERS = (  # see Variant; the last one in KiB
     *(Parameter(name, (0, 1)) for name in ("local", "stream", "stream_first")), Parameter("prefetch", (0, 4)))
-COUPLED = ("ct_size", "cache", "order", "local", "stream_first")
+COUPLED = ("ct_size", "cache", "local", "stream_first")
 
 
 @dataclass(frozen=True)
@@ -41,36 +39,28 @@ class Variant:
         stream: write D with non-temporal stores where its rows are whole vectors.
         stream_first: write D1 with non-temporal stores, unless it is local.
         prefetch_bytes: how much of a gathered dense row to prefetch.
-        together: compute rows with equal columns side by side.
-        blas: multiply dense tiles with SciPy's BLAS; limit it to one thread (threadpoolctl).
     """
 
     local: bool = False
     stream: bool = False
     stream_first: bool = False
     prefetch_bytes: int = 0
-    together: bool = True
-    blas: bool = False
 
 
 DEFAULT_VARIANT = Variant()  # Algorithm 1 as in the paper
 
 
-def TileFusionSpace(op: str, orders: Sequence[str]) -> GridSpace:  # noqa: N802 (a constructor)
-    """Build the space of schedules and variants: 8 points without fusion, and 360 for each order, "natural" first."""
+def TileFusionSpace(op: str) -> GridSpace:  # noqa: N802 (a constructor)
+    """Build the space of schedules and variants: 8 points without fusion, and 360 with it."""
     return GridSpace(
-        name="tile_fusion", op=op, defaults=(0, 0, "natural", 0, 0, 0, 0), refuse=_refuse, coupled=COUPLED,
-        meaning="tile_fusion 1", parameters=(
-            Parameter("ct_size", CT_SIZES), Parameter("cache", CACHES), Parameter("order", tuple(orders)),
-            *VARIANT_PARAMETERS))
+        name="tile_fusion", op=op, defaults=(0,) * 6, refuse=_refuse, coupled=COUPLED, meaning="tile_fusion 2",
+        parameters=(Parameter("ct_size", CT_SIZES), Parameter("cache", CACHES), *VARIANT_PARAMETERS))
 
 
 def _refuse(config: Config) -> str | None:
     ct_size, cache = config["ct_size"], config["cache"]
     if (ct_size == 0) != (cache == 0):
         return f"ct_size={ct_size} and cache={cache}: both are 0 where nothing is fused, else above"
-    if ct_size == 0 and config["order"] != "natural":
-        return f"order={config['order']} of loops that are not fused"
     if config["local"] and ct_size == 0:
         return "local=1 keeps rows of D1 from one loop to the next, and nothing is fused"
     if config["local"] and config["stream_first"]:
@@ -107,9 +97,7 @@ class Executor:
     since they share these buffers.
 
     Args:
-        schedule: legal for the pattern of A, see `check_schedule`; with an `order`, for the reordered pattern.
-        order: (n,) int32, iteration -> row of the matrices, which are not moved. SpMM-GeMM takes no order, since its
-            iterations depend only on their own row.
+        schedule: legal for the pattern of A, see `check_schedule`.
         timed: fill `seconds` in each call.
         workspace: executors may share one.
     """
@@ -118,18 +106,13 @@ class Executor:
     schedule: TileSchedule
     threads: int
     variant: Variant = DEFAULT_VARIANT
-    order: np.ndarray | None = None
     timed: bool = False
     workspace: Workspace = field(default_factory=Workspace, repr=False)
-    _columns: tuple[Pattern, np.ndarray] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.threads = checked_threads(self.threads)
-        if self.op.name == "spmm_gemm" and (self.order is not None or not self.schedule.natural):
-            raise ValueError("rows of spmm_gemm do not depend on each other: give a schedule in natural order, and no "
-                             "order of rows")
-        if self.order is not None and self.variant.blas:
-            raise ValueError("BLAS needs consecutive rows of B: give no order, or a variant without blas")
+        if self.op.name == "spmm_gemm" and not self.schedule.natural:
+            raise ValueError("rows of spmm_gemm do not depend on each other: give a schedule in natural order")
         self.seconds = np.zeros((2, self.threads))
         """Busy seconds of each thread in each wavefront of the last call."""
 
@@ -149,8 +132,7 @@ class Executor:
         """
         self._check_schedule(operands.matrix.pattern)
         check_operands(self.op, operands, result)
-        a = CsrRows.of(operands.matrix, self.order, self._renumbered_columns(operands.matrix))
-        loops = BoundLoops(self.schedule, self.threads, self.variant, a, read=self.order, write=self.order)
+        loops = BoundLoops(self.schedule, self.threads, self.variant, CsrRows.of(operands.matrix))
         arguments, kept = fill_arguments(self.op, operands, result, loops, self.workspace)
         if changes is not None:
             self._check_changes(operands, changes)
@@ -177,8 +159,6 @@ class Executor:
         if self.schedule.iterations != (middle, pattern.rows):
             raise ValueError(f"a schedule of {self.schedule.iterations} iterations for loops of {middle} and "
                              f"{pattern.rows}: schedule the pattern that is multiplied")
-        if self.order is not None and self.order.shape != (pattern.rows,):
-            raise ValueError(f"an order of {self.order.size} rows for {pattern.rows}")
 
     def _check_changes(self, operands: Operands, changes: np.ndarray) -> None:
         if self.op.name != "spmm_spmm" or operands.right.pattern.rows != operands.right.pattern.cols:
@@ -188,17 +168,6 @@ class Executor:
             raise ValueError(f"changes have shape {changes.shape}, not {shape}: a row for each tile of wavefront 0")
         check_overlap("changes overlap", changes, _arrays_read(operands))
         changes.fill(0)  # tiles without rows write nothing
-
-    def _renumbered_columns(self, matrix: SparseMatrix) -> np.ndarray | None:
-        """Map the columns of A to iterations of loop one; cached for the last pattern."""
-        if self.order is None:
-            return None
-        columns = self._columns
-        if columns is None or columns[0] is not matrix.pattern:
-            iteration = np.empty_like(self.order)
-            iteration[self.order] = np.arange(self.order.size, dtype=np.int32)
-            columns = self._columns = matrix.pattern, iteration[matrix.pattern.indices]
-        return columns[1]
 
 
 def check_operands(op: Pair, operands: Operands, result: np.ndarray) -> None:
@@ -349,7 +318,7 @@ def fill_arguments(
     arguments = FusedArguments(
         tiles=_tile_arguments(loops, kept), a=loops.a.arguments(kept), c=address(operands.dense["C"], dtype),
         d=address(result, dtype, written=True), rows=result.shape[0], width=width,
-        largest_tile=loops.schedule.largest_tile, ahead=variant.prefetch_bytes, together=variant.together,
+        largest_tile=loops.schedule.largest_tile, ahead=variant.prefetch_bytes, together=True,
         stream=variant.stream, stream_first=variant.stream_first,
         c_transposed=op.name == "gemm_spmm" and op.c_transposed)
     for name in ("read", "write"):
@@ -364,8 +333,6 @@ def fill_arguments(
     else:
         dense = operands.dense["B"]
         arguments.dense_b, arguments.inner = address(dense, dtype), dense.shape[1]
-        if variant.blas:
-            arguments.blas = blas_routine("gemm", operands.matrix.dtype)
     _allocate_buffers(arguments, arguments.inner if op.name == "spmm_gemm" else width, loops, workspace, kept)
     return arguments, kept
 
@@ -402,13 +369,3 @@ def fused_library(dtype: np.dtype) -> ctypes.CDLL:
     library = compile_cpp([SOURCES[dtype.name]])
     library.sparloom_fused_buffer.restype = library.sparloom_fused_packed.restype = ctypes.c_int64
     return library
-
-
-def blas_routine(name: str, dtype: np.dtype) -> int:
-    """Return the address of a Fortran routine of SciPy's BLAS, such as "gemm" for SGEMM or DGEMM."""
-    capsule = importlib.import_module("scipy.linalg.cython_blas").__pyx_capi__[BLAS_PREFIXES[dtype.name] + name]
-    python = ctypes.pythonapi
-    python.PyCapsule_GetName.restype, python.PyCapsule_GetName.argtypes = ctypes.c_char_p, [ctypes.py_object]
-    python.PyCapsule_GetPointer.restype = ctypes.c_void_p
-    python.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
-    return python.PyCapsule_GetPointer(capsule, python.PyCapsule_GetName(capsule))

@@ -4,18 +4,11 @@ An order is a permutation, (n,) int32, of the old numbers of the new iterations.
 rows and columns of A: rows of A, B and D move together.
 """
 
-import ctypes
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
 
 import numpy as np
-import scipy.sparse
 
-from sparloom.errors import Unsupported
 from sparloom.fusion.schedule import TileSchedule
-from sparloom.jit import check_memory, compile_cpp
-from sparloom.lazy import install_command
 from sparloom.sparse import Pattern, locality_order
 
 MIN_FUSED_RATIO = 1e-4
@@ -60,91 +53,11 @@ def rescue_order(schedule: TileSchedule, pattern: Pattern) -> np.ndarray | None:
 
 
 def bandwidth_order(pattern: Pattern) -> np.ndarray:
-    """Order a square pattern by reverse Cuthill-McKee on A + A^T, which reduces the bandwidth.
-
-    For three-dimensional meshes the bandwidth, about n^(2/3), soon exceeds a tile; see `partition_order`.
-    """
+    """Order a square pattern by reverse Cuthill-McKee on A + A^T, which reduces the bandwidth."""
     _check_square(pattern)
     return locality_order(pattern)[0].astype(np.int32)
-
-
-def partition_order(pattern: Pattern, *, parts: int) -> np.ndarray:
-    """Order a square pattern by recursive bisection of A + A^T, so that equal ranges have few neighbours outside.
-
-    The cuts fall at the bounds v n / parts of the coarse tiles and of their halves. Bisection is geometric: the
-    distances to ten pivots are the coordinates of a vertex, and cuts are perpendicular to the direction of greatest
-    spread. It suits meshes and other graphs whose distances vary.
-
-    Args:
-        parts: number of tiles of wavefront 0, see `coarse_tiles`.
-
-    Raises:
-        ValueError: the pattern is not square, or `parts` is below 1.
-
-    Source: Harel and Koren, Graph Drawing by High-Dimensional Embedding (2002), for the embedding.
-    """
-    parts = _checked_parts(parts, pattern)
-    both = _undirected(pattern)
-    indptr, indices = both.indptr.astype(np.int64), both.indices.astype(np.int32, copy=False)
-    order = np.empty(pattern.rows, dtype=np.int32)
-    problem = _PartitionProblem(indptr.ctypes.data, indices.ctypes.data, pattern.rows, parts, order.ctypes.data)
-    check_memory(_bisect()(ctypes.byref(problem)), f"number {pattern.rows} vertices", 72 * pattern.rows)
-    return order
-
-
-def metis_order(pattern: Pattern, *, parts: int) -> np.ndarray:
-    """Order by the parts of a METIS partition of the graph of A + A^T; the order within a part is kept.
-
-    METIS minimises cut edges, so it also suits graphs of small diameter. Its parts are only about equal, so tile bounds
-    differ from theirs.
-
-    Raises:
-        Unsupported: pymetis is not installed.
-    """
-    parts = _checked_parts(parts, pattern)
-    try:
-        import pymetis
-    except ImportError as error:
-        raise Unsupported(f"pymetis is not installed: {install_command('peers')}, or take partition_order") from error
-    if parts == 1:
-        return np.arange(pattern.rows, dtype=np.int32)
-    both = _undirected(pattern)
-    both.setdiag(0)
-    both.eliminate_zeros()
-    _, part = pymetis.part_graph(parts, pymetis.CSRAdjacency(both.indptr, both.indices))
-    return np.argsort(part, kind="stable").astype(np.int32)
-
-
-def _undirected(pattern: Pattern) -> scipy.sparse.csr_array:
-    """Return the graph of A + A^T, with positive weights."""
-    ones = pattern.to_scipy()
-    return scipy.sparse.csr_array(ones + ones.T)
-
-
-def _checked_parts(parts: int, pattern: Pattern) -> int:
-    _check_square(pattern)
-    if parts < 1:
-        raise ValueError(f"{parts} parts: there must be at least 1")
-    return min(parts, max(1, pattern.rows))
 
 
 def _check_square(pattern: Pattern) -> None:
     if pattern.rows != pattern.cols:
         raise ValueError(f"a pattern of {pattern.rows} x {pattern.cols}: only a square one has an order of both")
-
-
-class _PartitionProblem(ctypes.Structure):
-    """The struct PartitionProblem of kernels/cpu/partition_order.cpp."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("indptr", "indices")),
-        *((name, ctypes.c_int64) for name in ("n", "parts")),
-        ("order", ctypes.c_void_p),
-    )
-
-
-@cache
-def _bisect() -> Any:
-    function = compile_cpp(["cpu/partition_order.cpp"]).sparloom_partition_order
-    function.restype, function.argtypes = ctypes.c_int32, [ctypes.c_void_p]
-    return function

@@ -7,7 +7,7 @@ Files in the order in which a kernel passes through them:
     prebuild   what is compiled ahead: when the package is installed, and by `sparloom.warmup`
     native     calls with a struct of arguments, pooled results, caches by identity, detection of changed arrays
     compile    C text to checked functions
-    cuda       CUDA text of hand-written sources, and its check
+    cuda       CUDA text of hand-written sources
 """
 
 from sparloom.lazy import attach
@@ -16,7 +16,7 @@ __all__, __getattr__, __dir__ = attach(__name__, {
     "cache": ("Cache", "cache_folder", "warn_unwritable"),
     "prebuild": ("warmup",),
     "compile": ("Function", "Library", "Source", "compile_c"),
-    "cuda": ("check_cuda", "cuda_text"),
+    "cuda": ("cuda_text",),
     "native": (
         "ChangeDetector", "IdentityCache", "NativeCall", "RESULT_POOL", "ResultPool", "address", "address_of",
         "aligned", "check_memory",

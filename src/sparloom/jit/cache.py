@@ -1,8 +1,8 @@
-"""Cache of compiled libraries and scheduled programs on disk, shared by processes, and where it is.
+"""Cache of compiled libraries on disk, shared by processes, and where it is.
 
-    objects/<hash of the content>   a library or a program; a damaged one no longer matches its name
-    keys/, any/, programs/<key>     the hash of the object for a key: of a kernel, of a kernel without the compiler (for
-                                    machines that have none), of a program
+    objects/<hash of the content>   a library; a damaged one no longer matches its name
+    keys/, any/<key>                the hash of the library for a key: of a kernel, or of a kernel without the compiler,
+                                    for machines that have none
     locks/                          held while a library is compiled
 """
 
@@ -24,12 +24,10 @@ from pathlib import Path
 from sparloom.errors import CompileError
 from sparloom.files import remove_leftovers, scratch_folder, sha256
 
-__all__ = ["FORMAT", "Cache", "build_folder", "cache_folder", "digest", "load", "warn_unwritable"]
-
 WAITS = (3.0, "waiting for it"), (120.0, "no longer waiting")  # seconds for another process, and what follows
 VARIABLE = "SPARLOOM_CACHE"
 FORMAT = "2"  # version of the entries
-SUFFIXES = {"keys": ".so", "any": ".so", "programs": ".program"}  # of the objects for each kind of key
+KINDS = ("keys", "any")  # of keys
 MAX_BYTES = 4 << 30  # of all files; the least recently used ones are deleted
 DAY_SECONDS = 86400.0  # between two writes of the time of use, and between two checks of the size
 
@@ -65,7 +63,7 @@ def digest(*parts: str) -> str:
 
 
 class Cache:
-    """Objects by key under `folder`, see the top of this file.
+    """Libraries by key under `folder`, see the top of this file.
 
     A damaged entry counts as absent. A read-only `folder` is used for reading; new objects then go to a private
     temporary folder. Files that other users may have written are not used.
@@ -76,7 +74,7 @@ class Cache:
         self._intact: dict[Path, bool] = {}
 
     def path(self, key: str, kind: str) -> Path | None:
-        """Return the path of the object for `key`, one of a kind in `SUFFIXES`; None if it is absent or damaged."""
+        """Return the path of the library for `key`, one of a kind in `KINDS`; None if it is absent or damaged."""
         for find in (lambda: self.folder, _private_folder):
             with suppress(OSError, ValueError):
                 return self._find(find(), key, kind)
@@ -107,7 +105,7 @@ class Cache:
         return load(built)
 
     def store(self, content: bytes, keys: Sequence[tuple[str, str]]) -> Path | None:
-        """Store an object for pairs of kind and key; return its path, or None if nothing can be written."""
+        """Store a library for pairs of kind and key; return its path, or None if nothing can be written."""
         try:
             return _store(self.folder, content, keys)
         except OSError as error:
@@ -162,7 +160,7 @@ class Cache:
         """
         link = folder / kind / key[:2] / key
         name, _, check = link.read_text(encoding="utf-8").strip().partition(" ")
-        path = folder / "objects" / f"{name}{SUFFIXES[kind]}"
+        path = folder / "objects" / f"{name}.so"
         if path not in self._intact:
             self._intact[path] = sha256(path) == name
         if check != _check(key, name) or not self._intact[path]:
@@ -253,7 +251,7 @@ def _is_foreign(path: Path) -> bool:
 
 def _store(folder: Path, content: bytes, keys: Sequence[tuple[str, str]]) -> Path:
     name = hashlib.sha256(content).hexdigest()
-    path = folder / "objects" / f"{name}{SUFFIXES[keys[0][0]]}"
+    path = folder / "objects" / f"{name}.so"
     _write(path, content)
     for kind, key in keys:
         _write(folder / kind / key[:2] / key, f"{name} {_check(key, name)}".encode())
@@ -286,7 +284,7 @@ def _evict(folder: Path) -> None:
             return
         checked.touch()
         remove_leftovers(folder / "objects")
-        files = [(path.stat(), path) for kind in ("objects", *SUFFIXES) for path in (folder / kind).rglob("*")
+        files = [(path.stat(), path) for kind in ("objects", *KINDS) for path in (folder / kind).rglob("*")
                  if path.is_file()]
         excess = sum(512 * status.st_blocks for status, _ in files) - MAX_BYTES
         for status, path in sorted(files, key=lambda file: file[0].st_mtime):

@@ -18,8 +18,6 @@ from sparloom.jit.cache import FORMAT, Cache, build_folder, cache_folder, digest
 from sparloom.jit.toolchain import Toolchain, compile_cpp, default_flags, find_toolchain, processor_signature
 from sparloom.measure import checked_threads
 
-__all__ = ["Function", "Library", "Source", "compile_c", "link_tile_multiply"]
-
 _C_TYPES = {
     "i32": ctypes.c_int32, "i64": ctypes.c_int64, "f32": ctypes.c_float, "f64": ctypes.c_double, "bool": ctypes.c_bool,
 }
@@ -189,7 +187,7 @@ class _Item:
         return self.kernel.name if isinstance(self.kernel, Source) else f"{self.kernel.name}_{self.key[:16]}"
 
 
-def compile_c(kernels: Sequence[Kernel | Source], flags: Sequence[str] | None = None, *, jobs: int = 1) -> Library:
+def compile_c(kernels: Sequence[Kernel | Source], *, jobs: int = 1) -> Library:
     """Compile kernels, or take them from the cache, and load them.
 
     Kernels that are not in the cache are compiled in units of at most 64, a Source in a unit of its own. The key of a
@@ -197,7 +195,6 @@ def compile_c(kernels: Sequence[Kernel | Source], flags: Sequence[str] | None = 
     that any compiler made of the same text for this processor is used.
 
     Args:
-        flags: replace the default flags.
         jobs: compiler processes at once.
 
     Raises:
@@ -210,22 +207,21 @@ def compile_c(kernels: Sequence[Kernel | Source], flags: Sequence[str] | None = 
     try:
         toolchain = find_toolchain("c")
     except CompileError:
-        items = _items(kernels, None, None if flags is None else tuple(flags))
+        items = _items(kernels, None)
         found = {item.key: cache.get(item.without_compiler, kind="any") for item in items}
         if None in found.values():
             raise
         return _library(items, found)
-    unit_flags = default_flags(toolchain) if flags is None else tuple(flags)
-    items = _items(kernels, toolchain, None if flags is None else unit_flags)
+    items = _items(kernels, toolchain)
     found = {item.key: cache.get(item.key) for item in items}
     units = _units([item for item in items if found[item.key] is None])
     if units:
         started = time.perf_counter()
         if min(jobs, len(units)) == 1:
-            built = [_build(unit, toolchain, unit_flags, cache) for unit in units]
+            built = [_build(unit, toolchain, cache) for unit in units]
         else:
             with ThreadPoolExecutor(jobs) as pool:
-                built = list(pool.map(lambda unit: _build(unit, toolchain, unit_flags, cache), units))
+                built = list(pool.map(lambda unit: _build(unit, toolchain, cache), units))
         for libraries in built:
             found |= libraries
         log.debug("compiled %d kernels in %.2f s", sum(map(len, units)), time.perf_counter() - started)
@@ -256,21 +252,14 @@ def _function(item: _Item, handle: ctypes.CDLL) -> Function:
     return Function(item.kernel.name, item.kernel.params, getattr(handle, item.symbol))
 
 
-def _items(
-    kernels: Sequence[Kernel | Source], toolchain: Toolchain | None, flags: tuple[str, ...] | None,
-) -> list[_Item]:
-    """Compute the keys of kernels, with and without the compiler.
-
-    Args:
-        flags: None: the default flags of the compiler.
-    """
+def _items(kernels: Sequence[Kernel | Source], toolchain: Toolchain | None) -> list[_Item]:
+    """Compute the keys of kernels, with and without the compiler."""
     items: dict[str, _Item] = {}
     for kernel in kernels:
         text = kernel.text if isinstance(kernel, Source) else render_c(kernel)
-        rest = digest("c", FORMAT, processor_signature(), "default" if flags is None else " ".join(flags), text)
+        rest = digest("c", FORMAT, processor_signature(), "default", text)
         key = rest if toolchain is None else digest(
-            "c", FORMAT, toolchain.version, toolchain.processor,
-            " ".join(default_flags(toolchain) if flags is None else flags), text)
+            "c", FORMAT, toolchain.version, toolchain.processor, " ".join(default_flags(toolchain)), text)
         item = _Item(kernel, key, rest)
         if items.setdefault(kernel.name, item).key != item.key:
             raise ValueError(f"two different kernels are named {kernel.name}: give each its own name")
@@ -283,9 +272,7 @@ def _units(missing: Sequence[_Item]) -> list[list[_Item]]:
     return units + [[item] for item in missing if isinstance(item.kernel, Source)]
 
 
-def _build(
-    unit: Sequence[_Item], toolchain: Toolchain, flags: tuple[str, ...], cache: Cache,
-) -> dict[str, ctypes.CDLL]:
+def _build(unit: Sequence[_Item], toolchain: Toolchain, cache: Cache) -> dict[str, ctypes.CDLL]:
     """Compile a unit; return the library of each key."""
     names = unit[0].kernel.name + (f" and {len(unit) - 1} more kernels" if len(unit) > 1 else "")
     with cache.turn(digest(*(item.key for item in unit)), f"compile {names}"):
@@ -295,7 +282,7 @@ def _build(
         with build_folder(cache.folder) as folder:
             source, built = folder / "kernels.c", folder / "kernels.so"
             write_text(source, _text(unit))
-            toolchain.compile(source, built, flags)
+            toolchain.compile(source, built, default_flags(toolchain))
             library = cache.put(built, {item.key: item.without_compiler for item in unit})
             return {item.key: library for item in unit}
 

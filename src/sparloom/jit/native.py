@@ -18,11 +18,6 @@ from sparloom.errors import NoCompiler
 from sparloom.jit.toolchain import compile_cpp
 from sparloom.measure import usable_memory
 
-__all__ = [
-    "RESULT_POOL", "ChangeDetector", "IdentityCache", "NativeCall", "ResultPool", "address", "address_of", "aligned",
-    "check_memory",
-]
-
 HEADER = object.__basicsize__  # bytes of the header of every Python object
 ALIGNMENT = 4096  # a page, so that timings do not depend on the allocation and vectors straddle no cache line
 

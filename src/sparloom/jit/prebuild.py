@@ -40,8 +40,6 @@ from sparloom.jit.toolchain import (
 )
 from sparloom.resources import CHECKOUT, PACKAGE
 
-__all__ = ["build_core", "build_libraries", "install", "libraries", "warmup"]
-
 LOCAL = ("-mtune=native",)
 PORTABLE = ("-static-libstdc++", "-static-libgcc", "-s", "-mtune=generic")
 SECONDS = 40.0  # of building common libraries when a package is installed; none begins later

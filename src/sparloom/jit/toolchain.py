@@ -21,12 +21,6 @@ from sparloom.errors import CompileError, NoCompiler
 from sparloom.jit.cache import FORMAT, Cache, build_folder, cache_folder, digest, load
 from sparloom.resources import FOLDERS, PACKAGE
 
-__all__ = [
-    "CORE", "LEVELS", "OPENMP", "PREBUILT", "Level", "Toolchain", "compile_cpp", "compiler_version", "core_digest",
-    "default_flags", "find_toolchain", "kernel_folder", "kernel_source", "kernels_digest", "library_texts", "macros_of",
-    "processor_levels", "processor_signature", "ready_key", "sources_digest",
-]
-
 Language = Literal["c", "c++"]
 
 _VARIABLE: dict[Language, str] = {"c": "CC", "c++": "CXX"}

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-__all__ = ["REPEATS", "Kind", "Measurement", "Revision", "TimingProtocol", "code_changes", "code_revision"]
-
 REPEATS = 2
 """Further measurements of the baseline in a round, beside the first: they show the drift (A/A)."""
 

@@ -5,10 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from jaxtyping import Float
 
-__all__ = [
-    "DCE_COST", "ape_speedup", "ape_time", "bootstrap_interval", "central", "dce", "geomean", "kendall_tau",
-    "noise_floor", "ordered_pair_accuracy", "resample",
-]
 RESAMPLES = 2000  # of the bootstrap
 STORED_SHARES = ((1 - 0.95) / 2, 0.975)  # the first is not 0.025: committed bounds have been made with it
 DCE_COST: Mapping[str, float] = {"cpu": 1.0, "cpu_many": 1.0, "spade": 1000.0}

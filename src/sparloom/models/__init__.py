@@ -10,7 +10,8 @@ from sparloom.lazy import attach
 
 __all__, __getattr__, __dir__ = attach(__name__, {
     "cost_model": (
-        "CostModel", "Ensemble", "Estimate", "Estimator", "Learner", "MatrixFeatures", "Static", "scale_scores"),
+        "CostModel", "Ensemble", "Estimate", "Estimator", "Learner", "MatrixFeatures", "Static", "scale_scores",
+        "with_estimate"),
     "sparseconv": (
         "MinkowskiBackend", "SparseBackend", "SparseMap", "StridedMap", "TorchBackend", "build_map",
         "build_strided_map", "conv_flops", "map_flops", "retain_memory"),

@@ -29,35 +29,18 @@ class MatrixFeatures:
     """Features of one matrix, each computed at first access.
 
     Args:
-        load_input: returns the featurizer's input; called at most once.
-        load_statistics: returns the pattern statistics; called at most once.
-        load_walks: returns the result of `walk_statistics`; called at most once.
-        load_digest: returns `Pattern.digest`; None: the featurizer's input has it.
+        load: name of a feature ("input", "statistics", "walks", "digest") -> function that returns it, called at most
+            once.
     """
 
-    def __init__(
-        self,
-        *,
-        shape: tuple[int, int],
-        nnz: int,
-        load_input: Callable[[], MatrixInput],
-        load_statistics: Callable[[], Mapping[str, float]],
-        load_walks: Callable[[], WalkStatistics],
-        load_digest: Callable[[], str] | None = None,
-    ) -> None:
-        self.shape, self.nnz = shape, nnz
-        self._load_input, self._load_statistics, self._load_walks = load_input, load_statistics, load_walks
-        self._load_digest = load_digest
+    def __init__(self, shape: tuple[int, int], nnz: int, load: Mapping[str, Callable[[], Any]]) -> None:
+        self.shape, self.nnz, self._load = shape, nnz, load
 
     @classmethod
     def from_pattern(cls, pattern: Pattern, name: str = "") -> MatrixFeatures:
-        return cls(
-            shape=pattern.shape, nnz=pattern.nnz,
-            load_input=lambda: coarsen(pattern, name=name, cost=conv_flops),
-            load_statistics=lambda: statistics(pattern),
-            load_walks=lambda: walk_statistics(pattern),
-            load_digest=pattern.digest,
-        )
+        return cls(pattern.shape, pattern.nnz, {
+            "input": lambda: coarsen(pattern, name=name, cost=conv_flops), "statistics": lambda: statistics(pattern),
+            "walks": lambda: walk_statistics(pattern), "digest": pattern.digest})
 
     @classmethod
     def from_stored(
@@ -67,33 +50,33 @@ class MatrixFeatures:
         walks: Callable[[], WalkStatistics] | None = None,
     ) -> MatrixFeatures:
         """Use stored features; the nonzeros are not needed."""
-        def absent(name: str) -> Callable[[], Any]:
-            def fail() -> None:
-                raise ValueError(f"the {name} of {stored.name} are missing: pass them to MatrixFeatures.from_stored")
-
-            return fail
-
-        return cls(shape=stored.shape, nnz=stored.nnz, load_input=lambda: stored,
-                   load_statistics=absent("statistics") if statistics is None else lambda: statistics,
-                   load_walks=walks or absent("statistics of walks"))
+        known = {"input": lambda: stored, "digest": lambda: stored.digest}
+        if statistics is not None:
+            known["statistics"] = lambda: statistics
+        return cls(stored.shape, stored.nnz, known if walks is None else known | {"walks": walks})
 
     @cached_property
     def input(self) -> MatrixInput:
         """Sites for the featurizer, limited in number and cost."""
-        return self._load_input()
+        return self._load["input"]()
 
     @cached_property
     def statistics(self) -> Mapping[str, float]:
-        return self._load_statistics()
+        return self._given("statistics")
 
     @cached_property
     def walks(self) -> WalkStatistics:
-        return self._load_walks()
+        return self._given("walks")
 
     @cached_property
     def digest(self) -> str:
         """Hash of the pattern, on which all features depend: equal on every machine and in every version."""
-        return self.input.digest if self._load_digest is None else self._load_digest()
+        return self._load["digest"]()
+
+    def _given(self, name: str) -> Any:
+        if name not in self._load:
+            raise ValueError(f"the {name} of {self.input.name} are missing: pass them to MatrixFeatures.from_stored")
+        return self._load[name]()
 
 
 class CostModel(Protocol):
@@ -196,6 +179,12 @@ class Learner(Protocol):
     def fit(self, labels: pd.DataFrame, *, space: ConfigSpace, matrices: Mapping[str, MatrixFeatures]) -> CostModel: ...
 
 
+def with_estimate(learner: Learner, estimator: Estimator | None) -> Learner:
+    """Let a learner learn what an estimate leaves unexplained, if it can and there is one."""
+    learns = estimator is not None and hasattr(learner, "with_estimate")
+    return learner.with_estimate(estimator) if learns else learner
+
+
 class Estimate:
     """Rank configurations by an estimate, which `with_estimate` gives, whatever the labels are."""
 
@@ -258,8 +247,8 @@ class Ensemble:
         It takes the place of an earlier one.
         """
         votes = float(len(self.members)) if self.estimate_votes is None else self.estimate_votes
-        return self._with([member.with_estimate(estimator) if hasattr(member, "with_estimate") else member
-                           for member in self.members], (Estimate().with_estimate(estimator), votes))
+        return self._with([with_estimate(member, estimator) for member in self.members],
+                          (Estimate().with_estimate(estimator), votes))
 
     def with_seed(self, seed: int) -> Ensemble:
         return self._with([member.with_seed(seed) for member in self.members])

@@ -31,10 +31,9 @@ Files, from what users call to what runs:
     batches            packed tokens, also of nested tensors, and padded batches
     packing            makes the encoders in a model compute real tokens only, in place
     packed_transformers, packed_torch   encoders that do so, of transformers and of torch
-    transformers_layers   their layers: where parameters are
-    packed_layers      how the layers of an encoder run as programs
+    packed_layers      where the parameters of their layers are, and how these run as programs
     encoder_checks     whether programs compute what an encoder computes, and what has changed since
-    ragged_programs    schedules, packed weights and gradients of compiled programs
+    ragged_programs    schedules, packed weights and gradients of compiled programs, names of activations
 
     torch_integration  base class of layers; autocast, torch.compile, TorchScript, hooks
 """

@@ -23,10 +23,26 @@ from sparloom.nn.batches import Sequences, TokenBatch
 from sparloom.nn.content_hash import fingerprint_tensors, sampled_hash
 from sparloom.nn.custom_ops import in_functorch, needs_derivatives
 from sparloom.nn.encoder_checks import CheckedLayers, ModuleSnapshot, adapter_flags, has_adapters
-from sparloom.nn.ragged_layers import activation_name, norm_gain
-from sparloom.nn.ragged_programs import JoinedParameters, PackedProgramWeights, PackedWeights, call_layer
+from sparloom.nn.ragged_programs import (
+    JoinedParameters,
+    PackedProgramWeights,
+    PackedWeights,
+    activation_name,
+    bind_layer,
+    call_layer,
+    flat_parameters,
+    norm_gain,
+)
 from sparloom.nn.torch_integration import autocast_operands, refuse_tracing, torch_threads
-from sparloom.ragged import EncoderSchedule, EncoderShape, Layer, check_precision, compiled_encoder_layer, run_bound
+from sparloom.ragged import (
+    EncoderSchedule,
+    EncoderShape,
+    Layer,
+    Weight,
+    check_precision,
+    compiled_encoder_layer,
+    run_bound,
+)
 
 log = logging.getLogger(__name__)
 
@@ -36,9 +52,6 @@ FEW_TOKENS = 1024  # of a batch, up to which threads share columns: measured wit
 SHARED_PANELS = 12  # of weights, which threads share: the smallest products of these models have as many
 TRAINING = EncoderSchedule(depth=768)  # products of the width of BERT-base are not cut
 MANY = replace(TRAINING, rows=96)
-ACTIVATION_CLASSES: Mapping[str, str] = {  # of transformers; others are those of torch
-    "GELUActivation": "gelu", "NewGELUActivation": "gelu_tanh", "FastGELUActivation": "gelu_tanh",
-    "GELUTanh": "gelu_tanh", "SiLUActivation": "silu"}
 
 
 @dataclass(frozen=True)
@@ -87,7 +100,7 @@ class LayerReader:
         """Describe the layer.
 
         Raises:
-            Unsupported: there is no program for it; says why.
+            Unsupported, ValueError: there is no program for it; says why.
         """
         epsilons = {path: self.epsilon(norm) for path, norm in self.norms()}
         if len(set(epsilons.values())) > 1:
@@ -95,7 +108,7 @@ class LayerReader:
         back = submodule(self.layer, self.paths.back)
         width, hidden = (back.base_layer if has_adapters(back) else back).weight.shape
         return EncoderShape(width, self.count_heads(), hidden, next(iter(epsilons.values())),
-                            activation=named_activation(attribute(self.layer, self.paths.activation)))
+                            activation=activation_name(attribute(self.layer, self.paths.activation)))
 
     def compiled(self, form: EncoderShape, schedule: EncoderSchedule, threads: int) -> Layer:
         """Return the program of a form."""
@@ -193,7 +206,7 @@ class CheckedEncoder:
                 reader.parameters()
                 forms.append(reader.form())
                 check_precision(replace(forms[-1], precision=precision))
-            except Unsupported as error:
+            except (Unsupported, ValueError) as error:
                 raise Unsupported(f"{reader.path}: {error}" if reader.path else str(error)) from error
         forms = [same.setdefault(form, form) for form in forms]
         inference = [same.setdefault(each, each) for each in (replace(form, precision=precision) for form in forms)]
@@ -228,7 +241,7 @@ class _KeptWeights:
     parameters: CheckedLayers
     adapters: list[tuple[Any, ...]]
     tables: Mapping[str, torch.Tensor]
-    layouts: list[int]
+    layouts: list[Mapping[str, Weight]]
     weights: list[PackedProgramWeights]
 
 
@@ -348,7 +361,7 @@ def run_layers(encoder: PackedEncoder, checked: CheckedEncoder, tokens: torch.Te
     packed = _packed_weights(encoder, checked, [layer for layer, _ in layers], tables)
     for (layer, arrays), weights in zip(layers, packed, strict=True):
         tokens = tokens if record is None else record(tokens)
-        run, tokens = _bind(layer, TokenBatch(tokens, sequences.structure, None, arrays), weights)
+        run, tokens = bind_layer(layer, TokenBatch(tokens, sequences.structure, None, arrays), weights)
         runs.append(run)
         if schedule is MANY:  # intermediate results of all layers would take much memory
             run_bound(runs)
@@ -360,7 +373,12 @@ def run_layers(encoder: PackedEncoder, checked: CheckedEncoder, tokens: torch.Te
 
 def inference_schedule(tokens: int, threads: int) -> EncoderSchedule:
     """Return the schedule of a batch where no gradients are needed."""
-    return MANY if tokens > FEW_TOKENS else few_tokens_schedule(threads)
+    return MANY if tokens > FEW_TOKENS else _few_tokens_schedule(threads)
+
+
+@cache
+def _few_tokens_schedule(threads: int) -> EncoderSchedule:
+    return replace(TRAINING, shared_panels=max(SHARED_PANELS // threads, 1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -409,8 +427,8 @@ def _run_with_gradients(call: _Call, reader: LayerReader, forms: Sequence[Encode
             program, arrays = call.layer(reader, forms[0], TRAINING, count)
             return call_layer(program, TokenBatch(tokens, structure, None, arrays), joined, reader.packed)
         program, arrays = call.layer(reader, forms[1], inference_schedule(count, call.threads), count)
-        bound, result = _bind(program, TokenBatch(tokens, structure, None, arrays),
-                              reader.packed.sampled(program, parameters))
+        bound, result = bind_layer(program, TokenBatch(tokens, structure, None, arrays),
+                                   reader.packed.sampled(program, parameters))
         run_bound([bound])
         return result
 
@@ -419,18 +437,10 @@ def _run_with_gradients(call: _Call, reader: LayerReader, forms: Sequence[Encode
     return run(tokens, *tables.values())
 
 
-def _bind(layer: Layer, batch: TokenBatch, weights: PackedProgramWeights) -> tuple[Any, torch.Tensor]:
-    """Check the arguments of a program that runs later, and allocate its result."""
-    out = torch.empty_like(batch.x)
-    run = layer.bind(batch.structure, batch.arrays(batch.x), weights.fixed_for(layer, batch.structure), out.numpy())
-    run.kept.append(weights)
-    return run, out
-
-
 def _packed_weights(encoder: PackedEncoder, checked: CheckedEncoder, layers: Sequence[Layer],
                     tables: Mapping[str, torch.Tensor]) -> Sequence[PackedProgramWeights]:
     """Return the weights of all layers, which are packed again only if a parameter has changed."""
-    state, layouts = encoder.state(), [layer.forward_layout for layer in layers]
+    state, layouts = encoder.state(), [layer.forward_weights for layer in layers]
     kept, adapters = state.kept, list(map(adapter_flags, checked.adapters.values()))
     if kept is not None and kept.checked is checked and kept.layouts == layouts and kept.tables is tables and (
             kept.adapters == adapters and kept.parameters.unchanged()):
@@ -442,12 +452,6 @@ def _packed_weights(encoder: PackedEncoder, checked: CheckedEncoder, layers: Seq
     state.kept = None if parameters is None else _KeptWeights(
         checked, parameters, adapters, tables, layouts, weights)
     return weights
-
-
-@cache
-def few_tokens_schedule(threads: int) -> EncoderSchedule:
-    """Return the schedule of batches with few tokens."""
-    return replace(TRAINING, shared_panels=max(SHARED_PANELS // threads, 1))
 
 
 def _adapted_weight(module: Any, path: str, packed: PackedWeights) -> torch.Tensor:
@@ -504,27 +508,6 @@ def check_parameters(reader: LayerReader) -> None:
             raise Unsupported(f"{reader.path}.{name} is {parameter.dtype} on {parameter.device}: packed layers compute "
                               "in torch.float32 on the CPU, and read such parameters in every precision: call "
                               "pack(model.float().cpu(), precision=...)")
-
-
-def flat_parameters(parameters: JoinedParameters) -> list[torch.Tensor]:
-    """Return all tensors among the parameters of a program."""
-    return [tensor for value in parameters.values()
-            for tensor in (value if isinstance(value, tuple) else (value,)) if tensor is not None]
-
-
-def named_activation(activation: Any) -> str:
-    """Return the name of an activation of torch or transformers.
-
-    Raises:
-        Unsupported: there is no such activation.
-    """
-    name = ACTIVATION_CLASSES.get(type(activation).__name__)
-    if name is not None and type(activation).__module__.startswith("transformers."):
-        return name
-    try:
-        return activation_name(activation)
-    except ValueError as error:
-        raise Unsupported(str(error)) from error
 
 
 def submodule(module: torch.nn.Module, path: str) -> torch.nn.Module:

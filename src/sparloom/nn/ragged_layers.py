@@ -9,7 +9,16 @@ from typing import Any, ClassVar
 import torch
 
 from sparloom.nn.batches import Lengths, TokenBatch, parse_tokens
-from sparloom.nn.ragged_programs import PackedWeights, Parameters, Schedule, call_layer, run_layer, validate_schedule
+from sparloom.nn.ragged_programs import (
+    PackedWeights,
+    Parameters,
+    Schedule,
+    activation_name,
+    call_layer,
+    norm_gain,
+    run_layer,
+    validate_schedule,
+)
 from sparloom.nn.torch_integration import (
     CompiledModule,
     check_bool,
@@ -21,7 +30,6 @@ from sparloom.nn.torch_integration import (
     unscriptable,
 )
 from sparloom.ragged import (
-    ACTIVATIONS,
     LENGTHS,
     EncoderSchedule,
     EncoderShape,
@@ -37,10 +45,6 @@ from sparloom.ragged import (
 )
 from sparloom.tuning import RaggedOperator, token_operators
 
-FUNCTIONS = {torch.relu: "relu", torch.nn.functional.relu: "relu", torch.nn.functional.gelu: "gelu",
-             torch.nn.functional.silu: "silu"}
-MODULES = {torch.nn.ReLU: "relu", torch.nn.SiLU: "silu"}
-APPROXIMATE = {"none": "gelu", "tanh": "gelu_tanh"}  # of torch.nn.GELU
 DROPOUTS = ("dropout", "dropout1", "dropout2")  # submodules of torch's layer
 
 
@@ -351,30 +355,3 @@ class TransformerEncoderLayer(ScheduledModule):
                 "w_back": self.linear2.weight, "b_back": self.linear2.bias,
                 "gain_1": norm_gain(self.norm1), "shift_1": self.norm1.bias,
                 "gain_2": norm_gain(self.norm2), "shift_2": self.norm2.bias}
-
-
-def activation_name(activation: str | Callable[[torch.Tensor], torch.Tensor]) -> str:
-    """Return the name of an activation among those of the ragged language.
-
-    Args:
-        activation: a name, a function of torch, or a module.
-
-    Raises:
-        ValueError: there is no such activation; lists those there are.
-    """
-    if isinstance(activation, torch.nn.GELU):
-        return APPROXIMATE[activation.approximate]
-    if isinstance(activation, torch.nn.Module):
-        found = MODULES.get(type(activation))
-    else:
-        found = FUNCTIONS.get(activation) if callable(activation) else activation
-    if found not in ACTIVATIONS:
-        raise ValueError(f"activation={activation!r}: expected one of {', '.join(ACTIVATIONS)}, or the function or "
-                         "module of torch")
-    return found
-
-
-def norm_gain(norm: torch.nn.LayerNorm | LayerNorm) -> torch.Tensor:
-    """Return the weight of a norm, which is read once because it may be computed; ones for a norm without weight."""
-    weight = norm.weight
-    return torch.ones(norm.normalized_shape, dtype=torch.float32, device="cpu") if weight is None else weight

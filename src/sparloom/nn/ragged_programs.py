@@ -7,24 +7,21 @@ torch.func.
 
 from __future__ import annotations
 
-import itertools
-import math
-import operator
 import weakref
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, NoReturn, TypeVar
 
 import numpy as np
 import torch
 
-from sparloom.jit import aligned
+from sparloom.jit import address_of, aligned
 from sparloom.nn.batches import TokenBatch
 from sparloom.nn.content_hash import contiguous_array, fingerprint, sampled_hash
 from sparloom.nn.custom_ops import in_functorch, needs_derivatives, refuse_legacy_vmap, vmap_by_loop
 from sparloom.nn.torch_integration import autocast_operands, torch_threads
-from sparloom.ragged import FixedArrays, Layer, Structure, Weight
+from sparloom.ragged import ACTIVATIONS, BoundRun, Layer, Structure, Weight, run_bound
 from sparloom.tuning import RaggedOperator, choose_schedule
 
 S = TypeVar("S")
@@ -44,6 +41,13 @@ JoinedParameters = Mapping[str, torch.Tensor | tuple[torch.Tensor, ...] | None]
 Weights = Mapping[str, Weight]
 SAMPLED_BLOCKS = 1  # of 4 KiB, of each parameter whose writes torch counts; reading them from memory takes time
 Tensors = tuple[torch.Tensor, ...]
+
+FUNCTIONS = {torch.relu: "relu", torch.nn.functional.relu: "relu", torch.nn.functional.gelu: "gelu",
+             torch.nn.functional.silu: "silu"}
+MODULES = {torch.nn.ReLU: "relu", torch.nn.SiLU: "silu"}
+APPROXIMATE = {"none": "gelu", "tanh": "gelu_tanh"}  # of torch.nn.GELU
+TRANSFORMERS_MODULES = {"GELUActivation": "gelu", "NewGELUActivation": "gelu_tanh", "FastGELUActivation": "gelu_tanh",
+                        "GELUTanh": "gelu_tanh", "SiLUActivation": "silu"}
 
 
 def validate_schedule(schedule: Schedule[S], kind: type[S]) -> S | Literal["auto"]:
@@ -77,20 +81,13 @@ class PackedProgramWeights:
         content: fingerprint of the parameters, or what else tells whether they have changed.
         memory: all weights, concatenated.
         weights: views of it, by name.
-        fixed: these, as the inference of layers has checked them.
+        addresses: of these.
     """
 
     content: Hashable
     memory: np.ndarray
-    weights: dict[str, np.ndarray]
-    fixed: dict[Layer, FixedArrays] = field(default_factory=dict)
-
-    def fixed_for(self, layer: Layer, structure: Structure) -> FixedArrays:
-        """Return the weights for the inference of a layer that reads this layout."""
-        found = self.fixed.get(layer)
-        if found is None:
-            found = self.fixed[layer] = layer.inference.fix(structure, self.weights)
-        return found
+    weights: Mapping[str, np.ndarray]
+    addresses: Mapping[str, int]
 
 
 class PackedWeights:
@@ -103,8 +100,8 @@ class PackedWeights:
 
     def __init__(self) -> None:
         self.computed: dict[str, tuple[Hashable, torch.Tensor]] = {}  # parameters made of others, and what they were
-        self._current: dict[tuple[str, int], PackedProgramWeights] = {}  # by layout: layers of a module share them
-        self._spare: dict[tuple[str, int], list[np.ndarray]] = {}
+        self._current: dict[int, PackedProgramWeights] = {}  # by the identity of what layers of a module share
+        self._spare: dict[int, list[np.ndarray]] = {}
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
         return PackedWeights, ()
@@ -124,7 +121,7 @@ class PackedWeights:
             TypeError, ValueError: one is not float32, or not on the CPU.
         """
         arrays = _weight_arrays(layer, parameters)
-        return self._packed(layer, "forward", arrays, _content(arrays))
+        return self._packed(layer.forward_weights, arrays, _content(arrays))
 
     def sampled(self, layer: Layer, parameters: JoinedParameters) -> PackedProgramWeights:
         """Return the weights of the forward programs, as `inference`, but read little of parameters that are packed.
@@ -132,46 +129,37 @@ class PackedWeights:
         Writes are detected that torch counts, and those that change one of the sampled blocks, such as the writes of
         optimisers to whole parameters.
         """
-        tensors = {name: value if isinstance(value, tuple) else (value,) for name, value in parameters.items()}
-        flat = [tensor for parts in tensors.values() for tensor in parts if tensor is not None]
+        flat = flat_parameters(parameters)
         content = (tuple([tensor.data_ptr() for tensor in flat]), sampled_hash(*flat, blocks=SAMPLED_BLOCKS))
-        current = self._current.get(("forward", layer.forward_layout))
+        current = self._current.get(id(layer.forward_weights))
         if current is not None and current.content == content:
             return current
-        arrays = {name: None if parts[0] is None else _joined([_array(name, part) for part in parts])
-                  for name, parts in tensors.items()}
-        return self._packed(layer, "forward", arrays, content)
+        arrays = {name: np.concatenate([_array(name, part) for part in value]) if isinstance(value, tuple)
+                  else _array(name, value) for name, value in parameters.items()}
+        return self._packed(layer.forward_weights, arrays, content)
 
     def training(self, layer: Layer, parameters: Parameters) -> tuple[PackedProgramWeights, PackedProgramWeights]:
         """Return the weights of the forward programs and of the backward program, as `inference`."""
         arrays = _weight_arrays(layer, parameters)
         content = _content(arrays)
-        return self._packed(layer, "forward", arrays, content), self._packed(layer, "backward", arrays, content)
+        return tuple(self._packed(each, arrays, content) for each in (layer.forward_weights, layer.backward_weights))
 
-    def _packed(self, layer: Layer, use: Literal["forward", "backward"], arrays: Mapping[str, np.ndarray | None],
-                content: Hashable) -> PackedProgramWeights:
-        key = (use, layer.forward_layout if use == "forward" else layer.backward_layout)
+    def _packed(self, weights: Weights, arrays: Mapping[str, np.ndarray | None], content: Hashable
+                ) -> PackedProgramWeights:
+        key = id(weights)
         current = self._current.get(key)
         if current is not None and current.content == content:
             return current
         del current
         self._current.pop(key, None)  # its memory becomes spare now unless a call still reads it
-        weights = layer.forward_weights if use == "forward" else layer.backward_weights
-        for name in weights.keys() & arrays.keys():
-            if arrays[name] is not None:
-                _check_shape(name, arrays[name], weights[name])
-        arrays = layer.forward_arrays(arrays) if use == "forward" else arrays
         memory = self._memory(key, sum(map(_padded_size, weights.values())))
         views = packed_views(weights, memory)
-        for name, weight in weights.items():
-            if arrays[name] is None:
-                views[name].fill(0)
-            else:
-                weight.packed(arrays[name], views[name])
-        packed = self._current[key] = PackedProgramWeights(content, memory, views)
+        Weight.pack_all(weights, arrays, views)
+        packed = self._current[key] = PackedProgramWeights(
+            content, memory, views, {name: address_of(view) for name, view in views.items()})
         return packed
 
-    def _memory(self, key: tuple[str, int], size: int) -> np.ndarray:
+    def _memory(self, key: int, size: int) -> np.ndarray:
         """Allocate memory that becomes spare when the returned array, and all views of it, are freed."""
         spare = self._spare.setdefault(key, [])
         try:
@@ -181,6 +169,12 @@ class PackedWeights:
         memory = np.frombuffer(memoryview(whole), np.uint8)  # views keep this array alive, not `whole`
         weakref.finalize(memory, _return_memory, spare, whole).atexit = False
         return memory
+
+
+def flat_parameters(parameters: JoinedParameters) -> list[torch.Tensor]:
+    """Return all tensors among the parameters of a program."""
+    return [tensor for value in parameters.values()
+            for tensor in (value if isinstance(value, tuple) else (value,)) if tensor is not None]
 
 
 def packed_views(weights: Weights, memory: np.ndarray) -> dict[str, np.ndarray]:
@@ -201,13 +195,6 @@ def _return_memory(spare: list[np.ndarray], memory: np.ndarray) -> None:
         spare.append(memory)
 
 
-def _check_shape(name: str, array: np.ndarray, weight: Weight) -> None:
-    """Refuse a matrix with the right number of elements but other rows."""
-    if array.size != math.prod(weight.shape) or array.shape[0] not in itertools.accumulate(weight.shape, operator.mul):
-        raise ValueError(f"parameter {name} has shape {array.shape}: expected the {math.prod(weight.shape)} elements "
-                         f"of {weight.shape}, with leading dimensions flattened or not")
-
-
 def _content(arrays: Mapping[str, np.ndarray | None]) -> tuple[int, int]:
     return fingerprint([np.zeros(0, np.float32) if array is None else array for array in arrays.values()])
 
@@ -220,10 +207,6 @@ def _token_arrays(layer: Layer, batch: TokenBatch, x: torch.Tensor, parameters: 
     """Return what a program reads by token: x, what belongs to the batch, and such parameters."""
     return {**batch.arrays(x), **{name: _array(name, tensor) for name, tensor in parameters.items()
                                   if name in layer.by_token}}
-
-
-def _joined(parts: list[np.ndarray]) -> np.ndarray:
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _array(name: str, parameter: torch.Tensor | None) -> np.ndarray | None:
@@ -277,11 +260,18 @@ def call_layer(layer: Layer, batch: TokenBatch, parameters: Parameters, packed: 
         return _FunctorchRaggedFunction.apply(*inputs)[0]
     if needs_derivatives(tensors):
         return _RaggedFunction.apply(*inputs)
-    weights = packed.inference(layer, parameters) if parameters else None  # kept alive while the program reads it
-    out = torch.empty_like(batch.x)
-    layer.infer(batch.structure, _token_arrays(layer, batch, batch.x, parameters), weights.weights if weights else {},
-                out.numpy())
+    run, out = bind_layer(layer, batch, packed.inference(layer, parameters), parameters)
+    run_bound([run])
     return out
+
+
+def bind_layer(layer: Layer, batch: TokenBatch, weights: PackedProgramWeights,
+               parameters: Parameters = MappingProxyType({})) -> tuple[BoundRun, torch.Tensor]:
+    """Check the arguments of a program that runs later, and allocate its result; see `call_layer`."""
+    out = torch.empty_like(batch.x)
+    run = layer.bind(batch.structure, _token_arrays(layer, batch, batch.x, parameters), weights.addresses, out.numpy())
+    run.kept.append(weights)
+    return run, out
 
 
 def _run_training(layer: Layer, batch: TokenBatch, packed: PackedWeights, names: tuple[str, ...], x: torch.Tensor,
@@ -391,3 +381,32 @@ class _RaggedGradients(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Tensors, tuple[int | None, ...]]:
         return vmap_by_loop(_RaggedGradients, info, in_dims, inputs)
+
+
+def activation_name(activation: str | Callable[[torch.Tensor], torch.Tensor]) -> str:
+    """Return the name of an activation among those of the ragged language.
+
+    Args:
+        activation: a name, a function of torch, or a module of torch or transformers.
+
+    Raises:
+        ValueError: there is no such activation; lists those there are.
+    """
+    if isinstance(activation, torch.nn.GELU):
+        return APPROXIMATE[activation.approximate]
+    if isinstance(activation, torch.nn.Module):
+        kind = type(activation)
+        found = (TRANSFORMERS_MODULES.get(kind.__name__) if kind.__module__.startswith("transformers.")
+                 else MODULES.get(kind))
+    else:
+        found = FUNCTIONS.get(activation) if callable(activation) else activation
+    if found not in ACTIVATIONS:
+        raise ValueError(f"activation={activation!r}: expected one of {', '.join(ACTIVATIONS)}, or the function or "
+                         "module of torch")
+    return found
+
+
+def norm_gain(norm: Any) -> torch.Tensor:
+    """Return the weight of a norm, which is read once because it may be computed; ones for a norm without weight."""
+    weight = norm.weight
+    return torch.ones(norm.normalized_shape, dtype=torch.float32, device="cpu") if weight is None else weight

@@ -8,8 +8,6 @@ import numpy as np
 from sparloom.ops.op import Op, Operands
 from sparloom.sparse import Pattern
 
-__all__ = ["OracleBounds", "assert_close", "assert_few_close", "assert_rows_close", "few_rows"]
-
 MAX_ROWS, MAX_NONZEROS = 64, 1 << 14  # of a comparison
 
 

@@ -13,8 +13,6 @@ from jaxtyping import Float64
 from sparloom.ops.compare import OracleBounds
 from sparloom.ops.op import Work, uniform
 
-__all__ = ["GEMM", "LAYOUTS", "DenseOperands", "GemmProblem", "GemmShape", "GemmShapes"]
-
 LAYOUTS = ("nn", "tn", "nt", "tt")
 """How A and B are stored, as in BLAS: n, row-major as they are multiplied; t, transposed."""
 _NAME = re.compile(r"dense/(\d+)x(\d+)(?:/(tn|nt|tt))?")

@@ -10,8 +10,6 @@ from numpy.typing import DTypeLike
 
 from sparloom.sparse import Pattern, SparseMatrix
 
-__all__ = ["Op", "Operands", "Work", "check_width", "row_peaks", "uniform"]
-
 OF_ROWS = {"sddmm": ("B",), "attention": ("Q",)}  # operation -> dense operands that have a row for each row of A
 
 

@@ -9,8 +9,6 @@ from jaxtyping import Float64
 from sparloom.ops.op import Operands, Work, check_width, row_peaks, uniform
 from sparloom.sparse import Pattern, SparseMatrix
 
-__all__ = ["GemmSpmm", "SpmmGemm", "SpmmSpmm"]
-
 BLOCK = 8192  # nonzeros at once: bounds the memory of the oracles
 
 

@@ -36,8 +36,6 @@ from sparloom.measure import cache_capacities, checked_threads, vector_lanes
 from sparloom.ops import Op
 from sparloom.sparse import Pattern
 
-__all__ = ["Bound", "PatternReuse", "ReuseDistances", "Roof", "Supply", "bound", "measure_roof"]
-
 INDEX_BYTES, POINTER_BYTES = 4, 8
 BLOCK = 1 << 20  # nonzeros at once
 MEMORY = "memory"

@@ -7,11 +7,11 @@ A program passes through these files:
     layout         offsets of elements in ragged storage
     nests          operations and programs: scheduled loop nests
     definition     programs from operations; every access is checked to be in bounds
-    schedule/      primitives that change a program: loops, compute, operations, storage
+    schedule/      primitives that change a program: loops, compute, operations
     table_code     code that reads tables in kernels, and the prelude that builds them
     lowering       from programs to kernels of the loop IR
     structure      batches: lengths with their tables, and values of ragged tensors
-    runtime        compiled, interpreted and device programs, repeated runs on storage of the caller
+    runtime        compiled, interpreted and device programs
     layers/        attention, the encoder layer, matrix products, and layers for arrays
     workloads      data sets of lengths, and costs of an encoder layer on them
 """
@@ -30,18 +30,18 @@ __all__, _find, __dir__ = attach(__name__, {
     "nests": (
         "Operation", "Program", "compute", "erf", "exp", "exp2", "less", "max_over", "maximum", "min_over", "minimum",
         "printable", "real", "sqrt", "sum_over", "tanh", "where"),
-    "definition": ("Part", "part", "program"),
+    "definition": ("part", "program"),
     "schedule.loops": ("bind_threads", "fuse", "parallel", "remap", "reorder", "split", "unroll", "vectorise"),
     "schedule.compute": ("compute_at", "compute_with", "index_range"),
-    "schedule.operations": ("decompose_reduction", "hfuse", "inline", "narrow", "offload", "split_operation"),
-    "schedule.storage": (
-        "PANEL", "pad_loop", "pad_storage", "reorder_dimensions", "split_dimension"),
+    "schedule.operations": (
+        "PANEL", "decompose_reduction", "hfuse", "inline", "narrow", "offload", "pad_loop", "pad_storage",
+        "reorder_dimensions", "split_dimension", "split_operation"),
     "table_code": ("hoist", "prelude_kernels", "simplify_map"),
     "lowering": ("Lowered", "lower"),
     "structure": ("Prelude", "RaggedTensor", "Structure", "element_offsets", "iterations"),
     "runtime": (
-        "BoundRun", "DeviceProgram", "Executable", "FixedArrays", "Runner", "bind_arrays", "interpreted",
-        "kernel_arguments", "kernel_preludes", "run_bound"),
+        "BoundRun", "DeviceProgram", "Executable", "bind_arrays", "interpreted", "kernel_arguments", "kernel_preludes",
+        "run_bound"),
     "layers.tokens": (
         "LENGTHS", "MEMORY_LENGTHS", "TOKENS", "EncoderSchedule", "EncoderShape", "schedule_token_sum",
         "schedule_weight_gradient", "structure_of", "sum_over_tokens", "tokens_of"),

@@ -21,28 +21,11 @@ from dataclasses import dataclass, field, replace
 from sparloom.errors import IllegalSchedule
 from sparloom.ir import Binary, Const, Expr, Ref, Select, is_name, rebuild, simplify_expr, walk
 from sparloom.ragged.dimensions import NAME_RULE, Dim, as_index, free_names, round_up, substitute
-from sparloom.ragged.nests import Launch, Loop, Nest, Operation, Program, text
+from sparloom.ragged.nests import Launch, Nest, Operation, Program, text
 from sparloom.ragged.tensor import At, Length, Read, Tensor, length_indexed_by
 
 
-@dataclass(frozen=True)
-class Part:
-    """Definition of the elements of a tensor at some coordinates.
-
-    Args:
-        name: name of its loop nest.
-    """
-
-    name: str
-    operation: Operation
-
-    @property
-    def at(self) -> tuple[tuple[Dim, Expr], ...]:
-        """Fixed dimensions with their coordinates."""
-        return self.operation.at
-
-
-def part(name: str, tensor: Tensor, at: Mapping[Dim, int], value: Expr) -> Part:
+def part(name: str, tensor: Tensor, at: Mapping[Dim, int], value: Expr) -> Operation:
     """Define the elements at constant coordinates: `for i: t[0, i] = f(i)` besides `for i: t[1, i] = g(i)`.
 
     `part("d_key", d_qkv, {which: 1}, ..)` is a nest named d_key without a loop over `which`. All parts of a tensor fix
@@ -55,23 +38,23 @@ def part(name: str, tensor: Tensor, at: Mapping[Dim, int], value: Expr) -> Part:
             there = ", ".join(f"{each.name}: {found.value}" for each, found in tensor.axes if isinstance(found, Const))
             raise IllegalSchedule(f"part {name} of {tensor.name} at {dim.name} = {coordinate}: use a coordinate of a "
                                   f"dimension of constant extent: {there or 'none'}")
-    return Part(name, Operation(tensor, value, tuple((dim, as_index(number)) for dim, number in at.items())))
+    return Operation(tensor, value, tuple((dim, as_index(number)) for dim, number in at.items()), name)
 
 
-def check_parts(program: str, parts: Sequence[Part]) -> None:
+def check_parts(program: str, operations: Sequence[Operation]) -> None:
     """Check that every tensor is defined exactly once, completely."""
-    names = [each.name for each in parts]
-    outputs = {each.operation.name for each in parts if each.at}
+    names = [each.nest for each in operations]
+    outputs = {each.name for each in operations if each.at}
     if not names or len(set(names)) < len(names) or outputs & set(names):
         raise IllegalSchedule(f"program {program} defines {', '.join(names) or 'nothing'}: define every tensor once")
     for name in outputs:
-        own = [each for each in parts if each.operation.name == name]
+        own = [each for each in operations if each.name == name]
         dims = [dim for dim, _ in own[0].at]
-        extents = dict(own[0].operation.output.axes)
+        extents = dict(own[0].output.axes)
         wanted = set(itertools.product(*(range(extents[dim].value) for dim in dims)))
         found = [tuple(number.value for _, number in each.at) for each in own if [dim for dim, _ in each.at] == dims]
         if len(found) < len(own) or len(set(found)) < len(found) or set(found) != wanted:
-            raise IllegalSchedule(f"program {program} defines {name} in parts {', '.join(each.name for each in own)}: "
+            raise IllegalSchedule(f"program {program} defines {name} in parts {', '.join(each.nest for each in own)}: "
                                   f"they must fix the same dimensions, and have every coordinate once")
 
 
@@ -329,8 +312,7 @@ def _extents(nest: Nest) -> list[tuple[str, Expr]]:
     return [(dim.name, extent) for dim, extent in nest.axes]
 
 
-def program(name: str, operations: Sequence[Operation | Part],
-            outputs: Sequence[str | Operation] | None = None) -> Program:
+def program(name: str, operations: Sequence[Operation], outputs: Sequence[str | Operation] | None = None) -> Program:
     """Make an unscheduled program that runs operations one after the other.
 
     Args:
@@ -344,9 +326,7 @@ def program(name: str, operations: Sequence[Operation | Part],
     """
     if not is_name(name):
         raise IllegalSchedule(f"program {name!r} has an invalid name: {NAME_RULE}")
-    parts = [each if isinstance(each, Part) else Part(each.name, each) for each in operations]
-    check_parts(name, parts)
-    operations = [each.operation for each in parts]
+    check_parts(name, operations)
     names = [operation.name for operation in operations]
     forms: dict[str, Tensor] = {}
     for number, operation in enumerate(operations):
@@ -364,13 +344,7 @@ def program(name: str, operations: Sequence[Operation | Part],
     unknown = [each for each in chosen if each not in names]
     if unknown:
         raise IllegalSchedule(f"program {name} computes no {unknown[0]}; it computes: {', '.join(names)}")
-    nests = [_unscheduled_nest(each) for each in parts]
+    nests = [Nest(each.nest, each, each.loops()) for each in operations]
     for nest in nests:
         check_accesses(nest)
     return Program(name, tuple(Launch((nest,)) for nest in nests), chosen)
-
-
-def _unscheduled_nest(part: Part) -> Nest:
-    space = [Loop(dim.name, extent) for dim, extent in part.operation.axes]
-    reduction = [Loop(dim.name, extent, reduces=True) for dim, extent in part.operation.reduced]
-    return Nest(part.name, part.operation, (*space, *reduction))

@@ -60,6 +60,7 @@ class Operation:
 
     Args:
         at: dimensions of which only one coordinate, a constant, is defined.
+        part: name of the nest that defines these elements, if it is not that of the output.
 
     Raises:
         IllegalSchedule: the value reads a name that is not a dimension, reads the output itself, or has two
@@ -69,6 +70,7 @@ class Operation:
     output: Tensor
     value: Expr
     at: tuple[tuple[Dim, Expr], ...] = ()
+    part: str = ""
 
     def __post_init__(self) -> None:
         name = self.output.name
@@ -95,6 +97,16 @@ class Operation:
     @property
     def name(self) -> str:
         return self.output.name
+
+    @property
+    def nest(self) -> str:
+        """Name of the nest that it is defined by."""
+        return self.part or self.output.name
+
+    def loops(self) -> tuple[Loop, ...]:
+        """Return the loops of a nest that is not scheduled."""
+        return (*(Loop(dim.name, extent) for dim, extent in self.axes),
+                *(Loop(dim.name, extent, reduces=True) for dim, extent in self.reduced))
 
     @cached_property
     def axes(self) -> tuple[Axis, ...]:
@@ -124,6 +136,10 @@ class Operation:
     @cached_property
     def reads(self) -> tuple[Read, ...]:
         return tuple(node for node in walk(self.value) if isinstance(node, Read))
+
+    def accesses(self, tensor: str) -> bool:
+        """Tell whether a tensor of this name is read or defined."""
+        return self.output.name == tensor or any(read.tensor.name == tensor for read in self.reads)
 
 
 def _type(value: Expr) -> Type:
@@ -344,7 +360,8 @@ class Program:
         """Apply a change to all nests, attached ones first."""
 
         def deep(nest: Nest) -> Nest:
-            return change(replace(nest, attached=tuple((at, deep(each)) for at, each in nest.attached)))
+            attached = tuple((at, deep(each)) for at, each in nest.attached)
+            return change(replace(nest, attached=attached) if attached else nest)
 
         launches = tuple(Launch(tuple(deep(nest) for nest in launch.nests)) for launch in self.launches)
         return replace(self, launches=launches)
@@ -357,6 +374,8 @@ class Program:
 
         def change(nest: Nest) -> Nest:
             operation = nest.operation
+            if not operation.accesses(changed.name):
+                return nest
             output = changed if operation.output.name == changed.name else operation.output
             return replace(nest, operation=replace(operation, output=output, value=rewrite(operation.value, read)))
 

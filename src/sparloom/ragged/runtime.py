@@ -1,7 +1,4 @@
-"""Run programs: compiled for a CPU (`Executable`; `Runner` for frequent runs), as CUDA text, or interpreted.
-
-Intermediate results of a `Runner` share memory: those that are not alive at once are in the same bytes.
-"""
+"""Run programs: compiled for a CPU, as CUDA text, or interpreted."""
 
 from __future__ import annotations
 
@@ -9,13 +6,15 @@ import ctypes
 import threading
 from array import array
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from sparloom.errors import IllegalSchedule
 from sparloom.forks import forkable
 from sparloom.ir import DTYPES, Ref, interpret, render_c, render_cuda, walk
 from sparloom.jit import address, address_of, aligned, compile_c, compile_cpp
@@ -37,12 +36,16 @@ Span = tuple[int, int]  # indices of the first and the last launch that access a
 class Executable:
     """Program compiled to C, for structures of any lengths.
 
+    Calling it, `bind` and `kernels` allocate the storage that is not given. `run` and `prepare` work on the caller's,
+    with little work per call: intermediate results are in a workspace shared by all programs of a thread, where tensors
+    that are not alive at once share memory, and are overwritten by the next run.
+
     Args:
         hoisted, access: as in `lower`.
         threads: threads of parallel loops, by default OpenMP's.
 
     Raises:
-        IllegalSchedule: as in `lower`.
+        IllegalSchedule: as in `lower`; or a kernel has more than `MOST_ARGUMENTS` arguments.
         CompileError: the compiler failed, or is not installed.
     """
 
@@ -50,13 +53,24 @@ class Executable:
                  threads: int | None = None) -> None:
         self.program = program
         self.lowered = lower(program, hoisted=hoisted, access=access)
+        for each in self.lowered:
+            if len(each.kernel.params) > MOST_ARGUMENTS:
+                raise IllegalSchedule(f"kernel {each.kernel.name} has {len(each.kernel.params)} arguments, and kernels "
+                                      f"are called with at most {MOST_ARGUMENTS}: fuse fewer operations")
         tables = prelude_kernels(_tables(program, self.lowered))
         self._library = compile_c([each.kernel for each in (*self.lowered, *tables)])
         self.prelude = Prelude(tables, self._library)
-        self.functions = tuple(self._library.function(each.kernel.name) for each in self.lowered)
+        self._entries = tuple(self._library.function(each.kernel.name).address for each in self.lowered)
         self._threads = None if threads is None else checked_threads(threads)
         if threads is None:
             checked_threads(self._library.threads, "OMP_NUM_THREADS")
+        self._inputs = frozenset(program.inputs())
+        tensors = {name: each for name, each in program.tensors().items() if each.local is None}
+        self._types = {name: np.dtype(DTYPES[each.type.scalar]) for name, each in tensors.items()}
+        self._tables: dict[At, Ref] = {}
+        self._sizes = {name: rewrite(storage_size(each), self._named) for name, each in tensors.items()}
+        self._spans: dict[Names, tuple[tuple[int, ...], Mapping[str, Span]]] = {}
+        self._prepared: WeakKeyDictionary[Structure, _Prepared] = WeakKeyDictionary()
 
     def __call__(self, structure: Structure, **arrays: np.ndarray) -> np.ndarray | tuple[np.ndarray, ...]:
         """Compute the outputs: a flat array, or one for each output; see `bind`."""
@@ -77,42 +91,22 @@ class Executable:
 
         Raises:
             TypeError: a tensor is missing, unknown, or not a NumPy array.
-            ValueError: an array has the wrong size or type.
+            ValueError: an array has the wrong size or type, is not contiguous, or is written but read-only or
+                overlapping.
         """
-        calls, bound = self._calls(structure, arrays)
-        return self._on_threads(list(calls.values())), bound
+        run, bound = self._bound(structure, arrays)
+        return run.function(), bound
 
     def kernels(self, structure: Structure, **arrays: np.ndarray) -> tuple[
             dict[str, Callable[[], None]], dict[str, np.ndarray]]:
         """Bind every kernel separately, as `bind`: functions by the names of the launches, and all storage."""
-        calls, bound = self._calls(structure, arrays)
-        return {name: self._on_threads([call]) for name, call in calls.items()}, bound
+        run, bound = self._bound(structure, arrays)
+        return {launch.name: replace(run, plan=replace(run.plan, launches=(number,))).function()
+                for number, launch in enumerate(self.program.launches)}, bound
 
-    def _calls(self, structure: Structure, arrays: Mapping[str, np.ndarray]) -> tuple[
-            dict[str, Callable[[], None]], dict[str, np.ndarray]]:
-        structure.prepare(self.prelude)
+    def _bound(self, structure: Structure, arrays: Mapping[str, np.ndarray]) -> tuple[BoundRun, dict[str, np.ndarray]]:
         bound = bind_arrays(self.program, structure, arrays)
-        calls = {}
-        for launch, each, function in zip(self.program.launches, self.lowered, self.functions, strict=True):
-            calls[launch.name] = function.bind(*kernel_arguments(each, structure, bound).values())
-        return calls, bound
-
-    def _on_threads(self, calls: Sequence[Callable[[], None]]) -> Callable[[], None]:
-        turn, runs = forkable(threading.RLock()), [0]  # number of runs started
-
-        def run() -> None:
-            with turn:
-                while True:  # repeat if a signal handler or finaliser ran these calls in between
-                    mine = runs[0] = runs[0] + 1
-                    self.set_threads()
-                    for call in calls:
-                        call()
-                        if runs[0] != mine:
-                            break
-                    else:
-                        return
-
-        return run
+        return self.prepare(structure, bound, bound.keys() - self._inputs), bound
 
     def set_threads(self) -> None:
         """Set the number of threads for parallel loops that this thread starts from now on."""
@@ -126,6 +120,100 @@ class Executable:
     def cuda(self) -> tuple[str, ...]:
         """Return the CUDA code of every kernel."""
         return tuple(render_cuda(each.kernel) for each in self.lowered)
+
+    def elements(self, structure: Structure) -> Mapping[str, int]:
+        """Return the number of elements of every tensor that is not local."""
+        return self._for(structure).elements
+
+    def prepare(self, structure: Structure, arrays: Mapping[str, np.ndarray], wanted: Collection[str] | None = None, *,
+                fixed: Mapping[str, int] = MappingProxyType({})) -> BoundRun:
+        """Check the storage for a run that computes the wanted results, without launches that they do not need.
+
+        Args:
+            arrays: storage of inputs and wanted results, C-contiguous, without overlap.
+            wanted: results, by default the outputs of the program.
+            fixed: addresses of further inputs, such as packed weights, which the caller checks and keeps alive.
+
+        Raises:
+            TypeError: a tensor is missing, unknown, or not a NumPy array.
+            ValueError: an array has the wrong size or type, is not contiguous, or is written but read-only or
+                overlapping.
+        """
+        prepared = self._for(structure)
+        addresses = {name: self._address(name, array, prepared) for name, array in arrays.items()}
+        self._check_apart(addresses, arrays)
+        addresses |= fixed
+        plan = self._plan(prepared, frozenset(self.program.outputs if wanted is None else wanted), frozenset(addresses))
+        return BoundRun(self, self._entries, prepared, plan, addresses, [structure, arrays])
+
+    def run(self, structure: Structure, arrays: Mapping[str, np.ndarray], wanted: Collection[str] | None = None
+            ) -> None:
+        """Compute the wanted results; arguments and errors are those of `prepare`."""
+        run_bound([self.prepare(structure, arrays, wanted)])
+
+    def _address(self, name: str, array: np.ndarray, prepared: _Prepared) -> int:
+        wanted = prepared.elements.get(name)
+        if wanted is None:
+            raise TypeError(f"program {self.program.name} has no tensor {name} to pass; there are: "
+                            f"{', '.join(prepared.elements)}")
+        if not isinstance(array, np.ndarray):
+            raise TypeError(f"tensor {name} is a {type(array).__name__}: give a NumPy array of {wanted} "
+                            f"{self._types[name]}")
+        if array.size != wanted or array.dtype != self._types[name] or not array.flags.c_contiguous:
+            raise ValueError(f"tensor {name} is an array of {array.size} {array.dtype} with strides {array.strides}: "
+                             f"its storage is contiguous, {wanted} elements of {self._types[name]}")
+        return address(array, array.dtype.type, written=name not in self._inputs)
+
+    def _check_apart(self, addresses: Mapping[str, int], arrays: Mapping[str, np.ndarray]) -> None:
+        """Reject written arrays that overlap others: in order of addresses, one begins before another ends."""
+        end, last, end_written, last_written = 0, "", 0, ""
+        for begin, name in sorted((start, name) for name, start in addresses.items() if arrays[name].size):
+            written = name not in self._inputs
+            if begin < (end if written else end_written):
+                raise ValueError(f"tensors {last if written else last_written} and {name} overlap: give the one that "
+                                 "is written a separate array")
+            stop = begin + arrays[name].nbytes
+            if stop > end:
+                end, last = stop, name
+            if written and stop > end_written:
+                end_written, last_written = stop, name
+
+    def _plan(self, prepared: _Prepared, wanted: Names, passed: Names) -> _Plan:
+        found = prepared.plans.get((wanted, passed))
+        if found is None:
+            launches, spans = self._alive(wanted)
+            inner = {name: span for name, span in spans.items() if name not in passed}
+            missing = sorted((self._inputs & inner.keys()) | (wanted - passed))
+            if missing:
+                raise TypeError(f"program {self.program.name}: missing tensors {', '.join(missing)}")
+            sizes = {name: prepared.elements[name] * self._types[name].itemsize for name in inner}
+            found = prepared.plans[wanted, passed] = _Plan(launches, *assign_offsets(inner, sizes))
+        return found
+
+    def _alive(self, wanted: Names) -> tuple[tuple[int, ...], Mapping[str, Span]]:
+        """Return the launches that run, and the lifetimes of the tensors they access."""
+        if wanted not in self._spans:
+            launches = needed_launches(self.program, wanted)
+            self._spans[wanted] = launches, lifetimes(self.program, launches)
+        return self._spans[wanted]
+
+    def _for(self, structure: Structure) -> _Prepared:
+        found = self._prepared.get(structure)
+        if found is None:
+            structure.prepare(self.prelude)
+            numbers = {name.name: structure.number(table) for table, name in self._tables.items()}
+            elements = {name: int(evaluate(each, numbers, structure.table)) for name, each in self._sizes.items()}
+            arguments = []
+            for each in self.lowered:
+                meanings = (each.meaning[param.name] for param in each.kernel.params)
+                arguments.append(tuple(meaning.name if isinstance(meaning, Tensor) else _entry(structure.table(meaning))
+                                       for meaning in meanings))
+            found = self._prepared[structure] = _Prepared(elements, tuple(arguments))
+        return found
+
+    def _named(self, node: object) -> Ref | None:
+        """Make sizes read every table entry once."""
+        return self._tables.setdefault(node, Ref(f"n{len(self._tables)}")) if isinstance(node, At) else None
 
 
 class DeviceProgram:
@@ -237,14 +325,6 @@ def _tables(program: Program, lowered: tuple[Lowered, ...]) -> list[Table]:
     return list(dict.fromkeys([*read, *sizes]))
 
 
-@dataclass(frozen=True, eq=False)
-class FixedArrays:
-    """Storage of inputs that `Runner.fix` has checked; it stays where it is while this object lives."""
-
-    addresses: Mapping[str, int]
-    arrays: Mapping[str, np.ndarray]
-
-
 @dataclass(frozen=True)
 class _Plan:
     """Launches to run, and byte offsets of the intermediate tensors in a buffer of `total` bytes."""
@@ -268,143 +348,6 @@ class _Prepared:
     elements: Mapping[str, int]
     arguments: tuple[tuple[str | int, ...], ...]
     plans: dict[tuple[Names, Names], _Plan] = field(default_factory=dict)
-
-
-class Runner:
-    """Compiled program that runs on the caller's storage with little work per call.
-
-    Tensors that the caller does not give are in a workspace shared by all runners of a thread, and are overwritten by
-    the next run; tensors that are not alive at once share memory.
-
-    Args:
-        threads: threads of parallel loops, by default OpenMP's.
-
-    Raises:
-        ValueError: a kernel has more than `MOST_ARGUMENTS` arguments.
-    """
-
-    def __init__(self, program: Program, *, threads: int | None = None) -> None:
-        self.program = program
-        self._executable = Executable(program, threads=threads)
-        for function in self._executable.functions:
-            if len(function.params) > MOST_ARGUMENTS:
-                raise ValueError(f"kernel {function.name} has {len(function.params)} arguments: a Runner calls kernels "
-                                 f"of at most {MOST_ARGUMENTS}, use an Executable")
-        self._entries = tuple(function.address for function in self._executable.functions)
-        self._inputs = frozenset(program.inputs())
-        tensors = {name: each for name, each in program.tensors().items() if each.local is None}
-        self._types = {name: np.dtype(DTYPES[each.type.scalar]) for name, each in tensors.items()}
-        self._tables: dict[At, Ref] = {}
-        self._sizes = {name: rewrite(storage_size(each), self._named) for name, each in tensors.items()}
-        self._spans: dict[Names, tuple[tuple[int, ...], Mapping[str, Span]]] = {}
-        self._prepared: WeakKeyDictionary[Structure, _Prepared] = WeakKeyDictionary()
-
-    def elements(self, structure: Structure) -> Mapping[str, int]:
-        """Return the number of elements of every tensor that is not local."""
-        return self._for(structure).elements
-
-    def fix(self, structure: Structure, arrays: Mapping[str, np.ndarray]) -> FixedArrays:
-        """Check storage of inputs once for several calls, such as that of weights, whose size no length changes.
-
-        Raises:
-            TypeError, ValueError: as in a call; also if an array is no input.
-        """
-        prepared = self._for(structure)
-        results = sorted(arrays.keys() - self._inputs)
-        if results:
-            raise ValueError(f"tensor {results[0]} is no input of program {self.program.name}: pass it with each call")
-        return FixedArrays({name: self._address(name, array, prepared) for name, array in arrays.items()}, dict(arrays))
-
-    def bind(self, structure: Structure, arrays: Mapping[str, np.ndarray], wanted: Collection[str] | None = None, *,
-             fixed: FixedArrays | None = None) -> BoundRun:
-        """Check the storage for a run that computes the wanted results, without launches that they do not need.
-
-        Args:
-            arrays: storage of inputs and wanted results, C-contiguous, without overlap.
-            wanted: results, by default the outputs of the program.
-            fixed: storage of further inputs, which that of results does not overlap.
-
-        Raises:
-            TypeError: a tensor is missing, unknown, or not a NumPy array.
-            ValueError: an array has the wrong size or type, is not contiguous, or is written but read-only or
-                overlapping.
-        """
-        prepared = self._for(structure)
-        addresses = {name: self._address(name, array, prepared) for name, array in arrays.items()}
-        self._check_apart(addresses, arrays)
-        if fixed is not None:
-            addresses |= fixed.addresses
-        plan = self._plan(prepared, frozenset(self.program.outputs if wanted is None else wanted), frozenset(addresses))
-        return BoundRun(self._executable, self._entries, prepared, plan, addresses, [structure, arrays, fixed])
-
-    def __call__(self, structure: Structure, arrays: Mapping[str, np.ndarray], wanted: Collection[str] | None = None, *,
-                 fixed: FixedArrays | None = None) -> None:
-        """Compute the wanted results; arguments and errors are those of `bind`."""
-        run_bound([self.bind(structure, arrays, wanted, fixed=fixed)])
-
-    def _address(self, name: str, array: np.ndarray, prepared: _Prepared) -> int:
-        wanted = prepared.elements.get(name)
-        if wanted is None:
-            raise TypeError(f"program {self.program.name} has no tensor {name} to pass; there are: "
-                            f"{', '.join(prepared.elements)}")
-        if not isinstance(array, np.ndarray):
-            raise TypeError(f"tensor {name} is a {type(array).__name__}: give a NumPy array of {wanted} "
-                            f"{self._types[name]}")
-        if array.size != wanted or array.dtype != self._types[name] or not array.flags.c_contiguous:
-            raise ValueError(f"tensor {name} is an array of {array.size} {array.dtype} with strides {array.strides}: "
-                             f"its storage is contiguous, {wanted} elements of {self._types[name]}")
-        return address(array, array.dtype.type, written=name not in self._inputs)
-
-    def _check_apart(self, addresses: Mapping[str, int], arrays: Mapping[str, np.ndarray]) -> None:
-        """Reject written arrays that overlap others: in order of addresses, one begins before another ends."""
-        end, last, end_written, last_written = 0, "", 0, ""
-        for begin, name in sorted((start, name) for name, start in addresses.items() if arrays[name].size):
-            written = name not in self._inputs
-            if begin < (end if written else end_written):
-                raise ValueError(f"tensors {last if written else last_written} and {name} overlap: give the one that "
-                                 "is written a separate array")
-            stop = begin + arrays[name].nbytes
-            if stop > end:
-                end, last = stop, name
-            if written and stop > end_written:
-                end_written, last_written = stop, name
-
-    def _plan(self, prepared: _Prepared, wanted: Names, passed: Names) -> _Plan:
-        found = prepared.plans.get((wanted, passed))
-        if found is None:
-            launches, spans = self._alive(wanted)
-            inner = {name: span for name, span in spans.items() if name not in passed}
-            missing = sorted((self._inputs & inner.keys()) | (wanted - passed))
-            if missing:
-                raise TypeError(f"program {self.program.name}: missing tensors {', '.join(missing)}")
-            sizes = {name: prepared.elements[name] * self._types[name].itemsize for name in inner}
-            found = prepared.plans[wanted, passed] = _Plan(launches, *assign_offsets(inner, sizes))
-        return found
-
-    def _alive(self, wanted: Names) -> tuple[tuple[int, ...], Mapping[str, Span]]:
-        """Return the launches that run, and the lifetimes of the tensors they access."""
-        if wanted not in self._spans:
-            launches = needed_launches(self.program, wanted)
-            self._spans[wanted] = launches, lifetimes(self.program, launches)
-        return self._spans[wanted]
-
-    def _for(self, structure: Structure) -> _Prepared:
-        found = self._prepared.get(structure)
-        if found is None:
-            structure.prepare(self._executable.prelude)
-            numbers = {name.name: structure.number(table) for table, name in self._tables.items()}
-            elements = {name: int(evaluate(each, numbers, structure.table)) for name, each in self._sizes.items()}
-            arguments = []
-            for each in self._executable.lowered:
-                meanings = (each.meaning[param.name] for param in each.kernel.params)
-                arguments.append(tuple(meaning.name if isinstance(meaning, Tensor) else _entry(structure.table(meaning))
-                                       for meaning in meanings))
-            found = self._prepared[structure] = _Prepared(elements, tuple(arguments))
-        return found
-
-    def _named(self, node: object) -> Ref | None:
-        """Make sizes read every table entry once."""
-        return self._tables.setdefault(node, Ref(f"n{len(self._tables)}")) if isinstance(node, At) else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -433,6 +376,21 @@ class BoundRun:
             found += self.entries[number], len(arguments), *[
                 addresses[each] if isinstance(each, str) else each for each in arguments]
         return found
+
+    def function(self) -> Callable[[], None]:
+        """Return a function that runs it; one call at a time, as they write to the same storage.
+
+        The caller gave the storage of all tensors.
+        """
+        turn, words, count, call = forkable(threading.RLock()), array("q", self.words(0)), len(self.plan.launches), (
+            _launches())
+
+        def run() -> None:
+            with turn:
+                self.executable.set_threads()
+                call(words.buffer_info()[0], count)
+
+        return run
 
 
 def run_bound(runs: Sequence[BoundRun]) -> None:

@@ -8,8 +8,6 @@ from numpy.typing import DTypeLike
 
 from sparloom.sparse import Pattern, SparseMatrix
 
-__all__ = ["JacobiIteration", "checked_right_hand_sides", "converging_relaxation", "is_positive", "system_diagonal"]
-
 LARGE = 2.0 ** 900  # a column of g with a maximum between 1 / LARGE and LARGE neither over- nor underflows
 MAX_EIGENVALUE = 1.99  # of A / D, up to which no relaxation is needed: 2, less the error of the estimate
 RELAXATION_SHARE = 0.95  # of the largest relaxation that converges

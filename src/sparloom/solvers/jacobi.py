@@ -22,8 +22,6 @@ from sparloom.solvers.sweeps import NUMBERINGS, BlockedSweeps, Numbering, SweepP
 from sparloom.sparse import SparseMatrix
 from sparloom.tuning import Fuse, PairPlan, PlanCache
 
-__all__ = ["JacobiResult", "JacobiSolver", "jacobi"]
-
 WIDER_TYPES = {"float32": np.float64, "float64": np.longdouble}
 ROUNDING = 8  # upper bound of the rounding error of a residual, in ulps of the terms of its sum
 DIVERGENCE_LIMIT = 1e6  # residual, relative to that of x = 0, above which a column has diverged

@@ -37,8 +37,6 @@ from sparloom.solvers.traversal import plain_schedule, schedule_steps
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning import MeasurementBudget, race
 
-__all__ = ["Basis", "MatrixPowers", "Method", "PowersPlan", "polynomial", "powers", "prepare_powers"]
-
 Method = Literal["auto", "plain", "blocked"]
 """How k products run: one after the other, blocked, or whichever a measurement says is faster."""
 Basis = Literal["monomial", "chebyshev"]

@@ -17,11 +17,6 @@ import numpy as np
 from sparloom.jit import RESULT_POOL, NativeCall, aligned, check_memory, compile_cpp
 from sparloom.sparse import SparseMatrix
 
-__all__ = [
-    "WIDTHS", "PackedMatrix", "Schedule", "Step", "StepArrays", "Terms", "bind_iterates", "bind_steps", "is_direct",
-    "width_for",
-]
-
 WIDTHS = (1, 2, 4, 8)
 """Columns of the dense arrays that kernels have."""
 CHUNK_BYTES = 64  # of values: one vector holds a value of every row of a chunk

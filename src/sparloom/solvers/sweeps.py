@@ -27,8 +27,6 @@ from sparloom.tuning import (
     race,
 )
 
-__all__ = ["NUMBERINGS", "BlockedSweeps", "Numbering", "SweepPlan", "SweepPlanner", "Sweeps"]
-
 NUMBERINGS = ("natural", "bandwidth")
 GUARDRAIL = 0.97  # share of the time of the plain plan (unfused, natural order) that another plan must stay below
 

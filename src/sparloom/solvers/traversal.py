@@ -24,8 +24,6 @@ import numpy as np
 from sparloom.measure import Caches
 from sparloom.solvers.packed_steps import PackedMatrix, Schedule
 
-__all__ = ["Blocks", "plain_schedule", "schedule_steps"]
-
 NEAR_BLOCK_BYTES = 1 << 15
 SHARED_BLOCK_BYTES = 1 << 19
 MIN_BLOCKS_PER_THREAD = 4

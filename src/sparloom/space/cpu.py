@@ -28,8 +28,6 @@ from sparloom.space.shared import (
     one_hot,
 )
 
-__all__ = ["CpuSpace", "legal_orders"]
-
 ROWS_TILES = (4, 8, 32, 128, 256, 1024, 2048)
 COLS_TILES = (256, 1024, 4096, 16384, 65536, "all")
 DENSE_TILES = (16, 32, 64, 128, "all")

@@ -24,11 +24,6 @@ from sparloom.space.shared import (
     one_hot,
 )
 
-__all__ = [
-    "GEMM_BLOCK_COLUMNS", "AttentionSpace", "GemmSpace", "NormSpace", "RaggedProductSpace",
-    "SddmmSpace", "SoftmaxSpace", "SpmmMaxSpace", "SpmmSpace", "gemm_program", "register_tile",
-]
-
 ORDER = Parameter("order", ("natural", "column"))  # of rows: as stored, or by their middle column
 BALANCE = Parameter("balance", ("rows", "nonzeros", "dynamic"))  # equal shares of either, or small pieces on demand
 PREFETCH = Parameter("prefetch", (0, 4, 8))  # KiB of dense rows to prefetch ahead
@@ -75,7 +70,6 @@ GEMM_SPLIT = 256  # most floats of the sums of a register tile in several parts,
 TILE_ROWS = Parameter("rows", (24, 48, 96, 192))  # of a tile
 PANEL = Parameter("panel", (16, 32, 64))  # columns that are stored side by side
 DEPTH = Parameter("depth", (256, 512, 1024, 2048))  # of the reduction, before the next panel
-QUERIES = Parameter("queries", (32, 64, 128))  # rows of a tile of attention
 TASK_COLS = Parameter("cols", (128, 256, 512))  # of a task
 SEQUENCE_COLS = Parameter("cols", (8, 16, 32, 64, 128))  # of a task of one sequence
 LANES = Parameter("lanes", ("columns", "tokens"))  # in a vector

@@ -29,11 +29,6 @@ from sparloom.space.shared import (
     one_hot,
 )
 
-__all__ = [
-    "ATTENTION_COLUMNS", "CUDA_KERNELS", "HUBS", "CudaKernelSpace", "CudaSpace", "TritonGemmSpace", "accumulators",
-    "pipeline_bytes",
-]
-
 SPMM = (
     Parameter("rows_per_block", (1, 2, 4, 8, 16, 32)),
     Parameter("lanes", (8, 16, 32)),  # threads along the dense operand

@@ -36,8 +36,6 @@ from sparloom.space.shared import (
     one_hot,
 )
 
-__all__ = ["TIME_COLUMNS", "Description", "integer_of", "number_of", "read_description"]
-
 MAX_GRID = 2**18  # combinations that are checked one by one
 MAX_ITEMS = 6  # of a permutation: 720 values
 KINDS = ("integer", "categorical", "boolean", "permutation")

@@ -18,8 +18,6 @@ import numpy as np
 from sparloom.errors import IllegalSchedule, Unsupported
 from sparloom.space.shared import ENCODED_WIDTH, Code, Shape, SharedSchedule, Value, Walk, encode
 
-__all__ = ["MAX_LISTED", "Config", "ConfigSpace", "GridSpace", "Parameter", "uniform"]
-
 MAX_LISTED = 4096
 """Configurations of the largest space that models list and score whole."""
 MAX_CODES = 4096

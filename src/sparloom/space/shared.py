@@ -11,12 +11,6 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-__all__ = [
-    "ENCODED_WIDTH", "EXTENT_SCALE", "I1", "I2", "J1", "J2", "K1", "K2", "K3", "LOOPS", "ORDER_WIDTH", "SPLIT_LOOPS",
-    "Code", "Readings", "Shape", "SharedSchedule", "Value", "Walk", "encode", "flag", "insert_after", "letters",
-    "logarithm", "one_hot",
-]
-
 Value = int | str
 """Value of a parameter."""
 Shape = tuple[int, int]

@@ -22,8 +22,6 @@ from sparloom.space.shared import (
     logarithm,
 )
 
-__all__ = ["SpadeSpace"]
-
 PARAMETERS = (
     Parameter("row_panel", (4, 32, 256, 2048)),  # rows per tile
     Parameter("column_panel", (1024, 16384, 65536, "all")),  # columns per tile

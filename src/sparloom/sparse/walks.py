@@ -272,12 +272,6 @@ class WalkGrid:
     slices: Sequence[int]
     lanes: int
 
-    def __post_init__(self) -> None:
-        if min(*self.row_panels, *self.slices, self.lanes) < 1 or min(self.column_panels) < 0:
-            raise ValueError(f"walks over {list(self.row_panels)} rows, {list(self.column_panels)} columns, "
-                             f"{list(self.slices)} dense columns and {self.lanes} lanes: all must be at least 1; "
-                             "columns may be 0 for all")
-
 
 WALKS = WalkGrid(row_panels=(4, 32, 256, 2048), column_panels=(1024, 16384, 65536, 0), slices=(32, 256), lanes=32)
 """Walks that are stored for every corpus: tiles and slices of COGNATE's SPADE space, and its 32 processing elements."""

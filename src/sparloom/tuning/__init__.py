@@ -6,7 +6,7 @@ Files in the order in which a decision passes through them:
     records          the list of a cache, and its pruning
     machine          rates of this machine, and digests by which decisions of others are told apart
     racing           races of candidates, the guardrail, and the decision that results
-    search           candidates: search of a space, shortlists, cost models
+    search           candidates: search of a space
     sparse/          SpMM, SDDMM and attention of one sparse matrix
     fusion_problem   products of three matrices: their patterns and cost models
     fusion           fused or not: `plan_pair`
@@ -38,10 +38,10 @@ __all__, __getattr__, __dir__ = attach(__name__, {
         "Decision", "Guardrail", "MeasurementBudget", "Race", "Trial", "Verdict", "duel", "race",
     ),
     "search": (
-        "CsrCostModel", "Evolution", "Ranked", "best", "portfolio", "shortlist",
+        "Evolution", "Ranked", "best", "portfolio",
     ),
     "fusion_problem": (
-        "ORDERS", "Estimate", "PairCostModel", "Problem", "Sketch",
+        "Estimate", "PairCostModel", "Problem", "Sketch",
     ),
     "fusion": (
         "ExecutorFactory", "Fuse", "FusionConfig", "PairPlan", "PlanKey", "get_pair", "plan_pair",

@@ -33,8 +33,6 @@ from sparloom.jit import cache_folder, warn_unwritable
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
-__all__ = ["DAMAGE", "VERSION", "PlanCache", "Row", "Summary", "digest_of"]
-
 log = logging.getLogger(__name__)
 
 Read = TypeVar("Read")

@@ -13,9 +13,10 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Literal, get_args
 
+import numpy as np
+
 from sparloom.errors import NotDecided, Unsupported
 from sparloom.fusion import (
-    MIN_FUSED_RATIO,
     Executor,
     Pair,
     TileFusionSpace,
@@ -28,24 +29,11 @@ from sparloom.fusion import (
 from sparloom.jit import NativeCall
 from sparloom.measure import cache_levels, checked_threads
 from sparloom.ops import Operands
-from sparloom.space import Config, GridSpace
+from sparloom.space import Config
 from sparloom.tuning.cache import PlanCache, Summary
-from sparloom.tuning.fusion_problem import (
-    ORDERS,
-    Estimate,
-    PairCostModel,
-    Problem,
-    is_partitionable,
-    metis_is_installed,
-)
+from sparloom.tuning.fusion_problem import Estimate, PairCostModel, Problem
 from sparloom.tuning.machine import FUSED_SOURCES, kernels_digest, machine_digest, machine_rates
 from sparloom.tuning.racing import Call, Clock, Decision, Guardrail, MeasurementBudget, challenge, race, trials_of
-from sparloom.tuning.search import Evolution, best
-
-__all__ = [
-    "Decided", "Decider", "ExecutorFactory", "Fuse", "FusionConfig", "PairPlan", "PlanKey", "get_pair",
-    "plan_pair", "put_pair", "shortlist",
-]
 
 log = logging.getLogger(__name__)
 
@@ -54,16 +42,9 @@ Fuse = Literal["auto", "never", "always"]
 
 FORMS = ("c_transposed", "addends")
 MAX_FUSING = {"ct_size": 16384, "cache_bytes": 1 << 62}  # tiles that fuse the most
-EVOLUTION = Evolution(population=512, generations=12, patience=4, mutation=0.2, tournament=3, seed=0)
-RANKED = 512  # configurations from which the shortlist is taken
 MAX_SAME_TILES = 2  # candidates with the same tiles
 
 MIN_FUSED_ROWS = 0.05  # share of loop two below which nothing fused is measured
-ENOUGH_FUSED_ROWS = 0.8  # share from which on only the natural order is tried
-ORDER_ROW_BYTES = 1024
-"""Shorter rows of D1 keep the natural order: matrices are not permuted, so every row of B, C and D accessed out of
-order costs about 20 ns, and fusion saves at most writing and reading a row of D1."""
-ORDER_NONZEROS = 8e6  # more keep the natural order: making another one would take over 2 s
 
 
 @dataclass(frozen=True)
@@ -71,16 +52,14 @@ class FusionConfig:
     """One way to compute a product of three matrices.
 
     Args:
-        fused: False: loop two begins after loop one; tiles and order are those of `unfused_schedule`.
+        fused: False: loop two begins after loop one; tiles are those of `unfused_schedule`.
         ct_size: maximum iterations of a coarse tile; 0 if not fused.
         cache_bytes: of one thread, for the inspector; 0 if not fused.
-        order: of the iterations: natural, bandwidth, partition or metis, see `sparloom.fusion.orders`.
     """
 
     fused: bool
     ct_size: int
     cache_bytes: int
-    order: str
     variant: Variant
     threads: int
 
@@ -90,7 +69,7 @@ class FusionConfig:
         variant = Variant(
             local=bool(config["local"]), stream=bool(config["stream"]), stream_first=bool(config["stream_first"]),
             prefetch_bytes=1024 * config["prefetch"])
-        return cls(config["ct_size"] > 0, config["ct_size"], 1024 * config["cache"], config["order"], variant, threads)
+        return cls(config["ct_size"] > 0, config["ct_size"], 1024 * config["cache"], variant, threads)
 
     @property
     def key(self) -> str:
@@ -98,7 +77,7 @@ class FusionConfig:
         variant = self.variant
         numbers = {"local": int(variant.local), "stream": int(variant.stream),
                    "stream_first": int(variant.stream_first), "prefetch": variant.prefetch_bytes // 1024}
-        values = {"ct_size": self.ct_size, "cache": self.cache_bytes // 1024, "order": self.order, **numbers}
+        values = {"ct_size": self.ct_size, "cache": self.cache_bytes // 1024, **numbers}
         return ",".join(f"{name}={value}" for name, value in values.items())
 
 
@@ -148,16 +127,16 @@ class ExecutorFactory:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self._workspace = Workspace()
-        self._schedules: dict[tuple[str, int, int, int], TileSchedule] = {}
+        self._schedules: dict[tuple[int, int, int], TileSchedule] = {}
 
     def executor(self, config: FusionConfig) -> Executor:
         """Make an executor.
 
         Raises:
-            Unsupported: loops of different length cannot be fused; METIS is not installed.
+            Unsupported: loops of different length cannot be fused.
         """
         return Executor(self.problem.op, self.schedule(config), threads=config.threads, variant=config.variant,
-                        order=self.problem.order(config.order), workspace=self._workspace)
+                        workspace=self._workspace)
 
     def calls(self, operands: Operands, configs: Sequence[FusionConfig]) -> list[NativeCall]:
         """Bind executors to operands and one common result."""
@@ -167,38 +146,13 @@ class ExecutorFactory:
 
     def schedule(self, config: FusionConfig) -> TileSchedule:
         """Make the schedule: by the inspector, or of both loops in turn if they are not fused."""
-        key = (config.order, config.threads, config.cache_bytes, config.ct_size)
+        key = config.threads, config.cache_bytes, config.ct_size
         if key not in self._schedules:
             self._schedules[key] = schedule_tiles(
-                self.problem.loops(config.order), threads=config.threads, cache_bytes=config.cache_bytes,
+                self.problem.loops(), threads=config.threads, cache_bytes=config.cache_bytes,
                 ct_size=config.ct_size,
             ) if config.fused else unfused_schedule(self.problem.graph, threads=config.threads)
         return self._schedules[key]
-
-
-def shortlist(
-    model: PairCostModel, problem: Problem, space: GridSpace, *, threads: int, count: int,
-) -> list[Config]:
-    """Choose fused candidates with low scores, best first, but few with the same tiles.
-
-    Args:
-        threads: of the executor.
-        count: at most.
-    """
-    ranked = best(lambda listed: model.score(problem, listed), space, min(RANKED, len(space)), evolution=EVOLUTION)
-    alike: Counter[tuple[str, int]] = Counter()
-    chosen: dict[tuple[object, ...], Config] = {}
-    for config in (each.config for each in ranked):
-        if config["ct_size"] == 0:
-            continue
-        tiling = problem.sketch(config["order"]).tiling(
-            ct_size=config["ct_size"], cache_bytes=1024 * config["cache"], threads=threads)
-        tiles = (config["order"], tiling.tiles)
-        program = (*tiles, *(config[name] for name in ("local", "stream", "stream_first", "prefetch")))
-        if program not in chosen and alike[tiles] < MAX_SAME_TILES:
-            chosen[program] = config
-            alike[tiles] += 1
-    return list(chosen.values())[:count]
 
 
 @dataclass(frozen=True)
@@ -223,22 +177,22 @@ class Decider:
 
     def never(self) -> Decided:
         """Choose the fastest variant of unfused loops."""
-        space = TileFusionSpace(self.problem.op.name, ("natural",))
+        space = TileFusionSpace(self.problem.op.name)
         return self._fastest([
             FusionConfig.of(config, threads=self.threads) for config in space if config["ct_size"] == 0])
 
     def always(self) -> Decided:
         """Choose the fastest of the fused candidates."""
-        return self._fastest(self._shortlist(self.orders()))
+        return self._fastest(self._shortlist())
 
     def auto(self, unfused: Decided) -> Decided:
         """Choose the fastest of the fused candidates if it passes the guardrail against unfused loops."""
         start, (baseline, before) = self.clock(), unfused
-        orders, objection = self._try_fusion()
+        objection = self._objection()
         if objection:
             return baseline, Decision("rule", objection, (), before.executions,
                                       before.seconds + self.clock() - start)
-        configs = [*self._shortlist(orders), baseline]
+        configs = [*self._shortlist(), baseline]
         calls = self.bind(configs)
         run = race(calls[:-1], effort=self.effort, clock=self.clock)
         outcome = challenge(
@@ -248,41 +202,15 @@ class Decider:
             "measured", outcome.verdict.text, outcome.trials,
             before.executions + run.executions + outcome.duel.executions, before.seconds + self.clock() - start)
 
-    def orders(self) -> tuple[str, ...]:
-        """Choose the orders of iterations to try, "natural" first; makes some of them.
-
-        The paper's order is tried below its ratio. If too little is fused and the graph can be partitioned, our own
-        partition is tried, and that of METIS if even that does not fuse half of what is enough.
-        """
-        problem, tried = self.problem, ("natural",)
-        natural = self._fused_rows(tried)
-        if natural >= ENOUGH_FUSED_ROWS or problem.row_bytes < ORDER_ROW_BYTES or problem.graph.nnz > ORDER_NONZEROS:
-            return tried
-        if natural / 2 < MIN_FUSED_RATIO:
-            tried += ("bandwidth",)
-        if is_partitionable(problem.graph):
-            tried += ("partition",)
-            if metis_is_installed() and 2 * self._fused_rows(tried) < ENOUGH_FUSED_ROWS:
-                tried += ("metis",)
-        return tried
-
-    def _try_fusion(self) -> tuple[tuple[str, ...], str]:
-        """Choose the orders in which fusion is tried; if there are none, return the reason."""
+    def _objection(self) -> str:
+        """Say why nothing fused is measured; "" if it is."""
         problem = self.problem
         if not problem.fusible:
-            return (), "the loops differ in length"
+            return "the loops differ in length"
         if problem.total_bytes <= self.cache_bytes:
-            return (), f"all {problem.total_bytes / 2**20:.1f} MiB lie in the caches of the cores"
-        orders = self.orders()
-        fused = self._fused_rows(orders)
-        if fused < MIN_FUSED_ROWS:
-            return (), f"{fused:.1%} of loop two could be fused (orders: {', '.join(orders)})"
-        return orders, ""
-
-    def _fused_rows(self, orders: tuple[str, ...]) -> float:
-        """Largest share of loop two that could be fused in any of the orders."""
-        return max(self.problem.sketch(order).tiling(**MAX_FUSING, threads=self.threads).fused_rows
-                   for order in orders)
+            return f"all {problem.total_bytes / 2**20:.1f} MiB lie in the caches of the cores"
+        fused = problem.sketch.tiling(**MAX_FUSING, threads=self.threads).fused_rows
+        return "" if fused >= MIN_FUSED_ROWS else f"{fused:.1%} of loop two could be fused"
 
     def _fastest(self, configs: Sequence[FusionConfig]) -> Decided:
         start = self.clock()
@@ -291,10 +219,19 @@ class Decider:
         return configs[run.winner], Decision(
             "measured", f"fastest of {len(configs)}", trials, run.executions, self.clock() - start)
 
-    def _shortlist(self, orders: Sequence[str]) -> list[FusionConfig]:
-        configs = shortlist(self.model(), self.problem, TileFusionSpace(self.problem.op.name, orders),
-                            threads=self.threads, count=self.effort.candidates)
-        return [FusionConfig.of(config, threads=self.threads) for config in configs]
+    def _shortlist(self) -> list[FusionConfig]:
+        """Choose fused candidates with low scores, best first, but few with the same tiles."""
+        space = [config for config in TileFusionSpace(self.problem.op.name) if config["ct_size"]]
+        alike: Counter[int] = Counter()
+        chosen: dict[tuple[object, ...], FusionConfig] = {}
+        for index in np.argsort(self.model().score(self.problem, space), kind="stable"):
+            config = FusionConfig.of(space[index], threads=self.threads)
+            tiles = self.problem.sketch.tiling(
+                ct_size=config.ct_size, cache_bytes=config.cache_bytes, threads=self.threads).tiles
+            if (tiles, config.variant) not in chosen and alike[tiles] < MAX_SAME_TILES:
+                chosen[tiles, config.variant] = config
+                alike[tiles] += 1
+        return list(chosen.values())[:self.effort.candidates]
 
 
 @dataclass(frozen=True)
@@ -355,7 +292,7 @@ def plan_pair(
 def get_pair(cache: PlanCache, key: PlanKey) -> Decided | None:
     """Look up a decision; None if there is none."""
     return cache.get("pair", asdict(key), lambda value: (
-        FusionConfig.of(TileFusionSpace(key.op, ORDERS).parse(value["choice"]), threads=key.threads),
+        FusionConfig.of(TileFusionSpace(key.op).parse(value["choice"]), threads=key.threads),
         Decision.from_json(value["decision"])))
 
 

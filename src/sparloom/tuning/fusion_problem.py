@@ -1,4 +1,4 @@
-"""Products of three matrices as decisions see them: patterns, orders of iterations, tilings, and cost models.
+"""Products of three matrices as decisions see them: patterns, tilings, and cost models.
 
 `Estimate` gives seconds of fused and unfused loops by flops and bytes over rates of the machine:
 
@@ -16,9 +16,8 @@ tiles are split (`Sketch.tiling`); the estimate counts all that both loops move,
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
@@ -30,11 +29,8 @@ from sparloom.fusion import (
     Loop,
     Pair,
     Reads,
-    bandwidth_order,
     coarse_tiles,
     gemm_spmm_loops,
-    metis_order,
-    partition_order,
     spmm_gemm_loops,
     spmm_spmm_loops,
 )
@@ -43,73 +39,10 @@ from sparloom.space import Config
 from sparloom.sparse import Pattern
 from sparloom.tuning.machine import Rates
 
-__all__ = [
-    "ORDERS", "Estimate", "PairCostModel", "Problem", "Sketch", "Tiling", "is_partitionable",
-    "make_order", "metis_is_installed",
-]
-
-ORDERS = ("natural", "bandwidth", "partition", "metis")
-"""Orders of the rows that a fused schedule may use."""
-
-ROWS_PER_PART = 4096  # larger tiles hold whole parts, smaller ones halves
-WALK_STEPS = 12  # breadth-first steps that reach half of a graph only if it cannot be partitioned
-
 SAMPLED_READS = 1 << 16  # of loop two, whose distances are measured
 SAMPLED_TILES = 3  # whose reads are counted exactly
 
-PERMUTED_SECONDS = 20e-9  # of a thread for a row that does not follow the previous one
 NO_PREFETCH = 1.2  # factor of gathering without prefetching
-
-
-def make_order(name: str, pattern: Pattern) -> np.ndarray | None:
-    """Make an order, (rows,) int32: iteration -> row; None for the natural order.
-
-    Raises:
-        Unsupported: METIS is not installed.
-    """
-    return None if name == "natural" else _MADE[name](pattern)
-
-
-def metis_is_installed() -> bool:
-    """Tell whether the order "metis" can be made."""
-    return importlib.util.find_spec("pymetis") is not None
-
-
-def is_partitionable(pattern: Pattern) -> bool:
-    """Tell whether a graph can probably be partitioned: few steps of a breadth-first walk do not reach half of it.
-
-    In a mesh of any size the walk stays near; in a random or social graph it reaches everything, and a partition is
-    expensive and fuses nothing. Starts at a longest row; O(nonzeros reached).
-    """
-    reached = np.zeros(pattern.rows, bool)
-    edge = pattern.row_lengths().argmax(keepdims=True)
-    reached[edge] = True
-    for _ in range(WALK_STEPS):
-        found = np.zeros(pattern.rows, bool)
-        found[pattern.indices[pattern.nonzeros_of(edge)]] = True
-        edge = np.flatnonzero(found & ~reached)
-        reached |= found
-    return bool(2 * np.count_nonzero(reached) < pattern.rows)
-
-
-def _parts(pattern: Pattern) -> int:
-    return max(1, round(pattern.rows / ROWS_PER_PART))
-
-
-def _partition(pattern: Pattern) -> np.ndarray:
-    """Keep rows in order within a part: matrices are not permuted, so consecutive rows are read together."""
-    parts = _parts(pattern)
-    order = partition_order(pattern, parts=parts)
-    for part in range(parts):
-        order[part * pattern.rows // parts : (part + 1) * pattern.rows // parts].sort()
-    return order
-
-
-_MADE: Mapping[str, Callable[[Pattern], np.ndarray]] = {
-    "bandwidth": bandwidth_order,
-    "partition": _partition,
-    "metis": lambda pattern: metis_order(pattern, parts=_parts(pattern)),
-}
 
 
 @dataclass(frozen=True)
@@ -228,7 +161,7 @@ def _sampled(tiles: int, n: int) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A product without its values: what decisions depend on apart from the machine. Orders are made once.
+    """A product without its values: what decisions depend on apart from the machine.
 
     Args:
         pattern: of A.
@@ -244,9 +177,6 @@ class Problem:
     inner: int
     width: int
     dtype: str
-    _orders: dict[str, np.ndarray | None] = field(default_factory=dict, init=False, repr=False)
-    _loops: dict[str, FusedLoops] = field(default_factory=dict, init=False, repr=False)
-    _sketches: dict[str, Sketch] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def of(cls, op: Pair, operands: Operands) -> Problem:
@@ -283,13 +213,7 @@ class Problem:
         """Tell whether both loops have the same number of iterations, as the inspector requires."""
         return self.graph.rows == self.graph.cols
 
-    def order(self, name: str) -> np.ndarray | None:
-        """Order of the iterations, (rows,) int32: iteration -> row; None for the natural order."""
-        if name not in self._orders:
-            self._orders[name] = make_order(name, self.graph)
-        return self._orders[name]
-
-    def loops(self, order: str = "natural") -> FusedLoops:
+    def loops(self) -> FusedLoops:
         """Both loops as the inspector takes them.
 
         Raises:
@@ -299,41 +223,23 @@ class Problem:
             rows, cols = self.graph.shape
             raise Unsupported(f"loops of {cols} and {rows} iterations: only loops of one length are fused; give "
                               f"fuse=\"never\" or \"auto\"")
-        if order not in self._loops:
-            self._loops[order] = self._described(self.order(order))
-        return self._loops[order]
+        return self._loops
 
-    def sketch(self, order: str = "natural") -> Sketch:
+    @cached_property
+    def sketch(self) -> Sketch:
         """Both loops as estimates take them."""
-        if order not in self._sketches:
-            self._sketches[order] = Sketch(self.loops(order))
-        return self._sketches[order]
+        return Sketch(self.loops())
 
-    def _described(self, order: np.ndarray | None) -> FusedLoops:
-        columns = None if order is None else _inverse(order)[self.pattern.indices]
-        matrix = _reads(self.pattern, order, columns)
+    @cached_property
+    def _loops(self) -> FusedLoops:
+        matrix = Reads.of(self.pattern)
         sizes: Mapping[str, int] = {"width": self.width, "element_bytes": self.element_bytes}
         match self.op.name:
             case "gemm_spmm":
                 return gemm_spmm_loops(matrix, inner=self.inner, **sizes)
             case "spmm_gemm":
                 return spmm_gemm_loops(matrix, inner=self.inner, **sizes)
-        return spmm_spmm_loops(matrix, _reads(self.right, order, None), **sizes)
-
-
-def _reads(pattern: Pattern, order: np.ndarray | None, columns: np.ndarray | None) -> Reads:
-    """Take the rows of a pattern in an order, with renumbered columns if given."""
-    if order is None:
-        return Reads.of(pattern)
-    source, indptr = pattern.nonzeros_of(order), np.concatenate([[0], np.cumsum(pattern.row_lengths()[order])])
-    named = pattern.indices if columns is None else columns
-    return Reads(indptr, named[source], pattern.cols, rising=columns is None)
-
-
-def _inverse(order: np.ndarray) -> np.ndarray:
-    number = np.empty_like(order)
-    number[order] = np.arange(order.size, dtype=order.dtype)
-    return number
+        return spmm_spmm_loops(matrix, Reads.of(self.right), **sizes)
 
 
 class PairCostModel(Protocol):
@@ -364,14 +270,13 @@ class Estimate:
             problem, config, share=1.0, rows=1.0)
 
     def _fused(self, problem: Problem, config: Config) -> float:
-        tiling = problem.sketch(config["order"]).tiling(
+        tiling = problem.sketch.tiling(
             ct_size=config["ct_size"], cache_bytes=1024 * config["cache"], threads=self.threads)
         late, needed = 1.0 - tiling.fused_rows, tiling.needed_rows
         written = needed if config["local"] else 1.0
         tile = self._gathering(problem, config, tiling.rows * problem.row_bytes)
         return (self._always(problem, config) + self._write(problem, written, bool(config["stream_first"]))
-                + tiling.fused_rows * tile + self._gather(problem, config, share=late, rows=needed)
-                + self._permuted_rows(problem, config))
+                + tiling.fused_rows * tile + self._gather(problem, config, share=late, rows=needed))
 
     def _always(self, problem: Problem, config: Config) -> float:
         """Seconds of loop one without its result, of A, and of D."""
@@ -386,10 +291,6 @@ class Estimate:
             dense = problem.graph.cols * problem.inner
             first = 2 * dense * problem.width / rates.flops + dense * value / rates.memory
         return first + (result + sparse) / rates.memory
-
-    def _permuted_rows(self, problem: Problem, config: Config) -> float:
-        """Seconds of permuted rows: one of B and one of D per iteration."""
-        return 0.0 if config["order"] == "natural" else 2 * problem.graph.rows * PERMUTED_SECONDS / self.threads
 
     def _write(self, problem: Problem, share: float, stream: bool) -> float:
         """Seconds of writing D1: to memory if it exceeds the caches; without streaming, its lines are read first."""
@@ -408,7 +309,7 @@ class Estimate:
 
     def _gathering(self, problem: Problem, config: Config, size: float) -> float:
         """Seconds of all reads of loop two from rows of `size` bytes in total."""
-        rates, sketch = self.rates, problem.sketch(config["order"])
+        rates, sketch = self.rates, problem.sketch
         near = self._within(sketch, problem, rates.near_bytes, size)
         far = self._within(sketch, problem, rates.far_bytes, size)
         seconds = near / rates.near + (1 if config["prefetch"] else NO_PREFETCH) * (

@@ -21,15 +21,8 @@ from sparloom.platforms import CupyGpu
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning.cache import PlanCache, Summary
 
-__all__ = [
-    "FUSED_SOURCES", "RAGGED_SOURCES", "Rates", "check_rates", "device_digest", "get_rates",
-    "machine_digests", "machine_rates", "measure_rates", "put_rates", "rates_summary",
-    "read_rates",
-]
-
 Read = TypeVar("Read")
-FUSED_SOURCES = ("cpu/*.hpp", "cpu/fused_f32.cpp", "cpu/fused_f64.cpp", "cpu/partition_order.cpp",
-                 "cpu/tile_schedule.cpp")
+FUSED_SOURCES = ("cpu/*.hpp", "cpu/fused_f32.cpp", "cpu/fused_f64.cpp", "cpu/tile_schedule.cpp")
 """Sources of the fused kernels, under kernels/; their content is in the cache key."""
 RAGGED_SOURCES = ("cpu/multiply.cpp", "cpu/tall_gemm.hpp", "cpu/gemm.hpp", "cpu/vector.hpp")
 """Sources of the ragged kernels, under kernels/; their content is in the cache key."""

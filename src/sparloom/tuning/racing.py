@@ -17,11 +17,6 @@ import numpy as np
 
 from sparloom.errors import SchemaError
 
-__all__ = [
-    "Call", "Clock", "Decision", "Guardrail", "MeasurementBudget", "Origin", "Outcome", "Race", "Timer", "Trial",
-    "Verdict", "by_clock", "challenge", "duel", "race", "trials_of",
-]
-
 Origin = Literal["rule", "measured"]
 
 NORMAL = 1.4826  # standard deviations in a median absolute deviation of normal numbers

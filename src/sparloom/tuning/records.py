@@ -13,8 +13,6 @@ from sparloom.jit import kernels_digest
 from sparloom.tuning.cache import DAMAGE, VERSION, PlanCache, Row, Summary, digest_of
 from sparloom.tuning.machine import machine_digests
 
-__all__ = ["CacheEntry", "Prune", "Pruning", "State", "list_plans", "prune_plans"]
-
 State = Literal["own", "foreign", "damaged"]
 Prune = Literal["none", "foreign", "all"]
 

@@ -1,37 +1,20 @@
-"""Select what to measure: configurations found by search or proposed by a cost model, and sample rows for them.
-
-`best` searches a space: every configuration of a small one, by evolution in a large one. `shortlist` keeps the few
-configurations that a cost model ranks first.
-"""
+"""Search a space by a cost model: every configuration of a small one, by evolution in a large one."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from sparloom.errors import IllegalSchedule
-from sparloom.ops import Operands
 from sparloom.space import MAX_LISTED, Config, GridSpace
-from sparloom.sparse import Pattern
-
-if TYPE_CHECKING:
-    pass
-
-__all__ = [
-    "CsrCostModel", "Evolution", "Ranked", "Sample", "best", "favour", "portfolio", "sample_rows", "shortlist",
-]
 
 ATTEMPTS = 20  # to make a legal child that was not scored before
 
-NOT_FAVOURED = 1.5  # factor of configurations that are not favoured: less than a bad balance costs
-BLOCK_ROWS, STRATA = 64, 8  # of samples
-
 Scorer = Callable[[Sequence[Config]], np.ndarray]
 """Configurations -> scores, low = fast."""
+
 
 @dataclass(frozen=True)
 class Ranked:
@@ -159,98 +142,3 @@ def portfolio(seconds: np.ndarray, count: int) -> list[int]:
         chosen.append(best)
         least = np.minimum(least, logs[:, best])
     return chosen
-
-
-def favour(seconds: np.ndarray, configs: Sequence[Config], favoured: Collection[str]) -> np.ndarray:
-    """Lengthen estimated seconds of configurations that are not favoured, unless none is.
-
-    Formulas seldom tell similar configurations apart, so those that were measured to be good come first.
-
-    Args:
-        favoured: keys of configurations.
-    """
-    if not favoured:
-        return seconds
-    return seconds * np.array([1.0 if config.key in favoured else NOT_FAVOURED for config in configs])
-
-
-class CsrCostModel(Protocol):
-    """Ranks configurations of one operation for one problem."""
-
-    def score(self, op: str, operands: Operands, configs: Sequence[Config]) -> np.ndarray:
-        """Score, (configs,): low = fast."""
-
-
-def shortlist(
-    model: CsrCostModel, op: str, operands: Operands, configs: Sequence[Config], *, count: int,
-    kind: Callable[[Config], str],
-) -> list[Config]:
-    """Choose the most promising configurations, best first, with at least one of each kind if `count` allows.
-
-    Args:
-        count: of configurations; if there are more kinds, each is of another kind.
-        kind: of a configuration; the model cannot compare those of different kinds well enough to drop a kind.
-    """
-    ranked = [configs[index] for index in np.argsort(model.score(op, operands, configs), kind="stable")]
-    chosen = ranked[:count]
-    for missing in dict.fromkeys(map(kind, ranked)):
-        held = Counter(map(kind, chosen))
-        if missing not in held:
-            last = max((index for index, config in enumerate(chosen) if held[kind(config)] > 1), default=None)
-            if last is None:
-                break
-            del chosen[last]
-            chosen.append(next(config for config in ranked if kind(config) == missing))
-    return chosen
-
-
-@dataclass(frozen=True)
-class Sample:
-    """Rows, divided into parts that are samples themselves.
-
-    Args:
-        rows: (sampled,) int64, ascending.
-        part: (sampled,) int64, part of each row; all 0 if there is only one.
-    """
-
-    rows: np.ndarray
-    part: np.ndarray
-
-    @property
-    def parts(self) -> list[np.ndarray]:
-        """Rows of each part, ascending."""
-        return [self.rows[self.part == number] for number in range(int(self.part.max(initial=0)) + 1)]
-
-
-def sample_rows(pattern: Pattern, *, nonzeros: int, parts: int, seed: int) -> Sample:
-    """Draw rows with about so many nonzeros; all rows, as one part, if the pattern has no more.
-
-    Rows are drawn in blocks of neighbours, so they share as much in the caches as before; all their columns are kept,
-    and the dense operands they read are whole. Blocks are drawn from strata of equal size by nonzeros. The block with
-    the most nonzeros is always drawn, so hubs are in the sample; blocks without nonzeros never are.
-
-    Args:
-        parts: at most; the blocks of every stratum are dealt to them in turn.
-
-    Departure from AutoSAGE, which probes an induced subgraph: that thins every row by the sampling fraction.
-    """
-    if pattern.nnz <= nonzeros:
-        return Sample(np.arange(pattern.rows), np.zeros(pattern.rows, np.int64))
-    begins = np.arange(0, pattern.rows, BLOCK_ROWS)
-    held = np.diff(pattern.indptr[np.append(begins, pattern.rows)])
-    begins, held = begins[held > 0], held[held > 0]
-    rng, chosen = np.random.default_rng(seed), []
-    *lighter, heavy = np.array_split(np.argsort(held, kind="stable"), min(STRATA, begins.size))
-    drawn = [*map(rng.permutation, lighter), np.append(heavy[-1:], rng.permutation(heavy[:-1]))]
-    for stratum in drawn:
-        wanted, got = nonzeros * held[stratum].sum() / pattern.nnz, 0
-        for block in stratum:
-            if got + held[block] / 2 > wanted and block != heavy[-1]:
-                break
-            chosen.append(int(block))
-            got += int(held[block])
-    dealt = np.arange(len(chosen)) % min(parts, len(chosen))
-    order = np.argsort(chosen)
-    blocks = [np.arange(begins[block], min(begins[block] + BLOCK_ROWS, pattern.rows))
-              for block in np.array(chosen)[order]]
-    return Sample(np.concatenate(blocks), np.repeat(dealt[order], [rows.size for rows in blocks]))

@@ -17,7 +17,7 @@ def test_family_in_two_roles_is_refused() -> None:
         Split({"g/a": "train", "g/a_2": "test"}, {"g/a": "a", "g/a_2": "a"})
 
 
-@pytest.mark.parametrize("name", ["split.csv", "split.json"])
+@pytest.mark.parametrize("name", ["split.csv"])
 def test_files_read_back(tmp_path: Path, name: str) -> None:
     SPLIT.write(tmp_path / name)
     back = Split.read(tmp_path / name)

@@ -20,7 +20,7 @@ from sparloom.tuning import (
 
 KEY = PlanKey("gemm_spmm", "", "a" * 64, "", inner=32, width=64, dtype="float32", threads=2, fuse="auto",
               machine=machine_digest(), kernels=kernels_digest(FUSED_SOURCES))
-CHOICE = FusionConfig(True, 8192, 16 << 20, "partition", Variant(local=True, prefetch_bytes=4096), 2)
+CHOICE = FusionConfig(True, 8192, 16 << 20, Variant(local=True, prefetch_bytes=4096), 2)
 DECISION = Decision("measured", "fastest of [2]")
 
 

@@ -19,7 +19,6 @@ from sparloom.ops import GEMM
 from sparloom.sparse import Pattern, SparseMatrix, write_matrix
 
 FITTED = ("recommender.learning.selection.matrices=4", "recommender.learning.selection.configs_per_matrix=4")
-DEFAULT = tuple(each.replace("recommender.", "recommender.fitted.") for each in FITTED)
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +104,7 @@ def test_the_network_that_was_fine_tuned_last_recommends(build, trained, file, t
         (tmp_path / str(number)).mkdir()
         task = recommend(build, tmp_path, file)
         task.run(tmp_path / str(number))
-        assert task.recommender.origin == last.name
+        assert task.recommender.fitted.name == last.name
         found.add((tmp_path / str(number) / "recommendation.json").read_text())
     assert len(found) == 2
 
@@ -122,24 +121,22 @@ def test_model_fitted_in_each_call_gives_equal_recommendations(build, trained, f
 
 
 def test_the_default_is_the_fitted_model_where_there_are_walks(build, trained, file, tmp_path):
-    task = build("recommend", *SMALL, f"matrix='{file}'", *DEFAULT, folder=trained)
+    task = build("recommend", *SMALL, f"matrix='{file}'", *FITTED, folder=trained)
     task.run(tmp_path)
     written = json.loads((tmp_path / "recommendation.json").read_text())
     assert written["recommender"] == "sparloom, 16 labels of 4 matrices, seed 0"
-    assert task.recommender.chosen is task.recommender.fitted
     other = SimpleNamespace(space=lambda op: SimpleNamespace(walks=None))
-    assert replace(task.recommender, platform=other).chosen is task.recommender.finetuned
-    assert task.recommender.finetuned.origin.startswith("finetuned_spade")
+    assert replace(task.recommender, platform=other).loads
 
 
 def test_what_a_choice_may_lose_is_told(build, trained, file, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(calibration, "LEAST_MATRICES", 2)
-    task = build("recommend", *SMALL, f"matrix='{file}'", *DEFAULT, "verify=none", folder=trained)
+    task = build("recommend", *SMALL, f"matrix='{file}'", *FITTED, "verify=none", folder=trained)
     metrics = task.run(tmp_path)
-    found = task.recommender.chosen.calibration
+    found = task.recommender.calibration
     assert len(found.matrices) >= 2
-    assert not set(found.matrices) & task.recommender.chosen.learned_from
-    assert not set(found.matrices) & {name for name, role in task.recommender.fitted.samples.split().items()
+    assert not set(found.matrices) & task.recommender.fitted.matrices
+    assert not set(found.matrices) & {name for name, role in task.recommender.samples.split().items()
                                       if role == "test"}
     assert metrics["expected_loss"] >= 0
     assert metrics["loss_bound"] >= 0

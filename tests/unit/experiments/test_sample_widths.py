@@ -48,7 +48,7 @@ def test_samples_of_another_width_are_not_taken(op):
 def test_every_task_refuses_a_width_without_samples(build, tmp_path, experiment, op):
     options = ("recommender=sparloom", "matrix=none.mtx") if experiment == "recommend" else ()
     task = build(experiment, "samples=tiny", TASKS[experiment], f"op={op}", *options, folder=tmp_path)
-    run = task.recommender.prepare if experiment == "recommend" else lambda: task.run(tmp_path)
+    run = (lambda: task.recommender.fitted) if experiment == "recommend" else lambda: task.run(tmp_path)
     with pytest.raises(ValueError, match=f"no samples of {op} on .* with 64 columns: give the platform a width of 256"):
         run()
     assert not (tmp_path / "artifacts").exists()

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import patterns
-from tile_schedules import brute_force, schedule_of
 
 from sparloom.errors import Unsupported
-from sparloom.fusion import Executor, Variant, atomic_tiling, fused_gemv, overlapped_tiling
+from sparloom.fusion import atomic_tiling, fused_gemv, overlapped_tiling
 from sparloom.ops import GemmSpmm, Operands, SpmmGemm, SpmmSpmm, assert_close
 from sparloom.sparse import Pattern, SparseMatrix
 
@@ -75,16 +74,6 @@ def test_fused_gemv_is_correct_for_any_pattern(dtype, kind, data, pattern, width
     check(op, operands_of(op, pattern, width), width, lambda *given: fused_gemv(op, *given, threads=threads, kind=kind))
 
 
-@pytest.mark.parametrize("op", [*PAIRS[:2], SpmmGemm(inner=20)], ids=lambda op: f"{op.name}_{op.inner}")
-@dtypes
-def test_blas_tiles_are_correct(op, dtype):
-    op, pattern = replace(op, dtype=dtype), hub()
-    operands, schedule = operands_of(op, pattern, 48), schedule_of(op, pattern, [100, 101])
-    for local in (False, True):
-        executor = Executor(op, schedule, threads=2, variant=Variant(local=local, blas=True))
-        check(op, operands, 48, executor.bind)
-
-
 def test_overlapped_tiling_supports_addends_and_atomic_tiling_rejects_them():
     op = SpmmSpmm(addends=True)
     operands = operands_of(op, hub(), 24)
@@ -103,6 +92,3 @@ def test_baselines_reject_unsupported_operations():
     transposed = GemmSpmm(c_transposed=True)
     with pytest.raises(Unsupported, match="it is for gemm_spmm with C as it is"):
         fused_gemv(transposed, operands_of(transposed, pattern, 8), result, threads=1, kind="gemv")
-    order = np.arange(320, dtype=np.int32)
-    with pytest.raises(ValueError, match="BLAS needs consecutive rows of B"):
-        Executor(GemmSpmm(), brute_force(pattern, []), threads=1, variant=Variant(blas=True), order=order)

@@ -32,8 +32,7 @@ def band(rows):
 
 
 def cycles(op, pattern, schedule, *, levels, variant=PLAIN, threads=1):
-    return access_cycles(op, pattern, schedule, inner=16, width=16, threads=threads, variant=variant, levels=levels,
-                         memory_cycles=100.0)
+    return access_cycles(op, pattern, schedule, inner=16, width=16, threads=threads, variant=variant, levels=levels)
 
 
 def fused(pattern, threads=1):
@@ -47,7 +46,7 @@ def test_first_reads_miss_and_written_rows_hit_a_cache():
     found = cycles(GemmSpmm(), pattern, unfused_schedule(pattern, threads=1), levels=(NONE, LARGE, LARGE))
     rows, lines = 64, 64 / 8  # of B from memory, of D1 from level two; index lines: first from memory, then level one
     index_reads = 64
-    expected = (rows * 100 + rows * 10 + lines * 100 + (index_reads - lines) * 10) / (2 * rows + index_reads)
+    expected = (rows * 300 + rows * 10 + lines * 300 + (index_reads - lines) * 10) / (2 * rows + index_reads)
     assert found == pytest.approx(expected)
 
 

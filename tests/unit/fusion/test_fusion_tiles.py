@@ -28,29 +28,11 @@ def _gemm_spmm(reads: Reads) -> FusedLoops:
     return gemm_spmm_loops(reads, inner=2, width=2, element_bytes=4)
 
 
-def test_separate_blocks_need_one_wavefront():
-    schedule = _schedule(_gemm_spmm(BLOCKS))
-    assert schedule.tiles == (3, 0)
-    assert schedule.fused_rows == 1.0
-    assert not schedule.needed.any()
-
-
 def test_a_split_moves_iterations_that_read_both_halves_to_wavefront_1():
     schedule = _schedule(_gemm_spmm(BLOCKS), cache_bytes=100)
     assert schedule.tiles[0] > 3
     assert schedule.fused_rows == 0.0
     assert schedule.needed.all()
-
-
-def test_tiles_are_equal_and_balanced_over_threads():
-    schedule = _schedule(FusedLoops(Loop(100, None, 1), Loop(100, None, 1)), threads=4, ct_size=20)
-    assert np.diff(schedule.first).tolist() == [12, 13, 12, 13, 12, 13, 12, 13]
-
-
-def test_one_to_one_loops_are_fused_completely():
-    schedule = _schedule(spmm_gemm_loops(BLOCKS, inner=5, width=2, element_bytes=8))
-    assert schedule.fused_rows == 1.0
-    assert schedule.second.tolist() == list(range(12))
 
 
 def test_wavefront_1_is_balanced_by_nonzeros():
@@ -61,16 +43,6 @@ def test_wavefront_1_is_balanced_by_nonzeros():
     schedule = _schedule(_gemm_spmm(reads), threads=2, ct_size=20)
     assert schedule.tiles == (2, 2)
     assert np.diff(schedule.second_ptr)[2:].tolist() == [14, 26]
-
-
-def test_a_long_last_row_leaves_an_iteration_to_every_tile_of_wavefront_1():
-    """Four rows read two columns far apart, and the last reads all, which is most of the work."""
-    n = 100
-    columns = [*([j, n - 1] for j in range(4)), *([j] for j in range(4, n - 1)), list(range(n))]
-    reads = Reads(np.cumsum([0, *map(len, columns)]), np.concatenate(columns).astype(np.int32), n)
-    schedule = _schedule(_gemm_spmm(reads), threads=3, ct_size=100)
-    assert schedule.tiles == (3, 3)
-    assert np.diff(schedule.second_ptr)[3:].tolist() == [3, 1, 1]
 
 
 @pytest.mark.parametrize("index", [-1, 12])

@@ -109,19 +109,16 @@ def test_a_folder_in_the_path_of_a_file_and_vice_versa(cache, runs, where):
 
 def test_a_filled_cache_is_used_without_a_compiler(cache, runs, monkeypatch, tmp_path):
     compile_c([source(1)])
-    compile_c([source(2)], flags=["-O1"])
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert value(compile_c([source(1)])) == 1
-    assert value(compile_c([source(2)], flags=["-O1"])) == 2
-    for missing in ({"kernels": [source(3)]}, {"kernels": [source(1)], "flags": ["-O1"]}):
-        with pytest.raises(CompileError, match="no C compiler found"):
-            compile_c(**missing)
+    with pytest.raises(CompileError, match="no C compiler found"):
+        compile_c([source(3)])
     monkeypatch.setenv("CC", "no-such-compiler")
     assert value(compile_c([source(1)])) == 1
     with pytest.raises(CompileError, match="CC='no-such-compiler' is not a program on PATH"):
         compile_c([source(3)])
-    assert len(runs) == 2
+    assert len(runs) == 1
 
 
 def test_a_key_with_the_library_of_another_key_is_not_used(cache, runs):

@@ -234,9 +234,10 @@ def test_bool_buffers_and_parameters(both, flip):
         np.testing.assert_array_equal(arguments["y"], x ^ flip)
 
 
-def test_rendered_text_is_free_of_warnings():
+def test_rendered_text_is_free_of_warnings(monkeypatch):
     flags = ("-O1", "-fopenmp", "-Wall", "-Wextra", "-Werror", "-Wno-psabi", "-Wno-unused-parameter")
-    compile_c([spmm().kernel], flags)
+    monkeypatch.setattr("sparloom.jit.compile.default_flags", lambda _: flags)
+    compile_c([spmm().kernel])
 
 
 def test_several_kernels_share_one_prelude():

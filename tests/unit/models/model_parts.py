@@ -59,7 +59,7 @@ def tiny_samples(matrices: int = 8, configs: int = 20) -> list[MatrixSamples]:
 
 def module_of(net: Cognate, **changes: object) -> RankingModule:
     settings = {"optimizer": partial(torch.optim.Adam, lr=1e-3), "margin": 1.0, "convolution_rate": 1.0,
-                "freeze": "none", "warmup_steps": 0, "decay": "constant", "clip": None} | changes
+                "freeze": "none"} | changes
     return RankingModule(net=net, **settings)
 
 

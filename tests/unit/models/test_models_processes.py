@@ -13,10 +13,7 @@ from sparloom.models import fit, make_trainer
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("processes_loaded")]
 
-RECIPES = {
-    "scheduled": {"warmup_steps": 2, "decay": "cosine", "clip": 0.1, "convolution_rate": 0.1},
-    "frozen": {"freeze": "featurizer"},
-}
+RECIPES = {"slow": {"convolution_rate": 0.1}, "frozen": {"freeze": "featurizer"}}
 TOGETHER = {"devices": 2, "strategy": "ddp_spawn"}
 ALONE = {"devices": 1, "strategy": "auto", "accumulate_grad_batches": 2}
 

@@ -76,16 +76,6 @@ def test_same_seed_gives_the_same_network(tmp_path: Path) -> None:
         assert torch.equal(value, second.state_dict()[name]), name
 
 
-def test_learning_rate_warms_up_and_decays() -> None:
-    module = module_of(ready_net(spade()), warmup_steps=4, decay="cosine")
-    rates = [module._rate(step, 24) for step in range(24)]
-    assert rates[:4] == [0.2, 0.4, 0.6, 0.8]
-    assert rates[4] == 1.0
-    assert rates[14] == pytest.approx(0.5)
-    assert rates[23] < 0.01
-    assert module_of(ready_net(spade()), warmup_steps=2)._rate(9, 10) == 1.0
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("processes_loaded")
 def test_processes_log_means_over_the_matrices_of_all(tmp_path: Path) -> None:

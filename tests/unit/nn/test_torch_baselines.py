@@ -80,7 +80,7 @@ def test_torch_baselines_are_measured(op, tmp_path) -> None:
 
 
 def test_gathering_takes_some_nonzeros_at_a_time(monkeypatch) -> None:
-    monkeypatch.setattr("sparloom.tuning.sparse.backend.GATHERED_BYTES", 12 * 8 * 100)
+    monkeypatch.setattr("sparloom.tuning.sparse.tuner.GATHERED_BYTES", 12 * 8 * 100)
     operands = OPS["sddmm"].operands(matrix(), 8, seed=0)
     pattern = operands.matrix.pattern
     gathered, take = [], torch.Tensor.__getitem__
@@ -92,7 +92,7 @@ def test_gathering_takes_some_nonzeros_at_a_time(monkeypatch) -> None:
 
 @pytest.mark.parametrize(("nnz", "width"), [(0, 8), (1, 8), (99, 8), (100, 8), (250, 8), (3, 10_000)])
 def test_pieces_hold_every_nonzero_once_and_few_bytes(monkeypatch, nnz, width) -> None:
-    monkeypatch.setattr("sparloom.tuning.sparse.backend.GATHERED_BYTES", 12 * 8 * 100)
+    monkeypatch.setattr("sparloom.tuning.sparse.tuner.GATHERED_BYTES", 12 * 8 * 100)
     pieces = [np.arange(nnz)[piece] for piece in gathered_pieces(nnz, width)]
     assert np.array_equal(np.concatenate([np.arange(0), *pieces]), np.arange(nnz))
     assert all(piece.size == 1 or 12 * width * piece.size <= 12 * 8 * 100 for piece in pieces)

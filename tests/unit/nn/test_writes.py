@@ -206,11 +206,11 @@ def test_memory_is_reused_once_it_has_no_readers():
 def test_memory_is_not_reused_while_a_view_is_read():
     layer, packed = compiled_encoder_layer(EncoderShape(WIDTH, HEADS, HIDDEN), EncoderSchedule(), 1), PackedWeights()
     parameters = {name: torch.randn(weight.shape) for name, weight in layer.forward_weights.items()}
-    fixed = packed.inference(layer, parameters).fixed_for(layer, Structure({LENGTHS: SEQUENCES}))
-    before = {name: array.copy() for name, array in fixed.arrays.items()}
+    weights = packed.inference(layer, parameters).weights
+    before = {name: array.copy() for name, array in weights.items()}
     for _ in range(3):
         packed.inference(layer, {name: torch.randn(tensor.shape) for name, tensor in parameters.items()})
-    for name, array in fixed.arrays.items():
+    for name, array in weights.items():
         np.testing.assert_array_equal(array, before[name])
 
 

@@ -84,10 +84,9 @@ def test_other_precisions_are_near(precision: str) -> None:
     found = []
     for name in ("float32", precision):
         layer = ragged.compiled_cross_attention(replace(wide, precision=name), ragged.EncoderSchedule(), 1)
-        arrays = layer.forward_arrays(values)
-        weights = {each: weight.packed(arrays[each]) for each, weight in layer.forward_weights.items()}
-        out = np.empty_like(x)
-        layer.infer(ragged.structure_of(OF_LENGTHS, OF_MEMORY), {"x": x, "memory": memory}, weights, out)
+        weights, out = ragged.Weight.pack_all(layer.forward_weights, values), np.empty_like(x)
+        layer.inference.run(ragged.structure_of(OF_LENGTHS, OF_MEMORY), {
+            "x": x, "memory": memory, **weights, layer.result: out})
         found.append(out)
     cosines = (found[0] * found[1]).sum(1) / np.linalg.norm(found[0], axis=1) / np.linalg.norm(found[1], axis=1)
     assert {"bfloat16": 0.9999, "int8": 0.999}[precision] <= cosines.min()

@@ -5,7 +5,7 @@ import pytest
 
 from sparloom import ragged
 from sparloom.ragged.layers import layer
-from sparloom.ragged.schedule.storage import reorder_dimensions, split_dimension
+from sparloom.ragged.schedule.operations import reorder_dimensions, split_dimension
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
 

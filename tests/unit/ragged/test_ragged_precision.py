@@ -12,8 +12,7 @@ from sparloom.ir import BF16, F32, I8, I32, U8, Cast, rounded, widened
 from sparloom.ragged import EncoderSchedule, EncoderShape, compiled_encoder_layer, dims, structure_of
 from sparloom.ragged.layers.encoder import scheduled_encoder_layer
 from sparloom.ragged.schedule.loops import fuse, parallel, reorder, split
-from sparloom.ragged.schedule.operations import offload
-from sparloom.ragged.schedule.storage import reorder_dimensions, split_dimension
+from sparloom.ragged.schedule.operations import offload, reorder_dimensions, split_dimension
 
 batch, pos, inner, col = dims("batch pos inner col")
 BATCHES = ragged.Length("batches")
@@ -93,13 +92,9 @@ def run(shape: EncoderShape, values: dict[str, np.ndarray], x: np.ndarray, *, sh
         ) -> np.ndarray:
     layer = compiled_encoder_layer(shape, EncoderSchedule(shared_panels=share), 2)
     out = np.empty_like(x)
-    layer.infer(structure_of(OF_LENGTHS), {"x": x, **others}, packed(layer, values), out)
+    weights = ragged.Weight.pack_all(layer.forward_weights, values)
+    layer.inference.run(structure_of(OF_LENGTHS), {"x": x, **others, **weights, layer.result: out})
     return out
-
-
-def packed(layer: ragged.Layer, values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    arrays = layer.forward_arrays(values)
-    return {name: weight.packed(arrays[name]) for name, weight in layer.forward_weights.items()}
 
 
 def cosine(a: np.ndarray, b: np.ndarray) -> float:
@@ -138,7 +133,7 @@ def test_compiled_layers_are_interpreted_ones(precision: str) -> None:
     shape, rng = replace(SHAPE, width=8, heads=2, hidden=8, precision=precision), np.random.default_rng(3)
     values, x = parameters(rng, shape), rng.normal(size=(COUNT, shape.width)).astype(np.float32)
     of = ragged.Structure({ragged.LENGTHS: OF_LENGTHS}, InterpretedLibrary)
-    weights = packed(compiled_encoder_layer(shape, EncoderSchedule(), 2), values)
+    weights = ragged.Weight.pack_all(compiled_encoder_layer(shape, EncoderSchedule(), 2).forward_weights, values)
     found = ragged.interpreted(scheduled_encoder_layer(shape, EncoderSchedule()), of, x=x, **weights)["norm_2"]
     found = found.reshape(x.shape)
     np.testing.assert_allclose(run(shape, values, x), found, atol=2e-2 if precision == "bfloat16" else 4e-2)

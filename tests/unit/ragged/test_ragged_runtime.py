@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from ragged_cases import batch, batches, inner, lengths, row
 
-from sparloom.ragged import Executable, Runner, Structure, Tensor, compute, program, real, run_bound, sum_over
+from sparloom.ragged import Executable, Structure, Tensor, compute, program, real, run_bound, sum_over
 from sparloom.ragged import runtime as module
 from sparloom.ragged.runtime import assign_offsets, lifetimes, needed_launches
 
@@ -50,34 +50,34 @@ def test_tensors_alive_at_once_do_not_overlap(seed):
 
 
 @pytest.fixture(scope="module")
-def runner():
-    return Runner(CHAIN, threads=1)
+def executable():
+    return Executable(CHAIN, threads=1)
 
 
 @pytest.mark.cc
 @pytest.mark.parametrize("entries", [[], [0], [4, 0, 7], [100]])
-def test_results_of_a_runner(runner, entries):
+def test_results_on_storage_of_the_caller(executable, entries):
     of = Structure({lengths: entries})
     values = np.arange(3.0 * sum(entries), dtype=np.float32)
     for _ in range(2):
         found = {"d": np.empty_like(values), "e": np.empty(3, np.float32)}
-        runner(of, {"x": values, **found})
+        executable.run(of, {"x": values, **found})
         np.testing.assert_array_equal(found["d"], 2 * values + 111)
         np.testing.assert_allclose(found["e"], values.reshape(-1, 3).sum(axis=0) + sum(entries))
-    assert runner.elements(of) == {**dict.fromkeys("xabcd", 3 * sum(entries)), "e": 3}
+    assert executable.elements(of) == {**dict.fromkeys("xabcd", 3 * sum(entries)), "e": 3}
 
 
 @pytest.mark.cc
-def test_a_runner_computes_wanted_results_only(runner):
+def test_a_run_computes_wanted_results_only(executable):
     of, values = Structure({lengths: [2, 1]}), np.ones(9, np.float32)
     found = {name: np.zeros(9, np.float32) for name in "bd"}
-    runner(of, {"x": values, **found}, ["b"])
+    executable.run(of, {"x": values, **found}, ["b"])
     np.testing.assert_array_equal(found["b"], 12)
     np.testing.assert_array_equal(found["d"], 0)
 
 
 @pytest.mark.cc
-def test_every_thread_has_its_own_workspace(runner):
+def test_every_thread_has_its_own_workspace(executable):
     of = Structure({lengths: [50] * 40})
     wrong = []
 
@@ -85,7 +85,7 @@ def test_every_thread_has_its_own_workspace(runner):
         values = np.full(6000, value, np.float32)
         for _ in range(20):
             found = {"d": np.empty_like(values), "e": np.empty(3, np.float32)}
-            runner(of, {"x": values, **found})
+            executable.run(of, {"x": values, **found})
             if not (found["d"] == 2 * value + 111).all():
                 wrong.append(value)
 
@@ -98,38 +98,38 @@ def test_every_thread_has_its_own_workspace(runner):
 
 
 @pytest.mark.cc
-def test_a_runner_checks_arrays(runner):
+def test_a_run_checks_arrays(executable):
     of, nine = Structure({lengths: [3]}), np.zeros(9, np.float32)
     with pytest.raises(TypeError, match="program chain: missing tensors d, x"):
-        runner(of, {"e": np.zeros(3, np.float32)})
+        executable.run(of, {"e": np.zeros(3, np.float32)})
     with pytest.raises(TypeError, match="program chain has no tensor z to pass; there are: x, a, b"):
-        runner(of, {"x": nine, "z": nine})
+        executable.run(of, {"x": nine, "z": nine})
     for wrong in (nine[:8], nine.astype(np.float64), np.zeros(18, np.float32)[::2]):
         with pytest.raises(ValueError, match=r"its storage is contiguous, 9 elements of float32"):
-            runner(of, {"x": wrong, "d": nine}, ["d"])
-    for run in (runner, lambda of, arrays: Executable(runner.program)(of, **arrays)):
+            executable.run(of, {"x": wrong, "d": nine}, ["d"])
+    for run in (executable.run, lambda of, arrays: executable(of, **arrays)):
         with pytest.raises(TypeError, match="tensor x is a list: give a NumPy array of 9 float32"):
             run(of, {"x": nine.tolist(), "d": nine.copy(), "e": np.zeros(3, np.float32)})
 
 
 @pytest.mark.cc
-def test_written_arrays_are_writable_and_do_not_overlap(runner):
+def test_written_arrays_are_writable_and_do_not_overlap(executable):
     of, room = Structure({lengths: [3]}), np.zeros(30, np.float32)
     apart = {"x": room[:9], "d": room[9:18], "e": room[18:21]}
-    runner(of, apart)
+    executable.run(of, apart)
     for name, first in (("d", 8), ("d", 1), ("e", 9), ("e", 15), ("x", 17)):
         wrong = room[first : first + apart[name].size]
         with pytest.raises(ValueError, match="overlap: give the one that is written a separate array"):
-            runner(of, {**apart, name: wrong})
+            executable.run(of, {**apart, name: wrong})
     frozen = np.zeros(9, np.float32)
     frozen.flags.writeable = False
     with pytest.raises(ValueError, match="read-only"):
-        runner(of, {**apart, "d": frozen})
-    runner(of, {**apart, "x": frozen})
+        executable.run(of, {**apart, "d": frozen})
+    executable.run(of, {**apart, "x": frozen})
 
 
 @pytest.mark.cc
-def test_a_run_that_interrupts_another_has_its_own_workspace(runner, monkeypatch):
+def test_a_run_that_interrupts_another_has_its_own_workspace(executable, monkeypatch):
     """Other whole runs, larger ones and smaller ones, come before and after the call that runs all launches."""
     of, values = Structure({lengths: [3]}), np.arange(9, dtype=np.float32)
     inside, launches = [], module._launches()
@@ -140,7 +140,7 @@ def test_a_run_that_interrupts_another_has_its_own_workspace(runner, monkeypatch
             for size in (500, 1, 3):
                 larger = np.full(3 * size, 7, np.float32)
                 found = {"d": np.empty_like(larger), "e": np.empty(3, np.float32)}
-                runner(Structure({lengths: [size]}), {"x": larger, **found})
+                executable.run(Structure({lengths: [size]}), {"x": larger, **found})
                 np.testing.assert_array_equal(found["d"], 125)
             inside.clear()
 
@@ -151,18 +151,18 @@ def test_a_run_that_interrupts_another_has_its_own_workspace(runner, monkeypatch
 
     monkeypatch.setattr(module, "_launches", lambda: interrupted)
     found = {"d": np.empty_like(values), "e": np.empty(3, np.float32)}
-    runner(of, {"x": values, **found})
+    executable.run(of, {"x": values, **found})
     np.testing.assert_array_equal(found["d"], 2 * values + 111)
 
 
 @pytest.mark.cc
-def test_bound_runs_run_in_order_and_share_memory(runner):
+def test_bound_runs_run_in_order_and_share_memory(executable):
     few, many = Structure({lengths: [3]}), Structure({lengths: [50, 0, 70]})
     first, second, other = (np.zeros(size, np.float32) for size in (9, 9, 360))
     sums = [np.zeros(3, np.float32) for _ in range(3)]
-    runs = [runner.bind(few, {"x": np.ones(9, np.float32), "d": first, "e": sums[0]}),
-            runner.bind(many, {"x": np.ones(360, np.float32), "d": other, "e": sums[1]}),
-            runner.bind(few, {"x": first, "d": second, "e": sums[2]})]
+    runs = [executable.prepare(few, {"x": np.ones(9, np.float32), "d": first, "e": sums[0]}),
+            executable.prepare(many, {"x": np.ones(360, np.float32), "d": other, "e": sums[1]}),
+            executable.prepare(few, {"x": first, "d": second, "e": sums[2]})]
     np.testing.assert_array_equal(first, 0)
     run_bound(runs)
     np.testing.assert_array_equal(first, 113)
@@ -172,40 +172,12 @@ def test_bound_runs_run_in_order_and_share_memory(runner):
 
 
 @pytest.mark.cc
-def test_a_bound_program_interrupted_by_itself_runs_again():
-    of, values = Structure({lengths: [3]}), np.arange(9, dtype=np.float32)
-    total = compute("total", token, x[batch, row, inner] + real(1.0))
-    twice = compute("twice", token, total[batch, row, inner] + total[batch, row, inner])
-    executable = Executable(program("again", [total, twice], [twice]))
-    calls, bound = executable._calls(of, {"x": values})
-    first, second = calls.values()
-    begun = []
-
-    def interrupted():
-        first()
-        if not begun:
-            begun.append(1)
-            values[:] += 1  # what the handler does is seen by both
-            run()
-
-    run = executable._on_threads([interrupted, second])
-    run()
-    np.testing.assert_array_equal(bound["twice"], 2 * (np.arange(9) + 2))
-
-
-@pytest.mark.cc
-def test_fixed_inputs_are_checked_once_and_read_by_every_call():
-    weights = Tensor("w", {inner: 3})
-    scaled = Runner(program("scaled", [compute("y", token, x[batch, row, inner] * weights[inner])]), threads=1)
-    factors = np.array([1, 2, 3], np.float32)
-    fixed = scaled.fix(Structure({lengths: [2]}), {"w": factors})
-    for entries in ([2], [1, 3]):
-        values, found = (np.arange(3.0 * sum(entries), dtype=np.float32) for _ in range(2))
-        scaled(Structure({lengths: entries}), {"x": values, "y": found}, fixed=fixed)
-        np.testing.assert_array_equal(found.reshape(-1, 3), values.reshape(-1, 3) * factors)
-    with pytest.raises(ValueError, match="tensor w is an array of 2 float32"):
-        scaled.fix(Structure({lengths: [2]}), {"w": factors[:2].copy()})
-    with pytest.raises(ValueError, match="tensor y is no input of program scaled: pass it with each call"):
-        scaled.fix(Structure({lengths: [2]}), {"y": np.zeros(6, np.float32)})
-    with pytest.raises(TypeError, match="program scaled: missing tensors w"):
-        scaled(Structure({lengths: [2]}), {"x": np.zeros(6, np.float32), "y": np.zeros(6, np.float32)})
+def test_a_bound_program_runs_once_at_a_time(executable):
+    of, values = Structure({lengths: [3000]}), np.ones(9000, np.float32)
+    run, bound = executable.bind(of, x=values)
+    threads = [threading.Thread(target=lambda: [run() for _ in range(20)]) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    np.testing.assert_array_equal(bound["d"], 113)

@@ -18,9 +18,9 @@ from sparloom.platforms.cuda import LaunchShape
 from sparloom.space import CudaKernelSpace
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning import PlanCache
-from sparloom.tuning.search import NOT_FAVOURED
 from sparloom.tuning.sparse import CudaBackend, CudaEstimate, CudaRates, cuda_estimate, measure_cuda_rates
 from sparloom.tuning.sparse.cuda import FAVOURED, PORTFOLIO
+from sparloom.tuning.sparse.cuda_estimate import NOT_FAVOURED
 
 pytestmark = pytest.mark.cc
 

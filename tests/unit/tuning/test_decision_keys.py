@@ -31,7 +31,7 @@ from sparloom.tuning import (
 )
 from sparloom.tuning.sparse import CpuBackend, cpu
 
-CHOICE = FusionConfig(True, 8192, 16 << 20, "partition", Variant(local=True, prefetch_bytes=4096), 2)
+CHOICE = FusionConfig(True, 8192, 16 << 20, Variant(local=True, prefetch_bytes=4096), 2)
 DECISION = Decision("measured", "accepted", (), executions=3, seconds=1.5)
 
 

@@ -3,20 +3,19 @@
 import numpy as np
 import pytest
 
-from sparloom.ops import GemmSpmm, SpmmGemm
+from sparloom.ops import GemmSpmm
 from sparloom.sparse import Pattern, SparseMatrix
-from sparloom.tuning import FusionConfig, MeasurementBudget, Problem, fusion
+from sparloom.tuning import FusionConfig, MeasurementBudget, Problem
 from sparloom.tuning.fusion import Decider
 
 N = 4000
 
 
-def problem(reach: int, op=None, width: int = 64) -> Problem:
+def problem(reach: int) -> Problem:
     """Make a problem in which every row reads 5 nearby columns."""
     columns = np.clip(np.arange(N)[:, None] + np.array([-reach, -1, 0, 1, reach]), 0, N - 1)
     pattern = Pattern.from_coo(np.repeat(np.arange(N), 5), columns.ravel(), (N, N))
-    op = GemmSpmm() if op is None else op
-    return Problem.of(op, op.operands(SparseMatrix(pattern, np.ones(pattern.nnz)), width, seed=0))
+    return Problem.of(GemmSpmm(), GemmSpmm().operands(SparseMatrix(pattern, np.ones(pattern.nnz)), 64, seed=0))
 
 
 class Machine:
@@ -88,7 +87,7 @@ def test_nothing_is_measured_where_next_to_nothing_can_be_fused():
     assert choice == unfused[0]
     assert machine.runs == before
     assert decision.origin == "rule"
-    assert decision.reason == "0.1% of loop two could be fused (orders: natural)"
+    assert decision.reason == "0.1% of loop two could be fused"
 
 
 def test_nothing_is_measured_where_all_lies_in_caches():
@@ -104,14 +103,3 @@ def test_always_takes_a_fused_candidate():
     assert choice.fused
     assert choice.ct_size == 16384
     assert len(decision.trials) <= MeasurementBudget().candidates
-
-
-def test_other_orders_are_tried_where_they_may_pay(monkeypatch):
-    def orders(problem: Problem) -> tuple[str, ...]:
-        return decider(problem, Machine(1.0, 1.0)).orders()
-
-    narrow, wide = problem(1500), problem(1500, width=256)
-    assert orders(narrow) == orders(problem(10, width=256)) == orders(problem(1500, SpmmGemm(), 256)) == ("natural",)
-    assert "partition" in orders(wide)
-    monkeypatch.setattr(fusion, "ORDER_NONZEROS", 10)
-    assert orders(wide) == ("natural",)

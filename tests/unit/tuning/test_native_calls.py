@@ -244,12 +244,6 @@ def test_a_known_pattern_never_counts_for_other_columns():
         sparloom.spmm((a.indptr, a.indices, a.data), x[: COLS // 2])
 
 
-def test_out_is_written(core):
-    a, x, out = matrix(), dense(COLS, 8), np.full((ROWS, 8), np.nan, np.float32)
-    assert sparloom.spmm(a, x, out=out) is out
-    close(SpMM(), a, {"B": x}, out)
-
-
 def test_unsorted_and_double_columns_are_summed_without_preparing(core):
     a, x = matrix(), dense(COLS, 8)
     doubled = 2 * a.indptr, np.repeat(a.indices, 2), np.repeat(a.data / 2, 2), a.shape
@@ -310,15 +304,6 @@ def test_wrong_arrays_are_left_to_the_messages_of_prepared_matrices(pointers, co
             with pytest.raises(ValueError, match="indices of A run from"):
                 sparloom.spmm((a.indptr.astype(pointers), indices, a.data, a.shape), x, out=out)
     assert not out.any()
-
-
-def test_values_in_gaps_and_overlapping_results_are_left_to_prepared_matrices():
-    a, x = matrix(), dense(COLS, 8)
-    gaps = np.repeat(a.data, 2)[::2]
-    close(SpMM(), a, {"B": x}, sparloom.spmm((a.indptr, a.indices, gaps, a.shape), x))
-    square = matrix(COLS, COLS)
-    with pytest.raises(ValueError, match="out lies in the memory of an operand, X"):
-        sparloom.spmm(square, x, out=x)
 
 
 def test_python_threads_may_call_at_once():

@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-import scipy.sparse
 from csr_operands import close, dense, matrix
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,31 +13,12 @@ from strategies import patterns
 
 import sparloom
 from sparloom.errors import NotDecided
-from sparloom.ops import SDDMM, CsrAttention, SpMM, SpmmMax, assert_close
-from sparloom.sparse import Pattern, SparseMatrix
+from sparloom.ops import SDDMM, SpMM
+from sparloom.sparse import SparseMatrix
 from sparloom.tuning import Decision, PlanCache
 from sparloom.tuning.sparse import CsrChoice, CsrDecider, CsrPolicy
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
-
-
-@pytest.mark.parametrize("width", [1, 32, 100])
-def test_results_are_right(width):
-    a, x, q = matrix(), dense(200, width), dense(300, width)
-    for _ in range(2):
-        close(SpMM(), a, {"B": x}, sparloom.spmm(a, x))
-        close(SDDMM(), a, {"B": q, "C": x}, sparloom.sddmm(a, q, x))
-    heads = {"Q": q.reshape(300, 1, width), "K": x.reshape(200, 1, width), "V": dense(200, 1, 17)}
-    found = sparloom.csr_attention(a, *heads.values())
-    close(CsrAttention(), a, heads, found)
-    flat = sparloom.csr_attention(a, *(array[:, 0] for array in heads.values()))
-    assert np.array_equal(flat, found[:, 0])
-
-
-def test_mean_divides_by_the_nonzeros_of_a_row():
-    a, x = matrix(), dense(200, 16)
-    lengths = np.maximum(np.diff(a.indptr), 1)[:, None]
-    np.testing.assert_allclose(sparloom.spmm(a, x, reduce="mean"), sparloom.spmm(a, x) / lengths, atol=1e-6)
 
 
 @pytest.mark.parametrize("rows", [0, 300])
@@ -61,11 +41,6 @@ def test_no_columns_give_empty_results(rows):
         sparloom.csr_attention(a, q, x, dense(200, 4))
     with pytest.raises(ValueError, match=r"spmm with operands of shapes \(\(0,\),\) computes nothing"):
         ready.plan("spmm", B=x)
-
-
-def test_the_maximum_is_over_the_nonzeros_of_a_row():
-    a, x = matrix(), dense(200, 16)
-    close(SpmmMax(), a, {"B": x}, sparloom.spmm(a, x, reduce="max"))
 
 
 @pytest.mark.parametrize("libraries", [{}, {"spmm_max": {"other": lambda matrix, threads: None}}],
@@ -95,34 +70,6 @@ def test_the_argmax_needs_a_decision(tmp_path):
         ready.spmm_max(dense(200, 8))
     with pytest.raises(ValueError, match=r"X has shape \(199, 8\): it must be \(200, width\)"):
         ready.spmm_max(dense(199, 8))
-
-
-def test_operands_of_every_kind():
-    a, x = matrix(), dense(200, 8)
-    expected = sparloom.spmm(a, x)
-    wide = scipy.sparse.csr_array((a.data, a.indices.astype(np.int64), a.indptr.astype(np.int64)), shape=a.shape)
-    shuffled = a.copy()
-    shuffled.indices[:2], shuffled.data[:2] = a.indices[1::-1], a.data[1::-1]
-    shuffled.has_sorted_indices = shuffled.has_canonical_format = False
-    for each in (wide, a.tocsc(), a.tocoo(), scipy.sparse.csr_matrix(a), shuffled, (a.indptr, a.indices, a.data),
-                  (wide.indptr, wide.indices, a.data, a.shape), SparseMatrix(Pattern.from_scipy(a), a.data)):
-        assert_close(sparloom.spmm(each, x), expected.astype(np.float64), terms=40)
-    for each in (np.asfortranarray(x), np.repeat(x, 2, axis=0)[::2], memoryless(x)):
-        assert np.array_equal(sparloom.spmm(a, each), expected)
-
-
-def memoryless(array):
-    """Object that supports only DLPack."""
-    class Foreign:
-        ndim, shape = array.ndim, array.shape
-
-        def __dlpack__(self, **options):
-            return array.__dlpack__(**options)
-
-        def __dlpack_device__(self):
-            return array.__dlpack_device__()
-
-    return Foreign()
 
 
 @settings(max_examples=30, deadline=None)
@@ -161,20 +108,6 @@ def test_results_go_where_the_caller_wants_them():
     frozen.flags.writeable = False
     with pytest.raises(ValueError, match="the result is read-only"):
         sparloom.spmm(a, x, out=frozen)
-
-
-def test_rows_out_of_order_are_right_each_time():
-    a, x = matrix(seed=3), dense(200, 8)
-    expected = sparloom.spmm(a, x)
-    row = int(np.argmax(np.diff(a.indptr)))
-    shuffled = (a.indptr, a.indices.copy(), a.data.copy())
-    there = slice(a.indptr[row], a.indptr[row + 1])
-    for array in shuffled[1:]:
-        array[there] = array[there][::-1]
-    for _ in range(2):
-        assert_close(sparloom.spmm(shuffled, x), expected.astype(np.float64), terms=40)
-    shuffled[2][there] *= 2
-    assert not np.allclose(sparloom.spmm(shuffled, x)[row], expected[row])
 
 
 @pytest.mark.parametrize("rows", [300, 20_000])

@@ -235,8 +235,6 @@ def test_decisions_are_kept_for_each_type(dtype, tmp_path):
     values, x = dense(PATTERN.nnz, dtype=dtype), dense(COLS, 64, dtype=dtype)
     ready = sparloom.prepare(parts(values), threads=1, cache=PlanCache(tmp_path), policy=policy)
     plan = ready.plan("spmm", B=x)
-    assert ready.decided("spmm", B=x)
-    assert not ready.decided("spmm", B=dense(COLS, 64, dtype=F32))
     assert sparloom.prepare(parts(values), threads=1, cache=PlanCache(tmp_path), policy=policy,
                             replay_only=True).plan("spmm", B=x).choice == plan.choice
     if dtype.itemsize == 2:

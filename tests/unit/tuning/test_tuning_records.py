@@ -38,7 +38,7 @@ HOUR, DAY = 3600.0, 86400.0
 OWN = replace(KEY, machine=machine_digest(), kernels=kernels_digest(FUSED_SOURCES))
 RAGGED = {"operator": "mixing width=32", "space": "s", "alike": {"tokens": 64, "longest": 9}, "threads": 1,
           "machine": machine_digest(), "kernels": kernels_digest(RAGGED_SOURCES)}
-UNFUSED = replace(CHOICE, fused=False, ct_size=0, cache_bytes=0, order="natural")
+UNFUSED = replace(CHOICE, fused=False, ct_size=0, cache_bytes=0)
 DUEL = (Trial(CHOICE.key, (1.0,)), Trial(UNFUSED.key, (2.0,)), Trial(CHOICE.key, (1.0, 1.0, 2.0)),
         Trial(UNFUSED.key, (3.0, 2.0, 9.0)))
 

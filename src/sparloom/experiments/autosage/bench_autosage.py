@@ -37,8 +37,7 @@ from sparloom.report import (
 from sparloom.space import Config
 from sparloom.sparse import AutosageCorpus, Pattern, SparseMatrix
 from sparloom.tuning import PlanCache
-from sparloom.tuning.search import shortlist
-from sparloom.tuning.sparse import CpuBackend, prepare, sample_rows
+from sparloom.tuning.sparse import CpuBackend, prepare, sample_rows, shortlist
 
 VENDOR = {"spmm": "torch", "sddmm": "sampled_addmm", "attention": "composed"}
 """Operation -> the library in the role of AutoSAGE's vendor: torch's product with a CSR tensor, which calls MKL."""
@@ -249,7 +248,7 @@ class BenchAutosage:
                 yield "subgraph", share, op.operands(ones, operands.width, self.seed), time.perf_counter() - start
             start = time.perf_counter()
             wanted = math.ceil(max(share, min(1.0, self.least_rows / pattern.rows)) * pattern.nnz)
-            rows = sample_rows(pattern, nonzeros=wanted, parts=1, seed=self.seed).rows
+            rows = sample_rows(pattern, nonzeros=wanted, parts=1, seed=self.seed)[0]
             yield "rows", share, operands.take_rows(rows, op.name), time.perf_counter() - start
 
     def _tuned(self, op: str, operands: Operands) -> Row:

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from sparloom.baselines import package_versions
+from sparloom.baselines import library_versions
 from sparloom.errors import SparloomError, Unsupported
 from sparloom.experiments.autosage.cases import (
     CANDIDATES,
@@ -31,6 +31,7 @@ from sparloom.measure import TimingProtocol
 from sparloom.nn import CUDA_SPARSE_LIBRARIES
 from sparloom.platforms import CupyGpu, Gpu, keep_threads_awake
 from sparloom.report import device_dispatch_metrics, dispatch_metrics, draw_dispatch
+from sparloom.resources import package_versions
 from sparloom.sparse import Corpus, MatrixEntry, SparseMatrix
 from sparloom.tuning import PlanCache
 from sparloom.tuning.sparse import CsrPolicy, CudaBackend
@@ -100,7 +101,7 @@ class BenchDispatch:
         with suppress(FileNotFoundError):  # no case was timed
             shutil.copyfile(self._folder / ROOF, out / ROOF)
         return finish(out, self._folder, dispatch_metrics(**frames, seed=self.seed),
-                      lambda folder: draw_dispatch(**frames, folder=folder), facts={"peers": package_versions()},
+                      lambda folder: draw_dispatch(**frames, folder=folder), facts={"peers": library_versions()},
                       **frames)
 
     def _load(self, case: DispatchCase) -> SparseMatrix:

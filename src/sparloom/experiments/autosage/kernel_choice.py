@@ -17,13 +17,8 @@ from sparloom.experiments.harness import check_width, finish
 from sparloom.ops import Op, Operands
 from sparloom.space import Config
 from sparloom.sparse import Corpus, Pattern
-from sparloom.tuning import portfolio, shortlist
-from sparloom.tuning.sparse import (
-    CudaEstimate,
-    CudaRates,
-    kernel_kind,
-    safe_kernel,
-)
+from sparloom.tuning import portfolio
+from sparloom.tuning.sparse import CudaEstimate, CudaRates, kernel_kind, safe_kernel, shortlist
 
 if TYPE_CHECKING:
     from sparloom.platforms import CudaPlatform

@@ -18,6 +18,6 @@ __all__, __getattr__, __dir__ = attach(__name__, {
     "training": ("Autoencode", "Pretrain", "Recipe"),
     "transfer": ("LearnerConfig",),
     "finetune": ("Comparison", "Finetune", "Fit"),
-    "recommender": ("DefaultRecommender", "FineTunedRecommender", "FittedRecommender"),
+    "recommender": ("Recommender",),
     "bench_recommend": ("BenchRecommend", "by_rows", "quality", "timings"),
 })

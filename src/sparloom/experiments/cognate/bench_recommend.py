@@ -14,13 +14,7 @@ from sparloom import log
 from sparloom.data import SampleSource
 from sparloom.experiments.cognate.calibration import SLOWER, static_scores
 from sparloom.experiments.cognate.evaluation_data import EvaluationData
-from sparloom.experiments.cognate.recommender import (
-    TOP_K,
-    DefaultRecommender,
-    Ranking,
-    Recommender,
-    draw_ranking,
-)
+from sparloom.experiments.cognate.recommender import TOP_K, Ranking, Recommender, draw_ranking
 from sparloom.experiments.harness import finish
 from sparloom.files import scratch_folder
 from sparloom.measure import bootstrap_interval, geomean
@@ -52,7 +46,7 @@ class BenchRecommend:
 
     op: Op
     platform: "Platform"
-    recommender: Recommender | DefaultRecommender
+    recommender: Recommender
     samples: SampleSource
     corpus: SuiteSparseCorpus
     role: Role
@@ -64,13 +58,13 @@ class BenchRecommend:
         """Write per_matrix.parquet; return regrets with 95 % bounds, of all and by rows, and seconds."""
         title = f"{op_title(self.op.name)} on {self.platform.name} {self.platform.preset}"
         study = EvaluationData(self.platform, self.op, self.samples, self.role)
-        recommender = self.recommender.chosen
+        recommender = self.recommender
         began = time.perf_counter()
-        recommender.prepare()
+        _ = recommender.fitted, recommender.calibration
         loading = time.perf_counter() - began
         names = self._names(study, recommender)
         paths = self._files(names)
-        logger.info("%s: %d training matrices, ready in %.2f s", title, len(recommender.learned_from), loading)
+        logger.info("%s: %d training matrices, ready in %.2f s", title, len(recommender.fitted.matrices), loading)
         with scratch_folder("cache") as folder:
             scores = static_scores(study)
             static = min(scores, key=scores.__getitem__)
@@ -91,15 +85,15 @@ class BenchRecommend:
             raise ValueError(f"{', '.join(unknown)}: no {self.role} matrix with seconds for all configurations: "
                              "task.matrices takes names with the role task.role")
         names = sorted(self.matrices or judged)
-        known = [name for name in names if name in recommender.learned_from]
+        known = [name for name in names if name in recommender.fitted.matrices]
         if known:
-            raise ValueError(f"{recommender.origin} was trained on {len(known)} of the {len(names)} matrices "
+            raise ValueError(f"{recommender.fitted.name} was trained on {len(known)} of the {len(names)} matrices "
                              f"({', '.join(known[:3])}{', ...' if len(known) > 3 else ''}), so its choices for them "
                              "say nothing: task.role=test, or a recommender that has not seen them")
         calibration = recommender.calibration
         used = [] if calibration is None else sorted(set(names) & set(calibration.matrices))
         if used:
-            raise ValueError(f"the choices of {recommender.origin} are calibrated on {len(used)} of the "
+            raise ValueError(f"the choices of {recommender.fitted.name} are calibrated on {len(used)} of the "
                              f"{len(names)} matrices: task.role=test, or take {self.role} out of the calibration_roles "
                              "of the recommender")
         if self.limit is None or self.limit >= len(names):

@@ -96,11 +96,10 @@ class Comparison:
             **{role: self.study.names(role) for role in ("train", "validation", "test")},
         })
         write_frame(out / "labels.parquet", pd.concat([rows.assign(seed=seed) for seed, rows in self.drawn.items()]))
-        origins = getattr(self.study.samples, "origins", None)
-        if origins is not None:  # so that a finished run is not reused for other samples
+        read = self.study.samples.origins(self.study.platform.name, self.study.op.name)
+        if read:  # so that a finished run is not reused for other samples
             path = out / "made_from.json"
             known = read_json(path) if path.exists() else {}
-            read = origins(self.study.platform.name, self.study.op.name)
             write_json(path, known | {str(file): sha256(file) for file in read})
 
     def _costs(self) -> dict[str, float]:
@@ -279,13 +278,11 @@ class Fit:
         """Fit, then print and draw the quality of the choices."""
         began = time.monotonic()
         study = EvaluationData(self.target, self.op, self.samples, self.eval_role)
-        study.refuse_other_widths()
         learning = LearnerConfig(self.selection, self.model, self.source, self.net, self.checkpoints,
                                  self.source_votes, self.estimate)
-        beginning = learning.begin(study)
+        learner, beginning = learning.begin(study)
         if beginning is not None:
             beginning.write(out, self.checkpoints, self.samples)
-        learner = learning.learner(study, beginning)
         comparison = Comparison(study, beginning.notes if beginning else {})
         comparison.add(report.random_choice(study.truth))
         for seed in self.seeds:

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from sparloom import log
 from sparloom.data import SampleSource, SampleTable
 from sparloom.errors import MissingArtifact, SchemaError, Unsupported
 from sparloom.experiments.cognate.calibration import COVERAGE, LEAST_MATRICES, Calibration, ExpectedLoss
-from sparloom.experiments.cognate.recommender import TOP_K, DefaultRecommender, Recommender, draw_ranking
+from sparloom.experiments.cognate.recommender import TOP_K, Recommender, draw_ranking
 from sparloom.experiments.harness import INTERVAL, TreeModels, best_in, measure_missing, operands_for
 from sparloom.files import write_json
 from sparloom.measure import TimingProtocol, describe_machine
@@ -27,10 +27,9 @@ from sparloom.models.performance import (
     load_performance,
     machine_constants,
 )
-from sparloom.ops import GEMM, LAYOUTS, GemmShape, Op
+from sparloom.ops import GEMM, LAYOUTS, GemmShape, Op, Operands
 from sparloom.report import report_table
-from sparloom.space import Config, GridSpace, gemm_program
-from sparloom.sparse import SparseMatrix
+from sparloom.space import Config, gemm_program
 from sparloom.tuning import Evolution, best
 
 if TYPE_CHECKING:
@@ -87,7 +86,8 @@ class RecommendShape:
             interval = load_interval(folder / INTERVAL, spec=spec, threads=self.threads)
             coverage = interval.coverage
             predicted |= zip(("low", "high"), (bound[0] for bound in interval.predict(problem, chosen)), strict=True)
-        times = self._verified(asked, chosen, space)
+        operands = self.op.operands(asked, seed=self.timing.seed)
+        times = verified(self.platform, self.op, operands, self.verify, chosen, space.default(), space, self.timing)
         log.console.print(_shape_table(chosen, predicted, times, asked, coverage=coverage), soft_wrap=False)
         write_json(out / "recommendation.json", {
             "shape": list(shape), "platform": self.platform.name, "preset": self.platform.preset,
@@ -111,19 +111,6 @@ class RecommendShape:
                        "the other one, and the best kernels may differ; verify=top measures the first five here",
                        measured or "another processor", here["processor"])
 
-    def _verified(self, shape: GemmShape, chosen: Sequence[Config], space: GridSpace) -> dict[Config, float]:
-        """Measure the chosen kernels and the default: least seconds of each."""
-        check_verify(self.verify)
-        if self.verify == "none":
-            return {}
-        asked = list(space) if self.verify == "all" else list(dict.fromkeys([*chosen, space.default()]))
-        operands = self.op.operands(shape, seed=self.timing.seed)
-        times: dict[Config, float] = {}
-        for config, _, measurement in self.platform.measure_many(self.op, operands, asked, self.timing):
-            if measurement.failure is None:
-                times[config] = min(measurement.best, times.get(config, np.inf))
-        return times
-
 
 def processor_of(table: SampleTable) -> str | None:
     """Return the processor on which the latest samples of a table were measured, if they record it."""
@@ -131,9 +118,20 @@ def processor_of(table: SampleTable) -> str | None:
     return str(machines[-1]["processor"]) if machines and machines[-1].get("processor") else None
 
 
-def check_verify(verify: str) -> None:
-    if verify not in ("none", "top", "all"):
-        raise ValueError(f"verify={verify!r} is not one of none, top, all")
+def verified(
+    platform: "Platform", op: Op, operands: Operands, verify: Literal["none", "top", "all"], chosen: Sequence[Config],
+    default: Config, configs: Iterable[Config], timing: TimingProtocol,
+) -> dict[Config, float]:
+    """Measure the chosen configurations and the default, or all: median seconds of each over the rounds."""
+    if verify == "none":
+        return {}
+    asked = list(configs) if verify == "all" else list(dict.fromkeys([*chosen, default]))
+    seconds: dict[Config, list[float]] = {}
+    for config, _, measurement in measure_missing(platform, op, operands, missing=[asked] * timing.rounds,
+                                                  timing=timing):
+        if measurement.failure is None:
+            seconds.setdefault(config, []).append(measurement.best)
+    return {config: float(np.median(values)) for config, values in seconds.items()}
 
 
 def read_shape(shape: object) -> GemmShape:
@@ -188,14 +186,15 @@ class Recommend:
     dense: RecommendShape
     op: Op
     platform: "Platform"
-    recommender: Recommender | DefaultRecommender
+    recommender: Recommender
     verify: Literal["none", "top", "all"]
     timing: TimingProtocol
     width: int
 
     def run(self, out: Path) -> Mapping[str, float]:
         """Print the first five, the lead of the first and what it may lose; draw the tiling."""
-        check_verify(self.verify)
+        if self.verify not in ("none", "top", "all"):
+            raise ValueError(f"verify={self.verify!r} is not one of none, top, all")
         if self.verify != "none" and self.shape is None and not getattr(self.platform, "runnable", True):
             raise Unsupported(f"verify={self.verify} runs configurations, and {self.platform.name} cannot be run from "
                               "here: leave verify=none, and time the recommended ones on the accelerator")
@@ -203,7 +202,7 @@ class Recommend:
             raise ValueError(f"matrix={self.matrix} and shape={self.shape}: give one of them")
         if self.shape is not None:
             return self.dense.run(self.shape, out)
-        recommender = self.recommender.chosen
+        recommender = self.recommender
         ranking = recommender.rank(self.matrix)
         began = time.perf_counter()
         draw_ranking(ranking, recommender.space, out / "spy")
@@ -214,35 +213,20 @@ class Recommend:
                    "rows": ranking.view.shape[0], "cols": ranking.view.shape[1], "nnz": ranking.view.nnz,
                    "seconds": ranking.read_seconds + ranking.rank_seconds + drawing}
         default = self.platform.baseline(self.op, ranking.matrix.pattern)
-        times = self._verified(ranking.matrix, chosen, default, list(recommender.space))
+        width = getattr(self.platform, "width", self.width)  # target.width alone may have been given
+        operands = operands_for(self.platform, self.op, ranking.matrix, width, self.timing.seed)
+        times = verified(self.platform, self.op, operands, self.verify, chosen, default, recommender.space, self.timing)
         log.console.print(_table(chosen, behind, times, default), soft_wrap=False)
         log.console.print(f"lead of the first: {metrics['lead']:.2f} standard deviations of all scores")
         log.console.print(_loss_text(loss, recommender.calibration), soft_wrap=True)
         metrics |= _regrets(chosen, times, default, whole=self.verify == "all")
         write_json(out / "recommendation.json", {
             "matrix": str(self.matrix), "op": self.op.name, "platform": self.platform.name,
-            "preset": self.platform.preset, "recommender": recommender.origin,
+            "preset": self.platform.preset, "recommender": recommender.fitted.name,
             "expected_loss": metrics.get("expected_loss"), "loss_bound": metrics.get("loss_bound"),
             "configurations": [{"config": config.key, "behind": gap, "seconds": times.get(config)}
                                for config, gap in zip(chosen, behind, strict=True)]})
         return metrics
-
-    def _verified(
-        self, matrix: SparseMatrix, chosen: Sequence[Config], default: Config, configs: Sequence[Config]
-    ) -> dict[Config, float]:
-        """Measure the chosen configurations and the default: median seconds of each."""
-        if self.verify == "none":
-            return {}
-        asked = list(configs) if self.verify == "all" else list(dict.fromkeys([*chosen, default]))
-        width = getattr(self.platform, "width", self.width)  # target.width alone may have been given
-        operands = operands_for(self.platform, self.op, matrix, width, self.timing.seed)
-        rounds = [asked] * self.timing.rounds
-        seconds: dict[Config, list[float]] = {}
-        for config, _, measurement in measure_missing(self.platform, self.op, operands, missing=rounds,
-                                                      timing=self.timing):
-            if measurement.failure is None:
-                seconds.setdefault(config, []).append(measurement.best)
-        return {config: float(np.median(values)) for config, values in seconds.items()}
 
 
 def _loss_text(loss: ExpectedLoss | None, calibration: Calibration | None) -> str:

@@ -1,22 +1,20 @@
-"""Rank the configurations of a platform for a matrix file, by a model fine-tuned before or fitted on first use."""
+"""Rank the configurations of a platform for a matrix file: fit or load a model, calibrate its choices, rank."""
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import pandas as pd
 
 from sparloom import models
 from sparloom.data import SampleSource
 from sparloom.errors import Unsupported
 from sparloom.experiments.cognate.calibration import Calibration, ExpectedLoss, Recommendation, calibrate
 from sparloom.experiments.cognate.evaluation_data import EvaluationData
-from sparloom.experiments.cognate.transfer import LearnerConfig, TransferInit
+from sparloom.experiments.cognate.transfer import LearnerConfig
 from sparloom.experiments.harness import Checkpoints, experiment_for
 from sparloom.ops import Op
 from sparloom.report import draw_spy
@@ -51,43 +49,43 @@ class Ranking:
     rank_seconds: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class Recommender(ABC):
-    """Rank the configurations of a platform for matrix files, by a model that is loaded or fitted on first use.
+@dataclass(frozen=True)
+class Fitted:
+    """A cost model, its name in records, and the names of the matrices that it has learned from."""
+
+    model: models.CostModel
+    name: str
+    matrices: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Recommender:
+    """Rank the configurations of a platform for matrix files.
+
+    The model is fitted or loaded, and its choices are calibrated, when they are first needed: see `fitted` and
+    `calibration`. On matrices that neither has seen, the first choice of a fitted model is nearer to the best than that
+    of the fine-tuned network.
 
     Args:
+        kind: "sparloom", a model without a network that is fitted to stored labels within seconds; "finetuned", the
+            network that was fine-tuned last; "default", the first where the space says how configurations walk over a
+            matrix, else the second.
         samples: sample source that the model has learned from, and whose checkpoint folder is used.
+        learning: of the model without a network.
         calibration_roles: of the matrices on which the choices are calibrated.
+        net: with the settings of the fine-tuned network; None: the network of any settings that was fine-tuned last.
+        seed: of the labels that are drawn, and of fitting.
     """
 
+    kind: Literal["default", "sparloom", "finetuned"]
     op: Op
     platform: "Platform"
     samples: SampleSource
+    learning: LearnerConfig
+    net: models.Network | None
     calibration_roles: Sequence[Role]
     checkpoints: Checkpoints
-
-    @property
-    @abstractmethod
-    def origin(self) -> str:
-        """Name of the model, for records of its recommendations."""
-
-    @property
-    @abstractmethod
-    def learned_from(self) -> frozenset[str]:
-        """Names of the matrices that the model has learned from."""
-
-    @property
-    @abstractmethod
-    def model(self) -> models.CostModel:
-        """The model; raises MissingArtifact, which names the experiment that makes what it needs."""
-
-    @abstractmethod
-    def recommend(self, view: models.MatrixFeatures, configs: Sequence[Config]) -> Recommendation: ...
-
-    @property
-    def chosen(self) -> "Recommender":
-        """The recommender itself, see `DefaultRecommender`."""
-        return self
+    seed: int
 
     @cached_property
     def space(self) -> ConfigSpace:
@@ -108,14 +106,34 @@ class Recommender(ABC):
         return EvaluationData(self.platform, self.op, self.samples, "validation")
 
     @cached_property
+    def fitted(self) -> Fitted:
+        """The model; raises MissingArtifact, which names the experiment that makes what it needs."""
+        return self._load() if self.loads else self._fit()
+
+    @cached_property
     def calibration(self) -> Calibration | None:
         """What is known about its choices on other matrices; None: there are too few. See `calibrate`."""
-        return calibrate(self.study, self.recommend, self.learned_from, roles=self.calibration_roles,
+        return calibrate(self.study, self.recommend, self.fitted.matrices, roles=self.calibration_roles,
                          folder=Path(self.checkpoints.artifacts) / "calibrations")
 
-    def prepare(self) -> None:
-        """Load or fit the model now, and calibrate it."""
-        _ = self.model, self.calibration
+    @property
+    def loads(self) -> bool:
+        """Whether the model is the fine-tuned network."""
+        if self.kind == "default":
+            return getattr(self.platform.space(self.op), "walks", None) is None
+        return self.kind == "finetuned"
+
+    def recommend(self, view: models.MatrixFeatures, configs: Sequence[Config]) -> Recommendation:
+        """Score configurations; the formula of the platform tells how far their seconds are apart."""
+        model = self.fitted.model
+        if isinstance(model, models.Ensemble):
+            scores, opinions = model.score_with_opinions(view, configs)
+        else:
+            scores = models.scale_scores(model.score(view, configs))
+            opinions = scores[None]
+        estimator = self.study.estimator if self.learning.estimate and not self.loads else None
+        spread = 1.0 if estimator is None else float(np.log(estimator(view, configs)).std())
+        return Recommendation(scores, opinions, spread or 1.0)
 
     def rank(self, file: Path | str | None) -> Ranking:
         """Read a matrix, score all configurations, and drop equal programs.
@@ -129,7 +147,7 @@ class Recommender(ABC):
         began = time.perf_counter()
         matrix = _read(file)
         read_seconds = time.perf_counter() - began
-        self.prepare()
+        _ = self.fitted, self.calibration
         began = time.perf_counter()
         view = models.MatrixFeatures.from_pattern(matrix.pattern, Path(str(file)).name)
         bound = space.bind(view.shape)
@@ -142,6 +160,27 @@ class Recommender(ABC):
         loss = None if calibration is None else calibration.loss(recommendation, order[0])
         return Ranking(matrix, view, tuple(programs[index] for index in order), behind, loss, read_seconds,
                        time.perf_counter() - began)
+
+    def _fit(self) -> Fitted:
+        """Fit a model to labels of the target; matrices of a source network that votes are known, too."""
+        learner, beginning = self.learning.begin(self.study)
+        labels, model = self.learning.learn(self.study, learner, self.seed)
+        known = beginning.notes.get("matrices", ()) if beginning else ()
+        name = f"sparloom, {len(labels)} labels of {labels['matrix'].nunique()} matrices, seed {self.seed}"
+        return Fitted(model, name, frozenset((*labels["matrix"], *known)))
+
+    def _load(self) -> Fitted:
+        """Load the network; it knows matrices of the target and of the source."""
+        made = {"experiment": experiment_for("finetune", self.platform),
+                "overrides": self.checkpoints.overrides(self.platform, self.op, "target")}
+        if self.net is None:
+            path = self.checkpoints.find_finetuned(self.platform, self.op, self.samples, **made)
+        else:
+            path = self.checkpoints.find(self.checkpoints.finetuned(self.platform, self.op, self.net), self.samples,
+                                         **made)
+        notes = models.load_checkpoint(path, kind="cognate").notes
+        model = models.CognateModel.load(path, net=self.net, space=self.platform.space(self.op))
+        return Fitted(model, path.name, frozenset((*notes["matrices"], *notes["anchors"])))
 
 
 def draw_ranking(ranking: Ranking, space: ConfigSpace, stem: Path) -> None:
@@ -168,104 +207,3 @@ def _distinct(order: np.ndarray, programs: Sequence[Config]) -> list[int]:
     for index in order.tolist():
         seen.setdefault(programs[index], index)
     return list(seen.values())
-
-
-@dataclass(frozen=True, kw_only=True)
-class FineTunedRecommender(Recommender):
-    """Recommend by the checkpoint of a network that was fine-tuned on the platform.
-
-    Args:
-        net: network with the settings of the fine-tuned one; None: the network that was fine-tuned last.
-    """
-
-    net: models.Network | None
-
-    @property
-    def origin(self) -> str:
-        return self._checkpoint.name
-
-    @cached_property
-    def learned_from(self) -> frozenset[str]:
-        """Matrices of the target and of the source."""
-        notes = models.load_checkpoint(self._checkpoint, kind="cognate").notes
-        return frozenset((*notes["matrices"], *notes["anchors"]))
-
-    @cached_property
-    def model(self) -> models.CognateModel:
-        return models.CognateModel.load(self._checkpoint, net=self.net, space=self.platform.space(self.op))
-
-    def recommend(self, view: models.MatrixFeatures, configs: Sequence[Config]) -> Recommendation:
-        scores = models.scale_scores(self.model.score(view, configs))
-        return Recommendation(scores, scores[None])
-
-    @cached_property
-    def _checkpoint(self) -> Path:
-        made = {"experiment": experiment_for("finetune", self.platform),
-                "overrides": self.checkpoints.overrides(self.platform, self.op, "target")}
-        if self.net is None:
-            return self.checkpoints.find_finetuned(self.platform, self.op, self.samples, **made)
-        return self.checkpoints.find(self.checkpoints.finetuned(self.platform, self.op, self.net), self.samples, **made)
-
-
-@dataclass(frozen=True, kw_only=True)
-class FittedRecommender(Recommender):
-    """Recommend by a model without a network, which is fitted in seconds on first use and not stored."""
-
-    learning: LearnerConfig
-    name: str
-    seed: int
-
-    @property
-    def origin(self) -> str:
-        labels, _ = self._learned
-        return f"{self.name}, {len(labels)} labels of {labels['matrix'].nunique()} matrices, seed {self.seed}"
-
-    @cached_property
-    def learned_from(self) -> frozenset[str]:
-        """Matrices of the target, and those of the source network if it votes."""
-        known = self._beginning.notes.get("matrices", ()) if self._beginning else ()
-        return frozenset((*self._learned[0]["matrix"], *known))
-
-    @property
-    def model(self) -> models.CostModel:
-        return self._learned[1]
-
-    def recommend(self, view: models.MatrixFeatures, configs: Sequence[Config]) -> Recommendation:
-        """Score configurations; the formula of the platform tells how far their seconds are apart."""
-        if isinstance(self.model, models.Ensemble):
-            scores, opinions = self.model.score_with_opinions(view, configs)
-        else:
-            scores = models.scale_scores(self.model.score(view, configs))
-            opinions = scores[None]
-        estimator = self.study.estimator if self.learning.estimate else None
-        spread = 1.0 if estimator is None else float(np.log(estimator(view, configs)).std())
-        return Recommendation(scores, opinions, spread or 1.0)
-
-    @cached_property
-    def _beginning(self) -> TransferInit | None:
-        self.study.refuse_other_widths()
-        return self.learning.begin(self.study)
-
-    @cached_property
-    def _learned(self) -> tuple[pd.DataFrame, models.CostModel]:
-        learner = self.learning.learner(self.study, self._beginning)
-        return self.learning.learn(self.study, learner, self.seed)
-
-
-@dataclass(frozen=True)
-class DefaultRecommender:
-    """Choose the fitted model where a space says how configurations walk a matrix, else the fine-tuned network.
-
-    Rationale: on matrices that neither has seen, the first choice of the fitted model is nearer to the best.
-    """
-
-    op: Op
-    platform: "Platform"
-    fitted: FittedRecommender
-    finetuned: FineTunedRecommender
-
-    @property
-    def chosen(self) -> Recommender:
-        """The recommender of this platform and operation."""
-        walks = getattr(self.platform.space(self.op), "walks", None)
-        return self.finetuned if walks is None else self.fitted

@@ -137,30 +137,25 @@ class LearnerConfig:
     source_votes: float
     estimate: bool
 
-    def begin(self, study: EvaluationData) -> TransferInit | None:
-        """Find the source network; None if it has no votes.
+    def begin(self, study: EvaluationData) -> tuple[models.Learner, TransferInit | None]:
+        """Return the model, with the estimate of the platform, and the source network that votes in it, if it does.
 
         Raises:
-            MissingArtifact: it is missing; names the experiment that trains it.
-            ValueError: the model has no members to vote with.
+            MissingArtifact: the source network is missing; names the experiment that trains it.
+            ValueError: the model has no members to vote with, or the samples have other widths only.
         """
+        study.refuse_other_widths()
+        model = models.with_estimate(self.model, study.estimator if self.estimate else None)
         if not self.source_votes:
-            return None
+            return model, None
         if not isinstance(self.model, models.Ensemble):
             raise ValueError("task.source_votes lets the source vote with the members of a model, and this model "
                              "has none: take model=ensemble, or task.source_votes=0")
-        return load_transfer(study, source=self.source, net=self.net, checkpoints=self.checkpoints, pretrained=None)
-
-    def learner(self, study: EvaluationData, beginning: TransferInit | None) -> models.Learner:
-        """Return the model, with the estimate of the platform, and with the source network as a member if it votes."""
-        model, estimator = self.model, study.estimator if self.estimate else None
-        if estimator is not None and hasattr(model, "with_estimate"):
-            model = model.with_estimate(estimator)
-        if beginning is None:
-            return model
+        beginning = load_transfer(study, source=self.source, net=self.net, checkpoints=self.checkpoints,
+                                  pretrained=None)
         budget = self.selection.matrices * self.selection.configs_per_matrix
         votes = self.source_votes * REFERENCE_LABELS / budget
-        return model.with_pretrained(beginning.zero_shot(self.net, study.space), votes)
+        return model.with_pretrained(beginning.zero_shot(self.net, study.space), votes), beginning
 
     def learn(self, study: EvaluationData, learner: models.Learner, seed: int) -> tuple[pd.DataFrame, models.CostModel]:
         """Draw labels, in rounds if the selection queries the model, and fit the model to all of them."""

@@ -21,8 +21,6 @@ from typing import IO, Any, NamedTuple, Protocol
 
 from sparloom.space import number_of
 
-__all__ = ["EXECUTORS", "CommandResult", "CommandRunner", "LocalCommands", "SlurmCommands"]
-
 KEPT_BYTES = 1 << 16  # of what a command prints to a stream: the last ones
 SHOWN_ERROR = 300  # characters of what a command that failed has printed
 MAX_NUMBER = 100  # characters of the last word, if it is a number

@@ -16,6 +16,7 @@ from sparloom.baselines import (
     PADDED_BASELINES,
     RAGGED_BASELINES,
     RISING,
+    BoundModule,
     PackedInputs,
     attention_module,
     encoder_layer,
@@ -24,6 +25,8 @@ from sparloom.baselines import (
 )
 from sparloom.experiments.cora.modules import (
     OWN_MODULES,
+    CandidateModules,
+    Prepare,
     attention_kernels,
     compile_seconds,
     prelude_seconds,
@@ -179,43 +182,28 @@ class BenchRagged:
 
     def _case(self, case: RaggedCase) -> list[Row]:
         torch.set_num_threads(self.threads)
-        about: Row = {"part": case.part, "data": case.data, "size": case.size, "number": case.number}
+        if case.part == "compile":
+            return [_about(case) | {"method": name, "median": float(np.median(seconds)), "seconds": seconds}
+                    for name, seconds in compile_seconds(self.timing.repetitions).items()]
         if case.part == "vgemm":
             sizes = ProductSizes.drawn(case.size, seed=self.seed)
-            about |= {"flops": sizes.flops}
-            return self._products(about, variable_methods(sizes, threads=self.threads, seed=self.seed))
+            return self._products(_about(case, flops=sizes.flops),
+                                  variable_methods(sizes, threads=self.threads, seed=self.seed))
         if case.part == "trmm":
-            about |= {"flops": case.size**3}
-            return self._products(about, triangular_methods(case.size, threads=self.threads, seed=self.seed))
-        if case.part == "compile":
-            return [about | {"method": name, "median": float(np.median(seconds)), "seconds": seconds}
-                    for name, seconds in compile_seconds(self.timing.repetitions).items()]
+            return self._products(_about(case, flops=case.size**3),
+                                  triangular_methods(case.size, threads=self.threads, seed=self.seed))
         batch, facts = _batch(self.lengths, case)
-        about |= facts
+        about = _about(case, **facts)
         if case.part == "causal":
             return method_rows(about, self._timed(attention_kernels(batch, threads=self.threads, seed=self.seed)))
-        return self._modules(case.part, batch, about)
-
-    def _modules(self, part: str, batch: np.ndarray, about: Row) -> list[Row]:
-        module = encoder_layer(seed=self.seed) if part == "encoder" else attention_module(seed=self.seed)
-        inputs = PackedInputs.drawn(module, batch.tolist(), seed=self.seed)
-        found = prepare_baselines(inputs, self._groups(len(batch)), always=COMPARED, rising=RISING,
+        inputs = _inputs(case.part, batch, self.seed)
+        found = prepare_baselines(inputs, _groups(len(batch), RAGGED_BASELINES), always=COMPARED, rising=RISING,
                                   apart=INTERNAL_PEERS)
-        own = OWN_MODULES[part](inputs, self.schedule)
-        found.check("sparloom", own)
-        calls: dict[str, Callable[[], object]] = {"sparloom": own.run, **found.calls()}
-        rows = method_rows(about, self._timed(calls))
-        torch.compiler.reset()
-        rows += [about | {"method": name, "probe": seconds} for name, seconds in found.left_out.items()]
-        if part == "encoder":
+        rows = _module_rows(about, OWN_MODULES[case.part](inputs, self.schedule), found, self._timed)
+        if case.part == "encoder":
             seconds = prelude_seconds(batch, repetitions=self.timing.repetitions)
             rows.append(about | {"method": "prelude", "median": float(np.median(seconds)), "seconds": seconds})
         return rows
-
-    def _groups(self, sequences: int) -> Mapping[str, Mapping[str, Callable[[PackedInputs], Any]]]:
-        """Group baselines by their name in the results; the fastest form of each group is timed."""
-        return {"padded": PADDED_BASELINES, "micro_batches": micro_batch_baselines(sequences),
-                **{name: {name: prepare} for name, prepare in RAGGED_BASELINES.items()}}
 
     def _timed(self, calls: Mapping[str, Callable[[], object]]) -> dict[str, Measurement]:
         with torch.inference_mode():
@@ -223,6 +211,32 @@ class BenchRagged:
 
     def _products(self, about: Row, calls: Mapping[str, Callable[[], object]]) -> list[Row]:
         return method_rows(about, interleaved(calls, self.product_timing, threads=self.threads, settle=BLAS_SPINS))
+
+
+def _about(case: RaggedCase, **facts: Any) -> Row:
+    return {"part": case.part, "data": case.data, "size": case.size, "number": case.number, **facts}
+
+
+def _inputs(part: str, batch: np.ndarray, seed: int) -> PackedInputs:
+    module = encoder_layer(seed=seed) if part == "encoder" else attention_module(seed=seed)
+    return PackedInputs.drawn(module, batch.tolist(), seed=seed)
+
+
+def _groups(sequences: int, packed: Mapping[str, Prepare]) -> Mapping[str, Mapping[str, Prepare]]:
+    """Group baselines by their name in the results; the fastest form of each group is timed."""
+    return {"padded": PADDED_BASELINES, "micro_batches": micro_batch_baselines(sequences),
+            **{name: {name: prepare} for name, prepare in packed.items()}}
+
+
+def _module_rows(
+    about: Row, own: BoundModule, found: CandidateModules,
+    timed: Callable[[Mapping[str, Callable[[], object]]], dict[str, Measurement]],
+) -> list[Row]:
+    """Check our module, time it in turn with the chosen baselines, and list those that were left out."""
+    found.check("sparloom", own)
+    rows = method_rows(about, timed({"sparloom": own.run, **found.calls()}))
+    torch.compiler.reset()
+    return rows + [about | {"method": name, "probe": seconds} for name, seconds in found.left_out.items()]
 
 
 @dataclass(frozen=True)
@@ -267,36 +281,22 @@ class BenchRaggedCuda:
         return finish(out, folder, ragged_metrics(frame, layers=1, seed=self.seed), lambda out: draw_ragged(frame, out),
                       facts={"device": signature, "peers": encoder_versions()}, per_case=frame)
 
-    def _case(self, gpu: Gpu, case: RaggedCase) -> list[dict[str, Any]]:
-        about: dict[str, Any] = {"part": case.part, "data": case.data, "size": case.size, "number": case.number}
-        device = torch.device(self.device)
+    def _case(self, gpu: Gpu, case: RaggedCase) -> list[Row]:
+        device, timed = torch.device(self.device), partial(self._timed, gpu)
         if case.part == "vgemm":
             sizes = ProductSizes.drawn(case.size, seed=self.seed)
-            return self._timed(gpu, about | {"flops": sizes.flops},
-                               variable_on_device(sizes, gpu, device, seed=self.seed))
+            return method_rows(_about(case, flops=sizes.flops),
+                               timed(variable_on_device(sizes, gpu, device, seed=self.seed)))
         if case.part == "trmm":
-            return self._timed(gpu, about | {"flops": case.size**3},
-                               triangular_on_device(case.size, gpu, device, seed=self.seed))
+            return method_rows(_about(case, flops=case.size**3),
+                               timed(triangular_on_device(case.size, gpu, device, seed=self.seed)))
         batch, facts = _batch(self.lengths, case)
-        about |= facts
-        return self._modules(gpu, case.part, batch, about)
-
-    def _modules(self, gpu: Gpu, part: str, batch: np.ndarray, about: dict[str, Any]) -> list[dict[str, Any]]:
-        device = torch.device(self.device)
-        module = encoder_layer(seed=self.seed) if part == "encoder" else attention_module(seed=self.seed)
-        inputs = PackedInputs.drawn(module, batch.tolist(), seed=self.seed)
-        groups = {"padded": PADDED_BASELINES, "micro_batches": micro_batch_baselines(len(batch)),
-                  **{name: {name: prepare} for name, prepare in DEVICE_BASELINES.items()}}
-        found = prepare_baselines(inputs.to(device), groups, always=COMPARED, rising=RISING,
+        inputs = _inputs(case.part, batch, self.seed)
+        found = prepare_baselines(inputs.to(device), _groups(len(batch), DEVICE_BASELINES), always=COMPARED,
+                                  rising=RISING,
                                   wait=torch.cuda.synchronize if device.type == "cuda" else lambda: None)
-        own = device_module(part, inputs, gpu, device)
-        found.check("sparloom", own)
-        rows = self._timed(gpu, about, {"sparloom": own.run, **found.calls()})
-        torch.compiler.reset()
-        return rows + [about | {"method": name, "probe": seconds} for name, seconds in found.left_out.items()]
+        return _module_rows(_about(case, **facts), device_module(case.part, inputs, gpu, device), found, timed)
 
-    def _timed(
-        self, gpu: Gpu, about: Mapping[str, Any], calls: Mapping[str, Callable[[], object]],
-    ) -> list[dict[str, Any]]:
+    def _timed(self, gpu: Gpu, calls: Mapping[str, Callable[[], object]]) -> dict[str, Measurement]:
         with torch.inference_mode():
-            return method_rows(about, interleaved_on_device(calls, self.timing, gpu.repeat))
+            return interleaved_on_device(calls, self.timing, gpu.repeat)

@@ -29,8 +29,6 @@ from sparloom.experiments.harness import peak_bytes, seconds_of
 from sparloom.files import atomic_path
 from sparloom.nn import describe_packing, pack
 
-__all__ = ["ENCODERS", "TRAINERS", "EncoderProcess", "load_model", "text_of", "write_batch"]
-
 MICRO_BATCHES = (4, 8, 16, 32, 64)  # sizes that are tried besides the whole batch
 TRIALS, LONG_SECONDS = 2, 1.0  # runs of each size after the first; one if that took longer
 LEARNING_RATE = 1e-5

@@ -111,8 +111,6 @@ def own_steps(solver: JacobiSolver, sweeps: Sweeps) -> TwoSteps:
 def same_tiles(solver: JacobiSolver, constant: np.ndarray) -> TwoSteps:
     """Bind the numbering and the tiles of a fused solver without fusion."""
     executor, matrix = solver.plan.executor, solver.numbering.matrix
-    if executor.order is not None:
-        raise Unsupported("tiles in another order than that in memory: separating them needs the pattern in that order")
     unfused = replace(executor, schedule=separated(executor.schedule, matrix.pattern))
     return own_steps(solver, Sweeps(unfused, matrix, solver.numbering.permute(constant)))
 

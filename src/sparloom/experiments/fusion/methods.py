@@ -163,7 +163,7 @@ class Methods:
         schedule = executor.schedule
         facts = {"fused_ratio": schedule.fused_ratio, "fused_rows": schedule.fused_rows, "tiles_0": schedule.tiles[0],
                  "tiles_1": schedule.tiles[1], "build_seconds": schedule.build_seconds,
-                 "reordered": order is not None or executor.order is not None}
+                 "reordered": order is not None}
         return Method(executor.bind(operands, self.result), executor, operands, order, facts)
 
     @cached_property

@@ -12,7 +12,7 @@ from threadpoolctl import ThreadpoolController
 from sparloom.errors import Unsupported
 from sparloom.experiments.fusion.methods import SERIAL, Method, Methods
 from sparloom.experiments.harness import evenly_by_size
-from sparloom.fusion import Pair, Reordered, access_cycles, machine_levels, pinned, potential_gain
+from sparloom.fusion import Pair, access_cycles, machine_levels, pinned, potential_gain
 from sparloom.measure import Measurement, TimingProtocol
 from sparloom.ops import Operands, assert_close
 from sparloom.platforms import interleaved, reallocated
@@ -255,8 +255,6 @@ def _access(method: Method) -> Row:
     """Return the average memory access time: counted by the processor, else simulated."""
     executor, operands, pattern = method.executor, method.operands, method.operands.matrix.pattern
     levels = machine_levels(executor.threads)
-    if executor.order is not None:
-        pattern = Reordered.of(pattern, executor.order).pattern
     inner = 0 if operands.right is not None else operands.dense["B"].shape[1]
     cycles = access_cycles(executor.op, pattern, executor.schedule, inner=inner, width=executor.op.width(operands),
                            threads=executor.threads, variant=executor.variant, levels=levels)

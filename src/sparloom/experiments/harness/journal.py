@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,10 @@ from sparloom.experiments.harness.conditions import identities_of
 from sparloom.jit import compiler_version
 from sparloom.measure import code_changes, code_revision, describe_machine
 from sparloom.ragged import LengthCorpus
-from sparloom.resources import CHECKOUT
+from sparloom.resources import CHECKOUT, package_versions
 from sparloom.sparse import Corpus
 
-PACKAGES = ("numpy", "scipy", "torch", "torch-geometric", "mkl", "pymetis", "cupy-cuda11x", "cupy-cuda12x",
+PACKAGES = ("numpy", "scipy", "torch", "torch-geometric", "mkl", "cupy-cuda11x", "cupy-cuda12x",
             "cupy-cuda13x", "triton")
 """Packages that benchmarks run or compare with."""
 
@@ -32,18 +31,6 @@ def code() -> str:
     return commit().rstrip("+") + code_changes(Path(__file__).parent, "src", "kernels")
 
 
-@cache
-def versions() -> Mapping[str, str]:
-    """Return the versions of the installed packages among `PACKAGES`."""
-    found = {}
-    for name in PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
-
-
 def journal_folder(
     journals: str, *settings: object, corpora: Sequence[Corpus] = (), lengths: LengthCorpus | None = None,
 ) -> Path:
@@ -54,7 +41,7 @@ def journal_folder(
     """
     matrices = [identities_of(corpus) for corpus in corpora]
     drawn = {} if lengths is None else {name: lengths.load(name).values.tolist() for name in lengths.names}
-    known = [code(), describe_machine()["name"], compiler_version("c++"), versions(), matrices, drawn,
+    known = [code(), describe_machine()["name"], compiler_version("c++"), package_versions(PACKAGES), matrices, drawn,
              [_plain(value) for value in settings]]
     return Path(journals) / Conditions({"run": known}).digest
 

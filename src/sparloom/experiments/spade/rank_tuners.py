@@ -20,7 +20,7 @@ from sparloom.data import LabelsOn, SampleSource, Selection, Tuner, TuningProble
 from sparloom.experiments.cognate import EvaluationData
 from sparloom.experiments.harness import finish
 from sparloom.files import scratch_folder
-from sparloom.models import CostModel, Learner, Static
+from sparloom.models import CostModel, Learner, Static, with_estimate
 from sparloom.ops import Op
 from sparloom.report import draw_tuners, op_title, tuner_metrics
 from sparloom.sparse import Role
@@ -198,12 +198,7 @@ class LearnedTuner:
 
     def bind(self, study: EvaluationData, out: Path) -> Tuner:
         """Make a tuner of the matrices of a study."""
-        from sparloom.experiments.cognate.evaluation_data import estimator_of
-
-        learner = self.learner
-        estimator = estimator_of(study.platform, study.op) if self.estimate else None
-        if learner is not None and estimator is not None and hasattr(learner, "with_estimate"):
-            learner = learner.with_estimate(estimator)
+        learner = self.learner and with_estimate(self.learner, study.estimator if self.estimate else None)
 
         def tune(problem: TuningProblem, seed: int) -> dict[str, int]:
             evaluated = self.labels.evaluate(study, problem, seed) if problem.budget else pd.DataFrame()

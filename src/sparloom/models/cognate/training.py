@@ -74,9 +74,6 @@ class RankingModule(LightningModule):
         optimizer: parameters -> optimizer.
         convolution_rate: learning rate of the convolutions, relative to the optimizer's.
         freeze: parameters that are not trained: none, the convolutions, or featurizer and side vector.
-        warmup_steps: number of steps over which the learning rate rises linearly.
-        decay: learning rate after warm-up: constant (the paper), or down to 0 along half a cosine.
-        clip: largest gradient norm; None for no limit.
     """
 
     def __init__(
@@ -87,18 +84,12 @@ class RankingModule(LightningModule):
         margin: float,
         convolution_rate: float,
         freeze: Literal["none", "convolutions", "featurizer"],
-        warmup_steps: int,
-        decay: Literal["constant", "cosine"],
-        clip: float | None,
     ) -> None:
         super().__init__()
         if freeze not in ("none", "convolutions", "featurizer"):
             raise ValueError(f"freeze={freeze!r} is not one of none, convolutions, featurizer")
-        if decay not in ("constant", "cosine"):
-            raise ValueError(f"decay={decay!r} is not one of constant, cosine")
         self.net, self.optimizer, self.margin, self.freeze = net, optimizer, margin, freeze
         self.convolution_rate = convolution_rate
-        self.warmup_steps, self.decay, self.clip = warmup_steps, decay, clip
         self._values = {"train": _empty_values(), "validation": _empty_values()}
 
     def setup(self, stage: str) -> None:
@@ -121,19 +112,11 @@ class RankingModule(LightningModule):
     def on_validation_epoch_end(self) -> None:
         self._log("validation")
 
-    def configure_optimizers(self) -> Any:
+    def configure_optimizers(self) -> torch.optim.Optimizer:
         optimizer = self.optimizer(self._groups())
         for group in optimizer.param_groups:
             group["lr"] *= group["rate"]
-        if self.decay == "constant" and self.warmup_steps == 0:
-            return optimizer
-        total = int(self.trainer.estimated_stepping_batches)
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: self._rate(step, total))
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
-
-    def configure_gradient_clipping(self, optimizer: torch.optim.Optimizer, **_: Any) -> None:
-        if self.clip is not None:
-            nn.utils.clip_grad_norm_(self.net.parameters(), self.clip)
+        return optimizer
 
     def _step(self, batch: RankingBatch, stage: str) -> Tensor:
         scores, counts = self.net(batch), torch.bincount(batch.owner, minlength=len(batch.inputs)).tolist()
@@ -162,13 +145,6 @@ class RankingModule(LightningModule):
             if count:
                 self.log(f"{stage}/{name}", total / count, sync_dist=True)
         self._values[stage] = _empty_values()
-
-    def _rate(self, step: int, total: int) -> float:
-        if step < self.warmup_steps:
-            return (step + 1) / (self.warmup_steps + 1)
-        if self.decay == "constant":
-            return 1.0
-        return (1 + math.cos(math.pi * (step - self.warmup_steps) / max(1, total - self.warmup_steps))) / 2
 
     def _groups(self) -> list[dict[str, Any]]:
         """Group the trained parameters by their share of the learning rate."""

@@ -28,8 +28,6 @@ from sparloom.resources import CHECKOUT
 from sparloom.space import Config
 from sparloom.sparse import BFLOAT16, SparseMatrix
 
-__all__ = ["bind_prepared", "load_kernels", "load_layer_kernels", "native_core", "new_prepared", "set_threads"]
-
 VARIABLE = "SPARLOOM_NATIVE"
 OPERATIONS = ("spmm", "sddmm", "attention", "spmm_max")  # in the order of the core's numbers
 TYPES = tuple(ELEMENTS)  # likewise

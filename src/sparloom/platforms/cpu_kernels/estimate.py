@@ -27,8 +27,6 @@ from jaxtyping import Float
 
 from sparloom.space import Config, Value
 
-__all__ = ["estimate_sparse_seconds"]
-
 FLOPS = 1e11  # per second and thread
 NEAR, FAR, MEMORY = 8e10, 3e10, 1e10  # bytes per second and thread of a private cache, of the shared one, of the memory
 PRIVATE, SHARED = 2**20, 2**24  # bytes of the caches, per thread

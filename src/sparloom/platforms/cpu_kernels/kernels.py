@@ -14,12 +14,10 @@ from sparloom.ops import GEMM, DenseOperands, Op
 from sparloom.platforms.clock import Stopwatch, keep_threads_awake
 from sparloom.platforms.cpu_kernels.estimate import Described, estimate_sparse_seconds
 from sparloom.platforms.cpu_kernels.row_pieces import kernel_library
-from sparloom.platforms.cpu_kernels.sparse_kernels import SPARSE_FAMILIES, Allocate
+from sparloom.platforms.cpu_kernels.sparse_kernels import SPARSE_FAMILIES
 from sparloom.platforms.platform import BaselineBinder, Family, Inputs, KernelPlatform, unknown_operation
 from sparloom.platforms.timing import Call, Check, measure_rounds, reallocated, repeat_of
 from sparloom.space import GEMM_BLOCK_COLUMNS, Config, GemmSpace, GridSpace, register_tile
-
-__all__ = ["CpuKernels", "GemmKernels"]
 
 ESTIMATED = ("spmm", "sddmm")  # operations with a formula of seconds
 PACK = {"none": 0, "b": 1, "ab": 2}
@@ -31,20 +29,18 @@ class CpuKernels(KernelPlatform):
     Args:
         threads: of every kernel; names the preset.
         width: columns of the dense operand for which the spaces of sparse operations are made.
-        allocate: makes arrays for results.
     """
 
     name = "cpu_kernels"
     kind = "wall"
 
-    def __init__(self, threads: int, width: int, allocate: Allocate = aligned) -> None:
+    def __init__(self, threads: int, width: int) -> None:
         self.threads = checked_threads(threads)
         self.width = width
-        self._allocate = allocate
 
-    def __reduce__(self) -> tuple[type["CpuKernels"], tuple[int, int, Allocate]]:
+    def __reduce__(self) -> tuple[type["CpuKernels"], tuple[int, int]]:
         """Pickle the settings only: compiled kernels stay in their process."""
-        return CpuKernels, (self.threads, self.width, self._allocate)
+        return CpuKernels, (self.threads, self.width)
 
     @property
     def preset(self) -> str:
@@ -105,7 +101,7 @@ class CpuKernels(KernelPlatform):
 
     @cached_property
     def _families(self) -> dict[str, Family]:
-        return {name: family(self.threads, self.width, self._allocate) for name, family in FAMILIES.items()}
+        return {name: family(self.threads, self.width) for name, family in FAMILIES.items()}
 
 
 class GemmKernels:
@@ -114,13 +110,11 @@ class GemmKernels:
     Args:
         threads: of every call.
         width: ignored, because a shape has its own.
-        allocate: makes arrays for results.
     """
 
-    def __init__(self, threads: int, width: int, allocate: Allocate = aligned) -> None:
+    def __init__(self, threads: int, width: int) -> None:
         self.threads = threads
         self.width = width
-        self._allocate = allocate
         self._workspace = aligned((0,), np.float32)
 
     def space(self) -> GridSpace:
@@ -128,7 +122,7 @@ class GemmKernels:
 
     def result(self, operands: DenseOperands) -> np.ndarray:
         """Allocate C (m, n)."""
-        return self._allocate((operands.shape.m, operands.shape.n), np.float32)
+        return aligned((operands.shape.m, operands.shape.n), np.float32)
 
     def bind(self, operands: DenseOperands, config: Config, result: np.ndarray) -> NativeCall:
         shape, (rows, columns) = operands.shape, register_tile(config)
@@ -165,7 +159,7 @@ class GemmKernels:
         return GemmSpace()
 
 
-FAMILIES: Mapping[str, Callable[[int, int, Allocate], Family]] = {
+FAMILIES: Mapping[str, Callable[[int, int], Family]] = {
     "gemm": GemmKernels, **{op: family for op, family in SPARSE_FAMILIES.items() if op != "spmm_mean"}}
 
 

@@ -16,10 +16,6 @@ from sparloom.jit import address, compile_cpp
 from sparloom.ops import Operands
 from sparloom.sparse import Pattern
 
-__all__ = [
-    "GRAIN", "BoundRows", "Pieces", "Rows", "SparseRows", "Traversal", "kernel_library", "useful_threads",
-]
-
 MAX_TOGETHER = 4  # rows with equal columns that a kernel processes at once
 ROW_WORK = 4  # starting a row costs as much as so many nonzeros
 PIECES_PER_THREAD = 8  # of which others may take some; a single thread has one

@@ -24,11 +24,6 @@ from sparloom.platforms.timing import Check, SpotCheck
 from sparloom.space import AttentionSpace, Config, GridSpace, SddmmSpace, SpmmMaxSpace, SpmmSpace
 from sparloom.sparse import BFLOAT16
 
-__all__ = [
-    "ELEMENTS", "SPARSE_FAMILIES", "Allocate", "AttentionKernels", "SddmmKernels", "SparseCall", "SparseFamily",
-    "SpmmKernels", "SpmmMaxKernels", "SpmmMeanKernels", "element_library",
-]
-
 ELEMENTS: Mapping[np.dtype, str] = {
     np.dtype(np.float32): "float", np.dtype(np.float64): "double", np.dtype(np.float16): "Half",
     BFLOAT16: "Bfloat"}
@@ -73,18 +68,15 @@ class SparseFamily(ABC):
         threads: of every call.
         width: columns of the dense operands, all heads together, for which `space` is made; kernels take any width.
         allocate: makes arrays for results.
-        rows: binds patterns, as a `SparseRows` (the default) does.
     """
 
     make_space: Callable[[int], GridSpace]
 
-    def __init__(
-        self, threads: int, width: int, allocate: Allocate = aligned, rows: Any = None,
-    ) -> None:
+    def __init__(self, threads: int, width: int, allocate: Allocate = aligned) -> None:
         self.threads = threads
         self.width = width
         self._allocate = allocate
-        self._rows = SparseRows() if rows is None else rows
+        self._rows = SparseRows()
 
     def space(self) -> GridSpace:
         """List the configurations."""

@@ -77,8 +77,7 @@ from sparloom.ragged.schedule.loops import (
     unroll,
     vectorise_innermost,
 )
-from sparloom.ragged.schedule.operations import inline, offload
-from sparloom.ragged.schedule.storage import reorder_dimensions, split_dimension
+from sparloom.ragged.schedule.operations import inline, offload, reorder_dimensions, split_dimension
 from sparloom.ragged.tensor import Read, Tensor
 
 along = Dim("along")  # the reduced dimension of scores; another name than `dim`, along which panels of values are split

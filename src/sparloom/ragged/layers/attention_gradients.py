@@ -12,8 +12,8 @@ may have addends by distance, whose tables get gradients; CoRa has no backward p
 from __future__ import annotations
 
 from sparloom.ir import Binary, Const, Expr
-from sparloom.ragged.definition import Part, program
 from sparloom.ragged.definition import part as part_of
+from sparloom.ragged.definition import program
 from sparloom.ragged.layers.attention import (
     Projected,
     define_dropped,
@@ -101,7 +101,7 @@ def _define_table_gradients(shape: EncoderShape, d_scores: Operation) -> tuple[l
 
 
 def define_mixing_gradients(shape: EncoderShape, d_mixed: Operation, read: Projected | None = None
-                            ) -> list[Operation | Part]:
+                            ) -> list[Operation]:
     """Define d_qkv[batch, pos, part, head, dim], the gradient of mixed = weights v, weights = softmax(q kT /
     sqrt(width)); of cross attention, d_q[batch, pos, head, dim] and d_kv[batch, pos, part, head, dim].
 
@@ -165,7 +165,7 @@ def _values_of(shape: EncoderShape) -> tuple[Tensor, int]:
 
 
 def _define_inward(shape: EncoderShape, d_queries: Expr, d_keys: Expr
-                   ) -> tuple[Operation | Part, Operation | Part, list[Part]]:
+                   ) -> tuple[Operation, Operation, list[Operation]]:
     """Define d_q and d_k, and the parts of d_qkv that are made of them.
 
     Both are parts of d_qkv, or, if queries and keys were rotated, of d_turned, unless keys are those of the memory.
@@ -250,7 +250,7 @@ def define_output_gradients(shape: EncoderShape, d_attended: Tensor | Operation)
 
 
 def define_attention_gradients(shape: EncoderShape, d_attended: Tensor | Operation, *, residual: bool,
-                               inputs: str = "x") -> list[Operation | Part]:
+                               inputs: str = "x") -> list[Operation]:
     """Define the gradients of tokens and weights from that of the result of attention.
 
     Args:

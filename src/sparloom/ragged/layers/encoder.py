@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from sparloom.ir import Expr
-from sparloom.ragged.definition import Part, program
+from sparloom.ragged.definition import program
 from sparloom.ragged.layers.attention import (
     define_attention,
     schedule_attention,
@@ -255,7 +255,7 @@ def encoder_backward(shape: EncoderShape) -> Program:
         mix = define_attention_gradients(shape, d_attended, residual=not shape.first_norm, inputs=_attending(shape))
         if shape.first_norm:
             norm_1, _ = _define_norm_gradients(shape, "1", x, mix[-1], residual=d_attended)
-        found: list[Operation | Part] = [*network, *norm_2, *mix, *norm_1]
+        found = [*network, *norm_2, *mix, *norm_1]
     else:
         norm_2, d_fed = _define_norm_gradients(shape, "2", Tensor("fed", {**TOKENS, model: size}), upstream)
         network = list(_define_network_gradients(shape, d_fed, "norm_1", residual=d_fed))

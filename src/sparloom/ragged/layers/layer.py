@@ -1,30 +1,21 @@
-"""Layers compiled for arrays: programs of one shape, forward and backward, with packed weights.
-
-Scheduled programs are cached on disk: scheduling a layer takes a fifth of a second, reading it a millisecond. An entry
-is found by the function that makes the program, its arguments, and the source code of the compiler. It is a pickle of
-which only dataclasses of the loop IR and of ragged programs are read; anything else, such as a damaged entry, is
-scheduled again.
-"""
+"""Layers compiled for arrays: programs of one shape, forward and backward, with packed weights."""
 
 from __future__ import annotations
 
 import ctypes
-import logging
-import pickle
-import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, is_dataclass, replace
+import itertools
+import math
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
-from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from sparloom import ir
-from sparloom.files import sha256
 from sparloom.ir import BF16, DTYPES, Const, rounded
 from sparloom.jit import address_of, compile_cpp
-from sparloom.jit.cache import Cache, cache_folder, digest
 from sparloom.ragged.dimensions import Dim
 from sparloom.ragged.layers import attention, attention_gradients, cross_attention, encoder, norms, tokens
 from sparloom.ragged.layers.norms import NORMS, NormSchedule, SoftmaxSchedule
@@ -32,7 +23,7 @@ from sparloom.ragged.layers.precision import check_precision, quantised
 from sparloom.ragged.layers.tokens import EncoderSchedule, EncoderShape
 from sparloom.ragged.layout import evaluate, storage_size, stored_dims
 from sparloom.ragged.nests import Program
-from sparloom.ragged.runtime import BoundRun, FixedArrays, Runner
+from sparloom.ragged.runtime import BoundRun, Executable
 from sparloom.ragged.structure import Structure
 from sparloom.ragged.tensor import Change, SplitDim, StoredDims, Table, Tensor
 
@@ -41,12 +32,7 @@ Arrays = Mapping[str, np.ndarray]
 COPIED_BY_NUMPY = 1 << 16  # bytes, below which starting a copy of our own takes longer
 MOST_BYTES, MOST_DIMS = 4, 16  # of an element and of an array that it copies
 
-PROTOCOL = 5  # of pickle
-PACKAGES = (Path(ir.__file__).parent, Path(__file__).parents[1])  # whose code makes programs
-MODULES = ("sparloom.ir.", "sparloom.ragged.")
-
-log = logging.getLogger(__name__)
-_LAYOUTS: dict[tuple[tuple[str, Weight], ...], object] = {}
+_WEIGHTS: dict[tuple[tuple[str, Weight], ...], Mapping[str, Weight]] = {}
 
 
 def pack_values(tensor: Tensor, values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
@@ -148,10 +134,32 @@ class Weight:
         """NumPy type of the storage."""
         return np.dtype(DTYPES[self.tensor.type.scalar])
 
-    def packed(self, values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-        """Pack a parameter of any shape with the right number of elements, see `pack_values`."""
+    def packed(self, values: np.ndarray | None, out: np.ndarray | None = None) -> np.ndarray:
+        """Pack a parameter of any shape with the right number of elements, see `pack_values`; None stands for zeros."""
+        values = np.zeros(self.shape, self.dtype) if values is None else values
         values = rounded(values) if self.tensor.type == BF16 and values.dtype == np.float32 else values
         return pack_values(self.tensor, values.reshape(self.shape).transpose(self.order), out)
+
+    @staticmethod
+    def pack_all(weights: Mapping[str, Weight], parameters: Mapping[str, np.ndarray | None],
+                 out: Arrays = MappingProxyType({})) -> dict[str, np.ndarray]:
+        """Pack parameters by name in the precision of a program.
+
+        Args:
+            parameters: None stands for zeros.
+            out: arrays to write instead of new ones.
+
+        Raises:
+            ValueError: a matrix has another number of elements, or other rows.
+        """
+        for name in weights.keys() & parameters.keys():
+            array, shape = parameters[name], weights[name].shape
+            if array is not None and (array.size != math.prod(shape)
+                                      or array.shape[0] not in itertools.accumulate(shape, operator.mul)):
+                raise ValueError(f"parameter {name} has shape {array.shape}: expected the {math.prod(shape)} elements "
+                                 f"of {shape}, with leading dimensions flattened or not")
+        arrays = quantised(parameters, {name: weight.tensor for name, weight in weights.items()})
+        return {name: weight.packed(arrays[name], out.get(name)) for name, weight in weights.items()}
 
 
 class Layer:
@@ -161,40 +169,40 @@ class Layer:
     their own panels: `forward_weights` and `backward_weights` pack them.
 
     Args:
-        forward: makes the program, see `cached_program`; `kept` names the results to store for the gradients.
+        forward: makes the program; its argument `kept` names the results to store for the gradients.
         backward: makes the program of the gradients.
         threads: threads of parallel loops, by default OpenMP's.
     """
 
-    def __init__(self, forward: partial[Program], backward: partial[Program], *,
+    def __init__(self, forward: Callable[..., Program], backward: Callable[[], Program], *,
                  threads: int | None = None) -> None:
         self._forward, self._backward, self._threads = forward, backward, threads
 
     @cached_property
-    def inference(self) -> Runner:
-        """Runner that computes the result alone."""
-        return Runner(cached_program(self._forward), threads=self._threads)
+    def inference(self) -> Executable:
+        """Program that computes the result alone."""
+        return Executable(self._forward(), threads=self._threads)
 
     @cached_property
-    def training(self) -> Runner:
-        """Runner that computes the result and stores what the gradients need."""
-        return Runner(cached_program(partial(self._forward, kept=encoder.KEPT)), threads=self._threads)
+    def training(self) -> Executable:
+        """Program that computes the result and stores what the gradients need."""
+        return Executable(self._forward(kept=encoder.KEPT), threads=self._threads)
 
     @cached_property
-    def gradients(self) -> Runner:
-        """Runner that computes the gradients."""
-        return Runner(cached_program(self._backward), threads=self._threads)
+    def gradients(self) -> Executable:
+        """Program that computes the gradients."""
+        return Executable(self._backward(), threads=self._threads)
 
     @cached_property
-    def forward_weights(self) -> dict[str, Weight]:
-        """Weights of `inference` and `training` by name."""
+    def forward_weights(self) -> Mapping[str, Weight]:
+        """Weights of `inference` and `training` by name; the same object for layers with equal ones."""
         program = self.inference.program
         found: dict[str, Weight] = {}
         for operation in (nest.operation for nest in program.nests()):
             for tensor in (read.tensor for read in operation.reads):
                 if tensor.name in program.inputs() and not _is_by_token(tensor):
                     found[tensor.name] = _weight(tensor, [dim for dim, _ in operation.reduced])
-        return found
+        return _shared(found)
 
     @cached_property
     def by_token(self) -> frozenset[str]:
@@ -202,26 +210,12 @@ class Layer:
         program = self.inference.program
         return frozenset(name for name in program.inputs() if _is_by_token(program.tensors()[name]))
 
-    def forward_arrays(self, parameters: Mapping[str, np.ndarray | None]) -> dict[str, np.ndarray | None]:
-        """Return what `forward_weights` pack, of parameters by name: themselves, or bytes with their scales."""
-        return quantised(parameters, {name: weight.tensor for name, weight in self.forward_weights.items()})
-
     @cached_property
-    def backward_weights(self) -> dict[str, Weight]:
-        """Weights of `gradients` by name."""
+    def backward_weights(self) -> Mapping[str, Weight]:
+        """Weights of `gradients` by name; the same object for layers with equal ones."""
         program = self.gradients.program
         tensors = program.tensors()
-        return {name: _weight(tensors[name], []) for name in program.inputs() if name in self.forward_weights}
-
-    @cached_property
-    def forward_layout(self) -> object:
-        """Object that stands for the layout of `forward_weights`: layers whose layouts are equal have the same."""
-        return _layout(self.forward_weights)
-
-    @cached_property
-    def backward_layout(self) -> object:
-        """Object that stands for the layout of `backward_weights`."""
-        return _layout(self.backward_weights)
+        return _shared({name: _weight(tensors[name], []) for name in program.inputs() if name in self.forward_weights})
 
     @cached_property
     def learned(self) -> frozenset[str]:
@@ -239,20 +233,16 @@ class Layer:
         made = set(self.training.program.tensors()) - set(self.training.program.inputs())
         return tuple(name for name in self.gradients.program.inputs() if name in made)
 
-    def infer(self, structure: Structure, inputs: Arrays, weights: Arrays, out: np.ndarray) -> None:
-        """Compute the result.
+    def bind(self, structure: Structure, inputs: Arrays, weights: Mapping[str, int], out: np.ndarray) -> BoundRun:
+        """Check the arguments of a run that computes the result.
 
         Args:
             structure: structure with LENGTHS.
             inputs: by name, x of (tokens, width) and whatever else the program reads of tokens.
-            weights: packed for the forward pass.
+            weights: addresses of the weights packed for the forward pass, by name.
             out: (tokens, width).
         """
-        self.inference(structure, {**inputs, **weights, self.result: out})
-
-    def bind(self, structure: Structure, inputs: Arrays, weights: FixedArrays, out: np.ndarray) -> BoundRun:
-        """Check the arguments of `infer`, to be run later; `inference` has fixed the weights."""
-        return self.inference.bind(structure, {**inputs, self.result: out}, fixed=weights)
+        return self.inference.prepare(structure, {**inputs, self.result: out}, fixed=weights)
 
     def train(self, structure: Structure, inputs: Arrays, weights: Arrays, out: np.ndarray, *, kept: Arrays) -> None:
         """Compute the result and what the gradients need.
@@ -260,7 +250,7 @@ class Layer:
         Args:
             kept: arrays to write, by the names in `kept`, with the sizes of `sizes`.
         """
-        self.training(structure, {**inputs, **weights, self.result: out, **kept}, (self.result, *kept))
+        self.training.run(structure, {**inputs, **weights, self.result: out, **kept}, (self.result, *kept))
 
     def sizes(self, structure: Structure) -> dict[str, int]:
         """Count the elements of the kept tensors."""
@@ -278,7 +268,7 @@ class Layer:
         """
         names = {f"d_{name}": array for name, array in wanted.items()}
         given = {name: array for name, array in inputs.items() if name in self.gradients.program.inputs()}
-        self.gradients(structure, {**given, **weights, **kept, f"d_{self.result}": upstream, **names}, tuple(names))
+        self.gradients.run(structure, {**given, **weights, **kept, f"d_{self.result}": upstream, **names}, tuple(names))
 
 
 @cache
@@ -337,8 +327,8 @@ def _check(shape: EncoderShape) -> None:
     check_precision(shape)
 
 
-def _layout(weights: Mapping[str, Weight]) -> object:
-    return _LAYOUTS.setdefault(tuple(weights.items()), object())
+def _shared(weights: Mapping[str, Weight]) -> Mapping[str, Weight]:
+    return _WEIGHTS.setdefault(tuple(weights.items()), weights)
 
 
 def _is_by_token(tensor: Tensor) -> bool:
@@ -355,47 +345,3 @@ def _weight(tensor: Tensor, last: list[Dim]) -> Weight:
     parameter = [dim for dim in dims if dim not in last] + [dim for dim in dims if dim in last]
     extents = {dim: int(extent.value) for dim, extent in tensor.axes}
     return Weight(tensor, tuple(extents[dim] for dim in parameter), tuple(parameter.index(dim) for dim in dims))
-
-
-def cached_program(make: partial[Program]) -> Program:
-    """Return the program that `make` makes, from the cache if it was made before.
-
-    Args:
-        make: a function of a module and its arguments, whose `repr` tells all about them; its result depends on nothing
-            else.
-    """
-    store, function = Cache(cache_folder() / "jit"), make.func
-    named = (function.__module__, function.__qualname__, make.args, sorted(make.keywords.items()))
-    key = digest(repr(named), _source_digest())
-    program = _read(store.path(key, "programs"))
-    if program is None:
-        program = make()
-        store.store(pickle.dumps(program, PROTOCOL), [("programs", key)])
-    return program
-
-
-@cache
-def _source_digest() -> str:
-    """Hash the code that makes programs, and the version of Python."""
-    return digest(sys.version, *(sha256(path) for package in PACKAGES for path in sorted(package.rglob("*.py"))))
-
-
-def _read(path: Path | None) -> Program | None:
-    """Read an entry; None if there is none, or if it is none of a program."""
-    if path is None:
-        return None
-    try:
-        with path.open("rb") as file:
-            program = _ProgramUnpickler(file).load()
-    except Exception as error:  # pickle raises errors of any class
-        log.debug("%s is scheduled again: %s", path, error)
-        return None
-    return program if isinstance(program, Program) else None
-
-
-class _ProgramUnpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        found = super().find_class(module, name) if module.startswith(MODULES) else None
-        if isinstance(found, type) and is_dataclass(found):
-            return found
-        raise pickle.UnpicklingError(f"{module}.{name} is no part of a program")

@@ -46,8 +46,7 @@ from sparloom.ragged.schedule.loops import (
     vectorise,
     vectorise_innermost,
 )
-from sparloom.ragged.schedule.operations import inline
-from sparloom.ragged.schedule.storage import reorder_dimensions
+from sparloom.ragged.schedule.operations import inline, reorder_dimensions
 from sparloom.ragged.tensor import Tensor
 
 NORMS = ("layer", "rms")

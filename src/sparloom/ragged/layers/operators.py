@@ -54,8 +54,18 @@ from sparloom.ragged.layers.tokens import (
 from sparloom.ragged.nests import Program, compute, less, real, sum_over, where
 from sparloom.ragged.schedule.compute import compute_at
 from sparloom.ragged.schedule.loops import fuse, parallel, reorder, split, unroll, vectorise, vectorise_innermost
-from sparloom.ragged.schedule.operations import hfuse, inline, offload, offload_innermost, split_operation
-from sparloom.ragged.schedule.storage import pad_all, pad_loop, pad_storage, reorder_dimensions, split_dimension
+from sparloom.ragged.schedule.operations import (
+    hfuse,
+    inline,
+    offload,
+    offload_innermost,
+    pad_all,
+    pad_loop,
+    pad_storage,
+    reorder_dimensions,
+    split_dimension,
+    split_operation,
+)
 from sparloom.ragged.tensor import Tensor
 
 TILE = 64  # tokens

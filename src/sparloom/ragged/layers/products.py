@@ -16,8 +16,7 @@ from sparloom.ragged.dimensions import Dim, dims
 from sparloom.ragged.nests import Operation, Program, compute, less, minimum, real, sum_over, where
 from sparloom.ragged.schedule.compute import compute_at
 from sparloom.ragged.schedule.loops import fuse, one_block_per_row, parallel, remap, reorder, split, unroll, vectorise
-from sparloom.ragged.schedule.operations import offload, split_operation
-from sparloom.ragged.schedule.storage import PANEL, pad_all, store_in_panels
+from sparloom.ragged.schedule.operations import PANEL, offload, pad_all, split_operation, store_in_panels
 from sparloom.ragged.structure import Structure
 from sparloom.ragged.tensor import Length, Tensor
 

@@ -29,8 +29,7 @@ from sparloom.ragged.schedule.loops import (
     vectorise,
     vectorise_innermost,
 )
-from sparloom.ragged.schedule.operations import offload
-from sparloom.ragged.schedule.storage import PANEL, pad_storage, reorder_dimensions, split_dimension
+from sparloom.ragged.schedule.operations import PANEL, offload, pad_storage, reorder_dimensions, split_dimension
 from sparloom.ragged.structure import Structure, length_vector
 from sparloom.ragged.tensor import Length, Tensor
 

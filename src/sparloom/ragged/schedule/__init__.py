@@ -4,6 +4,5 @@ Each raises IllegalSchedule, which names the obstacle and a remedy, unless it is
 
     loops          order, tiles, fusion, parallel and vector loops
     compute        where an operation is computed: in the loops of another
-    operations     split, merge, inline and offload whole operations
-    storage        padding and stored dimensions of tensors
+    operations     split, merge, inline and offload whole operations; padding and stored dimensions of tensors
 """

@@ -18,8 +18,7 @@ import scipy.sparse
 from sparloom.jit import IdentityCache
 from sparloom.platforms.cpu_kernels import load_kernels, native_core, set_threads
 from sparloom.sparse import SparseMatrix
-from sparloom.tuning.sparse.backend import CsrPlan
-from sparloom.tuning.sparse.cpu_arrays import promoted
+from sparloom.tuning.sparse.cpu import promoted
 from sparloom.tuning.sparse.cuda import CudaBackend
 from sparloom.tuning.sparse.inputs import (
     Origin,
@@ -33,8 +32,7 @@ from sparloom.tuning.sparse.inputs import (
     origin_of,
 )
 from sparloom.tuning.sparse.prepared import REDUCTIONS, Prepared, Reduce
-
-__all__ = ["csr_attention", "prepare", "sddmm", "spmm", "tune", "tuning"]
+from sparloom.tuning.sparse.tuner import CsrPlan
 
 AXES = 2  # of a matrix; SciPy has CSR arrays with one
 FLAT_AXES = 2  # of operands of attention with one head

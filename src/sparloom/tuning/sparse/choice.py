@@ -20,8 +20,6 @@ from sparloom.platforms import CpuKernels
 from sparloom.space import Config
 from sparloom.sparse import Pattern
 
-__all__ = ["FEATURES", "PatternStatistics", "by_rule", "choose", "features", "score", "statistics"]
-
 OPS: Mapping[str, int] = {"spmm": 0, "spmm_mean": 0, "sddmm": 1, "attention": 2, "spmm_max": 3}
 ALL, TOGETHER, GROUP = 0, 1, 16  # what parameters that a configuration lacks are in C++
 CODES: Mapping[str, Mapping[Any, int]] = {

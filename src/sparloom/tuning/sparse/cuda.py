@@ -27,12 +27,10 @@ from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning.cache import PlanCache
 from sparloom.tuning.machine import device_digest
 from sparloom.tuning.racing import Call, Clock, Timer
-from sparloom.tuning.sparse.backend import Library, Product, gathered_pieces
 from sparloom.tuning.sparse.cuda_estimate import CUDA_SOURCES, CudaEstimate, cuda_rates
 from sparloom.tuning.sparse.inputs import Origin, cuda_dense
 from sparloom.tuning.sparse.settings import CsrPolicy
-
-__all__ = ["CUDA_LIBRARIES", "CudaBackend", "gather_dot"]
+from sparloom.tuning.sparse.tuner import Library, Product, gathered_pieces
 
 MIN_SAMPLE_NONZEROS = 2_000_000  # fewer do not fill a large GPU, and kernels behave differently
 EQUAL_SHARES = MappingProxyType({"balance": "nonzeros"})

@@ -31,9 +31,6 @@ from sparloom.space import HUBS, Config
 from sparloom.sparse import Pattern
 from sparloom.tuning.cache import PlanCache
 from sparloom.tuning.machine import check_rates, rates_summary, read_rates
-from sparloom.tuning.search import favour
-
-__all__ = ["CUDA_SOURCES", "CudaEstimate", "CudaRates", "cuda_rates", "measure_cuda_rates"]
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +54,7 @@ SEARCH_STEP = 0.5  # steps that one step of a search for a row takes: its loads 
 RESIDENT, BLOCKS = 2048, 32  # most threads and blocks of a multiprocessor at a time
 OTHERS = 0.1  # weight of the terms that are not the largest
 OVERHEAD = 3.0  # instructions of a step besides loads and multiplications
+NOT_FAVOURED = 1.5  # factor of configurations that are not favoured: less than a bad balance costs
 SHARES = 1.1  # factor of equal shares, whose begins are searched and whose carries are added
 
 
@@ -158,7 +156,7 @@ class CudaEstimate:
 
     Args:
         favoured: operation -> keys of configurations that rank above others, unless the formula is strongly against
-            them.
+            them: it seldom tells similar ones apart, so those that were measured to be good come first.
     """
 
     rates: CudaRates
@@ -169,7 +167,9 @@ class CudaEstimate:
         lengths, number = _Lengths(operands.matrix.pattern), next(iter(operands.dense.values())).dtype.itemsize
         seconds = np.array([self._seconds(_Mapping.of(op, config, operands.width, number_bytes=number), lengths)
                             for config in configs])
-        return favour(seconds, configs, self.favoured.get(op, ()))
+        favoured = self.favoured.get(op)
+        return seconds if not favoured else seconds * np.array(
+            [1.0 if config.key in favoured else NOT_FAVOURED for config in configs])
 
     def _seconds(self, mapping: _Mapping, lengths: _Lengths) -> float:
         divergence = lengths.divergence(mapping)

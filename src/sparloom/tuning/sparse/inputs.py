@@ -27,11 +27,6 @@ from sparloom.platforms.cpu_kernels import ELEMENTS as NUMBERS
 from sparloom.platforms.cuda import BITS, ELEMENTS, HubThresholds, as_float32
 from sparloom.sparse import BFLOAT16, Pattern, SparseMatrix
 
-__all__ = [
-    "NUMBERS", "Origin", "array_of", "check_apart", "cuda_dense", "cuda_matrix", "cuda_parts", "dense_of",
-    "matrix_of", "number_array", "origin_of", "rounded", "shape_of",
-]
-
 HALF_BYTES = 2
 MAX_EXTENT = 2**31 - 1  # rows, and columns
 GPU_MEMORY = (2, 13)  # kDLCUDA and kDLCUDAManaged of DLPack

@@ -1,11 +1,17 @@
-"""Prepared sparse matrices: one matrix, called again and again with other dense operands."""
+"""Prepared sparse matrices: one matrix, called again and again with other dense operands.
+
+The native core runs most calls on a processor. What it does not run, a `Replay` does: a kernel on a GPU, a library, or
+SciPy and the definitions of operations, for machines on which no kernel can be compiled. `SPARLOOM_NO_COMPILER=error`
+raises instead of the latter, so that nobody measures them by mistake; "scipy", the default, warns once.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
-from functools import cached_property, lru_cache, partial
+import os
+from collections.abc import Callable, Mapping
+from functools import cache, cached_property, lru_cache, partial
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -14,33 +20,55 @@ import numpy as np
 from sparloom.errors import IllegalSchedule, NoCompiler, NotDecided, SchemaError
 from sparloom.forks import forkable
 from sparloom.jit import address_of
-from sparloom.ops import Operands
+from sparloom.ops import Op, Operands
 from sparloom.platforms import Family
-from sparloom.platforms.cpu_kernels import bind_prepared, native_core, new_prepared
+from sparloom.platforms.cpu_kernels import (
+    bind_prepared,
+    element_library,
+    kernel_library,
+    native_core,
+    new_prepared,
+)
+from sparloom.platforms.cuda import as_float32
 from sparloom.space import Config
-from sparloom.sparse import Pattern, SparseMatrix
+from sparloom.sparse import BFLOAT16, Pattern, SparseMatrix
 from sparloom.tuning.cache import PlanCache, Summary
 from sparloom.tuning.racing import Decision
-from sparloom.tuning.sparse.backend import LIBRARIES, LIBRARY_DTYPES, OPS, Backend, Case, CsrChoice, CsrPlan, Library
 from sparloom.tuning.sparse.cpu import CpuBackend
-from sparloom.tuning.sparse.fallback import computed, kernels_available
-from sparloom.tuning.sparse.inputs import Origin, check_widths, number_array
-from sparloom.tuning.sparse.replay import NativeReplay, Replay, copying
+from sparloom.tuning.sparse.inputs import HALF_BYTES, Origin, check_widths, number_array, rounded
 from sparloom.tuning.sparse.settings import CsrPolicy, Settings
-from sparloom.tuning.sparse.tuner import CsrDecider
+from sparloom.tuning.sparse.tuner import (
+    LIBRARIES,
+    LIBRARY_DTYPES,
+    OPS,
+    Arrays,
+    Backend,
+    Case,
+    CsrChoice,
+    CsrDecider,
+    CsrPlan,
+    Library,
+)
 
 if TYPE_CHECKING:
     from sparloom.platforms import DeviceMatrix
-
-__all__ = ["Prepared"]
 
 log = logging.getLogger(__name__)
 
 Reduce = Literal["sum", "mean", "max"]
 REDUCTIONS = get_args(Reduce)
 OPERANDS = {"spmm": ("X", "values"), "sddmm": ("Q", "K", "values"), "attention": ("Q", "K", "V")}
-HALF_BYTES = 2  # of numbers that cannot represent 1 / nonzeros of a long row: kernels divide the sums instead
+VARIABLE = "SPARLOOM_NO_COMPILER"
+SOURCES = {"spmm": "spmm", "spmm_mean": "spmm", "spmm_max": "spmm_max", "sddmm": "sddmm", "attention": "attention",
+           "transposed": "transposed"}
 _parsed = lru_cache(256)(Config.parse)
+
+Replay = Callable[[Operands, Any | None], Any]
+"""Computes again and again for operands of one pattern and of the same shapes, one thread at a time.
+
+Writes to the second argument if it is given, and raises ValueError if that is read-only, of another type or not
+contiguous.
+"""
 
 
 class Prepared:
@@ -138,6 +166,7 @@ class Prepared:
         matrix = self._with(values)
         if given.dtype is not matrix.dtype:
             matrix, given = self._arrays.promoted(matrix, given)
+        # 16-bit numbers cannot represent 1 / nonzeros of a long row: kernels divide the sums instead
         shared = reduce == "mean" and min(given.dtype.itemsize, matrix.values.dtype.itemsize) > HALF_BYTES
         op = "spmm" if shared or reduce == "sum" else f"spmm_{reduce}"
         operands = Operands(self._mean_matrix(matrix) if shared else matrix, {"B": given})
@@ -237,10 +266,6 @@ class Prepared:
             raise NoCompiler(f"no kernel of {op} can be compiled: there is nothing to choose from", source="", log="")
         with self._lock:
             return self._planned(case, operands)
-
-    def decided(self, op: str, **dense: Any) -> bool:
-        """Tell whether it is decided how calls with such dense operands run; runs nothing."""
-        return self._case(op, Operands(self.matrix, dense)) in self._plans
 
     def fits(self, pattern: Pattern) -> bool:
         """Tell whether this was made for a pattern with this content; reads all of it."""
@@ -403,3 +428,100 @@ def _nothing(family: Family, operands: Operands, *, argmax: bool) -> Any:
 def _prepared_again(matrix: SparseMatrix, options: Mapping[str, Any]) -> Prepared:
     """Make a copy of a prepared matrix."""
     return Prepared(matrix, **options)
+
+
+class NativeReplay:
+    """One of our kernels: bound by the first call, pointed to other arrays by later ones.
+
+    Args:
+        argmax: of a maximum: also return which nonzero each maximum comes from.
+    """
+
+    def __init__(self, family: Family, config: Config, *, argmax: bool = False) -> None:
+        self._family, self._config, self._argmax = family, config, argmax
+        self._call = None
+
+    def __call__(self, operands: Operands, out: Any | None = None) -> Any:
+        results = (self._family.result(operands) if out is None else out,)
+        if self._argmax:
+            results += (self._family.argmax(operands),)
+        if self._call is None:
+            self._call = self._family.bind(operands, self._config, *results)
+        else:
+            self._family.rebind(self._call, operands, *results)
+        self._call()
+        self._call.lent = ()
+        return results if self._argmax else results[0]
+
+
+def copying(compute: Callable[[Operands], Any], arrays: Arrays) -> Replay:
+    """Copy what a function returns to where the caller wants it."""
+    def replay(operands: Operands, out: Any | None = None) -> Any:
+        result = compute(operands)
+        if out is None:
+            return result
+        arrays.copy(result, out)
+        return out
+
+    return replay
+
+
+@cache
+def kernels_available(op: str, dtype: str = "float32") -> bool:
+    """Tell whether the kernels of an operation are there or can be compiled for numbers of a type.
+
+    Raises:
+        NoCompiler: they cannot, and SPARLOOM_NO_COMPILER is "error".
+        ValueError: SPARLOOM_NO_COMPILER is neither "scipy" nor "error".
+    """
+    chosen = os.environ.get(VARIABLE) or "scipy"
+    if chosen not in ("scipy", "error"):
+        raise ValueError(f"{VARIABLE}={chosen!r}: give scipy or error")
+    try:
+        kernel_library("traversal")
+        element_library(SOURCES[op], BFLOAT16 if dtype == "bfloat16" else np.dtype(dtype))
+    except NoCompiler as error:
+        if chosen == "error":
+            raise
+        _warn(str(error))
+        return False
+    return True
+
+
+@cache
+def _warn(reason: str) -> None:
+    log.warning("sparse products run in SciPy and NumPy, on one thread: %s. %s=error raises instead", reason,
+                VARIABLE)
+
+
+def computed(op: Op, family: Family, operands: Operands, *, argmax: bool = False) -> Any:
+    """Compute an operation without kernels; 16-bit numbers in float32.
+
+    Args:
+        family: allocates results.
+        argmax: also return the argmax of a maximum.
+    """
+    result, pattern = family.result(operands), operands.matrix.pattern
+    if result.itemsize == HALF_BYTES:
+        values = as_float32(operands.matrix.values)
+        operands = Operands(SparseMatrix(pattern, values, values.dtype), {
+            name: as_float32(array) for name, array in operands.dense.items()})
+    if op.name in ("spmm", "spmm_mean"):
+        wide = operands.matrix.to_scipy() @ operands.dense["B"]
+        if op.name == "spmm_mean":
+            wide /= np.maximum(pattern.row_lengths(), 1)[:, None].astype(wide.dtype)
+    else:
+        wide = op.oracle(operands)
+    result[...] = rounded(wide.astype(np.float32), result.dtype) if result.itemsize == HALF_BYTES else wide
+    return (result, _argmax(operands, family.argmax(operands))) if argmax else result
+
+
+def _argmax(operands: Operands, index: np.ndarray) -> np.ndarray:
+    """Fill in the first nonzero of each row whose product is the largest, or NaN; -1 in rows without nonzeros."""
+    matrix, pattern = operands.matrix, operands.matrix.pattern
+    index[...] = -1
+    for row in np.flatnonzero(pattern.row_lengths()):
+        nonzeros = slice(*pattern.indptr[row:row + 2])
+        products = matrix.values[nonzeros, None] * operands.dense["B"][pattern.indices[nonzeros]]
+        index[row] = nonzeros.start + products.argmax(axis=0)
+    return index

@@ -18,8 +18,6 @@ from typing import Any
 from sparloom.tuning.cache import PlanCache
 from sparloom.tuning.racing import Guardrail, MeasurementBudget
 
-__all__ = ["CsrPolicy", "Settings"]
-
 log = logging.getLogger(__name__)
 
 PREFIX = "AUTOSAGE_"
