@@ -68,15 +68,18 @@ class SparseFamily(ABC):
         threads: of every call.
         width: columns of the dense operands, all heads together, for which `space` is made; kernels take any width.
         allocate: makes arrays for results.
+        rows: prepares the rows of a pattern.
     """
 
     make_space: Callable[[int], GridSpace]
 
-    def __init__(self, threads: int, width: int, allocate: Allocate = aligned) -> None:
+    def __init__(
+        self, threads: int, width: int, allocate: Allocate = aligned, rows: SparseRows | None = None,
+    ) -> None:
         self.threads = threads
         self.width = width
         self._allocate = allocate
-        self._rows = SparseRows()
+        self._rows = rows or SparseRows()
 
     def space(self) -> GridSpace:
         """List the configurations."""
