@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sparloom.data import Conditions, Journal, SampleTable, compact, to_json_values
+from sparloom.data import Conditions, Journal, SampleTable, compact
 from sparloom.errors import SchemaError
 
 
@@ -45,11 +45,6 @@ def test_everything_else_counts(other):
 def test_the_digest_stays_the_same_for_good():
     assert Conditions(SETTINGS).digest == "2b8195e4fa763506"
     assert Conditions({"machine": Machine(2)}).digest == Conditions({"machine": Renamed("a", 2)}).digest
-
-
-def test_values_without_a_json_form_are_refused():
-    with pytest.raises(TypeError, match="settings that seconds depend on contain a object"):
-        to_json_values({"a": [object()]})
 
 
 def test_a_table_stores_the_conditions_of_its_rows(tmp_path: Path, sample):

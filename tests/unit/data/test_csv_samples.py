@@ -89,15 +89,10 @@ def test_unknown_values_are_accepted_and_flagged(
 @pytest.mark.parametrize(("line", "reason"), [
     ("145,4,1024,1,0,0,0,1.0", "line 2: matrix '145' is not in the manifest; add its file there"),
     ("144,four,1024,1,0,0,0,1.0", "line 2: row_panels 'four' is not a whole number from 1"),
-    ("144,0,1024,1,0,0,0,1.0", "line 2: row_panels '0' is not a whole number from 1"),
-    ("144,4,ALL,1,0,0,0,1.0", "line 2: column_panels 'ALL' is not a whole number from 1"),
     ("144,4,1024,1,2,0,0,1.0", "line 2: barrier '2' is not a whole number from 0 to 1"),
     ("144,4,1024,1,0,0,0,0", "line 2: time 0 must be above 0; leave it empty when it is missing"),
-    ("144,4,1024,1,0,0,0,-1", "line 2: time -1 must be above 0"),
-    ("144,4,1024,1,0,0,0,fast", "line 2: time 'fast' is not a number"),
     ("144,4,1024,1,0,0,0,1_000", "line 2: time '1_000' is not a number"),
     ("144,4,1024,1,0,0,0,٣", "line 2: time '٣' is not a number"),
-    ("144,1_6,1024,1,0,0,0,1.0", "line 2: row_panels '1_6' is not a whole number"),
     ("144,4,１０,1,0,0,0,1.0", "line 2: column_panels '１０' is not a whole number"),
     ("144,4,1024,1,0,0,0", "line 2: 7 fields instead of 8"),
 ])
@@ -162,7 +157,6 @@ def test_source_joins_the_files_with_its_base(source: CsvSamples) -> None:
     ('{"matrices": {},}', r"manifest\.json is not a JSON object in UTF-8 \(.*line 1 column"),
     ("[]", r"manifest\.json is not a JSON object in UTF-8 \(it holds a list"),
     ('{"matrices": {"a": "a.mtx"}}', r"matrix 'a' needs the path of its file"),
-    ('{"matrices": {"a": {"role": "test"}}}', r"matrix 'a' needs the path of its file"),
 ])
 def test_a_damaged_manifest_is_named(source: CsvSamples, tmp_path: Path, text: str, reason: str) -> None:
     (tmp_path / "manifest.json").write_text(text)
@@ -226,15 +220,11 @@ def test_measured_rows_of_one_configuration_are_repetitions(chip_table: Callable
 @pytest.mark.parametrize(("line", "reason"), [
     ("n,64,none,x.y,0,2.5", "line 3: matrix 'n' is not in the manifest"),
     ("m,128,none,x.y,0,2.5", r"line 3: rows '128' is outside the space, its values are 8, 64: drop the row, or add"),
-    ("m,64,None,x.y,0,2.5", "line 3: codec 'None' is outside the space, its values are none, delta"),
-    ("m,64,none,x.x,0,2.5", "line 3: banks 'x.x' is outside the space"),
     ("m,64,none,x.y,2,2.5", "line 3: fast '2' is outside the space, its values are 0, 1"),
     ("m,,none,x.y,0,2.5", "line 3: rows '' is outside the space"),
     ("m,8,delta,x.y,0,2.5", "line 3: rows=8,codec=delta,.* is illegal: rows=8, codec=delta in .*chip.yaml: drop the"),
-    ("m,64,none,x.y,0,-1", "line 3: time -1 must be above 0"),
     ("m,64,none,x.y,0,2_5", "line 3: time '2_5' is not a number"),
     ("m,６４,none,x.y,0,2.5", "line 3: rows '６４' is outside the space"),
-    ("m,64,none,x.y,0", "line 3: 5 fields instead of 6"),
 ])
 def test_rows_outside_the_space_are_refused_with_their_line(
     chip_table: Callable[..., SampleTable], line: str, reason: str
@@ -248,7 +238,6 @@ def test_rows_outside_the_space_are_refused_with_their_line(
     ("matrix,rows,codec,banks,fast,speed,ms", "column 'speed' is no parameter of the description"),
     ("matrix,rows,rows,codec,banks,fast,ms", "column rows is there twice"),
     ("matrix,rows,codec,banks,fast", "give one column of times, named by its unit: seconds, ms, us, ns, cycles"),
-    ("matrix,rows,codec,banks,fast,ms,us", "give one column of times"),
     ("", "the header is empty: column matrix is missing"),
 ])
 def test_other_columns_are_refused(chip_table: Callable[..., SampleTable], header: str, reason: str) -> None:

@@ -6,7 +6,6 @@ import pytest
 
 from sparloom.data import MatrixSamples, TinySamples, matrix_samples
 from sparloom.data.lightning import RankingData
-from sparloom.errors import MissingArtifact
 from sparloom.space import SpadeSpace
 
 TINY = TinySamples(matrices=6, configs=20, seed=0)
@@ -37,11 +36,6 @@ def test_items_hold_the_labels_of_their_matrix(items: list[MatrixSamples], label
         shared, heterogeneous = SPACE.bind(item.input.shape).vectors([SPACE.parse(key) for key in item.keys])
         assert np.array_equal(item.shared, shared)
         assert np.array_equal(item.heterogeneous, heterogeneous)
-
-
-def test_matrix_without_input_is_refused(labels: pd.DataFrame) -> None:
-    with pytest.raises(MissingArtifact, match="no featurizer input of g/new"):
-        matrix_samples(labels.assign(matrix="g/new"), TINY.inputs(), SPACE)
 
 
 def test_epoch_shows_every_matrix_once_in_a_new_order(items: list[MatrixSamples]) -> None:

@@ -157,15 +157,6 @@ def test_each_role_comes_from_the_part_that_is_asked_for(two_parts, training, te
     assert len(source.origins("spade", "spmm")) == 10
 
 
-@pytest.mark.parametrize(("training", "test", "message"), [
-    ("old", "final", "part 'old' is not one of development, final: samples.training=null for both"),
-    (None, "all", "part 'all' is not one of development, final: samples.test=null for both"),
-])
-def test_an_unknown_part_is_refused(two_parts, training, test, message) -> None:
-    with pytest.raises(ValueError, match=message):
-        two_parts(training, test).split()
-
-
 def test_a_matrix_in_both_parts_is_refused(two_parts) -> None:
     source = two_parts(None, None)
     with pytest.raises(SchemaError, match=r"2 matrices are in both parts \(old/test, old/train\): collect each in one"):

@@ -40,10 +40,3 @@ def test_presets_are_not_mixed():
     table = SampleTable.concat([TABLE, SampleTable.of([sample("a", "tile=1", 0, 1.0, preset="t2")])])
     with pytest.raises(SchemaError, match=r"times of different preset are not comparable \(t1, t2\): filter the"):
         Sweeps.of(table, ["tile=1"])
-
-
-def test_a_table_of_another_space_is_refused():
-    with pytest.raises(SchemaError, match="have none of the configurations of the space: collect them again"):
-        Sweeps.of(TABLE, ["tile=7"])
-    with pytest.raises(SchemaError, match="have none of the configurations"):
-        Sweeps.of(TABLE, [])

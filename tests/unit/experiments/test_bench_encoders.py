@@ -13,7 +13,6 @@ from sparloom.experiments import BenchEncoders
 from sparloom.experiments.cora import bench_encoders as bench
 from sparloom.experiments.cora.text_encoders import _MicroBatches
 from sparloom.ragged import LengthCorpus
-from sparloom.report import encoder_metrics
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
 
@@ -54,55 +53,6 @@ def test_methods_are_checked_and_timed_in_turn(tmp_path, monkeypatch) -> None:
     weights = 2 * (4 * 24 * 24 + 2 * 24 * 40)
     assert 4 * weights <= metrics["tiny/memory/packed_weights"] < 12 * weights  # panels of 24 columns are padded
     assert not list((tmp_path / "journals").iterdir())
-
-
-def test_first_calls_are_those_of_new_processes_of_which_the_first_compiles(tmp_path, monkeypatch) -> None:
-    class Started:
-        def __init__(self, method, folder, threads, *, cache) -> None:
-            self.compiles = not cache.exists()
-            cache.mkdir(exist_ok=True)
-
-        def ask(self, name, batch) -> dict[str, float]:
-            assert name == "start"
-            return {"pack_seconds": 0.5, "first_seconds": 9.0 if self.compiles else 3.0, "later_seconds": 1.0}
-
-        def close(self) -> None: ...
-
-    monkeypatch.setattr(bench, "EncoderProcess", Started)
-    monkeypatch.setattr(BenchEncoders, "_stored", lambda self, model: tmp_path)
-    task = BenchEncoders(models=["tiny"], lengths=LengthCorpus(None, ["cola"], 0), data=["cola"], batches=[],
-                         methods=["sparloom"], memory={}, training={}, start={"cola": 2}, repetitions=3, threads=1,
-                         journals=str(tmp_path), seed=0)
-    (task._folder / "first_calls").mkdir(parents=True)  # of an interrupted run
-    case = bench.EncoderCase("start", "tiny", "cola", 2)
-    found = task._start(case, np.array([3, 4]), {})["sparloom"]
-    assert found == {"median": 2.0, "seconds": [2.0, 2.0, 2.0], "uncached_seconds": 8.0, "pack_seconds": 0.5}
-    metrics = encoder_metrics(pd.DataFrame([{**case._asdict(), "method": "sparloom", "cosine": None, "peak_bytes": None,
-                                             "packed_bytes": None, "products_seconds": None, **found}]), seed=0)
-    assert metrics == {f"tiny/start/{name}": value for name, value in {
-        "pack_seconds": 0.5, "uncached_seconds": 8.0, "cached_seconds": 2.0, "cached_seconds_min": 2.0,
-        "cached_seconds_max": 2.0}.items()}
-
-
-def test_unknown_names_are_refused(tmp_path) -> None:
-    with pytest.raises(ValueError, match=r"task\.models: gpt: there are minilm_l6, bert_base"):
-        BenchEncoders(models=["gpt"], lengths=LengthCorpus(None, ["cola"], 0), data=["cola"], batches=[1],
-                      methods=["torch"], memory={}, training={},
-                      start={}, repetitions=1, threads=1, journals=str(tmp_path),
-                      seed=0).run(tmp_path)
-
-
-def test_memory_and_training_are_measured_if_a_method_trains(tmp_path) -> None:
-    def parts(*methods: str) -> list[str]:
-        task = BenchEncoders(models=["cora_layer"], lengths=LengthCorpus(None, ["cola"], 0), data=["cola"], batches=[1],
-                             methods=methods, memory={"cola": 2}, training={"cola": 3},
-                             start={"cola": 4}, repetitions=1, threads=1,
-                             journals=str(tmp_path), seed=0)
-        return [case.part for case in task._cases()]
-
-    assert parts("openvino", "sparloom") == ["inference", "memory", "training", "start"]
-    assert parts("openvino", "torch") == ["inference", "memory", "training"]
-    assert parts("openvino") == ["inference"]
 
 
 def test_wrong_vectors_are_left_out(tmp_path) -> None:

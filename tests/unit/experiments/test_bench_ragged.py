@@ -78,11 +78,6 @@ def test_every_part_is_timed_and_reduced(tmp_path, few_peers):
     assert not list((tmp_path / "journals").glob("*"))
 
 
-def test_an_unknown_part_is_named(tmp_path):
-    with pytest.raises(ValueError, match="part 'decoder' of bench_ragged: there are encoder, mha, causal"):
-        bench(tmp_path, parts=["decoder"]).run(tmp_path)
-
-
 def test_peers_that_do_not_run_or_compute_something_else():
     inputs = PackedInputs.drawn(attention_module(16, 2, seed=0), [5, 2, 3], seed=0)
 

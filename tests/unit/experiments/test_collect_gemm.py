@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sparloom.data import Journal, SampleTable
+from sparloom.data import SampleTable
 from sparloom.experiments import CollectGemm
 from sparloom.experiments.harness import claim_processor
 from sparloom.measure import TimingProtocol
@@ -108,20 +108,3 @@ def test_two_processes_claim_two_processors():
         with claim_processor() as second:
             assert first != second
     assert os.sched_getaffinity(0) == before
-
-
-def test_the_experiment_collects_all_shapes_and_configurations(build, tmp_path):
-    task = build("collect_gemm", folder=tmp_path)
-    assert len(task.shapes.problems()) * len(task.platform.space(_Gemm())) * task.timing.rounds >= 120_000
-    assert task.platform.preset == "t1"
-
-
-class _Gemm:
-    name = "gemm"
-
-
-def test_journals_are_one_per_shape(collected):
-    names = sorted(path.name for path in (collected / "journals" / "gemm").glob("*.jsonl"))
-    assert names == ["cpu_kernels,t1,gemm,dense%2F1x130x100.jsonl", "cpu_kernels,t1,gemm,dense%2F9x7x20.jsonl"]
-    journal = Journal(collected / "journals" / "gemm", ("cpu_kernels", "t1", "gemm", "dense/9x7x20"))
-    assert len(journal.samples()) == 2 * (CONFIGS + 1)

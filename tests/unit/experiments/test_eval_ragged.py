@@ -47,12 +47,6 @@ def test_every_part_has_its_rows_and_figures(finished):
     assert not list((folder / "artifacts" / "eval_ragged").iterdir())
 
 
-def test_unknown_parts_are_refused(build, tmp_path):
-    task = build("eval_ragged", *SMALL, "task.parts=[speed]", folder=tmp_path)
-    with pytest.raises(ValueError, match="part 'speed' of eval_ragged: there are computation, prelude, hoisting"):
-        task.run(tmp_path)
-
-
 def test_own_schedules_waste_computation_in_triangles_of_tiles_only():
     lengths = [np.array([70, 3]), np.array([5, 1])]
     found = pd.DataFrame(computation_rows(lengths)).pivot(index="operator", columns="method", values="flops")

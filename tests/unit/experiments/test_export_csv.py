@@ -8,7 +8,6 @@ import pytest
 
 from sparloom.data import SampleTable, TinySamples, read_csv
 from sparloom.data.csv_file import CsvRules
-from sparloom.errors import SchemaError
 from sparloom.experiments.cognate.evaluation_data import EvaluationData
 
 TINY = TinySamples(matrices=6, configs=256, seed=0)
@@ -83,8 +82,3 @@ def test_the_sidecar_describes_the_origin(build, tmp_path):
     assert (described["preset"], described["pes"], described["width"]) == ("cognate32_205", 32, 256)
     assert described["started"] == "2000-01-01T00:00:00Z"
     assert described["default"].startswith("row_panel=256,column_panel=all,split=256")
-
-
-def test_other_platforms_do_not_fit_the_columns(build, tmp_path):
-    with pytest.raises(SchemaError, match="the CSV has columns of SPADE only, not of cpu"):
-        build("export_csv", *SMALL, "platform@target=cpu", folder=tmp_path).run(tmp_path)

@@ -57,10 +57,3 @@ def test_uncertain_configurations_are_labelled_in_rounds_within_the_budget(build
     build("fit_spade", *options, folder=tmp_path).run(tmp_path)
     labels = pd.read_parquet(tmp_path / "labels.parquet")
     assert labels.groupby("matrix").size().tolist() == [40] * 6
-
-
-def test_uncertainty_needs_members_that_disagree(build, tmp_path):
-    options = ("samples=tiny", "samples.configs=256", "selection=uncertainty", "selection.matrices=6", "model=trees",
-               "model.bags=2", "task.source_votes=0")
-    with pytest.raises(ValueError, match="asks where members of a model disagree, and this model has none"):
-        build("fit_spade", *options, folder=tmp_path).run(tmp_path)

@@ -80,12 +80,6 @@ def test_matrices_that_hardly_fuse_are_reordered_with_their_data(op, tmp_path):
         PairCheck(op, operands, seed=0).check(result)
 
 
-@pytest.mark.cc
-def test_a_fused_gemv_that_would_take_too_long_is_refused(matrix, tmp_path):
-    with pytest.raises(Unsupported, match=r"above 1.0e\+00 a fused GeMV is not timed"):
-        made(OPS["gemm_spmm"], matrix, tmp_path, gemv_flops=1.0)[2].make("gemv")
-
-
 @pytest.mark.parametrize("op", OPS.values(), ids=OPS)
 def test_a_wrong_element_is_detected_at_any_position(op, matrix):
     operands = op.operands(matrix, 8, 0)

@@ -63,14 +63,6 @@ def test_verified_choices_print_their_regret(build, trained, file, tmp_path, cap
     assert json.loads((tmp_path / "recommendation.json").read_text())["configurations"][0]["seconds"] > 0
 
 
-def test_equal_matrices_get_equal_advice(build, trained, file, tmp_path):
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-        recommend(build, trained, file).run(tmp_path / name)
-    assert (tmp_path / "one" / "recommendation.json").read_bytes() == (
-        tmp_path / "two" / "recommendation.json").read_bytes()
-
-
 def test_matrix_without_nonzeros_is_refused(build, trained, tmp_path):
     empty = tmp_path / "empty.mtx"
     empty.write_text("%%MatrixMarket matrix coordinate real general\n3 3 0\n")

@@ -166,7 +166,7 @@ def test_benchmarks_start_again_if_a_condition_of_their_rows_differs(monkeypatch
     first = name()
     assert name({"b": (2.0,), "a": np.int64(1)}) == first
     assert first not in {name({"a": 1, "b": [3]}), name(scale=0.02), name({"a": 1, "b": [2]}, "more")}
-    for function, value in (("code", "abc+1"), ("compiler_version", "cc 1"), ("versions", {"numpy": "0"}),
+    for function, value in (("code", "abc+1"), ("compiler_version", "cc 1"), ("package_versions", {"numpy": "0"}),
                             ("describe_machine", {"name": "another"})):
         with monkeypatch.context() as patch:
             patch.setattr(case_journal, function, lambda *given, value=value: value)

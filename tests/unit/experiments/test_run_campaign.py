@@ -15,8 +15,6 @@ import pytest
 import scipy.sparse
 
 from sparloom.errors import SchemaError
-from sparloom.experiments.cognate import campaign
-from sparloom.experiments.cognate.trial_commands import CommandResult
 from sparloom.sparse import Pattern, SparseMatrix, read_matrix, write_matrix
 
 CHIP = """
@@ -91,27 +89,6 @@ def test_a_shell_script_is_a_simulator(build, place) -> None:
         assert found[best.loc[name, "block"], best.loc[name, "prefetch"], best.loc[name, "codec"]] == pytest.approx(
             best.loc[name, "seconds"])
     assert (out / "progress.svg").stat().st_size > 1000
-
-
-def test_commands_run_where_the_executor_says(build, place, monkeypatch) -> None:
-    made, lines = [], []
-
-    class Recorder:
-        def __init__(self, folder: Path, options: dict[str, int]) -> None:
-            made.append((folder, dict(options)))
-
-        def run(self, line: str, timeout_seconds: float | None) -> CommandResult:
-            lines.append((line, timeout_seconds))
-            return CommandResult(0.5)
-
-        def stop(self) -> None: ...
-
-    monkeypatch.setattr(campaign, "EXECUTORS", {"slurm": Recorder})
-    metrics = task(build, place, by_script(place), "budget=3", "task.jobs=1", "task.timeout_seconds=9",
-                   "task.executor=slurm", "task.executor_options={timeout_min: 5}").run(out_of(place, "out"))
-    assert metrics["trials"] == len(lines) == 3
-    assert made == [(place / "state", {"timeout_min": 5})]
-    assert all(str(place / "simulate") in line and seconds == 9 for line, seconds in lines)
 
 
 def test_results_by_hand_go_round_by_csv(build, place) -> None:
@@ -254,18 +231,12 @@ def test_spade_is_simulated_from_its_estimate(build, place) -> None:
     (["budget=0"], ValueError, r"task\.budget=0: it must be at least 1"),
     (["task.command='echo {blok}'"], ValueError, r"task\.command has \{blok\}: there are file, matrix, block"),
     (["task.results=bad.csv"], SchemaError, r"bad\.csv, line 2: .*block"),
-    (["task.command='echo { x'"], ValueError, r"task\.command 'echo \{ x': .*write braces of the shell as \{\{"),
     (["task.command='awk {print}'"], ValueError, r"task\.command has \{print\}"),
-    (["task.command='awk {}'"], ValueError, r"task\.command 'awk \{\}': .*write braces of the shell as \{\{"),
-    (["task.command='run {file[a]}'"], ValueError, r"task\.command 'run \{file\[a\]\}': .*write braces"),
     (["task.command='run {file} {block} {codec}'"], ValueError, r"lacks \{prefetch\}: trials that differ only in"),
     (["task.command='run {block} {prefetch}'"], ValueError, r"lacks \{codec\}, \{file\}: trials that differ only in"),
     (["task.results=short.csv"], SchemaError, r"short\.csv: the header is matrix,block: column prefetch is missing"),
     (["task.results=comma.csv"], SchemaError, r"comma\.csv, line 2: ms is '0,5': give a positive number"),
     (["task.results=unit.csv"], SchemaError, r"unit\.csv, line 2: ms is '12ms': give a positive number"),
-    (["task.results=zero.csv"], SchemaError, r"zero\.csv, line 2: ms is '0': give a positive number"),
-    (["task.results=under.csv"], SchemaError, r"under\.csv, line 2: ms is '1_0': give a positive number"),
-    (["task.results=wide.csv"], SchemaError, r"wide\.csv, line 2: ms is '１０': give a positive number"),
     (["task.results=square.csv"], SchemaError, r"square\.csv, line 2: ms is '²': give a positive number"),
     (["task.results=other.csv"], SchemaError, r"other\.csv, line 3: matrix 'm9' is not among those of"),
 ])
@@ -273,8 +244,7 @@ def test_mistakes_of_the_user(build, place, monkeypatch, overrides, error, messa
     monkeypatch.chdir(place)
     Path("bad.csv").write_text("matrix,block,prefetch,codec,ms\nm0,5,0,none,1\n")
     Path("short.csv").write_text("matrix,block\nm0,8\n")
-    for name, text in (("comma", '"0,5"'), ("unit", "12ms"), ("zero", "0"), ("under", "1_0"), ("wide", "１０"),
-                       ("square", "²")):
+    for name, text in (("comma", '"0,5"'), ("unit", "12ms"), ("square", "²")):
         Path(f"{name}.csv").write_text(f"matrix,block,prefetch,codec,ms\nm0,8,0,none,{text}\n")
     Path("other.csv").write_text("matrix,block,prefetch,codec,ms\nm0,8,0,none,1\nm9,8,0,none,1\n")
     with pytest.raises(error, match=message):

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 RESULTS = Path(__file__).parents[3] / "results"
 
 
@@ -17,8 +15,3 @@ def test_every_group_has_its_tables_with_the_numbers_of_the_comparison(build, tm
     assert "| tau | equal bins | large | paper |" in text.splitlines()[2]
     assert "| **COGNATE** | **500+6801** |" in text
     assert r"\textbf{COGNATE} & \textbf{500+6801}" in (tmp_path / "spmm.tex").read_text(encoding="utf-8")
-
-
-def test_without_a_comparison_the_error_names_the_command(build, tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"holds no finished comparison: run an experiment eval_\.\.\. first"):
-        build("tabulate_comparison", f"task.comparison={tmp_path}", folder=tmp_path).run(tmp_path)

@@ -1,9 +1,6 @@
 """Commands of trials run here and as jobs of Slurm: the same outcomes; stopping ends them."""
 
 import os
-import shlex
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -81,44 +78,6 @@ def test_outcomes(runner, tmp_path, monkeypatch) -> None:
     missing = runner.run("./simulat", None)
     assert not missing.started
     assert missing.failure.startswith("exit status 127")
-
-
-PEAK = r"""
-import os, resource, sys
-from sparloom.experiments.cognate.trial_commands import run_command
-
-def peak():
-    with open("/proc/self/status") as file:
-        return next(int(line.split()[1]) for line in file if line.startswith("VmHWM"))
-
-before = peak()
-result = run_command(sys.argv[1], None, os.getcwd())
-print(repr(result.seconds), (peak() - before) // 1024, (result.failure or "")[:100])
-"""
-MUCH = 48 << 20  # bytes
-
-
-def print_much(unit: str, stream: str = "stdout", rest: str = "", end: str = "0.5") -> str:
-    """Write a command that prints a text many times to a stream and its result at the end."""
-    program = (f"import sys; part = {unit!r} * ({MUCH // 16} // len({unit!r})); "
-               f"[sys.{stream}.write(part) for _ in range(16)]; sys.{stream}.write({rest!r}); sys.{stream}.flush(); "
-               f"print({end!r})")
-    return shlex.join([sys.executable, "-c", program])
-
-
-@pytest.mark.parametrize(("line", "outcome"), [
-    (print_much("a b c d\n"), 0.5), (print_much("a b c d\n", "stderr"), 0.5), (print_much("é", rest=" "), 0.5),
-    (print_much("0"), "printed '0000"),
-    (print_much("a b c\n", "stderr", rest="broken") + "; exit 3", "exit status 3: "),
-], ids=["lines", "messages", "letters", "digits", "failure"])
-def test_what_a_command_prints_is_kept_to_a_limit(line, outcome) -> None:
-    done = subprocess.run([sys.executable, "-c", PEAK, line], capture_output=True, text=True, timeout=120, check=True)
-    seconds, megabytes, failure = done.stdout.strip("\n").split(" ", 2)
-    if isinstance(outcome, str):
-        assert (seconds, outcome in failure) == ("None", True), failure
-    else:
-        assert (float(seconds), failure) == (outcome, "")
-    assert int(megabytes) < MUCH >> 21
 
 
 @pytest.mark.slow

@@ -15,7 +15,6 @@ from sparloom.models import (
     Predictor,
     SideFeatures,
     TorchBackend,
-    WacoFeaturizer,
     cognate_variant,
     initialise,
 )
@@ -70,19 +69,3 @@ def test_gradient_reaches_every_parameter(part: str) -> None:
 @pytest.mark.parametrize("part", [*PARTS, "waco"])
 def test_seed_decides_all_weights(part: str) -> None:
     assert_seed_decides(ablated(part))
-
-
-def test_other_components_stay_as_they_are() -> None:
-    made = parts()
-    net = cognate_variant(without="encoder", **made)
-    assert all(getattr(net, name) is made[name] for name in ("featurizer", "side", "mapper"))
-    net = cognate_variant(instead={"featurizer": small_featurizer()}, **made)
-    assert isinstance(net.featurizer, WacoFeaturizer)
-    assert all(getattr(net, name) is made[name] for name in ("side", "mapper", "predictor"))
-
-
-def test_unknown_component_is_refused() -> None:
-    with pytest.raises(ValueError, match="without='side' is not one of featurizer, mapper, encoder"):
-        cognate_variant(without="side", **parts())
-    with pytest.raises(ValueError, match="instead has 'head', which is not one of featurizer, side, mapper, predictor"):
-        cognate_variant(instead={"head": nn.Identity()}, **parts())

@@ -1,6 +1,5 @@
 """The network's other parts and their composition."""
 
-import pytest
 import torch
 from model_parts import ready_net, spade, tiny_samples
 
@@ -32,12 +31,3 @@ def test_encoder_is_stored_with_the_network_but_not_trained() -> None:
     net = ready_net(spade())
     assert "encoder.weight0" in net.state_dict()
     assert not any(name.startswith("encoder") for name, _ in net.named_parameters())
-
-
-def test_parts_refuse_what_does_not_fit() -> None:
-    with pytest.raises(ValueError, match="depth=3 of the configuration mapper is not 1 or 2"):
-        ConfigurationMapper(width=8, depth=3)
-    with pytest.raises(ValueError, match="fusion='mean' is not one of concat, sum"):
-        Predictor(matrix_width=8, config_width=8, latent_width=8, hidden=(4,), fusion="mean")
-    with pytest.raises(ValueError, match="fusion=sum adds vectors of widths 8 and 4: make them equal"):
-        Predictor(matrix_width=8, config_width=8, latent_width=4, hidden=(4,), fusion="sum")

@@ -97,17 +97,6 @@ def test_checkpoint_of_one_backend_serves_the_other(engine, tmp_path) -> None:
     np.testing.assert_allclose(loaded.score(matrix, configs), made.score(matrix, configs), rtol=TOLERANCE, atol=1e-6)
 
 
-def test_matrix_without_sites_is_refused(engine) -> None:
-    with pytest.raises(ValueError, match=r"has no sites, .* use TorchBackend \(backend=torch\)"):
-        engine.build_map([np.zeros((0, 2))], channels=(4,))
-
-
-def test_other_devices_are_refused(engine) -> None:
-    sites = engine.build_map([PATTERNS["banded"]], channels=(4,))
-    with pytest.raises(ValueError, match=r"only on the CPU, not on cuda: give trainer=cpu, or use TorchBackend"):
-        sites.to("cuda")
-
-
 def test_missing_engine_is_reported_with_the_command_that_builds_it(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "MinkowskiEngine", None)
     with pytest.raises(ImportError, match=r"build it by .* \(docs/howto/minkowski\.md\)") as raised:

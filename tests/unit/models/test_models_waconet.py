@@ -98,23 +98,9 @@ def test_scores_of_a_batch_equal_those_of_single_matrices() -> None:
 
 
 def test_wrong_use_is_refused() -> None:
-    space = spade()
     learned = Autoencoder(width=8, hidden=8, epochs=1, batch_size=8, learning_rate=1e-3)
     with pytest.raises(ValueError, match=r"latent vectors of Autoencoder: choose encoder=augmentation \(WACO\+FA\)"):
         ProgramEmbedder(padding=learned, codes=CODES, extents=24, table_width=4, hidden=8, width=8)
-    with pytest.raises(ValueError, match="codes has no entry for platform cuda, only cpu, spade"):
-        embedder("mapping", codes={"cpu": 4, "spade": 3})
-    with pytest.raises(ValueError, match=r"needs a latent encoder with a slot .*: make it with encoder=augmentation"):
-        small_waconet("mapping").use_encoder(encoder_of(learned, space))
-    with pytest.raises(ValueError, match="the network has no latent encoder: call use_encoder"):
-        small_waconet("mapping")(collate(tiny_samples(matrices=4, configs=3)))
-    with pytest.raises(ValueError, match="do not fit an encoder of 4 numbers: fit the encoder on this platform's"):
-        scores_of(ready("mapping", CpuSpace("spmm")), space)
-    with pytest.raises(ValueError, match=r"3 codes of spade exceed its 2 tables: raise codes\.spade"):
-        embedder("mapping", codes=CODES | {"spade": 2})(torch.zeros(1, 53), torch.zeros(1, 3), slot=1)
     raw = SpadeSpace("spmm", readings=Readings(numbers="raw"))
     with pytest.raises(ValueError, match="the lookup tables need extents that are encoded as logarithms"):
         scores_of(ready("mapping", raw), raw)
-    with pytest.raises(ValueError, match="layers=0 of the featurizer is below 1"):
-        WacoFeaturizer(layers=0, channels=4, hidden=4, width=4, side_width=0, norm="none", gain=1.0,
-                       backend=TorchBackend())

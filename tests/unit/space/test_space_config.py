@@ -28,13 +28,6 @@ def test_pickle_keeps_a_configuration_whose_key_was_read() -> None:
     assert pickle.loads(pickle.dumps(POINT)) == POINT
 
 
-def test_unknown_parameter_names_the_known_ones() -> None:
-    with pytest.raises(KeyError, match="no parameter 'split'; it has row_panel, column_panel, barrier"):
-        POINT["split"]
-    with pytest.raises(ValueError, match="no parameter 'split'; it has row_panel, column_panel, barrier"):
-        POINT.replace(split=32)
-
-
 @pytest.mark.parametrize("key", ["", "row_panel", "row_panel=", "row_panel=4,,barrier=1"])
 def test_damaged_key_is_refused(key: str) -> None:
     with pytest.raises(ValueError, match="is not of the form name=value"):

@@ -2,7 +2,6 @@
 
 import pytest
 
-from sparloom.errors import IllegalSchedule
 from sparloom.space import CudaKernelSpace, CudaSpace
 
 
@@ -27,11 +26,6 @@ def test_number_of_points_of_hand_written_kernels(op: str, width: int, count: in
     space = CudaKernelSpace(op, width=width)
     assert len(set(space)) == len(space) == count
     space.validate(space.default())
-
-
-def test_threads_beyond_the_width_are_refused() -> None:
-    with pytest.raises(IllegalSchedule, match="lanes times coarsening is 256, above the dense width 128"):
-        CudaSpace("spmm", width=128).config(lanes=32, coarsening=8)
 
 
 def test_spmm_fills_all_four_extents() -> None:

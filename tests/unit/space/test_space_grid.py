@@ -2,7 +2,6 @@
 
 import pickle
 
-import numpy as np
 import pytest
 
 from sparloom.errors import IllegalSchedule
@@ -54,21 +53,9 @@ def test_illegal_combination_is_refused_with_the_reason() -> None:
         TOY.config(rows=16, prefetch=4)
 
 
-def test_foreign_configurations_are_refused() -> None:
-    with pytest.raises(IllegalSchedule, match="belongs to space spade, not to toy"):
-        TOY.validate(SpadeSpace("spmm").default())
-    with pytest.raises(IllegalSchedule, match="must give rows, prefetch, mode, in this order"):
-        TOY.parse("rows=16,mode=slow")
-
-
 def test_codes_are_all_vectors_of_the_space() -> None:
     codes = {tuple(row) for row in TOY.heterogeneous_codes()}
     assert codes == {tuple(TOY.heterogeneous(config)) for config in TOY}
-
-
-def test_sample_beyond_the_space_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"cannot draw 10 configurations: space toy \(spmm\) has 9"):
-        TOY.sample(10, np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("space", [SpadeSpace("spmm"), CpuSpace("sddmm"), CudaSpace("spmm"), TOY])

@@ -20,11 +20,3 @@ def test_known_groups_keep_their_fold_and_new_ones_fill_up():
     assert {group: folds[group] for group in known} == known
     sizes = Counter(folds[group] for group in GROUPS)
     assert max(sizes.values()) - min(sizes.values()) <= 4
-
-
-def test_new_groups_go_to_the_folds_with_fewer_problems():
-    """Known groups count by their problems, not by one."""
-    groups = ["large"] * 5 + ["small", "third", "third", "new", "newer"]
-    known = {"large": 0, "small": 0, "third": 1, "gone": 2}
-    folds = assign_folds(groups, 3, seed=0, known=known)
-    assert folds == {"large": 0, "small": 0, "third": 1, "new": 2, "newer": 2}

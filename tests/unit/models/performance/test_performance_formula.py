@@ -39,11 +39,6 @@ def test_unsupported_syntax_is_refused(text):
         Formula(text)
 
 
-def test_texts_cannot_be_rendered_as_c():
-    with pytest.raises(ValueError, match="reads texts, which C cannot"):
-        Formula("first(micro)").c()
-
-
 @pytest.mark.cc
 def test_c_computes_what_numpy_computes(tmp_path: Path):
     texts = ["ceil(m / tile) * 3", "-m + 2 * tile - 1", "min(m, tile) * (m >= tile)", "max(m, 3) / floor(tile / 2.5)"]

@@ -1,26 +1,16 @@
 """Training data of every member of a model: rows, weights and predictions."""
 
-import time
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
-from gemm_cases import GROWTH, LOG1P, efficiency, measured, origin
 
 from sparloom.models.performance import (
-    GEMM_FEATURES,
     BoostingConfig,
     Grid,
     Mining,
-    Target,
-    assign_folds,
-    continue_training,
     cross_fit,
     mine_hard_examples,
-    out_of_fold,
     train_per_fold,
-    train_performance,
 )
 
 PROBLEMS, CONFIGS = 12, 3
@@ -129,42 +119,3 @@ def test_held_out_problems_are_predicted_by_the_member_without_them(grid):
             asked = (other == FOLDS).ravel()
             wanted = [member.predict(features) for features in grid.features[asked]]
             np.testing.assert_allclose(learned[asked], wanted)
-
-
-@pytest.fixture
-def tokyo(monkeypatch):
-    """Set a local time that is not UTC."""
-    monkeypatch.setenv("TZ", "Asia/Tokyo")
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
-
-
-@pytest.mark.usefixtures("tokyo")
-def test_a_model_says_how_it_was_trained():
-    data = measured(30)
-    growth = GROWTH.with_trees(8)
-    before = datetime.now(UTC).replace(microsecond=0)
-    model = train_performance(data, spec=GEMM_FEATURES, target=LOG1P, origin=origin(), growth=growth, folds=3)
-    assert model.folds == assign_folds(data.groups, 3, seed=growth.seed)
-    assert model.threads == growth.threads
-    (entry,) = model.lineage
-    assert entry["trees"] == entry["new_trees"] == model.trees == sum(each.num_trees() for each in model.members)
-    made = datetime.strptime(entry["date"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
-    assert before <= made <= before + timedelta(minutes=10)
-
-
-def test_extending_a_model_keeps_all_but_trees_and_folds():
-    data = measured(30)
-    growth, target = replace(GROWTH, trees=5, threads=2), Target("latency", "log")
-    base = train_performance(data.take(np.arange(30) < 20), spec=GEMM_FEATURES, target=target, origin=origin(),
-                             growth=growth, folds=3)
-    model = continue_training(base, data, spec=GEMM_FEATURES, growth=growth)
-    assert model.names == base.names == GEMM_FEATURES.names
-    assert (model.spec, model.origin, model.target) == (base.spec, base.origin, target)
-    assert model.threads == growth.threads
-    assert model.folds == assign_folds(data.groups, 3, seed=growth.seed, known=base.folds)
-    learned = out_of_fold(Grid.of(GEMM_FEATURES, data, target=target), model.members,
-                          np.array([[model.folds[group]] for group in data.groups]), threads=1)
-    assert efficiency(data, learned).mean() > 0.5

@@ -90,14 +90,6 @@ def test_failed_configurations_are_not_trained_on(data):
     assert np.isfinite(made.predict(gaps.problems, gaps.configs)).all()
 
 
-@pytest.mark.parametrize("wrong", [0.0, -1.0, np.inf])
-def test_seconds_that_are_no_times_are_refused(data, wrong):
-    seconds = data.seconds.copy()
-    seconds[3, 2] = wrong
-    with pytest.raises(ValueError, match=rf"problem 3, {data.configs[2]}: seconds={wrong}: give a positive number"):
-        replace(data, seconds=seconds)
-
-
 def test_saved_models_predict_the_same(data, model, tmp_path: Path):
     save_performance(tmp_path / "gemm", model)
     again = load_performance(tmp_path / "gemm", spec=GEMM_FEATURES, platform="cpu_kernels", preset="t1",

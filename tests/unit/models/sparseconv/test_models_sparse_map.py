@@ -92,12 +92,3 @@ def test_flops_count_existing_pairs_by_hand() -> None:
     level0 = 2 * 6 * 4 * 2 * 2
     others = 9 * 6 * 1 * 2 * 2
     assert conv_flops(coords, widths) == 4 * 4 * 1 * 2 + level0 + others
-
-
-def test_repeated_and_negative_sites_are_refused() -> None:
-    with pytest.raises(ValueError, match="a site occurs twice: merge equal coordinates"):
-        build_map([np.array([(1, 2), (1, 2)])], channels=CHANNELS)
-    with pytest.raises(ValueError, match="matrix 1 of the batch has the coordinate -1: sites start at 0"):
-        build_map([np.array([(0, 0)]), np.array([(0, -1)])], channels=CHANNELS)
-    with pytest.raises(ValueError, match="no matrices: a map needs at least one"):
-        build_map([], channels=CHANNELS)
