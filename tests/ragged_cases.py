@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from interpreted import InterpretedLibrary
 
+from sparloom.ops import assert_close
 from sparloom.ragged import (
     Length,
     Program,
@@ -15,6 +16,7 @@ from sparloom.ragged import (
     compute,
     dims,
     exp,
+    interpreted,
     less,
     max_over,
     maximum,
@@ -25,8 +27,9 @@ from sparloom.ragged import (
     where,
 )
 
-__all__ = ["CASES", "HEADS", "SIZE", "Case", "batches", "expected", "lengths", "operands", "ragged_operand",
-"structure"]
+__all__ = [
+    "CASES", "HEADS", "SIZE", "Case", "batches", "computes", "expected", "lengths", "operands", "ragged_operand",
+    "structure"]
 
 HEADS, SIZE = 2, 3
 
@@ -189,6 +192,18 @@ def expected(case: Case, of: Structure, given: Mapping[str, RaggedTensor]) -> di
             parts = value if isinstance(value, list) else [value]
             found.setdefault(name, []).extend(np.asarray(part, dtype=np.float64).reshape(-1) for part in parts)
     return {name: np.concatenate([np.empty(0), *found.get(name, [])]) for name in case.program.outputs}
+
+
+def computes(name: str, scheduled: Program, *batches_of: Sequence[int]) -> dict[str, np.ndarray]:
+    """Interpret a schedule of a case and compare it with NumPy; return all storage for the last batch."""
+    for entries in batches_of or ((), (0,), (5, 0, 2, 9)):
+        of = structure(entries)
+        inputs = operands(scheduled, of, seed=1)
+        found = interpreted(scheduled, of, **{each: value.data for each, value in inputs.items()})
+        for output, oracle in expected(CASES[name], of, inputs).items():
+            packed = RaggedTensor(scheduled.tensors()[output], of, found[output]).to_packed()[0]
+            assert_close(packed.reshape(-1), oracle, terms=16, scale=9.0)
+    return found
 
 
 def _one(value: RaggedTensor, number: int):

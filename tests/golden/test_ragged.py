@@ -1,7 +1,7 @@
 """Printed stages of ragged programs; tests/unit/ragged runs the same programs."""
 
 import pytest
-from ragged_cases import CASES, batch, batches, col, inner, lengths, row
+from ragged_cases import CASES, batch, batches, col, computes, inner, lengths, row
 
 from sparloom.ir import pretty
 from sparloom.ragged import (
@@ -152,6 +152,11 @@ NESTS = {each.__name__: each() for each in (
 @pytest.mark.parametrize("name", NESTS)
 def test_the_kernels_of_a_nest(name, golden):
     golden(f"ragged/{name}.ir", "\n".join(pretty(each.kernel) for each in lower(NESTS[name])))
+
+
+@pytest.mark.parametrize("name", [name for name, nest in NESTS.items() if nest.name in CASES])
+def test_a_nest_computes_its_case(name):
+    computes(NESTS[name].name, NESTS[name])
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -13,7 +13,6 @@ from encoder_models import CONFIGS, MASKS, assert_near, inputs_of, make, real  #
 
 from sparloom.nn import pack, packed_layers  # noqa: E402
 from sparloom.nn.batches import Sequences  # noqa: E402
-from sparloom.nn.ragged_programs import PackedWeights  # noqa: E402
 from sparloom.ragged import LENGTHS, run_bound, structure_of  # noqa: E402
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache", "one_thread")]
@@ -147,20 +146,3 @@ def test_changes_between_calls_are_noticed(change: str) -> None:
             found = model(**given).last_hidden_state
             assert_near(real(found, given), real(expected, given))
     assert not torch.allclose(real(found, given), real(before, given))
-
-
-def test_unchanged_layers_are_checked_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, given, packed = pack(make("BertModel")), inputs_of(None), []
-    sampled = PackedWeights.sampled
-    monkeypatch.setattr(PackedWeights, "sampled", lambda *arguments: packed.append(1) or sampled(*arguments))
-    with torch.no_grad():
-        for calls in (2, 2, 2):  # one for each layer, in the first call only
-            model(**given)
-            assert len(packed) == calls
-        model.encoder.layer[0].output.dense.bias.add_(1)
-        model(**given)
-        assert len(packed) == 4
-        model(**given)
-        assert len(packed) == 4
-    model(**given)
-    assert len(packed) == 4  # with gradients

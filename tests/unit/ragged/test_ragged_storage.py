@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 from interpreted import InterpretedLibrary
-from ragged_cases import CASES, batch, batches, col, expected, head, inner, lengths, operands, row, structure
+from ragged_cases import CASES, batch, batches, col, computes, head, inner, lengths, row
 
 from sparloom import ragged
 from sparloom.errors import IllegalSchedule
-from sparloom.ops import assert_close
 
 SOFTMAX, SCORES = CASES["softmax"].program, CASES["scores"].program
 OF = ragged.Structure({lengths: [3, 0, 2]}, InterpretedLibrary)
@@ -15,16 +14,6 @@ OF = ragged.Structure({lengths: [3, 0, 2]}, InterpretedLibrary)
 
 def stored(changed, name):
     return changed.tensors()[name]
-
-
-def computes(name, scheduled):
-    of = structure([4, 0, 3])
-    inputs = operands(scheduled, of, seed=1)
-    found = ragged.interpreted(scheduled, of, **{each: value.data for each, value in inputs.items()})
-    for output, oracle in expected(CASES[name], of, inputs).items():
-        packed = ragged.RaggedTensor(scheduled.tensors()[output], of, found[output]).to_packed()[0].reshape(-1)
-        assert_close(packed, oracle, terms=16, scale=8.0)
-    return found
 
 
 def test_blocks_are_whole():
