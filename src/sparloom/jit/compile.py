@@ -22,6 +22,10 @@ _C_TYPES = {
     "i32": ctypes.c_int32, "i64": ctypes.c_int64, "f32": ctypes.c_float, "f64": ctypes.c_double, "bool": ctypes.c_bool,
 }
 _RANGES = {"i32": range(-(2**31), 2**31), "i64": range(-(2**63), 2**63)}
+_WHOLE, _REAL = (int, np.integer), (int, float, np.integer, np.floating)
+_SCALARS = {  # type -> what converts to it, what is taken, and a word for that
+    "bool": (bool, (bool, np.bool_), "a bool"), **dict.fromkeys(("i32", "i64"), (int, _WHOLE, "an int")),
+    **dict.fromkeys(("f32", "f64"), (float, _REAL, "a float"))}
 UNIT_SIZE = 64  # kernels per translation unit
 
 log = logging.getLogger(__name__)
@@ -108,21 +112,12 @@ class Function:
 
     def _scalar(self, param: Param, value: Any) -> Any:
         where, kind = f"argument {param.name} of kernel {self.name}", param.type.scalar
-        if kind == "bool":
-            if not isinstance(value, (bool, np.bool_)):
-                raise TypeError(f"{where} is a {type(value).__name__}: pass a bool")
-            return bool(value)
-        if isinstance(value, (bool, np.bool_)):
-            raise TypeError(f"{where} is a bool: pass a number of type {kind}")
-        if kind in _RANGES:
-            if not isinstance(value, (int, np.integer)):
-                raise TypeError(f"{where} is a {type(value).__name__}: pass an int")
-            if int(value) not in _RANGES[kind]:
-                raise ValueError(f"{where} is {value}, outside the range of {kind}")
-            return int(value)
-        if not isinstance(value, (int, float, np.integer, np.floating)):
-            raise TypeError(f"{where} is a {type(value).__name__}: pass a float")
-        return float(value)
+        convert, taken, word = _SCALARS[kind]
+        if isinstance(value, (bool, np.bool_)) != (kind == "bool") or not isinstance(value, taken):
+            raise TypeError(f"{where} is a {type(value).__name__}: pass {word}")
+        if kind in _RANGES and int(value) not in _RANGES[kind]:
+            raise ValueError(f"{where} is {value}, outside the range of {kind}")
+        return convert(value)
 
     def _check_overlap(self, buffers: list[tuple[Param, np.ndarray]]) -> None:
         for written, array in buffers:

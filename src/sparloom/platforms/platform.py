@@ -136,7 +136,31 @@ def unknown_operation(op: Op, platform: str, known: Iterable[str]) -> Unsupporte
     return Unsupported(f"operation {op.name} on platform {platform}: there are kernels for {', '.join(known)}")
 
 
-class CustomPlatform:
+class RunElsewhere(ABC):
+    """A platform that cannot be run or measured from here."""
+
+    @abstractmethod
+    def elsewhere(self) -> Unsupported:
+        """Make the error that says where its seconds come from."""
+
+    def run(self, op: Op, operands: Operands, config: Config) -> np.ndarray:
+        """Raise Unsupported, as the next two do."""
+        raise self.elsewhere()
+
+    def measure(self, op: Op, operands: Operands, config: Config, timing: TimingProtocol) -> Measurement:
+        raise self.elsewhere()
+
+    def measure_many(
+        self, op: Op, operands: Operands, configs: Sequence[Config], timing: TimingProtocol
+    ) -> Iterator[tuple[Config, int, Measurement]]:
+        raise self.elsewhere()
+
+    def baseline(self, op: Op, pattern: Pattern) -> Config:
+        """Take the default of the space."""
+        return self.space(op).default()
+
+
+class CustomPlatform(RunElsewhere):
     """An accelerator that a YAML file describes and whose seconds are in a CSV; it cannot be run from here.
 
     Args:
@@ -194,24 +218,6 @@ class CustomPlatform:
         """List the configurations of `op`, or raise Unsupported."""
         return self.description.space(op.name)
 
-    def baseline(self, op: Op, pattern: Pattern) -> Config:
-        """Take the default of the space."""
-        return self.space(op).default()
-
-    def run(self, op: Op, operands: Operands, config: Config) -> np.ndarray:
-        """Raise Unsupported."""
-        raise self._elsewhere()
-
-    def measure(self, op: Op, operands: Operands, config: Config, timing: TimingProtocol) -> Measurement:
-        """Raise Unsupported."""
-        raise self._elsewhere()
-
-    def measure_many(
-        self, op: Op, operands: Operands, configs: Sequence[Config], timing: TimingProtocol
-    ) -> Iterator[tuple[Config, int, Measurement]]:
-        """Raise Unsupported."""
-        raise self._elsewhere()
-
-    def _elsewhere(self) -> Unsupported:
+    def elsewhere(self) -> Unsupported:
         return Unsupported(f"{self.name} cannot be run from here, its seconds come from a CSV: time the configurations "
                            "on the accelerator, and leave verify=none")

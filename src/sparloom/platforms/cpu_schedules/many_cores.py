@@ -19,7 +19,7 @@ conf/options/platforms.yaml has the constants, each with its origin.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -27,15 +27,15 @@ import numpy as np
 
 from sparloom.errors import Unsupported
 from sparloom.jit import sources_digest
-from sparloom.measure import Measurement, TimingProtocol
 from sparloom.ops import Op, Operands
 from sparloom.platforms.cpu_schedules.dense_traffic import DenseTraffic
 from sparloom.platforms.cpu_schedules.kernels import register_columns
 from sparloom.platforms.cpu_schedules.pieces import Dealing, Pieces, pieces_of
 from sparloom.platforms.cpu_schedules.platform import CpuPlatform, Planner
 from sparloom.platforms.cpu_schedules.storage import Packer
+from sparloom.platforms.platform import RunElsewhere
 from sparloom.space import Config, GridSpace, Readings
-from sparloom.sparse import Pattern, SparseMatrix
+from sparloom.sparse import SparseMatrix
 
 MODEL = 1
 """Version of the model: raise it with every change that alters simulated seconds."""
@@ -83,7 +83,7 @@ class ManyCores:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ManyCorePlatform(ManyCores):
+class ManyCorePlatform(RunElsewhere, ManyCores):
     """Schedules of the CPU on a simulated processor with many cores; their labels are made of measured ones.
 
     Args:
@@ -121,30 +121,16 @@ class ManyCorePlatform(ManyCores):
         """Take the schedules of the CPU under the name of this platform."""
         return replace(self.measured.space(op), name=self.name)
 
-    def baseline(self, op: Op, pattern: Pattern) -> Config:
-        """Take the default of the space."""
-        return self.space(op).default()
-
     def run(self, op: Op, operands: Operands, config: Config) -> np.ndarray:
         """Compute the result by the kernel of the schedule, with the measured threads."""
         space = self.measured.space(op)
         return self.measured.run(op, operands, space.parse(config.key))
 
-    def measure(self, op: Op, operands: Operands, config: Config, timing: TimingProtocol) -> Measurement:
-        """Raise Unsupported."""
-        raise self._only_dealt()
-
-    def measure_many(
-        self, op: Op, operands: Operands, configs: Sequence[Config], timing: TimingProtocol
-    ) -> Iterator[tuple[Config, int, Measurement]]:
-        """Raise Unsupported."""
-        raise self._only_dealt()
-
     def dealt(self, op: Op, matrix: SparseMatrix) -> "MatrixDealer":
         """Prepare to deal the measured seconds of schedules of one matrix."""
         return MatrixDealer(self, op, matrix)
 
-    def _only_dealt(self) -> Unsupported:
+    def elsewhere(self) -> Unsupported:
         return Unsupported(f"{self.name} {self.preset} is simulated from seconds measured on {self.measured.name} "
                            f"{self.measured.preset}: experiment=collect_{self.name} makes its samples")
 

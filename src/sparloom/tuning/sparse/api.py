@@ -146,8 +146,6 @@ def spmm(
             shares memory with an operand; names the operand and the remedy.
         Unsupported: operands are on a GPU and CuPy is not installed, or there are no kernels for the operation.
     """
-    if changed:
-        _forget(matrix)
     tuned = _tuned(matrix, dense, threads, changed)
     if tuned is not None:
         return tuned.prepared.spmm(dense, reduce=reduce, values=tuned.values, out=out)
@@ -179,8 +177,6 @@ def sddmm(
     Raises:
         TypeError, ValueError, Unsupported: as by `spmm`.
     """
-    if changed:
-        _forget(matrix)
     tuned = _tuned(matrix, right, threads, changed)
     if tuned is not None:
         return tuned.prepared.sddmm(left, right, values=tuned.values)
@@ -208,8 +204,6 @@ def csr_attention(
     Raises:
         TypeError, ValueError, Unsupported: as by `spmm`.
     """
-    if changed:
-        _forget(matrix)
     tuned = _tuned(matrix, keys, threads, changed)
     core = native_core() if tuned is None else None
     if core is not None:
@@ -246,6 +240,8 @@ def _forget(matrix: Any) -> None:
 
 def _tuned(matrix: Any, dense: Any, threads: int | None, changed: bool) -> _Tuned | None:
     """Look up a matrix that was tuned in this process, or that is to be tuned now; None for any other."""
+    if changed:
+        _forget(matrix)
     measures = _TUNING.get()
     if not measures and not _TUNED:
         return None
