@@ -1,4 +1,6 @@
-"""The encoder layer: every schedule computes the same as NumPy, sequence by sequence."""
+"""Encoder layers and attention: schedules compute the definitions; tests of nn compare with PyTorch."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -7,91 +9,79 @@ from interpreted import InterpretedLibrary
 from sparloom import ragged
 from sparloom.jit import compile_c
 
-SHAPE = ragged.EncoderShape(width=8, heads=2, hidden=12)
-CAUSAL = ragged.EncoderShape(width=8, heads=2, hidden=12, causal=True)
-MASKED = ragged.EncoderShape(width=8, heads=2, hidden=12, causal=True, triangles=False)
-LONG_ROWS = ragged.EncoderShape(width=8, heads=2, hidden=1024)
+SHAPE = ragged.EncoderShape(width=4, heads=2, hidden=6)
+CAUSAL = replace(SHAPE, causal=True, step=4)
+MASKED = replace(CAUSAL, triangles=False)
 SMALL = ragged.EncoderSchedule(rows=3, panel=4, depth=5, queries=4)
-LENGTHS_GIVEN = [5, 1, 0, 9]
+LENGTHS, MEMORY = [5, 1, 0, 6, 2], [3, 4, 2, 0, 9]
+LAYER, ATTENTION, CROSS = (
+    (getattr(ragged, name), getattr(ragged, f"scheduled_{name}"))
+    for name in ("encoder_layer", "attention", "cross_attention"))
+BACK, ATTENTION_BACK, CROSS_BACK = (
+    (getattr(ragged, f"{name}_backward"), getattr(ragged, f"scheduled_{name}_backward"))
+    for name in ("encoder", "attention", "cross_attention"))
+FORMS = [replace(SHAPE, activation="gelu", norm_first=True), replace(SHAPE, activation="silu", gated=True, norm="rms"),
+         replace(SHAPE, distances=3, scale=0.5), replace(SHAPE, distances=7, causal=True, step=4)]
+CROSS_SHAPE = ragged.EncoderShape(width=8, heads=4, cross=True)
+CROSS_FORMS = [CROSS_SHAPE, replace(CROSS_SHAPE, masked=True, scale=0.3),
+               replace(CROSS_SHAPE, dropout=(0.4, 0.3, 0.0, 0.0))]
 
 
-def parameters(program, seed=0):
-    """Small weights; what is read of tokens is packed."""
-    rng = np.random.default_rng(seed)
-    of = ragged.Structure({ragged.LENGTHS: LENGTHS_GIVEN}, InterpretedLibrary)
-    return {name: 0.5 * rng.standard_normal(of.size(program.tensors()[name])).astype(np.float32)
-            for name in program.inputs()}
+def drawn(program: ragged.Program, of: ragged.Structure) -> dict[str, np.ndarray]:
+    """Draw packed inputs."""
+    rng = np.random.default_rng(0)
+    found = {name: 0.3 * rng.standard_normal(of.size(tensor), dtype=np.float32)
+             for name, tensor in sorted(program.tensors().items()) if name in program.inputs()}
+    if "mask" in found:
+        found["mask"] = (np.arange(found["mask"].size) % 3 > 0).astype(np.float32)
+        found["mask"][: MEMORY[0]] = 0  # hides the whole memory of the first sequence
+    if "random" in found:
+        found["random"] = rng.integers(0, 1 << 31, found["random"].size).astype(float)
+    return found
 
 
-def stored(program, of, values):
-    return {name: ragged.RaggedTensor.from_packed(program.tensors()[name], of, value).data for name,
-            value in values.items()}
+def compare(plain: ragged.Program, chosen: ragged.Program, compiler: type) -> None:
+    lengths = {ragged.LENGTHS: LENGTHS}
+    if any("memory" in name or name == "d_kv" for name in plain.tensors()):
+        lengths[ragged.MEMORY_LENGTHS] = MEMORY
+    of = ragged.Structure(lengths, compiler)
+    packed, found = drawn(plain, of), []
+    for prog in (plain, chosen):
+        inputs = {name: ragged.RaggedTensor.from_packed(prog.tensors()[name], of, value).data
+                  for name, value in packed.items()}
+        if compiler is InterpretedLibrary:
+            found.append(ragged.interpreted(prog, of, **inputs))
+        else:
+            run, results = ragged.Executable(prog).bind(of, **inputs)
+            run()
+            found.append(results)
+    assert plain.outputs == chosen.outputs
+    for name in plain.outputs:
+        scale = max(1e-3, np.abs(found[0][name]).max())
+        np.testing.assert_allclose(found[1][name], found[0][name], atol=2e-5 * scale, err_msg=name)
 
 
-def oracle(shape, values, *, layer):
-    """A layer, or attention by itself, in float64."""
-    width, heads, size = shape.width, shape.heads, shape.head_width
-    v = {name: value.astype(np.float64) for name, value in values.items()}
-    results = []
-    for x in np.split(v["x"].reshape(-1, width), np.cumsum(LENGTHS_GIVEN)[:-1]):
-        qkv = np.einsum("tm,mphd->phtd", x, v["w_qkv"].reshape(width, 3, heads, size))
-        q, k, value = qkv + v["b_qkv"].reshape(3, heads, 1, size)
-        scores = np.einsum("htd,hsd->hts", q, k) / np.sqrt(size)
-        if shape.causal:
-            scores = np.where(np.tri(len(x), dtype=bool), scores, -np.inf)
-        weights = np.exp(scores)
-        mixed = np.einsum("hts,hsd->thd", weights / weights.sum(axis=2, keepdims=True), value)
-        attended = np.einsum("thd,hdc->tc", mixed, v["w_out"].reshape(heads, size, width)) + v["b_out"]
-        if layer:
-            first = _norm(attended + x, v["gain_1"], v["shift_1"], shape)
-            active = np.maximum(first @ v["w_in"].reshape(width, -1) + v["b_in"], 0)
-            attended = _norm(active @ v["w_back"].reshape(-1, width) + v["b_back"] + first, v["gain_2"], v["shift_2"],
-                             shape)
-        results.append(attended)
-    return np.concatenate(results)
-
-
-def _norm(x, gain, shift, shape):
-    centred = x - x.mean(axis=1, keepdims=True)
-    return centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + shape.epsilon) * gain + shift
-
-
-@pytest.mark.parametrize("shape", [SHAPE, CAUSAL, MASKED])
-@pytest.mark.parametrize("scheduled", [False, True])
-def test_interpreted_attention(shape, scheduled):
-    program = ragged.scheduled_attention(shape, SMALL) if scheduled else ragged.attention(shape)
-    of = ragged.Structure({ragged.LENGTHS: LENGTHS_GIVEN}, InterpretedLibrary)
-    values = parameters(ragged.attention(shape))
-    found = ragged.interpreted(program, of, **stored(program, of, values))["attended"]
-    np.testing.assert_allclose(found.reshape(-1, 8), oracle(shape, values, layer=False), atol=1e-5)
-
-
-@pytest.mark.parametrize("shape", [SHAPE, CAUSAL])
-def test_an_interpreted_layer(shape):
-    program = ragged.scheduled_encoder_layer(shape, SMALL)
-    of = ragged.Structure({ragged.LENGTHS: LENGTHS_GIVEN}, InterpretedLibrary)
-    values = parameters(ragged.encoder_layer(shape))
-    found = ragged.interpreted(program, of, **stored(program, of, values))["norm_2"]
-    np.testing.assert_allclose(found.reshape(-1, 8), oracle(shape, values, layer=True), atol=1e-5)
+@pytest.mark.parametrize(("pair", "shape"), [
+    *((LAYER, shape) for shape in (SHAPE, CAUSAL)), *((ATTENTION, shape) for shape in (SHAPE, CAUSAL, MASKED)),
+    *((BACK, shape) for shape in (SHAPE, *FORMS)), *((ATTENTION_BACK, shape) for shape in (CAUSAL, MASKED)),
+    *((pair, shape) for pair in (CROSS, CROSS_BACK) for shape in CROSS_FORMS)])
+def test_interpreted_schedules_compute_the_definitions(pair, shape) -> None:
+    compare(pair[0](shape), pair[1](shape, SMALL), InterpretedLibrary)
 
 
 @pytest.mark.cc
+@pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize("shape", [
-    SHAPE, CAUSAL, ragged.EncoderShape(width=64, heads=2, hidden=80, causal=True), LONG_ROWS])
-@pytest.mark.parametrize("chosen",
-                         [ragged.EncoderSchedule(), ragged.EncoderSchedule(rows=5, panel=8, depth=32, queries=64)])
-def test_a_compiled_layer(shape, chosen, tmp_path, monkeypatch):
-    monkeypatch.setenv("SPARLOOM_CACHE", str(tmp_path))
-    program = ragged.scheduled_encoder_layer(shape, chosen)
-    of = ragged.Structure({ragged.LENGTHS: LENGTHS_GIVEN}, compile_c)
-    values = parameters(ragged.encoder_layer(shape))
-    for name in ("w_in", "w_back", "w_qkv"):
-        values[name] *= shape.width**-0.5
-    found = ragged.Executable(program)(of, **stored(program, of, values))
-    np.testing.assert_allclose(found.reshape(-1, shape.width), oracle(shape, values, layer=True), atol=2e-5)
+    SHAPE, CAUSAL, ragged.EncoderShape(width=64, heads=2, hidden=80, causal=True),
+    ragged.EncoderShape(width=8, heads=2, hidden=1024)])  # whose rows begin in one set of the cache
+@pytest.mark.parametrize("chosen", [ragged.EncoderSchedule(queries=8),
+                                    ragged.EncoderSchedule(rows=5, panel=8, depth=32, queries=64, shared_panels=2)])
+def test_compiled_schedules_compute_the_definition(shape, chosen) -> None:
+    shape = replace(shape, step=None)
+    compare(ragged.encoder_layer(shape), ragged.scheduled_encoder_layer(shape, chosen), compile_c)
 
 
-def test_causal_attention_computes_triangles_of_tiles():
+def test_causal_attention_computes_triangles_of_tiles() -> None:
     text = str(ragged.scheduled_mixing(CAUSAL, SMALL))
     assert "dense for col in 0 .. min(lengths(batch), (pos_outer + 1) * 4) (reduction):" in text
     assert "made scores: local f32[" in text
