@@ -204,7 +204,13 @@ class _RecordedSpmm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Gradients:
         refuse_legacy_vmap(grad, "spmm")
-        return None, *_spmm_gradients(ctx, grad, ctx.needs_input_grad[1:])
+        needed = ctx.needs_input_grad[1:]
+        if ctx.reduce == "sum" and not needed[2] and not torch.is_grad_enabled():  # the usual case, in half the time
+            crow, col, values, _ = ctx.saved_tensors
+            result = core_calls.spmm_transposed(crow, col, values, grad, ctx.cols)
+            if result is not None:
+                return None, None, None, None, result, None
+        return None, *_spmm_gradients(ctx, grad, needed)
 
 
 def recorded_spmm(result: torch.Tensor, matrix: Any, dense: torch.Tensor, reduce: str) -> torch.Tensor:
