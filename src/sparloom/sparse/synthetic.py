@@ -147,43 +147,71 @@ def _catalogue() -> Mapping[str, tuple[int, int, int, str]]:
     }
 
 
-@dataclass(eq=False)
-class AnchorCorpus:
+class GraphCorpus:
+    """Large generated matrices by name, all of one role; their values are drawn from [-1, 1).
+
+    Args:
+        makers: by name.
+        scale: factor on the rows; 1.0 for results that are compared, less for tests.
+    """
+
+    role: Role
+
+    def __init__(self, makers: Mapping[str, Maker], scale: float) -> None:
+        if not 0 < scale <= 1:
+            raise ValueError(f"scale {scale} of the matrices is not in (0, 1]: give scale=1.0 for all rows")
+        self.scale, self._makers = scale, makers
+        self._made: dict[str, SparseMatrix] = {}
+
+    def entries(self) -> tuple[MatrixEntry, ...]:
+        """List the matrices; the first call makes them all, which takes minutes at full scale, and keeps them."""
+        return tuple(MatrixEntry.of(name, self.family(name), self._matrix(name).pattern, "synthetic")
+                     for name in self._makers)
+
+    def load(self, name: str) -> SparseMatrix:
+        """Return one matrix."""
+        return self._matrix(entry_of(self.entries(), name).name)
+
+    def split(self) -> dict[str, Role]:
+        """Map every matrix to the role."""
+        return {entry.name: self.role for entry in self.entries()}
+
+    def family(self, name: str) -> str:
+        """Return the family of a matrix."""
+        return name
+
+    def values(self, count: int, rng: np.random.Generator) -> np.ndarray:
+        """Draw values."""
+        return 2 * rng.random(count, dtype=np.float32) - 1
+
+    def _matrix(self, name: str) -> SparseMatrix:
+        if name not in self._made:
+            rng = _rng_of(name)
+            pattern = self._makers[name](self.scale, rng)
+            self._made[name] = SparseMatrix(pattern, self.values(pattern.nnz, rng))
+        return self._made[name]
+
+
+class AnchorCorpus(GraphCorpus):
     """Six matrices for tuning, which fuse well, a little or not at all, and two of them again in block order.
 
     Args:
-        scale: factor on the rows; 1.0 for results that are compared, less for tests.
+        scale: of `GraphCorpus`.
         reordered: include the two in block order.
     """
 
-    scale: float
-    reordered: bool
+    role = "train"
 
-    def __post_init__(self) -> None:
-        if not 0 < self.scale <= 1:
-            raise ValueError(f"scale {self.scale} of the anchors is not in (0, 1]: give corpus.scale=1.0 for all rows")
+    def __init__(self, scale: float, reordered: bool) -> None:
+        super().__init__({**ANCHORS, **(REORDERED_ANCHORS if reordered else {})}, scale)
 
-    def entries(self) -> tuple[MatrixEntry, ...]:
-        """List the matrices; the first call makes them all, which takes seconds."""
-        return self._entries
+    def family(self, name: str) -> str:
+        """Return the matrix of which one in block order is made."""
+        return name.partition("_")[0]
 
-    @cached_property
-    def _entries(self) -> tuple[MatrixEntry, ...]:
-        return tuple(MatrixEntry.of(name, name.partition("_")[0], self._make(name).pattern, "synthetic")
-                     for name in (*ANCHORS, *(REORDERED_ANCHORS if self.reordered else ())))
-
-    def load(self, name: str) -> SparseMatrix:
-        """Make one matrix, its values drawn from [-1, 1)."""
-        return self._make(entry_of(self.entries(), name).name)
-
-    def split(self) -> dict[str, Role]:
-        """Map every matrix to "train", since constants are tuned on them."""
-        return {entry.name: "train" for entry in self.entries()}
-
-    def _make(self, name: str) -> SparseMatrix:
-        rng = _rng_of(name)
-        pattern = {**ANCHORS, **REORDERED_ANCHORS}[name](self.scale, rng)
-        return SparseMatrix(pattern, 2 * rng.random(pattern.nnz) - 1)
+    def values(self, count: int, rng: np.random.Generator) -> np.ndarray:
+        """Draw values in float64."""
+        return 2 * rng.random(count) - 1
 
 
 def _grid(scale: float, _: np.random.Generator, *, points: int, axes: int, block: int = 0) -> Pattern:
@@ -241,43 +269,22 @@ REORDERED_ANCHORS: Mapping[str, Maker] = MappingProxyType({
 """Anchors with their points in blocks, by name."""
 
 
-class AutosageCorpus:
+class AutosageCorpus(GraphCorpus):
     """Graphs for tests with the nodes and degrees of AutoSAGE's tables, as square matrices.
 
     Args:
-        scale: factor on the nodes; 1.0 for results that are compared, less for tests.
+        scale: of `GraphCorpus`.
         graphs: names from `AUTOSAGE_GRAPHS`; None: all.
     """
 
+    role = "test"
+
     def __init__(self, scale: float, graphs: Sequence[str] | None = None) -> None:
-        if not 0 < scale <= 1:
-            raise ValueError(f"scale {scale} of the graphs is not in (0, 1]: give corpus.scale=1.0 for all nodes")
         unknown = [name for name in graphs or () if name not in AUTOSAGE_GRAPHS]
         if unknown:
             raise ValueError(f"no graph {unknown[0]!r}: choose from {', '.join(AUTOSAGE_GRAPHS)}")
-        self.scale = scale
         self.graphs = graphs
-        self._made: dict[str, SparseMatrix] = {}
-
-    def entries(self) -> tuple[MatrixEntry, ...]:
-        """List the graphs; the first call makes them all, which takes minutes at full scale, and keeps them."""
-        return tuple(MatrixEntry.of(name, name, self._matrix(name).pattern, "synthetic")
-                     for name in self.graphs or AUTOSAGE_GRAPHS)
-
-    def load(self, name: str) -> SparseMatrix:
-        """Return one graph, its values drawn from [-1, 1)."""
-        return self._matrix(entry_of(self.entries(), name).name)
-
-    def split(self) -> dict[str, Role]:
-        """Map every graph to "test"."""
-        return {entry.name: "test" for entry in self.entries()}
-
-    def _matrix(self, name: str) -> SparseMatrix:
-        if name not in self._made:
-            rng = _rng_of(name)
-            pattern = AUTOSAGE_GRAPHS[name](self.scale, rng)
-            self._made[name] = SparseMatrix(pattern, 2 * rng.random(pattern.nnz, dtype=np.float32) - 1)
-        return self._made[name]
+        super().__init__({name: AUTOSAGE_GRAPHS[name] for name in graphs or AUTOSAGE_GRAPHS}, scale)
 
 
 def _social(scale: float, rng: np.random.Generator, *, nodes: int, minimum: float, maximum: int) -> Pattern:

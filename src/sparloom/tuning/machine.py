@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from sparloom.platforms import CupyGpu
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning.cache import PlanCache, Summary
 
-Read = TypeVar("Read")
 FUSED_SOURCES = ("cpu/*.hpp", "cpu/fused_f32.cpp", "cpu/fused_f64.cpp", "cpu/tile_schedule.cpp")
 """Sources of the fused kernels, under kernels/; their content is in the cache key."""
 RAGGED_SOURCES = ("cpu/multiply.cpp", "cpu/tall_gemm.hpp", "cpu/gemm.hpp", "cpu/vector.hpp")
@@ -45,34 +44,34 @@ def device_digest(device: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(dict(device), sort_keys=True).encode()).hexdigest()
 
 
-def check_rates(rates: Any) -> None:
-    """Check that all fields of a dataclass are finite and above 0.
+class StoredRates:
+    """Base of dataclasses of rates, which are stored as JSON.
 
     Raises:
-        ValueError: one is not.
+        ValueError: a field is not finite, or not above 0.
     """
-    if not all(math.isfinite(number) and number > 0 for number in asdict(rates).values()):
-        raise ValueError(f"rates {asdict(rates)} must be above 0")
 
+    owner: ClassVar[str]
 
-def read_rates(kind: type[Read], value: Mapping[str, Any], *, of: str) -> Read:
-    """Read rates from the values of `dataclasses.asdict`.
+    def __post_init__(self) -> None:
+        if not all(math.isfinite(number) and number > 0 for number in asdict(self).values()):
+            raise ValueError(f"rates {asdict(self)} must be above 0")
 
-    Args:
-        kind: the dataclass.
-        of: device, for the message.
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """Read the values of `dataclasses.asdict`.
 
-    Raises:
-        SchemaError: the fields differ, or are no numbers above 0.
-    """
-    try:
-        return kind(**{name: float(number) for name, number in value.items()})
-    except (TypeError, ValueError, AttributeError) as error:
-        raise SchemaError(f"rates of {of}: {error}") from error
+        Raises:
+            SchemaError: the fields differ, or are no numbers above 0.
+        """
+        try:
+            return cls(**{name: float(number) for name, number in value.items()})
+        except (TypeError, ValueError, AttributeError) as error:
+            raise SchemaError(f"rates of {cls.owner}: {error}") from error
 
 
 @dataclass(frozen=True)
-class Rates:
+class Rates(StoredRates):
     """Rates of all threads together, and sizes of their caches.
 
     Args:
@@ -91,13 +90,7 @@ class Rates:
     near_bytes: float
     far_bytes: float
 
-    def __post_init__(self) -> None:
-        check_rates(self)
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Rates:
-        """Read the values of `dataclasses.asdict`, as `read_rates`."""
-        return read_rates(cls, value, of="a machine")
+    owner = "a machine"
 
 
 def machine_rates(cache: PlanCache, *, threads: int) -> Rates:

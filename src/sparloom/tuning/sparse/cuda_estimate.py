@@ -30,7 +30,7 @@ from sparloom.platforms.cuda import MOST_SHARE, LaunchShape
 from sparloom.space import HUBS, Config
 from sparloom.sparse import Pattern
 from sparloom.tuning.cache import PlanCache
-from sparloom.tuning.machine import check_rates, rates_summary, read_rates
+from sparloom.tuning.machine import StoredRates, rates_summary
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ SHARES = 1.1  # factor of equal shares, whose begins are searched and whose carr
 
 
 @dataclass(frozen=True)
-class CudaRates:
+class CudaRates(StoredRates):
     """Of a whole device.
 
     Args:
@@ -70,19 +70,13 @@ class CudaRates:
     memory: float
     flops: float
 
-    def __post_init__(self) -> None:
-        check_rates(self)
+    owner = "a GPU"
 
     @classmethod
     def of_data_sheet(cls, device: CudaDevice) -> CudaRates:
         """Estimate by the number of multiprocessors."""
         cycles = CLOCK * device.multiprocessors
         return cls(BYTES * cycles, FLOPS * MULTIPLICATIONS * cycles)
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> CudaRates:
-        """Read the values of `dataclasses.asdict`, as `read_rates`."""
-        return read_rates(cls, value, of="a GPU")
 
     @property
     def instructions(self) -> float:
