@@ -109,8 +109,7 @@ class Prepared:
         self._libraries = self.backend.libraries if libraries is None else libraries
         self._replay_only = replay_only
         self._plans: dict[Case, CsrPlan] = {}
-        self._replays: dict[Case, Replay] = {}
-        self._argmax_replays: dict[Case, Replay] = {}  # of `spmm_max`
+        self._replays: dict[tuple[Case, bool], Replay] = {}  # by whether the argmax is wanted
         self._weights: dict[np.dtype, Any] = {}  # of means, by their type
         self._families: dict[str, Family] = {}  # for any width
         self._lock = forkable(RLock())
@@ -193,7 +192,7 @@ class Prepared:
         matrix, given = self._arrays.promoted(self._with(values), given)
         operands = Operands(matrix, {"B": given})
         self._check_unchanged()
-        return self._computed(self._argmax_replays, self._case("spmm_max", operands), operands, None, argmax=True)
+        return self._computed(self._case("spmm_max", operands), operands, argmax=True)
 
     def sddmm(
         self, left: Any, right: Any, *, values: Any | None = None, out: Any | None = None,
@@ -305,19 +304,16 @@ class Prepared:
             names = OPERANDS.get(op, OPERANDS["spmm"])
             inputs = (*zip(names, given, strict=True), ("values of A", self.matrix.values))
             out = self._arrays.check_out(out, shape, operands, inputs, self.origin)
-        return self._computed(self._replays, case, operands, out)
+        return self._computed(case, operands, out)
 
-    def _computed(
-        self, replays: dict[Case, Replay], case: Case, operands: Operands, out: Any | None, *, argmax: bool = False,
-    ) -> Any:
+    def _computed(self, case: Case, operands: Operands, out: Any | None = None, *, argmax: bool = False) -> Any:
         """Compute by the replay of a case; one thread at a time, as a replay has one set of arguments."""
         if self._lock._is_owned():  # a signal handler or a finaliser interrupts a call of this thread
             return self._start(case, operands, argmax=argmax)(operands, out)
         with self._lock:
-            replay = replays.get(case)
-            if replay is None:
-                replay = replays[case] = self._start(case, operands, argmax=argmax)
-            return replay(operands, out)
+            if (case, argmax) not in self._replays:
+                self._replays[case, argmax] = self._start(case, operands, argmax=argmax)
+            return self._replays[case, argmax](operands, out)
 
     def _check_unchanged(self) -> None:
         """Refuse index arrays that were changed since they were prepared."""
