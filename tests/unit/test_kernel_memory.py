@@ -23,9 +23,7 @@ def lift():
 """
 
 NO_MEMORY = BEGIN + """
-import ctypes
-from sparloom.fusion import FusedLoops, Loop, Reads, orders, schedule_tiles
-from sparloom.jit import check_memory
+from sparloom.fusion import FusedLoops, Loop, Reads, schedule_tiles
 from sparloom.platforms.cpu_schedules import Layout, Packer
 from sparloom.platforms.spade import simulate as native
 from sparloom.sparse import Pattern, SparseMatrix
@@ -57,18 +55,10 @@ def simulate(extent):
     native.call("spade_tile", [1, extent, np.array([0, 1]), np.zeros(1, np.int32), 1, 1, *numbers[:2], places[0],
                                *numbers[2:], places[1]])
 
-def number(extent):
-    count = 4 if extent == 1 else 2_000_000  # takes 140 MiB
-    indptr, found = np.arange(count + 1), np.empty(count, np.int32)
-    problem = orders._PartitionProblem(indptr.ctypes.data, found.ctypes.data, count, 2, found.ctypes.data)
-    found[:] = np.arange(count)
-    check_memory(orders._bisect()(ctypes.byref(problem)), "number vertices", 72 * count)
-
 attempt("tiles", schedule(1))
 attempt("tiles in threads", schedule(2))
 attempt("pack", pack)
 attempt("spade", simulate)
-attempt("order", number)
 print("alive")
 """
 
@@ -109,7 +99,7 @@ print("alive")
 
 def test_out_of_memory_errors_name_their_purpose():
     told = dict(line.split(" | ") for line in run(NO_MEMORY, "alive").splitlines() if " | " in line)
-    assert set(told) == {"tiles", "tiles in threads", "pack", "spade", "order"}
+    assert set(told) == {"tiles", "tiles in threads", "pack", "spade"}
     assert all(text.startswith("no memory to ") and "MiB: free some" in text for text in told.values())
     assert "sort SparseMatrix(2 x 2147483647, 1 nonzeros) by columns, which takes about 8192.0 MiB" in told["pack"]
 
