@@ -142,7 +142,7 @@ class AttentionLayer(GraphLayer):
         if self.bias is None or not self.concat:
             return None
         bias = autocast_operands(self.bias)[0].to(dtype)
-        return bias.expand(self.heads * self.out_channels).unflatten(0, (self.heads, self.out_channels))
+        return bias.expand(self.heads * self.out_channels).view(self.heads, self.out_channels)
 
     def joined(self, result: torch.Tensor) -> torch.Tensor:
         """Concatenate or average heads."""
@@ -315,7 +315,8 @@ class GATConv(AttentionLayer):
         values, targets, att_src, att_dst = autocast_operands(
             sent.unflatten(1, (self.heads, self.out_channels)), None if received is sent or received is None
             else received.unflatten(1, (self.heads, self.out_channels)), self.att_src, self.att_dst)
-        factors = att_src if received is None else torch.cat(torch.broadcast_tensors(att_src, att_dst))
+        factors = att_src if received is None else torch.cat(
+            (att_src, att_dst) if att_src.shape == att_dst.shape else torch.broadcast_tensors(att_src, att_dst))
         attended = self.attend(
             "additive", edges, "used" if return_attention_weights else "none", values=values, targets=targets,
             slope=self.negative_slope, factors=factors, bias=self.kernel_bias(values.dtype),

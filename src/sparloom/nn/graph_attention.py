@@ -245,9 +245,10 @@ def _run_backward(*inputs: Any) -> tuple[torch.Tensor, ...]:
     senders = senders or additive
     receivers = tensors["factors"].shape[0] == 2 if additive else receivers
     gradients = _empty_gradients(inputs)
-    parts = [tensors["values"].new_zeros(call.slices, *gradients[name].shape)
-             if (receivers or additive) and gradients[name].numel() else gradients[name]
-             for name in ("factors", "edge_weight")]
+    summed = [gradients[name] for name in ("factors", "edge_weight")]
+    sums_slices = (receivers or additive) and call.slices > 1
+    parts = [each.new_zeros(call.slices, *each.shape) if sums_slices and each.numel() else each.zero_()
+             for each in summed]
     needs_edge_scores = additive and (receivers or tensors["edge_scores"] is not None)
     edge_scores = grad.new_empty(call.size.nonzeros, call.size.heads) if needs_edge_scores else None
     call.set(sums=sums, edge_result=edge_result, statistics=statistics.clone(), scores=scores, grad=grad,
@@ -258,7 +259,7 @@ def _run_backward(*inputs: Any) -> tuple[torch.Tensor, ...]:
     call.arguments.to_senders = senders
     call.arguments.to_receivers = receivers
     call.run("sparloom_graph_attention_backward")
-    if receivers or additive:
+    if sums_slices:
         gradients["factors"], gradients["edge_weight"] = (part.sum(0) if part.numel() else part for part in parts)
     if tensors["edge_scores"] is not None:
         gradients["edge_scores"] = edge_scores
