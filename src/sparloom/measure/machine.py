@@ -16,11 +16,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sparloom.sparse import Pattern
 
-__all__ = [
-    "VALUE_BYTES", "Caches", "cache_bytes_per_core", "cache_capacities", "cache_levels", "checked_threads",
-    "describe_machine", "machine_digest", "processor_digests", "usable_memory", "vector_lanes",
-]
-
 CONTAINER_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 CPU0 = Path("/sys/devices/system/cpu/cpu0")
 CACHE_NAMES = {("1", "Data"): "cache_l1d", ("2", "Unified"): "cache_l2", ("3", "Unified"): "cache_l3"}
