@@ -13,6 +13,7 @@ from ragged_cases import (
     batch,
     batches,
     col,
+    computes,
     expected,
     head,
     inner,
@@ -59,6 +60,12 @@ again = compute("again", {**token, inner: 4}, copy[batch, row, inner])
 total = sum_over({inner: 4}, x[batch, row, inner])
 
 
+parts_x = Tensor("x", {**token, inner: 3})
+pair = Tensor("pair", {**token, which: 2, inner: 3})
+value = parts_x[batch, row, inner]
+DOUBLE, NEXT = part("double", pair, {which: 0}, value + value), part("next", pair, {which: 1}, value + real(1.0))
+
+
 @pytest.mark.parametrize(("make", "message"), [
     (lambda: Tensor("t", {row: lengths(batch), batch: batches()}), "tensor t: the extent of row depends on batch"),
     (lambda: Length("w", {row: lengths(batch)}), "length function w: the extent of row depends on batch"),
@@ -81,6 +88,16 @@ total = sum_over({inner: 4}, x[batch, row, inner])
     (lambda: program("p", [compute("row", {batch: batches()}, sum_over({row: 1}, Tensor(
         "v", {batch: batches(), row: 1})[batch, row]))]), "program p has a tensor and a dimension named row"),
     (lambda: program("p", [copy, compute("u", {row: 3}, Tensor("x", {row: 3})[row])]), "two tensors named x"),
+    (lambda: program("late", [DOUBLE, compute("last", {**token, inner: 3}, pair[batch, row, 0, inner]), NEXT]),
+     "last reads pair before it is computed: put pair first"),
+    *((lambda parts=parts: program("p", parts, ["pair"]), "they must fix the same dimensions, and have every coord")
+      for parts in ([DOUBLE], [DOUBLE, NEXT, part("again", pair, {which: 1}, value)],
+                    [DOUBLE, part("other", pair, {inner: 1}, parts_x[batch, row, which])])),
+    (lambda: program("p", [DOUBLE, NEXT, compute("pair", dict(pair.axes), parts_x[batch, row, inner])]),
+     "define every tensor once"),
+    (lambda: part("third", pair, {which: 2}, value), "part third of pair at which = 2: use a coordinate of a dimension "
+                                                     "of constant extent: which: 2, inner: 3"),
+    (lambda: part("first", pair, {row: 0}, value), "part first of pair at row = 0"),
 ])
 def test_invalid_definitions_are_refused(make, message):
     with pytest.raises((ValueError, IllegalSchedule), match=message):
@@ -291,38 +308,27 @@ guards_token = {batch: batches(), row: lengths(batch), head: HEADS, inner: SIZE}
 q = ragged.Tensor("q", guards_token)
 
 
+def padded(value):
+    stored = ragged.pad_storage(ragged.program("p", [ragged.compute("y", guards_token, value)]), "y", {row: 4})
+    return ragged.pad_loop(stored, "y", row, 4)
+
+
+def test_padded_loops_read_under_a_condition():
+    read, zero = q[batch, row, head, inner], real(0.0)
+    both = Binary("and", less(row, lengths(batch)), less(head, HEADS))
+    for value in (where(less(row, lengths(batch)), read, zero), where(both, read, zero)):
+        padded(value)
+    for value in (read, where(less(row, lengths(batch) + 1), read, zero), where(both, zero, read)):
+        with pytest.raises(IllegalSchedule, match="y accesses q, dimension row, at row, whose loops are padded"):
+            padded(value)
+
+
 def test_added_padding_is_fused_with_the_product_that_reads_it():
     fused = ragged.inline(ragged.inline(CASES["added"].program, "q_added"), "k_added")
     stored = ragged.pad_storage(fused, "s", {row: 4, col: 4})
     tiled = ragged.split(ragged.pad_loop(ragged.pad_loop(stored, "s", row, 4), "s", col, 4), "s", "col", 4)
-    tiled = ragged.unroll(tiled, "s", "col_inner")
-    of = ragged.Structure({lengths: [5, 0, 3, 8]}, InterpretedLibrary)
-    inputs = operands(tiled, of, seed=1)
-    found = ragged.interpreted(tiled, of, **{name: value.data for name, value in inputs.items()})["s"]
-    made = ragged.RaggedTensor(tiled.tensors()["s"], of, found)
-    assert_close(made.to_packed()[0].reshape(-1), expected(CASES["scores"], of, inputs)["s"], terms=SIZE, scale=8.0)
+    found = computes("added", ragged.unroll(tiled, "s", "col_inner"))["s"]
     assert np.isfinite(found).all()  # padding is computed from zeros
-
-
-def test_an_unguarded_read_is_refused():
-    ragged.pad_loop(ragged.pad_storage(CASES["added"].program, "q_added", {row: 4}), "q_added", row, 4)
-    copied = ragged.compute("y", guards_token, q[batch, row, head, inner])
-    with pytest.raises(IllegalSchedule, match="y accesses q, dimension row, at row, whose loops are padded"):
-        ragged.pad_loop(ragged.pad_storage(ragged.program("p", [copied]), "y", {row: 4}), "y", row, 4)
-    longer = ragged.compute("y", guards_token,
-                            ragged.where(ragged.less(row, lengths(batch) + 1), q[batch, row, head, inner],
-                                         ragged.real(0.0)))
-    with pytest.raises(IllegalSchedule, match="y accesses q, dimension row, at row, whose loops are padded"):
-        ragged.pad_loop(ragged.pad_storage(ragged.program("p", [longer]), "y", {row: 4}), "y", row, 4)
-
-
-def test_a_conjunction_bounds_its_branch_only():
-    both = Binary("and", ragged.less(row, lengths(batch)), ragged.less(head, HEADS))
-    kept = ragged.compute("y", guards_token, ragged.where(both, q[batch, row, head, inner], ragged.real(0.0)))
-    ragged.pad_loop(ragged.pad_storage(ragged.program("p", [kept]), "y", {row: 4}), "y", row, 4)
-    swapped = ragged.compute("y", guards_token, ragged.where(both, ragged.real(0.0), q[batch, row, head, inner]))
-    with pytest.raises(IllegalSchedule, match="y accesses q, dimension row, at row, whose loops are padded"):
-        ragged.pad_loop(ragged.pad_storage(ragged.program("p", [swapped]), "y", {row: 4}), "y", row, 4)
 
 
 def test_tables_are_not_read_beyond_the_end_of_a_condition():
@@ -330,12 +336,12 @@ def test_tables_are_not_read_beyond_the_end_of_a_condition():
     triangle = ragged.Tensor("x", {batch: batches(), row: lengths(batch), col: row + 1, inner: 2})
     y = ragged.compute("y", {batch: batches(), row: lengths(batch), inner: 2}, ragged.where(
         ragged.less(row, lengths(batch)), triangle[batch, row, 0, inner], ragged.real(0.0)))
-    padded = ragged.pad_loop(ragged.pad_storage(ragged.program("p", [y]), "y", {row: 8}), "y", row, 8)
+    longer = ragged.pad_loop(ragged.pad_storage(ragged.program("p", [y]), "y", {row: 8}), "y", row, 8)
     of = ragged.Structure({lengths: [5, 3]}, InterpretedLibrary)
-    inputs = operands(padded, of, seed=2)
-    found = ragged.interpreted(padded, of, x=inputs["x"].data)["y"]
+    inputs = operands(longer, of, seed=2)
+    found = ragged.interpreted(longer, of, x=inputs["x"].data)["y"]
     np.testing.assert_array_equal(found.reshape(16, 2)[:5, 0], [inputs["x"].slice(0, each)[0, 0] for each in range(5)])
-    assert len(ragged.lower(padded)) == 1
+    assert len(ragged.lower(longer)) == 1
 
 
 def test_a_sum_is_bounded_by_a_condition_on_one_of_its_parts():
@@ -356,12 +362,6 @@ def test_a_sum_is_bounded_by_a_condition_on_one_of_its_parts():
             moved(limit)
 
 
-parts_x = Tensor("x", {**token, inner: 3})
-pair = Tensor("pair", {**token, which: 2, inner: 3})
-value = parts_x[batch, row, inner]
-DOUBLE, NEXT = part("double", pair, {which: 0}, value + value), part("next", pair, {which: 1}, value + real(1.0))
-
-
 def test_parts_are_nests_of_one_tensor():
     both = program("both", [DOUBLE, NEXT], ["pair"])
     of = Structure({lengths: [2, 0, 1]}, InterpretedLibrary)
@@ -369,32 +369,3 @@ def test_parts_are_nests_of_one_tensor():
     found = interpreted(both, of, x=inputs)["pair"].reshape(3, 2, 3)
     np.testing.assert_array_equal(found, np.stack([2 * inputs.reshape(3, 3), inputs.reshape(3, 3) + 1], axis=1))
     assert "pair[batch, row, 1, inner] = x[batch, row, inner] + 1.0" in str(both)
-
-
-def test_all_parts_precede_readers_of_the_tensor():
-    last = compute("last", {**token, inner: 3}, pair[batch, row, 0, inner])
-    program("fine", [DOUBLE, NEXT, last])
-    with pytest.raises(IllegalSchedule, match="last reads pair before it is computed: put pair first"):
-        program("late", [DOUBLE, last, NEXT])
-
-
-@pytest.mark.parametrize("inputs", [
-    [DOUBLE], [DOUBLE, NEXT, part("again", pair, {which: 1}, value)],
-    [DOUBLE, part("other", pair, {inner: 1}, parts_x[batch, row, which])],
-])
-def test_parts_define_every_element_once(inputs):
-    with pytest.raises(IllegalSchedule, match="they must fix the same dimensions, and have every coordinate once"):
-        program("p", inputs, ["pair"])
-
-
-def test_a_part_and_the_whole_are_refused():
-    with pytest.raises(IllegalSchedule, match="define every tensor once"):
-        program("p", [DOUBLE, NEXT, compute("pair", dict(pair.axes), parts_x[batch, row, inner])])
-
-
-def test_a_part_has_a_coordinate_of_a_constant_dimension():
-    with pytest.raises(IllegalSchedule, match="part third of pair at which = 2: use a coordinate of a dimension of "
-                                              "constant extent: which: 2, inner: 3"):
-        part("third", pair, {which: 2}, value)
-    with pytest.raises(IllegalSchedule, match="part first of pair at row = 0"):
-        part("first", pair, {row: 0}, value)

@@ -19,11 +19,6 @@ def tiled_projection(rows=4, cols=2):
     return ragged.reorder(tiled, "y", ("batch_row_outer", "out_outer", *TILE))
 
 
-def refused(message, *arguments):
-    with pytest.raises(IllegalSchedule, match=message):
-        ragged.offload(*arguments)
-
-
 def test_the_operand_with_the_rows_may_be_the_second():
     x, w = ragged.Tensor("x", {batch: batches(), row: lengths(batch), inner: 3}), ragged.Tensor("w", {inner: 3, out: 4})
     swapped = ragged.program("swapped",
@@ -36,31 +31,31 @@ def test_the_operand_with_the_rows_may_be_the_second():
     np.testing.assert_allclose(found.reshape(3, 4), values["x"] @ values["w"], rtol=1e-5)
 
 
-def test_products_of_matrices_only():
-    refused("scores|s cannot be offloaded: elements of k are not contiguous along loop col",
-            ragged.reorder(SCORES, "s", ("batch", "head", "row", "col", "inner")), "s", "row", "col", "inner")
-    scaled = CASES["scaled"].program
-    refused("use two serial loops of the result, then a serial one of the reduction", scaled, "y", "batch", "row",
-            "inner")
-    refused("the innermost are batch_row_inner, out_inner, inner: reorder first", tiled_projection(), "y", "out_inner",
-            "batch_row_inner", "inner")
-    sums = CASES["softmax"].program
-    refused("the reduction does not sum products of two tensors", ragged.reorder(sums, "z", ("batch", "row", "head")),
-            "z",
-            "row", "head", "col")
-    refused("elements of x are not contiguous along loop row: reorder its dimensions",
-            ragged.reorder(PROJECTION, "y", ("batch", "out", "row", "inner")), "y", "out", "row", "inner")
-    refused("elements of x are not evenly spaced along batch_row_inner, out_inner and inner",
-            ragged.pad_storage(tiled_projection(), "x", {row: 4}), "y", *TILE)
+def padded_reduction():
+    col, value_row = VALUES.nest("o").operation.reduced[0][0], VALUES.tensors()["v"].axes[1][0]
+    stored = ragged.pad_storage(ragged.pad_storage(VALUES, "p", {col: 4}), "v", {value_row: 4})
+    return ragged.reorder(ragged.pad_loop(stored, "o", col, 4), "o", ("batch", "head", "row", "inner", "col"))
 
 
-def test_a_padded_reduction_is_not_offloaded():
-    padded = ragged.pad_storage(ragged.pad_storage(VALUES, "p", {dim: 4 for dim, _ in VALUES.tensors()["p"].axes[3:]}),
-                                "v", {
-        VALUES.tensors()["v"].axes[1][0]: 4})
-    padded = ragged.pad_loop(padded, "o", VALUES.nest("o").operation.reduced[0][0], 4)
-    refused("loop col of the reduction is padded: products need no padding",
-            ragged.reorder(padded, "o", ("batch", "head", "row", "inner", "col")), "o", "row", "inner", "col")
+@pytest.mark.parametrize(("message", "scheduled", "loops"), [
+    ("s cannot be offloaded: elements of k are not contiguous along loop col",
+     ragged.reorder(SCORES, "s", ("batch", "head", "row", "col", "inner")), ("s", "row", "col", "inner")),
+    ("use two serial loops of the result, then a serial one of the reduction", CASES["scaled"].program,
+     ("y", "batch", "row", "inner")),
+    ("the innermost are batch_row_inner, out_inner, inner: reorder first", tiled_projection(),
+     ("y", "out_inner", "batch_row_inner", "inner")),
+    ("the reduction does not sum products of two tensors",
+     ragged.reorder(CASES["softmax"].program, "z", ("batch", "row", "head")), ("z", "row", "head", "col")),
+    ("elements of x are not contiguous along loop row: reorder its dimensions",
+     ragged.reorder(PROJECTION, "y", ("batch", "out", "row", "inner")), ("y", "out", "row", "inner")),
+    ("elements of x are not evenly spaced along batch_row_inner, out_inner and inner",
+     ragged.pad_storage(tiled_projection(), "x", {row: 4}), ("y", *TILE)),
+    ("loop col of the reduction is padded: products need no padding", padded_reduction(),
+     ("o", "row", "inner", "col")),
+])
+def test_products_of_matrices_only(message, scheduled, loops):
+    with pytest.raises(IllegalSchedule, match=message):
+        ragged.offload(scheduled, *loops)
 
 
 def test_offloaded_loops_stay_whole_and_innermost():
