@@ -86,8 +86,11 @@ class RecommendShape:
             interval = load_interval(folder / INTERVAL, spec=spec, threads=self.threads)
             coverage = interval.coverage
             predicted |= zip(("low", "high"), (bound[0] for bound in interval.predict(problem, chosen)), strict=True)
-        operands = self.op.operands(asked, seed=self.timing.seed)
-        times = verified(self.platform, self.op, operands, self.verify, chosen, space.default(), space, self.timing)
+        times = {}
+        if self.verify != "none":
+            operands = self.op.operands(asked, seed=self.timing.seed)
+            configs = space if self.verify == "all" else [*chosen, space.default()]
+            times = verified(self.platform, self.op, operands, configs, self.timing)
         log.console.print(_shape_table(chosen, predicted, times, asked, coverage=coverage), soft_wrap=False)
         write_json(out / "recommendation.json", {
             "shape": list(shape), "platform": self.platform.name, "preset": self.platform.preset,
@@ -119,13 +122,10 @@ def processor_of(table: SampleTable) -> str | None:
 
 
 def verified(
-    platform: "Platform", op: Op, operands: Operands, verify: Literal["none", "top", "all"], chosen: Sequence[Config],
-    default: Config, configs: Iterable[Config], timing: TimingProtocol,
+    platform: "Platform", op: Op, operands: Operands, configs: Iterable[Config], timing: TimingProtocol,
 ) -> dict[Config, float]:
-    """Measure the chosen configurations and the default, or all: median seconds of each over the rounds."""
-    if verify == "none":
-        return {}
-    asked = list(configs) if verify == "all" else list(dict.fromkeys([*chosen, default]))
+    """Measure configurations: median seconds of each over the rounds."""
+    asked = list(dict.fromkeys(configs))
     seconds: dict[Config, list[float]] = {}
     for config, _, measurement in measure_missing(platform, op, operands, missing=[asked] * timing.rounds,
                                                   timing=timing):
@@ -213,9 +213,12 @@ class Recommend:
                    "rows": ranking.view.shape[0], "cols": ranking.view.shape[1], "nnz": ranking.view.nnz,
                    "seconds": ranking.read_seconds + ranking.rank_seconds + drawing}
         default = self.platform.baseline(self.op, ranking.matrix.pattern)
-        width = getattr(self.platform, "width", self.width)  # target.width alone may have been given
-        operands = operands_for(self.platform, self.op, ranking.matrix, width, self.timing.seed)
-        times = verified(self.platform, self.op, operands, self.verify, chosen, default, recommender.space, self.timing)
+        times = {}
+        if self.verify != "none":
+            width = getattr(self.platform, "width", self.width)  # target.width alone may have been given
+            operands = operands_for(self.platform, self.op, ranking.matrix, width, self.timing.seed)
+            configs = recommender.space if self.verify == "all" else [*chosen, default]
+            times = verified(self.platform, self.op, operands, configs, self.timing)
         log.console.print(_table(chosen, behind, times, default), soft_wrap=False)
         log.console.print(f"lead of the first: {metrics['lead']:.2f} standard deviations of all scores")
         log.console.print(_loss_text(loss, recommender.calibration), soft_wrap=True)
