@@ -70,9 +70,17 @@ class CudaDevice:
         )
 
     @staticmethod
+    @cache
     def check_here() -> None:
         """Raise Unsupported, with the remedy, unless there are a device and CuPy; fast once there were."""
-        _check_here()
+        try:
+            import cupy
+        except ImportError as error:
+            remedy = f"{install_command('gpu')}, on a machine with an NVIDIA GPU"
+            raise Unsupported(f"no CuPy ({error}): {remedy}") from error
+        if not cupy.cuda.is_available():
+            raise Unsupported("no NVIDIA GPU: name one to plan for, such as device=h200, or go to a machine that has "
+                              "one")
 
     def refuse(self, shape: LaunchShape) -> str | None:
         """Name the limit that a launch exceeds, or None if it can start."""
@@ -253,18 +261,8 @@ class CupyGpu:
         return self.empty((FLUSH_BYTES // 4,), np.float32)
 
 
-@cache
-def _check_here() -> None:
-    try:
-        import cupy
-    except ImportError as error:
-        raise Unsupported(f"no CuPy ({error}): {install_command('gpu')}, on a machine with an NVIDIA GPU") from error
-    if not cupy.cuda.is_available():
-        raise Unsupported("no NVIDIA GPU: name one to plan for, such as device=h200, or go to a machine that has one")
-
-
 def _properties() -> dict[str, Any]:
-    _check_here()
+    CudaDevice.check_here()
     import cupy
 
     return cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)

@@ -94,12 +94,16 @@ def dense_of(given: Any, name: str, *, rows: int, axes: int) -> np.ndarray:
         TypeError: no kernel reads its type, or it is on another device.
         ValueError: it has another shape.
     """
-    array = number_array(array_of(given, name), name)
+    array = _checked_extents(number_array(array_of(given, name), name), name, rows, axes)
+    flags = array.flags
+    return array if flags.c_contiguous and flags.aligned else np.require(array, requirements=["C", "A"])
+
+
+def _checked_extents(array: Any, name: str, rows: int, axes: int) -> Any:
     if array.ndim != axes or array.shape[0] != rows:
         wanted = {2: f"({rows}, width)", 3: f"({rows}, heads, width)"}[axes]
         raise ValueError(f"{name} has shape {array.shape}: it must be {wanted}")
-    flags = array.flags
-    return array if flags.c_contiguous and flags.aligned else np.require(array, requirements=["C", "A"])
+    return array
 
 
 def number_array(array: np.ndarray, name: str) -> np.ndarray:
@@ -405,7 +409,4 @@ def cuda_dense(gpu: Gpu, given: Any, name: str, *, rows: int, axes: int, bits: b
     array = gpu.adopt(given, name)
     if array.dtype not in ELEMENTS or (array.dtype == BITS and not bits):
         raise TypeError(f"{name} is {array.dtype}: convert it to float32 or float16")
-    if array.ndim != axes or array.shape[0] != rows:
-        wanted = {2: f"({rows}, width)", 3: f"({rows}, heads, width)"}[axes]
-        raise ValueError(f"{name} has shape {array.shape}: it must be {wanted}")
-    return array
+    return _checked_extents(array, name, rows, axes)
