@@ -8,7 +8,7 @@ import pytest
 from csr_operands import close, dense, matrix
 
 import sparloom
-from sparloom.jit import NativeCall, ResultPool
+from sparloom.jit import NativeCall
 from sparloom.ops import SpMM
 from sparloom.platforms.cpu_kernels import SpmmKernels
 from sparloom.tuning import PlanCache
@@ -44,7 +44,7 @@ def interrupting(monkeypatch, owner: type, name: str, call: Callable[[], None]) 
 
 
 PLACES = {
-    "allocation": (ResultPool, "empty"), "pointing": (SpmmKernels, "rebind"), "run": (NativeCall, "__call__"),
+    "allocation": (SpmmKernels, "result"), "pointing": (SpmmKernels, "rebind"), "run": (NativeCall, "__call__"),
     "binding": (SpmmKernels, "bind"), "choosing": (CsrDecider, "decide"),
 }
 

@@ -23,7 +23,7 @@ from sparloom.baselines import SPARSE_BASELINES
 from sparloom.experiments.autosage.cases import OPERATIONS, DispatchCase, ReferenceRows, check_environment, user_call
 from sparloom.experiments.autosage.kernel_choice import induced_subgraph
 from sparloom.experiments.harness import finish, run_folder, seconds_of, statistics_of, timed_cases
-from sparloom.jit import NativeCall, address, aligned, compile_cpp
+from sparloom.jit import NativeCall, address, compile_cpp
 from sparloom.measure import TimingProtocol
 from sparloom.ops import Op, Operands
 from sparloom.platforms import SPARSE_FAMILIES, interleaved, keep_threads_awake, reallocated
@@ -186,7 +186,7 @@ class BenchAutosage:
         result, shared = family.result(operands), configs[0].replace(balance="nonzeros")
         binders = {config.key: partial(family.bind, operands, config, result) for config in configs}
         for name, least in hubs.items():
-            cutting = SPARSE_FAMILIES[op.name](self.threads, operands.width, aligned, HubRows(least))
+            cutting = SPARSE_FAMILIES[op.name](self.threads, operands.width, HubRows(least))
             binders[name] = partial(cutting.bind, operands, shared, result)
         return binders, result
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike
 
 from sparloom.jit import NativeCall, address, aligned
 from sparloom.ops import Op, Operands
@@ -31,9 +30,6 @@ ELEMENTS: Mapping[np.dtype, str] = {
 HALF_BYTES = 2
 MAX_STRIP = 2**31 - 1  # columns of a strip that is as wide as it can be
 MAX_ARGMAX = 2**31 - 1  # the argmax is int32
-
-Allocate = Callable[[tuple[int, ...], DTypeLike], np.ndarray]
-"""Makes an uninitialised array of a shape and a type."""
 
 
 class SparseCall(NativeCall):
@@ -67,18 +63,14 @@ class SparseFamily(ABC):
     Args:
         threads: of every call.
         width: columns of the dense operands, all heads together, for which `space` is made; kernels take any width.
-        allocate: makes arrays for results.
         rows: prepares the rows of a pattern.
     """
 
     make_space: Callable[[int], GridSpace]
 
-    def __init__(
-        self, threads: int, width: int, allocate: Allocate = aligned, rows: SparseRows | None = None,
-    ) -> None:
+    def __init__(self, threads: int, width: int, rows: SparseRows | None = None) -> None:
         self.threads = threads
         self.width = width
-        self._allocate = allocate
         self._rows = rows or SparseRows()
 
     def space(self) -> GridSpace:
@@ -88,7 +80,7 @@ class SparseFamily(ABC):
     def result(self, operands: Operands) -> np.ndarray:
         """Allocate D (rows, width)."""
         dense = operands.dense["B"]
-        return self._allocate((operands.matrix.pattern.rows, dense.shape[1]), dense.dtype)
+        return aligned((operands.matrix.pattern.rows, dense.shape[1]), dense.dtype)
 
     @abstractmethod
     def bind(self, operands: Operands, config: Config, result: np.ndarray) -> NativeCall:
@@ -155,7 +147,7 @@ class SpmmMaxKernels(SparseFamily):
 
     def argmax(self, operands: Operands) -> np.ndarray:
         """Allocate the argmax of D, (rows, width) int32."""
-        return self._allocate((operands.matrix.pattern.rows, operands.width), np.int32)
+        return aligned((operands.matrix.pattern.rows, operands.width), np.int32)
 
     def bind(
         self, operands: Operands, config: Config, result: np.ndarray, argmax: np.ndarray | None = None,
@@ -202,7 +194,7 @@ class SddmmKernels(SparseFamily):
 
     def result(self, operands: Operands) -> np.ndarray:
         """Allocate the values of D (nnz,)."""
-        return self._allocate((operands.matrix.pattern.nnz,), operands.dense["B"].dtype)
+        return aligned((operands.matrix.pattern.nnz,), operands.dense["B"].dtype)
 
     def bind(self, operands: Operands, config: Config, result: np.ndarray) -> SparseCall:
         rows = self._bind_rows(operands, config)
@@ -229,7 +221,7 @@ class AttentionKernels(SparseFamily):
     def result(self, operands: Operands) -> np.ndarray:
         """Allocate D (rows, heads, columns of a head of V)."""
         values = operands.dense["V"]
-        return self._allocate((operands.matrix.pattern.rows, *values.shape[1:]), values.dtype)
+        return aligned((operands.matrix.pattern.rows, *values.shape[1:]), values.dtype)
 
     def bind(self, operands: Operands, config: Config, result: np.ndarray) -> SparseCall:
         """Bind the kernel of a legal configuration; scores are divided by the square root of the width of a head."""

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from sparloom.jit import RESULT_POOL, address, kernels_digest
+from sparloom.jit import address, kernels_digest
 from sparloom.measure import Caches, checked_threads, machine_digest
 from sparloom.ops import Op, Operands
 from sparloom.platforms import SPARSE_FAMILIES, Family
@@ -89,8 +89,7 @@ class CpuArrays:
         return array
 
     def multiply(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-        """Multiply, into the memory pool of results."""
-        return np.multiply(one, other, out=RESULT_POOL.empty(one.shape, one.dtype))
+        return one * other
 
     def check_out(
         self, out: np.ndarray, shape: tuple[int, ...], operands: Operands, inputs: Sequence[tuple[str, Any]],
@@ -140,7 +139,7 @@ class CpuBackend:
         self._caches = Caches.here(self.threads)
 
     def kernels(self, op: Op, width: int) -> Family:
-        return SPARSE_FAMILIES[op.name](self.threads, width, RESULT_POOL.empty)
+        return SPARSE_FAMILIES[op.name](self.threads, width)
 
     def space(self, op: Op, width: int) -> ConfigSpace:
         return SPARSE_FAMILIES[op.name].make_space(width)
