@@ -6,7 +6,7 @@ import logging
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -148,14 +148,9 @@ def _known() -> str:
 
 
 def _models() -> Mapping[type, type]:
-    """Return the packed class of every encoder."""
-    return {key: value for family in _families() for key, value in family.MODELS.items()}
-
-
-def _families() -> list[Any]:
-    """Return the modules with packed classes; those of transformers only where that is imported."""
+    """Return the packed class of every encoder; those of transformers only where that is imported."""
     if "transformers" not in sys.modules:
-        return [packed_torch]
+        return packed_torch.MODELS
     from sparloom.nn import packed_transformers
 
-    return [packed_torch, packed_transformers]
+    return packed_torch.MODELS | packed_transformers.MODELS

@@ -34,7 +34,6 @@ from sparloom.ragged.layers.tokens import (
     BATCHES,
     LENGTHS,
     MEMORY,
-    TILE,
     TOKENS,
     EncoderSchedule,
     EncoderShape,
@@ -50,8 +49,8 @@ from sparloom.ragged.layers.tokens import (
     pos,
     schedule_elementwise,
     schedule_linear,
+    schedule_parameter_gradients,
     schedule_token_sum,
-    schedule_weight_gradient,
     sum_over_tokens,
 )
 from sparloom.ragged.nests import Operation, Program, compute, less, minimum, real, sum_over, where
@@ -281,7 +280,4 @@ def schedule_attention_gradients(prog: Program, shape: EncoderShape, schedule: E
     inward = f"d_{inputs}"
     prog, reduction = fuse_reduction(prog, inward)
     prog = schedule_linear(prog, inward, "model", reduction, schedule)
-    for name, outs in (("out", 1), ("qkv", 3)):
-        prog = schedule_weight_gradient(prog, f"d_w_{name}", outs, tile=TILE)
-        prog = schedule_token_sum(prog, f"d_b_{name}")
-    return prog
+    return schedule_parameter_gradients(prog, {"out": 1, "qkv": 3})

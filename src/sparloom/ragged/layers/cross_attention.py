@@ -31,7 +31,6 @@ from sparloom.ragged.layers.attention_gradients import (
 from sparloom.ragged.layers.precision import operand, round_for_attention, schedule_operands
 from sparloom.ragged.layers.tokens import (
     MEMORY,
-    TILE,
     TOKENS,
     EncoderSchedule,
     EncoderShape,
@@ -45,8 +44,7 @@ from sparloom.ragged.layers.tokens import (
     pos,
     schedule_elementwise,
     schedule_linear,
-    schedule_token_sum,
-    schedule_weight_gradient,
+    schedule_parameter_gradients,
 )
 from sparloom.ragged.nests import Operation, Program, compute, sum_over
 from sparloom.ragged.tensor import Tensor
@@ -128,7 +126,4 @@ def scheduled_cross_attention_backward(shape: EncoderShape, schedule: EncoderSch
     for name in ("d_x", "d_memory"):
         prog, reduction = fuse_reduction(prog, name)
         prog = schedule_linear(prog, name, "model", reduction, schedule)
-    for name, outs in (("out", 1), ("q", 2), ("kv", 3)):
-        prog = schedule_weight_gradient(prog, f"d_w_{name}", outs, tile=TILE)
-        prog = schedule_token_sum(prog, f"d_b_{name}")
-    return prog
+    return schedule_parameter_gradients(prog, {"out": 1, "q": 2, "kv": 3})

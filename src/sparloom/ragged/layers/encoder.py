@@ -49,7 +49,6 @@ from sparloom.ragged.layers.attention_gradients import (
 from sparloom.ragged.layers.norms import define_norm, define_norm_gradients, schedule_norm, schedule_norm_gradients
 from sparloom.ragged.layers.precision import operand, round_for_products
 from sparloom.ragged.layers.tokens import (
-    TILE,
     TOKENS,
     EncoderSchedule,
     EncoderShape,
@@ -61,8 +60,7 @@ from sparloom.ragged.layers.tokens import (
     pos,
     schedule_elementwise,
     schedule_linear,
-    schedule_token_sum,
-    schedule_weight_gradient,
+    schedule_parameter_gradients,
     spread_rows,
     sum_over_tokens,
 )
@@ -278,9 +276,7 @@ def scheduled_encoder_backward(shape: EncoderShape, schedule: EncoderSchedule) -
     for number, inward in norms.items():
         prog = schedule_norm_gradients(prog, number, inward)
     names = {nest.name for nest in prog.nests()}
-    for name in (each for each in ("back", "in", "up") if f"d_w_{each}" in names):
-        prog = schedule_weight_gradient(prog, f"d_w_{name}", 1, tile=TILE)
-        prog = schedule_token_sum(prog, f"d_b_{name}")
+    prog = schedule_parameter_gradients(prog, {"back": 1, "in": 1, **({"up": 1} if shape.gated else {})})
     prog = schedule_linear(prog, "d_active" if shape.gated else "d_inner", "hidden", "model", schedule)
     for nest in (*(("d_inner", "d_up") if shape.gated else ()), *(("d_fed_added",) if shape.dropout[3] else ())):
         prog = schedule_elementwise(prog, nest)

@@ -290,6 +290,14 @@ def schedule_weight_gradient(prog: Program, nest: str, outs: int, *, tile: tuple
     return parallel(offload(prog, nest, *dense), nest, tasks)
 
 
+def schedule_parameter_gradients(prog: Program, outs: Mapping[str, int]) -> Program:
+    """Schedule the gradients d_w_.. and d_b_.. of projections, by name; see `schedule_weight_gradient` for `outs`."""
+    for name, count in outs.items():
+        prog = schedule_weight_gradient(prog, f"d_w_{name}", count, tile=TILE)
+        prog = schedule_token_sum(prog, f"d_b_{name}")
+    return prog
+
+
 def schedule_token_sum(prog: Program, nest: str, *, cols: int = 64) -> Program:
     """Schedule a sum over all tokens, in strips of `cols` columns of the last dimension."""
     *before, last = (loop.name for loop in prog.nest(nest).loops[:-2])

@@ -129,8 +129,7 @@ def split(program: Program, nest: str, loop: str, factor: int) -> Program:
     """
     found = program.nest(nest)
     old = found.loop(loop)
-    if not isinstance(factor, int) or factor < 1:
-        raise IllegalSchedule(f"{nest}: loop {loop} cannot be split into tiles of {factor!r}: use a positive int")
+    check_positive(f"{nest}: loop {loop} cannot be split into tiles of", factor)
     taken = taken_names(program, nest)
     outer, inner = fresh(f"{loop}_outer", taken), fresh(f"{loop}_inner", taken)
     if is_multiple(old.extent, factor):
@@ -148,6 +147,12 @@ def split(program: Program, nest: str, loop: str, factor: int) -> Program:
         each if each in loops else _same_in_tile(each, {loop: value}, inner, factor) for each in changed.loops))
     check_order(changed)
     return program.with_nest(changed)
+
+
+def check_positive(what: str, value: object) -> None:
+    """Refuse a factor or multiple that is no positive int; `what` cannot be done with it."""
+    if not isinstance(value, int) or value < 1:
+        raise IllegalSchedule(f"{what} {value!r}: use a positive int")
 
 
 def replace_loops(nest: Nest, old: tuple[str, ...], new: tuple[Loop, ...],

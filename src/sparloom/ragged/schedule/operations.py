@@ -23,7 +23,15 @@ from sparloom.ragged.dimensions import (
 from sparloom.ragged.layout import offset_steps
 from sparloom.ragged.lowering import lower_launch
 from sparloom.ragged.nests import NEUTRAL, Launch, Nest, Program, Read, rewrite, text
-from sparloom.ragged.schedule.loops import check_order, reorder, replace_loops, split, taken_names, vectorise
+from sparloom.ragged.schedule.loops import (
+    check_order,
+    check_positive,
+    reorder,
+    replace_loops,
+    split,
+    taken_names,
+    vectorise,
+)
 from sparloom.ragged.tensor import Change, OrderedDims, SplitDim, Tensor
 
 PANEL = max(16, 2 * vector_lanes())
@@ -72,9 +80,7 @@ def _split_point(nest: Nest, extent: Expr, *, loop: Dim, multiple: int | None, p
     if (multiple is None) == (point is None):
         raise IllegalSchedule(f"{nest.name}: give either the multiple or the point at which to split {loop.name}")
     if multiple is not None:
-        if multiple < 1:
-            raise IllegalSchedule(f"{nest.name}: loop {loop.name} cannot be split at multiples of {multiple}: use a "
-                                  f"positive int")
+        check_positive(f"{nest.name}: loop {loop.name} cannot be split at multiples of", multiple)
         return simplify_expr(Binary("//", extent, Const(multiple)) * multiple)
     cut = simplify_expr(as_index(point))
     outside = {each.name for each in nest.loops[: nest.position(loop.name)]} | {name for name, _ in nest.defined}
@@ -315,9 +321,7 @@ def pad_loop(program: Program, nest: str, loop: Dim, multiple: int) -> Program:
     """
     found = program.nest(nest)
     old, extents = found.loop(loop.name), dict(found.axes)
-    if not isinstance(multiple, int) or multiple < 1:
-        raise IllegalSchedule(f"{nest}: loop {loop.name} cannot be padded to multiples of {multiple!r}: use a "
-                              f"positive int")
+    check_positive(f"{nest}: loop {loop.name} cannot be padded to multiples of", multiple)
     if loop not in extents or old.extent != extents[loop]:
         raise IllegalSchedule(f"{nest}: loop {loop.name} is no longer a whole dimension: pad before you change it")
     if found.attached:
@@ -361,9 +365,7 @@ def split_dimension(program: Program, tensor: str, dim: str, factor: int) -> Pro
 
     Source: CoRa §4.1.
     """
-    if not isinstance(factor, int) or factor < 1:
-        raise IllegalSchedule(f"tensor {tensor}: dimension {dim} cannot be split into blocks of {factor!r}: use a "
-                              "positive int")
+    check_positive(f"tensor {tensor}: dimension {dim} cannot be split into blocks of", factor)
     return _with_change(program, tensor, SplitDim(dim, factor))
 
 
